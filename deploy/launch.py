@@ -14,7 +14,15 @@ from simulators.composition.replica import NOTHING
 from simulators.core.errors import UserError
 from simulators.serving.adapters.fleet import slots_of
 from simulators.serving.deployment import deployment_of
-from simulators.serving.point import BY_TOKEN, DRAFT, EAGLE, EAGLE3, FIXED, ServingPoint
+from simulators.serving.point import (
+    BY_TOKEN,
+    DRAFT,
+    EAGLE,
+    EAGLE3,
+    FIXED,
+    MEDUSA,
+    ServingPoint,
+)
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,9 @@ class Launch:
         return [*self.engine.command, self.repository, *self.options]
 
 
+HEADS = (MEDUSA, EAGLE, EAGLE3)
+"""What drafts by a head that was trained apart."""
+
 HEAD = "DRAFT_HEAD"
 """Stands in a command for the repository of a head that drafts, which the user has to name."""
 
@@ -50,7 +61,18 @@ def drafts_model(point: ServingPoint) -> str:
     """
     if point.speculation == DRAFT:
         return repository_of(load_model(point.draft_model))
-    return HEAD if point.speculation in (EAGLE, EAGLE3) else ""
+    return HEAD if point.speculation in HEADS else ""
+
+
+def method_of(point: ServingPoint, engine: str, known: Mapping[str, str]) -> str:
+    """Return what an engine calls the way in which tokens are drafted.
+
+    Raises:
+        UserError: it has no such way.
+    """
+    if point.speculation not in known:
+        raise UserError(f"{engine} drafts by {', '.join(known)}, not by {point.speculation}")
+    return known[point.speculation]
 
 
 def adapters_kept(point: ServingPoint) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from deploy.launch import HEAD, Launch, repository_of, script
+from deploy.launch import HEAD, HEADS, Launch, repository_of, script
 from deploy.quoting import comment
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.engine import ServingEngine, load_engine
@@ -22,7 +22,7 @@ from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import ENGINES, Folder
 from simulators.core.modules import is_dotted, load_from, load_module
 from simulators.serving.deployment import deployment_of, pools_of
-from simulators.serving.point import EAGLE, EAGLE3, HOST, MTP, OVERLAPPED, ServingPoint
+from simulators.serving.point import HOST, MTP, OVERLAPPED, ServingPoint
 from simulators.serving.sharing.tenants import shares_gpu
 
 ORCHESTRATORS = Folder("orchestrator", "orchestrators", ".py", package="deploy")
@@ -174,7 +174,7 @@ def _remarks(point: ServingPoint, engine: ServingEngine) -> Iterator[str]:
         yield f"on each node first: nvidia-smi --lock-gpu-clocks=0,{clock / 1e6:.0f}"
     if limit := point.power_limit_w:
         yield f"on each node first: nvidia-smi --power-limit={limit:.0f}"
-    if point.speculation in (EAGLE, EAGLE3) and point.draft_tokens:
+    if point.speculation in HEADS and point.draft_tokens:
         yield f"{HEAD} stands for the repository of a head that was trained for the model"
     if point.speculation == MTP and point.draft_tokens:
         yield "mtp needs a checkpoint with a head of its own (num_nextn_predict_layers)"

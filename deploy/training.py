@@ -134,6 +134,8 @@ def _check(design: TrainingPoint) -> None:
         raise UserError(
             f"Megatron-LM sums gradients in {', '.join(SENT)}, not {design.gradient_dtype}"
         )
+    if design.attention == "flash_fp8":
+        raise UserError("pretrain_gpt.py has no option for attention in fp8; attention: flash")
     if design.lora_rank:
         raise UserError("Megatron-LM's pretrain_gpt.py trains no adapters; lora_rank must be 0")
     if design.shard_ranks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from deploy.launch import adapters_kept, drafts, drafts_model, launches, pairs
+from deploy.launch import adapters_kept, drafts, drafts_model, launches, method_of, pairs
 from simulators.catalog.model import LanguageModel
 from simulators.core.errors import UserError
 from simulators.serving.point import CACHED, DRAFT, EAGLE, EAGLE3, MTP, NGRAM, ServingPoint
@@ -55,7 +55,7 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
     if drafts(point):
         if point.draft_until:
             raise UserError("sglang drafts however many requests run: draft_until 0")
-        words += pairs({"--speculative-algorithm": ALGORITHMS[point.speculation]})
+        words += pairs({"--speculative-algorithm": method_of(point, "sglang", ALGORITHMS)})
         words += pairs(
             {
                 "--speculative-num-steps": point.draft_tokens,

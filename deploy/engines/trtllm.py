@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from deploy.launch import check_chain, drafts, drafts_model, launches, pairs
+from deploy.launch import check_chain, drafts, drafts_model, launches, method_of, pairs
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel
 from simulators.core.errors import UserError
@@ -58,7 +58,8 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
     if point.adapters:
         raise UserError("adapters: no option of trtllm-serve for them is documented here; write 0")
     if drafts(point):
-        lines += ["speculative_config:", f"  decoding_type: {DECODING[point.speculation]}"]
+        decoding = method_of(point, "trtllm", DECODING)
+        lines += ["speculative_config:", f"  decoding_type: {decoding}"]
         drafted = "num_nextn_predict_layers" if point.speculation == MTP else "max_draft_len"
         check_chain(point, "trtllm")
         lines.append(f"  {drafted}: {point.draft_tokens}")

@@ -29,13 +29,15 @@ KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
     "trtllm_session": {"gemm": ("trtllm",), "experts": ("trtllm",)},
     "sglang": {
         "gemm": ("vllm", "trtllm"), "experts": ("trtllm", "vllm", "flashinfer"),
+        "experts.hopper": ("sglang",),
         "prefill": ("vllm",), "decode": ("vllm",),
     },
 }  # fmt: skip
 """Today's engines choose among kernels that were written for several of them (cuBLAS, CUTLASS,
 DeepGEMM, TensorRT-LLM's through FlashInfer), so products and experts are the fastest measured for
 either framework whose tables are kept. SGLang's recipes ask for FlashInfer's experts, which vLLM's
-switch off in 8 bits."""
+switch off in 8 bits; on Hopper it runs its own in Triton unless told otherwise (`server_args.py`,
+`moe_runner_backend`)."""
 
 KERNELS_OF = {name: name.partition("_")[0] for name in KERNELS}
 """Whose kernels and messages a runtime takes where nothing else is said."""
@@ -203,5 +205,5 @@ def runtime_lines(
 
 def kernels_lines(framework: str) -> list[str]:
     """Return whose kernels compete in a framework, as TOML."""
-    competing = KERNELS[framework].items()
-    return ["", "[kernels]", *(f"{family} = {strings(whose)}" for family, whose in competing)]
+    named = {f'"{n}"' if "." in n else n: whose for n, whose in KERNELS[framework].items()}
+    return ["", "[kernels]", *(f"{family} = {strings(whose)}" for family, whose in named.items())]

@@ -47,14 +47,36 @@ def runtime_without(name: str, group: str) -> Runtime:
 def shelf_without(name: str, group: str) -> Shelf:
     """Return what simulates under a runtime fitted without a group, behind a server likewise.
 
-    Of groups that nothing was fitted to, the usual ones.
+    Of groups that nothing was fitted to, the usual ones. What sets an older release apart was
+    fitted without the group's model.
     """
-    framework = load_runtime(name).framework
+    runtime = load_runtime(name)
+    if runtime.like:
+        model, models = group.partition(".")[0], _groups(FOLDER / "runtimes" / f"{name}.toml")
+        times = models.get(model, {}).get("many_times", runtime.many_times)
+        return older_shelf(runtime.like, group, times)
+    server = _server_without(runtime.framework, group)
+    return shelf_of(runtime_without(name, group), server) if server else Shelf()
+
+
+def older_shelf(like: str, group: str, times: Mapping[str, float]) -> Shelf:
+    """Return what simulates an older release of an engine, fitted without a group if it was to it.
+
+    Args:
+        like: the runtime of today's release.
+        group: a model on a GPU.
+        times: what kernels of many tokens take over today's, by family.
+    """
+    today = load_runtime(like)
+    if server := _server_without(today.framework, group):
+        return shelf_of(replace(runtime_without(like, group), many_times=times), server)
+    return Shelf(runtime=lambda _: replace(today, many_times=times))
+
+
+def _server_without(framework: str, group: str) -> Frontend | None:
+    """Return the server fitted without a group; none of a group that nothing was fitted to."""
     server = _groups(FRONTENDS).get(group, {}).get(framework)
-    if server is None:
-        return Shelf()
-    frontend = Frontend(**{number: server[number] for number in NUMBERS})
-    return shelf_of(runtime_without(name, group), frontend)
+    return Frontend(**{number: server[number] for number in NUMBERS}) if server else None
 
 
 def shelf_of(runtime: Runtime, frontend: Frontend = NO_SERVER) -> Shelf:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from lab.new_hardware.carried import carried_s, in_common, ratios
+from lab.new_hardware.carried import carried_s, in_common, ratios, telling
 from lab.new_hardware.own_rows import own_rows
-from lab.tables.rows import Floats, Rows, mape
+from lab.tables.kernels.fp32_kernels import CLASS_OF
+from lab.tables.rows import Floats, Rows, evenly, mape
 from simulators.catalog.gpu import Gpu, load_gpu
 
 
@@ -66,12 +68,42 @@ def _carried(part: Rows, start: Gpu, end: Gpu, own: Rows | None) -> Carried:
     return Carried(part.kernel, part, carried_s(part, start, end, own), len(own), error, naive)
 
 
+MOST_WEIGHED = 2000
+"""Rows of a class that are weighed against each other: of more, evenly spaced ones."""
+
+OP_OF = {label: op for op, label in reversed(CLASS_OF.items())}
+"""An operator of each class, by which readers of its rows know the class."""
+
+
 def write(carried: list[Carried], target: str, file: Path) -> None:
     """Write what was carried with the columns of the profiler."""
     rows = [
-        {"op": one.name, "gpu": target, "dtype": one.rows.dtype, "kernel": "carried",
-         "latency_us": seconds * 1e6, **{n: int(c[i]) for n, c in one.rows.sizes.items()}}
+        {**call, "gpu": target, "kernel": "carried", "latency_us": seconds * 1e6}
         for one in carried
-        for i, seconds in enumerate(one.seconds.tolist())
-    ]  # fmt: skip
+        for call, seconds in zip(_calls(one.rows), one.seconds.tolist(), strict=True)
+    ]
     pa.parquet.write_table(pa.Table.from_pylist(rows), file)
+
+
+def write_telling(source: str, measured: Path, count: int, file: Path) -> int:
+    """Write the calls to time on another GPU, and return how many they are.
+
+    Of each class so many are asked for that tell most of the others; `lab.profiler` times them.
+
+    Raises:
+        UserError: the file cannot be read or has no fp32 operator; there is no such data sheet.
+    """
+    parts = own_rows(measured, load_gpu(source).name)
+    some = [part.where(evenly(len(part), min(MOST_WEIGHED, len(part)))) for part in parts]
+    rows = [call for part in some for call in _calls(part.where(telling(part, count)))]
+    pa.parquet.write_table(pa.Table.from_pylist(rows), file)
+    return len(rows)
+
+
+def _calls(rows: Rows) -> list[dict[str, Any]]:
+    """Return each call under the names of the reference tables."""
+    return [
+        {"op": OP_OF[rows.kernel], "dtype": rows.dtype,
+         **{name: int(size[i]) for name, size in rows.sizes.items()}}
+        for i in range(len(rows))
+    ]  # fmt: skip

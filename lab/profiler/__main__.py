@@ -9,7 +9,8 @@ file with the columns of the reference tables, which the fits read:
     python -m lab.fits tensor_cores --device l40s --measured mine.parquet
 
 `latency_us` is the median of warm repeats, `ramped_us` that of calls in a row when clocks have
-risen, `cold_us` that after the caches were overwritten, and `timing` says by what clock.
+risen, `cold_us` that after the caches were overwritten, and `timing` says by what clock. With
+`--rows FILE` the fp32 calls of that file are timed, such as `sweeper transfer --ask` has written.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,11 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from lab.profiler.compare import compare_file
-from lab.profiler.shapes import DTYPES, FAMILIES, Call, Design, calls
+from lab.profiler.shapes import DTYPES, FAMILIES, Call, Design, calls, calls_of
 from lab.profiler.torch_backend import Bench, Timed, open_bench
 from lab.tables.kernels.fp32_kernels import SIZES, is_in_catalog
 from lab.tables.kernels.tensor_cores import FORMATS
+from lab.tables.rows import read_table
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.report import print_checks
 from simulators.evidence.lookup import DEFAULT_FRAMEWORK
@@ -43,7 +45,7 @@ WHOLE = tuple(dict.fromkeys((
     *SIZES["linear"], "rows", "cols", *SIZES["conv"], "batch_size", "isl", "step", "num_heads",
     "num_key_value_heads", "head_dim", "window_size", "repeats",
 )))  # fmt: skip
-REAL = ("latency_us", "ramped_us", "cold_us", "power_w", "clock_mhz")
+REAL = ("latency_us", "ramped_us", "cold_us", "power_w", "clock_mhz", "temperature_c")
 
 COLUMNS = pa.schema(
     [(name, pa.string()) for name in TEXT]
@@ -60,8 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if asked.compare is not None:
             print_checks(compare_file(asked.compare, asked.gpu, asked.framework))
         else:
-            designs = designs_of(asked.ops.split(","), asked.dtype.split(","))
-            write_measured(asked, designs)
+            write_measured(asked, calls_asked(asked))
     except UserError as error:
         sys.exit(f"measure: {error}")
 
@@ -89,13 +90,24 @@ def designs_of(ops: Sequence[str], dtypes: Sequence[str]) -> tuple[Design, ...]:
     return found
 
 
-def write_measured(asked: argparse.Namespace, designs: tuple[Design, ...]) -> None:
+def calls_asked(asked: argparse.Namespace) -> Iterator[Call]:
+    """Return the calls to time: of a file, or spread over the families and precisions asked for.
+
+    Raises:
+        UserError: the file cannot be read or has no call of fp32; there is no such family.
+    """
+    if asked.rows is not None:
+        return calls_of(read_table(asked.rows, ("op",)), asked.rows)
+    designs = designs_of(asked.ops.split(","), asked.dtype.split(","))
+    return islice(calls(designs, asked.largest), asked.shapes and asked.shapes * len(designs))
+
+
+def write_measured(asked: argparse.Namespace, some: Iterator[Call]) -> None:
     """Time calls until the budget is spent, and write them."""
     if not asked.write.resolve().parent.is_dir():
         raise UserError(f"{asked.write}: there is no folder {asked.write.parent}")
     bench = open_bench(asked.device)
     name = asked.gpu or bench.name
-    some = islice(calls(designs, asked.largest), asked.shapes and asked.shapes * len(designs))
     rows, failed = measured_rows(bench, some, name, asked.seconds)
     for reason, count in failed.items():
         print(f"left out: {count} calls that PyTorch could not run: {reason}")
@@ -148,6 +160,7 @@ def _row(call: Call, timed: Timed, gpu: str, version: str) -> dict[str, Any]:
         "cold_us": timed.cold_s * 1e6,
         "power_w": timed.power_w,
         "clock_mhz": timed.clock_mhz,
+        "temperature_c": timed.temperature_c,
     }
 
 
@@ -175,6 +188,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="COUNT",
         help="so many of each family, spread as evenly as can be: 10, 50, 200",
     )
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="the fp32 calls of this file")
     parser.add_argument("--largest", type=int, default=UNLIMITED, help="no size above this")
     parser.add_argument(
         "--framework", default=DEFAULT_FRAMEWORK, help="whose kernels --compare predicts"

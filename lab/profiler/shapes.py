@@ -11,9 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
+
+from lab.tables.kernels.fp32_kernels import CLASS_OF, SIZES
+from simulators.core.errors import UserError
 
 MOST_NUMBERS = 2.0**29
 """Of all operands together: 2 GiB in fp32."""
@@ -130,6 +135,27 @@ def calls(designs: tuple[Design, ...], largest: int) -> Iterator[Call]:
                 sources.remove(source)
             else:
                 yield call
+
+
+def calls_of(table: pa.Table, file: Path) -> Iterator[Call]:
+    """Return the fp32 calls that the rows of a file describe.
+
+    Raises:
+        UserError: there is none, or one lacks a size.
+    """
+    rows = [row for row in table.to_pylist() if row["op"] in CLASS_OF]
+    if not rows:
+        raise UserError(f"{file}: no fp32 operator; column `op` names them")
+    found = []
+    for row in rows:
+        names = SIZES.get(row["op"], ("rows", "cols"))
+        sizes = {name: 1 if name == "batch" else None for name in names}
+        sizes |= {name: row[name] for name in names if row.get(name) is not None}
+        if None in sizes.values():
+            raise UserError(f"{file}: a row of {row['op']} lacks one of {', '.join(names)}")
+        whole = {name: int(size) for name, size in sizes.items() if size is not None}
+        found.append(Call(row["op"], "fp32", whole, looped=False))
+    return iter(found)
 
 
 def _calls(design: Design, largest: int) -> Iterator[Call]:

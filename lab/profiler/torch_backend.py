@@ -29,7 +29,8 @@ from lab.profiler.timing import Backend, alone_s, cold_s, looped_s, ramped_s
 from simulators.core.errors import UserError
 
 Run = Callable[[], object]
-Meters = tuple[float | None, float | None]
+Meters = tuple[float | None, float | None, float | None]
+"""Watts, the SMs' clock in MHz, degrees Celsius of the die; None where the board says none."""
 
 REPEATS, FEWEST = 25, 5
 """Timed calls, and as many as even a slow call gets; cold ones are as few, for caches are large."""
@@ -66,6 +67,7 @@ class Timed:
     timing: str
     power_w: float | None
     clock_mhz: float | None
+    temperature_c: float | None
 
 
 def timed(backend: Backend, work: Run, *, looped: bool, board: Callable[[], Meters]) -> Timed:
@@ -78,11 +80,9 @@ def timed(backend: Backend, work: Run, *, looped: bool, board: Callable[[], Mete
     else:
         warm = alone_s(backend, work, repeats)
     ramped = ramped_s(backend, work, first_s)
-    power_w, clock_mhz = board()
+    meters = board()
     cold = cold_s(backend, work, FEWEST)
-    return Timed(
-        median(warm), median(ramped), median(cold), repeats, backend.name, power_w, clock_mhz
-    )
+    return Timed(median(warm), median(ramped), median(cold), repeats, backend.name, *meters)
 
 
 @dataclass(frozen=True)
@@ -186,12 +186,13 @@ class Bench:
         return self.torch.randn(shape, dtype=dtype or self.torch.float32, device=self.device)
 
     def _board(self) -> Meters:
-        """Return watts and the SMs' clock in MHz by NVML; none without it."""
+        """Return what the board says by NVML; nothing without it."""
         if self.device == "cpu" or (nvml := _nvml()) is None:
-            return None, None
+            return None, None, None
         with contextlib.suppress(RuntimeError, nvml.NVMLError):
-            return self.torch.cuda.power_draw() / 1000.0, float(self.torch.cuda.clock_rate())
-        return None, None
+            cuda = self.torch.cuda
+            return cuda.power_draw() / 1000.0, float(cuda.clock_rate()), float(cuda.temperature())
+        return None, None, None
 
 
 def open_bench(device: str) -> Bench:

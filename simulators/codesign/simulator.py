@@ -108,7 +108,7 @@ class Codesign(Serving):
     """The simulator of this room."""
 
     name: str = "codesign"
-    version: int = 1
+    version: int = 2
     point: type = CodesignPoint
     metrics: type = CodesignMetrics
 

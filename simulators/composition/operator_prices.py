@@ -268,7 +268,8 @@ def _held_row(operator: Compute, replica: Replica, part: str) -> Row:
 def _row_at_clock(operator: Compute, replica: Replica, part: str) -> Row:
     """Return the price of the fastest of the kernels that an engine may run."""
     repeat, own = operator.repeat, (replica.library,)
-    allowed = own if replica.framework else replica.runtime.kernels.get(family_of(operator), own)
+    competing = replica.runtime.competing(family_of(operator), replica.gpu.architecture)
+    allowed = own if replica.framework or not competing else competing
     kernels = [_among_others(operator, replica, framework) for framework in allowed]
     best, *others = _known_alike(kernels)
     for other in others:

@@ -53,6 +53,7 @@ from simulators.workload.llm.attention import (
 from simulators.workload.llm.feed_forward import SEEN_BY_EXPERTS
 from simulators.workload.llm.parallelism import Parallelism, Stage, check_cut, stage_of
 from simulators.workload.llm.routing import HIGH_THROUGHPUT
+from simulators.workload.llm.sampling import nucleus_operators
 from simulators.workload.llm.shard import Shard
 from simulators.workload.llm.step import Step, decode_step
 from simulators.workload.llm.transformer import (
@@ -227,6 +228,7 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
     sums = [m for m in between if m.kind != "send_recv"]
     sends = [m for m in between if m.kind == "send_recv"]
     linear, head = token_operators(shard, tokens), head_operators(shard, logits)
+    drawn = nucleus_operators(shard, logits) if replica.nucleus else ()
     ends = logits_collectives(shard, logits)
     prefill, decode = prefill_operators(shard, some), decode_operators(shard, some)
     chunks, decodes, both = step.prefill_tokens, step.decodes, np.zeros(())
@@ -259,7 +261,7 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
     work: tuple[tuple[str, Column, Callable[[str], list[Row]]], ...] = (
         ("tokens", step.tokens, seen_by),
         ("experts", step.tokens, seen_by),
-        ("tokens", step.logits_rows, lambda name: compute_rows(head, replica, name)),
+        ("tokens", step.logits_rows, lambda name: compute_rows((*head, *drawn), replica, name)),
         ("tokens", step.logits_rows, lambda name: message_rows(ends, replica, name)),
         ("prefill_attention", chunks, lambda name: compute_rows(prefill, replica, name)),
         ("decode_attention", decodes, lambda name: compute_rows(decode, replica, name)),

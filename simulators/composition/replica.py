@@ -102,7 +102,8 @@ class Runtime:
     prepare_s: float = 0.0  # of one iteration, behind the GPU's work; files that are silent: HOST's
     launch_layer_s: Mapping[str, float] = field(default_factory=dict)  # host time, by cluster
     framework: str = ""  # whose kernels and messages; empty: the default of the kernels' room
-    kernels: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by family: whose compete
+    kernels: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by family: whose compete,
+    # and by `family.architecture` where it is others'
     mixture_layer_s: float = 0.0  # gaps that a layer of experts has besides
     latent_layer_s: float = 0.0  # and one of latent attention
     index_layer_s: float = 0.0  # and one whose keys an indexer chooses
@@ -117,6 +118,14 @@ class Runtime:
     paces: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
     borrowed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
     many: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # paces of many tokens
+    like: str = ""  # the runtime whose numbers it has, of an older release, but for these:
+    many_times: Mapping[str, float] = field(
+        default_factory=dict
+    )  # `many` over that one's, by family
+
+    def competing(self, family: str, architecture: str) -> Sequence[str]:
+        """Return whose kernels of a family compete on an architecture; empty: its own."""
+        return self.kernels.get(f"{family}.{architecture}", self.kernels.get(family, ()))
 
     def pace(self, device: str, family: str, *, is_own: bool = True) -> float:
         """Return what kernels of a family take among others, over what they take alone.
@@ -140,8 +149,8 @@ class Runtime:
         one says little of the other, so each has a pace.
         """
         few = self.pace(device, family, is_own=is_own)
-        many = self.many.get(device, {}).get(family)
-        return few if many is None else few + (many - few) * share_of_many(tokens)
+        many, times = self.many.get(device, {}).get(family, few), self.many_times.get(family, 1.0)
+        return few + (times * many - few) * share_of_many(tokens)
 
     @property
     def is_launching(self) -> bool:
@@ -240,6 +249,13 @@ def _runtime(path: Path, name: str, _mtime_ns: int) -> Runtime:
     content = read_choice(path)
     if "runtime" not in content:
         raise UserError(f"{path}: a runtime needs a table [runtime]")
+    if like := content["runtime"].get("like"):
+        if set(content["runtime"]) != {"like"}:
+            raise UserError(
+                f"{path}: a runtime that is like another has [many_times] alone besides"
+            )
+        times = content.get("many_times", {})
+        return replace(load_runtime(like), name=name, like=like, many_times=times)
     tables = {table: content.get(table, {}) for table in ("kernels", "paces", "borrowed", "many")}
     common = tables | {"name": name} | read_calibration(HOST)["host"]
     return fill(Runtime, common | content["runtime"], path, "runtime")
@@ -264,6 +280,7 @@ class Replica:
     power_limit_w: float = 0.0  # of a GPU, that its clock falls for; 0: the data sheet's
     unified: bool = False  # chunks and decodes attend in one kernel, where the library has one
     overlapped: bool = False  # their kernels run beside each other on every SM
+    nucleus: bool = False  # tokens are drawn from sorted probabilities
     time_share: float = 1.0  # of the GPU's that kernels get, where other processes have the rest
 
     @property

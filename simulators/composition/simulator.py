@@ -132,8 +132,9 @@ class Composition:
         if name == "cluster" and value != AUTO:
             return (CLUSTERS.find(str(value)),)
         if name == "runtime":
-            across = load_runtime(str(value)).across
-            return tuple(RUNTIMES.find(one) for one in (str(value), across) if one)
+            runtime = load_runtime(str(value))
+            names = (str(value), runtime.across, runtime.like)
+            return tuple(RUNTIMES.find(one) for one in names if one)
         if name == "accelerator" and value != NOTHING:
             return DATAFLOW.reads(name, value)
         return ()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 
 SENTENCES = {
-    r"medusa|lookahead": (
-        "this drafter is not modelled; speculation has ngram, draft, eagle, eagle3 and mtp, and "
-        "trees by draft_topk"
+    r"lookahead": (
+        "this drafter is not modelled; speculation has ngram, draft, medusa, eagle, eagle3 and "
+        "mtp, and trees by draft_topk"
     ),
-    r"spec(ulative)?_?(dec|tok|len|mod)|mtp|multi_token|eagle": (
-        "tokens are drafted as speculation says (ngram, draft, eagle, eagle3, mtp), so many as "
-        "draft_tokens says"
+    r"spec(ulative)?_?(dec|tok|len|mod)|mtp|multi_token|eagle|medusa": (
+        "tokens are drafted as speculation says (ngram, draft, medusa, eagle, eagle3, mtp), so "
+        "many as draft_tokens says"
     ),
     r"early_?exit|layer_?skip|mixture_of_depths|token_?prun|kv_?(evict|prun|compress)": (
         "every token passes all layers and is kept: layers skipped, tokens pruned and keys evicted "

@@ -28,7 +28,7 @@ from simulators.core.columns import categories, numbers, schema_of
 from simulators.core.contract import fact
 from simulators.core.errors import Infeasible
 from simulators.kernels.energy import part_of, resting_w
-from simulators.serving.point import OVERLAPPED, UNIFIED, ServingPoint
+from simulators.serving.point import NUCLEUS, OVERLAPPED, UNIFIED, ServingPoint
 from simulators.serving.row_groups import evaluate_apart, kinds_of
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import Parallelism, check_blocks, check_cut
@@ -121,7 +121,7 @@ def deployment_of(
         (point.sm_scale, point.clock_scale, point.bandwidth_scale, point.l2_scale),
         effects_without(point.without),
         _array(point.accelerator),
-        point.mixed_step,
+        (point.mixed_step, point.sampling),
         (point.time_share, point.power_share),
         (point.gpu_clock_hz, point.power_limit_w),
     )
@@ -205,7 +205,7 @@ def _hardware(
     scales: tuple[float, float, float, float],
     effects: Effects,
     array: tuple[str, str],
-    mixed_step: str,
+    steps: tuple[str, str],
     shares: tuple[float, float],
     held: tuple[float, float],
 ) -> Hardware:
@@ -251,12 +251,12 @@ def _hardware(
     replica = Replica(
         model.value, device, cluster.value, cut, dtype=dtype, kv_dtype=kv_dtype,
         runtime=runtime.value, effects=effects, accelerator=array[0],
-        unified=mixed_step == UNIFIED, overlapped=mixed_step == OVERLAPPED,
+        unified=steps[0] == UNIFIED, overlapped=steps[0] == OVERLAPPED, nucleus=steps[1] == NUCLEUS,
         time_share=time_share, power_limit_w=power_limit_w,
     )  # fmt: skip
     parts = (model.description, gpu.description, cluster.description, runtime.description)
-    attention = f"{replica.unified} {replica.overlapped}"
-    choices = f"{cut} {dtypes} {scales} {effects} {array} {attention} {shares} {held}"
+    kernels = f"{replica.unified} {replica.overlapped} {replica.nucleus}"
+    choices = f"{cut} {dtypes} {scales} {effects} {array} {kernels} {shares} {held}"
     return Hardware(f"{parts} {choices}", replica)
 
 

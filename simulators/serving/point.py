@@ -19,6 +19,7 @@ SHAPES = EVENLY, AS_WORKLOAD = "evenly", "as_workload"
 ARRIVALS = (*GAPS, CLOSED, *MODULATED)
 OWN, SHARED = "own", "shared"
 MIXED_STEPS = BATCH, UNIFIED, OVERLAPPED, ADDITIVE = "batch", "unified", "overlapped", "additive"
+SAMPLINGS = LIKELIEST, NUCLEUS = "likeliest", "nucleus"
 OFFLOADS = HOST, PEER, SSD = "host", "peer", "ssd"
 PREEMPTIONS = RECOMPUTE, SWAP, CACHED = "recompute", "swap", "cached"
 FRONTENDS = AUTO, NONE = "auto", "none"
@@ -31,8 +32,8 @@ ADAPTER_KERNELS = GROUPED, BY_TOKEN = "grouped", "by_token"
 SHARINGS = TIME_SLICE, MPS, MIG = "time_slice", "mps", "mig"
 INTERFERENCES = EXPECTED, LOWER, UPPER = "expected", "lower", "upper"
 POOLS = SPLIT, ONE_POOL = "split", "shared"
-NGRAM, DRAFT, EAGLE, EAGLE3, MTP = "ngram", "draft", "eagle", "eagle3", "mtp"
-SPECULATIONS = (NOTHING, NGRAM, DRAFT, EAGLE, EAGLE3, MTP)
+NGRAM, DRAFT, MEDUSA, EAGLE, EAGLE3, MTP = "ngram", "draft", "medusa", "eagle", "eagle3", "mtp"
+SPECULATIONS = (NOTHING, NGRAM, DRAFT, MEDUSA, EAGLE, EAGLE3, MTP)
 
 built = functools.partial(choice, part="deployment")
 asked = functools.partial(choice, part="demand", given=True)
@@ -183,6 +184,10 @@ class ServingPoint:
         "once on every SM; or additive, each reading the weights",
         known=MIXED_STEPS, default=UNIFIED,
     )  # fmt: skip
+    sampling: str = built(
+        "how tokens are drawn: the likeliest; or nucleus, of the likeliest that add up to a share "
+        "(top_p), for which engines sort the vocabulary", known=SAMPLINGS, default=LIKELIEST,
+    )  # fmt: skip
     iteration_table: str = choice(
         "path of operator times of one's own; empty: iterations are priced by composition",
         default="",
@@ -237,8 +242,9 @@ class ServingPoint:
         given=True,
     )
     speculation: str = built(
-        "what drafts tokens that one pass checks: ngram (a look-up), draft (draft_model), eagle, "
-        "eagle3 or mtp (a head of one layer), or nothing", known=SPECULATIONS, default=NOTHING,
+        "what drafts tokens that one pass checks: ngram (a look-up), draft (draft_model), medusa "
+        "(a head for each place), eagle, eagle3 or mtp (a head of one layer), or nothing",
+        known=SPECULATIONS, default=NOTHING,
     )  # fmt: skip
     draft_tokens: int = built(
         "drafted for each sequence and iteration", at_least=0, at_most=16, default=3

@@ -17,10 +17,11 @@ from simulators.workload.llm.adapters import TARGETS, adapter_numbers
 from simulators.workload.llm.parallelism import Parallelism, check_cut
 from simulators.workload.llm.routing import skewed_share
 
-ATTENTIONS = ("flash", "flash2", "unfused")
-FLASH, FLASH2, UNFUSED = ATTENTIONS
-"""Attention in the best kernel there is for the GPU; in FlashAttention-2, written for Ampere; or as
-products, softmax and dropout that keep all scores, as until 2022."""
+ATTENTIONS = ("flash", "flash2", "unfused", "flash_fp8")
+FLASH, FLASH2, UNFUSED, FLASH_FP8 = ATTENTIONS
+"""Attention in the best kernel there is for the GPU; in FlashAttention-2, written for Ampere; as
+products, softmax and dropout that keep all scores, as until 2022; or in the best kernel that
+multiplies and keeps 8 bits, both ways."""
 
 LORA_TARGETS = TARGETS
 """Products beside which adapters are trained: attention's projections, or a dense layer's all."""
@@ -60,6 +61,7 @@ class Job:
     routing_skew: float = 0.0  # Zipf's exponent of how tokens prefer experts
     capacity_factor: float = 0.0  # of experts, beyond which tokens are dropped; 0: none are
     cuda_graphs: bool = False  # replay whole steps, so that no layer waits for launches
+    layer_graphs: bool = False  # replay layers alone: what is between steps waits for its host
     predicted_share: float = 1.0  # tokens whose logits are computed; of masked language models few
 
     @property
@@ -106,7 +108,7 @@ def check_job(job: Job) -> None:
         raise Infeasible("nf4_weights_are_frozen", "base_dtype nf4 needs adapters, lora_rank is 0")
     if job.sequence % job.cp:
         raise Infeasible("cp_does_not_divide_sequence", f"cp {job.cp}, {job.sequence} tokens")
-    for dtype in ("bf16", job.dtype):
+    for dtype in ("bf16", job.dtype, "fp8" if job.attention == FLASH_FP8 else "bf16"):
         if dtype not in job.gpu.peak_flops:
             has = ", ".join(job.gpu.peak_flops)
             raise Infeasible("dtype_unsupported", f"gpu '{job.gpu.name}' has {has}, not {dtype}")

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.core.jit import Floats
-from simulators.training.job import LORA_TARGETS, NF4, NF4_BYTES, UNFUSED, Job
+from simulators.training.job import FLASH_FP8, LORA_TARGETS, NF4, NF4_BYTES, UNFUSED, Job
 from simulators.training.plan import ELEMENTWISE, FULL, SELECTIVE, SHARED_GRADIENTS, Plans
 from simulators.training.schedule.orders import DUALPIPE, DUALPIPE_V, GPIPE, INTERLEAVED
 from simulators.workload.llm.parallelism import kv_heads_per_gpu
@@ -127,7 +127,8 @@ def layer_activation_bytes(job: Job, plans: Plans) -> Floats:
         between -= 2.0 * model.hidden / job.norm_ranks
         ffn *= (wide - 1.0) / wide
         given = 2.0 * model.hidden / job.norm_ranks
-    kept = tokens * (between + 2.0 * (widths + ffn))
+    wide_attention = BYTES["fp8" if job.attention == FLASH_FP8 else "bf16"]
+    kept = tokens * (between + wide_attention * widths + 2.0 * ffn)
     kept = kept - np.where(plans.recompute == ELEMENTWISE, tokens * given, 0.0)
     scores = 5.0 * heads * job.sequence * tokens if job.attention == UNFUSED else 0.0 * tokens
     scores = np.where(plans.recompute == SELECTIVE, 0.0, scores)

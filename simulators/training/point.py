@@ -70,7 +70,8 @@ class TrainingPoint:
     )
     sequence_parallel: bool = choice("whether tensor ranks share out norms too", default=True)
     attention: str = choice(
-        "the GPU's best kernel, FlashAttention-2, or products that keep all scores",
+        "the GPU's best kernel, FlashAttention-2, products that keep all scores, or the GPU's best "
+        "kernel in fp8",
         default=FLASH,
         known=ATTENTIONS,
     )

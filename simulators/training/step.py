@@ -20,7 +20,7 @@ from simulators.core.jit import Floats, Ints
 from simulators.core.levels import FITTED, LEVELS, Shares
 from simulators.kernels.energy import resting_w
 from simulators.training.constants import Constants
-from simulators.training.job import FUSED, Job
+from simulators.training.job import FLASH, FLASH_FP8, FUSED, Job
 from simulators.training.plan import ELEMENTWISE, FULL, SELECTIVE, SHARED_GRADIENTS, Plans
 from simulators.training.schedule.orders import INTERLEAVED, PAIRING, ZERO_BUBBLE
 from simulators.training.schedule.play import BLOCKED, COLUMNS, DENSE, SEND, pipelines_s
@@ -237,16 +237,17 @@ def counts_of(job: Job) -> dict[str, float]:
 def pace(constants: Constants, job: Job, kind: str) -> float:
     """Return the pace of a kind of kernels on an architecture; 1 where nobody trained on it."""
     on, board = f"_{job.gpu.architecture}", job.gpu.measured_as or job.gpu.name
+    attention = FLASH if job.attention == FLASH_FP8 else job.attention
     matrix = constants.boards.get(board, 1.0)
     if kind in PRODUCTS:
         narrow = constants.formats.get(kind, 1.0)
         return matrix * narrow * constants.products.get(job.gpu.architecture, 1.0)
     if kind == ATTENTION:
-        return matrix * constants.attention.get(job.attention + on, 1.0)
+        return matrix * constants.attention.get(attention + on, 1.0)
     if kind.startswith(GROUPED):
         return matrix * constants.experts.get(_format(kind.removeprefix(GROUPED)), 1.0)
     if kind == SCORES:
-        return constants.attention.get(job.attention + on, 1.0)
+        return constants.attention.get(attention + on, 1.0)
     return constants.streams.get(job.fusion, 1.0)
 
 
@@ -258,7 +259,7 @@ def _format(dtype: str) -> str:
 def _wait_s(piece: str, job: Job, constants: Constants) -> float:
     """Return what a layer waits for launches in a pass; the ends of a model wait for none, -1."""
     wait_s = {"dense": constants.layer_s, "experts": constants.mixture_s}.get(piece, -1.0)
-    return min(wait_s, 0.0) if job.cuda_graphs else wait_s
+    return min(wait_s, 0.0) if job.cuda_graphs or job.layer_graphs else wait_s
 
 
 def runs(phase: str, plans: Plans) -> Floats:

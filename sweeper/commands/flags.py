@@ -71,6 +71,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "transfer": (
         "transfer --measured h100.parquet --source h100_sxm --target b200_sxm",
         "transfer --measured h100.parquet --source h100_sxm --target mi300x --own few.csv",
+        "transfer --measured a100.parquet --source a100_sxm --target l4 --ask 10 --write a.parquet",
     ),
     "trust": ("trust .", "trust"),
     "doctor": ("doctor",),

@@ -5,6 +5,7 @@ What opens measured tables stands in `lab`, and is loaded by its name when it is
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import math
 from pathlib import Path
@@ -52,9 +53,14 @@ def transfer(words: list[str]) -> int:
     parser.add_argument("--source", required=True, metavar="GPU", help="the first GPU's data sheet")
     parser.add_argument("--target", required=True, metavar="GPU", help="that of the other")
     parser.add_argument("--own", metavar="FILE", help="what was measured on the other, if anything")
+    parser.add_argument(
+        "--ask", type=int, metavar="COUNT", help="write instead which rows to time on the other"
+    )
     parser.add_argument("--write", metavar="FILE", help="write the carried rows there, as Parquet")
     chosen = parser.parse_args(words)
     lab = _lab("transfer")
+    if chosen.ask is not None:
+        return _ask(lab, chosen)
     own = Path(chosen.own) if chosen.own else None
     found = lab.transfer(chosen.source, chosen.target, Path(chosen.measured), own)
     header = ["", "rows", "time, relative", "own rows", "error", "by a ratio"]
@@ -77,6 +83,21 @@ def transfer(words: list[str]) -> int:
     if chosen.write:
         lab.write(found, chosen.target, Path(chosen.write))
         print_words(f"Written: {chosen.write}")
+    return 0
+
+
+def _ask(lab: Any, chosen: argparse.Namespace) -> int:
+    """Write which rows to time on the other GPU, and say by what.
+
+    Raises:
+        UserError: none are asked for, or there is nowhere to write them.
+    """
+    if chosen.ask < 1 or not chosen.write:
+        raise UserError("--ask takes a number from one on, and --write the file for those rows")
+    file = Path(chosen.write)
+    count = lab.write_telling(chosen.source, Path(chosen.measured), chosen.ask, file)
+    print_words(f"Written: {file}, {count} rows that tell most of the others. To time them:")
+    print(f"  python -m lab.profiler --rows {file} --write own.parquet --gpu {chosen.target}")
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from simulators.catalog.gpu import load_gpu, what_if
 from simulators.catalog.model import load_model
 from simulators.composition.price import busiest_group, iteration, part_rows
 from simulators.composition.replica import EVERYTHING, Replica, Runtime, load_runtime
-from simulators.core.errors import Infeasible
+from simulators.core.errors import Infeasible, UserError
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import Parallelism, check_cut, stage_of
 from simulators.workload.llm.step import decode_step
@@ -95,6 +96,25 @@ def test_a_pace_of_borrowed_kernels_leaves_a_gpus_own_alone() -> None:
     plain = replace(runtime, borrowed={})
     assert gemms_s("rtx_4090", runtime) == gemms_s("rtx_4090", plain)
     assert gemms_s("l40s", runtime) == pytest.approx(2.0 * gemms_s("l40s", plain))
+
+
+def test_an_older_release_is_another_one_but_for_kernels_of_many_tokens(tmp_path: Path) -> None:
+    today, older = load_runtime("vllm"), load_runtime("vllm_0_13")
+    assert replace(older, name="vllm", like="", many_times={}) == today
+    few, many = (older.pace_of("hopper", "experts", n) for n in (256.0, 4096.0))
+    assert few == today.pace_of("hopper", "experts", 256.0)
+    assert many == older.many_times["experts"] * today.pace_of("hopper", "experts", 4096.0)
+    assert older.pace_of("hopper", "gemm", 4096.0) == today.pace_of("hopper", "gemm", 4096.0)
+    (file := tmp_path / "mine.toml").write_text('[runtime]\nlike = "vllm"\nlayer_s = 1.0\n')
+    with pytest.raises(UserError, match="like another"):
+        load_runtime(str(file))
+
+
+def test_whose_kernels_compete_may_differ_by_architecture() -> None:
+    sglang = load_runtime("sglang")
+    assert sglang.competing("experts", "hopper") == ["sglang"]
+    assert "flashinfer" in sglang.competing("experts", "blackwell")
+    assert not sglang.competing("vector", "hopper")
 
 
 def test_a_changed_board_keeps_the_paces_of_the_one_it_was() -> None:

@@ -348,6 +348,14 @@ def test_a_part_of_a_gpu_is_not_deployed() -> None:
         launch_of(replace(LLAMA, sharing="mps", sm_share=0.5), "vllm")
 
 
+def test_heads_of_medusa_are_told_to_the_engine_that_has_them_alone() -> None:
+    medusa = replace(LLAMA, chunk_size=2048, speculation="medusa", draft_tokens=4)
+    assert '"method": "medusa"' in launch_of(medusa, "vllm").options[-1]
+    for scheduler, engine in (("sglang", "sglang"), ("trtllm", "trtllm")):
+        with pytest.raises(UserError, match=f"{engine} drafts by .*, not by medusa"):
+            launch_of(replace(medusa, scheduler=scheduler), engine)
+
+
 @pytest.mark.parametrize(
     "change", [{"mixed_step": "overlapped"}, {"offload_to": "peer"}, {"offload_to": "ssd"}]
 )

@@ -47,6 +47,7 @@ def test_a_script_names_nodes_and_ranks():
     [
         ({"schedule": "zero_bubble", "chunks": 1}, "no schedule 'zero_bubble'"),
         ({"lora_rank": 16}, "no adapters"),
+        ({"attention": "flash_fp8"}, "no option for attention in fp8"),
         ({"cp": 2, "context_exchange": "ring"}, "not 'ring'"),
     ],
 )

@@ -21,6 +21,7 @@ from simulators.composition.price import iteration
 from simulators.composition.replica import Replica, load_runtime
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.serving.measured_deployments import Deployed, measured_deployment, point_of
+from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import simulate
 from simulators.workload.llm.parallelism import Parallelism
 from simulators.workload.llm.step import decode_step
@@ -56,6 +57,16 @@ def test_a_runtime_alike_another_is_left_out_with_it() -> None:
     one, alike = (runtime_without(n, "llama3_1_8b.h100_sxm") for n in ("trtllm", "trtllm_cutlass"))
     assert one.paces == alike.paces
     assert one.kernels != alike.kernels
+
+
+def test_an_older_release_is_left_out_with_its_model_and_todays_with_its_group() -> None:
+    point = ServingPoint(model="gpt_oss_120b", gpu="h100_sxm", tp=2, runtime="vllm_0_13")
+    shelf, other = (shelf_without("vllm_0_13", g) for g in ("gpt_oss_120b.h100_sxm", "no.group"))
+    without, whole = (one.deployment(point).hardware.replica.runtime for one in (shelf, other))
+    assert without.paces == runtime_without("vllm", "gpt_oss_120b.h100_sxm").paces
+    assert whole.paces == load_runtime("vllm").paces
+    assert whole.many_times == load_runtime("vllm_0_13").many_times
+    assert without.many_times["experts"] > 1.0
 
 
 def test_a_run_is_told_the_runtime_its_point_names() -> None:

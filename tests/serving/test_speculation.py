@@ -26,7 +26,7 @@ from simulators.serving.speculation.acceptance import (
     survival,
     tokens_per_step,
 )
-from simulators.serving.speculation.adaptive import worth_drafting
+from simulators.serving.speculation.adaptive import drafted_s, worth_drafting
 from simulators.serving.speculation.drafter import drafter_of
 from simulators.serving.speculation.tree import ranked, tree_survival
 
@@ -228,6 +228,29 @@ def test_what_drafts_waits_for_the_host_twice_and_eagle3_has_few_outputs() -> No
         assert host_s == pytest.approx(2.0 * load_runtime("sglang").host_s)
     assert known["eagle"].model.vocab == load_model(PLAIN.model).vocab > 32_000
     assert known["eagle3"].model.vocab == 32_000
+
+
+def test_heads_of_medusa_are_products_over_all_that_is_checked() -> None:
+    point = replace(PLAIN, model="llama2_7b", gpu="a100_sxm", speculation="medusa", draft_tokens=4)
+    hardware = deployment_of(point).hardware
+    chain, tree = (
+        drafter_of(replace(point, **more), hardware)
+        for more in ({}, {"draft_topk": 10, "draft_nodes": 63})
+    )
+    assert chain is not None
+    assert tree is not None
+    assert (chain.alone, chain.wide, chain.width, tree.width) == (0, 1, 5, 64)
+    assert chain.kv_bytes_per_token == 0.0
+    assert chain.weight_bytes == tree.weight_bytes == 2 * 4 * 4096 * (32_000 + 4096)
+    table, price = prices_of(point, hardware, tree)
+    checked = prices_of(replace(point, speculation="ngram"), hardware, replace(tree, hardware=None))
+    heads_s = drafted_s(table, price, 1.0, 63, 500.0) - drafted_s(*checked, 1.0, 63, 500.0)
+    streamed_s = chain.weight_bytes / 2.039e12
+    assert streamed_s < heads_s < 2.0 * streamed_s
+    assert 2.2 < 1.0 + sum(tree.survival) < 2.9  # 2.31 were published
+    event, steady = (simulate(replace(point, fidelity=f)) for f in ("event", "analytic"))
+    assert event.tpot_mean_s == pytest.approx(steady.tpot_mean_s, rel=0.1)
+    assert event.energy_j_per_token == pytest.approx(steady.energy_j_per_token, rel=0.2)
 
 
 def test_as_many_are_drafted_as_pay() -> None:

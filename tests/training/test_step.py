@@ -59,6 +59,16 @@ def test_elementwise_recomputation_keeps_no_results_of_norms_and_activations():
     assert some["workspace_bytes"] - none["workspace_bytes"] == tokens * left  # one layer's
 
 
+def test_attention_in_eight_bits_is_faster_and_keeps_half_as_much_of_its_heads():
+    model = load_model(BASE.model)
+    wide, narrow = (one(attention=kernel, sequence=8192) for kernel in ("flash", "flash_fp8"))
+    assert narrow["compute_s"] < wide["compute_s"]
+    heads = (2 * model.heads + 2 * model.kv_heads) * model.head_dim
+    assert wide["activation_bytes"] - narrow["activation_bytes"] == 8192 * heads * model.layers
+    [row] = evaluate(replace(BASE, gpu="a100_sxm", attention="flash_fp8"))
+    assert row["reason"].startswith("dtype_unsupported")
+
+
 def test_residuals_are_dropped_out_where_attention_is_not_fused():
     job = job_of({name: getattr(BASE, name) for name in JOB_FIELDS})
     for attention, kernels in (("flash", 0), ("unfused", 4)):  # two a layer, both ways

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import at_most, percent_off, spread
+from lab.fits.speculation.acceptance import first_guess
 from lab.tables.catalog_names import replica_of
 from lab.tables.modern.spec_bench import SPEC_BENCH, Sped, sped_up
 from lab.tables.modern.speculation import BY_GUESS, rates_by_guess
@@ -115,16 +116,10 @@ def tree_tokens(row: Sped, guesses: Mapping[tuple[str, int], Mapping[int, float]
     rates = acceptance.rates_of(EAGLE, "", int(runs.drafts))
     if row.method == "Medusa":
         size = VICUNA_SIZES[row.model.name]
-        rates = [_first(guesses[size, head]) for head in range(MEDUSA_HEADS)]
+        growth = acceptance.odds_growth()
+        rates = [first_guess(guesses[size, head], growth) for head in range(MEDUSA_HEADS)]
     shares, _ = tree_survival(rates, acceptance.odds_growth(), children, nodes)
     return acceptance.tokens_per_step(shares)
-
-
-def _first(guesses: Mapping[int, float]) -> float:
-    """Return how often the first guess is right, from that of the fewest that was measured."""
-    rank, among = min(guesses.items())
-    odds = among / (1.0 - among) / rank ** acceptance.odds_growth()
-    return float(odds / (1.0 + odds))
 
 
 def speed_up(row: Sped) -> float:

@@ -1,6 +1,7 @@
 """Results printed in documentation of engines, by what their launch commands say.
 
-Nothing was fitted to them; of groups that runtimes were fitted to, the numbers without it are used.
+To those of older releases a factor was fitted, of which that without a result's model is used; to
+others nothing. Of groups that runtimes were fitted to, the numbers without it are used.
 Results of one page that differ in one kind of option also tell what the option changes.
 """
 
@@ -46,7 +47,7 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
     found = answered("result blocks", told, ratios)
     yield from found.lines
     ratio = np.array(found.answers, np.float64).reshape(-1, len(METRICS))
-    names = np.array([block.point.runtime for block in found.rows])
+    names = np.array([block.framework for block in found.rows])
     every = np.ones(names.size, bool)
     for framework in ("all engines", *FRAMEWORKS):
         which = every if framework == "all engines" else names == framework

@@ -7,7 +7,7 @@ predicted from the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -47,9 +47,12 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
                 ours, theirs = (_tokens(rates) for rates in (mean_rates(others), row.rates))
                 count = min(ours.size, theirs.size)
                 ratios += (ours[:count] / theirs[:count]).tolist()
+    growth = round(float(np.mean(growths(reference))), 3)
+    first = head_rates(reference, growth)
+    lines.append(f"medusa = [{', '.join(f'{rate:.3g}' for rate in first)}]")
     low, high = np.quantile(ratios, ENDS)
     lines += ["", "[times]", f"ends = [{low:.3g}, {high:.3g}]"]
-    lines += ["", "[ranks]", f"growth = {np.mean(growths(reference)):.3g}"]
+    lines += ["", "[ranks]", f"growth = {growth:.3g}"]
     errors = np.abs(np.array(ratios) - 1.0)
     yield Calibration(
         name=CALIBRATION.stem,
@@ -78,6 +81,25 @@ def mean_rates(rows: Sequence[Drafts]) -> tuple[float, ...]:
         ]
         means.append(float(np.mean(at)))
     return tuple(means)
+
+
+def head_rates(reference: Path, growth: float) -> list[float]:
+    """Return how often each Medusa head's first guess is right, as a mean over models."""
+    heads: dict[int, list[float]] = {}
+    for (_, head), guesses in rates_by_guess(reference).items():
+        heads.setdefault(head, []).append(first_guess(guesses, growth))
+    return [float(np.mean(heads[head])) for head in sorted(heads)]
+
+
+def first_guess(guesses: Mapping[int, float], growth: float) -> float:
+    """Return how often the first guess is right, from that of the fewest that was measured.
+
+    >>> round(first_guess({2: 0.5}, 1.0), 3)
+    0.333
+    """
+    rank, among = min(guesses.items())
+    odds = among / (1.0 - among) / rank**growth
+    return float(odds / (1.0 + odds))
 
 
 def growths(reference: Path) -> list[float]:

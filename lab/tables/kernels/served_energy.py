@@ -3,7 +3,8 @@
 vLLM on H100, so many requests at once of real prompts; watts are the mean of all GPUs together.
 Requests of text alone are told: images and videos are read by encoders that are no part of ours.
 Launch configurations stand beside: how many tokens an iteration has at most, and whether attention
-is data-parallel, which the benchmark's launcher takes for tensor-parallel unless they say so.
+is data-parallel, which the benchmark's launcher takes for tensor-parallel unless they say so. Its
+runner asks for tokens by top_p = 0.95 unless told otherwise, which no configuration does.
 
 How long prompts are is not told. Chats bring their history, a request for each turn; code brings
 what stands around the gap. Where the KV cache held fewer requests than there were seats, the tokens
@@ -23,12 +24,13 @@ from lab.tables.catalog_names import four_bit_experts, gpu_name, is_model, model
 from lab.tables.rows import read_records
 from simulators.catalog.engine import load_engine
 from simulators.catalog.model import MXFP4, load_model
-from simulators.serving.point import CLOSED, ServingPoint
+from simulators.serving.point import CLOSED, NUCLEUS, ServingPoint
 
 SERVED = "power/mlenergy_llm_serving.parquet"
 LAUNCHED = "power/mlenergy_launch_configs.parquet"
 CONFIGURED = "configs/vllm/{task}/{model}/{gpu}/monolithic.config.yaml"
-ENGINE = "vllm"
+ENGINE, RUNTIME = "vllm", "vllm_0_13"
+"""They ran vLLM 0.11.1 (ML.ENERGY, LLM Inference Energy: A Longitudinal Analysis)."""
 
 PROMPT_TOKENS = {"lm-arena-chat": 385, "gpqa": 230, "sourcegraph-fim": 1112}
 """Tasks of text, and about how long their prompts are: Llama-3.1-70B on four GPUs had room for 898
@@ -77,12 +79,13 @@ def _served(row: Mapping[str, Any], launched: str) -> Served:
         model=model,
         gpu=gpu,
         scheduler=load_engine(ENGINE).schedulers[0],
-        runtime=ENGINE,
+        runtime=RUNTIME,
         dtype=_dtype(row, model, gpu),
         max_batch=max(seats, int(row["max_num_seqs"])),
         **_budget(launched),
         prompt_tokens=PROMPT_TOKENS[row["task"]],
         output_tokens=max(2, round(row["avg_output_tokens"])),
+        sampling=NUCLEUS,
         arrivals=CLOSED,
         clients=seats,
         requests=max(TURNS * seats, FEWEST),

@@ -16,6 +16,7 @@ ACCEPTED_LENGTHS = "recipes/speedbench_acceptance_length.parquet"
 BY_GUESS = "serving_modern/medusa_head_topk_accuracy.parquet"
 
 METHODS = ("eagle", "eagle3", "mtp", "ngram")
+"""Those whose tokens of an iteration were measured; of Medusa, how often heads are right was."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ Systems that were carried over between rounds count once. All multiply in FP8; G
 Llama-3.1-405B are pre-trained, Llama-2-70B fine-tuned by adapters of rank 16 on packed sequences of
 8,192 tokens (rules of the rounds; NeMo's configurations of the submitters). BERT's submissions pack
 two sequences into 512 tokens each, as their batches and configurations state: two of half the
-length, seen whole, have as many pairs of tokens as a causal sequence of all.
+length, seen whole, have as many pairs of tokens as a causal sequence of all. Their passes are CUDA
+graphs, and their loop reads nothing back between steps (`--use_cuda_graph`, `--log_freq=0`).
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from lab.tables.rows import read_records
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel, load_model
-from simulators.training.job import Job
+from simulators.training.job import FLASH, FLASH_FP8, Job
 from simulators.training.plan import NONE, Plans
 from simulators.training.schedule.orders import INTERLEAVED, ONE_F_ONE_B
+from simulators.training.work.messages import ULYSSES, ZIGZAG
 
 SUMMARY = "mlperf/training_summary.parquet"
 
@@ -41,8 +43,11 @@ BERT_LARGE = LanguageModel(
 MASKED = 0.15
 """Share of BERT's tokens that are predicted (ibid.)."""
 
-BEFORE_GRAPHS = "v4.0"
-"""Round in which adapters are trained without CUDA graphs."""
+BEFORE_GRAPHS, SWAPPING = "v4.0", "v5.0"
+"""Round in which adapters are trained without CUDA graphs; from which on context ranks of Blackwell
+swap heads for tokens (`cp_comm_type: a2a` of its configurations)."""
+WHOLE_GRAPHS = "_cg"
+"""How the names of configurations of pre-training end that replay whole steps as CUDA graphs."""
 
 GPUS = {
     "NVIDIA H100-SXM5-80GB": "h100_sxm", "NVIDIA H100-SXM-80GB": "h100_sxm",
@@ -106,14 +111,23 @@ def step_seconds(row: Mapping[str, Any]) -> float:
     return float(row["global_batch_size"] * tokens / row["throughput_median"])
 
 
-def _has_graphs(row: Mapping[str, Any], cp: int, micro_batches: int) -> bool:
-    """Say whether layers of a system that trains adapters are replayed as CUDA graphs.
+def _as_configured(
+    row: Mapping[str, Any], architecture: str, cp: int, micro_batches: int
+) -> dict[str, Any]:
+    """Return what published configurations of systems that train adapters ask for besides.
 
-    Configurations of one sequence a step over context ranks ask for it from the second round on
-    (`LAYER_CUDA_GRAPH`, `MCORE_CUDA_GRAPH`), those of whole sequences do not. BERT's always do.
+    Those of one sequence a step over context ranks replay layers as CUDA graphs from the second
+    round on (`LAYER_CUDA_GRAPH`, `MCORE_CUDA_GRAPH`); on Hopper whole sequences are attended to in
+    FP8 (`FP8_DPA`), shared ones are not.
     """
-    is_one = row["benchmark"] == LORA and cp > 1 and micro_batches == 1
-    return is_one and row["round"] != BEFORE_GRAPHS
+    if row["benchmark"] != LORA:
+        return {}
+    swaps = row["round"] >= SWAPPING and architecture == "blackwell"
+    return {
+        "layer_graphs": cp > 1 and micro_batches == 1 and row["round"] != BEFORE_GRAPHS,
+        "attention": FLASH_FP8 if cp == 1 and architecture == "hopper" else FLASH,
+        "context_exchange": ULYSSES if swaps else ZIGZAG,
+    }
 
 
 def _submission(row: Mapping[str, Any], rounds: tuple[str, ...]) -> Submission:
@@ -139,7 +153,8 @@ def _submission(row: Mapping[str, Any], rounds: tuple[str, ...]) -> Submission:
         sequence_parallel=tp > 1,
         lora_rank=16 if row["benchmark"] == LORA else 0,
         predicted_share=MASKED if is_bert else 1.0,
-        cuda_graphs=is_bert or _has_graphs(row, cp, m),
+        cuda_graphs=is_bert or WHOLE_GRAPHS in (row["config_candidates"] or ""),
+        **_as_configured(row, gpu.architecture, cp, m),
     )
 
     def one(value: float) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -135,7 +135,8 @@ def _divided(
         decodes = max(float(step.decodes), 1e-9)
         once = decode_step(step.decodes, step.decode_kv_tokens / decodes)
         once = replace(once, drafted=(drafter.width - 1) * step.decodes)
-        passes = len(drafter.survival) * float(step.drafted) / (drafter.drafted * decodes)
+        most = drafter.alone + drafter.wide
+        passes = most * float(step.drafted) / (drafter.drafted * decodes)
         rows += [
             replace(
                 row,

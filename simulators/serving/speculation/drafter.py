@@ -3,7 +3,9 @@
 A draft model runs once for each drafted token, at the batch of the sequences, and reads prompts as
 the model does. A head (Li et al., EAGLE, 2024; DeepSeek-V3's multi-token prediction, 2024) is one
 more layer with the model's own embedding and output, also run once for each; EAGLE-3's has an
-output of its own, of fewer tokens. An n-gram look-up in the text so far costs nothing that would be
+output of its own, of fewer tokens. Medusa's heads (Cai et al., 2024), one for each place, are
+products on the states that the pass leaves of all it checked: a square layer and an output each. An
+n-gram look-up in the text so far costs nothing that would be
 seen beside a pass.
 
 Where drafts branch into a tree (`tree`), each pass but the first drafts for `width` nodes of a
@@ -21,7 +23,16 @@ from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import Infeasible
 from simulators.serving.deployment import Hardware
-from simulators.serving.point import ADAPTIVE, DRAFT, EAGLE, EAGLE3, MTP, NGRAM, ServingPoint
+from simulators.serving.point import (
+    ADAPTIVE,
+    DRAFT,
+    EAGLE,
+    EAGLE3,
+    MEDUSA,
+    MTP,
+    NGRAM,
+    ServingPoint,
+)
 from simulators.serving.speculation.acceptance import odds_growth, powers_of, rates_of
 from simulators.serving.speculation.tree import tree_survival
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
@@ -38,7 +49,9 @@ class Drafter:
     hardware: Hardware | None  # of its passes, one for each level; None: they cost nothing
     weight_bytes: float = 0.0  # on the fullest GPU, beside the model's own
     kv_bytes_per_token: float = 0.0
-    width: int = 1  # tokens that a pass drafts for a sequence; the first drafts one
+    alone: int = 0  # passes that draft one token for each sequence
+    wide: int = 0  # and that draft `width`
+    width: int = 1
     up_to: tuple[int, ...] = ()  # running requests up to which at least 1, 2 ... are drafted
     powers: tuple[float, ...] = ()  # to which shares are raised of requests that differ
 
@@ -78,13 +91,17 @@ def drafter_of(point: ServingPoint, hardware: Hardware) -> Drafter | None:
     is_narrow = is_head and point.speculation != MTP  # heads are not quantised with the model
     dtype = precision(target.dtype).activations if is_narrow else target.dtype
     dtype = dtype if dtype in ("fp16", "bf16") else "bf16" if is_narrow else target.dtype
-    host_s = BATCHES * target.runtime.host_s / len(accepted)
+    depth, is_tree = len(accepted), point.draft_topk > 1
+    alone, wide, width = (1, depth - 1, point.draft_topk) if is_tree else (depth, 0, 1)
+    host_s = BATCHES * target.runtime.host_s / depth
+    if point.speculation == MEDUSA:  # all heads at once, in the batch of the check
+        alone, wide, width, host_s = 0, 1, 1 + drafted, 0.0
     once = replace(target.runtime, host_s=host_s, sequence_s=0.0, prepare_s=0.0)
     replica = replace(target, model=model, runtime=once, dtype=dtype)
     weights = weight_bytes(model, target.cut, dtype)
     if is_head:  # shares the model's embedding and output
         weights -= weight_bytes(replace(model, layers=0), target.cut, dtype)
-    if point.speculation == EAGLE3:  # has an output of its own
+    if point.speculation in (EAGLE3, MEDUSA):  # has outputs of its own
         outputs = model.vocab * model.hidden / target.cut.tp
         weights += outputs * precision(dtype).activation_bytes
     return Drafter(
@@ -93,7 +110,9 @@ def drafter_of(point: ServingPoint, hardware: Hardware) -> Drafter | None:
         Hardware(f"{hardware.description} drafts: {model!r} {dtype}", replica),
         weights,
         kv_bytes_per_token(model, target.cut, target.kv_dtype),
-        point.draft_topk,
+        alone,
+        wide,
+        width,
         up_to,
         powers,
     )
@@ -128,6 +147,8 @@ def _drafting_model(point: ServingPoint, target: LanguageModel) -> LanguageModel
         if point.draft_model == NOTHING:
             raise Infeasible("speculation_draft_needs_draft_model")
         return load_model(point.draft_model)
+    if point.speculation == MEDUSA:
+        return outputs_alone(target, point.draft_tokens)
     heads: dict[str, Callable[[LanguageModel], LanguageModel]] = {
         EAGLE: dense_layer, EAGLE3: few_outputs, MTP: last_layer,
     }  # fmt: skip
@@ -138,6 +159,12 @@ def _drafting_model(point: ServingPoint, target: LanguageModel) -> LanguageModel
 def last_layer(model: LanguageModel) -> LanguageModel:
     """Return a model of one layer of the kind that the last one is."""
     return replace(model, name=f"{model.name} mtp", layers=1, dense_layers=0)
+
+
+def outputs_alone(model: LanguageModel, heads: int) -> LanguageModel:
+    """Return a model of no layers whose outputs are those of all heads, and their square layers."""
+    outputs = heads * (model.vocab + model.hidden)
+    return replace(model, name=f"{model.name} heads", layers=0, dense_layers=0, vocab=outputs)
 
 
 def few_outputs(model: LanguageModel) -> LanguageModel:

@@ -16,40 +16,42 @@ from simulators.serving.prices.iteration_table import IterationTable, iteration_
 from simulators.serving.prices.lookup import table_price
 from simulators.serving.speculation.drafter import Drafter
 
-PASSES, WIDTH, SHAPE_END, TABLE_END = -4, -3, -2, -1
-"""Entries of `shape`, from its end: passes of the drafter, tokens it drafts for a sequence in each
-but the first, and where its shape and table begin."""
+ALONE, WIDE, WIDTH, SHAPE_END, TABLE_END = -5, -4, -3, -2, -1
+"""Entries of `shape`, from its end: passes that draft one token for each sequence, those that draft
+more, how many these draft, and where the drafter's shape and table begin."""
 
 
 def with_drafts(table: IterationTable, drafter: Drafter, *, additive: bool) -> tuple[Ints, Floats]:
     """Return shape and table of a replica and of what drafts for it."""
-    passes, shape, numbers = 0, table.shape, table.table
+    alone, wide, shape, numbers = 0, 0, table.shape, table.table
     if drafter.hardware is not None:
         drafts = iteration_table(drafter.hardware, additive=additive)
-        passes = len(drafter.survival)
+        alone, wide = drafter.alone, drafter.wide
         shape = np.concatenate([shape, drafts.shape])
         numbers = np.concatenate([numbers, drafts.table])
-    ends = [passes, drafter.width, table.shape.size, table.table.size]
+    sizes = table.shape.size, table.table.size
+    ends = [alone, wide, drafter.width, *sizes]
     return np.concatenate([shape, np.array(ends, np.int64)]), numbers
 
 
 @kernel(PRICE)
 def drafted_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
     """Return the seconds of the model's pass over prompts and drafts, and of the drafts."""
-    shapes, numbers, passes = shape[SHAPE_END], shape[TABLE_END], shape[PASSES]
+    shapes, numbers = shape[SHAPE_END], shape[TABLE_END]
+    alone, wide = shape[ALONE], shape[WIDE]
     mine, draft = price[: at.PRICE_COLUMNS], price[at.PRICE_COLUMNS :]
     table_price(step, shape[:shapes], table[:numbers], mine)
-    if passes > 0:
+    if alone + wide > 0:
         theirs, behind = shape[shapes:], table[numbers:]
         if step[at.DECODES] > 0.0:
             each = (step[at.TOKENS] - step[at.PREFILL_TOKENS]) / step[at.DECODES]
-            passes = min(passes, int(each - 0.5))  # of all that is drafted now, none may be
-            if passes > 0:
-                wide = passes - 1 if shape[WIDTH] > 1 else 0
-                add_drafts(step, theirs, behind, mine, draft, passes - wide, 1.0)
-                if wide > 0:
-                    width = float(shape[WIDTH])
-                    add_drafts(step, theirs, behind, mine, draft, wide, width)
+            most = int(each - 0.5)  # of all that is drafted now, none may be
+            alone = min(alone, most)
+            wide = min(wide, most - alone)
+            if alone > 0:
+                add_drafts(step, theirs, behind, mine, draft, alone, 1.0)
+            if wide > 0:
+                add_drafts(step, theirs, behind, mine, draft, wide, float(shape[WIDTH]))
         if step[at.PREFILLS] > 0.0:
             add_prompts(step, theirs, behind, mine, draft)
     return price[at.LAST_STAGE_S]  # type: ignore[no-any-return]

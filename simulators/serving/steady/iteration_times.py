@@ -185,15 +185,13 @@ def _add_drafts(
         logits_rows=asked.prompts,
     )
     work = [("prompt", prompts, np.ones(asked.decodes.size))]
-    levels = len(drafter.survival)
-    wide = levels - 1 if drafter.width > 1 else 0
     for kind, decodes in (("decode", asked.decodes), ("prompt", asked.prompt_decodes)):
         present = decodes > 0.0
         single = decode_step(np.maximum(decodes, 1.0), asked.keys)
-        work.append((kind, single, np.where(present, float(levels - wide), 0.0)))
-        if wide:
+        work.append((kind, single, np.where(present, float(drafter.alone), 0.0)))
+        if drafter.wide:
             more = _checked(single, drafter.width - 1)
-            work.append((kind, more, np.where(present, float(wide), 0.0)))
+            work.append((kind, more, np.where(present, float(drafter.wide), 0.0)))
     for kind, step, times in work:
         once = layers_of(replica, step).stage(1, 0)
         for name, column in (

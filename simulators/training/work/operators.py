@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from simulators.training.job import EAGER, NF4, NF4_BYTES, UNFUSED, Job
+from simulators.training.job import EAGER, FLASH_FP8, NF4, NF4_BYTES, UNFUSED, Job
 from simulators.workload.llm.attention import prefill_operators
 from simulators.workload.llm.parallelism import Stage
 from simulators.workload.llm.shard import Shard
@@ -240,6 +240,9 @@ def _attention(job: Job, shard: Shard, micro_batch: Column) -> Iterable[Task]:
         if isinstance(share, Attention) and job.attention == UNFUSED:
             yield from _unfused(share, job)
         elif isinstance(share, Attention):
+            if job.attention == FLASH_FP8:
+                yield from _narrowed_heads(share)
+                share = replace(share, dtype="fp8", kv_dtype="fp8")
             backward = replace(share, pairs=ATTENTION_BACKWARD * share.pairs)
             if job.cp > 1 and job.context_exchange in RINGS:
                 yield from _in_ring(share, job, FORWARD, merged=1.0)
@@ -249,6 +252,18 @@ def _attention(job: Job, shard: Shard, micro_batch: Column) -> Iterable[Task]:
                 yield Task(backward, INPUTS)
         else:
             yield from _with_gradients(share)
+
+
+def _narrowed_heads(attention: Attention) -> Iterable[Task]:
+    """Return the kernels that narrow queries, keys and values, and the gradient of the output."""
+    numbers = attention.requests * attention.query_tokens * attention.head_dim
+    cast = Elementwise(
+        name="narrowing", elements=numbers * attention.heads, reads=1.0,
+        writes=BYTES["fp8"] / BYTES["bf16"], dtype="bf16", repeat=attention.repeat,
+    )  # fmt: skip
+    width = attention.heads + 2.0 * attention.kv_heads
+    yield Task(replace(cast, elements=numbers * width), FORWARD)
+    yield Task(cast, INPUTS)
 
 
 def _in_ring(attention: Attention, job: Job, phase: str, merged: float) -> Iterable[Task]:

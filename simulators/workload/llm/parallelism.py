@@ -125,7 +125,7 @@ def check_cut(model: LanguageModel, cut: Parallelism) -> None:
         raise Infeasible(
             "tp_does_not_divide_heads", f"tp {cut.tp}, {model.name} has {model.heads} heads"
         )
-    if cut.pp > model.layers:
+    if cut.pp > max(1, model.layers):  # heads alone have none
         raise Infeasible("pp_exceeds_layers", f"pp {cut.pp}, {model.name} has {model.layers}")
 
 

@@ -21,6 +21,7 @@ from lab.profiler.shapes import (
     MOST_NUMBERS,
     Call,
     calls,
+    calls_of,
     weight_of,
 )
 from lab.profiler.torch_backend import Bench
@@ -28,6 +29,7 @@ from lab.tables.kernels.fp32_kernels import rows_of_table
 from lab.tables.kernels.fused_kernels import measured_in
 from lab.tables.kernels.tensor_cores import own_products
 from simulators.catalog.gpu import load_gpu
+from simulators.core.errors import UserError
 from simulators.kernels.price import price, price_call
 
 EVERYTHING = designs_of(list(FAMILIES), list(DTYPES))
@@ -69,6 +71,16 @@ def foretold(count: int, device: str, name: str = "") -> pa.Table:
     return table.set_column(
         table.schema.get_field_index("latency_us"), "latency_us", pa.array(seconds * 1e6)
     )
+
+
+def test_a_file_of_calls_that_are_none_is_told() -> None:
+    file, product = Path("todo.csv"), {"op": "bmm", "m": 8, "n": 8, "k": 8}
+    (call,) = calls_of(pa.Table.from_pylist([product]), file)
+    assert call.sizes == {"m": 8, "n": 8, "k": 8, "batch": 1}
+    with pytest.raises(UserError, match="lacks one of m, n, k"):
+        calls_of(pa.Table.from_pylist([product | {"k": None}]), file)
+    with pytest.raises(UserError, match="no fp32 operator"):
+        calls_of(pa.Table.from_pylist([product | {"op": "prefill"}]), file)
 
 
 def test_calls_differ_and_are_small_enough_to_be_timed() -> None:

@@ -15,6 +15,7 @@ from numpy.testing import assert_allclose
 from lab.new_hardware.calibrate import calibrate
 from lab.new_hardware.carried import carried_s, habits, in_common, telling
 from lab.new_hardware.transfer import transfer, write
+from lab.profiler.shapes import calls_of
 from lab.tables.kernels.fp32_kernels import rows_of_table
 from lab.tables.rows import Rows
 from simulators.catalog.gpu import load_gpu
@@ -84,6 +85,33 @@ def test_carried_rows_are_written_as_the_profiler_writes(workplace: Path) -> Non
     [(again, _)] = rows_of_table(pq.read_table("b.parquet"), TARGET.name)
     assert_allclose(np.sort(again[0].seconds), np.sort(found[0].seconds), rtol=1e-9)
     assert found[0].ratio < 1.0
+
+
+def test_classes_of_several_operators_are_written_under_one_that_readers_know(
+    workplace: Path,
+) -> None:
+    rows = [{"op": op, "rows": 2**i, "cols": 1024, "latency_us": 5.0 + 2.0**i}
+            for op in ("ln", "mul", "relu") for i in range(6)]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows), "a.parquet")
+    found = transfer(SOURCE.name, TARGET.name, Path("a.parquet"), None)
+    write(found, TARGET.name, Path("b.parquet"))
+    again = transfer(TARGET.name, SOURCE.name, Path("b.parquet"), None)
+    assert [one.name for one in again] == ["binary", "layer_norm", "unary"]
+
+
+def test_the_rows_to_time_are_written_and_the_profiler_reads_them(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(timed(1.0), "a.parquet")
+    words = ["--measured", "a.parquet", "--source", SOURCE.name, "--target", TARGET.name]
+    assert main(["transfer", *words, "--ask", "5", "--write", "todo.parquet"]) == 0
+    assert "--rows todo.parquet --write own.parquet --gpu h100_sxm" in capsys.readouterr().out
+    some = list(calls_of(pq.read_table("todo.parquet"), Path("todo.parquet")))
+    here = rows_of(1.0, SOURCE.name)
+    assert {call.sizes["m"] for call in some} <= {*here.sizes["m"]}
+    assert [(call.op, call.dtype, call.looped) for call in some] == [("linear", "fp32", False)] * 5
+    assert main(["transfer", *words, "--ask", "5"]) != 0
+    assert "--write the file" in capsys.readouterr().err
 
 
 def test_a_board_of_own_rows_is_written_and_found_again(workplace: Path) -> None:

@@ -84,9 +84,10 @@ def test_a_loop_shares_its_time_among_its_calls() -> None:
 
 def test_a_row_has_the_medians_and_what_the_board_said() -> None:
     backend = NumpyBackend()
-    row = timed(backend, product(backend), looped=False, board=lambda: (70.0, 1980.0))
+    row = timed(backend, product(backend), looped=False, board=lambda: (70.0, 1980.0, 55.0))
     assert (row.warm_s, row.ramped_s, row.cold_s) == pytest.approx((2e-3, 1e-3, 7e-3))
     assert (row.timing, row.power_w, row.clock_mhz) == ("told", 70.0, 1980.0)
+    assert row.temperature_c == 55.0
 
 
 def test_calls_in_a_row_end(monkeypatch: pytest.MonkeyPatch) -> None:
