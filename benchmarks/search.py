@@ -43,7 +43,8 @@ FLAGSHIP = "llama70b_h100"
 GPUS = "llm_gpus_grid"
 BILLION = (
     "space.axes.model=llama3_1_70b", "space.axes.prompt_tokens=1024",
-    "space.axes.output_tokens=256", "space.axes.max_batch=1..1024", "space.axes.scheduler=[vllm,sarathi]",
+    "space.axes.output_tokens=256", "space.axes.max_batch=1..1024",
+    "space.axes.scheduler=[vllm,sarathi]",
     "space.axes.chunk_size=128..8192 lin 64", "space.axes.max_batch_tokens=2048..16384 lin 8",
 )  # fmt: skip
 """What the space of GPUs, precisions and cuts is asked with: 1.7e9 designs."""
