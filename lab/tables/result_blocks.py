@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from lab.tables.rows import read_records
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import MXFP4, load_model
-from simulators.serving.measured_deployments import FRAMEWORKS
+from simulators.composition.replica import NOTHING
+from simulators.serving.measured_deployments import FRAMEWORKS, MEMORY_FRACTION
 from simulators.serving.point import (
     AS_WORKLOAD,
     CACHED,
@@ -34,6 +35,8 @@ from simulators.serving.point import (
     WHOLE,
     ServingPoint,
 )
+from simulators.workload.llm.memory import activation_bytes
+from simulators.workload.llm.parallelism import Parallelism
 
 BLOCKS = "serving_measured/serving_result_blocks.parquet"
 
@@ -56,6 +59,8 @@ LARGE = 70 * 2**30
 HUGE = 160 * 2**30
 """The same of SGLang."""
 
+MIB = 2.0**20
+
 UNMODELLED = r"--decode-context-parallel-size|-dcp\b"
 """Options that we have no axis for: keys and values of a request that are cut over ranks."""
 
@@ -65,11 +70,18 @@ ASKED_MODEL = r"--model[=\s]+(\S+)"
 STATED_TP = r"Tensor Parallelism: (\d+)"
 """What a page says of the deployment beside its launch command."""
 
+HEADED_ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT"}
+HEADED_SEATS = r"Seqs (\d+)"
+"""What headings call engines and their requests at a time."""
+
 DRAFTED = r'"method":"mtp","num_speculative_tokens":(\d+)'
 """What vLLM is told where a model drafts by a head of its own."""
 
 SEATS_WITH_DRAFTS = 48
 """SGLang's requests at a time where tokens are drafted, unless it is told (`server_args.py`)."""
+
+TODAYS = {"trtllm": "trtllm_cutlass"}
+"""Runtimes of engines as started without options, where that is not the one of their name."""
 
 OLDER = {"vllm": ("vllm_0_13", (0, 13)), "sglang": ("sglang_0_5_8", (0, 5, 8))}
 """Runtimes of releases of 2025, and the last of them, by engine. A result that names no release is
@@ -152,6 +164,7 @@ def untold(row: Mapping[str, Any]) -> str:
         "no launch command": not row["launch_command"],
         "an option we have no axis for": bool(re.search(UNMODELLED, row["launch_command"] or "")),
         "another model or cut is named beside": _is_of_another(row),
+        "its heading is of another launch": _is_headed_otherwise(row),
         "numbers are missing": not all(row[name] for name in needed),
         "a remark on the numbers": (row["flags"] or "") not in ("", GENERIC),
     }
@@ -168,6 +181,18 @@ def _is_of_another(row: Mapping[str, Any]) -> bool:
     if not (asked and is_model(asked[1]) and is_model(row["model"])):
         return False
     return model_name(asked[1]) != model_name(row["model"])
+
+
+def _is_headed_otherwise(row: Mapping[str, Any]) -> bool:
+    """Say whether a heading names another engine, or other seats, than the launch command above.
+
+    Pages that print one command and change it in words only have such results.
+    """
+    heading = row["heading"] or ""
+    named = [engine for engine, name in HEADED_ENGINES.items() if name in heading]
+    seats = re.search(HEADED_SEATS, heading)
+    is_of_other = bool(named) and row["framework"] not in named
+    return is_of_other or bool(seats and int(seats[1]) != row["max_running"])
 
 
 def _drafts(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,6 +233,7 @@ def _block(row: Mapping[str, Any]) -> Block:
     chunk = int(row["chunk_tokens"] or chunk)
     if framework == "sglang":  # cut among the groups that attend apart (`server_args.py`)
         chunk //= cut.get("attention_dp", 1)
+    fraction = float(row["mem_fraction"] or 0.0)  # 0: not told
     few = SEATS_WITH_DRAFTS if framework == "sglang" and row["speculative"] else 0
     point = ServingPoint(
         model=model,
@@ -216,7 +242,7 @@ def _block(row: Mapping[str, Any]) -> Block:
         runtime=_runtime(framework, row["framework_version"]),
         chunk_size=chunk,
         max_batch=int(row["max_running"] or few or seats or engine.max_sequences),
-        memory_fraction=float(row["mem_fraction"] or 0.9),
+        memory_fraction=fraction or MEMORY_FRACTION,
         watermark=0.0,
         preemption=RECOMPUTE if row["prefix_cache_off_flag"] else CACHED,
         dtype=_dtype(row, model, gpu),
@@ -227,6 +253,8 @@ def _block(row: Mapping[str, Any]) -> Block:
         **cut,
         **_load(row),
     )
+    if framework == "sglang":
+        point = replace(point, memory_fraction=_with_activations(point, gpu, fraction))
     return Block(
         point=point,
         framework=framework,
@@ -241,11 +269,38 @@ def _block(row: Mapping[str, Any]) -> Block:
     )
 
 
+def _with_activations(point: ServingPoint, gpu: Gpu, static: float) -> float:
+    """Return SGLang's memory fraction as ours, which holds activations besides what its does."""
+    cut = Parallelism(tp=point.tp, pp=point.pp, ep=point.ep, attention_dp=point.attention_dp)
+    tokens, rows = float(point.chunk_size), float(point.max_batch)
+    working = activation_bytes(load_model(point.model), cut, point.dtype, tokens, rows)
+    return (static or _static_fraction(point, gpu)) + float(working) / gpu.hbm_bytes
+
+
+def _static_fraction(point: ServingPoint, gpu: Gpu) -> float:
+    """Return the share of a GPU that SGLang gives to weights and cache unless it is told.
+
+    It reserves so many MiB for activations of prompts, CUDA graphs, wide groups, attention of ranks
+    that pad, and drafts (`_handle_gpu_memory_settings` of `server_args.py`, since 0.5.3).
+    """
+    ranks, width = point.attention_dp, point.attention_dp * point.tp
+    graphs = 512.0 if width >= 4 or gpu.hbm_bytes > HUGE else 256.0
+    reserved = 512.0 + 1.5 * max(2048.0, point.chunk_size * ranks) + 2.0 * graphs
+    reserved += 1024.0 * width * point.pp / 8.0
+    if ranks > 1:
+        reserved += ranks * graphs * (4.5 if graphs > 300.0 else 3.0)
+    reserved = max(reserved, 10_240.0)
+    if point.speculation != NOTHING:
+        reserved += 2048.0
+    return 1.0 - reserved * MIB / gpu.hbm_bytes
+
+
 def _runtime(framework: str, version: str | None) -> str:
     """Return the runtime of an engine's release."""
-    name, last = OLDER.get(framework, (framework, ()))
+    today = TODAYS.get(framework, framework)
+    name, last = OLDER.get(framework, (today, ()))
     release = tuple(int(part) for part in re.findall(r"\d+", version or ""))[: len(last)]
-    return name if release and release <= last else framework
+    return name if release and release <= last else today
 
 
 def _lengths(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,10 +12,14 @@ import pytest
 
 from lab.claims.serving.result_blocks import changed
 from lab.tables.result_blocks import BLOCKS, Block, blocks, untold
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import load_model
+from simulators.workload.llm.memory import activation_bytes
+from simulators.workload.llm.parallelism import Parallelism
 
 ROW: dict[str, Any] = {
     "path": "page.md", "line": 7, "launch_command": "vllm serve", "bench_command": None,
-    "environment_text": None,
+    "environment_text": None, "heading": None,
     "framework": "vllm", "framework_version": "0.11.0", "model": "Qwen/Qwen3-32B",
     "gpu": "H100", "tp": 2, "dp": None,
     "ep": None, "pp": None, "expert_parallel_flag": False, "dp_attention_flag": False,
@@ -114,6 +118,8 @@ def test_groups_that_attend_apart_share_the_gpus_of_tp(tmp_path: Path) -> None:
         ({"launch_command": "vllm serve -dcp 8"}, "an option we have no axis for"),
         ({"bench_command": "vllm bench serve --model Qwen/Qwen3-8B"}, ANOTHER),
         ({"environment_text": "Tensor Parallelism: 16"}, ANOTHER),
+        ({"heading": "Choosing the Engine > SGLang"}, "its heading is of another launch"),
+        ({"heading": "Max Num Seqs 256", "max_running": 512}, "its heading is of another launch"),
     ],
 )
 def test_what_cannot_be_told_says_why(change: dict[str, Any], why: str) -> None:
@@ -133,7 +139,7 @@ def test_a_pair_differs_in_one_kind_of_option(tmp_path: Path) -> None:
     [
         ("vllm", "0.13.0", "vllm_0_13"), ("vllm", "0.9.2", "vllm_0_13"), ("vllm", "0.14.0", "vllm"),
         ("vllm", None, "vllm"), ("sglang", "0.5.6.post2", "sglang_0_5_8"),
-        ("sglang", "0.5.9", "sglang"), ("trtllm", "1.0.0", "trtllm"),
+        ("sglang", "0.5.9", "sglang"), ("trtllm", "1.0.0", "trtllm_cutlass"),
     ],
 )  # fmt: skip
 def test_a_release_has_the_runtime_of_its_time(
@@ -141,3 +147,19 @@ def test_a_release_has_the_runtime_of_its_time(
 ) -> None:
     block = block_of(tmp_path, framework=framework, framework_version=version)
     assert block.point.runtime == runtime
+
+
+@pytest.mark.parametrize(("dp", "reserved_mib"), [(None, 14_848.0), (8, 33_280.0)])
+def test_sglang_reserves_what_its_server_says(
+    tmp_path: Path, dp: int | None, reserved_mib: float
+) -> None:
+    asked = {"framework": "sglang", "model": "deepseek-ai/DeepSeek-V3.2", "gpu": "H200", "tp": 8}
+    point = block_of(tmp_path, **asked, dp=dp, dp_attention_flag=bool(dp)).point
+    memory = load_gpu("h200_sxm").hbm_bytes
+    cut = Parallelism(tp=point.tp, attention_dp=point.attention_dp)
+    model, tokens, rows = load_model(point.model), float(point.chunk_size), float(point.max_batch)
+    working = float(activation_bytes(model, cut, point.dtype, tokens, rows))
+    static = memory * point.memory_fraction - working
+    assert static == pytest.approx(memory - reserved_mib * 2.0**20)
+    told = block_of(tmp_path, **asked, dp=dp, dp_attention_flag=bool(dp), mem_fraction="0.7").point
+    assert told.memory_fraction == pytest.approx(0.7 + working / memory)

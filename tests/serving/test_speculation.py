@@ -248,6 +248,9 @@ def test_heads_of_medusa_are_products_over_all_that_is_checked() -> None:
     streamed_s = chain.weight_bytes / 2.039e12
     assert streamed_s < heads_s < 2.0 * streamed_s
     assert 2.2 < 1.0 + sum(tree.survival) < 2.9  # 2.31 were published
+    event, steady = (simulate(replace(point, fidelity=f)) for f in ("event", "analytic"))
+    assert event.tpot_mean_s == pytest.approx(steady.tpot_mean_s, rel=0.1)
+    assert event.energy_j_per_token == pytest.approx(steady.energy_j_per_token, rel=0.2)
 
 
 def test_as_many_are_drafted_as_pay() -> None:

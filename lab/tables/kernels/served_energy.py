@@ -29,7 +29,8 @@ from simulators.serving.point import CLOSED, NUCLEUS, ServingPoint
 SERVED = "power/mlenergy_llm_serving.parquet"
 LAUNCHED = "power/mlenergy_launch_configs.parquet"
 CONFIGURED = "configs/vllm/{task}/{model}/{gpu}/monolithic.config.yaml"
-ENGINE = "vllm"
+ENGINE, RUNTIME = "vllm", "vllm_0_13"
+"""They ran vLLM 0.11.1 (ML.ENERGY, LLM Inference Energy: A Longitudinal Analysis)."""
 
 PROMPT_TOKENS = {"lm-arena-chat": 385, "gpqa": 230, "sourcegraph-fim": 1112}
 """Tasks of text, and about how long their prompts are: Llama-3.1-70B on four GPUs had room for 898
@@ -78,7 +79,7 @@ def _served(row: Mapping[str, Any], launched: str) -> Served:
         model=model,
         gpu=gpu,
         scheduler=load_engine(ENGINE).schedulers[0],
-        runtime=ENGINE,
+        runtime=RUNTIME,
         dtype=_dtype(row, model, gpu),
         max_batch=max(seats, int(row["max_num_seqs"])),
         **_budget(launched),

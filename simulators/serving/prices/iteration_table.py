@@ -199,16 +199,26 @@ def _header(stages: _Stages, awake_w: float) -> Floats:
     header[lookup.LAST_LAUNCHING_S] = shown[1] - header[lookup.LAST_GAPS_S]
     one = stages.launch_s(Step(prefills=1.0), LONG_S)
     header[lookup.SEQUENCE_S] = one[1] - header[lookup.LAST_GAPS_S]
+    launching = header[[lookup.LAUNCHING_S, lookup.LAST_LAUNCHING_S]]
+    if stages.replica.runtime.prompt_layer_s:
+        launching = np.subtract(stages.launch_s(Step(prefills=1.0), 0.0), one)
+    header[[lookup.PROMPT_LAUNCHING_S, lookup.LAST_PROMPT_LAUNCHING_S]] = launching
     header[lookup.AWAKE_W] = awake_w
     header[lookup.SENDERS] = stages.senders
     return header
 
 
-def _columns(stages: _Stages, step: Step, parts: Sequence[str]) -> Floats:
-    """Return seconds of both kinds of stage, and joules of all stages, of some parts of a step."""
+def _columns(
+    stages: _Stages, step: Step, parts: Sequence[str], shape: tuple[int, ...] = ()
+) -> Floats:
+    """Return seconds of both kinds of stage, and joules of all stages, of some parts of a step.
+
+    They have at least that shape, also where there are no layers to take any time.
+    """
     sender, last = stages.kinds(step, parts)
     seconds, joules = zip(*(_sum(kind, parts) for kind in (sender, last)), strict=True)
-    columns = np.broadcast_arrays(*seconds, stages.senders * joules[0] + joules[1])
+    whole = np.zeros(shape)
+    _, *columns = np.broadcast_arrays(whole, *seconds, stages.senders * joules[0] + joules[1])
     table: Floats = np.stack(columns, axis=-1)
     return table
 
@@ -226,14 +236,15 @@ def _sum(iteration: Iteration, parts: Sequence[str]) -> tuple[Floats, Floats]:
 def _token_columns(stages: _Stages, tokens: Floats, parts: Sequence[str]) -> Floats:
     """Return what depends on tokens, at the first and the last number of each step."""
     ends = np.stack([tokens[:-1] + 1.0, tokens[1:]], axis=-1)
-    return _columns(stages, Step(prefill_tokens=ends), parts)
+    return _columns(stages, Step(prefill_tokens=ends), parts, ends.shape)
 
 
 def _decode_columns(stages: _Stages, decodes: Floats, contexts: Floats) -> Floats:
     """Return attention of decodes over their number and mean context."""
     number = decodes[:, None]
-    step = Step(decodes=number, decode_kv_tokens=number * contexts)
-    return _columns(stages, step, ("decode_attention",))
+    keys = number * contexts
+    step = Step(decodes=number, decode_kv_tokens=keys)
+    return _columns(stages, step, ("decode_attention",), keys.shape)
 
 
 def _prefill_columns(stages: _Stages, batches: Floats, chunks: Floats, pasts: Floats) -> Floats:
@@ -241,14 +252,15 @@ def _prefill_columns(stages: _Stages, batches: Floats, chunks: Floats, pasts: Fl
     keys = np.array([lookup.LEAST_KEYS, 1.0, lookup.MOST_KEYS])[:, None, None, None]
     number, chunk = batches[:, None, None], np.maximum(chunks, 1.0)[:, None]
     tokens = number * chunk
+    read = keys * number * (pasts + chunk)
     step = Step(
         prefills=number,
         prefill_tokens=tokens,
         prefill_pairs=tokens * (pasts + (chunk + 1.0) / 2.0),
-        prefill_kv_tokens=keys * number * (pasts + chunk),
+        prefill_kv_tokens=read,
     )
-    table: Floats = _columns(stages, step, ("prefill_attention",)) / tokens[..., None]
-    return table
+    table: Floats = _columns(stages, step, ("prefill_attention",), read.shape)
+    return table / tokens[..., None]
 
 
 def _mixed_shares(stages: _Stages) -> Floats:

@@ -56,8 +56,9 @@ COLUMNS = 3  # seconds on a stage that sends on, on the last one, joules of the 
 # ADDITIVE is 1 where a mixed batch is priced as two, one of prefills and one of decodes.
 (
     SEQUENCE_S, GAPS_S, LAST_GAPS_S, LAUNCHING_S, LAST_LAUNCHING_S, AWAKE_W, SENDERS, ADDITIVE,
-) = range(8)  # fmt: skip
-HEADER = 8
+    PROMPT_LAUNCHING_S, LAST_PROMPT_LAUNCHING_S,
+) = range(10)  # fmt: skip
+HEADER = 10
 
 
 @kernel(f8(f8, i8))
@@ -241,9 +242,10 @@ def table_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> floa
     sequences_s = table[SEQUENCE_S] * (step[at.PREFILLS] + step[at.DECODES])
     price[at.WAITING_W] = table[AWAKE_W]
     waits_s = 0.0
+    launching = PROMPT_LAUNCHING_S if step[at.PREFILLS] > 0.0 else LAUNCHING_S
     for stage in range(2):
         price[at.STAGE_BASE_S + stage] = price[stage]
-        price[at.STAGE_FLOOR_S + stage] = table[LAUNCHING_S + stage]
+        price[at.STAGE_FLOOR_S + stage] = table[launching + stage]
         price[at.STAGE_ADDED_S + stage] = table[GAPS_S + stage] + sequences_s
         busy_s = price[at.STAGE_BASE_S + stage] + price[at.STAGE_SLOPE_S + stage] * keys
         price[stage] = max(price[at.STAGE_FLOOR_S + stage], busy_s)
