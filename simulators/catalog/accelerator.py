@@ -49,7 +49,7 @@ class Level:
     write_words_per_cycle: float | None = None
     shared_words_per_cycle: float | None = None
     dram_type: str = ""
-    energy_pj: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    energy_pj: Mapping[str, float] = dataclasses.field(default_factory=dict, hash=False)
     energy_depth: int | None = None  # the depth the energies were stated for, if another one
     hop_pj_per_word: float = 0.0  # of the network from here to the next level
     staged: bool = False  # its network forks into columns, then into rows: no diagonal multicast

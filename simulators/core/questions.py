@@ -170,6 +170,15 @@ class Bounds(Protocol):
 
 
 @runtime_checkable
+class Ignores(Protocol):
+    """A simulator some of whose fields change nothing in some designs."""
+
+    def ignored(self, batch: pa.RecordBatch) -> Mapping[str, NDArray[np.bool_]]:
+        """Return by field in which designs its value changes no metric that is bounded."""
+        ...
+
+
+@runtime_checkable
 class Begins(Protocol):
     """A simulator that can bound a design by the beginning of its run, which is cheaper than it."""
 

@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 
 from simulators.catalog.accelerator import Accelerator
 from simulators.core.errors import Infeasible
-from simulators.dataflow.energy.evaluation import Evaluation, scaled, totalled
+from simulators.dataflow.energy.evaluation import Evaluation, problem_of, scaled, totalled
 from simulators.dataflow.energy.technology import machine_of
-from simulators.dataflow.search.mapper import Found, bounds
+from simulators.dataflow.search.bounds import compulsory
+from simulators.dataflow.search.mapper import Found
 from simulators.workload.loop_nest import Layer
 
 Mapper = Callable[[Layer, Accelerator], Found]
@@ -132,8 +133,9 @@ def _on_chip(
     energy_pj, cycles = _bounds(layer, tensor, accelerator)
     gap = max(0.0, 1.0 - energy_pj * cycles / evaluation.edp)
     return dataclasses.replace(
-        found, evaluation=evaluation, energy_bound_pj=energy_pj, cycles_bound=cycles, gap=gap
-    )
+        found, evaluation=evaluation, energy_bound_pj=energy_pj, cycles_bound=cycles,
+        edp_bound=energy_pj * cycles, gap=gap,
+    )  # fmt: skip
 
 
 def _bounds(layer: Layer, tensor: str, accelerator: Accelerator) -> tuple[float, int]:
@@ -141,7 +143,7 @@ def _bounds(layer: Layer, tensor: str, accelerator: Accelerator) -> tuple[float,
 
     Energy loses at most what the tensor costs at the outermost level; time may be all of it.
     """
-    energy_pj, _ = bounds(layer, accelerator)
+    energy_pj, _ = compulsory(layer, accelerator, problem_of(layer, accelerator))
     outermost = accelerator.levels[0]
     worst = float(max(machine_of(accelerator).energy_pj[0, :3]))
     energy_pj -= worst * layer.words(tensor) / outermost.block_words

@@ -20,7 +20,7 @@ from simulators.core.jit import Floats
 from simulators.dataflow.closed_form import tabulated
 from simulators.dataflow.energy.technology import machine_of
 from simulators.dataflow.search.mapper import find
-from simulators.dataflow.search.named_dataflows import constraints_of, hints_for
+from simulators.dataflow.search.named_dataflows import constraints_of
 from simulators.workload.loop_nest import Layer, bmm, matmul
 from simulators.workload.operators import (
     STATE_CHUNK,
@@ -181,7 +181,6 @@ def _mapped(layer: Layer, accelerator: tuple[str, int], evaluations: int) -> Cos
         evaluations=evaluations,
         remainders=True,
         constraints=constraints_of(found.dataflow, layer, found),
-        hints=hints_for(found.dataflow, layer, found),
     ).evaluation
     return Cost(best.cycles / found.clock_hz, best.energy_pj / PJ_PER_J)
 

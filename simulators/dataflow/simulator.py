@@ -7,6 +7,7 @@ unless neighbours are fused.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -42,7 +43,7 @@ from simulators.dataflow.mapping.files import (
 from simulators.dataflow.mapping.networks import chains, layers_of, network_names
 from simulators.dataflow.search.constraints import read_constraints
 from simulators.dataflow.search.mapper import Found, find, given
-from simulators.dataflow.search.named_dataflows import ANY, constraints_of, dataflows, hints_for
+from simulators.dataflow.search.named_dataflows import ANY, constraints_of, dataflows
 from simulators.dataflow.search.objective import NAMED, QUANTITIES
 from simulators.dataflow.sparsity.densities import FORMATS, density_named
 from simulators.dataflow.sparsity.zeros import ACTIONS, Sparsity, sparse_of
@@ -130,7 +131,7 @@ class Dataflow:
     """The simulator of this room."""
 
     name: str = "dataflow"
-    version: int = 4
+    version: int = 5
     point: type = DataflowPoint
     metrics: type = DataflowMetrics
 
@@ -240,7 +241,6 @@ def _mappings(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Laye
                 seed=point.seed,
                 constraints=constraints_of(dataflow, layer, machine, rules),
                 remainders=point.remainders,
-                hints=hints_for(dataflow, layer, machine, rules),
             )
             if zeros is not None:
                 known[key] = sparse_of(known[key], layer, machine, zeros)
@@ -280,6 +280,8 @@ def _totals(found: list[tuple[int, Found]], accelerator: Accelerator) -> Dataflo
     macs = sum(times * f.evaluation.macs for times, f in found)
     bound_pj = sum(times * f.energy_bound_pj for times, f in found)
     bound_cycles = sum(times * f.cycles_bound for times, f in found)
+    # The product of two sums is no less than the squared sum of the roots of their products.
+    bound_edp = sum(times * math.sqrt(f.edp_bound) for times, f in found) ** 2
     by_level: dict[str, float] = {}
     for times, f in found:
         for level, spent_pj in f.evaluation.level_energy_pj().items():
@@ -304,5 +306,5 @@ def _totals(found: list[tuple[int, Found]], accelerator: Accelerator) -> Dataflo
         array_energy_share=sum(v for k, v in by_level.items() if k not in shared) / energy_pj,
         energy_bound_j=bound_pj / PJ_PER_J,
         latency_bound_s=bound_cycles / clock_hz,
-        gap=1.0 - bound_pj * bound_cycles / (energy_pj * cycles),
+        gap=1.0 - max(bound_pj * bound_cycles, bound_edp) / (energy_pj * cycles),
     )

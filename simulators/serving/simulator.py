@@ -51,7 +51,7 @@ from simulators.serving.questions import Flags, question_of
 from simulators.serving.row_groups import evaluate_apart, evaluate_together
 from simulators.serving.run import Shelf, logged_run, ready_of
 from simulators.serving.sharing.tenants import PAYS, alone_on_its_part, paid_shares, shared_rows
-from simulators.serving.steady.least import RANGED, steady_bounds
+from simulators.serving.steady.least import RANGED, ignored_limits, steady_bounds
 from simulators.serving.steady.steady_state import evaluate_analytic, simulate_analytic
 from simulators.workload.llm.routing import is_file
 
@@ -91,6 +91,10 @@ class Serving:
     def bounds(self, low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Any]:
         """Return what latencies and costs are not below in boxes of designs."""
         return bounds_of(with_runtimes(low), with_runtimes(high))
+
+    def ignored(self, batch: pa.RecordBatch) -> Mapping[str, NDArray[np.bool_]]:
+        """Return in which steady states a limit on tokens is that of the other way to batch."""
+        return ignored_limits(with_runtimes(batch), is_analytic(batch) & ~shared_rows(batch))
 
     def begun(
         self, batch: pa.RecordBatch, share: float, limits: Mapping[str, float]

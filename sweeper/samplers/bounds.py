@@ -23,7 +23,7 @@ import pyarrow as pa
 from simulators.core.contract import Hints, load_simulator
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
-from simulators.core.questions import Begins, Bounds
+from simulators.core.questions import Begins, Bounds, Ignores
 from sweeper.query.pareto_kernel import Matrix, distinct_front, dominated, group_fronts
 from sweeper.samplers import MEETS, Goal, Search, Told
 from sweeper.samplers._search import number_of, scenario_numbers, sizes_of
@@ -46,8 +46,11 @@ _AT_ONCE = 200_000
 """Boxes bounded at a time: each has all columns of a design twice."""
 _BEGUN = (0.0, 0.05, 0.3)
 """Parts of a run that are looked at, one after the other, before all of it."""
-_CHILDREN = 8
-"""Boxes that one is cut into at a time: bounds of many are cheaper than of few, twice."""
+_CHILDREN, _CHEAP_CHILDREN = 8, 64
+"""Boxes that one is cut into at a time: bounds of many are cheaper than of few, twice; more where
+looks are cheap."""
+_LOOKS = 20_000
+"""Cheap looks at a time, about."""
 
 
 @dataclass(frozen=True)
@@ -128,32 +131,60 @@ class _Proof:
         first = space.batch(np.zeros(1, np.int64))
         seconds = simulator.cost_hint_s(first) if isinstance(simulator, Hints) else [math.inf]
         self._cheap = float(seconds[0]) < _CHEAP_S
+        self._children = _CHEAP_CHILDREN if self._cheap else _CHILDREN
         self._begins = isinstance(simulator, Begins) and not self._cheap
         varied = [space.factors[i] for i in self._varied]
         runs = [_runs(factor.columns, simulator.ranged, goal.given) for factor in varied]
-        self._known = np.empty(0, np.int64)
-        self._boxes = self._bounded(*_combined(runs))
+        self._known, self._looked = np.empty(0, np.int64), False
+        self._boxes = self._bounded(*self._without_ignored(*_combined(runs)))
+
+    def _without_ignored(self, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+        """Return the ends of boxes with one value of what changes nothing, and no rule asks."""
+        if not isinstance(self._simulator, Ignores):
+            return low, high
+        high, asked = high.copy(), {root for rule in self._space.rules for root in rule.roots}
+        ignored = self._simulator.ignored(self._space.batch(number_of(low, self._sizes)))
+        for side, factor in enumerate(self._varied.tolist()):
+            name, *others = self._space.factors[factor].columns
+            if name in ignored and not others and factor not in asked:
+                high[:, side] = np.where(ignored[name], low[:, side], high[:, side])
+        return low, high
 
     def ask(self) -> Index:
         """Return the designs that are as good, by their bounds, as any box that is left.
 
-        Where a look costs no more than a bound, also the middle one of each box that is as good.
+        Where a look costs no more than a bound, also the middle one of those and of other boxes,
+        evenly picked: what is found early spares bounds.
         """
         while len(self._boxes.group):
             best, _ = group_fronts(self._boxes.least, self._boxes.group)
             promising, alone = self._boxes.take(best), self._boxes.single[best]
             if self._begins and alone.all() and self._looks_into(best):
                 continue
+            if self._cheap and self._looked:
+                self._looked = False
+                self._cut(promising)
+                continue
             asked = np.empty(0, np.int64)
-            if alone.all() or self._cheap:
-                asked = number_of((promising.low + promising.high) // 2, self._sizes)
+            if self._cheap or alone.all():
+                looked = self._boxes.take(self._and_others(best))
+                asked = number_of((looked.low + looked.high) // 2, self._sizes)
                 asked = np.setdiff1d(allowed(self._space, asked), self._known)
                 self._known = np.union1d(self._known, asked)
-                self._boxes = self._without(best[alone])
-            self._cut(promising)
+                self._boxes = self._without(self._and_others(best)[looked.single])
+                self._looked = True
+            if not self._cheap:
+                self._cut(promising)
             if len(asked):
                 return asked
         return np.empty(0, np.int64)
+
+    def _and_others(self, best: Ints) -> Ints:
+        """Return the promising boxes and, where looks are cheap, others evenly picked."""
+        if not self._cheap:
+            return best
+        count = len(self._boxes.group)
+        return np.union1d(best, np.arange(0, count, 1 + count // _LOOKS))
 
     def _without(self, which: Ints) -> Boxes:
         """Return all boxes but some."""
@@ -179,14 +210,21 @@ class _Proof:
         self._boxes = self._boxes.take(self._hopeful(self._boxes, self._best))
 
     def _cut(self, promising: Boxes) -> None:
-        """Cut the boxes that are nearly as good as the promising ones, but for single designs."""
-        near = {
-            group: promising.least[promising.group == group] * (1.0 + _NEAR) + _TINY
-            for group in np.unique(promising.group).tolist()
-        }
+        """Cut the boxes that are nearly as good as the promising ones, but for single designs.
+
+        Where looks cost no more than bounds, all: those of many boxes cost little more than of few.
+        """
+        near = (
+            {}
+            if self._cheap
+            else {
+                group: promising.least[promising.group == group] * (1.0 + _NEAR) + _TINY
+                for group in np.unique(promising.group).tolist()
+            }
+        )
         wide = self._hopeful(self._boxes, near) & ~self._boxes.single
         if wide.any():
-            parts = self._bounded(*_parts(self._boxes.take(wide)))
+            parts = self._bounded(*_parts(self._boxes.take(wide), self._children))
             self._boxes = self._boxes.take(~wide).joined(parts)
 
     def _bounded(self, low: Ints, high: Ints) -> Boxes:
@@ -301,12 +339,12 @@ def _combined(runs: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
     return np.concatenate(low, axis=1), np.concatenate(high, axis=1)
 
 
-def _parts(boxes: Boxes) -> tuple[Ints, Ints]:
+def _parts(boxes: Boxes, children: int) -> tuple[Ints, Ints]:
     """Return the ends of the parts of boxes, each cut along the factor of which it has most."""
     width = boxes.high - boxes.low + 1
     rows, axis = np.arange(len(width)), width.argmax(axis=1)
     most = width[rows, axis]
-    parts = np.minimum(most, _CHILDREN)
+    parts = np.minimum(most, children)
     each = np.repeat(rows, parts)
     part = np.arange(len(each)) - np.repeat(np.cumsum(parts) - parts, parts)
     low, high = boxes.low[each], boxes.high[each]

@@ -8,9 +8,11 @@ import pytest
 from simulators.catalog.accelerator import load_accelerator
 from simulators.core.errors import Infeasible, UserError
 from simulators.dataflow.closed_form import products, tabulated
+from simulators.dataflow.energy.evaluation import problem_of
 from simulators.dataflow.price import estimate, price
-from simulators.dataflow.search.mapper import bounds, find
-from simulators.dataflow.search.named_dataflows import ANY, hints_for
+from simulators.dataflow.search.bounds import compulsory
+from simulators.dataflow.search.mapper import find
+from simulators.dataflow.search.named_dataflows import ANY
 from simulators.workload.loop_nest import matmul
 from simulators.workload.operators import Gemm, Norm
 
@@ -30,8 +32,7 @@ def test_it_is_close_to_what_the_mapper_finds(
     closed = products(accelerator, np.ones(n.size), n, c, m)
     for i, (rows, reduced, columns) in enumerate(SHAPES):
         layer = matmul("g", n=rows, c=reduced, m=columns)
-        hints = hints_for(ANY, layer, accelerator)
-        found = find(layer, accelerator, evaluations=10_000, remainders=True, hints=hints)
+        found = find(layer, accelerator, evaluations=10_000, remainders=True)
         cycles = closed.cycles[i] / found.evaluation.cycles
         energy = closed.energy_pj[i] / found.evaluation.energy_pj
         assert 1 / cycles_within <= cycles <= cycles_within
@@ -45,7 +46,7 @@ def test_no_product_beats_what_no_mapping_can(name: str) -> None:
     closed = products(accelerator, np.ones(n.size), n, c, m)
     for i in range(n.size):
         layer = matmul("g", n=int(n[i]), c=int(c[i]), m=int(m[i]))
-        energy_pj, cycles = bounds(layer, accelerator)
+        energy_pj, cycles = compulsory(layer, accelerator, problem_of(layer, accelerator))
         assert closed.cycles[i] >= 0.999 * cycles
         assert closed.energy_pj[i] >= 0.999 * energy_pj
 

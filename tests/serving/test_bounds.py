@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from simulators.core.columns import numbers
 from simulators.core.errors import UserError
 from simulators.serving.simulator import SIMULATOR
+from simulators.serving.steady.least import BOUNDED
 from sweeper.samplers._search import number_of, sizes_of
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index
@@ -67,6 +69,19 @@ def test_a_design_alone_is_what_it_is_among_others() -> None:
     for place, number in enumerate(some.tolist()):
         alone = SIMULATOR.evaluate(space.batch(np.array([number])))
         assert alone.equals(together.slice(place, 1))
+
+
+def test_limits_that_are_ignored_change_no_steady_state() -> None:
+    space = SPACE.at({"gpu": "h100_sxm", "model": "llama3_1_8b", "qps": None, "pp": 1})
+    batch = space.batch(np.random.default_rng(0).integers(len(space), size=60))
+    answers, ignored = SIMULATOR.evaluate(batch), SIMULATOR.ignored(batch)
+    for name, where in ignored.items():
+        place = batch.schema.get_field_index(name)
+        other = pa.array(np.where(where, 1234, numbers(batch, name))).dictionary_encode()
+        again = SIMULATOR.evaluate(batch.set_column(place, name, other))
+        assert where.any()
+        for metric in BOUNDED:
+            assert again.column(metric).equals(answers.column(metric))
 
 
 def test_the_cost_of_a_box_of_one_design_is_exact() -> None:

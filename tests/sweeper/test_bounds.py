@@ -97,6 +97,7 @@ def test_the_front_of_steady_states_is_that_of_all_of_them(seed: int, tmp_path: 
         gpu=random.choice(gpus, 1 + seed, replace=False).tolist(),
         tp=[1, 2], pp=[1, 2][: 1 + seed], scheduler=["vllm", "sarathi"][seed % 2],
         max_batch=f"1..{random.integers(8, 20 + 20 * seed)}", chunk_size=[128, 512],
+        max_batch_tokens=[2048, 4096],
         prompt_tokens=int(random.integers(50, 2000)), output_tokens=[32, 256],
     )  # fmt: skip
     goals: Any = {"ttft_mean_s": "min", "tpot_mean_s": "min", "cost_usd_per_mtok": "min"}

@@ -13,7 +13,6 @@ from simulators.core.contract import PARITY, Check
 from simulators.core.folder import ACCELERATORS
 from simulators.dataflow.closed_form import products
 from simulators.dataflow.search.mapper import find
-from simulators.dataflow.search.named_dataflows import hints_for
 from simulators.workload.loop_nest import matmul
 
 NEEDS: tuple[str, ...] = ()
@@ -35,8 +34,7 @@ def checks(_reference: Path, _rows: str) -> Iterator[Check]:
         found = []
         for rows, reduced, columns in SHAPES:
             layer = matmul("product", n=rows, c=reduced, m=columns)
-            hints = hints_for(accelerator.dataflow, layer, accelerator)
-            best = find(layer, accelerator, evaluations=EVALUATIONS, remainders=True, hints=hints)
+            best = find(layer, accelerator, evaluations=EVALUATIONS, remainders=True)
             found.append((best.evaluation.cycles, best.evaluation.energy_pj))
         cycles, energy_pj = np.array(found).T
         for what, ratio in (

@@ -71,11 +71,15 @@ class Evaluation:
         return {**shares, "mac": self.mac_energy_pj}
 
 
-def problem_of(layer: Layer, accelerator: Accelerator) -> Problem:
-    """Return a layer on an accelerator as the numbers the kernels read."""
+def layer_terms(layer: Layer) -> tuple[Ints, Ints, Ints]:
+    """Return `terms`, `home` and `coef` of a `Problem`.
+
+    Raises:
+        UserError: the output is not last, or two loops share one of its ranks.
+    """
     if not layer.tensors[-1].output or any(len(r) != 1 for r in layer.tensors[-1].ranks):
         raise UserError(f"layer '{layer.name}': the output comes last, and each rank is one loop")
-    levels, dims, tensors = len(accelerator.levels), len(layer.dims), len(layer.tensors)
+    dims, tensors = len(layer.dims), len(layer.tensors)
     terms = np.full((at.RANKS * tensors, 4), -1, np.int64)
     home, coef = np.full((tensors, dims), -1, np.int64), np.zeros((tensors, dims), np.int64)
     for t, tensor in enumerate(layer.tensors):
@@ -84,10 +88,19 @@ def problem_of(layer: Layer, accelerator: Accelerator) -> Problem:
                 d = layer.dims.index(dim)
                 terms[at.RANKS * t + r, 2 * k : 2 * k + 2] = d, c
                 home[t, d], coef[t, d] = r, c
+    return terms, home, coef
+
+
+def problem_of(layer: Layer, accelerator: Accelerator) -> Problem:
+    """Return a layer on an accelerator as the numbers the kernels read."""
+    terms, home, coef = layer_terms(layer)
+    levels, dims, tensors = len(accelerator.levels), len(layer.dims), len(layer.tensors)
+    machine = machine_of(accelerator)
     return Problem(
         np.array(layer.bounds, np.int64), terms, home, coef,
         np.array([tensor.words(layer.extents) for tensor in layer.tensors], np.int64),
-        *machine_of(accelerator),
+        sizes=machine.sizes.copy(), energy_pj=machine.energy_pj.copy(),
+        rates=machine.rates.copy(),
         extents=np.ones((levels + 1, dims), np.int64),
         spread=np.ones((levels + 1, dims), np.int64),
         tiles=np.ones((levels + 1, tensors), np.int64),

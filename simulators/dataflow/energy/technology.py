@@ -8,6 +8,7 @@ Wu et al., "Accelergy" (ICCAD 2019).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -33,7 +34,12 @@ class Machine(NamedTuple):
 
 
 def machine_of(accelerator: Accelerator) -> Machine:
-    """Return an accelerator as the numbers the kernels read."""
+    """Return an accelerator as the numbers the kernels read; nobody may change them."""
+    return _machine_of(accelerator, TECHNOLOGY.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=64)
+def _machine_of(accelerator: Accelerator, _version: int) -> Machine:
     levels = accelerator.levels
     meshes = [*(level.mesh for level in levels), accelerator.mac.mesh]
     stated_nm = accelerator.energy_node_nm or accelerator.node_nm

@@ -22,9 +22,10 @@ DRAWS = 12
 """Uniform numbers each step may use."""
 
 RELOCATE, EXCHANGE, REORDER = 0.45, 0.65, 0.90
-"""Cumulative shares of the kinds of move; the rest toggles a bypass."""
+"""Cumulative shares of the kinds of move; the rest toggles a bypass. Where a kind can change
+nothing, the one before it is made."""
 
-AGAIN = 0.35
+AGAIN = 0.5
 """Chance of a second move in the same step, which crosses walls of capacity and mesh."""
 
 
@@ -48,6 +49,11 @@ SPACE = named_tuple(
      array(f8), array(f8)),
     Space,
 )  # fmt: skip
+
+
+def padded(rows: list[list[int]], width: int) -> Ints:
+    """Return rows made as long as a width, with zeros."""
+    return np.array([[*row, *[0] * (width - len(row))] for row in rows], np.int64)
 
 
 @kernel(i8(LOOPS, array(i8), matrix(i8), i8, i8), borrows=True)
@@ -78,6 +84,61 @@ def copy(loops: Ints, keep: Ints, where: Ints, source: int, target: int) -> int:
     return int(levels)
 
 
+@kernel(i8(array(i8), i8, i8, f8), borrows=True)
+def other(options: Ints, number: int, current: int, draw: float) -> int:
+    """Return one of the first options that is not the current one."""
+    found = options[int(draw * (number - 1))]
+    return int(options[number - 1] if found == current else found)
+
+
+@kernel(i8(SPACE, LOOPS, f8, f8, f8), borrows=True)
+def reorder(space: Space, loops: Ints, u: float, v: float, w: float) -> int:
+    """Put one loop in time before or behind another of its level; return whether any can move.
+
+    Loops of one iteration stay where they are among others: they are none.
+    """
+    levels, dims = loops.shape[0], loops.shape[2]
+    choices = 0
+    for level in range(levels):
+        choices += movable(space, loops, level) > 1
+    chosen = int(u * choices)
+    for level in range(levels):
+        running = movable(space, loops, level)
+        if running < 2:
+            continue
+        if chosen > 0:
+            chosen -= 1
+            continue
+        one, two = int(v * running), int(w * (running - 1))
+        two += two >= one
+        i = j = seen = 0
+        for place in range(dims):
+            if loops[level, at.TEMPORAL, loops[level, at.ORDER, place]] > 1:
+                if seen == one:
+                    i = place
+                if seen == two:
+                    j = place
+                seen += 1
+        moved = loops[level, at.ORDER, i]
+        step_by = 1 if j > i else -1
+        while i != j:
+            loops[level, at.ORDER, i] = loops[level, at.ORDER, i + step_by]
+            i += step_by
+        loops[level, at.ORDER, j] = moved
+        return 1
+    return 0
+
+
+@kernel(i8(SPACE, LOOPS, i8), borrows=True)
+def movable(space: Space, loops: Ints, level: int) -> int:
+    """Return the loops in time of a level that are free to change places."""
+    running = 0
+    if not space.ordered[level]:
+        for d in range(loops.shape[2]):
+            running += loops[level, at.TEMPORAL, d] > 1
+    return running
+
+
 @kernel(i8(SPACE, LOOPS, KEEP, array(i8), matrix(f8), i8, i8), borrows=True)
 def change(
     space: Space, loops: Ints, keep: Ints, where: Ints, draws: Floats, step: int, first: int
@@ -85,17 +146,26 @@ def change(
     """Make one move; return its kind."""
     kind = draws[step, first]
     u, v, w = draws[step, first + 1], draws[step, first + 2], draws[step, first + 3]
-    factors, levels, dims = where.size, keep.size, loops.shape[2]
-    if kind < RELOCATE and factors:
-        factor = int(u * factors)
-        d = space.primes[factor, 0]
-        slot = space.slots[d, int(v * space.slot_count[d])]
-        place(loops, where, space.primes, factor, slot)
+    factors, levels = where.size, keep.size
+    if kind >= REORDER:
+        choices = 0
+        for level in range(levels):
+            choices += space.keep_count[level] > 1
+        chosen = int(u * choices)
+        for level in range(levels):
+            if space.keep_count[level] > 1:
+                if chosen == 0:
+                    keep[level] = other(space.keeps[level], space.keep_count[level], keep[level], v)
+                    return 3
+                chosen -= 1
+    if kind >= EXCHANGE and reorder(space, loops, u, v, w):
+        return 2
+    if factors == 0:
         return 0
-    if kind < EXCHANGE and factors:
-        one, two = int(u * factors), int(v * factors)
-        a, b = where[one], where[two]
-        d, e = space.primes[one, 0], space.primes[two, 0]
+    one, two = int(u * factors), int(v * factors)
+    a, b = where[one], where[two]
+    d, e = space.primes[one, 0], space.primes[two, 0]
+    if kind >= RELOCATE and a != b:
         fits = 0
         for k in range(space.slot_count[d]):
             fits += space.slots[d, k] == b
@@ -104,21 +174,26 @@ def change(
         if fits == 2:
             place(loops, where, space.primes, one, b)
             place(loops, where, space.primes, two, a)
-        return 1
-    if kind < REORDER:
-        level, i, j = int(u * levels), int(v * dims), int(w * dims)
-        if space.ordered[level]:
-            return 2
-        moved = loops[level, at.ORDER, i]
-        step_by = 1 if j > i else -1
-        while i != j:
-            loops[level, at.ORDER, i] = loops[level, at.ORDER, i + step_by]
-            i += step_by
-        loops[level, at.ORDER, j] = moved
-        return 2
-    level = int(u * levels)
-    keep[level] = space.keeps[level, int(v * space.keep_count[level])]
-    return 3
+            return 1
+    if space.slot_count[d] > 1:
+        place(loops, where, space.primes, one, other(space.slots[d], space.slot_count[d], a, w))
+    return 0
+
+
+@kernel(f8(PROBLEM, SPACE, LOOPS, KEEP, COUNTS, array(f8)), borrows=True)
+def goal_of(
+    problem: Problem, space: Space, loops: Ints, keep: Ints, counts: Ints, out: Floats
+) -> float:
+    """Return the logarithm of a mapping's goal, infinite if too slow; nan if it does not fit."""
+    if evaluate(problem, loops, keep, counts, out) != at.FEASIBLE:
+        return np.nan
+    if out[CYCLES] > space.limits[0]:
+        return np.inf
+    quantities = space.quantities
+    quantities[0], quantities[1] = out[ENERGY_PJ], out[CYCLES]
+    quantities[2] = space.limits[1] / out[CYCLES]
+    value = score(space.program, quantities, space.stack)
+    return float(np.log(value)) if value > 0.0 else -np.inf
 
 
 @kernel(
@@ -148,7 +223,6 @@ def anneal(
     seen = 0
     steps = draws.shape[0]
     out = best[3:]
-    quantities = space.quantities
     temperature = heat[0]
     cooling = (heat[1] / heat[0]) ** (1.0 / max(1, steps))
     for step in range(steps):
@@ -157,15 +231,10 @@ def anneal(
         change(space, loops[1], keep[1], where[1], draws, step, 0)
         if draws[step, 4] < AGAIN:
             change(space, loops[1], keep[1], where[1], draws, step, 5)
-        if evaluate(problem, loops[1], keep[1], counts, out) != at.FEASIBLE:
+        goal = goal_of(problem, space, loops[1], keep[1], counts, out)
+        if np.isnan(goal):
             continue
         seen += 1
-        if out[CYCLES] > space.limits[0]:
-            continue
-        quantities[0], quantities[1] = out[ENERGY_PJ], out[CYCLES]
-        quantities[2] = space.limits[1] / out[CYCLES]
-        value = score(space.program, quantities, space.stack)
-        goal = np.log(value) if value > 0.0 else -np.inf
         if goal - best[0] > -temperature * np.log(draws[step, 9] + 1e-300):
             continue
         copy(loops, keep, where, 1, 0)

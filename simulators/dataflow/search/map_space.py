@@ -13,7 +13,7 @@ from simulators.core.jit import Ints
 from simulators.dataflow.access import arrays as at
 from simulators.dataflow.energy.technology import Machine, area_mm2, machine_of
 from simulators.dataflow.mapping.loop_nest import BOUNDS, ROWS, ordered
-from simulators.dataflow.search.annealing import Space
+from simulators.dataflow.search.annealing import Space, padded
 from simulators.dataflow.search.constraints import Constraints
 from simulators.dataflow.search.objective import DEPTH, Objective
 from simulators.workload.loop_nest import Layer
@@ -50,9 +50,9 @@ def space_of(
     most = ideal / rules.least_utilization if rules.least_utilization > 0 else math.inf
     space = Space(
         primes=np.array(primes, np.int64).reshape(-1, 2),
-        slots=_padded(slots, 3 * len(names)),
+        slots=padded(slots, 3 * len(names)),
         slot_count=np.array([len(row) for row in slots], np.int64),
-        keeps=_padded(keeps, max(len(options) for options in keeps)),
+        keeps=padded(keeps, max(len(options) for options in keeps)),
         keep_count=np.array([len(options) for options in keeps], np.int64),
         ordered=np.array([name in rules.order for name in names], np.int64),
         limits=np.array([most, ideal]),
@@ -103,10 +103,6 @@ def rounded_up(layer: Layer, accelerator: Accelerator) -> list[tuple[int, ...]]:
     found = [tuple(map(smooth, layer.bounds))]
     found += [tuple(multiple(b, side) for b in layer.bounds) for side in accelerator.mac.mesh]
     return [sizes for sizes in dict.fromkeys(found) if sizes != layer.bounds]
-
-
-def _padded(rows: list[list[int]], width: int) -> Ints:
-    return np.array([[*row, *[0] * (width - len(row))] for row in rows], np.int64)
 
 
 def _slots(

@@ -68,12 +68,3 @@ def constraints_of(
             for level in accelerator.levels
         },
     )  # fmt: skip
-
-
-def hints_for(
-    dataflow: str, layer: Layer, accelerator: Accelerator, rules: Constraints | None = None
-) -> tuple[Constraints, ...]:
-    """Return all named dataflows, to start from where any is allowed; else none."""
-    if dataflow != ANY:
-        return ()
-    return tuple(constraints_of(name, layer, accelerator, rules) for name in SPREAD)

@@ -86,8 +86,9 @@ def sparse_of(found: Found, layer: Layer, accelerator: Accelerator, zeros: Spars
     cycles = math.ceil(layer.macs * steps / accelerator.mac.instances)
     gap = max(0.0, 1.0 - mac_pj * cycles / evaluation.edp)
     return dataclasses.replace(
-        found, evaluation=evaluation, energy_bound_pj=mac_pj, cycles_bound=cycles, gap=gap
-    )
+        found, evaluation=evaluation, energy_bound_pj=mac_pj, cycles_bound=cycles,
+        edp_bound=mac_pj * cycles, gap=gap,
+    )  # fmt: skip
 
 
 def _expected(

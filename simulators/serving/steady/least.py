@@ -32,9 +32,10 @@ from numpy.typing import NDArray
 
 from simulators.catalog.price import usd_per_mtok
 from simulators.composition.price import stage_iteration
-from simulators.core.columns import numbers
+from simulators.core.columns import categories, numbers
 from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Hardware
+from simulators.serving.engine.policies import load_scheduler
 from simulators.serving.row_groups import rows_of
 from simulators.serving.steady.batch_cycle import EVENLY, power
 from simulators.serving.steady.batch_limits import Verdicts, design_of
@@ -108,6 +109,16 @@ def steady_bounds(low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Flo
             for name, column in zip(BOUNDED, (ttft_s, tpot_s, usd), strict=True):
                 found[name][some] = column
     return found
+
+
+def ignored_limits(batch: pa.RecordBatch, steady: Mask) -> Mapping[str, Mask]:
+    """Return where limits on the tokens of an iteration change no steady state.
+
+    Whole prompts are limited by one, chunks by the other.
+    """
+    codes, names = categories(batch, "scheduler")
+    chunked = np.array([load_scheduler(str(name)).chunked for name in names], bool)[codes]
+    return {"chunk_size": steady & ~chunked, "max_batch_tokens": steady & chunked}
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,0 +1,382 @@
+"""What no mapping can beat: least accesses of each spread over the array, charged as any others.
+
+Given what is spread, every multiply reads what no other one beside it needs, and every word of a
+tensor reaches each place that uses it at least once. What enters a level that stands once is
+bounded tighter: of all tiles that fit, the one that costs least, where the innermost loop outside
+the tile sends again each tensor it walks, and leaves only the others where they are. Hong and Kung,
+"I/O complexity" (STOC 1981), gave the first bound of that kind; here capacities, halos, strides and
+divisors are those of the layer at hand.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from simulators.catalog.accelerator import TENSORS, Accelerator
+from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix
+from simulators.dataflow.access import arrays as at
+from simulators.dataflow.access.arrays import COUNTS, KEEP, PROBLEM, Problem
+from simulators.dataflow.access.exact_counts import distinct_sums, lay_out, tile_words
+from simulators.dataflow.energy.charges import CYCLES, ENERGY_PJ, RESULTS, charge
+from simulators.dataflow.energy.evaluation import layer_terms
+from simulators.dataflow.energy.technology import area_mm2
+from simulators.dataflow.search.annealing import SPACE, Space
+from simulators.dataflow.search.objective import Objective, score
+from simulators.workload.loop_nest import Layer
+
+Tensors = tuple[float, float, float]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What no mapping can beat, of a goal and of its parts."""
+
+    energy_pj: float
+    cycles: int
+    edp: float  # pJ cycles
+    goal: float  # -inf where nothing is known
+
+
+def compulsory(layer: Layer, accelerator: Accelerator, problem: Problem) -> tuple[float, int]:
+    """Return energy in pJ and cycles that no mapping can beat, whatever it spreads or keeps.
+
+    Every tensor crosses the outermost level once; where a level at the multipliers must keep a
+    tensor, each multiply reads it there, and updates it if it is the output.
+    """
+    levels, energies = accelerator.levels, problem.energy_pj
+    words = [_words(problem, t) for t in range(len(TENSORS))]
+    actions = [at.UPDATES if tensor.output else at.READS for tensor in layer.tensors]
+    energy_pj = float(energies[-1, 0]) * layer.macs
+    for number, action in zip(words, actions, strict=True):
+        energy_pj += float(energies[0, action]) * number / levels[0].block_words
+    for t, tensor in enumerate(TENSORS):
+        inner = [k for k, level in enumerate(levels) if any(tensor in s for s in level.may_keep)]
+        last = inner[-1]
+        forced = all(tensor in keep for keep in levels[last].may_keep)
+        if last > 0 and forced and levels[last].mesh == accelerator.mac.mesh:
+            cost = float(energies[last, actions[t]]) / levels[last].block_words
+            energy_pj += cost * layer.macs
+    fed = words[0] + words[1]
+    rates = problem.rates[0]
+    return energy_pj, max(
+        math.ceil(layer.macs / accelerator.mac.instances),
+        math.ceil(fed / rates[0]),
+        math.ceil(words[at.OUTPUT] / rates[1]),
+        math.ceil(sum(words) / rates[2]),
+    )
+
+
+def floors(
+    layer: Layer, accelerator: Accelerator, problem: Problem, space: Space, spread: Ints
+) -> tuple[Floats, Ints]:
+    """Return least energy in pJ, cycles, energy-delay product and goal by spread, and what to keep.
+
+    A spread whose tiles fit nowhere has infinite floors. What is kept, level by level, is what the
+    goal is least with.
+
+    Args:
+        layer: the loop nest, whose loops divide its dimensions.
+        accelerator: what runs it.
+        problem: the two as numbers.
+        space: what may be changed.
+        spread: loops by mapping, level, row and dimension, with whatever is not spread outermost.
+    """
+    options = [row[:n] for row, n in zip(space.keeps.tolist(), space.keep_count, strict=True)]
+    kept = np.array(list(itertools.product(*options)), np.int64)
+    surplus = np.array([_surplus(layer, accelerator, problem, tuple(row)) for row in kept.tolist()])
+    counts, result = np.zeros_like(problem.totals), np.zeros(RESULTS)
+    found, best = np.full((len(spread), 4), np.inf), np.zeros(len(spread), np.int64)
+    _floors(problem, space, spread, kept, surplus, counts, result, found, best)
+    return found, kept[best]
+
+
+def _surplus(
+    layer: Layer, accelerator: Accelerator, problem: Problem, kept: tuple[int, ...]
+) -> float:
+    """Return pJ that tiles which must fit cost beyond each word once, of levels that stand once."""
+    spent = 0.0
+    energy, rates = problem.energy_pj, problem.rates
+    for level in range(1, len(kept)):
+        if accelerator.levels[level].instances > 1:
+            break
+        costs = [0.0, 0.0, 0.0]
+        whole = 0.0
+        for t in range(len(TENSORS)):
+            if not kept[level] >> t & 1:
+                continue
+            outer = max(k for k in range(level) if kept[k] >> t & 1)
+            blocks = int(problem.sizes[level, at.BLOCK]), int(problem.sizes[outer, at.BLOCK])
+            hops = 0.5 * float(problem.sizes[outer, at.FAN_X] + problem.sizes[outer, at.FAN_Y])
+            sent = float(energy[outer, at.READS]) / blocks[1] + float(rates[outer, at.HOP]) * hops
+            filled = float(energy[level, at.FILLS]) / blocks[0]
+            costs[t] = sent + filled
+            if t == at.OUTPUT:  # the first time, a sum does not come in, here and in `whole` alike
+                costs[t] += float(energy[outer, at.UPDATES]) / blocks[1]
+            whole += costs[t] * _words(problem, t)
+        room = int(problem.sizes[level, at.CAPACITY])
+        spent += max(0.0, _entering(layer, room, kept[level], tuple(costs)) - whole)
+    return spent
+
+
+def _words(problem: Problem, tensor: int) -> int:
+    """Return the words of a tensor that are used at all: gaps of a stride are not."""
+    problem.extents[0] = 1
+    return int(_least_words(problem, tensor, 0))
+
+
+@functools.lru_cache(maxsize=8192)
+def _entering(layer: Layer, room: int, kept: int, costs: Tensors) -> float:
+    """Return the least cost of all words that enter one buffer."""
+    divisors = [[n for n in range(1, bound + 1) if bound % n == 0] for bound in layer.bounds]
+    table = np.zeros((len(divisors), max(map(len, divisors))), np.int64)
+    for d, row in enumerate(divisors):
+        table[d, : len(row)] = row
+    numbers = np.array([len(row) for row in divisors], np.int64)
+    scratch = np.zeros((3, len(divisors)), np.int64)
+    terms, home, coef = layer_terms(layer)
+    return float(
+        _least_entering(
+            np.array(layer.bounds, np.int64), terms, home, coef, table, numbers, scratch,
+            np.array([room, kept], np.int64), np.array(costs),
+        )
+    )  # fmt: skip
+
+
+def bounds(
+    layer: Layer, accelerator: Accelerator, problem: Problem, aim: Objective, floor: Floats,
+    left_out: int,
+) -> Bounds:  # fmt: skip
+    """Return what no mapping can beat, by the floors of its spreads.
+
+    Args:
+        layer: the loop nest.
+        accelerator: what runs it.
+        problem: the two as numbers.
+        aim: the goal.
+        floor: as `floors` returns it, of the spreads that were listed.
+        left_out: multipliers that spreads which were not listed use at most; 0 if none was.
+    """
+    energy_pj, cycles = compulsory(layer, accelerator, problem)
+    least = np.array([energy_pj, cycles, energy_pj * cycles, 0.0])
+    if left_out:
+        cycles = max(cycles, math.ceil(layer.macs / left_out))
+        area, used = area_mm2(accelerator), layer.macs / accelerator.mac.instances / cycles
+        value = aim.value(energy_pj=energy_pj, cycles=cycles, area_mm2=area, utilization=used)
+        floor = np.vstack([floor, [energy_pj, cycles, energy_pj * cycles, value]])
+    energy_pj, cycles, edp, goal = np.maximum(floor.min(axis=0), least).tolist()
+    return Bounds(energy_pj, round(cycles), edp, goal if aim.bounded else -math.inf)
+
+
+@kernel(i8(PROBLEM, i8, i8), borrows=True)
+def _least_words(problem: Problem, tensor: int, level: int) -> int:
+    """Return the fewest words one instance needs of a tensor; `extents` are instances around."""
+    words = 1
+    for place in range(at.RANKS * tensor, at.RANKS * (tensor + 1)):
+        d, e = problem.terms[place, 0], problem.terms[place, 2]
+        if d < 0:
+            break
+        size = problem.bounds[d] // problem.extents[level, d]
+        if e >= 0:
+            other = problem.bounds[e] // problem.extents[level, e]
+            if problem.extents[level, d] * problem.extents[level, e] == 1:
+                a, b = problem.terms[place, 1], problem.terms[place, 3]
+                size = distinct_sums(size, a, other, b)
+            else:
+                size += other - 1
+        words *= size
+    return int(words)
+
+
+@kernel(i8(PROBLEM, i8, i8), borrows=True)
+def _least_tiles(problem: Problem, tensor: int, level: int) -> int:
+    """Return the fewest different tiles one fan-out hands out: sums of two sets are no fewer."""
+    number = 1
+    for place in range(at.RANKS * tensor, at.RANKS * (tensor + 1)):
+        d, e = problem.terms[place, 0], problem.terms[place, 2]
+        if d < 0:
+            break
+        size = problem.spread[level, d]
+        if e >= 0:
+            size += problem.spread[level, e] - 1
+        number *= size
+    return int(number)
+
+
+@kernel(i8(PROBLEM, KEEP, COUNTS), borrows=True)
+def _least_counts(problem: Problem, keep: Ints, counts: Ints) -> int:
+    """Fill in the fewest accesses per instance, as `exact_counts.count` does; return the cycles."""
+    instances, outputs, levels = problem.instances, problem.words[at.OUTPUT], keep.size
+    compute = 1
+    for d in range(problem.bounds.size):
+        compute *= problem.bounds[d]
+    compute //= instances[levels, at.USED]
+    for tensor in range(at.TENSORS):
+        child, number, received = levels, 1, compute
+        for level in range(levels - 1, -1, -1):
+            number *= _least_tiles(problem, tensor, level)
+            if not keep[level] >> tensor & 1:
+                continue
+            if child < levels:
+                received = _least_words(problem, tensor, child)
+            accesses = received * number
+            counts[level, tensor, at.FILLS] = 0
+            counts[level, tensor, at.READS] = accesses
+            counts[level, tensor, at.UPDATES] = 0
+            fills = received
+            if tensor == at.OUTPUT:
+                counts[level, tensor, at.UPDATES] = accesses
+                counts[level, tensor, at.READS] = max(
+                    0, accesses - outputs // instances[level, at.SPLIT]
+                )
+                if child < levels:
+                    fills = max(0, fills - outputs // instances[child, at.SPLIT])
+            if child < levels:
+                counts[child, tensor, at.FILLS] = fills
+            child, number = level, 1
+    return int(compute)
+
+
+@kernel(
+    i8(
+        PROBLEM, SPACE, array(i8, 4), matrix(i8), array(f8), COUNTS, array(f8), matrix(f8),
+        array(i8),
+    ),
+    borrows=True,
+)  # fmt: skip
+def _floors(
+    problem: Problem, space: Space, spread: Ints, kept: Ints, surplus: Floats, counts: Ints,
+    result: Floats, found: Floats, best: Ints,
+) -> int:  # fmt: skip
+    """Fill in the rows of `floors`, and by row the best choice of what is kept; return rows."""
+    levels, dims = kept.shape[1], problem.bounds.size
+    around, quantities = problem.extents, space.quantities
+    for row in range(spread.shape[0]):
+        for choice in range(kept.shape[0]):
+            if lay_out(problem, spread[row], kept[choice]) < 0:
+                continue
+            for level in range(levels + 1):
+                for d in range(dims):
+                    around[level, d] = 1
+                    if level > 0:
+                        around[level, d] = around[level - 1, d] * problem.spread[level - 1, d]
+            problem.cut[0] = 0
+            compute = _least_counts(problem, kept[choice], counts)
+            charge(problem, kept[choice], counts, compute, result)
+            around[levels] = 1  # of a multiplier's own tile, from which layouts set out
+            energy_pj, cycles = result[ENERGY_PJ] + surplus[choice], result[CYCLES]
+            quantities[0], quantities[1] = energy_pj, cycles
+            quantities[2] = space.limits[1] / cycles
+            goal = score(space.program, quantities, space.stack)
+            if goal < found[row, 3]:
+                best[row] = choice
+            found[row, 0] = min(found[row, 0], energy_pj)
+            found[row, 1] = min(found[row, 1], cycles)
+            found[row, 2] = min(found[row, 2], energy_pj * cycles)
+            found[row, 3] = min(found[row, 3], goal)
+    return int(spread.shape[0])
+
+
+@kernel(
+    f8(
+        array(i8), *(matrix(i8),) * 3, matrix(i8), array(i8), matrix(i8), array(i8), array(f8),
+    ),
+    borrows=True,
+)  # fmt: skip
+def _least_entering(
+    bounds: Ints, terms: Ints, home: Ints, coef: Ints, divisors: Ints, numbers: Ints,
+    scratch: Ints, limits: Ints, costs: Floats,
+) -> float:  # fmt: skip
+    """Return the least cost of what enters one buffer, over all tiles that divide and fit.
+
+    Args:
+        bounds: of the layer.
+        terms: as of `Problem`.
+        home: as of `Problem`.
+        coef: as of `Problem`.
+        divisors: sides a tile may have, by dimension.
+        numbers: how many those are.
+        scratch: three rows by dimension.
+        limits: words there is room for, mask of the tensors kept.
+        costs: of a word of each tensor.
+    """
+    dims, best = bounds.size, np.inf
+    # Rows of scratch: places of the odometer, sides of the tile, steps of the loops outside.
+    for d in range(dims):
+        scratch[0, d], scratch[1, d], scratch[2, d] = 0, 1, bounds[d]
+    while True:
+        held = 0
+        for tensor in range(at.TENSORS):
+            if limits[1] >> tensor & 1:
+                held += tile_words(terms, tensor, scratch, 1, -1)
+        if held <= limits[0]:
+            best = min(best, _tile_cost(terms, home, coef, scratch, limits[1], costs))
+        d = 0
+        while d < dims:
+            scratch[0, d] += 1
+            if scratch[0, d] < numbers[d]:
+                break
+            scratch[0, d], scratch[1, d], scratch[2, d] = 0, 1, bounds[d]
+            d += 1
+        if d == dims:
+            return float(best)
+        scratch[1, d] = divisors[d, scratch[0, d]]
+        scratch[2, d] = bounds[d] // scratch[1, d]
+
+
+@kernel(f8(*(matrix(i8),) * 4, i8, array(f8)), borrows=True)
+def _tile_cost(
+    terms: Ints, home: Ints, coef: Ints, scratch: Ints, kept: int, costs: Floats
+) -> float:
+    """Return the least cost of a tile's words, whichever loop is the innermost outside it."""
+    dims, best, outside = scratch.shape[1], np.inf, 0
+    for first in range(dims):
+        if scratch[2, first] == 1:
+            continue
+        outside += 1
+        spent = 0.0
+        for tensor in range(at.TENSORS):
+            if kept >> tensor & 1:
+                walks = home[tensor, first] >= 0
+                words = _sent(terms, home, coef, scratch, tensor, first if walks else -1)
+                spent += costs[tensor] * words
+        best = min(best, spent)
+    if outside:
+        return float(best)
+    spent = 0.0
+    for tensor in range(at.TENSORS):
+        if kept >> tensor & 1:
+            spent += costs[tensor] * tile_words(terms, tensor, scratch, 1, -1)
+    return spent
+
+
+@kernel(f8(*(matrix(i8),) * 4, i8, i8), borrows=True)
+def _sent(terms: Ints, home: Ints, coef: Ints, scratch: Ints, tensor: int, first: int) -> float:
+    """Return the fewest words of a tensor that are sent, given the innermost loop if it walks it.
+
+    Otherwise the best loop of those that walk it is its innermost, and loops that do not walk it
+    send nothing again.
+    """
+    dims = scratch.shape[1]
+    tile = tile_words(terms, tensor, scratch, 1, -1)
+    steps = 1.0
+    for d in range(dims):
+        if first >= 0 or home[tensor, d] >= 0:
+            steps *= scratch[2, d]
+    least = steps * tile
+    for d in range(dims):
+        number = scratch[2, d]
+        if home[tensor, d] < 0 or number == 1 or (first >= 0 and d != first):
+            continue
+        place = at.RANKS * tensor + home[tensor, d]
+        extent = 1 + (scratch[1, terms[place, 0]] - 1) * terms[place, 1]
+        if terms[place, 2] >= 0:
+            extent += (scratch[1, terms[place, 2]] - 1) * terms[place, 3]
+        rest = tile_words(terms, tensor, scratch, 1, place)
+        moved = (number - 1) * rest * min(extent, scratch[1, d] * coef[tensor, d])
+        least = min(least, steps / number * (tile + moved))
+    return least

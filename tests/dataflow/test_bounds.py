@@ -1,0 +1,133 @@
+"""Floors of spreads against an enumeration of all mappings of small layers."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from simulators.catalog.accelerator import Accelerator, Level, load_accelerator
+from simulators.dataflow.access import arrays as at
+from simulators.dataflow.energy.charges import CYCLES, ENERGY_PJ, evaluate
+from simulators.dataflow.energy.evaluation import problem_of
+from simulators.dataflow.mapping.networks import layers_of
+from simulators.dataflow.search.bounds import compulsory, floors
+from simulators.dataflow.search.constraints import Constraints
+from simulators.dataflow.search.map_space import space_of
+from simulators.dataflow.search.mapper import find
+from simulators.dataflow.search.objective import objective
+from simulators.dataflow.search.spreads import spreads
+from simulators.workload.loop_nest import Layer, conv, einsum, matmul
+from tests.dataflow.test_search import small
+
+Spread = tuple[int, ...]
+ONE_D = "Outputs[m,p] += Inputs[{}*p+r] * Weights[m,r]"
+
+
+def deep(depth: int) -> Accelerator:
+    """Return DRAM, a buffer, and 2 x 2 multipliers with a register each that holds weights."""
+    cost = {"read": 0.5, "write": 0.25, "update": 0.5, "leak": 0.125}
+    register = Level(
+        name="register", kind="register", mesh=(2, 2), width_bits=16, word_bits=16, depth=2,
+        energy_pj=cost, may_keep=(("Weights",), ()),
+    )  # fmt: skip
+    base = small(depth, banks=0.5)
+    return dataclasses.replace(base, levels=(*base.levels, register))
+
+
+def all_goals(layer: Layer, accelerator: Accelerator) -> dict[Spread, tuple[float, float, float]]:
+    """Return least energy, cycles and energy-delay product of all mappings, by their spread."""
+    space, start = space_of(
+        layer, layer.bounds, accelerator, objective("edp"), Constraints()
+    )  # fmt: skip
+    problem, counts = problem_of(layer, accelerator), np.zeros((len(start), 3, 3), np.int64)
+    masks = [row[:n] for row, n in zip(space.keeps.tolist(), space.keep_count, strict=True)]
+    dims = range(len(layer.dims))
+    orders = list(itertools.product(itertools.permutations(dims), repeat=2))
+    places = [space.slots[d, : space.slot_count[d]].tolist() for d, _ in space.primes.tolist()]
+    placed = {}
+    for slots in itertools.product(*places):
+        loops = start.copy()
+        for (d, prime), slot in zip(space.primes.tolist(), slots, strict=True):
+            loops[0, at.TEMPORAL, d] //= prime
+            loops[slot // 3, (at.TEMPORAL, at.SPATIAL_X, at.SPATIAL_Y)[slot % 3], d] *= prime
+        placed[loops.tobytes()] = loops
+    found: dict[Spread, tuple[float, float, float]] = {}
+    out = np.zeros(4)
+    for loops in placed.values():
+        for order, keep in itertools.product(orders, itertools.product(*masks)):
+            loops[:2, at.ORDER] = order
+            if evaluate(problem, loops, np.array(keep, np.int64), counts, out) == at.FEASIBLE:
+                cost = (out[ENERGY_PJ], out[CYCLES], out[ENERGY_PJ] * out[CYCLES])
+                key = spread_of(loops)
+                found[key] = tuple(map(min, cost, found.get(key, cost)))
+    return found
+
+
+def spread_of(loops: np.ndarray) -> Spread:
+    """Return what is spread in all, by level and dimension."""
+    return tuple(loops[:, at.SPATIAL_X :].prod(axis=1).ravel().tolist())
+
+
+@pytest.mark.parametrize("accelerator", [small(4), small(7), small(12), deep(5), deep(9)])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        matmul("product", n=2, c=4, m=2),
+        einsum("window", ONE_D.format(1), m=2, p=4, r=2),
+        einsum("stride", ONE_D.format(2), m=1, p=6, r=2),
+        einsum("gaps", ONE_D.format(3), m=2, p=4, r=1),
+    ],
+    ids=lambda layer: layer.name,
+)
+def test_no_mapping_beats_the_floor_of_its_spread(layer: Layer, accelerator: Accelerator) -> None:
+    space, loops = space_of(layer, layer.bounds, accelerator, objective("edp"), Constraints())
+    problem = problem_of(layer, accelerator)
+    spread, left_out = spreads(space, loops, problem.sizes, 100)
+    floor, _ = floors(layer, accelerator, problem, space, spread)
+    listed = dict(zip(map(spread_of, spread), floor, strict=True))
+    goals = all_goals(layer, accelerator)
+    assert left_out == 0
+    assert {key for key, row in listed.items() if np.isfinite(row[3])} == set(goals)
+    for key, costs in goals.items():
+        assert (listed[key][:3] <= np.array(costs) * (1 + 1e-12)).all()
+    found = find(layer, accelerator, evaluations=4000)
+    least = min(edp for _, _, edp in goals.values())
+    assert found.edp_bound <= least * (1 + 1e-12)
+    assert found.evaluation.edp == pytest.approx(least, rel=1e-12)
+
+
+def test_floors_are_near_what_is_found() -> None:
+    layer, accelerator = matmul("product", n=64, c=64, m=64), load_accelerator("two_level")
+    found = find(layer, accelerator, evaluations=20_000)
+    assert found.gap < 0.05
+    energy_pj, cycles = compulsory(layer, accelerator, problem_of(layer, accelerator))
+    assert energy_pj * cycles < 0.8 * found.edp_bound
+
+
+def test_gaps_of_a_stride_need_not_be_read() -> None:
+    layer, accelerator = conv("skip", m=8, c=8, r=1, s=1, p=8, q=8, stride=2), small(64)
+    energy_pj, _ = compulsory(layer, accelerator, problem_of(layer, accelerator))
+    assert energy_pj == 8**4 * 1.0 + 40.0 * (64 + 8 * 64 + 8 * 64)
+
+
+def test_a_search_that_reaches_the_bound_ends() -> None:
+    found = find(matmul("dot", n=1, c=64, m=1), small(64, banks=1e9), evaluations=100_000)
+    assert found.gap == 0.0
+    assert found.evaluations < 100_000
+
+
+def test_more_spreads_are_listed_where_more_mappings_are_tried() -> None:
+    layer, accelerator = layers_of("resnet50", "conv3_2_3x3")[0][0], load_accelerator("tpu_like")
+    space, loops = space_of(layer, layer.bounds, accelerator, objective("edp"), Constraints())
+    sizes = problem_of(layer, accelerator).sizes
+    few, left_out = spreads(space, loops, sizes, 50)
+    assert len(few) == 50
+    assert left_out == accelerator.mac.instances
+    used = few[:, :, at.SPATIAL_X :].prod(axis=(1, 2, 3))
+    assert (np.diff(used) <= 0).all()
+    assert used[-1] == 1
+    assert (few.prod(axis=1)[:, [at.TEMPORAL, at.SPATIAL_X, at.SPATIAL_Y]].prod(axis=1)
+            == layer.bounds).all()  # fmt: skip
