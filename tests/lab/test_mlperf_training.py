@@ -16,7 +16,7 @@ ROW: dict[str, Any] = {
     "system": "b", "n_accelerators": 256.0, "global_batch_size": 2048.0, "tp": 4, "pp": 8,
     "cp": None, "vpp": 6, "mbs": 2, "minibs": None, "dp": None, "grad_accum": None,
     "config_unique": True, "config_gbs_consistent": None, "train_step_time_median_s": 18.4,
-    "throughput_median": None, "time_to_train_min_min": 1.0,
+    "throughput_median": None, "time_to_train_min_min": 1.0, "config_candidates": None,
 }  # fmt: skip
 
 
