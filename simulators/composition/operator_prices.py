@@ -31,7 +31,7 @@ from simulators.core.levels import UNMODELLED
 from simulators.dataflow import price as dataflow
 from simulators.kernels.energy import energy_j
 from simulators.kernels.price import is_fitted, is_timed_as_layer, price, roofline_s
-from simulators.workload.llm.routing import AUTO, FEW_TOKENS, HIGH_THROUGHPUT, LOW_LATENCY
+from simulators.workload.llm.routing import AUTO, FEW_TOKENS, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
 from simulators.workload.operators import (
     Attention,
     Collective,
@@ -268,7 +268,8 @@ def _held_row(operator: Compute, replica: Replica, part: str) -> Row:
 def _row_at_clock(operator: Compute, replica: Replica, part: str) -> Row:
     """Return the price of the fastest of the kernels that an engine may run."""
     repeat, own = operator.repeat, (replica.library,)
-    competing = replica.runtime.competing(family_of(operator), replica.gpu.architecture)
+    architecture = "" if replica.cut.routing.backend != GATHERED else replica.gpu.architecture
+    competing = replica.runtime.competing(family_of(operator), architecture)  # DeepEP has GEMMs
     allowed = own if replica.framework or not competing else competing
     kernels = [_among_others(operator, replica, framework) for framework in allowed]
     best, *others = _known_alike(kernels)
