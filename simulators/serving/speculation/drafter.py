@@ -107,7 +107,7 @@ def drafter_of(point: ServingPoint, hardware: Hardware) -> Drafter | None:
     return Drafter(
         drafted,
         accepted,
-        Hardware(f"{hardware.description} drafts: {model!r} {dtype}", replica),
+        Hardware(f"{hardware.description} drafts: {model!r} {dtype} {host_s}", replica),
         weights,
         kv_bytes_per_token(model, target.cut, target.kv_dtype),
         alone,
