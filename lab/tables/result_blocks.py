@@ -61,6 +61,10 @@ HUGE = 160 * 2**30
 
 MIB = 2.0**20
 
+DRAWN_BYTES = 4.0 + 8.0 + 4.0
+"""Of a logit while tokens are drawn: sorted, its place before, and its probability
+(`topk_topp_sampler.py` of vLLM, without FlashInfer; `_dummy_sampler_run` asks for both limits)."""
+
 UNMODELLED = r"--decode-context-parallel-size|-dcp\b"
 """Options that we have no axis for: keys and values of a request that are cut over ranks."""
 
@@ -255,6 +259,8 @@ def _block(row: Mapping[str, Any]) -> Block:
     )
     if framework == "sglang":
         point = replace(point, memory_fraction=_with_activations(point, gpu, fraction))
+    if framework == "vllm":
+        point = replace(point, memory_fraction=_without_drawing(point, gpu))
     return Block(
         point=point,
         framework=framework,
@@ -275,6 +281,15 @@ def _with_activations(point: ServingPoint, gpu: Gpu, static: float) -> float:
     tokens, rows = float(point.chunk_size), float(point.max_batch)
     working = activation_bytes(load_model(point.model), cut, point.dtype, tokens, rows)
     return (static or _static_fraction(point, gpu)) + float(working) / gpu.hbm_bytes
+
+
+def _without_drawing(point: ServingPoint, gpu: Gpu) -> float:
+    """Return vLLM's memory fraction without what its first pass, which it measures, draws from.
+
+    For as many sequences as run at a time, every rank sorts the logits of the whole vocabulary.
+    """
+    drawn = DRAWN_BYTES * point.max_batch * load_model(point.model).vocab
+    return point.memory_fraction - drawn / gpu.hbm_bytes
 
 
 def _static_fraction(point: ServingPoint, gpu: Gpu) -> float:
