@@ -61,6 +61,10 @@ HUGE = 160 * 2**30
 
 MIB = 2.0**20
 
+SKEW = 0.5
+"""How much tokens of real text prefer some experts, for which the ranks that hold others wait: a
+choice, that of `spaces/deepseek_v3_ep.yaml`."""
+
 DRAWN_BYTES = 4.0 + 8.0 + 4.0
 """Of a logit while tokens are drawn: sorted, its place before, and its probability
 (`topk_topp_sampler.py` of vLLM, without FlashInfer; `_dummy_sampler_run` asks for both limits)."""
@@ -77,6 +81,9 @@ STATED_TP = r"Tensor Parallelism: (\d+)"
 HEADED_ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT"}
 HEADED_SEATS = r"Seqs (\d+)"
 """What headings call engines and their requests at a time."""
+
+AHEAD = r"--async-scheduling\b"
+"""What vLLM of 2025 is told so that it prepares an iteration during the one before."""
 
 DRAFTED = r'"method":"mtp","num_speculative_tokens":(\d+)'
 """What vLLM is told where a model drafts by a head of its own."""
@@ -271,7 +278,8 @@ def _block(row: Mapping[str, Any]) -> Block:
         tokens_per_s=row["output_tokens_per_s"],
         ttft_p99_s=row["ttft_p99_s"],
         tpot_p99_s=row["tpot_p99_s"],
-        options={kind: tuple(row[name] for name in names) for kind, names in OPTIONS.items()},
+        options={kind: tuple(row[name] for name in names) for kind, names in OPTIONS.items()}
+        | {"host": (bool(re.search(AHEAD, row["launch_command"])),)},
     )
 
 
@@ -375,7 +383,8 @@ def _cut(row: Mapping[str, Any], model: str) -> dict[str, Any]:
         return {"tp": tp, "pp": pp, "replicas": dp}
     if row["expert_parallel_flag"] and ep == 1:  # vLLM's flag: over all
         ep = tp * dp
-    return {"tp": tp, "pp": pp, "attention_dp": dp, "ep": ep}
+    skew = SKEW if ep > 1 else 0.0
+    return {"tp": tp, "pp": pp, "attention_dp": dp, "ep": ep, "routing_skew": skew}
 
 
 def _degree(row: Mapping[str, Any], name: str) -> int:
