@@ -18,8 +18,9 @@ from lab.tables.known import known_rows
 from lab.tables.rows import Record, read_records
 from lab.tables.serving.launch_recipes import Load, recipe_of
 from simulators.catalog.model import load_model
+from simulators.composition.replica import FRAMEWORKS
 from simulators.serving.benchmark_clients import INFERENCEX, NVIDIA, NVIDIA_TRTLLM, Client
-from simulators.serving.measured_deployments import FRAMEWORKS, Deployed, Launch
+from simulators.serving.measured_deployments import Deployed, Launch
 from simulators.workload.llm.parallelism import Parallelism
 
 SILICON = "serving_measured/inferencex_aic_silicon.parquet"
