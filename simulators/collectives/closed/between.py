@@ -14,14 +14,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.catalog.cluster import Cluster
 from simulators.collectives.measured import busbw_factor
 from simulators.core.calibration import read_calibration
 from simulators.core.folder import PACKAGE, once
-
-Floats = NDArray[np.float64]
+from simulators.core.jit import Floats
 
 CALIBRATION = PACKAGE / "collectives" / "calibration" / "between_nodes.toml"
 

@@ -12,15 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.catalog.cluster import Cluster, Link
 from simulators.catalog.gpu import Gpu
 from simulators.collectives.measured import busbw_factor
 from simulators.core.calibration import read_calibration
 from simulators.core.folder import PACKAGE
-
-Floats = NDArray[np.float64]
+from simulators.core.jit import Floats
 
 CALIBRATION = PACKAGE / "collectives" / "calibration" / "sustained.toml"
 
