@@ -25,11 +25,12 @@ CALIBRATION = PACKAGE / "collectives" / "calibration" / "sustained.toml"
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a message is cut and acknowledged: a start, a hop, and a share of the link."""
+    """How a message is cut and acknowledged: a start, hops of a link, and a share of it."""
 
     start_s: float
     is_bulk: bool
     share: float
+    hop: float = 1.0  # a multiple of one of the link's
 
 
 PROTOCOLS = (
