@@ -188,8 +188,8 @@ def _over_ranks(
             np.log(curves[n].time_s(wire / busbw_factor(collective, n))) for n in (low, high)
         )
         time_s = np.exp((1.0 - part) * log_low + part * log_high)
-        wide = STEP_BAND * max(curves[low].band, curves[high].band, band)
-        return _with_band(time_s, wide, everywhere)
+        widest = max(curves[low].band, curves[high].band, band)
+        return _with_band(time_s, STEP_BAND * widest, everywhere)
     last = below[-1] if below else above[0]
     doublings = float(np.log2(ranks / last))
     size = wire / busbw_factor(collective, last)
