@@ -69,7 +69,7 @@ def test_intervals_of_tensor_products_hold_as_often_as_those_of_fp32(
 ) -> None:
     kinds = ("bf16", "fp8", "fp8_block", "fp4", "tensor")
     assert all(found[f"{kind} product coverage"].ok for kind in kinds)
-    assert found["side kernel coverage"].ok
+    assert found["auxiliary kernel coverage"].ok
 
 
 @pytest.mark.slow
