@@ -107,7 +107,7 @@ class Codesign(Serving):
     """The simulator of this room."""
 
     name: str = "codesign"
-    version: int = 2
+    version: int = 3
     point: type = CodesignPoint
     metrics: type = CodesignMetrics
 

@@ -285,7 +285,7 @@ class Kernels:
     """The simulator of this room."""
 
     name: str = "kernels"
-    version: int = 8
+    version: int = 9
     point: type = KernelPoint
     metrics: type = KernelMetrics
 
