@@ -6,9 +6,8 @@ the compiled loop comes from the cache in the next process, that kernels of one 
 in for each other as typed function pointers, and that compiled and pure Python agree bit for bit.
 The Python original stays reachable as `py_func`.
 
-A kernel that kernels call is kept as LLVM's intermediate code alone: what calls it is optimised with
-it, once, and only what Python calls becomes machine code. Each is compiled once, by whichever
-process comes first; processes that start together share the work.
+Each is compiled once, by whichever process comes first; processes that start together share the
+work. What only kernels call is optimised and translated with its callers (`compiler.py`).
 
 The cache folder is named by a hash of all kernel sources, the numba version and the CPU, because
 numba does not notice a changed callee in another file. It is used only where it belongs to the user
@@ -52,7 +51,7 @@ def cache_folder() -> Path:
     digest = hashlib.sha256(metadata.version("numba").encode())
     for source in sorted(PACKAGE.rglob("*.py")):
         text = source.read_bytes()
-        if b"kernel(" in text:
+        if b"kernel(" in text or b"numba.core" in text:
             digest.update(source.relative_to(PACKAGE).as_posix().encode())
             digest.update(text)
     name = digest.hexdigest()[:16]
@@ -97,54 +96,9 @@ def _numba() -> Any:
     import numba
     from numba.extending import typeof_impl
 
+    importlib.import_module("simulators.core.compiler")  # teaches numba
     typeof_impl.register(Kernel, lambda value, _context: numba.types.Dispatcher(value.inner))
-    _keep_callees_unoptimised(importlib.import_module("numba.core.codegen"))
     return numba
-
-
-_INNER = ".inner"
-"""What the names of kernels as kernels call them end with."""
-
-
-def _keep_callees_unoptimised(codegen: Any) -> None:
-    """Have numba neither optimise nor translate what is only ever inlined into, or linked to, more.
-
-    By itself it does both for each kernel, with all that it calls: of 16 CPU-seconds for the event
-    loop of serving, 4.
-    """
-
-    class Library(codegen.JITCodeLibrary):  # type: ignore[misc, name-defined]
-        """What numba makes of a kernel."""
-
-        @property
-        def is_inner(self) -> bool:
-            return str(self.name).endswith(_INNER)
-
-        def _optimize_final_module(self) -> None:
-            if not self.is_inner:
-                super()._optimize_final_module()
-
-        def _finalize_final_module(self) -> None:
-            if not self.is_inner:
-                return super()._finalize_final_module()
-            self._finalize_dynamic_globals()
-            self._finalized = True
-
-        def get_pointer_to_function(self, name: str) -> int:
-            return 0 if self.is_inner else super().get_pointer_to_function(name)
-
-        def serialize_using_object_code(self) -> Any:
-            if self.is_inner:
-                return self.serialize_using_bitcode()
-            return super().serialize_using_object_code()
-
-    machine, set_env = codegen.JITCPUCodegen, codegen.JITCPUCodegen.set_env
-
-    def set_env_if_there(self: Any, name: str, environment: Any) -> None:
-        if self._engine.is_symbol_defined(name):
-            set_env(self, name, environment)
-
-    machine._library_class, machine.set_env = Library, set_env_if_there
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,7 +191,7 @@ class Kernel(Generic[A, R]):
         function = types.FunctionType(
             self.py_func.__code__, self.py_func.__globals__, self.__name__
         )
-        function.__qualname__ = self.py_func.__qualname__ + _INNER  # its own file in the cache
+        function.__qualname__ = self.py_func.__qualname__ + ".inner"  # its own file in the cache
         bare = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         return self._dispatcher(function, self.options | bare)
 
@@ -261,10 +215,13 @@ class Kernel(Generic[A, R]):
                 return translate(*how)
             name = f"{function.__module__}.{function.__qualname__}.lock"
             with _alone(Path(dispatcher.stats.cache_path, name)):
-                context = dispatcher.targetctx
-                if (made := dispatcher._cache.load_overload(signature, context)) is None:
-                    return translate(*how)
-                context.insert_user_function(made.entry_point, made.fndesc, [made.library])
+                context, cache = dispatcher.targetctx, dispatcher._cache
+                if made := cache.load_overload(signature, context):
+                    context.insert_user_function(made.entry_point, made.fndesc, [made.library])
+                else:
+                    made = translate(*how)
+                    cache.save_overload(signature, made)
+                cache.disable()  # else it is written again, when another may read it
                 return made
 
         compiler.compile = compile_once

@@ -40,7 +40,7 @@ def test_of_processes_that_start_together_one_compiles_a_kernel(tmp_path: Path) 
     paths = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": paths, "NUMBA_CACHE_DIR": str(tmp_path)}
     several = [
-        subprocess.Popen(  # noqa: S603 - this interpreter
+        subprocess.Popen(
             words, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         for _ in range(2)
