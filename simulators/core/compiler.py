@@ -14,7 +14,7 @@ INNER = ".inner"
 """What the names of kernels as kernels call them end with."""
 
 
-class Library(codegen.JITCodeLibrary):  # type: ignore[misc] - numba states no types
+class Library(codegen.JITCodeLibrary):  # type: ignore[misc]
     """What becomes of a kernel; of an inner one only what is inlined into, or linked to, more."""
 
     @property
