@@ -307,9 +307,7 @@ def test_skipping_ahead_gives_the_times_of_asking_the_scheduler_each_time(
 ) -> None:
     stages, ranks = cut
     stages = 1 if scheduler == "lightllm" else stages
-    allowed = tight(
-        scheduler, stages=stages, ranks=ranks, patience=patience, **preempted, **drafts
-    )
+    allowed = tight(scheduler, stages=stages, ranks=ranks, patience=patience, **preempted, **drafts)
     lazy = run(requests, scheduler, allowed=allowed, router=router, replicas=2)
     eager = run(requests, ASKED_EACH_TIME[scheduler], allowed=allowed, router=router, replicas=2)
     exact = [ARRIVAL, SCHEDULED, FIRST_TOKEN, COMPLETED, LONGEST_GAP, LEFT]
