@@ -1,9 +1,9 @@
 """Repeats a batch of decodes without asking the scheduler, while nothing but context lengths grows.
 
 Each repetition is an iteration like any other: it is priced, takes blocks, ends at its own time.
-What is saved is looking at every request in turn; but with drafts, where each accepts what is drawn
-when an iteration ends, so that a batch is repeated until a request ends. The times of all requests are those of asking the
-scheduler each time, to the last bit (a test compares the two).
+What is saved is looking at every request in turn, but for what each accepts of its drafts: that is
+drawn when an iteration ends, so that a batch is repeated until a request does. The times of all
+requests are those of asking the scheduler each time, to the last bit (a test compares the two).
 """
 
 from __future__ import annotations
