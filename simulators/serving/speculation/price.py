@@ -124,4 +124,4 @@ def add_pass(price: Floats, draft: Floats, keys: float, times: int) -> float:
     seconds += times * growing * keys
     price[at.LAST_STAGE_S] += seconds
     price[at.ENERGY_J] += times * draft[at.ENERGY_J]
-    return seconds
+    return seconds  # type: ignore[no-any-return]
