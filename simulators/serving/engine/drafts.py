@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from simulators.core.jit import Ints, arrays, i8, several
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.kv_cache import blocks_for
 from simulators.serving.engine.replica import kernel
 from simulators.serving.engine.state import STATE, State, pool_of
 
@@ -65,7 +64,7 @@ def draw(state: State, replica: int, slot: int, made: int) -> tuple[int, int]:
         room = request[who, at.BLOCKS] * block
         needed = min(done - 1 + ahead, end)
         if made > 0 and needed > room:
-            request[who, at.BLOCKS] = blocks_for(needed, block)
+            request[who, at.BLOCKS] = -(-needed // block)
             room = request[who, at.BLOCKS] * block
         more = min(end - done, accepted(limits, drafts, who, done))
         tokens[i] += more
@@ -74,5 +73,5 @@ def draw(state: State, replica: int, slot: int, made: int) -> tuple[int, int]:
         if done + more == end:
             lacking += at.FOREVER
         elif needed > room:
-            lacking += blocks_for(needed, block) - request[who, at.BLOCKS]
+            lacking += -(-needed // block) - request[who, at.BLOCKS]
     return lacking, grown
