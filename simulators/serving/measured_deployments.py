@@ -15,12 +15,12 @@ from typing import Any
 
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
+from simulators.composition.replica import FRAMEWORKS
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.serving.benchmark_clients import INFERENCEX, Client
 from simulators.serving.point import WHOLE, ServingPoint
 from simulators.workload.llm.parallelism import Parallelism
 
-FRAMEWORKS = ("vllm", "trtllm", "sglang")
 MEMORY_FRACTION = 0.9
 
 BUDGETS = {"vllm": 8192, "trtllm": 8192}

@@ -12,14 +12,14 @@ import pytest
 
 from lab.fits.driver import main
 from lab.tables.deployments import client_of, excluded
+from lab.tables.serving.launch_recipes import Load as Started
+from lab.tables.serving.launch_recipes import recipe_of
 from simulators.core.errors import Infeasible, UserError
 from simulators.serving.answer.neighbour_correction import Load, corrected, load_of
 from simulators.serving.benchmark_clients import INFERENCEX, NVIDIA, NVIDIA_TRTLLM
 from simulators.serving.engine.frontend import Frontend, load_frontend
 from simulators.serving.engine.replica import ARRIVAL, RESTARTED, SCHEDULED
 from simulators.serving.engine.state import LOG_COLUMNS
-from simulators.serving.launch_recipes import Load as Started
-from simulators.serving.launch_recipes import recipe_of
 from simulators.serving.measured_deployments import Deployed, Launch, point_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import Shelf, run_of
