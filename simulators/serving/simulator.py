@@ -61,7 +61,7 @@ class Serving:
     """The simulator of this room."""
 
     name: str = "serving"
-    version: int = 9
+    version: int = 10
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
