@@ -112,15 +112,16 @@ def cost_of(family: str, loan: str, costs: Costs | None = None) -> Cost:
     """Return what a kind of borrowing costs in a family.
 
     A format that was never priced by others is like its kernel's others, such a kernel like all
-    together. A kind that was never seen
-    anywhere has the interval of the worst that was, and comes after all others.
+    together. A kind that was never seen anywhere has the interval of the worst that was,
+    instructions aside, and comes after all others.
     """
     if loan == OWN:
         return NOTHING
     table = shipped_costs() if costs is None else costs
     kernel, _, _ = family.partition(".")
     known = table.get(family) or table.get(kernel) or table[ALL]
-    return known.get(loan) or replace(max(known.values(), key=_error), error=math.inf)
+    common = [cost for name, cost in known.items() if not name.startswith(INSTRUCTIONS)]
+    return known.get(loan) or replace(max(common, key=_error), error=math.inf)
 
 
 def cheapest(family: str, loans: Sequence[Loan], costs: Costs | None = None) -> tuple[Cost, Loan]:
