@@ -72,7 +72,7 @@ def test_a_batch_goes_deeper_than_its_tokens_do_on_average(
         assert spread**2 >= depth * (1.0 - depth)
         return
     assert segments[:, LAYERS].sum() == pytest.approx(1.0)
-    assert segments[:, LAYERS] @ segments[:, DECODED] == pytest.approx(depth, abs=0.01)
+    assert segments[:, LAYERS] @ segments[:, DECODED] == pytest.approx(depth)
     depths = [depth_of(segments, n) for n in (1, batch, batch + 1)]
     assert depths[0] <= depths[1] + 1e-12
     assert depths[1] <= depths[2] + 1e-12

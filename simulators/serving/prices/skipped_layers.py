@@ -60,6 +60,9 @@ def segments_of(point: ServingPoint, layers: int) -> Floats:
     exits, ends = np.full(1, point.exit_depth), np.full(1, point.exit_depth)
     if point.exit_spread:
         exits = beta_quantiles(point.exit_depth, point.exit_spread, TOKENS, "exit_spread")
+        found = exits.mean()  # a little off where most tokens leave at one of the ends
+        low, high = point.exit_depth / found, (1.0 - point.exit_depth) / (1.0 - found)
+        exits = low * exits if low < 1.0 else 1.0 - high * (1.0 - exits)
         ends = np.arange(1, SLICES) / SLICES
     pruned = min(1.0, point.prune_after / layers) if point.prompt_kept < 1.0 else 1.0
     ends = np.unique([*ends, pruned, 1.0])
