@@ -77,6 +77,8 @@ class Deployed:
         """Tokens of an iteration."""
         if self.launch.budget:
             return self.launch.budget
+        if self.framework in self.client.beside_prompt:
+            return self.clients + self.prompt + self.client.beside_prompt[self.framework]
         if self.framework == "sglang":
             usual = CHUNKS[load_gpu(self.gpu).hbm_bytes > LARGE]
             return self.client.budgets.get("sglang", usual)

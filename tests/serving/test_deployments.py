@@ -149,6 +149,8 @@ def test_engines_of_which_nothing_is_known_are_started_as_documented() -> None:
     assert a_deployment(framework="sglang", gpu="b200_sxm").budget == 16384
     assert a_deployment(launch=Launch(budget=4096)).budget == 4096
     assert a_deployment(client=NVIDIA_TRTLLM).budget == 1024 + 256
+    told = a_deployment(framework="vllm", client=NVIDIA)
+    assert told.budget == told.clients + 1024 + 1500
 
 
 def test_prompts_wait_for_more_while_others_decode_but_not_for_ever() -> None:

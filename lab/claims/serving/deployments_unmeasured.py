@@ -18,8 +18,8 @@ from lab.fits.intervals.deployment_bands import HIDDEN, KNOWN, METRICS, Seen, pr
 from lab.fits.left_out import width_without
 from lab.tables.deployments import SILICON
 from simulators.composition.replica import FRAMEWORKS
-from simulators.core.chances import limit_of
 from simulators.core.contract import Check
+from simulators.core.uncertainty.chances import limit_of
 
 NEEDS = (SILICON,)
 
