@@ -155,7 +155,7 @@ def add_layers(
     price[at.SLOPE_J] += layers * runs * share * part[at.SLOPE_J]
     if share > 0.0:
         price[at.UNTIL_KV] = min(price[at.UNTIL_KV], part[at.UNTIL_KV] / share)
-    return decodes
+    return decodes  # type: ignore[no-any-return]
 
 
 @kernel(PRICE)
