@@ -52,7 +52,7 @@ class Training:
     """The simulator of this room."""
 
     name: str = "training"
-    version: int = 5
+    version: int = 6
     point: type = TrainingPoint
     metrics: type = TrainingMetrics
     facts: type = TrainingFacts
