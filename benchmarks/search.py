@@ -20,8 +20,8 @@ import polars as pl
 from simulators.core.contract import Check, lend
 from simulators.core.jit import Floats, Ints
 from simulators.core.report import print_checks
+from simulators.core.uncertainty.gaussian_process import Surrogate, relevance
 from simulators.serving.beginnings import SEEN
-from simulators.tables.gaussian_process import Matrix, Surrogate, relevance
 from simulators.tables.table import features_of, table_simulator
 from sweeper.commands.run import asked_by
 from sweeper.query.hypervolume import hypervolume
@@ -99,7 +99,7 @@ def problems() -> Iterator[Check]:
         )
 
 
-def evolved(evaluate: Callable[[Matrix], Matrix], genes: int, seed: int) -> Matrix:
+def evolved(evaluate: Callable[[Floats], Floats], genes: int, seed: int) -> Floats:
     """Return the losses of the last generation of our operators on a problem of numbers."""
     random, kinds = np.random.default_rng(seed), Genes.real(genes)
     alive = random.random((POPULATION, genes))
@@ -117,7 +117,7 @@ def evolved(evaluate: Callable[[Matrix], Matrix], genes: int, seed: int) -> Matr
     return losses
 
 
-def _ranked(losses: Matrix) -> tuple[Ints, Floats]:
+def _ranked(losses: Floats) -> tuple[Ints, Floats]:
     none = np.zeros(len(losses), np.int64)
     return ranked(Told(np.arange(len(losses)), losses, none, none))
 

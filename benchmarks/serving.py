@@ -48,8 +48,7 @@ TECHNIQUES: Mapping[str, Mapping[str, Any]] = {
     "narrow weights": {"dtype": "w4a16", "kv_dtype": "fp8"},
     "overlapped attention": {"mixed_step": "overlapped"},
 }
-"""What is asked besides; each within the limit of the same requests without. Drafts are drawn in
-every iteration, over which the plain loop leaps."""
+"""What is asked besides; each within the limit of the same requests without."""
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """Ten million points of seven axes through two Ray actors into Parquet, with a live front.
 
 What a sweep costs beside its simulator, in CPU-seconds of all processes together; interpreter
-start, `ray.init` and hiring are left out by running a small sweep with the same actors first.
+start, `ray.init` and hiring are left out by running a small sweep with the same actors first. Then
+the same of twenty thousand points of a millisecond each.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from sweeper.store.store import Store
 OBJECTIVES: dict[str, Direction] = {"latency_s": "min", "cost": "min", "mfu": "max"}
 
 
-def space(values: int = 10) -> DesignSpace:
+def space(values: int = 10, simulator: str = "benchmarks.roofline") -> DesignSpace:
     """Return a space of seven axes with `values` values each; ten make ten million points."""
     steps = range(1, values + 1)
     axes: dict[str, tuple[Scalar, ...]] = {
@@ -40,7 +41,7 @@ def space(values: int = 10) -> DesignSpace:
         "bandwidth": tuple(1e12 * i for i in steps),
         "devices": tuple(steps),
     }
-    return DesignSpace("benchmarks.roofline", tuple(Factor({n: v}) for n, v in axes.items()))
+    return DesignSpace(simulator, tuple(Factor({n: v}) for n, v in axes.items()))
 
 
 def main() -> None:
@@ -48,9 +49,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--values", type=int, default=10, help="values per axis, of seven axes")
+    parser.add_argument("--slow", type=int, default=20_000, help="points of a millisecond")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        print_checks(measure(space(chosen.values), folder), as_json=chosen.json)
+        cheap = measure(space(chosen.values), folder)
+        slow = measure_slow(chosen.slow, f"{folder}/slow") if chosen.slow else []
+        print_checks(cheap + slow, as_json=chosen.json)
 
 
 def measure(grid: DesignSpace, folder: str) -> list[Check]:
@@ -98,12 +102,37 @@ def measure(grid: DesignSpace, folder: str) -> list[Check]:
     return checks
 
 
+def measure_slow(points: int, folder: str) -> list[Check]:
+    """Sweep points of a millisecond and return what all but the simulator cost."""
+    grid, laps = space(simulator="benchmarks.millisecond"), Counter[str]()
+    progress = Progress(total=points, objectives=OBJECTIVES)
+    with Ray(actors=2).open() as crew:
+        _sweep(crew, space(2, grid.simulator), f"{folder}/warm", progress, Counter())
+        before, began, driver_s = _cpu_s(), time.perf_counter(), time.process_time()
+        _sweep(crew, grid, f"{folder}/grid", progress, laps, points)
+        used, wall_s = _cpu_s() - before, time.perf_counter() - began
+        driver_s = time.process_time() - driver_s
+    share, work_s = 1.0 - laps["model"] / used, laps["model"]
+    steps_s = sum(laps[step] for step in ("decode", "arrow", "parquet", "front"))
+    note = (
+        f"driver {driver_s / used:.1%}, steps of workers {steps_s / used:.1%}; the rest is Ray's, "
+        f"in {wall_s / work_s * 2:.1f} times the wall time of two cores at work"
+    )
+    name = "points of 1 ms: share of all but the simulator"
+    return [Check(name, 100 * share, "%", 3.0, share <= 0.03, note=note, rows=points)]
+
+
 def _sweep(
-    crew: Crew, grid: DesignSpace, folder: str, progress: Progress, laps: Counter[str]
+    crew: Crew,
+    grid: DesignSpace,
+    folder: str,
+    progress: Progress,
+    laps: Counter[str],
+    points: int | None = None,
 ) -> None:
     task = Task(grid, Store(folder, define(grid)), OBJECTIVES)
-    drawn = 0.0
-    for part in crew.run(task, [Span(0, len(grid))], len(grid), lambda _: None):
+    points, drawn = points or len(grid), 0.0
+    for part in crew.run(task, [Span(0, points)], points, lambda _: None):
         progress.add(part)
         laps.update(part.laps)
         if progress.elapsed_s - drawn > 0.25:

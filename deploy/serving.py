@@ -15,7 +15,7 @@ from deploy.launch import HEAD, HEADS, Launch, repository_of, script
 from deploy.quoting import comment
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.engine import ServingEngine, load_engine
-from simulators.catalog.gpu import load_gpu
+from simulators.catalog.gpu import GPU_SCALES, load_gpu
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import UnknownNameError, UserError
@@ -181,8 +181,7 @@ def _remarks(point: ServingPoint, engine: ServingEngine) -> Iterator[str]:
 
 
 def _check_what_if(point: ServingPoint) -> None:
-    scales = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale", "time_share")
-    if changed := [n for n in scales if getattr(point, n) != 1.0]:
+    if changed := [n for n in (*GPU_SCALES, "time_share") if getattr(point, n) != 1.0]:
         raise UserError(f"a what-if device cannot be deployed: {', '.join(changed)} is not 1")
     if point.prefill_gpus:
         raise UserError(

@@ -87,7 +87,7 @@ def test_only_the_rooms_named_for_it_import_a_large_dependency() -> None:
         "ray": {"sweeper/engines/_actors.py", "sweeper/engines/_cluster.py"},
         "hydra": {"sweeper/commands/overrides.py"},
         "matplotlib": {"sweeper/report/plots.py"},
-        "numba": {"simulators/core/jit.py"},
+        "numba": {"simulators/core/compiler.py", "simulators/core/jit.py"},
     }
     for dependency, allowed in rooms.items():
         found = {

@@ -22,7 +22,6 @@ from simulators.collectives.measured import (
     CALIBRATIONS,
     GROWTH,
     OWN_CALIBRATIONS,
-    STEP_BAND,
     Curve,
     busbw_factor,
 )
@@ -216,7 +215,7 @@ def growth_coverage(table: Libraries, gpus: Sequence[str], collective: str) -> B
     covered = [np.zeros(0, bool)]
     for gpu, errors in growth_errors(table, gpus, collective).items():
         others = growth_errors(table, [o for o in gpus if o != gpu], collective)
-        band = STEP_BAND * _band(np.concatenate(list(others.values())))
+        band = _band(np.concatenate(list(others.values())))
         covered.append(np.abs(errors) <= band)
     return np.concatenate(covered)
 

@@ -28,6 +28,7 @@ from lab.fits.engine_columns import (
     BORROWED,
     COLUMNS,
     GAPS,
+    KERNELS_OF,
     KINDS,
     PACES,
     bare,
@@ -88,7 +89,8 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
     for name in sorted(set(frameworks)):
         head = runtime_lines(name, problem.constants, fitted.values)
         tail = []
-        named = {g for g, f in zip(groups, frameworks, strict=True) if f == name}
+        whose = KERNELS_OF[name]  # all its runtimes, as a later one may stand for a group's
+        named = {g for g, f in zip(groups, frameworks, strict=True) if KERNELS_OF[f] == whose}
         named |= {row.model for row in rows if row.framework == name}
         for left_out in sorted(named):
             tail += runtime_lines(name, problem.constants, without[left_out], left_out)

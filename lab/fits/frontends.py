@@ -24,9 +24,10 @@ from lab.fits.left_out import runtime_without, shelf_of
 from lab.fits.methods.positive_least_squares import group_weights, least_log_error
 from lab.fits.steady_state import by_replica
 from lab.tables.deployments import SILICON, PublicDeployment, silicon
+from simulators.composition.replica import FRAMEWORKS
 from simulators.core.jit import Floats
 from simulators.serving.engine.frontend import CALIBRATION, NUMBERS, Frontend
-from simulators.serving.measured_deployments import FRAMEWORKS, point_of
+from simulators.serving.measured_deployments import point_of
 from simulators.serving.point import AUTO
 from simulators.serving.simulator import simulate
 
@@ -72,7 +73,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     model = rows.column("model")
     numbers: dict[tuple[str, str], Numbers] = {}
     held_out_s = np.empty(framework.size)
-    for name in FRAMEWORKS:
+    for name in sorted(FRAMEWORKS, reverse=True):  # as the file lists them
         own = framework == name
         numbers[name, ""] = fit_frontend(rows.of(own))
         for left_out in np.unique(group[own]).tolist():

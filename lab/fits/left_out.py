@@ -19,7 +19,7 @@ from simulators.core.calibration import read_calibration
 from simulators.core.errors import UnknownNameError
 from simulators.core.folder import PACKAGES
 from simulators.serving.answer.error_bands import Width, shipped_width, width_from
-from simulators.serving.engine.frontend import NO_SERVER, NUMBERS, Frontend
+from simulators.serving.engine.frontend import NO_SERVER, NUMBERS, Frontend, load_frontend
 from simulators.serving.run import Shelf
 
 FOLDER = PACKAGES / "lab" / "calibration" / "left_out"
@@ -36,8 +36,7 @@ def runtime_without(name: str, group: str) -> Runtime:
     >>> runtime_without("vllm", "llama3_1_70b.h100_sxm").name
     'vllm'
     """
-    fitted = next((one for one, alike in ALIKE.items() if name in alike), name)
-    numbers = _groups(FOLDER / "runtimes" / f"{fitted}.toml")
+    numbers = _numbers(name)
     if group not in numbers:
         raise UnknownNameError(f"group left out of runtime {name}", group, numbers)
     paces = {table: numbers[group].get(table, {}) for table in PACES}
@@ -55,8 +54,17 @@ def shelf_without(name: str, group: str) -> Shelf:
         model, models = group.partition(".")[0], _groups(FOLDER / "runtimes" / f"{name}.toml")
         times = models.get(model, {}).get("many_times", runtime.many_times)
         return older_shelf(runtime.like, group, times)
-    server = _server_without(runtime.framework, group)
-    return shelf_of(runtime_without(name, group), server) if server else Shelf()
+    if group not in _numbers(name):
+        return Shelf()
+    server = _server_without(runtime.framework, group) or load_frontend(name)
+    return shelf_of(runtime_without(name, group), server)
+
+
+def _numbers(name: str) -> Mapping[str, Any]:
+    """Return the constants of a runtime without each group; none of one that was not fitted."""
+    fitted = next((one for one, alike in ALIKE.items() if name in alike), name)
+    file = FOLDER / "runtimes" / f"{fitted}.toml"
+    return _groups(file) if file.is_file() else {}
 
 
 def older_shelf(like: str, group: str, times: Mapping[str, float]) -> Shelf:

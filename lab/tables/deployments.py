@@ -16,10 +16,11 @@ from typing import Any
 from lab.tables.catalog_names import four_bit_experts, is_gpu, is_model, model_name
 from lab.tables.known import known_rows
 from lab.tables.rows import Record, read_records
+from lab.tables.serving.launch_recipes import Load, recipe_of
 from simulators.catalog.model import load_model
+from simulators.composition.replica import FRAMEWORKS
 from simulators.serving.benchmark_clients import INFERENCEX, NVIDIA, NVIDIA_TRTLLM, Client
-from simulators.serving.launch_recipes import Load, recipe_of
-from simulators.serving.measured_deployments import FRAMEWORKS, Deployed, Launch
+from simulators.serving.measured_deployments import Deployed, Launch
 from simulators.workload.llm.parallelism import Parallelism
 
 SILICON = "serving_measured/inferencex_aic_silicon.parquet"

@@ -16,6 +16,7 @@ import numpy as np
 
 from lab.tables.catalog_names import GPUS, gpu_name, is_model, model_name, replica_of
 from lab.tables.rows import read_records
+from lab.tables.static_batches import STATIC
 from simulators.composition.price import part_rows
 from simulators.composition.replica import EVERYTHING, Effects, Replica, Runtime
 from simulators.workload.llm.parallelism import Parallelism, stage_of
@@ -25,7 +26,6 @@ SPLITWISE = "serving_modern/splitwise_perf_model.parquet"
 TINYCHAT = "quantization/awq_tinychat_decode_bs1.parquet"
 REUSE = "quantization/kv_reuse_ttft_llama3_8b_4090_q32.parquet"
 CONCURRENT = "serving_measured/inferencex_aic_silicon.parquet"
-STATIC = "serving_measured/trtllm_static_batch_2023_2024.parquet"
 
 MIXED_TOKENS = 64.0
 """So many prompt tokens cost a decode iteration little: it is bound by memory."""

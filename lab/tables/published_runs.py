@@ -20,6 +20,7 @@ from typing import Any
 from lab.tables.catalog_names import four_bit_experts, gpu_name, is_gpu, is_model, model_name
 from lab.tables.known import known_rows
 from lab.tables.rows import read_records
+from lab.tables.static_batches import SESSION
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import MXFP4, load_model
 from simulators.serving.point import NONE, WHOLE, ServingPoint
@@ -37,6 +38,10 @@ ENGINE: dict[str, Any] = {
 OFFLINE_RUNTIME = "trtllm_cutlass"
 """The pages name CUTLASS for experts, or nothing, which is the same. On Hopper they name Triton for
 gpt-oss; which kernel TensorRT-LLM's table timed there, it does not say."""
+
+FIRST_OF_PYTORCH = 1
+"""Before release 1.0, whose default is PyTorch, engines were built ahead and driven by TensorRT's
+session: as in static batches, the kernels are TensorRT-LLM's own and the host waits longer."""
 
 OFFLINE_REQUESTS = {
     (128, 128): 30_000, (128, 4096): 1_500, (1000, 2000): 1_500, (2048, 2048): 1_500,
@@ -131,12 +136,18 @@ def _offline_point(row: Mapping[str, Any]) -> ServingPoint:
         attention_dp=dp,
         ep=dp if dp > 1 else int(row["ep_size"] or 1),
         chunk_size=max(MOST_TOKENS, row["isl"]),
-        runtime=OFFLINE_RUNTIME,
+        runtime=_runtime(row, OFFLINE_RUNTIME),
         dtype=four_bit_experts(model, gpu) if has_experts and stored == "fp4" else stored,
         kv_dtype=_kv_dtype(model, gpu, stored),
         prompt_tokens=row["isl"],
         output_tokens=row["osl"],
     )
+
+
+def _runtime(row: Mapping[str, Any], today: str) -> str:
+    """Return what ran a row's engine: what its release has by default."""
+    release = int(row["framework_version"].partition(".")[0])
+    return today if release >= FIRST_OF_PYTORCH else SESSION
 
 
 def _kv_dtype(model: str, gpu: str, stored: str) -> str:
@@ -156,6 +167,7 @@ def _online_point(row: Mapping[str, Any]) -> ServingPoint:
         row["gpu"],
         int(row["num_requests"]),
         tp=int(row["tp_size"]),
+        runtime=_runtime(row, "trtllm"),
         dtype=row["precision"],
         kv_dtype=row["precision"],
         arrivals="poisson" if rate else "closed",
@@ -168,7 +180,7 @@ def _online_point(row: Mapping[str, Any]) -> ServingPoint:
 
 def _point(model: str, gpu: str, requests: int, **more: Any) -> ServingPoint:
     """Return an engine of which so many requests are asked, at once unless told otherwise."""
-    usual = {"runtime": "trtllm", "chunk_size": MOST_TOKENS, "arrivals": "closed"}
+    usual = {"chunk_size": MOST_TOKENS, "arrivals": "closed"}
     settings = ENGINE | usual | more
     return ServingPoint(
         model=model, gpu=gpu, clients=requests, requests=requests, window=WHOLE, **settings

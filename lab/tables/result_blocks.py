@@ -23,8 +23,8 @@ from lab.tables.rows import read_records
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import MXFP4, load_model
-from simulators.composition.replica import NOTHING
-from simulators.serving.measured_deployments import FRAMEWORKS, MEMORY_FRACTION
+from simulators.composition.replica import FRAMEWORKS, NOTHING
+from simulators.serving.measured_deployments import MEMORY_FRACTION
 from simulators.serving.point import (
     AS_WORKLOAD,
     CACHED,

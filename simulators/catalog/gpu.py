@@ -146,6 +146,10 @@ def _base_of(sheet: Mapping[str, object], path: Path) -> Gpu | None:
     return load_gpu(name)
 
 
+GPU_SCALES = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
+"""What a device may have more or less of than its sheet says: arguments of `what_if`."""
+
+
 def what_if(
     gpu: Gpu,
     *,

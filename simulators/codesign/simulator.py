@@ -28,7 +28,7 @@ from simulators.catalog.accelerator import (
     sheet_name,
     what_if_name,
 )
-from simulators.catalog.gpu import load_gpu, what_if
+from simulators.catalog.gpu import GPU_SCALES, load_gpu, what_if
 from simulators.codesign.die_area import gpu_area_mm2, has_die
 from simulators.composition.replica import NOTHING
 from simulators.core.columns import categories, evaluate_pointwise, numbers, schema_of
@@ -97,10 +97,9 @@ class CodesignMetrics(ServingMetrics):
 
 OWN = ("pe_rows", "pe_cols", "buffer_scale", "spad_scale", "array_clock_hz", "node_nm",
        "dram_type", "dataflow", "mapping")  # fmt: skip
-GPU_SIZES = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
 DEFAULTS = {f.name: f.default for f in fields(CodesignPoint)}
 DESIGNED = ("accelerator", *OWN, "gpu", "bandwidth_scale")
-SILICON = (*DESIGNED, *GPU_SIZES[:2], GPU_SIZES[3])
+SILICON = (*DESIGNED, *GPU_SCALES[:2], GPU_SCALES[3])
 
 
 @dataclass(frozen=True)
@@ -108,7 +107,7 @@ class Codesign(Serving):
     """The simulator of this room."""
 
     name: str = "codesign"
-    version: int = 2
+    version: int = 3
     point: type = CodesignPoint
     metrics: type = CodesignMetrics
 
@@ -168,14 +167,14 @@ def _areas(batch: pa.RecordBatch, names: Sequence[str], arrays: Ints) -> Floats:
     """Return the silicon of a device of each row: of its array, else of its GPU's die."""
     kinds = kinds_of(batch, SILICON)
     first = np.unique(kinds, return_index=True)[1].tolist()
-    columns = {name: batch.column(name) for name in ("gpu", *GPU_SIZES)}
+    columns = {name: batch.column(name) for name in ("gpu", *GPU_SCALES)}
     areas = []
     for row in first:
         name = names[arrays[row]]
         if name != NOTHING:
             areas.append(area_mm2(load_accelerator(name)))
             continue
-        scales = {scale: columns[scale][row].as_py() for scale in GPU_SIZES}
+        scales = {scale: columns[scale][row].as_py() for scale in GPU_SCALES}
         gpu = what_if(load_gpu(columns["gpu"][row].as_py()), **scales)
         areas.append(gpu_area_mm2(gpu) if has_die(gpu) else np.nan)
     return np.array(areas, np.float64)[kinds]
@@ -220,7 +219,7 @@ def array_of(design: Mapping[str, Any]) -> str:
         if sized := [name for name in OWN if design[name] != DEFAULTS[name]]:
             raise UserError(
                 f"{', '.join(sized)}: sizes of an array, and accelerator is {NOTHING}; those of a "
-                f"GPU are {', '.join(GPU_SIZES)}"
+                f"GPU are {', '.join(GPU_SCALES)}"
             )
         return NOTHING
     if sheet_name(sheet) != sheet:

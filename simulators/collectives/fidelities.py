@@ -29,12 +29,11 @@ from simulators.collectives.traces.step import load_step
 from simulators.collectives.traces.timeline import Timeline
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
+from simulators.core.jit import Floats, Ints
 from simulators.core.levels import LEVELS, MEASURED, UNMODELLED, shares_of
 
 TINY_S = 1e-12
 """Instead of no time at all where shares of it are taken."""
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

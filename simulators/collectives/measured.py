@@ -173,7 +173,9 @@ def _over_ranks(
     """Return the time by the curve of as many ranks, between two curves, or beyond the last."""
     if ranks in curves:
         exact = curves[ranks]
-        return _with_band(exact.time_s(size_bytes), exact.band, ~exact.covers(size_bytes))
+        beyond = ~exact.covers(size_bytes)
+        wide = np.where(beyond, STEP_BAND * exact.band, exact.band)
+        return _with_band(exact.time_s(size_bytes), wide, beyond)
     wire = size_bytes * busbw_factor(collective, ranks)
     above = [n for n in sorted(curves) if n > ranks]
     below = [n for n in sorted(curves) if n < ranks]
@@ -186,7 +188,8 @@ def _over_ranks(
             np.log(curves[n].time_s(wire / busbw_factor(collective, n))) for n in (low, high)
         )
         time_s = np.exp((1.0 - part) * log_low + part * log_high)
-        return _with_band(time_s, max(curves[low].band, curves[high].band, band), everywhere)
+        widest = max(curves[low].band, curves[high].band, band)
+        return _with_band(time_s, STEP_BAND * widest, everywhere)
     last = below[-1] if below else above[0]
     doublings = float(np.log2(ranks / last))
     size = wire / busbw_factor(collective, last)
@@ -195,8 +198,7 @@ def _over_ranks(
     return _with_band(time_s, band * STEP_BAND ** max(0.0, abs(doublings) - 1.0), everywhere)
 
 
-def _with_band(time_s: Floats, band: float, extrapolated: Bools) -> CollectiveTime:
-    wide = np.where(extrapolated, STEP_BAND * band, band)
+def _with_band(time_s: Floats, wide: Floats | float, extrapolated: Bools) -> CollectiveTime:
     level = np.where(extrapolated, EXTRAPOLATED, MEASURED)
     return CollectiveTime(time_s, time_s * np.exp(-wide), time_s * np.exp(wide), level)
 

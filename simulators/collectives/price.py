@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.catalog.cluster import AUTO, Cluster, cluster_for
 from simulators.catalog.gpu import Gpu, load_gpu
@@ -31,10 +30,8 @@ from simulators.collectives.measured import (
     over_nodes,
 )
 from simulators.core.folder import GPUS
+from simulators.core.jit import Floats
 from simulators.core.levels import EXTRAPOLATED, FITTED, UNMODELLED
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 READS = (GROWTH, CALIBRATION, BETWEEN, EXCHANGE)
 """Files behind every time; `curves_behind` has the curves of a GPU."""

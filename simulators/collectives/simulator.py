@@ -42,7 +42,7 @@ class Collectives:
     """The simulator of this room."""
 
     name: str = "collectives"
-    version: int = 4
+    version: int = 5
     point: type = CollectivePoint
     metrics: type = CollectiveMetrics
 

@@ -19,18 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
 from simulators.composition.operator_prices import Row, family_of
 from simulators.composition.replica import Runtime
 from simulators.core.calibration import read_calibration
+from simulators.core.jit import Floats
 from simulators.evidence.lookup import has_kin
 from simulators.workload.operators import Column
 
 CALIBRATION = Path(__file__).parent / "calibration" / "intervals.toml"
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.catalog.cluster import AUTO, cluster_for
-from simulators.catalog.gpu import Gpu, load_gpu, what_if
+from simulators.catalog.gpu import GPU_SCALES, Gpu, load_gpu, what_if
 from simulators.catalog.model import load_model
 from simulators.composition.evidence_shares import runtime_level, shares
 from simulators.composition.evidence_shares import summed as sum_of
 from simulators.composition.intervals import pass_interval_s, summed
-from simulators.composition.point import SCALES
 from simulators.composition.price import Iteration
 from simulators.composition.replica import (
     NOTHING,
@@ -43,7 +42,7 @@ WATTS_SHARE = 0.25
 
 def gpu_of(point: Mapping[str, Any]) -> Gpu:
     """Return the GPU of a point, or what it would be with more or less of some parts."""
-    return what_if(load_gpu(point["gpu"]), **{scale: point[scale] for scale in SCALES})
+    return what_if(load_gpu(point["gpu"]), **{scale: point[scale] for scale in GPU_SCALES})
 
 
 def replica_of(group: Mapping[str, Any]) -> Replica:

@@ -27,6 +27,7 @@ from simulators.collectives.measured import CollectiveTime
 from simulators.collectives.price import collective_time, expert_exchange_time
 from simulators.composition.replica import FRAMEWORKS, Replica
 from simulators.composition.throttling import slowdown, throttled_s
+from simulators.core.jit import Floats
 from simulators.core.levels import UNMODELLED
 from simulators.dataflow import price as dataflow
 from simulators.kernels.energy import energy_j
@@ -46,7 +47,6 @@ from simulators.workload.operators import (
 )
 
 Levels = int | NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 AROUND_EXPERTS = ("gather_by_expert", "experts_activation", "weighted_sum")
 """What frameworks run, and what was timed, in one call with the products of experts."""

@@ -12,7 +12,6 @@ from simulators.core.contract import choice, fact, metric
 TRAINING = "training"
 GRAPH_PHASES = (TRAINING, "inference")
 PHASES = ("prefill", "decode", *GRAPH_PHASES)
-SCALES = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
 PER_ROW = ("phase", "batch", "context", "size", "dp")
 """Fields that differ among rows of one replica."""
 

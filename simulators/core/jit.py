@@ -6,6 +6,9 @@ the compiled loop comes from the cache in the next process, that kernels of one 
 in for each other as typed function pointers, and that compiled and pure Python agree bit for bit.
 The Python original stays reachable as `py_func`.
 
+Each is compiled once, by whichever process comes first; processes that start together share the
+work. What only kernels call is optimised and translated with its callers (`compiler.py`).
+
 The cache folder is named by a hash of all kernel sources, the numba version and the CPU, because
 numba does not notice a changed callee in another file. It is used only where it belongs to the user
 and nobody else may write; without such a folder kernels are compiled for this process alone.
@@ -15,13 +18,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import hashlib
+import importlib
 import os
+import random
 import shutil
 import tempfile
+import time
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -44,7 +51,7 @@ def cache_folder() -> Path:
     digest = hashlib.sha256(metadata.version("numba").encode())
     for source in sorted(PACKAGE.rglob("*.py")):
         text = source.read_bytes()
-        if b"kernel(" in text:
+        if b"kernel(" in text or b"numba.core" in text:
             digest.update(source.relative_to(PACKAGE).as_posix().encode())
             digest.update(text)
     name = digest.hexdigest()[:16]
@@ -64,12 +71,6 @@ def cache_folder() -> Path:
     alone = tempfile.mkdtemp(prefix="sweeper-kernels-")  # for this process and its children
     atexit.register(shutil.rmtree, alone, ignore_errors=True)
     return Path(alone)
-
-
-def is_warm() -> bool:
-    """Return whether kernels of these sources were compiled before."""
-    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or cache_folder())
-    return folder.is_dir() and any(folder.iterdir())
 
 
 def _is_safe(folder: Path) -> bool:
@@ -95,8 +96,8 @@ def _numba() -> Any:
     import numba
     from numba.extending import typeof_impl
 
+    importlib.import_module("simulators.core.compiler")  # teaches numba
     typeof_impl.register(Kernel, lambda value, _context: numba.types.Dispatcher(value.inner))
-
     return numba
 
 
@@ -190,29 +191,41 @@ class Kernel(Generic[A, R]):
         function = types.FunctionType(
             self.py_func.__code__, self.py_func.__globals__, self.__name__
         )
-        function.__qualname__ = f"{self.py_func.__qualname__}.inner"  # its own file in the cache
+        function.__qualname__ = self.py_func.__qualname__ + ".inner"  # its own file in the cache
         bare = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         return self._dispatcher(function, self.options | bare)
 
     def _dispatcher(self, function: Callable[A, R], options: dict[str, bool]) -> Any:
         on_disk = Path(function.__code__.co_filename).is_file()  # else numba cannot watch it
         dispatcher = _numba().njit(cache=on_disk, nogil=True, **options)(function)
-        compiler = dispatcher._compiler
+        compiler, signature = dispatcher._compiler, self.signature.numba
         translate = compiler.compile
 
-        def compile_callees_first(*how: Any) -> Any:
-            """In the middle of a caller's type inference they take several times as long.
+        def compile_once(*how: Any) -> Any:
+            """Callees first: in the middle of a caller's type inference they take much longer.
 
-            One that comes from the cache brings what it calls.
+            Each process has its own order, so that several find different ones to begin with.
             """
-            for name in function.__code__.co_names:
-                callee = function.__globals__.get(name)
-                if isinstance(callee, Kernel) and callee is not self:
-                    _ = callee.inner
-            return translate(*how)
+            names = [function.__globals__.get(name) for name in function.__code__.co_names]
+            callees = [n for n in names if isinstance(n, Kernel) and n is not self]
+            random.Random(os.getpid()).shuffle(callees)  # noqa: S311 - who begins with what
+            for callee in callees:
+                _ = callee.inner
+            if not on_disk:
+                return translate(*how)
+            name = f"{function.__module__}.{function.__qualname__}.lock"
+            with _alone(Path(dispatcher.stats.cache_path, name)):
+                context, cache = dispatcher.targetctx, dispatcher._cache
+                if made := cache.load_overload(signature, context):
+                    context.insert_user_function(made.entry_point, made.fndesc, [made.library])
+                else:
+                    made = translate(*how)
+                    cache.save_overload(signature, made)
+                cache.disable()  # else it is written again, when another may read it
+                return made
 
-        compiler.compile = compile_callees_first
-        dispatcher.compile(self.signature.numba)
+        compiler.compile = compile_once
+        dispatcher.compile(signature)
         dispatcher.disable_compile()
         return dispatcher
 
@@ -223,6 +236,46 @@ class Kernel(Generic[A, R]):
 
     def __reduce__(self) -> str:
         return self.__name__
+
+
+_NEXT: list[Kernel[..., Any]] = []
+"""What this process is to compile, which it does while another compiles what it waits for."""
+_PATIENCE_S, _LOOK_S = 60.0, 0.01
+"""How long another process is waited for, which may hang, and how often it is looked after."""
+
+
+def compile_together(*kernels: Kernel[..., Any]) -> None:
+    """Compile kernels, the dearest last; processes that do at the same time share the work."""
+    _NEXT[:] = kernels
+    try:
+        while _NEXT:
+            _ = _NEXT.pop().compiled
+    finally:
+        _NEXT.clear()
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Wait while another process holds a file, and hold it; do other work meanwhile."""
+    with contextlib.ExitStack() as held:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = held.enter_context(path.open("w"))
+        except OSError:  # nowhere to write: nothing is shared either
+            file = None
+        until = time.monotonic() + _PATIENCE_S
+        while file is not None and time.monotonic() < until:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if _NEXT:
+                    _ = _NEXT.pop().compiled
+                else:
+                    time.sleep(_LOOK_S)
+            except OSError:  # a file system without locks
+                break
+        yield
 
 
 def _with_known_addresses(dispatcher: Any) -> Any:

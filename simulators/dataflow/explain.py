@@ -6,10 +6,9 @@ from simulators.catalog.accelerator import TENSORS, Accelerator
 from simulators.core.contract import Contribution
 from simulators.dataflow.access.exact_counts import lay_out
 from simulators.dataflow.energy.evaluation import Evaluation, level_cycles, problem_of
+from simulators.dataflow.energy.technology import PJ_PER_J
 from simulators.dataflow.mapping.loop_nest import Mapping, encode
 from simulators.workload.loop_nest import Layer
-
-PJ_PER_J = 1e12
 
 
 def contributions(

@@ -18,7 +18,7 @@ from simulators.core.errors import UserError
 from simulators.core.folder import ACCELERATORS
 from simulators.core.jit import Floats
 from simulators.dataflow.closed_form import tabulated
-from simulators.dataflow.energy.technology import machine_of
+from simulators.dataflow.energy.technology import PJ_PER_J, machine_of
 from simulators.dataflow.search.mapper import find
 from simulators.dataflow.search.named_dataflows import constraints_of
 from simulators.workload.loop_nest import Layer, bmm, matmul
@@ -39,7 +39,6 @@ from simulators.workload.operators import (
 )
 
 EVALUATIONS = 20_000
-PJ_PER_J = 1e12
 
 
 @dataclass(frozen=True)

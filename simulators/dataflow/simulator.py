@@ -30,7 +30,7 @@ from simulators.core.folder import ACCELERATORS
 from simulators.core.levels import UNMODELLED
 from simulators.core.rules import check_point
 from simulators.dataflow.energy.extrapolated import extrapolated
-from simulators.dataflow.energy.technology import TECHNOLOGY, area_mm2
+from simulators.dataflow.energy.technology import PJ_PER_J, TECHNOLOGY, area_mm2
 from simulators.dataflow.explain import contributions
 from simulators.dataflow.fusion import in_pairs
 from simulators.dataflow.mapping.files import (
@@ -48,8 +48,6 @@ from simulators.dataflow.search.objective import NAMED, QUANTITIES
 from simulators.dataflow.sparsity.densities import FORMATS, density_named
 from simulators.dataflow.sparsity.zeros import ACTIONS, Sparsity, sparse_of
 from simulators.workload.loop_nest import Layer
-
-PJ_PER_J = 1e12
 
 
 @dataclass(frozen=True)

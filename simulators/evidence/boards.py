@@ -17,11 +17,7 @@ import numpy as np
 
 from simulators.catalog.gpu import Gpu, as_sold
 from simulators.core.calibration import read_calibration
-from simulators.evidence.intervals import LEAST_KNOWN, Band, band_from, stretched, widest_of
-from simulators.evidence.lookup import LEVELS, SUMMARY, Stamp, calibration_file, stamp
-
-SIGMAS = 3.0
-"""Three sigmas' worth of one board: ranges of few boards are stretched more than those of many."""
+from simulators.evidence.lookup import SUMMARY, Stamp, calibration_file, stamp
 
 LINE_BOARDS = 3
 """A line through fewer boards than this says nothing about another; their mean stands in."""
@@ -42,7 +38,6 @@ class Board(Identity):
     """A calibrated board in a few numbers: what other boards can borrow."""
 
     rates: Mapping[str, Mapping[str, Any]]  # by operator class: compute, bandwidth, dispatch_s ...
-    bands: Mapping[str, Mapping[str, Band]]  # by level, then class: as if it had been left out
 
 
 def identity_of(gpu: Gpu) -> Identity:
@@ -67,12 +62,6 @@ def _boards(file: Path, _now: Stamp) -> tuple[Board, ...]:
             architecture=str(table["architecture"]),
             flops_per_j=float(table["flops_per_j"]),
             rates=table["rates"],
-            bands={
-                level: {
-                    label: band_from(band) for label, band in table["bands"].get(level, {}).items()
-                }
-                for level in LEVELS[:2]
-            },
         )
         for table in read_calibration(file)["board"]
     )
@@ -113,20 +102,3 @@ def sustained_by_line(label: str, peers: Sequence[Board], flops_per_j: float) ->
     slope = np.sum((x - x.mean()) * (s - s.mean())) / np.sum((x - x.mean()) ** 2)
     guess = s.mean() + min(float(slope), 0.0) * (flops_per_j - x.mean())
     return float(np.clip(guess, s.min(), max(1.0, s.max())))
-
-
-def bands_of_others(level: str, others: Sequence[Board]) -> dict[str, Band]:
-    """Return the bands of a device none of these boards is: as wide as theirs together, and more.
-
-    The next board falls outside the range of `n` seen ones more often than one row in ten, so the
-    range is stretched by `1 + SIGMAS / n`.
-    """
-    found: dict[str, list[Band]] = {}
-    for board in others:
-        for label, band in board.bands[level].items():
-            found.setdefault(label, []).append(band)
-    least = LEAST_KNOWN if level == "zero_shot" else 1.0
-    return {
-        label: stretched(widest_of(bands), 1.0 + SIGMAS / len(bands), least)
-        for label, bands in found.items()
-    }

@@ -20,9 +20,6 @@ REGIMES_S = (2e-4, 2e-3)
 UNKNOWN = 2.0
 """Without any measurement of an operator class, a factor of two either way is stated by choice."""
 
-LEAST_KNOWN = 1.25
-"""No rate of a board nobody measured is known within a quarter, however alike the others are."""
-
 COVERED = (0.05, 0.95)
 """Quantiles of the residuals between which a 90 % interval lies."""
 
@@ -38,7 +35,13 @@ class Band:
     hi: tuple[float, ...]
 
 
-WIDEST = Band((1.0 / UNKNOWN,) * (len(REGIMES_S) + 1), (UNKNOWN,) * (len(REGIMES_S) + 1))
+def everywhere(lo: float, hi: float) -> Band:
+    """Return a band with the same ends in every regime, about the prediction."""
+    regimes = len(REGIMES_S) + 1
+    return Band((min(lo, 1.0),) * regimes, (max(hi, 1.0),) * regimes)
+
+
+WIDEST = everywhere(1.0 / UNKNOWN, UNKNOWN)
 
 
 def band_from(table: Mapping[str, Any]) -> Band:
@@ -71,19 +74,6 @@ def band_of(predicted_s: NDArray[np.float64], measured_s: NDArray[np.float64]) -
     return Band(tuple(lo for lo, _ in pairs), tuple(hi for _, hi in pairs))
 
 
-def widest_of(bands: list[Band]) -> Band:
-    """Return the band that contains all of these: another device may be as far off as any seen."""
-    if not bands:
-        return WIDEST
-    return Band(
-        tuple(min(column) for column in zip(*(band.lo for band in bands), strict=True)),
-        tuple(max(column) for column in zip(*(band.hi for band in bands), strict=True)),
-    )
-
-
-def stretched(band: Band, power: float, least: float = 1.0) -> Band:
-    """Return the band with both ends moved away from one, by a power of themselves at least."""
-    return Band(
-        tuple(min(lo**power, 1.0 / least) for lo in band.lo),
-        tuple(max(hi**power, least) for hi in band.hi),
-    )
+def stretched(band: Band, power: float) -> Band:
+    """Return the band with both ends moved away from one, by a power of themselves."""
+    return Band(tuple(lo**power for lo in band.lo), tuple(hi**power for hi in band.hi))

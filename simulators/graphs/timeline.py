@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from simulators.catalog.gpu import Gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.folder import PACKAGE
+from simulators.core.jit import Floats, Ints
 from simulators.evidence.lookup import BEST
 from simulators.graphs.backward import backward_launches
 from simulators.graphs.forward import BACKWARD, Launch, forward_launches
@@ -26,9 +27,6 @@ from simulators.kernels.energy import energy_j, resting_w
 from simulators.kernels.price import Level, price
 from simulators.workload.graphs.graph import Graph
 from simulators.workload.operators import Compute, Elementwise, Gemm
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 CALIBRATION = PACKAGE / "graphs" / "calibration" / "pytorch.toml"
 

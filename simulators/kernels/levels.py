@@ -24,7 +24,6 @@ from simulators.core.errors import UnknownNameError, UserError
 from simulators.evidence.boards import (
     Board,
     Identity,
-    bands_of_others,
     boards,
     donor_of,
     identity_of,
@@ -32,6 +31,7 @@ from simulators.evidence.boards import (
     of_architecture,
     sustained_by_line,
 )
+from simulators.evidence.fp32_bands import bands_by_sheet
 from simulators.evidence.intervals import band_from
 from simulators.evidence.lookup import (
     BEST,
@@ -171,7 +171,7 @@ def zero_shot_profile(
         reduction={
             label: _averaged(rates, label, kin) for label, rates in profile.reduction.items()
         },
-        bands=bands_of_others("zero_shot", others),
+        bands=bands_by_sheet([board.name for board in others]),
     )
 
 

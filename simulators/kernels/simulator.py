@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.catalog.gpu import Gpu, load_gpu, what_if
+from simulators.catalog.gpu import GPU_SCALES, Gpu, load_gpu, what_if
 from simulators.core.columns import alike, numbers, outcome
 from simulators.core.contract import choice, metric
 from simulators.core.errors import UserError
@@ -192,12 +192,11 @@ does; a pointwise operator's trailing `u` means one input and a constant."""
 OPS = PRODUCTS | AUXILIARY | STREAMS
 FORMATS = tuple(dict.fromkeys((*PRECISIONS, *BYTES)))
 
-SCALES = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
 NAMES = ("gpu", "op", "dtype", "weight_dtype", "information", "framework")
 WHOLE = ("heads", "kv_heads", "head_dim", "experts", "top_k", "padding")
 """Sizes that an operator holds as one number for a whole column."""
 SCHEDULE = ("tile_m", "tile_n", "split_k")
-ALIKE = (*NAMES, *WHOLE, "isolated", *SCALES, *SCHEDULE)
+ALIKE = (*NAMES, *WHOLE, "isolated", *GPU_SCALES, *SCHEDULE)
 """Fields that rows which one call prices have in common."""
 
 
@@ -286,7 +285,7 @@ class Kernels:
     """The simulator of this room."""
 
     name: str = "kernels"
-    version: int = 8
+    version: int = 9
     point: type = KernelPoint
     metrics: type = KernelMetrics
 
@@ -303,7 +302,7 @@ class Kernels:
             group = _spelled_out(named)
             op = OPS[group["op"]]
             local = {name: column[where] for name, column in sizes.items()}
-            gpu = what_if(load_gpu(group["gpu"]), **{scale: group[scale] for scale in SCALES})
+            gpu = what_if(load_gpu(group["gpu"]), **{scale: group[scale] for scale in GPU_SCALES})
             if group["op"] not in STREAMS and group["dtype"] not in gpu.peak_flops:
                 lacks = f"gpu '{gpu.name}' has no {group['dtype']} rate"
                 has = ", ".join(gpu.peak_flops)

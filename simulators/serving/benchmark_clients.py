@@ -22,6 +22,10 @@ class Client:
     inferred: tuple[str, ...] = ()  # what nobody says, and why it is believed
     frontend: str = AUTO
     budgets: dict[str, int] = field(default_factory=dict, hash=False)  # unlike the usual, by engine
+    beside_prompt: dict[str, int] = field(
+        default_factory=dict, hash=False
+    )  # tokens of an iteration
+    # beyond one prompt and a token of every client, by engine, where it is told so
 
     @property
     def mean_length(self) -> float:
@@ -42,16 +46,17 @@ NVIDIA = Client(
     name="NVIDIA's gap analyses",
     length_spread=0.0,
     requests=10,
-    source="tables of github.com/ai-dynamo/aiconfigurator; their recipe is not public",
+    source="tables of github.com/ai-dynamo/aiconfigurator, src/aiconfigurator/generator: "
+    "rule_plugin/benchmark/vllm.rule (max_num_tokens = max_batch_size + isl + 1500)",
     inferred=(
         "fixed lengths: from rows of SGLang, which are locked in waves",
         "ten requests of a client: as InferenceX asks",
         "prompts of 8,192 tokens at once under SGLang: its default on GPUs of this memory",
-        "2,048 tokens of an iteration of vLLM: from times to the first token; its default where "
-        "the program around it does not say that it is a server",
+        "that vLLM was started by the generator's rule: the rows are the generator's own project's",
         "no API server in front: from times to the first token",
     ),
-    budgets={"vllm": 2048, "sglang": 8192},
+    budgets={"sglang": 8192},
+    beside_prompt={"vllm": 1500},
     frontend=NONE,
 )
 """Of vLLM and SGLang."""
@@ -60,7 +65,7 @@ NVIDIA_TRTLLM = Client(
     name="NVIDIA's gap analyses of TensorRT-LLM",
     length_spread=0.0,
     requests=10,
-    source=NVIDIA.source,
+    source="tables of github.com/ai-dynamo/aiconfigurator; older than its generator's rules",
     inferred=(
         "fixed lengths, and room for one prompt in an iteration: from times to the first token, "
         "which hardly grow with the number of clients",

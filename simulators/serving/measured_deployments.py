@@ -15,12 +15,12 @@ from typing import Any
 
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
+from simulators.composition.replica import FRAMEWORKS
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.serving.benchmark_clients import INFERENCEX, Client
 from simulators.serving.point import WHOLE, ServingPoint
 from simulators.workload.llm.parallelism import Parallelism
 
-FRAMEWORKS = ("vllm", "trtllm", "sglang")
 MEMORY_FRACTION = 0.9
 
 BUDGETS = {"vllm": 8192, "trtllm": 8192}
@@ -77,6 +77,8 @@ class Deployed:
         """Tokens of an iteration."""
         if self.launch.budget:
             return self.launch.budget
+        if self.framework in self.client.beside_prompt:
+            return self.clients + self.prompt + self.client.beside_prompt[self.framework]
         if self.framework == "sglang":
             usual = CHUNKS[load_gpu(self.gpu).hbm_bytes > LARGE]
             return self.client.budgets.get("sglang", usual)

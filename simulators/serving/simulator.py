@@ -26,6 +26,7 @@ from simulators.core.columns import categories, evaluate_pointwise, numbers
 from simulators.core.contract import Contribution, weakest_of
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES, ROUTERS, RUNTIMES, SCHEDULERS, WORKLOADS
+from simulators.core.jit import compile_together
 from simulators.core.modules import file_of_user
 from simulators.core.questions import Question
 from simulators.core.rules import check_point
@@ -61,7 +62,7 @@ class Serving:
     """The simulator of this room."""
 
     name: str = "serving"
-    version: int = 9
+    version: int = 10
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
@@ -149,10 +150,8 @@ class Serving:
 
         Others take half a second when they are first met.
         """
-        _ = run.compiled, table_price.compiled
-        for scheduler in USUAL_SCHEDULERS:
-            _ = load_scheduler(scheduler).schedule.compiled
-        _ = load_router(USUAL_ROUTER).compiled
+        schedulers = (load_scheduler(name).schedule for name in USUAL_SCHEDULERS)
+        compile_together(load_router(USUAL_ROUTER), *schedulers, table_price, run)
 
     def weakest(self, point: Mapping[str, Any]) -> Contribution | None:
         """Return the operator of an everyday batch whose time is known worst."""

@@ -1,1 +1,1 @@
-"""Tables of designs as simulators, and what foretells designs beside their rows."""
+"""Tables of designs as simulators: rows that are there, and what lies between them."""

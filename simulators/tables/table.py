@@ -25,7 +25,7 @@ from simulators.core.contract import Direction, choice, metric
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats
 from simulators.core.levels import EXTRAPOLATED, MEASURED, shares_of
-from simulators.tables.gaussian_process import Matrix, Surrogate, relevance
+from simulators.core.uncertainty.gaussian_process import Surrogate, relevance
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Table:
                 known &= np.array([value in words for value in asked])
         return known
 
-    def _features(self, designs: Sequence[tuple[Any, ...]]) -> Matrix:
+    def _features(self, designs: Sequence[tuple[Any, ...]]) -> Floats:
         """Return designs as numbers of about the same spread, as `features_of` has them."""
         return features_of(self._designs, designs)
 
@@ -181,7 +181,7 @@ def _again(
     return table_simulator(name, file, inputs, outputs, between=between)
 
 
-def features_of(known: Sequence[tuple[Any, ...]], designs: Sequence[tuple[Any, ...]]) -> Matrix:
+def features_of(known: Sequence[tuple[Any, ...]], designs: Sequence[tuple[Any, ...]]) -> Floats:
     """Return a column for each number of designs and each word of `known`, standardised there.
 
     Numbers of few values count as words too.

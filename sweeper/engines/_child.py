@@ -23,7 +23,6 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from simulators.core.errors import UserError
-from simulators.core.jit import is_warm
 from sweeper.engines.crew import Lost, Team
 from sweeper.engines.limits import ONE_THREAD
 from sweeper.engines.probe import PROBE_S, PROBES, Estimate, steps
@@ -69,15 +68,13 @@ class Child:
         return {**os.environ, **(ONE_THREAD if self.beside else {})}
 
     def introduce(self, task: Task) -> None:
-        """Ask it to load what a task needs; before several would compile it, compile it here."""
+        """Ask it to load what a task needs, or compile it, with others that do."""
         before, self.expected = self.expected, None
         if before is task:
             return
         if before is not None:  # of which nothing came
             with contextlib.suppress(Lost):
                 self.receive(READY_S)
-        if self.beside and not is_warm():
-            task.warm_up()
         self.send("take", task, str(os.getcwd()), self.environment)  # noqa: PTH109 - a string
 
     def ready(self) -> bool:

@@ -29,12 +29,12 @@ class Estimate:
     stopped: str = ""  # why fewer were tried than should have been
 
 
-def hinted(space: DesignSpace, *, samples: int = PROBES) -> Estimate | None:
+def hinted(space: DesignSpace) -> Estimate | None:
     """Return what the simulator itself guesses of points spread over the space, if it guesses."""
     simulator = load_simulator(space.simulator)
     if not isinstance(simulator, Hints):
         return None
-    where = _spread(space, samples)
+    where = _spread(space, PROBES)
     batch = space.batch(where, space.kept(where))
     guesses = simulator.cost_hint_s(batch).sum() if batch.num_rows else 0.0
     return Estimate(0, float(guesses) / len(where))
@@ -93,18 +93,6 @@ def _timed(simulator: Simulator, space: DesignSpace, where: Index) -> tuple[floa
     batch = space.batch(where, space.kept(where))
     evaluate(simulator, batch)
     return time.perf_counter() - started, batch.num_rows
-
-
-def probe(
-    space: DesignSpace,
-    *,
-    asked: int | None = None,
-    probes: int = PROBES,
-    patience_s: float = PROBE_S,
-) -> Estimate:
-    """Return the estimate of `steps`, evaluated in this process."""
-    *_, last = steps(space, asked=asked, probes=probes, patience_s=patience_s)
-    return last
 
 
 def _spread(space: DesignSpace, count: int) -> Index:

@@ -12,7 +12,18 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.core.jit import Ints, array, arrays, boolean, f8, i8, kernel, matrix, void
+from simulators.core.jit import (
+    Ints,
+    array,
+    arrays,
+    boolean,
+    compile_together,
+    f8,
+    i8,
+    kernel,
+    matrix,
+    void,
+)
 
 Matrix = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -90,8 +101,7 @@ def dominated(values: Matrix, members: Matrix) -> Mask:
 
 def warm_up() -> None:
     """Compile the loops, or load them from the cache."""
-    for loop in (_window_pass, _sift, _strike, _strike_by_sweep):
-        _ = loop.compiled
+    compile_together(_window_pass, _sift, _strike, _strike_by_sweep)
 
 
 def _small_front(values: Matrix) -> tuple[Ints, Ints]:

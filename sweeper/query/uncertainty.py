@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from simulators.core.chances import chance_of
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
+from simulators.core.uncertainty.chances import chance_of
 from sweeper.query.pareto import objective_pieces, rows_at
 from sweeper.query.pareto_kernel import Matrix, distinct_front
 from sweeper.query.ranks import rank_layers

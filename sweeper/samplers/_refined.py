@@ -46,7 +46,7 @@ class Refined:
 
     def size(self, space: DesignSpace) -> int:
         """Return about how many points will be picked."""
-        return len(space) // 2 + int(SHARE * len(space))
+        return round(space.size * space.share * (0.5 + SHARE))
 
     def _step(self, space: DesignSpace) -> int:
         """Return how far apart in number a point is at the two values."""

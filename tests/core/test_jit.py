@@ -1,4 +1,9 @@
-"""Kernels: called by other kernels and from Python."""
+"""Kernels: called by other kernels and from Python, compiled once."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 from simulators.core.jit import f8, kernel
 
@@ -17,3 +22,32 @@ def test_a_kernel_that_others_call_is_called_from_python_too() -> None:
     assert _quarter(8.0) == _quarter.py_func(8.0) == 2.0
     assert _half.inner.stats.cache_path == _half.compiled.stats.cache_path
     assert _half(8.0) == 4.0
+
+
+_COMPILED_HERE = """
+import sys
+sys.stdin.readline()
+from simulators.core.jit import compile_together
+from tests.core.test_jit import _half, _quarter
+compile_together(_half, _quarter)
+for made in (_half.compiled, _half.inner, _quarter.compiled):
+    print(int(made.overloads.popitem()[1].metadata is not None))
+"""
+
+
+def test_of_processes_that_start_together_one_compiles_a_kernel(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", _COMPILED_HERE]
+    paths = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": paths, "NUMBA_CACHE_DIR": str(tmp_path)}
+    several = [
+        subprocess.Popen(
+            words, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for _ in range(2)
+    ]
+    for process in several:
+        assert process.stdin
+        process.stdin.write("\n")
+        process.stdin.flush()
+    told = [process.communicate(timeout=300)[0].split() for process in several]
+    assert [sum(map(int, each)) for each in zip(*told, strict=True)] == [1, 1, 1]

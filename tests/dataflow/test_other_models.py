@@ -37,7 +37,7 @@ def test_chances_of_an_empty_tile_are_those_of_an_urn() -> None:
 def test_formats_cost_the_bits_they_need() -> None:
     assert metadata_bits("bitmask", 64, 16) == 64
     assert metadata_bits("coordinate", 64, 16) == 16 * 6
-    assert metadata_bits("run_length", 64, 16, word_bits=4) == 64
+    assert metadata_bits("run_length", 64, 16) == 16 * 6
     assert metadata_bits("none", 64, 16) == 0
 
 

@@ -59,6 +59,13 @@ def test_a_runtime_alike_another_is_left_out_with_it() -> None:
     assert one.kernels != alike.kernels
 
 
+def test_the_runtime_of_static_batches_leaves_out_what_its_engine_was_deployed_with() -> None:
+    point = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", runtime="trtllm_session")
+    shelf, other = (shelf_without(point.runtime, g) for g in ("llama3_1_8b.h100_sxm", "no.group"))
+    without, whole = (one.deployment(point).hardware.replica.runtime for one in (shelf, other))
+    assert whole.paces == load_runtime("trtllm_session").paces != without.paces
+
+
 def test_an_older_release_is_left_out_with_its_model_and_todays_with_its_group() -> None:
     point = ServingPoint(model="gpt_oss_120b", gpu="h100_sxm", tp=2, runtime="vllm_0_13")
     shelf, other = (shelf_without("vllm_0_13", g) for g in ("gpt_oss_120b.h100_sxm", "no.group"))

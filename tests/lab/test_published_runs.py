@@ -37,6 +37,11 @@ def test_gpus_attend_apart_in_mixtures_of_later_releases(tmp_path: Path) -> None
         assert (other.tp, other.attention_dp, other.ep) == (8, 1, 1)
 
 
+def test_releases_before_pytorch_have_the_runtime_of_static_batches(tmp_path: Path) -> None:
+    runtimes = [point_of(tmp_path, framework_version=v).runtime for v in ("0.17", "1.x")]
+    assert runtimes == ["trtllm_session", "trtllm_cutlass"]
+
+
 def test_gpt_oss_is_multiplied_in_what_a_gpu_has(tmp_path: Path) -> None:
     changes = {"model": "GPT-OSS 20B", "tp_size": 1}
     blackwell = point_of(tmp_path, **changes, gpu="b200_sxm")

@@ -12,14 +12,14 @@ import pytest
 
 from lab.fits.driver import main
 from lab.tables.deployments import client_of, excluded
+from lab.tables.serving.launch_recipes import Load as Started
+from lab.tables.serving.launch_recipes import recipe_of
 from simulators.core.errors import Infeasible, UserError
 from simulators.serving.answer.neighbour_correction import Load, corrected, load_of
 from simulators.serving.benchmark_clients import INFERENCEX, NVIDIA, NVIDIA_TRTLLM
 from simulators.serving.engine.frontend import Frontend, load_frontend
 from simulators.serving.engine.replica import ARRIVAL, RESTARTED, SCHEDULED
 from simulators.serving.engine.state import LOG_COLUMNS
-from simulators.serving.launch_recipes import Load as Started
-from simulators.serving.launch_recipes import recipe_of
 from simulators.serving.measured_deployments import Deployed, Launch, point_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import Shelf, run_of
@@ -149,6 +149,8 @@ def test_engines_of_which_nothing_is_known_are_started_as_documented() -> None:
     assert a_deployment(framework="sglang", gpu="b200_sxm").budget == 16384
     assert a_deployment(launch=Launch(budget=4096)).budget == 4096
     assert a_deployment(client=NVIDIA_TRTLLM).budget == 1024 + 256
+    told = a_deployment(framework="vllm", client=NVIDIA)
+    assert told.budget == told.clients + 1024 + 1500
 
 
 def test_prompts_wait_for_more_while_others_decode_but_not_for_ever() -> None:

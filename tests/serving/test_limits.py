@@ -55,9 +55,12 @@ def test_kernels_read_the_limits_in_whole_numbers() -> None:
         at.DRAFT_UP_TO: 9, at.DRAFT_UP_TO + 1: 7,
     }  # fmt: skip
     assert {name: int(vector[name]) for name in names} == names
-    assert vector[at.DRAFT_POWERS :].tolist() == [0] * at.DRAFT_CLASSES
-    drafting = 2 * at.MOST_DRAFTED + 1 + at.DRAFT_CLASSES
+    shares = vector[at.SURVIVE :].reshape(at.DRAFT_CLASSES, at.MOST_DRAFTED)
+    assert np.all(shares == shares[0])
+    drafting = (1 + at.DRAFT_CLASSES) * at.MOST_DRAFTED
     assert len(names) - 4 + drafting == at.LIMITS == vector.size
+    apart = replace(BASE, drafted=1, survival=(0.5,), draft_powers=(1.0, 2.0) * 16).vector()
+    assert apart[at.SURVIVE :: at.MOST_DRAFTED].tolist() == [1 << 30, 1 << 29] * 16
     assert int(replace(BASE, move_s=1.5).vector()[at.MOVE_NS]) == 1_500_000_000
 
 

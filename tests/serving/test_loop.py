@@ -294,6 +294,7 @@ def test_a_host_with_little_room_takes_what_it_can() -> None:
     st.sampled_from([1, 2, 10]),
     st.sampled_from(["round_robin", "least_outstanding"]),
     preemptions,
+    drafts,
 )
 def test_skipping_ahead_gives_the_times_of_asking_the_scheduler_each_time(
     requests: Requests,
@@ -302,10 +303,11 @@ def test_skipping_ahead_gives_the_times_of_asking_the_scheduler_each_time(
     patience: int,
     router: str,
     preempted: dict[str, int],
+    drafts: dict[str, object],
 ) -> None:
     stages, ranks = cut
     stages = 1 if scheduler == "lightllm" else stages
-    allowed = tight(scheduler, stages=stages, ranks=ranks, patience=patience, **preempted)
+    allowed = tight(scheduler, stages=stages, ranks=ranks, patience=patience, **preempted, **drafts)
     lazy = run(requests, scheduler, allowed=allowed, router=router, replicas=2)
     eager = run(requests, ASKED_EACH_TIME[scheduler], allowed=allowed, router=router, replicas=2)
     exact = [ARRIVAL, SCHEDULED, FIRST_TOKEN, COMPLETED, LONGEST_GAP, LEFT]

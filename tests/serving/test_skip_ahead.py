@@ -92,6 +92,7 @@ def repeating(*, stages: int = 1, log_rows: int = 0) -> Any:
     slots = 2 * stages
     state = SimpleNamespace(
         limits=limits(block_size=BLOCK).vector(),
+        own=limits(block_size=BLOCK).vector()[None],
         pool=np.zeros((2, at.POOL_COLUMNS), np.int64),
         gauge=np.zeros((2, at.GAUGE_COLUMNS)),
         ends=np.full((2, stages), 2.0),

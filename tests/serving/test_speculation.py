@@ -18,7 +18,7 @@ from simulators.serving.engine.drafts import accepted
 from simulators.serving.engine.limits import Limits
 from simulators.serving.point import SPECULATIONS, ServingPoint
 from simulators.serving.prices.batch_price import prices_of
-from simulators.serving.run import run_of
+from simulators.serving.run import ready_of, run_of
 from simulators.serving.simulator import simulate
 from simulators.serving.speculation.acceptance import (
     last_step_excess,
@@ -29,6 +29,7 @@ from simulators.serving.speculation.acceptance import (
 from simulators.serving.speculation.adaptive import drafted_s, worth_drafting
 from simulators.serving.speculation.drafter import drafter_of
 from simulators.serving.speculation.tree import ranked, tree_survival
+from tests.serving.cases import ASKED_EACH_TIME
 
 PLAIN = ServingPoint(
     model="llama3_1_8b", gpu="h100_sxm", scheduler="vllm_v1", requests=60, qps=4.0,
@@ -97,6 +98,27 @@ def test_every_token_comes_once_and_every_block_returns(
     assert np.all(request[:, at.DONE] == request[:, at.PROMPT] + request[:, at.OUTPUT])
     assert run.metrics().completed_requests == point.requests
     assert np.all(run.state.pool[:, at.FREE] == run.state.pool[:, at.TOTAL])
+
+
+@pytest.mark.parametrize(
+    "drafts",
+    [
+        {"speculation": "eagle"},
+        {"speculation": "eagle", "draft_topk": 4, "draft_nodes": 12, "acceptance_spread": 0.2},
+        {"speculation": "draft", "draft_model": "llama3_2_1b", "acceptance": "0.7"},
+        {"speculation": "ngram", "draft_until": 8},
+    ],
+)
+def test_holding_a_drafted_batch_gives_the_times_of_forming_it_each_time(
+    drafts: dict[str, Any],
+) -> None:
+    ready = ready_of(replace(PLAIN, **drafts, qps=30.0, prompt_tokens=1000, output_tokens=400))
+    each = replace(ready.engine, scheduler=ASKED_EACH_TIME["vllm_v1"])
+    held, formed = ready.run().state, replace(ready, engine=each).run().state
+    assert np.array_equal(held.request, formed.request)
+    assert np.array_equal(held.times[:, : at.STALLED], formed.times[:, : at.STALLED])
+    assert np.array_equal(held.gaps, formed.gaps)
+    assert held.gauge == pytest.approx(formed.gauge, rel=1e-12)
 
 
 @pytest.mark.parametrize("how", HOW)

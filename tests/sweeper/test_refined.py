@@ -42,6 +42,13 @@ def test_the_front_of_the_first_value_is_answered_at_the_second(tmp_path: Path, 
     assert sorted(dear.select("n", "x").iter_rows()) == [(1, 3.0), (1, 5.0), (4, 3.0), (4, 5.0)]
 
 
+def test_what_constraints_remove_is_not_expected() -> None:
+    space = space_of(WRITTEN | {"constraints": ["x > 2"]})
+    sampler = refined_search(WRITTEN, space, WANTED)
+    assert sampler is not None
+    assert sampler.size(space) == 4
+
+
 @pytest.mark.parametrize(
     ("change", "fragment"),
     [

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from simulators.core.errors import UserError
-from simulators.tables.gaussian_process import Surrogate
+from simulators.core.uncertainty.gaussian_process import Surrogate
 from sweeper.query.hypervolume import hypervolume
 from sweeper.query.pareto import minimised, pareto_front
 from sweeper.samplers import MEETS, Goal, Search, Told, load_sampler

@@ -4,22 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from simulators.core.errors import UnknownNameError
 from simulators.workload.graphs.families import draw
 from simulators.workload.graphs.footprint import kept_bytes, peak_bytes, training_footprint
 from simulators.workload.graphs.graph import Graph, Load, Sketch
-
-# Rajbhandari et al., ZeRO (2020), table 1: parameters, GPUs, GB with states, gradients, weights
-# shared out.
-ZERO = [
-    (7.5e9, 1, 120.0, 120.0, 120.0),
-    (7.5e9, 4, 52.5, 41.3, 30.0),
-    (7.5e9, 16, 35.6, 21.6, 7.5),
-    (7.5e9, 64, 31.4, 16.6, 1.88),
-    (7.5e9, 256, 30.4, 15.4, 0.47),
-    (128e9, 64, 536.0, 284.0, 32.0),
-    (1e12, 1024, 4011.0, 2013.0, 15.6),
-]
 
 # Korthikanti et al., Reducing activation recomputation (2022), table 3: heads, hidden, sequence and
 # micro-batch of the 22B, 175B, 530B and 1T models.
@@ -29,16 +16,6 @@ MEGATRON = [
     (128, 20_480, 2048, 1),
     (160, 25_600, 2048, 1),
 ]
-
-
-@pytest.mark.parametrize(("parameters", "ranks", "states", "gradients", "weights"), ZERO)
-def test_shares_are_those_of_the_zero_paper(
-    parameters: float, ranks: int, states: float, gradients: float, weights: float
-) -> None:
-    published = {"states": states, "gradients": gradients, "weights": weights}
-    for shared, gigabytes in published.items():
-        found = training_footprint(parameters, "fp16", ranks=ranks, shared=shared).total
-        assert found / 1e9 == pytest.approx(gigabytes, rel=0.05)
 
 
 @pytest.mark.parametrize(("heads", "hidden", "length", "batch"), MEGATRON)
@@ -68,14 +45,10 @@ def megatron_layer(heads: int, hidden: int, length: int, batch: int) -> Graph:
 
 
 def test_adam_in_mixed_precision_takes_sixteen_bytes_a_weight() -> None:
+    # Rajbhandari et al., ZeRO (2020), table 1: 120 GB for 7.5e9 parameters on one GPU.
+    assert training_footprint(7.5e9, "fp16").total == 120e9
     assert training_footprint(1e9, "bf16").total == 16e9
     assert training_footprint(1e9, "fp32").total == 16e9  # no copy, but wider weights
-    assert training_footprint(1e9, "fp32", optimizer="sgd").total == 8e9
-
-
-def test_an_unknown_optimizer_is_named() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'adam'"):
-        training_footprint(1e9, "fp16", optimizer="adams")
 
 
 def test_training_keeps_more_than_inference_holds_at_once() -> None:

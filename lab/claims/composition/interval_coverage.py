@@ -42,11 +42,13 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         )  # fmt: skip
 
 
-def is_consistent(hits: int, trials: int, share: float = COVERED) -> bool:
+def is_consistent(hits: int, trials: int) -> bool:
     """Say whether so many hits are likely enough, neither too few nor too many.
 
     >>> is_consistent(90, 100), is_consistent(80, 100), is_consistent(100, 100)
     (True, False, False)
     """
-    odds = [comb(trials, k) * share**k * (1.0 - share) ** (trials - k) for k in range(trials + 1)]
+    odds = [
+        comb(trials, k) * COVERED**k * (1.0 - COVERED) ** (trials - k) for k in range(trials + 1)
+    ]
     return sum(odds[: hits + 1]) > UNLIKELY and sum(odds[hits:]) > UNLIKELY

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from lab.claims.dataflow.timeloop_mapper import EVALUATIONS
 from lab.claims.lines import at_most
 from lab.tables.accelerators import DESCRIPTIONS, PJ_PER_UJ, evaluation_of, read_tables
 from simulators.core.contract import PARITY, Check
@@ -18,7 +19,6 @@ CASE = "dataflow/survey_case.yaml"
 NEEDS = (CASE, *DESCRIPTIONS)
 KIND = PARITY
 ENERGY_SLACK = 2e-3
-EVALUATIONS = 400_000
 
 CONV1 = "resnet50_conv1"
 LIMITS = {"constrained": (325.19, 1_229_312), "free": (277.5, 702_464)}

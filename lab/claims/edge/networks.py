@@ -8,7 +8,7 @@ what they teach have a line of their own.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -41,8 +41,6 @@ KINDS = MappingProxyType(
 
 SCRATCH = (0.03, 0.1, 0.3)
 SCRATCH_NOISES = np.geomspace(0.003, 0.3, 9)
-
-Samples = Callable[[Prior, int, int], Ints]
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ def checks(reference: Path, rows: str) -> list[Check]:
     """Return errors by board, framework and kernel, and how often intervals hold."""
     tables = auxiliary_tables(reference)
     if not tables:
-        return [absent("kernels: side kernels", f"their tables in {MEASURED} are absent")]
-    whole = rows == "all" and not is_fitted_to("side", reference, tables)
+        return [absent("kernels: auxiliary kernels", f"their tables in {MEASURED} are absent")]
+    whole = rows == "all" and not is_fitted_to("auxiliary", reference, tables)
     found: list[Check] = []
     inside: list[Bools] = []
     for gpu in GPUS:
@@ -30,4 +30,4 @@ def checks(reference: Path, rows: str) -> list[Check]:
             if one.calibrated and one.measured_s.size:
                 found.append(error_line(f"{gpu} {name} MAPE", [one.errors]))
                 inside.append(one.inside if whole else one.inside[one.unseen])
-    return [*found, *within("side kernel coverage", inside)]
+    return [*found, *within("auxiliary kernel coverage", inside)]

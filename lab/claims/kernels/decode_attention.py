@@ -23,6 +23,7 @@ from lab.claims.lines import error_line, missing, percent_off, within
 from lab.fits.kernels.decode_attention import octaves_left_out
 from lab.tables.kernels.fused_kernels import GPUS, read_measured, tables_of
 from lab.tables.rows import Bools, Floats
+from simulators.composition.replica import FRAMEWORKS
 from simulators.core.contract import Check
 from simulators.evidence.intervals import Band, band_of
 
@@ -31,8 +32,6 @@ LATENT = ("mla_prefill", "mla_decode")
 OCTAVE_BAR = {"decode": 8.0, "mla_decode": 15.0}
 BOARD_BAR = 15.0
 """Asked of latent attention on every board, and of other decode within an architecture."""
-
-FRAMEWORKS = ("vllm", "trtllm", "sglang")
 
 NEAR = "h200_sxm"
 

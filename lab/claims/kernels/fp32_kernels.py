@@ -16,13 +16,14 @@ import numpy as np
 
 from lab.claims.judged import Judged, detailed, details, judged
 from lab.claims.lines import SHAPES_COVERAGE_BAR, absent, at_most, was_fitted, within
-from lab.fits.kernels.fp32_kernels import SEEDS, few_shot_exercise
+from lab.fits.intervals.fp32_errors import SEEDS, few_shot_exercise
 from lab.tables.kernels.fp32_kernels import read_rows
-from lab.tables.rows import Rows, mape
+from lab.tables.rows import Bools, Rows, mape
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
-from simulators.evidence.boards import bands_of_others, boards, identity_of
-from simulators.evidence.intervals import WIDEST, interval_s
+from simulators.evidence.boards import boards, identity_of
+from simulators.evidence.fp32_bands import band_by_rows
+from simulators.evidence.intervals import interval_s
 from simulators.evidence.lookup import calibration_file
 from simulators.kernels.levels import profile_of, zero_shot_profile
 from simulators.kernels.price import price_call, roofline_s
@@ -105,15 +106,19 @@ def _full(measured: Sequence[Rows], *, whole: bool) -> list[Check]:
 
 def _few_shot(measured: Sequence[Rows]) -> list[Check]:
     """Check boards left out of every fit, given a few rows of each operator."""
-    lines = []
+    lines, held = [], {}
     calibrated = {board.name for board in boards()}
     for (name, family), parts in by_family(measured).items():
-        if family == "conv" or (name not in LEFT_OUT and name in calibrated):
+        if family == "conv":
             continue
         gpu, layers = load_gpu(name), [part.layers for part in parts]
-        blank = _as_if_new(gpu)
-        for count in FEW_SHOT_ROWS:
+        blank, is_told = _as_if_new(gpu), name in LEFT_OUT or name not in calibrated
+        for count in FEW_SHOT_ROWS if is_told else (BAR_ROWS,):
             draws = [_few_shot_draw(layers, gpu, blank, count, seed) for seed in range(SEEDS)]
+            if count == BAR_ROWS:
+                held[name, family] = np.concatenate([draw.inside for draw in draws])
+            if not is_told:
+                continue
             errors = [draw.mape for draw in draws]
             rows, title = draws[0].measured_s.size, f"{count} rows an operator"
             bar = FEW_SHOT_BAR.get(family) if count == BAR_ROWS and name in LEFT_OUT else None
@@ -122,15 +127,14 @@ def _few_shot(measured: Sequence[Rows]) -> list[Check]:
             value = float(np.mean(errors))
             lines.append(at_most(f"{name} {family} MAPE, {title}", value, bar, rows, note))
             if count == BAR_ROWS:
-                inside = np.concatenate([draw.inside for draw in draws])
                 called = f"{name} {family} coverage, {title}"
-                lines += within(called, [inside], "few-shot; all draws")
-    return lines
+                lines += within(called, [held[name, family]], "few-shot; all draws")
+    return lines + _coverage(held, f"{BAR_ROWS} rows an operator", "few-shot; all draws")
 
 
 def _zero_shot(measured: Sequence[Rows]) -> list[Check]:
     """Check every board as if only its data sheet were known, beside its roofline."""
-    lines = []
+    lines, held = [], {}
     ours: dict[str, list[float]] = {}
     roofs: dict[str, list[float]] = {}
     for (name, family), parts in by_family(measured).items():
@@ -142,12 +146,26 @@ def _zero_shot(measured: Sequence[Rows]) -> list[Check]:
         roofs.setdefault(name, []).append(roof_error)
         note = f"zero-shot; roofline {roof_error:.1f}"
         lines.append(detailed(f"{name} {family} MAPE, data sheet alone", one, note))
-        title = f"{name} {family} coverage, data sheet alone"
-        lines += within(title, [one.inside], "zero-shot")
+        held[name, family] = one.inside
     for name, errors in ours.items():
         title = f"{name} mean over operators, data sheet alone"
         note = "zero-shot; the limit is the roofline's error"
         lines.append(at_most(title, float(np.mean(errors)), float(np.mean(roofs[name])), 0, note))
+    return lines + _coverage(held, "data sheet alone", "zero-shot")
+
+
+def _coverage(held: Mapping[Family, Bools], title: str, note: str) -> list[Check]:
+    """Return what intervals hold of each board left out in turn, and of the mean one.
+
+    A board lies off as a whole, so all of its rows may be held, or few: nine of ten is asked of the
+    boards together, each of which counts as much.
+    """
+    lines = []
+    for family in dict.fromkeys(family for _, family in held):
+        shares = {gpu: float(np.mean(inside)) for (gpu, of), inside in held.items() if of == family}
+        each = ", ".join(f"{gpu} {100.0 * share:.0f}" for gpu, share in shares.items())
+        said = f"{note}; mean of boards, each left out: {each}"
+        lines += within(f"{family} coverage, {title}", [np.array([*shares.values()])], said)
     return lines
 
 
@@ -174,11 +192,12 @@ def _few_shot_draw(
 ) -> Judged:
     """Return predictions after a fit to `count` rows of each operator class."""
     columns = []
-    bands = bands_of_others("few_shot", [b for b in boards() if b.name != gpu.name])
+    others = [board.name for board in boards() if board.name != gpu.name]
     for part in parts:
-        predicted_s, measured_s = few_shot_exercise(part, gpu, blank, count, seed)
-        lo_s, hi_s = interval_s(bands.get(part.kernel, WIDEST), predicted_s)
-        columns.append((predicted_s, measured_s, (lo_s <= measured_s) & (measured_s <= hi_s)))
+        one = few_shot_exercise(part, gpu, blank, count, seed)
+        lo_s, hi_s = interval_s(band_by_rows(part.kernel, one.missed, others), one.predicted_s)
+        inside = (lo_s <= one.measured_s) & (one.measured_s <= hi_s)
+        columns.append((one.predicted_s, one.measured_s, inside))
     predicted_s, measured_s, inside = (np.concatenate(c) for c in zip(*columns, strict=True))
     return Judged(predicted_s, measured_s, inside, np.ones(inside.size, bool), calibrated=True)
 

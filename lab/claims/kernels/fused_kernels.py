@@ -14,10 +14,10 @@ from lab.claims.lines import SHAPES_COVERAGE_BAR, error_line, missing, within
 from lab.tables.kernels.fused_kernels import GPUS, read_measured, tables_of
 from lab.tables.kernels.prompt_chunks import read_chunks
 from lab.tables.rows import BANDED, Rows
+from simulators.composition.replica import FRAMEWORKS
 from simulators.core.contract import Check
 
 BAR = {"prefill": 12.0, "mla_prefill": 20.0}
-FRAMEWORKS = ("vllm", "trtllm")
 
 PRINTED = ("rtx_pro_6000", "rtx_4090")
 """Boards nothing was asked of."""
@@ -42,7 +42,7 @@ def checks(reference: Path, rows: str) -> list[Check]:
 def _kernel_checks(gpu: str, kernel: str, judged: list[Rows]) -> list[Check]:
     """Return one line per framework."""
     found: list[Check] = []
-    for framework in (*FRAMEWORKS, "sglang"):
+    for framework in FRAMEWORKS:
         mine = [
             (part, entry_errors(part, entry))
             for part in judged

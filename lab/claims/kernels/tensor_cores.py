@@ -11,7 +11,7 @@ import numpy as np
 from lab.claims.judged import is_fitted_to, judged, quantiles
 from lab.claims.lines import SHAPES_COVERAGE_BAR, absent, at_most, percent_off, within
 from lab.fits.kernels.tensor_cores import seconds_of
-from lab.tables.kernels.tensor_cores import FRAMEWORKS, TABLE, read_tensor_rows
+from lab.tables.kernels.tensor_cores import PRODUCERS, TABLE, read_tensor_rows
 from lab.tables.rows import Bools, Rows, mape
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
@@ -41,7 +41,7 @@ COVERED = ("bf16", "fp8", "fp8_block", "fp4")
 def checks(reference: Path, rows: str) -> list[Check]:
     """Return errors by board, framework and kind, their means, transfers and coverage."""
     whole = rows == "all" and not is_fitted_to("tensor", reference, [TABLE])
-    found = read_tensor_rows(reference, FRAMEWORKS)
+    found = read_tensor_rows(reference, PRODUCERS)
     parts = [part if whole else part.where(part.held_out) for part in found]
     parts = [part for part in parts if len(part)]
     if not parts:

@@ -15,7 +15,7 @@ import numpy as np
 from lab.claims.judged import quantiles
 from lab.claims.lines import absent, at_most, percent_off, within
 from lab.fits.kernels.tensor_cores import fit_bent, seconds_of
-from lab.tables.kernels.tensor_cores import FRAMEWORKS, TABLE, read_tensor_rows
+from lab.tables.kernels.tensor_cores import PRODUCERS, TABLE, read_tensor_rows
 from lab.tables.kernels.weight_only import TABLE as MARLIN
 from lab.tables.kernels.weight_only import Layer, read_layers_of_marlin
 from lab.tables.rows import Bools, Floats, Rows, fraction, group_of
@@ -36,7 +36,7 @@ MARLIN_FRAMEWORK = "vllm"
 
 def checks(reference: Path, rows: str) -> list[Check]:  # noqa: ARG001 - the same rows either way
     """Return errors and coverage of inner lengths left out, and errors of Marlin's layers."""
-    parts = [part for part in read_tensor_rows(reference, FRAMEWORKS) if part.dtype in WEIGHT_ONLY]
+    parts = [part for part in read_tensor_rows(reference, PRODUCERS) if part.dtype in WEIGHT_ONLY]
     if not parts:
         return [absent("kernels: weight-only products", f"{TABLE} is absent")]
     found: list[Check] = []

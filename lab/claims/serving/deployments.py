@@ -15,9 +15,8 @@ from lab.fits.left_out import width_without
 from lab.fits.steady_state import by_replica, deployed_replica
 from lab.tables.deployments import SILICON
 from lab.tables.rows import Bools, evenly
-from simulators.composition.replica import load_runtime
+from simulators.composition.replica import FRAMEWORKS, load_runtime
 from simulators.core.contract import Check
-from simulators.serving.measured_deployments import FRAMEWORKS
 from simulators.serving.prices.iteration_table import everyday_reach
 
 NEEDS = (SILICON,)

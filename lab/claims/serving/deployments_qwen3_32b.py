@@ -11,8 +11,8 @@ from lab.claims.decisions import TPOT, TTFT
 from lab.claims.lines import at_most
 from lab.claims.predicted_deployments import METRICS, predict
 from lab.tables.deployments import QWEN3_32B, QWEN3_32B_PEER, silicon
+from simulators.composition.replica import FRAMEWORKS
 from simulators.core.contract import Check
-from simulators.serving.measured_deployments import FRAMEWORKS
 
 NEEDS = (QWEN3_32B,)
 LIMITS = {TPOT: 8.0, TTFT: 25.0}

@@ -17,9 +17,9 @@ from lab.claims.lines import absent, at_least, error_line, within
 from lab.fits.intervals.deployment_bands import HIDDEN, KNOWN, METRICS, Seen, predicted
 from lab.fits.left_out import width_without
 from lab.tables.deployments import SILICON
-from simulators.core.chances import limit_of
+from simulators.composition.replica import FRAMEWORKS
 from simulators.core.contract import Check
-from simulators.serving.measured_deployments import FRAMEWORKS
+from simulators.core.uncertainty.chances import limit_of
 
 NEEDS = (SILICON,)
 

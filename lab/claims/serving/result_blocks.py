@@ -19,9 +19,9 @@ from lab.claims.lines import answered, at_most, skipped_lines
 from lab.claims.pairs import PLAIN, is_wrong, pair_lines
 from lab.fits.left_out import shelf_without
 from lab.tables.result_blocks import BLOCKS, Block, blocks
+from simulators.composition.replica import FRAMEWORKS
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
-from simulators.serving.measured_deployments import FRAMEWORKS
 from simulators.serving.simulator import simulate
 
 NEEDS = (BLOCKS,)

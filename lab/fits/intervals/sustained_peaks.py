@@ -19,7 +19,7 @@ import numpy as np
 from lab.fits.driver import Calibration, band_lines, calibration, hashes
 from lab.fits.methods.borrowing_trials import TRIAL_ROWS
 from lab.tables.kernels import fp32_kernels
-from lab.tables.kernels.tensor_cores import FRAMEWORKS, TABLE, read_tensor_rows
+from lab.tables.kernels.tensor_cores import PRODUCERS, TABLE, read_tensor_rows
 from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.intervals import Band, band_of, stretched
@@ -70,7 +70,7 @@ class Line:
 
 def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the line, the vendors' factors and the interval."""
-    tensor = [r for r in read_tensor_rows(reference, FRAMEWORKS) if r.dtype in KINDS]
+    tensor = [r for r in read_tensor_rows(reference, PRODUCERS) if r.dtype in KINDS]
     scalar = [r for r in fp32_kernels.read_rows(reference)[0] if r.kernel == "linear"]
     scalar = [r for r in scalar if load_gpu(r.gpu).vendor == "amd"]
     points = points_of([*tensor, *scalar])

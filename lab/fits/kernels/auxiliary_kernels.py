@@ -33,7 +33,7 @@ from simulators.kernels.families.auxiliary_kernels import (
 from simulators.kernels.families.pointwise import UNMEASURED as CHAIN_UNMEASURED
 from simulators.kernels.families.pointwise import chain_seconds
 
-FOLDER = CALIBRATIONS / "side"
+FOLDER = CALIBRATIONS / "auxiliary"
 
 FORM_ROWS = 2000
 ALPHA, TREES, DEPTH = 0.6, 40, 3

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from lab.fits.driver import Calibration, band_lines, chosen, gpu_of, hashes, inline, sha256_of
+from lab.fits.intervals.fp32_errors import FEW_ROWS
 from lab.fits.methods.fp32_forms import cross_validated_s, fit_few, fit_full, rates_of
 from lab.fits.methods.monotone_trees import slope_lines
 from lab.tables.kernels.fp32_kernels import (
@@ -26,20 +27,20 @@ from lab.tables.kernels.fp32_kernels import (
     read_rows,
     rows_of_table,
 )
-from lab.tables.rows import Floats, Rows, mape, read_table
+from lab.tables.rows import Rows, mape, read_table
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.core.errors import UserError
 from simulators.evidence.boards import (
     Board,
     Identity,
-    bands_of_others,
     boards,
     donor_of,
     identity_of,
     of_architecture,
 )
-from simulators.evidence.intervals import WIDEST, Band, band_of
+from simulators.evidence.fp32_bands import band_by_rows
+from simulators.evidence.intervals import Band, band_of
 from simulators.evidence.lookup import CALIBRATIONS, SUMMARY
 from simulators.kernels.levels import zero_shot_profile
 from simulators.kernels.price import call_seconds
@@ -50,9 +51,6 @@ FULL_ROWS, FULL_STREAM_ROWS = 200, 30
 
 LEAST_ROWS = 2
 """One to fit to and one to judge."""
-
-FEW_ROWS, SEEDS = 10, 4
-"""Of the few-shot exercise every board goes through as if it were new."""
 
 FOLDER = CALIBRATIONS
 OWN = Path("catalog") / "kernels"
@@ -137,7 +135,8 @@ def _fitted(gpu: Gpu, parts: list[Rows], peers: Sequence[Board]) -> Fitted:
             blind_s = call_seconds(judged.operator, gpu, profile)
             known = np.isfinite(blind_s)
         else:
-            bands[part.kernel] = bands_of_others("few_shot", peers).get(part.kernel, WIDEST)
+            missed = np.log(judged.seconds[known] / blind_s[known])
+            bands[part.kernel] = band_by_rows(part.kernel, missed, [peer.name for peer in peers])
         untouched = mape(call_seconds(judged.operator, gpu, before), judged.seconds)
         after = mape(blind_s[known], judged.seconds[known])
         errors[part.kernel] = (untouched, after, len(judged))
@@ -164,34 +163,7 @@ def _board(fitted: Fitted) -> Board:
         numbers = _numbers(rates_of(fitted.profile, part.kernel))
         rates[part.kernel] = {n: value for n, value in numbers.items() if n not in OF_ITS_OWN}
     flops_per_j = gpu.peak("fp32") / gpu.tdp_w
-    return Board(gpu.name, gpu.vendor, gpu.architecture, flops_per_j, rates, bands={})
-
-
-def _as_if_new(fitted: Fitted, board: Board, among: Sequence[Board]) -> Board:
-    """Return the board with the bands that leaving it out gives, without and with a few rows."""
-    gpu = fitted.gpu
-    others = [replace(other, bands={"zero_shot": {}, "few_shot": {}}) for other in among]
-    blank = zero_shot_profile(board, among=others)
-    zero, few = {}, {}
-    for part in fitted.rows:
-        rows = part.layers
-        zero[part.kernel] = band_of(call_seconds(rows.operator, gpu, blank), rows.seconds)
-        pairs = [few_shot_exercise(rows, gpu, blank, FEW_ROWS, seed) for seed in range(SEEDS)]
-        few[part.kernel] = band_of(*(np.concatenate(column) for column in zip(*pairs, strict=True)))
-    return replace(board, bands={"zero_shot": zero, "few_shot": few})
-
-
-def few_shot_exercise(
-    rows: Rows, gpu: Gpu, blank: Profile, count: int, seed: int
-) -> tuple[Floats, Floats]:
-    """Return predicted and measured seconds of rows of other shapes than the `count` drawn."""
-    draw = np.random.default_rng(np.random.SeedSequence([seed, count]))
-    chosen = draw.choice(len(rows), size=min(count, len(rows) // 2), replace=False)
-    exact = np.stack([rows.sizes[name] for name in rows.sizes if name != "batch"], axis=1)
-    taken = {tuple(row) for row in exact[chosen]}
-    rest = rows.where(np.array([tuple(row) not in taken for row in exact], bool))
-    profile = fit_few(rows.where(chosen), gpu, blank)
-    return call_seconds(rest.operator, gpu, profile), rest.seconds
+    return Board(gpu.name, gpu.vendor, gpu.architecture, flops_per_j, rates)
 
 
 def _calibration(fitted: Fitted, tables: Mapping[str, str]) -> Calibration:
@@ -233,8 +205,7 @@ def _summary(done: Sequence[Fitted], tables: Mapping[str, str], rows: int) -> Ca
     """Return what sums up all boards."""
     summed = [_board(fitted) for fitted in done]
     lines = []
-    for fitted, alone in zip(done, summed, strict=True):
-        board = _as_if_new(fitted, alone, summed)
+    for board in summed:
         lines += [
             "",
             "[[board]]",
@@ -244,9 +215,6 @@ def _summary(done: Sequence[Fitted], tables: Mapping[str, str], rows: int) -> Ca
             f"flops_per_j = {board.flops_per_j:.6g}",
             *(f"rates.{label} = {inline(rates)}" for label, rates in board.rates.items()),
         ]
-        for level, bands in board.bands.items():
-            for label, band in bands.items():
-                lines.append(f"bands.{level}.{label} = {{ {', '.join(band_lines(band))} }}")
     return Calibration(
         name=SUMMARY,
         tables=tables,

@@ -19,8 +19,8 @@ from lab.fits.methods.least_squares import fit_named
 from lab.fits.methods.monotone_trees import fit_bend, slope_lines, split_lines
 from lab.tables.kernels.engine_layers import HEADS, LAYER_SPLIT, LAYERS, read_layer_products
 from lab.tables.kernels.tensor_cores import (
-    FRAMEWORKS,
     LATENT_TABLE,
+    PRODUCERS,
     SPLIT,
     TABLE,
     own_products,
@@ -83,7 +83,7 @@ def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibra
     """Yield the calibrations of the boards of the tables."""
     timed, layered = (TABLE, LATENT_TABLE), (LAYERS, HEADS)
     hashes(reference, (*timed, *layered))
-    rows = read_tensor_rows(reference, FRAMEWORKS)
+    rows = read_tensor_rows(reference, PRODUCERS)
     for name in chosen(only, [*(part.gpu for part in rows), *IN_LAYERS]):
         if name not in IN_LAYERS:
             parts = [part for part in rows if part.gpu == name]

@@ -17,8 +17,7 @@ import numpy as np
 from lab.fits.kernels import fused_kernels, tensor_cores
 from lab.tables.kernels.auxiliary_kernels import read_auxiliary_rows
 from lab.tables.kernels.fused_kernels import TABLES, read_measured
-from lab.tables.kernels.tensor_cores import FRAMEWORKS as PRODUCT_FRAMEWORKS
-from lab.tables.kernels.tensor_cores import read_tensor_rows
+from lab.tables.kernels.tensor_cores import PRODUCERS, read_tensor_rows
 from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.boards import identity_of
@@ -92,7 +91,7 @@ def trials(reference: Path, gpus: Sequence[str] = GPUS) -> list[Trial]:
         if not part.variant
     )
     fused = (fused_kernels.by_library(part) for part in fused)
-    products = read_tensor_rows(reference, PRODUCT_FRAMEWORKS)
+    products = read_tensor_rows(reference, PRODUCERS)
     return [
         *chain.from_iterable(map(_fused_trials, _thinned(fused))),
         *chain.from_iterable(

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lab.tables.rows import Rows, Sizes
+from lab.tables.rows import Bools, Rows, Sizes
+from simulators.core.jit import Floats
 from simulators.kernels.interpolation_grid import (
     LATENT_NOMINAL,
     NOMINAL,
@@ -33,9 +33,6 @@ from simulators.kernels.interpolation_grid import (
     sliced,
 )
 from simulators.workload.operators import Attention
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 LEAST_PACKED, LEAST_ROWS = 30, 10
 """A packing with fewer rows takes its neighbour's place, a slice with fewer its packing's."""

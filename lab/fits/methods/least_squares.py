@@ -27,6 +27,10 @@ LONGEST_STEP = 0.5
 """No parameter moves by more than a factor of 1.6 at once."""
 
 
+STEPS = 40
+"""At most; a fit ends before where a step gains next to nothing."""
+
+
 def fit_log(
     model: Callable[[Floats], Floats],
     start: Floats,
@@ -35,7 +39,6 @@ def fit_log(
     weights: Floats,
     ridge: Floats,
     bounds: tuple[Floats, Floats],
-    iterations: int = 40,
 ) -> Floats:
     """Return the parameters with the least loss between `log model(p)` and `log measured_s`."""
     target = np.log(measured_s)
@@ -50,7 +53,7 @@ def fit_log(
     p = np.clip(start, *bounds)
     r = residuals(p)
     best, damping = loss(p, r), 1e-2
-    for _ in range(iterations):
+    for _ in range(STEPS):
         slopes = np.stack([(residuals(p + STEP * e) - r) / STEP for e in np.eye(p.size)], axis=1)
         pull = weights / np.sqrt(r * r + WIDTH**2)
         curvature = slopes.T @ (pull[:, None] * slopes) + np.diag(ridge)

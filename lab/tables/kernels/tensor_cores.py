@@ -31,12 +31,13 @@ from lab.tables.rows import (
     read_table,
     tidy,
 )
+from simulators.composition.replica import FRAMEWORKS
 from simulators.kernels.families.tensor_cores import MEASURED
 from simulators.workload.operators import Gemm
 
 TABLE = "llm_kernels/gemm.parquet"
 
-FRAMEWORKS = ("trtllm", "vllm", "sglang", "pytorch")
+PRODUCERS = (*FRAMEWORKS, "pytorch")
 """Whose products the table holds."""
 
 LATENT_TABLE = "llm_kernels/mla_bmm.parquet"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -273,22 +273,18 @@ def _model(row: Mapping[str, Any], name: str, source: str) -> LanguageModel | No
 
 
 @cache
-def gpt(layers: int, hidden: int, heads: int, vocab: int = 51_200) -> LanguageModel:
+def gpt(layers: int, hidden: int, heads: int) -> LanguageModel:
     """Return a model of GPT-3's kind, as in Megatron-LM's papers."""
     return LanguageModel(
         name=f"gpt_{layers}_{hidden}", layers=layers, hidden=hidden, heads=heads, kv_heads=heads,
-        head_dim=hidden // heads, ffn=4 * hidden, vocab=vocab, max_context=2048, gated_ffn=False,
+        head_dim=hidden // heads, ffn=4 * hidden, vocab=51_200, max_context=2048, gated_ffn=False,
         tied_embeddings=True, norm="layer_norm", biases=True, learned_positions=2048, source="",
     )  # fmt: skip
 
 
-@cache
 def mpt(size: str, sequence: int) -> LanguageModel:
     """Return a model of the MPT family."""
-    layers, hidden, heads = MPT[size]
-    return LanguageModel(
-        name=f"mpt_{size}", layers=layers, hidden=hidden, heads=heads, kv_heads=heads,
-        head_dim=hidden // heads, ffn=4 * hidden, vocab=50_368, max_context=sequence,
-        gated_ffn=False, tied_embeddings=True, norm="layer_norm", learned_positions=sequence,
-        source="",
+    return replace(
+        gpt(*MPT[size]), name=f"mpt_{size}", vocab=50_368, max_context=sequence, biases=False,
+        learned_positions=sequence,
     )  # fmt: skip

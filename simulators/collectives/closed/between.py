@@ -14,14 +14,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.catalog.cluster import Cluster
+from simulators.collectives.closed.protocols import PROTOCOLS, Protocol
 from simulators.collectives.measured import busbw_factor
 from simulators.core.calibration import read_calibration
 from simulators.core.folder import PACKAGE, once
-
-Floats = NDArray[np.float64]
+from simulators.core.jit import Floats
 
 CALIBRATION = PACKAGE / "collectives" / "calibration" / "between_nodes.toml"
 
@@ -42,21 +41,8 @@ class Network:
     band: float = 2.0  # nine of ten messages are within this factor
 
 
-@dataclass(frozen=True)
-class Protocol:
-    """A start, a hop as a multiple of one of the link's, and a share of its bandwidth."""
-
-    start_s: float
-    is_bulk: bool
-    hop: float
-    share: float
-
-
-PROTOCOLS = (
-    Protocol(start_s=6.6e-6, is_bulk=False, hop=1.0, share=0.25),  # LL
-    Protocol(start_s=14.0e-6, is_bulk=True, hop=1.0, share=0.92),  # LL128
-    Protocol(start_s=8.4e-6, is_bulk=True, hop=3.5, share=1.0),  # Simple: 14 us to LL128's 4
-)
+SIMPLE = Protocol(start_s=8.4e-6, is_bulk=True, share=1.0, hop=3.5)
+"""The protocol of large messages: a hop takes 14 us where one of LL128 takes 4."""
 
 
 def family(kind: str) -> str:
@@ -84,7 +70,7 @@ def between_s(
     passes = 2 if kind == "all_reduce" else 1
     moved, rate = size_bytes * crosses * busbw_factor(kind, ranks), _rate(cluster, network)
     least = np.full(np.shape(size_bytes), np.inf)
-    for protocol in PROTOCOLS:
+    for protocol in (*PROTOCOLS, SIMPLE):
         hop_s, near_s = (
             protocol.hop * (link.bulk_latency_s if protocol.is_bulk else link.latency_s)
             for link in (cluster.inter, cluster.intra)

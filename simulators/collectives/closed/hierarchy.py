@@ -6,7 +6,6 @@ Over several dimensions the innermost is a node; the parts follow one another.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.collectives.algorithms import ALL_GATHER, COLLECTIVES, IMPOSSIBLE
 from simulators.collectives.closed.phase_model import collectives_ns
@@ -15,10 +14,8 @@ from simulators.collectives.measured import CollectiveTime, measured_time, over_
 from simulators.collectives.topologies.blocks import RANKS
 from simulators.collectives.topologies.plan import NS, Plan
 from simulators.core.errors import Infeasible
+from simulators.core.jit import Floats, Ints
 from simulators.core.levels import UNMODELLED
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def measured_s(

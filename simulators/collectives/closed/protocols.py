@@ -12,26 +12,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.catalog.cluster import Cluster, Link
 from simulators.catalog.gpu import Gpu
 from simulators.collectives.measured import busbw_factor
 from simulators.core.calibration import read_calibration
 from simulators.core.folder import PACKAGE
-
-Floats = NDArray[np.float64]
+from simulators.core.jit import Floats
 
 CALIBRATION = PACKAGE / "collectives" / "calibration" / "sustained.toml"
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a message is cut and acknowledged: a start, a hop, and a share of the link."""
+    """How a message is cut and acknowledged: a start, hops of a link, and a share of it."""
 
     start_s: float
     is_bulk: bool
     share: float
+    hop: float = 1.0  # a multiple of one of the link's
 
 
 PROTOCOLS = (

@@ -22,7 +22,7 @@ from simulators.core.jit import Floats, Ints
 TECHNOLOGY = PACKAGE / "dataflow" / "calibration" / "technology.toml"
 UNLIMITED = 1 << 62
 ACTIONS = ("read", "write", "update")
-UM2_PER_MM2 = 1e6
+UM2_PER_MM2, PJ_PER_J = 1e6, 1e12
 
 
 class Machine(NamedTuple):

@@ -79,7 +79,7 @@ def empty_chance(density: Density, tile: int, whole: int) -> float:
     return max(0.0, 1.0 - tile * density.mean)
 
 
-def metadata_bits(layout: str, tile: int, filled: float, *, word_bits: int = 0) -> float:
+def metadata_bits(layout: str, tile: int, filled: float) -> float:
     """Return the expected bits that say where a tile's non-zeros are.
 
     Args:
@@ -87,11 +87,10 @@ def metadata_bits(layout: str, tile: int, filled: float, *, word_bits: int = 0) 
             zeros before it; `uncompressed_offset`: begin and end; `none`: nothing.
         tile: words of the tile, zeros included.
         filled: expected non-zeros.
-        word_bits: bits of an index or a run; 0 is as many as the tile needs.
     """
     if layout not in FORMATS:
         raise UnknownNameError("format", layout, FORMATS)
-    index_bits = word_bits or max(1, math.ceil(math.log2(max(2, tile))))
+    index_bits = max(1, math.ceil(math.log2(max(2, tile))))
     return {
         "none": 0.0,
         "bitmask": float(tile),

@@ -25,12 +25,11 @@ from typing import Any
 
 import numpy as np
 
-from simulators.composition.replica import load_runtime
+from simulators.composition.replica import FRAMEWORKS, load_runtime
 from simulators.core.calibration import read_calibration
 from simulators.core.folder import once
 from simulators.core.jit import Floats
 from simulators.serving.answer.metrics import WITH_BAND, ServingMetrics
-from simulators.serving.measured_deployments import FRAMEWORKS
 from simulators.serving.prices.iteration_table import Ends
 
 CALIBRATION = Path(__file__).parents[1] / "calibration" / "deployment_bands.toml"

@@ -6,9 +6,10 @@ sequence accepts the same drafts whatever runs beside it.
 
 from __future__ import annotations
 
-from simulators.core.jit import Ints, arrays, i8
+from simulators.core.jit import Ints, arrays, i8, several
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import kernel
+from simulators.serving.engine.state import STATE, State, pool_of
 
 LOW_BITS = at.CERTAIN - 1
 
@@ -34,16 +35,43 @@ def drafted(limits: Ints, running: int) -> int:
 
 @kernel(i8(*arrays(i8, 1), i8, i8, i8))
 def accepted(limits: Ints, drafts: int, who: int, done: int) -> int:
-    """Return how many drafted tokens of a request that has `done` tokens are accepted.
-
-    Where requests differ, each has shares of a power of its own: `u < S^g` where `u^(1/g) < S`.
-    """
+    """Return how many drafted tokens of a request that has `done` tokens are accepted."""
     mine = mixed(mixed(limits[at.SEED] & LOW_BITS) ^ who)
     drawn = mixed(mine ^ done)
-    power = limits[at.DRAFT_POWERS + mixed(mine) % at.DRAFT_CLASSES]
-    if power > 0:
-        drawn = int(at.CERTAIN * (drawn / at.CERTAIN) ** (at.POWER_ONE / power))
+    first = at.SURVIVE + mixed(mine) % at.DRAFT_CLASSES * at.MOST_DRAFTED
     count = 0
-    while count < drafts and drawn < limits[at.SURVIVE + count]:
-        count += 1
+    for i in range(min(drafts, limits[at.DEPTH])):  # a branch that depends on a draw costs more
+        count += drawn < limits[first + i]
     return count
+
+
+@kernel(several(i8, 2)(STATE, i8, i8, i8))
+def draw(state: State, replica: int, slot: int, made: int) -> tuple[int, int]:
+    """Draw what a batch that was repeated so often accepts in the iteration that now ends.
+
+    `tokens` of its decodes grow by what is accepted. Returns the blocks that these lack for one
+    more iteration, more than there can be if a request ends, and by how many keys they grow.
+    """
+    request, batch, tokens = state.request, state.batch[slot], state.tokens[slot]
+    limits, drafts = state.own[pool_of(state, replica)], state.pool[replica, at.DRAFTS]
+    block, ahead, lacking, grown = limits[at.BLOCK], limits[at.DRAFTED], 0, 0
+    for i in range(state.sizes[slot]):
+        who = batch[i]
+        prompt, done = request[who, at.PROMPT], request[who, at.DONE]
+        if done <= prompt:
+            continue
+        end, done = prompt + request[who, at.OUTPUT], done + tokens[i] + made
+        room = request[who, at.BLOCKS] * block
+        needed = min(done - 1 + ahead, end)
+        if made > 0 and needed > room:
+            request[who, at.BLOCKS] = -(-needed // block)
+            room = request[who, at.BLOCKS] * block
+        more = min(end - done, accepted(limits, drafts, who, done))
+        tokens[i] += more
+        grown += 1 + more
+        needed = min(done + more + ahead, end)
+        if done + more == end:
+            lacking += at.FOREVER
+        elif needed > room:
+            lacking += -(-needed // block) - request[who, at.BLOCKS]
+    return lacking, grown

@@ -74,11 +74,11 @@ class Limits:
         limits[at.RANKS], limits[at.HOST_KEEPS] = self.ranks, self.host_keeps
         limits[at.LIFELONG] = self.lifelong
         limits[at.DRAFTED], limits[at.SEED] = self.drafted, self.seed
-        shares = np.rint(at.CERTAIN * np.array(self.survival))
         depth = limits[at.DEPTH] = len(self.survival)
-        limits[at.SURVIVE : at.SURVIVE + depth] = shares
+        powers = np.array(self.draft_powers or (1.0,))[:, None]
+        survive = limits[at.SURVIVE :].reshape(at.DRAFT_CLASSES, at.MOST_DRAFTED)
+        survive[:, :depth] = np.rint(at.CERTAIN * np.array(self.survival) ** powers)
         limits[at.DRAFT_UP_TO : at.DRAFT_UP_TO + depth] = self.draft_up_to or at.ALL_DECODES
-        limits[at.DRAFT_POWERS :] = np.rint(at.POWER_ONE * np.array(self.draft_powers or (0.0,)))
         return limits
 
     @property

@@ -21,7 +21,7 @@ from simulators.core.jit import boolean, f8, i8, pointer
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.batch_sums import join, measure
 from simulators.serving.engine.cancellation import dismiss
-from simulators.serving.engine.drafts import accepted, drafted
+from simulators.serving.engine.drafts import drafted
 from simulators.serving.engine.kv_cache import blocks_for, may_return, release, swap_in
 from simulators.serving.engine.prefix_cache import cached_tokens, publish_batch
 from simulators.serving.engine.replica import (
@@ -277,7 +277,10 @@ def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> 
     if limits[at.CACHES] == 1:
         publish_batch(view)
     measure(state.request, members, tokens, pool[at.BATCH], checked, state.step[slot])
-    if limits[at.DRAFTED] > 0:  # what an iteration brings is drawn anew for each sequence
+    if limits[at.DRAFTED] > 0 and (
+        limits[at.STAGES] * limits[at.RANKS] > 1  # each batch grows by what it draws
+        or drafted(limits, pool[at.HOLDERS]) != pool[at.DRAFTS]
+    ):
         return 1
     if may_return(limits, pool, state.request):  # at the next batch, from the host
         return 1
@@ -351,14 +354,11 @@ def finish(state: State, replica: int, slot: int, now: float) -> int:
     known_gap, known_bin, counted = 0.0, gap_bin(0.0), 0
     gauge, kept = state.gauge[replica], pool[at.IDLE]
     gaps_s = gauge[at.GAPS_S]
-    drafts, reads = pool[at.DRAFTS], replica < state.limits[at.READERS]
+    reads = replica < state.limits[at.READERS]
     for i in range(size):
         who = state.batch[slot, i]
         prompt = request[who, at.PROMPT]
         done = request[who, at.DONE] + state.tokens[slot, i] + rounds
-        if drafts > 0 and done - 1 > prompt:
-            missing = prompt + request[who, at.OUTPUT] - done
-            done += min(missing, accepted(state.limits, drafts, who, done))
         if rounds > 0:
             if done - 1 > request[who, at.BLOCKS] * state.limits[at.BLOCK]:
                 request[who, at.BLOCKS] = blocks_for(done - 1, state.limits[at.BLOCK])

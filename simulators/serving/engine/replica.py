@@ -96,17 +96,13 @@ than read prompts, READ is when the prompt was read, SENDING when room for its c
     HOST_KEEPS,  # blocks of prefixes that the host has room for; 0: it keeps none
     READERS,  # the first replicas, which read prompts for the others; 0: all do both
     LIFELONG,  # 1: who is let in takes blocks for its whole life, and keeps them
-    SURVIVE,  # the first of the shares of iterations, times CERTAIN, that accept at least 1, 2 ...
+    DRAFT_UP_TO,  # the first of the running requests up to which at least 1, 2 ... are drafted
 ) = range(21)
-MOST_DRAFTED = 16
-DRAFT_UP_TO = SURVIVE + MOST_DRAFTED + 1
-"""The first of the numbers of running requests up to which at least 1, 2 ... tokens are drafted."""
-DRAFT_POWERS = DRAFT_UP_TO + MOST_DRAFTED
-"""The first of the powers, times POWER_ONE, to which shares of equally many requests are raised; 0:
-all requests are alike."""
-DRAFT_CLASSES = 32
-POWER_ONE = 1 << 20
-LIMITS = DRAFT_POWERS + DRAFT_CLASSES
+MOST_DRAFTED, DRAFT_CLASSES = 16, 32
+SURVIVE = DRAFT_UP_TO + MOST_DRAFTED
+"""The first of the shares of iterations, times CERTAIN, that accept at least 1, 2 ... tokens: a row
+for each of DRAFT_CLASSES classes of requests, which are equally many."""
+LIMITS = SURVIVE + DRAFT_CLASSES * MOST_DRAFTED
 CERTAIN = 1 << 31
 ALL_DECODES = 1 << 40
 
@@ -171,12 +167,13 @@ PAST_STEP = 64
     LAST_STAGE_S,  # seconds on the last stage
     ENERGY_J,  # joules of the replica
     STAGE_SLOPE_S, SLOPE_S, SLOPE_J, STAGE_BASE_S, BASE_S, BASE_J, STAGE_FLOOR_S, FLOOR_S,
-    STAGE_ADDED_S, ADDED_S, WAITING_W, UNTIL_KV,
-) = range(15)  # fmt: skip
-PRICE_COLUMNS = 15
+    STAGE_ADDED_S, ADDED_S, WAITING_W, UNTIL_KV, DRAFTS_SLOPE_S,
+) = range(16)  # fmt: skip
+PRICE_COLUMNS = 16
 """While the decodes' keys grow and stay below UNTIL_KV, the last stage works for
-`busy = BASE_S + SLOPE_S * keys` and takes `max(FLOOR_S, busy) + ADDED_S`; so do the others with
-numbers of their own. All draw `BASE_J + SLOPE_J * keys`, and WAITING_W each while not busy."""
+`busy = BASE_S + SLOPE_S * keys` and takes `max(FLOOR_S, busy) + ADDED_S`, and DRAFTS_SLOPE_S for
+each key; so do the others with numbers of their own, but no drafts. All draw
+`BASE_J + SLOPE_J * keys`, and WAITING_W each while not busy."""
 
 # One row of `gauge`: a replica's sums over time.
 (

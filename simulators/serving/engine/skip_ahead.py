@@ -1,8 +1,9 @@
 """Repeats a batch of decodes without asking the scheduler, while nothing but context lengths grows.
 
 Each repetition is an iteration like any other: it is priced, takes blocks, ends at its own time.
-What is saved is looking at every request in turn. The times of all requests are those of asking the
-scheduler each time, to the last bit (a test compares the two).
+What is saved is looking at every request in turn, but for what each accepts of its drafts: that is
+drawn when an iteration ends, so that a batch is repeated until a request does. The times of all
+requests are those of asking the scheduler each time, to the last bit (a test compares the two).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from simulators.core.jit import Floats, arrays, f8, i8, pointer, several
 from simulators.serving.engine import replica as at
+from simulators.serving.engine.drafts import draw
 from simulators.serving.engine.replica import PRICE, kernel
 from simulators.serving.engine.state import (
     STATE,
@@ -77,6 +79,7 @@ def repeat_first(price: Any, state: State, replica: int, until: float) -> int:
     inside = pool[at.WAITING] + pool[at.HANDED] + pool[at.HOLDERS] + pool[at.SWAPPED]
     free, oldest, last = pool[at.FREE], pool[at.OLDEST], stages.size - 1
     total, alone = pool[at.TOTAL], pool[at.FLIGHT] == 1
+    drafts = state.own[pool_of(state, replica), at.DRAFTED] > 0
     clock_s, next_leave = gauge[at.CLOCK_S], gauge[at.NEXT_LEAVE]
     block_seconds, inside_seconds = gauge[at.BLOCK_SECONDS], gauge[at.INSIDE_SECONDS]
     busy_s, joules = gauge[at.BUSY_S], gauge[at.JOULES]
@@ -94,6 +97,8 @@ def repeat_first(price: Any, state: State, replica: int, until: float) -> int:
         while now < until:
             phase = phase + 1 if phase + 1 < block else 0
             new_blocks = crossings[phase]
+            if drafts:
+                new_blocks, growth = draw(state, replica, slot, rounds[at.MADE] + made)
             if made == most or free - new_blocks < 1 or now >= next_leave:
                 must_end = 1
                 break
@@ -147,7 +152,7 @@ def repeat_first(price: Any, state: State, replica: int, until: float) -> int:
     gauge[at.BLOCK_SECONDS], gauge[at.INSIDE_SECONDS] = block_seconds, inside_seconds
     pool[at.FREE], pool[at.OLDEST] = free, oldest
     pool[at.MOST_USED] = max(pool[at.MOST_USED], total - free)
-    count(pool, iterations, batched, batched)
+    count(pool, iterations, batched, batched * (1 + pool[at.DRAFTS]))
     return must_end
 
 
@@ -161,7 +166,7 @@ def pass_stages(
     that is not a number stays none: `max` returns its first argument unless another is larger.
     """
     last = max(priced[at.BASE_S] + priced[at.SLOPE_S] * keys, priced[at.FLOOR_S])
-    last += priced[at.ADDED_S]
+    last += priced[at.ADDED_S] + priced[at.DRAFTS_SLOPE_S] * keys
     end, worked, waited = now, 0.0, 0.0
     if stages.size > 1:
         each = max(

@@ -63,7 +63,7 @@ def schedule(_now: float, view: View) -> int:
         granted = min(missing, left)
         admit(view, blocks, granted, cached)
         left -= granted
-    return at.FOREVER if pool[at.BATCH] == running and left == limits[at.CHUNK] - running else 1
+    return at.FOREVER if pool[at.BATCH] == decodes and pool[at.IDLE] == 0 else 1
 
 
 @kernel(i8(VIEW))

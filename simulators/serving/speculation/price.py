@@ -7,6 +7,8 @@ to it; prompts pass through the drafter once.
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 
 from simulators.core.jit import Floats, Ints, arrays, f8, i8
@@ -77,7 +79,7 @@ def add_drafts(
     table_price(step, shape, table, draft)
     step[at.TOKENS], step[at.EVERYWHERE], step[at.LOGITS_ROWS] = tokens, everywhere, rows
     step[at.PREFILLS] = prefills
-    return add_pass(price, draft, passes)
+    return add_pass(price, draft, step[at.DECODE_KV], passes)
 
 
 @kernel(f8(*arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 3)))
@@ -92,19 +94,34 @@ def add_prompts(step: Floats, shape: Ints, table: Floats, price: Floats, draft: 
     table_price(step, shape, table, draft)
     step[at.TOKENS], step[at.EVERYWHERE], step[at.LOGITS_ROWS] = tokens, everywhere, rows
     step[at.DECODES] = decodes
-    return add_pass(price, draft, 1)
+    return add_pass(price, draft, 0.0, 1)
 
 
-@kernel(f8(*arrays(f8, 2), i8))
-def add_pass(price: Floats, draft: Floats, times: int) -> float:
+@kernel(f8(*arrays(f8, 2), f8, i8))
+def add_pass(price: Floats, draft: Floats, keys: float, times: int) -> float:
     """Add passes of the drafter to the price of an iteration; return their seconds.
 
-    They count as waiting for what the model's kernels draw, so what waiting draws is taken off.
+    They count as waiting for what the model's kernels draw, so what waiting draws is taken off. A
+    pass takes no less than its launches, `FLOOR_S`: a line in the keys up to where its kernels take
+    as long, and another from there on.
     """
-    seconds = times * draft[at.LAST_STAGE_S]
-    joules = times * draft[at.ENERGY_J]
-    price[at.LAST_STAGE_S] += seconds
+    base, slope, floor = draft[at.BASE_S], draft[at.SLOPE_S], draft[at.FLOOR_S]
+    turn = inf if base <= floor else -inf
+    if slope != 0.0:
+        turn = (floor - base) / slope
+    is_launched = (keys < turn) == (slope >= 0.0)
+    fixed, growing = (floor, 0.0) if is_launched else (base, slope)
+    waits_s = fixed + draft[at.ADDED_S] - base
+    joules = draft[at.BASE_J] + draft[at.WAITING_W] * waits_s
+    joules_slope = draft[at.SLOPE_J] + draft[at.WAITING_W] * (growing - slope)
+    seconds = times * (fixed + draft[at.ADDED_S])
     price[at.ADDED_S] += seconds
-    price[at.ENERGY_J] += joules
-    price[at.BASE_J] += joules - price[at.WAITING_W] * seconds
+    price[at.DRAFTS_SLOPE_S] += times * growing
+    price[at.BASE_J] += times * joules - price[at.WAITING_W] * seconds
+    price[at.SLOPE_J] += times * joules_slope
+    until = min(draft[at.UNTIL_KV], turn if keys < turn else inf)
+    price[at.UNTIL_KV] = min(price[at.UNTIL_KV], until)
+    seconds += times * growing * keys
+    price[at.LAST_STAGE_S] += seconds
+    price[at.ENERGY_J] += times * draft[at.ENERGY_J]
     return seconds  # type: ignore[no-any-return]

@@ -47,11 +47,11 @@ def self_attention(
     return _out(g, g.attention(q, k, v, causal=causal), hidden, bias=out_bias)
 
 
-def cross_attention(g: Sketch, x: int, memory: int, heads: int, *, bias: bool = False) -> int:
+def cross_attention(g: Sketch, x: int, memory: int, heads: int) -> int:
     """Draw attention of [batch, length, hidden] to another sequence."""
     hidden = g.shape(x)[2]
-    q = g.linear(x, hidden, bias=bias, name="q")
-    k, v = (g.linear(memory, hidden, bias=bias, name=n) for n in ("k", "v"))
+    q = g.linear(x, hidden, bias=False, name="q")
+    k, v = (g.linear(memory, hidden, bias=False, name=n) for n in ("k", "v"))
     q, k, v = (_heads(g, t, heads, hidden // heads) for t in (q, k, v))
     return _out(g, g.attention(q, k, v, causal=False), hidden, bias=True)
 
@@ -69,12 +69,10 @@ def feed_forward(
     return g.linear(g.mul(g.pointwise(kind, gate), up), hidden, bias=bias, name="down")
 
 
-def encoder_layer(
-    g: Sketch, x: int, heads: int, ffn: int, *, causal: bool = False, kind: str = "gelu"
-) -> int:
+def encoder_layer(g: Sketch, x: int, heads: int, ffn: int, *, causal: bool = False) -> int:
     """Draw a transformer layer with norms before (ViT, CLIP)."""
     x = g.add(x, self_attention(g, g.norm(x), heads, causal=causal))
-    return g.add(x, feed_forward(g, g.norm(x), ffn, kind=kind))
+    return g.add(x, feed_forward(g, g.norm(x), ffn))
 
 
 def _heads(g: Sketch, x: int, heads: int, width: int) -> int:

@@ -1,22 +1,20 @@
 """What a graph keeps in memory: weights, what a backward pass needs, and the widest moment.
 
-Training keeps, besides weights and gradients, the optimiser's states: under Adam in mixed precision
-16 bytes a weight in all, of which data-parallel ranks may share out the states, then the gradients,
-then the weights (Rajbhandari et al., ZeRO, 2020). Of every operator it keeps what its derivative
-reads (Korthikanti et al., Reducing activation recomputation, 2022, count the same for a
-transformer's layer). Inference frees a result after its last reader.
+Training keeps, besides weights and gradients, the states of Adam: 16 bytes a weight in all in mixed
+precision (Rajbhandari et al., ZeRO, 2020). Of every operator it keeps what its derivative reads
+(Korthikanti et al., Reducing activation recomputation, 2022, count the same for a transformer's
+layer). Inference frees a result after its last reader.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulators.core.errors import UnknownNameError
 from simulators.workload.graphs.graph import VIEWS, Graph, Node
 from simulators.workload.precision import BYTES
 
-STATES = {"sgd": 0, "momentum": 1, "adam": 2}
-"""Numbers an optimiser keeps per weight, in fp32."""
+STATES = 2
+"""Numbers that Adam keeps per weight, in fp32."""
 
 KEPT_INPUTS = (
     "linear", "conv", "matmul", "attention", "grouped_linear", "layer_norm", "rms_norm",
@@ -25,9 +23,6 @@ KEPT_INPUTS = (
 KEPT_RESULTS = ("softmax", "relu", "tanh", "sigmoid", "rsqrt", "attention")
 MASK_BYTES = {"dropout": 1.0, "pool": 8.0}
 """Of a number: whether it was dropped, and where the largest of a window was."""
-
-SHARED = ("nothing", "states", "gradients", "weights")
-"""What data-parallel ranks share out, each including those before: ZeRO's stages 0 to 3."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,35 +40,16 @@ class Footprint:
         return self.weights + self.gradients + self.states + self.activations
 
 
-def training_footprint(
-    parameters: float,
-    dtype: str,
-    *,
-    optimizer: str = "adam",
-    ranks: int = 1,
-    shared: str = "nothing",
-) -> Footprint:
-    """Return what weights, gradients and optimiser take on each of `ranks` data-parallel GPUs.
-
-    Raises:
-        UnknownNameError: the optimiser, or what is shared out, is none of the known.
+def training_footprint(parameters: float, dtype: str) -> Footprint:
+    """Return what weights, gradients and Adam take on a GPU.
 
     >>> training_footprint(1.5e9, "fp16").total / 1e9
     24.0
     """
-    if optimizer not in STATES:
-        raise UnknownNameError("optimizer", optimizer, STATES)
-    if shared not in SHARED:
-        raise UnknownNameError("what ranks share out", shared, SHARED)
-    stage, width = SHARED.index(shared), BYTES[dtype]
+    width = BYTES[dtype]
     copy = BYTES["fp32"] if width < BYTES["fp32"] else 0.0
-    states = parameters * (STATES[optimizer] * BYTES["fp32"] + copy)
-    plain = parameters * width
-    return Footprint(
-        weights=plain / (ranks if stage > 2 else 1),
-        gradients=plain / (ranks if stage > 1 else 1),
-        states=states / (ranks if stage > 0 else 1),
-    )
+    states = parameters * (STATES * BYTES["fp32"] + copy)
+    return Footprint(weights=parameters * width, gradients=parameters * width, states=states)
 
 
 def kept_bytes(graph: Graph, dtype: str) -> float:

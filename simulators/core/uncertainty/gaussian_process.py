@@ -9,11 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.core.jit import Floats
-
-Matrix = NDArray[np.float64]
 
 _REACHES = (0.7, 1.0, 1.5, 2.0, 3.0, 4.5, 7.0, 10.0)
 """Distances tried, in standard deviations of all features together over their square root."""
@@ -29,15 +26,15 @@ _FACTORS, _PASSES, _USUAL_NOISE = (0.0, 0.4, 2.5), 2, 1e-2
 class Surrogate:
     """What was learned: a trend, and the weights of known designs beyond it."""
 
-    known: Matrix
+    known: Floats
     trend: Floats
     weights: Floats
-    inverse: Matrix  # of the Cholesky factor of their covariance
+    inverse: Floats  # of the Cholesky factor of their covariance
     reach: float
     scale: float
 
     @classmethod
-    def of(cls, features: Matrix, values: Floats) -> Surrogate:
+    def of(cls, features: Floats, values: Floats) -> Surrogate:
         """Learn values of designs, whose features have about the same spread each."""
         base = _with_one(features)
         square = base.T @ base + _RIDGE * np.eye(base.shape[1])
@@ -53,13 +50,13 @@ class Surrogate:
         ]
         _, reach, noise = max(tried)
         alike = np.exp(-_squares(features, features) / (2.0 * reach**2))
-        inverse: Matrix = np.linalg.inv(np.linalg.cholesky(alike + noise * np.eye(len(rest))))
+        inverse: Floats = np.linalg.inv(np.linalg.cholesky(alike + noise * np.eye(len(rest))))
         part = inverse @ rest
         scale = float(part @ part) / len(rest)
         weights: Floats = inverse.T @ part
         return cls(features, trend, weights, inverse, reach, scale)
 
-    def predict(self, features: Matrix) -> tuple[Floats, Floats]:
+    def predict(self, features: Floats) -> tuple[Floats, Floats]:
         """Return the values expected of designs, and their standard deviations."""
         alike = np.exp(-_squares(features, self.known) / (2.0 * self.reach**2))
         mean = _with_one(features) @ self.trend + alike @ self.weights
@@ -67,7 +64,7 @@ class Surrogate:
         return mean, np.sqrt(self.scale * np.maximum(1.0 - explained, 1e-9))
 
 
-def _likelihood(apart: Matrix, rest: Floats, reach: float, noise: float) -> float:
+def _likelihood(apart: Floats, rest: Floats, reach: float, noise: float) -> float:
     """Return the logarithm of the likelihood of values, at the scale that suits them best."""
     factor = np.linalg.cholesky(np.exp(-apart / (2.0 * reach**2)) + noise * np.eye(len(rest)))
     part = np.linalg.solve(factor, rest)
@@ -75,18 +72,18 @@ def _likelihood(apart: Matrix, rest: Floats, reach: float, noise: float) -> floa
     return -0.5 * len(rest) * float(np.log(scale)) - float(np.log(np.diag(factor)).sum())
 
 
-def _squares(one: Matrix, other: Matrix) -> Matrix:
+def _squares(one: Floats, other: Floats) -> Floats:
     """Return the squared distance of each row of one matrix to each of the other."""
     sums = (one**2).sum(axis=1)[:, np.newaxis] + (other**2).sum(axis=1)
-    squares: Matrix = np.maximum(sums - 2.0 * one @ other.T, 0.0)
+    squares: Floats = np.maximum(sums - 2.0 * one @ other.T, 0.0)
     return squares
 
 
-def _with_one(features: Matrix) -> Matrix:
+def _with_one(features: Floats) -> Floats:
     return np.column_stack([np.ones(len(features)), features])
 
 
-def standardised(columns: Matrix) -> Matrix:
+def standardised(columns: Floats) -> Floats:
     """Return the columns that differ, with mean 0 and deviation 1; unknown values lie above all.
 
     Those of positive values count by their logarithm.
@@ -105,18 +102,18 @@ def standardised(columns: Matrix) -> Matrix:
     return np.stack(kept, axis=1) if kept else np.zeros((len(columns), 0))
 
 
-def condensed(columns: Matrix, share: float) -> Matrix:
+def condensed(columns: Floats, share: float) -> Floats:
     """Return fewer columns that hold a share of the variance of standardised ones."""
     if not columns.shape[1]:
         return columns
     left, sizes, _ = np.linalg.svd(columns, full_matrices=False)
     held = np.cumsum(sizes**2) / np.sum(sizes**2)
     count = int((held < share).sum()) + 1
-    fewer: Matrix = left[:, :count] * np.sqrt(len(columns))
+    fewer: Floats = left[:, :count] * np.sqrt(len(columns))
     return fewer
 
 
-def relevance(features: Matrix, values: Floats) -> Floats:
+def relevance(features: Floats, values: Floats) -> Floats:
     """Return how much each feature matters, by likelihood one after the other; 0: not at all.
 
     Multiplied by it, features that matter set designs apart and others do not.

@@ -1,0 +1,1 @@
+"""What tables of measured serving leave out, read elsewhere."""

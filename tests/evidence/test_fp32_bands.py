@@ -1,0 +1,48 @@
+"""What fp32 operators of boards that were left out say of the next board."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from simulators.evidence.boards import boards
+from simulators.evidence.fp32_bands import (
+    band_by_rows,
+    band_of_boards,
+    bands_by_sheet,
+    unit_of,
+)
+from simulators.evidence.intervals import WIDEST
+
+NAMES = [board.name for board in boards()]
+
+
+def test_of_boards_that_lie_off_as_wholes_nine_tenths_are_held() -> None:
+    draw = np.random.default_rng(0)
+    middles = (np.arange(20) + 0.5) / 20
+
+    def board() -> np.ndarray:
+        return draw.normal(0.0, 0.1) + draw.normal(0.0, 0.1, 400)
+
+    held = []
+    for _ in range(300):
+        band = band_of_boards([np.quantile(board(), middles) for _ in range(8)])
+        new = np.exp(board())
+        held.append(np.mean((band.lo[0] <= new) & (new <= band.hi[0])))
+    assert np.mean(held) == pytest.approx(0.9, abs=0.05)
+
+
+def test_rows_of_its_own_say_how_far_a_board_is_off() -> None:
+    near, far = (band_by_rows("linear", np.full(10, off), NAMES) for off in (0.01, 0.3))
+    assert far.lo[0] < near.lo[0] < 1.0 < near.hi[0] < far.hi[0]
+    none = band_by_rows("linear", np.zeros(0), NAMES)
+    assert near.hi[0] < none.hi[0]
+    assert unit_of(np.zeros(0), [0.2, 0.2]) == pytest.approx(0.2)
+    assert band_by_rows("no such class", np.zeros(0), NAMES) == WIDEST
+
+
+def test_every_class_of_the_boards_has_a_band_and_none_is_of_the_board_itself() -> None:
+    classes = {label for board in boards() for label in board.rates}
+    assert set(bands_by_sheet(NAMES)) == classes
+    others = bands_by_sheet([name for name in NAMES if name != "mi210"])
+    assert others["bmm"] != bands_by_sheet(NAMES)["bmm"]
