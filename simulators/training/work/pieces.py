@@ -155,9 +155,9 @@ def _priced(
                 if isinstance(kernels[i], GroupedGemm):
                     often *= job.busiest  # others wait for the rank whose experts are preferred
                 seconds[i], joules[i], levels[i] = often * second, often * joule, level
-    narrow = [i for i, one in enumerate(kernels) if isinstance(one, Gemm) and one.dtype in NARROW]
+    narrow = {i: k for i, k in enumerate(kernels) if isinstance(k, Gemm) and k.dtype in NARROW}
     if narrow:
-        wide = [replace(kernels[i], dtype="bf16", weight_dtype="bf16") for i in narrow]
+        wide = [replace(k, dtype="bf16", weight_dtype="bf16") for k in narrow.values()]
         for i, second in zip(narrow, _priced(job, wide, columns)[0], strict=True):
             seconds[i] = np.minimum(seconds[i], second)
     return seconds, joules, levels
