@@ -10,6 +10,7 @@ import numpy as np
 
 from lab.claims.lines import absent, at_most, kendall_tau, percent_off, was_fitted
 from lab.fits.kernels.fused_kernels import predicted_s
+from lab.fits.methods.borrowing_trials import formats_of
 from lab.tables.rows import BANDED, Bools, Floats, Rows, evenly, mape
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
@@ -73,7 +74,7 @@ def entry_for(rows: Rows, level: str = BEST) -> Entry | None:
     """Return whose numbers attention or experts of some rows would run by."""
     gpu = load_gpu(rows.gpu)
     profile = replace(profile_of(gpu, level), framework=rows.framework)
-    return entry_of(gpu, profile, rows.kernel, (rows.dtype,))
+    return entry_of(gpu, profile, rows.kernel, formats_of(rows))
 
 
 def own_entry(rows: Rows) -> Entry | None:

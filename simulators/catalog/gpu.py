@@ -32,6 +32,7 @@ class Gpu:
     clock_hz: float  # boost clock the peak rates are stated at
     l2_bytes: int
     sram_bytes_per_sm: int  # shared memory and L1
+    exponentials_per_clock: int = 16  # of an SM's special function units, in softmax
     tdp_w: float
     idle_w: float | None = None
     link_bytes_per_s: float = 0.0  # NVLink or Infinity Fabric, per direction and GPU; 0: PCIe only
@@ -83,8 +84,8 @@ def load_gpu(name: str) -> Gpu:
 
 CHIP = (
     "architecture", "vendor", "peak_flops", "hbm_bytes_per_s", "sm_count", "clock_hz", "l2_bytes",
-    "sram_bytes_per_sm", "tdp_w", "link_bytes_per_s", "pcie_bytes_per_s", "validated", "memory",
-    "levels",
+    "sram_bytes_per_sm", "exponentials_per_clock", "tdp_w", "link_bytes_per_s", "pcie_bytes_per_s",
+    "validated", "memory", "levels",
 )  # fmt: skip
 """The facts that times depend on."""
 

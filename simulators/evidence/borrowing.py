@@ -21,11 +21,14 @@ from simulators.evidence.intervals import REGIMES_S, Band
 
 COSTS = Path(__file__).parent / "calibration" / "borrowed_kernels.toml"
 LINES = Path(__file__).with_name("lines.toml")
+LIBRARIES = Path(__file__).with_name("libraries.toml")
 
 OWN, ARCHITECTURE, GENERATION, VENDOR, OTHER = "own", "architecture", "generation", "vendor", "any"
-RELATIONS = (OWN, ARCHITECTURE, GENERATION, VENDOR, OTHER)
+INSTRUCTIONS = "instructions"
+RELATIONS = (OWN, ARCHITECTURE, GENERATION, INSTRUCTIONS, VENDOR, OTHER)
 """How a board that lends is related to a GPU: itself, of its architecture, of the one before or
-after it, of its vendor, or any other."""
+after it, with tensor cores of the same instructions, of its vendor, or any other. One may be so in
+two ways; whether its generation or its instructions are nearer differs by kernel."""
 
 SHEET = "sheet"
 """The kind of borrowing that takes nothing from anybody: form and data sheet alone."""
@@ -61,6 +64,9 @@ class Loan:
         Beyond one generation a framework runs other kernels, whatever it is called.
         """
         same_framework = other.same_framework and other.relation not in (VENDOR, OTHER)
+        ways = {self.relation, other.relation}
+        if INSTRUCTIONS in ways and ways & {GENERATION, VENDOR}:
+            return False
         return (
             RELATIONS.index(self.relation) <= RELATIONS.index(other.relation)
             and self.same_precision >= other.same_precision
@@ -106,15 +112,26 @@ def cost_of(family: str, loan: str, costs: Costs | None = None) -> Cost:
     """Return what a kind of borrowing costs in a family.
 
     A format that was never priced by others is like its kernel's others, such a kernel like all
-    together. A kind that was never seen
-    anywhere has the interval of the worst that was, and comes after all others.
+    together. A kind that was never seen anywhere has the interval of the worst that was,
+    instructions aside, and comes after all others.
     """
     if loan == OWN:
         return NOTHING
     table = shipped_costs() if costs is None else costs
     kernel, _, _ = family.partition(".")
     known = table.get(family) or table.get(kernel) or table[ALL]
-    return known.get(loan) or replace(max(known.values(), key=_error), error=math.inf)
+    common = [cost for name, cost in known.items() if not name.startswith(INSTRUCTIONS)]
+    return known.get(loan) or replace(max(common, key=_error), error=math.inf)
+
+
+def cheapest(family: str, loans: Sequence[Loan], costs: Costs | None = None) -> tuple[Cost, Loan]:
+    """Return what borrowing costs that is of several kinds, and the kind: the cheapest of them.
+
+    A board's vendor says nothing where a nearer kind was seen in the family.
+    """
+    each = [(cost_of(family, loan.name, costs), loan) for loan in loans]
+    seen = [pair for pair in each if pair[1].relation != VENDOR and pair[0].error < math.inf]
+    return min(seen or each, key=lambda pair: pair[0].error)
 
 
 def sheet_cost(family: str, costs: Costs | None = None) -> Cost | None:
@@ -161,12 +178,51 @@ def relation_of(architecture: str, lender: str) -> tuple[str, int]:
     return (GENERATION if abs(newer) == 1 else VENDOR), newer
 
 
+def loans_of(
+    relation: str, family: str, wanted: tuple[str, str], lent: tuple[str, str], same_precision: bool
+) -> tuple[Loan, ...]:
+    """Return the kinds of borrowing between two frameworks, each with its architecture.
+
+    Two that run one library's kernel are the same, but on the GPU itself, where it was timed.
+    """
+    (framework, here), (whose, there) = wanted, lent
+    kernel, _, _ = family.partition(".")
+    same = library_of(framework, kernel, here) == library_of(whose, kernel, there)
+    same = same and (relation != OWN or framework == whose)
+    alike = any({here, there} <= set(some) for some in instructions().values())
+    ways = (relation, INSTRUCTIONS) if alike and here != there else (relation,)
+    return tuple(Loan(way, same, same_precision) for way in ways)
+
+
+def library_of(framework: str, kernel: str, architecture: str) -> str:
+    """Return whose kernel a framework runs on an architecture: a library's, or its own.
+
+    >>> library_of("sglang", "mla_decode", "blackwell"), library_of("vllm", "decode", "hopper")
+    ('trtllm', 'vllm')
+    """
+    libraries = _libraries().get(framework, {}).get(kernel, {})
+    return next((name for name, some in libraries.items() if architecture in some), framework)
+
+
+@functools.cache
+def _libraries() -> Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]]:
+    return read_toml(LIBRARIES)
+
+
 @functools.cache
 def succession() -> Mapping[str, Place]:
     """Return vendor, line and position of each architecture in it."""
     return {
         architecture: (vendor, line, position)
         for vendor, lines in read_toml(LINES).items()
+        if vendor != INSTRUCTIONS
         for line, architectures in lines.items()
         for position, architecture in enumerate(architectures)
     }
+
+
+@functools.cache
+def instructions() -> Mapping[str, Sequence[str]]:
+    """Return the architectures whose tensor cores take the same instructions, by their name."""
+    found: Mapping[str, Sequence[str]] = read_toml(LINES)[INSTRUCTIONS]
+    return found

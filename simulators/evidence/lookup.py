@@ -25,13 +25,16 @@ from simulators.evidence.borrowing import (
     ARCHITECTURE,
     COSTS,
     GENERATION,
+    LIBRARIES,
     LINES,
     OTHER,
     OWN,
     RELATIONS,
     Cost,
     Loan,
+    cheapest,
     cost_of,
+    loans_of,
     relation_of,
     sheet_cost,
     stand_ins,
@@ -41,20 +44,15 @@ from simulators.evidence.intervals import Band
 
 CALIBRATIONS = PACKAGE / "kernels" / "calibration"
 RELATIVES = Path(__file__).with_name("relatives.toml")
-SUMMARY = "boards"
-"""The file of fp32 calibrations that sums up all boards a calibration was shipped for."""
-
-POWER = "power"
-"""The kind of calibration that is of watts; all others are of times."""
+SUMMARY = "boards"  # the file of fp32 calibrations that sums up all boards shipped
+POWER = "power"  # the kind of calibration that is of watts; all others are of times
 
 LEVELS = ("zero_shot", "few_shot", "full")
 """How much may be known of a GPU: its data sheet, some tens of rows, or all that was measured."""
 BEST = "best"
-NEW_ARCHITECTURE = "new_architecture"
-"""Less than any of these: no board of the GPU's architecture lends either. For those who judge."""
+NEW_ARCHITECTURE = "new_architecture"  # not even its architecture lends: for those who judge
 
-DEFAULT_FRAMEWORK = "trtllm"
-"""Whose kernels run, in every family, unless a caller names another's."""
+DEFAULT_FRAMEWORK = "trtllm"  # whose kernels run unless a caller names another's
 
 FRAMEWORKS = (
     DEFAULT_FRAMEWORK, "vllm", "sglang", "flashinfer", "flash_attention", "frontier", "pytorch",
@@ -81,6 +79,7 @@ class Lender:
     """A board whose numbers a GPU may take."""
 
     board: str
+    architecture: str
     relation: str  # one of RELATIONS
     newer: int = 0  # by so many generations than the GPU
     unlike: float = 0.0  # |log| of memory bandwidth and 16-bit rate over the GPU's, together
@@ -153,8 +152,9 @@ def find(
     for lender in lenders(kind, gpu, architecture, nearest):
         for precision in precisions:
             for whose in frameworks:
-                loan = Loan(lender.relation, whose == framework, precision == precisions[0])
-                cost = cost_of(family, loan.name)
+                lent, same = (whose, lender.architecture), precision == precisions[0]
+                loans = loans_of(lender.relation, family, (framework, architecture), lent, same)
+                cost, loan = cheapest(family, loans)
                 if best is not None and cost.error >= best.cost.error:
                     continue
                 if (numbers := look(lender.board, whose, precision)) is not None:
@@ -181,14 +181,14 @@ def _lenders(
     kind: str, gpu: str, architecture: str, nearest: str, folders: tuple[Path, ...], now: Stamp
 ) -> tuple[Lender, ...]:
     row, measured = kinds()[kind], _files(kind, folders, now)
-    found = [Lender(gpu, OWN)] if gpu in measured else []
+    found = [Lender(gpu, architecture, OWN)] if gpu in measured else []
     for board, files in measured.items():
         if board == gpu or not _may_lend(board, row):
             continue
         theirs = _architecture_of(board, files)
         if _reaches(row.lends, architecture, theirs):
             unlike = _unlikeness(gpu, board)
-            found.append(Lender(board, *relation_of(architecture, theirs), unlike))
+            found.append(Lender(board, theirs, *relation_of(architecture, theirs), unlike))
     far = RELATIONS.index(nearest)
     found = [lender for lender in found if RELATIONS.index(lender.relation) >= far]
     return tuple(sorted(found, key=_distance))
@@ -258,7 +258,7 @@ def files_behind(gpu: Gpu) -> tuple[Path, ...]:
         for file in calibrations(kind).get(b, ())
     )
     dram = (MEMORIES.find(gpu.memory),) if gpu.memory else ()
-    return tuple(dict.fromkeys((RELATIVES, COSTS, LINES, *dram, *found)))
+    return tuple(dict.fromkeys((RELATIVES, COSTS, LINES, LIBRARIES, *dram, *found)))
 
 
 def has_kin(gpu: Gpu) -> bool:

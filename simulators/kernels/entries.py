@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from simulators.catalog.gpu import Gpu
+from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import read_calibration
+from simulators.core.errors import UserError
 from simulators.core.jit import Floats
 from simulators.evidence.borrowing import family_of
 from simulators.evidence.intervals import Band, band_from
@@ -25,6 +26,9 @@ from simulators.kernels.profile import Profile
 
 KINDS = ("mixed", "chain")
 """Kinds of calibration with rules of their own are named by the first word of a kernel's name."""
+
+EIGHT_BITS = "fp8"
+"""The format of keys that kernels multiply as they are, or widen where a GPU has no such rate."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,10 @@ def entry_of(gpu: Gpu, profile: Profile, kernel: str, dtypes: tuple[str, ...]) -
     """
     nearest = nearest_lender(profile.asked)
     name = gpu.measured_as or gpu.name
-    return _entry(name, gpu.architecture, profile.framework, nearest, kernel, dtypes, profile.stamp)
+    widens = EIGHT_BITS not in gpu.peak_flops
+    return _entry(
+        name, gpu.architecture, profile.framework, nearest, kernel, dtypes, widens, profile.stamp
+    )
 
 
 @functools.lru_cache(maxsize=1024)
@@ -64,14 +71,20 @@ def _entry(
     nearest: str,
     kernel: str,
     dtypes: tuple[str, ...],
+    widens: bool,
     now: Stamp,
 ) -> Entry | None:
+    def look(board: str, whose: str, dtype: str) -> Mapping[str, Any] | None:
+        if widens and board != gpu and _multiplies_narrow(board, dtype):
+            return None
+        return _tables(board, now).get(f"{whose}.{kernel}.{dtype}")
+
     first = kernel.partition("_")[0]
     found = find(
         first if first in KINDS else "fused",
         gpu,
         architecture,
-        lambda board, whose, dtype: _tables(board, now).get(f"{whose}.{kernel}.{dtype}"),
+        look,
         family=family_of(kernel, dtypes[0]),
         framework=framework,
         precisions=dtypes,
@@ -85,6 +98,25 @@ def _entry(
         return entry
     known = entry_from(here.numbers, here.board, here.framework, whole=here.cost.whole)
     return replace(entry, here=known, most=here.cost.hi)
+
+
+def lends_format(board: str, dtype: str, gpu: Gpu) -> bool:
+    """Say whether a board lends a GPU its attention in a format: over 8-bit keys not always.
+
+    Kernels multiply such keys in 8 bits where tensor cores can; elsewhere they widen what they read
+    and run as those of 16 bits do, of whatever board.
+    """
+    return EIGHT_BITS in gpu.peak_flops or board == gpu.name or not _multiplies_narrow(board, dtype)
+
+
+def _multiplies_narrow(board: str, dtype: str) -> bool:
+    """Say whether a board's attention in a format has its products in 8 bits."""
+    if not dtype.endswith(f"_{EIGHT_BITS}"):
+        return False
+    try:
+        return EIGHT_BITS in load_gpu(board).peak_flops
+    except UserError:  # a data sheet given by path has no name to be found by
+        return False
 
 
 def seconds_by(entry: Entry, seconds: Callable[[Entry], Floats]) -> Floats:

@@ -30,6 +30,10 @@ CHUNKS, LARGE = (8192, 16384), 160e9
 """Tokens of a batch of prompts that SGLang cuts at, on GPUs of up to so many bytes and of more
 (`server_args.py`)."""
 
+RESERVED, OF_LARGE = ((35e9, 2.8, 0.1), (90e9, 9.5, 0.5), (160e9, 12.0, 0.5)), 32.0
+"""GiB that SGLang leaves beside weights and cache: on GPUs of up to so many bytes, so many and so
+many more for each GPU of a replica; on larger ones (`server_args.py`, releases 0.4.8 to 0.5.2)."""
+
 BEYOND_PROMPT = 256
 """Tokens that TensorRT-LLM's recipes leave room for beside the longest prompt."""
 
@@ -40,7 +44,7 @@ class Launch:
 
     budget: int = 0  # tokens of an iteration
     poll_interval: int = 0  # decode iterations between looks for new requests
-    memory_fraction: float = MEMORY_FRACTION
+    memory_fraction: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +89,17 @@ class Deployed:
         beyond = self.prompt + BEYOND_PROMPT if self.framework == "trtllm" else 0
         return max(self.client.budgets.get(self.framework, BUDGETS[self.framework]), beyond)
 
+    @property
+    def memory_fraction(self) -> float:
+        """Share of the memory for weights and cache."""
+        if self.launch.memory_fraction or self.framework != "sglang":
+            return self.launch.memory_fraction or MEMORY_FRACTION
+        size = load_gpu(self.gpu).hbm_bytes
+        gib = next(
+            (base + each * self.cut.tp for most, base, each in RESERVED if size <= most), OF_LARGE
+        )
+        return round(1.0 - gib * 2**30 / size, 3)
+
 
 def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
     """Return a measured deployment as a point, under its framework's runtime or another."""
@@ -101,7 +116,7 @@ def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
         chunk_size=deployed.budget,
         poll_interval=deployed.launch.poll_interval,
         max_batch=deployed.clients if deployed.crowded else engine.max_sequences,
-        memory_fraction=deployed.launch.memory_fraction,
+        memory_fraction=deployed.memory_fraction,
         watermark=0.0,
         dtype=deployed.dtype,
         kv_dtype=deployed.kv_dtype,

@@ -14,7 +14,7 @@ from simulators.core.contract import Explains, given_of
 from simulators.core.errors import UserError
 from simulators.core.questions import CarriesLoad, ReadsLogs
 from sweeper.commands.explain import contributions
-from sweeper.commands.flags import flags
+from sweeper.commands.flags import results_flags
 from sweeper.query.hypervolume import dominated_shares
 from sweeper.query.pareto import minimised, pareto_front, qualifying
 from sweeper.report.answers import Answers, latest
@@ -28,12 +28,10 @@ _MOST = 12
 
 def main(words: list[str]) -> int:
     """Print the comparison."""
-    parser = flags("compare", "two designs, two sweeps, or a design and a measurement")
-    parser.add_argument("name", help="a space that has been run")
+    parser = results_flags("compare", "two designs, two sweeps, or a design and a measurement")
     parser.add_argument("keys", nargs="*", metavar="KEY", help="one or two designs, or `knee`")
     parser.add_argument("--log", metavar="FILE", help="a benchmark's result for the design")
     parser.add_argument("--against", metavar="NAME", help="another sweep of the same simulator")
-    parser.add_argument("--outputs", default="outputs")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(words)
     last = latest(chosen.name, chosen.outputs)

@@ -20,7 +20,7 @@ from simulators.core.contract import (
 )
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.levels import LEVELS
-from sweeper.commands.flags import flags
+from sweeper.commands.flags import results_flags
 from sweeper.report.answers import Answers, latest, point_of
 from sweeper.report.shares import in_words, shares_of_row
 from sweeper.report.tables import print_table, print_words, write_text
@@ -36,10 +36,8 @@ _LEAST = 0.002
 
 def main(words: list[str]) -> int:
     """Print the contributions, and what a faster part would give."""
-    parser = flags("explain", "where a design's time, energy and memory go")
-    parser.add_argument("name", help="a space that has been run")
+    parser = results_flags("explain", "where a design's time, energy and memory go")
     parser.add_argument("key", help="the first digits of a design's key, or `knee`")
-    parser.add_argument("--outputs", default="outputs")
     parser.add_argument("--all", action="store_true", help="also operators that hardly count")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--trace", metavar="FILE", help="write a timeline that Perfetto opens")

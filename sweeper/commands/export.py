@@ -6,7 +6,7 @@ from pathlib import Path
 
 from simulators.core.contract import deploys
 from simulators.core.errors import Infeasible, UserError
-from sweeper.commands.flags import flags
+from sweeper.commands.flags import results_flags
 from sweeper.report.answers import latest, point_of
 from sweeper.report.tables import write_text
 from sweeper.store.keys import SHOWN
@@ -14,12 +14,10 @@ from sweeper.store.keys import SHOWN
 
 def main(words: list[str]) -> int:
     """Print the deployment, or write it to a file."""
-    parser = flags("export", "the deployment of one design of a sweep")
-    parser.add_argument("name", help="a space that has been run")
+    parser = results_flags("export", "the deployment of one design of a sweep")
     parser.add_argument("key", help="the first digits of a design's key, or `knee`")
     parser.add_argument("--target", default="", help="engine or orchestrator; else as designed")
     parser.add_argument("--file", metavar="FILE", help="write it there")
-    parser.add_argument("--outputs", default="outputs")
     chosen = parser.parse_args(words)
     last = latest(chosen.name, chosen.outputs)
     key, row = last.design(chosen.key)

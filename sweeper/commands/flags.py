@@ -109,6 +109,14 @@ def flags(command: str, about: str) -> Flags:
     )
 
 
+def results_flags(command: str, about: str) -> Flags:
+    """Return a parser for a command about results of a space: which, and in which folder."""
+    parser = flags(command, about)
+    parser.add_argument("name", help="a space that has been run")
+    parser.add_argument("--outputs", default="outputs", help="the folder or URL of its results")
+    return parser
+
+
 def examples(command: str) -> str:
     """Return what one may type, a line each."""
     return "\n".join(f"  python -m sweeper {line}" for line in EXAMPLES[command])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError
-from sweeper.commands.flags import at_least, flags
+from sweeper.commands.flags import at_least, results_flags
 from sweeper.commands.opened import add_scenarios, opened
 from sweeper.query.pareto import knee, pareto_front, unstated
 from sweeper.report.summary import at_example, print_front, print_knees
@@ -22,15 +22,13 @@ from sweeper.store.keys import SHOWN
 
 def main(words: list[str]) -> int:
     """Print the front."""
-    parser = flags("pareto", "the Pareto front of a sweep's results")
-    parser.add_argument("name", help="a space that has been run")
+    parser = results_flags("pareto", "the Pareto front of a sweep's results")
     parser.add_argument("--min", action="append", default=[], metavar="COLUMN")
     parser.add_argument("--max", action="append", default=[], metavar="COLUMN")
     parser.add_argument("--where", metavar="SQL")
     parser.add_argument("--every", action="store_true", help="ignore the space's own `where`")
     parser.add_argument("--per", action="append", default=[], metavar="COLUMN")
     add_scenarios(parser)
-    parser.add_argument("--outputs", default="outputs")
     parser.add_argument("--rows", type=at_least(1), default=20, help="designs to print at most")
     parser.add_argument("--csv", metavar="FILE", help=argparse.SUPPRESS)  # as --write
     parser.add_argument("--write", metavar="FILE", help=".csv, .parquet, .md or .json")

@@ -19,7 +19,7 @@ import polars as pl
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError, unknown
 from simulators.core.questions import CarriesLoad
-from sweeper.commands.flags import at_least, flags
+from sweeper.commands.flags import at_least, results_flags
 from sweeper.commands.opened import add_scenarios, opened
 from sweeper.query.hypervolume import dominated_shares
 from sweeper.query.neighbours import steps_from
@@ -39,8 +39,7 @@ _ROWS = 30
 
 def main(words: list[str]) -> int:
     """Answer one question and print the table, or write it."""
-    parser = flags("query", "questions to the results of a sweep")
-    parser.add_argument("name", help="a space that has been run")
+    parser = results_flags("query", "questions to the results of a sweep")
     parser.add_argument("kind", help="what is asked, one of those below")
     parser.add_argument("of", nargs="*", help="what the question is about: metrics, or a key")
     parser.add_argument("--where", metavar="SQL", help="a condition besides the space's own")
@@ -61,7 +60,6 @@ def main(words: list[str]) -> int:
     parser.add_argument("--rows", type=at_least(1), default=_ROWS, help="rows to print")
     parser.add_argument("--write", metavar="FILE", help=".csv, .parquet, .md or .json")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--outputs", default="outputs")
     parser.epilog = f"Kinds:\n{_described()}\n\n{parser.epilog}"
     chosen = parser.parse_args(words)
     if chosen.kind not in KINDS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from simulators.core.errors import UserError, unknown
-from sweeper.commands.flags import at_least, flags
+from sweeper.commands.flags import at_least, results_flags
 from sweeper.commands.opened import add_scenarios, opened
 from sweeper.report.answers import Answers
 from sweeper.report.browser.content import Content
@@ -20,10 +20,8 @@ _SUFFIXES = (".png", ".svg", ".pdf")
 
 def main(words: list[str]) -> int:
     """Write the page."""
-    parser = flags("report", "one self-contained HTML page of a sweep's results")
-    parser.add_argument("name", help="a space that has been run")
+    parser = results_flags("report", "one self-contained HTML page of a sweep's results")
     add_scenarios(parser)
-    parser.add_argument("--outputs", default="outputs")
     parser.add_argument("--file", metavar="FILE", help="default: report.html beside the run")
     parser.add_argument(
         "--rows", type=at_least(1), default=MOST, help="rows the page carries at most"
@@ -63,15 +61,13 @@ def content_of(last: Answers, *, band: float) -> Content:
 
 def plot(words: list[str]) -> int:
     """Draw one picture."""
-    parser = flags("plot", "a picture of a sweep's results")
-    parser.add_argument("name", help="a space that has been run")
+    parser = results_flags("plot", "a picture of a sweep's results")
     parser.add_argument("kind", help="front, parallel, heat, curves, sensitivity or waterfall")
     parser.add_argument("file", help="where to; .png, .svg or .pdf")
     parser.add_argument("--x", metavar="COLUMN", help="across: an axis or a metric")
     parser.add_argument("--y", metavar="COLUMN", help="up: an axis or a metric")
     parser.add_argument("--of", metavar="METRIC", help="of heat: whose best value")
     add_scenarios(parser)
-    parser.add_argument("--outputs", default="outputs")
     chosen = parser.parse_args(words)
     try:
         from sweeper.report import plots  # matplotlib is an extra

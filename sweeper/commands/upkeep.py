@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow.fs as pafs
 
 from simulators.core.errors import UserError
-from sweeper.commands.flags import flags
+from sweeper.commands.flags import flags, results_flags
 from sweeper.report.answers import latest
 from sweeper.report.browser.live import live
 from sweeper.report.progress import shown
@@ -58,9 +58,9 @@ def watch(words: list[str]) -> int:
 
 def prune(words: list[str]) -> int:
     """Compact the results of a space."""
-    parser = flags("prune", "make few files of many, and take damaged ones away; no row is lost")
-    parser.add_argument("name", help="a space that has been run")
-    parser.add_argument("--outputs", default="outputs")
+    parser = results_flags(
+        "prune", "make few files of many, and take damaged ones away; no row is lost"
+    )
     chosen = parser.parse_args(words)
     home = latest(chosen.name, chosen.outputs).store
     total = take_unreadable(home)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from simulators.catalog.gpu import load_gpu
-from simulators.evidence.borrowing import Cost, cost_of, sheet_cost
+from simulators.evidence.borrowing import Cost, Loan, cheapest, cost_of, loans_of, sheet_cost
 from simulators.evidence.intervals import Band
 from simulators.evidence.lookup import (
     BEST,
@@ -25,6 +25,8 @@ from simulators.evidence.lookup import (
     nearest_lender,
     notes_on,
 )
+from simulators.kernels.entries import Entry, entry_of
+from simulators.kernels.levels import profile_of
 from simulators.kernels.price import price
 from simulators.workload.operators import Attention, Elementwise
 
@@ -161,3 +163,44 @@ def test_gpus_without_a_timed_kernel_are_named() -> None:
     assert alone.startswith("mi300x: no kernel of this GPU was measured")
     (both,) = notes_on(["l4", "gh200"])
     assert both.startswith("l4, gh200: no kernel of these GPUs was measured")
+
+
+def test_what_a_framework_runs_elsewhere_is_the_library_it_runs_there() -> None:
+    latent = "mla_decode.bf16_bf16"
+    lent = loans_of("generation", latent, ("sglang", "blackwell"), ("trtllm", "hopper"), True)
+    assert [loan.name for loan in lent] == ["generation"]
+    other = loans_of("generation", latent, ("sglang", "blackwell"), ("sglang", "hopper"), True)
+    assert [loan.name for loan in other] == ["generation_framework"]
+    here = loans_of("own", latent, ("sglang", "blackwell"), ("trtllm", "blackwell"), True)
+    assert [loan.name for loan in here] == ["own_framework"]
+
+
+def test_boards_whose_tensor_cores_take_the_same_instructions_are_related_by_them() -> None:
+    wanted, lent = ("trtllm", "ampere"), ("trtllm", "blackwell_rtx")
+    loans = loans_of("vendor", "mla_decode.bf16_bf16", wanted, lent, True)
+    assert [loan.name for loan in loans] == ["vendor", "instructions"]
+    seen = {"mla_decode": {"vendor": Cost(0.2, 0.9, 1.2), "instructions": Cost(0.3, 0.5, 2.0)}}
+    assert cheapest("mla_decode", loans, seen)[1].name == "instructions"
+    assert cheapest("mla_decode", loans, {"all": {"vendor": Cost(0.2, 0.9, 1.2)}})[1] == loans[0]
+    generation, same = Loan("generation"), Loan("instructions")
+    assert not same.is_within(generation)
+    assert not generation.is_within(same)
+    assert Loan("architecture").is_within(same)
+
+
+def test_eight_bit_keys_are_widened_where_tensor_cores_multiply_none() -> None:
+    def lender(gpu: str) -> tuple[str, bool]:
+        keys = latent_entry(gpu, ("bf16_fp8", "bf16_bf16"))
+        return keys.board, keys.numbers == latent_entry(gpu, ("bf16_bf16",)).numbers
+
+    assert lender("a100_sxm") == ("rtx_pro_6000", True)
+    assert lender("h100_sxm") == ("h200_sxm", False)
+
+
+def latent_entry(gpu: str, formats: tuple[str, ...]) -> Entry:
+    """Return what prompts of latent attention run by if nothing was measured of the GPU."""
+    board = load_gpu(gpu)
+    profile = profile_of(board, "zero_shot")
+    entry = entry_of(board, profile, "mla_prefill", formats)
+    assert entry is not None
+    return entry

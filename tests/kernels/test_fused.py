@@ -224,6 +224,20 @@ def test_a_head_as_wide_as_a_latents_is_priced_as_its_neighbours(gpu: str) -> No
     assert seconds == sorted(seconds)
 
 
+def test_twice_the_exponentials_speed_up_prompts_by_less_than_that() -> None:
+    ultra = load_gpu("b300_sxm")
+    assert ultra.exponentials_per_clock == 2 * load_gpu("b200_sxm").exponentials_per_clock
+    chunk = Attention(
+        name="a", phase="prefill", requests=1.0, query_tokens=8192.0, pairs=8192.0 * 4096.0,
+        kv_tokens=8192.0, heads=32.0, kv_heads=8.0, head_dim=128.0, dtype="bf16", kv_dtype="bf16",
+    )  # fmt: skip
+    fast, slow = (
+        float(price(chunk, gpu).latency_s)
+        for gpu in (ultra, replace(ultra, exponentials_per_clock=16))
+    )
+    assert 0.5 < fast / slow < 0.99
+
+
 def test_low_tiles_pad_less_and_odd_widths_are_read_slower() -> None:
     gpu = load_gpu("a100_sxm")
 

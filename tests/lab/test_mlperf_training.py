@@ -17,6 +17,7 @@ ROW: dict[str, Any] = {
     "cp": None, "vpp": 6, "mbs": 2, "minibs": None, "dp": None, "grad_accum": None,
     "config_unique": True, "config_gbs_consistent": None, "train_step_time_median_s": 18.4,
     "throughput_median": None, "time_to_train_min_min": 1.0, "config_candidates": None,
+    "accelerators_per_node": 8,
 }  # fmt: skip
 
 
@@ -39,3 +40,21 @@ def test_what_leaves_the_cut_open_or_contradicts_it_is_left_out(
     tmp_path: Path, change: dict[str, Any]
 ) -> None:
     assert read(tmp_path, **change) == []
+
+
+@pytest.mark.parametrize(("logged", "rows"), [(4.0, 1), (2.0, 0)])
+def test_a_cut_whose_micro_batches_are_not_those_logged_is_left_out(
+    tmp_path: Path, logged: float, rows: int
+) -> None:
+    stated = {"benchmark": "llama2_70b_lora", "minibs": 4, "mbs": None, "cp": 2, "pp": 1}
+    batch = {"n_accelerators": 16.0, "global_batch_size": 8.0, "config_gbs_consistent": True}
+    assert len(read(tmp_path, **stated, **batch, grad_accum=logged)) == rows
+
+
+@pytest.mark.parametrize(("config", "overlaps"), [("8x24_pack.sh", 0), ("pack_clipafter.sh", 1)])
+def test_states_of_bert_are_shared_out_inside_a_node(
+    tmp_path: Path, config: str, overlaps: int
+) -> None:
+    stated = {"benchmark": "bert", "minibs": 24, "global_batch_size": 12288.0, "grad_accum": 1.0}
+    [found] = read(tmp_path, **stated, config_candidates=config)
+    assert (found.plans.shards[0], found.plans.overlaps[0]) == (8, overlaps)

@@ -14,6 +14,7 @@ from simulators.training.metrics import JOB_FIELDS, job_of
 from simulators.training.point import TrainingPoint, batch_of
 from simulators.training.simulator import SIMULATOR
 from simulators.training.work.operators import tasks
+from simulators.training.work.pieces import pieces
 
 BASE = TrainingPoint(model="llama3_1_8b", gpu="h100_sxm", batch=64, sequence=4096, zero=3, dp=8)
 
@@ -244,6 +245,34 @@ def test_narrow_products_gather_half_the_bytes_and_narrow_their_gradients():
     wide, narrow = one(**cut), one(dtype="fp8", **cut)
     assert 0.7 < narrow["tensor_s"] / wide["tensor_s"] < 0.85  # sums keep 16 bits
     assert 0.5 < one(dtype="fp8")["compute_s"] / one()["compute_s"] < 0.9
+
+
+def test_no_product_takes_longer_for_narrower_operands():
+    wide = job_of(vars(replace(BASE, model="gpt2_medium")))
+    sizes = np.array([1.0, 48.0])
+    found = {dtype: pieces(replace(wide, dtype=dtype), sizes)["dense"] for dtype in ("fp8", "bf16")}
+    for phase in ("forward", "inputs", "weights"):
+        narrow = found["fp8"].seconds[phase, "fp8"]
+        assert (narrow <= found["bf16"].seconds[phase, "bf16"]).all()
+
+
+def test_training_writes_no_cache_and_copies_keys_where_kernels_are_not_fused():
+    job = job_of(vars(replace(BASE, model="gpt3_175b")))
+    names = {how: {task.kernel.name for task in tasks(replace(job, fusion=how), "dense", 1.0)}
+             for how in ("fused", "eager")}  # fmt: skip
+    assert names["eager"] - names["fused"] == {"cache_write", "gradient_sum"}
+
+
+def test_heads_are_narrowed_once_a_sequence_and_packed_where_they_are_swapped_for_tokens():
+    job = job_of(vars(replace(BASE, attention="flash_fp8", cp=2, dp=4)))
+
+    def moved(job, micro_batch, name):
+        found = [task.kernel for task in tasks(job, "dense", micro_batch) if task.is_core]
+        return sum(one.elements * one.repeat for one in found if one.name == name)
+
+    assert moved(job, 4.0, "narrowing") == 4.0 * moved(job, 1.0, "narrowing") > 0.0
+    assert moved(job, 1.0, "packing") == 0.0 < moved(replace(job, context_exchange="ulysses"), 1.0,
+                                                     "packing")  # fmt: skip
 
 
 def test_a_dualpipe_holds_two_models_shared_out_twice_as_far_and_waits_less():

@@ -7,6 +7,7 @@ each family and for each kind of borrowing; errors are |log(measured / predicted
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,14 @@ from lab.tables.kernels.tensor_cores import TABLE
 from lab.tables.rows import Bools
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import COVERAGE, Check
-from simulators.evidence.borrowing import SHEET, Cost, Costs, cost_of
+from simulators.evidence.borrowing import SHEET, VENDOR, Cost, Costs, cost_of
 from simulators.evidence.intervals import interval_s
 
 BARS = {"board": 0.28, "architecture": 0.45, "framework on a board": 0.28}
 """Mean errors allowed, as natural logarithms, with each of these left out."""
+
+ATTENTION = ("decode", "mla_decode", "mla_prefill")
+"""Kernels whose intervals are judged by themselves where a board is left out."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,11 @@ def _choice(some: Sequence[Trial], costs: Costs) -> Chosen:
     def cost(trial: Trial) -> Cost:
         return cost_of(trial.family, trial.loan.name, costs)
 
+    def place(trial: Trial) -> Hashable:
+        return trial.lender, trial.lender_framework, trial.loan.same_precision
+
+    nearer = {place(t) for t in some if t.loan.relation != VENDOR and cost(t).error < math.inf}
+    some = [t for t in some if t.loan.relation != VENDOR or place(t) not in nearer]
     least = min(some, key=lambda trial: cost(trial).error)
     alike = [t for t in some if (t.lender, t.lender_framework, t.loan)
              == (least.lender, least.lender_framework, least.loan)]  # fmt: skip
@@ -105,9 +114,9 @@ def _choice(some: Sequence[Trial], costs: Costs) -> Chosen:
 def _lines(way: LeftOut, found: Sequence[Chosen]) -> Iterator[Check]:
     """Yield one way's errors and coverage: over all, by family and by kind of borrowing."""
     yield from _pair(f"borrowed kernels, {way.name} left out", found, BARS[way.name])
-    for some in _groups(found, _kernel).values():
-        name = f"borrowed {_kernel(some[0].trial)}, {way.name} left out"
-        yield from _pair(name, some)
+    for kernel, some in _groups(found, _kernel).items():
+        is_judged = way.name == "board" and kernel in ATTENTION
+        yield from _pair(f"borrowed {kernel}, {way.name} left out", some, judged=is_judged)
     for some in _groups(found, lambda trial: trial.loan.name).values():
         name = f"borrowed by {some[0].trial.loan.name}, {way.name} left out"
         yield from _pair(name, some)
@@ -124,7 +133,9 @@ def _groups(found: Sequence[Chosen], name_of: Callable[[Trial], str]) -> dict[st
     return dict(sorted(groups.items()))
 
 
-def _pair(name: str, found: Sequence[Chosen], limit: float | None = None) -> Iterator[Check]:
+def _pair(
+    name: str, found: Sequence[Chosen], limit: float | None = None, *, judged: bool = False
+) -> Iterator[Check]:
     """Yield the mean error of kernels, each counted once, and how many rows intervals hold."""
     if not found:
         yield absent(name)
@@ -134,7 +145,7 @@ def _pair(name: str, found: Sequence[Chosen], limit: float | None = None) -> Ite
     note = f"mean |log|, median {np.median(errors):.2f}; the best of all lenders {best:.2f}"
     yield at_most(f"{name}: error", float(errors.mean()), limit, len(found), note, unit="")
     inside = [one.inside for one in found]
-    if limit is not None:
+    if judged or limit is not None:
         yield from within(f"{name}: coverage", inside)
     else:
         held = np.concatenate(inside)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.lines import answered, at_most, percent_off, spread
+from lab.claims.lines import answered, error_line, percent_off
 from lab.fits.networks.kv_transfer import frameworks, left_out, log_error, of, transfers
 from lab.tables.modern.kv_transfer import TRANSFERS, Moved, moved
 from simulators.core.contract import Check
@@ -48,18 +48,12 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         for mine, one, (row, _) in zip(ours, theirs, found.rows, strict=True)
     )
     off = percent_off(ours, theirs)
-    yield at_most(
-        "KV transfer, share of TTFT of long prompts", float(np.mean(np.abs(off))), None, off.size,
-        f"{spread(off)}; {each}",
-    )  # fmt: skip
+    yield error_line("KV transfer, share of TTFT of long prompts", [off], note=each)
 
 
 def _line(name: str, known: list[tuple[Moved, Transfers]], limit: float | None) -> Check:
     off = np.array([100.0 * (exp(log_error(row, one)) - 1.0) for row, one in known])
-    worst = float(np.abs(off).max())
-    return at_most(
-        name, float(np.mean(np.abs(off))), limit, off.size, f"{spread(off)}; worst {worst:.1f} %"
-    )
+    return error_line(name, [off], limit, f"worst {np.abs(off).max():.1f} %")
 
 
 def share_of_ttft(row: Moved, known: Transfers) -> float:

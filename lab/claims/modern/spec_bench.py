@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.lines import at_most, percent_off, spread
+from lab.claims.lines import error_line, percent_off
 from lab.fits.speculation.acceptance import first_guess
 from lab.tables.catalog_names import replica_of
 from lab.tables.modern.spec_bench import SPEC_BENCH, Sped, sped_up
@@ -91,19 +91,14 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
             f"{row.model.name} on {row.gpu} {one:.2f} of {row.speed_up:.2f}"
             for row, one in zip(mine, ours.tolist(), strict=True)
         )
-        yield at_most(
-            f"speculation, speed-up of Spec-Bench, {method}", float(np.mean(np.abs(off))), LIMIT,
-            off.size, f"{spread(off)}: {each}",
-        )  # fmt: skip
+        yield error_line(f"speculation, speed-up of Spec-Bench, {method}", [off], LIMIT, each)
     guesses = rates_by_guess(reference)
     for method in MOST_CHILDREN:
         mine = [row for row in rows if row.method == method]
         ours = np.array([tree_tokens(row, guesses) for row in mine])
         off = percent_off(ours, np.array([row.tokens for row in mine]))
-        yield at_most(
-            f"speculation, tokens of an iteration, tree of {method}", float(np.mean(np.abs(off))),
-            LIMIT, off.size, f"{spread(off)}; from rates of first guesses alone",
-        )  # fmt: skip
+        title = f"speculation, tokens of an iteration, tree of {method}"
+        yield error_line(title, [off], LIMIT, "from rates of first guesses alone")
 
 
 def tree_tokens(row: Sped, guesses: Mapping[tuple[str, int], Mapping[int, float]]) -> float:

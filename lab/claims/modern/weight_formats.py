@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.lines import at_most, compared, percent_off, spread
+from lab.claims.lines import at_most, compared, error_line, percent_off
 from lab.tables.forward_passes import TABLES, TINYCHAT, Case
 from lab.tables.modern.weight_formats import (
     EXLLAMA,
@@ -71,10 +71,8 @@ def _products(reference: Path, clock: str, aside: Sequence[int]) -> Iterator[Che
         f"{one:.2f} of {theirs[rows]:.2f} at {rows}"
         for rows, one in zip(theirs, ours.tolist(), strict=True)
     )
-    yield at_most(
-        f"weight formats, 4-bit product by Marlin, A10, {clock}", float(np.mean(np.abs(off))),
-        PRODUCT_LIMIT, off.size, f"{spread(off)}; {each}",
-    )  # fmt: skip
+    title = f"weight formats, 4-bit product by Marlin, A10, {clock}"
+    yield error_line(title, [off], PRODUCT_LIMIT, each)
     yield at_most(
         f"weight formats, rows from which unfused 4-bit kernels lose to fp16, A10, {clock}",
         float(loses_from(board)), float(LOSES_BY), len(UNFUSED),

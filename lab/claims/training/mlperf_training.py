@@ -65,7 +65,8 @@ def _scaling(
     """Yield how far off the efficiency of a submitter's largest system over its smallest is.
 
     Systems of one round are compared: between rounds the software changes, by up to 18 % of a step.
-    Those cut `alike` have the same tensor, context and pipeline ranks and micro-batch.
+    Two that were carried over to a later round count once. Those cut `alike` have the same tensor,
+    context and pipeline ranks and micro-batch.
     """
     groups: dict[tuple[str, ...], list[Predicted]] = {}
     for row, ours in found:
@@ -74,10 +75,13 @@ def _scaling(
         for entered in row.rounds:
             group = (row.submitter, row.benchmark, row.job.gpu.name, entered, *cut)
             groups.setdefault(group, []).append((row, ours))
-    points = {}
+    points: dict[tuple[str, ...], float] = {}
+    compared = set()
     for group, mine in groups.items():
         small, large = (pick(mine, key=lambda one: one[0].gpus) for pick in (min, max))
-        if large[0].gpus > small[0].gpus:
+        pair = id(small[0]), id(large[0])
+        if large[0].gpus > small[0].gpus and pair not in compared:
+            compared.add(pair)
             ours = _rate(large[0], large[1]) / _rate(small[0], small[1])
             theirs = _rate(large[0], large[0].seconds) / _rate(small[0], small[0].seconds)
             points[group] = 100.0 * (ours - theirs)

@@ -24,6 +24,7 @@ from simulators.evidence.borrowing import (
     ALL,
     ARCHITECTURE,
     COSTS,
+    INSTRUCTIONS,
     OWN,
     RELATIONS,
     SHEET,
@@ -73,11 +74,12 @@ def costs_of(found: Sequence[Trial]) -> Costs:
     """Return what each kind of borrowing costs in each family, and in all together.
 
     A kind that was never seen in a family costs what it does in the kernel's other formats, else in
-    all kernels.
+    all kernels; but that boards take the same instructions says something of no other family.
     """
-    every = _costs_by_loan(trial for trial in found if trial.loan.name != SHEET)
+    common = [t for t in found if t.loan.relation != INSTRUCTIONS]
+    every = _costs_by_loan(trial for trial in common if trial.loan.name != SHEET)
     kernels = dict.fromkeys(trial.kernel for trial in found)
-    of_kernel = {k: _costs_by_loan(t for t in found if t.kernel == k) for k in kernels}
+    of_kernel = {k: _costs_by_loan(t for t in common if t.kernel == k) for k in kernels}
     costs = {ALL: _rising(every)}
     costs |= {kernel: _rising(every | some) for kernel, some in of_kernel.items()}
     for family, kernel in dict.fromkeys((trial.family, trial.kernel) for trial in found):

@@ -124,6 +124,10 @@ WRITTEN = (1e-3, 3)
 
 KERNELS = (*TABLES, "mixed")
 
+SISTERS = {"gb200": ("decode", "mla_prefill", "mla_decode")}
+"""Boards whose sister's numbers serve them but in these kernels: they are what any other board of
+the architecture is priced by when the sister is left out, and within some percent of hers."""
+
 FEWEST_ROWS, FEWEST_TREE_ROWS = 60, 150
 """A kernel with fewer rows borrows from a relative; with fewer fitted ones it has no trees."""
 
@@ -134,7 +138,8 @@ SHIPPED = ("vllm", "trtllm", "flashinfer")
 def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
     """Yield the calibrations of the GPUs of the tables."""
     for gpu in chosen(only, GPUS):
-        found = [rows for kernel in KERNELS for rows in _kept(reference, gpu, kernel)]
+        kernels = SISTERS.get(gpu, KERNELS)
+        found = [rows for kernel in kernels for rows in _kept(reference, gpu, kernel)]
         if done := [fit_kernel(rows) for rows in found]:
             tables = hashes(reference, _tables(gpu, {rows.kernel for rows in found}))
             yield entries(gpu, done, tables, leaves=WRITTEN)

@@ -1,7 +1,8 @@
 """Measured kernels priced by the numbers of everybody who could lend to them.
 
 A trial is one kernel of one framework on one board in one precision, priced on that board's data
-sheet by what was fitted to another kernel. Rows are of the side of the split that no fit has seen.
+sheet by what was fitted to another kernel, once for each kind of borrowing that this is. Rows are
+of the side of the split that no fit has seen.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from lab.tables.kernels.tensor_cores import PRODUCERS, read_tensor_rows
 from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.boards import identity_of
-from simulators.evidence.borrowing import OWN, SHEET, Loan, family_of
+from simulators.evidence.borrowing import OWN, SHEET, Loan, family_of, loans_of
 from simulators.evidence.intervals import WIDEST, Band
 from simulators.evidence.lookup import FRAMEWORKS, lenders
-from simulators.kernels.entries import entry_from, measured_entries
+from simulators.kernels.entries import entry_from, lends_format, measured_entries
 from simulators.kernels.families import attention, auxiliary_kernels, experts
 from simulators.kernels.families.tensor_cores import measured_rates, stand_in_kinds
 from simulators.kernels.levels import zero_shot_profile
@@ -112,9 +113,11 @@ def _fused_trials(rows: Rows) -> Iterator[Trial]:
     gpu = load_gpu(rows.gpu)
 
     def look(board: str, framework: str, dtype: str) -> Mapping[str, Any] | None:
+        if not lends_format(board, dtype, gpu):
+            return None
         return measured_entries(board).get((framework, rows.kernel, dtype))
 
-    for board, framework, loan, table in _loans("fused", rows, gpu, _formats(rows), look):
+    for board, framework, loan, table in _loans("fused", rows, gpu, formats_of(rows), look):
         for whole in (True, False) if {"bend", "knots"} & set(table) else (True,):
             entry = entry_from(table, board, framework, whole=whole)
             if rows.kernel in TABLES:
@@ -145,17 +148,20 @@ def _loans(
     kind: str, rows: Rows, gpu: Gpu, formats: Sequence[str], look: Look[N]
 ) -> Iterator[tuple[str, str, Loan, N]]:
     """Yield what each board, framework and format has for some rows, but for their very own."""
+    wanted = rows.framework, gpu.architecture
     for lender in lenders(kind, gpu.name, gpu.architecture):
         for dtype in formats:
             for framework in FRAMEWORKS:
-                loan = Loan(lender.relation, framework == rows.framework, dtype == formats[0])
-                if loan.name == OWN:
+                lent = framework, lender.architecture
+                loans = loans_of(lender.relation, rows.kernel, wanted, lent, dtype == formats[0])
+                if loans[0].name == OWN:
                     continue
                 if (numbers := look(lender.board, framework, dtype)) is not None:
-                    yield lender.board, framework, loan, numbers
+                    for loan in loans:
+                        yield lender.board, framework, loan, numbers
 
 
-def _formats(rows: Rows) -> tuple[str, ...]:
+def formats_of(rows: Rows) -> tuple[str, ...]:
     """Return the formats of rows and those that stand in for them."""
     if rows.kernel == "experts":
         return experts.stand_in_formats(rows.dtype)

@@ -35,7 +35,7 @@ from simulators.kernels.families.fused import ExpertSizes
 from simulators.kernels.interpolation_grid import LATENT_WIDTH
 from simulators.workload.operators import Attention
 
-GPUS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "rtx_pro_6000", "rtx_4090")
+GPUS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "rtx_pro_6000", "rtx_4090")
 NAMED = {"rtx_pro_6000": "rtx_pro_6000_server"}
 """What the tables call a GPU, where the catalog calls it something else."""
 FOLDER = "llm_kernels"

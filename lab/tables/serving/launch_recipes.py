@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simulators.core.folder import read_toml
-from simulators.serving.measured_deployments import MEMORY_FRACTION, Launch
+from simulators.serving.measured_deployments import Launch
 
 RECIPES = Path(__file__).with_suffix(".toml")
 
@@ -74,7 +74,7 @@ class Recipe:
     since: str = ""
     budget: int | str = 8192
     poll_interval: tuple[int, int] | str = (0, 0)
-    memory_fraction: float = MEMORY_FRACTION
+    memory_fraction: float = 0.0  # 0: the script is silent
     kv_dtype: str = ""
 
     def launch(self, load: Load) -> Launch:

@@ -5,7 +5,9 @@ Llama-3.1-405B are pre-trained, Llama-2-70B fine-tuned by adapters of rank 16 on
 8,192 tokens (rules of the rounds; NeMo's configurations of the submitters). BERT's submissions pack
 two sequences into 512 tokens each, as their batches and configurations state: two of half the
 length, seen whole, have as many pairs of tokens as a causal sequence of all. Their passes are CUDA
-graphs, and their loop reads nothing back between steps (`--use_cuda_graph`, `--log_freq=0`).
+graphs, and their loop reads nothing back between steps (`--use_cuda_graph`, `--log_freq=0`). Their
+optimiser shares states out inside each node and sums over nodes, after the backward pass
+(`--distributed_lamb`, whose `--dwu-group-size` is a node and `--dwu-num-blocks` one).
 """
 
 from __future__ import annotations
@@ -49,6 +51,10 @@ swap heads for tokens (`cp_comm_type: a2a` of its configurations)."""
 WHOLE_GRAPHS = "_cg"
 """How the names of configurations of pre-training end that replay whole steps as CUDA graphs."""
 
+IN_BLOCKS = "_clipafter"
+"""How the name of BERT's one configuration ends that sums gradients in blocks, behind the backward
+pass (`--dwu-overlap-reductions`)."""
+
 GPUS = {
     "NVIDIA H100-SXM5-80GB": "h100_sxm", "NVIDIA H100-SXM-80GB": "h100_sxm",
     "NVIDIA H200-SXM5-141GB": "h200_sxm", "NVIDIA Blackwell GPU (B200-SXM-180GB)": "b200_sxm",
@@ -85,11 +91,14 @@ def submissions(reference: Path) -> Iterator[Submission]:
 def _is_consistent(row: Mapping[str, Any]) -> bool:
     """Say whether the configuration gives the logged batch; BERT's counts pairs or sequences.
 
-    Where it states the cut and the micro-batch but no share of the batch, they must divide it.
+    It must give the logged micro-batches too: else the system was cut in another way. Where it
+    states the cut and the micro-batch but no share of the batch, they must divide it.
     """
     stated = (row["minibs"] or 0) * row["n_accelerators"]
     if row["benchmark"] == BERT:
         return bool(row["global_batch_size"] in (stated, 2 * stated))
+    if row["minibs"] and row["grad_accum"] not in (None, row["minibs"] // (row["mbs"] or 1)):
+        return False
     if stated or not (row["config_unique"] and row["tp"] and row["pp"] and row["mbs"]):
         return bool(row["config_gbs_consistent"])
     return bool(row["global_batch_size"] % (data_ranks(row) * row["mbs"]) == 0)
@@ -141,6 +150,7 @@ def _submission(row: Mapping[str, Any], rounds: tuple[str, ...]) -> Submission:
     pp = int(gpus // (tp * cp * dp)) if not row["pp"] else int(stated)
     chunks = int(row["vpp"] or 1) if pp > 1 else 1
     batch = row["global_batch_size"] / (2 if is_bert else 1)
+    is_summed_after = is_bert and IN_BLOCKS not in (row["config_candidates"] or "")
     m = int(row["grad_accum"] or 1) if is_bert else int(batch // (dp * int(row["mbs"] or 1)))
     job = Job(
         model=BERT_LARGE if is_bert else load_model(model),
@@ -169,9 +179,9 @@ def _submission(row: Mapping[str, Any], rounds: tuple[str, ...]) -> Submission:
         schedule=one(INTERLEAVED if chunks > 1 else ONE_F_ONE_B),
         recompute=one(NONE),
         zero=one(1),
-        shards=one(dp * cp),
+        shards=one(min(dp, int(row["accelerators_per_node"])) if is_bert else dp * cp),
         gradient_bytes=np.array([2.0]),
-        overlaps=one(1),
+        overlaps=one(not is_summed_after),
         again=np.zeros(1),
         offloads=one(0),
         host_adam_per_s=np.ones(1),

@@ -107,6 +107,9 @@ STORED_AS = {"mxfp4": "w4a16"}
 LOW_TILE, VECTOR = 0.25, 16.0
 """Rows of a low tile over those of a tall one, 16 of 64; and numbers that a wide load takes."""
 
+EXPONENTIALS = 16
+"""Of an SM in a clock, on every board that a form was fitted to; Blackwell Ultra has twice that."""
+
 TUNED = "tuned_"
 """How numbers begin that say how much faster tuned tiles are."""
 
@@ -117,7 +120,7 @@ PARTS = ("compute", "bandwidth", "traffic")
 def prefill_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats) -> Floats:
     """Return the uncorrected seconds of prompt chunks."""
     queries, pairs, keys, requests = sums(a)
-    per_pair = a.heads * (4.0 * a.head_dim + numbers["softmax"])
+    per_pair = a.heads * (4.0 * a.head_dim + softmax_flops(gpu, numbers))
     rate = numbers["compute"] * gpu.peak(a.dtype)
     tile, step = numbers["tile"], numbers["step"]
     padded = pairs + tile * keys + step * queries + tile * step * requests
@@ -135,7 +138,7 @@ def mixed_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats)
     """Return the uncorrected seconds of one launch over prompt chunks and single new tokens."""
     queries, pairs, keys, _ = sums(a)
     chunks, chunk_keys, decodes, decode_keys = split_sums(a)
-    per_pair = a.heads * (4.0 * a.head_dim + numbers["softmax"])
+    per_pair = a.heads * (4.0 * a.head_dim + softmax_flops(gpu, numbers))
     rate = numbers["compute"] * gpu.peak(a.dtype)
     tile, step = numbers["tile"], numbers["step"]
     padded = pairs + tile * keys + step * queries + tile * step * (chunks + decodes)
@@ -147,6 +150,11 @@ def mixed_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats)
     memory_s = moved_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
     busy_s = four_norm(padded * per_pair / rate, numbers["tail"] * longest_s, memory_s)
     return np.asarray(numbers["start_s"] + busy_s, np.float64)
+
+
+def softmax_flops(gpu: Gpu, numbers: Numbers) -> float:
+    """Return the FLOPs that the exponential of a scored pair is worth on a GPU's special units."""
+    return numbers["softmax"] * EXPONENTIALS / gpu.exponentials_per_clock
 
 
 def decode_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats) -> Floats:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from simulators.training.job import EAGER, FLASH_FP8, NF4, NF4_BYTES, UNFUSED, Job
+from simulators.training.work.messages import ULYSSES
 from simulators.workload.llm.attention import prefill_operators
 from simulators.workload.llm.parallelism import Stage
 from simulators.workload.llm.shard import Shard
@@ -73,6 +74,10 @@ ACTIVATION = "_activation"
 NORMS = ("attention_norm", "ffn_norm")
 """What elementwise recomputation runs again: what ends so, and norms without residual sums."""
 
+CACHE_WRITE = "cache_write"
+"""Of keys and values, after no rotary embedding: in training their copies, where kernels are not
+fused (llm-foundry, `unpad_input`)."""
+
 KEPT_NORMS = (*NORMS, "final_norm", "latent_norms")
 
 
@@ -98,7 +103,7 @@ def tasks(job: Job, piece: str, micro_batch: Column) -> list[Task]:
     shard = Shard(job.model, job.cut, part, job.dtype)
     found: list[Task] = []
     for operator in token_operators(shard, tokens):
-        if operator.repeat:
+        if operator.repeat and (operator.name != CACHE_WRITE or job.fusion == EAGER):
             found += _with_gradients(_shared_out(operator, job))
             found += _adapter(operator, job)
             found += _narrowed(operator, job)
@@ -250,13 +255,15 @@ def _attention(job: Job, shard: Shard, micro_batch: Column) -> Iterable[Task]:
             else:
                 yield Task(share, FORWARD)
                 yield Task(backward, INPUTS)
+            if job.cp > 1 and job.context_exchange == ULYSSES:
+                yield from (Task(_packed(share), phase) for phase in (FORWARD, INPUTS))
         else:
             yield from _with_gradients(share)
 
 
 def _narrowed_heads(attention: Attention) -> Iterable[Task]:
     """Return the kernels that narrow queries, keys and values, and the gradient of the output."""
-    numbers = attention.requests * attention.query_tokens * attention.head_dim
+    numbers = attention.query_tokens * attention.head_dim
     cast = Elementwise(
         name="narrowing", elements=numbers * attention.heads, reads=1.0,
         writes=BYTES["fp8"] / BYTES["bf16"], dtype="bf16", repeat=attention.repeat,
@@ -264,6 +271,18 @@ def _narrowed_heads(attention: Attention) -> Iterable[Task]:
     width = attention.heads + 2.0 * attention.kv_heads
     yield Task(replace(cast, elements=numbers * width), FORWARD)
     yield Task(cast, INPUTS)
+
+
+def _packed(attention: Attention) -> Elementwise:
+    """Return what packs queries, keys, values and outputs by rank before a swap, and unpacks them.
+
+    Heads of a rank's tokens lie apart from one another, and so do its tokens of a head after it.
+    """
+    width = 2.0 * (attention.heads + attention.kv_heads) * attention.head_dim
+    return Elementwise(
+        name="packing", elements=2.0 * attention.query_tokens * width, reads=1.0, writes=1.0,
+        dtype="bf16", repeat=attention.repeat,
+    )  # fmt: skip
 
 
 def _in_ring(attention: Attention, job: Job, phase: str, merged: float) -> Iterable[Task]:

@@ -13,7 +13,7 @@ from simulators.core.columns import schema_of
 from simulators.core.contract import WarmsUp, load_simulator
 from simulators.core.errors import UserError
 from simulators.core.folder import FOLDERS, SIMULATORS, Folder, read_toml
-from sweeper.commands.flags import at_least, flags
+from sweeper.commands.flags import at_least, flags, results_flags
 from sweeper.engines.task import evaluate
 from sweeper.query.pareto import rows_at, slices
 from sweeper.query.repricing import unpriced
@@ -29,11 +29,9 @@ from sweeper.store.store import FAILURES
 
 def main(words: list[str]) -> int:
     """Print how many rows are the same; exit code 1 when one is not."""
-    parser = flags("verify", "simulate a sample of rows again and compare bit by bit")
-    parser.add_argument("name", help="a space that has been run")
+    parser = results_flags("verify", "simulate a sample of rows again and compare bit by bit")
     parser.add_argument("--rows", type=at_least(1), default=200, help="how many (default 200)")
     parser.add_argument("--seed", type=at_least(0), default=0, help="which")
-    parser.add_argument("--outputs", default="outputs")
     chosen = parser.parse_args(words)
     last = latest(chosen.name, chosen.outputs)
     space = unpriced(last.space)
