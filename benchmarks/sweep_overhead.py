@@ -63,10 +63,11 @@ def measure(grid: DesignSpace, folder: str) -> list[Check]:
     progress = Progress(total=len(grid), objectives=OBJECTIVES)
     with Ray(actors=2).open() as crew:
         _sweep(crew, space(4), f"{folder}/warm", Progress(4**7, OBJECTIVES), Counter())
-        before, memory_before = _cpu_s(), _rss_bytes()
+        before, memory_before, driver_s = _cpu_s(), _rss_bytes(), time.process_time()
         progress.started = time.perf_counter()
         _sweep(crew, grid, f"{folder}/grid", progress, laps)
         used, wall_s = _cpu_s() - before, progress.elapsed_s
+        driver_s = time.process_time() - driver_s
         grown = _rss_bytes() - memory_before
     files = list(Path(folder, "grid").rglob("*.parquet"))
     written = sum(f.stat().st_size for f in files)
@@ -83,7 +84,8 @@ def measure(grid: DesignSpace, folder: str) -> list[Check]:
     ]
     for step, share in shares.items():
         limit = 15.0 if step == "orchestration" else None
-        note = f"live front {laps['front'] / used:.1%} of it all" if limit else ""
+        of_it = f"live front {laps['front'] / used:.1%}, driver {driver_s / used:.1%} of it all"
+        note = of_it if limit else ""
         checks.append(
             Check(
                 f"share of {step}",

@@ -14,7 +14,7 @@ from lab.fits.methods.borrowing_trials import formats_of
 from lab.tables.rows import BANDED, Bools, Floats, Rows, evenly, mape
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
-from simulators.evidence.intervals import Band, interval_s
+from simulators.evidence.intervals import Band, band_of, interval_s
 from simulators.evidence.lookup import BEST, CALIBRATIONS
 from simulators.kernels.entries import Entry, entry_of
 from simulators.kernels.levels import profile_of
@@ -110,6 +110,11 @@ def held_by_others(
             lo_s, hi_s = interval_s(band(others), said)
             found.append(np.asarray((lo_s <= measured) & (measured <= hi_s)))
     return found
+
+
+def band_of_turns(turns: Sequence[tuple[Floats, Floats]]) -> Band:
+    """Return the band of several turns together, of each what was predicted and measured."""
+    return band_of(*(np.concatenate(column) for column in zip(*turns, strict=True)))
 
 
 def detailed(name: str, judged: Judged, note: str, limit: float | None = None) -> Check:

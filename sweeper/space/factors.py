@@ -6,6 +6,7 @@ Every mistake is reported in the words it was made in.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import os
 import typing
@@ -68,7 +69,7 @@ def check_axis(name: str, simulator: Simulator) -> None:
 def axis_values(name: str, written: Any, simulator: Simulator) -> tuple[Scalar, ...]:
     """Return the values of one axis as they are written, in the type of the simulator's field."""
     kind = schema_of(simulator.point).field(name).type
-    nullable = type(None) in typing.get_args(typing.get_type_hints(simulator.point)[name])
+    nullable = name in _nullable(simulator.point)
     field = _fields(simulator)[name]
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         written = number(written, field.metadata.get("unit", ""))
@@ -78,6 +79,13 @@ def axis_values(name: str, written: Any, simulator: Simulator) -> tuple[Scalar, 
         found = (v if v in usual else _found(folder, str(v)) for v in values)
         values = tuple(dict.fromkeys(found))
     return values
+
+
+@functools.cache
+def _nullable(point: type) -> frozenset[str]:
+    """Return the inputs that may be left out."""
+    hints = typing.get_type_hints(point)
+    return frozenset(name for name, hint in hints.items() if type(None) in typing.get_args(hint))
 
 
 def _found(kind: str, value: str) -> str:

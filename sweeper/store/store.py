@@ -262,11 +262,11 @@ class Store:
         theirs, ours = self.definition_of(name), self.definition
         trusted = []
         for factor, table in zip(space.factors, space.factor_tables, strict=True):
-            same = pl.Series([True] * len(factor))
+            same = np.ones(len(factor), bool)
             for column, values in factor.columns.items():
                 alike = {v: theirs.digest(column, v) == ours.digest(column, v) for v in set(values)}
-                same &= pl.Series([alike[v] for v in values])
-            trusted.append(table.filter(same))
+                same &= np.array([alike[v] for v in values], bool)
+            trusted.append(table if same.all() else table.filter(pl.Series(same)))
         if missing := [n for n in space.axes if n not in rows.columns]:
             raise UserError(f"{self.results}/{name} lacks the columns {', '.join(missing)}")
         index = space.index_of(rows, trusted)

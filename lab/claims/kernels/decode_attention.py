@@ -7,12 +7,11 @@ is left out is priced by what it would borrow, as are boards no calibration was 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 from lab.claims.judged import (
+    band_of_turns,
     entry_errors,
     entry_for,
     held_by_others,
@@ -21,10 +20,9 @@ from lab.claims.judged import (
 from lab.claims.lines import error_line, missing, percent_off, within
 from lab.fits.kernels.decode_attention import octaves_left_out
 from lab.tables.kernels.fused_kernels import GPUS, read_measured, tables_of
-from lab.tables.rows import Bools, Floats
+from lab.tables.rows import Bools
 from simulators.composition.replica import FRAMEWORKS
 from simulators.core.contract import Check
-from simulators.evidence.intervals import Band, band_of
 
 DECODES = ("decode", "mla_decode")
 LATENT = ("mla_prefill", "mla_decode")
@@ -62,14 +60,9 @@ def _octaves(reference: Path, kernel: str) -> Iterator[Check]:
             if errors:
                 name = f"{gpu} {framework} {kernel} MAPE, octaves left out"
                 yield error_line(name, errors, OCTAVE_BAR[kernel])
-            inside += [held for part in turns for held in held_by_others(part, _band)]
+            inside += [held for part in turns for held in held_by_others(part, band_of_turns)]
     note = "each turn's rows in intervals of the other turns"
     yield from within(f"{kernel} coverage, octaves left out", inside, note)
-
-
-def _band(turns: Sequence[tuple[Floats, Floats]]) -> Band:
-    """Return the band of several turns together."""
-    return band_of(*(np.concatenate(column) for column in zip(*turns, strict=True)))
 
 
 def _boards(reference: Path, kernel: str) -> Iterator[Check]:

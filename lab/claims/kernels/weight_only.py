@@ -1,8 +1,9 @@
 """How far products of narrow weights are from measured ones of inner lengths no fit saw.
 
 A model's layers share their inner lengths, so a fifth of these is left out at a time, with all
-matrices that have them. Marlin's kernels, which engines run and no table here times, stand beside
-those that are lent to it.
+matrices that have them. Intervals are judged by turns: each turn's rows by the residuals of the
+others. Marlin's kernels, which engines run and no table here times, stand beside those that are
+lent to it.
 """
 
 from __future__ import annotations
@@ -12,23 +13,19 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.judged import quantiles
+from lab.claims.judged import band_of_turns, held_by_others, quantiles
 from lab.claims.lines import absent, at_most, percent_off, within
-from lab.fits.kernels.tensor_cores import fit_bent, seconds_of
+from lab.fits.kernels.tensor_cores import inner_lengths_left_out
 from lab.tables.kernels.tensor_cores import PRODUCERS, TABLE, read_tensor_rows
 from lab.tables.kernels.weight_only import TABLE as MARLIN
 from lab.tables.kernels.weight_only import Layer, read_layers_of_marlin
-from lab.tables.rows import Bools, Floats, Rows, fraction, group_of
+from lab.tables.rows import Bools
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
-from simulators.evidence.intervals import WIDEST, interval_s
 from simulators.kernels.families.tensor_cores import WEIGHT_ONLY, measured_rates
 from simulators.kernels.price import price
 
 BAR = 16.0
-
-FOLDS, FOLD_ROWS, FEWEST_ROWS = 5, 2500, 100
-"""Parts of the inner lengths; rows of a kernel that are foretold: drawn, at most and least."""
 
 MARLIN_FRAMEWORK = "vllm"
 """An engine that runs Marlin's kernels."""
@@ -46,40 +43,17 @@ def checks(reference: Path, rows: str) -> list[Check]:  # noqa: ARG001 - the sam
         if shipped is None:
             continue
         name = f"{part.gpu} {part.framework} {part.dtype} product MAPE, inner lengths left out"
-        drawn = part.drawn(FOLD_ROWS)
-        if len(drawn) < FEWEST_ROWS or np.unique(folds_of(drawn)).size < FOLDS:
+        turns = inner_lengths_left_out(part, shipped)
+        if not turns:
             found.append(absent(name, "too few rows, or inner lengths"))
             continue
-        alpha = 1.0 if shipped.correction is None else shipped.correction.alpha
-        predicted_s = foretold_s(drawn, alpha)
-        errors = percent_off(predicted_s, drawn.seconds)
+        errors = np.concatenate([percent_off(*turn) for turn in turns])
         mean = float(np.mean(np.abs(errors)))
         found.append(at_most(name, mean, BAR, errors.size, quantiles(errors)))
-        lo_s, hi_s = interval_s(shipped.band or WIDEST, predicted_s)
-        inside.append(np.asarray((lo_s <= drawn.seconds) & (drawn.seconds <= hi_s)))
-    found += within("weight-only product coverage, inner lengths left out", inside)
+        inside += held_by_others(turns, band_of_turns)
+    note = "each turn's rows in intervals of the other turns"
+    found += within("weight-only product coverage, inner lengths left out", inside, note)
     return found + list(_marlin(reference))
-
-
-def foretold_s(rows: Rows, alpha: float) -> Floats:
-    """Return what fits say of rows that saw no matrix of their inner length.
-
-    Args:
-        rows: of one kernel.
-        alpha: slope that the correction leaves to the formula.
-    """
-    fold = folds_of(rows)
-    said, gpu = np.empty(len(rows)), load_gpu(rows.gpu)
-    for one in np.unique(fold):
-        aside = fold == one
-        rates = fit_bent(rows.where(~aside), gpu, alpha)
-        said[aside] = seconds_of(rows.where(aside), rates, gpu)
-    return said
-
-
-def folds_of(rows: Rows) -> Floats:
-    """Return which fold each row is left out with, by its inner length."""
-    return np.floor(FOLDS * fraction(group_of([rows.sizes["k"]])))
 
 
 def _marlin(reference: Path) -> Iterator[Check]:

@@ -2,7 +2,9 @@
 
 For each board, framework and kind: a few numbers and a table of tiles by robust least squares on
 logarithms, then trees on what is left. A fifth of the fitted weight matrices, set aside, chooses
-how far the trees may bend and gives the band; the held-out quarter judges, and nothing else.
+how far the trees may bend and gives the band; the held-out quarter judges, and nothing else. Of
+narrow weights few inner lengths were timed, which the matrices of a layer share: what is foretold
+of inner lengths left out gives their band.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from lab.tables.kernels.tensor_cores import (
     read_tensor_rows,
     sizes_of,
 )
-from lab.tables.rows import LOWER_QUARTER, Bools, Floats, Rows, mape, read_table
+from lab.tables.rows import LOWER_QUARTER, Bools, Floats, Rows, fraction, group_of, mape, read_table
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.core.errors import UserError
@@ -36,6 +38,7 @@ from simulators.evidence.lookup import CALIBRATIONS
 from simulators.kernels.families.tensor_cores import (
     MEASURED,
     NUMBERS,
+    WEIGHT_ONLY,
 )
 from simulators.kernels.monotone_correction import features_of
 from simulators.kernels.profile import TENSOR_TILES, TensorRates, product_seconds
@@ -60,6 +63,9 @@ FORMULA_ROWS = 3000
 
 ASIDE = 0.2
 """Part of the fitted weight matrices that choose the correction."""
+
+TURNS, TURN_ROWS = 5, 2500
+"""Parts of the inner lengths of narrow weights, left out in turn, and rows drawn for these."""
 
 TREES, DEPTH = 64, 3
 ALPHAS = (0.4, 0.6, 0.8, 1.0)
@@ -156,12 +162,28 @@ def fit_tensor(rows: Rows, gpu: Gpu) -> TensorRates:
     if best > 0:
         final = _bent(rows, gpu, final, ALPHAS[best - 1])
     seen = tuple((float(size.min()), float(size.max())) for size in sizes_of(rows))
-    return replace(final, seen=seen, band=band_of(seconds[best], measured), calibrated=True)
+    turns = inner_lengths_left_out(rows, final) if rows.dtype in WEIGHT_ONLY else []
+    band = band_of(*map(np.concatenate, zip(*turns, strict=True))) if turns else None
+    band = band or band_of(seconds[best], measured)
+    return replace(final, seen=seen, band=band, calibrated=True)
 
 
-def fit_bent(rows: Rows, gpu: Gpu, alpha: float) -> TensorRates:
-    """Return rates fitted to all of `rows`, with trees that leave the formula this slope."""
-    return _bent(rows, gpu, _fit_formula(rows, gpu), alpha)
+def inner_lengths_left_out(rows: Rows, rates: TensorRates) -> list[tuple[Floats, Floats]]:
+    """Return predicted and measured seconds of each part of the inner lengths, by the others.
+
+    Of fewer inner lengths or rows than that takes, nothing. Corrections leave the formula the slope
+    that those of `rates` do.
+    """
+    rows, gpu = rows.drawn(TURN_ROWS), load_gpu(rows.gpu)
+    turn = np.floor(TURNS * fraction(group_of([rows.sizes["k"]])))
+    if len(rows) < LEAST_ROWS or np.unique(turn).size < TURNS:
+        return []
+    found, alpha = [], 1.0 if rates.correction is None else rates.correction.alpha
+    for one in range(TURNS):
+        aside, others = rows.where(turn == one), rows.where(turn != one)
+        foretold = _bent(others, gpu, _fit_formula(others, gpu), alpha)
+        found.append((seconds_of(aside, foretold, gpu), aside.seconds))
+    return found
 
 
 def _set_aside(rows: Rows) -> list[Bools]:
