@@ -15,6 +15,7 @@ import pytest
 from simulators.core.jit import Floats
 from simulators.serving.engine import loop, service
 from simulators.serving.engine import replica as at
+from simulators.serving.engine.drafts import draw
 from simulators.serving.engine.kv_cache import allocate
 from simulators.serving.engine.replica import View, pop_waiting, seat
 from simulators.serving.engine.state import State, gap_bin
@@ -458,9 +459,10 @@ def test_accepted_drafts_come_with_the_token_of_a_decode(
     in_flight_at(state, {0: 11, 1: 13, 2: 4, 3: 3}, [1, 1, 6, 6])
     state.request[1, at.OUTPUT] = 5
     state.pool[0, at.DRAFTS] = len(survival)
+    assert draw.py_func(state, 0, 0, 0)[1] == 3 + accepted  # keys of the first two
     loop.finish.py_func(state, 0, 0, 7.0)
     assert state.request[:, at.DONE].tolist() == [12 + accepted, 15, 11, 9]
     assert (state.times[:, at.COMPLETED] == 7.0).tolist() == [False, True, False, False]
     decoding(state, 0, {0: 12})
-    assert loop.decide.py_func(all_idle(7), state, 0, 0, 8.0) == 1  # what is drawn does not hold
+    assert loop.decide.py_func(all_idle(7), state, 0, 0, 8.0) == 7  # drawn as it is repeated
     assert state.step[0, at.TOKENS] == 1.0 + len(survival)
