@@ -23,6 +23,7 @@ from simulators.core.folder import ENGINES, Folder
 from simulators.core.modules import is_dotted, load_from, load_module
 from simulators.serving.deployment import deployment_of, pools_of
 from simulators.serving.point import HOST, MTP, OVERLAPPED, ServingPoint
+from simulators.serving.prices.skipped_layers import skips_layers
 from simulators.serving.sharing.tenants import shares_gpu
 
 ORCHESTRATORS = Folder("orchestrator", "orchestrators", ".py", package="deploy")
@@ -99,6 +100,11 @@ def launch_of(point: ServingPoint, engine: str) -> Launch:
     if point.mixed_step == OVERLAPPED or point.offload_to != HOST:
         raise UserError(
             f"no engine on offer has mixed_step {OVERLAPPED}, or offload_to other than {HOST}"
+        )
+    if skips_layers(point):
+        raise UserError(
+            "no engine on offer skips layers for some tokens: exit_depth, routed_tokens and "
+            "prompt_kept 1"
         )
     if point.accelerator != NOTHING:
         raise UserError(f"no engine runs on accelerator '{point.accelerator}', only on GPUs")

@@ -52,7 +52,7 @@ def shelf_without(name: str, group: str) -> Shelf:
     runtime = load_runtime(name)
     if runtime.like:
         model, models = group.partition(".")[0], _groups(FOLDER / "runtimes" / f"{name}.toml")
-        times = models.get(model, {}).get("many_times", runtime.many_times)
+        times = models.get(model, {}).get("batch_times", runtime.batch_times)
         return older_shelf(runtime.like, group, times)
     if group not in _numbers(name):
         return Shelf()
@@ -73,12 +73,12 @@ def older_shelf(like: str, group: str, times: Mapping[str, float]) -> Shelf:
     Args:
         like: the runtime of today's release.
         group: a model on a GPU.
-        times: what kernels of many tokens take over today's, by family.
+        times: what kernels of a batch take over today's, by family.
     """
     today = load_runtime(like)
     if server := _server_without(today.framework, group):
-        return shelf_of(replace(runtime_without(like, group), many_times=times), server)
-    return Shelf(runtime=lambda _: replace(today, many_times=times))
+        return shelf_of(replace(runtime_without(like, group), batch_times=times), server)
+    return Shelf(runtime=lambda _: replace(today, batch_times=times))
 
 
 def _server_without(framework: str, group: str) -> Frontend | None:

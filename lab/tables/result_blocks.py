@@ -61,6 +61,14 @@ HUGE = 160 * 2**30
 
 MIB = 2.0**20
 
+SKEW = 0.5
+"""How much tokens of real text prefer some experts, for which the ranks that hold others wait: a
+choice, that of `spaces/deepseek_v3_ep.yaml`."""
+
+DRAWN_BYTES = 4.0 + 8.0 + 4.0
+"""Of a logit while tokens are drawn: sorted, its place before, and its probability
+(`topk_topp_sampler.py` of vLLM, without FlashInfer; `_dummy_sampler_run` asks for both limits)."""
+
 UNMODELLED = r"--decode-context-parallel-size|-dcp\b"
 """Options that we have no axis for: keys and values of a request that are cut over ranks."""
 
@@ -73,6 +81,9 @@ STATED_TP = r"Tensor Parallelism: (\d+)"
 HEADED_ENGINES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT"}
 HEADED_SEATS = r"Seqs (\d+)"
 """What headings call engines and their requests at a time."""
+
+AHEAD = r"--async-scheduling\b"
+"""What vLLM of 2025 is told so that it prepares an iteration during the one before."""
 
 DRAFTED = r'"method":"mtp","num_speculative_tokens":(\d+)'
 """What vLLM is told where a model drafts by a head of its own."""
@@ -255,6 +266,8 @@ def _block(row: Mapping[str, Any]) -> Block:
     )
     if framework == "sglang":
         point = replace(point, memory_fraction=_with_activations(point, gpu, fraction))
+    if framework == "vllm":
+        point = replace(point, memory_fraction=_without_drawing(point, gpu))
     return Block(
         point=point,
         framework=framework,
@@ -265,7 +278,8 @@ def _block(row: Mapping[str, Any]) -> Block:
         tokens_per_s=row["output_tokens_per_s"],
         ttft_p99_s=row["ttft_p99_s"],
         tpot_p99_s=row["tpot_p99_s"],
-        options={kind: tuple(row[name] for name in names) for kind, names in OPTIONS.items()},
+        options={kind: tuple(row[name] for name in names) for kind, names in OPTIONS.items()}
+        | {"host": (bool(re.search(AHEAD, row["launch_command"])),)},
     )
 
 
@@ -275,6 +289,15 @@ def _with_activations(point: ServingPoint, gpu: Gpu, static: float) -> float:
     tokens, rows = float(point.chunk_size), float(point.max_batch)
     working = activation_bytes(load_model(point.model), cut, point.dtype, tokens, rows)
     return (static or _static_fraction(point, gpu)) + float(working) / gpu.hbm_bytes
+
+
+def _without_drawing(point: ServingPoint, gpu: Gpu) -> float:
+    """Return vLLM's memory fraction without what its first pass, which it measures, draws from.
+
+    For as many sequences as run at a time, every rank sorts the logits of the whole vocabulary.
+    """
+    drawn = DRAWN_BYTES * point.max_batch * load_model(point.model).vocab
+    return point.memory_fraction - drawn / gpu.hbm_bytes
 
 
 def _static_fraction(point: ServingPoint, gpu: Gpu) -> float:
@@ -360,7 +383,8 @@ def _cut(row: Mapping[str, Any], model: str) -> dict[str, Any]:
         return {"tp": tp, "pp": pp, "replicas": dp}
     if row["expert_parallel_flag"] and ep == 1:  # vLLM's flag: over all
         ep = tp * dp
-    return {"tp": tp, "pp": pp, "attention_dp": dp, "ep": ep}
+    skew = SKEW if ep > 1 else 0.0
+    return {"tp": tp, "pp": pp, "attention_dp": dp, "ep": ep, "routing_skew": skew}
 
 
 def _degree(row: Mapping[str, Any], name: str) -> int:

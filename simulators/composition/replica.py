@@ -63,6 +63,10 @@ EFFECTS = tuple(f.name for f in fields(Effects))
 FEW_TOKENS, MANY_TOKENS = 256.0, 2048.0
 """Up to here kernels have the pace of few tokens, from here on that of many."""
 
+SINGLE_TOKENS, BATCH_TOKENS = 8.0, FEW_TOKENS
+"""Up to here experts wait for their weights, however they are written; from here on they are met by
+so many tokens that the work of their tiles counts whole. Chosen with each model left out."""
+
 
 def share_of_many(tokens: Column) -> Column:
     """Return how far a number of tokens is from few to many, by its logarithm.
@@ -70,8 +74,21 @@ def share_of_many(tokens: Column) -> Column:
     >>> share_of_many(np.array([64.0, 724.0774, 8192.0])).round(3).tolist()
     [0.0, 0.5, 1.0]
     """
-    octaves = np.log2(np.maximum(tokens, FEW_TOKENS) / FEW_TOKENS)
-    share: Column = np.minimum(1.0, octaves / np.log2(MANY_TOKENS / FEW_TOKENS))
+    return _share_between(FEW_TOKENS, MANY_TOKENS, tokens)
+
+
+def share_of_batch(tokens: Column) -> Column:
+    """Return how far a number of tokens is from single ones to a batch, by its logarithm.
+
+    >>> share_of_batch(np.array([1.0, 16.0, 256.0])).tolist()
+    [0.0, 0.2, 1.0]
+    """
+    return _share_between(SINGLE_TOKENS, BATCH_TOKENS, tokens)
+
+
+def _share_between(least: float, most: float, tokens: Column) -> Column:
+    octaves = np.log2(np.maximum(tokens, least) / least)
+    share: Column = np.minimum(1.0, octaves / np.log2(most / least))
     return share
 
 
@@ -119,9 +136,9 @@ class Runtime:
     borrowed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
     many: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # paces of many tokens
     like: str = ""  # the runtime whose numbers it has, of an older release, but for these:
-    many_times: Mapping[str, float] = field(
+    batch_times: Mapping[str, float] = field(
         default_factory=dict
-    )  # `many` over that one's, by family
+    )  # paces of more than a few tokens over that one's, by family
 
     def competing(self, family: str, architecture: str) -> Sequence[str]:
         """Return whose kernels of a family compete on an architecture; empty: its own."""
@@ -149,8 +166,9 @@ class Runtime:
         one says little of the other, so each has a pace.
         """
         few = self.pace(device, family, is_own=is_own)
-        many, times = self.many.get(device, {}).get(family, few), self.many_times.get(family, 1.0)
-        return few + (times * many - few) * share_of_many(tokens)
+        many = self.many.get(device, {}).get(family, few)
+        today = few + (many - few) * share_of_many(tokens)
+        return today * (1.0 + (self.batch_times.get(family, 1.0) - 1.0) * share_of_batch(tokens))
 
     @property
     def is_launching(self) -> bool:
@@ -252,10 +270,10 @@ def _runtime(path: Path, name: str, _mtime_ns: int) -> Runtime:
     if like := content["runtime"].get("like"):
         if set(content["runtime"]) != {"like"}:
             raise UserError(
-                f"{path}: a runtime that is like another has [many_times] alone besides"
+                f"{path}: a runtime that is like another has [batch_times] alone besides"
             )
-        times = content.get("many_times", {})
-        return replace(load_runtime(like), name=name, like=like, many_times=times)
+        times = content.get("batch_times", {})
+        return replace(load_runtime(like), name=name, like=like, batch_times=times)
     tables = {table: content.get(table, {}) for table in ("kernels", "paces", "borrowed", "many")}
     common = tables | {"name": name} | read_calibration(HOST)["host"]
     return fill(Runtime, common | content["runtime"], path, "runtime")

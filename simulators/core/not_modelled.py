@@ -13,10 +13,11 @@ SENTENCES = {
         "tokens are drafted as speculation says (ngram, draft, medusa, eagle, eagle3, mtp), so "
         "many as draft_tokens says"
     ),
-    r"early_?exit|layer_?skip|mixture_of_depths|token_?prun|kv_?(evict|prun|compress)": (
-        "every token passes all layers and is kept: layers skipped, tokens pruned and keys evicted "
-        "are not modelled"
+    r"early_?exit|layer_?skip|mixture_of_depths|token_?prun": (
+        "tokens skip layers as exit_depth and exit_spread (early exit), routed_tokens (mixture of "
+        "depths), prompt_kept and prune_after (pruned prompts) say, which no engine has a flag for"
     ),
+    r"kv_?(evict|prun|compress)": "every key is kept: keys evicted or merged are not modelled",
     r"prefix_cach|cache_hit|kv_reuse": (
         "prompts that begin alike share blocks where prefix_cache is true: of a "
         "system_prompt_tokens, of turns, or of a trace with hash_ids"

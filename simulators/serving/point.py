@@ -274,6 +274,17 @@ class ServingPoint:
         "standard deviation of the first position's rate between requests; 0: all are alike",
         at_least=0.0, below=0.5, default=0.0,
     )  # fmt: skip
+    exit_depth: float = built(
+        "share of layers a decoded token passes: early exit", above=0.0, at_most=1.0, default=1.0
+    )
+    exit_spread: float = built("its deviation between tokens", at_least=0.0, below=0.5, default=0.0)
+    routed_tokens: float = built(
+        "that every other layer takes: mixture of depths", above=0.0, at_most=1.0, default=1.0
+    )
+    prompt_kept: float = built(
+        "share of a prompt that layers after prune_after take", above=0.0, at_most=1.0, default=1.0
+    )
+    prune_after: int = built("layers before a prompt is pruned", at_least=0, default=2)
     max_context: int = choice(
         "longest prompt and output together; 0: as long as the model allows", at_least=0, default=0
     )

@@ -98,13 +98,17 @@ def test_a_pace_of_borrowed_kernels_leaves_a_gpus_own_alone() -> None:
     assert gemms_s("l40s", runtime) == pytest.approx(2.0 * gemms_s("l40s", plain))
 
 
-def test_an_older_release_is_another_one_but_for_kernels_of_many_tokens(tmp_path: Path) -> None:
+def test_an_older_release_is_another_one_but_for_experts_of_a_batch(tmp_path: Path) -> None:
     today, older = load_runtime("vllm"), load_runtime("vllm_0_13")
-    assert replace(older, name="vllm", like="", many_times={}) == today
-    few, many = (older.pace_of("hopper", "experts", n) for n in (256.0, 4096.0))
-    assert few == today.pace_of("hopper", "experts", 256.0)
-    assert many == older.many_times["experts"] * today.pace_of("hopper", "experts", 4096.0)
+    assert replace(older, name="vllm", like="", batch_times={}) == today
+    assert older.pace_of("hopper", "experts", 1.0) == today.pace_of("hopper", "experts", 1.0)
+    for tokens in (256.0, 4096.0):
+        slower = older.batch_times["experts"] * today.pace_of("hopper", "experts", tokens)
+        assert older.pace_of("hopper", "experts", tokens) == slower
     assert older.pace_of("hopper", "gemm", 4096.0) == today.pace_of("hopper", "gemm", 4096.0)
+
+
+def test_an_older_release_has_nothing_else_of_its_own(tmp_path: Path) -> None:
     (file := tmp_path / "mine.toml").write_text('[runtime]\nlike = "vllm"\nlayer_s = 1.0\n')
     with pytest.raises(UserError, match="like another"):
         load_runtime(str(file))

@@ -357,8 +357,14 @@ def test_heads_of_medusa_are_told_to_the_engine_that_has_them_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"mixed_step": "overlapped"}, {"offload_to": "peer"}, {"offload_to": "ssd"}]
+    "change",
+    [
+        {"mixed_step": "overlapped"},
+        {"offload_to": "peer"},
+        {"offload_to": "ssd"},
+        {"exit_depth": 0.5},
+    ],
 )
-def test_what_no_engine_offers_is_not_deployed(change: dict[str, str]) -> None:
+def test_what_no_engine_offers_is_not_deployed(change: dict[str, object]) -> None:
     with pytest.raises(UserError, match="no engine on offer"):
         launch_of(replace(LLAMA, **change), "vllm")  # type: ignore[arg-type]

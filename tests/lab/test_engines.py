@@ -72,8 +72,8 @@ def test_an_older_release_is_left_out_with_its_model_and_todays_with_its_group()
     without, whole = (one.deployment(point).hardware.replica.runtime for one in (shelf, other))
     assert without.paces == runtime_without("vllm", "gpt_oss_120b.h100_sxm").paces
     assert whole.paces == load_runtime("vllm").paces
-    assert whole.many_times == load_runtime("vllm_0_13").many_times
-    assert without.many_times["experts"] > 1.0
+    assert whole.batch_times == load_runtime("vllm_0_13").batch_times
+    assert without.batch_times["experts"] > 1.0
 
 
 def test_a_run_is_told_the_runtime_its_point_names() -> None:

@@ -163,3 +163,18 @@ def test_sglang_reserves_what_its_server_says(
     assert static == pytest.approx(memory - reserved_mib * 2.0**20)
     told = block_of(tmp_path, **asked, dp=dp, dp_attention_flag=bool(dp), mem_fraction="0.7").point
     assert told.memory_fraction == pytest.approx(0.7 + working / memory)
+
+
+def test_vllm_keeps_no_keys_where_its_first_pass_draws_tokens(tmp_path: Path) -> None:
+    asked = {"framework": "vllm", "model": "openai/gpt-oss-120b", "gpu": "H100"}
+    points = {n: block_of(tmp_path, **asked, max_running=n).point for n in (8, 1024)}
+    drawn = 16.0 * (1024 - 8) * load_model("gpt_oss_120b").vocab
+    saved = points[8].memory_fraction - points[1024].memory_fraction
+    assert saved * load_gpu("h100_sxm").hbm_bytes == pytest.approx(drawn)
+
+
+def test_who_prepares_ahead_and_in_bigger_batches_differs_in_two_options(tmp_path: Path) -> None:
+    plain = block_of(tmp_path)
+    bigger = block_of(tmp_path, chunk_tokens=512)
+    ahead = block_of(tmp_path, chunk_tokens=512, launch_command="vllm serve --async-scheduling")
+    assert [changed(plain, other) for other in (bigger, ahead)] == ["batches", ""]

@@ -1,8 +1,8 @@
 """Fit by how much experts were slower in older releases of engines, to results of their time.
 
 Runtimes are fitted to deployments of 2026. Results printed in documentation are up to a year older,
-when engines ran the experts of prompts by kernels tuned for few models. So one factor multiplies
-the pace of experts of many tokens; few tokens take what they take today, in those results too.
+when engines ran experts by kernels tuned for few models. So one factor multiplies the pace of
+experts of a batch; single tokens take what they take today, in those results too.
 vLLM's and SGLang's experts were of one origin (`fused_moe`, in Triton) and have one factor.
 TensorRT-LLM has none: its five results are four times as slow as ours, and no factor mends both of
 their models.
@@ -89,7 +89,7 @@ def _errors(told: Sequence[Block]) -> tuple[list[Block], Floats]:
 
 
 def _log_ratios(block: Block, factor: float) -> tuple[float, float]:
-    """Return the errors of a result under today's release with slower experts of many tokens."""
+    """Return the errors of a result under today's release with slower experts of a batch."""
     shelf = older_shelf(block.framework, block.group, {EXPERTS: factor})
     metrics = simulate(replace(block.point, runtime=block.framework), shelf)
     assert metrics.tpot_mean_s is not None
@@ -116,4 +116,4 @@ def _at(error: Floats, factor: float) -> Floats:
 def _lines(factor: float, model: str = "") -> list[str]:
     """Return a factor as TOML, of all rows or without a model's."""
     prefix = f'without."{model}".' if model else ""
-    return table_lines(f"{prefix}many_times", {EXPERTS: factor}, ".4g")
+    return table_lines(f"{prefix}batch_times", {EXPERTS: factor}, ".4g")

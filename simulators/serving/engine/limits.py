@@ -16,6 +16,7 @@ from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.policies import Scheduler
 from simulators.serving.point import AUTO, CACHED, OWN, PEER, SHARED, SSD, SWAP, ServingPoint
+from simulators.serving.prices.skipped_layers import kept_keys
 from simulators.serving.speculation.drafter import Drafter
 from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.step import prefill_step
@@ -147,7 +148,7 @@ def limits_of(
     blocks = kv_blocks(
         hardware, memory_fraction=point.memory_fraction, block_size=point.block_size,
         tokens=tokens, rows=point.max_batch, of_rest=scheduler.of_rest, drafter=drafter,
-        adapter_bytes=fleet.bytes_per_gpu if fleet else 0.0,
+        adapter_bytes=fleet.bytes_per_gpu if fleet else 0.0, kept_keys=kept_keys(point),
     )  # fmt: skip
     return Limits(
         blocks=max(1, blocks // ranks),
@@ -201,6 +202,7 @@ def kv_blocks(
     of_rest: bool = False,
     drafter: Drafter | None = None,
     adapter_bytes: float = 0.0,
+    kept_keys: float = 1.0,
 ) -> int:
     """Return the KV blocks that fit beside weights and activations on the fullest GPU.
 
@@ -223,7 +225,7 @@ def kv_blocks(
         raise Infeasible(f"{what}_exceed_hbm", _missing(beside, usable))
     weights = beside
     working = float(activation_bytes(model, cut, replica.dtype, float(tokens), float(rows)))
-    token_bytes = kv_bytes_per_token(model, cut, replica.kv_dtype)
+    token_bytes = kept_keys * kv_bytes_per_token(model, cut, replica.kv_dtype)
     block_bytes = block_size * (token_bytes + (drafter.kv_bytes_per_token if drafter else 0.0))
     blocks = int((usable - weights - working) // block_bytes)
     if blocks < 1:

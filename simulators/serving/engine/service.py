@@ -127,7 +127,7 @@ def _before(
         timing=np.zeros((slots, at.TIMING_COLUMNS)),
         step=step,
         priced=step if allowed.ranks == 1 else np.zeros_like(step),
-        price=np.zeros((slots, 2 * at.PRICE_COLUMNS)),  # a drafter has one of its own
+        price=np.zeros((slots, 3 * at.PRICE_COLUMNS)),  # a drafter has one of its own
         crossings=np.zeros((slots, allowed.block_size), np.int64),
         in_flight=np.tile(np.arange(stages), (replicas, 1)),
         ends=np.zeros((replicas, stages)),

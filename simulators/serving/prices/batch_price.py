@@ -16,6 +16,7 @@ from simulators.serving.prices.iteration_table import (
 )
 from simulators.serving.prices.lookup import table_price
 from simulators.serving.prices.operator_table import op_price
+from simulators.serving.prices.skipped_layers import skipping_price, skips_layers, with_segments
 from simulators.serving.prices.user_operator_times import load_op_table
 from simulators.serving.speculation.drafter import Drafter
 from simulators.serving.speculation.price import drafted_price, with_drafts
@@ -25,7 +26,7 @@ def prices_of(
     point: ServingPoint, hardware: Hardware, drafter: Drafter | None = None
 ) -> tuple[IterationTable, Kernel[..., float]]:
     """Return the tables of a point and of what drafts for it, and the kernel that reads them."""
-    if point.iteration_table and not point.adapters:
+    if point.iteration_table and not point.adapters and not skips_layers(point):
         layers = hardware.replica.model.layers // point.pp
         known = load_op_table(point.iteration_table, layers=layers, tp=point.tp)
         measured = shares_of(MEASURED).reshape(-1)
@@ -33,6 +34,9 @@ def prices_of(
         return table, op_price
     additive = point.mixed_step == ADDITIVE
     found = iteration_table(hardware, additive=additive)
+    if skips_layers(point):
+        shape, numbers = with_segments(found, point, hardware.replica.model.layers)
+        return replace(found, shape=shape, table=numbers), skipping_price
     if fleet := fleet_of(point, hardware):
         shape, numbers = with_adapters(found, hardware, fleet)
         return replace(found, shape=shape, table=numbers), adapted_price

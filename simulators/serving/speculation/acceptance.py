@@ -21,6 +21,7 @@ import numpy as np
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import once
+from simulators.core.jit import Floats
 
 CLASSES, FINE = 32, 4096
 """Classes of requests that differ, and steps in which their distribution is integrated."""
@@ -67,14 +68,24 @@ def powers_of(rate: float, deviation: float) -> tuple[float, ...]:
     """
     if deviation == 0.0:
         return ()
-    room = rate * (1.0 - rate) / deviation**2 - 1.0
-    if room <= 0.0:
-        raise Infeasible("acceptance_spread_too_wide", f"{deviation:g} around {rate:g}")
-    rates = (np.arange(FINE) + 0.5) / FINE
-    logs = (rate * room - 1.0) * np.log(rates) + ((1.0 - rate) * room - 1.0) * np.log1p(-rates)
-    share = np.cumsum(np.exp(logs - logs.max()))
-    found = np.interp((np.arange(CLASSES) + 0.5) / CLASSES, share / share[-1], rates)
+    found = beta_quantiles(rate, deviation, CLASSES, "acceptance_spread")
     return tuple((np.log(found) / np.log(rate)).tolist())
+
+
+def beta_quantiles(mean: float, deviation: float, count: int, field: str) -> Floats:
+    """Return so many quantiles of a beta distribution, in the middles of equal shares.
+
+    Raises:
+        Infeasible: no numbers between 0 and 1 differ so much, which the field asks for.
+    """
+    room = mean * (1.0 - mean) / deviation**2 - 1.0
+    if room <= 0.0:
+        raise Infeasible(f"{field}_too_wide", f"{deviation:g} around {mean:g}")
+    values = (np.arange(FINE) + 0.5) / FINE
+    logs = (mean * room - 1.0) * np.log(values) + ((1.0 - mean) * room - 1.0) * np.log1p(-values)
+    share = np.cumsum(np.exp(logs - logs.max()))
+    found: Floats = np.interp((np.arange(count) + 0.5) / count, share / share[-1], values)
+    return found
 
 
 def tokens_per_step(survival: tuple[float, ...]) -> float:

@@ -38,7 +38,8 @@ EVENT_ONLY = {
         "redundant_experts", "routing_skew", "routing_histogram", "length_spread", "length_shape",
         "frontend_s", "patience_s", "preemption", "iteration_table", "warmup", "cooldown",
         "without", "poll_interval", "acceptance_spread", "draft_until", "draft_rule",
-        "prefix_host_bytes", "adapters", "min_replicas",
+        "prefix_host_bytes", "adapters", "min_replicas", "exit_depth", "routed_tokens",
+        "prompt_kept",
     )
 }  # fmt: skip
 """Fields, and their only values, of which a steady state knows."""

@@ -1,0 +1,133 @@
+"""Early exit, mixture-of-depths and pruned prompts: what a batch saves, and what it does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simulators.core.errors import Infeasible
+from simulators.serving.deployment import deployment_of
+from simulators.serving.engine import replica as at
+from simulators.serving.point import ServingPoint
+from simulators.serving.prices.batch_price import prices_of
+from simulators.serving.prices.skipped_layers import DECODED, LAYERS, depth_of, segments_of
+from simulators.serving.run import run_of
+from simulators.serving.simulator import simulate
+
+PLAIN = ServingPoint(
+    model="llama3_1_8b", gpu="h100_sxm", scheduler="vllm_v1", requests=60, qps=4.0,
+    prompt_tokens=1000, output_tokens=100,
+)  # fmt: skip
+EXIT = replace(PLAIN, exit_depth=0.5, exit_spread=0.2)
+
+
+def priced(point: ServingPoint, *, prompts: int = 0, decodes: int = 0) -> np.ndarray:
+    """Return the price of a batch of prompts and decodes of 1,000 tokens each."""
+    table, price = prices_of(point, deployment_of(point).hardware)
+    step = np.zeros(at.STEP_COLUMNS)
+    step[at.PREFILLS], step[at.DECODES] = prompts, decodes
+    step[at.PREFILL_TOKENS] = step[at.PREFILL_KV] = 1000.0 * prompts
+    step[at.PREFILL_PAIRS] = 500_500.0 * prompts
+    step[at.DECODE_KV] = 1000.0 * decodes
+    step[at.TOKENS] = step[at.EVERYWHERE] = 1000.0 * prompts + decodes
+    step[at.LOGITS_ROWS] = prompts + decodes
+    out = np.zeros(3 * at.PRICE_COLUMNS)
+    price(step, table.shape, table.table, out)
+    return out[: at.PRICE_COLUMNS]
+
+
+def busy_s(point: ServingPoint, *, prompts: int = 0, decodes: int = 0) -> float:
+    price = priced(point, prompts=prompts, decodes=decodes)
+    return float(price[at.BASE_S] + price[at.SLOPE_S] * 1000.0 * decodes)
+
+
+def test_where_no_token_skips_a_layer_the_run_is_the_plain_one() -> None:
+    neutral = replace(PLAIN, exit_depth=1.0, routed_tokens=1.0, prompt_kept=1.0, prune_after=7)
+    assert simulate(neutral) == simulate(PLAIN)
+
+
+def test_nearly_all_layers_take_nearly_as_long_as_all() -> None:
+    for name in ("exit_depth", "routed_tokens", "prompt_kept"):
+        nearly = simulate(replace(PLAIN, **{name: 1.0 - 1e-9}))
+        plain = simulate(PLAIN)
+        assert nearly.e2e_mean_s == pytest.approx(plain.e2e_mean_s, rel=1e-3)
+        assert nearly.energy_j_per_token == pytest.approx(plain.energy_j_per_token, rel=1e-3)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0.05, 0.95), st.sampled_from([0.0, 0.01, 0.2]), st.integers(1, 200),
+       st.floats(0.1, 1.0))  # fmt: skip
+def test_a_batch_goes_deeper_than_its_tokens_do_on_average(
+    depth: float, spread: float, batch: int, routed: float
+) -> None:
+    point = replace(PLAIN, exit_depth=depth, exit_spread=spread, routed_tokens=routed)
+    try:
+        segments = segments_of(point, 32)
+    except Infeasible:
+        assert spread**2 >= depth * (1.0 - depth)
+        return
+    assert segments[:, LAYERS].sum() == pytest.approx(1.0)
+    assert segments[:, LAYERS] @ segments[:, DECODED] == pytest.approx(depth)
+    depths = [depth_of(segments, n) for n in (1, batch, batch + 1)]
+    assert depths[0] <= depths[1] + 1e-12
+    assert depths[1] <= depths[2] + 1e-12
+    assert depths[2] <= 1.0 + 1e-12
+
+
+def test_tokens_that_leave_at_one_depth_save_that_share_of_every_batch() -> None:
+    same = replace(PLAIN, exit_depth=0.5)
+    for batch in (1, 8, 64):
+        saved_s = busy_s(PLAIN, decodes=batch) - busy_s(same, decodes=batch)
+        layers_s = 2.0 * saved_s
+        head_s = busy_s(PLAIN, decodes=batch) - layers_s
+        assert 0.0 < head_s < 0.2 * layers_s  # 525 M of 7.5 G weights
+
+
+def test_what_early_exit_gains_falls_with_the_batch() -> None:
+    gains = [busy_s(PLAIN, decodes=n) / busy_s(EXIT, decodes=n) for n in (1, 2, 8, 32)]
+    assert all(fewer > more for fewer, more in pairwise(gains))
+    assert 1.7 < gains[0] < 2.0  # half the layers, and a whole head
+    assert depth_of(segments_of(EXIT, 32), 64) > 0.85  # of 64 tokens one goes deep
+    assert busy_s(EXIT, prompts=1) == pytest.approx(busy_s(PLAIN, prompts=1))
+
+
+def test_a_mixture_of_depths_halves_long_prompts_and_not_large_batches() -> None:
+    routed = replace(PLAIN, routed_tokens=0.125)
+    # Of half the layers an eighth is left: 0.5625 of the products, less of attention and its keys.
+    assert 0.5 < busy_s(routed, prompts=8) / busy_s(PLAIN, prompts=8) < 0.62
+    assert 0.55 < busy_s(routed, decodes=1) / busy_s(PLAIN, decodes=1) < 0.65
+    assert busy_s(routed, decodes=64) / busy_s(PLAIN, decodes=64) > 0.75  # weights are read anyway
+    blocks = [run_of(point).metrics().kv_blocks for point in (PLAIN, routed)]
+    assert blocks[1] / blocks[0] == pytest.approx(1.0 / 0.5625, rel=0.01)
+
+
+def test_pruned_prompts_are_read_sooner_and_decoded_as_before() -> None:
+    pruned = replace(PLAIN, prompt_kept=0.5)
+    assert 0.5 < busy_s(pruned, prompts=8) / busy_s(PLAIN, prompts=8) < 0.6
+    assert busy_s(pruned, decodes=8) == pytest.approx(busy_s(PLAIN, decodes=8))
+    late = replace(pruned, prune_after=32)
+    assert busy_s(late, prompts=8) == pytest.approx(busy_s(PLAIN, prompts=8))
+
+
+def test_less_depth_is_never_slower() -> None:
+    for name in ("exit_depth", "routed_tokens", "prompt_kept"):
+        times = [simulate(replace(PLAIN, **{name: s})).e2e_mean_s for s in (0.25, 0.5, 0.75, 1.0)]
+        assert times == sorted(times), name
+
+
+def test_what_is_not_modelled_of_skipped_layers_says_so() -> None:
+    for changes, reason in (
+        ({"pp": 2}, "skipped_layers_need_pp_1"),
+        ({"speculation": "ngram"}, "skipped_layers_need_no_drafts"),
+        ({"adapters": 2}, "skipped_layers_need_no_adapters"),
+        ({"mixed_step": "additive"}, "skipped_layers_need_one_pass"),
+        ({"exit_spread": 0.49, "exit_depth": 0.9}, "exit_spread_too_wide"),
+        ({"fidelity": "analytic"}, "exit_depth_needs_fidelity_event"),
+    ):
+        with pytest.raises(Infeasible, match=reason):
+            simulate(replace(EXIT, **changes))
