@@ -42,6 +42,7 @@ class Limits:
     stages: int = 1
     reserves: bool = False
     lifelong: bool = False
+    overlaps: bool = False
     parity: bool = False
     host_blocks: int = 0  # that the host holds for preempted requests; 0: these are recomputed
     move_s: float = 0.0  # to move a block there or back
@@ -73,7 +74,7 @@ class Limits:
         limits[at.STAGES], limits[at.PATIENCE] = self.stages, self.patience
         limits[at.PARITY], limits[at.CACHES] = self.parity, self.caches
         limits[at.RANKS], limits[at.HOST_KEEPS] = self.ranks, self.host_keeps
-        limits[at.LIFELONG] = self.lifelong
+        limits[at.LIFELONG], limits[at.OVERLAPS] = self.lifelong, self.overlaps
         limits[at.DRAFTED], limits[at.SEED] = self.drafted, self.seed
         depth = limits[at.DEPTH] = len(self.survival)
         powers = np.array(self.draft_powers or (1.0,))[:, None]
@@ -161,6 +162,7 @@ def limits_of(
         ranks=ranks,
         reserves=scheduler.reserves,
         lifelong=scheduler.lifelong,
+        overlaps=scheduler.overlaps and point.pp == 1,
         caches=caches,
         host_keeps=host_keeps // ranks,
         host_blocks=host_blocks,

@@ -23,6 +23,7 @@ from simulators.serving.engine.batch_sums import join, measure
 from simulators.serving.engine.cancellation import dismiss
 from simulators.serving.engine.drafts import drafted
 from simulators.serving.engine.kv_cache import blocks_for, may_return, release, swap_in
+from simulators.serving.engine.overlap import show_late
 from simulators.serving.engine.prefix_cache import cached_tokens, publish_batch
 from simulators.serving.engine.replica import (
     PRICE,
@@ -309,6 +310,8 @@ def launch(price: Any, state: State, replica: int, slot: int, now: float, ready:
         if row[at.LAST_END] >= 0.0:
             stalled += start - row[at.LAST_END]
         row[at.STALLED] = stalled + bubbles
+    if state.limits[at.OVERLAPS] == 1 and state.step[slot, at.PREFILLS] > 0:
+        show_late(state, replica, now, end)
     timing[at.FIRST_END], timing[at.LONGEST_S], timing[at.STALL_S] = end, 0.0, 0.0
     count(pool, leads, size, int(state.step[slot, at.TOKENS]))
     if state.clock[at.LOGGED] < state.log.shape[0]:

@@ -10,7 +10,8 @@ in every iteration (`DEALS_OUT`), where those of others have queues of their own
 for what a prompt begins with in a prefix cache (`CACHES_PREFIXES`), that it asks of seats and
 blocks only whether enough are left (`ONLY_COMPARES`), so that a limit nobody reaches is none, that
 who is let in takes blocks for its whole life (`LIFELONG`), and that it goes on with requests whose
-prompts others have read (`TAKES_UP`).
+prompts others have read (`TAKES_UP`), and that it hands the tokens of a batch on while the next
+one runs (`OVERLAPS`): first tokens that another batch of prompts follows come at its end.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Scheduler:
     deals_out: bool = False  # to ranks of data-parallel attention, evenly in every iteration
     only_compares: bool = False  # of seats and blocks it asks only whether enough are left
     lifelong: bool = False  # who is let in takes blocks for prompt and answer
+    overlaps: bool = False  # it hands tokens on while the next batch runs
     takes_up: bool = False  # it goes on with requests whose prompts others have read
     poll_interval: int = 0  # decode iterations between looks at the queue; 0: no choice
     requires: Mapping[str, int] = field(default_factory=dict)  # fields of a point and their values
@@ -87,6 +89,7 @@ def _scheduler(module: ModuleType) -> Scheduler:
         deals_out=bool(getattr(module, "DEALS_OUT", False)),
         only_compares=bool(getattr(module, "ONLY_COMPARES", False)),
         lifelong=bool(getattr(module, "LIFELONG", False)),
+        overlaps=bool(getattr(module, "OVERLAPS", False)),
         takes_up=bool(getattr(module, "TAKES_UP", False)),
         poll_interval=int(getattr(module, "POLL_INTERVAL", 0)),
         requires=dict(getattr(module, "REQUIRES", {})),

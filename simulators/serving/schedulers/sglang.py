@@ -26,7 +26,7 @@ from simulators.serving.engine.admission import (
 from simulators.serving.engine.kv_cache import blocks_for, seat_decodes
 from simulators.serving.engine.replica import SCHEDULE, VIEW, View, kernel, sort_by_arrival
 
-CHUNKED = CACHES_PREFIXES = TAKES_UP = True
+CHUNKED = CACHES_PREFIXES = TAKES_UP = OVERLAPS = True
 POLL_INTERVAL = 1
 
 AT_ONCE = -1
