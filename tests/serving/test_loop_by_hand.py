@@ -17,6 +17,7 @@ from simulators.serving.engine import loop, service
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.drafts import draw
 from simulators.serving.engine.kv_cache import allocate
+from simulators.serving.engine.overlap import show_late
 from simulators.serving.engine.replica import View, pop_waiting, seat
 from simulators.serving.engine.state import State, gap_bin
 from tests.serving.cases import asked, limits, linear_price, pure_python
@@ -466,3 +467,16 @@ def test_accepted_drafts_come_with_the_token_of_a_decode(
     decoding(state, 0, {0: 12})
     assert loop.decide.py_func(all_idle(7), state, 0, 0, 8.0) == 7  # drawn as it is repeated
     assert state.step[0, at.TOKENS] == 1.0 + len(survival)
+
+
+def test_first_tokens_that_prompts_follow_are_seen_at_their_end_and_no_later() -> None:
+    # The first two read their prompts in the batch that ends now, the third long ago.
+    state = before([0.0] * 3)
+    decoding(state, 0, {0: 11, 1: 11, 2: 30})
+    state.times[:, at.FIRST_TOKEN], state.times[:, at.LAST_TOKEN] = [7.0, 7.0, 3.0], 7.0
+    state.times[:, at.LAST_END] = 7.0
+    assert show_late.py_func(state, 0, 7.0, 9.0) == 3
+    assert state.times[:, at.FIRST_TOKEN].tolist() == [9.0, 9.0, 3.0]
+    assert state.times[:, at.LAST_TOKEN].tolist() == [9.0, 9.0, 7.0]
+    show_late.py_func(state, 0, 9.0, 11.0)
+    assert state.times[:, at.FIRST_TOKEN].tolist() == [9.0, 9.0, 3.0]

@@ -23,6 +23,6 @@ def show_late(state: State, replica: int, now: float, end: float) -> int:
     waiting = state.pool[replica, at.IDLE]
     for i in range(waiting):
         row = times[idle[i]]
-        if row[at.LAST_TOKEN] == now and row[at.FIRST_TOKEN] == now:
-            row[at.FIRST_TOKEN] = end
+        if row[at.LAST_END] == now and row[at.FIRST_TOKEN] == now:
+            row[at.FIRST_TOKEN] = row[at.LAST_TOKEN] = end
     return waiting  # type: ignore[no-any-return]
