@@ -163,6 +163,19 @@ def test_rates_are_of_the_steady_part_and_so_do_not_depend_on_the_length_of_a_ru
     assert runs[400].judged_requests == 400
 
 
+@pytest.mark.parametrize("clients", [48, 64, 100])
+def test_rates_of_clients_that_are_answered_in_waves_follow_littles_law(clients: int) -> None:
+    """All of them end together, so a window that begins anywhere counts a wave too much or few."""
+    m = simulate(
+        point(
+            scheduler="sglang", arrivals="closed", clients=clients, max_batch=128, requests=640,
+            prompt_tokens=512, output_tokens=128,
+        )
+    )  # fmt: skip
+    assert m.window_s < m.makespan_s
+    assert m.requests_per_s == pytest.approx(clients / m.e2e_mean_s, rel=0.02)
+
+
 def test_percentiles_are_those_of_numpy_over_the_records_of_the_requests() -> None:
     run = run_of(point(requests=300))
     table, m = request_table(run.state), run.metrics()

@@ -82,7 +82,7 @@ class Run:
             judged = judged.take(judged.times[:, at.COMPLETED] >= 0.0)
             window = _between(judged.times[:, at.ARRIVAL])
         elif point.window == STEADY:
-            window = steady_part(everyone.times) or whole
+            window = steady_part(everyone.times, self.asked.clients) or whole
         if judged.output_tokens.size == 0:
             raise Infeasible("no_request_is_answered", f"{cancelled} clients gave up")
         request = self.state.request[answered]

@@ -120,17 +120,22 @@ def _between_rows(moments: Floats, sums: Floats, moment: float) -> Floats:
     return found
 
 
-def steady_part(times: Floats) -> Window | None:
+def steady_part(times: Floats, clients: int = 0) -> Window | None:
     """Return a run of answered requests without its ramp and its drain; nothing of a short one.
 
     It ramps up for as long as nearly all requests take, from the first arrival, and is drained
-    after the last. What is left must hold a quarter of the answers and last as long as a request
-    does, or there was no steady part: requests that all end together are no rate.
+    after the last. Where each of some clients asks again once it is answered, whole rounds of all
+    of them count, without the first and the last: they may all be answered together. What is left
+    must hold a quarter of the answers and last as long as a request does, or there was no steady
+    part: requests that all end together are no rate.
     """
     if not len(times):
         return None
     arrival, end = times[:, at.ARRIVAL], times[:, at.COMPLETED]
     ramp_s = float(np.quantile(end - arrival, RAMP))
     window = Window(float(arrival.min()) + ramp_s, float(arrival.max()))
+    if 0 < 2 * clients < end.size:
+        rounds = np.sort(end)[clients - 1 :: clients]
+        window = Window(float(rounds[0]), float(rounds[end.size // clients - 2]))
     held = np.count_nonzero(window.holds(end))
     return window if window.span_s >= ramp_s > 0.0 and held >= LEAST_SHARE * end.size else None
