@@ -16,8 +16,8 @@ from simulators.core.jit import Floats
 from simulators.serving.engine import loop, service
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.drafts import draw
+from simulators.serving.engine.frontend import show_late
 from simulators.serving.engine.kv_cache import allocate
-from simulators.serving.engine.overlap import show_late
 from simulators.serving.engine.replica import View, pop_waiting, seat
 from simulators.serving.engine.state import State, gap_bin
 from tests.serving.cases import asked, limits, linear_price, pure_python

@@ -5,6 +5,10 @@ request reaches the engine some time after it was asked, longer for longer promp
 token is seen some iterations late, since engines look for new requests every few iterations,
 prepare one iteration during another, and send tokens in groups. What that amounts to was fitted by
 framework to times to the first token; a client that asks the engine itself has none of it.
+
+With overlapped scheduling (SGLang, `scheduler.py`, `event_loop_overlap`) the host launches a batch
+before it looks at what the last one made. Decodes replay a graph, which is launched at once; a
+batch of prompts has none, and first tokens that one follows were measured to come at its end.
 """
 
 from __future__ import annotations
@@ -19,10 +23,11 @@ import numpy as np
 
 from simulators.composition.replica import load_runtime
 from simulators.core.calibration import read_calibration
-from simulators.core.jit import Ints
+from simulators.core.jit import Ints, f8, i8
 from simulators.serving.demand.requests import Requests
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.state import State
+from simulators.serving.engine.replica import kernel
+from simulators.serving.engine.state import STATE, State
 from simulators.serving.point import NONE, ServingPoint
 
 CALIBRATION = Path(__file__).parents[1] / "calibration" / "frontends.toml"
@@ -74,3 +79,18 @@ def seen_by_clients(state: State, frontend: Frontend, output_tokens: Ints) -> St
     tpot_s = answer_s / later
     times[:, at.ARRIVAL] = times[:, at.ASKED] - frontend.iterations * tpot_s
     return state._replace(times=times)
+
+
+@kernel(i8(STATE, i8, f8, f8))
+def show_late(state: State, replica: int, now: float, end: float) -> int:
+    """Let first tokens of the batch that ended now be seen when that of prompts after it ends.
+
+    Return how many have been seen.
+    """
+    times, idle = state.times, state.idle[replica]
+    waiting = state.pool[replica, at.IDLE]
+    for i in range(waiting):
+        row = times[idle[i]]
+        if row[at.LAST_END] == now and row[at.FIRST_TOKEN] == now:
+            row[at.FIRST_TOKEN] = row[at.LAST_TOKEN] = end
+    return waiting  # type: ignore[no-any-return]

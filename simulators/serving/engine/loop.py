@@ -22,8 +22,8 @@ from simulators.serving.engine import replica as at
 from simulators.serving.engine.batch_sums import join, measure
 from simulators.serving.engine.cancellation import dismiss
 from simulators.serving.engine.drafts import drafted
+from simulators.serving.engine.frontend import show_late
 from simulators.serving.engine.kv_cache import blocks_for, may_return, release, swap_in
-from simulators.serving.engine.overlap import show_late
 from simulators.serving.engine.prefix_cache import cached_tokens, publish_batch
 from simulators.serving.engine.replica import (
     PRICE,
