@@ -87,5 +87,8 @@ def test_shipped_calibrations_belong_to_the_measured_tables() -> None:
 
 
 def test_calibrations_of_all_rooms_stay_modest() -> None:
+    # Of the ten boards with tables of three engines each brings up to .3 MB.
     files = [file for folder in PACKAGE.glob("*/calibration") for file in folder.rglob("*.toml")]
-    assert sum(file.stat().st_size for file in files) < 3_000_000
+    sizes = [file.stat().st_size for file in files]
+    assert max(sizes) < 300_000
+    assert sum(sizes) < 3_100_000
