@@ -65,7 +65,8 @@ FEW_TOKENS, MANY_TOKENS = 256.0, 2048.0
 
 SINGLE_TOKENS, BATCH_TOKENS = 8.0, FEW_TOKENS
 """Up to here experts wait for their weights, however they are written; from here on they are met by
-so many tokens that the work of their tiles counts whole. Chosen over all rows; it is flat."""
+so many tokens that the work of their tiles counts whole. Chosen over all rows: other ends hardly
+differ."""
 
 
 def share_of_many(tokens: Column) -> Column:

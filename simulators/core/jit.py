@@ -96,7 +96,8 @@ def _numba() -> Any:
     import numba
     from numba.extending import typeof_impl
 
-    importlib.import_module("simulators.core.compiler")  # teaches numba
+    with contextlib.suppress(AttributeError, ImportError):  # of a release that is built otherwise
+        importlib.import_module("simulators.core.compiler")  # teaches numba
     typeof_impl.register(Kernel, lambda value, _context: numba.types.Dispatcher(value.inner))
     return numba
 

@@ -3,7 +3,8 @@
 Drafts cost more the more sequences run, since one pass then checks more rows than it has bytes to
 wait for. The rule takes, at each number of decodes `B`, the `k` with the largest `t(k) / T(k, B)`:
 tokens of an iteration over its time at the mean context. It is this project's own; engines switch
-drafts off above a number of requests that they are told (`draft_until`).
+drafts off above a number of requests that they are told (`draft_until`). Prompts are not in it: it
+drafts too many where they take much of the time (200 tokens in, 100 out, 200 clients: 11 % slower).
 """
 
 from __future__ import annotations
