@@ -100,7 +100,8 @@ def _answered(asked: Asked, folder: Path) -> Ended:
     sweep, failures, said = asked.sweep, asked.written["failures"], list[str]()
     space, store = sweep.space, sweep.store
     allowed = space.size - sum(space.removed().values())
-    progress = Progress(min(sweep.sampler.size(space), allowed), sweep.objectives)
+    most = min(sweep.sampler.size(space), allowed)
+    progress = Progress(most, sweep.objectives)
     with shown(progress) as display:
 
         def say(line: str) -> None:
@@ -112,11 +113,9 @@ def _answered(asked: Asked, folder: Path) -> Ended:
             _check_failures(progress, failures["max"])
 
         def expect(picked: Sequence[Batch], fresh: Sequence[Batch]) -> None:
-            untouched = sum(map(len, fresh)) == space.size
-            left = allowed if untouched else sum(_allowed(space, batch) for batch in fresh)
-            if sum(map(len, picked)) >= sweep.sampler.size(space):
-                progress.answered = max(progress.total - left, 0)
-                progress.total = left
+            chosen, left = (_allowed_of(space, batches, allowed) for batches in (picked, fresh))
+            if chosen >= most:
+                progress.answered, progress.total = max(most - left, 0), left
             if progress_of(folder) is None:
                 write_progress(folder, {"answered": progress.answered, "to_do": progress.total})
             if progress.answered:
@@ -249,6 +248,13 @@ def _to_do(sweep: Sweep, picked: int) -> int:
         settled = sum(_allowed(space, span) for span in store.finished())
         return max(picked - settled - len(store.answered(space)), 0)
     return sum(_allowed(space, batch) for batch in store.missing(space, first))
+
+
+def _allowed_of(space: DesignSpace, batches: Sequence[Batch], allowed: int) -> int:
+    """Return how many points of batches the constraints allow, which of all is known."""
+    if sum(map(len, batches)) == space.size:
+        return allowed
+    return sum(_allowed(space, batch) for batch in batches)
 
 
 def _allowed(space: DesignSpace, batch: Batch) -> int:

@@ -82,3 +82,19 @@ def test_the_last_run_is_that_of_a_name_and_a_definition(
     assert latest(f"toy@{last.others[0][:6]}", "outputs").space.size == 800
     with pytest.raises(UserError, match="no run of 'toy' has the definition ffffff"):
         latest("toy@ffffff", "outputs")
+
+
+def test_a_first_run_has_no_answers_from_before(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a first and a then fewer points are expected than are picked before constraints."""
+    (workplace / "spaces").mkdir()
+    (workplace / "spaces" / "toy.yaml").write_text(
+        "simulator: tests.toys.quadratic\n"
+        "axes: {label: first plain then plainer, x: 1..20, y: 1..60}\n"
+        "constraints: [x > 5]\n"
+        "objectives: {cost_usd: min}\n"
+    )
+    assert main(COMMAND) == 0
+    said = capsys.readouterr()
+    assert "answered" not in said.out + said.err
