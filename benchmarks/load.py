@@ -185,7 +185,7 @@ def roofline(folder: Path, name: str, **axes: str) -> None:
     lines = "".join(f"  {n}: {v}\n" for n, v in given.items())
     (folder / "spaces").mkdir(exist_ok=True)
     (folder / "spaces" / f"{name}.yaml").write_text(
-        f"simulator: benchmarks.roofline\naxes:\n{lines}constraints: {rules}\n"
+        f"simulator: benchmarks.points.roofline\naxes:\n{lines}constraints: {rules}\n"
     )
 
 

@@ -29,7 +29,7 @@ from sweeper.store.store import Store
 OBJECTIVES: dict[str, Direction] = {"latency_s": "min", "cost": "min", "mfu": "max"}
 
 
-def space(values: int = 10, simulator: str = "benchmarks.roofline") -> DesignSpace:
+def space(values: int = 10, simulator: str = "benchmarks.points.roofline") -> DesignSpace:
     """Return a space of seven axes with `values` values each; ten make ten million points."""
     steps = range(1, values + 1)
     axes: dict[str, tuple[Scalar, ...]] = {
@@ -106,7 +106,7 @@ def measure(grid: DesignSpace, folder: str) -> list[Check]:
 
 def measure_slow(points: int, folder: str) -> list[Check]:
     """Sweep points of a millisecond and return what all but the simulator cost."""
-    grid, laps = space(simulator="benchmarks.millisecond"), Counter[str]()
+    grid, laps = space(simulator="benchmarks.points.millisecond"), Counter[str]()
     progress = Progress(total=points, objectives=OBJECTIVES)
     with Ray(actors=2).open() as crew:
         _sweep(crew, space(2, grid.simulator), f"{folder}/warm", progress, Counter())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from benchmarks.roofline import Roofline
+from benchmarks.points.roofline import Roofline
 
 POINT_S = 1e-3
 
@@ -19,7 +19,7 @@ POINT_S = 1e-3
 class Millisecond(Roofline):
     """The formula on columns, after as much work as event-driven points take."""
 
-    name: str = "benchmarks.millisecond"
+    name: str = "benchmarks.points.millisecond"
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the roofline of every row."""

@@ -45,7 +45,7 @@ class Metrics:
 class Roofline:
     """The formula on columns."""
 
-    name: str = "benchmarks.roofline"
+    name: str = "benchmarks.points.roofline"
     version: int = 1
     point: type = Point
     metrics: type = Metrics
