@@ -18,6 +18,7 @@ from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.training.point import TrainingPoint, batch_of
+from simulators.training.schedule.play import layers_of_chunk
 from simulators.training.simulator import SIMULATOR
 
 TARGET = "megatron"
@@ -30,6 +31,8 @@ PRECISION = {
     "fp4": ["--bf16", "--fp4-format", "e2m1"],
 }  # fmt: skip
 SENT = ("fp32", "bf16")
+MANY_QUEUES = 32
+"""The most that `CUDA_DEVICE_MAX_CONNECTIONS` takes (CUDA C++ Programming Guide)."""
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 
 
@@ -67,11 +70,21 @@ def script(design: TrainingPoint, name: str = "") -> str:
     cluster = cluster_for(design.cluster, load_gpu(design.gpu))
     each = min(gpus, cluster.gpus_per_node)
     start = [
+        "env", f"CUDA_DEVICE_MAX_CONNECTIONS={_connections(design)}",
         "torchrun", "--nnodes", str(math.ceil(gpus / each)), "--nproc-per-node", str(each),
         "--rdzv-backend", "c10d", "--rdzv-endpoint", MASTER, "pretrain_gpt.py",
     ]  # fmt: skip
     header = comment(f"{name or 'design'}: {design.model} on {gpus} {design.gpu}")
     return f"#!/bin/sh\n{header}exec {command([*start, *arguments(design)], [MASTER])}"
+
+
+def _connections(design: TrainingPoint) -> int:
+    """Return the queues of a GPU: the trainer asks tensor and context ranks for one, FSDP for more.
+
+    With one, messages start in the order of the kernels around them.
+    """
+    overlaps = design.overlap and _hides_experts(design)
+    return MANY_QUEUES if overlaps or design.zero in SHARDING else 1
 
 
 def arguments(design: TrainingPoint) -> list[str]:
@@ -99,11 +112,12 @@ def arguments(design: TrainingPoint) -> list[str]:
                   "block" if some else "uniform",
                   "--recompute-num-layers", str(some or 1)]  # fmt: skip
     if design.offload:
-        found.append("--optimizer-cpu-offload")
+        found += ["--optimizer-cpu-offload", "--use-precision-aware-optimizer"]
     if design.zero:
         found.append("--use-distributed-optimizer")
     if design.zero in SHARDING:
-        found += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", SHARDING[design.zero]]
+        found += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", SHARDING[design.zero],
+                  "--ckpt-format", "fsdp_dtensor"]  # fmt: skip
     if design.overlap:
         found.append("--overlap-grad-reduce")
         found += ["--overlap-param-gather"] if design.zero else []
@@ -112,7 +126,8 @@ def arguments(design: TrainingPoint) -> list[str]:
     if design.fusion == "eager":
         found.append("--no-gradient-accumulation-fusion")
     if design.cuda_graphs:
-        found += ["--cuda-graph-impl", "local", "--cuda-graph-scope", "full_iteration"]
+        found += ["--cuda-graph-impl", "local", "--cuda-graph-scope", "full_iteration",
+                  "--no-check-for-nan-in-loss-and-grad"]  # fmt: skip
     if design.gradient_dtype == "bf16":
         found.append("--grad-reduce-in-bf16")
     backend = "unfused" if design.attention == "unfused" else "flash"
@@ -134,6 +149,20 @@ def _check(design: TrainingPoint) -> None:
         raise UserError(
             f"Megatron-LM sums gradients in {', '.join(SENT)}, not {design.gradient_dtype}"
         )
+    model = load_model(design.model)
+    for cannot, words in (
+        (design.cp > 1 and design.sequence % (2 * design.cp),
+         f"context ranks take sequences of a multiple of {2 * design.cp} tokens"),
+        (design.cp > 1 and design.attention == "unfused",
+         "context ranks have no unfused attention"),
+        (model.experts and design.dtype == "fp16", "experts are not trained in fp16"),
+        (model.experts and design.tp > 1 and not design.sequence_parallel,
+         "experts on tensor ranks need sequence_parallel"),
+        (design.cuda_graphs and design.recompute == "full",
+         "CUDA graphs replay no full recomputation"),
+    ):  # fmt: skip
+        if cannot:
+            raise UserError(f"Megatron-LM: {words}")
     if design.attention == "flash_fp8":
         raise UserError("pretrain_gpt.py has no option for attention in fp8; attention: flash")
     if design.lora_rank:
@@ -163,6 +192,20 @@ def _model(model: LanguageModel, design: TrainingPoint) -> list[str]:
             "--num-experts": model.experts, "--moe-router-topk": model.top_k,
             "--moe-ffn-hidden-size": model.expert_ffn, "--moe-token-dispatcher-type": "alltoall",
         })  # fmt: skip
+        found.append("--moe-grouped-gemm")
+    if model.shared_experts:
+        width = model.shared_experts * model.expert_ffn
+        found += ["--moe-shared-expert-intermediate-size", str(width)]
+    if model.experts and model.dense_layers:
+        found += ["--moe-layer-freq", f"[0]*{model.dense_layers}+[1]*{model.expert_layers}"]
+    if model.is_latent:
+        found += ["--multi-latent-attention", *_pairs({
+            "--kv-lora-rank": model.kv_lora_rank, "--qk-head-dim": model.qk_nope_head_dim,
+            "--qk-pos-emb-head-dim": model.qk_rope_head_dim, "--v-head-dim": model.v_head_dim,
+        })]  # fmt: skip
+        found += ["--q-lora-rank", str(model.q_lora_rank)] if model.q_lora_rank else []
+    found += ["--qk-layernorm"] if model.qk_norm or model.is_latent else []
+    found += ["--add-qkv-bias"] if model.qkv_biases else []
     return found
 
 
@@ -172,9 +215,11 @@ def _ranks(design: TrainingPoint, model: LanguageModel) -> list[str]:
         "--tensor-model-parallel-size": design.tp, "--pipeline-model-parallel-size": design.pp,
         "--context-parallel-size": design.cp,
     })  # fmt: skip
-    if design.chunks > 1:
-        layers = model.layers // (design.pp * design.chunks)
-        found += ["--num-layers-per-virtual-pipeline-stage", str(layers)]
+    number = design.pp * design.chunks
+    if model.layers % number:
+        found += ["--pipeline-model-parallel-layout", _layout(model.layers, number)]
+    elif design.chunks > 1:
+        found += ["--num-layers-per-virtual-pipeline-stage", str(model.layers // number)]
     if design.cp > 1:
         found += ["--cp-comm-type", CONTEXT[design.context_exchange]]
     if model.experts:
@@ -185,6 +230,16 @@ def _ranks(design: TrainingPoint, model: LanguageModel) -> list[str]:
     if design.sequence_parallel and design.tp > 1:
         found.append("--sequence-parallel")
     return found
+
+
+def _layout(layers: int, number: int) -> str:
+    """Return the layers of each chunk in Megatron-LM's letters, with the embedding and the loss.
+
+    >>> _layout(14, 4)
+    'Et*3|t*4|t*4|t*3L'
+    """
+    held = [layers_of_chunk(chunk, number, layers, layers) for chunk in range(number)]
+    return "E" + "|".join(f"t*{many}" if many else "" for many in held) + "L"
 
 
 def _hides_experts(design: TrainingPoint) -> bool:

@@ -9,7 +9,7 @@ from simulators.core.levels import FITTED, LEVELS
 from simulators.kernels.energy import resting_w
 from simulators.training.constants import Constants
 from simulators.training.memory import RankMemory
-from simulators.training.step import RUNS_AGAIN, Steps, Work, counts_of, pace, runs
+from simulators.training.step import Steps, Work, counts_of, pace
 from simulators.training.work.operators import (
     AGAIN,
     AGAIN_ELEMENTWISE,
@@ -18,6 +18,7 @@ from simulators.training.work.operators import (
     SUMS,
     WEIGHTS,
 )
+from simulators.training.work.phases import RUNS_AGAIN, runs
 
 PHASES = {
     FORWARD: "forward", INPUTS: "backward, inputs", WEIGHTS: "backward, weights",

@@ -21,10 +21,11 @@ from simulators.core.levels import FITTED, LEVELS, Shares
 from simulators.kernels.energy import resting_w
 from simulators.training.constants import Constants
 from simulators.training.job import FLASH, FLASH_FP8, FUSED, Job
-from simulators.training.plan import ELEMENTWISE, FULL, SELECTIVE, SHARED_GRADIENTS, Plans
+from simulators.training.plan import FULL, Plans
 from simulators.training.schedule.orders import INTERLEAVED, PAIRING, ZERO_BUBBLE
 from simulators.training.schedule.play import BLOCKED, COLUMNS, DENSE, SEND, pipelines_s
 from simulators.training.synchronise import Exchange, exchange, send_s
+from simulators.training.work.launches import LAYERS, is_launched, launch_waits_s
 from simulators.training.work.messages import (
     CONTEXT,
     CONTEXT_EXCHANGES,
@@ -33,15 +34,8 @@ from simulators.training.work.messages import (
     Messages,
     messages,
 )
-from simulators.training.work.operators import (
-    AGAIN,
-    AGAIN_ELEMENTWISE,
-    FORWARD,
-    INPUTS,
-    PIECES,
-    SUMS,
-    WEIGHTS,
-)
+from simulators.training.work.operators import FORWARD, INPUTS, PIECES, WEIGHTS
+from simulators.training.work.phases import PHASES, in_passes, runs
 from simulators.training.work.pieces import (
     ATTENTION,
     PRODUCTS,
@@ -52,8 +46,6 @@ from simulators.training.work.pieces import (
 from simulators.training.work.pieces import EXPERTS as GROUPED
 
 GRADIENTS, GATHERED, SHARDED = "gradients", "gathered", "sharded"
-RUNS_AGAIN = {AGAIN: SELECTIVE, AGAIN_ELEMENTWISE: ELEMENTWISE}
-"""Recomputation that runs parts of a forward pass again, by those parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,13 +119,18 @@ def passes_of(work: Work, constants: Constants) -> Passes:
             continue
         passes = _passes(priced[name], job, constants, which, plans, _wait_s(name, job, constants))
         told = _exposed(job, sent[name], priced[name], passes, constants, which, plans)
-        sharded = _sharded(done, passes, constants) if name in ("dense", "experts") else {}
+        sharded = _sharded(done, passes, constants) if name in LAYERS else {}
         for kind, column in enumerate((FORWARD, INPUTS, WEIGHTS)):
             parts[:, DENSE * place + kind] = passes[column]
         for (direction, what), seconds in (told | sharded).items():
             parts[:, DENSE * place + (0 if direction == FORWARD else 1)] += seconds
             exposed[what] += counts[name] * seconds
         compute += counts[name] * sum(passes.values())
+        if is_launched(name, job):
+            shown = parts[:, DENSE * place : DENSE * (place + 1)]
+            waits = launch_waits_s(priced[name], shown, constants, plans)
+            shown[:, :2] += waits
+            compute += counts[name] * waits.sum(axis=1)
     blocks = (plans.schedule != INTERLEAVED) | (plans.overlaps == 0)
     blocks &= ~np.isin(plans.schedule, (ZERO_BUBBLE, *PAIRING))
     parts[:, SEND] = np.where(blocks, 0.0, work.send_s)
@@ -171,6 +168,9 @@ def steps(work: Work, constants: Constants) -> Steps:
         model.layers - model.expert_layers, parts,
     )  # fmt: skip
     worked_s = pipeline_s + data_s + optimizer_s
+    if job.cuda_graphs:  # nothing is read back, but hosts need as long for the next graphs
+        optimizer_s = optimizer_s + np.maximum(0.0, constants.step_s - worked_s)
+        worked_s = np.maximum(worked_s, constants.step_s)
     late_s = late_share(job, plans, constants) * worked_s
     step_s = worked_s + late_s
     per_rank = plans.micro_batches / plans.pp
@@ -259,22 +259,7 @@ def _format(dtype: str) -> str:
 def _wait_s(piece: str, job: Job, constants: Constants) -> float:
     """Return what a layer waits for launches in a pass; the ends of a model wait for none, -1."""
     wait_s = {"dense": constants.layer_s, "experts": constants.mixture_s}.get(piece, -1.0)
-    return min(wait_s, 0.0) if job.cuda_graphs or job.layer_graphs else wait_s
-
-
-def runs(phase: str, plans: Plans) -> Floats:
-    """Return how often a layer runs the kernels of a phase, for each row.
-
-    Gradients that data ranks share out are scattered after each micro-batch, and summed in shares.
-    """
-    often = np.ones(plans.size)
-    if phase == FORWARD:
-        often += plans.again
-    elif phase in RUNS_AGAIN:
-        often *= plans.recompute == RUNS_AGAIN[phase]
-    elif phase == SUMS:
-        often *= plans.zero < SHARED_GRADIENTS
-    return often
+    return wait_s if is_launched(piece, job) else min(wait_s, 0.0)
 
 
 def _passes(
@@ -284,21 +269,14 @@ def _passes(
 
     `wait_s` is what a layer waits for launches in a pass, or below zero.
     """
-    phases = (FORWARD, INPUTS, WEIGHTS, SUMS, *RUNS_AGAIN)
-    sums = {phase: np.zeros(plans.size) for phase in phases}
+    sums = {phase: np.zeros(plans.size) for phase in PHASES}
     for (phase, kind), column in piece.seconds.items():
         sums[phase] += pace(constants, job, kind) * column[which]
     is_layer = wait_s >= 0.0
     if is_layer:
         for phase in (FORWARD, INPUTS):
             sums[phase] += wait_s
-    again = {phase: sums.pop(phase) for phase in RUNS_AGAIN}
-    sums[WEIGHTS] += runs(SUMS, plans) * sums.pop(SUMS)
-    if is_layer:
-        for phase, seconds in again.items():
-            sums[INPUTS] += runs(phase, plans) * seconds
-        sums[INPUTS] += plans.again * sums[FORWARD]
-    return sums
+    return in_passes(sums, plans, is_layer=is_layer)
 
 
 def _exposed(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from deploy.training import DEPLOYMENTS, arguments
+from deploy.training import DEPLOYMENTS, arguments, script
 from simulators.core.contract import deploys, load_simulator
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.training.point import TrainingPoint
@@ -36,7 +36,8 @@ def test_a_design_is_a_command_of_its_own_shape():
 
 def test_a_script_names_nodes_and_ranks():
     text = DEPLOYMENTS.deployment(vars(GPT3), "", "best")
-    assert text.startswith("#!/bin/sh\n# best: gpt3_175b on 1024 h100_sxm\nexec torchrun")
+    assert text.startswith("#!/bin/sh\n# best: gpt3_175b on 1024 h100_sxm\nexec env CUDA_DEVICE")
+    assert "CONNECTIONS=1 torchrun" in text
     assert "--nnodes 128" in text
     assert "--nproc-per-node 8" in text
     assert deploys(load_simulator("training")) is DEPLOYMENTS
@@ -49,6 +50,11 @@ def test_a_script_names_nodes_and_ranks():
         ({"lora_rank": 16}, "no adapters"),
         ({"attention": "flash_fp8"}, "no option for attention in fp8"),
         ({"cp": 2, "context_exchange": "ring"}, "not 'ring'"),
+        ({"cp": 2, "attention": "unfused"}, "no unfused attention"),
+        ({"cp": 2, "sequence": 2050}, "multiple of 4 tokens"),
+        ({"model": "mixtral_8x7b", "dtype": "fp16"}, "not trained in fp16"),
+        ({"model": "mixtral_8x7b", "sequence_parallel": False}, "need sequence_parallel"),
+        ({"cuda_graphs": True, "recompute": "full"}, "no full recomputation"),
     ],
 )
 def test_what_megatron_cannot_be_told_says_so(changes, words):
@@ -70,3 +76,28 @@ def test_what_is_hidden_and_summed_is_told():
     assert "--overlap-moe-expert-parallel-comm" in told(**mixture)
     assert "--overlap-moe-expert-parallel-comm" not in told(**mixture | {"expert_tp": 1})
     assert "--no-gradient-accumulation-fusion" in told(fusion="eager")
+
+
+def test_context_and_expert_ranks_are_told():
+    options = told(model="deepseek_v3", tp=2, pp=4, cp=2, ep=8, chunks=1, schedule="1f1b")
+    assert options["--context-parallel-size"] == "2"
+    assert options["--cp-comm-type"] == "p2p"
+    assert options["--expert-model-parallel-size"] == "8"
+    assert options["--moe-layer-freq"] == "[0]*3+[1]*58"
+    assert options["--kv-lora-rank"] == "512"
+    assert options["--moe-shared-expert-intermediate-size"] == "2048"
+    assert {"--multi-latent-attention", "--moe-grouped-gemm"} <= set(options)
+
+
+def test_layers_that_do_not_divide_are_laid_out():
+    options = told(model="llama3_1_405b", pp=16, chunks=8)
+    assert options["--pipeline-model-parallel-layout"].startswith("E|t*1|")
+    assert "--num-layers-per-virtual-pipeline-stage" not in options
+
+
+def test_options_that_the_trainer_wants_together_come_together():
+    assert "--no-check-for-nan-in-loss-and-grad" in told(cuda_graphs=True)
+    assert "--use-precision-aware-optimizer" in told(offload=True)
+    assert told(zero=3)["--ckpt-format"] == "fsdp_dtensor"
+    sharded = replace(GPT3, zero=3, tp=1, pp=1, dp=1024, chunks=1, schedule="1f1b")
+    assert "CONNECTIONS=32" in script(sharded)

@@ -6,7 +6,8 @@
 Its least is found by steps of Gauss and Newton on squares that are weighed anew by their size
 (Holland and Welsch, 1977), as paces of one architecture, precision and board move together. Groups
 of a source, a model and a GPU are dealt to two halves; each half is fitted and tests the other,
-three times over, and all are fitted for use.
+three times over, and all are fitted for use. What hosts take to launch a kernel shows in none of
+these steps; it is fitted after them, to others (`host_launches`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from lab.fits.driver import Calibration, hashes
+from lab.fits.training.host_launches import launch_times_s
+from lab.tables.training.mlperf_training import SUMMARY
 from lab.tables.training.steps import (
     BRIDGE,
     DGXC,
@@ -146,28 +149,32 @@ def _digest(text: str) -> str:
 
 
 def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the constants: for use, and of each half of each split."""
+    """Yield the constants: for use, and of each half of each split; of launches, of submitters."""
     rows = list(fitting_steps(reference))
     whole = fitted(rows)
-    lines = ["", "[step]", *_lines(whole)]
+    launches = launch_times_s(reference, constants_of(nested(whole)))
+    launch = {"kernel_s": launches.pop("")}
+    lines = ["", "[step]", *_lines(whole | launch)]
     errors: list[float] = []
     for split in range(SPLITS):
         in_first = halves(rows, split)
         for half in (True, False):
             numbers = fitted([r for r, first in zip(rows, in_first, strict=True) if first == half])
             errors += [
-                float(np.log(one.step.seconds / predicted_s(one, numbers)))
+                float(np.log(one.step.seconds / predicted_s(one, numbers | launch)))
                 for one, first in zip(rows, in_first, strict=True)
                 if first != half
             ]
             name = f"split_{split}_{'first' if half else 'second'}"
-            lines += ["", f"[{name}]", *_lines(numbers)]
+            lines += ["", f"[{name}]", *_lines(numbers | launch)]
     low, high = np.exp(np.quantile(errors, (0.05, 0.95)))
     lines.insert(2, f"band = [{low:.3f}, {high:.3f}]")
+    for name, seconds in launches.items():
+        lines += ["", f"[{name}]", *_lines({"kernel_s": seconds})]
     yield Calibration(
         name=CALIBRATION.stem,
         about=".",
-        tables=hashes(reference, TABLES),
+        tables=hashes(reference, (*TABLES, SUMMARY)),
         rows=len(rows),
         split=SPLIT,
         held_out_rows=len(errors),

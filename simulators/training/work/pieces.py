@@ -26,6 +26,7 @@ from simulators.training.work.operators import (
     NARROW,
     NORMS,
     PIECES,
+    RINGS,
     Task,
     tasks,
 )
@@ -63,6 +64,7 @@ class Piece:
 
     seconds: Mapping[tuple[str, str], Floats] = field(default_factory=dict)
     joules: Mapping[tuple[str, str], Floats] = field(default_factory=dict)
+    launches: Mapping[str, float] = field(default_factory=dict)  # kernels, by pass
     flops: Floats  # of the forward pass, on one rank
     by_level: Floats  # seconds of all passes that rest on numbers of each level
 
@@ -86,6 +88,7 @@ def pieces(job: Job, micro_batches: Floats) -> dict[str, Piece]:
         found[name] = Piece(
             seconds=_summed(mine, [seconds[i] for i in where]),
             joules=_summed(mine, [joules[i] for i in where]),
+            launches=_launches(job, mine),
             flops=np.asarray(
                 sum(
                     (flops(t.kernel) * t.kernel.repeat for t in mine if t.phase == FORWARD),
@@ -120,6 +123,17 @@ def _summed(mine: Sequence[Task], columns: Sequence[Floats]) -> dict[tuple[str, 
             key = (phase, kind_of(task))
             sums[key] = sums.get(key, 0.0) + share * column
     return sums
+
+
+def _launches(job: Job, mine: Sequence[Task]) -> dict[str, float]:
+    """Return the kernels of each pass; a ring attends to the keys of one rank at a time."""
+    rings = job.cp if job.context_exchange in RINGS else 1
+    found: dict[str, float] = {}
+    for task in mine:
+        for phase, share in _phases(task):
+            often = rings if task.is_core else 1
+            found[phase] = found.get(phase, 0.0) + share * often
+    return found
 
 
 def _phases(task: Task) -> Iterator[tuple[str, float]]:
