@@ -51,9 +51,9 @@ def test_a_tiny_all_reduce_in_a_node_takes_some_ten_microseconds() -> None:
 
 def test_a_link_without_measurements_says_so() -> None:
     h100, mi300x = load_gpu("h100_sxm"), load_gpu("mi300x")
-    assert sustained(load_cluster("dgx_h100"), h100)[1]
-    assert sustained(load_cluster("hgx_h200"), load_gpu("h200_sxm"))[1]
-    assert not sustained(cluster_for("auto", mi300x), mi300x)[1]
+    assert sustained(load_cluster("dgx_h100"), h100, 8)[1]
+    assert sustained(load_cluster("hgx_h200"), load_gpu("h200_sxm"), 8)[1]
+    assert not sustained(cluster_for("auto", mi300x), mi300x, 8)[1]
 
 
 def test_beyond_a_node_a_send_takes_longer() -> None:
