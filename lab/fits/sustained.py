@@ -76,10 +76,10 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         rows += sum(error(1.0).size for error in errors)
     sustained["other"] = float(np.mean([sustained[fabric] for fabric in RINGS]))
     through_host = list(_through_host(reference))
-    fitted, test = ([e for mine, e in through_host if mine is own] for own in (True, False))
-    sustained[THROUGH_HOST] = best_share(SUSTAINED, fitted)
-    held_out += [errors(sustained[THROUGH_HOST]) for errors in test]
-    rows += sum(error(1.0).size for error in fitted)
+    two, more = ([e for mine, e in through_host if mine is own] for own in (True, False))
+    sustained[THROUGH_HOST] = best_share(SUSTAINED, two)
+    held_out += [errors(sustained[THROUGH_HOST]) for errors in more]
+    rows += sum(error(1.0).size for error in two)
     yield calibration(
         CALIBRATION.stem, hashes(reference, [NETWORK, NCCL]), rows=rows, split=SPLIT,
         held_out=np.expm1(np.concatenate(held_out)),
