@@ -179,4 +179,4 @@ def skipping_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> f
     if step[at.LOGITS_ROWS] > 0.0:
         add_head(step[at.LOGITS_ROWS], layers, known, mine)
     mine[at.UNTIL_KV] = until if all_decodes > 0.0 else 0.0
-    return add_waits(step, known, mine)  # type: ignore[no-any-return]
+    return add_waits(step, known, mine)
