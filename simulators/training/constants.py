@@ -32,7 +32,7 @@ class Constants:
     step_s: float = 0.0  # that a step waits for its host before the next
     layer_s: float = 0.0  # that a layer waits for launches in a pass
     mixture_s: float = 0.0  # and one with experts, whose host waits for counts of tokens
-    kernel_s: float = 0.0  # in which a host launches one kernel of a layer
+    launch_s: float = 0.0  # in which a host launches one kernel or message of a layer
     exposed: Mapping[str, float] = field(default_factory=dict)  # share, by what messages serve
     late: float = 0.0  # share of a step by which twice as many data ranks wait longer
     band: tuple[float, float] = (0.5, 2.0)  # measured over predicted, nine of ten within

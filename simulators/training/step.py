@@ -25,11 +25,12 @@ from simulators.training.plan import FULL, Plans
 from simulators.training.schedule.orders import INTERLEAVED, PAIRING, ZERO_BUBBLE
 from simulators.training.schedule.play import BLOCKED, COLUMNS, DENSE, SEND, pipelines_s
 from simulators.training.synchronise import Exchange, exchange, send_s
-from simulators.training.work.launches import LAYERS, is_launched, launch_waits_s
+from simulators.training.work.launches import is_launched, launch_waits_s
 from simulators.training.work.messages import (
     CONTEXT,
     CONTEXT_EXCHANGES,
     EXPERTS,
+    LAYERS,
     TENSOR,
     Messages,
     messages,
@@ -128,7 +129,7 @@ def passes_of(work: Work, constants: Constants) -> Passes:
         compute += counts[name] * sum(passes.values())
         if is_launched(name, job):
             shown = parts[:, DENSE * place : DENSE * (place + 1)]
-            waits = launch_waits_s(priced[name], shown, constants, plans)
+            waits = launch_waits_s(priced[name], sent[name], shown, constants, plans)
             shown[:, :2] += waits
             compute += counts[name] * waits.sum(axis=1)
     blocks = (plans.schedule != INTERLEAVED) | (plans.overlaps == 0)

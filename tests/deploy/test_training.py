@@ -90,8 +90,8 @@ def test_context_and_expert_ranks_are_told():
 
 
 def test_layers_that_do_not_divide_are_laid_out():
-    options = told(model="llama3_1_405b", pp=16, chunks=8)
-    assert options["--pipeline-model-parallel-layout"].startswith("E|t*1|")
+    options = told(model="llama3_1_405b", chunks=8)  # 126 layers over 64 chunks
+    assert options["--pipeline-model-parallel-layout"] == f"Et*1|{'t*2|' * 62}t*1L"
     assert "--num-layers-per-virtual-pipeline-stage" not in options
 
 

@@ -135,7 +135,8 @@ def test_facts_count_gpus():
 
 
 def test_adapters_skip_a_third_of_the_work_and_nearly_all_states():
-    full, lora = one(zero=1, gpu="b200_sxm"), one(zero=1, gpu="b200_sxm", lora_rank=16)
+    wide = {"zero": 1, "gpu": "b200_sxm", "micro_batch": 4, "recompute": "selective"}
+    full, lora = one(**wide), one(**wide, lora_rank=16)
     assert 0.6 < lora["step_s"] / full["step_s"] < 0.8
     assert lora["state_bytes"] < full["state_bytes"] / 500
     assert lora["weight_bytes"] == full["weight_bytes"]
@@ -303,6 +304,22 @@ def test_steps_as_cuda_graphs_wait_for_no_launches_which_layers_with_experts_do(
         assert gain[0] < 1.0 - graphs["compute_s"] / plain["compute_s"] < gain[1]
         waits_s = plain["optimizer_s"] - graphs["optimizer_s"]
         assert waits_s == pytest.approx(load_constants().step_s)  # of the step, for its host
+
+
+def test_layers_cut_thin_wait_for_the_host_that_launches_them_and_not_in_graphs():
+    thin = {"tp": 8, "dp": 1, "batch": 8, "zero": 1}
+    short, longer = (one(**thin, sequence=sequence)["compute_s"] for sequence in (256, 512))
+    assert short == pytest.approx(longer, rel=0.03)  # but for the head and the embedding
+    assert one(**thin, sequence=512, cuda_graphs=True)["compute_s"] < 0.5 * short
+    again = one(**thin, sequence=512, recompute="full")["compute_s"]
+    assert 1.3 * longer < again < 1.5 * longer  # forwards are launched twice
+    rings = one(**thin | {"tp": 4}, cp=2, sequence=512, context_exchange="zigzag")["compute_s"]
+    assert rings > 1.05 * longer  # keys of two ranks, one after the other
+
+
+def test_a_step_of_graphs_takes_no_less_than_its_host_needs():
+    row = one(model="gpt2", sequence=128, batch=8, zero=1, cuda_graphs=True)
+    assert row["step_s"] - row["late_s"] == pytest.approx(load_constants().step_s)
 
 
 def test_every_doubling_of_data_ranks_waits_for_a_slowest_that_is_as_much_later():

@@ -62,7 +62,7 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
 def of_submitters(half: str) -> Constants:
     """Return the constants in use, with launches as fitted to a half of the submitters."""
     fitted = read_calibration(CALIBRATION)[half]
-    return replace(load_constants(), kernel_s=fitted["kernel_s"])
+    return replace(load_constants(), launch_s=fitted["launch_s"])
 
 
 def predicted_s(row: Submission, constants: Constants) -> float:

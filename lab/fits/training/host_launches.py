@@ -1,4 +1,4 @@
-"""Fit the time in which a host launches one kernel of a layer, to adapters trained without graphs.
+"""Fit the time in which a host launches a kernel or a message, to adapters trained without graphs.
 
 Steps of pre-training keep GPUs busier than their hosts. Adapters over eight GPUs do not: in
 MLPerf's first round with them such layers had no CUDA graphs, in later ones they have. Submitters
@@ -53,16 +53,16 @@ def launch_times_s(reference: Path, constants: Constants) -> dict[str, float]:
         FIRST: [row for row in rows if row.submitter in first],
         SECOND: [row for row in rows if row.submitter not in first],
     }
-    return {name: launch_s(mine, constants) for name, mine in halves.items()}
+    return {name: fitted_launch_s(mine, constants) for name, mine in halves.items()}
 
 
-def launch_s(rows: Sequence[Submission], constants: Constants) -> float:
+def fitted_launch_s(rows: Sequence[Submission], constants: Constants) -> float:
     """Return the time under which steps are off by the least, in the mean of logarithms."""
     works = [work_of(row.job, row.plans) for row in rows]
     measured_s = np.array([row.seconds for row in rows])
 
-    def error(kernel_s: float) -> float:
-        tried = replace(constants, kernel_s=kernel_s)
+    def error(seconds: float) -> float:
+        tried = replace(constants, launch_s=seconds)
         ours_s = np.array([steps(work, tried).step_s[0] for work in works])
         return float(np.mean(np.abs(np.log(ours_s / measured_s))))
 

@@ -153,7 +153,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     rows = list(fitting_steps(reference))
     whole = fitted(rows)
     launches = launch_times_s(reference, constants_of(nested(whole)))
-    launch = {"kernel_s": launches.pop("")}
+    launch = {"launch_s": launches.pop("")}
     lines = ["", "[step]", *_lines(whole | launch)]
     errors: list[float] = []
     for split in range(SPLITS):
@@ -170,7 +170,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     low, high = np.exp(np.quantile(errors, (0.05, 0.95)))
     lines.insert(2, f"band = [{low:.3f}, {high:.3f}]")
     for name, seconds in launches.items():
-        lines += ["", f"[{name}]", *_lines({"kernel_s": seconds})]
+        lines += ["", f"[{name}]", *_lines({"launch_s": seconds})]
     yield Calibration(
         name=CALIBRATION.stem,
         about=".",

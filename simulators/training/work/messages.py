@@ -25,6 +25,10 @@ CONTEXT_EXCHANGES = ("ring", "zigzag", "ulysses", "gather")
 RING, ZIGZAG, ULYSSES, GATHER = CONTEXT_EXCHANGES
 ACTIVATION = BYTES["bf16"]
 
+LAYERS = ("dense", "experts")
+SUMS = {"embedding": (1, 0), "dense": (2, 2), "experts": (1, 1), "head": (0, 1)}
+"""Sums over tensor ranks of a piece, forward and backward."""
+
 TENSOR, CONTEXT, EXPERTS = "tensor", "context", "experts"
 
 
@@ -34,6 +38,7 @@ class Messages:
 
     forward: Mapping[str, Floats]
     backward: Mapping[str, Floats]
+    launches: tuple[int, int] = (0, 0)  # of collectives, in either pass
 
 
 def messages(job: Job, piece: str, micro_batches: Floats) -> Messages:
@@ -42,16 +47,29 @@ def messages(job: Job, piece: str, micro_batches: Floats) -> Messages:
     Messages of context ranks are told whole; what attention hides of them is the caller's.
     """
     tokens = micro_batches * job.sequence / job.cp
-    sums = {"embedding": (1, 0), "dense": (2, 2), "experts": (1, 1), "head": (0, 1)}[piece]
-    once_s = tensor_sum_s(job, tokens, job.dtype if piece in ("dense", "experts") else "bf16")
+    sums = SUMS[piece]
+    once_s = tensor_sum_s(job, tokens, job.dtype if piece in LAYERS else "bf16")
     forward: dict[str, Floats] = {TENSOR: sums[0] * once_s}
     backward: dict[str, Floats] = {TENSOR: sums[1] * once_s}
-    if piece in ("dense", "experts"):
+    if piece in LAYERS:
         forward[CONTEXT], backward[CONTEXT] = context_s(job, micro_batches)
     if piece == "experts":
         exchange_s = expert_exchange_s(job, tokens)
         forward[EXPERTS] = backward[EXPERTS] = exchange_s
-    return Messages(forward, backward)
+    return Messages(forward, backward, _launches(job, piece))
+
+
+def _launches(job: Job, piece: str) -> tuple[int, int]:
+    """Return the collectives of either pass; a sequence-parallel sum is two, gradients go back."""
+    tensor = (1 + job.sequence_parallel) * (job.tp > 1)
+    experts = 2 * (piece == "experts") * ((job.ep > 1) + (job.expert_tp > 1))
+    once = {ULYSSES: 2, GATHER: 1}.get(job.context_exchange, job.cp - 1) * (job.cp > 1)
+    context = (once, once if job.context_exchange == ULYSSES else 2 * once)
+    forward, backward = (
+        tensor * number + (experts + ring) * (piece in LAYERS)
+        for number, ring in zip(SUMS[piece], context, strict=True)
+    )
+    return forward, backward
 
 
 def tensor_sum_s(job: Job, tokens: Floats, dtype: str) -> Floats:
