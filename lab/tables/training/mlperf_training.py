@@ -8,6 +8,7 @@ length, seen whole, have as many pairs of tokens as a causal sequence of all. Th
 graphs, and their loop reads nothing back between steps (`--use_cuda_graph`, `--log_freq=0`). Their
 optimiser shares states out inside each node and sums over nodes, after the backward pass
 (`--distributed_lamb`, whose `--dwu-group-size` is a node and `--dwu-num-blocks` one).
+Rates that they log count an evaluation of 10,000 sequences every 20 to 200 steps.
 """
 
 from __future__ import annotations

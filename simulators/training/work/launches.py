@@ -42,4 +42,5 @@ def launch_waits_s(
     forward, backward = sent.launches
     messages = np.stack([np.full(plans.size, forward), backward + plans.again * forward], axis=1)
     taken = np.stack([shown[:, 0], shown[:, 1] + shown[:, 2]], axis=1)
-    return np.maximum(0.0, constants.launch_s * (kernels_of + messages) - taken)
+    waits_s = np.maximum(0.0, constants.launch_s * (kernels_of + messages) - taken)
+    return np.asarray(waits_s, np.float64)
