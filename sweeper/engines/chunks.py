@@ -69,7 +69,7 @@ class Chunks:
         aim_s = max(aim_s, _WORTH * self.part_s)
         by_time = int(aim_s / max(self.point_s, 1e-12))
         full = min(by_time, LARGEST)
-        tail = self.total // (4 * self.workers) if self.workers > 1 else self.total
+        tail = self.total // (3 * self.workers) if self.workers > 1 else self.total
         least = max(full // _TAPER, self._kept_together(full) // 2)
         return max(1, min(full, max(tail, least)))
 
@@ -84,7 +84,7 @@ class Chunks:
             self._stretch()
         batch = self._waiting.popleft()
         size = self._whole(batch, self.size())
-        if width(batch) > size:
+        if width(batch) > size + size // 2:
             rest = cut(batch, size, width(batch))
             (self._waiting.append if self._by_turns else self._waiting.appendleft)(rest)
             batch = cut(batch, 0, size)
