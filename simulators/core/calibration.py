@@ -109,6 +109,6 @@ def _keep(file: Path, text: str) -> None:
         for other in others:
             other.unlink(missing_ok=True)
     number, name = tempfile.mkstemp(dir=file.parent)
-    with open(number, "w", encoding="utf-8") as out:
-        out.write(text)
+    os.close(number)
+    Path(name).write_text(text, encoding="utf-8")
     Path(name).replace(file)
