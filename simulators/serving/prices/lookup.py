@@ -155,8 +155,14 @@ def add_rows(
         add_steps(everywhere, shape[EXPERT_TABLE], shape, table, price)
         add_steps(everywhere * (1.0 + uneven), shape[MESSAGE_TABLE], shape, table, price)
     if rows > 0.0:
-        add_line(rows, shape[ROW_STEPS], shape[ROW_TABLE], shape[ROW_NODES], table, price)
+        add_head(rows, shape, table, price)
     return price[at.LAST_STAGE_S]  # type: ignore[no-any-return]
+
+
+@kernel(f8(f8, *arrays(i8, 1), *arrays(f8, 2)))
+def add_head(rows: float, shape: Ints, table: Floats, price: Floats) -> float:
+    """Add the LM head of so many rows; return the seconds of the last stage."""
+    return add_line(rows, shape[ROW_STEPS], shape[ROW_TABLE], shape[ROW_NODES], table, price)
 
 
 @kernel(f8(f8, f8, *arrays(i8, 1), *arrays(f8, 2)))
@@ -239,6 +245,13 @@ def table_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> floa
         price[at.UNTIL_KV] = add_decodes(step[at.DECODES], keys, shape, table, price)
     if is_mixed and shape[MIXED_TABLE] > 0 and table[ADDITIVE] == 0.0:
         join_attention(step, shape, table, price)
+    return add_waits(step, table, price)
+
+
+@kernel(f8(*arrays(f8, 3)))
+def add_waits(step: Floats, table: Floats, price: Floats) -> float:
+    """Add launches, gaps and what waiting draws to the work; return the last stage's seconds."""
+    keys = step[at.DECODE_KV]
     sequences_s = table[SEQUENCE_S] * (step[at.PREFILLS] + step[at.DECODES])
     price[at.WAITING_W] = table[AWAKE_W]
     waits_s = 0.0
