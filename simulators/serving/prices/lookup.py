@@ -53,12 +53,13 @@ COLUMNS = 3  # seconds on a stage that sends on, on the last one, joules of the 
 ) = range(20)
 
 # The first entries of `table`: what is added to each iteration of a stage.
-# ADDITIVE is 1 where a mixed batch is priced as two, one of prefills and one of decodes.
+# ADDITIVE is 1 where a mixed batch is priced as two, one of prefills and one of decodes, UNEVEN
+# where messages wait for the rank with the most tokens: 0 where all ranks share one memory.
 (
     SEQUENCE_S, GAPS_S, LAST_GAPS_S, LAUNCHING_S, LAST_LAUNCHING_S, AWAKE_W, SENDERS, ADDITIVE,
-    PROMPT_LAUNCHING_S, LAST_PROMPT_LAUNCHING_S,
-) = range(10)  # fmt: skip
-HEADER = 10
+    PROMPT_LAUNCHING_S, LAST_PROMPT_LAUNCHING_S, UNEVEN,
+) = range(11)  # fmt: skip
+HEADER = 11
 
 
 @kernel(f8(f8, i8))
@@ -227,7 +228,7 @@ def table_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> floa
     """Return the seconds of the last stage of a batch, interpolated between tabulated ones."""
     price[:] = 0.0
     tokens, everywhere, rows = step[at.TOKENS], step[at.EVERYWHERE], step[at.LOGITS_ROWS]
-    uneven = step[at.UNEVEN]
+    uneven = step[at.UNEVEN] * table[UNEVEN]
     is_mixed = step[at.PREFILLS] > 0.0 and step[at.DECODES] > 0.0
     if is_mixed and table[ADDITIVE] > 0.0:
         checked = tokens - step[at.PREFILL_TOKENS]
