@@ -3,15 +3,15 @@
 Runtimes are fitted to deployments of 2026. Results printed in documentation are up to a year older,
 when engines ran experts by kernels tuned for few models. So factors multiply the pace of experts of
 a batch; single tokens take what they take today, in those results too.
-vLLM's and SGLang's experts were of one origin (`fused_moe`, in Triton), which was timed under SGLang,
-and have one factor; another where weights are narrower than activations, whose kernels are others
-(Marlin, and those of OpenAI). TensorRT-LLM has none: its five results are four times as slow as
-ours, and no factor mends both of their models.
+vLLM's and SGLang's experts were of one origin (`fused_moe`, in Triton), which was timed under
+SGLang, and have one factor; another where weights are narrower than activations, whose kernels are
+others (Marlin, and those of OpenAI). TensorRT-LLM has none: its five results are four times as slow
+as ours, and no factor mends both of their models.
 
-The factors are fitted where kernels like those that ran were measured; what is left of other results
-is not the release's part alone. They make the mean |log(predicted / measured)| of tokens a second and
-of times per token least; models count as the square root of their rows, and each model is left out
-in turn.
+The factors are fitted where kernels like those that ran were measured; what is left of other
+results is not the release's part alone. They make the mean |log(predicted / measured)| of tokens a
+second and of times per token least; models count as the square root of their rows, and each model
+is left out in turn.
 """
 
 from __future__ import annotations
