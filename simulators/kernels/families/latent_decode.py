@@ -11,8 +11,9 @@ waves, half of which run beside the wave before (`W` waves, `k` keys of a reques
                  + (W - 1) (wave_clocks + k (products + gap_clocks))] / clock
 
 to the fourth power beside the bytes, as elsewhere, which move at the full rate: no such kernel is
-slow for them, and a fit to one board would find none but a chance rate. Numbers fitted to an A100 foretell an RTX PRO
-6000, and the other way round, for what differs is on the data sheet: clock, SMs and their rate.
+slow for them, and a fit to one board would find none but a chance rate. Numbers fitted to an A100
+foretell an RTX PRO 6000, and the other way round, for what differs is on the data sheet: clock,
+SMs and their rate.
 """
 
 from __future__ import annotations
