@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.claims.lines import absent, answered, at_most
+from lab.claims.serving.vllm_steps import step_line
 from lab.tables.catalog_names import GPUS
 from lab.tables.kernels.engine_layers import MODELS
 from lab.tables.rows import read_records, read_table, require
@@ -42,7 +43,7 @@ REQUESTS = (
     "serving_modern/vllm_requests.parquet",
     "serving_modern/vllm_requests_qwen3_32b.parquet",
 )
-COLUMNS = ("queued_s", "first_token_s", "last_token_s", "input_toks", "output_toks")
+COLUMNS = ("queued_s", "scheduled_s", "first_token_s", "last_token_s", "input_toks", "output_toks")
 DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
 CLUSTERS = {"RTXPRO6000": "pcie_through_host"}
 """By GPU, the server of these runs. Its owners timed NCCL between the boards apart from them: large
@@ -98,7 +99,7 @@ def _run_checks(reference: Path, run: Mapping[str, Any]) -> list[Check]:
             said = f"{ours[name]:.4g} {unit} of {theirs[name]:.4g} {unit}; {note}"
             line = f"vllm {run['run']} {name}{called}"
             lines.append(at_most(line, error, limit, queued.size, said))
-    return lines
+    return [*lines, step_line(run["run"], point_of_run(run), column)]
 
 
 def _figures(arrived: Floats, first: Floats, last: Floats, asked: Requests) -> dict[str, float]:
