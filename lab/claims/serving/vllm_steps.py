@@ -66,7 +66,7 @@ def step_line(run: str, point: ServingPoint, column: Mapping[str, NDArray[Any]])
         f"{100.0 * np.abs(ratio[~found] - 1.0).mean():.1f} %"
     )
     error = 100.0 * float(np.median(np.abs(ratio - 1.0)))
-    return at_most(f"vllm {run} steps with one prompt, median", error, None, ratio.size, said)
+    return at_most(f"steps with one prompt, vllm {run}", error, None, ratio.size, said)
 
 
 def lone_prompts(column: Mapping[str, NDArray[Any]], tokens: int) -> Iterator[Step]:
