@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lab.claims.serving.vllm_steps import lone_prompts
+from lab.claims.serving.vllm import lone_prompts
 
 RUN = {
     "scheduled_s": np.array([0.0, 0.0, 10.0, 20.0, 20.01]),
