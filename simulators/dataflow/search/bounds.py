@@ -30,8 +30,7 @@ from simulators.dataflow.search.annealing import SPACE, Space
 from simulators.dataflow.search.objective import Objective, score
 from simulators.workload.loop_nest import Layer
 
-Tensors = tuple[float, float, float]
-Rooms = tuple[int, int, int]
+Tensors, Rooms = tuple[float, float, float], tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -132,10 +131,7 @@ def _surplus(
 
 
 def _is_plain(layer: Layer, tensor: int) -> bool:
-    """Return whether tiles of a tensor never overlap, nor have gaps: they add up to what is sent.
-
-    What is held in several buffers at a time is then no more than what they hold together.
-    """
+    """Return whether tiles neither overlap nor have gaps, and so add up to what is sent."""
     return all(len(rank) == 1 and rank[0][1] == 1 for rank in layer.tensors[tensor].ranks)
 
 
