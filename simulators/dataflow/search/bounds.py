@@ -30,7 +30,8 @@ from simulators.dataflow.search.annealing import SPACE, Space
 from simulators.dataflow.search.objective import Objective, score
 from simulators.workload.loop_nest import Layer
 
-Tensors, Rooms = tuple[float, float, float], tuple[int, int, int]
+Tensors = tuple[float, float, float]
+Rooms = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
