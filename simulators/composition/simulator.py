@@ -72,7 +72,7 @@ class Composition:
     """The simulator of this room."""
 
     name: str = "composition"
-    version: int = 10
+    version: int = 11
     point: type = CompositionPoint
     metrics: type = CompositionMetrics
     facts: type = CompositionFacts

@@ -285,7 +285,7 @@ class Kernels:
     """The simulator of this room."""
 
     name: str = "kernels"
-    version: int = 9
+    version: int = 10
     point: type = KernelPoint
     metrics: type = KernelMetrics
 

@@ -62,7 +62,7 @@ class Serving:
     """The simulator of this room."""
 
     name: str = "serving"
-    version: int = 10
+    version: int = 11
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
