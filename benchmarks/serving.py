@@ -47,6 +47,7 @@ TECHNIQUES: Mapping[str, Mapping[str, Any]] = {
     "prefix cache": {"scheduler": "vllm_v1", "prefix_cache": True},
     "narrow weights": {"dtype": "w4a16", "kv_dtype": "fp8"},
     "overlapped attention": {"mixed_step": "overlapped"},
+    "early exit": {"exit_depth": 0.5, "exit_spread": 0.2},
 }
 """What is asked besides; each within the limit of the same requests without."""
 

@@ -17,6 +17,9 @@ from simulators.core.folder import CLUSTERS, read_toml
 AUTO = "auto"
 """Instead of a cluster's name: the machine the GPU is usually bought in."""
 
+PCIE, THROUGH_HOST = "pcie", "pcie_through_host"
+"""Fabrics of boards without ports: they read each other's memory, or send through the host's."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
@@ -44,7 +47,8 @@ class Cluster:
 
     def fabric_of(self, gpu: Gpu) -> str:
         """Return what joins GPUs inside a node: its fabric, or PCIe where they have no ports."""
-        return self.fabric if gpu.link_bytes_per_s else "pcie"
+        has_no_ports = self.fabric in (PCIE, THROUGH_HOST)
+        return self.fabric if gpu.link_bytes_per_s or has_no_ports else PCIE
 
     def link(self, ranks: int, gpu: Gpu) -> Link:
         """Return the link that limits `ranks` neighbouring GPUs; no faster than the GPU's own port.

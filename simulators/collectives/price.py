@@ -183,7 +183,7 @@ def _inside_node(
             gpu=name, library=library, collective=kind, dtype=dtype, ranks=ranks, size_bytes=size
         )
         return timed if name == gpu.name else replace(timed, level=np.full(size.size, EXTRAPOLATED))
-    fraction, is_fitted = sustained(cluster, gpu)
+    fraction, is_fitted = sustained(cluster, gpu, ranks)
     time_s = ring_s(kind, size, ranks, cluster.link(ranks, gpu), fraction)
     level = np.full(size.size, FITTED if is_fitted else UNMODELLED)
     band = FITTED_BAND if is_fitted else UNMODELLED_BAND

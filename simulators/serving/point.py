@@ -263,7 +263,7 @@ class ServingPoint:
     )  # fmt: skip
     draft_rule: str = choice(
         "how many are drafted: fixed; or adaptive, up to draft_tokens, as many as bring most "
-        "tokens a second at the number that run", known=(FIXED, ADAPTIVE), default=FIXED,
+        "tokens a second at the number that run or wait", known=(FIXED, ADAPTIVE), default=FIXED,
     )  # fmt: skip
     draft_model: str = built("of speculation draft", names="model", default=NOTHING)
     acceptance: str = choice(

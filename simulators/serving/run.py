@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
@@ -39,7 +40,7 @@ from simulators.serving.pools.link import link_of
 from simulators.serving.prices.batch_price import prices_of
 from simulators.serving.prices.iteration_table import Ends, IterationTable
 from simulators.serving.speculation.acceptance import times_interval
-from simulators.serving.speculation.adaptive import worth_drafting
+from simulators.serving.speculation.adaptive import MeanLoad, worth_drafting
 from simulators.serving.speculation.drafter import drafter_of
 
 V = TypeVar("V")
@@ -198,8 +199,10 @@ def ready_of(
     if deployment.pools and not scheduler.takes_up:
         raise Infeasible(f"{point.scheduler}_has_no_separate_pools")
     pools = [
-        _pool(part, built, scheduler, asked)
-        for part, built in zip(pools_of(point), deployment.pools or (deployment,), strict=True)
+        _pool(part, built, scheduler, asked, is_decoder=place > 0)
+        for place, (part, built) in enumerate(
+            zip(pools_of(point), deployment.pools or (deployment,), strict=True)
+        )
     ]
     let_in, rejected = _admitted(asked, [pool.limits for pool in pools])
     engine = Engine(scheduler, shelf.router(point.router), pools[0].price)
@@ -210,13 +213,27 @@ def ready_of(
     return Ready(point, deployment, engine, pools, let_in, rejected, frontend, plan)
 
 
-def _pool(point: ServingPoint, built: Deployment, scheduler: Scheduler, asked: Requests) -> Pool:
-    """Return the replicas of a point without separate pools."""
+def _pool(
+    point: ServingPoint,
+    built: Deployment,
+    scheduler: Scheduler,
+    asked: Requests,
+    *,
+    is_decoder: bool,
+) -> Pool:
+    """Return the replicas of a point without separate pools, or of one that has decodes alone."""
     drafter = drafter_of(point, built.hardware)
     table, price = prices_of(point, built.hardware, drafter)
     if drafter and point.draft_rule == ADAPTIVE:
-        context = float(np.mean(asked.prompt_tokens) + np.mean(asked.output_tokens) / 2.0)
-        worth = worth_drafting(drafter.survival, table, price, context, point.max_batch)
+        prompt, output = (float(np.mean(n)) for n in (asked.prompt_tokens, asked.output_tokens))
+        load = MeanLoad(
+            context=prompt + output / 2.0,
+            prompt_tokens=0.0 if is_decoder else prompt,
+            output_tokens=output,
+            seats=point.max_batch,
+            budget=float(point.chunk_size) if scheduler.chunked else inf,
+        )
+        worth = worth_drafting(drafter.survival, table, price, load)
         up_to = drafter.up_to or (at.ALL_DECODES,) * len(worth)
         drafter = replace(drafter, up_to=tuple(map(min, up_to, worth)))
     lengths = asked.prompt_tokens, asked.output_tokens

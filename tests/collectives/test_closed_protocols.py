@@ -51,9 +51,29 @@ def test_a_tiny_all_reduce_in_a_node_takes_some_ten_microseconds() -> None:
 
 def test_a_link_without_measurements_says_so() -> None:
     h100, mi300x = load_gpu("h100_sxm"), load_gpu("mi300x")
-    assert sustained(load_cluster("dgx_h100"), h100)[1]
-    assert sustained(load_cluster("hgx_h200"), load_gpu("h200_sxm"))[1]
-    assert not sustained(cluster_for("auto", mi300x), mi300x)[1]
+    assert sustained(load_cluster("dgx_h100"), h100, 8)[1]
+    assert sustained(load_cluster("hgx_h200"), load_gpu("h200_sxm"), 8)[1]
+    assert not sustained(cluster_for("auto", mi300x), mi300x, 8)[1]
+
+
+BOARD = {"gpu": load_gpu("rtx_pro_6000"), "cluster": load_cluster("pcie_through_host")}
+
+
+def test_boards_that_send_through_their_host_share_its_memory() -> None:
+    """Four gather 3/4 of a buffer each, two 1/2 of it: thrice as many bytes through one memory."""
+    two, four = (collective_time("all_gather", 1e10, ranks=n, **BOARD).time_s for n in (2, 4))  # type: ignore[arg-type]
+    assert four / two == pytest.approx(3.0, rel=1e-3)
+
+
+def test_two_boards_without_peer_access_sum_as_slowly_as_they_were_seen_to() -> None:
+    """20 MiB over two RTX PRO 6000: 1.309 ms, and 587 us once they read each other's memory.
+
+    As LLMServingSim's authors timed their own server (profiler/perf/RTXPRO6000/hardware.yaml).
+    """
+    direct = BOARD | {"cluster": cluster_for("auto", BOARD["gpu"])}
+    for where, seen_s, within in ((BOARD, 1.309e-3, 0.1), (direct, 587e-6, 0.25)):
+        taken_s = collective_time("all_reduce", 20.0 * 2**20, ranks=2, **where).time_s  # type: ignore[arg-type]
+        assert taken_s == pytest.approx(seen_s, rel=within)
 
 
 def test_beyond_a_node_a_send_takes_longer() -> None:

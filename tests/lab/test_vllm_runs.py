@@ -41,6 +41,13 @@ def test_a_run_that_states_no_blocks_has_its_share_of_memory() -> None:
     assert point_of_run({**RUN, "num_gpu_blocks": None}).memory_fraction == RUN["mem_util"]
 
 
+def test_two_boards_run_where_their_owners_timed_them() -> None:
+    """Their NCCL sustained 16 of the 63 GB/s of a slot, months after the runs."""
+    run = {**RUN, "gpu": "RTXPRO6000", "num_gpu_blocks": None}
+    assert point_of_run(run).cluster == "pcie_through_host"
+    assert point_of_run({**RUN, "num_gpu_blocks": None}).cluster == "auto"
+
+
 def test_ranks_of_data_parallelism_are_groups_that_share_the_experts() -> None:
     run = {"gpu": "RTXPRO6000", "model": "Qwen/Qwen3-30B-A3B-Instruct-2507", "dp": 2, "ep": True}
     point = point_of_run({**RUN, **run, "num_gpu_blocks": None})

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lab.claims.serving.iteration_tables import composed, looked_up, random_batches
-from simulators.catalog.cluster import cluster_for
+from simulators.catalog.cluster import cluster_for, load_cluster
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition.replica import Replica, load_runtime
@@ -17,6 +17,7 @@ from simulators.serving.engine.replica import (
     DECODE_KV,
     DECODES,
     ENERGY_J,
+    EVERYWHERE,
     LAST_STAGE_S,
     LOGITS_ROWS,
     PREFILL_KV,
@@ -27,6 +28,7 @@ from simulators.serving.engine.replica import (
     STAGE_S,
     STEP_COLUMNS,
     TOKENS,
+    UNEVEN,
 )
 from simulators.serving.prices.iteration_table import (
     Hardware,
@@ -167,6 +169,23 @@ def test_an_additive_step_is_its_two_parts_less_what_an_iteration_adds_once() ->
             assert seconds(step, added) > 0.99 * seconds(step, both)
         else:
             assert seconds(step, added) == seconds(step, both)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "waits"), [("pcie_server", True), ("pcie_through_host", False)]
+)
+def test_what_one_rank_sends_has_the_memory_of_a_host_for_itself(cluster: str, waits: bool) -> None:
+    """Links are each rank's own, so that tokens that all lie on one keep the others waiting."""
+    one = replica("qwen3_30b", "rtx_pro_6000", 1, 1, "vllm")
+    cut = Parallelism(1, 1, ep=2, attention_dp=2)
+    one = replace(one, cluster=load_cluster(cluster), cut=cut, dtype="bf16", kv_dtype="bf16")
+    tables, step = iteration_table(Hardware(repr(one), one)), np.zeros(STEP_COLUMNS)
+    step[[TOKENS, EVERYWHERE]] = 2048.0
+    seconds = []
+    for step[UNEVEN] in (0.0, 1.0):
+        price = np.zeros(PRICE_COLUMNS)
+        seconds.append(float(table_price(step, tables.shape, tables.table, price)))
+    assert (seconds[1] > seconds[0]) == waits
 
 
 def test_one_attention_kernel_for_chunks_and_decodes_costs_what_composition_says() -> None:

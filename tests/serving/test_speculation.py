@@ -26,7 +26,7 @@ from simulators.serving.speculation.acceptance import (
     survival,
     tokens_per_step,
 )
-from simulators.serving.speculation.adaptive import drafted_s, worth_drafting
+from simulators.serving.speculation.adaptive import MeanLoad, drafted_s, worth_drafting
 from simulators.serving.speculation.drafter import drafter_of
 from simulators.serving.speculation.tree import ranked, tree_survival
 from tests.serving.cases import ASKED_EACH_TIME
@@ -276,22 +276,37 @@ def test_heads_of_medusa_are_products_over_all_that_is_checked() -> None:
 
 
 def test_as_many_are_drafted_as_pay() -> None:
-    """Answers are long: the rule looks at decodes alone, and where prompts wait drafts too many."""
-    plain = replace(PLAIN, arrivals="closed", output_tokens=600)
-    loads = [replace(plain, clients=n, requests=6 * n + 10, max_batch=n) for n in (1, 200)]
-    for load in loads:
+    """Also where prompts take the time: then none, but the drafter still reads them."""
+    plain = replace(PLAIN, arrivals="closed")
+    for prompt, output, clients in (
+        (200, 100, 1),
+        (200, 100, 200),
+        (200, 600, 200),
+        (1000, 100, 60),
+    ):
+        load = replace(
+            plain, prompt_tokens=prompt, output_tokens=output, clients=clients, max_batch=clients,
+            requests=3 * clients + 10,
+        )  # fmt: skip
         counts = [simulate(replace(load, speculation="eagle", draft_tokens=k)) for k in (0, 1, 5)]
         best = max(one.tokens_per_s for one in counts)
         found = simulate(replace(load, speculation="eagle", draft_tokens=5, draft_rule="adaptive"))
         assert found.tokens_per_s > 0.95 * best
+
+
+def test_fewer_are_drafted_the_more_run_and_where_prompts_are_read() -> None:
     hardware = deployment_of(PLAIN).hardware
     point = replace(PLAIN, speculation="eagle", draft_tokens=5)
     drafter = drafter_of(point, hardware)
     assert drafter is not None
     table, price = prices_of(point, hardware, drafter)
-    worth = worth_drafting(drafter.survival, table, price, 700.0, 256)
-    assert list(worth) == sorted(worth, reverse=True)
-    assert worth[0] > worth[-1]
+    decodes = MeanLoad(context=700.0, prompt_tokens=0.0, output_tokens=100.0, seats=256)
+    mixed = replace(decodes, prompt_tokens=650.0, budget=512.0)
+    worth, beside = (worth_drafting(drafter.survival, table, price, n) for n in (decodes, mixed))
+    for found in (worth, beside):
+        assert list(found) == sorted(found, reverse=True)
+        assert found[0] > found[-1]
+    assert all(fewer <= more for fewer, more in zip(beside, worth, strict=True))
 
 
 def test_what_cannot_be_drafted_says_why() -> None:

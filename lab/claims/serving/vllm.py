@@ -25,6 +25,7 @@ from lab.claims.lines import absent, answered, at_most
 from lab.tables.catalog_names import GPUS
 from lab.tables.kernels.engine_layers import MODELS
 from lab.tables.rows import read_records, read_table, require
+from simulators.catalog.cluster import AUTO
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.core.levels import UNMODELLED
@@ -43,6 +44,11 @@ REQUESTS = (
 )
 COLUMNS = ("queued_s", "first_token_s", "last_token_s", "input_toks", "output_toks")
 DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
+CLUSTERS = {"RTXPRO6000": "pcie_through_host"}
+"""By GPU, the server of these runs. Its owners timed NCCL between the boards apart from them: large
+all-reduces at 15.9 GB/s, and at 35 once they had disabled access control services and the IOMMU,
+months after these runs (casys-kaist/LLMServingSim, profiler/perf/RTXPRO6000/hardware.yaml)."""
+
 LIMIT = 8.0
 """Percent that are asked of dense models: of the mean TTFT, the median TPOT and the throughput."""
 
@@ -110,6 +116,7 @@ def point_of_run(run: Mapping[str, Any]) -> ServingPoint:
     point = ServingPoint(
         model=MODELS[run["model"]],
         gpu=GPUS[run["gpu"]],
+        cluster=CLUSTERS.get(run["gpu"], AUTO),
         tp=run["tp"],
         ep=run["dp"] if run["ep"] else 1,
         attention_dp=run["dp"],

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulators.catalog.cluster import Cluster, Link
+from simulators.catalog.cluster import THROUGH_HOST, Cluster, Link
 from simulators.catalog.gpu import Gpu
 from simulators.collectives.measured import busbw_factor
 from simulators.core.calibration import read_calibration
@@ -64,11 +64,13 @@ def sustained_between() -> float:
     return float(read_calibration(CALIBRATION)["sustained"]["other"])
 
 
-def sustained(cluster: Cluster, gpu: Gpu) -> tuple[float, bool]:
+def sustained(cluster: Cluster, gpu: Gpu, ranks: int) -> tuple[float, bool]:
     """Return what large messages sustain of a link inside a node, and whether it was measured.
 
-    Fabrics nobody measured get the mean of those that were.
+    The memory of a host is one, whose share of a link's rate all boards have among them. Fabrics
+    nobody measured get the mean of those that were.
     """
     fitted = read_calibration(CALIBRATION)["sustained"]
     fabric = cluster.fabric_of(gpu)
-    return (fitted[fabric], True) if fabric in fitted else (sustained_between(), False)
+    sharing = ranks if fabric == THROUGH_HOST else 1
+    return (fitted[fabric] / sharing, True) if fabric in fitted else (sustained_between(), False)

@@ -22,10 +22,12 @@ def mixed(bits: int) -> int:
     return bits ^ (bits >> 16)
 
 
-@kernel(i8(*arrays(i8, 1), i8))
-def drafted(limits: Ints, running: int) -> int:
-    """Return the tokens drafted for each decode while so many requests run."""
-    levels = 0
+@kernel(i8(*arrays(i8, 2)))
+def drafted(limits: Ints, pool: Ints) -> int:
+    """Return the tokens drafted for each decode while so many requests run, or run and wait."""
+    levels, running = 0, pool[at.HOLDERS]
+    if limits[at.DRAFT_LOAD] == 1:
+        running += pool[at.WAITING] + pool[at.SWAPPED] + pool[at.HANDED]
     while levels < limits[at.DEPTH] and running <= limits[at.DRAFT_UP_TO + levels]:
         levels += 1
     if levels > 0 and limits[at.DEPTH] < limits[at.DRAFTED]:

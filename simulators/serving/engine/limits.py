@@ -15,7 +15,17 @@ from simulators.serving.adapters.fleet import fleet_of
 from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.policies import Scheduler
-from simulators.serving.point import AUTO, CACHED, OWN, PEER, SHARED, SSD, SWAP, ServingPoint
+from simulators.serving.point import (
+    ADAPTIVE,
+    AUTO,
+    CACHED,
+    OWN,
+    PEER,
+    SHARED,
+    SSD,
+    SWAP,
+    ServingPoint,
+)
 from simulators.serving.prices.skipped_layers import kept_keys
 from simulators.serving.speculation.drafter import Drafter
 from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
@@ -52,6 +62,7 @@ class Limits:
     drafted: int = 0  # tokens of each decode that its pass checks beside its own
     survival: tuple[float, ...] = ()  # shares of iterations that accept at least 1, 2 ... of them
     draft_up_to: tuple[int, ...] = ()  # running requests while at least 1, 2 ... are drafted
+    draft_load: bool = False  # those that wait count as well
     draft_powers: tuple[float, ...] = ()  # of those shares, of requests that differ
     seed: int = 0
     patience: int = 10  # decode iterations between looks at the queue (LightLLM's default)
@@ -77,6 +88,7 @@ class Limits:
         limits[at.LIFELONG], limits[at.OVERLAPS] = self.lifelong, self.overlaps
         limits[at.DRAFTED], limits[at.SEED] = self.drafted, self.seed
         depth = limits[at.DEPTH] = len(self.survival)
+        limits[at.DRAFT_LOAD] = self.draft_load
         powers = np.array(self.draft_powers or (1.0,))[:, None]
         survive = limits[at.SURVIVE :].reshape(at.DRAFT_CLASSES, at.MOST_DRAFTED)
         survive[:, :depth] = np.rint(at.CERTAIN * np.array(self.survival) ** powers)
@@ -171,6 +183,7 @@ def limits_of(
         drafted=drafter.drafted if drafter else 0,
         survival=drafter.survival if drafter else (),
         draft_up_to=drafter.up_to if drafter else (),
+        draft_load=point.draft_rule == ADAPTIVE,
         draft_powers=drafter.powers if drafter else (),
         seed=point.seed,
     )  # fmt: skip

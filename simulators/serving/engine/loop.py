@@ -262,7 +262,7 @@ def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> 
     if pool[at.SWAPPED] > 0:
         swap_in(view)
         sort_by_arrival(state.request, view.idle, pool[at.IDLE])
-    pool[at.DRAFTS] = drafted(limits, pool[at.HOLDERS])
+    pool[at.DRAFTS] = drafted(limits, pool)
     holds = schedule(now, view)
     pool[at.ELAPSED] = 0
     if pool[at.BATCH] == 0:
@@ -280,7 +280,7 @@ def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> 
     measure(state.request, members, tokens, pool[at.BATCH], checked, state.step[slot])
     if limits[at.DRAFTED] > 0 and (
         limits[at.STAGES] * limits[at.RANKS] > 1  # each batch grows by what it draws
-        or drafted(limits, pool[at.HOLDERS]) != pool[at.DRAFTS]
+        or drafted(limits, pool) != pool[at.DRAFTS]
     ):
         return 1
     if may_return(limits, pool, state.request):  # at the next batch, from the host

@@ -97,8 +97,9 @@ than read prompts, READ is when the prompt was read, SENDING when room for its c
     READERS,  # the first replicas, which read prompts for the others; 0: all do both
     LIFELONG,  # 1: who is let in takes blocks for its whole life, and keeps them
     OVERLAPS,  # 1: tokens are handed on while the next batch of prompts runs, so at its end
+    DRAFT_LOAD,  # 1: those that wait count as if they ran, where drafts depend on how many do
     DRAFT_UP_TO,  # the first of the running requests up to which at least 1, 2 ... are drafted
-) = range(22)
+) = range(23)
 MOST_DRAFTED, DRAFT_CLASSES = 16, 32
 SURVIVE = DRAFT_UP_TO + MOST_DRAFTED
 """The first of the shares of iterations, times CERTAIN, that accept at least 1, 2 ... tokens: a row

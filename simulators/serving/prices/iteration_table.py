@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from simulators.catalog.accelerator import SEARCHED, load_accelerator
+from simulators.catalog.cluster import THROUGH_HOST
 from simulators.composition.price import (
     Iteration,
     launch_s,
@@ -205,6 +206,8 @@ def _header(stages: _Stages, awake_w: float) -> Floats:
     header[[lookup.PROMPT_LAUNCHING_S, lookup.LAST_PROMPT_LAUNCHING_S]] = launching
     header[lookup.AWAKE_W] = awake_w
     header[lookup.SENDERS] = stages.senders
+    replica = stages.replica  # what one rank sends has the host's memory for itself
+    header[lookup.UNEVEN] = replica.cluster.fabric_of(replica.gpu) != THROUGH_HOST
     return header
 
 

@@ -53,12 +53,13 @@ COLUMNS = 3  # seconds on a stage that sends on, on the last one, joules of the 
 ) = range(20)
 
 # The first entries of `table`: what is added to each iteration of a stage.
-# ADDITIVE is 1 where a mixed batch is priced as two, one of prefills and one of decodes.
+# ADDITIVE is 1 where a mixed batch is priced as two, one of prefills and one of decodes, UNEVEN
+# where messages wait for the rank with the most tokens: 0 where all ranks share one memory.
 (
     SEQUENCE_S, GAPS_S, LAST_GAPS_S, LAUNCHING_S, LAST_LAUNCHING_S, AWAKE_W, SENDERS, ADDITIVE,
-    PROMPT_LAUNCHING_S, LAST_PROMPT_LAUNCHING_S,
-) = range(10)  # fmt: skip
-HEADER = 10
+    PROMPT_LAUNCHING_S, LAST_PROMPT_LAUNCHING_S, UNEVEN,
+) = range(11)  # fmt: skip
+HEADER = 11
 
 
 @kernel(f8(f8, i8))
@@ -155,8 +156,14 @@ def add_rows(
         add_steps(everywhere, shape[EXPERT_TABLE], shape, table, price)
         add_steps(everywhere * (1.0 + uneven), shape[MESSAGE_TABLE], shape, table, price)
     if rows > 0.0:
-        add_line(rows, shape[ROW_STEPS], shape[ROW_TABLE], shape[ROW_NODES], table, price)
+        add_head(rows, shape, table, price)
     return price[at.LAST_STAGE_S]  # type: ignore[no-any-return]
+
+
+@kernel(f8(f8, *arrays(i8, 1), *arrays(f8, 2)))
+def add_head(rows: float, shape: Ints, table: Floats, price: Floats) -> float:
+    """Add the LM head of so many rows; return the seconds of the last stage."""
+    return add_line(rows, shape[ROW_STEPS], shape[ROW_TABLE], shape[ROW_NODES], table, price)
 
 
 @kernel(f8(f8, f8, *arrays(i8, 1), *arrays(f8, 2)))
@@ -221,7 +228,7 @@ def table_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> floa
     """Return the seconds of the last stage of a batch, interpolated between tabulated ones."""
     price[:] = 0.0
     tokens, everywhere, rows = step[at.TOKENS], step[at.EVERYWHERE], step[at.LOGITS_ROWS]
-    uneven = step[at.UNEVEN]
+    uneven = step[at.UNEVEN] * table[UNEVEN]
     is_mixed = step[at.PREFILLS] > 0.0 and step[at.DECODES] > 0.0
     if is_mixed and table[ADDITIVE] > 0.0:
         checked = tokens - step[at.PREFILL_TOKENS]
@@ -239,6 +246,13 @@ def table_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> floa
         price[at.UNTIL_KV] = add_decodes(step[at.DECODES], keys, shape, table, price)
     if is_mixed and shape[MIXED_TABLE] > 0 and table[ADDITIVE] == 0.0:
         join_attention(step, shape, table, price)
+    return add_waits(step, table, price)
+
+
+@kernel(f8(*arrays(f8, 3)))
+def add_waits(step: Floats, table: Floats, price: Floats) -> float:
+    """Add launches, gaps and what waiting draws to the work; return the last stage's seconds."""
+    keys = step[at.DECODE_KV]
     sequences_s = table[SEQUENCE_S] * (step[at.PREFILLS] + step[at.DECODES])
     price[at.WAITING_W] = table[AWAKE_W]
     waits_s = 0.0

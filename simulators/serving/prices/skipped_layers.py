@@ -17,16 +17,26 @@ iteration takes the mean of its layers' times, each at the tokens that layer is 
 
 from __future__ import annotations
 
+from math import inf
+
 import numpy as np
 
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import Infeasible
-from simulators.core.jit import Floats, Ints, arrays, f8, i8, several
+from simulators.core.jit import Floats, Ints
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import PRICE, kernel
 from simulators.serving.point import ADDITIVE, ServingPoint
 from simulators.serving.prices.iteration_table import IterationTable
-from simulators.serving.prices.lookup import table_price
+from simulators.serving.prices.lookup import (
+    MIXED_TABLE,
+    add_decodes,
+    add_head,
+    add_prefills,
+    add_rows,
+    add_waits,
+    join_attention,
+)
 from simulators.serving.speculation.acceptance import beta_quantiles
 
 SLICES, TOKENS = 8, 512
@@ -116,67 +126,57 @@ def with_segments(table: IterationTable, point: ServingPoint, layers: int) -> tu
     return np.concatenate([table.shape, ends]), np.concatenate([table.table, segments.ravel()])
 
 
-@kernel(f8(*arrays(f8, 1), f8, several(f8, 3), *arrays(i8, 1), *arrays(f8, 4)))
-def add_layers(
-    step: Floats,
-    layers: float,
-    shares: tuple[float, float, float],
-    shape: Ints,
-    table: Floats,
-    price: Floats,
-    part: Floats,
-    seen: Floats,
-) -> float:
-    """Add layers that see shares of a batch to its price; return the decodes they see.
-
-    Those are expected where any get there; with prompts, which all layers see, where or not.
-    """
-    decoded, prompts, routed = shares
-    prompts *= routed
-    decodes, runs = step[at.DECODES] * decoded * routed, 1.0
-    if step[at.PREFILLS] == 0.0:
-        runs = 1.0 - (1.0 - decoded * routed) ** step[at.DECODES]
-        if runs == 0.0:
-            return 0.0
-        decodes /= runs
-    share = decodes / step[at.DECODES] * routed if decodes > 0.0 else 0.0  # of the keys
-    for column in range(at.STEP_COLUMNS):
-        seen[column] = step[column]
-    seen[at.LOGITS_ROWS] = 0.0
-    seen[at.DECODES], seen[at.DECODE_KV] = decodes, step[at.DECODE_KV] * share
-    seen[at.PREFILL_TOKENS] *= prompts
-    seen[at.PREFILL_KV] *= prompts
-    seen[at.PREFILL_PAIRS] *= prompts * prompts
-    seen[at.TOKENS] = seen[at.EVERYWHERE] = seen[at.PREFILL_TOKENS] + decodes
-    table_price(seen, shape, table, part)
-    price[at.BASE_S] += layers * runs * part[at.BASE_S]
-    price[at.BASE_J] += layers * runs * part[at.BASE_J]
-    price[at.SLOPE_S] += layers * runs * share * part[at.SLOPE_S]
-    price[at.SLOPE_J] += layers * runs * share * part[at.SLOPE_J]
-    if share > 0.0:
-        price[at.UNTIL_KV] = min(price[at.UNTIL_KV], part[at.UNTIL_KV] / share)
-    return decodes  # type: ignore[no-any-return]
-
-
 @kernel(PRICE)
 def skipping_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
     """Return the seconds of a batch whose tokens skip layers: head and host are those of all.
 
-    `price` has room for one more price and one more step.
+    Layers see the decodes that are expected where any get there; with prompts, which all layers
+    see, where or not. `price` has room for one more price and one more step.
     """
     ends, numbers = shape[shape.size + SHAPE_END], shape[TABLE_END]
-    known, all_layers = table[:numbers], shape[:ends]
+    known, layers = table[:numbers], shape[:ends]
     mine, part = price[: at.PRICE_COLUMNS], price[at.PRICE_COLUMNS : 2 * at.PRICE_COLUMNS]
     seen = price[2 * at.PRICE_COLUMNS : 2 * at.PRICE_COLUMNS + at.STEP_COLUMNS]
-    table_price(step, all_layers, known, mine)
-    whole = (1.0, 1.0, 1.0)
-    add_layers(step, -1.0, whole, all_layers, known, mine, part, seen)
+    mine[:], part[:] = 0.0, 0.0
+    has_prompts, all_decodes, prompts = step[at.PREFILLS] > 0.0, step[at.DECODES], -1.0
+    for column in range(at.STEP_COLUMNS):
+        seen[column] = step[column]
+    read_s, read_j, until = 0.0, 0.0, inf
     for segment in range(shape[SEGMENTS]):
         row = numbers + COLUMNS * segment
-        shares = (table[row + DECODED], table[row + PROMPTS], table[row + ROUTED])
-        add_layers(step, table[row + LAYERS], shares, all_layers, known, mine, part, seen)
-    busy_s = mine[at.BASE_S] + mine[at.SLOPE_S] * step[at.DECODE_KV]
-    mine[at.LAST_STAGE_S] = max(mine[at.FLOOR_S], busy_s) + mine[at.ADDED_S]
-    mine[at.ENERGY_J] = mine[at.BASE_J] + mine[at.SLOPE_J] * step[at.DECODE_KV]
-    mine[at.ENERGY_J] += mine[at.WAITING_W] * (mine[at.LAST_STAGE_S] - busy_s)
-    return mine[at.LAST_STAGE_S]  # type: ignore[no-any-return]
+        routed = table[row + ROUTED]
+        share, weight = table[row + DECODED] * routed, table[row + LAYERS]
+        if not has_prompts and share < 1.0:
+            runs = 1.0 - (1.0 - share) ** all_decodes
+            if runs == 0.0:
+                continue
+            share, weight = share / runs, weight * runs
+        if has_prompts and table[row + PROMPTS] * routed != prompts:
+            prompts = table[row + PROMPTS] * routed
+            seen[at.PREFILL_TOKENS] = step[at.PREFILL_TOKENS] * prompts
+            seen[at.PREFILL_KV] = step[at.PREFILL_KV] * prompts
+            seen[at.PREFILL_PAIRS] = step[at.PREFILL_PAIRS] * prompts * prompts
+            part[at.LAST_STAGE_S] = part[at.ENERGY_J] = 0.0
+            add_prefills(seen, layers, known, part)
+            read_s, read_j = part[at.LAST_STAGE_S], part[at.ENERGY_J]
+        decodes, keys = all_decodes * share, share * routed
+        tokens = seen[at.PREFILL_TOKENS] + decodes
+        part[at.LAST_STAGE_S] = part[at.ENERGY_J] = part[at.SLOPE_S] = part[at.SLOPE_J] = 0.0
+        add_rows(tokens, tokens, step[at.UNEVEN], 0.0, layers, known, part)
+        part[at.BASE_S], part[at.BASE_J] = part[at.LAST_STAGE_S], part[at.ENERGY_J]
+        part[at.LAST_STAGE_S] += read_s
+        part[at.ENERGY_J] += read_j
+        if decodes > 0.0:
+            seen[at.DECODES], seen[at.DECODE_KV] = decodes, step[at.DECODE_KV] * keys
+            far = add_decodes(decodes, seen[at.DECODE_KV], layers, known, part)
+            until = min(until, far / keys)
+            if has_prompts and layers[MIXED_TABLE] > 0:
+                join_attention(seen, layers, known, part)
+        mine[at.LAST_STAGE_S] += weight * part[at.LAST_STAGE_S]
+        mine[at.ENERGY_J] += weight * part[at.ENERGY_J]
+        mine[at.SLOPE_S] += weight * keys * part[at.SLOPE_S]
+        mine[at.SLOPE_J] += weight * keys * part[at.SLOPE_J]
+    if step[at.LOGITS_ROWS] > 0.0:
+        add_head(step[at.LOGITS_ROWS], layers, known, mine)
+    mine[at.UNTIL_KV] = until if all_decodes > 0.0 else 0.0
+    return add_waits(step, known, mine)
