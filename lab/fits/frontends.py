@@ -7,6 +7,10 @@ least, by least squares with weights that are corrected in rounds; groups count 
 of their rows. Engines run with the numbers of `composition` that
 were fitted without the group they predict, and each group and each model is left out here in turn
 as well.
+
+Where a process asks its own engine, under rates that this keeps up with, what is left is a time per
+request: it is the same few milliseconds of a small model and of a large one, which iterations are
+not. Each model is left out in turn.
 """
 
 from __future__ import annotations
@@ -21,14 +25,22 @@ from numpy.typing import NDArray
 from lab.fits.driver import Calibration, calibration, hashes, table_lines
 from lab.fits.left_out import FOLDER as LEFT_OUT
 from lab.fits.left_out import runtime_without, shelf_of
-from lab.fits.methods.positive_least_squares import group_weights, least_log_error
+from lab.fits.methods.positive_least_squares import (
+    Constant,
+    Problem,
+    fit,
+    group_weights,
+    least_log_error,
+)
 from lab.fits.steady_state import by_replica
 from lab.tables.deployments import SILICON, PublicDeployment, silicon
+from lab.tables.published_runs import ONLINE, online
 from simulators.composition.replica import FRAMEWORKS
 from simulators.core.jit import Floats
-from simulators.serving.engine.frontend import CALIBRATION, NUMBERS, Frontend
+from simulators.serving.engine.frontend import CALIBRATION, IN_PROCESS, NO_SERVER, NUMBERS, Frontend
 from simulators.serving.measured_deployments import point_of
 from simulators.serving.point import AUTO
+from simulators.serving.run import Shelf
 from simulators.serving.simulator import simulate
 
 Numbers = tuple[float, float, float]  # as the fields of a Frontend
@@ -38,6 +50,10 @@ TOKENS_S = tuple(1e-6 * pace for pace in (0.0, 2.0, 5.0, 10.0))
 
 FOLDER = CALIBRATION.parent
 SPLIT = "each group of a model and a GPU in turn"
+OTHER_MODEL = "each model in turn"
+
+ANY_S = 0.1
+"""A process may take any time to hear of a request that is much less than this, in seconds."""
 
 TAILS = (0.05, 0.95)
 """Of measured over predicted times. The next group lies outside the range of `n` seen ones more
@@ -66,8 +82,12 @@ class Rows:
         return np.array([getattr(d, name) for d in self.deployed])
 
 
-def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the servers of all frameworks, fitted to public deployments."""
+def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the servers of all frameworks, fitted to public deployments, and engines without."""
+    if not only or IN_PROCESS.stem in only:
+        yield from _in_process(reference)
+    if only and CALIBRATION.stem not in only:
+        return
     rows = engines_alone([row for row in silicon(reference) if not row.excluded])
     framework, group = rows.column("framework"), rows.column("group")
     model = rows.column("model")
@@ -100,6 +120,37 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     )  # fmt: skip
     yield whole
     yield replace(whole, folder=LEFT_OUT, lines=lines[True])
+
+
+def _in_process(reference: Path) -> Iterator[Calibration]:
+    """Yield what an engine takes to hear of requests that its own process asks by the clock."""
+    runs = [run for run in online(reference) if run.keeps_up]
+    [runtime] = {run.point.runtime for run in runs}
+    alone = Shelf(process=lambda _: NO_SERVER)
+    found = fit(
+        Problem(
+            measured_s=np.array([run.ttft_s for run in runs]),
+            groups=[run.point.model for run in runs],
+            fixed_s=np.array([simulate(run.point, alone).ttft_mean_s for run in runs]),
+            constants=[Constant("request_s", np.ones(len(runs)), mean=0.0, deviation=ANY_S)],
+        )
+    )
+    measured_s = np.array([run.ttft_s for run in runs])
+    whole = calibration(
+        IN_PROCESS.stem, hashes(reference, [ONLINE]), rows=len(runs), split=OTHER_MODEL,
+        held_out=found.held_out_s / measured_s - 1.0,
+        lines=_request_line(f"in_process.{runtime}", found.values),
+    )  # fmt: skip
+    yield whole
+    lines = [
+        _request_line(f'without."{model}".{runtime}', values)
+        for model, values in found.without.items()
+    ]
+    yield replace(whole, folder=LEFT_OUT, lines=[line for some in lines for line in some])
+
+
+def _request_line(title: str, values: Floats) -> list[str]:
+    return table_lines(title, {"request_s": float(values[0])}, ".3g")
 
 
 def engines_alone(rows: Sequence[PublicDeployment]) -> Rows:

@@ -23,7 +23,7 @@ from simulators.serving.engine.frontend import NO_SERVER, NUMBERS, Frontend, loa
 from simulators.serving.run import Shelf
 
 FOLDER = PACKAGES / "lab" / "calibration" / "left_out"
-FRONTENDS = FOLDER / "frontends.toml"
+FRONTENDS, IN_PROCESS = FOLDER / "frontends.toml", FOLDER / "in_process.toml"
 BANDS = FOLDER / "deployment_bands.toml"
 
 
@@ -90,6 +90,12 @@ def _server_without(framework: str, group: str) -> Frontend | None:
 def shelf_of(runtime: Runtime, frontend: Frontend = NO_SERVER) -> Shelf:
     """Return what simulates under a runtime and behind a server, whatever a point calls them."""
     return Shelf(runtime=lambda _: runtime, server=lambda _: frontend)
+
+
+def asked_without(model: str) -> Shelf:
+    """Return what simulates engines that their own process asks, as if without a model's runs."""
+    left_out = _groups(IN_PROCESS)[model]
+    return Shelf(process=lambda runtime: Frontend(**left_out.get(runtime, {})))
 
 
 def width_without(gpu: str, framework: str, metric: str) -> Width:

@@ -82,13 +82,16 @@ def collective_time(
     size = np.atleast_1d(np.asarray(size_bytes, np.float64))
     nodes, inside = _spread(ranks, max(span, ranks), cluster)
 
-    def timed(part: str) -> CollectiveTime:
-        return _inside_node(part, size, inside, gpu, cluster, dtype, libraries)
+    measured = network_of(gpu, cluster)
 
-    found = timed(kind)
+    def timed(part: str) -> CollectiveTime:
+        return _inside_node(part, size, inside, gpu, cluster, dtype, libraries, measured)
+
     if nodes > 1:
         known = network or network_between(kind)
         found = _over_nodes(kind, size, nodes, inside, cluster, known, timed)
+    else:
+        found = timed(kind)
     shape = np.shape(size_bytes)
     return CollectiveTime(**{name: column.reshape(shape) for name, column in vars(found).items()})
 
@@ -173,9 +176,9 @@ def _inside_node(
     cluster: Cluster,
     dtype: str,
     libraries: Sequence[str],
+    name: str,
 ) -> CollectiveTime:
-    """Return what a collective takes among GPUs of one node."""
-    name = network_of(gpu, cluster)
+    """Return what a collective takes among GPUs of one node, by the curves of a GPU if named."""
     known = libraries_of(name, kind) if name else ()
     library = next((one for one in libraries if one in known), "")
     if library or ranks == 1:

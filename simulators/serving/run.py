@@ -30,6 +30,7 @@ from simulators.serving.engine.frontend import (
     behind,
     frontend_of,
     load_frontend,
+    load_process,
     seen_by_clients,
 )
 from simulators.serving.engine.limits import Limits, limits_of
@@ -55,16 +56,19 @@ class Shelf:
     Args:
         runtime: what the name of a runtime stands for.
         server: what server stands before it.
+        process: what it takes where none does.
     """
 
     def __init__(
         self,
         runtime: Callable[[str], Runtime] = load_runtime,
         server: Callable[[str], Frontend] = load_frontend,
+        process: Callable[[str], Frontend] = load_process,
     ) -> None:
         self.scheduler = functools.cache(load_scheduler)
         self.router = functools.cache(load_router)
         self.server = functools.cache(server)
+        self.process = functools.cache(process)
         self.user_rows = UserRows()
         self.answers = Answers()
         self.deployment = _once(functools.partial(deployment_of, runtime=runtime), DEPLOYED)
@@ -206,7 +210,7 @@ def ready_of(
     ]
     let_in, rejected = _admitted(asked, [pool.limits for pool in pools])
     engine = Engine(scheduler, shelf.router(point.router), pools[0].price)
-    frontend = frontend_of(point, shelf.server)
+    frontend = frontend_of(point, shelf.server, shelf.process)
     plan = _plan(point, let_in)
     if plan:
         let_in = replace(let_in, routable=plan.routable)

@@ -113,13 +113,13 @@ def _codes(batch: pa.RecordBatch, name: str, known: tuple[str, ...]) -> NDArray[
 
 def too_full(job: Job, memory: RankMemory) -> list[str]:
     """Return for each row why it does not fit the GPU, or nothing."""
-    total, has = memory.total, job.gpu.hbm_bytes
+    has = job.gpu.hbm_bytes
     place = np.where(memory.is_first, "first", "last")
     return [
         f"memory_exceeds_hbm: needs {size / GB:.1f} GB on the {where} stage, has {has / GB:.1f} GB"
         if size > has
         else ""
-        for size, where in zip(total, place, strict=True)
+        for size, where in zip(memory.total.tolist(), place.tolist(), strict=True)
     ]
 
 

@@ -52,7 +52,7 @@ class Training:
     """The simulator of this room."""
 
     name: str = "training"
-    version: int = 6
+    version: int = 7
     point: type = TrainingPoint
     metrics: type = TrainingMetrics
     facts: type = TrainingFacts

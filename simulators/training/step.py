@@ -181,7 +181,7 @@ def steps(work: Work, constants: Constants) -> Steps:
         step_s=step_s,
         pipeline_s=pipeline_s,
         compute_s=per_rank * compute,
-        bubble_s=np.maximum(0.0, pipeline_s - busy_s),
+        bubble_s=np.where(plans.pp > 1, np.maximum(0.0, pipeline_s - busy_s), 0.0),
         tensor_s=per_rank * exposed[TENSOR],
         context_s=per_rank * exposed[CONTEXT],
         experts_s=per_rank * exposed[EXPERTS],

@@ -69,7 +69,7 @@ class Chunks:
         aim_s = max(aim_s, _WORTH * self.part_s)
         by_time = int(aim_s / max(self.point_s, 1e-12))
         full = min(by_time, LARGEST)
-        tail = self.total // (4 * self.workers) if self.workers > 1 else self.total
+        tail = self.total // (3 * self.workers) if self.workers > 1 else self.total
         least = max(full // _TAPER, self._kept_together(full) // 2)
         return max(1, min(full, max(tail, least)))
 
@@ -84,7 +84,8 @@ class Chunks:
             self._stretch()
         batch = self._waiting.popleft()
         size = self._whole(batch, self.size())
-        if width(batch) > size:
+        most = min(size + size // 2, LARGEST, int(LAST_S / max(self.point_s, 1e-12)))
+        if width(batch) > max(size, most):  # else what is left would be a crumb
             rest = cut(batch, size, width(batch))
             (self._waiting.append if self._by_turns else self._waiting.appendleft)(rest)
             batch = cut(batch, 0, size)
@@ -107,7 +108,7 @@ class Chunks:
         """Cut the range in hand into stretches of several chunks, as far as it is so long."""
         whole = self._waiting.popleft()
         size = self.size()
-        pieces = min(_STRETCHES, width(whole) // size)
+        pieces = min(_STRETCHES, -(-width(whole) // size))
         parts = split(whole, pieces, self._kept_together(size)) if pieces > 1 else [whole]
         self._waiting.extend(spread(parts) or [whole])
         self._by_turns = True

@@ -17,7 +17,7 @@ from lab.tables.serving.launch_recipes import recipe_of
 from simulators.core.errors import Infeasible, UserError
 from simulators.serving.answer.neighbour_correction import Load, corrected, load_of
 from simulators.serving.benchmark_clients import INFERENCEX, NVIDIA, NVIDIA_TRTLLM
-from simulators.serving.engine.frontend import Frontend, load_frontend
+from simulators.serving.engine.frontend import NO_SERVER, Frontend, load_frontend, load_process
 from simulators.serving.engine.replica import ARRIVAL, RESTARTED, SCHEDULED
 from simulators.serving.engine.state import LOG_COLUMNS
 from simulators.serving.measured_deployments import Deployed, Launch, point_of
@@ -242,6 +242,21 @@ def test_a_server_adds_its_delay_to_the_first_token_alone() -> None:
 
 def test_a_runtime_that_is_no_frameworks_has_no_server() -> None:
     assert load_frontend("graphs").request_s == 0.0
+
+
+def test_an_engine_in_its_own_process_takes_a_time_to_hear_of_a_request() -> None:
+    point = replace(
+        BASE, runtime="trtllm_session", scheduler="trtllm", arrivals="even", qps=0.1, requests=8
+    )
+    at_once, handed_over = simulate(point, Shelf(process=lambda _: NO_SERVER)), simulate(point)
+    assert at_once.ttft_mean_s is not None
+    assert handed_over.ttft_mean_s is not None
+    added_s = handed_over.ttft_mean_s - at_once.ttft_mean_s
+    assert added_s == pytest.approx(load_process("trtllm_session").request_s)
+    assert load_process("vllm") == load_process("graphs") == NO_SERVER
+
+
+def test_there_is_no_such_server() -> None:
     with pytest.raises(UserError, match="frontend"):
         simulate(replace(BASE, frontend="nginx"))
 

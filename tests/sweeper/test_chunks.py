@@ -77,8 +77,8 @@ def test_the_first_chunk_is_small_since_a_point_may_take_minutes() -> None:
 
 def test_quick_points_come_in_large_parts() -> None:
     sizes = run(10**7, 1e-7)
-    assert max(sizes) == LARGEST
-    assert len(sizes) < 60
+    assert 0.9 * LARGEST < max(sizes) <= LARGEST
+    assert len(sizes) < 20
 
 
 def test_a_chunk_takes_about_a_second_at_first_and_never_much_more_than_a_few() -> None:

@@ -40,7 +40,7 @@ def test_parts_add_up_without_a_pipeline():
     parts = ("compute_s", "bubble_s", "tensor_s", "context_s", "experts_s", "data_s", "late_s",
              "optimizer_s", "loading_s")  # fmt: skip
     assert sum(row[name] for name in parts) == pytest.approx(row["step_s"], rel=1e-9)
-    assert row["bubble_s"] == pytest.approx(0.0, abs=1e-9)
+    assert row["bubble_s"] == row["bubble_share"] == 0.0
 
 
 def test_recomputation_takes_time_and_gives_memory():

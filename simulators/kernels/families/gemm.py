@@ -52,17 +52,21 @@ def gemm_seconds(gemm: Gemm, gpu: Gpu, profile: Profile) -> Floats:
 
     Weights narrower than the arithmetic never cost time by another framework's kernel: how long
     that one takes to start on small matrices is its own habit. Nor does another board's kernel read
-    them at a higher rate than this board's memory serves its plain product at.
+    them at a higher rate than this board's memory serves its plain product at, or multiply at a
+    higher one than plain products are multiplied at: the instructions are the same.
     """
     seconds = _seconds(gemm, gpu, profile)
     (_, rates), _ = rates_of(gemm, gpu, profile)
     if isinstance(rates, TensorRates) and kind_of(gemm.dtype, gemm.weight_dtype) in WEIGHT_ONLY:
         plain = replace(gemm, weight_dtype="")
+        plain_s = _seconds(plain, gpu, profile)
         if rates.framework != profile.framework:
-            seconds = np.minimum(seconds, _seconds(plain, gpu, profile))
+            seconds = np.minimum(seconds, plain_s)
         if not rates.calibrated:
-            fewer = gemm_bytes(gemm) / gemm_bytes(plain)
-            seconds = np.maximum(seconds, fewer * _seconds(plain, gpu, profile))
+            (_, whole), _ = rates_of(plain, gpu, profile)
+            multiplied_s = gemm_flops(gemm) / (whole.compute * gpu.peak(gemm.dtype))
+            read_s = gemm_bytes(gemm) / gemm_bytes(plain) * plain_s
+            seconds = np.maximum(seconds, np.maximum(read_s, np.minimum(multiplied_s, plain_s)))
     return np.maximum(seconds, FAMILY.roofline_s(gemm, gpu))
 
 

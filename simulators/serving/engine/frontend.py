@@ -4,7 +4,8 @@ What clients measure begins and ends at a server that parses, tokenises, polls a
 request reaches the engine some time after it was asked, longer for longer prompts; and its first
 token is seen some iterations late, since engines look for new requests every few iterations,
 prepare one iteration during another, and send tokens in groups. What that amounts to was fitted by
-framework to times to the first token; a client that asks the engine itself has none of it.
+framework to times to the first token; a client that asks the engine itself has none of it, but for
+what its own process takes to hand a request over, and the token back, where that was measured.
 
 With overlapped scheduling (SGLang, `scheduler.py`, `event_loop_overlap`) the host launches a batch
 before it looks at what the last one made. Decodes replay a graph, which is launched at once; a
@@ -31,6 +32,7 @@ from simulators.serving.engine.state import STATE, State
 from simulators.serving.point import NONE, ServingPoint
 
 CALIBRATION = Path(__file__).parents[1] / "calibration" / "frontends.toml"
+IN_PROCESS = CALIBRATION.with_name("in_process.toml")
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,14 @@ NO_SERVER = Frontend()
 NUMBERS = tuple(f.name for f in fields(Frontend))
 
 
-def frontend_of(point: ServingPoint, server: Callable[[str], Frontend]) -> Frontend:
-    """Return what stands before a point's engine: the server of its runtime's framework, if any."""
-    found = Frontend() if point.frontend == NONE else server(point.runtime)
+def frontend_of(
+    point: ServingPoint, server: Callable[[str], Frontend], process: Callable[[str], Frontend]
+) -> Frontend:
+    """Return what stands before a point's engine: the server of its runtime's framework, if any.
+
+    Without a server it is the process that the engine of its runtime is in.
+    """
+    found = (process if point.frontend == NONE else server)(point.runtime)
     return replace(found, request_s=found.request_s + point.frontend_s)
 
 
@@ -58,10 +65,23 @@ def load_frontend(runtime: str) -> Frontend:
     return Frontend() if numbers is None else Frontend(**{name: numbers[name] for name in NUMBERS})
 
 
+def load_process(runtime: str) -> Frontend:
+    """Return what a runtime's engine takes to hear of a request that its own process asks."""
+    numbers = _in_process(IN_PROCESS.stat().st_mtime_ns).get(runtime, {})
+    return Frontend(**numbers)
+
+
 @functools.lru_cache(maxsize=4)
 def _measured(_mtime_ns: int) -> dict[str, Any]:
     """Return the numbers of every framework."""
     tables: dict[str, Any] = read_calibration(CALIBRATION)["frontend"]
+    return tables
+
+
+@functools.lru_cache(maxsize=4)
+def _in_process(_mtime_ns: int) -> dict[str, Any]:
+    """Return the numbers of runtimes that were asked without a server."""
+    tables: dict[str, Any] = read_calibration(IN_PROCESS)["in_process"]
     return tables
 
 

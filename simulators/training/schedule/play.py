@@ -8,8 +8,8 @@ Which task waits for which depends on the schedule and on numbers alone. So task
 order in which each comes after all that it waits for, once for each shape of a pipeline, and rows
 of that shape are played by walking through it.
 
-Once a pipeline is full, `pp` more micro-batches make every step longer by the same, and by no less
-than they take the slowest rank. A long one is played until that is so, and carried on from there.
+All micro-batches are played. A pipeline that has filled up may look steady and yet slow down later,
+once a rank that is a little slower than the rest has used up the lead of those before it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,7 @@ import functools
 import numpy as np
 
 from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix
-from simulators.training.schedule.orders import (
-    BACKWARD,
-    DUALPIPE,
-    DUALPIPE_V,
-    MOST_TASKS,
-    PAIRING,
-    fill_orders,
-    stage_of,
-)
+from simulators.training.schedule.orders import DUALPIPE, MOST_TASKS, fill_orders, stage_of
 
 EMBEDDING, DENSE, EXPERTS, HEAD, SEND, BLOCKED = 0, 3, 6, 9, 12, 13
 """Where the seconds of a step's parts stand in its row: forward, gradients of inputs and of weights
@@ -242,45 +234,9 @@ def _of_shape(
         first.setdefault(key, row)
     places = {key: place for place, key in enumerate(first)}
     which, distinct = np.array([places[key] for key in keys]), parts[list(first.values())]
-    number = pp * chunks
+    number, tasks = pp * chunks, sorted_tasks(schedule, pp, chunks, m)
     seconds = np.zeros((len(distinct), number, KINDS))
     fill_seconds(number, layers, dense, distinct, seconds)
-    least = pp * of_ranks_s(schedule, pp, chunks, seconds[:, :, :BACKWARD].sum(axis=2)).max(axis=1)
-    hop_s = distinct[:, SEND] * (pp > 1)
-
-    def played(rows: Ints, micro_batches: int) -> Floats:
-        found = np.zeros(rows.size)
-        tasks = sorted_tasks(schedule, pp, chunks, micro_batches)
-        play(pp, tasks, seconds[rows], hop_s[rows], found)
-        return found
-
-    out, left = np.zeros(len(distinct)), np.arange(len(distinct))
-    short = (2 if schedule in PAIRING else 1) * pp + m % pp
-    while left.size:
-        if short + pp >= m:
-            out[left] = played(left, m)
-            break
-        earlier, then = played(left, short), played(left, short + pp)
-        is_steady = np.abs(then - earlier - least[left]) <= 1e-9 * then
-        rounds = (m - short) // pp
-        out[left[is_steady]] = (earlier + rounds * (then - earlier))[is_steady]
-        left = left[~is_steady]
-        short = 2 * short - m % pp
-    return np.asarray(out[which], np.float64)
-
-
-def of_ranks_s(schedule: int, pp: int, chunks: int, of_chunks_s: Floats) -> Floats:
-    """Return the seconds of each rank for one micro-batch: rows, ranks.
-
-    Args:
-        schedule: position in `SCHEDULES`.
-        pp: ranks.
-        chunks: of layers on each rank.
-        of_chunks_s: of each row, for each chunk of the whole pipeline.
-    """
-    mirrored = of_chunks_s[:, ::-1]
-    if schedule == DUALPIPE:  # every other micro-batch passes the other copy
-        return np.asarray((of_chunks_s + mirrored) / 2.0, np.float64)
-    if schedule == DUALPIPE_V:
-        return np.asarray((of_chunks_s + mirrored)[:, :pp], np.float64)
-    return np.asarray(of_chunks_s.reshape(-1, chunks, pp).sum(axis=1), np.float64)
+    ends = np.zeros(len(distinct))
+    play(pp, tasks, seconds, distinct[:, SEND] * (pp > 1), ends)
+    return np.asarray(ends[which], np.float64)
