@@ -119,12 +119,12 @@ EQUAL = {
     "above, reached, high = ours > pivot, theirs >= pivot, theirs > pivot: "
     "theirs > pivot -> theirs >= pivot": "compares more, in vain",
     "order[position], order[position // 2] = order[position // 2], m: 2 -> 3": "another order",
-    "slot: int = world.first_slot[world.phases.axis[p]] + 2 * int(world.phases.mirror[p] == "
-    "at.NONE): world.first_slot[world.phases.axis[p]] + 2 * int(world.phases.mirror[p] == at.NONE) "
-    "-> world.first_slot[world.phases.axis[p]] - 2 * int(world.phases.mirror[p] == "
+    "slot: int = state.first_slot[state.phases.axis[p]] + 2 * int(state.phases.mirror[p] == "
+    "at.NONE): state.first_slot[state.phases.axis[p]] + 2 * int(state.phases.mirror[p] == at.NONE) "
+    "-> state.first_slot[state.phases.axis[p]] - 2 * int(state.phases.mirror[p] == "
     "at.NONE)": "other slots, as distinct",
     "clock[at.STALE] = int(kept < count): kept < count -> kept <= count": "shares anew, alike",
-    "turn = 0 if world.settings.mode == at.SHARED else to // stride % n % world.uplinks[d]: "
+    "turn = 0 if state.settings.mode == at.SHARED else to // stride % n % state.uplinks[d]: "
     "0 -> 1": "another rank of the leaf stands for its uplinks",
     "rounds[at.REPEATS] = possible_repeats(state, slot, holds) if holds > 1 else 0: "
     "holds > 1 -> holds >= 1": "what holds for one iteration is never repeated",

@@ -8,7 +8,7 @@ runtime and a server instead.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ def shelf_without(name: str, group: str) -> Shelf:
     if runtime.like:
         model, models = group.partition(".")[0], _groups(FOLDER / "runtimes" / f"{name}.toml")
         times = models.get(model, {}).get("batch_times", runtime.batch_times)
-        return older_shelf(runtime.like, group, times)
+        return older_shelf(runtime.like, group, times, runtime.kernels)
     if group not in _numbers(name):
         return Shelf()
     server = _server_without(runtime.framework, group) or load_frontend(name)
@@ -67,18 +67,25 @@ def _numbers(name: str) -> Mapping[str, Any]:
     return _groups(file) if file.is_file() else {}
 
 
-def older_shelf(like: str, group: str, times: Mapping[str, float]) -> Shelf:
+def older_shelf(
+    like: str,
+    group: str,
+    times: Mapping[str, float],
+    kernels: Mapping[str, Sequence[str]],
+) -> Shelf:
     """Return what simulates an older release of an engine, fitted without a group if it was to it.
 
     Args:
         like: the runtime of today's release.
         group: a model on a GPU.
         times: what kernels of a batch take over today's, by family.
+        kernels: whose compete, by family.
     """
     today = load_runtime(like)
     if server := _server_without(today.framework, group):
-        return shelf_of(replace(runtime_without(like, group), batch_times=times), server)
-    return Shelf(runtime=lambda _: replace(today, batch_times=times))
+        without = runtime_without(like, group)
+        return shelf_of(replace(without, batch_times=times, kernels=kernels), server)
+    return Shelf(runtime=lambda _: replace(today, batch_times=times, kernels=kernels))
 
 
 def _server_without(framework: str, group: str) -> Frontend | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simulators.catalog.cluster import AUTO, Cluster, cluster_for
+from simulators.catalog.cluster import AUTO, PCIE, THROUGH_HOST, Cluster, cluster_for
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.collectives.closed.between import CALIBRATION as BETWEEN
 from simulators.collectives.closed.between import Network, between_s, network_between
@@ -38,7 +38,8 @@ READS = (GROWTH, CALIBRATION, BETWEEN, EXCHANGE)
 
 FITTED_BAND, UNMODELLED_BAND = 1.25, 2.0
 """Nine of ten large messages are within these factors of NCCL's rings inside a node: on fabrics
-whose sustained share was fitted, and on others."""
+whose sustained share was fitted, and on others. Whether boards on PCIe read each other's memory no
+data sheet of theirs tells: if not, they send through the host's, which is their upper end."""
 
 
 Timer = Callable[[str], CollectiveTime]
@@ -187,10 +188,15 @@ def _inside_node(
         )
         return timed if name == gpu.name else replace(timed, level=np.full(size.size, EXTRAPOLATED))
     fraction, is_fitted = sustained(cluster, gpu, ranks)
-    time_s = ring_s(kind, size, ranks, cluster.link(ranks, gpu), fraction)
-    level = np.full(size.size, FITTED if is_fitted else UNMODELLED)
+    link, is_on_pcie = cluster.link(ranks, gpu), cluster.fabric_of(gpu) == PCIE
+    time_s = ring_s(kind, size, ranks, link, fraction)
+    level = np.full(size.size, FITTED if is_fitted and not is_on_pcie else UNMODELLED)
     band = FITTED_BAND if is_fitted else UNMODELLED_BAND
-    return CollectiveTime(time_s, time_s / band, time_s * band, level)
+    hi_s = time_s * band
+    if is_on_pcie:
+        through_host, _ = sustained(replace(cluster, fabric=THROUGH_HOST), gpu, ranks)
+        hi_s = np.maximum(hi_s, ring_s(kind, size, ranks, link, through_host))
+    return CollectiveTime(time_s, time_s / band, hi_s, level)
 
 
 def _over_nodes(

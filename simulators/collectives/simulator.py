@@ -42,7 +42,7 @@ class Collectives:
     """The simulator of this room."""
 
     name: str = "collectives"
-    version: int = 5
+    version: int = 6
     point: type = CollectivePoint
     metrics: type = CollectiveMetrics
 

@@ -25,7 +25,7 @@ from simulators.collectives.closed.expert_exchange import Routed
 from simulators.collectives.measured import CollectiveTime
 from simulators.collectives.price import collective_time, expert_exchange_time
 from simulators.composition.fusion import inside_others, launched
-from simulators.composition.replica import FRAMEWORKS, Replica
+from simulators.composition.replica import FRAMEWORKS, NARROW, Replica
 from simulators.composition.throttling import slowdown, throttled_s
 from simulators.core.jit import Floats
 from simulators.core.levels import UNMODELLED
@@ -174,6 +174,12 @@ def family_of(operator: Operator) -> str:
     return named.get(type(operator), "vector")
 
 
+def kernels_of(operator: Operator) -> str:
+    """Return the family, told apart where experts' weights are narrower than their activations."""
+    is_narrow = isinstance(operator, GroupedGemm) and operator.has_narrow_weights
+    return f"{NARROW}{family_of(operator)}" if is_narrow else family_of(operator)
+
+
 def tokens_of(operator: Operator) -> Column:
     """Return the tokens that a product works on; 1 of other operators, whose pace is one."""
     if isinstance(operator, Gemm):
@@ -215,7 +221,7 @@ def _row_at_clock(operator: Compute, replica: Replica, part: str) -> Row:
     """Return the price of the fastest of the kernels that an engine may run."""
     repeat, own = operator.repeat, (replica.library,)
     architecture = "" if replica.cut.routing.backend != GATHERED else replica.gpu.architecture
-    competing = replica.runtime.competing(family_of(operator), architecture)  # DeepEP has GEMMs
+    competing = replica.runtime.competing(kernels_of(operator), architecture)  # DeepEP has GEMMs
     allowed = own if replica.framework or not competing else competing
     kernels = [_among_others(operator, replica, framework) for framework in allowed]
     best, *others = _known_alike(kernels)
@@ -268,7 +274,7 @@ def _among_others(operator: Compute, replica: Replica, framework: str) -> _Kerne
     """Return a framework's kernel: what it takes alone, less or more what differs in a model."""
     gpu = replica.gpu
     alone = price(operator, gpu, replica.level, framework)
-    family, is_own = family_of(operator), alone.calibrated
+    family, is_own = kernels_of(operator), alone.calibrated
     pace = replica.runtime.pace_of(gpu.architecture, family, tokens_of(operator), is_own=is_own)
     seconds = alone.latency_s
     if replica.is_fused and alone.quantising_s:

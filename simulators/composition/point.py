@@ -8,6 +8,7 @@ from functools import partial
 from simulators.catalog.cluster import AUTO
 from simulators.composition.replica import DEFAULT_RUNTIME, EFFECTS, FRAMEWORKS, NOTHING
 from simulators.core.contract import choice, fact, metric
+from simulators.workload.precision import number_bytes, precision
 
 TRAINING = "training"
 GRAPH_PHASES = (TRAINING, "inference")
@@ -44,8 +45,10 @@ class CompositionPoint:
     dp: int = choice(
         "GPUs that train on batches of their own and sum gradients", default=1, at_least=1
     )
-    dtype: str = choice("precision of the weights and their products", default="fp16")
-    kv_dtype: str = choice("precision of the KV cache", default="fp16")
+    dtype: str = choice(
+        "precision of the weights and their products", default="fp16", reads=precision
+    )
+    kv_dtype: str = choice("precision of the KV cache", default="fp16", reads=number_bytes)
     runtime: str = choice(
         "how kernels are launched: graphs, or one by one: eager", default=DEFAULT_RUNTIME
     )

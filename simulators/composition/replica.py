@@ -59,6 +59,9 @@ class Effects:
 EVERYTHING = Effects()
 EFFECTS = tuple(f.name for f in fields(Effects))
 
+NARROW = "narrow_"
+"""Before the name of a family: its products with weights narrower than their activations, where
+their kernels or paces are others."""
 
 FEW_TOKENS, MANY_TOKENS = 256.0, 2048.0
 """Up to here kernels have the pace of few tokens, from here on that of many."""
@@ -137,14 +140,16 @@ class Runtime:
     paces: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
     borrowed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
     many: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # paces of many tokens
-    like: str = ""  # the runtime whose numbers it has, of an older release, but for these:
+    like: str = ""  # the runtime whose numbers it has, of an older release, but for kernels and
     batch_times: Mapping[str, float] = field(
         default_factory=dict
-    )  # paces of more than a few tokens over that one's, by family
+    )  # these: paces of more than a few tokens over that one's, by family
 
     def competing(self, family: str, architecture: str) -> Sequence[str]:
         """Return whose kernels of a family compete on an architecture; empty: its own."""
-        return self.kernels.get(f"{family}.{architecture}", self.kernels.get(family, ()))
+        plain = family.removeprefix(NARROW)
+        names = (f"{family}.{architecture}", f"{plain}.{architecture}", family, plain)
+        return next((self.kernels[name] for name in names if name in self.kernels), ())
 
     def pace(self, device: str, family: str, *, is_own: bool = True) -> float:
         """Return what kernels of a family take among others, over what they take alone.
@@ -167,8 +172,9 @@ class Runtime:
         Weights set the time of few tokens, and products that of many: what a model changes about
         one says little of the other, so each has a pace.
         """
-        few = self.pace(device, family, is_own=is_own)
-        many = self.many.get(device, {}).get(family, few)
+        plain = family.removeprefix(NARROW)
+        few = self.pace(device, plain, is_own=is_own)
+        many = self.many.get(device, {}).get(plain, few)
         today = few + (many - few) * share_of_many(tokens)
         return today * (1.0 + (self.batch_times.get(family, 1.0) - 1.0) * share_of_batch(tokens))
 
@@ -272,10 +278,11 @@ def _runtime(path: Path, name: str, _mtime_ns: int) -> Runtime:
     if like := content["runtime"].get("like"):
         if set(content["runtime"]) != {"like"}:
             raise UserError(
-                f"{path}: a runtime that is like another has [batch_times] alone besides"
+                f"{path}: a runtime that is like another has [batch_times] and [kernels] besides"
             )
-        times = content.get("batch_times", {})
-        return replace(load_runtime(like), name=name, like=like, batch_times=times)
+        today, times = load_runtime(like), content.get("batch_times", {})
+        kernels = {**today.kernels, **content.get("kernels", {})}
+        return replace(today, name=name, like=like, batch_times=times, kernels=kernels)
     tables = {table: content.get(table, {}) for table in ("kernels", "paces", "borrowed", "many")}
     common = tables | {"name": name} | read_calibration(HOST)["host"]
     return fill(Runtime, common | content["runtime"], path, "runtime")

@@ -81,18 +81,27 @@ def _is_safe(folder: Path) -> bool:
     """
     if not all(map(is_ours, (folder.parent.parent, folder.parent, folder))):
         return False
+    return _owners(folder) <= {os.getuid()}
+
+
+def _owners(folder: Path | str) -> set[int]:
+    """Return to whom what is in a folder belongs."""
     owners = set()
-    for file in folder.rglob("*"):
-        with contextlib.suppress(FileNotFoundError):  # another process has just renamed it
-            owners.add(file.lstat().st_uid)
-    return owners <= {os.getuid()}
+    with os.scandir(folder) as found:
+        for file in found:
+            with contextlib.suppress(FileNotFoundError):  # another process has just renamed it
+                owners.add(file.stat(follow_symlinks=False).st_uid)
+                if file.is_dir(follow_symlinks=False):
+                    owners |= _owners(file.path)
+    return owners
 
 
 @functools.cache
 def _numba() -> Any:
     """Import the compiler, which learns where its cache is and that kernels call kernels."""
     # numba reads this once, at import. The driver's choice is inherited by its workers.
-    os.environ.setdefault("NUMBA_CACHE_DIR", str(cache_folder()))
+    if "NUMBA_CACHE_DIR" not in os.environ:
+        os.environ["NUMBA_CACHE_DIR"] = str(cache_folder())
     import numba
     from numba.extending import typeof_impl
 

@@ -7,7 +7,7 @@ point, or a batch of points, that breaks some is answered with one error that na
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from math import inf, isfinite
 from typing import Any
@@ -20,13 +20,17 @@ from simulators.core.errors import UnknownNameError, UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """The range of a finite number, or the words a text is one of; null breaks neither."""
+    """The range of a finite number, or the words a text is one of; null breaks neither.
+
+    Where words are made of others, `reads` tells: it raises `UserError` for what means nothing.
+    """
 
     at_least: float = -inf
     above: float = -inf
     at_most: float = inf
     below: float = inf
     known: tuple[str, ...] = ()
+    reads: Callable[[str], object] | None = None
 
     def allows(self, value: Any) -> bool:
         """Say whether a value means something.
@@ -36,8 +40,8 @@ class Rule:
         """
         if value is None:
             return True
-        if self.known:
-            return value in self.known
+        if self.known or self.reads:
+            return self.broken_by("", value) is None
         return bool(self.at_least <= value <= self.at_most and self.above < value < self.below)
 
     def broken_by(self, name: str, value: Any) -> UserError | None:
@@ -46,10 +50,16 @@ class Rule:
         >>> Rule(at_least=0.0, below=1.0).broken_by("watermark", 1.5)
         UserError('watermark is 1.5; it must be at least 0 and below 1')
         """
+        if self.reads and value is not None:
+            try:
+                self.reads(value)
+            except UserError as wrong:
+                return wrong
+            return None
+        if self.known and value is not None:
+            return None if value in self.known else UnknownNameError(name, str(value), self.known)
         if self.allows(value):
             return None
-        if self.known:
-            return UnknownNameError(name, str(value), self.known)
         ends = {"at least": self.at_least, "above": self.above}
         ends |= {"at most": self.at_most, "below": self.below}
         wanted = " and ".join(f"{word} {end:g}" for word, end in ends.items() if isfinite(end))

@@ -11,6 +11,7 @@ from simulators.composition.replica import EFFECTS, NOTHING
 from simulators.core.contract import choice, fields_of
 from simulators.workload.llm.adapters import ALL, TARGETS
 from simulators.workload.llm.routing import BACKENDS, GATHERED
+from simulators.workload.precision import number_bytes, precision
 
 GAPS = POISSON, GAMMA, EVEN = "poisson", "gamma", "even"
 MODULATED = MMPP, DIURNAL = "mmpp", "diurnal"
@@ -226,8 +227,8 @@ class ServingPoint:
         "another GPU that has room, over the links between GPUs; or, of prefixes, an ssd, one for "
         "each GPU", known=OFFLOADS, default=HOST,
     )  # fmt: skip
-    dtype: str = built("precision: fp16, bf16, fp8, int8, w8a16, w4a16 ...", default="fp16")
-    kv_dtype: str = built("precision of the KV cache", default="fp16")
+    dtype: str = built("precision: fp16, fp8, int8, w4a16 ...", default="fp16", reads=precision)
+    kv_dtype: str = built("precision of the KV cache", default="fp16", reads=number_bytes)
     runtime: str = built(
         "what runs the kernels: vllm, sglang, trtllm, graphs, eager ...; auto: the engine whose "
         "scheduler it is, vLLM for those of none", default=AUTO,
@@ -250,9 +251,8 @@ class ServingPoint:
         "drafted for each sequence and iteration", at_least=0, at_most=16, default=3
     )
     draft_topk: int = built(
-        "guesses that a draft branches into; 1: drafts are a chain", at_least=1, at_most=16,
-        default=1,
-    )  # fmt: skip
+        "guesses that a draft branches into; 1: a chain", at_least=1, at_most=16, default=1
+    )
     draft_nodes: int = built(
         "tokens of a tree that one pass checks, the likeliest; 0: draft_tokens times draft_topk",
         at_least=0, at_most=128, default=0,

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simulators.workload.precision import BYTES
+
 Column = float | NDArray[np.float64]
 
 
@@ -49,6 +51,11 @@ class GroupedGemm(Launched):
     weight_dtype: str = ""  # of the stored weights, if narrower
     width: float = 0.0  # of an expert, as cut: what libraries tune tiles by; 0: not told
     ranks: float = 1.0  # GPUs the experts are dealt over; kernels walk over the rows of all of them
+
+    @property
+    def has_narrow_weights(self) -> bool:
+        """Whether weights are stored narrower than they are multiplied."""
+        return BYTES[self.weight_dtype or self.dtype] < BYTES[self.dtype]
 
 
 @dataclass(frozen=True, kw_only=True)

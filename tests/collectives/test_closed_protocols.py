@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from simulators.catalog.cluster import Link, cluster_for, load_cluster
 from simulators.catalog.gpu import load_gpu
 from simulators.collectives.closed.protocols import ring_s, sustained
+from simulators.collectives.measured import measured_time
 from simulators.collectives.price import collective_time
+from simulators.core.levels import FITTED, UNMODELLED
 
 LINK = Link(bytes_per_s=450e9, latency_s=0.6e-6, bulk_latency_s=1.9e-6)
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
@@ -80,3 +82,22 @@ def test_beyond_a_node_a_send_takes_longer() -> None:
     asked = {"ranks": 2, "gpu": load_gpu("h100_sxm"), "cluster": load_cluster("dgx_h100")}
     inside, across = (collective_time("send_recv", 1e8, span=n, **asked) for n in (8, 16))  # type: ignore[arg-type]
     assert float(across.time_s) > 4 * float(inside.time_s)
+
+
+@pytest.mark.parametrize("board", ["l40s", "rtx_pro_6000"])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_servers_of_boards_are_within_what_is_said_of_any(board: str, ranks: int) -> None:
+    """NCCL on eight L40S took 16 times as long as by peers, half more than through the host."""
+    gpu, sizes = load_gpu(board), np.exp2(np.arange(20.0, 28.0))
+    unknown, named = (
+        collective_time("all_reduce", sizes, ranks=ranks, gpu=gpu, cluster=cluster)
+        for cluster in (cluster_for("auto", gpu), load_cluster("pcie_through_host"))
+    )
+    measured = measured_time(
+        gpu=board, library="nccl", collective="all_reduce", dtype="fp16", ranks=ranks,
+        size_bytes=sizes,
+    )  # fmt: skip
+    assert set(unknown.level) == {UNMODELLED}
+    assert set(named.level) == {FITTED}
+    assert np.median(measured.time_s / unknown.hi_s) < 1.6
+    assert np.all(measured.time_s > unknown.lo_s)

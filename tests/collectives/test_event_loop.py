@@ -20,13 +20,13 @@ DELIVER = loop._deliver.py_func
 
 
 class Calls(list[Call]):
-    """What was called with what but the world, in order; answers are given beforehand."""
+    """What was called with what but the state, in order; answers are given beforehand."""
 
     def named(self, name: str, *answers: object) -> Any:
         """Return a function that notes its calls, and answers with each of `answers` in turn."""
         left = list(answers)
 
-        def note(world: object, *arguments: float) -> object:
+        def note(state: object, *arguments: float) -> object:
             self.append((name, *arguments))
             return left.pop(0) if left else None
 
@@ -46,9 +46,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     return calls
 
 
-def world_with(events: list[tuple[int, int]], *, mode: int = at.IN_TURN, room: int = 64) -> Any:
-    """Return a world with events of these times and numbers ahead, and 7 unfinished streams."""
-    world = SimpleNamespace(
+def state_with(events: list[tuple[int, int]], *, mode: int = at.IN_TURN, room: int = 64) -> Any:
+    """Return a state with events of these times and numbers ahead, and 7 unfinished streams."""
+    state = SimpleNamespace(
         clock=np.zeros(at.COUNTERS, np.int64),
         report=np.zeros(at.UNFINISHED + 1, np.int64),
         event=np.zeros(2, np.int64),
@@ -56,10 +56,10 @@ def world_with(events: list[tuple[int, int]], *, mode: int = at.IN_TURN, room: i
         settings=SimpleNamespace(mode=mode, reserve=2),
         shared_until_ns=np.full(1, -1.0),
     )
-    world.clock[[at.SPARES, at.STREAMS_LEFT]] = 9, 7
+    state.clock[[at.SPARES, at.STREAMS_LEFT]] = 9, 7
     for time, what in events:
-        push.py_func(world.queue, world.clock, time, what)
-    return world
+        push.py_func(state.queue, state.clock, time, what)
+    return state
 
 
 FLOWS: Call = ("flow", loop.FOREVER_NS)
@@ -67,27 +67,27 @@ FLOWS: Call = ("flow", loop.FOREVER_NS)
 
 def test_events_happen_by_time_until_none_is_left(calls: Calls) -> None:
     events = [(5, at.HOP + 4 * 7), (3, at.READY + 4 * 9), (3, at.HEAR + 4 * 2)]
-    world = world_with(events)
-    loop.run.py_func(world, 100)
+    state = state_with(events)
+    loop.run.py_func(state, 100)
     assert calls == [
         ("_start_all",), ("_happen", at.READY, 9, 3), ("_happen", at.HEAR, 2, 3),
         ("_happen", at.HOP, 7, 5),
     ]  # fmt: skip
-    assert world.report[at.UNFINISHED] == 7
-    assert world.shared_until_ns[0] == -1.0
+    assert state.report[at.UNFINISHED] == 7
+    assert state.shared_until_ns[0] == -1.0
 
 
 def test_a_run_is_given_up_after_so_many_link_events(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = world_with([(time, at.HOP) for time in range(5)])
+    state = state_with([(time, at.HOP) for time in range(5)])
 
-    def happen(world: Any, *_: int) -> None:
-        world.report[at.LINK_EVENTS] += 1
+    def happen(state: Any, *_: int) -> None:
+        state.report[at.LINK_EVENTS] += 1
 
     monkeypatch.setattr(loop, "_happen", happen)
-    loop.run.py_func(world, 3)
-    assert (world.report[at.LINK_EVENTS], world.clock[LENGTH]) == (3, 2)
+    loop.run.py_func(state, 3)
+    assert (state.report[at.LINK_EVENTS], state.clock[LENGTH]) == (3, 2)
 
 
 @pytest.mark.parametrize(
@@ -103,10 +103,10 @@ def test_a_run_is_given_up_after_so_many_link_events(
 def test_a_run_asks_for_more_room_before_its_reserve_is_needed(
     calls: Calls, waiting: int, flying: int, room: int, spares: int, has_room: bool
 ) -> None:
-    world = world_with([(3, at.HEAR)] * waiting, room=room)
-    world.clock[[at.FLYING, at.SPARES]] = flying, spares
-    loop.run.py_func(world, 100)
-    assert world.report[at.UNFINISHED] == (7 if has_room else at.NO_ROOM)
+    state = state_with([(3, at.HEAR)] * waiting, room=room)
+    state.clock[[at.FLYING, at.SPARES]] = flying, spares
+    loop.run.py_func(state, 100)
+    assert state.report[at.UNFINISHED] == (7 if has_room else at.NO_ROOM)
     assert len(calls) == 1 + int(has_room)
 
 
@@ -114,28 +114,28 @@ def test_messages_that_share_links_flow_until_the_next_event(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One flies; nothing is ahead. It arrives at 20, which is an event, and nothing flies any more.
-    world = world_with([], mode=at.SHARED)
-    world.clock[at.FLYING] = 1
+    state = state_with([], mode=at.SHARED)
+    state.clock[at.FLYING] = 1
     note = calls.named("flow", 1)
 
-    def flow(world: Any, following_ns: float) -> Any:
-        push.py_func(world.queue, world.clock, 20, at.HEAR)
-        world.clock[at.FLYING] = 0
-        return note(world, following_ns)
+    def flow(state: Any, following_ns: float) -> Any:
+        push.py_func(state.queue, state.clock, 20, at.HEAR)
+        state.clock[at.FLYING] = 0
+        return note(state, following_ns)
 
     monkeypatch.setattr(loop, "flow", flow)
-    loop.run.py_func(world, 100)
+    loop.run.py_func(state, 100)
     assert calls == [("_start_all",), FLOWS, ("_happen", at.HEAR, 0, 20)]
-    assert world.shared_until_ns[0] == 20.0
+    assert state.shared_until_ns[0] == 20.0
 
 
 def test_messages_flow_until_the_only_event_there_is(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = world_with([(50, at.HEAR)], mode=at.SHARED)
-    world.clock[at.FLYING] = 1
-    monkeypatch.setattr(loop, "_happen", lambda world, *_: world.clock.fill(0))
-    loop.run.py_func(world, 100)
+    state = state_with([(50, at.HEAR)], mode=at.SHARED)
+    state.clock[at.FLYING] = 1
+    monkeypatch.setattr(loop, "_happen", lambda state, *_: state.clock.fill(0))
+    loop.run.py_func(state, 100)
     assert calls == [("_start_all",), ("flow", 50)]
 
 
@@ -143,17 +143,17 @@ def test_messages_do_not_flow_between_events_of_one_instant(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One flies and does not arrive until 50, when two events happen; the second takes it away.
-    world = world_with([(50, at.HEAR), (60, at.HEAR + 8), (50, at.HEAR + 4)], mode=at.SHARED)
-    world.clock[at.FLYING] = 1
+    state = state_with([(50, at.HEAR), (60, at.HEAR + 8), (50, at.HEAR + 4)], mode=at.SHARED)
+    state.clock[at.FLYING] = 1
     note = calls.named("_happen")
 
-    def happen(world: Any, what: int, index: int, now: int) -> None:
-        note(world, what, index, now)
-        assert world.shared_until_ns[0] == (60.0 if index == 2 else -1.0)
-        world.clock[at.FLYING] = int(index == 0)
+    def happen(state: Any, what: int, index: int, now: int) -> None:
+        note(state, what, index, now)
+        assert state.shared_until_ns[0] == (60.0 if index == 2 else -1.0)
+        state.clock[at.FLYING] = int(index == 0)
 
     monkeypatch.setattr(loop, "_happen", happen)
-    loop.run.py_func(world, 100)
+    loop.run.py_func(state, 100)
     assert calls == [
         ("_start_all",), ("flow", 50), ("_happen", at.HEAR, 0, 50), ("_happen", at.HEAR, 1, 50),
         ("_happen", at.HEAR, 2, 60),
@@ -167,18 +167,18 @@ def test_all_streams_of_all_ranks_join_before_queues_of_the_rank_start(
     calls = Calls()
     monkeypatch.setattr(loop, "join", calls.named("join"))
     monkeypatch.setattr(loop, "start", calls.named("start"))
-    monkeypatch.setattr(loop, "line_of", lambda world, rank, who, p: 10 * rank + 1 + who % 3 + p)
-    world: Any = SimpleNamespace(
+    monkeypatch.setattr(loop, "line_of", lambda state, rank, who, p: 10 * rank + 1 + who % 3 + p)
+    state: Any = SimpleNamespace(
         settings=SimpleNamespace(streams=3, ranks=2, queues=2),
         clock=np.zeros(at.COUNTERS, np.int64),
         phases=SimpleNamespace(turn_of=np.array([[1, 5], [5, 5]])),
     )
-    START(world)
+    START(state)
     assert calls == [
         ("join", 0, 0, 0), ("join", 0, 1, 0), ("join", 0, 2, 0), ("start", 0, 0), ("start", 1, 0),
         ("join", 1, 3, 0), ("join", 1, 4, 0), ("join", 1, 5, 0), ("start", 10, 0), ("start", 11, 0),
     ]  # fmt: skip
-    assert world.clock[at.STREAMS_LEFT] == 6
+    assert state.clock[at.STREAMS_LEFT] == 6
 
 
 @pytest.mark.parametrize(
@@ -200,20 +200,20 @@ def test_an_event_happens_to_a_message_or_to_a_stream(
 ) -> None:  # fmt: skip
     for name, answer in answers.items():
         monkeypatch.setattr(loop, name, calls.named(name, answer))
-    world: Any = SimpleNamespace(
-        state=np.zeros((5, at.STREAM_FIELDS), np.int64),
+    state: Any = SimpleNamespace(
+        stream=np.zeros((5, at.STREAM_FIELDS), np.int64),
         phases=SimpleNamespace(shape=np.array([NO_TREE, BINARY])),
         report=np.zeros(at.UNFINISHED + 1, np.int64),
     )
-    world.state[3, at.STAGE] = 1
-    HAPPEN(world, what, index, 30)
+    state.stream[3, at.STAGE] = 1
+    HAPPEN(state, what, index, 30)
     assert [call[0] for call in calls] == wanted
     who = 0 if what == at.HOP else index
     assert all(
         call[1:] == {"pass_on": (index,), "hear": (who, 30)}.get(str(call[0]), (index, 30))
         for call in calls
     )
-    assert world.report[at.LINK_EVENTS] == int(what == at.HOP)
+    assert state.report[at.LINK_EVENTS] == int(what == at.HOP)
 
 
 @pytest.mark.parametrize(
@@ -236,23 +236,23 @@ def test_a_message_is_delivered_to_whoever_waits_for_it(
     to_send: int, who: int, is_heard: bool,
 ) -> None:  # fmt: skip
     # Message 3 goes to chunk 2 of rank 2, of three chunks each; slots 4 and 5 are its tree's.
-    monkeypatch.setattr(loop, "tree_slot", lambda world, p: 4 * p)
-    world: Any = SimpleNamespace(
+    monkeypatch.setattr(loop, "tree_slot", lambda state, p: 4 * p)
+    state: Any = SimpleNamespace(
         messages=np.zeros((5, at.MESSAGE_FIELDS), np.int64),
         settings=SimpleNamespace(streams=3),
         spare=np.array([0, 1, 2, 77, 78]),
         clock=np.zeros(at.COUNTERS, np.int64),
         report=np.zeros(at.UNFINISHED + 1, np.int64),
         matched=np.zeros((9, 8), np.int64),
-        state=np.zeros((9, at.STREAM_FIELDS), np.int64),
+        stream=np.zeros((9, at.STREAM_FIELDS), np.int64),
         phases=SimpleNamespace(shape=np.array([NO_TREE, shape])),
     )
-    world.messages[3, [at.TO, at.STREAM, at.SLOT]] = 2, 2, slot
-    world.clock[at.SPARES], world.report[at.DELIVERED] = 3, 10
-    world.matched[8, slot] = matched
-    world.state[8, [at.STAGE, at.TO_SEND]] = 1, to_send
-    assert DELIVER(world, 3, 30) == who
+    state.messages[3, [at.TO, at.STREAM, at.SLOT]] = 2, 2, slot
+    state.clock[at.SPARES], state.report[at.DELIVERED] = 3, 10
+    state.matched[8, slot] = matched
+    state.stream[8, [at.STAGE, at.TO_SEND]] = 1, to_send
+    assert DELIVER(state, 3, 30) == who
     assert calls == ([("hear_in_tree", 8, slot, 30)] if is_heard else [])
-    assert world.spare.tolist() == [0, 1, 2, 3, 78]
-    assert (world.clock[at.SPARES], world.report[at.DELIVERED]) == (4, 11)
-    assert world.matched.sum() == world.matched[8, slot] == matched + 1
+    assert state.spare.tolist() == [0, 1, 2, 3, 78]
+    assert (state.clock[at.SPARES], state.report[at.DELIVERED]) == (4, 11)
+    assert state.matched.sum() == state.matched[8, slot] == matched + 1

@@ -13,7 +13,7 @@ from simulators.collectives.algorithms import COLLECTIVES
 from simulators.collectives.closed import phases
 from simulators.collectives.closed.phase_model import collectives_ns
 from simulators.collectives.events.loop import run
-from simulators.collectives.events.run import has_event_model, simulate, world_of
+from simulators.collectives.events.run import has_event_model, simulate, state_of
 from simulators.collectives.events.state import IN_TURN, SHARED
 from simulators.collectives.measured import busbw_factor
 from simulators.collectives.topologies.plan import Plan, plan_for, plan_of
@@ -215,11 +215,11 @@ def test_renumbering_the_ranks_of_a_symmetric_network_changes_nothing(
 ) -> None:
     """A rank's chunks wait, send and hear at the same times whichever number it has."""
     asked = request("all_reduce", 1 << 20, 3, 2, 2)
-    world = world_of(
+    state = state_of(
         plan_of(topology, "direct:2"), asked, MEMORY, every_rank=True, mode=mode, slack=4
     )
-    run(world, 1 << 20)
-    by_rank = world.busy_ns.reshape(8, -1)
+    run(state, 1 << 20)
+    by_rank = state.busy_ns.reshape(8, -1)
     assert by_rank[shift] == pytest.approx(by_rank[0], rel=1e-12)
 
 

@@ -14,7 +14,7 @@ from simulators.collectives.closed.phase_model import flow_shop_ns
 from simulators.collectives.closed.phases import request
 from simulators.collectives.events.links import DOWN, LEAF_DOWN, LEAF_UP, UP
 from simulators.collectives.events.loop import run
-from simulators.collectives.events.run import Report, simulate, uncontended_ns, world_of
+from simulators.collectives.events.run import Report, simulate, state_of, uncontended_ns
 from simulators.collectives.events.state import IN_TURN, SHARED
 from simulators.collectives.topologies.plan import plan_of
 from simulators.core.jit import Floats, Ints
@@ -49,9 +49,9 @@ def links_ns(network: str, algorithm: str, collective: str) -> Floats:
     """Return how long each link of each rank is in use, for 1,000 bytes."""
     plan = plan_of(network, algorithm, 1e9, 100e-9)
     asked = asking(collective, 1_000)
-    world = world_of(plan, asked, MEMORY, every_rank=True, mode=IN_TURN, slack=1)
-    run(world, 1_000)
-    return world.busy_ns.reshape(plan.ranks, -1)
+    state = state_of(plan, asked, MEMORY, every_rank=True, mode=IN_TURN, slack=1)
+    run(state, 1_000)
+    return state.busy_ns.reshape(plan.ranks, -1)
 
 
 # Four ranks with links between all of them; what is cut is cut into 1,000 bytes.

@@ -100,12 +100,22 @@ def test_a_pace_of_borrowed_kernels_leaves_a_gpus_own_alone() -> None:
 
 def test_an_older_release_is_another_one_but_for_experts_of_a_batch(tmp_path: Path) -> None:
     today, older = load_runtime("vllm"), load_runtime("vllm_0_13")
-    assert replace(older, name="vllm", like="", batch_times={}) == today
+    assert replace(older, name="vllm", like="", batch_times={}, kernels=today.kernels) == today
     assert older.pace_of("hopper", "experts", 1.0) == today.pace_of("hopper", "experts", 1.0)
     for tokens in (256.0, 4096.0):
         slower = older.batch_times["experts"] * today.pace_of("hopper", "experts", tokens)
         assert older.pace_of("hopper", "experts", tokens) == slower
     assert older.pace_of("hopper", "gemm", 4096.0) == today.pace_of("hopper", "gemm", 4096.0)
+
+
+def test_experts_of_narrow_weights_have_a_factor_and_kernels_of_their_own() -> None:
+    today, older = load_runtime("vllm"), load_runtime("vllm_0_13")
+    for kind in ("experts", "narrow_experts"):
+        slower = older.batch_times[kind] * today.pace_of("ampere", "experts", 512.0)
+        assert older.pace_of("ampere", kind, 512.0) == pytest.approx(slower)
+    assert older.competing("experts", "ampere") == ["sglang"]
+    assert older.competing("narrow_experts", "ampere") == today.competing("experts", "ampere")
+    assert older.competing("narrow_experts", "hopper") == older.competing("experts", "hopper")
 
 
 def test_an_older_release_has_nothing_else_of_its_own(tmp_path: Path) -> None:

@@ -29,6 +29,20 @@ def test_what_was_written_is_read_back(tmp_path: Path) -> None:
     assert read_calibration(file)["provenance"]["rows"] == 3
 
 
+def test_what_was_parsed_is_kept_by_its_hash_and_parsed_again_where_it_is_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    files = [tmp_path / f"{name}.toml" for name in "abc"]
+    for file in files:
+        write_calibration(file, BODY)
+    first = read_calibration(files[0])
+    (kept,) = (tmp_path / "cache").rglob("*.json")
+    assert read_calibration(files[1]) == first
+    kept.write_text(kept.read_text()[:20])
+    assert read_calibration(files[2]) == first
+
+
 def test_a_number_changed_by_hand_is_noticed(tmp_path: Path) -> None:
     file = tmp_path / "board.toml"
     write_calibration(file, BODY)

@@ -11,6 +11,7 @@ from simulators.core.columns import schema_of
 from simulators.core.contract import choice, fields_of
 from simulators.core.errors import UserError
 from simulators.core.rules import check_batch, check_point
+from simulators.workload.precision import PRECISIONS, precision
 
 
 @dataclass(frozen=True)
@@ -20,9 +21,10 @@ class Point:
     share: float = choice("of memory", above=0.0, at_most=1.0, default=0.5)
     qps: float | None = choice("rate", above=0.0, default=None)
     preemption: str = choice("how", known=("recompute", "swap"), default="swap")
+    dtype: str = choice("precision", reads=precision, default="bf16+fp4")
 
 
-GOOD, BAD = Point(), Point(tp=0, share=1.5, qps=float("inf"), preemption="swop")
+GOOD, BAD = Point(), Point(tp=0, share=1.5, qps=float("inf"), preemption="swop", dtype="fp17")
 
 
 def batch(*points: Point) -> pa.RecordBatch:
@@ -39,6 +41,8 @@ def test_all_that_is_wrong_with_a_point_is_told_at_once() -> None:
         "qps is inf; it must be finite",
         "unknown preemption 'swop'; did you mean 'swap'?",
         "Known: recompute, swap",
+        "unknown dtype 'fp17'; did you mean 'fp16'?",
+        f"Known: {', '.join(sorted(PRECISIONS))}",
     ]
 
 

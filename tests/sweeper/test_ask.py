@@ -51,10 +51,24 @@ def test_it_is_said_of_each_gpu_what_its_times_rest_on(
     assert "mi300x: no kernel of this GPU was measured" in text
     assert "Best of each gpu" in text
     assert "by measurements" in text
+    assert "Nine times in ten: ttft_p99_s " in text
+    assert "Unmodelled is what rests on data sheets" in text
     shares = json.loads(ask(f"{both} --json", capsys))["time_rests_on"]
     assert shares["h100_sxm"]["measured"] + shares["h100_sxm"]["fitted"] > 0.5
     assert shares["mi300x"]["unmodelled"] > 0.5
     assert sum(shares["mi300x"].values()) == pytest.approx(1.0)
+
+
+def test_where_no_design_is_sure_the_surest_is_the_answer(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = QUESTION.replace("h100_sxm", "h100_sxm,mi300x").replace("--gpus 2", "--gpus 1")
+    words = f"{both} --tpot 9ms --sure 99.9"
+    answer = json.loads(ask(f"{words} --json", capsys))
+    chances = [device["design"]["chance"] for device in answer["devices"] if device["does"]]
+    assert len(chances) == 2
+    assert answer["chance"] == max(chances) < 0.999
+    assert "no design is 99.9% sure" in ask(words, capsys)
 
 
 def test_deadlines_nothing_meets(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -187,6 +187,14 @@ def test_short_prompts_of_a_model_with_an_indexer_attend_to_all_keys() -> None:
     assert pairs[1] == (1.0, 2.0 * 8192 * 2048)
 
 
+def test_an_engine_without_a_path_for_short_prompts_chooses_all_their_keys() -> None:
+    model = load_model("glm_5")
+    shard = Shard(model, Parallelism(), stage_of(model, Parallelism(), 0), "fp8", "fp8")
+    operators = prefill_operators(shard, prefill_step(2.0, 100.0), chooses=True)
+    dense, sparse = (o for o in operators if isinstance(o, Attention))
+    assert (float(np.asarray(dense.pairs)), float(np.asarray(sparse.pairs))) == (1.0, 10_100.0)
+
+
 @pytest.mark.parametrize("tp", [1, 8])
 def test_layers_with_states_convolve_and_update_them(tp: int) -> None:
     # Qwen3.5: 45 of 60 layers; 16 key and 64 value heads of 128 numbers, a state of 128 x 128 each.

@@ -4,6 +4,9 @@ Steps are timed at powers of two of requests and of tokens, and many differ in h
 set aside at random have twins in a fit. Users ask for steps between the powers. So whole octaves
 are left out in turns: every third one of pairs (of request and key head), then every third one of
 tokens. Each row is foretold twice, from octaves on either side: errors and intervals are of these.
+
+Latent attention on boards whose warps multiply has a second form (`latent_decode.py`), which is
+kept where it errs much less.
 """
 
 from __future__ import annotations
@@ -19,11 +22,16 @@ from lab.fits.methods.entries import Fitted, plain_entry
 from lab.fits.methods.least_squares import fit_named
 from lab.tables.rows import Floats, Rows, mape
 from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.evidence.borrowing import instructions
 from simulators.evidence.intervals import WIDEST, band_of
 from simulators.kernels.entries import Entry
 from simulators.kernels.families.attention import fitted_seconds, form_seconds
 from simulators.kernels.families.fused import DECODE, Numbers
+from simulators.kernels.families.latent_decode import WARP_LATENT, is_warp_latent
 from simulators.kernels.interpolation_grid import places
+
+WARP = "warp"
+"""How boards whose warps multiply are called among instructions."""
 
 TURNS = 3
 """Of every so many octaves one is left out."""
@@ -46,6 +54,10 @@ REACH = 4.0
 LEAST = {"l2_speed": 1.0, "l2_share": 0.2, "split": 0.002}
 MOST = {"compute": 1.0, "bandwidth": 1.0, "l2_share": 1.5, "split": 4.0}
 """Rates are parts of the data sheet's; L2 is no slower than memory; some kernels split no keys."""
+
+
+MUCH_LESS = 0.9
+"""What the second form must err of the first one's error to be kept."""
 
 
 def fit_decode(rows: Rows) -> Fitted:
@@ -75,7 +87,7 @@ def octaves_left_out(rows: Rows) -> list[tuple[Floats, Floats]]:
 
 def fit_entry(rows: Rows, gpu: Gpu) -> Entry:
     """Return the entry fitted to all of these rows."""
-    numbers = _fit_form(DECODE, RIDGE, gpu, rows.thinned(FORM_ROWS))
+    numbers = _numbers(rows.thinned(FORM_ROWS), gpu)
     entry = plain_entry(rows, numbers)
     if len(rows) < FEWEST_ROWS:
         return entry
@@ -87,14 +99,26 @@ def fit_entry(rows: Rows, gpu: Gpu) -> Entry:
     return replace(entry, grid=fit_grids(rows, form, numbers, refit))
 
 
+def _numbers(rows: Rows, gpu: Gpu) -> dict[str, float]:
+    """Return the numbers of the form that is kept."""
+    usual = _fit_form(DECODE, RIDGE, gpu, rows)
+    if not rows.operator.latent or gpu.architecture not in instructions()[WARP]:
+        return usual
+    other = _fit_form(WARP_LATENT, RIDGE, gpu, rows)
+    errors = [mape(form_seconds(rows.operator, gpu, n), rows.seconds) for n in (usual, other)]
+    return other if errors[1] < MUCH_LESS * errors[0] else usual
+
+
 def _fit_form(begin: Numbers, ridge: float, gpu: Gpu, rows: Rows) -> dict[str, float]:
     """Return the form's numbers, held near those it begins with."""
-    attention, names = rows.operator, list(DECODE)
-    first = np.log(list(DECODE.values()))
+    form = WARP_LATENT if is_warp_latent(begin) else DECODE
+    attention, names = rows.operator, list(form)
+    first = np.log(list(form.values()))
     low, high = first - REACH, first + REACH
     for bounds, told in ((low, LEAST), (high, MOST)):
         for name, value in told.items():
-            bounds[names.index(name)] = np.log(value)
+            if name in form:
+                bounds[names.index(name)] = np.log(value)
     return fit_named(
         lambda numbers: form_seconds(attention, gpu, numbers),
         names,

@@ -1,19 +1,22 @@
 """Fit by how much experts were slower in older releases of engines, to results of their time.
 
 Runtimes are fitted to deployments of 2026. Results printed in documentation are up to a year older,
-when engines ran experts by kernels tuned for few models. So one factor multiplies the pace of
-experts of a batch; single tokens take what they take today, in those results too.
-vLLM's and SGLang's experts were of one origin (`fused_moe`, in Triton) and have one factor.
-TensorRT-LLM has none: its five results are four times as slow as ours, and no factor mends both of
-their models.
+when engines ran experts by kernels tuned for few models. So factors multiply the pace of experts of
+a batch; single tokens take what they take today, in those results too.
+vLLM's and SGLang's experts were of one origin (`fused_moe`, in Triton), which was timed under
+SGLang, and have one factor; another where weights are narrower than activations, whose kernels are
+others (Marlin, and those of OpenAI). TensorRT-LLM has none: its five results are four times as slow
+as ours, and no factor mends both of their models.
 
-The factor makes the mean |log(predicted / measured)| of tokens a second and of times per token
-least; models count as the square root of their rows, and each model is left out in turn.
+The factors are fitted where kernels like those that ran were measured; what is left of other
+results is not the release's part alone. They make the mean |log(predicted / measured)| of tokens a
+second and of times per token least; models count as the square root of their rows, and each model
+is left out in turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,12 +27,15 @@ from lab.fits.driver import Calibration, calibration, hashes, table_lines
 from lab.fits.left_out import FOLDER as LEFT_OUT
 from lab.fits.left_out import older_shelf
 from lab.tables.result_blocks import BLOCKS, OLDER, Block, blocks
+from lab.tables.rows import Bools
 from simulators.catalog.model import load_model
-from simulators.composition.replica import NOTHING
+from simulators.composition.replica import NARROW, NOTHING, load_runtime
 from simulators.core.errors import Infeasible
 from simulators.core.folder import PACKAGE, RUNTIMES
 from simulators.core.jit import Floats
+from simulators.evidence.lookup import calibrations
 from simulators.serving.simulator import simulate
+from simulators.workload.precision import BYTES, precision
 
 Strings = NDArray[np.str_]
 
@@ -37,8 +43,22 @@ FOLDER = PACKAGE / RUNTIMES.path
 SPLIT = "each model in turn"
 
 EXPERTS = "experts"
+KINDS = EXPERTS, f"{NARROW}{EXPERTS}"
 
-TRIED = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0)
+KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
+    "sglang": {EXPERTS: ("sglang",)},
+    "vllm": {
+        f"{EXPERTS}.ampere": ("sglang",),
+        f"{NARROW}{EXPERTS}.ampere": ("trtllm", "vllm"),  # no `fused_moe`, but Marlin: as today
+    },
+}
+"""Whose kernels of experts older releases ran, where today's have others besides: `fused_moe` on
+Blackwell, and on Ampere, where vLLM's own were not measured."""
+
+UNMEASURED = "triton"
+"""What latent attention was asked to be run by, which nobody timed."""
+
+TRIED = (1.0, 1.5, 2.0, 2.5, 3.0)
 """Factors that are simulated; between them errors are interpolated."""
 
 STEPS = np.arange(TRIED[0], TRIED[-1] + 0.01, 0.05)
@@ -50,17 +70,28 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
     older = {name: like for like, (name, _) in OLDER.items()}
     rows, error = _errors([b for b in told if b.point.runtime in older and _is_plain(b)])
     models = np.array([row.point.model for row in rows])
-    without = {
-        model: _best(error[:, models != model], models[models != model])
-        for model in np.unique(models).tolist()
-    }
-    held_out = [_at(error[:, [i]], without[m])[0, 0] for i, m in enumerate(models.tolist())]
-    factor = _best(error, models)
+    is_measured = np.array([_is_measured(row) for row in rows])
+    kinds = np.array([_kind(row) for row in rows])
+
+    def factors(kept: Bools) -> dict[str, float]:
+        return {
+            kind: _best(error[:, chosen], models[chosen])
+            for kind in KINDS
+            for chosen in [kept & is_measured & (kinds == kind)]
+        }
+
+    without = {model: factors(models != model) for model in np.unique(models).tolist()}
+    held_out = [
+        _at(error[:, [i]], without[row.point.model][_kind(row)])[0, 0] for i, row in enumerate(rows)
+    ]
+    found = factors(np.ones(models.size, bool))
     for name, like in older.items():
+        kernels = [f'"{family}" = {list(names)}' for family, names in KERNELS[like].items()]
         whole = calibration(
-            name, hashes(reference, [BLOCKS]), rows=len(rows), split=SPLIT,
+            name, hashes(reference, [BLOCKS]), rows=int(is_measured.sum()), split=SPLIT,
             held_out=np.expm1(np.array(held_out)),
-            lines=["", "[runtime]", f'like = "{like}"', *_lines(factor)],
+            lines=["", "[runtime]", f'like = "{like}"', *_lines(found), "", "[kernels]",
+                   *(line.replace("'", '"') for line in kernels)],
         )  # fmt: skip
         tail = [line for model, one in without.items() for line in _lines(one, model)]
         if not only or name in only:
@@ -71,6 +102,21 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
 def _is_plain(block: Block) -> bool:
     """Say whether a result is of experts, and of no drafts, of which nobody knows how many hold."""
     return load_model(block.point.model).experts > 0 and block.point.speculation == NOTHING
+
+
+def _is_measured(block: Block) -> bool:
+    """Say whether kernels like those that ran were timed on its GPU: not of scaled channels."""
+    model, (_, _, attention, _) = load_model(block.point.model), block.options["engine"]
+    is_timed = not (model.fp8_channels and block.point.dtype == "fp8_block")
+    is_timed = is_timed and not (model.is_latent and attention == UNMEASURED)
+    return is_timed and block.point.gpu in calibrations("tensor")
+
+
+def _kind(block: Block) -> str:
+    """Return the kind of a result's experts."""
+    how = precision(block.point.dtype)
+    stored, multiplied = how.expert_weights or how.weights, how.expert_compute or how.compute
+    return KINDS[BYTES[stored] < BYTES[multiplied]]
 
 
 def _errors(told: Sequence[Block]) -> tuple[list[Block], Floats]:
@@ -89,9 +135,11 @@ def _errors(told: Sequence[Block]) -> tuple[list[Block], Floats]:
 
 
 def _log_ratios(block: Block, factor: float) -> tuple[float, float]:
-    """Return the errors of a result under today's release with slower experts of a batch."""
-    shelf = older_shelf(block.framework, block.group, {EXPERTS: factor})
-    metrics = simulate(replace(block.point, runtime=block.framework), shelf)
+    """Return the errors of a result under its release, with slower experts of a batch."""
+    like = block.framework
+    kernels = {**load_runtime(like).kernels, **KERNELS[like]}
+    shelf = older_shelf(like, block.group, dict.fromkeys(KINDS, factor), kernels)
+    metrics = simulate(replace(block.point, runtime=like), shelf)
     assert metrics.tpot_mean_s is not None
     rates = metrics.tokens_per_s / block.tokens_per_s, metrics.tpot_mean_s / block.tpot_s
     return float(np.log(rates[0])), float(np.log(rates[1]))
@@ -113,7 +161,7 @@ def _at(error: Floats, factor: float) -> Floats:
     return found
 
 
-def _lines(factor: float, model: str = "") -> list[str]:
-    """Return a factor as TOML, of all rows or without a model's."""
+def _lines(factors: Mapping[str, float], model: str = "") -> list[str]:
+    """Return factors as TOML, of all rows or without a model's."""
     prefix = f'without."{model}".' if model else ""
-    return table_lines(f"{prefix}batch_times", {EXPERTS: factor}, ".4g")
+    return table_lines(f"{prefix}batch_times", factors, ".4g")

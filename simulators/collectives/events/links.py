@@ -17,7 +17,7 @@ from typing import Final
 from simulators.collectives.events import state as at
 from simulators.collectives.events.event_queue import push
 from simulators.collectives.events.fair_shares import DONE, fair_rates
-from simulators.collectives.events.state import WORLD, World
+from simulators.collectives.events.state import STATE, State
 from simulators.collectives.topologies.blocks import (
     BLOCK,
     FAT_TREE_BLOCK,
@@ -47,29 +47,29 @@ def links_of(block: int, ranks: int) -> int:
     return 4 if block == FAT_TREE_BLOCK else 2
 
 
-@kernel(i8(WORLD, i8, i8, i8), borrows=True)
-def moved(world: World, rank: int, d: int, ahead: int) -> int:
+@kernel(i8(STATE, i8, i8, i8), borrows=True)
+def moved(state: State, rank: int, d: int, ahead: int) -> int:
     """Return the rank that is `ahead` further along a dimension."""
-    if world.is_alike[d]:
+    if state.is_alike[d]:
         return rank
-    n, stride = world.whole[d, RANKS], world.strides[d]
+    n, stride = state.whole[d, RANKS], state.strides[d]
     position = rank // stride % n
     to: int = rank + ((position + ahead) % n - position) * stride
     return to
 
 
-@kernel(void(WORLD, i8, i8, i8, i8, i8, i8, i8, i8), borrows=True)
+@kernel(void(STATE, i8, i8, i8, i8, i8, i8, i8, i8), borrows=True)
 def dispatch(
-    world: World, now: int, rank: int, stream: int, d: int, ahead: int, size: int, slot: int,
+    state: State, now: int, rank: int, stream: int, d: int, ahead: int, size: int, slot: int,
     is_backwards: int,
 ) -> None:  # fmt: skip
     """Send a message to the rank that is `ahead` further along a dimension."""
-    n, block = world.whole[d, RANKS], world.whole[d, BLOCK]
-    spares = world.clock[at.SPARES] - 1
-    world.clock[at.SPARES] = spares
-    m = world.spare[spares]
-    message = world.messages[m]
-    to = moved(world, rank, d, ahead)
+    n, block = state.whole[d, RANKS], state.whole[d, BLOCK]
+    spares = state.clock[at.SPARES] - 1
+    state.clock[at.SPARES] = spares
+    m = state.spare[spares]
+    message = state.messages[m]
+    to = moved(state, rank, d, ahead)
     track = UP
     if block == FULL_BLOCK:
         track = ahead
@@ -77,133 +77,133 @@ def dispatch(
         track = 0 if ahead < n - ahead or (2 * ahead == n and not is_backwards) else 1
     message[at.HERE], message[at.TO], message[at.STREAM] = rank, to, stream
     message[at.AXIS], message[at.BYTES], message[at.SLOT] = d, size, slot
-    message[at.HOPS_LEFT] = hops(block, n, world.whole[d, LEAF], ahead)
-    if block == FAT_TREE_BLOCK and not world.is_alike[d]:
-        leaf, stride = world.whole[d, LEAF], world.strides[d]
+    message[at.HOPS_LEFT] = hops(block, n, state.whole[d, LEAF], ahead)
+    if block == FAT_TREE_BLOCK and not state.is_alike[d]:
+        leaf, stride = state.whole[d, LEAF], state.strides[d]
         if rank // stride % n // leaf == to // stride % n // leaf:
             message[at.HOPS_LEFT] = 2
     message[at.STEP] = track
-    message[at.TRACK] = rank * world.settings.owned + world.first_link[d] + track
-    world.report[at.SENT_MESSAGES] += 1
-    if world.settings.mode == at.SHARED:
-        _share(world, m, now)
-    elif world.settings.mode == at.IN_TURN:
-        serve(world, m, now)
+    message[at.TRACK] = rank * state.settings.owned + state.first_link[d] + track
+    state.report[at.SENT_MESSAGES] += 1
+    if state.settings.mode == at.SHARED:
+        _share(state, m, now)
+    elif state.settings.mode == at.IN_TURN:
+        serve(state, m, now)
     else:
         message[at.HOPS_LEFT] = 1
-        there = now + delay_ns(wire_of(world.whole[d], world.rates[d]), ahead, size)
-        push(world.queue, world.clock, there, at.HOP + at.KINDS * m)
+        there = now + delay_ns(wire_of(state.whole[d], state.rates[d]), ahead, size)
+        push(state.queue, state.clock, there, at.HOP + at.KINDS * m)
 
 
-@kernel(void(WORLD, i8, i8), borrows=True)
-def serve(world: World, m: int, now: int) -> None:
+@kernel(void(STATE, i8, i8), borrows=True)
+def serve(state: State, m: int, now: int) -> None:
     """Put a message on its next link, behind those before it."""
-    message = world.messages[m]
+    message = state.messages[m]
     link = message[at.TRACK]
-    serial = message[at.BYTES] / world.capacity[link]
-    start = max(now, world.free_at[link])
-    world.free_at[link] = start + int(serial)
-    world.busy_ns[link] += int(serial)
-    there = start + int(world.rates[message[at.AXIS], LATENCY_NS] + serial)
-    push(world.queue, world.clock, there, at.HOP + at.KINDS * m)
+    serial = message[at.BYTES] / state.capacity[link]
+    start = max(now, state.free_at[link])
+    state.free_at[link] = start + int(serial)
+    state.busy_ns[link] += int(serial)
+    there = start + int(state.rates[message[at.AXIS], LATENCY_NS] + serial)
+    push(state.queue, state.clock, there, at.HOP + at.KINDS * m)
 
 
-@kernel(boolean(WORLD, i8), borrows=True)
-def pass_on(world: World, m: int) -> bool:
+@kernel(boolean(STATE, i8), borrows=True)
+def pass_on(state: State, m: int) -> bool:
     """Move a message to its next link, and say whether there is one."""
-    message = world.messages[m]
+    message = state.messages[m]
     left = message[at.HOPS_LEFT] - 1
     message[at.HOPS_LEFT] = left
     if left == 0:
         return False
     d = message[at.AXIS]
-    own = world.settings.owned
-    if world.whole[d, BLOCK] == RING_BLOCK:
-        here = moved(world, message[at.HERE], d, 1 - 2 * message[at.STEP])
+    own = state.settings.owned
+    if state.whole[d, BLOCK] == RING_BLOCK:
+        here = moved(state, message[at.HERE], d, 1 - 2 * message[at.STEP])
         message[at.HERE] = here
-        message[at.TRACK] = here * own + world.first_link[d] + message[at.STEP]
+        message[at.TRACK] = here * own + state.first_link[d] + message[at.STEP]
         return True
     owner, stage = message[at.TO], DOWN
     if left > 1:
         stage = LEAF_UP if left == 3 else LEAF_DOWN
         if left == 3:
             owner = message[at.HERE]
-        if not world.is_alike[d]:
-            owner = _uplink(world, owner, message[at.TO], d)
+        if not state.is_alike[d]:
+            owner = _uplink(state, owner, message[at.TO], d)
     message[at.STEP] = stage
-    message[at.TRACK] = owner * own + world.first_link[d] + stage
+    message[at.TRACK] = owner * own + state.first_link[d] + stage
     return True
 
 
-@kernel(i8(WORLD, i8, i8, i8), borrows=True)
-def _uplink(world: World, rank: int, to: int, d: int) -> int:
+@kernel(i8(STATE, i8, i8, i8), borrows=True)
+def _uplink(state: State, rank: int, to: int, d: int) -> int:
     """Return the rank of a leaf switch that owns the uplink towards `to`."""
-    n, leaf, stride = world.whole[d, RANKS], world.whole[d, LEAF], world.strides[d]
-    turn = 0 if world.settings.mode == at.SHARED else to // stride % n % world.uplinks[d]
+    n, leaf, stride = state.whole[d, RANKS], state.whole[d, LEAF], state.strides[d]
+    turn = 0 if state.settings.mode == at.SHARED else to // stride % n % state.uplinks[d]
     owner: int = rank + (turn - rank // stride % n % leaf) * stride
     return owner
 
 
-@kernel(void(WORLD, i8, i8))
-def _share(world: World, m: int, now: int) -> None:
+@kernel(void(STATE, i8, i8))
+def _share(state: State, m: int, now: int) -> None:
     """Let a message flow over all its links."""
-    message = world.messages[m]
+    message = state.messages[m]
     count = message[at.HOPS_LEFT]
-    route = world.routes[m]
+    route = state.routes[m]
     route[:] = -1
     for i in range(count):
         route[i] = message[at.TRACK]
-        pass_on(world, m)
+        pass_on(state, m)
     message[at.HOPS_LEFT], message[at.STARTED] = count, now
-    world.shares[m, at.LEFT], world.shares[m, at.ELAPSED] = message[at.BYTES], 0.0
-    flying = world.clock[at.FLYING]
-    world.flying[flying] = m
-    world.clock[at.FLYING], world.clock[at.STALE] = flying + 1, 1
+    state.shares[m, at.LEFT], state.shares[m, at.ELAPSED] = message[at.BYTES], 0.0
+    flying = state.clock[at.FLYING]
+    state.flying[flying] = m
+    state.clock[at.FLYING], state.clock[at.STALE] = flying + 1, 1
 
 
-@kernel(boolean(WORLD, f8))
-def flow(world: World, until_ns: float) -> bool:
+@kernel(boolean(STATE, f8))
+def flow(state: State, until_ns: float) -> bool:
     """Let messages flow until a moment, or until the first of them have left; say whether any."""
-    count, shares, clock = world.clock[at.FLYING], world.shares, world.clock
+    count, shares, clock = state.clock[at.FLYING], state.shares, state.clock
     if clock[at.STALE]:
         fair_rates(
-            world.flying, count, world.routes, world.capacity, shares, world.room, world.load,
-            world.used,
+            state.flying, count, state.routes, state.capacity, shares, state.room, state.load,
+            state.used,
         )  # fmt: skip
         clock[at.STALE] = 0
-        world.report[at.LINK_EVENTS] += count
-    first_ns = until_ns - world.shared_until_ns[0]
+        state.report[at.LINK_EVENTS] += count
+    first_ns = until_ns - state.shared_until_ns[0]
     has_left = False
     for i in range(count):
-        m = world.flying[i]
+        m = state.flying[i]
         if shares[m, at.LEFT] <= shares[m, at.RATE] * first_ns:
             first_ns, has_left = shares[m, at.LEFT] / shares[m, at.RATE], True
     first_ns = max(first_ns, 0.0)
-    world.shared_until_ns[0] += first_ns
+    state.shared_until_ns[0] += first_ns
     kept = 0
     for i in range(count):
-        m = world.flying[i]
+        m = state.flying[i]
         shares[m, at.LEFT] -= shares[m, at.RATE] * first_ns
         shares[m, at.ELAPSED] += first_ns
-        if has_left and shares[m, at.LEFT] <= DONE * world.messages[m, at.BYTES]:
-            _leave(world, m)
+        if has_left and shares[m, at.LEFT] <= DONE * state.messages[m, at.BYTES]:
+            _leave(state, m)
         else:
-            world.flying[kept] = m
+            state.flying[kept] = m
             kept += 1
     clock[at.FLYING] = kept
     clock[at.STALE] = int(kept < count)
     return has_left
 
 
-@kernel(void(WORLD, i8), borrows=True)
-def _leave(world: World, m: int) -> None:
+@kernel(void(STATE, i8), borrows=True)
+def _leave(state: State, m: int) -> None:
     """The last byte of a message has left: it arrives after the latency of its links."""
-    message = world.messages[m]
-    for link in world.routes[m]:
+    message = state.messages[m]
+    for link in state.routes[m]:
         if link >= 0:
-            world.busy_ns[link] += message[at.BYTES] / world.capacity[link]
-    latency_ns = message[at.HOPS_LEFT] * world.rates[message[at.AXIS], LATENCY_NS]
-    late_ns = latency_ns + world.shares[m, at.ELAPSED]
+            state.busy_ns[link] += message[at.BYTES] / state.capacity[link]
+    latency_ns = message[at.HOPS_LEFT] * state.rates[message[at.AXIS], LATENCY_NS]
+    late_ns = latency_ns + state.shares[m, at.ELAPSED]
     message[at.HOPS_LEFT] = 1
     there = message[at.STARTED] + int(late_ns + TINY_NS)
-    push(world.queue, world.clock, there, at.HOP + at.KINDS * m)
+    push(state.queue, state.clock, there, at.HOP + at.KINDS * m)

@@ -31,7 +31,7 @@ from simulators.collectives.closed.phases import chunk_bytes, chunks_of, phases_
 from simulators.collectives.events import state as at
 from simulators.collectives.events.links import LEAF_DOWN, LEAF_UP, links_of
 from simulators.collectives.events.loop import run
-from simulators.collectives.events.state import PHASES, PhaseTable, Settings, World
+from simulators.collectives.events.state import PHASES, PhaseTable, Settings, State
 from simulators.collectives.topologies import blocks
 from simulators.collectives.topologies.blocks import (
     BLOCK,
@@ -96,19 +96,19 @@ def simulate(
     """
     slack = 1
     while True:
-        world = world_of(
+        state = state_of(
             plan, request, memory_bytes_per_s, every_rank=every_rank, mode=mode, slack=slack
         )
-        run(world, EVENT_LIMIT)
-        if world.report[at.UNFINISHED] != at.NO_ROOM:
+        run(state, EVENT_LIMIT)
+        if state.report[at.UNFINISHED] != at.NO_ROOM:
             break
         slack *= 4
-    busy_ns = world.busy_ns.reshape(world.settings.ranks, -1)
-    firsts = world.first_link.tolist()
+    busy_ns = state.busy_ns.reshape(state.settings.ranks, -1)
+    firsts = state.first_link.tolist()
     busiest = [
         int(busy_ns[:, first:last].max(initial=0.0)) for first, last in itertools.pairwise(firsts)
     ]
-    finish_ns, sent, delivered, link_events, unfinished = world.report.tolist()
+    finish_ns, sent, delivered, link_events, unfinished = state.report.tolist()
     return Report(finish_ns, sent, delivered, link_events, unfinished, tuple(busiest))
 
 
@@ -135,7 +135,7 @@ def uncontended_ns(plans: Sequence[Plan], requests: Ints, memory_bytes_per_s: Fl
     return out
 
 
-def world_of(
+def state_of(
     plan: Plan,
     request: Ints,
     memory_bytes_per_s: float,
@@ -143,7 +143,7 @@ def world_of(
     every_rank: bool,
     mode: int,
     slack: int,
-) -> World:
+) -> State:
     """Return the arrays of a run before its first event; `slack` multiplies the room for events."""
     whole, queues = plan.whole, int(request[asked_for.QUEUES])
     streams = chunks_of(request, plan.ranks)
@@ -173,7 +173,7 @@ def world_of(
     links, is_fair = ranks * owned, mode == at.SHARED
     sharing = room if is_fair else 1
     route = max([4, *(int(d[RANKS]) // 2 for d in whole if d[BLOCK] == RING_BLOCK)])
-    return World(
+    return State(
         settings=Settings(
             ranks, streams, len(phases), servers, queues, int(request[asked_for.ENDPOINT_NS]),
             owned, widest * (at_once + 1), mode, memory_bytes_per_s,
@@ -186,7 +186,7 @@ def world_of(
         uplinks=_uplinks(plan),
         first_link=first_link,
         first_slot=first_slot,
-        state=np.zeros((ranks * streams, at.STREAM_FIELDS), np.int64),
+        stream=np.zeros((ranks * streams, at.STREAM_FIELDS), np.int64),
         matched=np.zeros((ranks * streams, slots), np.int64),
         head=np.full(ranks * lines, -1, np.int64),
         tail=np.full(ranks * lines, -1, np.int64),

@@ -67,7 +67,7 @@ class PhaseTable(NamedTuple):
     turn_of: Ints  # per phase and stream: the queue it joins
 
 
-class World(NamedTuple):
+class State(NamedTuple):
     """Arrays of one run. Streams are numbered rank by rank, links by the rank that owns them."""
 
     settings: Settings
@@ -79,7 +79,7 @@ class World(NamedTuple):
     uplinks: Ints  # per dimension, of a leaf switch
     first_link: Ints  # of a dimension, among those a rank owns
     first_slot: Ints  # of a dimension, among the peers a stream hears from
-    state: Ints  # per rank and stream
+    stream: Ints  # per rank and stream
     matched: Ints  # per rank and stream, and peer: messages heard less those waited for
     head: Ints  # per rank, dimension and queue: the first stream that waits
     tail: Ints
@@ -106,11 +106,11 @@ class World(NamedTuple):
 _TABLE, _FACTS, _REALS = matrix(i8), array(i8), array(f8)
 SETTINGS: Any = named_tuple((*(i8,) * 9, f8), Settings)
 PHASES: Any = named_tuple((*arrays(i8, 11), *(_TABLE,) * 3), PhaseTable)
-WORLD: Any = named_tuple(
+STATE: Any = named_tuple(
     (
         SETTINGS, PHASES, _TABLE, matrix(f8), *arrays(i8, 5), _TABLE, _TABLE, *arrays(i8, 4),
         _TABLE, _FACTS, matrix(f8), _TABLE, _FACTS, *arrays(f8, 3), *arrays(i8, 3), _REALS, _TABLE,
         *arrays(i8, 3),
     ),
-    World,
+    State,
 )  # fmt: skip

@@ -40,7 +40,7 @@ def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Fl
         sizes, dtype = expert_sizes(grouped), _format(grouped)
         seconds = seconds_by(entry, partial(fitted_expert_seconds, sizes, dtype, gpu))
         seconds = seconds - profile.kernel_s  # measurements hold the launch that `price` adds
-    elif _is_narrow(grouped):
+    elif grouped.has_narrow_weights:
         seconds = four_norm(
             grouped_gemm_flops(grouped) / (rates.compute * gpu.peak(grouped.dtype)),
             grouped_gemm_bytes(grouped) / (rates.bandwidth * gpu.hbm_bytes_per_s),
@@ -119,7 +119,7 @@ def stand_in_formats(name: str) -> tuple[str, ...]:
 
 def _format(grouped: GroupedGemm) -> str:
     """Return what the precision of a product is called, or nothing if it has no name."""
-    if not _is_narrow(grouped):
+    if not grouped.has_narrow_weights:
         blocks = grouped.weight_dtype == "fp8_block"
         return grouped.weight_dtype if blocks else grouped.dtype
     if grouped.dtype == "fp8":
@@ -127,11 +127,6 @@ def _format(grouped: GroupedGemm) -> str:
     if BYTES[grouped.weight_dtype] > BYTES["int4"]:
         return "w8a16"
     return "mxfp4" if grouped.weight_dtype == "fp4" else "w4a16"
-
-
-def _is_narrow(grouped: GroupedGemm) -> bool:
-    """Return whether weights are stored narrower than they are multiplied."""
-    return BYTES[grouped.weight_dtype or grouped.dtype] < BYTES[grouped.dtype]
 
 
 def _class(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> str:

@@ -28,12 +28,18 @@ from simulators.workload.operators import (
 )
 
 
-def prefill_operators(shard: Shard, step: Step) -> tuple[Compute, ...]:
-    """Return the attention of prompt chunks: it depends on the step's prefill sums alone."""
+def prefill_operators(shard: Shard, step: Step, *, chooses: bool = False) -> tuple[Compute, ...]:
+    """Return the attention of prompt chunks: it depends on the step's prefill sums alone.
+
+    Args:
+        shard: whose operators.
+        step: the batch.
+        chooses: whether an indexer chooses keys in short prompts too, all of which are chosen.
+    """
     if not shard.model.is_latent:
         return _attentions("prefill", shard, step)
     if shard.model.index_top_k:
-        return _indexed_prefill(shard, step)
+        return _indexed_prefill(shard, step, chooses)
     return _expanded_prefill(shard, step)
 
 
@@ -86,14 +92,14 @@ def _together(chunks: Attention, decodes: Attention) -> Attention:
     )
 
 
-def _indexed_prefill(shard: Shard, step: Step) -> tuple[Compute, ...]:
-    """Return prompts whose queries attend to chosen keys, where there are more than are chosen.
+def _indexed_prefill(shard: Shard, step: Step, chooses: bool) -> tuple[Compute, ...]:
+    """Return prompts whose queries attend to chosen keys: all, or where there are more than those.
 
     Prompts are long or short on average; the others' sizes are 1, so that they cost their launches.
     """
     top_k = shard.model.index_top_k
     longest = step.prefill_kv_tokens / np.maximum(step.prefills, 1.0)
-    is_long = np.asarray(longest > top_k)
+    is_long = np.asarray(longest > top_k) | chooses
     sums = ("prefills", "prefill_tokens", "prefill_pairs", "prefill_kv_tokens")
     short = replace(step, **{n: np.where(is_long, 1.0, getattr(step, n)) for n in sums})
     queries = np.where(is_long, step.prefill_tokens, 1.0)

@@ -17,8 +17,13 @@ from sweeper.commands.ask.answer import Answer
 from sweeper.commands.ask.parsing import parsed
 from sweeper.commands.ask.verdicts import Sure, verdicts
 from sweeper.commands.run import Asked, asked_by, sweep
+from sweeper.engines import load_engine
+from sweeper.engines.probe import hinted
 from sweeper.report.tables import write_text
 from sweeper.samplers._fewest import Fewest
+
+_LITTLE_S = 2.0
+"""CPU-seconds of work, as the simulator guesses: what it takes another process to get ready."""
 
 
 def main(words: list[str]) -> int:
@@ -38,7 +43,7 @@ def main(words: list[str]) -> int:
     if sum(asked.sweep.space.removed().values()) == asked.sweep.space.size:
         raise UserError(question.too_large)
     sure = Sure(question, chosen.sure, chosen.band)
-    last = sweep(_fewest(asked, question, sure)).answers
+    last = sweep(_fewest(asked, question, sure, is_free=chosen.engine_ == "auto")).answers
     answer = Answer(question, last, verdicts(question, last, sure), chosen)
     if chosen.json:
         print(json.dumps(answer.to_dict(), indent=1, default=str))
@@ -55,10 +60,18 @@ def _named(words: list[str]) -> list[str]:
     return words
 
 
-def _fewest(asked: Asked, question: Question, sure: Sure) -> Asked:
-    """Return a sweep that looks for the fewest copies, where the question is of them."""
+def _fewest(asked: Asked, question: Question, sure: Sure, *, is_free: bool) -> Asked:
+    """Return a sweep that looks for the fewest copies, where the question is of them.
+
+    To look ahead this process loads all that a worker would; little work is done in it, too, if
+    the engine is free to choose.
+    """
     if not question.copies:
         return asked
     given = (*question.given, question.device)
     sampler = Fewest(question.copies, question.devices, given, sure)
-    return asked._replace(sweep=dataclasses.replace(asked.sweep, sampler=sampler))
+    space, engine = asked.sweep.space, asked.sweep.engine
+    guess = hinted(space) if is_free else None
+    if guess is not None and guess.point_s * sampler.size(space) < _LITTLE_S:
+        engine = load_engine("inline")
+    return asked._replace(sweep=dataclasses.replace(asked.sweep, sampler=sampler, engine=engine))

@@ -11,17 +11,25 @@ from typing import Any
 from simulators.core.contract import deploys
 from simulators.core.errors import UserError
 from simulators.core.questions import Question
-from sweeper.commands.ask.verdicts import Row, Verdict
+from sweeper.commands.ask.verdicts import Row, Verdict, in_percent
 from sweeper.report.answers import Answers, point_of
 from sweeper.report.evidence import evidence, named_errors
 from sweeper.report.headlines import sentences
-from sweeper.report.shares import by_measurements, in_words, shares_of_row, weakest_in_words
+from sweeper.report.shares import (
+    LEAST,
+    by_measurements,
+    in_words,
+    shares_of_row,
+    weakest_in_words,
+)
 from sweeper.report.summary import elsewhere
 from sweeper.report.tables import print_table, print_words
 from sweeper.store.keys import SHOWN
 from sweeper.units import human
 
 NO_COMMAND = "No command"
+
+_MEANS = " Unmodelled is what rests on data sheets and on other boards' measurements."
 
 
 @dataclass(frozen=True)
@@ -93,16 +101,16 @@ class Answer:
             yield those[0].given, those
 
     def _best(self, found: Sequence[Verdict]) -> Verdict | None:
-        """Return the cheapest, those first that are as sure as was asked."""
+        """Return the cheapest that is as sure as was asked; if none is, the surest with a price."""
         does = [v for v in found if v.does and v.row is not None]
         return min(does, key=self._rank, default=None)
 
     def _rank(self, verdict: Verdict) -> tuple[bool, bool, float, float]:
         row = verdict.row
         assert row is not None
-        unpriced = row["cost"] is None
-        size = row[self.question.without_price]
-        return bool(verdict.why), unpriced, size if unpriced else row["cost"], -row["chance"]
+        unpriced, unsure = row["cost"] is None, bool(verdict.why)
+        cost, doubt = row[self.question.without_price] if unpriced else row["cost"], -row["chance"]
+        return unsure, unpriced, *((doubt, cost) if unsure else (cost, doubt))
 
     def _human(self, name: str, value: Any) -> str:
         return self.last.human(name, value)
@@ -128,7 +136,7 @@ class Answer:
                 verdict.device,
                 *(self._amount(row, prices, words) for prices, words in amounts.values()),
                 *(self._human(n, row[n]) for n in metrics),
-                f"{row['chance']:.0%}",
+                in_percent(row["chance"]),
                 f"{by_measurements(row):.0%}" if shares_of_row(row) else "-",
                 self._described(row) + (f"; {verdict.why}" if verdict.why else ""),
             ])  # fmt: skip
@@ -173,13 +181,16 @@ class Answer:
             print_words(f"  {said}", "  ")
         deadlines = "both deadlines" if len(question.deadlines) > 1 else "the deadline"
         print_words(
-            f"How sure: meets {deadlines} with {row['chance']:.0%} ({self._rests_on(row)})"
+            f"How sure: meets {deadlines} with {in_percent(row['chance'])} ({self._rests_on(row)})"
             + (f"; {best.why}." if best.why else ".")
         )
+        if spans := list(self._spans(row)):
+            print_words(f"Nine times in ten: {', '.join(spans)}.")
         if said := named_errors(evidence(self.last.space.simulator), self.last.simulator, row):
             print_words(said)
-        if said := in_words(shares_of_row(row)):
-            print_words(f"Of its time {said}{weakest_in_words(self.last.simulator, row)}.")
+        if said := in_words(shares := shares_of_row(row)):
+            means = _MEANS if shares.get("unmodelled", 0.0) >= LEAST else ""
+            print_words(f"Of its time {said}{weakest_in_words(self.last.simulator, row)}.{means}")
         if (second := self._next_best(best)) is not None:
             print_words(self._beside(row, second))
         for prices in question.prices[1:]:
@@ -206,7 +217,8 @@ class Answer:
         change = second[by] / row[by] - 1
         word = "Cheaper" if change < 0 else "Next best"
         return (
-            f"{word}, {change:+.0%} in {by}, {second['chance']:.0%} sure: {self._described(second)}"
+            f"{word}, {change:+.0%} in {by}, {in_percent(second['chance'])} sure: "
+            f"{self._described(second)}"
         )
 
     def _print_nearest(self, found: Sequence[Verdict]) -> None:
@@ -249,6 +261,16 @@ class Answer:
         if row["stated"]:
             return "by the intervals the simulator states"
         return f"if predictions err by up to {self.chosen.band:.0%}, nine times in ten"
+
+    def _spans(self, row: Row) -> Iterator[str]:
+        """Yield between what each time lies that has a deadline, where the simulator states it."""
+        for d in self.question.deadlines:
+            ends = [row.get(f"{d.interval}_{end}") for end in ("lo", "hi")]
+            if all(ends) and row[d.interval]:
+                low, high = (
+                    self._human(d.metric, row[d.metric] * end / row[d.interval]) for end in ends
+                )
+                yield f"{d.metric} {low} to {high}"
 
     def _next_best(self, best: Verdict) -> Row | None:
         """Return the cheapest design on other hardware, or cut or replicated otherwise."""

@@ -26,6 +26,9 @@ first."""
 _MANY = 5
 """Times a deadline, from which on percent are hard to read."""
 
+ALL_BUT, TINY = 0.99, 1e-9
+"""No chance is said to be above the first; what a product of numbers is short of a percent."""
+
 Row = Mapping[str, Any]
 
 
@@ -82,6 +85,15 @@ class Sure:
             one, known = chance_within(row, d.metric, d.limit, interval=d.interval, band=self.band)
             chance, stated = chance * one, stated and known
         return chance, stated
+
+
+def in_percent(chance: float) -> str:
+    """Return a chance in percent, rounded down: what is not quite 80% is not said to be.
+
+    >>> in_percent(0.796), in_percent(0.8), in_percent(0.9999)
+    ('79%', '80%', '>99%')
+    """
+    return ">99%" if chance > ALL_BUT else f"{math.floor(100.0 * chance + TINY):.0f}%"
 
 
 def lateness(question: Question, row: Row) -> float:
@@ -151,7 +163,7 @@ def _verdict(
     if enough:
         return Verdict(given, device, _surest_of_equals(enough, question), True, "", told)
     best = max(told, key=lambda row: row["chance"])
-    return Verdict(given, device, best, True, f"no design is {sure.least:.0%} sure", told)
+    return Verdict(given, device, best, True, f"no design is {100.0 * sure.least:g}% sure", told)
 
 
 def _above_budget(question: Question, told: Sequence[Row]) -> str:

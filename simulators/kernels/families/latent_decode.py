@@ -1,0 +1,68 @@
+"""A decode step of latent attention by warps that multiply: blocks walk all keys of a request.
+
+Where tensor cores are fed from registers (mma.sync), libraries have one kernel for latent decode on
+all boards: a tile of 64 query heads is the work of two blocks, each of which scores the 576 numbers
+of a key and sums half of its 512 values, and no block shares a request's keys with another. So a
+lone block's pace decides, in clocks a key: those of its products at the tensor cores' rate, and as
+many again in which loads and exponentials wait for each other. Blocks beyond one an SM come in
+waves, half of which run beside the wave before (`W` waves, `k` keys of a request):
+
+    t = start + [start_clocks + k (products + key_clocks)
+                 + (W - 1) (wave_clocks + k (products + gap_clocks))] / clock
+
+to the fourth power beside the bytes, as elsewhere, which move at the full rate: no such kernel is
+slow for them, and a fit to one board would find none but a chance rate. Numbers fitted to an A100
+foretell an RTX PRO 6000, and the other way round, for what differs is on the data sheet: clock,
+SMs and their rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from simulators.catalog.gpu import Gpu
+from simulators.core.jit import Floats
+from simulators.kernels.tiling import four_norm
+from simulators.workload.operators import Attention
+from simulators.workload.precision import BYTES
+
+WARP_LATENT = {
+    "start_s": 5e-6, "start_clocks": 5e3, "key_clocks": 100.0, "gap_clocks": 70.0,
+    "wave_clocks": 5e3,
+}  # fmt: skip
+"""Where a fit begins: microseconds of launch, and thousands of clocks before the first key."""
+
+TILE_HEADS, TILE_KEYS, BLOCKS = 64.0, 64.0, 2.0
+"""Query heads and keys of a tile, as times step in both, and blocks that share a tile's values."""
+
+SCORED, SUMMED = 576.0, 512.0
+"""Numbers of a cached key, and those of its value (DeepSeek-V2, 2024)."""
+
+
+def is_warp_latent(numbers: Mapping[str, float]) -> bool:
+    """Say whether numbers are those of this form."""
+    return "gap_clocks" in numbers
+
+
+def warp_latent_seconds(
+    a: Attention, gpu: Gpu, numbers: Mapping[str, float], moved_bytes: Floats
+) -> Floats:
+    """Return the uncorrected seconds of single new tokens."""
+    requests = np.maximum(np.asarray(a.requests, np.float64), 1.0)
+    keys = np.maximum(np.asarray(a.kv_tokens, np.float64) / requests, TILE_KEYS)
+    waves = BLOCKS * requests * np.ceil(np.asarray(a.heads) / TILE_HEADS) / gpu.sm_count
+    more = np.maximum(0.5 * (waves + np.ceil(waves)) - 1.0, 0.0)
+    flops = 2.0 * TILE_HEADS * (SCORED + SUMMED / BLOCKS)
+    products = flops * gpu.sm_count * gpu.clock_hz / gpu.peak(_multiplied(a, gpu))
+    alone = numbers["start_clocks"] + keys * (products + numbers["key_clocks"])
+    wave = numbers["wave_clocks"] + keys * (products + numbers["gap_clocks"])
+    blocks_s = numbers["start_s"] + (alone + more * wave) / gpu.clock_hz
+    return np.asarray(four_norm(blocks_s, moved_bytes / gpu.hbm_bytes_per_s), np.float64)
+
+
+def _multiplied(a: Attention, gpu: Gpu) -> str:
+    """Return the precision of the products: keys of 8 bits as they are where a GPU can."""
+    is_narrow = BYTES[a.kv_dtype] < BYTES[a.dtype] and "fp8" in gpu.peak_flops
+    return "fp8" if is_narrow else a.dtype

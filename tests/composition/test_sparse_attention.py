@@ -1,0 +1,55 @@
+"""Attention to chosen keys: whole lists, whole tiles of heads, and engines that do without."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulators.catalog.cluster import cluster_for
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import load_model
+from simulators.composition.price import iteration
+from simulators.composition.replica import Replica, load_runtime
+from simulators.workload.llm.parallelism import Parallelism
+from simulators.workload.llm.step import decode_step, prefill_step
+
+
+def a_replica(runtime: str, tp: int = 8) -> Replica:
+    gpu = load_gpu("h200_sxm")
+    return Replica(
+        model=load_model("deepseek_v3_2"), gpu=gpu, cluster=cluster_for("auto", gpu),
+        cut=Parallelism(tp=tp), dtype="fp8_block", kv_dtype="bf16", runtime=load_runtime(runtime),
+    )  # fmt: skip
+
+
+def test_a_short_context_takes_as_long_as_a_full_list() -> None:
+    # Only the indexer, which scores every key, sees that there are more.
+    replica = a_replica("vllm")
+    seconds = [
+        {row.operator.name: float(row.seconds) for row in iteration(replica, step).rows}
+        for step in (decode_step(64.0, 300.0), decode_step(64.0, 2048.0))
+    ]
+    assert seconds[0]["decode_attention"] == seconds[1]["decode_attention"]
+    assert seconds[0]["index_scores"] < seconds[1]["index_scores"]
+
+
+def test_ranks_of_few_heads_work_on_as_many_as_a_tile_has() -> None:
+    # vllm-project/recipes, pull request 234: 16 heads a rank are filled up to 64.
+    narrow, whole, wide = (
+        sum(
+            float(row.seconds)
+            for row in iteration(a_replica("vllm", tp), decode_step(512.0, 8192.0)).rows
+            if row.operator.name == "decode_attention"
+        )
+        for tp in (8, 2, 1)
+    )
+    assert narrow == whole < wide
+
+
+def test_an_engine_that_expands_short_prompts_reads_them_sooner() -> None:
+    short, long = prefill_step(40.0, 200.0), prefill_step(2.0, 4000.0)
+    sglang, vllm = (
+        [float(iteration(a_replica(name), step).prefill_attention_s) for step in (short, long)]
+        for name in ("sglang", "vllm")
+    )
+    assert sglang[0] < vllm[0] / 10.0
+    assert sglang[1] == pytest.approx(vllm[1], rel=0.25)
