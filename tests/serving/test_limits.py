@@ -45,12 +45,14 @@ def working(tokens: int, rows: int) -> int:
 
 
 def test_kernels_read_the_limits_in_whole_numbers() -> None:
-    vector = replace(BASE, drafted=2, survival=(0.5, 0.25), draft_up_to=(9, 7)).vector()
+    vector = replace(
+        BASE, drafted=2, survival=(0.5, 0.25), draft_up_to=(9, 7), draft_load=True
+    ).vector()
     names = {
         at.BLOCK: 16, at.WATERMARK: 1, at.SEATS: 12, at.BATCH_SEATS: 2, at.BATCH_TOKENS: 4096,
         at.CHUNK: 512, at.RESERVED: 20, at.STAGES: 5, at.PARITY: 0, at.PATIENCE: 4, at.HOST: 7,
         at.MOVE_NS: 1500, at.CACHES: 0, at.HOST_KEEPS: 0, at.RANKS: 3, at.DRAFTED: 2, at.SEED: 0,
-        at.READERS: 0, at.LIFELONG: 0, at.OVERLAPS: 0,
+        at.READERS: 0, at.LIFELONG: 0, at.OVERLAPS: 0, at.DRAFT_LOAD: 1,
         at.SURVIVE: at.CERTAIN // 2, at.SURVIVE + 1: at.CERTAIN // 4, at.DEPTH: 2,
         at.DRAFT_UP_TO: 9, at.DRAFT_UP_TO + 1: 7,
     }  # fmt: skip

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import at_most
+from lab.parity.lru_prefix_cache import hit_blocks
 from lab.tables.modern.prefix_cache import HIT_RATIOS, TRACE, blocks_of, hit_ratios
 from simulators.core.contract import Check
 from simulators.core.jit import Ints
@@ -23,7 +24,6 @@ from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import Limits
 from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.engine.service import Engine, serve
-from simulators.serving.prefix.lru import hit_blocks
 
 NEEDS = (HIT_RATIOS, TRACE.format("conversation"), TRACE.format("synthetic"))
 

@@ -7,13 +7,12 @@ and runs empty looks slower, and a token dearer, than in operation.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.core.jit import Floats, Ints
+from simulators.core.jit import Floats
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.state import State
 
@@ -83,15 +82,12 @@ def sums_within(state: State, window: Window, whole: Window, pool: int = 0) -> S
         )
     if window == whole:
         return Sums(*last.sum(axis=0).tolist())
-    answered = np.flatnonzero((times[:, ended] >= 0.0) & (replica >= 0))
-    ordered = answered[np.lexsort((times[answered, ended], replica[answered]))]
+    answered = times[:, ended] >= 0.0
     grown = np.zeros(len(Sums._fields))
-    for own, at_end in zip(_of_each(replica[ordered], len(last)), last, strict=True):
-        mine = times[ordered[own]]
-        moments = np.hstack((whole.begin_s, mine[:, ended], whole.end_s))
-        kept = mine[:, column : column + at.SUM_COLUMNS]
-        sums = np.vstack((np.zeros_like(at_end), kept, at_end))
-        begin, end = (_between_rows(moments, sums, moment) for moment in window)
+    for own, at_end in enumerate(last):
+        mine = np.flatnonzero(answered & (replica == own))
+        ended_s, kept = times[mine, ended], times[mine, column : column + at.SUM_COLUMNS]
+        begin, end = (_sums_at(moment, whole, ended_s, kept, at_end) for moment in window)
         grown += end - begin
     return Sums(*grown.tolist())
 
@@ -105,18 +101,22 @@ def together(each: Sequence[Sums]) -> Sums:
     return Sums(*map(sum, zip(*each, strict=True)))
 
 
-def _of_each(replica: Ints, count: int) -> list[slice]:
-    """Return where the requests of each replica lie among those ordered by replica."""
-    bounds = np.searchsorted(replica, np.arange(count + 1)).tolist()
-    return [slice(*two) for two in pairwise(bounds)]
+def _sums_at(moment: float, whole: Window, ended_s: Floats, kept: Floats, at_end: Floats) -> Floats:
+    """Return the sums of a replica at a moment, between those before and after it.
 
-
-def _between_rows(moments: Floats, sums: Floats, moment: float) -> Floats:
-    """Return the row of sums at a moment, between those of the moments before and after it."""
-    after = min(max(int(np.searchsorted(moments, moment)), 1), moments.size - 1)
-    passed_s = moments[after] - moments[after - 1]
-    share = (moment - moments[after - 1]) / passed_s if passed_s else 1.0
-    found: Floats = sums[after - 1] + share * (sums[after] - sums[after - 1])
+    Of answers at one instant the first is the one that comes after, the last the one before.
+    """
+    begin_s, before, end_s, after = whole.begin_s, np.zeros_like(at_end), whole.end_s, at_end
+    past = ended_s < moment
+    if past.any():
+        begin_s = ended_s[past].max()
+        before = kept[np.flatnonzero(ended_s == begin_s)[-1]]
+    if not past.all():
+        end_s = ended_s[~past].min()
+        after = kept[np.flatnonzero(ended_s == end_s)[0]]
+    passed_s = end_s - begin_s
+    share = (moment - begin_s) / passed_s if passed_s else 1.0
+    found: Floats = before + share * (after - before)
     return found
 
 
