@@ -42,6 +42,10 @@ switch off in 8 bits; on Hopper it runs its own in Triton unless told otherwise 
 KERNELS_OF = {name: name.partition("_")[0] for name in KERNELS}
 """Whose kernels and messages a runtime takes where nothing else is said."""
 
+NORMS_IN_SUMS = ("trtllm", "trtllm_cutlass")
+"""Runtimes whose kernel of a sum over tensor ranks adds the residual and norms: TensorRT-LLM's of
+today do so unless a model's code lacks it (`AllReduceFusionOp`, `*_EAGER_FUSION_DISABLED`)."""
+
 ALIKE = {"trtllm": ("trtllm_cutlass",)}
 """Runtimes with the constants of another and other kernels: TensorRT-LLM as it is started without
 options, which runs experts by CUTLASS."""
@@ -54,8 +58,8 @@ MANY = {family: f"many_{family}" for family in ("gemm", "experts")}
 """Products of many tokens have columns of their own, for as much as they are of many."""
 
 PACES = ("paces", "borrowed", "many")
-GAPS = ("layer_s", "host_s", "sequence_s")
-KINDS = ("mixture_layer_s", "latent_layer_s", "index_layer_s", "state_layer_s")
+GAPS = ("layer_s", "host_s", "sequence_s", "mixture_layer_s")
+KINDS = ("latent_layer_s", "index_layer_s", "state_layer_s")
 COLUMNS = (
     "fixed", *FAMILIES, *BORROWED.values(), *MANY.values(), "messages", *GAPS, *KINDS,
 )  # fmt: skip
@@ -64,7 +68,7 @@ COLUMNS = (
 KERNELS_PACE, MANY_PACE, MESSAGES_PACE = (1.0, 0.05), (1.0, 0.1), (1.0, 0.3)
 PRIORS = {
     "layer_s": (5e-6, 1e-5), "host_s": (3e-4, 5e-4), "sequence_s": (5e-6, 1e-5),
-    **dict.fromkeys(KINDS, (5e-06, 1e-05)),
+    **dict.fromkeys(("mixture_layer_s", *KINDS), (5e-06, 1e-05)),
 }  # fmt: skip
 """Means and deviations: a launch takes some microseconds, a pass of a scheduler some hundreds."""
 
@@ -73,7 +77,7 @@ def bare(framework: str) -> Runtime:
     """Return a framework's runtime that adds nothing to its kernels."""
     return Runtime(
         name=framework, framework=KERNELS_OF[framework], layer_s=0.0, host_s=0.0, sequence_s=0.0,
-        kernels=KERNELS[framework],
+        kernels=KERNELS[framework], norms_in_sums=framework in NORMS_IN_SUMS,
     )  # fmt: skip
 
 
@@ -192,7 +196,7 @@ def runtime_lines(
     prefix = f'without."{left_out}".' if left_out else ""
     own = {gap: value[f"{framework}.{gap}"] for gap in GAPS} | {k: value[k] for k in KINDS}
     title, *numbers = table_lines(f"{prefix}runtime", own, ".4g")[1:]
-    lines = ["", title, f'framework = "{KERNELS_OF[framework]}"', *numbers]
+    lines = ["", title, f'framework = "{KERNELS_OF[framework]}"', *sums_lines(framework), *numbers]
     paces: dict[str, dict[str, float]] = {}
     for name, number in value.items():
         table, _, family = name.rpartition(".")
@@ -201,6 +205,11 @@ def runtime_lines(
     for table, of in paces.items():
         lines += table_lines(f"{prefix}{table}", of, ".4g")
     return lines
+
+
+def sums_lines(framework: str) -> list[str]:
+    """Return whether sums over tensor ranks have norms in them, as TOML."""
+    return ["norms_in_sums = true"] if framework in NORMS_IN_SUMS else []
 
 
 def kernels_lines(framework: str) -> list[str]:

@@ -35,7 +35,8 @@ WORDS = {
 UNGATED = ("gpt2", "gpt_neox", "gptj", "gpt_bigcode", "opt", "falcon", "bloom", "mpt", "phi")
 """Families whose feed-forward block has two matrices; all the others here have a gate."""
 
-QK_NORM = ("qwen3", "qwen3_moe", "olmo2")
+QK_NORM = ("qwen3", "qwen3_moe", "olmo2", "minimax_m2")
+WHOLE_QK_NORM = ("olmo2", "minimax_m2")
 QKV_BIASES = ("qwen2", "qwen2_moe")
 
 
@@ -84,6 +85,7 @@ def _implied(config: dict[str, Any], family: str, sheet: dict[str, Any]) -> dict
         "tied_embeddings": bool(config.get("tie_word_embeddings", family in ("gpt2", "opt"))),
         "norm": "rms_norm" if "rms_norm_eps" in config else "layer_norm",
         "qk_norm": family in QK_NORM,
+        "whole_qk_norm": family in WHOLE_QK_NORM,
         "biases": family in ("gpt2", "opt", "gpt_bigcode", "bloom", "phi"),
         "qkv_biases": family in QKV_BIASES or bool(config.get("attention_bias", False)),
         "learned_positions": sheet["max_context"] if family in ("gpt2", "opt") else 0,

@@ -40,6 +40,7 @@ class LanguageModel:
     tied_embeddings: bool = False  # the LM head is the embedding
     norm: str = "rms_norm"  # or layer_norm, which has a bias
     qk_norm: bool = False  # queries and keys are normalised per head
+    whole_qk_norm: bool = False  # over all heads at once, so that tensor ranks add up their squares
     biases: bool = False  # every linear layer has one (GPT-2, GPT-3)
     qkv_biases: bool = False  # only the query, key and value projections have one (Qwen2)
     learned_positions: int = 0  # rows of a position table; 0: rotary
@@ -68,6 +69,7 @@ class LanguageModel:
     quantised_ffn: int = 0  # that width in public 4-bit checkpoints, where they pad it; 0: the same
     fp8_channels: bool = False  # its public 8-bit checkpoint scales channels, not blocks
     published_experts: str = ""  # the one format of the public checkpoint's experts; empty: several
+    apart_in: tuple[str, ...] = ()  # engines whose code for it has norms, sums and quantising apart
     formats: tuple[str, ...] = ()  # precisions its makers' own checkpoint can be run in; none: bf16
     source: str
     aliases: tuple[str, ...] = ()
@@ -135,7 +137,13 @@ class LanguageModel:
         qkv = (self.heads + 2 * self.kv_heads) * self.head_dim
         out = self.heads * self.head_dim
         biases = (qkv if self.biases or self.qkv_biases else 0) + (self.hidden * self.biases)
-        return self.hidden * (qkv + out) + biases + 2 * self.head_dim * self.qk_norm
+        return self.hidden * (qkv + out) + biases + self.qk_norm_parameters
+
+    @property
+    def qk_norm_parameters(self) -> int:
+        """Weights of one layer's norms of queries and keys."""
+        heads = self.heads + self.kv_heads if self.whole_qk_norm else 2
+        return heads * self.head_dim * self.qk_norm
 
     @property
     def index_parameters(self) -> int:

@@ -19,37 +19,32 @@ from numpy.typing import NDArray
 
 from simulators.catalog.accelerator import SEARCHED, load_accelerator
 from simulators.catalog.gpu import at_full_clock, held_at
-from simulators.catalog.model import LanguageModel
 from simulators.collectives.closed.expert_exchange import HIGH_THROUGHPUT as FOR_MANY
 from simulators.collectives.closed.expert_exchange import LOW_LATENCY as FOR_FEW
 from simulators.collectives.closed.expert_exchange import Routed
 from simulators.collectives.measured import CollectiveTime
 from simulators.collectives.price import collective_time, expert_exchange_time
+from simulators.composition.fusion import inside_others, launched
 from simulators.composition.replica import FRAMEWORKS, NARROW, Replica
 from simulators.composition.throttling import slowdown, throttled_s
 from simulators.core.jit import Floats
 from simulators.core.levels import UNMODELLED
 from simulators.dataflow import price as dataflow
 from simulators.kernels.energy import energy_j
-from simulators.kernels.price import is_fitted, is_timed_as_layer, price, roofline_s
+from simulators.kernels.price import is_fitted, price, roofline_s
 from simulators.workload.llm.routing import AUTO, FEW_TOKENS, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
 from simulators.workload.operators import (
     Attention,
     Collective,
     Column,
     Compute,
-    Elementwise,
     ExpertExchange,
     Gemm,
     GroupedGemm,
-    Norm,
     Operator,
 )
 
 Levels = int | NDArray[np.int64]
-
-AROUND_EXPERTS = ("gather_by_expert", "experts_activation", "weighted_sum")
-"""What frameworks run, and what was timed, in one call with the products of experts."""
 
 LIBRARIES = ("nccl", "oneccl")
 """Of vendors: what frameworks leave to them, and where nobody measured a framework's own."""
@@ -60,9 +55,6 @@ MODES_OF = {
     AUTO: (FOR_FEW, FOR_MANY),
 }
 """The kernels of DeepEP by which few tokens of a rank, and many, get to their experts."""
-
-WRITES_NARROW, AFTER_ATTENTION = ("trtllm",), ("attention_quantise",)
-"""Libraries whose attention writes the narrow numbers that the product after it reads."""
 
 CLOCKS = tuple(1.0 - step / 20.0 for step in range(1, 17))
 """Shares of the clock that a board falls to, one after the other, until it keeps to a limit."""
@@ -112,9 +104,8 @@ def compute_rows(operators: Sequence[Compute], replica: Replica, part: str) -> l
         Infeasible: a buffer of the replica's accelerator holds too little.
         UnknownNameError: there is no such accelerator.
     """
-    if not replica.is_fused:
-        operators = unfused(operators, replica.model)
-    inside: Sequence[str] = () if replica.accelerator else _inside_others(operators, replica)
+    operators = launched(operators, replica)
+    inside: Sequence[str] = () if replica.accelerator else inside_others(operators, replica)
     price_one = _kernel_row
     if replica.accelerator:
         is_searched = load_accelerator(replica.accelerator).mapping == SEARCHED
@@ -194,51 +185,6 @@ def tokens_of(operator: Operator) -> Column:
     if isinstance(operator, Gemm):
         return operator.m
     return operator.tokens if isinstance(operator, GroupedGemm) else 1.0
-
-
-def unfused(operators: Sequence[Compute], model: LanguageModel) -> tuple[Compute, ...]:
-    """Return the operators with every fused chain taken apart.
-
-    A fused kernel moves its inputs and its result once. Its steps alone write what lies between
-    them and read it again: a residual sum and its norm, a rotary embedding and the write to the
-    cache. Activations take their gate along even so, as in all engines.
-
-    >>> from simulators.catalog.model import load_model
-    >>> chain = Elementwise(name="ffn_norm", elements=8192.0, reads=2.0, writes=2.0)
-    >>> [o.name for o in unfused((chain,), load_model("llama2_70b"))]
-    ['ffn_norm_residual', 'ffn_norm']
-    """
-    return tuple(step for operator in operators for step in _steps(operator, model))
-
-
-def _steps(operator: Compute, model: LanguageModel) -> tuple[Compute, ...]:
-    """Return the kernels an operator is made of; itself if it is one already."""
-    if isinstance(operator, Elementwise) and operator.name.endswith("_norm"):
-        return (
-            replace(operator, name=f"{operator.name}_residual", reads=2.0, writes=1.0),
-            Norm(
-                name=operator.name,
-                rows=operator.elements / model.hidden,
-                cols=model.hidden,
-                kind=model.norm,
-                dtype=operator.dtype,
-                repeat=operator.repeat,
-            ),
-        )
-    if operator.name == "rotary_cache_write":
-        return (replace(operator, name="rotary"), replace(operator, name="cache_write"))
-    return (operator,)
-
-
-def _inside_others(operators: Sequence[Compute], replica: Replica) -> Sequence[str]:
-    """Return the names of operators that the time of experts or of attention has in it already."""
-    inside = AFTER_ATTENTION if replica.library in WRITES_NARROW else ()
-    experts = next((one for one in operators if isinstance(one, GroupedGemm)), None)
-    if experts is None or not is_timed_as_layer(
-        experts, replica.gpu, replica.library, replica.level
-    ):
-        return inside
-    return (*inside, *AROUND_EXPERTS)
 
 
 def _kernel_row(operator: Compute, replica: Replica, part: str) -> Row:

@@ -129,7 +129,7 @@ class Dataflow:
     """The simulator of this room."""
 
     name: str = "dataflow"
-    version: int = 5
+    version: int = 6
     point: type = DataflowPoint
     metrics: type = DataflowMetrics
 

@@ -11,11 +11,8 @@ from hypothesis import strategies as st
 
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.composition.operator_prices import (
-    AROUND_EXPERTS,
-    compute_rows,
-    unfused,
-)
+from simulators.composition.fusion import AROUND_EXPERTS, unfused
+from simulators.composition.operator_prices import compute_rows
 from simulators.composition.price import iteration
 from simulators.composition.replica import (
     ANY,

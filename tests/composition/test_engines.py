@@ -146,3 +146,28 @@ def test_borrowed_kernels_go_at_the_pace_of_own_ones_where_those_were_fitted() -
     runtime = load_runtime("vllm")
     assert runtime.pace("hopper", "gemm", is_own=False) == runtime.pace("hopper", "gemm") != 1.0
     assert runtime.pace("ada", "gemm", is_own=False) != runtime.pace("ada", "gemm") == 1.0
+
+
+def names_of(model: str, cut: Parallelism, runtime: str) -> set[str]:
+    """Return what one layer's worth of a decode launches."""
+    replica = a_replica(model, cut, runtime)
+    rows = part_rows(replica, decode_step(8.0, 1024.0), stage_of(replica.model, cut, 0))
+    return {row.operator.name for row in rows}
+
+
+def test_sums_over_tensor_ranks_have_norms_in_them_where_the_engine_and_the_model_do() -> None:
+    norms = {"attention_norm", "ffn_norm"}
+    two, apart = Parallelism(tp=2), Parallelism(tp=1, attention_dp=2, ep=2)
+    assert not norms & names_of("llama3_1_70b", two, "trtllm")
+    assert norms <= names_of("llama3_1_70b", Parallelism(), "trtllm")
+    assert norms <= names_of("llama3_1_70b", two, "vllm")
+    assert norms <= names_of("llama3_1_70b", two, "trtllm_session")
+    assert norms <= names_of("qwen3_235b", apart, "trtllm")
+
+
+def test_what_an_engine_does_not_fuse_for_a_model_is_launched_apart() -> None:
+    two, apart = Parallelism(tp=2), {"attention_norm_quantise", "ffn_norm_quantise"}
+    launched = names_of("qwen3_32b", two, "trtllm")
+    assert apart | {"attention_norm", "ffn_norm"} <= launched
+    assert not apart & names_of("qwen3_32b", two, "vllm")
+    assert not apart & names_of("llama3_1_70b", two, "trtllm")

@@ -37,6 +37,14 @@ def deep(depth: int) -> Accelerator:
     return dataclasses.replace(base, levels=(*base.levels, register))
 
 
+def passing(depth: int, words: int) -> Accelerator:
+    """Return the same with a buffer that need not hold weights, and registers of so many words."""
+    dram, buffer, register = deep(depth).levels
+    free = dataclasses.replace(buffer, may_keep=(*buffer.may_keep, ("Inputs", "Outputs")))
+    held = dataclasses.replace(register, depth=words, may_keep=(("Weights",),))
+    return dataclasses.replace(deep(depth), levels=(dram, free, held))
+
+
 def all_goals(layer: Layer, accelerator: Accelerator) -> dict[Spread, tuple[float, float, float]]:
     """Return least energy, cycles and energy-delay product of all mappings, by their spread."""
     space, start = space_of(
@@ -71,7 +79,10 @@ def spread_of(loops: np.ndarray) -> Spread:
     return tuple(loops[:, at.SPATIAL_X :].prod(axis=1).ravel().tolist())
 
 
-@pytest.mark.parametrize("accelerator", [small(4), small(7), small(12), deep(5), deep(9)])
+@pytest.mark.parametrize(
+    "accelerator",
+    [small(4), small(7), small(12), deep(5), deep(9), passing(5, 1), passing(9, 1), passing(9, 2)],
+)
 @pytest.mark.parametrize(
     "layer",
     [

@@ -73,3 +73,12 @@ def test_logits_are_gathered_where_the_head_is_cut() -> None:
     assert logits.size_bytes == 6 * 5_000 * 2
     assert logits_collectives(Shard(MODEL, Parallelism(), last, "fp16"), 6.0) == ()
     assert logits_collectives(Shard(MODEL, Parallelism(tp=4), INNER, "fp16"), 6.0) == ()
+
+
+def test_a_norm_of_queries_and_keys_over_all_heads_needs_the_squares_of_all_ranks() -> None:
+    whole = Shard(load_model("minimax_m2_5"), Parallelism(tp=4), INNER, "fp16")
+    sent = {one.name: one for one in collectives(whole, 80.0)}["qk_norm_sum"]
+    assert (sent.kind, sent.ranks, sent.repeat) == ("all_reduce", 4, 4)
+    assert sent.size_bytes == 80 * 2 * 4
+    a_head = Shard(load_model("qwen3_32b"), Parallelism(tp=4), INNER, "fp16")
+    assert "qk_norm_sum" not in {one.name for one in collectives(a_head, 80.0)}

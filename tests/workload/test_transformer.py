@@ -22,9 +22,11 @@ from simulators.workload.operators import (
     Attention,
     CausalConvolution,
     Collective,
+    Column,
     Elementwise,
     Gemm,
     GroupedGemm,
+    Norm,
     Operator,
     Quantisation,
     StateUpdate,
@@ -104,6 +106,21 @@ def test_chunks_of_a_prompt_score_the_pairs_of_the_whole(chunks: list[int]) -> N
         pairs += chunk * past + chunk * (chunk + 1) / 2
         past += chunk
     assert pairs == prefill_step(1.0, float(past)).prefill_pairs
+
+
+def test_queries_and_keys_are_normed_a_row_a_head_or_a_row_of_all_heads() -> None:
+    step = decode_step(10.0, 1024.0)
+    rows: dict[str, list[tuple[Column, Column, float]]] = {}
+    for name in ("qwen3_32b", "minimax_m2_5", "llama3_1_8b"):
+        operators = forward(load_model(name), Parallelism(tp=2), step, "fp16", "fp16")
+        rows[name] = [
+            (o.rows, o.cols, o.repeat)
+            for o in operators
+            if isinstance(o, Norm) and o.name == "qk_norm"
+        ]
+    assert rows["qwen3_32b"] == [(10 * (32 + 4), 128, 64)]
+    assert rows["minimax_m2_5"] == [(10 * 2, (24 + 4) * 128 / 2, 62)]
+    assert rows["llama3_1_8b"] == []
 
 
 def test_a_sum_over_ranks_follows_every_attention_and_every_feed_forward() -> None:

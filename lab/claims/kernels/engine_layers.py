@@ -13,7 +13,12 @@ import numpy as np
 from lab.claims.judged import judged, quantiles
 from lab.claims.lines import at_most, error_line
 from lab.fits.kernels.tensor_cores import IN_LAYERS
-from lab.tables.kernels.engine_layers import GPUS, read_chain_rows, read_layer_products
+from lab.tables.kernels.engine_layers import (
+    GPUS,
+    read_chain_rows,
+    read_head_norms,
+    read_layer_products,
+)
 from lab.tables.rows import Bools
 from simulators.core.contract import Check
 
@@ -31,6 +36,11 @@ def checks(reference: Path, rows: str) -> list[Check]:  # noqa: ARG001 - the sam
             one = judged([part.where(part.held_out)])
             note = _held(one.inside[one.unseen])
             found.append(error_line(f"{gpu} {part.name} MAPE", [one.errors], note=note))
+        for part in read_head_norms(reference, gpu):
+            one = judged([part])
+            found.append(
+                error_line(f"{gpu} {part.name} MAPE", [one.errors], note=_held(one.inside))
+            )
     return found
 
 

@@ -20,7 +20,7 @@ from lab.tables.kernels.tensor_cores import products
 from lab.tables.rows import Rows, Sizes, by_labels, group_of, joined, numbers, read_table, tidy
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.kernels.families.pointwise import chain_of
-from simulators.workload.operators import Elementwise
+from simulators.workload.operators import Elementwise, Norm
 
 LAYERS, HEADS = (
     "serving_modern/lss_profile_dense.parquet",
@@ -42,6 +42,9 @@ CHAINS = {
     "rotary_emb": ("rotary", 1.0, 1.0),
 }  # fmt: skip
 """Pointwise layers: the operator each is, and the numbers it reads and writes by element."""
+
+HEAD_NORM = "qk_norm"
+"""The norm of queries and keys, a row a head; nothing is fitted to it."""
 
 LAYER_SPLIT = "matrices (n, k) in the order of a hash: three quarters fitted, one quarter held out"
 
@@ -99,6 +102,28 @@ def _chains(reference: Path, gpu: str) -> Iterator[Rows]:
                 framework=FRAMEWORK, kernel=chain_of(CHAINS[layer][0]), dtype=KIND,
                 operator_of=functools.partial(_chain, layer),
             )  # fmt: skip
+
+
+def read_head_norms(reference: Path, gpu: str) -> list[Rows]:
+    """Return the norms of queries and keys of one GPU's layers, all models together."""
+    return joined(_head_norms(reference, gpu), lambda rows: rows.kernel)
+
+
+def _head_norms(reference: Path, gpu: str) -> Iterator[Rows]:
+    for layer, model, tp, rows in by_layer(reference / LAYERS, gpu):
+        if layer == HEAD_NORM:
+            tokens, time_us = numbers(rows, ("tokens", "time_us")).values()
+            heads = tokens * (model.heads + model.kv_heads) / tp
+            cols = np.full_like(heads, model.head_dim)
+            yield tidy(
+                {"rows": heads, "cols": cols}, time_us * 1e-6, group_of([heads]), gpu=gpu,
+                framework=FRAMEWORK, kernel=HEAD_NORM, dtype=KIND, operator_of=_head_norm,
+            )  # fmt: skip
+
+
+def _head_norm(sizes: Sizes) -> Norm:
+    rows, cols = (np.asarray(sizes[name]) for name in ("rows", "cols"))
+    return Norm(name=HEAD_NORM, rows=rows, cols=cols, dtype=KIND)
 
 
 def _chain(layer: str, sizes: Sizes) -> Elementwise:

@@ -3,9 +3,10 @@
 Given what is spread, every multiply reads what no other one beside it needs, and every word of a
 tensor reaches each place that uses it at least once. What enters a level that stands once is
 bounded tighter: of all tiles that fit, the one that costs least, where the innermost loop outside
-the tile sends again each tensor it walks, and leaves only the others where they are. Hong and Kung,
-"I/O complexity" (STOC 1981), gave the first bound of that kind; here capacities, halos, strides and
-divisors are those of the layer at hand.
+the tile sends again each tensor it walks, and leaves only the others where they are. A tensor that
+passes the level by is sent again in every step if a tile needs more of it than the buffers beyond
+hold together. Hong and Kung, "I/O complexity" (STOC 1981), gave the first bound of that kind; here
+capacities, halos, strides and divisors are those of the layer at hand.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from simulators.dataflow.access.arrays import COUNTS, KEEP, PROBLEM, Problem
 from simulators.dataflow.access.exact_counts import distinct_sums, lay_out, tile_words
 from simulators.dataflow.energy.charges import CYCLES, ENERGY_PJ, RESULTS, charge
 from simulators.dataflow.energy.evaluation import layer_terms
-from simulators.dataflow.energy.technology import area_mm2
+from simulators.dataflow.energy.technology import UNLIMITED, area_mm2
 from simulators.dataflow.search.annealing import SPACE, Space
 from simulators.dataflow.search.objective import Objective, score
 from simulators.workload.loop_nest import Layer
 
 Tensors = tuple[float, float, float]
+Rooms = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -104,23 +106,34 @@ def _surplus(
     for level in range(1, len(kept)):
         if accelerator.levels[level].instances > 1:
             break
-        costs = [0.0, 0.0, 0.0]
+        costs, rooms = [0.0, 0.0, 0.0], [0, 0, 0]
         whole = 0.0
         for t in range(len(TENSORS)):
-            if not kept[level] >> t & 1:
-                continue
             outer = max(k for k in range(level) if kept[k] >> t & 1)
-            blocks = int(problem.sizes[level, at.BLOCK]), int(problem.sizes[outer, at.BLOCK])
+            inner = next((k for k in range(level, len(kept)) if kept[k] >> t & 1), 0)
+            passes = inner > level and outer == level - 1 and _is_plain(layer, t)
+            if inner != level and not passes:
+                continue
+            blocks = int(problem.sizes[inner, at.BLOCK]), int(problem.sizes[outer, at.BLOCK])
             hops = 0.5 * float(problem.sizes[outer, at.FAN_X] + problem.sizes[outer, at.FAN_Y])
             sent = float(energy[outer, at.READS]) / blocks[1] + float(rates[outer, at.HOP]) * hops
-            filled = float(energy[level, at.FILLS]) / blocks[0]
+            filled = float(energy[inner, at.FILLS]) / blocks[0]
             costs[t] = sent + filled
             if t == at.OUTPUT:  # the first time, a sum does not come in, here and in `whole` alike
                 costs[t] += float(energy[outer, at.UPDATES]) / blocks[1]
             whole += costs[t] * _words(problem, t)
+            if passes:
+                room = int(problem.sizes[inner, at.CAPACITY])
+                rooms[t] = min(room * accelerator.levels[inner].instances, UNLIMITED)
         room = int(problem.sizes[level, at.CAPACITY])
-        spent += max(0.0, _entering(layer, room, kept[level], tuple(costs)) - whole)
+        entering = _entering(layer, room, kept[level], tuple(costs), tuple(rooms))
+        spent += max(0.0, entering - whole)
     return spent
+
+
+def _is_plain(layer: Layer, tensor: int) -> bool:
+    """Return whether tiles neither overlap nor have gaps, and so add up to what is sent."""
+    return all(len(rank) == 1 and rank[0][1] == 1 for rank in layer.tensors[tensor].ranks)
 
 
 def _words(problem: Problem, tensor: int) -> int:
@@ -130,8 +143,8 @@ def _words(problem: Problem, tensor: int) -> int:
 
 
 @functools.lru_cache(maxsize=8192)
-def _entering(layer: Layer, room: int, kept: int, costs: Tensors) -> float:
-    """Return the least cost of all words that enter one buffer."""
+def _entering(layer: Layer, room: int, kept: int, costs: Tensors, beyond: Rooms) -> float:
+    """Return the least cost of all words that enter one buffer, or pass it to those beyond."""
     divisors = [[n for n in range(1, bound + 1) if bound % n == 0] for bound in layer.bounds]
     table = np.zeros((len(divisors), max(map(len, divisors))), np.int64)
     for d, row in enumerate(divisors):
@@ -142,7 +155,7 @@ def _entering(layer: Layer, room: int, kept: int, costs: Tensors) -> float:
     return float(
         _least_entering(
             np.array(layer.bounds, np.int64), terms, home, coef, table, numbers, scratch,
-            np.array([room, kept], np.int64), np.array(costs),
+            np.array([room, kept, *beyond], np.int64), np.array(costs),
         )
     )  # fmt: skip
 
@@ -301,7 +314,8 @@ def _least_entering(
         divisors: sides a tile may have, by dimension.
         numbers: how many those are.
         scratch: three rows by dimension.
-        limits: words there is room for, mask of the tensors kept.
+        limits: words there is room for, mask of the tensors kept, and words of each tensor that
+            there is room for in the buffers it goes to past this one: 0 if it goes to none.
         costs: of a word of each tensor.
     """
     dims, best = bounds.size, np.inf
@@ -314,7 +328,7 @@ def _least_entering(
             if limits[1] >> tensor & 1:
                 held += tile_words(terms, tensor, scratch, 1, -1)
         if held <= limits[0]:
-            best = min(best, _tile_cost(terms, home, coef, scratch, limits[1], costs))
+            best = min(best, _tile_cost(terms, home, coef, scratch, limits, costs))
         d = 0
         while d < dims:
             scratch[0, d] += 1
@@ -328,30 +342,34 @@ def _least_entering(
         scratch[2, d] = bounds[d] // scratch[1, d]
 
 
-@kernel(f8(*(matrix(i8),) * 4, i8, array(f8)), borrows=True)
+@kernel(f8(*(matrix(i8),) * 4, array(i8), array(f8)), borrows=True)
 def _tile_cost(
-    terms: Ints, home: Ints, coef: Ints, scratch: Ints, kept: int, costs: Floats
+    terms: Ints, home: Ints, coef: Ints, scratch: Ints, limits: Ints, costs: Floats
 ) -> float:
-    """Return the least cost of a tile's words, whichever loop is the innermost outside it."""
-    dims, best, outside = scratch.shape[1], np.inf, 0
+    """Return the least cost of a tile's words, whichever loop is the innermost outside it.
+
+    A tensor of which more passes than the buffers beyond hold is walked there, in every step.
+    """
+    dims, best, everything = scratch.shape[1], np.inf, 1.0
+    for d in range(dims):
+        everything *= scratch[2, d]
     for first in range(dims):
-        if scratch[2, first] == 1:
+        if scratch[2, first] == 1 and everything > 1.0:  # no loop; without any all enters once
             continue
-        outside += 1
         spent = 0.0
         for tensor in range(at.TENSORS):
-            if kept >> tensor & 1:
+            passes = limits[2 + tensor] > 0
+            if not passes and not limits[1] >> tensor & 1:
+                continue
+            words = float(tile_words(terms, tensor, scratch, 1, -1))
+            if passes and words > limits[2 + tensor]:
+                words *= everything
+            elif everything > 1.0:
                 walks = home[tensor, first] >= 0
                 words = _sent(terms, home, coef, scratch, tensor, first if walks else -1)
-                spent += costs[tensor] * words
+            spent += costs[tensor] * words
         best = min(best, spent)
-    if outside:
-        return float(best)
-    spent = 0.0
-    for tensor in range(at.TENSORS):
-        if kept >> tensor & 1:
-            spent += costs[tensor] * tile_words(terms, tensor, scratch, 1, -1)
-    return spent
+    return float(best)
 
 
 @kernel(f8(*(matrix(i8),) * 4, i8, i8), borrows=True)

@@ -21,6 +21,7 @@ def self_attention(
     out_bias: bool = True,
     rotary: bool = False,
     qk_norm: bool = False,
+    whole_qk_norm: bool = False,
 ) -> int:
     """Draw attention of [batch, length, hidden] to itself, without norm and residual.
 
@@ -35,12 +36,15 @@ def self_attention(
         out_bias: whether the projection of the result has one.
         rotary: whether queries and keys are turned by their positions.
         qk_norm: whether they are normalised per head.
+        whole_qk_norm: whether over all heads at once instead.
     """
     hidden = g.shape(x)[2]
     width, kv = head_dim or hidden // heads, kv_heads or heads
     qkv = g.linear(x, (heads + 2 * kv) * width, bias=bias, name="qkv")
     q, k, v = (_heads(g, qkv, n, width) for n in (heads, kv, kv))
-    if qk_norm:
+    if whole_qk_norm:
+        q, k = (_normed_whole(g, one) for one in (q, k))
+    elif qk_norm:
         q, k = g.norm(q, "rms_norm"), g.norm(k, "rms_norm")
     if rotary:
         q, k = g.pointwise("scale", q), g.pointwise("scale", k)
@@ -79,6 +83,13 @@ def _heads(g: Sketch, x: int, heads: int, width: int) -> int:
     """Draw a slice of a projection as [batch, length, heads, width]."""
     batch, length, *_ = g.shape(x)
     return g.part(x, (batch, length, heads, width))
+
+
+def _normed_whole(g: Sketch, x: int) -> int:
+    """Draw the norm of [batch, length, heads, width] over all heads of a token."""
+    batch, length, heads, width = g.shape(x)
+    flat = g.view(x, (batch, length, heads * width))
+    return g.view(g.norm(flat, "rms_norm"), (batch, length, heads, width))
 
 
 def _out(g: Sketch, seen: int, hidden: int, *, bias: bool) -> int:

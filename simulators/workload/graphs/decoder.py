@@ -52,6 +52,7 @@ def _attention(g: Sketch, model: LanguageModel, x: int) -> int:
         g, x, model.heads, kv_heads=model.kv_heads, head_dim=model.head_dim, causal=True,
         bias=model.biases or model.qkv_biases, out_bias=model.biases,
         rotary=not model.learned_positions, qk_norm=model.qk_norm,
+        whole_qk_norm=model.whole_qk_norm,
     )  # fmt: skip
 
 

@@ -41,6 +41,10 @@ SCALE_BYTES = 4.0 / 128.0
 """Of a number of 8 bits on its way to experts: 128 of them share a scale of 32 bits (DeepEP)."""
 
 
+SQUARES_BYTES = 2 * 4.0
+"""Of a token: the mean squares of its queries and of its keys, in 32 bits."""
+
+
 def forward(
     model: LanguageModel,
     cut: Parallelism,
@@ -111,6 +115,11 @@ def collectives(shard: Shard, tokens: Column) -> tuple[Collective, ...]:
         messages.append(
             Collective(name="tensor_parallel_sum", kind="all_reduce", size_bytes=size,
                        ranks=cut.tp, repeat=sums)
+        )  # fmt: skip
+    if cut.tp > 1 and shard.model.whole_qk_norm:
+        messages.append(
+            Collective(name="qk_norm_sum", kind="all_reduce", size_bytes=tokens * SQUARES_BYTES,
+                       ranks=cut.tp, repeat=part.layers)
         )  # fmt: skip
     if not part.has_head and cut.pp > 1:
         # Each tensor rank sends its slice; the receiving ranks gather over their own links.
@@ -195,12 +204,32 @@ def _projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     cached = 2 * kv_heads * model.head_dim
     return (
         shard.linear("qkv_proj", tokens, qkv, model.hidden, layers),
+        *_query_key_norm(shard, tokens, heads + kv_heads, layers),
         shard.pointwise(
             "rotary_cache_write" if rotated else "cache_write", tokens * (rotated + cached), layers
         ),
         *_quantised("attention", shard, tokens, heads * model.head_dim, layers),
         shard.linear("o_proj", tokens, model.hidden, heads * model.head_dim, layers),
         *_state_projections(shard, tokens, part.layers - layers),
+    )
+
+
+def _query_key_norm(
+    shard: Shard, tokens: Column, heads: float, layers: float
+) -> tuple[Compute, ...]:
+    """Return the norm of queries and keys, if the model has one: a row a head, or of all heads."""
+    model = shard.model
+    if not model.qk_norm:
+        return ()
+    rows, cols = (2.0, heads / 2.0) if model.whole_qk_norm else (heads, 1.0)
+    return (
+        Norm(
+            name="qk_norm",
+            rows=tokens * rows,
+            cols=cols * model.head_dim,
+            dtype=shard.how.activations,
+            repeat=layers,
+        ),
     )
 
 
