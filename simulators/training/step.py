@@ -25,7 +25,6 @@ from simulators.training.plan import FULL, Plans
 from simulators.training.schedule.orders import INTERLEAVED, PAIRING, ZERO_BUBBLE
 from simulators.training.schedule.play import BLOCKED, COLUMNS, DENSE, SEND, pipelines_s
 from simulators.training.synchronise import Exchange, exchange, send_s
-from simulators.training.work.launches import is_launched, launch_waits_s
 from simulators.training.work.messages import (
     CONTEXT,
     CONTEXT_EXCHANGES,
@@ -36,7 +35,7 @@ from simulators.training.work.messages import (
     messages,
 )
 from simulators.training.work.operators import FORWARD, INPUTS, PIECES, WEIGHTS
-from simulators.training.work.phases import PHASES, in_passes, runs
+from simulators.training.work.phases import PHASES, in_passes, is_launched, launch_waits_s, runs
 from simulators.training.work.pieces import (
     ATTENTION,
     PRODUCTS,
@@ -129,7 +128,7 @@ def passes_of(work: Work, constants: Constants) -> Passes:
         compute += counts[name] * sum(passes.values())
         if is_launched(name, job):
             shown = parts[:, DENSE * place : DENSE * (place + 1)]
-            waits = launch_waits_s(priced[name], sent[name], shown, constants, plans)
+            waits = launch_waits_s(priced[name].launches, sent[name], shown, constants, plans)
             shown[:, :2] += waits
             compute += counts[name] * waits.sum(axis=1)
     blocks = (plans.schedule != INTERLEAVED) | (plans.overlaps == 0)

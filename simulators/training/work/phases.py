@@ -1,16 +1,22 @@
-"""Which of three passes runs a kernel of a layer, and how often.
+"""Which of three passes runs a kernel of a layer, how often, and when it waits for its host.
 
 The passes are forward, gradients of inputs and gradients of weights. Recomputation runs kernels of
 the forward pass again with the gradients of inputs; sums over micro-batches belong to the gradients
-of weights.
+of weights. A host that launches kernels and messages one by one runs ahead of its GPU, until it
+needs longer for a pass than they take (from MLPerf Training v4.1 on such layers are CUDA graphs).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from simulators.core.jit import Floats
+from simulators.training.constants import Constants
+from simulators.training.job import Job
 from simulators.training.plan import ELEMENTWISE, SELECTIVE, SHARED_GRADIENTS, Plans
+from simulators.training.work.messages import LAYERS, Messages
 from simulators.training.work.operators import (
     AGAIN,
     AGAIN_ELEMENTWISE,
@@ -49,3 +55,30 @@ def runs(phase: str, plans: Plans) -> Floats:
     elif phase == SUMS:
         often *= plans.zero < SHARED_GRADIENTS
     return often
+
+
+def is_launched(piece: str, job: Job) -> bool:
+    """Say whether a host launches the kernels of a piece one by one: of layers, but in graphs."""
+    return piece in LAYERS and not (job.cuda_graphs or job.layer_graphs)
+
+
+def launch_waits_s(
+    launches: Mapping[str, float], sent: Messages, shown: Floats, constants: Constants, plans: Plans
+) -> Floats:
+    """Return what a layer's forward and backward pass wait for the host that launches them.
+
+    Args:
+        launches: kernels of a layer, by phase.
+        sent: its messages.
+        shown: seconds of its passes forward, to gradients of inputs and of weights, for each row.
+        constants: with what a launch takes.
+        plans: that say which passes run kernels again.
+    """
+    kernels = {phase: np.full(plans.size, launches.get(phase, 0.0)) for phase in PHASES}
+    often = in_passes(kernels, plans, is_layer=True)
+    kernels_of = np.stack([often[FORWARD], often[INPUTS] + often[WEIGHTS]], axis=1)
+    forward, backward = sent.launches
+    messages = np.stack([np.full(plans.size, forward), backward + plans.again * forward], axis=1)
+    taken = np.stack([shown[:, 0], shown[:, 1] + shown[:, 2]], axis=1)
+    waits_s = np.maximum(0.0, constants.launch_s * (kernels_of + messages) - taken)
+    return np.asarray(waits_s, np.float64)
