@@ -46,6 +46,15 @@ NORMS_IN_SUMS = ("trtllm", "trtllm_cutlass")
 """Runtimes whose kernel of a sum over tensor ranks adds the residual and norms: TensorRT-LLM's of
 today do so unless a model's code lacks it (`AllReduceFusionOp`, `*_EAGER_FUSION_DISABLED`)."""
 
+DECODER_NUMBERS = {"trtllm_session": 6}
+"""Numbers of 32 bits that a decoder holds for each logit of the most requests there may be, on each
+GPU of the last stage. TensorRT-LLM's session (sources of about 0.14): the engine's output (read in
+`runtimeBuffers.cpp`, published later), the logits it works on (`decodingLayerWorkspace.cpp`), the
+counts of tokens seen (`penaltyLayer.cpp`), the copy that top-k draws from
+(`samplingTopKKernels.h`), a bias of the request's and the logits of a draft, which it allocates
+whether there are any or not (`setup` in `gptDecoderBatched.cpp`). What has not the size of the
+vocabulary is left out."""
+
 ALIKE = {"trtllm": ("trtllm_cutlass",)}
 """Runtimes with the constants of another and other kernels: TensorRT-LLM as it is started without
 options, which runs experts by CUTLASS."""
@@ -196,7 +205,7 @@ def runtime_lines(
     prefix = f'without."{left_out}".' if left_out else ""
     own = {gap: value[f"{framework}.{gap}"] for gap in GAPS} | {k: value[k] for k in KINDS}
     title, *numbers = table_lines(f"{prefix}runtime", own, ".4g")[1:]
-    lines = ["", title, f'framework = "{KERNELS_OF[framework]}"', *sums_lines(framework), *numbers]
+    lines = ["", title, f'framework = "{KERNELS_OF[framework]}"', *facts_lines(framework), *numbers]
     paces: dict[str, dict[str, float]] = {}
     for name, number in value.items():
         table, _, family = name.rpartition(".")
@@ -207,9 +216,11 @@ def runtime_lines(
     return lines
 
 
-def sums_lines(framework: str) -> list[str]:
-    """Return whether sums over tensor ranks have norms in them, as TOML."""
-    return ["norms_in_sums = true"] if framework in NORMS_IN_SUMS else []
+def facts_lines(framework: str) -> list[str]:
+    """Return what is known of a framework without a fit, as TOML."""
+    sums = ["norms_in_sums = true"] if framework in NORMS_IN_SUMS else []
+    held = DECODER_NUMBERS.get(framework, 0)
+    return [*sums, *([f"decoder_numbers = {held}"] if held else [])]
 
 
 def kernels_lines(framework: str) -> list[str]:

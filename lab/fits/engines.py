@@ -33,11 +33,11 @@ from lab.fits.engine_columns import (
     PACES,
     bare,
     constants_of,
+    facts_lines,
     kernels_lines,
     runtime_lines,
     scaled,
     step_columns,
-    sums_lines,
 )
 from lab.fits.left_out import FOLDER as LEFT_OUT
 from lab.fits.methods.positive_least_squares import Problem, fit, solve
@@ -184,7 +184,7 @@ def fit_measured(measured: Path, _device: str) -> Iterator[Calibration]:
     framework = rows[0].framework
     runtime = load_runtime(framework)
     runtime = scaled(runtime, factor, deployed_replica(rows[0], runtime))
-    lines = ["", "[runtime]", f'framework = "{framework}"', *sums_lines(framework)]
+    lines = ["", "[runtime]", f'framework = "{framework}"', *facts_lines(framework)]
     lines += [f"{name} = {getattr(runtime, name):.4g}" for name in (*GAPS, *KINDS)]
     for kind in PACES:
         for device, paces in getattr(runtime, kind).items():

@@ -5,6 +5,7 @@ lengths (`trtllm-bench`'s recipe); an engine takes what its memory holds, up to 
 8,192 tokens an iteration, or one whole prompt. Of mixtures in 4 bits the experts alone are narrow;
 the KV cache is fp8 where weights are narrow. The options are those of the pages themselves
 (NVIDIA/TensorRT-LLM, `perf-overview.md` of 1.0 at 00f3768, of the developer guide at 585c756).
+Pages before 1.0 leave both limits to `trtllm-bench`, which read them from a file, or computed them.
 
 Online: latencies under requests that arrive by the clock. Outputs of one length are as stated;
 where a table gives the mean of a conversation's lengths, they are drawn evenly up to twice that.
@@ -12,6 +13,7 @@ where a table gives the mean of a conversation's lengths, they are drawn evenly 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +24,7 @@ from lab.tables.known import known_rows
 from lab.tables.rows import read_records
 from lab.tables.static_batches import SESSION
 from simulators.catalog.gpu import load_gpu
-from simulators.catalog.model import MXFP4, load_model
+from simulators.catalog.model import MXFP4, LanguageModel, load_model
 from simulators.serving.point import NONE, WHOLE, ServingPoint
 
 OFFLINE = "serving_measured/trtllm_perf_overview_offline.parquet"
@@ -42,6 +44,18 @@ gpt-oss; which kernel TensorRT-LLM's table timed there, it does not say."""
 FIRST_OF_PYTORCH = 1
 """Before release 1.0, whose default is PyTorch, engines were built ahead and driven by TensorRT's
 session: as in static batches, the kernels are TensorRT-LLM's own and the host waits longer."""
+
+FROM_FILE = "0.14"
+BUILT = {1: (2048, 2048), 2: (256, 1024), 4: (2048, 1024), 8: (8192, 16_384)}
+BUILT_FOR = {(2, 4096): (2048, 1024)}
+"""Most requests and tokens of engines that release 0.14 built, by tensor ranks, and where a length
+of prompt and answer has its own (NVIDIA/TensorRT-LLM, `bench/build/benchmark_config.yml` at
+8fcf9fc2). These are of Llama-3-70B: the file does not name Llama-3.1, of which all rows are, so
+that it was built alike is inferred. Prompts that do not fit are cut (paged context attention is
+on)."""
+
+BUILD_BYTES = {"fp8": 1.0, "fp4": 0.5}
+"""Of a number, as `trtllm-bench` counts; others have two."""
 
 OFFLINE_REQUESTS = {
     (128, 128): 30_000, (128, 4096): 1_500, (1000, 2000): 1_500, (2048, 2048): 1_500,
@@ -127,6 +141,8 @@ def _offline_point(row: Mapping[str, Any]) -> ServingPoint:
     if row["attention_dp"] or (has_experts and row["framework_version"].startswith("1.")):
         tp, dp = 1, tp
     requests = OFFLINE_REQUESTS.get((row["isl"], row["osl"]), OTHERWISE)
+    kv_dtype = _kv_dtype(model, gpu, stored)
+    max_batch, tokens = _built(row, load_model(model), gpu, stored, kv_dtype)
     return _point(
         model,
         gpu,
@@ -135,13 +151,52 @@ def _offline_point(row: Mapping[str, Any]) -> ServingPoint:
         pp=int(row["pp_size"]),
         attention_dp=dp,
         ep=dp if dp > 1 else int(row["ep_size"] or 1),
-        chunk_size=max(MOST_TOKENS, row["isl"]),
+        max_batch=max_batch,
+        chunk_size=tokens,
         runtime=_runtime(row, OFFLINE_RUNTIME),
         dtype=four_bit_experts(model, gpu) if has_experts and stored == "fp4" else stored,
-        kv_dtype=_kv_dtype(model, gpu, stored),
+        kv_dtype=kv_dtype,
         prompt_tokens=row["isl"],
         output_tokens=row["osl"],
     )
+
+
+def _built(
+    row: Mapping[str, Any], model: LanguageModel, gpu: str, stored: str, kv_dtype: str
+) -> tuple[int, int]:
+    """Return the most requests and tokens of an iteration that an engine was built for."""
+    tp, pp, isl, osl = int(row["tp_size"]), int(row["pp_size"]), row["isl"], row["osl"]
+    if row["framework_version"].startswith(FROM_FILE):
+        return BUILT_FOR.get((tp, isl + osl), BUILT[tp])
+    if _runtime(row, OFFLINE_RUNTIME) != SESSION:
+        return ENGINE["max_batch"], max(MOST_TOKENS, isl)
+    gpus, numbers = tp * pp, 2 * model.layers * max(tp, model.kv_heads) * model.head_dim
+    left = load_gpu(gpu).hbm_bytes * gpus - model.parameters * BUILD_BYTES.get(stored, 2.0)
+    fit = 0.95 * left / (numbers * BUILD_BYTES.get(kv_dtype, 2.0) * (isl + osl))
+    max_batch, tokens = tuned(fit / pp, pp, isl / osl)
+    return max_batch, max(tokens, isl)
+
+
+def tuned(fit: float, pp: int, prompt_share: float) -> tuple[int, int]:
+    """Return the limits that `trtllm-bench` computes from release 0.15 on.
+
+    So `finetune_setting` in `bench/build/tuning.py`, whose cap of 4,096 requests is there "to avoid
+    decoder buffer size becoming too large".
+
+    Args:
+        fit: requests of a stage whose KV caches fit.
+        pp: stages.
+        prompt_share: tokens of a prompt for each of its answer.
+
+    >>> tuned(100.5, 1, 1.0), tuned(1e5, 1, 16.0)
+    ((128, 2048), (4096, 32768))
+    """
+    requests = min(fit, 4096 / pp)
+    tokens = min(requests * (1 + prompt_share), 32_768)
+    by = 32 if requests < 256 else 128 if requests < 1024 else 256
+    step = 256 if tokens < 4096 else 512 if tokens < 8192 else 1024
+    most = max(64, by * math.ceil(requests / by)), max(2048, step * math.ceil(tokens / step))
+    return int(most[0]), int(most[1])
 
 
 def _runtime(row: Mapping[str, Any], today: str) -> str:

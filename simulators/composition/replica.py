@@ -134,6 +134,7 @@ class Runtime:
     host: str = ""  # whose host was measured, where it is not that of an engine as deployed
     is_fused: bool = True  # what stands between products runs as one kernel
     norms_in_sums: bool = False  # a kernel that sums over tensor ranks adds residual and norm, too
+    decoder_numbers: int = 0  # of 32 bits, set aside for each logit of the most rows of a batch
     prompt_layer_s: Mapping[str, float] = field(default_factory=dict)  # launches with prompts
     prompt_token_s: Mapping[str, float] = field(default_factory=dict)  # tokenising, per token
     prompt_ktoken_s: Mapping[str, float] = field(default_factory=dict)  # more of it, per 1,000

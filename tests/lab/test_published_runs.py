@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from lab.tables.published_runs import OFFLINE, offline
 from simulators.serving.point import ServingPoint
@@ -16,6 +17,8 @@ ROW = {
     "precision": "fp4", "tp_size": 8, "pp_size": 1, "ep_size": None, "attention_dp": False,
     "isl": 1000, "osl": 1000, "output_tokens_per_s": 1000.0,
 }  # fmt: skip
+
+SESSION: dict[str, Any] = {"model": "LLaMA v3.1 70B", "gpu": "h100_sxm", "precision": "fp8"}
 
 
 def point_of(tmp_path: Path, **changes: Any) -> ServingPoint:
@@ -53,3 +56,33 @@ def test_gpt_oss_is_multiplied_in_what_a_gpu_has(tmp_path: Path) -> None:
 def test_an_iteration_has_room_for_the_longest_prompt(tmp_path: Path) -> None:
     assert point_of(tmp_path, isl=20_000, osl=2000).chunk_size == 20_000
     assert point_of(tmp_path).chunk_size == 8192
+
+
+@pytest.mark.parametrize(
+    ("tp", "lengths", "limits"),
+    [
+        (1, (128, 128), (2048, 2048)),
+        (2, (20_000, 2000), (256, 1024)),  # longer prompts are cut
+        (2, (2048, 2048), (2048, 1024)),
+        (8, (2048, 2048), (8192, 16_384)),
+    ],
+)
+def test_release_0_14_has_its_limits_from_a_file(
+    tmp_path: Path, tp: int, lengths: tuple[int, int], limits: tuple[int, int]
+) -> None:
+    point = point_of(tmp_path, **SESSION, framework_version="0.14.0", tp_size=tp,
+                     isl=lengths[0], osl=lengths[1])  # fmt: skip
+    assert (point.max_batch, point.chunk_size) == limits
+
+
+def test_later_engines_that_were_built_have_room_for_what_their_memory_holds(
+    tmp_path: Path,
+) -> None:
+    # 0.95 (80 GiB - 70.55e9 bytes) in caches of 163,840 bytes a token: 22 requests of 4,096.
+    small = point_of(tmp_path, **SESSION, framework_version="0.17", tp_size=1, isl=2048, osl=2048)
+    assert (small.max_batch, small.chunk_size) == (64, 2048)
+    # Eight GPUs hold 883, with a prompt and an answer as long: 1,766 tokens.
+    wide = point_of(tmp_path, **SESSION, framework_version="0.17", tp_size=8, isl=2048, osl=2048)
+    assert (wide.max_batch, wide.chunk_size) == (896, 2048)
+    today = point_of(tmp_path, **SESSION, framework_version="1.0", tp_size=8, isl=2048, osl=2048)
+    assert (today.max_batch, today.chunk_size) == (2048, 8192)

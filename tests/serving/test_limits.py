@@ -101,6 +101,18 @@ def test_blocks_fill_what_weights_and_activations_leave(of_rest: bool) -> None:
     assert blocks == int((usable - WEIGHTS - working(512, 7)) / BLOCK)
 
 
+def test_decoders_of_the_session_hold_six_numbers_for_each_logit_of_the_most_requests() -> None:
+    def blocks(runtime: str, rows: int, tp: int = 1) -> int:
+        replica = hardware(replace(LLAMA, runtime=runtime, tp=tp))
+        return kv_blocks(replica, memory_fraction=0.9, block_size=16, tokens=512, rows=rows)
+
+    held = 6 * 32_000 * 4  # of each request; every GPU holds all logits
+    assert blocks("trtllm_session", 0) == blocks("trtllm", 0)
+    for tp in (1, 2):
+        fewer = blocks("trtllm", 1000, tp) - blocks("trtllm_session", 1000, tp)
+        assert fewer == pytest.approx(1000 * held / (BLOCK / tp), abs=1)
+
+
 def test_one_block_is_enough_and_less_is_not() -> None:
     least = (WEIGHTS + working(1, 1) + BLOCK) / HBM
 

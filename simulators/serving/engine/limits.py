@@ -30,6 +30,7 @@ from simulators.serving.prices.skipped_layers import kept_keys
 from simulators.serving.speculation.drafter import Drafter
 from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.step import prefill_step
+from simulators.workload.precision import BYTES
 
 GB = 1e9
 
@@ -220,7 +221,7 @@ def kv_blocks(
     """Return the KV blocks that fit beside weights and activations on the fullest GPU.
 
     An iteration has at most so many tokens and rows of logits; what drafts and adapters are there
-    too.
+    too, and what the runtime sets aside to draw tokens, of all logits on each GPU.
     The memory fraction may be one `of` the `rest` that the weights leave.
 
     Raises:
@@ -238,6 +239,7 @@ def kv_blocks(
         raise Infeasible(f"{what}_exceed_hbm", _missing(beside, usable))
     weights = beside
     working = float(activation_bytes(model, cut, replica.dtype, float(tokens), float(rows)))
+    working += rows * model.vocab * replica.runtime.decoder_numbers * BYTES["fp32"]
     token_bytes = kept_keys * kv_bytes_per_token(model, cut, replica.kv_dtype)
     block_bytes = block_size * (token_bytes + (drafter.kv_bytes_per_token if drafter else 0.0))
     blocks = int((usable - weights - working) // block_bytes)
