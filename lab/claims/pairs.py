@@ -19,7 +19,13 @@ PLAIN = 0.02
 """Change of a throughput from which on it has a direction."""
 
 
-def pair_lines(name: str, ours: Floats, theirs: Floats, note: str = "") -> Iterator[Check]:
+def pair_lines(
+    name: str,
+    ours: Floats,
+    theirs: Floats,
+    note: str = "",
+    limits: tuple[float | None, float | None] = (WRONG, RATIO),
+) -> Iterator[Check]:
     """Yield how often a change is told to the wrong side, and how far off its size is.
 
     Args:
@@ -27,13 +33,14 @@ def pair_lines(name: str, ours: Floats, theirs: Floats, note: str = "") -> Itera
         ours: the second's throughput over the first's, of each pair.
         theirs: the same as measured.
         note: what else is said.
+        limits: of the two lines.
     """
     told = int(np.sum(np.abs(theirs - 1.0) > PLAIN))
     share = 100.0 * float(np.sum(is_wrong(ours, theirs))) / told if told else float("nan")
-    yield at_most(f"{name}, pairs: direction wrong", share, WRONG, told, note)
+    yield at_most(f"{name}, pairs: direction wrong", share, limits[0], told, note)
     errors = 100.0 * np.abs(ours / theirs - 1.0)
     middle = float(np.median(errors)) if errors.size else float("nan")
-    yield at_most(f"{name}, pairs: throughput ratio", middle, RATIO, errors.size, "median")
+    yield at_most(f"{name}, pairs: throughput ratio", middle, limits[1], errors.size, "median")
 
 
 def is_wrong(ours: Floats, theirs: Floats) -> Bools:

@@ -29,6 +29,9 @@ TPOT, THROUGHPUT = METRICS = "TPOT", "throughput"
 LIMITS = {TPOT: 15.0, THROUGHPUT: 12.0}
 """Of median errors in percent."""
 
+ENGINE = "engine"
+"""Pairs of two engines, releases or backends: a choice, no option that is on or off; no limit."""
+
 ALIKE = 0.06
 """By which mean lengths of one load may differ: answers end where they end."""
 
@@ -80,11 +83,16 @@ def _pairs(rows: list[Block], ratio: Floats) -> Iterator[Check]:
         theirs.append(rows[b].tokens_per_s / rows[a].tokens_per_s)
         ours.append(theirs[-1] * float(ratio[b] / ratio[a]))
         kinds.append(kind)
-    measured, told = np.array(theirs), np.array(ours)
+    measured, told, kind = np.array(theirs), np.array(ours), np.array(kinds, str)
+    of_engines = kind == ENGINE
     wrong, plain = is_wrong(told, measured), np.abs(measured - 1.0) > PLAIN
     counts, missed = (Counter(itertools.compress(kinds, which)) for which in (plain, wrong))
-    note = ", ".join(f"{missed[kind]} of {n} of {kind}" for kind, n in counts.most_common())
-    yield from pair_lines("result blocks", told, measured, note)
+    note = ", ".join(
+        f"{missed[kind]} of {n} of {kind}" for kind, n in counts.most_common() if kind != ENGINE
+    )
+    yield from pair_lines("result blocks", told[~of_engines], measured[~of_engines], note)
+    others = told[of_engines], measured[of_engines]
+    yield from pair_lines("result blocks, engines", *others, limits=(None, None))
 
 
 def changed(one: Block, other: Block) -> str:
