@@ -67,8 +67,8 @@ MANY = {family: f"many_{family}" for family in ("gemm", "experts")}
 """Products of many tokens have columns of their own, for as much as they are of many."""
 
 PACES = ("paces", "borrowed", "many")
-GAPS = ("layer_s", "host_s", "sequence_s", "mixture_layer_s")
-KINDS = ("latent_layer_s", "index_layer_s", "state_layer_s")
+GAPS = ("layer_s", "host_s", "sequence_s")
+KINDS = ("mixture_layer_s", "latent_layer_s", "index_layer_s", "state_layer_s")
 COLUMNS = (
     "fixed", *FAMILIES, *BORROWED.values(), *MANY.values(), "messages", *GAPS, *KINDS,
 )  # fmt: skip
@@ -77,7 +77,7 @@ COLUMNS = (
 KERNELS_PACE, MANY_PACE, MESSAGES_PACE = (1.0, 0.05), (1.0, 0.1), (1.0, 0.3)
 PRIORS = {
     "layer_s": (5e-6, 1e-5), "host_s": (3e-4, 5e-4), "sequence_s": (5e-6, 1e-5),
-    **dict.fromkeys(("mixture_layer_s", *KINDS), (5e-06, 1e-05)),
+    **dict.fromkeys(KINDS, (5e-06, 1e-05)),
 }  # fmt: skip
 """Means and deviations: a launch takes some microseconds, a pass of a scheduler some hundreds."""
 
