@@ -83,8 +83,8 @@ def _pairs(rows: list[Block], ratio: Floats) -> Iterator[Check]:
         theirs.append(rows[b].tokens_per_s / rows[a].tokens_per_s)
         ours.append(theirs[-1] * float(ratio[b] / ratio[a]))
         kinds.append(kind)
-    measured, told, kind = np.array(theirs), np.array(ours), np.array(kinds, str)
-    of_engines = kind == ENGINE
+    measured, told = np.array(theirs), np.array(ours)
+    of_engines = np.array([kind == ENGINE for kind in kinds], bool)
     wrong, plain = is_wrong(told, measured), np.abs(measured - 1.0) > PLAIN
     counts, missed = (Counter(itertools.compress(kinds, which)) for which in (plain, wrong))
     note = ", ".join(
