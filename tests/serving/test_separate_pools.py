@@ -267,4 +267,6 @@ def best_split(slo_ttft_s: float, slo_tpot_s: float) -> int:
 
 
 def test_a_sooner_first_token_takes_more_readers_and_sooner_later_ones_more_decoders() -> None:
-    assert best_split(0.4, 1.0) > best_split(10.0, 0.012)
+    readers = [best_split(slo_ttft_s, 1.0) for slo_ttft_s in (1.0, 0.5, 0.25)]
+    assert readers == sorted(readers)
+    assert readers[-1] > best_split(10.0, 0.012)
