@@ -58,8 +58,9 @@ def test_a_batch_is_told_what_its_points_would_be() -> None:
 def test_encoded_values_that_no_row_has_break_no_rule() -> None:
     words = pa.array(["swap", "swop"]).dictionary_encode()
     columns = {n: batch(GOOD).column(n) for n in Point.__dataclass_fields__}
-    columns["preemption"] = words[:1]
-    check_batch(Point, pa.RecordBatch.from_pydict(columns))
+    check_batch(Point, pa.RecordBatch.from_pydict({**columns, "preemption": words[:1]}))
+    with pytest.raises(UserError, match="swop"):
+        check_batch(Point, pa.RecordBatch.from_pydict({**columns, "preemption": words[1:]}))
 
 
 def test_fields_are_told_apart_by_their_part() -> None:
