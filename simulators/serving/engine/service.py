@@ -63,16 +63,25 @@ def serve(
     Raises:
         UserError: a request never ends, for want of a batch or of a batch's price.
     """
-    state = _before(limits, requests, replicas, log_rows, shape, table, decoders)
-    schedule, route, price = engine.scheduler.schedule, engine.route, engine.price
-    left = run(schedule.compiled, route.compiled, price.compiled, state)
-    if left:
-        count = requests.arrival_s.size
-        raise UserError(f"{left} of {count} requests never end: {_why(state, engine)}")
+    state = before(limits, requests, replicas, log_rows, shape, table, decoders)
+    go_on(engine, state)
     return state
 
 
-def _before(
+def go_on(engine: Engine, state: State, until: float = inf) -> None:
+    """Serve requests up to just before one that arrives at a moment, or all that are left.
+
+    Raises:
+        UserError: a request never ends, for want of a batch or of a batch's price.
+    """
+    schedule, route, price = engine.scheduler.schedule, engine.route, engine.price
+    left = run(schedule.compiled, route.compiled, price.compiled, state, until)
+    if left and until == inf:
+        count = state.times.shape[0]
+        raise UserError(f"{left} of {count} requests never end: {_why(state, engine)}")
+
+
+def before(
     allowed: Limits,
     asked: Requests,
     replicas: int,
@@ -81,7 +90,7 @@ def _before(
     table: Floats,
     decoders: Decoders | None = None,
 ) -> State:
-    """Return the state before the first arrival."""
+    """Return the state before the first arrival; the arguments are those of `serve`."""
     pools = [allowed] if decoders is None else [allowed, decoders.limits]
     own, count = np.stack([pool.vector() for pool in pools]), asked.arrival_s.size
     replicas *= allowed.ranks
