@@ -26,12 +26,13 @@ import pyarrow as pa
 from simulators.catalog.price import usd_per_mtok
 from simulators.core.columns import points_of
 from simulators.core.errors import Infeasible
-from simulators.core.jit import Floats, Ints, Kernel
+from simulators.core.jit import Floats, Ints
 from simulators.core.rules import check_point
 from simulators.serving.answer.percentiles import COLUMNS, SHARES, spread
 from simulators.serving.answer.served_alike import WATCHED, Likeness, any_batch, may_share
 from simulators.serving.answer.user_measurements import has_own_rows
 from simulators.serving.begun_runs import (
+    BEFORE,
     HALTED,
     WENT_ON,
     Beginner,
@@ -44,7 +45,7 @@ from simulators.serving.demand.autoscaling import Plan
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.frontend import Frontend, behind
+from simulators.serving.engine.frontend import behind
 from simulators.serving.engine.service import in_line
 from simulators.serving.engine.state import State
 from simulators.serving.point import STEADY, ServingPoint
@@ -65,46 +66,12 @@ KEPT, IDLE_KEPT = 1 << 15, 1 << 10
 """Designs of which beginnings are kept, and pairs of requests and engines that are idle."""
 
 
-class Pool(Protocol):
-    """Equal replicas, and what an iteration of theirs takes."""
-
-    @property
-    def replicas(self) -> int:
-        """How many there are."""
-        ...
-
-    @property
-    def table(self) -> IterationTable:
-        """What iterations are priced by."""
-        ...
-
-    @property
-    def price(self) -> Kernel[..., float]:
-        """What reads that."""
-        ...
-
-
 class Startable(Beginner, Protocol):
     """A deployment that waits for its first request, and can halt before any of them."""
 
     @property
     def deployment(self) -> Deployment:
         """What stands in the rack."""
-        ...
-
-    @property
-    def pools(self) -> Sequence[Pool]:
-        """Its replicas."""
-        ...
-
-    @property
-    def let_in(self) -> Requests:
-        """What is asked of it."""
-        ...
-
-    @property
-    def frontend(self) -> Frontend:
-        """What clients see it through."""
         ...
 
     @property
@@ -184,7 +151,7 @@ def bounds_by_beginnings(
 
 def forget() -> None:
     """Forget all that was looked at."""
-    for cache in (LOOKS, SEEN, WATCHED, HALTED, WENT_ON, IDLE):
+    for cache in (LOOKS, SEEN, WATCHED, HALTED, WENT_ON, IDLE, BEFORE):
         cache.clear()
 
 

@@ -14,18 +14,40 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
-from simulators.core.jit import Floats, Ints
+from simulators.core.jit import Floats, Ints, Kernel
 from simulators.serving.answer.served_alike import Likeness, Ready
 from simulators.serving.answer.summary import Run
+from simulators.serving.demand.requests import Requests
 from simulators.serving.engine import replica as at
+from simulators.serving.engine.frontend import Frontend
 from simulators.serving.engine.service import Engine, go_on
-from simulators.serving.engine.state import State
+from simulators.serving.engine.state import GAP_BINS, State
 from simulators.serving.point import ServingPoint
+from simulators.serving.prices.iteration_table import IterationTable
 
 T = TypeVar("T")
 
-ROOM_BYTES = 1 << 29
-"""For the runs that wait."""
+ROOM_BYTES, BEFORE_KEPT = 1 << 29, 1 << 7
+"""For the runs that wait; and how many sets of requests are kept that have not come."""
+
+
+class Pool(Protocol):
+    """Equal replicas, and what an iteration of theirs takes."""
+
+    @property
+    def replicas(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def table(self) -> IterationTable:
+        """What iterations are priced by."""
+        ...
+
+    @property
+    def price(self) -> Kernel[..., float]:
+        """What reads that."""
+        ...
 
 
 class Beginner(Ready, Protocol):
@@ -34,6 +56,21 @@ class Beginner(Ready, Protocol):
     @property
     def engine(self) -> Engine:
         """What serves."""
+        ...
+
+    @property
+    def pools(self) -> Sequence[Pool]:
+        """Its replicas."""
+        ...
+
+    @property
+    def let_in(self) -> Requests:
+        """What is asked of it."""
+        ...
+
+    @property
+    def frontend(self) -> Frontend:
+        """What clients see it through."""
         ...
 
     @property
@@ -102,7 +139,7 @@ class Halted:
 
     def within(self, ready: Beginner) -> Halted:
         """Return it as the run of a design that is served alike so far, within other limits."""
-        found, state, fresh = replace(self, ready=ready), self._whole(), ready.begin()
+        found, state, fresh = replace(self, ready=ready), self.apart()._whole(), ready.begin()
         for name in ("idle", "batch", "tokens"):
             old, new = getattr(state, name), getattr(fresh, name)
             width = min(old.shape[1], new.shape[1])
@@ -116,15 +153,28 @@ class Halted:
 
     def _whole(self) -> State:
         """Return a state that can go on."""
-        state = self.ready.begin()
         if self.kept is None:
-            return state
-        state.request[: self.come], state.times[: self.come] = self.kept.request, self.kept.times
-        state.gaps[self.bins] = self.kept.gaps
-        names = ("request", "times", "draws", "gaps")
-        return self.kept._replace(**{name: getattr(state, name) for name in names})
+            return self.ready.begin()
+        request, times, draws = (array.copy() for array in _before_all(self.ready))
+        request[: self.come], times[: self.come] = self.kept.request, self.kept.times
+        gaps = np.zeros(GAP_BINS, np.int64)
+        gaps[self.bins] = self.kept.gaps
+        return self.kept._replace(request=request, times=times, draws=draws, gaps=gaps)
 
 
+def _before_all(ready: Beginner) -> tuple[Ints, Floats, Floats]:
+    """Return the requests of a run, their times and draws before the first of them."""
+    key = id(ready.let_in), ready.pools[0].replicas, ready.frontend
+    if key not in BEFORE:
+        if len(BEFORE) == BEFORE_KEPT:
+            BEFORE.pop(next(iter(BEFORE)), None)
+        state = ready.begin()
+        BEFORE[key] = ready.let_in, (state.request, state.times, state.draws)
+    return BEFORE[key][1]
+
+
+BEFORE: dict[object, tuple[Requests, tuple[Ints, Floats, Floats]]] = {}
+"""What runs of some requests begin with, and the requests, so that they stay what they are."""
 HALTED: dict[ServingPoint, Halted] = {}
 """The runs that wait in this process, by design."""
 WENT_ON: dict[ServingPoint, float] = {}
