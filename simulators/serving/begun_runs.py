@@ -155,7 +155,8 @@ class Halted:
         """Return a state that can go on."""
         if self.kept is None:
             return self.ready.begin()
-        request, times, draws = (array.copy() for array in _before_all(self.ready))
+        before = _before_all(self.ready)
+        request, times, draws = before[0].copy(), before[1].copy(), before[2].copy()
         request[: self.come], times[: self.come] = self.kept.request, self.kept.times
         gaps = np.zeros(GAP_BINS, np.int64)
         gaps[self.bins] = self.kept.gaps
