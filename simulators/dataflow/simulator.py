@@ -40,7 +40,7 @@ from simulators.dataflow.mapping.files import (
     mapping_named,
     read_yaml,
 )
-from simulators.dataflow.mapping.networks import chains, layers_of, network_names
+from simulators.dataflow.mapping.networks import NETWORKS, chains, layers_of, network_names
 from simulators.dataflow.search.constraints import read_constraints
 from simulators.dataflow.search.mapper import Found, find, given
 from simulators.dataflow.search.named_dataflows import ANY, constraints_of, dataflows
@@ -144,6 +144,9 @@ class Dataflow:
             sheet = path if is_file(str(value)) else ACCELERATORS.find(sheet_name(str(value)))
             return (sheet, TECHNOLOGY)
         files = name in ("constraints", "mapping") or (name == "network" and is_file(str(value)))
+        if name == "network" and not files:
+            file = NETWORKS.find(str(value))
+            return () if file.parent == NETWORKS.shipped else (file,)
         return (Path(str(value)),) if files and value else ()
 
     def explain(self, point: Mapping[str, Any]) -> list[Contribution]:
