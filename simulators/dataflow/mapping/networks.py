@@ -70,7 +70,7 @@ def _chains(file: Path) -> tuple[tuple[Layer, ...], ...]:
             found.append([])
         found[-1] += [layer] * times
         feeds = entry.get("feeds_next", False)
-    return tuple(map(tuple, found)) * content.get("blocks", 1)
+    return tuple(map(tuple, found)) * int(content.get("blocks", 1))
 
 
 def layers_of(name: str, layer: str) -> tuple[Counted, ...]:
