@@ -121,7 +121,7 @@ def cost_of(family: str, loan: str, costs: Costs | None = None) -> Cost:
     kernel, _, _ = family.partition(".")
     known = table.get(family) or table.get(kernel) or table[ALL]
     common = [cost for name, cost in known.items() if not name.startswith(INSTRUCTIONS)]
-    return known.get(loan) or replace(max(common, key=_error), error=math.inf)
+    return known.get(loan) or replace(max(common, key=lambda cost: cost.error), error=math.inf)
 
 
 def cheapest(family: str, loans: Sequence[Loan], costs: Costs | None = None) -> tuple[Cost, Loan]:
@@ -138,10 +138,6 @@ def sheet_cost(family: str, costs: Costs | None = None) -> Cost | None:
     """Return what doing without any lender costs; nothing is known of most families."""
     table = shipped_costs() if costs is None else costs
     return table.get(family, {}).get(SHEET)
-
-
-def _error(cost: Cost) -> float:
-    return cost.error
 
 
 @functools.cache

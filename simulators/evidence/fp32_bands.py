@@ -12,7 +12,6 @@ other boards do.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from simulators.core.calibration import read_calibration
+from simulators.core.folder import once
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED, WIDEST, Band, everywhere
 
@@ -72,13 +72,8 @@ def band_of_boards(errors: Collection[Floats], unit: float = 1.0) -> Band:
 def _of_classes(boards: Collection[str]) -> Mapping[str, list[Mapping[str, Any]]]:
     """Return the errors of some boards, by class of operators."""
     found: dict[str, list[Mapping[str, Any]]] = {}
+    known = once(read_calibration, CALIBRATION)["board"]
     for board in boards:
-        for label, errors in _fitted().get(board, {}).items():
+        for label, errors in known.get(board, {}).items():
             found.setdefault(label, []).append(errors)
     return found
-
-
-@functools.cache
-def _fitted() -> Mapping[str, Any]:
-    errors: Mapping[str, Any] = read_calibration(CALIBRATION)["board"]
-    return errors
