@@ -58,21 +58,6 @@ class Loan:
                  "precision" * (not self.same_precision))  # fmt: skip
         return "_".join(word for word in words if word)
 
-    def is_within(self, other: Loan) -> bool:
-        """Say whether another kind of borrowing goes at least as far in every way.
-
-        Beyond one generation a framework runs other kernels, whatever it is called.
-        """
-        same_framework = other.same_framework and other.relation not in (VENDOR, OTHER)
-        ways = {self.relation, other.relation}
-        if INSTRUCTIONS in ways and ways & {GENERATION, VENDOR}:
-            return False
-        return (
-            RELATIONS.index(self.relation) <= RELATIONS.index(other.relation)
-            and self.same_precision >= other.same_precision
-            and (self.same_framework >= same_framework)
-        )
-
 
 @dataclass(frozen=True)
 class Cost:

@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lab.fits.driver import Calibration, band_lines, inline
+from lab.fits.methods.bands import band_of
 from lab.fits.methods.monotone_trees import bend_lines
 from lab.tables.rows import BANDED, Floats, Rows, mape
 from simulators.core.contract import Check
-from simulators.evidence.intervals import WIDEST, band_of
+from simulators.evidence.intervals import WIDEST
 from simulators.kernels.entries import Entry
 from simulators.kernels.interpolation_grid import SIGNS, STEP, GridTable
 
