@@ -68,17 +68,24 @@ def serve(
     return state
 
 
-def go_on(engine: Engine, state: State, until: float = inf) -> None:
+def go_on(engine: Engine, state: State, halt: float = inf) -> None:
     """Serve requests up to just before one that arrives at a moment, or all that are left.
 
     Raises:
         UserError: a request never ends, for want of a batch or of a batch's price.
     """
-    schedule, route, price = engine.scheduler.schedule, engine.route, engine.price
-    left = run(schedule.compiled, route.compiled, price.compiled, state, until)
-    if left and until == inf:
+    rare, kernels = _is_rare(state), (run, engine.scheduler.schedule, engine.route, engine.price)
+    loop, schedule, route, price = (each.where(RARE=rare).compiled for each in kernels)
+    left = loop(schedule, route, price, state, halt)
+    if left and halt == inf:
         count = state.times.shape[0]
         raise UserError(f"{left} of {count} requests never end: {_why(state, engine)}")
+
+
+def _is_rare(state: State) -> bool:
+    """Return whether a run may have what few have, which loops are compiled without too."""
+    few = state.own[:, [at.CACHES, at.DRAFTED, at.HOST, at.READERS]].any()
+    return bool(few or state.limits[at.RANKS] > 1 or np.isfinite(state.times[:, at.LEAVES]).any())
 
 
 def before(
