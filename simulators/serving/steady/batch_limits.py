@@ -149,7 +149,7 @@ def _schedulers(
     for code, name in enumerate(names):
         policy = load_scheduler(str(name))
         chunked[code] = policy.chunked
-        if not policy.caches:
+        if not policy.caches_prefixes:
             wrong = (codes == code) & numbers(batch, "prefix_cache").astype(bool)
             verdicts.add(wrong, f"{name}_has_no_prefix_cache")
         if not policy.chunked and not policy.whole_first:
