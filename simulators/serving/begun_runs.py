@@ -9,18 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from math import inf
 from os import cpu_count
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from simulators.core.jit import Floats, Ints, Kernel
-from simulators.serving.answer.served_alike import Likeness, Ready
-from simulators.serving.answer.summary import Run
 from simulators.serving.demand.requests import Requests
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.frontend import Frontend
-from simulators.serving.engine.service import Engine, go_on
 from simulators.serving.engine.state import GAP_BINS, State
 from simulators.serving.point import ServingPoint
 from simulators.serving.prices.iteration_table import IterationTable
@@ -50,12 +48,21 @@ class Pool(Protocol):
         ...
 
 
-class Beginner(Ready, Protocol):
+class Beginner(Protocol):
     """A deployment whose run can halt."""
 
     @property
-    def engine(self) -> Engine:
-        """What serves."""
+    def point(self) -> ServingPoint:
+        """What was asked for."""
+        ...
+
+    @property
+    def limits(self) -> Any:
+        """What a replica may hold."""
+        ...
+
+    def run(self) -> Any:
+        """Serve all requests."""
         ...
 
     @property
@@ -82,7 +89,11 @@ class Beginner(Ready, Protocol):
         """Return the state before the first request."""
         ...
 
-    def ended(self, state: State) -> Run:
+    def go_on(self, state: State, halt: float = inf) -> None:
+        """Serve requests up to just before one that arrives at a moment, or all that are left."""
+        ...
+
+    def ended(self, state: State) -> Any:
         """Return the run that left a state behind."""
         ...
 
@@ -106,7 +117,7 @@ class Halted:
     bins: Ints | None = None  # of the gaps that are kept
     bytes: int = 0  # what it takes to keep it, but for the tables that others read too
     begun: float = 0.0  # the share of the run that was simulated while it was only to begin
-    likeness: Likeness | None = None  # of those that are served alike so far
+    serves: Callable[[Any], bool] | None = None  # whether a deployment is served alike so far
 
     def go_on(self, come: int) -> State:
         """Return the state before another request, or at the end."""
@@ -114,8 +125,8 @@ class Halted:
         if come > self.come:
             self.come, count = come, state.times.shape[0]
             self.begun = come / count if come < count else self.begun
-            halt = (float(state.times[come, at.ARRIVAL]),) if come < count else ()
-            go_on(self.ready.engine, state, *halt)
+            halt = float(state.times[come, at.ARRIVAL]) if come < count else inf
+            self.ready.go_on(state, halt)
             self._keep(state)
         return state
 
@@ -191,7 +202,7 @@ def halted(ready: Beginner, alike: Sequence[Halted] = ()) -> Halted:
     if known is None or not _is_of(known, ready):
         known = Halted(ready)
         for other in alike:
-            if other.likeness and other.likeness.holds_for(ready):
+            if other.serves and other.serves(ready):
                 known = other.within(ready)
     HALTED[ready.point] = known
     return known
@@ -218,7 +229,7 @@ def end_together(points: Iterable[ServingPoint]) -> None:
     at_once(lambda run: run.go_on(run.ready.requests), waiting)
 
 
-def run_out(ready: Beginner) -> Run:
+def run_out(ready: Beginner) -> Any:
     """Return the run of a deployment: what is left of one that has begun, or all of it."""
     waiting = HALTED.pop(ready.point, None)
     if waiting is None or not _is_of(waiting, ready):

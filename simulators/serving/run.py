@@ -36,7 +36,7 @@ from simulators.serving.engine.frontend import (
 )
 from simulators.serving.engine.limits import Limits, limits_of
 from simulators.serving.engine.policies import Scheduler, load_router, load_scheduler
-from simulators.serving.engine.service import Decoders, Engine, before, serve
+from simulators.serving.engine.service import Decoders, Engine, before, go_on, serve
 from simulators.serving.engine.state import State
 from simulators.serving.point import ADAPTIVE, DEMANDED, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.pools.link import link_of
@@ -201,6 +201,10 @@ class Ready:
             decoders=_decoders(self.point, *self.pools) if self.has_pools else None,
         )
         return self.ended(state)
+
+    def go_on(self, state: State, halt: float = inf) -> None:
+        """Serve requests up to just before one that arrives at a moment, or all that are left."""
+        go_on(self.engine, state, halt)
 
     @property
     def read(self) -> tuple[Ints | Floats, ...]:
