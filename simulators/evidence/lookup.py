@@ -56,6 +56,7 @@ DEFAULT_FRAMEWORK = "trtllm"  # whose kernels run unless a caller names another'
 
 FRAMEWORKS = (
     DEFAULT_FRAMEWORK, "vllm", "sglang", "flashinfer", "flash_attention", "frontier", "pytorch",
+    "triton",
 )  # fmt: skip
 """Where the framework asked for has no kernel of a kind, the first of these that has one speaks."""
 

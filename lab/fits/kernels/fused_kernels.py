@@ -15,6 +15,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration, chosen, hashes
 from lab.fits.kernels.decode_attention import WARP, fit_decode
+from lab.fits.kernels.triton_latent import fit_triton
 from lab.fits.methods.entries import Fitted, entries, judged, plain_entry
 from lab.fits.methods.least_squares import fit_named
 from lab.fits.methods.monotone_trees import fit_bend
@@ -142,7 +143,7 @@ def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibra
     for gpu in chosen(only, GPUS):
         kernels = SISTERS.get(gpu, KERNELS)
         found = [rows for kernel in kernels for rows in _kept(reference, gpu, kernel)]
-        if done := [fit_kernel(rows) for rows in found]:
+        if done := [*map(fit_kernel, found), *fit_triton(reference, gpu)]:
             tables = hashes(reference, _tables(gpu, {rows.kernel for rows in found}))
             yield entries(gpu, done, tables, leaves=WRITTEN)
 
