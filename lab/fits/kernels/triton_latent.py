@@ -74,6 +74,4 @@ def _fit(rows: Rows) -> Fitted:
         ridge=RIDGE,
     )
     entry = plain_entry(rows, {**numbers, **fixed})
-    return judged(
-        entry, [rows], len(rows), lambda part, e: fitted_seconds(part.operator, gpu, e)
-    )
+    return judged(entry, [rows], len(rows), lambda part, e: fitted_seconds(part.operator, gpu, e))

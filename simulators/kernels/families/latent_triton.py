@@ -9,10 +9,10 @@ as its largest split would take, and those without keys look at their bounds and
     block = block_clocks + heads head_clocks + keys / splits (products + key_clocks + loads)
     t     = start + (((W block + W' step + splits step) / clock)^4 + memory^4)^(1/4)
 
-`W` are whole waves of blocks with keys over the SMs, `W'` blocks without keys an SM; `step` is what an L2 hit and the arithmetic around it take. A next tile is
-loaded beside the products where two fit an SM's memory, else after them (`loads`). Memory moves the
-cache, and each split's sums in fp32 twice. One head alone has no tile: cores
-multiply, and small blocks run beside each other.
+`W` are whole waves of blocks with keys over the SMs, `W'` blocks without keys an SM; `step` is what
+an L2 hit and the arithmetic around it take. A next tile is loaded beside the products where two fit
+an SM's memory, else after them (`loads`). Memory moves the cache, and each split's sums in fp32
+twice. One head alone has no tile: cores multiply, and small blocks run beside each other.
 """
 
 from __future__ import annotations
