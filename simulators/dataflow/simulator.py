@@ -40,7 +40,7 @@ from simulators.dataflow.mapping.files import (
     mapping_named,
     read_yaml,
 )
-from simulators.dataflow.mapping.networks import chains, layers_of, network_names
+from simulators.dataflow.mapping.networks import NETWORKS, chains, layers_of, network_names
 from simulators.dataflow.search.constraints import read_constraints
 from simulators.dataflow.search.mapper import Found, find, given
 from simulators.dataflow.search.named_dataflows import ANY, constraints_of, dataflows
@@ -100,6 +100,9 @@ class DataflowPoint:
     seed: int = choice("of the mapper", default=0, at_least=0, given=True)
 
 
+SIZES = ("pe_rows", "pe_cols", "buffer_scale", "spad_scale", "dram_type", "node_nm")
+"""Fields that change an accelerator."""
+
 _total = partial(metric, page="dataflow.md#energy-time-and-area")
 _share = partial(metric, page="dataflow.md#where-energy-goes")
 _bound = partial(metric, page="dataflow.md#bounds")
@@ -144,6 +147,9 @@ class Dataflow:
             sheet = path if is_file(str(value)) else ACCELERATORS.find(sheet_name(str(value)))
             return (sheet, TECHNOLOGY)
         files = name in ("constraints", "mapping") or (name == "network" and is_file(str(value)))
+        if name == "network" and not files:
+            file = NETWORKS.find(str(value))
+            return () if file.parent == NETWORKS.shipped else (file,)
         return (Path(str(value)),) if files and value else ()
 
     def explain(self, point: Mapping[str, Any]) -> list[Contribution]:
@@ -184,15 +190,8 @@ def simulate(point: DataflowPoint) -> DataflowMetrics:
 
 def machine_for(point: DataflowPoint) -> Accelerator:
     """Return the accelerator a point asks for, resized."""
-    changes = Changes(
-        pe_rows=point.pe_rows,
-        pe_cols=point.pe_cols,
-        buffer_scale=point.buffer_scale,
-        spad_scale=point.spad_scale,
-        dram_type=point.dram_type,
-        node_nm=point.node_nm,
-    )
-    return resized(accelerator_named(point.accelerator), changes)
+    changes: dict[str, Any] = {name: getattr(point, name) for name in SIZES}
+    return resized(accelerator_named(point.accelerator), Changes(**changes))
 
 
 def _found(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Layer, int, Found]]:

@@ -16,7 +16,7 @@ from simulators.catalog.model import load_model
 from simulators.catalog.price import priced_by, usd_per_gpu_hours
 from simulators.collectives.price import READS, curves_behind
 from simulators.composition import throttling
-from simulators.core.columns import alike, categories, numbers, outcome, schema_of
+from simulators.core.columns import alike, categories, mapped, numbers, outcome, table_of
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
 from simulators.core.folder import CLUSTERS, GPUS, MODELS
@@ -154,18 +154,14 @@ class Training:
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the facts of every row."""
-        models, names = categories(batch, "model")
-        weights = np.array([load_model(str(name)).parameters for name in names])
         one = {n: numbers(batch, n) for n in ("tp", "pp", "dp", "cp", "batch", "sequence")}
         columns = [
             one["tp"] * one["pp"] * one["dp"] * one["cp"],
-            weights[models],
+            mapped(batch, "model", lambda name: load_model(name).parameters),
             one["batch"] * one["sequence"],
             one["batch"] / (one["dp"] * numbers(batch, "micro_batch")),
         ]
-        schema = schema_of(TrainingFacts)
-        arrays = [pa.array(c, type=f.type) for c, f in zip(columns, schema, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return table_of(TrainingFacts, columns)
 
     def question(self, flags: Flags) -> Question:
         """Return the question that some flags put.

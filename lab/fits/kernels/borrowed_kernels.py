@@ -25,10 +25,13 @@ from simulators.evidence.borrowing import (
     ALL,
     ARCHITECTURE,
     COSTS,
+    GENERATION,
     INSTRUCTIONS,
+    OTHER,
     OWN,
     RELATIONS,
     SHEET,
+    VENDOR,
     Cost,
     Costs,
     Loan,
@@ -109,8 +112,8 @@ def _rising(loans: Mapping[str, Cost]) -> dict[str, Cost]:
     }
     risen = dict(loans)
     for name, loan in kinds.items():
-        nearer = [loans[other].error for other, kind in kinds.items() if kind.is_within(loan)]
-        farther = [loans[other].error for other, kind in kinds.items() if loan.is_within(kind)]
+        nearer = [loans[other].error for other, kind in kinds.items() if is_within(kind, loan)]
+        farther = [loans[other].error for other, kind in kinds.items() if is_within(loan, kind)]
         risen[name] = replace(loans[name], error=(max(nearer) + min(farther)) / 2.0)
     return risen
 
@@ -162,3 +165,19 @@ def stand_ins(found: Sequence[Trial]) -> dict[str, dict[str, list[str]]]:
         means = {other: np.mean(some) for other, some in others.items()}
         order.setdefault(family, {})[whose] = sorted(means, key=means.__getitem__)
     return order
+
+
+def is_within(one: Loan, other: Loan) -> bool:
+    """Say whether another kind of borrowing goes at least as far in every way.
+
+    Beyond one generation a framework runs other kernels, whatever it is called.
+    """
+    same_framework = other.same_framework and other.relation not in (VENDOR, OTHER)
+    ways = {one.relation, other.relation}
+    if INSTRUCTIONS in ways and ways & {GENERATION, VENDOR}:
+        return False
+    return (
+        RELATIONS.index(one.relation) <= RELATIONS.index(other.relation)
+        and one.same_precision >= other.same_precision
+        and one.same_framework >= same_framework
+    )
