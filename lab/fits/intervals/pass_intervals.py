@@ -34,6 +34,7 @@ from simulators.workload.llm.parallelism import stage_of
 FOLDER = CALIBRATION.parent
 SPLIT = "known boards: configurations of the runtimes' fits; new ones: all; test: by device"
 
+
 def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the shares of known and of new boards."""
     known = configurations(reference)

@@ -1,8 +1,8 @@
 """The value that covers a share of what was seen, where rows come in groups that err together.
 
-A split-conformal quantile (Vovk, Gammerman and Shafer, 2005): errors of what no fit has seen say how
-far the next one may lie. Rows of one board are alike, so boards count alike, however many rows each
-has.
+A split-conformal quantile (Vovk, Gammerman and Shafer, 2005): errors of what no fit has seen say
+how far the next one may lie. Rows of one board are alike, so boards count alike, however many rows
+each has.
 """
 
 from __future__ import annotations
