@@ -65,8 +65,8 @@ FORMATS = {"fp8": "fp8", "fp4": "fp4", "INT8": "int8", "INT4": "w4a16", "UINT4":
 RUN_S = 2400.0
 """So long has a system enough to do: NVIDIA's configurations ask for 2,400 s of Llama 2 (v4.1 to
 v6.0) and for as many requests of others as take that or longer (v6.0: each replica answers all
-prompts of Llama 3.1 405B, those of DeepSeek-R1 six to sixteen times). 600 s, which the rules ask for
-at least, would be two lives of a DeepSeek-R1 request."""
+prompts of Llama 3.1 405B, those of DeepSeek-R1 six to sixteen times). 600 s, the least that the
+rules allow, would be two lives of a DeepSeek-R1 request."""
 
 LAUNCHES = Path(__file__).parent / "mlperf_launches.toml"
 BOTH = "both"
