@@ -62,7 +62,7 @@ class Serving:
     """The simulator of this room."""
 
     name: str = "serving"
-    version: int = 11
+    version: int = 12
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
