@@ -47,7 +47,7 @@ class Loan:
     same_framework: bool = True
     same_precision: bool = True
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         """What the calibration calls it.
 

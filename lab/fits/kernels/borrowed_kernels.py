@@ -17,6 +17,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration, calibration, hashes, inline, strings
 from lab.fits.methods.borrowing_trials import Trial, trials
+from lab.fits.methods.coverage import weighted_quantiles
 from lab.tables.kernels import auxiliary_kernels, fused_kernels, tensor_cores
 from lab.tables.rows import Floats
 from simulators.catalog.gpu import load_gpu
@@ -135,7 +136,7 @@ def _cost_of_pairs(some: Iterable[Trial], *, whole: bool) -> Cost:
         pairs.setdefault(_pair(trial), []).append(trial.log_ratio)
     ratios = [np.concatenate(parts) for parts in pairs.values()]
     weights = np.concatenate([np.full(ratio.size, 1.0 / ratio.size) for ratio in ratios])
-    lo, hi = _weighted_quantiles(np.concatenate(ratios), weights)
+    lo, hi = weighted_quantiles(np.concatenate(ratios), weights, COVERED)
     power = 1.0 + SIGMAS / len(ratios)
     error = float(np.exp(np.mean([np.log(np.mean(np.abs(ratio))) for ratio in ratios])))
     return Cost(
@@ -147,12 +148,6 @@ def _pair(trial: Trial) -> tuple[str, ...]:
     """Return what counts once: boards of one architecture are near copies of each other."""
     lender = trial.lender if trial.lender == SHEET else load_gpu(trial.lender).architecture
     return trial.family, load_gpu(trial.gpu).architecture, lender, trial.framework
-
-
-def _weighted_quantiles(values: Floats, weights: Floats) -> Floats:
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order]) / weights.sum()
-    return values[order][np.searchsorted(reached, COVERED)]
 
 
 def stand_ins(found: Sequence[Trial]) -> dict[str, dict[str, list[str]]]:

@@ -133,9 +133,8 @@ def limits_of(
             raise Infeasible(f"{point.scheduler}_needs_{name}_{needed}")
     if point.poll_interval and not scheduler.poll_interval:
         raise Infeasible(f"{point.scheduler}_has_no_poll_interval", "it looks in every iteration")
-    if (
-        caches := point.prefix_cache or point.preemption == CACHED
-    ) and not scheduler.caches_prefixes:
+    caches = point.prefix_cache or point.preemption == CACHED
+    if caches and not scheduler.caches_prefixes:
         raise Infeasible(f"{point.scheduler}_has_no_prefix_cache")
     if point.prefix_cache and point.preemption == SWAP:
         raise Infeasible("swap_has_no_prefix_cache", "blocks on the host are one request's own")
