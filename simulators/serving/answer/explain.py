@@ -44,7 +44,7 @@ def explained_request(run: Run) -> list[Contribution]:
         raise Infeasible("nothing_completed", "no request was answered to its end")
     drafters = {phase: drafter_of(run.point, one) for phase, one in hardware.items()}
     fleets = {phase: fleet_of(run.point, one) for phase, one in hardware.items()}
-    steps = _mean_steps(run.state, run.point.block_size)
+    steps = _mean_steps(run.state)
     moves_s = {
         "room to decode": metrics.kv_wait_mean_s, "KV transfer": metrics.kv_transfer_mean_s
     }  # fmt: skip
@@ -67,24 +67,26 @@ def explained_request(run: Run) -> list[Contribution]:
     return [*rows, *_with_energy(parts, _request_j(metrics))]
 
 
-def _mean_steps(state: State, block_size: int) -> dict[str, Step]:
-    """Return the mean batch with prompts, and the mean batch that a decode is in."""
+def _mean_steps(state: State) -> dict[str, Step]:
+    """Return the mean batch with prompts, and the mean batch that a decode is in.
+
+    A decode finds what its request has so far, in the mean over all tokens of all requests.
+    """
     log = batch_table(state)
-    requests, prompts, tokens, blocks, drafted = (
+    requests, prompts, tokens, drafted = (
         log[name].to_numpy().astype(float)
-        for name in ("requests", "prompt_tokens", "tokens", "kv_blocks", "drafted")
+        for name in ("requests", "prompt_tokens", "tokens", "drafted")
     )
     decodes = (tokens - prompts) / (1.0 + drafted)
-    contexts = np.divide(
-        blocks * block_size, requests, out=np.zeros_like(blocks), where=requests > 0
-    )
+    asked, answered = state.request[:, [at.PROMPT, at.OUTPUT]].T.astype(float)
+    context = float(answered @ (asked + answered / 2.0)) / max(float(answered.sum()), 1.0)
     past = float(state.request[:, at.CACHED].mean())
     found = {}
     if prompts.any():
         has_prompts = (prompts > 0).astype(float)
-        found[PROMPT] = _step(requests, prompts, decodes, contexts, drafted, has_prompts, past)
+        found[PROMPT] = _step(requests, prompts, decodes, context, drafted, has_prompts, past)
     if decodes.any():
-        found[LATER] = _step(requests, prompts, decodes, contexts, drafted, decodes, past)
+        found[LATER] = _step(requests, prompts, decodes, context, drafted, decodes, past)
     return found
 
 
@@ -92,7 +94,7 @@ def _step(
     requests: Floats,
     prompts: Floats,
     decodes: Floats,
-    contexts: Floats,
+    context: float,
     drafted: Floats,
     weights: Floats,
     past: float,
@@ -108,7 +110,7 @@ def _step(
             ("prefill_tokens", prompts),
             ("decodes", decodes),
             ("drafted", drafted * decodes),
-            ("decode_kv_tokens", decodes * contexts),
+            ("decode_kv_tokens", decodes * context),
         )
     }
     prompt_tokens = mean["prefill_tokens"]
