@@ -15,12 +15,12 @@ import numpy as np
 
 from docs.evidence import answer
 from docs.reference import table
+from lab.fits.intervals.error_layers import LAYERS, Squares, band_of, error_layers
 from lab.fits.intervals.pass_intervals import Configuration, configurations
 from simulators.composition.intervals import CALIBRATION, HalfWidth, interval_s
 from simulators.core.calibration import read_calibration, reference_folder
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats
-from simulators.serving.answer.error_layers import LAYERS, Squares, band_of, error_layers
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.prices.iteration_table import EVERYDAY

@@ -10,11 +10,12 @@ import numpy as np
 
 from lab.claims.lines import absent, at_most, kendall_tau, percent_off, was_fitted
 from lab.fits.kernels.fused_kernels import predicted_s
+from lab.fits.methods.bands import band_of
 from lab.fits.methods.borrowing_trials import formats_of
 from lab.tables.rows import BANDED, Bools, Floats, Rows, evenly, mape
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
-from simulators.evidence.intervals import Band, band_of, interval_s
+from simulators.evidence.intervals import Band, interval_s
 from simulators.evidence.lookup import BEST, CALIBRATIONS
 from simulators.kernels.entries import Entry, entry_of
 from simulators.kernels.levels import profile_of

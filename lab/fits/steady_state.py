@@ -16,7 +16,7 @@ from lab.tables.catalog_names import replica_of
 from simulators.composition.replica import Replica, Runtime
 from simulators.core.jit import Floats
 from simulators.serving.measured_deployments import MEMORY_FRACTION, Deployed
-from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
+from simulators.workload.llm.memory import weight_bytes
 from simulators.workload.llm.step import Step
 
 APART = ("sglang",)
@@ -99,5 +99,5 @@ def kv_tokens(replica: Replica, *, of_rest: bool) -> float:
     usable = MEMORY_FRACTION * replica.gpu.hbm_bytes - weights
     if of_rest:
         usable += (1.0 - MEMORY_FRACTION) * weights
-    per_token = kv_bytes_per_token(replica.model, replica.cut, replica.kv_dtype)
+    per_token = replica.kv_token_bytes
     return max(1.0, usable / per_token)

@@ -6,15 +6,18 @@ others those of the profiler. Errors are of rows left out in turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from lab.fits.driver import write_calibration
 from lab.fits.kernels import fp32_kernels as fit
+from lab.fits.methods.few_shot import adapt, prior
 from lab.fits.methods.fp32_forms import cross_validated_s, fit_few
 from lab.new_hardware.learning import Gain
 from lab.new_hardware.own_rows import own_rows
@@ -22,8 +25,7 @@ from lab.tables.rows import Floats, Rows, mape, read_table
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
 from simulators.edge.architectures import features
-from simulators.edge.device import SUFFIX, prior, text_of
-from simulators.edge.few_shot import adapt
+from simulators.edge.device import FORMAT, SUFFIX, Weights
 from simulators.evidence.boards import identity_of
 from simulators.kernels.levels import measured_profile, scalar_files, zero_shot_profile
 from simulators.kernels.price import call_seconds
@@ -117,6 +119,22 @@ def _device(name: str, table: pa.Table, measured: Path, space: str) -> tuple[lis
         for step, blind in ((1, True), (2, False), (1, False))
     ]
     return [Gain(f"networks of {space}", len(texts), *errors)], file
+
+
+def text_of(weights: Weights, space: str, about: Mapping[str, Any]) -> str:
+    """Return the content of a device's file.
+
+    Args:
+        weights: of the device.
+        space: the search space its networks are of.
+        about: what it rests on, such as how many rows of which file.
+    """
+    found = {
+        "format": FORMAT, "search_space": space, "about": dict(about), "unit_s": weights.unit_s,
+        "mean": weights.mean.tolist(), "covariance": weights.covariance.tolist(),
+        "noise": weights.noise,
+    }  # fmt: skip
+    return json.dumps(found, indent=1) + "\n"
 
 
 def _latency(value: object, measured: Path) -> float:

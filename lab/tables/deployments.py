@@ -20,8 +20,9 @@ from lab.tables.serving.launch_recipes import Load, recipe_of
 from lab.tables.serving.sweeps import defined_cut
 from simulators.catalog.model import load_model
 from simulators.composition.replica import FRAMEWORKS
-from simulators.serving.benchmark_clients import INFERENCEX, NVIDIA, NVIDIA_TRTLLM, Client
+from simulators.serving.benchmark_clients import INFERENCEX, Client
 from simulators.serving.measured_deployments import Deployed, Launch
+from simulators.serving.point import NONE
 from simulators.workload.llm.parallelism import Parallelism
 
 SILICON = "serving_measured/inferencex_aic_silicon.parquet"
@@ -31,6 +32,38 @@ QWEN3_32B = "serving_measured/inferencex_aic_silicon_qwen3_32b.parquet"
 
 QWEN3_32B_PEER = "serving_measured/peer_aiconfigurator_on_silicon_qwen3_32b.parquet"
 ANNOTATIONS = "serving_measured/silicon_row_annotations.parquet"
+
+NVIDIA = Client(
+    name="NVIDIA's gap analyses",
+    length_spread=0.0,
+    requests=10,
+    source="tables of github.com/ai-dynamo/aiconfigurator, src/aiconfigurator/generator: "
+    "rule_plugin/benchmark/vllm.rule (max_num_tokens = max_batch_size + isl + 1500)",
+    inferred=(
+        "fixed lengths: from rows of SGLang, which are locked in waves",
+        "ten requests of a client: as InferenceX asks",
+        "prompts of 8,192 tokens at once under SGLang: its default on GPUs of this memory",
+        "that vLLM was started by the generator's rule: the rows are the generator's own project's",
+        "no API server in front: from times to the first token",
+    ),
+    budgets={"sglang": 8192},
+    beside_prompt={"vllm": 1500},
+    frontend=NONE,
+)
+"""Of vLLM and SGLang."""
+
+NVIDIA_TRTLLM = Client(
+    name="NVIDIA's gap analyses of TensorRT-LLM",
+    length_spread=0.0,
+    requests=10,
+    source="tables of github.com/ai-dynamo/aiconfigurator; older than its generator's rules",
+    inferred=(
+        "fixed lengths, and room for one prompt in an iteration: from times to the first token, "
+        "which hardly grow with the number of clients",
+        "ten requests of a client: as InferenceX asks",
+    ),
+    budgets={"trtllm": 0},
+)
 
 OF_NVIDIA = "source_file=data/"
 """In the provenance of what NVIDIA measured itself. Other files named gap analyses repeat rows of

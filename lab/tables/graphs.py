@@ -20,7 +20,10 @@ from lab.tables.rows import read_records
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
 from simulators.evidence.lookup import BEST
-from simulators.graphs.timeline import PricedLaunches, price_graph
+from simulators.graphs.backward import backward_launches
+from simulators.graphs.forward import forward_launches
+from simulators.graphs.timeline import PricedLaunches, price_launches
+from simulators.kernels.price import Level
 from simulators.kernels.profile import Profile
 from simulators.workload.graphs.graph import Graph
 from simulators.workload.graphs.unfused_transformers import Classic, classic_graph
@@ -121,3 +124,23 @@ def _model(reference: Path, name: str, *, language_head: bool) -> Classic:
         name=name, code=CODES[name], max_context=shape["seq_len_measured"],
         has_language_head=language_head, **sizes, **more,
     )  # fmt: skip
+
+
+def price_graph(
+    graph: Graph,
+    gpu: Gpu,
+    *,
+    dtype: str,
+    training: bool = False,
+    fused: bool = False,
+    level: Level = BEST,
+) -> PricedLaunches:
+    """Return the kernels of a pass with their times, before what a framework adds.
+
+    Raises:
+        UserError: the GPU has no such precision.
+    """
+    launches = forward_launches(graph, dtype, training=training, fused=fused)
+    if training:
+        launches += backward_launches(graph, dtype)
+    return price_launches(launches, gpu, level)

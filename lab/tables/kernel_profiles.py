@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.tables.graphs import price_graph
 from lab.tables.rows import read_records
 from simulators.catalog.gpu import load_gpu
 from simulators.core.errors import UserError
@@ -19,7 +20,6 @@ from simulators.graphs.forward import DEPTHWISE
 from simulators.graphs.timeline import (
     Framework,
     PricedLaunches,
-    price_graph,
     slowdown,
 )
 from simulators.workload.graphs.families import draw

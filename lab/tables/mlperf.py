@@ -3,11 +3,15 @@
 Quote as "MLPerf, result ID"; nothing derived here is an official result. What a submission does not
 say is assumed: the narrowest format its GPU multiplies (fp4 on Blackwell: NVIDIA's technical blog
 on v4.1, August 2024), a replica of as few GPUs as hold the model, lengths drawn evenly up to twice
-the benchmark's mean, the engine of the GPU's vendor where its software names none.
+the benchmark's mean, the engine of the GPU's vendor where its software names none. How replicas are
+cut and limited stands in `mlperf_launches.toml` where a submitter's repository has it, by round,
+model and GPU: partners run the configuration of the GPU's vendor. Workers that read prompts for
+others, which two systems of v6.0 have, stand as replicas that do both.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +23,7 @@ from lab.tables.rows import Record, read_records
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
+from simulators.core.folder import read_toml
 from simulators.serving.point import CLOSED, WHOLE, ServingPoint
 from simulators.workload.precision import precision
 
@@ -57,8 +62,14 @@ TASKS = {
 FORMATS = {"fp8": "fp8", "fp4": "fp4", "INT8": "int8", "INT4": "w4a16", "UINT4": "w4a16"}
 """Precisions by what a submission calls them."""
 
-RUN_S = 600.0
-"""The shortest valid run: so long has a system enough to do."""
+RUN_S = 2400.0
+"""So long has a system enough to do: NVIDIA's configurations ask for 2,400 s of Llama 2 (v4.1 to
+v6.0) and for as many requests of others as take that or longer (v6.0: each replica answers all
+prompts of Llama 3.1 405B, those of DeepSeek-R1 six to sixteen times). 600 s, the least that the
+rules allow, would be two lives of a DeepSeek-R1 request."""
+
+LAUNCHES = Path(__file__).parent / "mlperf_launches.toml"
+BOTH = "both"
 
 ROOM = 1.25
 """Memory over weights from which on a replica needs no further GPU."""
@@ -104,7 +115,7 @@ def _submission(version: str, row: Mapping[str, Any]) -> Submission:
     model, gpu = model_name(row["model"]), gpu_name(row["accelerator"])
     task = TASKS[model]._replace(output=_mean_output(row, TASKS[model].output))
     gpus, scenario = int(row["n_accelerators"]), row["scenario"]
-    point = _replica(row, model, gpu, task)
+    point = replace(_replica(row, model, gpu, task), **_launched(version, gpu, model, scenario))
     share = point.tp * point.pp * point.attention_dp / gpus
     requests = max(1, round(RUN_S * share * row["tokens_per_s"] / task.output))
     return Submission(
@@ -160,6 +171,19 @@ def _replica(row: Mapping[str, Any], model: str, gpu: str, task: Task) -> Servin
         length_spread=EVENLY,
         **settings,
     )
+
+
+def _launched(version: str, gpu: str, model: str, scenario: str) -> Mapping[str, Any]:
+    """Return the fields of a point that a submitter's repository tells."""
+    one = _launches().get((version, gpu, model), {})
+    return {**one.get(BOTH, {}), **one.get(scenario, {})}
+
+
+@functools.cache
+def _launches() -> Mapping[tuple[str, str, str], Mapping[str, Any]]:
+    """Return configurations by round, GPU and model."""
+    rows = read_toml(LAUNCHES)["launch"]
+    return {(row["round"], row["gpu"], row["model"]): row for row in rows}
 
 
 def _fewest(model: str, gpu: str, stored: str) -> int:

@@ -1,43 +1,19 @@
-"""A Hugging Face `config.json` says the shape of a model, in words that vary by family."""
+"""A Hugging Face `config.json` says the shape of a model, in words that vary by family.
+
+`huggingface.toml` has the words, and what holds of families without being stated.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from simulators.core.errors import UserError
+from simulators.core.folder import read_toml
 
-WORDS = {
-    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    "hidden": ("hidden_size", "n_embd", "d_model"),
-    "heads": ("num_attention_heads", "n_head", "n_heads"),
-    "vocab": ("vocab_size",),
-    "max_context": ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "seq_length"),
-    "experts": ("n_routed_experts", "num_local_experts", "num_experts"),
-    "top_k": ("num_experts_per_tok",),
-    "expert_groups": ("n_group",),
-    "groups_per_token": ("topk_group",),
-    "shared_experts": ("n_shared_experts",),
-    "expert_ffn": ("moe_intermediate_size",),
-    "dense_layers": ("first_k_dense_replace",),
-    "kv_lora_rank": ("kv_lora_rank",),
-    "q_lora_rank": ("q_lora_rank",),
-    "qk_rope_head_dim": ("qk_rope_head_dim",),
-    "qk_nope_head_dim": ("qk_nope_head_dim",),
-    "v_head_dim": ("v_head_dim",),
-    "index_heads": ("index_n_heads",),
-    "index_head_dim": ("index_head_dim",),
-    "index_top_k": ("index_topk",),
-}
-"""Our word for a size, and the words of the families for it."""
-
-UNGATED = ("gpt2", "gpt_neox", "gptj", "gpt_bigcode", "opt", "falcon", "bloom", "mpt", "phi")
-"""Families whose feed-forward block has two matrices; all the others here have a gate."""
-
-QK_NORM = ("qwen3", "qwen3_moe", "olmo2", "minimax_m2")
-WHOLE_QK_NORM = ("olmo2", "minimax_m2")
-QKV_BIASES = ("qwen2", "qwen2_moe")
+SPELLINGS = Path(__file__).with_suffix(".toml")
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -63,11 +39,12 @@ def sheet_of_config(path: Path) -> dict[str, Any]:
     """
     config = read_config(path)
     config = config.get("text_config") or config
-    family = str(config.get("model_type", ""))
-    if family in ("bert", "t5", "vit", "clip", "whisper") or config.get("is_encoder_decoder"):
+    family, known = str(config.get("model_type", "")), read_toml(SPELLINGS)
+    if family in known["other_models"] or config.get("is_encoder_decoder"):
         raise UserError(f"{path}: '{family}' is not a decoder-only transformer")
-    sheet = {ours: size for ours, theirs in WORDS.items() if (size := _first(config, theirs))}
-    if missing := [f"{n} ({WORDS[n][0]})" for n in list(WORDS)[:5] if n not in sheet]:
+    words = known["words"]
+    sheet = {ours: size for ours, theirs in words.items() if (size := _first(config, theirs))}
+    if missing := [f"{n} ({words[n][0]})" for n in known["needed"] if n not in sheet]:
         raise UserError(f"{path}: the config does not state {', '.join(missing)}")
     name = str(config.get("_name_or_path") or path.parent.name or path.stem)
     return sheet | _implied(config, family, sheet) | {"name": name, "source": str(path)}
@@ -75,20 +52,22 @@ def sheet_of_config(path: Path) -> dict[str, Any]:
 
 def _implied(config: dict[str, Any], family: str, sheet: dict[str, Any]) -> dict[str, Any]:
     """Return the fields that follow from the family or from other fields."""
-    hidden, heads = sheet["hidden"], sheet["heads"]
-    ffn = _first(config, ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"))
+    known, hidden, heads = read_toml(SPELLINGS), sheet["hidden"], sheet["heads"]
+    stated = {ours: _first(config, theirs) for ours, theirs in known["implied"].items()}
+    holds = {trait: family in families for trait, families in known["families"].items()}
+    one_or_all = 1 if config.get("multi_query") else heads
     implied = {
-        "head_dim": _first(config, ("head_dim",)) or hidden // heads,
-        "kv_heads": _kv_heads(config, heads),
-        "ffn": ffn or 4 * hidden,
-        "gated_ffn": family not in UNGATED,
-        "tied_embeddings": bool(config.get("tie_word_embeddings", family in ("gpt2", "opt"))),
+        "head_dim": stated["head_dim"] or hidden // heads,
+        "kv_heads": stated["kv_heads"] or one_or_all,
+        "ffn": stated["ffn"] or 4 * hidden,
+        "gated_ffn": not holds["ungated"],
+        "tied_embeddings": bool(config.get("tie_word_embeddings", holds["tied_embeddings"])),
         "norm": "rms_norm" if "rms_norm_eps" in config else "layer_norm",
-        "qk_norm": family in QK_NORM,
-        "whole_qk_norm": family in WHOLE_QK_NORM,
-        "biases": family in ("gpt2", "opt", "gpt_bigcode", "bloom", "phi"),
-        "qkv_biases": family in QKV_BIASES or bool(config.get("attention_bias", False)),
-        "learned_positions": sheet["max_context"] if family in ("gpt2", "opt") else 0,
+        "qk_norm": holds["qk_norm"],
+        "whole_qk_norm": holds["whole_qk_norm"],
+        "biases": holds["biases"],
+        "qkv_biases": holds["qkv_biases"] or bool(config.get("attention_bias", False)),
+        "learned_positions": sheet["max_context"] if holds["learned_positions"] else 0,
     }
     if sheet.get("experts") and "expert_ffn" not in sheet:
         implied["expert_ffn"] = implied["ffn"]
@@ -98,16 +77,6 @@ def _implied(config: dict[str, Any], family: str, sheet: dict[str, Any]) -> dict
     return implied
 
 
-def _kv_heads(config: dict[str, Any], heads: int) -> int:
-    """Return the number of key-value heads; one for multi-query, all of them if unsaid."""
-    if stated := _first(config, ("num_key_value_heads", "num_kv_heads", "n_head_kv")):
-        return stated
-    return 1 if config.get("multi_query") else heads
-
-
-def _first(config: dict[str, Any], words: tuple[str, ...]) -> int:
+def _first(config: dict[str, Any], words: Sequence[str]) -> int:
     """Return the first of several words that the config gives a whole number for, or 0."""
-    for word in words:
-        if isinstance(config.get(word), int):
-            return int(config[word])
-    return 0
+    return next((int(config[word]) for word in words if isinstance(config.get(word), int)), 0)

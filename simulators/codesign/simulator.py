@@ -31,7 +31,7 @@ from simulators.catalog.accelerator import (
 from simulators.catalog.gpu import GPU_SCALES, load_gpu, what_if
 from simulators.codesign.die_area import gpu_area_mm2, has_die
 from simulators.composition.replica import NOTHING
-from simulators.core.columns import categories, evaluate_pointwise, numbers, schema_of
+from simulators.core.columns import evaluate_pointwise, numbers, schema_of, which
 from simulators.core.contract import Contribution, choice, metric
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Floats, Ints
@@ -119,7 +119,8 @@ class Codesign(Serving):
         columns = {name: batch.column(name) for name in DESIGNED}
         names = [array_of({n: c[row].as_py() for n, c in columns.items()}) for row in first]
         deployments = _served(batch, names, kinds)
-        refused = (is_analytic(batch) & _is_searched(batch)) | _lacks_die(batch)
+        is_searched = which(batch, "mapping", SEARCHED.__eq__)
+        refused = (is_analytic(batch) & is_searched) | _lacks_die(batch)
         found = evaluate_apart(refused, _refusals, super().evaluate, deployments)
         ok = np.asarray(found.column("status").cast(pa.string()).to_numpy(False)) == "ok"
         column = pa.array(_areas(batch, names, kinds), mask=~ok)
@@ -180,18 +181,12 @@ def _areas(batch: pa.RecordBatch, names: Sequence[str], arrays: Ints) -> Floats:
     return np.array(areas, np.float64)[kinds]
 
 
-def _is_searched(batch: pa.RecordBatch) -> NDArray[np.bool_]:
-    codes, names = categories(batch, "mapping")
-    return np.array([name == SEARCHED for name in names], bool)[codes]
-
-
 def _lacks_die(batch: pa.RecordBatch) -> NDArray[np.bool_]:
     """Say whose GPU computes itself, and of whose die nobody stated the area."""
-    computes, names = categories(batch, "accelerator")
-    codes, gpus = categories(batch, "gpu")
-    itself = np.array([name == NOTHING for name in names], bool)
-    unknown = np.array([NOTHING in names and not has_die(load_gpu(gpu)) for gpu in gpus], bool)
-    return np.array(itself[computes] & unknown[codes], bool)
+    itself = which(batch, "accelerator", NOTHING.__eq__)
+    if not itself.any():
+        return itself
+    return itself & which(batch, "gpu", lambda name: not has_die(load_gpu(name)))
 
 
 def _refusals(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -258,8 +253,7 @@ def _goodput(batch: pa.RecordBatch, found: pa.RecordBatch) -> pa.Array:
     )
     in_time = -np.expm1(-numbers(batch, "slo_ttft_s") / ttft_s)  # NaN where load is not served
     met = np.nan_to_num(in_time) * (tpot_s <= numbers(batch, "slo_tpot_s"))
-    kinds, names = categories(batch, "fidelity")
-    is_steady = np.array([name == ANALYTIC for name in names])[kinds]
+    is_steady = which(batch, "fidelity", ANALYTIC.__eq__)
     known = column["requests_per_s"].is_valid().to_numpy(zero_copy_only=False)
     return pa.array(np.where(is_steady, requests_per_s * met, counted), mask=~known)
 

@@ -8,7 +8,7 @@ from functools import partial
 from simulators.collectives.algorithms import COLLECTIVES
 from simulators.collectives.events.state import IN_TURN, SHARED
 from simulators.collectives.traces.timeline import ORDERS as ISSUES
-from simulators.core.contract import choice, metric
+from simulators.core.contract import asked, choice, metric
 
 EVENTFUL = {"event": IN_TURN, "flow": SHARED}
 """Fidelities of the event loop, and how messages meet on links there."""
@@ -21,40 +21,29 @@ _chunks = partial(choice, at_least=1, at_most=1 << 16)
 class CollectivePoint:
     """One collective, or a step of many, their algorithm, and the network they run on."""
 
-    collective: str = choice(
-        f"{', '.join(COLLECTIVES[:-1])} or send_recv",
-        default="all_reduce",
-        known=COLLECTIVES,
-        given=True,
+    collective: str = asked(
+        f"{', '.join(COLLECTIVES[:-1])} or send_recv", default="all_reduce", known=COLLECTIVES
     )
-    size_bytes: int = choice(
+    size_bytes: int = asked(
         "buffer of a rank, as nccl-tests count: of an all_gather what it has in the end",
-        unit="B",
-        default=1 << 20,
-        given=True,
-    )
-    trace: str = choice(
+        unit="B", default=1 << 20,
+    )  # fmt: skip
+    trace: str = asked(
         "a step instead: a folder of Chakra traces or operator graphs, one for each rank, or a "
-        "file of operators or layers that all ranks run",
-        default="",
-        given=True,
-    )
+        "file of operators or layers that all ranks run", default="",
+    )  # fmt: skip
     issue: str = choice(
         "of a step's communication that is ready: the earliest first (fifo) or the latest (lifo)",
-        default=ISSUES[0],
-        known=ISSUES,
-    )
-    topology: str = choice(
+        default=ISSUES[0], known=ISSUES,
+    )  # fmt: skip
+    topology: str = asked(
         "a file of topologies/, or blocks from the inside out: switch:8,ring:4; torus:4x4; "
-        "fat_tree:64:8:2",
-        default="hgx_h100",
-        given=True,
-    )
+        "fat_tree:64:8:2", default="hgx_h100",
+    )  # fmt: skip
     algorithm: str = choice(
         "ring, direct, direct:K, halving_doubling, double_binary_tree, in_network or flat:ring; "
-        "one, or one per dimension with commas",
-        default="halving_doubling",
-    )
+        "one, or one per dimension with commas", default="halving_doubling",
+    )  # fmt: skip
     splits: int = _chunks("chunks the buffer is cut into", default=4)
     active_chunks: int = _chunks("chunks a dimension works on at once", default=2)
     queues: int = _chunks("queues per dimension", default=1)
@@ -73,16 +62,13 @@ class CollectivePoint:
     local_memory_bytes_per_s: float = choice(
         "memory that reductions use", unit="B/s", default=3.35e12, above=0
     )
-    fidelity: str = choice(
+    fidelity: str = asked(
         "measured; or a model: analytic (no contention), event (links serve messages in turn) or "
-        "flow (messages share links fairly)",
-        default="measured",
-        known=FIDELITIES,
-        given=True,
-    )
+        "flow (messages share links fairly)", default="measured", known=FIDELITIES,
+    )  # fmt: skip
     gpu: str = choice("whose interconnect, when measured", names="gpu", default="h100_sxm")
     library: str = choice("whose collectives, when measured: nccl, trtllm, vllm", default="nccl")
-    dtype: str = choice("precision of the numbers, when measured", default="fp16", given=True)
+    dtype: str = asked("precision of the numbers, when measured", default="fp16")
 
 
 _time = partial(metric, unit="s", page="collectives.md#time-and-bandwidth")

@@ -24,7 +24,7 @@ from simulators.composition.replica import EFFECTS, Effects, Replica
 from simulators.core.contract import Contribution
 from simulators.core.levels import LEVELS
 from simulators.kernels.price import flops, moved_bytes
-from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, stage_weights
+from simulators.workload.llm.memory import activation_bytes, stage_weights
 from simulators.workload.llm.parallelism import Stage, check_cut, stage_of
 from simulators.workload.llm.step import Step
 from simulators.workload.operators import Collective, Column, Gemm, GroupedGemm
@@ -179,7 +179,7 @@ def _memory(
     keys = _number(step.prefill_kv_tokens) + _number(step.decode_kv_tokens)
     kept = {
         "other weights": rest,
-        "KV cache": keys * kv_bytes_per_token(model, cut, replica.kv_dtype),
+        "KV cache": keys * replica.kv_token_bytes,
         "workspace": _number(
             activation_bytes(model, cut, replica.dtype, step.tokens, step.logits_rows)
         ),

@@ -13,7 +13,6 @@ off, the vendor's own libraries, and are taken to err together.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from simulators.catalog.gpu import Gpu
 from simulators.composition.operator_prices import Row, family_of
 from simulators.composition.replica import Runtime
 from simulators.core.calibration import read_calibration
+from simulators.core.folder import once
 from simulators.core.jit import Floats
 from simulators.evidence.lookup import has_kin
 from simulators.workload.operators import Column
@@ -100,10 +100,5 @@ def pass_interval_s(
 
 def unexplained_share(runtime: Runtime, gpu: Gpu) -> float:
     """Return what no kernel's interval explains of a pass, wider on boards new to a runtime."""
-    return _fitted_shares()["known_boards" if runtime.knows(gpu) else "new_boards"]
-
-
-@functools.lru_cache(maxsize=1)
-def _fitted_shares() -> dict[str, float]:
-    shares: dict[str, float] = read_calibration(CALIBRATION)["unexplained"]
-    return shares
+    shares = once(read_calibration, CALIBRATION)["unexplained"]
+    return float(shares["known_boards" if runtime.knows(gpu) else "new_boards"])

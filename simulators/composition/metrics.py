@@ -27,7 +27,7 @@ from simulators.composition.useful_flops import useful_flops
 from simulators.core.columns import categories, numbers
 from simulators.core.errors import Infeasible
 from simulators.core.levels import Shares
-from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
+from simulators.workload.llm.memory import activation_bytes, weight_bytes
 from simulators.workload.llm.parallelism import Parallelism, check_blocks, check_cut
 from simulators.workload.llm.step import Step, decode_step, prefill_step
 from simulators.workload.operators import Column
@@ -104,7 +104,7 @@ def memory_of(
     cached = numbers(batch, "batch")[where] * numbers(batch, "context")[where].astype(np.float64)
     return {
         "weight_bytes": np.full(where.size, weights),
-        "kv_bytes": cached * kv_bytes_per_token(model, cut, replica.kv_dtype),
+        "kv_bytes": cached * replica.kv_token_bytes,
         "activation_bytes": np.asarray(
             activation_bytes(model, cut, replica.dtype, step.tokens, step.logits_rows)
         ),

@@ -7,7 +7,7 @@ from functools import partial
 
 from simulators.catalog.cluster import AUTO
 from simulators.composition.replica import DEFAULT_RUNTIME, EFFECTS, FRAMEWORKS, NOTHING
-from simulators.core.contract import choice, fact, metric
+from simulators.core.contract import asked, choice, fact, metric
 from simulators.workload.precision import number_bytes, precision
 
 TRAINING = "training"
@@ -21,27 +21,21 @@ PER_ROW = ("phase", "batch", "context", "size", "dp")
 class CompositionPoint:
     """A replica and the batch it processes once."""
 
-    model: str = choice("the model, or the path of a config.json", names="model", given=True)
+    model: str = asked("the model, or the path of a config.json", names="model")
     gpu: str = choice("the GPU, or the path of a data sheet of one's own", names="gpu")
     cluster: str = choice("the machine; auto: the one the GPU is sold in", default=AUTO)
     tp: int = choice("GPUs that share every layer", default=1)
     pp: int = choice("groups of GPUs that share the layers out", default=1)
-    phase: str = choice(
+    phase: str = asked(
         "prefill of whole prompts, decode of one token each, training; a graph's: inference",
-        default="decode",
-        known=PHASES,
-        given=True,
-    )
+        default="decode", known=PHASES,
+    )  # fmt: skip
     batch: int = choice("requests in the batch", default=1, at_least=1)
-    context: int = choice(
-        "tokens of each prompt, or read by each decode", default=1024, at_least=1, given=True
-    )
-    size: int = choice(
+    context: int = asked("tokens of each prompt, or read by each decode", default=1024, at_least=1)
+    size: int = asked(
         "of a graph model's inputs: pixels a side, tokens, rows looked up; 0: its usual",
-        default=0,
-        at_least=0,
-        given=True,
-    )
+        default=0, at_least=0,
+    )  # fmt: skip
     dp: int = choice(
         "GPUs that train on batches of their own and sum gradients", default=1, at_least=1
     )
@@ -54,16 +48,13 @@ class CompositionPoint:
     )
     framework: str = choice(
         f"whose kernels and messages: {', '.join(FRAMEWORKS)}; auto: the runtime's",
-        default=AUTO,
-        known=(AUTO, *FRAMEWORKS),
-    )
+        default=AUTO, known=(AUTO, *FRAMEWORKS),
+    )  # fmt: skip
     overlap: float = choice(
         "share of the sums over tensor ranks hidden by products", default=0.0, at_least=0, at_most=1
     )
-    without: str = choice(
-        f"effects left out, joined by +: {', '.join(EFFECTS)}, or nothing",
-        default=NOTHING,
-        given=True,
+    without: str = asked(
+        f"effects left out, joined by +: {', '.join(EFFECTS)}, or nothing", default=NOTHING
     )
     accelerator: str = choice(
         "an accelerator that computes in the GPU's place, its memory and links kept; or nothing",
@@ -89,10 +80,8 @@ class CompositionMetrics:
     latency_s: float = _time("time of the pass through all stages", better="min")
     tokens_per_s: float = metric(
         "tokens processed over that time",
-        unit="1/s",
-        better="max",
-        page="composition.md#throughput",
-    )
+        unit="1/s", better="max", page="composition.md#throughput",
+    )  # fmt: skip
     energy_j: float = _energy("energy of all GPUs during the pass", better="min")
     energy_per_token_j: float = _energy("that over the tokens")
     mfu: float = metric("useful over peak FLOP/s of all GPUs", page="composition.md#throughput")

@@ -28,6 +28,7 @@ from simulators.core.folder import RUNTIMES
 from simulators.dataflow.price import standing_w
 from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK
 from simulators.kernels.energy import awake_w, resting_w
+from simulators.workload.llm.memory import kv_bytes_per_token
 from simulators.workload.llm.parallelism import Parallelism, Stage, attending_layers
 from simulators.workload.operators import Column
 
@@ -58,6 +59,12 @@ class Effects:
 
 EVERYTHING = Effects()
 EFFECTS = tuple(f.name for f in fields(Effects))
+
+WHOLE_WINDOWS = ("trtllm",)
+"""Frameworks that keep the keys of layers with a window for as long as all others', unless told
+otherwise: `max_attention_window` of TensorRT-LLM's `KvCacheConfig` is empty, and what would have
+read it from a model's config was closed (NVIDIA/TensorRT-LLM, pull request 5722). Others give
+blocks back."""
 
 NARROW = "narrow_"
 """Before the name of a family: its products with weights narrower than their activations, where
@@ -315,6 +322,12 @@ class Replica:
     def library(self) -> str:
         """Whose kernels and messages run."""
         return self.framework or self.runtime.framework or DEFAULT_FRAMEWORK
+
+    @property
+    def kv_token_bytes(self) -> float:
+        """Bytes of one token in the KV cache of the fullest GPU."""
+        whole = self.library in WHOLE_WINDOWS
+        return kv_bytes_per_token(self.model, self.cut, self.kv_dtype, whole_windows=whole)
 
     @property
     def awake_w(self) -> float:

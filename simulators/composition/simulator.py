@@ -49,7 +49,16 @@ from simulators.composition.replica import (
     effects_without,
     load_runtime,
 )
-from simulators.core.columns import alike, batch_of, categories, numbers, outcome, schema_of
+from simulators.core.columns import (
+    alike,
+    batch_of,
+    categories,
+    mapped,
+    numbers,
+    outcome,
+    table_of,
+    which,
+)
 from simulators.core.contract import Contribution, weakest_of
 from simulators.core.errors import Infeasible
 from simulators.core.folder import CLUSTERS, GPUS, MODELS, RUNTIMES
@@ -72,7 +81,7 @@ class Composition:
     """The simulator of this room."""
 
     name: str = "composition"
-    version: int = 11
+    version: int = 12
     point: type = CompositionPoint
     metrics: type = CompositionMetrics
     facts: type = CompositionFacts
@@ -165,18 +174,12 @@ class Composition:
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the facts of every row."""
-        models, model_names = categories(batch, "model")
-        gpus, gpu_names = categories(batch, "gpu")
-        parameters = np.array([_parameters(str(name)) for name in model_names])
-        memory = np.array([load_gpu(name).hbm_bytes for name in gpu_names])
         columns = [
             numbers(batch, "tp") * numbers(batch, "pp") * numbers(batch, "dp"),
-            parameters[models],
-            memory[gpus],
+            mapped(batch, "model", _parameters),
+            mapped(batch, "gpu", lambda name: load_gpu(name).hbm_bytes),
         ]
-        schema = schema_of(CompositionFacts)
-        arrays = [pa.array(c, type=f.type) for c, f in zip(columns, schema, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return table_of(CompositionFacts, columns)
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
         """Say of which GPUs nothing was measured."""
@@ -192,11 +195,8 @@ SIMULATOR = Composition()
 
 def _graph_rows(batch: pa.RecordBatch) -> NDArray[np.bool_]:
     """Return which points are passes over a graph: by their model, or by their phase."""
-    phases, names = categories(batch, "phase")
-    by_phase = np.array([name in GRAPH_PHASES for name in names], bool)[phases]
-    models, names = categories(batch, "model")
-    by_model = np.array([is_graph_model(str(name)) for name in names], bool)[models]
-    return np.asarray(by_phase | by_model, bool)
+    by_phase = which(batch, "phase", GRAPH_PHASES.__contains__)
+    return by_phase | which(batch, "model", is_graph_model)
 
 
 def _job_of(point: Mapping[str, Any]) -> graphs.Job:

@@ -131,6 +131,25 @@ def batch_of(kind: Any, point: Mapping[str, Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([values], schema=schema_of(kind))
 
 
+def table_of(kind: type, columns: Sequence[NDArray[Any]]) -> pa.RecordBatch:
+    """Return columns as a batch of a facts type, one for each of its fields and in their order."""
+    schema = schema_of(kind)
+    arrays = [pa.array(c).cast(f.type) for c, f in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def mapped(batch: pa.RecordBatch, name: str, of: Callable[[Any], Any]) -> NDArray[Any]:
+    """Return what `of` makes of the value of each row, asked once for each distinct one."""
+    codes, values = categories(batch, name)
+    found: NDArray[Any] = np.array([of(value) for value in values])[codes]
+    return found
+
+
+def which(batch: pa.RecordBatch, name: str, of: Callable[[Any], object]) -> NDArray[np.bool_]:
+    """Return which rows have a value of which `of` holds, asked once for each distinct one."""
+    return mapped(batch, name, lambda value: bool(of(value))).astype(bool)
+
+
 def points_of(kind: type[P], batch: pa.RecordBatch) -> list[P]:
     """Return the rows of a batch as points of type `kind`."""
     names = [f.name for f in fields(kind)]  # type: ignore[arg-type]

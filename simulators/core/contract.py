@@ -8,6 +8,7 @@ a design space and the documentation. Nobody lists them again.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -55,6 +56,10 @@ def choice(
     metadata = {"doc": doc, "unit": unit, "names": names, "part": part, "given": given}
     metadata |= {"rule": Rule(**rule), "otherwise": otherwise}
     return field(metadata=metadata, default=default)
+
+
+asked = functools.partial(choice, given=True)
+"""Declare a field that belongs to the question."""
 
 
 def given_of(kind: type) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dis
 import fcntl
 import functools
 import hashlib
@@ -205,6 +206,14 @@ class Kernel(Generic[A, R]):
         bare = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
         return self._dispatcher(function, self.options | bare)
 
+    def where(self, **constants: bool) -> Kernel[A, R]:
+        """Return the same kernel with other constants in its module, and its callees in theirs.
+
+        What one of them rules out is not compiled.
+        """
+        found: Kernel[A, R] = _where(self, tuple(constants.items()))
+        return found
+
     def _dispatcher(self, function: Callable[A, R], options: dict[str, bool]) -> Any:
         on_disk = Path(function.__code__.co_filename).is_file()  # else numba cannot watch it
         dispatcher = _numba().njit(cache=on_disk, nogil=True, **options)(function)
@@ -216,8 +225,7 @@ class Kernel(Generic[A, R]):
 
             Each process has its own order, so that several find different ones to begin with.
             """
-            names = [function.__globals__.get(name) for name in function.__code__.co_names]
-            callees = [n for n in names if isinstance(n, Kernel) and n is not self]
+            callees = _callees(function)
             random.Random(os.getpid()).shuffle(callees)  # noqa: S311 - who begins with what
             for callee in callees:
                 _ = callee.inner
@@ -246,6 +254,41 @@ class Kernel(Generic[A, R]):
 
     def __reduce__(self) -> str:
         return self.__name__
+
+
+@functools.lru_cache(maxsize=512)
+def _where(kernel: Kernel[..., Any], constants: tuple[tuple[str, bool], ...]) -> Any:
+    """Return a kernel with some constants; itself if neither it nor its callees have any."""
+    function = kernel.py_func
+    names, known = function.__code__.co_names, function.__globals__
+    changed: dict[str, Any] = {name: value for name, value in constants if name in names}
+    made = types.FunctionType(
+        function.__code__, known | changed, function.__name__, None, function.__closure__
+    )
+    for callee in _callees(made):
+        if (other := _where(callee, constants)) is not callee:
+            changed |= {name: other for name in names if known.get(name) is callee}
+    if not changed:
+        return kernel
+    made.__globals__.update(changed)
+    said = (f"{name}_{value}" for name, value in constants)
+    made.__qualname__ = ".".join((function.__qualname__, *said))
+    made.__doc__ = function.__doc__
+    return Kernel(made, kernel.signature, borrows=bool(kernel.options))
+
+
+def _callees(function: Callable[..., Any]) -> list[Kernel[..., Any]]:
+    """Return the kernels that a function calls, but where a constant of its module rules it out."""
+    known, found, until = function.__globals__, dict[str, Any](), 0
+    code = list(dis.get_instructions(function))
+    for place, instruction in enumerate(code):
+        if instruction.opname != "LOAD_GLOBAL" or instruction.offset < until:
+            continue
+        value = found[instruction.argval] = known.get(instruction.argval)
+        ahead = [n for n in code[place + 1 : place + 3] if "IF_FALSE" in n.opname]
+        if value is False and ahead:
+            until = ahead[0].argval
+    return [n for n in found.values() if isinstance(n, Kernel) and n.py_func is not function]
 
 
 _NEXT: list[Kernel[..., Any]] = []

@@ -24,7 +24,7 @@ from simulators.catalog.accelerator import (
     sheet_name,
 )
 from simulators.core.columns import evaluate_pointwise
-from simulators.core.contract import Contribution, choice, metric
+from simulators.core.contract import Contribution, asked, choice, metric
 from simulators.core.errors import UserError
 from simulators.core.folder import ACCELERATORS
 from simulators.core.levels import UNMODELLED
@@ -40,7 +40,7 @@ from simulators.dataflow.mapping.files import (
     mapping_named,
     read_yaml,
 )
-from simulators.dataflow.mapping.networks import chains, layers_of, network_names
+from simulators.dataflow.mapping.networks import NETWORKS, chains, layers_of, network_names
 from simulators.dataflow.search.constraints import read_constraints
 from simulators.dataflow.search.mapper import Found, find, given
 from simulators.dataflow.search.named_dataflows import ANY, constraints_of, dataflows
@@ -55,10 +55,8 @@ class DataflowPoint:
     """A network, the accelerator it runs on, and how hard the mapper tries."""
 
     accelerator: str = choice("the accelerator, or the path of one's own", names="accelerator")
-    network: str = choice(
-        f"the network: {', '.join(network_names())}", default="resnet50", given=True
-    )
-    layer: str = choice("one of its layers, or all of them", default="all", given=True)
+    network: str = asked(f"the network: {', '.join(network_names())}", default="resnet50")
+    layer: str = asked("one of its layers, or all of them", default="all")
     pe_rows: int = choice("rows of the array; 0 as in the file", default=0)
     pe_cols: int = choice("columns of the array; 0 as in the file", default=0)
     buffer_scale: float = choice("depth of shared buffers, relative", default=1.0)
@@ -68,37 +66,32 @@ class DataflowPoint:
         "technology node, all energies by the table; 0 as in the file", unit="nm", default=0.0
     )
     dataflow: str = choice(f"what is spread: {', '.join(dataflows())}", default="any")
-    goal: str = choice(
+    goal: str = asked(
         f"what the mapper minimises: {', '.join(NAMED)}, or an expression of "
-        f"{', '.join(QUANTITIES)}",
-        default="edp",
-        given=True,
-    )
+        f"{', '.join(QUANTITIES)}", default="edp",
+    )  # fmt: skip
     constraints: str = choice("path of a YAML file of what mappings must obey", default="")
     mapping: str = choice("path of a mapping of the one layer, instead of a search", default="")
     fused: bool = choice("neighbours may keep what is between them on chip", default=False)
-    weight_density: str = choice("non-zero weights: 0.3, 2:4, banded 0.1", default="1", given=True)
-    input_density: str = choice("non-zero inputs, alike", default="1", given=True)
+    weight_density: str = asked("non-zero weights: 0.3, 2:4, banded 0.1", default="1")
+    input_density: str = asked("non-zero inputs, alike", default="1")
     weight_format: str = choice(f"how weights are stored: {', '.join(FORMATS)}", default="none")
     input_format: str = choice("how inputs are stored, alike", default="none")
     zeros: str = choice(f"what zeros spare: {', '.join(ACTIONS)}", default="none")
     remainders: bool = choice("loops need not divide; last tiles may be smaller", default=False)
-    counting: str = choice(
+    counting: str = asked(
         "exact, or extrapolated from a few iterations, as Timeloop counts",
-        default="exact",
-        known=("exact", "extrapolated"),
-        given=True,
-    )
+        default="exact", known=("exact", "extrapolated"),
+    )  # fmt: skip
     links: bool = choice("elements take words from neighbours; of extrapolated", default=False)
-    evaluations: int = choice(
-        "mappings tried per distinct layer",
-        default=40_000,
-        at_least=1,
-        at_most=10**8,
-        given=True,
+    evaluations: int = asked(
+        "mappings tried per distinct layer", default=40_000, at_least=1, at_most=10**8
     )
-    seed: int = choice("of the mapper", default=0, at_least=0, given=True)
+    seed: int = asked("of the mapper", default=0, at_least=0)
 
+
+SIZES = ("pe_rows", "pe_cols", "buffer_scale", "spad_scale", "dram_type", "node_nm")
+"""Fields that change an accelerator."""
 
 _total = partial(metric, page="dataflow.md#energy-time-and-area")
 _share = partial(metric, page="dataflow.md#where-energy-goes")
@@ -144,6 +137,9 @@ class Dataflow:
             sheet = path if is_file(str(value)) else ACCELERATORS.find(sheet_name(str(value)))
             return (sheet, TECHNOLOGY)
         files = name in ("constraints", "mapping") or (name == "network" and is_file(str(value)))
+        if name == "network" and not files:
+            file = NETWORKS.find(str(value))
+            return () if file.parent == NETWORKS.shipped else (file,)
         return (Path(str(value)),) if files and value else ()
 
     def explain(self, point: Mapping[str, Any]) -> list[Contribution]:
@@ -184,15 +180,8 @@ def simulate(point: DataflowPoint) -> DataflowMetrics:
 
 def machine_for(point: DataflowPoint) -> Accelerator:
     """Return the accelerator a point asks for, resized."""
-    changes = Changes(
-        pe_rows=point.pe_rows,
-        pe_cols=point.pe_cols,
-        buffer_scale=point.buffer_scale,
-        spad_scale=point.spad_scale,
-        dram_type=point.dram_type,
-        node_nm=point.node_nm,
-    )
-    return resized(accelerator_named(point.accelerator), changes)
+    changes: dict[str, Any] = {name: getattr(point, name) for name in SIZES}
+    return resized(accelerator_named(point.accelerator), Changes(**changes))
 
 
 def _found(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Layer, int, Found]]:

@@ -2,12 +2,15 @@
 
 A user's device is a JSON file that `calibrate` has written: its weights as lists of numbers, a
 format number, and what it rests on. Nothing in it is code, and older files stay readable.
+
+A network's latency is nearly a sum of what its layers take, so a device is a vector of weights.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +19,8 @@ import numpy as np
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import once
+from simulators.core.jit import Floats
 from simulators.edge.architectures import FUSED, SPACES
-from simulators.edge.few_shot import Prior, Weights
 
 FOLDER = Path(__file__).parent / "calibration"
 FORMAT = 2
@@ -25,6 +28,55 @@ FORMAT = 2
 
 SUFFIX = ".json"
 NEEDED = ("format", "search_space", "unit_s", "mean", "noise")
+
+LEAST = 0.02
+"""No network is quicker than this share of the mean: degenerate cells, which are no network."""
+
+NINETY = 1.645
+"""Standard deviations on either side that hold 90 %."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A device: its weights, how sure they are, and what they leave unexplained.
+
+    Latency is `unit_s * (mean[0] + features @ mean[1:])`; where `is_log`, its exponential.
+    """
+
+    unit_s: float
+    mean: Floats
+    covariance: Floats
+    noise: float
+    is_log: bool = False
+
+    def seconds(self, features: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return latencies and both ends of their 90 % intervals.
+
+        Args:
+            features: a row per network, a column per feature.
+        """
+        design = with_level(features)
+        # Sums by rows, not matrix products: those have other last bits in other batches.
+        middle = np.sum(design * self.mean, axis=1)
+        variance = np.full(middle.size, self.noise**2)
+        for column, line in zip(design.T, self.covariance, strict=True):
+            variance += column * np.sum(design * line, axis=1)
+        reach = NINETY * np.sqrt(variance)
+        ends = (middle, middle - reach, middle + reach)
+        if self.is_log:
+            found = tuple(self.unit_s * np.exp(end) for end in ends)
+        else:
+            found = tuple(self.unit_s * np.maximum(end, LEAST) for end in ends)
+        return found[0], found[1], found[2]
+
+
+def with_level(features: Floats) -> Floats:
+    """Return features behind a column of ones.
+
+    >>> with_level(np.array([[2.0, 3.0]])).tolist()
+    [[1.0, 2.0, 3.0]]
+    """
+    return np.column_stack([np.ones(len(features)), features])
 
 
 def devices(space: str) -> tuple[str, ...]:
@@ -43,13 +95,6 @@ def calibration_of(space: str) -> Path:
     return FOLDER / f"{space}.toml"
 
 
-def prior(space: str) -> Prior:
-    """Return what is known of a device before any of its samples."""
-    found = once(read_calibration, calibration_of(space))["prior"]
-    arrays = {n: np.array(found[n]) for n in ("centre", "scale", "mean", "spread", "noises")}
-    return Prior(own=float(found["own"]), is_log=False, **arrays)
-
-
 def device(space: str, name: str) -> Weights:
     """Return a device of the calibration, or one of a user's own by the path of its file.
 
@@ -66,22 +111,6 @@ def device(space: str, name: str) -> Weights:
             f"`calibrate` has written from its latencies, such as my_phone{SUFFIX}"
         )  # fmt: skip
     return _weights(known[name])
-
-
-def text_of(weights: Weights, space: str, about: Mapping[str, Any]) -> str:
-    """Return the content of a device's file.
-
-    Args:
-        weights: of the device.
-        space: the search space its networks are of.
-        about: what it rests on, such as how many rows of which file.
-    """
-    found = {
-        "format": FORMAT, "search_space": space, "about": dict(about), "unit_s": weights.unit_s,
-        "mean": weights.mean.tolist(), "covariance": weights.covariance.tolist(),
-        "noise": weights.noise,
-    }  # fmt: skip
-    return json.dumps(found, indent=1) + "\n"
 
 
 class _File(dict[str, Any]):
@@ -111,11 +140,11 @@ def _read(path: Path) -> _File:
     if found["format"] > FORMAT:
         raise UserError(f"{path} is of format {found['format']}; this version reads up to {FORMAT}")
     space = found["search_space"]
-    known = prior(space) if isinstance(space, str) else None
-    if known is None:
+    if not isinstance(space, str):
         raise UserError(f"{path}: search_space is {space!r}, and no name")
+    known = once(read_calibration, calibration_of(space))["prior"]["mean"]
     lacking = FUSED[space] if found["format"] < 2 else 0
-    _check(found, known.mean.size + 1 - lacking, path)
+    _check(found, len(known) + 1 - lacking, path)
     for name in [one for one in ("mean", "covariance") if one in found]:
         found[name] = np.pad(np.array(found[name], np.float64), (0, lacking))
     return _File(found, path=path)

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from simulators.core.columns import alike, categories, outcome
+from simulators.core.columns import alike, outcome
 from simulators.core.contract import choice, metric
 from simulators.core.errors import UserError
 from simulators.core.folder import once
@@ -126,17 +126,12 @@ def _texts(batch: pa.RecordBatch) -> list[str]:
         UserError: a row of another space than that of cells names no network.
     """
     named, spaces = (batch.column(name).to_pylist() for name in ("network", "search_space"))
-    edges = [_words(batch, name) for name in EDGE_FIELDS]
+    edges = [batch.column(name).to_pylist() for name in EDGE_FIELDS]
     cells = [cell_text(operations) for operations in zip(*edges, strict=True)]
     for text, space in zip(named, spaces, strict=True):
         if not text and space != CELL_SPACE:
             raise UserError(f"network is missing: what is one of {space}, as text?")
     return [text or cell for text, cell in zip(named, cells, strict=True)]
-
-
-def _words(batch: pa.RecordBatch, name: str) -> list[str]:
-    codes, values = categories(batch, name)
-    return [values[code] for code in codes.tolist()]
 
 
 def _accuracies(file: Path) -> Mapping[str, float]:

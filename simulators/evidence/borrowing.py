@@ -47,7 +47,7 @@ class Loan:
     same_framework: bool = True
     same_precision: bool = True
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         """What the calibration calls it.
 
@@ -57,21 +57,6 @@ class Loan:
         words = (self.relation, "framework" * (not self.same_framework),
                  "precision" * (not self.same_precision))  # fmt: skip
         return "_".join(word for word in words if word)
-
-    def is_within(self, other: Loan) -> bool:
-        """Say whether another kind of borrowing goes at least as far in every way.
-
-        Beyond one generation a framework runs other kernels, whatever it is called.
-        """
-        same_framework = other.same_framework and other.relation not in (VENDOR, OTHER)
-        ways = {self.relation, other.relation}
-        if INSTRUCTIONS in ways and ways & {GENERATION, VENDOR}:
-            return False
-        return (
-            RELATIONS.index(self.relation) <= RELATIONS.index(other.relation)
-            and self.same_precision >= other.same_precision
-            and (self.same_framework >= same_framework)
-        )
 
 
 @dataclass(frozen=True)
@@ -121,7 +106,7 @@ def cost_of(family: str, loan: str, costs: Costs | None = None) -> Cost:
     kernel, _, _ = family.partition(".")
     known = table.get(family) or table.get(kernel) or table[ALL]
     common = [cost for name, cost in known.items() if not name.startswith(INSTRUCTIONS)]
-    return known.get(loan) or replace(max(common, key=_error), error=math.inf)
+    return known.get(loan) or replace(max(common, key=lambda cost: cost.error), error=math.inf)
 
 
 def cheapest(family: str, loans: Sequence[Loan], costs: Costs | None = None) -> tuple[Cost, Loan]:
@@ -138,10 +123,6 @@ def sheet_cost(family: str, costs: Costs | None = None) -> Cost | None:
     """Return what doing without any lender costs; nothing is known of most families."""
     table = shipped_costs() if costs is None else costs
     return table.get(family, {}).get(SHEET)
-
-
-def _error(cost: Cost) -> float:
-    return cost.error
 
 
 @functools.cache

@@ -12,7 +12,6 @@ other boards do.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from simulators.core.calibration import read_calibration
+from simulators.core.folder import once
 from simulators.core.jit import Floats
-from simulators.evidence.intervals import COVERED, WIDEST, Band, everywhere
+from simulators.evidence.intervals import COVERED, Band, everywhere
 
 CALIBRATION = Path(__file__).parent / "calibration" / "fp32_errors.toml"
 
@@ -30,32 +30,8 @@ def bands_by_sheet(boards: Collection[str]) -> dict[str, Band]:
     """Return the bands of a board whose data sheet alone is known, by class of operators."""
     return {
         label: band_of_boards([np.array(errors["sheet"]) for errors in found])
-        for label, found in _of_classes(boards).items()
+        for label, found in errors_of(boards).items()
     }
-
-
-def band_by_rows(label: str, missed: Floats, boards: Collection[str]) -> Band:
-    """Return the band of a board of which a few rows of a class of operators are known.
-
-    Args:
-        label: of the class.
-        missed: logarithms of measured over predicted of these rows, each left out in its turn.
-        boards: others.
-    """
-    if not (found := _of_classes(boards).get(label)):
-        return WIDEST
-    unit = unit_of(missed, [float(errors["unit"]) for errors in found])
-    return band_of_boards([np.array(errors["rows"]) for errors in found], unit)
-
-
-def unit_of(missed: Floats, others: Collection[float]) -> float:
-    """Return in what the errors of a board are counted.
-
-    >>> round(unit_of(np.array([0.1, -0.1, 0.1]), [0.2, 0.8]), 4)
-    0.2179
-    """
-    usual = np.exp(2.0 * np.mean(np.log([*others])))
-    return float(np.sqrt((np.sum(missed**2) + usual) / (missed.size + 1)))
 
 
 def band_of_boards(errors: Collection[Floats], unit: float = 1.0) -> Band:
@@ -69,16 +45,11 @@ def band_of_boards(errors: Collection[Floats], unit: float = 1.0) -> Band:
     return everywhere(*np.exp(ends).tolist())
 
 
-def _of_classes(boards: Collection[str]) -> Mapping[str, list[Mapping[str, Any]]]:
+def errors_of(boards: Collection[str]) -> Mapping[str, list[Mapping[str, Any]]]:
     """Return the errors of some boards, by class of operators."""
     found: dict[str, list[Mapping[str, Any]]] = {}
+    known = once(read_calibration, CALIBRATION)["board"]
     for board in boards:
-        for label, errors in _fitted().get(board, {}).items():
+        for label, errors in known.get(board, {}).items():
             found.setdefault(label, []).append(errors)
     return found
-
-
-@functools.cache
-def _fitted() -> Mapping[str, Any]:
-    errors: Mapping[str, Any] = read_calibration(CALIBRATION)["board"]
-    return errors

@@ -23,9 +23,6 @@ UNKNOWN = 2.0
 COVERED = (0.05, 0.95)
 """Quantiles of the residuals between which a 90 % interval lies."""
 
-ROWS_PER_REGIME = 30
-"""Fewer held-out rows than this say nothing about a twentieth of them; the whole class speaks."""
-
 
 @dataclass(frozen=True)
 class Band:
@@ -60,20 +57,3 @@ def interval_s(
     """
     regime = np.searchsorted(REGIMES_S, latency_s, side="right")
     return latency_s * np.array(band.lo)[regime], latency_s * np.array(band.hi)[regime]
-
-
-def band_of(predicted_s: NDArray[np.float64], measured_s: NDArray[np.float64]) -> Band:
-    """Return the band of predictions that were not fitted to these measurements."""
-    ratio = measured_s / predicted_s
-    regime = np.searchsorted(REGIMES_S, predicted_s, side="right")
-    pairs = []
-    for number in range(len(REGIMES_S) + 1):
-        inside = ratio[regime == number]
-        lo, hi = np.quantile(inside if inside.size >= ROWS_PER_REGIME else ratio, COVERED)
-        pairs.append((min(float(lo), 1.0), max(float(hi), 1.0)))
-    return Band(tuple(lo for lo, _ in pairs), tuple(hi for _, hi in pairs))
-
-
-def stretched(band: Band, power: float) -> Band:
-    """Return the band with both ends moved away from one, by a power of themselves."""
-    return Band(tuple(lo**power for lo in band.lo), tuple(hi**power for hi in band.hi))

@@ -21,11 +21,9 @@ from simulators.core.calibration import read_calibration
 from simulators.core.folder import PACKAGE
 from simulators.core.jit import Floats, Ints
 from simulators.evidence.lookup import BEST
-from simulators.graphs.backward import backward_launches
-from simulators.graphs.forward import BACKWARD, Launch, forward_launches
+from simulators.graphs.forward import BACKWARD, Launch
 from simulators.kernels.energy import energy_j, resting_w
 from simulators.kernels.price import Level, price
-from simulators.workload.graphs.graph import Graph
 from simulators.workload.operators import Compute, Elementwise, Gemm
 
 CALIBRATION = PACKAGE / "graphs" / "calibration" / "pytorch.toml"
@@ -93,26 +91,6 @@ def load_framework() -> Framework:
     """Return the constants fitted to whole models under PyTorch."""
     table = read_calibration(CALIBRATION)["framework"]
     return Framework(**{name: table[name] for name in ("launch_s", "gradient", "pace")})
-
-
-def price_graph(
-    graph: Graph,
-    gpu: Gpu,
-    *,
-    dtype: str,
-    training: bool = False,
-    fused: bool = False,
-    level: Level = BEST,
-) -> PricedLaunches:
-    """Return the kernels of a pass with their times, before what a framework adds.
-
-    Raises:
-        UserError: the GPU has no such precision.
-    """
-    launches = forward_launches(graph, dtype, training=training, fused=fused)
-    if training:
-        launches += backward_launches(graph, dtype)
-    return price_launches(launches, gpu, level)
 
 
 def price_launches(launches: Sequence[Launch], gpu: Gpu, level: Level = BEST) -> PricedLaunches:

@@ -112,22 +112,6 @@ def _read(text: str) -> Floats:
     return grid
 
 
-def grid_lines(table: GridTable) -> list[str]:
-    """Return what a calibration holds of the grids."""
-    lines = []
-    for packing, numbers in table.numbers.items():
-        row = ", ".join(f"{name} = {value:.4g}" for name, value in numbers.items())
-        lines.append(f"numbers.{packing} = {{ {row} }}")
-    for where, grid in table.grids.items():
-        signs = np.clip(np.rint(grid / STEP).astype(np.int64) + len(SIGNS) // 2, 0, len(SIGNS) - 1)
-        none = SIGNS[len(SIGNS) // 2]
-        rows = ["".join(SIGNS[sign] for sign in row) for row in signs.tolist()]
-        whole, *others = rows  # the first line says how long they are
-        text = "|".join([whole, *(row.rstrip(none) for row in others)])
-        lines.append(f'grids."{where.name}" = "{text}"')
-    return lines
-
-
 def interpolated_s(table: GridTable, attention: Attention, form: Form) -> Floats:
     """Return the seconds of each row of a decode step.
 

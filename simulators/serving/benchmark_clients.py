@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from simulators.serving.point import AUTO, NONE
+from simulators.serving.point import AUTO
 
 
 @dataclass(frozen=True)
@@ -41,35 +41,3 @@ INFERENCEX = Client(
     "0.8, --request-rate inf, --max-concurrency C, 10 C prompts, 2 C to warm up, --ignore-eos",
 )
 """Also of what is not known to be measured otherwise."""
-
-NVIDIA = Client(
-    name="NVIDIA's gap analyses",
-    length_spread=0.0,
-    requests=10,
-    source="tables of github.com/ai-dynamo/aiconfigurator, src/aiconfigurator/generator: "
-    "rule_plugin/benchmark/vllm.rule (max_num_tokens = max_batch_size + isl + 1500)",
-    inferred=(
-        "fixed lengths: from rows of SGLang, which are locked in waves",
-        "ten requests of a client: as InferenceX asks",
-        "prompts of 8,192 tokens at once under SGLang: its default on GPUs of this memory",
-        "that vLLM was started by the generator's rule: the rows are the generator's own project's",
-        "no API server in front: from times to the first token",
-    ),
-    budgets={"sglang": 8192},
-    beside_prompt={"vllm": 1500},
-    frontend=NONE,
-)
-"""Of vLLM and SGLang."""
-
-NVIDIA_TRTLLM = Client(
-    name="NVIDIA's gap analyses of TensorRT-LLM",
-    length_spread=0.0,
-    requests=10,
-    source="tables of github.com/ai-dynamo/aiconfigurator; older than its generator's rules",
-    inferred=(
-        "fixed lengths, and room for one prompt in an iteration: from times to the first token, "
-        "which hardly grow with the number of clients",
-        "ten requests of a client: as InferenceX asks",
-    ),
-    budgets={"trtllm": 0},
-)

@@ -26,7 +26,7 @@ from simulators.core.columns import categories, evaluate_pointwise, numbers
 from simulators.core.contract import Contribution, weakest_of
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES, ROUTERS, RUNTIMES, SCHEDULERS, WORKLOADS
-from simulators.core.jit import compile_together
+from simulators.core.jit import Kernel, compile_together
 from simulators.core.modules import file_of_user
 from simulators.core.questions import Question
 from simulators.core.rules import check_point
@@ -62,7 +62,7 @@ class Serving:
     """The simulator of this room."""
 
     name: str = "serving"
-    version: int = 11
+    version: int = 12
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
@@ -151,7 +151,13 @@ class Serving:
         Others take half a second when they are first met.
         """
         schedulers = (load_scheduler(name).schedule for name in USUAL_SCHEDULERS)
-        compile_together(load_router(USUAL_ROUTER), *schedulers, table_price, run)
+        kernels: tuple[Kernel[..., Any], ...] = (
+            load_router(USUAL_ROUTER),
+            *schedulers,
+            table_price,
+            run,
+        )
+        compile_together(*(each.where(RARE=False) for each in kernels))
 
     def weakest(self, point: Mapping[str, Any]) -> Contribution | None:
         """Return the operator of an everyday batch whose time is known worst."""

@@ -8,13 +8,13 @@ frameworks pipeline by hand.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from simulators.core.calibration import read_calibration
+from simulators.core.folder import once
 
 CALIBRATION = Path(__file__).parent / "calibration" / "steps.toml"
 
@@ -44,14 +44,9 @@ def load_constants() -> Constants:
     Raises:
         UserError: the calibration is unreadable or was changed by hand.
     """
-    return _constants(CALIBRATION, CALIBRATION.stat().st_mtime_ns)
+    return constants_of(once(read_calibration, CALIBRATION)["step"])
 
 
 def constants_of(table: Mapping[str, Any]) -> Constants:
     """Return the numbers of a table of a calibration."""
     return Constants(**{f.name: table[f.name] for f in fields(Constants) if f.name in table})
-
-
-@functools.cache
-def _constants(path: Path, _mtime_ns: int) -> Constants:
-    return constants_of(read_calibration(path)["step"])

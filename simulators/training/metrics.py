@@ -13,7 +13,7 @@ from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.catalog.price import load_prices, usd_per_gpu_hours
-from simulators.core.columns import categories, numbers
+from simulators.core.columns import mapped, numbers
 from simulators.core.jit import Floats
 from simulators.training.constants import Constants
 from simulators.training.job import Job
@@ -81,8 +81,7 @@ def plans_of(batch: pa.RecordBatch) -> Plans:
     copies = whole["dp"] * whole["cp"] * models
     is_folded = (schedule == DUALPIPE_V) & (whole["chunks"] == 1)
     recompute, some = _codes(batch, "recompute", RECOMPUTES), numbers(batch, "recompute_layers")
-    models_of, known = categories(batch, "model")
-    layers = np.array([load_model(str(name)).layers for name in known])[models_of]
+    layers = mapped(batch, "model", lambda name: load_model(name).layers)
     stage = np.ceil(layers / whole["pp"])
     again = np.where(some > 0, np.minimum(1.0, some / stage), 1.0)
     sent = np.array([BYTES[dtype] for dtype in GRADIENTS])
@@ -106,9 +105,9 @@ def plans_of(batch: pa.RecordBatch) -> Plans:
 
 def _codes(batch: pa.RecordBatch, name: str, known: tuple[str, ...]) -> NDArray[np.int64]:
     """Return the positions of words among the known ones; 1 past the end for others."""
-    codes, values = categories(batch, name)
-    position = [known.index(value) if value in known else len(known) for value in values]
-    return np.array(position, np.int64)[codes]
+    places = {word: place for place, word in enumerate(known)}
+    found = mapped(batch, name, lambda word: places.get(word, len(known)))
+    return found.astype(np.int64)
 
 
 def too_full(job: Job, memory: RankMemory) -> list[str]:

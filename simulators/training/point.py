@@ -11,7 +11,7 @@ import pyarrow as pa
 from simulators.catalog.cluster import AUTO
 from simulators.catalog.price import DEFAULT
 from simulators.core.columns import schema_of
-from simulators.core.contract import choice, fact, metric
+from simulators.core.contract import asked, choice, fact, metric
 from simulators.training.job import ATTENTIONS, BASES, FLASH, FUSED, FUSIONS, LORA_TARGETS
 from simulators.training.plan import RECOMPUTES
 from simulators.training.schedule.orders import SCHEDULES
@@ -27,7 +27,7 @@ _degree = partial(choice, at_least=1, at_most=1 << 16)
 class TrainingPoint:
     """A model on GPUs, how it is cut and run, and how many tokens it is trained on."""
 
-    model: str = choice("the model, or the path of a config.json", names="model", given=True)
+    model: str = asked("the model, or the path of a config.json", names="model")
     gpu: str = choice("the GPU, or the path of a data sheet of one's own", names="gpu")
     cluster: str = choice("the machine; auto: the one the GPU is sold in", default=AUTO)
     tp: int = _degree("tensor ranks: GPUs that share every layer", default=1)
@@ -39,153 +39,104 @@ class TrainingPoint:
     chunks: int = _degree(
         "chunks of layers on a pipeline rank, if interleaved; of dualpipe_v always 2", default=1
     )
-    batch: int = choice(
-        "sequences of a step, of all replicas", default=1024, at_least=1, given=True
-    )
+    batch: int = asked("sequences of a step, of all replicas", default=1024, at_least=1)
     micro_batch: int = choice("sequences of a pass of a replica", default=1, at_least=1)
-    sequence: int = choice("tokens of a sequence", default=4096, at_least=1, given=True)
+    sequence: int = asked("tokens of a sequence", default=4096, at_least=1)
     dtype: str = choice("precision of the linear layers' products", default="bf16", known=DTYPES)
     schedule: str = choice(
         f"of the pipeline: {', '.join(SCHEDULES)}", default="1f1b", known=SCHEDULES
     )
     recompute: str = choice(
         "what the backward pass runs again: none, selective (attention), elementwise (norms and "
-        "activations, but no product), full layers",
-        default="selective",
-        known=RECOMPUTES,
-    )
+        "activations, but no product), full layers", default="selective", known=RECOMPUTES,
+    )  # fmt: skip
     recompute_layers: int = choice(
         "layers of a pipeline rank that run again whole, under full; 0: all of them",
-        default=0,
-        at_least=0,
-    )
+        default=0, at_least=0,
+    )  # fmt: skip
     zero: int = choice(
         "what data ranks share out: 0 nothing, 1 optimiser states, 2 gradients, 3 weights",
-        default=1,
-        at_least=0,
-        at_most=3,
-    )
+        default=1, at_least=0, at_most=3,
+    )  # fmt: skip
     shard_ranks: int = choice(
         "data and context ranks among which that is; 0: all of them", default=0, at_least=0
     )
     sequence_parallel: bool = choice("whether tensor ranks share out norms too", default=True)
     attention: str = choice(
         "the GPU's best kernel, FlashAttention-2, products that keep all scores, or the GPU's best "
-        "kernel in fp8",
-        default=FLASH,
-        known=ATTENTIONS,
-    )
+        "kernel in fp8", default=FLASH, known=ATTENTIONS,
+    )  # fmt: skip
     fusion: str = choice(
         "what stands between products: fused kernels, or PyTorch's one by one",
-        default=FUSED,
-        known=FUSIONS,
-    )
+        default=FUSED, known=FUSIONS,
+    )  # fmt: skip
     cuda_graphs: bool = choice(
         "whether whole steps are replayed as CUDA graphs: no layer waits for launches, which those "
-        "with experts do",
-        default=False,
-    )
-    routing_skew: float = choice(
+        "with experts do", default=False,
+    )  # fmt: skip
+    routing_skew: float = asked(
         "how much tokens prefer some experts: the exponent of Zipf's law; 0: not at all",
-        default=0.0,
-        at_least=0.0,
-        given=True,
-    )
+        default=0.0, at_least=0.0,
+    )  # fmt: skip
     capacity_factor: float = choice(
         "times the mean beyond which an expert drops tokens; 0: none are dropped",
-        default=0.0,
-        at_least=0.0,
-    )
+        default=0.0, at_least=0.0,
+    )  # fmt: skip
     context_exchange: str = choice(
         "how context ranks share keys", default=ZIGZAG, known=CONTEXT_EXCHANGES
     )
-    lora_rank: int = choice(
-        "of adapters, all other weights frozen; 0: all are trained",
-        default=0,
-        at_least=0,
-        given=True,
+    lora_rank: int = asked(
+        "of adapters, all other weights frozen; 0: all are trained", default=0, at_least=0
     )
-    lora_targets: str = choice(
+    lora_targets: str = asked(
         "products with adapters: attention's projections, or all of a dense layer",
-        default=LORA_TARGETS[0],
-        known=LORA_TARGETS,
-        given=True,
-    )
-    base_dtype: str = choice(
+        default=LORA_TARGETS[0], known=LORA_TARGETS,
+    )  # fmt: skip
+    base_dtype: str = asked(
         "format in which weights beside adapters are kept; nf4 ones are widened for every product",
-        default="bf16",
-        known=BASES,
-        given=True,
-    )
+        default="bf16", known=BASES,
+    )  # fmt: skip
     gradient_dtype: str = choice(
         "precision in which gradients are sent; fp8 and int4 are compressed for that alone",
-        default="fp32",
-        known=GRADIENTS,
-    )
+        default="fp32", known=GRADIENTS,
+    )  # fmt: skip
     offload: bool = choice(
         "whether optimiser states lie in the host's memory and its CPUs update weights",
         default=False,
     )
-    host_adam_per_s: float = choice(
+    host_adam_per_s: float = asked(
         "weights that a node's CPUs update in a second: 10e9 in 2.57 s (Ren et al., ZeRO-Offload, "
-        "2021, two Xeon 8168)",
-        unit="1/s",
-        default=3.9e9,
-        above=0,
-        given=True,
-    )
+        "2021, two Xeon 8168)", unit="1/s", default=3.9e9, above=0,
+    )  # fmt: skip
     overlap: bool = choice("whether gradients are summed behind the backward pass", default=True)
-    tokens: float = choice("tokens of the whole run", default=1e12, above=0, given=True)
-    target_loss: float = choice(
-        "loss that the run trains to, instead of `tokens`; 0: none",
-        default=0.0,
-        at_least=0,
-        given=True,
+    tokens: float = asked("tokens of the whole run", default=1e12, above=0)
+    target_loss: float = asked(
+        "loss that the run trains to, instead of `tokens`; 0: none", default=0.0, at_least=0
     )
-    token_bytes: float = choice(
+    token_bytes: float = asked(
         "bytes of a batch that are read for each of its tokens: 4 of text",
-        unit="B",
-        default=4.0,
-        above=0,
-        given=True,
-    )
-    storage_bytes_per_s: float = choice(
+        unit="B", default=4.0, above=0,
+    )  # fmt: skip
+    storage_bytes_per_s: float = asked(
         "what a node reads from storage, or writes to it: 2 TB/s over 2,048 nodes (Llama 3, 2024)",
-        unit="B/s",
-        default=1e9,
-        above=0,
-        given=True,
-    )
-    gpu_mtbf_h: float = choice(
+        unit="B/s", default=1e9, above=0,
+    )  # fmt: skip
+    gpu_mtbf_h: float = asked(
         "hours a GPU runs until it stops a run: 419 stops in 54 days of 16,384 (Llama 3, 2024)",
-        unit="h",
-        default=50_700.0,
-        above=0,
-        given=True,
-    )
-    checkpoint_s: float = choice(
+        unit="h", default=50_700.0, above=0,
+    )  # fmt: skip
+    checkpoint_s: float = asked(
         "seconds in which writing a checkpoint stops the run; 0: those its bytes take to storage",
-        unit="s",
-        default=0.0,
-        at_least=0,
-        given=True,
+        unit="s", default=0.0, at_least=0,
+    )  # fmt: skip
+    restart_s: float = asked(
+        "seconds from a failure until training goes on", unit="s", default=900.0, at_least=0
     )
-    restart_s: float = choice(
-        "seconds from a failure until training goes on",
-        unit="s",
-        default=900.0,
-        at_least=0,
-        given=True,
-    )
-    gpu_spread: float = choice(
+    gpu_spread: float = asked(
         "standard deviation of a GPU's speed, relative: 8 % lie between fast and slow ones of a "
-        "cluster (Sinha et al., SC 2022), four of it",
-        default=0.02,
-        at_least=0,
-        at_most=0.5,
-        given=True,
-    )
-    prices: str = choice("the price list", names="price", default=DEFAULT, given=True)
+        "cluster (Sinha et al., SC 2022), four of it", default=0.02, at_least=0, at_most=0.5,
+    )  # fmt: skip
+    prices: str = asked("the price list", names="price", default=DEFAULT)
 
 
 _time = partial(metric, unit="s", page="training.md#step-time-and-its-parts")

@@ -10,21 +10,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from simulators.catalog.cluster import AUTO
-from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.catalog.price import priced_by, usd_per_gpu_hours
-from simulators.collectives.price import READS, curves_behind
+from simulators.collectives.price import READS
 from simulators.composition import throttling
-from simulators.core.columns import alike, categories, numbers, outcome, schema_of
+from simulators.composition.simulator import SIMULATOR as COMPOSITION
+from simulators.core.columns import alike, categories, mapped, numbers, outcome, table_of
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
-from simulators.core.folder import CLUSTERS, GPUS, MODELS
 from simulators.core.jit import Floats
 from simulators.core.levels import LEVELS
 from simulators.core.questions import Question
 from simulators.core.rules import check_batch
-from simulators.evidence.lookup import files_behind, notes_on
+from simulators.evidence.lookup import notes_on
 from simulators.kernels import price as kernels
 from simulators.training.constants import CALIBRATION, load_constants
 from simulators.training.explain import explained
@@ -129,15 +127,7 @@ class Training:
         """Return the facts and calibrations behind a value; those of every point for no name."""
         if name == "":
             return (CALIBRATION, throttling.CALIBRATION, *READS)
-        if name == "model":
-            return (MODELS.find(str(value)),)
-        if name == "gpu":
-            gpu = load_gpu(str(value))
-            files = (GPUS.find(str(value)), *files_behind(gpu), *curves_behind(gpu))
-            return (*files, CLUSTERS.find(gpu.cluster))
-        if name == "cluster" and value != AUTO:
-            return (CLUSTERS.find(str(value)),)
-        return ()
+        return COMPOSITION.reads(name, value) if name in ("model", "gpu", "cluster") else ()
 
     def costs(self, rows: pa.RecordBatch, prices: Mapping[str, Any]) -> Mapping[str, Floats]:
         """Return dollars, NaN where a GPU has no price, and CO2 of whole runs."""
@@ -154,18 +144,14 @@ class Training:
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the facts of every row."""
-        models, names = categories(batch, "model")
-        weights = np.array([load_model(str(name)).parameters for name in names])
         one = {n: numbers(batch, n) for n in ("tp", "pp", "dp", "cp", "batch", "sequence")}
         columns = [
             one["tp"] * one["pp"] * one["dp"] * one["cp"],
-            weights[models],
+            mapped(batch, "model", lambda name: load_model(name).parameters),
             one["batch"] * one["sequence"],
             one["batch"] / (one["dp"] * numbers(batch, "micro_batch")),
         ]
-        schema = schema_of(TrainingFacts)
-        arrays = [pa.array(c, type=f.type) for c, f in zip(columns, schema, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return table_of(TrainingFacts, columns)
 
     def question(self, flags: Flags) -> Question:
         """Return the question that some flags put.

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulators.collectives.price import collective_time
 from simulators.core.jit import Floats
 from simulators.kernels.price import price
 from simulators.training.job import Job
 from simulators.training.memory import Parameters, parameters
 from simulators.training.plan import Plans
+from simulators.training.work.messages import message_s
 from simulators.workload.operators import Elementwise
 from simulators.workload.precision import BYTES
 
@@ -85,15 +85,15 @@ def _of_copies(job: Job, plans: Plans, numbers: Floats, copies: int, shards: int
     sent = plans.gradient_bytes * job.trained_share
     weights = WEIGHT * np.where(is_full, 1.0, job.trained_share)
     if not is_shared.all():
-        whole = _time_s(job, "all_reduce", sent * numbers, copies, int(span))
+        whole = message_s(job, "all_reduce", sent * numbers, copies, int(span))
         found[0] = np.where(is_shared, 0.0, whole)
     if is_shared.any():
         sizes = np.where(is_full, layer, numbers)
-        scatter_s = _time_s(job, "reduce_scatter", sent * sizes, shards, inside)
-        gather_s = _time_s(job, "all_gather", weights * sizes, shards, inside)
+        scatter_s = message_s(job, "reduce_scatter", sent * sizes, shards, inside)
+        gather_s = message_s(job, "all_gather", weights * sizes, shards, inside)
         if shards < copies:
             left = sent * sizes / shards
-            scatter_s = scatter_s + _time_s(job, "all_reduce", left, copies // shards, int(span))
+            scatter_s = scatter_s + message_s(job, "all_reduce", left, copies // shards, int(span))
         found[0] += np.where(is_shared & ~is_full, scatter_s, 0.0)
         found[1] = np.where(is_shared & ~is_full, gather_s, 0.0)
         found[2], found[3] = np.where(is_full, gather_s, 0.0), np.where(is_full, scatter_s, 0.0)
@@ -155,13 +155,5 @@ def send_s(job: Job, plans: Plans) -> Floats:
         rows = (plans.dp == dp) & (plans.pp > 1)
         if rows.any():
             span = 2 * int(dp) * job.tp * job.cp
-            found[rows] = _time_s(job, "send_recv", size[rows], 2, span)
+            found[rows] = message_s(job, "send_recv", size[rows], 2, span)
     return found
-
-
-def _time_s(job: Job, kind: str, size: Floats, ranks: int, span: int) -> Floats:
-    if ranks <= 1:
-        return np.zeros_like(size)
-    return collective_time(
-        kind, size, ranks=ranks, gpu=job.gpu, cluster=job.cluster, span=span, dtype="bf16"
-    ).time_s

@@ -71,6 +71,12 @@ def test_a_window_bounds_what_decodes_read() -> None:
     assert grown == pytest.approx(0.5 * (float(seen[1]) - float(seen[0])), rel=0.02)
 
 
+@pytest.mark.parametrize(("model", "more"), [("gpt_oss_120b", 2.0), ("llama3_1_70b", 1.0)])
+def test_tensorrt_llm_keeps_the_keys_behind_a_window(model: str, more: float) -> None:
+    vllm, trtllm = (a_replica(model, Parallelism(), name) for name in ("vllm", "trtllm"))
+    assert trtllm.kv_token_bytes == more * vllm.kv_token_bytes
+
+
 def test_competing_kernels_are_no_slower_than_any_of_them() -> None:
     free = a_replica("llama3_1_70b", Parallelism(tp=2), dtype="bf16")
     steps = decode_step(np.array([1.0, 16.0, 200.0, 4000.0]), 500.0)

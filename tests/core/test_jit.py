@@ -24,6 +24,28 @@ def test_a_kernel_that_others_call_is_called_from_python_too() -> None:
     assert _half(8.0) == 4.0
 
 
+DOUBLES = True
+
+
+@kernel(f8(f8))
+def _scaled(x: float) -> float:
+    if DOUBLES and x > 0.0:
+        return 2.0 * x
+    return _half(x)
+
+
+@kernel(f8(f8))
+def _scaled_twice(x: float) -> float:
+    return _scaled(_scaled(x))
+
+
+def test_a_kernel_is_compiled_for_other_constants_of_its_callees_too() -> None:
+    other = _scaled_twice.where(DOUBLES=False)
+    assert other is _scaled_twice.where(DOUBLES=False)
+    assert (_scaled_twice(8.0), other(8.0), other.py_func(8.0)) == (32.0, 2.0, 2.0)
+    assert _quarter.where(DOUBLES=False) is _quarter
+
+
 _COMPILED_HERE = """
 import sys
 sys.stdin.readline()

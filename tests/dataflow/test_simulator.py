@@ -13,7 +13,7 @@ from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.dataflow.energy.technology import area_mm2, machine_of
 from simulators.dataflow.mapping.loop_nest import read_mapping
-from simulators.dataflow.mapping.networks import layers_of, network, network_names
+from simulators.dataflow.mapping.networks import chains, layers_of, network, network_names
 from simulators.dataflow.search.named_dataflows import SPREAD
 from simulators.dataflow.simulator import SIMULATOR, DataflowPoint, simulate
 from sweeper.testing import check_simulator
@@ -96,6 +96,25 @@ def test_stated_energies_follow_what_is_resized() -> None:
 def test_a_buffer_that_holds_nothing_is_a_verdict() -> None:
     with pytest.raises(Infeasible, match="buffer_too_small"):
         simulate(DataflowPoint("two_level", buffer_scale=1e-9, **FC))
+
+
+def test_a_network_of_ones_own_is_a_file_and_part_of_a_points_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "catalog" / "layers" / "mine.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        'layers = [{ name = "a", matmul = { n = 1, c = 8, m = 4 }, feeds_next = true },\n'
+        '          { name = "b", matmul = { n = 1, c = 4, m = 2 } }]\nblocks = 2\n'
+    )
+    monkeypatch.chdir(tmp_path)
+    assert [(layer.name, times) for layer, times in network("mine")] == [("a", 2), ("b", 2)]
+    assert [len(chain) for chain in chains("mine")] == [2, 2]
+    assert [path.name for path in SIMULATOR.reads("network", "mine")] == ["mine.toml"]
+    assert SIMULATOR.reads("network", "resnet50") == ()
+    file.write_text('layers = [{ name = "a", gemm = { n = 1 } }]\n')
+    with pytest.raises(UserError, match="needs one of conv"):
+        network("mine")
 
 
 @pytest.mark.parametrize(

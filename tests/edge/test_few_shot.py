@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from lab.fits.methods.few_shot import adapt, choose, learn, prior
+from lab.fits.methods.programs import learn_programs, one_hot
+from lab.new_hardware.calibrate import text_of
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.edge.architectures import cell_operations, cell_text, features
-from simulators.edge.device import device, devices, prior, text_of
-from simulators.edge.few_shot import adapt, choose, learn
-from simulators.edge.programs import learn_programs, one_hot
+from simulators.edge.device import device, devices
 
 FILES = Path(__file__).parent / "files"
 STORED = FILES / "pi_of_format_1.json"

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lab.new_hardware.calibrate import text_of
 from simulators.core.columns import batch_of
 from simulators.core.errors import UserError
 from simulators.edge.architectures import cell_text
-from simulators.edge.device import device, text_of
+from simulators.edge.device import device
 from simulators.edge.simulator import SIMULATOR, EdgePoint
 
 

@@ -20,12 +20,12 @@ from hypothesis.strategies import (
     sampled_from,
 )
 
-from lab.tables.graphs import TABLE, read_cases
+from lab.tables.graphs import TABLE, price_graph, read_cases
 from simulators.catalog.gpu import load_gpu
 from simulators.core.calibration import reference_folder
 from simulators.graphs.backward import backward_launches
 from simulators.graphs.forward import BACKWARD, FORWARD, INFERENCE, forward_launches
-from simulators.graphs.timeline import ALONE, Framework, finish_s, price_graph, span
+from simulators.graphs.timeline import ALONE, Framework, finish_s, span
 from simulators.workload.graphs.graph import Graph, Sketch
 from simulators.workload.graphs.unfused_transformers import Classic, classic_graph
 from simulators.workload.operators import Elementwise, Gemm

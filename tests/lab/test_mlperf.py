@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lab.tables.mlperf import TABLES, Submission, mlperf
+from lab.tables.mlperf import LAUNCHES, TABLES, Submission, mlperf
+from simulators.core.folder import read_toml
 
 EARLIER = {
     "division": "closed", "submitter": "a", "model": "llama2-70b-99", "scenario": "Offline",
@@ -44,9 +45,22 @@ def test_what_is_not_stated_is_the_least_that_holds_the_model(tmp_path: Path) ->
     assert one.task.output == 320  # tokens over samples
 
 
-def test_ten_minutes_of_what_was_measured_are_asked(tmp_path: Path) -> None:
+def test_forty_minutes_of_what_was_measured_are_asked(tmp_path: Path) -> None:
     one, *_ = submissions(tmp_path)
-    assert one.point.requests == 600 * 25 * 2 // 8
+    assert one.point.requests == 2400 * 25 * 2 // 8
+
+
+def test_what_a_repository_tells_is_of_its_round_and_scenario(tmp_path: Path) -> None:
+    names = {"accelerator": "NVIDIA H100-SXM-80GB", "cfg_tp": None, "cfg_batch": None}
+    earlier, server, *_ = submissions(tmp_path, names | {"scenario": "Server"})
+    assert (earlier.point.tp, earlier.point.pp, earlier.point.max_batch) == (2, 1, 896)
+    assert (server.point.tp, server.point.pp, server.point.chunk_size) == (1, 2, 1024)
+
+
+def test_each_configuration_has_a_source_and_is_of_one_system() -> None:
+    rows = read_toml(LAUNCHES)["launch"]
+    assert all("inference_results_" in row["source"] for row in rows)
+    assert len({(row["round"], row["gpu"], row["model"]) for row in rows}) == len(rows)
 
 
 def test_the_best_of_alike_stands_for_them(tmp_path: Path) -> None:

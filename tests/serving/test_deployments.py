@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from lab.fits.driver import main
-from lab.tables.deployments import client_of, excluded
+from lab.tables.deployments import NVIDIA, NVIDIA_TRTLLM, client_of, excluded
 from lab.tables.serving.launch_recipes import Load as Started
 from lab.tables.serving.launch_recipes import recipe_of
 from simulators.core.errors import Infeasible, UserError
 from simulators.serving.answer.neighbour_correction import Load, corrected, load_of
-from simulators.serving.benchmark_clients import INFERENCEX, NVIDIA, NVIDIA_TRTLLM
+from simulators.serving.benchmark_clients import INFERENCEX
 from simulators.serving.engine.frontend import NO_SERVER, Frontend, load_frontend, load_process
 from simulators.serving.engine.replica import ARRIVAL, RESTARTED, SCHEDULED
 from simulators.serving.engine.state import LOG_COLUMNS

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lab.fits.intervals.deployment_bands import Seen, widths_of
-from simulators.serving.answer.error_bands import Width, both, deployment_bands
+from simulators.serving.answer.error_bands import POWER, Width, both, deployment_bands
 from simulators.serving.answer.metrics import WITH_BAND
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import simulate
@@ -92,34 +92,38 @@ def test_a_gpu_nobody_measured_is_less_certain() -> None:
         assert 1.0 - unknown > 1.15 * (1.0 - known)
 
 
-def test_parts_of_a_width_add_by_squares_and_each_side_has_its_own_part() -> None:
+def test_parts_of_a_width_add_by_squares_and_both_ends_of_a_reach_count_for_either_side() -> None:
     some = Width(engine=0.3, below=2.0, above=0.5)
-    low, high = some.band((math.exp(-0.4), 1.0))
-    assert math.log(low) == pytest.approx(-2.0 * 0.5)
-    assert math.log(high) == pytest.approx(0.5 * 0.3)
+    for ends in ((-0.8, 0.2), (-0.2, 0.8)):
+        low, high = some.band((math.exp(ends[0]), math.exp(ends[1])))
+        far = math.hypot(0.3, 0.4**POWER)
+        assert (math.log(low), math.log(high)) == pytest.approx((-2.0 * far, 0.5 * far))
     assert some.band((0.0, 1.0))[0] > 0.0
     low, high = both((math.exp(-0.3), math.exp(0.6)), (math.exp(-0.4), math.exp(0.8)))
     assert (math.log(low), math.log(high)) == pytest.approx((-0.5, 1.0))
+
+
+def seen(gpu: str, framework: str, ratio: float, reach: tuple[float, float]) -> Seen:
+    row: Any = SimpleNamespace(gpu=gpu, framework=framework)
+    return Seen(row, "best", {"tpot": ratio}, {"tpot": reach})
 
 
 def test_the_width_of_left_out_deployments_holds_nine_of_ten_and_splits_engine_from_kernels() -> (
     None
 ):
     draw = np.random.default_rng(0)
-    reach = np.repeat([[0.9, 1.1], [0.5, 2.0]], 4000, axis=0)
-    scales = np.hypot(0.2, np.log(reach[:, 1]))
-    ratio = np.exp(scales * draw.laplace(0.0, 0.3, 8000))
-    row: Any = SimpleNamespace(gpu="h100_sxm", framework="vllm")
-    seen = [
-        Seen(row, "best", {"tpot": one}, {"tpot": (low, high)})
-        for one, (low, high) in zip(ratio.tolist(), reach.tolist(), strict=True)
+    reach = np.repeat([0.1, 0.7], 4000)
+    ratio = np.exp(np.hypot(0.2, reach**POWER) * draw.laplace(0.0, 0.3, 8000))
+    some = [
+        seen("h100_sxm", "vllm", one, (math.exp(-far), math.exp(far)))
+        for one, far in zip(ratio.tolist(), reach.tolist(), strict=True)
     ]
-    found = widths_of("tpot", seen)["vllm"]
+    found = widths_of("tpot", some)["vllm"]
     assert found.engine == pytest.approx(0.2, rel=0.3)
-    assert found.above == pytest.approx(0.3 * math.log(10.0), rel=0.1)
+    assert found.below == found.above == pytest.approx(0.3 * math.log(10.0), rel=0.1)
     inside = [
         low <= one.ratio["tpot"] <= high
-        for one in seen
+        for one in some
         for low, high in [found.band(one.reach["tpot"])]
     ]
     assert np.mean(inside) == pytest.approx(0.9, abs=0.01)
@@ -127,16 +131,29 @@ def test_the_width_of_left_out_deployments_holds_nine_of_ten_and_splits_engine_f
 
 def test_engines_have_parts_of_their_own_on_one_scale() -> None:
     draw = np.random.default_rng(1)
-    parts = {"vllm": 0.1, "sglang": 0.4}
-    seen = [
-        Seen(row, "best", {"tpot": math.exp(part * error)}, {"tpot": (1.0, 1.0)})
-        for name, part in parts.items()
-        for row in [SimpleNamespace(gpu="h100_sxm", framework=name)]
+    some = [
+        seen("h100_sxm", name, math.exp(part * error), (1.0, 1.0))
+        for name, part in {"vllm": 0.1, "sglang": 0.4}.items()
         for error in draw.laplace(0.0, 0.3, 2000).tolist()
     ]
-    found: dict[str, Width] = widths_of("tpot", seen)  # type: ignore[arg-type]
+    found = widths_of("tpot", some)
     assert found["sglang"].engine / found["vllm"].engine == pytest.approx(4.0, rel=0.2)
     assert found["sglang"].above == found["vllm"].above
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_side_reaches_further_if_it_does_so_on_all_gpus(shared: bool) -> None:
+    draw = np.random.default_rng(2)
+    error = np.abs(draw.laplace(0.0, 0.2, 1000))
+    longer = {"a": 3.0, "b": 3.0, "c": 3.0} if shared else {"a": 3.0, "b": 1.0 / 3.0, "c": 1.0}
+    some = [
+        seen(gpu, "vllm", math.exp(one), (0.9, 1.1))
+        for gpu, times in longer.items()
+        for ends in zip(-error / times**0.5, error * times**0.5, strict=True)
+        for one in ends
+    ]
+    found = widths_of("tpot", some)["vllm"]
+    assert found.above / found.below == pytest.approx(3.0 if shared else 1.0, rel=0.2)
 
 
 def test_a_percentile_is_less_certain_than_a_mean() -> None:

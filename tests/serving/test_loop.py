@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -373,6 +374,22 @@ def test_the_compiled_loop_is_its_python_original_bit_for_bit(
         python = run(requests, scheduler, **settings)
     for name in ("request", "times", "pool", "gauge", "gaps", "stages", "step"):
         assert np.array_equal(getattr(compiled, name), getattr(python, name)), name
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_a_run_without_what_few_have_is_the_same_by_the_loop_that_knows_of_it(
+    scheduler: str,
+) -> None:
+    draw = np.random.default_rng(3)
+    requests = asked(
+        np.cumsum(draw.exponential(0.05, 90)), draw.integers(1, 200, 90), draw.integers(1, 40, 90)
+    )
+    settings = {"allowed": tight(scheduler), "replicas": 2}
+    plain = run(requests, scheduler, **settings)
+    with mock.patch("simulators.serving.engine.service._is_rare", return_value=True):
+        whole = run(requests, scheduler, **settings)
+    for name in ("request", "times", "pool", "gauge", "gaps", "stages", "step"):
+        assert np.array_equal(getattr(plain, name), getattr(whole, name)), name
 
 
 def test_requests_that_arrive_together_are_batched_together() -> None:

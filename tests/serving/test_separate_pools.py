@@ -82,7 +82,7 @@ def test_one_at_a_time_over_a_free_link_two_pools_are_one(scheduler: str) -> Non
     ids=["roomy", "full", "tight", "cached", "pipeline"],
 )
 def test_who_is_served_leaves_nothing_behind(scheduler: str, more: dict[str, Any]) -> None:
-    if "caches" in more and not load_scheduler(scheduler).caches:
+    if "caches" in more and not load_scheduler(scheduler).caches_prefixes:
         pytest.skip("it has no prefix cache")
     state = pooled(scheduler=scheduler, link=Link(setup_s=1e-3, token_s=1e-5), **more)
     times, pool = state.times, state.pool

@@ -26,11 +26,11 @@ from lab.claims.composition._fp32_models import (
 )
 from lab.claims.lines import mean_error, within
 from lab.fits.graphs import ROWS, Fitted
-from lab.tables.graphs import TABLE, Case
+from lab.tables.graphs import TABLE, Case, price_graph
 from simulators.catalog.cluster import AUTO, cluster_for
 from simulators.collectives.price import collective_time
 from simulators.core.contract import Check
-from simulators.graphs.timeline import Framework, price_graph
+from simulators.graphs.timeline import Framework
 from simulators.workload.graphs.footprint import kept_bytes
 from simulators.workload.precision import BYTES
 

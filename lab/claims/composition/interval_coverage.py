@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import absent
-from lab.fits.intervals.pass_intervals import COVERED, configurations, shares
+from lab.fits.intervals.pass_intervals import configurations, shares
+from lab.fits.methods.coverage import COVERED
 from simulators.core.contract import COVERAGE, Check
 
 KIND = COVERAGE

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lab.claims.lines import absent, mean_error
+from lab.parity.in_memory_chips import area_mm2, operations_per_joule
 from lab.tables.edge.in_memory_chips import CHIPS, measured_chips
 from simulators.core.contract import Check
-from simulators.dataflow.energy.in_memory import area_mm2, operations_per_joule
 
 NEEDS = (CHIPS,)
 LIMIT = 25.0

@@ -14,11 +14,11 @@ from types import MappingProxyType
 import numpy as np
 
 from lab.claims.lines import at_most
+from lab.fits.methods.few_shot import adapt
+from lab.fits.methods.programs import learn_programs, one_hot
 from lab.tables.edge.programs import TINY, System, tiny
 from lab.tables.rows import Floats
 from simulators.core.contract import Check
-from simulators.edge.few_shot import adapt
-from simulators.edge.programs import learn_programs, one_hot
 
 NEEDS = (TINY,)
 LIMITS = MappingProxyType({"latency_s": 20.0, "energy_J_per_inference": 25.0})

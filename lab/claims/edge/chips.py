@@ -14,12 +14,13 @@ from types import MappingProxyType
 import numpy as np
 
 from lab.claims.lines import at_least, at_most, rank_correlation, within
+from lab.fits.methods.few_shot import Prior, adapt
+from lab.fits.methods.programs import learn_programs, one_hot
 from lab.tables.edge.programs import AI_HUB, Matrix, ai_hub
 from lab.tables.rows import Floats
 from simulators.core.contract import Check
 from simulators.core.jit import Ints
-from simulators.edge.few_shot import Prior, Weights, adapt
-from simulators.edge.programs import learn_programs, one_hot
+from simulators.edge.device import Weights
 
 NEEDS = (AI_HUB,)
 MODELS, DRAWS = 10, 4

@@ -17,12 +17,11 @@ import numpy as np
 
 from lab.claims.lines import at_least, at_most, rank_correlation, within
 from lab.fits.edge.edge import SAMPLES, drawn, prior_of, unseen
+from lab.fits.methods.few_shot import Prior, adapt, choose, prior
 from lab.tables.edge.networks import SPLITS, Latencies, family, latencies, table_of
 from lab.tables.rows import Bools
 from simulators.core.contract import Check
 from simulators.core.jit import Ints
-from simulators.edge.device import prior
-from simulators.edge.few_shot import Prior, adapt, choose
 
 NEEDS = tuple(map(table_of, SPLITS))
 COUNTS = (SAMPLES, 50, 100)

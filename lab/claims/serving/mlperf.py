@@ -31,7 +31,7 @@ HALVINGS = 6
 """Of the interval in which a server's rate is sought: to a fiftieth of the offline rate."""
 
 ROUTER = "least_outstanding"
-MOST_REQUESTS = 15_000
+MOST_REQUESTS = 60_000
 """Of a run: so many replicas share its load as that allows. Where requests are few and long, each
 replica's share is far smoother than what arrives at one alone."""
 

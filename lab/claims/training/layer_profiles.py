@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import absent, at_most, error_line
+from lab.stages.profiled import timed_step_s
 from lab.tables.training.layer_profiles import ITERATIONS, LAYERS, PROFILES, Iteration, iterations
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
-from simulators.training.stages.profiled import timed_step_s
 
 NEEDS = (ITERATIONS, PROFILES, LAYERS)
 GH200 = "clariden"

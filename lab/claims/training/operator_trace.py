@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lab.claims.lines import absent, at_most
+from lab.stages.traced import Cut, traced_step
 from lab.tables.training.operator_trace import GPU, TRACE, gradient_bytes, read_trace
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.collectives.price import collective_time
 from simulators.core.contract import Check
-from simulators.training.stages.traced import Cut, traced_step
 
 NEEDS = (TRACE,)
 NETWORK, REPLICAS = "resnet50", 8

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from lab.fits.driver import Calibration, calibration, chosen, hashes, inline
+from lab.fits.methods.few_shot import Prior, adapt, fitted, learn
 from lab.tables.edge.networks import SPLITS, Latencies, family, latencies, table_of
 from lab.tables.rows import Floats
 from simulators.core.jit import Ints
 from simulators.edge.device import calibration_of
-from simulators.edge.few_shot import Prior, adapt, fitted, learn
 
 FOLDER = calibration_of("nb201").parent
 OWNS = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)

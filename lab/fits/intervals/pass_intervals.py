@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.fits.driver import Calibration, calibration, hashes, table_lines
+from lab.fits.methods.coverage import COVERED
 from lab.tables.forward_passes import TABLES, Case
 from simulators.composition.intervals import (
     CALIBRATION,
@@ -32,9 +33,6 @@ from simulators.workload.llm.parallelism import stage_of
 
 FOLDER = CALIBRATION.parent
 SPLIT = "known boards: configurations of the runtimes' fits; new ones: all; test: by device"
-
-COVERED = 0.9
-"""Of measurements, by an interval."""
 
 
 def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:

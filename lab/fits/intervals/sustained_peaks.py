@@ -17,12 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from lab.fits.driver import Calibration, band_lines, calibration, hashes
+from lab.fits.methods.bands import band_of, stretched
 from lab.fits.methods.borrowing_trials import TRIAL_ROWS
 from lab.tables.kernels import fp32_kernels
 from lab.tables.kernels.tensor_cores import PRODUCERS, TABLE, read_tensor_rows
 from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import load_gpu
-from simulators.evidence.intervals import Band, band_of, stretched
+from simulators.evidence.intervals import Band
 from simulators.evidence.sustained import CALIBRATION, flops_per_j, share_of
 from simulators.kernels.families.gemm import sizes_of
 from simulators.kernels.price import roofline_s

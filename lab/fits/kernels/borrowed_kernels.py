@@ -17,6 +17,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration, calibration, hashes, inline, strings
 from lab.fits.methods.borrowing_trials import Trial, trials
+from lab.fits.methods.coverage import weighted_quantiles
 from lab.tables.kernels import auxiliary_kernels, fused_kernels, tensor_cores
 from lab.tables.rows import Floats
 from simulators.catalog.gpu import load_gpu
@@ -24,10 +25,13 @@ from simulators.evidence.borrowing import (
     ALL,
     ARCHITECTURE,
     COSTS,
+    GENERATION,
     INSTRUCTIONS,
+    OTHER,
     OWN,
     RELATIONS,
     SHEET,
+    VENDOR,
     Cost,
     Costs,
     Loan,
@@ -108,8 +112,8 @@ def _rising(loans: Mapping[str, Cost]) -> dict[str, Cost]:
     }
     risen = dict(loans)
     for name, loan in kinds.items():
-        nearer = [loans[other].error for other, kind in kinds.items() if kind.is_within(loan)]
-        farther = [loans[other].error for other, kind in kinds.items() if loan.is_within(kind)]
+        nearer = [loans[other].error for other, kind in kinds.items() if is_within(kind, loan)]
+        farther = [loans[other].error for other, kind in kinds.items() if is_within(loan, kind)]
         risen[name] = replace(loans[name], error=(max(nearer) + min(farther)) / 2.0)
     return risen
 
@@ -132,7 +136,7 @@ def _cost_of_pairs(some: Iterable[Trial], *, whole: bool) -> Cost:
         pairs.setdefault(_pair(trial), []).append(trial.log_ratio)
     ratios = [np.concatenate(parts) for parts in pairs.values()]
     weights = np.concatenate([np.full(ratio.size, 1.0 / ratio.size) for ratio in ratios])
-    lo, hi = _weighted_quantiles(np.concatenate(ratios), weights)
+    lo, hi = weighted_quantiles(np.concatenate(ratios), weights, COVERED)
     power = 1.0 + SIGMAS / len(ratios)
     error = float(np.exp(np.mean([np.log(np.mean(np.abs(ratio))) for ratio in ratios])))
     return Cost(
@@ -144,12 +148,6 @@ def _pair(trial: Trial) -> tuple[str, ...]:
     """Return what counts once: boards of one architecture are near copies of each other."""
     lender = trial.lender if trial.lender == SHEET else load_gpu(trial.lender).architecture
     return trial.family, load_gpu(trial.gpu).architecture, lender, trial.framework
-
-
-def _weighted_quantiles(values: Floats, weights: Floats) -> Floats:
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order]) / weights.sum()
-    return values[order][np.searchsorted(reached, COVERED)]
 
 
 def stand_ins(found: Sequence[Trial]) -> dict[str, dict[str, list[str]]]:
@@ -167,3 +165,19 @@ def stand_ins(found: Sequence[Trial]) -> dict[str, dict[str, list[str]]]:
         means = {other: np.mean(some) for other, some in others.items()}
         order.setdefault(family, {})[whose] = sorted(means, key=means.__getitem__)
     return order
+
+
+def is_within(one: Loan, other: Loan) -> bool:
+    """Say whether another kind of borrowing goes at least as far in every way.
+
+    Beyond one generation a framework runs other kernels, whatever it is called.
+    """
+    same_framework = other.same_framework and other.relation not in (VENDOR, OTHER)
+    ways = {one.relation, other.relation}
+    if INSTRUCTIONS in ways and ways & {GENERATION, VENDOR}:
+        return False
+    return (
+        RELATIONS.index(one.relation) <= RELATIONS.index(other.relation)
+        and one.same_precision >= other.same_precision
+        and one.same_framework >= same_framework
+    )

@@ -17,13 +17,14 @@ from itertools import product
 
 import numpy as np
 
+from lab.fits.methods.bands import band_of
 from lab.fits.methods.decode_grids import fit_grids
 from lab.fits.methods.entries import Fitted, plain_entry
 from lab.fits.methods.least_squares import fit_named
 from lab.tables.rows import Floats, Rows, mape
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.borrowing import instructions
-from simulators.evidence.intervals import WIDEST, band_of
+from simulators.evidence.intervals import WIDEST
 from simulators.kernels.entries import Entry
 from simulators.kernels.families.attention import fitted_seconds, form_seconds
 from simulators.kernels.families.fused import DECODE, Numbers

@@ -17,6 +17,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration, band_lines, chosen, gpu_of, hashes, inline, sha256_of
 from lab.fits.intervals.fp32_errors import FEW_ROWS
+from lab.fits.methods.bands import band_by_rows, band_of
 from lab.fits.methods.fp32_forms import cross_validated_s, fit_few, fit_full, rates_of
 from lab.fits.methods.monotone_trees import slope_lines
 from lab.tables.kernels.fp32_kernels import (
@@ -39,8 +40,7 @@ from simulators.evidence.boards import (
     identity_of,
     of_architecture,
 )
-from simulators.evidence.fp32_bands import band_by_rows
-from simulators.evidence.intervals import Band, band_of
+from simulators.evidence.intervals import Band
 from simulators.evidence.lookup import CALIBRATIONS, SUMMARY
 from simulators.kernels.levels import zero_shot_profile
 from simulators.kernels.price import call_seconds

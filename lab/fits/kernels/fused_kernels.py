@@ -15,6 +15,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration, chosen, hashes
 from lab.fits.kernels.decode_attention import fit_decode
+from lab.fits.methods.bands import band_of, stretched
 from lab.fits.methods.entries import Fitted, entries, judged, plain_entry
 from lab.fits.methods.least_squares import fit_named
 from lab.fits.methods.monotone_trees import fit_bend
@@ -39,7 +40,7 @@ from lab.tables.kernels.prompt_chunks import (
 )
 from lab.tables.rows import Floats, Groups, Rows, joined
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.evidence.intervals import Band, band_of, stretched
+from simulators.evidence.intervals import Band
 from simulators.evidence.lookup import CALIBRATIONS
 from simulators.kernels.entries import Entry
 from simulators.kernels.families.attention import fitted_seconds, form_seconds

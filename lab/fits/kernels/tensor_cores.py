@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from lab.fits.driver import Calibration, chosen, gpu_of, hashes, sha256_of
+from lab.fits.methods.bands import band_of
 from lab.fits.methods.least_squares import fit_named
 from lab.fits.methods.monotone_trees import fit_bend, slope_lines, split_lines
 from lab.tables.kernels.engine_layers import HEADS, LAYER_SPLIT, LAYERS, read_layer_products
@@ -33,7 +34,6 @@ from lab.tables.rows import LOWER_QUARTER, Bools, Floats, Rows, fraction, group_
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.core.errors import UserError
-from simulators.evidence.intervals import band_of
 from simulators.evidence.lookup import CALIBRATIONS
 from simulators.kernels.families.tensor_cores import (
     MEASURED,

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from lab.fits.driver import Calibration, band_lines, inline
+from lab.fits.methods.bands import band_of
 from lab.fits.methods.monotone_trees import bend_lines
 from lab.tables.rows import BANDED, Floats, Rows, mape
 from simulators.core.contract import Check
-from simulators.evidence.intervals import WIDEST, band_of
+from simulators.evidence.intervals import WIDEST
 from simulators.kernels.entries import Entry
-from simulators.kernels.interpolation_grid import grid_lines
+from simulators.kernels.interpolation_grid import SIGNS, STEP, GridTable
 
 SPLIT = "half of the shapes, by a hash of the shape; errors are of the other half"
 
@@ -89,4 +90,20 @@ def _lines(fitted: Fitted, leaves: Leaves | None) -> list[str]:
         lines += [f"[{title}.bend]", *bend_lines(entry.correction, *(leaves or ()))]
     if entry.grid is not None:
         lines += [f"[{title}.knots]", *grid_lines(entry.grid)]
+    return lines
+
+
+def grid_lines(table: GridTable) -> list[str]:
+    """Return what a calibration holds of the grids."""
+    lines = []
+    for packing, numbers in table.numbers.items():
+        row = ", ".join(f"{name} = {value:.4g}" for name, value in numbers.items())
+        lines.append(f"numbers.{packing} = {{ {row} }}")
+    for where, grid in table.grids.items():
+        signs = np.clip(np.rint(grid / STEP).astype(np.int64) + len(SIGNS) // 2, 0, len(SIGNS) - 1)
+        none = SIGNS[len(SIGNS) // 2]
+        rows = ["".join(SIGNS[sign] for sign in row) for row in signs.tolist()]
+        whole, *others = rows  # the first line says how long they are
+        text = "|".join([whole, *(row.rstrip(none) for row in others)])
+        lines.append(f'grids."{where.name}" = "{text}"')
     return lines

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lab.parity.in_memory_chips import InMemoryChip
 from lab.tables.rows import read_records
-from simulators.dataflow.energy.in_memory import InMemoryChip
 
 CHIPS = "dataflow/imc_chips_silicon.parquet"
 

@@ -23,6 +23,7 @@ from typing import Any
 from lab.tables.catalog_names import four_bit_experts, gpu_name, is_model, model_name
 from lab.tables.rows import read_records
 from simulators.catalog.engine import load_engine
+from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import MXFP4, load_model
 from simulators.serving.point import CLOSED, NUCLEUS, ServingPoint
 
@@ -73,7 +74,7 @@ def served(reference: Path) -> tuple[list[Served], list[str]]:
 
 
 def _served(row: Mapping[str, Any], launched: str) -> Served:
-    model, gpu = model_name(row["model"]), gpu_name(row["gpu"])
+    model, gpu = model_name(row["model"]), load_gpu(gpu_name(row["gpu"])).name
     seats = max(1, round(row["avg_batch_size"]))
     point = ServingPoint(
         model=model,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lab.stages.profiled import TimedStage
 from lab.tables.rows import read_records
-from simulators.training.stages.profiled import TimedStage
 
 ITERATIONS = "training_modern/sailor_iteration_time.parquet"
 PROFILES = "training_modern/sailor_layer_profile.parquet"

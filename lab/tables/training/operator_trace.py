@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lab.stages.traced import BACKWARD, TimedOperator
 from lab.tables.rows import read_records
-from simulators.training.stages.traced import BACKWARD, TimedOperator
 from simulators.workload.precision import BYTES
 
 TRACE = "training_modern/triosim_h100_op_trace.parquet"

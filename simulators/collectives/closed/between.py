@@ -10,8 +10,7 @@ that, and how much of its data sheet a network sustains, is fitted to clusters.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -68,7 +67,8 @@ def between_s(
         ranks, crosses, apart = nodes * inside, 1.0 / inside, (inside - 1) * nodes
     around = 1 if kind == "send_recv" else nodes - 1
     passes = 2 if kind == "all_reduce" else 1
-    moved, rate = size_bytes * crosses * busbw_factor(kind, ranks), _rate(cluster, network)
+    moved = size_bytes * crosses * busbw_factor(kind, ranks)
+    rate = cluster.inter.bytes_per_s * network.share
     least = np.full(np.shape(size_bytes), np.inf)
     for protocol in (*PROTOCOLS, SIMPLE):
         hop_s, near_s = (
@@ -88,17 +88,4 @@ def between_s(
 
 def network_between(kind: str) -> Network:
     """Return what InfiniBand was measured to do between nodes, for a collective."""
-    return once(_networks, CALIBRATION)[family(kind)]
-
-
-def _networks(path: Path) -> dict[str, Network]:
-    content = read_calibration(path)
-    names = [field.name for field in fields(Network)]
-    return {
-        kind: Network(**{name: float(content[kind][name]) for name in names})
-        for kind in (RINGS, EXCHANGES)
-    }
-
-
-def _rate(cluster: Cluster, network: Network) -> float:
-    return cluster.inter.bytes_per_s * network.share
+    return Network(**once(read_calibration, CALIBRATION)[family(kind)])

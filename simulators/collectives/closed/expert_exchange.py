@@ -10,9 +10,8 @@ sheets links sustain, is fitted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import comb
-from pathlib import Path
 
 import numpy as np
 
@@ -102,12 +101,7 @@ def exchange_s(
 
 def exchange_rates() -> Rates:
     """Return what DeepEP was measured to sustain."""
-    return once(_rates, CALIBRATION)
-
-
-def _rates(path: Path) -> Rates:
-    content = read_calibration(path)["exchange"]
-    return Rates(**{field.name: float(content[field.name]) for field in fields(Rates)})
+    return Rates(**once(read_calibration, CALIBRATION)["exchange"])
 
 
 def _hit(near: int, mine: int, top_k: int) -> float:

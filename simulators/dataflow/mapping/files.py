@@ -6,8 +6,7 @@ mapping a list of levels or Timeloop's directives (`timeloop_files.py`).
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,14 @@ from simulators.catalog.accelerator import Accelerator, load_accelerator
 from simulators.core.errors import UserError, suggestion
 from simulators.dataflow.mapping.loop_nest import Mapping as LoopNest
 from simulators.dataflow.mapping.loop_nest import read_mapping
-from simulators.dataflow.mapping.networks import Counted, layers_of
+from simulators.dataflow.mapping.networks import Counted, layer_from, layers_of
 from simulators.dataflow.mapping.timeloop_files import (
     accelerator_of_architecture,
     layer_of_problem,
     mapping_of_directives,
     table_of,
 )
-from simulators.workload.loop_nest import Layer, bmm, conv, dwconv, einsum, matmul
-
-KINDS: dict[str, Callable[..., Layer]] = {
-    "conv": conv, "dwconv": dwconv, "matmul": matmul, "bmm": bmm,
-}  # fmt: skip
+from simulators.workload.loop_nest import Layer
 
 
 def is_file(name: str) -> bool:
@@ -67,7 +62,7 @@ def layers_named(name: str, layer: str) -> tuple[Counted, ...]:
         return ((layer_of_problem(table["problem"], name), 1),)
     if not isinstance(table.get("layers"), list):
         raise UserError(f"{name}: neither a 'problem' of Timeloop nor a list of 'layers'")
-    found = tuple(_layer(table_of(entry, name), name) for entry in table["layers"])
+    found = tuple(layer_from(table_of(entry, name), name) for entry in table["layers"])
     chosen = tuple(pair for pair in found if layer in ("all", pair[0].name))
     if not chosen:
         names = [one.name for one, _ in found]
@@ -103,24 +98,3 @@ def mapping_named(name: str, layer: Layer, accelerator: Accelerator) -> LoopNest
     if any("target" in entry for entry in table):
         return mapping_of_directives(table, layer, accelerator, name)
     return read_mapping(table)
-
-
-def _layer(entry: Mapping[str, Any], where: str) -> Counted:
-    """Return a layer of our own list: `conv`, `dwconv`, `matmul`, `bmm` or `einsum`."""
-    name, times = str(entry.get("name", "layer")), entry.get("times", 1)
-    if not isinstance(times, int) or times < 1:
-        raise UserError(f"{where}: layer '{name}': times is {times!r}, no positive whole number")
-    kinds = [key for key in entry if key in KINDS]
-    sizes = entry.get("sizes", {}) if "einsum" in entry else entry.get(kinds[0] if kinds else "")
-    if not isinstance(sizes, Mapping) or not all(isinstance(n, int) for n in sizes.values()):
-        raise UserError(
-            f"{where}: layer '{name}' needs one of {', '.join(KINDS)} with whole sizes, or "
-            "einsum with sizes"
-        )
-    if "einsum" in entry:
-        return einsum(name, str(entry["einsum"]), **sizes), times
-    try:
-        return KINDS[kinds[0]](name, **sizes), times
-    except TypeError as error:
-        said = re.sub(r"^\w+\(\) ", "", str(error))
-        raise UserError(f"{where}: layer '{name}': {kinds[0]}: {said}") from error

@@ -1,54 +1,49 @@
-"""Networks are lists of layers: ResNet-50, VGG-16, MobileNet, BERT and Llama blocks.
+"""Networks are lists of layers, a TOML file each: ResNet-50, VGG-16, MobileNet, BERT, Llama blocks.
 
-He et al. (CVPR 2016), Simonyan and Zisserman (ICLR 2015), Howard et al. (2017), Devlin et al.
-(NAACL 2019), Touvron et al. (2023). Batch 1; equal layers stand once, with how often they occur.
+A layer that `feeds_next` is read by the next one alone; `blocks` says how often the list repeats.
+Equal layers stand once, with how often they occur.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
-from simulators.core.errors import UnknownNameError
-from simulators.workload.loop_nest import Layer, bmm, conv, dwconv, matmul
+from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.folder import Folder, read_toml
+from simulators.workload.loop_nest import Layer, bmm, conv, dwconv, einsum, matmul
 
 Counted = tuple[Layer, int]
 
-VGG16 = ((3, 64, 224), (64, 64, 224), (64, 128, 112), (128, 128, 112), (128, 256, 56),
-         (256, 256, 56), (256, 256, 56), (256, 512, 28), (512, 512, 28), (512, 512, 28),
-         (512, 512, 14), (512, 512, 14), (512, 512, 14))  # fmt: skip
-"""Input channels, filters and output size of the 3 x 3 convolutions."""
-
-RESNET50 = ((64, 64, 256, 56, 3), (256, 128, 512, 28, 4), (512, 256, 1024, 14, 6),
-            (1024, 512, 2048, 7, 3))  # fmt: skip
-"""Input channels, width, output channels, output size and blocks of the four stages."""
-
-MOBILENET = ((32, 64, 112, 1), (64, 128, 56, 2), (128, 128, 56, 1), (128, 256, 28, 2),
-             (256, 256, 28, 1), (256, 512, 14, 2), *((512, 512, 14, 1),) * 5,
-             (512, 1024, 7, 2), (1024, 1024, 7, 1))  # fmt: skip
-"""Input channels, output channels, output size and stride of the depthwise-separable blocks."""
+NETWORKS = Folder("network", "dataflow/layers")
+KINDS: dict[str, Callable[..., Layer]] = {
+    "conv": conv, "dwconv": dwconv, "matmul": matmul, "bmm": bmm,
+}  # fmt: skip
 
 
 def network_names() -> tuple[str, ...]:
-    """Return the networks that are known."""
-    return tuple(sorted(_NETWORKS))
+    """Return the networks that are shipped."""
+    return tuple(sorted(file.stem for file in NETWORKS.shipped.glob("*.toml")))
 
 
-@functools.cache
 def network(name: str) -> tuple[Counted, ...]:
     """Return a network's distinct layers, each with how often it occurs.
 
     Raises:
         UnknownNameError: no network has that name.
+        UserError: its file is not right.
 
     >>> sum(layer.macs * times for layer, times in network("resnet50")) // 10**6
     4089
     """
-    distinct: dict[tuple[object, ...], tuple[Layer, int]] = {}
-    for layer in _all_layers(name):
-        key = (layer.dims, layer.bounds, layer.tensors)
-        first, times = distinct.get(key, (layer, 0))
-        distinct[key] = (first, times + 1)
+    distinct: dict[tuple[object, ...], Counted] = {}
+    for chain in chains(name):
+        for layer in chain:
+            key = (layer.dims, layer.bounds, layer.tensors)
+            first, times = distinct.get(key, (layer, 0))
+            distinct[key] = (first, times + 1)
     return tuple(distinct.values())
 
 
@@ -59,32 +54,23 @@ def chains(name: str) -> tuple[tuple[Layer, ...], ...]:
 
     Raises:
         UnknownNameError: no network has that name.
+        UserError: its file is not right.
     """
+    return NETWORKS.load(name, _chains)
+
+
+def _chains(file: Path) -> tuple[tuple[Layer, ...], ...]:
     found: list[list[Layer]] = []
-    for layer in _all_layers(name):
-        if found and _one_reader(name, found[-1][-1].name, layer.name):
-            found[-1].append(layer)
-        else:
-            found.append([layer])
-    return tuple(tuple(chain) for chain in found)
-
-
-def _all_layers(name: str) -> list[Layer]:
-    if name not in _NETWORKS:
-        raise UnknownNameError("network", name, network_names())
-    return _NETWORKS[name]()
-
-
-def _one_reader(network_name: str, first: str, second: str) -> bool:
-    """Whether what a layer makes is read by the layer after it alone."""
-    if network_name == "resnet50":
-        block, _, part = first.rpartition("_")
-        return bool(block) and block == second.rpartition("_")[0] and part in ("1x1a", "3x3")
-    if network_name in ("vgg16", "mobilenet"):
-        return True
-    return (first, second) in (("scores", "context"), ("up", "down")) and not (
-        network_name.startswith("llama") and first == "up"  # its product with the gate is read
-    )
+    content, feeds = read_toml(file), False
+    if not isinstance(content.get("layers"), list):
+        raise UserError(f"{file}: a network is a list of 'layers'")
+    for entry in content["layers"]:
+        layer, times = layer_from(entry, str(file))
+        if not feeds:
+            found.append([])
+        found[-1] += [layer] * times
+        feeds = entry.get("feeds_next", False)
+    return tuple(map(tuple, found)) * int(content.get("blocks", 1))
 
 
 def layers_of(name: str, layer: str) -> tuple[Counted, ...]:
@@ -102,80 +88,26 @@ def layers_of(name: str, layer: str) -> tuple[Counted, ...]:
     return ((known[layer], 1),)
 
 
-def _resnet50() -> list[Layer]:
-    layers = [conv("conv1", m=64, c=3, r=7, s=7, p=112, q=112, stride=2)]
-    for stage, (before, width, after, size, blocks) in enumerate(RESNET50, start=2):
-        for block in range(blocks):
-            name = f"conv{stage}_{block + 1}"
-            first = block == 0
-            inputs = before if first else after
-            stride = 2 if first and stage > 2 else 1
-            entry = size * stride  # the stride stands on the 3 x 3 convolution
-            layers += [
-                conv(f"{name}_1x1a", m=width, c=inputs, r=1, s=1, p=entry, q=entry),
-                conv(f"{name}_3x3", m=width, c=width, r=3, s=3, p=size, q=size, stride=stride),
-                conv(f"{name}_1x1b", m=after, c=width, r=1, s=1, p=size, q=size),
-            ]
-            if first:
-                layers.append(
-                    conv(f"{name}_skip", m=after, c=inputs, r=1, s=1, p=size, q=size, stride=stride)
-                )
-    return [*layers, matmul("fc", n=1, c=2048, m=1000)]
+def layer_from(entry: Mapping[str, Any], where: str) -> Counted:
+    """Return a layer of a list and how often it occurs: a kind of `KINDS`, or `einsum`, with sizes.
 
-
-def _vgg16() -> list[Layer]:
-    layers = [
-        conv(f"conv{k}", m=m, c=c, r=3, s=3, p=size, q=size)
-        for k, (c, m, size) in enumerate(VGG16, start=1)
-    ]
-    return [
-        *layers,
-        matmul("fc6", n=1, c=25088, m=4096),
-        matmul("fc7", n=1, c=4096, m=4096),
-        matmul("fc8", n=1, c=4096, m=1000),
-    ]
-
-
-def _mobilenet() -> list[Layer]:
-    layers = [conv("conv1", m=32, c=3, r=3, s=3, p=112, q=112, stride=2)]
-    for k, (before, after, size, stride) in enumerate(MOBILENET, start=1):
-        layers.append(dwconv(f"dw{k}", c=before, r=3, s=3, p=size, q=size, stride=stride))
-        layers.append(conv(f"pw{k}", m=after, c=before, r=1, s=1, p=size, q=size))
-    return [*layers, matmul("fc", n=1, c=1024, m=1000)]
-
-
-def _encoder(blocks: int, tokens: int, width: int, heads: int, inner: int) -> list[Layer]:
-    """Return transformer blocks; attention is two chained batched products."""
-    size = width // heads
-    block = [
-        *(matmul(part, n=tokens, c=width, m=width) for part in ("query", "key", "value")),
-        bmm("scores", b=heads, n=tokens, c=size, m=tokens),
-        bmm("context", b=heads, n=tokens, c=tokens, m=size),
-        matmul("projection", n=tokens, c=width, m=width),
-        matmul("up", n=tokens, c=width, m=inner),
-        matmul("down", n=tokens, c=inner, m=width),
-    ]
-    return block * blocks
-
-
-def _llama7b(tokens: int, past: int) -> list[Layer]:
-    width, heads, inner = 4096, 32, 11008
-    seen = tokens + past
-    return [
-        *(matmul(part, n=tokens, c=width, m=width) for part in ("query", "key", "value")),
-        bmm("scores", b=heads, n=tokens, c=width // heads, m=seen),
-        bmm("context", b=heads, n=tokens, c=seen, m=width // heads),
-        matmul("projection", n=tokens, c=width, m=width),
-        *(matmul(part, n=tokens, c=width, m=inner) for part in ("gate", "up")),
-        matmul("down", n=tokens, c=inner, m=width),
-    ]
-
-
-_NETWORKS: dict[str, Callable[[], list[Layer]]] = {
-    "resnet50": _resnet50,
-    "vgg16": _vgg16,
-    "mobilenet": _mobilenet,
-    "bert_base_128": lambda: _encoder(12, 128, 768, 12, 3072),
-    "llama7b_prefill_block_512": lambda: _llama7b(512, 0),
-    "llama7b_decode_block_1024": lambda: _llama7b(1, 1023),
-}
+    Raises:
+        UserError: it is none of these, or has other sizes.
+    """
+    name, times = str(entry.get("name", "layer")), entry.get("times", 1)
+    if not isinstance(times, int) or times < 1:
+        raise UserError(f"{where}: layer '{name}': times is {times!r}, no positive whole number")
+    kinds = [key for key in entry if key in KINDS]
+    sizes = entry.get("sizes", {}) if "einsum" in entry else entry.get(kinds[0] if kinds else "")
+    if not isinstance(sizes, Mapping) or not all(isinstance(n, int) for n in sizes.values()):
+        raise UserError(
+            f"{where}: layer '{name}' needs one of {', '.join(KINDS)} with whole sizes, or "
+            "einsum with sizes"
+        )
+    if "einsum" in entry:
+        return einsum(name, str(entry["einsum"]), **sizes), times
+    try:
+        return KINDS[kinds[0]](name, **sizes), times
+    except TypeError as error:
+        said = re.sub(r"^\w+\(\) ", "", str(error))
+        raise UserError(f"{where}: layer '{name}': {kinds[0]}: {said}") from error

@@ -9,7 +9,7 @@ from simulators.core.jit import Ints, arrays, boolean, i8
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.kv_cache import allocate, blocks_for, fits
 from simulators.serving.engine.prefix_cache import blocks_held, cached_tokens, join, publish
-from simulators.serving.engine.replica import VIEW, View, kernel, pop_waiting, seat
+from simulators.serving.engine.replica import RARE, VIEW, View, kernel, pop_waiting, seat
 
 
 @kernel(boolean(*arrays(i8, 2)))
@@ -33,9 +33,12 @@ def admit(view: View, blocks: int, granted: int, cached: int) -> int:
     """
     limits, pool, request = view.limits, view.pool, view.request
     who = pop_waiting(pool, view.waiting)
-    shared = join(limits, pool, request, view.tree, who, cached)
+    shared = 0
+    if RARE:
+        shared = join(limits, pool, request, view.tree, who, cached)
     allocate(pool, request, who, blocks, shared)
-    publish(limits, pool, request, view.tree, who, cached + granted)
+    if RARE:
+        publish(limits, pool, request, view.tree, who, cached + granted)
     seat(view, who, granted)
     return who
 
@@ -43,13 +46,17 @@ def admit(view: View, blocks: int, granted: int, cached: int) -> int:
 @kernel(i8(VIEW, i8))
 def found_of(view: View, who: int) -> int:
     """Return how many tokens of a waiting request's prompt a prefix cache has."""
-    return cached_tokens(view.limits, view.pool, view.request, view.tree, who)
+    if RARE:
+        return cached_tokens(view.limits, view.pool, view.request, view.tree, who)
+    return 0
 
 
 @kernel(i8(VIEW, i8, i8))
 def shared_by(view: View, who: int, cached: int) -> int:
     """Return the blocks of what is `cached` of a waiting request that others hold."""
-    return blocks_held(view.pool, view.request, view.tree, who) if cached > 0 else 0
+    if RARE and cached > 0:
+        return blocks_held(view.pool, view.request, view.tree, who)
+    return 0
 
 
 @kernel(i8(VIEW, i8, boolean))

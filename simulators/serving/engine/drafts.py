@@ -6,7 +6,7 @@ sequence accepts the same drafts whatever runs beside it.
 
 from __future__ import annotations
 
-from simulators.core.jit import Ints, arrays, i8, several
+from simulators.core.jit import Ints, arrays, boolean, i8, several
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import kernel
 from simulators.serving.engine.state import STATE, State, pool_of
@@ -33,6 +33,16 @@ def drafted(limits: Ints, pool: Ints) -> int:
     if levels > 0 and limits[at.DEPTH] < limits[at.DRAFTED]:
         return limits[at.DRAFTED]  # type: ignore[no-any-return]
     return levels
+
+
+@kernel(boolean(*arrays(i8, 2)))
+def drafts_change(limits: Ints, pool: Ints) -> bool:
+    """Return whether the next iteration may draft otherwise; several batches grow each by its own.
+
+    That is what each of them draws.
+    """
+    several_at_once = limits[at.STAGES] * limits[at.RANKS] > 1
+    return limits[at.DRAFTED] > 0 and (several_at_once or drafted(limits, pool) != pool[at.DRAFTS])  # type: ignore[no-any-return]
 
 
 @kernel(i8(*arrays(i8, 1), i8, i8, i8))

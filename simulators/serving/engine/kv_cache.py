@@ -11,7 +11,15 @@ from __future__ import annotations
 from simulators.core.jit import Ints, arrays, boolean, i8, matrix
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.prefix_cache import ACCOUNT, leave
-from simulators.serving.engine.replica import VIEW, View, keep_idle, kernel, return_waiting, seat
+from simulators.serving.engine.replica import (
+    RARE,
+    VIEW,
+    View,
+    keep_idle,
+    kernel,
+    return_waiting,
+    seat,
+)
 
 
 @kernel(i8(i8, i8))
@@ -56,7 +64,9 @@ def extend(pool: Ints, request: Ints, who: int, blocks: int) -> int:
 @kernel(i8(*ACCOUNT, i8))
 def release(limits: Ints, pool: Ints, request: Ints, tree: Ints, who: int) -> int:
     """Take the blocks of a request back that nobody else holds and return how many are free."""
-    freed = leave(limits, pool, request, tree, who)  # which may free a copy besides
+    freed = request[who, at.BLOCKS]
+    if RARE:
+        freed = leave(limits, pool, request, tree, who)  # which may free a copy besides
     pool[at.FREE] += freed
     pool[at.HOLDERS] -= 1
     request[who, at.BLOCKS] = 0

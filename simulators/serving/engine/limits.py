@@ -28,7 +28,7 @@ from simulators.serving.point import (
 )
 from simulators.serving.prices.skipped_layers import kept_keys
 from simulators.serving.speculation.drafter import Drafter
-from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
+from simulators.workload.llm.memory import activation_bytes, weight_bytes
 from simulators.workload.llm.step import prefill_step
 from simulators.workload.precision import BYTES
 
@@ -133,7 +133,8 @@ def limits_of(
             raise Infeasible(f"{point.scheduler}_needs_{name}_{needed}")
     if point.poll_interval and not scheduler.poll_interval:
         raise Infeasible(f"{point.scheduler}_has_no_poll_interval", "it looks in every iteration")
-    if (caches := point.prefix_cache or point.preemption == CACHED) and not scheduler.caches:
+    caches = point.prefix_cache or point.preemption == CACHED
+    if caches and not scheduler.caches_prefixes:
         raise Infeasible(f"{point.scheduler}_has_no_prefix_cache")
     if point.prefix_cache and point.preemption == SWAP:
         raise Infeasible("swap_has_no_prefix_cache", "blocks on the host are one request's own")
@@ -240,7 +241,7 @@ def kv_blocks(
     weights = beside
     working = float(activation_bytes(model, cut, replica.dtype, float(tokens), float(rows)))
     working += rows * model.vocab * replica.runtime.decoder_numbers * BYTES["fp32"]
-    token_bytes = kept_keys * kv_bytes_per_token(model, cut, replica.kv_dtype)
+    token_bytes = kept_keys * replica.kv_token_bytes
     block_bytes = block_size * (token_bytes + (drafter.kv_bytes_per_token if drafter else 0.0))
     blocks = int((usable - weights - working) // block_bytes)
     if blocks < 1:
@@ -272,7 +273,7 @@ def swap_space(
         )
     if offload_to == SSD:
         bytes_per_s = min(SSD_BYTES_PER_S, bytes_per_s)
-    block_bytes = block_size * kv_bytes_per_token(replica.model, replica.cut, replica.kv_dtype)
+    block_bytes = block_size * replica.kv_token_bytes
     return int(swap_bytes // block_bytes), block_bytes / bytes_per_s
 
 

@@ -21,12 +21,13 @@ from simulators.core.jit import boolean, f8, i8, pointer
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.batch_sums import join, measure
 from simulators.serving.engine.cancellation import dismiss
-from simulators.serving.engine.drafts import drafted
+from simulators.serving.engine.drafts import drafted, drafts_change
 from simulators.serving.engine.frontend import show_late
 from simulators.serving.engine.kv_cache import blocks_for, may_return, release, swap_in
 from simulators.serving.engine.prefix_cache import cached_tokens, publish_batch
 from simulators.serving.engine.replica import (
     PRICE,
+    RARE,
     ROUTE,
     SCHEDULE,
     View,
@@ -123,10 +124,10 @@ def arrive(route: Any, state: State, now: float) -> int:
         who = clock[at.LISTED]
         if clock[at.RELEASED] > 0 and state.released[0] == now:
             who = pop_release(state)
-        if state.request[who, at.REPLICA] >= 0:
+        if RARE and state.request[who, at.REPLICA] >= 0:
             hand_on(route, state, who, now)
             continue
-        if state.limits[at.CACHES] == 1:
+        if RARE and state.limits[at.CACHES] == 1:
             find_everywhere(state, who)
         there = state.request[who, at.ROUTABLE]
         queued, running, found = load[at.QUEUED], load[at.RUNNING], load[at.FOUND]
@@ -162,7 +163,7 @@ def find_room(state: State, replica: int, now: float) -> int:
     """Have caches sent to a replica, all of its ranks, that has room for them; return how many."""
     first, sent = replica - replica % state.limits[at.RANKS], 0
     for rank in range(first, first + state.limits[at.RANKS]):
-        if state.pool[rank, at.HANDED] > 0:
+        if RARE and state.pool[rank, at.HANDED] > 0:
             sent += send_who_fits(state, rank, now)
     return sent
 
@@ -173,7 +174,7 @@ def form(schedule: Any, price: Any, state: State, replica: int, now: float) -> i
 
     Requests that are left over, waiting or idle, may change what becomes of the next batch to end.
     """
-    if state.limits[at.RANKS] > 1:
+    if RARE and state.limits[at.RANKS] > 1:
         return form_together(schedule, price, state, replica, now)
     pool, stages = state.pool[replica], state.limits[at.STAGES]
     if pool[at.FLIGHT] < stages:
@@ -237,9 +238,9 @@ def form_together(schedule: Any, price: Any, state: State, replica: int, now: fl
 def look_up(state: State, replica: int, now: float) -> int:
     """Bring a replica's sums up to now, and let go of who has given up; return how many did."""
     tick(state.pool[replica], state.gauge[replica], now)
-    if now < state.gauge[replica, at.NEXT_LEAVE]:
-        return 0
-    return dismiss(state, replica, now)
+    if RARE and now >= state.gauge[replica, at.NEXT_LEAVE]:
+        return dismiss(state, replica, now)
+    return 0
 
 
 @kernel(f8(STATE, i8))
@@ -259,10 +260,11 @@ def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> 
         limits, pool, state.request, state.times, state.waiting[replica],
         state.idle[replica], state.batch[slot], state.tokens[slot], state.tree,
     )  # fmt: skip
-    if pool[at.SWAPPED] > 0:
+    if RARE and pool[at.SWAPPED] > 0:
         swap_in(view)
         sort_by_arrival(state.request, view.idle, pool[at.IDLE])
-    pool[at.DRAFTS] = drafted(limits, pool)
+    if RARE:
+        pool[at.DRAFTS] = drafted(limits, pool)
     holds = schedule(now, view)
     pool[at.ELAPSED] = 0
     if pool[at.BATCH] == 0:
@@ -275,15 +277,10 @@ def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> 
     state.rounds[slot, at.MADE] = 0
     checked = 1 + pool[at.DRAFTS]
     members, tokens = state.batch[slot], state.tokens[slot]
-    if limits[at.CACHES] == 1:
+    if RARE and limits[at.CACHES] == 1:
         publish_batch(view)
     measure(state.request, members, tokens, pool[at.BATCH], checked, state.step[slot])
-    if limits[at.DRAFTED] > 0 and (
-        limits[at.STAGES] * limits[at.RANKS] > 1  # each batch grows by what it draws
-        or drafted(limits, pool) != pool[at.DRAFTS]
-    ):
-        return 1
-    if may_return(limits, pool, state.request):  # at the next batch, from the host
+    if RARE and (drafts_change(limits, pool) or may_return(limits, pool, state.request)):
         return 1
     return holds  # type: ignore[no-any-return]
 
@@ -387,7 +384,7 @@ def finish(state: State, replica: int, slot: int, now: float) -> int:
             keep_sums(state, replica, who, at.SUMS)
             release(state.limits, pool, request, state.tree, who)
             release_successor(state, who, now)
-        elif reads and done > prompt:
+        elif RARE and reads and done > prompt:
             hand_over(state, replica, who, now)
         else:
             idle[kept] = who

@@ -1,24 +1,15 @@
 """Loads schedulers and routers, each a file with a kernel, by their names.
 
 `mine` is `catalog/schedulers/mine.py` or a scheduler of this room; a dotted name is a module that
-is installed. A scheduler may state what it needs (`REQUIRES`), that it cuts prompts in chunks
-(`CHUNKED`) or processes them whole before any decode (`WHOLE_FIRST`), that it sets memory aside for
-a request's longest possible life (`RESERVES`), that its memory fraction is one of what weights
-leave (`OF_REST`), and after how many decode iterations it looks at the queue again unless told
-otherwise (`POLL_INTERVAL`), and that it deals requests out to the ranks of data-parallel attention
-in every iteration (`DEALS_OUT`), where those of others have queues of their own, that it looks
-for what a prompt begins with in a prefix cache (`CACHES_PREFIXES`), that it asks of seats and
-blocks only whether enough are left (`ONLY_COMPARES`), so that a limit nobody reaches is none, that
-who is let in takes blocks for its whole life (`LIFELONG`), and that it goes on with requests whose
-prompts others have read (`TAKES_UP`), and that it hands the tokens of a batch on while the next
-one runs (`OVERLAPS`): first tokens that another batch of prompts follows come at its end.
+is installed. What a scheduler is besides its kernel it states in capital letters, as in
+`CHUNKED = True`: the fields of `Scheduler` say what it may state.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import ModuleType
 from typing import Any
 
@@ -34,18 +25,23 @@ ROUTED_BY = len(ROUTE.arguments)
 
 @dataclass(frozen=True)
 class Scheduler:
-    """How batches are formed."""
+    """How batches are formed: a kernel, and what its file states in capital letters."""
 
     schedule: Kernel[..., int]
-    chunked: bool = False
+    chunked: bool = False  # it cuts prompts in chunks
     whole_first: bool = False  # prompts are processed whole, before any decode
-    reserves: bool = False
-    of_rest: bool = False
-    caches: bool = False  # it looks for what a prompt begins with in a prefix cache
-    deals_out: bool = False  # to ranks of data-parallel attention, evenly in every iteration
-    only_compares: bool = False  # of seats and blocks it asks only whether enough are left
+    reserves: bool = False  # it sets memory aside for a request's longest possible life
+    of_rest: bool = False  # its memory fraction is one of what weights leave
+    caches_prefixes: bool = False  # it looks for what a prompt begins with in a prefix cache
+    deals_out: bool = False  # to ranks of data-parallel attention, evenly in every iteration; where
+    # it does not, those have queues of their own
+    only_compares: bool = False  # of seats and blocks it asks only whether enough are left, so that
+    # a limit nobody reaches is none
     lifelong: bool = False  # who is let in takes blocks for prompt and answer
-    overlaps: bool = False  # it hands tokens on while the next batch runs
+    overlaps: bool = (
+        False  # it hands tokens on while the next batch runs: first tokens that another
+    )
+    # batch of prompts follows come at its end
     takes_up: bool = False  # it goes on with requests whose prompts others have read
     poll_interval: int = 0  # decode iterations between looks at the queue; 0: no choice
     requires: Mapping[str, int] = field(default_factory=dict)  # fields of a point and their values
@@ -79,21 +75,9 @@ def load_router(name: str) -> Kernel[..., int]:
 
 @functools.lru_cache(maxsize=64)
 def _scheduler(module: ModuleType) -> Scheduler:
-    return Scheduler(
-        schedule=_kernel(module, "schedule"),
-        chunked=bool(getattr(module, "CHUNKED", False)),
-        whole_first=bool(getattr(module, "WHOLE_FIRST", False)),
-        reserves=bool(getattr(module, "RESERVES", False)),
-        of_rest=bool(getattr(module, "OF_REST", False)),
-        caches=bool(getattr(module, "CACHES_PREFIXES", False)),
-        deals_out=bool(getattr(module, "DEALS_OUT", False)),
-        only_compares=bool(getattr(module, "ONLY_COMPARES", False)),
-        lifelong=bool(getattr(module, "LIFELONG", False)),
-        overlaps=bool(getattr(module, "OVERLAPS", False)),
-        takes_up=bool(getattr(module, "TAKES_UP", False)),
-        poll_interval=int(getattr(module, "POLL_INTERVAL", 0)),
-        requires=dict(getattr(module, "REQUIRES", {})),
-    )
+    stated = {f.name: f.name.upper() for f in fields(Scheduler)}
+    said = {name: getattr(module, word) for name, word in stated.items() if hasattr(module, word)}
+    return Scheduler(**{**said, "schedule": _kernel(module, "schedule")})
 
 
 def _kernel(module: ModuleType, name: str) -> Kernel[..., Any]:

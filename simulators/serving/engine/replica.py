@@ -216,6 +216,11 @@ QUEUED, RUNNING, FOUND, TOUCHED = range(4)
 """Rows of `load`: what routers see of each replica, and whether it was given a request just now."""
 LOAD_ROWS = 4
 
+RARE = True
+"""Whether a run may have what few have: a prefix cache, drafts, ranks or pools of their own, a host
+that takes blocks, clients that give up. Loops are compiled without it
+too (`service.py`): in half the time, and a run that has none of it takes less."""
+
 FOREVER = 1 << 40
 """Iterations of a decision that stands until a request arrives, ends or needs memory."""
 

@@ -64,12 +64,19 @@ def serve(
         UserError: a request never ends, for want of a batch or of a batch's price.
     """
     state = _before(limits, requests, replicas, log_rows, shape, table, decoders)
-    schedule, route, price = engine.scheduler.schedule, engine.route, engine.price
-    left = run(schedule.compiled, route.compiled, price.compiled, state)
+    rare, kernels = _is_rare(state), (run, engine.scheduler.schedule, engine.route, engine.price)
+    loop, schedule, route, price = (each.where(RARE=rare).compiled for each in kernels)
+    left = loop(schedule, route, price, state)
     if left:
         count = requests.arrival_s.size
         raise UserError(f"{left} of {count} requests never end: {_why(state, engine)}")
     return state
+
+
+def _is_rare(state: State) -> bool:
+    """Return whether a run may have what few have, which loops are compiled without too."""
+    few = state.own[:, [at.CACHES, at.DRAFTED, at.HOST, at.READERS]].any()
+    return bool(few or state.limits[at.RANKS] > 1 or np.isfinite(state.times[:, at.LEAVES]).any())
 
 
 def _before(

@@ -13,7 +13,7 @@ from typing import Any
 from simulators.core.jit import Floats, arrays, f8, i8, pointer, several
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.drafts import draw
-from simulators.serving.engine.replica import PRICE, kernel
+from simulators.serving.engine.replica import PRICE, RARE, kernel
 from simulators.serving.engine.state import (
     STATE,
     State,
@@ -97,7 +97,7 @@ def repeat_first(price: Any, state: State, replica: int, until: float) -> int:
         while now < until:
             phase = phase + 1 if phase + 1 < block else 0
             new_blocks = crossings[phase]
-            if drafts:
+            if RARE and drafts:
                 new_blocks, growth = draw(state, replica, slot, rounds[at.MADE] + made)
             if made == most or free - new_blocks < 1 or now >= next_leave:
                 must_end = 1

@@ -23,7 +23,6 @@ from simulators.serving.point import ANALYTIC, MODULATED, POISSON, ServingPoint
 from simulators.serving.sharing.partition import Pressure
 from simulators.serving.steady.batch_limits import EVENT_ONLY
 from simulators.serving.steady.mean_lengths import lengths_of
-from simulators.workload.llm.memory import kv_bytes_per_token
 from simulators.workload.llm.step import decode_step, prefill_step
 from simulators.workload.operators import Collective
 
@@ -70,7 +69,7 @@ def pressure_of(point: ServingPoint, answer: SteadyState) -> Pressure:
     return Pressure(
         busy=1.0 if state.saturated else min(1.0, state.busy),
         traffic=min(1.0, moved / (seconds * load_gpu(point.gpu).hbm_bytes_per_s)),
-        kv_bytes=held * kv_bytes_per_token(replica.model, replica.cut, replica.kv_dtype),
+        kv_bytes=held * replica.kv_token_bytes,
     )
 
 

@@ -24,7 +24,7 @@ from simulators.serving.speculation.drafter import NO_DRAFTER
 from simulators.serving.steady.columns import Design, Lengths, Station
 from simulators.serving.steady.iteration_times import Family, Pipeline
 from simulators.serving.steady.mean_lengths import lengths_of
-from simulators.workload.llm.memory import activation_bytes, kv_bytes_per_token, weight_bytes
+from simulators.workload.llm.memory import activation_bytes, weight_bytes
 
 GAP_SCV = {POISSON: 1.0, EVEN: 0.0}
 """Squared coefficient of variation of the gaps between arrivals; of gamma gaps it is chosen."""
@@ -149,7 +149,7 @@ def _schedulers(
     for code, name in enumerate(names):
         policy = load_scheduler(str(name))
         chunked[code] = policy.chunked
-        if not policy.caches:
+        if not policy.caches_prefixes:
             wrong = (codes == code) & numbers(batch, "prefix_cache").astype(bool)
             verdicts.add(wrong, f"{name}_has_no_prefix_cache")
         if not policy.chunked and not policy.whole_first:
@@ -215,7 +215,7 @@ def _facts(pipeline: Pipeline, replica: Replica, deployment: Deployment) -> tupl
     return (
         float(replica.gpu.hbm_bytes),
         weight_bytes(model, cut, dtype) + drafter.weight_bytes,
-        kv_bytes_per_token(model, cut, replica.kv_dtype) + drafter.kv_bytes_per_token,
+        replica.kv_token_bytes + drafter.kv_bytes_per_token,
         float(activation_bytes(model, cut, dtype, 1.0, 0.0)),
         float(activation_bytes(model, cut, dtype, 0.0, 1.0)),
         float(model.max_context),

@@ -82,9 +82,9 @@ def tensor_sum_s(job: Job, tokens: Floats, dtype: str) -> Floats:
         return np.zeros_like(tokens)
     numbers = tokens * job.model.hidden
     if not job.sequence_parallel:
-        return _time_s(job, "all_reduce", numbers * ACTIVATION, job.tp, job.tp)
-    scatter_s = _time_s(job, "reduce_scatter", numbers * ACTIVATION, job.tp, job.tp)
-    return scatter_s + _time_s(job, "all_gather", numbers * BYTES[dtype], job.tp, job.tp)
+        return message_s(job, "all_reduce", numbers * ACTIVATION, job.tp, job.tp)
+    scatter_s = message_s(job, "reduce_scatter", numbers * ACTIVATION, job.tp, job.tp)
+    return scatter_s + message_s(job, "all_gather", numbers * BYTES[dtype], job.tp, job.tp)
 
 
 def context_s(job: Job, micro_batches: Floats) -> tuple[Floats, Floats]:
@@ -96,13 +96,13 @@ def context_s(job: Job, micro_batches: Floats) -> tuple[Floats, Floats]:
     kv_bytes = tokens * 2 * kv_heads_per_gpu(model, job.cut) * model.head_dim * ACTIVATION
     if job.context_exchange == ULYSSES:
         heads = (2 * model.heads / job.tp * model.head_dim) * tokens * ACTIVATION + kv_bytes
-        once_s = _time_s(job, "all_to_all", heads, job.cp, span)
+        once_s = message_s(job, "all_to_all", heads, job.cp, span)
         return once_s, once_s
     if job.context_exchange == GATHER:
-        gathered_s = _time_s(job, "all_gather", kv_bytes * job.cp, job.cp, span)
-        summed_s = _time_s(job, "reduce_scatter", kv_bytes * job.cp, job.cp, span)
+        gathered_s = message_s(job, "all_gather", kv_bytes * job.cp, job.cp, span)
+        summed_s = message_s(job, "reduce_scatter", kv_bytes * job.cp, job.cp, span)
         return gathered_s, gathered_s + summed_s
-    hop_s = _time_s(job, "send_recv", kv_bytes, 2, span)
+    hop_s = message_s(job, "send_recv", kv_bytes, 2, span)
     hops = job.cp - 1
     return hops * hop_s, 2 * hops * hop_s  # backwards gradients travel along
 
@@ -116,11 +116,11 @@ def expert_exchange_s(job: Job, tokens: Floats) -> Floats:
     size = tokens / job.tp * copies(job, span) * model.hidden * ACTIVATION * job.busiest
     total = np.zeros_like(tokens)
     if job.ep > 1:
-        total = total + 2 * _time_s(job, "all_to_all", size, job.ep, span)
+        total = total + 2 * message_s(job, "all_to_all", size, job.ep, span)
     if job.expert_tp > 1:
         gathered = size * job.expert_tp
         for kind in ("all_gather", "reduce_scatter"):
-            total = total + _time_s(job, kind, gathered, job.expert_tp, job.expert_tp)
+            total = total + message_s(job, kind, gathered, job.expert_tp, job.expert_tp)
     return total
 
 
@@ -142,8 +142,10 @@ def copies(job: Job, span: int) -> float:
     return top_k if nodes == 1 else nodes * (1.0 - (1.0 - 1.0 / nodes) ** top_k)
 
 
-def _time_s(job: Job, kind: str, size: Floats, ranks: int, span: int) -> Floats:
-    done = collective_time(
+def message_s(job: Job, kind: str, size: Floats, ranks: int, span: int) -> Floats:
+    """Return the seconds of a collective of 16-bit numbers, as `collective_time` has its sizes."""
+    if ranks <= 1:
+        return np.zeros_like(size)
+    return collective_time(
         kind, size, ranks=ranks, gpu=job.gpu, cluster=job.cluster, span=span, dtype="bf16"
-    )
-    return done.time_s
+    ).time_s

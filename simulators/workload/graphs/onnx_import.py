@@ -11,38 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from simulators.core.errors import UserError, suggestion
+from simulators.core.folder import read_toml
 from simulators.workload.graphs.graph import Graph, Load, Shape, Sketch
 
-POINTWISE = {
-    "Relu": "relu", "LeakyRelu": "relu", "PRelu": "relu", "Clip": "relu", "HardSwish": "silu",
-    "Gelu": "gelu", "Erf": "gelu", "Elu": "gelu", "Tanh": "tanh", "Sigmoid": "sigmoid",
-    "HardSigmoid": "sigmoid", "Softplus": "sigmoid", "Sqrt": "rsqrt", "Reciprocal": "rsqrt",
-    "Exp": "sigmoid", "Log": "sigmoid", "Sin": "tanh", "Cos": "tanh", "Neg": "scale",
-    "Abs": "scale", "Cast": "scale", "Not": "scale", "Dropout": "dropout", "Pow": "pow",
-    "Where": "mask",
-}  # fmt: skip
-BINARY = {
-    "Add": "add", "Sub": "add", "Sum": "add", "Mul": "mul", "Div": "mul", "Max": "maximum",
-    "Min": "maximum", "Equal": "add", "Greater": "add", "Less": "add", "And": "add",
-}  # fmt: skip
-"""Operators by the kind whose traffic they have; comparisons write as additions do."""
-
-NORMS = {
-    "Softmax": "softmax", "LogSoftmax": "softmax", "LayerNormalization": "layer_norm",
-    "SimplifiedLayerNormalization": "rms_norm", "RMSNormalization": "rms_norm",
-    "BatchNormalization": "batch_norm", "GroupNormalization": "group_norm",
-    "InstanceNormalization": "group_norm",
-}  # fmt: skip
-POOLS = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
-MEANS = ("ReduceMean", "ReduceSum", "ReduceMax", "ArgMax")
-COPIES = ("Transpose", "Concat", "Resize", "Upsample", "Pad", "Expand", "Tile")
-VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Identity", "Slice", "Split")
-CONSTANTS = ("Constant", "ConstantOfShape", "Shape", "Range")
-PRODUCTS = ("Conv", "Gemm", "MatMul", "Gather")
-
-ALL = (
-    *POINTWISE, *BINARY, *NORMS, *POOLS, *MEANS, *COPIES, *VIEWS, *CONSTANTS, *PRODUCTS,
-)  # fmt: skip
+OPERATORS = Path(__file__).with_name("onnx_operators.toml")
 
 
 def graph_of_onnx(path: Path, load: Load) -> Graph:
@@ -91,6 +63,12 @@ class _Reader:
     def __init__(self, path: Path, proto: Any) -> None:
         self.path = path
         self.sketch = Sketch(path.stem)
+        self.known = {
+            operator: (group, kind)
+            for group, kinds in read_toml(OPERATORS).items()
+            for kind, operators in kinds.items()
+            for operator in operators
+        }
         self.weights: dict[str, Shape] = {w.name: tuple(w.dims) for w in proto.initializer}
         values = (*proto.input, *proto.value_info, *proto.output)
         self.shapes = {v.name: _shape_of(v) for v in values}
@@ -103,14 +81,14 @@ class _Reader:
     def add(self, node: Any) -> None:
         """Draw one operator; what follows from shapes alone is a weight, and free."""
         kind, result = node.op_type, node.output[0]
-        if kind not in ALL:
+        if kind not in self.known:
             raise UserError(
                 f"{self.path}: operator '{kind}' of node '{node.name}' is not known here"
-                f"{suggestion(kind, ALL)}"
+                f"{suggestion(kind, self.known)}"
             )
         inputs = [self.drawn[name] for name in node.input if name in self.drawn]
         own = tuple(self.weights[name] for name in node.input if name in self.weights)
-        if kind in CONSTANTS or not inputs:
+        if self.known[kind][1] == "constant" or not inputs:
             for name in node.output:
                 self.weights[name] = self.shapes.get(name) or ()
             return
@@ -138,21 +116,17 @@ class _Reader:
             if own:
                 return g.node("embedding", inputs, shape, weights=own[:1], name=name)
             return g.part(inputs[0], shape, name=name)
-        if kind in VIEWS:
+        group, ours = self.known[kind]
+        if ours == "view":
             whole = math.prod(shape) == g.nodes[inputs[0]].numbers
             return g.view(inputs[0], shape) if whole else g.part(inputs[0], shape, name=name)
-        groups_of = (
-            (POOLS, "pool"), (MEANS, "mean"), (COPIES, "copy"),
-        )  # fmt: skip
-        for kinds, ours in groups_of:
-            if kind in kinds:
-                return g.node(ours, inputs, shape, name=name)
-        if kind in NORMS:
-            return g.node(NORMS[kind], inputs[:1], shape, weights=own[:2], name=name)
-        if kind in BINARY:  # with a weight alone it is as good as unary
-            ours = BINARY[kind] if len(inputs) > 1 else "scale"
-            return g.node(ours, inputs, shape, weights=own, name=name)
-        return g.node(POINTWISE[kind], inputs, shape, weights=own, name=name)
+        if group == "moves":
+            return g.node(ours, inputs, shape, name=name)
+        if group == "norms":
+            return g.node(ours, inputs[:1], shape, weights=own[:2], name=name)
+        if group == "binary" and len(inputs) == 1:
+            ours = "scale"
+        return g.node(ours, inputs, shape, weights=own, name=name)
 
     def _shape(self, name: str, node: str = "") -> Shape:
         shape = self.shapes.get(name)

@@ -88,18 +88,21 @@ def expert_bytes(model: LanguageModel, how: Precision) -> float:
     return (BYTES[stored] + MXFP4_SCALE) * padded / model.hidden
 
 
-def kv_bytes_per_token(model: LanguageModel, cut: Parallelism, kv_dtype: str) -> float:
+def kv_bytes_per_token(
+    model: LanguageModel, cut: Parallelism, kv_dtype: str, *, whole_windows: bool = False
+) -> float:
     """Return the KV-cache bytes of one token on the fullest GPU of a replica.
 
     Under attention data parallelism a token is held by one group of ranks; groups are taken to hold
-    equally many. Layers that see a window are counted if whole requests fit into it.
+    equally many. Layers that see a window are counted if whole requests fit into it, or if an
+    engine keeps what they see no more.
 
     >>> from simulators.catalog.model import load_model
     >>> kv_bytes_per_token(load_model("llama2_70b"), Parallelism(), "fp16")
     327680.0
     """
     stages = [stage_of(model, cut, stage) for stage in range(cut.pp)]
-    wide = model.window >= WIDE_WINDOW
+    wide = model.window >= WIDE_WINDOW or (whole_windows and model.window > 0)
     layers = max(part.layers if wide else attending_layers(model, part) for part in stages)
     if model.is_latent:
         numbers = model.kv_lora_rank + model.qk_rope_head_dim

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from lab.fits.methods.decode_grids import fit_grids, nearest_rising
+from lab.fits.methods.entries import grid_lines
 from lab.tables.rows import Floats, Rows, Sizes, tidy
 from simulators.kernels.interpolation_grid import (
     Numbers,
-    grid_lines,
     grids_from,
     interpolated_s,
     places,

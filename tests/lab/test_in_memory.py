@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from simulators.dataflow.energy.in_memory import (
+from lab.parity.in_memory_chips import (
     InMemoryChip,
     area_mm2,
     joules_per_cycle,

@@ -19,20 +19,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
+from simulators.core.folder import once
 from simulators.core.jit import Floats, Ints
+from simulators.edge.device import Weights, calibration_of, with_level
 
 LEVEL_SPREAD = 0.15
 """How far the mean of a few samples may be from that of all networks, relative: by leaving out."""
 
 LOG_LEVEL_SPREAD = 1.0
 """The same of log seconds, where all that is known is that devices are of a kind."""
-
-LEAST = 0.02
-"""No network is quicker than this share of the mean: degenerate cells, which are no network."""
-
-NINETY = 1.645
-"""Standard deviations on either side that hold 90 %."""
 
 
 @dataclass(frozen=True)
@@ -74,47 +71,11 @@ class Prior:
         return turn @ mean, turn @ covariance @ turn.T
 
 
-@dataclass(frozen=True)
-class Weights:
-    """A device: its weights, how sure they are, and what they leave unexplained.
-
-    Latency is `unit_s * (mean[0] + features @ mean[1:])`; where `is_log`, its exponential.
-    """
-
-    unit_s: float
-    mean: Floats
-    covariance: Floats
-    noise: float
-    is_log: bool = False
-
-    def seconds(self, features: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return latencies and both ends of their 90 % intervals.
-
-        Args:
-            features: a row per network, a column per feature.
-        """
-        design = with_level(features)
-        # Sums by rows, not matrix products: those have other last bits in other batches.
-        middle = np.sum(design * self.mean, axis=1)
-        variance = np.full(middle.size, self.noise**2)
-        for column, line in zip(design.T, self.covariance, strict=True):
-            variance += column * np.sum(design * line, axis=1)
-        reach = NINETY * np.sqrt(variance)
-        ends = (middle, middle - reach, middle + reach)
-        if self.is_log:
-            found = tuple(self.unit_s * np.exp(end) for end in ends)
-        else:
-            found = tuple(self.unit_s * np.maximum(end, LEAST) for end in ends)
-        return found[0], found[1], found[2]
-
-
-def with_level(features: Floats) -> Floats:
-    """Return features behind a column of ones.
-
-    >>> with_level(np.array([[2.0, 3.0]])).tolist()
-    [[1.0, 2.0, 3.0]]
-    """
-    return np.column_stack([np.ones(len(features)), features])
+def prior(space: str) -> Prior:
+    """Return what is known of a device before any of its samples."""
+    found = once(read_calibration, calibration_of(space))["prior"]
+    arrays = {n: np.array(found[n]) for n in ("centre", "scale", "mean", "spread", "noises")}
+    return Prior(own=float(found["own"]), is_log=False, **arrays)
 
 
 def learn(

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lab.stages.profiled import TimedStage, timed_step_s
 from simulators.catalog.cluster import Cluster
 from simulators.catalog.gpu import Gpu
 from simulators.collectives.price import collective_time
 from simulators.core.errors import UserError
-from simulators.training.stages.profiled import TimedStage, timed_step_s
 
 PHASES = ("forward", "backward", "optimizer")
 FORWARD, BACKWARD, UPDATE = PHASES

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulators.catalog.cluster import load_cluster
-from simulators.catalog.gpu import load_gpu
-from simulators.collectives.price import collective_time
-from simulators.core.errors import UserError
-from simulators.training.stages.traced import (
+from lab.stages.traced import (
     BACKWARD,
     BUCKET_BYTES,
     FORWARD,
@@ -18,6 +14,10 @@ from simulators.training.stages.traced import (
     TracedStep,
     traced_step,
 )
+from simulators.catalog.cluster import load_cluster
+from simulators.catalog.gpu import load_gpu
+from simulators.collectives.price import collective_time
+from simulators.core.errors import UserError
 
 H100, DGX = load_gpu("h100_sxm"), load_cluster("dgx_h100")
 TRACE = [

@@ -3,9 +3,9 @@
 Within a pass, families of kernels and messages add up by squares, and with them what no kernel
 explains; what the engine does adds to the logarithm of that by squares (`error_bands.py`). So the
 squared logarithm of each end of a band is a sum over layers, and a layer switched off leaves the
-rest. With `w` the half-widths of a pass, which ends at `r`:
+rest. With `w` the half-widths of a pass, and `R` what its two ends make of the scale:
 
-    ln(end)^2 = scale^2 * ( engine^2 + ln(r)^2 * sum over layers of w_layer^2 / w^2 )
+    ln(end)^2 = side^2 * ( engine^2 + R^2 * sum over layers of w_layer^2 / w^2 )
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def error_layers(replica: Replica, step: Step, metric: str) -> Squares:
     parts, found = _parts(replica, stages), {}
     widths = [shipped_width(engine, metric) for engine in engines_of(replica.runtime.framework)]
     ends = []
-    for end, side in enumerate(("below", "above")):
-        far = [getattr(w, side) * scale(w.engine, reach)[end] for w in widths]
+    for side in ("below", "above"):
+        far = [getattr(w, side) * float(scale(w.engine, reach)) for w in widths]
         widest = widths[int(np.argmax(far))]
         stretch = getattr(widest, side) ** 2
         ends.append((stretch * widest.engine**2, max(far) ** 2 - stretch * widest.engine**2))

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from lab.fits.methods.few_shot import Prior
 from simulators.core.jit import Floats
-from simulators.edge.few_shot import Prior
 
 OWN = 0.1
 """How far a program may be off by itself, in log seconds: a choice, as is the next."""

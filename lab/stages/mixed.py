@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from lab.stages.profiled import TimedStage, timed_step_s
 from simulators.catalog.cluster import AUTO
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Floats
@@ -19,7 +20,6 @@ from simulators.training.memory import rank_memory
 from simulators.training.metrics import job_of, plans_of
 from simulators.training.point import TrainingPoint, batch_of
 from simulators.training.schedule.play import DENSE, EXPERTS, HEAD, SEND
-from simulators.training.stages.profiled import TimedStage, timed_step_s
 from simulators.training.step import after_passes, late_share, passes_of, work_of
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from lab.stages.mixed import mixed_step
 from simulators.core.errors import Infeasible, UserError
 from simulators.training.point import TrainingPoint, batch_of
 from simulators.training.simulator import SIMULATOR
-from simulators.training.stages.mixed import mixed_step
 
 BASE = TrainingPoint(
     model="llama3_1_8b", gpu="h100_sxm", pp=4, dp=2, batch=64, sequence=4096, zero=1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from lab.fits.intervals.error_layers import LAYERS, band_of, error_layers
 from simulators.serving.answer.error_bands import deployment_bands
-from simulators.serving.answer.error_layers import LAYERS, band_of, error_layers
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.prices.iteration_table import EVERYDAY, everyday_reach
