@@ -21,7 +21,8 @@ from simulators.core.contract import Check, lend
 from simulators.core.jit import Floats, Ints
 from simulators.core.report import print_checks
 from simulators.core.uncertainty.gaussian_process import Surrogate, relevance
-from simulators.serving.beginnings import SEEN
+from simulators.serving.beginnings import SEEN, forget
+from simulators.serving.begun_runs import WENT_ON
 from simulators.tables.table import features_of, table_simulator
 from sweeper.commands.run import asked_by
 from sweeper.query.hypervolume import hypervolume
@@ -205,10 +206,15 @@ def billion(outputs: str) -> Check:
 
 
 def proved(whole: Whole, outputs: str) -> Check:
-    """Return which part of the flagship is simulated until bounds prove its front."""
+    """Return which part of the flagship is simulated until bounds prove its front.
+
+    Counted in requests that come while a run is simulated, over those of all runs: of a run that
+    halts so many of its own as have come, of a design whose row is stored all. A run that goes on
+    counts what is left of it; one that begins again counts again.
+    """
     asked = [f"+space={FLAGSHIP}", f"outputs={outputs}", "plot=false"]
-    sweep = asked_by([*asked, "sampler=bounds", "engine=inline"]).sweep
-    SEEN.clear()
+    sweep = asked_by([*asked, "sampler=bounds"]).sweep
+    forget()
     sweep.answer()
     goals, per = sweep.objectives, list(sweep.given)
     rows = sweep.store.scan()
@@ -217,10 +223,14 @@ def proved(whole: Whole, outputs: str) -> Check:
         for each in (whole.rows.lazy(), rows)
     ]
     picked, points = rows.select(pl.len()).collect().item(), len(whole.index)
-    begun = sum(seen.share for all_of in SEEN.values() for seen in all_of)
-    share, same = 100.0 * picked / points, set(fronts[0]) == set(fronts[1])
+    begun = sum(seen.simulated for all_of in SEEN.values() for seen in all_of)
+    ended = picked - sum(WENT_ON.values())
+    share, same = 100.0 * (begun + ended) / points, set(fronts[0]) == set(fronts[1])
     said = "the same as the grid's" if same else "NOT the grid's"
-    note = f"{len(fronts[1])} designs, {said}; beginnings are worth {100.0 * begun / points:.1f} %"
+    note = (
+        f"{len(fronts[1])} designs, {said}; {100.0 * picked / points:.1f} % of the runs ended, "
+        f"beginnings are worth {100.0 * begun / points:.1f} %"
+    )
     ok = same and share <= 15.0
     return Check(f"{FLAGSHIP}, runs for the exact front", share, "%", 15.0, ok, points, note)
 

@@ -56,6 +56,7 @@ DEFAULT_FRAMEWORK = "trtllm"  # whose kernels run unless a caller names another'
 
 FRAMEWORKS = (
     DEFAULT_FRAMEWORK, "vllm", "sglang", "flashinfer", "flash_attention", "frontier", "pytorch",
+    "triton",
 )  # fmt: skip
 """Where the framework asked for has no kernel of a kind, the first of these that has one speaks."""
 
@@ -143,10 +144,10 @@ def find(
         precisions: the wanted one first and acceptable ones after it.
         nearest: relation of a board whose numbers may be used; by default the GPU's own too.
     """
-    frameworks: Sequence[str] = (framework,)
+    others: Sequence[str] = ()
     if framework and kinds()[kind].frameworks == "any":
         others = (*stand_ins().get(family, {}).get(framework, ()), *FRAMEWORKS)
-        frameworks = tuple(dict.fromkeys((framework, *others)))
+    frameworks = tuple(dict.fromkeys((framework, *others)))
     best: Found[T] | None = None
     here: Found[T] | None = None
     for lender in lenders(kind, gpu, architecture, nearest):
@@ -170,8 +171,7 @@ def find(
 def lenders(kind: str, gpu: str, architecture: str, nearest: str = OWN) -> tuple[Lender, ...]:
     """Return the boards whose numbers a GPU may take, from a `nearest` relation on, in order.
 
-    Of boards that are equally near the newer lends (its library is younger too), else the one
-    whose data sheet is most alike.
+    Of boards equally near the newer lends (its library is too), else the most alike data sheet.
     """
     return _lenders(kind, gpu, architecture, nearest, places(), stamp())
 

@@ -1,8 +1,8 @@
 """What the beginning of a run proves of all of it: no percentile and no cost is below these bounds.
 
-Until its next request comes, a run of the first requests alone is the run of all of them: what they
-have waited by then is exact. All others take at least what an engine with nothing else to do would
-need: an iteration is no quicker than linear layers and messages of its tokens, and its launch.
+A run halts before a request comes: what others have waited by then is exact. What is left takes at
+least what an engine with nothing else to do would need: an iteration is no quicker than linear
+layers and messages of its tokens, and its launch.
 Percentiles rise with each latency, so those of bounds are bounds of those.
 
 A cost falls with the tokens that are answered in its window. The window begins at some moment `b`
@@ -26,17 +26,28 @@ import pyarrow as pa
 from simulators.catalog.price import usd_per_mtok
 from simulators.core.columns import points_of
 from simulators.core.errors import Infeasible
-from simulators.core.jit import Floats, Ints, Kernel
+from simulators.core.jit import Floats, Ints
 from simulators.core.rules import check_point
 from simulators.serving.answer.percentiles import COLUMNS, SHARES, spread
 from simulators.serving.answer.served_alike import WATCHED, Likeness, Ready, any_batch, may_share
 from simulators.serving.answer.user_measurements import has_own_rows
+from simulators.serving.begun_runs import (
+    BEFORE,
+    HALTED,
+    WENT_ON,
+    Beginner,
+    Halted,
+    at_once,
+    forget_some,
+    halted,
+)
 from simulators.serving.demand.autoscaling import Plan
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.frontend import Frontend, behind
+from simulators.serving.engine.frontend import behind
 from simulators.serving.engine.service import in_line
+from simulators.serving.engine.state import State
 from simulators.serving.point import STEADY, ServingPoint
 from simulators.serving.prices.iteration_table import IterationTable
 from simulators.serving.prices.least_iteration import LeastIteration, least_iteration
@@ -51,31 +62,12 @@ ROUNDING = 1e-9
 NOTHING: Mapping[str, float] = dict.fromkeys(BOUNDED, 0.0)
 IMPOSSIBLE: Mapping[str, float] = dict.fromkeys(BOUNDED, np.inf)
 
-KEPT = 1 << 15
-"""Designs of which beginnings are kept."""
+KEPT, IDLE_KEPT = 1 << 15, 1 << 10
+"""Designs of which beginnings are kept, and pairs of requests and engines that are idle."""
 
 
-class Pool(Protocol):
-    """Equal replicas, and what an iteration of theirs takes."""
-
-    @property
-    def replicas(self) -> int:
-        """How many there are."""
-        ...
-
-    @property
-    def table(self) -> IterationTable:
-        """What iterations are priced by."""
-        ...
-
-    @property
-    def price(self) -> Kernel[..., float]:
-        """What reads that."""
-        ...
-
-
-class Startable(Ready, Protocol):
-    """A deployment that waits for its first request, and can serve the first ones alone."""
+class Startable(Beginner, Ready, Protocol):
+    """A deployment that waits for its first request, and can halt before any of them."""
 
     @property
     def deployment(self) -> Deployment:
@@ -83,41 +75,42 @@ class Startable(Ready, Protocol):
         ...
 
     @property
-    def pools(self) -> Sequence[Pool]:
-        """Its replicas."""
-        ...
-
-    @property
-    def let_in(self) -> Requests:
-        """What is asked of it."""
-        ...
-
-    @property
-    def frontend(self) -> Frontend:
-        """What clients see it through."""
-        ...
-
-    @property
     def plan(self) -> Plan | None:
         """Replicas that come and go."""
-        ...
-
-    def beginning(self, count: int) -> Startable:
-        """Return the same before the first so many requests."""
         ...
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a beginning has shown, and of which designs it is the beginning."""
+    """What a beginning has shown, and of which designs it is the beginning.
+
+    Args:
+        share: of the run that was seen.
+        simulated: the part of it that had not been by then.
+        limits: by which bounds go.
+        likeness: says of whom it is the beginning.
+        bounds: what metrics are not below.
+    """
 
     share: float
+    simulated: float
+    limits: Mapping[str, float]
     likeness: Likeness
     bounds: Mapping[str, float]
 
 
+@dataclass(frozen=True)
+class Look:
+    """A design that has bounds, and what it shares with those that are served alike."""
+
+    ready: Startable
+    design: ServingPoint
+
+
 SEEN: dict[ServingPoint, list[Seen]] = {}
 """The beginnings that were simulated in this process, by design."""
+LOOKS: dict[ServingPoint, Look | Mapping[str, float]] = {}
+"""The designs that were looked at in this process, or what is known of those that cannot begin."""
 
 
 def bounds_by_beginnings(
@@ -135,17 +128,45 @@ def bounds_by_beginnings(
             where clients see what they wait for, or the longest of those waits is limited.
         ready_of: looks up what a point needs before its first request.
     """
-    found = [_bounds(p, share, limits, ready_of) for p in points_of(ServingPoint, batch)]
+    looks = [_look(point, ready_of) for point in points_of(ServingPoint, batch)]
+    alike: dict[ServingPoint, list[int]] = {}
+    for row, look in enumerate(looks):
+        if isinstance(look, Look):
+            alike.setdefault(look.design, []).append(row)
+    found = [NOTHING if isinstance(look, Look) else look for look in looks]
+    if len(SEEN) + len(alike) > KEPT:
+        forget()
+
+    def look_at(rows: Sequence[int]) -> None:
+        left_behind: list[Halted] = []
+        for row in rows:
+            look = looks[row]
+            assert isinstance(look, Look)
+            found[row] = _bounds(look, share, limits, left_behind)
+
+    at_once(look_at, list(alike.values()))
+    forget_some()
     return {name: np.array([one[name] for one in found]) for name in BOUNDED}
 
 
-def _bounds(
-    point: ServingPoint,
-    share: float,
-    limits: Mapping[str, float],
-    ready_of: Callable[[ServingPoint], Startable],
-) -> Mapping[str, float]:
-    """Return the bounds of one design; of designs that are served alike one begins."""
+def forget() -> None:
+    """Forget all that was looked at."""
+    for cache in (LOOKS, SEEN, WATCHED, HALTED, WENT_ON, IDLE, BEFORE):
+        cache.clear()
+
+
+def _look(
+    point: ServingPoint, ready_of: Callable[[ServingPoint], Startable]
+) -> Look | Mapping[str, float]:
+    """Return a design that has bounds, or those of one that has none of its own."""
+    if point not in LOOKS:
+        LOOKS[point] = _first_look(point, ready_of)
+    return LOOKS[point]
+
+
+def _first_look(
+    point: ServingPoint, ready_of: Callable[[ServingPoint], Startable]
+) -> Look | Mapping[str, float]:
     check_point(point)
     if point.seeds > 1 or point.warmup or point.cooldown or has_own_rows(point):
         return NOTHING
@@ -155,24 +176,40 @@ def _bounds(
         return IMPOSSIBLE
     if not _is_plain(ready):
         return NOTHING
-    if not share:
-        return _Beginning(ready, share).bounds(limits)
-    design = any_batch(point) if may_share(ready) else point
+    return Look(ready, any_batch(point) if may_share(ready) else point)
+
+
+def _bounds(
+    look: Look, share: float, limits: Mapping[str, float], left_behind: list[Halted]
+) -> Mapping[str, float]:
+    """Return the bounds of one design; of designs that are served alike one begins.
+
+    Where one goes on, others that are served alike no longer go on from where it was.
+    """
+    ready, design = look.ready, look.design
     for answer in WATCHED.get(design, ()):
         if answer.likeness.holds_for(ready):
             known = vars(answer.metrics)
             return {name: np.inf if known[name] is None else known[name] for name in BOUNDED}
     for seen in SEEN.get(design, ()):
-        if seen.share == share and seen.likeness.holds_for(ready):
+        if seen.share == share and seen.limits == limits and seen.likeness.holds_for(ready):
             return seen.bounds
-    beginning = _Beginning(ready, share)
-    bounds = beginning.bounds(limits)
-    if design not in SEEN and len(SEEN) == KEPT:
-        oldest = next(iter(SEEN))
-        del SEEN[oldest], WATCHED[oldest]
+    come = int(share * ready.requests)
+    if not come:
+        seen = Seen(share, 0.0, limits, Likeness.of_none(ready), _Beginning(ready).bounds(limits))
+    else:
+        run = halted(ready, left_behind)
+        before = min(run.come, come)
+        if design != ready.point and 0 < before < come:
+            left_behind.append(run.apart())
+        state = run.go_on(come)
+        likeness = Likeness.of(ready, state)
+        run.serves = likeness.holds_for
+        bounds = _Beginning(ready, state, run.come).bounds(limits)
+        seen = Seen(share, (come - before) / ready.requests, limits, likeness, bounds)
     WATCHED.setdefault(design, [])
-    SEEN.setdefault(design, []).append(Seen(share, beginning.likeness, bounds))
-    return bounds
+    SEEN.setdefault(design, []).append(seen)
+    return seen.bounds
 
 
 def _is_plain(ready: Startable) -> bool:
@@ -184,43 +221,72 @@ def _is_plain(ready: Startable) -> bool:
     return comes and waits and whole and limits.ranks == 1 and not ready.has_pools
 
 
+@dataclass(frozen=True)
+class Idle:
+    """What an engine takes at least that has nothing else to do, for requests that come in line.
+
+    Args:
+        asked: the requests, and `table` what prices iterations: kept, so that both are those.
+        table: see above.
+        first_s: when each has its first token.
+        decode_s: an iteration in which somebody decodes.
+    """
+
+    asked: Requests
+    table: IterationTable
+    first_s: Floats
+    decode_s: float
+
+
+IDLE: dict[object, Idle] = {}
+"""Of the deployments and requests that were looked at in this process."""
+
+
+def _idle(ready: Startable) -> Idle:
+    """Return what an engine takes at least of what is asked."""
+    pool, asked, pp = ready.pools[0], ready.let_in, ready.point.pp
+    chunk = ready.limits.chunk if ready.scheduler.chunked else 0
+    key = id(asked), id(pool.table), pool.replicas, pp, chunk, ready.frontend
+    if key not in IDLE:
+        heard = behind(asked, ready.frontend, pool.replicas)
+        arrival_s = in_line(asked.arrival_s, np.asarray(heard.service_s)) + heard.delay_s
+        least = least_iteration(pool.table, pp, pool.price)
+        first_s = arrival_s + _prompts_s(least, asked.prompt_tokens, ready)
+        if len(IDLE) == IDLE_KEPT:
+            IDLE.pop(next(iter(IDLE)), None)
+        IDLE[key] = Idle(asked, pool.table, first_s, least.decode_s)
+    return IDLE[key]
+
+
 class _Beginning:
     """Lower bounds of when each request has its first token and its last one."""
 
-    def __init__(self, ready: Startable, share: float) -> None:
-        point, asked = ready.point, ready.let_in
+    def __init__(self, ready: Startable, state: State | None = None, come: int = 0) -> None:
+        asked = ready.let_in
         self.ready, self.asked_s = ready, asked.arrival_s
-        come = behind(asked, ready.frontend, ready.pools[0].replicas)
-        arrival_s = in_line(asked.arrival_s, np.asarray(come.service_s)) + come.delay_s
         self.output = asked.output_tokens
         self.later = np.maximum(self.output - 1, 1)
-        least = least_iteration(ready.pools[0].table, point.pp, ready.pools[0].price)
-        decode_s = least.decode_s
-        prompt_s = _prompts_s(least, asked.prompt_tokens, ready)
-        self.first_s, self.tpot_s = arrival_s + prompt_s, np.full(self.output.size, decode_s)
+        idle = _idle(ready)
+        self.decode_s, self.first_s = idle.decode_s, idle.first_s
+        self.tpot_s = np.full(self.output.size, self.decode_s)
         self.until_s, self.done = -np.inf, np.zeros(self.output.size, bool)
-        count = int(share * self.output.size)
-        if count:
-            self._begin(count, arrival_s)
+        if state is not None:
+            self._seen(state, come)
         answer_s = np.where(self.output > 1, self.tpot_s * self.later, 0.0)
         self.end_s = np.maximum(self.first_s + answer_s, np.where(self.done, 0.0, self.until_s))
 
-    def _begin(self, count: int, arrival_s: Floats) -> None:
-        """Serve the first requests, and believe what happens before the next one comes."""
-        state = self.ready.beginning(count).run().state
-        self.likeness = Likeness.of(self.ready, state)
-        until_s = self.until_s = float(arrival_s[count:].min())
+    def _seen(self, state: State, come: int) -> None:
+        """Believe what happened before the next request comes; what is left takes its time."""
+        until_s = self.until_s = float(state.times[come, at.ARRIVAL])
         begun_s, ended_s = state.times[:, at.FIRST_TOKEN], state.times[:, at.COMPLETED]
         began = (begun_s >= 0.0) & (begun_s < until_s)
-        done = began & (ended_s >= 0.0) & (ended_s < until_s)
-        waits_s = np.maximum(self.first_s[:count], until_s)
-        self.first_s[:count] = np.where(began, begun_s, waits_s)
-        so_far_s = (np.where(done, ended_s, until_s) - begun_s) / self.later[:count]
-        idle_s = self.tpot_s[:count]
-        self.tpot_s[:count] = np.where(
-            done, so_far_s, np.where(began, np.maximum(idle_s, so_far_s), idle_s)
-        )
-        self.done[:count] = done
+        done = self.done = began & (ended_s >= 0.0) & (ended_s < until_s)
+        self.first_s = np.where(began, begun_s, np.maximum(self.first_s, until_s))
+        # The first of the tokens that are left comes at that moment at the soonest.
+        soonest_s = until_s + (_tokens_left(state) - 1) * self.decode_s
+        took_s = (np.where(done, ended_s, soonest_s) - begun_s) / self.later
+        waits_s = np.where(began, np.maximum(self.tpot_s, took_s), self.tpot_s)
+        self.tpot_s = np.where(done, took_s, waits_s)
 
     def bounds(self, limits: Mapping[str, float]) -> Mapping[str, float]:
         """Return what metrics are not below."""
@@ -280,3 +346,16 @@ def _prompts_s(least: LeastIteration, prompt_tokens: Ints, ready: Startable) -> 
     chunks = -(-prompt_tokens // sizes[-1])
     whole_s: Floats = np.maximum(chunks * each_s[0], prompt_tokens * (each_s / sizes).min())
     return whole_s
+
+
+def _tokens_left(state: State) -> Ints:
+    """Return how many tokens of its answer each request still waits for."""
+    request = state.request
+    left = request[:, at.PROMPT] + request[:, at.OUTPUT]
+    left = left - np.maximum(request[:, at.DONE], request[:, at.PROMPT])
+    stages = state.in_flight.shape[1]
+    for replica, pool in enumerate(state.pool):
+        for place in range(pool[at.OLDEST], pool[at.OLDEST] + pool[at.FLIGHT]):
+            slot = replica * stages + state.in_flight[replica, place % stages]
+            left[state.batch[slot, : state.sizes[slot]]] -= state.rounds[slot, at.MADE]
+    return np.asarray(left, np.int64)

@@ -13,13 +13,14 @@ import numpy as np
 
 from simulators.composition.replica import NOTHING, Runtime, load_runtime
 from simulators.core.errors import Infeasible, UserError
-from simulators.core.jit import Kernel
+from simulators.core.jit import Floats, Ints, Kernel
 from simulators.core.rules import check_point
 from simulators.serving.adapters.popularity import drawn
 from simulators.serving.answer.error_bands import both, deployment_bands
 from simulators.serving.answer.served_alike import Answers
 from simulators.serving.answer.summary import Run
 from simulators.serving.answer.user_measurements import UserRows
+from simulators.serving.begun_runs import run_out
 from simulators.serving.demand.autoscaling import Plan, plan_of
 from simulators.serving.demand.requests import Requests, requests_of
 from simulators.serving.deployment import Deployment, deployment_of, pools_of
@@ -35,7 +36,8 @@ from simulators.serving.engine.frontend import (
 )
 from simulators.serving.engine.limits import Limits, limits_of
 from simulators.serving.engine.policies import Scheduler, load_router, load_scheduler
-from simulators.serving.engine.service import Decoders, Engine, serve
+from simulators.serving.engine.service import Decoders, Engine, before, go_on, serve
+from simulators.serving.engine.state import State
 from simulators.serving.point import ADAPTIVE, DEMANDED, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.pools.link import link_of
 from simulators.serving.prices.batch_price import prices_of
@@ -70,7 +72,8 @@ class Shelf:
         self.server = functools.cache(server)
         self.process = functools.cache(process)
         self.user_rows = UserRows()
-        self.answers = Answers()
+        self.answers = Answers(run_out)
+        self.admitted: dict[tuple[int, bytes], tuple[Requests, Requests]] = {}
         self.deployment = _once(functools.partial(deployment_of, runtime=runtime), DEPLOYED)
         self.requests = _once(requests_of, DEMANDED)
         self.bands = _once(self._bands, (*DEPLOYED, "iteration_table", "acceptance"))
@@ -166,23 +169,53 @@ class Ready:
         """Whether other replicas decode than read prompts."""
         return len(self.pools) > 1
 
-    def beginning(self, count: int) -> Ready:
-        """Return the same before the first so many requests."""
-        return replace(self, let_in=self.let_in.take(np.arange(count)))
+    @property
+    def _come(self) -> Requests:
+        """What is asked of the engine."""
+        return behind(
+            _found_in_cache(self.point, self.let_in), self.frontend, self.pools[0].replicas
+        )
+
+    @property
+    def requests(self) -> int:
+        """How many it serves."""
+        return self.let_in.arrival_s.size
+
+    def begin(self) -> State:
+        """Return the state before the first request, of replicas that are all the same."""
+        (pool,) = self.pools
+        shape, table = pool.table.shape, pool.table.table
+        return before(self.limits, self._come, pool.replicas, 0, shape, table)
 
     def run(self, log_rows: int = 0) -> Run:
         """Serve all requests; so many batches are logged."""
-        point, let_in, first = self.point, self.let_in, self.pools[0]
+        first = self.pools[0]
         state = serve(
             self.engine,
             self.limits,
-            behind(_found_in_cache(point, let_in), self.frontend, first.replicas),
+            self._come,
             replicas=first.replicas,
             shape=first.table.shape,
             table=first.table.table,
             log_rows=log_rows,
-            decoders=_decoders(point, *self.pools) if self.has_pools else None,
+            decoders=_decoders(self.point, *self.pools) if self.has_pools else None,
         )
+        return self.ended(state)
+
+    def go_on(self, state: State, halt: float = inf) -> None:
+        """Serve requests up to just before one that arrives at a moment, or all that are left."""
+        go_on(self.engine, state, halt)
+
+    @property
+    def read(self) -> tuple[Ints | Floats, ...]:
+        """What a run reads besides its limits."""
+        pool, asked = self.pools[0], self.let_in
+        lengths = asked.prompt_tokens, asked.output_tokens
+        return pool.table.shape, pool.table.table, asked.arrival_s, *lengths
+
+    def ended(self, state: State) -> Run:
+        """Return the run that left a state behind."""
+        point, let_in = self.point, self.let_in
         if self.frontend != NO_SERVER:
             state = seen_by_clients(state, self.frontend, let_in.output_tokens)
         tables = [pool.table for pool in self.pools]
@@ -208,7 +241,7 @@ def ready_of(
             zip(pools_of(point), deployment.pools or (deployment,), strict=True)
         )
     ]
-    let_in, rejected = _admitted(asked, [pool.limits for pool in pools])
+    let_in, rejected = _admitted(asked, [pool.limits for pool in pools], shelf)
     engine = Engine(scheduler, shelf.router(point.router), pools[0].price)
     frontend = frontend_of(point, shelf.server, shelf.process)
     plan = _plan(point, let_in)
@@ -310,8 +343,11 @@ def logged_run(point: ServingPoint) -> Run:
     return run_of(point, log_rows=batches)
 
 
-def _admitted(asked: Requests, pools: Sequence[Limits]) -> tuple[Requests, int]:
-    """Return the requests that could ever run, and how many could not; of two pools one reads."""
+def _admitted(asked: Requests, pools: Sequence[Limits], shelf: Shelf) -> tuple[Requests, int]:
+    """Return the requests that could ever run, and how many could not; of two pools one reads.
+
+    Points that let in the same have the same.
+    """
     *readers, decoders = pools
     fit = decoders.admits(asked.prompt_tokens, asked.output_tokens)
     for limits in readers:
@@ -324,4 +360,11 @@ def _admitted(asked: Requests, pools: Sequence[Limits]) -> tuple[Requests, int]:
             f"{rejected} requests, {least.blocks * least.block_size} tokens of KV memory, "
             f"{least.most_tokens} of context",
         )
-    return asked.take(fit) if rejected else asked, rejected
+    if not rejected:
+        return asked, 0
+    known, key = shelf.admitted, (id(asked), fit.tobytes())  # as long as it is kept, it is that one
+    if key not in known:
+        if len(known) == MOST:
+            del known[next(iter(known))]
+        known[key] = asked, asked.take(fit)
+    return known[key][1], rejected

@@ -22,7 +22,7 @@ from simulators.catalog.price import priced_by, usd_per_gpu_hours, usd_per_mtok
 from simulators.composition.explain import explained
 from simulators.composition.replica import NOTHING
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
-from simulators.core.columns import categories, evaluate_pointwise, numbers
+from simulators.core.columns import categories, evaluate_pointwise, numbers, points_of
 from simulators.core.contract import Contribution, weakest_of
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES, ROUTERS, RUNTIMES, SCHEDULERS, WORKLOADS
@@ -40,6 +40,7 @@ from simulators.serving.answer.records import batch_table, request_table
 from simulators.serving.answer.seed_average import averaged
 from simulators.serving.answer.user_measurements import has_own_rows
 from simulators.serving.beginnings import BOUNDED, bounds_by_beginnings
+from simulators.serving.begun_runs import HALTED, end_together
 from simulators.serving.demand.traces import is_trace
 from simulators.serving.deployment import Facts, deployment_of, describe
 from simulators.serving.engine.loop import run
@@ -294,6 +295,8 @@ def evaluate_events(batch: pa.RecordBatch) -> pa.RecordBatch:
     So its tables are built once.
     """
     shelf = Shelf()
+    if HALTED:
+        end_together(points_of(ServingPoint, batch))
 
     def one_by_one(rows: pa.RecordBatch) -> pa.RecordBatch:
         return evaluate_pointwise(

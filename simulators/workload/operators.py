@@ -76,6 +76,7 @@ class Attention(Launched):
     kv_dtype: str = "fp16"
     window: Column = 0.0  # keys a query sees at most; 0: all
     context_tokens: Column = 0.0  # of single new tokens: cached in all; 0: no window hides any
+    split_heads: Column = 0.0  # by which a library shares keys out, if it knows of more than these
     latent: bool = False  # keys and values of all heads are made of one latent per token (MLA)
     decodes: Column = 0.0  # of the requests of a mixed launch: those with a single new token
     decode_kv_tokens: Column = 0.0  # of the keys of a mixed launch: those of its decodes

@@ -111,6 +111,15 @@ class Searches(Protocol):
         ...
 
 
+@runtime_checkable
+class Begins(Protocol):
+    """A search that lets the runs of a simulator begin where it is, to see how they do."""
+
+    def begins(self, space: DesignSpace) -> bool:
+        """Return whether it does in a space: they go on at less cost where they have begun."""
+        ...
+
+
 def names() -> tuple[str, ...]:
     """Return the samplers there are."""
     return SAMPLERS.names()

@@ -44,8 +44,10 @@ _CHEAP_S = 1e-4
 """Time of a look at a design that is no more than that of a bound."""
 _AT_ONCE = 200_000
 """Boxes bounded at a time: each has all columns of a design twice."""
-_BEGUN = (0.0, 0.05, 0.3)
+_BEGUN = (0.0, 0.04, 0.08, 0.15, 0.22, 0.3, 0.42, 0.6, 0.8)
 """Parts of a run that are looked at, one after the other, before all of it."""
+_LITTLE, _NEARLY, _EQUAL = 2, 0.15, 1e-12
+"""Where so many of them were seen at most, those worse by this part are looked into as well."""
 _CHILDREN, _CHEAP_CHILDREN = 8, 64
 """Boxes that one is cut into at a time: bounds of many are cheaper than of few, twice; more where
 looks are cheap."""
@@ -77,6 +79,10 @@ class BranchAndBound:
     def size(self, space: DesignSpace) -> int:
         """Return the number of points asked for, at most the space."""
         return min(self.points, len(space))
+
+    def begins(self, space: DesignSpace) -> bool:
+        """Return whether runs of a space begin in this process, where they can also go on."""
+        return isinstance(load_simulator(space.simulator), Begins) and not _is_cheap(space)
 
     def search(self, space: DesignSpace, goal: Goal) -> Search:
         """Return a search that has looked at nothing.
@@ -128,9 +134,7 @@ class _Proof:
         self._varied = np.flatnonzero(sizes_of(space) > 1)
         self._sizes = sizes_of(space)[self._varied]
         self._best: dict[int, Matrix] = {}
-        first = space.batch(np.zeros(1, np.int64))
-        seconds = simulator.cost_hint_s(first) if isinstance(simulator, Hints) else [math.inf]
-        self._cheap = float(seconds[0]) < _CHEAP_S
+        self._cheap = _is_cheap(space)
         self._children = _CHEAP_CHILDREN if self._cheap else _CHILDREN
         self._begins = isinstance(simulator, Begins) and not self._cheap
         varied = [space.factors[i] for i in self._varied]
@@ -191,10 +195,24 @@ class _Proof:
         return self._boxes.take(np.setdiff1d(np.arange(len(self._boxes.group)), which))
 
     def _looks_into(self, which: Ints) -> bool:
-        """Look at a further part of the runs of some designs; return whether that says anything."""
+        """Look at a further part of the runs of some designs; return whether that says anything.
+
+        Also of others that are as good, whose runs may be the same so far, or nearly as good and of
+        which little was seen: that costs little, and less together. Where all parts were seen, runs
+        that have ended meanwhile may be theirs.
+        """
+        early = which[self._boxes.begun[which] < len(_BEGUN)]
+        if len(early):
+            promising, single = self._boxes.take(which), self._boxes.single
+            for part, seen in ((_EQUAL, len(_BEGUN)), (_NEARLY, _LITTLE)):
+                near = self._hopeful(self._boxes, self._near(promising, part))
+                early = np.union1d(
+                    early, np.flatnonzero(near & single & (self._boxes.begun < seen))
+                )
+            which = early
         before = self._boxes.take(which)
         after = self._begun(before)
-        through = (before.begun == len(_BEGUN)).all() and len(after.group) == len(which)
+        through = not len(early) and len(after.group) == len(which)
         if through and not (after.least > before.least).any():
             return False
         self._boxes = self._without(which).joined(after)
@@ -214,18 +232,18 @@ class _Proof:
 
         Where looks cost no more than bounds, all: those of many boxes cost little more than of few.
         """
-        near = (
-            {}
-            if self._cheap
-            else {
-                group: promising.least[promising.group == group] * (1.0 + _NEAR) + _TINY
-                for group in np.unique(promising.group).tolist()
-            }
-        )
+        near = {} if self._cheap else self._near(promising, _NEAR)
         wide = self._hopeful(self._boxes, near) & ~self._boxes.single
         if wide.any():
             parts = self._bounded(*_parts(self._boxes.take(wide), self._children))
             self._boxes = self._boxes.take(~wide).joined(parts)
+
+    def _near(self, promising: Boxes, part: float) -> dict[int, Matrix]:
+        """Return what is worse by so much than the bounds of boxes, by scenario."""
+        return {
+            group: promising.least[promising.group == group] * (1.0 + part) + _TINY
+            for group in np.unique(promising.group).tolist()
+        }
 
     def _bounded(self, low: Ints, high: Ints) -> Boxes:
         """Return the boxes between some ends that may hold a design of the front."""
@@ -300,6 +318,14 @@ class _Proof:
                 column = pa.array([value] * batch.num_rows, self._space.schema.field(name).type)
                 batch = batch.set_column(place, name, column.dictionary_encode())
         return batch
+
+
+def _is_cheap(space: DesignSpace) -> bool:
+    """Return whether a look at a design costs no more than a bound."""
+    simulator = load_simulator(space.simulator)
+    if not isinstance(simulator, Hints):
+        return False
+    return float(simulator.cost_hint_s(space.batch(np.zeros(1, np.int64)))[0]) < _CHEAP_S
 
 
 def _runs(

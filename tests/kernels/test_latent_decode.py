@@ -65,3 +65,15 @@ def test_more_work_takes_no_less(requests: int, keys: int, heads: int) -> None:
     one = seconds(step(requests, keys, heads), A100)
     more = (step(requests + 1, keys, heads), step(requests, keys + 64, heads))
     assert np.all([seconds(each, A100) >= one for each in more])
+
+
+def test_a_cluster_of_four_sms_scores_all_heads_on_narrow_keys_with_two() -> None:
+    # 2 x 128 x 576 FLOPs a key by two SMs of 960e12 / (188 x 2.493e9) a clock; 47 clusters.
+    clocks = 128 * 576 / (960e12 / (188 * 2.493e9))
+    one, full, more = (
+        seconds(step(requests, 8192, 128.0, "fp8"), replace(RTX, hbm_bytes_per_s=1e18))
+        for requests in (1, 47, 48)
+    )
+    assert one == full == pytest.approx(8192 * clocks / 2.493e9, rel=1e-6)
+    assert more == pytest.approx(2.0 * full, rel=1e-6)
+    assert seconds(step(1, 8192, heads=128.0), RTX) > 3.0 * full

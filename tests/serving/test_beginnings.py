@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from simulators.core.columns import numbers
-from simulators.serving import beginnings
-from simulators.serving.answer.served_alike import WATCHED
+from simulators.serving import beginnings, begun_runs
 from simulators.serving.beginnings import BOUNDED
+from simulators.serving.begun_runs import WENT_ON
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
 from simulators.serving.point import ServingPoint
@@ -62,8 +63,7 @@ def test_no_run_is_better_than_its_beginning_proves(
     wanted = numbers(answers, "ttft_p99_s").astype(np.float64) <= limit
     assert wanted.sum() > designs / 4
     for limits, rows in (({}, slice(None)), ({"ttft_p99_s": limit}, wanted)):
-        beginnings.SEEN.clear()
-        WATCHED.clear()
+        beginnings.forget()
         least = SIMULATOR.begun(batch, share, limits)
         for name in BOUNDED:
             found = numbers(answers, name).astype(np.float64)
@@ -120,6 +120,36 @@ def test_the_front_of_runs_is_that_of_all_of_them(where: str | None, tmp_path: P
     (whole, all_points), (proved, few) = found
     assert proved == whole
     assert few < (0.6 if where else 1.0) * all_points
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_runs_that_halted_go_on_as_if_they_never_had(pp: int) -> None:
+    space = DesignSpace.of(
+        "serving", model="llama3_1_8b", gpu="l4", requests=200, qps=2.0, pp=pp, tp=2,
+        scheduler=["vllm", "sarathi", "vllm_v1"], replicas=[1, 2], max_batch=[4, 8, 16, 64],
+    )  # fmt: skip
+    beginnings.forget()
+    batch = space.batch(np.arange(len(space)))
+    whole = SIMULATOR.evaluate(batch)
+    for share in (0.05, 0.1, 0.3, 0.7):
+        SIMULATOR.begun(batch, share, {})
+    looked_at = [seen.simulated for seen in itertools.chain(*beginnings.SEEN.values())]
+    assert sum(looked_at) < 0.7 * len(space)  # what is alike runs once, and nothing runs again
+    assert max(looked_at) <= 0.4
+    assert SIMULATOR.evaluate(batch).equals(whole)
+    assert 0 < len(WENT_ON) <= len(space)
+
+
+def test_runs_that_were_forgotten_begin_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(begun_runs, "ROOM_BYTES", 0)
+    space = DesignSpace.of("serving", model="llama3_1_8b", gpu="h100_sxm", requests=90, qps=3.0)
+    beginnings.forget()
+    batch = space.batch(np.zeros(1, np.int64))
+    for share in (0.2, 0.6):
+        SIMULATOR.begun(batch, share, {})
+    assert [seen.simulated for seen in next(iter(beginnings.SEEN.values()))] == [0.2, 0.6]
+    assert SIMULATOR.evaluate(batch).num_rows == 1
+    assert not WENT_ON
 
 
 def test_what_is_not_plain_has_no_bounds() -> None:

@@ -40,7 +40,7 @@ def before(
     count = len(arrival_s)
     requests = asked(np.array(arrival_s), np.full(count, 10), np.full(count, 100))
     requests.__dict__["clients"] = clients
-    return service._before(
+    return service.before(
         limits(**allowed),
         requests,
         replicas,

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from lab.fits.driver import Calibration, chosen, hashes
-from lab.fits.kernels.decode_attention import fit_decode
+from lab.fits.kernels.decode_attention import WARP, fit_decode
+from lab.fits.kernels.triton_latent import fit_triton
 from lab.fits.methods.bands import band_of, stretched
 from lab.fits.methods.entries import Fitted, entries, judged, plain_entry
 from lab.fits.methods.least_squares import fit_named
@@ -40,6 +41,7 @@ from lab.tables.kernels.prompt_chunks import (
 )
 from lab.tables.rows import Floats, Groups, Rows, joined
 from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.evidence.borrowing import instructions
 from simulators.evidence.intervals import Band
 from simulators.evidence.lookup import CALIBRATIONS
 from simulators.kernels.entries import Entry
@@ -54,6 +56,7 @@ from simulators.kernels.families.fused import (
     mixed_features,
     tuned_name,
 )
+from simulators.kernels.families.latent_prompts import WARP_PROMPT
 from simulators.kernels.monotone_correction import Correction
 
 FOLDER = CALIBRATIONS / "fused"
@@ -141,7 +144,7 @@ def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibra
     for gpu in chosen(only, GPUS):
         kernels = SISTERS.get(gpu, KERNELS)
         found = [rows for kernel in kernels for rows in _kept(reference, gpu, kernel)]
-        if done := [fit_kernel(rows) for rows in found]:
+        if done := [*map(fit_kernel, found), *fit_triton(reference, gpu)]:
             tables = hashes(reference, _tables(gpu, {rows.kernel for rows in found}))
             yield entries(gpu, done, tables, leaves=WRITTEN)
 
@@ -245,7 +248,8 @@ def _products_s(rows: Rows, gpu: Gpu, entry: Entry) -> list[Floats]:
 def _fit_form(rows: Rows, gpu: Gpu) -> dict[str, float]:
     """Return the numbers of the form alone: the first form's, unless another errs much less."""
     some = rows.thinned(FORM_ROWS)
-    fitted = [_fit_numbers(some, gpu, form) for form in FORMS[rows.kernel.removeprefix("mla_")]]
+    forms = _forms(rows, gpu)
+    fitted = [_fit_numbers(some, gpu, form) for form in forms]
     seconds = _form_of(some, gpu)
     errors = [float(np.mean(np.abs(np.log(seconds(one) / some.seconds)))) for one in fitted]
     best = int(np.argmin(errors))
@@ -257,7 +261,14 @@ def _fit_form(rows: Rows, gpu: Gpu) -> dict[str, float]:
     tuned = _tuned(
         rows.where((s["moe_ep_size"] == 1) & (s["num_tokens"] >= TUNED_TOKENS)), gpu, found
     )
-    return _fit_numbers(some, gpu, FORMS[rows.kernel][best], tuned) | tuned
+    return _fit_numbers(some, gpu, forms[best], tuned) | tuned
+
+
+def _forms(rows: Rows, gpu: Gpu) -> tuple[Mapping[str, float], ...]:
+    """Return the forms that a kernel may have; of latent prompts by warps the usual is not one."""
+    usual, *others = FORMS[rows.kernel.removeprefix("mla_")]
+    is_warp = rows.kernel == "mla_prefill" and gpu.architecture in instructions()[WARP]
+    return (WARP_PROMPT if is_warp else usual, *others)
 
 
 def _tuned(rows: Rows, gpu: Gpu, numbers: dict[str, float]) -> dict[str, float]:

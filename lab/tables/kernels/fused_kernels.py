@@ -59,6 +59,9 @@ EXPERTS = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "mo
 SHAPE = {"mla_prefill": LATENT, "mla_decode": LATENT, "experts": EXPERTS}
 """Columns that say what was run, where they are not those of attention."""
 
+LATENT_HEADS = 64.0
+"""A rank's backend was given the heads of its whole model by SGLang's benchmark: 64, or 128."""
+
 LABELS = ("framework", "kernel", "attn_dtype", "mla_dtype", "kv_cache_dtype", "moe_dtype",
           "distribution", "version")  # fmt: skip
 FORMATS = ("attn_dtype", "mla_dtype", "moe_dtype", "kv_cache_dtype")
@@ -179,6 +182,7 @@ def attention_of(kernel: str, dtypes: str, s: Sizes) -> Attention:
         window=window,
         context_tokens=requests * (s["isl"] + s["step"]) if decode else nothing,
         latent=latent,
+        split_heads=np.maximum(heads, LATENT_HEADS) if latent and decode else nothing,
         decodes=decodes,
         decode_kv_tokens=decode_kv_tokens,
         **columns,  # a table has a head count per row

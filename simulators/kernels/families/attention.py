@@ -29,6 +29,8 @@ from simulators.kernels.families.fused import (
     sums,
 )
 from simulators.kernels.families.latent_decode import is_warp_latent, warp_latent_seconds
+from simulators.kernels.families.latent_prompts import is_warp_prompt, warp_prompt_seconds
+from simulators.kernels.families.latent_triton import is_triton_latent, triton_latent_seconds
 from simulators.kernels.interpolation_grid import interpolated_s
 from simulators.kernels.monotone_correction import corrected
 from simulators.kernels.profile import INSTRUCTION_ROWS, AttentionRates, Profile
@@ -104,7 +106,13 @@ def formula_seconds(attention: Attention, gpu: Gpu, entry: Entry) -> Floats:
 
 def form_seconds(attention: Attention, gpu: Gpu, numbers: Numbers) -> Floats:
     """Return the seconds of one launch by the form alone."""
-    form = warp_latent_seconds if is_warp_latent(numbers) else FORM_OF[attention.phase]
+    form = FORM_OF[attention.phase]
+    if is_warp_latent(numbers):
+        form = warp_latent_seconds
+    elif is_warp_prompt(numbers):
+        form = warp_prompt_seconds
+    elif is_triton_latent(numbers):
+        form = triton_latent_seconds
     return np.asarray(form(attention, gpu, numbers, attention_bytes(attention)), np.float64)
 
 

@@ -14,6 +14,12 @@ to the fourth power beside the bytes, as elsewhere, which move at the full rate:
 slow for them, and a fit to one board would find none but a chance rate. Numbers fitted to an A100
 foretell an RTX PRO 6000, and the other way round, for what differs is on the data sheet: clock,
 SMs and their rate.
+
+All 128 heads on 8-bit keys have a kernel of their own on workstations' Blackwell (TensorRT-LLM,
+`cpp/kernels/xqa/mla_sm120.cu`): clusters of four SMs, of which two score every other tile of keys
+and two sum half of the values each. One group of a block's warps multiplies while the other waits
+for loads and exponentials, so keys pass as fast as two SMs score them, a request a cluster. No
+other board runs it, and nothing was fitted to it: its launch is taken for that of the blocks above.
 """
 
 from __future__ import annotations
@@ -40,6 +46,12 @@ TILE_HEADS, TILE_KEYS, BLOCKS = 64.0, 64.0, 2.0
 SCORED, SUMMED = 576.0, 512.0
 """Numbers of a cached key, and those of its value (DeepSeek-V2, 2024)."""
 
+CLUSTER, SCORERS, CLUSTER_HEADS = 4, 2.0, 128.0
+"""SMs of a cluster, those of them that score, and the only count of heads it was written for."""
+
+CLUSTERED = ("blackwell_rtx",)
+"""Architectures that the clusters' kernel is compiled for."""
+
 
 def is_warp_latent(numbers: Mapping[str, float]) -> bool:
     """Say whether numbers are those of this form."""
@@ -54,15 +66,21 @@ def warp_latent_seconds(
     keys = np.maximum(np.asarray(a.kv_tokens, np.float64) / requests, TILE_KEYS)
     waves = BLOCKS * requests * np.ceil(np.asarray(a.heads) / TILE_HEADS) / gpu.sm_count
     more = np.maximum(0.5 * (waves + np.ceil(waves)) - 1.0, 0.0)
-    flops = 2.0 * TILE_HEADS * (SCORED + SUMMED / BLOCKS)
-    products = flops * gpu.sm_count * gpu.clock_hz / gpu.peak(_multiplied(a, gpu))
+    flop_clocks = gpu.sm_count * gpu.clock_hz / gpu.peak(multiplied(a, gpu))
+    products = 2.0 * TILE_HEADS * (SCORED + SUMMED / BLOCKS) * flop_clocks
     alone = numbers["start_clocks"] + keys * (products + numbers["key_clocks"])
     wave = numbers["wave_clocks"] + keys * (products + numbers["gap_clocks"])
-    blocks_s = numbers["start_s"] + (alone + more * wave) / gpu.clock_hz
-    return np.asarray(four_norm(blocks_s, moved_bytes / gpu.hbm_bytes_per_s), np.float64)
+    clocks = alone + more * wave
+    if gpu.architecture in CLUSTERED and multiplied(a, gpu) == "fp8":
+        scores = 2.0 * CLUSTER_HEADS * SCORED / SCORERS * flop_clocks
+        turns = np.ceil(requests / (gpu.sm_count // CLUSTER))
+        clustered = numbers["start_clocks"] + turns * keys * scores
+        clocks = np.where(np.asarray(a.heads) == CLUSTER_HEADS, clustered, clocks)
+    busy_s = numbers["start_s"] + clocks / gpu.clock_hz
+    return np.asarray(four_norm(busy_s, moved_bytes / gpu.hbm_bytes_per_s), np.float64)
 
 
-def _multiplied(a: Attention, gpu: Gpu) -> str:
-    """Return the precision of the products: keys of 8 bits as they are where a GPU can."""
+def multiplied(a: Attention, gpu: Gpu) -> str:
+    """Return the precision of products: keys of 8 bits stay as they are where a GPU can."""
     is_narrow = BYTES[a.kv_dtype] < BYTES[a.dtype] and "fp8" in gpu.peak_flops
     return "fp8" if is_narrow else a.dtype

@@ -7,6 +7,7 @@ search that has seen how a run begins is also told how it ended, where it ended 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -53,9 +54,14 @@ class Ready(Protocol):
 
 
 class Answers:
-    """Metrics of deployments, of which those that are served alike run once."""
+    """Metrics of deployments, of which those that are served alike run once.
 
-    def __init__(self) -> None:
+    Args:
+        run_out: returns the run of a deployment, which may have begun.
+    """
+
+    def __init__(self, run_out: Callable[[Any], Run] = lambda ready: ready.run()) -> None:
+        self._run_out = run_out
         self._known: dict[ServingPoint, list[Answer]] = {}
 
     def metrics(self, ready: Ready) -> ServingMetrics:
@@ -66,13 +72,13 @@ class Answers:
             UserError: a request never ends.
         """
         if not may_share(ready):
-            return ready.run().metrics()
+            return self._run_out(ready).metrics()
         design = any_batch(ready.point)
         known = self._known.setdefault(design, [])
         for answer in known:
             if answer.likeness.holds_for(ready):
                 return answer.metrics_within(ready.limits)
-        run = ready.run()
+        run = self._run_out(ready)
         found, held = run.judged()
         known.append(Answer(Likeness.of(ready, run.state), found, held))
         if design in WATCHED:
@@ -128,6 +134,11 @@ class Likeness:
     def of(cls, ready: Ready, state: State) -> Likeness:
         """Return that of a run which left a state behind."""
         return cls(ready.limits, ready.rejected, _Reached.of(state))
+
+    @classmethod
+    def of_none(cls, ready: Ready) -> Likeness:
+        """Return that of a run that has not begun."""
+        return cls(ready.limits, ready.rejected, _Reached(0, 0, 0, preempted=False))
 
     def holds_for(self, ready: Ready) -> bool:
         """Return whether a run within other limits is the same: neither reaches its own."""

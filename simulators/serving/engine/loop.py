@@ -56,12 +56,13 @@ from simulators.serving.engine.state import (
 from simulators.serving.pools.handover import hand_on, hand_over, send_who_fits
 
 
-@kernel(i8(pointer(SCHEDULE), pointer(ROUTE), pointer(PRICE), STATE))
-def run(schedule: Any, route: Any, price: Any, state: State) -> int:
+@kernel(i8(pointer(SCHEDULE), pointer(ROUTE), pointer(PRICE), STATE, f8))
+def run(schedule: Any, route: Any, price: Any, state: State, halt: float = inf) -> int:
     """Run until nothing happens any more; return how many requests neither ended nor left.
 
     Some are left only if the scheduler forms no batch although nothing runs, or if the price of a
-    batch is not a number.
+    batch is not a number; or where the run is to `halt` when a request arrives, just before
+    it does. Called again it goes on as if it never had.
     """
     pool, ends = state.pool, state.ends
     closed = state.released.size > 0
@@ -75,7 +76,7 @@ def run(schedule: Any, route: Any, price: Any, state: State) -> int:
                     first, second, replica = end, first, r
                 elif end < second:
                     second = end
-        if arrival == inf and replica < 0:
+        if arrival >= halt and first >= halt:
             break
         if arrival <= first:
             arrive(route, state, arrival)

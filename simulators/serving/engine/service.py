@@ -63,14 +63,23 @@ def serve(
     Raises:
         UserError: a request never ends, for want of a batch or of a batch's price.
     """
-    state = _before(limits, requests, replicas, log_rows, shape, table, decoders)
+    state = before(limits, requests, replicas, log_rows, shape, table, decoders)
+    go_on(engine, state)
+    return state
+
+
+def go_on(engine: Engine, state: State, halt: float = inf) -> None:
+    """Serve requests up to just before one that arrives at a moment, or all that are left.
+
+    Raises:
+        UserError: a request never ends, for want of a batch or of a batch's price.
+    """
     rare, kernels = _is_rare(state), (run, engine.scheduler.schedule, engine.route, engine.price)
     loop, schedule, route, price = (each.where(RARE=rare).compiled for each in kernels)
-    left = loop(schedule, route, price, state)
-    if left:
-        count = requests.arrival_s.size
+    left = loop(schedule, route, price, state, halt)
+    if left and halt == inf:
+        count = state.times.shape[0]
         raise UserError(f"{left} of {count} requests never end: {_why(state, engine)}")
-    return state
 
 
 def _is_rare(state: State) -> bool:
@@ -79,7 +88,7 @@ def _is_rare(state: State) -> bool:
     return bool(few or state.limits[at.RANKS] > 1 or np.isfinite(state.times[:, at.LEAVES]).any())
 
 
-def _before(
+def before(
     allowed: Limits,
     asked: Requests,
     replicas: int,
@@ -88,7 +97,7 @@ def _before(
     table: Floats,
     decoders: Decoders | None = None,
 ) -> State:
-    """Return the state before the first arrival."""
+    """Return the state before the first arrival; the arguments are those of `serve`."""
     pools = [allowed] if decoders is None else [allowed, decoders.limits]
     own, count = np.stack([pool.vector() for pool in pools]), asked.arrival_s.size
     replicas *= allowed.ranks

@@ -1,0 +1,95 @@
+"""A decode step of latent attention in Triton: blocks of 16 query heads share a request's keys.
+
+SGLang and vLLM run this kernel where tensor cores are fed from registers (vLLM took it over from
+SGLang, `triton_decode_attention.py`). A block scores 32 keys a step; splits of a request are added
+up by a second kernel, one after the other. vLLM makes four splits of any request. SGLang deals out
+`SMs log2(keys / 64)` blocks, of 32 keys at least (`get_num_kv_splits_triton`); it launches as many
+as its largest split would take, and those without keys look at their bounds and end:
+
+    block = block_clocks + heads head_clocks + keys / splits (products + key_clocks + loads)
+    t     = start + (((W block + W' step + splits step) / clock)^4 + memory^4)^(1/4)
+
+`W` are whole waves of blocks with keys over the SMs, `W'` blocks without keys an SM; `step` is what
+an L2 hit and the arithmetic around it take. A next tile is loaded beside the products where two fit
+an SM's memory, else after them (`loads`). Memory moves the cache, and each split's sums in fp32
+twice. One head alone has no tile: cores multiply, and small blocks run beside each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from simulators.catalog.gpu import Gpu
+from simulators.core.jit import Floats
+from simulators.kernels.families.latent_decode import SCORED, SUMMED
+from simulators.kernels.tiling import four_norm
+from simulators.workload.operators import Attention
+
+TRITON_LATENT = {
+    "block_clocks": 5e3, "head_clocks": 500.0, "key_clocks": 140.0, "lone_clocks": 500.0,
+}  # fmt: skip
+"""Where a fit begins: thousands of clocks before the first key, as of other such kernels."""
+
+SPLITS = "splits"
+"""How a number is called that says how many splits there are; 0: as many as SGLang makes."""
+
+BLOCK_HEADS, TILE_KEYS, OCTAVE_KEYS = 16.0, 32.0, 64.0
+"""Of the kernel's source: heads of a block, keys of a step, and where splits begin to rise."""
+
+START_S = 8e-6
+"""Two launches of what an A100's other latent kernels take for one."""
+
+STEP_CLOCKS = 500.0
+"""An L2 hit takes 260 (A100) to 360 clocks (GB203, Jarmusch et al., 2025), and exponentials, sums
+and jumps around it were taken for another 140."""
+
+L2_BYTES_PER_CLOCK = 64.0
+"""An SM reads so much of L2 in a clock (NVIDIA Ampere GA100 white paper)."""
+
+STAGED_BYTES = 2.0 * TILE_KEYS * (SCORED + SUMMED) * 2.0
+"""Two tiles of keys and values in 16 bits."""
+
+
+def is_triton_latent(numbers: Mapping[str, float]) -> bool:
+    """Say whether numbers are those of this form."""
+    return "lone_clocks" in numbers
+
+
+def triton_latent_seconds(
+    a: Attention, gpu: Gpu, numbers: Mapping[str, float], moved_bytes: Floats
+) -> Floats:
+    """Return the uncorrected seconds of single new tokens."""
+    requests = np.maximum(np.asarray(a.requests, np.float64), 1.0)
+    keys = np.maximum(np.asarray(a.kv_tokens, np.float64) / requests, 1.0)
+    heads = np.asarray(a.heads, np.float64)
+    splits, most = _splits(a, gpu, numbers[SPLITS], requests, keys)
+    flop_clocks = gpu.sm_count * gpu.clock_hz / gpu.peak(a.dtype)
+    products = 2.0 * BLOCK_HEADS * (SCORED + SUMMED) * flop_clocks
+    is_staged = gpu.sram_bytes_per_sm >= STAGED_BYTES
+    loads = 0.0 if is_staged else 2.0 * (SCORED + SUMMED) / L2_BYTES_PER_CLOCK
+    pace = loads + np.where(heads > 1.0, products + numbers["key_clocks"], numbers["lone_clocks"])
+    walked = TILE_KEYS * np.ceil(keys / splits / TILE_KEYS)
+    summed = numbers["head_clocks"] * np.minimum(heads, BLOCK_HEADS)
+    block = numbers["block_clocks"] + summed + walked * pace
+    tiles = requests * np.ceil(heads / BLOCK_HEADS) / gpu.sm_count
+    blocks = tiles * splits
+    waves = np.where(heads > 1.0, np.ceil(blocks), np.maximum(blocks, 1.0))
+    clocks = waves * block + (tiles * (most - splits) + splits) * STEP_CLOCKS
+    sums_bytes = 2.0 * 4.0 * SUMMED * requests * heads * splits
+    memory_s = (moved_bytes + sums_bytes) / gpu.hbm_bytes_per_s
+    return np.asarray(START_S + four_norm(clocks / gpu.clock_hz, memory_s), np.float64)
+
+
+def _splits(
+    a: Attention, gpu: Gpu, fixed: float, requests: Floats, keys: Floats
+) -> tuple[Floats, float]:
+    """Return the splits of a request that have keys, and how many are launched."""
+    if fixed:
+        return np.minimum(fixed, keys), fixed
+    heads = np.maximum(np.asarray(a.split_heads, np.float64), a.heads)
+    most = 2.0 ** np.ceil(np.log2(gpu.sm_count))
+    dealt = gpu.sm_count * np.maximum(np.log2(keys / OCTAVE_KEYS), 1.0)
+    splits = np.ceil(dealt / (requests * np.ceil(heads / BLOCK_HEADS)))
+    return np.minimum(np.minimum(splits, most), np.ceil(keys / TILE_KEYS)), float(most)

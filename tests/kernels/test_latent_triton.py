@@ -1,0 +1,70 @@
+"""Latent decode in Triton: splits by vLLM and by SGLang, blocks with and without keys."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.kernels.families.attention import LATENT_DECODE_DIM, attention_bytes
+from simulators.kernels.families.latent_triton import (
+    START_S,
+    STEP_CLOCKS,
+    triton_latent_seconds,
+)
+from simulators.kernels.interpolation_grid import LATENT_WIDTH
+from simulators.workload.operators import Attention
+
+A100, RTX = load_gpu("a100_sxm"), load_gpu("rtx_pro_6000")
+NUMBERS = {
+    "block_clocks": 0.0, "head_clocks": 0.0, "key_clocks": 100.0, "lone_clocks": 500.0,
+    "splits": 4.0,
+}  # fmt: skip
+
+
+def step(requests: float, keys: float, heads: float = 16.0) -> Attention:
+    return Attention(
+        name="mla_decode", phase="decode", requests=requests, query_tokens=requests,
+        pairs=requests * keys, kv_tokens=requests * keys, context_tokens=requests * keys,
+        heads=heads, kv_heads=LATENT_WIDTH / (2.0 * LATENT_DECODE_DIM),
+        head_dim=LATENT_DECODE_DIM, latent=True, dtype="bf16", kv_dtype="bf16",
+    )  # fmt: skip
+
+
+def clocks(attention: Attention, gpu: Gpu, splits: float = 4.0) -> float:
+    fast = replace(gpu, hbm_bytes_per_s=1e18)
+    numbers = NUMBERS | {"splits": splits}
+    seconds = triton_latent_seconds(attention, fast, numbers, attention_bytes(attention))
+    return float((seconds - START_S) * gpu.clock_hz)
+
+
+def test_a_quarter_of_a_requests_keys_sets_the_pace_of_four_splits() -> None:
+    # 2 x 16 x (576 + 512) FLOPs a key of 2,048 (less 2 %) that an A100's SM has a clock.
+    products = 2 * 16 * 1088 / (312e12 / (108 * 1.41e9))
+    expected = 65536 / 4 * (products + 100) + 4 * STEP_CLOCKS
+    assert clocks(step(1, 65536), A100) == pytest.approx(expected, rel=1e-6)
+    assert clocks(step(27, 65536), A100) == pytest.approx(expected, rel=1e-6)  # 108 blocks
+    assert clocks(step(28, 65536), A100) == pytest.approx(2 * expected, rel=1e-3)
+
+
+def test_where_one_tile_fits_alone_its_loads_are_paid() -> None:
+    products = 2 * 16 * 1088 / (480e12 / (188 * 2.493e9))
+    expected = 65536 / 4 * (products + 100 + 2 * 1088 / 64) + 4 * STEP_CLOCKS
+    assert clocks(step(1, 65536), RTX) == pytest.approx(expected, rel=1e-6)
+
+
+def test_sglang_deals_out_sms_by_octaves_and_adds_up_one_split_after_the_other() -> None:
+    # 8,192 keys are 7 octaves beyond 64: 1,316 blocks for 8 tiles are 165 splits of 64 keys, of
+    # 256 launched; two requests have 83 each, a hundred keys in four steps of 32.
+    one = clocks(step(1, 8192, heads=128.0), RTX, splits=0.0)
+    pace = 2 * 16 * 1088 / (480e12 / (188 * 2.493e9)) + 100 + 34
+    live, empty = np.ceil(8 * 165 / 188), 8 * (256 - 165) / 188
+    assert one == pytest.approx(live * 64 * pace + (empty + 165) * STEP_CLOCKS, rel=1e-6)
+
+
+def test_a_library_may_share_keys_out_by_more_heads_than_a_gpu_has() -> None:
+    mine = step(8, 4096)
+    assert clocks(replace(mine, split_heads=128.0), RTX, 0.0) != clocks(mine, RTX, 0.0)
+    assert clocks(replace(mine, split_heads=128.0), RTX) == clocks(mine, RTX)
