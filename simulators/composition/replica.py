@@ -183,7 +183,8 @@ class Runtime:
         Weights set the time of few tokens, and products that of many: what a model changes about
         one says little of the other, so each has a pace. Paces say nothing of foreign kernels.
         """
-        plain, today = family.removeprefix(NARROW), 1.0
+        plain = family.removeprefix(NARROW)
+        today: Column = 1.0
         if not is_foreign:
             few = self.pace(device, plain, is_own=is_own)
             many = self.many.get(device, {}).get(plain, few)
