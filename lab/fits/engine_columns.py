@@ -119,6 +119,9 @@ def _columns_of(row: Row, replica: Replica, share: float) -> Iterator[tuple[str,
     if isinstance(operator, Collective):
         yield "messages", seconds
         return
+    if row.is_foreign:
+        yield "fixed", seconds
+        return
     present = seconds > 0.0
     throttled = operator.repeat * np.asarray(throttled_s(operator, replica.gpu, share))
     yield "fixed", np.where(present, throttled, 0.0)

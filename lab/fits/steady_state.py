@@ -73,6 +73,9 @@ def steady_state(replica: Replica, loads: Sequence[Deployed]) -> SteadyState:
     apart = framework in APART
     if apart:  # those that came since the last look, as far as the budget goes
         at_once = np.clip(prompts * poll, 1.0, np.maximum(budget / prompt, 1.0))
+    elif any(d.launch.poll_interval for d in loads):  # until every rank has one
+        ranks = np.array([d.cut.attention_dp for d in loads], np.float64)
+        at_once = np.maximum(at_once, np.where(poll > 1.0, np.minimum(ranks, running), 1.0))
     beside = 0.0 if apart else running
     return SteadyState(
         decode=Step(decodes=running, decode_kv_tokens=running * context, logits_rows=running),
@@ -85,8 +88,8 @@ def steady_state(replica: Replica, loads: Sequence[Deployed]) -> SteadyState:
             decode_kv_tokens=beside * context,
             logits_rows=beside + at_once,
         ),
-        decode_weight=np.ones_like(prompts) if apart else 1.0 - np.minimum(1.0, prompts),
-        prefill_weight=prompts / at_once if apart else np.minimum(1.0, prompts),
+        decode_weight=np.ones_like(prompts) if apart else 1.0 - prompts / at_once,
+        prefill_weight=prompts / at_once,
     )
 
 

@@ -17,6 +17,7 @@ from lab.tables.catalog_names import four_bit_experts, is_gpu, is_model, model_n
 from lab.tables.known import known_rows
 from lab.tables.rows import Record, read_records
 from lab.tables.serving.launch_recipes import Load, recipe_of
+from lab.tables.serving.sweeps import defined_cut
 from simulators.catalog.model import load_model
 from simulators.composition.replica import FRAMEWORKS
 from simulators.serving.benchmark_clients import INFERENCEX, Client
@@ -109,7 +110,7 @@ def silicon(reference: Path, table: str = SILICON, peer: str = PEER) -> list[Pub
         table, model=is_model, gpu=is_gpu, framework=FRAMEWORKS.__contains__,
     )  # fmt: skip
     for row in aggregated:
-        one = _deployed(row, peers.get(row["id"], {}))
+        one = _deployed(row, peers.get(row["id"], {}), _cut(row, reference))
         times = (round(row["ttft_ms"], 1), round(row["tpot_ms"], 1))
         load = (one.cut, one.clients, one.prompt, one.output)
         found.setdefault((*one.family, *load, *times), one)
@@ -128,7 +129,9 @@ def client_of(provenance: str, framework: str) -> Client:
     return NVIDIA_TRTLLM if framework == "trtllm" else NVIDIA
 
 
-def _deployed(row: Mapping[str, Any], peer: Mapping[str, Any]) -> PublicDeployment:
+def _deployed(
+    row: Mapping[str, Any], peer: Mapping[str, Any], cut: Parallelism
+) -> PublicDeployment:
     """Return one row.
 
     Assumed where the table is silent: of mixtures in 4 bits the experts alone are narrow; the KV
@@ -137,7 +140,6 @@ def _deployed(row: Mapping[str, Any], peer: Mapping[str, Any]) -> PublicDeployme
     model, framework = model_name(row["model"]), row["framework"]
     precision = row["precision"] or "bf16"
     answered = bool(peer.get("aic_ok"))  # else the peer has nothing to say
-    cut = _cut(row)
     client = client_of(row["provenance"], framework)
     load = Load(row["isl"], row["osl"], int(row["concurrency"]), cut.width, cut.attention_dp > 1)
     recipe = None
@@ -167,15 +169,20 @@ def _deployed(row: Mapping[str, Any], peer: Mapping[str, Any]) -> PublicDeployme
     )
 
 
-def _cut(row: Mapping[str, Any]) -> Parallelism:
+def _cut(row: Mapping[str, Any], reference: Path) -> Parallelism:
     """Return how a row's model is cut.
 
-    Where both degrees of attention are `n`, the source has multiplied out one stage of `n` GPUs.
+    Tables of 2025, which name no release, are silent of experts, and where both degrees of
+    attention are `n` the source has multiplied out one stage of `n` GPUs: there the sweep that the
+    row is of says more. Of a stage that none defines attention is taken to be apart.
     """
     tp, dp, ep = (int(row[n] or 1) for n in ("tp_size", "attention_dp_size", "moe_ep_size"))
-    if tp == dp:
-        return Parallelism(tp=1, ep=dp, attention_dp=dp)
     has_experts = load_model(model_name(row["model"])).experts > 0
+    is_multiplied = tp == dp > 1
+    is_silent = not row["framework_version"] and has_experts
+    if is_multiplied or is_silent:
+        cut = Parallelism(tp=1, ep=dp, attention_dp=dp) if is_multiplied else Parallelism(tp=tp)
+        return defined_cut(reference, row, ep=dp if is_multiplied else 0) or cut
     return Parallelism(tp=tp, ep=ep if has_experts else 1, attention_dp=dp)
 
 
@@ -210,7 +217,7 @@ def excluded(row: Mapping[str, Any]) -> str:
         and (gpu, framework) == ("h100_sxm", "vllm")
         and date.startswith("2025-12"),
         "weights leave no room": model == "deepseek_v3"
-        and (precision, gpu, _cut(row).width) == ("fp8", "b200_sxm", 4),
+        and (precision, gpu, row["tp_size"]) == ("fp8", "b200_sxm", 4),
         "batch per rank unclear": row["model"].startswith("nvidia/")
         or gpu == "gb200"
         or (model == "gpt_oss_120b" and (gpu, framework) == ("h100_sxm", "trtllm")),

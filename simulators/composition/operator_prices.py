@@ -79,6 +79,7 @@ class Row:
     hi_s: Column
     level: Levels  # positions in `core.levels.LEVELS`
     is_own: bool = True  # kernels measured on the GPU itself
+    is_foreign: bool = False  # experts in a format that no board of the architecture was timed in
 
     def where(self, present: Column) -> Row:
         """Return the row where there is something to do, and nothing where there is not."""
@@ -236,6 +237,7 @@ def _row_at_clock(operator: Compute, replica: Replica, part: str) -> Row:
         best.hi_s * repeat,
         best.level,
         best.is_own,
+        best.is_foreign,
     )
 
 
@@ -259,6 +261,7 @@ class _Kernel:
     hi_s: Floats
     level: Levels
     is_own: bool
+    is_foreign: bool
 
     def faster(self, other: _Kernel) -> _Kernel:
         """Return the faster of two kernels at every size."""
@@ -267,15 +270,18 @@ class _Kernel:
             name: np.where(first, getattr(self, name), getattr(other, name))
             for name in ("seconds", "lo_s", "hi_s", "level")
         }
-        return _Kernel(**columns, is_own=self.is_own and other.is_own)
+        is_own = self.is_own and other.is_own
+        return _Kernel(**columns, is_own=is_own, is_foreign=self.is_foreign)
 
 
 def _among_others(operator: Compute, replica: Replica, framework: str) -> _Kernel:
     """Return a framework's kernel: what it takes alone, less or more what differs in a model."""
     gpu = replica.gpu
     alone = price(operator, gpu, replica.level, framework)
-    family, is_own = kernels_of(operator), alone.calibrated
-    pace = replica.runtime.pace_of(gpu.architecture, family, tokens_of(operator), is_own=is_own)
+    pace = replica.runtime.pace_of(
+        gpu.architecture, kernels_of(operator), tokens_of(operator),
+        is_own=alone.calibrated, is_foreign=alone.is_foreign,
+    )  # fmt: skip
     seconds = alone.latency_s
     if replica.is_fused and alone.quantising_s:
         seconds = np.maximum(seconds - alone.quantising_s, roofline_s(operator, gpu))
@@ -285,7 +291,7 @@ def _among_others(operator: Compute, replica: Replica, framework: str) -> _Kerne
     seconds = np.asarray(seconds, np.float64)
     ratio = seconds / alone.latency_s
     lo_s, hi_s = alone.lo_s * ratio, alone.hi_s * ratio
-    return _Kernel(seconds, lo_s, hi_s, alone.level, alone.calibrated)
+    return _Kernel(seconds, lo_s, hi_s, alone.level, alone.calibrated, alone.is_foreign)
 
 
 def _mapped_row(operator: Compute, replica: Replica, part: str) -> Row:

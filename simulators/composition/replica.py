@@ -174,16 +174,21 @@ class Runtime:
         own = self.paces.get(device, {}).get(family, 1.0)
         return own if is_own else self.borrowed.get(device, {}).get(family, own)
 
-    def pace_of(self, device: str, family: str, tokens: Column, *, is_own: bool = True) -> Column:
+    def pace_of(
+        self, device: str, family: str, tokens: Column, *, is_own: bool = True,
+        is_foreign: bool = False,
+    ) -> Column:  # fmt: skip
         """Return the pace of kernels that work on so many tokens.
 
         Weights set the time of few tokens, and products that of many: what a model changes about
-        one says little of the other, so each has a pace.
+        one says little of the other, so each has a pace. Paces say nothing of foreign kernels.
         """
         plain = family.removeprefix(NARROW)
-        few = self.pace(device, plain, is_own=is_own)
-        many = self.many.get(device, {}).get(plain, few)
-        today = few + (many - few) * share_of_many(tokens)
+        today: Column = 1.0
+        if not is_foreign:
+            few = self.pace(device, plain, is_own=is_own)
+            many = self.many.get(device, {}).get(plain, few)
+            today = few + (many - few) * share_of_many(tokens)
         return today * (1.0 + (self.batch_times.get(family, 1.0) - 1.0) * share_of_batch(tokens))
 
     @property

@@ -250,7 +250,7 @@ def _answer(
     else:
         codes = np.array([bool(r) for r in infeasible], np.int8)
         reason = pa.array([r or None for r in infeasible], pa.string())
-    status = pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(STATUSES))
+    status = pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(STATUSES), safe=False)
     return pa.RecordBatch.from_arrays(
         [*(arrays[f.name] for f in kept), status, reason, *evidence],
         schema=pa.schema([*kept, *OUTCOME]),

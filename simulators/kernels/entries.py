@@ -17,9 +17,9 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats
-from simulators.evidence.borrowing import family_of
+from simulators.evidence.borrowing import ARCHITECTURE, OWN, family_of
 from simulators.evidence.intervals import Band, band_from
-from simulators.evidence.lookup import Stamp, calibrations, find, nearest_lender, stamp
+from simulators.evidence.lookup import Stamp, calibrations, find, lenders, nearest_lender, stamp
 from simulators.kernels.interpolation_grid import GridTable, grids_from
 from simulators.kernels.monotone_correction import Correction, correction_from
 from simulators.kernels.profile import Profile
@@ -98,6 +98,27 @@ def _entry(
         return entry
     known = entry_from(here.numbers, here.board, here.framework, whole=here.cost.whole)
     return replace(entry, here=known, most=here.cost.hi)
+
+
+def is_timed(gpu: Gpu, profile: Profile, kernel: str, dtypes: tuple[str, ...]) -> bool:
+    """Say whether a kernel was timed in one of some precisions on a board of a GPU's architecture.
+
+    By whichever framework.
+    """
+    name = gpu.measured_as or gpu.name
+    return _is_timed(name, gpu.architecture, kernel, dtypes, profile.stamp)
+
+
+@functools.lru_cache(maxsize=256)
+def _is_timed(
+    gpu: str, architecture: str, kernel: str, dtypes: tuple[str, ...], now: Stamp
+) -> bool:
+    boards = [
+        one.board for one in lenders("fused", gpu, architecture)
+        if one.relation in (OWN, ARCHITECTURE)
+    ]  # fmt: skip
+    named = {name.partition(".")[2] for board in boards for name in _tables(board, now)}
+    return any(f"{kernel}.{dtype}" in named for dtype in dtypes)
 
 
 def lends_format(board: str, dtype: str, gpu: Gpu) -> bool:

@@ -81,6 +81,7 @@ class Priced:
     extrapolated: Flags
     quantising_s: float = 0.0  # of it, until the activations of a narrow product are as narrow
     is_near: bool = False  # not calibrated, but by the GPU's own products in another precision
+    is_foreign: bool = False  # experts in a format that no board of the architecture was timed in
 
     @property
     def level(self) -> Ints:
@@ -244,14 +245,16 @@ def _priced(operator: Compute, gpu: Gpu, profile: Profile, latency_s: Floats) ->
         calibrated, extrapolated = entry.calibrated, False
     else:
         lo_s, hi_s = _interval_of_classes(operator, gpu, profile, latency_s)
-    quantised_s, is_near = 0.0, False
+    quantised_s, is_near, is_foreign = 0.0, False, False
     if isinstance(operator, Gemm):
         quantised_s = gemm.quantising_s(operator, gpu, profile)
         if not calibrated:
             (_, rates), _ = gemm.rates_of(operator, gpu, profile)
             is_near = isinstance(rates, TensorRates) and rates.calibrated
+    if isinstance(operator, GroupedGemm) and not calibrated:
+        is_foreign = experts.is_foreign(operator, gpu, profile)
     extrapolated = extrapolated | gpu.is_what_if
-    return Priced(latency_s, lo_s, hi_s, calibrated, extrapolated, quantised_s, is_near)
+    return Priced(latency_s, lo_s, hi_s, calibrated, extrapolated, quantised_s, is_near, is_foreign)
 
 
 def _interval_of_classes(

@@ -323,9 +323,10 @@ class Team:
         spent = time.monotonic() - post.since
         if points <= 1:
             return spent > most
+        if spent <= min(_SHORTEST_S, _SHORTEST * most):
+            return False
         expected = crowding() * (points * chunks.point_s + chunks.part_s)
-        patience = min(_SLACK * expected, max(most, _LEAST_SLACK * expected))
-        return spent > max(patience, min(_SHORTEST_S, _SHORTEST * most))
+        return spent > min(_SLACK * expected, max(most, _LEAST_SLACK * expected))
 
     def _replace(
         self, task: Task, post: _Post, again: deque[_Job], status: str, reason: str

@@ -57,6 +57,7 @@ def check_facts(task: Task) -> None:
             raise UserError(f"it reads other files for '{name or 'every point'}'")
 
 
+@functools.cache
 def _version(package: str) -> str:
     try:
         return metadata.version(package)

@@ -19,7 +19,7 @@ from simulators.core.errors import Infeasible, UserError
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import Parallelism, check_cut, stage_of
 from simulators.workload.llm.step import decode_step
-from simulators.workload.operators import Gemm
+from simulators.workload.operators import Gemm, GroupedGemm
 
 
 def a_replica(model: str, cut: Parallelism, runtime: str = "vllm", dtype: str = "fp8") -> Replica:
@@ -102,6 +102,28 @@ def test_a_pace_of_borrowed_kernels_leaves_a_gpus_own_alone() -> None:
     plain = replace(runtime, borrowed={})
     assert gemms_s("rtx_4090", runtime) == gemms_s("rtx_4090", plain)
     assert gemms_s("l40s", runtime) == pytest.approx(2.0 * gemms_s("l40s", plain))
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "factor"),
+    [("b200_sxm", "bf16+w4a16", 1.0), ("b200_sxm", "fp8", 2.0), ("b300_sxm", "fp8", 2.0)],
+)
+def test_a_pace_says_nothing_of_experts_that_its_architecture_was_not_timed_at(
+    gpu: str, dtype: str, factor: float
+) -> None:
+    plain = replace(load_runtime("vllm"), paces={}, borrowed={}, many={})
+
+    def experts_s(runtime: Runtime) -> float:
+        replica = replace(
+            a_replica("qwen3_30b", Parallelism(), dtype=dtype),
+            gpu=load_gpu(gpu), runtime=runtime, effects=replace(EVERYTHING, clocks=False),
+        )  # fmt: skip
+        rows = part_rows(replica, decode_step(32.0, 500.0), stage_of(replica.model, replica.cut, 0))
+        grouped = (row for row in rows if isinstance(row.operator, GroupedGemm))
+        return float(sum(row.seconds for row in grouped))
+
+    slow = replace(plain, paces={"blackwell": {"experts": 2.0}})
+    assert experts_s(slow) == pytest.approx(factor * experts_s(plain))
 
 
 def test_an_older_release_is_another_one_but_for_experts_of_a_batch(tmp_path: Path) -> None:

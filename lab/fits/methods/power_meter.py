@@ -1,9 +1,10 @@
 """What a board's own meter shows of a kernel in a loop is not what the kernel draws.
 
-Loops of the measured tables last 0.3 s for kernels below 0.1 ms and about a second above; the meter
-is read ten times a second and shows a mean over the time before, part of which the board was idle
-or did something else (ai-dynamo/aiconfigurator, `collector/helper.py`). So readings of short
-kernels lie between rest and the settled draw, by how long the loop was, which depends on what the
+Loops of the measured tables aim at 0.3 s for kernels below 0.1 ms and a second above, but stop
+after 3,000 launches; the meter is read ten times a second and shows a mean over the second before,
+and a row holds the mean of what was read (ai-dynamo/aiconfigurator, `collector/helper.py`). So even
+a second's loop shows in good part what the board did before: set-up, or the cases whose loops it
+ran last. Readings of short kernels say little else; how long the loop was depends also on what the
 host did before: new buffers, kernels loaded for the first time. Trees carry the settled watts of
 `energy.py` to what the meter shows, by shape and time; they may bend either way. Only comparisons
 with such readings need this: bills follow settled watts.
@@ -21,7 +22,8 @@ from simulators.kernels.price import flops, moved_bytes
 from simulators.workload.operators import Attention, Gemm
 
 SETTLED_S = 1e-4
-"""Kernels at least this long were repeated for about a second, and the meter settles."""
+"""Kernels at least this long are taken as settled. Products, launched by fives, then ran for about
+a second, attention for 0.3 s: what is read of it still holds what ran before."""
 
 
 def reading_w(

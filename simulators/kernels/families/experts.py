@@ -14,7 +14,7 @@ import numpy as np
 
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
-from simulators.kernels.entries import Entry, entry_of, seconds_by
+from simulators.kernels.entries import Entry, entry_of, is_timed, seconds_by
 from simulators.kernels.families.family import Family
 from simulators.kernels.families.fused import ExpertSizes, expert_features, expert_seconds
 from simulators.kernels.families.tensor_cores import on_tensor_cores, sheet_rates
@@ -107,6 +107,15 @@ def entry_for(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Entry | None:
     if found is None or name in MEASURED:
         return found
     return replace(found, calibrated=False)
+
+
+def is_foreign(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> bool:
+    """Say whether no board of a GPU's architecture was timed at experts in this format.
+
+    Then nothing is known of how its engines run them.
+    """
+    name = _format(grouped).replace("fp16", "bf16")
+    return not is_timed(gpu, profile, "experts", stand_in_formats(RUN_AS.get(name, name)))
 
 
 def stand_in_formats(name: str) -> tuple[str, ...]:
