@@ -50,6 +50,7 @@ class Chunks:
     _source: Iterator[Batch] = field(init=False)
     _waiting: deque[Batch] = field(default_factory=deque)
     _by_turns: bool = False
+    _stretched_at_s: float = 0.0  # what a point took when stretches were cut
 
     def __post_init__(self) -> None:
         ranges = isinstance(self.batches, list) and all(isinstance(b, Span) for b in self.batches)
@@ -94,11 +95,13 @@ class Chunks:
         return batch
 
     def _joined(self, batch: Batch, size: int) -> Batch:
-        """Return a stretch with those that follow it up to two thirds of a chunk at least.
+        """Return a stretch with those that follow it, where its points prove far cheaper by now.
 
-        Points that are answered by whole columns prove far cheaper than the first few were.
+        Those that are answered by whole columns do: it is then shorter than a chunk should be.
         """
-        while self._by_turns and isinstance(batch, Span) and 3 * width(batch) <= 2 * size:
+        if not self._by_turns or 2 * self.point_s > self._stretched_at_s:
+            return batch
+        while isinstance(batch, Span) and 3 * width(batch) <= 2 * size:
             end = batch.hi
             after = next((b for b in self._waiting if isinstance(b, Span) and b.lo == end), None)
             if after is None:
@@ -126,7 +129,7 @@ class Chunks:
         pieces = min(_STRETCHES, -(-width(whole) // size))
         parts = split(whole, pieces, self._kept_together(size)) if pieces > 1 else [whole]
         self._waiting.extend(spread(parts) or [whole])
-        self._by_turns = True
+        self._by_turns, self._stretched_at_s = True, self.point_s
 
 
 def learn(chunks: Chunks, parts: Sequence[Part]) -> None:
