@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from sweeper.space.spans import Batch, Span, cut, split, spread, width
-from sweeper.store.store import Part
+from sweeper.store.store import Part, merged
 
 PART = 200_000
 """Points in a part: this many rows make a good Parquet row group."""
@@ -50,6 +50,7 @@ class Chunks:
     _source: Iterator[Batch] = field(init=False)
     _waiting: deque[Batch] = field(default_factory=deque)
     _by_turns: bool = False
+    _stretched_at_s: float = 0.0  # what a point took when stretches were cut
 
     def __post_init__(self) -> None:
         ranges = isinstance(self.batches, list) and all(isinstance(b, Span) for b in self.batches)
@@ -82,14 +83,31 @@ class Chunks:
             self._by_turns = False
         if self.spent_s and not self._by_turns and isinstance(self._waiting[0], Span):
             self._stretch()
-        batch = self._waiting.popleft()
-        size = self._whole(batch, self.size())
+        size = self.size()
+        batch = self._joined(self._waiting.popleft(), size)
+        size = self._whole(batch, size)
         most = min(size + size // 2, LARGEST, int(LAST_S / max(self.point_s, 1e-12)))
         if width(batch) > max(size, most):  # else what is left would be a crumb
             rest = cut(batch, size, width(batch))
             (self._waiting.append if self._by_turns else self._waiting.appendleft)(rest)
             batch = cut(batch, 0, size)
         self.total = max(self.total - len(batch), 0)
+        return batch
+
+    def _joined(self, batch: Batch, size: int) -> Batch:
+        """Return a stretch with those that follow it, where its points prove far cheaper by now.
+
+        Those that are answered by whole columns do: it is then shorter than a chunk should be.
+        """
+        if not self._by_turns or 2 * self.point_s > self._stretched_at_s:
+            return batch
+        while isinstance(batch, Span) and 3 * width(batch) <= 2 * size:
+            end = batch.hi
+            after = next((b for b in self._waiting if isinstance(b, Span) and b.lo == end), None)
+            if after is None:
+                break
+            self._waiting.remove(after)
+            batch = merged([batch, after])[0]
         return batch
 
     def _whole(self, batch: Batch, size: int) -> int:
@@ -111,7 +129,7 @@ class Chunks:
         pieces = min(_STRETCHES, -(-width(whole) // size))
         parts = split(whole, pieces, self._kept_together(size)) if pieces > 1 else [whole]
         self._waiting.extend(spread(parts) or [whole])
-        self._by_turns = True
+        self._by_turns, self._stretched_at_s = True, self.point_s
 
 
 def learn(chunks: Chunks, parts: Sequence[Part]) -> None:

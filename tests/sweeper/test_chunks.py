@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,6 +75,17 @@ def run(total: int, point_s: float, workers: int = 1) -> list[int]:
 
 def test_the_first_chunk_is_small_since_a_point_may_take_minutes() -> None:
     assert Chunks([Span(0, 10**6)], 10**6).size() <= 64
+
+
+def test_chunks_outgrow_the_stretches_that_first_points_called_for() -> None:
+    chunks, found = Chunks([Span(0, 10**7)], 10**7), list[Span]()
+    for chunk in chunks:
+        assert isinstance(chunk, Span)
+        found.append(chunk)
+        chunks.learn(len(chunk), 1e-3 + len(chunk) * 1e-7)  # a call is dear, a point is not
+    assert max(map(len, found)) > LARGEST / 2, "a sixty-fourth of the range is 156,250 points"
+    found.sort(key=lambda chunk: chunk.lo)
+    assert all(a.hi == b.lo for a, b in pairwise(found)), "nothing twice, nothing left"
 
 
 def test_quick_points_come_in_large_parts() -> None:
