@@ -107,7 +107,7 @@ class Codesign(Serving):
     """The simulator of this room."""
 
     name: str = "codesign"
-    version: int = 3
+    version: int = 4
     point: type = CodesignPoint
     metrics: type = CodesignMetrics
 
