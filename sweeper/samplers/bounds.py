@@ -44,7 +44,7 @@ _CHEAP_S = 1e-4
 """Time of a look at a design that is no more than that of a bound."""
 _AT_ONCE = 200_000
 """Boxes bounded at a time: each has all columns of a design twice."""
-_BEGUN = (0.0, 0.04, 0.08, 0.15, 0.22, 0.3, 0.42, 0.6, 0.8)
+_BEGUN = (0.0, 0.03, 0.06, 0.1, 0.15, 0.22, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Parts of a run that are looked at, one after the other, before all of it."""
 _LITTLE, _NEARLY, _EQUAL = 2, 0.15, 1e-12
 """Where so many of them were seen at most, those worse by this part are looked into as well."""
