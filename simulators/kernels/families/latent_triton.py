@@ -43,7 +43,8 @@ START_S = 8e-6
 
 STEP_CLOCKS = 500.0
 """An L2 hit takes 260 (A100) to 360 clocks (GB203, Jarmusch et al., 2025), and exponentials, sums
-and jumps around it were taken for another 140."""
+and jumps around it were taken for another 140, with an RTX PRO 6000's rows in sight: its error
+there is not that of a stranger."""
 
 L2_BYTES_PER_CLOCK = 64.0
 """An SM reads so much of L2 in a clock (NVIDIA Ampere GA100 white paper)."""
