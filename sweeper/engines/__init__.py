@@ -25,7 +25,9 @@ Say = Callable[[str], None]
 class Crew(Protocol):
     """Workers that are there: they outlive a round of a sweep."""
 
-    def run(self, task: Task, batches: Iterable[Batch], total: int, say: Say) -> Iterator[Part]:
+    def run(
+        self, task: Task, batches: Iterable[Batch], total: int, say: Say, point_s: float = 0.0
+    ) -> Iterator[Part]:
         """Yield a part for everything in `batches`, in any order.
 
         Args:
@@ -33,6 +35,7 @@ class Crew(Protocol):
             batches: what to do it with; consumed as workers become free.
             total: how many points the batches hold, roughly; sizes the last chunks.
             say: told which workers do it.
+            point_s: seconds a point is expected to take; 0 if nobody knows.
         """
         ...
 

@@ -62,7 +62,9 @@ class _Choice:
         """Have a process load what the task needs while its first points are picked."""
         expect(task)
 
-    def run(self, task: Task, batches: Iterable[Batch], total: int, say: Say) -> Iterator[Part]:
+    def run(
+        self, task: Task, batches: Iterable[Batch], total: int, say: Say, point_s: float = 0.0
+    ) -> Iterator[Part]:
         self.asked += total
         if self.estimate is None:
             self.estimate = self._guessed(task) or probed(task, total)
@@ -70,7 +72,7 @@ class _Choice:
                 say(f"trying points: {self.estimate.stopped}")
         if self.crew is None or self._worth(self.estimate) > self.chosen:
             self.crew = self.stack.enter_context(self._choose(self.estimate, say).open())
-        yield from self.crew.run(task, batches, total, say)
+        yield from self.crew.run(task, batches, total, say, point_s or self.estimate.point_s)
 
     def _guessed(self, task: Task) -> Estimate | None:
         """Return what the simulator guesses, if the choice is the same were it well off."""

@@ -43,7 +43,7 @@ class Chunks:
     batches: Iterable[Batch]
     total: int
     workers: int = 1
-    point_s: float = FIRST_S / 64
+    point_s: float = 0.0  # that a point is expected to take; 0: nothing is known
     spent_s: float = 0.0
     part_s: float = 0.0  # that writing a part takes, whatever its points
     together: int = 1  # points in a row that are answered more cheaply in one chunk
@@ -51,8 +51,11 @@ class Chunks:
     _waiting: deque[Batch] = field(default_factory=deque)
     _by_turns: bool = False
     _stretched_at_s: float = 0.0  # what a point took when stretches were cut
+    is_known: bool = field(init=False)  # whether that is more than a guess
 
     def __post_init__(self) -> None:
+        self.is_known = self.point_s > 0.0
+        self.point_s = self.point_s or FIRST_S / 64
         ranges = isinstance(self.batches, list) and all(isinstance(b, Span) for b in self.batches)
         self._source = iter(spread(list(self.batches)) if ranges else self.batches)
 
@@ -61,6 +64,7 @@ class Chunks:
         weight = _MEMORY if self.spent_s else 1.0
         if points and seconds > 0:
             self.point_s += weight * (seconds / points - self.point_s)
+            self.is_known = True
         self.part_s += weight * (written_s - self.part_s)
         self.spent_s += seconds
 

@@ -30,6 +30,8 @@ _SLACK, _LEAST_SLACK = 10.0, 3.0
 lower, where that is more than a point alone may take."""
 _SHORTEST_S, _SHORTEST = 2.0, 0.25
 """But not less than this, or than this share of what a point alone may take."""
+_UNKNOWN = 0.1
+"""Where nobody knows what a point takes, work may take this share of what a point alone may."""
 _OTHERS_S = 5.0
 """How long the first worker that is ready waits for the others before the work begins."""
 _GROW_S = 5.0
@@ -143,10 +145,13 @@ class Team:
     gone: list[str] = field(default_factory=list)  # who was refused or given up, and why
     unfit: list[Any] = field(default_factory=list)  # kept: they fill places where all would be so
 
-    def run(self, task: Task, batches: Iterable[Batch], total: int, say: Say) -> Iterator[Part]:
+    def run(
+        self, task: Task, batches: Iterable[Batch], total: int, say: Say, point_s: float = 0.0
+    ) -> Iterator[Part]:
         """Keep every worker busy until the batches end."""
         self._gather(task, say)
-        chunks = Chunks(batches, total, workers=max(len(self.posts), 1), together=task.together)
+        workers = max(len(self.posts), 1)
+        chunks = Chunks(batches, total, workers, point_s=point_s, together=task.together)
         again: deque[_Job] = deque()
         some = self.posts
         while self._give(chunks, again, self.posts if again else some):
@@ -325,6 +330,8 @@ class Team:
             return spent > most
         if spent <= min(_SHORTEST_S, _SHORTEST * most):
             return False
+        if not chunks.is_known:  # what it should take is a guess
+            return spent > max(_SHORTEST_S, _UNKNOWN * most)
         expected = crowding() * (points * chunks.point_s + chunks.part_s)
         return spent > min(_SLACK * expected, max(most, _LEAST_SLACK * expected))
 

@@ -32,12 +32,14 @@ class _Here:
 
     announced: bool = False
 
-    def run(self, task: Task, batches: Iterable[Batch], total: int, say: Say) -> Iterator[Part]:
+    def run(
+        self, task: Task, batches: Iterable[Batch], total: int, say: Say, point_s: float = 0.0
+    ) -> Iterator[Part]:
         """Answer one chunk after the other."""
         if not self.announced:
             self.announced = True
             say("engine inline: this process, without limits per point")
-        chunks = Chunks(batches, total, together=task.together)
+        chunks = Chunks(batches, total, point_s=point_s, together=task.together)
         for chunk in chunks:
             parts = list(task.answer_in_parts(chunk))
             learn(chunks, parts)

@@ -77,6 +77,13 @@ def test_the_first_chunk_is_small_since_a_point_may_take_minutes() -> None:
     assert Chunks([Span(0, 10**6)], 10**6).size() <= 64
 
 
+def test_the_first_chunk_takes_a_second_where_it_is_known_what_a_point_takes() -> None:
+    chunks = Chunks([Span(0, 10**6)], 10**6, point_s=0.2)
+    assert chunks.is_known
+    assert chunks.size() == 5
+    assert not Chunks([Span(0, 10**6)], 10**6).is_known
+
+
 def test_chunks_outgrow_the_stretches_that_first_points_called_for() -> None:
     chunks, found = Chunks([Span(0, 10**7)], 10**7), list[Span]()
     for chunk in chunks:

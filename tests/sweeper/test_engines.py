@@ -216,6 +216,14 @@ def test_one_error_one_crash_and_one_hang_cost_three_rows(
     assert any(line.startswith("engine ray: 2 workers in") for line in said)
 
 
+@pytest.mark.slow
+def test_first_points_that_take_longer_than_guessed_are_evaluated_once(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    asked = space(COUNTING, {"n": "0..59", "log": str(log), "pause_s": 0.2})
+    rows, _ = answers(tmp_path / "rows", asked, load_engine("process"))
+    assert len(rows) == len(log.read_text().split()) == 60
+
+
 @pytest.mark.ray
 @pytest.mark.slow
 def test_many_crashes_do_not_blame_their_neighbours(local_ray: None, tmp_path: Path) -> None:

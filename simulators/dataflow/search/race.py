@@ -6,6 +6,7 @@ the mean, in logarithms, of what it has come to and of what its spread could at 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +31,9 @@ LEAST_WALKS = 6
 
 NEAR = 0.7
 """How much worse than the best promise a spread's may be, in logarithms: twice as much."""
+
+KEPT_STEPS = 16_384
+"""Steps whose random numbers, of which all layers have the same, are kept: 1.5 MB."""
 
 FREED = 0.2
 """Share of the mappings tried by the winner with factors free to move between time and space."""
@@ -102,12 +106,12 @@ def race(
         one.goals[:3] = goal_of(problem, space, one.loops[2], one.keep[2], counts, one.goals[3:])
         one.evaluations = one.feasible = 1
     field = list(alive)
-    seeds = np.random.SeedSequence(seed).spawn(rounds + 1)
     for number in range(rounds):
         steps = raced // rounds // len(alive) - (number == 0)
-        draws = np.random.default_rng(seeds[number])
-        for one in alive:
-            one.walk(problem, counts, draws.random((steps, DRAWS)), WARM if number else HOT)
+        draws = _draws(seed, number, steps * len(alive))
+        for k, one in enumerate(alive):
+            own = draws[k * steps : (k + 1) * steps]
+            one.walk(problem, counts, own, WARM if number else HOT)
         best = min(field, key=lambda one: one.best)
         if best.best <= floor:
             break
@@ -117,11 +121,23 @@ def race(
     tried = sum(one.evaluations for one in field)
     winner = _freed(best, space, loops)
     if best.best > floor and tried < evaluations:
-        draws = np.random.default_rng(seeds[-1])
-        winner.walk(problem, counts, draws.random((evaluations - tried, DRAWS)), WARM)
+        winner.walk(problem, counts, _draws(seed, rounds, evaluations - tried), WARM)
     winner.evaluations += tried
     winner.feasible += sum(one.feasible for one in field)
     return winner
+
+
+def _draws(seed: int, number: int, steps: int) -> Floats:
+    """Return uniform numbers of a round, a row a step; short ones are kept for the next layer."""
+    if steps > KEPT_STEPS:
+        return _drawn.__wrapped__(seed, number, steps)
+    return _drawn(seed, number, math.ceil(steps / 1024) * 1024)[:steps]
+
+
+@functools.lru_cache(maxsize=64)
+def _drawn(seed: int, number: int, steps: int) -> Floats:
+    seeds = np.random.SeedSequence(seed, spawn_key=(number,))
+    return np.random.default_rng(seeds).random((steps, DRAWS))
 
 
 def _line_up(starts: Sequence[Start], most: int) -> list[Start]:
