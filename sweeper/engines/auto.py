@@ -72,7 +72,8 @@ class _Choice:
                 say(f"trying points: {self.estimate.stopped}")
         if self.crew is None or self._worth(self.estimate) > self.chosen:
             self.crew = self.stack.enter_context(self._choose(self.estimate, say).open())
-        yield from self.crew.run(task, batches, total, say, point_s or self.estimate.point_s)
+        tried_s = self.estimate.point_s if self.estimate.probes else 0.0
+        yield from self.crew.run(task, batches, total, say, point_s or tried_s)
 
     def _guessed(self, task: Task) -> Estimate | None:
         """Return what the simulator guesses, if the choice is the same were it well off."""
