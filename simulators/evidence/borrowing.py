@@ -36,6 +36,10 @@ SHEET = "sheet"
 ALL = "all"
 """The family of all together, for those that were never priced by others."""
 
+LIBRARY_ALONE = "triton"
+"""Numbers under this name speak for those alone who run the library's kernel (`libraries.toml`): it
+is timed through frameworks, and another's kernel for the same work may be of another kind."""
+
 Place = tuple[str, str, int]  # vendor, line and position in it
 
 
@@ -119,6 +123,11 @@ def cheapest(family: str, loans: Sequence[Loan], costs: Costs | None = None) -> 
     return min(seen or each, key=lambda pair: pair[0].error)
 
 
+def nearness(cost: Cost, loan: Loan) -> tuple[float, bool]:
+    """Return what the least of is borrowed: the error, then whether it is another's kernel."""
+    return cost.error, not loan.same_framework
+
+
 def sheet_cost(family: str, costs: Costs | None = None) -> Cost | None:
     """Return what doing without any lender costs; nothing is known of most families."""
     table = shipped_costs() if costs is None else costs
@@ -164,13 +173,16 @@ def loans_of(
 ) -> tuple[Loan, ...]:
     """Return the kinds of borrowing between two frameworks, each with its architecture.
 
-    Two that run one library's kernel are the same, but on the GPU itself, where it was timed.
+    Two that run one library's kernel are the same, but on the GPU itself, where it was timed. A
+    library alone is one whose tiles are too low for warp groups: warps multiply wherever it runs.
     """
     (framework, here), (whose, there) = wanted, lent
     kernel, _, _ = family.partition(".")
-    same = library_of(framework, kernel, here) == library_of(whose, kernel, there)
+    library = library_of(whose, kernel, there)
+    same = library_of(framework, kernel, here) == library
     same = same and (relation != OWN or framework == whose)
     alike = any({here, there} <= set(some) for some in instructions().values())
+    alike |= same and library == LIBRARY_ALONE
     ways = (relation, INSTRUCTIONS) if alike and here != there else (relation,)
     return tuple(Loan(way, same, same_precision) for way in ways)
 
@@ -183,6 +195,16 @@ def library_of(framework: str, kernel: str, architecture: str) -> str:
     """
     libraries = _libraries().get(framework, {}).get(kernel, {})
     return next((name for name, some in libraries.items() if architecture in some), framework)
+
+
+def may_speak(whose: str, framework: str, family: str, architecture: str) -> bool:
+    """Say whether numbers of one framework may stand in for another's on an architecture.
+
+    >>> may_speak("triton", "sglang", "mla_prefill", "ada"), may_speak("triton", "vllm", "bf16", "")
+    (True, False)
+    """
+    kernel, _, _ = family.partition(".")
+    return whose != LIBRARY_ALONE or library_of(framework, kernel, architecture) == whose
 
 
 @functools.cache

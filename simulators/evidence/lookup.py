@@ -35,6 +35,8 @@ from simulators.evidence.borrowing import (
     cheapest,
     cost_of,
     loans_of,
+    may_speak,
+    nearness,
     relation_of,
     sheet_cost,
     stand_ins,
@@ -130,9 +132,8 @@ def find(
 ) -> Found[T] | None:
     """Return the numbers that err least for a GPU; none if nobody lends any, or none is better.
 
-    Where two kinds of borrowing err alike, the nearer board, precision and framework decide. What
-    another board lends comes with what was measured for the same work on the GPU itself, by another
-    framework or in another precision, if anything was.
+    Of kinds that err alike the framework's own kernel goes first, then the nearest board. With
+    another board's numbers comes what was measured for the same work on the GPU itself.
 
     Args:
         kind: of calibration: a table of `relatives.toml`.
@@ -147,7 +148,8 @@ def find(
     others: Sequence[str] = ()
     if framework and kinds()[kind].frameworks == "any":
         others = (*stand_ins().get(family, {}).get(framework, ()), *FRAMEWORKS)
-    frameworks = tuple(dict.fromkeys((framework, *others)))
+    names = dict.fromkeys((framework, *others))
+    frameworks = [name for name in names if may_speak(name, framework, family, architecture)]
     best: Found[T] | None = None
     here: Found[T] | None = None
     for lender in lenders(kind, gpu, architecture, nearest):
@@ -156,7 +158,7 @@ def find(
                 lent, same = (whose, lender.architecture), precision == precisions[0]
                 loans = loans_of(lender.relation, family, (framework, architecture), lent, same)
                 cost, loan = cheapest(family, loans)
-                if best is not None and cost.error >= best.cost.error:
+                if best is not None and nearness(cost, loan) >= nearness(best.cost, best.loan):
                     continue
                 if (numbers := look(lender.board, whose, precision)) is not None:
                     best = Found(numbers, lender.board, whose, loan, cost, here)
@@ -189,9 +191,8 @@ def _lenders(
         if _reaches(row.lends, architecture, theirs):
             unlike = _unlikeness(gpu, board)
             found.append(Lender(board, theirs, *relation_of(architecture, theirs), unlike))
-    far = RELATIONS.index(nearest)
-    found = [lender for lender in found if RELATIONS.index(lender.relation) >= far]
-    return tuple(sorted(found, key=_distance))
+    far = RELATIONS[RELATIONS.index(nearest) :]
+    return tuple(sorted((one for one in found if one.relation in far), key=_distance))
 
 
 def _distance(lender: Lender) -> tuple[int, int, int, float, str]:
@@ -360,9 +361,7 @@ def places() -> tuple[Path, ...]:
 
 @functools.lru_cache(maxsize=4)
 def _places(home: str) -> tuple[Path, ...]:
-    own = [Path("catalog") / "kernels"]
-    if home:
-        own.append(Path(home) / "kernels")
+    own = (Path("catalog") / "kernels", *([Path(home) / "kernels"] if home else []))
     return (*own, CALIBRATIONS)
 
 

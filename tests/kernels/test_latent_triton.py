@@ -56,12 +56,12 @@ def test_where_one_tile_fits_alone_its_loads_are_paid() -> None:
 
 
 def test_sglang_deals_out_sms_by_octaves_and_adds_up_one_split_after_the_other() -> None:
-    # 8,192 keys are 7 octaves beyond 64: 1,316 blocks for 8 tiles are 165 splits of 64 keys, of
-    # 256 launched; two requests have 83 each, a hundred keys in four steps of 32.
+    # 8,192 keys are 7 octaves beyond 64: 1,316 blocks for 8 tiles are 165 splits of 50 keys, two
+    # tiles of 32, so that 128 of 256 launched have any.
     one = clocks(step(1, 8192, heads=128.0), RTX, splits=0.0)
     pace = 2 * 16 * 1088 / (480e12 / (188 * 2.493e9)) + 100 + 34
-    live, empty = np.ceil(8 * 165 / 188), 8 * (256 - 165) / 188
-    assert one == pytest.approx(live * 64 * pace + (empty + 165) * STEP_CLOCKS, rel=1e-6)
+    live, empty = np.ceil(8 * 128 / 188), 8 * (256 - 128) / 188
+    assert one == pytest.approx(live * 64 * pace + (empty + 128) * STEP_CLOCKS, rel=1e-6)
 
 
 def test_a_library_may_share_keys_out_by_more_heads_than_a_gpu_has() -> None:

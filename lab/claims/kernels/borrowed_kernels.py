@@ -22,7 +22,7 @@ from lab.tables.kernels.tensor_cores import TABLE
 from lab.tables.rows import Bools
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import COVERAGE, Check
-from simulators.evidence.borrowing import SHEET, VENDOR, Cost, Costs, cost_of
+from simulators.evidence.borrowing import SHEET, VENDOR, Cost, Costs, cost_of, nearness
 from simulators.evidence.intervals import interval_s
 
 BARS = {"board": 0.28, "architecture": 0.45, "framework on a board": 0.28}
@@ -102,7 +102,7 @@ def _choice(some: Sequence[Trial], costs: Costs) -> Chosen:
 
     nearer = {place(t) for t in some if t.loan.relation != VENDOR and cost(t).error < math.inf}
     some = [t for t in some if t.loan.relation != VENDOR or place(t) not in nearer]
-    least = min(some, key=lambda trial: cost(trial).error)
+    least = min(some, key=lambda trial: nearness(cost(trial), trial.loan))
     alike = [t for t in some if (t.lender, t.lender_framework, t.loan)
              == (least.lender, least.lender_framework, least.loan)]  # fmt: skip
     best = next((trial for trial in alike if trial.whole == cost(trial).whole), least)

@@ -41,7 +41,7 @@ from lab.tables.kernels.prompt_chunks import (
 )
 from lab.tables.rows import Floats, Groups, Rows, joined
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.evidence.borrowing import instructions
+from simulators.evidence.borrowing import LIBRARY_ALONE, instructions, library_of
 from simulators.evidence.intervals import Band
 from simulators.evidence.lookup import CALIBRATIONS
 from simulators.kernels.entries import Entry
@@ -57,6 +57,7 @@ from simulators.kernels.families.fused import (
     tuned_name,
 )
 from simulators.kernels.families.latent_prompts import WARP_PROMPT
+from simulators.kernels.families.latent_triton_prompts import TRITON_PROMPT
 from simulators.kernels.monotone_correction import Correction
 
 FOLDER = CALIBRATIONS / "fused"
@@ -267,8 +268,10 @@ def _fit_form(rows: Rows, gpu: Gpu) -> dict[str, float]:
 def _forms(rows: Rows, gpu: Gpu) -> tuple[Mapping[str, float], ...]:
     """Return the forms that a kernel may have; of latent prompts by warps the usual is not one."""
     usual, *others = FORMS[rows.kernel.removeprefix("mla_")]
-    is_warp = rows.kernel == "mla_prefill" and gpu.architecture in instructions()[WARP]
-    return (WARP_PROMPT if is_warp else usual, *others)
+    if rows.kernel == "mla_prefill" and gpu.architecture in instructions()[WARP]:
+        whose = library_of(rows.framework, rows.kernel, gpu.architecture)
+        usual = TRITON_PROMPT if whose == LIBRARY_ALONE else WARP_PROMPT
+    return (usual, *others)
 
 
 def _tuned(rows: Rows, gpu: Gpu, numbers: dict[str, float]) -> dict[str, float]:

@@ -1,13 +1,18 @@
-"""Fit Triton's latent decode to what vLLM timed of it on an A100, the host's part left aside.
+"""Fit Triton's latent attention: decode as vLLM timed it, prompts as wide ordinary heads are.
 
-Not one of these calls is shorter than 295 us, the time of the host that launched them. A kernel
-that takes longer hides its host, so the longer calls are its own: those twice as long as the
-shortest. Hiccups of the host are among them, told by larger steps that took less.
+Decode is fitted to an A100's calls, the host's part left aside. Not one of these is shorter than
+295 us, the time of the host that launched them. A kernel that takes longer hides its host, so the
+longer calls are its own: those twice as long as the shortest. Hiccups of the host are among them,
+told by larger steps that took less.
+
+Prompts were timed where SGLang runs Triton's alone. Ordinary heads of 512 numbers, which have tiles
+of the same height, were timed on Hopper: numbers fitted to those are lent to all who run the latent
+kernel, and no row of it is looked at.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +23,10 @@ from lab.fits.methods.least_squares import fit_named
 from lab.tables.kernels.fused_kernels import LEAST_ROWS, NAMED, measured_in, tables_of
 from lab.tables.rows import Rows, is_host_timed, read_table
 from simulators.catalog.gpu import load_gpu
-from simulators.evidence.borrowing import instructions
+from simulators.evidence.borrowing import instructions, library_of
 from simulators.kernels.families.attention import fitted_seconds, form_seconds
 from simulators.kernels.families.latent_triton import SPLITS, TRITON_LATENT
+from simulators.kernels.families.latent_triton_prompts import TRITON_PROMPT
 
 KERNEL, TIMED_BY, LIBRARY = "mla_decode", "vllm", "triton"
 
@@ -30,10 +36,19 @@ FIXED_SPLITS, BY_SMS = 4.0, 0.0
 HIDDEN, HICCUP = 2.0, 0.8
 """Of the shortest call's time: beyond it a kernel hides its host; and of a larger step's."""
 
+PROMPTS, PROMPT_DTYPE, WIDE_HEADS, FEWEST_WIDE = "mla_prefill", "bf16_bf16", 512, 100
+
 REACH, RIDGE = 4.0, 0.1
 
 
 def fit_triton(reference: Path, gpu: str) -> Iterator[Fitted]:
+    """Yield what a GPU's rows say of Triton's latent attention, by whose name it is looked up."""
+    yield from _decodes(reference, gpu)
+    if library_of("sglang", PROMPTS, load_gpu(gpu).architecture) != LIBRARY:
+        yield from _prompts(reference, gpu)
+
+
+def _decodes(reference: Path, gpu: str) -> Iterator[Fitted]:
     """Yield the kernel as vLLM runs it on a GPU, and as SGLang does."""
     if load_gpu(gpu).architecture not in instructions()["warp"]:
         return
@@ -41,11 +56,23 @@ def fit_triton(reference: Path, gpu: str) -> Iterator[Fitted]:
     for part in measured_in(table, gpu, KERNEL, LEAST_ROWS):
         if part.framework == TIMED_BY and is_host_timed(part):
             rows = beyond_host(part)
-            fitted = _fit(rows)
+            fitted = _fit(rows, TRITON_LATENT, {SPLITS: FIXED_SPLITS})
             yield fitted
             numbers = {**fitted.entry.numbers, SPLITS: BY_SMS}
             name = fitted.name.replace(TIMED_BY, LIBRARY)
             yield replace(fitted, name=name, entry=replace(fitted.entry, numbers=numbers))
+
+
+def _prompts(reference: Path, gpu: str) -> Iterator[Fitted]:
+    """Yield the kernel of prompts, fitted to ordinary heads as wide as a latent's values."""
+    file = reference / tables_of("prefill")[0]
+    if not file.is_file():
+        return
+    table = read_table(file, gpu=NAMED.get(gpu, gpu), kernel=LIBRARY, head_dim=WIDE_HEADS)
+    for part in measured_in(table, gpu, "prefill", FEWEST_WIDE):
+        if part.dtype == PROMPT_DTYPE:
+            name = f"{LIBRARY}.{PROMPTS}.{PROMPT_DTYPE}"
+            yield replace(_fit(part, TRITON_PROMPT, {}), name=name)
 
 
 def beyond_host(rows: Rows) -> Rows:
@@ -60,13 +87,12 @@ def beyond_host(rows: Rows) -> Rows:
     return rows.where(least_s > HICCUP * rows.seconds)
 
 
-def _fit(rows: Rows) -> Fitted:
+def _fit(rows: Rows, form: Mapping[str, float], fixed: Mapping[str, float]) -> Fitted:
     gpu, seen = load_gpu(rows.gpu), rows.where(~rows.held_out)
-    first = np.log(list(TRITON_LATENT.values()))
-    fixed = {SPLITS: FIXED_SPLITS}
+    first = np.log(list(form.values()))
     numbers = fit_named(
         lambda n: form_seconds(seen.operator, gpu, {**n, **fixed}),
-        list(TRITON_LATENT),
+        list(form),
         first,
         seen.seconds,
         low=first - REACH,

@@ -22,7 +22,7 @@ from lab.tables.kernels.tensor_cores import PRODUCERS, read_tensor_rows
 from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.boards import identity_of
-from simulators.evidence.borrowing import OWN, SHEET, Loan, family_of, loans_of
+from simulators.evidence.borrowing import OWN, SHEET, Loan, family_of, loans_of, may_speak
 from simulators.evidence.intervals import WIDEST, Band
 from simulators.evidence.lookup import FRAMEWORKS, lenders
 from simulators.kernels.entries import entry_from, lends_format, measured_entries
@@ -152,6 +152,8 @@ def _loans(
     for lender in lenders(kind, gpu.name, gpu.architecture):
         for dtype in formats:
             for framework in FRAMEWORKS:
+                if not may_speak(framework, rows.framework, rows.kernel, gpu.architecture):
+                    continue
                 lent = framework, lender.architecture
                 loans = loans_of(lender.relation, rows.kernel, wanted, lent, dtype == formats[0])
                 if loans[0].name == OWN:

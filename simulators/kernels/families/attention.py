@@ -31,6 +31,10 @@ from simulators.kernels.families.fused import (
 from simulators.kernels.families.latent_decode import is_warp_latent, warp_latent_seconds
 from simulators.kernels.families.latent_prompts import is_warp_prompt, warp_prompt_seconds
 from simulators.kernels.families.latent_triton import is_triton_latent, triton_latent_seconds
+from simulators.kernels.families.latent_triton_prompts import (
+    is_triton_prompt,
+    triton_prompt_seconds,
+)
 from simulators.kernels.interpolation_grid import interpolated_s
 from simulators.kernels.monotone_correction import corrected
 from simulators.kernels.profile import INSTRUCTION_ROWS, AttentionRates, Profile
@@ -113,6 +117,8 @@ def form_seconds(attention: Attention, gpu: Gpu, numbers: Numbers) -> Floats:
         form = warp_prompt_seconds
     elif is_triton_latent(numbers):
         form = triton_latent_seconds
+    elif is_triton_prompt(numbers):
+        form = triton_prompt_seconds
     return np.asarray(form(attention, gpu, numbers, attention_bytes(attention)), np.float64)
 
 

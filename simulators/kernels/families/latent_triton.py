@@ -3,8 +3,8 @@
 SGLang and vLLM run this kernel where tensor cores are fed from registers (vLLM took it over from
 SGLang, `triton_decode_attention.py`). A block scores 32 keys a step; splits of a request are added
 up by a second kernel, one after the other. vLLM makes four splits of any request. SGLang deals out
-`SMs log2(keys / 64)` blocks, of 32 keys at least (`get_num_kv_splits_triton`); it launches as many
-as its largest split would take, and those without keys look at their bounds and end:
+`SMs log2(keys / 64)` blocks, of whole tiles of 32 keys (`get_num_kv_splits_triton`), so that fewer
+have keys; it launches as many as the most splits would take, and the others look and end:
 
     block = block_clocks + heads head_clocks + keys / splits (products + key_clocks + loads)
     t     = start + (((W block + W' step + splits step) / clock)^4 + memory^4)^(1/4)
@@ -41,10 +41,9 @@ BLOCK_HEADS, TILE_KEYS, OCTAVE_KEYS = 16.0, 32.0, 64.0
 START_S = 8e-6
 """Two launches of what an A100's other latent kernels take for one."""
 
-STEP_CLOCKS = 500.0
-"""An L2 hit takes 260 (A100) to 360 clocks (GB203, Jarmusch et al., 2025), and exponentials, sums
-and jumps around it were taken for another 140, with an RTX PRO 6000's rows in sight: its error
-there is not that of a stranger."""
+STEP_CLOCKS = 800.0
+"""As one of the waits of Triton's prompts, fitted to 783 and 820 on an H100 and an H200: an L2 hit,
+arithmetic and jumps. Nothing timed of latents is in it."""
 
 L2_BYTES_PER_CLOCK = 64.0
 """An SM reads so much of L2 in a clock (NVIDIA Ampere GA100 white paper)."""
@@ -92,5 +91,6 @@ def _splits(
     heads = np.maximum(np.asarray(a.split_heads, np.float64), a.heads)
     most = 2.0 ** np.ceil(np.log2(gpu.sm_count))
     dealt = gpu.sm_count * np.maximum(np.log2(keys / OCTAVE_KEYS), 1.0)
-    splits = np.ceil(dealt / (requests * np.ceil(heads / BLOCK_HEADS)))
-    return np.minimum(np.minimum(splits, most), np.ceil(keys / TILE_KEYS)), float(most)
+    splits = np.minimum(np.ceil(dealt / (requests * np.ceil(heads / BLOCK_HEADS))), most)
+    whole = TILE_KEYS * np.ceil(keys / splits / TILE_KEYS)  # tiles of a split
+    return np.ceil(keys / whole), float(most)
