@@ -111,7 +111,7 @@ def predicted(reference: Path, known: Sequence[str] = KNOWN) -> Iterator[Seen]:
     """
     for some in _loads(reference):
         for level in known:
-            shelf = shelf_knowing(level, shelf_without(some[0].framework, some[0].group))
+            shelf = shelf_knowing(level, shelf_without(some[0].runtime, some[0].group))
             yield from _answers(shelf, level, some)
 
 
