@@ -43,17 +43,23 @@ def runtime_without(name: str, group: str) -> Runtime:
     return replace(load_runtime(name), **paces, **numbers[group]["runtime"])
 
 
-def shelf_without(name: str, group: str) -> Shelf:
+def shelf_without(name: str, group: str, decode: str = "") -> Shelf:
     """Return what simulates under a runtime fitted without a group, behind a server likewise.
 
     Of groups that nothing was fitted to, the usual ones. What sets an older release apart was
     fitted without the group's model.
+
+    Args:
+        name: of the runtime.
+        group: a model on a GPU.
+        decode: the kernel that an older release was told to decode by; empty: none.
     """
     runtime = load_runtime(name)
     if runtime.like:
         model, models = group.partition(".")[0], _groups(FOLDER / "runtimes" / f"{name}.toml")
         times = models.get(model, {}).get("batch_times", runtime.batch_times)
-        return older_shelf(runtime.like, group, times, runtime.kernels)
+        kernels = {**runtime.kernels, **({"decode": (decode,)} if decode else {})}
+        return older_shelf(runtime.like, group, times, kernels)
     if group not in _numbers(name):
         return Shelf()
     server = _server_without(runtime.framework, group) or load_frontend(name)
