@@ -144,7 +144,7 @@ def print_knees(answers: Answers, *, rows: int = _ROWS) -> None:
         differing=True,
     )
     if without:
-        print(f"{without:,} further scenarios have no design that qualifies.")
+        print(f"{without:,} further scenarios have no design that qualifies, of those tried.")
 
 
 def print_front(
