@@ -190,7 +190,7 @@ def plan(words: list[str]) -> int:
     elsewhere = min(answered_elsewhere(sweep.store, space), todo)
     answered, todo = picked - todo, todo - elsewhere
     # A dear simulator guesses: trying it would cost more than a plan should.
-    estimate = (hinted(space) or _probed(sweep, picked)) if todo else None
+    estimate = (hinted(space, picked) or _probed(sweep, picked)) if todo else None
     work_s = estimate.point_s * (space.size if picked == allowed else picked) if estimate else 0.0
     work_s *= todo / max(picked, 1)
     bytes_each = sum(
