@@ -70,7 +70,7 @@ def explained(
     kept = {
         "weights": memory.weights, "gradients": memory.gradients, "states": memory.states,
         "activations": memory.activations, "workspace": memory.workspace,
-        "reserved": [RESERVED_BYTES],
+        "reserved": np.full(1, RESERVED_BYTES),
     }  # fmt: skip
     rows += [
         Contribution(phase="memory", name=name, memory_bytes=float(held[0]), note=place)
