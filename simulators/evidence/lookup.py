@@ -62,6 +62,9 @@ FRAMEWORKS = (
 )  # fmt: skip
 """Where the framework asked for has no kernel of a kind, the first of these that has one speaks."""
 
+NAMED_KERNELS = ("triton_8",)
+"""Kernels that a launch asks for by name, whatever else is faster: no other's stand in."""
+
 T = TypeVar("T")
 Stamp = tuple[int, ...]
 
@@ -146,7 +149,7 @@ def find(
         nearest: relation of a board whose numbers may be used; by default the GPU's own too.
     """
     others: Sequence[str] = ()
-    if framework and kinds()[kind].frameworks == "any":
+    if framework not in ("", *NAMED_KERNELS) and kinds()[kind].frameworks == "any":
         others = (*stand_ins().get(family, {}).get(framework, ()), *FRAMEWORKS)
     names = dict.fromkeys((framework, *others))
     frameworks = [name for name in names if may_speak(name, framework, family, architecture)]
@@ -253,10 +256,7 @@ def files_behind(gpu: Gpu) -> tuple[Path, ...]:
     }
     boards["fp32"] = [SUMMARY, name, *(str(board["name"]) for board in summed)]
     found = (
-        file
-        for kind, some in boards.items()
-        for b in some
-        for file in calibrations(kind).get(b, ())
+        f for kind, some in boards.items() for b in some for f in calibrations(kind).get(b, ())
     )
     dram = (MEMORIES.find(gpu.memory),) if gpu.memory else ()
     return tuple(dict.fromkeys((RELATIVES, COSTS, LINES, LIBRARIES, *dram, *found)))

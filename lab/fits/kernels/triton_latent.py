@@ -23,15 +23,20 @@ from lab.fits.methods.least_squares import fit_named
 from lab.tables.kernels.fused_kernels import LEAST_ROWS, NAMED, measured_in, tables_of
 from lab.tables.rows import Rows, is_host_timed, read_table
 from simulators.catalog.gpu import load_gpu
-from simulators.evidence.borrowing import instructions, library_of
+from simulators.evidence.borrowing import LIBRARY_ALONE, instructions, library_of
 from simulators.kernels.families.attention import fitted_seconds, form_seconds
-from simulators.kernels.families.latent_triton import SPLITS, TRITON_LATENT
+from simulators.kernels.families.latent_triton import MOST_SPLITS, SPLITS, TRITON_LATENT
 from simulators.kernels.families.latent_triton_prompts import TRITON_PROMPT
 
-KERNEL, TIMED_BY, LIBRARY = "mla_decode", "vllm", "triton"
+KERNEL, TIMED_BY = "mla_decode", "vllm"
 
-FIXED_SPLITS, BY_SMS = 4.0, 0.0
-"""vLLM's splits, and SGLang's: the kernel is the same but for them."""
+FIXED_SPLITS = 4.0
+"""vLLM's; SGLang's kernel is the same but for them."""
+
+DEALT: dict[str, dict[str, float]] = {
+    "triton": {SPLITS: 0.0}, "triton_8": {SPLITS: 0.0, MOST_SPLITS: 8.0},
+}  # fmt: skip
+"""What says how SGLang deals out keys, today and in releases of 2025, by the name of a library."""
 
 HIDDEN, HICCUP = 2.0, 0.8
 """Of the shortest call's time: beyond it a kernel hides its host; and of a larger step's."""
@@ -44,7 +49,7 @@ REACH, RIDGE = 4.0, 0.1
 def fit_triton(reference: Path, gpu: str) -> Iterator[Fitted]:
     """Yield what a GPU's rows say of Triton's latent attention, by whose name it is looked up."""
     yield from _decodes(reference, gpu)
-    if library_of("sglang", PROMPTS, load_gpu(gpu).architecture) != LIBRARY:
+    if library_of("sglang", PROMPTS, load_gpu(gpu).architecture) != LIBRARY_ALONE:
         yield from _prompts(reference, gpu)
 
 
@@ -58,9 +63,9 @@ def _decodes(reference: Path, gpu: str) -> Iterator[Fitted]:
             rows = beyond_host(part)
             fitted = _fit(rows, TRITON_LATENT, {SPLITS: FIXED_SPLITS})
             yield fitted
-            numbers = {**fitted.entry.numbers, SPLITS: BY_SMS}
-            name = fitted.name.replace(TIMED_BY, LIBRARY)
-            yield replace(fitted, name=name, entry=replace(fitted.entry, numbers=numbers))
+            for library, dealt in DEALT.items():
+                entry = replace(fitted.entry, numbers={**fitted.entry.numbers, **dealt})
+                yield replace(fitted, name=fitted.name.replace(TIMED_BY, library), entry=entry)
 
 
 def _prompts(reference: Path, gpu: str) -> Iterator[Fitted]:
@@ -68,10 +73,10 @@ def _prompts(reference: Path, gpu: str) -> Iterator[Fitted]:
     file = reference / tables_of("prefill")[0]
     if not file.is_file():
         return
-    table = read_table(file, gpu=NAMED.get(gpu, gpu), kernel=LIBRARY, head_dim=WIDE_HEADS)
+    table = read_table(file, gpu=NAMED.get(gpu, gpu), kernel=LIBRARY_ALONE, head_dim=WIDE_HEADS)
     for part in measured_in(table, gpu, "prefill", FEWEST_WIDE):
         if part.dtype == PROMPT_DTYPE:
-            name = f"{LIBRARY}.{PROMPTS}.{PROMPT_DTYPE}"
+            name = f"{LIBRARY_ALONE}.{PROMPTS}.{PROMPT_DTYPE}"
             yield replace(_fit(part, TRITON_PROMPT, {}), name=name)
 
 
