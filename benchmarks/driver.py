@@ -32,7 +32,7 @@ from sweeper.space.spans import Batch, Span
 from sweeper.store.keys import define
 from sweeper.store.store import Part, Store
 
-_FILE = "one.parquet"
+FILE = "one.parquet"
 """The file in place of every part: the driver looks whether a part is there."""
 _POINT_S = 1e-2
 _MESSAGES = 30_000
@@ -81,7 +81,7 @@ class Simulated:
         seconds = len(batch) * self.point_s
         self.free = max(self.free, self.clock.now()) + seconds
         rows = {"ok": len(batch)}
-        part = Part(_FILE, len(batch), rows, {}, np.ones((1, 3)), np.array([1]), seconds)
+        part = Part(FILE, len(batch), rows, {}, np.ones((1, 3)), np.array([1]), seconds)
         self.given.append((self.free, part))
         heapq.heappush(self.clock.due, self.free)
 
@@ -144,7 +144,7 @@ def driven(count: int) -> Iterator[Check]:
     with tempfile.TemporaryDirectory() as name:
         store = Store(name, define(grid))
         Path(store.results).mkdir(parents=True)
-        Path(store.results, _FILE).touch()
+        Path(store.results, FILE).touch()
         task = Task(grid, store, OBJECTIVES)
         office, progress = Office(count, _POINT_S), Progress(points, OBJECTIVES)
         team = Team(office, wanted=count)

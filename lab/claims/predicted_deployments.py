@@ -105,7 +105,7 @@ def predict(
 
     def times_s(row: PublicDeployment) -> tuple[float, float]:
         """Per token, and to the first one."""
-        metrics = simulate(point_of(row), shelf(row.framework, left_out(row)))
+        metrics = simulate(point_of(row), shelf(row.runtime, left_out(row)))
         assert metrics.tpot_mean_s is not None
         assert metrics.ttft_mean_s is not None
         return metrics.tpot_mean_s, metrics.ttft_mean_s

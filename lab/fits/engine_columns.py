@@ -15,7 +15,7 @@ from lab.fits.driver import strings, table_lines
 from lab.fits.methods.positive_least_squares import Constant
 from simulators.composition.operator_prices import Row, family_of, tokens_of
 from simulators.composition.price import part_rows
-from simulators.composition.replica import Replica, Runtime, share_of_many
+from simulators.composition.replica import Replica, Runtime, load_runtime, share_of_many
 from simulators.composition.throttling import slowdown, throttled_s
 from simulators.core.jit import Floats
 from simulators.workload.llm.parallelism import stage_of
@@ -39,10 +39,27 @@ either framework whose tables are kept. SGLang's recipes ask for FlashInfer's ex
 switch off in 8 bits; on Hopper it runs its own in Triton unless told otherwise (`server_args.py`,
 `moe_runner_backend`)."""
 
+ALIKE = {"trtllm": ("trtllm_cutlass", "trtllm_1_1"), "sglang": ("sglang_0_5_9",)}
+"""Runtimes with the constants of another, but for kernels or what sets a release apart:
+TensorRT-LLM as it is started without options, which runs experts by CUTLASS; and older releases."""
+
+ENGINE = {alike: name for name, names in ALIKE.items() for alike in names}
+KERNELS |= {name: KERNELS[like] for name, like in ENGINE.items() if name not in KERNELS}
+
+APART = {"state_layer_s": ("sglang_0_5_9",)}
+"""Gaps that releases have of their own. Before 0.5.10 SGLang copied apart what the projections of a
+gated-delta layer give, kernel by kernel; since then one does it all (pull request 21019)."""
+
+SLOWER_EXPERTS = {"trtllm_1_1": ("experts.blackwell", ("vllm_0_13", "experts"))}
+"""Releases whose experts of a batch took longer than today's, and whose factor says by how much:
+that of printed results of 2025, which knows no deployment. It holds of TensorRT-LLM on Blackwell,
+whose kernels were new then; on Hopper, and where weights are narrower than activations, releases
+of that year are as quick as today's."""
+
 KERNELS_OF = {name: name.partition("_")[0] for name in KERNELS}
 """Whose kernels and messages a runtime takes where nothing else is said."""
 
-NORMS_IN_SUMS = ("trtllm", "trtllm_cutlass")
+NORMS_IN_SUMS = ("trtllm", *ALIKE["trtllm"])
 """Runtimes whose kernel of a sum over tensor ranks adds the residual and norms: TensorRT-LLM's of
 today do so unless a model's code lacks it (`AllReduceFusionOp`, `*_EAGER_FUSION_DISABLED`)."""
 
@@ -54,10 +71,6 @@ counts of tokens seen (`penaltyLayer.cpp`), the copy that top-k draws from
 (`samplingTopKKernels.h`), a bias of the request's and the logits of a draft, which it allocates
 whether there are any or not (`setup` in `gptDecoderBatched.cpp`). What has not the size of the
 vocabulary is left out."""
-
-ALIKE = {"trtllm": ("trtllm_cutlass",)}
-"""Runtimes with the constants of another and other kernels: TensorRT-LLM as it is started without
-options, which runs experts by CUTLASS."""
 
 FAMILIES = ("gemm", "experts", "prefill", "decode", "vector")
 BORROWED = {family: f"borrowed_{family}" for family in FAMILIES}
@@ -87,7 +100,16 @@ def bare(framework: str) -> Runtime:
     return Runtime(
         name=framework, framework=KERNELS_OF[framework], layer_s=0.0, host_s=0.0, sequence_s=0.0,
         kernels=KERNELS[framework], norms_in_sums=framework in NORMS_IN_SUMS,
+        batch_times=batch_times_of(framework),
     )  # fmt: skip
+
+
+def batch_times_of(framework: str) -> dict[str, float]:
+    """Return what experts of a batch take in a release over what they take today, by kernels."""
+    if framework not in SLOWER_EXPERTS:
+        return {}
+    kernels, (told, family) = SLOWER_EXPERTS[framework]
+    return {kernels: load_runtime(told).batch_times[family]}
 
 
 def step_columns(replica: Replica, step: Step) -> Floats:
@@ -148,21 +170,23 @@ def numbers_of(runtime: Runtime, replica: Replica) -> Floats:
 
 
 def constants_of(
-    columns: Floats, replicas: Sequence[Replica], frameworks: Sequence[str]
+    columns: Floats, replicas: Sequence[Replica], runtimes: Sequence[str]
 ) -> Iterator[Constant]:
     """Yield the constants: paces by architecture or fabric, gaps by framework and kind of layer.
+
+    Gaps of a kind of layer are all engines', but for releases that have one of their own.
 
     An architecture on which no row ran kernels of its own has paces of borrowed ones.
 
     Args:
         columns: of every row.
         replicas: of every row.
-        frameworks: of every row.
+        runtimes: of every row.
     """
     column = {name: columns[:, i] for i, name in enumerate(COLUMNS)}
     architecture = np.array([replica.gpu.architecture for replica in replicas])
     fabric = np.array([replica.cluster.fabric_of(replica.gpu) for replica in replicas])
-    framework = np.array(frameworks)
+    framework, release = np.array([ENGINE.get(name, name) for name in runtimes]), np.array(runtimes)
     for name in sorted(set(architecture)):
         for family in FAMILIES:
             own, lent = (column[one] * (architecture == name) for one in (family, BORROWED[family]))
@@ -177,11 +201,14 @@ def constants_of(
     for name in sorted(set(fabric)):
         taken = column["messages"] * (fabric == name)
         yield Constant(f"paces.{name}.messages", taken, *MESSAGES_PACE)
-    for name in sorted(set(frameworks)):
+    for name in sorted(set(framework.tolist())):
         for gap in GAPS:
             yield Constant(f"{name}.{gap}", column[gap] * (framework == name), *PRIORS[gap])
     for kind in KINDS:
-        yield Constant(kind, column[kind], *PRIORS[kind])
+        is_apart = np.isin(release, APART.get(kind, ()))
+        yield Constant(kind, column[kind] * ~is_apart, *PRIORS[kind])
+        for name in APART.get(kind, ()):
+            yield Constant(f"{name}.{kind}", column[kind] * (release == name), *PRIORS[kind])
 
 
 def scaled(runtime: Runtime, factor: float, replica: Replica) -> Runtime:
@@ -203,10 +230,14 @@ def scaled(runtime: Runtime, factor: float, replica: Replica) -> Runtime:
 def runtime_lines(
     framework: str, constants: Sequence[Constant], values: Floats, left_out: str = ""
 ) -> list[str]:
-    """Return the numbers of one framework as TOML, all of them or those without a group."""
+    """Return the numbers of a runtime as TOML, all of them or those without a group.
+
+    Without a group, gaps that its older releases have of their own follow.
+    """
     value = {c.name: v for c, v in zip(constants, values, strict=True)}
     prefix = f'without."{left_out}".' if left_out else ""
-    own = {gap: value[f"{framework}.{gap}"] for gap in GAPS} | {k: value[k] for k in KINDS}
+    own = {gap: value[f"{ENGINE.get(framework, framework)}.{gap}"] for gap in GAPS}
+    own |= {kind: value.get(f"{framework}.{kind}", value[kind]) for kind in KINDS}
     title, *numbers = table_lines(f"{prefix}runtime", own, ".4g")[1:]
     lines = ["", title, f'framework = "{KERNELS_OF[framework]}"', *facts_lines(framework), *numbers]
     paces: dict[str, dict[str, float]] = {}
@@ -216,6 +247,9 @@ def runtime_lines(
             paces.setdefault(table, {})[family] = number
     for table, of in paces.items():
         lines += table_lines(f"{prefix}{table}", of, ".4g")
+    for kind, releases in APART.items() if left_out else ():
+        for release in (one for one in releases if ENGINE[one] == framework):
+            lines += table_lines(f"{prefix}{release}", {kind: value[f"{release}.{kind}"]}, ".4g")
     return lines
 
 
@@ -227,6 +261,8 @@ def facts_lines(framework: str) -> list[str]:
 
 
 def kernels_lines(framework: str) -> list[str]:
-    """Return whose kernels compete in a framework, as TOML."""
+    """Return whose kernels compete in a framework, and which take longer than today, as TOML."""
     named = {f'"{n}"' if "." in n else n: whose for n, whose in KERNELS[framework].items()}
-    return ["", "[kernels]", *(f"{family} = {strings(whose)}" for family, whose in named.items())]
+    lines = ["", "[kernels]", *(f"{family} = {strings(of)}" for family, of in named.items())]
+    slower = {f'"{name}"': factor for name, factor in batch_times_of(framework).items()}
+    return [*lines, *(table_lines("batch_times", slower, ".4g") if slower else [])]

@@ -74,12 +74,13 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
     older, theirs = static_columns(batches)
     together = np.concatenate([columns, older])
     frameworks = [row.framework for row in rows] + [SESSION] * len(batches)
+    runtimes = [row.runtime for row in rows] + [SESSION] * len(batches)
     groups = [row.group for row in rows] + [row.group for row in batches]
     problem = Problem(
         measured_s=np.array([r.tpot_s for r in rows] + [b.measured_s for b in batches]),
         groups=groups,
         fixed_s=together[:, COLUMNS.index("fixed")],
-        constants=list(constants_of(together, replicas + theirs, frameworks)),
+        constants=list(constants_of(together, replicas + theirs, runtimes)),
     )
     fitted = fit(problem)
     models = np.array([row.model for row in rows] + [""] * len(batches))
@@ -88,7 +89,6 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
     }
     error = fitted.held_out_s / problem.measured_s - 1.0
     for name in sorted(set(frameworks)):
-        head = runtime_lines(name, problem.constants, fitted.values)
         tail = []
         whose = KERNELS_OF[name]  # all its runtimes, as a later one may stand for a group's
         named = {g for g, f in zip(groups, frameworks, strict=True) if KERNELS_OF[f] == whose}
@@ -104,6 +104,7 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
             yield dataclasses.replace(whole, folder=LEFT_OUT / "runtimes")
         for alike in (name, *ALIKE.get(name, ())):
             if not only or alike in only:
+                head = runtime_lines(alike, problem.constants, fitted.values)
                 lines = [*head, *kernels_lines(alike)]
                 yield dataclasses.replace(whole, name=alike, lines=lines)
 
@@ -114,7 +115,7 @@ def _deployed_columns(rows: Sequence[Deployed]) -> tuple[Floats, list[Replica]]:
     replicas: dict[int, Replica] = {}
     for indices in by_replica(rows).values():
         same = [rows[i] for i in indices]
-        replica = deployed_replica(same[0], bare(same[0].framework))
+        replica = deployed_replica(same[0], bare(same[0].runtime))
         table = [
             weight[:, None] * step_columns(replica, step)
             for step, weight in steady_state(replica, same).steps
@@ -143,7 +144,7 @@ def static_columns(rows: Sequence[StaticBatch]) -> tuple[Floats, list[Replica]]:
 
 def least_s(rows: Sequence[Deployed]) -> Floats:
     """Return what a token of loads of one replica takes by its kernels' rooflines alone."""
-    replica = deployed_replica(rows[0], bare(rows[0].framework))
+    replica = deployed_replica(rows[0], bare(rows[0].runtime))
     part, total = stage_of(replica.model, replica.cut, 0), np.zeros(len(rows))
     for step, weight in steady_state(replica, rows).steps:
         for row in part_rows(replica, step, part):
@@ -212,7 +213,7 @@ def predicted_s(rows: Sequence[Deployed]) -> Floats:
     """Return times per token in the steady state."""
     found = []
     for row in rows:
-        replica = deployed_replica(row, load_runtime(row.framework))
+        replica = deployed_replica(row, load_runtime(row.runtime))
         steps = steady_state(replica, [row]).steps
         found.append(sum(weight * iteration(replica, step).latency_s for step, weight in steps))
     return np.concatenate(found)

@@ -160,7 +160,7 @@ def engines_alone(rows: Sequence[PublicDeployment]) -> Rows:
     """
     ttft_s, tpot_s = np.empty((len(TOKENS_S), len(rows))), np.empty(len(rows))
     for indices in by_replica(rows).values():
-        runtime = runtime_without(rows[indices[0]].framework, rows[indices[0]].group)
+        runtime = runtime_without(rows[indices[0]].runtime, rows[indices[0]].group)
         for pace, token_s in enumerate(TOKENS_S):
             shelf = shelf_of(runtime, Frontend(token_s=token_s))
             for i in indices:

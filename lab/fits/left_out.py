@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lab.fits.engine_columns import ALIKE, PACES
+from lab.fits.engine_columns import ENGINE, PACES
 from simulators.composition.replica import Runtime, load_runtime
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UnknownNameError
@@ -40,20 +40,27 @@ def runtime_without(name: str, group: str) -> Runtime:
     if group not in numbers:
         raise UnknownNameError(f"group left out of runtime {name}", group, numbers)
     paces = {table: numbers[group].get(table, {}) for table in PACES}
-    return replace(load_runtime(name), **paces, **numbers[group]["runtime"])
+    gaps = numbers[group]["runtime"] | numbers[group].get(name, {})
+    return replace(load_runtime(name), **paces, **gaps)
 
 
-def shelf_without(name: str, group: str) -> Shelf:
+def shelf_without(name: str, group: str, decode: str = "") -> Shelf:
     """Return what simulates under a runtime fitted without a group, behind a server likewise.
 
     Of groups that nothing was fitted to, the usual ones. What sets an older release apart was
     fitted without the group's model.
+
+    Args:
+        name: of the runtime.
+        group: a model on a GPU.
+        decode: the kernel that an older release was told to decode by; empty: none.
     """
     runtime = load_runtime(name)
     if runtime.like:
         model, models = group.partition(".")[0], _groups(FOLDER / "runtimes" / f"{name}.toml")
         times = models.get(model, {}).get("batch_times", runtime.batch_times)
-        return older_shelf(runtime.like, group, times, runtime.kernels)
+        kernels = {**runtime.kernels, **({"decode": (decode,)} if decode else {})}
+        return older_shelf(runtime.like, group, times, kernels)
     if group not in _numbers(name):
         return Shelf()
     server = _server_without(runtime.framework, group) or load_frontend(name)
@@ -62,8 +69,7 @@ def shelf_without(name: str, group: str) -> Shelf:
 
 def _numbers(name: str) -> Mapping[str, Any]:
     """Return the constants of a runtime without each group; none of one that was not fitted."""
-    fitted = next((one for one, alike in ALIKE.items() if name in alike), name)
-    file = FOLDER / "runtimes" / f"{fitted}.toml"
+    file = FOLDER / "runtimes" / f"{ENGINE.get(name, name)}.toml"
     return _groups(file) if file.is_file() else {}
 
 

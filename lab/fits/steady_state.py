@@ -45,7 +45,7 @@ def by_replica(rows: Sequence[Deployed]) -> Mapping[tuple[object, ...], list[int
     """Return the rows of each replica, by its description."""
     found: dict[tuple[object, ...], list[int]] = {}
     for i, row in enumerate(rows):
-        key = (row.model, row.gpu, row.cut, row.dtype, row.kv_dtype, row.framework)
+        key = (row.model, row.gpu, row.cut, row.dtype, row.kv_dtype, row.runtime)
         found.setdefault(key, []).append(i)
     return found
 

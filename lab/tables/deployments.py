@@ -8,6 +8,7 @@ what their sources then turned out to say. So limits hold without these rows, wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,13 @@ NVIDIA_TRTLLM = Client(
     ),
     budgets={"trtllm": 0},
 )
+
+OLDER = {
+    "sglang": ("sglang_0_5_9", (0, 5, 9), "2026-04-01"),
+    "trtllm": ("trtllm_1_1", (1, 1), "2026-01-01"),
+}
+"""Runtimes of older releases that are unlike today's, the last of them, and the day from which on
+an image that names no release is taken for a later one."""
 
 OF_NVIDIA = "source_file=data/"
 """In the provenance of what NVIDIA measured itself. Other files named gap analyses repeat rows of
@@ -161,12 +169,31 @@ def _deployed(
         crowded=CROWDED in row["provenance"],
         client=client,
         launch=recipe.launch(load) if recipe else Launch(),
+        release=release_of(framework, row["framework_version"] or "", row["measured_date"] or ""),
         ttft_s=row["ttft_ms"] * 1e-3,
         tpot_s=row["tpot_ms"] * 1e-3,
         peer_ttft_s=peer["aic_ttft_ms"] * 1e-3 if answered else None,
         peer_tpot_s=peer["aic_tpot_ms"] * 1e-3 if answered else None,
         excluded=excluded(row),
     )
+
+
+def release_of(framework: str, version: str, measured: str) -> str:
+    """Return the runtime of an older release that ran; empty: today's.
+
+    Nightly images are as old as their names say, or else as the measurement.
+
+    >>> release_of("sglang", "0.5.9", "2026-04-03"), release_of("sglang", "0.5.10.post1", "")
+    ('sglang_0_5_9', '')
+    >>> release_of("sglang", "nightly-dev-20260402-d7256eb6", "2026-04-08")
+    ''
+    """
+    name, last, until = OLDER.get(framework, ("", (), ""))
+    if numbers := re.match(r"\d+(\.\d+)+", version):
+        release = tuple(int(part) for part in numbers.group().split("."))[: len(last)]
+        return name if release <= last else ""
+    built = re.search(r"-(\d{4})(\d\d)(\d\d)-", version)
+    return name if ("-".join(built.groups()) if built else measured) < until else ""
 
 
 def _cut(row: Mapping[str, Any], reference: Path) -> Parallelism:

@@ -98,6 +98,9 @@ OLDER = {"vllm": ("vllm_0_13", (0, 13)), "sglang": ("sglang_0_5_8", (0, 5, 8))}
 """Runtimes of releases of 2025, and the last of them, by engine. A result that names no release is
 of today's."""
 
+DECODES = {("sglang_0_5_8", "triton", True): "triton_8"}
+"""Kernels of decodes by runtime, attention backend, and whether attention is latent."""
+
 AT_ONCE = 1000.0
 """Requests a second that are all requests at once."""
 
@@ -132,6 +135,7 @@ class Block:
     ttft_p99_s: float | None
     tpot_p99_s: float | None
     options: Mapping[str, tuple[Any, ...]]  # what the launch command says, by kind
+    decode: str = ""  # the kernel that was asked for, if nothing else may run
 
     @property
     def group(self) -> str:
@@ -280,6 +284,9 @@ def _block(row: Mapping[str, Any]) -> Block:
         tpot_p99_s=row["tpot_p99_s"],
         options={kind: tuple(row[name] for name in names) for kind, names in OPTIONS.items()}
         | {"host": (bool(re.search(AHEAD, row["launch_command"])),)},
+        decode=DECODES.get(
+            (point.runtime, row["attention_backend"], load_model(model).is_latent), ""
+        ),
     )
 
 

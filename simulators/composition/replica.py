@@ -66,6 +66,9 @@ otherwise: `max_attention_window` of TensorRT-LLM's `KvCacheConfig` is empty, an
 read it from a model's config was closed (NVIDIA/TensorRT-LLM, pull request 5722). Others give
 blocks back."""
 
+TABLES = "kernels", "paces", "borrowed", "many", "batch_times"
+"""Of the file of a runtime, each left out where it is empty."""
+
 NARROW = "narrow_"
 """Before the name of a family: its products with weights narrower than their activations, where
 their kernels or paces are others."""
@@ -151,7 +154,7 @@ class Runtime:
     like: str = ""  # the runtime whose numbers it has, of an older release, but for kernels and
     batch_times: Mapping[str, float] = field(
         default_factory=dict
-    )  # these: paces of more than a few tokens over that one's, by family
+    )  # these: paces of more than a few tokens over today's, by family or `family.architecture`
 
     def competing(self, family: str, architecture: str) -> Sequence[str]:
         """Return whose kernels of a family compete on an architecture; empty: its own."""
@@ -189,7 +192,8 @@ class Runtime:
             few = self.pace(device, plain, is_own=is_own)
             many = self.many.get(device, {}).get(plain, few)
             today = few + (many - few) * share_of_many(tokens)
-        return today * (1.0 + (self.batch_times.get(family, 1.0) - 1.0) * share_of_batch(tokens))
+        times = self.batch_times.get(f"{family}.{device}", self.batch_times.get(family, 1.0))
+        return today * (1.0 + (times - 1.0) * share_of_batch(tokens))
 
     @property
     def is_launching(self) -> bool:
@@ -296,7 +300,7 @@ def _runtime(path: Path, name: str, _mtime_ns: int) -> Runtime:
         today, times = load_runtime(like), content.get("batch_times", {})
         kernels = {**today.kernels, **content.get("kernels", {})}
         return replace(today, name=name, like=like, batch_times=times, kernels=kernels)
-    tables = {table: content.get(table, {}) for table in ("kernels", "paces", "borrowed", "many")}
+    tables = {table: content.get(table, {}) for table in TABLES}
     common = tables | {"name": name} | read_calibration(HOST)["host"]
     return fill(Runtime, common | content["runtime"], path, "runtime")
 

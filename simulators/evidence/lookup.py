@@ -60,6 +60,9 @@ FRAMEWORKS = (
 )  # fmt: skip
 """Where the framework asked for has no kernel of a kind, the first of these that has one speaks."""
 
+NAMED_KERNELS = ("triton_8",)
+"""Kernels that a launch asks for by name, whatever else is faster: no other's stand in."""
+
 T = TypeVar("T")
 Stamp = tuple[int, ...]
 
@@ -145,7 +148,7 @@ def find(
         nearest: relation of a board whose numbers may be used; by default the GPU's own too.
     """
     others: Sequence[str] = ()
-    if framework and kinds()[kind].frameworks == "any":
+    if framework not in ("", *NAMED_KERNELS) and kinds()[kind].frameworks == "any":
         others = (*stand_ins().get(family, {}).get(framework, ()), *FRAMEWORKS)
     frameworks = tuple(dict.fromkeys((framework, *others)))
     best: Found[T] | None = None
@@ -252,10 +255,7 @@ def files_behind(gpu: Gpu) -> tuple[Path, ...]:
     }
     boards["fp32"] = [SUMMARY, name, *(str(board["name"]) for board in summed)]
     found = (
-        file
-        for kind, some in boards.items()
-        for b in some
-        for file in calibrations(kind).get(b, ())
+        f for kind, some in boards.items() for b in some for f in calibrations(kind).get(b, ())
     )
     dram = (MEMORIES.find(gpu.memory),) if gpu.memory else ()
     return tuple(dict.fromkeys((RELATIVES, COSTS, LINES, LIBRARIES, *dram, *found)))

@@ -38,6 +38,7 @@ from simulators.evidence.lookup import (
     DEFAULT_FRAMEWORK,
     FRAMEWORKS,
     LEVELS,
+    NAMED_KERNELS,
     NEW_ARCHITECTURE,
     Stamp,
     calibration_file,
@@ -70,7 +71,7 @@ def profile_of(gpu: Gpu, level: str = BEST, framework: str = DEFAULT_FRAMEWORK) 
     """
     if level not in (*LEVELS, BEST, NEW_ARCHITECTURE):
         raise UnknownNameError("level of information", level, (*LEVELS, BEST))
-    if framework not in FRAMEWORKS:
+    if framework not in (*FRAMEWORKS, *NAMED_KERNELS):
         raise UnknownNameError("framework", framework, FRAMEWORKS)
     return _profile(identity_of(gpu), _own_name(gpu), level, framework, stamp())
 

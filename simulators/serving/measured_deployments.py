@@ -65,6 +65,12 @@ class Deployed:
     crowded: bool = False  # one client more than seats
     client: Client = INFERENCEX
     launch: Launch = Launch()
+    release: str = ""  # the runtime of an older release that ran; empty: today's
+
+    @property
+    def runtime(self) -> str:
+        """The runtime that it is simulated under."""
+        return self.release or self.framework
 
     @property
     def mean_prompt(self) -> float:
@@ -112,7 +118,7 @@ def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
         ep=cut.ep,
         attention_dp=cut.attention_dp,
         scheduler=engine.schedulers[0],
-        runtime=runtime or framework,
+        runtime=runtime or deployed.runtime,
         chunk_size=deployed.budget,
         poll_interval=deployed.launch.poll_interval,
         max_batch=deployed.clients if deployed.crowded else engine.max_sequences,

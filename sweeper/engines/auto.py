@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from sweeper.engines import Crew, Engine, Say, load_engine
 from sweeper.engines._child import expect, probed
+from sweeper.engines.chunks import UNTRIED_S
 from sweeper.engines.probe import Estimate, hinted
 from sweeper.engines.task import Task
 from sweeper.space.spans import Batch
@@ -72,8 +73,10 @@ class _Choice:
                 say(f"trying points: {self.estimate.stopped}")
         if self.crew is None or self._worth(self.estimate) > self.chosen:
             self.crew = self.stack.enter_context(self._choose(self.estimate, say).open())
-        tried_s = self.estimate.point_s if self.estimate.probes else 0.0
-        yield from self.crew.run(task, batches, total, say, point_s or tried_s)
+        tried = self.estimate.probes or self.estimate.stopped
+        # A guess that is too low would make first chunks too long; the others it can only shorten.
+        expected_s = self.estimate.point_s if tried else max(self.estimate.point_s, UNTRIED_S)
+        yield from self.crew.run(task, batches, total, say, point_s or expected_s)
 
     def _guessed(self, task: Task) -> Estimate | None:
         """Return what the simulator guesses, if the choice is the same were it well off."""

@@ -20,6 +20,8 @@ LARGEST = 4 * PART
 """Points in a chunk: so many that the round trip is lost in the work, and few enough to watch."""
 FIRST_S, LAST_S = 1.0, 8.0
 """A chunk aims at a second of work at first and at a few in a long sweep, to keep parts few."""
+UNTRIED_S = FIRST_S / 8
+"""What a point is taken to take where nobody knows: a few points tell, and may take minutes."""
 _WORTH = 10.0
 """A chunk aims at so many times the seconds that writing a part takes: some stores are slow."""
 _TAPER = 16
@@ -51,11 +53,11 @@ class Chunks:
     _waiting: deque[Batch] = field(default_factory=deque)
     _by_turns: bool = False
     _stretched_at_s: float = 0.0  # what a point took when stretches were cut
-    is_known: bool = field(init=False)  # whether that is more than a guess
+    is_known: bool = field(init=False)  # whether a point's time is more than a guess
 
     def __post_init__(self) -> None:
         self.is_known = self.point_s > 0.0
-        self.point_s = self.point_s or FIRST_S / 64
+        self.point_s = self.point_s or UNTRIED_S
         ranges = isinstance(self.batches, list) and all(isinstance(b, Span) for b in self.batches)
         self._source = iter(spread(list(self.batches)) if ranges else self.batches)
 

@@ -28,10 +28,9 @@ _POLL_S = 0.25
 _SLACK, _LEAST_SLACK = 10.0, 3.0
 """Work of several points may take this many times what was expected before it is split; or the
 lower, where that is more than a point alone may take."""
-_SHORTEST_S, _SHORTEST = 2.0, 0.25
-"""But not less than this, or than this share of what a point alone may take."""
-_UNKNOWN = 0.1
-"""Where nobody knows what a point takes, work may take this share of what a point alone may."""
+_SHORTEST_S, _SHORTEST = 60.0, 0.1
+"""But never less than this, or than a point alone may take; nor than this share of that. Points of
+one sweep differ by more than any slack, and to call dear ones hanging is to evaluate them twice."""
 _OTHERS_S = 5.0
 """How long the first worker that is ready waits for the others before the work begins."""
 _GROW_S = 5.0
@@ -144,6 +143,7 @@ class Team:
     looked: float = 0.0  # when, last, at all of them
     gone: list[str] = field(default_factory=list)  # who was refused or given up, and why
     unfit: list[Any] = field(default_factory=list)  # kept: they fill places where all would be so
+    point_s: float = 0.0  # that a point took in the round before; 0 where there was none
 
     def run(
         self, task: Task, batches: Iterable[Batch], total: int, say: Say, point_s: float = 0.0
@@ -151,6 +151,7 @@ class Team:
         """Keep every worker busy until the batches end."""
         self._gather(task, say)
         workers = max(len(self.posts), 1)
+        point_s = self.point_s or point_s
         chunks = Chunks(batches, total, workers, point_s=point_s, together=task.together)
         again: deque[_Job] = deque()
         some = self.posts
@@ -161,6 +162,7 @@ class Team:
                 yield from self._hear(task, post, chunks, again, say)
             if not self.posts:
                 self._nobody_left()
+        self.point_s = chunks.point_s if chunks.is_known else 0.0
 
     def dismiss(self) -> None:
         """Let everybody go."""
@@ -172,7 +174,7 @@ class Team:
     def _gather(self, task: Task, say: Say) -> None:
         """Have workers for a task: all that are wanted, or those that are ready in time."""
         if task is not self.task:
-            self.task = task
+            self.task, self.point_s = task, 0.0
             for post in self.posts:
                 post.ready, post.since = False, time.monotonic()
                 post.worker.introduce(task)
@@ -326,12 +328,10 @@ class Team:
     def _hangs(self, task: Task, post: _Post, chunks: Chunks) -> bool:
         points, most = len(post.jobs[0].batch), task.limits.timeout_s
         spent = time.monotonic() - post.since
-        if points <= 1:
-            return spent > most
-        if spent <= min(_SHORTEST_S, _SHORTEST * most):
+        if points <= 1 or not chunks.is_known:  # nothing else is known than what one may take
+            return spent > max(most, min(points * most, _SHORTEST_S))
+        if spent <= max(min(_SHORTEST_S, most), _SHORTEST * most):
             return False
-        if not chunks.is_known:  # what it should take is a guess
-            return spent > max(_SHORTEST_S, _UNKNOWN * most)
         expected = crowding() * (points * chunks.point_s + chunks.part_s)
         return spent > min(_SLACK * expected, max(most, _LEAST_SLACK * expected))
 

@@ -15,6 +15,7 @@ from simulators.kernels.families.latent_triton import (
     triton_latent_seconds,
 )
 from simulators.kernels.interpolation_grid import LATENT_WIDTH
+from simulators.kernels.price import price
 from simulators.workload.operators import Attention
 
 A100, RTX = load_gpu("a100_sxm"), load_gpu("rtx_pro_6000")
@@ -68,3 +69,18 @@ def test_a_library_may_share_keys_out_by_more_heads_than_a_gpu_has() -> None:
     mine = step(8, 4096)
     assert clocks(replace(mine, split_heads=128.0), RTX, 0.0) != clocks(mine, RTX, 0.0)
     assert clocks(replace(mine, split_heads=128.0), RTX) == clocks(mine, RTX)
+
+
+def test_releases_of_2025_made_eight_splits_at_most() -> None:
+    few = NUMBERS | {"splits": 0.0, "most_splits": 8.0}
+    fast, one = replace(A100, hbm_bytes_per_s=1e18), step(1, 65536)
+    found = float(triton_latent_seconds(one, fast, few, attention_bytes(one)) - START_S)
+    assert found * A100.clock_hz == pytest.approx(clocks(one, A100, 8.0), rel=1e-6)
+
+
+def test_kernels_that_a_launch_names_are_lent_though_others_were_timed_on_the_board() -> None:
+    times = [
+        float(np.max(price(step(16, 4096, 20.0), load_gpu("b200_sxm"), framework=name).latency_s))
+        for name in ("sglang", "triton_8")
+    ]
+    assert times[1] > 1.5 * times[0]

@@ -59,6 +59,26 @@ def test_a_runtime_alike_another_is_left_out_with_it() -> None:
     assert one.kernels != alike.kernels
 
 
+def test_an_older_release_has_a_gap_of_its_own_whatever_is_left_out() -> None:
+    for of in (load_runtime, lambda name: runtime_without(name, "deepseek_v3.b200_sxm")):
+        today, older = of("sglang"), of("sglang_0_5_9")
+        assert older.state_layer_s > today.state_layer_s
+        assert replace(older, name="sglang", state_layer_s=today.state_layer_s) == today
+
+
+def test_experts_of_an_older_release_are_slower_on_the_architecture_that_was_new() -> None:
+    today, older = load_runtime("trtllm"), load_runtime("trtllm_1_1")
+    few, many = np.array([1.0]), np.array([256.0])
+    for chip, factor in (
+        ("blackwell", load_runtime("vllm_0_13").batch_times["experts"]),
+        ("hopper", 1.0),
+    ):
+        paces = [one.pace_of(chip, "experts", many)[0] for one in (older, today)]
+        assert paces[0] == pytest.approx(factor * paces[1])
+        assert older.pace_of(chip, "experts", few) == today.pace_of(chip, "experts", few)
+        assert older.pace_of(chip, "gemm", many) == today.pace_of(chip, "gemm", many)
+
+
 def test_the_runtime_of_static_batches_leaves_out_what_its_engine_was_deployed_with() -> None:
     point = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", runtime="trtllm_session")
     shelf, other = (shelf_without(point.runtime, g) for g in ("llama3_1_8b.h100_sxm", "no.group"))

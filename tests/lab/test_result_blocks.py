@@ -75,6 +75,14 @@ def test_lengths_that_somebody_writes_are_fixed_and_others_drawn(tmp_path: Path)
     assert (even.prompt_tokens, even.length_spread, even.length_shape) == (438, 0.99, "evenly")
 
 
+def test_an_attention_backend_names_the_kernel_of_latent_decodes(tmp_path: Path) -> None:
+    asked = {"framework": "sglang", "framework_version": "0.5.7", "attention_backend": "triton"}
+    latent = {"model": "zai-org/GLM-4.7-Flash", "gpu": "B200"}
+    assert block_of(tmp_path, **asked, **latent).decode == "triton_8"
+    assert block_of(tmp_path, **asked).decode == ""
+    assert block_of(tmp_path, **asked | {"attention_backend": None}, **latent).decode == ""
+
+
 def test_preempted_requests_find_what_they_had_in_a_prefix_cache(tmp_path: Path) -> None:
     assert block_of(tmp_path).point.preemption == "cached"
     assert block_of(tmp_path, prefix_cache_off_flag=True).point.preemption == "recompute"

@@ -104,7 +104,7 @@ def test_parts_of_a_width_add_by_squares_and_both_ends_of_a_reach_count_for_eith
 
 
 def seen(gpu: str, framework: str, ratio: float, reach: tuple[float, float]) -> Seen:
-    row: Any = SimpleNamespace(gpu=gpu, framework=framework)
+    row: Any = SimpleNamespace(gpu=gpu, framework=framework, group=f"some.{gpu}")
     return Seen(row, "best", {"tpot": ratio}, {"tpot": reach})
 
 

@@ -14,14 +14,17 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
+from benchmarks import driver
 from simulators.core.errors import UnknownNameError, UserError
 from sweeper.engines import Engine, _child, auto, load_engine
 from sweeper.engines import probe as probe_module
+from sweeper.engines.crew import Team
 from sweeper.engines.limits import Limits
 from sweeper.engines.probe import Estimate, hinted, steps
 from sweeper.engines.task import Task
 from sweeper.samplers import load_sampler
 from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Span
 from sweeper.store.keys import define
 from sweeper.store.store import Part, Store
 from sweeper.testing import check_engine
@@ -222,6 +225,49 @@ def test_first_points_that_take_longer_than_guessed_are_evaluated_once(tmp_path:
     asked = space(COUNTING, {"n": "0..59", "log": str(log), "pause_s": 0.2})
     rows, _ = answers(tmp_path / "rows", asked, load_engine("process"))
     assert len(rows) == len(log.read_text().split()) == 60
+
+
+@pytest.mark.slow
+def test_dear_points_after_cheap_ones_are_evaluated_once(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    asked = space(COUNTING, {"pause_s": [0.001, 0.4], "n": "0..19", "log": str(log)})
+    rows, _ = answers(tmp_path / "rows", asked, load_engine("process"))
+    assert len(rows) == len(log.read_text().split()) == 40
+
+
+def test_first_points_that_each_keep_their_limit_are_evaluated_once(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    asked = space(COUNTING, {"pause_s": 0.3, "n": "0..5", "log": str(log)})
+    limits = Limits(timeout_s=0.9)
+    rows, _ = answers(tmp_path / "rows", asked, load_engine("process"), limits=limits)
+    assert rows["status"].to_list() == ["ok"] * 6
+    assert len(log.read_text().split()) == 6
+
+
+def test_a_later_round_knows_what_points_of_the_one_before_took(tmp_path: Path) -> None:
+    task = Task(troubled(), Store(str(tmp_path), define(troubled())), {})
+    Path(task.store.results).mkdir(parents=True)
+    Path(task.store.results, driver.FILE).touch()
+    team = Team(driver.Office(2, point_s=0.5), wanted=2)
+    first, later = (
+        [p.points for p in team.run(task, [Span(0, 99)], 99, lambda _: None)] for _ in range(2)
+    )
+    assert max(later) <= 2 < max(first), "a second of work each"
+    few = [p.points for p in team.run(task, [Span(0, 5)], 5, lambda _: None)]
+    assert max(few) == 1, "nobody is left idle"
+
+
+def test_points_that_outlast_their_trial_are_taken_to_be_dear(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = list[float]()
+    chosen_by(monkeypatch)
+    monkeypatch.setattr(Unhired, "run", lambda *given: told.append(given[-1]) or iter(()))
+    monkeypatch.setattr(auto, "probed", lambda *_: Estimate(0, 10.0, "one of them: no answer"))
+    task = Task(troubled(), Store("nowhere", define(troubled())), {})
+    with auto.Auto(actors=2).open() as crew:
+        assert not list(crew.run(task, [], 100, lambda _: None))
+    assert told == [10.0]
 
 
 @pytest.mark.ray

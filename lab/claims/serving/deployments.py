@@ -81,7 +81,7 @@ def _coverage(found: Predicted) -> Iterator[Check]:
     ends = np.empty((len(METRICS), len(found.rows), 2))
     for indices in by_replica(found.rows).values():
         row = found.rows[indices[0]]
-        reach = everyday_reach(deployed_replica(row, load_runtime(row.framework)))
+        reach = everyday_reach(deployed_replica(row, load_runtime(row.runtime)))
         for bands, metric in zip(ends, map(str.lower, METRICS), strict=True):
             width = width_without(row.gpu, row.framework, metric)
             bands[indices] = width.band(reach[metric])

@@ -43,7 +43,7 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
     shelf = functools.cache(shelf_without)
 
     def ratios(block: Block) -> tuple[float, float]:
-        metrics = simulate(block.point, shelf(block.point.runtime, block.group))
+        metrics = simulate(block.point, shelf(block.point.runtime, block.group, block.decode))
         assert metrics.tpot_mean_s is not None
         return metrics.tpot_mean_s / block.tpot_s, metrics.tokens_per_s / block.tokens_per_s
 

@@ -56,7 +56,7 @@ KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
 Blackwell, and on Ampere, where vLLM's own were not measured."""
 
 UNMEASURED = "triton"
-"""What latent attention was asked to be run by, which nobody timed."""
+"""What latent attention was asked to be run by, which nobody timed on a board of its kind."""
 
 TRIED = (1.0, 1.5, 2.0, 2.5, 3.0)
 """Factors that are simulated; between them errors are interpolated."""
@@ -137,7 +137,8 @@ def _errors(told: Sequence[Block]) -> tuple[list[Block], Floats]:
 def _log_ratios(block: Block, factor: float) -> tuple[float, float]:
     """Return the errors of a result under its release, with slower experts of a batch."""
     like = block.framework
-    kernels = {**load_runtime(like).kernels, **KERNELS[like]}
+    decode = {"decode": (block.decode,)} if block.decode else {}
+    kernels = {**load_runtime(like).kernels, **KERNELS[like], **decode}
     shelf = older_shelf(like, block.group, dict.fromkeys(KINDS, factor), kernels)
     metrics = simulate(replace(block.point, runtime=like), shelf)
     assert metrics.tpot_mean_s is not None

@@ -20,12 +20,17 @@ from lab.tables.rows import Rows, is_host_timed, read_table
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.borrowing import instructions
 from simulators.kernels.families.attention import fitted_seconds, form_seconds
-from simulators.kernels.families.latent_triton import SPLITS, TRITON_LATENT
+from simulators.kernels.families.latent_triton import MOST_SPLITS, SPLITS, TRITON_LATENT
 
-KERNEL, TIMED_BY, LIBRARY = "mla_decode", "vllm", "triton"
+KERNEL, TIMED_BY = "mla_decode", "vllm"
 
-FIXED_SPLITS, BY_SMS = 4.0, 0.0
-"""vLLM's splits, and SGLang's: the kernel is the same but for them."""
+FIXED_SPLITS = 4.0
+"""vLLM's; SGLang's kernel is the same but for them."""
+
+DEALT: dict[str, dict[str, float]] = {
+    "triton": {SPLITS: 0.0}, "triton_8": {SPLITS: 0.0, MOST_SPLITS: 8.0},
+}  # fmt: skip
+"""What says how SGLang deals out keys, today and in releases of 2025, by the name of a library."""
 
 HIDDEN, HICCUP = 2.0, 0.8
 """Of the shortest call's time: beyond it a kernel hides its host; and of a larger step's."""
@@ -43,9 +48,9 @@ def fit_triton(reference: Path, gpu: str) -> Iterator[Fitted]:
             rows = beyond_host(part)
             fitted = _fit(rows)
             yield fitted
-            numbers = {**fitted.entry.numbers, SPLITS: BY_SMS}
-            name = fitted.name.replace(TIMED_BY, LIBRARY)
-            yield replace(fitted, name=name, entry=replace(fitted.entry, numbers=numbers))
+            for library, dealt in DEALT.items():
+                entry = replace(fitted.entry, numbers={**fitted.entry.numbers, **dealt})
+                yield replace(fitted, name=fitted.name.replace(TIMED_BY, library), entry=entry)
 
 
 def beyond_host(rows: Rows) -> Rows:

@@ -1,7 +1,7 @@
 """The value that covers a share of what was seen, where rows come in groups that err together.
 
 A split-conformal quantile (Vovk, Gammerman and Shafer, 2005): errors of what no fit has seen say
-how far the next one may lie. Rows of one board are alike, so boards count alike, however many rows
+how far the next one may lie. Rows of a group are alike, so groups count alike, however many rows
 each has.
 """
 

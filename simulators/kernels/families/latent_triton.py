@@ -4,7 +4,8 @@ SGLang and vLLM run this kernel where tensor cores are fed from registers (vLLM 
 SGLang, `triton_decode_attention.py`). A block scores 32 keys a step; splits of a request are added
 up by a second kernel, one after the other. vLLM makes four splits of any request. SGLang deals out
 `SMs log2(keys / 64)` blocks, of 32 keys at least (`get_num_kv_splits_triton`); it launches as many
-as its largest split would take, and those without keys look at their bounds and end:
+as its largest split would take, and those without keys look at their bounds and end. Until pull
+request 20479 of 2026 it made eight splits of a request at most (`triton_attention_num_kv_splits`):
 
     block = block_clocks + heads head_clocks + keys / splits (products + key_clocks + loads)
     t     = start + (((W block + W' step + splits step) / clock)^4 + memory^4)^(1/4)
@@ -34,6 +35,9 @@ TRITON_LATENT = {
 
 SPLITS = "splits"
 """How a number is called that says how many splits there are; 0: as many as SGLang makes."""
+
+MOST_SPLITS = "most_splits"
+"""And one that says how many it makes at most; without it as many as there are SMs, or more."""
 
 BLOCK_HEADS, TILE_KEYS, OCTAVE_KEYS = 16.0, 32.0, 64.0
 """Of the kernel's source: heads of a block, keys of a step, and where splits begin to rise."""
@@ -65,7 +69,7 @@ def triton_latent_seconds(
     requests = np.maximum(np.asarray(a.requests, np.float64), 1.0)
     keys = np.maximum(np.asarray(a.kv_tokens, np.float64) / requests, 1.0)
     heads = np.asarray(a.heads, np.float64)
-    splits, most = _splits(a, gpu, numbers[SPLITS], requests, keys)
+    splits, most = _splits(a, gpu, numbers, requests, keys)
     flop_clocks = gpu.sm_count * gpu.clock_hz / gpu.peak(a.dtype)
     products = 2.0 * BLOCK_HEADS * (SCORED + SUMMED) * flop_clocks
     is_staged = gpu.sram_bytes_per_sm >= STAGED_BYTES
@@ -84,13 +88,13 @@ def triton_latent_seconds(
 
 
 def _splits(
-    a: Attention, gpu: Gpu, fixed: float, requests: Floats, keys: Floats
+    a: Attention, gpu: Gpu, numbers: Mapping[str, float], requests: Floats, keys: Floats
 ) -> tuple[Floats, float]:
     """Return the splits of a request that have keys, and how many are launched."""
-    if fixed:
+    if fixed := numbers[SPLITS]:
         return np.minimum(fixed, keys), fixed
     heads = np.maximum(np.asarray(a.split_heads, np.float64), a.heads)
-    most = 2.0 ** np.ceil(np.log2(gpu.sm_count))
+    most = numbers.get(MOST_SPLITS) or 2.0 ** np.ceil(np.log2(gpu.sm_count))
     dealt = gpu.sm_count * np.maximum(np.log2(keys / OCTAVE_KEYS), 1.0)
     splits = np.ceil(dealt / (requests * np.ceil(heads / BLOCK_HEADS)))
     return np.minimum(np.minimum(splits, most), np.ceil(keys / TILE_KEYS)), float(most)
