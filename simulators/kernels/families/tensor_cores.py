@@ -66,7 +66,8 @@ WEIGHT_ONLY = ("w8a16", "w4a16")
 """Kinds that exist to read fewer bytes of weights: they are unpacked before they are multiplied."""
 
 SIDE = 8192.0
-"""One row by a square matrix of this side is nothing but reading it, on every board."""
+"""One row by a square matrix of this side is nothing but reading it, on every board; two such
+matrices are nothing but arithmetic."""
 
 
 def kind_of(dtype: str, weight_dtype: str = "") -> str:
