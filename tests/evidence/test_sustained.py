@@ -51,4 +51,4 @@ def test_products_of_a_board_nobody_measured_reach_what_its_vendors_others_do() 
 def test_a_large_product_by_the_data_sheet_sustains_no_more_than_its_board(name: str) -> None:
     gpu, side = load_gpu(name), 8192.0
     seconds = float(price(Gemm(name="large", dtype="fp16", m=side, n=side, k=side), gpu).latency_s)
-    assert 2.0 * side**3 / seconds <= 1.001 * sustained_share(gpu, "fp16") * gpu.peak("fp16")
+    assert 2.0 * side**3 / seconds <= 1.02 * sustained_share(gpu, "fp16") * gpu.peak("fp16")
