@@ -14,6 +14,7 @@ from simulators.serving.schedulers.trtllm import FILLED
 from simulators.workload.llm.memory import weight_bytes
 from simulators.workload.llm.routing import GATHERED
 
+MAX_UTILIZATION = "trtllm_max_utilization"
 DECODING = {EAGLE: "Eagle", EAGLE3: "Eagle3", MTP: "MTP", DRAFT: "DraftTarget", NGRAM: "NGram"}
 
 
@@ -50,6 +51,8 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
     if point.kv_dtype == "fp8":
         lines.append("  dtype: fp8")
     lines.append(f"enable_attention_dp: {'true' if point.attention_dp > 1 else 'false'}")
+    if point.scheduler == MAX_UTILIZATION:
+        lines += ["scheduler_config:", "  capacity_scheduler_policy: MAX_UTILIZATION"]
     if point.poll_interval:
         lines.append(f"batch_wait_timeout_iters: {point.poll_interval}")
         lines.append(f"batch_wait_max_tokens_ratio: {FILLED}")

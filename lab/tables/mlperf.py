@@ -2,11 +2,13 @@
 
 Quote as "MLPerf, result ID"; nothing derived here is an official result. What a submission does not
 say is assumed: the narrowest format its GPU multiplies (fp4 on Blackwell: NVIDIA's technical blog
-on v4.1, August 2024), a replica of as few GPUs as hold the model, lengths drawn evenly up to twice
+on v4.1, August 2024), a replica of as few GPUs as hold the model, prompts drawn evenly up to twice
 the benchmark's mean, the engine of the GPU's vendor where its software names none. How replicas are
 cut and limited stands in `mlperf_launches.toml` where a submitter's repository has it, by round,
 model and GPU: partners run the configuration of the GPU's vendor. Workers that read prompts for
-others, which two systems of v6.0 have, stand as replicas that do both.
+others, which two systems of v6.0 have, stand as replicas that do both. TensorRT-LLM fills its
+memory: all of its configurations of v5.1 and v6.0 ask for `max_util`, those of v4.1 name no policy.
+How long answers are beside their mean stands in `mlperf_lengths/`.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lab.tables.catalog_names import four_bit_experts, gpu_name, is_gpu, is_model, model_name
-from lab.tables.published_runs import ENGINE, EVENLY, MOST_TOKENS, PublishedRun
+from lab.tables.published_runs import ENGINE, MOST_TOKENS, PublishedRun
 from lab.tables.rows import Record, read_records
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.core.folder import read_toml
-from simulators.serving.point import CLOSED, WHOLE, ServingPoint
+from simulators.serving.point import AS_WORKLOAD, CLOSED, WHOLE, ServingPoint
 from simulators.workload.precision import precision
 
 OFFLINE, SERVER = SCENARIOS = "Offline", "Server"
@@ -69,7 +71,10 @@ prompts of Llama 3.1 405B, those of DeepSeek-R1 six to sixteen times). 600 s, th
 rules allow, would be two lives of a DeepSeek-R1 request."""
 
 LAUNCHES = Path(__file__).parent / "mlperf_launches.toml"
+LENGTHS = Path(__file__).parent / "mlperf_lengths"
 BOTH = "both"
+
+FILLS_MEMORY = "trtllm_max_utilization"
 
 ROOM = 1.25
 """Memory over weights from which on a replica needs no further GPU."""
@@ -150,7 +155,7 @@ def _replica(row: Mapping[str, Any], model: str, gpu: str, task: Task) -> Servin
     if "TensorRT" in str(row["software"]):
         framework = TRTLLM
     settings = ENGINE | {
-        "scheduler": load_engine(framework).schedulers[0],
+        "scheduler": FILLS_MEMORY if framework == TRTLLM else load_engine(framework).schedulers[0],
         "max_batch": int(row.get("cfg_batch") or ENGINE["max_batch"]),
     }
     return ServingPoint(
@@ -166,9 +171,10 @@ def _replica(row: Mapping[str, Any], model: str, gpu: str, task: Task) -> Servin
         kv_dtype="fp8",
         arrivals=CLOSED,
         window=WHOLE,
-        prompt_tokens=2 * task.prompt,
-        output_tokens=2 * task.output,
-        length_spread=EVENLY,
+        workload=str(LENGTHS / f"{model}.toml"),
+        length_shape=AS_WORKLOAD,
+        prompt_tokens=task.prompt,
+        output_tokens=task.output,
         **settings,
     )
 

@@ -11,7 +11,8 @@ work. What only kernels call is optimised and translated with its callers (`comp
 
 The cache folder is named by a hash of all kernel sources, the numba version and the CPU, because
 numba does not notice a changed callee in another file. It is used only where it belongs to the user
-and nobody else may write; without such a folder kernels are compiled for this process alone.
+and nobody else may write; without such a folder kernels are compiled for this process alone. Of
+such folders, one for each version of the sources, those that were used last are kept.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.core.folder import PACKAGE, folder_of_user, is_ours
+
+_VERSIONS = 8
+"""Folders kept: a few installations side by side, of some ten megabytes each."""
 
 A = ParamSpec("A")
 R = TypeVar("R")
@@ -68,10 +72,26 @@ def cache_folder() -> Path:
         except OSError:
             continue
         if os.access(root / name, os.W_OK) and _is_safe(root / name):
+            _let_others_go(root / name)
             return root / name
     alone = tempfile.mkdtemp(prefix="sweeper-kernels-")  # for this process and its children
     atexit.register(shutil.rmtree, alone, ignore_errors=True)
     return Path(alone)
+
+
+def _let_others_go(folder: Path) -> None:
+    """Say that a folder is in use, and remove those that were not for longest, beyond a number.
+
+    Each is renamed first, so that nobody finds half of one; a process that still compiles for it
+    makes it anew.
+    """
+    with contextlib.suppress(OSError):  # another process does the same
+        os.utime(folder)
+        others = [f for f in folder.parent.iterdir() if f != folder and f.is_dir()]
+        others.sort(key=lambda other: other.stat().st_mtime)
+        for other in others[: max(len(others) + 1 - _VERSIONS, 0)]:
+            gone = other.with_name(f"{other.name.partition('.')[0]}.{os.getpid()}")
+            shutil.rmtree(other.rename(gone), ignore_errors=True)
 
 
 def _is_safe(folder: Path) -> bool:
@@ -238,7 +258,8 @@ class Kernel(Generic[A, R]):
                     context.insert_user_function(made.entry_point, made.fndesc, [made.library])
                 else:
                     made = translate(*how)
-                    cache.save_overload(signature, made)
+                    with contextlib.suppress(OSError):  # a full disk, or its folder was let go
+                        cache.save_overload(signature, made)
                 cache.disable()  # else it is written again, when another may read it
                 return made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from simulators.catalog.accelerator import TENSORS, Accelerator
 from simulators.core.contract import Contribution
+from simulators.core.levels import LEVELS, UNMODELLED
 from simulators.dataflow.access.exact_counts import lay_out
 from simulators.dataflow.energy.evaluation import Evaluation, level_cycles, problem_of
 from simulators.dataflow.energy.technology import PJ_PER_J
@@ -30,7 +31,8 @@ def contributions(
         Contribution(
             phase=layer.name, name="mac", count=times, time_s=time_s if pace == "mac" else 0.0,
             energy_j=times * evaluation.mac_energy_pj / PJ_PER_J, flops=2.0 * times * layer.macs,
-            bound="compute", note=f"{evaluation.utilization:.0%} of the multipliers at work",
+            bound="compute", level=LEVELS[UNMODELLED],
+            note=f"{evaluation.utilization:.0%} of the multipliers at work",
         )
     ]  # fmt: skip
     rest_pj = evaluation.energy_pj - evaluation.mac_energy_pj
@@ -42,13 +44,14 @@ def contributions(
                 phase=layer.name, name=f"{line.level} {line.tensor}", count=times,
                 time_s=time_s if first else 0.0, energy_j=times * line.energy_pj / PJ_PER_J,
                 moved_bytes=times * sum(line.totals) * bits[line.level] / 8, bound="memory",
-                note=why[line.level, line.tensor],
+                level=LEVELS[UNMODELLED], note=why[line.level, line.tensor],
             )
         )  # fmt: skip
     lines.append(
         Contribution(
             phase=layer.name, name="leakage and network", count=times,
-            energy_j=times * rest_pj / PJ_PER_J, note="zero unless an accelerator states them",
+            energy_j=times * rest_pj / PJ_PER_J, level=LEVELS[UNMODELLED],
+            note="zero unless an accelerator states them",
         )
     )  # fmt: skip
     return lines

@@ -109,6 +109,7 @@ def question_of(flags: Flags, steady: Steady) -> Question:
     """
     _check(flags)
     models = _named(flags.model, lambda name: load_model(name).name)
+    lent = _lent_shapes(flags.model)
     gpus = _named(flags.gpu, lambda name: load_gpu(name).name)
     prices = _named(flags.prices, lambda name: load_prices(name).name)
     methods = drafting_of(flags.speculation, flags.drafter, flags.acceptance)
@@ -150,7 +151,7 @@ def question_of(flags: Flags, steady: Steady) -> Question:
             "tokens_per_s",
             "mean_batch",
         ),
-        asked=lambda row: _replayed(row, flags.workload, load),
+        asked=lambda row: _replayed(row, flags.workload, load) + lent,
         details=("moe_backend", "dtype", "max_batch", "chunk_size"),
         alternatives=(
             "gpu", "tp", "pp", "ep", "attention_dp", "replicas", "dtype", "scheduler",
@@ -191,6 +192,22 @@ def _named(words: str, canonical: Any) -> list[str]:
         raise UserError("write at least one name")
     found = [name if "/" in name and Path(name).is_file() else canonical(name) for name in names]
     return list(dict.fromkeys(found))
+
+
+def _lent_shapes(words: str) -> str:
+    """Return which checkpoints that were asked for are answered by the sheet of another.
+
+    >>> _lent_shapes("meta-llama/Llama-3.1-8B-Instruct,meta-llama/Llama-3.1-8B,qwen3_32b")
+    '; meta-llama/Llama-3.1-8B-Instruct is taken as llama3_1_8b, whose checkpoint commands name'
+    """
+    asked = [word.strip() for word in words.split(",") if "/" in word]
+    sheets = {word: load_model(word) for word in asked if not Path(word).is_file()}
+    lent = [
+        f"; {word} is taken as {sheet.name}, whose checkpoint commands name"
+        for word, sheet in sheets.items()
+        if word.lower() not in sheet.source.lower().replace(",", " ").replace(";", " ").split()
+    ]
+    return "".join(lent)
 
 
 def _factors(words: str) -> list[float]:

@@ -8,7 +8,7 @@ from simulators.core.contract import Contribution
 from simulators.core.levels import FITTED, LEVELS
 from simulators.kernels.energy import resting_w
 from simulators.training.constants import Constants
-from simulators.training.memory import RankMemory
+from simulators.training.memory import RESERVED_BYTES, RankMemory
 from simulators.training.step import Steps, Work, counts_of, pace
 from simulators.training.work.operators import (
     AGAIN,
@@ -70,6 +70,7 @@ def explained(
     kept = {
         "weights": memory.weights, "gradients": memory.gradients, "states": memory.states,
         "activations": memory.activations, "workspace": memory.workspace,
+        "reserved": np.full(1, RESERVED_BYTES),
     }  # fmt: skip
     rows += [
         Contribution(phase="memory", name=name, memory_bytes=float(held[0]), note=place)

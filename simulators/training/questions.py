@@ -24,7 +24,7 @@ from simulators.training.point import TrainingPoint, batch_of
 
 COST = "run_cost_usd"
 DAY_S = 86_400.0
-TONNE_G = 1e6
+TONNE_G, KG_G = 1e6, 1e3
 LEAST, MOST_CHANGES = 0.01, 6
 """Share from which a part or a gain is told, and how many gains."""
 
@@ -158,9 +158,18 @@ def told_of(row: Mapping[str, Any], evaluate: Evaluate) -> str:
     return " ".join((
         f"Of a step {_shares(row, 's', PARTS)}.",
         f"Of the fullest rank {_shares(row, 'bytes', HELD)}; {_where_full(row)}.",
-        f"{carbon / TONNE_G:,.0f} t of CO2 for the run." if carbon else "",
+        f"{_mass(carbon)} of CO2 for the run." if carbon else "",
         f"Tokens a second, one change each: {_faster(row, evaluate)}.",
     ))  # fmt: skip
+
+
+def _mass(grams: float) -> str:
+    """Return a mass in tonnes, or in kilograms where it is less than ten.
+
+    >>> _mass(1.234e9), _mass(68_600.0)
+    ('1,234 t', '68.6 kg')
+    """
+    return f"{grams / TONNE_G:,.0f} t" if grams >= 10 * TONNE_G else f"{grams / KG_G:,.1f} kg"
 
 
 def _shares(row: Mapping[str, Any], unit: str, parts: Mapping[str, str]) -> str:

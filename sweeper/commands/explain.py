@@ -21,6 +21,7 @@ from simulators.core.contract import (
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.levels import LEVELS
 from sweeper.commands.flags import results_flags
+from sweeper.commands.opened import tell_age
 from sweeper.report.answers import Answers, latest, point_of
 from sweeper.report.shares import in_words, shares_of_row
 from sweeper.report.tables import print_table, print_words, write_text
@@ -32,6 +33,8 @@ _FASTER = 1.25
 """By how much a part of the device is made faster to see what the design gains."""
 _LEAST = 0.002
 """Share of a phase's time below which operators are taken together."""
+_LEAST_ENERGY = 0.02
+"""But not those that take such a share of its energy: of an array, the memories."""
 
 
 def main(words: list[str]) -> int:
@@ -43,6 +46,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--trace", metavar="FILE", help="write a timeline that Perfetto opens")
     chosen = parser.parse_args(words)
     last = latest(chosen.name, chosen.outputs)
+    tell_age(last)
     key, row = last.design(chosen.key)
     found = contributions(last.space.simulator, row)
     if chosen.trace:
@@ -130,10 +134,15 @@ def _print_notes(phase: str, rows: Sequence[Contribution]) -> None:
 
 def _together(rows: Sequence[Contribution]) -> list[Contribution]:
     """Return the rows that count, longest first, and one for all the others."""
-    whole_s = sum(c.time_s for c in rows)
-    large = [c for c in rows if c.memory_bytes or c.time_s >= _LEAST * whole_s]
-    small = [c for c in rows if not c.memory_bytes and c.time_s < _LEAST * whole_s]
-    large.sort(key=lambda c: -c.time_s)
+    whole_s, whole_j = sum(c.time_s for c in rows), sum(c.energy_j for c in rows)
+
+    def counts(c: Contribution) -> bool:
+        takes_time = c.time_s > 0.0 and c.time_s >= _LEAST * whole_s
+        takes_energy = c.energy_j > 0.0 and c.energy_j >= _LEAST_ENERGY * whole_j
+        return bool(c.memory_bytes) or takes_time or takes_energy
+
+    large, small = [c for c in rows if counts(c)], [c for c in rows if not counts(c)]
+    large.sort(key=lambda c: (-c.time_s, -c.energy_j))
     if len(small) < 2:
         return [*large, *small]
     return [

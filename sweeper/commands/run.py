@@ -190,7 +190,7 @@ def plan(words: list[str]) -> int:
     elsewhere = min(answered_elsewhere(sweep.store, space), todo)
     answered, todo = picked - todo, todo - elsewhere
     # A dear simulator guesses: trying it would cost more than a plan should.
-    estimate = (hinted(space) or _probed(sweep, picked)) if todo else None
+    estimate = (hinted(space, picked) or _probed(sweep, picked)) if todo else None
     work_s = estimate.point_s * (space.size if picked == allowed else picked) if estimate else 0.0
     work_s *= todo / max(picked, 1)
     bytes_each = sum(
@@ -224,8 +224,9 @@ def plan(words: list[str]) -> int:
     print(f"{picked:,} to be answered, {answered:,} answered already{by_others}, {todo:,} to do")
     if estimate:
         how = f"{estimate.probes} points tried" if estimate.probes else "the simulator's own guess"
+        how = f"trying points: {estimate.stopped}" if estimate.stopped else how
         print(
-            f"About {duration(work_s)} of CPU ({how}: {human(estimate.point_s, 's')} each), "
+            f"About {duration(work_s)} of CPU ({how}: {human(work_s / todo, 's')} each), "
             f"{duration(work_s / cores)} on {cores} cores, "
             f"at most {human(float(todo * bytes_each), 'bytes')} of results"
         )

@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
@@ -186,17 +187,19 @@ def expect(task: Task) -> None:
 def probed(task: Task, asked: int, *, patience_s: float = PROBE_S) -> Estimate:
     """Return what `probe` finds of so many points, tried in a child; what is known if it ends."""
     found, child = Estimate(0, 0.0), Nursery().recruit("probe")
+    since = time.monotonic()
     try:
         child.introduce(task)
         _await(child, READY_S)
         child.send("probe", asked, PROBES, patience_s)
         while (news := _await(child, min(task.limits.timeout_s, _PROBE_LIMIT_S))) != "done":
-            found = news
+            found, since = news, time.monotonic()
     except Lost as how:
         child.dismiss()
-        return replace(
-            found, point_s=found.point_s or _PROBE_LIMIT_S, stopped=f"one of them: {how}"
-        )
+        # As many again were being tried: what that took counts, or the dear ones are left out.
+        tried_s = found.probes * found.point_s + time.monotonic() - since
+        point_s = tried_s / (2 * found.probes + 1) if found.probes else _PROBE_LIMIT_S
+        return replace(found, point_s=point_s, stopped=f"one of them: {how}")
     except BaseException:
         child.dismiss()
         raise

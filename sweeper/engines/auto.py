@@ -68,7 +68,7 @@ class _Choice:
     ) -> Iterator[Part]:
         self.asked += total
         if self.estimate is None:
-            self.estimate = self._guessed(task) or probed(task, total)
+            self.estimate = self._guessed(task, total) or probed(task, total)
             if self.estimate.stopped:
                 say(f"trying points: {self.estimate.stopped}")
         if self.crew is None or self._worth(self.estimate) > self.chosen:
@@ -78,9 +78,9 @@ class _Choice:
         expected_s = self.estimate.point_s if tried else max(self.estimate.point_s, UNTRIED_S)
         yield from self.crew.run(task, batches, total, say, point_s or expected_s)
 
-    def _guessed(self, task: Task) -> Estimate | None:
+    def _guessed(self, task: Task, total: int) -> Estimate | None:
         """Return what the simulator guesses, if the choice is the same were it well off."""
-        guess = hinted(task.space)
+        guess = hinted(task.space, total)
         if guess is None:
             return None
         ends = guess.point_s / _NO_DOUBT, guess.point_s * _NO_DOUBT

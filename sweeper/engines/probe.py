@@ -16,6 +16,9 @@ from sweeper.space.spans import Index
 PROBES, PROBE_S = 64, 1.0
 """Points evaluated to estimate a sweep, and the time after which fewer will do."""
 
+_STRETCHES, _NEIGHBOURS = 16, 1024
+"""Of how many stretches, of so many points each, a simulator is asked for its guess."""
+
 _GROWTH, _LONGEST = 8, 1 << 16
 """How much longer each stretch of neighbours is, and how long the last may be."""
 
@@ -29,12 +32,20 @@ class Estimate:
     stopped: str = ""  # why fewer were tried than should have been
 
 
-def hinted(space: DesignSpace) -> Estimate | None:
-    """Return what the simulator itself guesses of points spread over the space, if it guesses."""
+def hinted(space: DesignSpace, asked: int | None = None) -> Estimate | None:
+    """Return what the simulator itself guesses of so many points of a space, if it guesses.
+
+    Neighbours may share what takes longer than they do: of a whole space, stretches are guessed of.
+    """
     simulator = load_simulator(space.simulator)
     if not isinstance(simulator, Hints):
         return None
-    where = _spread(space, PROBES)
+    wanted = max(1, min(asked or len(space), len(space)))
+    if 4 * wanted > len(space):  # what constraints remove is not asked
+        starts = _spread(space, _STRETCHES)[:, None]
+        where = np.unique((starts + np.arange(_NEIGHBOURS)) % len(space))
+    else:
+        where = _spread(space, min(wanted, _STRETCHES * _NEIGHBOURS))
     batch = space.batch(where, space.kept(where))
     guesses = simulator.cost_hint_s(batch).sum() if batch.num_rows else 0.0
     return Estimate(0, float(guesses) / len(where))

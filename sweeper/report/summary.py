@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from simulators.core.contract import Explains
 from sweeper.query.pareto import knee, unstated
 from sweeper.report.answers import Answers, real
 from sweeper.report.shares import in_words, shares_of_row, weakest_in_words
 from sweeper.report.tables import print_table, print_words
 from sweeper.space.objectives import Objectives
 from sweeper.store.keys import SHOWN
-from sweeper.units import duration
+from sweeper.units import duration, human
 
 _ROWS, _REASONS = 20, 5
 _PAST = " " * 7  # the words that open a line of the end
@@ -70,10 +71,10 @@ def print_ended(ended: Ended) -> None:
         print_words(_knee_sentence(found))
     print()
     status = ", ".join(f"{n:,} {word}" for word, n in found.status.items())
-    rate = ended.evaluated / max(ended.seconds, 1e-9)
+    rate = human(ended.evaluated / max(ended.seconds, 1e-9), "1/s")
     print_words(
         f"{sum(found.status.values()):,} rows ({status}); {ended.evaluated:,} of them new, "
-        f"in {duration(ended.seconds)}" + (f" ({rate:,.0f}/s)" if ended.evaluated else "")
+        f"in {duration(ended.seconds)}" + (f" ({rate})" if ended.evaluated else "")
     )
     _print_reasons(found)
     if evidence := _evidence_sentence(found.usual):
@@ -144,7 +145,7 @@ def print_knees(answers: Answers, *, rows: int = _ROWS) -> None:
         differing=True,
     )
     if without:
-        print(f"{without:,} further scenarios have no design that qualifies.")
+        print(f"{without:,} further scenarios have no design that qualifies, of those tried.")
 
 
 def print_front(
@@ -206,7 +207,8 @@ def _evidence_sentence(found: Answers) -> str:
     if not said:
         return ""
     weakest = weakest_in_words(found.simulator, found.best)
-    return f"Of the knee's time {said}{weakest}. `explain` says more."
+    more = " `explain` says more." if isinstance(found.simulator, Explains) else ""
+    return f"Of the knee's time {said}{weakest}.{more}"
 
 
 def _example(found: Answers) -> str:

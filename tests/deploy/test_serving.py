@@ -24,6 +24,7 @@ DESIGNS = {
         poll_interval=10,
     ),
     "trtllm": replace(LLAMA, scheduler="trtllm", chunk_size=8192, dtype="fp8", kv_dtype="fp8"),
+    "trtllm, memory filled": replace(LLAMA, scheduler="trtllm_max_utilization", chunk_size=8192),
     "sarathi on two stages": replace(LLAMA, scheduler="sarathi", pp=2, dtype="w4a16"),
     "drafts of a head": replace(LLAMA, chunk_size=2048, speculation="eagle3", draft_tokens=4),
     "drafts of a look-up": replace(LLAMA, scheduler="sglang", speculation="ngram"),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lab.tables.mlperf import LAUNCHES, TABLES, Submission, mlperf
+from lab.tables.mlperf import LAUNCHES, LENGTHS, TABLES, TASKS, Submission, mlperf
 from simulators.core.folder import read_toml
+from simulators.serving.demand.requests import requests_of
 
 EARLIER = {
     "division": "closed", "submitter": "a", "model": "llama2-70b-99", "scenario": "Offline",
@@ -19,7 +22,7 @@ EARLIER = {
 }  # fmt: skip
 ROW = {
     "division": "closed", "vendor": "b", "model": "llama2-70b-99", "scenario": "Offline",
-    "accelerator": "NVIDIA GB200", "n_accelerators": 4, "software": "TensorRT 10.11",
+    "accelerator": "NVIDIA GB300", "n_accelerators": 4, "software": "TensorRT 10.11",
     "tokens_per_s": 4e4, "samples_per_s": None, "mean_output_tokens": 275.0,
     "weight_data_types": "fp4", "cfg_tp": 2.0, "cfg_batch": 512.0, "cfg_max_num_tokens": 3584.0,
 }  # fmt: skip
@@ -74,6 +77,24 @@ def test_the_best_of_alike_stands_for_them(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_told_is_left_out(tmp_path: Path, change: dict[str, Any]) -> None:
     assert len(submissions(tmp_path, change)) == 2
+
+
+def test_answers_are_as_uneven_as_the_benchmarks_and_prompts_even(tmp_path: Path) -> None:
+    one, *_ = submissions(tmp_path)
+    asked = requests_of(replace(one.point, requests=4000))
+    assert asked.prompt_tokens.mean() == pytest.approx(one.task.prompt, rel=1e-2)
+    assert asked.output_tokens.mean() == pytest.approx(one.task.output, rel=1e-2)
+    assert asked.prompt_tokens.max() <= 2.1 * one.task.prompt
+    assert np.percentile(asked.output_tokens, 99) > 3.0 * one.task.output
+
+
+def test_every_benchmark_has_lengths_and_each_says_whence() -> None:
+    assert {file.stem for file in LENGTHS.glob("*.toml")} == set(TASKS)
+    assert all(read_toml(file)["source"] for file in LENGTHS.glob("*.toml"))
+
+
+def test_tensorrt_llm_fills_its_memory(tmp_path: Path) -> None:
+    assert {one.point.scheduler for one in submissions(tmp_path)} == {"trtllm_max_utilization"}
 
 
 def test_boards_of_amd_run_under_vllm(tmp_path: Path) -> None:

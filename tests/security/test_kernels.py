@@ -36,6 +36,18 @@ def test_kernels_are_kept_where_nobody_else_writes(home: Path) -> None:
     assert jit.cache_folder() != alone
 
 
+def test_versions_that_were_used_last_are_kept(home: Path) -> None:
+    ours = jit.cache_folder()
+    others = [ours.with_name(f"{n:016x}") for n in range(12)]
+    for age, other in enumerate(others):
+        (other / "module").mkdir(parents=True)
+        (other / "module" / "kernel.nbc").write_bytes(b"compiled")
+        os.utime(other, (1e9 - age, 1e9 - age))
+    os.utime(ours, (1.0, 1.0))  # not used for longest, until now
+    assert jit.cache_folder() == ours
+    assert set(ours.parent.iterdir()) == {ours, *others[:7]}
+
+
 def test_an_open_mask_closes_no_cache(home: Path) -> None:
     """Where groups may write what one writes, folders of kernels are still one's own."""
     before = os.umask(0o002)

@@ -77,6 +77,25 @@ def test_deadlines_nothing_meets(workplace: Path, capsys: pytest.CaptureFixture[
     assert "Nearest: " in text
 
 
+def test_a_budget_that_is_all_a_design_lacks_is_named(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = ask(f"{QUESTION} --budget 1", capsys, code=1)
+    assert "No design on at most 2 of h100_sxm meets the deadlines within the budget." in text
+    assert "A budget of $2.99 (--budget) would do." in text
+    assert "would help" not in text
+    ask(f"{QUESTION} --budget 2.99", capsys)
+
+
+def test_a_checkpoint_answered_by_the_sheet_of_another_is_told(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "meta-llama/Llama-3.1-8B-Instruct is taken as llama3_1_8b"
+    asked = QUESTION.replace("llama3_1_8b", "meta-llama/Llama-3.1-8B-Instruct")
+    assert said in " ".join(ask(asked, capsys).split())
+    assert "is taken as" not in ask(QUESTION, capsys)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

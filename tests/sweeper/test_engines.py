@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 from polars.testing import assert_frame_equal
 
@@ -147,7 +148,7 @@ def test_auto_tries_no_points_where_the_simulators_guess_leaves_no_doubt(
 ) -> None:
     """A hundred of a tenth of a second are ten seconds: twice the four, not twice the six."""
     chosen = chosen_by(monkeypatch)
-    monkeypatch.setattr(auto, "hinted", lambda _: Estimate(0, 0.1))
+    monkeypatch.setattr(auto, "hinted", lambda *_: Estimate(0, 0.1))
     monkeypatch.setattr(auto, "probed", lambda *_: Estimate(64, 0.01))
     task, said = Task(troubled(), Store("nowhere", define(troubled())), {}), list[str]()
     for worth_s in (4.0, 6.0):
@@ -155,6 +156,25 @@ def test_auto_tries_no_points_where_the_simulators_guess_leaves_no_doubt(
             assert not list(crew.run(task, [], 100, said.append))
     assert chosen == ["ray", "process"]
     assert said[0].endswith("of work (the simulator's guess), over 4 s")
+
+
+def test_a_guess_is_asked_of_neighbours_who_share_what_takes_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Shared:
+        """A second for what each thousand points have in common."""
+
+        def cost_hint_s(self, batch: pa.RecordBatch) -> np.ndarray:
+            thousands = np.unique(batch.column("n").to_numpy() // 1000)
+            return np.full(batch.num_rows, len(thousands) / batch.num_rows)
+
+    monkeypatch.setattr(probe_module, "load_simulator", lambda _: Shared())
+    asked = space(TROUBLE, {"n": "0..999999"})
+    all_of_them, few = hinted(asked), hinted(asked, 100)
+    assert all_of_them is not None
+    assert few is not None
+    assert all_of_them.point_s < 0.003
+    assert few.point_s == pytest.approx(1.0, rel=0.1)
 
 
 def probe(over: DesignSpace, **how: Any) -> Estimate:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from simulators.core.contract import Contribution
 from simulators.core.errors import UserError
 from sweeper.__main__ import main
-from sweeper.commands.explain import contributions
+from sweeper.commands.explain import _together, contributions
 from sweeper.report.answers import latest
 
 SPACE = """\
@@ -111,6 +112,18 @@ def test_mistakes_are_explained(swept: Path, capsys: pytest.CaptureFixture[str])
     )
     assert "compare takes two keys" in refused(["compare", "layers", "knee"], capsys)
     assert "are not deployments" in refused(["export", "layers", "knee"], capsys)
+
+
+def test_memories_of_an_array_that_take_energy_but_no_time_are_told() -> None:
+    rows = [
+        Contribution(phase="conv1", name="mac", time_s=1.0, energy_j=0.1),
+        Contribution(phase="conv1", name="DRAM Inputs", energy_j=0.7),
+        Contribution(phase="conv1", name="spad Inputs", energy_j=0.3),
+        *(Contribution(phase="conv1", name=f"spad {n}", energy_j=0.001) for n in range(3)),
+    ]
+    told = [(c.name, c.energy_j) for c in _together(rows)]
+    assert told[:3] == [("mac", 0.1), ("DRAM Inputs", 0.7), ("spad Inputs", 0.3)]
+    assert told[3] == ("3 smaller ones", pytest.approx(0.003))
 
 
 def test_contributions_need_a_simulator_that_explains() -> None:

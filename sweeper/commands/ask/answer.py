@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -69,7 +70,7 @@ class Answer:
         for note in self.last.notes:
             print_words(note)
         if not bests:
-            print_words(" ".join(self.question.advice))
+            print_words(self._advice())
         else:
             self._print_next(bests)
 
@@ -225,7 +226,8 @@ class Answer:
         """Say that nothing meets the deadlines, and which design comes nearest."""
         question = self.question
         print()
-        print_words(f"No design {question.among} meets the deadlines.")
+        within = " within the budget" if question.budget is not None else ""
+        print_words(f"No design {question.among} meets the deadlines{within}.")
         near = [v for v in found if v.row is not None]
         if near:
             limits = {d.metric: d.limit for d in question.deadlines}
@@ -235,6 +237,14 @@ class Answer:
             assert best.row is not None
             said = ", ".join(f"{n} {self._human(n, best.row[n])}" for n in limits)
             print_words(f"Nearest: {self._described(best.row)}: {said}; {best.why}.")
+
+    def _advice(self) -> str:
+        """Return what would help: more to spend, where that is all a design lacks."""
+        costs = [v.row.get("cost") for v in self.verdicts if v.row is not None]
+        usd = min((usd for usd in costs if usd is not None), default=None)
+        if usd is not None and len(list(self._by_load())) == 1:
+            return f"A budget of ${math.ceil(100 * usd) / 100:.2f} (--budget) would do."
+        return " ".join(self.question.advice)
 
     def _print_next(self, bests: Sequence[Verdict]) -> None:
         """Print what deploys the first answer, and what to type next, for each its export."""

@@ -156,7 +156,8 @@ def _verdict(
     if question.budget is not None:
         within = [row for row in told if row["cost"] is None or row["cost"] <= question.budget]
         if not within:
-            return Verdict(given, device, told[0], False, _above_budget(question, told), ())
+            least = min(told, key=lambda row: float(row["cost"]))
+            return Verdict(given, device, least, False, _above_budget(question, least), ())
         told = within
     told.sort(key=lambda row: (row["cost"] or 0.0, row[question.without_price], -row["chance"]))
     enough = [row for row in told if row["chance"] >= sure.least]
@@ -166,11 +167,10 @@ def _verdict(
     return Verdict(given, device, best, True, f"no design is {100.0 * sure.least:g}% sure", told)
 
 
-def _above_budget(question: Question, told: Sequence[Row]) -> str:
-    """Return what the cheapest of some designs costs, beside what may be spent."""
-    least = min(told, key=lambda row: float(row["cost"]))
-    words = next(iter(least["amounts"][question.prices[0]]))
-    return f"costs ${least['cost']:.2f} {words}, above the budget of ${question.budget:g}"
+def _above_budget(question: Question, row: Row) -> str:
+    """Return what a design costs, beside what may be spent."""
+    words = next(iter(row["amounts"][question.prices[0]]))
+    return f"costs ${row['cost']:.2f} {words}, above the budget of ${question.budget:g}"
 
 
 def _surest_of_equals(rows: Sequence[Row], question: Question) -> Row:
