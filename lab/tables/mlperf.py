@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lab.tables.catalog_names import four_bit_experts, gpu_name, is_gpu, is_model, model_name
+from lab.tables.deployments import release_of
 from lab.tables.published_runs import ENGINE, MOST_TOKENS, PublishedRun
 from lab.tables.rows import Record, read_records
 from simulators.catalog.engine import load_engine
@@ -36,6 +37,10 @@ TABLES = {
     "v5.1": "mlperf/inference_v5_1.parquet",
     "v6.0": "mlperf/inference_v6_0.parquet",
 }
+SUBMITTED = {"v4.1": "2024-08-01", "v5.1": "2025-08-01", "v6.0": "2026-02-01"}
+"""When rounds were handed in: engines are of the releases of those days, as of deployments that
+name none."""
+
 EARLIER = {
     "framework": "software", "gpu": "accelerator", "num_gpus": "n_accelerators",
     "submitter": "vendor",
@@ -121,6 +126,8 @@ def _submission(version: str, row: Mapping[str, Any]) -> Submission:
     task = TASKS[model]._replace(output=_mean_output(row, TASKS[model].output))
     gpus, scenario = int(row["n_accelerators"]), row["scenario"]
     point = replace(_replica(row, model, gpu, task), **_launched(version, gpu, model, scenario))
+    older = release_of(point.runtime, "", SUBMITTED[version])
+    point = replace(point, runtime=older or point.runtime)
     share = point.tp * point.pp * point.attention_dp / gpus
     requests = max(1, round(RUN_S * share * row["tokens_per_s"] / task.output))
     return Submission(

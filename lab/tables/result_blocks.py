@@ -5,7 +5,7 @@ default: of vLLM (`EngineArgs`) and SGLang (`server_args.py`) by a GPU's memory,
 server by its manual. All three keep a prefix cache unless told not to, in which preempted requests
 find what they had. A precision is that of the checkpoint. Lengths are means of what was sent and
 answered: SGLang's random ones are drawn evenly up to twice that, those of a conversation set differ
-as ShareGPT's do, which both clients ask by default, and others have one length. Results that cannot
+as those do that both clients ask by default, and others have one length. Results that cannot
 be told (`untold`) are counted by the reason.
 """
 
@@ -108,7 +108,7 @@ KEEPS_BUSY = 0.7
 """Share of its clients that a closed loop keeps in flight, by Little's law; with fewer something
 else set the load."""
 
-RANDOM, CONVERSATIONS = "random", "sharegpt"
+RANDOM, CONVERSATIONS = "random", "sharegpt_v3"
 """A dataset as clients call it, and the workload of lengths like those of the other."""
 
 STEPS, NEAR = (128, 1000), 0.005

@@ -15,6 +15,7 @@ from simulators.core.errors import UserError
 from simulators.core.questions import CarriesLoad, ReadsLogs
 from sweeper.commands.explain import contributions
 from sweeper.commands.flags import results_flags
+from sweeper.commands.opened import tell_age
 from sweeper.query.hypervolume import dominated_shares
 from sweeper.query.pareto import minimised, pareto_front, qualifying
 from sweeper.report.answers import Answers, latest
@@ -35,6 +36,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(words)
     last = latest(chosen.name, chosen.outputs)
+    tell_age(last)
     if chosen.log and len(chosen.keys) == 1:
         return _with_log(last, chosen.keys[0], Path(chosen.log), as_json=chosen.json)
     if chosen.against and not chosen.keys:

@@ -21,6 +21,7 @@ from simulators.core.contract import (
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.levels import LEVELS
 from sweeper.commands.flags import results_flags
+from sweeper.commands.opened import tell_age
 from sweeper.report.answers import Answers, latest, point_of
 from sweeper.report.shares import in_words, shares_of_row
 from sweeper.report.tables import print_table, print_words, write_text
@@ -45,6 +46,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--trace", metavar="FILE", help="write a timeline that Perfetto opens")
     chosen = parser.parse_args(words)
     last = latest(chosen.name, chosen.outputs)
+    tell_age(last)
     key, row = last.design(chosen.key)
     found = contributions(last.space.simulator, row)
     if chosen.trace:

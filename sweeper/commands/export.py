@@ -7,6 +7,7 @@ from pathlib import Path
 from simulators.core.contract import deploys
 from simulators.core.errors import Infeasible, UserError
 from sweeper.commands.flags import results_flags
+from sweeper.commands.opened import tell_age
 from sweeper.report.answers import latest, point_of
 from sweeper.report.tables import write_text
 from sweeper.store.keys import SHOWN
@@ -20,6 +21,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--file", metavar="FILE", help="write it there")
     chosen = parser.parse_args(words)
     last = latest(chosen.name, chosen.outputs)
+    tell_age(last)
     key, row = last.design(chosen.key)
     simulator = last.simulator
     writer = deploys(simulator)

@@ -37,6 +37,19 @@ def opened(chosen: argparse.Namespace) -> Answers:
 
 def tell_progress(last: Answers, *, quiet: bool = False) -> None:
     """Say how far a run has come that has not ended; on standard error where programs read."""
+    tell_age(last)
     if said := last.unfinished:
         text = f"{said}: this run of {last.name} has not ended."
         print(text, file=sys.stderr) if quiet else print_words(text)
+
+
+def tell_age(last: Answers) -> None:
+    """Say on standard error that rows are of another version than what would answer today."""
+    then, now = last.store.definition.version, last.simulator.version
+    if then != now:
+        name = last.space.simulator
+        print(
+            f"Rows of {last.name} are of version {then} of '{name}'; what is computed today is of "
+            f"version {now}: python -m sweeper +space={last.name} answers anew",
+            file=sys.stderr,
+        )

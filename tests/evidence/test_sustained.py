@@ -45,3 +45,10 @@ def test_products_of_a_board_nobody_measured_reach_what_its_vendors_others_do() 
     assert 560.0 < reached < 700.0
     assert float(priced.lo_s / priced.latency_s) < reached / 884.0
     assert float(priced.hi_s / priced.latency_s) > 1.4
+
+
+@pytest.mark.parametrize("name", ["a40", "rtx_3090", "mi300x"])
+def test_a_large_product_by_the_data_sheet_sustains_no_more_than_its_board(name: str) -> None:
+    gpu, side = load_gpu(name), 8192.0
+    seconds = float(price(Gemm(name="large", dtype="fp16", m=side, n=side, k=side), gpu).latency_s)
+    assert 2.0 * side**3 / seconds <= 1.02 * sustained_share(gpu, "fp16") * gpu.peak("fp16")

@@ -97,6 +97,11 @@ def test_tensorrt_llm_fills_its_memory(tmp_path: Path) -> None:
     assert {one.point.scheduler for one in submissions(tmp_path)} == {"trtllm_max_utilization"}
 
 
+def test_engines_are_of_their_days(tmp_path: Path) -> None:
+    runtimes = [one.point.runtime for one in submissions(tmp_path)]
+    assert runtimes == ["trtllm_1_1", "trtllm_1_1", "trtllm"]
+
+
 def test_boards_of_amd_run_under_vllm(tmp_path: Path) -> None:
     names = {"accelerator": "AMD Instinct MI355X 288GB HBM3e", "software": "ROCm"}
     _, one, _ = submissions(tmp_path, names)

@@ -66,7 +66,7 @@ def test_lengths_that_somebody_writes_are_fixed_and_others_drawn(tmp_path: Path)
     fixed = block_of(tmp_path).point
     assert (fixed.prompt_tokens, fixed.length_spread) == (1000, 0.0)
     drawn = block_of(tmp_path, mean_input_tokens=219.0).point
-    assert (drawn.prompt_tokens, drawn.workload) == (219, "sharegpt")
+    assert (drawn.prompt_tokens, drawn.workload) == (219, "sharegpt_v3")
     assert drawn.length_shape == "as_workload"
     drawn_by = {"dataset": "random", "framework": "sglang", "mean_input_tokens": 219.0}
     asked = block_of(tmp_path, **drawn_by, bench_command="vllm bench serve").point

@@ -77,6 +77,13 @@ def test_a_choice_that_means_nothing_is_named(changes: dict[str, object], messag
         drawn(**changes)
 
 
+def test_default_conversations_of_clients_have_the_means_that_results_print() -> None:
+    asked = drawn(workload="sharegpt_v3", requests=20_000)
+    assert asked.prompt_tokens.mean() == pytest.approx(219, rel=0.05)  # as of 1,000 printed ones
+    assert asked.output_tokens.mean() == pytest.approx(197, rel=0.07)
+    assert np.quantile(asked.output_tokens, 0.25) < 30
+
+
 def test_lengths_of_a_workload_are_stretched_to_the_stated_means() -> None:
     fixed = {"prompt_tokens": 200, "output_tokens": 150}
     own = drawn(workload="sharegpt")

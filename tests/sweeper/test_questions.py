@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 from simulators.core.folder import SIMULATORS
 from sweeper.__main__ import main
 from sweeper.commands.assist.schema import space_schema
+from sweeper.commands.opened import tell_age
 from sweeper.commands.query import KINDS
+from sweeper.report.answers import latest
 from sweeper.space import shipped_files
 from sweeper.space.space_file import read_space
 from sweeper.store.seals import KEY
@@ -106,6 +109,18 @@ def test_every_picture_is_drawn(kind: str, swept: Path, capsys: pytest.CaptureFi
     pytest.importorskip("matplotlib")
     run(f"plot toy {kind} {kind}.svg", swept, capsys)
     assert (swept / f"{kind}.svg").read_text().rstrip().endswith("</svg>")
+
+
+def test_rows_of_another_version_are_told_from_what_is_computed_today(
+    swept: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(swept)
+    last = latest("toy", "outputs")
+    tell_age(last)
+    assert capsys.readouterr().err == ""
+    older = dataclasses.replace(last.store.definition, version=0)
+    tell_age(dataclasses.replace(last, store=dataclasses.replace(last.store, definition=older)))
+    assert "Rows of toy are of version 0 of " in capsys.readouterr().err
 
 
 def test_results_verify_to_the_bit(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:

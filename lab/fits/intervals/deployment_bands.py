@@ -6,7 +6,7 @@ hidden. For a metric the scale of its error is a part of the engine's and the re
 interval, added by squares (`error_bands.py`); engines' parts make the double exponential likeliest,
 and what covers nine of ten errors on these scales is the end of the band. The form was chosen on
 forward passes, whose boards were left out in turn. Errors belong to a model on a GPU under an
-engine, which explains 34 % of their variance per token and 37 % of first tokens'; a GPU explains
+engine, which explains 29 % of their variance per token and 33 % of first tokens'; a GPU explains
 1 %. So such groups count alike. Each GPU is left out in turn as well: claims judge it by the
 others. Of an engine that nobody measured, which has no constants, the same
 deployments show how far it may be off, under the runtime of one project's host.

@@ -26,6 +26,7 @@ from simulators.catalog.gpu import load_gpu
 from simulators.evidence.intervals import Band
 from simulators.evidence.sustained import CALIBRATION, flops_per_j, share_of
 from simulators.kernels.families.gemm import sizes_of
+from simulators.kernels.families.tensor_cores import sustaining
 from simulators.kernels.price import roofline_s
 from simulators.kernels.profile import default_profile, product_seconds
 from simulators.workload.precision import QUANTISED
@@ -149,7 +150,7 @@ def sheet_seconds(rows: Rows, line: Line) -> Floats:
     gpu, operator = load_gpu(rows.gpu), rows.operator
     profile = default_profile(gpu.vendor)
     share = line.share(gpu.vendor, math.log(flops_per_j(gpu, operator.dtype)))
-    rates = replace(profile.gemm["tensor"], compute=share)
+    rates = sustaining(profile.gemm["tensor"], share, gpu, operator.dtype)
     formats = operator.dtype, operator.weight_dtype
     seconds = profile.kernel_s + product_seconds(rates, sizes_of(operator), gpu, *formats)
     return np.maximum(seconds, roofline_s(operator, gpu))

@@ -66,7 +66,8 @@ WEIGHT_ONLY = ("w8a16", "w4a16")
 """Kinds that exist to read fewer bytes of weights: they are unpacked before they are multiplied."""
 
 SIDE = 8192.0
-"""One row by a square matrix of this side is nothing but reading it, on every board."""
+"""One row by a square matrix of this side is nothing but reading it, on every board; two such
+matrices are nothing but arithmetic."""
 
 
 def kind_of(dtype: str, weight_dtype: str = "") -> str:
@@ -106,8 +107,20 @@ def sheet_rates(gpu: Gpu, profile: Profile, dtype: str) -> tuple[str, GemmRates]
     """Return the class and the rates of products on matrix units that nobody measured."""
     rates = profile.gemm["tensor"]
     if not rates.calibrated:
-        rates = replace(rates, compute=sustained_share(gpu, dtype))
+        rates = sustaining(rates, sustained_share(gpu, dtype), gpu, dtype)
     return SHEET_CLASSES[dtype in QUANTISED], rates
+
+
+def sustaining(rates: GemmRates, share: float, gpu: Gpu, dtype: str) -> GemmRates:
+    """Return rates by which a large square product reaches no more than a share of the peak.
+
+    Tiles that do equally well add up in the soft minimum over them, to a tenth more than any does.
+    """
+    rates = replace(rates, compute=share)
+    one, side = np.ones(1), np.full(1, SIDE)
+    least_s = 2.0 * SIDE**3 / (share * gpu.peak(dtype))
+    seconds = float(product_seconds(rates, (side, side, side, one), gpu, dtype)[0])
+    return replace(rates, compute=share * min(1.0, seconds / least_s))
 
 
 def band_name(kind: str) -> str:

@@ -36,9 +36,14 @@ def main(words: list[str]) -> int:
     last = latest(chosen.name, chosen.outputs)
     space = unpriced(last.space)
     now = define(space)
-    if now.contents != last.store.definition.contents or now.version != last.simulator.version:
+    then = last.store.definition
+    if now.contents != then.contents or now.version != then.version:
+        what = "files that these results were made with have changed since"
+        if now.version != then.version:
+            of = f"of version {then.version} of '{now.simulator}', not {now.version}"
+            what = f"these results are {of}"
         raise UserError(
-            "files that these results were made with have changed since, so they would differ; "
+            f"{what}, so they would differ; "
             f"run  python -m sweeper +space={chosen.name}  to answer what they touch again"
         )
     stored = rows_of(last.store, space)
