@@ -32,7 +32,7 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_files_show_is_what_the_driver_knew(ended: Path) -> None:
     watch = Watch(latest("a%b", "outputs"))
-    assert watch.look() == 1
+    assert watch.look() == 2
     assert watch.look() == 0
     told = json.loads(state(watch))
     assert told["points"] == told["rows"]["ok"] == 20
