@@ -55,6 +55,9 @@ KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
 """Whose kernels of experts older releases ran, where today's have others besides: `fused_moe` on
 Blackwell, and on Ampere, where vLLM's own were not measured."""
 
+LIKE = {"sglang": "sglang_0_5_9"}
+"""Releases that older ones are like in all else, by engine, where those are not today's."""
+
 UNMEASURED = "triton"
 """What latent attention was asked to be run by, which nobody timed on a board of its kind."""
 
@@ -67,7 +70,7 @@ STEPS = np.arange(TRIED[0], TRIED[-1] + 0.01, 0.05)
 def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the older releases that are asked for, and the same without each model."""
     told, _ = blocks(reference)
-    older = {name: like for like, (name, _) in OLDER.items()}
+    older = {name: engine for engine, (name, _) in OLDER.items()}
     rows, error = _errors([b for b in told if b.point.runtime in older and _is_plain(b)])
     models = np.array([row.point.model for row in rows])
     is_measured = np.array([_is_measured(row) for row in rows])
@@ -85,8 +88,9 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
         _at(error[:, [i]], without[row.point.model][_kind(row)])[0, 0] for i, row in enumerate(rows)
     ]
     found = factors(np.ones(models.size, bool))
-    for name, like in older.items():
-        kernels = [f'"{family}" = {list(names)}' for family, names in KERNELS[like].items()]
+    for name, engine in older.items():
+        kernels = [f'"{family}" = {list(names)}' for family, names in KERNELS[engine].items()]
+        like = LIKE.get(engine, engine)
         whole = calibration(
             name, hashes(reference, [BLOCKS]), rows=int(is_measured.sum()), split=SPLIT,
             held_out=np.expm1(np.array(held_out)),
@@ -136,9 +140,9 @@ def _errors(told: Sequence[Block]) -> tuple[list[Block], Floats]:
 
 def _log_ratios(block: Block, factor: float) -> tuple[float, float]:
     """Return the errors of a result under its release, with slower experts of a batch."""
-    like = block.framework
+    like = LIKE.get(block.framework, block.framework)
     decode = {"decode": (block.decode,)} if block.decode else {}
-    kernels = {**load_runtime(like).kernels, **KERNELS[like], **decode}
+    kernels = {**load_runtime(like).kernels, **KERNELS[block.framework], **decode}
     shelf = older_shelf(like, block.group, dict.fromkeys(KINDS, factor), kernels)
     metrics = simulate(replace(block.point, runtime=like), shelf)
     assert metrics.tpot_mean_s is not None
