@@ -50,11 +50,11 @@ APART = {"state_layer_s": ("sglang_0_5_9",)}
 """Gaps that releases have of their own. Before 0.5.10 SGLang copied apart what the projections of a
 gated-delta layer give, kernel by kernel; since then one does it all (pull request 21019)."""
 
-SLOWER_EXPERTS = {"trtllm_1_1": ("experts.blackwell", ("vllm_0_13", "experts"))}
-"""Releases whose experts of a batch took longer than today's, and whose factor says by how much:
-that of printed results of 2025, which knows no deployment. It holds of TensorRT-LLM on Blackwell,
-whose kernels were new then; on Hopper, and where weights are narrower than activations, releases
-of that year are as quick as today's."""
+SLOWER_EXPERTS = {"trtllm_1_1": ("experts.blackwell", "vllm_0_13")}
+"""Releases whose experts of a batch took longer than today's on an architecture, and whose factor
+there says by how much: that of printed results of 2025, which knows no deployment. On Blackwell
+kernels were new then; on Hopper, and where weights are narrower than activations, TensorRT-LLM of
+that year is as quick as today's."""
 
 KERNELS_OF = {name: name.partition("_")[0] for name in KERNELS}
 """Whose kernels and messages a runtime takes where nothing else is said."""
@@ -108,8 +108,8 @@ def batch_times_of(framework: str) -> dict[str, float]:
     """Return what experts of a batch take in a release over what they take today, by kernels."""
     if framework not in SLOWER_EXPERTS:
         return {}
-    kernels, (told, family) = SLOWER_EXPERTS[framework]
-    return {kernels: load_runtime(told).batch_times[family]}
+    kernels, told = SLOWER_EXPERTS[framework]
+    return {kernels: load_runtime(told).batch_times[kernels]}
 
 
 def step_columns(replica: Replica, step: Step) -> Floats:

@@ -28,6 +28,7 @@ from lab.fits.left_out import FOLDER as LEFT_OUT
 from lab.fits.left_out import older_shelf
 from lab.tables.result_blocks import BLOCKS, OLDER, Block, blocks
 from lab.tables.rows import Bools
+from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition.replica import NARROW, NOTHING, load_runtime
 from simulators.core.errors import Infeasible
@@ -58,6 +59,10 @@ Blackwell, and on Ampere, where vLLM's own were not measured."""
 LIKE = {"sglang": "sglang_0_5_9"}
 """Releases that older ones are like in all else, by engine, where those are not today's."""
 
+OWN = 2
+"""Models of an architecture's results from which on it has a factor of its own: kernels were new on
+one, and tuned for years on another."""
+
 UNMEASURED = "triton"
 """What latent attention was asked to be run by, which nobody timed on a board of its kind."""
 
@@ -75,18 +80,27 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
     models = np.array([row.point.model for row in rows])
     is_measured = np.array([_is_measured(row) for row in rows])
     kinds = np.array([_kind(row) for row in rows])
+    boards = np.array([load_gpu(row.point.gpu).architecture for row in rows])
 
     def factors(kept: Bools) -> dict[str, float]:
-        return {
-            kind: _best(error[:, chosen], models[chosen])
-            for kind in KINDS
-            for chosen in [kept & is_measured & (kinds == kind)]
-        }
+        found = {}
+        for kind in KINDS:
+            whole = rest = kept & is_measured & (kinds == kind)
+            for board in np.unique(boards[whole]).tolist():
+                chosen = whole & (boards == board)
+                if np.unique(models[chosen]).size >= OWN:
+                    found[f"{kind}.{board}"] = _best(error[:, chosen], models[chosen])
+                    rest = rest & ~chosen
+            rest = rest if rest.any() else whole
+            found[kind] = _best(error[:, rest], models[rest])
+        return found
 
     without = {model: factors(models != model) for model in np.unique(models).tolist()}
     held_out = [
-        _at(error[:, [i]], without[row.point.model][_kind(row)])[0, 0] for i, row in enumerate(rows)
-    ]
+        _at(error[:, [i]], without[row.point.model].get(f"{kind}.{board}")
+            or without[row.point.model][kind])[0, 0]
+        for i, (row, kind, board) in enumerate(zip(rows, kinds, boards, strict=True))
+    ]  # fmt: skip
     found = factors(np.ones(models.size, bool))
     for name, engine in older.items():
         kernels = [f'"{family}" = {list(names)}' for family, names in KERNELS[engine].items()]
@@ -169,4 +183,5 @@ def _at(error: Floats, factor: float) -> Floats:
 def _lines(factors: Mapping[str, float], model: str = "") -> list[str]:
     """Return factors as TOML, of all rows or without a model's."""
     prefix = f'without."{model}".' if model else ""
-    return table_lines(f"{prefix}batch_times", factors, ".4g")
+    quoted = {f'"{kernels}"': factor for kernels, factor in factors.items()}
+    return table_lines(f"{prefix}batch_times", quoted, ".4g")
