@@ -4,9 +4,9 @@ Runtimes are fitted to deployments of 2026. Results printed in documentation are
 when engines ran experts by kernels tuned for few models. So factors multiply the pace of experts of
 a batch; single tokens take what they take today, in those results too.
 vLLM's and SGLang's experts were of one origin (`fused_moe`, in Triton), which was timed under
-SGLang, and have one factor; another where weights are narrower than activations, whose kernels are
-others (Marlin, and those of OpenAI). TensorRT-LLM has none: its five results are four times as slow
-as ours, and no factor mends both of their models.
+SGLang, and have one factor, or an architecture its own; another where weights are narrower than
+activations, whose kernels are others (Marlin, and those of OpenAI). TensorRT-LLM has none: its five
+results are four times as slow as ours, and no factor mends both of their models.
 
 The factors are fitted where kernels like those that ran were measured; what is left of other
 results is not the release's part alone. They make the mean |log(predicted / measured)| of tokens a
@@ -85,14 +85,12 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
     def factors(kept: Bools) -> dict[str, float]:
         found = {}
         for kind in KINDS:
-            whole = rest = kept & is_measured & (kinds == kind)
+            whole = kept & is_measured & (kinds == kind)
+            found[kind] = _best(error[:, whole], models[whole])
             for board in np.unique(boards[whole]).tolist():
                 chosen = whole & (boards == board)
                 if np.unique(models[chosen]).size >= OWN:
                     found[f"{kind}.{board}"] = _best(error[:, chosen], models[chosen])
-                    rest = rest & ~chosen
-            rest = rest if rest.any() else whole
-            found[kind] = _best(error[:, rest], models[rest])
         return found
 
     without = {model: factors(models != model) for model in np.unique(models).tolist()}
