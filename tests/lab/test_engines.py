@@ -70,7 +70,7 @@ def test_experts_of_an_older_release_are_slower_on_the_architecture_that_was_new
     today, older = load_runtime("trtllm"), load_runtime("trtllm_1_1")
     few, many = np.array([1.0]), np.array([256.0])
     for chip, factor in (
-        ("blackwell", load_runtime("vllm_0_13").batch_times["experts"]),
+        ("blackwell", load_runtime("vllm_0_13").batch_times["experts.blackwell"]),
         ("hopper", 1.0),
     ):
         paces = [one.pace_of(chip, "experts", many)[0] for one in (older, today)]
