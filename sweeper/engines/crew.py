@@ -2,8 +2,8 @@
 
 A worker is given ranges of point numbers, writes its rows itself and sends back counts. It gets
 work once it is ready, and is never restarted but replaced. Work whose worker died, or was silent
-for longer than such work takes, is split by four until the culprit is alone; only alone does a
-point get the whole time that a point may take, so one that hangs costs that time once.
+for longer than such work takes, is split by four until the culprit is alone. Alone a point gets the
+whole time that a point may take; so does a first chunk, of which nobody knows what it should take.
 """
 
 from __future__ import annotations
