@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.catalog.gpu import Gpu, as_sold, load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.evidence.borrowing import OWN
 from simulators.evidence.intervals import WIDEST, band_from
@@ -115,8 +115,9 @@ def sustaining(rates: GemmRates, share: float, gpu: Gpu, dtype: str) -> GemmRate
     """Return rates by which a large square product reaches no more than a share of the peak.
 
     Tiles that do equally well add up in the soft minimum over them, to a tenth more than any does.
+    By how much is the real device's: one with more of something is never slower for it.
     """
-    rates = replace(rates, compute=share)
+    rates, gpu = replace(rates, compute=share), as_sold(gpu)
     one, side = np.ones(1), np.full(1, SIDE)
     least_s = 2.0 * SIDE**3 / (share * gpu.peak(dtype))
     seconds = float(product_seconds(rates, (side, side, side, one), gpu, dtype)[0])
