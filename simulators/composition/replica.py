@@ -26,7 +26,10 @@ from simulators.core.calibration import read_calibration, read_choice
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import RUNTIMES
 from simulators.dataflow.price import standing_w
-from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK
+from simulators.evidence.lookup import (
+    BEST,
+    DEFAULT_FRAMEWORK,
+)
 from simulators.kernels.energy import awake_w, resting_w
 from simulators.workload.llm.memory import kv_bytes_per_token
 from simulators.workload.llm.parallelism import Parallelism, Stage, attending_layers

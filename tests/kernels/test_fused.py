@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.catalog.gpu import load_gpu, what_if
-from simulators.evidence.lookup import FRAMEWORKS
+from simulators.evidence.lookup import (
+    FRAMEWORKS,
+)
 from simulators.kernels.families.fused import EXPERTS, ExpertSizes, expert_seconds
 from simulators.kernels.price import price, roofline_s
 from simulators.workload.operators import Attention, GroupedGemm

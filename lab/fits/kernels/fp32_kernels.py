@@ -40,8 +40,11 @@ from simulators.evidence.boards import (
     identity_of,
     of_architecture,
 )
+from simulators.evidence.calibration_files import (
+    CALIBRATIONS,
+    SUMMARY,
+)
 from simulators.evidence.intervals import Band
-from simulators.evidence.lookup import CALIBRATIONS, SUMMARY
 from simulators.kernels.levels import zero_shot_profile
 from simulators.kernels.price import call_seconds
 from simulators.kernels.profile import GemmRates, Profile

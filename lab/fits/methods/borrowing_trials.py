@@ -24,7 +24,10 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.boards import identity_of
 from simulators.evidence.borrowing import OWN, SHEET, Loan, family_of, loans_of, may_speak
 from simulators.evidence.intervals import WIDEST, Band
-from simulators.evidence.lookup import FRAMEWORKS, lenders
+from simulators.evidence.lookup import (
+    FRAMEWORKS,
+    lenders,
+)
 from simulators.kernels.entries import entry_from, lends_format, measured_entries
 from simulators.kernels.families import attention, auxiliary_kernels, experts
 from simulators.kernels.families.tensor_cores import measured_rates, stand_in_kinds
