@@ -60,17 +60,11 @@ def collective_time(
 ) -> CollectiveTime:
     """Return the seconds of a collective for a column of sizes, shaped as the column is.
 
-    Args:
-        kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `broadcast`, `send_recv`.
-        size_bytes: buffers as nccl-tests count them: of an all-gather what a rank has in the end.
-        ranks: GPUs that take part.
-        gpu: which; a what-if GPU has the ports of the real one, and is extrapolated.
-        cluster: what joins them.
-        span: neighbouring GPUs the ranks are spread over evenly, at least `ranks`; 0 is `ranks`.
-            More than a node has means as many nodes as they fill.
-        dtype: precision of the numbers.
-        libraries: whose collectives, the preferred first; the first that was measured counts.
-        network: between nodes; InfiniBand as it was measured, if none is told.
+    Sizes are buffers as nccl-tests count them: of an all-gather what a rank has in the end. Ranks
+    are spread evenly over `span` neighbouring GPUs; 0 is as many as they are, and more than a node
+    has means as many nodes as they fill. The first of the libraries that was measured counts. A
+    what-if GPU has the ports of the real one, and is extrapolated; `network` is between nodes, as
+    InfiniBand was measured unless another is told.
 
     >>> from simulators.catalog.cluster import load_cluster
     >>> from simulators.core.levels import MEASURED
@@ -109,14 +103,8 @@ def expert_exchange_time(
 ) -> CollectiveTime:
     """Return the seconds of DeepEP's dispatch of tokens to experts, or of its combine.
 
-    Args:
-        mode: `high_throughput` or `low_latency`.
-        rank_bytes: of one copy of all tokens of a rank, shaped as the answer is.
-        routed: how many experts a token chooses, and from how many.
-        ranks: GPUs that the experts are dealt to.
-        gpu: which.
-        cluster: what joins them.
-        rates: what exchanges sustain; as they were measured, if none are told.
+    `mode` is `high_throughput` or `low_latency`; `rank_bytes` are of one copy of all tokens of a
+    rank, shaped as the answer is. Rates are those that were measured, if none are told.
 
     >>> from simulators.catalog.cluster import load_cluster
     >>> h800, dgx = load_gpu("h800"), load_cluster("dgx_h100")

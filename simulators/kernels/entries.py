@@ -49,11 +49,8 @@ class Entry:
 def entry_of(gpu: Gpu, profile: Profile, kernel: str, dtypes: tuple[str, ...]) -> Entry | None:
     """Return the entry for a kernel on a GPU; none if no table was ever fitted for it.
 
-    Args:
-        gpu: where it runs.
-        profile: says which framework and which level of information is asked for.
-        kernel: prefill, decode, mixed, mla_prefill, mla_decode, experts ...
-        dtypes: precisions, the wanted one first and acceptable ones after it.
+    Kernels are prefill, decode, mixed, mla_prefill, mla_decode, experts ...; of the precisions the
+    wanted one is first.
     """
     nearest = nearest_lender(profile.asked)
     name = gpu.measured_as or gpu.name

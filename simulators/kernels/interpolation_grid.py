@@ -113,13 +113,7 @@ def _read(text: str) -> Floats:
 
 
 def interpolated_s(table: GridTable, attention: Attention, form: Form) -> Floats:
-    """Return the seconds of each row of a decode step.
-
-    Args:
-        table: numbers and grids.
-        attention: rows to price.
-        form: seconds of the form on the GPU asked about.
-    """
+    """Return the seconds of each row of a decode step."""
     found: Floats | None = None
     for where, rows, pairs, tokens in sliced(attention):
         if found is None:

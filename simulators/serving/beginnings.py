@@ -121,12 +121,8 @@ def bounds_by_beginnings(
 ) -> dict[str, Floats]:
     """Return what metrics of event-driven designs are not below, infinite where none can be.
 
-    Args:
-        batch: designs.
-        share: of the requests, that are simulated; below one.
-        limits: metrics that are not above these, in designs of interest; a cost is bounded only
-            where clients see what they wait for, or the longest of those waits is limited.
-        ready_of: looks up what a point needs before its first request.
+    Of the requests a share below one is simulated. A cost is bounded only where clients see what
+    they wait for, or the longest of those waits is limited.
     """
     looks = [_look(point, ready_of) for point in points_of(ServingPoint, batch)]
     alike: dict[ServingPoint, list[int]] = {}

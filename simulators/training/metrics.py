@@ -125,11 +125,7 @@ def too_full(job: Job, memory: RankMemory) -> list[str]:
 def why_not(job: Job, plans: Plans, batch: NDArray[Any], targets: Floats) -> list[str]:
     """Return for each row why it cannot be, or nothing.
 
-    Args:
-        job: what the rows share.
-        plans: what differs.
-        batch: sequences of a step.
-        targets: losses to train to, 0 where none.
+    Targets are losses to train to, 0 where none.
     """
     reasons = [""] * plans.size
 

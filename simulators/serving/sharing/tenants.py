@@ -91,9 +91,7 @@ def shared_rows(batch: pa.RecordBatch) -> NDArray[np.bool_]:
 def alone_on_its_part(point: ServingPoint, answer: SteadyState) -> ServingPoint:
     """Return a design of a model alone on what it gets of its GPUs; one without others as it is.
 
-    Args:
-        point: the design.
-        answer: what says the steady states of the models on the GPU.
+    `answer` says the steady states of the models on the GPU.
 
     Raises:
         Infeasible: weights do not fit together, or the GPU cannot be shared so.
