@@ -178,13 +178,6 @@ def sliced(attention: Attention) -> Iterator[tuple[Slice, NDArray[np.bool_], Flo
         yield where, np.broadcast_to(mine, geometry.shape), pairs, tokens
 
 
-def places(attention: Attention) -> Floats:
-    """Return log2 of the pairs and of the tokens of each decode step, a row per step."""
-    _, _, pairs, tokens = next(sliced(attention))
-    both: Floats = np.log2(np.stack(np.broadcast_arrays(pairs, tokens), axis=-1))
-    return both
-
-
 def context_of(attention: Attention) -> Floats:
     """Return the tokens that requests look back on, whether or not a window hides some of them."""
     keys = np.asarray(attention.kv_tokens, np.float64)

@@ -243,7 +243,7 @@ def _fit_formula(rows: Rows, gpu: Gpu) -> TensorRates:
 def _bent(rows: Rows, gpu: Gpu, plain: TensorRates, alpha: float) -> TensorRates:
     """Return the rates with monotone trees on what the formula misses."""
     model_s = product_seconds(plain, sizes_of(rows), gpu, *MEASURED[rows.dtype])
-    features = features_of(sizes_of(rows), model_s).T[:-1]
+    features = features_of(sizes_of(rows), model_s)[:-1]
     bend = fit_bend(features, model_s, rows.seconds, alpha=alpha, trees=TREES, depth=DEPTH)
     return replace(plain, correction=bend)
 

@@ -22,7 +22,6 @@ from simulators.core.jit import Floats
 CALIBRATION = PACKAGE / "collectives" / "calibration" / "expert_exchange.toml"
 
 HIGH_THROUGHPUT, LOW_LATENCY = "high_throughput", "low_latency"
-MODES = (HIGH_THROUGHPUT, LOW_LATENCY)
 
 
 @dataclass(frozen=True)
