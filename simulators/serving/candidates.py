@@ -248,7 +248,7 @@ class Load:
 def load_of(
     workload: str, qps: float | None, traffic: Sequence[float], percentile: int, requests: int
 ) -> Load:
-    """Return what is replayed: a trace whole, or enough drawn requests for a percentile to settle."""
+    """Return what is replayed: a trace whole, or enough requests for a percentile to settle."""
     if is_trace(workload):
         trace = load_trace(workload)
         own = _own_rate(trace.arrival_s) if trace.arrival_s is not None else None
