@@ -83,10 +83,7 @@ def metric(doc: str, *, unit: str = "", better: Direction | None = None, page: s
 def fact(doc: str, *, unit: str = "", needs: Sequence[str] = ()) -> Any:
     """Declare a field of a facts type: a column that constraints and derived columns may name.
 
-    Args:
-        doc: one sentence for `sweeper show SIMULATOR`.
-        unit: the unit of the value.
-        needs: the point fields it depends on; all of them if empty. The fewer, the cheaper.
+    It depends on the point's fields that it needs: all of them if empty; the fewer, the cheaper.
     """
     return field(metadata={"doc": doc, "unit": unit, "needs": tuple(needs)})
 
@@ -240,10 +237,6 @@ class NamesWeakest(Protocol):
         """Return of the contributions on the worst level the one that takes longest, cheaply.
 
         Nothing where the design takes no time; what can be cheap may stand for a mean batch.
-
-        Raises:
-            Infeasible: the design cannot exist.
-            UserError: a value nothing answers to.
         """
         ...
 
@@ -261,10 +254,8 @@ class Deploys(Protocol):
     def deployment(self, point: Mapping[str, Any], target: str, name: str) -> str:
         """Return the text that deploys a design.
 
-        Args:
-            point: values of the point's fields; those left out have their defaults.
-            target: an engine or an orchestrator; empty for the one the design itself implies.
-            name: what a comment in the text calls the design.
+        Fields of the point that are left out have their defaults; the target is an engine or an
+        orchestrator, empty for the one that the design itself implies; a comment has the name.
 
         Raises:
             Infeasible: the design cannot exist.
@@ -282,10 +273,6 @@ class Records(Protocol):
         """Return the run of a design as text, as a test of the real thing would print it.
 
         A design that was not answered by events has none, and an empty text.
-
-        Raises:
-            Infeasible: the design cannot exist.
-            UserError: a value nothing answers to.
         """
         ...
 

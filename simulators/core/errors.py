@@ -50,9 +50,7 @@ class UnknownNameError(UserError):
 class Infeasible(Exception):  # noqa: N818 - an outcome, like StopIteration, not an error
     """A design point that cannot exist: it becomes a row with a reason to group by.
 
-    Args:
-        reason: a short stable word, such as `weights_exceed_hbm`.
-        detail: the figures behind it, such as `needs 171 GB, has 80 GB`.
+    That is a short stable word, `weights_exceed_hbm`, and figures behind it.
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:

@@ -82,21 +82,13 @@ class Startable(Beginner, Ready, Protocol):
 
 @dataclass(frozen=True)
 class Seen:
-    """What a beginning has shown, and of which designs it is the beginning.
+    """What a beginning has shown, and of which designs it is the beginning."""
 
-    Args:
-        share: of the run that was seen.
-        simulated: the part of it that had not been by then.
-        limits: by which bounds go.
-        likeness: says of whom it is the beginning.
-        bounds: what metrics are not below.
-    """
-
-    share: float
-    simulated: float
-    limits: Mapping[str, float]
-    likeness: Likeness
-    bounds: Mapping[str, float]
+    share: float  # of the run that was seen
+    simulated: float  # the part of it that had not been by then
+    limits: Mapping[str, float]  # by which bounds go
+    likeness: Likeness  # says of whom it is the beginning
+    bounds: Mapping[str, float]  # what metrics are not below
 
 
 @dataclass(frozen=True)
@@ -219,19 +211,12 @@ def _is_plain(ready: Startable) -> bool:
 
 @dataclass(frozen=True)
 class Idle:
-    """What an engine takes at least that has nothing else to do, for requests that come in line.
+    """What an engine takes at least that has nothing else to do, for requests that come in line."""
 
-    Args:
-        asked: the requests, and `table` what prices iterations: kept, so that both are those.
-        table: see above.
-        first_s: when each has its first token.
-        decode_s: an iteration in which somebody decodes.
-    """
-
-    asked: Requests
-    table: IterationTable
-    first_s: Floats
-    decode_s: float
+    asked: Requests  # the requests; kept as `table` is, so that both are those
+    table: IterationTable  # what prices iterations
+    first_s: Floats  # when each has its first token
+    decode_s: float  # an iteration in which somebody decodes
 
 
 IDLE: dict[object, Idle] = {}

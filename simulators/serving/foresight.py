@@ -35,19 +35,12 @@ ONE_POOL: Mapping[str, int | str] = {
 
 @dataclass(frozen=True)
 class Foresight:
-    """Says by what factor designs will miss their deadlines at least.
+    """Says by what factor designs will miss their deadlines at least."""
 
-    Args:
-        steady: what answers designs in the steady state.
-        own_rate: requests per second where a design keeps those of its trace.
-        ttft_s: deadline of the first token; None: of a median, which is not foreseen.
-        tpot_s: deadline of later tokens.
-    """
-
-    steady: Steady
-    own_rate: float
-    ttft_s: float | None
-    tpot_s: float
+    steady: Steady  # what answers designs in the steady state
+    own_rate: float  # requests per second where a design keeps those of its trace
+    ttft_s: float | None  # deadline of the first token; None: of a median, which is not foreseen
+    tpot_s: float  # deadline of later tokens
 
     def __call__(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Return the factor of each row; infinity where it cannot be built."""
