@@ -52,7 +52,10 @@ def correction_from(table: Mapping[str, Any]) -> Correction:
     step = float(table.get("leaf_step", LEAF_STEP)) if "leaves" in table else 1.0
     leaves = _numbers(table["leaves" if "leaves" in table else "values"], np.float64)
     return Correction(
-        *(float(table[name]) for name in ("alpha", "offset", "log_t_lo", "log_t_hi")),
+        alpha=float(table["alpha"]),
+        offset=float(table["offset"]),
+        log_t_lo=float(table["log_t_lo"]),
+        log_t_hi=float(table["log_t_hi"]),
         depth=int(table["depth"]),
         features=_numbers(table["features"], np.int64),
         thresholds=_numbers(table["thresholds"], np.float64),

@@ -24,7 +24,7 @@ from simulators.composition.replica import (
     load_runtime,
     runtime_across,
 )
-from simulators.core.columns import categories, numbers, schema_of
+from simulators.core.columns import mapped, numbers, table_of
 from simulators.core.contract import fact
 from simulators.core.errors import Infeasible
 from simulators.kernels.energy import part_of, resting_w
@@ -290,10 +290,7 @@ def _describe_pools(batch: pa.RecordBatch) -> pa.RecordBatch:
     kind = kinds_of(batch, names)
     first = np.unique(kind, return_index=True)[1].tolist()
     known = [_pool_facts({name: batch.column(name)[i].as_py() for name in names}) for i in first]
-    columns = np.array(known, np.float64)[kind].T
-    schema = schema_of(Facts)
-    arrays = [pa.array(c).cast(f.type) for c, f in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return table_of(Facts, [*np.array(known, np.float64)[kind].T])
 
 
 def _pool_facts(row: Mapping[str, Any]) -> tuple[float, ...]:
@@ -318,16 +315,12 @@ def _describe_replicas(batch: pa.RecordBatch) -> pa.RecordBatch:
     first = np.unique(row, return_index=True)[1].tolist()
     known = [_facts(*(batch.column(name)[i].as_py() for name in names)) for i in first]
     weights, kv, parameters = np.array(known, np.float64).reshape(len(known), 3).T
-    gpus, gpu_names = categories(batch, "gpu")
-    memory = np.array([load_gpu(str(name)).hbm_bytes for name in gpu_names], np.float64)
+    memory = mapped(batch, "gpu", lambda name: float(load_gpu(name).hbm_bytes))
     replicas, tp, pp, dp = (
         numbers(batch, name).astype(np.int64) for name in ("replicas", "tp", "pp", "attention_dp")
     )
-    arrays = [tp * pp * dp * replicas, weights[row], kv[row], memory[gpus], parameters[row]]
-    schema = schema_of(Facts)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(a, f.type) for a, f in zip(arrays, schema, strict=True)], schema=schema
-    )
+    sizes = (tp * pp * dp * replicas, weights[row], kv[row], memory, parameters[row])
+    return table_of(Facts, sizes)
 
 
 def _facts(

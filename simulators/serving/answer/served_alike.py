@@ -54,11 +54,7 @@ class Ready(Protocol):
 
 
 class Answers:
-    """Metrics of deployments, of which those that are served alike run once.
-
-    Args:
-        run_out: returns the run of a deployment, which may have begun.
-    """
+    """Metrics of deployments, whose runs may have begun; those that are served alike run once."""
 
     def __init__(self, run_out: Callable[[Any], Run] = lambda ready: ready.run()) -> None:
         self._run_out = run_out
