@@ -8,7 +8,7 @@ and of rings or trees between, each GPU carrying its share over its own port.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,10 +40,6 @@ FITTED_BAND, UNMODELLED_BAND = 1.25, 2.0
 """Nine of ten large messages are within these factors of NCCL's rings inside a node: on fabrics
 whose sustained share was fitted, and on others. Whether boards on PCIe read each other's memory no
 data sheet of theirs tells: if not, they send through the host's, which is their upper end."""
-
-
-Timer = Callable[[str], CollectiveTime]
-"""What a collective takes inside a node."""
 
 
 def collective_time(
@@ -82,9 +78,12 @@ def collective_time(
     def timed(part: str) -> CollectiveTime:
         return _inside_node(part, size, inside, gpu, cluster, dtype, libraries, measured)
 
-    if nodes > 1:
+    if nodes > 1:  # a part of the buffer crosses while another goes round inside
         known = network or network_between(kind)
-        found = _over_nodes(kind, size, nodes, inside, cluster, known, timed)
+        time_s = between_s(kind, size, nodes, inside, cluster, known)
+        lo_s, hi_s = time_s / known.band, time_s * known.band
+        between = CollectiveTime(time_s, lo_s, hi_s, np.full(size.size, FITTED))
+        found = over_nodes(kind, between, timed, at_once=True)
     else:
         found = timed(kind)
     shape = np.shape(size_bytes)
@@ -185,25 +184,6 @@ def _inside_node(
         through_host, _ = sustained(replace(cluster, fabric=THROUGH_HOST), gpu, ranks)
         hi_s = np.maximum(hi_s, ring_s(kind, size, ranks, link, through_host))
     return CollectiveTime(time_s, time_s / band, hi_s, level)
-
-
-def _over_nodes(
-    kind: str,
-    size: Floats,
-    nodes: int,
-    inside: int,
-    cluster: Cluster,
-    network: Network,
-    timed: Timer,
-) -> CollectiveTime:
-    """Return what a collective takes over several nodes: the slower of ports and nodes.
-
-    Both work at once: while a part of the buffer crosses, another goes round inside.
-    """
-    time_s = between_s(kind, size, nodes, inside, cluster, network)
-    lo_s, hi_s = time_s / network.band, time_s * network.band
-    between = CollectiveTime(time_s, lo_s, hi_s, np.full(size.size, FITTED))
-    return over_nodes(kind, between, timed, at_once=True)
 
 
 def _spread(ranks: int, span: int, cluster: Cluster) -> tuple[int, int]:

@@ -65,6 +65,9 @@ CUT = ("tp", "pp", "ep", "attention_dp", "redundant_experts")
 POOLS = ("prefill_gpus", "decode_gpus", "prefill_tp", "decode_tp", "decode_gpu")
 """Those that say how separate pools are."""
 
+ONE_POOL: Mapping[str, Any] = {**dict.fromkeys(POOLS, 0), "decode_gpu": NOTHING}
+"""What they are of a design without."""
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -172,11 +175,7 @@ def _pool(point: ServingPoint, name: str, gpus: int, tp: int, gpu: str) -> Servi
         gpu=point.gpu if gpu == NOTHING else gpu,
         tp=tp,
         replicas=point.replicas * gpus // each,
-        prefill_gpus=0,
-        decode_gpus=0,
-        prefill_tp=0,
-        decode_tp=0,
-        decode_gpu=NOTHING,
+        **ONE_POOL,
     )
 
 
