@@ -17,7 +17,7 @@ import numpy as np
 
 from simulators.catalog.gpu import Gpu, as_sold
 from simulators.core.calibration import read_calibration
-from simulators.evidence.lookup import SUMMARY, Stamp, calibration_file, stamp
+from simulators.evidence.calibration_files import SUMMARY, Stamp, calibration_file, stamp
 
 LINE_BOARDS = 3
 """A line through fewer boards than this says nothing about another; their mean stands in."""

@@ -18,8 +18,9 @@ from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats
 from simulators.evidence.borrowing import ARCHITECTURE, OWN, family_of
+from simulators.evidence.calibration_files import Stamp, calibrations
 from simulators.evidence.intervals import Band, band_from
-from simulators.evidence.lookup import Stamp, calibrations, find, lenders, nearest_lender
+from simulators.evidence.lookup import find, lenders, nearest_lender
 from simulators.kernels.interpolation_grid import GridTable, grids_from
 from simulators.kernels.monotone_correction import Correction, correction_from
 from simulators.kernels.profile import Profile

@@ -31,6 +31,13 @@ from simulators.evidence.boards import (
     of_architecture,
     sustained_by_line,
 )
+from simulators.evidence.calibration_files import (
+    Stamp,
+    calibration_file,
+    calibration_files,
+    calibrations,
+    stamp,
+)
 from simulators.evidence.fp32_bands import bands_by_sheet
 from simulators.evidence.intervals import band_from
 from simulators.evidence.lookup import (
@@ -40,12 +47,7 @@ from simulators.evidence.lookup import (
     LEVELS,
     NAMED_KERNELS,
     NEW_ARCHITECTURE,
-    Stamp,
-    calibration_file,
-    calibration_files,
-    calibrations,
     nearest_lender,
-    stamp,
 )
 from simulators.evidence.sustained import sheet_bands
 from simulators.kernels.families.tensor_cores import (

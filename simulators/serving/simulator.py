@@ -30,6 +30,7 @@ from simulators.core.jit import Kernel, compile_together
 from simulators.core.modules import file_of_user
 from simulators.core.questions import Question
 from simulators.core.rules import check_point
+from simulators.evidence.calibration_files import one_look
 from simulators.evidence.lookup import notes_on
 from simulators.serving import benchmark_logs
 from simulators.serving.answer.error_bands import banded
@@ -88,7 +89,8 @@ class Serving:
         """Simulate every row on its own; steady states are answered together."""
         batch = with_runtimes(batch)
         together = is_analytic(batch) & ~shared_rows(batch)
-        return evaluate_apart(together, evaluate_analytic, evaluate_events, batch)
+        with one_look():
+            return evaluate_apart(together, evaluate_analytic, evaluate_events, batch)
 
     def bounds(self, low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Any]:
         """Return what latencies and costs are not below in boxes of designs."""

@@ -23,7 +23,7 @@ from lab.tables.kernels.engine_layers import GPUS as LAYER_GPUS
 from lab.tables.kernels.engine_layers import LAYERS, read_chain_rows
 from lab.tables.rows import Floats, Rows, evenly
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.evidence.lookup import CALIBRATIONS
+from simulators.evidence.calibration_files import CALIBRATIONS
 from simulators.kernels.families.auxiliary_kernels import (
     UNMEASURED,
     Work,

@@ -34,12 +34,8 @@ from lab.tables.rows import LOWER_QUARTER, Bools, Floats, Rows, fraction, group_
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.core.errors import UserError
-from simulators.evidence.lookup import CALIBRATIONS
-from simulators.kernels.families.tensor_cores import (
-    MEASURED,
-    NUMBERS,
-    WEIGHT_ONLY,
-)
+from simulators.evidence.calibration_files import CALIBRATIONS
+from simulators.kernels.families.tensor_cores import MEASURED, NUMBERS, WEIGHT_ONLY
 from simulators.kernels.monotone_correction import features_of
 from simulators.kernels.profile import TENSOR_TILES, TensorRates, product_seconds
 from simulators.kernels.tiling import Tile

@@ -23,8 +23,9 @@ from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.boards import identity_of
 from simulators.evidence.borrowing import OWN, SHEET, Loan, family_of, loans_of, may_speak
+from simulators.evidence.calibration_files import stamp
 from simulators.evidence.intervals import WIDEST, Band
-from simulators.evidence.lookup import FRAMEWORKS, lenders, stamp
+from simulators.evidence.lookup import FRAMEWORKS, lenders
 from simulators.kernels.entries import EIGHT_BITS, entry_from, multiplies_narrow, tables_of
 from simulators.kernels.families import attention, auxiliary_kernels, experts
 from simulators.kernels.families.tensor_cores import measured_rates, stand_in_kinds
