@@ -29,7 +29,7 @@ from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.core.rules import check_point
 from simulators.serving.answer.percentiles import COLUMNS, SHARES, spread
-from simulators.serving.answer.served_alike import WATCHED, Likeness, any_batch, may_share
+from simulators.serving.answer.served_alike import WATCHED, Likeness, Ready, any_batch, may_share
 from simulators.serving.answer.user_measurements import has_own_rows
 from simulators.serving.begun_runs import (
     BEFORE,
@@ -66,7 +66,7 @@ KEPT, IDLE_KEPT = 1 << 15, 1 << 10
 """Designs of which beginnings are kept, and pairs of requests and engines that are idle."""
 
 
-class Startable(Beginner, Protocol):
+class Startable(Beginner, Ready, Protocol):
     """A deployment that waits for its first request, and can halt before any of them."""
 
     @property

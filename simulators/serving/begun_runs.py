@@ -16,7 +16,6 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from simulators.core.jit import Floats, Ints, Kernel
-from simulators.serving.answer.served_alike import Ready
 from simulators.serving.demand.requests import Requests
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.frontend import Frontend
@@ -49,8 +48,22 @@ class Pool(Protocol):
         ...
 
 
-class Beginner(Ready, Protocol):
+class Beginner(Protocol):
     """A deployment whose run can halt."""
+
+    @property
+    def point(self) -> ServingPoint:
+        """What was asked for."""
+        ...
+
+    @property
+    def limits(self) -> Any:
+        """What a replica may hold."""
+        ...
+
+    def run(self) -> Any:
+        """Serve all requests."""
+        ...
 
     @property
     def pools(self) -> Sequence[Pool]:
