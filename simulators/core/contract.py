@@ -104,7 +104,6 @@ class Simulator(Protocol):
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return one row of metrics per row of `batch`."""
-        ...
 
 
 @runtime_checkable
@@ -113,7 +112,6 @@ class Reads(Protocol):
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """Return the files that the value `value` of the field `name` makes a point depend on."""
-        ...
 
 
 @runtime_checkable
@@ -124,7 +122,6 @@ class Describes(Protocol):
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the fields of `facts` for every row, without simulating anything."""
-        ...
 
 
 @runtime_checkable
@@ -133,7 +130,6 @@ class WarmsUp(Protocol):
 
     def warm_up(self) -> None:
         """Compile, or load from the cache, everything `evaluate` will call."""
-        ...
 
 
 @runtime_checkable
@@ -142,7 +138,6 @@ class Hints(Protocol):
 
     def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Return a relative guess of the CPU-seconds each row will take."""
-        ...
 
 
 @runtime_checkable
@@ -178,7 +173,6 @@ class Reprices(Protocol):
 
         NaN where there is no price.
         """
-        ...
 
 
 @runtime_checkable
@@ -187,7 +181,6 @@ class Notes(Protocol):
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
         """Return footnotes to results over these values of the point's fields."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +219,6 @@ class Explains(Protocol):
             Infeasible: the design cannot exist.
             UserError: a value nothing answers to.
         """
-        ...
 
 
 @runtime_checkable
@@ -238,7 +230,6 @@ class NamesWeakest(Protocol):
 
         Nothing where the design takes no time; what can be cheap may stand for a mean batch.
         """
-        ...
 
 
 def weakest_of(rows: Sequence[Contribution]) -> Contribution | None:
@@ -262,7 +253,6 @@ class Deploys(Protocol):
             UnknownNameError: nothing answers to the target.
             UserError: it cannot be deployed so; says why.
         """
-        ...
 
 
 @runtime_checkable
@@ -274,7 +264,6 @@ class Records(Protocol):
 
         A design that was not answered by events has none, and an empty text.
         """
-        ...
 
     def records(self, point: Mapping[str, Any]) -> Mapping[str, pa.Table]:
         """Return a table of each kind of event, by its name.
@@ -283,7 +272,6 @@ class Records(Protocol):
             Infeasible: the design cannot exist.
             UserError: a value nothing answers to, or the design was not answered by events.
         """
-        ...
 
 
 ERROR, COVERAGE, PARITY = "error", "coverage", "parity"

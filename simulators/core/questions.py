@@ -91,7 +91,6 @@ class Asks(Protocol):
         Raises:
             UserError: a flag has a value that means nothing.
         """
-        ...
 
 
 @runtime_checkable
@@ -104,11 +103,9 @@ class ReadsLogs(Protocol):
         Raises:
             UserError: the text holds no figure that is known.
         """
-        ...
 
     def lesson(self, errors: Mapping[str, float]) -> str:
         """Return what relative errors of predictions teach, or nothing."""
-        ...
 
 
 @runtime_checkable
@@ -122,7 +119,6 @@ class CarriesLoad(Protocol):
 
     def standing(self, row: Mapping[str, Any]) -> Mapping[str, float]:
         """Return what one replica of a design takes while it stands, by unit: GPUs, $ an hour."""
-        ...
 
 
 @runtime_checkable
@@ -136,7 +132,6 @@ class Bounds(Protocol):
 
         Infinite where none of its designs can exist or has the metric, zero where nothing is known.
         """
-        ...
 
 
 @runtime_checkable
@@ -145,7 +140,6 @@ class Ignores(Protocol):
 
     def ignored(self, batch: pa.RecordBatch) -> Mapping[str, NDArray[np.bool_]]:
         """Return by field in which designs its value changes no metric that is bounded."""
-        ...
 
 
 @runtime_checkable
@@ -160,7 +154,6 @@ class Begins(Protocol):
         Metrics must not be above the limits in designs that anybody wants; of others a bound may
         be anything.
         """
-        ...
 
 
 def askable() -> list[str]:

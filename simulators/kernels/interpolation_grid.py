@@ -31,7 +31,6 @@ class Form(Protocol):
 
     def __call__(self, attention: Attention, numbers: Numbers) -> Floats:
         """Return the seconds of decode steps by these numbers."""
-        ...
 
 
 PACKINGS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 48.0, 64.0, 96.0)

@@ -72,12 +72,10 @@ class Startable(Beginner, Ready, Protocol):
     @property
     def deployment(self) -> Deployment:
         """What stands in the rack."""
-        ...
 
     @property
     def plan(self) -> Plan | None:
         """Replicas that come and go."""
-        ...
 
 
 @dataclass(frozen=True)

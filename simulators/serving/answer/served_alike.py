@@ -26,31 +26,25 @@ class Ready(Protocol):
     @property
     def point(self) -> ServingPoint:
         """What was asked for."""
-        ...
 
     @property
     def scheduler(self) -> Scheduler:
         """How batches are formed."""
-        ...
 
     @property
     def limits(self) -> Limits:
         """What a replica may hold."""
-        ...
 
     @property
     def rejected(self) -> int:
         """Requests that no replica could ever run."""
-        ...
 
     @property
     def has_pools(self) -> bool:
         """Whether other replicas decode than read prompts."""
-        ...
 
     def run(self) -> Run:
         """Serve all the others."""
-        ...
 
 
 class Answers:
