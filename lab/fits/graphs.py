@@ -26,9 +26,7 @@ from lab.tables.rows import Rows
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
 from simulators.evidence.boards import boards, identity_of
-from simulators.evidence.lookup import (
-    BEST,
-)
+from simulators.evidence.lookup import BEST
 from simulators.graphs.forward import BACKWARD, FORWARD, INFERENCE
 from simulators.graphs.timeline import CALIBRATION, Framework, PricedLaunches, Span, span
 from simulators.kernels.levels import zero_shot_profile

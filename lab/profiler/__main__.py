@@ -35,9 +35,7 @@ from lab.tables.kernels.tensor_cores import FORMATS
 from lab.tables.rows import read_table
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.report import print_checks
-from simulators.evidence.lookup import (
-    DEFAULT_FRAMEWORK,
-)
+from simulators.evidence.lookup import DEFAULT_FRAMEWORK
 
 UNLIMITED = 2**31
 

@@ -19,9 +19,7 @@ from lab.tables.known import known_rows
 from lab.tables.rows import read_records
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
-from simulators.evidence.lookup import (
-    BEST,
-)
+from simulators.evidence.lookup import BEST
 from simulators.graphs.backward import backward_launches
 from simulators.graphs.forward import forward_launches
 from simulators.graphs.timeline import PricedLaunches, price_launches

@@ -25,9 +25,7 @@ from simulators.composition.replica import Runtime
 from simulators.core.calibration import read_calibration
 from simulators.core.folder import once
 from simulators.core.jit import Floats
-from simulators.evidence.lookup import (
-    has_kin,
-)
+from simulators.evidence.lookup import has_kin
 from simulators.workload.operators import Column
 
 CALIBRATION = Path(__file__).parent / "calibration" / "intervals.toml"

@@ -65,10 +65,7 @@ from simulators.core.folder import CLUSTERS, GPUS, MODELS, RUNTIMES
 from simulators.core.levels import LEVELS
 from simulators.core.rules import check_batch
 from simulators.dataflow.simulator import SIMULATOR as DATAFLOW
-from simulators.evidence.lookup import (
-    files_behind,
-    notes_on,
-)
+from simulators.evidence.lookup import files_behind, notes_on
 from simulators.graphs import price as graphs
 from simulators.kernels import price as kernels
 from simulators.workload.graphs.families import draw, is_graph_model

@@ -20,9 +20,7 @@ from simulators.catalog.gpu import Gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.folder import PACKAGE
 from simulators.core.jit import Floats, Ints
-from simulators.evidence.lookup import (
-    BEST,
-)
+from simulators.evidence.lookup import BEST
 from simulators.graphs.forward import BACKWARD, Launch
 from simulators.kernels.energy import energy_j, resting_w
 from simulators.kernels.price import Level, price

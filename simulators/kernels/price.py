@@ -18,10 +18,7 @@ from simulators.core.jit import Floats, Ints
 from simulators.core.levels import EXTRAPOLATED, FITTED, UNMODELLED
 from simulators.evidence.boards import boards
 from simulators.evidence.intervals import WIDEST, interval_s
-from simulators.evidence.lookup import (
-    BEST,
-    DEFAULT_FRAMEWORK,
-)
+from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK
 from simulators.kernels.data_sheet import sheet_seconds
 from simulators.kernels.families import (
     attention,

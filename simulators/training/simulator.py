@@ -22,9 +22,7 @@ from simulators.core.jit import Floats
 from simulators.core.levels import LEVELS
 from simulators.core.questions import Question
 from simulators.core.rules import check_batch
-from simulators.evidence.lookup import (
-    notes_on,
-)
+from simulators.evidence.lookup import notes_on
 from simulators.kernels import price as kernels
 from simulators.training.constants import CALIBRATION, load_constants
 from simulators.training.explain import explained

@@ -13,9 +13,7 @@ from simulators.catalog.gpu import load_gpu, what_if
 from simulators.catalog.price import load_prices
 from simulators.core.errors import UserError
 from simulators.core.folder import GPUS
-from simulators.evidence.lookup import (
-    notes_on,
-)
+from simulators.evidence.lookup import notes_on
 from simulators.kernels.price import price
 from simulators.workload.operators import Gemm
 

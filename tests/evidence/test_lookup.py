@@ -13,10 +13,7 @@ import pytest
 from lab.fits.kernels.borrowed_kernels import is_within
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.borrowing import Cost, Loan, cheapest, cost_of, loans_of, sheet_cost
-from simulators.evidence.calibration_files import (
-    CALIBRATIONS,
-    kinds,
-)
+from simulators.evidence.calibration_files import CALIBRATIONS, kinds
 from simulators.evidence.intervals import Band
 from simulators.evidence.lookup import (
     BEST,

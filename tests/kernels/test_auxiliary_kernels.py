@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis.strategies import floats, integers, sampled_from
 
 from simulators.catalog.gpu import load_gpu, what_if
-from simulators.evidence.lookup import (
-    FRAMEWORKS,
-)
+from simulators.evidence.lookup import FRAMEWORKS
 from simulators.kernels.families.auxiliary_kernels import Auxiliary
 from simulators.kernels.price import flops, moved_bytes, price, roofline_s
 from simulators.workload.operators import (

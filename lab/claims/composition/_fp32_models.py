@@ -21,9 +21,7 @@ from lab.tables.kernels.fp32_kernels import read_rows
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
-from simulators.evidence.lookup import (
-    BEST,
-)
+from simulators.evidence.lookup import BEST
 from simulators.graphs.timeline import Framework
 from simulators.kernels.price import roofline_s
 from simulators.kernels.profile import Profile

@@ -36,11 +36,7 @@ from lab.tables.result_blocks import BLOCKS, Block, blocks
 from lab.tables.rows import evenly
 from simulators.composition.replica import load_runtime
 from simulators.core.jit import Floats
-from simulators.evidence.lookup import (
-    BEST,
-    LEVELS,
-    NEW_ARCHITECTURE,
-)
+from simulators.evidence.lookup import BEST, LEVELS, NEW_ARCHITECTURE
 from simulators.serving.answer.error_bands import CALIBRATION, UNMEASURED, Width, scale
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.deployment import Deployment, Hardware

@@ -19,9 +19,7 @@ from simulators.composition.intervals import HalfWidth, summed, unexplained_shar
 from simulators.composition.price import Iteration, pass_interval, pipeline_iterations
 from simulators.composition.replica import Replica
 from simulators.core.jit import Floats
-from simulators.evidence.lookup import (
-    has_kin,
-)
+from simulators.evidence.lookup import has_kin
 from simulators.serving.answer.error_bands import engines_of, scale, shipped_width
 from simulators.serving.prices.iteration_table import Ends
 from simulators.workload.llm.step import Step
