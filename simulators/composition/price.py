@@ -193,7 +193,7 @@ def pass_interval(replica: Replica, stages: Sequence[Iteration]) -> tuple[float,
     """Return the ends of the 90 % interval of one pass of all stages, as shares of its time."""
     latency_s = np.sum([stage.latency_s for stage in stages])
     half_widths = half_widths_summed(stage.half_widths for stage in stages)
-    lo_s, hi_s = pass_interval_s(latency_s, half_widths, replica.runtime, replica.gpu)
+    lo_s, hi_s = pass_interval_s(latency_s, half_widths, replica)
     return float(lo_s / latency_s), float(hi_s / latency_s)
 
 
