@@ -125,6 +125,9 @@ class ServingPoint:
         "workload or trace do, stretched until their means are the fixed ones",
         known=SHAPES, default=EVENLY,
     )  # fmt: skip
+    max_output_tokens: int = asked(
+        "at which answers end that would be longer; 0: none does", at_least=0, default=0
+    )
     requests: int = asked("simulated; of a trace the first, 0: all", at_least=0, default=500)
     seed: int = asked("of arrivals and lengths", at_least=0, default=0)
     seeds: int = choice(
