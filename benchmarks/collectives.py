@@ -11,8 +11,8 @@ from dataclasses import fields
 import numpy as np
 import pyarrow as pa
 
+from lab.parity.astra_sim import request
 from simulators.collectives.closed.phase_model import collectives_ns
-from simulators.collectives.closed.phases import request
 from simulators.collectives.events.run import simulate
 from simulators.collectives.point import CollectivePoint
 from simulators.collectives.simulator import SIMULATOR

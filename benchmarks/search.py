@@ -120,7 +120,7 @@ def evolved(evaluate: Callable[[Floats], Floats], genes: int, seed: int) -> Floa
 
 def _ranked(losses: Floats) -> tuple[Ints, Floats]:
     none = np.zeros(len(losses), np.int64)
-    return ranked(Told(np.arange(len(losses)), losses, none, none))
+    return ranked(Told(np.arange(len(losses)), losses, none, none, np.zeros(len(losses))))
 
 
 class Whole:

@@ -15,8 +15,9 @@ from lab.fits.methods.borrowing_trials import formats_of
 from lab.tables.rows import BANDED, Bools, Floats, Rows, evenly, mape
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
+from simulators.evidence.calibration_files import CALIBRATIONS
 from simulators.evidence.intervals import Band, interval_s
-from simulators.evidence.lookup import BEST, CALIBRATIONS
+from simulators.evidence.lookup import BEST
 from simulators.kernels.entries import Entry, entry_of
 from simulators.kernels.levels import profile_of
 from simulators.kernels.price import Priced, price

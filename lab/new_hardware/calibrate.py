@@ -84,7 +84,9 @@ def _gain(part: Rows, gpu: Gpu) -> Gain:
 
     What is known before is without what an earlier call wrote: it has seen the rows.
     """
-    files = [file for file in scalar_files(gpu) if file != own_file(gpu)]
+    files = [
+        file for file in scalar_files(gpu.name, identity_of(gpu).name) if file != own_file(gpu)
+    ]
     profile = measured_profile(identity_of(gpu), files)
     blank = zero_shot_profile(fit.by_its_name(gpu))
     fitted_s = partial(cross_validated_s, gpu=gpu, under=blank, fit=fit_few, folds=FOLDS)

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.tables.rows import read_records
-from simulators.collectives.closed.phases import PLAN, request
+from simulators.collectives.algorithms import COLLECTIVES
+from simulators.collectives.closed.phases import PLAN
 from simulators.collectives.events.run import simulate, uncontended_ns
 from simulators.collectives.topologies.plan import Plan, plan_for, plan_of
 from simulators.collectives.topologies.topology import Dimension, Topology
@@ -23,6 +24,21 @@ NAMES = {"halvingDoubling": "halving_doubling", "doubleBinaryTree": "double_bina
 GIB = 2.0**30
 """A bandwidth of 1 GB/s is 2^30 bytes per second there; the local memory's is 1e9."""
 HGX_LATENCY_S, HGX_MEMORY_BYTES_PER_S = 936.25e-9, 3.35e12
+
+
+def request(
+    collective: str,
+    size: int,
+    *,
+    splits: int = 4,
+    active: int = 2,
+    queues: int = 1,
+    endpoint_ns: int = 10,
+    baseline: bool = False,
+) -> Ints:
+    """Return a request, by default with the settings of ASTRA-sim's HGX H100."""
+    op = COLLECTIVES.index(collective)
+    return np.array([0, op, size, splits, active, queues, endpoint_ns, baseline], np.int64)
 
 
 @dataclass(frozen=True)

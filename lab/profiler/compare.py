@@ -28,7 +28,7 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import GPUS
-from simulators.evidence.lookup import calibrations
+from simulators.evidence.calibration_files import calibrations
 from simulators.kernels.levels import profile_of
 
 ATTENTION = ("prefill", "decode")

@@ -167,34 +167,21 @@ def accelerator_of(sheet: Mapping[str, Any], path: Path) -> Accelerator:
 class Changes:
     """What is different about a what-if accelerator; 0, 1 and "" leave things as they are.
 
-    Args:
-        pe_rows: rows (Y) of the array; every mesh as tall as the multipliers' follows.
-        pe_cols: columns (X) of it.
-        buffer_scale: depth of the shared on-chip levels, relative.
-        spad_scale: depth of the levels inside the array, relative.
-        dram_type: what the outermost level is made of.
-        node_nm: technology node.
-        clock_hz: of all of it.
-        buffer_rate_scale: words per cycle of the shared on-chip levels, relative.
-        memory_bytes_per_s: reads and writes of the outermost level together.
-        dataflow: the one that its wires allow.
-        mapping: how operators get onto it, one of `MAPPINGS`.
-
     Raises:
         UserError: a number or a mapping means nothing.
     """
 
-    pe_rows: int = 0
-    pe_cols: int = 0
-    buffer_scale: float = 1.0
-    spad_scale: float = 1.0
-    dram_type: str = ""
-    node_nm: float = 0.0
-    clock_hz: float = 0.0
-    buffer_rate_scale: float = 1.0
-    memory_bytes_per_s: float = 0.0
-    dataflow: str = ""
-    mapping: str = ""
+    pe_rows: int = 0  # rows (Y) of the array; every mesh as tall as the multipliers' follows
+    pe_cols: int = 0  # columns (X) of it
+    buffer_scale: float = 1.0  # depth of the shared on-chip levels, relative
+    spad_scale: float = 1.0  # depth of the levels inside the array, relative
+    dram_type: str = ""  # what the outermost level is made of
+    node_nm: float = 0.0  # technology node
+    clock_hz: float = 0.0  # of all of it
+    buffer_rate_scale: float = 1.0  # words per cycle of the shared on-chip levels, relative
+    memory_bytes_per_s: float = 0.0  # reads and writes of the outermost level together
+    dataflow: str = ""  # the one that its wires allow
+    mapping: str = ""  # how operators get onto it, one of `MAPPINGS`
 
     def __post_init__(self) -> None:
         for name in ("buffer_scale", "spad_scale", "buffer_rate_scale"):

@@ -20,11 +20,8 @@ _WIDEST = 500
 def fill(kind: type[T], sheet: Mapping[str, Any], path: Path, what: str) -> T:
     """Return the `kind` that a sheet describes; its name is the file's unless it states one.
 
-    Args:
-        kind: the dataclass to fill.
-        sheet: what the file says.
-        path: the file, for what is said about mistakes.
-        what: one of it in the user's words, such as `gpu`.
+    `path` is for what is said about mistakes; `what` is one of it in the user's words, such as
+    `gpu`.
 
     Raises:
         UserError: a key is not a field, a field is missing, or a value is of the wrong type.

@@ -28,12 +28,7 @@ def explained(
 
     Phases of different chunks overlap; the whole time is divided as their times alone are. Energies
     and bytes are those of all ranks.
-
-    Args:
-        plan: the network.
-        request: columns as of `phases`.
-        memory_bytes_per_s: of the memory that reductions use.
-        row: what `evaluate` says of the point, its fields included.
+    `row` is what `evaluate` says of the point, its fields included.
     """
     if row["fidelity"] == "measured":
         level = max(LEVELS, key=lambda level: row[f"{level}_share"])

@@ -119,14 +119,8 @@ def measured_time(
 ) -> CollectiveTime:
     """Return what a collective takes on the GPUs of one node.
 
-    Args:
-        gpu: whose interconnect, by the name of its data sheet.
-        library: `nccl`, or a framework's own all-reduce: `trtllm`, `sglang`, `vllm` ...
-        collective: which.
-        dtype: precision of the numbers.
-        ranks: GPUs that take part.
-        size_bytes: buffers as nccl-tests count them: of an all-gather, what each rank has in the
-            end.
+    Sizes are buffers as nccl-tests count them: of an all-gather, what each rank has in the end. A
+    library is `nccl`, or a framework of which its own all-reduce was measured.
 
     Raises:
         UnknownNameError: nobody measured the library on this GPU.

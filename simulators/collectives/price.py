@@ -8,7 +8,7 @@ and of rings or trees between, each GPU carrying its share over its own port.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,10 +42,6 @@ whose sustained share was fitted, and on others. Whether boards on PCIe read eac
 data sheet of theirs tells: if not, they send through the host's, which is their upper end."""
 
 
-Timer = Callable[[str], CollectiveTime]
-"""What a collective takes inside a node."""
-
-
 def collective_time(
     kind: str,
     size_bytes: float | Floats,
@@ -60,17 +56,11 @@ def collective_time(
 ) -> CollectiveTime:
     """Return the seconds of a collective for a column of sizes, shaped as the column is.
 
-    Args:
-        kind: `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `broadcast`, `send_recv`.
-        size_bytes: buffers as nccl-tests count them: of an all-gather what a rank has in the end.
-        ranks: GPUs that take part.
-        gpu: which; a what-if GPU has the ports of the real one, and is extrapolated.
-        cluster: what joins them.
-        span: neighbouring GPUs the ranks are spread over evenly, at least `ranks`; 0 is `ranks`.
-            More than a node has means as many nodes as they fill.
-        dtype: precision of the numbers.
-        libraries: whose collectives, the preferred first; the first that was measured counts.
-        network: between nodes; InfiniBand as it was measured, if none is told.
+    Sizes are buffers as nccl-tests count them: of an all-gather what a rank has in the end. Ranks
+    are spread evenly over `span` neighbouring GPUs; 0 is as many as they are, and more than a node
+    has means as many nodes as they fill. The first of the libraries that was measured counts. A
+    what-if GPU has the ports of the real one, and is extrapolated; `network` is between nodes, as
+    InfiniBand was measured unless another is told.
 
     >>> from simulators.catalog.cluster import load_cluster
     >>> from simulators.core.levels import MEASURED
@@ -88,9 +78,12 @@ def collective_time(
     def timed(part: str) -> CollectiveTime:
         return _inside_node(part, size, inside, gpu, cluster, dtype, libraries, measured)
 
-    if nodes > 1:
+    if nodes > 1:  # a part of the buffer crosses while another goes round inside
         known = network or network_between(kind)
-        found = _over_nodes(kind, size, nodes, inside, cluster, known, timed)
+        time_s = between_s(kind, size, nodes, inside, cluster, known)
+        lo_s, hi_s = time_s / known.band, time_s * known.band
+        between = CollectiveTime(time_s, lo_s, hi_s, np.full(size.size, FITTED))
+        found = over_nodes(kind, between, timed, at_once=True)
     else:
         found = timed(kind)
     shape = np.shape(size_bytes)
@@ -109,14 +102,8 @@ def expert_exchange_time(
 ) -> CollectiveTime:
     """Return the seconds of DeepEP's dispatch of tokens to experts, or of its combine.
 
-    Args:
-        mode: `high_throughput` or `low_latency`.
-        rank_bytes: of one copy of all tokens of a rank, shaped as the answer is.
-        routed: how many experts a token chooses, and from how many.
-        ranks: GPUs that the experts are dealt to.
-        gpu: which.
-        cluster: what joins them.
-        rates: what exchanges sustain; as they were measured, if none are told.
+    `mode` is `high_throughput` or `low_latency`; `rank_bytes` are of one copy of all tokens of a
+    rank, shaped as the answer is. Rates are those that were measured, if none are told.
 
     >>> from simulators.catalog.cluster import load_cluster
     >>> h800, dgx = load_gpu("h800"), load_cluster("dgx_h100")
@@ -197,25 +184,6 @@ def _inside_node(
         through_host, _ = sustained(replace(cluster, fabric=THROUGH_HOST), gpu, ranks)
         hi_s = np.maximum(hi_s, ring_s(kind, size, ranks, link, through_host))
     return CollectiveTime(time_s, time_s / band, hi_s, level)
-
-
-def _over_nodes(
-    kind: str,
-    size: Floats,
-    nodes: int,
-    inside: int,
-    cluster: Cluster,
-    network: Network,
-    timed: Timer,
-) -> CollectiveTime:
-    """Return what a collective takes over several nodes: the slower of ports and nodes.
-
-    Both work at once: while a part of the buffer crosses, another goes round inside.
-    """
-    time_s = between_s(kind, size, nodes, inside, cluster, network)
-    lo_s, hi_s = time_s / network.band, time_s * network.band
-    between = CollectiveTime(time_s, lo_s, hi_s, np.full(size.size, FITTED))
-    return over_nodes(kind, between, timed, at_once=True)
 
 
 def _spread(ranks: int, span: int, cluster: Cluster) -> tuple[int, int]:

@@ -39,12 +39,7 @@ def explained(replica: Replica, step: Step, phase: str, prompt_s: float) -> list
 
     Times are those of a stage, which all its GPUs take; energies are those of all its GPUs;
     `memory_bytes` is what one GPU of a stage keeps.
-
-    Args:
-        replica: what runs, and where.
-        step: one batch, its sums plain numbers.
-        phase: what its rows are called.
-        prompt_s: the host's time to turn text into tokens.
+    `step` is one batch, its sums plain numbers; `phase` is what rows are called.
 
     Raises:
         Infeasible: the model cannot be cut this way.

@@ -67,6 +67,10 @@ MESSAGE_BAND, UNMEASURED_BAND = 1.25, 2.0
 nobody measured."""
 
 
+COLUMNS = ("seconds", "joules", "lo_s", "hi_s")
+"""Of a row: what grows with its repetitions."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One operator or message of a stage: all its repetitions on one GPU."""
@@ -83,9 +87,17 @@ class Row:
 
     def where(self, present: Column) -> Row:
         """Return the row where there is something to do, and nothing where there is not."""
-        there, columns = np.asarray(present) > 0, ("seconds", "joules", "lo_s", "hi_s")
-        some: dict[str, Any] = {n: np.where(there, getattr(self, n), 0.0) for n in columns}
+        there = np.asarray(present) > 0
+        some: dict[str, Any] = {n: np.where(there, getattr(self, n), 0.0) for n in COLUMNS}
         return replace(self, **some)
+
+    def unless(self, is_other: Any, other: Row) -> Row:
+        """Return the row, and where it says so another one of the same operator."""
+        columns: dict[str, Any] = {
+            name: np.where(is_other, getattr(other, name), getattr(self, name))
+            for name in (*COLUMNS, "level")
+        }
+        return replace(self, **columns, is_own=self.is_own and other.is_own)
 
     def by_turns(self, time_share: float) -> Row:
         """Return the row where others have the rest of the GPU's time; its joules are the same."""
@@ -199,11 +211,7 @@ def _kernel_row(operator: Compute, replica: Replica, part: str) -> Row:
             break
         slower = replace(replica, gpu=held_at(replica.gpu, clock_share))
         lower = _held_row(operator, slower, part)
-        columns = {
-            name: np.where(is_over, getattr(lower, name), getattr(row, name))
-            for name in ("seconds", "joules", "lo_s", "hi_s", "level")
-        }
-        row = replace(row, **columns)
+        row = row.unless(is_over, lower)
     return row
 
 
@@ -214,8 +222,7 @@ def _held_row(operator: Compute, replica: Replica, part: str) -> Row:
         return row
     free = _row_at_clock(operator, replace(replica, gpu=at_full_clock(gpu)), part)
     factor = np.maximum(1.0, free.seconds / np.maximum(row.seconds, np.finfo(np.float64).tiny))
-    columns = ("seconds", "joules", "lo_s", "hi_s")
-    return replace(row, **{name: getattr(row, name) * factor for name in columns})
+    return replace(row, **{name: getattr(row, name) * factor for name in COLUMNS})
 
 
 def _row_at_clock(operator: Compute, replica: Replica, part: str) -> Row:
@@ -224,24 +231,15 @@ def _row_at_clock(operator: Compute, replica: Replica, part: str) -> Row:
     architecture = "" if replica.cut.routing.backend != GATHERED else replica.gpu.architecture
     competing = replica.runtime.competing(kernels_of(operator), architecture)  # DeepEP has GEMMs
     allowed = own if replica.framework or not competing else competing
-    kernels = [_among_others(operator, replica, framework) for framework in allowed]
+    kernels = [_among_others(operator, replica, framework, part) for framework in allowed]
     best, *others = _known_alike(kernels)
     for other in others:
-        best = best.faster(other)
-    return Row(
-        operator,
-        part,
-        best.seconds * repeat,
-        energy_j(operator, replica.gpu, best.seconds) * repeat,
-        best.lo_s * repeat,
-        best.hi_s * repeat,
-        best.level,
-        best.is_own,
-        best.is_foreign,
-    )
+        best = best.unless(best.seconds > other.seconds, other)
+    best = replace(best, joules=energy_j(operator, replica.gpu, np.asarray(best.seconds)))
+    return replace(best, **{name: getattr(best, name) * repeat for name in COLUMNS})
 
 
-def _known_alike(kernels: Sequence[_Kernel]) -> list[_Kernel]:
+def _known_alike(kernels: Sequence[Row]) -> list[Row]:
     """Return the kernels that were measured on the GPU, else those known about as well as the best.
 
     The least of several times is often one that came out too low, the likelier the less is known.
@@ -252,30 +250,11 @@ def _known_alike(kernels: Sequence[_Kernel]) -> list[_Kernel]:
     return [one for one, s in zip(kernels, spread, strict=True) if s <= ALIKE * min(spread)]
 
 
-@dataclass(frozen=True)
-class _Kernel:
-    """A framework's kernel among those of the rest of the model."""
+def _among_others(operator: Compute, replica: Replica, framework: str, part: str) -> Row:
+    """Return a framework's kernel: what it takes alone, less or more what differs in a model.
 
-    seconds: Floats
-    lo_s: Floats
-    hi_s: Floats
-    level: Levels
-    is_own: bool
-    is_foreign: bool
-
-    def faster(self, other: _Kernel) -> _Kernel:
-        """Return the faster of two kernels at every size."""
-        first = self.seconds <= other.seconds
-        columns = {
-            name: np.where(first, getattr(self, name), getattr(other, name))
-            for name in ("seconds", "lo_s", "hi_s", "level")
-        }
-        is_own = self.is_own and other.is_own
-        return _Kernel(**columns, is_own=is_own, is_foreign=self.is_foreign)
-
-
-def _among_others(operator: Compute, replica: Replica, framework: str) -> _Kernel:
-    """Return a framework's kernel: what it takes alone, less or more what differs in a model."""
+    It runs once, and its joules are not known yet.
+    """
     gpu = replica.gpu
     alone = price(operator, gpu, replica.level, framework)
     pace = replica.runtime.pace_of(
@@ -291,7 +270,8 @@ def _among_others(operator: Compute, replica: Replica, framework: str) -> _Kerne
     seconds = np.asarray(seconds, np.float64)
     ratio = seconds / alone.latency_s
     lo_s, hi_s = alone.lo_s * ratio, alone.hi_s * ratio
-    return _Kernel(seconds, lo_s, hi_s, alone.level, alone.calibrated, alone.is_foreign)
+    own, foreign = alone.calibrated, alone.is_foreign
+    return Row(operator, part, seconds, 0.0, lo_s, hi_s, alone.level, own, foreign)
 
 
 def _mapped_row(operator: Compute, replica: Replica, part: str) -> Row:

@@ -29,11 +29,6 @@ def overlapped_rows(chunks: Sequence[Row], decodes: Sequence[Row], replica: Repl
     """Return the attention of a mixed batch, one kind of layers after the other.
 
     States are updated apart even so.
-
-    Args:
-        chunks: attention of the batch's prompt chunks, priced.
-        decodes: that of its decodes, of the same layers.
-        replica: who runs it.
     """
     rows: list[Row] = []
     for one, other in zip(chunks, decodes, strict=True):

@@ -159,11 +159,7 @@ def stage_iteration(
 ) -> Iteration:
     """Return one iteration of one pipeline stage.
 
-    Args:
-        replica: who runs it.
-        step: its batch.
-        stage: which stage.
-        only: the parts of `PARTS` to price, where the batch has them; empty: all.
+    `only` are the parts of `PARTS` to price, where the batch has them; empty: all.
 
     Raises:
         Infeasible: the model cannot be cut this way.

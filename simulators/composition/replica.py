@@ -168,11 +168,7 @@ class Runtime:
         Kernels differ by the architecture of a GPU, messages by the fabric between GPUs. Where the
         GPUs that a pace was fitted on had borrowed all their kernels, it says as much of what they
         borrowed, and only `borrowed` has it: kernels measured on a GPU itself go without.
-
-        Args:
-            device: an architecture or a fabric.
-            family: of kernels, or `messages`.
-            is_own: whether the kernels were measured on the GPU itself.
+        A device is an architecture or a fabric; a family is one of kernels, or `messages`.
         """
         own = self.paces.get(device, {}).get(family, 1.0)
         return own if is_own else self.borrowed.get(device, {}).get(family, own)

@@ -173,15 +173,11 @@ def outcome(
     shares: Shares | None = None,
     sparse: bool = False,
 ) -> pa.RecordBatch:
-    """Build what `evaluate` returns from columns of numbers.
+    """Build what `evaluate` returns from an array per field of a metrics type.
 
-    Args:
-        metrics: the simulator's metrics type.
-        columns: one array per field of `metrics`, all of one length.
-        infeasible: per row the reason a point cannot exist, or an empty string; its metrics become
-            null. None when every row is feasible.
-        shares: of the time of each row that rests on numbers of each level; None: it is not said.
-        sparse: whether columns that are left out, and NaNs, are null.
+    `infeasible` is per row the reason a point cannot exist, or an empty string; its metrics become
+    null. Shares of the time rest on numbers of each level; None: it is not said. `sparse`: columns
+    that are left out, and NaNs, are null.
     """
     schema = schema_of(metrics)
     rows = len(next(iter(columns.values())))

@@ -83,10 +83,7 @@ def metric(doc: str, *, unit: str = "", better: Direction | None = None, page: s
 def fact(doc: str, *, unit: str = "", needs: Sequence[str] = ()) -> Any:
     """Declare a field of a facts type: a column that constraints and derived columns may name.
 
-    Args:
-        doc: one sentence for `sweeper show SIMULATOR`.
-        unit: the unit of the value.
-        needs: the point fields it depends on; all of them if empty. The fewer, the cheaper.
+    It depends on the point's fields that it needs: all of them if empty; the fewer, the cheaper.
     """
     return field(metadata={"doc": doc, "unit": unit, "needs": tuple(needs)})
 
@@ -107,7 +104,6 @@ class Simulator(Protocol):
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return one row of metrics per row of `batch`."""
-        ...
 
 
 @runtime_checkable
@@ -116,7 +112,6 @@ class Reads(Protocol):
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """Return the files that the value `value` of the field `name` makes a point depend on."""
-        ...
 
 
 @runtime_checkable
@@ -127,7 +122,6 @@ class Describes(Protocol):
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the fields of `facts` for every row, without simulating anything."""
-        ...
 
 
 @runtime_checkable
@@ -136,7 +130,6 @@ class WarmsUp(Protocol):
 
     def warm_up(self) -> None:
         """Compile, or load from the cache, everything `evaluate` will call."""
-        ...
 
 
 @runtime_checkable
@@ -145,7 +138,6 @@ class Hints(Protocol):
 
     def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Return a relative guess of the CPU-seconds each row will take."""
-        ...
 
 
 @runtime_checkable
@@ -181,7 +173,6 @@ class Reprices(Protocol):
 
         NaN where there is no price.
         """
-        ...
 
 
 @runtime_checkable
@@ -190,7 +181,6 @@ class Notes(Protocol):
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
         """Return footnotes to results over these values of the point's fields."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +219,6 @@ class Explains(Protocol):
             Infeasible: the design cannot exist.
             UserError: a value nothing answers to.
         """
-        ...
 
 
 @runtime_checkable
@@ -240,12 +229,7 @@ class NamesWeakest(Protocol):
         """Return of the contributions on the worst level the one that takes longest, cheaply.
 
         Nothing where the design takes no time; what can be cheap may stand for a mean batch.
-
-        Raises:
-            Infeasible: the design cannot exist.
-            UserError: a value nothing answers to.
         """
-        ...
 
 
 def weakest_of(rows: Sequence[Contribution]) -> Contribution | None:
@@ -261,17 +245,14 @@ class Deploys(Protocol):
     def deployment(self, point: Mapping[str, Any], target: str, name: str) -> str:
         """Return the text that deploys a design.
 
-        Args:
-            point: values of the point's fields; those left out have their defaults.
-            target: an engine or an orchestrator; empty for the one the design itself implies.
-            name: what a comment in the text calls the design.
+        Fields of the point that are left out have their defaults; the target is an engine or an
+        orchestrator, empty for the one that the design itself implies; a comment has the name.
 
         Raises:
             Infeasible: the design cannot exist.
             UnknownNameError: nothing answers to the target.
             UserError: it cannot be deployed so; says why.
         """
-        ...
 
 
 @runtime_checkable
@@ -282,12 +263,7 @@ class Records(Protocol):
         """Return the run of a design as text, as a test of the real thing would print it.
 
         A design that was not answered by events has none, and an empty text.
-
-        Raises:
-            Infeasible: the design cannot exist.
-            UserError: a value nothing answers to.
         """
-        ...
 
     def records(self, point: Mapping[str, Any]) -> Mapping[str, pa.Table]:
         """Return a table of each kind of event, by its name.
@@ -296,7 +272,6 @@ class Records(Protocol):
             Infeasible: the design cannot exist.
             UserError: a value nothing answers to, or the design was not answered by events.
         """
-        ...
 
 
 ERROR, COVERAGE, PARITY = "error", "coverage", "parity"

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import difflib
 import re
+import tomllib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
-from simulators.core.not_modelled import not_modelled
+SENTENCES = Path(__file__).with_name("not_modelled.toml")
 
 _LISTED = 16
 """Names that a message lists; of more, the nearest."""
@@ -50,9 +52,7 @@ class UnknownNameError(UserError):
 class Infeasible(Exception):  # noqa: N818 - an outcome, like StopIteration, not an error
     """A design point that cannot exist: it becomes a row with a reason to group by.
 
-    Args:
-        reason: a short stable word, such as `weights_exceed_hbm`.
-        detail: the figures behind it, such as `needs 171 GB, has 80 GB`.
+    That is a short stable word, `weights_exceed_hbm`, and figures behind it.
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
@@ -108,3 +108,16 @@ def _line(gpu: str) -> str:
     """Return the letters a GPU's name begins with: its vendor's line, so that MI300 is no A30."""
     match = re.match(r"[a-z]+", gpu.casefold())
     return match.group() if match else ""
+
+
+def not_modelled(word: str) -> str:
+    """Return what to say of a word that is known and not modelled; nothing of any other.
+
+    >>> not_modelled("Beam-Search")
+    'beam search is not modelled; every request is one sequence'
+    >>> not_modelled("tpp")
+    ''
+    """
+    spelt = re.sub(r"[\s.-]+", "_", word.casefold())
+    sentences = tomllib.loads(SENTENCES.read_text(encoding="utf-8"))
+    return next((said for form, said in sentences.items() if re.search(form, spelt)), "")

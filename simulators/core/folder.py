@@ -36,21 +36,13 @@ PACKAGES = PACKAGE.parent
 
 @dataclass(frozen=True)
 class Folder:
-    """One kind of thing, kept as one file each.
+    """One kind of thing, kept as one file each."""
 
-    Args:
-        kind: what one of them is called, as in "unknown gpu".
-        path: where the package keeps them, relative to itself.
-        suffix: of the files.
-        besides: where names are looked for that are not found here.
-        package: which one keeps them.
-    """
-
-    kind: str
-    path: str
-    suffix: str = ".toml"
-    besides: Folder | None = None
-    package: str = "simulators"
+    kind: str  # what one of them is called, as in "unknown gpu"
+    path: str  # where the package keeps them, relative to itself
+    suffix: str = ".toml"  # of the files
+    besides: Folder | None = None  # where names are looked for that are not found here
+    package: str = "simulators"  # which one keeps them
 
     @property
     def shipped(self) -> Path:

@@ -378,10 +378,8 @@ def kernel(
 ) -> Callable[[Callable[A, R]], Kernel[A, R]]:
     """Compile the decorated function for `signature` when it is first called.
 
-    Args:
-        signature: what it takes and returns.
-        borrows: the function allocates nothing and keeps no array, so references need not be
-            counted, and calls between such kernels are inlined. For loops over events.
+    `borrows`: the function allocates nothing and keeps no array, so references need not be
+    counted, and calls between such kernels are inlined. For loops over events.
 
     >>> @kernel(f8(f8))
     ... def double(x: float) -> float:
@@ -389,8 +387,4 @@ def kernel(
     >>> double(2.0) == double.py_func(2.0) == 4.0
     True
     """
-
-    def decorate(function: Callable[A, R]) -> Kernel[A, R]:
-        return Kernel(function, signature, borrows=borrows)
-
-    return decorate
+    return lambda function: Kernel(function, signature, borrows=borrows)

@@ -27,12 +27,8 @@ def flag(
 ) -> Any:
     """Declare a field of a question's flags; one without a default must be given.
 
-    Args:
-        doc: what `--help` says of it.
-        least: the least whole number it may be.
-        choices: the values it may take; any if empty.
-        unit: of a number, which may be written with it: "s" lets `800ms` be read.
-        **default: `default=` as in `dataclasses.field`.
+    It may be one of the choices, any if there are none, or a whole number that is not below the
+    least; with a unit, "s", numbers are read that are written with one, `800ms`.
     """
     metadata = {"doc": doc, "least": least, "choices": tuple(choices), "unit": unit}
     return field(metadata=metadata, **default)
@@ -51,58 +47,36 @@ class Deadline:
 class Question:
     """A question that was put in flags: the space to sweep, and the words of its answer.
 
-    Args:
-        name: of the space.
-        asks: the question as a sentence.
-        space: what a space file would hold.
-        given: axes that are asked about: of each combination of their values there is an answer.
-        device: the axis by whose values designs are told apart: each has its best, or a reason.
-        copies: the axis of which each answer wants the least; empty: all points are evaluated.
-        devices: a derived column that grows with it.
-        amounts: dollars of a design in a price list, each with the words behind it, the one that
-            is kept lowest first; none without a price.
-        prices: the price lists that are asked about.
-        without_price: the metric that is kept lowest where nothing has a price.
-        budget: the most that the first amount may be.
-        deadlines: what the answer must meet.
-        foreseen: by what factor points will miss a deadline at least, by a model that costs little.
-        excluded: columns of truths that must be false, each with what is said of it otherwise.
-        shown: metrics told of the answer.
-        asked: what is told of the load that a design was asked to carry.
-        details: axes that, where they vary, are told of a design behind its description.
-        alternatives: fields in one of which the next best design differs.
-        described: a design in a phrase.
-        refused: devices of which no design can be tried, and why.
-        too_large: what is said when the constraints leave no point.
-        among: which designs there were, as in "on at most 8 of h100_sxm".
-        advice: lines that say what would help when no design meets the deadlines.
-        target: what a design may be exported for besides its own engine.
+    `amounts` are dollars of a design in a price list, each with the words behind it, the one that
+    is kept lowest first; none without a price. `foreseen` says by what factor points will miss a
+    deadline at least, by a model that costs little; `excluded` are columns of truths that must be
+    false, each with what is said of it otherwise.
     """
 
-    name: str
-    asks: str
-    space: Mapping[str, Any]
-    given: tuple[str, ...]
-    device: str
+    name: str  # of the space
+    asks: str  # the question as a sentence
+    space: Mapping[str, Any]  # what a space file would hold
+    given: tuple[str, ...]  # asked about: an answer for each combination of their values
+    device: str  # the axis by whose values designs are told apart: each has its best, or a reason
     amounts: Callable[[Mapping[str, Any], str], Mapping[str, float]]
-    prices: tuple[str, ...]
-    without_price: str
-    deadlines: tuple[Deadline, ...]
-    shown: tuple[str, ...]
-    details: tuple[str, ...]
-    alternatives: tuple[str, ...]
-    described: Callable[[Mapping[str, Any]], str]
-    too_large: str
-    among: str
-    advice: tuple[str, ...]
-    target: Callable[[Mapping[str, Any]], str]
-    copies: str = ""
-    devices: str = ""
-    budget: float | None = None
+    prices: tuple[str, ...]  # the price lists that are asked about
+    without_price: str  # the metric that is kept lowest where nothing has a price
+    deadlines: tuple[Deadline, ...]  # what the answer must meet
+    shown: tuple[str, ...]  # metrics told of the answer
+    details: tuple[str, ...]  # axes that are told of a design where they vary
+    alternatives: tuple[str, ...]  # fields in one of which the next best design differs
+    described: Callable[[Mapping[str, Any]], str]  # a design in a phrase
+    too_large: str  # what is said when the constraints leave no point
+    among: str  # which designs there were, as in "on at most 8 of h100_sxm"
+    advice: tuple[str, ...]  # lines that say what would help when no design meets the deadlines
+    target: Callable[[Mapping[str, Any]], str]  # to export it for, besides its own engine
+    copies: str = ""  # of this axis each answer wants the least; empty: all points are evaluated
+    devices: str = ""  # a derived column that grows with it
+    budget: float | None = None  # the most that the first amount may be
     foreseen: Callable[[pa.RecordBatch], NDArray[np.float64]] | None = None
     excluded: Mapping[str, str] = field(default_factory=dict)
-    asked: Callable[[Mapping[str, Any]], str] = lambda _: ""
-    refused: Mapping[str, str] = field(default_factory=dict)
+    asked: Callable[[Mapping[str, Any]], str] = lambda _: ""  # what is told of its load
+    refused: Mapping[str, str] = field(default_factory=dict)  # devices that cannot be, and why
 
 
 @runtime_checkable
@@ -117,7 +91,6 @@ class Asks(Protocol):
         Raises:
             UserError: a flag has a value that means nothing.
         """
-        ...
 
 
 @runtime_checkable
@@ -127,18 +100,12 @@ class ReadsLogs(Protocol):
     def read_log(self, text: str, source: str) -> Mapping[str, float]:
         """Return what a benchmark measured, under the names of the metrics.
 
-        Args:
-            text: what the benchmark wrote.
-            source: what messages call the text.
-
         Raises:
             UserError: the text holds no figure that is known.
         """
-        ...
 
     def lesson(self, errors: Mapping[str, float]) -> str:
         """Return what relative errors of predictions teach, or nothing."""
-        ...
 
 
 @runtime_checkable
@@ -152,7 +119,6 @@ class CarriesLoad(Protocol):
 
     def standing(self, row: Mapping[str, Any]) -> Mapping[str, float]:
         """Return what one replica of a design takes while it stands, by unit: GPUs, $ an hour."""
-        ...
 
 
 @runtime_checkable
@@ -166,7 +132,6 @@ class Bounds(Protocol):
 
         Infinite where none of its designs can exist or has the metric, zero where nothing is known.
         """
-        ...
 
 
 @runtime_checkable
@@ -175,7 +140,6 @@ class Ignores(Protocol):
 
     def ignored(self, batch: pa.RecordBatch) -> Mapping[str, NDArray[np.bool_]]:
         """Return by field in which designs its value changes no metric that is bounded."""
-        ...
 
 
 @runtime_checkable
@@ -187,13 +151,9 @@ class Begins(Protocol):
     ) -> Mapping[str, Any]:
         """Return columns of what metrics of designs are not below, once so much of a run is seen.
 
-        Args:
-            batch: designs.
-            share: of the run; 0: none of it.
-            limits: metrics that must not be above these, in designs that anybody wants; of others
-                a bound may be anything.
+        Metrics must not be above the limits in designs that anybody wants; of others a bound may
+        be anything.
         """
-        ...
 
 
 def askable() -> list[str]:

@@ -60,13 +60,7 @@ def products(
 ) -> Products:
     """Return cycles and picojoules of `b` independent products of N x C by C x M each.
 
-    Args:
-        accelerator: what runs them.
-        b: how many there are, one after the other.
-        n: rows of the inputs and of the outputs.
-        c: length of the reduction.
-        m: columns of the weights and of the outputs.
-        dataflow: which dimensions are spread; `any` takes the best for each product.
+    `any` dataflow takes what is best for each product.
 
     Raises:
         Infeasible: no buffer is large enough for one word of each multiplier's.
@@ -94,13 +88,8 @@ def tabulated(
 ) -> tuple[Floats, Floats]:
     """Return cycles and picojoules of `times` products, read from a table between powers of two.
 
-    Args:
-        accelerator: its name, and the version of its sheet.
-        times: how many there are.
-        n: rows, a side of the table.
-        c: length of the reduction.
-        m: columns.
-        keys: "C" or "M", if that dimension is a length of a context: the table's other side.
+    An accelerator is its name and the version of its sheet. `n` is a side of the table; `keys`, "C"
+    or "M", is the dimension that is a length of a context, its other side.
     """
     columns = np.broadcast_arrays(times, n, c, m)
     flat = [np.asarray(column, np.float64).reshape(-1) for column in columns]

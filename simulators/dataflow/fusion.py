@@ -52,11 +52,7 @@ def fused(
 ) -> tuple[Found, Found] | None:
     """Return both layers mapped with the intermediate tensor on chip, or None if it cannot be.
 
-    Args:
-        first: the layer that makes the tensor.
-        second: the layer that takes it.
-        accelerator: what runs both.
-        mapper: maps a layer on an accelerator.
+    `first` makes the tensor and `second` takes it.
     """
     held = first.words(first.tensors[2].name)
     for k, level in enumerate(accelerator.levels[1:], start=1):

@@ -52,8 +52,7 @@ class Weights:
     def seconds(self, features: Floats) -> tuple[Floats, Floats, Floats]:
         """Return latencies and both ends of their 90 % intervals.
 
-        Args:
-            features: a row per network, a column per feature.
+        Features have a row per network.
         """
         design = with_level(features)
         # Sums by rows, not matrix products: those have other last bits in other batches.

@@ -17,7 +17,7 @@ import numpy as np
 
 from simulators.catalog.gpu import Gpu, as_sold
 from simulators.core.calibration import read_calibration
-from simulators.evidence.lookup import SUMMARY, Stamp, calibration_file, stamp
+from simulators.evidence.calibration_files import SUMMARY, Stamp, calibration_file, stamp
 
 LINE_BOARDS = 3
 """A line through fewer boards than this says nothing about another; their mean stands in."""
@@ -55,16 +55,7 @@ def boards() -> tuple[Board, ...]:
 
 @functools.lru_cache(maxsize=4)
 def _boards(file: Path, _now: Stamp) -> tuple[Board, ...]:
-    return tuple(
-        Board(
-            name=str(table["name"]),
-            vendor=str(table["vendor"]),
-            architecture=str(table["architecture"]),
-            flops_per_j=float(table["flops_per_j"]),
-            rates=table["rates"],
-        )
-        for table in read_calibration(file)["board"]
-    )
+    return tuple(Board(**table) for table in read_calibration(file)["board"])
 
 
 def of_architecture(architecture: str, peers: Sequence[Board]) -> Sequence[Board]:

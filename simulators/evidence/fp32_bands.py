@@ -37,9 +37,7 @@ def bands_by_sheet(boards: Collection[str]) -> dict[str, Band]:
 def band_of_boards(errors: Collection[Floats], unit: float = 1.0) -> Band:
     """Return what nine of ten rows of one more board fall into.
 
-    Args:
-        errors: quantiles of each board, as many of each, of logarithms of measured over predicted.
-        unit: in which they are counted.
+    Errors are quantiles of each board, as many of each, of logarithms of measured over predicted.
     """
     ends = np.quantile(np.concatenate([*errors]), COVERED) * unit * (1.0 + 1.0 / len(errors))
     return everywhere(*np.exp(ends).tolist())

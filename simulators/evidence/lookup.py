@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -19,7 +18,7 @@ from typing import Generic, TypeVar
 from simulators.catalog.gpu import Gpu, is_alike, load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
-from simulators.core.folder import GPUS, MEMORIES, PACKAGE, read_toml
+from simulators.core.folder import GPUS, MEMORIES
 from simulators.evidence.borrowing import (
     ALL,
     ARCHITECTURE,
@@ -41,12 +40,19 @@ from simulators.evidence.borrowing import (
     stand_ins,
     succession,
 )
+from simulators.evidence.calibration_files import (
+    POWER,
+    RELATIVES,
+    SUMMARY,
+    Kind,
+    Stamp,
+    calibration_file,
+    calibrations,
+    kinds,
+    places,
+    stamp,
+)
 from simulators.evidence.intervals import Band
-
-CALIBRATIONS = PACKAGE / "kernels" / "calibration"
-RELATIVES = Path(__file__).with_name("relatives.toml")
-SUMMARY = "boards"  # the file of fp32 calibrations that sums up all boards shipped
-POWER = "power"  # the kind of calibration that is of watts; all others are of times
 
 LEVELS = ("zero_shot", "few_shot", "full")
 """How much may be known of a GPU: its data sheet, some tens of rows, or all that was measured."""
@@ -65,18 +71,6 @@ NAMED_KERNELS = ("triton_8",)
 """Kernels that a launch asks for by name, whatever else is faster: no other's stand in."""
 
 T = TypeVar("T")
-Stamp = tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """One kind of calibration: a table of `relatives.toml`, which explains the words."""
-
-    folders: tuple[str, ...]
-    lends: str
-    frameworks: str = "any"
-    least_ratio: float = 0.0
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -182,9 +176,9 @@ def lenders(kind: str, gpu: str, architecture: str, nearest: str = OWN) -> tuple
 
 @functools.lru_cache(maxsize=512)
 def _lenders(
-    kind: str, gpu: str, architecture: str, nearest: str, folders: tuple[Path, ...], now: Stamp
+    kind: str, gpu: str, architecture: str, nearest: str, _places: tuple[Path, ...], _now: Stamp
 ) -> tuple[Lender, ...]:
-    row, measured = kinds()[kind], _files(kind, folders, now)
+    row, measured = kinds()[kind], calibrations(kind)
     found = [Lender(gpu, architecture, OWN)] if gpu in measured else []
     for board, files in measured.items():
         if board == gpu or not _may_lend(board, row):
@@ -324,76 +318,3 @@ def _original_of(gpu: Gpu) -> str:
     known = (load_gpu(name) for name in GPUS.names() if name != gpu.name)
     alike = [other.name for other in known if is_alike(gpu, other)]
     return next((name for name in alike if name not in unmeasured([name])), "")
-
-
-def calibrations(kind: str) -> Mapping[str, tuple[Path, ...]]:
-    """Return the files of each measured board, one per folder of a kind."""
-    return _files(kind, places(), stamp())
-
-
-def calibration_file(kind: str, board: str) -> Path | None:
-    """Return the first calibration of a kind that a board has, if any."""
-    return next(iter(calibrations(kind).get(board, ())), None)
-
-
-def calibration_files(kind: str, board: str) -> tuple[Path, ...]:
-    """Return every calibration of a kind that a board has, those that nearer ones hide included."""
-    paths = (
-        place / folder / f"{board}.toml" for place in places() for folder in kinds()[kind].folders
-    )
-    return tuple(path for path in paths if path.is_file())
-
-
-@functools.lru_cache(maxsize=64)
-def _files(kind: str, folders: tuple[Path, ...], _now: Stamp) -> Mapping[str, tuple[Path, ...]]:
-    found: dict[str, dict[str, Path]] = {}
-    for place in folders:
-        for folder in kinds()[kind].folders:
-            for file in sorted((place / folder).glob("*.toml")):
-                found.setdefault(file.stem, {}).setdefault(folder, file)
-    return {board: tuple(files.values()) for board, files in found.items()}
-
-
-def places() -> tuple[Path, ...]:
-    """Return the folders of calibrations, the user's own first."""
-    return _places(os.environ.get("SWEEPER_HOME", ""))
-
-
-@functools.lru_cache(maxsize=4)
-def _places(home: str) -> tuple[Path, ...]:
-    own = (Path("catalog") / "kernels", *([Path(home) / "kernels"] if home else []))
-    return (*own, CALIBRATIONS)
-
-
-def stamp() -> Stamp:
-    """Return when the folders of calibrations last changed; asked at each price, so it is cheap."""
-    written: list[int] = []
-    for place, *folders in _folders(places()):
-        written.append(_written_ns(place))
-        if written[-1]:
-            written += map(_written_ns, folders)
-    return tuple(written)
-
-
-@functools.lru_cache(maxsize=4)
-def _folders(folders: tuple[Path, ...]) -> tuple[tuple[str, ...], ...]:
-    names = dict.fromkeys(name for kind in kinds().values() for name in kind.folders if name)
-    return tuple((str(place), *(str(place / name) for name in names)) for place in folders)
-
-
-def _written_ns(folder: str) -> int:
-    """Return when a folder last changed; 0 if it is not there."""
-    try:
-        return os.stat(folder).st_mtime_ns  # noqa: PTH116 - asked ten thousand times a command
-    except OSError:
-        return 0
-
-
-@functools.cache
-def kinds() -> Mapping[str, Kind]:
-    """Return the kinds of calibration by name."""
-    tables = read_toml(RELATIVES)
-    rows = {name: tables.get(row.get("like", ""), {}) | row for name, row in tables.items()}
-    for row in rows.values():
-        row.pop("like", None)
-    return {name: Kind(**row) for name, row in rows.items()}

@@ -52,11 +52,8 @@ def forward_launches(
 ) -> tuple[Launch, ...]:
     """Return the kernels of a forward pass.
 
-    Args:
-        graph: the model, its batch and length included.
-        dtype: precision of all numbers.
-        training: whether dropout is on and norms take statistics.
-        fused: whether a compiler joins what stands between two matrix products.
+    In training dropout is on and norms take statistics; `fused`: a compiler joins what stands
+    between two matrix products.
 
     >>> from simulators.workload.graphs.graph import Sketch
     >>> sketch = Sketch("mlp")

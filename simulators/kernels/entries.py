@@ -18,8 +18,9 @@ from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats
 from simulators.evidence.borrowing import ARCHITECTURE, OWN, family_of
+from simulators.evidence.calibration_files import Stamp, calibrations
 from simulators.evidence.intervals import Band, band_from
-from simulators.evidence.lookup import Stamp, calibrations, find, lenders, nearest_lender, stamp
+from simulators.evidence.lookup import find, lenders, nearest_lender
 from simulators.kernels.interpolation_grid import GridTable, grids_from
 from simulators.kernels.monotone_correction import Correction, correction_from
 from simulators.kernels.profile import Profile
@@ -49,11 +50,8 @@ class Entry:
 def entry_of(gpu: Gpu, profile: Profile, kernel: str, dtypes: tuple[str, ...]) -> Entry | None:
     """Return the entry for a kernel on a GPU; none if no table was ever fitted for it.
 
-    Args:
-        gpu: where it runs.
-        profile: says which framework and which level of information is asked for.
-        kernel: prefill, decode, mixed, mla_prefill, mla_decode, experts ...
-        dtypes: precisions, the wanted one first and acceptable ones after it.
+    Kernels are prefill, decode, mixed, mla_prefill, mla_decode, experts ...; of the precisions the
+    wanted one is first.
     """
     nearest = nearest_lender(profile.asked)
     name = gpu.measured_as or gpu.name
@@ -75,9 +73,9 @@ def _entry(
     now: Stamp,
 ) -> Entry | None:
     def look(board: str, whose: str, dtype: str) -> Mapping[str, Any] | None:
-        if widens and board != gpu and _multiplies_narrow(board, dtype):
+        if widens and board != gpu and multiplies_narrow(board, dtype):
             return None
-        return _tables(board, now).get(f"{whose}.{kernel}.{dtype}")
+        return tables_of(board, now).get(f"{whose}.{kernel}.{dtype}")
 
     first = kernel.partition("_")[0]
     found = find(
@@ -117,20 +115,11 @@ def _is_timed(
         one.board for one in lenders("fused", gpu, architecture)
         if one.relation in (OWN, ARCHITECTURE)
     ]  # fmt: skip
-    named = {name.partition(".")[2] for board in boards for name in _tables(board, now)}
+    named = {name.partition(".")[2] for board in boards for name in tables_of(board, now)}
     return any(f"{kernel}.{dtype}" in named for dtype in dtypes)
 
 
-def lends_format(board: str, dtype: str, gpu: Gpu) -> bool:
-    """Say whether a board lends a GPU its attention in a format: over 8-bit keys not always.
-
-    Kernels multiply such keys in 8 bits where tensor cores can; elsewhere they widen what they read
-    and run as those of 16 bits do, of whatever board.
-    """
-    return EIGHT_BITS in gpu.peak_flops or board == gpu.name or not _multiplies_narrow(board, dtype)
-
-
-def _multiplies_narrow(board: str, dtype: str) -> bool:
+def multiplies_narrow(board: str, dtype: str) -> bool:
     """Say whether a board's attention in a format has its products in 8 bits."""
     if not dtype.endswith(f"_{EIGHT_BITS}"):
         return False
@@ -165,17 +154,8 @@ def entry_from(
     )
 
 
-def measured_entries(board: str) -> Mapping[tuple[str, str, str], Mapping[str, Any]]:
-    """Return what was fitted to a board, by framework, kernel and precisions."""
-    found = {}
-    for name, table in _tables(board, stamp()).items():
-        framework, kernel, dtype = name.split(".")
-        found[framework, kernel, dtype] = table
-    return found
-
-
 @functools.lru_cache(maxsize=16)
-def _tables(board: str, _now: Stamp) -> Mapping[str, Any]:
+def tables_of(board: str, _now: Stamp) -> Mapping[str, Any]:
     """Return a board's entries by name."""
     found: dict[str, Any] = {}
     for file in calibrations("fused").get(board, ()):

@@ -31,7 +31,6 @@ class Form(Protocol):
 
     def __call__(self, attention: Attention, numbers: Numbers) -> Floats:
         """Return the seconds of decode steps by these numbers."""
-        ...
 
 
 PACKINGS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 48.0, 64.0, 96.0)
@@ -113,13 +112,7 @@ def _read(text: str) -> Floats:
 
 
 def interpolated_s(table: GridTable, attention: Attention, form: Form) -> Floats:
-    """Return the seconds of each row of a decode step.
-
-    Args:
-        table: numbers and grids.
-        attention: rows to price.
-        form: seconds of the form on the GPU asked about.
-    """
+    """Return the seconds of each row of a decode step."""
     found: Floats | None = None
     for where, rows, pairs, tokens in sliced(attention):
         if found is None:
@@ -182,13 +175,6 @@ def sliced(attention: Attention) -> Iterator[tuple[Slice, NDArray[np.bool_], Flo
         mine = (head_dim == dim) & (window == width) & (packing == pack)
         where = Slice(dim, width, int(pack), latent)
         yield where, np.broadcast_to(mine, geometry.shape), pairs, tokens
-
-
-def places(attention: Attention) -> Floats:
-    """Return log2 of the pairs and of the tokens of each decode step, a row per step."""
-    _, _, pairs, tokens = next(sliced(attention))
-    both: Floats = np.log2(np.stack(np.broadcast_arrays(pairs, tokens), axis=-1))
-    return both
 
 
 def context_of(attention: Attention) -> Floats:

@@ -31,6 +31,13 @@ from simulators.evidence.boards import (
     of_architecture,
     sustained_by_line,
 )
+from simulators.evidence.calibration_files import (
+    Stamp,
+    calibration_file,
+    calibration_files,
+    calibrations,
+    stamp,
+)
 from simulators.evidence.fp32_bands import bands_by_sheet
 from simulators.evidence.intervals import band_from
 from simulators.evidence.lookup import (
@@ -40,12 +47,7 @@ from simulators.evidence.lookup import (
     LEVELS,
     NAMED_KERNELS,
     NEW_ARCHITECTURE,
-    Stamp,
-    calibration_file,
-    calibration_files,
-    calibrations,
     nearest_lender,
-    stamp,
 )
 from simulators.evidence.sustained import sheet_bands
 from simulators.kernels.families.tensor_cores import (
@@ -97,7 +99,7 @@ def _profile(device: Identity, own: str, level: str, framework: str, now: Stamp)
 
 def _scalar_profile(device: Identity, like: str, level: str) -> Profile:
     """Return what is known at a level of everything that does not run on tensor cores."""
-    files = _scalar_files(device.name, like)
+    files = scalar_files(device.name, like)
     has = str(read_calibration(files[0])["level"]) if files else "zero_shot"
     wanted = has if level == BEST else level
     if wanted == "zero_shot":
@@ -128,12 +130,8 @@ def measured_profile(device: Identity, files: Sequence[Path]) -> Profile:
     return profile or zero_shot_profile(device)
 
 
-def scalar_files(gpu: Gpu) -> tuple[Path, ...]:
-    """Return the calibrations of a GPU's scalar operators, those of the board it is like last."""
-    return _scalar_files(gpu.name, identity_of(gpu).name)
-
-
-def _scalar_files(*names: str) -> tuple[Path, ...]:
+def scalar_files(*names: str) -> tuple[Path, ...]:
+    """Return the calibrations of scalar operators of some boards, which may be one twice."""
     return tuple(f for name in dict.fromkeys(names) for f in calibration_files("fp32", name))
 
 

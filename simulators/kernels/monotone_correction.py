@@ -76,22 +76,17 @@ def corrected(correction: Correction, features: Floats, seconds: Floats) -> Floa
 def corrected_seconds(correction: Correction, sizes: tuple[Floats, ...], seconds: Floats) -> Floats:
     """Return corrected seconds of products of the given m, n, k and batch (m of each product)."""
     flat = tuple(np.broadcast_to(size, seconds.shape).reshape(-1) for size in sizes)
-    columns = _features(flat, seconds.reshape(-1))
-    return _corrected(correction, np.stack(columns)).reshape(seconds.shape)
+    return _corrected(correction, features_of(flat, seconds.reshape(-1))).reshape(seconds.shape)
 
 
 def features_of(sizes: tuple[Floats, ...], seconds: Floats) -> Floats:
-    """Return one row of features per product, none of which ever falls when a size grows.
+    """Return features, a row each, none of which ever falls when a size grows.
 
     They are m, n, k, batch, m k, n k, m n, tiles of 128 x 128, and the uncorrected seconds.
     """
-    return np.stack(_features(sizes, seconds), axis=1)
-
-
-def _features(sizes: tuple[Floats, ...], seconds: Floats) -> list[Floats]:
     m, n, k, batch = (np.broadcast_to(size, seconds.shape) for size in sizes)
     tiles = batch * np.ceil(m / REFERENCE_TILE) * np.ceil(n / REFERENCE_TILE)
-    return [m, n, k, batch, m * k, n * k, m * n, tiles, seconds]
+    return np.stack([m, n, k, batch, m * k, n * k, m * n, tiles, seconds])
 
 
 def _corrected(correction: Correction, rows: Floats) -> Floats:

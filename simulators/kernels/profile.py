@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
+from simulators.evidence.calibration_files import Stamp
 from simulators.evidence.intervals import Band
-from simulators.evidence.lookup import DEFAULT_FRAMEWORK, Stamp
+from simulators.evidence.lookup import DEFAULT_FRAMEWORK
 from simulators.kernels.monotone_correction import Correction, corrected_seconds
 from simulators.kernels.tiling import Machine, Tile, tile_seconds
 from simulators.workload.precision import BYTES

@@ -72,31 +72,21 @@ class Startable(Beginner, Ready, Protocol):
     @property
     def deployment(self) -> Deployment:
         """What stands in the rack."""
-        ...
 
     @property
     def plan(self) -> Plan | None:
         """Replicas that come and go."""
-        ...
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a beginning has shown, and of which designs it is the beginning.
+    """What a beginning has shown, and of which designs it is the beginning."""
 
-    Args:
-        share: of the run that was seen.
-        simulated: the part of it that had not been by then.
-        limits: by which bounds go.
-        likeness: says of whom it is the beginning.
-        bounds: what metrics are not below.
-    """
-
-    share: float
-    simulated: float
-    limits: Mapping[str, float]
-    likeness: Likeness
-    bounds: Mapping[str, float]
+    share: float  # of the run that was seen
+    simulated: float  # the part of it that had not been by then
+    limits: Mapping[str, float]  # by which bounds go
+    likeness: Likeness  # says of whom it is the beginning
+    bounds: Mapping[str, float]  # what metrics are not below
 
 
 @dataclass(frozen=True)
@@ -121,12 +111,8 @@ def bounds_by_beginnings(
 ) -> dict[str, Floats]:
     """Return what metrics of event-driven designs are not below, infinite where none can be.
 
-    Args:
-        batch: designs.
-        share: of the requests, that are simulated; below one.
-        limits: metrics that are not above these, in designs of interest; a cost is bounded only
-            where clients see what they wait for, or the longest of those waits is limited.
-        ready_of: looks up what a point needs before its first request.
+    Of the requests a share below one is simulated. A cost is bounded only where clients see what
+    they wait for, or the longest of those waits is limited.
     """
     looks = [_look(point, ready_of) for point in points_of(ServingPoint, batch)]
     alike: dict[ServingPoint, list[int]] = {}
@@ -223,19 +209,12 @@ def _is_plain(ready: Startable) -> bool:
 
 @dataclass(frozen=True)
 class Idle:
-    """What an engine takes at least that has nothing else to do, for requests that come in line.
+    """What an engine takes at least that has nothing else to do, for requests that come in line."""
 
-    Args:
-        asked: the requests, and `table` what prices iterations: kept, so that both are those.
-        table: see above.
-        first_s: when each has its first token.
-        decode_s: an iteration in which somebody decodes.
-    """
-
-    asked: Requests
-    table: IterationTable
-    first_s: Floats
-    decode_s: float
+    asked: Requests  # the requests; kept as `table` is, so that both are those
+    table: IterationTable  # what prices iterations
+    first_s: Floats  # when each has its first token
+    decode_s: float  # an iteration in which somebody decodes
 
 
 IDLE: dict[object, Idle] = {}

@@ -35,17 +35,14 @@ class Pool(Protocol):
     @property
     def replicas(self) -> int:
         """How many there are."""
-        ...
 
     @property
     def table(self) -> IterationTable:
         """What iterations are priced by."""
-        ...
 
     @property
     def price(self) -> Kernel[..., float]:
         """What reads that."""
-        ...
 
 
 class Beginner(Protocol):
@@ -54,53 +51,42 @@ class Beginner(Protocol):
     @property
     def point(self) -> ServingPoint:
         """What was asked for."""
-        ...
 
     @property
     def limits(self) -> Any:
         """What a replica may hold."""
-        ...
 
     def run(self) -> Any:
         """Serve all requests."""
-        ...
 
     @property
     def pools(self) -> Sequence[Pool]:
         """Its replicas."""
-        ...
 
     @property
     def let_in(self) -> Requests:
         """What is asked of it."""
-        ...
 
     @property
     def frontend(self) -> Frontend:
         """What clients see it through."""
-        ...
 
     @property
     def requests(self) -> int:
         """How many it serves."""
-        ...
 
     def begin(self) -> State:
         """Return the state before the first request."""
-        ...
 
     def go_on(self, state: State, halt: float = inf) -> None:
         """Serve requests up to just before one that arrives at a moment, or all that are left."""
-        ...
 
     def ended(self, state: State) -> Any:
         """Return the run that left a state behind."""
-        ...
 
     @property
     def read(self) -> tuple[Ints | Floats, ...]:
         """What a run reads besides its limits."""
-        ...
 
 
 @dataclass

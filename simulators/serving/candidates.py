@@ -62,11 +62,8 @@ class Board:
 def board_of(gpu: str, models: Sequence[str], engines: str, dtypes: str) -> Board:
     """Return what can be tried on a board.
 
-    Args:
-        gpu: its name.
-        models: that are asked about.
-        engines: `any`, or names with commas between them.
-        dtypes: `checkpoint`, or names with commas between them.
+    Models are those asked about; engines and dtypes names with commas between them, or `any` and
+    `checkpoint`.
 
     Raises:
         UserError: a name is unknown.
@@ -218,11 +215,6 @@ def _quoted(names: Sequence[str]) -> str:
 def drafting_of(methods: str, draft_model: str, acceptance: str) -> list[dict[str, Any]]:
     """Return the small grids of what drafts, and how much; none where nothing was asked to.
 
-    Args:
-        methods: names with commas between them, or `nothing`.
-        draft_model: the model whose passes draft, if one does.
-        acceptance: rates of acceptance; empty: as measured of each method.
-
     Raises:
         UserError: a name or a rate is none, or nobody knows how often drafts are accepted.
     """
@@ -256,15 +248,7 @@ class Load:
 def load_of(
     workload: str, qps: float | None, traffic: Sequence[float], percentile: int, requests: int
 ) -> Load:
-    """Return what is replayed: a trace whole, or enough drawn requests for a percentile to settle.
-
-    Args:
-        workload: a name, or the path of a trace.
-        qps: requests per second; None: the trace's own, one per second of a drawn load.
-        traffic: factors on that rate.
-        percentile: of requests that must be in time.
-        requests: how many are replayed; 0: as many as needed.
-    """
+    """Return what is replayed: a trace whole, or enough requests for a percentile to settle."""
     if is_trace(workload):
         trace = load_trace(workload)
         own = _own_rate(trace.arrival_s) if trace.arrival_s is not None else None

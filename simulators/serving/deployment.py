@@ -24,7 +24,7 @@ from simulators.composition.replica import (
     load_runtime,
     runtime_across,
 )
-from simulators.core.columns import categories, numbers, schema_of
+from simulators.core.columns import mapped, numbers, table_of
 from simulators.core.contract import fact
 from simulators.core.errors import Infeasible
 from simulators.kernels.energy import part_of, resting_w
@@ -64,6 +64,9 @@ CUT = ("tp", "pp", "ep", "attention_dp", "redundant_experts")
 
 POOLS = ("prefill_gpus", "decode_gpus", "prefill_tp", "decode_tp", "decode_gpu")
 """Those that say how separate pools are."""
+
+ONE_POOL: Mapping[str, Any] = {**dict.fromkeys(POOLS, 0), "decode_gpu": NOTHING}
+"""What they are of a design without."""
 
 
 @dataclass(frozen=True)
@@ -172,11 +175,7 @@ def _pool(point: ServingPoint, name: str, gpus: int, tp: int, gpu: str) -> Servi
         gpu=point.gpu if gpu == NOTHING else gpu,
         tp=tp,
         replicas=point.replicas * gpus // each,
-        prefill_gpus=0,
-        decode_gpus=0,
-        prefill_tp=0,
-        decode_tp=0,
-        decode_gpu=NOTHING,
+        **ONE_POOL,
     )
 
 
@@ -290,10 +289,7 @@ def _describe_pools(batch: pa.RecordBatch) -> pa.RecordBatch:
     kind = kinds_of(batch, names)
     first = np.unique(kind, return_index=True)[1].tolist()
     known = [_pool_facts({name: batch.column(name)[i].as_py() for name in names}) for i in first]
-    columns = np.array(known, np.float64)[kind].T
-    schema = schema_of(Facts)
-    arrays = [pa.array(c).cast(f.type) for c, f in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return table_of(Facts, [*np.array(known, np.float64)[kind].T])
 
 
 def _pool_facts(row: Mapping[str, Any]) -> tuple[float, ...]:
@@ -318,16 +314,12 @@ def _describe_replicas(batch: pa.RecordBatch) -> pa.RecordBatch:
     first = np.unique(row, return_index=True)[1].tolist()
     known = [_facts(*(batch.column(name)[i].as_py() for name in names)) for i in first]
     weights, kv, parameters = np.array(known, np.float64).reshape(len(known), 3).T
-    gpus, gpu_names = categories(batch, "gpu")
-    memory = np.array([load_gpu(str(name)).hbm_bytes for name in gpu_names], np.float64)
+    memory = mapped(batch, "gpu", lambda name: float(load_gpu(name).hbm_bytes))
     replicas, tp, pp, dp = (
         numbers(batch, name).astype(np.int64) for name in ("replicas", "tp", "pp", "attention_dp")
     )
-    arrays = [tp * pp * dp * replicas, weights[row], kv[row], memory[gpus], parameters[row]]
-    schema = schema_of(Facts)
-    return pa.RecordBatch.from_arrays(
-        [pa.array(a, f.type) for a, f in zip(arrays, schema, strict=True)], schema=schema
-    )
+    sizes = (tp * pp * dp * replicas, weights[row], kv[row], memory, parameters[row])
+    return table_of(Facts, sizes)
 
 
 def _facts(

@@ -8,17 +8,17 @@ behind prompts that are there already. Of ranks that attend on their own nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.composition.replica import NOTHING
 from simulators.core.columns import categories, numbers
 from simulators.core.jit import Floats
 from simulators.serving.demand.requests import token_counts
+from simulators.serving.deployment import ONE_POOL
 from simulators.serving.point import ANALYTIC
 from simulators.workload.llm.routing import GATHERED
 
@@ -28,26 +28,15 @@ Steady = Callable[[pa.RecordBatch], pa.RecordBatch]
 FULL = 2.0
 """By what factor a deployment is said to miss that cannot even carry the mean load."""
 
-ONE_POOL: Mapping[str, int | str] = {
-    "prefill_gpus": 0, "decode_gpus": 0, "prefill_tp": 0, "decode_tp": 0, "decode_gpu": NOTHING,
-}  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Foresight:
-    """Says by what factor designs will miss their deadlines at least.
+    """Says by what factor designs will miss their deadlines at least."""
 
-    Args:
-        steady: what answers designs in the steady state.
-        own_rate: requests per second where a design keeps those of its trace.
-        ttft_s: deadline of the first token; None: of a median, which is not foreseen.
-        tpot_s: deadline of later tokens.
-    """
-
-    steady: Steady
-    own_rate: float
-    ttft_s: float | None
-    tpot_s: float
+    steady: Steady  # what answers designs in the steady state
+    own_rate: float  # requests per second where a design keeps those of its trace
+    ttft_s: float | None  # deadline of the first token; None: of a median, which is not foreseen
+    tpot_s: float  # deadline of later tokens
 
     def __call__(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Return the factor of each row; infinity where it cannot be built."""

@@ -100,9 +100,7 @@ class Flags:
 def question_of(flags: Flags, steady: Steady) -> Question:
     """Return the question that some flags put.
 
-    Args:
-        flags: what was asked.
-        steady: what answers designs in the steady state, to foresee which have no hope.
+    `steady` answers designs in the steady state, to foresee which have no hope.
 
     Raises:
         UserError: a number is not above zero, or a name is unknown.

@@ -118,11 +118,8 @@ def run_of(
 ) -> Run:
     """Return a run of one deployment.
 
-    Args:
-        point: the deployment and the load.
-        asked: other requests than those of the point's workload.
-        shelf: what other points have looked up already.
-        log_rows: batches to log.
+    Other requests than those of the point's workload may be `asked`; `shelf` has what other points
+    have looked up already.
 
     Raises:
         Infeasible: it cannot be built, or no request fits into it.

@@ -22,14 +22,15 @@ from simulators.catalog.price import priced_by, usd_per_gpu_hours, usd_per_mtok
 from simulators.composition.explain import explained
 from simulators.composition.replica import NOTHING
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
-from simulators.core.columns import categories, evaluate_pointwise, numbers, points_of
+from simulators.core.columns import categories, evaluate_pointwise, numbers, points_of, which
 from simulators.core.contract import Contribution, weakest_of
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES, ROUTERS, RUNTIMES, SCHEDULERS, WORKLOADS
 from simulators.core.jit import Kernel, compile_together
 from simulators.core.modules import file_of_user
 from simulators.core.questions import Question
-from simulators.core.rules import check_point
+from simulators.core.rules import check_point, is_sound
+from simulators.evidence.calibration_files import one_look
 from simulators.evidence.lookup import notes_on
 from simulators.serving import benchmark_logs
 from simulators.serving.answer.error_bands import banded
@@ -63,7 +64,7 @@ class Serving:
     """The simulator of this room."""
 
     name: str = "serving"
-    version: int = 13
+    version: int = 14
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
@@ -88,7 +89,8 @@ class Serving:
         """Simulate every row on its own; steady states are answered together."""
         batch = with_runtimes(batch)
         together = is_analytic(batch) & ~shared_rows(batch)
-        return evaluate_apart(together, evaluate_analytic, evaluate_events, batch)
+        with one_look():
+            return evaluate_apart(together, evaluate_analytic, evaluate_events, batch)
 
     def bounds(self, low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Any]:
         """Return what latencies and costs are not below in boxes of designs."""
@@ -105,9 +107,9 @@ class Serving:
         looked_up = partial(ready_of, shelf=Shelf())
         return bounds_by_beginnings(with_runtimes(batch), share, limits, looked_up)
 
-    def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return sizes and counts that need no simulation."""
-        return describe(batch)
+    describe = staticmethod(describe)
+    read_log = staticmethod(benchmark_logs.measured)
+    lesson = staticmethod(benchmark_logs.lesson)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """A point depends on data sheets, policies, workloads and what was calibrated."""
@@ -172,14 +174,6 @@ class Serving:
     def question(self, flags: Flags) -> Question:
         """Return the question that some flags put."""
         return question_of(flags, self.evaluate)
-
-    def read_log(self, text: str, source: str) -> Mapping[str, float]:
-        """Return what a serving benchmark measured."""
-        return benchmark_logs.measured(text, source)
-
-    def lesson(self, errors: Mapping[str, float]) -> str:
-        """Return what the errors of predictions teach."""
-        return benchmark_logs.lesson(errors)
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
         """Say when and by whom the prices were quoted, and of which GPUs nothing was measured."""
@@ -246,8 +240,7 @@ SIMULATOR = Serving()
 
 def is_analytic(batch: pa.RecordBatch) -> NDArray[np.bool_]:
     """Return which rows ask for the steady state."""
-    codes, names = categories(batch, "fidelity")
-    return np.array([name == ANALYTIC for name in names], bool)[codes]
+    return which(batch, "fidelity", ANALYTIC.__eq__)
 
 
 def bounds_of(low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, NDArray[np.float64]]:
@@ -299,9 +292,9 @@ def evaluate_events(batch: pa.RecordBatch) -> pa.RecordBatch:
         end_together(points_of(ServingPoint, batch))
 
     def one_by_one(rows: pa.RecordBatch) -> pa.RecordBatch:
-        return evaluate_pointwise(
-            ServingPoint, ServingMetrics, lambda point: simulate(point, shelf), rows
-        )
+        # Else each point tells its own errors.
+        one = partial(_simulated_alone if is_sound(ServingPoint, rows) else simulate, shelf=shelf)
+        return evaluate_pointwise(ServingPoint, ServingMetrics, one, rows)
 
     return evaluate_together(one_by_one, batch, DEPLOYED)
 
@@ -316,7 +309,13 @@ def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
     >>> simulate(ServingPoint(model="llama3_1_8b", gpu="h100_sxm", requests=50)).completed_requests
     50
     """
-    point = on_its_part(point)
+    check_point(point)
+    return _simulated_alone(point, shelf)
+
+
+def _simulated_alone(point: ServingPoint, shelf: Shelf | None) -> ServingMetrics:
+    """Return the same of a design that means something."""
+    point = alone_on_its_part(point, simulate_analytic)
     if point.fidelity == ANALYTIC:
         return simulate_analytic(point)
     known = shelf or Shelf()

@@ -30,15 +30,7 @@ from simulators.core.uncertainty.gaussian_process import Surrogate, relevance
 
 @dataclass(frozen=True)
 class Table:
-    """The simulator of a file.
-
-    Args:
-        name: by which it goes.
-        point: a dataclass of its inputs.
-        metrics: one of its figures, each with its direction.
-        file: Parquet or CSV.
-        between: whether designs beside its rows are foretold.
-    """
+    """The simulator of a file."""
 
     name: str
     point: type

@@ -86,6 +86,7 @@ def _kernels(work: Work, constants: Constants, gpus: int) -> list[Contribution]:
     often = float(plans.micro_batches[0]) / float(plans.pp[0])
     counts, column = counts_of(work.job), int(work.which[0])
     sums: dict[tuple[str, str], list[float]] = {}
+    layer = work.pieces.get("experts") or work.pieces["dense"]
     for name, piece in work.pieces.items():
         is_layer = name in ("dense", "experts")
         for (phase, kind), seconds in piece.seconds.items():
@@ -110,13 +111,7 @@ def _kernels(work: Work, constants: Constants, gpus: int) -> list[Contribution]:
                     energy_j=joules,
                     devices=gpus,
                     bound="memory" if kind in ("streams", "scores") else "compute",
-                    level=LEVELS[int(np.argmax(_levels(work, column)))],
+                    level=LEVELS[int(np.argmax(layer.by_level[:, column]))],
                 )
             )
     return found
-
-
-def _levels(work: Work, column: int) -> list[float]:
-    """Return the seconds of a layer's kernels by what they rest on."""
-    layer = work.pieces.get("experts") or work.pieces["dense"]
-    return [float(seconds) for seconds in layer.by_level[:, column]]

@@ -125,11 +125,7 @@ def too_full(job: Job, memory: RankMemory) -> list[str]:
 def why_not(job: Job, plans: Plans, batch: NDArray[Any], targets: Floats) -> list[str]:
     """Return for each row why it cannot be, or nothing.
 
-    Args:
-        job: what the rows share.
-        plans: what differs.
-        batch: sequences of a step.
-        targets: losses to train to, 0 where none.
+    Targets are losses to train to, 0 where none.
     """
     reasons = [""] * plans.size
 
@@ -230,7 +226,7 @@ def run_metrics(
     made_s = tokens / done["tokens_per_s"]
     run_s = made_s / share
     energy_j = done["energy_j"] / done["step_s"] * run_s
-    gpu, prices = (_first(batch, name, where) for name in ("gpu", "prices"))
+    gpu, prices = (str(batch.column(name)[int(where[0])]) for name in ("gpu", "prices"))
     usd = np.full(len(gpus), usd_per_gpu_hours([gpu], prices)[0])
     every_s = checkpoint_interval_s(
         gpus, gpu_mtbf_h=asked["gpu_mtbf_h"], checkpoint_s=asked["checkpoint_s"]
@@ -284,12 +280,6 @@ def stretched_s(done: Columns, gpus: Floats, spread: Floats) -> Columns:
         f"step_p{percent}_s": even_s + working_s * slowest(gpus, spread, percent / 100.0)
         for percent in PERCENTILES
     }
-
-
-def _first(batch: pa.RecordBatch, name: str, where: NDArray[np.int64]) -> str:
-    """Return the value of the first of some rows."""
-    column = batch.column(batch.schema.get_field_index(name))
-    return str(column[int(where[0])].as_py())
 
 
 def costs_of(

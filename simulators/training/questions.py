@@ -64,9 +64,7 @@ Evaluate = Callable[[pa.RecordBatch], pa.RecordBatch]
 def question_of(flags: Flags, evaluate: Evaluate) -> Question:
     """Return the question that some flags put.
 
-    Args:
-        flags: what was asked.
-        evaluate: the simulator's, by which designs beside the answer are tried.
+    `evaluate` is the simulator's, by which designs beside the answer are tried.
 
     Raises:
         UserError: a number of tokens or days means nothing.

@@ -107,8 +107,7 @@ class Passes:
 
 def passes_of(work: Work, constants: Constants) -> Passes:
     """Return what a micro-batch takes, before any pipeline is played."""
-    job, plans, which, priced = work.job, work.plans, work.which, work.pieces
-    sent, done = work.messages, work.exchange
+    job, plans, priced = work.job, work.plans, work.pieces
     parts = np.zeros((plans.size, COLUMNS))
     exposed = {TENSOR: np.zeros(plans.size), CONTEXT: np.zeros(plans.size)}
     exposed |= {EXPERTS: np.zeros(plans.size), GRADIENTS: np.zeros(plans.size)}
@@ -117,9 +116,9 @@ def passes_of(work: Work, constants: Constants) -> Passes:
     for place, name in enumerate(PIECES):
         if name not in priced:
             continue
-        passes = _passes(priced[name], job, constants, which, plans, _wait_s(name, job, constants))
-        told = _exposed(job, sent[name], priced[name], passes, constants, which, plans)
-        sharded = _sharded(done, passes, constants) if name in LAYERS else {}
+        passes = _passes(work, name, constants)
+        told = _exposed(work, name, passes, constants)
+        sharded = _sharded(work.exchange, passes, constants) if name in LAYERS else {}
         for kind, column in enumerate((FORWARD, INPUTS, WEIGHTS)):
             parts[:, DENSE * place + kind] = passes[column]
         for (direction, what), seconds in (told | sharded).items():
@@ -128,7 +127,8 @@ def passes_of(work: Work, constants: Constants) -> Passes:
         compute += counts[name] * sum(passes.values())
         if is_launched(name, job):
             shown = parts[:, DENSE * place : DENSE * (place + 1)]
-            waits = launch_waits_s(priced[name].launches, sent[name], shown, constants, plans)
+            sent = work.messages[name]
+            waits = launch_waits_s(priced[name].launches, sent, shown, constants, plans)
             shown[:, :2] += waits
             compute += counts[name] * waits.sum(axis=1)
     blocks = (plans.schedule != INTERLEAVED) | (plans.overlaps == 0)
@@ -158,11 +158,11 @@ def after_passes(work: Work, parts: Floats, constants: Constants) -> tuple[Float
 
 def steps(work: Work, constants: Constants) -> Steps:
     """Return the step of each row."""
-    job, plans, which, priced = work.job, work.plans, work.which, work.pieces
+    job, plans = work.job, work.plans
     passes = passes_of(work, constants)
     parts, exposed, compute = passes.parts, passes.exposed, passes.compute
     data_s, optimizer_s = after_passes(work, parts, constants)
-    model, counts = job.model, counts_of(job)
+    model, counts, which = job.model, counts_of(job), work.which
     pipeline_s = pipelines_s(
         plans.schedule, plans.pp, plans.chunks, plans.micro_batches, model.layers,
         model.layers - model.expert_layers, parts,
@@ -176,7 +176,7 @@ def steps(work: Work, constants: Constants) -> Steps:
     per_rank = plans.micro_batches / plans.pp
     busy_s = per_rank * (compute + sum(exposed.values()))
     ranks = plans.pp * plans.dp * job.tp * job.cp
-    forward_flops = sum(counts[name] * piece.flops[which] for name, piece in priced.items())
+    forward_flops = sum(counts[name] * piece.flops[which] for name, piece in work.pieces.items())
     return Steps(
         step_s=step_s,
         pipeline_s=pipeline_s,
@@ -190,7 +190,7 @@ def steps(work: Work, constants: Constants) -> Steps:
         optimizer_s=optimizer_s,
         loading_s=np.zeros(plans.size),
         flops=3.0 * forward_flops * per_rank * ranks,
-        energy_j=_energy_j(job, priced, which, plans, counts, step_s, per_rank * compute) * ranks,
+        energy_j=_energy_j(work, step_s, per_rank * compute) * ranks,
         shares=_shares(work, per_rank, busy_s - per_rank * compute + data_s),
     )
 
@@ -262,33 +262,24 @@ def _wait_s(piece: str, job: Job, constants: Constants) -> float:
     return wait_s if is_launched(piece, job) else min(wait_s, 0.0)
 
 
-def _passes(
-    piece: Piece, job: Job, constants: Constants, which: Ints, plans: Plans, wait_s: float
-) -> dict[str, Floats]:
-    """Return the seconds of kernels of each pass of a piece, recomputation with the gradients.
-
-    `wait_s` is what a layer waits for launches in a pass, or below zero.
-    """
-    sums = {phase: np.zeros(plans.size) for phase in PHASES}
-    for (phase, kind), column in piece.seconds.items():
-        sums[phase] += pace(constants, job, kind) * column[which]
+def _passes(work: Work, name: str, constants: Constants) -> dict[str, Floats]:
+    """Return the seconds of kernels of each pass of a piece, recomputation with the gradients."""
+    sums = {phase: np.zeros(work.plans.size) for phase in PHASES}
+    for (phase, kind), column in work.pieces[name].seconds.items():
+        sums[phase] += pace(constants, work.job, kind) * column[work.which]
+    wait_s = _wait_s(name, work.job, constants)
     is_layer = wait_s >= 0.0
     if is_layer:
         for phase in (FORWARD, INPUTS):
             sums[phase] += wait_s
-    return in_passes(sums, plans, is_layer=is_layer)
+    return in_passes(sums, work.plans, is_layer=is_layer)
 
 
 def _exposed(
-    job: Job,
-    sent: Messages,
-    piece: Piece,
-    passes: Mapping[str, Floats],
-    constants: Constants,
-    which: Ints,
-    plans: Plans,
+    work: Work, name: str, passes: Mapping[str, Floats], constants: Constants
 ) -> dict[tuple[str, str], Floats]:
     """Return the messages of a piece that nothing hides, by pass and kind."""
+    job, plans, which, sent = work.job, work.plans, work.which, work.messages[name]
     hides_experts = _hides_experts(job, plans)
     others = {FORWARD: passes[INPUTS] + passes[WEIGHTS], INPUTS: passes[FORWARD]}
     found: dict[tuple[str, str], Floats] = {}
@@ -299,8 +290,8 @@ def _exposed(
             if direction == INPUTS:
                 seconds = seconds + plans.again * sent.forward[what][which]
             if what == CONTEXT and job.cp > 1 and job.context_exchange in CONTEXT_EXCHANGES[:2]:
-                hidden = piece.seconds.get((direction, ATTENTION), np.zeros(1))[which]
-                seconds = np.maximum(0.0, seconds - hidden)
+                computing_s = work.pieces[name].seconds.get((direction, ATTENTION), np.zeros(1))
+                seconds = np.maximum(0.0, seconds - computing_s[which])
             if what == EXPERTS:
                 left = np.maximum(0.0, seconds - others[direction])
                 seconds = np.where(hides_experts, left, seconds)
@@ -343,19 +334,11 @@ def _left(sending_s: Floats, window_s: Floats, share: float, plans: Plans) -> Fl
     return np.where(plans.overlaps > 0, hidden, sending_s)
 
 
-def _energy_j(
-    job: Job,
-    priced: Mapping[str, Piece],
-    which: Ints,
-    plans: Plans,
-    counts: Mapping[str, float],
-    step_s: Floats,
-    busy_s: Floats,
-) -> Floats:
+def _energy_j(work: Work, step_s: Floats, busy_s: Floats) -> Floats:
     """Return the joules of one rank: its kernels', and the board's at rest in what is left."""
-    work = np.zeros(plans.size)
-    for name, piece in priced.items():
+    plans, counts, spent_j = work.plans, counts_of(work.job), np.zeros(work.plans.size)
+    for name, piece in work.pieces.items():
         for (phase, _), joules in piece.joules.items():
-            work += counts[name] * runs(phase, plans) * joules[which]
+            spent_j += counts[name] * runs(phase, plans) * joules[work.which]
     idle_s = np.maximum(0.0, step_s - busy_s)
-    return work * plans.micro_batches / plans.pp + idle_s * resting_w(job.gpu)
+    return spent_j * plans.micro_batches / plans.pp + idle_s * resting_w(work.job.gpu)

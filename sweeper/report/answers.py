@@ -25,7 +25,7 @@ from sweeper.query.repricing import priced, repriced
 from sweeper.query.scenarios import WORST, across, scenarios_of
 from sweeper.report.run_folder import DamagedRun, asked, rows_of, runs, url_of
 from sweeper.report.words import in_words, reason_in_words
-from sweeper.space.design_space import DesignSpace, completed
+from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import Objectives, given, objectives, where
 from sweeper.store.keys import SHOWN, Definition, begin_with, keys
 from sweeper.store.store import Store
@@ -373,7 +373,7 @@ def latest(name: str, outputs: str) -> Answers:
 
 def _answers_of(folder: Path, name: str, outputs: str) -> Answers:
     stored, written = asked(folder)
-    space = completed(stored.space())
+    space = stored.as_defined_now
     store = Store(f"{url_of(folder) or outputs}/{name}", stored)
     return answers_to(written, space, store, folder, name)
 

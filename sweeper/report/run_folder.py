@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from simulators.core.errors import UserError
 from sweeper.report.tables import write_text
-from sweeper.space.design_space import DesignSpace, completed
+from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Span
 from sweeper.space.written import check_shape
 from sweeper.store.keys import Definition
@@ -97,7 +97,7 @@ def asked(folder: Path) -> tuple[Definition, dict[str, Any]]:
         written = from_json((folder / "config.json").read_bytes(), _Asked)["space"]
         check_shape(written, str(folder / "config.json"), {})
         stored = Definition.from_json((folder / "definition.json").read_text())
-        space = completed(stored.space())
+        space = stored.as_defined_now
         space.batch(Span(0, min(1, len(space))))
         return stored, written
     except (*_BROKEN, UserError) as error:

@@ -9,14 +9,14 @@ bisection in `_capacity` is not chosen by name but by an axis that asks for a ca
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import polars as pl
 
 from simulators.core.folder import Folder
-from simulators.core.jit import Ints
+from simulators.core.jit import Floats, Ints
 from simulators.core.modules import load_from
 from sweeper.query.pareto_kernel import Matrix
 from sweeper.space.design_space import DesignSpace
@@ -52,22 +52,19 @@ class Told:
     losses: Matrix  # a column per objective, to be made small; infinite where nothing is known
     tier: Ints  # MEETS, SIMULATED or IMPOSSIBLE
     group: Ints  # designs of one scenario are compared, others are not
+    excess: Floats  # by what powers of e they are beyond the limits that the condition sets
 
-    def take(self, which: Ints) -> Told:
+    def take(self, which: Index) -> Told:
         """Return some of them."""
-        return Told(self.index[which], self.losses[which], self.tier[which], self.group[which])
+        return Told(*(getattr(self, f.name)[which] for f in fields(self)))
 
     def joined(self, other: Told | None) -> Told:
         """Return these and others after them, each design once."""
         if other is None:
             return self
         new = other.take(np.flatnonzero(~np.isin(other.index, self.index)))
-        return Told(
-            np.concatenate([self.index, new.index]),
-            np.concatenate([self.losses, new.losses]),
-            np.concatenate([self.tier, new.tier]),
-            np.concatenate([self.group, new.group]),
-        )
+        names = (f.name for f in fields(self))
+        return Told(*(np.concatenate([getattr(self, n), getattr(new, n)]) for n in names))
 
 
 @dataclass(frozen=True)

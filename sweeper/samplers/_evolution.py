@@ -91,9 +91,9 @@ class Genes:
         return sons, daughters
 
     def _mutated(self, random: np.random.Generator, unit: Matrix) -> Matrix:
-        """Return genes of which one in each row, on average, is changed."""
+        """Return genes of which one in each row, of those that can be, on average is changed."""
         shape = unit.shape
-        chosen = random.random(shape) < 1.0 / max(shape[1], 1)
+        chosen = random.random(shape) < 1.0 / max(int((self.sizes != 1).sum()), 1)
         u, power = random.random(shape), 1.0 / (_ETA_MUTATION + 1.0)
         below = 2.0 * u + (1.0 - 2.0 * u) * (1.0 - unit) ** (_ETA_MUTATION + 1.0)
         above = 2.0 * (1.0 - u) + 2.0 * (u - 0.5) * unit ** (_ETA_MUTATION + 1.0)

@@ -127,7 +127,7 @@ class Fewest:
     def _misses(self, space: DesignSpace, results: pl.LazyFrame, numbers: Index) -> Factors:
         """Return by what factor each point misses; infinity if it cannot be built."""
         rows = results.select(*space.axes, "status", *self.judge.columns).collect()
-        index = space.index_of(rows)
+        index = space.index_among(rows)
         order = np.argsort(index)
         place = order[np.clip(np.searchsorted(index[order], numbers), 0, len(order) - 1)]
         factors = np.where(rows["status"].cast(pl.String) == "ok", self.judge.misses(rows), np.inf)

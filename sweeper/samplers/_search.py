@@ -38,7 +38,7 @@ from sweeper.space.design_space import DesignSpace
 from sweeper.space.notation import Scalar
 from sweeper.space.product import Codes
 from sweeper.space.spans import Batch, Index, Mask
-from sweeper.space.sql import parsed
+from sweeper.space.sql import excess, parsed
 
 _PATIENCE = 8
 """Times in a row that a search may ask for nothing new before points are drawn for it."""
@@ -218,14 +218,14 @@ class Designs:
         known = ok.to_numpy() & ~np.isnan(losses).any(axis=1)
         tier = np.where(known, np.where(met.to_numpy(), MEETS, SIMULATED), IMPOSSIBLE)
         losses = np.where(known[:, np.newaxis], losses, np.inf)
+        beyond = excess(goal.where or "", rows)
         if self.how:
             shape = (len(index), len(self.offsets))
             together = losses.reshape(*shape, -1)
             losses = together.max(axis=1) if self.how == WORST else together.mean(axis=1)
-            return Told(
-                index, losses, tier.reshape(shape).max(axis=1), np.zeros(len(index), np.int64)
-            )
-        return Told(index, losses, tier, scenario_numbers(self.whole, goal.given, index))
+            tier, beyond = tier.reshape(shape).max(axis=1), beyond.reshape(shape).max(axis=1)
+            return Told(index, losses, tier, np.zeros(len(index), np.int64), beyond)
+        return Told(index, losses, tier, scenario_numbers(self.whole, goal.given, index), beyond)
 
     def _needed(self, results: pl.LazyFrame) -> pl.LazyFrame:
         """Return results in the first of the prices that are asked for."""
@@ -274,7 +274,8 @@ def ranked(told: Told) -> tuple[Ints, Matrix]:
     """Return the rank of each design in its scenario, 0 the best, and how alone it stands there.
 
     Designs that meet the condition come before those that were simulated, and these before those
-    that cannot be; among equals layers of the front count.
+    that cannot be; among equals layers of the front count, or of those that do not meet how far
+    they are beyond its limits (Deb's rule of constrained domination), where it sets any.
     """
     ranks, distance = np.zeros(len(told.index), np.int64), np.zeros(len(told.index))
     for group in np.unique(told.group):
@@ -285,7 +286,9 @@ def ranked(told: Told) -> tuple[Ints, Matrix]:
                 continue
             layers = np.ones(len(rows), np.int64)
             if tier != IMPOSSIBLE:
-                layers = rank_layers(told.losses[rows])
+                beyond = told.excess[rows, np.newaxis]
+                missed = tier == SIMULATED and beyond.any()
+                layers = rank_layers(beyond if missed else told.losses[rows])
                 for layer in range(1, int(layers.max()) + 1):
                     members = rows[layers == layer]
                     distance[members] = crowding(told.losses[members])

@@ -25,6 +25,8 @@ from sweeper.space.notation import Scalar
 from sweeper.space.spans import Batch, Index, Mask, Span, numbers
 
 Codes = NDArray[np.int32]
+CODE = "code"
+"""The column of a factor's table that numbers its rows."""
 
 
 @dataclass(frozen=True)
@@ -137,18 +139,31 @@ class Product:
         `trusted` holds per factor the rows to recognise, with a column `code`; all when None.
         """
         tables = trusted or self.factor_tables
-        total = np.zeros(len(points), np.int64)
         inside = _are(points, [t for t, f in zip(tables, self.factors, strict=True) if len(f) == 1])
-        for factor, table in zip(self.factors, tables, strict=True):
-            if len(factor) == 1:
-                continue
-            names = list(factor.columns)
-            found = points.select(names).join(
-                table, on=names, how="left", nulls_equal=True, maintain_order="left"
-            )["code"]
-            codes = found.fill_null(-1).to_numpy()
-            inside &= codes >= 0
-            total = total * len(factor) + codes
+        return np.where(inside, self.index_among(points, tables), -1)
+
+    def index_among(
+        self, points: pl.DataFrame, trusted: Sequence[pl.DataFrame] | None = None
+    ) -> Index:
+        """Return the same of points that are known to have the values of all fixed axes."""
+        found = points.lazy()
+        varied: list[tuple[str, int]] = []  # the column of a factor's codes, and its values
+        for factor, table in zip(self.factors, trusted or self.factor_tables, strict=True):
+            if len(factor) > 1:
+                code = f"{CODE}{len(varied)}"
+                varied.append((code, len(factor)))
+                found = found.join(
+                    table.lazy().rename({CODE: code}),
+                    on=list(factor.columns),
+                    how="left",
+                    nulls_equal=True,
+                    maintain_order="left",
+                )
+        codes = found.select(pl.col(code).fill_null(-1) for code, _ in varied).collect()
+        total, inside = np.zeros(len(points), np.int64), np.ones(len(points), bool)
+        for code, values in varied:
+            inside &= (digits := codes[code].to_numpy()) >= 0
+            total = total * values + digits
         return np.where(inside, total, -1)
 
     @functools.cached_property
@@ -168,7 +183,7 @@ class Product:
         return tuple(
             pl.DataFrame(
                 pl.from_arrow(pa.table({n: self.dictionaries[n] for n in factor.columns}))
-            ).with_columns(code=code)
+            ).with_columns(code.alias(CODE))
             for factor in self.factors
         )
 
@@ -181,7 +196,7 @@ def _are(points: pl.DataFrame, fixed: Sequence[pl.DataFrame]) -> Mask:
     """Return which points have the values of all factors of one row, looked at in one go."""
     if not all(map(len, fixed)):
         return np.zeros(len(points), bool)
-    values = {name: one[name] for one in fixed for name in one.columns if name != "code"}
+    values = {name: one[name] for one in fixed for name in one.columns if name != CODE}
     alike = [pl.col(n).eq_missing(pl.lit(v[0], v.dtype)) for n, v in values.items()]
     if not alike:
         return np.ones(len(points), bool)

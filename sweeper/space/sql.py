@@ -12,7 +12,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from simulators.core.errors import UserError, unknown
 from sweeper.space.spelling import spelt
@@ -130,6 +132,20 @@ def at_most(text: str) -> dict[str, float]:
         if match := re.fullmatch(r"\s*(\w+)\s*<=?\s*([\d.]+(?:[eE][-+]?\d+)?)\s*", part):
             limits[match[1]] = min(float(match[2]), limits.get(match[1], math.inf))
     return limits
+
+
+def excess(where: str, rows: pl.DataFrame) -> NDArray[np.float64]:
+    """Return by what power of e each row is beyond the limits that a condition sets, summed.
+
+    >>> excess("ttft_p99_s <= 1", pl.DataFrame({"ttft_p99_s": [0.5, math.e, None]})).tolist()
+    [0.0, 1.0, 0.0]
+    """
+    total = np.zeros(len(rows))
+    for name, limit in at_most(where).items():
+        if name in rows.columns and limit > 0.0:
+            factor = rows[name].cast(pl.Float64).to_numpy() / limit
+            total += np.log(np.fmax(factor, 1.0))
+    return total
 
 
 def joined(*conditions: str | None) -> str | None:

@@ -22,7 +22,7 @@ import polars as pl
 
 from simulators.core.contract import Reads, load_simulator
 from simulators.core.errors import UserError
-from sweeper.space.design_space import DesignSpace
+from sweeper.space.design_space import DesignSpace, completed
 from sweeper.space.notation import Scalar
 from sweeper.space.product import Factor
 from sweeper.typed import from_json
@@ -70,6 +70,11 @@ class Definition:
         """Return the space the definition describes."""
         factors = tuple(Factor(f) for f in self.factors)
         return DesignSpace(self.simulator, factors, self.derived, self.constraints)
+
+    @functools.cached_property
+    def as_defined_now(self) -> DesignSpace:
+        """The same with the fields that its simulator has gained since."""
+        return completed(self.space())
 
     def digest(self, name: str, value: Scalar) -> str:
         """Return the digest of what a value reads; empty when it reads nothing."""
@@ -162,13 +167,11 @@ def _halves(definition: Definition, points: pl.DataFrame) -> list[Any]:
     totals = [np.full(len(points), half, np.uint64) for half in start]
     for factor in definition.factors:
         for name in factor:
-            column = points.select(name)
-            table = column.unique().with_row_index("position")
-            hashes = [_hash(name, v, definition.digest(name, v)) for v in table[name].to_list()]
+            column = points[name].to_arrow().dictionary_encode(null_encoding="encode")
+            values = column.dictionary.to_pylist()
+            hashes = [_hash(name, v, definition.digest(name, v)) for v in values]
             halves = np.array(hashes, dtype=np.uint64).reshape(len(hashes), 2)
-            position = column.join(
-                table, on=name, how="left", nulls_equal=True, maintain_order="left"
-            )["position"].to_numpy()
+            position = column.indices.to_numpy(zero_copy_only=False)
             for half in (0, 1):
                 totals[half] += halves[position, half]  # wraps around: addition modulo 2**64
     return totals

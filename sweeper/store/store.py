@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from simulators.core.columns import OUTCOME, schema_of
 from simulators.core.contract import Simulator, load_simulator
 from simulators.core.errors import UserError
-from sweeper.space.design_space import DesignSpace, completed
+from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import columns_of
 from sweeper.space.spans import Batch, Index, Mask, Span, covered, subtract
 from sweeper.store.keys import Definition
@@ -155,7 +155,7 @@ class Store:
 
     def scan(self) -> pl.LazyFrame:
         """Return all answers to the space as it is defined now, one row per point."""
-        space = completed(self.definition.space())
+        space = self.definition.as_defined_now
         own = self.ranges()
         frames = []
         cells = sum(map(len, own.values())) * len(columns_of(space))
@@ -260,6 +260,10 @@ class Store:
     def index_in(self, space: DesignSpace, name: str, rows: pl.DataFrame) -> Index:
         """Return the number in `space` of each row of a part, -1 where it does not answer."""
         theirs, ours = self.definition_of(name), self.definition
+        if missing := [n for n in space.axes if n not in rows.columns]:
+            raise UserError(f"{self.results}/{name} lacks the columns {', '.join(missing)}")
+        if theirs.id == ours.id:
+            return space.index_among(rows)
         trusted = []
         for factor, table in zip(space.factors, space.factor_tables, strict=True):
             same = np.ones(len(factor), bool)
@@ -267,8 +271,6 @@ class Store:
                 alike = {v: theirs.digest(column, v) == ours.digest(column, v) for v in set(values)}
                 same &= np.array([alike[v] for v in values], bool)
             trusted.append(table if same.all() else table.filter(pl.Series(same)))
-        if missing := [n for n in space.axes if n not in rows.columns]:
-            raise UserError(f"{self.results}/{name} lacks the columns {', '.join(missing)}")
         index = space.index_of(rows, trusted)
         if (index >= 0).any() and space.constraints:
             kept = space.kept(np.maximum(index, 0))

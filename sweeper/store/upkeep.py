@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow.fs as pafs
 
 from simulators.core.errors import UserError
-from sweeper.space.design_space import completed
 from sweeper.space.spans import Index, Span, covered
 from sweeper.store.parquet import metadata, read_frames
 from sweeper.store.part_names import definition_in, is_part
@@ -154,7 +153,7 @@ def _gather(store: Store, names: Sequence[str]) -> None:
     """Make few parts of those that settle the rows they hold; drop what others hold too."""
     if not names:
         return
-    space, done = completed(store.definition.space()), store.finished()
+    space, done = store.definition.as_defined_now, store.finished()
     seen = np.empty(0, np.int64)
     written: set[str] = set()
     for some in _batches(store, names):

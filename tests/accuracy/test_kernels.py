@@ -14,7 +14,7 @@ from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
 from simulators.core.folder import PACKAGE
 from simulators.evidence.boards import boards
-from simulators.evidence.lookup import calibration_file, calibrations
+from simulators.evidence.calibration_files import calibration_file, calibrations
 
 BUDGETS = tomllib.loads(Path(__file__).with_name("budgets.toml").read_text())["kernels"]
 

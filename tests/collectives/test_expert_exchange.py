@@ -7,7 +7,12 @@ import pytest
 
 from simulators.catalog.cluster import load_cluster
 from simulators.catalog.gpu import load_gpu
-from simulators.collectives.closed.expert_exchange import LOW_LATENCY, MODES, Rates, Routed
+from simulators.collectives.closed.expert_exchange import (
+    HIGH_THROUGHPUT,
+    LOW_LATENCY,
+    Rates,
+    Routed,
+)
 from simulators.collectives.price import expert_exchange_time
 
 H800, DGX = load_gpu("h800"), load_cluster("dgx_h100")
@@ -32,7 +37,7 @@ def test_low_latency_sends_a_copy_for_every_expert() -> None:
     assert found.time_s == pytest.approx(8 * 1e6 / 2 / 50e9)  # half of them to the other node
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [HIGH_THROUGHPUT, LOW_LATENCY])
 def test_an_exchange_takes_longer_over_more_nodes_and_with_more_tokens(mode: str) -> None:
     def taken(ranks: int) -> np.ndarray:
         return expert_exchange_time(

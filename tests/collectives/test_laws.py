@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import integers, sampled_from
 
+from lab.parity import astra_sim
 from simulators.collectives.algorithms import COLLECTIVES
-from simulators.collectives.closed import phases
 from simulators.collectives.closed.phase_model import collectives_ns
 from simulators.collectives.events.loop import run
 from simulators.collectives.events.run import has_event_model, simulate, state_of
@@ -29,7 +29,7 @@ MODES = (IN_TURN, SHARED)
 
 
 def request(collective: str, size: int, splits: int = 4, active: int = 2, queues: int = 1) -> Any:
-    return phases.request(collective, size, splits=splits, active=active, queues=queues)
+    return astra_sim.request(collective, size, splits=splits, active=active, queues=queues)
 
 
 def analytic_ns(topology: str, algorithm: str, asked: Any, rate: float = 4e11) -> int:

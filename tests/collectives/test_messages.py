@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lab.parity.astra_sim import request
 from simulators.collectives.closed.phase_model import flow_shop_ns
-from simulators.collectives.closed.phases import request
 from simulators.collectives.events.links import DOWN, LEAF_DOWN, LEAF_UP, UP
 from simulators.collectives.events.loop import run
 from simulators.collectives.events.run import Report, simulate, state_of, uncontended_ns

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lab.parity.astra_sim import request
 from simulators.collectives.algorithms import COLLECTIVES
 from simulators.collectives.closed.phases import (
     ANY_QUEUE,
@@ -14,7 +15,6 @@ from simulators.collectives.closed.phases import (
     chunks_of,
     phases_of,
     queue_of,
-    request,
 )
 from simulators.collectives.events.run import simulate, uncontended_ns
 from simulators.collectives.topologies.plan import Plan, plan_for, plan_of

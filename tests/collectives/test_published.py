@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lab.claims.collectives.astra_sim import PUBLISHED_NS
+from lab.parity.astra_sim import request
 from simulators.collectives.closed.phase_model import collectives_ns
-from simulators.collectives.closed.phases import request
 from simulators.collectives.events.run import simulate
 from simulators.collectives.topologies.plan import plan_of
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import integers, sampled_from
 
-from simulators.collectives.closed.phases import request
+from lab.parity.astra_sim import request
 from simulators.collectives.events.run import simulate, uncontended_ns
 from simulators.collectives.events.state import ALONE, IN_TURN
 from simulators.collectives.topologies.blocks import reduction_ns

@@ -13,15 +13,14 @@ import pytest
 from lab.fits.kernels.borrowed_kernels import is_within
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.borrowing import Cost, Loan, cheapest, cost_of, loans_of, sheet_cost
+from simulators.evidence.calibration_files import CALIBRATIONS, kinds
 from simulators.evidence.intervals import Band
 from simulators.evidence.lookup import (
     BEST,
-    CALIBRATIONS,
     NEW_ARCHITECTURE,
     Found,
     files_behind,
     find,
-    kinds,
     lenders,
     nearest_lender,
     notes_on,

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.fits.kernels.form_starts import EXPERTS
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.evidence.lookup import FRAMEWORKS
-from simulators.kernels.families.fused import EXPERTS, ExpertSizes, expert_seconds
+from simulators.kernels.families.fused import ExpertSizes, expert_seconds
 from simulators.kernels.price import price, roofline_s
 from simulators.workload.operators import Attention, GroupedGemm
 

@@ -11,7 +11,7 @@ import pytest
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.evidence.boards import boards
-from simulators.evidence.lookup import calibration_file
+from simulators.evidence.calibration_files import calibration_file
 from simulators.kernels.levels import profile_of
 from simulators.kernels.price import price
 from simulators.workload.operators import Attention, Elementwise, Gemm

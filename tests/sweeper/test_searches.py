@@ -75,7 +75,7 @@ def test_the_front_of_zdt1_is_reached_by_generations() -> None:
 
 def _ranked(losses: np.ndarray) -> tuple[Any, Any]:
     none = np.zeros(len(losses), np.int64)
-    return ranked(Told(np.arange(len(losses)), losses, none, none))
+    return ranked(Told(np.arange(len(losses)), losses, none, none, np.zeros(len(losses))))
 
 
 def test_designs_that_meet_the_condition_come_first_and_each_scenario_has_its_front() -> None:
@@ -84,8 +84,15 @@ def test_designs_that_meet_the_condition_come_first_and_each_scenario_has_its_fr
         losses=np.array([[5.0], [1.0], [7.0], [math.inf]]),
         tier=np.array([MEETS, MEETS + 1, MEETS, MEETS + 2]),
         group=np.array([0, 0, 1, 0]),
+        excess=np.zeros(4),
     )
     assert ranked(told)[0].tolist() == [0, 1, 0, 2]
+
+
+def test_of_designs_that_miss_a_limit_those_come_first_that_miss_by_less() -> None:
+    none, missed = np.zeros(3, np.int64), np.full(3, MEETS + 1)
+    losses, excess = np.array([[1.0], [2.0], [3.0]]), np.array([0.7, 0.1, 0.4])
+    assert ranked(Told(np.arange(3), losses, missed, none, excess))[0].tolist() == [2, 0, 1]
 
 
 def test_over_all_scenarios_a_design_is_judged_by_its_worst(tmp_path: Path) -> None:
@@ -234,7 +241,7 @@ def test_a_study_goes_on_in_a_space_with_other_values(tmp_path: Path) -> None:
 
     def tell(asked: Search, count: int) -> None:
         index, none = np.arange(count), np.zeros(count, np.int64)
-        asked.tell(Told(index, 1.0 + index[:, np.newaxis], none, none))
+        asked.tell(Told(index, 1.0 + index[:, np.newaxis], none, none, 0.0 * none))
 
     for _ in range(2):
         tell(search({"n": [1, 2], "label": ["a", "b"]}), 4)

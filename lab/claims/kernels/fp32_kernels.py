@@ -23,8 +23,8 @@ from lab.tables.rows import Bools, Rows, mape
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.evidence.boards import boards, identity_of
+from simulators.evidence.calibration_files import calibration_file
 from simulators.evidence.intervals import interval_s
-from simulators.evidence.lookup import calibration_file
 from simulators.kernels.levels import profile_of, zero_shot_profile
 from simulators.kernels.price import price_call, roofline_s
 from simulators.kernels.profile import Profile

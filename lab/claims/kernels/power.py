@@ -23,7 +23,7 @@ from lab.tables.kernels.power import TABLES, meter_name, power_tables, read_powe
 from lab.tables.rows import Floats, Rows, is_host_timed
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
-from simulators.evidence.lookup import calibrations
+from simulators.evidence.calibration_files import calibrations
 from simulators.kernels.energy import (
     energy_j,
     measured_power,

@@ -15,7 +15,8 @@ from lab.tables.kernels.tensor_cores import PRODUCERS, TABLE, read_tensor_rows
 from lab.tables.rows import Bools, Rows, mape
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
-from simulators.evidence.lookup import DEFAULT_FRAMEWORK, calibrations
+from simulators.evidence.calibration_files import calibrations
+from simulators.evidence.lookup import DEFAULT_FRAMEWORK
 from simulators.kernels.families.tensor_cores import measured_rates
 from simulators.kernels.price import roofline_s
 from simulators.kernels.profile import TensorRates

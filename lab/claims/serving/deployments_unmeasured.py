@@ -8,6 +8,7 @@ times; and of deadlines of which we say that half, seven or nine in ten are met,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,7 +20,6 @@ from lab.fits.left_out import width_without
 from lab.tables.deployments import SILICON
 from simulators.composition.replica import FRAMEWORKS
 from simulators.core.contract import Check
-from simulators.core.uncertainty.chances import limit_of
 
 NEEDS = (SILICON,)
 
@@ -56,10 +56,20 @@ def _lines(title: str, metric: str, found: Sequence[Seen], *, judged: bool) -> I
     low, high = np.array(bands).T
     held = {"within intervals": (low <= ratio) & (ratio <= high)}
     for chance in SURE:
-        limits = np.array([limit_of(chance / 100.0, *band) for band in bands])
+        limits = np.array([_limit_of(chance / 100.0, *band) for band in bands])
         held[f"deadlines met of those said to be {chance} % sure"] = ratio <= limits
     for words, inside in held.items():
         if judged and f"{SURE[0]} %" not in words and f"{SURE[1]} %" not in words:
             yield from within(f"{title}: {words}", [inside])
         else:
             yield at_least(f"{title}: {words}", 100.0 * float(inside.mean()), None, inside.size)
+
+
+def _limit_of(chance: float, low: float, high: float) -> float:
+    """Return the limit that is met with a chance, as a share of the prediction.
+
+    >>> [round(_limit_of(chance, 0.5, 2.0), 3) for chance in (0.05, 0.5, 0.95)]
+    [0.5, 1.0, 2.0]
+    """
+    end, beyond = (high, 1.0 - chance) if chance >= 0.5 else (low, chance)
+    return float(end ** -math.log10(2.0 * beyond))

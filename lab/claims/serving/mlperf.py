@@ -18,7 +18,7 @@ from lab.claims.lines import answered, at_most, ratio_line
 from lab.fits.left_out import shelf_without
 from lab.tables.mlperf import OFFLINE, RUN_S, SCENARIOS, TABLES, Submission, mlperf
 from simulators.core.contract import Check
-from simulators.evidence.lookup import calibrations
+from simulators.evidence.calibration_files import calibrations
 from simulators.serving.run import Shelf
 from simulators.serving.simulator import simulate
 

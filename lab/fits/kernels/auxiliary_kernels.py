@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.fits.driver import Calibration, chosen, hashes
+from lab.fits.kernels.form_starts import CHAIN
 from lab.fits.methods.entries import Fitted, entries, judged, plain_entry
 from lab.fits.methods.least_squares import fit_named
 from lab.fits.methods.monotone_trees import fit_bend
@@ -22,7 +23,7 @@ from lab.tables.kernels.engine_layers import GPUS as LAYER_GPUS
 from lab.tables.kernels.engine_layers import LAYERS, read_chain_rows
 from lab.tables.rows import Floats, Rows, evenly
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.evidence.lookup import CALIBRATIONS
+from simulators.evidence.calibration_files import CALIBRATIONS
 from simulators.kernels.families.auxiliary_kernels import (
     UNMEASURED,
     Work,
@@ -30,7 +31,6 @@ from simulators.kernels.families.auxiliary_kernels import (
     form_seconds,
     work_of,
 )
-from simulators.kernels.families.pointwise import UNMEASURED as CHAIN_UNMEASURED
 from simulators.kernels.families.pointwise import chain_seconds
 
 FOLDER = CALIBRATIONS / "auxiliary"
@@ -86,7 +86,7 @@ def fit_chain(rows: Rows, gpu: Gpu) -> Fitted:
     operator = seen.operator
     numbers = _fitted_numbers(
         lambda numbers: chain_seconds(operator, gpu, numbers),
-        CHAIN_UNMEASURED, CHAIN_BOUNDS, seen.seconds, CHAIN_RIDGE,
+        CHAIN, CHAIN_BOUNDS, seen.seconds, CHAIN_RIDGE,
     )  # fmt: skip
     return judged(
         plain_entry(rows, numbers),

@@ -17,8 +17,9 @@ from itertools import product
 
 import numpy as np
 
+from lab.fits.kernels.form_starts import DECODE, WARP_LATENT
 from lab.fits.methods.bands import band_of
-from lab.fits.methods.decode_grids import fit_grids
+from lab.fits.methods.decode_grids import fit_grids, places
 from lab.fits.methods.entries import Fitted, plain_entry
 from lab.fits.methods.least_squares import fit_named
 from lab.tables.rows import Floats, Rows, mape
@@ -27,9 +28,7 @@ from simulators.evidence.borrowing import instructions
 from simulators.evidence.intervals import WIDEST
 from simulators.kernels.entries import Entry
 from simulators.kernels.families.attention import fitted_seconds, form_seconds
-from simulators.kernels.families.fused import DECODE, Numbers
-from simulators.kernels.families.latent_decode import WARP_LATENT, is_warp_latent
-from simulators.kernels.interpolation_grid import places
+from simulators.kernels.families.fused import Numbers
 
 WARP = "warp"
 """How boards whose warps multiply are called among instructions."""
@@ -112,7 +111,7 @@ def _numbers(rows: Rows, gpu: Gpu) -> dict[str, float]:
 
 def _fit_form(begin: Numbers, ridge: float, gpu: Gpu, rows: Rows) -> dict[str, float]:
     """Return the form's numbers, held near those it begins with."""
-    form = WARP_LATENT if is_warp_latent(begin) else DECODE
+    form = WARP_LATENT if "gap_clocks" in begin else DECODE
     attention, names = rows.operator, list(form)
     first = np.log(list(form.values()))
     low, high = first - REACH, first + REACH

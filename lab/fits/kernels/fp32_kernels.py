@@ -20,14 +20,7 @@ from lab.fits.intervals.fp32_errors import FEW_ROWS
 from lab.fits.methods.bands import band_by_rows, band_of
 from lab.fits.methods.fp32_forms import cross_validated_s, fit_few, fit_full, rates_of
 from lab.fits.methods.monotone_trees import slope_lines
-from lab.tables.kernels.fp32_kernels import (
-    NEEDS,
-    SIZES,
-    SPLIT,
-    TABLES,
-    read_rows,
-    rows_of_table,
-)
+from lab.tables.kernels.fp32_kernels import NEEDS, SIZES, SPLIT, TABLES, read_rows, rows_of_table
 from lab.tables.rows import Rows, mape, read_table
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
@@ -40,8 +33,8 @@ from simulators.evidence.boards import (
     identity_of,
     of_architecture,
 )
+from simulators.evidence.calibration_files import CALIBRATIONS, SUMMARY
 from simulators.evidence.intervals import Band
-from simulators.evidence.lookup import CALIBRATIONS, SUMMARY
 from simulators.kernels.levels import zero_shot_profile
 from simulators.kernels.price import call_seconds
 from simulators.kernels.profile import GemmRates, Profile

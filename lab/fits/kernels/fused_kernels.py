@@ -15,6 +15,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration, chosen, hashes
 from lab.fits.kernels.decode_attention import WARP, fit_decode
+from lab.fits.kernels.form_starts import FORMS, PARTS, TRITON_PROMPT, WARP_PROMPT
 from lab.fits.kernels.triton_latent import fit_triton
 from lab.fits.methods.bands import band_of, stretched
 from lab.fits.methods.entries import Fitted, entries, judged, plain_entry
@@ -42,22 +43,18 @@ from lab.tables.kernels.prompt_chunks import (
 from lab.tables.rows import Floats, Groups, Rows, joined
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.borrowing import LIBRARY_ALONE, instructions, library_of
+from simulators.evidence.calibration_files import CALIBRATIONS
 from simulators.evidence.intervals import Band
-from simulators.evidence.lookup import CALIBRATIONS
 from simulators.kernels.entries import Entry
 from simulators.kernels.families.attention import fitted_seconds, form_seconds
 from simulators.kernels.families.experts import fitted_expert_seconds
 from simulators.kernels.families.fused import (
-    FORMS,
-    PARTS,
+    TUNED,
     attention_features,
     expert_features,
     expert_seconds,
     mixed_features,
-    tuned_name,
 )
-from simulators.kernels.families.latent_prompts import WARP_PROMPT
-from simulators.kernels.families.latent_triton_prompts import TRITON_PROMPT
 from simulators.kernels.monotone_correction import Correction
 
 FOLDER = CALIBRATIONS / "fused"
@@ -282,11 +279,16 @@ def _tuned(rows: Rows, gpu: Gpu, numbers: dict[str, float]) -> dict[str, float]:
         mine = (up.experts == experts) & (up.width == width)
         speedup = float(np.median(faster[mine]))
         if speedup > TUNED_LEAST:
-            found[tuned_name(experts, width)] = speedup
+            found[_tuned_name(experts, width)] = speedup
     if found:
         typical = float(np.median(list(found.values())))
-        found = {tuned_name(*shape): typical for shape in SHIPPED_TILES.get(rows.gpu, ())} | found
+        found = {_tuned_name(*shape): typical for shape in SHIPPED_TILES.get(rows.gpu, ())} | found
     return found
+
+
+def _tuned_name(experts: float, width: float) -> str:
+    """Return what the speed-up of a shape of layers is called."""
+    return f"{TUNED}{experts:.0f}_{width:.0f}"
 
 
 def _fit_numbers(

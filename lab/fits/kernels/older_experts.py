@@ -34,7 +34,7 @@ from simulators.composition.replica import NARROW, NOTHING, load_runtime
 from simulators.core.errors import Infeasible
 from simulators.core.folder import PACKAGE, RUNTIMES
 from simulators.core.jit import Floats
-from simulators.evidence.lookup import calibrations
+from simulators.evidence.calibration_files import calibrations
 from simulators.serving.simulator import simulate
 from simulators.workload.precision import BYTES, precision
 

@@ -34,12 +34,8 @@ from lab.tables.rows import LOWER_QUARTER, Bools, Floats, Rows, fraction, group_
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.core.errors import UserError
-from simulators.evidence.lookup import CALIBRATIONS
-from simulators.kernels.families.tensor_cores import (
-    MEASURED,
-    NUMBERS,
-    WEIGHT_ONLY,
-)
+from simulators.evidence.calibration_files import CALIBRATIONS
+from simulators.kernels.families.tensor_cores import MEASURED, NUMBERS, WEIGHT_ONLY
 from simulators.kernels.monotone_correction import features_of
 from simulators.kernels.profile import TENSOR_TILES, TensorRates, product_seconds
 from simulators.kernels.tiling import Tile
@@ -243,7 +239,7 @@ def _fit_formula(rows: Rows, gpu: Gpu) -> TensorRates:
 def _bent(rows: Rows, gpu: Gpu, plain: TensorRates, alpha: float) -> TensorRates:
     """Return the rates with monotone trees on what the formula misses."""
     model_s = product_seconds(plain, sizes_of(rows), gpu, *MEASURED[rows.dtype])
-    features = features_of(sizes_of(rows), model_s).T[:-1]
+    features = features_of(sizes_of(rows), model_s)[:-1]
     bend = fit_bend(features, model_s, rows.seconds, alpha=alpha, trees=TREES, depth=DEPTH)
     return replace(plain, correction=bend)
 

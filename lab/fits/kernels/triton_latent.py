@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.fits.kernels.form_starts import TRITON_LATENT, TRITON_PROMPT
 from lab.fits.methods.entries import Fitted, judged, plain_entry
 from lab.fits.methods.least_squares import fit_named
 from lab.tables.kernels.fused_kernels import LEAST_ROWS, NAMED, measured_in, tables_of
@@ -25,8 +26,7 @@ from lab.tables.rows import Rows, is_host_timed, read_table
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.borrowing import LIBRARY_ALONE, instructions, library_of
 from simulators.kernels.families.attention import fitted_seconds, form_seconds
-from simulators.kernels.families.latent_triton import MOST_SPLITS, SPLITS, TRITON_LATENT
-from simulators.kernels.families.latent_triton_prompts import TRITON_PROMPT
+from simulators.kernels.families.latent_triton import MOST_SPLITS, SPLITS
 
 KERNEL, TIMED_BY = "mla_decode", "vllm"
 

@@ -23,9 +23,10 @@ from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.boards import identity_of
 from simulators.evidence.borrowing import OWN, SHEET, Loan, family_of, loans_of, may_speak
+from simulators.evidence.calibration_files import stamp
 from simulators.evidence.intervals import WIDEST, Band
 from simulators.evidence.lookup import FRAMEWORKS, lenders
-from simulators.kernels.entries import entry_from, lends_format, measured_entries
+from simulators.kernels.entries import EIGHT_BITS, entry_from, multiplies_narrow, tables_of
 from simulators.kernels.families import attention, auxiliary_kernels, experts
 from simulators.kernels.families.tensor_cores import measured_rates, stand_in_kinds
 from simulators.kernels.levels import zero_shot_profile
@@ -108,14 +109,23 @@ def _thinned(parts: Iterable[Rows]) -> Iterator[Rows]:
             yield part.where(part.held_out).thinned(TRIAL_ROWS)
 
 
+def _lends_format(board: str, dtype: str, gpu: Gpu) -> bool:
+    """Say whether a board lends a GPU its attention in a format: over 8-bit keys not always.
+
+    Kernels multiply such keys in 8 bits where tensor cores can; elsewhere they widen what they read
+    and run as those of 16 bits do, of whatever board.
+    """
+    return EIGHT_BITS in gpu.peak_flops or board == gpu.name or not multiplies_narrow(board, dtype)
+
+
 def _fused_trials(rows: Rows) -> Iterator[Trial]:
     """Yield attention, experts and the like by each lender, whole and by numbers alone."""
     gpu = load_gpu(rows.gpu)
 
     def look(board: str, framework: str, dtype: str) -> Mapping[str, Any] | None:
-        if not lends_format(board, dtype, gpu):
+        if not _lends_format(board, dtype, gpu):
             return None
-        return measured_entries(board).get((framework, rows.kernel, dtype))
+        return tables_of(board, stamp()).get(f"{framework}.{rows.kernel}.{dtype}")
 
     for board, framework, loan, table in _loans("fused", rows, gpu, formats_of(rows), look):
         for whole in (True, False) if {"bend", "knots"} & set(table) else (True,):

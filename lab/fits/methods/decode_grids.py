@@ -28,7 +28,6 @@ from simulators.kernels.interpolation_grid import (
     Numbers,
     Slice,
     nominal,
-    places,
     rising,
     sliced,
 )
@@ -45,6 +44,13 @@ GUESSED = 0.1
 
 ROUNDS, SETTLED = 40, 1e-3
 """Projections end when no knot moves by more than this any more."""
+
+
+def places(attention: Attention) -> Floats:
+    """Return log2 of the pairs and of the tokens of each decode step, a row per step."""
+    _, _, pairs, tokens = next(sliced(attention))
+    both: Floats = np.log2(np.stack(np.broadcast_arrays(pairs, tokens), axis=-1))
+    return both
 
 
 @dataclass(frozen=True)

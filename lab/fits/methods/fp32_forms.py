@@ -270,7 +270,7 @@ def _corrected(rows: Rows, gpu: Gpu, plain: Profile, bend: Bend) -> Profile:
     clear = kept.seconds > CLEAR_OF_DISPATCH * rates.dispatch_s
     model_s = _running_s(rates, kept, gpu)[clear]
     running_s = (kept.seconds[clear] ** 4 - rates.dispatch_s**4) ** 0.25
-    features = features_of(tuple(size[clear] for size in sizes), model_s).T[:-1]
+    features = features_of(tuple(size[clear] for size in sizes), model_s)[:-1]
     correction = fit_bend(
         features, model_s, running_s, alpha=alpha, trees=TREES, depth=DEPTH, lean=lean,
         weights=weights[clear],

@@ -22,7 +22,6 @@ from simulators.core.jit import Floats
 CALIBRATION = PACKAGE / "collectives" / "calibration" / "expert_exchange.toml"
 
 HIGH_THROUGHPUT, LOW_LATENCY = "high_throughput", "low_latency"
-MODES = (HIGH_THROUGHPUT, LOW_LATENCY)
 
 
 @dataclass(frozen=True)
@@ -78,14 +77,8 @@ def exchange_s(
 ) -> Floats:
     """Return the seconds of one dispatch, or of one combine, of evenly liked experts.
 
-    Args:
-        mode: one of `MODES`.
-        rank_bytes: of one copy of all tokens of a rank.
-        routed: how tokens choose.
-        ranks: GPUs that the experts are dealt to.
-        inside: of these, on one node.
-        link_bytes_per_s: of a GPU, to others of its node and to other nodes.
-        rates: what was measured.
+    `rank_bytes` are of one copy of all tokens of a rank. Of the ranks that the experts are dealt
+    to, `inside` are on one node; links are a GPU's, to others of its node and to other nodes.
     """
     nodes = ranks // inside
     if mode == LOW_LATENCY:

@@ -114,12 +114,8 @@ def collectives_ns(
 ) -> None:
     """Write the time of every request, or IMPOSSIBLE.
 
-    Args:
-        requests: a row per collective, columns as of `phases`.
-        memory_bytes_per_s: of the local memory that reductions use.
-        whole: per network and dimension, columns as of `blocks`.
-        rates: the same of other numbers.
-        out: nanoseconds.
+    Columns of `requests` are as of `phases`, those of networks as of `blocks`; `out` is in
+    nanoseconds.
     """
     phases, duration = np.zeros((at.MAX_PHASES, 4), np.int64), np.zeros(at.MAX_PHASES, np.int64)
     for i in range(requests.shape[0]):

@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 
 from simulators.collectives import algorithms as codes
-from simulators.collectives.algorithms import COLLECTIVES
 from simulators.collectives.topologies.blocks import ALGORITHM, MAX_DIMENSIONS, RANKS
 from simulators.core.jit import Ints, array, i8, kernel, matrix
 
@@ -25,21 +24,6 @@ DIMENSION, PHASE_OP, PAYLOAD, HALF = range(4)
 MAX_PHASES: Final = 2 * MAX_DIMENSIONS - 1
 ANY_QUEUE, FIRST_HALF, SECOND_HALF = range(3)
 """Which queues of its dimension a phase may use."""
-
-
-def request(
-    collective: str,
-    size: int,
-    *,
-    splits: int = 4,
-    active: int = 2,
-    queues: int = 1,
-    endpoint_ns: int = 10,
-    baseline: bool = False,
-) -> Ints:
-    """Return a request, by default with the settings of ASTRA-sim's HGX H100."""
-    op = COLLECTIVES.index(collective)
-    return np.array([0, op, size, splits, active, queues, endpoint_ns, baseline], np.int64)
 
 
 def phases_of(network: Ints, op: int, chunk: int, *, baseline: bool) -> Ints:
@@ -105,11 +89,7 @@ def chunk_bytes(asked: Ints, ranks: int) -> int:
 
 @kernel(i8(array(i8), i8))
 def chunks_of(asked: Ints, ranks: int) -> int:
-    """Return the number of chunks; an indivisible size adds one of full size.
-
-    >>> chunks_of(request("all_reduce", 1000), 8), chunks_of(request("all_reduce", 1002), 8)
-    (4, 5)
-    """
+    """Return the number of chunks; an indivisible size adds one of full size."""
     if asked[OP] != codes.ALL_GATHER and asked[SIZE] // asked[SPLITS] < ranks:
         return int(asked[SPLITS])
     return -(-int(asked[SIZE]) // chunk_bytes(asked, ranks))

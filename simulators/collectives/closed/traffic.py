@@ -52,11 +52,8 @@ def traffic(
 def phase_traffic(op: int, payload: int, network: Ints, out: Floats) -> None:
     """Write what a rank sends in a phase, on average: messages, bytes, bytes times links crossed.
 
-    Args:
-        op: which collective the phase is.
-        payload: its bytes.
-        network: the dimension, columns as of `blocks`.
-        out: columns MESSAGES, RANK_BYTES and, for the bytes times links, ENERGY_J.
+    `network` has the columns of `blocks`; `out` MESSAGES, RANK_BYTES and, for the bytes times
+    links, ENERGY_J.
     """
     algorithm, block = network[blocks.ALGORITHM], network[blocks.BLOCK]
     n, leaf = network[blocks.RANKS], network[blocks.LEAF]

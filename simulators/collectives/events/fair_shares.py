@@ -30,15 +30,9 @@ def fair_rates(
 ) -> None:  # fmt: skip
     """Write the max-min fair rate of every flow: fill the tightest links, and repeat.
 
-    Args:
-        flying: which flows share.
-        count: how many of them.
-        routes: per flow the links it crosses, filled up with -1; one crossed twice counts twice.
-        capacity: per link.
-        shares: per flow: bytes left, rate; the rate is filled in.
-        room: scratch, per link.
-        load: scratch, per link; zeros, and left as zeros.
-        used: scratch, per link.
+    Routes are the links that a flow crosses, filled up with -1; one crossed twice counts twice.
+    `shares` are bytes left and the rate, which is filled in. The last three are scratch per link;
+    `load` is left as it comes, zeros.
     """
     links = 0
     for i in range(count):

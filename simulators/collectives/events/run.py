@@ -84,12 +84,8 @@ def simulate(
 ) -> Report:
     """Return what a run reports.
 
-    Args:
-        plan: the network.
-        request: columns as of `phases`.
-        memory_bytes_per_s: of the local memory.
-        every_rank: simulate all ranks even where one stands for all.
-        mode: how messages meet on links: IN_TURN, SHARED or ALONE of `state`.
+    Columns of `request` are as of `phases`; `mode` is how messages meet on links: IN_TURN, SHARED
+    or ALONE of `state`. With `every_rank` all ranks run, even where one stands for all.
 
     Raises:
         Infeasible: too many messages would be under way at once.

@@ -36,9 +36,7 @@ def nodes_of(
 ) -> tuple[Node, ...]:
     """Return the nodes of all ranks, in order of ranks and then of ids.
 
-    Args:
-        programs: the operators of each rank.
-        communication_ns: the time of a send or collective of a rank alone on its network.
+    `communication_ns` is the time of a send or collective of a rank alone on its network.
 
     Raises:
         UserError: an id occurs twice, or an operator waits for one that is not there; a send

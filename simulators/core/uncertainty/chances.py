@@ -29,13 +29,3 @@ def chance_of(limit: float, low: float, high: float) -> float:
         return float(room >= 0.0)
     beyond: float = 0.5 * 10.0 ** (-room / width)
     return 1.0 - beyond if room >= 0.0 else beyond
-
-
-def limit_of(chance: float, low: float, high: float) -> float:
-    """Return the limit that is met with a chance, as a share of the prediction.
-
-    >>> [round(limit_of(chance, 0.5, 2.0), 3) for chance in (0.05, 0.5, 0.95)]
-    [0.5, 1.0, 2.0]
-    """
-    end, beyond = (high, 1.0 - chance) if chance >= 0.5 else (low, chance)
-    return float(end ** -math.log10(2.0 * beyond))

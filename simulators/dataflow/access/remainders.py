@@ -136,16 +136,9 @@ def along(
 ) -> int:  # fmt: skip
     """Return the sum of a rank's extents over the loops outside `child`, up to a place.
 
-    Args:
-        problem: the layer on the accelerator, laid out.
-        loops: of the mapping.
-        rank: one or two dimensions with coefficients; a coefficient of 0 counts iterations.
-        parent: level that sends.
-        child: level that receives.
-        outside: which instances count of levels outside the parent.
-        between: which from there to the child.
-        slides: the dimension whose loop at `place` sends only what is new, or -1.
-        place: level and order of the innermost loop that counts.
+    A rank is one or two dimensions with coefficients; a coefficient of 0 counts iterations.
+    `outside` and `between` say which instances count of levels outside the parent, and from there
+    to the child; the loop over `slides` at `place`, if there is one, sends only what is new.
     """
     bounds, extents, dims = problem.bounds, problem.extents, problem.bounds.size
     step = 1

@@ -224,13 +224,10 @@ def advance(at: Ints, count: Ints) -> int:
 def walk(loops: Ints, spatial: Ints, dims: Ints, radix: Ints, wiring: Ints, found: Ints) -> int:
     """Walk the iterations outside a child's tile and fill in what is found; return the steps.
 
-    Args:
-        loops: outside the child, outermost first, without those that spread it out.
-        spatial: those, slowest first.
-        dims: of the layer.
-        radix: by rank, so that one number tells corners of boxes apart.
-        wiring: columns, rows, whether neighbours are linked, whether the child multiplies.
-        found: all zero at first.
+    `loops` are those outside the child, outermost first, without those that spread it out: these
+    are `spatial`, slowest first. A `radix` by rank tells corners of boxes apart by one number;
+    `wiring` is columns, rows, whether neighbours are linked, whether the child multiplies; `found`
+    is zero.
     """
     depth = loops.shape[0]
     columns, rows, links, multiplies = wiring[0], wiring[1], wiring[2], wiring[3]

@@ -53,12 +53,7 @@ def extrapolated(
 ) -> Evaluation:
     """Return an evaluation with the counts, energy and cycles that Timeloop has.
 
-    Args:
-        mapping: that was evaluated.
-        layer: it computes.
-        accelerator: it runs on.
-        exact: its evaluation.
-        links: whether elements hand words to the neighbours in their row and column.
+    `links`: elements hand words to the neighbours in their row and column.
     """
     levels, energy_pj = _levels(mapping, layer), machine_of(accelerator).energy_pj
     found = {
@@ -196,13 +191,8 @@ def _counts(
 ) -> list[tuple[int, int, int]]:  # fmt: skip
     """Return reads, fills and updates of an instance, by level.
 
-    Args:
-        walks: what was found between each level and the next.
-        words: of the tensor.
-        kept: whether a level keeps it.
-        fan_out: children of an instance, by level.
-        in_use: instances in use on average, by level.
-        output: whether it is the output.
+    By level: what was found between it and the next, whether it keeps the tensor, the children of
+    an instance, and the instances in use on average.
     """
     sent = [float(found[sampled.SENT]) for found in walks]
     linked = [int(found[sampled.LINKED]) for found in walks]

@@ -209,16 +209,9 @@ def anneal(
 ) -> int:  # fmt: skip
     """Walk from mapping 0 of `loops`; return the feasible mappings seen.
 
-    Args:
-        problem: the layer on the accelerator.
-        space: what may be changed.
-        counts: scratch room.
-        draws: uniform numbers, one row per step.
-        heat: first and last temperature, in logarithms of the goal.
-        loops: mappings: where the walk is, its trial, the best so far.
-        keep: the same.
-        where: slots of the factors, the same.
-        best: logarithm of the goal of the three mappings; then scratch for an evaluation.
+    Mappings are where the walk is, its trial and the best so far: so are `loops`, `keep`, `where`
+    (slots of the factors) and the first of `best`, logarithms of the goal; the rest of that and
+    `counts` are scratch. Draws are a row a step; `heat` is the first and the last temperature.
     """
     seen = 0
     steps = draws.shape[0]

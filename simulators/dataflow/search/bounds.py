@@ -80,13 +80,8 @@ def floors(
 
     A spread whose tiles fit nowhere has infinite floors. What is kept, level by level, is what the
     goal is least with.
-
-    Args:
-        layer: the loop nest, whose loops divide its dimensions.
-        accelerator: what runs it.
-        problem: the two as numbers.
-        space: what may be changed.
-        spread: loops by mapping, level, row and dimension, with whatever is not spread outermost.
+    The loops of the layer divide its dimensions. `spread` are loops by mapping, level, row and
+    dimension, with whatever is not spread outermost.
     """
     options = [row[:n] for row, n in zip(space.keeps.tolist(), space.keep_count, strict=True)]
     kept = np.array(list(itertools.product(*options)), np.int64)
@@ -166,13 +161,8 @@ def bounds(
 ) -> Bounds:  # fmt: skip
     """Return what no mapping can beat, by the floors of its spreads.
 
-    Args:
-        layer: the loop nest.
-        accelerator: what runs it.
-        problem: the two as numbers.
-        aim: the goal.
-        floor: as `floors` returns it, of the spreads that were listed.
-        left_out: multipliers that spreads which were not listed use at most; 0 if none was.
+    `floor` is as `floors` returns it, of the spreads that were listed; those that were not use at
+    most `left_out` multipliers, 0 if all were.
     """
     energy_pj, cycles = compulsory(layer, accelerator, problem)
     least = np.array([energy_pj, cycles, energy_pj * cycles, 0.0])
@@ -306,17 +296,9 @@ def _least_entering(
 ) -> float:  # fmt: skip
     """Return the least cost of what enters one buffer, over all tiles that divide and fit.
 
-    Args:
-        bounds: of the layer.
-        terms: as of `Problem`.
-        home: as of `Problem`.
-        coef: as of `Problem`.
-        divisors: sides a tile may have, by dimension.
-        numbers: how many those are.
-        scratch: three rows by dimension.
-        limits: words there is room for, mask of the tensors kept, and words of each tensor that
-            there is room for in the buffers it goes to past this one: 0 if it goes to none.
-        costs: of a word of each tensor.
+    `divisors` are sides that a tile may have, so many by dimension; `scratch` has three rows.
+    `limits` are the words there is room for, the mask of the tensors kept, and words of each tensor
+    that there is room for in the buffers it goes to past this one: 0 if it goes to none.
     """
     dims, best = bounds.size, np.inf
     # Rows of scratch: places of the odometer, sides of the tile, steps of the loops outside.

@@ -54,15 +54,9 @@ def find(
 ) -> Found:
     """Return the best mapping found within a budget.
 
-    Args:
-        layer: the loop nest.
-        accelerator: what runs it.
-        goal: `edp`, `energy`, `cycles`, or an expression as of `objective`; it must be positive.
-        evaluations: mappings tried.
-        seed: of the walks.
-        constraints: what the mapping must obey.
-        remainders: whether loops need not divide their dimension, so that last tiles are smaller;
-            half of the mappings tried are of dimensions rounded up.
+    The goal is `edp`, `energy`, `cycles`, or an expression as of `objective` that is positive. With
+    `remainders` loops need not divide their dimension, so that last tiles are smaller; half of the
+    mappings tried are then of dimensions rounded up.
 
     Raises:
         Infeasible: a buffer cannot hold one word of each tensor it must keep, fixed loops fit

@@ -89,14 +89,8 @@ def race(
 ) -> Walk:  # fmt: skip
     """Return the best of walks from some starts, which counts the mappings that all have tried.
 
-    Args:
-        problem: the layer on the accelerator.
-        space: what may be changed.
-        loops: of a mapping with all that is free outermost, in time.
-        starts: spreads of those loops, best promise first.
-        evaluations: mappings tried.
-        seed: of the walks.
-        floor: the logarithm of a goal that cannot be beaten.
+    Starts are spreads of `loops`, which have all that is free outermost, in time; the best promise
+    goes first. `floor` is the logarithm of a goal that cannot be beaten.
     """
     counts = np.zeros_like(problem.totals)
     raced = evaluations - int(FREED * evaluations)

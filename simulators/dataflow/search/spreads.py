@@ -26,12 +26,7 @@ def spreads(space: Space, loops: Ints, sizes: Ints, most: int) -> tuple[Ints, in
     Those that use most multipliers come first, the one that spreads nothing last; of those that
     differ only in which side a factor lies along, one is returned. Beside them stands how many
     multipliers spreads use at most that are not returned, 0 if all are.
-
-    Args:
-        space: what may be changed.
-        loops: of a mapping with all that is free in time at the outermost level.
-        sizes: of the levels, as of `Problem`.
-        most: spreads that are returned at most.
+    `loops` have all that is free in time at the outermost level.
     """
     levels, _, dims = loops.shape
     sides, places = [], []

@@ -82,11 +82,8 @@ def empty_chance(density: Density, tile: int, whole: int) -> float:
 def metadata_bits(layout: str, tile: int, filled: float) -> float:
     """Return the expected bits that say where a tile's non-zeros are.
 
-    Args:
-        layout: `bitmask`: a bit per word; `coordinate`: an index per non-zero; `run_length`: the
-            zeros before it; `uncompressed_offset`: begin and end; `none`: nothing.
-        tile: words of the tile, zeros included.
-        filled: expected non-zeros.
+    A `bitmask` has a bit per word; `coordinate` an index per non-zero; `run_length` the zeros
+    before it; `uncompressed_offset` begin and end. The words of a tile count zeros.
     """
     if layout not in FORMATS:
         raise UnknownNameError("format", layout, FORMATS)

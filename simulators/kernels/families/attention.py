@@ -28,13 +28,10 @@ from simulators.kernels.families.fused import (
     split_sums,
     sums,
 )
-from simulators.kernels.families.latent_decode import is_warp_latent, warp_latent_seconds
-from simulators.kernels.families.latent_prompts import is_warp_prompt, warp_prompt_seconds
-from simulators.kernels.families.latent_triton import is_triton_latent, triton_latent_seconds
-from simulators.kernels.families.latent_triton_prompts import (
-    is_triton_prompt,
-    triton_prompt_seconds,
-)
+from simulators.kernels.families.latent_decode import warp_latent_seconds
+from simulators.kernels.families.latent_prompts import warp_prompt_seconds
+from simulators.kernels.families.latent_triton import triton_latent_seconds
+from simulators.kernels.families.latent_triton_prompts import triton_prompt_seconds
 from simulators.kernels.interpolation_grid import interpolated_s
 from simulators.kernels.monotone_correction import corrected
 from simulators.kernels.profile import INSTRUCTION_ROWS, AttentionRates, Profile
@@ -49,6 +46,11 @@ LATENT_DECODE_DIM = (576.0 + 512.0) / 2.0
 """A decode step of latent attention scores over the cached 576 numbers and sums over 512."""
 
 FORM_OF = {"prefill": prefill_seconds, "decode": decode_seconds, "mixed": mixed_seconds}
+FORM_WITH = {
+    "gap_clocks": warp_latent_seconds, "exponentials": warp_prompt_seconds,
+    "lone_clocks": triton_latent_seconds, "wait_clocks": triton_prompt_seconds,
+}  # fmt: skip
+"""Forms of one library's kernels, by a number that no other form has."""
 
 
 def attention_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
@@ -110,15 +112,8 @@ def formula_seconds(attention: Attention, gpu: Gpu, entry: Entry) -> Floats:
 
 def form_seconds(attention: Attention, gpu: Gpu, numbers: Numbers) -> Floats:
     """Return the seconds of one launch by the form alone."""
-    form = FORM_OF[attention.phase]
-    if is_warp_latent(numbers):
-        form = warp_latent_seconds
-    elif is_warp_prompt(numbers):
-        form = warp_prompt_seconds
-    elif is_triton_latent(numbers):
-        form = triton_latent_seconds
-    elif is_triton_prompt(numbers):
-        form = triton_prompt_seconds
+    named = (form for number, form in FORM_WITH.items() if number in numbers)
+    form = next(named, FORM_OF[attention.phase])
     return np.asarray(form(attention, gpu, numbers, attention_bytes(attention)), np.float64)
 
 

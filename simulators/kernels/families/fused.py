@@ -70,37 +70,6 @@ class ExpertSizes:
     k: Floats
 
 
-PREFILL = {
-    "start_s": 5e-6, "compute": 0.6, "bandwidth": 0.7, "tile": 64.0, "step": 32.0,
-    "softmax": 64.0, "tail": 0.5,
-}  # fmt: skip
-"""Where a fit begins: tiles of 128 queries by 64 keys, and an exponential's worth of 64 FLOPs."""
-
-BESIDE = {**{name: value for name, value in PREFILL.items() if name != "tail"}, "beside": 0.9}
-"""The same with blocks that all start at once: a few rows of queries are no faster than many."""
-
-DECODE = {
-    "start_s": 5e-6, "compute": 0.2, "bandwidth": 0.8, "lead": 64.0, "block_clocks": 500.0,
-    "l2_speed": 2.0, "l2_share": 0.8, "key_clocks": 30.0, "split": 0.5,
-}  # fmt: skip
-"""Where a fit begins: query heads padded to a matrix instruction leave a fifth of the peak."""
-
-EXPERTS = {
-    "start_s": 1e-5, "compute": 0.6, "bandwidth": 0.8, "traffic": 0.3, "passing": 0.3,
-    "pad": 32.0, "step_s": 2e-9, "awake_clocks": 50.0, "expert_clocks": 20.0,
-}  # fmt: skip
-"""Where a fit begins: half a tile of 64 rows is empty in each expert."""
-
-TWO_TILES = {**EXPERTS, "tall": 1.1, "unaligned": 1.1}
-"""The same of a library that takes low tiles up to a token an expert and tall ones beyond, which
-read weights slower, and whose loads are whole vectors where a width is a multiple of 16 alone."""
-
-FORMS = {
-    "prefill": (PREFILL, BESIDE), "mixed": (PREFILL,), "decode": (DECODE,),
-    "experts": (EXPERTS, TWO_TILES),
-}  # fmt: skip
-"""The forms a kernel may have; the one that fits better is kept."""
-
 STORED_AS = {"mxfp4": "w4a16"}
 """Formats of experts that are precisions by another name: what a number takes is the same."""
 
@@ -112,9 +81,6 @@ EXPONENTIALS = 16
 
 TUNED = "tuned_"
 """How numbers begin that say how much faster tuned tiles are."""
-
-PARTS = ("compute", "bandwidth", "traffic")
-"""Numbers that are parts of a data sheet's rate: at most one."""
 
 
 def prefill_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats) -> Floats:
@@ -201,22 +167,13 @@ def _tile(sizes: ExpertSizes, numbers: Numbers) -> tuple[Floats, Floats]:
 
 
 def tuned_speedup(sizes: ExpertSizes, numbers: Numbers) -> Floats:
-    """Return how much faster products run whose tiles a library has tuned, by experts and width.
-
-    >>> tuned_name(8, 7168)
-    'tuned_8_7168'
-    """
+    """Return how much faster products run whose tiles a library has tuned, by experts and width."""
     found = np.ones(np.broadcast_shapes(np.shape(sizes.experts), np.shape(sizes.width)))
     for name, speedup in numbers.items():
         if name.startswith(TUNED):
             experts, width = map(float, name.removeprefix(TUNED).split("_"))
             found = np.where((sizes.experts == experts) & (sizes.width == width), speedup, found)
     return found
-
-
-def tuned_name(experts: float, width: float) -> str:
-    """Return what a fit calls the speed-up of a shape of layers."""
-    return f"{TUNED}{experts:.0f}_{width:.0f}"
 
 
 def sums(a: Attention) -> tuple[Floats, Floats, Floats, Floats]:

@@ -34,12 +34,6 @@ from simulators.kernels.tiling import four_norm
 from simulators.workload.operators import Attention
 from simulators.workload.precision import BYTES
 
-WARP_LATENT = {
-    "start_s": 5e-6, "start_clocks": 5e3, "key_clocks": 100.0, "gap_clocks": 70.0,
-    "wave_clocks": 5e3,
-}  # fmt: skip
-"""Where a fit begins: microseconds of launch, and thousands of clocks before the first key."""
-
 TILE_HEADS, TILE_KEYS, BLOCKS = 64.0, 64.0, 2.0
 """Query heads and keys of a tile, as times step in both, and blocks that share a tile's values."""
 
@@ -51,11 +45,6 @@ CLUSTER, SCORERS, CLUSTER_HEADS = 4, 2.0, 128.0
 
 CLUSTERED = ("blackwell_rtx",)
 """Architectures that the clusters' kernel is compiled for."""
-
-
-def is_warp_latent(numbers: Mapping[str, float]) -> bool:
-    """Say whether numbers are those of this form."""
-    return "gap_clocks" in numbers
 
 
 def warp_latent_seconds(

@@ -27,22 +27,11 @@ from simulators.kernels.families.latent_decode import multiplied
 from simulators.kernels.tiling import four_norm, lost_of_l2
 from simulators.workload.operators import Attention
 
-WARP_PROMPT = {
-    "start_s": 5e-6, "compute": 0.6, "bandwidth": 0.7, "tile": 64.0, "step": 32.0,
-    "exponentials": 1.0, "tail": 0.5,
-}  # fmt: skip
-"""Where a fit begins: tiles of 128 queries by 64 keys, and one exponential a pair."""
-
 COPY_S = 3.5e-6
 """What the smallest prompts take longer with 8-bit keys on H100, H200, B200 and GB200."""
 
 COPIED_BYTES = (192.0 + 192.0 + 128.0) * (2.0 + 1.0)
 """Of a token and head: query, key and value read in 16 bits and written in 8."""
-
-
-def is_warp_prompt(numbers: Mapping[str, float]) -> bool:
-    """Say whether numbers are those of this form."""
-    return "exponentials" in numbers
 
 
 def warp_prompt_seconds(

@@ -29,11 +29,6 @@ from simulators.kernels.families.latent_decode import SCORED, SUMMED
 from simulators.kernels.tiling import four_norm
 from simulators.workload.operators import Attention
 
-TRITON_LATENT = {
-    "block_clocks": 5e3, "head_clocks": 500.0, "key_clocks": 140.0, "lone_clocks": 500.0,
-}  # fmt: skip
-"""Where a fit begins: thousands of clocks before the first key, as of other such kernels."""
-
 SPLITS = "splits"
 """How a number is called that says how many splits there are; 0: as many as SGLang makes."""
 
@@ -55,11 +50,6 @@ L2_BYTES_PER_CLOCK = 64.0
 
 STAGED_BYTES = 2.0 * TILE_KEYS * (SCORED + SUMMED) * 2.0
 """Two tiles of keys and values in 16 bits."""
-
-
-def is_triton_latent(numbers: Mapping[str, float]) -> bool:
-    """Say whether numbers are those of this form."""
-    return "lone_clocks" in numbers
 
 
 def triton_latent_seconds(

@@ -33,9 +33,6 @@ from simulators.kernels.families.latent_triton import L2_BYTES_PER_CLOCK
 from simulators.kernels.tiling import four_norm, lost_of_l2
 from simulators.workload.operators import Attention
 
-TRITON_PROMPT = {"start_s": 5e-6, "block_clocks": 5e3, "wait_clocks": 500.0}
-"""Where a fit begins: a launch, thousands of clocks before the first key, and an L2 hit or two."""
-
 TILE_QUERIES, FEW_KEYS, MANY_KEYS, WARPS = 32.0, 32.0, 64.0, 8.0
 """Of the kernel's source, for more than 256 numbers a head."""
 
@@ -54,11 +51,6 @@ WARP_SHARE = {"hopper": 0.629}
 
 BYTES = 2.0
 """Of a number: caches of 8 bits are widened, and new keys are not in them yet."""
-
-
-def is_triton_prompt(numbers: Mapping[str, float]) -> bool:
-    """Say whether numbers are those of this form."""
-    return "wait_clocks" in numbers
 
 
 def triton_prompt_seconds(

@@ -28,10 +28,6 @@ from simulators.kernels.tiling import lost_of_l2
 from simulators.workload.operators import Elementwise
 from simulators.workload.precision import BYTES
 
-UNMEASURED = {"start_s": 2e-6, "l2": 10.0, "share": 0.6, "rest": 0.05, "bandwidth": 0.9}
-"""Where a fit of a chain begins: `l2` is bytes per clock of an SM, `share` of L2 still holds the
-input. However much more passes through, `rest` of it does."""
-
 
 def vector_seconds(vector: Elementwise, gpu: Gpu, profile: Profile) -> Floats:
     """Return the seconds of one memory-bound kernel while it streams."""

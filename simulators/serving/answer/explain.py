@@ -8,7 +8,7 @@ that it is in, so the times of its batches are its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -81,38 +81,17 @@ def _mean_steps(state: State) -> dict[str, Step]:
     asked, answered = state.request[:, [at.PROMPT, at.OUTPUT]].T.astype(float)
     context = float(answered @ (asked + answered / 2.0)) / max(float(answered.sum()), 1.0)
     past = float(state.request[:, at.CACHED].mean())
-    found = {}
-    if prompts.any():
-        has_prompts = (prompts > 0).astype(float)
-        found[PROMPT] = _step(requests, prompts, decodes, context, drafted, has_prompts, past)
-    if decodes.any():
-        found[LATER] = _step(requests, prompts, decodes, context, drafted, decodes, past)
-    return found
+    sums = {
+        "prefills": requests - decodes, "prefill_tokens": prompts, "decodes": decodes,
+        "drafted": drafted * decodes, "decode_kv_tokens": decodes * context,
+    }  # fmt: skip
+    weights = {PROMPT: (prompts > 0).astype(float), LATER: decodes}
+    return {phase: _mean(sums, of, past) for phase, of in weights.items() if of.any()}
 
 
-def _step(
-    requests: Floats,
-    prompts: Floats,
-    decodes: Floats,
-    context: float,
-    drafted: Floats,
-    weights: Floats,
-    past: float,
-) -> Step:
-    """Return the weighed mean of batches as one; each decode has so many tokens `drafted`.
-
-    Before each prompt are `past` tokens that a prefix cache had.
-    """
-    mean = {
-        name: float(np.average(column, weights=weights))
-        for name, column in (
-            ("prefills", requests - decodes),
-            ("prefill_tokens", prompts),
-            ("decodes", decodes),
-            ("drafted", drafted * decodes),
-            ("decode_kv_tokens", decodes * context),
-        )
-    }
+def _mean(sums: Mapping[str, Floats], weights: Floats, past: float) -> Step:
+    """Return the weighed mean of batches; `past` tokens of each prompt were in a prefix cache."""
+    mean = {name: float(np.average(column, weights=weights)) for name, column in sums.items()}
     prompt_tokens = mean["prefill_tokens"]
     chunk = prompt_tokens / max(mean["prefills"], 1e-9)
     return Step(
@@ -140,15 +119,7 @@ def _divided(
         most = drafter.alone + drafter.wide
         passes = most * float(step.drafted) / (drafter.drafted * decodes)
         rows += [
-            replace(
-                row,
-                name=f"drafts: {row.name}",
-                count=passes * row.count,
-                time_s=passes * row.time_s,
-                energy_j=passes * row.energy_j,
-                flops=passes * row.flops,
-                moved_bytes=passes * row.moved_bytes,
-            )
+            replace(_times(row, passes), name=f"drafts: {row.name}", count=passes * row.count)
             for row in explained(drafter.hardware.replica, once, phase, 0.0)
             if row.phase.startswith(phase) and row.time_s
         ]
@@ -164,16 +135,15 @@ def _divided(
     whole = sum(row.time_s for row in rows)
     scale = seconds / whole if whole else 0.0
     return [
-        replace(
-            row,
-            count=row.count * (scale if row.time_s else 1.0),
-            time_s=row.time_s * scale,
-            energy_j=row.energy_j * scale,
-            flops=row.flops * scale,
-            moved_bytes=row.moved_bytes * scale,
-        )
+        replace(_times(row, scale), count=row.count * (scale if row.time_s else 1.0))
         for row in rows
     ]
+
+
+def _times(row: Contribution, scale: float) -> Contribution:
+    """Return a row that takes and does so many times as much."""
+    names = ("time_s", "energy_j", "flops", "moved_bytes")
+    return replace(row, **{name: getattr(row, name) * scale for name in names})
 
 
 def _with_energy(rows: Sequence[Contribution], joules: float) -> list[Contribution]:

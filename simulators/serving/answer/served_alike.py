@@ -26,39 +26,29 @@ class Ready(Protocol):
     @property
     def point(self) -> ServingPoint:
         """What was asked for."""
-        ...
 
     @property
     def scheduler(self) -> Scheduler:
         """How batches are formed."""
-        ...
 
     @property
     def limits(self) -> Limits:
         """What a replica may hold."""
-        ...
 
     @property
     def rejected(self) -> int:
         """Requests that no replica could ever run."""
-        ...
 
     @property
     def has_pools(self) -> bool:
         """Whether other replicas decode than read prompts."""
-        ...
 
     def run(self) -> Run:
         """Serve all the others."""
-        ...
 
 
 class Answers:
-    """Metrics of deployments, of which those that are served alike run once.
-
-    Args:
-        run_out: returns the run of a deployment, which may have begun.
-    """
+    """Metrics of deployments, whose runs may have begun; those that are served alike run once."""
 
     def __init__(self, run_out: Callable[[Any], Run] = lambda ready: ready.run()) -> None:
         self._run_out = run_out

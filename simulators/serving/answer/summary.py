@@ -207,12 +207,8 @@ def _rates(
 ) -> dict[str, float | None]:
     """Return what was answered per second within a window, what it costs and takes.
 
-    Args:
-        run: whose deployment answers.
-        everyone: all that were answered.
-        seen: tokens of each of them, of prompt and answer, but for those found in a cache.
-        window: that rates are of.
-        share: of the replicas, that are paid for.
+    `seen` are the tokens of each request, of prompt and answer, but for those found in a cache;
+    `share` of the replicas is paid for.
     """
     point, built, usd = run.point, run.deployment, run.deployment.usd_per_gpu_hour
     gpus = built.gpus * share

@@ -33,12 +33,6 @@ class Plan:
 
         A replica is paid from its start until it is stopped and has ended what it has, once
         where it is started again meanwhile.
-
-        Args:
-            replica: that took each request.
-            arrival_s: when it did.
-            end_s: when it had answered.
-            span: first and last moment.
         """
         begin, end = span
         paid = 0.0

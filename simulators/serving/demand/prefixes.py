@@ -106,9 +106,8 @@ def own(tokens: Ints) -> Prefixes:
 def of_sessions(turn: Ints, tokens: Ints) -> Prefixes:
     """Return requests that begin with the turns of their session before them.
 
-    Args:
-        turn: of each request in its session, whose turns stand one behind the other.
-        tokens: of each prompt and answer, what was said before included.
+    Turns of a session stand one behind the other; tokens of prompts and answers include what was
+    said before.
 
     >>> of_sessions(np.array([0, 1, 0]), np.array([10, 30, 8])).nodes.tolist()
     [0, 0, 1, 2]
@@ -121,12 +120,8 @@ def of_sessions(turn: Ints, tokens: Ints) -> Prefixes:
 def of_hashes(hashes: Ints, stops: Ints, hashed: int, prompt: Ints, output: Ints) -> Prefixes:
     """Return requests whose prompts begin with blocks that are known by their hashes.
 
-    Args:
-        hashes: of all requests' blocks, one request behind the other.
-        stops: where each request's blocks stop.
-        hashed: tokens of a block; the last of a prompt may have fewer.
-        prompt: tokens of each prompt.
-        output: tokens of each answer.
+    Hashes are those of all requests' blocks of `hashed` tokens, one request behind the other, which
+    stop at `stops`; the last block of a prompt may have fewer tokens.
 
     >>> of_hashes(np.array([7, 8, 7]), np.array([2, 3]), 4, np.array([6, 3]), np.array([9, 9])).ends
     array([ 4,  6, 14,  3, 11])

@@ -42,7 +42,6 @@ class Distribution(Protocol):
 
     def at(self, probability: Floats) -> Ints:
         """Return whole tokens, at least one, below which that share of the draws lies."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -105,10 +105,8 @@ def octaves(steps: int, most: int) -> Floats:
 def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationTable:
     """Return the tables of a replica.
 
-    Args:
-        hardware: the replica.
-        additive: it runs the prefills and the decodes of a batch in turn: linear layers, messages
-            and the LM head are paid for each, so weights are read twice.
+    `additive`: it runs the prefills and the decodes of a batch in turn, so that linear layers,
+    messages and the LM head are paid for each, and weights are read twice.
 
     Raises:
         Infeasible: the model cannot be cut this way.

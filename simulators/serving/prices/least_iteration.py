@@ -20,27 +20,16 @@ STAGES = 2  # one that sends on, and the last
 
 @dataclass(frozen=True)
 class LeastIteration:
-    """The least seconds of a pass through all stages.
+    """The least seconds of a pass through all stages."""
 
-    Args:
-        first: seconds of tokens, at the first number of each step of the table, a row per stage.
-        last: the same at the last number.
-        above: the least of all steps after it.
-        steps: of the table to an octave.
-        floor_s: that launches take, of each stage.
-        added_s: to each pass of a stage.
-        rows_s: of one row of logits.
-        stages: of the pipeline.
-    """
-
-    first: Floats
-    last: Floats
-    above: Floats
-    steps: int
-    floor_s: Floats
-    added_s: Floats
-    rows_s: Floats
-    stages: int
+    first: Floats  # seconds of tokens at the first number of each step of the table, by stage
+    last: Floats  # the same at the last number
+    above: Floats  # the least of all steps after it
+    steps: int  # of the table to an octave
+    floor_s: Floats  # that launches take, of each stage
+    added_s: Floats  # to each pass of a stage
+    rows_s: Floats  # of one row of logits
+    stages: int  # of the pipeline
 
     def of(self, tokens: Ints, rows: float = 0.0) -> Floats:
         """Return the least seconds of iterations with so many tokens, or more, of prompts."""

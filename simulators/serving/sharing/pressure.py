@@ -46,10 +46,6 @@ def steady(point: ServingPoint) -> ServingPoint:
 def pressure_of(point: ServingPoint, answer: SteadyState) -> Pressure:
     """Return what a model does on the part of a GPU that its design stands on.
 
-    Args:
-        point: the design, of which there is a steady state.
-        answer: what says it.
-
     Raises:
         Infeasible: it has no steady state.
     """

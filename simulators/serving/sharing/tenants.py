@@ -23,7 +23,7 @@ from simulators.catalog.mig import mig_slice
 from simulators.catalog.model import load_model
 from simulators.catalog.price import load_prices
 from simulators.composition.replica import NOTHING
-from simulators.core.columns import categories
+from simulators.core.columns import which
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats
 from simulators.serving.deployment import deployment_of
@@ -81,19 +81,13 @@ def shares_gpu(point: ServingPoint) -> bool:
 
 def shared_rows(batch: pa.RecordBatch) -> NDArray[np.bool_]:
     """Return which rows of a batch of designs have but a part of their GPUs."""
-    found = np.zeros(batch.num_rows, bool)
-    for name, usual in (("colocated", NOTHING), ("sharing", TIME_SLICE)):
-        codes, names = categories(batch, name)
-        found |= np.array([value != usual for value in names], bool)[codes]
-    return found
+    return which(batch, "colocated", NOTHING.__ne__) | which(batch, "sharing", TIME_SLICE.__ne__)
 
 
 def alone_on_its_part(point: ServingPoint, answer: SteadyState) -> ServingPoint:
     """Return a design of a model alone on what it gets of its GPUs; one without others as it is.
 
-    Args:
-        point: the design.
-        answer: what says the steady states of the models on the GPU.
+    `answer` says the steady states of the models on the GPU.
 
     Raises:
         Infeasible: weights do not fit together, or the GPU cannot be shared so.

@@ -32,10 +32,8 @@ CALIBRATION = Path(__file__).parent.parent / "calibration" / "acceptance.toml"
 def survival(method: str, written: str, drafted: int) -> tuple[float, ...]:
     """Return the shares of iterations in which at least 1, 2 ... of the drafted are accepted.
 
-    Args:
-        method: whose measured rates stand in where none are written.
-        written: one rate for all positions, or one for each of the first ones; or nothing.
-        drafted: tokens of an iteration.
+    Rates of the method as measured stand in where none are written: one for all positions, or one
+    for each of the first ones.
 
     Raises:
         UserError: what is written are no rates, or nobody has measured the method's.

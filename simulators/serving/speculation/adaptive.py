@@ -43,11 +43,7 @@ def worth_drafting(
 ) -> tuple[int, ...]:
     """Return up to how many requests that run or wait it pays to draft at least 1, 2 ... tokens.
 
-    Args:
-        survival: shares of iterations that accept at least 1, 2 ... of them.
-        table: of the replica and of what drafts for it.
-        price: what reads it.
-        load: what is asked of it.
+    `survival` are the shares of iterations that accept at least 1, 2 ... of them.
     """
     batches = octaves(BATCHES_PER_OCTAVE, max(1, load.seats))[1:]
     best = []

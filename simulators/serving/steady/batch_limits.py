@@ -6,7 +6,9 @@ fit, the row is infeasible; where the rate of arrivals decides, memory limits th
 
 from __future__ import annotations
 
+import operator
 from dataclasses import fields
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.composition.replica import Replica
-from simulators.core.columns import categories, numbers
+from simulators.core.columns import categories, mapped, numbers, which
 from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine.policies import load_scheduler
@@ -36,8 +38,8 @@ EVENT_ONLY = {
     in (
         "turns", "turn_tokens", "seeds", "mixed_step", "ep", "attention_dp", "moe_backend",
         "redundant_experts", "routing_skew", "routing_histogram", "length_spread", "length_shape",
-        "frontend_s", "patience_s", "preemption", "iteration_table", "warmup", "cooldown",
-        "without", "poll_interval", "acceptance_spread", "draft_until", "draft_rule",
+        "max_output_tokens", "frontend_s", "patience_s", "preemption", "iteration_table", "warmup",
+        "cooldown", "without", "poll_interval", "acceptance_spread", "draft_until", "draft_rule",
         "prefix_host_bytes", "adapters", "min_replicas", "exit_depth", "routed_tokens",
         "prompt_kept",
     )
@@ -129,14 +131,12 @@ _NUMBERS = (
 
 def _need_events(batch: pa.RecordBatch, verdicts: Verdicts) -> None:
     """Condemn rows that ask for what only events can answer."""
-    codes, names = categories(batch, "arrivals")
     for name in MODULATED:
-        wrong = np.array([found == name for found in names], bool)[codes]
+        wrong = which(batch, "arrivals", name.__eq__)
         verdicts.add(wrong, f"{name}_needs_fidelity_event")
     verdicts.add(numbers(batch, "prefill_gpus") > 0, "separate_pools_need_fidelity_event")
     for name, only in EVENT_ONLY.items():
-        codes, values = categories(batch, name)
-        wrong = np.array([value != only for value in values], bool)[codes]
+        wrong = which(batch, name, partial(operator.ne, only))
         verdicts.add(wrong, f"{name}_needs_fidelity_event")
 
 
@@ -162,10 +162,10 @@ def _schedulers(
 
 def _arrivals(batch: pa.RecordBatch, burstiness: Floats) -> tuple[NDArray[np.bool_], Floats]:
     """Return which rows have closed clients, and the variation of the gaps of the others."""
-    codes, names = categories(batch, "arrivals")
-    closed = np.array([name == CLOSED for name in names], bool)[codes]
-    known = np.array([GAP_SCV.get(str(name), np.nan) for name in names])[codes]
-    return closed, np.where(np.isnan(known), burstiness * burstiness, known)
+    known = mapped(batch, "arrivals", lambda name: GAP_SCV.get(name, np.nan))
+    return which(batch, "arrivals", CLOSED.__eq__), np.where(
+        np.isnan(known), burstiness * burstiness, known
+    )
 
 
 class Shared(NamedTuple):

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from simulators.catalog.price import usd_per_mtok
 from simulators.composition.price import stage_iteration
-from simulators.core.columns import categories, numbers
+from simulators.core.columns import numbers, which
 from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Hardware
 from simulators.serving.engine.policies import load_scheduler
@@ -116,8 +116,7 @@ def ignored_limits(batch: pa.RecordBatch, steady: Mask) -> Mapping[str, Mask]:
 
     Whole prompts are limited by one, chunks by the other.
     """
-    codes, names = categories(batch, "scheduler")
-    chunked = np.array([load_scheduler(str(name)).chunked for name in names], bool)[codes]
+    chunked = which(batch, "scheduler", lambda name: load_scheduler(name).chunked)
     return {"chunk_size": steady & ~chunked, "max_batch_tokens": steady & chunked}
 
 

@@ -26,9 +26,7 @@ NAMES = tuple(f.name for f in fields(Lengths))
 def lengths_of(batch: pa.RecordBatch, context: Floats) -> tuple[Lengths, Ints]:
     """Return the lengths of every row, and a number that rows of equal lengths share.
 
-    Args:
-        batch: points.
-        context: longest prompt and output together that each row allows.
+    `context` is the longest prompt and output together that each row allows.
     """
     system = numbers(batch, "system_prompt_tokens").astype(np.float64)
     context = context - system

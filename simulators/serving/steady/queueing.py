@@ -73,10 +73,8 @@ def seats_looked_at(most: float) -> Floats:
 def crowd_of(station: Station, seats: Floats, per_s: Floats) -> Crowd:
     """Return how many requests there are on average, in rows of equally many stages.
 
-    Args:
-        station: what each replica may do.
-        seats: per row the numbers of seats priced, rising from 0; the last is all of them.
-        per_s: requests per second with each of them taken, in every stage's batch.
+    `seats` are, per row, the numbers of seats priced, rising from 0, the last all of them; `per_s`
+    the requests per second with each of them taken, in every stage's batch.
     """
     numbers = seats * station.stages[:, None]
     closed = np.isnan(station.rate)

@@ -101,13 +101,8 @@ def fill_paired(half: int, ranks: int, each: int, swaps: int, order: Ints) -> in
 
     The phases are those of DualPipe's published step: forwards of the near half, forwards of both,
     backwards that make room for forwards, pairs, backwards, and weights' gradients that are left.
-
-    Args:
-        half: distance of the rank from its end of the pipeline.
-        ranks: of one half of it.
-        each: micro-batches that pass either chunk.
-        swaps: whether the near chunk is the second.
-        order: (kind, chunk, micro-batch, whether it is paired with the task after it).
+    `half` is the distance of the rank from its end of the pipeline, of which one half has `ranks`;
+    `each` micro-batches pass either chunk; `swaps`: the near chunk is the second.
     """
     tasks = np.zeros((6 * each, 3), np.int64)  # kind, near or far chunk, whether paired
     far, left = ranks - half - 1, half + 1

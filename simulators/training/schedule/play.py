@@ -64,13 +64,8 @@ def layers_of_chunk(chunk: int, chunks: int, layers: int, upto: int) -> int:
 def needed_by(kind: int, stage: int, micro: int, length: int, lanes: int, places: Ints) -> int:
     """Return the position of the task that another waits for: -1 for none, -2 if not yet written.
 
-    Args:
-        kind: of the task that waits.
-        stage: of it, counted over all copies of the model.
-        micro: its micro-batch.
-        length: stages of one copy.
-        lanes: stages of all copies.
-        places: position of each pass, forwards before backwards, of each micro-batch.
+    Stages are counted over all copies of the model, of which one has `length`. `places` are the
+    positions of each pass, forwards before backwards, of each micro-batch.
     """
     if kind == 2 or (kind == 0 and stage % length == 0):
         return -1
@@ -92,14 +87,8 @@ def fill_sorted(
 ) -> int:
     """Write all tasks so that each comes after those it waits for; return how many there are.
 
-    Args:
-        schedule: position in `SCHEDULES`.
-        pp: ranks.
-        lanes: chunks of all ranks.
-        micro_batches: of a step.
-        orders: of each rank, (kind, chunk, micro-batch, whether paired with the next) in turn.
-        counts: of tasks on each rank.
-        tasks: where they are written, as `RANK` ff.; fewer than all if ranks wait for each other.
+    `orders` are (kind, chunk, micro-batch, whether paired with the next) of each rank in turn;
+    tasks are written as `RANK` ff., fewer than all if ranks wait for each other.
     """
     length = pp if schedule == 4 else lanes
     places = np.full((2 * lanes, micro_batches), -2, np.int64)
@@ -204,14 +193,8 @@ def pipelines_s(
 ) -> Floats:  # fmt: skip
     """Return when the last task of each row's pipeline ends.
 
-    Args:
-        schedule: position in `SCHEDULES`.
-        pp: ranks.
-        chunks: of layers on each rank.
-        micro_batches: of a step.
-        layers: of the model.
-        dense: how many of them, the first, have no experts.
-        parts: a row of seconds each, as `EMBEDDING` ff.
+    Of the layers the first `dense` have no experts; `parts` are a row of seconds each, as
+    `EMBEDDING` ff.
     """
     shapes = np.stack([schedule, pp, chunks, micro_batches], axis=1)
     kinds, which = np.unique(shapes, axis=0, return_inverse=True)

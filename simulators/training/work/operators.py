@@ -91,13 +91,7 @@ class Task:
 
 
 def tasks(job: Job, piece: str, micro_batch: Column) -> list[Task]:
-    """Return the kernels of one piece of a model, for one micro-batch on one rank.
-
-    Args:
-        job: what is trained, and how it is cut.
-        piece: one of `PIECES`.
-        micro_batch: sequences.
-    """
+    """Return the kernels of one piece of a model, for one micro-batch on one rank."""
     part = PIECES[piece]
     tokens = micro_batch * job.sequence / job.cp
     shard = Shard(job.model, job.cut, part, job.dtype)
@@ -291,12 +285,8 @@ def _in_ring(attention: Attention, job: Job, phase: str, merged: float) -> Itera
     Blocks are taken to run at the pace of the whole. Of a causal mask a plain ring leaves some
     rank a whole block at every step but the first, of which half is masked; a zigzag gives all
     ranks half a block at each.
-
-    Args:
-        attention: all of it, as often as a rank's even share.
-        job: whose ring it is.
-        phase: of the task.
-        merged: tensors as wide as the output that are summed after each step.
+    The attention is all of it, as often as a rank's even share; after each step so many tensors as
+    wide as the output are summed.
     """
     ranks = float(job.cp)
     uneven = (2.0 * ranks - 1.0) / ranks if job.context_exchange == RINGS[0] else 1.0

@@ -67,12 +67,8 @@ def launch_waits_s(
 ) -> Floats:
     """Return what a layer's forward and backward pass wait for the host that launches them.
 
-    Args:
-        launches: kernels of a layer, by phase.
-        sent: its messages.
-        shown: seconds of its passes forward, to gradients of inputs and of weights, for each row.
-        constants: with what a launch takes.
-        plans: that say which passes run kernels again.
+    `shown` are the seconds of a layer's passes forward, to gradients of inputs and of weights, for
+    each row.
     """
     kernels = {phase: np.full(plans.size, launches.get(phase, 0.0)) for phase in PHASES}
     often = in_passes(kernels, plans, is_layer=True)

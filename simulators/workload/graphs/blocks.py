@@ -25,18 +25,9 @@ def self_attention(
 ) -> int:
     """Draw attention of [batch, length, hidden] to itself, without norm and residual.
 
-    Args:
-        g: the sketch.
-        x: what attends.
-        heads: query heads.
-        kv_heads: key and value heads; 0: as many.
-        head_dim: numbers of a head; 0: the hidden width shared out.
-        causal: whether a token sees only those before it.
-        bias: whether the projections of queries, keys and values have one.
-        out_bias: whether the projection of the result has one.
-        rotary: whether queries and keys are turned by their positions.
-        qk_norm: whether they are normalised per head.
-        whole_qk_norm: whether over all heads at once instead.
+    There are as many key and value heads as query heads unless it is told otherwise, and the hidden
+    width is shared out among them. Queries and keys may be normalised per head, or over all heads
+    at once.
     """
     hidden = g.shape(x)[2]
     width, kv = head_dim or hidden // heads, kv_heads or heads

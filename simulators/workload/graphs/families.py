@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simulators.catalog.huggingface_graphs import GRAPH_KINDS, graph_sheet_of_config, kind_of_config
+from simulators.catalog.huggingface_graphs import graph_sheet_of_config, is_graph_config
 from simulators.catalog.model import load_model
 from simulators.catalog.sheet import fill
 from simulators.core.errors import UnknownNameError, UserError
@@ -50,7 +50,7 @@ def is_graph_model(name: str) -> bool:
     if path.suffix == ".onnx":
         return True
     if path.suffix == ".json":
-        return kind_of_config(path) in GRAPH_KINDS
+        return is_graph_config(path)
     return "family" in read_toml(path)
 
 

@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from simulators.core.errors import UserError
 
@@ -203,19 +204,9 @@ class Sketch:
         return self.nodes[position].shape
 
     def node(
-        self,
-        kind: str,
-        inputs: Sequence[int],
-        shape: Shape,
-        *,
-        weights: tuple[Shape, ...] = (),
-        name: str = "",
-        stride: int = 1,
-        groups: int = 1,
-        causal: bool = False,
-        waits: bool = False,
+        self, kind: str, inputs: Sequence[int], shape: Shape, *, name: str = "", **facts: Any
     ) -> int:
-        """Add an operator.
+        """Add an operator, with other facts than usual ones as fields of `Node`.
 
         Raises:
             UserError: a size is not positive.
@@ -229,13 +220,9 @@ class Sketch:
                 kind=kind,
                 inputs=tuple(inputs),
                 shape=shape,
-                weights=weights,
                 repeat=self._repeat,
                 copies=self._copies,
-                stride=stride,
-                groups=groups,
-                causal=causal,
-                waits=waits,
+                **facts,
             )
         )
         return len(self.nodes) - 1

@@ -38,13 +38,8 @@ def adapter_products(
 ) -> tuple[Gemm, ...]:
     """Return the products that adapters add to a step on one GPU: two beside each layer.
 
-    Args:
-        shard: the layers.
-        rank: of all adapters.
-        targets: one of `TARGETS`.
-        tokens: of the step.
-        groups: of tokens that are multiplied by one copy of an adapter.
-        fused: layers with the same input, as queries, keys and values, are adapted in one launch.
+    The rank is of all adapters, groups of tokens are multiplied by one copy of an adapter. `fused`:
+    layers with the same input, as queries, keys and values, are adapted in one launch.
     """
     model, part, tp = shard.model, shard.part, shard.cut.tp
     head, ffn, hidden = model.head_dim, model.ffn / tp, float(model.hidden)

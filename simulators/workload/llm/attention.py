@@ -31,10 +31,7 @@ from simulators.workload.operators import (
 def prefill_operators(shard: Shard, step: Step, *, chooses: bool = False) -> tuple[Compute, ...]:
     """Return the attention of prompt chunks: it depends on the step's prefill sums alone.
 
-    Args:
-        shard: whose operators.
-        step: the batch.
-        chooses: whether an indexer chooses keys in short prompts too, all of which are chosen.
+    `chooses`: an indexer chooses keys in short prompts too, all of which are chosen.
     """
     if not shard.model.is_latent:
         return _attentions("prefill", shard, step)

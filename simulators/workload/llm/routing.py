@@ -82,13 +82,7 @@ def check_routing(
 ) -> None:
     """Raise `Infeasible` if experts cannot be reached or copied, or were not counted so.
 
-    Args:
-        routing: what is asked for.
-        ep: parts of a stage that whole experts are dealt to.
-        width: GPUs of the stage.
-        groups: of these, that attend on their own.
-        experts: of a layer.
-        top_k: of these, that a token takes.
+    `ep` parts of a stage have whole experts; `groups` of its `width` GPUs attend on their own.
     """
     if routing.backend != GATHERED and not (ep == width > 1 and groups > 1):
         raise Infeasible(

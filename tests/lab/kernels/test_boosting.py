@@ -19,7 +19,7 @@ def fitted(seed: int) -> Correction:
     seconds = 1e-9 * np.prod(np.stack(sizes), axis=0) ** 0.5
     wanted = 0.02 * np.log(sizes[2]) + draw.normal(0, 0.05, COUNT)
     features, thresholds, values = boosted(
-        features_of(sizes, seconds), wanted, np.ones(COUNT), trees=16, depth=3
+        features_of(sizes, seconds).T, wanted, np.ones(COUNT), trees=16, depth=3
     )
     log_t = np.log(seconds)
     return Correction(
@@ -61,7 +61,7 @@ def test_trees_find_a_step_in_one_size() -> None:
     seconds = np.full(2000, 1e-3)
     step = np.where(shape[2] > 500.0, 0.4, 0.0)
     features, thresholds, values = boosted(
-        features_of(shape, seconds), step, np.ones(2000), trees=32, depth=2
+        features_of(shape, seconds).T, step, np.ones(2000), trees=32, depth=2
     )
     correction = Correction(1.0, 0.0, -20.0, 0.0, 2, features, thresholds, values)
     ratio = corrected_seconds(correction, shape, seconds) / seconds
@@ -75,7 +75,7 @@ def test_compiled_and_plain_python_agree_bit_for_bit() -> None:
     bent = fitted(3)
     draw = np.random.default_rng(np.random.SeedSequence(2))
     sizes = tuple(np.ceil(draw.uniform(1, 3000, 300)) for _ in range(4))
-    rows = np.ascontiguousarray(features_of(sizes, 1e-6 * sizes[0]).T)
+    rows = features_of(sizes, 1e-6 * sizes[0])
     bends = np.array([bent.alpha, bent.offset, bent.log_t_lo, bent.log_t_hi])
     trees = (bent.depth, bent.features, bent.thresholds, bent.values)
     compiled, plain = np.empty(300), np.empty(300)

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.fits.methods.decode_grids import fit_grids, nearest_rising
+from lab.fits.methods.decode_grids import fit_grids, nearest_rising, places
 from lab.fits.methods.entries import grid_lines
 from lab.tables.rows import Floats, Rows, Sizes, tidy
 from simulators.kernels.interpolation_grid import (
     Numbers,
     grids_from,
     interpolated_s,
-    places,
     rising,
 )
 from simulators.workload.operators import Attention

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lab.fits.kernels.form_starts import EXPERTS as FORM
 from lab.fits.kernels.fused_kernels import left_out, predicted_s
 from lab.tables.kernels.fused_kernels import (
     EXPERTS,
@@ -20,7 +21,6 @@ from lab.tables.kernels.fused_kernels import (
 )
 from lab.tables.rows import Rows, mape
 from simulators.catalog.gpu import load_gpu
-from simulators.kernels.families.fused import EXPERTS as FORM
 from simulators.kernels.families.fused import expert_seconds
 
 MODELS = ((2048.0, 768.0, 8.0, 128.0), (4096.0, 1536.0, 8.0, 128.0), (7168.0, 2048.0, 8.0, 256.0))
