@@ -68,6 +68,8 @@ def requests_of(point: ServingPoint) -> Requests:
         prompt = _stated(point, "prompt_tokens", prompt)
     if point.output_tokens:
         output = _stated(point, "output_tokens", output)
+    if point.max_output_tokens:
+        output = np.minimum(output, point.max_output_tokens)
     asked = Requests(
         arrival_s=_thinking(point, count) if closed else _arriving(point, trace, count),
         prompt_tokens=prompt,
