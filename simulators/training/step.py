@@ -36,13 +36,7 @@ from simulators.training.work.messages import (
 )
 from simulators.training.work.operators import FORWARD, INPUTS, PIECES, WEIGHTS
 from simulators.training.work.phases import PHASES, in_passes, is_launched, launch_waits_s, runs
-from simulators.training.work.pieces import (
-    ATTENTION,
-    PRODUCTS,
-    SCORES,
-    Piece,
-    pieces,
-)
+from simulators.training.work.pieces import ATTENTION, PRODUCTS, SCORES, Piece, pieces
 from simulators.training.work.pieces import EXPERTS as GROUPED
 
 GRADIENTS, GATHERED, SHARDED = "gradients", "gathered", "sharded"
