@@ -2,8 +2,8 @@
 
 Lengths and the number of requests are those of the benchmark's client. With lengths that are all
 the same, requests that start together end together: under an engine that runs prompts first a
-closed loop stays locked in waves then, which drawn lengths dissolve.
-Limits of engines are the frameworks' defaults on data-centre GPUs.
+closed loop stays locked in waves then, which drawn lengths dissolve. Limits of engines are the
+frameworks' defaults on data-centre GPUs.
 
 How an engine was started is known of some rows (`Launch`); of others its defaults are taken.
 """
