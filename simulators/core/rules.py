@@ -83,6 +83,15 @@ def check_batch(kind: type, batch: pa.RecordBatch) -> None:
     )
 
 
+def is_sound(kind: type, batch: pa.RecordBatch) -> bool:
+    """Whether no column of points of a type breaks a rule."""
+    try:
+        check_batch(kind, batch)
+    except UserError:
+        return False
+    return True
+
+
 @functools.cache
 def rules_of(kind: Any) -> tuple[tuple[str, Rule], ...]:
     """Return the fields of a point type that have a rule."""

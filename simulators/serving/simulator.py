@@ -29,7 +29,7 @@ from simulators.core.folder import ENGINES, ROUTERS, RUNTIMES, SCHEDULERS, WORKL
 from simulators.core.jit import Kernel, compile_together
 from simulators.core.modules import file_of_user
 from simulators.core.questions import Question
-from simulators.core.rules import check_point
+from simulators.core.rules import check_point, is_sound
 from simulators.evidence.calibration_files import one_look
 from simulators.evidence.lookup import notes_on
 from simulators.serving import benchmark_logs
@@ -64,7 +64,7 @@ class Serving:
     """The simulator of this room."""
 
     name: str = "serving"
-    version: int = 13
+    version: int = 14
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
@@ -292,9 +292,9 @@ def evaluate_events(batch: pa.RecordBatch) -> pa.RecordBatch:
         end_together(points_of(ServingPoint, batch))
 
     def one_by_one(rows: pa.RecordBatch) -> pa.RecordBatch:
-        return evaluate_pointwise(
-            ServingPoint, ServingMetrics, lambda point: simulate(point, shelf), rows
-        )
+        # Else each point tells its own errors.
+        one = partial(_simulated_alone if is_sound(ServingPoint, rows) else simulate, shelf=shelf)
+        return evaluate_pointwise(ServingPoint, ServingMetrics, one, rows)
 
     return evaluate_together(one_by_one, batch, DEPLOYED)
 
@@ -309,7 +309,13 @@ def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
     >>> simulate(ServingPoint(model="llama3_1_8b", gpu="h100_sxm", requests=50)).completed_requests
     50
     """
-    point = on_its_part(point)
+    check_point(point)
+    return _simulated_alone(point, shelf)
+
+
+def _simulated_alone(point: ServingPoint, shelf: Shelf | None) -> ServingMetrics:
+    """Return the same of a design that means something."""
+    point = alone_on_its_part(point, simulate_analytic)
     if point.fidelity == ANALYTIC:
         return simulate_analytic(point)
     known = shelf or Shelf()

@@ -302,11 +302,13 @@ def test_points_of_one_deployment_are_answered_together(monkeypatch: pytest.Monk
     met: list[str] = []
     module = importlib.import_module("simulators.serving.simulator")
 
+    alone = module._simulated_alone
+
     def noted(one: ServingPoint, shelf: object) -> object:
         met.append(one.gpu)
-        return simulate(one, shelf)
+        return alone(one, shelf)
 
-    monkeypatch.setattr(module, "simulate", noted)
+    monkeypatch.setattr(module, "_simulated_alone", noted)
     rows = SIMULATOR.evaluate(batch(*points)).to_pylist()
     assert met == 3 * ["h100_sxm"] + 3 * ["a100_sxm"]
     assert [row["ttft_mean_s"] for row in rows] == [simulate(p).ttft_mean_s for p in points]

@@ -68,6 +68,8 @@ def requests_of(point: ServingPoint) -> Requests:
         prompt = _stated(point, "prompt_tokens", prompt)
     if point.output_tokens:
         output = _stated(point, "output_tokens", output)
+    if point.max_output_tokens:
+        output = np.minimum(output, point.max_output_tokens)
     # Closed clients think before each request but the first, and all of those come at once.
     thinking_s = np.where(np.arange(count) < point.clients, 0.0, point.think_s)
     asked = Requests(
