@@ -72,7 +72,8 @@ def stage_weights(model: LanguageModel, cut: Parallelism, dtype: str, stage: int
     """Return the bytes of weights on each GPU of one pipeline stage."""
     part, how = stage_of(model, cut, stage), precision(dtype)
     split = _linear(model, cut, part) * how.weight_bytes / cut.tp
-    experts = _experts(model, part) + _copies(model, part, cut)
+    held = model.experts + cut.routing.redundant  # routed experts, and those held once more
+    experts = part.expert_layers * held * model.expert_parameters
     split += experts * expert_bytes(model, how) / cut.width
     split += _tables(model, part, cut) * how.activation_bytes / cut.tp
     return Share(split=split, copied=_copied_bytes(model, part, how))
@@ -175,16 +176,6 @@ def _linear(model: LanguageModel, cut: Parallelism, part: Stage) -> float:
     states = part.layers - attending_layers(model, part) if model.has_states else 0
     projections = (part.layers - states) * attention + states * model.state_parameters
     return projections + part.dense_layers * dense + part.expert_layers * shared
-
-
-def _experts(model: LanguageModel, part: Stage) -> int:
-    """Weights of the routed experts of a stage."""
-    return part.expert_layers * model.experts * model.expert_parameters if model.experts else 0
-
-
-def _copies(model: LanguageModel, part: Stage, cut: Parallelism) -> float:
-    """Weights of experts that a stage holds once more."""
-    return part.expert_layers * cut.routing.redundant * model.expert_parameters
 
 
 def _tables(model: LanguageModel, part: Stage, cut: Parallelism) -> float:
