@@ -16,11 +16,10 @@ from lab.tables.serving.launch_recipes import Load as Started
 from lab.tables.serving.launch_recipes import recipe_of
 from simulators.core.errors import Infeasible, UserError
 from simulators.serving.answer.neighbour_correction import Load, corrected, load_of
-from simulators.serving.benchmark_clients import INFERENCEX
 from simulators.serving.engine.frontend import NO_SERVER, Frontend, load_frontend, load_process
 from simulators.serving.engine.replica import ARRIVAL, RESTARTED, SCHEDULED
 from simulators.serving.engine.state import LOG_COLUMNS
-from simulators.serving.measured_deployments import Deployed, Launch, point_of
+from simulators.serving.measured_deployments import INFERENCEX, Deployed, Launch, point_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import Shelf, run_of
 from simulators.serving.simulator import SIMULATOR, UNCORRECTED, simulate
