@@ -71,8 +71,8 @@ ROUNDS = 6
 
 NEXT = 1.0
 """Engines err more in the next group than in the `n` seen: their parts are stretched by `1 + NEXT /
-n`. With GPUs left out, what intervals hold lies 3.8, 3.0, 3.0 and 3.1 points (root mean square) off
-nine of ten with 0, 1, 2 and 3, and the interval score falls from 10.98 to 10.87, 10.82 and 10.78."""
+n`. With GPUs left out, what intervals hold lies 3.8, 3.0, 3.0 and 3.1 points (root mean square)
+off nine of ten with 0, 1, 2 and 3; the interval score falls from 10.98 to 10.87, 10.82, 10.78."""
 
 SHARED = 0.5
 """Of a lean is believed: with GPUs left out, 0.5 and 1 score alike and 0 worse, and with 0.5 more
