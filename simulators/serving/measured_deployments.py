@@ -104,16 +104,6 @@ class Deployed:
         return self.release or self.framework
 
     @property
-    def mean_prompt(self) -> float:
-        """Tokens of a prompt, on average."""
-        return self.client.mean_length * self.prompt
-
-    @property
-    def mean_output(self) -> float:
-        """Tokens of an answer, on average."""
-        return self.client.mean_length * self.output
-
-    @property
     def budget(self) -> int:
         """Tokens of an iteration."""
         if self.launch.budget:
