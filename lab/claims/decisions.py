@@ -102,7 +102,7 @@ def regrets(decisions: Sequence[Decisions], measured: Times, told: Times, which:
 
 def throughput(rows: Sequence[Deployed], times: Times) -> Floats:
     """Return output tokens per second and GPU of a closed loop, from its mean times."""
-    output = np.array([row.mean_output for row in rows])
+    output = np.array([row.client.mean_length * row.output for row in rows])
     clients = np.array([row.clients for row in rows])
     gpus = np.array([row.cut.gpus for row in rows])
     answer_s = times[TTFT] + times[TPOT] * (output - 1.0)

@@ -59,10 +59,12 @@ def deployed_replica(row: Deployed, runtime: Runtime) -> Replica:
 
 def steady_state(replica: Replica, loads: Sequence[Deployed]) -> SteadyState:
     """Return the steps of loads of one replica, and how often a token waits for each."""
-    prompt, output, clients, budget = (
+    longest, most, clients, budget = (
         np.array([getattr(d, name) for d in loads], np.float64)
-        for name in ("mean_prompt", "mean_output", "clients", "budget")
+        for name in ("prompt", "output", "clients", "budget")
     )
+    mean = np.array([d.client.mean_length for d in loads])
+    prompt, output = mean * longest, mean * most
     poll = np.array([max(1, d.launch.poll_interval) for d in loads], np.float64)
     context = prompt + output / 2.0
     framework = loads[0].framework

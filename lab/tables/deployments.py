@@ -21,8 +21,7 @@ from lab.tables.serving.launch_recipes import Load, recipe_of
 from lab.tables.serving.sweeps import defined_cut
 from simulators.catalog.model import load_model
 from simulators.composition.replica import FRAMEWORKS
-from simulators.serving.benchmark_clients import INFERENCEX, Client
-from simulators.serving.measured_deployments import Deployed, Launch
+from simulators.serving.measured_deployments import INFERENCEX, Client, Deployed, Launch
 from simulators.serving.point import NONE
 from simulators.workload.llm.parallelism import Parallelism
 

@@ -72,8 +72,9 @@ FORMATS = {"fp8": "fp8", "fp4": "fp4", "INT8": "int8", "INT4": "w4a16", "UINT4":
 RUN_S = 2400.0
 """So long has a system enough to do: NVIDIA's configurations ask for 2,400 s of Llama 2 (v4.1 to
 v6.0) and for as many requests of others as take that or longer (v6.0: each replica answers all
-prompts of Llama 3.1 405B, those of DeepSeek-R1 six to sixteen times). 600 s, the least that the
-rules allow, would be two lives of a DeepSeek-R1 request."""
+prompts of Llama 3.1 405B, those of DeepSeek-R1 six to sixteen times), which launches state where a
+configuration does. 600 s, the least that the rules allow, would be two lives of a DeepSeek-R1
+request."""
 
 LAUNCHES = Path(__file__).parent / "mlperf_launches.toml"
 LENGTHS = Path(__file__).parent / "mlperf_lengths"
@@ -125,11 +126,13 @@ def _submission(version: str, row: Mapping[str, Any]) -> Submission:
     model, gpu = model_name(row["model"]), gpu_name(row["accelerator"])
     task = TASKS[model]._replace(output=_mean_output(row, TASKS[model].output))
     gpus, scenario = int(row["n_accelerators"]), row["scenario"]
-    point = replace(_replica(row, model, gpu, task), **_launched(version, gpu, model, scenario))
+    launched = _launched(version, gpu, model, scenario)
+    point = replace(_replica(row, model, gpu, task), **launched)
     older = release_of(point.runtime, "", SUBMITTED[version])
     point = replace(point, runtime=older or point.runtime)
     share = point.tp * point.pp * point.attention_dp / gpus
-    requests = max(1, round(RUN_S * share * row["tokens_per_s"] / task.output))
+    asked = max(1, round(RUN_S * share * row["tokens_per_s"] / task.output))
+    requests = launched.get("requests", asked)
     return Submission(
         point=replace(point, clients=requests, requests=requests),
         tokens_per_s=row["tokens_per_s"],

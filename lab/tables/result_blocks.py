@@ -3,10 +3,8 @@
 Options are those of the launch command beside a result; of what it does not say, the documented
 default: of vLLM (`EngineArgs`) and SGLang (`server_args.py`) by a GPU's memory, of TensorRT-LLM's
 server by its manual. All three keep a prefix cache unless told not to, in which preempted requests
-find what they had. A precision is that of the checkpoint. Lengths are means of what was sent and
-answered: SGLang's random ones are drawn evenly up to twice that, those of a conversation set differ
-as those do that both clients ask by default, and others have one length. Results that cannot
-be told (`untold`) are counted by the reason.
+find what they had. A precision is that of the checkpoint. Results that cannot be told (`untold`)
+are counted by the reason.
 """
 
 from __future__ import annotations
@@ -18,15 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from lab.tables.catalog_names import four_bit_experts, gpu_name, is_gpu, is_model, model_name
-from lab.tables.published_runs import EVENLY
 from lab.tables.rows import read_records
+from lab.tables.serving.printed_lengths import printed_lengths
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import MXFP4, load_model
 from simulators.composition.replica import FRAMEWORKS, NOTHING
 from simulators.serving.measured_deployments import MEMORY_FRACTION
 from simulators.serving.point import (
-    AS_WORKLOAD,
     CACHED,
     CLOSED,
     MTP,
@@ -108,17 +105,8 @@ KEEPS_BUSY = 0.7
 """Share of its clients that a closed loop keeps in flight, by Little's law; with fewer something
 else set the load."""
 
-RANDOM, CONVERSATIONS = "random", "sharegpt_v3"
-"""A dataset as clients call it, and the workload of lengths like those of the other."""
-
-STEPS, NEAR = (128, 1000), 0.005
-"""Lengths that are asked for are multiples of either, but for what a tokenizer adds."""
-
 DEGREE = r"(?:^|\s)--?{}(?:[-_]size)?[=\s]+(\d+)"
 """How launch commands of all engines write a degree of parallelism."""
-
-SGLANG_CLIENT = "sglang.bench_serving"
-"""The client whose random lengths differ; vLLM's, which other engines are asked by too, has one."""
 
 
 @dataclass(frozen=True)
@@ -264,7 +252,7 @@ def _block(row: Mapping[str, Any]) -> Block:
         kv_dtype="fp8" if (row["kv_dtype"] or "").startswith("fp8") else "bf16",
         window=WHOLE,
         **_drafts(row),
-        **_lengths(row),
+        **printed_lengths(row),
         **cut,
         **_load(row),
     )
@@ -331,30 +319,6 @@ def _runtime(framework: str, version: str | None) -> str:
     name, last = OLDER.get(framework, (today, ()))
     release = tuple(int(part) for part in re.findall(r"\d+", version or ""))[: len(last)]
     return name if release and release <= last else today
-
-
-def _lengths(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how long prompts and answers are."""
-    prompt, output = row["mean_input_tokens"], row["mean_output_tokens"]
-    is_random = row["dataset"] == RANDOM or _is_asked_for(prompt)
-    evenly = is_random and SGLANG_CLIENT in (row["bench_command"] or "")
-    longest = 2.0 if evenly else 1.0
-    kind: dict[str, Any] = {"length_spread": EVENLY if evenly else 0.0}
-    if not is_random:
-        kind = {"workload": CONVERSATIONS, "length_shape": AS_WORKLOAD}
-    return kind | {
-        "prompt_tokens": max(1, round(longest * prompt)),
-        "output_tokens": max(1, round(longest * output)),
-    }
-
-
-def _is_asked_for(tokens: float) -> bool:
-    """Say whether a mean length is one that somebody writes."""
-    return any(
-        tokens >= step * (1.0 - NEAR)
-        and abs(tokens / step - round(tokens / step)) * step <= NEAR * tokens
-        for step in STEPS
-    )
 
 
 def _batch(framework: str, gpu: Gpu) -> tuple[int, int]:

@@ -32,8 +32,9 @@ def fill(kind: type[T], sheet: Mapping[str, Any], path: Path, what: str) -> T:
             raise UserError(
                 f"{_place(path, key)}: '{key}' is not a field of a {what}{suggestion(key, known)}"
             )
-    needed = [n for n, f in known.items() if _has_no_default(f) and n != "name"]
-    if missing := [name for name in needed if name not in sheet]:
+    nothing = dataclasses.MISSING
+    needed = [n for n, f in known.items() if f.default is f.default_factory is nothing]
+    if missing := [n for n in needed if n not in sheet and n != "name"]:
         raise UserError(f"{path}: a {what} also needs {', '.join(missing)}")
     hints = typing.get_type_hints(kind)
     values = {key: _value(hints[key], value, path, key) for key, value in sheet.items()}
@@ -46,10 +47,6 @@ def positive(value: float, path: Path, key: str) -> None:
     """Raise a `UserError` unless a number of a sheet is above zero and finite."""
     if not 0 < value < float("inf"):
         raise UserError(f"{_place(path, key)}: {key} is {value:g}; it must be positive")
-
-
-def _has_no_default(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _value(hint: Any, value: Any, path: Path, key: str) -> Any:

@@ -52,7 +52,9 @@ def fitted(known: Sequence[Die]) -> AreaModel:
     """Return the model of some dies: least squares of relative errors."""
     nodes = dict.fromkeys(die.node for die in known)
     density = {
-        node: float(np.median([_density(die) for die in known if die.node == node]))
+        node: float(
+            np.median([die.transistors / die.mm2 / PER_MM2 for die in known if die.node == node])
+        )
         for node in nodes
     }
     parts = np.stack([_parts(die, density[die.node]) / die.mm2 for die in known])
@@ -92,10 +94,6 @@ def gpu_area_mm2(gpu: Gpu) -> float:
 @functools.cache
 def _of_all() -> AreaModel:
     return fitted(dies())
-
-
-def _density(die: Die) -> float:
-    return die.transistors / die.mm2 / PER_MM2
 
 
 def _parts(die: Die, density: float) -> Floats:

@@ -107,7 +107,7 @@ class Codesign(Serving):
     """The simulator of this room."""
 
     name: str = "codesign"
-    version: int = 4
+    version: int = 5
     point: type = CodesignPoint
     metrics: type = CodesignMetrics
 

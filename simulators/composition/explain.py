@@ -14,12 +14,7 @@ import numpy as np
 from simulators.catalog.accelerator import sheet_name
 from simulators.composition.evidence_shares import runtime_level
 from simulators.composition.operator_prices import Row
-from simulators.composition.price import (
-    Iteration,
-    part_iteration,
-    part_rows,
-    pipeline_iterations,
-)
+from simulators.composition.price import Iteration, part_iteration, part_rows, pipeline_iterations
 from simulators.composition.replica import EFFECTS, Effects, Replica
 from simulators.core.contract import Contribution
 from simulators.core.levels import LEVELS

@@ -7,8 +7,8 @@ kernel explains, a share of the whole that was seen on passes nothing was fitted
 
     w = ( (sum of products)^2 + (sum of attention)^2 + ... + (share of the pass)^2 )^(1/2)
 
-On a board of a vendor of whom no such kernel was ever measured all families have one cause to be
-off, the vendor's own libraries, and are taken to err together.
+On a board of an architecture of which no such kernel was ever measured all families have one cause
+to be off, what is new about it, and are taken to err together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 
 from simulators.catalog.gpu import Gpu
 from simulators.composition.operator_prices import Row, family_of
-from simulators.composition.replica import Runtime
+from simulators.composition.replica import Replica, Runtime
 from simulators.core.calibration import read_calibration
 from simulators.core.folder import once
 from simulators.core.jit import Floats
@@ -90,12 +90,12 @@ def interval_s(
 
 
 def pass_interval_s(
-    latency_s: Column, half_widths: HalfWidths, runtime: Runtime, gpu: Gpu
+    latency_s: Column, half_widths: HalfWidths, replica: Replica
 ) -> tuple[Floats, Floats]:
-    """Return the ends of the 90 % interval of a pass under a runtime on a GPU."""
-    if not has_kin(gpu):
+    """Return the ends of the 90 % interval of a pass of a replica."""
+    if not has_kin(replica.gpu, replica.level):
         half_widths = {"all": sum(half_widths.values(), HalfWidth())}
-    return interval_s(latency_s, half_widths, unexplained_share(runtime, gpu))
+    return interval_s(latency_s, half_widths, unexplained_share(replica.runtime, replica.gpu))
 
 
 def unexplained_share(runtime: Runtime, gpu: Gpu) -> float:

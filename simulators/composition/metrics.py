@@ -131,7 +131,7 @@ def pass_metrics(replica: Replica, step: Step, stages: Sequence[Iteration]) -> C
         [stage.energy_j + stage.waiting_w * (latency_s - stage.latency_s) for stage in stages]
     )
     half_widths = summed(stage.half_widths for stage in stages)
-    lo_s, hi_s = pass_interval_s(latency_s, half_widths, replica.runtime, replica.gpu)
+    lo_s, hi_s = pass_interval_s(latency_s, half_widths, replica)
     tokens = np.asarray(step.tokens)
     peak = replica.gpu.peak(precision(replica.dtype).compute) * replica.cut.gpus
     same = ("prefill_attention_s", "decode_attention_s", "collective_s", "send_recv_s", "launch_s")

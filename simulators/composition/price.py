@@ -35,22 +35,14 @@ from simulators.composition.evidence_shares import (
     shares,
     summed,
 )
-from simulators.composition.intervals import (
-    HalfWidths,
-    half_widths_of,
-    pass_interval_s,
-)
+from simulators.composition.intervals import HalfWidths, half_widths_of, pass_interval_s
 from simulators.composition.intervals import summed as half_widths_summed
 from simulators.composition.operator_prices import Row, compute_rows, is_one_launch, message_rows
 from simulators.composition.overlapped_attention import overlapped_rows
 from simulators.composition.replica import Replica, load_runtime
-from simulators.composition.sparse_attention import expands_short_prompts, whole_lists
+from simulators.composition.sparse_attention import whole_lists
 from simulators.core.levels import Shares
-from simulators.workload.llm.attention import (
-    decode_operators,
-    mixed_operators,
-    prefill_operators,
-)
+from simulators.workload.llm.attention import decode_operators, mixed_operators, prefill_operators
 from simulators.workload.llm.feed_forward import SEEN_BY_EXPERTS
 from simulators.workload.llm.parallelism import Parallelism, Stage, check_cut, stage_of
 from simulators.workload.llm.routing import HIGH_THROUGHPUT
@@ -189,7 +181,7 @@ def pass_interval(replica: Replica, stages: Sequence[Iteration]) -> tuple[float,
     """Return the ends of the 90 % interval of one pass of all stages, as shares of its time."""
     latency_s = np.sum([stage.latency_s for stage in stages])
     half_widths = half_widths_summed(stage.half_widths for stage in stages)
-    lo_s, hi_s = pass_interval_s(latency_s, half_widths, replica.runtime, replica.gpu)
+    lo_s, hi_s = pass_interval_s(latency_s, half_widths, replica)
     return float(lo_s / latency_s), float(hi_s / latency_s)
 
 
@@ -227,7 +219,8 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
     linear, head = token_operators(shard, tokens), head_operators(shard, logits)
     drawn = nucleus_operators(shard, logits) if replica.nucleus else ()
     ends = logits_collectives(shard, logits)
-    chooses = not expands_short_prompts(replica.library)
+    # SGLang attends in short prompts to keys and values of every head.
+    chooses = replica.library != "sglang"
     prefill = whole_lists(prefill_operators(shard, some, chooses=chooses), replica.model)
     decode = whole_lists(decode_operators(shard, some), replica.model)
     chunks, decodes, both = step.prefill_tokens, step.decodes, np.zeros(())

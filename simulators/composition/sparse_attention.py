@@ -22,11 +22,6 @@ from simulators.workload.operators import Attention, Compute
 TILE_HEADS = 64.0
 
 
-def expands_short_prompts(library: str) -> bool:
-    """Say whether an engine attends in short prompts to keys and values of every head."""
-    return library == "sglang"
-
-
 def whole_lists(operators: Sequence[Compute], model: LanguageModel) -> tuple[Compute, ...]:
     """Return operators of attention as kernels run them where an indexer chooses keys.
 

@@ -78,11 +78,6 @@ def with_level(features: Floats) -> Floats:
     return np.column_stack([np.ones(len(features)), features])
 
 
-def devices(space: str) -> tuple[str, ...]:
-    """Return the devices that were measured on networks of a search space."""
-    return tuple(once(read_calibration, calibration_of(space))["devices"])
-
-
 def calibration_of(space: str) -> Path:
     """Return the file of what devices have in common on a search space.
 

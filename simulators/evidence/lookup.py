@@ -26,7 +26,6 @@ from simulators.evidence.borrowing import (
     GENERATION,
     LIBRARIES,
     LINES,
-    OTHER,
     OWN,
     RELATIONS,
     Cost,
@@ -256,10 +255,11 @@ def files_behind(gpu: Gpu) -> tuple[Path, ...]:
     return tuple(dict.fromkeys((RELATIVES, COSTS, LINES, LIBRARIES, *dram, *found)))
 
 
-def has_kin(gpu: Gpu) -> bool:
-    """Say whether fused kernels of any board of the vendor were measured."""
+def has_kin(gpu: Gpu, level: str = BEST) -> bool:
+    """Say whether fused kernels of any board of the architecture were measured."""
     name = gpu.measured_as or gpu.name
-    return any(one.relation != OTHER for one in lenders("fused", name, gpu.architecture))
+    found = lenders("fused", name, gpu.architecture, nearest_lender(level))
+    return any(one.relation in (OWN, ARCHITECTURE) for one in found)
 
 
 def unmeasured(gpus: Iterable[str]) -> list[str]:

@@ -12,15 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from simulators.graphs.forward import (
-    BACKWARD,
-    DEPTHWISE,
-    Launch,
-    Moved,
-    gemm,
-    product,
-    stream,
-)
+from simulators.graphs.forward import BACKWARD, DEPTHWISE, Launch, Moved, gemm, product, stream
 from simulators.workload.graphs.graph import PRODUCTS, Graph, Node
 from simulators.workload.operators import Attention, Compute, Gemm
 from simulators.workload.precision import BYTES

@@ -63,11 +63,12 @@ def forward_launches(
     """
     phase = FORWARD if training else INFERENCE
     found = [
-        (at, Launch(kernel, node.repeat, node.name, phase, waits=node.waits, pace=_pace(node)))
+        (at, Launch(kernel, node.repeat, node.name, phase, waits=node.waits,
+                    pace=DEPTHWISE[0] if node.is_depthwise else ""))
         for at, node in enumerate(graph.nodes)
         if not fused or _stays_alone(node)
         for kernel in _kernels(graph, node, dtype, training=training)
-    ]
+    ]  # fmt: skip
     if fused:
         found += _fused_groups(graph, dtype, training=training)
     return tuple(launch for _, launch in sorted(found, key=lambda pair: pair[0]))
@@ -106,10 +107,6 @@ def product(graph: Graph, node: Node, dtype: str) -> Compute:
 def gemm(name: str, m: float, n: float, k: float, batch: float, dtype: str) -> Gemm:
     """Return `batch` products of m x k and k x n."""
     return Gemm(name=name, m=float(m), n=float(n), k=float(k), batch=float(batch), dtype=dtype)
-
-
-def _pace(node: Node) -> str:
-    return DEPTHWISE[0] if node.is_depthwise else ""
 
 
 def _stays_alone(node: Node) -> bool:

@@ -46,10 +46,6 @@ class Framework:
         return self.gradient.get(gpu.vendor, 1.0)
 
 
-ALONE = Framework()
-"""Kernels in a row and nothing else."""
-
-
 @dataclass(frozen=True)
 class PricedLaunches:
     """Kernels of a graph with their times, all repetitions included, in seconds and joules."""

@@ -75,12 +75,9 @@ def profile_of(gpu: Gpu, level: str = BEST, framework: str = DEFAULT_FRAMEWORK) 
         raise UnknownNameError("level of information", level, (*LEVELS, BEST))
     if framework not in (*FRAMEWORKS, *NAMED_KERNELS):
         raise UnknownNameError("framework", framework, FRAMEWORKS)
-    return _profile(identity_of(gpu), _own_name(gpu), level, framework, stamp())
-
-
-def _own_name(gpu: Gpu) -> str:
-    """Return whose scalar rates a GPU has: its own if measured, though it is like another."""
-    return identity_of(gpu).name if calibration_file("fp32", gpu.name) is None else gpu.name
+    alike = identity_of(gpu)  # scalar rates are a GPU's own if measured, though it is like another
+    own = alike.name if calibration_file("fp32", gpu.name) is None else gpu.name
+    return _profile(alike, own, level, framework, stamp())
 
 
 @functools.lru_cache(maxsize=64)

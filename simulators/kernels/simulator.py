@@ -285,7 +285,7 @@ class Kernels:
     """The simulator of this room."""
 
     name: str = "kernels"
-    version: int = 12
+    version: int = 13
     point: type = KernelPoint
     metrics: type = KernelMetrics
 

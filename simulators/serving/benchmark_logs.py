@@ -68,7 +68,7 @@ def lesson(errors: Mapping[str, float]) -> str:
     return (
         f"Measured tokens take {1 / (1 + error):.2f} times the predicted time. Three such "
         "measurements of a family of deployments calibrate it:\n"
-        "  python -m simulators.composition.fit --deployments FILE"
+        "  python -m lab.fits engines --measured FILE"
     )
 
 

@@ -73,7 +73,7 @@ def board_of(gpu: str, models: Sequence[str], engines: str, dtypes: str) -> Boar
     able = [engine for engine in asked if sheet.vendor in engine.vendors]
     tried = {model: _dtypes(sheet, load_model(model), dtypes) for model in models}
     if not able:
-        titles = ", ".join(_title(engine) for engine in asked)
+        titles = ", ".join(engine.title or engine.name for engine in asked)
         do = "does" if len(asked) == 1 else "do"
         refused = f"{titles} {do} not run on {sheet.vendor.upper()} devices"
     elif not any(tried.values()):
@@ -82,10 +82,6 @@ def board_of(gpu: str, models: Sequence[str], engines: str, dtypes: str) -> Boar
     else:
         refused = ""
     return Board(gpu, tuple(engine.schedulers[0] for engine in able), tried, refused)
-
-
-def _title(engine: ServingEngine) -> str:
-    return engine.title or engine.name
 
 
 def _formats(model: LanguageModel) -> tuple[str, ...]:

@@ -1,7 +1,9 @@
 """A measured deployment and the point that simulates it: an engine under a number of clients.
 
-Lengths and the number of requests are those of the benchmark's client (`benchmark_clients.py`).
-Limits of engines are the frameworks' defaults on data-centre GPUs.
+Lengths and the number of requests are those of the benchmark's client. With lengths that are all
+the same, requests that start together end together: under an engine that runs prompts first a
+closed loop stays locked in waves then, which drawn lengths dissolve. Limits of engines are the
+frameworks' defaults on data-centre GPUs.
 
 How an engine was started is known of some rows (`Launch`); of others its defaults are taken.
 """
@@ -10,15 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.composition.replica import FRAMEWORKS
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.serving.benchmark_clients import INFERENCEX, Client
-from simulators.serving.point import WHOLE, ServingPoint
+from simulators.serving.point import AUTO, WHOLE, ServingPoint
 from simulators.workload.llm.parallelism import Parallelism
 
 MEMORY_FRACTION = 0.9
@@ -36,6 +37,36 @@ many more for each GPU of a replica; on larger ones (`server_args.py`, releases 
 
 BEYOND_PROMPT = 256
 """Tokens that TensorRT-LLM's recipes leave room for beside the longest prompt."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """A closed loop: each client asks again as soon as it is answered, the first all at once."""
+
+    name: str
+    length_spread: float  # drawn evenly from the stated ones down to this share less; 0: fixed
+    requests: int  # of each client; those that warm an engine up are over before they start
+    source: str  # who says so
+    inferred: tuple[str, ...] = ()  # what nobody says, and why it is believed
+    frontend: str = AUTO
+    budgets: dict[str, int] = field(default_factory=dict, hash=False)  # unlike the usual, by engine
+    # Tokens of an iteration beyond a prompt and a token of every client, by engine, where told so.
+    beside_prompt: dict[str, int] = field(default_factory=dict, hash=False)
+
+    @property
+    def mean_length(self) -> float:
+        """Of lengths over the stated ones."""
+        return 1.0 - self.length_spread / 2.0
+
+
+INFERENCEX = Client(
+    name="InferenceX",
+    length_spread=0.2,
+    requests=10,
+    source="github.com/SemiAnalysisAI/InferenceX, benchmarks/single_node: --random-range-ratio "
+    "0.8, --request-rate inf, --max-concurrency C, 10 C prompts, 2 C to warm up, --ignore-eos",
+)
+"""Also of what is not known to be measured otherwise."""
 
 
 @dataclass(frozen=True)
@@ -71,16 +102,6 @@ class Deployed:
     def runtime(self) -> str:
         """The runtime that it is simulated under."""
         return self.release or self.framework
-
-    @property
-    def mean_prompt(self) -> float:
-        """Tokens of a prompt, on average."""
-        return self.client.mean_length * self.prompt
-
-    @property
-    def mean_output(self) -> float:
-        """Tokens of an answer, on average."""
-        return self.client.mean_length * self.output
 
     @property
     def budget(self) -> int:

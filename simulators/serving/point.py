@@ -125,6 +125,7 @@ class ServingPoint:
         "workload or trace do, stretched until their means are the fixed ones",
         known=SHAPES, default=EVENLY,
     )  # fmt: skip
+    max_output_tokens: int = asked("longer answers end there; 0: none do", at_least=0, default=0)
     requests: int = asked("simulated; of a trace the first, 0: all", at_least=0, default=500)
     seed: int = asked("of arrivals and lengths", at_least=0, default=0)
     seeds: int = choice(
@@ -191,9 +192,8 @@ class ServingPoint:
     )  # fmt: skip
     iteration_table: str = choice(
         "path of operator times of one's own; empty: iterations are priced by composition",
-        default="",
-        given=True,
-    )
+        default="", given=True,
+    )  # fmt: skip
     block_size: int = choice("tokens per KV block", at_least=1, default=16)
     memory_fraction: float = choice(
         "share of GPU memory the engine may use", above=0.0, at_most=1.0, default=0.9

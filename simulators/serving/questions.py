@@ -125,7 +125,8 @@ def question_of(flags: Flags, steady: Steady) -> Question:
     )
     space = _space(flags, models, boards, methods, load, deadlines, prices[0])
     mark = hashlib.blake2b(json.dumps(space).encode(), digest_size=3).hexdigest()
-    asked = "that trace" if load.rates == (None,) else f"{_rates(load)} requests per second"
+    rates = ", ".join("its own" if rate is None else f"{rate:.4g}" for rate in load.rates)
+    asked = "that trace" if load.rates == (None,) else f"{rates} requests per second"
     among = f"on at most {flags.gpus} of {', '.join(gpus)}"
     return Question(
         name=f"ask_{Path(models[0]).stem}_{mark}",
@@ -221,10 +222,6 @@ def _factors(words: str) -> list[float]:
             raise UserError(f"--traffic {word}: write a number above zero, as in 2x")
         found.append(factor)
     return list(dict.fromkeys(found))
-
-
-def _rates(load: Load) -> str:
-    return ", ".join("its own" if rate is None else f"{rate:.4g}" for rate in load.rates)
 
 
 def _replayed(row: Mapping[str, Any], workload: str, load: Load) -> str:

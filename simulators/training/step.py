@@ -36,13 +36,7 @@ from simulators.training.work.messages import (
 )
 from simulators.training.work.operators import FORWARD, INPUTS, PIECES, WEIGHTS
 from simulators.training.work.phases import PHASES, in_passes, is_launched, launch_waits_s, runs
-from simulators.training.work.pieces import (
-    ATTENTION,
-    PRODUCTS,
-    SCORES,
-    Piece,
-    pieces,
-)
+from simulators.training.work.pieces import ATTENTION, PRODUCTS, SCORES, Piece, pieces
 from simulators.training.work.pieces import EXPERTS as GROUPED
 
 GRADIENTS, GATHERED, SHARDED = "gradients", "gathered", "sharded"
@@ -245,15 +239,11 @@ def pace(constants: Constants, job: Job, kind: str) -> float:
     if kind == ATTENTION:
         return matrix * constants.attention.get(attention + on, 1.0)
     if kind.startswith(GROUPED):
-        return matrix * constants.experts.get(_format(kind.removeprefix(GROUPED)), 1.0)
+        dtype = kind.removeprefix(GROUPED).replace("fp16", "bf16")  # whose multipliers it uses
+        return matrix * constants.experts.get(dtype, 1.0)
     if kind == SCORES:
         return constants.attention.get(attention + on, 1.0)
     return constants.streams.get(job.fusion, 1.0)
-
-
-def _format(dtype: str) -> str:
-    """Return the format whose multipliers a precision uses."""
-    return "bf16" if dtype == "fp16" else dtype
 
 
 def _wait_s(piece: str, job: Job, constants: Constants) -> float:

@@ -25,7 +25,7 @@ from simulators.catalog.gpu import load_gpu
 from simulators.core.calibration import reference_folder
 from simulators.graphs.backward import backward_launches
 from simulators.graphs.forward import BACKWARD, FORWARD, INFERENCE, forward_launches
-from simulators.graphs.timeline import ALONE, Framework, finish_s, span
+from simulators.graphs.timeline import Framework, finish_s, span
 from simulators.workload.graphs.graph import Graph, Sketch
 from simulators.workload.graphs.unfused_transformers import Classic, classic_graph
 from simulators.workload.operators import Elementwise, Gemm
@@ -171,7 +171,7 @@ def test_a_slow_host_leaves_the_gpu_idle() -> None:
     launches = float(priced.repeats[priced.of(FORWARD)].sum())
     slow = Framework(launch_s={FORWARD: 1e-3})
     assert span(priced, V100, FORWARD, slow).latency_s == pytest.approx(launches * 1e-3, rel=0.01)
-    assert span(priced, V100, FORWARD, ALONE).launch_s == 0.0
+    assert span(priced, V100, FORWARD, Framework()).launch_s == 0.0
     assert span(priced, V100, BACKWARD, slow).launch_s == 0.0
 
 
@@ -204,7 +204,7 @@ def test_depthwise_kernels_run_at_their_own_pace() -> None:
     x = g.conv(g.input((1, 3, 8, 8)), 16, 1)
     g.conv(x, 16, 3, groups=16)
     priced = price_graph(g.graph(), V100, dtype="fp32", training=True)
-    plain = span(priced, V100, FORWARD, ALONE).busy_s
+    plain = span(priced, V100, FORWARD, Framework()).busy_s
     slow = span(priced, V100, FORWARD, Framework(pace={"depthwise": 2.0})).busy_s
     (alone,) = [s for s, k in zip(priced.seconds, priced.launches, strict=True)
                 if k.pace == "depthwise"]  # fmt: skip
@@ -215,5 +215,5 @@ def test_depthwise_kernels_run_at_their_own_pace() -> None:
 
 def test_the_interval_holds_the_prediction() -> None:
     priced = price_graph(classic_graph(GPT2, 2, 64), V100, dtype="fp32")
-    part = span(priced, V100, INFERENCE, ALONE)
+    part = span(priced, V100, INFERENCE, Framework())
     assert part.lo_s < part.latency_s < part.hi_s

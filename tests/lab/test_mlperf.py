@@ -53,6 +53,15 @@ def test_forty_minutes_of_what_was_measured_are_asked(tmp_path: Path) -> None:
     assert one.point.requests == 2400 * 25 * 2 // 8
 
 
+def test_as_many_are_asked_as_a_repository_tells(tmp_path: Path) -> None:
+    names = {"accelerator": "NVIDIA GB200", "model": "deepseek-r1", "cfg_attention_dp": "True"}
+    offline, server, *_ = submissions(
+        tmp_path, names, names | {"scenario": "Server", "completed_tokens_per_s": None}
+    )[1:]
+    asked = round(2400 * 4e4 / 275 * 2 / 4)
+    assert (offline.point.requests, server.point.requests) == (23403, asked)
+
+
 def test_what_a_repository_tells_is_of_its_round_and_scenario(tmp_path: Path) -> None:
     names = {"accelerator": "NVIDIA H100-SXM-80GB", "cfg_tp": None, "cfg_batch": None}
     earlier, server, *_ = submissions(tmp_path, names | {"scenario": "Server"})

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -14,6 +15,7 @@ from lab.claims.serving.result_blocks import changed
 from lab.tables.result_blocks import BLOCKS, Block, blocks, untold
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
+from simulators.serving.demand.requests import requests_of
 from simulators.workload.llm.memory import activation_bytes
 from simulators.workload.llm.parallelism import Parallelism
 
@@ -73,6 +75,23 @@ def test_lengths_that_somebody_writes_are_fixed_and_others_drawn(tmp_path: Path)
     assert (asked.prompt_tokens, asked.length_spread) == (219, 0.0)
     even = block_of(tmp_path, **drawn_by, bench_command="python -m sglang.bench_serving").point
     assert (even.prompt_tokens, even.length_spread, even.length_shape) == (438, 0.99, "evenly")
+
+
+def test_the_longest_answers_of_conversations_end_until_the_mean_is_what_was_answered(
+    tmp_path: Path,
+) -> None:
+    asked = {"mean_input_tokens": 219.0, "successful_requests": 1000}
+    as_asked = block_of(tmp_path, **asked, mean_output_tokens=204.0).point
+    ended = block_of(tmp_path, **asked, mean_output_tokens=197.0).point
+    assert (as_asked.output_tokens, as_asked.max_output_tokens) == (204, 0)
+    assert ended.output_tokens == 204
+    lengths = requests_of(ended).output_tokens
+    assert lengths.mean() == pytest.approx(197.0, abs=0.5)
+    assert lengths.max() == ended.max_output_tokens
+    assert np.sum(lengths != requests_of(as_asked).output_tokens) < 100
+    ignoring = {"bench_command": "python -m sglang.bench_serving", "framework": "sglang"}
+    whole = block_of(tmp_path, **asked, **ignoring, mean_output_tokens=197.0).point
+    assert (whole.output_tokens, whole.max_output_tokens) == (197, 0)
 
 
 def test_an_attention_backend_names_the_kernel_of_latent_decodes(tmp_path: Path) -> None:

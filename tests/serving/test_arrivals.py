@@ -95,6 +95,13 @@ def test_lengths_of_a_workload_are_stretched_to_the_stated_means() -> None:
     assert np.ptp(drawn(workload="sharegpt", **fixed).prompt_tokens) == 0
 
 
+def test_longer_answers_end_where_they_may_be_no_longer() -> None:
+    own, ours = (drawn(workload="sharegpt", max_output_tokens=most) for most in (0, 300))
+    assert own.output_tokens.max() > 300
+    assert np.array_equal(ours.output_tokens, np.minimum(own.output_tokens, 300))
+    assert np.array_equal(ours.prompt_tokens, own.prompt_tokens)
+
+
 def test_an_unknown_workload_gets_a_suggestion() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'chat'"):
         drawn(workload="chta")

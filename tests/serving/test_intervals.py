@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.fits.intervals.deployment_bands import Seen, widths_of
+from lab.fits.intervals.deployment_bands import SHARED, Seen, widths_of
 from simulators.serving.answer.error_bands import POWER, Width, both, deployment_bands
 from simulators.serving.answer.metrics import WITH_BAND
 from simulators.serving.point import ServingPoint
@@ -103,8 +103,10 @@ def test_parts_of_a_width_add_by_squares_and_both_ends_of_a_reach_count_for_eith
     assert (math.log(low), math.log(high)) == pytest.approx((-0.5, 1.0))
 
 
-def seen(gpu: str, framework: str, ratio: float, reach: tuple[float, float]) -> Seen:
-    row: Any = SimpleNamespace(gpu=gpu, framework=framework, group=f"some.{gpu}")
+def seen(
+    gpu: str, framework: str, ratio: float, reach: tuple[float, float], model: int = 0
+) -> Seen:
+    row: Any = SimpleNamespace(gpu=gpu, framework=framework, group=f"{model}.{gpu}")
     return Seen(row, "best", {"tpot": ratio}, {"tpot": reach})
 
 
@@ -115,8 +117,8 @@ def test_the_width_of_left_out_deployments_holds_nine_of_ten_and_splits_engine_f
     reach = np.repeat([0.1, 0.7], 4000)
     ratio = np.exp(np.hypot(0.2, reach**POWER) * draw.laplace(0.0, 0.3, 8000))
     some = [
-        seen("h100_sxm", "vllm", one, (math.exp(-far), math.exp(far)))
-        for one, far in zip(ratio.tolist(), reach.tolist(), strict=True)
+        seen("h100_sxm", "vllm", one, (math.exp(-far), math.exp(far)), model % 100)
+        for model, (one, far) in enumerate(zip(ratio.tolist(), reach.tolist(), strict=True))
     ]
     found = widths_of("tpot", some)["vllm"]
     assert found.engine == pytest.approx(0.2, rel=0.3)
@@ -141,6 +143,18 @@ def test_engines_have_parts_of_their_own_on_one_scale() -> None:
     assert found["sglang"].above == found["vllm"].above
 
 
+def test_an_engine_seen_with_fewer_models_is_less_certain() -> None:
+    error = np.random.default_rng(3).laplace(0.0, 0.1, 2000)
+    models = {"vllm": 20, "sglang": 2}
+    some = [
+        seen("h100_sxm", name, math.exp(one), (0.99, 1.01), number % many)
+        for name, many in models.items()
+        for number, one in enumerate(error.tolist())
+    ]
+    found = widths_of("tpot", some)
+    assert found["sglang"].engine / found["vllm"].engine == pytest.approx(1.5 / 1.05, rel=0.05)
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_side_reaches_further_if_it_does_so_on_all_gpus(shared: bool) -> None:
     draw = np.random.default_rng(2)
@@ -153,7 +167,7 @@ def test_a_side_reaches_further_if_it_does_so_on_all_gpus(shared: bool) -> None:
         for one in ends
     ]
     found = widths_of("tpot", some)["vllm"]
-    assert found.above / found.below == pytest.approx(3.0 if shared else 1.0, rel=0.2)
+    assert found.above / found.below == pytest.approx(3.0**SHARED if shared else 1.0, rel=0.2)
 
 
 def test_a_percentile_is_less_certain_than_a_mean() -> None:

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.core.errors import Infeasible
+from simulators.core.jit import Floats
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
 from simulators.serving.point import ServingPoint
 from simulators.serving.prices.batch_price import prices_of
-from simulators.serving.prices.skipped_layers import DECODED, LAYERS, depth_of, segments_of
+from simulators.serving.prices.skipped_layers import DECODED, LAYERS, ROUTED, segments_of
 from simulators.serving.run import run_of
 from simulators.serving.simulator import simulate
 
@@ -44,6 +45,12 @@ def priced(point: ServingPoint, *, prompts: int = 0, decodes: int = 0) -> np.nda
 def busy_s(point: ServingPoint, *, prompts: int = 0, decodes: int = 0) -> float:
     price = priced(point, prompts=prompts, decodes=decodes)
     return float(price[at.BASE_S] + price[at.SLOPE_S] * 1000.0 * decodes)
+
+
+def depth_of(segments: Floats, decodes: int) -> float:
+    """Return the share of layers that a batch of so many decodes is expected to run."""
+    skipped = (1.0 - segments[:, DECODED] * segments[:, ROUTED]) ** decodes
+    return float(np.sum(segments[:, LAYERS] * (1.0 - skipped)))
 
 
 def test_where_no_token_skips_a_layer_the_run_is_the_plain_one() -> None:

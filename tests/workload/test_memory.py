@@ -130,6 +130,19 @@ def test_workspace_grows_with_tokens_and_shrinks_with_ranks(
     assert alone >= here >= alone / tp - 1e-6
 
 
+def test_a_rank_has_room_for_the_tokens_of_all_ranks_at_its_experts() -> None:
+    # Llama 4 Maverick: hidden 5,120, dense layers of 16,384, one expert of 8,192 for each token.
+    model = load_model("llama4_maverick")
+    own, ranks = 2 * 5120 * 2.0, 8
+    dense = own + 3 * 16_384 * 2.0
+    assert activation_bytes(model, Parallelism(), "bf16", 1000.0, 0.0) == 1000 * dense
+    gathered = ranks * (5120 * (2.0 + 2.0) + 8192 * 2.0 + 2 * 8192 * 2.0)
+    cut = Parallelism(ep=ranks, attention_dp=ranks)
+    assert activation_bytes(model, cut, "bf16", 8192.0, 0.0) == 8192 * (own + gathered)
+    less = activation_bytes(model, cut, "bf16", 16_384.0, 0.0)
+    assert less < 2.0 * 8192 * (own + gathered)  # experts run in chunks
+
+
 @pytest.mark.parametrize(
     ("name", "cut", "reason"),
     [

@@ -30,7 +30,7 @@ from simulators.core.errors import Infeasible
 from simulators.serving.simulator import simulate
 
 NEEDS = (OFFLINE, ONLINE)
-LIMITS = {"dense": 9.0, "experts": 25.0}
+LIMITS = {"dense": 9.0, "experts": 15.0}
 """Of mean errors in percent, offline."""
 
 ONLINE_LIMITS = {"TTFT": 36.0, "TPOT": 15.0, "throughput": 14.0}

@@ -66,7 +66,7 @@ def band_of(squares: Squares, without: str = "") -> Ends:
 def _parts(replica: Replica, stages: Sequence[Iteration]) -> Mapping[str, Ends]:
     """Return the part of each layer of a pass in the square of its half-widths, below and above.
 
-    Where no kernel of the vendor was ever measured all err together, so their half-widths add up.
+    Where no kernel of the architecture was measured all err together, so half-widths add up.
     """
     families = summed(stage.half_widths for stage in stages)
     unexplained_s = unexplained_share(replica.runtime, replica.gpu) * sum(
@@ -74,7 +74,7 @@ def _parts(replica: Replica, stages: Sequence[Iteration]) -> Mapping[str, Ends]:
     )
     own = {name: _ends(one) for name, one in families.items()}
     squares = {name: ends**2 for name, ends in own.items()}
-    if not has_kin(replica.gpu):
+    if not has_kin(replica.gpu, replica.level):
         together = np.sum(list(own.values()), axis=0)
         squares = {name: ends * together for name, ends in own.items()}
     messages = squares.pop("messages", np.zeros(2))

@@ -8,13 +8,7 @@ from __future__ import annotations
 
 from simulators.collectives import algorithms as codes
 from simulators.collectives.algorithms import PHASE_NS, Phase
-from simulators.collectives.topologies.blocks import (
-    RING_BLOCK,
-    WIRE,
-    Wire,
-    delay_ns,
-    reduction_ns,
-)
+from simulators.collectives.topologies.blocks import RING_BLOCK, WIRE, Wire, delay_ns, reduction_ns
 from simulators.core.jit import i8, kernel
 
 

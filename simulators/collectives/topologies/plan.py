@@ -18,12 +18,7 @@ from numpy.typing import NDArray
 
 from simulators.collectives.algorithms import ALGORITHMS
 from simulators.collectives.topologies.blocks import BLOCKS, MAX_DIMENSIONS, RANKS
-from simulators.collectives.topologies.topology import (
-    Dimension,
-    Topology,
-    load_topology,
-    with_link,
-)
+from simulators.collectives.topologies.topology import Dimension, Topology, load_topology, with_link
 from simulators.core.errors import UnknownNameError, UserError
 
 NS = 1e9

@@ -1,1 +1,1 @@
-"""What is not known for sure: chances of a limit, and functions of which a few values are known."""
+"""What is not known for sure: functions of which a few values are known."""

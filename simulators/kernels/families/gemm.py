@@ -19,13 +19,12 @@ from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
 from simulators.kernels.families.family import MEASURED_DTYPE, Family, Flags, outside
 from simulators.kernels.families.tensor_cores import (
+    MEASURED,
     PLAIN,
     PLAIN_BATCH,
     SHEET_CLASSES,
     WEIGHT_ONLY,
     band_name,
-    batched_kind_of,
-    is_measured_format,
     kind_of,
     on_tensor_cores,
     sheet_rates,
@@ -97,7 +96,7 @@ def rates_of(gemm: Gemm, gpu: Gpu, profile: Profile) -> tuple[Named, Named]:
     if (rates := profile.tensor.get(kind)) is None:
         return (sheet_rates(gpu, profile, gemm.dtype),) * 2
     single = band_name(kind), rates
-    batched_kind = batched_kind_of(kind)
+    batched_kind = "bmm_fp8" if kind.startswith("fp8") else PLAIN_BATCH  # with a matrix each
     batched = profile.tensor.get(batched_kind)
     if batched is None or not batched.kind.startswith(PLAIN_BATCH):
         return single, single
@@ -173,7 +172,8 @@ def _origin(gemm: Gemm, gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
 
 def _is_measured(gemm: Gemm, name: str, rates: GemmRates | TensorRates) -> bool:
     if isinstance(rates, TensorRates):
-        return rates.calibrated and is_measured_format(rates, gemm.dtype, gemm.weight_dtype)
+        formats = gemm.dtype, gemm.weight_dtype or gemm.dtype
+        return rates.calibrated and MEASURED[rates.kind] == formats
     return rates.calibrated and (name in SHEET_CLASSES or gemm.dtype == MEASURED_DTYPE)
 
 

@@ -84,15 +84,6 @@ def kind_of(dtype: str, weight_dtype: str = "") -> str:
     return dtype if dtype in ("fp8", "fp4", "int8") else PLAIN
 
 
-def batched_kind_of(kind: str) -> str:
-    """Return the kind of products with a matrix each, of those that share one matrix.
-
-    >>> batched_kind_of("fp8"), batched_kind_of("w4a16")
-    ('bmm_fp8', 'bmm')
-    """
-    return "bmm_fp8" if kind.startswith("fp8") else PLAIN_BATCH
-
-
 def on_tensor_cores(gpu: Gpu, dtype: str) -> bool:
     """Say whether a precision runs on matrix units with tiles of their own."""
     fp32 = gpu.peak_flops.get("fp32", gpu.peak(dtype))
@@ -128,11 +119,6 @@ def sustaining(rates: GemmRates, share: float, gpu: Gpu, dtype: str) -> GemmRate
 def band_name(kind: str) -> str:
     """Return the class under which a profile has the band of a kind."""
     return f"tensor_{kind}"
-
-
-def is_measured_format(rates: TensorRates, dtype: str, weight_dtype: str) -> bool:
-    """Say whether these formats are those the rates were measured in."""
-    return MEASURED[rates.kind] == (dtype, weight_dtype or dtype)
 
 
 def tensor_rates(

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from simulators.composition.operator_prices import Row, compute_rows
+from simulators.composition.operator_prices import compute_rows
 from simulators.composition.replica import Replica
 from simulators.core.jit import Floats, Ints
 from simulators.serving.adapters.fleet import Fleet
@@ -79,9 +79,8 @@ def _cells(
             shard, float(fleet.rank), fleet.targets, tokens, groups, fused=not fleet.by_token
         )
         rows = compute_rows(products, replica, "tokens")
-        spent, drawn = (np.stack(column) for column in zip(*map(_cost, rows), strict=True))
-        seconds.append(spent.sum(axis=0) / replica.time_share)
-        joules.append(replica.cut.width * drawn.sum(axis=0))
+        seconds.append(np.stack([row.seconds for row in rows]).sum(axis=0) / replica.time_share)
+        joules.append(replica.cut.width * np.stack([row.joules for row in rows]).sum(axis=0))
     senders = replica.cut.pp - 1
     whole_j = senders * joules[0] + joules[-1]
     return np.stack([seconds[0], seconds[-1], whole_j], axis=-1)
@@ -98,10 +97,6 @@ def products_of(
     stages = [stage_of(replica.model, replica.cut, i) for i in (0, replica.cut.pp - 1)]
     sender, last, joules = _cells(replica, fleet, stages, seen, groups)[0].tolist()
     return (replica.cut.pp - 1) * sender + last, joules
-
-
-def _cost(row: Row) -> tuple[Floats, Floats]:
-    return np.asarray(row.seconds), np.asarray(row.joules)
 
 
 def _waits_s(replica: Replica, fleet: Fleet, part: Stage) -> tuple[float, float]:

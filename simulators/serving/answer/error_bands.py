@@ -69,7 +69,7 @@ class Width:
         return math.exp(-self.below * far), math.exp(self.above * far)
 
 
-def scale(engine: float, ends: Floats) -> Floats:
+def scale(engine: float | Floats, ends: Floats) -> Floats:
     """Return the scale of errors of passes whose intervals end there, one pair of ends a row."""
     reach = np.sqrt(np.prod(np.abs(np.log(np.maximum(ends, LEAST))), axis=-1))
     found: Floats = np.hypot(engine, reach**POWER)

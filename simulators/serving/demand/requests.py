@@ -68,8 +68,12 @@ def requests_of(point: ServingPoint) -> Requests:
         prompt = _stated(point, "prompt_tokens", prompt)
     if point.output_tokens:
         output = _stated(point, "output_tokens", output)
+    if point.max_output_tokens:
+        output = np.minimum(output, point.max_output_tokens)
+    # Closed clients think before each request but the first, and all of those come at once.
+    thinking_s = np.where(np.arange(count) < point.clients, 0.0, point.think_s)
     asked = Requests(
-        arrival_s=_thinking(point, count) if closed else _arriving(point, trace, count),
+        arrival_s=thinking_s if closed else _arriving(point, trace, count),
         prompt_tokens=prompt,
         output_tokens=output,
         draws=_draws(point.seed, count),
@@ -118,11 +122,6 @@ def _arriving(point: ServingPoint, trace: Trace | None, count: int) -> Floats:
     if point.qps is not None and arrival[-1] > 0.0:
         arrival = arrival * ((count - 1) / arrival[-1] / point.qps)
     return arrival
-
-
-def _thinking(point: ServingPoint, count: int) -> Floats:
-    """Return how long closed clients wait before each request; the first come at once."""
-    return np.where(np.arange(count) < point.clients, 0.0, point.think_s)
 
 
 def _stated(point: ServingPoint, name: str, drawn: Ints) -> Ints:

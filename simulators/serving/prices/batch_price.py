@@ -10,10 +10,7 @@ from simulators.serving.adapters.fleet import fleet_of
 from simulators.serving.adapters.price import adapted_price, with_adapters
 from simulators.serving.deployment import Hardware
 from simulators.serving.point import ADDITIVE, ServingPoint
-from simulators.serving.prices.iteration_table import (
-    IterationTable,
-    iteration_table,
-)
+from simulators.serving.prices.iteration_table import IterationTable, iteration_table
 from simulators.serving.prices.lookup import table_price
 from simulators.serving.prices.operator_table import op_price
 from simulators.serving.prices.skipped_layers import skipping_price, skips_layers, with_segments

@@ -89,17 +89,6 @@ def segments_of(point: ServingPoint, layers: int) -> Floats:
     return both[both[:, LAYERS] > 0.0]
 
 
-def depth_of(segments: Floats, decodes: int) -> float:
-    """Return the share of layers that a batch of so many decodes is expected to run.
-
-    >>> half = segments_of(ServingPoint("", "", exit_depth=0.5, exit_spread=0.2), 32)
-    >>> [round(depth_of(half, batch), 2) for batch in (1, 8, 64)]
-    [0.5, 0.78, 0.92]
-    """
-    skipped = (1.0 - segments[:, DECODED] * segments[:, ROUTED]) ** decodes
-    return float(np.sum(segments[:, LAYERS] * (1.0 - skipped)))
-
-
 def kept_keys(point: ServingPoint) -> float:
     """Return the share of keys and values that tokens leave, of what those of all layers are."""
     return 1.0 - ROUTED_LAYERS * (1.0 - point.routed_tokens)

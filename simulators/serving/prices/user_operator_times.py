@@ -51,7 +51,10 @@ def load_op_table(path: str, *, layers: int, tp: int) -> OpTable:
 
 @functools.lru_cache(maxsize=4)
 def _op_table(file: Path, _mtime_ns: int, layers: int, tp: int) -> OpTable:
-    times = {name: _filled(name, *columns) for name, columns in _read(file).items()}
+    times = {
+        name: _plane(name, (a, b), ms) if name in STEPS else _line(a, ms)
+        for name, (a, b, ms) in _read(file).items()
+    }
     layer = layer_ms(times, tp=tp, more=(KV_SAVE,) if KV_SAVE in times else ())
     return stage_table(times, layer, layers=layers)
 
@@ -75,11 +78,6 @@ def _read(file: Path) -> Times:
         row = int((~good).argmax())
         raise UserError(f"row {row + 1}: a, b and ms must be numbers and not negative")
     return by_operator(op, a.astype(np.int64), b.astype(np.int64), ms)
-
-
-def _filled(name: str, a: Ints, b: Ints, ms: Floats) -> tuple[Ints, Ints, Floats]:
-    """Return the times of every size up to the largest, interpolated between those measured."""
-    return _plane(name, (a, b), ms) if name in STEPS else _line(a, ms)
 
 
 def _line(tokens: Ints, ms: Floats) -> tuple[Ints, Ints, Floats]:

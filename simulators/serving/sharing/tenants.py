@@ -39,14 +39,7 @@ from simulators.serving.point import (
     ServingPoint,
 )
 from simulators.serving.row_groups import kinds_of
-from simulators.serving.sharing.partition import (
-    GREEDY,
-    IDLE,
-    Part,
-    Pressure,
-    by_share,
-    by_turns,
-)
+from simulators.serving.sharing.partition import GREEDY, IDLE, Part, Pressure, by_share, by_turns
 from simulators.serving.sharing.pressure import SteadyState, pressure_of, steady
 from simulators.workload.llm.memory import weight_bytes
 

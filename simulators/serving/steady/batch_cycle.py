@@ -53,11 +53,6 @@ class Cycle:
     backlog: Floats  # iterations that a prompt which takes its seat at once still waits
     iterations: Iterations
 
-    @property
-    def iterations_per_prompt(self) -> Floats:
-        """Return the iterations a prompt fills, those it shares counted by its share."""
-        return self.prompt_tokens / self.iterations.prompt_tokens
-
     def pace_s(self, prices: Prices) -> Floats:
         """Return the seconds of a cycle in the pipeline, over the batches in flight."""
         slow = np.maximum(prices.decode_pace_s, prices.prompt_pace_s)

@@ -38,8 +38,8 @@ EVENT_ONLY = {
     in (
         "turns", "turn_tokens", "seeds", "mixed_step", "ep", "attention_dp", "moe_backend",
         "redundant_experts", "routing_skew", "routing_histogram", "length_spread", "length_shape",
-        "frontend_s", "patience_s", "preemption", "iteration_table", "warmup", "cooldown",
-        "without", "poll_interval", "acceptance_spread", "draft_until", "draft_rule",
+        "max_output_tokens", "frontend_s", "patience_s", "preemption", "iteration_table", "warmup",
+        "cooldown", "without", "poll_interval", "acceptance_spread", "draft_until", "draft_rule",
         "prefix_host_bytes", "adapters", "min_replicas", "exit_depth", "routed_tokens",
         "prompt_kept",
     )

@@ -133,11 +133,6 @@ def _arriving(rate: Floats, numbers: Floats, per_s: Floats) -> Crowd:
     )
 
 
-def seats_of(station: Station, crowd: Crowd) -> Floats:
-    """Return the seats taken in each batch in flight while there is any work."""
-    return np.clip(crowd.running / crowd.busy / station.stages, 1.0, station.seats)
-
-
 @dataclass(frozen=True, kw_only=True)
 class SteadyState:
     """The steady state of each row; NaN where latencies have none."""
@@ -193,7 +188,8 @@ def _prompt_wait_s(
 ) -> Floats:
     """Return how long a prompt waits for those before it and for the iteration under way."""
     varied = (station.arrival_scv + lengths.prompt_scv) / 2.0
-    one_s = cycle.iterations_per_prompt * prices.prompt_pace_s
+    filled = cycle.prompt_tokens / cycle.iterations.prompt_tokens  # those shared by their share
+    one_s = filled * prices.prompt_pace_s
     share = np.minimum(busy, rate * one_s)
     left = np.maximum(1.0 - share, 1.0 / (1.0 + station.stages * station.seats))
     behind_s = varied * share * one_s / left

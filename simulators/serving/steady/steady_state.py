@@ -45,7 +45,6 @@ from simulators.serving.steady.queueing import (
     is_known,
     known_crowd,
     seats_looked_at,
-    seats_of,
     state_of,
 )
 from simulators.serving.steady.server import server_s_of
@@ -76,8 +75,10 @@ def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
         if parts := [part for part in found if part[2].size]:
             living.append(parts)
     crowd = _crowd(design, living)
-    seats = seats_of(design.station, crowd)
-    cycle = cycle_of(design.station, design.lengths, design.kind, seats)
+    station = design.station
+    at_work = crowd.running / crowd.busy / station.stages  # in each batch while there is any work
+    seats = np.clip(at_work, 1.0, station.seats)
+    cycle = cycle_of(station, design.lengths, design.kind, seats)
     prices = no_prices(alive.size)
     for parts in living:
         members = [(replica.cut.pp, rows) for replica, _, rows in parts]

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from simulators.catalog.model import MXFP4, LanguageModel
 from simulators.workload.llm.indexer import index_bytes_per_token
 from simulators.workload.llm.parallelism import (
@@ -31,6 +33,11 @@ from simulators.workload.precision import (
 
 WIDE_WINDOW = 4096
 """Tokens of a window from which on it holds most requests whole; smaller ones hold little."""
+
+MOST_AT_ONCE = 1 << 16
+"""Tokens that experts take at once where ranks bring theirs together: what eight bring to
+TensorRT-LLM by default, which cuts no batch unless told to. vLLM cuts after 16,384 or 32,768, by
+release (`VLLM_FUSED_MOE_CHUNK_SIZE`)."""
 
 MXFP4_TILE = 256
 """Inputs of a row of an expert in MXFP4 are filled up to a multiple of this (`round_up` of the
@@ -65,7 +72,8 @@ def stage_weights(model: LanguageModel, cut: Parallelism, dtype: str, stage: int
     """Return the bytes of weights on each GPU of one pipeline stage."""
     part, how = stage_of(model, cut, stage), precision(dtype)
     split = _linear(model, cut, part) * how.weight_bytes / cut.tp
-    experts = _experts(model, part) + _copies(model, part, cut)
+    held = model.experts + cut.routing.redundant  # routed experts, and those held once more
+    experts = part.expert_layers * held * model.expert_parameters
     split += experts * expert_bytes(model, how) / cut.width
     split += _tables(model, part, cut) * how.activation_bytes / cut.tp
     return Share(split=split, copied=_copied_bytes(model, part, how))
@@ -118,9 +126,9 @@ def activation_bytes(
     """Return the peak workspace of one iteration on one GPU, without weights and KV cache.
 
     Buffers are reused between layers, so the peak is the widest moment of one layer: the residual
-    stream and its normed copy, and beside them the larger of attention (queries, keys, values and
-    output) and feed-forward (its inputs before and after the activation). On the last stage the
-    logits come after the layers, once in the activations' precision and once in fp32.
+    stream and its normed copy, and beside them the largest of attention (queries, keys, values and
+    output), feed-forward (its inputs before and after the activation) and experts. On the last
+    stage the logits come after the layers, once in the activations' precision and once in fp32.
     """
     how = precision(dtype)
     if model.is_latent:
@@ -128,12 +136,32 @@ def activation_bytes(
         attention = model.heads * (2 * head + 2 * model.v_head_dim) / cut.tp
     else:
         attention = 2 * (model.heads / cut.tp + kv_heads_per_gpu(model, cut)) * model.head_dim
-    wide = 3 if model.gated_ffn else 2
-    routed = model.top_k * (wide * model.expert_ffn / cut.width + 2 * model.hidden)
-    ffn = max(wide * model.ffn / cut.tp, routed)
-    layer = tokens * (2 * model.hidden + max(attention, ffn)) * how.activation_bytes
+    ffn = (3 if model.gated_ffn else 2) * model.ffn / cut.tp
+    beside = tokens * max(attention, ffn) * how.activation_bytes
+    beside = np.maximum(beside, _routed_bytes(model, cut, dtype, tokens))
+    layer = tokens * 2 * model.hidden * how.activation_bytes + beside
     logits = logits_rows * (model.vocab / cut.tp) * (how.activation_bytes + BYTES["fp32"])
     return layer + logits
+
+
+def _routed_bytes(model: LanguageModel, cut: Parallelism, dtype: str, tokens: Column) -> Column:
+    """Return what a rank sets aside for experts: as if all tokens chose its own alone.
+
+    Ranks that attend to tokens of their own gather those of all, and give back as many sums. The
+    two products of a chunk of them share a buffer of what they read, and one of what they write in
+    16 bits. So TensorRT-LLM (`getWorkspaceSize` of its CUTLASS runner; `moe_max_num_tokens`, unless
+    told otherwise the tokens of an iteration times the ranks) and, but for one more copy, vLLM's
+    `fused_moe.py`.
+    """
+    if not model.experts:
+        return 0.0
+    ranks, read_bytes = cut.attention_dp, precision(dtype).activation_bytes
+    gathered = model.hidden * (read_bytes + BYTES["bf16"]) if ranks > 1 else 0.0
+    at_once = np.maximum(tokens, np.minimum(ranks * tokens, MOST_AT_ONCE))
+    ffn = model.expert_ffn * cut.ep / cut.width
+    written = max((2 if model.gated_ffn else 1) * ffn, model.hidden) * BYTES["bf16"]
+    chosen = model.top_k * (max(ffn, model.hidden) * read_bytes + written)
+    return ranks * tokens * gathered + at_once * chosen
 
 
 def _linear(model: LanguageModel, cut: Parallelism, part: Stage) -> float:
@@ -148,16 +176,6 @@ def _linear(model: LanguageModel, cut: Parallelism, part: Stage) -> float:
     states = part.layers - attending_layers(model, part) if model.has_states else 0
     projections = (part.layers - states) * attention + states * model.state_parameters
     return projections + part.dense_layers * dense + part.expert_layers * shared
-
-
-def _experts(model: LanguageModel, part: Stage) -> int:
-    """Weights of the routed experts of a stage."""
-    return part.expert_layers * model.experts * model.expert_parameters if model.experts else 0
-
-
-def _copies(model: LanguageModel, part: Stage, cut: Parallelism) -> float:
-    """Weights of experts that a stage holds once more."""
-    return part.expert_layers * cut.routing.redundant * model.expert_parameters
 
 
 def _tables(model: LanguageModel, part: Stage, cut: Parallelism) -> float:

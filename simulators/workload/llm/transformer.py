@@ -86,7 +86,11 @@ def token_operators(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
         *((embedding,) if shard.part.has_embedding else ()),
         *_projections(shard, tokens),
         *feed_forward(shard, tokens),
-        *_residual_norms(shard, tokens),
+        # The residual sums, each fused with the norm after it: two tensors in, two out.
+        *(
+            shard.pointwise(name, tokens * shard.model.hidden, shard.part.layers, 2.0, 2.0)
+            for name in ("attention_norm", "ffn_norm")
+        ),
     )
 
 
@@ -290,12 +294,4 @@ def _quantised(
             dtype=how.activations,
             repeat=layers,
         ),
-    )
-
-
-def _residual_norms(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
-    """Return the residual sums, each fused with the norm after it: two tensors in, two out."""
-    return tuple(
-        shard.pointwise(name, tokens * shard.model.hidden, shard.part.layers, 2.0, 2.0)
-        for name in ("attention_norm", "ffn_norm")
     )

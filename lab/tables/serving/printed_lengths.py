@@ -1,0 +1,79 @@
+"""Lengths of prompts and answers of printed results, of which these say the means.
+
+SGLang's random lengths are drawn evenly up to twice the mean, those of a conversation set differ as
+those do that both clients ask by default, and others have one length. vLLM's client lets a model
+end its answer before it is as long as was asked, which shortens the longest answers most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from lab.tables.published_runs import EVENLY
+from simulators.serving.demand.requests import stretched, token_counts
+from simulators.serving.point import AS_WORKLOAD
+
+RANDOM, CONVERSATIONS = "random", "sharegpt_v3"
+"""A dataset as clients call it, and the workload of lengths like those of the other."""
+
+ANSWERED = 199_904.0 / 214_465.0
+"""Tokens that are asked for in answer to such conversations over tokens of their prompts, of the
+1,000 that vLLM's client sends first: eight results of one model under two engines print these very
+numbers, so it ended no answer before."""
+
+STEPS, NEAR = (128, 1000), 0.005
+"""Lengths that are asked for are multiples of either, but for what a tokenizer adds."""
+
+SGLANG_CLIENT = "sglang.bench_serving"
+"""The client whose random lengths differ; vLLM's, which other engines are asked by too, has one."""
+
+
+def printed_lengths(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how long prompts and answers are."""
+    prompt, output = row["mean_input_tokens"], row["mean_output_tokens"]
+    is_random = row["dataset"] == RANDOM or _is_asked_for(prompt)
+    evenly = is_random and SGLANG_CLIENT in (row["bench_command"] or "")
+    longest = 2.0 if evenly else 1.0
+    found: dict[str, Any] = {
+        "prompt_tokens": max(1, round(longest * prompt)),
+        "output_tokens": max(1, round(longest * output)),
+    }
+    if is_random:
+        return found | {"length_spread": EVENLY if evenly else 0.0}
+    found |= {"workload": CONVERSATIONS, "length_shape": AS_WORKLOAD}
+    ends = SGLANG_CLIENT not in (row["bench_command"] or "")  # which asks to ignore a model's ends
+    return found | (_ended(prompt, output, int(row["successful_requests"])) if ends else {})
+
+
+def _ended(prompt: float, output: float, requests: int) -> dict[str, Any]:
+    """Return the mean that was asked of conversations, and where longer answers ended.
+
+    Longer than that is none, so that the mean is what was answered; empty where that is as asked.
+
+    Args:
+        prompt: mean tokens of a prompt.
+        output: of an answer.
+        requests: that were answered.
+    """
+    asked = ANSWERED * prompt
+    if output > asked * (1.0 - NEAR):
+        return {}
+    lengths = stretched(token_counts(CONVERSATIONS, 0, requests)[1], asked)
+    ends = np.arange(lengths.max() + 1)
+    means = np.minimum(lengths, ends[:, None]).mean(axis=1)
+    return {
+        "output_tokens": round(asked),
+        "max_output_tokens": int(np.searchsorted(means, output)),
+    }
+
+
+def _is_asked_for(tokens: float) -> bool:
+    """Say whether a mean length is one that somebody writes."""
+    return any(
+        tokens >= step * (1.0 - NEAR)
+        and abs(tokens / step - round(tokens / step)) * step <= NEAR * tokens
+        for step in STEPS
+    )
