@@ -47,9 +47,10 @@ LOOP = (
     "tests/serving/test_loop_by_hand.py", "tests/serving/test_skip_ahead.py",
     "tests/serving/test_next_arrival.py", "tests/serving/test_loop.py",
     "tests/serving/test_rank_queues.py", "tests/serving/test_sessions.py",
+    "tests/serving/test_separate_pools.py",
     "-k", "by_hand or skip_ahead or next_arrival or single or together or two_stages or in_chunks "
-    "or moving or three_stages or put_somebody or computed_once "
-    "or skipping or every_rank or littles or released or think_time",
+    "or moving or three_stages or more_keys or put_somebody or computed_once "
+    "or skipping or every_rank or littles or released or think_time or decode_pool",
 )  # fmt: skip
 MUTATED: dict[str, tuple[str, ...]] = {
     "simulators/composition/price.py": (
@@ -59,7 +60,12 @@ MUTATED: dict[str, tuple[str, ...]] = {
     "simulators/serving/engine/kv_cache.py": ("tests/serving/test_kv_account.py",),
     "simulators/serving/engine/limits.py": ("tests/serving/test_limits.py",),
     "simulators/workload/llm/parallelism.py": ("tests/workload/test_memory.py",),
-    "simulators/serving/engine/admission.py": ("tests/serving/test_kv_account.py",),
+    "simulators/serving/engine/admission.py": (
+        "tests/serving/test_kv_account.py",
+        "tests/serving/test_prefix_account.py",
+        "-k",
+        "kv_account or hold_it_once",
+    ),
     "simulators/serving/engine/loop.py": LOOP,
     "simulators/serving/engine/skip_ahead.py": LOOP,
     "simulators/collectives/closed/phases.py": PHASES,
@@ -80,6 +86,9 @@ MUTATED: dict[str, tuple[str, ...]] = {
 """Files of the core, and the tests that ought to notice when they are wrong: few, and small."""
 
 EQUAL = {
+    "return part.layers / model.attention_every if model.attention_every > 1 else part.layers: "
+    "model.attention_every > 1 -> model.attention_every >= 1": "the same, over one",
+    "if RARE and cached > 0:: cached > 0 -> cached >= 0": "what is not found nobody holds",
     "launch_s=0.0,: 0.0 -> 1.0": "is replaced once the rest is known",
     "times = [0.0]: 0.0 -> 1.0": "the only stage is the slowest",
     "if replica.cut.pp > 1:: replica.cut.pp > 1 -> replica.cut.pp >= 1": "the same",

@@ -53,6 +53,10 @@ def test_what_one_flow_cannot_use_goes_to_the_others() -> None:
     assert rates_of([(1.0, (0, 1)), (9.0, (1,))], [1.0, 10.0]) == [1.0, 9.0]
 
 
+def test_a_wider_link_is_not_held_by_a_narrower_one_beside_it() -> None:
+    assert rates_of([(1.0, (0,)), (1.0, (1,))], [1.0, 1.5]) == [1.0, 1.5]
+
+
 def test_a_flow_speeds_up_when_another_ends() -> None:
     assert ends_of([(1.0, (0,)), (3.0, (0,))], [1.0]) == pytest.approx([2.0, 4.0])
 

@@ -9,7 +9,7 @@ from simulators.serving.engine import admission, kv_cache
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import View, push_waiting
 
-LIMITS = ("BLOCK", "WATERMARK", "SEATS", "BATCH_SEATS", "RESERVED", "PARITY", "HOST")
+LIMITS = ("BLOCK", "WATERMARK", "SEATS", "BATCH_SEATS", "RESERVED", "PARITY", "HOST", "DRAFTED")
 ROOM = 4  # of the queue and of a batch
 NO_TREE = np.zeros((0, at.TREE_COLUMNS), np.int64)
 
@@ -188,6 +188,13 @@ def test_a_decode_takes_a_block_when_its_last_is_full() -> None:
     assert seated(here) == [(0, 1), (1, 1), (2, 1)]
     assert [held(here, who, "BLOCKS") for who in range(3)] == [[3], [2], [1]]
     assert of(here, "FREE", "IDLE") == [4, 0]
+
+
+def test_a_decode_has_room_for_its_drafts_but_none_beyond_its_end() -> None:
+    longer = decodes(30, 2) | {"OUTPUT": 40}
+    here = view(longer, {"PROMPT": 16, "OUTPUT": 16, "DONE": 31, "BLOCKS": 2}, DRAFTED=4)
+    missing = [kv_cache.blocks_missing(here.limits, here.request, who) for who in (0, 1)]
+    assert missing == [1, 0]  # 34 tokens take a third block; the other's 32 are its last
 
 
 def test_prompts_that_were_cut_lead_the_idle_and_decodes_without_a_seat_follow() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from simulators.core.errors import Infeasible, UserError
+from simulators.core.folder import SCHEDULERS
 from simulators.serving.deployment import Hardware, deployment_of
 from simulators.serving.engine import limits as limits_module
 from simulators.serving.engine import replica as at
@@ -22,6 +23,7 @@ from simulators.serving.engine.limits import (
 )
 from simulators.serving.engine.policies import load_scheduler
 from simulators.serving.point import HOST, PEER, ServingPoint
+from simulators.serving.speculation.drafter import Drafter
 
 LLAMA = ServingPoint(model="llama2_7b", gpu="h100_sxm", scheduler="vllm_v1", runtime="vllm")
 WEIGHTS = 2 * 6_738_415_616
@@ -99,6 +101,23 @@ def test_blocks_fill_what_weights_and_activations_leave(of_rest: bool) -> None:
         hardware(), memory_fraction=0.9, block_size=16, tokens=512, rows=7, of_rest=of_rest
     )
     assert blocks == int((usable - WEIGHTS - working(512, 7)) / BLOCK)
+
+
+def test_drafters_and_adapters_stand_beside_the_weights() -> None:
+    def blocks(**more: Any) -> int:
+        return kv_blocks(hardware(), memory_fraction=0.9, block_size=16, tokens=512, rows=7, **more)
+
+    assert blocks(adapter_bytes=10.0 * BLOCK) == blocks() - 10
+    drafter = Drafter(2, (0.5, 0.25), None, weight_bytes=7.0 * BLOCK)
+    assert blocks(drafter=drafter) == blocks() - 7
+
+
+@pytest.mark.parametrize(("pp", "overlaps"), [(1, True), (2, False)])
+def test_an_engine_overlaps_its_host_on_one_stage_alone(pp: int, overlaps: bool) -> None:
+    known = {name: load_scheduler(name) for name in SCHEDULERS.names()}
+    name, scheduler = next((name, one) for name, one in known.items() if one.overlaps)
+    point = replace(LLAMA, pp=pp, scheduler=name)
+    assert limits_of(point, hardware(point), scheduler, LENGTHS).overlaps == overlaps
 
 
 def test_decoders_of_the_session_hold_six_numbers_for_each_logit_of_the_most_requests() -> None:

@@ -101,10 +101,12 @@ def test_what_was_computed_before_preemption_is_found_again() -> None:
 def test_prompts_of_one_system_prompt_hold_it_once() -> None:
     requests = behind_system_prompt(asked(np.zeros(8), np.full(8, 20), np.full(8, 30)), 1600)
     roomy = limits("vllm_v1", chunk=4096, caches=True)
-    state = run(requests, "vllm_v1", allowed=roomy)
-    # 100 blocks together, and at the end four of each one's own: 49 tokens behind them.
-    assert state.request[:, at.CACHED].tolist() == [0] + [1600] * 7
-    assert state.pool[0, at.MOST_USED] == 100 + 8 * 4
+    enough = dataclasses.replace(roomy, blocks=100 + 8 * 4 + 1, watermark=0.0)
+    for allowed in (roomy, enough):
+        state = run(requests, "vllm_v1", allowed=allowed)
+        # 100 blocks together, and at the end four of each one's own: 49 tokens behind them.
+        assert state.request[:, at.CACHED].tolist() == [0] + [1600] * 7
+        assert state.pool[0, at.MOST_USED] == 100 + 8 * 4
 
 
 def test_what_the_gpu_forgets_is_moved_back_from_the_host() -> None:

@@ -228,6 +228,13 @@ def test_batches_in_a_pipeline_take_turns() -> None:
     assert state.timing[3:5, at.STALL_S].tolist() == [0.0, 0.5]
 
 
+def test_a_stage_takes_longer_for_more_keys_from_its_floor_on() -> None:
+    price, stages = np.zeros(at.PRICE_COLUMNS), np.zeros(2)
+    price[[at.STAGE_BASE_S, at.STAGE_SLOPE_S, at.STAGE_FLOOR_S]] = 1, 0.5, 4
+    ends = [skip_ahead.pass_stages.py_func(price, keys, 0 * stages, 0.0)[0] for keys in (4.0, 8.0)]
+    assert ends == [4.0, 5.0]
+
+
 def test_seconds_waits_and_joules_of_a_batch_on_three_stages() -> None:
     # 10 keys. A stage works for 1 + 0.1 * 10 but takes no less than 4, and 1 besides: 5, of which 3
     # it waits. The last works for 2 + 0.5 * 10 = 7 and takes no less than 6, and 2 besides: 9.
