@@ -86,6 +86,10 @@ MUTATED: dict[str, tuple[str, ...]] = {
 """Files of the core, and the tests that ought to notice when they are wrong: few, and small."""
 
 EQUAL = {
+    "found.append(_slice(results, int(some[0]), int(some[-1] - some[0]) + 1).collect()): 1 -> 2": (
+        "a row more is read and not taken"
+    ),
+    "if len(found) == 1:: 1 -> 2": "the front of one front is that front",
     "return part.layers / model.attention_every if model.attention_every > 1 else part.layers: "
     "model.attention_every > 1 -> model.attention_every >= 1": "the same, over one",
     "if RARE and cached > 0:: cached > 0 -> cached >= 0": "what is not found nobody holds",

@@ -16,13 +16,15 @@ from numpy.typing import NDArray
 
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError
-from sweeper.query import pareto_kernel
+from sweeper.query import pareto, pareto_kernel
 from sweeper.query.pareto import (
     knee,
     local_front,
     merge_fronts,
     minimised,
+    objective_matrix,
     pareto_front,
+    rows_at,
     unstated,
 )
 
@@ -272,3 +274,16 @@ def test_missing_values_become_nan_and_maxima_change_sign() -> None:
     rows = pl.DataFrame({"a": [1, None], "b": [0.5, math.nan]})
     expected = np.array([[1.0, -0.5], [np.nan, np.nan]])
     assert np.array_equal(minimised(rows, {"a": "min", "b": "max"}), expected, equal_nan=True)
+
+
+def test_pieces_of_results_are_read_one_behind_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = pl.LazyFrame({"usd": [5.0, 4.0, 9.0, 2.0, 1.0, 7.0, 1.0], "status": ["ok"] * 7})
+    wanted: dict[str, Direction] = {"usd": "min"}
+    whole = pareto_front(rows, wanted)
+    monkeypatch.setattr(pareto, "_AT_ONCE", 2)
+    matrix, numbers = objective_matrix(rows, wanted, where="usd < 9")
+    assert matrix[:, 0].tolist() == [5.0, 4.0, 2.0, 1.0, 7.0, 1.0]
+    assert numbers.tolist() == [0, 1, 3, 4, 5, 6]
+    assert rows_at(rows, pl.Series([1, 4, 5]))["usd"].to_list() == [4.0, 1.0, 7.0]
+    assert pareto_front(rows, wanted).equals(whole)
+    assert whole["equivalents"].to_list() == [2]
