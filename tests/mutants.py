@@ -47,10 +47,9 @@ LOOP = (
     "tests/serving/test_loop_by_hand.py", "tests/serving/test_skip_ahead.py",
     "tests/serving/test_next_arrival.py", "tests/serving/test_loop.py",
     "tests/serving/test_rank_queues.py", "tests/serving/test_sessions.py",
-    "tests/serving/test_separate_pools.py",
     "-k", "by_hand or skip_ahead or next_arrival or single or together or two_stages or in_chunks "
     "or moving or three_stages or more_keys or put_somebody or computed_once "
-    "or skipping or every_rank or littles or released or think_time or decode_pool",
+    "or skipping or every_rank or littles or released or think_time",
 )  # fmt: skip
 MUTATED: dict[str, tuple[str, ...]] = {
     "simulators/composition/price.py": (
