@@ -205,6 +205,20 @@ def test_a_mistake_in_a_searchs_options_is_explained(
         load_sampler("nsga2", **options)
 
 
+def test_each_scenario_gets_as_many_children_seen_before_or_not() -> None:
+    designs = space(QUADRATIC, {"x": list(range(9)), "y": list(range(9)), "n": [1, 2, 3, 4]})
+    sampler: Any = load_sampler("nsga2", population=16, points=64)
+    search = sampler.search(designs, Goal({"cost_usd": "min"}, given=("n",)))
+    first = search.ask()
+    scenario = designs.points(first)["n"].to_numpy()
+    of_two = first[scenario <= 2]  # of the others nothing was heard
+    none = np.zeros(len(of_two), np.int64)
+    losses = np.arange(float(len(of_two)))[:, np.newaxis]
+    search.tell(Told(of_two, losses, none, scenario[scenario <= 2], 0.0 * none))
+    born = designs.points(search.ask())["n"]
+    assert born.value_counts(sort=False).sort("n")["count"].to_list() == [4, 4, 4, 4]
+
+
 @pytest.mark.slow
 def test_a_study_is_read_and_continued(tmp_path: Path) -> None:
     """Trials of others are learned from; ours are written once, in values of axes."""
