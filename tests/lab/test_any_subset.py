@@ -23,7 +23,7 @@ SIMULATED = 3
 """The same, where a row is a whole run of an engine."""
 
 QUICK = [(room, seed) for room in ROOMS for seed in range(2)]
-MORE = [(room, seed) for room in ROOMS for seed in range(2, 26)]
+MORE = [(room, seed) for room in ROOMS for seed in range(2, 34)]
 
 REFERENCE = reference_folder()
 pytestmark = pytest.mark.skipif(

@@ -215,7 +215,8 @@ def lone_prompts(column: Mapping[str, NDArray[Any]], tokens: int) -> Iterator[St
         is_met = (first > begun - 1e-3) & (first < ended + 1e-3)
         is_met |= (scheduled > begun - APART_S) & (scheduled < ended - 1e-3)
         runs = others & (first < begun) & (last > ended)
-        if np.any(is_met & others) or not BUSY * most <= runs.sum() <= tokens - prompts[i]:
+        is_busy = runs.any() and BUSY * most <= runs.sum() <= tokens - prompts[i]
+        if np.any(is_met & others) or not is_busy:
             continue
         made = (begun - first[runs]) / (last[runs] - first[runs]) * (answers[runs] - 1)
         context = float(np.mean(prompts[runs] + 1 + made))
