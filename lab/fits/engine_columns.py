@@ -124,7 +124,7 @@ def step_columns(replica: Replica, step: Step) -> Floats:
     counts: dict[str, Column] = {
         "layer_s": part.layers,
         "host_s": 1.0,
-        "sequence_s": step.prefills + step.decodes,
+        "sequence_s": replica.hosted(step.prefills + step.decodes),
         "mixture_layer_s": part.expert_layers,
         "latent_layer_s": part.layers * replica.model.is_latent,
         "index_layer_s": part.layers * (replica.model.index_top_k > 0),

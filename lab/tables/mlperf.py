@@ -69,6 +69,11 @@ TASKS = {
 FORMATS = {"fp8": "fp8", "fp4": "fp4", "INT8": "int8", "INT4": "w4a16", "UINT4": "w4a16"}
 """Precisions by what a submission calls them."""
 
+WHOLE_ANSWER, EACH_TOKEN = 0, 1
+"""Iterations between messages of an answer: offline it is sent whole, a server sends each token
+unless it is told otherwise (NVIDIA's harness of v5.1: `GenerationConfig.streaming` and
+`DEFAULT_EXTRA_CONFIG` in `llmlib/config.py`)."""
+
 RUN_S = 2400.0
 """So long has a system enough to do: NVIDIA's configurations ask for 2,400 s of Llama 2 (v4.1 to
 v6.0) and for as many requests of others as take that or longer (v6.0: each replica answers all
@@ -167,6 +172,7 @@ def _replica(row: Mapping[str, Any], model: str, gpu: str, task: Task) -> Servin
     settings = ENGINE | {
         "scheduler": FILLS_MEMORY if framework == TRTLLM else load_engine(framework).schedulers[0],
         "max_batch": int(row.get("cfg_batch") or ENGINE["max_batch"]),
+        "stream_interval": EACH_TOKEN if row["scenario"] == SERVER else WHOLE_ANSWER,
     }
     return ServingPoint(
         model=model,

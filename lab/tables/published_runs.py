@@ -33,9 +33,9 @@ ONLINE = "serving_measured/trtllm_online_qps.parquet"
 MOST_TOKENS = 8192
 ENGINE: dict[str, Any] = {
     "scheduler": "trtllm", "frontend": NONE, "max_batch": 2048, "memory_fraction": 0.9,
-    "watermark": 0.0,
+    "watermark": 0.0, "stream_interval": 0,
 }  # fmt: skip
-"""TensorRT-LLM as its benchmarks ask it, in process: no server is between."""
+"""TensorRT-LLM as its benchmarks ask it, in process: no server is between, answers come whole."""
 
 OFFLINE_RUNTIME = "trtllm_cutlass"
 """The pages name CUTLASS for experts, or nothing, which is the same. On Hopper they name Triton for

@@ -11,7 +11,7 @@ tabulate them one by one:
     mixed_attention_s     all of these, in the place of both where one kernel runs both
     collective_s          the number of tokens of all groups
     send_recv_s           the number of tokens
-    launch_s              sequences; under a runtime without CUDA graphs, everything
+    launch_s              sequences of a host; under a runtime without CUDA graphs, everything
 
 A pipeline stage is the unit: requests flow through all stages, and the slowest one sets the pace.
 It is some layers of either kind, perhaps the embedding or the LM head, and the message to the next
@@ -276,7 +276,7 @@ def launch_s(replica: Replica, step: Step, part: Stage, busy_s: Column) -> Colum
         runtime = replace(runtime, launch_layer_s=load_runtime(LAUNCHED).launch_layer_s)
     return runtime.launch_s(
         part.layers,
-        step.prefills + step.decodes,
+        replica.hosted(step.prefills + step.decodes),
         busy_s,
         replica.cluster,
         prefills=step.prefills,

@@ -124,7 +124,7 @@ def deployment_of(
         (point.sm_scale, point.clock_scale, point.bandwidth_scale, point.l2_scale),
         effects_without(point.without),
         _array(point.accelerator),
-        (point.mixed_step, point.sampling),
+        (point.mixed_step, point.sampling, point.stream_interval),
         (point.time_share, point.power_share),
         (point.gpu_clock_hz, point.power_limit_w),
     )
@@ -204,7 +204,7 @@ def _hardware(
     scales: tuple[float, float, float, float],
     effects: Effects,
     array: tuple[str, str],
-    steps: tuple[str, str],
+    steps: tuple[str, str, int],
     shares: tuple[float, float],
     held: tuple[float, float],
 ) -> Hardware:
@@ -251,11 +251,11 @@ def _hardware(
         model.value, device, cluster.value, cut, dtype=dtype, kv_dtype=kv_dtype,
         runtime=runtime.value, effects=effects, accelerator=array[0],
         unified=steps[0] == UNIFIED, overlapped=steps[0] == OVERLAPPED, nucleus=steps[1] == NUCLEUS,
-        time_share=time_share, power_limit_w=power_limit_w,
+        stream_interval=steps[2], time_share=time_share, power_limit_w=power_limit_w,
     )  # fmt: skip
     parts = (model.description, gpu.description, cluster.description, runtime.description)
-    kernels = f"{replica.unified} {replica.overlapped} {replica.nucleus}"
-    choices = f"{cut} {dtypes} {scales} {effects} {array} {kernels} {shares} {held}"
+    steps_of = f"{replica.unified} {replica.overlapped} {replica.nucleus} {steps[2]}"
+    choices = f"{cut} {dtypes} {scales} {effects} {array} {steps_of} {shares} {held}"
     return Hardware(f"{parts} {choices}", replica)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from simulators.catalog.engine import runtime_of
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
-from simulators.composition.replica import EFFECTS, NOTHING
+from simulators.composition.replica import EFFECTS, NOTHING, STREAM_INTERVAL
 from simulators.core.contract import choice, fields_of
 from simulators.workload.llm.adapters import ALL, TARGETS
 from simulators.workload.llm.routing import BACKENDS, GATHERED
@@ -148,6 +148,10 @@ class ServingPoint:
     frontend_s: float = choice(
         "that a request takes to the engine besides", unit="s", at_least=0.0, default=0.0
     )
+    stream_interval: int = built(
+        "iterations between messages of an answer to its client; 0: it is sent whole", at_least=0,
+        default=STREAM_INTERVAL,
+    )  # fmt: skip
     patience_s: float | None = asked(
         "how long after its arrival an unfinished request is given up by its client; null: never",
         unit="s", above=0.0, default=None,
@@ -158,8 +162,7 @@ class ServingPoint:
     cooldown: int = choice("last requests left out of them", at_least=0, default=0, given=True)
     window: str = choice(
         "what rates and costs are of: steady, the run without its ramp and drain; or whole, as "
-        "programs count that measure a server",
-        known=WINDOWS, default=STEADY,
+        "programs count that measure a server", known=WINDOWS, default=STEADY,
     )  # fmt: skip
     turns: int = asked(
         "requests of a session, each after the answer before it, which its prompt repeats",
@@ -183,8 +186,8 @@ class ServingPoint:
     mixed_step: str = built(
         "prefills and decodes of one iteration: unified, in one attention kernel too, where the "
         "engine's library has one; batch, in a kernel each; overlapped, the attention of both at "
-        "once on every SM; or additive, each reading the weights",
-        known=MIXED_STEPS, default=UNIFIED,
+        "once on every SM; or additive, each reading the weights", known=MIXED_STEPS,
+        default=UNIFIED,
     )  # fmt: skip
     sampling: str = built(
         "how tokens are drawn: the likeliest; or nucleus, of the likeliest that add up to a share "
@@ -239,9 +242,8 @@ class ServingPoint:
     )
     without: str = built(
         f"effects beside kernels that are left out, joined by +: {', '.join(EFFECTS)}, or nothing",
-        default=NOTHING,
-        given=True,
-    )
+        default=NOTHING, given=True,
+    )  # fmt: skip
     speculation: str = built(
         "what drafts tokens that one pass checks: ngram (a look-up), draft (draft_model), medusa "
         "(a head for each place), eagle, eagle3 or mtp (a head of one layer), or nothing",
@@ -258,9 +260,8 @@ class ServingPoint:
         at_least=0, at_most=128, default=0,
     )  # fmt: skip
     draft_until: int = choice(
-        "running requests up to which tokens are drafted; 0: however many run", at_least=0,
-        default=0,
-    )  # fmt: skip
+        "running requests up to which tokens are drafted; 0: all that run", at_least=0, default=0
+    )
     draft_rule: str = choice(
         "how many are drafted: fixed; or adaptive, up to draft_tokens, as many as bring most "
         "tokens a second at the number that run or wait", known=(FIXED, ADAPTIVE), default=FIXED,
@@ -334,8 +335,7 @@ class ServingPoint:
     )  # fmt: skip
     adapter_slots: int = built(
         "adapters that a GPU keeps, the others wait on the host; 0: all that a batch may want, of "
-        "by_token as many as it wants on average",
-        at_least=0, default=0,
+        "by_token as many as it wants on average", at_least=0, default=0,
     )  # fmt: skip
     colocated: str = built(
         "other models on the same GPUs, each a process of its own, joined by +; or nothing",
