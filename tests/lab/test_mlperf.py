@@ -62,6 +62,13 @@ def test_as_many_are_asked_as_a_repository_tells(tmp_path: Path) -> None:
     assert (offline.point.requests, server.point.requests) == (23403, asked)
 
 
+def test_a_server_streams_each_token_unless_told_otherwise(tmp_path: Path) -> None:
+    names = {"accelerator": "NVIDIA GB200", "model": "deepseek-r1", "cfg_attention_dp": "True"}
+    streams = {"scenario": "Server", "completed_tokens_per_s": None}
+    offline, server = submissions(tmp_path, names, names | streams)[1:3]
+    assert (offline.point.stream_interval, server.point.stream_interval) == (0, 1)
+
+
 def test_what_a_repository_tells_is_of_its_round_and_scenario(tmp_path: Path) -> None:
     names = {"accelerator": "NVIDIA H100-SXM-80GB", "cfg_tp": None, "cfg_batch": None}
     earlier, server, *_ = submissions(tmp_path, names | {"scenario": "Server"})

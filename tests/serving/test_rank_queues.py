@@ -51,6 +51,15 @@ def test_evenly_loaded_ranks_answer_as_one_queue_would() -> None:
     assert own.mean_batch == pytest.approx(shared.mean_batch, rel=0.1)
 
 
+def test_what_tensorrt_llm_streams_for_all_ranks_delays_every_token() -> None:
+    def tpot_s(interval: int, runtime: str) -> float:
+        point = dataclasses.replace(MIXTURE, stream_interval=interval, runtime=runtime)
+        return simulate(point).tpot_mean_s or 0.0
+
+    assert tpot_s(1, "trtllm") > tpot_s(10, "trtllm") > tpot_s(0, "trtllm")
+    assert tpot_s(1, "vllm") == tpot_s(0, "vllm")
+
+
 def test_queues_of_their_own_under_a_pipeline_are_refused() -> None:
     point = dataclasses.replace(MIXTURE, pp=2, requests=8)
     assert simulate(point).completed_requests == 8  # they share one
