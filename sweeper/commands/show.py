@@ -203,15 +203,20 @@ def _design(name: str, prefix: str, outputs: str, folder: str | None) -> int:
     _lines("outcome", [n for n in row if n not in known], row, last)
     simulator = last.simulator
     tests = known_beside(simulator, LOAD_TESTS)
-    is_told = isinstance(tests, Reports) and row["status"] == "ok"
-    if is_told and (text := tests.report(point_of(simulator, row))):
-        print(f"\n{text}")
+    if isinstance(tests, Reports) and row["status"] == "ok":
+        _print_apart(tests.report(point_of(simulator, row)))
     if folder is None:
         return 0
     if not isinstance(simulator, Records):
         raise UserError(f"the simulator '{space.simulator}' keeps no records of events")
     _write(simulator.records(point_of(simulator, row)), Path(folder))
     return 0
+
+
+def _print_apart(text: str) -> None:
+    """Print what there is below an empty line."""
+    if text:
+        print(f"\n{text}")
 
 
 def _lines(title: str, names: Sequence[str], row: Mapping[str, Any], last: Answers) -> None:
