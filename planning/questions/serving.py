@@ -35,12 +35,12 @@ from simulators.catalog.price import load_prices
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES
-from simulators.core.words import number_of
 from simulators.serving.demand.traces import is_trace, load_trace
 from simulators.serving.point import SPECULATIONS
 from simulators.serving.simulator import SIMULATOR
 from simulators.workload.llm.routing import BACKENDS, GATHERED
 from sweeper.questions import Deadline, Question, flag
+from sweeper.words import number_of
 
 TAIL = 90
 """Percentiles from here on are as uncertain as a 99th, those below as a mean."""

@@ -16,12 +16,12 @@ from simulators.catalog.cluster import AUTO
 from simulators.catalog.model import load_model
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.core.errors import UserError
-from simulators.core.words import number_in
 from simulators.training.memory import rank_memory
 from simulators.training.metrics import job_of, plans_of
 from simulators.training.point import TrainingPoint, batch_of
 from simulators.training.simulator import SIMULATOR
 from sweeper.questions import Deadline, Question, flag
+from sweeper.words import number_in
 
 COST = "run_cost_usd"
 DAY_S = 86_400.0

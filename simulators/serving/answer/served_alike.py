@@ -7,51 +7,23 @@ search that has seen how a run begins is also told how it ended, where it ended 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.answer.summary import Held, Run
+from simulators.serving.answer.summary import Held
+from simulators.serving.begun_runs import run_out
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import Limits
-from simulators.serving.engine.policies import Scheduler
 from simulators.serving.engine.state import State
 from simulators.serving.point import ServingPoint
-
-
-class Ready(Protocol):
-    """A deployment that waits for its first request."""
-
-    @property
-    def point(self) -> ServingPoint:
-        """What was asked for."""
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """How batches are formed."""
-
-    @property
-    def limits(self) -> Limits:
-        """What a replica may hold."""
-
-    @property
-    def rejected(self) -> int:
-        """Requests that no replica could ever run."""
-
-    @property
-    def has_pools(self) -> bool:
-        """Whether other replicas decode than read prompts."""
-
-    def run(self) -> Run:
-        """Serve all the others."""
+from simulators.serving.ready import Ready
 
 
 class Answers:
     """Metrics of deployments, whose runs may have begun; those that are served alike run once."""
 
-    def __init__(self, run_out: Callable[[Any], Run] = lambda ready: ready.run()) -> None:
-        self._run_out = run_out
+    def __init__(self) -> None:
         self._known: dict[ServingPoint, list[Answer]] = {}
 
     def metrics(self, ready: Ready) -> ServingMetrics:
@@ -62,13 +34,13 @@ class Answers:
             UserError: a request never ends.
         """
         if not may_share(ready):
-            return self._run_out(ready).metrics()
+            return run_out(ready).metrics()
         design = any_batch(ready.point)
         known = self._known.setdefault(design, [])
         for answer in known:
             if answer.likeness.holds_for(ready):
                 return answer.metrics_within(ready.limits)
-        run = self._run_out(ready)
+        run = run_out(ready)
         found, held = run.judged()
         known.append(Answer(Likeness.of(ready, run.state), found, held))
         if design in WATCHED:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from simulators.core.contract import default_of
-from simulators.core.words import number_in
 from sweeper.commands.flags import at_least, flags
 from sweeper.questions import Asks, Question
+from sweeper.words import number_in
 
 _ABOUT = (
     "the cheapest deployment that carries a load within its deadlines;\n"
