@@ -28,7 +28,7 @@ from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.core.rules import check_point
 from simulators.serving.answer.percentiles import COLUMNS, SHARES, spread
-from simulators.serving.answer.served_alike import WATCHED, Likeness, any_batch, may_share
+from simulators.serving.answer.served_alike import WATCHED, Likeness, any_batch
 from simulators.serving.answer.user_measurements import has_own_rows
 from simulators.serving.begun_runs import (
     BEFORE,
@@ -147,7 +147,7 @@ def _first_look(
         return IMPOSSIBLE
     if not _is_plain(ready):
         return NOTHING
-    return Look(ready, any_batch(point) if may_share(ready) else point)
+    return Look(ready, any_batch(point) if ready.may_share else point)
 
 
 def _bounds(
@@ -159,23 +159,27 @@ def _bounds(
     """
     ready, design = look.ready, look.design
     for answer in WATCHED.get(design, ()):
-        if answer.likeness.holds_for(ready):
+        if answer.likeness.holds_for(ready.limits, ready.rejected):
             known = vars(answer.metrics)
             return {name: np.inf if known[name] is None else known[name] for name in BOUNDED}
     for seen in SEEN.get(design, ()):
-        if seen.share == share and seen.limits == limits and seen.likeness.holds_for(ready):
+        if (
+            seen.share == share
+            and seen.limits == limits
+            and seen.likeness.holds_for(ready.limits, ready.rejected)
+        ):
             return seen.bounds
     come = int(share * ready.requests)
     if not come:
-        seen = Seen(share, 0.0, limits, Likeness.of_none(ready), _Beginning(ready).bounds(limits))
+        likeness = Likeness.of(ready.limits, ready.rejected, None)
+        seen = Seen(share, 0.0, limits, likeness, _Beginning(ready).bounds(limits))
     else:
         run = halted(ready, left_behind)
         before = min(run.come, come)
         if design != ready.point and 0 < before < come:
             left_behind.append(run.apart())
         state = run.go_on(come)
-        likeness = Likeness.of(ready, state)
-        run.serves = likeness.holds_for
+        likeness = run.likeness = Likeness.of(ready.limits, ready.rejected, state)
         bounds = _Beginning(ready, state, run.come).bounds(limits)
         seen = Seen(share, (come - before) / ready.requests, limits, likeness, bounds)
     WATCHED.setdefault(design, [])

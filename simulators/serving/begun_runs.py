@@ -16,6 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from simulators.core.jit import Floats, Ints
+from simulators.serving.answer.served_alike import Likeness
 from simulators.serving.answer.summary import Run
 from simulators.serving.demand.requests import Requests
 from simulators.serving.engine import replica as at
@@ -43,7 +44,7 @@ class Halted:
     bins: Ints | None = None  # of the gaps that are kept
     bytes: int = 0  # what it takes to keep it, but for the tables that others read too
     begun: float = 0.0  # the share of the run that was simulated while it was only to begin
-    serves: Callable[[Ready], bool] | None = None  # whether a deployment is served alike so far
+    likeness: Likeness | None = None  # says of whom it is the beginning
 
     def go_on(self, come: int) -> State:
         """Return the state before another request, or at the end."""
@@ -128,7 +129,7 @@ def halted(ready: Ready, alike: Sequence[Halted] = ()) -> Halted:
     if known is None or not _is_of(known, ready):
         known = Halted(ready)
         for other in alike:
-            if other.serves and other.serves(ready):
+            if other.likeness and other.likeness.holds_for(ready.limits, ready.rejected):
                 known = other.within(ready)
     HALTED[ready.point] = known
     return known

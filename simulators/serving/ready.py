@@ -1,30 +1,23 @@
-"""A deployment that waits for its first request: all that it goes by is looked up, nothing has run.
-
-It serves all requests at once, or begins, and goes on up to a moment.
-"""
+"""A deployment that waits for its first request: what it goes by is looked up, nothing has run."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-import numpy as np
-
 from simulators.core.jit import Floats, Ints, Kernel
-from simulators.serving.adapters.popularity import drawn
 from simulators.serving.answer.summary import Run
 from simulators.serving.demand.autoscaling import Plan
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import Deployment
-from simulators.serving.engine.frontend import NO_SERVER, Frontend, behind, seen_by_clients
+from simulators.serving.engine.frontend import NO_SERVER, Frontend, seen_by_clients
 from simulators.serving.engine.limits import Limits
 from simulators.serving.engine.policies import Scheduler
-from simulators.serving.engine.service import Decoders, Engine, before, go_on, serve
 from simulators.serving.engine.state import State
 from simulators.serving.point import ServingPoint
-from simulators.serving.pools.link import link_of
 from simulators.serving.prices.iteration_table import IterationTable
 
 
@@ -39,22 +32,17 @@ class Pool(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Ready:
+class Ready(ABC):
     """A deployment that waits for its first request."""
 
     point: ServingPoint
     deployment: Deployment
-    engine: Engine
+    scheduler: Scheduler
     pools: Sequence[Pool]  # one, or those that read prompts and those that decode
     let_in: Requests
     rejected: int
     frontend: Frontend
     plan: Plan | None
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """How batches are formed."""
-        return self.engine.scheduler
 
     @property
     def limits(self) -> Limits:
@@ -67,41 +55,33 @@ class Ready:
         return len(self.pools) > 1
 
     @property
-    def _come(self) -> Requests:
-        """What is asked of the engine."""
-        return behind(
-            _found_in_cache(self.point, self.let_in), self.frontend, self.pools[0].replicas
-        )
-
-    @property
     def requests(self) -> int:
         """How many it serves."""
         return self.let_in.arrival_s.size
 
+    @property
+    def may_share(self) -> bool:
+        """Whether a limit that is not reached changes nothing.
+
+        A cache of prefixes fills what memory is free, what drafts is told how many may run, and so
+        many adapters are kept as a full batch wants.
+        """
+        limits = self.limits
+        plain = not (limits.caches or limits.drafted or limits.host_blocks or self.point.adapters)
+        plain = plain and limits.ranks == 1 and not self.has_pools
+        return plain and self.scheduler.only_compares
+
+    @abstractmethod
+    def run(self) -> Run:
+        """Serve all requests."""
+
+    @abstractmethod
     def begin(self) -> State:
         """Return the state before the first request, of replicas that are all the same."""
-        (pool,) = self.pools
-        shape, table = pool.table.shape, pool.table.table
-        return before(self.limits, self._come, pool.replicas, 0, shape, table)
 
-    def run(self, log_rows: int = 0) -> Run:
-        """Serve all requests; so many batches are logged."""
-        first = self.pools[0]
-        state = serve(
-            self.engine,
-            self.limits,
-            self._come,
-            replicas=first.replicas,
-            shape=first.table.shape,
-            table=first.table.table,
-            log_rows=log_rows,
-            decoders=_decoders(self.point, *self.pools) if self.has_pools else None,
-        )
-        return self.ended(state)
-
+    @abstractmethod
     def go_on(self, state: State, halt: float = inf) -> None:
         """Serve requests up to just before one that arrives at a moment, or all that are left."""
-        go_on(self.engine, state, halt)
 
     @property
     def read(self) -> tuple[Ints | Floats, ...]:
@@ -117,34 +97,3 @@ class Ready:
             state = seen_by_clients(state, self.frontend, let_in.output_tokens)
         tables = [pool.table for pool in self.pools]
         return Run(point, self.deployment, tables, let_in, self.rejected, state, self.plan)
-
-
-def _decoders(point: ServingPoint, reader: Pool, decoder: Pool) -> Decoders:
-    """Return the replicas that decode what others read, and the link between them.
-
-    Raises:
-        Infeasible: the pools have no link.
-    """
-    ends = (pool.deployment.hardware.replica for pool in (reader, decoder))
-    return Decoders(
-        limits=decoder.limits,
-        replicas=decoder.replicas,
-        shape=decoder.table.shape,
-        table=decoder.table.table,
-        link=link_of(point, *ends),
-    )
-
-
-def _found_in_cache(point: ServingPoint, asked: Requests) -> Requests:
-    """Return requests that have in common what a prefix cache finds.
-
-    That is nothing without one, and nothing of those that want different adapters, whose keys
-    differ: each request, or each session, draws its own.
-    """
-    if not point.prefix_cache:
-        return replace(asked, prefixes=None)
-    if point.adapters <= 1 or asked.prefixes is None:
-        return asked
-    who = np.arange(asked.arrival_s.size) if asked.session is None else asked.session
-    adapter = drawn(point.adapters, point.adapter_zipf, int(who.max()) + 1, point.seed)
-    return replace(asked, prefixes=asked.prefixes.apart(adapter[who]))

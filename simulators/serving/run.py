@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from operator import attrgetter
 from typing import TypeVar
@@ -14,24 +14,31 @@ import numpy as np
 from simulators.composition.replica import NOTHING, Runtime, load_runtime
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.rules import check_point
+from simulators.serving.adapters.popularity import popularity
 from simulators.serving.answer.error_bands import both, deployment_bands
-from simulators.serving.answer.served_alike import Answers
+from simulators.serving.answer.metrics import ServingMetrics
+from simulators.serving.answer.served_alike import WATCHED, Answer, Likeness, any_batch
 from simulators.serving.answer.summary import Run
 from simulators.serving.answer.user_measurements import UserRows
+from simulators.serving.begun_runs import run_out
+from simulators.serving.demand.arrivals import stream
 from simulators.serving.demand.autoscaling import Plan, plan_of
 from simulators.serving.demand.requests import Requests, requests_of
 from simulators.serving.deployment import Deployment, deployment_of, pools_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.frontend import (
     Frontend,
+    behind,
     frontend_of,
     load_frontend,
     load_process,
 )
 from simulators.serving.engine.limits import Limits, limits_of
 from simulators.serving.engine.policies import Scheduler, load_router, load_scheduler
-from simulators.serving.engine.service import Engine
+from simulators.serving.engine.service import Decoders, Engine, before, go_on, serve
+from simulators.serving.engine.state import State
 from simulators.serving.point import ADAPTIVE, DEMANDED, DEPLOYED, EVENT, ServingPoint
+from simulators.serving.pools.link import link_of
 from simulators.serving.prices.batch_price import prices_of
 from simulators.serving.prices.iteration_table import Ends
 from simulators.serving.ready import Pool, Ready
@@ -43,6 +50,34 @@ V = TypeVar("V")
 
 MOST = 64
 """Deployments, or demands, of a batch that are kept at a time."""
+
+
+class Answers:
+    """Metrics of deployments, whose runs may have begun; those that are served alike run once."""
+
+    def __init__(self) -> None:
+        self._known: dict[ServingPoint, list[Answer]] = {}
+
+    def metrics(self, ready: Ready) -> ServingMetrics:
+        """Return the metrics of a run of a deployment.
+
+        Raises:
+            Infeasible: no request of the window is answered.
+            UserError: a request never ends.
+        """
+        if not ready.may_share:
+            return run_out(ready).metrics()
+        design = any_batch(ready.point)
+        known = self._known.setdefault(design, [])
+        for answer in known:
+            if answer.likeness.holds_for(ready.limits, ready.rejected):
+                return answer.metrics_within(ready.limits)
+        run = run_out(ready)
+        found, held = run.judged()
+        known.append(Answer(Likeness.of(ready.limits, ready.rejected, run.state), found, held))
+        if design in WATCHED:
+            WATCHED[design].append(known[-1])
+        return found
 
 
 class Shelf:
@@ -121,9 +156,48 @@ def run_of(
     return ready_of(point, asked, shelf=shelf).run(log_rows)
 
 
+@dataclass(frozen=True)
+class Served(Ready):
+    """Such a deployment with the engine that will serve it."""
+
+    engine: Engine
+
+    @property
+    def _come(self) -> Requests:
+        """What is asked of the engine."""
+        return behind(
+            _found_in_cache(self.point, self.let_in), self.frontend, self.pools[0].replicas
+        )
+
+    def begin(self) -> State:
+        """Return the state before the first request, of replicas that are all the same."""
+        (pool,) = self.pools
+        shape, table = pool.table.shape, pool.table.table
+        return before(self.limits, self._come, pool.replicas, 0, shape, table)
+
+    def run(self, log_rows: int = 0) -> Run:
+        """Serve all requests; so many batches are logged."""
+        first = self.pools[0]
+        state = serve(
+            self.engine,
+            self.limits,
+            self._come,
+            replicas=first.replicas,
+            shape=first.table.shape,
+            table=first.table.table,
+            log_rows=log_rows,
+            decoders=_decoders(self.point, *self.pools) if self.has_pools else None,
+        )
+        return self.ended(state)
+
+    def go_on(self, state: State, halt: float = inf) -> None:
+        """Serve requests up to just before one that arrives at a moment, or all that are left."""
+        go_on(self.engine, state, halt)
+
+
 def ready_of(
     point: ServingPoint, asked: Requests | None = None, *, shelf: Shelf | None = None
-) -> Ready:
+) -> Served:
     """Return the deployment of a point, with all that it goes by looked up; see `run_of`."""
     if point.pp > point.max_batch:
         raise Infeasible(
@@ -146,7 +220,7 @@ def ready_of(
     plan = _plan(point, let_in)
     if plan:
         let_in = replace(let_in, routable=plan.routable)
-    return Ready(point, deployment, engine, pools, let_in, rejected, frontend, plan)
+    return Served(point, deployment, scheduler, pools, let_in, rejected, frontend, plan, engine)
 
 
 def _pool(
@@ -175,6 +249,39 @@ def _pool(
     lengths = asked.prompt_tokens, asked.output_tokens
     limits = limits_of(point, built.hardware, scheduler, lengths, drafter)
     return Pool(built, point.replicas, limits, table, price)
+
+
+def _decoders(point: ServingPoint, reader: Pool, decoder: Pool) -> Decoders:
+    """Return the replicas that decode what others read, and the link between them.
+
+    Raises:
+        Infeasible: the pools have no link.
+    """
+    ends = (pool.deployment.hardware.replica for pool in (reader, decoder))
+    return Decoders(
+        limits=decoder.limits,
+        replicas=decoder.replicas,
+        shape=decoder.table.shape,
+        table=decoder.table.table,
+        link=link_of(point, *ends),
+    )
+
+
+def _found_in_cache(point: ServingPoint, asked: Requests) -> Requests:
+    """Return requests that have in common what a prefix cache finds.
+
+    That is nothing without one, and nothing of those that want different adapters, whose keys
+    differ: each request, or each session, draws its own.
+    """
+    if not point.prefix_cache:
+        return replace(asked, prefixes=None)
+    if point.adapters <= 1 or asked.prefixes is None:
+        return asked
+    who = np.arange(asked.arrival_s.size) if asked.session is None else asked.session
+    draws = stream(point.seed, "adapters").random(int(who.max()) + 1)
+    shares = np.cumsum(popularity(point.adapters, point.adapter_zipf))
+    adapter = np.searchsorted(shares[:-1], draws, side="right")
+    return replace(asked, prefixes=asked.prefixes.apart(adapter[who]))
 
 
 def _plan(point: ServingPoint, let_in: Requests) -> Plan | None:
