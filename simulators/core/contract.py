@@ -259,12 +259,6 @@ class Deploys(Protocol):
 class Records(Protocol):
     """A simulator of events: it can tell everything that happened in the run of one design."""
 
-    def report(self, point: Mapping[str, Any]) -> str:
-        """Return the run of a design as text, as a test of the real thing would print it.
-
-        A design that was not answered by events has none, and an empty text.
-        """
-
     def records(self, point: Mapping[str, Any]) -> Mapping[str, pa.Table]:
         """Return a table of each kind of event, by its name.
 

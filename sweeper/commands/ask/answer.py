@@ -11,8 +11,8 @@ from typing import Any
 
 from simulators.core.contract import deploys
 from simulators.core.errors import UserError
-from simulators.core.questions import Question
 from sweeper.commands.ask.verdicts import Row, Verdict, in_percent
+from sweeper.questions import Question
 from sweeper.report.answers import Answers, point_of
 from sweeper.report.evidence import evidence, named_errors
 from sweeper.report.headlines import sentences
