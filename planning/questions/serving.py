@@ -45,6 +45,9 @@ from sweeper.words import number_of
 TAIL = 90
 """Percentiles from here on are as uncertain as a 99th, those below as a mean."""
 
+SLOWEST = 10.0
+"""Seconds for a token that nobody waits: who writes more forgot that a number is in seconds."""
+
 HOUR, MTOK = "an hour", "per million tokens"
 
 
@@ -179,6 +182,8 @@ def _check(flags: Flags) -> None:
         value = getattr(flags, what)
         if value is not None and not value > 0:
             raise UserError(f"--{what} {value:g}: write a number above zero")
+    if flags.tpot > SLOWEST:
+        raise UserError(f"--tpot {flags.tpot:g}: that is in seconds, for each token; as in 50ms")
     if flags.engine != ANY:
         for engine in flags.engine.split(","):
             if engine not in ENGINES.names():
