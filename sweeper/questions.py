@@ -6,6 +6,7 @@ be those of a file of `planning/` with the simulator's name. The sweeper asks, s
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -123,6 +124,23 @@ class Reports(Protocol):
 
 
 @runtime_checkable
+class Deploys(Protocol):
+    """What writes the command or the manifest that starts a simulator's designs."""
+
+    def deployment(self, point: Mapping[str, Any], target: str, name: str) -> str:
+        """Return the text that deploys a design.
+
+        Fields of the point that are left out have their defaults; the target is an engine or an
+        orchestrator, empty for the one that the design itself implies; a comment has the name.
+
+        Raises:
+            Infeasible: the design cannot exist.
+            UnknownNameError: nothing answers to the target.
+            UserError: it cannot be deployed so; says why.
+        """
+
+
+@runtime_checkable
 class CarriesLoad(Protocol):
     """A simulator whose designs carry a load, with copies of them where one is too little."""
 
@@ -178,3 +196,17 @@ def known_beside(simulator: Simulator, folder: Folder) -> object:
     if simulator.name not in folder.names():
         return simulator
     return load_from(folder, simulator.name, folder.path.upper())
+
+
+def deploys(simulator: Simulator) -> Deploys | None:
+    """Return what writes the deployments of a simulator's designs, if anything does.
+
+    That is the simulator itself, or else `DEPLOYMENTS` of the module `deploy.<its name>`: physics
+    knows nothing of engines' command lines.
+    """
+    if isinstance(simulator, Deploys):
+        return simulator
+    name = f"deploy.{simulator.name}"
+    if not simulator.name.isidentifier() or importlib.util.find_spec(name) is None:
+        return None
+    return getattr(importlib.import_module(name), "DEPLOYMENTS", None)
