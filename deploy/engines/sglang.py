@@ -32,6 +32,7 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
             }
         ),
         *pairs({"--scheduler-recv-interval": point.poll_interval}, least=2),
+        *pairs({"--stream-interval": point.stream_interval}, least=2),
     ]
     if point.attention_dp > 1:
         words.append("--enable-dp-attention")

@@ -53,7 +53,7 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
     lines.append(f"enable_attention_dp: {'true' if point.attention_dp > 1 else 'false'}")
     if point.scheduler == MAX_UTILIZATION:
         lines += ["scheduler_config:", "  capacity_scheduler_policy: MAX_UTILIZATION"]
-    if point.stream_interval:
+    if point.stream_interval > 1:
         lines.append(f"stream_interval: {point.stream_interval}")
     if point.poll_interval:
         lines.append(f"batch_wait_timeout_iters: {point.poll_interval}")

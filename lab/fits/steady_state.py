@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lab.tables.catalog_names import replica_of
-from simulators.composition.replica import STREAM_INTERVAL, Replica, Runtime
+from simulators.composition.replica import Replica, Runtime
 from simulators.core.jit import Floats
 from simulators.serving.measured_deployments import MEMORY_FRACTION, Deployed
 from simulators.workload.llm.memory import weight_bytes
@@ -54,7 +54,7 @@ def deployed_replica(row: Deployed, runtime: Runtime) -> Replica:
     """Return who serves a deployment, under a runtime."""
     return replica_of(
         row.model, row.gpu, cut=row.cut, dtype=row.dtype, kv_dtype=row.kv_dtype, runtime=runtime,
-        stream_interval=STREAM_INTERVAL,
+        stream_interval=row.stream_interval,
     )  # fmt: skip
 
 

@@ -66,15 +66,6 @@ otherwise: `max_attention_window` of TensorRT-LLM's `KvCacheConfig` is empty, an
 read it from a model's config was closed (NVIDIA/TensorRT-LLM, pull request 5722). Others give
 blocks back."""
 
-GATHERS_ANSWERS = ("trtllm",)
-"""Frameworks whose first rank collects what all ranks of data-parallel attention have for clients,
-within its loop: TensorRT-LLM (`_enqueue_responses` in `py_executor.py`). Ranks of vLLM and SGLang
-hand theirs to a process of its own."""
-
-STREAM_INTERVAL = 10
-"""Iterations between messages to a client, as public recipes ask TensorRT-LLM for (InferenceX, its
-own for DeepSeek-R1), which by itself sends every token."""
-
 TABLES = "kernels", "paces", "borrowed", "many", "batch_times"
 """Of the file of a runtime, each left out where it is empty."""
 
@@ -331,7 +322,7 @@ class Replica:
     overlapped: bool = False  # their kernels run beside each other on every SM
     nucleus: bool = False  # tokens are drawn from sorted probabilities
     time_share: float = 1.0  # of the GPU's that kernels get, where other processes have the rest
-    stream_interval: int = 0  # iterations between messages to a client; 0: answers are sent whole
+    stream_interval: int = 1  # iterations between messages to a client; 0: answers are sent whole
 
     @property
     def library(self) -> str:
@@ -347,14 +338,13 @@ class Replica:
     def hosted(self, sequences: Column) -> Column:
         """Return for how many of an iteration's sequences the busiest host works.
 
-        Each rank of data-parallel attention has a host of its own. Where the first collects what
-        is streamed to clients, a message costs it as much as an iteration of a sequence: a choice,
-        of messages alone nothing is measured.
+        Each rank of data-parallel attention has a host of its own, but one hands over what all of
+        them stream: TensorRT-LLM's first rank, within its loop (`_enqueue_responses` in
+        `py_executor.py`), or a server's process. A message costs as much as an iteration of a
+        sequence: a choice, of messages alone nothing is measured.
         """
         own = sequences / self.cut.attention_dp
-        if self.stream_interval == 0 or self.library not in GATHERS_ANSWERS:
-            return own
-        return own + (sequences - own) / self.stream_interval
+        return own + (sequences - own) / self.stream_interval if self.stream_interval else own
 
     @property
     def awake_w(self) -> float:

@@ -35,6 +35,11 @@ RESERVED, OF_LARGE = ((35e9, 2.8, 0.1), (90e9, 9.5, 0.5), (160e9, 12.0, 0.5)), 3
 """GiB that SGLang leaves beside weights and cache: on GPUs of up to so many bytes, so many and so
 many more for each GPU of a replica; on larger ones (`server_args.py`, releases 0.4.8 to 0.5.2)."""
 
+STREAM_INTERVALS = {"trtllm": 10}
+"""Iterations between messages of an answer, where recipes do not leave engines to send each token
+(InferenceX, `stream_interval` of `dsr1_*_trt*.sh`; of gpt-oss it is 20). Those of SGLang ask for
+10 to 50, but of nothing here whose ranks attend apart."""
+
 BEYOND_PROMPT = 256
 """Tokens that TensorRT-LLM's recipes leave room for beside the longest prompt."""
 
@@ -104,6 +109,11 @@ class Deployed:
         return self.release or self.framework
 
     @property
+    def stream_interval(self) -> int:
+        """Iterations between messages of an answer."""
+        return STREAM_INTERVALS.get(self.framework, 1)
+
+    @property
     def budget(self) -> int:
         """Tokens of an iteration."""
         if self.launch.budget:
@@ -142,6 +152,7 @@ def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
         runtime=runtime or deployed.runtime,
         chunk_size=deployed.budget,
         poll_interval=deployed.launch.poll_interval,
+        stream_interval=deployed.stream_interval,
         max_batch=deployed.clients if deployed.crowded else engine.max_sequences,
         memory_fraction=deployed.memory_fraction,
         watermark=0.0,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from simulators.catalog.engine import runtime_of
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
-from simulators.composition.replica import EFFECTS, NOTHING, STREAM_INTERVAL
+from simulators.composition.replica import EFFECTS, NOTHING
 from simulators.core.contract import choice, fields_of
 from simulators.workload.llm.adapters import ALL, TARGETS
 from simulators.workload.llm.routing import BACKENDS, GATHERED
@@ -150,7 +150,7 @@ class ServingPoint:
     )
     stream_interval: int = built(
         "iterations between messages of an answer to its client; 0: it is sent whole", at_least=0,
-        default=STREAM_INTERVAL,
+        default=1,
     )  # fmt: skip
     patience_s: float | None = asked(
         "how long after its arrival an unfinished request is given up by its client; null: never",
