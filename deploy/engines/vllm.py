@@ -26,6 +26,10 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
             "prefix_host_bytes: the options of vLLM 0.8 to 0.11 keep no prefixes on the host; "
             "write 0, or add a connector by hand"
         )
+    if point.stream_interval > 1:
+        raise UserError(
+            f"stream_interval {point.stream_interval}: vLLM 0.8 to 0.11 send each token; write 1"
+        )
     if whole and budget < context:
         context = budget  # a whole prompt must fit in one batch
     words = [

@@ -87,6 +87,18 @@ def test_kubernetes_scales_replicas_by_the_rule_they_were_priced_by() -> None:
         assert "# priced with" not in deployment(replace(design, min_replicas=3), target)
 
 
+def test_how_often_an_answer_is_streamed_is_told_where_there_is_an_option() -> None:
+    often = replace(LLAMA, chunk_size=2048, stream_interval=10)
+    with pytest.raises(UserError, match="vLLM 0.8 to 0.11 send each token"):
+        launch_of(often, "vllm")
+    assert "stream_interval: 10" in launch_of(replace(often, scheduler="trtllm"), "trtllm").file
+    words = launch_of(replace(often, scheduler="sglang"), "sglang").command
+    assert words[words.index("--stream-interval") + 1] == "10"
+    for scheduler, engine in (("trtllm", "trtllm"), ("sglang", "sglang")):
+        silent = launch_of(replace(LLAMA, scheduler=scheduler, chunk_size=2048), engine)
+        assert "stream" not in f"{silent.command} {silent.file}"
+
+
 EAGER = {
     "vllm": "--enforce-eager",
     "sglang": "--disable-cuda-graph",
