@@ -32,8 +32,6 @@ LENDERS = {
 TSMC's 4N, of which Blackwell's 4NP is a variant. A FLOP of an older architecture or of another
 vendor's takes other joules than any of these."""
 
-CUBE_ROOT = 1.0 / 3.0
-
 
 def slowdown(gpu: Gpu) -> float:
     """Return what is added while matrix units work, as a share of their least possible time.
@@ -55,13 +53,13 @@ def _at_full_clock(gpu: Gpu) -> float:
 
 
 def borrowed_slowdown(gpu: Gpu) -> float:
-    """Return the share that other boards foretell, at most their mean."""
+    """Return what a clock loses that other boards foretell, at most their mean share."""
     fitted = _calibration()
     if gpu.architecture not in LENDERS:
         return fitted[OTHER]
     lender = LENDERS[gpu.architecture]
     pressed = flops_per_j(as_sold(gpu)) / flops_per_j(load_gpu(lender))
-    clock = (1.0 - fitted[lender]) * pressed**-CUBE_ROOT
+    clock = (1.0 - fitted[lender]) * float(np.cbrt(1.0 / pressed))
     return min(max(1.0 - clock, 0.0), fitted[OTHER])
 
 
