@@ -20,10 +20,8 @@ import polars as pl
 from simulators.core.contract import Check, lend
 from simulators.core.jit import Floats, Ints
 from simulators.core.report import print_checks
-from simulators.core.uncertainty.gaussian_process import Surrogate, relevance
 from simulators.serving.beginnings import SEEN, forget
 from simulators.serving.begun_runs import WENT_ON
-from simulators.tables.table import features_of, table_simulator
 from sweeper.commands.run import asked_by
 from sweeper.query.hypervolume import hypervolume
 from sweeper.query.pareto import minimised, pareto_front
@@ -37,6 +35,8 @@ from sweeper.space.objectives import Objectives
 from sweeper.space.spans import Index, numbers
 from sweeper.space.sql import parsed
 from sweeper.sweep import Sweep
+from sweeper.tables.gaussian_process import Surrogate, relevance
+from sweeper.tables.table import features_of, table_simulator
 
 POPULATION, GENERATIONS, SEEDS = 100, 200, (0, 1, 2)
 PROBLEMS = ("zdt1", "zdt2", "zdt3", "dtlz2")

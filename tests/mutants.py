@@ -34,7 +34,17 @@ import pytest
 
 Part = ast.expr | ast.AugAssign
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("simulators", "sweeper", "lab", "deploy", "tests", "spaces", "conf", "pyproject.toml")
+COPIED = (
+    "simulators",
+    "sweeper",
+    "lab",
+    "deploy",
+    "planning",
+    "tests",
+    "spaces",
+    "conf",
+    "pyproject.toml",
+)
 
 PHASES = ("tests/collectives/test_phases.py", "tests/collectives/test_messages.py")
 EVENTS = (

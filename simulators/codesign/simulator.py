@@ -141,10 +141,6 @@ class Codesign(Serving):
         tables_s = np.full(batch.num_rows, ARRAY_S * arrays / batch.num_rows)
         return np.asarray(super().cost_hint_s(batch) + tables_s, np.float64)
 
-    def report(self, point: Mapping[str, Any]) -> str:
-        """Return the run of a design as a load test would print it."""
-        return super().report(served(point))
-
     def records(self, point: Mapping[str, Any]) -> Mapping[str, pa.Table]:
         """Return every request and every iteration of a design."""
         return super().records(served(point))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -239,31 +238,8 @@ def weakest_of(rows: Sequence[Contribution]) -> Contribution | None:
 
 
 @runtime_checkable
-class Deploys(Protocol):
-    """What writes the command or the manifest that starts a simulator's designs."""
-
-    def deployment(self, point: Mapping[str, Any], target: str, name: str) -> str:
-        """Return the text that deploys a design.
-
-        Fields of the point that are left out have their defaults; the target is an engine or an
-        orchestrator, empty for the one that the design itself implies; a comment has the name.
-
-        Raises:
-            Infeasible: the design cannot exist.
-            UnknownNameError: nothing answers to the target.
-            UserError: it cannot be deployed so; says why.
-        """
-
-
-@runtime_checkable
 class Records(Protocol):
     """A simulator of events: it can tell everything that happened in the run of one design."""
-
-    def report(self, point: Mapping[str, Any]) -> str:
-        """Return the run of a design as text, as a test of the real thing would print it.
-
-        A design that was not answered by events has none, and an empty text.
-        """
 
     def records(self, point: Mapping[str, Any]) -> Mapping[str, pa.Table]:
         """Return a table of each kind of event, by its name.
@@ -353,20 +329,6 @@ def lend(simulator: Simulator) -> str:
 def is_lent(name: str) -> bool:
     """Say whether a name stands for an object of this process, which no other process knows."""
     return name in _LENT
-
-
-def deploys(simulator: Simulator) -> Deploys | None:
-    """Return what writes the deployments of a simulator's designs, if anything does.
-
-    That is the simulator itself, or else `DEPLOYMENTS` of the module `deploy.<its name>`: physics
-    knows nothing of engines' command lines.
-    """
-    if isinstance(simulator, Deploys):
-        return simulator
-    name = f"deploy.{simulator.name}"
-    if not simulator.name.isidentifier() or importlib.util.find_spec(name) is None:
-        return None
-    return getattr(importlib.import_module(name), "DEPLOYMENTS", None)
 
 
 def default_of(f: dataclasses.Field[Any]) -> Any:

@@ -31,7 +31,7 @@ _LONGEST = 240
 
 PACKAGE = Path(__file__).resolve().parent.parent
 PACKAGES = PACKAGE.parent
-"""The folder that `simulators/`, `sweeper/` and `deploy/` stand in."""
+"""The folder that `simulators/` and `sweeper/` stand in, and what is loaded by name."""
 
 
 @dataclass(frozen=True)

@@ -36,23 +36,3 @@ def cells(checks: Sequence[Check]) -> tuple[list[str], list[list[str]]]:
         rows = f"{check.rows:,}" if check.rows else ""
         lines.append([check.name, value, check.unit, limit, check.verdict, rows, check.note])
     return ["name", "value", "unit", "limit", "ok", "rows", "note"], lines
-
-
-def as_markdown(checks: Sequence[Check]) -> str:
-    """Return the same as a Markdown table.
-
-    >>> print(as_markdown([Check("V100 linear MAPE", 4.2, "%", limit=5.0, ok=True, rows=120)]))
-    | check | value | limit | | rows | note |
-    | --- | ---: | ---: | --- | ---: | --- |
-    | V100 linear MAPE | 4.2 % | 5 | ok | 120 |  |
-    """
-    lines = [
-        "| check | value | limit | | rows | note |",
-        "| --- | ---: | ---: | --- | ---: | --- |",
-    ]
-    for check in checks:
-        value = "-" if check.value is None else f"{check.value:.4g} {check.unit}".rstrip()
-        limit = "" if check.limit is None else f"{check.limit:g}"
-        cells = (check.name, value, limit, check.verdict, f"{check.rows:,}", check.note)
-        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
-    return "\n".join(lines)

@@ -38,20 +38,8 @@ from simulators.kernels.interpolation_grid import LATENT_WIDTH
 from simulators.kernels.levels import profile_of
 from simulators.kernels.price import Level, Priced, flops, moved_bytes, price, price_call, warm_up
 from simulators.kernels.schedules import Schedule, held_to
-from simulators.workload.operators import (
-    Attention,
-    CausalConvolution,
-    Compute,
-    Convolution,
-    Elementwise,
-    Embedding,
-    EncoderAttention,
-    Gemm,
-    GroupedGemm,
-    Norm,
-    Quantisation,
-    StateUpdate,
-)
+from simulators.workload import operators
+from simulators.workload.operators import Compute
 from simulators.workload.precision import BYTES, PRECISIONS
 
 Columns = Mapping[str, Floats]
@@ -68,14 +56,14 @@ class Op:
 
 def _product(op: str, group: Group, sizes: Columns) -> Compute:
     batch = sizes["batch"] if op in ("gemm", "bmm") else np.ones_like(sizes["m"])
-    return Gemm(
+    return operators.Gemm(
         name=op, m=sizes["m"], n=sizes["n"], k=sizes["k"], batch=batch, dtype=group["dtype"],
         weight_dtype=group["weight_dtype"] or "",
     )  # fmt: skip
 
 
 def _experts(op: str, group: Group, sizes: Columns) -> Compute:
-    return GroupedGemm(
+    return operators.GroupedGemm(
         name=op, tokens=sizes["m"], n=sizes["n"], k=sizes["k"], dtype=group["dtype"],
         weight_dtype=group["weight_dtype"] or "", experts=max(1, int(group["experts"])),
         top_k=max(1.0, group["top_k"]),
@@ -84,14 +72,14 @@ def _experts(op: str, group: Group, sizes: Columns) -> Compute:
 
 def _convolution(op: str, group: Group, sizes: Columns) -> Compute:
     lengths: dict[str, Any] = {name: sizes[name] for name in CONVOLUTION}
-    return Convolution(name=op, padding=group["padding"], dtype=group["dtype"], **lengths)
+    return operators.Convolution(name=op, padding=group["padding"], dtype=group["dtype"], **lengths)
 
 
-def _attention(op: str, group: Group, sizes: Columns) -> Attention:
+def _attention(op: str, group: Group, sizes: Columns) -> operators.Attention:
     requests, past = sizes["batch"], sizes["past_tokens"]
     phase = op.rpartition("_")[2]
     new = np.ones_like(requests) if phase == "decode" else sizes["new_tokens"]
-    return Attention(
+    return operators.Attention(
         name=op, phase=phase, requests=requests, query_tokens=requests * new,
         pairs=requests * (new * past + new * (new + 1.0) / 2.0), kv_tokens=requests * (past + new),
         heads=max(1.0, group["heads"]), kv_heads=max(1.0, group["kv_heads"]),
@@ -108,7 +96,7 @@ def _latent_attention(op: str, group: Group, sizes: Columns) -> Compute:
 
 
 def _encoder(op: str, group: Group, sizes: Columns) -> Compute:
-    return EncoderAttention(
+    return operators.EncoderAttention(
         name=op, requests=sizes["batch"], tokens=sizes["batch"] * sizes["new_tokens"],
         heads=max(1.0, group["heads"]), head_dim=max(1.0, group["head_dim"]), dtype=group["dtype"],
     )  # fmt: skip
@@ -118,12 +106,12 @@ def _state(op: str, group: Group, sizes: Columns) -> Compute:
     phase, requests, dtype = op.rpartition("_")[2], sizes["batch"], group["dtype"]
     tokens = requests if phase == "decode" else requests * sizes["new_tokens"]
     if op.startswith("state_convolution"):
-        return CausalConvolution(
+        return operators.CausalConvolution(
             name=op, phase=phase, requests=requests, tokens=tokens, channels=sizes["cols"],
             dtype=dtype,
         )  # fmt: skip
     dim = max(1.0, group["head_dim"])
-    return StateUpdate(
+    return operators.StateUpdate(
         name=op, phase=phase, requests=requests, tokens=tokens, key_dim=dim, value_dim=dim,
         value_heads=max(1.0, group["heads"]), key_heads=max(1.0, group["kv_heads"]), dtype=dtype,
     )  # fmt: skip
@@ -138,7 +126,7 @@ def _table(operator: type, op: str, group: Group, sizes: Columns, **more: Any) -
 
 def _pointwise(reads: float, op: str, group: Group, sizes: Columns) -> Compute:
     elements = sizes["rows"] * sizes["cols"]
-    return Elementwise(name=op, elements=elements, reads=reads, dtype=group["dtype"])
+    return operators.Elementwise(name=op, elements=elements, reads=reads, dtype=group["dtype"])
 
 
 PRODUCT = ("m", "n", "k")
@@ -165,16 +153,16 @@ AUXILIARY = {
     "state_convolution_decode": Op(("batch", "cols"), _state),
     "state_update_prefill": Op(("batch", "new_tokens", *HEADS), _state),
     "state_update_decode": Op(("batch", *HEADS), _state),
-    "quantise": Op(TABLE, partial(_table, Quantisation)),
-    "quantise_scan": Op(TABLE, partial(_table, Quantisation, scan=True)),
+    "quantise": Op(TABLE, partial(_table, operators.Quantisation)),
+    "quantise_scan": Op(TABLE, partial(_table, operators.Quantisation, scan=True)),
     "encoder_attention": Op(("batch", "new_tokens", "heads", "head_dim"), _encoder),
 }
 """Requests are `batch`, tokens of each `new_tokens`, channels `cols`."""
 
 STREAMS = {
-    "embedding": Op(TABLE, partial(_table, Embedding)),
+    "embedding": Op(TABLE, partial(_table, operators.Embedding)),
     **{
-        name: Op(TABLE, partial(_table, Norm, kind=kind))
+        name: Op(TABLE, partial(_table, operators.Norm, kind=kind))
         for name, kind in (
             ("softmax", "softmax"), ("layer_norm", "layer_norm"), ("ln", "layer_norm"),
             ("rms_norm", "rms_norm"), ("sampling", "softmax"),

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -29,21 +28,18 @@ from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.core.rules import check_point
 from simulators.serving.answer.percentiles import COLUMNS, SHARES, spread
-from simulators.serving.answer.served_alike import WATCHED, Likeness, Ready, any_batch, may_share
+from simulators.serving.answer.served_alike import WATCHED, Likeness, any_batch
 from simulators.serving.answer.user_measurements import has_own_rows
 from simulators.serving.begun_runs import (
     BEFORE,
     HALTED,
     WENT_ON,
-    Beginner,
     Halted,
     at_once,
     forget_some,
     halted,
 )
-from simulators.serving.demand.autoscaling import Plan
 from simulators.serving.demand.requests import Requests
-from simulators.serving.deployment import Deployment
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.frontend import behind
 from simulators.serving.engine.service import in_line
@@ -51,6 +47,7 @@ from simulators.serving.engine.state import State
 from simulators.serving.point import STEADY, ServingPoint
 from simulators.serving.prices.iteration_table import IterationTable
 from simulators.serving.prices.least_iteration import LeastIteration, least_iteration
+from simulators.serving.ready import Ready
 
 LATENCIES = tuple(f"{name}_{column}_s" for name in ("ttft", "tpot") for column in COLUMNS)
 COST = "cost_usd_per_mtok"
@@ -64,18 +61,6 @@ IMPOSSIBLE: Mapping[str, float] = dict.fromkeys(BOUNDED, np.inf)
 
 KEPT, IDLE_KEPT = 1 << 15, 1 << 10
 """Designs of which beginnings are kept, and pairs of requests and engines that are idle."""
-
-
-class Startable(Beginner, Ready, Protocol):
-    """A deployment that waits for its first request, and can halt before any of them."""
-
-    @property
-    def deployment(self) -> Deployment:
-        """What stands in the rack."""
-
-    @property
-    def plan(self) -> Plan | None:
-        """Replicas that come and go."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +78,7 @@ class Seen:
 class Look:
     """A design that has bounds, and what it shares with those that are served alike."""
 
-    ready: Startable
+    ready: Ready
     design: ServingPoint
 
 
@@ -107,7 +92,7 @@ def bounds_by_beginnings(
     batch: pa.RecordBatch,
     share: float,
     limits: Mapping[str, float],
-    ready_of: Callable[[ServingPoint], Startable],
+    ready_of: Callable[[ServingPoint], Ready],
 ) -> dict[str, Floats]:
     """Return what metrics of event-driven designs are not below, infinite where none can be.
 
@@ -142,7 +127,7 @@ def forget() -> None:
 
 
 def _look(
-    point: ServingPoint, ready_of: Callable[[ServingPoint], Startable]
+    point: ServingPoint, ready_of: Callable[[ServingPoint], Ready]
 ) -> Look | Mapping[str, float]:
     """Return a design that has bounds, or those of one that has none of its own."""
     if point not in LOOKS:
@@ -151,7 +136,7 @@ def _look(
 
 
 def _first_look(
-    point: ServingPoint, ready_of: Callable[[ServingPoint], Startable]
+    point: ServingPoint, ready_of: Callable[[ServingPoint], Ready]
 ) -> Look | Mapping[str, float]:
     check_point(point)
     if point.seeds > 1 or point.warmup or point.cooldown or has_own_rows(point):
@@ -162,7 +147,7 @@ def _first_look(
         return IMPOSSIBLE
     if not _is_plain(ready):
         return NOTHING
-    return Look(ready, any_batch(point) if may_share(ready) else point)
+    return Look(ready, any_batch(point) if ready.may_share else point)
 
 
 def _bounds(
@@ -174,23 +159,27 @@ def _bounds(
     """
     ready, design = look.ready, look.design
     for answer in WATCHED.get(design, ()):
-        if answer.likeness.holds_for(ready):
+        if answer.likeness.holds_for(ready.limits, ready.rejected):
             known = vars(answer.metrics)
             return {name: np.inf if known[name] is None else known[name] for name in BOUNDED}
     for seen in SEEN.get(design, ()):
-        if seen.share == share and seen.limits == limits and seen.likeness.holds_for(ready):
+        if (
+            seen.share == share
+            and seen.limits == limits
+            and seen.likeness.holds_for(ready.limits, ready.rejected)
+        ):
             return seen.bounds
     come = int(share * ready.requests)
     if not come:
-        seen = Seen(share, 0.0, limits, Likeness.of_none(ready), _Beginning(ready).bounds(limits))
+        likeness = Likeness.of(ready.limits, ready.rejected, None)
+        seen = Seen(share, 0.0, limits, likeness, _Beginning(ready).bounds(limits))
     else:
         run = halted(ready, left_behind)
         before = min(run.come, come)
         if design != ready.point and 0 < before < come:
             left_behind.append(run.apart())
         state = run.go_on(come)
-        likeness = Likeness.of(ready, state)
-        run.serves = likeness.holds_for
+        likeness = run.likeness = Likeness.of(ready.limits, ready.rejected, state)
         bounds = _Beginning(ready, state, run.come).bounds(limits)
         seen = Seen(share, (come - before) / ready.requests, limits, likeness, bounds)
     WATCHED.setdefault(design, [])
@@ -198,7 +187,7 @@ def _bounds(
     return seen.bounds
 
 
-def _is_plain(ready: Startable) -> bool:
+def _is_plain(ready: Ready) -> bool:
     """Return whether requests come when they come, and each is computed whole, token by token."""
     asked, limits = ready.let_in, ready.limits
     comes = not asked.clients and asked.session is None and ready.plan is None
@@ -221,7 +210,7 @@ IDLE: dict[object, Idle] = {}
 """Of the deployments and requests that were looked at in this process."""
 
 
-def _idle(ready: Startable) -> Idle:
+def _idle(ready: Ready) -> Idle:
     """Return what an engine takes at least of what is asked."""
     pool, asked, pp = ready.pools[0], ready.let_in, ready.point.pp
     chunk = ready.limits.chunk if ready.scheduler.chunked else 0
@@ -240,7 +229,7 @@ def _idle(ready: Startable) -> Idle:
 class _Beginning:
     """Lower bounds of when each request has its first token and its last one."""
 
-    def __init__(self, ready: Startable, state: State | None = None, come: int = 0) -> None:
+    def __init__(self, ready: Ready, state: State | None = None, come: int = 0) -> None:
         asked = ready.let_in
         self.ready, self.asked_s = ready, asked.arrival_s
         self.output = asked.output_tokens
@@ -316,7 +305,7 @@ class _Beginning:
         return found
 
 
-def _prompts_s(least: LeastIteration, prompt_tokens: Ints, ready: Startable) -> Floats:
+def _prompts_s(least: LeastIteration, prompt_tokens: Ints, ready: Ready) -> Floats:
     """Return what each prompt takes at least, in one iteration or in as many as it has chunks."""
     if not ready.scheduler.chunked:
         return least.of(prompt_tokens)

@@ -11,82 +11,23 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import inf
 from os import cpu_count
-from typing import Any, Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from simulators.core.jit import Floats, Ints, Kernel
+from simulators.core.jit import Floats, Ints
+from simulators.serving.answer.served_alike import Likeness
+from simulators.serving.answer.summary import Run
 from simulators.serving.demand.requests import Requests
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.frontend import Frontend
 from simulators.serving.engine.state import GAP_BINS, State
 from simulators.serving.point import ServingPoint
-from simulators.serving.prices.iteration_table import IterationTable
+from simulators.serving.ready import Ready
 
 T = TypeVar("T")
 
 ROOM_BYTES, BEFORE_KEPT = 1 << 29, 1 << 7
 """For the runs that wait; and how many sets of requests are kept that have not come."""
-
-
-class Pool(Protocol):
-    """Equal replicas, and what an iteration of theirs takes."""
-
-    @property
-    def replicas(self) -> int:
-        """How many there are."""
-
-    @property
-    def table(self) -> IterationTable:
-        """What iterations are priced by."""
-
-    @property
-    def price(self) -> Kernel[..., float]:
-        """What reads that."""
-
-
-class Beginner(Protocol):
-    """A deployment whose run can halt."""
-
-    @property
-    def point(self) -> ServingPoint:
-        """What was asked for."""
-
-    @property
-    def limits(self) -> Any:
-        """What a replica may hold."""
-
-    def run(self) -> Any:
-        """Serve all requests."""
-
-    @property
-    def pools(self) -> Sequence[Pool]:
-        """Its replicas."""
-
-    @property
-    def let_in(self) -> Requests:
-        """What is asked of it."""
-
-    @property
-    def frontend(self) -> Frontend:
-        """What clients see it through."""
-
-    @property
-    def requests(self) -> int:
-        """How many it serves."""
-
-    def begin(self) -> State:
-        """Return the state before the first request."""
-
-    def go_on(self, state: State, halt: float = inf) -> None:
-        """Serve requests up to just before one that arrives at a moment, or all that are left."""
-
-    def ended(self, state: State) -> Any:
-        """Return the run that left a state behind."""
-
-    @property
-    def read(self) -> tuple[Ints | Floats, ...]:
-        """What a run reads besides its limits."""
 
 
 @dataclass
@@ -97,13 +38,13 @@ class Halted:
     empty.
     """
 
-    ready: Beginner
+    ready: Ready
     come: int = 0
     kept: State | None = None
     bins: Ints | None = None  # of the gaps that are kept
     bytes: int = 0  # what it takes to keep it, but for the tables that others read too
     begun: float = 0.0  # the share of the run that was simulated while it was only to begin
-    serves: Callable[[Any], bool] | None = None  # whether a deployment is served alike so far
+    likeness: Likeness | None = None  # says of whom it is the beginning
 
     def go_on(self, come: int) -> State:
         """Return the state before another request, or at the end."""
@@ -134,7 +75,7 @@ class Halted:
             own["priced"] = own["step"]
         return replace(self, kept=self.kept._replace(**own))
 
-    def within(self, ready: Beginner) -> Halted:
+    def within(self, ready: Ready) -> Halted:
         """Return it as the run of a design that is served alike so far, within other limits."""
         found, state, fresh = replace(self, ready=ready), self.apart()._whole(), ready.begin()
         for name in ("idle", "batch", "tokens"):
@@ -160,7 +101,7 @@ class Halted:
         return self.kept._replace(request=request, times=times, draws=draws, gaps=gaps)
 
 
-def _before_all(ready: Beginner) -> tuple[Ints, Floats, Floats]:
+def _before_all(ready: Ready) -> tuple[Ints, Floats, Floats]:
     """Return the requests of a run, their times and draws before the first of them."""
     key = id(ready.let_in), ready.pools[0].replicas, ready.frontend
     if key not in BEFORE:
@@ -179,7 +120,7 @@ WENT_ON: dict[ServingPoint, float] = {}
 """Which share of a run that has ended was simulated before anybody asked for its end."""
 
 
-def halted(ready: Beginner, alike: Sequence[Halted] = ()) -> Halted:
+def halted(ready: Ready, alike: Sequence[Halted] = ()) -> Halted:
     """Return the run of a design that waits; it waits from now on.
 
     One that does not wait begins, or goes on from another that was served alike.
@@ -188,13 +129,13 @@ def halted(ready: Beginner, alike: Sequence[Halted] = ()) -> Halted:
     if known is None or not _is_of(known, ready):
         known = Halted(ready)
         for other in alike:
-            if other.serves and other.serves(ready):
+            if other.likeness and other.likeness.holds_for(ready.limits, ready.rejected):
                 known = other.within(ready)
     HALTED[ready.point] = known
     return known
 
 
-def _is_of(run: Halted, ready: Beginner) -> bool:
+def _is_of(run: Halted, ready: Ready) -> bool:
     """Return whether a run is that of a deployment: it was looked up with the same outcome."""
     if run.ready is ready:
         return True
@@ -215,7 +156,7 @@ def end_together(points: Iterable[ServingPoint]) -> None:
     at_once(lambda run: run.go_on(run.ready.requests), waiting)
 
 
-def run_out(ready: Beginner) -> Any:
+def run_out(ready: Ready) -> Run:
     """Return the run of a deployment: what is left of one that has begun, or all of it."""
     waiting = HALTED.pop(ready.point, None)
     if waiting is None or not _is_of(waiting, ready):

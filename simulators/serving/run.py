@@ -7,32 +7,31 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from simulators.composition.replica import NOTHING, Runtime, load_runtime
 from simulators.core.errors import Infeasible, UserError
-from simulators.core.jit import Floats, Ints, Kernel
 from simulators.core.rules import check_point
-from simulators.serving.adapters.popularity import drawn
+from simulators.serving.adapters.popularity import popularity
 from simulators.serving.answer.error_bands import both, deployment_bands
-from simulators.serving.answer.served_alike import Answers
+from simulators.serving.answer.metrics import ServingMetrics
+from simulators.serving.answer.served_alike import WATCHED, Answer, Likeness, any_batch
 from simulators.serving.answer.summary import Run
 from simulators.serving.answer.user_measurements import UserRows
 from simulators.serving.begun_runs import run_out
+from simulators.serving.demand.arrivals import stream
 from simulators.serving.demand.autoscaling import Plan, plan_of
 from simulators.serving.demand.requests import Requests, requests_of
 from simulators.serving.deployment import Deployment, deployment_of, pools_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.frontend import (
-    NO_SERVER,
     Frontend,
     behind,
     frontend_of,
     load_frontend,
     load_process,
-    seen_by_clients,
 )
 from simulators.serving.engine.limits import Limits, limits_of
 from simulators.serving.engine.policies import Scheduler, load_router, load_scheduler
@@ -41,7 +40,8 @@ from simulators.serving.engine.state import State
 from simulators.serving.point import ADAPTIVE, DEMANDED, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.pools.link import link_of
 from simulators.serving.prices.batch_price import prices_of
-from simulators.serving.prices.iteration_table import Ends, IterationTable
+from simulators.serving.prices.iteration_table import Ends
+from simulators.serving.ready import Pool, Ready
 from simulators.serving.speculation.acceptance import times_interval
 from simulators.serving.speculation.adaptive import MeanLoad, worth_drafting
 from simulators.serving.speculation.drafter import drafter_of
@@ -50,6 +50,34 @@ V = TypeVar("V")
 
 MOST = 64
 """Deployments, or demands, of a batch that are kept at a time."""
+
+
+class Answers:
+    """Metrics of deployments, whose runs may have begun; those that are served alike run once."""
+
+    def __init__(self) -> None:
+        self._known: dict[ServingPoint, list[Answer]] = {}
+
+    def metrics(self, ready: Ready) -> ServingMetrics:
+        """Return the metrics of a run of a deployment.
+
+        Raises:
+            Infeasible: no request of the window is answered.
+            UserError: a request never ends.
+        """
+        if not ready.may_share:
+            return run_out(ready).metrics()
+        design = any_batch(ready.point)
+        known = self._known.setdefault(design, [])
+        for answer in known:
+            if answer.likeness.holds_for(ready.limits, ready.rejected):
+                return answer.metrics_within(ready.limits)
+        run = run_out(ready)
+        found, held = run.judged()
+        known.append(Answer(Likeness.of(ready.limits, ready.rejected, run.state), found, held))
+        if design in WATCHED:
+            WATCHED[design].append(known[-1])
+        return found
 
 
 class Shelf:
@@ -72,7 +100,7 @@ class Shelf:
         self.server = functools.cache(server)
         self.process = functools.cache(process)
         self.user_rows = UserRows()
-        self.answers = Answers(run_out)
+        self.answers = Answers()
         self.admitted: dict[tuple[int, bytes], tuple[Requests, Requests]] = {}
         self.deployment = _once(functools.partial(deployment_of, runtime=runtime), DEPLOYED)
         self.requests = _once(requests_of, DEMANDED)
@@ -128,43 +156,11 @@ def run_of(
     return ready_of(point, asked, shelf=shelf).run(log_rows)
 
 
-class Pool(NamedTuple):
-    """Equal replicas: what they may do, and what an iteration of theirs takes."""
-
-    deployment: Deployment
-    replicas: int
-    limits: Limits
-    table: IterationTable
-    price: Kernel[..., float]
-
-
 @dataclass(frozen=True)
-class Ready:
-    """A deployment that waits for its first request."""
+class Served(Ready):
+    """Such a deployment with the engine that will serve it."""
 
-    point: ServingPoint
-    deployment: Deployment
     engine: Engine
-    pools: Sequence[Pool]  # one, or those that read prompts and those that decode
-    let_in: Requests
-    rejected: int
-    frontend: Frontend
-    plan: Plan | None
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """How batches are formed."""
-        return self.engine.scheduler
-
-    @property
-    def limits(self) -> Limits:
-        """What a replica may hold that takes requests."""
-        return self.pools[0].limits
-
-    @property
-    def has_pools(self) -> bool:
-        """Whether other replicas decode than read prompts."""
-        return len(self.pools) > 1
 
     @property
     def _come(self) -> Requests:
@@ -172,11 +168,6 @@ class Ready:
         return behind(
             _found_in_cache(self.point, self.let_in), self.frontend, self.pools[0].replicas
         )
-
-    @property
-    def requests(self) -> int:
-        """How many it serves."""
-        return self.let_in.arrival_s.size
 
     def begin(self) -> State:
         """Return the state before the first request, of replicas that are all the same."""
@@ -203,25 +194,10 @@ class Ready:
         """Serve requests up to just before one that arrives at a moment, or all that are left."""
         go_on(self.engine, state, halt)
 
-    @property
-    def read(self) -> tuple[Ints | Floats, ...]:
-        """What a run reads besides its limits."""
-        pool, asked = self.pools[0], self.let_in
-        lengths = asked.prompt_tokens, asked.output_tokens
-        return pool.table.shape, pool.table.table, asked.arrival_s, *lengths
-
-    def ended(self, state: State) -> Run:
-        """Return the run that left a state behind."""
-        point, let_in = self.point, self.let_in
-        if self.frontend != NO_SERVER:
-            state = seen_by_clients(state, self.frontend, let_in.output_tokens)
-        tables = [pool.table for pool in self.pools]
-        return Run(point, self.deployment, tables, let_in, self.rejected, state, self.plan)
-
 
 def ready_of(
     point: ServingPoint, asked: Requests | None = None, *, shelf: Shelf | None = None
-) -> Ready:
+) -> Served:
     """Return the deployment of a point, with all that it goes by looked up; see `run_of`."""
     if point.pp > point.max_batch:
         raise Infeasible(
@@ -244,7 +220,7 @@ def ready_of(
     plan = _plan(point, let_in)
     if plan:
         let_in = replace(let_in, routable=plan.routable)
-    return Ready(point, deployment, engine, pools, let_in, rejected, frontend, plan)
+    return Served(point, deployment, scheduler, pools, let_in, rejected, frontend, plan, engine)
 
 
 def _pool(
@@ -302,7 +278,9 @@ def _found_in_cache(point: ServingPoint, asked: Requests) -> Requests:
     if point.adapters <= 1 or asked.prefixes is None:
         return asked
     who = np.arange(asked.arrival_s.size) if asked.session is None else asked.session
-    adapter = drawn(point.adapters, point.adapter_zipf, int(who.max()) + 1, point.seed)
+    draws = stream(point.seed, "adapters").random(int(who.max()) + 1)
+    shares = np.cumsum(popularity(point.adapters, point.adapter_zipf))
+    adapter = np.searchsorted(shares[:-1], draws, side="right")
     return replace(asked, prefixes=asked.prefixes.apart(adapter[who]))
 
 

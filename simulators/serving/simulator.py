@@ -28,29 +28,24 @@ from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES, ROUTERS, RUNTIMES, SCHEDULERS, WORKLOADS
 from simulators.core.jit import Kernel, compile_together
 from simulators.core.modules import file_of_user
-from simulators.core.questions import Question
 from simulators.core.rules import check_point, is_sound
 from simulators.evidence.calibration_files import one_look
 from simulators.evidence.lookup import notes_on
-from simulators.serving import benchmark_logs
 from simulators.serving.answer.error_bands import banded
 from simulators.serving.answer.explain import explained_request
-from simulators.serving.answer.load_test_report import report_of
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.records import batch_table, request_table
 from simulators.serving.answer.seed_average import averaged
-from simulators.serving.answer.user_measurements import has_own_rows
 from simulators.serving.beginnings import BOUNDED, bounds_by_beginnings
 from simulators.serving.begun_runs import HALTED, end_together
 from simulators.serving.demand.traces import is_trace
 from simulators.serving.deployment import Facts, deployment_of, describe
 from simulators.serving.engine.loop import run
 from simulators.serving.engine.policies import load_router, load_scheduler
-from simulators.serving.point import ANALYTIC, AUTO, DEPLOYED, EVENT, ServingPoint
+from simulators.serving.point import ANALYTIC, AUTO, DEPLOYED, ServingPoint
 from simulators.serving.pools.link import CALIBRATION as TRANSFERS
 from simulators.serving.prices.iteration_table import PROBE
 from simulators.serving.prices.lookup import table_price
-from simulators.serving.questions import Flags, question_of
 from simulators.serving.row_groups import evaluate_apart, evaluate_together
 from simulators.serving.run import Shelf, logged_run, ready_of
 from simulators.serving.sharing.tenants import PAYS, alone_on_its_part, paid_shares, shared_rows
@@ -68,7 +63,6 @@ class Serving:
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts
-    flags: type = Flags
     load: str = "qps"
     throughput: str = "tokens_per_s"
     deadlines: str = "ttft_p99_s <= 1 AND NOT saturated"
@@ -108,8 +102,6 @@ class Serving:
         return bounds_by_beginnings(with_runtimes(batch), share, limits, looked_up)
 
     describe = staticmethod(describe)
-    read_log = staticmethod(benchmark_logs.measured)
-    lesson = staticmethod(benchmark_logs.lesson)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """A point depends on data sheets, policies, workloads and what was calibrated."""
@@ -134,14 +126,6 @@ class Serving:
                 RUNTIMES.find(load_engine(engine).runtime or engine) for engine in ENGINES.names()
             )
         return COMPOSITION.reads(name, value)
-
-    def report(self, point: Mapping[str, Any]) -> str:
-        """Return the run of a design as a load test would print it; of a steady state, nothing."""
-        design = ServingPoint(**point)
-        if design.fidelity != EVENT:
-            return ""
-        text = report_of(logged_run(on_its_part(design)))
-        return f"{text}\n\n{UNCORRECTED}" if has_own_rows(design) else text
 
     def records(self, point: Mapping[str, Any]) -> Mapping[str, pa.Table]:
         """Return every request and every iteration of a design."""
@@ -170,10 +154,6 @@ class Serving:
     def explain(self, point: Mapping[str, Any]) -> Sequence[Contribution]:
         """Return what the mean request's time and energy went into, operator by operator."""
         return explained_request(logged_run(on_its_part(ServingPoint(**point))))
-
-    def question(self, flags: Flags) -> Question:
-        """Return the question that some flags put."""
-        return question_of(flags, self.evaluate)
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
         """Say when and by whom the prices were quoted, and of which GPUs nothing was measured."""
@@ -221,10 +201,6 @@ class Serving:
 
 
 USUAL_SCHEDULERS, USUAL_ROUTER = ("vllm", "vllm_v1", "sarathi"), "round_robin"
-
-UNCORRECTED = (
-    "Measured rows of its runtime correct the figures of the design, not those of this report."
-)
 
 PER_REQUEST_S = 4e-6
 """Typical CPU time of one request of 200 output tokens, all in."""

@@ -20,7 +20,6 @@ from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats
 from simulators.core.levels import LEVELS
-from simulators.core.questions import Question
 from simulators.core.rules import check_batch
 from simulators.evidence.lookup import notes_on
 from simulators.kernels import price as kernels
@@ -41,7 +40,6 @@ from simulators.training.metrics import (
     why_not,
 )
 from simulators.training.point import TrainingFacts, TrainingMetrics, TrainingPoint, batch_of
-from simulators.training.questions import Flags, question_of
 from simulators.training.step import after_loading, steps, work_of
 
 
@@ -54,7 +52,6 @@ class Training:
     point: type = TrainingPoint
     metrics: type = TrainingMetrics
     facts: type = TrainingFacts
-    flags: type = Flags
     priced: tuple[str, ...] = ("prices",)
     cost_needs: tuple[str, ...] = ("gpu", "tp", "pp", "dp", "cp", "run_s", "run_energy_j")
     cost_metrics: tuple[str, ...] = ("run_cost_usd", "run_carbon_g")
@@ -152,14 +149,6 @@ class Training:
             one["batch"] / (one["dp"] * numbers(batch, "micro_batch")),
         ]
         return table_of(TrainingFacts, columns)
-
-    def question(self, flags: Flags) -> Question:
-        """Return the question that some flags put.
-
-        Raises:
-            UserError: a flag has a value that means nothing.
-        """
-        return question_of(flags, self.evaluate)
 
     def warm_up(self) -> None:
         """Compile what the kernels' room compiles, and the pipeline."""

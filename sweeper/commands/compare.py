@@ -12,12 +12,12 @@ import polars as pl
 from simulators.core.columns import schema_of
 from simulators.core.contract import Explains, given_of
 from simulators.core.errors import UserError
-from simulators.core.questions import CarriesLoad, ReadsLogs
 from sweeper.commands.explain import contributions
 from sweeper.commands.flags import results_flags
 from sweeper.commands.opened import tell_age
 from sweeper.query.hypervolume import dominated_shares
 from sweeper.query.pareto import minimised, pareto_front, qualifying
+from sweeper.questions import LOAD_TESTS, CarriesLoad, ReadsLogs, known_beside
 from sweeper.report.answers import Answers, latest
 from sweeper.report.tables import print_table, print_words, read_text
 from sweeper.store.keys import SHOWN
@@ -133,7 +133,7 @@ def _times(simulator: str, row: Mapping[str, Any]) -> dict[tuple[str, str], floa
 
 def _with_log(last: Answers, prefix: str, file: Path, *, as_json: bool) -> int:
     key, row = last.design(prefix)
-    text, reader = read_text(file), last.simulator
+    text, reader = read_text(file), known_beside(last.simulator, LOAD_TESTS)
     logged = reader.read_log(text, str(file)) if isinstance(reader, ReadsLogs) else {}
     found = {n: v for n, v in logged.items() if row.get(n) is not None}
     if not found:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simulators.core.contract import deploys
 from simulators.core.errors import Infeasible, UserError
 from sweeper.commands.flags import results_flags
 from sweeper.commands.opened import tell_age
+from sweeper.questions import deploys
 from sweeper.report.answers import latest, point_of
 from sweeper.report.tables import write_text
 from sweeper.store.keys import SHOWN

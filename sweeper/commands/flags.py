@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from simulators.core.errors import UserError, suggestion
-from simulators.core.words import number_in
+from sweeper.words import number_in
 
 _LINES = 3
 """Lines of a usage that stand below a mistake; `--help` has all."""

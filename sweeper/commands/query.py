@@ -18,7 +18,6 @@ import polars as pl
 
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError, unknown
-from simulators.core.questions import CarriesLoad
 from sweeper.commands.flags import at_least, results_flags
 from sweeper.commands.opened import add_scenarios, opened
 from sweeper.query.hypervolume import dominated_shares
@@ -28,6 +27,7 @@ from sweeper.query.planning import best_per, cheapest, replicas_for
 from sweeper.query.ranks import crowding, epsilon_front, rank_layers
 from sweeper.query.sensitivity import idle_axes, sensitivity
 from sweeper.query.uncertainty import probable_front
+from sweeper.questions import CarriesLoad
 from sweeper.report.answers import KNEE, Answers
 from sweeper.report.stacked import stacked
 from sweeper.report.tables import as_json, print_table, write_table

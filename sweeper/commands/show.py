@@ -19,6 +19,7 @@ from simulators.core.folder import FOLDERS, SIMULATORS
 from sweeper import engines, samplers
 from sweeper.commands.flags import flags
 from sweeper.commands.opened import tell_progress
+from sweeper.questions import LOAD_TESTS, Reports, known_beside
 from sweeper.report.answers import Answers, latest, point_of
 from sweeper.report.tables import print_words
 from sweeper.space.design_space import space_of
@@ -201,15 +202,21 @@ def _design(name: str, prefix: str, outputs: str, folder: str | None) -> int:
         print_words(f"  {left}: `show {space.simulator}` names them", "    ")
     _lines("outcome", [n for n in row if n not in known], row, last)
     simulator = last.simulator
-    if isinstance(simulator, Records):
-        point = point_of(simulator, row)
-        if row["status"] == "ok" and (text := simulator.report(point)):
-            print(f"\n{text}")
-        if folder is not None:
-            _write(simulator.records(point), Path(folder))
-    elif folder is not None:
+    tests = known_beside(simulator, LOAD_TESTS)
+    if isinstance(tests, Reports) and row["status"] == "ok":
+        _print_apart(tests.report(point_of(simulator, row)))
+    if folder is None:
+        return 0
+    if not isinstance(simulator, Records):
         raise UserError(f"the simulator '{space.simulator}' keeps no records of events")
+    _write(simulator.records(point_of(simulator, row)), Path(folder))
     return 0
+
+
+def _print_apart(text: str) -> None:
+    """Print what there is below an empty line."""
+    if text:
+        print(f"\n{text}")
 
 
 def _lines(title: str, names: Sequence[str], row: Mapping[str, Any], last: Answers) -> None:

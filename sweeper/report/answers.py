@@ -18,15 +18,16 @@ import polars as pl
 
 from simulators.core.columns import schema_of
 from simulators.core.contract import Notes, Reprices, Simulator, load_simulator
-from simulators.core.errors import UserError, unknown
-from simulators.core.questions import CarriesLoad
+from simulators.core.errors import UserError, listed, suggestion, unknown
 from sweeper.query.pareto import alike, knee, pareto_front, rows_at, unstated
 from sweeper.query.repricing import priced, repriced
 from sweeper.query.scenarios import WORST, across, scenarios_of
+from sweeper.questions import CarriesLoad
 from sweeper.report.run_folder import DamagedRun, asked, rows_of, runs, url_of
 from sweeper.report.words import in_words, reason_in_words
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import Objectives, given, objectives, where
+from sweeper.space.shipped_files import scenarios, spaces
 from sweeper.store.keys import SHOWN, Definition, begin_with, keys
 from sweeper.store.store import Store
 from sweeper.units import human
@@ -364,11 +365,10 @@ def latest(name: str, outputs: str) -> Answers:
                 raise
             warnings.warn(str(error), stacklevel=2)
     known = sorted(p.parent.name for p in Path(outputs).glob("*/runs"))
-    raise UserError(
-        f"there are no results of '{name}' under {outputs}; "
-        f"run  python -m sweeper +space={name}\n"
-        f"Results there: {', '.join(known) or 'none'}"
-    )
+    missing = f"there are no results of '{name}' under {outputs}{suggestion(name, known)}"
+    if name in spaces() or name in scenarios():
+        missing += f"; run  python -m sweeper +space={name}"
+    raise UserError(f"{missing}\nResults there: {listed(name, known)}")
 
 
 def _answers_of(folder: Path, name: str, outputs: str) -> Answers:

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from simulators.core.contract import COVERAGE, ERROR, PARITY, Check
 from simulators.core.folder import PACKAGES
-from simulators.core.report import as_markdown
 from sweeper.report.evidence import Evidence, evidence
 from sweeper.report.tables import write_text
 
@@ -128,8 +127,32 @@ def claims(known: Known) -> str:
 def page(known: Known, command: str) -> str:
     """Return the table and all lines of all rooms as one page of Markdown."""
     pages = [f"# Accuracy\n\nWritten by `{command}`, on rows outside the fits.", claims(known)]
-    pages += [f"## {room}\n\n{as_markdown(checks)}" for room, checks in known.items()]
-    return "\n\n".join(pages) + "\n"
+    return "\n\n".join([*pages, *of_rooms(known)]) + "\n"
+
+
+def of_rooms(known: Known) -> list[str]:
+    """Return the lines of each room under its name, as Markdown."""
+    return [f"## {room}\n\n{as_markdown(checks)}" for room, checks in known.items()]
+
+
+def as_markdown(checks: Sequence[Check]) -> str:
+    """Return lines of `validate` as a Markdown table.
+
+    >>> print(as_markdown([Check("V100 linear MAPE", 4.2, "%", limit=5.0, ok=True, rows=120)]))
+    | check | value | limit | | rows | note |
+    | --- | ---: | ---: | --- | ---: | --- |
+    | V100 linear MAPE | 4.2 % | 5 | ok | 120 |  |
+    """
+    lines = [
+        "| check | value | limit | | rows | note |",
+        "| --- | ---: | ---: | --- | ---: | --- |",
+    ]
+    for check in checks:
+        value = "-" if check.value is None else f"{check.value:.4g} {check.unit}".rstrip()
+        limit = "" if check.limit is None else f"{check.limit:g}"
+        cells = (check.name, value, limit, check.verdict, f"{check.rows:,}", check.note)
+        lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+    return "\n".join(lines)
 
 
 def write_readme(known: Known, file: Path = README) -> None:

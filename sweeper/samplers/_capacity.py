@@ -17,7 +17,7 @@ import polars as pl
 
 from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
-from simulators.core.questions import CarriesLoad
+from sweeper.questions import CarriesLoad
 from sweeper.samplers import Results
 from sweeper.samplers.random import allowed, in_blocks
 from sweeper.space.design_space import DesignSpace

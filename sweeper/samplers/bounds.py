@@ -23,8 +23,8 @@ import pyarrow as pa
 from simulators.core.contract import Hints, load_simulator
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
-from simulators.core.questions import Begins, Bounds, Ignores
 from sweeper.query.pareto_kernel import Matrix, distinct_front, dominated, group_fronts
+from sweeper.questions import Begins, Bounds, Ignores
 from sweeper.samplers import MEETS, Goal, Search, Told
 from sweeper.samplers._search import number_of, scenario_numbers, sizes_of
 from sweeper.samplers.random import allowed

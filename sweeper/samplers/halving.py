@@ -16,13 +16,13 @@ import pyarrow as pa
 from simulators.core.columns import numbers
 from simulators.core.contract import Approximates, load_simulator
 from simulators.core.errors import UserError
-from simulators.core.uncertainty.gaussian_process import Surrogate, condensed, standardised
 from sweeper.query.pareto_kernel import Matrix, distinct_front
 from sweeper.samplers import IMPOSSIBLE, MEETS, Goal, Search, Told
 from sweeper.samplers._search import Options, beginning, codes_of, ordered_of, scenario_numbers
 from sweeper.samplers.random import allowed
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index, Span
+from sweeper.tables.gaussian_process import Surrogate, condensed, standardised
 
 MOST = 200_000
 """Points of a space that can be foretold one by one."""

@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from simulators.core.folder import FOLDERS
-from simulators.core.words import number_in
+from sweeper.words import number_in
 
 _UNITS = {
     "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0,

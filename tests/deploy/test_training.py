@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from deploy.training import DEPLOYMENTS, arguments, script
-from simulators.core.contract import deploys, load_simulator
+from simulators.core.contract import load_simulator
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.training.point import TrainingPoint
+from sweeper.questions import deploys
 
 GPT3 = TrainingPoint(
     model="gpt3_175b", gpu="h100_sxm", tp=8, pp=8, dp=16, chunks=6, schedule="interleaved",

@@ -16,6 +16,7 @@ from typing import Any
 
 import polars as pl
 
+from planning.load_tests.logs import measured
 from simulators.catalog.accelerator import load_accelerator
 from simulators.catalog.cluster import load_cluster
 from simulators.catalog.engine import load_engine
@@ -26,7 +27,6 @@ from simulators.collectives.topologies.topology import load_topology
 from simulators.collectives.traces.operators import read_graph
 from simulators.composition.replica import load_runtime
 from simulators.core.folder import FOLDERS
-from simulators.serving.benchmark_logs import measured
 from simulators.serving.demand.traces import load_trace
 from simulators.serving.demand.workloads import load_workload
 from simulators.serving.prices.user_operator_times import load_op_table

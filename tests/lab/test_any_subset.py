@@ -22,8 +22,8 @@ ROWS = 24
 SIMULATED = 3
 """The same, where a row is a whole run of an engine."""
 
-QUICK = [(room, seed) for room in ROOMS for seed in range(2)]
-MORE = [(room, seed) for room in ROOMS for seed in range(2, 34)]
+QUICK = [(room, 1) for room in ROOMS]
+MORE = [(room, seed) for room in ROOMS for seed in range(34) if seed != 1]
 
 REFERENCE = reference_folder()
 pytestmark = pytest.mark.skipif(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from planning.load_tests.logs import measured
 from simulators.core.errors import UserError
-from simulators.serving.benchmark_logs import measured
 from sweeper.report import tables
 from sweeper.space import space_file
 from sweeper.store import part_names

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from planning.load_tests.logs import measured
 from simulators.core.errors import UserError
-from simulators.serving.benchmark_logs import measured
 
 VLLM = {
     "mean_ttft_ms": 120.0, "median_ttft_ms": 90.0, "p99_ttft_ms": 400.0, "mean_tpot_ms": 20.0,

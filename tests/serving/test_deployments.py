@@ -14,6 +14,7 @@ from lab.fits.driver import main
 from lab.tables.deployments import NVIDIA, NVIDIA_TRTLLM, client_of, excluded
 from lab.tables.serving.launch_recipes import Load as Started
 from lab.tables.serving.launch_recipes import recipe_of
+from planning.load_tests.serving import LOAD_TESTS, UNCORRECTED
 from simulators.core.errors import Infeasible, UserError
 from simulators.serving.answer.neighbour_correction import Load, corrected, load_of
 from simulators.serving.engine.frontend import NO_SERVER, Frontend, load_frontend, load_process
@@ -22,7 +23,7 @@ from simulators.serving.engine.state import LOG_COLUMNS
 from simulators.serving.measured_deployments import INFERENCEX, Deployed, Launch, point_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import Shelf, run_of
-from simulators.serving.simulator import SIMULATOR, UNCORRECTED, simulate
+from simulators.serving.simulator import SIMULATOR, simulate
 from simulators.workload.llm.parallelism import Parallelism
 
 BASE = ServingPoint(
@@ -356,5 +357,5 @@ def test_measured_rows_correct_their_family_under_closed_loops_alone(mine: Servi
 
 def test_a_report_says_that_measured_rows_do_not_correct_it(mine: ServingPoint) -> None:
     here, usual = (asdict(replace(mine, runtime=runtime)) for runtime in (mine.runtime, "vllm"))
-    assert SIMULATOR.report(here).endswith(UNCORRECTED)
-    assert UNCORRECTED not in SIMULATOR.report(usual)
+    assert LOAD_TESTS.report(here).endswith(UNCORRECTED)
+    assert UNCORRECTED not in LOAD_TESTS.report(usual)

@@ -7,8 +7,8 @@ from dataclasses import asdict, replace
 import pyarrow as pa
 import pytest
 
+from planning.foresight import FULL, Foresight, Steady
 from simulators.core.columns import schema_of
-from simulators.serving.foresight import FULL, Foresight, Steady
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
 

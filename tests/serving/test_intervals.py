@@ -110,6 +110,7 @@ def seen(
     return Seen(row, "best", {"tpot": ratio}, {"tpot": reach})
 
 
+@pytest.mark.slow
 def test_the_width_of_left_out_deployments_holds_nine_of_ten_and_splits_engine_from_kernels() -> (
     None
 ):
@@ -155,6 +156,7 @@ def test_an_engine_seen_with_fewer_models_is_less_certain() -> None:
     assert found["sglang"].engine / found["vllm"].engine == pytest.approx(1.5 / 1.05, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_side_reaches_further_if_it_does_so_on_all_gpus(shared: bool) -> None:
     draw = np.random.default_rng(2)

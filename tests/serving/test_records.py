@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from planning.load_tests.serving import LOAD_TESTS
 from simulators.core.contract import Records
 from simulators.core.errors import UserError
 from simulators.serving.point import ServingPoint
@@ -36,7 +37,7 @@ def test_records_add_up_to_the_metrics() -> None:
 
 
 def test_a_report_says_what_a_load_test_would() -> None:
-    text = SIMULATOR.report(POINT)
+    text = LOAD_TESTS.report(POINT)
     metrics = simulate(ServingPoint(**POINT))
     assert text.startswith("Load test of llama3_1_8b on 1 h100_sxm, vllm")
     assert f"{1e3 * metrics.tpot_p99_s:,.2f}" in text
@@ -48,7 +49,7 @@ def test_a_report_says_what_a_load_test_would() -> None:
 
 def test_a_steady_state_has_no_events_to_report() -> None:
     assert isinstance(SIMULATOR, Records)
-    assert SIMULATOR.report({**POINT, "fidelity": "analytic"}) == ""
+    assert LOAD_TESTS.report({**POINT, "fidelity": "analytic"}) == ""
     with pytest.raises(UserError, match="no events"):
         SIMULATOR.records({**POINT, "fidelity": "analytic"})
 

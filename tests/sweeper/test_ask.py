@@ -104,6 +104,7 @@ def test_a_checkpoint_answered_by_the_sheet_of_another_is_told(
         ("ask --model llama3_1_8b --gpu h1000", "unknown gpu 'h1000'"),
         ("ask --model llama3_1_8b --gpu h100_sxm --engine tgi", "choose from sglang, trtllm, vllm"),
         ("ask --model llama3_1_8b --gpu h100_sxm --qps 0", "write a number above zero"),
+        ("ask --model llama3_1_8b --gpu h100_sxm --tpot 50", "that is in seconds, for each token"),
         ("ask --model llama3_1_70b --gpu t4 --gpus 1", "does not fit on 1 t4"),
     ],
 )

@@ -453,7 +453,7 @@ WITHOUT_RAY = """
 import sys
 from sweeper.__main__ import main
 code = main({words!r})
-heavy = {{"ray", "pandas", "matplotlib", "scipy", "numba", "torch"}} & set(sys.modules)
+heavy = {{"ray", "matplotlib", "scipy", "numba", "torch"}} & set(sys.modules)
 print("heavy:", sorted(heavy), "code:", code, file=sys.stderr)
 """
 

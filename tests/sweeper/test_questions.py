@@ -91,7 +91,7 @@ def test_the_cheapest_is_the_cheapest(swept: Path, capsys: pytest.CaptureFixture
         ("plot toy pie p.png", "there is no picture 'pie'"),
         ("plot toy front p.gif", "write a file that ends in .png"),
         ("plot toy heat p.png --x nonsense", "no column 'nonsense'"),
-        ("verify nothing", "there are no results of 'nothing'"),
+        ("verify nothing", "there are no results of 'nothing' under outputs\nResults"),
     ],
 )
 def test_mistakes_are_explained(

@@ -11,7 +11,6 @@ import polars as pl
 import pytest
 
 from simulators.core.errors import UserError
-from simulators.core.uncertainty.gaussian_process import Surrogate
 from sweeper.query.hypervolume import hypervolume
 from sweeper.query.pareto import minimised, pareto_front
 from sweeper.samplers import MEETS, Goal, Search, Told, load_sampler
@@ -21,6 +20,7 @@ from sweeper.samplers.halving import cheap_answers
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index
 from sweeper.sweep import Sweep
+from sweeper.tables.gaussian_process import Surrogate
 from tests.toys import QUADRATIC, space
 
 GOALS = {"cost_usd": "min", "gain": "max"}

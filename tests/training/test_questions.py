@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from planning.questions.training import Flags, question_of
 from simulators.core.errors import UserError
-from simulators.training.questions import Flags, question_of
 from simulators.training.simulator import SIMULATOR
 
 

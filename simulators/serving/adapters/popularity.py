@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simulators.core.jit import Floats, Ints
-from simulators.serving.demand.arrivals import stream
+from simulators.core.jit import Floats
 
 HALVINGS = 80
 """Of the interval in which `T` lies: more than a double can tell apart."""
@@ -26,12 +25,6 @@ def popularity(adapters: int, zipf: float) -> Floats:
     weights = 1.0 / np.arange(1.0, adapters + 1.0) ** zipf
     shares: Floats = weights / weights.sum()
     return shares
-
-
-def drawn(adapters: int, zipf: float, count: int, seed: int) -> Ints:
-    """Return the adapter that each of so many requests or sessions wants."""
-    draws = stream(seed, "adapters").random(count)
-    return np.searchsorted(np.cumsum(popularity(adapters, zipf))[:-1], draws, side="right")
 
 
 def distinct(shares: Floats, requests: Floats) -> Floats:

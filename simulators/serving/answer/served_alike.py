@@ -7,73 +7,15 @@ search that has seen how a run begins is also told how it ended, where it ended 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.answer.summary import Held, Run
+from simulators.serving.answer.summary import Held
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import Limits
-from simulators.serving.engine.policies import Scheduler
 from simulators.serving.engine.state import State
 from simulators.serving.point import ServingPoint
-
-
-class Ready(Protocol):
-    """A deployment that waits for its first request."""
-
-    @property
-    def point(self) -> ServingPoint:
-        """What was asked for."""
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """How batches are formed."""
-
-    @property
-    def limits(self) -> Limits:
-        """What a replica may hold."""
-
-    @property
-    def rejected(self) -> int:
-        """Requests that no replica could ever run."""
-
-    @property
-    def has_pools(self) -> bool:
-        """Whether other replicas decode than read prompts."""
-
-    def run(self) -> Run:
-        """Serve all the others."""
-
-
-class Answers:
-    """Metrics of deployments, whose runs may have begun; those that are served alike run once."""
-
-    def __init__(self, run_out: Callable[[Any], Run] = lambda ready: ready.run()) -> None:
-        self._run_out = run_out
-        self._known: dict[ServingPoint, list[Answer]] = {}
-
-    def metrics(self, ready: Ready) -> ServingMetrics:
-        """Return the metrics of a run of a deployment.
-
-        Raises:
-            Infeasible: no request of the window is answered.
-            UserError: a request never ends.
-        """
-        if not may_share(ready):
-            return self._run_out(ready).metrics()
-        design = any_batch(ready.point)
-        known = self._known.setdefault(design, [])
-        for answer in known:
-            if answer.likeness.holds_for(ready):
-                return answer.metrics_within(ready.limits)
-        run = self._run_out(ready)
-        found, held = run.judged()
-        known.append(Answer(Likeness.of(ready, run.state), found, held))
-        if design in WATCHED:
-            WATCHED[design].append(known[-1])
-        return found
 
 
 def any_batch(point: ServingPoint) -> ServingPoint:
@@ -121,22 +63,17 @@ class Likeness:
     reached: _Reached
 
     @classmethod
-    def of(cls, ready: Ready, state: State) -> Likeness:
-        """Return that of a run which left a state behind."""
-        return cls(ready.limits, ready.rejected, _Reached.of(state))
+    def of(cls, limits: Limits, rejected: int, state: State | None) -> Likeness:
+        """Return that of a run which left a state behind, or has not begun."""
+        reached = _Reached(0, 0, 0, preempted=False) if state is None else _Reached.of(state)
+        return cls(limits, rejected, reached)
 
-    @classmethod
-    def of_none(cls, ready: Ready) -> Likeness:
-        """Return that of a run that has not begun."""
-        return cls(ready.limits, ready.rejected, _Reached(0, 0, 0, preempted=False))
-
-    def holds_for(self, ready: Ready) -> bool:
+    def holds_for(self, limits: Limits, rejected: int) -> bool:
         """Return whether a run within other limits is the same: neither reaches its own."""
-        limits = ready.limits
         if replace(self.limits, seats=limits.seats, blocks=limits.blocks) != limits:
             return False
         below = self.reached.is_below(self.limits) and self.reached.is_below(limits)
-        return (below or limits == self.limits) and self.rejected == ready.rejected
+        return (below or limits == self.limits) and self.rejected == rejected
 
 
 @dataclass(frozen=True)
@@ -155,15 +92,3 @@ class Answer:
 
 WATCHED: dict[ServingPoint, list[Answer]] = {}
 """The runs of designs of which a search has seen beginnings; `any_batch` says of which."""
-
-
-def may_share(ready: Ready) -> bool:
-    """Return whether a limit that is not reached changes nothing.
-
-    A cache of prefixes fills what memory is free, what drafts is told how many may run, and so
-    many adapters are kept as a full batch wants.
-    """
-    limits = ready.limits
-    plain = not (limits.caches or limits.drafted or limits.host_blocks or ready.point.adapters)
-    plain = plain and limits.ranks == 1 and not ready.has_pools
-    return plain and ready.scheduler.only_compares

@@ -24,6 +24,7 @@ import numpy as np
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
+from simulators.serving.deployment import ROUTED_LAYERS
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import PRICE, kernel
 from simulators.serving.point import ADDITIVE, ServingPoint
@@ -43,9 +44,6 @@ SLICES, TOKENS = 8, 512
 """Equal slices of the depth where tokens leave at different ones, each at its mean share, and
 tokens by which that is found: choices, for the time of a price grows with the slices. Twice as many
 move what a decode of Llama-3.1-8B takes by .3 % in a batch of 8 and by 1.3 % in one of 256."""
-
-ROUTED_LAYERS = 0.5
-"""Share of the layers that a mixture of depths routes tokens around: every other one."""
 
 LAYERS, DECODED, PROMPTS, ROUTED, COLUMNS = 0, 1, 2, 3, 4
 """A segment's share of the layers, and the shares of decoded tokens, of tokens of prompts and of
@@ -87,11 +85,6 @@ def segments_of(point: ServingPoint, layers: int) -> Floats:
     routed = whole * [ROUTED_LAYERS / (1.0 - ROUTED_LAYERS), 1.0, 1.0, point.routed_tokens]
     both = np.concatenate([whole, routed])
     return both[both[:, LAYERS] > 0.0]
-
-
-def kept_keys(point: ServingPoint) -> float:
-    """Return the share of keys and values that tokens leave, of what those of all layers are."""
-    return 1.0 - ROUTED_LAYERS * (1.0 - point.routed_tokens)
 
 
 def with_segments(table: IterationTable, point: ServingPoint, layers: int) -> tuple[Ints, Floats]:

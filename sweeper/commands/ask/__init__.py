@@ -12,13 +12,13 @@ from pathlib import Path
 
 from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
-from simulators.core.questions import Asks, Question, askable
 from sweeper.commands.ask.answer import Answer
 from sweeper.commands.ask.parsing import parsed
 from sweeper.commands.ask.verdicts import Sure, verdicts
 from sweeper.commands.run import Asked, asked_by, sweep
 from sweeper.engines import load_engine
 from sweeper.engines.probe import hinted
+from sweeper.questions import QUESTIONS, Asks, Question, known_beside
 from sweeper.report.tables import write_text
 from sweeper.samplers._fewest import Fewest
 
@@ -30,11 +30,12 @@ def main(words: list[str]) -> int:
     """Ask, sweep and print the answer; exit code 1 when no design meets the deadlines."""
     words = _named(words)
     named = bool(words) and not words[0].startswith("-")
-    simulator = load_simulator(words[0] if named else askable()[0])
-    if not isinstance(simulator, Asks):
-        able = ", ".join(askable())
+    simulator = load_simulator(words[0] if named else QUESTIONS.names()[0])
+    asks = known_beside(simulator, QUESTIONS)
+    if not isinstance(asks, Asks):
+        able = ", ".join(QUESTIONS.names())
         raise UserError(f"'{simulator.name}' cannot be asked by flags; of the shipped, {able} can")
-    chosen, question = parsed(simulator, words[1:] if named else words)
+    chosen, question = parsed(asks, words[1:] if named else words)
     file = Path(chosen.outputs) / "spaces" / f"{question.name}.yaml"
     said = (f"{key}: {json.dumps(value)}\n" for key, value in question.space.items())
     write_text(file, f"# {question.asks}\n{''.join(said)}")  # JSON is YAML
@@ -54,7 +55,7 @@ def main(words: list[str]) -> int:
 
 def _named(words: list[str]) -> list[str]:
     """Return `--train MODEL` as `training --model MODEL`, and all other words as they are."""
-    verbs = {f"--{name.removesuffix('ing')}": name for name in askable()}
+    verbs = {f"--{name.removesuffix('ing')}": name for name in QUESTIONS.names()}
     if words and words[0] in verbs:
         return [verbs[words[0]], "--model", *words[1:]]
     return words

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from simulators.core.contract import deploys
 from simulators.core.errors import UserError
-from simulators.core.questions import Question
 from sweeper.commands.ask.verdicts import Row, Verdict, in_percent
+from sweeper.questions import Question, deploys
 from sweeper.report.answers import Answers, point_of
 from sweeper.report.evidence import evidence, named_errors
 from sweeper.report.headlines import sentences

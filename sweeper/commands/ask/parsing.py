@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from simulators.core.contract import default_of
-from simulators.core.questions import Asks, Question
-from simulators.core.words import number_in
 from sweeper.commands.flags import at_least, flags
+from sweeper.questions import Asks, Question
+from sweeper.words import number_in
 
 _ABOUT = (
     "the cheapest deployment that carries a load within its deadlines;\n"
@@ -20,11 +20,11 @@ _ABOUT = (
 )
 
 
-def parsed(simulator: Asks, words: list[str]) -> tuple[argparse.Namespace, Question]:
-    """Return the flags, and the question that the simulator makes of its own."""
+def parsed(asks: Asks, words: list[str]) -> tuple[argparse.Namespace, Question]:
+    """Return the flags, and the question that is made of its own."""
     parser = flags("ask", _ABOUT)
-    fields = dataclasses.fields(simulator.flags)
-    hints = typing.get_type_hints(simulator.flags)
+    fields = dataclasses.fields(asks.flags)
+    hints = typing.get_type_hints(asks.flags)
     for f in fields:
         default = default_of(f)
         required = default is dataclasses.MISSING
@@ -52,8 +52,8 @@ def parsed(simulator: Asks, words: list[str]) -> tuple[argparse.Namespace, Quest
     )
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(words)
-    asked = simulator.flags(**{f.name: getattr(chosen, f.name) for f in fields})
-    return chosen, simulator.question(asked)
+    asked = asks.flags(**{f.name: getattr(chosen, f.name) for f in fields})
+    return chosen, asks.question(asked)
 
 
 def _reader(kind: Any, told: typing.Mapping[str, Any]) -> Callable[[str], Any]:

@@ -14,8 +14,8 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.core.questions import Question
 from sweeper.query.uncertainty import Z90, chance_within
+from sweeper.questions import Question
 from sweeper.report.answers import Answers
 from sweeper.report.words import reason_in_words
 

@@ -20,7 +20,7 @@ from simulators.core.contract import Check
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import Folder
 from simulators.core.modules import load_module
-from simulators.core.report import as_markdown, cells, print_checks
+from simulators.core.report import cells, print_checks
 from sweeper.commands.flags import flags
 from sweeper.report import evidence, headlines
 from sweeper.report.tables import print_table, width, write_text
@@ -117,8 +117,7 @@ def _write(file: Path, by_room: dict[str, list[Check]], rows: str, *, is_ours: b
         return
     which = "rows outside the fits" if rows == "test" else "all rows"
     pages = [f"# Accuracy\n\nWritten by `{command}`, on {which}."]
-    pages += [f"## {room}\n\n{as_markdown(checks)}" for room, checks in by_room.items()]
-    write_text(file, "\n\n".join(pages) + "\n")
+    write_text(file, "\n\n".join([*pages, *headlines.of_rooms(by_room)]) + "\n")
 
 
 def rooms() -> list[str]:

@@ -9,10 +9,10 @@ import polars as pl
 import pytest
 
 from simulators.core.errors import UserError
-from simulators.tables.table import table_simulator
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Span
 from sweeper.sweep import Sweep
+from sweeper.tables.table import table_simulator
 from sweeper.testing import check_simulator
 
 

@@ -9,16 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulators.catalog.gpu import load_gpu
-from simulators.catalog.model import load_model
-from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
-from simulators.catalog.price import load_prices
-from simulators.composition.replica import NOTHING
-from simulators.core.errors import UserError
-from simulators.core.folder import ENGINES
-from simulators.core.questions import Deadline, Question, flag
-from simulators.core.words import number_of
-from simulators.serving.candidates import (
+from planning.candidates import (
     ANY,
     BATCHES,
     CHECKPOINT,
@@ -36,13 +27,26 @@ from simulators.serving.candidates import (
     load_of,
     pools_of_gpus,
 )
+from planning.foresight import Foresight, Steady
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import load_model
+from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
+from simulators.catalog.price import load_prices
+from simulators.composition.replica import NOTHING
+from simulators.core.errors import UserError
+from simulators.core.folder import ENGINES
 from simulators.serving.demand.traces import is_trace, load_trace
-from simulators.serving.foresight import Foresight, Steady
 from simulators.serving.point import SPECULATIONS
+from simulators.serving.simulator import SIMULATOR
 from simulators.workload.llm.routing import BACKENDS, GATHERED
+from sweeper.questions import Deadline, Question, flag
+from sweeper.words import number_of
 
 TAIL = 90
 """Percentiles from here on are as uncertain as a 99th, those below as a mean."""
+
+SLOWEST = 10.0
+"""Seconds for a token that nobody waits: who writes more forgot that a number is in seconds."""
 
 HOUR, MTOK = "an hour", "per million tokens"
 
@@ -178,6 +182,8 @@ def _check(flags: Flags) -> None:
         value = getattr(flags, what)
         if value is not None and not value > 0:
             raise UserError(f"--{what} {value:g}: write a number above zero")
+    if flags.tpot > SLOWEST:
+        raise UserError(f"--tpot {flags.tpot:g}: that is in seconds, for each token; as in 50ms")
     if flags.engine != ANY:
         for engine in flags.engine.split(","):
             if engine not in ENGINES.names():
@@ -330,3 +336,16 @@ def _described(row: Mapping[str, Any]) -> str:
     if row["speculation"] != NOTHING:
         drafts = f", {row['draft_tokens']} drafts by {row['speculation']}"
     return f"{copies}{gpus} {row['gpu']} ({cut}), {engine_named(row['scheduler'])}{drafts}"
+
+
+class Questions:
+    """What may be asked of the serving simulator."""
+
+    flags = Flags
+
+    def question(self, flags: Flags) -> Question:
+        """Return the question that some flags put."""
+        return question_of(flags, SIMULATOR.evaluate)
+
+
+QUESTIONS = Questions()

@@ -16,11 +16,12 @@ from simulators.catalog.cluster import AUTO
 from simulators.catalog.model import load_model
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.core.errors import UserError
-from simulators.core.questions import Deadline, Question, flag
-from simulators.core.words import number_in
 from simulators.training.memory import rank_memory
 from simulators.training.metrics import job_of, plans_of
 from simulators.training.point import TrainingPoint, batch_of
+from simulators.training.simulator import SIMULATOR
+from sweeper.questions import Deadline, Question, flag
+from sweeper.words import number_in
 
 COST = "run_cost_usd"
 DAY_S = 86_400.0
@@ -234,3 +235,20 @@ def _described(row: Mapping[str, Any]) -> str:
     cut = ", ".join(f"{name} {row[name]}" for name in names if row[name] > 1)
     chunks = f" in {row['chunks']} chunks" if row["chunks"] > 1 else ""
     return f"{gpus} {row['gpu']} ({cut}), {row['schedule']}{chunks}"
+
+
+class Questions:
+    """What may be asked of the simulator of training."""
+
+    flags = Flags
+
+    def question(self, flags: Flags) -> Question:
+        """Return the question that some flags put.
+
+        Raises:
+            UserError: a number of tokens or days means nothing.
+        """
+        return question_of(flags, SIMULATOR.evaluate)
+
+
+QUESTIONS = Questions()

@@ -1,11 +1,12 @@
-"""What a simulator may add: a question by flags, a benchmark's log, a load, bounds of designs.
+"""What may be known of a simulator beside its metrics: questions by flags, load tests, bounds.
 
-All of it is optional and found by what the simulator object has. The sweeper asks, sweeps and
-prints; what the words mean is known here alone.
+All of it is optional and found by what the simulator object has. Questions and load tests may also
+be those of a file of `planning/` with the simulator's name. The sweeper asks, sweeps and prints.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -14,7 +15,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.core.folder import PACKAGE, SIMULATORS
+from simulators.core.contract import Simulator
+from simulators.core.folder import Folder
+from simulators.core.modules import load_from
+
+QUESTIONS = Folder("question", "questions", ".py", package="planning")
+LOAD_TESTS = Folder("load test", "load_tests", ".py", package="planning")
+"""What is known of simulators beside their physics, by the name of the simulator."""
 
 
 def flag(
@@ -81,7 +88,7 @@ class Question:
 
 @runtime_checkable
 class Asks(Protocol):
-    """A simulator that can be asked by flags alone; it says so by a file `questions.py`."""
+    """What can be asked by flags alone."""
 
     flags: type  # frozen dataclass: its fields are the flags
 
@@ -95,7 +102,7 @@ class Asks(Protocol):
 
 @runtime_checkable
 class ReadsLogs(Protocol):
-    """A simulator whose metrics a benchmark of the real thing measures."""
+    """A simulator whose metrics a load test of the real thing measures."""
 
     def read_log(self, text: str, source: str) -> Mapping[str, float]:
         """Return what a benchmark measured, under the names of the metrics.
@@ -106,6 +113,31 @@ class ReadsLogs(Protocol):
 
     def lesson(self, errors: Mapping[str, float]) -> str:
         """Return what relative errors of predictions teach, or nothing."""
+
+
+@runtime_checkable
+class Reports(Protocol):
+    """A simulator that can tell the run of a design as a load test of the real thing would."""
+
+    def report(self, point: Mapping[str, Any]) -> str:
+        """Return the run of a design as text; empty for one that was not answered by events."""
+
+
+@runtime_checkable
+class Deploys(Protocol):
+    """What writes the command or the manifest that starts a simulator's designs."""
+
+    def deployment(self, point: Mapping[str, Any], target: str, name: str) -> str:
+        """Return the text that deploys a design.
+
+        Fields of the point that are left out have their defaults; the target is an engine or an
+        orchestrator, empty for the one that the design itself implies; a comment has the name.
+
+        Raises:
+            Infeasible: the design cannot exist.
+            UnknownNameError: nothing answers to the target.
+            UserError: it cannot be deployed so; says why.
+        """
 
 
 @runtime_checkable
@@ -156,6 +188,25 @@ class Begins(Protocol):
         """
 
 
-def askable() -> list[str]:
-    """Return the simulators that can be asked by flags: those with a `questions.py`."""
-    return [name for name in SIMULATORS.names() if (PACKAGE / name / "questions.py").is_file()]
+def known_beside(simulator: Simulator, folder: Folder) -> object:
+    """Return what a file of the simulator's name knows, else the simulator, which may know itself.
+
+    Such a file defines `QUESTIONS` or `LOAD_TESTS`.
+    """
+    if simulator.name not in folder.names():
+        return simulator
+    return load_from(folder, simulator.name, folder.path.upper())
+
+
+def deploys(simulator: Simulator) -> Deploys | None:
+    """Return what writes the deployments of a simulator's designs, if anything does.
+
+    That is the simulator itself, or else `DEPLOYMENTS` of the module `deploy.<its name>`: physics
+    knows nothing of engines' command lines.
+    """
+    if isinstance(simulator, Deploys):
+        return simulator
+    name = f"deploy.{simulator.name}"
+    if not simulator.name.isidentifier() or importlib.util.find_spec(name) is None:
+        return None
+    return getattr(importlib.import_module(name), "DEPLOYMENTS", None)

@@ -25,7 +25,7 @@ from simulators.core.contract import Direction, choice, metric
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats
 from simulators.core.levels import EXTRAPOLATED, MEASURED, shares_of
-from simulators.core.uncertainty.gaussian_process import Surrogate, relevance
+from sweeper.tables.gaussian_process import Surrogate, relevance
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""One file a simulator whose designs are load-tested: reads their logs, and prints runs as one."""

@@ -1,1 +1,0 @@
-"""What is not known for sure: functions of which a few values are known."""
