@@ -25,7 +25,7 @@ from sweeper.terminal import printable, quoting
 
 _WIDEST = 2000
 """Letters of a line of what is said about a mistake."""
-_HOUSES = ("sweeper", "simulators", "deploy", "planning", "lab")
+_HOUSES = ("sweeper", "simulators", "deploy", "planning", "formats", "lab")
 USAGE = """\
 python -m sweeper ask --model M --gpu G --gpus N --qps Q
                           the cheapest deployment, by flags alone

@@ -1,12 +1,12 @@
 """What may be known of a simulator beside its metrics: questions by flags, load tests, bounds.
 
-All of it is optional and found by what the simulator object has. Questions and load tests may also
-be those of a file of `planning/` with the simulator's name. The sweeper asks, sweeps and prints.
+All of it is optional and found by what the simulator object has. Questions, load tests and
+deployments may also be those of a file with the simulator's name, in `planning/` and `deploy/`. The
+sweeper asks, sweeps and prints.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -21,6 +21,7 @@ from simulators.core.modules import load_from
 
 QUESTIONS = Folder("question", "questions", ".py", package="planning")
 LOAD_TESTS = Folder("load test", "load_tests", ".py", package="planning")
+DEPLOYMENTS = Folder("deployment", "deployments", ".py", package="deploy")
 """What is known of simulators beside their physics, by the name of the simulator."""
 
 
@@ -191,22 +192,8 @@ class Begins(Protocol):
 def known_beside(simulator: Simulator, folder: Folder) -> object:
     """Return what a file of the simulator's name knows, else the simulator, which may know itself.
 
-    Such a file defines `QUESTIONS` or `LOAD_TESTS`.
+    Such a file defines `QUESTIONS`, `LOAD_TESTS` or `DEPLOYMENTS`, as its folder is called.
     """
     if simulator.name not in folder.names():
         return simulator
     return load_from(folder, simulator.name, folder.path.upper())
-
-
-def deploys(simulator: Simulator) -> Deploys | None:
-    """Return what writes the deployments of a simulator's designs, if anything does.
-
-    That is the simulator itself, or else `DEPLOYMENTS` of the module `deploy.<its name>`: physics
-    knows nothing of engines' command lines.
-    """
-    if isinstance(simulator, Deploys):
-        return simulator
-    name = f"deploy.{simulator.name}"
-    if not simulator.name.isidentifier() or importlib.util.find_spec(name) is None:
-        return None
-    return getattr(importlib.import_module(name), "DEPLOYMENTS", None)

@@ -40,6 +40,7 @@ COPIED = (
     "lab",
     "deploy",
     "planning",
+    "formats",
     "tests",
     "spaces",
     "conf",

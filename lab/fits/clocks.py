@@ -11,8 +11,7 @@ import numpy as np
 from lab.fits.driver import Calibration, calibration, hashes, table_lines
 from lab.fits.methods.least_squares import best_share
 from lab.tables.layers import BOARDS, LINEAR, LayerRows, layer_rows
-from simulators.catalog.gpu import load_gpu
-from simulators.composition.throttling import CALIBRATION, LINE, OTHER, flops_per_j
+from simulators.composition.throttling import CALIBRATION, OTHER
 from simulators.core.jit import Floats
 
 FOLDER = CALIBRATION.parent
@@ -23,7 +22,7 @@ SHARES = np.arange(0.0, 1.0 + 0.01 / 2, 0.01)
 
 
 def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the slowdown of each board, and a line over what presses on its power limit."""
+    """Yield the slowdown of each board, and their mean."""
     slowdown, held_out, rows = {}, [], 0
     layers = layer_rows(reference)
     for board in BOARDS.values():
@@ -32,15 +31,11 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         slowdown[board] = best_share(SHARES, [partial(_busy_errors, one) for one in fitted])
         held_out += [_busy_errors(one, slowdown[board]) for one in mine if one.is_test]
         rows += sum(int(np.sum(one.tokens > BUSY_TOKENS)) for one in fitted)
-    share = np.array([*slowdown.values()])
-    pressed = np.array([flops_per_j(load_gpu(board)) for board in slowdown])
-    slope = float(np.polyfit(pressed, share, 1)[0])
-    slowdown[OTHER] = float(share.mean())
-    line = {"flops_per_j": float(pressed.mean()), "slope": slope}
+    slowdown[OTHER] = float(np.mean([*slowdown.values()]))
     yield calibration(
         CALIBRATION.stem, hashes(reference, [LINEAR]), rows=rows, split=SPLIT,
         held_out=np.expm1(np.concatenate(held_out)),
-        lines=table_lines("slowdown", slowdown) + table_lines(LINE, line),
+        lines=table_lines("slowdown", slowdown),
     )  # fmt: skip
 
 

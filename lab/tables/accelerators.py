@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from formats.timeloop import layer_of
 from simulators.catalog.accelerator import Accelerator, accelerator_of
 from simulators.core.errors import UnknownNameError
 from simulators.dataflow.energy.evaluation import Evaluation, evaluated
 from simulators.dataflow.mapping.files import read_yaml
 from simulators.dataflow.mapping.loop_nest import read_mapping
-from simulators.dataflow.mapping.timeloop_files import layer_of
 from simulators.workload.loop_nest import Layer
 
 PJ_PER_UJ = 1e6

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulators.catalog.huggingface import sheet_of_config
 from simulators.catalog.sheet import fill, positive
 from simulators.core.errors import UserError
 from simulators.core.folder import MODELS, read_toml
+from simulators.core.modules import reader
 
 MXFP4 = "mxfp4"
 """A format of 4-bit numbers that share an exponent by 32 (OCP Microscaling Formats, 2023)."""
@@ -198,7 +198,8 @@ def load_model(name: str) -> LanguageModel:
 
 
 def _model(path: Path) -> LanguageModel:
-    sheet = sheet_of_config(path) if path.suffix == ".json" else read_toml(path)
+    is_config = path.suffix == ".json"
+    sheet = reader("huggingface", "sheet_of_config")(path) if is_config else read_toml(path)
     if "family" in sheet:
         raise UserError(
             f"model '{path.stem}' is no decoder; `simulator: composition` prices passes over it"

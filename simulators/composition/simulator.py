@@ -81,7 +81,7 @@ class Composition:
     """The simulator of this room."""
 
     name: str = "composition"
-    version: int = 14
+    version: int = 15
     point: type = CompositionPoint
     metrics: type = CompositionMetrics
     facts: type = CompositionFacts

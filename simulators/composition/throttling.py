@@ -2,9 +2,12 @@
 
 Isolated kernels are timed on boards that have rested; the matrix units of a prompt of many tokens
 work without rest. While they work, a board that was measured under both takes a fitted share of
-their least possible time more. Boards nobody measured so take the mean of those that were; less, by
-a line through them, where fewer FLOPs are asked of each joule: a GeForce at half the matrix rate of
-its sisters hardly meets its limit. Boards pressed harder than the mean are not extrapolated to.
+their least possible time more. Another takes what its matrix units ask for: power rises with the
+clock and twice with the voltage that follows it, so that a clock under a power limit goes with the
+cube root of the FLOPs asked of each joule, from the measured board of the nearest lithography. A
+GeForce at half the matrix rate of its sisters never meets its limit. Boards pressed harder than
+those measured are not extrapolated to: none takes more than their mean, and no more do products of
+an H200 and a B200 in loops so long that a meter could settle (0.17 to 0.23 of their least time).
 """
 
 from __future__ import annotations
@@ -14,18 +17,20 @@ from pathlib import Path
 
 import numpy as np
 
-from simulators.catalog.gpu import Gpu, as_sold
+from simulators.catalog.gpu import Gpu, as_sold, load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.kernels.price import flops
 from simulators.workload.operators import Attention, Column, Compute, Gemm, GroupedGemm
 
 CALIBRATION = Path(__file__).parent / "calibration" / "clocks.toml"
 OTHER = "other"
-LINE = "line"
-
-MODERN = ("ampere", "ampere_ga10x", "ada", "hopper", "blackwell", "blackwell_rtx")
-"""Architectures the line speaks of: a FLOP of an older one or of another vendor's takes other
-joules than one of the boards it was drawn through."""
+LENDERS = {
+    "ampere": "a100_sxm", "ampere_ga10x": "a100_sxm",
+    "ada": "h100_sxm", "hopper": "h100_sxm", "blackwell": "h100_sxm", "blackwell_rtx": "h100_sxm",
+}  # fmt: skip
+"""By architecture, the measured board of the nearest lithography: TSMC's 7 nm beside Samsung's 8;
+TSMC's 4N, of which Blackwell's 4NP is a variant. A FLOP of an older architecture or of another
+vendor's takes other joules than any of these."""
 
 
 def slowdown(gpu: Gpu) -> float:
@@ -41,14 +46,21 @@ def slowdown(gpu: Gpu) -> float:
 
 def _at_full_clock(gpu: Gpu) -> float:
     """Return the share for a board whose clock nobody holds down."""
-    known = _calibration()
-    fitted, line = known["slowdown"], known[LINE]
+    fitted = _calibration()
     if (name := gpu.measured_as or gpu.name) in fitted:
         return fitted[name]
-    if gpu.architecture not in MODERN:
+    return borrowed_slowdown(gpu)
+
+
+def borrowed_slowdown(gpu: Gpu) -> float:
+    """Return what a clock loses that other boards foretell, at most their mean share."""
+    fitted = _calibration()
+    if gpu.architecture not in LENDERS:
         return fitted[OTHER]
-    by_line = fitted[OTHER] + line["slope"] * (flops_per_j(as_sold(gpu)) - line["flops_per_j"])
-    return min(max(by_line, 0.0), fitted[OTHER])
+    lender = LENDERS[gpu.architecture]
+    pressed = flops_per_j(as_sold(gpu)) / flops_per_j(load_gpu(lender))
+    clock = (1.0 - fitted[lender]) * float(np.cbrt(1.0 / pressed))
+    return min(max(1.0 - clock, 0.0), fitted[OTHER])
 
 
 def flops_per_j(gpu: Gpu) -> float:
@@ -64,7 +76,7 @@ def throttled_s(operator: Compute, gpu: Gpu, share: float) -> Column:
 
 
 @functools.cache
-def _calibration() -> dict[str, dict[str, float]]:
-    """Return the fitted shares by board, and the line through them."""
+def _calibration() -> dict[str, float]:
+    """Return the fitted shares by board."""
     content: dict[str, dict[str, float]] = read_calibration(CALIBRATION)
-    return content
+    return content["slowdown"]

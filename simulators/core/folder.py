@@ -176,6 +176,7 @@ class _Simulators(Folder):
 
 
 SIMULATORS = _Simulators("simulator", "simulators", ".py", package=".")
+FORMATS = Folder("format", "formats", ".py", package=".")
 GPUS = Folder("gpu", "catalog/gpus")
 GRAPHS = Folder("graph", "catalog/graphs")
 MODELS = Folder("model", "catalog/models", besides=GRAPHS)

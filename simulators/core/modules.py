@@ -21,12 +21,13 @@ import shlex
 import site
 import sys
 import sysconfig
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.core.folder import PACKAGES, Folder, folder_of_user, is_ours
+from simulators.core.folder import FORMATS, PACKAGES, Folder, folder_of_user, is_ours
 
 TRUST = "SWEEPER_TRUST"
 """The environment's variable of folders whose code may run, apart as in `$PATH`."""
@@ -105,6 +106,12 @@ def load_from(folder: Folder, name: str, attribute: str) -> Any:
     if not hasattr(module, attribute):
         raise UserError(f"{module.__file__}: a {folder.kind} defines `{attribute}`")
     return getattr(module, attribute)
+
+
+def reader(format_: str, what: str) -> Callable[..., Any]:
+    """Return the function `what` by which a file of another tool's format is read."""
+    found: Callable[..., Any] = load_from(FORMATS, format_, what)
+    return found
 
 
 def load_module(folder: Folder, name: str) -> ModuleType:

@@ -59,7 +59,7 @@ class Serving:
     """The simulator of this room."""
 
     name: str = "serving"
-    version: int = 14
+    version: int = 15
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts

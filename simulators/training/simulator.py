@@ -48,7 +48,7 @@ class Training:
     """The simulator of this room."""
 
     name: str = "training"
-    version: int = 7
+    version: int = 8
     point: type = TrainingPoint
     metrics: type = TrainingMetrics
     facts: type = TrainingFacts

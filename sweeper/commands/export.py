@@ -7,7 +7,7 @@ from pathlib import Path
 from simulators.core.errors import Infeasible, UserError
 from sweeper.commands.flags import results_flags
 from sweeper.commands.opened import tell_age
-from sweeper.questions import deploys
+from sweeper.questions import DEPLOYMENTS, Deploys, known_beside
 from sweeper.report.answers import latest, point_of
 from sweeper.report.tables import write_text
 from sweeper.store.keys import SHOWN
@@ -24,8 +24,8 @@ def main(words: list[str]) -> int:
     tell_age(last)
     key, row = last.design(chosen.key)
     simulator = last.simulator
-    writer = deploys(simulator)
-    if writer is None:
+    writer = known_beside(simulator, DEPLOYMENTS)
+    if not isinstance(writer, Deploys):
         raise UserError(f"designs of the simulator '{simulator.name}' are not deployments")
     try:
         text = writer.deployment(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import binary, builds, from_regex, integers, lists
 
-from simulators.collectives.traces.chakra import read_chakra
+from formats.chakra import read_chakra
 from simulators.collectives.traces.layers import Layer, operators_of
 from simulators.collectives.traces.matching import nodes_of
 from simulators.collectives.traces.operators import Operator, read_graph

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deploy.serving import deployment, launch_of
+from deploy.deployments.serving import deployment, launch_of
 from simulators.catalog.engine import load_engine
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import ENGINES

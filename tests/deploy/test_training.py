@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from deploy.training import DEPLOYMENTS, arguments, script
+from deploy.deployments.training import DEPLOYMENTS, arguments, script
 from simulators.core.contract import load_simulator
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.training.point import TrainingPoint
-from sweeper.questions import deploys
+from sweeper import questions
 
 GPT3 = TrainingPoint(
     model="gpt3_175b", gpu="h100_sxm", tp=8, pp=8, dp=16, chunks=6, schedule="interleaved",
@@ -41,7 +41,8 @@ def test_a_script_names_nodes_and_ranks():
     assert "CONNECTIONS=1 torchrun" in text
     assert "--nnodes 128" in text
     assert "--nproc-per-node 8" in text
-    assert deploys(load_simulator("training")) is DEPLOYMENTS
+    known = questions.known_beside(load_simulator("training"), questions.DEPLOYMENTS)
+    assert known is DEPLOYMENTS
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from docs.draw import ROOT, floors
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 WAYS = re.findall(r"### `(\w+)`\n(.*?)(?=\n### |\Z)", PAGE, flags=re.DOTALL)
-NAMED = re.compile(r"`((?:spaces|sweeper|simulators|lab|deploy)/[\w./]+?)`")
+NAMED = re.compile(r"`((?:spaces|sweeper|simulators|lab|deploy|planning|formats)/[\w./]+?)`")
 PAGES = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BY_NAME = (
     "spaces/", "point.py", "simulator.py", "arrivals.py", "transformer.py", "tensor_cores.py",

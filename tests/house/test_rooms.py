@@ -9,7 +9,7 @@ import pytest
 
 from docs.draw import PICTURE, ROOT, imported, picture
 
-HOUSES = ("simulators", "sweeper", "lab", "deploy", "planning")
+HOUSES = ("simulators", "sweeper", "lab", "deploy", "planning", "formats")
 LONGEST_FILE, FULLEST_FOLDER, DEEPEST_CHAIN = 400, 15, 8
 ROOMS = [
     folder

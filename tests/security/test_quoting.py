@@ -20,9 +20,9 @@ import polars as pl
 import pytest
 import yaml
 
-from deploy import training
+from deploy.deployments import training
+from deploy.deployments.serving import deployment
 from deploy.quoting import comment, label, written
-from deploy.serving import deployment
 from simulators.core.folder import GPUS, MODELS
 from simulators.serving.point import ServingPoint
 from simulators.training.point import TrainingPoint

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from deploy.serving import deployment
+from deploy.deployments.serving import deployment
 from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats

@@ -1,15 +1,19 @@
-"""Sums of one layer's operators against measured layers, by board and number of tokens."""
+"""Sums of one layer's operators against measured layers, by board and number of tokens.
+
+A board whose clock another could lend is shown with that one's too: what is said of boards without
+measured layers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from lab.claims.lines import absent, compared
-from lab.tables.layers import BOARDS, LINEAR, layer_rows
-from simulators.composition.throttling import slowdown
+from lab.tables.layers import BOARDS, LINEAR, LayerRows, layer_rows
+from simulators.composition.throttling import LENDERS, borrowed_slowdown, slowdown
 from simulators.core.contract import Check
 
 NEEDS = (LINEAR,)
@@ -30,12 +34,25 @@ def checks(reference: Path, rows: str) -> Iterator[Check]:
             if not mine:
                 yield absent(title, unit="%")
                 continue
-            predicted, measured, groups = [], [], []
-            for one in mine:
-                inside = (one.tokens >= least) & (one.tokens <= most)
-                predicted.append(one.predicted_s(slowdown(one.replica.gpu))[inside])
-                measured.append(one.measured_s[inside])
-                groups += [f"{one.model} tp{one.replica.cut.tp}"] * int(inside.sum())
-            yield compared(
-                title, np.concatenate(predicted), np.concatenate(measured), groups, limit
-            )
+            gpu = mine[0].replica.gpu
+            yield _line(title, mine, (least, most), slowdown(gpu), limit)
+            if (lender := LENDERS[gpu.architecture]) != board:
+                lent = f"{title}, clock lent by {lender}"
+                yield _line(lent, mine, (least, most), borrowed_slowdown(gpu), None)
+
+
+def _line(
+    title: str,
+    layers: Sequence[LayerRows],
+    tokens: tuple[int, int],
+    share: float,
+    limit: float | None,
+) -> Check:
+    """Return the error of layers of so many tokens, with a share of `throttling.slowdown`."""
+    predicted, measured, groups = [], [], []
+    for one in layers:
+        inside = (one.tokens >= tokens[0]) & (one.tokens <= tokens[1])
+        predicted.append(one.predicted_s(share)[inside])
+        measured.append(one.measured_s[inside])
+        groups += [f"{one.model} tp{one.replica.cut.tp}"] * int(inside.sum())
+    return compared(title, np.concatenate(predicted), np.concatenate(measured), groups, limit)

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulators.collectives.traces.chakra import read_chakra
 from simulators.collectives.traces.layers import operators_of, read_layers
 from simulators.collectives.traces.matching import nodes_of
 from simulators.collectives.traces.operators import Message, Operator, read_graph
 from simulators.collectives.traces.timeline import Timeline, timeline
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import Folder
+from simulators.core.modules import reader
 
 TRACES = Folder("trace", "collectives/traces", ".json")
 CHAKRA, GRAPH, LAYERS = ".et", ".json", (".csv", ".txt")
@@ -104,5 +104,6 @@ def load_step(name: str, ranks: int) -> Step:
 @functools.lru_cache(maxsize=4096)
 def _program(file: Path, _mtime_ns: int) -> tuple[Operator, ...]:
     if file.suffix == CHAKRA:
-        return read_chakra(file)
+        program: tuple[Operator, ...] = reader("chakra", "read_chakra")(file)
+        return program
     return operators_of(read_layers(file)) if file.suffix in LAYERS else read_graph(file)

@@ -1,7 +1,7 @@
 """Networks, accelerators and mappings that are named by the path of a YAML file.
 
 A network is a list of layers or a Timeloop problem, an accelerator a Timeloop architecture, a
-mapping a list of levels or Timeloop's directives (`timeloop_files.py`).
+mapping a list of levels or Timeloop's directives.
 """
 
 from __future__ import annotations
@@ -12,16 +12,13 @@ from typing import Any
 
 from simulators.catalog.accelerator import Accelerator, load_accelerator
 from simulators.core.errors import UserError, suggestion
+from simulators.core.modules import reader
 from simulators.dataflow.mapping.loop_nest import Mapping as LoopNest
 from simulators.dataflow.mapping.loop_nest import read_mapping
 from simulators.dataflow.mapping.networks import Counted, layer_from, layers_of
-from simulators.dataflow.mapping.timeloop_files import (
-    accelerator_of_architecture,
-    layer_of_problem,
-    mapping_of_directives,
-    table_of,
-)
 from simulators.workload.loop_nest import Layer
+
+TIMELOOP = "timeloop"
 
 
 def is_file(name: str) -> bool:
@@ -59,7 +56,7 @@ def layers_named(name: str, layer: str) -> tuple[Counted, ...]:
         return layers_of(name, layer)
     table = table_of(read_yaml(Path(name)), name)
     if "problem" in table:
-        return ((layer_of_problem(table["problem"], name), 1),)
+        return ((reader(TIMELOOP, "layer_of_problem")(table["problem"], name), 1),)
     if not isinstance(table.get("layers"), list):
         raise UserError(f"{name}: neither a 'problem' of Timeloop nor a list of 'layers'")
     found = tuple(layer_from(table_of(entry, name), name) for entry in table["layers"])
@@ -81,7 +78,9 @@ def accelerator_named(name: str) -> Accelerator:
     table = table_of(read_yaml(Path(name)), name)
     if "architecture" not in table:
         raise UserError(f"{name}: no 'architecture' in it")
-    return accelerator_of_architecture(table["architecture"], Path(name))
+    read = reader(TIMELOOP, "accelerator_of_architecture")
+    accelerator: Accelerator = read(table["architecture"], Path(name))
+    return accelerator
 
 
 def mapping_named(name: str, layer: Layer, accelerator: Accelerator) -> LoopNest:
@@ -96,5 +95,15 @@ def mapping_named(name: str, layer: Layer, accelerator: Accelerator) -> LoopNest
     if not isinstance(table, list) or not all(isinstance(entry, Mapping) for entry in table):
         raise UserError(f"{name}: a mapping is a list of levels, or of Timeloop's directives")
     if any("target" in entry for entry in table):
-        return mapping_of_directives(table, layer, accelerator, name)
+        directed: LoopNest = reader(TIMELOOP, "mapping_of_directives")(
+            table, layer, accelerator, name
+        )
+        return directed
     return read_mapping(table)
+
+
+def table_of(value: Any, where: str) -> dict[str, Any]:
+    """Return a table of keys, or refuse what is none."""
+    if not isinstance(value, Mapping):
+        raise UserError(f"{where}: a table of keys is needed, not {value!r}")
+    return dict(value)

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from simulators.catalog.huggingface_graphs import graph_sheet_of_config, is_graph_config
 from simulators.catalog.model import load_model
 from simulators.catalog.sheet import fill
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import MODELS, once, read_toml
+from simulators.core.modules import reader
 from simulators.workload.graphs.decoder import decoder_graph
 from simulators.workload.graphs.diffusion import DiffusionTransformer, LatentDiffusion
 from simulators.workload.graphs.encoder import Encoder
 from simulators.workload.graphs.graph import Family, Graph, Load
-from simulators.workload.graphs.onnx_import import graph_of_onnx
 from simulators.workload.graphs.recommendation import GraphConvolution, Recommender
 from simulators.workload.graphs.unfused_transformers import Classic
 from simulators.workload.graphs.vision import MobileNet, ResNet, Vgg, VisionTransformer
+
+CONFIG = "huggingface_graphs"
 
 FAMILIES: dict[str, type[Family]] = {
     "classic": Classic,
@@ -50,7 +51,7 @@ def is_graph_model(name: str) -> bool:
     if path.suffix == ".onnx":
         return True
     if path.suffix == ".json":
-        return is_graph_config(path)
+        return bool(reader(CONFIG, "is_graph_config")(path))
     return "family" in read_toml(path)
 
 
@@ -66,7 +67,8 @@ def draw(name: str, load: Load) -> Graph:
     """
     path = MODELS.find(name)
     if path.suffix == ".onnx":
-        return graph_of_onnx(path, load)
+        graph: Graph = reader("onnx_graph", "graph_of_onnx")(path, load)
+        return graph
     if not is_graph_model(name):
         return decoder_graph(load_model(name), load)
     try:
@@ -76,7 +78,8 @@ def draw(name: str, load: Load) -> Graph:
 
 
 def _model(path: Path) -> Family:
-    sheet = dict(graph_sheet_of_config(path) if path.suffix == ".json" else read_toml(path))
+    is_config = path.suffix == ".json"
+    sheet = dict(reader(CONFIG, "graph_sheet_of_config")(path) if is_config else read_toml(path))
     family = str(sheet.pop("family"))
     if family not in FAMILIES:
         raise UnknownNameError("family", family, FAMILIES)

@@ -11,7 +11,7 @@ from typing import Any
 
 from simulators.core.errors import UserError
 from sweeper.commands.ask.verdicts import Row, Verdict, in_percent
-from sweeper.questions import Question, deploys
+from sweeper.questions import DEPLOYMENTS, Deploys, Question, known_beside
 from sweeper.report.answers import Answers, point_of
 from sweeper.report.evidence import evidence, named_errors
 from sweeper.report.headlines import sentences
@@ -293,8 +293,8 @@ class Answer:
     def _command(self, row: Row) -> str:
         """Return what deploys the design, or why nothing does."""
         simulator, name = self.last.simulator, f"{self.last.name} {row['key'][:SHOWN]}"
-        writer = deploys(simulator)
-        assert writer is not None
+        writer = known_beside(simulator, DEPLOYMENTS)
+        assert isinstance(writer, Deploys)
         try:
             return writer.deployment(point_of(simulator, row), "", name)
         except UserError as refusal:

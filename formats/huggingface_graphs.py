@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from simulators.catalog.huggingface import read_config
+from formats.huggingface import read_config
 from simulators.core.errors import UserError
 from simulators.core.folder import read_toml
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from simulators.catalog.accelerator import TENSORS, Accelerator, accelerator_of
 from simulators.core.errors import UserError, suggestion
+from simulators.dataflow.mapping.files import table_of
 from simulators.dataflow.mapping.loop_nest import LevelLoops, Loop
 from simulators.dataflow.mapping.loop_nest import Mapping as LoopNest
 from simulators.workload.loop_nest import Layer, Tensor
@@ -280,10 +281,3 @@ def _coef(term: Sequence[Any], named: Mapping[str, int]) -> int:
     if len(term) == 1:
         return 1
     return int(named.get(term[1], 1)) if isinstance(term[1], str) else int(term[1])
-
-
-def table_of(value: Any, where: str) -> dict[str, Any]:
-    """Return a table of keys, or refuse what is none."""
-    if not isinstance(value, Mapping):
-        raise UserError(f"{where}: a table of keys is needed, not {value!r}")
-    return dict(value)
