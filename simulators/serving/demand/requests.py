@@ -1,11 +1,11 @@
 """The requests that a design point describes: when they come, their lengths, who waits for whom.
 
 Lengths are those of a workload, of a trace, fixed by the point, a workload's stretched until their
-means are those of the point, or those that a client of benchmarks draws. Closed clients ask again when they are answered. In a session
-each prompt repeats all that was said before, and comes a think time after the answer: a slow
-service is asked less. A call of a tool is such a turn, which adds the tool's answer. A system
-prompt stands before all of it. What need not be computed anew is for a prefix cache to say, which
-is told what requests have in common.
+means are those of the point, or those that a client of benchmarks draws. Closed clients ask again
+when they are answered. In a session each prompt repeats all that was said before, and comes a think
+time after the answer: a slow service is asked less. A call of a tool is such a turn, which adds the
+tool's answer. A system prompt stands before all of it. What need not be computed anew is for a
+prefix cache to say, which is told what requests have in common.
 """
 
 from __future__ import annotations
@@ -152,7 +152,9 @@ def stretched(lengths: Ints, mean: float) -> Ints:
 
 
 @functools.lru_cache(maxsize=64)
-def drawn_by_sglang(seed: int, count: int, most: tuple[int, int], spread: float) -> tuple[Ints, Ints]:
+def drawn_by_sglang(
+    seed: int, count: int, most: tuple[int, int], spread: float
+) -> tuple[Ints, Ints]:
     """Return prompt and output tokens as the client of SGLang draws them, one by one the same.
 
     `sample_random_requests` of `bench_serving.py` takes numpy's first generator, prompts first.
@@ -171,7 +173,7 @@ def drawn_by_sglang(seed: int, count: int, most: tuple[int, int], spread: float)
     """
     if not all(most):
         raise UserError("length_shape as_sglang needs both prompt_tokens and output_tokens")
-    generator = np.random.RandomState(seed)  # noqa: NPY002: its very numbers are asked for
+    generator = np.random.RandomState(seed)
     least = [max(1, int(longest * (1.0 - spread))) for longest in most]
     prompt, output = (
         generator.randint(low, high + 1, size=count).astype(np.int64)
