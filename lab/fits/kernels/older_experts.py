@@ -87,9 +87,8 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
             of_all = found[kind] = _best(error[:, whole], models[whole])
             for board in np.unique(boards[whole]).tolist():
                 chosen = whole & (boards == board)
-                own = _best(error[:, chosen], models[chosen])
-                share = 1.0 / (np.unique(models[chosen]).size + 1.0)
-                found[f"{kind}.{board}"] = float(own ** (1.0 - share) * of_all**share)
+                own, count = _best(error[:, chosen], models[chosen]), np.unique(models[chosen]).size
+                found[f"{kind}.{board}"] = leaning(own, of_all, count)
         return found
 
     without = {model: factors(models != model) for model in np.unique(models).tolist()}
@@ -112,6 +111,15 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
         if not only or name in only:
             yield whole
             yield replace(whole, folder=LEFT_OUT / "runtimes", lines=tail)
+
+
+def leaning(own: float, of_all: float, models: int) -> float:
+    """Return the factor of an architecture: its models' own, and that of all as one model more.
+
+    >>> [leaning(4.0, 1.0, models) for models in (1, 3)]
+    [2.0, 2.8284271247461903]
+    """
+    return float((own**models * of_all) ** (1.0 / (models + 1.0)))
 
 
 def _is_plain(block: Block) -> bool:
