@@ -6,11 +6,8 @@ said by the unit of its field.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
-
-from simulators.core.errors import UserError
 
 COUNTS = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
@@ -40,16 +37,3 @@ def number_in(text: str, unit: str = "") -> float | None:
     suffix = match[2].casefold()
     scale = SUFFIXES.get(unit, COUNTS).get(suffix) if suffix else 1.0
     return None if scale is None else float(match[1].replace(",", "").replace("_", "")) * scale
-
-
-def number_of(text: str, flag: str, unit: str = "", example: str = "") -> float:
-    """Return the number that a flag was given.
-
-    Raises:
-        UserError: it is none; says what one looks like.
-    """
-    number = number_in(text, unit)
-    if number is None or not math.isfinite(number):
-        example = example or {"s": "800ms or 1.5s", "1/s": "20 or 1.5k"}.get(unit, "64 or 10k")
-        raise UserError(f"{flag} {text}: write a number, as in {example}")
-    return number

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ from simulators.serving.point import SPECULATIONS
 from simulators.serving.simulator import SIMULATOR
 from simulators.workload.llm.routing import BACKENDS, GATHERED
 from sweeper.questions import Deadline, Question, flag
-from sweeper.words import number_of
+from sweeper.words import number_in
 
 TAIL = 90
 """Percentiles from here on are as uncertain as a 99th, those below as a mean."""
@@ -223,8 +224,8 @@ def _factors(words: str) -> list[float]:
     """
     found = []
     for word in words.split(","):
-        factor = number_of(word.strip().casefold().removesuffix("x"), "--traffic", example="1x,2x")
-        if not factor > 0:
+        factor = number_in(word.strip().casefold().removesuffix("x"))
+        if factor is None or not 0.0 < factor < inf:
             raise UserError(f"--traffic {word}: write a number above zero, as in 2x")
         found.append(factor)
     return list(dict.fromkeys(found))

@@ -128,10 +128,9 @@ def nearness(cost: Cost, loan: Loan) -> tuple[float, bool]:
     return cost.error, not loan.same_framework
 
 
-def sheet_cost(family: str, costs: Costs | None = None) -> Cost | None:
+def sheet_cost(family: str) -> Cost | None:
     """Return what doing without any lender costs; nothing is known of most families."""
-    table = shipped_costs() if costs is None else costs
-    return table.get(family, {}).get(SHEET)
+    return shipped_costs().get(family, {}).get(SHEET)
 
 
 @functools.cache

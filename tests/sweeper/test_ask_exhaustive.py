@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from simulators.core.contract import load_simulator
+from planning.questions.serving import QUESTIONS
 from sweeper.__main__ import main
 from sweeper.commands.ask.parsing import parsed
 from sweeper.commands.ask.verdicts import Sure
@@ -68,8 +68,7 @@ def test_the_answer_is_the_cheapest_of_all_designs(
     assert main(["ask", *words, "--json"]) == 0
     printed = capsys.readouterr().out
     answer = json.loads(printed[printed.index("{\n") :])
-    simulator = load_simulator("serving")
-    chosen, question = parsed(simulator, words)  # type: ignore[arg-type]
+    chosen, question = parsed(QUESTIONS, words)
     sure = Sure(question, chosen.sure, chosen.band)
     space = space_of(question.space)
     rows = qualifying(Sweep.of(space, outputs="all", engine="inline").run()).collect()
