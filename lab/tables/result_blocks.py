@@ -98,6 +98,10 @@ of today's."""
 DECODES = {("sglang_0_5_8", "triton", True): "triton_8"}
 """Kernels of decodes by runtime, attention backend, and whether attention is latent."""
 
+NARROW_CHOSEN = {"hopper": ("vllm",), "blackwell": ("vllm", "sglang")}
+"""Engines that keep the keys that an indexer chooses among in 8 bits unless they are told another
+precision, by architecture (vllm-project/vllm, pull request 25988; SGLang, `deepseek_v32.md`)."""
+
 AT_ONCE = 1000.0
 """Requests a second that are all requests at once."""
 
@@ -249,7 +253,7 @@ def _block(row: Mapping[str, Any]) -> Block:
         watermark=0.0,
         preemption=RECOMPUTE if row["prefix_cache_off_flag"] else CACHED,
         dtype=_dtype(row, model, gpu),
-        kv_dtype="fp8" if (row["kv_dtype"] or "").startswith("fp8") else "bf16",
+        kv_dtype=_kv_dtype(row, model, gpu),
         window=WHOLE,
         **_drafts(row),
         **printed_lengths(row),
@@ -342,6 +346,16 @@ def _dtype(row: Mapping[str, Any], model: str, gpu: Gpu) -> str:
             return "w8a16"
         return "fp8_block" if sheet.experts else "fp8"
     return "bf16"
+
+
+def _kv_dtype(row: Mapping[str, Any], model: str, gpu: Gpu) -> str:
+    """Return the precision of the cache; where nobody says, that of weights' activations.
+
+    Engines that keep chosen keys in 8 bits by themselves are `NARROW_CHOSEN`.
+    """
+    chooses = load_model(model).index_top_k > 0
+    usual = "fp8" if chooses and row["framework"] in NARROW_CHOSEN.get(gpu.architecture, ()) else ""
+    return "fp8" if (row["kv_dtype"] or usual).startswith("fp8") else "bf16"
 
 
 def _cut(row: Mapping[str, Any], model: str) -> dict[str, Any]:

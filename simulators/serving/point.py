@@ -16,7 +16,7 @@ from simulators.workload.precision import number_bytes, precision
 GAPS = POISSON, GAMMA, EVEN = "poisson", "gamma", "even"
 MODULATED = MMPP, DIURNAL = "mmpp", "diurnal"
 CLOSED = "closed"
-SHAPES = EVENLY, AS_WORKLOAD = "evenly", "as_workload"
+SHAPES = EVENLY, AS_WORKLOAD, AS_SGLANG = "evenly", "as_workload", "as_sglang"
 ARRIVALS = (*GAPS, CLOSED, *MODULATED)
 OWN, SHARED = "own", "shared"
 MIXED_STEPS = BATCH, UNIFIED, OVERLAPPED, ADDITIVE = "batch", "unified", "overlapped", "additive"
@@ -121,8 +121,8 @@ class ServingPoint:
         at_least=0.0, below=1.0, default=0.0,
     )  # fmt: skip
     length_shape: str = asked(
-        "how fixed lengths differ: evenly, by length_spread; or as_workload: as those of the "
-        "workload or trace do, stretched until their means are the fixed ones",
+        "how fixed lengths differ: evenly, by length_spread; as_workload, stretched until they are "
+        "means; or as_sglang: those that its bench_serving draws under this seed",
         known=SHAPES, default=EVENLY,
     )  # fmt: skip
     max_output_tokens: int = asked("longer answers end there; 0: none do", at_least=0, default=0)

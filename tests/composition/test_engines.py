@@ -141,15 +141,15 @@ def test_an_older_release_is_another_one_but_for_experts_of_a_batch(tmp_path: Pa
     assert replace(older, name="vllm", like="", batch_times={}, kernels=today.kernels) == today
     assert older.pace_of("hopper", "experts", 1.0) == today.pace_of("hopper", "experts", 1.0)
     for tokens in (256.0, 4096.0):
-        slower = older.batch_times["experts"] * today.pace_of("hopper", "experts", tokens)
+        slower = older.batch_times["experts.hopper"] * today.pace_of("hopper", "experts", tokens)
         assert older.pace_of("hopper", "experts", tokens) == slower
     assert older.pace_of("hopper", "gemm", 4096.0) == today.pace_of("hopper", "gemm", 4096.0)
 
 
 def test_experts_of_narrow_weights_have_a_factor_and_kernels_of_their_own() -> None:
     today, older = load_runtime("vllm"), load_runtime("vllm_0_13")
-    for kind, told in (("experts", "experts"), ("narrow_experts", "narrow_experts.ampere")):
-        slower = older.batch_times[told] * today.pace_of("ampere", "experts", 512.0)
+    for kind in ("experts", "narrow_experts"):
+        slower = older.batch_times[f"{kind}.ampere"] * today.pace_of("ampere", "experts", 512.0)
         assert older.pace_of("ampere", kind, 512.0) == pytest.approx(slower)
     assert older.competing("experts", "ampere") == ["sglang"]
     assert older.competing("narrow_experts", "ampere") == today.competing("experts", "ampere")

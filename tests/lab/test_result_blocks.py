@@ -28,7 +28,8 @@ ROW: dict[str, Any] = {
     "chunk_tokens": None, "max_running": None, "kv_dtype": None, "mem_fraction": None,
     "attention_backend": None, "moe_backend": None, "prefix_cache_off_flag": False,
     "speculative": False, "disagg": False, "flags": None, "model_name_precision_hint": None,
-    "dataset": None, "max_concurrency_arg": None, "max_concurrency_printed": None,
+    "dataset": None, "isl_arg": None, "osl_arg": None, "random_range_ratio": None,
+    "max_concurrency_arg": None, "max_concurrency_printed": None,
     "request_rate_arg": None, "request_rate_printed": None, "successful_requests": 100,
     "duration_s": 10.0, "mean_input_tokens": 1000.0, "mean_output_tokens": 101.0,
     "tpot_mean_s": 0.05, "tpot_p99_s": None, "ttft_mean_s": 5.0, "ttft_p99_s": None,
@@ -105,6 +106,34 @@ def test_an_attention_backend_names_the_kernel_of_latent_decodes(tmp_path: Path)
 def test_preempted_requests_find_what_they_had_in_a_prefix_cache(tmp_path: Path) -> None:
     assert block_of(tmp_path).point.preemption == "cached"
     assert block_of(tmp_path, prefix_cache_off_flag=True).point.preemption == "recompute"
+
+
+def test_chosen_keys_have_the_precision_that_the_engine_gives_them(tmp_path: Path) -> None:
+    chosen = {"model": "deepseek-ai/DeepSeek-V3.2", "tp": 8}
+    found = {
+        (gpu, framework): block_of(tmp_path, **chosen, gpu=gpu, framework=framework).point.kv_dtype
+        for gpu in ("H200", "B200")
+        for framework in ("vllm", "sglang")
+    }
+    assert [gpu_engine for gpu_engine, dtype in found.items() if dtype == "bf16"] == [
+        ("H200", "sglang")
+    ]
+    told = block_of(tmp_path, **chosen, gpu="H200", kv_dtype="bfloat16").point
+    assert (told.kv_dtype, block_of(tmp_path).point.kv_dtype) == ("bf16", "bf16")
+
+
+def test_lengths_that_sglangs_client_drew_are_those_very_ones(tmp_path: Path) -> None:
+    client = {
+        "bench_command": "python -m sglang.bench_serving", "framework": "sglang",
+        "dataset": "random", "isl_arg": 1000.0, "osl_arg": 1000.0, "random_range_ratio": None,
+        "successful_requests": 10, "mean_input_tokens": 610.1,
+    }  # fmt: skip
+    point = block_of(tmp_path, **client, mean_output_tokens=421.0).point  # a token is not printed
+    assert (point.length_shape, point.seed, point.prompt_tokens) == ("as_sglang", 1, 1000)
+    asked = requests_of(point)
+    assert (asked.prompt_tokens.sum(), asked.output_tokens.sum()) == (6101, 4220)
+    other = block_of(tmp_path, **client, mean_output_tokens=500.0).point
+    assert (other.length_shape, other.output_tokens) == ("evenly", 1000)
 
 
 def test_defaults_are_those_of_the_engine_on_the_gpu(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ Runtimes are fitted to deployments of 2026. Results printed in documentation are
 when engines ran experts by kernels tuned for few models. So factors multiply the pace of experts of
 a batch; single tokens take what they take today, in those results too.
 vLLM's and SGLang's experts were of one origin (`fused_moe`, in Triton), which was timed under
-SGLang, and have one factor, or an architecture its own; another where weights are narrower than
-activations, whose kernels are others (Marlin, and those of OpenAI). TensorRT-LLM has none: its five
-results are four times as slow as ours, and no factor mends both of their models.
+SGLang, and have one factor; another where weights are narrower than activations, whose kernels are
+others (Marlin, and those of OpenAI). Kernels were new on one architecture and tuned for years on
+another, so each has its own, of which few models say little: that of all counts as one model more.
+TensorRT-LLM has none: its five results are four times as slow as ours, and no factor mends both of
+their models.
 
 The factors are fitted where kernels like those that ran were measured; what is left of other
 results is not the release's part alone. They make the mean |log(predicted / measured)| of tokens a
@@ -59,10 +61,6 @@ Blackwell, and on Ampere, where vLLM's own were not measured."""
 LIKE = {"sglang": "sglang_0_5_9"}
 """Releases that older ones are like in all else, by engine, where those are not today's."""
 
-OWN = 2
-"""Models of an architecture's results from which on it has a factor of its own: kernels were new on
-one, and tuned for years on another."""
-
 UNMEASURED = "triton"
 """What latent attention was asked to be run by, which nobody timed on a board of its kind."""
 
@@ -86,11 +84,11 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
         found = {}
         for kind in KINDS:
             whole = kept & is_measured & (kinds == kind)
-            found[kind] = _best(error[:, whole], models[whole])
+            of_all = found[kind] = _best(error[:, whole], models[whole])
             for board in np.unique(boards[whole]).tolist():
                 chosen = whole & (boards == board)
-                if np.unique(models[chosen]).size >= OWN:
-                    found[f"{kind}.{board}"] = _best(error[:, chosen], models[chosen])
+                own, count = _best(error[:, chosen], models[chosen]), np.unique(models[chosen]).size
+                found[f"{kind}.{board}"] = leaning(own, of_all, count)
         return found
 
     without = {model: factors(models != model) for model in np.unique(models).tolist()}
@@ -113,6 +111,15 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
         if not only or name in only:
             yield whole
             yield replace(whole, folder=LEFT_OUT / "runtimes", lines=tail)
+
+
+def leaning(own: float, of_all: float, models: int) -> float:
+    """Return the factor of an architecture: its models' own, and that of all as one model more.
+
+    >>> [leaning(4.0, 1.0, models) for models in (1, 3)]
+    [2.0, 2.8284271247461903]
+    """
+    return float((own**models * of_all) ** (1.0 / (models + 1.0)))
 
 
 def _is_plain(block: Block) -> bool:

@@ -1,7 +1,8 @@
 """Lengths of prompts and answers of printed results, of which these say the means.
 
-SGLang's random lengths are drawn evenly up to twice the mean, those of a conversation set differ as
-those do that both clients ask by default, and others have one length. vLLM's client lets a model
+SGLang's random lengths are drawn evenly up to twice the mean: the very ones where the generator of
+its client makes the printed totals. Those of a conversation set differ as those do that both
+clients ask by default, and others have one length. vLLM's client lets a model
 end its answer before it is as long as was asked, which shortens the longest answers most.
 """
 
@@ -13,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from lab.tables.published_runs import EVENLY
-from simulators.serving.demand.requests import stretched, token_counts
-from simulators.serving.point import AS_WORKLOAD
+from simulators.serving.demand.requests import drawn_by_sglang, stretched, token_counts
+from simulators.serving.point import AS_SGLANG, AS_WORKLOAD
 
 RANDOM, CONVERSATIONS = "random", "sharegpt_v3"
 """A dataset as clients call it, and the workload of lengths like those of the other."""
@@ -30,6 +31,9 @@ STEPS, NEAR = (128, 1000), 0.005
 SGLANG_CLIENT = "sglang.bench_serving"
 """The client whose random lengths differ; vLLM's, which other engines are asked by too, has one."""
 
+SEED, FROM_ONE = 1, 0.99999
+"""Of that client unless it is told: its seed, and a range that begins at one token."""
+
 
 def printed_lengths(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return how long prompts and answers are."""
@@ -41,11 +45,33 @@ def printed_lengths(row: Mapping[str, Any]) -> dict[str, Any]:
         "prompt_tokens": max(1, round(longest * prompt)),
         "output_tokens": max(1, round(longest * output)),
     }
+    if evenly and (asked := _drawn_for(row)):
+        return asked
     if is_random:
         return found | {"length_spread": EVENLY if evenly else 0.0}
     found |= {"workload": CONVERSATIONS, "length_shape": AS_WORKLOAD}
     ends = SGLANG_CLIENT not in (row["bench_command"] or "")  # which asks to ignore a model's ends
     return found | (_ended(prompt, output, int(row["successful_requests"])) if ends else {})
+
+
+def _drawn_for(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the lengths that SGLang's client drew, by its arguments; empty if these are others.
+
+    Some of its releases print a token less of every answer.
+    """
+    most = int(row["isl_arg"] or 0), int(row["osl_arg"] or 0)
+    requests = int(row["successful_requests"])
+    if not all(most) or row["random_range_ratio"]:
+        return {}
+    drawn = drawn_by_sglang(SEED, requests, most, FROM_ONE)
+    prompt, output = (float(lengths.mean()) for lengths in drawn)
+    unprinted = output - row["mean_output_tokens"]
+    if abs(prompt - row["mean_input_tokens"]) * requests > 0.5 or not -0.01 < unprinted < 1.01:
+        return {}
+    return {
+        "prompt_tokens": most[0], "output_tokens": most[1], "seed": SEED,
+        "length_shape": AS_SGLANG, "length_spread": FROM_ONE,
+    }  # fmt: skip
 
 
 def _ended(prompt: float, output: float, requests: int) -> dict[str, Any]:

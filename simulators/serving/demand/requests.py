@@ -1,11 +1,11 @@
 """The requests that a design point describes: when they come, their lengths, who waits for whom.
 
-Lengths are those of a workload, of a trace, fixed by the point, or a workload's stretched until
-their means are those of the point. Closed clients ask again when they are answered. In a session
-each prompt repeats all that was said before, and comes a think time after the answer: a slow
-service is asked less. A call of a tool is such a turn, which adds the tool's answer. A system
-prompt stands before all of it. What need not be computed anew is for a prefix cache to say, which
-is told what requests have in common.
+Lengths are those of a workload, of a trace, fixed by the point, a workload's stretched until their
+means are those of the point, or those that a client of benchmarks draws. Closed clients ask again
+when they are answered. In a session each prompt repeats all that was said before, and comes a think
+time after the answer: a slow service is asked less. A call of a tool is such a turn, which adds the
+tool's answer. A system prompt stands before all of it. What need not be computed anew is for a
+prefix cache to say, which is told what requests have in common.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from simulators.serving.demand.arrivals import arrival_times, stream
 from simulators.serving.demand.prefixes import Prefixes, of_hashes, of_sessions, own
 from simulators.serving.demand.traces import Trace, is_trace, load_trace
 from simulators.serving.demand.workloads import load_workload
-from simulators.serving.point import AS_WORKLOAD, CLOSED, ServingPoint
+from simulators.serving.point import AS_SGLANG, AS_WORKLOAD, CLOSED, ServingPoint
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,14 @@ def requests_of(point: ServingPoint) -> Requests:
         )
     prompt, output = token_counts(point.workload, point.seed, point.requests)
     count = prompt.size
-    if point.prompt_tokens:
-        prompt = _stated(point, "prompt_tokens", prompt)
-    if point.output_tokens:
-        output = _stated(point, "output_tokens", output)
+    if point.length_shape == AS_SGLANG:
+        most = point.prompt_tokens, point.output_tokens
+        prompt, output = drawn_by_sglang(point.seed, count, most, point.length_spread)
+    else:
+        if point.prompt_tokens:
+            prompt = _stated(point, "prompt_tokens", prompt)
+        if point.output_tokens:
+            output = _stated(point, "output_tokens", output)
     if point.max_output_tokens:
         output = np.minimum(output, point.max_output_tokens)
     # Closed clients think before each request but the first, and all of those come at once.
@@ -145,6 +149,38 @@ def stretched(lengths: Ints, mean: float) -> Ints:
     """
     longer: Ints = np.maximum(1, np.rint(lengths * (mean / lengths.mean()))).astype(np.int64)
     return longer
+
+
+@functools.lru_cache(maxsize=64)
+def drawn_by_sglang(
+    seed: int, count: int, most: tuple[int, int], spread: float
+) -> tuple[Ints, Ints]:
+    """Return prompt and output tokens as the client of SGLang draws them, one by one the same.
+
+    `sample_random_requests` of `bench_serving.py` takes numpy's first generator, prompts first.
+
+    Args:
+        seed: its `--seed`, by default 1.
+        count: its `--num-prompts`.
+        most: its `--random-input-len` and `--random-output-len`.
+        spread: 1 less its `--random-range-ratio`.
+
+    Raises:
+        UserError: lengths that are the workload's have no longest.
+
+    >>> [lengths.tolist() for lengths in drawn_by_sglang(1, 3, (1000, 8000), 0.2)]
+    [[837, 940, 872], [7305, 7115, 7247]]
+    """
+    if not all(most):
+        raise UserError("length_shape as_sglang needs both prompt_tokens and output_tokens")
+    generator = np.random.RandomState(seed)
+    least = [max(1, int(longest * (1.0 - spread))) for longest in most]
+    prompt, output = (
+        generator.randint(low, high + 1, size=count).astype(np.int64)
+        for low, high in zip(least, most, strict=True)
+    )
+    prompt.flags.writeable = output.flags.writeable = False
+    return prompt, output
 
 
 @functools.lru_cache(maxsize=256)
