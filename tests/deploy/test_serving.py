@@ -89,7 +89,7 @@ def test_kubernetes_scales_replicas_by_the_rule_they_were_priced_by() -> None:
 
 def test_how_often_an_answer_is_streamed_is_told_where_there_is_an_option() -> None:
     often = replace(LLAMA, chunk_size=2048, stream_interval=10)
-    with pytest.raises(UserError, match="vLLM .* send each token"):
+    with pytest.raises(UserError, match="send each token"):
         launch_of(often, "vllm")
     assert "stream_interval: 10" in launch_of(replace(often, scheduler="trtllm"), "trtllm").file
     words = launch_of(replace(often, scheduler="sglang"), "sglang").command
