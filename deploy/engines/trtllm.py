@@ -15,6 +15,9 @@ from simulators.workload.llm.memory import weight_bytes
 from simulators.workload.llm.routing import GATHERED
 
 MAX_UTILIZATION = "trtllm_max_utilization"
+BUILT_AHEAD = ("trtllm_executor", "trtllm_session")
+"""Runtimes whose engines are built ahead and run in C++."""
+
 DECODING = {EAGLE: "Eagle", EAGLE3: "Eagle3", MTP: "MTP", DRAFT: "DraftTarget", NGRAM: "NGram"}
 
 
@@ -30,7 +33,7 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
     # The engine is told the share of what the weights leave, not of the whole memory.
     free = (point.memory_fraction * hbm - weights) / (hbm - weights)
     words = [
-        "--backend", "pytorch",
+        "--backend", "tensorrt" if point.runtime in BUILT_AHEAD else "pytorch",
         *pairs({"--tp_size": point.tp * point.attention_dp, "--pp_size": point.pp}, least=2),
         *pairs({"--ep_size": point.ep}, least=2),
         *pairs(

@@ -7,7 +7,7 @@ of a step is linear in all of them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -39,9 +39,16 @@ either framework whose tables are kept. SGLang's recipes ask for FlashInfer's ex
 switch off in 8 bits; on Hopper it runs its own in Triton unless told otherwise (`server_args.py`,
 `moe_runner_backend`)."""
 
-ALIKE = {"trtllm": ("trtllm_cutlass", "trtllm_1_1"), "sglang": ("sglang_0_5_9",)}
+ALIKE = {
+    "trtllm": ("trtllm_cutlass", "trtllm_1_1", "trtllm_executor"), "sglang": ("sglang_0_5_9",),
+}  # fmt: skip
 """Runtimes with the constants of another, but for kernels or what sets a release apart:
-TensorRT-LLM as it is started without options, which runs experts by CUTLASS; and older releases."""
+TensorRT-LLM as it is started without options, which runs experts by CUTLASS; older releases; and
+engines that were built ahead, which run the same kernels under an executor in C++."""
+
+HOSTS = {"trtllm_executor": "trtllm_session"}
+"""Runtimes whose host is another's: the executor's loop is that of TensorRT-LLM's session, which
+static batches timed."""
 
 ENGINE = {alike: name for name, names in ALIKE.items() for alike in names}
 KERNELS |= {name: KERNELS[like] for name, like in ENGINE.items() if name not in KERNELS}
@@ -50,7 +57,9 @@ APART = {"state_layer_s": ("sglang_0_5_9",)}
 """Gaps that releases have of their own. Before 0.5.10 SGLang copied apart what the projections of a
 gated-delta layer give, kernel by kernel; since then one does it all (pull request 21019)."""
 
-SLOWER_EXPERTS = {"trtllm_1_1": ("experts.blackwell", "vllm_0_13")}
+SLOWER_EXPERTS = dict.fromkeys(
+    ("trtllm_1_1", "trtllm_executor"), ("experts.blackwell", "vllm_0_13")
+)
 """Releases whose experts of a batch took longer than today's on an architecture, and whose factor
 there says by how much: that of printed results of 2025, which knows no deployment. On Blackwell
 kernels were new then; on Hopper, and where weights are narrower than activations, TensorRT-LLM of
@@ -80,7 +89,8 @@ MANY = {family: f"many_{family}" for family in ("gemm", "experts")}
 """Products of many tokens have columns of their own, for as much as they are of many."""
 
 PACES = ("paces", "borrowed", "many")
-GAPS = ("layer_s", "host_s", "sequence_s")
+HOST_TIMES = ("host_s", "sequence_s")
+GAPS = ("layer_s", *HOST_TIMES)
 KINDS = ("mixture_layer_s", "latent_layer_s", "index_layer_s", "state_layer_s")
 COLUMNS = (
     "fixed", *FAMILIES, *BORROWED.values(), *MANY.values(), "messages", *GAPS, *KINDS,
@@ -232,12 +242,13 @@ def runtime_lines(
 ) -> list[str]:
     """Return the numbers of a runtime as TOML, all of them or those without a group.
 
-    Without a group, gaps that its older releases have of their own follow.
+    Without a group, gaps and hosts that others of its kind have of their own follow.
     """
     value = {c.name: v for c, v in zip(constants, values, strict=True)}
     prefix = f'without."{left_out}".' if left_out else ""
     own = {gap: value[f"{ENGINE.get(framework, framework)}.{gap}"] for gap in GAPS}
     own |= {kind: value.get(f"{framework}.{kind}", value[kind]) for kind in KINDS}
+    own |= _host_of(framework, value)
     title, *numbers = table_lines(f"{prefix}runtime", own, ".4g")[1:]
     lines = ["", title, f'framework = "{KERNELS_OF[framework]}"', *facts_lines(framework), *numbers]
     paces: dict[str, dict[str, float]] = {}
@@ -250,7 +261,16 @@ def runtime_lines(
     for kind, releases in APART.items() if left_out else ():
         for release in (one for one in releases if ENGINE[one] == framework):
             lines += table_lines(f"{prefix}{release}", {kind: value[f"{release}.{kind}"]}, ".4g")
+    for alike in ALIKE.get(framework, ()) if left_out else ():
+        if host := _host_of(alike, value):
+            lines += table_lines(f"{prefix}{alike}", host, ".4g")
     return lines
+
+
+def _host_of(framework: str, value: Mapping[str, float]) -> dict[str, float]:
+    """Return the host times that a runtime has from another, if it does."""
+    whose = HOSTS.get(framework)
+    return {time: value[f"{whose}.{time}"] for time in HOST_TIMES} if whose else {}
 
 
 def facts_lines(framework: str) -> list[str]:

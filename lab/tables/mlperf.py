@@ -30,6 +30,13 @@ from simulators.core.folder import read_toml
 from simulators.serving.point import AS_WORKLOAD, CLOSED, WHOLE, ServingPoint
 from simulators.workload.precision import precision
 
+BUILT_AHEAD = {"v4.1": ("llama2_70b",), "v5.1": ("llama2_70b", "llama3_1_405b")}
+"""Models whose engines NVIDIA's harness builds ahead and runs under the executor in C++
+(`DEFAULT_CORE_TYPE` beside its configurations of v5.1, where DeepSeek-R1 is served by PyTorch).
+Those of v4.1 knew no other way; those of v6.0 compile by PyTorch (`torch_compile_config`)."""
+
+EXECUTOR = "trtllm_executor"
+
 OFFLINE, SERVER = SCENARIOS = "Offline", "Server"
 TRTLLM, VLLM = "trtllm", "vllm"
 TABLES = {
@@ -133,8 +140,7 @@ def _submission(version: str, row: Mapping[str, Any]) -> Submission:
     gpus, scenario = int(row["n_accelerators"]), row["scenario"]
     launched = _launched(version, gpu, model, scenario)
     point = replace(_replica(row, model, gpu, task), **launched)
-    older = release_of(point.runtime, "", SUBMITTED[version])
-    point = replace(point, runtime=older or point.runtime)
+    point = replace(point, runtime=_runtime(version, model, point.runtime))
     share = point.tp * point.pp * point.attention_dp / gpus
     asked = max(1, round(RUN_S * share * row["tokens_per_s"] / task.output))
     requests = launched.get("requests", asked)
@@ -146,6 +152,13 @@ def _submission(version: str, row: Mapping[str, Any]) -> Submission:
         gpus=gpus,
         task=task,
     )
+
+
+def _runtime(version: str, model: str, engine: str) -> str:
+    """Return the runtime of an engine's release of a round."""
+    if engine == TRTLLM and model in BUILT_AHEAD.get(version, ()):
+        return EXECUTOR
+    return release_of(engine, "", SUBMITTED[version]) or engine
 
 
 def _mean_output(row: Mapping[str, Any], usual: int) -> int:

@@ -79,6 +79,17 @@ def test_experts_of_an_older_release_are_slower_on_the_architecture_that_was_new
         assert older.pace_of(chip, "gemm", many) == today.pace_of(chip, "gemm", many)
 
 
+def test_engines_built_ahead_have_the_host_of_the_session_and_todays_kernels() -> None:
+    session = runtime_without("trtllm_session", "llama2_70b.h100_sxm")
+    today, ahead = (
+        runtime_without(name, "llama2_70b.h100_sxm") for name in ("trtllm", "trtllm_executor")
+    )
+    assert (ahead.host_s, ahead.sequence_s) == (session.host_s, session.sequence_s)
+    assert (ahead.layer_s, ahead.paces, ahead.kernels) == (
+        today.layer_s, today.paces, today.kernels
+    )  # fmt: skip
+
+
 def test_the_runtime_of_static_batches_leaves_out_what_its_engine_was_deployed_with() -> None:
     point = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", runtime="trtllm_session")
     shelf, other = (shelf_without(point.runtime, g) for g in ("llama3_1_8b.h100_sxm", "no.group"))

@@ -115,7 +115,7 @@ def test_tensorrt_llm_fills_its_memory(tmp_path: Path) -> None:
 
 def test_engines_are_of_their_days(tmp_path: Path) -> None:
     runtimes = [one.point.runtime for one in submissions(tmp_path)]
-    assert runtimes == ["trtllm_1_1", "trtllm_1_1", "trtllm"]
+    assert runtimes == ["trtllm_executor", "trtllm_executor", "trtllm"]
 
 
 def test_boards_of_amd_run_under_vllm(tmp_path: Path) -> None:
