@@ -28,12 +28,17 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
             f"moe_backend {GATHERED} and redundant_experts 0 are all that is written for "
             "TensorRT-LLM, which chooses its exchange itself; export for vLLM or SGLang"
         )
+    if point.runtime in BUILT_AHEAD:
+        raise UserError(
+            f"runtime {point.runtime}: its engines are built ahead by trtllm-build, whose options "
+            "are not written here; export with runtime auto"
+        )
     hbm = load_gpu(point.gpu).hbm_bytes
     weights = weight_bytes(model, deployment_of(point).hardware.replica.cut, point.dtype)
     # The engine is told the share of what the weights leave, not of the whole memory.
     free = (point.memory_fraction * hbm - weights) / (hbm - weights)
     words = [
-        "--backend", "tensorrt" if point.runtime in BUILT_AHEAD else "pytorch",
+        "--backend", "pytorch",
         *pairs({"--tp_size": point.tp * point.attention_dp, "--pp_size": point.pp}, least=2),
         *pairs({"--ep_size": point.ep}, least=2),
         *pairs(

@@ -381,3 +381,8 @@ def test_heads_of_medusa_are_told_to_the_engine_that_has_them_alone() -> None:
 def test_what_no_engine_offers_is_not_deployed(change: dict[str, object]) -> None:
     with pytest.raises(UserError, match="no engine on offer"):
         launch_of(replace(LLAMA, **change), "vllm")  # type: ignore[arg-type]
+
+
+def test_engines_that_are_built_ahead_are_no_command() -> None:
+    with pytest.raises(UserError, match="built ahead by trtllm-build"):
+        launch_of(replace(LLAMA, scheduler="trtllm", runtime="trtllm_executor"), "trtllm")
