@@ -25,7 +25,7 @@ from simulators.collectives.closed.expert_exchange import Routed
 from simulators.collectives.measured import CollectiveTime
 from simulators.collectives.price import collective_time, expert_exchange_time
 from simulators.composition.fusion import inside_others, launched
-from simulators.composition.replica import FRAMEWORKS, NARROW, Replica
+from simulators.composition.replica import FRAMEWORKS, NARROW, WIDENED, Replica
 from simulators.composition.throttling import slowdown, throttled_s
 from simulators.core.jit import Floats
 from simulators.core.levels import UNMODELLED
@@ -189,8 +189,10 @@ def family_of(operator: Operator) -> str:
 
 def kernels_of(operator: Operator) -> str:
     """Return the family, told apart where experts' weights are narrower than their activations."""
-    is_narrow = isinstance(operator, GroupedGemm) and operator.has_narrow_weights
-    return f"{NARROW}{family_of(operator)}" if is_narrow else family_of(operator)
+    family = family_of(operator)
+    if not (isinstance(operator, GroupedGemm) and operator.has_narrow_weights):
+        return family
+    return f"{WIDENED if operator.has_widened_weights else NARROW}{family}"
 
 
 def tokens_of(operator: Operator) -> Column:

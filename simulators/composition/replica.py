@@ -69,9 +69,9 @@ blocks back."""
 TABLES = "kernels", "paces", "borrowed", "many", "batch_times"
 """Of the file of a runtime, each left out where it is empty."""
 
-NARROW = "narrow_"
-"""Before the name of a family: its products with weights narrower than their activations, where
-their kernels or paces are others."""
+NARROW, WIDENED = "narrow_", "widened_"
+"""Before the name of a family: its products with weights narrower than their activations, of four
+bits or of eight that are multiplied in 16, where their kernels or paces are others."""
 
 FEW_TOKENS, MANY_TOKENS = 256.0, 2048.0
 """Up to here kernels have the pace of few tokens, from here on that of many."""
@@ -80,6 +80,15 @@ SINGLE_TOKENS, BATCH_TOKENS = 8.0, FEW_TOKENS
 """Up to here experts wait for their weights, however they are written; from here on they are met by
 so many tokens that the work of their tiles counts whole. Chosen over all rows: other ends hardly
 differ."""
+
+
+def plain_family(family: str) -> str:
+    """Return the family that one of narrow or widened products is of.
+
+    >>> plain_family("widened_experts")
+    'experts'
+    """
+    return family.removeprefix(NARROW).removeprefix(WIDENED)
 
 
 def share_of_many(tokens: Column) -> Column:
@@ -158,7 +167,7 @@ class Runtime:
 
     def competing(self, family: str, architecture: str) -> Sequence[str]:
         """Return whose kernels of a family compete on an architecture; empty: its own."""
-        plain = family.removeprefix(NARROW)
+        plain = plain_family(family)
         names = (f"{family}.{architecture}", f"{plain}.{architecture}", family, plain)
         return next((self.kernels[name] for name in names if name in self.kernels), ())
 
@@ -182,7 +191,7 @@ class Runtime:
         Weights set the time of few tokens, and products that of many: what a model changes about
         one says little of the other, so each has a pace. Paces say nothing of foreign kernels.
         """
-        plain = family.removeprefix(NARROW)
+        plain = plain_family(family)
         today: Column = 1.0
         if not is_foreign:
             few = self.pace(device, plain, is_own=is_own)

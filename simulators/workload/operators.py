@@ -57,6 +57,11 @@ class GroupedGemm(Launched):
         """Whether weights are stored narrower than they are multiplied."""
         return BYTES[self.weight_dtype or self.dtype] < BYTES[self.dtype]
 
+    @property
+    def has_widened_weights(self) -> bool:
+        """Whether weights of 8 bits are multiplied in 16."""
+        return self.has_narrow_weights and BYTES[self.weight_dtype] > BYTES["int4"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Attention(Launched):

@@ -4,9 +4,11 @@ Runtimes are fitted to deployments of 2026. Results printed in documentation are
 when engines ran experts by kernels tuned for few models. So factors multiply the pace of experts of
 a batch; single tokens take what they take today, in those results too.
 vLLM's and SGLang's experts were of one origin (`fused_moe`, in Triton), which was timed under
-SGLang, and have one factor; another where weights are narrower than activations, whose kernels are
-others (Marlin, and those of OpenAI). Kernels were new on one architecture and tuned for years on
-another, so each has its own, of which few models say little: that of all counts as one model more.
+SGLang, and have one factor; another where weights have four bits, on boards that OpenAI's kernels
+run on; and one where 8 bits are widened to 16, whose kernels are Marlin's but were timed nowhere.
+Marlin's of four bits are today's: they have none. Kernels were new on one architecture and tuned
+for years on another, so each has its own, of which few models say little: that of all counts as one
+model more.
 TensorRT-LLM has none: its five results are four times as slow as ours, and no factor mends both of
 their models.
 
@@ -32,11 +34,12 @@ from lab.tables.result_blocks import BLOCKS, OLDER, Block, blocks
 from lab.tables.rows import Bools
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.composition.replica import NARROW, NOTHING, load_runtime
+from simulators.composition.replica import NARROW, NOTHING, WIDENED, load_runtime
 from simulators.core.errors import Infeasible
 from simulators.core.folder import PACKAGE, RUNTIMES
 from simulators.core.jit import Floats
 from simulators.evidence.calibration_files import calibrations
+from simulators.kernels.families.experts import MARLIN_BOARDS
 from simulators.serving.simulator import simulate
 from simulators.workload.precision import BYTES, precision
 
@@ -46,14 +49,14 @@ FOLDER = PACKAGE / RUNTIMES.path
 SPLIT = "each model in turn"
 
 EXPERTS = "experts"
-KINDS = EXPERTS, f"{NARROW}{EXPERTS}"
+KINDS = EXPERTS, f"{NARROW}{EXPERTS}", f"{WIDENED}{EXPERTS}"
+
+UNCHANGED = {f"{NARROW}{EXPERTS}.{board}": 1.0 for board in MARLIN_BOARDS}
+"""Kernels of four bits that are Marlin's, then as now."""
 
 KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
     "sglang": {EXPERTS: ("sglang",)},
-    "vllm": {
-        f"{EXPERTS}.ampere": ("sglang",),
-        f"{NARROW}{EXPERTS}.ampere": ("trtllm", "vllm"),  # no `fused_moe`, but Marlin: as today
-    },
+    "vllm": {f"{EXPERTS}.ampere": ("sglang",)},
 }
 """Whose kernels of experts older releases ran, where today's have others besides: `fused_moe` on
 Blackwell, and on Ampere, where vLLM's own were not measured."""
@@ -79,23 +82,25 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
     is_measured = np.array([_is_measured(row) for row in rows])
     kinds = np.array([_kind(row) for row in rows])
     boards = np.array([load_gpu(row.point.gpu).architecture for row in rows])
+    own = np.char.add(np.char.add(kinds, "."), boards)
+    is_measured &= ~np.isin(own, list(UNCHANGED))
 
     def factors(kept: Bools) -> dict[str, float]:
-        found = {}
+        found = dict(UNCHANGED)
         for kind in KINDS:
             whole = kept & is_measured & (kinds == kind)
             of_all = found[kind] = _best(error[:, whole], models[whole])
             for board in np.unique(boards[whole]).tolist():
                 chosen = whole & (boards == board)
-                own, count = _best(error[:, chosen], models[chosen]), np.unique(models[chosen]).size
-                found[f"{kind}.{board}"] = leaning(own, of_all, count)
+                best, count = _best(error[:, chosen], models[chosen]), np.unique(models[chosen]).size
+                found[f"{kind}.{board}"] = leaning(best, of_all, count)
         return found
 
     without = {model: factors(models != model) for model in np.unique(models).tolist()}
     held_out = [
-        _at(error[:, [i]], without[row.point.model].get(f"{kind}.{board}")
+        _at(error[:, [i]], without[row.point.model].get(name)
             or without[row.point.model][kind])[0, 0]
-        for i, (row, kind, board) in enumerate(zip(rows, kinds, boards, strict=True))
+        for i, (row, kind, name) in enumerate(zip(rows, kinds, own, strict=True))
     ]  # fmt: skip
     found = factors(np.ones(models.size, bool))
     for name, engine in older.items():
@@ -139,7 +144,9 @@ def _kind(block: Block) -> str:
     """Return the kind of a result's experts."""
     how = precision(block.point.dtype)
     stored, multiplied = how.expert_weights or how.weights, how.expert_compute or how.compute
-    return KINDS[BYTES[stored] < BYTES[multiplied]]
+    if BYTES[stored] >= BYTES[multiplied]:
+        return EXPERTS
+    return KINDS[2 if BYTES[stored] > BYTES["int4"] else 1]
 
 
 def _errors(told: Sequence[Block]) -> tuple[list[Block], Floats]:

@@ -32,6 +32,12 @@ RUN_AS = {"w8a16": "w4a16"}
 """Formats that no table holds, and the one whose kernels run them: Marlin's (`fused_marlin_moe` of
 vLLM) unpack 8 bits as they do 4, so theirs are the same numbers, over twice the bytes."""
 
+BEFORE_HOPPER = {"mxfp4": "w4a16"}
+"""Formats that Marlin's kernels run, too, on boards that others were not written for (OpenAI's need
+Hopper: `get_mxfp4_backend` of vLLM)."""
+
+MARLIN_BOARDS = ("ampere", "ada")
+
 
 def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Floats:
     """Return the seconds of one grouped product over the experts of this GPU."""
@@ -103,8 +109,9 @@ def entry_for(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Entry | None:
     name = _format(grouped).replace("fp16", "bf16")
     if name not in (*MEASURED, *RUN_AS):
         return None
-    found = entry_of(gpu, profile, "experts", stand_in_formats(RUN_AS.get(name, name)))
-    if found is None or name in MEASURED:
+    timed = _timed_as(name, gpu)
+    found = entry_of(gpu, profile, "experts", stand_in_formats(timed))
+    if found is None or timed == name:
         return found
     return replace(found, calibrated=False)
 
@@ -115,7 +122,13 @@ def is_foreign(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> bool:
     Then nothing is known of how its engines run them.
     """
     name = _format(grouped).replace("fp16", "bf16")
-    return not is_timed(gpu, profile, "experts", stand_in_formats(RUN_AS.get(name, name)))
+    return not is_timed(gpu, profile, "experts", stand_in_formats(_timed_as(name, gpu)))
+
+
+def _timed_as(name: str, gpu: Gpu) -> str:
+    """Return the format whose kernels run another on a GPU."""
+    others = RUN_AS | (BEFORE_HOPPER if gpu.architecture in MARLIN_BOARDS else {})
+    return others.get(name, name)
 
 
 def stand_in_formats(name: str) -> tuple[str, ...]:
@@ -133,7 +146,7 @@ def _format(grouped: GroupedGemm) -> str:
         return grouped.weight_dtype if blocks else grouped.dtype
     if grouped.dtype == "fp8":
         return "w4a8"
-    if BYTES[grouped.weight_dtype] > BYTES["int4"]:
+    if grouped.has_widened_weights:
         return "w8a16"
     return "mxfp4" if grouped.weight_dtype == "fp4" else "w4a16"
 
