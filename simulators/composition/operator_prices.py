@@ -202,6 +202,13 @@ def tokens_of(operator: Operator) -> Column:
     return operator.tokens if isinstance(operator, GroupedGemm) else 1.0
 
 
+def rows_of(operator: Operator) -> Column:
+    """Return the rows that an expert meets, in the mean; those of other operators do not matter."""
+    if not isinstance(operator, GroupedGemm):
+        return 1.0
+    return np.asarray(operator.tokens, np.float64) * operator.top_k / operator.experts
+
+
 def _kernel_row(operator: Compute, replica: Replica, part: str) -> Row:
     """Return the price of a kernel at the highest clock at which a board keeps to its limit."""
     row = _held_row(operator, replica, part)
@@ -260,7 +267,7 @@ def _among_others(operator: Compute, replica: Replica, framework: str, part: str
     gpu = replica.gpu
     alone = price(operator, gpu, replica.level, framework)
     pace = replica.runtime.pace_of(
-        gpu.architecture, kernels_of(operator), tokens_of(operator),
+        gpu.architecture, kernels_of(operator), tokens_of(operator), rows=rows_of(operator),
         is_own=alone.calibrated, is_foreign=alone.is_foreign,
     )  # fmt: skip
     seconds = alone.latency_s

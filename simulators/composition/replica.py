@@ -28,6 +28,7 @@ from simulators.core.folder import RUNTIMES
 from simulators.dataflow.price import standing_w
 from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK
 from simulators.kernels.energy import awake_w, resting_w
+from simulators.kernels.profile import INSTRUCTION_ROWS
 from simulators.workload.llm.memory import kv_bytes_per_token
 from simulators.workload.llm.parallelism import Parallelism, Stage, attending_layers
 from simulators.workload.operators import Column
@@ -76,10 +77,10 @@ bits or of eight that are multiplied in 16, where their kernels or paces are oth
 FEW_TOKENS, MANY_TOKENS = 256.0, 2048.0
 """Up to here kernels have the pace of few tokens, from here on that of many."""
 
-SINGLE_TOKENS, BATCH_TOKENS = 8.0, FEW_TOKENS
-"""Up to here experts wait for their weights, however they are written; from here on they are met by
-so many tokens that the work of their tiles counts whole. Chosen over all rows: other ends hardly
-differ."""
+LONE_ROWS = 1.0
+"""Up to here, in the mean, experts wait for their weights, however they are written; from as many
+rows as a matrix instruction has the work of their tiles counts whole. Half and twice of either end
+change what results printed in documentation come out at by less than a point."""
 
 
 def plain_family(family: str) -> str:
@@ -100,13 +101,13 @@ def share_of_many(tokens: Column) -> Column:
     return _share_between(FEW_TOKENS, MANY_TOKENS, tokens)
 
 
-def share_of_batch(tokens: Column) -> Column:
-    """Return how far a number of tokens is from single ones to a batch, by its logarithm.
+def share_of_batch(rows: Column) -> Column:
+    """Return how far the rows of an expert are from a lone one to a full tile, by their logarithm.
 
-    >>> share_of_batch(np.array([1.0, 16.0, 256.0])).tolist()
-    [0.0, 0.2, 1.0]
+    >>> share_of_batch(np.array([0.5, 4.0, 16.0, 256.0])).tolist()
+    [0.0, 0.5, 1.0, 1.0]
     """
-    return _share_between(SINGLE_TOKENS, BATCH_TOKENS, tokens)
+    return _share_between(LONE_ROWS, INSTRUCTION_ROWS, rows)
 
 
 def _share_between(least: float, most: float, tokens: Column) -> Column:
@@ -163,7 +164,7 @@ class Runtime:
     like: str = ""  # the runtime whose numbers it has, of an older release, but for kernels and
     batch_times: Mapping[str, float] = field(
         default_factory=dict
-    )  # these: paces of more than a few tokens over today's, by family or `family.architecture`
+    )  # these: paces of experts with many rows over today's, by family or `family.architecture`
 
     def competing(self, family: str, architecture: str) -> Sequence[str]:
         """Return whose kernels of a family compete on an architecture; empty: its own."""
@@ -183,13 +184,14 @@ class Runtime:
         return own if is_own else self.borrowed.get(device, {}).get(family, own)
 
     def pace_of(
-        self, device: str, family: str, tokens: Column, *, is_own: bool = True,
-        is_foreign: bool = False,
+        self, device: str, family: str, tokens: Column, *, rows: Column = np.inf,
+        is_own: bool = True, is_foreign: bool = False,
     ) -> Column:  # fmt: skip
         """Return the pace of kernels that work on so many tokens.
 
         Weights set the time of few tokens, and products that of many: what a model changes about
         one says little of the other, so each has a pace. Paces say nothing of foreign kernels.
+        `rows` are those of an expert, in the mean.
         """
         plain = plain_family(family)
         today: Column = 1.0
@@ -198,7 +200,7 @@ class Runtime:
             many = self.many.get(device, {}).get(plain, few)
             today = few + (many - few) * share_of_many(tokens)
         times = self.batch_times.get(f"{family}.{device}", self.batch_times.get(family, 1.0))
-        return today * (1.0 + (times - 1.0) * share_of_batch(tokens))
+        return today * (1.0 + (times - 1.0) * share_of_batch(rows))
 
     @property
     def is_launching(self) -> bool:

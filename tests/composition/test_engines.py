@@ -139,7 +139,8 @@ def test_a_pace_says_nothing_of_experts_that_its_architecture_was_not_timed_at(
 def test_an_older_release_is_another_one_but_for_experts_of_a_batch(tmp_path: Path) -> None:
     today, older = load_runtime("vllm"), load_runtime("vllm_0_13")
     assert replace(older, name="vllm", like="", batch_times={}, kernels=today.kernels) == today
-    assert older.pace_of("hopper", "experts", 1.0) == today.pace_of("hopper", "experts", 1.0)
+    lone = older.pace_of("hopper", "experts", 4096.0, rows=1.0)
+    assert lone == today.pace_of("hopper", "experts", 4096.0)
     for tokens in (256.0, 4096.0):
         slower = older.batch_times["experts.hopper"] * today.pace_of("hopper", "experts", tokens)
         assert older.pace_of("hopper", "experts", tokens) == slower
@@ -148,11 +149,13 @@ def test_an_older_release_is_another_one_but_for_experts_of_a_batch(tmp_path: Pa
 
 def test_experts_of_narrow_weights_have_a_factor_and_kernels_of_their_own() -> None:
     today, older = load_runtime("vllm"), load_runtime("vllm_0_13")
-    for kind in ("experts", "narrow_experts"):
+    for kind in ("experts", "widened_experts"):
         slower = older.batch_times[f"{kind}.ampere"] * today.pace_of("ampere", "experts", 512.0)
         assert older.pace_of("ampere", kind, 512.0) == pytest.approx(slower)
+    four_bits = older.pace_of("ampere", "narrow_experts", 512.0)  # Marlin's, then as now
+    assert four_bits == today.pace_of("ampere", "experts", 512.0)
     assert older.competing("experts", "ampere") == ["sglang"]
-    assert older.competing("narrow_experts", "ampere") == today.competing("experts", "ampere")
+    assert older.competing("narrow_experts", "ampere") == older.competing("experts", "ampere")
     assert older.competing("narrow_experts", "hopper") == older.competing("experts", "hopper")
 
 

@@ -1,8 +1,8 @@
 """Fit by how much experts were slower in older releases of engines, to results of their time.
 
 Runtimes are fitted to deployments of 2026. Results printed in documentation are up to a year older,
-when engines ran experts by kernels tuned for few models. So factors multiply the pace of experts of
-a batch; single tokens take what they take today, in those results too.
+when engines ran experts by kernels tuned for few models. So factors multiply the pace of experts
+that meet many rows; lone ones take what they take today, in those results too.
 vLLM's and SGLang's experts were of one origin (`fused_moe`, in Triton), which was timed under
 SGLang, and have one factor; another where weights have four bits, on boards that OpenAI's kernels
 run on; and one where 8 bits are widened to 16, whose kernels are Marlin's but were timed nowhere.
