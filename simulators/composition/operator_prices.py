@@ -31,6 +31,7 @@ from simulators.core.jit import Floats
 from simulators.core.levels import UNMODELLED
 from simulators.dataflow import price as dataflow
 from simulators.kernels.energy import energy_j
+from simulators.kernels.families.experts import active_experts
 from simulators.kernels.price import is_fitted, price, roofline_s
 from simulators.workload.llm.routing import AUTO, FEW_TOKENS, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
 from simulators.workload.operators import (
@@ -203,10 +204,10 @@ def tokens_of(operator: Operator) -> Column:
 
 
 def rows_of(operator: Operator) -> Column:
-    """Return the rows that an expert meets, in the mean; those of other operators do not matter."""
+    """Return the rows of an expert that meets any; those of other operators do not matter."""
     if not isinstance(operator, GroupedGemm):
         return 1.0
-    return np.asarray(operator.tokens, np.float64) * operator.top_k / operator.experts
+    return np.asarray(operator.tokens, np.float64) * operator.top_k / active_experts(operator)
 
 
 def _kernel_row(operator: Compute, replica: Replica, part: str) -> Row:
