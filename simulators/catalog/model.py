@@ -42,6 +42,7 @@ class LanguageModel:
     qk_norm: bool = False  # queries and keys are normalised per head
     whole_qk_norm: bool = False  # over all heads at once, so that tensor ranks add up their squares
     biases: bool = False  # every linear layer has one (GPT-2, GPT-3)
+    attention_sinks: bool = False  # softmax may settle on none of the keys (gpt-oss)
     qkv_biases: bool = False  # only the query, key and value projections have one (Qwen2)
     learned_positions: int = 0  # rows of a position table; 0: rotary
     experts: int = 0  # routed experts of a mixture layer; 0: dense

@@ -81,7 +81,7 @@ class Composition:
     """The simulator of this room."""
 
     name: str = "composition"
-    version: int = 15
+    version: int = 16
     point: type = CompositionPoint
     metrics: type = CompositionMetrics
     facts: type = CompositionFacts

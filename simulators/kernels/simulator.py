@@ -273,7 +273,7 @@ class Kernels:
     """The simulator of this room."""
 
     name: str = "kernels"
-    version: int = 13
+    version: int = 14
     point: type = KernelPoint
     metrics: type = KernelMetrics
 

@@ -59,7 +59,7 @@ class Serving:
     """The simulator of this room."""
 
     name: str = "serving"
-    version: int = 15
+    version: int = 16
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts

@@ -85,6 +85,7 @@ class Attention(Launched):
     latent: bool = False  # keys and values of all heads are made of one latent per token (MLA)
     decodes: Column = 0.0  # of the requests of a mixed launch: those with a single new token
     decode_kv_tokens: Column = 0.0  # of the keys of a mixed launch: those of its decodes
+    sinks: bool = False  # softmax has a logit of its own per head, that no key has
 
 
 @dataclass(frozen=True, kw_only=True)

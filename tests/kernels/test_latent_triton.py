@@ -9,7 +9,7 @@ import pytest
 
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.kernels.families.attention import LATENT_DECODE_DIM, attention_bytes
-from simulators.kernels.families.latent_triton import (
+from simulators.kernels.families.triton.latent_decode import (
     START_S,
     STEP_CLOCKS,
     triton_latent_seconds,

@@ -82,8 +82,8 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
     is_measured = np.array([_is_measured(row) for row in rows])
     kinds = np.array([_kind(row) for row in rows])
     boards = np.array([load_gpu(row.point.gpu).architecture for row in rows])
-    own = np.char.add(np.char.add(kinds, "."), boards)
-    is_measured &= ~np.isin(own, list(UNCHANGED))
+    named = np.char.add(np.char.add(kinds, "."), boards)
+    is_measured &= ~np.isin(named, list(UNCHANGED))
 
     def factors(kept: Bools) -> dict[str, float]:
         found = dict(UNCHANGED)
@@ -92,15 +92,15 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
             of_all = found[kind] = _best(error[:, whole], models[whole])
             for board in np.unique(boards[whole]).tolist():
                 chosen = whole & (boards == board)
-                best, count = _best(error[:, chosen], models[chosen]), np.unique(models[chosen]).size
-                found[f"{kind}.{board}"] = leaning(best, of_all, count)
+                best, whose = _best(error[:, chosen], models[chosen]), models[chosen]
+                found[f"{kind}.{board}"] = leaning(best, of_all, np.unique(whose).size)
         return found
 
     without = {model: factors(models != model) for model in np.unique(models).tolist()}
     held_out = [
         _at(error[:, [i]], without[row.point.model].get(name)
             or without[row.point.model][kind])[0, 0]
-        for i, (row, kind, name) in enumerate(zip(rows, kinds, own, strict=True))
+        for i, (row, kind, name) in enumerate(zip(rows, kinds, named, strict=True))
     ]  # fmt: skip
     found = factors(np.ones(models.size, bool))
     for name, engine in older.items():

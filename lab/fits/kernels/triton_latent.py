@@ -26,7 +26,7 @@ from lab.tables.rows import Rows, is_host_timed, read_table
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.borrowing import LIBRARY_ALONE, instructions, library_of
 from simulators.kernels.families.attention import fitted_seconds, form_seconds
-from simulators.kernels.families.latent_triton import MOST_SPLITS, SPLITS
+from simulators.kernels.families.triton.latent_decode import MOST_SPLITS, SPLITS
 
 KERNEL, TIMED_BY = "mla_decode", "vllm"
 

@@ -30,8 +30,9 @@ from simulators.kernels.families.fused import (
 )
 from simulators.kernels.families.latent_decode import warp_latent_seconds
 from simulators.kernels.families.latent_prompts import warp_prompt_seconds
-from simulators.kernels.families.latent_triton import triton_latent_seconds
-from simulators.kernels.families.latent_triton_prompts import triton_prompt_seconds
+from simulators.kernels.families.triton.latent_decode import triton_latent_seconds
+from simulators.kernels.families.triton.latent_prompts import triton_prompt_seconds
+from simulators.kernels.families.triton.unified import is_unified, unified_band, unified_seconds
 from simulators.kernels.interpolation_grid import interpolated_s
 from simulators.kernels.monotone_correction import corrected
 from simulators.kernels.profile import INSTRUCTION_ROWS, AttentionRates, Profile
@@ -58,6 +59,8 @@ def attention_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Float
 
     A mixed batch is one launch where the library has such a kernel, else two after each other.
     """
+    if is_unified(attention, gpu, profile.framework):
+        return _with_sinks_seconds(attention, gpu, profile)
     if attention.phase == "mixed":
         return _mixed_seconds(attention, gpu, profile)
     entry = _entry(attention, gpu, profile)
@@ -70,6 +73,20 @@ def attention_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Float
     else:
         compute_s = _prefill_compute_s(attention, gpu, rates)
     return np.maximum(four_norm(compute_s, memory_s), FAMILY.roofline_s(attention, gpu))
+
+
+def _with_sinks_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
+    """Return the seconds of a kernel that is no quicker than those that know no sinks."""
+    without = replace(attention, sinks=False)
+    if attention.phase == "mixed":
+        chunks, decodes = apart(without)
+        chunks_s = np.maximum(attention_seconds(chunks, gpu, profile), unified_seconds(chunks, gpu))
+        some_chunks = np.asarray(chunks.query_tokens, np.float64) > 0.0
+        return attention_seconds(decodes, gpu, profile) + np.where(some_chunks, chunks_s, 0.0)
+    seconds = attention_seconds(without, gpu, profile)
+    if attention.phase == "decode":
+        return seconds
+    return np.maximum(seconds, unified_seconds(attention, gpu))
 
 
 def _mixed_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
@@ -191,7 +208,10 @@ def _entry(attention: Attention, gpu: Gpu, profile: Profile) -> Entry | None:
         return None
     dtype = "bf16" if BYTES[attention.dtype] == BYTES["bf16"] else "fp8"
     kv = "bf16" if BYTES[attention.kv_dtype] >= BYTES["bf16"] else "fp8"
-    return entry_of(gpu, profile, kernel_of(attention), stand_in_formats(dtype, kv))
+    found = entry_of(gpu, profile, kernel_of(attention), stand_in_formats(dtype, kv))
+    if found is None or not is_unified(attention, gpu, profile.framework):
+        return found
+    return replace(found, calibrated=False, band=unified_band())
 
 
 def stand_in_formats(dtype: str, kv_dtype: str) -> tuple[str, ...]:

@@ -238,4 +238,5 @@ def _attention(phase: str, shard: Shard, layers: float, step: Step) -> Attention
         dtype=shard.how.activations,
         kv_dtype=shard.kv_dtype,
         repeat=layers,
+        sinks=shard.model.attention_sinks,
     )

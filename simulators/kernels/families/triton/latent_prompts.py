@@ -29,7 +29,7 @@ import numpy as np
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
 from simulators.kernels.families.latent_decode import SCORED, SUMMED
-from simulators.kernels.families.latent_triton import L2_BYTES_PER_CLOCK
+from simulators.kernels.families.triton.latent_decode import L2_BYTES_PER_CLOCK
 from simulators.kernels.tiling import four_norm, lost_of_l2
 from simulators.workload.operators import Attention
 

@@ -1,0 +1,1 @@
+"""Attention written in Triton, whose blocks are of few rows and whose steps wait."""
