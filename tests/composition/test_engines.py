@@ -155,7 +155,7 @@ def test_experts_of_narrow_weights_have_a_factor_and_kernels_of_their_own() -> N
     four_bits = older.pace_of("ampere", "narrow_experts", 512.0)  # Marlin's, then as now
     assert four_bits == today.pace_of("ampere", "experts", 512.0)
     assert older.competing("experts", "ampere") == ["sglang"]
-    assert older.competing("narrow_experts", "ampere") == older.competing("experts", "ampere")
+    assert older.competing("narrow_experts", "ampere") == ["vllm"]
     assert older.competing("narrow_experts", "hopper") == older.competing("experts", "hopper")
 
 

@@ -51,12 +51,12 @@ SPLIT = "each model in turn"
 EXPERTS = "experts"
 KINDS = EXPERTS, f"{NARROW}{EXPERTS}", f"{WIDENED}{EXPERTS}"
 
-UNCHANGED = {f"{NARROW}{EXPERTS}.{board}": 1.0 for board in MARLIN_BOARDS}
-"""Kernels of four bits that are Marlin's, then as now."""
+UNCHANGED = {"vllm": {f"{NARROW}{EXPERTS}.{board}": 1.0 for board in MARLIN_BOARDS}}
+"""Kernels of four bits that are Marlin's, then as now, by engine."""
 
 KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
     "sglang": {EXPERTS: ("sglang",)},
-    "vllm": {f"{EXPERTS}.ampere": ("sglang",)},
+    "vllm": {f"{EXPERTS}.ampere": ("sglang",), f"{NARROW}{EXPERTS}.ampere": ("vllm",)},
 }
 """Whose kernels of experts older releases ran, where today's have others besides: `fused_moe` on
 Blackwell, and on Ampere, where vLLM's own were not measured."""
@@ -83,10 +83,10 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
     kinds = np.array([_kind(row) for row in rows])
     boards = np.array([load_gpu(row.point.gpu).architecture for row in rows])
     named = np.char.add(np.char.add(kinds, "."), boards)
-    is_measured &= ~np.isin(named, list(UNCHANGED))
+    is_measured &= ~np.isin(named, list(UNCHANGED["vllm"]))
 
     def factors(kept: Bools) -> dict[str, float]:
-        found = dict(UNCHANGED)
+        found = {}
         for kind in KINDS:
             whole = kept & is_measured & (kinds == kind)
             of_all = found[kind] = _best(error[:, whole], models[whole])
@@ -98,21 +98,21 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
 
     without = {model: factors(models != model) for model in np.unique(models).tolist()}
     held_out = [
-        _at(error[:, [i]], without[row.point.model].get(name)
-            or without[row.point.model][kind])[0, 0]
+        _at(error[:, [i]], UNCHANGED.get(row.framework, {}).get(name)
+            or without[row.point.model].get(name) or without[row.point.model][kind])[0, 0]
         for i, (row, kind, name) in enumerate(zip(rows, kinds, named, strict=True))
     ]  # fmt: skip
     found = factors(np.ones(models.size, bool))
     for name, engine in older.items():
         kernels = [f'"{family}" = {list(names)}' for family, names in KERNELS[engine].items()]
-        like = LIKE.get(engine, engine)
+        like, same = LIKE.get(engine, engine), UNCHANGED.get(engine, {})
         whole = calibration(
             name, hashes(reference, [BLOCKS]), rows=int(is_measured.sum()), split=SPLIT,
             held_out=np.expm1(np.array(held_out)),
-            lines=["", "[runtime]", f'like = "{like}"', *_lines(found), "", "[kernels]",
+            lines=["", "[runtime]", f'like = "{like}"', *_lines(found | same), "", "[kernels]",
                    *(line.replace("'", '"') for line in kernels)],
         )  # fmt: skip
-        tail = [line for model, one in without.items() for line in _lines(one, model)]
+        tail = [line for model, one in without.items() for line in _lines(one | same, model)]
         if not only or name in only:
             yield whole
             yield replace(whole, folder=LEFT_OUT / "runtimes", lines=tail)

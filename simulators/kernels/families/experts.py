@@ -36,7 +36,8 @@ BEFORE_HOPPER = {"mxfp4": "w4a16"}
 """Formats that Marlin's kernels run, too, on boards that others were not written for (OpenAI's need
 Hopper: `get_mxfp4_backend` of vLLM)."""
 
-MARLIN_BOARDS = ("ampere", "ada")
+MARLIN_BOARDS, WITHOUT_MARLIN = ("ampere", "ada"), ("sglang",)
+"""Architectures of such boards, and frameworks that run OpenAI's kernels even there."""
 
 
 def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Floats:
@@ -109,7 +110,7 @@ def entry_for(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Entry | None:
     name = _format(grouped).replace("fp16", "bf16")
     if name not in (*MEASURED, *RUN_AS):
         return None
-    timed = _timed_as(name, gpu)
+    timed = _timed_as(name, gpu, profile)
     found = entry_of(gpu, profile, "experts", stand_in_formats(timed))
     if found is None or timed == name:
         return found
@@ -122,12 +123,13 @@ def is_foreign(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> bool:
     Then nothing is known of how its engines run them.
     """
     name = _format(grouped).replace("fp16", "bf16")
-    return not is_timed(gpu, profile, "experts", stand_in_formats(_timed_as(name, gpu)))
+    return not is_timed(gpu, profile, "experts", stand_in_formats(_timed_as(name, gpu, profile)))
 
 
-def _timed_as(name: str, gpu: Gpu) -> str:
+def _timed_as(name: str, gpu: Gpu, profile: Profile) -> str:
     """Return the format whose kernels run another on a GPU."""
-    others = RUN_AS | (BEFORE_HOPPER if gpu.architecture in MARLIN_BOARDS else {})
+    is_marlins = gpu.architecture in MARLIN_BOARDS and profile.framework not in WITHOUT_MARLIN
+    others = RUN_AS | (BEFORE_HOPPER if is_marlins else {})
     return others.get(name, name)
 
 
