@@ -13,6 +13,9 @@ from simulators.catalog.sheet import fill, positive
 from simulators.core.errors import UserError, suggestion
 from simulators.core.folder import GPUS, read_toml
 
+INSTRUCTION_ROWS = 16.0
+"""Rows of the smallest matrix instruction: m16n8k16 of NVIDIA's PTX."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:

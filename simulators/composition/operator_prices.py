@@ -31,7 +31,6 @@ from simulators.core.jit import Floats
 from simulators.core.levels import UNMODELLED
 from simulators.dataflow import price as dataflow
 from simulators.kernels.energy import energy_j
-from simulators.kernels.families.experts import active_experts
 from simulators.kernels.price import is_fitted, price, roofline_s
 from simulators.workload.llm.routing import AUTO, FEW_TOKENS, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
 from simulators.workload.operators import (
@@ -43,6 +42,7 @@ from simulators.workload.operators import (
     Gemm,
     GroupedGemm,
     Operator,
+    active_experts,
 )
 
 Levels = int | NDArray[np.int64]

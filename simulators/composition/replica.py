@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from simulators.catalog.cluster import Cluster
-from simulators.catalog.gpu import Gpu
+from simulators.catalog.gpu import INSTRUCTION_ROWS, Gpu
 from simulators.catalog.model import LanguageModel
 from simulators.catalog.sheet import fill
 from simulators.core.calibration import read_calibration, read_choice
@@ -28,7 +28,6 @@ from simulators.core.folder import RUNTIMES
 from simulators.dataflow.price import standing_w
 from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK
 from simulators.kernels.energy import awake_w, resting_w
-from simulators.kernels.profile import INSTRUCTION_ROWS
 from simulators.workload.llm.memory import kv_bytes_per_token
 from simulators.workload.llm.parallelism import Parallelism, Stage, attending_layers
 from simulators.workload.operators import Column

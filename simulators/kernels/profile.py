@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from simulators.catalog.gpu import Gpu
+from simulators.catalog.gpu import INSTRUCTION_ROWS, Gpu
 from simulators.core.jit import Floats
 from simulators.evidence.calibration_files import Stamp
 from simulators.evidence.intervals import Band
@@ -29,9 +29,6 @@ TENSOR_K_STEP = 32.0
 
 TENSOR_PROLOGUE_RATE = 4096.0
 """FLOPs per clock and SM at which a prologue is stated: a Hopper SM's, dense, at 16 bits."""
-
-INSTRUCTION_ROWS = 16.0
-"""Rows of the smallest matrix instruction: m16n8k16 of NVIDIA's PTX."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,6 +63,20 @@ class GroupedGemm(Launched):
         return self.has_narrow_weights and BYTES[self.weight_dtype] > BYTES["int4"]
 
 
+def active_experts(grouped: GroupedGemm) -> NDArray[np.float64]:
+    """Return how many experts see at least one token, on average.
+
+    `top_k` may exceed `experts` where several GPUs' tokens meet on one; then all are awake.
+
+    >>> mixture = GroupedGemm(name="up", tokens=1.0, n=1, k=1, experts=8, top_k=2.0)
+    >>> float(active_experts(mixture))
+    2.0
+    """
+    tokens = np.asarray(grouped.tokens, np.float64)
+    chance = min(1.0, grouped.top_k / grouped.experts)
+    return np.maximum(grouped.experts * (1.0 - (1.0 - chance) ** tokens), np.finfo(np.float64).tiny)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Attention(Launched):
     """Scores, softmax and weighted sum in one kernel (flash attention), on this GPU's heads.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import load_model
 from simulators.kernels.entries import Entry, entry_of
-from simulators.kernels.families.experts import active_experts, entry_for, expert_sizes
+from simulators.kernels.families.experts import entry_for, expert_sizes
 from simulators.kernels.families.fused import expert_seconds
 from simulators.kernels.levels import profile_of
 from simulators.kernels.price import price
@@ -20,7 +20,7 @@ from simulators.kernels.profile import Profile
 from simulators.workload.llm.parallelism import Parallelism
 from simulators.workload.llm.step import decode_step
 from simulators.workload.llm.transformer import forward
-from simulators.workload.operators import GroupedGemm
+from simulators.workload.operators import GroupedGemm, active_experts
 
 SLACK = 1.0 + 1e-9
 

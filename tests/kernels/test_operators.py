@@ -10,7 +10,6 @@ import pytest
 from simulators.catalog.gpu import load_gpu
 from simulators.kernels.energy import energy_j, power_w
 from simulators.kernels.families.convolution import convolution_flops, output_size
-from simulators.kernels.families.experts import active_experts
 from simulators.kernels.price import flops, moved_bytes, price, roofline_s
 from simulators.kernels.tiling import Machine, Tile, tile_seconds
 from simulators.workload.operators import (
@@ -20,6 +19,7 @@ from simulators.workload.operators import (
     Gemm,
     GroupedGemm,
     Norm,
+    active_experts,
 )
 
 MACHINE = Machine(

@@ -14,7 +14,7 @@ from functools import partial
 
 import numpy as np
 
-from simulators.catalog.gpu import Gpu
+from simulators.catalog.gpu import INSTRUCTION_ROWS, Gpu
 from simulators.core.jit import Floats
 from simulators.kernels.entries import Entry, entry_of, seconds_by
 from simulators.kernels.families.family import Family
@@ -35,7 +35,7 @@ from simulators.kernels.families.triton.latent_prompts import triton_prompt_seco
 from simulators.kernels.families.triton.unified import is_unified, unified_band, unified_seconds
 from simulators.kernels.interpolation_grid import interpolated_s
 from simulators.kernels.monotone_correction import corrected
-from simulators.kernels.profile import INSTRUCTION_ROWS, AttentionRates, Profile
+from simulators.kernels.profile import AttentionRates, Profile
 from simulators.kernels.tiling import four_norm
 from simulators.workload.operators import Attention
 from simulators.workload.precision import BYTES

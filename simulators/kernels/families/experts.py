@@ -21,7 +21,7 @@ from simulators.kernels.families.tensor_cores import on_tensor_cores, sheet_rate
 from simulators.kernels.monotone_correction import corrected
 from simulators.kernels.profile import GemmRates, Profile, machine, result_bytes
 from simulators.kernels.tiling import four_norm, tile_seconds
-from simulators.workload.operators import GroupedGemm
+from simulators.workload.operators import GroupedGemm, active_experts
 from simulators.workload.precision import BYTES
 
 MEASURED = ("bf16", "fp8", "fp8_block", "fp4", "w4a8", "w4a16", "mxfp4")
@@ -75,20 +75,6 @@ def fitted_expert_seconds(sizes: ExpertSizes, dtype: str, gpu: Gpu, entry: Entry
     if entry.correction is None:
         return seconds
     return corrected(entry.correction, expert_features(sizes), seconds)
-
-
-def active_experts(grouped: GroupedGemm) -> Floats:
-    """Return how many experts see at least one token, on average.
-
-    `top_k` may exceed `experts` where several GPUs' tokens meet on one; then all are awake.
-
-    >>> mixture = GroupedGemm(name="up", tokens=1.0, n=1, k=1, experts=8, top_k=2.0)
-    >>> float(active_experts(mixture))
-    2.0
-    """
-    tokens = np.asarray(grouped.tokens, np.float64)
-    chance = min(1.0, grouped.top_k / grouped.experts)
-    return np.maximum(grouped.experts * (1.0 - (1.0 - chance) ** tokens), np.finfo(np.float64).tiny)
 
 
 def grouped_gemm_flops(grouped: GroupedGemm) -> Floats:

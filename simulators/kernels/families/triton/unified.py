@@ -23,12 +23,11 @@ from typing import Any
 
 import numpy as np
 
-from simulators.catalog.gpu import Gpu
+from simulators.catalog.gpu import INSTRUCTION_ROWS, Gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.jit import Floats
 from simulators.evidence.calibration_files import CALIBRATIONS
 from simulators.evidence.intervals import Band, everywhere
-from simulators.kernels.profile import INSTRUCTION_ROWS
 from simulators.workload.operators import Attention
 
 CALIBRATION = CALIBRATIONS / "triton" / "unified.toml"
