@@ -79,7 +79,7 @@ FEW_TOKENS, MANY_TOKENS = 256.0, 2048.0
 LONE_ROWS = 1.0
 """Up to here, in the mean, experts wait for their weights, however they are written; from as many
 rows as a matrix instruction has the work of their tiles counts whole. Half and twice of either end
-change what results printed in documentation come out at by less than a point."""
+change what results printed in documentation come out at by less than two points."""
 
 
 def plain_family(family: str) -> str:
