@@ -60,6 +60,10 @@ class Effects:
 EVERYTHING = Effects()
 EFFECTS = tuple(f.name for f in fields(Effects))
 
+WITHOUT_SINKS = {"trtllm": ("ampere", "ada")}
+"""Architectures on which a framework has no attention with sinks: TensorRT-LLM's is for Hopper and
+later ("only supported on SM90", NVIDIA/TensorRT-LLM, issue 6892; pull request 7937)."""
+
 WHOLE_WINDOWS = ("trtllm",)
 """Frameworks that keep the keys of layers with a window for as long as all others', unless told
 otherwise: `max_attention_window` of TensorRT-LLM's `KvCacheConfig` is empty, and what would have

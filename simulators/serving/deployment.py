@@ -17,6 +17,7 @@ from simulators.catalog.model import LanguageModel, load_model
 from simulators.catalog.price import load_prices
 from simulators.composition.replica import (
     NOTHING,
+    WITHOUT_SINKS,
     Effects,
     Replica,
     Runtime,
@@ -222,6 +223,8 @@ def _hardware(
     number_bytes(kv_dtype)
     check_cut(model.value, cut)
     check_blocks(model.value, cut, dtype)
+    if model.value.attention_sinks and not array[0]:
+        _check_sinks(runtime.value.framework, gpu.value)
     for needed in (how.compute, how.activations):
         if needed not in gpu.value.peak_flops:
             raise Infeasible("dtype_not_supported", f"{gpu.value.name} has no {needed} rate")
@@ -265,6 +268,14 @@ def _hardware(
     steps_of = f"{replica.unified} {replica.overlapped} {replica.nucleus} {steps[2]}"
     choices = f"{cut} {dtypes} {scales} {effects} {array} {steps_of} {shares} {held}"
     return Hardware(f"{parts} {choices}", replica)
+
+
+def _check_sinks(framework: str, gpu: Gpu) -> None:
+    if gpu.architecture in WITHOUT_SINKS.get(framework, ()):
+        raise Infeasible(
+            "no_attention_sinks",
+            f"{framework} has no attention with sinks on {gpu.name}; vllm attends by Triton there",
+        )
 
 
 def _array(accelerator: str) -> tuple[str, str]:

@@ -68,6 +68,10 @@ def test_the_simulator_keeps_its_contract() -> None:
         ({"scheduler": "lightllm"}, "lightllm_needs_block_size_1"),
         ({"max_context": 16}, "no_request_fits"),
         ({"gpu": "a100_sxm", "dtype": "fp8"}, "dtype_not_supported"),
+        (
+            {"gpu": "a100_sxm", "model": "gpt_oss_20b", "dtype": "bf16+w4a16", "runtime": "trtllm"},
+            "no_attention_sinks",
+        ),
         ({"pp": 2, "max_batch": 1}, "batch_smaller_than_pipeline"),
     ],
 )
