@@ -102,8 +102,15 @@ def _network(accelerator_name: str, network_name: str) -> Check:
     spent_s = time.perf_counter() - started
     note = f"{found.energy_j * 1e3:.2f} mJ, {found.latency_s * 1e3:.1f} ms, one core; at most"
     layers = len(network(network_name))
-    return Check(f"mapped, {network_name} on {accelerator_name}", spent_s, "s", NETWORK_BAR_S,
-                 spent_s <= NETWORK_BAR_S, layers, note)  # fmt: skip
+    return Check(
+        f"mapped, {network_name} on {accelerator_name}",
+        spent_s,
+        "s",
+        NETWORK_BAR_S,
+        spent_s <= NETWORK_BAR_S,
+        layers,
+        note,
+    )
 
 
 if __name__ == "__main__":

@@ -65,38 +65,59 @@ def _cases() -> list[tuple[str, str, Compute, float]]:
     experts = GroupedGemm(name="up", tokens=m, n=n, k=k, experts=64, top_k=6.0, dtype="bf16")
     prefill, decode = (
         Attention(
-            name=phase, phase=phase, requests=tokens, query_tokens=tokens * new,
-            pairs=tokens * new * past, kv_tokens=tokens * past, heads=32.0, kv_heads=8.0,
-            head_dim=128.0, dtype="bf16",
+            name=phase,
+            phase=phase,
+            requests=tokens,
+            query_tokens=tokens * new,
+            pairs=tokens * new * past,
+            kv_tokens=tokens * past,
+            heads=32.0,
+            kv_heads=8.0,
+            head_dim=128.0,
+            dtype="bf16",
         )
         for phase, new in (("prefill", 128.0), ("decode", 1.0))
-    )  # fmt: skip
+    )
     narrow = {
         name: Gemm(name=name, m=m, n=n, k=k, dtype=dtype, weight_dtype=weights)
         for name, dtype, weights in (
-            ("fp8", "fp8", ""), ("fp8 in blocks", "fp8", "fp8_block"), ("fp4", "fp4", ""),
+            ("fp8", "fp8", ""),
+            ("fp8 in blocks", "fp8", "fp8_block"),
+            ("fp4", "fp4", ""),
             ("4-bit weights", "fp16", "int4"),
         )
-    }  # fmt: skip
+    }
     heads = Gemm(name="heads", m=m, n=512.0, k=128.0, batch=16.0, dtype="bf16")
     latent = Attention(
-        name="latent", phase="decode", requests=tokens, query_tokens=tokens, pairs=tokens * past,
-        kv_tokens=tokens * past, heads=16.0, kv_heads=576.0 / 1088.0, head_dim=544.0, latent=True,
+        name="latent",
+        phase="decode",
+        requests=tokens,
+        query_tokens=tokens,
+        pairs=tokens * past,
+        kv_tokens=tokens * past,
+        heads=16.0,
+        kv_heads=576.0 / 1088.0,
+        head_dim=544.0,
+        latent=True,
         dtype="bf16",
-    )  # fmt: skip
+    )
     sides: dict[str, Compute] = {
         "state convolution": CausalConvolution(
             name="c", phase="prefill", requests=m, tokens=m * tokens, channels=8192.0
         ),
         "delta rule": StateUpdate(
-            name="s", phase="prefill", requests=m, tokens=m * tokens, key_heads=16.0,
+            name="s",
+            phase="prefill",
+            requests=m,
+            tokens=m * tokens,
+            key_heads=16.0,
             value_heads=32.0,
         ),
         "encoder": EncoderAttention(
             name="e", requests=m, tokens=m * tokens, heads=16.0, head_dim=64.0
         ),
         "quantisation": Quantisation(name="q", rows=m, cols=n),
-    }  # fmt: skip
+    }
     embedding = Embedding(name="embedding", rows=m, cols=n, dtype="bf16")
     softmax = Norm(name="softmax", kind="softmax", rows=m, cols=n, dtype="fp32")
     add = Elementwise(name="add", elements=m * n, reads=2.0, dtype="fp32")
@@ -110,13 +131,15 @@ def _cases() -> list[tuple[str, str, Compute, float]]:
         ("decode attention bf16", "h100_sxm", decode, OTHERS_BAR),
         ("softmax fp32, calibrated", "v100_pcie", softmax, OTHERS_BAR),
         ("elementwise fp32, calibrated", "v100_pcie", add, OTHERS_BAR),
-        *((f"product {name}", "b200_sxm" if name == "fp4" else "h200_sxm", product, OTHERS_BAR)
-          for name, product in narrow.items()),
+        *(
+            (f"product {name}", "b200_sxm" if name == "fp4" else "h200_sxm", product, OTHERS_BAR)
+            for name, product in narrow.items()
+        ),
         ("heads with a matrix each bf16", "h100_sxm", heads, OTHERS_BAR),
         ("latent decode bf16", "h100_sxm", latent, OTHERS_BAR),
         *((name, "h100_sxm", side, OTHERS_BAR) for name, side in sides.items()),
         ("embedding bf16", "h100_sxm", embedding, OTHERS_BAR),
-    ]  # fmt: skip
+    ]
 
 
 def _timed(name: str, gpu_name: str, operator: Compute, bar: float) -> Check:

@@ -69,9 +69,16 @@ def many_points(values: int) -> Iterator[Check]:
         folder, steps = Path(name), f"1..{values}"
         boards = ", ".join(f"device_{i}" for i in range(values))
         roofline(
-            folder, "big", device=f"[{boards}]", m=steps, n=steps, k=steps, batch=steps,
-            bandwidth=f"1e12..1e13 lin {values}", devices=steps,
-        )  # fmt: skip
+            folder,
+            "big",
+            device=f"[{boards}]",
+            m=steps,
+            n=steps,
+            k=steps,
+            batch=steps,
+            bandwidth=f"1e12..1e13 lin {values}",
+            devices=steps,
+        )
         rows = values**7
         yield from told("sweep", ask(folder, "+space=big", "engine=process", "plot=false"), rows)
         yield from told("pareto", ask(folder, "pareto", "big"), rows)
@@ -164,9 +171,13 @@ def ask(folder: Path, *words: str) -> Asked:
     """Run a command of the sweeper in a folder."""
     started = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-c", _TOLD, *words], cwd=folder, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(_ROOT)}, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", _TOLD, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        check=False,
+    )
     seconds = time.perf_counter() - started
     if done.returncode:
         raise SystemExit(f"{' '.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")

@@ -43,11 +43,14 @@ PROBLEMS = ("zdt1", "zdt2", "zdt3", "dtlz2")
 FLAGSHIP = "llama70b_h100"
 GPUS = "llm_gpus_grid"
 BILLION = (
-    "space.axes.model=llama3_1_70b", "space.axes.prompt_tokens=1024",
-    "space.axes.output_tokens=256", "space.axes.max_batch=1..1024",
+    "space.axes.model=llama3_1_70b",
+    "space.axes.prompt_tokens=1024",
+    "space.axes.output_tokens=256",
+    "space.axes.max_batch=1..1024",
     "space.axes.scheduler=[vllm,sarathi]",
-    "space.axes.chunk_size=128..8192 lin 64", "space.axes.max_batch_tokens=2048..16384 lin 8",
-)  # fmt: skip
+    "space.axes.chunk_size=128..8192 lin 64",
+    "space.axes.max_batch_tokens=2048..16384 lin 8",
+)
 """What the space of GPUs, precisions and cuts is asked with: 1.7e9 designs."""
 TABLE = "search/archgym_astrasim_1792.parquet"
 FIDELITIES = {
@@ -258,9 +261,14 @@ def table(file: Path, folder: str) -> Iterator[Check]:
         fronts = []
         for seed in SEEDS:
             sweep = Sweep.of(
-                space, outputs=f"{folder}/{name}{seed}/rows", objectives=wanted, sampler=name,
-                engine="inline", points=BUDGET, seed=seed,
-            )  # fmt: skip
+                space,
+                outputs=f"{folder}/{name}{seed}/rows",
+                objectives=wanted,
+                sampler=name,
+                engine="inline",
+                points=BUDGET,
+                seed=seed,
+            )
             fronts.append(minimised(sweep.run().collect(), wanted))
         found[name] = fronts
     together = np.concatenate([front for fronts in found.values() for front in fronts])
@@ -272,9 +280,14 @@ def table(file: Path, folder: str) -> Iterator[Check]:
         base = base or value
         ok = None if name == "random" else value >= base
         yield Check(
-            f"table, {name}, hypervolume", value, "", None if ok is None else base, ok, BUDGET,
+            f"table, {name}, hypervolume",
+            value,
+            "",
+            None if ok is None else base,
+            ok,
+            BUDGET,
             f"of {len(space):.2g} designs between its rows, {len(SEEDS)} seeds",
-        )  # fmt: skip
+        )
 
 
 def cross_validated(designs: Sequence[tuple[Any, ...]], values: Floats, folds: int = 5) -> float:

@@ -105,9 +105,14 @@ def _per_iteration(name: str, limit_us: float, point: ServingPoint, *, qps: floa
     assert metrics.iterations is not None  # an event simulation counts them
     used = spent / metrics.iterations * 1e6
     return Check(
-        name, used, "CPU-us/iteration", limit_us, used <= limit_us, metrics.iterations,
+        name,
+        used,
+        "CPU-us/iteration",
+        limit_us,
+        used <= limit_us,
+        metrics.iterations,
         f"10,000 requests, {note}",
-    )  # fmt: skip
+    )
 
 
 def _requests_per_s(name: str, limit: float, *, output: int, qps: float, **more: Any) -> Check:
@@ -141,15 +146,28 @@ def _mooncake() -> Iterator[Check]:
     if file is None or not file.is_file():
         return
     point = ServingPoint(
-        model="llama3_1_8b", gpu="h100_sxm", replicas=8, scheduler="vllm_v1", chunk_size=8192,
-        max_batch=256, workload=str(file), requests=0, qps=None, prefix_cache=True,
+        model="llama3_1_8b",
+        gpu="h100_sxm",
+        replicas=8,
+        scheduler="vllm_v1",
+        chunk_size=8192,
+        max_batch=256,
+        workload=str(file),
+        requests=0,
+        qps=None,
+        prefix_cache=True,
         router="cache_aware",
-    )  # fmt: skip
+    )
     metrics, spent = _least_cpu_s(lambda: run_of(point).metrics())
     yield Check(
-        "8B, 8 H100, Mooncake's conversations, prefix cache", spent, "CPU-s", 3.0, spent <= 3.0,
-        metrics.judged_requests or 0, f"{metrics.prefix_hit_ratio:.1%} of prompt tokens found",
-    )  # fmt: skip
+        "8B, 8 H100, Mooncake's conversations, prefix cache",
+        spent,
+        "CPU-s",
+        3.0,
+        spent <= 3.0,
+        metrics.judged_requests or 0,
+        f"{metrics.prefix_hit_ratio:.1%} of prompt tokens found",
+    )
 
 
 def _memory() -> Check:
@@ -197,12 +215,23 @@ def _candidates() -> Iterator[Check]:
             spent = time.process_time() - started
         rate, share = len(space) / spent, 100.0 * laps["model"] / spent
         yield Check(
-            "candidates of 1,000 chats, swept", rate, "designs/CPU-s", 100.0, rate >= 100.0,
-            len(space), note,
-        )  # fmt: skip
+            "candidates of 1,000 chats, swept",
+            rate,
+            "designs/CPU-s",
+            100.0,
+            rate >= 100.0,
+            len(space),
+            note,
+        )
         yield Check(
-            "CPU time within the simulator", share, "%", 85.0, share >= 85.0, len(space), note,
-        )  # fmt: skip
+            "CPU time within the simulator",
+            share,
+            "%",
+            85.0,
+            share >= 85.0,
+            len(space),
+            note,
+        )
 
 
 LOADS = {
@@ -239,9 +268,14 @@ def _pairs() -> Iterator[Check]:
         SIMULATOR.evaluate(points)
         used = (time.process_time() - started) / len(space) * 1e3
         yield Check(
-            "deployments and concurrencies, 80 requests", used, "CPU-ms/pair", 1.0, used <= 1.0,
-            len(space), note,
-        )  # fmt: skip
+            "deployments and concurrencies, 80 requests",
+            used,
+            "CPU-ms/pair",
+            1.0,
+            used <= 1.0,
+            len(space),
+            note,
+        )
 
 
 def _least_cpu_s(work: Callable[[], ServingMetrics]) -> tuple[ServingMetrics, float]:

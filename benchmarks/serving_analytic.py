@@ -67,14 +67,18 @@ def measure(space: DesignSpace, count: int, folder: str, objectives: Any) -> lis
         Check("rows evaluated", float(rows), note="the others break a constraint"),
         Check("rows that can be built", float(ok)),
         Check(
-            "rows per CPU-second of the model", rate, "1/s", WANTED_PER_CPU_S,
-            rate >= WANTED_PER_CPU_S, rows,
+            "rows per CPU-second of the model",
+            rate,
+            "1/s",
+            WANTED_PER_CPU_S,
+            rate >= WANTED_PER_CPU_S,
+            rows,
         ),
         Check("rows per CPU-second, written to Parquet", rows / used, "1/s"),
         Check("points per CPU-second, written to Parquet", SPAN * count / used, "1/s"),
         *shares,
         Check("bytes per row", written / rows, "B"),
-    ]  # fmt: skip
+    ]
 
 
 if __name__ == "__main__":

@@ -76,10 +76,18 @@ def cuts(gpus: int = 1024) -> Iterator[TrainingPoint]:
             SCHEDULES, (1, 2, 4, 8), ("none", "selective", "full"), (0, 1, 2, 3)
         ):
             yield replace(
-                BASE, tp=tp, pp=pp, cp=cp, dp=dp, schedule=schedule, chunks=chunks,
-                micro_batch=micro_batch, recompute=recompute, zero=zero,
+                BASE,
+                tp=tp,
+                pp=pp,
+                cp=cp,
+                dp=dp,
+                schedule=schedule,
+                chunks=chunks,
+                micro_batch=micro_batch,
+                recompute=recompute,
+                zero=zero,
                 batch=1536 if dp <= 512 else 2048,
-            )  # fmt: skip
+            )
 
 
 def pareto(answer: pa.RecordBatch) -> Floats:

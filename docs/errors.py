@@ -35,10 +35,17 @@ QUESTION = (
     "Sarathi-Serve at QPS 8?"
 )
 DESIGN: dict[str, Any] = {
-    "model": "llama2_70b", "gpu": "h100_sxm", "tp": 8, "replicas": 4, "scheduler": "sarathi",
-    "chunk_size": 512, "prompt_tokens": 1024, "output_tokens": 512, "requests": 1000,
+    "model": "llama2_70b",
+    "gpu": "h100_sxm",
+    "tp": 8,
+    "replicas": 4,
+    "scheduler": "sarathi",
+    "chunk_size": 512,
+    "prompt_tokens": 1024,
+    "output_tokens": 512,
+    "requests": 1000,
     "dtype": "fp16",
-}  # fmt: skip
+}
 SEEDS = range(42, 54)
 OVERLOAD = 64.0
 """Requests a second that are more than any such deployment bears."""
@@ -188,9 +195,13 @@ def _interval(one: Configuration, rule: str) -> tuple[float, float]:
 LINES = (
     ("kernels", "passes", "composition", r"composition/interval, (.+) left out"),
     ("passes", "deployments", "serving", r"deployments (T...) within intervals"),
-    ("passes of a GPU nobody measured", "deployments", "serving",
-     r"deployments (T...), kernels of the GPU unmeasured, all: within intervals"),
-)  # fmt: skip
+    (
+        "passes of a GPU nobody measured",
+        "deployments",
+        "serving",
+        r"deployments (T...), kernels of the GPU unmeasured, all: within intervals",
+    ),
+)
 """Lines of `validate` that say how often what a layer predicts of the next one holds."""
 
 

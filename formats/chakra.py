@@ -19,8 +19,12 @@ NS_PER_US: Final = 1000
 
 _KINDS = {5: "send", 6: "recv", 7: "collective"}
 _COLLECTIVES = {
-    0: "all_reduce", 2: "all_gather", 5: "broadcast", 6: "all_to_all", 7: "reduce_scatter",
-}  # fmt: skip
+    0: "all_reduce",
+    2: "all_gather",
+    5: "broadcast",
+    6: "all_to_all",
+    7: "reduce_scatter",
+}
 _ID, _NAME, _TYPE, _CTRL_DEPS, _DATA_DEPS, _DURATION, _ATTR = 1, 2, 3, 4, 5, 7, 10
 """Fields of a node; all kinds but `_KINDS` are compute."""
 _SIGNED_FIELDS, _PLAIN_FIELDS = (15, 17), (7, 9, 11, 13, 27)
@@ -63,10 +67,13 @@ def _node(entries: Fields, path: Path) -> Operator:
             attributes.update(_attribute(_fields(value)))
     kind = _KINDS.get(numbers.get(_TYPE, 0), "compute")
     found = Operator(
-        id=numbers.get(_ID, 0), name=name.decode() if isinstance(name, bytes) else "", kind=kind,
-        after=tuple(dict.fromkeys(after)), duration_ns=numbers.get(_DURATION, 0) * NS_PER_US,
+        id=numbers.get(_ID, 0),
+        name=name.decode() if isinstance(name, bytes) else "",
+        kind=kind,
+        after=tuple(dict.fromkeys(after)),
+        duration_ns=numbers.get(_DURATION, 0) * NS_PER_US,
         size_bytes=0 if kind == "compute" else attributes.get("comm_size", 0),
-    )  # fmt: skip
+    )
     if kind == "collective":
         code = attributes.get("comm_type", 0)
         if code not in _COLLECTIVES:

@@ -138,7 +138,7 @@ def mapping_of_directives(
             ]:
                 raise UserError(
                     f"{where}: {target}: '{unknown[0]}'{suggestion(unknown[0], TENSORS)}"
-                )  # fmt: skip
+                )
             keep[target] = tuple(t for t in TENSORS if t not in skipped)
             continue
         if kind not in ("temporal", "spatial"):
@@ -225,9 +225,10 @@ def _directed(entry: Mapping[str, Any], layer: Layer, where: str) -> tuple[Loop,
             raise UserError(f"{where}: '{word}' is no factor such as {layer.dims[0]}4")
         factors[read[1]] = int(read[2])
     return tuple(
-        (dim, factors[dim]) for dim in reversed(_permutation(entry, layer))
+        (dim, factors[dim])
+        for dim in reversed(_permutation(entry, layer))
         if factors.get(dim, 1) != 1
-    )  # fmt: skip
+    )
 
 
 def _permutation(entry: Mapping[str, Any], layer: Layer) -> list[str]:

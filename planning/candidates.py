@@ -112,9 +112,13 @@ def grids_of(boards: Sequence[Board]) -> list[dict[str, Any]]:
             if dtypes and not board.refused:
                 grid = found.setdefault(
                     (model, dtypes, board.engines),
-                    {"model": model, "gpu": [], "dtype": list(dtypes),
-                     "scheduler": list(board.engines)},
-                )  # fmt: skip
+                    {
+                        "model": model,
+                        "gpu": [],
+                        "dtype": list(dtypes),
+                        "scheduler": list(board.engines),
+                    },
+                )
                 grid["gpu"].append(board.gpu)
     return list(found.values())
 
@@ -178,10 +182,20 @@ def pools_of_gpus(
     if not sizes:
         raise UserError(f"--pools {pools}: two pools need two GPUs; say --gpus")
     cuts = [n for n in powers if n <= min(WIDEST_TP, gpus - 1)]
-    apart = {"prefill_gpus": sizes, "decode_gpus": sizes, "prefill_tp": cuts, "decode_tp": cuts,
-             "kv_link": RDMA}  # fmt: skip
-    together = {"prefill_gpus": 0, "decode_gpus": 0, "prefill_tp": 1, "decode_tp": 1,
-                "kv_link": AUTO}  # fmt: skip
+    apart = {
+        "prefill_gpus": sizes,
+        "decode_gpus": sizes,
+        "prefill_tp": cuts,
+        "decode_tp": cuts,
+        "kv_link": RDMA,
+    }
+    together = {
+        "prefill_gpus": 0,
+        "decode_gpus": 0,
+        "prefill_tp": 1,
+        "decode_tp": 1,
+        "kv_link": AUTO,
+    }
     engines = [load_engine(name) for name in ENGINES.names()]
     able = {engine.schedulers[0]: engine.name for engine in engines if engine.kv_connector}
     if not any(scheduler in able for board in boards for scheduler in board.engines):
@@ -223,10 +237,14 @@ def drafting_of(methods: str, draft_model: str, acceptance: str) -> list[dict[st
     if not drafting:
         return []
     found = [
-        {"speculation": name, "draft_tokens": list(DRAFTED), "acceptance": acceptance,
-         "draft_model": draft_model if name == DRAFT else NOTHING}
+        {
+            "speculation": name,
+            "draft_tokens": list(DRAFTED),
+            "acceptance": acceptance,
+            "draft_model": draft_model if name == DRAFT else NOTHING,
+        }
         for name in drafting
-    ]  # fmt: skip
+    ]
     plain = {"speculation": NOTHING, "draft_tokens": 0, "acceptance": "", "draft_model": NOTHING}
     return [plain, *found] if NOTHING in names else found
 

@@ -10,9 +10,14 @@ import msgspec
 T = TypeVar("T")
 
 _WORDS = {
-    "bool": "true or false", "int": "a whole number", "float": "a number", "str": "text",
-    "object": "a mapping", "array": "a list", "null": "null",
-}  # fmt: skip
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "object": "a mapping",
+    "array": "a list",
+    "null": "null",
+}
 _MISTAKE = re.compile(r"(?s)(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$\.?(?P<path>.*)`)?$")
 
 

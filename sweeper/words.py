@@ -16,8 +16,12 @@ BYTES |= {"kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tib": 2.0**40}
 RATES = {**COUNTS, "/s": 1.0, "k/s": 1e3, "qps": 1.0}
 MONEY: Mapping[str, float] = {"k": 1e3, "m": 1e6}
 SUFFIXES: Mapping[str, Mapping[str, float]] = {
-    "s": TIMES, "B": BYTES, "1/s": RATES, "$": MONEY, "": COUNTS,
-}  # fmt: skip
+    "s": TIMES,
+    "B": BYTES,
+    "1/s": RATES,
+    "$": MONEY,
+    "": COUNTS,
+}
 """By unit of the field: what may stand behind a number, in any case, and what it is worth."""
 
 _NUMBER = re.compile(

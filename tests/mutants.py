@@ -55,13 +55,17 @@ EVENTS = (
 )
 ACCESS = ("tests/dataflow/test_access_by_hand.py", "tests/dataflow/test_access.py")
 LOOP = (
-    "tests/serving/test_loop_by_hand.py", "tests/serving/test_skip_ahead.py",
-    "tests/serving/test_next_arrival.py", "tests/serving/test_loop.py",
-    "tests/serving/test_rank_queues.py", "tests/serving/test_sessions.py",
-    "-k", "by_hand or skip_ahead or next_arrival or single or together or two_stages or in_chunks "
+    "tests/serving/test_loop_by_hand.py",
+    "tests/serving/test_skip_ahead.py",
+    "tests/serving/test_next_arrival.py",
+    "tests/serving/test_loop.py",
+    "tests/serving/test_rank_queues.py",
+    "tests/serving/test_sessions.py",
+    "-k",
+    "by_hand or skip_ahead or next_arrival or single or together or two_stages or in_chunks "
     "or moving or three_stages or more_keys or put_somebody or computed_once "
     "or skipping or every_rank or littles or released or think_time",
-)  # fmt: skip
+)
 MUTATED: dict[str, tuple[str, ...]] = {
     "simulators/composition/price.py": (
         "tests/composition/test_stages.py",
@@ -193,10 +197,20 @@ EQUAL = {
 """Mutants, by the line they are in, that compute the same as what they are of, and why."""
 
 SWAPS = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
-    ast.NotEq: ast.Eq, ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult,
-    ast.FloorDiv: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
-}  # fmt: skip
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+}
 NAMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum"}
 SECONDS = 40
 """Of a processor: a mutant that hangs its tests is noticed."""

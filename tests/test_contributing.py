@@ -23,9 +23,19 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "lab.fits": driver.main,
 }
 PROMISED = (
-    "GPU", "model", "price", "workload", "runtime", "scheduler", "router", "sampler", "engine",
-    "simulator", "calibration", "claim",
-)  # fmt: skip
+    "GPU",
+    "model",
+    "price",
+    "workload",
+    "runtime",
+    "scheduler",
+    "router",
+    "sampler",
+    "engine",
+    "simulator",
+    "calibration",
+    "claim",
+)
 
 
 def test_every_kind_has_an_example() -> None:

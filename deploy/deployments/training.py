@@ -27,9 +27,11 @@ MASTER = "$MASTER_ADDR:29500"
 SCHEDULES = ("1f1b", "interleaved")
 CONTEXT = {"zigzag": "p2p", "ulysses": "a2a", "gather": "all_gather"}
 PRECISION = {
-    "bf16": ["--bf16"], "fp16": ["--fp16"], "fp8": ["--bf16", "--fp8-format", "hybrid"],
+    "bf16": ["--bf16"],
+    "fp16": ["--fp16"],
+    "fp8": ["--bf16", "--fp8-format", "hybrid"],
     "fp4": ["--bf16", "--fp4-format", "e2m1"],
-}  # fmt: skip
+}
 SENT = ("fp32", "bf16")
 MANY_QUEUES = 32
 """The most that `CUDA_DEVICE_MAX_CONNECTIONS` takes (CUDA C++ Programming Guide)."""
@@ -70,10 +72,19 @@ def script(design: TrainingPoint, name: str = "") -> str:
     cluster = cluster_for(design.cluster, load_gpu(design.gpu))
     each = min(gpus, cluster.gpus_per_node)
     start = [
-        "env", f"CUDA_DEVICE_MAX_CONNECTIONS={_connections(design)}",
-        "torchrun", "--nnodes", str(math.ceil(gpus / each)), "--nproc-per-node", str(each),
-        "--rdzv-backend", "c10d", "--rdzv-endpoint", MASTER, "pretrain_gpt.py",
-    ]  # fmt: skip
+        "env",
+        f"CUDA_DEVICE_MAX_CONNECTIONS={_connections(design)}",
+        "torchrun",
+        "--nnodes",
+        str(math.ceil(gpus / each)),
+        "--nproc-per-node",
+        str(each),
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        MASTER,
+        "pretrain_gpt.py",
+    ]
     header = comment(f"{name or 'design'}: {design.model} on {gpus} {design.gpu}")
     return f"#!/bin/sh\n{header}exec {command([*start, *arguments(design)], [MASTER])}"
 
@@ -97,27 +108,45 @@ def arguments(design: TrainingPoint) -> list[str]:
     model = load_model(design.model)
     found = [*_model(model, design), *_ranks(design, model), *PRECISION[design.dtype]]
     iterations = math.ceil(design.tokens / (design.batch * design.sequence))
-    found += _pairs({
-        "--micro-batch-size": design.micro_batch, "--global-batch-size": design.batch,
-        "--train-iters": iterations,
-    })  # fmt: skip
+    found += _pairs(
+        {
+            "--micro-batch-size": design.micro_batch,
+            "--global-batch-size": design.batch,
+            "--train-iters": iterations,
+        }
+    )
     if design.recompute == "selective":
         found.append("--recompute-activations")
     if design.recompute == "elementwise":
-        found += ["--recompute-granularity", "selective", "--recompute-modules", "layernorm",
-                  "moe_act" if model.experts else "mlp_act"]  # fmt: skip
+        found += [
+            "--recompute-granularity",
+            "selective",
+            "--recompute-modules",
+            "layernorm",
+            "moe_act" if model.experts else "mlp_act",
+        ]
     if design.recompute == "full":
         some = design.recompute_layers
-        found += ["--recompute-granularity", "full", "--recompute-method",
-                  "block" if some else "uniform",
-                  "--recompute-num-layers", str(some or 1)]  # fmt: skip
+        found += [
+            "--recompute-granularity",
+            "full",
+            "--recompute-method",
+            "block" if some else "uniform",
+            "--recompute-num-layers",
+            str(some or 1),
+        ]
     if design.offload:
         found += ["--optimizer-cpu-offload", "--use-precision-aware-optimizer"]
     if design.zero:
         found.append("--use-distributed-optimizer")
     if design.zero in SHARDING:
-        found += ["--use-megatron-fsdp", "--data-parallel-sharding-strategy", SHARDING[design.zero],
-                  "--ckpt-format", "fsdp_dtensor"]  # fmt: skip
+        found += [
+            "--use-megatron-fsdp",
+            "--data-parallel-sharding-strategy",
+            SHARDING[design.zero],
+            "--ckpt-format",
+            "fsdp_dtensor",
+        ]
     if design.overlap:
         found.append("--overlap-grad-reduce")
         found += ["--overlap-param-gather"] if design.zero else []
@@ -126,8 +155,13 @@ def arguments(design: TrainingPoint) -> list[str]:
     if design.fusion == "eager":
         found.append("--no-gradient-accumulation-fusion")
     if design.cuda_graphs:
-        found += ["--cuda-graph-impl", "local", "--cuda-graph-scope", "full_iteration",
-                  "--no-check-for-nan-in-loss-and-grad"]  # fmt: skip
+        found += [
+            "--cuda-graph-impl",
+            "local",
+            "--cuda-graph-scope",
+            "full_iteration",
+            "--no-check-for-nan-in-loss-and-grad",
+        ]
     if design.gradient_dtype == "bf16":
         found.append("--grad-reduce-in-bf16")
     backend = "unfused" if design.attention == "unfused" else "flash"
@@ -151,16 +185,24 @@ def _check(design: TrainingPoint) -> None:
         )
     model = load_model(design.model)
     for cannot, words in (
-        (design.cp > 1 and design.sequence % (2 * design.cp),
-         f"context ranks take sequences of a multiple of {2 * design.cp} tokens"),
-        (design.cp > 1 and design.attention == "unfused",
-         "context ranks have no unfused attention"),
+        (
+            design.cp > 1 and design.sequence % (2 * design.cp),
+            f"context ranks take sequences of a multiple of {2 * design.cp} tokens",
+        ),
+        (
+            design.cp > 1 and design.attention == "unfused",
+            "context ranks have no unfused attention",
+        ),
         (model.experts and design.dtype == "fp16", "experts are not trained in fp16"),
-        (model.experts and design.tp > 1 and not design.sequence_parallel,
-         "experts on tensor ranks need sequence_parallel"),
-        (design.cuda_graphs and design.recompute == "full",
-         "CUDA graphs replay no full recomputation"),
-    ):  # fmt: skip
+        (
+            model.experts and design.tp > 1 and not design.sequence_parallel,
+            "experts on tensor ranks need sequence_parallel",
+        ),
+        (
+            design.cuda_graphs and design.recompute == "full",
+            "CUDA graphs replay no full recomputation",
+        ),
+    ):
         if cannot:
             raise UserError(f"Megatron-LM: {words}")
     if design.attention == "flash_fp8":
@@ -173,12 +215,17 @@ def _check(design: TrainingPoint) -> None:
 
 def _model(model: LanguageModel, design: TrainingPoint) -> list[str]:
     """Return the shape of the model."""
-    found = _pairs({
-        "--num-layers": model.layers, "--hidden-size": model.hidden,
-        "--ffn-hidden-size": model.ffn, "--num-attention-heads": model.heads,
-        "--kv-channels": model.head_dim, "--seq-length": design.sequence,
-        "--max-position-embeddings": max(design.sequence, model.learned_positions),
-    })  # fmt: skip
+    found = _pairs(
+        {
+            "--num-layers": model.layers,
+            "--hidden-size": model.hidden,
+            "--ffn-hidden-size": model.ffn,
+            "--num-attention-heads": model.heads,
+            "--kv-channels": model.head_dim,
+            "--seq-length": design.sequence,
+            "--max-position-embeddings": max(design.sequence, model.learned_positions),
+        }
+    )
     if model.kv_heads < model.heads and not model.is_latent:
         found += ["--group-query-attention", "--num-query-groups", str(model.kv_heads)]
     found += ["--swiglu"] if model.gated_ffn else []
@@ -188,10 +235,14 @@ def _model(model: LanguageModel, design: TrainingPoint) -> list[str]:
     found += [] if model.tied_embeddings else ["--untie-embeddings-and-output-weights"]
     found += [] if model.biases else ["--disable-bias-linear"]
     if model.experts:
-        found += _pairs({
-            "--num-experts": model.experts, "--moe-router-topk": model.top_k,
-            "--moe-ffn-hidden-size": model.expert_ffn, "--moe-token-dispatcher-type": "alltoall",
-        })  # fmt: skip
+        found += _pairs(
+            {
+                "--num-experts": model.experts,
+                "--moe-router-topk": model.top_k,
+                "--moe-ffn-hidden-size": model.expert_ffn,
+                "--moe-token-dispatcher-type": "alltoall",
+            }
+        )
         found.append("--moe-grouped-gemm")
     if model.shared_experts:
         width = model.shared_experts * model.expert_ffn
@@ -199,10 +250,17 @@ def _model(model: LanguageModel, design: TrainingPoint) -> list[str]:
     if model.experts and model.dense_layers:
         found += ["--moe-layer-freq", f"[0]*{model.dense_layers}+[1]*{model.expert_layers}"]
     if model.is_latent:
-        found += ["--multi-latent-attention", *_pairs({
-            "--kv-lora-rank": model.kv_lora_rank, "--qk-head-dim": model.qk_nope_head_dim,
-            "--qk-pos-emb-head-dim": model.qk_rope_head_dim, "--v-head-dim": model.v_head_dim,
-        })]  # fmt: skip
+        found += [
+            "--multi-latent-attention",
+            *_pairs(
+                {
+                    "--kv-lora-rank": model.kv_lora_rank,
+                    "--qk-head-dim": model.qk_nope_head_dim,
+                    "--qk-pos-emb-head-dim": model.qk_rope_head_dim,
+                    "--v-head-dim": model.v_head_dim,
+                }
+            ),
+        ]
         found += ["--q-lora-rank", str(model.q_lora_rank)] if model.q_lora_rank else []
     found += ["--qk-layernorm"] if model.qk_norm or model.is_latent else []
     found += ["--add-qkv-bias"] if model.qkv_biases else []
@@ -211,10 +269,13 @@ def _model(model: LanguageModel, design: TrainingPoint) -> list[str]:
 
 def _ranks(design: TrainingPoint, model: LanguageModel) -> list[str]:
     """Return how the model is cut."""
-    found = _pairs({
-        "--tensor-model-parallel-size": design.tp, "--pipeline-model-parallel-size": design.pp,
-        "--context-parallel-size": design.cp,
-    })  # fmt: skip
+    found = _pairs(
+        {
+            "--tensor-model-parallel-size": design.tp,
+            "--pipeline-model-parallel-size": design.pp,
+            "--context-parallel-size": design.cp,
+        }
+    )
     number = design.pp * design.chunks
     if model.layers % number:
         found += ["--pipeline-model-parallel-layout", _layout(model.layers, number)]
@@ -223,10 +284,12 @@ def _ranks(design: TrainingPoint, model: LanguageModel) -> list[str]:
     if design.cp > 1:
         found += ["--cp-comm-type", CONTEXT[design.context_exchange]]
     if model.experts:
-        found += _pairs({
-            "--expert-model-parallel-size": design.ep, "--expert-tensor-parallel-size":
-            design.expert_tp,
-        })  # fmt: skip
+        found += _pairs(
+            {
+                "--expert-model-parallel-size": design.ep,
+                "--expert-tensor-parallel-size": design.expert_tp,
+            }
+        )
     if design.sequence_parallel and design.tp > 1:
         found.append("--sequence-parallel")
     return found

@@ -10,8 +10,12 @@ from simulators.serving.speculation.drafter import shape_of
 from simulators.workload.llm.routing import AUTO, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
 
 ALGORITHMS = {
-    EAGLE: "EAGLE", EAGLE3: "EAGLE3", MTP: "NEXTN", DRAFT: "STANDALONE", NGRAM: "NGRAM",
-}  # fmt: skip
+    EAGLE: "EAGLE",
+    EAGLE3: "EAGLE3",
+    MTP: "NEXTN",
+    DRAFT: "STANDALONE",
+    NGRAM: "NGRAM",
+}
 
 DEEPEP_MODES = {HIGH_THROUGHPUT: "normal", LOW_LATENCY: "low_latency", AUTO: "auto"}
 

@@ -38,7 +38,8 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
     # The engine is told the share of what the weights leave, not of the whole memory.
     free = (point.memory_fraction * hbm - weights) / (hbm - weights)
     words = [
-        "--backend", "pytorch",
+        "--backend",
+        "pytorch",
         *pairs({"--tp_size": point.tp * point.attention_dp, "--pp_size": point.pp}, least=2),
         *pairs({"--ep_size": point.ep}, least=2),
         *pairs(
@@ -50,7 +51,7 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
                 "--extra_llm_api_options": "engine.yaml",
             }
         ),
-    ]  # fmt: skip
+    ]
     lines = ["kv_cache_config:", f"  tokens_per_block: {point.block_size}"]
     caches = point.prefix_cache or point.preemption == CACHED
     lines.append(f"  enable_block_reuse: {'true' if caches else 'false'}")

@@ -33,10 +33,13 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         rows += sum(int(np.sum(one.tokens > BUSY_TOKENS)) for one in fitted)
     slowdown[OTHER] = float(np.mean([*slowdown.values()]))
     yield calibration(
-        CALIBRATION.stem, hashes(reference, [LINEAR]), rows=rows, split=SPLIT,
+        CALIBRATION.stem,
+        hashes(reference, [LINEAR]),
+        rows=rows,
+        split=SPLIT,
         held_out=np.expm1(np.concatenate(held_out)),
         lines=table_lines("slowdown", slowdown),
-    )  # fmt: skip
+    )
 
 
 def _busy_errors(layers: LayerRows, share: float) -> Floats:

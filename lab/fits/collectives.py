@@ -238,6 +238,11 @@ def _growth(table: Libraries, tables: dict[str, str]) -> Calibration:
             ]
     held = np.concatenate(on_nvlink)
     return calibration(
-        GROWTH.stem, tables, rows=held.size, held_out=np.expm1(held), split=GROWTH_SPLIT,
-        lines=lines, digits=4,
-    )  # fmt: skip
+        GROWTH.stem,
+        tables,
+        rows=held.size,
+        held_out=np.expm1(held),
+        split=GROWTH_SPLIT,
+        lines=lines,
+        digits=4,
+    )

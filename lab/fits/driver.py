@@ -139,9 +139,17 @@ def calibration(
     """Return a calibration, given the relative error of each held-out row."""
     error = float(np.mean(np.abs(held_out))) if held_out.size else 0.0
     return Calibration(
-        name=name, about=".", tables=tables, is_listed=False, rows=rows, split=split, lines=lines,
-        held_out_rows=held_out.size, error=error, digits=digits,
-    )  # fmt: skip
+        name=name,
+        about=".",
+        tables=tables,
+        is_listed=False,
+        rows=rows,
+        split=split,
+        lines=lines,
+        held_out_rows=held_out.size,
+        error=error,
+        digits=digits,
+    )
 
 
 def gpu_of(device: str) -> Gpu:

@@ -28,11 +28,13 @@ KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
     "trtllm_cutlass": {"gemm": ("vllm", "trtllm"), "experts": ("trtllm",)},
     "trtllm_session": {"gemm": ("trtllm",), "experts": ("trtllm",)},
     "sglang": {
-        "gemm": ("vllm", "trtllm"), "experts": ("trtllm", "vllm", "flashinfer"),
+        "gemm": ("vllm", "trtllm"),
+        "experts": ("trtllm", "vllm", "flashinfer"),
         "experts.hopper": ("sglang",),
-        "prefill": ("vllm",), "decode": ("vllm",),
+        "prefill": ("vllm",),
+        "decode": ("vllm",),
     },
-}  # fmt: skip
+}
 """Today's engines choose among kernels that were written for several of them (cuBLAS, CUTLASS,
 DeepGEMM, TensorRT-LLM's through FlashInfer), so products and experts are the fastest measured for
 either framework whose tables are kept. SGLang's recipes ask for FlashInfer's experts, which vLLM's
@@ -40,8 +42,9 @@ switch off in 8 bits; on Hopper it runs its own in Triton unless told otherwise 
 `moe_runner_backend`)."""
 
 ALIKE = {
-    "trtllm": ("trtllm_cutlass", "trtllm_1_1", "trtllm_executor"), "sglang": ("sglang_0_5_9",),
-}  # fmt: skip
+    "trtllm": ("trtllm_cutlass", "trtllm_1_1", "trtllm_executor"),
+    "sglang": ("sglang_0_5_9",),
+}
 """Runtimes with the constants of another, but for kernels or what sets a release apart:
 TensorRT-LLM as it is started without options, which runs experts by CUTLASS; older releases; and
 engines that were built ahead, which run the same kernels under an executor in C++."""
@@ -93,25 +96,38 @@ HOST_TIMES = ("host_s", "sequence_s")
 GAPS = ("layer_s", *HOST_TIMES)
 KINDS = ("mixture_layer_s", "latent_layer_s", "index_layer_s", "state_layer_s")
 COLUMNS = (
-    "fixed", *FAMILIES, *BORROWED.values(), *MANY.values(), "messages", *GAPS, *KINDS,
-)  # fmt: skip
+    "fixed",
+    *FAMILIES,
+    *BORROWED.values(),
+    *MANY.values(),
+    "messages",
+    *GAPS,
+    *KINDS,
+)
 """What the time of a token is a sum of; all but `fixed` have constants."""
 
 KERNELS_PACE, MANY_PACE, MESSAGES_PACE = (1.0, 0.05), (1.0, 0.1), (1.0, 0.3)
 PRIORS = {
-    "layer_s": (5e-6, 1e-5), "host_s": (3e-4, 5e-4), "sequence_s": (5e-6, 1e-5),
+    "layer_s": (5e-6, 1e-5),
+    "host_s": (3e-4, 5e-4),
+    "sequence_s": (5e-6, 1e-5),
     **dict.fromkeys(KINDS, (5e-06, 1e-05)),
-}  # fmt: skip
+}
 """Means and deviations: a launch takes some microseconds, a pass of a scheduler some hundreds."""
 
 
 def bare(framework: str) -> Runtime:
     """Return a framework's runtime that adds nothing to its kernels."""
     return Runtime(
-        name=framework, framework=KERNELS_OF[framework], layer_s=0.0, host_s=0.0, sequence_s=0.0,
-        kernels=KERNELS[framework], norms_in_sums=framework in NORMS_IN_SUMS,
+        name=framework,
+        framework=KERNELS_OF[framework],
+        layer_s=0.0,
+        host_s=0.0,
+        sequence_s=0.0,
+        kernels=KERNELS[framework],
+        norms_in_sums=framework in NORMS_IN_SUMS,
         batch_times=batch_times_of(framework),
-    )  # fmt: skip
+    )
 
 
 def batch_times_of(framework: str) -> dict[str, float]:

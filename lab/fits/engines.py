@@ -97,9 +97,13 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
             tail += runtime_lines(name, problem.constants, without[left_out], left_out)
         held_out = error[np.array(frameworks) == name]
         whole = calibration(
-            name, hashes(reference, [SILICON, STATIC]), rows=held_out.size, split=SPLIT,
-            held_out=held_out, lines=tail,
-        )  # fmt: skip
+            name,
+            hashes(reference, [SILICON, STATIC]),
+            rows=held_out.size,
+            split=SPLIT,
+            held_out=held_out,
+            lines=tail,
+        )
         if not only or name in only:
             yield dataclasses.replace(whole, folder=LEFT_OUT / "runtimes")
         for alike in (name, *ALIKE.get(name, ())):
@@ -191,12 +195,16 @@ def fit_measured(measured: Path, _device: str) -> Iterator[Calibration]:
         for device, paces in getattr(runtime, kind).items():
             lines += table_lines(f"{kind}.{device}", paces, ".4g")
     yield Calibration(
-        name=name, tables={measured.name: sha256_of(measured)},
-        is_listed=False, rows=len(rows), split=OWN_SPLIT, digits=3,
+        name=name,
+        tables={measured.name: sha256_of(measured)},
+        is_listed=False,
+        rows=len(rows),
+        split=OWN_SPLIT,
+        digits=3,
         error=float(np.mean(np.abs(np.expm1(others - ratios)))),
         more=[f"factor = {factor:.4g}"],
         lines=[*lines, *kernels_lines(framework), *_row_lines(table)],
-    )  # fmt: skip
+    )
 
 
 def _row_lines(table: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -115,9 +115,13 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
             title, found, {n: r[others] ** stretch for n, r in ratios.items()}
         )
     whole = calibration(
-        CALIBRATION.stem, hashes(reference, [SILICON]), rows=framework.size, split=SPLIT,
-        held_out=1.0 / ratios["ttft"] - 1.0, lines=lines[False],
-    )  # fmt: skip
+        CALIBRATION.stem,
+        hashes(reference, [SILICON]),
+        rows=framework.size,
+        split=SPLIT,
+        held_out=1.0 / ratios["ttft"] - 1.0,
+        lines=lines[False],
+    )
     yield whole
     yield replace(whole, folder=LEFT_OUT, lines=lines[True])
 
@@ -137,10 +141,13 @@ def _in_process(reference: Path) -> Iterator[Calibration]:
     )
     measured_s = np.array([run.ttft_s for run in runs])
     whole = calibration(
-        IN_PROCESS.stem, hashes(reference, [ONLINE]), rows=len(runs), split=OTHER_MODEL,
+        IN_PROCESS.stem,
+        hashes(reference, [ONLINE]),
+        rows=len(runs),
+        split=OTHER_MODEL,
         held_out=found.held_out_s / measured_s - 1.0,
         lines=_request_line(f"in_process.{runtime}", found.values),
-    )  # fmt: skip
+    )
     yield whole
     lines = [
         _request_line(f'without."{model}".{runtime}', values)
@@ -177,10 +184,14 @@ def fit_frontend(rows: Rows) -> Numbers:
     design = np.stack([np.ones_like(measured), rows.tpot_s], axis=-1)
     for token_s, ttft_s in zip(TOKENS_S, rows.ttft_s, strict=True):
         request_s, iterations = least_log_error(
-            design, ttft_s, measured, weights,
-            scale=measured.mean() / design.mean(axis=0), rounds=ROUNDS,
+            design,
+            ttft_s,
+            measured,
+            weights,
+            scale=measured.mean() / design.mean(axis=0),
+            rounds=ROUNDS,
             soften=lambda error: (np.abs(error) + LEAST_ERROR) ** -0.5,
-        ).tolist()  # fmt: skip
+        ).tolist()
         numbers = (request_s, token_s, iterations)
         error = np.abs(np.log(predicted_ttft_s(rows, numbers) / measured))
         found.append((float(weights @ error), numbers))

@@ -85,8 +85,11 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     fitted = priced_cases(reference)
     framework = replace(fit(fitted), pace=depthwise_paces(read_profiles(reference)))
     yield Calibration(
-        name=CALIBRATION.stem, about=".", tables=hashes(reference, [TABLE, SHAPES, PROFILES]),
-        rows=len(fitted), split=SPLIT,
+        name=CALIBRATION.stem,
+        about=".",
+        tables=hashes(reference, [TABLE, SHAPES, PROFILES]),
+        rows=len(fitted),
+        split=SPLIT,
         error=float(np.mean([abs(t / f.case.total_s - 1.0) for f, t in left_out(fitted)])),
         more=['versions = { framework = "PyTorch 1.12 to 2.1, eager, fp32" }'],
         lines=[
@@ -94,7 +97,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
             *table_lines("framework.pace", framework.pace, ".3f"),
             *table_lines("framework.gradient", framework.gradient, ".3f"),
         ],
-    )  # fmt: skip
+    )
 
 
 FEWEST = 2

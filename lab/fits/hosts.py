@@ -35,7 +35,10 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     fixed_s = np.array([np.polyfit(batch, seconds, 1)[1] for batch, seconds in columns])
     least_s = float(fixed_s.min())
     yield calibration(
-        HOST.stem, hashes(reference, [TABLE]), rows=sum(map(len, groups.values())), split=SPLIT,
+        HOST.stem,
+        hashes(reference, [TABLE]),
+        rows=sum(map(len, groups.values())),
+        split=SPLIT,
         held_out=fixed_s[fixed_s > least_s] / least_s - 1.0,
         lines=["", "[host]", f"prepare_s = {least_s:.3g}"],
-    )  # fmt: skip
+    )

@@ -117,9 +117,14 @@ def _calibration(name: str, prompt: Ints, output: Ints, tables: Mapping[str, str
         lines += [f"prompt_up_to = {end:.0f}"] if end < np.inf else []
         lines += _lines(table)
     return Calibration(
-        name=name, tables=tables, is_listed=False, rows=int(kept.sum()), split=SPLIT, lines=lines,
+        name=name,
+        tables=tables,
+        is_listed=False,
+        rows=int(kept.sum()),
+        split=SPLIT,
+        lines=lines,
         error=held_out_error(workload, prompt[~kept], output[~kept]),
-    )  # fmt: skip
+    )
 
 
 def _table(tokens: Ints, probability: Sequence[float]) -> Quantiles:

@@ -208,6 +208,10 @@ def _calibration(
             lines += table_lines(f"runtime.{name}", numbers)
     off = np.concatenate([_errors(tested, runtime) for _, tested in splits])
     return calibration(
-        runtime.name, hashes(reference, tables), rows=sum(len(fitted) for fitted, _ in splits),
-        held_out=np.expm1(off), split=how, lines=lines,
-    )  # fmt: skip
+        runtime.name,
+        hashes(reference, tables),
+        rows=sum(len(fitted) for fitted, _ in splits),
+        held_out=np.expm1(off),
+        split=how,
+        lines=lines,
+    )

@@ -53,9 +53,14 @@ def by_replica(rows: Sequence[Deployed]) -> Mapping[tuple[object, ...], list[int
 def deployed_replica(row: Deployed, runtime: Runtime) -> Replica:
     """Return who serves a deployment, under a runtime."""
     return replica_of(
-        row.model, row.gpu, cut=row.cut, dtype=row.dtype, kv_dtype=row.kv_dtype, runtime=runtime,
+        row.model,
+        row.gpu,
+        cut=row.cut,
+        dtype=row.dtype,
+        kv_dtype=row.kv_dtype,
+        runtime=runtime,
         stream_interval=row.stream_interval,
-    )  # fmt: skip
+    )
 
 
 def steady_state(replica: Replica, loads: Sequence[Deployed]) -> SteadyState:

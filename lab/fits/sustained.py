@@ -81,10 +81,13 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     held_out += [errors(sustained[THROUGH_HOST]) for errors in more]
     rows += sum(error(1.0).size for error in two)
     yield calibration(
-        CALIBRATION.stem, hashes(reference, [NETWORK, NCCL]), rows=rows, split=SPLIT,
+        CALIBRATION.stem,
+        hashes(reference, [NETWORK, NCCL]),
+        rows=rows,
+        split=SPLIT,
         held_out=np.expm1(np.concatenate(held_out)),
         lines=table_lines("sustained", sustained, ".3f"),
-    )  # fmt: skip
+    )
 
 
 def _large_all_reduces(reference: Path) -> dict[str, NDArray[Any]]:

@@ -132,10 +132,14 @@ def text_of(weights: Weights, space: str, about: Mapping[str, Any]) -> str:
         about: what it rests on, such as how many rows of which file.
     """
     found = {
-        "format": FORMAT, "search_space": space, "about": dict(about), "unit_s": weights.unit_s,
-        "mean": weights.mean.tolist(), "covariance": weights.covariance.tolist(),
+        "format": FORMAT,
+        "search_space": space,
+        "about": dict(about),
+        "unit_s": weights.unit_s,
+        "mean": weights.mean.tolist(),
+        "covariance": weights.covariance.tolist(),
         "noise": weights.noise,
-    }  # fmt: skip
+    }
     return json.dumps(found, indent=1) + "\n"
 
 

@@ -103,7 +103,10 @@ def write_telling(source: str, measured: Path, count: int, file: Path) -> int:
 def _calls(rows: Rows) -> list[dict[str, Any]]:
     """Return each call under the names of the reference tables."""
     return [
-        {"op": OP_OF[rows.kernel], "dtype": rows.dtype,
-         **{name: int(size[i]) for name, size in rows.sizes.items()}}
+        {
+            "op": OP_OF[rows.kernel],
+            "dtype": rows.dtype,
+            **{name: int(size[i]) for name, size in rows.sizes.items()},
+        }
         for i in range(len(rows))
-    ]  # fmt: skip
+    ]

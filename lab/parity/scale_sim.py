@@ -17,7 +17,9 @@ def systolic_cycles(m: int, n: int, k: int, *, rows: int, columns: int, dataflow
     3551
     """
     down, across, streamed, fill = {
-        "ws": (k, n, m, 2), "is": (k, m, n, 2), "os": (m, n, k, 1),
-    }[dataflow]  # fmt: skip
+        "ws": (k, n, m, 2),
+        "is": (k, m, n, 2),
+        "os": (m, n, k, 1),
+    }[dataflow]
     folds = -(-down // rows) * -(-across // columns)
     return folds * (fill * rows + columns + streamed - 2) - 1

@@ -82,9 +82,13 @@ def _outer_product(product: SparseProduct, rows: int, columns: int) -> float:
     weights, inputs = _density(product.weights), _density(product.inputs)
     high, wide = rows // 2, columns // 2  # two subpartitions each way
     packed = (
-        expected_groups(weights, high, product.m * product.k, LANES) * LANES / high
-        * expected_groups(inputs, wide, product.n * product.k, LANES) * LANES / wide
-    )  # fmt: skip
+        expected_groups(weights, high, product.m * product.k, LANES)
+        * LANES
+        / high
+        * expected_groups(inputs, wide, product.n * product.k, LANES)
+        * LANES
+        / wide
+    )
     mask = 1.0 / WORD_BITS
     words = rows * (product.weights + mask) + columns * (product.inputs + mask)
     dense_cycles = rows * columns / MULTIPLIERS

@@ -39,12 +39,37 @@ from simulators.evidence.lookup import DEFAULT_FRAMEWORK
 
 UNLIMITED = 2**31
 
-TEXT = ("op", "gpu", "framework", "version", "kernel", "dtype", "split", "gemm_dtype", "attn_dtype",
-        "kv_cache_dtype", "timing")  # fmt: skip
-WHOLE = tuple(dict.fromkeys((
-    *SIZES["linear"], "rows", "cols", *SIZES["conv"], "batch_size", "isl", "step", "num_heads",
-    "num_key_value_heads", "head_dim", "window_size", "repeats",
-)))  # fmt: skip
+TEXT = (
+    "op",
+    "gpu",
+    "framework",
+    "version",
+    "kernel",
+    "dtype",
+    "split",
+    "gemm_dtype",
+    "attn_dtype",
+    "kv_cache_dtype",
+    "timing",
+)
+WHOLE = tuple(
+    dict.fromkeys(
+        (
+            *SIZES["linear"],
+            "rows",
+            "cols",
+            *SIZES["conv"],
+            "batch_size",
+            "isl",
+            "step",
+            "num_heads",
+            "num_key_value_heads",
+            "head_dim",
+            "window_size",
+            "repeats",
+        )
+    )
+)
 REAL = ("latency_us", "ramped_us", "cold_us", "power_w", "clock_mhz", "temperature_c")
 
 COLUMNS = pa.schema(

@@ -87,12 +87,28 @@ def _call(*ops: str, **sizes: Span | Choice) -> Design:
 _WIDE = Span(64, 16384, 8)
 _CHANNELS = Span(16, 1024, 8)
 _HEADS = {
-    "num_key_value_heads": Choice((1, 2, 4, 8)), "group": Choice((1, 4, 8)),
+    "num_key_value_heads": Choice((1, 2, 4, 8)),
+    "group": Choice((1, 4, 8)),
     "head_dim": Choice((64, 128)),
-}  # fmt: skip
+}
 _WEIGHTS = {"n": Span(256, 32768, 64), "k": Span(256, 32768, 64)}
-_VECTOR_OPS = ("add", "relu", "softmax", "mul", "gelu", "ln", "div", "tanh", "softmax", "pow",
-               "addu", "ln", "mulu", "divu", "powu")  # fmt: skip
+_VECTOR_OPS = (
+    "add",
+    "relu",
+    "softmax",
+    "mul",
+    "gelu",
+    "ln",
+    "div",
+    "tanh",
+    "softmax",
+    "pow",
+    "addu",
+    "ln",
+    "mulu",
+    "divu",
+    "powu",
+)
 
 FAMILIES: Mapping[str, tuple[Design, ...]] = {
     "gemm": (
@@ -104,17 +120,20 @@ FAMILIES: Mapping[str, tuple[Design, ...]] = {
         _loop("decode", "bf16", batch_size=Span(1, 256), step=Span(15, 65535), **_HEADS),
     ),
     "linear": (_call("linear", m=Span(16, 16384), n=_WIDE, k=_WIDE),),
-    "bmm": (
-        _call("bmm", batch=Span(1, 512), **dict.fromkeys(("m", "n", "k"), Span(16, 2048, 4))),
-    ),
+    "bmm": (_call("bmm", batch=Span(1, 512), **dict.fromkeys(("m", "n", "k"), Span(16, 2048, 4))),),
     "vector": (_call(*_VECTOR_OPS, rows=Span(16, 65536), cols=_WIDE),),
     "conv": (
         _call(
-            "conv", batch=Span(1, 64), in_channels=_CHANNELS, out_channels=_CHANNELS,
-            kernel_size=Choice((1, 3, 5, 7)), input_size=Span(7, 224), stride=Choice((1, 2)),
+            "conv",
+            batch=Span(1, 64),
+            in_channels=_CHANNELS,
+            out_channels=_CHANNELS,
+            kernel_size=Choice((1, 3, 5, 7)),
+            input_size=Span(7, 224),
+            stride=Choice((1, 2)),
         ),
     ),
-}  # fmt: skip
+}
 """What can be timed, by the name `--ops` knows it under."""
 
 DTYPES = tuple(dict.fromkeys(d.dtype for designs in FAMILIES.values() for d in designs))

@@ -49,10 +49,14 @@ FP8_SCALE = 1.0
 MAKERS = ("NVIDIA ", "Tesla ", "GeForce ")
 
 DATA_SHEETS = {
-    "H100 80GB HBM3": "h100_sxm", "A100-SXM4-80GB": "a100_sxm", "A100-SXM4-40GB": "a100_sxm_40gb",
-    "A100 80GB PCIe": "a100_pcie_80gb", "V100-SXM2-16GB": "v100_sxm", "V100-SXM2-32GB": "v100_sxm",
+    "H100 80GB HBM3": "h100_sxm",
+    "A100-SXM4-80GB": "a100_sxm",
+    "A100-SXM4-40GB": "a100_sxm_40gb",
+    "A100 80GB PCIe": "a100_pcie_80gb",
+    "V100-SXM2-16GB": "v100_sxm",
+    "V100-SXM2-32GB": "v100_sxm",
     "RTX PRO 6000 Blackwell Server Edition": "rtx_pro_6000",
-}  # fmt: skip
+}
 """Of boards whose driver calls them by other names than their data sheets do."""
 
 

@@ -96,12 +96,15 @@ def read_between_nodes(reference: Path) -> list[NodesCurve]:
         sizes.setdefault(int(row["size_bytes"]), []).append(row["time_us"] * 1e-6)
     return [
         NodesCurve(
-            by_name[name], kind, nodes, ranks,
+            by_name[name],
+            kind,
+            nodes,
+            ranks,
             size_bytes=np.array(sorted(sizes), np.float64),
             seconds=np.array([float(np.median(sizes[size])) for size in sorted(sizes)]),
         )
         for (name, kind, nodes, ranks), sizes in sorted(found.items())
-    ]  # fmt: skip
+    ]
 
 
 @dataclass(frozen=True)

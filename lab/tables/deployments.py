@@ -114,8 +114,11 @@ def silicon(reference: Path, table: str = SILICON, peer: str = PEER) -> list[Pub
     rows = [Record({"suspect_mtp": False} | marks.get(row["id"], {}) | row) for row in rows]
     aggregated = known_rows(
         [row for row in rows if row["concurrency"] and row.get("duplicate_of") not in names],
-        table, model=is_model, gpu=is_gpu, framework=FRAMEWORKS.__contains__,
-    )  # fmt: skip
+        table,
+        model=is_model,
+        gpu=is_gpu,
+        framework=FRAMEWORKS.__contains__,
+    )
     for row in aggregated:
         one = _deployed(row, peers.get(row["id"], {}), _cut(row, reference))
         times = (round(row["ttft_ms"], 1), round(row["tpot_ms"], 1))

@@ -215,9 +215,14 @@ def _replica(
     model: str, gpu: str, tp: int, dtype: str, kv_dtype: str = "fp16", framework: str = ""
 ) -> Replica:
     return replica_of(
-        model_name(model), gpu_name(gpu), cut=Parallelism(tp=tp), dtype=dtype, kv_dtype=kv_dtype,
-        runtime=NO_RUNTIME, framework=framework,
-    )  # fmt: skip
+        model_name(model),
+        gpu_name(gpu),
+        cut=Parallelism(tp=tp),
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        runtime=NO_RUNTIME,
+        framework=framework,
+    )
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,13 @@ TABLE = "gpu_models/labels.parquet"
 SHAPES = "gpu_models/models.json"
 
 CODES = {
-    "bert-large": "bert", "gpt2-large": "gpt2", "gpt3-xl-3072": "gpt2", "gpt3-2.7b": "gpt2",
-    "opt-1.3b": "opt", "switch-xl-4e": "switch",
-}  # fmt: skip
+    "bert-large": "bert",
+    "gpt2-large": "gpt2",
+    "gpt3-xl-3072": "gpt2",
+    "gpt3-2.7b": "gpt2",
+    "opt-1.3b": "opt",
+    "switch-xl-4e": "switch",
+}
 """The models of the table, by whose code ran them."""
 
 PEERS = ("neusight", "roofline", "habitat", "li")
@@ -79,9 +83,13 @@ class Case:
         """Return the kernels of the whole model on one GPU."""
         graph = self.graph(reference)
         return price_graph(
-            graph, self.gpu, dtype="fp32", training=self.is_training, fused=self.is_fused,
+            graph,
+            self.gpu,
+            dtype="fp32",
+            training=self.is_training,
+            fused=self.is_fused,
             level=level,
-        )  # fmt: skip
+        )
 
 
 def read_cases(reference: Path) -> list[Case]:
@@ -121,9 +129,13 @@ def _model(reference: Path, name: str, *, language_head: bool) -> Classic:
     sizes = {key: shape[key] for key in ("layers", "hidden", "heads", "ffn", "vocab")}
     more = {key: shape.get(key, 0) for key in ("head_dim", "experts", "expert_capacity")}
     return Classic(
-        name=name, code=CODES[name], max_context=shape["seq_len_measured"],
-        has_language_head=language_head, **sizes, **more,
-    )  # fmt: skip
+        name=name,
+        code=CODES[name],
+        max_context=shape["seq_len_measured"],
+        has_language_head=language_head,
+        **sizes,
+        **more,
+    )
 
 
 def price_graph(

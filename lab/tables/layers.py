@@ -36,9 +36,16 @@ HELD_OUT = ("meta-llama/Llama-2-70b-hf", "meta-llama/Meta-Llama-3-70B")
 """Models kept out of every fit."""
 
 TIMED = (
-    "input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj", "post_attention_layernorm",
-    "mlp_up_proj", "mlp_act", "mlp_down_proj", "add",
-)  # fmt: skip
+    "input_layernorm",
+    "attn_pre_proj",
+    "attn_rope",
+    "attn_post_proj",
+    "post_attention_layernorm",
+    "mlp_up_proj",
+    "mlp_act",
+    "mlp_down_proj",
+    "add",
+)
 """Columns of a layer; the residual sum of which there are two is timed once."""
 
 TWICE = ("add",)
@@ -96,9 +103,12 @@ def layer_rows(reference: Path) -> list[LayerRows]:
             continue
         sums = [sum(row[f"{name}_ms"] * (1 + (name in TWICE)) for name in TIMED) for row in timed]
         replica = replica_of(
-            _model(timed[0]), BOARDS[board], cut=Parallelism(tp=tp), framework="vllm",
+            _model(timed[0]),
+            BOARDS[board],
+            cut=Parallelism(tp=tp),
+            framework="vllm",
             effects=KERNEL_BY_KERNEL,
-        )  # fmt: skip
+        )
         tokens = np.array([row["num_tokens"] for row in timed], np.float64)
         found.append(LayerRows(replica, model, tokens, np.array(sums, np.float64) * 1e-3))
     return found

@@ -49,9 +49,11 @@ SUBMITTED = {"v4.1": "2024-08-01", "v5.1": "2025-08-01", "v6.0": "2026-02-01"}
 name none."""
 
 EARLIER = {
-    "framework": "software", "gpu": "accelerator", "num_gpus": "n_accelerators",
+    "framework": "software",
+    "gpu": "accelerator",
+    "num_gpus": "n_accelerators",
     "submitter": "vendor",
-}  # fmt: skip
+}
 """Columns of the first table, by their names in the others."""
 
 

@@ -32,9 +32,13 @@ ONLINE = "serving_measured/trtllm_online_qps.parquet"
 
 MOST_TOKENS = 8192
 ENGINE: dict[str, Any] = {
-    "scheduler": "trtllm", "frontend": NONE, "max_batch": 2048, "memory_fraction": 0.9,
-    "watermark": 0.0, "stream_interval": 0,
-}  # fmt: skip
+    "scheduler": "trtllm",
+    "frontend": NONE,
+    "max_batch": 2048,
+    "memory_fraction": 0.9,
+    "watermark": 0.0,
+    "stream_interval": 0,
+}
 """TensorRT-LLM as its benchmarks ask it, in process: no server is between, answers come whole."""
 
 OFFLINE_RUNTIME = "trtllm_cutlass"
@@ -58,10 +62,17 @@ BUILD_BYTES = {"fp8": 1.0, "fp4": 0.5}
 """Of a number, as `trtllm-bench` counts; others have two."""
 
 OFFLINE_REQUESTS = {
-    (128, 128): 30_000, (128, 4096): 1_500, (1000, 2000): 1_500, (2048, 2048): 1_500,
-    (5000, 500): 1_500, (20_000, 2_000): 1_000,
-    (8192, 1024): 1_500, (1024, 8192): 1_500, (32_768, 1024): 1_000, (1024, 32_768): 1_000,
-}  # fmt: skip
+    (128, 128): 30_000,
+    (128, 4096): 1_500,
+    (1000, 2000): 1_500,
+    (2048, 2048): 1_500,
+    (5000, 500): 1_500,
+    (20_000, 2_000): 1_000,
+    (8192, 1024): 1_500,
+    (1024, 8192): 1_500,
+    (32_768, 1024): 1_000,
+    (1024, 32_768): 1_000,
+}
 OTHERWISE = 3_000
 """Requests of an offline run by its lengths, as TensorRT-LLM's performance page states them."""
 

@@ -61,9 +61,13 @@ class StaticBatch:
     def replica(self, runtime: Runtime) -> Replica:
         """Return who ran it, under a runtime."""
         return replica_of(
-            self.model, self.gpu, cut=Parallelism(tp=self.tp), dtype=self.precision,
-            kv_dtype=self.precision, runtime=runtime,
-        )  # fmt: skip
+            self.model,
+            self.gpu,
+            cut=Parallelism(tp=self.tp),
+            dtype=self.precision,
+            kv_dtype=self.precision,
+            runtime=runtime,
+        )
 
 
 def static_rows(reference: Path) -> list[StaticBatch]:

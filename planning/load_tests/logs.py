@@ -16,9 +16,15 @@ from typing import Any
 from simulators.core.errors import UserError
 
 _KINDS = {
-    "ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2e", "e2e_latency": "e2e",
-    "time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e",
-}  # fmt: skip
+    "ttft": "ttft",
+    "tpot": "tpot",
+    "itl": "itl",
+    "e2el": "e2e",
+    "e2e_latency": "e2e",
+    "time_to_first_token": "ttft",
+    "inter_token_latency": "tpot",
+    "request_latency": "e2e",
+}
 _RATES = {
     "request_throughput": "requests_per_s",
     "output_throughput": "tokens_per_s",

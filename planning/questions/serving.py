@@ -158,9 +158,21 @@ def question_of(flags: Flags, steady: Steady) -> Question:
         asked=lambda row: _replayed(row, flags.workload, load) + lent,
         details=("moe_backend", "dtype", "max_batch", "chunk_size"),
         alternatives=(
-            "gpu", "tp", "pp", "ep", "attention_dp", "replicas", "dtype", "scheduler",
-            "speculation", "draft_tokens", "moe_backend", "prefill_gpus", "decode_gpus",
-            "prefill_tp", "decode_tp",
+            "gpu",
+            "tp",
+            "pp",
+            "ep",
+            "attention_dp",
+            "replicas",
+            "dtype",
+            "scheduler",
+            "speculation",
+            "draft_tokens",
+            "moe_backend",
+            "prefill_gpus",
+            "decode_gpus",
+            "prefill_tp",
+            "decode_tp",
         ),
         described=_described,
         refused=refused,
@@ -174,7 +186,7 @@ def question_of(flags: Flags, steady: Steady) -> Question:
             "(--dtype fp8) would help.",
         ),
         target=lambda row: "dynamo" if row["prefill_gpus"] else "kubernetes",
-    )  # fmt: skip
+    )
 
 
 def _check(flags: Flags) -> None:
@@ -304,12 +316,10 @@ def _space(
             for pool in pools or ({},)
         ],
         "derived": {"boards": "gpus"},
-        "constraints": [
-            f"gpus <= {flags.gpus}", "weight_bytes_per_gpu < 0.9 * hbm_bytes", *rules
-        ],
+        "constraints": [f"gpus <= {flags.gpus}", "weight_bytes_per_gpu < 0.9 * hbm_bytes", *rules],
         "where": f"{slo} AND NOT saturated",
         "objectives": {"cost_usd_per_mtok": "min", **{d.metric: "min" for d in deadlines}},
-    }  # fmt: skip
+    }
 
 
 def _pool(row: Mapping[str, Any], name: str, does: str) -> str:

@@ -33,14 +33,23 @@ NEXT_GPUS = ("h200_sxm", "b200_sxm", "gb300")
 """GPUs that an answer is tried on besides its own."""
 
 PARTS = {
-    "compute": "kernels", "bubble": "other stages", "tensor": "tensor ranks",
-    "context": "context ranks", "experts": "experts", "data": "data ranks",
-    "late": "slowest rank", "optimizer": "optimiser", "loading": "storage",
-}  # fmt: skip
+    "compute": "kernels",
+    "bubble": "other stages",
+    "tensor": "tensor ranks",
+    "context": "context ranks",
+    "experts": "experts",
+    "data": "data ranks",
+    "late": "slowest rank",
+    "optimizer": "optimiser",
+    "loading": "storage",
+}
 HELD = {
-    "activation": "activations", "weight": "weights", "gradient": "gradients",
-    "state": "optimiser states", "workspace": "logits and workspace",
-}  # fmt: skip
+    "activation": "activations",
+    "weight": "weights",
+    "gradient": "gradients",
+    "state": "optimiser states",
+    "workspace": "logits and workspace",
+}
 """Parts of a step and of a rank's memory, in words."""
 
 
@@ -84,8 +93,15 @@ def question_of(flags: Flags, evaluate: Evaluate) -> Question:
         without_price="run_s",
         deadlines=(Deadline(metric="run_s", limit=flags.days * DAY_S, interval="step_s"),),
         shown=(
-            "step_s", "mfu", "tokens_per_s_per_gpu", "bubble_share", "memory_bytes",
-            "goodput_share", "loss", "run_s", "run_energy_j",
+            "step_s",
+            "mfu",
+            "tokens_per_s_per_gpu",
+            "bubble_share",
+            "memory_bytes",
+            "goodput_share",
+            "loss",
+            "run_s",
+            "run_energy_j",
         ),
         asked=lambda row: told_of(row, evaluate),
         details=("dtype", "micro_batch", "recompute", "zero"),
@@ -94,10 +110,12 @@ def question_of(flags: Flags, evaluate: Evaluate) -> Question:
         described=_described,
         too_large=f"no cut uses exactly {flags.gpus} GPUs; take a power of two times 8",
         among=f"on {flags.gpus} of {flags.gpu}",
-        advice=("More or faster GPUs (--gpus, --gpu), a narrower precision (--dtype fp8), or more",
-                "days (--days) would help."),
+        advice=(
+            "More or faster GPUs (--gpus, --gpu), a narrower precision (--dtype fp8), or more",
+            "days (--days) would help.",
+        ),
         target=lambda _: "megatron",
-    )  # fmt: skip
+    )
 
 
 def tokens_of(text: str, name: str) -> float:
@@ -154,12 +172,14 @@ def _space(flags: Flags) -> dict[str, Any]:
 def told_of(row: Mapping[str, Any], evaluate: Evaluate) -> str:
     """Return where the step and the memory of a design go, and what one change each would do."""
     carbon = row["run_carbon_g"]
-    return " ".join((
-        f"Of a step {_shares(row, 's', PARTS)}.",
-        f"Of the fullest rank {_shares(row, 'bytes', HELD)}; {_where_full(row)}.",
-        f"{_mass(carbon)} of CO2 for the run." if carbon else "",
-        f"Tokens a second, one change each: {_faster(row, evaluate)}.",
-    ))  # fmt: skip
+    return " ".join(
+        (
+            f"Of a step {_shares(row, 's', PARTS)}.",
+            f"Of the fullest rank {_shares(row, 'bytes', HELD)}; {_where_full(row)}.",
+            f"{_mass(carbon)} of CO2 for the run." if carbon else "",
+            f"Tokens a second, one change each: {_faster(row, evaluate)}.",
+        )
+    )
 
 
 def _mass(grams: float) -> str:

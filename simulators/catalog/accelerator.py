@@ -280,9 +280,11 @@ def _resized_level(old: Level, changes: Changes, clock_hz: float) -> Level:
     if changes.memory_bytes_per_s:
         words = changes.memory_bytes_per_s * 8 / old.word_bits / clock_hz
         found = dataclasses.replace(
-            found, read_words_per_cycle=None, write_words_per_cycle=None,
+            found,
+            read_words_per_cycle=None,
+            write_words_per_cycle=None,
             shared_words_per_cycle=words,
-        )  # fmt: skip
+        )
     return found
 
 

@@ -53,9 +53,11 @@ class CodesignPoint(ServingPoint):
 
     accelerator: str = _sized(
         "the accelerator whose sizes are changed, or the path of one's own; nothing: the GPU "
-        "computes, with its own sizes", names="accelerator", default="tpu_like",
+        "computes, with its own sizes",
+        names="accelerator",
+        default="tpu_like",
         otherwise=NOTHING,
-    )  # fmt: skip
+    )
     pe_rows: int = _sized("rows of the array; 0 as in the file", at_least=0, default=0)
     pe_cols: int = _sized("columns of the array; 0 as in the file", at_least=0, default=0)
     buffer_scale: float = _sized("depth of shared buffers, relative", above=0.0, default=1.0)
@@ -74,8 +76,10 @@ class CodesignPoint(ServingPoint):
     )
     mapping: str = _sized(
         "how operators get onto the array: closed_form, or searched (if event-driven; minutes a "
-        "run)", known=MAPPINGS, default=CLOSED_FORM,
-    )  # fmt: skip
+        "run)",
+        known=MAPPINGS,
+        default=CLOSED_FORM,
+    )
     dataflow: str = _sized(
         "what is spread over the array; any: as the sheet allows", known=dataflows(), default=ANY
     )
@@ -87,16 +91,29 @@ class CodesignMetrics(ServingMetrics):
 
     goodput_per_s: float | None = metric(
         "completed requests that met both deadlines; of a steady state, by its means",
-        unit="1/s", better="max", page="codesign.md#goodput",
-    )  # fmt: skip
+        unit="1/s",
+        better="max",
+        page="codesign.md#goodput",
+    )
     area_mm2: float = metric(
         "of one device: buffers, registers and multipliers of an array; the whole die of a GPU",
-        unit="mm2", better="min", page="codesign.md#area",
-    )  # fmt: skip
+        unit="mm2",
+        better="min",
+        page="codesign.md#area",
+    )
 
 
-OWN = ("pe_rows", "pe_cols", "buffer_scale", "spad_scale", "array_clock_hz", "node_nm",
-       "dram_type", "dataflow", "mapping")  # fmt: skip
+OWN = (
+    "pe_rows",
+    "pe_cols",
+    "buffer_scale",
+    "spad_scale",
+    "array_clock_hz",
+    "node_nm",
+    "dram_type",
+    "dataflow",
+    "mapping",
+)
 DEFAULTS = {f.name: f.default for f in fields(CodesignPoint)}
 DESIGNED = ("accelerator", *OWN, "gpu", "bandwidth_scale")
 SILICON = (*DESIGNED, *GPU_SCALES[:2], GPU_SCALES[3])

@@ -18,9 +18,17 @@ from simulators.collectives.traces.operators import Message
 from simulators.core.columns import categories, numbers
 
 WORDS = (
-    "collective", "topology", "algorithm", "fidelity", "order", "gpu", "library", "dtype", "trace",
+    "collective",
+    "topology",
+    "algorithm",
+    "fidelity",
+    "order",
+    "gpu",
+    "library",
+    "dtype",
+    "trace",
     "issue",
-)  # fmt: skip
+)
 _NULL = -(2.0**60)
 """What stands for null where rows are told apart: NaNs would all be distinct."""
 
@@ -54,8 +62,10 @@ class Rows:
         requests[:, at.PLAN], requests[:, at.OP] = plan, op
         requests[:, at.SIZE] = np.maximum(np.where(op == ALL_GATHER, size // ranks, size), 1)
         for column, name in (
-            (at.SPLITS, "splits"), (at.ACTIVE, "active_chunks"), (at.QUEUES, "queues"),
-        ):  # fmt: skip
+            (at.SPLITS, "splits"),
+            (at.ACTIVE, "active_chunks"),
+            (at.QUEUES, "queues"),
+        ):
             requests[:, column] = numbers(batch, name).astype(np.int64)
         requests[:, at.ENDPOINT_NS] = np.rint(numbers(batch, "endpoint_delay_s") * NS)
         codes, orders = words["order"]

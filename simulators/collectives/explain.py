@@ -35,11 +35,17 @@ def explained(
         note = f"{row['library']} on {row['gpu']}, {row['ranks']} ranks"
         return [
             Contribution(
-                phase=row["topology"], name=row["collective"], time_s=row["time_s"],
-                energy_j=row["energy_j"] or 0.0, moved_bytes=row["wire_bytes"] * row["ranks"],
-                devices=row["ranks"], bound=_bound(row["utilisation"]), level=level, note=note,
+                phase=row["topology"],
+                name=row["collective"],
+                time_s=row["time_s"],
+                energy_j=row["energy_j"] or 0.0,
+                moved_bytes=row["wire_bytes"] * row["ranks"],
+                devices=row["ranks"],
+                bound=_bound(row["utilisation"]),
+                level=level,
+                note=note,
             )
-        ]  # fmt: skip
+        ]
     chunk = at.chunk_bytes(request, plan.ranks)
     phases = at.phases_of(
         plan.whole, int(request[at.OP]), chunk, baseline=bool(request[at.BASELINE])

@@ -104,21 +104,30 @@ class PlayedStep:
         energy_j, moved_bytes = np.nan_to_num(self.on_wires(ENERGY_J)), self.on_wires(RANK_BYTES)
         rows = [
             Contribution(
-                phase="step", name="compute", time_s=step.compute_total_ns / NS, bound="compute",
-                level="measured", note="of the busiest rank, as the trace has it",
+                phase="step",
+                name="compute",
+                time_s=step.compute_total_ns / NS,
+                bound="compute",
+                level="measured",
+                note="of the busiest rank, as the trace has it",
             )
-        ]  # fmt: skip
+        ]
         for i, message in enumerate(self.messages):
             size, ranks = message.size_bytes, len(message.ranks)
             rows.append(
                 Contribution(
-                    phase="step", name=f"{message.kind} of {size:,} bytes, {ranks} ranks",
-                    count=float(self.senders[i] / ranks), time_s=float(exposed_s[i]),
-                    energy_j=float(energy_j[i]), moved_bytes=float(moved_bytes[i]), devices=ranks,
-                    bound="link", level=LEVELS[self.times.level[i]],
+                    phase="step",
+                    name=f"{message.kind} of {size:,} bytes, {ranks} ranks",
+                    count=float(self.senders[i] / ranks),
+                    time_s=float(exposed_s[i]),
+                    energy_j=float(energy_j[i]),
+                    moved_bytes=float(moved_bytes[i]),
+                    devices=ranks,
+                    bound="link",
+                    level=LEVELS[self.times.level[i]],
                     note=f"{1e6 * self.times.seconds[0, i]:.1f} us each",
                 )
-            )  # fmt: skip
+            )
         return rows
 
 

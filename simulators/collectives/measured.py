@@ -36,9 +36,12 @@ OWN_CALIBRATIONS = Path("catalog") / "networks"
 NETWORKS = Folder("measured network", "collectives/calibration/networks")
 
 NEAREST = {
-    "fp16": ("fp16", "bf16"), "bf16": ("bf16", "fp16"), "fp32": ("fp16", "bf16"),
-    "int8": ("int8",), "fp8": ("int8", "fp16", "bf16"),
-}  # fmt: skip
+    "fp16": ("fp16", "bf16"),
+    "bf16": ("bf16", "fp16"),
+    "fp32": ("fp16", "bf16"),
+    "int8": ("int8",),
+    "fp8": ("int8", "fp16", "bf16"),
+}
 """In-switch reduction takes floating point but not int8, so an int8 curve is not an fp16 curve."""
 STAND_INS = {"broadcast": "all_gather", "send_recv": "all_to_all"}
 """What is measured instead of a collective that nobody measured."""

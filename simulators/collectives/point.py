@@ -26,24 +26,29 @@ class CollectivePoint:
     )
     size_bytes: int = asked(
         "buffer of a rank, as nccl-tests count: of an all_gather what it has in the end",
-        unit="B", default=1 << 20,
-    )  # fmt: skip
+        unit="B",
+        default=1 << 20,
+    )
     trace: str = asked(
         "a step instead: a folder of Chakra traces or operator graphs, one for each rank, or a "
-        "file of operators or layers that all ranks run", default="",
-    )  # fmt: skip
+        "file of operators or layers that all ranks run",
+        default="",
+    )
     issue: str = choice(
         "of a step's communication that is ready: the earliest first (fifo) or the latest (lifo)",
-        default=ISSUES[0], known=ISSUES,
-    )  # fmt: skip
+        default=ISSUES[0],
+        known=ISSUES,
+    )
     topology: str = asked(
         "a file of topologies/, or blocks from the inside out: switch:8,ring:4; torus:4x4; "
-        "fat_tree:64:8:2", default="hgx_h100",
-    )  # fmt: skip
+        "fat_tree:64:8:2",
+        default="hgx_h100",
+    )
     algorithm: str = choice(
         "ring, direct, direct:K, halving_doubling, double_binary_tree, in_network or flat:ring; "
-        "one, or one per dimension with commas", default="halving_doubling",
-    )  # fmt: skip
+        "one, or one per dimension with commas",
+        default="halving_doubling",
+    )
     splits: int = _chunks("chunks the buffer is cut into", default=4)
     active_chunks: int = _chunks("chunks a dimension works on at once", default=2)
     queues: int = _chunks("queues per dimension", default=1)
@@ -64,8 +69,10 @@ class CollectivePoint:
     )
     fidelity: str = asked(
         "measured; or a model: analytic (no contention), event (links serve messages in turn) or "
-        "flow (messages share links fairly)", default="measured", known=FIDELITIES,
-    )  # fmt: skip
+        "flow (messages share links fairly)",
+        default="measured",
+        known=FIDELITIES,
+    )
     gpu: str = choice("whose interconnect, when measured", names="gpu", default="h100_sxm")
     library: str = choice("whose collectives, when measured: nccl, trtllm, vllm", default="nccl")
     dtype: str = asked("precision of the numbers, when measured", default="fp16")

@@ -28,14 +28,16 @@ class CompositionPoint:
     pp: int = choice("groups of GPUs that share the layers out", default=1)
     phase: str = asked(
         "prefill of whole prompts, decode of one token each, training; a graph's: inference",
-        default="decode", known=PHASES,
-    )  # fmt: skip
+        default="decode",
+        known=PHASES,
+    )
     batch: int = choice("requests in the batch", default=1, at_least=1)
     context: int = asked("tokens of each prompt, or read by each decode", default=1024, at_least=1)
     size: int = asked(
         "of a graph model's inputs: pixels a side, tokens, rows looked up; 0: its usual",
-        default=0, at_least=0,
-    )  # fmt: skip
+        default=0,
+        at_least=0,
+    )
     dp: int = choice(
         "GPUs that train on batches of their own and sum gradients", default=1, at_least=1
     )
@@ -48,8 +50,9 @@ class CompositionPoint:
     )
     framework: str = choice(
         f"whose kernels and messages: {', '.join(FRAMEWORKS)}; auto: the runtime's",
-        default=AUTO, known=(AUTO, *FRAMEWORKS),
-    )  # fmt: skip
+        default=AUTO,
+        known=(AUTO, *FRAMEWORKS),
+    )
     overlap: float = choice(
         "share of the sums over tensor ranks hidden by products", default=0.0, at_least=0, at_most=1
     )
@@ -80,8 +83,10 @@ class CompositionMetrics:
     latency_s: float = _time("time of the pass through all stages", better="min")
     tokens_per_s: float = metric(
         "tokens processed over that time",
-        unit="1/s", better="max", page="composition.md#throughput",
-    )  # fmt: skip
+        unit="1/s",
+        better="max",
+        page="composition.md#throughput",
+    )
     energy_j: float = _energy("energy of all GPUs during the pass", better="min")
     energy_per_token_j: float = _energy("that over the tokens")
     mfu: float = metric("useful over peak FLOP/s of all GPUs", page="composition.md#throughput")

@@ -187,9 +187,15 @@ class Runtime:
         return own if is_own else self.borrowed.get(device, {}).get(family, own)
 
     def pace_of(
-        self, device: str, family: str, tokens: Column, *, rows: Column = np.inf,
-        is_own: bool = True, is_foreign: bool = False,
-    ) -> Column:  # fmt: skip
+        self,
+        device: str,
+        family: str,
+        tokens: Column,
+        *,
+        rows: Column = np.inf,
+        is_own: bool = True,
+        is_foreign: bool = False,
+    ) -> Column:
         """Return the pace of kernels that work on so many tokens.
 
         Weights set the time of few tokens, and products that of many: what a model changes about

@@ -25,9 +25,13 @@ from simulators.workload.operators import Attention, Column, Compute, Gemm, Grou
 CALIBRATION = Path(__file__).parent / "calibration" / "clocks.toml"
 OTHER = "other"
 LENDERS = {
-    "ampere": "a100_sxm", "ampere_ga10x": "a100_sxm",
-    "ada": "h100_sxm", "hopper": "h100_sxm", "blackwell": "h100_sxm", "blackwell_rtx": "h100_sxm",
-}  # fmt: skip
+    "ampere": "a100_sxm",
+    "ampere_ga10x": "a100_sxm",
+    "ada": "h100_sxm",
+    "hopper": "h100_sxm",
+    "blackwell": "h100_sxm",
+    "blackwell_rtx": "h100_sxm",
+}
 """By architecture, the measured board of the nearest lithography: TSMC's 7 nm beside Samsung's 8;
 TSMC's 4N, of which Blackwell's 4NP is a variant. A FLOP of an older architecture or of another
 vendor's takes other joules than any of these."""

@@ -194,10 +194,22 @@ ENGINES = Folder("serving engine", "engines", package="deploy")
 FOLDERS = {
     folder.kind: folder
     for folder in (
-        GPUS, MODELS, GRAPHS, CLUSTERS, TOPOLOGIES, ACCELERATORS, PRICES, MEMORIES, WORKLOADS,
-        RUNTIMES, SCHEDULERS, ROUTERS, ENGINES, SIMULATORS,
+        GPUS,
+        MODELS,
+        GRAPHS,
+        CLUSTERS,
+        TOPOLOGIES,
+        ACCELERATORS,
+        PRICES,
+        MEMORIES,
+        WORKLOADS,
+        RUNTIMES,
+        SCHEDULERS,
+        ROUTERS,
+        ENGINES,
+        SIMULATORS,
     )
-}  # fmt: skip
+}
 
 
 def is_ours(place: Path) -> bool:

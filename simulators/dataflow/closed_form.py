@@ -248,9 +248,12 @@ def _candidates(
 
 
 def _entering_pj(
-    lengths: Floats, kept: Sequence[int], weights: Sequence[float], later: Sequence[float],
+    lengths: Floats,
+    kept: Sequence[int],
+    weights: Sequence[float],
+    later: Sequence[float],
     around: Floats,
-) -> tuple[Floats, Floats]:  # fmt: skip
+) -> tuple[Floats, Floats]:
     """Return picojoules per multiply of what enters blocks, and the tensor best kept in place."""
     lengths = np.maximum(lengths, 1.0)
     cost: Floats = np.zeros(lengths.shape[1:])

@@ -29,31 +29,44 @@ def contributions(
     bits = {level.name: level.word_bits for level in accelerator.levels}
     lines = [
         Contribution(
-            phase=layer.name, name="mac", count=times, time_s=time_s if pace == "mac" else 0.0,
-            energy_j=times * evaluation.mac_energy_pj / PJ_PER_J, flops=2.0 * times * layer.macs,
-            bound="compute", level=LEVELS[UNMODELLED],
+            phase=layer.name,
+            name="mac",
+            count=times,
+            time_s=time_s if pace == "mac" else 0.0,
+            energy_j=times * evaluation.mac_energy_pj / PJ_PER_J,
+            flops=2.0 * times * layer.macs,
+            bound="compute",
+            level=LEVELS[UNMODELLED],
             note=f"{evaluation.utilization:.0%} of the multipliers at work",
         )
-    ]  # fmt: skip
+    ]
     rest_pj = evaluation.energy_pj - evaluation.mac_energy_pj
     for line in evaluation.traffic:
         rest_pj -= line.energy_pj
         first = pace == line.level and not any(c.time_s for c in lines)
         lines.append(
             Contribution(
-                phase=layer.name, name=f"{line.level} {line.tensor}", count=times,
-                time_s=time_s if first else 0.0, energy_j=times * line.energy_pj / PJ_PER_J,
-                moved_bytes=times * sum(line.totals) * bits[line.level] / 8, bound="memory",
-                level=LEVELS[UNMODELLED], note=why[line.level, line.tensor],
+                phase=layer.name,
+                name=f"{line.level} {line.tensor}",
+                count=times,
+                time_s=time_s if first else 0.0,
+                energy_j=times * line.energy_pj / PJ_PER_J,
+                moved_bytes=times * sum(line.totals) * bits[line.level] / 8,
+                bound="memory",
+                level=LEVELS[UNMODELLED],
+                note=why[line.level, line.tensor],
             )
-        )  # fmt: skip
+        )
     lines.append(
         Contribution(
-            phase=layer.name, name="leakage and network", count=times,
-            energy_j=times * rest_pj / PJ_PER_J, level=LEVELS[UNMODELLED],
+            phase=layer.name,
+            name="leakage and network",
+            count=times,
+            energy_j=times * rest_pj / PJ_PER_J,
+            level=LEVELS[UNMODELLED],
             note="zero unless an accelerator states them",
         )
-    )  # fmt: skip
+    )
     return lines
 
 

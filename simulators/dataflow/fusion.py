@@ -129,9 +129,13 @@ def _on_chip(
     energy_pj, cycles = _bounds(layer, tensor, accelerator)
     gap = max(0.0, 1.0 - energy_pj * cycles / evaluation.edp)
     return dataclasses.replace(
-        found, evaluation=evaluation, energy_bound_pj=energy_pj, cycles_bound=cycles,
-        edp_bound=energy_pj * cycles, gap=gap,
-    )  # fmt: skip
+        found,
+        evaluation=evaluation,
+        energy_bound_pj=energy_pj,
+        cycles_bound=cycles,
+        edp_bound=energy_pj * cycles,
+        gap=gap,
+    )
 
 
 def _bounds(layer: Layer, tensor: str, accelerator: Accelerator) -> tuple[float, int]:

@@ -68,8 +68,9 @@ class DataflowPoint:
     dataflow: str = choice(f"what is spread: {', '.join(dataflows())}", default="any")
     goal: str = asked(
         f"what the mapper minimises: {', '.join(NAMED)}, or an expression of "
-        f"{', '.join(QUANTITIES)}", default="edp",
-    )  # fmt: skip
+        f"{', '.join(QUANTITIES)}",
+        default="edp",
+    )
     constraints: str = choice("path of a YAML file of what mappings must obey", default="")
     mapping: str = choice("path of a mapping of the one layer, instead of a search", default="")
     fused: bool = choice("neighbours may keep what is between them on chip", default=False)
@@ -81,8 +82,9 @@ class DataflowPoint:
     remainders: bool = choice("loops need not divide; last tiles may be smaller", default=False)
     counting: str = asked(
         "exact, or extrapolated from a few iterations, as Timeloop counts",
-        default="exact", known=("exact", "extrapolated"),
-    )  # fmt: skip
+        default="exact",
+        known=("exact", "extrapolated"),
+    )
     links: bool = choice("elements take words from neighbours; of extrapolated", default=False)
     evaluations: int = asked(
         "mappings tried per distinct layer", default=40_000, at_least=1, at_most=10**8
@@ -195,11 +197,18 @@ def _found(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Layer, 
     if is_exact:
         return mappings
     return [
-        (layer, times, dataclasses.replace(found, evaluation=extrapolated(
-            found.mapping, layer, accelerator, found.evaluation, links=point.links
-        )))
+        (
+            layer,
+            times,
+            dataclasses.replace(
+                found,
+                evaluation=extrapolated(
+                    found.mapping, layer, accelerator, found.evaluation, links=point.links
+                ),
+            ),
+        )
         for layer, times, found in mappings
-    ]  # fmt: skip
+    ]
 
 
 def _mappings(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Layer, int, Found]]:

@@ -101,9 +101,12 @@ def device(space: str, name: str) -> Weights:
     known = once(read_calibration, calibration_of(space))["devices"]
     if name not in known:
         raise UnknownNameError(
-            "device", name, tuple(known), "One of your own is the path of a file that "
-            f"`calibrate` has written from its latencies, such as my_phone{SUFFIX}"
-        )  # fmt: skip
+            "device",
+            name,
+            tuple(known),
+            "One of your own is the path of a file that "
+            f"`calibrate` has written from its latencies, such as my_phone{SUFFIX}",
+        )
     return _weights(known[name])
 
 

@@ -49,8 +49,9 @@ class EdgePoint:
     search_space: str = choice(
         f"which networks: {', '.join(SPACES)}", default=CELL_SPACE, known=tuple(SPACES), given=True
     )
-    network: str = choice("the network as its space spells it; else the six edges of a cell",
-                          default="")  # fmt: skip
+    network: str = choice(
+        "the network as its space spells it; else the six edges of a cell", default=""
+    )
     op_0_1: str = _edge("operation of a cell from its input to node 1")
     op_0_2: str = _edge("operation from the input to node 2")
     op_1_2: str = _edge("operation from node 1 to node 2")

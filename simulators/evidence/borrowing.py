@@ -58,8 +58,11 @@ class Loan:
         >>> Loan("generation", same_framework=False).name
         'generation_framework'
         """
-        words = (self.relation, "framework" * (not self.same_framework),
-                 "precision" * (not self.same_precision))  # fmt: skip
+        words = (
+            self.relation,
+            "framework" * (not self.same_framework),
+            "precision" * (not self.same_precision),
+        )
         return "_".join(word for word in words if word)
 
 

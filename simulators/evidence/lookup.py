@@ -62,9 +62,15 @@ NEW_ARCHITECTURE = "new_architecture"  # not even its architecture lends: for th
 DEFAULT_FRAMEWORK = "trtllm"  # whose kernels run unless a caller names another's
 
 FRAMEWORKS = (
-    DEFAULT_FRAMEWORK, "vllm", "sglang", "flashinfer", "flash_attention", "frontier", "pytorch",
+    DEFAULT_FRAMEWORK,
+    "vllm",
+    "sglang",
+    "flashinfer",
+    "flash_attention",
+    "frontier",
+    "pytorch",
     "triton",
-)  # fmt: skip
+)
 """Where the framework asked for has no kernel of a kind, the first of these that has one speaks."""
 
 NAMED_KERNELS = ("triton_8",)

@@ -22,18 +22,32 @@ BINARY: Moved = (2.0, 1.0)
 READ: Moved = (2.0, 0.0)
 
 DERIVATIVES: dict[str, tuple[Moved, ...]] = {
-    "input": (), "weight": (), "view": (), "copy": (), "scatter": (), "shift": (), "add": (),
+    "input": (),
+    "weight": (),
+    "view": (),
+    "copy": (),
+    "scatter": (),
+    "shift": (),
+    "add": (),
     "sum": (),
     "part": (READ_WRITE,),  # put together, in the order of the whole
-    "scale": (READ_WRITE,), "mask": (READ_WRITE,),
+    "scale": (READ_WRITE,),
+    "mask": (READ_WRITE,),
     "pow": (READ_WRITE, READ_WRITE, BINARY),  # x^(p-1), p times that, times the gradient
-    "relu": (BINARY,), "gelu": (BINARY,), "tanh": (BINARY,), "silu": (BINARY,),
-    "sigmoid": (BINARY,), "rsqrt": (BINARY, READ_WRITE),
+    "relu": (BINARY,),
+    "gelu": (BINARY,),
+    "tanh": (BINARY,),
+    "silu": (BINARY,),
+    "sigmoid": (BINARY,),
+    "rsqrt": (BINARY, READ_WRITE),
     "softmax": (BINARY, BINARY),
-    "layer_norm": (BINARY, READ), "rms_norm": (BINARY, READ),  # of the input; of the weights
-    "batch_norm": (READ, BINARY), "group_norm": (READ, BINARY, READ),
-    "pool": (READ_WRITE,), "mean": ((0.0, 1.0),),
-}  # fmt: skip
+    "layer_norm": (BINARY, READ),
+    "rms_norm": (BINARY, READ),  # of the input; of the weights
+    "batch_norm": (READ, BINARY),
+    "group_norm": (READ, BINARY, READ),
+    "pool": (READ_WRITE,),
+    "mean": ((0.0, 1.0),),
+}
 """Kernels of the derivatives that depend on nothing but the size of a result."""
 
 ATTENTION_BACKWARD = 2.5

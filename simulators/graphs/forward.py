@@ -63,12 +63,21 @@ def forward_launches(
     """
     phase = FORWARD if training else INFERENCE
     found = [
-        (at, Launch(kernel, node.repeat, node.name, phase, waits=node.waits,
-                    pace=DEPTHWISE[0] if node.is_depthwise else ""))
+        (
+            at,
+            Launch(
+                kernel,
+                node.repeat,
+                node.name,
+                phase,
+                waits=node.waits,
+                pace=DEPTHWISE[0] if node.is_depthwise else "",
+            ),
+        )
         for at, node in enumerate(graph.nodes)
         if not fused or _stays_alone(node)
         for kernel in _kernels(graph, node, dtype, training=training)
-    ]  # fmt: skip
+    ]
     if fused:
         found += _fused_groups(graph, dtype, training=training)
     return tuple(launch for _, launch in sorted(found, key=lambda pair: pair[0]))
@@ -96,9 +105,14 @@ def product(graph: Graph, node: Node, dtype: str) -> Compute:
     if node.kind == "grouped_linear":
         experts, n, k = node.weights[0]
         return GroupedGemm(
-            name=node.name, tokens=node.numbers / n / node.groups, n=float(n), k=float(k),
-            experts=experts, top_k=float(node.groups), dtype=dtype,
-        )  # fmt: skip
+            name=node.name,
+            tokens=node.numbers / n / node.groups,
+            n=float(n),
+            k=float(k),
+            experts=experts,
+            top_k=float(node.groups),
+            dtype=dtype,
+        )
     if node.kind == "attention":
         return _attention(graph, node, dtype)
     return _convolution(graph, node, dtype)
@@ -163,10 +177,18 @@ def _attention(graph: Graph, node: Node, dtype: str) -> Attention:
     _, seen, kv_heads, _ = graph.shape(node, 1)
     pairs = length * (length + 1) / 2 if node.causal else length * seen
     return Attention(
-        name=node.name, phase="prefill", requests=float(batch), query_tokens=float(batch * length),
-        pairs=float(batch * pairs), kv_tokens=float(batch * seen), heads=float(heads),
-        kv_heads=float(kv_heads), head_dim=float(width), dtype=dtype, kv_dtype=dtype,
-    )  # fmt: skip
+        name=node.name,
+        phase="prefill",
+        requests=float(batch),
+        query_tokens=float(batch * length),
+        pairs=float(batch * pairs),
+        kv_tokens=float(batch * seen),
+        heads=float(heads),
+        kv_heads=float(kv_heads),
+        head_dim=float(width),
+        dtype=dtype,
+        kv_dtype=dtype,
+    )
 
 
 def _convolution(graph: Graph, node: Node, dtype: str) -> Compute:
@@ -179,10 +201,16 @@ def _convolution(graph: Graph, node: Node, dtype: str) -> Compute:
     side, out = math.sqrt(math.prod(sides)), math.sqrt(math.prod(node.shape[2:]))
     padding = max(0.0, ((out - 1) * node.stride + kernel - side) / 2)
     return Convolution(
-        name=node.name, batch=float(batch * node.groups), in_channels=float(depth),
-        out_channels=float(filters // node.groups), kernel_size=float(kernel), input_size=side,
-        stride=float(node.stride), padding=padding, dtype=dtype,
-    )  # fmt: skip
+        name=node.name,
+        batch=float(batch * node.groups),
+        in_channels=float(depth),
+        out_channels=float(filters // node.groups),
+        kernel_size=float(kernel),
+        input_size=side,
+        stride=float(node.stride),
+        padding=padding,
+        dtype=dtype,
+    )
 
 
 def _fused_groups(graph: Graph, dtype: str, *, training: bool) -> Iterator[tuple[int, Launch]]:

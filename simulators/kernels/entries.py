@@ -112,9 +112,10 @@ def _is_timed(
     gpu: str, architecture: str, kernel: str, dtypes: tuple[str, ...], now: Stamp
 ) -> bool:
     boards = [
-        one.board for one in lenders("fused", gpu, architecture)
+        one.board
+        for one in lenders("fused", gpu, architecture)
         if one.relation in (OWN, ARCHITECTURE)
-    ]  # fmt: skip
+    ]
     named = {name.partition(".")[2] for board in boards for name in tables_of(board, now)}
     return any(f"{kernel}.{dtype}" in named for dtype in dtypes)
 

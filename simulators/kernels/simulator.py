@@ -57,17 +57,27 @@ class Op:
 def _product(op: str, group: Group, sizes: Columns) -> Compute:
     batch = sizes["batch"] if op in ("gemm", "bmm") else np.ones_like(sizes["m"])
     return operators.Gemm(
-        name=op, m=sizes["m"], n=sizes["n"], k=sizes["k"], batch=batch, dtype=group["dtype"],
+        name=op,
+        m=sizes["m"],
+        n=sizes["n"],
+        k=sizes["k"],
+        batch=batch,
+        dtype=group["dtype"],
         weight_dtype=group["weight_dtype"] or "",
-    )  # fmt: skip
+    )
 
 
 def _experts(op: str, group: Group, sizes: Columns) -> Compute:
     return operators.GroupedGemm(
-        name=op, tokens=sizes["m"], n=sizes["n"], k=sizes["k"], dtype=group["dtype"],
-        weight_dtype=group["weight_dtype"] or "", experts=max(1, int(group["experts"])),
+        name=op,
+        tokens=sizes["m"],
+        n=sizes["n"],
+        k=sizes["k"],
+        dtype=group["dtype"],
+        weight_dtype=group["weight_dtype"] or "",
+        experts=max(1, int(group["experts"])),
         top_k=max(1.0, group["top_k"]),
-    )  # fmt: skip
+    )
 
 
 def _convolution(op: str, group: Group, sizes: Columns) -> Compute:
@@ -80,11 +90,18 @@ def _attention(op: str, group: Group, sizes: Columns) -> operators.Attention:
     phase = op.rpartition("_")[2]
     new = np.ones_like(requests) if phase == "decode" else sizes["new_tokens"]
     return operators.Attention(
-        name=op, phase=phase, requests=requests, query_tokens=requests * new,
-        pairs=requests * (new * past + new * (new + 1.0) / 2.0), kv_tokens=requests * (past + new),
-        heads=max(1.0, group["heads"]), kv_heads=max(1.0, group["kv_heads"]),
-        head_dim=max(1.0, group["head_dim"]), dtype=group["dtype"], kv_dtype=group["dtype"],
-    )  # fmt: skip
+        name=op,
+        phase=phase,
+        requests=requests,
+        query_tokens=requests * new,
+        pairs=requests * (new * past + new * (new + 1.0) / 2.0),
+        kv_tokens=requests * (past + new),
+        heads=max(1.0, group["heads"]),
+        kv_heads=max(1.0, group["kv_heads"]),
+        head_dim=max(1.0, group["head_dim"]),
+        dtype=group["dtype"],
+        kv_dtype=group["dtype"],
+    )
 
 
 def _latent_attention(op: str, group: Group, sizes: Columns) -> Compute:
@@ -97,9 +114,13 @@ def _latent_attention(op: str, group: Group, sizes: Columns) -> Compute:
 
 def _encoder(op: str, group: Group, sizes: Columns) -> Compute:
     return operators.EncoderAttention(
-        name=op, requests=sizes["batch"], tokens=sizes["batch"] * sizes["new_tokens"],
-        heads=max(1.0, group["heads"]), head_dim=max(1.0, group["head_dim"]), dtype=group["dtype"],
-    )  # fmt: skip
+        name=op,
+        requests=sizes["batch"],
+        tokens=sizes["batch"] * sizes["new_tokens"],
+        heads=max(1.0, group["heads"]),
+        head_dim=max(1.0, group["head_dim"]),
+        dtype=group["dtype"],
+    )
 
 
 def _state(op: str, group: Group, sizes: Columns) -> Compute:
@@ -107,14 +128,25 @@ def _state(op: str, group: Group, sizes: Columns) -> Compute:
     tokens = requests if phase == "decode" else requests * sizes["new_tokens"]
     if op.startswith("state_convolution"):
         return operators.CausalConvolution(
-            name=op, phase=phase, requests=requests, tokens=tokens, channels=sizes["cols"],
+            name=op,
+            phase=phase,
+            requests=requests,
+            tokens=tokens,
+            channels=sizes["cols"],
             dtype=dtype,
-        )  # fmt: skip
+        )
     dim = max(1.0, group["head_dim"])
     return operators.StateUpdate(
-        name=op, phase=phase, requests=requests, tokens=tokens, key_dim=dim, value_dim=dim,
-        value_heads=max(1.0, group["heads"]), key_heads=max(1.0, group["kv_heads"]), dtype=dtype,
-    )  # fmt: skip
+        name=op,
+        phase=phase,
+        requests=requests,
+        tokens=tokens,
+        key_dim=dim,
+        value_dim=dim,
+        value_heads=max(1.0, group["heads"]),
+        key_heads=max(1.0, group["kv_heads"]),
+        dtype=dtype,
+    )
 
 
 def _table(operator: type, op: str, group: Group, sizes: Columns, **more: Any) -> Compute:
@@ -131,8 +163,13 @@ def _pointwise(reads: float, op: str, group: Group, sizes: Columns) -> Compute:
 
 PRODUCT = ("m", "n", "k")
 CONVOLUTION = (
-    "batch", "in_channels", "out_channels", "kernel_size", "input_size", "stride",
-)  # fmt: skip
+    "batch",
+    "in_channels",
+    "out_channels",
+    "kernel_size",
+    "input_size",
+    "stride",
+)
 HEADS = ("heads", "kv_heads", "head_dim")
 TABLE = ("rows", "cols")
 
@@ -164,8 +201,11 @@ STREAMS = {
     **{
         name: Op(TABLE, partial(_table, operators.Norm, kind=kind))
         for name, kind in (
-            ("softmax", "softmax"), ("layer_norm", "layer_norm"), ("ln", "layer_norm"),
-            ("rms_norm", "rms_norm"), ("sampling", "softmax"),
+            ("softmax", "softmax"),
+            ("layer_norm", "layer_norm"),
+            ("ln", "layer_norm"),
+            ("rms_norm", "rms_norm"),
+            ("sampling", "softmax"),
         )
     },
     **{name: Op(TABLE, partial(_pointwise, 2.0)) for name in ("add", "mul", "div", "pow")},
@@ -173,7 +213,7 @@ STREAMS = {
         name: Op(TABLE, partial(_pointwise, 1.0))
         for name in ("addu", "mulu", "divu", "powu", "relu", "gelu", "tanh")
     },
-}  # fmt: skip
+}
 """Bound by memory, in any precision. Drawing a token takes a pass over its logits, as a softmax
 does; a pointwise operator's trailing `u` means one input and a constant."""
 

@@ -259,11 +259,22 @@ def _hardware(
         device = part_of(device, power_share, work)
         power_limit_w *= work
     replica = Replica(
-        model.value, device, cluster.value, cut, dtype=dtype, kv_dtype=kv_dtype,
-        runtime=runtime.value, effects=effects, accelerator=array[0],
-        unified=steps[0] == UNIFIED, overlapped=steps[0] == OVERLAPPED, nucleus=steps[1] == NUCLEUS,
-        stream_interval=steps[2], time_share=time_share, power_limit_w=power_limit_w,
-    )  # fmt: skip
+        model.value,
+        device,
+        cluster.value,
+        cut,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        runtime=runtime.value,
+        effects=effects,
+        accelerator=array[0],
+        unified=steps[0] == UNIFIED,
+        overlapped=steps[0] == OVERLAPPED,
+        nucleus=steps[1] == NUCLEUS,
+        stream_interval=steps[2],
+        time_share=time_share,
+        power_limit_w=power_limit_w,
+    )
     parts = (model.description, gpu.description, cluster.description, runtime.description)
     steps_of = f"{replica.unified} {replica.overlapped} {replica.nucleus} {steps[2]}"
     choices = f"{cut} {dtypes} {scales} {effects} {array} {steps_of} {shares} {held}"

@@ -171,8 +171,13 @@ def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
 
 NEEDED = ("model", "gpu", "framework", "clients", "prompt_tokens", "output_tokens", "tpot_s")
 DEFAULTS = {
-    "tp": 1, "ep": 1, "attention_dp": 1, "dtype": "bf16", "kv_dtype": "bf16", "ttft_s": None,
-}  # fmt: skip
+    "tp": 1,
+    "ep": 1,
+    "attention_dp": 1,
+    "dtype": "bf16",
+    "kv_dtype": "bf16",
+    "ttft_s": None,
+}
 """Columns of a user's own measured rows: those that must be there, and what others are else."""
 
 COUNTS = ("clients", "prompt_tokens", "output_tokens", "tp", "ep", "attention_dp")

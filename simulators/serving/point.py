@@ -52,30 +52,37 @@ class ServingPoint:
     ep: int = built("parts of a stage that whole experts are dealt to", at_least=1, default=1)
     attention_dp: int = built(
         "groups of tp GPUs that attend to requests of their own and share the experts",
-        at_least=1, default=1,
-    )  # fmt: skip
+        at_least=1,
+        default=1,
+    )
     moe_backend: str = built(
         f"how tokens get to experts on other GPUs, of attention_dp: {', '.join(BACKENDS)}",
-        known=BACKENDS, default=GATHERED,
-    )  # fmt: skip
+        known=BACKENDS,
+        default=GATHERED,
+    )
     redundant_experts: int = built(
         "copies of experts a layer holds besides one of each, so that ranks work alike",
-        at_least=0, default=0,
-    )  # fmt: skip
+        at_least=0,
+        default=0,
+    )
     routing_skew: float = built(
         "how much tokens prefer some experts: the exponent of Zipf's law; 0: not at all",
-        at_least=0.0, default=0.0, given=True,
-    )  # fmt: skip
+        at_least=0.0,
+        default=0.0,
+        given=True,
+    )
     routing_histogram: str = built(
         "tokens that each expert of a layer got, in the order of ranks: a number for each, with "
         "commas between, or the path of a file of them; empty: routing_skew says it",
-        default="", given=True,
-    )  # fmt: skip
+        default="",
+        given=True,
+    )
     replicas: int = built("copies, each on tp * pp * attention_dp GPUs", at_least=1, default=1)
     prefill_gpus: int = built(
         "GPUs that only read prompts, of each copy; 0: no separate pools, all do both",
-        at_least=0, default=0,
-    )  # fmt: skip
+        at_least=0,
+        default=0,
+    )
     decode_gpus: int = built(
         "GPUs that decode what those have read, of each copy", at_least=0, default=0
     )
@@ -85,16 +92,20 @@ class ServingPoint:
     kv_link: str = built(
         "what KV caches move by between pools: nvlink (within a node), rdma, ethernet, infinite "
         "(moving is free), or auto: NVLink where both pools fit in a node, else RDMA",
-        known=LINKS, default=AUTO,
-    )  # fmt: skip
+        known=LINKS,
+        default=AUTO,
+    )
     kv_link_bytes_per_s: float | None = built(
         "what each GPU's end of that link sustains; null: a share of its data sheet's, as measured",
-        unit="B/s", above=0.0, default=None,
-    )  # fmt: skip
+        unit="B/s",
+        above=0.0,
+        default=None,
+    )
     kv_transfer: str = built(
         "serial, when a prompt has been read; or by_layer, while later layers are computed",
-        known=TRANSFERS, default=SERIAL,
-    )  # fmt: skip
+        known=TRANSFERS,
+        default=SERIAL,
+    )
     scheduler: str = choice("how batches are formed", names="scheduler", default="vllm")
     router: str = choice("which replica takes a request", names="router", default="round_robin")
     chunk_size: int = choice("tokens of an iteration with chunks", at_least=1, default=512)
@@ -104,78 +115,100 @@ class ServingPoint:
     )
     poll_interval: int = choice(
         "decode iterations between looks at the queue, of schedulers that wait; 0: their default",
-        at_least=0, default=0,
-    )  # fmt: skip
+        at_least=0,
+        default=0,
+    )
     qps: float | None = asked(
         "requests per second to all replicas; null keeps a trace's arrivals, and in the analytic "
-        "fidelity gives each freed seat to a new request", unit="1/s", above=0.0, default=1.0,
-    )  # fmt: skip
+        "fidelity gives each freed seat to a new request",
+        unit="1/s",
+        above=0.0,
+        default=1.0,
+    )
     workload: str = asked(
         "lengths: chat, code, sharegpt, summarization, a file of one's own, or the path of a trace",
-        names="workload", default="chat",
-    )  # fmt: skip
+        names="workload",
+        default="chat",
+    )
     prompt_tokens: int = asked("of every prompt; 0: the workload's", at_least=0, default=0)
     output_tokens: int = asked("of every answer; 0: the workload's", at_least=0, default=0)
     length_spread: float = asked(
         "fixed lengths are drawn evenly from those down to this share less",
-        at_least=0.0, below=1.0, default=0.0,
-    )  # fmt: skip
+        at_least=0.0,
+        below=1.0,
+        default=0.0,
+    )
     length_shape: str = asked(
         "how fixed lengths differ: evenly, by length_spread; as_workload, stretched until they are "
         "means; or as_sglang: those that its bench_serving draws under this seed",
-        known=SHAPES, default=EVENLY,
-    )  # fmt: skip
+        known=SHAPES,
+        default=EVENLY,
+    )
     max_output_tokens: int = asked("longer answers end there; 0: none do", at_least=0, default=0)
     requests: int = asked("simulated; of a trace the first, 0: all", at_least=0, default=500)
     seed: int = asked("of arrivals and lengths", at_least=0, default=0)
     seeds: int = choice(
         "runs to average, with this seed and those after it; latencies get confidence intervals",
-        at_least=1, default=1, given=True,
-    )  # fmt: skip
+        at_least=1,
+        default=1,
+        given=True,
+    )
     arrivals: str = asked(
         f"gaps between arrivals: {', '.join(ARRIVALS)}", known=ARRIVALS, default=POISSON
     )
     burstiness: float = asked("coefficient of variation of gamma gaps", above=0.0, default=1.0)
     clients: int = asked("of closed arrivals: each asks when answered", at_least=1, default=64)
     think_s: float = asked(
-        "how long such a client, or the user of a session, waits before", unit="s", at_least=0.0,
+        "how long such a client, or the user of a session, waits before",
+        unit="s",
+        at_least=0.0,
         default=0.0,
-    )  # fmt: skip
+    )
     frontend: str = choice(
         "server between client and engine: auto (of the runtime's framework, if any) or none",
-        known=FRONTENDS, default=AUTO,
-    )  # fmt: skip
+        known=FRONTENDS,
+        default=AUTO,
+    )
     frontend_s: float = choice(
         "that a request takes to the engine besides", unit="s", at_least=0.0, default=0.0
     )
     stream_interval: int = built(
-        "iterations between messages of an answer to its client; 0: it is sent whole", at_least=0,
+        "iterations between messages of an answer to its client; 0: it is sent whole",
+        at_least=0,
         default=1,
-    )  # fmt: skip
+    )
     patience_s: float | None = asked(
         "how long after its arrival an unfinished request is given up by its client; null: never",
-        unit="s", above=0.0, default=None,
-    )  # fmt: skip
+        unit="s",
+        above=0.0,
+        default=None,
+    )
     warmup: int = choice(
         "first requests left out of latencies and rates", at_least=0, default=0, given=True
     )
     cooldown: int = choice("last requests left out of them", at_least=0, default=0, given=True)
     window: str = choice(
         "what rates and costs are of: steady, the run without its ramp and drain; or whole, as "
-        "programs count that measure a server", known=WINDOWS, default=STEADY,
-    )  # fmt: skip
+        "programs count that measure a server",
+        known=WINDOWS,
+        default=STEADY,
+    )
     turns: int = asked(
         "requests of a session, each after the answer before it, which its prompt repeats",
-        at_least=1, default=1,
-    )  # fmt: skip
+        at_least=1,
+        default=1,
+    )
     turn_tokens: int = asked(
         "that each later turn of a session adds to what was said: a tool's answer, say; 0: as many "
-        "as a first prompt has", at_least=0, default=0,
-    )  # fmt: skip
+        "as a first prompt has",
+        at_least=0,
+        default=0,
+    )
     system_prompt_tokens: int = asked(
         "that all prompts begin with, before what the workload or a session says",
-        at_least=0, default=0,
-    )  # fmt: skip
+        at_least=0,
+        default=0,
+    )
     burst_ratio: float = asked("of mmpp: rate in bursts over between", above=0.0, default=4.0)
     burst_s: float = asked("of mmpp: mean length of a burst", unit="s", above=0.0, default=10.0)
     calm_s: float = asked("of mmpp: mean time between bursts", unit="s", above=0.0, default=50.0)
@@ -186,17 +219,21 @@ class ServingPoint:
     mixed_step: str = built(
         "prefills and decodes of one iteration: unified, in one attention kernel too, where the "
         "engine's library has one; batch, in a kernel each; overlapped, the attention of both at "
-        "once on every SM; or additive, each reading the weights", known=MIXED_STEPS,
+        "once on every SM; or additive, each reading the weights",
+        known=MIXED_STEPS,
         default=UNIFIED,
-    )  # fmt: skip
+    )
     sampling: str = built(
         "how tokens are drawn: the likeliest; or nucleus, of the likeliest that add up to a share "
-        "(top_p), for which engines sort the vocabulary", known=SAMPLINGS, default=LIKELIEST,
-    )  # fmt: skip
+        "(top_p), for which engines sort the vocabulary",
+        known=SAMPLINGS,
+        default=LIKELIEST,
+    )
     iteration_table: str = choice(
         "path of operator times of one's own; empty: iterations are priced by composition",
-        default="", given=True,
-    )  # fmt: skip
+        default="",
+        given=True,
+    )
     block_size: int = choice("tokens per KV block", at_least=1, default=16)
     memory_fraction: float = choice(
         "share of GPU memory the engine may use", above=0.0, at_most=1.0, default=0.9
@@ -204,8 +241,9 @@ class ServingPoint:
     rank_queues: str = choice(
         "of ranks of data-parallel attention: own, and all step together; shared, its requests "
         "dealt out evenly in every iteration; or auto: as the engine of the scheduler has it",
-        known=(AUTO, OWN, SHARED), default=AUTO,
-    )  # fmt: skip
+        known=(AUTO, OWN, SHARED),
+        default=AUTO,
+    )
     watermark: float = choice(
         "share of KV blocks kept free at admission", at_least=0.0, below=1.0, default=0.01
     )
@@ -215,40 +253,49 @@ class ServingPoint:
     )
     prefix_host_bytes: float = choice(
         "host memory per GPU that keeps what a prefix_cache forgets, if moving it back is quicker "
-        "than computing it", unit="B", at_least=0.0, default=0.0,
-    )  # fmt: skip
+        "than computing it",
+        unit="B",
+        at_least=0.0,
+        default=0.0,
+    )
     preemption: str = choice(
         "what becomes of a running request without memory: recompute, swap to the host, or cached: "
         "recompute what others took of its blocks, as with a prefix_cache",
-        known=PREEMPTIONS, default=RECOMPUTE,
-    )  # fmt: skip
+        known=PREEMPTIONS,
+        default=RECOMPUTE,
+    )
     swap_bytes: float = choice(
         "memory per GPU for swapped requests", unit="B", at_least=0.0, default=4e9
     )
     offload_to: str = choice(
         "what takes what swap and prefix_host_bytes move out: the host's memory; a peer's, "
         "another GPU that has room, over the links between GPUs; or, of prefixes, an ssd, one for "
-        "each GPU", known=OFFLOADS, default=HOST,
-    )  # fmt: skip
+        "each GPU",
+        known=OFFLOADS,
+        default=HOST,
+    )
     dtype: str = built("precision: fp16, fp8, int8, w4a16 ...", default="fp16", reads=precision)
     kv_dtype: str = built("precision of the KV cache", default="fp16", reads=number_bytes)
     runtime: str = built(
         "what runs the kernels: vllm, sglang, trtllm, graphs, eager ...; auto: the engine whose "
-        "scheduler it is, vLLM for those of none", default=AUTO,
-    )  # fmt: skip
+        "scheduler it is, vLLM for those of none",
+        default=AUTO,
+    )
     accelerator: str = built(
         "an accelerator that computes in the GPU's place, its memory and links kept; or nothing",
         default=NOTHING,
     )
     without: str = built(
         f"effects beside kernels that are left out, joined by +: {', '.join(EFFECTS)}, or nothing",
-        default=NOTHING, given=True,
-    )  # fmt: skip
+        default=NOTHING,
+        given=True,
+    )
     speculation: str = built(
         "what drafts tokens that one pass checks: ngram (a look-up), draft (draft_model), medusa "
         "(a head for each place), eagle, eagle3 or mtp (a head of one layer), or nothing",
-        known=SPECULATIONS, default=NOTHING,
-    )  # fmt: skip
+        known=SPECULATIONS,
+        default=NOTHING,
+    )
     draft_tokens: int = built(
         "drafted for each sequence and iteration", at_least=0, at_most=16, default=3
     )
@@ -257,24 +304,31 @@ class ServingPoint:
     )
     draft_nodes: int = built(
         "tokens of a tree that one pass checks, the likeliest; 0: draft_tokens times draft_topk",
-        at_least=0, at_most=128, default=0,
-    )  # fmt: skip
+        at_least=0,
+        at_most=128,
+        default=0,
+    )
     draft_until: int = choice(
         "running requests up to which tokens are drafted; 0: all that run", at_least=0, default=0
     )
     draft_rule: str = choice(
         "how many are drafted: fixed; or adaptive, up to draft_tokens, as many as bring most "
-        "tokens a second at the number that run or wait", known=(FIXED, ADAPTIVE), default=FIXED,
-    )  # fmt: skip
+        "tokens a second at the number that run or wait",
+        known=(FIXED, ADAPTIVE),
+        default=FIXED,
+    )
     draft_model: str = built("of speculation draft", names="model", default=NOTHING)
     acceptance: str = choice(
         "share of drafted tokens that the model agrees with, given those before: one, or one for "
-        "each position; empty: as measured of the method", default="",
-    )  # fmt: skip
+        "each position; empty: as measured of the method",
+        default="",
+    )
     acceptance_spread: float = choice(
         "standard deviation of the first position's rate between requests; 0: all are alike",
-        at_least=0.0, below=0.5, default=0.0,
-    )  # fmt: skip
+        at_least=0.0,
+        below=0.5,
+        default=0.0,
+    )
     exit_depth: float = built(
         "share of layers a decoded token passes: early exit", above=0.0, at_most=1.0, default=1.0
     )
@@ -299,12 +353,16 @@ class ServingPoint:
     )
     fidelity: str = choice(
         f"how it is answered: {' or '.join(FIDELITIES)} (a steady state, without percentiles)",
-        known=FIDELITIES, default=EVENT, given=True,
-    )  # fmt: skip
+        known=FIDELITIES,
+        default=EVENT,
+        given=True,
+    )
     min_replicas: int = built(
         "replicas that always run, of those at most; others are started and stopped with the load; "
-        "0: all of them run", at_least=0, default=0,
-    )  # fmt: skip
+        "0: all of them run",
+        at_least=0,
+        default=0,
+    )
     replica_qps: float = built(
         "arrivals per second for which a replica is started", unit="1/s", above=0.0, default=1.0
     )
@@ -315,73 +373,98 @@ class ServingPoint:
         "between looks at the arrivals since the last one", unit="s", above=0.0, default=15.0
     )
     scale_down_s: float = built(
-        "for how long fewer replicas must do before one is stopped", unit="s", at_least=0.0,
+        "for how long fewer replicas must do before one is stopped",
+        unit="s",
+        at_least=0.0,
         default=300.0,
-    )  # fmt: skip
+    )
     adapters: int = built(
         "low-rank adapters (LoRA) of which each request wants one; 0: none", at_least=0, default=0
     )
     adapter_rank: int = built("of all of them", at_least=1, default=16)
     adapter_targets: str = built(
         "what they adapt: attention (the projections around it), or all linear layers",
-        known=TARGETS, default=ALL,
-    )  # fmt: skip
+        known=TARGETS,
+        default=ALL,
+    )
     adapter_zipf: float = built(
         "exponent of their popularity; 0: all are wanted alike", at_least=0.0, default=0.0
     )
     adapter_kernels: str = built(
         "grouped: tokens of one adapter are multiplied together (vLLM, SGMV); or by_token: in "
-        "decodes each token reads its own (BGMV, S-LoRA)", known=ADAPTER_KERNELS, default=GROUPED,
-    )  # fmt: skip
+        "decodes each token reads its own (BGMV, S-LoRA)",
+        known=ADAPTER_KERNELS,
+        default=GROUPED,
+    )
     adapter_slots: int = built(
         "adapters that a GPU keeps, the others wait on the host; 0: all that a batch may want, of "
-        "by_token as many as it wants on average", at_least=0, default=0,
-    )  # fmt: skip
+        "by_token as many as it wants on average",
+        at_least=0,
+        default=0,
+    )
     colocated: str = built(
         "other models on the same GPUs, each a process of its own, joined by +; or nothing",
         default=NOTHING,
-    )  # fmt: skip
+    )
     colocated_qps: float | None = built(
         "requests per second to each of them, of lengths like the model's; null: as many as to it",
-        unit="1/s", above=0.0, default=None,
-    )  # fmt: skip
+        unit="1/s",
+        above=0.0,
+        default=None,
+    )
     sharing: str = built(
         "how models share a GPU: time_slice (by turns), mps (each on a share of the SMs), or mig "
-        "(a slice with memory of its own)", known=SHARINGS, default=TIME_SLICE,
-    )  # fmt: skip
+        "(a slice with memory of its own)",
+        known=SHARINGS,
+        default=TIME_SLICE,
+    )
     sm_share: float = built(
         "of mps: share of the SMs that the model may use", above=0.0, at_most=1.0, default=1.0
     )
     colocated_sm_share: float = built(
-        "of mps: that each other model may use; 0: what sm_share leaves, evenly", at_least=0.0,
-        at_most=1.0, default=0.0,
-    )  # fmt: skip
+        "of mps: that each other model may use; 0: what sm_share leaves, evenly",
+        at_least=0.0,
+        at_most=1.0,
+        default=0.0,
+    )
     mig_slice: str = built("of mig: the profile, as in 3g; empty: the whole GPU", default="")
     kv_pool: str = built(
         "what weights leave of the memory of several models: split evenly; or one shared pool, "
-        "of which the model has what the others do not hold", known=POOLS, default=SPLIT,
-    )  # fmt: skip
+        "of which the model has what the others do not hold",
+        known=POOLS,
+        default=SPLIT,
+    )
     interference: str = built(
         "how often others are at work: expected, by their load; or the bounds: lower (never) and "
         "upper (always, with as much memory traffic as they can get)",
-        known=INTERFERENCES, default=EXPECTED,
-    )  # fmt: skip
+        known=INTERFERENCES,
+        default=EXPECTED,
+    )
     time_share: float = built(
-        "of a GPU's time that kernels get, where others have the rest", above=0.0, at_most=1.0,
+        "of a GPU's time that kernels get, where others have the rest",
+        above=0.0,
+        at_most=1.0,
         default=1.0,
-    )  # fmt: skip
+    )
     power_share: float = built(
-        "of a GPU's watts at rest that are the design's, where others have the rest", above=0.0,
-        at_most=1.0, default=1.0,
-    )  # fmt: skip
+        "of a GPU's watts at rest that are the design's, where others have the rest",
+        above=0.0,
+        at_most=1.0,
+        default=1.0,
+    )
     gpu_clock_hz: float = built(
         "clock that GPUs are locked to (nvidia-smi --lock-gpu-clocks); 0: none, they run at their "
-        "highest", unit="Hz", at_least=0.0, default=0.0,
-    )  # fmt: skip
+        "highest",
+        unit="Hz",
+        at_least=0.0,
+        default=0.0,
+    )
     power_limit_w: float = built(
         "of a GPU (nvidia-smi --power-limit), for which it lowers its clock; 0: the data sheet's",
-        unit="W", at_least=0.0, default=0.0,
-    )  # fmt: skip
+        unit="W",
+        at_least=0.0,
+        default=0.0,
+    )
     sm_scale: float = built("SMs of a what-if device, relative", above=0.0, default=1.0)
     clock_scale: float = built("clock of such a device, relative", above=0.0, default=1.0)
     bandwidth_scale: float = built("its memory bandwidth, relative", above=0.0, default=1.0)

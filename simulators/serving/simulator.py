@@ -72,12 +72,23 @@ class Serving:
     ranged: tuple[str, ...] = RANGED
     priced: tuple[str, ...] = ("prices", "usd_per_gpu_hour")
     cost_needs: tuple[str, ...] = (
-        "gpu", "gpus", "tokens_per_s", "tokens_per_s_lo", "tokens_per_s_hi", "replicas",
-        "replicas_mean", *PAYS, "decode_gpu", "decode_gpus",
-    )  # fmt: skip
+        "gpu",
+        "gpus",
+        "tokens_per_s",
+        "tokens_per_s_lo",
+        "tokens_per_s_hi",
+        "replicas",
+        "replicas_mean",
+        *PAYS,
+        "decode_gpu",
+        "decode_gpus",
+    )
     cost_metrics: tuple[str, ...] = (
-        "cost_usd_per_mtok", "cost_usd_per_mtok_lo", "cost_usd_per_mtok_hi", "cost_usd_per_hour",
-    )  # fmt: skip
+        "cost_usd_per_mtok",
+        "cost_usd_per_mtok_lo",
+        "cost_usd_per_mtok_hi",
+        "cost_usd_per_hour",
+    )
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Simulate every row on its own; steady states are answered together."""

@@ -21,10 +21,13 @@ from simulators.training.work.operators import (
 from simulators.training.work.phases import RUNS_AGAIN, runs
 
 PHASES = {
-    FORWARD: "forward", INPUTS: "backward, inputs", WEIGHTS: "backward, weights",
-    AGAIN: "recomputation", AGAIN_ELEMENTWISE: "recomputation, elementwise",
+    FORWARD: "forward",
+    INPUTS: "backward, inputs",
+    WEIGHTS: "backward, weights",
+    AGAIN: "recomputation",
+    AGAIN_ELEMENTWISE: "recomputation, elementwise",
     SUMS: "gradient sums",
-}  # fmt: skip
+}
 
 
 def explained(
@@ -68,10 +71,13 @@ def explained(
     ]
     place = "first stage, end of warm-up" if memory.is_first[0] else "last stage, at the loss"
     kept = {
-        "weights": memory.weights, "gradients": memory.gradients, "states": memory.states,
-        "activations": memory.activations, "workspace": memory.workspace,
+        "weights": memory.weights,
+        "gradients": memory.gradients,
+        "states": memory.states,
+        "activations": memory.activations,
+        "workspace": memory.workspace,
         "reserved": np.full(1, RESERVED_BYTES),
-    }  # fmt: skip
+    }
     rows += [
         Contribution(phase="memory", name=name, memory_bytes=float(held[0]), note=place)
         for name, held in kept.items()

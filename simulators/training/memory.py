@@ -113,8 +113,9 @@ def layer_activation_bytes(job: Job, plans: Plans) -> Floats:
     heads = model.heads / job.tp
     widths = (2.0 * heads + 2.0 * kv_heads_per_gpu(model, job.cut)) * model.head_dim
     if model.is_latent:
-        widths = heads * (2.0 * (model.qk_nope_head_dim + model.qk_rope_head_dim)
-                          + 2.0 * model.v_head_dim)  # fmt: skip
+        widths = heads * (
+            2.0 * (model.qk_nope_head_dim + model.qk_rope_head_dim) + 2.0 * model.v_head_dim
+        )
     wide = 3.0 if model.gated_ffn else 2.0
     if model.experts:
         activated = model.expert_ffn * (model.top_k + model.shared_experts) / job.tp

@@ -40,10 +40,27 @@ from simulators.workload.precision import BYTES
 Columns = dict[str, Floats]
 
 JOB_FIELDS = (
-    "model", "gpu", "cluster", "tp", "cp", "ep", "expert_tp", "sequence", "dtype",
-    "sequence_parallel", "attention", "fusion", "cuda_graphs", "context_exchange", "lora_rank",
-    "lora_targets", "base_dtype", "routing_skew", "capacity_factor", "prices",
-)  # fmt: skip
+    "model",
+    "gpu",
+    "cluster",
+    "tp",
+    "cp",
+    "ep",
+    "expert_tp",
+    "sequence",
+    "dtype",
+    "sequence_parallel",
+    "attention",
+    "fusion",
+    "cuda_graphs",
+    "context_exchange",
+    "lora_rank",
+    "lora_targets",
+    "base_dtype",
+    "routing_skew",
+    "capacity_factor",
+    "prices",
+)
 """Fields that rows of one job share."""
 
 GB = 1e9
@@ -134,9 +151,13 @@ def why_not(job: Job, plans: Plans, batch: NDArray[Any], targets: Floats) -> lis
             reasons[row] = reasons[row] or words(int(row))
 
     pp, m = plans.pp, plans.micro_batches
-    note(batch != plans.dp * plans.micro_batch * m, lambda r: (
-        f"batch_not_divisible: {batch[r]} sequences over dp {plans.dp[r]} "
-        f"x micro_batch {plans.micro_batch[r]:g}"))  # fmt: skip
+    note(
+        batch != plans.dp * plans.micro_batch * m,
+        lambda r: (
+            f"batch_not_divisible: {batch[r]} sequences over dp {plans.dp[r]} "
+            f"x micro_batch {plans.micro_batch[r]:g}"
+        ),
+    )
     note(
         pp * plans.chunks > job.model.layers,
         lambda r: (
@@ -157,24 +178,38 @@ def why_not(job: Job, plans: Plans, batch: NDArray[Any], targets: Floats) -> lis
         ),
     )
     is_pairing, twice = np.isin(plans.schedule, PAIRING), plans.models > 1
-    note(is_pairing & ((m < 2 * pp) | (twice & ((pp % 2 > 0) | (m % 2 > 0)))), lambda r: (
-        f"micro_batches_too_few_to_pair: {m[r]} micro-batches, pp {pp[r]}, "
-        f"{SCHEDULES[plans.schedule[r]]}"))  # fmt: skip
+    note(
+        is_pairing & ((m < 2 * pp) | (twice & ((pp % 2 > 0) | (m % 2 > 0)))),
+        lambda r: (
+            f"micro_batches_too_few_to_pair: {m[r]} micro-batches, pp {pp[r]}, "
+            f"{SCHEDULES[plans.schedule[r]]}"
+        ),
+    )
     copies = plans.dp * job.cp * plans.models
     note(
         copies % plans.shards > 0,
         lambda r: f"shard_ranks_do_not_divide: {plans.shards[r]} of {copies[r]} copies",
     )
-    note(plans.dp * job.cp * job.tp % (job.ep * job.expert_tp) > 0, lambda r: (
-        f"experts_exceed_ranks: ep {job.ep} x expert_tp {job.expert_tp} of "
-        f"{plans.dp[r] * job.cp * job.tp} ranks of a stage"))  # fmt: skip
-    note((plans.offloads > 0) & (job.gpu.pcie_bytes_per_s <= 0.0), lambda _: (
-        f"no_host_link: gpu '{job.gpu.name}' states no pcie_bytes_per_s"))  # fmt: skip
+    note(
+        plans.dp * job.cp * job.tp % (job.ep * job.expert_tp) > 0,
+        lambda r: (
+            f"experts_exceed_ranks: ep {job.ep} x expert_tp {job.expert_tp} of "
+            f"{plans.dp[r] * job.cp * job.tp} ranks of a stage"
+        ),
+    )
+    note(
+        (plans.offloads > 0) & (job.gpu.pcie_bytes_per_s <= 0.0),
+        lambda _: f"no_host_link: gpu '{job.gpu.name}' states no pcie_bytes_per_s",
+    )
     weights = job.model.active_parameters
     never = (targets > 0) & np.isinf(tokens_to_loss(weights, targets))
-    note(never, lambda r: (
-        f"loss_out_of_reach: {targets[r]:g}; a scaling law expects {job.model.name} to stay above "
-        f"{float(expected_loss(weights, np.array(np.inf))):.3g}"))  # fmt: skip
+    note(
+        never,
+        lambda r: (
+            f"loss_out_of_reach: {targets[r]:g}; a scaling law expects {job.model.name} to stay "
+            f"above {float(expected_loss(weights, np.array(np.inf))):.3g}"
+        ),
+    )
     return reasons
 
 
@@ -183,8 +218,19 @@ def step_metrics(job: Job, plans: Plans, done: Steps, constants: Constants) -> C
     gpus = (plans.pp * plans.dp * job.tp * job.cp).astype(np.float64)
     tokens = plans.dp * plans.micro_batch * plans.micro_batches * job.sequence
     rate = done.flops / done.step_s / gpus
-    same = ("step_s", "compute_s", "bubble_s", "tensor_s", "context_s", "experts_s", "data_s",
-            "late_s", "optimizer_s", "loading_s", "energy_j")  # fmt: skip
+    same = (
+        "step_s",
+        "compute_s",
+        "bubble_s",
+        "tensor_s",
+        "context_s",
+        "experts_s",
+        "data_s",
+        "late_s",
+        "optimizer_s",
+        "loading_s",
+        "energy_j",
+    )
     return {name: getattr(done, name) for name in same} | {
         "step_s_lo": done.step_s * constants.band[0],
         "step_s_hi": done.step_s * constants.band[1],

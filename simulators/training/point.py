@@ -48,40 +48,51 @@ class TrainingPoint:
     )
     recompute: str = choice(
         "what the backward pass runs again: none, selective (attention), elementwise (norms and "
-        "activations, but no product), full layers", default="selective", known=RECOMPUTES,
-    )  # fmt: skip
+        "activations, but no product), full layers",
+        default="selective",
+        known=RECOMPUTES,
+    )
     recompute_layers: int = choice(
         "layers of a pipeline rank that run again whole, under full; 0: all of them",
-        default=0, at_least=0,
-    )  # fmt: skip
+        default=0,
+        at_least=0,
+    )
     zero: int = choice(
         "what data ranks share out: 0 nothing, 1 optimiser states, 2 gradients, 3 weights",
-        default=1, at_least=0, at_most=3,
-    )  # fmt: skip
+        default=1,
+        at_least=0,
+        at_most=3,
+    )
     shard_ranks: int = choice(
         "data and context ranks among which that is; 0: all of them", default=0, at_least=0
     )
     sequence_parallel: bool = choice("whether tensor ranks share out norms too", default=True)
     attention: str = choice(
         "the GPU's best kernel, FlashAttention-2, products that keep all scores, or the GPU's best "
-        "kernel in fp8", default=FLASH, known=ATTENTIONS,
-    )  # fmt: skip
+        "kernel in fp8",
+        default=FLASH,
+        known=ATTENTIONS,
+    )
     fusion: str = choice(
         "what stands between products: fused kernels, or PyTorch's one by one",
-        default=FUSED, known=FUSIONS,
-    )  # fmt: skip
+        default=FUSED,
+        known=FUSIONS,
+    )
     cuda_graphs: bool = choice(
         "whether whole steps are replayed as CUDA graphs: no layer waits for launches, which those "
-        "with experts do", default=False,
-    )  # fmt: skip
+        "with experts do",
+        default=False,
+    )
     routing_skew: float = asked(
         "how much tokens prefer some experts: the exponent of Zipf's law; 0: not at all",
-        default=0.0, at_least=0.0,
-    )  # fmt: skip
+        default=0.0,
+        at_least=0.0,
+    )
     capacity_factor: float = choice(
         "times the mean beyond which an expert drops tokens; 0: none are dropped",
-        default=0.0, at_least=0.0,
-    )  # fmt: skip
+        default=0.0,
+        at_least=0.0,
+    )
     context_exchange: str = choice(
         "how context ranks share keys", default=ZIGZAG, known=CONTEXT_EXCHANGES
     )
@@ -90,24 +101,30 @@ class TrainingPoint:
     )
     lora_targets: str = asked(
         "products with adapters: attention's projections, or all of a dense layer",
-        default=LORA_TARGETS[0], known=LORA_TARGETS,
-    )  # fmt: skip
+        default=LORA_TARGETS[0],
+        known=LORA_TARGETS,
+    )
     base_dtype: str = asked(
         "format in which weights beside adapters are kept; nf4 ones are widened for every product",
-        default="bf16", known=BASES,
-    )  # fmt: skip
+        default="bf16",
+        known=BASES,
+    )
     gradient_dtype: str = choice(
         "precision in which gradients are sent; fp8 and int4 are compressed for that alone",
-        default="fp32", known=GRADIENTS,
-    )  # fmt: skip
+        default="fp32",
+        known=GRADIENTS,
+    )
     offload: bool = choice(
         "whether optimiser states lie in the host's memory and its CPUs update weights",
         default=False,
     )
     host_adam_per_s: float = asked(
         "weights that a node's CPUs update in a second: 10e9 in 2.57 s (Ren et al., ZeRO-Offload, "
-        "2021, two Xeon 8168)", unit="1/s", default=3.9e9, above=0,
-    )  # fmt: skip
+        "2021, two Xeon 8168)",
+        unit="1/s",
+        default=3.9e9,
+        above=0,
+    )
     overlap: bool = choice("whether gradients are summed behind the backward pass", default=True)
     tokens: float = asked("tokens of the whole run", default=1e12, above=0)
     target_loss: float = asked(
@@ -115,27 +132,38 @@ class TrainingPoint:
     )
     token_bytes: float = asked(
         "bytes of a batch that are read for each of its tokens: 4 of text",
-        unit="B", default=4.0, above=0,
-    )  # fmt: skip
+        unit="B",
+        default=4.0,
+        above=0,
+    )
     storage_bytes_per_s: float = asked(
         "what a node reads from storage, or writes to it: 2 TB/s over 2,048 nodes (Llama 3, 2024)",
-        unit="B/s", default=1e9, above=0,
-    )  # fmt: skip
+        unit="B/s",
+        default=1e9,
+        above=0,
+    )
     gpu_mtbf_h: float = asked(
         "hours a GPU runs until it stops a run: 419 stops in 54 days of 16,384 (Llama 3, 2024)",
-        unit="h", default=50_700.0, above=0,
-    )  # fmt: skip
+        unit="h",
+        default=50_700.0,
+        above=0,
+    )
     checkpoint_s: float = asked(
         "seconds in which writing a checkpoint stops the run; 0: those its bytes take to storage",
-        unit="s", default=0.0, at_least=0,
-    )  # fmt: skip
+        unit="s",
+        default=0.0,
+        at_least=0,
+    )
     restart_s: float = asked(
         "seconds from a failure until training goes on", unit="s", default=900.0, at_least=0
     )
     gpu_spread: float = asked(
         "standard deviation of a GPU's speed, relative: 8 % lie between fast and slow ones of a "
-        "cluster (Sinha et al., SC 2022), four of it", default=0.02, at_least=0, at_most=0.5,
-    )  # fmt: skip
+        "cluster (Sinha et al., SC 2022), four of it",
+        default=0.02,
+        at_least=0,
+        at_most=0.5,
+    )
     prices: str = asked("the price list", names="price", default=DEFAULT)
 
 

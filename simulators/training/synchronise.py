@@ -138,9 +138,12 @@ def _compressing_s(job: Job, plans: Plans, numbers: Floats) -> Floats:
         return np.zeros(plans.size)
     moved = 1.0 + plans.gradient_bytes / WEIGHT
     walk = Elementwise(
-        name="narrowing", elements=numbers * job.trained_share * moved, reads=1.0, writes=1.0,
+        name="narrowing",
+        elements=numbers * job.trained_share * moved,
+        reads=1.0,
+        writes=1.0,
         dtype="bf16",
-    )  # fmt: skip
+    )
     return np.asarray(np.where(is_narrow, price(walk, job.gpu).latency_s, 0.0), np.float64)
 
 

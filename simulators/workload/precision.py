@@ -11,9 +11,16 @@ from dataclasses import dataclass, replace
 from simulators.core.errors import UnknownNameError
 
 BYTES = {
-    "fp32": 4.0, "tf32": 4.0, "fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0,
-    "fp4": 0.5, "int4": 0.5, "fp8_block": 1.0 + 4.0 / 128.0**2,
-}  # fmt: skip
+    "fp32": 4.0,
+    "tf32": 4.0,
+    "fp16": 2.0,
+    "bf16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "fp4": 0.5,
+    "int4": 0.5,
+    "fp8_block": 1.0 + 4.0 / 128.0**2,
+}
 """Bytes of one number, by format; blocks of 128 by 128 share a scale of four bytes."""
 
 SCALES = {"fp4": 1.0 / 16.0, "int4": 2.0 / 128.0}

@@ -106,9 +106,19 @@ def _print_phase(phase: str, rows: Sequence[Contribution]) -> None:
         for c in rows
     ]
     header = [
-        "", "operator", "times", "time", "share", "energy", "memory", "FLOP/B", "achieved",
-        "moved", "bound by", "evidence",
-    ]  # fmt: skip
+        "",
+        "operator",
+        "times",
+        "time",
+        "share",
+        "energy",
+        "memory",
+        "FLOP/B",
+        "achieved",
+        "moved",
+        "bound by",
+        "evidence",
+    ]
     kept = [i for i in range(len(header)) if i < 2 or any(line[i] for line in lines)]
     print_table(
         f"{phase}: {', '.join(totals)}",

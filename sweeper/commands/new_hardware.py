@@ -77,9 +77,10 @@ def transfer(words: list[str]) -> int:
     print_table(f"{chosen.source} to {chosen.target}", header, lines)
     print_words(
         "Errors are of own rows that were left out; `by a ratio` of bandwidths or of FLOP/s, the "
-        "better of the two." if own else "How far off this is, --own FILE says: a few rows of "
-        f"{chosen.target}."
-    )  # fmt: skip
+        "better of the two."
+        if own
+        else f"How far off this is, --own FILE says: a few rows of {chosen.target}."
+    )
     if chosen.write:
         lab.write(found, chosen.target, Path(chosen.write))
         print_words(f"Written: {chosen.write}")

@@ -18,9 +18,12 @@ def add_scenarios(parser: Flags) -> None:
     parser.add_argument("--prices", metavar="LIST", help="price lists, as in owned,public_cloud")
     parser.add_argument("--at", metavar="AXIS=VALUE", help="the scenario, as in qps=4,model=gpt2")
     parser.add_argument(
-        "--across", nargs="?", const="worst", metavar="HOW",
+        "--across",
+        nargs="?",
+        const="worst",
+        metavar="HOW",
         help="designs that do for all scenarios, by the worst over them (or: mean)",
-    )  # fmt: skip
+    )
 
 
 def opened(chosen: argparse.Namespace) -> Answers:

@@ -142,9 +142,13 @@ def _best_per(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
     objective = chosen.of[0] if chosen.of else next(iter(last.objectives))
     direction: Direction = last.objectives.get(objective, "min")
     best = best_per(
-        last.results, chosen.level, objective, direction,
-        where=_where(last, chosen), steps=chosen.steps,
-    )  # fmt: skip
+        last.results,
+        chosen.level,
+        objective,
+        direction,
+        where=_where(last, chosen),
+        steps=chosen.steps,
+    )
     return _brief(last, best, [chosen.level, objective])
 
 

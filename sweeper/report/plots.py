@@ -67,9 +67,17 @@ def front(answers: Answers, asked: Columns) -> Any:
     if others:
         norm = mpl.colors.LogNorm() if _wide(best[others[0]]) else None
         dots = axes.scatter(
-            best[x], best[y], c=best[others[0]], s=26, cmap="viridis", norm=norm, zorder=3,
-            edgecolors="white", linewidths=0.4, label=label,
-        )  # fmt: skip
+            best[x],
+            best[y],
+            c=best[others[0]],
+            s=26,
+            cmap="viridis",
+            norm=norm,
+            zorder=3,
+            edgecolors="white",
+            linewidths=0.4,
+            label=label,
+        )
         _colorbar(figure, dots, answers, others[0], _label(answers, others[0]))
     else:
         line = {"color": _FRONT, "markersize": 4, "lw": 1, "zorder": 3, "label": label}

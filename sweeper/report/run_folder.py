@@ -201,7 +201,10 @@ def _versions() -> Mapping[str, str]:
         said = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
         git = subprocess.run(  # noqa: S603 - a fixed command
             ["git", "-C", str(here), *said],  # noqa: S607 - git where there is one
-            capture_output=True, text=True, timeout=5, check=True,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
         found["commit"] = git.stdout.strip()
     return found

@@ -40,8 +40,13 @@ def trace_events(found: Sequence[Contribution], name: str) -> dict[str, Any]:
 
 def _event(name: str, start: float, end: float, c: Contribution | None = None) -> dict[str, Any]:
     event: dict[str, Any] = {
-        "ph": "X", "name": name, "pid": 1, "tid": 1, "ts": start, "dur": end - start,
-    }  # fmt: skip
+        "ph": "X",
+        "name": name,
+        "pid": 1,
+        "tid": 1,
+        "ts": start,
+        "dur": end - start,
+    }
     if c is not None:
         said = {"bound": c.bound, "level": c.level, "times": c.count, "note": c.note}
         numbers = {"flops": c.flops, "moved_bytes": c.moved_bytes, "energy_j": c.energy_j}

@@ -97,7 +97,11 @@ def state(watch: Watch) -> str:
     progress = watch.progress
     front = [dict(zip(watch.answers.objectives, row, strict=True)) for row in progress.front()]
     told = {
-        "points": progress.total, "answered": progress.answered, "rows": dict(progress.rows),
-        "stopped": watch.stopped, "ended": watch.ended, "front": front,
-    }  # fmt: skip
+        "points": progress.total,
+        "answered": progress.answered,
+        "rows": dict(progress.rows),
+        "stopped": watch.stopped,
+        "ended": watch.ended,
+        "front": front,
+    }
     return json.dumps(told)

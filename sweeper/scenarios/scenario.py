@@ -27,9 +27,15 @@ from sweeper.sweep import Sweep
 from sweeper.typed import MistypedError, typed
 
 BASES = (
-    "measured", "measured-nearby", "measured-trace", "derived", "published", "published-formula",
-    "claimed", "survey-simulated",
-)  # fmt: skip
+    "measured",
+    "measured-nearby",
+    "measured-trace",
+    "derived",
+    "published",
+    "published-formula",
+    "claimed",
+    "survey-simulated",
+)
 """What a band may rest on, the strongest first."""
 
 

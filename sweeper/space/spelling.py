@@ -12,9 +12,22 @@ from simulators.core.folder import FOLDERS
 from sweeper.words import number_in
 
 _UNITS = {
-    "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0,
-    "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
-}  # fmt: skip
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "k": 1e3,
+    "K": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "kB": 1e3,
+    "MB": 1e6,
+    "GB": 1e9,
+    "TB": 1e12,
+}
 """What may stand right behind a number in a condition, and what it is worth there."""
 _WORDS = "|".join(sorted(_UNITS, key=len, reverse=True))
 _NUMBER = re.compile(

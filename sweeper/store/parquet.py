@@ -68,9 +68,12 @@ def read(folder: str, name: str, columns: list[str] | None = None) -> pa.Table:
     fs, path = filesystem(folder)
     try:
         return pq.read_table(
-            f"{path}/{name}", columns=columns, filesystem=fs, partitioning=None,
+            f"{path}/{name}",
+            columns=columns,
+            filesystem=fs,
+            partitioning=None,
             page_checksum_verification=True,
-        )  # fmt: skip
+        )
     except (OSError, pa.ArrowInvalid) as error:
         raise UserError(f"{folder}/{name} cannot be read: {error}") from error
 
@@ -169,9 +172,14 @@ def _content(table: pa.Table, meta: str) -> list[pa.Buffer | bytes]:
     content = pa.BufferOutputStream()
     codec, level = ("lz4", None) if len(table) < _SMALL else ("zstd", 1)
     with pq.ParquetWriter(
-        content, table.schema, compression=codec, compression_level=level, write_statistics=False,
-        store_schema=False, write_page_checksum=True,
-    ) as writer:  # fmt: skip
+        content,
+        table.schema,
+        compression=codec,
+        compression_level=level,
+        write_statistics=False,
+        store_schema=False,
+        write_page_checksum=True,
+    ) as writer:
         writer.write_table(table, row_group_size=max(len(table), 1))
         writer.add_key_value_metadata({_META.decode(): meta, KEY: BLANK})
     return list(sealed(content.getvalue()))

@@ -18,12 +18,45 @@ from simulators.kernels.price import price
 from simulators.workload.operators import Gemm
 
 ASKED_FOR = (
-    "p4", "t4", "p100_pcie", "v100_sxm", "v100_pcie", "a100_pcie_40gb", "a100_sxm_40gb",
-    "a100_pcie_80gb", "a100_sxm", "a10", "a40", "l4", "l40s", "h100_sxm", "h100_pcie", "h200_sxm",
-    "b200_sxm", "gb200", "rtx_3090", "rtx_4090", "rtx_pro_6000", "mi100", "mi210", "mi250",
-    "mi300x", "mi325x", "mi350x", "mi355x", "b300_sxm", "gb300", "h20", "h800", "h100_nvl",
-    "h200_nvl", "gh200", "gh200_144gb", "rtx_5090", "rtx_a5000",
-)  # fmt: skip
+    "p4",
+    "t4",
+    "p100_pcie",
+    "v100_sxm",
+    "v100_pcie",
+    "a100_pcie_40gb",
+    "a100_sxm_40gb",
+    "a100_pcie_80gb",
+    "a100_sxm",
+    "a10",
+    "a40",
+    "l4",
+    "l40s",
+    "h100_sxm",
+    "h100_pcie",
+    "h200_sxm",
+    "b200_sxm",
+    "gb200",
+    "rtx_3090",
+    "rtx_4090",
+    "rtx_pro_6000",
+    "mi100",
+    "mi210",
+    "mi250",
+    "mi300x",
+    "mi325x",
+    "mi350x",
+    "mi355x",
+    "b300_sxm",
+    "gb300",
+    "h20",
+    "h800",
+    "h100_nvl",
+    "h200_nvl",
+    "gh200",
+    "gh200_144gb",
+    "rtx_5090",
+    "rtx_a5000",
+)
 HELD_BACK = ("h20",)  # whose rates are below, or above, what its SMs would do
 DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4", "int4")
 
@@ -56,9 +89,15 @@ def test_narrower_numbers_are_not_slower(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("alias", "name"),
-    [("h100", "h100_sxm"), ("a100", "a100_sxm"), ("a100_sxm_80gb", "a100_sxm"),
-     ("h200", "h200_sxm"), ("b200", "b200_sxm"), ("v100", "v100_sxm")],
-)  # fmt: skip
+    [
+        ("h100", "h100_sxm"),
+        ("a100", "a100_sxm"),
+        ("a100_sxm_80gb", "a100_sxm"),
+        ("h200", "h200_sxm"),
+        ("b200", "b200_sxm"),
+        ("v100", "v100_sxm"),
+    ],
+)
 def test_an_alias_is_the_same_gpu(alias: str, name: str) -> None:
     assert load_gpu(alias) == load_gpu(name)
 

@@ -106,11 +106,17 @@ def test_a_token_passes_the_published_active_parameters(name: str) -> None:
 
 def test_a_hugging_face_config_is_a_model(tmp_path: Path) -> None:
     config = {
-        "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
-        "vocab_size": 128256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
+        "model_type": "llama",
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 14336,
+        "vocab_size": 128256,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5,
         "tie_word_embeddings": False,
-    }  # fmt: skip
+    }
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     assert load_model(str(path)).parameters == load_model("llama3_1_8b").parameters
@@ -120,14 +126,27 @@ def test_a_hugging_face_config_of_a_mixture_with_latent_attention_is_a_model(
     tmp_path: Path,
 ) -> None:
     config = {
-        "model_type": "deepseek_v3", "num_hidden_layers": 61, "hidden_size": 7168,
-        "num_attention_heads": 128, "num_key_value_heads": 128, "intermediate_size": 18432,
-        "moe_intermediate_size": 2048, "n_routed_experts": 256, "n_shared_experts": 1,
-        "num_experts_per_tok": 8, "first_k_dense_replace": 3, "kv_lora_rank": 512,
-        "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
-        "vocab_size": 129280, "max_position_embeddings": 163840, "rms_norm_eps": 1e-6,
+        "model_type": "deepseek_v3",
+        "num_hidden_layers": 61,
+        "hidden_size": 7168,
+        "num_attention_heads": 128,
+        "num_key_value_heads": 128,
+        "intermediate_size": 18432,
+        "moe_intermediate_size": 2048,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "first_k_dense_replace": 3,
+        "kv_lora_rank": 512,
+        "q_lora_rank": 1536,
+        "qk_rope_head_dim": 64,
+        "qk_nope_head_dim": 128,
+        "v_head_dim": 128,
+        "vocab_size": 129280,
+        "max_position_embeddings": 163840,
+        "rms_norm_eps": 1e-6,
         "tie_word_embeddings": False,
-    }  # fmt: skip
+    }
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     assert load_model(str(path)).parameters == load_model("deepseek_v3").parameters
@@ -135,9 +154,14 @@ def test_a_hugging_face_config_of_a_mixture_with_latent_attention_is_a_model(
 
 def test_a_hugging_face_config_of_gpt2_is_a_model(tmp_path: Path) -> None:
     config = {
-        "model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024,
-        "n_ctx": 1024, "vocab_size": 50257,
-    }  # fmt: skip
+        "model_type": "gpt2",
+        "n_layer": 12,
+        "n_embd": 768,
+        "n_head": 12,
+        "n_positions": 1024,
+        "n_ctx": 1024,
+        "vocab_size": 50257,
+    }
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
     assert load_model(str(path)).parameters == load_model("gpt2").parameters

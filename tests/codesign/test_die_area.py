@@ -15,9 +15,13 @@ from simulators.core.columns import batch_of
 from simulators.core.errors import UserError
 
 POINT: dict[str, Any] = {
-    "model": "llama3_1_8b", "gpu": "h100_sxm", "accelerator": "nothing", "qps": 1.0,
-    "fidelity": "analytic", "requests": 200,
-}  # fmt: skip
+    "model": "llama3_1_8b",
+    "gpu": "h100_sxm",
+    "accelerator": "nothing",
+    "qps": 1.0,
+    "fidelity": "analytic",
+    "requests": 200,
+}
 
 
 def answer(**choices: Any) -> dict[str, Any]:
@@ -48,8 +52,9 @@ def test_more_of_anything_but_clock_takes_silicon(gpu: str) -> None:
 def test_a_fit_is_of_the_dies_it_is_given_and_each_number_is_an_area() -> None:
     model = fitted(dies())
     assert min(model.weights) > 0.0
-    doubled = fitted([replace(die, mm2=2.0 * die.mm2, transistors=2.0 * die.transistors)
-                      for die in dies()])  # fmt: skip
+    doubled = fitted(
+        [replace(die, mm2=2.0 * die.mm2, transistors=2.0 * die.transistors) for die in dies()]
+    )
     assert doubled.mm2(dies()[0]) == pytest.approx(2.0 * model.mm2(dies()[0]), rel=1e-4)
 
 

@@ -13,9 +13,14 @@ from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR as SERVING
 
 POINT: dict[str, Any] = {
-    "model": "llama3_1_8b", "gpu": "h100_sxm", "dtype": "int8", "kv_dtype": "int8", "qps": 0.1,
-    "fidelity": "analytic", "requests": 200,
-}  # fmt: skip
+    "model": "llama3_1_8b",
+    "gpu": "h100_sxm",
+    "dtype": "int8",
+    "kv_dtype": "int8",
+    "qps": 0.1,
+    "fidelity": "analytic",
+    "requests": 200,
+}
 
 
 def answer(**choices: Any) -> dict[str, Any]:

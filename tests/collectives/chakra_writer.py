@@ -8,8 +8,12 @@ from pathlib import Path
 from simulators.collectives.traces.operators import Operator
 
 COLLECTIVES = {
-    "all_reduce": 0, "all_gather": 2, "broadcast": 5, "all_to_all": 6, "reduce_scatter": 7,
-}  # fmt: skip
+    "all_reduce": 0,
+    "all_gather": 2,
+    "broadcast": 5,
+    "all_to_all": 6,
+    "reduce_scatter": 7,
+}
 
 
 def write_chakra(path: Path, operators: Sequence[Operator]) -> None:

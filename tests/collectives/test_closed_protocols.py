@@ -94,9 +94,13 @@ def test_servers_of_boards_are_within_what_is_said_of_any(board: str, ranks: int
         for cluster in (cluster_for("auto", gpu), load_cluster("pcie_through_host"))
     )
     measured = measured_time(
-        gpu=board, library="nccl", collective="all_reduce", dtype="fp16", ranks=ranks,
+        gpu=board,
+        library="nccl",
+        collective="all_reduce",
+        dtype="fp16",
+        ranks=ranks,
         size_bytes=sizes,
-    )  # fmt: skip
+    )
     assert set(unknown.level) == {UNMODELLED}
     assert set(named.level) == {FITTED}
     assert np.median(measured.time_s / unknown.hi_s) < 1.6

@@ -38,9 +38,20 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     """Return a list that notes every call out of the loop, all of which do nothing."""
     calls = Calls()
     for name in (
-        "_start_all", "_happen", "_deliver", "flow", "pass_on", "serve", "finish", "hear",
-        "hear_in_tree", "join", "send", "send_in_tree", "start",
-    ):  # fmt: skip
+        "_start_all",
+        "_happen",
+        "_deliver",
+        "flow",
+        "pass_on",
+        "serve",
+        "finish",
+        "hear",
+        "hear_in_tree",
+        "join",
+        "send",
+        "send_in_tree",
+        "start",
+    ):
         monkeypatch.setattr(loop, name, calls.named(name))
     monkeypatch.setattr(loop, "pop", pop.py_func)
     return calls
@@ -70,9 +81,11 @@ def test_events_happen_by_time_until_none_is_left(calls: Calls) -> None:
     state = state_with(events)
     loop.run.py_func(state, 100)
     assert calls == [
-        ("_start_all",), ("_happen", at.READY, 9, 3), ("_happen", at.HEAR, 2, 3),
+        ("_start_all",),
+        ("_happen", at.READY, 9, 3),
+        ("_happen", at.HEAR, 2, 3),
         ("_happen", at.HOP, 7, 5),
-    ]  # fmt: skip
+    ]
     assert state.report[at.UNFINISHED] == 7
     assert state.shared_until_ns[0] == -1.0
 
@@ -155,9 +168,12 @@ def test_messages_do_not_flow_between_events_of_one_instant(
     monkeypatch.setattr(loop, "_happen", happen)
     loop.run.py_func(state, 100)
     assert calls == [
-        ("_start_all",), ("flow", 50), ("_happen", at.HEAR, 0, 50), ("_happen", at.HEAR, 1, 50),
+        ("_start_all",),
+        ("flow", 50),
+        ("_happen", at.HEAR, 0, 50),
+        ("_happen", at.HEAR, 1, 50),
         ("_happen", at.HEAR, 2, 60),
-    ]  # fmt: skip
+    ]
 
 
 def test_all_streams_of_all_ranks_join_before_queues_of_the_rank_start(
@@ -175,9 +191,17 @@ def test_all_streams_of_all_ranks_join_before_queues_of_the_rank_start(
     )
     START(state)
     assert calls == [
-        ("join", 0, 0, 0), ("join", 0, 1, 0), ("join", 0, 2, 0), ("start", 0, 0), ("start", 1, 0),
-        ("join", 1, 3, 0), ("join", 1, 4, 0), ("join", 1, 5, 0), ("start", 10, 0), ("start", 11, 0),
-    ]  # fmt: skip
+        ("join", 0, 0, 0),
+        ("join", 0, 1, 0),
+        ("join", 0, 2, 0),
+        ("start", 0, 0),
+        ("start", 1, 0),
+        ("join", 1, 3, 0),
+        ("join", 1, 4, 0),
+        ("join", 1, 5, 0),
+        ("start", 10, 0),
+        ("start", 11, 0),
+    ]
     assert state.clock[at.STREAMS_LEFT] == 6
 
 
@@ -195,9 +219,13 @@ def test_all_streams_of_all_ranks_join_before_queues_of_the_rank_start(
     ],
 )
 def test_an_event_happens_to_a_message_or_to_a_stream(
-    calls: Calls, monkeypatch: pytest.MonkeyPatch, what: int, index: int,
-    answers: dict[str, object], wanted: list[str],
-) -> None:  # fmt: skip
+    calls: Calls,
+    monkeypatch: pytest.MonkeyPatch,
+    what: int,
+    index: int,
+    answers: dict[str, object],
+    wanted: list[str],
+) -> None:
     for name, answer in answers.items():
         monkeypatch.setattr(loop, name, calls.named(name, answer))
     state: Any = SimpleNamespace(
@@ -232,9 +260,15 @@ def test_an_event_happens_to_a_message_or_to_a_stream(
     ],
 )
 def test_a_message_is_delivered_to_whoever_waits_for_it(
-    calls: Calls, monkeypatch: pytest.MonkeyPatch, slot: int, shape: int, matched: int,
-    to_send: int, who: int, is_heard: bool,
-) -> None:  # fmt: skip
+    calls: Calls,
+    monkeypatch: pytest.MonkeyPatch,
+    slot: int,
+    shape: int,
+    matched: int,
+    to_send: int,
+    who: int,
+    is_heard: bool,
+) -> None:
     # Message 3 goes to chunk 2 of rank 2, of three chunks each; slots 4 and 5 are its tree's.
     monkeypatch.setattr(loop, "tree_slot", lambda state, p: 4 * p)
     state: Any = SimpleNamespace(

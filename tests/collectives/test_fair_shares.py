@@ -22,9 +22,15 @@ def rates_of(
         route[: len(links)] = links
     shares, links = np.zeros((len(flows), 2)), len(capacity)
     kernel(
-        np.arange(len(flows)), len(flows), routes, np.array(capacity, np.float64), shares,
-        np.zeros(links), np.zeros(links, np.int64), np.zeros(links, np.int64),
-    )  # fmt: skip
+        np.arange(len(flows)),
+        len(flows),
+        routes,
+        np.array(capacity, np.float64),
+        shares,
+        np.zeros(links),
+        np.zeros(links, np.int64),
+        np.zeros(links, np.int64),
+    )
     return list(shares[:, 1])
 
 

@@ -21,9 +21,14 @@ from simulators.collectives.topologies.topology import Dimension, Topology
 
 MEMORY = 3.35e12
 TOPOLOGIES = (
-    "switch:8", "ring:8", "full:8", "torus:4x4", "ring:4,switch:2", "fat_tree:16:4:2",
+    "switch:8",
+    "ring:8",
+    "full:8",
+    "torus:4x4",
+    "ring:4,switch:2",
+    "fat_tree:16:4:2",
     "switch:2,fat_tree:8:4:3",
-)  # fmt: skip
+)
 ALGORITHMS = ("ring", "direct", "direct:2", "halving_doubling", "double_binary_tree", "in_network")
 MODES = (IN_TURN, SHARED)
 
@@ -40,9 +45,10 @@ def analytic_ns(topology: str, algorithm: str, asked: Any, rate: float = 4e11) -
 
 
 @given(
-    sampled_from(TOPOLOGIES[:6]), sampled_from(("ring", "direct", "halving_doubling")),
+    sampled_from(TOPOLOGIES[:6]),
+    sampled_from(("ring", "direct", "halving_doubling")),
     integers(10, 26),
-)  # fmt: skip
+)
 @settings(max_examples=60, deadline=None)
 def test_reduce_scatter_then_all_gather_takes_as_long_as_all_reduce(
     topology: str, algorithm: str, power: int
@@ -65,9 +71,11 @@ def event_ns(plan: Plan, asked: Any, *, mode: int = IN_TURN, every_rank: bool = 
 
 
 @given(
-    sampled_from(TOPOLOGIES), sampled_from(ALGORITHMS), sampled_from(COLLECTIVES),
+    sampled_from(TOPOLOGIES),
+    sampled_from(ALGORITHMS),
+    sampled_from(COLLECTIVES),
     integers(10, 24),
-)  # fmt: skip
+)
 @settings(max_examples=100, deadline=None)
 def test_doubling_all_bandwidths_never_slows(
     topology: str, algorithm: str, collective: str, power: int
@@ -83,9 +91,15 @@ def test_doubling_all_bandwidths_never_slows(
 
 
 @given(
-    sampled_from(TOPOLOGIES), sampled_from(ALGORITHMS), sampled_from(COLLECTIVES),
-    integers(8, 22), integers(1, 6), integers(1, 3), integers(1, 4), sampled_from(MODES),
-)  # fmt: skip
+    sampled_from(TOPOLOGIES),
+    sampled_from(ALGORITHMS),
+    sampled_from(COLLECTIVES),
+    integers(8, 22),
+    integers(1, 6),
+    integers(1, 3),
+    integers(1, 4),
+    sampled_from(MODES),
+)
 @settings(max_examples=150, deadline=None)
 def test_every_message_arrives_once(
     topology: str,
@@ -109,9 +123,12 @@ def test_every_message_arrives_once(
 
 @given(
     sampled_from(("switch:8", "full:8", "ring:6", "torus:4x3", "ring:4,switch:2", "ring:4,full:3")),
-    sampled_from(("ring", "direct", "direct:1", "direct:3")), sampled_from(COLLECTIVES[:4]),
-    integers(8, 22), integers(1, 3), sampled_from(MODES),
-)  # fmt: skip
+    sampled_from(("ring", "direct", "direct:1", "direct:3")),
+    sampled_from(COLLECTIVES[:4]),
+    integers(8, 22),
+    integers(1, 3),
+    sampled_from(MODES),
+)
 @settings(max_examples=60, deadline=None)
 def test_one_rank_stands_for_all_where_all_are_alike(
     topology: str, algorithm: str, collective: str, power: int, queues: int, mode: int
@@ -128,8 +145,9 @@ def test_one_rank_stands_for_all_where_all_are_alike(
 @given(
     sampled_from(("full:8", "full:4,full:4", "full:2,full:2,full:2")),
     sampled_from(("ring", "direct", "direct:1", "direct:2", "halving_doubling")),
-    sampled_from(COLLECTIVES), integers(8, 26),
-)  # fmt: skip
+    sampled_from(COLLECTIVES),
+    integers(8, 26),
+)
 @settings(max_examples=60, deadline=None)
 def test_where_no_two_messages_meet_all_models_agree(
     topology: str, algorithm: str, collective: str, power: int
@@ -155,9 +173,11 @@ def test_a_double_binary_tree_without_contention_takes_its_longest_way(
 
 
 @given(
-    sampled_from(("switch:8", "switch:4,switch:2")), sampled_from(("ring", "halving_doubling")),
-    sampled_from(COLLECTIVES[:4]), integers(8, 26),
-)  # fmt: skip
+    sampled_from(("switch:8", "switch:4,switch:2")),
+    sampled_from(("ring", "halving_doubling")),
+    sampled_from(COLLECTIVES[:4]),
+    integers(8, 26),
+)
 @settings(max_examples=30, deadline=None)
 def test_a_fair_switch_delays_no_message_that_has_its_ports_to_itself(
     topology: str, algorithm: str, collective: str, power: int
@@ -171,9 +191,11 @@ def test_a_fair_switch_delays_no_message_that_has_its_ports_to_itself(
 
 @given(
     sampled_from(("switch", "full", "ring", "fat_tree")),
-    sampled_from(("ring", "direct", "halving_doubling", "double_binary_tree")), integers(2, 4),
-    integers(20, 28), sampled_from(MODES),
-)  # fmt: skip
+    sampled_from(("ring", "direct", "halving_doubling", "double_binary_tree")),
+    integers(2, 4),
+    integers(20, 28),
+    sampled_from(MODES),
+)
 @settings(max_examples=60, deadline=None)
 def test_the_slowest_cut_bounds_the_bus_bandwidth(
     block: str, algorithm: str, power: int, size_power: int, mode: int
@@ -195,8 +217,10 @@ def test_the_slowest_cut_bounds_the_bus_bandwidth(
 
 @given(
     sampled_from(("switch:4,full:2", "full:4,switch:2", "torus:4x2")),
-    sampled_from(COLLECTIVES[:4]), sampled_from(MODES), integers(10, 24),
-)  # fmt: skip
+    sampled_from(COLLECTIVES[:4]),
+    sampled_from(MODES),
+    integers(10, 24),
+)
 @settings(max_examples=30, deadline=None)
 def test_a_dimension_of_one_rank_changes_nothing(
     topology: str, collective: str, mode: int, power: int

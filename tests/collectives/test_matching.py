@@ -78,9 +78,12 @@ def test_messages_of_one_kind_meet_in_order() -> None:
 
 def test_what_became_ready_last_goes_first_if_so_wished() -> None:
     program = [
-        compute(0, "a", 10), gather(1, "one", 0), gather(2, "two", 0), compute(3, "b", 50, 0),
+        compute(0, "a", 10),
+        gather(1, "one", 0),
+        gather(2, "two", 0),
+        compute(3, "b", 50, 0),
         gather(4, "three", 3),
-    ]  # fmt: skip
+    ]
     graph = nodes_of({0: program}, lambda o, rank: 100)
     assert timeline(graph, "fifo").start_ns[[1, 2, 4]].tolist() == [10, 110, 210]
     assert timeline(graph, "lifo").start_ns[[1, 2, 4]].tolist() == [210, 10, 110]

@@ -31,9 +31,15 @@ def asking(
 
 
 def taken(
-    network: str, algorithm: str, collective: str, size: int, *, mode: int = IN_TURN,
-    every_rank: bool = False, **settings: int,
-) -> Report:  # fmt: skip
+    network: str,
+    algorithm: str,
+    collective: str,
+    size: int,
+    *,
+    mode: int = IN_TURN,
+    every_rank: bool = False,
+    **settings: int,
+) -> Report:
     """Return what a run of so many bytes reports; of all-gathers they are a rank's share."""
     plan, asked = plan_of(network, algorithm, 1e9, 100e-9), asking(collective, size, **settings)
     return simulate(plan, asked, MEMORY, mode=mode, every_rank=every_rank)

@@ -43,8 +43,12 @@ def legs(collective: str, *, baseline: bool = False) -> list[tuple[int, str, int
 
 def test_an_all_reduce_goes_outwards_in_shrinking_shares_and_comes_back() -> None:
     assert legs(AR) == [
-        (0, RS, 24_000), (1, RS, 12_000), (2, AR, 4_000), (1, AG, 4_000), (0, AG, 12_000),
-    ]  # fmt: skip
+        (0, RS, 24_000),
+        (1, RS, 12_000),
+        (2, AR, 4_000),
+        (1, AG, 4_000),
+        (0, AG, 12_000),
+    ]
 
 
 def test_in_the_baseline_order_each_dimension_sums_the_whole() -> None:
@@ -120,8 +124,12 @@ def test_trees_take_both_of_their_legs_with_the_whole() -> None:
     plan = plan_of("ring:2,switch:4,ring:2", "ring,double_binary_tree,ring")
     phases = phases_of(plan.whole, COLLECTIVES.index(AR), 8_000, baseline=False)
     assert [(d, COLLECTIVES[part], size) for d, part, size, _ in phases.tolist()] == [
-        (0, RS, 8_000), (1, AR, 4_000), (2, AR, 4_000), (1, AR, 4_000), (0, AG, 4_000),
-    ]  # fmt: skip
+        (0, RS, 8_000),
+        (1, AR, 4_000),
+        (2, AR, 4_000),
+        (1, AR, 4_000),
+        (0, AG, 4_000),
+    ]
 
 
 # A ring's step takes the link's latency, its message and an endpoint delay of 10, which comes once

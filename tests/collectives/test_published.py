@@ -13,8 +13,11 @@ from simulators.collectives.topologies.plan import plan_of
 
 # The same configuration without contention.
 UNAWARE_NS = {
-    "all_reduce": 55_222, "all_gather": 34_908, "reduce_scatter": 27_810, "all_to_all": 109_668,
-}  # fmt: skip
+    "all_reduce": 55_222,
+    "all_gather": 34_908,
+    "reduce_scatter": 27_810,
+    "all_to_all": 109_668,
+}
 
 
 @pytest.mark.parametrize("collective", list(PUBLISHED_NS))

@@ -44,12 +44,19 @@ def test_an_all_gather_is_sized_by_what_a_rank_has_in_the_end() -> None:
 
 
 def test_chunks_that_wait_for_each_other_for_ever_are_a_deadlock() -> None:
-    given = {"topology": "switch:2,switch:2,full:2", "splits": 8, "active_chunks": 1,
-             "link_bytes_per_s": 1e10, "latency_s": 50e-9}  # fmt: skip
+    given = {
+        "topology": "switch:2,switch:2,full:2",
+        "splits": 8,
+        "active_chunks": 1,
+        "link_bytes_per_s": 1e10,
+        "latency_s": 50e-9,
+    }
     answer = evaluate(
-        algorithm="double_binary_tree", fidelity=["event", "event", "analytic"],
-        queues=[1, 2, 1], **given,
-    )  # fmt: skip
+        algorithm="double_binary_tree",
+        fidelity=["event", "event", "analytic"],
+        queues=[1, 2, 1],
+        **given,
+    )
     assert answer["status"] == ["infeasible", "ok", "ok"]
     assert answer["reason"][0].startswith("deadlock: ")
 
@@ -123,9 +130,13 @@ def test_a_topology_of_ones_own_is_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fidelity", ["event", "flow"])
 def test_links_are_in_use_as_long_as_their_bytes_take(fidelity: str) -> None:
     answer = evaluate(
-        topology="ring:4,switch:2", algorithm="ring", fidelity=fidelity, size_bytes=64 << 20,
-        link_bytes_per_s=1e11, latency_s=1e-6,
-    )  # fmt: skip
+        topology="ring:4,switch:2",
+        algorithm="ring",
+        fidelity=fidelity,
+        size_bytes=64 << 20,
+        link_bytes_per_s=1e11,
+        latency_s=1e-6,
+    )
     # A reduce-scatter and an all-gather among four move 3/4 of the buffer each, an all-reduce
     # among two a quarter of it, both ways.
     inner, outer = 2 * 0.75 * 64 * 2**20 / 1e11, 0.25 * 64 * 2**20 / 1e11
@@ -139,9 +150,12 @@ def test_links_are_in_use_as_long_as_their_bytes_take(fidelity: str) -> None:
 def test_a_broadcast_sends_a_buffer_to_each_other_rank_once() -> None:
     for algorithm in ("ring", "direct", "halving_doubling"):
         answer = evaluate(
-            collective="broadcast", algorithm=algorithm, fidelity="flow", splits=2,
+            collective="broadcast",
+            algorithm=algorithm,
+            fidelity="flow",
+            splits=2,
             topology="switch:8",
-        )  # fmt: skip
+        )
         assert answer["messages"] == [2 * 7]
         assert answer["wire_bytes"][0] == pytest.approx(7 / 8 * 2**20)
 
@@ -224,9 +238,12 @@ def test_what_an_explanation_lists_adds_up(fidelity: str, tmp_path: Path) -> Non
         f'[[dimension]]\nblock = "ring"\nranks = 2\n{link}'
     )
     point = {
-        "collective": "all_reduce", "size_bytes": 1 << 24, "topology": str(file),
-        "algorithm": "ring", "fidelity": fidelity,
-    }  # fmt: skip
+        "collective": "all_reduce",
+        "size_bytes": 1 << 24,
+        "topology": str(file),
+        "algorithm": "ring",
+        "fidelity": fidelity,
+    }
     listed, row = SIMULATOR.explain(point), evaluate(**point)
     assert sum(c.time_s for c in listed) == pytest.approx(row["time_s"][0], rel=1e-12)
     assert sum(c.energy_j for c in listed) == pytest.approx(row["energy_j"][0], rel=1e-12)

@@ -21,9 +21,14 @@ from tests.collectives.chakra_writer import write_chakra
 from tests.collectives.test_simulator import evaluate
 
 PAIR = {
-    "topology": "switch:2", "algorithm": "ring", "link_bytes_per_s": 1e9, "latency_s": 50e-9,
-    "fidelity": "analytic", "splits": 1, "local_memory_bytes_per_s": 1e18,
-}  # fmt: skip
+    "topology": "switch:2",
+    "algorithm": "ring",
+    "link_bytes_per_s": 1e9,
+    "latency_s": 50e-9,
+    "fidelity": "analytic",
+    "splits": 1,
+    "local_memory_bytes_per_s": 1e18,
+}
 """A send of m bytes takes 10 + 100 + m + 10 ns."""
 
 
@@ -106,8 +111,9 @@ def test_groups_have_their_part_of_the_network_to_themselves(tmp_path: Path) -> 
     wanted_s = (1_230 + 10 + 2 * (100 + 5_000 + 10)) * 1e-9
     assert answer(str(tmp_path), **given)["time_s"] == pytest.approx(wanted_s)
     # All ranks run the program of rank 0, in groups of their own.
-    alone = graph(tmp_path / "all.json", (summed(0, 1_000, group=(0, 1)),
-                                          summed(1, 1_000, 0, group=(0, 2))))  # fmt: skip
+    alone = graph(
+        tmp_path / "all.json", (summed(0, 1_000, group=(0, 1)), summed(1, 1_000, 0, group=(0, 2)))
+    )
     row = answer(alone, **given)
     assert row["time_s"] == pytest.approx(wanted_s)
     assert row["messages"] == 2 * 2 * 4
@@ -165,8 +171,10 @@ def test_where_a_step_spends_its_time_adds_up(tmp_path: Path) -> None:
     point = PAIR | {"trace": file}
     lines, row = SIMULATOR.explain(point), answer(file)
     assert [line.name for line in lines] == [
-        "compute", "all_reduce of 1,000 bytes, 2 ranks", "all_reduce of 64 bytes, 2 ranks",
-    ]  # fmt: skip
+        "compute",
+        "all_reduce of 1,000 bytes, 2 ranks",
+        "all_reduce of 64 bytes, 2 ranks",
+    ]
     assert sum(line.time_s for line in lines) == pytest.approx(row["time_s"])
     assert sum(line.moved_bytes for line in lines) == row["wire_bytes"] * row["ranks"]
 

@@ -45,10 +45,18 @@ def test_a_chakra_trace_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert read_chakra(tmp_path / "step.0.et") == STEP
 
 
-@given(lists(builds(
-    Layer, from_regex("[a-z0-9_]{1,9}", fullmatch=True),
-    *(integers(0, 10**6).map(lambda us: 1000 * us),) * 3, integers(0, 2**40),
-), min_size=1, max_size=8))  # fmt: skip
+@given(
+    lists(
+        builds(
+            Layer,
+            from_regex("[a-z0-9_]{1,9}", fullmatch=True),
+            *(integers(0, 10**6).map(lambda us: 1000 * us),) * 3,
+            integers(0, 2**40),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
 def test_a_step_of_layers_survives_a_chakra_trace(
     tmp_path_factory: pytest.TempPathFactory, layers: list[Layer]
 ) -> None:

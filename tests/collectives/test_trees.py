@@ -118,9 +118,12 @@ def walked_ns(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    power=integers(1, 5), chunks=integers(1, 9), slots=integers(1, 5), kib=integers(1, 64),
+    power=integers(1, 5),
+    chunks=integers(1, 9),
+    slots=integers(1, 5),
+    kib=integers(1, 64),
     block=sampled_from(("switch", "ring", "full")),
-)  # fmt: skip
+)
 def test_ranks_that_are_done_begin_the_next_chunk(
     power: int, chunks: int, slots: int, kib: int, block: str
 ) -> None:

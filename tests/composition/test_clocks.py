@@ -50,8 +50,9 @@ def test_a_board_keeps_to_its_limit() -> None:
 def test_watts_of_what_is_clocked_fall_faster_than_the_clock() -> None:
     product = Gemm(name="product", m=8192.0, n=8192.0, k=8192.0, dtype="bf16")
     seconds = np.array([4.0 * 8192.0**3 / H100.peak("bf16")])  # half of the peak
-    full, held = (power_w(product, gpu, seconds / gpu.clock_share)[0]
-                  for gpu in (H100, held_at(H100, 0.8)))  # fmt: skip
+    full, held = (
+        power_w(product, gpu, seconds / gpu.clock_share)[0] for gpu in (H100, held_at(H100, 0.8))
+    )
     assert held < 0.8 * full
     assert swing(0.8) < 0.8
     assert at_full_clock(held_at(H100, 0.8)).peak("bf16") == pytest.approx(H100.peak("bf16"))

@@ -25,9 +25,14 @@ from simulators.workload.operators import Gemm, GroupedGemm
 def a_replica(model: str, cut: Parallelism, runtime: str = "vllm", dtype: str = "fp8") -> Replica:
     gpu = load_gpu("h100_sxm")
     return Replica(
-        model=load_model(model), gpu=gpu, cluster=cluster_for("auto", gpu), cut=cut, dtype=dtype,
-        kv_dtype="fp8", runtime=load_runtime(runtime),
-    )  # fmt: skip
+        model=load_model(model),
+        gpu=gpu,
+        cluster=cluster_for("auto", gpu),
+        cut=cut,
+        dtype=dtype,
+        kv_dtype="fp8",
+        runtime=load_runtime(runtime),
+    )
 
 
 def test_expert_parallelism_moves_weights_but_not_their_sum() -> None:
@@ -104,8 +109,10 @@ def test_a_pace_of_borrowed_kernels_leaves_a_gpus_own_alone() -> None:
     def gemms_s(gpu: str, runtime: Runtime) -> float:
         replica = replace(
             a_replica("llama3_1_8b", Parallelism(), dtype="bf16"),
-            gpu=load_gpu(gpu), runtime=runtime, effects=replace(EVERYTHING, clocks=False),
-        )  # fmt: skip
+            gpu=load_gpu(gpu),
+            runtime=runtime,
+            effects=replace(EVERYTHING, clocks=False),
+        )
         rows = part_rows(replica, decode_step(32.0, 500.0), stage_of(replica.model, replica.cut, 0))
         return float(sum(row.seconds for row in rows if isinstance(row.operator, Gemm)))
 
@@ -126,8 +133,10 @@ def test_a_pace_says_nothing_of_experts_that_its_architecture_was_not_timed_at(
     def experts_s(runtime: Runtime) -> float:
         replica = replace(
             a_replica("qwen3_30b", Parallelism(), dtype=dtype),
-            gpu=load_gpu(gpu), runtime=runtime, effects=replace(EVERYTHING, clocks=False),
-        )  # fmt: skip
+            gpu=load_gpu(gpu),
+            runtime=runtime,
+            effects=replace(EVERYTHING, clocks=False),
+        )
         rows = part_rows(replica, decode_step(32.0, 500.0), stage_of(replica.model, replica.cut, 0))
         grouped = (row for row in rows if isinstance(row.operator, GroupedGemm))
         return float(sum(row.seconds for row in grouped))

@@ -51,9 +51,9 @@ def test_a_pass_lies_in_its_interval_and_the_interval_in_that_of_kernels_togethe
 
 def test_boards_nobody_measured_have_wider_intervals() -> None:
     point = {"model": "llama2_7b", "batch": 8, "dtype": "bf16"}
-    known, unknown = evaluate(
-        point | {"gpu": "h100_sxm"}, point | {"gpu": "rtx_4090"}
-    ).iter_rows(named=True)  # fmt: skip
+    known, unknown = evaluate(point | {"gpu": "h100_sxm"}, point | {"gpu": "rtx_4090"}).iter_rows(
+        named=True
+    )
     widths = [row["latency_s_hi"] / row["latency_s_lo"] for row in (known, unknown)]
     assert widths[0] < widths[1]
     for row in (known, unknown):

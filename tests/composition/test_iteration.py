@@ -30,8 +30,12 @@ from simulators.workload.operators import Attention, Gemm, GroupedGemm
 MODELS = ("llama2_7b", "llama2_70b", "mixtral_8x7b", "deepseek_v3", "gpt2")
 GPUS = ("h100_sxm", "a100_pcie_40gb", "t4", "mi300x")
 PARTS = (
-    "tokens_s", "prefill_attention_s", "decode_attention_s", "collective_s", "send_recv_s",
-)  # fmt: skip
+    "tokens_s",
+    "prefill_attention_s",
+    "decode_attention_s",
+    "collective_s",
+    "send_recv_s",
+)
 
 
 def replica(
@@ -47,9 +51,12 @@ def seconds(one: Iteration, part: str = "latency_s") -> float:
 
 
 designs = st.builds(
-    replica, model=st.sampled_from(MODELS[:4]), gpu=st.sampled_from(GPUS),
-    tp=st.sampled_from([1, 2, 8]), pp=st.sampled_from([1, 2]),
-)  # fmt: skip
+    replica,
+    model=st.sampled_from(MODELS[:4]),
+    gpu=st.sampled_from(GPUS),
+    tp=st.sampled_from([1, 2, 8]),
+    pp=st.sampled_from([1, 2]),
+)
 counts = st.integers(1, 512)
 lengths = st.integers(1, 8192)
 
@@ -93,15 +100,21 @@ def test_each_part_depends_on_its_own_sums_alone(
     design: Replica, tokens: int, decodes: int, keys: int
 ) -> None:
     base = Step(
-        prefills=1.0, prefill_tokens=float(tokens), prefill_pairs=tokens * (tokens + 1) / 2.0,
-        prefill_kv_tokens=float(tokens), decodes=float(decodes),
-        decode_kv_tokens=float(decodes + keys), logits_rows=float(decodes),
-    )  # fmt: skip
+        prefills=1.0,
+        prefill_tokens=float(tokens),
+        prefill_pairs=tokens * (tokens + 1) / 2.0,
+        prefill_kv_tokens=float(tokens),
+        decodes=float(decodes),
+        decode_kv_tokens=float(decodes + keys),
+        logits_rows=float(decodes),
+    )
     # Other attention sums, the same tokens and rows.
     other = dataclasses.replace(
-        base, prefill_pairs=base.prefill_pairs + 5000.0, prefill_kv_tokens=tokens + 5000.0,
+        base,
+        prefill_pairs=base.prefill_pairs + 5000.0,
+        prefill_kv_tokens=tokens + 5000.0,
         decode_kv_tokens=base.decode_kv_tokens + 77.0,
-    )  # fmt: skip
+    )
     a, b = iteration(design, base), iteration(design, other)
     for part in ("tokens_s", "collective_s", "send_recv_s", "tokens_j", "launch_s"):
         assert seconds(a, part) == seconds(b, part)

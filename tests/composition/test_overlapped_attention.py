@@ -16,22 +16,38 @@ from simulators.workload.llm.parallelism import Parallelism
 from simulators.workload.llm.step import Step
 
 APART = Replica(
-    load_model("llama3_1_8b"), load_gpu("a100_sxm"), load_cluster("dgx_a100"), Parallelism(),
-    dtype="bf16", kv_dtype="bf16", runtime=load_runtime("vllm"),
-)  # fmt: skip
+    load_model("llama3_1_8b"),
+    load_gpu("a100_sxm"),
+    load_cluster("dgx_a100"),
+    Parallelism(),
+    dtype="bf16",
+    kv_dtype="bf16",
+    runtime=load_runtime("vllm"),
+)
 BESIDE = replace(APART, overlapped=True)
 
 
 def mixed(chunk: object, past: object, decodes: object, keys: object) -> Step:
     c, p, d, k = (np.asarray(x, np.float64) for x in (chunk, past, decodes, keys))
     return Step(
-        prefills=np.minimum(c, 1.0), prefill_tokens=c, prefill_pairs=c * (p + (c + 1.0) / 2.0),
-        prefill_kv_tokens=c + p, decodes=d, decode_kv_tokens=d * k, logits_rows=d + 1.0,
-    )  # fmt: skip
+        prefills=np.minimum(c, 1.0),
+        prefill_tokens=c,
+        prefill_pairs=c * (p + (c + 1.0) / 2.0),
+        prefill_kv_tokens=c + p,
+        decodes=d,
+        decode_kv_tokens=d * k,
+        logits_rows=d + 1.0,
+    )
 
 
-SWEEP = mixed(*np.meshgrid([512.0, 1024.0, 2048.0], [0.0, 4096.0, 14_000.0], [16.0, 64.0, 128.0],
-                           [4096.0, 8192.0, 16_384.0]))  # fmt: skip
+SWEEP = mixed(
+    *np.meshgrid(
+        [512.0, 1024.0, 2048.0],
+        [0.0, 4096.0, 14_000.0],
+        [16.0, 64.0, 128.0],
+        [4096.0, 8192.0, 16_384.0],
+    )
+)
 """Chunks, prompts and batches as of the paper's figures: 4 to 20 thousand tokens."""
 
 

@@ -20,9 +20,14 @@ from simulators.workload.llm.step import decode_step
 
 MODEL = load_model("qwen3_8b")
 LIKELIEST = Replica(
-    MODEL, load_gpu("h100_sxm"), load_cluster("dgx_h100"), Parallelism(),
-    dtype="bf16", kv_dtype="bf16", runtime=load_runtime("vllm"),
-)  # fmt: skip
+    MODEL,
+    load_gpu("h100_sxm"),
+    load_cluster("dgx_h100"),
+    Parallelism(),
+    dtype="bf16",
+    kv_dtype="bf16",
+    runtime=load_runtime("vllm"),
+)
 NUCLEUS = replace(LIKELIEST, nucleus=True)
 
 

@@ -74,9 +74,14 @@ def test_feasible_rows_are_whole_and_infeasible_ones_empty() -> None:
 def test_parts_sum_to_the_latency() -> None:
     rows = evaluate(*POINTS).drop_nulls("latency_s")
     parts = [
-        "linear_s", "prefill_attention_s", "decode_attention_s", "collective_s", "send_recv_s",
-        "launch_s", "prompt_s",
-    ]  # fmt: skip
+        "linear_s",
+        "prefill_attention_s",
+        "decode_attention_s",
+        "collective_s",
+        "send_recv_s",
+        "launch_s",
+        "prompt_s",
+    ]
     total = rows.select(pl.sum_horizontal(parts)).to_series().to_numpy()
     assert total == pytest.approx(rows["latency_s"].to_numpy(), rel=1e-12)
 
@@ -84,14 +89,16 @@ def test_parts_sum_to_the_latency() -> None:
 @pytest.mark.parametrize(
     ("point", "reason"),
     [
-        ({"model": "llama2_70b", "gpu": "h100_sxm"},
-         "weights_exceed_hbm: needs 138.0 GB, has 85.9 GB"),
+        (
+            {"model": "llama2_70b", "gpu": "h100_sxm"},
+            "weights_exceed_hbm: needs 138.0 GB, has 85.9 GB",
+        ),
         ({"model": "llama2_7b", "gpu": "l4", "batch": 64, "context": 4096}, "batch_exceeds_hbm"),
         ({"model": "gpt2", "gpu": "h100_sxm", "tp": 8}, "tp_does_not_divide_heads"),
         ({"model": "gpt2", "gpu": "t4", "dtype": "bf16"}, "dtype_unsupported"),
         ({"model": "gpt2", "gpu": "h100_sxm", "pp": 99}, "pp_exceeds_layers"),
     ],
-)  # fmt: skip
+)
 def test_a_point_that_cannot_exist_says_why(point: dict[str, Any], reason: str) -> None:
     assert evaluate(point)["reason"][0].startswith(reason)
 

@@ -16,9 +16,14 @@ from simulators.workload.llm.step import decode_step, prefill_step
 def a_replica(runtime: str, tp: int = 8) -> Replica:
     gpu = load_gpu("h200_sxm")
     return Replica(
-        model=load_model("deepseek_v3_2"), gpu=gpu, cluster=cluster_for("auto", gpu),
-        cut=Parallelism(tp=tp), dtype="fp8_block", kv_dtype="bf16", runtime=load_runtime(runtime),
-    )  # fmt: skip
+        model=load_model("deepseek_v3_2"),
+        gpu=gpu,
+        cluster=cluster_for("auto", gpu),
+        cut=Parallelism(tp=tp),
+        dtype="fp8_block",
+        kv_dtype="bf16",
+        runtime=load_runtime(runtime),
+    )
 
 
 def test_a_short_context_takes_as_long_as_a_full_list() -> None:

@@ -62,10 +62,19 @@ def named(rows: Sequence[Row], name: str) -> Any:
 def test_an_iteration_is_the_sum_of_its_parts_and_waits_draw_power() -> None:
     one = replace(
         part_iteration(replica(Parallelism()), decode_step(1.0, 1.0), DENSE),
-        tokens_s=1.0, prefill_attention_s=2.0, decode_attention_s=4.0, mixed_attention_s=8.0,
-        collective_s=16.0, send_recv_s=32.0, launch_s=64.0, awake_w=10.0,
-        tokens_j=1.0, prefill_attention_j=2.0, decode_attention_j=4.0, mixed_attention_j=8.0,
-    )  # fmt: skip
+        tokens_s=1.0,
+        prefill_attention_s=2.0,
+        decode_attention_s=4.0,
+        mixed_attention_s=8.0,
+        collective_s=16.0,
+        send_recv_s=32.0,
+        launch_s=64.0,
+        awake_w=10.0,
+        tokens_j=1.0,
+        prefill_attention_j=2.0,
+        decode_attention_j=4.0,
+        mixed_attention_j=8.0,
+    )
     assert one.busy_s == 63.0
     at_all_levels = replace(one, parts_by_level={0: 3.0, 1: 5.0}, waits_level=1)
     assert at_all_levels.seconds_by_level == {0: 3.0, 1: 5.0 + 64.0}
@@ -75,9 +84,14 @@ def test_an_iteration_is_the_sum_of_its_parts_and_waits_draw_power() -> None:
 
 def test_groups_share_requests_and_a_single_request_is_one_groups() -> None:
     step = Step(
-        prefills=1.0, prefill_tokens=300.0, prefill_pairs=900.0, prefill_kv_tokens=500.0,
-        decodes=8.0, decode_kv_tokens=4000.0, logits_rows=10.0,
-    )  # fmt: skip
+        prefills=1.0,
+        prefill_tokens=300.0,
+        prefill_pairs=900.0,
+        prefill_kv_tokens=500.0,
+        decodes=8.0,
+        decode_kv_tokens=4000.0,
+        logits_rows=10.0,
+    )
     assert busiest_group(step, 1) is step
     busiest = busiest_group(step, 4)
     assert busiest.prefills == 1.0
@@ -120,8 +134,10 @@ def test_only_what_is_asked_for_and_there_is_priced() -> None:
     assert {row.part for row in rows_of(one, step, ("decode_attention",))} == {"decode_attention"}
     assert rows_of(one, step, ("prefill_attention",)) == []
     assert {row.part for row in rows_of(one, step)} == {
-        "tokens", "prefill_attention", "decode_attention",
-    }  # fmt: skip
+        "tokens",
+        "prefill_attention",
+        "decode_attention",
+    }
 
 
 @pytest.mark.parametrize(
@@ -145,17 +161,26 @@ def test_one_kernel_takes_the_place_of_both_where_there_is_work_for_both(
     monkeypatch.setattr(price, "is_one_launch", lambda _mixed, _replica: True)
     monkeypatch.setattr(price, "compute_rows", of_one_second)
     step = Step(
-        prefills=min(chunk, 1.0), prefill_tokens=chunk, prefill_pairs=chunk, decodes=decodes,
-        prefill_kv_tokens=chunk, decode_kv_tokens=10.0 * decodes,
-    )  # fmt: skip
+        prefills=min(chunk, 1.0),
+        prefill_tokens=chunk,
+        prefill_pairs=chunk,
+        decodes=decodes,
+        prefill_kv_tokens=chunk,
+        decode_kv_tokens=10.0 * decodes,
+    )
     attending = {r.part for r in rows_of(one, step) if "attention" in r.part and r.seconds == 1.0}
     assert attending == parts
 
 
 def test_every_gpu_of_a_stage_computes_and_waits() -> None:
     one = replica(Parallelism(tp=2, attention_dp=2), "mixtral_8x7b")
-    step = replace(decode_step(8.0, 500.0), prefills=1.0, prefill_tokens=64.0, prefill_pairs=2080.0,
-                   prefill_kv_tokens=64.0)  # fmt: skip
+    step = replace(
+        decode_step(8.0, 500.0),
+        prefills=1.0,
+        prefill_tokens=64.0,
+        prefill_pairs=2080.0,
+        prefill_kv_tokens=64.0,
+    )
     rows, made = rows_of(one, step), stage_iteration(one, step, 0)
     assert made.waiting_w == pytest.approx(4.0 * resting_w(SHEET))
     assert made.awake_w == pytest.approx(4.0 * awake_w(SHEET))
@@ -241,11 +266,14 @@ def test_no_graph_is_replayed_with_kernels_of_high_throughput() -> None:
     waits = {
         backend: iteration(
             Replica(
-                model, gpu, load_cluster("hgx_h200"), dtype="fp8_block",
+                model,
+                gpu,
+                load_cluster("hgx_h200"),
+                dtype="fp8_block",
                 cut=Parallelism(ep=16, attention_dp=16, routing=Routing(backend)),
             ),
             step,
         ).launch_s
         for backend in (LOW_LATENCY, HIGH_THROUGHPUT)
-    }  # fmt: skip
+    }
     assert float(np.sum(waits[HIGH_THROUGHPUT])) > float(np.sum(waits[LOW_LATENCY]))

@@ -54,10 +54,11 @@ def loops_of(mapping: Mapping) -> list[Loop]:
         (k, dim, bound, spatial)
         for k, level in enumerate(mapping.levels)
         for spatial, found in (
-            (False, level.temporal), (True, (*level.spatial_x, *level.spatial_y)),
+            (False, level.temporal),
+            (True, (*level.spatial_x, *level.spatial_y)),
         )
         for dim, bound in found
-    ]  # fmt: skip
+    ]
     strides: dict[str, int] = {}
     loops = []
     for level, dim, bound, spatial in reversed(plain):

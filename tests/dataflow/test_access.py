@@ -33,12 +33,18 @@ def machine(levels: int) -> Accelerator:
         mac=Mac(mesh=(8**levels, 8**levels), energy_pj=1.0),
         levels=tuple(
             Level(
-                name=f"L{k}", mesh=(8**k, 8**k), kind="sram" if k else "dram", width_bits=16,
-                word_bits=16, depth=1 << 20 if k else None, energy_pj=PRICES, may_keep=(ALL,),
+                name=f"L{k}",
+                mesh=(8**k, 8**k),
+                kind="sram" if k else "dram",
+                width_bits=16,
+                word_bits=16,
+                depth=1 << 20 if k else None,
+                energy_pj=PRICES,
+                may_keep=(ALL,),
             )
             for k in range(levels)
         ),
-    )  # fmt: skip
+    )
 
 
 LAYERS = st.one_of(
@@ -46,15 +52,28 @@ LAYERS = st.one_of(
         lambda m, c, r, p, q, stride, dilation: conv(
             "c", m=m, c=c, r=r, s=2, p=p, q=q, stride=stride, dilation=dilation
         ),
-        st.sampled_from([1, 2]), st.sampled_from([1, 2]), st.sampled_from([1, 2, 3]),
-        st.sampled_from([1, 2, 4]), st.sampled_from([2, 3]), st.integers(1, 3), st.integers(1, 2),
+        st.sampled_from([1, 2]),
+        st.sampled_from([1, 2]),
+        st.sampled_from([1, 2, 3]),
+        st.sampled_from([1, 2, 4]),
+        st.sampled_from([2, 3]),
+        st.integers(1, 3),
+        st.integers(1, 2),
     ),
-    st.builds(lambda c, p, s: dwconv("d", c=c, r=3, s=2, p=p, q=4, stride=s),
-              st.sampled_from([1, 2, 4]), st.sampled_from([2, 4]), st.integers(1, 2)),
-    st.builds(lambda n, c, m: matmul("g", n=n, c=c, m=m),
-              st.sampled_from([1, 2, 4]), st.sampled_from([2, 4, 6]), st.sampled_from([2, 3, 4])),
+    st.builds(
+        lambda c, p, s: dwconv("d", c=c, r=3, s=2, p=p, q=4, stride=s),
+        st.sampled_from([1, 2, 4]),
+        st.sampled_from([2, 4]),
+        st.integers(1, 2),
+    ),
+    st.builds(
+        lambda n, c, m: matmul("g", n=n, c=c, m=m),
+        st.sampled_from([1, 2, 4]),
+        st.sampled_from([2, 4, 6]),
+        st.sampled_from([2, 3, 4]),
+    ),
     st.builds(lambda b, n: bmm("b", b=b, n=n, c=3, m=2), st.integers(1, 3), st.integers(1, 4)),
-)  # fmt: skip
+)
 
 
 @st.composite
@@ -191,9 +210,16 @@ def test_bandwidth_stretches_time_and_not_energy() -> None:
 
 def test_an_einsum_is_the_layer_it_spells() -> None:
     spelt = einsum(
-        "c", "Outputs[N,M,P,Q] += Inputs[N,C,R+2*P,S+2*Q] * Weights[C,M,R,S]",
-        N=1, C=3, M=4, R=3, S=3, P=5, Q=5,
-    )  # fmt: skip
+        "c",
+        "Outputs[N,M,P,Q] += Inputs[N,C,R+2*P,S+2*Q] * Weights[C,M,R,S]",
+        N=1,
+        C=3,
+        M=4,
+        R=3,
+        S=3,
+        P=5,
+        Q=5,
+    )
     assert spelt.tensors == conv("c", m=4, c=3, r=3, s=3, p=5, q=5, stride=2).tensors
 
 

@@ -183,9 +183,11 @@ def test_columns_and_rows_of_one_fan_out(
     loops = np.ones((1, 4, 2), int)
     loops[0, at.SPATIAL_X], loops[0, at.SPATIAL_Y] = [4, 4], [3, 2]
     problem: Any = SimpleNamespace(
-        extents=np.array([[9, 9], [2, 1]]), spread=np.array([[12, 8]]), bounds=np.array([17, 5]),
+        extents=np.array([[9, 9], [2, 1]]),
+        spread=np.array([[12, 8]]),
+        bounds=np.array([17, 5]),
         sums=sums(),
-    )  # fmt: skip
+    )
     cut.side_by_side.py_func(problem, loops, np.array(rank), 0, row, how)
     assert problem.sums[0].tolist() == wanted
 
@@ -222,9 +224,7 @@ Levels = tuple[tuple[Loops, Loops, Loops], ...]
 
 def mapping_of(levels: Levels, keep: tuple[tuple[str, ...], ...] = (ALL,) * 3) -> Mapping:
     """Return loops in time, over columns and over rows of each level."""
-    return Mapping(tuple(
-        LevelLoops(f"L{k}", keep[k], *loops) for k, loops in enumerate(levels)
-    ))  # fmt: skip
+    return Mapping(tuple(LevelLoops(f"L{k}", keep[k], *loops) for k, loops in enumerate(levels)))
 
 
 def laid_out(layer: Layer, mapping: Mapping, **sizes: list[tuple[int, int]]) -> tuple[int, Any]:
@@ -254,8 +254,10 @@ def test_loops_tiles_and_instances_are_laid_out() -> None:
     assert placed == [("C", 3, 1, 4), ("N", 2, 0, 2), ("C", 2, 0, 1)]
     extents = [dict(zip(dims, row.tolist(), strict=True)) for row in problem.extents]
     assert extents == [
-        {"N": 4, "C": 6, "M": 5}, {"N": 1, "C": 3, "M": 1}, {"N": 1, "C": 1, "M": 1},
-    ]  # fmt: skip
+        {"N": 4, "C": 6, "M": 5},
+        {"N": 1, "C": 3, "M": 1},
+        {"N": 1, "C": 1, "M": 1},
+    ]
     assert problem.first.tolist() == [0, 1, 0]
     assert problem.instances.tolist() == [[1, 10, 1], [10, 1, 10], [10, 1, 10]]
     assert problem.tiles[:2].tolist() == [[30, 24, 20], [3, 3, 1]]
@@ -299,20 +301,37 @@ NESTS: list[tuple[Layer, Mapping]] = [
     (C1, mapping_of((((("M", 2), ("P", 4)), (), ()), ((("R", 3),), (), ())))),
     (C1, mapping_of((((("P", 2),), (("P", 2),), ()), ((), (("R", 3),), (("M", 2),))))),
     (C1, mapping_of((((("R", 3), ("M", 2)), (("P", 2),), ()), ((("P", 2),), (), ())))),
-    (C2, mapping_of(
-        (((("P", 5),), (("Q", 3),), (("C", 2),)), ((("S", 2),), (("R", 3),), ())),
-        (ALL, ("Inputs", "Outputs")),
-    )),
-    (C2, mapping_of((
-        ((("C", 2), ("Q", 3)), (), ()), ((("P", 5),), (), (("S", 2),)), ((("R", 3),), (), ()),
-    ))),
+    (
+        C2,
+        mapping_of(
+            (((("P", 5),), (("Q", 3),), (("C", 2),)), ((("S", 2),), (("R", 3),), ())),
+            (ALL, ("Inputs", "Outputs")),
+        ),
+    ),
+    (
+        C2,
+        mapping_of(
+            (
+                ((("C", 2), ("Q", 3)), (), ()),
+                ((("P", 5),), (), (("S", 2),)),
+                ((("R", 3),), (), ()),
+            )
+        ),
+    ),
     (STRIDED, mapping_of((((("P", 2), ("R", 2)), (), ()), ((("R", 2), ("P", 3)), (), ())))),
     (STRIDED, mapping_of((((("R", 2), ("P", 3)), (), ()), ((("R", 2),), (("P", 2),), ())))),
-    (DEPTH, mapping_of((
-        ((("P", 2), ("C", 2)), (("Q", 2),), (("C", 2),)), ((("Q", 2), ("P", 2)), (), ()),
-        ((("R", 3), ("S", 2)), (), ()),
-    ), (ALL, ("Weights", "Inputs"), ALL))),
-]  # fmt: skip
+    (
+        DEPTH,
+        mapping_of(
+            (
+                ((("P", 2), ("C", 2)), (("Q", 2),), (("C", 2),)),
+                ((("Q", 2), ("P", 2)), (), ()),
+                ((("R", 3), ("S", 2)), (), ()),
+            ),
+            (ALL, ("Weights", "Inputs"), ALL),
+        ),
+    ),
+]
 """Loops that divide; windows that slide in time, side by side and across both."""
 
 
@@ -326,24 +345,61 @@ def test_a_nest_is_counted_as_a_walk_counts_it(layer: Layer, mapping: Mapping) -
 
 
 CUT: list[tuple[Layer, Mapping]] = [
-    (PRODUCT, mapping_of((((("C", 2), ("N", 2)), (("N", 2),), (("M", 3),)),
-                          ((("C", 4), ("M", 2)), (), ())))),
-    (PRODUCT, mapping_of((((("N", 2), ("C", 3)), (("M", 2),), ()),
-                          ((("M", 3), ("N", 3)), (), (("C", 2),))), (ALL, ("Weights",)))),
-    (PRODUCT, mapping_of((((("C", 2), ("N", 2)), (), ()),
-                          ((("N", 3), ("C", 3), ("M", 5)), (), ())))),
-    (C1, mapping_of((((("M", 2),), (), ()), ((("P", 2),), (), ()),
-                     ((("P", 3), ("R", 3)), (), ())))),
+    (
+        PRODUCT,
+        mapping_of(
+            (((("C", 2), ("N", 2)), (("N", 2),), (("M", 3),)), ((("C", 4), ("M", 2)), (), ()))
+        ),
+    ),
+    (
+        PRODUCT,
+        mapping_of(
+            (((("N", 2), ("C", 3)), (("M", 2),), ()), ((("M", 3), ("N", 3)), (), (("C", 2),))),
+            (ALL, ("Weights",)),
+        ),
+    ),
+    (
+        PRODUCT,
+        mapping_of((((("C", 2), ("N", 2)), (), ()), ((("N", 3), ("C", 3), ("M", 5)), (), ()))),
+    ),
+    (
+        C1,
+        mapping_of((((("M", 2),), (), ()), ((("P", 2),), (), ()), ((("P", 3), ("R", 3)), (), ()))),
+    ),
     (C1, mapping_of((((("P", 2),), (("M", 2),), ()), ((("P", 3), ("R", 3)), (), ())))),
     (C1, mapping_of((((("R", 2),), (("P", 2),), ()), ((("P", 3),), (), (("R", 2), ("M", 2)))))),
-    (C2, mapping_of((((("P", 3), ("C", 2)), (), (("Q", 2),)),
-                     ((("R", 3), ("Q", 2)), (("P", 2),), (("S", 2),))))),
-    (C2, mapping_of((((("Q", 3), ("R", 2)), (("P", 3),), ()), ((("P", 2),), (("R", 2),), ()),
-                     ((("S", 2), ("C", 2)), (), ())), (ALL, ("Inputs",), ALL))),
-    (DEPTH, mapping_of((((("C", 2), ("P", 2)), (("R", 2),), ()),
-                        ((("P", 3), ("C", 3)), (), (("Q", 4),)), ((("R", 2), ("S", 2)), (), ())),
-                       (ALL, ("Inputs", "Outputs"), ALL))),
-]  # fmt: skip
+    (
+        C2,
+        mapping_of(
+            (
+                ((("P", 3), ("C", 2)), (), (("Q", 2),)),
+                ((("R", 3), ("Q", 2)), (("P", 2),), (("S", 2),)),
+            )
+        ),
+    ),
+    (
+        C2,
+        mapping_of(
+            (
+                ((("Q", 3), ("R", 2)), (("P", 3),), ()),
+                ((("P", 2),), (("R", 2),), ()),
+                ((("S", 2), ("C", 2)), (), ()),
+            ),
+            (ALL, ("Inputs",), ALL),
+        ),
+    ),
+    (
+        DEPTH,
+        mapping_of(
+            (
+                ((("C", 2), ("P", 2)), (("R", 2),), ()),
+                ((("P", 3), ("C", 3)), (), (("Q", 4),)),
+                ((("R", 2), ("S", 2)), (), ()),
+            ),
+            (ALL, ("Inputs", "Outputs"), ALL),
+        ),
+    ),
+]
 """Loops that do not divide."""
 
 

@@ -30,9 +30,15 @@ def deep(depth: int) -> Accelerator:
     """Return DRAM, a buffer, and 2 x 2 multipliers with a register each that holds weights."""
     cost = {"read": 0.5, "write": 0.25, "update": 0.5, "leak": 0.125}
     register = Level(
-        name="register", kind="register", mesh=(2, 2), width_bits=16, word_bits=16, depth=2,
-        energy_pj=cost, may_keep=(("Weights",), ()),
-    )  # fmt: skip
+        name="register",
+        kind="register",
+        mesh=(2, 2),
+        width_bits=16,
+        word_bits=16,
+        depth=2,
+        energy_pj=cost,
+        may_keep=(("Weights",), ()),
+    )
     base = small(depth, banks=0.5)
     return dataclasses.replace(base, levels=(*base.levels, register))
 
@@ -47,9 +53,7 @@ def passing(depth: int, words: int) -> Accelerator:
 
 def all_goals(layer: Layer, accelerator: Accelerator) -> dict[Spread, tuple[float, float, float]]:
     """Return least energy, cycles and energy-delay product of all mappings, by their spread."""
-    space, start = space_of(
-        layer, layer.bounds, accelerator, objective("edp"), Constraints()
-    )  # fmt: skip
+    space, start = space_of(layer, layer.bounds, accelerator, objective("edp"), Constraints())
     problem, counts = problem_of(layer, accelerator), np.zeros((len(start), 3, 3), np.int64)
     masks = [row[:n] for row, n in zip(space.keeps.tolist(), space.keep_count, strict=True)]
     dims = range(len(layer.dims))
@@ -140,5 +144,6 @@ def test_more_spreads_are_listed_where_more_mappings_are_tried() -> None:
     used = few[:, :, at.SPATIAL_X :].prod(axis=(1, 2, 3))
     assert (np.diff(used) <= 0).all()
     assert used[-1] == 1
-    assert (few.prod(axis=1)[:, [at.TEMPORAL, at.SPATIAL_X, at.SPATIAL_Y]].prod(axis=1)
-            == layer.bounds).all()  # fmt: skip
+    assert (
+        few.prod(axis=1)[:, [at.TEMPORAL, at.SPATIAL_X, at.SPATIAL_Y]].prod(axis=1) == layer.bounds
+    ).all()

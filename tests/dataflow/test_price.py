@@ -20,9 +20,16 @@ def test_operators_are_priced_one_by_one() -> None:
     product = Gemm(name="up", m=8.0, n=64.0, k=32.0)
     twice = Gemm(name="up", m=8.0, n=64.0, k=32.0, repeat=2)
     heads = Attention(
-        name="attention", phase="decode", requests=2.0, query_tokens=2.0, pairs=128.0,
-        kv_tokens=128.0, heads=4, kv_heads=4, head_dim=16,
-    )  # fmt: skip
+        name="attention",
+        phase="decode",
+        requests=2.0,
+        query_tokens=2.0,
+        pairs=128.0,
+        kv_tokens=128.0,
+        heads=4,
+        kv_heads=4,
+        head_dim=16,
+    )
     one, two, attention = price([product, twice, heads], "two_level", evaluations=2000)
     assert (two.latency_s, two.energy_j) == (2 * one.latency_s, 2 * one.energy_j)
     assert attention.latency_s >= 2 * 2 * 4 * 64 * 16 / 64 / 1e9  # multiplies over multipliers
@@ -47,8 +54,12 @@ def test_a_fraction_of_a_row_is_refused() -> None:
 
 
 def test_contributions_add_up_to_what_the_simulator_says() -> None:
-    point = {"accelerator": "gpu_sm_like", "network": "mobilenet", "layer": "pw3",
-             "evaluations": 1000}  # fmt: skip
+    point = {
+        "accelerator": "gpu_sm_like",
+        "network": "mobilenet",
+        "layer": "pw3",
+        "evaluations": 1000,
+    }
     lines, whole = SIMULATOR.explain(point), simulate(DataflowPoint(**point))  # type: ignore[arg-type]
     assert sum(line.energy_j for line in lines) == pytest.approx(whole.energy_j)
     assert sum(line.time_s for line in lines) == pytest.approx(whole.latency_s)
@@ -59,12 +70,17 @@ def test_contributions_add_up_to_what_the_simulator_says() -> None:
 
 def test_explanations_name_the_loop_that_moves_a_tile() -> None:
     layer = matmul("g", n=3, c=4, m=5)
-    mapping = Mapping((LevelLoops("DRAM", TENSORS, (("N", 3), ("C", 4))),
-                       LevelLoops("buffer", TENSORS, (("M", 5),))))  # fmt: skip
+    mapping = Mapping(
+        (
+            LevelLoops("DRAM", TENSORS, (("N", 3), ("C", 4))),
+            LevelLoops("buffer", TENSORS, (("M", 5),)),
+        )
+    )
     found = reasons(mapping, layer, load_accelerator("two_level"))
     assert found["DRAM", "Weights"].startswith("3 x (the tile of 5 + 3 steps of C at DRAM")
-    assert found["DRAM", "Outputs"].endswith("2 steps of N at DRAM, of which only what is new, "
-                                             "reused over C 4)")  # fmt: skip
+    assert found["DRAM", "Outputs"].endswith(
+        "2 steps of N at DRAM, of which only what is new, reused over C 4)"
+    )
 
 
 def test_smaller_last_tiles_are_explained_too() -> None:

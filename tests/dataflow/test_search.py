@@ -35,12 +35,25 @@ def small(depth: int = 24, banks: float = 2.0) -> Accelerator:
         source="made up",
         mac=Mac(mesh=(2, 2), energy_pj=1.0),
         levels=(
-            Level(name="DRAM", kind="dram", width_bits=16, word_bits=16, energy_pj=dram,
-                  shared_words_per_cycle=banks, may_keep=(ALL,)),
-            Level(name="buffer", width_bits=16, word_bits=16, depth=depth, energy_pj=cost,
-                  may_keep=(ALL, ALL[:2], ALL[1:])),
+            Level(
+                name="DRAM",
+                kind="dram",
+                width_bits=16,
+                word_bits=16,
+                energy_pj=dram,
+                shared_words_per_cycle=banks,
+                may_keep=(ALL,),
+            ),
+            Level(
+                name="buffer",
+                width_bits=16,
+                word_bits=16,
+                depth=depth,
+                energy_pj=cost,
+                may_keep=(ALL, ALL[:2], ALL[1:]),
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 def least_edp(layer: Layer, accelerator: Accelerator) -> float:
@@ -76,10 +89,13 @@ def test_the_best_of_a_tiny_problem_is_found(layer: Layer) -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(
-    m=st.integers(1, 64), c=st.integers(1, 32), p=st.integers(1, 28), r=st.integers(1, 3),
+    m=st.integers(1, 64),
+    c=st.integers(1, 32),
+    p=st.integers(1, 28),
+    r=st.integers(1, 3),
     stride=st.integers(1, 2),
     name=st.sampled_from(["eyeriss_like", "simba_like", "tpu_like", "two_level", "gpu_sm_like"]),
-)  # fmt: skip
+)
 def test_every_layer_gets_a_mapping_no_better_than_its_bound(
     m: int, c: int, p: int, r: int, stride: int, name: str
 ) -> None:
@@ -95,8 +111,9 @@ def test_every_layer_gets_a_mapping_no_better_than_its_bound(
 
 
 def test_one_evaluation_is_enough_for_a_mapping() -> None:
-    found = find(conv("c", m=64, c=64, r=3, s=3, p=56, q=56), load_accelerator("eyeriss_like"),
-                 evaluations=1)  # fmt: skip
+    found = find(
+        conv("c", m=64, c=64, r=3, s=3, p=56, q=56), load_accelerator("eyeriss_like"), evaluations=1
+    )
     assert found.evaluation.cycles > 0
 
 
@@ -175,9 +192,13 @@ def test_smaller_last_tiles_help_dimensions_that_do_not_divide(bound: int) -> No
     assert cut.evaluation.edp < whole.evaluation.edp
     assert cut.evaluation.edp >= cut.energy_bound_pj * cut.cycles_bound
     for dim, size in layer.extents.items():
-        loops = [b for level in cut.mapping.levels
-                 for row in (level.temporal, level.spatial_x, level.spatial_y)
-                 for d, b in row if d == dim]  # fmt: skip
+        loops = [
+            b
+            for level in cut.mapping.levels
+            for row in (level.temporal, level.spatial_x, level.spatial_y)
+            for d, b in row
+            if d == dim
+        ]
         assert math.prod(loops) >= size
 
 

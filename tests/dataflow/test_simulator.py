@@ -52,10 +52,16 @@ def test_networks_have_the_multiplies_their_papers_state(name: str, gigamacs: fl
 def test_a_network_is_the_sum_of_its_layers() -> None:
     whole = simulate(DataflowPoint("two_level", network="bert_base_128", evaluations=300))
     parts = [
-        (times, simulate(DataflowPoint("two_level", network="bert_base_128", layer=layer.name,
-                                       evaluations=300)))
+        (
+            times,
+            simulate(
+                DataflowPoint(
+                    "two_level", network="bert_base_128", layer=layer.name, evaluations=300
+                )
+            ),
+        )
         for layer, times in layers_of("bert_base_128", "all")
-    ]  # fmt: skip
+    ]
     assert whole.cycles == sum(times * part.cycles for times, part in parts)
     assert whole.energy_j == pytest.approx(sum(times * part.energy_j for times, part in parts))
 

@@ -35,9 +35,10 @@ def test_dense_operands_leave_a_mapping_as_it_is(dense: Found) -> None:
 
 def test_skipping_two_of_four_halves_the_multiplies_and_their_cycles(dense: Found) -> None:
     zeros = Sparsity(
-        densities={"Weights": Density("structured", n=2, m=4)}, action="skipping",
+        densities={"Weights": Density("structured", n=2, m=4)},
+        action="skipping",
         leaders=("Weights",),
-    )  # fmt: skip
+    )
     half = with_zeros(dense.mapping, dense.evaluation, LAYER, EYERISS, zeros)
     assert half.compute_cycles == dense.evaluation.compute_cycles // 2
     assert half.mac_energy_pj == dense.evaluation.mac_energy_pj / 2
@@ -49,18 +50,24 @@ def test_gating_spares_energy_and_no_cycle(dense: Found, share: float, layout: s
     densities = {"Weights": Density("uniform", share), "Inputs": Density("uniform", share)}
     gated, skipped = (
         with_zeros(
-            dense.mapping, dense.evaluation, LAYER, EYERISS,
+            dense.mapping,
+            dense.evaluation,
+            LAYER,
+            EYERISS,
             Sparsity(densities=densities, action=action),
         )
         for action in ("gating", "skipping")
-    )  # fmt: skip
+    )
     assert gated.compute_cycles == dense.evaluation.compute_cycles
     assert gated.energy_pj <= dense.evaluation.energy_pj * (1 + 1e-9)
     assert skipped.cycles <= gated.cycles
     stored = with_zeros(
-        dense.mapping, dense.evaluation, LAYER, EYERISS,
+        dense.mapping,
+        dense.evaluation,
+        LAYER,
+        EYERISS,
         Sparsity(densities=densities, formats={"Weights": layout}),
-    )  # fmt: skip
+    )
     before, after = (
         next(t for t in e.traffic if (t.level, t.tensor) == ("DRAM", "Weights"))
         for e in (dense.evaluation, stored)
@@ -120,10 +127,13 @@ def test_zeros_and_fusion_are_axes() -> None:
     assert shared.dram_bytes < plain.dram_bytes
     sparse = simulate(
         DataflowPoint(
-            "eyeriss_like", weight_density="2:4", zeros="skipping", weight_format="bitmask",
+            "eyeriss_like",
+            weight_density="2:4",
+            zeros="skipping",
+            weight_format="bitmask",
             **point,  # type: ignore[arg-type]
         )
-    )  # fmt: skip
+    )
     assert sparse.energy_j < plain.energy_j
     assert sparse.latency_s < plain.latency_s
 

@@ -20,7 +20,11 @@ DESIGNS = {
     "vllm": replace(LLAMA, chunk_size=2048, replicas=3),
     "vllm, prompts whole": replace(LLAMA, scheduler="vllm", max_batch_tokens=8192, dtype="fp8"),
     "sglang": replace(
-        LLAMA, scheduler="sglang", chunk_size=8192, kv_dtype="fp8", runtime="eager",
+        LLAMA,
+        scheduler="sglang",
+        chunk_size=8192,
+        kv_dtype="fp8",
+        runtime="eager",
         poll_interval=10,
     ),
     "trtllm": replace(LLAMA, scheduler="trtllm", chunk_size=8192, dtype="fp8", kv_dtype="fp8"),
@@ -32,14 +36,28 @@ DESIGNS = {
     "drafts of a model": replace(LLAMA, speculation="draft", draft_model="llama3_1_8b"),
     "adapters": replace(LLAMA, chunk_size=2048, adapters=500, adapter_rank=32),
     "experts": ServingPoint(
-        model="deepseek_v3", gpu="h200_sxm", tp=1, attention_dp=8, ep=8, dtype="fp8",
-        scheduler="sglang", chunk_size=4096,
+        model="deepseek_v3",
+        gpu="h200_sxm",
+        tp=1,
+        attention_dp=8,
+        ep=8,
+        dtype="fp8",
+        scheduler="sglang",
+        chunk_size=4096,
     ),
     "experts by DeepEP": ServingPoint(
-        model="deepseek_v3", gpu="h200_sxm", tp=1, attention_dp=32, ep=32, dtype="fp8",
-        scheduler="sglang", chunk_size=4096, moe_backend="deepep_auto", redundant_experts=32,
+        model="deepseek_v3",
+        gpu="h200_sxm",
+        tp=1,
+        attention_dp=32,
+        ep=32,
+        dtype="fp8",
+        scheduler="sglang",
+        chunk_size=4096,
+        moe_backend="deepep_auto",
+        redundant_experts=32,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("engine", ENGINES.names())
@@ -188,9 +206,15 @@ def test_manifests_for_amd_ask_for_its_gpus_and_say_what_is_not_known(target: st
 
 
 POOLS = replace(
-    LLAMA, chunk_size=2048, replicas=2, prefill_gpus=4, decode_gpus=4, prefill_tp=2,
-    decode_gpu="h200_sxm", kv_link="rdma",
-)  # fmt: skip
+    LLAMA,
+    chunk_size=2048,
+    replicas=2,
+    prefill_gpus=4,
+    decode_gpus=4,
+    prefill_tp=2,
+    decode_gpu="h200_sxm",
+    kv_link="rdma",
+)
 
 
 def test_separate_pools_are_two_kinds_of_workers() -> None:
@@ -313,9 +337,15 @@ def test_an_engine_is_told_of_its_prefix_cache(
     def said(**changes: Any) -> str:
         scheduler = load_engine(engine).schedulers[0]
         point = ServingPoint(
-            model="llama3_1_8b", gpu="h100_sxm", scheduler=scheduler, dtype="bf16", kv_dtype="bf16",
-            chunk_size=2048, block_size=32, **changes,
-        )  # fmt: skip
+            model="llama3_1_8b",
+            gpu="h100_sxm",
+            scheduler=scheduler,
+            dtype="bf16",
+            kv_dtype="bf16",
+            chunk_size=2048,
+            block_size=32,
+            **changes,
+        )
         launch = launch_of(point, engine)
         return shlex.join(launch.options) + launch.file
 

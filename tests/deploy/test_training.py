@@ -13,9 +13,17 @@ from simulators.training.point import TrainingPoint
 from sweeper import questions
 
 GPT3 = TrainingPoint(
-    model="gpt3_175b", gpu="h100_sxm", tp=8, pp=8, dp=16, chunks=6, schedule="interleaved",
-    batch=1536, sequence=2048, tokens=300e9,
-)  # fmt: skip
+    model="gpt3_175b",
+    gpu="h100_sxm",
+    tp=8,
+    pp=8,
+    dp=16,
+    chunks=6,
+    schedule="interleaved",
+    batch=1536,
+    sequence=2048,
+    tokens=300e9,
+)
 
 
 def told(**changes):

@@ -89,11 +89,15 @@ def test_a_stored_device_is_read_and_says_what_it_said() -> None:
 
 
 def test_a_device_of_format_1_says_what_it_said_before_fused_kernels_were_counted() -> None:
-    stored = [[0.007233298666983519, 0.012174694417061292],
-              [0.005523051110939405, 0.008113228593944817],
-              [0.008943546223027631, 0.016236160240177766]]  # fmt: skip
-    least, most = ({"ks": [k] * 20, "e": [e] * 20, "d": [d] * 5, "r": 224} for k, e, d in
-                   ((3, 3, 2), (7, 6, 4)))  # fmt: skip
+    stored = [
+        [0.007233298666983519, 0.012174694417061292],
+        [0.005523051110939405, 0.008113228593944817],
+        [0.008943546223027631, 0.016236160240177766],
+    ]
+    least, most = (
+        {"ks": [k] * 20, "e": [e] * 20, "d": [d] * 5, "r": 224}
+        for k, e, d in ((3, 3, 2), (7, 6, 4))
+    )
     rows = features("ofa", [json.dumps(least), json.dumps(most)])
     said = device("ofa", str(FILES / "v100_of_format_1.json")).seconds(rows)
     assert_allclose(said, stored, rtol=1e-12)
@@ -120,9 +124,10 @@ def test_a_device_is_written_as_it_is_read(tmp_path: Path) -> None:
     file.write_text(text_of(device("nb201", str(STORED)), "nb201", {"rows": 10}))
     cell = features("nb201", [cell_text(["nor_conv_1x1"] * 6)])
     for a, b in zip(
-        device("nb201", str(file)).seconds(cell), device("nb201", str(STORED)).seconds(cell),
+        device("nb201", str(file)).seconds(cell),
+        device("nb201", str(STORED)).seconds(cell),
         strict=True,
-    ):  # fmt: skip
+    ):
         assert a.tolist() == b.tolist()
 
 

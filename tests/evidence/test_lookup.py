@@ -40,9 +40,18 @@ def near(kind: str, gpu: str, level: str = BEST) -> list[tuple[str, str]]:
 
 def decode(name: str = "a") -> Attention:
     return Attention(
-        name=name, phase="decode", requests=8.0, query_tokens=8.0, pairs=8192.0, kv_tokens=8192.0,
-        heads=32.0, kv_heads=8.0, head_dim=128.0, dtype="bf16", kv_dtype="bf16",
-    )  # fmt: skip
+        name=name,
+        phase="decode",
+        requests=8.0,
+        query_tokens=8.0,
+        pairs=8192.0,
+        kv_tokens=8192.0,
+        heads=32.0,
+        kv_heads=8.0,
+        head_dim=128.0,
+        dtype="bf16",
+        kv_dtype="bf16",
+    )
 
 
 @pytest.mark.parametrize("kind", kinds())
@@ -82,9 +91,14 @@ def found(
 ) -> Found[bool] | None:
     """Return what decode by vllm in `wanted` takes, of boards, frameworks and formats there are."""
     return find(
-        "fused", gpu, load_gpu(gpu).architecture, lambda *place: place in has or None,
-        family=family, framework="vllm", precisions=("wanted", "other"),
-    )  # fmt: skip
+        "fused",
+        gpu,
+        load_gpu(gpu).architecture,
+        lambda *place: place in has or None,
+        family=family,
+        framework="vllm",
+        precisions=("wanted", "other"),
+    )
 
 
 def test_the_lender_is_the_one_that_errs_least() -> None:

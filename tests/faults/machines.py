@@ -86,9 +86,13 @@ def command(folder: Path, *words: str, **environment: str) -> Running:
     told = folder / f"told-{time.monotonic_ns()}.txt"
     with told.open("w") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "sweeper", *words], cwd=folder, stdout=stream, stderr=stream,
-            env={**ENVIRONMENT, **environment}, text=True,
-        )  # fmt: skip
+            [sys.executable, "-m", "sweeper", *words],
+            cwd=folder,
+            stdout=stream,
+            stderr=stream,
+            env={**ENVIRONMENT, **environment},
+            text=True,
+        )
     return Running(process, told)
 
 
@@ -121,9 +125,12 @@ class Machines:
         ray = f"{sys.executable} -m ray.scripts.scripts start --address={self.address}"
         script = " && ".join([*mounts, f"exec {ray} --num-cpus=1 --block"])
         node = subprocess.Popen(
-            ["unshare", "-m", "sh", "-c", script], env=ENVIRONMENT, start_new_session=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            ["unshare", "-m", "sh", "-c", script],
+            env=ENVIRONMENT,
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         self.nodes.append(node)
         until(lambda: self.cpus() == len(self.nodes), 90.0, lambda: node.poll() is None)
         return node
@@ -135,9 +142,13 @@ class Machines:
             "logging_level='CRITICAL'); print('CPUs', int(ray.cluster_resources().get('CPU', 0)))"
         )
         done = subprocess.run(
-            [sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True,
-            timeout=120, check=False,
-        )  # fmt: skip
+            [sys.executable, "-c", code],
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         told = re.search(r"^CPUs (\d+)$", done.stdout, flags=re.MULTILINE)  # Ray adds lines
         return int(told[1]) if told else 0
 
@@ -168,11 +179,19 @@ def cluster() -> Iterator[Machines]:
     found = Machines(f"{get_node_ip_address()}:{port}")
     words = ["start", "--head", f"--port={port}", "--num-cpus=1", "--include-dashboard=false"]
     head = subprocess.Popen(
-        [sys.executable, "-m", "ray.scripts.scripts", *words, "--block",
-         "--object-store-memory=100000000"],
-        env=ENVIRONMENT, start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "ray.scripts.scripts",
+            *words,
+            "--block",
+            "--object-store-memory=100000000",
+        ],
+        env=ENVIRONMENT,
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     found.nodes.append(head)
     try:
         until(lambda: found.cpus() == 1, 120.0, lambda: head.poll() is None)

@@ -145,9 +145,12 @@ sys.stdin.read()
 
 def test_a_busy_cluster_is_said_and_waited_for(machines: Machines, tmp_path: Path) -> None:
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, machines.address], env=ENVIRONMENT, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", HOLDER, machines.address],
+        env=ENVIRONMENT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert holder.stdout
     assert holder.stdin
     while "held" not in holder.stdout.readline():

@@ -74,11 +74,20 @@ def test_a_full_disk_ends_the_sweep_and_room_lets_it_go_on(
     kept = tmp_path / "kept"
     sweep = f"{sys.executable} -m sweeper +space=toy plot=false {INLINE}"
     done = subprocess.run(
-        ["unshare", "-m", "sh", "-c",
-         f"mount -t tmpfs -o size=28k none outputs && {sweep}; code=$?; "
-         f"cp -r outputs {kept}; exit $code"],
-        cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [
+            "unshare",
+            "-m",
+            "sh",
+            "-c",
+            f"mount -t tmpfs -o size=28k none outputs && {sweep}; code=$?; "
+            f"cp -r outputs {kept}; exit $code",
+        ],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 2, done.stderr
     assert re.search("is full. Everything written|No space left on device", done.stderr)
     assert "Traceback" not in done.stderr
@@ -93,9 +102,13 @@ def test_a_file_that_may_not_grow_ends_the_sweep(tmp_path: Path, quiet: pl.DataF
     (tmp_path / "spaces").mkdir()
     (tmp_path / "spaces" / "toy.yaml").write_text(SPACE)
     done = subprocess.run(
-        ["bash", "-c", limited], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True,
+        ["bash", "-c", limited],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     same(tmp_path, quiet)
@@ -111,11 +124,20 @@ def test_a_folder_that_may_not_be_written_is_said_before_the_work(
     told = {}
     for words in ("+space=toy plot=false", "pareto toy"):
         told[words] = subprocess.run(
-            ["unshare", "-m", "sh", "-c",
-             "mount --bind outputs outputs && mount -o remount,ro,bind outputs && "
-             f"{sys.executable} -m sweeper {words}"],
-            cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            [
+                "unshare",
+                "-m",
+                "sh",
+                "-c",
+                "mount --bind outputs outputs && mount -o remount,ro,bind outputs && "
+                f"{sys.executable} -m sweeper {words}",
+            ],
+            cwd=tmp_path,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     refused, asked = told.values()
     assert refused.returncode == 2, refused.stderr
     assert "may not be written (Read-only file system)" in refused.stderr

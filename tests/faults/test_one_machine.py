@@ -25,8 +25,10 @@ def test_the_default_engine_keeps_the_limits_of_a_point(tmp_path: Path) -> None:
     assert found["n"].to_list() == list(range(64))
     bad = found.filter(found["status"] != "ok")
     assert dict(zip(bad["n"], bad["status"], strict=True)) == {
-        7: "error", 20: "crash", 41: "timeout",
-    }  # fmt: skip
+        7: "error",
+        20: "crash",
+        41: "timeout",
+    }
     assert "Traceback" not in running.text()
 
 

@@ -6,14 +6,47 @@ import random
 import re
 
 NASTY = [
-    b"", b"null", b"true", b"-1", b"0", b"1e400", b"1" + b"0" * 400, b"nan", b"inf", b"1.2.3",
-    b"[]", b"{}", b"[[1]]", b'"x"', b"''", b"12", b"capacity 1e-300..1e300", b"1..9999999",
-    b"os.path", b"&a [*a]", b"*a", b"[" * 200, b"[" * 3000, b'{"a":' * 3000, b"{a: " * 60, b"\x00",
-    b"\xff\xfe", b"\xed\xa0\x80", b"'" + b"y" * 5000 + b"'", b"2020-01-01",
-    b"!!python/name:os.system", b"${x}", b"../../etc/passwd", b"AVG(x)",
-    b"LPAD('x', 2000000000, 'x')", b" OR x > 1" * 500, b"<<<<<<<", b"9223372036854775808",
-    b"-0.0", b"1_000",
-]  # fmt: skip
+    b"",
+    b"null",
+    b"true",
+    b"-1",
+    b"0",
+    b"1e400",
+    b"1" + b"0" * 400,
+    b"nan",
+    b"inf",
+    b"1.2.3",
+    b"[]",
+    b"{}",
+    b"[[1]]",
+    b'"x"',
+    b"''",
+    b"12",
+    b"capacity 1e-300..1e300",
+    b"1..9999999",
+    b"os.path",
+    b"&a [*a]",
+    b"*a",
+    b"[" * 200,
+    b"[" * 3000,
+    b'{"a":' * 3000,
+    b"{a: " * 60,
+    b"\x00",
+    b"\xff\xfe",
+    b"\xed\xa0\x80",
+    b"'" + b"y" * 5000 + b"'",
+    b"2020-01-01",
+    b"!!python/name:os.system",
+    b"${x}",
+    b"../../etc/passwd",
+    b"AVG(x)",
+    b"LPAD('x', 2000000000, 'x')",
+    b" OR x > 1" * 500,
+    b"<<<<<<<",
+    b"9223372036854775808",
+    b"-0.0",
+    b"1_000",
+]
 _TOKEN = re.compile(rb"[A-Za-z_][\w.]*|\d[\w.+-]*|'[^']*'|\"[^\"]*\"")
 _SIGNS = b"[]{}():,&*!\"'\n\t-%@#=<>|\\"
 
@@ -78,5 +111,13 @@ def _appended(content: bytes, dice: random.Random) -> bytes:
 
 
 _CHANGES = (
-    _replaced, _replaced, _replaced, _swapped, _typed, _flipped, _truncated, _line_lost, _appended,
-)  # fmt: skip
+    _replaced,
+    _replaced,
+    _replaced,
+    _swapped,
+    _typed,
+    _flipped,
+    _truncated,
+    _line_lost,
+    _appended,
+)

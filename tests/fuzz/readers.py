@@ -53,13 +53,20 @@ LOG = json.dumps({"mean_ttft_ms": 31.5, "median_tpot_ms": 7.25, "request_through
 PRINTED = b"Mean TTFT (ms): 31.5\nP99 TPOT (ms): 8.1\nRequest throughput (req/s): 1.5\n"
 CONFIG = json.dumps(
     {
-        "model_type": "llama", "hidden_size": 4096, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+        "model_type": "llama",
+        "hidden_size": 4096,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 14336,
         "vocab_size": 128256,
-        "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
-        "text_config": {}, "num_experts_per_tok": 0,
+        "max_position_embeddings": 8192,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": False,
+        "text_config": {},
+        "num_experts_per_tok": 0,
     }
-).encode()  # fmt: skip
+).encode()
 TRACE = b"arrived_at,num_prefill_tokens,num_decode_tokens\n0,10,5\n1.5,20,6\n"
 LINES = b'{"timestamp": 0, "input_length": 10, "output_length": 5}\n' * 3
 TABLE = b"op,a,b,ms\nattn_decode,1,0,0.5\nattn_decode,8,128,0.7\nmlp_up_proj,1,0,0.1\n"
@@ -153,16 +160,27 @@ _PART = "mine/results/*/*.parquet"
 READERS: Mapping[str, Reader] = {
     "space": Reader("space.yaml", _space, lambda: [TOY], 6),
     "overrides": Reader(
-        "words.txt", _overridden,
-        lambda: [b"space.axes.x=[1,2]", b"sampler=random\nsampler.points=5", b"engine=inline",
-                 b"failures.max=3\nfailures.timeout_s=5", b"space.where=cost_usd < 3",
-                 b"outputs=there"],
+        "words.txt",
+        _overridden,
+        lambda: [
+            b"space.axes.x=[1,2]",
+            b"sampler=random\nsampler.points=5",
+            b"engine=inline",
+            b"failures.max=3\nfailures.timeout_s=5",
+            b"space.where=cost_usd < 3",
+            b"outputs=there",
+        ],
     ),
     "where": Reader(
-        "where.txt", _where,
-        lambda: [b"x > 1 AND label = 'a'",
-                 b"n IN (1, 2) OR CASE WHEN x > 1 THEN TRUE ELSE FALSE END",
-                 b"ABS(x) + LENGTH(label) > n", b"label LIKE 'a%' AND NOT (n IS NULL)"], 6,
+        "where.txt",
+        _where,
+        lambda: [
+            b"x > 1 AND label = 'a'",
+            b"n IN (1, 2) OR CASE WHEN x > 1 THEN TRUE ELSE FALSE END",
+            b"ABS(x) + LENGTH(label) > n",
+            b"label LIKE 'a%' AND NOT (n IS NULL)",
+        ],
+        6,
     ),
     "definition": Reader("definition.json", _stored(_DEFINITION), _kept(_DEFINITION)),
     "config of a run": Reader("config.json", _stored(_CONFIG), _kept(_CONFIG)),
@@ -180,14 +198,16 @@ READERS: Mapping[str, Reader] = {
     "trace": Reader("trace.csv", _by_path(load_trace), lambda: [TRACE], 3),
     "trace of lines": Reader("trace.jsonl", _by_path(load_trace), lambda: [LINES], 2),
     "log": Reader(
-        "log.txt", lambda file: measured(file.read_text(errors="replace"), "log"),
-        lambda: [LOG, PRINTED, LOG + b"\n" + LOG], 4,
+        "log.txt",
+        lambda file: measured(file.read_text(errors="replace"), "log"),
+        lambda: [LOG, PRINTED, LOG + b"\n" + LOG],
+        4,
     ),
     "operator times": Reader(
         "times.csv", _by_path(load_op_table, layers=2, tp=1), lambda: [TABLE], 2
     ),
     "collectives": Reader("graph.json", lambda file: read_graph(file), lambda: [GRAPH], 2),
-}  # fmt: skip
+}
 
 
 def case(number: int) -> tuple[str, bytes]:

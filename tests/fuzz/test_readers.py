@@ -30,8 +30,13 @@ def test_ten_thousand_changed_files_end_well(tmp_path: Path, first: int) -> None
         words = [str(number), str(end - number), str(tmp_path)]
         done = subprocess.run(
             [sys.executable, "-m", "tests.fuzz.worker", *words],
-            cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=1000, check=False,
-        )  # fmt: skip
+            cwd=ROOT,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=1000,
+            check=False,
+        )
         said += done.stdout.splitlines()
         reached = int((tmp_path / "now").read_text())
         if done.returncode:

@@ -104,10 +104,26 @@ def test_a_file_that_is_no_space_is_a_sentence(
 
 @pytest.mark.parametrize(
     "word",
-    ["engine=[1]", "failures=1", "failures=null", "sampler={a: 1}", "space=3", "space.axes=12",
-     "space.axes=null", "space.union=3", "space.zip=[[1]]", "space.where=[1]", "outputs=", "plot=3",
-     "sampler=random", "space.objectives=3", "space=null", "space.derived=[1]", "outputs=null"],
-)  # fmt: skip
+    [
+        "engine=[1]",
+        "failures=1",
+        "failures=null",
+        "sampler={a: 1}",
+        "space=3",
+        "space.axes=12",
+        "space.axes=null",
+        "space.union=3",
+        "space.zip=[[1]]",
+        "space.where=[1]",
+        "outputs=",
+        "plot=3",
+        "sampler=random",
+        "space.objectives=3",
+        "space=null",
+        "space.derived=[1]",
+        "outputs=null",
+    ],
+)
 def test_an_override_of_another_kind_is_a_sentence(
     workplace: Path, capsys: pytest.CaptureFixture[str], word: str
 ) -> None:

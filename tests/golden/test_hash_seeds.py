@@ -68,9 +68,13 @@ def team(workers: int) -> Iterator[Crew]:
 def told(seed: int, workers: int) -> list[str]:
     """Return what `digests` yields in a process with a seed of hashes, which workers inherit."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.golden.test_hash_seeds", str(workers)], cwd=ROOT,
-        env={**os.environ, "PYTHONHASHSEED": str(seed)}, check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.golden.test_hash_seeds", str(workers)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": str(seed)},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return done.stdout.splitlines()
 
 

@@ -184,9 +184,11 @@ def test_a_host_that_reads_results_cannot_run_ahead() -> None:
 
 
 @given(
-    each=lists(floats(0, 10), min_size=1, max_size=8), repeat=integers(1, 3),
-    launch=floats(0, 5), data=data(),
-)  # fmt: skip
+    each=lists(floats(0, 10), min_size=1, max_size=8),
+    repeat=integers(1, 3),
+    launch=floats(0, 5),
+    data=data(),
+)
 def test_a_timeline_takes_at_least_either_side(
     each: list[float], repeat: int, launch: float, data: DataObject
 ) -> None:
@@ -206,8 +208,9 @@ def test_depthwise_kernels_run_at_their_own_pace() -> None:
     priced = price_graph(g.graph(), V100, dtype="fp32", training=True)
     plain = span(priced, V100, FORWARD, Framework()).busy_s
     slow = span(priced, V100, FORWARD, Framework(pace={"depthwise": 2.0})).busy_s
-    (alone,) = [s for s, k in zip(priced.seconds, priced.launches, strict=True)
-                if k.pace == "depthwise"]  # fmt: skip
+    (alone,) = [
+        s for s, k in zip(priced.seconds, priced.launches, strict=True) if k.pace == "depthwise"
+    ]
     assert slow == pytest.approx(plain + alone)
     paces = [launch.pace for launch in priced.launches]
     assert [p for p in paces if p] == ["depthwise", "depthwise_input", "depthwise_weight"]

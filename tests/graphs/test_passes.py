@@ -22,10 +22,11 @@ def points(*rows: dict[str, Any]) -> pa.RecordBatch:
     filled = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
     table = pa.Table.from_pylist([filled | row for row in rows], schema=schema_of(CompositionPoint))
     columns = [
-        column.combine_chunks().dictionary_encode() if pa.types.is_string(column.type)
+        column.combine_chunks().dictionary_encode()
+        if pa.types.is_string(column.type)
         else column.combine_chunks()
         for column in table.columns
-    ]  # fmt: skip
+    ]
     return pa.RecordBatch.from_arrays(columns, names=table.column_names)
 
 

@@ -14,9 +14,16 @@ WAYS = re.findall(r"### `(\w+)`\n(.*?)(?=\n### |\Z)", PAGE, flags=re.DOTALL)
 NAMED = re.compile(r"`((?:spaces|sweeper|simulators|lab|deploy|planning|formats)/[\w./]+?)`")
 PAGES = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 BY_NAME = (
-    "spaces/", "point.py", "simulator.py", "arrivals.py", "transformer.py", "tensor_cores.py",
-    "memory.py", "accelerator.py", "precision.py",
-)  # fmt: skip
+    "spaces/",
+    "point.py",
+    "simulator.py",
+    "arrivals.py",
+    "transformer.py",
+    "tensor_cores.py",
+    "memory.py",
+    "accelerator.py",
+    "precision.py",
+)
 """Where a parameter still has its own name; further on it is one column or number among others."""
 
 
@@ -37,9 +44,8 @@ def test_a_parameter_is_found_in_the_files_of_its_way(parameter: str, way: str) 
     assert len(files) >= 6
     bearing = [file for file in files if any(part in file for part in BY_NAME)]
     missing = [
-        file for file in bearing
-        if not re.search(rf"\b{parameter}\b", (ROOT / file).read_text())
-    ]  # fmt: skip
+        file for file in bearing if not re.search(rf"\b{parameter}\b", (ROOT / file).read_text())
+    ]
     assert missing == []
 
 

@@ -19,10 +19,28 @@ FILES = sorted(file for house in HOUSES for file in (ROOT / house).rglob("*.py")
 ORDERLESS = {"sorted", "len", "any", "all", "min", "max", "set", "frozenset", "bool"}
 """What takes a set without its order telling; of equal elements min and max are alike."""
 WALKING = {
-    "sum", "list", "tuple", "enumerate", "zip", "map", "filter", "iter", "next", "reversed",
-    "fromkeys", "chain", "from_iterable", "array", "fromiter", "fsum", "prod", "join", "extend",
-    "product", "reduce",
-}  # fmt: skip
+    "sum",
+    "list",
+    "tuple",
+    "enumerate",
+    "zip",
+    "map",
+    "filter",
+    "iter",
+    "next",
+    "reversed",
+    "fromkeys",
+    "chain",
+    "from_iterable",
+    "array",
+    "fromiter",
+    "fsum",
+    "prod",
+    "join",
+    "extend",
+    "product",
+    "reduce",
+}
 """Calls that pass on the order of what they are given."""
 METHODS = {"union", "intersection", "difference", "symmetric_difference"}
 Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.Module | ast.ClassDef

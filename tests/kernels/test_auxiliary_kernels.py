@@ -36,9 +36,14 @@ def states(
     requests: float, each: float, phase: str = "prefill", rule: str = "delta"
 ) -> StateUpdate:
     return StateUpdate(
-        name="s", phase=phase, requests=requests, tokens=requests * each, key_heads=16.0,
-        value_heads=32.0, rule=rule,
-    )  # fmt: skip
+        name="s",
+        phase=phase,
+        requests=requests,
+        tokens=requests * each,
+        key_heads=16.0,
+        value_heads=32.0,
+        rule=rule,
+    )
 
 
 def encoder(requests: float, each: float) -> EncoderAttention:
@@ -63,9 +68,13 @@ def seconds(side: Auxiliary, gpu: str = "h100_sxm", framework: str = "vllm") -> 
 
 
 @given(
-    make=sampled_from(MAKERS), gpu=sampled_from(GPUS), framework=sampled_from(FRAMEWORKS),
-    requests=integers(1, 128), each=integers(1, 16384), more=integers(1, 8),
-)  # fmt: skip
+    make=sampled_from(MAKERS),
+    gpu=sampled_from(GPUS),
+    framework=sampled_from(FRAMEWORKS),
+    requests=integers(1, 128),
+    each=integers(1, 16384),
+    more=integers(1, 8),
+)
 def test_time_never_falls_when_requests_or_their_tokens_grow(
     make: Callable[[float, float], Auxiliary],
     gpu: str,

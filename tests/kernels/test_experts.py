@@ -25,9 +25,16 @@ from simulators.workload.operators import GroupedGemm, active_experts
 SLACK = 1.0 + 1e-9
 
 EIGHTH = GroupedGemm(
-    name="up", tokens=64.0, n=1536, k=2048, experts=16, top_k=1.0, dtype="bf16", width=768.0,
+    name="up",
+    tokens=64.0,
+    n=1536,
+    k=2048,
+    experts=16,
+    top_k=1.0,
+    dtype="bf16",
+    width=768.0,
     ranks=8.0,
-)  # fmt: skip
+)
 """One of eight GPUs over which 128 experts are dealt, of which a token chooses eight."""
 
 

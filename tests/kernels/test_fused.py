@@ -18,10 +18,17 @@ from simulators.workload.operators import Attention, GroupedGemm
 
 GPUS = st.sampled_from(
     (
-        "a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "rtx_pro_6000", "rtx_4090", "l40s", "a40",
+        "a100_sxm",
+        "h100_sxm",
+        "h200_sxm",
+        "b200_sxm",
+        "rtx_pro_6000",
+        "rtx_4090",
+        "l40s",
+        "a40",
         "h100_pcie",
     )
-)  # fmt: skip
+)
 WHOSE = st.sampled_from(FRAMEWORKS)
 SLACK = 1.0 + 1e-12
 
@@ -93,9 +100,15 @@ def test_more_tokens_never_pass_experts_faster(gpu: str, tokens: int, more: int)
 
 def experts(tokens: float, dtype: str, weight_dtype: str = "") -> GroupedGemm:
     return GroupedGemm(
-        name="up", tokens=tokens, n=5760, k=2880, experts=32, top_k=4.0, dtype=dtype,
+        name="up",
+        tokens=tokens,
+        n=5760,
+        k=2880,
+        experts=32,
+        top_k=4.0,
+        dtype=dtype,
         weight_dtype=weight_dtype,
-    )  # fmt: skip
+    )
 
 
 def test_four_bit_weights_help_few_tokens_and_not_many_where_they_are_multiplied_wide() -> None:
@@ -193,12 +206,19 @@ def latent(phase: str, width: float) -> Attention:
     """Eight requests of latent attention whose scores and sums have this mean width."""
     chunk = 1024.0 if phase == "prefill" else 1.0
     return Attention(
-        name="latent", phase=phase, requests=8.0, query_tokens=8.0 * chunk,
+        name="latent",
+        phase=phase,
+        requests=8.0,
+        query_tokens=8.0 * chunk,
         pairs=8.0 * (chunk * (chunk + 1.0) / 2.0 if phase == "prefill" else 4096.0),
-        kv_tokens=8.0 * (chunk if phase == "prefill" else 4096.0), heads=16.0,
-        kv_heads=16.0 if phase == "prefill" else 576.0 / (2.0 * width), head_dim=width, latent=True,
-        dtype="bf16", kv_dtype="bf16",
-    )  # fmt: skip
+        kv_tokens=8.0 * (chunk if phase == "prefill" else 4096.0),
+        heads=16.0,
+        kv_heads=16.0 if phase == "prefill" else 576.0 / (2.0 * width),
+        head_dim=width,
+        latent=True,
+        dtype="bf16",
+        kv_dtype="bf16",
+    )
 
 
 @pytest.mark.parametrize("gpu", ["a100_sxm", "h100_sxm", "b200_sxm", "rtx_pro_6000", "l40s"])
@@ -229,9 +249,18 @@ def test_twice_the_exponentials_speed_up_prompts_by_less_than_that() -> None:
     ultra = load_gpu("b300_sxm")
     assert ultra.exponentials_per_clock == 2 * load_gpu("b200_sxm").exponentials_per_clock
     chunk = Attention(
-        name="a", phase="prefill", requests=1.0, query_tokens=8192.0, pairs=8192.0 * 4096.0,
-        kv_tokens=8192.0, heads=32.0, kv_heads=8.0, head_dim=128.0, dtype="bf16", kv_dtype="bf16",
-    )  # fmt: skip
+        name="a",
+        phase="prefill",
+        requests=1.0,
+        query_tokens=8192.0,
+        pairs=8192.0 * 4096.0,
+        kv_tokens=8192.0,
+        heads=32.0,
+        kv_heads=8.0,
+        head_dim=128.0,
+        dtype="bf16",
+        kv_dtype="bf16",
+    )
     fast, slow = (
         float(price(chunk, gpu).latency_s)
         for gpu in (ultra, replace(ultra, exponentials_per_clock=16))
@@ -245,9 +274,16 @@ def test_low_tiles_pad_less_and_odd_widths_are_read_slower() -> None:
     def seconds(tokens: float, width: float, **more: float) -> float:
         one = np.ones(1)
         sizes = ExpertSizes(
-            tokens=tokens * one, routed=tokens * one, rows=tokens * one, awake=4.0 * one,
-            experts=8.0 * one, chosen=one, width=width * one, n=2.0 * width * one, k=4096.0 * one,
-        )  # fmt: skip
+            tokens=tokens * one,
+            routed=tokens * one,
+            rows=tokens * one,
+            awake=4.0 * one,
+            experts=8.0 * one,
+            chosen=one,
+            width=width * one,
+            n=2.0 * width * one,
+            k=4096.0 * one,
+        )
         return float(expert_seconds(sizes, "bf16", gpu, {**EXPERTS, **more})[0])
 
     two = {"tall": 1.5, "unaligned": 2.0}

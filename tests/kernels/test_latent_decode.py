@@ -17,17 +17,30 @@ from simulators.workload.operators import Attention
 
 A100, RTX = load_gpu("a100_sxm"), load_gpu("rtx_pro_6000")
 NUMBERS = {
-    "start_s": 0.0, "start_clocks": 0.0, "key_clocks": 100.0, "gap_clocks": 50.0, "wave_clocks": 0.0
-}  # fmt: skip
+    "start_s": 0.0,
+    "start_clocks": 0.0,
+    "key_clocks": 100.0,
+    "gap_clocks": 50.0,
+    "wave_clocks": 0.0,
+}
 
 
 def step(requests: float, keys: float, heads: float = 64.0, kv_dtype: str = "bf16") -> Attention:
     return Attention(
-        name="mla_decode", phase="decode", requests=requests, query_tokens=requests,
-        pairs=requests * keys, kv_tokens=requests * keys, context_tokens=requests * keys,
-        heads=heads, kv_heads=LATENT_WIDTH / (2.0 * 544.0), head_dim=544.0, latent=True,
-        dtype="bf16", kv_dtype=kv_dtype,
-    )  # fmt: skip
+        name="mla_decode",
+        phase="decode",
+        requests=requests,
+        query_tokens=requests,
+        pairs=requests * keys,
+        kv_tokens=requests * keys,
+        context_tokens=requests * keys,
+        heads=heads,
+        kv_heads=LATENT_WIDTH / (2.0 * 544.0),
+        head_dim=544.0,
+        latent=True,
+        dtype="bf16",
+        kv_dtype=kv_dtype,
+    )
 
 
 def seconds(attention: Attention, gpu: Gpu) -> float:

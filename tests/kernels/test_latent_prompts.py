@@ -11,18 +11,32 @@ from simulators.workload.operators import Attention
 
 A100, RTX = load_gpu("a100_sxm"), load_gpu("rtx_pro_6000")
 NUMBERS = {
-    "start_s": 0.0, "compute": 0.5, "bandwidth": 1.0, "tile": 0.0, "step": 0.0,
-    "exponentials": 1.0, "tail": 0.0,
-}  # fmt: skip
+    "start_s": 0.0,
+    "compute": 0.5,
+    "bandwidth": 1.0,
+    "tile": 0.0,
+    "step": 0.0,
+    "exponentials": 1.0,
+    "tail": 0.0,
+}
 
 
 def prompt(tokens: float, requests: float = 1.0, kv_dtype: str = "bf16") -> Attention:
     pairs = requests * tokens * (tokens + 1.0) / 2.0
     return Attention(
-        name="mla_prefill", phase="prefill", requests=requests, query_tokens=requests * tokens,
-        pairs=pairs, kv_tokens=requests * tokens, heads=128.0, kv_heads=128.0,
-        head_dim=LATENT_PREFILL_DIM, latent=True, dtype="bf16", kv_dtype=kv_dtype,
-    )  # fmt: skip
+        name="mla_prefill",
+        phase="prefill",
+        requests=requests,
+        query_tokens=requests * tokens,
+        pairs=pairs,
+        kv_tokens=requests * tokens,
+        heads=128.0,
+        kv_heads=128.0,
+        head_dim=LATENT_PREFILL_DIM,
+        latent=True,
+        dtype="bf16",
+        kv_dtype=kv_dtype,
+    )
 
 
 def seconds(attention: Attention, gpu: Gpu) -> float:

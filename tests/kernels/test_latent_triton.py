@@ -20,18 +20,30 @@ from simulators.workload.operators import Attention
 
 A100, RTX = load_gpu("a100_sxm"), load_gpu("rtx_pro_6000")
 NUMBERS = {
-    "block_clocks": 0.0, "head_clocks": 0.0, "key_clocks": 100.0, "lone_clocks": 500.0,
+    "block_clocks": 0.0,
+    "head_clocks": 0.0,
+    "key_clocks": 100.0,
+    "lone_clocks": 500.0,
     "splits": 4.0,
-}  # fmt: skip
+}
 
 
 def step(requests: float, keys: float, heads: float = 16.0) -> Attention:
     return Attention(
-        name="mla_decode", phase="decode", requests=requests, query_tokens=requests,
-        pairs=requests * keys, kv_tokens=requests * keys, context_tokens=requests * keys,
-        heads=heads, kv_heads=LATENT_WIDTH / (2.0 * LATENT_DECODE_DIM),
-        head_dim=LATENT_DECODE_DIM, latent=True, dtype="bf16", kv_dtype="bf16",
-    )  # fmt: skip
+        name="mla_decode",
+        phase="decode",
+        requests=requests,
+        query_tokens=requests,
+        pairs=requests * keys,
+        kv_tokens=requests * keys,
+        context_tokens=requests * keys,
+        heads=heads,
+        kv_heads=LATENT_WIDTH / (2.0 * LATENT_DECODE_DIM),
+        head_dim=LATENT_DECODE_DIM,
+        latent=True,
+        dtype="bf16",
+        kv_dtype="bf16",
+    )
 
 
 def clocks(attention: Attention, gpu: Gpu, splits: float = 4.0) -> float:

@@ -22,10 +22,19 @@ def prompt(
 ) -> Attention:
     pairs = requests * tokens * ((tokens + 1.0) / 2.0 + past)
     return Attention(
-        name="mla_prefill", phase="prefill", requests=requests, query_tokens=requests * tokens,
-        pairs=pairs, kv_tokens=requests * (tokens + past), heads=heads, kv_heads=heads,
-        head_dim=LATENT_PREFILL_DIM, latent=True, dtype="bf16", kv_dtype="bf16",
-    )  # fmt: skip
+        name="mla_prefill",
+        phase="prefill",
+        requests=requests,
+        query_tokens=requests * tokens,
+        pairs=pairs,
+        kv_tokens=requests * (tokens + past),
+        heads=heads,
+        kv_heads=heads,
+        head_dim=LATENT_PREFILL_DIM,
+        latent=True,
+        dtype="bf16",
+        kv_dtype="bf16",
+    )
 
 
 def clocks(attention: Attention, gpu: Gpu, **numbers: float) -> float:

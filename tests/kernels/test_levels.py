@@ -75,9 +75,16 @@ def test_tensor_core_kernels_are_not_called_calibrated_by_fp32_measurements() ->
     half = dataclasses.replace(LINEAR, dtype="fp16")
     assert not price(half, load_gpu("v100_pcie")).calibrated
     attention = Attention(
-        name="attention", phase="decode", requests=8.0, query_tokens=8.0, pairs=8192.0,
-        kv_tokens=8192.0, heads=32.0, kv_heads=8.0, head_dim=128.0,
-    )  # fmt: skip
+        name="attention",
+        phase="decode",
+        requests=8.0,
+        query_tokens=8.0,
+        pairs=8192.0,
+        kv_tokens=8192.0,
+        heads=32.0,
+        kv_heads=8.0,
+        head_dim=128.0,
+    )
     assert not price(attention, load_gpu("v100_pcie")).calibrated
 
 

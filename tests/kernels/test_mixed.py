@@ -72,8 +72,10 @@ def test_libraries_without_a_mixed_kernel_launch_two() -> None:
     batch = mixed(512.0, 4096.0, 64.0, 3000.0)
     chunk = replace(mixed(512.0, 4096.0, 0.0, 1.0), phase="prefill")
     decode = replace(mixed(0.0, 0.0, 64.0, 3000.0), phase="decode")
-    one_by_one = sum(float(price(replace(a, decodes=0.0, decode_kv_tokens=0.0), board).latency_s)
-                     for a in (chunk, decode))  # fmt: skip
+    one_by_one = sum(
+        float(price(replace(a, decodes=0.0, decode_kv_tokens=0.0), board).latency_s)
+        for a in (chunk, decode)
+    )
     assert float(price(batch, board).latency_s) == pytest.approx(one_by_one, rel=1e-9)
 
 
@@ -113,9 +115,14 @@ def test_a_narrow_window_is_never_slower_than_none_at_long_contexts() -> None:
 
 def test_nothing_to_do_takes_no_time() -> None:
     board = load_gpu("h100_sxm")
-    none = replace(mixed(0.0, 0.0, 0.0, 1.0), phase="decode", requests=np.array([0.0, 4.0]),
-                   query_tokens=np.array([0.0, 4.0]), pairs=np.array([0.0, 400.0]),
-                   kv_tokens=np.array([0.0, 400.0]))  # fmt: skip
+    none = replace(
+        mixed(0.0, 0.0, 0.0, 1.0),
+        phase="decode",
+        requests=np.array([0.0, 4.0]),
+        query_tokens=np.array([0.0, 4.0]),
+        pairs=np.array([0.0, 400.0]),
+        kv_tokens=np.array([0.0, 400.0]),
+    )
     idle, busy = price(none, board).latency_s.tolist()
     assert idle == 0.0
     assert busy > 0.0

@@ -23,9 +23,18 @@ from simulators.workload.operators import (
 )
 
 MACHINE = Machine(
-    sm_count=100, flops_per_s_per_sm=1e12, load_bytes_per_s_per_sm=1e18, hbm_bytes_per_s=1e18,
-    l2_bytes=1e9, a_bytes=4.0, b_bytes=4.0, c_bytes=4.0, tail=1.0, prologue=0.0, k_step=1.0,
-)  # fmt: skip
+    sm_count=100,
+    flops_per_s_per_sm=1e12,
+    load_bytes_per_s_per_sm=1e18,
+    hbm_bytes_per_s=1e18,
+    l2_bytes=1e9,
+    a_bytes=4.0,
+    b_bytes=4.0,
+    c_bytes=4.0,
+    tail=1.0,
+    prologue=0.0,
+    k_step=1.0,
+)
 ONE_TILE = (Tile(128, 128, 1.0),)
 
 
@@ -63,9 +72,16 @@ def test_a_gemm_of_a_large_square_is_near_its_peak() -> None:
 def test_decode_attention_reads_the_cache_once() -> None:
     # 64 requests of 4,096 tokens, 8 KV heads of 128 numbers of 2 bytes, keys and values.
     step = Attention(
-        name="a", phase="decode", requests=64.0, query_tokens=64.0, pairs=64 * 4096.0,
-        kv_tokens=64 * 4096.0, heads=32.0, kv_heads=8.0, head_dim=128.0,
-    )  # fmt: skip
+        name="a",
+        phase="decode",
+        requests=64.0,
+        query_tokens=64.0,
+        pairs=64 * 4096.0,
+        kv_tokens=64 * 4096.0,
+        heads=32.0,
+        kv_heads=8.0,
+        head_dim=128.0,
+    )
     cache_bytes = 64 * 4096 * 8 * 128 * 2 * 2
     gpu = load_gpu("h100_sxm")
     assert float(moved_bytes(step)) == pytest.approx(cache_bytes, rel=0.01)
@@ -74,9 +90,16 @@ def test_decode_attention_reads_the_cache_once() -> None:
 
 def test_causal_prefill_counts_half_the_square() -> None:
     prompt = Attention(
-        name="a", phase="prefill", requests=1.0, query_tokens=1000.0, pairs=1000 * 1001 / 2,
-        kv_tokens=1000.0, heads=2.0, kv_heads=1.0, head_dim=64.0,
-    )  # fmt: skip
+        name="a",
+        phase="prefill",
+        requests=1.0,
+        query_tokens=1000.0,
+        pairs=1000 * 1001 / 2,
+        kv_tokens=1000.0,
+        heads=2.0,
+        kv_heads=1.0,
+        head_dim=64.0,
+    )
     assert float(flops(prompt)) == 4 * 64 * 2 * 500_500
 
 
@@ -87,9 +110,15 @@ def test_one_token_wakes_its_experts_and_many_wake_all() -> None:
 
 def test_a_strided_convolution_shrinks_its_image() -> None:
     stem = Convolution(
-        name="stem", batch=2, in_channels=3, out_channels=64, kernel_size=7, input_size=224,
-        stride=2, padding=3,
-    )  # fmt: skip
+        name="stem",
+        batch=2,
+        in_channels=3,
+        out_channels=64,
+        kernel_size=7,
+        input_size=224,
+        stride=2,
+        padding=3,
+    )
     assert float(output_size(stem)) == 112.0
     assert float(convolution_flops(stem)) == 2 * 2 * 112 * 112 * 64 * 3 * 49
 

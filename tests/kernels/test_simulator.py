@@ -30,12 +30,27 @@ def answers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 EVERY_OP = [
     {
-        "op": op, "batch": 4, "m": 512, "n": 512, "k": 512, "rows": 4096, "cols": 1024, "heads": 8,
-        "kv_heads": 2, "new_tokens": 128, "past_tokens": 256, "experts": 8, "top_k": 2,
-        "in_channels": 64, "out_channels": 64, "kernel_size": 3, "input_size": 56, "padding": 1,
+        "op": op,
+        "batch": 4,
+        "m": 512,
+        "n": 512,
+        "k": 512,
+        "rows": 4096,
+        "cols": 1024,
+        "heads": 8,
+        "kv_heads": 2,
+        "new_tokens": 128,
+        "past_tokens": 256,
+        "experts": 8,
+        "top_k": 2,
+        "in_channels": 64,
+        "out_channels": 64,
+        "kernel_size": 3,
+        "input_size": 56,
+        "padding": 1,
     }
     for op in OPS
-]  # fmt: skip
+]
 
 
 def test_every_operator_has_an_answer_inside_its_interval() -> None:
@@ -130,9 +145,11 @@ def test_columns_of_any_integer_type_are_welcome() -> None:
 def test_a_scheme_is_a_word_for_two_formats() -> None:
     sizes = {"op": "linear", "m": 64, "n": 4096, "k": 4096}
     pairs = {
-        "fp8_block": ("fp8", "fp8_block"), "w8a8": ("int8", ""), "w4a16": ("fp16", "int4"),
+        "fp8_block": ("fp8", "fp8_block"),
+        "w8a8": ("int8", ""),
+        "w4a16": ("fp16", "int4"),
         "w8a16": ("fp16", "int8"),
-    }  # fmt: skip
+    }
     for scheme, (dtype, weights) in pairs.items():
         short, long = answers(
             [

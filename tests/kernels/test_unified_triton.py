@@ -19,10 +19,19 @@ NUMBERS = {"start_s": 0.0, "number_clocks": 2.0, "block_clocks": 0.0}
 
 def prompt(new: float, past: float, heads: float = 64.0, **more: object) -> Attention:
     plain = Attention(
-        name="prefill_attention", phase="prefill", requests=1.0, query_tokens=new,
-        pairs=new * (past + (new + 1.0) / 2.0), kv_tokens=past + new, heads=heads, kv_heads=8.0,
-        head_dim=64.0, dtype="bf16", kv_dtype="bf16", sinks=True,
-    )  # fmt: skip
+        name="prefill_attention",
+        phase="prefill",
+        requests=1.0,
+        query_tokens=new,
+        pairs=new * (past + (new + 1.0) / 2.0),
+        kv_tokens=past + new,
+        heads=heads,
+        kv_heads=8.0,
+        head_dim=64.0,
+        dtype="bf16",
+        kv_dtype="bf16",
+        sinks=True,
+    )
     return replace(plain, **more)  # type: ignore[arg-type]
 
 
@@ -66,10 +75,15 @@ def test_chunks_beside_decodes_take_both() -> None:
     chunk = prompt(2048.0, 30_000.0)
     decodes, keys = 64.0, 64.0 * 2000.0
     mixed = replace(
-        chunk, phase="mixed", requests=65.0, query_tokens=2048.0 + decodes,
-        pairs=np.asarray(chunk.pairs) + keys, kv_tokens=np.asarray(chunk.kv_tokens) + keys,
-        decodes=decodes, decode_kv_tokens=keys,
-    )  # fmt: skip
+        chunk,
+        phase="mixed",
+        requests=65.0,
+        query_tokens=2048.0 + decodes,
+        pairs=np.asarray(chunk.pairs) + keys,
+        kv_tokens=np.asarray(chunk.kv_tokens) + keys,
+        decodes=decodes,
+        decode_kv_tokens=keys,
+    )
     assert seconds(mixed) > seconds(chunk)
 
 

@@ -36,9 +36,13 @@ def table(path: Path, *, disturbed: int = 0, noise: float = 0.0) -> Path:
 
 def fitted_s(size: float, ranks: int) -> tuple[float, bool]:
     timed = measured_time(
-        gpu="mine", library="nccl", collective="all_gather", dtype="fp16", ranks=ranks,
+        gpu="mine",
+        library="nccl",
+        collective="all_gather",
+        dtype="fp16",
+        ranks=ranks,
         size_bytes=np.array([size]),
-    )  # fmt: skip
+    )
     assert timed.lo_s[0] < timed.time_s[0] < timed.hi_s[0]
     return float(timed.time_s[0]), timed.level[0] == EXTRAPOLATED
 

@@ -87,8 +87,10 @@ def test_engines_built_ahead_have_the_host_of_the_session_and_todays_kernels() -
     )
     assert (ahead.host_s, ahead.sequence_s) == (session.host_s, session.sequence_s)
     assert (ahead.layer_s, ahead.paces, ahead.kernels) == (
-        today.layer_s, today.paces, today.kernels
-    )  # fmt: skip
+        today.layer_s,
+        today.paces,
+        today.kernels,
+    )
 
 
 def test_the_runtime_of_static_batches_leaves_out_what_its_engine_was_deployed_with() -> None:
@@ -110,9 +112,18 @@ def test_an_older_release_is_left_out_with_its_model_and_todays_with_its_group()
 
 def test_a_run_is_told_the_runtime_its_point_names() -> None:
     row = Deployed(
-        framework="vllm", model="llama3_1_70b", gpu="h100_sxm", cut=Parallelism(tp=4), dtype="fp8",
-        kv_dtype="fp8", clients=4, prompt=512, output=64, ttft_s=0.1, tpot_s=0.01,
-    )  # fmt: skip
+        framework="vllm",
+        model="llama3_1_70b",
+        gpu="h100_sxm",
+        cut=Parallelism(tp=4),
+        dtype="fp8",
+        kv_dtype="fp8",
+        clients=4,
+        prompt=512,
+        output=64,
+        ttft_s=0.1,
+        tpot_s=0.01,
+    )
     group = "llama3_1_70b.h100_sxm"
     usual, without, unknown = (
         simulate(point_of(row), shelf_without("vllm", name)).tpot_mean_s

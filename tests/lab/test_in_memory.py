@@ -14,9 +14,17 @@ from lab.parity.in_memory_chips import (
 )
 
 CHIP = InMemoryChip(
-    inputs=2, outputs=1, macros=1, groups=1, weight_bits=1, input_bits=1, bits_per_cycle=1,
-    voltage=1.0, toggle=1.0, density=1.0,
-)  # fmt: skip
+    inputs=2,
+    outputs=1,
+    macros=1,
+    groups=1,
+    weight_bits=1,
+    input_bits=1,
+    bits_per_cycle=1,
+    voltage=1.0,
+    toggle=1.0,
+    density=1.0,
+)
 
 
 def test_a_chip_of_two_weights_by_hand() -> None:

@@ -16,16 +16,32 @@ from simulators.core.folder import read_toml
 from simulators.serving.demand.requests import requests_of
 
 EARLIER = {
-    "division": "closed", "submitter": "a", "model": "llama2-70b-99", "scenario": "Offline",
-    "gpu": "NVIDIA H100-SXM-80GB", "num_gpus": 8, "framework": "TensorRT 10.2", "tokens_per_s": 8e3,
+    "division": "closed",
+    "submitter": "a",
+    "model": "llama2-70b-99",
+    "scenario": "Offline",
+    "gpu": "NVIDIA H100-SXM-80GB",
+    "num_gpus": 8,
+    "framework": "TensorRT 10.2",
+    "tokens_per_s": 8e3,
     "samples_per_s": 25.0,
-}  # fmt: skip
+}
 ROW = {
-    "division": "closed", "vendor": "b", "model": "llama2-70b-99", "scenario": "Offline",
-    "accelerator": "NVIDIA GB300", "n_accelerators": 4, "software": "TensorRT 10.11",
-    "tokens_per_s": 4e4, "samples_per_s": None, "mean_output_tokens": 275.0,
-    "weight_data_types": "fp4", "cfg_tp": 2.0, "cfg_batch": 512.0, "cfg_max_num_tokens": 3584.0,
-}  # fmt: skip
+    "division": "closed",
+    "vendor": "b",
+    "model": "llama2-70b-99",
+    "scenario": "Offline",
+    "accelerator": "NVIDIA GB300",
+    "n_accelerators": 4,
+    "software": "TensorRT 10.11",
+    "tokens_per_s": 4e4,
+    "samples_per_s": None,
+    "mean_output_tokens": 275.0,
+    "weight_data_types": "fp4",
+    "cfg_tp": 2.0,
+    "cfg_batch": 512.0,
+    "cfg_max_num_tokens": 3584.0,
+}
 
 
 def submissions(folder: Path, *later: dict[str, Any]) -> list[Submission]:

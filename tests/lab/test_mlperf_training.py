@@ -12,13 +12,29 @@ import pytest
 from lab.tables.training.mlperf_training import SUMMARY, submissions
 
 ROW: dict[str, Any] = {
-    "benchmark": "gpt3", "accelerator": "NVIDIA H100-SXM5-80GB", "round": "v4.1", "submitter": "a",
-    "system": "b", "n_accelerators": 256.0, "global_batch_size": 2048.0, "tp": 4, "pp": 8,
-    "cp": None, "vpp": 6, "mbs": 2, "minibs": None, "dp": None, "grad_accum": None,
-    "config_unique": True, "config_gbs_consistent": None, "train_step_time_median_s": 18.4,
-    "throughput_median": None, "time_to_train_min_min": 1.0, "config_candidates": None,
+    "benchmark": "gpt3",
+    "accelerator": "NVIDIA H100-SXM5-80GB",
+    "round": "v4.1",
+    "submitter": "a",
+    "system": "b",
+    "n_accelerators": 256.0,
+    "global_batch_size": 2048.0,
+    "tp": 4,
+    "pp": 8,
+    "cp": None,
+    "vpp": 6,
+    "mbs": 2,
+    "minibs": None,
+    "dp": None,
+    "grad_accum": None,
+    "config_unique": True,
+    "config_gbs_consistent": None,
+    "train_step_time_median_s": 18.4,
+    "throughput_median": None,
+    "time_to_train_min_min": 1.0,
+    "config_candidates": None,
     "accelerators_per_node": 8,
-}  # fmt: skip
+}
 
 
 def read(folder: Path, **changes: Any) -> list[Any]:

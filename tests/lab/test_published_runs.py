@@ -13,10 +13,18 @@ from lab.tables.published_runs import OFFLINE, offline
 from simulators.serving.point import ServingPoint
 
 ROW = {
-    "framework_version": "1.0", "model": "Qwen3-30B-A3B", "gpu": "rtx_pro_6000_server",
-    "precision": "fp4", "tp_size": 8, "pp_size": 1, "ep_size": None, "attention_dp": False,
-    "isl": 1000, "osl": 1000, "output_tokens_per_s": 1000.0,
-}  # fmt: skip
+    "framework_version": "1.0",
+    "model": "Qwen3-30B-A3B",
+    "gpu": "rtx_pro_6000_server",
+    "precision": "fp4",
+    "tp_size": 8,
+    "pp_size": 1,
+    "ep_size": None,
+    "attention_dp": False,
+    "isl": 1000,
+    "osl": 1000,
+    "output_tokens_per_s": 1000.0,
+}
 
 SESSION: dict[str, Any] = {"model": "LLaMA v3.1 70B", "gpu": "h100_sxm", "precision": "fp8"}
 
@@ -70,8 +78,9 @@ def test_an_iteration_has_room_for_the_longest_prompt(tmp_path: Path) -> None:
 def test_release_0_14_has_its_limits_from_a_file(
     tmp_path: Path, tp: int, lengths: tuple[int, int], limits: tuple[int, int]
 ) -> None:
-    point = point_of(tmp_path, **SESSION, framework_version="0.14.0", tp_size=tp,
-                     isl=lengths[0], osl=lengths[1])  # fmt: skip
+    point = point_of(
+        tmp_path, **SESSION, framework_version="0.14.0", tp_size=tp, isl=lengths[0], osl=lengths[1]
+    )
     assert (point.max_batch, point.chunk_size) == limits
 
 

@@ -20,22 +20,55 @@ from simulators.workload.llm.memory import activation_bytes
 from simulators.workload.llm.parallelism import Parallelism
 
 ROW: dict[str, Any] = {
-    "path": "page.md", "line": 7, "launch_command": "vllm serve", "bench_command": None,
-    "environment_text": None, "heading": None,
-    "framework": "vllm", "framework_version": "0.11.0", "model": "Qwen/Qwen3-32B",
-    "gpu": "H100", "tp": 2, "dp": None,
-    "ep": None, "pp": None, "expert_parallel_flag": False, "dp_attention_flag": False,
-    "chunk_tokens": None, "max_running": None, "kv_dtype": None, "mem_fraction": None,
-    "attention_backend": None, "moe_backend": None, "prefix_cache_off_flag": False,
-    "speculative": False, "disagg": False, "flags": None, "model_name_precision_hint": None,
-    "dataset": None, "isl_arg": None, "osl_arg": None, "random_range_ratio": None,
-    "max_concurrency_arg": None, "max_concurrency_printed": None,
-    "request_rate_arg": None, "request_rate_printed": None, "successful_requests": 100,
-    "duration_s": 10.0, "mean_input_tokens": 1000.0, "mean_output_tokens": 101.0,
-    "tpot_mean_s": 0.05, "tpot_p99_s": None, "ttft_mean_s": 5.0, "ttft_p99_s": None,
-    "output_tokens_per_s": 1010.0, "spec_algorithm": None, "spec_steps": None, "spec_topk": None,
+    "path": "page.md",
+    "line": 7,
+    "launch_command": "vllm serve",
+    "bench_command": None,
+    "environment_text": None,
+    "heading": None,
+    "framework": "vllm",
+    "framework_version": "0.11.0",
+    "model": "Qwen/Qwen3-32B",
+    "gpu": "H100",
+    "tp": 2,
+    "dp": None,
+    "ep": None,
+    "pp": None,
+    "expert_parallel_flag": False,
+    "dp_attention_flag": False,
+    "chunk_tokens": None,
+    "max_running": None,
+    "kv_dtype": None,
+    "mem_fraction": None,
+    "attention_backend": None,
+    "moe_backend": None,
+    "prefix_cache_off_flag": False,
+    "speculative": False,
+    "disagg": False,
+    "flags": None,
+    "model_name_precision_hint": None,
+    "dataset": None,
+    "isl_arg": None,
+    "osl_arg": None,
+    "random_range_ratio": None,
+    "max_concurrency_arg": None,
+    "max_concurrency_printed": None,
+    "request_rate_arg": None,
+    "request_rate_printed": None,
+    "successful_requests": 100,
+    "duration_s": 10.0,
+    "mean_input_tokens": 1000.0,
+    "mean_output_tokens": 101.0,
+    "tpot_mean_s": 0.05,
+    "tpot_p99_s": None,
+    "ttft_mean_s": 5.0,
+    "ttft_p99_s": None,
+    "output_tokens_per_s": 1010.0,
+    "spec_algorithm": None,
+    "spec_steps": None,
+    "spec_topk": None,
     "spec_config": None,
-}  # fmt: skip
+}
 
 
 ANOTHER = "another model or cut is named beside"
@@ -124,10 +157,15 @@ def test_chosen_keys_have_the_precision_that_the_engine_gives_them(tmp_path: Pat
 
 def test_lengths_that_sglangs_client_drew_are_those_very_ones(tmp_path: Path) -> None:
     client = {
-        "bench_command": "python -m sglang.bench_serving", "framework": "sglang",
-        "dataset": "random", "isl_arg": 1000.0, "osl_arg": 1000.0, "random_range_ratio": None,
-        "successful_requests": 10, "mean_input_tokens": 610.1,
-    }  # fmt: skip
+        "bench_command": "python -m sglang.bench_serving",
+        "framework": "sglang",
+        "dataset": "random",
+        "isl_arg": 1000.0,
+        "osl_arg": 1000.0,
+        "random_range_ratio": None,
+        "successful_requests": 10,
+        "mean_input_tokens": 610.1,
+    }
     point = block_of(tmp_path, **client, mean_output_tokens=421.0).point  # a token is not printed
     assert (point.length_shape, point.seed, point.prompt_tokens) == ("as_sglang", 1, 1000)
     asked = requests_of(point)
@@ -193,11 +231,15 @@ def test_a_pair_differs_in_one_kind_of_option(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("framework", "version", "runtime"),
     [
-        ("vllm", "0.13.0", "vllm_0_13"), ("vllm", "0.9.2", "vllm_0_13"), ("vllm", "0.14.0", "vllm"),
-        ("vllm", None, "vllm"), ("sglang", "0.5.6.post2", "sglang_0_5_8"),
-        ("sglang", "0.5.9", "sglang"), ("trtllm", "1.0.0", "trtllm_cutlass"),
+        ("vllm", "0.13.0", "vllm_0_13"),
+        ("vllm", "0.9.2", "vllm_0_13"),
+        ("vllm", "0.14.0", "vllm"),
+        ("vllm", None, "vllm"),
+        ("sglang", "0.5.6.post2", "sglang_0_5_8"),
+        ("sglang", "0.5.9", "sglang"),
+        ("trtllm", "1.0.0", "trtllm_cutlass"),
     ],
-)  # fmt: skip
+)
 def test_a_release_has_the_runtime_of_its_time(
     tmp_path: Path, framework: str, version: str | None, runtime: str
 ) -> None:

@@ -24,9 +24,13 @@ LOADS = [
 def reference(tmp_path: Path) -> Path:
     """A folder with two snapshots of a sweep: of December as above, of February without experts."""
     definition = {
-        "runner": "b200-trt", "framework": "trt", "precision": "fp4",
-        "model": "nvidia/DeepSeek-R1-0528-FP4-V2", "multinode": False, "disagg": None,
-    }  # fmt: skip
+        "runner": "b200-trt",
+        "framework": "trt",
+        "precision": "fp4",
+        "model": "nvidia/DeepSeek-R1-0528-FP4-V2",
+        "multinode": False,
+        "disagg": None,
+    }
     loads = {"2025-12-15": LOADS, "2026-02-28": LOADS[:1]}
     rows = [
         definition
@@ -43,10 +47,16 @@ def reference(tmp_path: Path) -> Path:
 
 def row(clients: int, date: str = "2025-11-02", output: int = 1024) -> dict[str, Any]:
     return {
-        "framework": "trtllm", "model": "deepseek-ai/DeepSeek-R1", "gpu": "b200_sxm",
-        "precision": "fp4", "tp_size": 8, "isl": 1024, "osl": output, "concurrency": clients,
+        "framework": "trtllm",
+        "model": "deepseek-ai/DeepSeek-R1",
+        "gpu": "b200_sxm",
+        "precision": "fp4",
+        "tp_size": 8,
+        "isl": 1024,
+        "osl": output,
+        "concurrency": clients,
         "measured_date": date,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(

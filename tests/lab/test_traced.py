@@ -36,9 +36,10 @@ def test_one_gpu_takes_the_sum_of_its_operators() -> None:
 
 
 def test_replicas_show_the_last_bucket_alone_where_the_others_hide() -> None:
-    found, of_one = step(dp=8), collective_time(
-        "all_reduce", BUCKET_BYTES, ranks=8, gpu=H100, cluster=DGX, dtype="fp32"
-    )  # fmt: skip
+    found, of_one = (
+        step(dp=8),
+        collective_time("all_reduce", BUCKET_BYTES, ranks=8, gpu=H100, cluster=DGX, dtype="fp32"),
+    )
     assert found.compute_s == 7.0
     assert found.exposed_s == pytest.approx(float(of_one.time_s))
     assert found.messages_s == pytest.approx(8 * float(of_one.time_s))

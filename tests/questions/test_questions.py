@@ -32,9 +32,18 @@ from sweeper.__main__ import main
 
 HERE = Path(__file__).parent
 KEYS = {
-    "question", "command", "contains", "lacks", "exit", "was", "before", "files", "columns", "slow",
+    "question",
+    "command",
+    "contains",
+    "lacks",
+    "exit",
+    "was",
+    "before",
+    "files",
+    "columns",
+    "slow",
     "reads",
-}  # fmt: skip
+}
 NEEDED = {"question", "command", "was"}
 
 Entry = dict[str, Any]

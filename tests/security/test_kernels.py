@@ -102,8 +102,11 @@ def test_a_folder_for_one_process_goes_with_it(home: Path) -> None:
     (home / "tmp").mkdir()
     (home / "tmp" / f"sweeper-{os.getuid()}").write_text("")
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**environment, "TMPDIR": str(home / "tmp")},
-        check=True, capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", code],
+        env={**environment, "TMPDIR": str(home / "tmp")},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     assert Path(done.stdout.strip()).parent == home / "tmp"
     assert not Path(done.stdout.strip()).exists()

@@ -98,9 +98,12 @@ def test_results_of_others_name_no_code_that_runs(
 def test_what_is_installed_comes_before_what_lies_about(stranger: Path) -> None:
     for words in (["-m", "sweeper"], [str(ROOT / "sweeper" / "__main__.py")]):
         done = subprocess.run(
-            [sys.executable, *words, "list", "samplers"], capture_output=True, text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False,
-        )  # fmt: skip
+            [sys.executable, *words, "list", "samplers"],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            check=False,
+        )
         assert "grid" in done.stdout, done.stderr
     assert not (stranger / "owned").exists()
 

@@ -21,9 +21,16 @@ from simulators.serving.prices.batch_price import prices_of
 from simulators.serving.simulator import SIMULATOR, simulate
 
 PLAIN = ServingPoint(
-    model="llama3_1_8b", gpu="h100_sxm", scheduler="vllm_v1", prompt_tokens=256, output_tokens=64,
-    arrivals="closed", clients=32, requests=96, max_batch=64,
-)  # fmt: skip
+    model="llama3_1_8b",
+    gpu="h100_sxm",
+    scheduler="vllm_v1",
+    prompt_tokens=256,
+    output_tokens=64,
+    arrivals="closed",
+    clients=32,
+    requests=96,
+    max_batch=64,
+)
 MANY = replace(PLAIN, adapters=64)
 
 
@@ -154,9 +161,17 @@ def test_a_gpu_keeps_what_a_batch_may_want_as_an_engine_is_told() -> None:
 
 def test_everything_at_once_answers_every_request() -> None:
     point = replace(
-        MANY, prefix_cache=True, system_prompt_tokens=100, adapter_slots=64, colocated="qwen3_4b",
-        sharing="mps", sm_share=0.6, kv_pool="shared", memory_fraction=0.5, adapter_zipf=1.0,
-    )  # fmt: skip
+        MANY,
+        prefix_cache=True,
+        system_prompt_tokens=100,
+        adapter_slots=64,
+        colocated="qwen3_4b",
+        sharing="mps",
+        sm_share=0.6,
+        kv_pool="shared",
+        memory_fraction=0.5,
+        adapter_zipf=1.0,
+    )
     found = simulate(point)
     assert found.completed_requests == point.requests
     assert found.rejected_requests == found.cancelled_requests == 0

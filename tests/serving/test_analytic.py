@@ -138,14 +138,35 @@ def test_what_a_mean_cannot_know_is_null() -> None:
         n for n in known | unknown if re.search("(_(p50|p90|p95|p99|max)_s(_ci)?|_(lo|hi))$", n)
     }
     assert unknown - spread == {
-        "goodput_per_s", "kv_use_max", "stalled_mean_s", "stalled_requests", "completed_requests",
-        "rejected_requests", "cancelled_requests", "iterations", "makespan_s", "prefill_mean_s",
-        "tokens_per_s_per_user", "inside_mean", "swaps", "window_s", "judged_requests",
-        "backlog_growth", "prefix_hit_ratio", "cached_tokens",
-        "fetched_tokens", "kv_filled_mean", "prompt_flops_saved", "kv_wait_mean_s",
-        "kv_transfer_mean_s", "kv_transfer_share", "prefill_busy", "decode_busy", "pool_imbalance",
+        "goodput_per_s",
+        "kv_use_max",
+        "stalled_mean_s",
+        "stalled_requests",
+        "completed_requests",
+        "rejected_requests",
+        "cancelled_requests",
+        "iterations",
+        "makespan_s",
+        "prefill_mean_s",
+        "tokens_per_s_per_user",
+        "inside_mean",
+        "swaps",
+        "window_s",
+        "judged_requests",
+        "backlog_growth",
+        "prefix_hit_ratio",
+        "cached_tokens",
+        "fetched_tokens",
+        "kv_filled_mean",
+        "prompt_flops_saved",
+        "kv_wait_mean_s",
+        "kv_transfer_mean_s",
+        "kv_transfer_share",
+        "prefill_busy",
+        "decode_busy",
+        "pool_imbalance",
         "session_mean_s",
-    }  # fmt: skip
+    }
     assert spread
     assert not spread & known
 
@@ -298,9 +319,14 @@ def test_a_steady_state_has_the_server_before_its_engine() -> None:
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_system_prompt_costs_what_the_events_show(cached: bool) -> None:
     loaded = replace(
-        PLAIN, scheduler="vllm_v1", chunk_size=2048, system_prompt_tokens=2000, prefix_cache=cached,
-        qps=4.0, requests=1500,
-    )  # fmt: skip
+        PLAIN,
+        scheduler="vllm_v1",
+        chunk_size=2048,
+        system_prompt_tokens=2000,
+        prefix_cache=cached,
+        qps=4.0,
+        requests=1500,
+    )
     means, events = simulate(loaded), simulate(replace(loaded, fidelity="event"))
     assert means.ttft_mean_s == pytest.approx(events.ttft_mean_s, rel=0.2)
     assert means.tpot_mean_s == pytest.approx(events.tpot_mean_s, rel=0.1)

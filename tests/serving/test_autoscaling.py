@@ -13,10 +13,22 @@ from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import simulate
 
 POINT = ServingPoint(
-    model="llama3_1_8b", gpu="h100_sxm", replicas=3, min_replicas=1, replica_qps=1.0,
-    startup_s=20.0, scale_every_s=10.0, scale_down_s=20.0, prompt_tokens=256, output_tokens=32,
-    requests=200, arrivals="mmpp", qps=1.5, router="least_outstanding", window="whole",
-)  # fmt: skip
+    model="llama3_1_8b",
+    gpu="h100_sxm",
+    replicas=3,
+    min_replicas=1,
+    replica_qps=1.0,
+    startup_s=20.0,
+    scale_every_s=10.0,
+    scale_down_s=20.0,
+    prompt_tokens=256,
+    output_tokens=32,
+    requests=200,
+    arrivals="mmpp",
+    qps=1.5,
+    router="least_outstanding",
+    window="whole",
+)
 BURST = np.concatenate([np.arange(0.0, 100.0, 0.4), np.arange(100.0, 200.0, 2.5)])
 """2.5 requests a second, then 0.4."""
 
@@ -44,9 +56,18 @@ def test_what_is_paid_begins_at_the_start_and_ends_with_the_last_answer() -> Non
 
 def test_a_replica_that_is_started_again_while_it_drains_is_paid_for_once() -> None:
     point = replace(
-        POINT, replicas=4, replica_qps=0.25, scale_every_s=1.0, scale_down_s=0.0, startup_s=0.0,
-        qps=1.0, arrivals="poisson", prompt_tokens=100, output_tokens=2000, requests=100,
-    )  # fmt: skip
+        POINT,
+        replicas=4,
+        replica_qps=0.25,
+        scale_every_s=1.0,
+        scale_down_s=0.0,
+        startup_s=0.0,
+        qps=1.0,
+        arrivals="poisson",
+        prompt_tokens=100,
+        output_tokens=2000,
+        requests=100,
+    )
     found = simulate(point)
     assert 3.0 < found.replicas_mean <= 4.0
     always = simulate(replace(point, min_replicas=4))

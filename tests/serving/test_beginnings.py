@@ -107,9 +107,16 @@ def test_a_run_that_ended_is_its_own_bound_and_that_of_designs_served_alike() ->
 @pytest.mark.parametrize("where", ["ttft_p99_s <= 0.6 AND NOT saturated", None])
 def test_the_front_of_runs_is_that_of_all_of_them(where: str | None, tmp_path: Path) -> None:
     space = DesignSpace.of(
-        "serving", model="llama3_1_8b", gpu=["h100_sxm", "l4"], tp=[1, 2, 4], replicas=[1, 2],
-        scheduler=["vllm", "sarathi"], max_batch=[8, 32, 128], qps=[2.0, 10.0], requests=400,
-    )  # fmt: skip
+        "serving",
+        model="llama3_1_8b",
+        gpu=["h100_sxm", "l4"],
+        tp=[1, 2, 4],
+        replicas=[1, 2],
+        scheduler=["vllm", "sarathi"],
+        max_batch=[8, 32, 128],
+        qps=[2.0, 10.0],
+        requests=400,
+    )
     goals = {"ttft_p99_s": "min", "tpot_p99_s": "min", "cost_usd_per_mtok": "min"}
     found = []
     for name in ("grid", "bounds"):
@@ -125,9 +132,17 @@ def test_the_front_of_runs_is_that_of_all_of_them(where: str | None, tmp_path: P
 @pytest.mark.parametrize("pp", [1, 2])
 def test_runs_that_halted_go_on_as_if_they_never_had(pp: int) -> None:
     space = DesignSpace.of(
-        "serving", model="llama3_1_8b", gpu="l4", requests=200, qps=2.0, pp=pp, tp=2,
-        scheduler=["vllm", "sarathi", "vllm_v1"], replicas=[1, 2], max_batch=[4, 8, 16, 64],
-    )  # fmt: skip
+        "serving",
+        model="llama3_1_8b",
+        gpu="l4",
+        requests=200,
+        qps=2.0,
+        pp=pp,
+        tp=2,
+        scheduler=["vllm", "sarathi", "vllm_v1"],
+        replicas=[1, 2],
+        max_batch=[4, 8, 16, 64],
+    )
     beginnings.forget()
     batch = space.batch(np.arange(len(space)))
     whole = SIMULATOR.evaluate(batch)

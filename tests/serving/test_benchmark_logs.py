@@ -10,10 +10,17 @@ from planning.load_tests.logs import measured
 from simulators.core.errors import UserError
 
 VLLM = {
-    "mean_ttft_ms": 120.0, "median_ttft_ms": 90.0, "p99_ttft_ms": 400.0, "mean_tpot_ms": 20.0,
-    "median_itl_ms": 18.0, "mean_e2el_ms": 2000.0, "request_throughput": 3.5,
-    "output_throughput": 700.0, "completed": 100, "model_id": "x",
-}  # fmt: skip
+    "mean_ttft_ms": 120.0,
+    "median_ttft_ms": 90.0,
+    "p99_ttft_ms": 400.0,
+    "mean_tpot_ms": 20.0,
+    "median_itl_ms": 18.0,
+    "mean_e2el_ms": 2000.0,
+    "request_throughput": 3.5,
+    "output_throughput": 700.0,
+    "completed": 100,
+    "model_id": "x",
+}
 PRINTED = """\
 ============ Serving Benchmark Result ============
 Successful requests:                     100
@@ -35,16 +42,24 @@ AIPERF = {
 
 @pytest.mark.parametrize(
     "text",
-    [json.dumps(VLLM), "\n".join([json.dumps({"x": 1}), json.dumps(VLLM)]), PRINTED,
-     json.dumps(AIPERF)],
+    [
+        json.dumps(VLLM),
+        "\n".join([json.dumps({"x": 1}), json.dumps(VLLM)]),
+        PRINTED,
+        json.dumps(AIPERF),
+    ],
     ids=["vllm", "sglang", "printed", "aiperf"],
-)  # fmt: skip
+)
 def test_benchmarks_are_read_in_our_words(text: str) -> None:
     found = measured(text, "log")
     said = {
-        "ttft_mean_s": 0.12, "ttft_p50_s": 0.09, "ttft_p99_s": 0.4, "tpot_mean_s": 0.02,
-        "requests_per_s": 3.5, "tokens_per_s": 700.0,
-    }  # fmt: skip
+        "ttft_mean_s": 0.12,
+        "ttft_p50_s": 0.09,
+        "ttft_p99_s": 0.4,
+        "tpot_mean_s": 0.02,
+        "requests_per_s": 3.5,
+        "tokens_per_s": 700.0,
+    }
     assert {n: found[n] for n in said} == pytest.approx(said)
 
 

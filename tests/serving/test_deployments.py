@@ -27,28 +27,53 @@ from simulators.serving.simulator import SIMULATOR, simulate
 from simulators.workload.llm.parallelism import Parallelism
 
 BASE = ServingPoint(
-    model="llama3_1_8b", gpu="h100_sxm", arrivals="closed", clients=24, requests=96, watermark=0.0,
-    prompt_tokens=600, output_tokens=80, length_spread=0.2, chunk_size=1024, max_batch=64,
-    runtime="vllm", frontend="none",
-)  # fmt: skip
+    model="llama3_1_8b",
+    gpu="h100_sxm",
+    arrivals="closed",
+    clients=24,
+    requests=96,
+    watermark=0.0,
+    prompt_tokens=600,
+    output_tokens=80,
+    length_spread=0.2,
+    chunk_size=1024,
+    max_batch=64,
+    runtime="vllm",
+    frontend="none",
+)
 
 
 def a_row(**changes: Any) -> dict[str, Any]:
     row = {
-        "model": "meta-llama/Llama-3.1-70B", "gpu": "h100_sxm", "precision": "fp8",
-        "framework": "vllm", "measured_date": "2025-10-29", "suspect_parallelism": False,
+        "model": "meta-llama/Llama-3.1-70B",
+        "gpu": "h100_sxm",
+        "precision": "fp8",
+        "framework": "vllm",
+        "measured_date": "2025-10-29",
+        "suspect_parallelism": False,
         "suspect_mtp": False,
-        "tp_size": 4, "attention_dp_size": 1, "moe_ep_size": 1, "ttft_ms": 100.0,
-    }  # fmt: skip
+        "tp_size": 4,
+        "attention_dp_size": 1,
+        "moe_ep_size": 1,
+        "ttft_ms": 100.0,
+    }
     return row | changes
 
 
 def a_deployment(**changes: Any) -> Deployed:
     fields: dict[str, Any] = {
-        "framework": "trtllm", "model": "llama3_1_70b", "gpu": "h100_sxm",
-        "cut": Parallelism(tp=4), "dtype": "fp8", "kv_dtype": "fp8", "clients": 16, "prompt": 1024,
-        "output": 1024, "ttft_s": 0.1, "tpot_s": 0.01,
-    }  # fmt: skip
+        "framework": "trtllm",
+        "model": "llama3_1_70b",
+        "gpu": "h100_sxm",
+        "cut": Parallelism(tp=4),
+        "dtype": "fp8",
+        "kv_dtype": "fp8",
+        "clients": 16,
+        "prompt": 1024,
+        "output": 1024,
+        "ttft_s": 0.1,
+        "tpot_s": 0.01,
+    }
     return Deployed(**(fields | changes))
 
 
@@ -200,9 +225,15 @@ def widths_of_waves(scheduler: str, spread: float) -> Any:
     """Return how long each of twelve waves takes to end, over the time between waves."""
     clients = 16
     point = replace(
-        BASE, scheduler=scheduler, clients=clients, requests=12 * clients, prompt_tokens=1024,
-        output_tokens=256, length_spread=spread, chunk_size=8192,
-    )  # fmt: skip
+        BASE,
+        scheduler=scheduler,
+        clients=clients,
+        requests=12 * clients,
+        prompt_tokens=1024,
+        output_tokens=256,
+        length_spread=spread,
+        chunk_size=8192,
+    )
     ends = SIMULATOR.records(asdict(point))["requests"]["completed_s"].to_numpy()
     waves = np.sort(ends).reshape(-1, clients)
     return np.ptp(waves, axis=1) / np.diff(waves[:, -1]).mean()

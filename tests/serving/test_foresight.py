@@ -14,9 +14,13 @@ from simulators.serving.simulator import SIMULATOR, simulate
 
 MIXTURE = ServingPoint(model="mixtral_8x7b", gpu="h100_sxm", tp=4)
 DENSE = ServingPoint(
-    model="llama3_1_8b", gpu="h100_sxm", scheduler="vllm_v1", prompt_tokens=1000, output_tokens=200,
+    model="llama3_1_8b",
+    gpu="h100_sxm",
+    scheduler="vllm_v1",
+    prompt_tokens=1000,
+    output_tokens=200,
     requests=100,
-)  # fmt: skip
+)
 
 
 def foreseen(

@@ -18,9 +18,13 @@ from simulators.serving.simulator import simulate
 from sweeper.query.uncertainty import chance_within
 
 POINT = ServingPoint(
-    model="llama3_1_8b", gpu="h100_sxm", scheduler="vllm_v1", runtime="vllm", requests=40,
+    model="llama3_1_8b",
+    gpu="h100_sxm",
+    scheduler="vllm_v1",
+    runtime="vllm",
+    requests=40,
     dtype="bf16",
-)  # fmt: skip
+)
 
 
 def test_a_measured_framework_states_intervals() -> None:

@@ -49,9 +49,12 @@ COUNT = 300
 def replica(model: str, gpu: str, tp: int, pp: int, runtime: str = "graphs") -> Replica:
     sheet = load_gpu(gpu)
     return Replica(
-        load_model(model), sheet, cluster_for("auto", sheet), Parallelism(tp, pp),
+        load_model(model),
+        sheet,
+        cluster_for("auto", sheet),
+        Parallelism(tp, pp),
         runtime=load_runtime(runtime),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(

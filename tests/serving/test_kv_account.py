@@ -105,8 +105,12 @@ def test_what_was_generated_joins_the_prompt_of_a_restart(
     assert here.waiting[here.pool[at.HEAD]] == 1
     assert of(here, "FREE", "HOLDERS", "RESTARTED", "WAITING") == [11, 1, 5, 2]
     assert held(here, 1, "PROMPT", "OUTPUT", "DONE", "BLOCKS", "RESTARTS") == [
-        prompt, output, 0, 0, 2,
-    ]  # fmt: skip
+        prompt,
+        output,
+        0,
+        0,
+        2,
+    ]
 
 
 def test_a_preempted_request_goes_to_the_host_if_there_is_just_room() -> None:
@@ -115,8 +119,15 @@ def test_a_preempted_request_goes_to_the_host_if_there_is_just_room() -> None:
     here = view({}, mine, **counts, HOST=10, RESTARTED=20)
     assert kv_cache.preempt(here, 1) == 26  # six swaps and twenty restarts
     assert of(here, "FREE", "HOLDERS", "SWAPPED", "HOSTED", "SWAPS", "MOVED", "TOP", "WAITING") == [
-        7, 2, 3, 10, 6, 7, 1, 0,
-    ]  # fmt: skip
+        7,
+        2,
+        3,
+        10,
+        6,
+        7,
+        1,
+        0,
+    ]
     assert held(here, 1, "BELOW", "BLOCKS", "DONE") == [8, 6, 90]
 
 
@@ -125,8 +136,14 @@ def test_a_preempted_request_starts_again_if_the_host_has_a_block_too_few() -> N
     here = view({}, {"PROMPT": 10, "DONE": 90, "BLOCKS": 6}, **counts, HOST=10, RESTARTED=20)
     assert kv_cache.preempt(here, 1) == 26
     assert of(here, "FREE", "HOLDERS", "SWAPPED", "HOSTED", "SWAPS", "RESTARTED", "WAITING") == [
-        7, 2, 2, 5, 5, 21, 1,
-    ]  # fmt: skip
+        7,
+        2,
+        2,
+        5,
+        5,
+        21,
+        1,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -150,15 +167,26 @@ def test_who_is_on_the_host_needs_a_seat_and_the_watermark_too(
 def test_the_last_to_go_to_the_host_returns_first_while_there_is_room() -> None:
     counts = {"SWAPPED": 3, "TOP": 2, "HOSTED": 12, "MOVED": 1, "HOLDERS": 1}
     here = view(
-        {"BLOCKS": 3, "BELOW": 9}, {"BLOCKS": 4, "BELOW": 0}, {"BLOCKS": 5, "BELOW": 1},
-        FREE=14, WATERMARK=3, SEATS=9, **counts,
-    )  # fmt: skip
+        {"BLOCKS": 3, "BELOW": 9},
+        {"BLOCKS": 4, "BELOW": 0},
+        {"BLOCKS": 5, "BELOW": 1},
+        FREE=14,
+        WATERMARK=3,
+        SEATS=9,
+        **counts,
+    )
     # 14 - 5 = 9, 9 - 4 = 5; the third would leave 2 of the 3 that stay free.
     assert kv_cache.swap_in(idling(here, 3)) == 1
     assert here.idle[:3].tolist() == [3, 2, 1]
     assert of(here, "SWAPPED", "TOP", "HOSTED", "MOVED", "HOLDERS", "FREE", "IDLE") == [
-        1, 0, 3, 10, 3, 5, 3,
-    ]  # fmt: skip
+        1,
+        0,
+        3,
+        10,
+        3,
+        5,
+        3,
+    ]
 
 
 @pytest.mark.parametrize("above", [-1, 0])
@@ -230,8 +258,13 @@ def test_the_last_who_decodes_without_a_block_is_put_out_itself() -> None:
     here.pool[at.BATCH] = 1  # somebody else
     assert kv_cache.seat_decodes(idling(here, 0)) == 0
     assert of(here, "BATCH", "FREE", "HOLDERS", "RESTARTED", "WAITING", "IDLE") == [
-        1, 2, 1, 1, 1, 0,
-    ]  # fmt: skip
+        1,
+        2,
+        1,
+        1,
+        1,
+        0,
+    ]
     assert here.waiting[here.pool[at.HEAD]] == 0
 
 

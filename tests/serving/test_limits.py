@@ -32,9 +32,19 @@ HBM = 80 * 2**30
 LENGTHS = (np.array([100, 5000]), np.array([10, 10]))
 
 BASE = Limits(
-    blocks=100, block_size=16, watermark=0.019, seats=12, batch_tokens=4096, chunk=512,
-    most_tokens=330, stages=5, host_blocks=7, move_s=1.5e-6, ranks=3, patience=4,
-)  # fmt: skip
+    blocks=100,
+    block_size=16,
+    watermark=0.019,
+    seats=12,
+    batch_tokens=4096,
+    chunk=512,
+    most_tokens=330,
+    stages=5,
+    host_blocks=7,
+    move_s=1.5e-6,
+    ranks=3,
+    patience=4,
+)
 
 
 def hardware(point: ServingPoint = LLAMA) -> Hardware:
@@ -51,13 +61,33 @@ def test_kernels_read_the_limits_in_whole_numbers() -> None:
         BASE, drafted=2, survival=(0.5, 0.25), draft_up_to=(9, 7), draft_load=True
     ).vector()
     names = {
-        at.BLOCK: 16, at.WATERMARK: 1, at.SEATS: 12, at.BATCH_SEATS: 2, at.BATCH_TOKENS: 4096,
-        at.CHUNK: 512, at.RESERVED: 20, at.STAGES: 5, at.PARITY: 0, at.PATIENCE: 4, at.HOST: 7,
-        at.MOVE_NS: 1500, at.CACHES: 0, at.HOST_KEEPS: 0, at.RANKS: 3, at.DRAFTED: 2, at.SEED: 0,
-        at.READERS: 0, at.LIFELONG: 0, at.OVERLAPS: 0, at.DRAFT_LOAD: 1,
-        at.SURVIVE: at.CERTAIN // 2, at.SURVIVE + 1: at.CERTAIN // 4, at.DEPTH: 2,
-        at.DRAFT_UP_TO: 9, at.DRAFT_UP_TO + 1: 7,
-    }  # fmt: skip
+        at.BLOCK: 16,
+        at.WATERMARK: 1,
+        at.SEATS: 12,
+        at.BATCH_SEATS: 2,
+        at.BATCH_TOKENS: 4096,
+        at.CHUNK: 512,
+        at.RESERVED: 20,
+        at.STAGES: 5,
+        at.PARITY: 0,
+        at.PATIENCE: 4,
+        at.HOST: 7,
+        at.MOVE_NS: 1500,
+        at.CACHES: 0,
+        at.HOST_KEEPS: 0,
+        at.RANKS: 3,
+        at.DRAFTED: 2,
+        at.SEED: 0,
+        at.READERS: 0,
+        at.LIFELONG: 0,
+        at.OVERLAPS: 0,
+        at.DRAFT_LOAD: 1,
+        at.SURVIVE: at.CERTAIN // 2,
+        at.SURVIVE + 1: at.CERTAIN // 4,
+        at.DEPTH: 2,
+        at.DRAFT_UP_TO: 9,
+        at.DRAFT_UP_TO + 1: 7,
+    }
     assert {name: int(vector[name]) for name in names} == names
     shares = vector[at.SURVIVE :].reshape(at.DRAFT_CLASSES, at.MOST_DRAFTED)
     assert np.all(shares == shares[0])
@@ -167,9 +197,15 @@ def test_a_block_moves_to_a_peer_as_much_sooner_as_its_link_is_faster() -> None:
 
 
 SHARED_SEATS = replace(
-    LLAMA, model="qwen3_30b", attention_dp=4, ep=4, max_batch=10, max_batch_tokens=4096,
-    chunk_size=512, rank_queues="own",
-)  # fmt: skip
+    LLAMA,
+    model="qwen3_30b",
+    attention_dp=4,
+    ep=4,
+    max_batch=10,
+    max_batch_tokens=4096,
+    chunk_size=512,
+    rank_queues="own",
+)
 
 
 @pytest.mark.parametrize(
@@ -250,9 +286,15 @@ def test_what_else_the_operator_sets_reaches_the_limits() -> None:
 
 def test_prefixes_come_back_from_a_drive_at_its_pace_where_computing_them_takes_longer() -> None:
     wide = ServingPoint(
-        model="llama3_1_70b", gpu="h100_sxm", tp=8, scheduler="vllm_v1", chunk_size=2048,
-        prefix_cache=True, prefix_host_bytes=1e12, offload_to="ssd",
-    )  # fmt: skip
+        model="llama3_1_70b",
+        gpu="h100_sxm",
+        tp=8,
+        scheduler="vllm_v1",
+        chunk_size=2048,
+        prefix_cache=True,
+        prefix_host_bytes=1e12,
+        offload_to="ssd",
+    )
     small = replace(wide, model="llama3_2_1b", tp=1)
     (blocks, move_s), (none, _) = (
         host_tier(one, deployment_of(one).hardware.replica) for one in (wide, small)

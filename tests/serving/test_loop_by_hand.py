@@ -33,9 +33,13 @@ def in_python() -> Iterator[None]:
 
 
 def before(
-    arrival_s: list[float], *, replicas: int = 1, clients: int = 0, log_rows: int = 0,
+    arrival_s: list[float],
+    *,
+    replicas: int = 1,
+    clients: int = 0,
+    log_rows: int = 0,
     **allowed: Any,
-) -> State:  # fmt: skip
+) -> State:
     """Return the state before requests of 10 tokens arrive that ask for 100."""
     count = len(arrival_s)
     requests = asked(np.array(arrival_s), np.full(count, 10), np.full(count, 100))
@@ -83,8 +87,13 @@ def test_who_neither_ended_nor_left_is_counted() -> None:
     state = before([0.0] * 6)
     state.clock[at.LISTED] = 6  # nobody arrives any more
     state.times[:, [at.COMPLETED, at.LEFT]] = [
-        [-1.0, -1.0], [0.0, -1.0], [-1.0, 0.0], [0.5, -1.0], [-1.0, 0.5], [-1.0, -1.0],
-    ]  # fmt: skip
+        [-1.0, -1.0],
+        [0.0, -1.0],
+        [-1.0, 0.0],
+        [0.5, -1.0],
+        [-1.0, 0.5],
+        [-1.0, -1.0],
+    ]
     assert loop.run.py_func(None, None, None, state) == 2
 
 
@@ -105,9 +114,12 @@ def test_who_neither_ended_nor_left_is_counted() -> None:
     ],
 )
 def test_the_replica_that_ends_first_runs_until_another_or_an_arrival(
-    ends_s: list[float], arrival_s: float, clients: int, wanted: object,
+    ends_s: list[float],
+    arrival_s: float,
+    clients: int,
+    wanted: object,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     state = before([arrival_s, arrival_s], replicas=3, clients=clients)
     state.ends[:, 0], state.pool[:, at.FLIGHT] = ends_s, 1
     happened: list[object] = []
@@ -136,8 +148,10 @@ def test_only_replicas_that_were_given_a_request_form_batches() -> None:
     left = loop.run.py_func(one_that_waits, lambda *_: 1, PRICE, state)
     assert left == 3  # they are never scheduled again once idle
     assert state.log[: state.clock[at.LOGGED], :3].tolist() == [
-        [1, 2.0, 3.0], [1, 3.0, 4.0], [1, 7.0, 8.0],
-    ]  # fmt: skip
+        [1, 2.0, 3.0],
+        [1, 3.0, 4.0],
+        [1, 7.0, 8.0],
+    ]
 
 
 def test_a_router_sees_what_waits_runs_and_has_been_routed_at_this_instant() -> None:

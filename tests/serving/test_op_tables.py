@@ -38,9 +38,14 @@ def written(folder: Path, table: Rows, name: str = "ops.csv") -> str:
 def alone(path: str, **changes: object) -> ServingPoint:
     """Return a request of 1,000 prompt and 11 output tokens that has the GPU for itself."""
     settings: dict[str, object] = {
-        "model": "llama3_1_8b", "gpu": "h100_sxm", "requests": 1, "prompt_tokens": 1000,
-        "output_tokens": 11, "iteration_table": path, "frontend": "none",
-    }  # fmt: skip
+        "model": "llama3_1_8b",
+        "gpu": "h100_sxm",
+        "requests": 1,
+        "prompt_tokens": 1000,
+        "output_tokens": 11,
+        "iteration_table": path,
+        "frontend": "none",
+    }
     return ServingPoint(**{**settings, **changes})  # type: ignore[arg-type]
 
 

@@ -33,9 +33,12 @@ def hashed(paths: list[list[int]], gap_s: float, block: int = 16, output: int = 
     counts = np.array([len(path) for path in paths])
     prompt, answer = block * counts + 1, np.full(counts.size, output)
     found = of_hashes(
-        np.concatenate([np.array(path, np.int64) for path in paths]), np.cumsum(counts), block,
-        prompt, answer,
-    )  # fmt: skip
+        np.concatenate([np.array(path, np.int64) for path in paths]),
+        np.cumsum(counts),
+        block,
+        prompt,
+        answer,
+    )
     requests = asked(gap_s * np.arange(counts.size), prompt, answer)
     return dataclasses.replace(requests, prefixes=found)
 
@@ -185,9 +188,13 @@ def caching(scheduler: str, **changes: Any) -> Limits:
 
 @settings(max_examples=100, deadline=None)
 @given(
-    alike(), st.sampled_from(CACHING), st.sampled_from([1, 2]), st.sampled_from([0, 2]),
-    st.sampled_from([(1, 1), (2, 1), (1, 2)]), st.sampled_from([0, 0, 7, 100]),
-)  # fmt: skip
+    alike(),
+    st.sampled_from(CACHING),
+    st.sampled_from([1, 2]),
+    st.sampled_from([0, 2]),
+    st.sampled_from([(1, 1), (2, 1), (1, 2)]),
+    st.sampled_from([0, 0, 7, 100]),
+)
 def test_tokens_and_blocks_are_conserved_with_prefixes_drafts_and_preemption(
     requests: Requests,
     scheduler: str,

@@ -14,10 +14,20 @@ from simulators.serving.simulator import simulate
 from tests.serving.cases import asked, limits, run
 
 MIXTURE = ServingPoint(
-    model="deepseek_v3", gpu="h200_sxm", tp=1, ep=8, attention_dp=8, dtype="fp8", kv_dtype="fp8",
-    scheduler="vllm_v1", arrivals="closed", clients=64, requests=256, prompt_tokens=512,
+    model="deepseek_v3",
+    gpu="h200_sxm",
+    tp=1,
+    ep=8,
+    attention_dp=8,
+    dtype="fp8",
+    kv_dtype="fp8",
+    scheduler="vllm_v1",
+    arrivals="closed",
+    clients=64,
+    requests=256,
+    prompt_tokens=512,
     output_tokens=64,
-)  # fmt: skip
+)
 
 
 def test_equal_ranks_take_what_each_would_with_all_tokens() -> None:

@@ -54,10 +54,13 @@ def pooled(
         shape=shape,
         table=PRICES,
         decoders=Decoders(
-            limits=limits(scheduler, **{**more, "blocks": room}), replicas=decoders, shape=shape,
-            table=PRICES, link=link,
+            limits=limits(scheduler, **{**more, "blocks": room}),
+            replicas=decoders,
+            shape=shape,
+            table=PRICES,
+            link=link,
         ),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("scheduler", TAKE_UP)
@@ -160,10 +163,13 @@ def test_who_gives_up_on_the_way_frees_both_pools() -> None:
         shape=shape,
         table=PRICES,
         decoders=Decoders(
-            limits=limits("vllm_v1", blocks=24), replicas=1, shape=shape, table=PRICES,
+            limits=limits("vllm_v1", blocks=24),
+            replicas=1,
+            shape=shape,
+            table=PRICES,
             link=Link(setup_s=0.02, token_s=1e-5),
         ),
-    )  # fmt: skip
+    )
     ended, left = (state.times[:, column] >= 0.0 for column in (at.COMPLETED, at.LEFT))
     assert (ended ^ left).all()
     assert ended.any()
@@ -229,8 +235,15 @@ def test_a_link_is_as_fast_as_its_slower_end_and_its_narrower_replica() -> None:
 
 
 def test_facts_are_of_the_fuller_gpus() -> None:
-    point = replace(APART, model="llama3_1_70b", prefill_gpus=8, prefill_tp=8, decode_gpus=4,
-                    decode_tp=4, replicas=2)  # fmt: skip
+    point = replace(
+        APART,
+        model="llama3_1_70b",
+        prefill_gpus=8,
+        prefill_tp=8,
+        decode_gpus=4,
+        decode_tp=4,
+        replicas=2,
+    )
     both = describe(batch_of(ServingPoint, vars(point))).to_pylist()[0]
     alone = describe(batch_of(ServingPoint, vars(replace(PLAIN, model="llama3_1_70b", tp=4))))
     assert both["gpus"] == 24
@@ -253,9 +266,17 @@ def test_moving_takes_its_share_of_the_first_token() -> None:
 def best_split(slo_ttft_s: float, slo_tpot_s: float) -> int:
     """Return the readers, of four GPUs, by which most requests meet both deadlines."""
     point = replace(
-        PLAIN, qps=24.0, prompt_tokens=3000, output_tokens=200, length_spread=0.5, requests=300,
-        max_batch=256, chunk_size=8192, slo_ttft_s=slo_ttft_s, slo_tpot_s=slo_tpot_s,
-    )  # fmt: skip
+        PLAIN,
+        qps=24.0,
+        prompt_tokens=3000,
+        output_tokens=200,
+        length_spread=0.5,
+        requests=300,
+        max_batch=256,
+        chunk_size=8192,
+        slo_ttft_s=slo_ttft_s,
+        slo_tpot_s=slo_tpot_s,
+    )
     goodput = {
         readers: simulate(
             replace(point, prefill_gpus=readers, decode_gpus=4 - readers)

@@ -35,9 +35,17 @@ def test_a_tool_adds_its_answer_to_what_was_said() -> None:
 
 def test_a_chain_takes_its_answers_and_what_lies_between_them() -> None:
     point = dataclasses.replace(
-        BASE, requests=60, qps=0.3, prompt_tokens=500, output_tokens=50, turn_tokens=40,
-        scheduler="vllm_v1", prefix_cache=True, arrivals="even", frontend="none",
-    )  # fmt: skip
+        BASE,
+        requests=60,
+        qps=0.3,
+        prompt_tokens=500,
+        output_tokens=50,
+        turn_tokens=40,
+        scheduler="vllm_v1",
+        prefix_cache=True,
+        arrivals="even",
+        frontend="none",
+    )
     found, cold = simulate(point), simulate(dataclasses.replace(point, prefix_cache=False))
     assert found.e2e_mean_s is not None
     assert cold.session_mean_s is not None

@@ -343,9 +343,14 @@ def test_clients_who_think_ask_less() -> None:
 
 def test_an_engine_that_fills_its_memory_runs_more_requests_and_pauses_some() -> None:
     crowded: dict[str, object] = {
-        "qps": 60.0, "requests": 400, "prompt_tokens": 100, "output_tokens": 900,
-        "length_spread": 0.9, "memory_fraction": 0.04, "chunk_size": 2048,
-    }  # fmt: skip
+        "qps": 60.0,
+        "requests": 400,
+        "prompt_tokens": 100,
+        "output_tokens": 900,
+        "length_spread": 0.9,
+        "memory_fraction": 0.04,
+        "chunk_size": 2048,
+    }
     kept = simulate(point(scheduler="trtllm", **crowded))
     filled = simulate(point(scheduler="trtllm_max_utilization", **crowded))
     assert kept.restarts == 0 < filled.restarts
@@ -357,9 +362,15 @@ def test_an_engine_that_fills_its_memory_runs_more_requests_and_pauses_some() ->
 
 @pytest.mark.parametrize(
     ("scheduler", "runtime"),
-    [("vllm", "vllm"), ("vllm_v1", "vllm"), ("sglang", "sglang"), ("trtllm", "trtllm"),
-     ("trtllm_max_utilization", "trtllm"), ("orca", "vllm")],
-)  # fmt: skip
+    [
+        ("vllm", "vllm"),
+        ("vllm_v1", "vllm"),
+        ("sglang", "sglang"),
+        ("trtllm", "trtllm"),
+        ("trtllm_max_utilization", "trtllm"),
+        ("orca", "vllm"),
+    ],
+)
 def test_the_runtime_follows_the_scheduler_unless_one_is_chosen(
     scheduler: str, runtime: str
 ) -> None:

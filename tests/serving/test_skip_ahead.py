@@ -59,9 +59,13 @@ def deciding(done: list[int], blocks: list[int], output: list[int]) -> Any:
     ],
 )
 def test_a_batch_may_be_repeated_until_a_request_ends_or_needs_care(
-    done: list[int], blocks: list[int], output: int, holds: int, repeats: int,
+    done: list[int],
+    blocks: list[int],
+    output: int,
+    holds: int,
+    repeats: int,
     crossings: list[int] | None,
-) -> None:  # fmt: skip
+) -> None:
     state = deciding(done, blocks, [output] * len(done))
     assert skip_ahead.possible_repeats.py_func(state, 1, holds) == repeats
     if crossings is not None:

@@ -21,9 +21,14 @@ from simulators.serving.run import run_of
 from simulators.serving.simulator import simulate
 
 PLAIN = ServingPoint(
-    model="llama3_1_8b", gpu="h100_sxm", scheduler="vllm_v1", requests=60, qps=4.0,
-    prompt_tokens=1000, output_tokens=100,
-)  # fmt: skip
+    model="llama3_1_8b",
+    gpu="h100_sxm",
+    scheduler="vllm_v1",
+    requests=60,
+    qps=4.0,
+    prompt_tokens=1000,
+    output_tokens=100,
+)
 EXIT = replace(PLAIN, exit_depth=0.5, exit_spread=0.2)
 
 
@@ -67,8 +72,12 @@ def test_nearly_all_layers_take_nearly_as_long_as_all() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.floats(0.05, 0.95), st.sampled_from([0.0, 0.01, 0.2]), st.integers(1, 200),
-       st.floats(0.1, 1.0))  # fmt: skip
+@given(
+    st.floats(0.05, 0.95),
+    st.sampled_from([0.0, 0.01, 0.2]),
+    st.integers(1, 200),
+    st.floats(0.1, 1.0),
+)
 def test_a_batch_goes_deeper_than_its_tokens_do_on_average(
     depth: float, spread: float, batch: int, routed: float
 ) -> None:

@@ -32,17 +32,30 @@ from simulators.serving.speculation.tree import ranked, tree_survival
 from tests.serving.cases import ASKED_EACH_TIME
 
 PLAIN = ServingPoint(
-    model="llama3_1_8b", gpu="h100_sxm", scheduler="vllm_v1", requests=60, qps=4.0,
-    prompt_tokens=200, output_tokens=100,
-)  # fmt: skip
+    model="llama3_1_8b",
+    gpu="h100_sxm",
+    scheduler="vllm_v1",
+    requests=60,
+    qps=4.0,
+    prompt_tokens=200,
+    output_tokens=100,
+)
 SCHEDULERS = ("vllm_v1", "vllm", "sglang", "trtllm", "sarathi", "lightllm", "orca")
 
 
 def limits(rates: tuple[float, ...]) -> np.ndarray:
     return Limits(
-        blocks=10, block_size=16, watermark=0.0, seats=1, batch_tokens=1, chunk=1, most_tokens=10,
-        drafted=len(rates), survival=rates, seed=3,
-    ).vector()  # fmt: skip
+        blocks=10,
+        block_size=16,
+        watermark=0.0,
+        seats=1,
+        batch_tokens=1,
+        chunk=1,
+        most_tokens=10,
+        drafted=len(rates),
+        survival=rates,
+        seed=3,
+    ).vector()
 
 
 @pytest.mark.parametrize("method", SPECULATIONS)
@@ -79,8 +92,10 @@ def test_long_answers_need_as_many_iterations_as_are_drawn() -> None:
     assert np.mean(needed) == pytest.approx(foreseen, rel=0.005)
 
 
-HOW = ({"speculation": "ngram", "draft_until": 20},
-       {"speculation": "eagle", "draft_topk": 4, "draft_nodes": 12})  # fmt: skip
+HOW = (
+    {"speculation": "ngram", "draft_until": 20},
+    {"speculation": "eagle", "draft_topk": 4, "draft_nodes": 12},
+)
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -89,10 +104,17 @@ def test_every_token_comes_once_and_every_block_returns(
     scheduler: str, how: dict[str, Any]
 ) -> None:
     point = replace(
-        PLAIN, scheduler=scheduler, **how, acceptance="0.7", qps=None,
-        arrivals="closed", clients=40, memory_fraction=0.26, max_context=4096,
+        PLAIN,
+        scheduler=scheduler,
+        **how,
+        acceptance="0.7",
+        qps=None,
+        arrivals="closed",
+        clients=40,
+        memory_fraction=0.26,
+        max_context=4096,
         block_size=1 if scheduler == "lightllm" else 16,
-    )  # fmt: skip
+    )
     run = run_of(point)
     request = run.state.request
     assert np.all(request[:, at.DONE] == request[:, at.PROMPT] + request[:, at.OUTPUT])
@@ -128,10 +150,19 @@ def test_sessions_behind_a_prefix_cache_keep_tokens_and_blocks_too(
 ) -> None:
     run = run_of(
         replace(
-            PLAIN, scheduler=scheduler, **how, acceptance="0.7", acceptance_spread=0.2, turns=3,
-            qps=30.0, prefix_cache=True, memory_fraction=0.26, max_context=4096, kv_dtype="fp8",
+            PLAIN,
+            scheduler=scheduler,
+            **how,
+            acceptance="0.7",
+            acceptance_spread=0.2,
+            turns=3,
+            qps=30.0,
+            prefix_cache=True,
+            memory_fraction=0.26,
+            max_context=4096,
+            kv_dtype="fp8",
         )
-    )  # fmt: skip
+    )
     request = run.state.request
     assert np.all(request[:, at.DONE] == request[:, at.PROMPT] + request[:, at.OUTPUT])
     assert np.all(run.state.pool[:, at.FREE] == run.state.pool[:, at.TOTAL])
@@ -166,9 +197,15 @@ def test_drafts_take_time_and_memory() -> None:
 def test_gains_fall_with_the_batch() -> None:
     def gain(clients: int) -> float:
         point = replace(
-            PLAIN, arrivals="closed", clients=clients, requests=100 + 2 * clients,
-            max_batch=clients, prompt_tokens=16, output_tokens=64, chunk_size=8192,
-        )  # fmt: skip
+            PLAIN,
+            arrivals="closed",
+            clients=clients,
+            requests=100 + 2 * clients,
+            max_batch=clients,
+            prompt_tokens=16,
+            output_tokens=64,
+            chunk_size=8192,
+        )
         drafted = replace(point, speculation="eagle", draft_tokens=5)
         return simulate(point).tpot_mean_s / simulate(drafted).tpot_mean_s
 
@@ -213,9 +250,17 @@ def test_requests_differ_around_the_mean_as_asked() -> None:
     assert rates.mean() == pytest.approx(0.6, abs=0.005)
     assert rates.std() == pytest.approx(0.2, abs=0.01)
     told = Limits(
-        blocks=10, block_size=16, watermark=0.0, seats=1, batch_tokens=1, chunk=1, most_tokens=10,
-        drafted=1, survival=(0.6,), draft_powers=apart,
-    ).vector()  # fmt: skip
+        blocks=10,
+        block_size=16,
+        watermark=0.0,
+        seats=1,
+        batch_tokens=1,
+        chunk=1,
+        most_tokens=10,
+        drafted=1,
+        survival=(0.6,),
+        draft_powers=apart,
+    ).vector()
     drawn = [np.mean([accepted(told, 1, who, d) for d in range(300)]) for who in range(300)]
     assert np.mean(drawn) == pytest.approx(0.6, abs=0.03)
     assert np.std(drawn) == pytest.approx(0.2, abs=0.03)
@@ -285,9 +330,13 @@ def test_as_many_are_drafted_as_pay() -> None:
         (1000, 100, 60),
     ):
         load = replace(
-            plain, prompt_tokens=prompt, output_tokens=output, clients=clients, max_batch=clients,
+            plain,
+            prompt_tokens=prompt,
+            output_tokens=output,
+            clients=clients,
+            max_batch=clients,
             requests=3 * clients + 10,
-        )  # fmt: skip
+        )
         counts = [simulate(replace(load, speculation="eagle", draft_tokens=k)) for k in (0, 1, 5)]
         best = max(one.tokens_per_s for one in counts)
         found = simulate(replace(load, speculation="eagle", draft_tokens=5, draft_rule="adaptive"))

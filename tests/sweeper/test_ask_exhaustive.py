@@ -37,7 +37,7 @@ DEPLOYMENTS = {
     "--percentile 50",
     "conversations": f"--model llama3_1_8b --gpu h100_sxm --gpus 4 --workload {CONVERSATIONS} "
     "--traffic 3x --requests 6000",
-}  # fmt: skip
+}
 
 
 def write_trace(file: Path, *, burst: int, gap_s: float, requests: int) -> None:

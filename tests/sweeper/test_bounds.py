@@ -77,9 +77,13 @@ def vectors(rows: pl.LazyFrame, per: list[str], where: str | None) -> set[tuple[
 def test_the_front_is_that_of_all_points(where: str | None, tmp_path: Path) -> None:
     factory = Factory()
     space = DesignSpace.of(
-        factory, size="1..40", speed="1..12", kind=["a", "b"], load=[1, 3],
+        factory,
+        size="1..40",
+        speed="1..12",
+        kind=["a", "b"],
+        load=[1, 3],
         constraints=["size * speed <= 200", "kind = 'a' OR size > 2"],
-    )  # fmt: skip
+    )
     whole = Sweep.of(space, outputs=str(tmp_path / "all" / "rows"), where=where).run()
     factory.asked.clear()
     some = Sweep.of(space, outputs=str(tmp_path / "b" / "rows"), where=where, sampler="bounds")
@@ -93,13 +97,20 @@ def test_the_front_is_that_of_all_points(where: str | None, tmp_path: Path) -> N
 def test_the_front_of_steady_states_is_that_of_all_of_them(seed: int, tmp_path: Path) -> None:
     random, gpus = np.random.default_rng(seed), ["l4", "h100_sxm", "mi300x", "b200_sxm"]
     space = DesignSpace.of(
-        "serving", fidelity="analytic", qps=None, model="llama3_1_8b",
+        "serving",
+        fidelity="analytic",
+        qps=None,
+        model="llama3_1_8b",
         gpu=random.choice(gpus, 1 + seed, replace=False).tolist(),
-        tp=[1, 2], pp=[1, 2][: 1 + seed], scheduler=["vllm", "sarathi"][seed % 2],
-        max_batch=f"1..{random.integers(8, 20 + 20 * seed)}", chunk_size=[128, 512],
+        tp=[1, 2],
+        pp=[1, 2][: 1 + seed],
+        scheduler=["vllm", "sarathi"][seed % 2],
+        max_batch=f"1..{random.integers(8, 20 + 20 * seed)}",
+        chunk_size=[128, 512],
         max_batch_tokens=[2048, 4096],
-        prompt_tokens=int(random.integers(50, 2000)), output_tokens=[32, 256],
-    )  # fmt: skip
+        prompt_tokens=int(random.integers(50, 2000)),
+        output_tokens=[32, 256],
+    )
     goals: Any = {"ttft_mean_s": "min", "tpot_mean_s": "min", "cost_usd_per_mtok": "min"}
     found = []
     for name in ("grid", "bounds"):

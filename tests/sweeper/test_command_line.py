@@ -469,9 +469,12 @@ def test_queries_import_nothing_heavy(
         answer(SWEEP, capsys)
     script = WITHOUT_RAY.format(words=shlex.split(command))
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True,
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
         env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(bench)},
-    )  # fmt: skip
+    )
     assert done.stderr.strip().endswith("heavy: [] code: 0"), done.stderr
 
 

@@ -52,19 +52,33 @@ def few_points(name: str) -> pa.RecordBatch:
 
 POINTS = {
     "composition": {
-        "model": ["llama2_7b", "llama2_70b"], "gpu": ["h100_sxm", "t4"], "tp": [1, 2],
-        "phase": ["prefill", "decode"], "context": [1, 4096],
+        "model": ["llama2_7b", "llama2_70b"],
+        "gpu": ["h100_sxm", "t4"],
+        "tp": [1, 2],
+        "phase": ["prefill", "decode"],
+        "context": [1, 4096],
     },
     "dataflow": {
-        "accelerator": "eyeriss_like", "network": ["bert_base_128", "vgg16"], "pe_rows": [8, 12],
-        "spad_scale": [0.001, 1, 2], "dataflow": ["weight_stationary", "row_stationary", "any"],
-        "remainders": [False, True], "weight_density": ["1", "0.3"], "evaluations": 1000,
+        "accelerator": "eyeriss_like",
+        "network": ["bert_base_128", "vgg16"],
+        "pe_rows": [8, 12],
+        "spad_scale": [0.001, 1, 2],
+        "dataflow": ["weight_stationary", "row_stationary", "any"],
+        "remainders": [False, True],
+        "weight_density": ["1", "0.3"],
+        "evaluations": 1000,
     },
     "kernels": {
-        "gpu": ["h100_sxm", "t4"], "op": ["gemm", "attention_prefill", "attention_decode"],
-        "m": [1, 300], "n": 4096, "k": 512, "heads": 8, "new_tokens": 16, "past_tokens": 64,
+        "gpu": ["h100_sxm", "t4"],
+        "op": ["gemm", "attention_prefill", "attention_decode"],
+        "m": [1, 300],
+        "n": 4096,
+        "k": 512,
+        "heads": 8,
+        "new_tokens": 16,
+        "past_tokens": 64,
     },
-}  # fmt: skip
+}
 """For simulators that no space asks, or asks for what takes long: layers without end."""
 
 
@@ -159,7 +173,7 @@ def _narrow(results: pa.RecordBatch, _: pa.RecordBatch) -> pa.RecordBatch:
         (_scaled_by_batch, "alone gives other bits"),
         (lambda r, _: r.slice(0).to_struct_array(), "evaluate returned StructArray"),
     ],
-)  # fmt: skip
+)
 def test_a_spoilt_simulator_is_found_out(spoil: Any, complaint: str) -> None:
     asked = space(QUADRATIC, {"x": "1..5", "n": [1, 13]})
     with pytest.raises(AssertionError, match=complaint):

@@ -232,8 +232,11 @@ def test_one_error_one_crash_and_one_hang_cost_three_rows(
     rows, said = answers(tmp_path, asked, engine, sampler=load_sampler(sampler), limits=limits)
     assert len(rows) == 100
     assert [(n, status) for n, status, _ in named(rows)] == [
-        (5, "infeasible"), (17, "error"), (42, "crash"), (80, "timeout"),
-    ]  # fmt: skip
+        (5, "infeasible"),
+        (17, "error"),
+        (42, "crash"),
+        (80, "timeout"),
+    ]
     assert named(rows)[2][2].startswith("crash: ")
     assert named(rows)[3][2] == "timeout: no answer in time"
     assert any(line.startswith("engine ray: 2 workers in") for line in said)
@@ -296,8 +299,10 @@ def test_many_crashes_do_not_blame_their_neighbours(local_ray: None, tmp_path: P
     asked = space(TROUBLE, {"n": "0..11", "exits": [2, 3, 9]})
     rows, _ = answers(tmp_path, asked, load_engine("ray", actors=2))
     assert [(n, status) for n, status, _ in named(rows)] == [
-        (2, "crash"), (3, "crash"), (9, "crash"),
-    ]  # fmt: skip
+        (2, "crash"),
+        (3, "crash"),
+        (9, "crash"),
+    ]
     assert len(rows) == 36
 
 

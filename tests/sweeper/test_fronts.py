@@ -67,8 +67,14 @@ def test_rows_that_a_member_dominates_are_marked() -> None:
         [[1.0, 4.0], [1.0, 5.0], [2.0, 4.0], [3.0, 2.0], [4.0, 3.0], [2.0, 3.0], [0.0, 9.0]]
     )
     assert dominated(values, members).tolist() == [
-        False, True, True, False, True, False, False,
-    ]  # fmt: skip
+        False,
+        True,
+        True,
+        False,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_a_window_that_is_full_says_so_and_one_that_is_just_large_enough_does_not() -> None:
@@ -103,9 +109,17 @@ def test_a_dominating_row_takes_the_place_of_all_it_dominates() -> None:
 def test_a_sweep_marks_what_is_no_better_in_the_last_two_columns() -> None:
     # Columns 1 and 2; the better are (1, 5) and (3, 2), the worse are looked at in their order.
     values = np.array(
-        [[9.0, 1.0, 5.0], [9.0, 3.0, 2.0], [0.0, 0.0, 9.0], [0.0, 1.0, 5.0], [0.0, 2.0, 4.0],
-         [0.0, 3.0, 2.0], [0.0, 4.0, 1.0], [0.0, 5.0, 3.0]]
-    )  # fmt: skip
+        [
+            [9.0, 1.0, 5.0],
+            [9.0, 3.0, 2.0],
+            [0.0, 0.0, 9.0],
+            [0.0, 1.0, 5.0],
+            [0.0, 2.0, 4.0],
+            [0.0, 3.0, 2.0],
+            [0.0, 4.0, 1.0],
+            [0.0, 5.0, 3.0],
+        ]
+    )
     marks = np.zeros(6, bool)
     pareto_kernel._strike_by_sweep(values, np.arange(2), np.arange(2, 8), 1, marks)
     assert marks.tolist() == [False, True, False, True, False, True]
@@ -128,9 +142,17 @@ def test_each_group_has_a_front_of_its_own(
 ) -> None:
     small_sizes(monkeypatch, **sizes)
     rows_of = [
-        (7, [2.0, 1.0]), (3, [4.0, 4.0]), (7, [1.0, 2.0]), (3, [5.0, 5.0]), (7, [2.0, 2.0]),
-        (7, [1.0, 2.0]), (5, [NAN, 0.0]), (9, [1.0, 1.0]), (9, [0.0, 9.0]), (9, [0.0, 10.0]),
-    ]  # fmt: skip
+        (7, [2.0, 1.0]),
+        (3, [4.0, 4.0]),
+        (7, [1.0, 2.0]),
+        (3, [5.0, 5.0]),
+        (7, [2.0, 2.0]),
+        (7, [1.0, 2.0]),
+        (5, [NAN, 0.0]),
+        (9, [1.0, 1.0]),
+        (9, [0.0, 9.0]),
+        (9, [0.0, 10.0]),
+    ]
     values, groups = np.array([row for _, row in rows_of]), np.array([g for g, _ in rows_of])
     rows, ties = group_fronts(values, groups)
     assert (rows.tolist(), ties.tolist()) == ([0, 1, 2, 7, 8], [1, 1, 2, 1, 1])

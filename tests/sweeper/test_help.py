@@ -113,6 +113,9 @@ def test_both_programs_find_modules_of_the_current_folder(tmp_path: Path) -> Non
     for program in (["-m", "sweeper"], [str(script)]):
         done = subprocess.run(
             [sys.executable, *program, "plan", "+space=toy"],
-            capture_output=True, text=True, cwd=tmp_path, env=environment,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=environment,
+        )
         assert "9 points of the simulator 'mine.toy'" in done.stdout, done.stderr

@@ -44,9 +44,11 @@ def test_powers_of_two_stay_between_the_ends(low: int, high: int) -> None:
 
 
 @given(
-    low=st.floats(1e-3, 1e3), high=st.floats(1e-3, 1e6), count=st.integers(2, 50),
+    low=st.floats(1e-3, 1e3),
+    high=st.floats(1e-3, 1e6),
+    count=st.integers(2, 50),
     how=st.sampled_from(("lin", "log")),
-)  # fmt: skip
+)
 def test_spaced_values_rise_from_exactly_the_first_end_to_exactly_the_last(
     low: float, high: float, count: int, how: str
 ) -> None:

@@ -32,9 +32,13 @@ def test_the_front_of_the_first_value_is_answered_at_the_second(tmp_path: Path, 
     sampler = refined_search(written, space, WANTED)
     assert sampler is not None
     sweep = Sweep.of(
-        space, outputs=str(tmp_path / "rows"), engine="inline", sampler=sampler,
-        objectives=dict(WANTED.objectives), where=WANTED.where,
-    )  # fmt: skip
+        space,
+        outputs=str(tmp_path / "rows"),
+        engine="inline",
+        sampler=sampler,
+        objectives=dict(WANTED.objectives),
+        where=WANTED.where,
+    )
     rows = sweep.run().collect()
     cheap = rows.filter(pl.col("label").cast(pl.String) == "plain")
     dear = rows.filter(pl.col("label").cast(pl.String) == "plainer")

@@ -33,8 +33,12 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     with (folder / "told.txt").open("a") as told:
         return subprocess.Popen(
             [sys.executable, "-m", "sweeper", "+space=count", "plot=false", *words],
-            cwd=folder, env=environment, stdout=told, stderr=told, text=True,
-        )  # fmt: skip
+            cwd=folder,
+            env=environment,
+            stdout=told,
+            stderr=told,
+            text=True,
+        )
 
 
 def evaluated(folder: Path) -> list[int]:

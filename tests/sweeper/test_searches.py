@@ -121,8 +121,9 @@ def test_over_all_scenarios_a_design_is_judged_by_its_worst(tmp_path: Path) -> N
     )
     rows = Sweep(**{**vars(sweep), "given": ("n",)}).run().collect()
     assert rows.height == 8
-    assert seen[0].losses[:, 0].tolist() == [2 * ((x - 3) ** 2 + (y - 4) ** 2)
-                                             for x in (0, 1) for y in (0, 1)]  # fmt: skip
+    assert seen[0].losses[:, 0].tolist() == [
+        2 * ((x - 3) ** 2 + (y - 4) ** 2) for x in (0, 1) for y in (0, 1)
+    ]
 
 
 def test_a_search_begins_with_the_designs_nearest_to_earlier_ones(tmp_path: Path) -> None:
@@ -146,8 +147,9 @@ def test_empty_cells_say_nothing_and_numbers_below_zero_have_neighbours(tmp_path
     (tmp_path / "front.csv").write_text("x,y\n-2.4,\n0,9\n")
     asked = space(QUADRATIC, {"x": [-5, -2, 1], "y": [4, 8]})
     assert asked.points(started(asked, str(tmp_path / "front.csv"))).select("x", "y").rows() == [
-        (-2, 4), (1, 8),
-    ]  # fmt: skip
+        (-2, 4),
+        (1, 8),
+    ]
 
 
 @pytest.mark.parametrize("name", ["nsga2", "local", "halving", "bayes"])
@@ -195,9 +197,12 @@ def test_an_axis_of_a_union_stays_at_the_first_value_of_its_branch() -> None:
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
-    [({"points": 0}, "sampler.points=0"), ({"across": "best"}, "sampler.across=best"),
-     ({"population": 1}, "two designs")],
-)  # fmt: skip
+    [
+        ({"points": 0}, "sampler.points=0"),
+        ({"across": "best"}, "sampler.across=best"),
+        ({"population": 1}, "two designs"),
+    ],
+)
 def test_a_mistake_in_a_searchs_options_is_explained(
     options: dict[str, Any], complaint: str
 ) -> None:
@@ -231,13 +236,21 @@ def test_a_study_is_read_and_continued(tmp_path: Path) -> None:
     )
     for points in (12, 20, 20):
         Sweep.of(
-            plane(), outputs=str(tmp_path / "out"), sampler="bayes", points=points, first=8,
-            study=url, study_name="mine",
-        ).run()  # fmt: skip
+            plane(),
+            outputs=str(tmp_path / "out"),
+            sampler="bayes",
+            points=points,
+            first=8,
+            study=url,
+            study_name="mine",
+        ).run()
     trials = optuna.load_study(storage=url, study_name="mine").trials
     assert len(trials) == 21
-    assert all(t.values[0] == 2 ** (t.params["n"] - 1) * ((t.params["x"] - 3) ** 2
-               + (t.params["y"] - 4) ** 2) for t in trials[1:])  # fmt: skip
+    assert all(
+        t.values[0]
+        == 2 ** (t.params["n"] - 1) * ((t.params["x"] - 3) ** 2 + (t.params["y"] - 4) ** 2)
+        for t in trials[1:]
+    )
 
 
 @pytest.mark.slow

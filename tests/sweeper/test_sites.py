@@ -90,8 +90,11 @@ def test_what_the_image_holds_is_enough(tmp_path: Path) -> None:
             else:
                 shutil.copy(ROOT / name, tmp_path / target)
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "sweeper", "plan", "+space=quickstart"], cwd=tmp_path,
-        env={"PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)}, capture_output=True, text=True,
+        [sys.executable, "-P", "-m", "sweeper", "plan", "+space=quickstart"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr

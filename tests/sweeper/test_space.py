@@ -33,9 +33,13 @@ MAYBE = st.lists(
 def spaces(draw: st.DrawFn) -> DesignSpace:
     """Axes of every type in any order, some of them zipped or joined by union."""
     axes: dict[str, Any] = {
-        "x": draw(FLOATS), "y": draw(FLOATS), "n": draw(WHOLE), "label": draw(WORDS),
-        "bonus": draw(MAYBE), "flipped": draw(st.sampled_from(([False], [True, False]))),
-    }  # fmt: skip
+        "x": draw(FLOATS),
+        "y": draw(FLOATS),
+        "n": draw(WHOLE),
+        "label": draw(WORDS),
+        "bonus": draw(MAYBE),
+        "flipped": draw(st.sampled_from(([False], [True, False]))),
+    }
     axes = {name: axes[name] for name in draw(st.permutations(list(axes)))}
     more: dict[str, Any] = {}
     if len(axes["x"]) == len(axes["n"]):
@@ -110,9 +114,17 @@ def test_a_point_of_elsewhere_has_no_number(asked: DesignSpace) -> None:
 
 
 RULES = (
-    "x > 0", "n <> 3 OR label = 'a'", "bonus IS NULL OR bonus < y", "area >= 0", "flipped",
-    "x + y < twice", "label IN ('a', 'b') AND n % 2 = 0", "bonus > 3", "1 = 1", "total <= 60",
-)  # fmt: skip
+    "x > 0",
+    "n <> 3 OR label = 'a'",
+    "bonus IS NULL OR bonus < y",
+    "area >= 0",
+    "flipped",
+    "x + y < twice",
+    "label IN ('a', 'b') AND n % 2 = 0",
+    "bonus > 3",
+    "1 = 1",
+    "total <= 60",
+)
 DERIVED = {"twice": "n * 2", "total": "twice + area"}
 
 
@@ -237,8 +249,12 @@ def test_a_zip_moves_together_and_a_union_does_not_repeat() -> None:
     grids = [{"x": [1, 2], "n": 1}, {"x": [2, 3], "n": [1, 2]}]
     joined = space(QUADRATIC, {"y": [5]}, union=grids)
     assert joined.points(everything(joined)).select("x", "n").rows() == [
-        (1.0, 1), (2.0, 1), (2.0, 2), (3.0, 1), (3.0, 2),
-    ]  # fmt: skip
+        (1.0, 1),
+        (2.0, 1),
+        (2.0, 2),
+        (3.0, 1),
+        (3.0, 2),
+    ]
 
 
 def test_zipped_axes_of_unequal_length_are_refused() -> None:

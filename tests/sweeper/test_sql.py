@@ -57,12 +57,12 @@ def test_constraints_are_read_by_the_same_rule(text: str, message: str) -> None:
         "x > 1 AND n IN (1, 2)",
         "label LIKE 'a%' OR label = 'it''s -- (fine'",
         "CASE WHEN x > 1 THEN n ELSE 3 END BETWEEN 1 AND 2",
-        "NOT \"x\" IS NULL",
+        'NOT "x" IS NULL',
         "GREATEST(x, n) * 2 >= LOG2(n) + 0.001",
         "x::int = 2 AND CAST(n AS VARCHAR) = '2'",
         "TRUE",
     ],
-)  # fmt: skip
+)
 def test_what_judges_each_row_alone_is_read(text: str) -> None:
     rows = pl.LazyFrame({"x": [1.0, 2.0], "n": [1, 2], "label": ["a", "b"]}, schema=SCHEMA)
     assert rows.filter(condition(text, SCHEMA)).collect().height <= 2

@@ -17,15 +17,20 @@ def answers(**axes: Any) -> Any:
 def test_an_axis_with_one_value_stands_where_others_vary_it() -> None:
     one = answers(copies=[0])
     many = answers(copies=[0, 32])
-    table = stacked([
-        (one, pl.DataFrame({"qps": [1.0]})),
-        (many, pl.DataFrame({"copies": [0, 32], "qps": [2.0, 3.0]})),
-    ])  # fmt: skip
+    table = stacked(
+        [
+            (one, pl.DataFrame({"qps": [1.0]})),
+            (many, pl.DataFrame({"copies": [0, 32], "qps": [2.0, 3.0]})),
+        ]
+    )
     assert table.to_dict(as_series=False) == {"qps": [1.0, 2.0, 3.0], "copies": [0, 0, 32]}
 
 
 def test_what_is_no_axis_is_not_known() -> None:
-    table = stacked([
-        (answers(), pl.DataFrame({"a": [1]})), (answers(), pl.DataFrame({"a": [2], "b": [3.0]})),
-    ])  # fmt: skip
+    table = stacked(
+        [
+            (answers(), pl.DataFrame({"a": [1]})),
+            (answers(), pl.DataFrame({"a": [2], "b": [3.0]})),
+        ]
+    )
     assert table["b"].to_list() == [None, 3.0]

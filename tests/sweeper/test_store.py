@@ -80,11 +80,23 @@ def test_a_part_holds_the_points_their_metrics_and_the_outcome(tmp_path: Path) -
     )
     found = rows(answer(tmp_path, asked, Span(0, 8)))
     expected_first = {
-        "x": 1.0, "y": 4.0, "n": 2, "label": "plain", "bonus": None, "flipped": False, "d": 10.0,
-        "cost_usd": 8.0, "gain": 8.0, "whole": 8, "status": "ok", "reason": None,
-        "measured_share": 0.0, "fitted_share": 1.0, "extrapolated_share": 0.0,
+        "x": 1.0,
+        "y": 4.0,
+        "n": 2,
+        "label": "plain",
+        "bonus": None,
+        "flipped": False,
+        "d": 10.0,
+        "cost_usd": 8.0,
+        "gain": 8.0,
+        "whole": 8,
+        "status": "ok",
+        "reason": None,
+        "measured_share": 0.0,
+        "fitted_share": 1.0,
+        "extrapolated_share": 0.0,
         "unmodelled_share": 0.0,
-    }  # fmt: skip
+    }
     assert found.row(0, named=True) == expected_first
     dead = found.filter(pl.col("n") == 13)
     assert dead["status"].to_list() == ["infeasible"] * 4
@@ -140,9 +152,11 @@ def test_parts_settle_the_points_that_constraints_removed(tmp_path: Path) -> Non
 
 def test_a_part_of_which_nothing_is_left_reads_like_any_other(tmp_path: Path) -> None:
     asked = space(
-        QUADRATIC, {"x": "1..4", "label": ["a", "b"]}, constraints=["x > 2"],
+        QUADRATIC,
+        {"x": "1..4", "label": ["a", "b"]},
+        constraints=["x > 2"],
         derived={"word": "label || '!'"},
-    )  # fmt: skip
+    )
     kept = answer(tmp_path, asked, Span(0, 4), Span(4, 8))
     assert rows(kept)["word"].to_list() == ["a!", "b!", "a!", "b!"]
 

@@ -114,6 +114,9 @@ def test_what_a_lost_worker_wrote_is_told_from_its_file(tmp_path: Path) -> None:
     told = task.answer(whole)
     [read] = task.written(whole)
     assert (read.name, read.points, read.rows, read.reasons) == (
-        told.name, told.points, told.rows, told.reasons,
-    )  # fmt: skip
+        told.name,
+        told.points,
+        told.rows,
+        told.reasons,
+    )
     np.testing.assert_array_equal(read.front, told.front)

@@ -49,17 +49,28 @@ def _rows(point: Point) -> list[Contribution]:
     data_s = point.data / (1e9 * point.bandwidth_scale)
     return [
         Contribution(
-            phase="forward", name="multiply", count=3, time_s=work_s, energy_j=work_s * 100,
-            flops=point.work, moved_bytes=point.data / 10, devices=4, bound="compute",
+            phase="forward",
+            name="multiply",
+            count=3,
+            time_s=work_s,
+            energy_j=work_s * 100,
+            flops=point.work,
+            moved_bytes=point.data / 10,
+            devices=4,
+            bound="compute",
             level="measured",
         ),
         Contribution(
-            phase="forward", name="copy", time_s=data_s, energy_j=data_s * 30,
-            moved_bytes=point.data, bound="memory",
+            phase="forward",
+            name="copy",
+            time_s=data_s,
+            energy_j=data_s * 30,
+            moved_bytes=point.data,
+            bound="memory",
         ),
         Contribution(phase="update", name="wait", time_s=1e-6, level="unmodelled"),
         Contribution(phase="update", name="weights", memory_bytes=point.data),
-    ]  # fmt: skip
+    ]
 
 
 def _simulate(point: Point) -> Metrics:

@@ -37,8 +37,17 @@ def test_a_row_is_the_same_alone_and_among_others():
 
 def test_parts_add_up_without_a_pipeline():
     row = one()
-    parts = ("compute_s", "bubble_s", "tensor_s", "context_s", "experts_s", "data_s", "late_s",
-             "optimizer_s", "loading_s")  # fmt: skip
+    parts = (
+        "compute_s",
+        "bubble_s",
+        "tensor_s",
+        "context_s",
+        "experts_s",
+        "data_s",
+        "late_s",
+        "optimizer_s",
+        "loading_s",
+    )
     assert sum(row[name] for name in parts) == pytest.approx(row["step_s"], rel=1e-9)
     assert row["bubble_s"] == row["bubble_share"] == 0.0
 
@@ -113,10 +122,15 @@ def test_what_cannot_be_says_why():
         )
     ]
     assert reasons == [
-        "batch_not_divisible", "pp_exceeds_layers", "chunks_need_interleaving",
-        "micro_batches_not_multiple_of_pp", "memory_exceeds_hbm", "tp_does_not_divide_heads",
-        "dtype_unsupported", "ep_does_not_divide_experts",
-    ]  # fmt: skip
+        "batch_not_divisible",
+        "pp_exceeds_layers",
+        "chunks_need_interleaving",
+        "micro_batches_not_multiple_of_pp",
+        "memory_exceeds_hbm",
+        "tp_does_not_divide_heads",
+        "dtype_unsupported",
+        "ep_does_not_divide_experts",
+    ]
 
 
 def test_more_failures_make_a_run_longer():
@@ -160,9 +174,17 @@ def test_gradients_are_summed_apart_where_products_do_not_and_nobody_shares_them
 
 def test_messages_to_experts_of_other_nodes_hide_behind_another_micro_batch():
     mixture = replace(
-        BASE, model="mixtral_8x7b", sequence=4096, batch=256, pp=4, dp=16, ep=8, expert_tp=2,
-        schedule="interleaved", zero=1,
-    )  # fmt: skip
+        BASE,
+        model="mixtral_8x7b",
+        sequence=4096,
+        batch=256,
+        pp=4,
+        dp=16,
+        ep=8,
+        expert_tp=2,
+        schedule="interleaved",
+        zero=1,
+    )
     hidden, shown, once = evaluate(
         replace(mixture, chunks=2), replace(mixture, chunks=2, overlap=False), mixture
     )
@@ -207,9 +229,17 @@ def test_weights_in_four_bits_make_room_and_are_widened_in_both_passes():
 def test_a_model_of_70b_trains_adapters_on_one_board_of_48_gb_in_four_bits():
     # Dettmers et al. (QLoRA, 2023) train 65B so, of rank 64 with a paged optimiser.
     point = replace(
-        BASE, model="llama2_70b", gpu="l40s", dp=1, batch=16, sequence=512, micro_batch=1,
-        lora_rank=16, lora_targets="all", recompute="full",
-    )  # fmt: skip
+        BASE,
+        model="llama2_70b",
+        gpu="l40s",
+        dp=1,
+        batch=16,
+        sequence=512,
+        micro_batch=1,
+        lora_rank=16,
+        lora_targets="all",
+        recompute="full",
+    )
     wide, narrow = evaluate(point, replace(point, base_dtype="nf4"))
     assert wide["reason"].startswith("memory_exceeds_hbm")
     assert narrow["status"] == "ok"
@@ -259,8 +289,10 @@ def test_no_product_takes_longer_for_narrower_operands():
 
 def test_training_writes_no_cache_and_copies_keys_where_kernels_are_not_fused():
     job = job_of(vars(replace(BASE, model="gpt3_175b")))
-    names = {how: {task.kernel.name for task in tasks(replace(job, fusion=how), "dense", 1.0)}
-             for how in ("fused", "eager")}  # fmt: skip
+    names = {
+        how: {task.kernel.name for task in tasks(replace(job, fusion=how), "dense", 1.0)}
+        for how in ("fused", "eager")
+    }
     assert names["eager"] - names["fused"] == {"cache_write", "gradient_sum"}
 
 
@@ -272,8 +304,11 @@ def test_heads_are_narrowed_once_a_sequence_and_packed_where_they_are_swapped_fo
         return sum(one.elements * one.repeat for one in found if one.name == name)
 
     assert moved(job, 4.0, "narrowing") == 4.0 * moved(job, 1.0, "narrowing") > 0.0
-    assert moved(job, 1.0, "packing") == 0.0 < moved(replace(job, context_exchange="ulysses"), 1.0,
-                                                     "packing")  # fmt: skip
+    assert (
+        moved(job, 1.0, "packing")
+        == 0.0
+        < moved(replace(job, context_exchange="ulysses"), 1.0, "packing")
+    )
 
 
 def test_a_dualpipe_holds_two_models_shared_out_twice_as_far_and_waits_less():

@@ -43,29 +43,49 @@ GMACS = {
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "bert_base": {
-        "model_type": "bert", "num_hidden_layers": 12, "hidden_size": 768,
-        "num_attention_heads": 12, "intermediate_size": 3072, "vocab_size": 30522,
-        "max_position_embeddings": 512, "type_vocab_size": 2,
+        "model_type": "bert",
+        "num_hidden_layers": 12,
+        "hidden_size": 768,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "vocab_size": 30522,
+        "max_position_embeddings": 512,
+        "type_vocab_size": 2,
     },
     "vit_b16": {
-        "model_type": "vit", "num_hidden_layers": 12, "hidden_size": 768,
-        "num_attention_heads": 12, "intermediate_size": 3072, "image_size": 224, "patch_size": 16,
+        "model_type": "vit",
+        "num_hidden_layers": 12,
+        "hidden_size": 768,
+        "num_attention_heads": 12,
+        "intermediate_size": 3072,
+        "image_size": 224,
+        "patch_size": 16,
     },
     "resnet50": {
-        "model_type": "resnet", "depths": [3, 4, 6, 3], "hidden_sizes": [256, 512, 1024, 2048],
-        "embedding_size": 64, "layer_type": "bottleneck",
+        "model_type": "resnet",
+        "depths": [3, 4, 6, 3],
+        "hidden_sizes": [256, 512, 1024, 2048],
+        "embedding_size": 64,
+        "layer_type": "bottleneck",
     },
     "dit_xl_2": {
-        "_class_name": "DiTTransformer2DModel", "num_layers": 28, "num_attention_heads": 16,
-        "attention_head_dim": 72, "patch_size": 2, "sample_size": 32,
+        "_class_name": "DiTTransformer2DModel",
+        "num_layers": 28,
+        "num_attention_heads": 16,
+        "attention_head_dim": 72,
+        "patch_size": 2,
+        "sample_size": 32,
     },
     "stable_diffusion_1_5": {
-        "_class_name": "UNet2DConditionModel", "block_out_channels": [320, 640, 1280, 1280],
+        "_class_name": "UNet2DConditionModel",
+        "block_out_channels": [320, 640, 1280, 1280],
         "down_block_types": ["CrossAttnDownBlock2D"] * 3 + ["DownBlock2D"],
-        "layers_per_block": 2, "attention_head_dim": 8, "cross_attention_dim": 768,
+        "layers_per_block": 2,
+        "attention_head_dim": 8,
+        "cross_attention_dim": 768,
         "sample_size": 64,
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", PARAMETERS)

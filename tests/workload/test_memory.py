@@ -180,7 +180,7 @@ SPLIT = [  # model, cut, precision, what vLLM says of the slice: refused because
     ("gpt2_xl", Parallelism(tp=5), "w4a16", "heads .* 1600 over 5 GPUs is 320.*tp 1 is"),
     ("gpt2_xl", Parallelism(), "w4a16", ""),  # nothing is cut
     ("qwen3_235b", Parallelism(attention_dp=8), "fp8_block", ".* is 192.*no smaller tp works"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "cut", "dtype", "refusal"), SPLIT)

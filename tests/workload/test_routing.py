@@ -57,8 +57,9 @@ def test_ranks_of_a_group_send_their_part_of_its_tokens() -> None:
     operators = forward(MODEL, CUT, decode_step(64.0, 1000.0), "fp8", "fp8")
     sent = [o for o in operators if isinstance(o, ExpertExchange)]
     assert [(o.name, o.tokens, o.ranks) for o in sent] == [
-        ("experts_dispatch", 32.0, 16), ("experts_combine", 32.0, 16),
-    ]  # fmt: skip
+        ("experts_dispatch", 32.0, 16),
+        ("experts_combine", 32.0, 16),
+    ]
     assert sent[0].size_bytes == pytest.approx(32 * 7168 * (1 + 4 / 128))
     assert (sent[0].groups, sent[0].chosen) == (8, 4)
     gathered = [o for o in operators if isinstance(o, Collective) and o.name == "experts_gather"]

@@ -19,8 +19,11 @@ from simulators.core.contract import PARITY, Check
 
 KIND = PARITY
 PUBLISHED_NS = {
-    "all_reduce": 57_426, "all_gather": 44_058, "reduce_scatter": 28_950, "all_to_all": 114_000,
-}  # fmt: skip
+    "all_reduce": 57_426,
+    "all_gather": 44_058,
+    "reduce_scatter": 28_950,
+    "all_to_all": 114_000,
+}
 """ASTRA-sim, HGX-H100 configuration, 8 NPUs, 1 MiB (an all-gather's is a shard): cycles."""
 RESNET50_NS = {(2, 741.34): 574_289, (4, 741.34): 1_454_270, (8, 400.0): 3_307_886}
 """Data-parallel ResNet-50, by NPUs and GB/s: the published totals, which mix two bandwidths."""

@@ -52,9 +52,11 @@ def checks(reference: Path, rows: str) -> Iterator[Check]:
     yield _mean("ranks_4_from_2_and_8", _between(table), 15.0, "NVLink GPUs")
     yield from _coverage(table)
     yield _mean(
-        "new_interconnect", _handful(table), None,
+        "new_interconnect",
+        _handful(table),
+        None,
         f"each NVLink GPU from {HANDFUL} sizes per curve",
-    )  # fmt: skip
+    )
     yield from _eight_h100(table, held_out=held_out)
 
 
@@ -69,9 +71,13 @@ def _errors(
     for key in measured.keys:
         mine = measured.of(key)
         timed = measured_time(
-            gpu=gpu, library=library, collective=key[0], dtype=key[1], ranks=key[2],
+            gpu=gpu,
+            library=library,
+            collective=key[0],
+            dtype=key[1],
+            ranks=key[2],
             size_bytes=np.exp2(measured.octave[mine]),
-        )  # fmt: skip
+        )
         errors[mine] = np.log(timed.time_s) - measured.log_s[mine]
         bands[mine] = np.log(timed.hi_s / timed.time_s)
     return errors, measured.curve, measured.octave, bands

@@ -38,9 +38,14 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         widths = [(hi - lo) / one.predicted_s for one, (lo, hi) in zip(here, ends, strict=True)]
         note = f"within a binomial's reach; mean width {100 * np.mean(widths):.0f} %"
         yield Check(
-            name, round(100.0 * hits / len(here), 1), "%", 100.0 * COVERED,
-            is_consistent(hits, len(here)), len(here), note,
-        )  # fmt: skip
+            name,
+            round(100.0 * hits / len(here), 1),
+            "%",
+            100.0 * COVERED,
+            is_consistent(hits, len(here)),
+            len(here),
+            note,
+        )
 
 
 def is_consistent(hits: int, trials: int) -> bool:

@@ -19,8 +19,10 @@ from simulators.core.contract import Check
 NEEDS = (LINEAR,)
 
 RANGES = {
-    "decode": (1, 128, 10.0), "small prompts": (129, 512, None), "prompts": (513, 1 << 20, 10.0),
-}  # fmt: skip
+    "decode": (1, 128, 10.0),
+    "small prompts": (129, 512, None),
+    "prompts": (513, 1 << 20, 10.0),
+}
 """Fewest and most tokens of a layer, and the mean error in percent that is allowed."""
 
 

@@ -37,9 +37,14 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         met, rows = sum(error <= limit for error in errors), len(errors)
         note = f"worst ratio to dense, at most; {met} of {rows} rows within"
         yield Check(
-            f"dataflow/sparse {design}", 100.0 * max(errors), "%", 100.0 * limit, met == rows, rows,
+            f"dataflow/sparse {design}",
+            100.0 * max(errors),
+            "%",
+            100.0 * limit,
+            met == rows,
+            rows,
             note,
-        )  # fmt: skip
+        )
 
 
 def _design_of(name: str) -> str:

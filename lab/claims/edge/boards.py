@@ -95,8 +95,11 @@ def _alike(others: Sequence[System], system: System, choice: Choice) -> Floats:
     boards = [one.board for one in others]
     same_runtime, same_submitter = choice
     factor = [
-        same_runtime if (one.submitter, one.round) == (system.submitter, system.round)
-        else same_submitter if one.submitter == system.submitter else 1.0
+        same_runtime
+        if (one.submitter, one.round) == (system.submitter, system.round)
+        else same_submitter
+        if one.submitter == system.submitter
+        else 1.0
         for one in others
-    ]  # fmt: skip
+    ]
     return np.array([f / boards.count(one) for f, one in zip(factor, boards, strict=True)])

@@ -95,8 +95,9 @@ def _lines(
         note = f"{aside}the limit is from scratch"
         yield at_most(f"{name}: MAPE", error, theirs_error, len(found), note)
         if count == SAMPLES:
-            taught = [_outcome(table, ours, device, choose(ours, table.features, count))
-                      for device in new]  # fmt: skip
+            taught = [
+                _outcome(table, ours, device, choose(ours, table.features, count)) for device in new
+            ]
             ranks, error = _means(taught)
             note = f"MAPE {error:.1f} %"
             yield at_least(f"{name} that teach most: Spearman", ranks, None, len(new), note, "")
@@ -128,9 +129,11 @@ def _outcome(table: Latencies, given: Prior, device: str, samples: Ints) -> Outc
 def _scratch(table: Latencies, ours: Prior, known: Sequence[str], count: int) -> Prior:
     """Return what is known of a device without any other: that weights are small, and how small."""
     blank = dataclasses.replace(
-        ours, mean=np.zeros_like(ours.mean), spread=np.zeros((1, ours.mean.size)),
+        ours,
+        mean=np.zeros_like(ours.mean),
+        spread=np.zeros((1, ours.mean.size)),
         noises=SCRATCH_NOISES,
-    )  # fmt: skip
+    )
     tried = [dataclasses.replace(blank, own=own) for own in SCRATCH]
     some = [
         device

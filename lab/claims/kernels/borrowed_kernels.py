@@ -103,8 +103,12 @@ def _choice(some: Sequence[Trial], costs: Costs) -> Chosen:
     nearer = {place(t) for t in some if t.loan.relation != VENDOR and cost(t).error < math.inf}
     some = [t for t in some if t.loan.relation != VENDOR or place(t) not in nearer]
     least = min(some, key=lambda trial: nearness(cost(trial), trial.loan))
-    alike = [t for t in some if (t.lender, t.lender_framework, t.loan)
-             == (least.lender, least.lender_framework, least.loan)]  # fmt: skip
+    alike = [
+        t
+        for t in some
+        if (t.lender, t.lender_framework, t.loan)
+        == (least.lender, least.lender_framework, least.loan)
+    ]
     best = next((trial for trial in alike if trial.whole == cost(trial).whole), least)
     lo_s, hi_s = interval_s(cost(best).widened(best.band), best.predicted_s)
     inside = np.asarray((lo_s <= best.measured_s) & (best.measured_s <= hi_s))

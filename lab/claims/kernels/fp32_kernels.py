@@ -30,10 +30,16 @@ from simulators.kernels.price import price_call, roofline_s
 from simulators.kernels.profile import Profile
 
 FAMILY_OF = {
-    "linear": "linear", "bmm": "bmm", "conv": "conv", "softmax": "softmax + norm",
-    "layer_norm": "softmax + norm", "binary": "elementwise", "unary": "elementwise",
-    "pow": "elementwise", "powu": "elementwise",
-}  # fmt: skip
+    "linear": "linear",
+    "bmm": "bmm",
+    "conv": "conv",
+    "softmax": "softmax + norm",
+    "layer_norm": "softmax + norm",
+    "binary": "elementwise",
+    "unary": "elementwise",
+    "pow": "elementwise",
+    "powu": "elementwise",
+}
 """What is reported together."""
 
 TRUSTED = ("v100_pcie", "p100_pcie", "a100_pcie_40gb")
@@ -53,15 +59,27 @@ FEW_SHOT_ROWS = (1, 10, 50)
 BAR_ROWS = 10
 
 NOISE = {
-    "t4": 11.8, "a100_pcie_40gb": 3.3, "mi100": 1.5, "mi210": 1.5, "p100_pcie": 1.5,
-    "a100_pcie_80gb": 1.5, "h100_sxm": 1.5,
-}  # fmt: skip
+    "t4": 11.8,
+    "a100_pcie_40gb": 3.3,
+    "mi100": 1.5,
+    "mi210": 1.5,
+    "p100_pcie": 1.5,
+    "a100_pcie_80gb": 1.5,
+    "h100_sxm": 1.5,
+}
 """Deviation in percent of repeats (same shape, other batch) from their median in these tables."""
 
 SURVEY = {
-    "v100_pcie": 5.87, "h100_sxm": 8.74, "a100_pcie_40gb": 8.63, "l4": 14.08, "t4": 18.51,
-    "p4": 27.10, "mi100": 10.80, "mi210": 8.40, "mi250": 7.65,
-}  # fmt: skip
+    "v100_pcie": 5.87,
+    "h100_sxm": 8.74,
+    "a100_pcie_40gb": 8.63,
+    "l4": 14.08,
+    "t4": 18.51,
+    "p4": 27.10,
+    "mi100": 10.80,
+    "mi210": 8.40,
+    "mi250": 7.65,
+}
 """What the neural peer is reported to reach on whole models of each board, in percent."""
 
 Family = tuple[str, str]  # GPU, and what is reported together

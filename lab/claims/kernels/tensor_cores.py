@@ -30,9 +30,13 @@ DATA_CENTRE = ("h100_sxm", "h200_sxm", "b200_sxm", "gb200")
 BARS = {"bf16": 7.0, "fp8": 11.0}
 
 TRANSFERS = {
-    ("h100_sxm", "h200_sxm"): 9.0, ("h100_sxm", "b200_sxm"): 15.0, ("h200_sxm", "b200_sxm"): None,
-    ("b200_sxm", "gb200"): None, ("a100_sxm", "h100_sxm"): None, ("a100_sxm", "rtx_pro_6000"): None,
-}  # fmt: skip
+    ("h100_sxm", "h200_sxm"): 9.0,
+    ("h100_sxm", "b200_sxm"): 15.0,
+    ("h200_sxm", "b200_sxm"): None,
+    ("b200_sxm", "gb200"): None,
+    ("a100_sxm", "h100_sxm"): None,
+    ("a100_sxm", "rtx_pro_6000"): None,
+}
 """From one board's numbers to another by its data sheet, with the bar if there is one."""
 
 COVERED = ("bf16", "fp8", "fp8_block", "fp4")

@@ -25,11 +25,22 @@ STEP_LIMIT, FLAT_LIMIT = 10.0, 5.0
 """Points of percent: of the loss by the first adapter, and of what all others add to it."""
 
 ENGINE = ServingPoint(
-    model="", gpu="a100_sxm", scheduler="lightllm", runtime="eager", block_size=1, max_batch=1000,
-    max_batch_tokens=16_384, prompt_tokens=512, output_tokens=512, length_spread=504 / 512,
-    arrivals=CLOSED, clients=600, requests=2000, adapter_targets="attention",
+    model="",
+    gpu="a100_sxm",
+    scheduler="lightllm",
+    runtime="eager",
+    block_size=1,
+    max_batch=1000,
+    max_batch_tokens=16_384,
+    prompt_tokens=512,
+    output_tokens=512,
+    length_spread=504 / 512,
+    arrivals=CLOSED,
+    clients=600,
+    requests=2000,
+    adapter_targets="attention",
     adapter_kernels=BY_TOKEN,
-)  # fmt: skip
+)
 """S-LoRA is built on LightLLM, adapts projections around attention, and its decodes gather."""
 
 
@@ -49,9 +60,13 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         ):
             mine, published = (100.0 * (r[last] / r[first] - 1.0) for r in (ours, theirs))
             yield at_most(
-                f"{title}, {what}", abs(mine - published), limit, len(theirs),
-                f"{mine:+.1f} %, published {published:+.1f} %", unit="points",
-            )  # fmt: skip
+                f"{title}, {what}",
+                abs(mine - published),
+                limit,
+                len(theirs),
+                f"{mine:+.1f} %, published {published:+.1f} %",
+                unit="points",
+            )
 
 
 def rate(setting: Setting, adapters: int) -> float:

@@ -45,17 +45,23 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         title = f"co-location, slowdown on a share of the SMs, {phase}"
         timed = np.isfinite(np.concatenate(theirs))
         yield compared(
-            title, np.concatenate(found)[timed], np.concatenate(theirs)[timed],
-            [name for name, known in zip(names, timed, strict=True) if known], LIMIT,
-        )  # fmt: skip
+            title,
+            np.concatenate(found)[timed],
+            np.concatenate(theirs)[timed],
+            [name for name, known in zip(names, timed, strict=True) if known],
+            LIMIT,
+        )
         for model in sorted({one.model for one in rows}):
             mine = [i for i, one in enumerate(rows) if one.model == model]
             off = np.concatenate([found[i] / theirs[i] - 1.0 for i in mine])
             off = off[np.isfinite(off)]
             yield at_most(
-                f"{title}, {model}", 100.0 * float(np.mean(np.abs(off))), LIMIT, off.size,
+                f"{title}, {model}",
+                100.0 * float(np.mean(np.abs(off))),
+                LIMIT,
+                off.size,
                 f"bias {100.0 * np.mean(off):+.1f} %",
-            )  # fmt: skip
+            )
 
 
 def predicted(rows: Slowdowns) -> dict[str, Floats]:
@@ -74,9 +80,12 @@ def _passes_s(rows: Slowdowns, share: float) -> dict[str, Floats]:
     sheet = load_gpu(BOARD)
     cut = Parallelism(tp=rows.gpus)
     replica = Replica(
-        model_of(rows.model), what_if(sheet, sm_scale=share), cluster_for("auto", sheet), cut,
+        model_of(rows.model),
+        what_if(sheet, sm_scale=share),
+        cluster_for("auto", sheet),
+        cut,
         runtime=runtime_across(load_runtime(ENGINE), cut.width),
-    )  # fmt: skip
+    )
     steps = {
         "prefill": prefill_step(rows.batch, rows.tokens),
         "decode": decode_step(rows.batch, rows.tokens),

@@ -38,9 +38,13 @@ def checks(_reference: Path, _rows: str) -> Iterator[Check]:
     for served in SERVED:
         highest_hz = load_gpu(served.gpu).clock_hz
         point = replace(
-            served, scheduler="vllm_v1", runtime="vllm", chunk_size=2048, workload="chat",
+            served,
+            scheduler="vllm_v1",
+            runtime="vllm",
+            chunk_size=2048,
+            workload="chat",
             requests=300,
-        )  # fmt: skip
+        )
         found = {
             share: simulate(replace(point, gpu_clock_hz=share * highest_hz)) for share in SHARES
         }

@@ -42,5 +42,8 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
             grown = 100.0 * (np.array([ours[-1], theirs[-1]]) / [ours[0], theirs[0]] - 1.0)
     yield at_most(
         "prefix cache, growth of that TTFT from the shortest to the longest history reused",
-        float(grown[0]), LIMIT, len(cases), f"measured {grown[1]:.1f} %",
-    )  # fmt: skip
+        float(grown[0]),
+        LIMIT,
+        len(cases),
+        f"measured {grown[1]:.1f} %",
+    )

@@ -63,11 +63,22 @@ def share_of_ttft(row: Moved, known: Transfers) -> float:
         Infeasible: the model does not fit.
     """
     point = ServingPoint(
-        row.model, row.gpu, tp=row.tp, prefill_gpus=row.tp, decode_gpus=row.tp, kv_link=RDMA,
-        kv_link_bytes_per_s=known.share * row.line_bytes_per_s, dtype="bf16", kv_dtype="bf16",
-        scheduler="sglang" if row.framework == "sglang" else "vllm_v1", chunk_size=8192,
-        prompt_tokens=row.prompt_tokens, output_tokens=2, requests=1, warmup=0,
-    )  # fmt: skip
+        row.model,
+        row.gpu,
+        tp=row.tp,
+        prefill_gpus=row.tp,
+        decode_gpus=row.tp,
+        kv_link=RDMA,
+        kv_link_bytes_per_s=known.share * row.line_bytes_per_s,
+        dtype="bf16",
+        kv_dtype="bf16",
+        scheduler="sglang" if row.framework == "sglang" else "vllm_v1",
+        chunk_size=8192,
+        prompt_tokens=row.prompt_tokens,
+        output_tokens=2,
+        requests=1,
+        warmup=0,
+    )
     found = simulate(replace(point, window="whole"))
     assert found.kv_transfer_share is not None
     return found.kv_transfer_share

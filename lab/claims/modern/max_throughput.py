@@ -50,8 +50,11 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
     right = np.sign(np.diff(ours)) == np.sign(np.diff(theirs))
     yield at_least(
         "weight formats, order of maximal throughputs, Llama-2-70B on an A100",
-        100.0 * float(right.mean()), 100.0, right.size, each,
-    )  # fmt: skip
+        100.0 * float(right.mean()),
+        100.0,
+        right.size,
+        each,
+    )
     fits = theirs > 0.0
     off = percent_off(ours[fits], theirs[fits])
     yield error_line("weight formats, maximal throughput, Llama-2-70B on an A100", [off])
@@ -64,9 +67,13 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
 def tokens_per_s(dtype: str) -> float:
     """Return the output tokens a second of the largest batch that fits; 0 where none does."""
     replica = replica_of(
-        "llama2_70b", "a100_sxm", dtype=dtype, kv_dtype="fp16", framework="trtllm",
+        "llama2_70b",
+        "a100_sxm",
+        dtype=dtype,
+        kv_dtype="fp16",
+        framework="trtllm",
         runtime=load_runtime("trtllm_session"),
-    )  # fmt: skip
+    )
     if (batch := largest_batch(replica)) < 1.0:
         return 0.0
     contexts = PROMPT + OUTPUT * (np.arange(9) + 0.5) / 9.0

@@ -79,10 +79,18 @@ def timed(reference: Path, tp: int) -> list[Timed]:
 def answered(row: Timed) -> tuple[float, float]:
     """Return when the last prompt of a batch has been read, and the mean time of later tokens."""
     point = ServingPoint(
-        MODEL, row.gpu, tp=row.tp, prefill_gpus=row.tp, decode_gpus=row.tp, kv_link="infinite",
-        scheduler="vllm", max_batch_tokens=row.prompt, runtime="eager", watermark=0.0,
+        MODEL,
+        row.gpu,
+        tp=row.tp,
+        prefill_gpus=row.tp,
+        decode_gpus=row.tp,
+        kv_link="infinite",
+        scheduler="vllm",
+        max_batch_tokens=row.prompt,
+        runtime="eager",
+        watermark=0.0,
         max_context=row.prompt + row.output,
-    )  # fmt: skip
+    )
     host = prompt_s(deployment_of(point).hardware.replica, prefill_step(1.0, float(row.prompt)))
     lengths = np.full(row.batch, row.prompt), np.full(row.batch, row.output)
     asked = Requests(np.zeros(row.batch), *lengths, np.zeros((row.batch, 2)))

@@ -41,9 +41,12 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
     rows = read_table(reference / REQUESTS, ("request_id",), run=PREFIX_RUN).sort_by("request_id")
     (group,) = numbers(rows, ("prefix_group",)).values()
     prefixes = of_hashes(
-        group.astype(np.int64), np.arange(1, group.size + 1), PREFIX, shared.prompt_tokens,
+        group.astype(np.int64),
+        np.arange(1, group.size + 1),
+        PREFIX,
+        shared.prompt_tokens,
         shared.output_tokens,
-    )  # fmt: skip
+    )
     before = run_of(point, base).metrics()
     after = run_of(replace(point, prefix_cache=True), replace(shared, prefixes=prefixes)).metrics()
     for name, (first_ms, then_ms) in THEIRS_MS.items():
@@ -51,11 +54,20 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         error, same_way = abs(ours / theirs - 1.0), (ours > 1.0) == (theirs > 1.0)
         called = name.removesuffix("_mean_s").upper()
         yield Check(
-            f"prefix cache, aisimulate r01 to r06: {called}", error, "", FAR,
-            same_way and error <= FAR, group.size, f"ours x{ours:.2f}, theirs x{theirs:.2f}",
-        )  # fmt: skip
+            f"prefix cache, aisimulate r01 to r06: {called}",
+            error,
+            "",
+            FAR,
+            same_way and error <= FAR,
+            group.size,
+            f"ours x{ours:.2f}, theirs x{theirs:.2f}",
+        )
     assert after.prefix_hit_ratio is not None  # of an event simulation
     yield at_most(
-        "prefix cache, aisimulate r06: share of prompts found", abs(after.prefix_hit_ratio - FOUND),
-        NEAR, group.size, f"ours {after.prefix_hit_ratio:.4f}, theirs {FOUND}", unit="",
-    )  # fmt: skip
+        "prefix cache, aisimulate r06: share of prompts found",
+        abs(after.prefix_hit_ratio - FOUND),
+        NEAR,
+        group.size,
+        f"ours {after.prefix_hit_ratio:.4f}, theirs {FOUND}",
+        unit="",
+    )

@@ -48,16 +48,21 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         sizes = ", ".join("all" if size is None else f"{size:,}" for size in published)
         note = f"worst of caches of {sizes} blocks"
         for how, found, limit in (
-            ("", hit_blocks, DIGITS), (" by the engine's account", found_by_engine, CLOSE)
-        ):  # fmt: skip
+            ("", hit_blocks, DIGITS),
+            (" by the engine's account", found_by_engine, CLOSE),
+        ):
             off = [
                 abs(found(blocks, ends, size).sum() / blocks.size - ratio)
                 for size, ratio in published.items()
             ]
             yield at_most(
-                f"prefix cache, share of blocks found{how}, {trace}", float(max(off)), limit,
-                len(off), note, unit="",
-            )  # fmt: skip
+                f"prefix cache, share of blocks found{how}, {trace}",
+                float(max(off)),
+                limit,
+                len(off),
+                note,
+                unit="",
+            )
 
 
 def found_by_engine(blocks: Ints, ends: Ints, size: int | None) -> Ints:

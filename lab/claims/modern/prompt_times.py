@@ -63,9 +63,12 @@ def _line(
 def first_token_s(model: str, dtype: str, prompt: float, all_logits: bool = False) -> float:
     """Return the seconds of one pass over a prompt, with the logits of its last token or of all."""
     replica = replica_of(
-        model_name(model), gpu_name(BOARD), dtype=dtype, kv_dtype="fp16",
+        model_name(model),
+        gpu_name(BOARD),
+        dtype=dtype,
+        kv_dtype="fp16",
         runtime=load_runtime("eager"),
-    )  # fmt: skip
+    )
     step = prefill_step(1.0, prompt)
     if all_logits:
         step = dataclasses.replace(step, logits_rows=prompt)

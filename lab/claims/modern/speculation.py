@@ -35,9 +35,13 @@ CITED = "serving_modern/cited_single_numbers.parquet"
 NEEDS = (BY_POSITION, PER_STEP, CITED)
 
 BENCH = ServingPoint(
-    model="llama3_1_8b", gpu="h100_sxm", dtype="bf16", kv_dtype="bf16", scheduler="vllm_v1",
+    model="llama3_1_8b",
+    gpu="h100_sxm",
+    dtype="bf16",
+    kv_dtype="bf16",
+    scheduler="vllm_v1",
     speculation="eagle",
-)  # fmt: skip
+)
 CONTEXT = 700.0
 PUBLISHED: Mapping[int, Mapping[int, float]] = {
     3: {1: 1.77, 8: 1.71, 32: 1.56, 64: 1.44, 128: 1.30, 256: 1.18},
@@ -48,9 +52,16 @@ was given for its measured passes (2025), at 700 tokens of context."""
 
 
 PAGE = replace(
-    BENCH, scheduler="sglang", runtime="sglang", speculation="nothing", arrivals="closed",
-    clients=1, requests=20, prompt_tokens=100, output_tokens=400,
-)  # fmt: skip
+    BENCH,
+    scheduler="sglang",
+    runtime="sglang",
+    speculation="nothing",
+    arrivals="closed",
+    clients=1,
+    requests=20,
+    prompt_tokens=100,
+    output_tokens=400,
+)
 PAGE_DRAFTS: Mapping[str, Mapping[str, Any]] = {
     "EAGLE-2": {"speculation": "eagle", "draft_tokens": 3, "draft_topk": 4, "draft_nodes": 16},
     "EAGLE-3": {"speculation": "eagle3", "draft_tokens": 5, "draft_topk": 8, "draft_nodes": 32},
@@ -66,12 +77,18 @@ CLAIMED = 30.0
 
 NARROW = replace(PAGE, model="qwen3_8b", prompt_tokens=200, output_tokens=200, requests=40)
 NARROW_DRAFTS: Mapping[str, Any] = {
-    "dtype": "fp8", "speculation": "eagle3", "draft_tokens": 4, "draft_topk": 4, "draft_nodes": 16,
-}  # fmt: skip
+    "dtype": "fp8",
+    "speculation": "eagle3",
+    "draft_tokens": 4,
+    "draft_topk": 4,
+    "draft_nodes": 16,
+}
 NARROW_ROWS = {
     1: "Qwen3-8B ShareGPT bs1: vLLM bf16 vs SGLang FP8+EAGLE3 (16 draft tokens)",
-    2: "same bs2", 4: "same bs4", 8: "same bs8",
-}  # fmt: skip
+    2: "same bs2",
+    4: "same bs4",
+    8: "same bs8",
+}
 """GPUStack's performance lab: vLLM in 16 bits, then SGLang in 8 with that tree; about the lengths
 that its latencies and ShareGPT have."""
 
@@ -102,32 +119,45 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         for batch, published in row.items()
     ]
     yield at_most(
-        "speculation, speed-up of EAGLE by batch and drafts", float(np.mean(np.abs(off))), 15.0,
-        len(off), f"bias {np.mean(off):+.1f}; Llama-3.1-8B on H100, batches of 1 to 256",
-    )  # fmt: skip
+        "speculation, speed-up of EAGLE by batch and drafts",
+        float(np.mean(np.abs(off))),
+        15.0,
+        len(off),
+        f"bias {np.mean(off):+.1f}; Llama-3.1-8B on H100, batches of 1 to 256",
+    )
     published = sorted(PUBLISHED[3])
     rises = sum(
         int(np.sum(np.diff([row[batch] for batch in published]) > 0.0)) for row in ours.values()
     )
     yield at_most(
-        "speculation, larger batches that gain more from drafts", float(rises), 0.0, len(off),
-        "of neighbouring batches; published none", unit="",
-    )  # fmt: skip
+        "speculation, larger batches that gain more from drafts",
+        float(rises),
+        0.0,
+        len(off),
+        "of neighbouring batches; published none",
+        unit="",
+    )
     crossing = next(batch for batch in BATCHES if ours[5][batch] < ours[3][batch])
     yield at_most(
-        "speculation, batch from which five drafts lose to three", float(crossing), None, 1,
-        "where each takes a pass of its own", unit="",
-    )  # fmt: skip
+        "speculation, batch from which five drafts lose to three",
+        float(crossing),
+        None,
+        1,
+        "where each takes a pass of its own",
+        unit="",
+    )
     alike, theirs = (
         next(batch for batch in range(1, BATCHES[-1]) if loses(batch))
         for loses in (_loses_alike, _loses_published)
     )
     yield at_most(
         "speculation, batch from which five drafts lose to three drafted in the same time",
-        float(alike), 2.0 * CROSSING, 1,
+        float(alike),
+        2.0 * CROSSING,
+        1,
         f"published near {CROSSING}; from {theirs} by the constants that it was found with",
         unit="",
-    )  # fmt: skip
+    )
 
 
 def _cited(reference: Path) -> Iterator[Check]:
@@ -142,10 +172,12 @@ def _cited(reference: Path) -> Iterator[Check]:
         ours_s = _tpot_s(replace(PAGE, **drafts))
         yield at_most(
             f"speculation, tokens per second of one sequence under SGLang, {name}",
-            _off(1.0 / ours_s, row["treated"]), 15.0, 1,
+            _off(1.0 / ours_s, row["treated"]),
+            15.0,
+            1,
             f"{1.0 / ours_s:.0f} of {row['treated']:.0f}; undrafted {1.0 / plain_s:.0f} of "
             f"{row['baseline']:.0f}",
-        )  # fmt: skip
+        )
 
 
 def _cited_ratios(reference: Path) -> Iterator[Check]:
@@ -154,9 +186,12 @@ def _cited_ratios(reference: Path) -> Iterator[Check]:
     rates = [simulate(p).tokens_per_s for p in (MANY, replace(MANY, speculation="eagle3"))]
     gain, claimed = rates[1] / rates[0], cited["EAGLE-3 SGLang bs64 throughput ratio"]["treated"]
     yield at_most(
-        "speculation, throughput of 64 sequences by EAGLE-3 under SGLang", _off(gain, claimed),
-        CLAIMED, 1, f"x{gain:.2f} of x{claimed:.2f}, which is a claim",
-    )  # fmt: skip
+        "speculation, throughput of 64 sequences by EAGLE-3 under SGLang",
+        _off(gain, claimed),
+        CLAIMED,
+        1,
+        f"x{gain:.2f} of x{claimed:.2f}, which is a claim",
+    )
     plain = replace(NARROW, scheduler="vllm_v1", runtime="vllm")
     errors, said = [], []
     for clients, setting in NARROW_ROWS.items():
@@ -168,9 +203,12 @@ def _cited_ratios(reference: Path) -> Iterator[Check]:
         errors.append(_off(before_s / after_s, theirs))
         said.append(f"x{before_s / after_s:.2f} of x{theirs:.2f} at {clients}")
     yield at_most(
-        "speculation, latency by EAGLE-3 and 8-bit weights under SGLang", float(np.mean(errors)),
-        15.0, len(errors), ", ".join(said),
-    )  # fmt: skip
+        "speculation, latency by EAGLE-3 and 8-bit weights under SGLang",
+        float(np.mean(errors)),
+        15.0,
+        len(errors),
+        ", ".join(said),
+    )
 
 
 def _tpot_s(point: ServingPoint) -> float:
@@ -231,9 +269,12 @@ def _tokens(reference: Path) -> Iterator[Check]:
         ("EAGLE, from other prompts", heads),
     ):
         yield at_most(
-            f"speculation, tokens of an iteration, {name}", float(np.mean(errors)), 3.0,
-            len(errors), f"worst {max(errors):.1f}",
-        )  # fmt: skip
+            f"speculation, tokens of an iteration, {name}",
+            float(np.mean(errors)),
+            3.0,
+            len(errors),
+            f"worst {max(errors):.1f}",
+        )
 
 
 def _off(ours: float, theirs: float) -> float:

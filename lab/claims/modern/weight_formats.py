@@ -75,13 +75,16 @@ def _products(reference: Path, clock: str, aside: Sequence[int]) -> Iterator[Che
     yield error_line(title, [off], PRODUCT_LIMIT, each)
     yield at_most(
         f"weight formats, rows from which unfused 4-bit kernels lose to fp16, A10, {clock}",
-        float(loses_from(board)), float(LOSES_BY), len(UNFUSED),
-        "of 1, 2, 4 ...; published: " + ", ".join(
+        float(loses_from(board)),
+        float(LOSES_BY),
+        len(UNFUSED),
+        "of 1, 2, 4 ...; published: "
+        + ", ".join(
             f"{kernel} {next(rows for rows, one in published[kernel].items() if one < 1.0)}"
             for kernel in UNFUSED
         ),
         unit="",
-    )  # fmt: skip
+    )
 
 
 def ours_at(board: Gpu, rows: Sequence[int]) -> Floats:

@@ -42,9 +42,15 @@ TIMES = {
 }
 
 BASE = {
-    "scheduler": "vllm_v1", "chunk_size": 8192, "max_batch": 256, "block_size": 64,
-    "watermark": 0.0, "max_context": 16384, "without": "clocks", "runtime": "graphs",
-}  # fmt: skip
+    "scheduler": "vllm_v1",
+    "chunk_size": 8192,
+    "max_batch": 256,
+    "block_size": 64,
+    "watermark": 0.0,
+    "max_context": 16384,
+    "without": "clocks",
+    "runtime": "graphs",
+}
 """Its engine. Its tables hold kernels timed alone, on boards that do not slow down under load."""
 
 
@@ -61,33 +67,58 @@ class Pair(NamedTuple):
 
 PAIRS = (
     Pair(
-        "8B, H100 to A100", "r01_8b_h100_tp1_vllm_q8", "llama3_1_8b",
+        "8B, H100 to A100",
+        "r01_8b_h100_tp1_vllm_q8",
+        "llama3_1_8b",
         ({"gpu": "h100_sxm"}, {"gpu": "a100_sxm"}),
-        ttft_ms=(41.10, 205.87), tpot_ms=(9.755, 60.584),
+        ttft_ms=(41.10, 205.87),
+        tpot_ms=(9.755, 60.584),
     ),
     Pair(
-        "8B, budget 2,048 to 8,192", "r14_8b_h100_tp1_long_mbt2048_q2", "llama3_1_8b",
+        "8B, budget 2,048 to 8,192",
+        "r14_8b_h100_tp1_long_mbt2048_q2",
+        "llama3_1_8b",
         ({"gpu": "h100_sxm", "chunk_size": 2048}, {"gpu": "h100_sxm"}),
-        ttft_ms=(237.59, 221.31), tpot_ms=(11.963, 12.097),
+        ttft_ms=(237.59, 221.31),
+        tpot_ms=(11.963, 12.097),
     ),
     Pair(
-        "70B, 4 H100 to 2 H200", "r03_70b_h100_tp4_vllm_q4", "llama3_1_70b",
+        "70B, 4 H100 to 2 H200",
+        "r03_70b_h100_tp4_vllm_q4",
+        "llama3_1_70b",
         ({"gpu": "h100_sxm", "tp": 4}, {"gpu": "h200_sxm", "tp": 2}),
-        ttft_ms=(124.50, 249.17), tpot_ms=(22.930, 43.133),
+        ttft_ms=(124.50, 249.17),
+        tpot_ms=(22.930, 43.133),
     ),
     Pair(
-        "8B, one pool to two", "r01_8b_h100_tp1_vllm_q8", "llama3_1_8b",
-        ({"gpu": "h100_sxm"},
-         {"gpu": "h100_sxm", "prefill_gpus": 1, "decode_gpus": 1, "kv_link": "infinite"}),
-        ttft_ms=(41.10, 38.29), tpot_ms=(9.755, 7.591),
+        "8B, one pool to two",
+        "r01_8b_h100_tp1_vllm_q8",
+        "llama3_1_8b",
+        (
+            {"gpu": "h100_sxm"},
+            {"gpu": "h100_sxm", "prefill_gpus": 1, "decode_gpus": 1, "kv_link": "infinite"},
+        ),
+        ttft_ms=(41.10, 38.29),
+        tpot_ms=(9.755, 7.591),
     ),
     Pair(
-        "70B, one pool to two", "r03_70b_h100_tp4_vllm_q4", "llama3_1_70b",
-        ({"gpu": "h100_sxm", "tp": 4},
-         {"gpu": "h100_sxm", "tp": 4, "prefill_gpus": 8, "decode_gpus": 4, "kv_link": "infinite"}),
-        ttft_ms=(124.50, 95.41), tpot_ms=(22.930, 16.139),
+        "70B, one pool to two",
+        "r03_70b_h100_tp4_vllm_q4",
+        "llama3_1_70b",
+        (
+            {"gpu": "h100_sxm", "tp": 4},
+            {
+                "gpu": "h100_sxm",
+                "tp": 4,
+                "prefill_gpus": 8,
+                "decode_gpus": 4,
+                "kv_link": "infinite",
+            },
+        ),
+        ttft_ms=(124.50, 95.41),
+        tpot_ms=(22.930, 16.139),
     ),
-)  # fmt: skip
+)
 """Runs r01 and r10, r14 and r15, r03 and r18, r01 and r05, r03 and r13 of the reference set. Moving
 a cache costs the peer nothing unless it is told a bandwidth, so ours is told an infinite link."""
 
@@ -154,10 +185,14 @@ def _pair_checks(pair: Pair, asked: Requests) -> Iterator[Check]:
         ours, theirs = ours_s[1] / ours_s[0], theirs_ms[1] / theirs_ms[0]
         error, same_way = abs(ours / theirs - 1.0), (ours > 1.0) == (theirs > 1.0)
         yield Check(
-            f"aisimulate {pair.name}: {name}", error, "", FAR, same_way and error <= FAR,
+            f"aisimulate {pair.name}: {name}",
+            error,
+            "",
+            FAR,
+            same_way and error <= FAR,
             asked.arrival_s.size,
             f"ours x{ours:.2f}, theirs x{theirs:.2f}; clocks as of kernels alone",
-        )  # fmt: skip
+        )
 
 
 def asked_of(file: Path, run: str) -> tuple[Requests, Floats]:

@@ -67,9 +67,11 @@ def _precisions(found: Predicted) -> Iterator[Check]:
         for row in rows
     ]
     ours, theirs = kind_pairs(
-        alike, [row.family[3] for row in rows],
-        1.0 / found.ours[TPOT][found.kept], 1.0 / found.measured[TPOT][found.kept],
-    )  # fmt: skip
+        alike,
+        [row.family[3] for row in rows],
+        1.0 / found.ours[TPOT][found.kept],
+        1.0 / found.measured[TPOT][found.kept],
+    )
     yield from pair_lines("deployments in two precisions", ours, theirs, "by time per token")
 
 

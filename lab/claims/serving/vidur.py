@@ -46,8 +46,10 @@ TIMES = {
     "stalled_s": at.STALLED,
 }
 SURVEY = {
-    "7b_t8_vllm200": (0.1799, 55), "7b_t8_sarathi200": (0.1770, 0), "7b_t8_sarathi50": (0.1605, 0),
-}  # fmt: skip
+    "7b_t8_vllm200": (0.1799, 55),
+    "7b_t8_sarathi200": (0.1770, 0),
+    "7b_t8_sarathi50": (0.1605, 0),
+}
 """Mean E2E latency to four digits and stalled requests of the survey's workload, with the attention
 times the reference set has."""
 
@@ -128,10 +130,14 @@ def _run_check(outcome: Mapping[str, Any], theirs: Columns, state: State) -> Che
         error = np.abs(latency_s.mean(axis=0) / means - 1.0).max()
     limit = EXACT_S if exact else CLOSE
     return Check(
-        f"vidur {outcome['config_id']}", float(error), "s" if exact else "", limit,
-        bool(error <= limit and (ours == counts or not exact)), theirs["arrival_s"].size,
+        f"vidur {outcome['config_id']}",
+        float(error),
+        "s" if exact else "",
+        limit,
+        bool(error <= limit and (ours == counts or not exact)),
+        theirs["arrival_s"].size,
         f"iterations {ours[0]} of {counts[0]}, restarts {ours[1]} of {counts[1]}",
-    )  # fmt: skip
+    )
 
 
 def _survey_check(name: str, theirs: Columns, state: State) -> Check:
@@ -139,7 +145,11 @@ def _survey_check(name: str, theirs: Columns, state: State) -> Check:
     e2e_s = float((state.times[:, at.COMPLETED] - theirs["arrival_s"]).mean())
     waited = int(np.count_nonzero(state.times[:, at.STALLED] > 0.0))
     return Check(
-        f"survey {name} mean E2E", e2e_s, "s", expected_s,
-        round(e2e_s, 4) == expected_s and waited == stalled, len(state.times),
+        f"survey {name} mean E2E",
+        e2e_s,
+        "s",
+        expected_s,
+        round(e2e_s, 4) == expected_s and waited == stalled,
+        len(state.times),
         f"stalled {waited} of {stalled}, restarts {int(state.pool[:, at.RESTARTED].sum())}",
-    )  # fmt: skip
+    )

@@ -39,9 +39,14 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         gpu = load_gpu(GPUS[row["gpus"]])
         for exchange in ("ring", "zigzag"):
             job = Job(
-                model=load_model("llama3_1_8b"), gpu=gpu, cluster=cluster_for("auto", gpu),
-                sequence=TOKENS, cp=RANKS, attention=FLASH, context_exchange=exchange,
-            )  # fmt: skip
+                model=load_model("llama3_1_8b"),
+                gpu=gpu,
+                cluster=cluster_for("auto", gpu),
+                sequence=TOKENS,
+                cp=RANKS,
+                attention=FLASH,
+                context_exchange=exchange,
+            )
             ours = attention_share(job, backward=PASSES[row["pass"]])
             theirs = row[f"{exchange}_iter_s"] / row["ideal_iter_s"]
             errors.setdefault(exchange, []).append(100.0 * (ours / theirs - 1.0))

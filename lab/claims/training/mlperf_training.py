@@ -107,8 +107,10 @@ def _scaling(
     if points:
         worst = max(points, key=lambda group: abs(points[group]))
         signed = np.array(list(points.values()))
-        note = (f"smallest to largest system of a submitter and round, {spread(signed)}, worst "
-                f"{points[worst]:+.0f} ({worst[0]}, {worst[2]}, {worst[3]})")  # fmt: skip
+        note = (
+            f"smallest to largest system of a submitter and round, {spread(signed)}, worst "
+            f"{points[worst]:+.0f} ({worst[0]}, {worst[2]}, {worst[3]})"
+        )
         value = float(np.mean(np.abs(signed)))
         yield at_most(f"MLPerf Training, {name}", value, limit, len(points), note, unit="points")
 

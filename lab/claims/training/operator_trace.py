@@ -34,10 +34,19 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
     off = 100.0 * abs(step.compute_s / operators_s - 1.0)
     name = f"operator trace, {NETWORK} on {REPLICAS} {GPU}"
     yield at_most(f"{name}: compute off the sum of operators", off, 1e-6, len(trace))
-    whole_s = float(collective_time(
-        "all_reduce", gradient_bytes(trace), ranks=REPLICAS, gpu=gpu, cluster=cluster, dtype="fp32"
-    ).time_s)  # fmt: skip
-    note = (f"step {1e3 * step.step_s:.2f} ms, operators {1e3 * operators_s:.2f} ms, gradients "
-            f"alone {1e3 * whole_s:.2f} ms")  # fmt: skip
+    whole_s = float(
+        collective_time(
+            "all_reduce",
+            gradient_bytes(trace),
+            ranks=REPLICAS,
+            gpu=gpu,
+            cluster=cluster,
+            dtype="fp32",
+        ).time_s
+    )
+    note = (
+        f"step {1e3 * step.step_s:.2f} ms, operators {1e3 * operators_s:.2f} ms, gradients "
+        f"alone {1e3 * whole_s:.2f} ms"
+    )
     share = 100.0 * step.exposed_s / whole_s
     yield at_most(f"{name}: gradients that show, of their sum", share, 100.0, 1, note)

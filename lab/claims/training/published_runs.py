@@ -25,23 +25,54 @@ from simulators.training.step import Steps, steps, work_of
 NEEDS: tuple[str, ...] = ()
 HOURS_A_TRILLION = 180_000.0
 RUN = TrainingPoint(
-    model="deepseek_v3", gpu="h800", pp=16, dp=128, ep=64, batch=15_360, sequence=4096,
-    schedule="dualpipe", recompute="none", zero=1, dtype="fp8", gradient_dtype="bf16",
-)  # fmt: skip
+    model="deepseek_v3",
+    gpu="h800",
+    pp=16,
+    dp=128,
+    ep=64,
+    batch=15_360,
+    sequence=4096,
+    schedule="dualpipe",
+    recompute="none",
+    zero=1,
+    dtype="fp8",
+    gradient_dtype="bf16",
+)
 LLAMA = TrainingPoint(
-    model="llama3_1_405b", gpu="h100_sxm", tp=8, pp=16, dp=64, batch=2048, sequence=8192,
-    schedule="interleaved", chunks=8, recompute="none",
-)  # fmt: skip
+    model="llama3_1_405b",
+    gpu="h100_sxm",
+    tp=8,
+    pp=16,
+    dp=64,
+    batch=2048,
+    sequence=8192,
+    schedule="interleaved",
+    chunks=8,
+    recompute="none",
+)
 TERAFLOPS = {
     "Llama 3 405B on 8,192 H100": (430.0, LLAMA),
     "Llama 3 405B on 16,384 H100": (400.0, replace(LLAMA, dp=128)),
     "Llama 3 405B on 16,384 H100, 131,072 tokens": (
-        380.0, replace(LLAMA, cp=16, dp=8, batch=128, sequence=131_072)),
-}  # fmt: skip
-NEMOTRON_S, NEMOTRON = 8.0, TrainingPoint(
-    model="nemotron_4_340b", gpu="h100_sxm", tp=8, pp=12, dp=64, batch=2304, sequence=4096,
-    schedule="interleaved", chunks=8, recompute="none",
-)  # fmt: skip
+        380.0,
+        replace(LLAMA, cp=16, dp=8, batch=128, sequence=131_072),
+    ),
+}
+NEMOTRON_S, NEMOTRON = (
+    8.0,
+    TrainingPoint(
+        model="nemotron_4_340b",
+        gpu="h100_sxm",
+        tp=8,
+        pp=12,
+        dp=64,
+        batch=2304,
+        sequence=4096,
+        schedule="interleaved",
+        chunks=8,
+        recompute="none",
+    ),
+)
 
 
 def checks(_reference: Path, _rows: str) -> Iterator[Check]:
@@ -54,8 +85,10 @@ def checks(_reference: Path, _rows: str) -> Iterator[Check]:
     note = f"{step_s:.1f} s a step, {NEMOTRON_S:.1f} measured"
     yield _line("Nemotron-4 340B on 6,144 H100", step_s / NEMOTRON_S, note)
     ours, plain = hours_a_trillion(RUN), hours_a_trillion(replace(RUN, schedule="1f1b"))
-    note = (f"{ours / 1e3:.0f}K GPU-hours for 1e12 tokens, {HOURS_A_TRILLION / 1e3:.0f}K measured; "
-            f"{plain / 1e3:.0f}K by 1F1B")  # fmt: skip
+    note = (
+        f"{ours / 1e3:.0f}K GPU-hours for 1e12 tokens, {HOURS_A_TRILLION / 1e3:.0f}K measured; "
+        f"{plain / 1e3:.0f}K by 1F1B"
+    )
     yield _line("DeepSeek-V3 on 2,048 H800, dualpipe", ours / HOURS_A_TRILLION, note)
 
 

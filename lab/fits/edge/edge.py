@@ -43,9 +43,13 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
             lines += ["", f'[devices."{device}"]', *inline(numbers)[2:-2].split(", ")]
             lines += [f"mean = {_list(one.mean)}"]
         yield calibration(
-            space, hashes(reference, [table_of(space)]), rows=sum(map(len, table.seconds.values())),
-            held_out=errors[own], split=SPLIT, lines=lines,
-        )  # fmt: skip
+            space,
+            hashes(reference, [table_of(space)]),
+            rows=sum(map(len, table.seconds.values())),
+            held_out=errors[own],
+            split=SPLIT,
+            lines=lines,
+        )
 
 
 def prior_of(table: Latencies, known: Sequence[str], own: float) -> Prior:

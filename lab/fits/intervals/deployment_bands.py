@@ -109,9 +109,13 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         low, high = np.quantile(ratio, TAILS)
         lines += [f"[tail.{metric}]", f"ends = [{min(low, 1.0):.4g}, {max(high, 1.0):.4g}]"]
     whole = calibration(
-        CALIBRATION.stem, hashes(reference, [SILICON, BLOCKS]), rows=len(seen), split=SPLIT,
-        held_out=np.array(misses), lines=lines,
-    )  # fmt: skip
+        CALIBRATION.stem,
+        hashes(reference, [SILICON, BLOCKS]),
+        rows=len(seen),
+        split=SPLIT,
+        held_out=np.array(misses),
+        lines=lines,
+    )
     yield whole
     yield replace(whole, folder=LEFT_OUT, lines=left_out)
 

@@ -69,9 +69,13 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         off.append(sheet)
     missed = np.concatenate(off)
     yield calibration(
-        CALIBRATION.stem, hashes(reference, TABLES), rows=missed.size, split=SPLIT,
-        held_out=np.expm1(np.abs(missed)), lines=lines,
-    )  # fmt: skip
+        CALIBRATION.stem,
+        hashes(reference, TABLES),
+        rows=missed.size,
+        split=SPLIT,
+        held_out=np.expm1(np.abs(missed)),
+        lines=lines,
+    )
 
 
 def few_shot_exercise(rows: Rows, gpu: Gpu, blank: Profile, count: int, seed: int) -> Exercise:

@@ -41,10 +41,13 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     share = shares(known)
     found = {"known_boards": share[True], "new_boards": share[False]}
     yield calibration(
-        CALIBRATION.stem, hashes(reference, [t.path for t in TABLES]), rows=len(known), split=SPLIT,
+        CALIBRATION.stem,
+        hashes(reference, [t.path for t in TABLES]),
+        rows=len(known),
+        split=SPLIT,
         held_out=np.expm1(np.abs([np.log(one.predicted_s / one.measured_s) for one in known])),
         lines=table_lines("unexplained", found, ".3f"),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)

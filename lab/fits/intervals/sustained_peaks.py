@@ -84,15 +84,22 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         for name, which in (("plain", False), ("quantised", True))
     }
     lines = [
-        "[line]", f"level = {line.level:.4g}", f"slope = {line.slope:.4g}",
+        "[line]",
+        f"level = {line.level:.4g}",
+        f"slope = {line.slope:.4g}",
         f"most = {line.most:.4g}",
-        "[vendor]", *(f"{name} = {math.exp(v):.4g}" for name, v in line.vendors.items()),
+        "[vendor]",
+        *(f"{name} = {math.exp(v):.4g}" for name, v in line.vendors.items()),
         *(line for name, band in bands.items() for line in [f"[band.{name}]", *band_lines(band)]),
-    ]  # fmt: skip
+    ]
     yield calibration(
-        CALIBRATION.stem, hashes(reference, [TABLE, *fp32_kernels.TABLES]), rows=len(points),
-        split=SPLIT, held_out=np.array(errors) - 1.0, lines=lines,
-    )  # fmt: skip
+        CALIBRATION.stem,
+        hashes(reference, [TABLE, *fp32_kernels.TABLES]),
+        rows=len(points),
+        split=SPLIT,
+        held_out=np.array(errors) - 1.0,
+        lines=lines,
+    )
 
 
 def _band(parts: Sequence[Rows], blind: Mapping[str, Line]) -> Band:

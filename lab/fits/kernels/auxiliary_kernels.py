@@ -40,16 +40,22 @@ ALPHA, TREES, DEPTH = 0.6, 40, 3
 RIDGE = 0.1
 
 BOUNDS = {
-    "start_s": (2e-7, 1e-4), "compute": (1e-3, 1.0), "bandwidth": (0.02, 1.0),
-    "block_clocks": (1e-3, 1e6), "chain_clocks": (1e-6, 1e4),
-}  # fmt: skip
+    "start_s": (2e-7, 1e-4),
+    "compute": (1e-3, 1.0),
+    "bandwidth": (0.02, 1.0),
+    "block_clocks": (1e-3, 1e6),
+    "chain_clocks": (1e-6, 1e4),
+}
 """What the numbers stay between; parts of a data sheet's rate are at most one."""
 
 CHAIN_RIDGE = 0.01
 CHAIN_BOUNDS = {
-    "start_s": (5e-7, 2e-5), "l2": (1.0, 64.0), "share": (0.02, 1.0), "rest": (0.001, 0.5),
+    "start_s": (5e-7, 2e-5),
+    "l2": (1.0, 64.0),
+    "share": (0.02, 1.0),
+    "rest": (0.001, 0.5),
     "bandwidth": (0.3, 1.0),
-}  # fmt: skip
+}
 CHAIN_SPLIT = "half of the sizes, by a hash of the size; errors are of the other half"
 
 FEWEST_ROWS = 60
@@ -86,8 +92,11 @@ def fit_chain(rows: Rows, gpu: Gpu) -> Fitted:
     operator = seen.operator
     numbers = _fitted_numbers(
         lambda numbers: chain_seconds(operator, gpu, numbers),
-        CHAIN, CHAIN_BOUNDS, seen.seconds, CHAIN_RIDGE,
-    )  # fmt: skip
+        CHAIN,
+        CHAIN_BOUNDS,
+        seen.seconds,
+        CHAIN_RIDGE,
+    )
     return judged(
         plain_entry(rows, numbers),
         [rows],
@@ -118,13 +127,19 @@ def _fit_form(work: Work, seconds: Floats, gpu: Gpu) -> dict[str, float]:
     """Return the numbers of the form alone."""
     few = evenly(seconds.size, FORM_ROWS)
     some = Work(
-        work.flops[few], work.moved_bytes[few], work.blocks[few], work.longest[few],
+        work.flops[few],
+        work.moved_bytes[few],
+        work.blocks[few],
+        work.longest[few],
         work.features[:, few],
-    )  # fmt: skip
+    )
     return _fitted_numbers(
         lambda numbers: form_seconds(some, "bf16", gpu, numbers),
-        UNMEASURED, BOUNDS, seconds[few], RIDGE,
-    )  # fmt: skip
+        UNMEASURED,
+        BOUNDS,
+        seconds[few],
+        RIDGE,
+    )
 
 
 def _fitted_numbers(

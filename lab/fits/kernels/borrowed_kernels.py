@@ -65,9 +65,13 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         lines += [f"{loan} = {_written(cost)}" for loan, cost in loans.items()]
     error = np.concatenate([np.abs(np.expm1(trial.log_ratio)) for trial in found])
     yield calibration(
-        COSTS.stem, hashes(reference, tables), rows=error.size, split=SPLIT, held_out=error,
+        COSTS.stem,
+        hashes(reference, tables),
+        rows=error.size,
+        split=SPLIT,
+        held_out=error,
         lines=lines,
-    )  # fmt: skip
+    )
 
 
 def _written(cost: Cost) -> str:

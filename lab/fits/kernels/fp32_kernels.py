@@ -186,12 +186,15 @@ def _calibration(fitted: Fitted, tables: Mapping[str, str]) -> Calibration:
         head=[f'level = "{fitted.profile.level}"', f'donor = "{fitted.donor}"', ""],
         checks=[
             Check(
-                f"{fitted.gpu.name} {label} MAPE", 100.0 * after, "%", rows=rows,
+                f"{fitted.gpu.name} {label} MAPE",
+                100.0 * after,
+                "%",
+                rows=rows,
                 note=f"{fitted.profile.level}; from the data sheet alone {100.0 * before:.1f} %",
             )
             for label, (before, after, rows) in sorted(fitted.errors.items())
         ],
-    )  # fmt: skip
+    )
 
 
 def _summary(done: Sequence[Fitted], tables: Mapping[str, str], rows: int) -> Calibration:

@@ -101,17 +101,24 @@ NARROW_SHIPPED = {
     **dict.fromkeys(
         ("h100_sxm", "h200_sxm"),
         (
-            ("trtllm", "fp8_block"), ("sglang", "fp8_block"), ("trtllm", "mxfp4"),
-            ("vllm", "mxfp4"), ("sglang", "mxfp4"), ("sglang", "w4a16"),
+            ("trtllm", "fp8_block"),
+            ("sglang", "fp8_block"),
+            ("trtllm", "mxfp4"),
+            ("vllm", "mxfp4"),
+            ("sglang", "mxfp4"),
+            ("sglang", "w4a16"),
         ),
     ),
     "a100_sxm": (("sglang", "w4a16"),),
     "b200_sxm": (
-        ("trtllm", "fp8_block"), ("trtllm", "fp4"), ("trtllm", "w4a8"), ("vllm", "fp4"),
+        ("trtllm", "fp8_block"),
+        ("trtllm", "fp4"),
+        ("trtllm", "w4a8"),
+        ("vllm", "fp4"),
         ("flashinfer", "fp8_block"),
     ),
     "rtx_pro_6000": (("trtllm", "fp4"),),
-}  # fmt: skip
+}
 """Experts in narrow formats that are kept, by whose kernels engines run."""
 
 LIBRARY = {("b200_sxm", "vllm", "experts", "fp8_block"): "flashinfer"}
@@ -169,8 +176,11 @@ def by_library(rows: Rows) -> Rows:
 def _tables(gpu: str, kernels: set[str]) -> list[str]:
     """Return the tables that the calibration of a GPU rests on."""
     others: list[tuple[str, Collection[str]]] = [
-        (MIXED, MIXED_GPUS), (CHUNKS, CHUNK_GPUS), (POINTS, POINT_GPUS), (FRONTIER, FRONTIER_GPUS),
-    ]  # fmt: skip
+        (MIXED, MIXED_GPUS),
+        (CHUNKS, CHUNK_GPUS),
+        (POINTS, POINT_GPUS),
+        (FRONTIER, FRONTIER_GPUS),
+    ]
     return [
         *(table for kernel in TABLES if kernel in kernels for table in tables_of(kernel)),
         *(table for table, gpus in others if gpu in gpus),

@@ -98,20 +98,34 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
 
     without = {model: factors(models != model) for model in np.unique(models).tolist()}
     held_out = [
-        _at(error[:, [i]], UNCHANGED.get(row.framework, {}).get(name)
-            or without[row.point.model].get(name) or without[row.point.model][kind])[0, 0]
+        _at(
+            error[:, [i]],
+            UNCHANGED.get(row.framework, {}).get(name)
+            or without[row.point.model].get(name)
+            or without[row.point.model][kind],
+        )[0, 0]
         for i, (row, kind, name) in enumerate(zip(rows, kinds, named, strict=True))
-    ]  # fmt: skip
+    ]
     found = factors(np.ones(models.size, bool))
     for name, engine in older.items():
         kernels = [f'"{family}" = {list(names)}' for family, names in KERNELS[engine].items()]
         like, same = LIKE.get(engine, engine), UNCHANGED.get(engine, {})
         whole = calibration(
-            name, hashes(reference, [BLOCKS]), rows=int(is_measured.sum()), split=SPLIT,
+            name,
+            hashes(reference, [BLOCKS]),
+            rows=int(is_measured.sum()),
+            split=SPLIT,
             held_out=np.expm1(np.array(held_out)),
-            lines=["", "[runtime]", f'like = "{like}"', *_lines(found | same), "", "[kernels]",
-                   *(line.replace("'", '"') for line in kernels)],
-        )  # fmt: skip
+            lines=[
+                "",
+                "[runtime]",
+                f'like = "{like}"',
+                *_lines(found | same),
+                "",
+                "[kernels]",
+                *(line.replace("'", '"') for line in kernels),
+            ],
+        )
         tail = [line for model, one in without.items() for line in _lines(one | same, model)]
         if not only or name in only:
             yield whole

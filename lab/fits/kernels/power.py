@@ -28,10 +28,16 @@ from simulators.kernels.monotone_correction import Correction
 FOLDER = CALIBRATIONS / "power"
 
 START = {
-    "awake": (0.35, 0.2, 0.5), "memory": (0.4, 0.25, 0.8), "limit": (0.985, 0.9, 1.0),
-    "bf16": (1.5, 0.5, 2.0), "fp8": (1.5, 0.5, 2.0), "fp8_block": (1.5, 0.5, 2.0),
-    "fp4": (1.5, 0.5, 2.0), "prefill": (0.7, 0.4, 1.0), "decode": (0.5, 0.2, 1.0),
-}  # fmt: skip
+    "awake": (0.35, 0.2, 0.5),
+    "memory": (0.4, 0.25, 0.8),
+    "limit": (0.985, 0.9, 1.0),
+    "bf16": (1.5, 0.5, 2.0),
+    "fp8": (1.5, 0.5, 2.0),
+    "fp8_block": (1.5, 0.5, 2.0),
+    "fp4": (1.5, 0.5, 2.0),
+    "prefill": (0.7, 0.4, 1.0),
+    "decode": (0.5, 0.2, 1.0),
+}
 """Where a fit begins, and between what it stays. A board at its limit does not tell how much more
 it would draw: without ends one board's shares say nothing of another's."""
 
@@ -105,9 +111,14 @@ def _fit_shape(parts: Sequence[Rows], draw: PowerModel, gpu: Gpu) -> Correction:
     features = [shape_features(p.operator, w.shape) for p, w in zip(parts, watts, strict=True)]
     settled = np.concatenate([part.watts for part in parts])
     return fit_bend(
-        np.concatenate(features, axis=-1), np.concatenate(watts), settled, alpha=1.0,
-        trees=SHAPE_TREES, depth=DEPTH, lean=LEAN,
-    )  # fmt: skip
+        np.concatenate(features, axis=-1),
+        np.concatenate(watts),
+        settled,
+        alpha=1.0,
+        trees=SHAPE_TREES,
+        depth=DEPTH,
+        lean=LEAN,
+    )
 
 
 def fit_meter(name: str, parts: Sequence[Rows], draw: PowerModel, gpu: Gpu) -> Metered:

@@ -68,11 +68,15 @@ ALPHAS = (0.4, 0.6, 0.8, 1.0)
 """How much of the formula's slope is kept; a smaller part leaves trees more room to bend down."""
 
 START = {
-    "compute": (0.75, 0.15, 1.0), "bandwidth": (0.85, 0.2, 1.0),
-    "load_bytes_per_clock": (64.0, 8.0, 512.0), "tail": (0.88, 0.05, 0.99),
-    "prologue": (256.0, 8.0, 4096.0), "start_s": (2e-6, 2e-7, 3e-5),
-    "step_s": (1e-9, 1e-11, 1e-8), "split_s": (5e-7, 1e-8, 1e-5),
-}  # fmt: skip
+    "compute": (0.75, 0.15, 1.0),
+    "bandwidth": (0.85, 0.2, 1.0),
+    "load_bytes_per_clock": (64.0, 8.0, 512.0),
+    "tail": (0.88, 0.05, 0.99),
+    "prologue": (256.0, 8.0, 4096.0),
+    "start_s": (2e-6, 2e-7, 3e-5),
+    "step_s": (1e-9, 1e-11, 1e-8),
+    "split_s": (5e-7, 1e-8, 1e-5),
+}
 """Where a fit begins, and between what it stays."""
 
 EFFICIENCIES = (0.02, 1.3)
@@ -136,12 +140,15 @@ def _fit_board(
         more=[f"versions = {{ {', '.join(versions)} }}"],
         checks=[
             Check(
-                f"{gpu.name} {part.framework} {part.dtype} MAPE", 100.0 * error, "%",
-                rows=len(part), note=f"formula alone {100.0 * formula:.1f} %",
+                f"{gpu.name} {part.framework} {part.dtype} MAPE",
+                100.0 * error,
+                "%",
+                rows=len(part),
+                note=f"formula alone {100.0 * formula:.1f} %",
             )
             for part, error, formula in zip(judged, errors, plain, strict=True)
         ],
-    )  # fmt: skip
+    )
 
 
 def fit_tensor(rows: Rows, gpu: Gpu) -> TensorRates:

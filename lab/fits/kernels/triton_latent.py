@@ -34,8 +34,9 @@ FIXED_SPLITS = 4.0
 """vLLM's; SGLang's kernel is the same but for them."""
 
 DEALT: dict[str, dict[str, float]] = {
-    "triton": {SPLITS: 0.0}, "triton_8": {SPLITS: 0.0, MOST_SPLITS: 8.0},
-}  # fmt: skip
+    "triton": {SPLITS: 0.0},
+    "triton_8": {SPLITS: 0.0, MOST_SPLITS: 8.0},
+}
 """What says how SGLang deals out keys, today and in releases of 2025, by the name of a library."""
 
 HIDDEN, HICCUP = 2.0, 0.8

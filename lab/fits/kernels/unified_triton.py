@@ -49,10 +49,14 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
     errors, ends = 1.0 / ratio - 1.0, np.quantile(ratio, (0.05, 0.95))
     numbers, band = _fit(boards), dict(zip(("lo", "hi"), ends.tolist(), strict=True))
     yield Calibration(
-        name=NAME, tables=hashes(reference, [table]), rows=sum(map(len, boards)), split=SPLIT,
-        held_out_rows=errors.size, error=float(np.abs(errors).mean()),
+        name=NAME,
+        tables=hashes(reference, [table]),
+        rows=sum(map(len, boards)),
+        split=SPLIT,
+        held_out_rows=errors.size,
+        error=float(np.abs(errors).mean()),
         lines=[*table_lines("numbers", numbers, ".4g"), *table_lines("ends", band, ".4g")],
-    )  # fmt: skip
+    )
 
 
 def _rows(file: Path, gpu: str) -> Iterator[Rows]:
@@ -66,9 +70,13 @@ def _fit(boards: Sequence[Rows]) -> dict[str, float]:
     first = np.log(list(START.values()))
     return fit_named(
         lambda n: np.concatenate([_predicted_s(rows, n) for rows in boards]),
-        list(START), first, np.concatenate([rows.seconds for rows in boards]),
-        low=first - REACH, high=first + REACH, ridge=RIDGE,
-    )  # fmt: skip
+        list(START),
+        first,
+        np.concatenate([rows.seconds for rows in boards]),
+        low=first - REACH,
+        high=first + REACH,
+        ridge=RIDGE,
+    )
 
 
 def _predicted_s(rows: Rows, numbers: Mapping[str, float]) -> Floats:

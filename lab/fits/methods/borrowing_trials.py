@@ -187,7 +187,15 @@ def _trial(
     rows: Rows, board: str, framework: str, loan: Loan, whole: bool, band: Band, said: Floats
 ) -> Trial:
     return Trial(
-        gpu=rows.gpu, framework=rows.framework, kernel=rows.kernel, dtype=rows.dtype, lender=board,
-        lender_framework=framework, loan=loan, whole=whole, band=band,
-        predicted_s=np.asarray(said, np.float64), measured_s=rows.seconds,
-    )  # fmt: skip
+        gpu=rows.gpu,
+        framework=rows.framework,
+        kernel=rows.kernel,
+        dtype=rows.dtype,
+        lender=board,
+        lender_framework=framework,
+        loan=loan,
+        whole=whole,
+        band=band,
+        predicted_s=np.asarray(said, np.float64),
+        measured_s=rows.seconds,
+    )

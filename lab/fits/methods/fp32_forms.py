@@ -272,9 +272,15 @@ def _corrected(rows: Rows, gpu: Gpu, plain: Profile, bend: Bend) -> Profile:
     running_s = (kept.seconds[clear] ** 4 - rates.dispatch_s**4) ** 0.25
     features = features_of(tuple(size[clear] for size in sizes), model_s)[:-1]
     correction = fit_bend(
-        features, model_s, running_s, alpha=alpha, trees=TREES, depth=DEPTH, lean=lean,
+        features,
+        model_s,
+        running_s,
+        alpha=alpha,
+        trees=TREES,
+        depth=DEPTH,
+        lean=lean,
         weights=weights[clear],
-    )  # fmt: skip
+    )
     return with_rates(plain, rows.kernel, replace(rates, correction=correction))
 
 

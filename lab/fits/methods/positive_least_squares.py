@@ -73,10 +73,15 @@ def solve(problem: Problem, train: Bools) -> Floats:
     deviation = np.array([c.deviation for c in problem.constants])
     weight = group_weights(problem.groups)[train] / ROW_ERROR
     return least_log_error(
-        design, problem.fixed_s[train], problem.measured_s[train], weight, scale=deviation,
-        prior=mean / deviation, soften=lambda error: (1.0 + (weight * error) ** 2) ** -0.25,
+        design,
+        problem.fixed_s[train],
+        problem.measured_s[train],
+        weight,
+        scale=deviation,
+        prior=mean / deviation,
+        soften=lambda error: (1.0 + (weight * error) ** 2) ** -0.25,
         rounds=ROUNDS,
-    )  # fmt: skip
+    )
 
 
 def least_log_error(

@@ -58,9 +58,13 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         held_out += mine
         rows += sum(curve.seconds.size for curve in curves)
     yield calibration(
-        CALIBRATION.stem, hashes(reference, [BETWEEN_NODES]), rows=rows, split=SPLIT,
-        held_out=np.expm1(np.concatenate(held_out)), lines=lines,
-    )  # fmt: skip
+        CALIBRATION.stem,
+        hashes(reference, [BETWEEN_NODES]),
+        rows=rows,
+        split=SPLIT,
+        held_out=np.expm1(np.concatenate(held_out)),
+        lines=lines,
+    )
 
 
 def large(curves: Sequence[NodesCurve]) -> list[NodesCurve]:
@@ -97,10 +101,15 @@ def predicted_s(curve: NodesCurve, network: Network | None) -> Floats:
     """Return the price of each size over a network, or over the one in use."""
     system = curve.system
     return collective_time(
-        curve.collective, curve.size_bytes, ranks=curve.ranks, gpu=load_gpu(system.gpu),
-        cluster=cluster_of(curve), dtype="fp16",
-        span=curve.nodes * system.gpus_per_node, network=network,
-    ).time_s  # fmt: skip
+        curve.collective,
+        curve.size_bytes,
+        ranks=curve.ranks,
+        gpu=load_gpu(system.gpu),
+        cluster=cluster_of(curve),
+        dtype="fp16",
+        span=curve.nodes * system.gpus_per_node,
+        network=network,
+    ).time_s
 
 
 def cluster_of(curve: NodesCurve) -> Cluster:

@@ -35,12 +35,19 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     found = fitted(rows)
     band = float(np.exp(np.quantile(np.abs(errors), 0.9)))
     numbers = {
-        "start_s": found.start_s, "inside": found.inside, "between": found.between, "band": band,
-    }  # fmt: skip
+        "start_s": found.start_s,
+        "inside": found.inside,
+        "between": found.between,
+        "band": band,
+    }
     yield calibration(
-        CALIBRATION.stem, hashes(reference, [EXCHANGES]), rows=len(rows), split=SPLIT,
-        held_out=np.expm1(errors), lines=table_lines("exchange", numbers, ".3g"),
-    )  # fmt: skip
+        CALIBRATION.stem,
+        hashes(reference, [EXCHANGES]),
+        rows=len(rows),
+        split=SPLIT,
+        held_out=np.expm1(errors),
+        lines=table_lines("exchange", numbers, ".3g"),
+    )
 
 
 def left_out(rows: Sequence[Exchange]) -> Iterator[tuple[list[Exchange], Floats]]:
@@ -74,7 +81,12 @@ def log_errors(rows: Sequence[Exchange], rates: Rates | None) -> Floats:
 def _predicted_s(row: Exchange, rates: Rates | None) -> float:
     gpu = load_gpu(row.gpu)
     found = expert_exchange_time(
-        row.mode, row.rank_bytes, row.routed, ranks=row.ranks, gpu=gpu,
-        cluster=cluster_for("auto", gpu), rates=rates,
-    )  # fmt: skip
+        row.mode,
+        row.rank_bytes,
+        row.routed,
+        ranks=row.ranks,
+        gpu=gpu,
+        cluster=cluster_for("auto", gpu),
+        rates=rates,
+    )
     return float(found.time_s)

@@ -37,15 +37,23 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         line
         for name, one in found.items()
         for line in (
-            f"\n[transfer.{name}]", f"share = {one.share:.4g}", f"layer_s = {one.layer_s:.4g}"
+            f"\n[transfer.{name}]",
+            f"share = {one.share:.4g}",
+            f"layer_s = {one.layer_s:.4g}",
         )
-    ]  # fmt: skip
+    ]
     errors = np.abs(np.exp([log_error(row, others) for row, others in left_out(rows)]) - 1.0)
     yield Calibration(
-        name=CALIBRATION.stem, about=".", tables=hashes(reference, [TRANSFERS]),
-        is_listed=False, rows=len(rows), split=SPLIT, held_out_rows=errors.size,
-        error=float(errors.mean()), lines=lines,
-    )  # fmt: skip
+        name=CALIBRATION.stem,
+        about=".",
+        tables=hashes(reference, [TRANSFERS]),
+        is_listed=False,
+        rows=len(rows),
+        split=SPLIT,
+        held_out_rows=errors.size,
+        error=float(errors.mean()),
+        lines=lines,
+    )
 
 
 def frameworks(rows: Sequence[Moved]) -> list[str]:
@@ -76,9 +84,14 @@ def transfers(rows: Sequence[Moved]) -> Transfers:
         np.array([getattr(row, n) for row in rows]) for n in ("line_s", "transfer_s")
     )
     layer_s, lines = least_log_error(
-        np.stack([layers, line_s], axis=-1), np.zeros(len(rows)), measured_s, np.ones(len(rows)),
-        scale=np.array([LAYER_S, LINES]), soften=np.ones_like, rounds=ROUNDS,
-    ).tolist()  # fmt: skip
+        np.stack([layers, line_s], axis=-1),
+        np.zeros(len(rows)),
+        measured_s,
+        np.ones(len(rows)),
+        scale=np.array([LAYER_S, LINES]),
+        soften=np.ones_like,
+        rounds=ROUNDS,
+    ).tolist()
     return Transfers(share=1.0 / lines, layer_s=layer_s)
 
 

@@ -56,16 +56,31 @@ LOOSE = (
 """Paces of kernels that no table has, and waits: nothing says where they should start."""
 
 START = {
-    "products.ampere": 1.0, "products.hopper": 1.0, "products.blackwell": 1.0, "formats.fp8": 1.0,
-    "formats.fp4": 1.0, "boards.gb300": 1.0,
-    "attention.unfused_ampere": 1.0, "attention.flash2_ampere": 1.0,
-    "attention.flash2_hopper": 1.0, "attention.flash_hopper": 1.0, "attention.flash_blackwell": 1.0,
-    "streams.fused": 1.0, "streams.eager": 1.0, "experts.bf16": 1.0, "experts.fp8": 1.0,
-    "step_s": 2e-2, "layer_s": 1.5e-4, "mixture_s": 1e-3,
-    "exposed.tensor": 0.5, "exposed.experts": 1.0,
-    "exposed.gradients": 0.3, "exposed.gathered": 0.3, "exposed.sharded": 0.1,
+    "products.ampere": 1.0,
+    "products.hopper": 1.0,
+    "products.blackwell": 1.0,
+    "formats.fp8": 1.0,
+    "formats.fp4": 1.0,
+    "boards.gb300": 1.0,
+    "attention.unfused_ampere": 1.0,
+    "attention.flash2_ampere": 1.0,
+    "attention.flash2_hopper": 1.0,
+    "attention.flash_hopper": 1.0,
+    "attention.flash_blackwell": 1.0,
+    "streams.fused": 1.0,
+    "streams.eager": 1.0,
+    "experts.bf16": 1.0,
+    "experts.fp8": 1.0,
+    "step_s": 2e-2,
+    "layer_s": 1.5e-4,
+    "mixture_s": 1e-3,
+    "exposed.tensor": 0.5,
+    "exposed.experts": 1.0,
+    "exposed.gradients": 0.3,
+    "exposed.gathered": 0.3,
+    "exposed.sharded": 0.1,
     "late": 5e-3,
-}  # fmt: skip
+}
 """Where each constant starts, and what the prior holds it near."""
 
 PROBE = 0.03

@@ -19,9 +19,11 @@ from lab.tables.rows import read_records
 CHIPS = "dataflow/imc_chips_silicon.parquet"
 
 GROUPS = {
-    "dimc_ISSCC2022_15_5": 1, "dimc_ISSCC2022_11_7": 16, "dimc_ISSCC2023_7_2": 8,
+    "dimc_ISSCC2022_15_5": 1,
+    "dimc_ISSCC2022_11_7": 16,
+    "dimc_ISSCC2023_7_2": 8,
     "dimc_ISSCC2023_16_3": 2,
-}  # fmt: skip
+}
 """Of cells that share one macro's logic: imc_model_validation/README.md of ZigZag-IMC."""
 
 WITHOUT_SPARSITY = ("aimc2", "dimc_ISSCC2022_11_7", "dimc_ISSCC2023_16_3")

@@ -35,30 +35,43 @@ class Split:
 def _cells_and_fbnet(largest: str, middle: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return HELP's known and validation devices, at the batches of a table."""
     known = (
-        "1080ti_1", f"1080ti_{middle}", f"1080ti_{largest}", "silver_4114", "silver_4210r",
-        "samsung_a50", "pixel3", "essential_ph_1", "samsung_s7",
-    )  # fmt: skip
+        "1080ti_1",
+        f"1080ti_{middle}",
+        f"1080ti_{largest}",
+        "silver_4114",
+        "silver_4210r",
+        "samsung_a50",
+        "pixel3",
+        "essential_ph_1",
+        "samsung_s7",
+    )
     return known, ("titanx_1", f"titanx_{middle}", f"titanx_{largest}", "gold_6240")
 
 
 SPLITS: Mapping[str, Split] = MappingProxyType(
     {
         "nb201": Split(
-            "help_nb201_latency_ms.parquet", "arch_str", *_cells_and_fbnet("256", "32"),
+            "help_nb201_latency_ms.parquet",
+            "arch_str",
+            *_cells_and_fbnet("256", "32"),
             ("titan_rtx_256", "gold_6226", "fpga", "pixel2", "raspi4", "eyeriss"),
             degenerate=0.1,  # cells through which no path leads: hardly anything is left to time
         ),
         "fbnet": Split(
-            "help_fbnet_latency_ms.parquet", "arch_str", *_cells_and_fbnet("64", "32"),
+            "help_fbnet_latency_ms.parquet",
+            "arch_str",
+            *_cells_and_fbnet("64", "32"),
             ("titan_rtx_64", "gold_6226", "fpga", "pixel2", "raspi4", "eyeriss"),
         ),
         "ofa": Split(
-            "help_ofa_latency_ms.parquet", "arch_json",
-            ("2080ti_1", "2080ti_32", "2080ti_64", "titan_xp_1", "titan_xp_32", "titan_xp_64"), (),
+            "help_ofa_latency_ms.parquet",
+            "arch_json",
+            ("2080ti_1", "2080ti_32", "2080ti_64", "titan_xp_1", "titan_xp_32", "titan_xp_64"),
+            (),
             ("titan_rtx_1", "titan_rtx_32", "titan_rtx_64", "v100_1", "v100_32", "v100_64"),
         ),
     }
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

@@ -20,16 +20,35 @@ AI_HUB, TINY = "edge/qualcomm_aihub_perf.parquet", "edge/mlperf_tiny.parquet"
 
 BENCHMARKS = MappingProxyType(
     {
-        "ad": "ad", "anomaly_detection": "ad", "ic": "ic", "image_classification": "ic",
-        "kws": "kws", "keyword_spotting": "kws", "vww": "vww", "visual_wake_words": "vww",
+        "ad": "ad",
+        "anomaly_detection": "ad",
+        "ic": "ic",
+        "image_classification": "ic",
+        "kws": "kws",
+        "keyword_spotting": "kws",
+        "vww": "vww",
+        "visual_wake_words": "vww",
     }
-)  # fmt: skip
+)
 """Names submitters gave the four models; `sww` streams, and has no latency of one inference."""
 
 BOARDS = (
-    "L4R5ZI", "H7A3ZI", "U575ZI", "U385RG", "U3C5", "F746NG", "CY8CPROTO062", "NRF5340", "G0B1RE",
-    "U585I", "SYNTIANT9120", "GAP9", "RH850", "K1BOARD", "VCU128",
-)  # fmt: skip
+    "L4R5ZI",
+    "H7A3ZI",
+    "U575ZI",
+    "U385RG",
+    "U3C5",
+    "F746NG",
+    "CY8CPROTO062",
+    "NRF5340",
+    "G0B1RE",
+    "U585I",
+    "SYNTIANT9120",
+    "GAP9",
+    "RH850",
+    "K1BOARD",
+    "VCU128",
+)
 """What folders of results with different names have in common where they are of one board."""
 
 

@@ -59,7 +59,7 @@ SHAPES = {
     "computescale": ("m", "k"),
     "scale_matrix": ("m", "k"),
     "encoder_attention": ("batch_size", "isl", "num_heads", "head_dim"),
-}  # fmt: skip
+}
 """Columns that say what was run, by table."""
 
 TABLES = (*(f"{FOLDER}/{name}.parquet" for name in SHAPES), LAYERS)
@@ -112,9 +112,16 @@ def _tidy(
     sizes: Sizes, seconds: Floats, make: Make, gpu: str, framework: str, version: str
 ) -> Rows:
     return tidy(
-        sizes, seconds, group_of(sizes.values()), gpu=gpu, framework=framework, version=version,
-        kernel=kernel_of(make(sizes)), dtype="bf16", operator_of=make,
-    )  # fmt: skip
+        sizes,
+        seconds,
+        group_of(sizes.values()),
+        gpu=gpu,
+        framework=framework,
+        version=version,
+        kernel=kernel_of(make(sizes)),
+        dtype="bf16",
+        operator_of=make,
+    )
 
 
 def _maker(table: str, kernel: str, phase: str, keys_only: bool) -> Make:
@@ -125,18 +132,28 @@ def _maker(table: str, kernel: str, phase: str, keys_only: bool) -> Make:
         return lambda s: Quantisation(name=kernel, rows=s["m"], cols=s["k"])
     if table == "encoder_attention":
         return lambda s: EncoderAttention(
-            name=kernel, requests=s["batch_size"], tokens=s["batch_size"] * s["isl"],
-            heads=s["num_heads"], head_dim=s["head_dim"],
-        )  # fmt: skip
+            name=kernel,
+            requests=s["batch_size"],
+            tokens=s["batch_size"] * s["isl"],
+            heads=s["num_heads"],
+            head_dim=s["head_dim"],
+        )
     if kernel.startswith("causal_conv1d"):
         return lambda s: CausalConvolution(
-            name=kernel, phase=phase, requests=s["batch_size"],
-            tokens=s["batch_size"] * s["seq_len"], channels=_channels(s, keys_only),
-        )  # fmt: skip
+            name=kernel,
+            phase=phase,
+            requests=s["batch_size"],
+            tokens=s["batch_size"] * s["seq_len"],
+            channels=_channels(s, keys_only),
+        )
     return lambda s: StateUpdate(
-        name=kernel, phase=phase, requests=s["batch_size"], tokens=s["batch_size"] * s["seq_len"],
-        key_heads=s["num_k_heads"], value_heads=s["num_v_heads"],
-    )  # fmt: skip
+        name=kernel,
+        phase=phase,
+        requests=s["batch_size"],
+        tokens=s["batch_size"] * s["seq_len"],
+        key_heads=s["num_k_heads"],
+        value_heads=s["num_v_heads"],
+    )
 
 
 def _channels(s: Sizes, keys_only: bool) -> Floats:

@@ -38,9 +38,10 @@ MODELS = {
 FRAMEWORK, VERSION, KIND = "vllm", "0.19.0", "bf16"
 
 CHAINS = {
-    "layernorm": ("ffn_norm", 2.0, 2.0), "act_fn": ("ffn_activation", 2.0, 1.0),
+    "layernorm": ("ffn_norm", 2.0, 2.0),
+    "act_fn": ("ffn_activation", 2.0, 1.0),
     "rotary_emb": ("rotary", 1.0, 1.0),
-}  # fmt: skip
+}
 """Pointwise layers: the operator each is, and the numbers it reads and writes by element."""
 
 HEAD_NORM = "qk_norm"
@@ -98,10 +99,15 @@ def _chains(reference: Path, gpu: str) -> Iterator[Rows]:
             tokens, time_us = numbers(rows, ("tokens", "time_us")).values()
             elements = tokens * _width(layer, model, tp)
             yield tidy(
-                {"elements": elements}, time_us * 1e-6, group_of([elements]), gpu=gpu,
-                framework=FRAMEWORK, kernel=chain_of(CHAINS[layer][0]), dtype=KIND,
+                {"elements": elements},
+                time_us * 1e-6,
+                group_of([elements]),
+                gpu=gpu,
+                framework=FRAMEWORK,
+                kernel=chain_of(CHAINS[layer][0]),
+                dtype=KIND,
                 operator_of=functools.partial(_chain, layer),
-            )  # fmt: skip
+            )
 
 
 def read_head_norms(reference: Path, gpu: str) -> list[Rows]:
@@ -116,9 +122,15 @@ def _head_norms(reference: Path, gpu: str) -> Iterator[Rows]:
             heads = tokens * (model.heads + model.kv_heads) / tp
             cols = np.full_like(heads, model.head_dim)
             yield tidy(
-                {"rows": heads, "cols": cols}, time_us * 1e-6, group_of([heads]), gpu=gpu,
-                framework=FRAMEWORK, kernel=HEAD_NORM, dtype=KIND, operator_of=_head_norm,
-            )  # fmt: skip
+                {"rows": heads, "cols": cols},
+                time_us * 1e-6,
+                group_of([heads]),
+                gpu=gpu,
+                framework=FRAMEWORK,
+                kernel=HEAD_NORM,
+                dtype=KIND,
+                operator_of=_head_norm,
+            )
 
 
 def _head_norm(sizes: Sizes) -> Norm:

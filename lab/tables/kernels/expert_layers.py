@@ -21,8 +21,15 @@ SERVING = "serving_modern/lss_profile_moe.parquet"
 FRONTIER_GPUS = {"a100_sxm": ("a100", "a800")}
 SERVING_GPUS = {"rtx_pro_6000": "RTXPRO6000"}
 
-COLUMNS = ("num_tokens", "hidden_dim", "expert_hidden_dim", "router_topk", "num_experts",
-           "num_tensor_parallel_workers", "expert_parallel_size")  # fmt: skip
+COLUMNS = (
+    "num_tokens",
+    "hidden_dim",
+    "expert_hidden_dim",
+    "router_topk",
+    "num_experts",
+    "num_tensor_parallel_workers",
+    "expert_parallel_size",
+)
 """Frontier's names of the sizes of a layer of experts."""
 
 QWEN3_30B = {"hidden_size": 2048.0, "inter_size": 768.0, "topk": 8.0, "num_experts": 128.0}
@@ -45,9 +52,13 @@ def _frontier(path: Path, gpu: str, board: str) -> Rows:
     sizes = dict(zip(EXPERTS, numbers(table, COLUMNS).values(), strict=True))
     time_ms, routed, here, used = numbers(
         table,
-        ("moe_grouped_gemm_ms", "total_routed_tokens", "num_experts_per_device",
-         "expert_utilization"),
-    ).values()  # fmt: skip
+        (
+            "moe_grouped_gemm_ms",
+            "total_routed_tokens",
+            "num_experts_per_device",
+            "expert_utilization",
+        ),
+    ).values()
     keep = time_ms > 0.0
     sizes |= {"routed": routed, "awake": used * here}
     if np.isfinite(routed).any():
@@ -58,9 +69,14 @@ def _frontier(path: Path, gpu: str, board: str) -> Rows:
         sizes["awake"] = np.maximum(here * (1.0 - (1.0 - chance) ** tokens), 1.0)
     kept = {name: column[keep] for name, column in sizes.items()}
     return timed(
-        kept, time_ms[keep] * 1e-3, "experts", "bf16",
-        gpu=gpu, framework="frontier", variant="uniform",
-    )  # fmt: skip
+        kept,
+        time_ms[keep] * 1e-3,
+        "experts",
+        "bf16",
+        gpu=gpu,
+        framework="frontier",
+        variant="uniform",
+    )
 
 
 def _serving(path: Path, gpu: str) -> Rows:
@@ -68,10 +84,13 @@ def _serving(path: Path, gpu: str) -> Rows:
     tokens, awake, time_us = numbers(table, ("tokens", "activated_experts", "time_us")).values()
     alone = np.ones(tokens.shape)
     sizes = {
-        "num_tokens": tokens, **{name: alone * value for name, value in QWEN3_30B.items()},
-        "moe_tp_size": alone, "moe_ep_size": alone,
-        "routed": tokens * QWEN3_30B["topk"], "awake": awake,
-    }  # fmt: skip
+        "num_tokens": tokens,
+        **{name: alone * value for name, value in QWEN3_30B.items()},
+        "moe_tp_size": alone,
+        "moe_ep_size": alone,
+        "routed": tokens * QWEN3_30B["topk"],
+        "awake": awake,
+    }
     return timed(
         sizes, time_us * 1e-6, "experts", "bf16", gpu=gpu, framework="vllm", variant="activated"
     )

@@ -39,11 +39,23 @@ SPLIT = "shape groups by hash: random shapes and half of the layers' shapes fitt
 """The split rule in a sentence, as calibration files state it."""
 
 CLASS_OF = {
-    "linear": "linear", "bmm": "bmm", "conv": "conv", "softmax": "softmax", "ln": "layer_norm",
-    "add": "binary", "mul": "binary", "div": "binary", "pow": "pow",
-    "addu": "unary", "mulu": "unary", "divu": "unary", "relu": "unary", "gelu": "unary",
-    "tanh": "unary", "powu": "powu",
-}  # fmt: skip
+    "linear": "linear",
+    "bmm": "bmm",
+    "conv": "conv",
+    "softmax": "softmax",
+    "ln": "layer_norm",
+    "add": "binary",
+    "mul": "binary",
+    "div": "binary",
+    "pow": "pow",
+    "addu": "unary",
+    "mulu": "unary",
+    "divu": "unary",
+    "relu": "unary",
+    "gelu": "unary",
+    "tanh": "unary",
+    "powu": "powu",
+}
 """Operator class of each measured operator: those of a class share their rates."""
 
 PRODUCT = ("m", "n", "k", "batch")

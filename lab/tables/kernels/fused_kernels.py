@@ -40,30 +40,53 @@ NAMED = {"rtx_pro_6000": "rtx_pro_6000_server"}
 """What the tables call a GPU, where the catalog calls it something else."""
 FOLDER = "llm_kernels"
 TABLES = {
-    "prefill": "context_attention", "decode": "generation_attention",
-    "mla_prefill": "context_mla", "mla_decode": "generation_mla", "experts": "moe",
-}  # fmt: skip
+    "prefill": "context_attention",
+    "decode": "generation_attention",
+    "mla_prefill": "context_mla",
+    "mla_decode": "generation_mla",
+    "experts": "moe",
+}
 MORE = {"experts": ("moe_sglang",)}
 """Tables of the same columns and other frameworks."""
 DTYPES = {
-    "bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "fp4",
-    "w4a8_mxfp4_mxfp8": "w4a8", "w4a16_mxfp4": "mxfp4", "int4_wo": "w4a16",
-}  # fmt: skip
+    "bfloat16": "bf16",
+    "fp8": "fp8",
+    "fp8_block": "fp8_block",
+    "nvfp4": "fp4",
+    "w4a8_mxfp4_mxfp8": "w4a8",
+    "w4a16_mxfp4": "mxfp4",
+    "int4_wo": "w4a16",
+}
 NARROW = ("fp8_block", "fp4", "w4a8", "w4a16", "mxfp4")
 """Formats in which experts alone were timed: numbers that share scales."""
 
 LATENT = ("batch_size", "isl", "step", "num_heads")
 ATTENTION = (*LATENT, "num_key_value_heads", "head_dim", "window_size")
-EXPERTS = ("num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size",
-           "moe_ep_size")  # fmt: skip
+EXPERTS = (
+    "num_tokens",
+    "hidden_size",
+    "inter_size",
+    "topk",
+    "num_experts",
+    "moe_tp_size",
+    "moe_ep_size",
+)
 SHAPE = {"mla_prefill": LATENT, "mla_decode": LATENT, "experts": EXPERTS}
 """Columns that say what was run, where they are not those of attention."""
 
 LATENT_HEADS = 64.0
 """A rank's backend was given the heads of its whole model by SGLang's benchmark: 64, or 128."""
 
-LABELS = ("framework", "kernel", "attn_dtype", "mla_dtype", "kv_cache_dtype", "moe_dtype",
-          "distribution", "version")  # fmt: skip
+LABELS = (
+    "framework",
+    "kernel",
+    "attn_dtype",
+    "mla_dtype",
+    "kv_cache_dtype",
+    "moe_dtype",
+    "distribution",
+    "version",
+)
 FORMATS = ("attn_dtype", "mla_dtype", "moe_dtype", "kv_cache_dtype")
 
 REPEATED = {("sglang", "0.5.10")}
@@ -134,9 +157,15 @@ def kernel_rows(table: pa.Table, kernel: str, gpu: str, framework: str, dtypes: 
     columns = numbers(table, (*SHAPE.get(kernel, ATTENTION), "latency_us"))
     seconds = columns.pop("latency_us") * 1e-6
     return timed(
-        columns, seconds, kernel, dtypes, gpu=gpu, framework=framework,
-        version=first(table, "version"), **metered(table),
-    )  # fmt: skip
+        columns,
+        seconds,
+        kernel,
+        dtypes,
+        gpu=gpu,
+        framework=framework,
+        version=first(table, "version"),
+        **metered(table),
+    )
 
 
 def timed(sizes: Sizes, seconds: Floats, kernel: str, dtypes: str, **more: Any) -> Rows:
@@ -216,10 +245,16 @@ def products_of(rows: Rows) -> tuple[ExpertSizes, ExpertSizes]:
         awake = np.maximum(experts * (1.0 - (1.0 - chance) ** s["num_tokens"]), 1.0)
     width, hidden = s["inter_size"] / s["moe_tp_size"], s["hidden_size"]
     up = ExpertSizes(
-        tokens=s["num_tokens"], routed=s["num_tokens"] * s["topk"], rows=s.get("routed", mine),
-        awake=s.get("awake", awake), experts=experts, chosen=top_k, width=width, n=2.0 * width,
+        tokens=s["num_tokens"],
+        routed=s["num_tokens"] * s["topk"],
+        rows=s.get("routed", mine),
+        awake=s.get("awake", awake),
+        experts=experts,
+        chosen=top_k,
+        width=width,
+        n=2.0 * width,
         k=hidden,
-    )  # fmt: skip
+    )
     return up, replace(up, n=hidden, k=width)
 
 

@@ -17,9 +17,10 @@ from lab.tables.kernels.tensor_cores import BOARDS, KIND_OF, product_rows
 from lab.tables.rows import Rows, by_labels, read_table
 
 TABLES = {
-    "gemm": "gemm_power", "prefill": "context_attention_power",
+    "gemm": "gemm_power",
+    "prefill": "context_attention_power",
     "decode": "generation_attention_power",
-}  # fmt: skip
+}
 
 TIMES = {name: table.removesuffix("_power") for name, table in TABLES.items()}
 """Tables of the same kernels with times alone."""

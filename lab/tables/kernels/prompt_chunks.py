@@ -71,10 +71,14 @@ def _mixed(path: Path, gpu: str, kernel: str) -> Iterator[Rows]:
     heads = np.array([HEADS[model] for model in table["model"].to_pylist()], np.float64)
     heads = heads.reshape(-1, 2).T / cut
     sizes = {
-        "batch_size": np.where(new > 0, 1.0, 0.0), "isl": new, "step": past,
-        "num_heads": heads[0], "num_key_value_heads": heads[1],
-        "head_dim": np.full(new.shape, HEAD_DIM), "window_size": np.zeros(new.shape),
-    }  # fmt: skip
+        "batch_size": np.where(new > 0, 1.0, 0.0),
+        "isl": new,
+        "step": past,
+        "num_heads": heads[0],
+        "num_key_value_heads": heads[1],
+        "head_dim": np.full(new.shape, HEAD_DIM),
+        "window_size": np.zeros(new.shape),
+    }
     if kernel == "decode":
         sizes |= {"batch_size": decodes, "isl": np.ones(new.shape), "step": keys - 1.0}
     if kernel == "mixed":
@@ -119,10 +123,14 @@ def _series(table: pa.Table, gpu: str, kernel: str) -> Rows:
     if kernel == "prefill":
         chunk = numbers(table, ["prefill_chunk_size"])["prefill_chunk_size"]
     sizes = {
-        "batch_size": requests, "isl": chunk, "step": past, "num_heads": heads / cut,
+        "batch_size": requests,
+        "isl": chunk,
+        "step": past,
+        "num_heads": heads / cut,
         "num_key_value_heads": np.maximum(kv_heads / cut, 1.0),
-        "head_dim": np.full(requests.shape, HEAD_DIM), "window_size": np.zeros(requests.shape),
-    }  # fmt: skip
+        "head_dim": np.full(requests.shape, HEAD_DIM),
+        "window_size": np.zeros(requests.shape),
+    }
     framework = FRAMEWORKS[first(table, "backend")]
     return timed(sizes, time_ms * 1e-3, kernel, "bf16_bf16", gpu=gpu, framework=framework)
 

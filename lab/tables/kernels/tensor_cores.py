@@ -46,9 +46,14 @@ LATENT_TABLE = "llm_kernels/mla_bmm.parquet"
 SPLIT = "matrices (n, k, batch) by hash: three quarters fitted, one quarter held out with all rows"
 
 FORMATS = {
-    "bf16": "bfloat16", "fp8": "fp8", "fp8_block": "fp8_block", "fp4": "nvfp4", "int8": "sq",
-    "w8a16": "int8_wo", "w4a16": "int4_wo",
-}  # fmt: skip
+    "bf16": "bfloat16",
+    "fp8": "fp8",
+    "fp8_block": "fp8_block",
+    "fp4": "nvfp4",
+    "int8": "sq",
+    "w8a16": "int8_wo",
+    "w4a16": "int4_wo",
+}
 """Names of the kinds in the table."""
 
 KIND_OF = {label: kind for kind, label in FORMATS.items()}
@@ -61,9 +66,13 @@ KERNELS = {("vllm", "fp8"): "CutlassFP8ScaledMMLinearKernel"}
 """Where a table mixes kernels, the one that is meant."""
 
 BOARDS = {
-    "a100_sxm": "a100_sxm", "h100_sxm": "h100_sxm", "h200_sxm": "h200_sxm",
-    "b200_sxm": "b200_sxm", "gb200": "gb200", "rtx_pro_6000_server": "rtx_pro_6000",
-}  # fmt: skip
+    "a100_sxm": "a100_sxm",
+    "h100_sxm": "h100_sxm",
+    "h200_sxm": "h200_sxm",
+    "b200_sxm": "b200_sxm",
+    "gb200": "gb200",
+    "rtx_pro_6000_server": "rtx_pro_6000",
+}
 """Names of the boards in the table, and those of their data sheets."""
 
 
@@ -112,9 +121,17 @@ def product_rows(table: pa.Table, gpu: str, framework: str, kind: str) -> Rows:
     """Return the rows of a table of one board, framework and kind."""
     m, n, k, latency_us = numbers(table, ("m", "n", "k", "latency_us")).values()
     return products(
-        m, n, k, np.ones(m.size), latency_us * 1e-6, gpu=gpu, framework=framework, dtype=kind,
-        version=first(table, "version"), **metered(table),
-    )  # fmt: skip
+        m,
+        n,
+        k,
+        np.ones(m.size),
+        latency_us * 1e-6,
+        gpu=gpu,
+        framework=framework,
+        dtype=kind,
+        version=first(table, "version"),
+        **metered(table),
+    )
 
 
 def products(
@@ -150,9 +167,16 @@ def _latent_rows(table: pa.Table, frameworks: Sequence[str]) -> Iterator[Rows]:
         n, k = np.array([LATENT_SHAPES[op] for op in rows["op_name"].to_pylist()]).T
         m, batch, latency_us = numbers(rows, ("num_tokens", "num_heads", "latency_us")).values()
         yield products(
-            m, n, k, batch, latency_us * 1e-6, gpu=key[0], framework=key[1], dtype=key[2],
+            m,
+            n,
+            k,
+            batch,
+            latency_us * 1e-6,
+            gpu=key[0],
+            framework=key[1],
+            dtype=key[2],
             version=first(rows, "version"),
-        )  # fmt: skip
+        )
 
 
 def _known(

@@ -52,9 +52,11 @@ def read_layers_of_marlin(reference: Path) -> list[Layer]:
         return []
     table = read_table(file)
     named = zip(
-        words(table, "gpu"), words(table, "model_layer_shapes"),
-        column(table, "speedup_vs_fp16_bs16").tolist(), strict=True,
-    )  # fmt: skip
+        words(table, "gpu"),
+        words(table, "model_layer_shapes"),
+        column(table, "speedup_vs_fp16_bs16").tolist(),
+        strict=True,
+    )
     found = []
     for gpu, model, speedup in named:
         if gpu in GPUS and model in MATRICES:

@@ -8,29 +8,77 @@ from lab.tables.catalog_names import model_name
 from simulators.catalog.model import LanguageModel, load_model
 
 LLAMA_33B = LanguageModel(
-    name="llama_33b", layers=60, hidden=6656, heads=52, kv_heads=52, head_dim=128, ffn=17_920,
-    vocab=32_000, max_context=2048, source="Touvron et al., LLaMA (2023), table 2, and its release",
-)  # fmt: skip
+    name="llama_33b",
+    layers=60,
+    hidden=6656,
+    heads=52,
+    kv_heads=52,
+    head_dim=128,
+    ffn=17_920,
+    vocab=32_000,
+    max_context=2048,
+    source="Touvron et al., LLaMA (2023), table 2, and its release",
+)
 LLAMA_65B = LanguageModel(
-    name="llama_65b", layers=80, hidden=8192, heads=64, kv_heads=64, head_dim=128, ffn=22_016,
-    vocab=32_000, max_context=2048, source="Touvron et al., LLaMA (2023), table 2, and its release",
-)  # fmt: skip
+    name="llama_65b",
+    layers=80,
+    hidden=8192,
+    heads=64,
+    kv_heads=64,
+    head_dim=128,
+    ffn=22_016,
+    vocab=32_000,
+    max_context=2048,
+    source="Touvron et al., LLaMA (2023), table 2, and its release",
+)
 VICUNA_68M = LanguageModel(
-    name="vicuna_68m", layers=2, hidden=768, heads=12, kv_heads=12, head_dim=64, ffn=3072,
-    vocab=32_000, max_context=2048, source="double7/vicuna-68m config.json",
-)  # fmt: skip
+    name="vicuna_68m",
+    layers=2,
+    hidden=768,
+    heads=12,
+    kv_heads=12,
+    head_dim=64,
+    ffn=3072,
+    vocab=32_000,
+    max_context=2048,
+    source="double7/vicuna-68m config.json",
+)
 CODELLAMA_34B = LanguageModel(
-    name="codellama_34b", layers=48, hidden=8192, heads=64, kv_heads=8, head_dim=128, ffn=22_016,
-    vocab=32_000, max_context=16_384, source="codellama/CodeLlama-34b-hf config.json",
-)  # fmt: skip
+    name="codellama_34b",
+    layers=48,
+    hidden=8192,
+    heads=64,
+    kv_heads=8,
+    head_dim=128,
+    ffn=22_016,
+    vocab=32_000,
+    max_context=16_384,
+    source="codellama/CodeLlama-34b-hf config.json",
+)
 OPENLLAMA_3B = LanguageModel(
-    name="openllama_3b", layers=26, hidden=3200, heads=32, kv_heads=32, head_dim=100, ffn=8640,
-    vocab=32_000, max_context=2048, source="openlm-research/open_llama_3b config.json",
-)  # fmt: skip
+    name="openllama_3b",
+    layers=26,
+    hidden=3200,
+    heads=32,
+    kv_heads=32,
+    head_dim=100,
+    ffn=8640,
+    vocab=32_000,
+    max_context=2048,
+    source="openlm-research/open_llama_3b config.json",
+)
 TINYLLAMA = LanguageModel(
-    name="tinyllama_1_1b", layers=22, hidden=2048, heads=32, kv_heads=4, head_dim=64, ffn=5632,
-    vocab=32_000, max_context=2048, source="Zhang et al., TinyLlama (2024), table 2",
-)  # fmt: skip
+    name="tinyllama_1_1b",
+    layers=22,
+    hidden=2048,
+    heads=32,
+    kv_heads=4,
+    head_dim=64,
+    ffn=5632,
+    vocab=32_000,
+    max_context=2048,
+    source="Zhang et al., TinyLlama (2024), table 2",
+)
 
 BY_NAME: Mapping[str, LanguageModel] = {
     "Vicuna-33B-v1.3": LLAMA_33B,

@@ -61,8 +61,10 @@ BUDGETS: Mapping[str, Callable[[Load], int]] = {
     "deepseek": lambda load: 8192 if load.tp == 4 else 32768,
 }
 WAITS: Mapping[str, Callable[[Load], int]] = {
-    "llama": _llama_waits, "ranks": _for_ranks, "deepseek": _deepseek_waits,
-}  # fmt: skip
+    "llama": _llama_waits,
+    "ranks": _for_ranks,
+    "deepseek": _deepseek_waits,
+}
 """Rules by which scripts choose, as `launch_recipes.toml` names them."""
 
 

@@ -69,9 +69,12 @@ def _drawn_for(row: Mapping[str, Any]) -> dict[str, Any]:
     if abs(prompt - row["mean_input_tokens"]) * requests > 0.5 or not -0.01 < unprinted < 1.01:
         return {}
     return {
-        "prompt_tokens": most[0], "output_tokens": most[1], "seed": SEED,
-        "length_shape": AS_SGLANG, "length_spread": FROM_ONE,
-    }  # fmt: skip
+        "prompt_tokens": most[0],
+        "output_tokens": most[1],
+        "seed": SEED,
+        "length_shape": AS_SGLANG,
+        "length_spread": FROM_ONE,
+    }
 
 
 def _ended(prompt: float, output: float, requests: int) -> dict[str, Any]:

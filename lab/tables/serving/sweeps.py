@@ -54,9 +54,10 @@ def defined_cut(reference: Path, row: Mapping[str, Any], ep: int = 0) -> Paralle
     gpus, lengths = int(row["tp_size"]), (int(row["isl"]), int(row["osl"]))
     engine = row["framework"], model_name(row["model"]), row["gpu"], row["precision"]
     same = [
-        one for one in _defined(reference)
+        one
+        for one in _defined(reference)
         if (one.engine, one.lengths, one.tp) == (engine, lengths, gpus) and ep in (0, one.ep)
-    ]  # fmt: skip
+    ]
     dates, day = sorted({one.date for one in same}), row["measured_date"] or ""
     asked = next((date for date in dates if date >= day), dates[-1] if dates else "")
     then = [one for one in same if one.date == asked]
@@ -90,6 +91,9 @@ def _lines(table: Path) -> Iterator[Defined]:
                         row["date"],
                         (framework, model_name(row["model"]), gpu, row["precision"]),
                         (load["isl"], load["osl"]),
-                        one["tp"], one.get("ep", 1), one.get("dp-attn", False),
-                        one["conc-start"], one["conc-end"],
-                    )  # fmt: skip
+                        one["tp"],
+                        one.get("ep", 1),
+                        one.get("dp-attn", False),
+                        one["conc-start"],
+                        one["conc-end"],
+                    )

@@ -33,16 +33,30 @@ SUMMARY = "mlperf/training_summary.parquet"
 
 LORA, BERT = "llama2_70b_lora", "bert"
 BENCHMARKS: Mapping[str, tuple[str, int]] = {
-    "gpt3": ("gpt3_175b", 2048), "llama31_405b": ("llama3_1_405b", 8192),
-    LORA: ("llama2_70b", 8192), BERT: ("", 512),
-}  # fmt: skip
+    "gpt3": ("gpt3_175b", 2048),
+    "llama31_405b": ("llama3_1_405b", 8192),
+    LORA: ("llama2_70b", 8192),
+    BERT: ("", 512),
+}
 """Catalog's model, if it has one, and tokens of a sequence, by benchmark."""
 
 BERT_LARGE = LanguageModel(
-    name="bert_large", layers=24, hidden=1024, heads=16, kv_heads=16, head_dim=64, ffn=4096,
-    vocab=30_522, max_context=512, gated_ffn=False, tied_embeddings=True, norm="layer_norm",
-    biases=True, learned_positions=512, source="Devlin et al., BERT (2019)",
-)  # fmt: skip
+    name="bert_large",
+    layers=24,
+    hidden=1024,
+    heads=16,
+    kv_heads=16,
+    head_dim=64,
+    ffn=4096,
+    vocab=30_522,
+    max_context=512,
+    gated_ffn=False,
+    tied_embeddings=True,
+    norm="layer_norm",
+    biases=True,
+    learned_positions=512,
+    source="Devlin et al., BERT (2019)",
+)
 MASKED = 0.15
 """Share of BERT's tokens that are predicted (ibid.)."""
 
@@ -57,10 +71,12 @@ IN_BLOCKS = "_clipafter"
 pass (`--dwu-overlap-reductions`)."""
 
 GPUS = {
-    "NVIDIA H100-SXM5-80GB": "h100_sxm", "NVIDIA H100-SXM-80GB": "h100_sxm",
-    "NVIDIA H200-SXM5-141GB": "h200_sxm", "NVIDIA Blackwell GPU (B200-SXM-180GB)": "b200_sxm",
+    "NVIDIA H100-SXM5-80GB": "h100_sxm",
+    "NVIDIA H100-SXM-80GB": "h100_sxm",
+    "NVIDIA H200-SXM5-141GB": "h200_sxm",
+    "NVIDIA Blackwell GPU (B200-SXM-180GB)": "b200_sxm",
     "NVIDIA Blackwell GPU (GB200)": "gb200",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,11 @@ from simulators.workload.precision import BYTES
 
 TRACE = "training_modern/triosim_h100_op_trace.parquet"
 GPU, NUMBER = "h100_sxm", BYTES["fp32"]
-HOLDERS = {"ConvolutionBackward0": slice(1, 3), "CudnnBatchNormBackward0": slice(1, 3),
-           "AddmmBackward0": slice(0, 2)}  # fmt: skip
+HOLDERS = {
+    "ConvolutionBackward0": slice(1, 3),
+    "CudnnBatchNormBackward0": slice(1, 3),
+    "AddmmBackward0": slice(0, 2),
+}
 """Which outputs of a backward operator are gradients of weights."""
 
 

@@ -34,40 +34,82 @@ PEER = "training/calculon_predictions.parquet"
 TABLES = (MEASURED, FLAGGED)
 
 GPUS = {
-    "A100-80GB": "a100_sxm", "A100 (Ampere)": "a100_sxm", "A100-40GB": "a100_sxm_40gb",
-    "H100": "h100_sxm", "H100-80GB": "h100_sxm", "H100-96GB-500W": "h100_sxm", "H200": "h200_sxm",
-    "B200": "b200_sxm", "GB200": "gb200", "GB300": "gb300",
-}  # fmt: skip
+    "A100-80GB": "a100_sxm",
+    "A100 (Ampere)": "a100_sxm",
+    "A100-40GB": "a100_sxm_40gb",
+    "H100": "h100_sxm",
+    "H100-80GB": "h100_sxm",
+    "H100-96GB-500W": "h100_sxm",
+    "H200": "h200_sxm",
+    "B200": "b200_sxm",
+    "GB200": "gb200",
+    "GB300": "gb300",
+}
 MODELS = {
-    "DeepSeekV3": "deepseek_v3", "Deepseek V3": "deepseek_v3", "DeepSeek V3 671B": "deepseek_v3",
-    "GPT OSS 120B": "gpt_oss_120b", "GPT-OSS 20B": "gpt_oss_20b", "Kimi_K2": "kimi_k2_5",
-    "Kimi K2": "kimi_k2_5", "LLAMA3.1_405B": "llama3_1_405b", "Llama3.1 405b": "llama3_1_405b",
-    "Llama3.1 405B": "llama3_1_405b", "LLAMA3_70B": "llama3_1_70b", "Llama3 70B": "llama3_1_70b",
-    "Llama3.1 70B": "llama3_1_70b", "LLAMA3_8B": "llama3_1_8b", "Llama3.1 8B": "llama3_1_8b",
-    "Qwen3_30B_a3B": "qwen3_30b", "Qwen3 MoE 30B": "qwen3_30b",
-    "LLAMA4 maverick 400b": "llama4_maverick", "LLAMA4 Maverick 400b": "llama4_maverick",
-    "Grok1 314b": "grok_1", "Nemotron4 15b": "nemotron4_15b", "Nemotron 340b": "nemotron4_340b",
+    "DeepSeekV3": "deepseek_v3",
+    "Deepseek V3": "deepseek_v3",
+    "DeepSeek V3 671B": "deepseek_v3",
+    "GPT OSS 120B": "gpt_oss_120b",
+    "GPT-OSS 20B": "gpt_oss_20b",
+    "Kimi_K2": "kimi_k2_5",
+    "Kimi K2": "kimi_k2_5",
+    "LLAMA3.1_405B": "llama3_1_405b",
+    "Llama3.1 405b": "llama3_1_405b",
+    "Llama3.1 405B": "llama3_1_405b",
+    "LLAMA3_70B": "llama3_1_70b",
+    "Llama3 70B": "llama3_1_70b",
+    "Llama3.1 70B": "llama3_1_70b",
+    "LLAMA3_8B": "llama3_1_8b",
+    "Llama3.1 8B": "llama3_1_8b",
+    "Qwen3_30B_a3B": "qwen3_30b",
+    "Qwen3 MoE 30B": "qwen3_30b",
+    "LLAMA4 maverick 400b": "llama4_maverick",
+    "LLAMA4 Maverick 400b": "llama4_maverick",
+    "Grok1 314b": "grok_1",
+    "Nemotron4 15b": "nemotron4_15b",
+    "Nemotron 340b": "nemotron4_340b",
     "Deepseek Coder": "",
-}  # fmt: skip
+}
 MPT = {
-    "125m": (12, 768, 12), "350m": (24, 1024, 16), "760m": (24, 1536, 12), "1b": (24, 2048, 16),
-    "3b": (32, 2560, 20), "7b": (32, 4096, 32), "13b": (40, 5120, 40), "30b": (48, 7168, 56),
+    "125m": (12, 768, 12),
+    "350m": (24, 1024, 16),
+    "760m": (24, 1536, 12),
+    "1b": (24, 2048, 16),
+    "3b": (32, 2560, 20),
+    "7b": (32, 4096, 32),
+    "13b": (40, 5120, 40),
+    "30b": (48, 7168, 56),
     "70b": (80, 8192, 64),
-}  # fmt: skip
+}
 """Layers, width and heads of MPT models (mosaicml/llm-foundry, train/yamls/pretrain)."""
 
 DTYPES = {
-    "FP16": "bf16", "BF16": "bf16", "bf16": "bf16", "amp_bf16": "bf16", "amp_fp8": "fp8",
-    "FP8": "fp8", "MXFP8": "fp8", "NVFP4": "fp4", "FP8 rowwise": "fp8", "FP8 tensorwise": "fp8",
-}  # fmt: skip
+    "FP16": "bf16",
+    "BF16": "bf16",
+    "bf16": "bf16",
+    "amp_bf16": "bf16",
+    "amp_fp8": "fp8",
+    "FP8": "fp8",
+    "MXFP8": "fp8",
+    "NVFP4": "fp4",
+    "FP8 rowwise": "fp8",
+    "FP8 tensorwise": "fp8",
+}
 
 PAPERS, MEGASCALE, FOUNDRY = "A100 papers", "MegaScale", "llm-foundry"
 BRIDGE, DGXC, TITAN, AUTOMODEL = "Megatron-Bridge", "DGX Cloud", "torchtitan", "Automodel"
 SOURCES = {
-    "Korthikanti": PAPERS, "Narayanan": PAPERS, "Megatron-LM": PAPERS, "Smith": PAPERS,
-    "MegaScale": MEGASCALE, "foundry": FOUNDRY, "Bridge": BRIDGE, "dgxc": DGXC,
-    "torchtitan": TITAN, "Automodel": AUTOMODEL,
-}  # fmt: skip
+    "Korthikanti": PAPERS,
+    "Narayanan": PAPERS,
+    "Megatron-LM": PAPERS,
+    "Smith": PAPERS,
+    "MegaScale": MEGASCALE,
+    "foundry": FOUNDRY,
+    "Bridge": BRIDGE,
+    "dgxc": DGXC,
+    "torchtitan": TITAN,
+    "Automodel": AUTOMODEL,
+}
 
 ATTENTION = {PAPERS: UNFUSED, MEGASCALE: FLASH2, FOUNDRY: FLASH2, TITAN: FLASH2}
 """Kernels of attention that are not the newest, by source."""
@@ -80,9 +122,16 @@ WIDE_GRADIENTS = (PAPERS, MEGASCALE)
 """Megatron-LM sums gradients in fp32 by default where it trains in bf16, and can in fp16."""
 
 USELESS = (
-    "outlier", "regression", "same measurement", "early recipe", "gbs / N", "impossible",
-    "inconsistent", "different settings", "local batch",
-)  # fmt: skip
+    "outlier",
+    "regression",
+    "same measurement",
+    "early recipe",
+    "gbs / N",
+    "impossible",
+    "inconsistent",
+    "different settings",
+    "local batch",
+)
 """Words of reasons that set a row aside."""
 
 UNSTATED_PLANS = tuple((mbs, chunks) for mbs in (1, 2, 4, 8) for chunks in (1, 2, 3, 4, 5, 6))
@@ -276,15 +325,31 @@ def _model(row: Mapping[str, Any], name: str, source: str) -> LanguageModel | No
 def gpt(layers: int, hidden: int, heads: int) -> LanguageModel:
     """Return a model of GPT-3's kind, as in Megatron-LM's papers."""
     return LanguageModel(
-        name=f"gpt_{layers}_{hidden}", layers=layers, hidden=hidden, heads=heads, kv_heads=heads,
-        head_dim=hidden // heads, ffn=4 * hidden, vocab=51_200, max_context=2048, gated_ffn=False,
-        tied_embeddings=True, norm="layer_norm", biases=True, learned_positions=2048, source="",
-    )  # fmt: skip
+        name=f"gpt_{layers}_{hidden}",
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=heads,
+        head_dim=hidden // heads,
+        ffn=4 * hidden,
+        vocab=51_200,
+        max_context=2048,
+        gated_ffn=False,
+        tied_embeddings=True,
+        norm="layer_norm",
+        biases=True,
+        learned_positions=2048,
+        source="",
+    )
 
 
 def mpt(size: str, sequence: int) -> LanguageModel:
     """Return a model of the MPT family."""
     return replace(
-        gpt(*MPT[size]), name=f"mpt_{size}", vocab=50_368, max_context=sequence, biases=False,
+        gpt(*MPT[size]),
+        name=f"mpt_{size}",
+        vocab=50_368,
+        max_context=sequence,
+        biases=False,
         learned_positions=sequence,
-    )  # fmt: skip
+    )

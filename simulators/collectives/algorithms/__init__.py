@@ -15,8 +15,13 @@ from simulators.core.jit import f8, i8, named_tuple
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST, SEND_RECV = range(6)
 COLLECTIVES = (
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv",
-)  # fmt: skip
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "broadcast",
+    "send_recv",
+)
 """By code; sizes are those of the full buffer of a rank, for all_gather of a rank's shard."""
 
 RING, DIRECT, HALVING_DOUBLING, DOUBLE_BINARY_TREE, IN_NETWORK = range(5)

@@ -39,9 +39,13 @@ def measured_s(
 
     def timed(part: str) -> CollectiveTime:
         return measured_time(
-            gpu=gpu, library=library, collective=part, dtype=dtype, ranks=inside,
+            gpu=gpu,
+            library=library,
+            collective=part,
+            dtype=dtype,
+            ranks=inside,
             size_bytes=size_bytes,
-        )  # fmt: skip
+        )
 
     if plan.ranks == inside:
         return timed(collective)

@@ -127,9 +127,13 @@ def collectives_ns(
         for p in range(count):
             d = phases[p, at.DIMENSION]
             duration[p] = phase_ns(
-                phases[p, at.PHASE_OP], phases[p, at.PAYLOAD], network[d], rate[d],
-                row[at.ENDPOINT_NS], memory_bytes_per_s[i],
-            )  # fmt: skip
+                phases[p, at.PHASE_OP],
+                phases[p, at.PAYLOAD],
+                network[d],
+                rate[d],
+                row[at.ENDPOINT_NS],
+                memory_bytes_per_s[i],
+            )
             if duration[p] == codes.IMPOSSIBLE:
                 out[i] = codes.IMPOSSIBLE
         if count > 0 and out[i] != codes.IMPOSSIBLE:

@@ -20,14 +20,27 @@ DONE: Final = 1e-12
 
 @kernel(
     void(
-        array(i8), i8, matrix(i8), array(f8), matrix(f8), array(f8), array(i8), array(i8),
+        array(i8),
+        i8,
+        matrix(i8),
+        array(f8),
+        matrix(f8),
+        array(f8),
+        array(i8),
+        array(i8),
     ),
     borrows=True,
-)  # fmt: skip
+)
 def fair_rates(
-    flying: Ints, count: int, routes: Ints, capacity: Floats, shares: Floats, room: Floats,
-    load: Ints, used: Ints,
-) -> None:  # fmt: skip
+    flying: Ints,
+    count: int,
+    routes: Ints,
+    capacity: Floats,
+    shares: Floats,
+    room: Floats,
+    load: Ints,
+    used: Ints,
+) -> None:
     """Write the max-min fair rate of every flow: fill the tightest links, and repeat.
 
     Routes are the links that a flow crosses, filled up with -1; one crossed twice counts twice.
@@ -66,9 +79,14 @@ def fair_rates(
 
 @kernel(void(array(i8), i8, matrix(i8), matrix(f8), array(f8), array(f8), array(i8)), borrows=True)
 def _fill(
-    flying: Ints, count: int, routes: Ints, shares: Floats, capacity: Floats, room: Floats,
+    flying: Ints,
+    count: int,
+    routes: Ints,
+    shares: Floats,
+    capacity: Floats,
+    room: Floats,
     load: Ints,
-) -> None:  # fmt: skip
+) -> None:
     """Write what every link has left for the flows that have no rate yet, and how many they are."""
     for i in range(count):
         for link in routes[flying[i]]:

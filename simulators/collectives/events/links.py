@@ -60,9 +60,16 @@ def moved(state: State, rank: int, d: int, ahead: int) -> int:
 
 @kernel(void(STATE, i8, i8, i8, i8, i8, i8, i8, i8), borrows=True)
 def dispatch(
-    state: State, now: int, rank: int, stream: int, d: int, ahead: int, size: int, slot: int,
+    state: State,
+    now: int,
+    rank: int,
+    stream: int,
+    d: int,
+    ahead: int,
+    size: int,
+    slot: int,
     is_backwards: int,
-) -> None:  # fmt: skip
+) -> None:
     """Send a message to the rank that is `ahead` further along a dimension."""
     n, block = state.whole[d, RANKS], state.whole[d, BLOCK]
     spares = state.clock[at.SPARES] - 1
@@ -167,9 +174,15 @@ def flow(state: State, until_ns: float) -> bool:
     count, shares, clock = state.clock[at.FLYING], state.shares, state.clock
     if clock[at.STALE]:
         fair_rates(
-            state.flying, count, state.routes, state.capacity, shares, state.room, state.load,
+            state.flying,
+            count,
+            state.routes,
+            state.capacity,
+            shares,
+            state.room,
+            state.load,
             state.used,
-        )  # fmt: skip
+        )
         clock[at.STALE] = 0
         state.report[at.LINK_EVENTS] += count
     first_ns = until_ns - state.shared_until_ns[0]

@@ -144,9 +144,11 @@ def state_of(
     whole, queues = plan.whole, int(request[asked_for.QUEUES])
     streams = chunks_of(request, plan.ranks)
     phases = phases_of(
-        whole, int(request[asked_for.OP]), chunk_bytes(request, plan.ranks),
+        whole,
+        int(request[asked_for.OP]),
+        chunk_bytes(request, plan.ranks),
         baseline=bool(request[asked_for.BASELINE]),
-    )  # fmt: skip
+    )
     alike = np.zeros(len(whole), np.int64) if every_rank else _alike(plan, phases)
     counted = np.where(alike == 1, 1, whole[:, RANKS])
     ranks = int(np.prod(counted))
@@ -171,8 +173,16 @@ def state_of(
     route = max([4, *(int(d[RANKS]) // 2 for d in whole if d[BLOCK] == RING_BLOCK)])
     return State(
         settings=Settings(
-            ranks, streams, len(phases), servers, queues, int(request[asked_for.ENDPOINT_NS]),
-            owned, widest * (at_once + 1), mode, memory_bytes_per_s,
+            ranks,
+            streams,
+            len(phases),
+            servers,
+            queues,
+            int(request[asked_for.ENDPOINT_NS]),
+            owned,
+            widest * (at_once + 1),
+            mode,
+            memory_bytes_per_s,
         ),
         phases=_tabulated(whole, phases, streams, queues),
         whole=whole,
@@ -204,7 +214,7 @@ def state_of(
         event=np.zeros(2, np.int64),
         clock=clock,
         report=np.zeros(at.UNFINISHED + 1, np.int64),
-    )  # fmt: skip
+    )
 
 
 def _alike(plan: Plan, phases: Ints) -> Ints:

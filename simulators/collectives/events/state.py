@@ -108,9 +108,24 @@ SETTINGS: Any = named_tuple((*(i8,) * 9, f8), Settings)
 PHASES: Any = named_tuple((*arrays(i8, 11), *(_TABLE,) * 3), PhaseTable)
 STATE: Any = named_tuple(
     (
-        SETTINGS, PHASES, _TABLE, matrix(f8), *arrays(i8, 5), _TABLE, _TABLE, *arrays(i8, 4),
-        _TABLE, _FACTS, matrix(f8), _TABLE, _FACTS, *arrays(f8, 3), *arrays(i8, 3), _REALS, _TABLE,
+        SETTINGS,
+        PHASES,
+        _TABLE,
+        matrix(f8),
+        *arrays(i8, 5),
+        _TABLE,
+        _TABLE,
+        *arrays(i8, 4),
+        _TABLE,
+        _FACTS,
+        matrix(f8),
+        _TABLE,
+        _FACTS,
+        *arrays(f8, 3),
+        *arrays(i8, 3),
+        _REALS,
+        _TABLE,
         *arrays(i8, 3),
     ),
     State,
-)  # fmt: skip
+)

@@ -39,9 +39,13 @@ WIRE: Any = named_tuple((i8, i8, i8, f8, f8, f8), Wire)
 def wire_of(whole: Ints, rates: Floats) -> Wire:
     """Return how a dimension is joined, from its rows of numbers."""
     return Wire(
-        whole[BLOCK], whole[RANKS], whole[LEAF], rates[OVERSUBSCRIPTION], rates[BYTES_PER_NS],
+        whole[BLOCK],
+        whole[RANKS],
+        whole[LEAF],
+        rates[OVERSUBSCRIPTION],
+        rates[BYTES_PER_NS],
         rates[LATENCY_NS],
-    )  # fmt: skip
+    )
 
 
 @kernel(i8(i8, i8, i8, i8))

@@ -103,9 +103,8 @@ def plan_among(ranks: tuple[int, ...], network: Topology, algorithm: str) -> Pla
     sizes = [d.ranks for d in network.dimensions]
     inner = [math.prod(sizes[:i]) for i in range(len(sizes))]
     wide = [
-        len({rank // stride % n for rank in ranks})
-        for stride, n in zip(inner, sizes, strict=True)
-    ]  # fmt: skip
+        len({rank // stride % n for rank in ranks}) for stride, n in zip(inner, sizes, strict=True)
+    ]
     if math.prod(wide) == len(ranks):
         dimensions = tuple(
             dataclasses.replace(d, ranks=n) for d, n in zip(network.dimensions, wide, strict=True)

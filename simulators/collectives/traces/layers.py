@@ -16,8 +16,12 @@ from simulators.core.errors import UserError
 
 NS_PER_US = 1000
 COLUMNS = (
-    "layer", "forward_us", "input_grad_us", "weight_grad_us", "weight_grad_all_reduce_bytes",
-)  # fmt: skip
+    "layer",
+    "forward_us",
+    "input_grad_us",
+    "weight_grad_us",
+    "weight_grad_all_reduce_bytes",
+)
 
 
 @dataclass(frozen=True)
@@ -74,10 +78,14 @@ def operators_of(layers: Sequence[Layer]) -> tuple[Operator, ...]:
         if layer.all_reduce_bytes > 0:
             operators.append(
                 Operator(
-                    len(operators), f"{layer.name} all_reduce", "collective", last,
-                    collective="all_reduce", size_bytes=layer.all_reduce_bytes,
+                    len(operators),
+                    f"{layer.name} all_reduce",
+                    "collective",
+                    last,
+                    collective="all_reduce",
+                    size_bytes=layer.all_reduce_bytes,
                 )
-            )  # fmt: skip
+            )
         if i > 0:
             last = compute(f"{layer.name} input gradient", layer.input_grad_ns, last)
     return tuple(operators)

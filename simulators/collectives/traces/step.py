@@ -65,8 +65,10 @@ class Step:
             kind, ranks = "send_recv", (rank, operator.peer)
         ranks = ranks or tuple(range(self.ranks))
         if not 0 <= min(ranks) <= max(ranks) < self.ranks:
-            raise UserError(f"operator {operator.id} '{operator.name}' is of ranks {list(ranks)}; "
-                            f"there are {self.ranks}")  # fmt: skip
+            raise UserError(
+                f"operator {operator.id} '{operator.name}' is of ranks {list(ranks)}; "
+                f"there are {self.ranks}"
+            )
         return Message(kind, operator.size_bytes, ranks)
 
 

@@ -52,8 +52,17 @@ LOOPS = COUNTS = array(i8, 3)
 KEEP = array(i8)
 PROBLEM = named_tuple(
     (
-        array(i8), *(matrix(i8),) * 3, array(i8), matrix(i8), matrix(f8), matrix(f8),
-        *(matrix(i8),) * 5, array(i8), COUNTS, matrix(i8), *arrays(i8, 2),
+        array(i8),
+        *(matrix(i8),) * 3,
+        array(i8),
+        matrix(i8),
+        matrix(f8),
+        matrix(f8),
+        *(matrix(i8),) * 5,
+        array(i8),
+        COUNTS,
+        matrix(i8),
+        *arrays(i8, 2),
     ),
     Problem,
-)  # fmt: skip
+)

@@ -131,9 +131,16 @@ def tile_sums(problem: Problem, rank: Ints, child: int, slides: int, step: int) 
 
 @kernel(i8(PROBLEM, LOOPS, RANK, i8, i8, i8, i8, i8, i8))
 def along(
-    problem: Problem, loops: Ints, rank: Ints,
-    parent: int, child: int, outside: int, between: int, slides: int, place: int,
-) -> int:  # fmt: skip
+    problem: Problem,
+    loops: Ints,
+    rank: Ints,
+    parent: int,
+    child: int,
+    outside: int,
+    between: int,
+    slides: int,
+    place: int,
+) -> int:
     """Return the sum of a rank's extents over the loops outside `child`, up to a place.
 
     A rank is one or two dimensions with coefficients; a coefficient of 0 counts iterations.
@@ -205,17 +212,30 @@ def words_moved(
             break
         holds = slides >= 0 and row - at.RANKS * tensor == home[tensor, slides]
         words *= along(
-            problem, loops, problem.terms[row], parent, child, outside, between,
-            slides if holds else -1, place,
-        )  # fmt: skip
+            problem,
+            loops,
+            problem.terms[row],
+            parent,
+            child,
+            outside,
+            between,
+            slides if holds else -1,
+            place,
+        )
     return words * times_again(problem, loops, tensor, parent, child, outside, between, place)
 
 
 @kernel(i8(PROBLEM, LOOPS, i8, i8, i8, i8, i8, i8), borrows=True)
 def times_again(
-    problem: Problem, loops: Ints, tensor: int, parent: int, child: int, outside: int, between: int,
+    problem: Problem,
+    loops: Ints,
+    tensor: int,
+    parent: int,
+    child: int,
+    outside: int,
+    between: int,
     place: int,
-) -> int:  # fmt: skip
+) -> int:
     """Return how often loops that do not walk a tensor send it again; of no tensor, all of them."""
     times = 1
     rank = problem.rank

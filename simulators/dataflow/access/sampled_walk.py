@@ -167,9 +167,11 @@ def handed_over(elements: Ints, e: int, before: int, shift: int, columns: int, r
     code = elements[CODE, e] + shift
     column, row = e % columns, e // columns
     for there, linked in (
-        (e - columns, row > 0), (e + columns, row + 1 < rows),
-        (e - 1, column > 0), (e + 1, column + 1 < columns),
-    ):  # fmt: skip
+        (e - columns, row > 0),
+        (e + columns, row + 1 < rows),
+        (e - 1, column > 0),
+        (e + 1, column + 1 < columns),
+    ):
         if linked and there < before and elements[CODE_BEFORE, there] == code:
             return 1
     return 0
@@ -177,9 +179,17 @@ def handed_over(elements: Ints, e: int, before: int, shift: int, columns: int, r
 
 @kernel(i8(matrix(i8), i8, i8, i8, i8, i8, i8, i8, i8, array(i8)), borrows=True)
 def fan_out_words(
-    elements: Ints, active: int, before: int, shift: int, columns: int, rows: int,
-    linked: int, step: int, words: int, found: Ints,
-) -> int:  # fmt: skip
+    elements: Ints,
+    active: int,
+    before: int,
+    shift: int,
+    columns: int,
+    rows: int,
+    linked: int,
+    step: int,
+    words: int,
+    found: Ints,
+) -> int:
     """Add up the words that leave for the elements, arrive, and come from neighbours."""
     tiles = left = given = 0
     for e in range(active):
@@ -261,8 +271,18 @@ def walk(loops: Ints, spatial: Ints, dims: Ints, radix: Ints, wiring: Ints, foun
         if not np.array_equal(ends, laid_out):
             spread_out(spatial, dims, ends, radix, elements)
             laid_out[:] = ends
-        fan_out_words(elements, active, before, shift, columns, rows, links and same and words,
-                      step, weight * words, found)  # fmt: skip
+        fan_out_words(
+            elements,
+            active,
+            before,
+            shift,
+            columns,
+            rows,
+            links and same and words,
+            step,
+            weight * words,
+            found,
+        )
         found[STEPS] += weight
         found[ACTIVE] += weight * active
         before, corner = active, corner + shift

@@ -97,9 +97,13 @@ def problem_of(layer: Layer, accelerator: Accelerator) -> Problem:
     levels, dims, tensors = len(accelerator.levels), len(layer.dims), len(layer.tensors)
     machine = machine_of(accelerator)
     return Problem(
-        np.array(layer.bounds, np.int64), terms, home, coef,
+        np.array(layer.bounds, np.int64),
+        terms,
+        home,
+        coef,
         np.array([tensor.words(layer.extents) for tensor in layer.tensors], np.int64),
-        sizes=machine.sizes.copy(), energy_pj=machine.energy_pj.copy(),
+        sizes=machine.sizes.copy(),
+        energy_pj=machine.energy_pj.copy(),
         rates=machine.rates.copy(),
         extents=np.ones((levels + 1, dims), np.int64),
         spread=np.ones((levels + 1, dims), np.int64),
@@ -111,7 +115,7 @@ def problem_of(layer: Layer, accelerator: Accelerator) -> Problem:
         sums=np.zeros((2, 4), np.int64),
         rank=np.zeros(4, np.int64),
         cut=np.zeros(1, np.int64),
-    )  # fmt: skip
+    )
 
 
 def evaluated(mapping: Mapping, layer: Layer, accelerator: Accelerator) -> Evaluation | str:
@@ -147,9 +151,13 @@ def level_cycles(level: int, lines: Iterable[Traffic], accelerator: Accelerator)
 
 
 def totalled(
-    dense: Evaluation, lines: Sequence[Traffic], accelerator: Accelerator, *,
-    multiplies: float = 1.0, steps: float = 1.0,
-) -> Evaluation:  # fmt: skip
+    dense: Evaluation,
+    lines: Sequence[Traffic],
+    accelerator: Accelerator,
+    *,
+    multiplies: float = 1.0,
+    steps: float = 1.0,
+) -> Evaluation:
     """Return an evaluation with other words moved, and a share of its multiplies and steps."""
     compute = math.ceil(dense.compute_cycles * steps)
     levels = range(len(accelerator.levels))
@@ -196,9 +204,13 @@ def scaled(line: Traffic, scale: Sequence[float], accelerator: Accelerator) -> T
         if before[k]
     )
     return dataclasses.replace(
-        line, reads=words[READS], fills=words[FILLS], updates=words[UPDATES],
-        totals=(totals[READS], totals[FILLS], totals[UPDATES]), energy_pj=energy_pj,
-    )  # fmt: skip
+        line,
+        reads=words[READS],
+        fills=words[FILLS],
+        updates=words[UPDATES],
+        totals=(totals[READS], totals[FILLS], totals[UPDATES]),
+        energy_pj=energy_pj,
+    )
 
 
 def tile_words_by_level(
@@ -237,9 +249,14 @@ def _traffic(
             )
             lines.append(
                 Traffic(
-                    level=level.name, tensor=tensor, reads=reads, fills=fills, updates=updates,
+                    level=level.name,
+                    tensor=tensor,
+                    reads=reads,
+                    fills=fills,
+                    updates=updates,
                     instances=int(problem.instances[k, at.USED]),
-                    totals=(totals[READS], totals[FILLS], totals[UPDATES]), energy_pj=spent_pj,
+                    totals=(totals[READS], totals[FILLS], totals[UPDATES]),
+                    energy_pj=spent_pj,
                 )
-            )  # fmt: skip
+            )
     return tuple(lines)

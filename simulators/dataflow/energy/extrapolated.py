@@ -111,10 +111,14 @@ def _recounted(
         for action in (at.READS, at.FILLS, at.UPDATES)
     )
     return dataclasses.replace(
-        line, reads=reads, fills=fills, updates=updates, instances=instances,
+        line,
+        reads=reads,
+        fills=fills,
+        updates=updates,
+        instances=instances,
         totals=(reads * instances, fills * instances, updates * instances),
         energy_pj=spent_pj * instances,
-    )  # fmt: skip
+    )
 
 
 def _levels(mapping: Mapping, layer: Layer) -> list[_Level]:
@@ -186,9 +190,14 @@ def _walks(
 
 
 def _counts(
-    walks: list[Ints], words: int, kept: list[bool], fan_out: list[int], in_use: list[int], *,
+    walks: list[Ints],
+    words: int,
+    kept: list[bool],
+    fan_out: list[int],
+    in_use: list[int],
+    *,
     output: bool,
-) -> list[tuple[int, int, int]]:  # fmt: skip
+) -> list[tuple[int, int, int]]:
     """Return reads, fills and updates of an instance, by level.
 
     By level: what was found between it and the next, whether it keeps the tensor, the children of

@@ -53,8 +53,10 @@ def _machine_of(accelerator: Accelerator, _version: int) -> Machine:
         accesses_pj = level_energy_pj(level, accelerator.node_nm, stated_nm)
         energy_pj.append((*accesses_pj, level.energy_pj.get("leak", 0.0)))
         speeds = (
-            level.read_words_per_cycle, level.write_words_per_cycle, level.shared_words_per_cycle,
-        )  # fmt: skip
+            level.read_words_per_cycle,
+            level.write_words_per_cycle,
+            level.shared_words_per_cycle,
+        )
         rates.append((*(np.inf if s is None else s for s in speeds), level.hop_pj_per_word))
     energy_pj.append((mac_energy_pj(accelerator), 0.0, 0.0, accelerator.mac.leak_pj_per_cycle))
     return Machine(

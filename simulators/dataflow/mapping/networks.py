@@ -19,8 +19,11 @@ Counted = tuple[Layer, int]
 
 NETWORKS = Folder("network", "dataflow/layers")
 KINDS: dict[str, Callable[..., Layer]] = {
-    "conv": conv, "dwconv": dwconv, "matmul": matmul, "bmm": bmm,
-}  # fmt: skip
+    "conv": conv,
+    "dwconv": dwconv,
+    "matmul": matmul,
+    "bmm": bmm,
+}
 
 
 def network_names() -> tuple[str, ...]:

@@ -45,10 +45,20 @@ class Space(NamedTuple):
 
 
 SPACE = named_tuple(
-    (matrix(i8), matrix(i8), array(i8), matrix(i8), array(i8), array(i8), array(f8), matrix(f8),
-     array(f8), array(f8)),
+    (
+        matrix(i8),
+        matrix(i8),
+        array(i8),
+        matrix(i8),
+        array(i8),
+        array(i8),
+        array(f8),
+        matrix(f8),
+        array(f8),
+        array(f8),
+    ),
     Space,
-)  # fmt: skip
+)
 
 
 def padded(rows: list[list[int]], width: int) -> Ints:
@@ -198,15 +208,29 @@ def goal_of(
 
 @kernel(
     i8(
-        PROBLEM, SPACE, COUNTS, matrix(f8), array(f8), array(i8, 4), matrix(i8), matrix(i8),
+        PROBLEM,
+        SPACE,
+        COUNTS,
+        matrix(f8),
+        array(f8),
+        array(i8, 4),
+        matrix(i8),
+        matrix(i8),
         array(f8),
     ),
     borrows=True,
-)  # fmt: skip
+)
 def anneal(
-    problem: Problem, space: Space, counts: Ints, draws: Floats, heat: Floats, loops: Ints,
-    keep: Ints, where: Ints, best: Floats,
-) -> int:  # fmt: skip
+    problem: Problem,
+    space: Space,
+    counts: Ints,
+    draws: Floats,
+    heat: Floats,
+    loops: Ints,
+    keep: Ints,
+    where: Ints,
+    best: Floats,
+) -> int:
     """Walk from mapping 0 of `loops`; return the feasible mappings seen.
 
     Mappings are where the walk is, its trial and the best so far: so are `loops`, `keep`, `where`

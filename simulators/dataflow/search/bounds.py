@@ -149,16 +149,27 @@ def _entering(layer: Layer, room: int, kept: int, costs: Tensors, beyond: Rooms)
     terms, home, coef = layer_terms(layer)
     return float(
         _least_entering(
-            np.array(layer.bounds, np.int64), terms, home, coef, table, numbers, scratch,
-            np.array([room, kept, *beyond], np.int64), np.array(costs),
+            np.array(layer.bounds, np.int64),
+            terms,
+            home,
+            coef,
+            table,
+            numbers,
+            scratch,
+            np.array([room, kept, *beyond], np.int64),
+            np.array(costs),
         )
-    )  # fmt: skip
+    )
 
 
 def bounds(
-    layer: Layer, accelerator: Accelerator, problem: Problem, aim: Objective, floor: Floats,
+    layer: Layer,
+    accelerator: Accelerator,
+    problem: Problem,
+    aim: Objective,
+    floor: Floats,
     left_out: int,
-) -> Bounds:  # fmt: skip
+) -> Bounds:
     """Return what no mapping can beat, by the floors of its spreads.
 
     `floor` is as `floors` returns it, of the spreads that were listed; those that were not use at
@@ -246,15 +257,29 @@ def _least_counts(problem: Problem, keep: Ints, counts: Ints) -> int:
 
 @kernel(
     i8(
-        PROBLEM, SPACE, array(i8, 4), matrix(i8), array(f8), COUNTS, array(f8), matrix(f8),
+        PROBLEM,
+        SPACE,
+        array(i8, 4),
+        matrix(i8),
+        array(f8),
+        COUNTS,
+        array(f8),
+        matrix(f8),
         array(i8),
     ),
     borrows=True,
-)  # fmt: skip
+)
 def _floors(
-    problem: Problem, space: Space, spread: Ints, kept: Ints, surplus: Floats, counts: Ints,
-    result: Floats, found: Floats, best: Ints,
-) -> int:  # fmt: skip
+    problem: Problem,
+    space: Space,
+    spread: Ints,
+    kept: Ints,
+    surplus: Floats,
+    counts: Ints,
+    result: Floats,
+    found: Floats,
+    best: Ints,
+) -> int:
     """Fill in the rows of `floors`, and by row the best choice of what is kept; return rows."""
     levels, dims = kept.shape[1], problem.bounds.size
     around, quantities = problem.extents, space.quantities
@@ -286,14 +311,27 @@ def _floors(
 
 @kernel(
     f8(
-        array(i8), *(matrix(i8),) * 3, matrix(i8), array(i8), matrix(i8), array(i8), array(f8),
+        array(i8),
+        *(matrix(i8),) * 3,
+        matrix(i8),
+        array(i8),
+        matrix(i8),
+        array(i8),
+        array(f8),
     ),
     borrows=True,
-)  # fmt: skip
+)
 def _least_entering(
-    bounds: Ints, terms: Ints, home: Ints, coef: Ints, divisors: Ints, numbers: Ints,
-    scratch: Ints, limits: Ints, costs: Floats,
-) -> float:  # fmt: skip
+    bounds: Ints,
+    terms: Ints,
+    home: Ints,
+    coef: Ints,
+    divisors: Ints,
+    numbers: Ints,
+    scratch: Ints,
+    limits: Ints,
+    costs: Floats,
+) -> float:
     """Return the least cost of what enters one buffer, over all tiles that divide and fit.
 
     `divisors` are sides that a tile may have, so many by dimension; `scratch` has three rows.

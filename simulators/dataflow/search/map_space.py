@@ -26,9 +26,12 @@ MOST_LARGER = 1.25
 
 
 def space_of(
-    layer: Layer, sizes: tuple[int, ...], accelerator: Accelerator, aim: Objective,
+    layer: Layer,
+    sizes: tuple[int, ...],
+    accelerator: Accelerator,
+    aim: Objective,
     rules: Constraints,
-) -> tuple[Space, Ints]:  # fmt: skip
+) -> tuple[Space, Ints]:
     """Return what may be changed of mappings of some sizes, and the loops to start from.
 
     Those have all that is free in time at the outermost level, one word of each tensor at a time.
@@ -106,9 +109,13 @@ def rounded_up(layer: Layer, accelerator: Accelerator) -> list[tuple[int, ...]]:
 
 
 def _slots(
-    dim: str, free: int, layer: Layer, accelerator: Accelerator, machine: Machine,
+    dim: str,
+    free: int,
+    layer: Layer,
+    accelerator: Accelerator,
+    machine: Machine,
     rules: Constraints,
-) -> list[int]:  # fmt: skip
+) -> list[int]:
     """Return where factors of a dimension may stand; the outermost level's time comes first."""
     found = []
     for k, level in enumerate(accelerator.levels):

@@ -128,7 +128,12 @@ def given(mapping: Mapping, layer: Layer, accelerator: Accelerator) -> Found:
     energy_bound_pj, cycles_bound = compulsory(layer, accelerator, problem_of(layer, accelerator))
     best = energy_bound_pj * cycles_bound
     return Found(
-        mapping=mapping, evaluation=evaluation, evaluations=1, feasible=1,
-        energy_bound_pj=energy_bound_pj, cycles_bound=cycles_bound, edp_bound=best,
+        mapping=mapping,
+        evaluation=evaluation,
+        evaluations=1,
+        feasible=1,
+        energy_bound_pj=energy_bound_pj,
+        cycles_bound=cycles_bound,
+        edp_bound=best,
         gap=1.0 - best / evaluation.edp,
-    )  # fmt: skip
+    )

@@ -62,9 +62,7 @@ def constraints_of(
     return dataclasses.replace(
         rules,
         allow={
-            level.name: {
-                "spatial_x": columns, "spatial_y": rows, **rules.allow.get(level.name, {})
-            }
+            level.name: {"spatial_x": columns, "spatial_y": rows, **rules.allow.get(level.name, {})}
             for level in accelerator.levels
         },
-    )  # fmt: skip
+    )

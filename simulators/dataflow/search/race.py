@@ -77,16 +77,28 @@ class Walk:
             three[0] = three[2]
         self.goals[0] = self.goals[2]
         self.feasible += anneal(
-            problem, self.space, counts, draws, np.array([hot, COLD]), self.loops, self.keep,
-            self.where, self.goals,
-        )  # fmt: skip
+            problem,
+            self.space,
+            counts,
+            draws,
+            np.array([hot, COLD]),
+            self.loops,
+            self.keep,
+            self.where,
+            self.goals,
+        )
         self.evaluations += len(draws)
 
 
 def race(
-    problem: Problem, space: Space, loops: Ints, starts: Sequence[Start], evaluations: int,
-    seed: int, floor: float,
-) -> Walk:  # fmt: skip
+    problem: Problem,
+    space: Space,
+    loops: Ints,
+    starts: Sequence[Start],
+    evaluations: int,
+    seed: int,
+    floor: float,
+) -> Walk:
     """Return the best of walks from some starts, which counts the mappings that all have tried.
 
     Starts are spreads of `loops`, which have all that is free outermost, in time; the best promise

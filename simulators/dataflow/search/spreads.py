@@ -37,9 +37,10 @@ def spreads(space: Space, loops: Ints, sizes: Ints, most: int) -> tuple[Ints, in
         for row, fan in ((1, at.FAN_X), (2, at.FAN_Y)):
             taken = math.prod(loops[level, row + 1].tolist())
             free = tuple(
-                d for d in range(dims)
+                d
+                for d in range(dims)
                 if 3 * level + row in space.slots[d, : space.slot_count[d]].tolist()
-            )  # fmt: skip
+            )
             if free and int(sizes[level, fan]) // taken > 1:
                 sides.append((int(sizes[level, fan]) // taken, free))
                 places.append((level, row + 1))

@@ -69,8 +69,9 @@ def with_zeros(
     """Return the expected counts, energy and cycles of a mapping that was evaluated as dense."""
     tiles = tile_words_by_level(mapping, layer, accelerator)
     share = zeros.multiplies
-    lines = [_expected(line, dense, layer, accelerator, zeros, tiles, share)
-             for line in dense.traffic]  # fmt: skip
+    lines = [
+        _expected(line, dense, layer, accelerator, zeros, tiles, share) for line in dense.traffic
+    ]
     steps = share if zeros.action == "skipping" else 1.0
     return totalled(dense, lines, accelerator, multiplies=share, steps=steps)
 
@@ -86,15 +87,24 @@ def sparse_of(found: Found, layer: Layer, accelerator: Accelerator, zeros: Spars
     cycles = math.ceil(layer.macs * steps / accelerator.mac.instances)
     gap = max(0.0, 1.0 - mac_pj * cycles / evaluation.edp)
     return dataclasses.replace(
-        found, evaluation=evaluation, energy_bound_pj=mac_pj, cycles_bound=cycles,
-        edp_bound=mac_pj * cycles, gap=gap,
-    )  # fmt: skip
+        found,
+        evaluation=evaluation,
+        energy_bound_pj=mac_pj,
+        cycles_bound=cycles,
+        edp_bound=mac_pj * cycles,
+        gap=gap,
+    )
 
 
 def _expected(
-    line: Traffic, dense: Evaluation, layer: Layer, accelerator: Accelerator, zeros: Sparsity,
-    tiles: Mapping[tuple[str, str], int], share: float,
-) -> Traffic:  # fmt: skip
+    line: Traffic,
+    dense: Evaluation,
+    layer: Layer,
+    accelerator: Accelerator,
+    zeros: Sparsity,
+    tiles: Mapping[tuple[str, str], int],
+    share: float,
+) -> Traffic:
     """Return one line with the words that are expected to move."""
     names = [level.name for level in accelerator.levels]
     inner = [t.level for t in dense.traffic if t.tensor == line.tensor]

@@ -48,9 +48,11 @@ LATENT_DECODE_DIM = (576.0 + 512.0) / 2.0
 
 FORM_OF = {"prefill": prefill_seconds, "decode": decode_seconds, "mixed": mixed_seconds}
 FORM_WITH = {
-    "gap_clocks": warp_latent_seconds, "exponentials": warp_prompt_seconds,
-    "lone_clocks": triton_latent_seconds, "wait_clocks": triton_prompt_seconds,
-}  # fmt: skip
+    "gap_clocks": warp_latent_seconds,
+    "exponentials": warp_prompt_seconds,
+    "lone_clocks": triton_latent_seconds,
+    "wait_clocks": triton_prompt_seconds,
+}
 """Forms of one library's kernels, by a number that no other form has."""
 
 
@@ -141,14 +143,22 @@ def apart(attention: Attention) -> tuple[Attention, Attention]:
     plain = replace(attention, decodes=0.0, decode_kv_tokens=0.0)
     return (
         replace(
-            plain, phase="prefill", requests=chunks, query_tokens=queries - decodes,
-            pairs=pairs - decode_keys, kv_tokens=chunk_keys,
+            plain,
+            phase="prefill",
+            requests=chunks,
+            query_tokens=queries - decodes,
+            pairs=pairs - decode_keys,
+            kv_tokens=chunk_keys,
         ),
         replace(
-            plain, phase="decode", requests=decodes, query_tokens=decodes, pairs=decode_keys,
+            plain,
+            phase="decode",
+            requests=decodes,
+            query_tokens=decodes,
+            pairs=decode_keys,
             kv_tokens=decode_keys,
         ),
-    )  # fmt: skip
+    )
 
 
 def kernel_of(attention: Attention) -> str:

@@ -46,8 +46,12 @@ STATE_BYTES = 4.0
 """States are kept in 32 bits."""
 
 UNMEASURED = {
-    "start_s": 3e-6, "compute": 0.3, "bandwidth": 0.6, "block_clocks": 200.0, "chain_clocks": 10.0,
-}  # fmt: skip
+    "start_s": 3e-6,
+    "compute": 0.3,
+    "bandwidth": 0.6,
+    "block_clocks": 200.0,
+    "chain_clocks": 10.0,
+}
 """Where a fit begins, and what stands in where no table was ever fitted."""
 
 

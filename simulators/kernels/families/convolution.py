@@ -90,9 +90,13 @@ def output_size(conv: Convolution) -> Floats:
 
 def _sizes(conv: Convolution) -> tuple[Floats, ...]:
     sizes = (
-        conv.batch, conv.in_channels, conv.out_channels, conv.kernel_size, conv.input_size,
+        conv.batch,
+        conv.in_channels,
+        conv.out_channels,
+        conv.kernel_size,
+        conv.input_size,
         conv.stride,
-    )  # fmt: skip
+    )
     return tuple(np.asarray(size, np.float64) for size in sizes)
 
 

@@ -64,9 +64,16 @@ def expert_sizes(grouped: GroupedGemm) -> ExpertSizes:
     tokens, experts, chosen, n, k = (np.asarray(column, np.float64) for column in columns)
     rows = tokens * chosen
     return ExpertSizes(
-        tokens=tokens, routed=rows * grouped.ranks, rows=rows, awake=active_experts(grouped),
-        experts=experts, chosen=chosen, width=np.asarray(grouped.width, np.float64), n=n, k=k,
-    )  # fmt: skip
+        tokens=tokens,
+        routed=rows * grouped.ranks,
+        rows=rows,
+        awake=active_experts(grouped),
+        experts=experts,
+        chosen=chosen,
+        width=np.asarray(grouped.width, np.float64),
+        n=n,
+        k=k,
+    )
 
 
 def fitted_expert_seconds(sizes: ExpertSizes, dtype: str, gpu: Gpu, entry: Entry) -> Floats:
@@ -122,8 +129,11 @@ def _timed_as(name: str, gpu: Gpu, profile: Profile) -> str:
 def stand_in_formats(name: str) -> tuple[str, ...]:
     """Return a format of experts and those whose numbers stand in for it."""
     others = {
-        "fp8": ("bf16",), "fp8_block": ("fp8", "bf16"), "w4a16": ("mxfp4",), "mxfp4": ("w4a16",),
-    }  # fmt: skip
+        "fp8": ("bf16",),
+        "fp8_block": ("fp8", "bf16"),
+        "w4a16": ("mxfp4",),
+        "mxfp4": ("w4a16",),
+    }
     return (name, *others.get(name, ()))
 
 

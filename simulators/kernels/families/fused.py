@@ -203,9 +203,20 @@ def mixed_features(a: Attention, shape: tuple[int, ...]) -> Floats:
     seen = decode_keys / np.maximum(decodes, 1.0)
     new = queries - decodes
     columns = (
-        heads, kv_heads, head_dim, new, past, decodes, seen, np.maximum(past, seen), new * heads,
-        decodes * heads, decode_keys * heads, (pairs - decode_keys) * heads, -kv_heads,
-    )  # fmt: skip
+        heads,
+        kv_heads,
+        head_dim,
+        new,
+        past,
+        decodes,
+        seen,
+        np.maximum(past, seen),
+        new * heads,
+        decodes * heads,
+        decode_keys * heads,
+        (pairs - decode_keys) * heads,
+        -kv_heads,
+    )
     return _rows(columns, shape)
 
 
@@ -220,10 +231,24 @@ def attention_features(a: Attention, shape: tuple[int, ...]) -> Floats:
     heads, kv_heads, head_dim, window = _geometry(a)
     group = heads / kv_heads
     columns = (
-        heads, kv_heads, head_dim, requests, queries / requests, keys / requests,
-        pairs / np.maximum(queries, 1.0), requests * heads, requests * kv_heads, queries * heads,
-        keys * kv_heads * head_dim, group, -group, -kv_heads, -head_dim, window, -window,
-    )  # fmt: skip
+        heads,
+        kv_heads,
+        head_dim,
+        requests,
+        queries / requests,
+        keys / requests,
+        pairs / np.maximum(queries, 1.0),
+        requests * heads,
+        requests * kv_heads,
+        queries * heads,
+        keys * kv_heads * head_dim,
+        group,
+        -group,
+        -kv_heads,
+        -head_dim,
+        window,
+        -window,
+    )
     return _rows(columns, shape)
 
 
@@ -246,7 +271,22 @@ def expert_features(sizes: ExpertSizes) -> Floats:
         *vars(sizes).values()
     )
     columns = (
-        rows, awake, n, k, n * k, rows * n, rows * k, experts, rows / awake, chosen,
-        tokens / experts, routed, routed * n, -n, -k, -experts, -chosen,
-    )  # fmt: skip
+        rows,
+        awake,
+        n,
+        k,
+        n * k,
+        rows * n,
+        rows * k,
+        experts,
+        rows / awake,
+        chosen,
+        tokens / experts,
+        routed,
+        routed * n,
+        -n,
+        -k,
+        -experts,
+        -chosen,
+    )
     return np.stack([column.reshape(-1) for column in columns])

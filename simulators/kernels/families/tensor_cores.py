@@ -51,15 +51,27 @@ TENSOR_SPEEDUP = 3.0
 with a tf32 rate have matrix units anyway: on GeForce ones these are only twice as fast as fp32."""
 
 NUMBERS = (
-    "compute", "bandwidth", "load_bytes_per_clock", "tail", "prologue", "start_s", "step_s",
+    "compute",
+    "bandwidth",
+    "load_bytes_per_clock",
+    "tail",
+    "prologue",
+    "start_s",
+    "step_s",
     "split_s",
-)  # fmt: skip
+)
 
 MEASURED = {
-    "bf16": ("bf16", "bf16"), "fp8": ("fp8", "fp8"), "fp8_block": ("fp8", "fp8_block"),
-    "fp4": ("fp4", "fp4"), "int8": ("int8", "int8"), "w8a16": ("fp16", "int8"),
-    "w4a16": ("fp16", "int4"), "bmm": ("bf16", "bf16"), "bmm_fp8": ("fp8", "fp8"),
-}  # fmt: skip
+    "bf16": ("bf16", "bf16"),
+    "fp8": ("fp8", "fp8"),
+    "fp8_block": ("fp8", "fp8_block"),
+    "fp4": ("fp4", "fp4"),
+    "int8": ("int8", "int8"),
+    "w8a16": ("fp16", "int8"),
+    "w4a16": ("fp16", "int4"),
+    "bmm": ("bf16", "bf16"),
+    "bmm_fp8": ("fp8", "fp8"),
+}
 """Formats of the multiplication and of the weights in the tables of each kind."""
 
 

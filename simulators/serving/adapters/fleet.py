@@ -61,10 +61,16 @@ def fleet_of(point: ServingPoint, hardware: Hardware) -> Fleet | None:
     if missing and replica.gpu.pcie_bytes_per_s <= 0.0:
         raise UserError(f"gpu '{replica.gpu.name}' has no pcie_bytes_per_s, which adapters need")
     return Fleet(
-        point.adapters, point.adapter_rank, point.adapter_targets, point.adapter_zipf,
-        point.adapter_kernels == BY_TOKEN, kept,
-        one / replica.gpu.pcie_bytes_per_s if missing else 0.0, missing, kept * one,
-    )  # fmt: skip
+        point.adapters,
+        point.adapter_rank,
+        point.adapter_targets,
+        point.adapter_zipf,
+        point.adapter_kernels == BY_TOKEN,
+        kept,
+        one / replica.gpu.pcie_bytes_per_s if missing else 0.0,
+        missing,
+        kept * one,
+    )
 
 
 def wanted_at_most(point: ServingPoint) -> int:

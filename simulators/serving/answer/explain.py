@@ -45,9 +45,7 @@ def explained_request(run: Run) -> list[Contribution]:
     drafters = {phase: drafter_of(run.point, one) for phase, one in hardware.items()}
     fleets = {phase: fleet_of(run.point, one) for phase, one in hardware.items()}
     steps = _mean_steps(run.state)
-    moves_s = {
-        "room to decode": metrics.kv_wait_mean_s, "KV transfer": metrics.kv_transfer_mean_s
-    }  # fmt: skip
+    moves_s = {"room to decode": metrics.kv_wait_mean_s, "KV transfer": metrics.kv_transfer_mean_s}
     moved_s = sum(seconds or 0.0 for seconds in moves_s.values())
     spans = {PROMPT: ttft_s - queue_s - moved_s, LATER: e2e_s - ttft_s}
     rows = [Contribution(phase=QUEUE, name="queue", time_s=queue_s, bound="load")]
@@ -82,9 +80,12 @@ def _mean_steps(state: State) -> dict[str, Step]:
     context = float(answered @ (asked + answered / 2.0)) / max(float(answered.sum()), 1.0)
     past = float(state.request[:, at.CACHED].mean())
     sums = {
-        "prefills": requests - decodes, "prefill_tokens": prompts, "decodes": decodes,
-        "drafted": drafted * decodes, "decode_kv_tokens": decodes * context,
-    }  # fmt: skip
+        "prefills": requests - decodes,
+        "prefill_tokens": prompts,
+        "decodes": decodes,
+        "drafted": drafted * decodes,
+        "decode_kv_tokens": decodes * context,
+    }
     weights = {PROMPT: (prompts > 0).astype(float), LATER: decodes}
     return {phase: _mean(sums, of, past) for phase, of in weights.items() if of.any()}
 
@@ -129,9 +130,15 @@ def _divided(
         time_s, joules = products_of(replica, fleet, tokens, requests, prompts=prompts)
         note = "their products; the share of their launches is with the others'"
         rows.append(
-            Contribution(phase=phase, name="adapters", time_s=time_s, energy_j=joules,
-                         memory_bytes=fleet.bytes_per_gpu, note=note)
-        )  # fmt: skip
+            Contribution(
+                phase=phase,
+                name="adapters",
+                time_s=time_s,
+                energy_j=joules,
+                memory_bytes=fleet.bytes_per_gpu,
+                note=note,
+            )
+        )
     whole = sum(row.time_s for row in rows)
     scale = seconds / whole if whole else 0.0
     return [

@@ -30,11 +30,15 @@ _low, _high = (
 )
 _rate = partial(metric, unit="1/s", page="serving.md#rates")
 _rate_low, _rate_high, _cost_low, _cost_high = (
-    partial(metric, f"{end} of its 90 % interval, by that of {of}; null without", unit=unit,
-            page="serving.md#intervals-of-rates-and-costs")
+    partial(
+        metric,
+        f"{end} of its 90 % interval, by that of {of}; null without",
+        unit=unit,
+        page="serving.md#intervals-of-rates-and-costs",
+    )
     for unit, of in (("1/s", "latencies"), ("$", "tokens_per_s"))
     for end in ("lower end", "upper end")
-)  # fmt: skip
+)
 _use = partial(metric, page="serving.md#use-of-the-gpus")
 _pools = partial(metric, page="serving.md#separate-pools")
 _count = partial(metric, page="serving.md#counts-of-requests")

@@ -17,9 +17,17 @@ WITH_INTERVAL = ("ttft_p99_s", "tpot_p99_s", "e2e_p99_s")
 """Metrics whose 95 % half-width is the column `<metric>_ci`."""
 
 COUNTED = (
-    "restarts", "swaps", "stalled_requests", "completed_requests", "rejected_requests",
-    "cancelled_requests", "cached_tokens", "fetched_tokens", "iterations", "judged_requests",
-)  # fmt: skip
+    "restarts",
+    "swaps",
+    "stalled_requests",
+    "completed_requests",
+    "rejected_requests",
+    "cancelled_requests",
+    "cached_tokens",
+    "fetched_tokens",
+    "iterations",
+    "judged_requests",
+)
 """Metrics that count events: of all runs together."""
 
 _NORMAL = 1.959963984540054  # 97.5 % of a normal distribution lie below

@@ -46,8 +46,10 @@ class Run:
         ended = np.maximum(self.state.times[:, at.COMPLETED], self.state.times[:, at.LEFT])
         paid_s = self.plan.paid_s(
             self.state.request[:, at.REPLICA] // int(self.state.limits[at.RANKS]),
-            self.state.times[:, at.ARRIVAL], ended, (window.begin_s, window.end_s),
-        )  # fmt: skip
+            self.state.times[:, at.ARRIVAL],
+            ended,
+            (window.begin_s, window.end_s),
+        )
         return paid_s / (window.span_s * self.point.replicas)
 
     def metrics(self) -> ServingMetrics:

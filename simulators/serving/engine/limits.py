@@ -159,10 +159,16 @@ def limits_of(
     groups = point.attention_dp // ranks  # that share a queue; each has seats and a budget
     fleet = fleet_of(point, hardware)
     blocks = kv_blocks(
-        hardware, memory_fraction=point.memory_fraction, block_size=point.block_size,
-        tokens=tokens, rows=point.max_batch, of_rest=scheduler.of_rest, drafter=drafter,
-        adapter_bytes=fleet.bytes_per_gpu if fleet else 0.0, kept_keys=kept_keys(point),
-    )  # fmt: skip
+        hardware,
+        memory_fraction=point.memory_fraction,
+        block_size=point.block_size,
+        tokens=tokens,
+        rows=point.max_batch,
+        of_rest=scheduler.of_rest,
+        drafter=drafter,
+        adapter_bytes=fleet.bytes_per_gpu if fleet else 0.0,
+        kept_keys=kept_keys(point),
+    )
     return Limits(
         blocks=max(1, blocks // ranks),
         block_size=point.block_size,
@@ -187,7 +193,7 @@ def limits_of(
         draft_load=point.draft_rule == ADAPTIVE,
         draft_powers=drafter.powers if drafter else (),
         seed=point.seed,
-    )  # fmt: skip
+    )
 
 
 def ranks_of(point: ServingPoint, scheduler: Scheduler) -> int:

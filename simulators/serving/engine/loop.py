@@ -258,9 +258,16 @@ def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> 
     pool, limits = state.pool[replica], state.own[pool_of(state, replica)]
     pool[at.BATCH] = 0
     view = View(
-        limits, pool, state.request, state.times, state.waiting[replica],
-        state.idle[replica], state.batch[slot], state.tokens[slot], state.tree,
-    )  # fmt: skip
+        limits,
+        pool,
+        state.request,
+        state.times,
+        state.waiting[replica],
+        state.idle[replica],
+        state.batch[slot],
+        state.tokens[slot],
+        state.tree,
+    )
     if RARE and pool[at.SWAPPED] > 0:
         swap_in(view)
         sort_by_arrival(state.request, view.idle, pool[at.IDLE])

@@ -30,9 +30,23 @@ R = TypeVar("R")
 
 # One row of `request`: what a request still asks for and what it holds.
 (
-    PROMPT, OUTPUT, DONE, BLOCKS, RANK, RESTARTS, SUCCESSOR, REPLICA, BELOW, PATH, PATH_END, JOINED,
-    CACHED, ROUTABLE, READER, KEPT_BLOCKS,
-) = range(16)  # fmt: skip
+    PROMPT,
+    OUTPUT,
+    DONE,
+    BLOCKS,
+    RANK,
+    RESTARTS,
+    SUCCESSOR,
+    REPLICA,
+    BELOW,
+    PATH,
+    PATH_END,
+    JOINED,
+    CACHED,
+    ROUTABLE,
+    READER,
+    KEPT_BLOCKS,
+) = range(16)
 REQUEST_COLUMNS = 16
 """PROMPT and OUTPUT change at a restart; DONE counts processed tokens; RANK is the order of
 arrival, shared by requests that arrive together; SUCCESSOR is released by this one's end; BELOW is
@@ -61,9 +75,20 @@ UNROUTED, UNBORN = -1, -2
 # One row of `times`, in seconds; negative until it happens. ARRIVAL of a released request holds the
 # think time until its predecessor ends, ASKED what it takes to the engine besides.
 (
-    ARRIVAL, SCHEDULED, FIRST_TOKEN, LAST_TOKEN, LAST_END, COMPLETED, STALLED, LONGEST_GAP, LEAVES,
-    LEFT, ASKED, SERVICE, SUMS,
-) = range(13)  # fmt: skip
+    ARRIVAL,
+    SCHEDULED,
+    FIRST_TOKEN,
+    LAST_TOKEN,
+    LAST_END,
+    COMPLETED,
+    STALLED,
+    LONGEST_GAP,
+    LEAVES,
+    LEFT,
+    ASKED,
+    SERVICE,
+    SUMS,
+) = range(13)
 SUM_COLUMNS = 5
 TIME_COLUMNS = SUMS + SUM_COLUMNS
 READ, SENDING = TIME_COLUMNS, TIME_COLUMNS + 1
@@ -168,9 +193,20 @@ PAST_STEP = 64
     STAGE_S,  # seconds on a stage that sends on
     LAST_STAGE_S,  # seconds on the last stage
     ENERGY_J,  # joules of the replica
-    STAGE_SLOPE_S, SLOPE_S, SLOPE_J, STAGE_BASE_S, BASE_S, BASE_J, STAGE_FLOOR_S, FLOOR_S,
-    STAGE_ADDED_S, ADDED_S, WAITING_W, UNTIL_KV, DRAFTS_SLOPE_S,
-) = range(16)  # fmt: skip
+    STAGE_SLOPE_S,
+    SLOPE_S,
+    SLOPE_J,
+    STAGE_BASE_S,
+    BASE_S,
+    BASE_J,
+    STAGE_FLOOR_S,
+    FLOOR_S,
+    STAGE_ADDED_S,
+    ADDED_S,
+    WAITING_W,
+    UNTIL_KV,
+    DRAFTS_SLOPE_S,
+) = range(16)
 PRICE_COLUMNS = 16
 """While the decodes' keys grow and stay below UNTIL_KV, the last stage works for
 `busy = BASE_S + SLOPE_S * keys` and takes `max(FLOOR_S, busy) + ADDED_S`, and DRAFTS_SLOPE_S for

@@ -16,9 +16,16 @@ from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import kernel
 
 LOG_COLUMNS = (
-    "replica", "formed_s", "end_s", "requests", "prompt_tokens", "tokens", "waiting", "kv_blocks",
+    "replica",
+    "formed_s",
+    "end_s",
+    "requests",
+    "prompt_tokens",
+    "tokens",
+    "waiting",
+    "kv_blocks",
     "drafted",
-)  # fmt: skip
+)
 
 BINS_PER_OCTAVE = 256
 """Gaps between tokens are counted in bins 0.27 to 0.39 % wide."""
@@ -68,11 +75,41 @@ _I, _F = array(i8), array(f8)
 _II, _FF = matrix(i8), matrix(f8)
 STATE: Any = named_tuple(
     (
-        _I, _II, _II, _FF, _II, _FF, _II, _II, _II, _II, _II, _II, _I, _II, _FF, _FF, _FF, _FF,
-        _II, _II, _FF, _FF, _FF, _F, _I, _I, _I, _FF, _II, _II, _FF, _F,
+        _I,
+        _II,
+        _II,
+        _FF,
+        _II,
+        _FF,
+        _II,
+        _II,
+        _II,
+        _II,
+        _II,
+        _II,
+        _I,
+        _II,
+        _FF,
+        _FF,
+        _FF,
+        _FF,
+        _II,
+        _II,
+        _FF,
+        _FF,
+        _FF,
+        _F,
+        _I,
+        _I,
+        _I,
+        _FF,
+        _II,
+        _II,
+        _FF,
+        _F,
     ),
     State,
-)  # fmt: skip
+)
 
 
 @kernel(i8(f8))

@@ -51,9 +51,12 @@ def pass_on(route: Any, state: State, who: int, now: float) -> int:
     """
     load, request, readers = state.load, state.request, state.limits[at.READERS]
     replica = readers + route(
-        state.clock[at.PASSED_ON], load[at.QUEUED][readers:], load[at.RUNNING][readers:],
-        load[at.FOUND][readers:], state.draws[who],
-    )  # fmt: skip
+        state.clock[at.PASSED_ON],
+        load[at.QUEUED][readers:],
+        load[at.RUNNING][readers:],
+        load[at.FOUND][readers:],
+        state.draws[who],
+    )
     state.clock[at.PASSED_ON] += 1
     request[who, at.READER], request[who, at.REPLICA] = request[who, at.REPLICA], replica
     pool, ring = state.pool[replica], state.handed[replica]

@@ -56,9 +56,18 @@ COLUMNS = 3  # seconds on a stage that sends on, on the last one, joules of the 
 # ADDITIVE is 1 where a mixed batch is priced as two, one of prefills and one of decodes, UNEVEN
 # where messages wait for the rank with the most tokens: 0 where all ranks share one memory.
 (
-    SEQUENCE_S, GAPS_S, LAST_GAPS_S, LAUNCHING_S, LAST_LAUNCHING_S, AWAKE_W, SENDERS, ADDITIVE,
-    PROMPT_LAUNCHING_S, LAST_PROMPT_LAUNCHING_S, UNEVEN,
-) = range(11)  # fmt: skip
+    SEQUENCE_S,
+    GAPS_S,
+    LAST_GAPS_S,
+    LAUNCHING_S,
+    LAST_LAUNCHING_S,
+    AWAKE_W,
+    SENDERS,
+    ADDITIVE,
+    PROMPT_LAUNCHING_S,
+    LAST_PROMPT_LAUNCHING_S,
+    UNEVEN,
+) = range(11)
 HEADER = 11
 
 

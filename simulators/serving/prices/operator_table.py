@@ -18,17 +18,33 @@ TOKEN_STEP = 8
 """Linear layers are tabulated at multiples of so many tokens."""
 
 ONCE = (
-    "attn_pre_proj", "attn_post_proj", "attn_rope", "input_layernorm", "mlp_up_proj",
-    "mlp_down_proj", "mlp_act", "post_attention_layernorm", "add",
-)  # fmt: skip
+    "attn_pre_proj",
+    "attn_post_proj",
+    "attn_rope",
+    "input_layernorm",
+    "mlp_up_proj",
+    "mlp_down_proj",
+    "mlp_act",
+    "post_attention_layernorm",
+    "add",
+)
 """Operators of a layer whose time depends on the rounded number of tokens alone."""
 
 KV_SAVE = "attn_kv_cache_save"
 
 # Entries of `shape`: where each table begins, and its sides.
 (
-    LINEARS, STAGE_LINEARS, DECODE, PREFILL, END, ROWS, DECODE_ROWS, CONTEXTS, PASTS, CHUNKS,
-) = range(10)  # fmt: skip
+    LINEARS,
+    STAGE_LINEARS,
+    DECODE,
+    PREFILL,
+    END,
+    ROWS,
+    DECODE_ROWS,
+    CONTEXTS,
+    PASTS,
+    CHUNKS,
+) = range(10)
 
 
 @dataclass(frozen=True)

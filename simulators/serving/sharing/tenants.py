@@ -49,9 +49,15 @@ ROUNDS, SETTLED = 12, 1e-3
 """Steady states are computed anew at most so often, or until no busy share moves by more."""
 
 ALONE: dict[str, Any] = {
-    "colocated": NOTHING, "sharing": TIME_SLICE, "sm_share": 1.0, "colocated_sm_share": 0.0,
-    "mig_slice": "", "kv_pool": "split", "interference": "expected", "colocated_qps": None,
-}  # fmt: skip
+    "colocated": NOTHING,
+    "sharing": TIME_SLICE,
+    "sm_share": 1.0,
+    "colocated_sm_share": 0.0,
+    "mig_slice": "",
+    "kv_pool": "split",
+    "interference": "expected",
+    "colocated_qps": None,
+}
 """What a design without neighbours says."""
 
 

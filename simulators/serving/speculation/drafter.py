@@ -150,8 +150,10 @@ def _drafting_model(point: ServingPoint, target: LanguageModel) -> LanguageModel
     if point.speculation == MEDUSA:
         return outputs_alone(target, point.draft_tokens)
     heads: dict[str, Callable[[LanguageModel], LanguageModel]] = {
-        EAGLE: dense_layer, EAGLE3: few_outputs, MTP: last_layer,
-    }  # fmt: skip
+        EAGLE: dense_layer,
+        EAGLE3: few_outputs,
+        MTP: last_layer,
+    }
     head = heads.get(point.speculation)
     return head(target) if head else None
 

@@ -36,14 +36,38 @@ EVENT_ONLY = {
     for f in fields(ServingPoint)
     if f.name
     in (
-        "turns", "turn_tokens", "seeds", "mixed_step", "ep", "attention_dp", "moe_backend",
-        "redundant_experts", "routing_skew", "routing_histogram", "length_spread", "length_shape",
-        "max_output_tokens", "frontend_s", "patience_s", "preemption", "iteration_table", "warmup",
-        "cooldown", "without", "poll_interval", "acceptance_spread", "draft_until", "draft_rule",
-        "prefix_host_bytes", "adapters", "min_replicas", "exit_depth", "routed_tokens",
+        "turns",
+        "turn_tokens",
+        "seeds",
+        "mixed_step",
+        "ep",
+        "attention_dp",
+        "moe_backend",
+        "redundant_experts",
+        "routing_skew",
+        "routing_histogram",
+        "length_spread",
+        "length_shape",
+        "max_output_tokens",
+        "frontend_s",
+        "patience_s",
+        "preemption",
+        "iteration_table",
+        "warmup",
+        "cooldown",
+        "without",
+        "poll_interval",
+        "acceptance_spread",
+        "draft_until",
+        "draft_rule",
+        "prefix_host_bytes",
+        "adapters",
+        "min_replicas",
+        "exit_depth",
+        "routed_tokens",
         "prompt_kept",
     )
-}  # fmt: skip
+}
 """Fields, and their only values, of which a steady state knows."""
 
 
@@ -123,10 +147,24 @@ def design_of(batch: pa.RecordBatch, families: list[Family], verdicts: Verdicts)
 
 
 _NUMBERS = (
-    "tp", "pp", "replicas", "chunk_size", "max_batch", "max_batch_tokens", "block_size", "clients",
-    "qps", "burstiness", "think_s", "memory_fraction", "watermark", "max_context",
-    "usd_per_gpu_hour", "system_prompt_tokens", "prefix_cache",
-)  # fmt: skip
+    "tp",
+    "pp",
+    "replicas",
+    "chunk_size",
+    "max_batch",
+    "max_batch_tokens",
+    "block_size",
+    "clients",
+    "qps",
+    "burstiness",
+    "think_s",
+    "memory_fraction",
+    "watermark",
+    "max_context",
+    "usd_per_gpu_hour",
+    "system_prompt_tokens",
+    "prefix_cache",
+)
 
 
 def _need_events(batch: pa.RecordBatch, verdicts: Verdicts) -> None:

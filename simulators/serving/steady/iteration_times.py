@@ -35,9 +35,16 @@ from simulators.workload.llm.step import Step, decode_step
 from simulators.workload.operators import Column
 
 OWN = (
-    "pp", "ep", "attention_dp", "moe_backend", "redundant_experts", "replicas", "without",
-    "mixed_step", "usd_per_gpu_hour",
-)  # fmt: skip
+    "pp",
+    "ep",
+    "attention_dp",
+    "moe_backend",
+    "redundant_experts",
+    "replicas",
+    "without",
+    "mixed_step",
+    "usd_per_gpu_hour",
+)
 """Fields of a deployment that rows priced together may differ in, or that only events know of."""
 
 SHARED = (*(name for name in DEPLOYED if name not in OWN), "acceptance")
@@ -195,8 +202,10 @@ def _add_drafts(
     for kind, step, times in work:
         once = layers_of(replica, step).stage(1, 0)
         for name, column in (
-            ("pace_s", once.latency_s), ("pass_s", once.latency_s), ("j", once.energy_j),
-        ):  # fmt: skip
+            ("pace_s", once.latency_s),
+            ("pass_s", once.latency_s),
+            ("j", once.energy_j),
+        ):
             getattr(prices, f"{kind}_{name}")[rows] += times * column
         for level, seconds in once.seconds_by_level.items():
             getattr(prices, f"{kind}_levels_s")[level, rows] += times * seconds

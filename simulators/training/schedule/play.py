@@ -188,9 +188,14 @@ def sorted_tasks(schedule: int, pp: int, chunks: int, micro_batches: int) -> Int
 
 
 def pipelines_s(
-    schedule: Ints, pp: Ints, chunks: Ints, micro_batches: Ints, layers: int, dense: int,
+    schedule: Ints,
+    pp: Ints,
+    chunks: Ints,
+    micro_batches: Ints,
+    layers: int,
+    dense: int,
     parts: Floats,
-) -> Floats:  # fmt: skip
+) -> Floats:
     """Return when the last task of each row's pipeline ends.
 
     Of the layers the first `dense` have no experts; `parts` are a row of seconds each, as

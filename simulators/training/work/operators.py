@@ -135,9 +135,13 @@ def _narrowed(product: Compute, job: Job) -> Iterable[Task]:
     rows = product.m if isinstance(product, Gemm) else product.tokens
     share = job.norm_ranks if product.name in LAST_OF_BLOCKS else 1
     cast = Elementwise(
-        name="narrowing", elements=rows * product.n / share, reads=1.0,
-        writes=2.0 * BYTES[product.dtype] / BYTES["bf16"], dtype="bf16", repeat=product.repeat,
-    )  # fmt: skip
+        name="narrowing",
+        elements=rows * product.n / share,
+        reads=1.0,
+        writes=2.0 * BYTES[product.dtype] / BYTES["bf16"],
+        dtype="bf16",
+        repeat=product.repeat,
+    )
     yield Task(cast, INPUTS)
 
 
@@ -168,11 +172,15 @@ def _widened(task: Task) -> Task:
     numbers = often * product.n * product.k
     return Task(
         Elementwise(
-            name="widening", elements=numbers, reads=NF4_BYTES / BYTES["bf16"], writes=1.0,
-            dtype="bf16", repeat=product.repeat,
+            name="widening",
+            elements=numbers,
+            reads=NF4_BYTES / BYTES["bf16"],
+            writes=1.0,
+            dtype="bf16",
+            repeat=product.repeat,
         ),
         task.phase,
-    )  # fmt: skip
+    )
 
 
 def _summed(product: Compute) -> Iterable[Task]:
@@ -188,11 +196,15 @@ def _summed(product: Compute) -> Iterable[Task]:
         return
     yield Task(
         Elementwise(
-            name="gradient_sum", elements=numbers, reads=1.0 + WIDE, writes=WIDE, dtype="bf16",
+            name="gradient_sum",
+            elements=numbers,
+            reads=1.0 + WIDE,
+            writes=WIDE,
+            dtype="bf16",
             repeat=product.repeat,
         ),
         SUMS,
-    )  # fmt: skip
+    )
 
 
 def _adapter(operator: Compute, job: Job) -> list[Task]:
@@ -208,9 +220,13 @@ def _adapter(operator: Compute, job: Job) -> list[Task]:
     down = replace(operator, name=ADAPTER, n=rank, dtype="bf16", weight_dtype="bf16")
     up = replace(operator, name=ADAPTER, k=rank, dtype="bf16", weight_dtype="bf16")
     outputs = Elementwise(
-        name="adapter_sum", elements=operator.m * operator.n * operator.batch, reads=2.0,
-        writes=1.0, dtype="bf16", repeat=operator.repeat,
-    )  # fmt: skip
+        name="adapter_sum",
+        elements=operator.m * operator.n * operator.batch,
+        reads=2.0,
+        writes=1.0,
+        dtype="bf16",
+        repeat=operator.repeat,
+    )
     inputs = replace(outputs, elements=operator.m * operator.k * operator.batch)
     sums = [Task(outputs, FORWARD), Task(inputs, INPUTS)]
     return [*_with_gradients(down), *_with_gradients(up), *sums]
@@ -259,9 +275,13 @@ def _narrowed_heads(attention: Attention) -> Iterable[Task]:
     """Return the kernels that narrow queries, keys and values, and the gradient of the output."""
     numbers = attention.query_tokens * attention.head_dim
     cast = Elementwise(
-        name="narrowing", elements=numbers * attention.heads, reads=1.0,
-        writes=BYTES["fp8"] / BYTES["bf16"], dtype="bf16", repeat=attention.repeat,
-    )  # fmt: skip
+        name="narrowing",
+        elements=numbers * attention.heads,
+        reads=1.0,
+        writes=BYTES["fp8"] / BYTES["bf16"],
+        dtype="bf16",
+        repeat=attention.repeat,
+    )
     width = attention.heads + 2.0 * attention.kv_heads
     yield Task(replace(cast, elements=numbers * width), FORWARD)
     yield Task(cast, INPUTS)
@@ -274,9 +294,13 @@ def _packed(attention: Attention) -> Elementwise:
     """
     width = 2.0 * (attention.heads + attention.kv_heads) * attention.head_dim
     return Elementwise(
-        name="packing", elements=2.0 * attention.query_tokens * width, reads=1.0, writes=1.0,
-        dtype="bf16", repeat=attention.repeat,
-    )  # fmt: skip
+        name="packing",
+        elements=2.0 * attention.query_tokens * width,
+        reads=1.0,
+        writes=1.0,
+        dtype="bf16",
+        repeat=attention.repeat,
+    )
 
 
 def _in_ring(attention: Attention, job: Job, phase: str, merged: float) -> Iterable[Task]:
@@ -294,11 +318,15 @@ def _in_ring(attention: Attention, job: Job, phase: str, merged: float) -> Itera
     numbers = attention.query_tokens / ranks * attention.heads * attention.head_dim
     yield Task(
         Elementwise(
-            name="merge", elements=merged * numbers, reads=2 * WIDE, writes=WIDE, dtype="bf16",
+            name="merge",
+            elements=merged * numbers,
+            reads=2 * WIDE,
+            writes=WIDE,
+            dtype="bf16",
             repeat=attention.repeat * job.cp * (job.cp - 1),
         ),
         phase,
-    )  # fmt: skip
+    )
 
 
 def _unfused(attention: Attention, job: Job) -> Iterable[Task]:
@@ -307,14 +335,23 @@ def _unfused(attention: Attention, job: Job) -> Iterable[Task]:
     batch = attention.requests * attention.heads
     numbers = batch * length * length
     scores = Gemm(
-        name="scores", m=length, n=length, k=attention.head_dim, batch=batch, dtype="bf16",
+        name="scores",
+        m=length,
+        n=length,
+        k=attention.head_dim,
+        batch=batch,
+        dtype="bf16",
         repeat=often,
-    )  # fmt: skip
+    )
     sums = replace(scores, name="weighted_values", n=attention.head_dim, k=length)
     softmax = Norm(
-        name="masked_softmax", rows=numbers / length, cols=length, kind="softmax", dtype="bf16",
+        name="masked_softmax",
+        rows=numbers / length,
+        cols=length,
+        kind="softmax",
+        dtype="bf16",
         repeat=often,
-    )  # fmt: skip
+    )
     dropout = Elementwise(
         name="dropout", elements=numbers, reads=1.0, writes=1.5, dtype="bf16", repeat=often
     )

@@ -204,8 +204,9 @@ def _stacked(kernels: Sequence[Compute], columns: int) -> Compute:
             for k in kernels
             if isinstance(k, Elementwise)
         ]
-        return replace(first, name="stream", elements=np.stack(moved), reads=1.0, writes=1.0,
-                       repeat=1)  # fmt: skip
+        return replace(
+            first, name="stream", elements=np.stack(moved), reads=1.0, writes=1.0, repeat=1
+        )
     sizes: dict[str, Any] = {
         name: np.stack(
             [np.broadcast_to(np.asarray(getattr(k, name), np.float64), columns) for k in kernels]

@@ -49,11 +49,18 @@ def _attention(g: Sketch, model: LanguageModel, x: int) -> int:
     if model.is_latent:
         return _latent_attention(g, model, x)
     return self_attention(
-        g, x, model.heads, kv_heads=model.kv_heads, head_dim=model.head_dim, causal=True,
-        bias=model.biases or model.qkv_biases, out_bias=model.biases,
-        rotary=not model.learned_positions, qk_norm=model.qk_norm,
+        g,
+        x,
+        model.heads,
+        kv_heads=model.kv_heads,
+        head_dim=model.head_dim,
+        causal=True,
+        bias=model.biases or model.qkv_biases,
+        out_bias=model.biases,
+        rotary=not model.learned_positions,
+        qk_norm=model.qk_norm,
         whole_qk_norm=model.whole_qk_norm,
-    )  # fmt: skip
+    )
 
 
 def _latent_attention(g: Sketch, model: LanguageModel, x: int) -> int:

@@ -24,9 +24,21 @@ PRODUCTS = ("linear", "matmul", "conv", "attention", "grouped_linear")
 """Kinds that multiply matrices; between two of them everything is bound by memory."""
 
 POINTWISE = (
-    "add", "mul", "scale", "shift", "pow", "rsqrt", "maximum", "mask", "relu", "gelu", "tanh",
-    "silu", "sigmoid", "dropout",
-)  # fmt: skip
+    "add",
+    "mul",
+    "scale",
+    "shift",
+    "pow",
+    "rsqrt",
+    "maximum",
+    "mask",
+    "relu",
+    "gelu",
+    "tanh",
+    "silu",
+    "sigmoid",
+    "dropout",
+)
 NORMS = ("softmax", "layer_norm", "rms_norm", "group_norm", "batch_norm")
 TABLES = ("embedding", "embedding_bag", "gather", "scatter")
 MOVES = ("copy", "mean", "sum", "pool")
@@ -297,9 +309,14 @@ class Sketch:
         weights: tuple[Shape, ...] = ((filters, channels // groups, kernel, kernel),)
         weights += ((filters,),) if bias else ()
         return self.node(
-            "conv", (x,), (batch, filters, *out), weights=weights, stride=stride, groups=groups,
+            "conv",
+            (x,),
+            (batch, filters, *out),
+            weights=weights,
+            stride=stride,
+            groups=groups,
             name=name,
-        )  # fmt: skip
+        )
 
     def pool(self, x: int, kernel: int, *, stride: int, padding: int = 0) -> int:
         """Take the largest or mean number of each window."""

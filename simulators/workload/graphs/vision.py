@@ -137,9 +137,15 @@ def _inverted(g: Sketch, x: int, width: int, expansion: int, stride: int) -> int
 
 
 def _conv_norm(
-    g: Sketch, x: int, filters: int, kernel: int, *, stride: int = 1, groups: int = 1,
+    g: Sketch,
+    x: int,
+    filters: int,
+    kernel: int,
+    *,
+    stride: int = 1,
+    groups: int = 1,
     kind: str = "relu",
-) -> int:  # fmt: skip
+) -> int:
     """Draw a convolution, its norm over the batch, and an activation if there is one."""
     y = g.norm(g.conv(x, filters, kernel, stride=stride, groups=groups), "batch_norm")
     return g.pointwise(kind, y) if kind else y

@@ -54,9 +54,13 @@ def _mixture(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     everywhere = tokens * cut.attention_dp
     everywhere = everywhere * busiest_share(model, cut.ep, everywhere)
     everywhere = everywhere * skewed_share(
-        model.experts, model.top_k, cut.ep, cut.routing.skew, redundant=cut.routing.redundant,
+        model.experts,
+        model.top_k,
+        cut.ep,
+        cut.routing.skew,
+        redundant=cut.routing.redundant,
         counted=cut.routing.counted,
-    )  # fmt: skip
+    )
     routed = everywhere * model.top_k / cut.ep  # rows of the busiest GPU's experts
     return (
         shard.wide("router", tokens, model.experts, hidden, repeat),

@@ -31,11 +31,17 @@ def index_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
         shard.linear("index_query", tokens, queries, model.q_lora_rank, layers),
         shard.wide("index_key", tokens, key, model.hidden, layers),
         shard.wide("index_weights", tokens, model.index_heads, model.hidden, layers),
-        Norm(name="index_norm", rows=tokens, cols=key, kind="layer_norm",
-             dtype=shard.how.activations, repeat=layers),
+        Norm(
+            name="index_norm",
+            rows=tokens,
+            cols=key,
+            kind="layer_norm",
+            dtype=shard.how.activations,
+            repeat=layers,
+        ),
         shard.pointwise("index_rotary_rotation", tokens * (queries + key), layers),
         shard.pointwise("index_quantise", tokens * (queries + key), layers, writes=0.5),
-    )  # fmt: skip
+    )
 
 
 def index_choice(phase: str, shard: Shard, queries: Column, pairs: Column) -> tuple[Compute, ...]:
@@ -47,17 +53,28 @@ def index_choice(phase: str, shard: Shard, queries: Column, pairs: Column) -> tu
     model, how, layers = shard.model, shard.how, shard.part.layers
     if phase == "decode":
         scores: Compute = Elementwise(
-            name="index_scores", elements=pairs, reads=index_bytes_per_token(model),
-            writes=SCORE_BYTES, dtype="fp8", repeat=layers,
-        )  # fmt: skip
+            name="index_scores",
+            elements=pairs,
+            reads=index_bytes_per_token(model),
+            writes=SCORE_BYTES,
+            dtype="fp8",
+            repeat=layers,
+        )
     else:
         scores = Gemm(
-            name="index_scores", m=queries, n=np.maximum(pairs / np.maximum(queries, 1.0), 1.0),
+            name="index_scores",
+            m=queries,
+            n=np.maximum(pairs / np.maximum(queries, 1.0), 1.0),
             k=model.index_heads * model.index_head_dim,
-            dtype=how.compute if how.compute == "fp8" else how.activations, repeat=layers,
-        )  # fmt: skip
+            dtype=how.compute if how.compute == "fp8" else how.activations,
+            repeat=layers,
+        )
     choice = Elementwise(
-        name="index_choice", elements=pairs, reads=SCORE_BYTES, writes=0.0, dtype="fp8",
+        name="index_choice",
+        elements=pairs,
+        reads=SCORE_BYTES,
+        writes=0.0,
+        dtype="fp8",
         repeat=layers,
-    )  # fmt: skip
+    )
     return scores, choice

@@ -118,9 +118,13 @@ def check_cut(model: LanguageModel, cut: Parallelism) -> None:
             "ep_does_not_divide_experts", f"ep {cut.ep}, {model.name} has {held} experts"
         )
     check_routing(
-        cut.routing, ep=cut.ep, width=cut.width, groups=cut.attention_dp, experts=model.experts,
+        cut.routing,
+        ep=cut.ep,
+        width=cut.width,
+        groups=cut.attention_dp,
+        experts=model.experts,
         top_k=model.top_k,
-    )  # fmt: skip
+    )
     if model.heads % cut.tp:
         raise Infeasible(
             "tp_does_not_divide_heads", f"tp {cut.tp}, {model.name} has {model.heads} heads"

@@ -40,7 +40,10 @@ def nucleus_operators(shard: Shard, rows: Column) -> tuple[Compute, ...]:
     return (
         Elementwise(name="nucleus_sort", elements=logits * sort / (2.0 * FP32), dtype="fp32"),
         Elementwise(
-            name="nucleus_draw", elements=logits, reads=READ / FP32, writes=WRITTEN / FP32,
+            name="nucleus_draw",
+            elements=logits,
+            reads=READ / FP32,
+            writes=WRITTEN / FP32,
             dtype="fp32",
         ),
-    )  # fmt: skip
+    )

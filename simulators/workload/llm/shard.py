@@ -46,6 +46,10 @@ class Shard:
     ) -> Elementwise:
         """Return a chain of pointwise operations over activations."""
         return Elementwise(
-            name=name, elements=elements, reads=reads, writes=writes, dtype=self.how.activations,
+            name=name,
+            elements=elements,
+            reads=reads,
+            writes=writes,
+            dtype=self.how.activations,
             repeat=repeat,
-        )  # fmt: skip
+        )

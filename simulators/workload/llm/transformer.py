@@ -117,14 +117,24 @@ def collectives(shard: Shard, tokens: Column) -> tuple[Collective, ...]:
         # The embedding is cut by vocabulary.
         sums = 2 * part.layers + part.has_embedding - apart * part.expert_layers
         messages.append(
-            Collective(name="tensor_parallel_sum", kind="all_reduce", size_bytes=size,
-                       ranks=cut.tp, repeat=sums)
-        )  # fmt: skip
+            Collective(
+                name="tensor_parallel_sum",
+                kind="all_reduce",
+                size_bytes=size,
+                ranks=cut.tp,
+                repeat=sums,
+            )
+        )
     if cut.tp > 1 and shard.model.whole_qk_norm:
         messages.append(
-            Collective(name="qk_norm_sum", kind="all_reduce", size_bytes=tokens * SQUARES_BYTES,
-                       ranks=cut.tp, repeat=part.layers)
-        )  # fmt: skip
+            Collective(
+                name="qk_norm_sum",
+                kind="all_reduce",
+                size_bytes=tokens * SQUARES_BYTES,
+                ranks=cut.tp,
+                repeat=part.layers,
+            )
+        )
     if not part.has_head and cut.pp > 1:
         # Each tensor rank sends its slice; the receiving ranks gather over their own links.
         messages.append(
@@ -182,9 +192,14 @@ def _sent_to_experts(shard: Shard, tokens: Column, narrow: float) -> list[Collec
     ]
     if cut.tp > 1:
         messages.append(
-            Collective(name="experts_gather", kind="all_gather", ranks=cut.tp,
-                       size_bytes=tokens * model.hidden * wide, repeat=shard.part.expert_layers)
-        )  # fmt: skip
+            Collective(
+                name="experts_gather",
+                kind="all_gather",
+                ranks=cut.tp,
+                size_bytes=tokens * model.hidden * wide,
+                repeat=shard.part.expert_layers,
+            )
+        )
     return messages
 
 

@@ -128,18 +128,29 @@ class Answer:
             row, mark = verdict.row, "*" if verdict is best else ""
             if row is None or not verdict.does:
                 times = ["-" if row is None else self._human(n, row[n]) for n in metrics]
-                lines.append([mark, verdict.device, *("-" for _ in amounts), *times, "-", "-",
-                              f"none: {verdict.why}"])  # fmt: skip
+                lines.append(
+                    [
+                        mark,
+                        verdict.device,
+                        *("-" for _ in amounts),
+                        *times,
+                        "-",
+                        "-",
+                        f"none: {verdict.why}",
+                    ]
+                )
                 continue
-            lines.append([
-                mark,
-                verdict.device,
-                *(self._amount(row, prices, words) for prices, words in amounts.values()),
-                *(self._human(n, row[n]) for n in metrics),
-                in_percent(row["chance"]),
-                f"{by_measurements(row):.0%}" if shares_of_row(row) else "-",
-                self._described(row) + (f"; {verdict.why}" if verdict.why else ""),
-            ])  # fmt: skip
+            lines.append(
+                [
+                    mark,
+                    verdict.device,
+                    *(self._amount(row, prices, words) for prices, words in amounts.values()),
+                    *(self._human(n, row[n]) for n in metrics),
+                    in_percent(row["chance"]),
+                    f"{by_measurements(row):.0%}" if shares_of_row(row) else "-",
+                    self._described(row) + (f"; {verdict.why}" if verdict.why else ""),
+                ]
+            )
         said = self._said(given)
         print_table(f"Best of each {question.device}: {said}" if said else "", header, lines)
 
@@ -286,8 +297,13 @@ class Answer:
         names, row = self.question.alternatives, best.row
         assert row is not None
         others = [r for v in self.verdicts if v.given == best.given for r in v.others]
-        others.sort(key=lambda r: (r["cost"] is None, r["cost"] or r[self.question.without_price],
-                                   -r["chance"]))  # fmt: skip
+        others.sort(
+            key=lambda r: (
+                r["cost"] is None,
+                r["cost"] or r[self.question.without_price],
+                -r["chance"],
+            )
+        )
         return next((r for r in others if any(r[n] != row[n] for n in names)), None)
 
     def _command(self, row: Row) -> str:

@@ -34,8 +34,16 @@ _PLAIN = re.compile(r"[\w.+=:/@-]+", re.ASCII)
 """A word that no shell reads as anything else; others, such as names of files, are not offered."""
 _SETTINGS = ("outputs=", "output=json", "output=text", "plot=false", "failures.retry=true")
 _OF_A_SWEEP = (
-    "pareto", "query", "show", "explain", "compare", "export", "report", "plot", "verify",
-)  # fmt: skip
+    "pareto",
+    "query",
+    "show",
+    "explain",
+    "compare",
+    "export",
+    "report",
+    "plot",
+    "verify",
+)
 """Commands whose first word is the name of a space."""
 
 

@@ -32,10 +32,15 @@ def test_the_nearest_rising_grid_is_the_grid_itself_where_it_rises() -> None:
 
 def steps(requests: Floats, tokens: Floats, **more: Any) -> Attention:
     return Attention(
-        name="decode", phase="decode", requests=requests, query_tokens=requests,
-        pairs=requests * tokens, kv_tokens=requests * tokens, kv_heads=1.0,
+        name="decode",
+        phase="decode",
+        requests=requests,
+        query_tokens=requests,
+        pairs=requests * tokens,
+        kv_tokens=requests * tokens,
+        kv_heads=1.0,
         **{"heads": 8.0, "head_dim": 128.0} | more,
-    )  # fmt: skip
+    )
 
 
 def of_sizes(sizes: Sizes) -> Attention:

@@ -33,10 +33,14 @@ def table(compute: float) -> pa.Table:
     seconds = price_call(Gemm(name="linear", m=m, n=n, k=k, dtype="fp32"), gpu, true).latency_s
     return pa.table(
         {
-            "op": ["linear"] * m.size, "gpu": ["L40S"] * m.size, "m": m, "n": n, "k": k,
+            "op": ["linear"] * m.size,
+            "gpu": ["L40S"] * m.size,
+            "m": m,
+            "n": n,
+            "k": k,
             "latency_us": seconds * 1e6,
         }
-    )  # fmt: skip
+    )
 
 
 def test_a_few_rows_find_the_sustained_part_of_the_peak(
@@ -91,8 +95,12 @@ def test_a_line_in_logarithms_is_found_despite_outliers() -> None:
     seconds = 3.0 * x**2
     seconds[::10] *= 5.0
     p = fit_log(
-        lambda p: np.exp(p[0]) * x ** p[1], np.array([0.0, 1.0]), seconds, weights=np.ones(50),
-        ridge=np.full(2, 1e-6), bounds=(np.full(2, -5.0), np.full(2, 5.0)),
-    )  # fmt: skip
+        lambda p: np.exp(p[0]) * x ** p[1],
+        np.array([0.0, 1.0]),
+        seconds,
+        weights=np.ones(50),
+        ridge=np.full(2, 1e-6),
+        bounds=(np.full(2, -5.0), np.full(2, 5.0)),
+    )
     assert np.exp(p[0]) == pytest.approx(3.0, rel=0.02)
     assert p[1] == pytest.approx(2.0, rel=0.02)

@@ -59,10 +59,19 @@ def test_rows_of_two_versions_of_a_framework_are_not_mixed(tmp_path: Path) -> No
     count = {"0.5.10": 260, "0.5.14": 300}
     versions = [version for version, rows in count.items() for _ in range(rows)]
     fixed = {
-        "gpu": "h100_sxm", "framework": "sglang", "kernel": "triton", "moe_dtype": "bfloat16",
-        "distribution": "balanced", "hidden_size": 2048, "inter_size": 768, "topk": 8,
-        "num_experts": 128, "moe_tp_size": 1, "moe_ep_size": 1, "latency_us": 100.0,
-    }  # fmt: skip
+        "gpu": "h100_sxm",
+        "framework": "sglang",
+        "kernel": "triton",
+        "moe_dtype": "bfloat16",
+        "distribution": "balanced",
+        "hidden_size": 2048,
+        "inter_size": 768,
+        "topk": 8,
+        "num_experts": 128,
+        "moe_tp_size": 1,
+        "moe_ep_size": 1,
+        "latency_us": 100.0,
+    }
     columns = {name: [value] * len(versions) for name, value in fixed.items()}
     columns |= {"version": versions, "num_tokens": list(range(1, len(versions) + 1))}
     pq.write_table(pa.table(columns), folder / "moe_sglang.parquet")

@@ -29,11 +29,16 @@ def test_no_meter_is_made_up_for_a_board_nobody_metered() -> None:
 
 def test_features_of_a_meter_are_finite_for_products_and_attention() -> None:
     decode = Attention(
-        name="a", phase="decode", requests=np.array([1.0, 64.0]),
+        name="a",
+        phase="decode",
+        requests=np.array([1.0, 64.0]),
         query_tokens=np.array([1.0, 64.0]),
-        pairs=np.array([10.0, 640.0]), kv_tokens=np.array([10.0, 640.0]), heads=32.0, kv_heads=8.0,
+        pairs=np.array([10.0, 640.0]),
+        kv_tokens=np.array([10.0, 640.0]),
+        heads=32.0,
+        kv_heads=8.0,
         head_dim=128.0,
-    )  # fmt: skip
+    )
     product = Gemm(name="g", m=8.0, n=8.0, k=8.0, dtype="fp16")
     seconds = np.array([1e-5, 1e-4])
     assert np.isfinite(meter_features(decode, seconds)).all()

@@ -45,13 +45,21 @@ def foretold(count: int, device: str, name: str = "") -> pa.Table:
     formats = {"bf16": "bfloat16", "fp8": "fp8"}
     rows = [
         {
-            **call.sizes, "op": call.op, "gpu": name or device, "framework": "pytorch",
-            "version": "2", "kernel": "pytorch", "dtype": call.dtype, "split": "train",
-            "gemm_dtype": formats.get(call.dtype), "attn_dtype": formats.get(call.dtype),
-            "kv_cache_dtype": formats.get(call.dtype), "latency_us": 1.0,
+            **call.sizes,
+            "op": call.op,
+            "gpu": name or device,
+            "framework": "pytorch",
+            "version": "2",
+            "kernel": "pytorch",
+            "dtype": call.dtype,
+            "split": "train",
+            "gemm_dtype": formats.get(call.dtype),
+            "attn_dtype": formats.get(call.dtype),
+            "kv_cache_dtype": formats.get(call.dtype),
+            "latency_us": 1.0,
         }
         for call in first_calls(count)
-    ]  # fmt: skip
+    ]
     gpu, table = load_gpu(device), pa.Table.from_pylist(rows, schema=COLUMNS)
     ops = np.array(table["op"].to_pylist())
     seconds = np.zeros(len(rows))

@@ -18,10 +18,16 @@ def _table(version: str, slower: float, *, metered: bool) -> pa.Table:
     m = np.tile(np.arange(1.0, 65.0), 8)
     n = np.repeat(512.0 * np.arange(1.0, 9.0), 64)
     columns = {
-        "gpu": ["h200_sxm"] * m.size, "framework": ["vllm"] * m.size, "version": [version] * m.size,
-        "kernel": ["k"] * m.size, "gemm_dtype": ["bfloat16"] * m.size, "m": m, "n": n,
-        "k": np.full(m.size, 4096.0), "latency_us": slower * (4.0 + n / 512.0),
-    }  # fmt: skip
+        "gpu": ["h200_sxm"] * m.size,
+        "framework": ["vllm"] * m.size,
+        "version": [version] * m.size,
+        "kernel": ["k"] * m.size,
+        "gemm_dtype": ["bfloat16"] * m.size,
+        "m": m,
+        "n": n,
+        "k": np.full(m.size, 4096.0),
+        "latency_us": slower * (4.0 + n / 512.0),
+    }
     return pa.table(columns | ({"power_w": np.full(m.size, 400.0)} if metered else {}))
 
 

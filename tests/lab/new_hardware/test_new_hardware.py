@@ -34,10 +34,18 @@ def timed(factor: float) -> pa.Table:
     """Products that take so many times as long as 10 TFLOP/s would, after a dispatch of 20 us."""
     sizes = [(m, n, 1024) for m in SIDES for n in SIDES]
     rows = [
-        {"op": "linear", "dtype": "fp32", "gpu": "mine", "batch": 1, "m": m, "n": n, "k": k,
-         "latency_us": 20.0 + factor * 2e-7 * m * n * k}
+        {
+            "op": "linear",
+            "dtype": "fp32",
+            "gpu": "mine",
+            "batch": 1,
+            "m": m,
+            "n": n,
+            "k": k,
+            "latency_us": 20.0 + factor * 2e-7 * m * n * k,
+        }
         for m, n, k in sizes
-    ]  # fmt: skip
+    ]
     return pa.Table.from_pylist(rows)
 
 
@@ -90,8 +98,11 @@ def test_carried_rows_are_written_as_the_profiler_writes(workplace: Path) -> Non
 def test_classes_of_several_operators_are_written_under_one_that_readers_know(
     workplace: Path,
 ) -> None:
-    rows = [{"op": op, "rows": 2**i, "cols": 1024, "latency_us": 5.0 + 2.0**i}
-            for op in ("ln", "mul", "relu") for i in range(6)]  # fmt: skip
+    rows = [
+        {"op": op, "rows": 2**i, "cols": 1024, "latency_us": 5.0 + 2.0**i}
+        for op in ("ln", "mul", "relu")
+        for i in range(6)
+    ]
     pq.write_table(pa.Table.from_pylist(rows), "a.parquet")
     found = transfer(SOURCE.name, TARGET.name, Path("a.parquet"), None)
     write(found, TARGET.name, Path("b.parquet"))
