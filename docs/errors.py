@@ -84,7 +84,7 @@ def composed_page() -> str:
     design = ", ".join(f"{name}={value}" for name, value in DESIGN.items())
     parts = [
         "# One question over all layers",
-        "Written by `python -m docs.errors`; `python -m sweeper scenarios I2.4` answers it in a "
+        "Written by `python -m docs.errors`; `sweeper-lab scenarios I2.4` answers it in a "
         "terminal.",
         f"> {QUESTION}",
         _sentence(asked),

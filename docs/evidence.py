@@ -18,13 +18,11 @@ import pyarrow as pa
 import yaml  # type: ignore[import-untyped]
 
 from docs.reference import table
+from lab.scenarios import Outcome, in_short, shipped
 from simulators.core.contract import load_simulator
-from sweeper.commands.checks.scenarios import shipped
 from sweeper.engines.task import evaluate
 from sweeper.report import evidence, headlines
 from sweeper.report.shares import in_words, shares_of_row
-from sweeper.scenarios.board import page
-from sweeper.scenarios.scenario import Outcome
 from sweeper.space.design_space import space_of
 
 FOLDER = Path(__file__).resolve().parent
@@ -67,7 +65,7 @@ def answers() -> list[Outcome]:
 def coverage(outcomes: Sequence[Outcome]) -> str:
     """Return the page of what is asked."""
     parts = [
-        page(outcomes, "python -m docs.evidence").rstrip(),
+        scenarios(outcomes, "python -m docs.evidence").rstrip(),
         "## Beside other tools",
         beside(outcomes),
         "## When a simulator leaves what it knows",
@@ -79,6 +77,24 @@ def coverage(outcomes: Sequence[Outcome]) -> str:
         "are met by what a designer wants from them, not by their method. Files that a command "
         "reads stand with it in `tests/questions/systems.yaml`.",
         table(("system", "what is wanted of it", "command"), map(_system, systems())),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def scenarios(outcomes: Sequence[Outcome], command: str) -> str:
+    """Return the outcomes as a page of Markdown."""
+    misses = [f"- {o.scenario.id} {said}" for o in outcomes for said in o.misses]
+    heads = ((o.scenario.id, o.scenario.title, o.verdict) for o in outcomes)
+    figures = ((o.scenario.id, *f.cells, f.basis) for o in outcomes for f in o.figures)
+    parts = [
+        f"# Coverage\n\nWritten by `{command}`. A band is a sanity interval, no accuracy target: "
+        "a figure outside its band needs an explanation, and has one below.",
+        in_short(outcomes),
+        table(("id", "scenario", "verdict"), heads),
+        "## Figures",
+        table(("id", "figure", "value", "90 %", "plausible", "basis"), figures),
+        "## Misses and their explanations",
+        "\n".join(misses) or "Nothing.",
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -52,7 +52,6 @@ python -m sweeper list [KIND [WORD]]  what there is, or of it what has the word
 python -m sweeper show NAME           what a space, gpu, simulator ... is
 python -m sweeper schema              JSON Schema of space files, for an editor
 python -m sweeper validate [ROOM ...]    accuracy against measured data
-python -m sweeper scenarios [ID ...]  what practitioners ask, with bands
 python -m sweeper calibrate NAME      a board or phone from a few measured rows
 python -m sweeper transfer            kernels of one GPU, on another
 python -m sweeper trust [FOLDER ...] let code in folders of yours run

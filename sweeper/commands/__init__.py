@@ -1,12 +1,4 @@
-"""The commands of the command line: each reads its flags, asks the other rooms and prints.
-
-`run` sweeps and plans what `overrides` compose; `ask` makes a sweep of a question by flags. Of a
-sweep that has been run, `pareto`, `query`, `show`, `explain`, `compare`, `export` and `report`
-answer questions. `verify` and `validate` check results and simulators, `scenarios` answers what
-practitioners ask; `calibrate` and `transfer` are for hardware of one's own; `watch` shows a sweep
-that runs elsewhere, `prune` and `merge` tidy results up; `trust` says whose code may run; `assist`
-serves editors and shells.
-"""
+"""The commands of the command line: each module parses its options, calls the library and prints."""
 
 COMMANDS = {
     "ask": "ask.main",
@@ -23,7 +15,6 @@ COMMANDS = {
     "verify": "checks.verify.main",
     "schema": "assist.schema.main",
     "validate": "checks.validate.main",
-    "scenarios": "checks.scenarios.main",
     "doctor": "checks.verify.doctor",
     "watch": "upkeep.watch",
     "prune": "upkeep.prune",

@@ -55,12 +55,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "validate dataflow/maestro",
         "validate --predictions aiconfigurator",
     ),
-    "scenarios": (
-        "scenarios",
-        "scenarios T1.1 I2.4",
-        "scenarios spaces/mine.yaml --json",
-        "scenarios --write board.html",
-    ),
     "watch": ("watch quickstart --page live.html", "watch quickstart --outputs /shared/sweeps"),
     "prune": ("prune quickstart",),
     "merge": ("merge /laptop/outputs s3://bucket/sweeps --outputs outputs",),

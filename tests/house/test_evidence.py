@@ -7,8 +7,8 @@ import functools
 import pytest
 
 from docs import evidence
+from lab.scenarios import Outcome
 from simulators.core.calibration import reference_folder
-from sweeper.scenarios.scenario import Outcome
 
 REFERENCE = reference_folder()
 measured = pytest.mark.skipif(

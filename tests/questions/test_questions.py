@@ -3,7 +3,7 @@
 An entry of a file:
 
     - question: what somebody wanted to know
-      command: ask --model llama3_1_8b --gpu h100_sxm   # as after `python -m sweeper`; or a list
+      command: ask --model llama3_1_8b --gpu h100_sxm   # as after `python -m sweeper`; or a list; `lab` before
       contains: [words the answer must hold]
       lacks: [words it must not hold]
       exit: 0            # of the last command, 0 unless said
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import io
 import shlex
 from collections.abc import Iterator
@@ -80,6 +81,9 @@ def _run(command: str) -> tuple[int, str]:
     """Return the exit code of a command and everything it wrote; no Ray is started for it."""
     words = shlex.split(command)
     first = words[0] if words else ""
+    command_of = main
+    if first == "lab":
+        command_of, words = importlib.import_module(f"lab.{words[1]}").main, words[2:]
     if first == "ask" and not {"--help", "-h", "--run-with"} & set(words):
         words += ["--run-with", "inline"]
     elif "=" in first and not any(word.startswith("engine=") for word in words):
@@ -87,7 +91,7 @@ def _run(command: str) -> tuple[int, str]:
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
-            code = main(words)
+            code = command_of(words)
         except SystemExit as end:  # argparse, of --help
             code = int(end.code or 0)
     return code, said.getvalue()
