@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lab import __main__ as lab
 from lab.fits import driver
 from sweeper import __main__ as sweeper
 from tests.conftest import ROOT
@@ -20,6 +21,7 @@ CONSOLE = re.compile(r"^```console\n(.*?)^```", re.S | re.M)
 EXAMPLES = [name for name, text in SECTIONS.items() if CONSOLE.search(text)]
 COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "sweeper": sweeper.main,
+    "lab": lab.main,
     "lab.fits": driver.main,
 }
 PROMISED = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,11 +15,13 @@ from lab.claims.lines import at_most
 from lab.claims.predicted_deployments import errors_of
 from lab.predictions.task import Figures, Key, Task, key_of
 from lab.tables.rows import Bools, read_table
+from lab.validate import measured_tables
 from simulators.core.contract import Check
 from simulators.core.errors import UserError
 from simulators.core.folder import Folder, read_toml
 from simulators.core.jit import Floats
 from simulators.core.modules import load_module
+from simulators.core.report import print_checks
 
 ENTRIES = Folder("entry", "predictions/entries", package="lab")
 TASKS = Folder("task", "predictions/tasks", ".py", package="lab")
@@ -36,6 +39,20 @@ class Told:
         """Return a column, or None where it is not here."""
         found = self.columns.get(name, name)
         return self.table[found].to_pylist() if found in self.table.column_names else None
+
+
+def main(words: list[str]) -> int:
+    """Print the errors of one table of predictions."""
+    parser = argparse.ArgumentParser("sweeper-lab predictions", description=__doc__)
+    parser.add_argument(
+        "predictions", help=f"a CSV or Parquet file (docs/predictions.md), or {ENTRIES.names()}"
+    )
+    parser.add_argument("--reference", type=Path, help="folder of measured tables")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args(words)
+    found = scores(asked.predictions, measured_tables(asked.reference))
+    print_checks(found, as_json=asked.json)
+    return 0
 
 
 def scores(named: str, reference: Path) -> list[Check]:

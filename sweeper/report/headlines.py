@@ -1,6 +1,6 @@
 """What is claimed in one table: figures of `validate` beside a peer's, and what either was given.
 
-`lab/claims/headlines.toml` names the lines of `validate` behind each claim and says in a sentence
+`headlines.toml` names the lines of `validate` behind each claim and says in a sentence
 what was known and how rows were split. All figures come from the checks that travel with the
 package, so the table is the same wherever it stands: README, `docs/accuracy.md`, `ask`, reports.
 """
@@ -20,7 +20,7 @@ from simulators.core.folder import PACKAGES
 from sweeper.report.evidence import Evidence, evidence
 from sweeper.report.tables import write_text
 
-FILE = PACKAGES / "lab" / "claims" / "headlines.toml"
+FILE = Path(__file__).with_suffix(".toml")
 README = PACKAGES / "README.md"
 START, END = "<!-- headlines: `validate --write` -->", "<!-- end of headlines -->"
 HEAD = ("claim", "ours", "a peer's", "rows", "what was known, and how rows were split")

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from lab.validate import run
 from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
-from sweeper.commands.checks.validate import run
 
 Lines = dict[str, Check]
 
@@ -22,6 +22,6 @@ def claimed() -> Callable[[str], Lines]:
 
     @functools.cache
     def lines(room: str) -> Lines:
-        return {check.name: check for check in run(room, None, "test")}
+        return {check.name: check for check in run(room)}
 
     return lines

@@ -11,9 +11,9 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+from lab import validate
 from lab.tables.rows import evenly
 from simulators.core.calibration import reference_folder
-from sweeper.commands.checks import validate
 
 ROOMS = ("collectives", "composition", "dataflow", "kernels", "serving", "catalog")
 ROWS = 24
@@ -53,7 +53,7 @@ def _judge(room: str, seed: int, folder: Path) -> None:
 
 
 def _judged(room: str, folder: Path) -> None:
-    checks = validate.run(room, str(folder), "all")
+    checks = list(validate.run(room, folder, "all"))
     assert checks
     assert all(check.note for check in checks if check.value is None)
     assert not any(check.value is not None and np.isnan(check.value) for check in checks)

@@ -10,8 +10,6 @@ import pyarrow.parquet
 import pytest
 
 from lab.claims.kernels.versions import by_version
-from simulators.core.errors import UserError
-from sweeper.commands.checks.validate import rooms_by, run
 
 
 def _table(version: str, slower: float, *, metered: bool) -> pa.Table:
@@ -50,9 +48,3 @@ def test_a_folder_without_tables_says_so(tmp_path: Path) -> None:
     (check,) = by_version(tmp_path, "test")
     assert check.value is None
     assert "absent" in check.note
-
-
-def test_only_rooms_that_know_versions_are_asked_for_them() -> None:
-    assert rooms_by("version") == ["kernels"]
-    with pytest.raises(UserError, match="not told apart by version"):
-        run("dataflow", None, "test", "version")
