@@ -1,4 +1,4 @@
-"""The commands of the command line: each module parses its options, calls the library and prints."""
+"""The commands of the command line: each parses its options, calls the library and prints."""
 
 COMMANDS = {
     "ask": "ask.main",

@@ -3,7 +3,7 @@
 An entry of a file:
 
     - question: what somebody wanted to know
-      command: ask --model llama3_1_8b --gpu h100_sxm   # as after `python -m sweeper`; or a list; `lab` before
+      command: ask --model llama3_1_8b --gpu h100_sxm  # after `python -m sweeper`; or a list; `lab`
       contains: [words the answer must hold]
       lacks: [words it must not hold]
       exit: 0            # of the last command, 0 unless said
