@@ -21,7 +21,7 @@ from sweeper.engines.task import Task
 from sweeper.query import pareto_kernel
 from sweeper.query.pareto import knee, minimised, objective_matrix, pareto_front
 from sweeper.query.planning import best_per, cheapest
-from sweeper.query.ranks import crowding, epsilon_front, rank_layers
+from sweeper.query.ranks import crowding_distance, epsilon_front, rank_layers
 from sweeper.query.repricing import repriced
 from sweeper.query.sensitivity import sensitivity
 from sweeper.query.uncertainty import probable_front
@@ -85,7 +85,9 @@ def measure(grid: DesignSpace, folder: str) -> list[Check]:
         "iso-device table": lambda: best_per(store.scan(), "devices", "latency_s", "min"),
         "main effects and Sobol": lambda: sensitivity(store.scan(), "latency_s", axes),
         "three rank layers": lambda: rank_layers(objective_matrix(store.scan(), OBJECTIVES)[0], 3),
-        "crowding": lambda: crowding(minimised(pareto_front(store.scan(), OBJECTIVES), OBJECTIVES)),
+        "crowding": lambda: crowding_distance(
+            minimised(pareto_front(store.scan(), OBJECTIVES), OBJECTIVES)
+        ),
         "probable front": lambda: probable_front(
             store.scan(), OBJECTIVES, {"latency_s": 0.1, "cost": 0.1, "mfu": 0.1}
         ),

@@ -26,10 +26,10 @@ from sweeper.commands.run import asked_by
 from sweeper.query.hypervolume import hypervolume
 from sweeper.query.pareto import minimised, pareto_front
 from sweeper.query.pareto_kernel import distinct_front
-from sweeper.samplers import Goal, Told, load_sampler
-from sweeper.samplers._evolution import Genes, survivors, tournament
-from sweeper.samplers._search import guided, ranked, scenario_numbers
+from sweeper.samplers import Goal, Observations, load_sampler
+from sweeper.samplers._search_driver import as_sampler, ranked, scenario_numbers
 from sweeper.samplers.halving import cheap_answers
+from sweeper.samplers.nsga2 import Genes, survivors, tournament
 from sweeper.space.design_space import DesignSpace, space_of
 from sweeper.space.objectives import Objectives
 from sweeper.space.spans import Index, numbers
@@ -113,7 +113,7 @@ def evolved(evaluate: Callable[[Floats], Floats], genes: int, seed: int) -> Floa
         mothers, fathers = (
             tournament(random, ranks, room, POPULATION // 2) for _ in ("mothers", "fathers")
         )
-        children = kinds.children(random, alive[mothers], alive[fathers])
+        children = kinds.offspring(random, alive[mothers], alive[fathers])
         alive = np.concatenate([alive, children])
         losses = np.concatenate([losses, evaluate(children)])
         kept = survivors(*_ranked(losses), POPULATION)
@@ -123,7 +123,7 @@ def evolved(evaluate: Callable[[Floats], Floats], genes: int, seed: int) -> Floa
 
 def _ranked(losses: Floats) -> tuple[Ints, Floats]:
     none = np.zeros(len(losses), np.int64)
-    return ranked(Told(np.arange(len(losses)), losses, none, none, np.zeros(len(losses))))
+    return ranked(Observations(np.arange(len(losses)), losses, none, none, np.zeros(len(losses))))
 
 
 class Whole:
@@ -155,7 +155,7 @@ class Whole:
         """Yield all points that a search has picked, round by round."""
         sweep = self.sweep
         goal = Goal(sweep.objectives, sweep.where, sweep.given)
-        sampler = guided(load_sampler(name, **options), goal)
+        sampler = as_sampler(load_sampler(name, **options), goal)
         picked = np.empty(0, np.int64)
         for round_ in sampler.rounds(sweep.space, self.rows.lazy):
             picked = np.concatenate([picked, *(numbers(batch) for batch in round_)])

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sweeper.query.planning import best_per as best_per
     from sweeper.query.planning import cheapest as cheapest
     from sweeper.query.planning import replicas_for as replicas_for
-    from sweeper.query.ranks import crowding as crowding
+    from sweeper.query.ranks import crowding_distance as crowding_distance
     from sweeper.query.ranks import epsilon_front as epsilon_front
     from sweeper.query.ranks import rank_layers as rank_layers
     from sweeper.query.repricing import repriced as repriced
@@ -43,7 +43,7 @@ _HOME = {
     "across": "query.scenarios",
     "best_per": "query.planning",
     "cheapest": "query.planning",
-    "crowding": "query.ranks",
+    "crowding_distance": "query.ranks",
     "epsilon_front": "query.ranks",
     "hypervolume": "query.hypervolume",
     "knee": "query.pareto",

@@ -17,7 +17,7 @@ from simulators.core.errors import UserError, unknown
 from sweeper.engines import load_engine
 from sweeper.engines.limits import Limits
 from sweeper.query.repricing import unpriced
-from sweeper.samplers import Goal, Sampler, Searches, load_sampler
+from sweeper.samplers import Goal, Sampler, SearchSampler, load_sampler
 from sweeper.samplers._capacity import capacity_search
 from sweeper.samplers._refined import refined_search
 from sweeper.space.design_space import DesignSpace, space_of
@@ -146,7 +146,7 @@ class Configuration:
 
 def _sampler(
     written: Mapping[str, Any], space: DesignSpace, goal: Goal, name: str, **options: Any
-) -> Sampler | Searches:
+) -> Sampler | SearchSampler:
     """Return the sampler that was chosen, or what an axis asks for: bisection or refinement."""
     bisection, refined = capacity_search(written, space), refined_search(written, space, goal)
     if refined and bisection:

@@ -56,7 +56,7 @@ class Question:
     """A question that was put in flags: the space to sweep, and the words of its answer.
 
     `amounts` are dollars of a design in a price list, each with the words behind it, the one that
-    is kept lowest first; none without a price. `foreseen` says by what factor points will miss a
+    is kept lowest first; none without a price. `prefilter` says by what factor points will miss a
     deadline at least, by a model that costs little; `excluded` are columns of truths that must be
     false, each with what is said of it otherwise.
     """
@@ -81,7 +81,7 @@ class Question:
     copies: str = ""  # of this axis each answer wants the least; empty: all points are evaluated
     devices: str = ""  # a derived column that grows with it
     budget: float | None = None  # the most that the first amount may be
-    foreseen: Callable[[pa.RecordBatch], NDArray[np.float64]] | None = None
+    prefilter: Callable[[pa.RecordBatch], NDArray[np.float64]] | None = None
     excluded: Mapping[str, str] = field(default_factory=dict)
     asked: Callable[[Mapping[str, Any]], str] = lambda _: ""  # what is told of its load
     refused: Mapping[str, str] = field(default_factory=dict)  # devices that cannot be, and why

@@ -13,8 +13,8 @@ from sweeper.engines import Engine, Prepares, Say, load_engine, options_of
 from sweeper.engines.limits import UNSTATED, Limits
 from sweeper.engines.task import Task
 from sweeper.query.repricing import repriced, unpriced
-from sweeper.samplers import Begins, Goal, Sampler, Searches, load_sampler
-from sweeper.samplers._search import guided
+from sweeper.samplers import Begins, Goal, Sampler, SearchSampler, load_sampler
+from sweeper.samplers._search_driver import as_sampler
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import Objectives, given
 from sweeper.space.spans import Batch
@@ -33,7 +33,7 @@ class Sweep:
     """
 
     space: DesignSpace
-    sampler: Sampler | Searches
+    sampler: Sampler | SearchSampler
     engine: Engine
     store: Store
     objectives: Objectives
@@ -50,7 +50,7 @@ class Sweep:
         outputs: str = "outputs/notebook",
         objectives: Objectives | None = None,
         where: str | None = None,
-        sampler: str | Sampler | Searches = "grid",
+        sampler: str | Sampler | SearchSampler = "grid",
         engine: str | Engine = "auto",
         **options: Any,
     ) -> Sweep:
@@ -80,7 +80,7 @@ class Sweep:
     @property
     def picks(self) -> Sampler:
         """What picks its points: the sampler, or what does as a search asks."""
-        return guided(self.sampler, Goal(self.objectives, self.where, self.given, self.priced))
+        return as_sampler(self.sampler, Goal(self.objectives, self.where, self.given, self.priced))
 
     @property
     def _engine(self) -> Engine:

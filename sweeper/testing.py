@@ -29,8 +29,8 @@ from simulators.core.columns import OUTCOME, schema_of
 from simulators.core.contract import Describes, Hints, Simulator, load_simulator, objectives_of
 from simulators.core.levels import SHARES
 from sweeper.engines import Engine, load_engine
-from sweeper.samplers import Goal, Results, Sampler, Searches
-from sweeper.samplers._search import guided
+from sweeper.samplers import Goal, Results, Sampler, SearchSampler
+from sweeper.samplers._search_driver import as_sampler
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Batch, Span, numbers
 from sweeper.store.keys import define
@@ -50,7 +50,7 @@ def check_simulator(simulator: Simulator, batch: pa.RecordBatch) -> None:
     _check_optional_parts(simulator, batch)
 
 
-def check_sampler(sampler: Sampler | Searches, space: DesignSpace) -> None:
+def check_sampler(sampler: Sampler | SearchSampler, space: DesignSpace) -> None:
     """Check that a sampler picks allowed points of a space, each once, the same ones every time.
 
     With options under which it picks few points, of a space that is answered quickly.
@@ -244,10 +244,10 @@ class _Given:
         return len(space)
 
 
-def _rounds(sampler: Sampler | Searches, space: DesignSpace, store: Store) -> list[list[int]]:
+def _rounds(sampler: Sampler | SearchSampler, space: DesignSpace, store: Store) -> list[list[int]]:
     """Run a sampler, and return the numbers it picked, round by round."""
     objectives = objectives_of(load_simulator(space.simulator))
-    noted = _Noted(guided(sampler, Goal(objectives)), [])
+    noted = _Noted(as_sampler(sampler, Goal(objectives)), [])
     Sweep(space, noted, load_engine("inline"), store, objectives).run()
     return noted.picked
 

@@ -146,7 +146,7 @@ def question_of(flags: Flags, steady: Steady) -> Question:
         budget=flags.budget,
         without_price="gpus",
         deadlines=deadlines,
-        foreseen=Foresight(
+        prefilter=Foresight(
             steady, load.own_rate, flags.ttft if flags.percentile >= TAIL else None, flags.tpot
         ),
         excluded={"saturated": "its queue grows as long as it runs"},

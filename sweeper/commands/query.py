@@ -24,7 +24,7 @@ from sweeper.query.hypervolume import dominated_shares
 from sweeper.query.neighbours import steps_from
 from sweeper.query.pareto import minimised, objective_matrix, pareto_front
 from sweeper.query.planning import best_per, cheapest, replicas_for
-from sweeper.query.ranks import crowding, epsilon_front, rank_layers
+from sweeper.query.ranks import crowding_distance, epsilon_front, rank_layers
 from sweeper.query.sensitivity import idle_axes, sensitivity
 from sweeper.query.uncertainty import probable_front
 from sweeper.questions import CarriesLoad
@@ -190,7 +190,7 @@ def _epsilon(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
 def _crowding(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
     """The front by how alone each design stands on it."""
     front = _front(last, chosen)
-    alone = pl.Series("crowding", crowding(minimised(front, last.objectives)))
+    alone = pl.Series("crowding", crowding_distance(minimised(front, last.objectives)))
     table = _brief(last, front, list(last.objectives))
     return table.with_columns(alone).sort("crowding", descending=True)
 

@@ -57,13 +57,13 @@ def _far_behind(rows: Matrix, layers: int) -> Mask:
     return dominated(rows, last) if len(last) else np.zeros(len(rows), bool)
 
 
-def crowding(front: Matrix) -> Matrix:
+def crowding_distance(front: Matrix) -> Matrix:
     """Return how far apart the neighbours of each front member are, summed over the objectives.
 
     Each objective is scaled to its range on the front; the ends of any objective are infinitely
     far from the others.
 
-    >>> crowding(np.array([[0.0, 4.0], [1.0, 2.0], [4.0, 0.0]])).tolist()
+    >>> crowding_distance(np.array([[0.0, 4.0], [1.0, 2.0], [4.0, 0.0]])).tolist()
     [inf, 2.0, inf]
     """
     distances = np.zeros(len(front))

@@ -1,9 +1,9 @@
 """Samplers pick points in rounds; they read results from the store, which is the only memory.
 
-A grid is one endless lazy round; a search is one round per generation. A sampler's name is the name
-of its file, and its fields are its options on the command line: `grid`, `random`, `nsga2`. One that
-has `search` in place of `rounds` asks for designs and is told of them, as `_search` says. The
-bisection in `_capacity` is not chosen by name but by an axis that asks for a capacity.
+A sampler is chosen by the name of its file (`grid`, `random`, `nsga2`); its fields are its options
+on the command line. A `SearchSampler` has `search` in place of `rounds` and is run by
+`_search_driver`. `_capacity`, `_min_replicas` and `_refined` are not chosen by name: an axis of the
+space or a question asks for them.
 """
 
 from __future__ import annotations
@@ -41,35 +41,44 @@ class Sampler(Protocol):
 
 
 MEETS, SIMULATED, IMPOSSIBLE = 0, 1, 2
-"""What came of a design: it meets the space's condition, it does not, or it cannot be or failed."""
+"""A design meets the space's condition, was simulated and does not, or is infeasible or failed."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """What came of designs."""
+class Observations:
+    """Results of designs, one row each."""
 
-    index: Index  # their numbers
-    losses: Matrix  # a column per objective, to be made small; infinite where nothing is known
+    index: Index  # numbers of the designs
+    losses: Matrix  # a column per objective, to be minimised; infinite where unknown
     tier: Ints  # MEETS, SIMULATED or IMPOSSIBLE
-    group: Ints  # designs of one scenario are compared, others are not
-    excess: Floats  # by what powers of e they are beyond the limits that the condition sets
+    group: Ints  # scenario; only designs of the same scenario are compared
+    excess: Floats  # natural logarithm of how far the limits of the condition are exceeded
 
-    def take(self, which: Index) -> Told:
-        """Return some of them."""
-        return Told(*(getattr(self, f.name)[which] for f in fields(self)))
+    @classmethod
+    def none(cls, objectives: int) -> Observations:
+        """Return no observations of so many objectives."""
+        ints, floats = np.empty(0, np.int64), np.empty(0)
+        return cls(ints, np.empty((0, objectives)), ints, ints, floats)
 
-    def joined(self, other: Told | None) -> Told:
-        """Return these and others after them, each design once."""
-        if other is None:
-            return self
+    def take(self, rows: Index) -> Observations:
+        """Return some rows."""
+        return Observations(*(getattr(self, f.name)[rows] for f in fields(self)))
+
+    def of(self, index: Index) -> Observations:
+        """Return the observations of designs, all of which must be known, in this order."""
+        order = np.argsort(self.index)
+        return self.take(order[np.searchsorted(self.index[order], index)])
+
+    def joined(self, other: Observations) -> Observations:
+        """Return these observations and then those of designs that are new in `other`."""
         new = other.take(np.flatnonzero(~np.isin(other.index, self.index)))
         names = (f.name for f in fields(self))
-        return Told(*(np.concatenate([getattr(self, n), getattr(new, n)]) for n in names))
+        return Observations(*(np.concatenate([getattr(self, n), getattr(new, n)]) for n in names))
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What a space wants, and in which prices."""
+    """What to optimise, under which SQL condition, for which given axes, and at which prices."""
 
     objectives: Objectives
     where: str | None = None
@@ -78,33 +87,33 @@ class Goal:
 
 
 class Search(Protocol):
-    """Asks for designs, and is told what came of them."""
+    """An ask-and-tell search."""
 
     def ask(self) -> Index:
-        """Return numbers of designs to try next; known and forbidden ones among them are no harm.
+        """Return numbers of designs to evaluate next; empty when the search is finished.
 
-        None, if there is nothing left to ask.
+        Known and forbidden designs among them are dropped by the driver.
         """
         ...
 
-    def tell(self, told: Told) -> None:
-        """Learn what came of designs that were asked for, or drawn because nothing new was."""
+    def tell(self, observed: Observations) -> None:
+        """Learn the results of designs that were asked for, or drawn because none was new."""
         ...
 
 
 @runtime_checkable
-class Searches(Protocol):
-    """A sampler that searches: it looks at results by being told of them."""
+class SearchSampler(Protocol):
+    """A sampler that searches by `ask` and `tell`."""
 
     points: int
-    across: str  # over all given scenarios designs count by their worst or mean; else each alone
+    across: str  # designs count by their worst or mean over all scenarios; empty: in each alone
 
     def search(self, space: DesignSpace, goal: Goal) -> Search:
-        """Return a search of a space, from its beginning."""
+        """Return a new search of a space."""
         ...
 
     def size(self, space: DesignSpace) -> int:
-        """Return how many points will be picked at most, constraints apart."""
+        """Return the most points that will be picked, constraints apart."""
         ...
 
 
@@ -118,7 +127,7 @@ class Begins(Protocol):
 
 
 def names() -> tuple[str, ...]:
-    """Return the samplers there are."""
+    """Return the names of all samplers."""
     return SAMPLERS.names()
 
 
@@ -133,7 +142,7 @@ def options_of(name: str) -> type:
     return kind
 
 
-def load_sampler(name: str, **options: Any) -> Sampler | Searches:
+def load_sampler(name: str, **options: Any) -> Sampler | SearchSampler:
     """Return the sampler of that name with these options."""
-    sampler: Sampler | Searches = options_of(name)(**options)
+    sampler: Sampler | SearchSampler = options_of(name)(**options)
     return sampler

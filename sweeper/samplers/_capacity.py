@@ -1,8 +1,8 @@
-"""Bisection for the largest value of one axis that still meets a condition, whatever the others.
+"""Bisection for the largest value of one axis that meets a condition, for every other combination.
 
 What meets a service-level objective at some load meets it at a lower one, up to noise, so the
-limit is found by bisection over a ladder of values 2.5 % apart. Each round probes every combination
-that is still open; probes are ordinary points, and land in the store with their verdicts.
+limit is bisected over a ladder of values 2.5 % apart. Each round probes every open combination.
+Probes are ordinary points in the store.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
 from sweeper.questions import CarriesLoad
 from sweeper.samplers import Results
+from sweeper.samplers._search_driver import answers_at
 from sweeper.samplers.random import allowed, in_blocks
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.factors import mapping
@@ -32,11 +33,11 @@ from sweeper.space.sql import names_in, parsed, shown
 class Capacity:
     """Bisects one axis of a space."""
 
-    axis: str  # the load; its values ascend
-    slo: str  # an SQL condition over results, true where the load is still borne
+    axis: str  # ascending values, such as a load
+    slo: str  # an SQL condition over results, true where it is met
 
     def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
-        """Yield one round of probes per halving; none that is decided already."""
+        """Yield one round of probes per halving."""
         base, step = self._combinations(space)
         passes = np.full(len(base), -1)
         fails = np.full(len(base), len(space.axes[self.axis]))
@@ -44,11 +45,11 @@ class Capacity:
             middle = (passes[still] + fails[still]) // 2
             probes = base[still] + middle * step
             yield in_blocks(probes)
-            met, possible = self._verdicts(space, results(), probes)
+            met, feasible = self._verdicts(space, results(), probes)
             passes[still[met]] = middle[met]
             fails[still[~met]] = middle[~met]
-            # What cannot be built at one load cannot be built at another.
-            fails[still[~possible]] = passes[still[~possible]] + 1
+            # A design that is infeasible at one load is infeasible at every load.
+            fails[still[~feasible]] = passes[still[~feasible]] + 1
 
     def size(self, space: DesignSpace) -> int:
         """Return the most probes there can be."""
@@ -56,7 +57,7 @@ class Capacity:
         return space.size // values * math.ceil(math.log2(values + 1))
 
     def _combinations(self, space: DesignSpace) -> tuple[Index, int]:
-        """Return the points at the first value of the axis, and how far apart its values are."""
+        """Return the points at the first value of the axis, and its stride in point numbers."""
         step = 1
         for factor in reversed(space.factors):
             if self.axis in factor.columns:
@@ -68,23 +69,22 @@ class Capacity:
     def _verdicts(
         self, space: DesignSpace, results: pl.LazyFrame, probes: Index
     ) -> tuple[Mask, Mask]:
-        """Return for each probe whether it met the condition, and whether it could be built."""
-        ok = pl.col("status").cast(pl.String)
-        rows = results.select(
-            *space.axes,
-            __met=(parsed(self.slo, f"slo '{self.slo}'") & (ok == "ok")).fill_null(value=False),
-            __possible=ok != "infeasible",
-        ).collect()
-        index = space.index_of(rows)
-        order = np.argsort(index)
-        place = order[np.clip(np.searchsorted(index[order], probes), 0, len(order) - 1)]
-        known = index[place] == probes
-        met = rows["__met"].to_numpy()[place] & known
-        return met, rows["__possible"].to_numpy()[place] & known
+        """Return for each probe whether it met the condition, and whether it is feasible."""
+        what = f"slo '{self.slo}'"
+        columns = dict.fromkeys([*space.axes, *names_in(self.slo, what), "status"])
+        rows = answers_at(space, results.select(list(columns)), probes)
+        status = pl.col("status").cast(pl.String)
+        met = parsed(self.slo, what) & (status == "ok")
+        verdicts = rows.select(met=met, feasible=status != "infeasible").fill_null(value=False)
+        return verdicts["met"].to_numpy(), verdicts["feasible"].to_numpy()
 
 
 def capacity_search(written: Mapping[str, Any], space: DesignSpace) -> Capacity | None:
-    """Return the bisection of the axis that asks for a capacity, if one does."""
+    """Return the bisection of the axis written as a capacity, if there is one.
+
+    Raises:
+        UserError: two axes are, the condition is missing, or the axis cannot be bisected.
+    """
     asked = [name for name, values in mapping(written, "axes").items() if is_capacity(values)]
     slo = condition_of(written, "slo", space)
     if len(asked) > 1:

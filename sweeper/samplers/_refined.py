@@ -1,8 +1,7 @@
-"""All points at the first value of an axis; at its second, those on the front of the first.
+"""Evaluates all points at the first value of an axis, and the front of these at the second value.
 
-A fidelity is such an axis: the dear one is asked about what the cheap one finds best. What both
-must know are the objectives. The front is judged as if its rows had the second value already, so a
-space's `where` may ask for rows of the second alone.
+Such an axis is usually a fidelity; both fidelities must report the objectives. The front is that of
+rows relabelled with the second value, so a space's `where` may ask for the second value alone.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from sweeper.space.notation import refined_values
 from sweeper.space.spans import Batch, Index, Span
 
 SHARE = 1e-3
-"""Of all points, those on a front: what is expected before it is known."""
+"""Expected share of points on the front."""
 
 
 @dataclass(frozen=True)
 class Refined:
-    """Takes an axis's second value where the first one's front is."""
+    """Evaluates an axis's second value where the front of the first one is."""
 
     axis: str
     goal: Goal
@@ -45,16 +44,16 @@ class Refined:
         yield in_blocks(self._front(space, results()) + step)
 
     def size(self, space: DesignSpace) -> int:
-        """Return about how many points will be picked."""
+        """Return roughly how many points will be picked."""
         return round(space.size * space.share * (0.5 + SHARE))
 
     def _step(self, space: DesignSpace) -> int:
-        """Return how far apart in number a point is at the two values."""
+        """Return the difference between the numbers of a point at the two values."""
         after = next(i for i, f in enumerate(space.factors) if self.axis in f.columns) + 1
         return int(np.prod([len(factor) for factor in space.factors[after:]], dtype=np.int64))
 
     def _front(self, space: DesignSpace, rows: pl.LazyFrame) -> Index:
-        """Return the numbers, in order, of the points at the first value that are on its front."""
+        """Return the sorted numbers of the points on the front of the first value."""
         first, second = space.axes[self.axis]
         judged = rows.filter(pl.col(self.axis).cast(pl.String) == first)
         judged = judged.with_columns(pl.lit(second).alias(self.axis))

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from simulators.core.errors import UserError
-from sweeper.samplers import IMPOSSIBLE, MEETS, Goal, Search, Told
-from sweeper.samplers._search import (
-    Options,
-    beginning,
+from sweeper.samplers import IMPOSSIBLE, MEETS, Goal, Observations, Search
+from sweeper.samplers._search_driver import (
+    SearchOptions,
     codes_of,
+    initial_designs,
     nearest,
     number_of,
     ordered_of,
@@ -35,7 +35,7 @@ _NUMBER, _TIER, _DEFINITION = "sweeper_number", "sweeper_tier", "sweeper_definit
 
 
 @dataclass(frozen=True)
-class Bayes(Options):
+class Bayes(SearchOptions):
     """A search by densities of good and bad designs.
 
     Args:
@@ -110,7 +110,7 @@ class _Parzen:
         """Return a few designs that are likely good."""
         if self._memory is None:
             first, random = self._options.first, np.random.default_rng(self._options.seed)
-            return beginning(self._space, self._options, first, random)[:first]
+            return initial_designs(self._space, self._options, first, random)[:first]
         codes = np.zeros((self._options.batch, len(self._sizes)), np.int64)
         trials = [self._memory.ask(self._kinds) for _ in codes]
         for row, trial in zip(codes, trials, strict=True):
@@ -123,12 +123,12 @@ class _Parzen:
                 self._asked[number] = trial
         return numbers
 
-    def tell(self, told: Told) -> None:
+    def tell(self, observed: Observations) -> None:
         """Add what came of designs, ours to the stored study as well."""
         if self._memory is None:
-            self._begin(told.losses.shape[1])
+            self._begin(observed.losses.shape[1])
         for number, losses, tier in zip(
-            told.index.tolist(), told.losses.tolist(), told.tier.tolist(), strict=True
+            observed.index.tolist(), observed.losses.tolist(), observed.tier.tolist(), strict=True
         ):
             trial = self._asked.pop(number, None)
             if tier == IMPOSSIBLE:

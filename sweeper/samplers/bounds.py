@@ -25,8 +25,8 @@ from simulators.core.errors import UserError
 from simulators.core.jit import Ints
 from sweeper.query.pareto_kernel import Matrix, distinct_front, dominated, group_fronts
 from sweeper.questions import Begins, Bounds, Ignores
-from sweeper.samplers import MEETS, Goal, Search, Told
-from sweeper.samplers._search import number_of, scenario_numbers, sizes_of
+from sweeper.samplers import MEETS, Goal, Observations, Search
+from sweeper.samplers._search_driver import number_of, scenario_numbers, sizes_of
 from sweeper.samplers.random import allowed
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index, Mask
@@ -73,7 +73,7 @@ class BranchAndBound:
         if self.across:
             raise UserError(
                 "sampler=bounds proves a front for each scenario, not one across them: "
-                "sampler.across is for nsga2, bayes, halving and local"
+                "sampler.across is for nsga2, bayes and halving"
             )
 
     def size(self, space: DesignSpace) -> int:
@@ -218,10 +218,10 @@ class _Proof:
         self._boxes = self._without(which).joined(after)
         return True
 
-    def tell(self, told: Told) -> None:
+    def tell(self, observed: Observations) -> None:
         """Discard what the best designs equal or beat."""
-        for group in np.unique(told.group[told.tier == MEETS]).tolist():
-            losses = told.losses[(told.group == group) & (told.tier == MEETS)]
+        for group in np.unique(observed.group[observed.tier == MEETS]).tolist():
+            losses = observed.losses[(observed.group == group) & (observed.tier == MEETS)]
             if group in self._best:
                 losses = np.concatenate([self._best[group], losses])
             self._best[group] = losses[distinct_front(losses)[0]]

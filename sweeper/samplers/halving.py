@@ -1,9 +1,9 @@
-"""The halving sampler: a cheap fidelity of all points, the dear one where it can reach the front.
+"""The halving sampler: a cheap fidelity of all points, the expensive one near the front.
 
-What the cheap fidelity says of a point, and its axes, foretell the dear one's objectives with an
-error band, learned from what was simulated so far. Simulated next is what could improve the front
-most at the good end of its band (Zuluaga, Sergent, Krause and Püschel, "Active learning for
-multi-objective optimization", 2013), until nothing could by as much as is worth it.
+A surrogate model predicts the expensive objectives from a point's axes and cheap metrics. Simulated
+next are the points that could improve the front most at the good end of their error band (Zuluaga,
+Sergent, Krause and Püschel, "Active learning for multi-objective optimization", 2013), until none
+could improve it by `worth`.
 """
 
 from __future__ import annotations
@@ -17,27 +17,33 @@ from simulators.core.columns import numbers
 from simulators.core.contract import Approximates, load_simulator
 from simulators.core.errors import UserError
 from sweeper.query.pareto_kernel import Matrix, distinct_front
-from sweeper.samplers import IMPOSSIBLE, MEETS, Goal, Search, Told
-from sweeper.samplers._search import Options, beginning, codes_of, ordered_of, scenario_numbers
+from sweeper.samplers import IMPOSSIBLE, MEETS, Goal, Observations, Search
+from sweeper.samplers._search_driver import (
+    SearchOptions,
+    codes_of,
+    initial_designs,
+    ordered_of,
+    scenario_numbers,
+)
 from sweeper.samplers.random import allowed
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index, Span
 from sweeper.tables.gaussian_process import Surrogate, condensed, standardised
 
 MOST = 200_000
-"""Points of a space that can be foretold one by one."""
+"""Most points of a space: the surrogate predicts all of them."""
 _VARIANCE = 0.995
-"""Of the cheap answers that features keep."""
+"""Share of the variance of the cheap metrics that the features keep."""
 _HOPE = 0.3
-"""Chance, at the good end of its band, of meeting the condition, below which a design has none."""
+"""Probability of meeting the condition, at the good end of its band, that a design needs."""
 _UNLIKELY = 0.05
-"""Chance by which a design counts at least that may not meet the condition."""
+"""Least probability by which the gain of a design is weighted."""
 _ALIKE = 0.01
-"""Designs foretold to differ by less are not simulated in one round."""
+"""Designs predicted to differ by less are not simulated in the same round."""
 
 
 @dataclass(frozen=True)
-class Halving(Options):
+class Halving(SearchOptions):
     """A search by two fidelities.
 
     Args:
@@ -65,16 +71,16 @@ class Halving(Options):
             )
 
     def search(self, space: DesignSpace, goal: Goal) -> Search:
-        """Return a search that has answered all points cheaply.
+        """Return a search that has evaluated all points at the cheap fidelity.
 
         Raises:
-            UserError: the space is too large for that.
+            UserError: the space is too large.
         """
-        return _Foretelling(self, space, goal)
+        return _SurrogateSearch(self, space, goal)
 
 
 def cheap_answers(space: DesignSpace, index: Index) -> pa.RecordBatch | None:
-    """Return the cheap fidelity's answers to points; nothing if their simulator has none."""
+    """Return the metrics of points at the cheap fidelity; None if the simulator has none."""
     simulator, batch = load_simulator(space.simulator), space.batch(index)
     if not isinstance(simulator, Approximates):
         return None
@@ -85,8 +91,8 @@ def cheap_answers(space: DesignSpace, index: Index) -> pa.RecordBatch | None:
     return simulator.evaluate(batch)
 
 
-class _Foretelling:
-    """All designs with their features, and what came of those that were simulated."""
+class _SurrogateSearch:
+    """The features of all designs, and the observations so far."""
 
     def __init__(self, options: Halving, space: DesignSpace, goal: Goal) -> None:
         if len(space) > MOST:
@@ -99,23 +105,23 @@ class _Foretelling:
         cheap = cheap_answers(space, self._all)
         answers = np.zeros((len(self._all), 0)) if cheap is None else _columns(cheap)
         self._features = np.column_stack([_axes(space, self._all), answers])
-        self._told: Told | None = None
+        self._observed: Observations | None = None
         self._groups = scenario_numbers(space, goal.given, self._all)
 
     def ask(self) -> Index:
-        """Return the designs that may improve the front most."""
-        if self._told is None:
+        """Return the designs that could improve the front most."""
+        if self._observed is None:
             random = np.random.default_rng(self._options.seed)
-            return beginning(self._space, self._options, self._options.first, random)
-        told, rows = self._told, np.searchsorted(self._all, self._told.index)
-        sure = told.tier != IMPOSSIBLE
-        if sure.sum() < 4:
+            return initial_designs(self._space, self._options, self._options.first, random)
+        observed, rows = self._observed, np.searchsorted(self._all, self._observed.index)
+        known = observed.tier != IMPOSSIBLE
+        if known.sum() < 4:
             return np.empty(0, np.int64)
-        met = (told.tier == MEETS).astype(np.float64)
+        met = (observed.tier == MEETS).astype(np.float64)
         hope, doubt = Surrogate.of(self._features[rows], met).predict(self._features)
-        logs = (told.losses[sure] > 0.0).all(axis=0)
-        losses = np.where(logs, np.log(np.where(logs, told.losses, 1.0)), told.losses)
-        middle, spread = self._foretold(rows[sure], losses[sure])
+        logs = (observed.losses[known] > 0.0).all(axis=0)
+        losses = np.where(logs, np.log(np.where(logs, observed.losses, 1.0)), observed.losses)
+        middle, spread = self._predict(rows[known], losses[known])
         left = hope + self._options.band * doubt > _HOPE
         left[rows] = False
         gain = np.where(left, 1.0, 0.0)  # where no design meets the condition yet
@@ -131,8 +137,8 @@ class _Foretelling:
         score = gain[worth] * np.clip(hope[worth], _UNLIKELY, 1.0)
         return self._all[self._apart(worth[np.argsort(-score, kind="stable")], middle)]
 
-    def _foretold(self, rows: Index, values: Matrix) -> tuple[Matrix, Matrix]:
-        """Return of every design the losses expected, and their standard deviations."""
+    def _predict(self, rows: Index, values: Matrix) -> tuple[Matrix, Matrix]:
+        """Return the predicted losses of every design, and their standard deviations."""
         found = [
             Surrogate.of(self._features[rows], column).predict(self._features)
             for column in values.T
@@ -140,7 +146,7 @@ class _Foretelling:
         return np.stack([m for m, _ in found], axis=1), np.stack([s for _, s in found], axis=1)
 
     def _apart(self, order: Index, middle: Matrix) -> Index:
-        """Return the first designs of an order that are not foretold to be nearly alike."""
+        """Return the first designs of an order, without those predicted to be nearly alike."""
         picked: list[int] = []
         for row in order.tolist():
             here = [p for p in picked if self._groups[p] == self._groups[row]]
@@ -150,14 +156,14 @@ class _Foretelling:
                 break
         return np.array(picked, np.int64)
 
-    def tell(self, told: Told) -> None:
-        """Take in what was simulated."""
-        joined = told if self._told is None else self._told.joined(told)
-        self._told = joined.take(np.argsort(joined.index))
+    def tell(self, observed: Observations) -> None:
+        """Add observations, sorted by design."""
+        joined = observed if self._observed is None else self._observed.joined(observed)
+        self._observed = joined.take(np.argsort(joined.index))
 
 
 def _axes(space: DesignSpace, index: Index) -> Matrix:
-    """Return the axes that vary as columns: numbers by their logarithm, words one by one."""
+    """Return features of the varied axes: ordered ones as numbers, others one-hot."""
     columns = []
     codes = codes_of(space, index)
     for place, (factor, ordered) in enumerate(zip(space.factors, ordered_of(space), strict=True)):
@@ -177,7 +183,7 @@ def _axes(space: DesignSpace, index: Index) -> Matrix:
 
 
 def _columns(answers: pa.RecordBatch) -> Matrix:
-    """Return what cheap answers say in numbers, condensed."""
+    """Return the principal components of the cheap metrics."""
     kept = [
         numbers(answers, f.name).astype(np.float64)
         for f in answers.schema

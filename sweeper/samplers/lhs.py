@@ -1,8 +1,7 @@
-"""The lhs sampler: of each axis, every part of its range is taken equally often.
+"""The lhs sampler: a Latin hypercube, which samples every part of each axis equally often.
 
 McKay, Beckman and Conover, "A comparison of three methods for selecting values of input variables"
-(1979): a Latin hypercube. Points that constraints forbid, or that fall together on a grid, are
-replaced from further hypercubes.
+(1979). Forbidden and repeated points are replaced from further hypercubes.
 """
 
 from __future__ import annotations

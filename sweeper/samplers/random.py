@@ -15,9 +15,9 @@ from sweeper.space.spans import Batch, Index
 BLOCK = 4096
 """Points are sent in blocks of the order drawn, sorted inside: early results are a fair sample."""
 _RARE = 1 / 64
-"""A share of allowed points below which drawing from all of them would be in vain too often."""
+"""Share of allowed points below which they are drawn by their constraints, not by rejection."""
 _PATIENCE = 1 << 24
-"""Draws that are made at most, or 256 for each point that is wanted."""
+"""Most draws of a sample, or 256 for each point that is wanted if that is more."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def first_distinct(
 ) -> Index:
     """Return the first `count` distinct allowed numbers of a sequence of draws.
 
-    Gives up after as many draws as there are points, or as may be waited for, when few are allowed.
+    Returns fewer when few are allowed: the number of draws is bounded.
     """
     found, step = np.empty(0, np.int64), max(2 * count, step)
     drawn, most = 0, max(min(len(space), _PATIENCE), 256 * count)

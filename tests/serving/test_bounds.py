@@ -10,7 +10,7 @@ from simulators.core.columns import numbers
 from simulators.core.errors import UserError
 from simulators.serving.simulator import SIMULATOR
 from simulators.serving.steady.least import BOUNDED
-from sweeper.samplers._search import number_of, sizes_of
+from sweeper.samplers._search_driver import number_of, sizes_of
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index
 

@@ -13,7 +13,7 @@ from sweeper.query.hypervolume import hypervolume
 from sweeper.query.neighbours import steps_from
 from sweeper.query.pareto_kernel import Matrix, distinct_front
 from sweeper.query.planning import best_per, cheapest, replicas_for
-from sweeper.query.ranks import crowding, epsilon_front, rank_layers
+from sweeper.query.ranks import crowding_distance, epsilon_front, rank_layers
 from sweeper.query.sensitivity import idle_axes, sensitivity
 from sweeper.query.uncertainty import probable_front
 
@@ -47,7 +47,7 @@ def test_ranks_and_crowding_agree_with_pymoo(width: int) -> None:
     np.testing.assert_array_equal(rank_layers(points), ranks + 1)
     front = points[distinct_front(points)[0]]
     theirs = calc_crowding_distance(front) * width  # pymoo takes the mean over the objectives
-    np.testing.assert_allclose(crowding(front), theirs, rtol=1e-9)
+    np.testing.assert_allclose(crowding_distance(front), theirs, rtol=1e-9)
 
 
 def test_a_rank_counts_equal_designs_alike() -> None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from simulators.core.errors import UnknownNameError, UserError
 from sweeper.samplers import load_sampler, names
-from sweeper.samplers.sobol import sequence
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Span
 from tests.toys import QUADRATIC, space
@@ -33,39 +31,6 @@ def cube(**more: Any) -> DesignSpace:
 
 def test_a_grid_is_every_point_in_order() -> None:
     assert picked(cube(), "grid") == list(range(16**3))
-
-
-@pytest.mark.parametrize("dimensions", [1, 2, 5, 21])
-def test_the_sobol_sequence_is_that_of_scipy(dimensions: int) -> None:
-    qmc = pytest.importorskip("scipy.stats", reason="needs scipy").qmc
-    theirs = qmc.Sobol(dimensions, scramble=False, bits=31).random_base2(10)
-    assert np.array_equal(sequence(dimensions, 0, 1024, None), theirs)
-
-
-@given(start=st.integers(0, 2**20), count=st.integers(1, 64), dimensions=st.integers(1, 21))
-def test_the_sequence_can_be_entered_anywhere(start: int, count: int, dimensions: int) -> None:
-    whole = sequence(dimensions, start, count + 5, 7)
-    assert np.array_equal(sequence(dimensions, start + 5, count, 7), whole[5:])
-
-
-@pytest.mark.parametrize("dimensions", [1, 2, 3])
-@pytest.mark.parametrize("seed", [None, 0, 9])
-def test_every_elementary_interval_of_a_sobol_sequence_gets_its_share(
-    dimensions: int, seed: int | None
-) -> None:
-    """The definition of a (t, s)-sequence in base 2, with t = 0 for up to two dimensions."""
-    unit = sequence(dimensions, 0, 256, seed)
-    for j in range(dimensions):
-        counts = np.bincount((unit[:, j] * 256).astype(int), minlength=256)
-        assert (counts == 1).all()
-    if dimensions == 2:
-        cells = (unit[:, 0] * 16).astype(int) * 16 + (unit[:, 1] * 16).astype(int)
-        assert (np.bincount(cells, minlength=256) == 1).all()
-
-
-def test_more_axes_than_direction_numbers_are_refused() -> None:
-    with pytest.raises(UserError, match="at most 21 varied axes, not 22; use sampler=random"):
-        sequence(22, 0, 4, 0)
 
 
 def test_a_sobol_sample_meets_every_value_of_every_axis_equally_often() -> None:
@@ -95,6 +60,12 @@ def test_seeds_differ_and_a_seed_does_not(name: str) -> None:
     first, again, other = (picked(cube(), name, points=64, seed=s) for s in (1, 1, 2))
     assert first == again
     assert set(first) != set(other)
+
+
+def test_sobol_without_scipy_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    with pytest.raises(UserError, match=r'pip install "sweeper\[search\]"'):
+        picked(cube(), "sobol")
 
 
 def test_a_random_sample_is_uniform() -> None:

@@ -13,10 +13,10 @@ import pytest
 from simulators.core.errors import UserError
 from sweeper.query.hypervolume import hypervolume
 from sweeper.query.pareto import minimised, pareto_front
-from sweeper.samplers import MEETS, Goal, Search, Told, load_sampler
-from sweeper.samplers._evolution import Genes, survivors, tournament
-from sweeper.samplers._search import Guided, ranked, scenario_numbers, started
+from sweeper.samplers import MEETS, Goal, Observations, Search, load_sampler
+from sweeper.samplers._search_driver import SearchDriver, designs_in_file, ranked, scenario_numbers
 from sweeper.samplers.halving import cheap_answers
+from sweeper.samplers.nsga2 import Genes, survivors, tournament
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index
 from sweeper.sweep import Sweep
@@ -41,7 +41,7 @@ def share_found(folder: Path, name: str, **options: Any) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["nsga2", "local", "halving"])
+@pytest.mark.parametrize("name", ["nsga2", "halving"])
 def test_a_search_finds_nearly_all_of_a_front_with_a_fifth_of_the_points(
     name: str, tmp_path: Path
 ) -> None:
@@ -68,18 +68,18 @@ def test_the_front_of_zdt1_is_reached_by_generations() -> None:
     for _ in range(80):
         ranks, room = _ranked(zdt1(alive))
         pairs = [tournament(random, ranks, room, 30) for _ in range(2)]
-        alive = np.concatenate([alive, genes.children(random, *(alive[p] for p in pairs))])
+        alive = np.concatenate([alive, genes.offspring(random, *(alive[p] for p in pairs))])
         alive = alive[survivors(*_ranked(zdt1(alive)), 60)]
     assert hypervolume(zdt1(alive), [1.1, 1.1]) > 0.84
 
 
 def _ranked(losses: np.ndarray) -> tuple[Any, Any]:
     none = np.zeros(len(losses), np.int64)
-    return ranked(Told(np.arange(len(losses)), losses, none, none, np.zeros(len(losses))))
+    return ranked(Observations(np.arange(len(losses)), losses, none, none, np.zeros(len(losses))))
 
 
 def test_designs_that_meet_the_condition_come_first_and_each_scenario_has_its_front() -> None:
-    told = Told(
+    told = Observations(
         index=np.arange(4),
         losses=np.array([[5.0], [1.0], [7.0], [math.inf]]),
         tier=np.array([MEETS, MEETS + 1, MEETS, MEETS + 2]),
@@ -92,12 +92,12 @@ def test_designs_that_meet_the_condition_come_first_and_each_scenario_has_its_fr
 def test_of_designs_that_miss_a_limit_those_come_first_that_miss_by_less() -> None:
     none, missed = np.zeros(3, np.int64), np.full(3, MEETS + 1)
     losses, excess = np.array([[1.0], [2.0], [3.0]]), np.array([0.7, 0.1, 0.4])
-    assert ranked(Told(np.arange(3), losses, missed, none, excess))[0].tolist() == [2, 0, 1]
+    assert ranked(Observations(np.arange(3), losses, missed, none, excess))[0].tolist() == [2, 0, 1]
 
 
 def test_over_all_scenarios_a_design_is_judged_by_its_worst(tmp_path: Path) -> None:
     """Of n given as 1 and 2, the cost counts twice: a design's points are picked together."""
-    seen: list[Told] = []
+    seen: list[Observations] = []
 
     class Watching:
         points, across = 8, "worst"
@@ -112,7 +112,7 @@ def test_over_all_scenarios_a_design_is_judged_by_its_worst(tmp_path: Path) -> N
         def ask(self) -> Index:
             return np.array([0, 1, 41, 42])
 
-        def tell(self, told: Told) -> None:
+        def tell(self, told: Observations) -> None:
             seen.append(told)
 
     asked = plane()
@@ -129,10 +129,10 @@ def test_over_all_scenarios_a_design_is_judged_by_its_worst(tmp_path: Path) -> N
 def test_a_search_begins_with_the_designs_nearest_to_earlier_ones(tmp_path: Path) -> None:
     file = tmp_path / "front.parquet"
     pl.DataFrame({"x": [7.4, 40.0], "n": [2, 1], "cost_usd": [0.1, 0.2]}).write_parquet(file)
-    found = plane().points(started(plane(), str(file))).select("x", "y", "n").rows()
+    found = plane().points(designs_in_file(plane(), str(file))).select("x", "y", "n").rows()
     assert found == [(7.0, 0.0, 2), (40.0, 0.0, 1)]
     with pytest.raises(UserError, match="cannot be read"):
-        started(plane(), str(tmp_path / "none.parquet"))
+        designs_in_file(plane(), str(tmp_path / "none.parquet"))
 
 
 @pytest.mark.parametrize("rows", ["", "nan,2\n", ",b\n"])
@@ -140,25 +140,27 @@ def test_a_file_without_a_design_is_refused(tmp_path: Path, rows: str) -> None:
     (tmp_path / "front.csv").write_text(f"x,label\n{rows}")
     asked = space(QUADRATIC, {"x": [1, 2], "label": ["a", "c"]})
     with pytest.raises(UserError, match="no row is a design of this space"):
-        started(asked, str(tmp_path / "front.csv"))
+        designs_in_file(asked, str(tmp_path / "front.csv"))
 
 
 def test_empty_cells_say_nothing_and_numbers_below_zero_have_neighbours(tmp_path: Path) -> None:
     (tmp_path / "front.csv").write_text("x,y\n-2.4,\n0,9\n")
     asked = space(QUADRATIC, {"x": [-5, -2, 1], "y": [4, 8]})
-    assert asked.points(started(asked, str(tmp_path / "front.csv"))).select("x", "y").rows() == [
+    assert asked.points(designs_in_file(asked, str(tmp_path / "front.csv"))).select(
+        "x", "y"
+    ).rows() == [
         (-2, 4),
         (1, 8),
     ]
 
 
-@pytest.mark.parametrize("name", ["nsga2", "local", "halving", "bayes"])
+@pytest.mark.parametrize("name", ["nsga2", "halving", "bayes"])
 def test_a_search_of_more_points_begins_with_those_of_fewer(name: str) -> None:
     if name == "bayes":
         pytest.importorskip("optuna", reason="needs the extra search")
     goal = Goal({"cost_usd": "min"})
     few, more = (
-        next(Guided(load_sampler(name, points=p), goal).rounds(plane(), pl.LazyFrame))  # type: ignore[arg-type]
+        next(SearchDriver(load_sampler(name, points=p), goal).rounds(plane(), pl.LazyFrame))  # type: ignore[arg-type]
         for p in (15, 400)
     )
     chosen, all_of_them = (set(np.concatenate([np.asarray(b) for b in r])) for r in (few, more))  # type: ignore[misc]
@@ -171,7 +173,7 @@ def test_over_all_scenarios_a_design_takes_a_point_in_each(tmp_path: Path) -> No
     sampler = load_sampler("nsga2", points=1, across="worst")
     goal = Goal({"cost_usd": "min"}, given=("n",))
     with pytest.raises(UserError, match="a design takes 2 points"):
-        next(Guided(sampler, goal).rounds(plane(), pl.LazyFrame))  # type: ignore[arg-type]
+        next(SearchDriver(sampler, goal).rounds(plane(), pl.LazyFrame))  # type: ignore[arg-type]
 
 
 def test_an_axis_counts_when_its_condition_holds() -> None:
@@ -219,7 +221,7 @@ def test_each_scenario_gets_as_many_children_seen_before_or_not() -> None:
     of_two = first[scenario <= 2]  # of the others nothing was heard
     none = np.zeros(len(of_two), np.int64)
     losses = np.arange(float(len(of_two)))[:, np.newaxis]
-    search.tell(Told(of_two, losses, none, scenario[scenario <= 2], 0.0 * none))
+    search.tell(Observations(of_two, losses, none, scenario[scenario <= 2], 0.0 * none))
     born = designs.points(search.ask())["n"]
     assert born.value_counts(sort=False).sort("n")["count"].to_list() == [4, 4, 4, 4]
 
@@ -268,7 +270,7 @@ def test_a_study_goes_on_in_a_space_with_other_values(tmp_path: Path) -> None:
 
     def tell(asked: Search, count: int) -> None:
         index, none = np.arange(count), np.zeros(count, np.int64)
-        asked.tell(Told(index, 1.0 + index[:, np.newaxis], none, none, 0.0 * none))
+        asked.tell(Observations(index, 1.0 + index[:, np.newaxis], none, none, 0.0 * none))
 
     for _ in range(2):
         tell(search({"n": [1, 2], "label": ["a", "b"]}), 4)

@@ -20,7 +20,7 @@ from sweeper.engines import load_engine
 from sweeper.engines.probe import hinted
 from sweeper.questions import QUESTIONS, Asks, Question, known_beside
 from sweeper.report.tables import write_text
-from sweeper.samplers._fewest import Fewest
+from sweeper.samplers._min_replicas import MinReplicasSearch
 
 _LITTLE_S = 2.0
 """CPU-seconds of work, as the simulator guesses: what it takes another process to get ready."""
@@ -70,7 +70,7 @@ def _fewest(asked: Asked, question: Question, sure: Sure, *, is_free: bool) -> A
     if not question.copies:
         return asked
     given = (*question.given, question.device)
-    sampler = Fewest(question.copies, question.devices, given, sure)
+    sampler = MinReplicasSearch(question.copies, question.devices, given, sure)
     space, engine = asked.sweep.space, asked.sweep.engine
     guess = hinted(space) if is_free else None
     if guess is not None and guess.point_s * sampler.size(space) < _LITTLE_S:

@@ -52,11 +52,11 @@ class Sure:
         """Return by what factor rows miss a deadline, or the chance wanted; 1 and less suffices."""
         return np.array([self._miss(row) for row in rows.iter_rows(named=True)], np.float64)
 
-    def foreseen(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
+    def prefilter(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Return by what factor points will miss a deadline at least, as the simulator foresees."""
-        if self.question.foreseen is None:
+        if self.question.prefilter is None:
             return np.ones(batch.num_rows)
-        return self.question.foreseen(batch)
+        return self.question.prefilter(batch)
 
     def _miss(self, row: Row) -> float:
         deadlines = self.question.deadlines

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from simulators.core.contract import load_simulator
 from sweeper.engines.task import evaluate
 from sweeper.query.pareto import qualifying
-from sweeper.samplers._fewest import Fewest
+from sweeper.samplers._min_replicas import MinReplicasSearch
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import numbers
 from sweeper.sweep import Sweep
@@ -23,7 +23,7 @@ COLUMNS = ("wait_s",)
 
 
 class Deadline:
-    """A wait that must not be exceeded; of some designs it is foreseen."""
+    """A wait that must not be exceeded; of some designs it is prefilter."""
 
     columns = COLUMNS
 
@@ -33,7 +33,7 @@ class Deadline:
     def misses(self, rows: pl.DataFrame) -> np.ndarray:
         return rows["wait_s"].fill_null(np.inf).to_numpy() / self.limit_s
 
-    def foreseen(self, batch: pa.RecordBatch) -> np.ndarray:
+    def prefilter(self, batch: pa.RecordBatch) -> np.ndarray:
         if not self.foresees:
             return np.ones(batch.num_rows)
         found = evaluate(load_simulator("tests.toys.fleet"), batch)
@@ -73,7 +73,9 @@ def test_it_is_the_smallest_of_all_of_each_site(
     def answered() -> pl.LazyFrame:
         return pl.DataFrame(list(tried.values())).lazy()
 
-    sampler = Fewest("copies", "servers_of_all", ("site",), Deadline(limit_s, foresees=foresees))
+    sampler = MinReplicasSearch(
+        "copies", "servers_of_all", ("site",), Deadline(limit_s, foresees=foresees)
+    )
     for round_ in sampler.rounds(space, answered):
         for batch in round_:
             found = pl.DataFrame(pl.from_arrow(evaluate(simulator, space.batch(batch))))
@@ -106,7 +108,7 @@ def test_a_sweep_that_seeks_tries_few_and_tries_near_misses_with_fewer(
 ) -> None:
     space = space_of(40.0, luck, 24)
     sweep = Sweep.of(space, outputs=str(tmp_path / "rows"), engine="inline")
-    sampler = Fewest("copies", "servers_of_all", ("site",), Deadline(0.5))
+    sampler = MinReplicasSearch("copies", "servers_of_all", ("site",), Deadline(0.5))
     results = Sweep(space, sampler, sweep.engine, sweep.store, sweep.objectives).run()
     rows = qualifying(results).collect()
     assert rows.height < space.size / 4

@@ -1,0 +1,235 @@
+"""Bisection for the fewest replicas with which any design meets its requirement.
+
+A design is a combination of all axes but the replica axis. For each combination of the given axes
+(model, load, gpu) the smallest deployment that meets the requirement is wanted. What meets it with
+some replicas also does with more, up to noise, so the sizes of all designs are bisected together:
+once one design meets the requirement at a size, only smaller sizes of the others matter. An answer
+is proved when every design has failed at its largest size below the answer.
+
+Bursts and routers can break monotonicity slightly, so near misses are also tried with one and two
+replicas less, and the answer with one more. A cheap model (`prefilter`) says where to begin and
+which designs are hopeless.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from simulators.core.jit import Floats
+from sweeper.samplers import Results
+from sweeper.samplers._search_driver import answers_at
+from sweeper.samplers.random import in_blocks
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.spans import Batch, Index
+
+_PER_ROUND = 24
+"""Designs tried per round and answer, the most promising first."""
+_NEAR_MISS, _FEWER = 1.1, 2
+"""A design that misses by less than this factor is also tried with up to so many replicas less."""
+_PROMISING = 1.5
+"""Designs that missed by less than this factor are tried before untried ones."""
+_HOPELESS = 1.25
+"""Designs predicted to miss by more than this factor are not tried, but for an answer's best."""
+_EQUAL_SIZE = 48
+"""Designs of the answer's size that are tried at most, to find the best among them."""
+_NO_PROBES = np.empty((0, 2), np.int64)
+
+
+class Requirement(Protocol):
+    """What a design must meet."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that `misses` needs."""
+        ...
+
+    def misses(self, rows: pl.DataFrame) -> Floats:
+        """Return the factor by which each row misses the requirement; at most 1 if it is met."""
+        ...
+
+    def prefilter(self, batch: pa.RecordBatch) -> Floats:
+        """Return a lower bound of that factor before points are evaluated; 1 if unknown."""
+        ...
+
+
+@dataclass(frozen=True)
+class MinReplicasSearch:
+    """Bisects the replicas of all designs of an answer together.
+
+    Args:
+        axis: the number of replicas; its values ascend.
+        devices: a derived column that grows with it, the devices of all replicas.
+        given: columns; each combination of their values has an answer.
+        requirement: what a design must meet.
+    """
+
+    axis: str
+    devices: str
+    given: tuple[str, ...]
+    requirement: Requirement
+
+    def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
+        """Yield rounds of points to evaluate until the smallest of each answer is proved."""
+        state = self._initial_state(space)
+        while len(probes := state.next_probes()):
+            index = state.index[probes[:, 0], probes[:, 1]]
+            yield in_blocks(index)
+            state.learn(probes, self._misses(space, results(), index))
+
+    def size(self, space: DesignSpace) -> int:
+        """Return roughly how many points will be picked: most designs fail once."""
+        return space.size // len(space.axes[self.axis])
+
+    def _initial_state(self, space: DesignSpace) -> BisectionState:
+        """Return all designs and sizes, without those that the prefilter calls hopeless."""
+        values = len(space.axes[self.axis])
+        [factor] = [i for i, f in enumerate(space.factors) if self.axis in f.columns]
+        step = math.prod(len(f) for f in space.factors[factor + 1 :])
+        every = np.arange(space.size // values, dtype=np.int64)
+        first = every // step * (step * values) + every % step
+        index = first[:, np.newaxis] + step * np.arange(values)
+        kept = space.kept(index.ravel())
+        allowed = np.ones(index.shape, bool) if kept is None else kept.reshape(index.shape)
+        index, allowed = index[allowed.any(axis=1)], allowed[allowed.any(axis=1)]
+        devices = space.derive(index.ravel())[self.devices].to_numpy(zero_copy_only=False)
+        devices = np.where(allowed, devices.reshape(index.shape).astype(np.float64), math.inf)
+        given = space.points(index[:, 0]).select(self.given)
+        answer = given.with_columns(__answer=pl.struct(self.given).rank("dense"))["__answer"]
+        state = BisectionState(index, devices, answer.to_numpy().astype(np.int64) - 1)
+        self._prefilter(space, state)
+        return state
+
+    def _prefilter(self, space: DesignSpace, state: BisectionState) -> None:
+        """Predict designs at their largest size, then half of that, and so on."""
+        designs = np.arange(len(state.index))
+        place = np.isfinite(state.devices).sum(axis=1) - 1
+        while len(designs):
+            index = state.index[designs, place]
+            order = np.argsort(index)
+            factors = np.empty(len(index))
+            factors[order] = self.requirement.prefilter(space.batch(index[order]))
+            state.predicted[designs, place] = factors
+            further = (factors <= _HOPELESS) & (place > 0)
+            designs, place = designs[further], (place[further] + 1) // 2 - 1
+        state.drop_hopeless()
+
+    def _misses(self, space: DesignSpace, results: pl.LazyFrame, index: Index) -> Floats:
+        """Return the factor by which each point misses; infinity if it is infeasible."""
+        needed = results.select(*space.axes, "status", *self.requirement.columns)
+        rows = answers_at(space, needed, index)
+        ok = (rows["status"].cast(pl.String) == "ok").fill_null(value=False)
+        return np.where(ok, self.requirement.misses(rows), np.inf)
+
+
+class BisectionState:
+    """What is known of designs (rows) at each number of replicas (columns).
+
+    Args:
+        index: the number of each point.
+        devices: of each point; infinite where constraints forbid it.
+        answer: which answer each design belongs to.
+    """
+
+    def __init__(self, index: Index, devices: Floats, answer: Index) -> None:
+        self.index, self.devices, self.answer = index, devices, answer
+        self.miss = np.full(index.shape, np.nan)
+        self.predicted = np.full(index.shape, np.nan)
+        answers = int(answer.max()) + 1 if len(answer) else 0
+        self.best = np.full(answers, np.inf)  # fewest devices so far
+        self._compared = np.zeros(answers, bool)
+
+    def drop_hopeless(self) -> None:
+        """Forbid sizes at and below a hopeless one; an answer without others keeps its best."""
+        places = np.arange(self.devices.shape[1])
+        last = np.where(self.predicted > _HOPELESS, places, -1).max(axis=1, initial=-1)
+        kept = np.where(places <= last[:, np.newaxis], np.inf, self.devices)
+        least = np.nanmin(self.predicted, axis=1, initial=np.inf)
+        for answer in range(len(self.best)):
+            mine = np.flatnonzero(self.answer == answer)
+            if np.isinf(kept[mine]).all():
+                nearest = mine[np.argmin(least[mine])]
+                place = np.isfinite(self.devices[nearest]).sum() - 1
+                kept[nearest, place] = self.devices[nearest, place]
+        self.devices = kept
+
+    def learn(self, probes: Index, factors: Floats) -> None:
+        """Record by what factors probes missed; an infeasible design is so at every size."""
+        for (design, place), factor in zip(probes.tolist(), factors.tolist(), strict=True):
+            self.miss[design, place] = factor
+            if factor <= 1.0:
+                answer = self.answer[design]
+                self.best[answer] = min(self.best[answer], self.devices[design, place])
+            elif factor == math.inf:
+                self.miss[design] = math.inf
+
+    def next_probes(self) -> Index:
+        """Return the next probes of every answer, as pairs of a design and a place."""
+        found = [_NO_PROBES]
+        for answer in range(len(self.best)):
+            steps = (self._bisection, self._near_misses, self._equal_sizes)
+            found.append(next((p for p in (s(answer) for s in steps) if len(p)), _NO_PROBES))
+        return np.concatenate(found)
+
+    def _bisection(self, answer: int) -> Index:
+        """Return the most promising designs at a size between the failed ones and the best."""
+        places = np.arange(self.devices.shape[1])
+        failed = np.where(self.miss > 1.0, places, -1).max(axis=1, initial=-1)
+        smaller = self.devices < self.best[answer]
+        mine = (self.answer == answer)[:, np.newaxis]
+        later = smaller & (places > failed[:, np.newaxis]) & mine
+        open_ = np.flatnonzero(later.any(axis=1))
+        if not len(open_):
+            return _NO_PROBES
+        ahead = np.where(later[open_], self.devices[open_], np.nan)
+        low, high = np.nanmin(ahead), np.nanmax(ahead)
+        target = max(low, math.floor(math.sqrt(low * high)))
+        within = np.where(ahead <= target, ahead, -1.0)
+        place = within.shape[1] - 1 - np.argmax(within[:, ::-1] == within.max(1)[:, None], axis=1)
+        can = within.max(axis=1) > 0.0
+        open_, place = open_[can], place[can]
+        return np.column_stack((open_, place))[self._promising(open_)[:_PER_ROUND]]
+
+    def _promising(self, designs: Index) -> Index:
+        """Return an order of designs: near misses, then untried ones as predicted, then others."""
+        miss = np.nanmin(self.miss[designs], axis=1, initial=np.inf)
+        predicted = np.isfinite(self.predicted[designs])
+        smallest = np.where(predicted, self.devices[designs], np.inf).min(axis=1, initial=np.inf)
+        untried = np.isnan(self.miss[designs]).all(axis=1)
+        rank = np.where(untried, 1, np.where(miss < _PROMISING, 0, 2))
+        order: Index = np.lexsort((np.where(untried, smallest, miss), rank))
+        return order
+
+    def _near_misses(self, answer: int) -> Index:
+        """Return near misses with fewer replicas."""
+        mine = (self.answer == answer)[:, np.newaxis]
+        near = (self.miss > 1.0) & (self.miss < _NEAR_MISS) & mine
+        found = {
+            (design, place - less)
+            for design, place in np.argwhere(near).tolist()
+            for less in range(1, _FEWER + 1)
+            if place >= less and self._is_open(design, place - less)
+        }
+        return np.array(sorted(found), np.int64).reshape(-1, 2)
+
+    def _equal_sizes(self, answer: int) -> Index:
+        """Return, once, promising designs of the best size, and the best with one replica more."""
+        if self._compared[answer] or self.best[answer] == np.inf:
+            return _NO_PROBES
+        self._compared[answer] = True
+        best = (self.answer == answer)[:, np.newaxis] & (self.devices == self.best[answer])
+        same = np.argwhere(best & np.isnan(self.miss))
+        order = self._promising(same[:, 0])[:_EQUAL_SIZE]
+        met = np.argwhere(best & (self.miss <= 1.0))
+        more = [(d, p + 1) for d, p in met.tolist() if p + 1 < self.devices.shape[1]]
+        larger = [pair for pair in more if self._is_open(*pair)][:_EQUAL_SIZE]
+        return np.concatenate([same[order], np.array(larger, np.int64).reshape(-1, 2)])
+
+    def _is_open(self, design: int, place: int) -> bool:
+        return bool(np.isfinite(self.devices[design, place]) and np.isnan(self.miss[design, place]))
