@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
+from lab.claims import runner
+from lab.claims.claim import files_of
 from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
 from simulators.core.errors import UnknownNameError, UserError
@@ -40,7 +42,7 @@ def main(words: list[str]) -> int:
     )
     asked = parser.parse_args(words)
     function = f"by_{asked.by}" if asked.by else "checks"
-    names = asked.claims or [group for group in groups() if claims(group, function)]
+    names = asked.claims or groups()
     if asked.write and (asked.by or asked.reference or asked.rows != "test" or "/" in str(names)):
         raise UserError("--write stores whole groups, on `test` rows of the reference tables")
     for name in names:
@@ -71,7 +73,7 @@ def line(check: Check) -> str:
 
 def groups() -> list[str]:
     """Return the groups of claims: the folders of `claims/`."""
-    return sorted({file.parent.name for file in _files("*")})
+    return sorted({file.parent.name for file in [*_files("*"), *files_of()]})
 
 
 def claims(name: str, function: str = "checks") -> list[ModuleType]:
@@ -84,7 +86,7 @@ def claims(name: str, function: str = "checks") -> list[ModuleType]:
     if group not in groups():
         raise UnknownNameError("group of claims", group, groups())
     files = [file for file in _files(group) if claim in ("", file.stem)]
-    if not files:
+    if not files and not any(claim in ("", file.stem) for file in files_of(group)):
         raise UnknownNameError("claim", name, [f"{group}/{file.stem}" for file in _files(group)])
     modules = [load_module(CLAIMS, str(file)) for file in files]
     return [module for module in modules if hasattr(module, function)]
@@ -99,6 +101,8 @@ def run(
         UserError: there is no folder of measured tables.
     """
     folder = measured_tables(reference)
+    if any(file.parent.name == name.partition("/")[0] for file in files_of()):
+        yield from runner.run(name, folder, rows)
     for module in claims(name, function):
         yield from _checks(module, function, folder, rows)
 

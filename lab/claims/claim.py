@@ -1,0 +1,122 @@
+"""The schema of a claims file: which rows are predicted how, and what is asked of the errors.
+
+    [[claims]]
+    name = "step time, {source}"
+    predictions = "measured_steps:steps"
+    split = "model and GPU left out"
+    where = "NOT is_mixture"
+    by = ["source"]
+    statistic = "mean"
+    at_most = 8.0
+
+    [inputs."measured_steps:steps"]
+    splits = 3
+
+`predictions` names a function of a module beside the file. It maps the folder of reference tables
+to a frame with a row per prediction: the columns `predicted` and `measured`, and where known `lo`
+and `hi` (the 90 % prediction interval), `peer` (another tool's prediction), `baseline` (a naive
+prediction), `label` (of the row), `skipped` (why it has no prediction) and `held_out` (whether no
+fit has seen the row).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import polars as pl
+
+from simulators.core.contract import COVERAGE, ERROR
+from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.folder import Folder, read_toml
+from simulators.core.modules import import_file
+
+FOLDER = Folder("claim", "claims", package="lab")
+PACKAGE = Path(__file__).parent
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One entry of a claims file: it yields one line, or one for each group of rows."""
+
+    name: str  # of the line; {column} stands for the value of a grouping column
+    predictions: str
+    split: str = ""  # how the rows were kept from the fits, in words
+    where: str = ""  # a condition in SQL on the rows
+    by: tuple[str, ...] = ()  # columns; a line for each of their values
+    mean_over: tuple[str, ...] = ()  # the statistic is averaged over these groups
+    statistic: str = "mean"
+    column: str = "predicted"  # that the statistic is of
+    at_most: float | dict[str, float] | str | None = None  # a number, by group, or of a column
+    at_least: float | str | None = None
+    unit: str = "%"
+    kind: str = ERROR
+    note: str = ""
+
+    @property
+    def line_kind(self) -> str:
+        """The kind of the line: prediction intervals are judged by their coverage."""
+        return COVERAGE if self.statistic == "coverage" else self.kind
+
+
+class ClaimsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The contents of a claims file."""
+
+    claims: tuple[Claim, ...]
+    inputs: dict[str, dict[str, Any]] = {}  # keyword arguments, by the function they are of
+    default: bool = True  # whether the file is evaluated without being named
+
+
+def files_of(named: str = "") -> list[Path]:
+    """Return the claims files of a group ("kernels") or the one named ("kernels/versions").
+
+    All files if no name is given, the package's first.
+
+    Raises:
+        UnknownNameError: there is no such group or file.
+    """
+    group, _, name = named.partition("/")
+    pattern = f"{group or '*'}/{name or '*'}.toml"
+    found = [file for place in reversed(FOLDER.places) for file in sorted(place.glob(pattern))]
+    if not found:
+        known = [file.parent.name for file in files_of()]
+        raise UnknownNameError("claim", named, list(dict.fromkeys(known)))
+    return found
+
+
+def groups() -> list[str]:
+    """Return the names of the groups, sorted: the folders with claims files."""
+    return sorted({file.parent.name for file in files_of()})
+
+
+def load_claims(file: Path) -> ClaimsFile:
+    """Return the contents of a claims file.
+
+    Raises:
+        UserError: an entry is not valid.
+    """
+    try:
+        return msgspec.convert(read_toml(file), ClaimsFile)
+    except msgspec.ValidationError as error:
+        raise UserError(f"{file}: {error}") from error
+
+
+def load_function(file: Path, named: str) -> Callable[..., pl.DataFrame]:
+    """Return a function "module:function" of a module beside a claims file.
+
+    Raises:
+        UserError: there is no such module or function.
+    """
+    name, _, function = named.partition(":")
+    code = file.with_name(f"{name}.py")
+    if not code.is_file():
+        raise UserError(f"{file}: there is no {code.name} for '{named}'")
+    if file.is_relative_to(PACKAGE):
+        module = importlib.import_module(f"lab.claims.{file.parent.name}.{name}")
+    else:
+        module = import_file(code)
+    if not hasattr(module, function):
+        raise UserError(f"{file}: {code.name} has no function '{function}'")
+    return getattr(module, function)  # type: ignore[no-any-return]
