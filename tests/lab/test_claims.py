@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.__main__ import main
+from lab.claims.claim import files_of
 from lab.validate import claims, groups, run
 from simulators.core.errors import UserError
 
@@ -25,7 +26,7 @@ def checks(reference, rows):
 
 @pytest.mark.parametrize("room", groups())
 def test_every_room_has_claims(room: str) -> None:
-    assert claims(room)
+    assert claims(room) or files_of(room)
 
 
 def test_a_claim_of_ones_own_is_a_file_in_the_catalog(workplace: Path) -> None:
