@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.tables.catalog_names import four_bit_experts, is_gpu, is_model, model_name
-from lab.tables.known import known_rows
+from lab.tables.records import known_rows
 from lab.tables.rows import Record, read_records
 from lab.tables.serving.launch_recipes import Load, recipe_of
 from lab.tables.serving.sweeps import defined_cut

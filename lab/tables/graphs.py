@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.tables.kernels.fp32_kernels import catalog_name, is_in_catalog
-from lab.tables.known import known_rows
+from lab.tables.records import known_rows
 from lab.tables.rows import read_records
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError

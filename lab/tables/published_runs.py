@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.tables.catalog_names import four_bit_experts, gpu_name, is_gpu, is_model, model_name
-from lab.tables.known import known_rows
+from lab.tables.records import known_rows
 from lab.tables.rows import read_records
 from lab.tables.static_batches import SESSION
 from simulators.catalog.gpu import load_gpu

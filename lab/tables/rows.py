@@ -199,7 +199,7 @@ def _mix(x: Groups) -> Groups:
     return x ^ (x >> np.uint64(31))
 
 
-def read_table(file: Path, needs: Sequence[str] = (), **wanted: Any) -> pa.Table:
+def read_table(file: Path, needs: Sequence[str] = (), /, **wanted: Any) -> pa.Table:
     """Return a measured table, Parquet or CSV.
 
     Args:
@@ -224,17 +224,22 @@ def read_table(file: Path, needs: Sequence[str] = (), **wanted: Any) -> pa.Table
 
 
 class Record(dict[str, Any]):
-    """One row of a table by column; a column it lacks is the table's fault, and said so."""
+    """One row of a table: its columns as items and as attributes."""
 
     def __missing__(self, name: str) -> Any:
         raise UserError(f"a measured table lacks the column {name}\nIt has: {', '.join(self)}")
 
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return self[name]
 
-def read_records(file: Path, needs: Sequence[str] = (), **wanted: Any) -> list[Record]:
-    """Return the rows of a measured table one by one, as `read_table` reads them.
+
+def read_records(file: Path, needs: Sequence[str] = (), /, **wanted: Any) -> list[Record]:
+    """Return the rows of a measured table, as `read_table` reads them.
 
     Raises:
-        UserError: it is not there, cannot be read, or lacks a column; also when one is asked for.
+        UserError: the file is missing, unreadable, or lacks a column.
     """
     return [Record(row) for row in read_table(file, needs, **wanted).to_pylist()]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.tables.catalog_names import is_gpu, is_model, model_name, replica_of
-from lab.tables.known import known_rows
+from lab.tables.records import known_rows
 from lab.tables.rows import read_records
 from simulators.composition.replica import Replica, Runtime
 from simulators.workload.llm.parallelism import Parallelism

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.tables.known import known_rows
+from lab.tables.records import known_rows
 
 
 def test_rows_of_unknown_names_are_left_out_and_named_once(

@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import absent, at_most
-from lab.tables.modern.adapters import RUNS, SETTINGS, Setting, throughputs
+from lab.tables.modern.adapters import RUNS, SETTINGS, throughputs
+from lab.tables.rows import Record
 from simulators.core.contract import Check
 from simulators.serving.point import BY_TOKEN, CLOSED, ServingPoint
 from simulators.serving.simulator import simulate
@@ -69,7 +70,7 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
             )
 
 
-def rate(setting: Setting, adapters: int) -> float:
+def rate(setting: Record, adapters: int) -> float:
     """Return requests per second with a number of adapters, all of the mean rank."""
     rank = round(float(np.mean(setting.ranks)))
     point = replace(ENGINE, model=setting.model, adapters=adapters, adapter_rank=rank)

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import at_most, compared
-from lab.tables.modern.colocation import BOARD, PROFILE, Slowdowns, slowdowns
-from lab.tables.modern.uncatalogued import model_of
-from lab.tables.rows import Floats
+from lab.tables.catalog_names import model_of
+from lab.tables.modern.colocation import BOARD, PROFILE, slowdowns
+from lab.tables.rows import Floats, Record
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.composition.price import iteration
@@ -64,7 +64,7 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
             )
 
 
-def predicted(rows: Slowdowns) -> dict[str, Floats]:
+def predicted(rows: Record) -> dict[str, Floats]:
     """Return how much longer each pass takes on its share of the SMs than on all of them."""
     whole = _passes_s(rows, 1.0)
     found = {phase: np.empty(rows.share.size) for phase in whole}
@@ -75,7 +75,7 @@ def predicted(rows: Slowdowns) -> dict[str, Floats]:
     return found
 
 
-def _passes_s(rows: Slowdowns, share: float) -> dict[str, Floats]:
+def _passes_s(rows: Record, share: float) -> dict[str, Floats]:
     """Return the seconds of all rows' passes on one share of the SMs."""
     sheet = load_gpu(BOARD)
     cut = Parallelism(tp=rows.gpus)

@@ -16,7 +16,8 @@ import numpy as np
 
 from lab.claims.lines import answered, error_line, percent_off
 from lab.fits.networks.kv_transfer import frameworks, left_out, log_error, of, transfers
-from lab.tables.modern.kv_transfer import TRANSFERS, Moved, moved
+from lab.tables.modern.kv_transfer import TRANSFERS, moved
+from lab.tables.rows import Record
 from simulators.core.contract import Check
 from simulators.serving.point import RDMA, ServingPoint
 from simulators.serving.pools.link import Transfers
@@ -51,12 +52,12 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
     yield error_line("KV transfer, share of TTFT of long prompts", [off], note=each)
 
 
-def _line(name: str, known: list[tuple[Moved, Transfers]], limit: float | None) -> Check:
+def _line(name: str, known: list[tuple[Record, Transfers]], limit: float | None) -> Check:
     off = np.array([100.0 * (exp(log_error(row, one)) - 1.0) for row, one in known])
     return error_line(name, [off], limit, f"worst {np.abs(off).max():.1f} %")
 
 
-def share_of_ttft(row: Moved, known: Transfers) -> float:
+def share_of_ttft(row: Record, known: Transfers) -> float:
     """Return the transfer's share of the time to the first token of one prompt alone.
 
     Raises:

@@ -23,10 +23,10 @@ import numpy as np
 
 from lab.claims.lines import error_line, percent_off
 from lab.fits.speculation.acceptance import first_guess
-from lab.tables.catalog_names import replica_of
-from lab.tables.modern.spec_bench import SPEC_BENCH, Sped, sped_up
+from lab.tables.catalog_names import extra_model, replica_of
 from lab.tables.modern.speculation import BY_GUESS, rates_by_guess
-from lab.tables.modern.uncatalogued import VICUNA_68M
+from lab.tables.records import file_of, records
+from lab.tables.rows import Record
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel
 from simulators.composition.price import iteration
@@ -40,7 +40,7 @@ from simulators.serving.speculation.tree import tree_survival
 from simulators.workload.llm.step import Step, chunk_step, decode_step
 from simulators.workload.operators import Gemm
 
-NEEDS = (SPEC_BENCH, BY_GUESS)
+NEEDS = (file_of("spec_bench"), BY_GUESS)
 
 LIMIT = 15.0
 
@@ -98,7 +98,7 @@ MOST_CHILDREN = {"EAGLE": 4, "EAGLE2": 10, "Medusa": 10}
 
 def checks(reference: Path, _rows: str) -> Iterator[Check]:
     """Yield the error of speed-ups by method."""
-    rows = list(sped_up(reference, METHODS))
+    rows = records(reference, "spec_bench", method=METHODS)
     for method in METHODS:
         mine = [row for row in rows if row.method == method]
         ours = np.array([speed_up(row) for row in mine])
@@ -118,7 +118,7 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         yield error_line(title, [off], LIMIT, "from rates of first guesses alone")
 
 
-def tree_tokens(row: Sped, guesses: Mapping[tuple[str, int], Mapping[int, float]]) -> float:
+def tree_tokens(row: Record, guesses: Mapping[tuple[str, int], Mapping[int, float]]) -> float:
     """Return tokens of an iteration of a tree, from how often first guesses of heads are right.
 
     Those of Medusa's heads are its model's own; EAGLE's were measured of another model, a chain.
@@ -134,19 +134,21 @@ def tree_tokens(row: Sped, guesses: Mapping[tuple[str, int], Mapping[int, float]
     return acceptance.tokens_per_step(shares)
 
 
-def speed_up(row: Sped) -> float:
+def speed_up(row: Record) -> float:
     """Return how much faster a sequence is decoded than by plain passes."""
     runs = assisted(row.tokens) if row.method == "SpS" else TREES[row.method]
     plain_s = pass_s(row.model, row.gpu, decode_step(1.0, CONTEXT))
     checked_s = pass_s(row.model, row.gpu, chunk_step(runs.checked, CONTEXT, runs.checked))
     accepted_s = HOSTS.get(row.gpu, RUNTIME).host_s
-    return row.tokens * plain_s / (checked_s + accepted_s + drafting_s(row, runs))
+    return float(row.tokens * plain_s / (checked_s + accepted_s + drafting_s(row, runs)))
 
 
-def drafting_s(row: Sped, runs: Iteration) -> float:
+def drafting_s(row: Record, runs: Iteration) -> float:
     """Return the seconds of what drafts, for one pass of the model."""
     if row.method == "SpS":
-        return runs.drafts * pass_s(VICUNA_68M, row.gpu, decode_step(1.0, CONTEXT))
+        return runs.drafts * pass_s(
+            extra_model("vicuna_68m.toml"), row.gpu, decode_step(1.0, CONTEXT)
+        )
     if row.method == "Medusa":
         return HOSTS.get(row.gpu, RUNTIME).host_s + medusa_s(row.model, row.gpu, runs.checked)
     head, step = dense_layer(row.model), chunk_step(runs.drafted, CONTEXT, runs.drafted)

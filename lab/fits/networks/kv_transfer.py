@@ -15,7 +15,8 @@ import numpy as np
 
 from lab.fits.driver import Calibration, hashes
 from lab.fits.methods.positive_least_squares import least_log_error
-from lab.tables.modern.kv_transfer import TRANSFERS, Moved, moved
+from lab.tables.modern.kv_transfer import TRANSFERS, moved
+from lab.tables.rows import Record
 from simulators.core.jit import Floats
 from simulators.serving.pools.link import CALIBRATION, OTHER, Transfers
 
@@ -56,28 +57,28 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     )
 
 
-def frameworks(rows: Sequence[Moved]) -> list[str]:
+def frameworks(rows: Sequence[Record]) -> list[str]:
     """Return the frameworks of some rows, as they are first met."""
     return list(dict.fromkeys(row.framework for row in rows))
 
 
-def of(rows: Sequence[Moved], framework: str) -> list[Moved]:
+def of(rows: Sequence[Record], framework: str) -> list[Record]:
     """Return the rows of a framework."""
     return [row for row in rows if row.framework == framework]
 
 
-def left_out(rows: Sequence[Moved]) -> Iterator[tuple[Moved, Transfers]]:
+def left_out(rows: Sequence[Record]) -> Iterator[tuple[Record, Transfers]]:
     """Yield each row with what the others of its framework teach."""
     for row in rows:
         yield row, transfers([one for one in of(rows, row.framework) if one != row])
 
 
-def log_error(row: Moved, known: Transfers) -> float:
+def log_error(row: Record, known: Transfers) -> float:
     """Return the logarithm of a row's predicted over its measured time."""
     return log((known.layer_s * row.layers + row.line_s / known.share) / row.transfer_s)
 
 
-def transfers(rows: Sequence[Moved]) -> Transfers:
+def transfers(rows: Sequence[Record]) -> Transfers:
     """Return what transfers take by some rows."""
     layers = np.array([row.layers for row in rows], np.float64)
     line_s, measured_s = (

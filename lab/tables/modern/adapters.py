@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from lab.tables.rows import read_records
+from lab.tables.records import declared, file_of, records
+from lab.tables.rows import Record
 
-RUNS = "serving_modern/slora_results.parquet"
-FILE = "synthetic/slora/synthetic_num_adapters_{}_{}_slora.jsonl"
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A model and the ranks of its adapters, equally many of each (S-LoRA, 2023, table 2)."""
-
-    model: str
-    ranks: tuple[int, ...]
+RUNS = file_of("slora_runs")
+SETTINGS = {name: Record(one) for name, one in declared("slora_runs")["settings"].items()}
 
 
-SETTINGS: Mapping[str, Setting] = {
-    "S2": Setting("llama2_7b", (64, 32, 16, 8)),
-    "S4": Setting("llama2_13b", (64, 32, 16)),
-}
-"""The model is LLaMA in either size, whose shape Llama 2 has."""
-
-
-def throughputs(reference: Path, board: str, setting: str) -> Mapping[int, float]:
+def throughputs(reference: Path, gpu: str, setting: str) -> Mapping[int, float]:
     """Return requests per second by the number of adapters; 0: without any.
 
-    Lengths are drawn evenly from 8 to 512 tokens. Runs that the authors gave up are other files.
+    Lengths are drawn uniformly from 8 to 512 tokens.
     """
-    wanted = FILE.format(board, setting)
-    return {
-        int(row["cfg_num_adapters"]): float(row["throughput"])
-        for row in read_records(reference / RUNS)
-        if row["file"] == wanted
-    }
+    file = f"synthetic/slora/synthetic_num_adapters_{gpu}_{setting}_slora.jsonl"
+    rows = records(reference, "slora_runs", file=file)
+    return {int(row.cfg_num_adapters): float(row.throughput) for row in rows}

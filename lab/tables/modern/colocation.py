@@ -1,59 +1,52 @@
-"""Passes of LLaMA models alone on a share of the SMs, as MuxServe's authors timed them under MPS.
+"""Slowdown of LLaMA passes on a share of the SMs, as MuxServe's authors timed them under MPS.
 
-Their file states no GPU; their paper has A100s of 80 GB.
+Their file names no GPU; their paper has A100s of 80 GB.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from lab.tables.rows import Floats, column, numbers, read_table
+from lab.tables.rows import Record, read_records
 
 PROFILE = "colocation/muxserve_mps_latency.parquet"
 BOARD = "a100_sxm"
 WHOLE = 100.0
-KEYS = ("batch", "seq_len")
+COLUMNS = ("share", "batch", "tokens", "prefill", "decode")
 
 
-@dataclass(frozen=True)
-class Slowdowns:
-    """Passes of one model on some GPUs: their sizes, and how much longer a share makes them.
+def slowdowns(reference: Path) -> Iterator[Record]:
+    """Yield the passes of each model and number of GPUs that were also timed on all SMs.
 
-    NaN where one of the two was not timed.
+    `share`, `batch`, `tokens` and the slowdowns of `prefill` and `decode` are arrays, with NaN
+    where one of the two passes was not timed.
     """
+    groups: dict[tuple[str, int], list[Record]] = {}
+    for row in read_records(reference / PROFILE):
+        groups.setdefault((row.model, int(row.n_gpus)), []).append(row)
+    for (model, gpus), rows in sorted(groups.items()):
+        whole = {(row.batch, row.seq_len): row for row in rows if row.mps_pct == WHOLE}
+        pairs = [
+            (row, whole[row.batch, row.seq_len])
+            for row in rows
+            if row.mps_pct != WHOLE and (row.batch, row.seq_len) in whole
+        ]
+        found = [
+            (
+                row.mps_pct / WHOLE,
+                row.batch,
+                row.seq_len,
+                _ratio(row.prefill_ms, base.prefill_ms),
+                _ratio(row.decode_ms, base.decode_ms),
+            )
+            for row, base in pairs
+        ]
+        columns = np.array(found, np.float64).reshape(-1, len(COLUMNS)).T
+        yield Record(zip(COLUMNS, columns, strict=True), model=model, gpus=gpus)
 
-    model: str
-    gpus: int
-    share: Floats
-    batch: Floats
-    tokens: Floats
-    prefill: Floats
-    decode: Floats
 
-
-def slowdowns(reference: Path) -> Iterator[Slowdowns]:
-    """Yield the rows of each model and number of GPUs that were also timed on all SMs."""
-    table = read_table(reference / PROFILE)
-    models = np.array(table["model"].to_pylist())
-    gpus = column(table, "n_gpus")
-    columns = numbers(table, (*KEYS, "mps_pct", "prefill_ms", "decode_ms"))
-    for model, count in sorted(set(zip(models.tolist(), gpus.tolist(), strict=True))):
-        mine = (models == model) & (gpus == count)
-        rows = {name: values[mine] for name, values in columns.items()}
-        sizes = list(zip(*(rows[key].tolist() for key in KEYS), strict=True))
-        whole = {size: i for i, size in enumerate(sizes) if rows["mps_pct"][i] == WHOLE}
-        kept = [i for i, s in enumerate(sizes) if s in whole and rows["mps_pct"][i] != WHOLE]
-        at = np.array([whole[sizes[i]] for i in kept])
-        yield Slowdowns(
-            model=model,
-            gpus=int(count),
-            share=rows["mps_pct"][kept] / WHOLE,
-            batch=rows["batch"][kept],
-            tokens=rows["seq_len"][kept],
-            prefill=rows["prefill_ms"][kept] / rows["prefill_ms"][at],
-            decode=rows["decode_ms"][kept] / rows["decode_ms"][at],
-        )
+def _ratio(value: float | None, base: float | None) -> float:
+    return np.nan if value is None or base is None else value / base

@@ -1,4 +1,4 @@
-"""Measured acceptance of drafted tokens: as tokens of an iteration by drafts, and by position."""
+"""Measured acceptance of draft tokens: tokens per iteration by drafts, and rates by position."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.tables.rows import read_records
+from lab.tables.records import file_of, records
 
-BY_POSITION = "serving_modern/specdec_accept_by_position_llama31_8b_h100.parquet"
-PER_STEP = "serving_modern/specdec_tokens_per_step_llama31_8b_h100.parquet"
-ACCEPTED_LENGTHS = "recipes/speedbench_acceptance_length.parquet"
-BY_GUESS = "serving_modern/medusa_head_topk_accuracy.parquet"
+BY_POSITION = file_of("accepted_by_position")
+PER_STEP = file_of("tokens_per_step")
+ACCEPTED_LENGTHS = file_of("acceptance_length")
+BY_GUESS = file_of("medusa_heads")
 
 METHODS = ("eagle", "eagle3", "mtp", "ngram")
-"""Those whose tokens of an iteration were measured; of Medusa, how often heads are right was."""
+"""Methods whose tokens per iteration were measured; of Medusa, the accuracy of each head was."""
 
 
 @dataclass(frozen=True)
 class Drafts:
-    """What one method did for one model, or one set of prompts."""
+    """Acceptance of one method for one model, or for one set of prompts."""
 
     method: str
-    group: str  # what is left out together
-    tokens: Mapping[int, float]  # of an iteration, by drafted tokens
+    group: str  # held out together
+    tokens: Mapping[int, float]  # per iteration, by number of draft tokens
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """Rates of acceptance by position that bring these tokens; between counts, evenly.
+        """Acceptance rates by position that give these tokens; interpolated between counts.
 
         >>> [round(rate, 6) for rate in Drafts("", "", {1: 1.8, 2: 2.2}).rates]
         [0.8, 0.5]
@@ -46,32 +46,30 @@ class Drafts:
 
 
 def measured_drafts(reference: Path) -> Iterator[Drafts]:
-    """Yield tokens of an iteration by drafts: by set of prompts of one model, and by model."""
+    """Yield tokens per iteration by drafts: by set of prompts of one model, and by model."""
     found: dict[tuple[str, str, str], dict[int, float]] = {}
-    for row in read_records(reference / PER_STEP):
-        mine = found.setdefault((row["proposer"], row["dataset"], ""), {})
-        mine[row["k"]] = row["tokens_per_step"]
-    for row in read_records(reference / ACCEPTED_LENGTHS):
-        mine = found.setdefault((row["method"], row["model"], row["path"] + row["mode"]), {})
-        mine[row["num_speculative_tokens"]] = row["acceptance_length"]
+    for row in records(reference, "tokens_per_step"):
+        found.setdefault((row.proposer, row.dataset, ""), {})[row.k] = row.tokens_per_step
+    for row in records(reference, "acceptance_length"):
+        mine = found.setdefault((row.method, row.model, row.path + row.mode), {})
+        mine[row.num_speculative_tokens] = row.acceptance_length
     for (method, group, _), tokens in found.items():
         if method in METHODS:
             yield Drafts(method, group, tokens)
 
 
 def rates_by_position(reference: Path) -> Mapping[tuple[str, str], Sequence[float]]:
-    """Return by method and prompts what is accepted at each position, drafts begun everywhere."""
+    """Return acceptance rates by position, by method and set of prompts."""
     rates: dict[tuple[str, str], dict[int, float]] = {}
-    for row in read_records(reference / BY_POSITION):
-        mine = rates.setdefault((row["proposer"], row["dataset"]), {})
-        mine[row["position"]] = row["p_accept_given_reached"]
+    for row in records(reference, "accepted_by_position"):
+        mine = rates.setdefault((row.proposer, row.dataset), {})
+        mine[row.position] = row.p_accept_given_reached
     return {key: [mine[position] for position in sorted(mine)] for key, mine in rates.items()}
 
 
 def rates_by_guess(reference: Path) -> Mapping[tuple[str, int], Mapping[int, float]]:
-    """Return by model and head of Medusa how often one of the first 1, 2 ... guesses is right."""
+    """Return by model and Medusa head how often one of the first 1, 2 ... guesses is right."""
     rates: dict[tuple[str, int], dict[int, float]] = {}
-    for row in read_records(reference / BY_GUESS):
-        mine = rates.setdefault((row["vicuna_size"], row["head"]), {})
-        mine[row["top"]] = row["topk_accuracy"]
+    for row in records(reference, "medusa_heads"):
+        rates.setdefault((row.vicuna_size, row.head), {})[row.top] = row.topk_accuracy
     return rates

@@ -1,0 +1,105 @@
+"""Measured tables row by row, in our names and units, as `records.toml` declares them.
+
+A declaration has the `file` of a table below the reference folder and may have:
+
+- `where`: values (or lists of values) that a row must have in some columns;
+- `present`: columns that must be neither empty nor zero;
+- `known`: columns that name a model or a GPU, of which unknown ones are left out with a warning;
+- `columns`: further columns by our name, each a `[column, factor]` or the name of a column;
+- `models`, `gpus`: further columns that hold the catalog's name of a model or a GPU;
+- `shapes`: further columns that hold a model, which the catalog may lack.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lab.tables.catalog_names import gpu_name, is_gpu, is_model, model_name, model_of
+from lab.tables.rows import Record, read_records
+from simulators.core.folder import read_toml
+
+Row = TypeVar("Row", bound=Mapping[str, Any])
+
+LOG = logging.getLogger("sweeper")
+NAMED = 5
+"""Unknown names that a warning lists."""
+
+
+def declared(name: str) -> Mapping[str, Any]:
+    """Return the declaration of a table."""
+    found: Mapping[str, Any] = read_toml(Path(__file__).with_suffix(".toml"))[name]
+    return found
+
+
+def file_of(name: str) -> str:
+    """Return the file of a declared table, below the reference folder."""
+    return str(declared(name)["file"])
+
+
+def records(reference: Path, name: str, /, **wanted: Any) -> list[Record]:
+    """Return the rows of a declared table.
+
+    Args:
+        reference: the folder of measured tables.
+        name: a table of `records.toml`.
+        wanted: by column, the value, or a list of values, of the rows to return.
+
+    Raises:
+        UserError: the file is missing, unreadable, or lacks a column.
+    """
+    table = declared(name)
+    rows = read_records(reference / table["file"], **table.get("where", {}), **wanted)
+    rows = [row for row in rows if all(row[column] for column in table.get("present", ()))]
+    checks = {
+        column: is_model if "model" in column else is_gpu for column in table.get("known", ())
+    }
+    rows = known_rows(rows, table["file"], **checks)
+    names = (("models", model_name), ("gpus", gpu_name), ("shapes", model_of))
+    for row in rows:
+        for ours, column in table.get("columns", {}).items():
+            source, factor = column if isinstance(column, list) else (column, None)
+            row[ours] = _scaled(row[source], factor)
+        for kind, name_of in names:
+            row.update({ours: name_of(row[column]) for ours, column in table.get(kind, {}).items()})
+    return rows
+
+
+def _scaled(value: Any, factor: float | None) -> Any:
+    return value if factor is None or value is None else factor * value
+
+
+def known_rows(rows: Iterable[Row], table: str, **known: Callable[[Any], object]) -> list[Row]:
+    """Return the rows whose columns hold known values, and warn once about the others.
+
+    Args:
+        rows: of a measured table.
+        table: its name, for the warning.
+        known: by column, a function that is true of known values.
+
+    >>> rows = [{"gpu": "a"}, {"gpu": "b"}]
+    >>> known_rows(rows, "runs.parquet", gpu={"a", "b"}.__contains__) == rows
+    True
+    """
+    kept, unknown = [], Counter[str]()
+    for row in rows:
+        wrong = next((name for name, is_known in known.items() if not is_known(row[name])), "")
+        if wrong:
+            unknown[f"the unknown {wrong} '{row[wrong]}'"] += 1
+        else:
+            kept.append(row)
+    if unknown:
+        names = sorted(unknown)
+        more = f" and {len(names) - NAMED} other names" if len(names) > NAMED else ""
+        listed = ", ".join(f"{unknown[name]:,} of {name}" for name in names[:NAMED])
+        _warn(f"{table}: left out {listed}{more}")
+    return kept
+
+
+@functools.cache
+def _warn(message: str) -> None:
+    LOG.warning(message)
