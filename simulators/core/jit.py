@@ -1,18 +1,17 @@
-"""Loops over events are compiled; importing them never compiles.
+"""Event loops compiled by numba, with their Python originals kept.
 
-`kernel(signature)` keeps the stated signature and compiles at the first call; even the compiler is
-imported only then. Stating it means that
-the compiled loop comes from the cache in the next process, that kernels of one signature can stand
-in for each other as typed function pointers, and that compiled and pure Python agree bit for bit.
-The Python original stays reachable as `py_func`.
+`@kernel(signature)` compiles a function for the stated signature at the first call; importing a
+module compiles nothing, and even numba is imported only then. A stated signature has three uses:
+the next process loads the compiled code from numba's cache, kernels of one signature can replace
+each other as typed function pointers, and compiled and interpreted code agree bit for bit.
+`py_func` is the Python original.
 
-Each is compiled once, by whichever process comes first; processes that start together share the
-work. What only kernels call is optimised and translated with its callers (`compiler.py`).
+A file lock lets one process compile a kernel while others wait and then load it from the cache.
 
-The cache folder is named by a hash of all kernel sources, the numba version and the CPU, because
-numba does not notice a changed callee in another file. It is used only where it belongs to the user
-and nobody else may write; without such a folder kernels are compiled for this process alone. Of
-such folders, one for each version of the sources, those that were used last are kept.
+The cache folder is named by a hash of all kernel sources and the numba version, because numba does
+not notice a changed callee in another file. The folder is used only if it belongs to the user and
+nobody else may write to it, since numba's cache is a pickle; otherwise kernels are compiled for
+this process alone. The folders of the eight versions used last are kept.
 """
 
 from __future__ import annotations
@@ -23,9 +22,7 @@ import dis
 import fcntl
 import functools
 import hashlib
-import importlib
 import os
-import random
 import shutil
 import tempfile
 import time
@@ -34,7 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import IO, Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +39,9 @@ from numpy.typing import NDArray
 from simulators.core.folder import PACKAGE, folder_of_user, is_ours
 
 _VERSIONS = 8
-"""Folders kept: a few installations side by side, of some ten megabytes each."""
+"""Cache folders kept: a few installations side by side, about ten megabytes each."""
+_PATIENCE_S, _POLL_S = 60.0, 0.02
+"""Longest wait for a process that compiles the same kernel, and how often the lock is tried."""
 
 A = ParamSpec("A")
 R = TypeVar("R")
@@ -52,11 +51,11 @@ Floats = NDArray[np.float64]
 
 
 def cache_folder() -> Path:
-    """Return the folder compiled kernels are kept in, made if need be."""
+    """Return the folder of compiled kernels; create it if it does not exist."""
     digest = hashlib.sha256(metadata.version("numba").encode())
     for source in sorted(PACKAGE.rglob("*.py")):
         text = source.read_bytes()
-        if b"kernel(" in text or b"numba.core" in text:
+        if b"kernel(" in text:
             digest.update(source.relative_to(PACKAGE).as_posix().encode())
             digest.update(text)
     name = digest.hexdigest()[:16]
@@ -72,18 +71,17 @@ def cache_folder() -> Path:
         except OSError:
             continue
         if os.access(root / name, os.W_OK) and _is_safe(root / name):
-            _let_others_go(root / name)
+            _remove_oldest(root / name)
             return root / name
     alone = tempfile.mkdtemp(prefix="sweeper-kernels-")  # for this process and its children
     atexit.register(shutil.rmtree, alone, ignore_errors=True)
     return Path(alone)
 
 
-def _let_others_go(folder: Path) -> None:
-    """Say that a folder is in use, and remove those that were not for longest, beyond a number.
+def _remove_oldest(folder: Path) -> None:
+    """Mark a cache folder as used and remove the least recently used ones beyond `_VERSIONS`.
 
-    Each is renamed first, so that nobody finds half of one; a process that still compiles for it
-    makes it anew.
+    A folder is renamed before it is removed, so that no process loads from half of a folder.
     """
     with contextlib.suppress(OSError):  # another process does the same
         os.utime(folder)
@@ -95,10 +93,10 @@ def _let_others_go(folder: Path) -> None:
 
 
 def _is_safe(folder: Path) -> bool:
-    """Return whether nobody else could put a file into a folder, or replace it or its parents.
+    """Return whether only this user can write to a folder and to its two parents.
 
-    What is compiled is loaded as a pickle, which can do anything; so all that is there already is
-    looked at too, should the folder have been open once.
+    Every file already in the folder must belong to this user too, because loading a pickle can run
+    any code and the folder may have been writable for others before.
     """
     if not all(map(is_ours, (folder.parent.parent, folder.parent, folder))):
         return False
@@ -106,7 +104,7 @@ def _is_safe(folder: Path) -> bool:
 
 
 def _owners(folder: Path | str) -> set[int]:
-    """Return to whom what is in a folder belongs."""
+    """Return the user ids that own the files below a folder."""
     owners = set()
     with os.scandir(folder) as found:
         for file in found:
@@ -119,15 +117,13 @@ def _owners(folder: Path | str) -> set[int]:
 
 @functools.cache
 def _numba() -> Any:
-    """Import the compiler, which learns where its cache is and that kernels call kernels."""
-    # numba reads this once, at import. The driver's choice is inherited by its workers.
+    """Import numba, set its cache folder and let compiled kernels call other kernels."""
+    # numba reads this variable once, at import; worker processes inherit it.
     if "NUMBA_CACHE_DIR" not in os.environ:
         os.environ["NUMBA_CACHE_DIR"] = str(cache_folder())
     import numba
     from numba.extending import typeof_impl
 
-    with contextlib.suppress(AttributeError, ImportError):  # of a release that is built otherwise
-        importlib.import_module("simulators.core.compiler")  # teaches numba
     typeof_impl.register(Kernel, lambda value, _context: numba.types.Dispatcher(value.inner))
     return numba
 
@@ -214,11 +210,11 @@ class Kernel(Generic[A, R]):
     @functools.cached_property
     def compiled(self) -> Any:
         """The compiled function, to be passed where a `pointer(signature)` is wanted."""
-        return _with_known_addresses(self._dispatcher(self.py_func, self.options))
+        return self._dispatcher(self.py_func, self.options)
 
     @functools.cached_property
     def inner(self) -> Any:
-        """The same as kernels call it: made faster, without ways in from Python."""
+        """The same function for calls from other kernels, without entry points from Python."""
         function = types.FunctionType(
             self.py_func.__code__, self.py_func.__globals__, self.__name__
         )
@@ -227,44 +223,22 @@ class Kernel(Generic[A, R]):
         return self._dispatcher(function, self.options | bare)
 
     def where(self, **constants: bool) -> Kernel[A, R]:
-        """Return the same kernel with other constants in its module, and its callees in theirs.
+        """Return this kernel, and its callees, with other values of module constants.
 
-        What one of them rules out is not compiled.
+        Branches that a constant rules out are not compiled.
         """
         found: Kernel[A, R] = _where(self, tuple(constants.items()))
         return found
 
     def _dispatcher(self, function: Callable[A, R], options: dict[str, bool]) -> Any:
-        on_disk = Path(function.__code__.co_filename).is_file()  # else numba cannot watch it
+        """Compile callees first, which is faster than during the type inference of the caller."""
+        on_disk = Path(function.__code__.co_filename).is_file()  # numba caches files only
         dispatcher = _numba().njit(cache=on_disk, nogil=True, **options)(function)
-        compiler, signature = dispatcher._compiler, self.signature.numba
-        translate = compiler.compile
-
-        def compile_once(*how: Any) -> Any:
-            """Callees first: in the middle of a caller's type inference they take much longer.
-
-            Each process has its own order, so that several find different ones to begin with.
-            """
-            callees = _callees(function)
-            random.Random(os.getpid()).shuffle(callees)  # noqa: S311 - who begins with what
-            for callee in callees:
-                _ = callee.inner
-            if not on_disk:
-                return translate(*how)
-            name = f"{function.__module__}.{function.__qualname__}.lock"
-            with _alone(Path(dispatcher.stats.cache_path, name)):
-                context, cache = dispatcher.targetctx, dispatcher._cache
-                if made := cache.load_overload(signature, context):
-                    context.insert_user_function(made.entry_point, made.fndesc, [made.library])
-                else:
-                    made = translate(*how)
-                    with contextlib.suppress(OSError):  # a full disk, or its folder was let go
-                        cache.save_overload(signature, made)
-                cache.disable()  # else it is written again, when another may read it
-                return made
-
-        compiler.compile = compile_once
-        dispatcher.compile(signature)
+        for callee in _callees(function):
+            _ = callee.inner
+        name = f"{function.__module__}.{function.__qualname__}.lock"
+        with _locked(Path(dispatcher.stats.cache_path, name) if on_disk else None):
+            dispatcher.compile(self.signature.numba)
         dispatcher.disable_compile()
         return dispatcher
 
@@ -312,65 +286,36 @@ def _callees(function: Callable[..., Any]) -> list[Kernel[..., Any]]:
     return [n for n in found.values() if isinstance(n, Kernel) and n.py_func is not function]
 
 
-_NEXT: list[Kernel[..., Any]] = []
-"""What this process is to compile, which it does while another compiles what it waits for."""
-_PATIENCE_S, _LOOK_S = 60.0, 0.01
-"""How long another process is waited for, which may hang, and how often it is looked after."""
-
-
-def compile_together(*kernels: Kernel[..., Any]) -> None:
-    """Compile kernels, the dearest last; processes that do at the same time share the work."""
-    _NEXT[:] = kernels
-    try:
-        while _NEXT:
-            _ = _NEXT.pop().compiled
-    finally:
-        _NEXT.clear()
+def compile_all(*kernels: Kernel[..., Any]) -> None:
+    """Compile kernels, or load them from the cache."""
+    for each in kernels:
+        _ = each.compiled
 
 
 @contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Wait while another process holds a file, and hold it; do other work meanwhile."""
+def _locked(path: Path | None) -> Iterator[None]:
+    """Hold an exclusive lock on a file while compiling, so that processes do not compile twice.
+
+    The lock is an optimization: without a path, a writable folder or a file system with locks, and
+    after `_PATIENCE_S` seconds of waiting for another process, the caller compiles without it.
+    """
     with contextlib.ExitStack() as held:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file = held.enter_context(path.open("w"))
-        except OSError:  # nowhere to write: nothing is shared either
-            file = None
-        until = time.monotonic() + _PATIENCE_S
-        while file is not None and time.monotonic() < until:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if _NEXT:
-                    _ = _NEXT.pop().compiled
-                else:
-                    time.sleep(_LOOK_S)
-            except OSError:  # a file system without locks
-                break
+        with contextlib.suppress(OSError):
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file, give_up = held.enter_context(path.open("w")), time.monotonic() + _PATIENCE_S
+                while not _try_lock(file) and time.monotonic() < give_up:
+                    time.sleep(_POLL_S)
         yield
 
 
-def _with_known_addresses(dispatcher: Any) -> Any:
-    """Return a compiled function that remembers where its code is.
-
-    Passed as a pointer, it is asked for two addresses at each call, and would find them by
-    signature and name again: for three pointers 0.1 ms, as much as a short run takes. A caller asks
-    by the same object each time, so that is known by its identity and kept.
-    """
-    find, known = dispatcher.get_compile_result, dict[int, tuple[Any, Any]]()
-
-    def compile_result(signature: Any) -> Any:
-        if id(signature) not in known:
-            known[id(signature)] = signature, find(signature)
-        return known[id(signature)][1]
-
-    dispatcher.get_compile_result = compile_result
-    for result in dispatcher.overloads.values():
-        library = result.library
-        library.get_pointer_to_function = functools.cache(library.get_pointer_to_function)
-    return dispatcher
+def _try_lock(file: IO[str]) -> bool:
+    """Lock a file exclusively and return True, or return False if another process holds it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def kernel(

@@ -26,7 +26,7 @@ from simulators.core.columns import categories, evaluate_pointwise, numbers, poi
 from simulators.core.contract import Contribution, weakest_of
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES, ROUTERS, RUNTIMES, SCHEDULERS, WORKLOADS
-from simulators.core.jit import Kernel, compile_together
+from simulators.core.jit import Kernel, compile_all
 from simulators.core.modules import file_of_user
 from simulators.core.rules import check_point, is_sound
 from simulators.evidence.calibration_files import one_look
@@ -155,7 +155,7 @@ class Serving:
             table_price,
             run,
         )
-        compile_together(*(each.where(RARE=False) for each in kernels))
+        compile_all(*(each.where(RARE=False) for each in kernels))
 
     def weakest(self, point: Mapping[str, Any]) -> Contribution | None:
         """Return the operator of an everyday batch whose time is known worst."""

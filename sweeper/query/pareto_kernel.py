@@ -17,7 +17,7 @@ from simulators.core.jit import (
     array,
     arrays,
     boolean,
-    compile_together,
+    compile_all,
     f8,
     i8,
     kernel,
@@ -101,7 +101,7 @@ def dominated(values: Matrix, members: Matrix) -> Mask:
 
 def warm_up() -> None:
     """Compile the loops, or load them from the cache."""
-    compile_together(_window_pass, _sift, _strike, _strike_by_sweep)
+    compile_all(_window_pass, _sift, _strike, _strike_by_sweep)
 
 
 def _small_front(values: Matrix) -> tuple[Ints, Ints]:

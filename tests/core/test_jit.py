@@ -46,30 +46,56 @@ def test_a_kernel_is_compiled_for_other_constants_of_its_callees_too() -> None:
     assert _quarter.where(DOUBLES=False) is _quarter
 
 
-_COMPILED_HERE = """
+_COUNT_COMPILATIONS = """
 import sys
+import numba
 sys.stdin.readline()
-from simulators.core.jit import compile_together
+from simulators.core.jit import compile_all
 from tests.core.test_jit import _half, _quarter
-compile_together(_half, _quarter)
+compile_all(_half, _quarter)
 for made in (_half.compiled, _half.inner, _quarter.compiled):
-    print(int(made.overloads.popitem()[1].metadata is not None))
+    print(sum(made.stats.cache_misses.values()))
 """
 
 
-def test_of_processes_that_start_together_one_compiles_a_kernel(tmp_path: Path) -> None:
-    words = [sys.executable, "-c", _COMPILED_HERE]
+def test_processes_that_start_together_compile_a_kernel_once(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", _COUNT_COMPILATIONS]
     paths = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": paths, "NUMBA_CACHE_DIR": str(tmp_path)}
-    several = [
+    processes = [
         subprocess.Popen(
             words, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         for _ in range(2)
     ]
-    for process in several:
+    for process in processes:
         assert process.stdin
         process.stdin.write("\n")
         process.stdin.flush()
-    told = [process.communicate(timeout=300)[0].split() for process in several]
-    assert [sum(map(int, each)) for each in zip(*told, strict=True)] == [1, 1, 1]
+    printed = [process.communicate(timeout=300)[0].split() for process in processes]
+    assert [sum(map(int, each)) for each in zip(*printed, strict=True)] == [1, 1, 1]
+
+
+_NUMBA_AS_INSTALLED = """
+import inspect, numba
+from numba.core import caching, codegen, types
+from numba.core.datamodel import default_manager
+before = [inspect.getsource(x) for x in (caching.Cache.load_overload, codegen.JITCPUCodegen)]
+model = default_manager.lookup.__func__, dict(default_manager._handlers)
+import sweeper, simulators, simulators.core.jit
+simulators.core.jit._numba()
+after = [inspect.getsource(x) for x in (caching.Cache.load_overload, codegen.JITCPUCodegen)]
+assert before == after and model[1] == default_manager._handlers
+print("unchanged")
+"""
+
+
+def test_numba_stays_as_installed() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _NUMBA_AS_INSTALLED],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == "unchanged"
