@@ -20,8 +20,6 @@ import polars as pl
 from simulators.core.contract import Check, lend
 from simulators.core.jit import Floats, Ints
 from simulators.core.report import print_checks
-from simulators.serving.beginnings import SEEN, forget
-from simulators.serving.begun_runs import WENT_ON
 from sweeper.commands.run import asked_by
 from sweeper.query.hypervolume import hypervolume
 from sweeper.query.pareto import minimised, pareto_front
@@ -190,7 +188,6 @@ def flagship(outputs: str) -> Iterator[Check]:
         note = f"{len(SEEDS)} seeds; {wanted:.0%} after {first} of the runs"
         said = f"{FLAGSHIP}, {name}, hypervolume for {limit:g} % of the runs"
         yield Check(said, 100 * value, "%", 100 * wanted, value >= wanted, points, note)
-    yield proved(whole, f"{outputs}/proved")
     yield billion(f"{outputs}/billion")
 
 
@@ -206,36 +203,6 @@ def billion(outputs: str) -> Check:
     note = f"{len(sweep.space):.3g} designs, {looked:,} looked at, {len(front)} on the front"
     said = "exact front of 1e9 serving designs"
     return Check(said, took_s, "s", 120.0, took_s <= 120.0, len(sweep.space), note)
-
-
-def proved(whole: Whole, outputs: str) -> Check:
-    """Return which part of the flagship is simulated until bounds prove its front.
-
-    Counted in requests that come while a run is simulated, over those of all runs: of a run that
-    halts so many of its own as have come, of a design whose row is stored all. A run that goes on
-    counts what is left of it; one that begins again counts again.
-    """
-    asked = [f"+space={FLAGSHIP}", f"outputs={outputs}", "plot=false"]
-    sweep = asked_by([*asked, "sampler=bounds"]).sweep
-    forget()
-    sweep.answer()
-    goals, per = sweep.objectives, list(sweep.given)
-    rows = sweep.store.scan()
-    fronts = [
-        pareto_front(each, goals, where=sweep.where, per=per).select(*per, *goals).rows()
-        for each in (whole.rows.lazy(), rows)
-    ]
-    picked, points = rows.select(pl.len()).collect().item(), len(whole.index)
-    begun = sum(seen.simulated for all_of in SEEN.values() for seen in all_of)
-    ended = picked - sum(WENT_ON.values())
-    share, same = 100.0 * (begun + ended) / points, set(fronts[0]) == set(fronts[1])
-    said = "the same as the grid's" if same else "NOT the grid's"
-    note = (
-        f"{len(fronts[1])} designs, {said}; {100.0 * picked / points:.1f} % of the runs ended, "
-        f"beginnings are worth {100.0 * begun / points:.1f} %"
-    )
-    ok = same and share <= 15.0
-    return Check(f"{FLAGSHIP}, runs for the exact front", share, "%", 15.0, ok, points, note)
 
 
 def table(file: Path, folder: str) -> Iterator[Check]:

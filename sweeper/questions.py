@@ -175,20 +175,6 @@ class Ignores(Protocol):
         """Return by field in which designs its value changes no metric that is bounded."""
 
 
-@runtime_checkable
-class Begins(Protocol):
-    """A simulator that can bound a design by the beginning of its run, which is cheaper than it."""
-
-    def begun(
-        self, batch: pa.RecordBatch, share: float, limits: Mapping[str, float]
-    ) -> Mapping[str, Any]:
-        """Return columns of what metrics of designs are not below, once so much of a run is seen.
-
-        Metrics must not be above the limits in designs that anybody wants; of others a bound may
-        be anything.
-        """
-
-
 def known_beside(simulator: Simulator, folder: Folder) -> object:
     """Return what a file of the simulator's name knows, else the simulator, which may know itself.
 

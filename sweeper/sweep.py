@@ -9,11 +9,11 @@ from typing import Any
 import polars as pl
 
 from simulators.core.contract import is_lent, load_simulator, objectives_of
-from sweeper.engines import Engine, Prepares, Say, load_engine, options_of
+from sweeper.engines import Engine, Prepares, Say, load_engine
 from sweeper.engines.limits import UNSTATED, Limits
 from sweeper.engines.task import Task
 from sweeper.query.repricing import repriced, unpriced
-from sweeper.samplers import Begins, Goal, Sampler, SearchSampler, load_sampler
+from sweeper.samplers import Goal, Sampler, SearchSampler, load_sampler
 from sweeper.samplers._search_driver import as_sampler
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import Objectives, given
@@ -82,17 +82,6 @@ class Sweep:
         """What picks its points: the sampler, or what does as a search asks."""
         return as_sampler(self.sampler, Goal(self.objectives, self.where, self.given, self.priced))
 
-    @property
-    def _engine(self) -> Engine:
-        """Who evaluates: this process, where runs have begun that can go on, if nobody is named.
-
-        It holds no limits per point: where some were stated, others do.
-        """
-        free = isinstance(self.engine, options_of("auto")) and self.limits == UNSTATED
-        if free and isinstance(self.sampler, Begins) and self.sampler.begins(self.space):
-            return load_engine("inline")
-        return self.engine
-
     def run(
         self,
         watch: Callable[[Part], None] = lambda _: None,
@@ -121,7 +110,7 @@ class Sweep:
             for taken, folder in adopt(self.store, self.space):
                 say(f"{taken:,} points were already answered in {folder}")
         task = Task(self.space, self.store, self.objectives, self.where, self.limits)
-        with self._engine.open() as crew:
+        with self.engine.open() as crew:
             if isinstance(crew, Prepares) and not answered:
                 crew.prepare(task)
             for round_ in self.picks.rounds(self.space, self.store.scan):

@@ -40,7 +40,7 @@ from simulators.core.jit import Floats
 from simulators.serving.engine.frontend import CALIBRATION, IN_PROCESS, NO_SERVER, NUMBERS, Frontend
 from simulators.serving.measured_deployments import point_of
 from simulators.serving.point import AUTO
-from simulators.serving.run import Shelf
+from simulators.serving.run import RunCache
 from simulators.serving.simulator import simulate
 
 Numbers = tuple[float, float, float]  # as the fields of a Frontend
@@ -130,7 +130,7 @@ def _in_process(reference: Path) -> Iterator[Calibration]:
     """Yield what an engine takes to hear of requests that its own process asks by the clock."""
     runs = [run for run in online(reference) if run.keeps_up]
     [runtime] = {run.point.runtime for run in runs}
-    alone = Shelf(process=lambda _: NO_SERVER)
+    alone = RunCache(process=lambda _: NO_SERVER)
     found = fit(
         Problem(
             measured_s=np.array([run.ttft_s for run in runs]),

@@ -20,7 +20,7 @@ from simulators.core.errors import UnknownNameError
 from simulators.core.folder import PACKAGES
 from simulators.serving.answer.error_bands import Width, shipped_width, width_from
 from simulators.serving.engine.frontend import NO_SERVER, NUMBERS, Frontend, load_frontend
-from simulators.serving.run import Shelf
+from simulators.serving.run import RunCache
 
 FOLDER = PACKAGES / "lab" / "calibration" / "left_out"
 FRONTENDS, IN_PROCESS = FOLDER / "frontends.toml", FOLDER / "in_process.toml"
@@ -44,7 +44,7 @@ def runtime_without(name: str, group: str) -> Runtime:
     return replace(load_runtime(name), **paces, **gaps)
 
 
-def shelf_without(name: str, group: str, decode: str = "") -> Shelf:
+def shelf_without(name: str, group: str, decode: str = "") -> RunCache:
     """Return what simulates under a runtime fitted without a group, behind a server likewise.
 
     Of groups that nothing was fitted to, the usual ones. What sets an older release apart was
@@ -62,7 +62,7 @@ def shelf_without(name: str, group: str, decode: str = "") -> Shelf:
         kernels = {**runtime.kernels, **({"decode": (decode,)} if decode else {})}
         return older_shelf(runtime.like, group, times, kernels)
     if group not in _numbers(name):
-        return Shelf()
+        return RunCache()
     server = _server_without(runtime.framework, group) or load_frontend(name)
     return shelf_of(runtime_without(name, group), server)
 
@@ -78,7 +78,7 @@ def older_shelf(
     group: str,
     times: Mapping[str, float],
     kernels: Mapping[str, Sequence[str]],
-) -> Shelf:
+) -> RunCache:
     """Return what simulates an older release of an engine, fitted without a group if it was to it.
 
     Args:
@@ -91,7 +91,7 @@ def older_shelf(
     if server := _server_without(today.framework, group):
         without = runtime_without(like, group)
         return shelf_of(replace(without, batch_times=times, kernels=kernels), server)
-    return Shelf(runtime=lambda _: replace(today, batch_times=times, kernels=kernels))
+    return RunCache(runtime=lambda _: replace(today, batch_times=times, kernels=kernels))
 
 
 def _server_without(framework: str, group: str) -> Frontend | None:
@@ -100,15 +100,15 @@ def _server_without(framework: str, group: str) -> Frontend | None:
     return Frontend(**{number: server[number] for number in NUMBERS}) if server else None
 
 
-def shelf_of(runtime: Runtime, frontend: Frontend = NO_SERVER) -> Shelf:
+def shelf_of(runtime: Runtime, frontend: Frontend = NO_SERVER) -> RunCache:
     """Return what simulates under a runtime and behind a server, whatever a point calls them."""
-    return Shelf(runtime=lambda _: runtime, server=lambda _: frontend)
+    return RunCache(runtime=lambda _: runtime, server=lambda _: frontend)
 
 
-def asked_without(model: str) -> Shelf:
+def asked_without(model: str) -> RunCache:
     """Return what simulates engines that their own process asks, as if without a model's runs."""
     left_out = _groups(IN_PROCESS)[model]
-    return Shelf(process=lambda runtime: Frontend(**left_out.get(runtime, {})))
+    return RunCache(process=lambda runtime: Frontend(**left_out.get(runtime, {})))
 
 
 def width_without(gpu: str, framework: str, metric: str) -> Width:

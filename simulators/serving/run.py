@@ -1,4 +1,4 @@
-"""One run of a design point: its deployment is looked up and its requests are served."""
+"""One simulated run of a design point: look up its deployment, then serve its requests."""
 
 from __future__ import annotations
 
@@ -7,41 +7,39 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from operator import attrgetter
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from simulators.composition.replica import NOTHING, Runtime, load_runtime
 from simulators.core.errors import Infeasible, UserError
+from simulators.core.jit import Kernel
 from simulators.core.rules import check_point
 from simulators.serving.adapters.popularity import popularity
 from simulators.serving.answer.error_bands import both, deployment_bands
-from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.answer.served_alike import WATCHED, Answer, Likeness, any_batch
 from simulators.serving.answer.summary import Run
 from simulators.serving.answer.user_measurements import UserRows
-from simulators.serving.begun_runs import run_out
 from simulators.serving.demand.arrivals import stream
 from simulators.serving.demand.autoscaling import Plan, plan_of
 from simulators.serving.demand.requests import Requests, requests_of
 from simulators.serving.deployment import Deployment, deployment_of, pools_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.frontend import (
+    NO_SERVER,
     Frontend,
     behind,
     frontend_of,
     load_frontend,
     load_process,
+    seen_by_clients,
 )
 from simulators.serving.engine.limits import Limits, limits_of
 from simulators.serving.engine.policies import Scheduler, load_router, load_scheduler
-from simulators.serving.engine.service import Decoders, Engine, before, go_on, serve
-from simulators.serving.engine.state import State
+from simulators.serving.engine.service import Decoders, Engine, serve
 from simulators.serving.point import ADAPTIVE, DEMANDED, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.pools.link import link_of
 from simulators.serving.prices.batch_price import prices_of
-from simulators.serving.prices.iteration_table import Ends
-from simulators.serving.ready import Pool, Ready
+from simulators.serving.prices.iteration_table import Ends, IterationTable
 from simulators.serving.speculation.acceptance import times_interval
 from simulators.serving.speculation.adaptive import MeanLoad, worth_drafting
 from simulators.serving.speculation.drafter import drafter_of
@@ -49,44 +47,16 @@ from simulators.serving.speculation.drafter import drafter_of
 V = TypeVar("V")
 
 MOST = 64
-"""Deployments, or demands, of a batch that are kept at a time."""
+"""Deployments, and sets of requests, that a cache keeps at a time."""
 
 
-class Answers:
-    """Metrics of deployments, whose runs may have begun; those that are served alike run once."""
-
-    def __init__(self) -> None:
-        self._known: dict[ServingPoint, list[Answer]] = {}
-
-    def metrics(self, ready: Ready) -> ServingMetrics:
-        """Return the metrics of a run of a deployment.
-
-        Raises:
-            Infeasible: no request of the window is answered.
-            UserError: a request never ends.
-        """
-        if not ready.may_share:
-            return run_out(ready).metrics()
-        design = any_batch(ready.point)
-        known = self._known.setdefault(design, [])
-        for answer in known:
-            if answer.likeness.holds_for(ready.limits, ready.rejected):
-                return answer.metrics_within(ready.limits)
-        run = run_out(ready)
-        found, held = run.judged()
-        known.append(Answer(Likeness.of(ready.limits, ready.rejected, run.state), found, held))
-        if design in WATCHED:
-            WATCHED[design].append(known[-1])
-        return found
-
-
-class Shelf:
-    """What the points of one batch have in common is looked up once.
+class RunCache:
+    """Deployments and requests that several points of one batch share.
 
     Args:
-        runtime: what the name of a runtime stands for.
-        server: what server stands before it.
-        process: what it takes where none does.
+        runtime: loads a runtime by name.
+        server: loads the API server of a runtime by name.
+        process: loads the engine process of a runtime by name, for `frontend=none`.
     """
 
     def __init__(
@@ -100,16 +70,14 @@ class Shelf:
         self.server = functools.cache(server)
         self.process = functools.cache(process)
         self.user_rows = UserRows()
-        self.answers = Answers()
-        self.admitted: dict[tuple[int, bytes], tuple[Requests, Requests]] = {}
         self.deployment = _once(functools.partial(deployment_of, runtime=runtime), DEPLOYED)
         self.requests = _once(requests_of, DEMANDED)
         self.bands = _once(self._bands, (*DEPLOYED, "iteration_table", "acceptance"))
 
     def _bands(self, point: ServingPoint) -> Mapping[str, Ends]:
-        """Return how far latencies of a deployment may be off; of a user's own times, nothing.
+        """Return the error intervals of a deployment's latencies, none for a user's own times.
 
-        Drafts that nobody said how often to accept bring other tokens of an iteration elsewhere.
+        Acceptance rates that are not given add their own error to the times between tokens.
         """
         if point.iteration_table:
             return {}
@@ -122,90 +90,103 @@ class Shelf:
 
 
 def _once(find: Callable[[ServingPoint], V], fields: Sequence[str]) -> Callable[[ServingPoint], V]:
-    """Return what finds something of a point, once for all points alike in some fields."""
+    """Return `find` with a bounded cache whose key is the values of some fields of the point."""
     known: dict[object, V] = {}
     key = attrgetter(*fields)
 
     def found(point: ServingPoint) -> V:
-        alike = key(point)
-        if alike not in known:
+        values = key(point)
+        if values not in known:
             if len(known) == MOST:
                 del known[next(iter(known))]
-            known[alike] = find(point)
-        return known[alike]
+            known[values] = find(point)
+        return known[values]
 
     return found
+
+
+class Pool(NamedTuple):
+    """Equal replicas: their deployment, their limits, and the price of their iterations."""
+
+    deployment: Deployment
+    replicas: int
+    limits: Limits
+    table: IterationTable
+    price: Kernel[..., float]
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """A deployment and its requests, before the first arrival."""
+
+    point: ServingPoint
+    deployment: Deployment
+    pools: Sequence[Pool]  # one, or prefill replicas and decode replicas
+    admitted: Requests
+    rejected: int
+    frontend: Frontend
+    plan: Plan | None
+    engine: Engine
+
+    def run(self, log_rows: int = 0) -> Run:
+        """Serve all requests and return the run; log at most `log_rows` batches.
+
+        Raises:
+            UserError: a request never ends.
+        """
+        first, *others = self.pools
+        requests = _with_shared_prefixes(self.point, self.admitted)
+        state = serve(
+            self.engine,
+            first.limits,
+            behind(requests, self.frontend, first.replicas),
+            replicas=first.replicas,
+            shape=first.table.shape,
+            table=first.table.table,
+            log_rows=log_rows,
+            decoders=_decoders(self.point, first, others[0]) if others else None,
+        )
+        if self.frontend != NO_SERVER:
+            state = seen_by_clients(state, self.frontend, self.admitted.output_tokens)
+        tables = [pool.table for pool in self.pools]
+        return Run(
+            self.point, self.deployment, tables, self.admitted, self.rejected, state, self.plan
+        )
 
 
 def run_of(
     point: ServingPoint,
     asked: Requests | None = None,
     *,
-    shelf: Shelf | None = None,
+    cache: RunCache | None = None,
     log_rows: int = 0,
 ) -> Run:
-    """Return a run of one deployment.
+    """Return the run of one deployment.
 
-    Other requests than those of the point's workload may be `asked`; `shelf` has what other points
-    have looked up already.
+    Args:
+        point: the deployment and its load.
+        asked: requests that replace those of the point's workload.
+        cache: what other points of the batch have looked up already.
+        log_rows: batches to log at most.
 
     Raises:
         Infeasible: it cannot be built, or no request fits into it.
         UserError: a name or a file cannot be used.
     """
-    return ready_of(point, asked, shelf=shelf).run(log_rows)
+    return prepare(point, asked, cache=cache).run(log_rows)
 
 
-@dataclass(frozen=True)
-class Served(Ready):
-    """Such a deployment with the engine that will serve it."""
-
-    engine: Engine
-
-    @property
-    def _come(self) -> Requests:
-        """What is asked of the engine."""
-        return behind(
-            _found_in_cache(self.point, self.let_in), self.frontend, self.pools[0].replicas
-        )
-
-    def begin(self) -> State:
-        """Return the state before the first request, of replicas that are all the same."""
-        (pool,) = self.pools
-        shape, table = pool.table.shape, pool.table.table
-        return before(self.limits, self._come, pool.replicas, 0, shape, table)
-
-    def run(self, log_rows: int = 0) -> Run:
-        """Serve all requests; so many batches are logged."""
-        first = self.pools[0]
-        state = serve(
-            self.engine,
-            self.limits,
-            self._come,
-            replicas=first.replicas,
-            shape=first.table.shape,
-            table=first.table.table,
-            log_rows=log_rows,
-            decoders=_decoders(self.point, *self.pools) if self.has_pools else None,
-        )
-        return self.ended(state)
-
-    def go_on(self, state: State, halt: float = inf) -> None:
-        """Serve requests up to just before one that arrives at a moment, or all that are left."""
-        go_on(self.engine, state, halt)
-
-
-def ready_of(
-    point: ServingPoint, asked: Requests | None = None, *, shelf: Shelf | None = None
-) -> Served:
-    """Return the deployment of a point, with all that it goes by looked up; see `run_of`."""
+def prepare(
+    point: ServingPoint, asked: Requests | None = None, *, cache: RunCache | None = None
+) -> PreparedRun:
+    """Look up the deployment, the requests and the policies of a point; see `run_of`."""
     if point.pp > point.max_batch:
         raise Infeasible(
             "batch_smaller_than_pipeline", f"max_batch {point.max_batch}, pp {point.pp}"
         )
-    shelf = shelf or Shelf()
-    deployment, scheduler = shelf.deployment(point), shelf.scheduler(point.scheduler)
-    asked = asked or shelf.requests(point)
+    cache = cache or RunCache()
+    deployment, scheduler = cache.deployment(point), cache.scheduler(point.scheduler)
+    asked = asked or cache.requests(point)
     if deployment.pools and not scheduler.takes_up:
         raise Infeasible(f"{point.scheduler}_has_no_separate_pools")
     pools = [
@@ -214,13 +195,20 @@ def ready_of(
             zip(pools_of(point), deployment.pools or (deployment,), strict=True)
         )
     ]
-    let_in, rejected = _admitted(asked, [pool.limits for pool in pools], shelf)
-    engine = Engine(scheduler, shelf.router(point.router), pools[0].price)
-    frontend = frontend_of(point, shelf.server, shelf.process)
-    plan = _plan(point, let_in)
+    admitted, rejected = _admitted(asked, [pool.limits for pool in pools])
+    plan = _autoscaling_plan(point, admitted)
     if plan:
-        let_in = replace(let_in, routable=plan.routable)
-    return Served(point, deployment, scheduler, pools, let_in, rejected, frontend, plan, engine)
+        admitted = replace(admitted, routable=plan.routable)
+    return PreparedRun(
+        point,
+        deployment,
+        pools,
+        admitted,
+        rejected,
+        frontend_of(point, cache.server, cache.process),
+        plan,
+        Engine(scheduler, cache.router(point.router), pools[0].price),
+    )
 
 
 def _pool(
@@ -231,7 +219,7 @@ def _pool(
     *,
     is_decoder: bool,
 ) -> Pool:
-    """Return the replicas of a point without separate pools, or of one that has decodes alone."""
+    """Return the replicas of a point, or its prefill replicas or decode replicas."""
     drafter = drafter_of(point, built.hardware)
     table, price = prices_of(point, built.hardware, drafter)
     if drafter and point.draft_rule == ADAPTIVE:
@@ -251,44 +239,45 @@ def _pool(
     return Pool(built, point.replicas, limits, table, price)
 
 
-def _decoders(point: ServingPoint, reader: Pool, decoder: Pool) -> Decoders:
-    """Return the replicas that decode what others read, and the link between them.
+def _decoders(point: ServingPoint, prefill: Pool, decode: Pool) -> Decoders:
+    """Return the decode replicas and the link by which they receive KV caches.
 
     Raises:
         Infeasible: the pools have no link.
     """
-    ends = (pool.deployment.hardware.replica for pool in (reader, decoder))
     return Decoders(
-        limits=decoder.limits,
-        replicas=decoder.replicas,
-        shape=decoder.table.shape,
-        table=decoder.table.table,
-        link=link_of(point, *ends),
+        limits=decode.limits,
+        replicas=decode.replicas,
+        shape=decode.table.shape,
+        table=decode.table.table,
+        link=link_of(
+            point, prefill.deployment.hardware.replica, decode.deployment.hardware.replica
+        ),
     )
 
 
-def _found_in_cache(point: ServingPoint, asked: Requests) -> Requests:
-    """Return requests that have in common what a prefix cache finds.
+def _with_shared_prefixes(point: ServingPoint, asked: Requests) -> Requests:
+    """Return the requests with the prefixes that a prefix cache can find: none without a cache.
 
-    That is nothing without one, and nothing of those that want different adapters, whose keys
-    differ: each request, or each session, draws its own.
+    Requests for different LoRA adapters share no prefix. Each request, or each session, draws its
+    adapter.
     """
     if not point.prefix_cache:
         return replace(asked, prefixes=None)
     if point.adapters <= 1 or asked.prefixes is None:
         return asked
-    who = np.arange(asked.arrival_s.size) if asked.session is None else asked.session
-    draws = stream(point.seed, "adapters").random(int(who.max()) + 1)
+    users = np.arange(asked.arrival_s.size) if asked.session is None else asked.session
+    draws = stream(point.seed, "adapters").random(int(users.max()) + 1)
     shares = np.cumsum(popularity(point.adapters, point.adapter_zipf))
     adapter = np.searchsorted(shares[:-1], draws, side="right")
-    return replace(asked, prefixes=asked.prefixes.apart(adapter[who]))
+    return replace(asked, prefixes=asked.prefixes.apart(adapter[users]))
 
 
-def _plan(point: ServingPoint, let_in: Requests) -> Plan | None:
-    """Return the replicas that come and go with the arrivals, if they do.
+def _autoscaling_plan(point: ServingPoint, admitted: Requests) -> Plan | None:
+    """Return when replicas start and stop; None if their number is fixed.
 
     Raises:
-        Infeasible: arrivals depend on answers, or replicas do not all do the same.
+        Infeasible: arrivals depend on answers, or there are separate pools.
     """
     if point.min_replicas > point.replicas:
         raise Infeasible(
@@ -298,17 +287,17 @@ def _plan(point: ServingPoint, let_in: Requests) -> Plan | None:
         return None
     if point.prefill_gpus:
         raise Infeasible("min_replicas_has_no_separate_pools")
-    if let_in.clients or let_in.session is not None:
+    if admitted.clients or admitted.session is not None:
         raise Infeasible("min_replicas_needs_open_arrivals", "clients wait for their answers")
-    return plan_of(point, let_in.arrival_s)
+    return plan_of(point, admitted.arrival_s)
 
 
 def logged_run(point: ServingPoint) -> Run:
-    """Return a run of the first seed of a point, with every iteration logged.
+    """Return the run of a point's first seed with every iteration logged.
 
     Raises:
         Infeasible: it cannot be built, or no request fits into it.
-        UserError: a choice means nothing, or the point asks for a steady state.
+        UserError: the point is invalid or has no events.
     """
     if point.fidelity != EVENT:
         raise UserError(f"fidelity '{point.fidelity}' has no events to report; ask for '{EVENT}'")
@@ -318,10 +307,10 @@ def logged_run(point: ServingPoint) -> Run:
     return run_of(point, log_rows=batches)
 
 
-def _admitted(asked: Requests, pools: Sequence[Limits], shelf: Shelf) -> tuple[Requests, int]:
-    """Return the requests that could ever run, and how many could not; of two pools one reads.
+def _admitted(asked: Requests, pools: Sequence[Limits]) -> tuple[Requests, int]:
+    """Return the requests that fit into every pool, and the number of those that do not.
 
-    Points that let in the same have the same.
+    Prefill replicas hold prompts alone.
     """
     *readers, decoders = pools
     fit = decoders.admits(asked.prompt_tokens, asked.output_tokens)
@@ -335,11 +324,4 @@ def _admitted(asked: Requests, pools: Sequence[Limits], shelf: Shelf) -> tuple[R
             f"{rejected} requests, {least.blocks * least.block_size} tokens of KV memory, "
             f"{least.most_tokens} of context",
         )
-    if not rejected:
-        return asked, 0
-    known, key = shelf.admitted, (id(asked), fit.tobytes())  # as long as it is kept, it is that one
-    if key not in known:
-        if len(known) == MOST:
-            del known[next(iter(known))]
-        known[key] = asked, asked.take(fit)
-    return known[key][1], rejected
+    return (asked.take(fit) if rejected else asked), rejected

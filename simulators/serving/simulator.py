@@ -22,7 +22,7 @@ from simulators.catalog.price import priced_by, usd_per_gpu_hours, usd_per_mtok
 from simulators.composition.explain import explained
 from simulators.composition.replica import NOTHING
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
-from simulators.core.columns import categories, evaluate_pointwise, numbers, points_of, which
+from simulators.core.columns import categories, evaluate_pointwise, numbers, which
 from simulators.core.contract import Contribution, weakest_of
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES, ROUTERS, RUNTIMES, SCHEDULERS, WORKLOADS
@@ -36,8 +36,6 @@ from simulators.serving.answer.explain import explained_request
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.records import batch_table, request_table
 from simulators.serving.answer.seed_average import averaged
-from simulators.serving.beginnings import BOUNDED, bounds_by_beginnings
-from simulators.serving.begun_runs import HALTED, end_together
 from simulators.serving.demand.traces import is_trace
 from simulators.serving.deployment import Facts, deployment_of, describe
 from simulators.serving.engine.loop import run
@@ -47,7 +45,7 @@ from simulators.serving.pools.link import CALIBRATION as TRANSFERS
 from simulators.serving.prices.iteration_table import PROBE
 from simulators.serving.prices.lookup import table_price
 from simulators.serving.row_groups import evaluate_apart, evaluate_together
-from simulators.serving.run import Shelf, logged_run, ready_of
+from simulators.serving.run import RunCache, logged_run, run_of
 from simulators.serving.sharing.tenants import PAYS, alone_on_its_part, paid_shares, shared_rows
 from simulators.serving.steady.least import RANGED, ignored_limits, steady_bounds
 from simulators.serving.steady.steady_state import evaluate_analytic, simulate_analytic
@@ -104,13 +102,6 @@ class Serving:
     def ignored(self, batch: pa.RecordBatch) -> Mapping[str, NDArray[np.bool_]]:
         """Return in which steady states a limit on tokens is that of the other way to batch."""
         return ignored_limits(with_runtimes(batch), is_analytic(batch) & ~shared_rows(batch))
-
-    def begun(
-        self, batch: pa.RecordBatch, share: float, limits: Mapping[str, float]
-    ) -> Mapping[str, Any]:
-        """Return what latencies and costs of event-driven designs are not below, by beginnings."""
-        looked_up = partial(ready_of, shelf=Shelf())
-        return bounds_by_beginnings(with_runtimes(batch), share, limits, looked_up)
 
     describe = staticmethod(describe)
 
@@ -231,20 +222,17 @@ def is_analytic(batch: pa.RecordBatch) -> NDArray[np.bool_]:
 
 
 def bounds_of(low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, NDArray[np.float64]]:
-    """Return the bounds of steady states; of runs nothing is known before they begin.
+    """Return lower bounds of the analytic model's metrics over boxes of designs.
 
     Raises:
-        UserError: boxes of both, or of models that share their GPUs.
+        UserError: a box has event-driven designs, or models that share their GPUs.
     """
-    steady = is_analytic(low)
-    if shared_rows(low).any() or steady.any() != steady.all():
+    if shared_rows(low).any() or not is_analytic(low).all():
         raise UserError(
-            "serving states bounds of one fidelity at a time, and none of models that share their "
-            "GPUs: set fidelity to analytic or to event, and colocated to nothing"
+            "serving has bounds for fidelity=analytic without co-located models; for other designs "
+            "use sampler=grid, nsga2 or halving"
         )
-    if steady.all():
-        return steady_bounds(low, high)
-    return {name: np.zeros(low.num_rows) for name in BOUNDED}
+    return steady_bounds(low, high)
 
 
 def with_runtimes(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -274,19 +262,17 @@ def evaluate_events(batch: pa.RecordBatch) -> pa.RecordBatch:
 
     So its tables are built once.
     """
-    shelf = Shelf()
-    if HALTED:
-        end_together(points_of(ServingPoint, batch))
+    cache = RunCache()
 
     def one_by_one(rows: pa.RecordBatch) -> pa.RecordBatch:
         # Else each point tells its own errors.
-        one = partial(_simulated_alone if is_sound(ServingPoint, rows) else simulate, shelf=shelf)
+        one = partial(_simulated_alone if is_sound(ServingPoint, rows) else simulate, cache=cache)
         return evaluate_pointwise(ServingPoint, ServingMetrics, one, rows)
 
     return evaluate_together(one_by_one, batch, DEPLOYED)
 
 
-def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
+def simulate(point: ServingPoint, cache: RunCache | None = None) -> ServingMetrics:
     """Return the metrics of one deployment under one load, by what others have looked up already.
 
     Raises:
@@ -297,23 +283,23 @@ def simulate(point: ServingPoint, shelf: Shelf | None = None) -> ServingMetrics:
     50
     """
     check_point(point)
-    return _simulated_alone(point, shelf)
+    return _simulated_alone(point, cache)
 
 
-def _simulated_alone(point: ServingPoint, shelf: Shelf | None) -> ServingMetrics:
+def _simulated_alone(point: ServingPoint, cache: RunCache | None) -> ServingMetrics:
     """Return the same of a design that means something."""
     point = alone_on_its_part(point, simulate_analytic)
     if point.fidelity == ANALYTIC:
         return simulate_analytic(point)
-    known = shelf or Shelf()
+    known = cache or RunCache()
     found = _simulated(point, known)
     found = known.user_rows.correct(found, point, lambda row: _simulated(row, known))
     return banded(found, known.bands(point), think_s=point.think_s)
 
 
-def _simulated(point: ServingPoint, shelf: Shelf) -> ServingMetrics:
+def _simulated(point: ServingPoint, cache: RunCache) -> ServingMetrics:
     """Return the metrics of a run, or the mean of several."""
     if point.seeds == 1:
-        return shelf.answers.metrics(ready_of(point, shelf=shelf))
+        return run_of(point, cache=cache).metrics()
     seeds = range(point.seed, point.seed + point.seeds)
-    return averaged([_simulated(replace(point, seed=s, seeds=1), shelf) for s in seeds])
+    return averaged([_simulated(replace(point, seed=s, seeds=1), cache) for s in seeds])

@@ -117,15 +117,6 @@ class SearchSampler(Protocol):
         ...
 
 
-@runtime_checkable
-class Begins(Protocol):
-    """A search that lets the runs of a simulator begin where it is, to see how they do."""
-
-    def begins(self, space: DesignSpace) -> bool:
-        """Return whether it does in a space: they go on at less cost where they have begun."""
-        ...
-
-
 def names() -> tuple[str, ...]:
     """Return the names of all samplers."""
     return SAMPLERS.names()

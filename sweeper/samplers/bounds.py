@@ -4,9 +4,8 @@ A simulator says what no design of a box does better than. Boxes that a found de
 in everything, or that cannot meet the condition, are discarded. Of the others the most promising
 are halved, or simulated where one design is left: those whose bounds no other box's bounds
 dominate. These have to be looked at in any order, so that none is simulated in vain (best first;
-Land and Doig, "An automatic method of solving discrete programming problems", 1960). Of a design
-whose simulation is a run, the beginning is looked at first, where that says more. What is left in
-the end is the front of the whole space: of equal designs, one at least.
+Land and Doig, "An automatic method of solving discrete programming problems", 1960). What is left
+in the end is the front of the whole space: of equal designs, one at least.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from simulators.core.contract import Hints, load_simulator
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
 from sweeper.query.pareto_kernel import Matrix, distinct_front, dominated, group_fronts
-from sweeper.questions import Begins, Bounds, Ignores
+from sweeper.questions import Bounds, Ignores
 from sweeper.samplers import MEETS, Goal, Observations, Search
 from sweeper.samplers._search_driver import number_of, scenario_numbers, sizes_of
 from sweeper.samplers.random import allowed
@@ -44,10 +43,6 @@ _CHEAP_S = 1e-4
 """Time of a look at a design that is no more than that of a bound."""
 _AT_ONCE = 200_000
 """Boxes bounded at a time: each has all columns of a design twice."""
-_BEGUN = (0.0, 0.03, 0.06, 0.1, 0.15, 0.22, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""Parts of a run that are looked at, one after the other, before all of it."""
-_LITTLE, _NEARLY, _EQUAL = 2, 0.15, 1e-12
-"""Where so many of them were seen at most, those worse by this part are looked into as well."""
 _CHILDREN, _CHEAP_CHILDREN = 8, 64
 """Boxes that one is cut into at a time: bounds of many are cheaper than of few, twice; more where
 looks are cheap."""
@@ -80,10 +75,6 @@ class BranchAndBound:
         """Return the number of points asked for, at most the space."""
         return min(self.points, len(space))
 
-    def begins(self, space: DesignSpace) -> bool:
-        """Return whether runs of a space begin in this process, where they can also go on."""
-        return isinstance(load_simulator(space.simulator), Begins) and not _is_cheap(space)
-
     def search(self, space: DesignSpace, goal: Goal) -> Search:
         """Return a search that has looked at nothing.
 
@@ -107,7 +98,6 @@ class Boxes:
     high: Ints
     least: Matrix  # what no design is below, a column per objective
     group: Ints  # the scenario
-    begun: Ints  # how many parts of its run were looked at, of a box of one design
 
     def take(self, which: Ints | Mask) -> Boxes:
         """Return some of them."""
@@ -136,7 +126,6 @@ class _Proof:
         self._best: dict[int, Matrix] = {}
         self._cheap = _is_cheap(space)
         self._children = _CHEAP_CHILDREN if self._cheap else _CHILDREN
-        self._begins = isinstance(simulator, Begins) and not self._cheap
         varied = [space.factors[i] for i in self._varied]
         runs = [_runs(factor.columns, simulator.ranged, goal.given) for factor in varied]
         self._known, self._looked = np.empty(0, np.int64), False
@@ -163,8 +152,6 @@ class _Proof:
         while len(self._boxes.group):
             best, _ = group_fronts(self._boxes.least, self._boxes.group)
             promising, alone = self._boxes.take(best), self._boxes.single[best]
-            if self._begins and alone.all() and self._looks_into(best):
-                continue
             if self._cheap and self._looked:
                 self._looked = False
                 self._cut(promising)
@@ -193,30 +180,6 @@ class _Proof:
     def _without(self, which: Ints) -> Boxes:
         """Return all boxes but some."""
         return self._boxes.take(np.setdiff1d(np.arange(len(self._boxes.group)), which))
-
-    def _looks_into(self, which: Ints) -> bool:
-        """Look at a further part of the runs of some designs; return whether that says anything.
-
-        Also of others that are as good, whose runs may be the same so far, or nearly as good and of
-        which little was seen: that costs little, and less together. Where all parts were seen, runs
-        that have ended meanwhile may be theirs.
-        """
-        early = which[self._boxes.begun[which] < len(_BEGUN)]
-        if len(early):
-            promising, single = self._boxes.take(which), self._boxes.single
-            for part, seen in ((_EQUAL, len(_BEGUN)), (_NEARLY, _LITTLE)):
-                near = self._hopeful(self._boxes, self._near(promising, part))
-                early = np.union1d(
-                    early, np.flatnonzero(near & single & (self._boxes.begun < seen))
-                )
-            which = early
-        before = self._boxes.take(which)
-        after = self._begun(before)
-        through = not len(early) and len(after.group) == len(which)
-        if through and not (after.least > before.least).any():
-            return False
-        self._boxes = self._without(which).joined(after)
-        return True
 
     def tell(self, observed: Observations) -> None:
         """Discard what the best designs equal or beat."""
@@ -269,27 +232,7 @@ class _Proof:
             )
         group = scenario_numbers(self._space, self._goal.given, first)
         none = np.zeros((len(low), len(self._goal.objectives)))
-        boxes = self._raised(Boxes(low, high, none, group, np.zeros(len(low), np.int64)), found)
-        if not self._begins:
-            return boxes
-        alone = boxes.single
-        return boxes.take(~alone).joined(self._begun(boxes.take(alone)))
-
-    def _begun(self, boxes: Boxes) -> Boxes:
-        """Return those designs that are still hopeful once a further part of a run was seen.
-
-        Of some the last part was seen: by now their run may be known, as that of others.
-        """
-        assert isinstance(self._simulator, Begins)
-        left = boxes.take(np.zeros(0, np.int64))
-        for part, share in enumerate(_BEGUN):
-            some = boxes.take(np.minimum(boxes.begun, len(_BEGUN) - 1) == part)
-            if len(some.group):
-                designs = self._priced(self._space.batch(number_of(some.low, self._sizes)))
-                found = self._simulator.begun(designs, share, self._limits)
-                some = replace(some, begun=np.full(len(some.group), part + 1))
-                left = left.joined(self._raised(some, found))
-        return left
+        return self._raised(Boxes(low, high, none, group), found)
 
     def _raised(self, boxes: Boxes, found: Mapping[str, Any]) -> Boxes:
         """Return what is left of boxes of which metrics are known not to be below some numbers."""

@@ -22,7 +22,7 @@ from simulators.serving.engine.replica import ARRIVAL, RESTARTED, SCHEDULED
 from simulators.serving.engine.state import LOG_COLUMNS
 from simulators.serving.measured_deployments import INFERENCEX, Deployed, Launch, point_of
 from simulators.serving.point import ServingPoint
-from simulators.serving.run import Shelf, run_of
+from simulators.serving.run import RunCache, run_of
 from simulators.serving.simulator import SIMULATOR, simulate
 from simulators.workload.llm.parallelism import Parallelism
 
@@ -203,10 +203,10 @@ def test_prompts_wait_for_more_while_others_decode_but_not_for_ever() -> None:
 
 def test_a_server_works_on_one_prompt_after_another() -> None:
     """The first clients ask at once: each waits for the prompts of those before it."""
-    served = Shelf(server=lambda _: Frontend(token_s=1e-3))
+    served = RunCache(server=lambda _: Frontend(token_s=1e-3))
     point = replace(BASE, frontend="auto", clients=4, requests=4, length_spread=0.0)
-    times = run_of(point, shelf=served).state.times
-    alone = run_of(replace(point, clients=1, requests=1), shelf=served).state.times
+    times = run_of(point, cache=served).state.times
+    alone = run_of(replace(point, clients=1, requests=1), cache=served).state.times
     assert times[:, ARRIVAL].tolist() == [0.0] * 4
     waits = times[:, SCHEDULED] - alone[0, SCHEDULED]
     assert waits == pytest.approx([0.0, 0.6, 1.2, 1.8], abs=0.05)
@@ -279,7 +279,7 @@ def test_an_engine_in_its_own_process_takes_a_time_to_hear_of_a_request() -> Non
     point = replace(
         BASE, runtime="trtllm_session", scheduler="trtllm", arrivals="even", qps=0.1, requests=8
     )
-    at_once, handed_over = simulate(point, Shelf(process=lambda _: NO_SERVER)), simulate(point)
+    at_once, handed_over = simulate(point, RunCache(process=lambda _: NO_SERVER)), simulate(point)
     assert at_once.ttft_mean_s is not None
     assert handed_over.ttft_mean_s is not None
     added_s = handed_over.ttft_mean_s - at_once.ttft_mean_s

@@ -44,7 +44,7 @@ def before(
     count = len(arrival_s)
     requests = asked(np.array(arrival_s), np.full(count, 10), np.full(count, 100))
     requests.__dict__["clients"] = clients
-    return service.before(
+    return service.initial_state(
         limits(**allowed),
         requests,
         replicas,

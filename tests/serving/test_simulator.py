@@ -308,9 +308,9 @@ def test_points_of_one_deployment_are_answered_together(monkeypatch: pytest.Monk
 
     alone = module._simulated_alone
 
-    def noted(one: ServingPoint, shelf: object) -> object:
+    def noted(one: ServingPoint, cache: object) -> object:
         met.append(one.gpu)
-        return alone(one, shelf)
+        return alone(one, cache)
 
     monkeypatch.setattr(module, "_simulated_alone", noted)
     rows = SIMULATOR.evaluate(batch(*points)).to_pylist()

@@ -18,7 +18,7 @@ from simulators.serving.engine.drafts import accepted
 from simulators.serving.engine.limits import Limits
 from simulators.serving.point import SPECULATIONS, ServingPoint
 from simulators.serving.prices.batch_price import prices_of
-from simulators.serving.run import ready_of, run_of
+from simulators.serving.run import prepare, run_of
 from simulators.serving.simulator import simulate
 from simulators.serving.speculation.acceptance import (
     last_step_excess,
@@ -134,9 +134,9 @@ def test_every_token_comes_once_and_every_block_returns(
 def test_holding_a_drafted_batch_gives_the_times_of_forming_it_each_time(
     drafts: dict[str, Any],
 ) -> None:
-    ready = ready_of(replace(PLAIN, **drafts, qps=30.0, prompt_tokens=1000, output_tokens=400))
-    each = replace(ready.engine, scheduler=ASKED_EACH_TIME["vllm_v1"])
-    held, formed = ready.run().state, replace(ready, engine=each).run().state
+    prepared = prepare(replace(PLAIN, **drafts, qps=30.0, prompt_tokens=1000, output_tokens=400))
+    each = replace(prepared.engine, scheduler=ASKED_EACH_TIME["vllm_v1"])
+    held, formed = prepared.run().state, replace(prepared, engine=each).run().state
     assert np.array_equal(held.request, formed.request)
     assert np.array_equal(held.times[:, : at.STALLED], formed.times[:, : at.STALLED])
     assert np.array_equal(held.gaps, formed.gaps)

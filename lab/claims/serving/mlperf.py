@@ -19,7 +19,7 @@ from lab.fits.left_out import shelf_without
 from lab.tables.mlperf import OFFLINE, RUN_S, SCENARIOS, TABLES, Submission, mlperf
 from simulators.core.contract import Check
 from simulators.evidence.calibration_files import calibrations
-from simulators.serving.run import Shelf
+from simulators.serving.run import RunCache
 from simulators.serving.simulator import simulate
 
 NEEDS = tuple(TABLES.values())
@@ -59,7 +59,7 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
         yield at_most(name, error, None, 1, note)
 
 
-def tokens_per_gpu_s(row: Submission, shelf: Shelf) -> float:
+def tokens_per_gpu_s(row: Submission, shelf: RunCache) -> float:
     """Return our throughput per GPU: all that is possible, or all that keeps to the times."""
     point = row.point
     gpus = point.tp * point.pp * point.attention_dp

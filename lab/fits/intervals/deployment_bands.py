@@ -44,7 +44,7 @@ from simulators.serving.deployment import Deployment, Hardware
 from simulators.serving.measured_deployments import point_of
 from simulators.serving.prices.batch_price import prices_of
 from simulators.serving.prices.iteration_table import Ends
-from simulators.serving.run import Shelf, run_of
+from simulators.serving.run import RunCache, run_of
 
 FOLDER = CALIBRATION.parent
 SPLIT = "engines: each group of a model and a GPU in turn; bands: each GPU in turn"
@@ -144,11 +144,11 @@ def _loads(reference: Path) -> Iterator[list[PublicDeployment]]:
         yield [rows[indices[i]] for i in evenly(len(indices), LOADS)]
 
 
-def _answers(shelf: Shelf, level: str, some: Sequence[PublicDeployment]) -> list[Seen]:
+def _answers(shelf: RunCache, level: str, some: Sequence[PublicDeployment]) -> list[Seen]:
     return answered("deployments", some, functools.partial(_seen, shelf, level)).answers
 
 
-def shelf_knowing(level: str, shelf: Shelf) -> Shelf:
+def shelf_knowing(level: str, shelf: RunCache) -> RunCache:
     """Return what simulates as if no more were known of the kernels of any GPU."""
     measured = shelf.deployment
 
@@ -162,9 +162,9 @@ def shelf_knowing(level: str, shelf: Shelf) -> Shelf:
     return shelf
 
 
-def _seen(shelf: Shelf, level: str, row: PublicDeployment) -> Seen:
+def _seen(shelf: RunCache, level: str, row: PublicDeployment) -> Seen:
     point = point_of(row)
-    metrics = run_of(point, shelf=shelf).metrics()
+    metrics = run_of(point, cache=shelf).metrics()
     table, _ = prices_of(point, shelf.deployment(point).hardware)
     assert metrics.tpot_mean_s is not None
     assert metrics.ttft_mean_s is not None
@@ -260,6 +260,6 @@ def tails(reference: Path) -> dict[str, Floats]:
     return {n: c[~np.isnan(c)] for n, c in zip(("ttft", "tpot"), columns, strict=True)}
 
 
-def run_as_published(block: Block, shelf: Callable[[str, str], Shelf]) -> ServingMetrics:
+def run_as_published(block: Block, shelf: Callable[[str, str], RunCache]) -> ServingMetrics:
     """Return ours of a published run, its group left out where anything was fitted to it."""
-    return run_of(block.point, shelf=shelf(block.point.runtime, block.group)).metrics()
+    return run_of(block.point, cache=shelf(block.point.runtime, block.group)).metrics()

@@ -53,11 +53,7 @@ class Run:
         return paid_s / (window.span_s * self.point.replicas)
 
     def metrics(self) -> ServingMetrics:
-        """Return what an operator of the service would put on a dashboard; see `judged`."""
-        return self.judged()[0]
-
-    def judged(self) -> tuple[ServingMetrics, Held]:
-        """Return what an operator of the service would put on a dashboard, and the blocks held.
+        """Return latencies, rates, costs and utilization.
 
         Latencies are those of answered requests between `warmup` and `cooldown`. Rates, costs,
         energy and use are of a window: from the arrival of the first of them to that of the last,
@@ -92,17 +88,15 @@ class Run:
         grows_s = None if self.asked.clients else backlog_growth(arrival, scheduled)
         each = [sums_within(self.state, window, whole, n) for n in range(len(self.tables))]
         did, pool = together(each), self.state.pool
-        held = Held(did.block_seconds, window.span_s, int(pool[:, at.MOST_USED].max()), len(pool))
         share = self.running_share(window)
-        blocks, ranks = int(pool[0, at.TOTAL]), int(self.state.limits[at.RANKS])
+        ranks = int(self.state.limits[at.RANKS])
         columns: dict[str, Any] = {
             **_latencies(judged),
             **_columns("itl", gap_spread(self.state)),
             **_sessions(self.asked.session, times),
             **_rates(self, everyone, seen, window, share),
             **_use(self, everyone, window, each, share),
-            **held.columns(blocks, ranks),
-            **(memory(pool, ranks, did.block_seconds / window.span_s) if len(each) > 1 else {}),
+            **memory(pool, ranks, did.block_seconds, window.span_s),
             "inside_mean": window.mean_inside(arrival, end),
             "judged_requests": judged.output_tokens.size,
             "rejected_requests": self.rejected,
@@ -113,24 +107,7 @@ class Run:
             "makespan_s": whole.span_s,
             "window_s": window.span_s,
         }
-        return ServingMetrics(**columns), held
-
-
-class Held(NamedTuple):
-    """The KV blocks in use: summed over the time that rates are of, at most, of how many queues."""
-
-    block_seconds: float
-    span_s: float
-    most: int
-    queues: int
-
-    def columns(self, blocks: int, ranks: int) -> dict[str, float]:
-        """Return the metrics that say which share of so many blocks that was."""
-        return {
-            "kv_use_mean": self.block_seconds / (self.span_s * blocks * self.queues),
-            "kv_use_max": float(self.most) / blocks,
-            "kv_blocks": blocks * ranks,
-        }
+        return ServingMetrics(**columns)
 
 
 class Served(NamedTuple):

@@ -56,13 +56,12 @@ from simulators.serving.engine.state import (
 from simulators.serving.pools.handover import hand_on, hand_over, send_who_fits
 
 
-@kernel(i8(pointer(SCHEDULE), pointer(ROUTE), pointer(PRICE), STATE, f8))
-def run(schedule: Any, route: Any, price: Any, state: State, halt: float = inf) -> int:
+@kernel(i8(pointer(SCHEDULE), pointer(ROUTE), pointer(PRICE), STATE))
+def run(schedule: Any, route: Any, price: Any, state: State) -> int:
     """Run until nothing happens any more; return how many requests neither ended nor left.
 
     Some are left only if the scheduler forms no batch although nothing runs, or if the price of a
-    batch is not a number; or where the run is to `halt` when a request arrives, just before
-    it does. Called again it goes on as if it never had.
+    batch is not a number.
     """
     pool, ends = state.pool, state.ends
     closed = state.released.size > 0
@@ -76,7 +75,7 @@ def run(schedule: Any, route: Any, price: Any, state: State, halt: float = inf) 
                     first, second, replica = end, first, r
                 elif end < second:
                     second = end
-        if arrival >= halt and first >= halt:
+        if arrival == inf and first == inf:
             break
         if arrival <= first:
             arrive(route, state, arrival)
@@ -278,8 +277,6 @@ def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> 
     if pool[at.BATCH] == 0:
         return 0
     pool[at.MOST_USED] = max(pool[at.MOST_USED], pool[at.TOTAL] - pool[at.FREE])
-    pool[at.MOST_HELD] = max(pool[at.MOST_HELD], pool[at.HOLDERS])
-    pool[at.MOST_BATCHED] = max(pool[at.MOST_BATCHED], pool[at.BATCH])
     pool[at.FLIGHT] += 1
     state.sizes[slot] = pool[at.BATCH]
     state.rounds[slot, at.MADE] = 0

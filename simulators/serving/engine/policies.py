@@ -35,8 +35,6 @@ class Scheduler:
     caches_prefixes: bool = False  # it looks for what a prompt begins with in a prefix cache
     deals_out: bool = False  # to ranks of data-parallel attention, evenly in every iteration; where
     # it does not, those have queues of their own
-    only_compares: bool = False  # of seats and blocks it asks only whether enough are left, so that
-    # a limit nobody reaches is none
     lifelong: bool = False  # who is let in takes blocks for prompt and answer
     overlaps: bool = (
         False  # it hands tokens on while the next batch runs: first tokens that another

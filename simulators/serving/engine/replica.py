@@ -161,12 +161,10 @@ ALL_DECODES = 1 << 40
     DRAFTS,  # tokens drafted for each decode of the batch that is formed or in flight
     ON_HOSTS,  # blocks of prefixes that the host has
     FETCHED,  # blocks moved back from there
-    MOST_HELD,  # requests that held memory, at most
-    MOST_BATCHED,  # requests in a batch, at most
     HANDED,  # requests whose prompts others have read, and for whose cache there is no room yet
     HANDED_HEAD,  # where their ring begins
-) = range(30)
-POOL_COLUMNS = 30
+) = range(28)
+POOL_COLUMNS = 28
 
 # One `step`: the sums of a batch.
 (

@@ -63,23 +63,14 @@ def serve(
     Raises:
         UserError: a request never ends, for want of a batch or of a batch's price.
     """
-    state = before(limits, requests, replicas, log_rows, shape, table, decoders)
-    go_on(engine, state)
-    return state
-
-
-def go_on(engine: Engine, state: State, halt: float = inf) -> None:
-    """Serve requests up to just before one that arrives at a moment, or all that are left.
-
-    Raises:
-        UserError: a request never ends, for want of a batch or of a batch's price.
-    """
+    state = initial_state(limits, requests, replicas, log_rows, shape, table, decoders)
     rare, kernels = _is_rare(state), (run, engine.scheduler.schedule, engine.route, engine.price)
     loop, schedule, route, price = (each.where(RARE=rare).compiled for each in kernels)
-    left = loop(schedule, route, price, state, halt)
-    if left and halt == inf:
+    left = loop(schedule, route, price, state)
+    if left:
         count = state.times.shape[0]
         raise UserError(f"{left} of {count} requests never end: {_why(state, engine)}")
+    return state
 
 
 def _is_rare(state: State) -> bool:
@@ -88,7 +79,7 @@ def _is_rare(state: State) -> bool:
     return bool(few or state.limits[at.RANKS] > 1 or np.isfinite(state.times[:, at.LEAVES]).any())
 
 
-def before(
+def initial_state(
     allowed: Limits,
     asked: Requests,
     replicas: int,

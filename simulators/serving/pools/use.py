@@ -36,14 +36,14 @@ def balance(busy: Sequence[float]) -> dict[str, float | None]:
     return dict(zip(names, (*busy, apart), strict=True))
 
 
-def memory(pool: Ints, ranks: int, used: float) -> dict[str, float]:
-    """Return the use of two pools' KV blocks, of which so many were used on average.
+def memory(pool: Ints, ranks: int, block_seconds: float, span_s: float) -> dict[str, float]:
+    """Return the use of all KV blocks, and the blocks of a replica (a decode replica of two pools).
 
-    What a replica has is told of those that decode.
+    `block_seconds` are the blocks in use, integrated over `span_s`.
     """
     total = pool[:, at.TOTAL]
     return {
-        "kv_use_mean": used / float(total.sum()),
+        "kv_use_mean": block_seconds / (span_s * int(total.sum())),
         "kv_use_max": float((pool[:, at.MOST_USED] / total).max()),
         "kv_blocks": int(total[-1]) * ranks,
     }

@@ -10,6 +10,6 @@ from __future__ import annotations
 
 from simulators.serving.schedulers import sarathi
 
-CHUNKED = OF_REST = DEALS_OUT = CACHES_PREFIXES = ONLY_COMPARES = TAKES_UP = True
+CHUNKED = OF_REST = DEALS_OUT = CACHES_PREFIXES = TAKES_UP = True
 
 schedule = sarathi.schedule

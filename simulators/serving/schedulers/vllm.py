@@ -12,7 +12,7 @@ from simulators.serving.engine.admission import admit, may_admit
 from simulators.serving.engine.kv_cache import blocks_for, fits, preemptions, seat_decodes
 from simulators.serving.engine.replica import SCHEDULE, View, kernel, sort_by_arrival
 
-WHOLE_FIRST = ONLY_COMPARES = TAKES_UP = True
+WHOLE_FIRST = TAKES_UP = True
 
 
 @kernel(SCHEDULE)

@@ -27,7 +27,7 @@ from simulators.serving.engine.replica import (
     sort_by_arrival,
 )
 
-CHUNKED = CACHES_PREFIXES = ONLY_COMPARES = TAKES_UP = True
+CHUNKED = CACHES_PREFIXES = TAKES_UP = True
 
 
 @kernel(SCHEDULE)
