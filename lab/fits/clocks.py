@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.fits.driver import Calibration, calibration, hashes, table_lines
-from lab.fits.methods.least_squares import best_share
+from lab.fits.methods.grid_search import best_share
 from lab.tables.layers import BOARDS, LINEAR, LayerRows, layer_rows
 from simulators.composition.throttling import CALIBRATION, OTHER
 from simulators.core.jit import Floats

@@ -6,7 +6,6 @@ of a step is linear in all of them.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -235,22 +234,6 @@ def constants_of(
         yield Constant(kind, column[kind] * ~is_apart, *PRIORS[kind])
         for name in APART.get(kind, ()):
             yield Constant(f"{name}.{kind}", column[kind] * (release == name), *PRIORS[kind])
-
-
-def scaled(runtime: Runtime, factor: float, replica: Replica) -> Runtime:
-    """Return a runtime under which everything takes a factor longer on replicas like one."""
-    chip, fabric = replica.gpu.architecture, replica.cluster.fabric_of(replica.gpu)
-    number = dict(zip(COLUMNS, (factor * numbers_of(runtime, replica)).tolist(), strict=True))
-    return dataclasses.replace(
-        runtime,
-        paces={
-            chip: {family: number[family] for family in FAMILIES},
-            fabric: {"messages": number["messages"]},
-        },
-        borrowed={chip: {family: number[lent] for family, lent in BORROWED.items()}},
-        many={chip: {family: number[many] for family, many in MANY.items()}},
-        **{name: number[name] for name in (*GAPS, *KINDS)},
-    )
 
 
 def runtime_lines(

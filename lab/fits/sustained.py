@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.fits.driver import Calibration, calibration, hashes, table_lines
-from lab.fits.methods.least_squares import best_share
+from lab.fits.methods.grid_search import best_share
 from lab.tables.catalog_names import gpu_name
 from lab.tables.collectives import NCCL
 from lab.tables.rows import read_records, read_table

@@ -67,14 +67,14 @@ def measured(text: str, source: str) -> dict[str, float]:
 
 
 def lesson(errors: Mapping[str, float]) -> str:
-    """Return what the errors of predictions teach: how far measured tokens are off."""
+    """Return a hint on how to correct the prediction of TPOT, or nothing."""
     error = errors.get("tpot_mean_s", errors.get("tpot_p50_s"))
     if error is None:
         return ""
     return (
-        f"Measured tokens take {1 / (1 + error):.2f} times the predicted time. Three such "
-        "measurements of a family of deployments calibrate it:\n"
-        "  python -m lab.fits engines --measured FILE"
+        f"Measured TPOT is {1 / (1 + error):.2f} times the prediction. Check model, GPU and "
+        "precision; to correct it, give a few measured rows:\n"
+        "  sweeper calibrate NAME --measured FILE"
     )
 
 

@@ -19,8 +19,8 @@ COMMANDS = {
     "watch": "upkeep.watch",
     "prune": "upkeep.prune",
     "merge": "upkeep.merge",
-    "calibrate": "new_hardware.calibrate",
-    "transfer": "new_hardware.transfer",
+    "measure": "hardware.measure",
+    "calibrate": "hardware.calibrate",
     "trust": "trust.main",
     "completion": "assist.completion.main",
 }

@@ -58,14 +58,16 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "watch": ("watch quickstart --page live.html", "watch quickstart --outputs /shared/sweeps"),
     "prune": ("prune quickstart",),
     "merge": ("merge /laptop/outputs s3://bucket/sweeps --outputs outputs",),
+    "measure": (
+        "measure --write mine.parquet --seconds 300",
+        "measure --rows todo.parquet --write own.parquet --gpu l4",
+    ),
     "calibrate": (
         "calibrate my_gpu --measured rows.parquet",
         "calibrate my_phone --measured latencies.csv --space nb201",
-    ),
-    "transfer": (
-        "transfer --measured h100.parquet --source h100_sxm --target b200_sxm",
-        "transfer --measured h100.parquet --source h100_sxm --target mi300x --own few.csv",
-        "transfer --measured a100.parquet --source a100_sxm --target l4 --ask 10 --write a.parquet",
+        "calibrate my_vllm --measured deployments.csv",
+        "calibrate b200_sxm --measured h100.parquet --from h100_sxm --write b200.parquet",
+        "calibrate l4 --measured a100.parquet --from a100_sxm --ask 10 --write todo.parquet",
     ),
     "trust": ("trust .", "trust"),
     "doctor": ("doctor",),

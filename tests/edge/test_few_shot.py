@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose
 
 from lab.fits.methods.few_shot import adapt, choose, learn, prior
 from lab.fits.methods.programs import learn_programs, one_hot
-from lab.new_hardware.calibrate import text_of
+from planning.calibrate.edge import text_of
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.edge.architectures import cell_operations, cell_text, features
 from simulators.edge.device import device

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.new_hardware.calibrate import text_of
+from planning.calibrate.edge import text_of
 from simulators.core.columns import batch_of
 from simulators.core.errors import UserError
 from simulators.edge.architectures import cell_text

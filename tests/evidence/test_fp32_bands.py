@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lab.fits.methods.bands import band_by_rows, unit_of
+from planning.calibrate.kernels import band_by_rows, unit_of
 from simulators.evidence.boards import boards
 from simulators.evidence.fp32_bands import band_of_boards, bands_by_sheet
 from simulators.evidence.intervals import WIDEST

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.fits.driver import main
 from lab.tables.deployments import NVIDIA, NVIDIA_TRTLLM, client_of, excluded
 from lab.tables.serving.launch_recipes import Load as Started
 from lab.tables.serving.launch_recipes import recipe_of
+from planning.calibrate.deployment import calibrate_deployment
 from planning.load_tests.serving import LOAD_TESTS, UNCORRECTED
 from simulators.core.errors import Infeasible, UserError
 from simulators.serving.answer.neighbour_correction import Load, corrected, load_of
@@ -338,7 +338,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingPoint]:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         Path("mine.csv").write_text(text)
-        main(["engines", "--measured", "mine.csv"])
+        calibrate_deployment("mine", Path("mine.csv"))
         yield point_of(row, "mine")
 
 
@@ -372,7 +372,7 @@ def test_both_formats_of_sixteen_bits_are_one_family(
         "model,gpu,framework,clients,prompt_tokens,output_tokens,tpot_s\n"
         "llama3_1_8b,h100_sxm,vllm,4,600,80,0.02\n"
     )
-    main(["engines", "--measured", "wide.csv"])
+    calibrate_deployment("wide", Path("wide.csv"))
     base = replace(BASE, scheduler="vllm_v1", runtime="wide", clients=4, requests=40)
     for dtype in ("fp16", "bf16"):
         point = replace(base, dtype=dtype, kv_dtype=dtype)

@@ -17,9 +17,9 @@ import numpy as np
 from lab.claims.judged import Judged, detailed, details, judged
 from lab.claims.lines import SHAPES_COVERAGE_BAR, absent, at_most, was_fitted, within
 from lab.fits.intervals.fp32_errors import SEEDS, few_shot_exercise
-from lab.fits.methods.bands import band_by_rows
 from lab.tables.kernels.fp32_kernels import read_rows
 from lab.tables.rows import Bools, Rows, mape
+from planning.calibrate.kernels import band_by_rows
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.evidence.boards import boards, identity_of

@@ -16,9 +16,14 @@ from pathlib import Path
 import numpy as np
 
 from lab.claims.lines import at_most
-from lab.new_hardware.carried import carried_s, in_common, ratios, telling
 from lab.tables.kernels.fp32_kernels import TABLES, read_rows
 from lab.tables.rows import Rows, evenly, mape
+from planning.calibrate.transfer import (
+    common_shapes,
+    most_informative,
+    peak_ratios,
+    transferred_s,
+)
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
 
@@ -77,13 +82,17 @@ def _vendors(pair: Pair) -> tuple[str, str]:
 
 def _pairs(boards: Mapping[str, Rows], count: int) -> Iterator[Pair]:
     for source, target in itertools.permutations(boards, 2):
-        one, other = in_common(boards[source], boards[target])
+        first, second = common_shapes(boards[source].sizes, boards[target].sizes)
+        one, other = boards[source].where(first), boards[target].where(second)
         if len(other) < FEWEST:
             continue
         some = evenly(len(one), MOST)
         one, other = one.where(some), other.where(some)
         start, end = load_gpu(source), load_gpu(target)
-        known = telling(one, count)
-        said, seen = carried_s(one, start, end, other.where(known))[~known], other.seconds[~known]
-        plain = [mape(one.seconds[~known] * r, seen) for r in ratios(start, end).values()]
+        known = most_informative(one, count)
+        said, seen = (
+            transferred_s(one, start, end, other.where(known))[~known],
+            other.seconds[~known],
+        )
+        plain = [mape(one.seconds[~known] * r, seen) for r in peak_ratios(start, end).values()]
         yield Pair(source, target, 100.0 * mape(said, seen), 100.0 * min(plain))

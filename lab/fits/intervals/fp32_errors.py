@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from lab.fits.driver import Calibration, calibration, hashes
-from lab.fits.methods.bands import unit_of
 from lab.fits.methods.fp32_forms import cross_validated_s, fit_few
 from lab.tables.kernels.fp32_kernels import TABLES, read_rows
 from lab.tables.rows import Floats, Rows
+from planning.calibrate.kernels import unit_of
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.boards import boards, identity_of
 from simulators.evidence.fp32_bands import CALIBRATION

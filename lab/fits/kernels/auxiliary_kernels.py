@@ -16,12 +16,12 @@ import numpy as np
 from lab.fits.driver import Calibration, chosen, hashes
 from lab.fits.kernels.form_starts import CHAIN
 from lab.fits.methods.entries import Fitted, entries, judged, plain_entry
-from lab.fits.methods.least_squares import fit_named
 from lab.fits.methods.monotone_trees import fit_bend
 from lab.tables.kernels.auxiliary_kernels import GPUS, TABLES, read_auxiliary_rows
 from lab.tables.kernels.engine_layers import GPUS as LAYER_GPUS
 from lab.tables.kernels.engine_layers import LAYERS, read_chain_rows
 from lab.tables.rows import Floats, Rows, evenly
+from planning.calibrate.least_squares import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.calibration_files import CALIBRATIONS
 from simulators.kernels.families.auxiliary_kernels import (

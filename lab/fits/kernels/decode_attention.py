@@ -21,8 +21,8 @@ from lab.fits.kernels.form_starts import DECODE, WARP_LATENT
 from lab.fits.methods.bands import band_of
 from lab.fits.methods.decode_grids import fit_grids, places
 from lab.fits.methods.entries import Fitted, plain_entry
-from lab.fits.methods.least_squares import fit_named
 from lab.tables.rows import Floats, Rows, mape
+from planning.calibrate.least_squares import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.borrowing import instructions
 from simulators.evidence.intervals import WIDEST

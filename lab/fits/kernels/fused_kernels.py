@@ -19,7 +19,6 @@ from lab.fits.kernels.form_starts import FORMS, PARTS, TRITON_PROMPT, WARP_PROMP
 from lab.fits.kernels.triton_latent import fit_triton
 from lab.fits.methods.bands import band_of, stretched
 from lab.fits.methods.entries import Fitted, entries, judged, plain_entry
-from lab.fits.methods.least_squares import fit_named
 from lab.fits.methods.monotone_trees import fit_bend
 from lab.tables.kernels.expert_layers import FRONTIER, FRONTIER_GPUS, read_layers
 from lab.tables.kernels.fused_kernels import (
@@ -41,6 +40,7 @@ from lab.tables.kernels.prompt_chunks import (
     read_chunks,
 )
 from lab.tables.rows import Floats, Groups, Rows, joined
+from planning.calibrate.least_squares import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.borrowing import LIBRARY_ALONE, instructions, library_of
 from simulators.evidence.calibration_files import CALIBRATIONS

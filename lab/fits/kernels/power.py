@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 
 from lab.fits.driver import Calibration, chosen, hashes, inline
-from lab.fits.methods.least_squares import fit_named
 from lab.fits.methods.monotone_trees import bend_lines, fit_bend
 from lab.fits.methods.power_meter import SETTLED_S, meter_features, reading_w
 from lab.tables.kernels.power import SPLIT, meter_name, power_tables, read_power_rows
 from lab.tables.rows import Floats, Rows, is_host_timed
+from planning.calibrate.least_squares import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.evidence.calibration_files import CALIBRATIONS

@@ -18,7 +18,6 @@ import numpy as np
 
 from lab.fits.driver import Calibration, chosen, gpu_of, hashes, sha256_of
 from lab.fits.methods.bands import band_of
-from lab.fits.methods.least_squares import fit_named
 from lab.fits.methods.monotone_trees import fit_bend, slope_lines, split_lines
 from lab.tables.kernels.engine_layers import HEADS, LAYER_SPLIT, LAYERS, read_layer_products
 from lab.tables.kernels.tensor_cores import (
@@ -31,6 +30,7 @@ from lab.tables.kernels.tensor_cores import (
     sizes_of,
 )
 from lab.tables.rows import LOWER_QUARTER, Bools, Floats, Rows, fraction, group_of, mape, read_table
+from planning.calibrate.least_squares import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.core.errors import UserError

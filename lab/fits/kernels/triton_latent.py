@@ -20,9 +20,9 @@ import numpy as np
 
 from lab.fits.kernels.form_starts import TRITON_LATENT, TRITON_PROMPT
 from lab.fits.methods.entries import Fitted, judged, plain_entry
-from lab.fits.methods.least_squares import fit_named
 from lab.tables.kernels.fused_kernels import LEAST_ROWS, NAMED, measured_in, tables_of
 from lab.tables.rows import Rows, is_host_timed, read_table
+from planning.calibrate.least_squares import fit_named
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.borrowing import LIBRARY_ALONE, instructions, library_of
 from simulators.kernels.families.attention import fitted_seconds, form_seconds

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from lab.fits.driver import Calibration, hashes, table_lines
-from lab.fits.methods.least_squares import fit_named
 from lab.tables.kernels.fused_kernels import NAMED, measured_in, tables_of
 from lab.tables.rows import Rows, read_table
+from planning.calibrate.least_squares import fit_named
 from simulators.catalog.gpu import load_gpu
 from simulators.core.jit import Floats
 from simulators.kernels.families.triton.unified import CALIBRATION, FRAMEWORK, unified_seconds

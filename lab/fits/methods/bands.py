@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 
 from lab.tables.rows import Floats
-from simulators.evidence.fp32_bands import band_of_boards, errors_of
-from simulators.evidence.intervals import COVERED, REGIMES_S, WIDEST, Band
+from simulators.evidence.intervals import COVERED, REGIMES_S, Band
 
 ROWS_PER_REGIME = 30
 """Fewer held-out rows than this say nothing about a twentieth of them; the whole class speaks."""
@@ -29,27 +26,3 @@ def band_of(predicted_s: Floats, measured_s: Floats) -> Band:
 def stretched(band: Band, power: float) -> Band:
     """Return the band with both ends moved away from one, by a power of themselves."""
     return Band(tuple(lo**power for lo in band.lo), tuple(hi**power for hi in band.hi))
-
-
-def band_by_rows(label: str, missed: Floats, boards: Collection[str]) -> Band:
-    """Return the band of a board of which a few rows of a class of operators are known.
-
-    Args:
-        label: of the class.
-        missed: logarithms of measured over predicted of these rows, each left out in its turn.
-        boards: others.
-    """
-    if not (found := errors_of(boards).get(label)):
-        return WIDEST
-    unit = unit_of(missed, [float(errors["unit"]) for errors in found])
-    return band_of_boards([np.array(errors["rows"]) for errors in found], unit)
-
-
-def unit_of(missed: Floats, others: Collection[float]) -> float:
-    """Return in what the errors of a board are counted.
-
-    >>> round(unit_of(np.array([0.1, -0.1, 0.1]), [0.2, 0.8]), 4)
-    0.2179
-    """
-    usual = np.exp(2.0 * np.mean(np.log([*others])))
-    return float(np.sqrt((np.sum(missed**2) + usual) / (missed.size + 1)))

@@ -1,81 +1,21 @@
-"""Few-shot latency: a device's cost per layer, learnt from a few samples and from other devices.
+"""Priors over devices: what measured devices have in common, and which networks to measure next.
 
-A network's latency is nearly a sum of what its layers take, so a device is a vector of weights: its
-time per layer of each kind, relative to its mean latency. Weights of devices measured before are a
-prior for the next: its mean is theirs, its covariance how they differ, and a spread of its own lets
-a device be unlike all of them. Given samples, the posterior is that of Bayesian linear regression
-(Bishop, "Pattern Recognition and Machine Learning", 2006, section 3.3); the noise is chosen among
-those of the known devices by the evidence. HELP learns across the same devices by gradients (Lee
-et al., "Hardware-adaptive efficient latency prediction for NAS via meta-learning", 2021).
-
-Where programs differ by decades, weights are of log seconds, and the features may be the programs
-themselves: then the prior says how programs go together.
+HELP learns across the same devices by gradients (Lee et al., "Hardware-adaptive efficient latency
+prediction for NAS via meta-learning", 2021). Where programs differ by decades, weights are of log
+seconds. The posterior of one device is `planning.calibrate.edge`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from simulators.core.calibration import read_calibration
-from simulators.core.errors import UserError
-from simulators.core.folder import once
+from planning.calibrate.edge import Prior as Prior
+from planning.calibrate.edge import adapt as adapt
+from planning.calibrate.edge import prior as prior
 from simulators.core.jit import Floats, Ints
-from simulators.edge.device import Weights, calibration_of, with_level
-
-LEVEL_SPREAD = 0.15
-"""How far the mean of a few samples may be from that of all networks, relative: by leaving out."""
-
-LOG_LEVEL_SPREAD = 1.0
-"""The same of log seconds, where all that is known is that devices are of a kind."""
-
-
-@dataclass(frozen=True)
-class Prior:
-    """What is known of a device before any of its samples.
-
-    Weights are of features less their mean over all networks, in units of their deviation. `mean`
-    has an entry per feature, `spread` a row per way in which devices differ: the covariance of
-    weights is `spread.T @ spread` and, on its diagonal, `own` squared.
-    """
-
-    centre: Floats
-    scale: Floats
-    mean: Floats
-    spread: Floats
-    own: float
-    noises: Floats  # residuals of the known devices, relative
-    is_log: bool = False
-
-    def design(self, features: Floats) -> Floats:
-        """Return features as weights take them, behind a column of ones for the level."""
-        return with_level((features - self.centre) / self.scale)
-
-    @property
-    def covariance(self) -> Floats:
-        """Return the covariance of the level and all weights."""
-        features = self.mean.size
-        level = LOG_LEVEL_SPREAD if self.is_log else LEVEL_SPREAD
-        found = np.zeros((features + 1, features + 1))
-        found[0, 0] = level**2
-        found[1:, 1:] = self.spread.T @ self.spread + self.own**2 * np.eye(features)
-        return found
-
-    def on_features(self, mean: Floats, covariance: Floats) -> tuple[Floats, Floats]:
-        """Return weights and their covariance on features as they come."""
-        turn = np.eye(mean.size)
-        turn[1:, 1:] /= self.scale[:, None]
-        turn[0, 1:] = -self.centre / self.scale
-        return turn @ mean, turn @ covariance @ turn.T
-
-
-def prior(space: str) -> Prior:
-    """Return what is known of a device before any of its samples."""
-    found = once(read_calibration, calibration_of(space))["prior"]
-    arrays = {n: np.array(found[n]) for n in ("centre", "scale", "mean", "spread", "noises")}
-    return Prior(own=float(found["own"]), is_log=False, **arrays)
+from simulators.edge.device import Weights, with_level
 
 
 def learn(
@@ -114,40 +54,6 @@ def _least_squares(design: Floats, seconds: Floats) -> tuple[Floats, float]:
     gram = design.T @ design + np.eye(design.shape[1])  # one network's worth of doubt
     weights = np.linalg.solve(gram, design.T @ relative)
     return weights, float(np.sqrt(np.mean((relative - design @ weights) ** 2)))
-
-
-def adapt(prior: Prior, features: Floats, seconds: Floats) -> Weights:
-    """Return a device, given what is known of others and a few of its own latencies.
-
-    Raises:
-        UserError: there is no sample, or one that is no positive time.
-    """
-    if not seconds.size or not np.all(np.isfinite(seconds) & (seconds > 0.0)):
-        raise UserError("samples are measured latencies above zero, and at least one of them")
-    design, covariance = prior.design(features), prior.covariance
-    if prior.is_log:
-        unit_s = float(np.exp(np.mean(np.log(seconds) - design[:, 1:] @ prior.mean)))
-        level, target = 0.0, np.log(seconds / unit_s)
-    else:
-        unit_s = float(seconds.mean())
-        level, target = 1.0, seconds / unit_s
-    expected = np.concatenate([[level], prior.mean])
-    off = target - design @ expected
-    explained = design @ covariance @ design.T
-    noise = max(prior.noises.tolist(), key=lambda one: _log_evidence(explained, off, one))
-    gain = np.linalg.solve(
-        explained + noise**2 * np.eye(off.size), design @ covariance
-    ).T  # of weights by samples
-    left = covariance - gain @ design @ covariance
-    mean, left = prior.on_features(expected + gain @ off, (left + left.T) / 2.0)
-    return Weights(unit_s, mean, left, float(noise), prior.is_log)
-
-
-def _log_evidence(explained: Floats, off: Floats, noise: float) -> float:
-    """Return how likely samples are off by so much, up to a constant."""
-    gram = explained + noise**2 * np.eye(off.size)
-    _, log_volume = np.linalg.slogdet(gram)
-    return -0.5 * float(off @ np.linalg.solve(gram, off) + log_volume)
 
 
 def choose(prior: Prior, features: Floats, count: int) -> Ints:

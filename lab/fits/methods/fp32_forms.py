@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
-from lab.fits.methods.least_squares import fit_log, fit_named
 from lab.fits.methods.monotone_trees import fit_bend
 from lab.tables.rows import Bools, Floats, Rows, fraction, mape
+from planning.calibrate.kernels import fit_few as fit_few
+from planning.calibrate.kernels import longest_dispatch, seconds_by, with_numbers, with_rates
+from planning.calibrate.kernels import rates_of as rates_of
+from planning.calibrate.least_squares import fit_log, fit_named
 from simulators.catalog.gpu import Gpu
 from simulators.kernels.families.convolution import algorithm_seconds, implicit_sizes
 from simulators.kernels.families.gemm import sizes_of
@@ -25,13 +27,11 @@ from simulators.kernels.profile import (
     Profile,
     ReductionRates,
     Sizes,
-    VectorRates,
     product_seconds,
 )
 from simulators.kernels.tiling import Tile, four_norm
 from simulators.workload.operators import Convolution, Gemm
 
-Rates = GemmRates | VectorRates | ReductionRates
 Fit = Callable[[Rows, Gpu, Profile], Profile]
 Bend = tuple[float, float]
 
@@ -54,17 +54,8 @@ WORTHWHILE = 0.97
 CLEAR_OF_DISPATCH = 1.5
 """Calls this many times longer than an empty one say something about the kernel."""
 
-LONGEST_DISPATCH_S = 1e-3
-"""No framework takes a millisecond to call an empty kernel."""
-
-LONG_S = 1e-3
-"""Kernels much longer than this run many waves, and so say most about sustained rates."""
-
 ALIGNED = 4.0
 """Widths that are multiples of this run the vectorised row kernels, as all layers' widths do."""
-
-FEW_SHOT_RIDGE = {"compute": 0.3, "bandwidth": 6.0, "dispatch_s": 6.0, "ramp_s": 6.0}
-"""Pull towards the other boards, by number: bandwidths and overheads scatter less than peaks do."""
 
 
 def fit_full(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
@@ -74,39 +65,6 @@ def fit_full(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
     plain = _fit_gemm(rows, gpu, under)
     bend = _best_bend(rows, gpu, under)
     return plain if bend is None else _corrected(rows, gpu, plain, bend)
-
-
-def fit_few(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
-    """Return `under` with the three numbers of this class fitted to a few rows."""
-    rates = rates_of(under, rows.kernel)
-    names = [name for name in FEW_SHOT_RIDGE if hasattr(rates, name)]
-    start = np.log([getattr(rates, name) for name in names])
-    high = np.array([0.0 if name in ("compute", "bandwidth") else np.inf for name in names])
-    high = np.minimum(start + 2.0, high)  # no part of a rate exceeds the whole
-    if "compute" in names:
-        high[names.index("dispatch_s")] = _longest_dispatch(rows, under)
-    weights = rows.seconds / (rows.seconds + LONG_S)
-    fitted = fit_named(
-        lambda numbers: _seconds_by(rows, gpu, under, numbers),
-        names,
-        np.minimum(start, high),
-        rows.seconds,
-        low=start - 2.0,
-        high=high,
-        ridge=np.array([FEW_SHOT_RIDGE[name] for name in names]),
-        weights=weights / weights.mean(),
-    )
-    return replace(_with_numbers(under, rows.kernel, fitted), level="few_shot")
-
-
-def _with_numbers(under: Profile, label: str, numbers: dict[str, float]) -> Profile:
-    """Return the profile with fitted numbers of one class."""
-    more: dict[str, Any] = {**numbers, "calibrated": True}
-    return with_rates(under, label, replace(rates_of(under, label), **more))
-
-
-def _seconds_by(rows: Rows, gpu: Gpu, under: Profile, numbers: dict[str, float]) -> Floats:
-    return call_seconds(rows.operator, gpu, _with_numbers(under, rows.kernel, numbers))
 
 
 def cross_validated_s(rows: Rows, gpu: Gpu, under: Profile, fit: Fit, folds: int = FOLDS) -> Floats:
@@ -125,25 +83,6 @@ def _folds(rows: Rows, folds: int) -> Iterator[Bools]:
         aside = fold == number
         if aside.any() and not aside.all():
             yield aside
-
-
-def rates_of(profile: Profile, label: str) -> Rates:
-    """Return the rates of a class, borrowing a kindred class's where it has none yet."""
-    if label in profile.gemm:
-        return profile.gemm[label]
-    if label in profile.reduction:
-        return profile.reduction[label]
-    kindred = "binary" if label == "pow" else "unary"
-    return profile.vector.get(label, profile.vector[kindred])
-
-
-def with_rates(profile: Profile, label: str, rates: Rates) -> Profile:
-    """Return the profile with the rates of one class replaced."""
-    if isinstance(rates, GemmRates):
-        return replace(profile, gemm={**profile.gemm, label: rates})
-    if isinstance(rates, ReductionRates):
-        return replace(profile, reduction={**profile.reduction, label: rates})
-    return replace(profile, vector={**profile.vector, label: rates})
 
 
 def _thinned(rows: Rows) -> tuple[Rows, Floats]:
@@ -196,7 +135,7 @@ def _fit_gemm(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
         ]
     )
     low = np.concatenate([np.full(len(shapes), np.log(0.02)), [-3.0, -2.0, np.log(0.2), -16.0]])
-    high = np.concatenate([np.zeros(len(shapes)), [5.0, 6.0, 0.0, _longest_dispatch(rows, under)]])
+    high = np.concatenate([np.zeros(len(shapes)), [5.0, 6.0, 0.0, longest_dispatch(rows, under)]])
     fitted = fit_log(
         lambda p: _called_s(candidate(p), kept, gpu),
         start,
@@ -211,18 +150,6 @@ def _fit_gemm(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
 
 def _called_s(rates: GemmRates, rows: Rows, gpu: Gpu) -> Floats:
     return four_norm(_running_s(rates, rows, gpu), rates.dispatch_s)
-
-
-def _longest_dispatch(rows: Rows, under: Profile) -> float:
-    """Return the logarithm of the longest dispatch a class may have.
-
-    An empty call is the host's business: a single product cannot take longer to dispatch than a
-    batch of them does, where that was measured.
-    """
-    batched = under.gemm["bmm"]
-    if rows.kernel == "linear" and batched.calibrated:
-        return float(np.log(batched.dispatch_s))
-    return float(np.log(LONGEST_DISPATCH_S))
 
 
 def _sizes(rows: Rows) -> Sizes:
@@ -293,7 +220,7 @@ def _fit_stream(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
     start = np.log([getattr(rates, name) for name in names])
     high = np.array([0.0 if name == "bandwidth" else np.inf for name in names])
     fitted = fit_named(
-        lambda numbers: _seconds_by(kept, gpu, under, numbers),
+        lambda numbers: seconds_by(kept, gpu, under, numbers),
         names,
         np.minimum(start, high),
         kept.seconds,
@@ -302,4 +229,4 @@ def _fit_stream(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
         ridge=0.5,
         weights=weights,
     )
-    return _with_numbers(under, rows.kernel, fitted)
+    return with_numbers(under, rows.kernel, fitted)

@@ -1,6 +1,6 @@
 """A user's own measured deployments correct the times of others of their family.
 
-`python -m lab.fits engines --measured FILE` writes a runtime in which everything takes
+`sweeper calibrate NAME --measured FILE` writes a runtime in which everything takes
 the family's factor longer, and keeps the measured rows beside it. What these rows still deviate by
 is smoothed over loads (`neighbour_correction.py`). Clients of a closed loop wait for nothing but
 their answers, so their rates follow from both times; goodput, energy and queues stay as simulated.

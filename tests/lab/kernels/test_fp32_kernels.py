@@ -11,9 +11,9 @@ import pyarrow.csv
 import pytest
 
 from lab.fits.driver import main
-from lab.fits.methods.least_squares import fit_log
 from lab.tables.kernels.fp32_kernels import catalog_name, rows_of_table
 from lab.tables.rows import fraction
+from planning.calibrate.least_squares import fit_log
 from simulators.catalog.gpu import load_gpu
 from simulators.core.errors import UserError
 from simulators.kernels.levels import profile_of

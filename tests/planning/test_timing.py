@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from lab.profiler import timing
-from lab.profiler.timing import alone_s, cold_s, looped_s, ramped_s
-from lab.profiler.torch_backend import timed
+from planning.measure import torch_bench as timing
+from planning.measure.torch_bench import alone_s, cold_s, looped_s, ramped_s, timed
 
 SETTLED, RISING = 20, 2.0
 """Calls after which the clock has risen, and how much longer one takes before."""
@@ -84,7 +83,7 @@ def test_a_loop_shares_its_time_among_its_calls() -> None:
 
 def test_a_row_has_the_medians_and_what_the_board_said() -> None:
     backend = NumpyBackend()
-    row = timed(backend, product(backend), looped=False, board=lambda: (70.0, 1980.0, 55.0))
+    row = timed(backend, product(backend), looped=False, meters=lambda: (70.0, 1980.0, 55.0))
     assert (row.warm_s, row.ramped_s, row.cold_s) == pytest.approx((2e-3, 1e-3, 7e-3))
     assert (row.timing, row.power_w, row.clock_mhz) == ("told", 70.0, 1980.0)
     assert row.temperature_c == 55.0

@@ -2,8 +2,8 @@
 
 Levenberg-Marquardt with iteratively reweighted least squares: the loss is quadratic for small
 residuals and linear beyond `WIDTH`, so that the fit minimises about the mean absolute percentage
-error and does not chase outliers. A ridge pulls each parameter to where it started, with the
-weight of a few rows.
+error and is robust to outliers. A ridge pulls each parameter to its start, with the weight of a few
+rows.
 """
 
 from __future__ import annotations
@@ -20,15 +20,11 @@ Name = TypeVar("Name", bound=Hashable)
 WIDTH = 0.01
 """Residuals below about 1 % count as noise: squared."""
 
-STEP = 1e-4
-"""Step of the numerical derivative; parameters are logarithms."""
-
-LONGEST_STEP = 0.5
-"""No parameter moves by more than a factor of 1.6 at once."""
-
+STEP, LONGEST_STEP = 1e-4, 0.5
+"""Step of the numerical derivative, and the longest move; parameters are logarithms."""
 
 STEPS = 40
-"""At most; a fit ends before where a step gains next to nothing."""
+"""At most; a fit ends before if a step gains next to nothing."""
 
 
 def fit_log(
@@ -71,19 +67,6 @@ def fit_log(
         if before - best < 1e-5 * before:
             break
     return p
-
-
-def best_share(shares: Floats, errors: Sequence[Callable[[float], Floats]]) -> float:
-    """Return the share at which the mean of the rows' errors is least.
-
-    >>> best_share(np.array([0.2, 0.4, 0.6]), [lambda share: np.array([abs(share - 0.5)])])
-    0.4
-    """
-
-    def mean(share: float) -> float:
-        return float(np.mean(np.concatenate([error(share) for error in errors])))
-
-    return float(min(shares.tolist(), key=mean))
 
 
 def fit_named(

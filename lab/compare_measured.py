@@ -4,12 +4,15 @@ Calls timed from the host are compared with `price_call`, loops on the device wi
 that a calibration was fitted to do not judge it: of a file whose hash it names, the held-out half
 (of products on tensor cores, a quarter) is compared. A class too small to hold anything out is
 compared whole, and its line says so.
+
+    python -m lab.compare_measured mine.parquet --gpu l40s
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +31,9 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import GPUS
+from simulators.core.report import print_checks
 from simulators.evidence.calibration_files import calibrations
+from simulators.evidence.lookup import DEFAULT_FRAMEWORK
 from simulators.kernels.levels import profile_of
 
 ATTENTION = ("prefill", "decode")
@@ -38,7 +43,7 @@ def compare_file(measured: Path, device: str, framework: str) -> list[Check]:
     """Return one line of errors per family of operators in a file of measurements.
 
     Args:
-        measured: Parquet or CSV as `measure --write` writes it.
+        measured: Parquet or CSV as `sweeper measure` writes it.
         device: the GPU by the name of its data sheet; "" to go by the column `gpu`.
         framework: whose kernels our answers are about, where a family knows several.
 
@@ -94,3 +99,17 @@ def _loops(table: pa.Table, gpu: Gpu, framework: str, *, unseen_only: bool) -> I
         family = f"{part.dtype} product" if part.kernel == "gemm" else part.kernel
         one = judged([replace(part, framework=framework)])
         yield detailed(f"{gpu.name} {family} MAPE", one, f"{framework}'s kernels")
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Print the errors on a file of measurements."""
+    parser = argparse.ArgumentParser(prog="python -m lab.compare_measured")
+    parser.add_argument("measured", type=Path, help="a file that `sweeper measure` wrote")
+    parser.add_argument("--gpu", default="", help="data sheet of the GPU; else by column `gpu`")
+    parser.add_argument("--framework", default=DEFAULT_FRAMEWORK, help="of the kernels")
+    asked = parser.parse_args(words)
+    print_checks(compare_file(asked.measured, asked.gpu, asked.framework))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,16 +1,13 @@
-"""PyTorch's kernels on the device at hand, timed warm and with a cold cache.
+"""PyTorch's kernels on this machine, timed warm and with a cold cache. Imports torch when opened.
 
-The only module that imports torch. Three ways to time a call, and a column says which was used:
+The column `timing` names the clock of a row:
 
-- `events`: one call between two CUDA events, launched from an idle host, so that dispatch shows:
-  how the fp32 tables of the reference folder were timed;
-- `graph`: a CUDA graph of many calls, replayed: how kernels of engines are timed;
+- `events`: one call between two CUDA events, launched from an idle host, dispatch included;
+- `graph`: a replayed CUDA graph of many calls, as kernels of engines are timed;
 - `clock`: on a CPU, the host's clock around one call or a loop.
 
-Between warm calls nothing is evicted. Clocks that rise under load show in calls that follow each
-other for a tenth of a second, whose last ones have a column of their own. Before a cold call a
-buffer larger than the last cache is written; on a GPU the host is meanwhile ahead, so cold times
-hold no dispatch. Medians of repeats.
+Warm calls evict nothing. Calls that follow each other for a tenth of a second show risen clocks.
+Before a cold call, a buffer larger than the last cache is written. Times are medians of repeats.
 """
 
 from __future__ import annotations
@@ -18,36 +15,32 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
+from typing import Any, Protocol
 
-from lab.profiler.shapes import Call
-from lab.profiler.timing import Backend, alone_s, cold_s, looped_s, ramped_s
+from planning.measure.shapes import Call
 from simulators.core.errors import UserError
 
-Run = Callable[[], object]
+Work = Callable[[], object]
 Meters = tuple[float | None, float | None, float | None]
-"""Watts, the SMs' clock in MHz, degrees Celsius of the die; None where the board says none."""
+"""Watts, SM clock in MHz, temperature in degrees Celsius; None where the GPU reports none."""
 
 REPEATS, FEWEST = 25, 5
-"""Timed calls, and as many as even a slow call gets; cold ones are as few, for caches are large."""
-
+"""Timed calls, and the least number for slow calls and cold ones."""
 SHAPE_S = 0.2
-"""About so much of the budget goes to one shape; a slow call then gets fewer repeats."""
-
+"""Time for one shape; slow calls get fewer repeats."""
 LOOP_S, MOST_LOOPED = 1e-3, 200
-"""A graph replays as many calls as fill a millisecond, within reason."""
-
+"""A graph replays as many calls as fill a millisecond, within this limit."""
+RAMP_S, MOST_RAMPED = 0.1, 2000
+"""Calls follow each other this long until clocks have settled, within this limit."""
 CACHE_BYTES = 256 * 2**20
 """Twice the largest L2 of a GPU in the catalog."""
-
 FP8_SCALE = 1.0
-
 MAKERS = ("NVIDIA ", "Tesla ", "GeForce ")
-
 DATA_SHEETS = {
     "H100 80GB HBM3": "h100_sxm",
     "A100-SXM4-80GB": "a100_sxm",
@@ -57,12 +50,46 @@ DATA_SHEETS = {
     "V100-SXM2-32GB": "v100_sxm",
     "RTX PRO 6000 Blackwell Server Edition": "rtx_pro_6000",
 }
-"""Of boards whose driver calls them by other names than their data sheets do."""
+"""Data sheets of GPUs by the driver's name, where the two differ."""
+
+
+class Event(Protocol):
+    """A moment in the queue of a device."""
+
+    def record(self) -> None:
+        """Record the moment when all queued work is done."""
+
+    def seconds_to(self, later: Any) -> float:
+        """Return the time to a later moment, once both have passed."""
+        ...
+
+
+class Backend(Protocol):
+    """A device that runs queued work in order; `name` is the value of the column `timing`."""
+
+    name: str
+
+    def synchronise(self) -> None:
+        """Wait until all work is done."""
+
+    def event(self) -> Event:
+        """Return an event to be recorded later, so that its creation is not timed."""
+        ...
+
+    def run(self, work: Work) -> None:
+        """Queue a call."""
+
+    def evict(self) -> None:
+        """Queue a write larger than the last cache."""
+
+    def repeated(self, work: Work, times: int) -> Work:
+        """Return many calls as one, without the host in between where possible."""
+        ...
 
 
 @dataclass(frozen=True)
 class Timed:
-    """Median seconds of a call, and what the board said while it ran."""
+    """Median seconds of a call, and what the GPU reported meanwhile."""
 
     warm_s: float
     ramped_s: float
@@ -74,8 +101,8 @@ class Timed:
     temperature_c: float | None
 
 
-def timed(backend: Backend, work: Run, *, looped: bool, board: Callable[[], Meters]) -> Timed:
-    """Return how long a call takes on a backend: warm, with risen clocks, and with a cold cache."""
+def timed(backend: Backend, work: Work, *, looped: bool, meters: Callable[[], Meters]) -> Timed:
+    """Time a call on a backend: warm, with risen clocks, and with a cold cache."""
     first_s = median(alone_s(backend, work, 3)[1:])
     repeats = int(min(max(SHAPE_S / first_s / 3.0, FEWEST), REPEATS))
     if looped:
@@ -83,15 +110,60 @@ def timed(backend: Backend, work: Run, *, looped: bool, board: Callable[[], Mete
         warm = looped_s(backend, work, loop, repeats)
     else:
         warm = alone_s(backend, work, repeats)
-    ramped = ramped_s(backend, work, first_s)
-    meters = board()
+    ramped, read = ramped_s(backend, work, first_s), meters()
     cold = cold_s(backend, work, FEWEST)
-    return Timed(median(warm), median(ramped), median(cold), repeats, backend.name, *meters)
+    return Timed(median(warm), median(ramped), median(cold), repeats, backend.name, *read)
+
+
+def alone_s(backend: Backend, work: Work, repeats: int) -> list[float]:
+    """Return the seconds of calls that each start on an idle device."""
+    seconds = []
+    for _ in range(repeats):
+        backend.synchronise()
+        seconds += _between_s(backend, [work])
+    return seconds
+
+
+def ramped_s(backend: Backend, work: Work, first_s: float) -> list[float]:
+    """Return the seconds of the last of many calls in a row, when clocks have settled."""
+    count = int(min(max(RAMP_S / first_s, 4.0), MOST_RAMPED))
+    return _between_s(backend, [work] * count)[-max(count // 4, 1) :]
+
+
+def cold_s(backend: Backend, work: Work, repeats: int) -> list[float]:
+    """Return the seconds of calls whose operands are outside the caches."""
+    seconds = []
+    for _ in range(repeats):
+        events = [backend.event(), backend.event()]
+        backend.evict()
+        seconds += _recorded_s(backend, [work], events)
+    return seconds
+
+
+def looped_s(backend: Backend, work: Work, loop: int, repeats: int) -> list[float]:
+    """Return the seconds of one call within a loop."""
+    together = backend.repeated(work, loop)
+    backend.run(together)
+    return [seconds / loop for seconds in _between_s(backend, [together] * repeats)]
+
+
+def _between_s(backend: Backend, works: Sequence[Work]) -> list[float]:
+    """Return the seconds of each of several calls in a row."""
+    return _recorded_s(backend, works, [backend.event() for _ in range(len(works) + 1)])
+
+
+def _recorded_s(backend: Backend, works: Sequence[Work], events: Sequence[Event]) -> list[float]:
+    events[0].record()
+    for work, event in zip(works, events[1:], strict=True):
+        backend.run(work)
+        event.record()
+    backend.synchronise()
+    return [start.seconds_to(end) for start, end in itertools.pairwise(events)]
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A device that calls can be timed on."""
+    """A device on which calls can be timed."""
 
     torch: Any
     device: str
@@ -99,7 +171,7 @@ class Bench:
 
     @property
     def name(self) -> str:
-        """The data sheet's name, or where it is not known, the driver's."""
+        """The data sheet's name, or the driver's where that is unknown."""
         if self.device == "cpu":
             return "cpu"
         name = str(self.torch.cuda.get_device_name())
@@ -108,36 +180,33 @@ class Bench:
         return DATA_SHEETS.get(name, name)
 
     def time(self, call: Call) -> Timed:
-        """Return how long a call takes.
+        """Time a call.
 
         Raises:
-            RuntimeError: PyTorch cannot run it on this device, for want of memory or of a kernel.
+            RuntimeError: PyTorch cannot run it here, for want of memory or of a kernel.
         """
-        backend: Backend = (
-            _Host(self.evictor)
-            if self.device == "cpu"
-            else _Stream(self.torch, self.evictor, looped=call.looped)
-        )
+        backend: Backend = _Host(self.evictor)
+        if self.device != "cpu":
+            backend = _Stream(self.torch, self.evictor, looped=call.looped)
         with self.torch.inference_mode():
-            return timed(backend, self.prepared(call), looped=call.looped, board=self._board)
+            work = self.prepared(call)
+            return timed(backend, work, looped=call.looped, meters=self._meters)
 
-    def prepared(self, call: Call) -> Run:
-        """Return the call with its operands made."""
-        s = dict(call.sizes)
+    def prepared(self, call: Call) -> Work:
+        """Return the call with its operands allocated."""
+        s, torch = dict(call.sizes), self.torch
         if call.op in ("prefill", "decode"):
             return self._attention(s, causal=call.op == "prefill")
         if call.op == "gemm" and call.dtype == "fp8":
-            return self._scaled(s)
-        torch = self.torch
+            return self._scaled_product(s)
         if call.op in ("gemm", "linear"):
             dtype = torch.bfloat16 if call.dtype == "bf16" else torch.float32
             x, w = self._random((s["m"], s["k"]), dtype), self._random((s["n"], s["k"]), dtype)
             bias = self._random((s["n"],), dtype) if call.op == "linear" else None
             return lambda: torch.nn.functional.linear(x, w, bias)
         if call.op == "bmm":
-            x, w = (
-                self._random((s["batch"], *ends)) for ends in ((s["m"], s["k"]), (s["k"], s["n"]))
-            )
+            x = self._random((s["batch"], s["m"], s["k"]))
+            w = self._random((s["batch"], s["k"], s["n"]))
             return lambda: torch.bmm(x, w)
         if call.op == "conv":
             x = self._random((s["batch"], s["in_channels"], s["input_size"], s["input_size"]))
@@ -145,8 +214,8 @@ class Bench:
             return lambda: torch.nn.functional.conv2d(x, w, None, s["stride"], s["padding"])
         return self._vector(call.op, (s["rows"], s["cols"]))
 
-    def _vector(self, op: str, shape: tuple[int, int]) -> Run:
-        """Return a pointwise operator of one (`addu`) or two inputs, or a reduction of rows."""
+    def _vector(self, op: str, shape: tuple[int, int]) -> Work:
+        """Return a pointwise operator with one (`addu`) or two inputs, or a reduction of rows."""
         torch, functional = self.torch, self.torch.nn.functional
         x = self._random(shape).abs_().add_(0.5)  # positive, so that powers are numbers
         unary = {
@@ -158,12 +227,11 @@ class Bench:
         }
         if op in unary:
             return functools.partial(unary[op], x)
-        name = op.removesuffix("u")
         other = 1.5 if op.endswith("u") else torch.full_like(x, 1.5)
-        return functools.partial(getattr(torch, name), x, other)
+        return functools.partial(getattr(torch, op.removesuffix("u")), x, other)
 
-    def _attention(self, s: dict[str, int], *, causal: bool) -> Run:
-        """Return PyTorch's fused attention: a whole prompt each, or one new token each."""
+    def _attention(self, s: dict[str, int], *, causal: bool) -> Work:
+        """Return PyTorch's fused attention: whole prompts, or one new token per request."""
         bf16, keys = self.torch.bfloat16, s["isl"] + s["step"]
         q = self._random((s["batch_size"], s["num_heads"], s["isl"], s["head_dim"]), bf16)
         kv = (s["batch_size"], s["num_key_value_heads"], keys, s["head_dim"])
@@ -176,21 +244,19 @@ class Bench:
             enable_gqa=s["num_heads"] != s["num_key_value_heads"],
         )
 
-    def _scaled(self, s: dict[str, int]) -> Run:
-        """Return a product of fp8 numbers that are already scaled, per tensor."""
-        fp8 = self.torch.float8_e4m3fn
+    def _scaled_product(self, s: dict[str, int]) -> Work:
+        """Return a product of fp8 numbers with one scale per tensor."""
+        fp8, torch = self.torch.float8_e4m3fn, self.torch
         x, w = (self._random((rows, s["k"])).to(fp8) for rows in (s["m"], s["n"]))
-        scale = self.torch.tensor(FP8_SCALE, device=self.device)
-        return functools.partial(
-            self.torch._scaled_mm, x, w.t(), scale, scale, out_dtype=self.torch.bfloat16
-        )
+        scale = torch.tensor(FP8_SCALE, device=self.device)
+        return lambda: torch._scaled_mm(x, w.t(), scale, scale, out_dtype=torch.bfloat16)
 
     def _random(self, shape: tuple[int, ...], dtype: Any = None) -> Any:
-        """Return drawn numbers: power, and so the clock, depends on what is multiplied."""
+        """Return random numbers: power, and so the clock, depends on the operands."""
         return self.torch.randn(shape, dtype=dtype or self.torch.float32, device=self.device)
 
-    def _board(self) -> Meters:
-        """Return what the board says by NVML; nothing without it."""
+    def _meters(self) -> Meters:
+        """Return what NVML reports; nothing without it."""
         if self.device == "cpu" or (nvml := _nvml()) is None:
             return None, None, None
         with contextlib.suppress(RuntimeError, nvml.NVMLError):
@@ -200,10 +266,7 @@ class Bench:
 
 
 def open_bench(device: str) -> Bench:
-    """Return the device of that name.
-
-    Args:
-        device: `cuda`, or `cpu` if that is asked for.
+    """Return the device `cuda` or `cpu`.
 
     Raises:
         UserError: PyTorch is not installed, or sees no GPU.
@@ -221,7 +284,7 @@ def open_bench(device: str) -> Bench:
             "To time its CPU instead: --device cpu"
         )
     torch.manual_seed(0)
-    # The fp32 tables hold fp32 products: no rounding to tf32 on the way.
+    # fp32 products without rounding to tf32.
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
     return Bench(torch, device, torch.zeros(CACHE_BYTES, dtype=torch.int8, device=device))
@@ -229,7 +292,7 @@ def open_bench(device: str) -> Bench:
 
 @functools.cache
 def _nvml() -> Any:
-    """Return the module that reads NVIDIA's meters, by which torch does; none if not installed."""
+    """Return the module that reads NVIDIA's meters, which torch uses; None if not installed."""
     with contextlib.suppress(ImportError):
         return importlib.import_module("pynvml")
     return None
@@ -237,8 +300,6 @@ def _nvml() -> Any:
 
 @dataclass
 class _HostEvent:
-    """A moment of the host's clock."""
-
     at_s: float = 0.0
 
     def record(self) -> None:
@@ -261,13 +322,13 @@ class _Host:
     def event(self) -> _HostEvent:
         return _HostEvent()
 
-    def run(self, work: Run) -> None:
+    def run(self, work: Work) -> None:
         work()
 
     def evict(self) -> None:
         self._evictor.zero_()
 
-    def repeated(self, work: Run, times: int) -> Run:
+    def repeated(self, work: Work, times: int) -> Work:
         def together() -> None:
             for _ in range(times):
                 work()
@@ -277,8 +338,6 @@ class _Host:
 
 @dataclass(frozen=True)
 class _StreamEvent:
-    """A moment of a GPU's stream."""
-
     event: Any
 
     def record(self) -> None:
@@ -289,7 +348,7 @@ class _StreamEvent:
 
 
 class _Stream:
-    """A GPU: calls are queued, and lie between events of its stream."""
+    """A GPU: calls are queued between events of its stream."""
 
     def __init__(self, torch: Any, evictor: Any, *, looped: bool) -> None:
         self._torch = torch
@@ -302,18 +361,18 @@ class _Stream:
     def event(self) -> _StreamEvent:
         return _StreamEvent(self._torch.cuda.Event(enable_timing=True))
 
-    def run(self, work: Run) -> None:
+    def run(self, work: Work) -> None:
         work()
 
     def evict(self) -> None:
         self._evictor.zero_()
 
-    def repeated(self, work: Run, times: int) -> Run:
-        """Return the replay of a graph of so many calls."""
+    def repeated(self, work: Work, times: int) -> Work:
+        """Return the replay of a graph of many calls."""
         torch = self._torch
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # libraries set themselves up before the capture
+        with torch.cuda.stream(side):  # libraries initialise before the capture
             for _ in range(3):
                 work()
         torch.cuda.current_stream().wait_stream(side)
@@ -321,5 +380,5 @@ class _Stream:
         with torch.cuda.graph(graph):
             for _ in range(times):
                 work()
-        replay: Run = graph.replay
+        replay: Work = graph.replay
         return replay

@@ -12,9 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from lab.compare_measured import main as compare
 from lab.fits import driver
-from lab.profiler.__main__ import COLUMNS, designs_of, main
-from lab.profiler.shapes import (
+from lab.tables.kernels.fp32_kernels import rows_of_table
+from lab.tables.kernels.fused_kernels import measured_in
+from lab.tables.kernels.tensor_cores import own_products
+from planning.measure.run import COLUMNS, designs_of
+from planning.measure.shapes import (
     DTYPES,
     FAMILIES,
     MOST_FLOPS,
@@ -24,13 +28,11 @@ from lab.profiler.shapes import (
     calls_of,
     weight_of,
 )
-from lab.profiler.torch_backend import Bench
-from lab.tables.kernels.fp32_kernels import rows_of_table
-from lab.tables.kernels.fused_kernels import measured_in
-from lab.tables.kernels.tensor_cores import own_products
+from planning.measure.torch_bench import Bench
 from simulators.catalog.gpu import load_gpu
 from simulators.core.errors import UserError
 from simulators.kernels.price import price, price_call
+from sweeper.__main__ import main
 
 EVERYTHING = designs_of(list(FAMILIES), list(DTYPES))
 
@@ -114,7 +116,7 @@ def test_of_our_own_answers_we_are_not_off(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pa.parquet.write_table(foretold(90, "l40s"), tmp_path / "mine.parquet")
-    main(["--compare", str(tmp_path / "mine.parquet")])
+    compare([str(tmp_path / "mine.parquet")])
     lines = capsys.readouterr().out.splitlines()[1:]
     families = ("bmm", "conv", "elementwise", "linear", "softmax", "bf16", "fp8", "prefill")
     assert all(any(f" {family} " in line for line in lines) for family in families)
@@ -128,9 +130,9 @@ def test_twice_as_slow_as_foretold_is_off_by_half(
     slow = pa.array(2.0 * table["latency_us"].to_numpy())
     column = table.schema.get_field_index("latency_us")
     pa.parquet.write_table(table.set_column(column, "latency_us", slow), tmp_path / "mine.parquet")
-    with pytest.raises(SystemExit, match="rows of 'my board'"):
-        main(["--compare", str(tmp_path / "mine.parquet")])
-    main(["--compare", str(tmp_path / "mine.parquet"), "--gpu", "l40s"])
+    with pytest.raises(UserError, match="rows of 'my board'"):
+        compare([str(tmp_path / "mine.parquet")])
+    compare([str(tmp_path / "mine.parquet"), "--gpu", "l40s"])
     lines = capsys.readouterr().out.splitlines()[1:]
     errors = [float(line.split("MAPE")[1].split()[0]) for line in lines]
     assert errors == pytest.approx([50.0] * len(errors), abs=1e-6)
@@ -144,9 +146,11 @@ def test_twice_as_slow_as_foretold_is_off_by_half(
         (["--dtype", "int9"], "unknown precision"),
     ],
 )
-def test_what_cannot_be_timed_is_said(words: list[str], said: str, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=said):
-        main(["--write", str(tmp_path / "x.parquet"), *words])
+def test_what_cannot_be_timed_is_said(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["measure", "--write", str(tmp_path / "x.parquet"), *words]) == 2
+    assert said in capsys.readouterr().err
 
 
 @dataclasses.dataclass
@@ -200,9 +204,9 @@ class Replayed:
 def timed(call: Call, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[str]]:
     board = Board()
     monkeypatch.setattr(Bench, "prepared", lambda *_: lambda: board.queue.append("call"))
-    monkeypatch.setattr("lab.profiler.torch_backend.MOST_LOOPED", 20)
-    monkeypatch.setattr("lab.profiler.torch_backend.LOOP_S", 1e3)
-    monkeypatch.setattr("lab.profiler.torch_backend._nvml", lambda: None)
+    monkeypatch.setattr("planning.measure.torch_bench.MOST_LOOPED", 20)
+    monkeypatch.setattr("planning.measure.torch_bench.LOOP_S", 1e3)
+    monkeypatch.setattr("planning.measure.torch_bench._nvml", lambda: None)
     return Bench(board, "cuda", board).time(call), board.queue
 
 
@@ -226,12 +230,12 @@ def test_this_machine_is_timed_and_compared(
 ) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'sweeper[measure]'")
     file = str(tmp_path / "cpu.parquet")
-    main(["--device", "cpu", "--largest", "64", "--seconds", "8", "--write", file])
+    main(["measure", "--device", "cpu", "--largest", "64", "--seconds", "8", "--write", file])
     table = pa.parquet.read_table(file)
     assert table.num_rows >= len(EVERYTHING)
     assert min(table["latency_us"].to_pylist()) > 0.0
     assert set(table["timing"].to_pylist()) == {"clock"}
-    main(["--compare", file, "--gpu", "l40s"])
+    compare([file, "--gpu", "l40s"])
     assert "bf16 product MAPE" in capsys.readouterr().out
 
 
@@ -244,6 +248,6 @@ def test_a_board_is_fitted_to_its_measured_products(
     pa.parquet.write_table(table, "mine.parquet")
     driver.main(["tensor_cores", "--device", "l40s", "--measured", "mine.parquet"])
     assert "l40s pytorch bf16 MAPE" in capsys.readouterr().out
-    main(["--compare", "mine.parquet"])
+    compare(["mine.parquet"])
     line = next(x for x in capsys.readouterr().out.splitlines() if "bf16 product" in x)
     assert float(line.split("MAPE")[1].split()[0]) < 25.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,18 +13,28 @@ import pyarrow.parquet as pq
 import pytest
 from numpy.testing import assert_allclose
 
-from lab.new_hardware.calibrate import calibrate
-from lab.new_hardware.carried import carried_s, habits, in_common, telling
-from lab.new_hardware.transfer import transfer, write
-from lab.profiler.shapes import calls_of
-from lab.tables.kernels.fp32_kernels import rows_of_table
-from lab.tables.rows import Rows
+from planning.calibrate.deployment import calibrate_deployment
+from planning.calibrate.edge import calibrate_device
+from planning.calibrate.kernels import calibrate_gpu as calibrate
+from planning.calibrate.timings import Timings, read_table, read_timings
+from planning.calibrate.transfer import (
+    common_shapes,
+    library_corrections,
+    most_informative,
+    transfer,
+    transferred_s,
+    write_transferred,
+)
+from planning.measure.shapes import calls_of
 from simulators.catalog.gpu import load_gpu
+from simulators.composition.replica import load_runtime
 from simulators.core.errors import UserError
 from simulators.edge.architectures import CELL_OPERATIONS, cell_text, features
 from simulators.edge.device import device
 from simulators.kernels.levels import profile_of
 from simulators.kernels.price import call_seconds
+from simulators.serving.measured_deployments import measured_deployment, point_of
+from simulators.serving.simulator import simulate
 from sweeper.__main__ import main
 
 SOURCE, TARGET = load_gpu("a100_pcie_40gb"), load_gpu("h100_sxm")
@@ -56,42 +67,53 @@ def sheet_of_own() -> None:
     Path("catalog/gpus/my_gpu.toml").write_text(sheet)
 
 
-def rows_of(factor: float, gpu: str) -> Rows:
-    [(found, _)] = rows_of_table(timed(factor), gpu)
-    return found[0]
+@pytest.fixture
+def rows_of(tmp_path: Path) -> Callable[[float], Timings]:
+    def read(factor: float) -> Timings:
+        pq.write_table(timed(factor), tmp_path / "timed.parquet")
+        [found] = read_timings(tmp_path / "timed.parquet")
+        return found
+
+    return read
 
 
-def test_times_that_are_a_plain_multiple_are_carried_as_one() -> None:
-    here, there = rows_of(1.0, SOURCE.name), rows_of(0.5, TARGET.name)
-    known = telling(here, 12)
-    said = carried_s(here, SOURCE, TARGET, there.where(known))
+def test_times_that_are_a_plain_multiple_are_carried_as_one(
+    rows_of: Callable[[float], Timings],
+) -> None:
+    here, there = rows_of(1.0), rows_of(0.5)
+    known = most_informative(here, 12)
+    said = transferred_s(here, SOURCE, TARGET, there.where(known))
     assert_allclose(said, there.seconds, rtol=0.25)
 
 
-def test_rows_to_measure_lie_apart_and_their_number_is_kept() -> None:
-    here = rows_of(1.0, SOURCE.name)
-    chosen = telling(here, 4)
+def test_rows_to_measure_lie_apart_and_their_number_is_kept(
+    rows_of: Callable[[float], Timings],
+) -> None:
+    here = rows_of(1.0)
+    chosen = most_informative(here, 4)
     assert np.ptp(np.log2(here.seconds[chosen])) > np.ptp(np.log2(here.seconds)) / 2.0
     assert len({*zip(*(here.sizes[name][chosen].tolist() for name in "mn"), strict=True)}) == 4
-    assert not telling(here, 0).any()
-    assert in_common(here, here.where(chosen))[0].seconds.size == 4
+    assert not most_informative(here, 0).any()
+    assert common_shapes(here.sizes, here.where(chosen).sizes)[0].size == 4
 
 
-def test_what_a_library_is_slow_at_is_read_off_boards_that_run_it() -> None:
+def test_what_a_library_is_slow_at_is_read_off_boards_that_run_it(
+    rows_of: Callable[[float], Timings],
+) -> None:
     """rocBLAS is slow at a very long k: the other AMD board's calibration says so of this one."""
-    here = rows_of(1.0, SOURCE.name)
+    here = rows_of(1.0)
     long = replace(here, sizes=here.sizes | {"k": np.full(len(here), 65536)})
     mi210, h100 = load_gpu("mi210"), load_gpu("h100_sxm")
-    assert np.median(habits(long, mi210) - habits(here, mi210)) > 0.1
-    assert np.median(habits(long, mi210)) > np.median(habits(long, h100))
+    assert np.median(library_corrections(long, mi210) - library_corrections(here, mi210)) > 0.1
+    assert np.median(library_corrections(long, mi210)) > np.median(library_corrections(long, h100))
 
 
 def test_carried_rows_are_written_as_the_profiler_writes(workplace: Path) -> None:
     pq.write_table(timed(1.0), "a.parquet")
     found = transfer(SOURCE.name, TARGET.name, Path("a.parquet"), None)
-    write(found, TARGET.name, Path("b.parquet"))
-    [(again, _)] = rows_of_table(pq.read_table("b.parquet"), TARGET.name)
-    assert_allclose(np.sort(again[0].seconds), np.sort(found[0].seconds), rtol=1e-9)
+    write_transferred(found, TARGET.name, Path("b.parquet"))
+    [again] = read_timings(Path("b.parquet"))
+    assert_allclose(np.sort(again.seconds), np.sort(found[0].seconds), rtol=1e-9)
     assert found[0].ratio < 1.0
 
 
@@ -105,30 +127,30 @@ def test_classes_of_several_operators_are_written_under_one_that_readers_know(
     ]
     pq.write_table(pa.Table.from_pylist(rows), "a.parquet")
     found = transfer(SOURCE.name, TARGET.name, Path("a.parquet"), None)
-    write(found, TARGET.name, Path("b.parquet"))
+    write_transferred(found, TARGET.name, Path("b.parquet"))
     again = transfer(TARGET.name, SOURCE.name, Path("b.parquet"), None)
-    assert [one.name for one in again] == ["binary", "layer_norm", "unary"]
+    assert [one.rows.kernel for one in again] == ["binary", "layer_norm", "unary"]
 
 
 def test_the_rows_to_time_are_written_and_the_profiler_reads_them(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
+    workplace: Path, rows_of: Callable[[float], Timings], capsys: pytest.CaptureFixture[str]
 ) -> None:
     pq.write_table(timed(1.0), "a.parquet")
-    words = ["--measured", "a.parquet", "--source", SOURCE.name, "--target", TARGET.name]
-    assert main(["transfer", *words, "--ask", "5", "--write", "todo.parquet"]) == 0
+    words = [TARGET.name, "--measured", "a.parquet", "--from", SOURCE.name]
+    assert main(["calibrate", *words, "--ask", "5", "--write", "todo.parquet"]) == 0
     assert "--rows todo.parquet --write own.parquet --gpu h100_sxm" in capsys.readouterr().out
     some = list(calls_of(pq.read_table("todo.parquet"), Path("todo.parquet")))
-    here = rows_of(1.0, SOURCE.name)
+    here = rows_of(1.0)
     assert {call.sizes["m"] for call in some} <= {*here.sizes["m"]}
     assert [(call.op, call.dtype, call.looped) for call in some] == [("linear", "fp32", False)] * 5
-    assert main(["transfer", *words, "--ask", "5"]) != 0
-    assert "--write the file" in capsys.readouterr().err
+    assert main(["calibrate", *words, "--ask", "5"]) != 0
+    assert "needs --write FILE" in capsys.readouterr().err
 
 
 def test_a_board_of_own_rows_is_written_and_found_again(workplace: Path) -> None:
     sheet_of_own()
     pq.write_table(timed(0.5), "rows.parquet")
-    [gain], file = calibrate("my_gpu", Path("rows.parquet"), "nb201")
+    [gain], file = calibrate("my_gpu", Path("rows.parquet"))
     assert file.is_file()
     assert gain.rows == len(SIDES) ** 2
     assert gain.after < gain.before
@@ -140,7 +162,7 @@ def test_a_phone_of_own_rows_is_written_as_json(workplace: Path) -> None:
     seconds, _, _ = device("nb201", "raspi4").seconds(features("nb201", cells))
     lines = [f"{cell},{s}" for cell, s in zip(cells, 2.0 * seconds, strict=True)]
     Path("mine.csv").write_text("network,latency_s\n" + "\n".join(lines))
-    [gain], file = calibrate("my_phone", Path("mine.csv"), "nb201")
+    [gain], file = calibrate_device("my_phone", Path("mine.csv"), "nb201")
     assert json.loads(file.read_text())["about"] == {"measured": "mine.csv", "rows": 12}
     assert gain.after < gain.before
     again, _, _ = device("nb201", str(file)).seconds(features("nb201", cells))
@@ -150,7 +172,7 @@ def test_a_phone_of_own_rows_is_written_as_json(workplace: Path) -> None:
 def test_too_few_rows_are_refused(workplace: Path) -> None:
     pq.write_table(timed(1.0).slice(0, 2), "two.parquet")
     with pytest.raises(UserError, match="some must be left out"):
-        calibrate("h100_sxm", Path("two.parquet"), "nb201")
+        calibrate("h100_sxm", Path("two.parquet"))
 
 
 def test_the_commands_print_errors_before_and_after(
@@ -158,8 +180,8 @@ def test_the_commands_print_errors_before_and_after(
 ) -> None:
     pq.write_table(timed(1.0), "a.parquet")
     pq.write_table(timed(0.5).slice(0, 12), "b.parquet")
-    words = ["--measured", "a.parquet", "--source", SOURCE.name, "--target", TARGET.name]
-    assert main(["transfer", *words, "--own", "b.parquet", "--write", "c.parquet"]) == 0
+    words = [TARGET.name, "--measured", "a.parquet", "--from", SOURCE.name]
+    assert main(["calibrate", *words, "--own", "b.parquet", "--write", "c.parquet"]) == 0
     assert "by a ratio" in capsys.readouterr().out
     assert main(["calibrate", "l40s", "--measured", "c.parquet"]) == 0
     assert "more rows that would halve it" in capsys.readouterr().out
@@ -170,8 +192,8 @@ def test_a_second_calibration_does_not_judge_by_what_the_first_has_written(
 ) -> None:
     sheet_of_own()
     pq.write_table(timed(0.5), "rows.parquet")
-    first, _ = calibrate("my_gpu", Path("rows.parquet"), "nb201")
-    again, file = calibrate("my_gpu", Path("rows.parquet"), "nb201")
+    first, _ = calibrate("my_gpu", Path("rows.parquet"))
+    again, file = calibrate("my_gpu", Path("rows.parquet"))
     assert again == first
     assert file.is_file()
 
@@ -180,11 +202,12 @@ def test_a_class_that_rows_do_not_improve_stays_as_it_was(workplace: Path) -> No
     sheet_of_own()
     like, products = profile_of(load_gpu("h100_sxm")), timed(0.5).to_pylist()
     batched = [row | {"op": "bmm", "batch": 4} for row in products]
-    [([part], _)] = rows_of_table(pa.Table.from_pylist(batched), "my_gpu")
+    pq.write_table(pa.Table.from_pylist(batched), "batched.parquet")
+    [part] = read_timings(Path("batched.parquet"))
     known_s = call_seconds(part.operator, load_gpu("my_gpu"), like).tolist()
     as_known = [row | {"latency_us": 1e6 * s} for row, s in zip(batched, known_s, strict=True)]
     pq.write_table(pa.Table.from_pylist(products + as_known), "rows.parquet")
-    gains, _ = calibrate("my_gpu", Path("rows.parquet"), "nb201")
+    gains, _ = calibrate("my_gpu", Path("rows.parquet"))
     assert {gain.name: gain.is_better for gain in gains} == {"linear": True, "bmm": False}
     gpu = load_gpu("my_gpu")
     assert call_seconds(part.operator, gpu, profile_of(gpu)).tolist() == known_s
@@ -202,16 +225,82 @@ def test_a_phone_that_cannot_be_written_is_told(
     lines = [f"{cell},{latency}" for cell in cells]
     Path("mine.csv").write_text("network,latency_s\n" + "\n".join(lines))
     with pytest.raises(UserError, match=said):
-        calibrate(name, Path("mine.csv"), "nb201")
+        calibrate_device(name, Path("mine.csv"), "nb201")
 
 
 @pytest.mark.parametrize(
-    ("latency", "said"), [("fast", "latency_us holds no numbers"), ("-1", "holds what is no time")]
+    ("latency", "said"), [("fast", "latency_us holds no numbers"), ("-1", "must be above zero")]
 )
 def test_times_of_a_gpu_that_are_none_are_told(workplace: Path, latency: str, said: str) -> None:
     sizes = "\n".join(f"linear,64,64,{2**i},10" for i in range(5))
     Path("mine.csv").write_text(f"op,m,n,k,latency_us\nlinear,64,64,64,{latency}\n{sizes}\n")
     with pytest.raises(UserError, match=said):
-        calibrate("h100_sxm", Path("mine.csv"), "nb201")
+        calibrate("h100_sxm", Path("mine.csv"))
     with pytest.raises(UserError, match=said):
         transfer(SOURCE.name, TARGET.name, Path("mine.csv"), None)
+
+
+HEAD = "model,gpu,framework,tp,dtype,kv_dtype,clients,prompt_tokens,output_tokens,tpot_s,ttft_s\n"
+
+
+def deployments(file: Path, framework: str = "vllm", more: str = "4,99,9,0.01,") -> Path:
+    file.write_text(f"{HEAD}llama3_1_8b,h100_sxm,{framework},1,bf16,bf16,{more}\n")
+    return file
+
+
+def test_three_deployments_make_a_runtime(workplace: Path) -> None:
+    lines = [f"llama3_1_8b,h100_sxm,vllm,1,bf16,bf16,{n},200,20,1.0," for n in (2, 4, 8)]
+    Path("mine.csv").write_text(HEAD + "\n".join(lines))
+    rows = [measured_deployment(row) for row in read_table(Path("mine.csv")).to_pylist()]
+    slow = [
+        line.replace(",1.0,", f",{1.2 * (simulate(point_of(row)).tpot_mean_s or 0.0)},")
+        for line, row in zip(lines, rows, strict=True)
+    ]
+    Path("mine.csv").write_text(HEAD + "\n".join(slow))
+    assert main(["calibrate", "mine", "--measured", "mine.csv"]) == 0
+    mine, theirs = load_runtime("mine"), load_runtime("vllm")
+    assert mine.sequence_s == pytest.approx(1.2 * theirs.sequence_s, rel=0.03)
+    ratio = mine.pace("hopper", "gemm") / theirs.pace("hopper", "gemm")
+    assert ratio == pytest.approx(1.2, rel=0.03)
+    assert mine.kernels == theirs.kernels
+
+
+def test_deployments_of_two_families_are_refused(workplace: Path) -> None:
+    line = "llama3_1_8b,h100_sxm,vllm,1,bf16,bf16,4,99,9,0.01,\n"
+    Path("both.csv").write_text(HEAD + line + line.replace("h100_sxm", "b200_sxm"))
+    with pytest.raises(UserError, match="2 families"):
+        calibrate_deployment("mine", Path("both.csv"))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("4,99,9,0,", "tpot_s of a measured row is 0; it must be a number of seconds above"),
+        ("4,99,9,-0.01,", "tpot_s of a measured row is -0.01"),
+        ("4,99,9,,0.1", "tpot_s of a measured row is None"),
+        ("4,99,9,fast,", "tpot_s of a measured row is fast"),
+        ("4,99,9,0.01,-1", "ttft_s of a measured row is -1"),
+        ("0,99,9,0.01,", "clients of a measured row is 0; it must be at least 1"),
+    ],
+)
+def test_a_number_that_is_no_measurement_is_refused(workplace: Path, more: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        calibrate_deployment("mine", deployments(Path("mine.csv"), more=more))
+
+
+@pytest.mark.parametrize("framework", ["trtllm_cutlass", "trtllm_session", "sglagn"])
+def test_deployments_name_a_framework_not_a_runtime(workplace: Path, framework: str) -> None:
+    with pytest.raises(UserError, match="Known: sglang, trtllm, vllm"):
+        calibrate_deployment("mine", deployments(Path("mine.csv"), framework))
+
+
+@pytest.mark.parametrize("name", ["vllm", "graphs"])
+def test_a_runtime_of_ones_own_hides_no_shipped_one(workplace: Path, name: str) -> None:
+    with pytest.raises(UserError, match="built-in runtime"):
+        calibrate_deployment(name, deployments(Path("mine.csv")))
+
+
+def test_a_file_that_is_no_table_is_refused(workplace: Path) -> None:
+    Path("void.csv").write_text("")
+    with pytest.raises(UserError, match="void"):
+        calibrate_deployment("mine", Path("void.csv"))

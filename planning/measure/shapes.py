@@ -1,9 +1,8 @@
-"""Which calls to time: sizes spread evenly over a family's range, however many there is time for.
+"""Shapes of the calls to time: a quasi-random sequence over the logarithms of the sizes.
 
-The first points of a Kronecker sequence fill a box more evenly than drawn ones do, for any count
-(Roberts, "The unreasonable effectiveness of quasirandom sequences", 2018). Sizes are spread in
-their logarithms and rounded to what libraries are tuned for. Ranges are those of the reference
-tables, less what needs more memory or arithmetic than a minute allows.
+The first points of a Kronecker sequence fill a box more evenly than random ones, for any count
+(Roberts, "The unreasonable effectiveness of quasirandom sequences", 2018). Sizes are rounded to
+multiples that libraries are tuned for. Calls that need too much memory or arithmetic are left out.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lab.tables.kernels.fp32_kernels import CLASS_OF, SIZES
+from planning.calibrate.timings import CLASS_OF, SIZES
 from simulators.core.errors import UserError
 
 MOST_NUMBERS = 2.0**29
@@ -93,21 +92,8 @@ _HEADS = {
 }
 _WEIGHTS = {"n": Span(256, 32768, 64), "k": Span(256, 32768, 64)}
 _VECTOR_OPS = (
-    "add",
-    "relu",
-    "softmax",
-    "mul",
-    "gelu",
-    "ln",
-    "div",
-    "tanh",
-    "softmax",
-    "pow",
-    "addu",
-    "ln",
-    "mulu",
-    "divu",
-    "powu",
+    *("add", "relu", "softmax", "mul", "gelu", "ln", "div", "tanh", "softmax", "pow"),
+    *("addu", "ln", "mulu", "divu", "powu"),
 )
 
 FAMILIES: Mapping[str, tuple[Design, ...]] = {

@@ -1,0 +1,187 @@
+"""Few-shot latency of networks on an edge device, from a few samples and from other devices.
+
+A network's latency is nearly the sum of its layers' times, so a device is a vector of weights: time
+per layer of each kind, relative to its mean latency. Weights of known devices are the prior: its
+mean is theirs, its covariance their differences. With samples, the posterior is that of Bayesian
+linear regression (Bishop, "Pattern Recognition and Machine Learning", 2006, section 3.3); the noise
+is chosen among those of the known devices by the evidence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from planning.calibrate.gain import Gain
+from planning.calibrate.timings import read_table
+from simulators.core.calibration import read_calibration
+from simulators.core.errors import UserError
+from simulators.core.folder import once
+from simulators.core.jit import Floats, Ints
+from simulators.edge.architectures import features
+from simulators.edge.device import FORMAT, SUFFIX, Weights, calibration_of, with_level
+
+NETWORK, LATENCY = "network", "latency_s"
+FEWEST = 4
+"""Networks below which none can be left out."""
+LEVEL_SPREAD, LOG_LEVEL_SPREAD = 0.15, 1.0
+"""Deviation of the mean of a few samples from that of all networks, relative; and of log seconds
+where devices are only known to be of one kind."""
+
+
+@dataclass(frozen=True)
+class Prior:
+    """Prior of a device's weights.
+
+    Features are standardised over all networks. `mean` has an entry per feature; the covariance is
+    `spread.T @ spread`, plus `own` squared on its diagonal.
+    """
+
+    centre: Floats
+    scale: Floats
+    mean: Floats
+    spread: Floats
+    own: float
+    noises: Floats  # residuals of the known devices, relative
+    is_log: bool = False
+
+    def design(self, features: Floats) -> Floats:
+        """Return standardised features behind a column of ones for the level."""
+        return with_level((features - self.centre) / self.scale)
+
+    @property
+    def covariance(self) -> Floats:
+        """Return the covariance of the level and all weights."""
+        features = self.mean.size
+        level = LOG_LEVEL_SPREAD if self.is_log else LEVEL_SPREAD
+        found = np.zeros((features + 1, features + 1))
+        found[0, 0] = level**2
+        found[1:, 1:] = self.spread.T @ self.spread + self.own**2 * np.eye(features)
+        return found
+
+    def on_features(self, mean: Floats, covariance: Floats) -> tuple[Floats, Floats]:
+        """Return weights and covariance for features that are not standardised."""
+        turn = np.eye(mean.size)
+        turn[1:, 1:] /= self.scale[:, None]
+        turn[0, 1:] = -self.centre / self.scale
+        return turn @ mean, turn @ covariance @ turn.T
+
+
+def prior(space: str) -> Prior:
+    """Return the prior of a device for networks of a search space."""
+    found = once(read_calibration, calibration_of(space))["prior"]
+    arrays = {n: np.array(found[n]) for n in ("centre", "scale", "mean", "spread", "noises")}
+    return Prior(own=float(found["own"]), is_log=False, **arrays)
+
+
+def adapt(prior: Prior, features: Floats, seconds: Floats) -> Weights:
+    """Return the posterior of a device given a few of its latencies.
+
+    Raises:
+        UserError: there is no sample, or one that is no positive time.
+    """
+    if not seconds.size or not np.all(np.isfinite(seconds) & (seconds > 0.0)):
+        raise UserError("samples are measured latencies above zero, and at least one of them")
+    design, covariance = prior.design(features), prior.covariance
+    if prior.is_log:
+        unit_s = float(np.exp(np.mean(np.log(seconds) - design[:, 1:] @ prior.mean)))
+        level, target = 0.0, np.log(seconds / unit_s)
+    else:
+        unit_s = float(seconds.mean())
+        level, target = 1.0, seconds / unit_s
+    expected = np.concatenate([[level], prior.mean])
+    off = target - design @ expected
+    explained = design @ covariance @ design.T
+    noise = max(prior.noises.tolist(), key=lambda one: _log_evidence(explained, off, one))
+    gain = np.linalg.solve(
+        explained + noise**2 * np.eye(off.size), design @ covariance
+    ).T  # of weights by samples
+    left = covariance - gain @ design @ covariance
+    mean, left = prior.on_features(expected + gain @ off, (left + left.T) / 2.0)
+    return Weights(unit_s, mean, left, float(noise), prior.is_log)
+
+
+def _log_evidence(explained: Floats, off: Floats, noise: float) -> float:
+    """Return the log evidence of the residuals at a noise, plus a constant."""
+    gram = explained + noise**2 * np.eye(off.size)
+    _, log_volume = np.linalg.slogdet(gram)
+    return -0.5 * float(off @ np.linalg.solve(gram, off) + log_volume)
+
+
+def is_edge_file(file: Path) -> bool:
+    """Whether a file holds latencies of networks, rather than timed operators."""
+    return {NETWORK, LATENCY} <= {*read_table(file).column_names}
+
+
+def calibrate_device(name: str, measured: Path, space: str) -> tuple[list[Gain], Path]:
+    """Fit a device to latencies of networks, and write it as JSON.
+
+    Args:
+        name: of the device; the file is `NAME.json`.
+        measured: Parquet or CSV with the columns `network` and `latency_s`.
+        space: search space of the networks: nb201, fbnet or ofa.
+
+    Raises:
+        UserError: the file cannot be read, has too few networks, or a latency that is not positive.
+    """
+    table = read_table(measured, (NETWORK, LATENCY))
+    texts = [str(text) for text in table[NETWORK].to_pylist()]
+    seconds = np.array([_latency(value, measured) for value in table[LATENCY].to_pylist()])
+    if len(texts) < FEWEST:
+        raise UserError(f"{measured} has {len(texts)} networks; {FEWEST} are needed, 10 are better")
+    rows, given = features(space, texts), prior(space)
+    file = Path(name if name.endswith(SUFFIX) else f"{name}{SUFFIX}")
+    about = {"measured": measured.name, "rows": len(texts)}
+    try:
+        file.write_text(text_of(adapt(given, rows, seconds), space, about), encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}") from error
+    order = np.arange(len(texts))
+    errors = [
+        float(np.mean(list(_left_out(given, rows, seconds, order[::step], blind=blind))))
+        for step, blind in ((1, True), (2, False), (1, False))
+    ]
+    return [Gain(f"networks of {space}", len(texts), *errors)], file
+
+
+def text_of(weights: Weights, space: str, about: Mapping[str, Any]) -> str:
+    """Return the content of a device's file; `about` says which rows it was fitted to."""
+    found = {
+        "format": FORMAT,
+        "search_space": space,
+        "about": dict(about),
+        "unit_s": weights.unit_s,
+        "mean": weights.mean.tolist(),
+        "covariance": weights.covariance.tolist(),
+        "noise": weights.noise,
+    }
+    return json.dumps(found, indent=1) + "\n"
+
+
+def _latency(value: object, measured: Path) -> float:
+    try:
+        seconds = float(str(value))
+    except ValueError:
+        seconds = np.nan
+    if not 0.0 < seconds < np.inf:
+        raise UserError(f"{measured}: column '{LATENCY}' holds {value!r}; write seconds above zero")
+    return seconds
+
+
+def _left_out(
+    given: Prior, rows: Floats, seconds: Floats, some: Ints, *, blind: bool
+) -> Iterator[float]:
+    """Yield the relative error of each network by the others; if blind, by their mean alone."""
+    for left in some.tolist():
+        others = some[some != left]
+        if blind:
+            relative = 1.0 + given.design(rows)[:, 1:] @ given.mean
+            predicted = seconds[others].mean() / relative[others].mean() * relative[left]
+        else:
+            predicted = adapt(given, rows[others], seconds[others]).seconds(rows[[left]])[0][0]
+        yield abs(float(predicted) / seconds[left] - 1.0)

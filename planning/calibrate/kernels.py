@@ -1,0 +1,222 @@
+"""Few-shot fit of fp32 operators: three numbers per operator class, from as few as four rows.
+
+Rates of other GPUs are the prior. A class is written only if its rows lower the error on rows that
+were left out; other classes stay as they are known without the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from planning.calibrate.files import write_calibration
+from planning.calibrate.gain import Gain
+from planning.calibrate.least_squares import fit_named
+from planning.calibrate.timings import Timed, Timings, read_timings, relative_error
+from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.core.errors import UserError
+from simulators.core.jit import Floats
+from simulators.evidence.boards import boards, donor_of, identity_of, of_architecture
+from simulators.evidence.fp32_bands import band_of_boards, errors_of
+from simulators.evidence.intervals import WIDEST, Band
+from simulators.kernels.levels import measured_profile, scalar_files, zero_shot_profile
+from simulators.kernels.price import call_seconds
+from simulators.kernels.profile import GemmRates, Profile, ReductionRates, VectorRates
+
+Rates = GemmRates | VectorRates | ReductionRates
+
+OWN = Path("catalog") / "kernels"
+"""Folder of a user's own calibrations."""
+FEWEST, FOLDS = 4, 5
+"""Rows of a class below which none can be left out, and folds of the cross-validation."""
+LONGEST_DISPATCH_S = 1e-3
+"""No framework takes a millisecond to call an empty kernel."""
+LONG_S = 1e-3
+"""Kernels much longer than this run many waves, and so say most about sustained rates."""
+FEW_SHOT_RIDGE = {"compute": 0.3, "bandwidth": 6.0, "dispatch_s": 6.0, "ramp_s": 6.0}
+"""Pull towards other GPUs, by number: bandwidths and overheads scatter less than peaks do."""
+FITTED_OF_PRODUCTS = ("compute", "bandwidth", "dispatch_s")
+NOT_FITTED = ("calibrated", "start_s", "step_s", "split_s")
+"""Fields that only tensor-core products have numbers for."""
+
+
+def calibrate_gpu(name: str, measured: Path) -> tuple[list[Gain], Path | None]:
+    """Fit a GPU to timed operators.
+
+    Returns:
+        The errors before and after for each operator class, and the file that was written; None if
+        no class improved.
+
+    Raises:
+        UserError: the file cannot be read or has too few rows, or the GPU is priced by its data
+            sheet alone.
+    """
+    gpu = load_gpu(name)
+    if not gpu.validated:
+        raise UserError(
+            f"{gpu.name} is priced by its data sheet alone (validated = false); no rows change that"
+        )
+    parts = [part for part in read_timings(measured) if len(part) >= FEWEST]
+    if not parts:
+        raise UserError(f"{measured}: no fp32 operator has {FEWEST} rows; some must be left out")
+    file = OWN / f"{gpu.name}.toml"
+    blank = zero_shot_profile(replace(identity_of(gpu), name=gpu.name))
+    gains = [_gain(part, gpu, blank, file) for part in parts]
+    better = [gain.name for gain in gains if gain.is_better]
+    if not better:
+        return gains, None
+    _write(gpu, [part for part in parts if part.kernel in better], file, measured)
+    return gains, file
+
+
+def _gain(part: Timings, gpu: Gpu, blank: Profile, own: Path) -> Gain:
+    """Return what a class gains. `before` ignores an earlier calibration, which saw the rows."""
+    identity = identity_of(gpu)
+    files = [file for file in scalar_files(gpu.name, identity.name) if file != own]
+    known_s = call_seconds(part.operator, gpu, measured_profile(identity, files))
+    halves = part.where(np.arange(len(part)) % 2 == 0)
+    after = []
+    for some in (halves, part):
+        predicted_s = left_out_s(some, gpu, blank)
+        there = np.isfinite(predicted_s)
+        after.append(relative_error(predicted_s[there], some.seconds[there]))
+    return Gain(part.kernel, len(part), relative_error(known_s, part.seconds), *after)
+
+
+def _write(gpu: Gpu, parts: Sequence[Timings], file: Path, measured: Path) -> None:
+    peers = [board for board in boards() if board.name != gpu.name]
+    before = profile = zero_shot_profile(replace(identity_of(gpu), name=gpu.name), among=peers)
+    bands: dict[str, Band] = {}
+    errors: dict[str, float] = {}
+    for part in parts:  # batched products first: their dispatch bounds that of single ones
+        profile = fit_few(part, gpu, profile)
+        predicted_s = left_out_s(part, gpu, before)
+        there = np.isfinite(predicted_s)
+        missed = np.log(part.seconds[there] / predicted_s[there])
+        bands[part.kernel] = band_by_rows(part.kernel, missed, [peer.name for peer in peers])
+        errors[part.kernel] = relative_error(predicted_s[there], part.seconds[there])
+    same_vendor = [board for board in peers if board.vendor == gpu.vendor]
+    content: dict[str, Any] = {
+        "level": "few_shot",
+        "donor": donor_of(of_architecture(gpu.architecture, same_vendor)) if same_vendor else "",
+        "provenance": {"held_out_mape_of": errors},
+        "bands": {n: {"lo": list(band.lo), "hi": list(band.hi)} for n, band in bands.items()},
+    }
+    for part in parts:
+        rates = rates_of(profile, part.kernel)
+        family = {GemmRates: "gemm", VectorRates: "vector", ReductionRates: "reduction"}
+        content.setdefault(family[type(rates)], {})[part.kernel] = _numbers(rates)
+    rows, error = sum(map(len, parts)), float(np.mean(list(errors.values())))
+    write_calibration(file, content, measured, rows, "shapes left out in turn", error)
+
+
+def _numbers(rates: Rates) -> dict[str, float]:
+    """Return the fitted numbers of a class."""
+    names = [f.name for f in fields(rates) if f.name not in NOT_FITTED]
+    names = list(FITTED_OF_PRODUCTS) if isinstance(rates, GemmRates) else names
+    return {name: float(getattr(rates, name)) for name in names}
+
+
+def left_out_s(part: Timings, gpu: Gpu, under: Profile) -> Floats:
+    """Return the predicted time of each row by a fit that did not see its shape; NaN if none."""
+    shapes = np.stack(list(part.sizes.values()), axis=1)
+    fold = np.unique(shapes, axis=0, return_inverse=True)[1].reshape(-1) % FOLDS
+    predicted_s = np.full(len(part), np.nan)
+    for number in range(FOLDS):
+        aside = fold == number
+        if aside.any() and not aside.all():
+            profile = fit_few(part.where(~aside), gpu, under)
+            predicted_s[aside] = call_seconds(part.where(aside).operator, gpu, profile)
+    return predicted_s
+
+
+def fit_few(rows: Timed, gpu: Gpu, under: Profile) -> Profile:
+    """Return the profile `under` with the three numbers of this class fitted to a few rows."""
+    rates = rates_of(under, rows.kernel)
+    names = [name for name in FEW_SHOT_RIDGE if hasattr(rates, name)]
+    start = np.log([getattr(rates, name) for name in names])
+    high = np.array([0.0 if name in ("compute", "bandwidth") else np.inf for name in names])
+    high = np.minimum(start + 2.0, high)  # no part of a rate exceeds the whole
+    if "compute" in names:
+        high[names.index("dispatch_s")] = longest_dispatch(rows, under)
+    weights = rows.seconds / (rows.seconds + LONG_S)
+    fitted = fit_named(
+        lambda numbers: seconds_by(rows, gpu, under, numbers),
+        names,
+        np.minimum(start, high),
+        rows.seconds,
+        low=start - 2.0,
+        high=high,
+        ridge=np.array([FEW_SHOT_RIDGE[name] for name in names]),
+        weights=weights / weights.mean(),
+    )
+    return replace(with_numbers(under, rows.kernel, fitted), level="few_shot")
+
+
+def seconds_by(rows: Timed, gpu: Gpu, under: Profile, numbers: dict[str, float]) -> Floats:
+    """Return the times of calls when some numbers of their class are replaced."""
+    return call_seconds(rows.operator, gpu, with_numbers(under, rows.kernel, numbers))
+
+
+def longest_dispatch(rows: Timed, under: Profile) -> float:
+    """Return the logarithm of the longest dispatch a class may have.
+
+    A single product cannot take longer to dispatch than a batch of products, if that was measured.
+    """
+    batched = under.gemm["bmm"]
+    if rows.kernel == "linear" and batched.calibrated:
+        return float(np.log(batched.dispatch_s))
+    return float(np.log(LONGEST_DISPATCH_S))
+
+
+def rates_of(profile: Profile, label: str) -> Rates:
+    """Return the rates of a class, or those of a similar class if it has none yet."""
+    if label in profile.gemm:
+        return profile.gemm[label]
+    if label in profile.reduction:
+        return profile.reduction[label]
+    similar = "binary" if label == "pow" else "unary"
+    return profile.vector.get(label, profile.vector[similar])
+
+
+def with_rates(profile: Profile, label: str, rates: Rates) -> Profile:
+    """Return the profile with the rates of one class replaced."""
+    if isinstance(rates, GemmRates):
+        return replace(profile, gemm={**profile.gemm, label: rates})
+    if isinstance(rates, ReductionRates):
+        return replace(profile, reduction={**profile.reduction, label: rates})
+    return replace(profile, vector={**profile.vector, label: rates})
+
+
+def with_numbers(under: Profile, label: str, numbers: dict[str, float]) -> Profile:
+    """Return the profile with some numbers of one class replaced."""
+    more: dict[str, Any] = {**numbers, "calibrated": True}
+    return with_rates(under, label, replace(rates_of(under, label), **more))
+
+
+def band_by_rows(label: str, missed: Floats, names: Sequence[str]) -> Band:
+    """Return the 90 % interval of a GPU with a few measured rows of an operator class.
+
+    Args:
+        label: the class.
+        missed: log of measured over predicted, each row left out in turn.
+        names: other GPUs.
+    """
+    if not (found := errors_of(names).get(label)):
+        return WIDEST
+    unit = unit_of(missed, [float(errors["unit"]) for errors in found])
+    return band_of_boards([np.array(errors["rows"]) for errors in found], unit)
+
+
+def unit_of(missed: Floats, others: Sequence[float]) -> float:
+    """Return the root mean square error of a GPU, with one more row as wrong as on other GPUs.
+
+    >>> round(unit_of(np.array([0.1, -0.1, 0.1]), [0.2, 0.8]), 4)
+    0.2179
+    """
+    usual = np.exp(2.0 * np.mean(np.log([*others])))
+    return float(np.sqrt((np.sum(missed**2) + usual) / (missed.size + 1)))

@@ -1,0 +1,127 @@
+"""A user's own hardware: time its kernels, and calibrate a GPU, phone or deployment to rows."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import math
+from pathlib import Path
+from typing import Any
+
+from simulators.core.errors import UserError
+from sweeper.commands.flags import at_least, flags
+from sweeper.report.tables import print_table, print_words
+
+
+def measure(words: list[str]) -> int:
+    """Time kernels of this machine's GPU and write them."""
+    run = importlib.import_module("planning.measure.run")
+    parser = flags("measure", "time kernels of this machine's GPU with PyTorch")
+    parser.add_argument("--write", type=Path, required=True, metavar="FILE", help="Parquet file")
+    parser.add_argument("--gpu", default="", help="its data sheet; else the driver's name")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--ops", default=",".join(run.FAMILIES), help="families of operators")
+    parser.add_argument("--dtype", default="fp32,bf16", help=f"of {', '.join(run.DTYPES)}")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time to spend (60)")
+    parser.add_argument("--shapes", type=at_least(1), help="calls of each family (as many as fit)")
+    parser.add_argument("--largest", type=at_least(1), default=run.UNLIMITED, help="largest size")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="time the fp32 calls of a file")
+    chosen = vars(parser.parse_args(words))
+    ops, dtypes = (chosen.pop(name).split(",") for name in ("ops", "dtype"))
+    file = chosen.pop("write")
+    name, counts, failed = run.measure(file, ops=ops, dtypes=dtypes, **chosen)
+    for reason, count in failed.items():
+        print_words(f"left out: {count} calls that PyTorch could not run: {reason}")
+    print_words(f"{name}: {', '.join(f'{count} {op}' for op, count in counts.items())}")
+    print(f"Written: {file}\nNext   python -m sweeper calibrate GPU --measured {file}")
+    return 0
+
+
+def calibrate(words: list[str]) -> int:
+    """Fit a GPU, an edge device or a deployment to measured rows, and print the errors."""
+    parser = flags("calibrate", "a GPU, an edge device or a deployment, from a few measured rows")
+    parser.add_argument("name", help="a GPU's data sheet; or a new name for a device or a runtime")
+    parser.add_argument(
+        "--measured", type=Path, required=True, metavar="FILE", help="Parquet or CSV of rows"
+    )
+    parser.add_argument("--space", default="nb201", help="networks of a device: nb201, fbnet, ofa")
+    other = parser.add_argument_group("rows of another GPU")
+    other.add_argument("--from", dest="source", metavar="GPU", help="the GPU of these rows")
+    other.add_argument("--own", type=Path, metavar="FILE", help="rows of NAME, if there are any")
+    other.add_argument(
+        "--ask", type=at_least(1), metavar="N", help="write which rows of NAME to time instead"
+    )
+    other.add_argument("--write", type=Path, metavar="FILE", help="write the predicted rows")
+    chosen = parser.parse_args(words)
+    if chosen.source:
+        return _transfer(chosen)
+    if chosen.own or chosen.ask or chosen.write:
+        raise UserError("--own, --ask and --write need --from GPU, the GPU of the measured rows")
+    gains, file = _calibrated(chosen)
+    lines = [
+        [
+            gain.name,
+            f"{gain.rows:,}",
+            f"{gain.before:.1%}",
+            f"{gain.after:.1%}",
+            "no number would" if gain.more_rows is None else f"about {gain.more_rows:,}",
+        ]
+        for gain in gains
+    ]
+    header = ["", "rows", "error before", "after", "more rows that would halve it"]
+    print_table(f"{chosen.name}: errors on rows left out", header, lines)
+    if file is None:
+        print_words(f"Nothing is written: these rows do not improve {chosen.name}.")
+        return 0
+    print_words(f"Written: {file}")
+    if worse := [gain.name for gain in gains if not gain.is_better]:
+        print_words(f"Not improved by these rows: {', '.join(worse)}")
+    return 0
+
+
+def _calibrated(chosen: argparse.Namespace) -> Any:
+    """Return gains and file, by what the columns of the rows say they are."""
+    edge, deployment, kernels = (
+        importlib.import_module(f"planning.calibrate.{name}")
+        for name in ("edge", "deployment", "kernels")
+    )
+    if edge.is_edge_file(chosen.measured):
+        return edge.calibrate_device(chosen.name, chosen.measured, chosen.space)
+    if deployment.is_deployment_file(chosen.measured):
+        return deployment.calibrate_deployment(chosen.name, chosen.measured)
+    return kernels.calibrate_gpu(chosen.name, chosen.measured)
+
+
+def _transfer(chosen: argparse.Namespace) -> int:
+    """Predict rows of one GPU on another, or choose which to measure there."""
+    library = importlib.import_module("planning.calibrate.transfer")
+    if chosen.ask:
+        if not chosen.write:
+            raise UserError("--ask needs --write FILE, the file for those rows")
+        count = library.write_rows_to_measure(chosen.measured, chosen.ask, chosen.write)
+        print_words(f"Written: {chosen.write}, the {count} most informative rows. To time them:")
+        print(f"  sweeper measure --rows {chosen.write} --write own.parquet --gpu {chosen.name}")
+        return 0
+    found = library.transfer(chosen.source, chosen.name, chosen.measured, chosen.own)
+    lines = [
+        [
+            one.rows.kernel,
+            f"{len(one.rows):,}",
+            f"{one.ratio:.2f}",
+            str(one.own or ""),
+            *("" if math.isnan(error) else f"{error:.1%}" for error in (one.error, one.naive)),
+        ]
+        for one in found
+    ]
+    header = ["", "rows", "time, relative", "own rows", "error", "by a ratio"]
+    print_table(f"{chosen.source} to {chosen.name}", header, lines)
+    print_words(
+        "Errors are on own rows that were left out; `by a ratio` of bandwidth or FLOP/s, the "
+        "better of the two."
+        if chosen.own
+        else f"For the error, give a few rows of {chosen.name} by --own FILE."
+    )
+    if chosen.write:
+        library.write_transferred(found, chosen.name, chosen.write)
+        print_words(f"Written: {chosen.write}")
+    return 0
