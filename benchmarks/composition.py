@@ -17,7 +17,7 @@ import pyarrow as pa
 from simulators.composition.point import CompositionPoint
 from simulators.composition.simulator import SIMULATOR
 from simulators.core.columns import schema_of
-from simulators.core.contract import Check, default_of
+from simulators.core.contract import Check
 from simulators.core.report import print_checks
 
 ROWS = 20_000
@@ -77,7 +77,7 @@ def _batch(replicas: list[dict[str, Any]]) -> pa.RecordBatch:
         if f.name in drawn:
             columns[f.name] = pa.array(drawn[f.name], kind.type)
             continue
-        values = [replica.get(f.name, default_of(f)) for replica in replicas]
+        values = [replica.get(f.name, f.default) for replica in replicas]
         column = pa.array([values[i % len(values)] for i in range(ROWS)], kind.type)
         is_word = pa.types.is_string(column.type)
         columns[f.name] = column.dictionary_encode() if is_word else column

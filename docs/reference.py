@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from simulators.core.contract import Describes, default_of, load_simulator
+from simulators.core.contract import Describes, load_simulator
 from simulators.core.folder import SIMULATORS
+from simulators.core.grouping import Column, columns_of
 from sweeper.__main__ import USAGE
 from sweeper.commands import COMMANDS
 from sweeper.commands.flags import examples
@@ -31,20 +32,21 @@ def pages() -> Iterator[tuple[Path, str]]:
 def simulator_page(name: str) -> str:
     """Return the inputs, metrics and facts of a simulator as tables."""
     simulator = load_simulator(name)
+    inputs, metrics = columns_of(simulator.point), columns_of(simulator.metrics)
     parts = [
         f"# `{name}`: inputs and metrics",
         f"{WRITTEN} from the fields of `simulators/{name}/`; "
         f"[what they mean and by which equations](../{name}.md).",
         "## Inputs",
         "Each is an axis of a space; what a space leaves out has its default.",
-        table(("input", "unit", "default", "what it says"), map(_input, _fields(simulator.point))),
+        table(("input", "unit", "default", "what it says"), map(_input, inputs)),
         "## Metrics",
-        table(("metric", "unit", "better", "what it is"), map(_metric, _fields(simulator.metrics))),
+        table(("metric", "unit", "better", "what it is"), map(_metric, metrics)),
     ]
     if isinstance(simulator, Describes):
         facts = (
             (f.name, f.metadata.get("unit", ""), f.metadata["doc"])
-            for f in _fields(simulator.facts)
+            for f in columns_of(simulator.facts)
         )
         parts += [
             "## Facts",
@@ -72,17 +74,12 @@ def table(head: tuple[str, ...], rows: Any) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _fields(kind: Any) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(kind)
-
-
-def _input(f: dataclasses.Field[Any]) -> tuple[str, ...]:
-    default = default_of(f)
-    said = "required" if default is dataclasses.MISSING else f"`{default!r}`"
+def _input(f: Column) -> tuple[str, ...]:
+    said = "required" if f.default is dataclasses.MISSING else f"`{f.default!r}`"
     return f.name, f.metadata.get("unit", ""), said, f.metadata.get("doc", "")
 
 
-def _metric(f: dataclasses.Field[Any]) -> tuple[str, ...]:
+def _metric(f: Column) -> tuple[str, ...]:
     better = {"min": "lower", "max": "higher"}.get(f.metadata.get("better") or "", "")
     doc, page = f.metadata.get("doc", ""), f.metadata.get("page", "")
     return f.name, f.metadata.get("unit", ""), better, f"[{doc}](../{page})" if page else doc

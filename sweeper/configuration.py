@@ -23,6 +23,7 @@ from sweeper.samplers._refined import refined_search
 from sweeper.space.design_space import DesignSpace, space_of
 from sweeper.space.objectives import given, objectives, where
 from sweeper.space.shipped_files import check_name
+from sweeper.space.space_config import SpaceConfig, parse_space
 from sweeper.space.sql import shown
 from sweeper.store.keys import define
 from sweeper.store.store import Store
@@ -126,16 +127,17 @@ class Configuration:
         """
         if not str(self.outputs or "").strip():
             raise UserError("outputs= is empty: write a folder or a URL, as in outputs=outputs")
-        priced = space_of(self.space)
+        config = parse_space(self.space)
+        priced = space_of(config)
         space = unpriced(priced)
-        wanted, engine = objectives(self.space, space), dict(self.engine)
+        wanted, engine = objectives(config, space), dict(self.engine)
         meta = {"space": self.name, "objectives": json.dumps(wanted)}
-        goal = Goal(wanted, where(self.space, space), given(self.space, space, wanted), priced)
+        goal = Goal(wanted, where(config, space), given(config, space, wanted), priced)
         return Sweep(
             space=space,
             objectives=wanted,
             where=goal.where,
-            sampler=_sampler(self.space, space, goal, **self.sampler),
+            sampler=_sampler(config, space, goal, **self.sampler),
             engine=load_engine(engine.pop("name"), **engine),
             store=Store(f"{self.outputs}/{self.name}", define(space), meta),
             limits=Limits(**{n: self.failures[n] for n in _LIMITS if n in self.failures}),
@@ -145,7 +147,7 @@ class Configuration:
 
 
 def _sampler(
-    written: Mapping[str, Any], space: DesignSpace, goal: Goal, name: str, **options: Any
+    written: SpaceConfig, space: DesignSpace, goal: Goal, name: str, **options: Any
 ) -> Sampler | SearchSampler:
     """Return the sampler that was chosen, or what an axis asks for: bisection or refinement."""
     bisection, refined = capacity_search(written, space), refined_search(written, space, goal)

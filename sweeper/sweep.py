@@ -17,6 +17,7 @@ from sweeper.samplers import Goal, Sampler, SearchSampler, load_sampler
 from sweeper.samplers._search_driver import as_sampler
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import Objectives, given
+from sweeper.space.space_config import SpaceConfig
 from sweeper.space.spans import Batch
 from sweeper.store.keys import define
 from sweeper.store.parquet import check_writable
@@ -74,7 +75,7 @@ class Sweep:
             wanted,
             where,
             priced=space,
-            given=given({}, space, wanted),
+            given=given(SpaceConfig(), space, wanted),
         )
 
     @property

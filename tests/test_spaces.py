@@ -12,6 +12,7 @@ from simulators.core.contract import WarmsUp, load_simulator
 from sweeper.engines.task import evaluate
 from sweeper.space.design_space import DesignSpace, space_of
 from sweeper.space.objectives import objectives
+from sweeper.space.space_config import parse_space
 from sweeper.space.space_file import about, read_space
 from tests.conftest import ROOT
 
@@ -39,7 +40,7 @@ def test_a_space_opens_with_its_question(file: Path) -> None:
 def test_a_space_has_points_and_objectives(file: Path) -> None:
     space = built(file)
     assert sum(space.removed().values()) < space.size
-    wanted = objectives(read_space(file), space)
+    wanted = objectives(parse_space(read_space(file)), space)
     assert len(wanted) >= 2, "a front needs two objectives"
     assert len(space.varied) >= 2
     assert built(file) == dataclasses.replace(space), "built twice, it differs"
@@ -66,5 +67,5 @@ def test_the_first_allowed_points_of_a_space_are_answered(file: Path) -> None:
     assert {row["status"] for row in rows} <= {"ok", "infeasible"}, rows
     for row in rows:
         if row["status"] == "ok" and not row.get("saturated"):
-            wanted = objectives(read_space(file), space)
+            wanted = objectives(parse_space(read_space(file)), space)
             assert all(row[name] is not None for name in wanted if name in row)

@@ -6,7 +6,7 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.core.contract import default_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import FOLDERS
+from simulators.core.grouping import columns_of
 from simulators.core.levels import SHARES, Shares
 
 P = TypeVar("P")
@@ -51,13 +51,10 @@ def schema_of(kind: type) -> pa.Schema:
 
 @functools.cache
 def _schema_of(kind: Any) -> pa.Schema:
-    hints = typing.get_type_hints(kind)
     return pa.schema(
         [
-            pa.field(
-                f.name, _arrow_type(hints[f.name]), metadata={"unit": f.metadata.get("unit", "")}
-            )
-            for f in fields(kind)
+            pa.field(c.name, _arrow_type(c.hint), metadata={"unit": c.metadata.get("unit", "")})
+            for c in columns_of(kind)
         ]
     )
 
@@ -121,7 +118,7 @@ def batch_of(kind: Any, point: Mapping[str, Any]) -> pa.RecordBatch:
         UnknownNameError: a field the point type does not have.
         UserError: a field without a default is missing.
     """
-    known = {f.name: default_of(f) for f in fields(kind)}
+    known = {c.name: c.default for c in columns_of(kind)}
     for name in point:
         if name not in known:
             raise UnknownNameError("input", name, tuple(known))
@@ -150,10 +147,16 @@ def which(batch: pa.RecordBatch, name: str, of: Callable[[Any], object]) -> NDAr
     return mapped(batch, name, lambda value: bool(of(value))).astype(bool)
 
 
-def points_of(kind: type[P], batch: pa.RecordBatch) -> list[P]:
-    """Return the rows of a batch as points of type `kind`."""
-    names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
-    return [kind(*row) for row in zip(*(_cells(batch, name) for name in names), strict=True)]
+def points_of(kind: type[P], batch: pa.RecordBatch, group: str = "") -> list[P]:
+    """Return the rows of a batch as points of type `kind`, or as a group of options of points."""
+    hints = typing.get_type_hints(kind)
+    columns = [
+        points_of(hints[f.name], batch, f"{group}{f.name}.")
+        if is_dataclass(hints[f.name])
+        else _cells(batch, f"{group}{f.name}")
+        for f in fields(kind)  # type: ignore[arg-type]
+    ]
+    return [kind(*row) for row in zip(*columns, strict=True)]
 
 
 def _cells(batch: pa.RecordBatch, name: str) -> list[Any]:
@@ -274,6 +277,7 @@ class Pointwise(Generic[P, M]):
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """A point depends on the files that its fields name."""
-        names = {f.name: f.metadata.get("names", "") for f in fields(self.point)}  # type: ignore[arg-type]
+        kind: Any = self.point
+        names = {c.name: c.metadata.get("names", "") for c in columns_of(kind)}
         folder = FOLDERS.get(names.get(name, ""))
         return () if folder is None else (folder.find(str(value)),)

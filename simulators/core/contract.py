@@ -3,11 +3,13 @@
 That sentence is the whole contract between the physics and the logistics. A simulator's inputs and
 metrics are two frozen dataclasses: their fields are the columns of the tables, the names allowed in
 a design space and the documentation. Nobody lists them again.
+
+Related inputs may be grouped: a field of a point type may itself be a frozen dataclass, declared by
+`group`. Columns and axes then have dotted names, `speculation.method`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -20,6 +22,7 @@ from numpy.typing import NDArray
 
 from simulators.core.errors import UserError
 from simulators.core.folder import SIMULATORS
+from simulators.core.grouping import columns_of
 from simulators.core.levels import LEVELS
 from simulators.core.modules import load_from
 from simulators.core.rules import Rule
@@ -61,14 +64,19 @@ asked = functools.partial(choice, given=True)
 """Declare a field that belongs to the question."""
 
 
+def group(kind: type, doc: str) -> Any:
+    """Declare a field of a point type that holds related options: a frozen dataclass of choices."""
+    return field(metadata={"doc": doc}, default=kind())
+
+
 def given_of(kind: type) -> tuple[str, ...]:
-    """Return the names of a point type's fields that belong to the question, not to the design."""
-    return tuple(f.name for f in fields(kind) if f.metadata.get("given"))
+    """Return the names of a point type's columns that belong to the question, not to the design."""
+    return tuple(c.name for c in columns_of(kind) if c.metadata.get("given"))
 
 
 def fields_of(kind: type, part: str) -> tuple[str, ...]:
-    """Return the names of a point type's fields that say something about a part."""
-    return tuple(f.name for f in fields(kind) if f.metadata.get("part") == part)
+    """Return the names of a point type's columns that describe a part."""
+    return tuple(c.name for c in columns_of(kind) if c.metadata.get("part") == part)
 
 
 def metric(doc: str, *, unit: str = "", better: Direction | None = None, page: str = "") -> Any:
@@ -98,7 +106,7 @@ class Simulator(Protocol):
 
     name: str
     version: int  # raised when results change; a golden run that moves without it fails a test
-    point: type  # frozen dataclass: its fields are the possible axes
+    point: type  # frozen dataclass: its columns are the possible axes
     metrics: type  # frozen dataclass: its fields are the result columns
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -329,8 +337,3 @@ def lend(simulator: Simulator) -> str:
 def is_lent(name: str) -> bool:
     """Say whether a name stands for an object of this process, which no other process knows."""
     return name in _LENT
-
-
-def default_of(f: dataclasses.Field[Any]) -> Any:
-    """Return a field's default, or `dataclasses.MISSING`."""
-    return f.default if f.default_factory is dataclasses.MISSING else f.default_factory()

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import inf, isfinite
+from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.grouping import columns_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +73,7 @@ class Rule:
 def check_point(point: Any) -> None:
     """Raise `UserError` if fields of a point break their rules, with a line for each."""
     kind: Any = type(point)
-    _tell(rule.broken_by(name, getattr(point, name)) for name, rule in rules_of(kind))
+    _tell(rule.broken_by(name, attrgetter(name)(point)) for name, rule in rules_of(kind))
 
 
 def check_batch(kind: type, batch: pa.RecordBatch) -> None:
@@ -95,7 +97,7 @@ def is_sound(kind: type, batch: pa.RecordBatch) -> bool:
 @functools.cache
 def rules_of(kind: Any) -> tuple[tuple[str, Rule], ...]:
     """Return the fields of a point type that have a rule."""
-    rules = ((f.name, f.metadata.get("rule", Rule())) for f in fields(kind))
+    rules = ((c.name, c.metadata.get("rule", Rule())) for c in columns_of(kind))
     return tuple((name, rule) for name, rule in rules if rule != Rule())
 
 

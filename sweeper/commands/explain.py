@@ -15,10 +15,10 @@ from simulators.core.contract import (
     Contribution,
     Explains,
     Simulator,
-    default_of,
     load_simulator,
 )
 from simulators.core.errors import Infeasible, UserError
+from simulators.core.grouping import columns_of
 from simulators.core.levels import LEVELS
 from sweeper.commands.flags import results_flags
 from sweeper.commands.opened import tell_age
@@ -201,7 +201,7 @@ def _what_if(last: Answers, row: Mapping[str, Any]) -> list[str]:
 def evaluated(simulator: Simulator, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metrics of one design."""
     schema = schema_of(simulator.point)
-    point = {f.name: default_of(f) for f in dataclasses.fields(simulator.point)}
+    point = {c.name: c.default for c in columns_of(simulator.point)}
     point |= point_of(simulator, row)
     arrays = [pa.array([point[f.name]], f.type) for f in schema]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -23,9 +23,9 @@ from simulators.core.modules import is_dotted
 from sweeper import engines, samplers
 from sweeper.configuration import FAILURES, TOP, check_types
 from sweeper.space.shipped_files import conf, find_space, sites, spaces
+from sweeper.space.space_config import KEYS, flat
 from sweeper.space.space_file import read_site, read_space
 from sweeper.space.sql import shown
-from sweeper.space.written import KEYS
 
 _USUAL = {"sampler": "grid", "engine": "auto"}
 _CONDITION = r"(?:where|slo|(?:when|derived)\.\w+)"
@@ -51,7 +51,7 @@ def compose(words: list[str]) -> dict[str, Any]:
     overrides = [w for w in words if not w.startswith("+space=")]
     node = read_space(file, complete=True)
     inputs = dict.fromkeys(n for grid in node.get("union") or [] for n in grid)
-    with _hydra_errors(overrides, [*(node.get("axes") or {}), *inputs]):
+    with _hydra_errors(overrides, [*flat(node.get("axes") or {}), *flat(inputs)]):
         return _compose(file.stem, node, [*map_replacements(overrides), f"+space={file.stem}"])
 
 
@@ -199,9 +199,10 @@ def _unknown_key(key: str, overrides: list[str], axes: list[str]) -> str:
     word = next((w for w in overrides if leaf and leaf in w.split("=")[0]), key)
     path = word.split("=")[0].lstrip("+~")
     room = path.rsplit(".", 1)[0] if "." in path else ""
-    if room == "space.axes":
-        message = f"'{word}': axis '{leaf}' is not an input of this space's simulator"
-        return str(unknown(message, leaf, axes, "Its inputs"))
+    if path.startswith("space.axes."):
+        axis = path.removeprefix("space.axes.")
+        message = f"'{word}': axis '{axis}' is not an input of this space's simulator"
+        return str(unknown(message, axis, axes, "Its inputs"))
     chosen = _chosen(overrides)
     known = _known(room, chosen)
     if not known:

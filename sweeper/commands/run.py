@@ -24,6 +24,7 @@ from sweeper.report.run_folder import begin, progress_of, write_progress
 from sweeper.report.summary import Ended, print_ended
 from sweeper.report.tables import write_text
 from sweeper.space.design_space import DesignSpace
+from sweeper.space.space_config import parse_space
 from sweeper.space.spans import Batch, split, width
 from sweeper.store.lock import alone
 from sweeper.store.reuse import answered_elsewhere
@@ -130,7 +131,7 @@ def _answered(asked: Asked, folder: Path) -> Ended:
     rows = dict(progress.rows)
     write_progress(folder, {"answered": progress.answered, "to_do": progress.total, "rows": rows})
     return Ended(
-        answers=answers_to(asked.written["space"], space, store, folder, asked.name),
+        answers=answers_to(parse_space(asked.written["space"]), space, store, folder, asked.name),
         evaluated=progress.done,
         failed=sum(progress.rows[s] for s in FAILURES),
         seconds=progress.elapsed_s,

@@ -13,9 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from simulators.core.contract import Describes, Records, default_of, load_simulator
+from simulators.core.contract import Describes, Records, load_simulator
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import FOLDERS, SIMULATORS
+from simulators.core.grouping import columns_of, groups_of
 from sweeper import engines, samplers
 from sweeper.commands.flags import flags
 from sweeper.commands.opened import tell_progress
@@ -25,6 +26,7 @@ from sweeper.report.tables import print_words
 from sweeper.space.design_space import space_of
 from sweeper.space.objectives import objectives, where
 from sweeper.space.shipped_files import spaces
+from sweeper.space.space_config import parse_space
 from sweeper.space.space_file import about, read_space
 from sweeper.units import human
 
@@ -134,8 +136,8 @@ def _file(kind: str, file: Path) -> None:
 
 def _space(name: str) -> None:
     file = spaces()[name]
-    written = read_space(file)
-    space = space_of(written)
+    config = parse_space(read_space(file))
+    space = space_of(config)
     print(f"space {name}  ({file})")
     print_words(about(file), "")
     print(f"{space.size:,} points for the simulator '{space.simulator}'")
@@ -148,7 +150,7 @@ def _space(name: str) -> None:
     fixed = [
         f"{n}={human(v[0], units[n])}"
         for n, v in space.axes.items()
-        if n in (written.get("axes") or {}) and len(v) == 1
+        if n in config.axes and len(v) == 1
     ]
     if fixed:
         print_words(f"  fixed: {', '.join(fixed)}", "    ")
@@ -156,8 +158,8 @@ def _space(name: str) -> None:
         print(f"  {column} = {sql}")
     for line in space.counts.in_words:
         print(f"  {line}")
-    wanted = objectives(written, space)
-    if condition := where(written, space):
+    wanted = objectives(config, space)
+    if condition := where(config, space):
         print(f"  where {condition}")
     print(f"  wanted: {', '.join(f'{n} {d}' for n, d in wanted.items())}")
 
@@ -174,11 +176,14 @@ def _simulator(name: str) -> None:
 
 
 def _fields(kind: type) -> None:
-    for f in dataclasses.fields(kind):
-        default = default_of(f)
+    """Print the columns of a type, those outside of groups first."""
+    groups = groups_of(kind)
+    for f in sorted(columns_of(kind), key=lambda f: f.group in groups):
+        if f.group in groups:
+            print_words(f"{f.group}.  {groups.pop(f.group)}", _INDENT)
         notes = [f.metadata.get("unit", ""), f.metadata.get("better") or ""]
-        if default is not dataclasses.MISSING:
-            notes.append(f"default {default}")
+        if f.default not in (dataclasses.MISSING, ""):
+            notes.append(f"default {f.default}")
         if page := f.metadata.get("page"):
             notes.append(f"docs/{page}")
         note = ", ".join(n for n in notes if n)
@@ -191,7 +196,7 @@ def _design(name: str, prefix: str, outputs: str, folder: str | None) -> int:
     tell_progress(last)
     _, row = last.design(prefix)
     space = last.space
-    usual = {f.name: default_of(f) for f in dataclasses.fields(last.simulator.point)}
+    usual = {c.name: c.default for c in columns_of(last.simulator.point)}
     fixed = [n for n in space.axes if n not in space.varied]
     own = [n for n in fixed if usual.get(n, dataclasses.MISSING) != row.get(n)]
     known = (*space.axes, *space.derived)

@@ -15,8 +15,9 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from simulators.core.contract import Reprices, default_of, load_simulator
+from simulators.core.contract import Reprices, load_simulator
 from simulators.core.errors import UserError
+from simulators.core.grouping import columns_of
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.factors import axis_values
 from sweeper.space.product import Factor
@@ -37,7 +38,7 @@ def unpriced(space: DesignSpace) -> DesignSpace:
             raise UserError(
                 f"'{text}' names '{named.pop()}': prices are known of results; write it in `where`"
             )
-    usual = {f.name: default_of(f) for f in dataclasses.fields(simulator.point)}
+    usual = {c.name: c.default for c in columns_of(simulator.point)}
     return _with(space, {name: (usual[name],) for name in simulator.priced})
 
 

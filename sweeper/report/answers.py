@@ -19,6 +19,7 @@ import polars as pl
 from simulators.core.columns import schema_of
 from simulators.core.contract import Notes, Reprices, Simulator, load_simulator
 from simulators.core.errors import UserError, listed, suggestion, unknown
+from simulators.core.grouping import columns_of
 from sweeper.query.pareto import alike, knee, pareto_front, rows_at, unstated
 from sweeper.query.repricing import priced, repriced
 from sweeper.query.scenarios import WORST, across, scenarios_of
@@ -28,6 +29,7 @@ from sweeper.report.words import in_words, reason_in_words
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import Objectives, given, objectives, where
 from sweeper.space.shipped_files import scenarios, spaces
+from sweeper.space.space_config import SpaceConfig
 from sweeper.store.keys import SHOWN, Definition, begin_with, keys
 from sweeper.store.store import Store
 from sweeper.units import human
@@ -334,7 +336,7 @@ class Answers:
 
 def point_of(simulator: Simulator, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of a row that the simulator asks for."""
-    return {f.name: row[f.name] for f in dataclasses.fields(simulator.point) if f.name in row}
+    return {f.name: row[f.name] for f in columns_of(simulator.point) if f.name in row}
 
 
 def real(value: Any) -> Any:
@@ -387,10 +389,10 @@ def definition_in(file: Path) -> str:
 
 
 def answers_to(
-    written: Mapping[str, Any], space: DesignSpace, store: Store, folder: Path, name: str
+    written: SpaceConfig, space: DesignSpace, store: Store, folder: Path, name: str
 ) -> Answers:
     """Return the answers to a space as it was written, whose rows a store holds."""
-    space = priced(space, written.get("axes") or {})
+    space = priced(space, written.axes)
     wanted = objectives(written, space)
     condition, known = where(written, space), given(written, space, wanted)
     return Answers(name, space, store, wanted, condition, folder, known)

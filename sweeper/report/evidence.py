@@ -16,6 +16,7 @@ from typing import Any
 
 from simulators.core.contract import COVERAGE, ERROR, Check, Simulator, load_simulator
 from simulators.core.folder import FOLDERS, PACKAGE
+from simulators.core.grouping import columns_of
 
 FILE = PACKAGE / "accuracy.json"
 _NAMED = 3
@@ -94,7 +95,7 @@ def named_facts(simulator: Simulator, row: Mapping[str, Any]) -> list[str]:
     }
     asked = [
         (kinds.get(str(f.metadata.get("names"))), row.get(f.name))
-        for f in dataclasses.fields(simulator.point)
+        for f in columns_of(simulator.point)
     ]
     return [name for folder, name in asked if folder and name and folder.has(name)]
 

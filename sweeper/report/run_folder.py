@@ -26,8 +26,8 @@ import pyarrow as pa
 from simulators.core.errors import UserError
 from sweeper.report.tables import write_text
 from sweeper.space.design_space import DesignSpace
+from sweeper.space.space_config import SpaceConfig, parse_space
 from sweeper.space.spans import Span
-from sweeper.space.written import check_shape
 from sweeper.store.keys import Definition
 from sweeper.store.store import Store
 from sweeper.typed import from_json
@@ -87,7 +87,7 @@ def runs(outputs: str, name: str) -> list[Path]:
     return sorted(found, key=lambda run: (_number(run.name), run.name))
 
 
-def asked(folder: Path) -> tuple[Definition, dict[str, Any]]:
+def asked(folder: Path) -> tuple[Definition, SpaceConfig]:
     """Return the definition of a run and the space as it was written.
 
     Raises:
@@ -95,11 +95,11 @@ def asked(folder: Path) -> tuple[Definition, dict[str, Any]]:
     """
     try:
         written = from_json((folder / "config.json").read_bytes(), _Asked)["space"]
-        check_shape(written, str(folder / "config.json"), {})
+        config = parse_space(written, str(folder / "config.json"))
         stored = Definition.from_json((folder / "definition.json").read_text())
         space = stored.as_defined_now
         space.batch(Span(0, min(1, len(space))))
-        return stored, written
+        return stored, config
     except (*_BROKEN, UserError) as error:
         said = " ".join(str(error).split())[:200]
         raise DamagedRun(

@@ -8,9 +8,8 @@ Probes are ordinary points in the store.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -22,9 +21,9 @@ from sweeper.samplers import Results
 from sweeper.samplers._search_driver import answers_at
 from sweeper.samplers.random import allowed, in_blocks
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.factors import mapping
 from sweeper.space.notation import is_capacity
-from sweeper.space.objectives import condition_of
+from sweeper.space.objectives import checked
+from sweeper.space.space_config import SpaceConfig
 from sweeper.space.spans import Batch, Index, Mask
 from sweeper.space.sql import names_in, parsed, shown
 
@@ -79,14 +78,14 @@ class Capacity:
         return verdicts["met"].to_numpy(), verdicts["feasible"].to_numpy()
 
 
-def capacity_search(written: Mapping[str, Any], space: DesignSpace) -> Capacity | None:
+def capacity_search(written: SpaceConfig, space: DesignSpace) -> Capacity | None:
     """Return the bisection of the axis written as a capacity, if there is one.
 
     Raises:
         UserError: two axes are, the condition is missing, or the axis cannot be bisected.
     """
-    asked = [name for name, values in mapping(written, "axes").items() if is_capacity(values)]
-    slo = condition_of(written, "slo", space)
+    asked = [name for name, values in written.axes.items() if is_capacity(values)]
+    slo = checked(written.slo, space)
     if len(asked) > 1:
         raise UserError(f"only one axis can ask for a capacity, not {' and '.join(asked)}")
     if not asked:

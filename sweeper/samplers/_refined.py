@@ -6,9 +6,8 @@ rows relabelled with the second value, so a space's `where` may ask for the seco
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -18,8 +17,8 @@ from sweeper.query.pareto import pareto_front
 from sweeper.samplers import Goal, Results
 from sweeper.samplers.random import allowed, in_blocks
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.factors import mapping
 from sweeper.space.notation import refined_values
+from sweeper.space.space_config import SpaceConfig
 from sweeper.space.spans import Batch, Index, Span
 
 SHARE = 1e-3
@@ -63,13 +62,13 @@ class Refined:
         return np.sort(numbers)
 
 
-def refined_search(written: Mapping[str, Any], space: DesignSpace, goal: Goal) -> Refined | None:
+def refined_search(written: SpaceConfig, space: DesignSpace, goal: Goal) -> Refined | None:
     """Return the sampler that an axis asks for whose second value is for the front of its first.
 
     Raises:
         UserError: two axes ask, or one that moves with others.
     """
-    asked = [name for name, values in mapping(written, "axes").items() if refined_values(values)]
+    asked = [name for name, values in written.axes.items() if refined_values(values)]
     if len(asked) > 1:
         raise UserError(f"only one axis can have a first and a then, not {' and '.join(asked)}")
     if not asked:

@@ -15,12 +15,12 @@ from simulators.core.columns import schema_of
 from simulators.core.contract import Describes, Simulator, lend, load_simulator
 from simulators.core.errors import UserError, unknown
 from sweeper.space.counts import Counts, counts_of, drawn
-from sweeper.space.factors import defaults, factors_of, mapping
+from sweeper.space.factors import defaults, factors_of
 from sweeper.space.notation import Scalar
 from sweeper.space.product import Factor, Product
 from sweeper.space.rules import Rule
+from sweeper.space.space_config import SpaceConfig, parse_space
 from sweeper.space.spans import Batch, Index, Mask, Span
-from sweeper.space.written import KEYS
 
 _LARGEST = 2**62
 """Points have 64-bit numbers; the last bit is room to count past the end."""
@@ -121,26 +121,21 @@ class DesignSpace(Product):
         return columns
 
 
-def space_of(written: Mapping[str, Any]) -> DesignSpace:
-    """Return the design space a `spaces/*.yaml` describes."""
-    for key in written:
-        if key not in KEYS:
-            raise unknown(f"a space has no key '{key}'", key, KEYS)
-    if not written.get("simulator"):
+def space_of(written: Mapping[str, Any] | SpaceConfig) -> DesignSpace:
+    """Return the design space that a `spaces/*.yaml` describes, parsed or as plain values."""
+    config = written if isinstance(written, SpaceConfig) else parse_space(written)
+    if not config.simulator:
         raise UserError("a space needs `simulator:`, the model that answers it")
-    simulator = load_simulator(str(written["simulator"]))
+    simulator = load_simulator(config.simulator)
     space = DesignSpace(
-        simulator=str(written["simulator"]),
-        factors=factors_of(written, simulator),
-        derived={str(n): str(sql) for n, sql in mapping(written, "derived").items()},
-        constraints=(),
+        simulator=config.simulator,
+        factors=factors_of(config, simulator),
+        derived={name: str(sql) for name, sql in config.derived.items()},
     )
+    single = isinstance(config.constraints, str)
+    constraints = [config.constraints] if single else config.constraints
     space = dataclasses.replace(
-        space,
-        constraints=(
-            *_constraints(written.get("constraints") or ()),
-            *_conditional(mapping(written, "when"), space),
-        ),
+        space, constraints=(*map(str, constraints), *_conditional(config.when, space))
     )
     if space.size > _LARGEST:
         raise UserError(
@@ -157,22 +152,12 @@ def completed(space: DesignSpace) -> DesignSpace:
     return dataclasses.replace(space, factors=(*space.factors, *gained)) if gained else space
 
 
-def _constraints(written: Any) -> tuple[str, ...]:
-    if isinstance(written, str):
-        return (written,)
-    if not isinstance(written, list | tuple):
-        raise UserError(f"`constraints` is a list of SQL conditions, not {written!r}")
-    return tuple(str(sql) for sql in written)
-
-
 def _conditional(conditions: Mapping[str, Any], space: DesignSpace) -> tuple[str, ...]:
     """Return the constraints that keep axes at their first value where they do not count."""
     found = []
     for name, sql in conditions.items():
         if name not in space.axes:
             raise unknown(f"`when` names '{name}', which is no axis", name, list(space.axes))
-        if sql is None:
-            raise UserError(f"`when` names '{name}' without the condition under which it counts")
         factor = next(f for f in space.factors if name in f.columns)
         found.append(f"({sql}) OR {_first_of(name, factor)}")
     return tuple(found)

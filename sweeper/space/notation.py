@@ -29,7 +29,7 @@ _CAPACITY = re.compile(rf"^\s*capacity\s+(?P<lo>{_NUMBER})\s*\.\.\s*(?P<hi>{_NUM
 _REFINED = re.compile(r"^\s*first\s+(\S+)\s+then\s+(\S+)\s*$")
 CAPACITY_STEP = 1.025
 """Values of a capacity axis are 2.5 % apart: as fine as the answer is meant to be."""
-_EXPECTED = "write 1..8, 0..1 lin 11, 0.5..32 log 13, pow2 1..64, a value or a list"
+EXPECTED = "write 1..8, 0..1 lin 11, 0.5..32 log 13, pow2 1..64, a value or a list"
 _LARGEST = 10_000_000
 _WIDEST = 2**63 - 1
 
@@ -43,14 +43,14 @@ def values_of(name: str, written: Any, kind: pa.DataType, *, nullable: bool) -> 
     (1.0, 2.0, 4.0)
     """
     if isinstance(written, dict):
-        raise UserError(f"axis '{name}' is a mapping; {_EXPECTED}")
+        raise UserError(f"axis '{name}' is a mapping; {EXPECTED}")
     if isinstance(written, str) and not pa.types.is_string(kind) and _LIKE_A_RANGE.search(written):
         items = _range(name, written, whole=pa.types.is_integer(kind))
     else:
         several: Any = refined_values(written) or written
         items = list(several) if isinstance(several, list | tuple) else [written]
     if not items:
-        raise UserError(f"axis '{name}' has no values; {_EXPECTED}")
+        raise UserError(f"axis '{name}' has no values; {EXPECTED}")
     values = tuple(cast(name, item, kind, nullable=nullable) for item in items)
     if len(set(values)) < len(values):
         twice = next(v for i, v in enumerate(values) if v in values[:i])
@@ -125,7 +125,7 @@ def _range(name: str, text: str, *, whole: bool) -> list[float]:
         return _spaced("log", low, high, max(count, 2), whole=whole)
     match = _RANGE.match(text)
     if match is None:
-        raise UserError(f"axis '{name}': cannot read '{text}'; {_EXPECTED}")
+        raise UserError(f"axis '{name}': cannot read '{text}'; {EXPECTED}")
     low, high = float(match["lo"]), float(match["hi"])
     if not math.isfinite(high - low):
         raise refused("spans more than a number can hold")

@@ -7,7 +7,6 @@ an answer cheaper by asking another question.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -16,7 +15,7 @@ from simulators.core.columns import OUTCOME, schema_of
 from simulators.core.contract import Direction, given_of, load_simulator, objectives_of
 from simulators.core.errors import UserError, unknown
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.factors import mapping
+from sweeper.space.space_config import SpaceConfig
 from sweeper.space.sql import condition, joined
 
 Objectives = Mapping[str, Direction]
@@ -24,10 +23,10 @@ Objectives = Mapping[str, Direction]
 _NUMBERS = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
 
 
-def objectives(written: Mapping[str, Any], space: DesignSpace) -> dict[str, Direction]:
+def objectives(written: SpaceConfig, space: DesignSpace) -> dict[str, Direction]:
     """Return what the space wants small or large: its `objectives`, else all the simulator has."""
     simulator = load_simulator(space.simulator)
-    wanted = dict(mapping(written, "objectives")) or objectives_of(simulator)
+    wanted: dict[str, Direction] = dict(written.objectives) or objectives_of(simulator)
     metrics, point = schema_of(simulator.metrics), space.schema
     known = [*metrics.names, *space.derived, *point.names]
     if not wanted:
@@ -35,12 +34,10 @@ def objectives(written: Mapping[str, Any], space: DesignSpace) -> dict[str, Dire
             f"the space names no `objectives:` and the simulator '{space.simulator}' has none "
             f"of its own; write e.g. objectives: {{{known[0]}: min}}"
         )
-    for name, direction in wanted.items():
+    for name in wanted:
         if name not in known:
             what = f"neither a metric nor an axis of the simulator '{space.simulator}'"
             raise unknown(f"objective '{name}' is {what}", name, known)
-        if direction not in ("min", "max"):
-            raise UserError(f"objective '{name}' is {direction!r}; write min or max")
         kinds = metrics if name in metrics.names else point
         kind = space.derived_type(name) if name in space.derived else kinds.field(name).type
         if not any(is_one(kind) for is_one in _NUMBERS):
@@ -48,37 +45,28 @@ def objectives(written: Mapping[str, Any], space: DesignSpace) -> dict[str, Dire
     return wanted
 
 
-def given(
-    written: Mapping[str, Any], space: DesignSpace, wanted: Iterable[str] = ()
-) -> tuple[str, ...]:
+def given(written: SpaceConfig, space: DesignSpace, wanted: Iterable[str] = ()) -> tuple[str, ...]:
     """Return the axes that vary and are given: what `given:` names, else what the simulator says.
 
     What is made small or large is chosen, so objectives (`wanted`) are not among them.
     """
-    named = written.get("given")
-    if named is None:
-        named = given_of(load_simulator(space.simulator).point)
-    elif not isinstance(named, list | tuple):
-        raise UserError(f"`given` is a list of axes, as in [model, qps], not {named!r}")
+    usual = given_of(load_simulator(space.simulator).point)
+    named = usual if written.given is None else written.given
     for name in named:
         if name not in space.axes:
-            raise unknown(f"`given` names '{name}', which is no axis", str(name), list(space.axes))
+            raise unknown(f"`given` names '{name}', which is no axis", name, list(space.axes))
     return tuple(n for n in space.varied if n in named and n not in wanted)
 
 
-def where(written: Mapping[str, Any], space: DesignSpace) -> str | None:
+def where(written: SpaceConfig, space: DesignSpace) -> str | None:
     """Return the condition results must meet to be on the front, if the space has one."""
-    return joined(*(condition_of(written, key, space) for key in ("slo", "where")))
+    return joined(*(checked(text, space) for text in (written.slo, written.where)))
 
 
-def condition_of(written: Mapping[str, Any], key: str, space: DesignSpace) -> str | None:
-    """Return the condition on results that a space states under a key, if it does."""
-    text = written.get(key)
-    if text is None:
-        return None
-    if not isinstance(text, str):
-        raise UserError(f"`{key}` is one SQL condition over the results, not {text!r}")
-    condition(text, _types_of(space))
+def checked(text: str | None, space: DesignSpace) -> str | None:
+    """Return a condition on the results of a space; raise `UserError` if it is not one."""
+    if text is not None:
+        condition(text, _types_of(space))
     return text
 
 

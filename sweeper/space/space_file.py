@@ -6,10 +6,11 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from simulators.core.contract import default_of, load_simulator
+from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
+from simulators.core.grouping import columns_of
+from sweeper.space.space_config import nested, parse_space
 from sweeper.space.sql import shown
-from sweeper.space.written import check_shape
 
 _DEEPEST, _LARGEST, _LONGEST = 12, 1_000_000, 10_000_000
 """Levels of a space file, values in it, and its bytes."""
@@ -44,24 +45,17 @@ def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:
     space = {str(k): v for k, v in written.items()}
     keys = [key for key, _ in root.value] if isinstance(root, yaml.MappingNode) else []
     lines = {str(key.value): key.start_mark.line + 1 for key in keys}
-    check_shape(space, str(file), lines)
-    if complete and isinstance(space.get("simulator"), str):
-        axes = dict(space.get("axes") or {})
-        elsewhere = {n for grid in space.get("union") or [] for n in grid}
-        for f in dataclasses.fields(load_simulator(space["simulator"]).point):
-            value = default_of(f)
-            if f.name not in axes and f.name not in elsewhere and value is not dataclasses.MISSING:
-                axes[f.name] = value
-        rest: dict[str, Any] = {
-            "derived": {},
-            "constraints": [],
-            "when": {},
-            "objectives": {},
-            "given": None,
-            "where": None,
-            "slo": None,
+    config = parse_space(space, str(file), lines)
+    if complete and config.simulator:
+        stated = {*config.axes, *(name for grid in config.union for name in grid)}
+        axes = config.axes | {
+            c.name: c.default
+            for c in columns_of(load_simulator(config.simulator).point)
+            if c.name not in stated and c.default is not dataclasses.MISSING
         }
-        space |= {"axes": axes} | {k: v for k, v in rest.items() if k not in space}
+        names = ("derived", "constraints", "when", "objectives", "given", "where", "slo")
+        rest = {name: getattr(config, name) for name in names}
+        space = rest | space | {"axes": nested(axes), "when": nested(config.when)}
     return space
 
 

@@ -45,11 +45,14 @@ WORDS = _set(
 LONGEST, MOST, DEEPEST = 10_000, 400, 40
 """Characters, operators and words, and brackets within brackets of one expression."""
 _TOKEN = re.compile(
-    r"""(?P<text>'(?:[^']|'')*') | (?P<name>"[^"]+"|`[^`]+`) | (?P<word>[^\W\d]\w*)
+    r"""(?P<text>'(?:[^']|'')*') | (?P<name>"[^"]+"|`[^`]+`) | (?P<word>[^\W\d]\w*(?:\.[^\W\d]\w*)*)
     | (?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?) | (?P<blank>\s+)
     | (?P<sign>\|\||<=|>=|<>|!=|::|[-+*/%<>=(),~!])""",
     re.VERBOSE,
 )
+
+_DOTTED = re.compile(r"""'(?:[^']|'')*'|"[^"]*"|`[^`]*`|(?P<name>[^\W\d]\w*(?:\.[^\W\d]\w*)+)""")
+"""Quoted text, which stays as it is, or the dotted name of a grouped option."""
 
 
 def names_in(text: str, what: str) -> tuple[str, ...]:
@@ -70,7 +73,7 @@ it must judge each alone
     text = spelt(text)
     strange = _strange_words(text, what)
     try:
-        expression = pl.sql_expr(text)
+        expression = pl.sql_expr(_DOTTED.sub(_quoted, text))
         columns = set(expression.meta.root_names())
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise UserError(f"{shown(what)} is not an SQL expression: {_said(error)}") from error
@@ -129,7 +132,7 @@ def at_most(text: str) -> dict[str, float]:
         return {}
     limits: dict[str, float] = {}
     for part in parts:
-        if match := re.fullmatch(r"\s*(\w+)\s*<=?\s*([\d.]+(?:[eE][-+]?\d+)?)\s*", part):
+        if match := re.fullmatch(r"\s*([\w.]+)\s*<=?\s*([\d.]+(?:[eE][-+]?\d+)?)\s*", part):
             limits[match[1]] = min(float(match[2]), limits.get(match[1], math.inf))
     return limits
 
@@ -195,6 +198,11 @@ def _strange_words(text: str, what: str) -> list[str]:
             f"brackets {deepest} deep of at most {DEEPEST}"
         )
     return strange
+
+
+def _quoted(match: re.Match[str]) -> str:
+    """Return a dotted name in quotes: SQL would read it as a column of a table."""
+    return f'"{match[0]}"' if match["name"] else match[0]
 
 
 def _tokens(text: str, what: str) -> Iterator[tuple[str, str]]:

@@ -23,6 +23,7 @@ from pyarrow import csv, parquet
 from simulators.core.columns import outcome
 from simulators.core.contract import Direction, choice, metric
 from simulators.core.errors import UserError
+from simulators.core.grouping import columns_of
 from simulators.core.jit import Floats
 from simulators.core.levels import EXTRAPOLATED, MEASURED, shares_of
 from sweeper.tables.gaussian_process import Surrogate, relevance
@@ -42,7 +43,7 @@ class Table:
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the figures of each row."""
         rows, learned = self._learned
-        names = [f.name for f in dataclasses.fields(self.point)]
+        names = [f.name for f in columns_of(self.point)]
         wanted = list(zip(*(batch[n].to_pylist() for n in names), strict=True))
         place = np.array([rows.get(design, -1) for design in wanted], np.int64)
         known, columns = place >= 0, {}
@@ -63,7 +64,7 @@ class Table:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel as what it was made of: its dataclasses are of this process alone."""
-        inputs = tuple(f.name for f in dataclasses.fields(self.point))
+        inputs = tuple(f.name for f in columns_of(self.point))
         outputs = {f.name: f.metadata["better"] for f in dataclasses.fields(self.metrics)}
         return _again, (self.name, self.file, inputs, outputs, self.between)
 
@@ -74,7 +75,7 @@ class Table:
     @functools.cached_property
     def _designs(self) -> list[tuple[Any, ...]]:
         table = _read(self.file)
-        names = [f.name for f in dataclasses.fields(self.point)]
+        names = [f.name for f in columns_of(self.point)]
         return list(zip(*(table[n].to_pylist() for n in names), strict=True))
 
     @functools.cached_property

@@ -14,6 +14,7 @@ from sweeper.engines import load_engine
 from sweeper.samplers._capacity import capacity_search
 from sweeper.space.design_space import space_of
 from sweeper.space.notation import CAPACITY_STEP
+from sweeper.space.space_config import parse_space
 from sweeper.store.keys import define
 from sweeper.store.store import Part, Store
 from sweeper.sweep import Sweep
@@ -30,7 +31,7 @@ WRITTEN: dict[str, Any] = {
 def answered(folder: Path) -> tuple[pl.DataFrame, list[Part]]:
     """Run the sweep and return all its probes."""
     space = space_of(WRITTEN)
-    bisection = capacity_search(WRITTEN, space)
+    bisection = capacity_search(parse_space(WRITTEN), space)
     assert bisection is not None
     store = Store(str(folder / "capacity"), define(space))
     parts: list[Part] = []
@@ -81,4 +82,4 @@ def test_a_capacity_that_was_found_is_not_searched_again(tmp_path: Path) -> None
 def test_mistakes_in_a_capacity_are_explained(change: dict[str, Any], fragment: str) -> None:
     written = {**WRITTEN, **change}
     with pytest.raises(UserError, match=fragment):
-        capacity_search(written, space_of(written))
+        capacity_search(parse_space(written), space_of(written))

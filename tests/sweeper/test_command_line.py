@@ -258,7 +258,7 @@ MISTAKES = [
     ("+space=toy 'space.constraints=[\"x <\"]'", "is not an SQL expression"),
     ("+space=toy 'space.constraints=[\"x > 99\"]'", "the space is empty"),
     ("+space=toy 'space.objectives={cost: min}'", "objective 'cost' is neither a metric"),
-    ("+space=toy 'space.objectives={gain: most}'", "write min or max"),
+    ("+space=toy 'space.objectives={gain: most}'", "from metrics to min or max"),
     ("+space=toy 'space.objectives={label: min}'", "objective 'label' is not a number"),
     ("+space=toy 'space.derived={x: y}'", "has the name of an axis or a metric"),
     ("+space=toy space.simulator=servng", "unknown simulator 'servng'"),

@@ -12,6 +12,7 @@ from simulators.core.errors import UserError
 from sweeper.samplers import Goal
 from sweeper.samplers._refined import refined_search
 from sweeper.space.design_space import space_of
+from sweeper.space.space_config import parse_space
 from sweeper.sweep import Sweep
 
 # Cost is n * (x - 3)^2: x = 2 is dearer than 3 and gains less.
@@ -29,7 +30,7 @@ def test_the_front_of_the_first_value_is_answered_at_the_second(tmp_path: Path, 
     }
     written = WRITTEN | {"axes": axes}
     space = space_of(written)
-    sampler = refined_search(written, space, WANTED)
+    sampler = refined_search(parse_space(written), space, WANTED)
     assert sampler is not None
     sweep = Sweep.of(
         space,
@@ -48,7 +49,7 @@ def test_the_front_of_the_first_value_is_answered_at_the_second(tmp_path: Path, 
 
 def test_what_constraints_remove_is_not_expected() -> None:
     space = space_of(WRITTEN | {"constraints": ["x > 2"]})
-    sampler = refined_search(WRITTEN, space, WANTED)
+    sampler = refined_search(parse_space(WRITTEN), space, WANTED)
     assert sampler is not None
     assert sampler.size(space) == 4
 
@@ -63,4 +64,4 @@ def test_what_constraints_remove_is_not_expected() -> None:
 def test_mistakes_are_explained(change: dict[str, Any], fragment: str) -> None:
     written = WRITTEN | change
     with pytest.raises(UserError, match=fragment):
-        refined_search(written, space_of(written), WANTED)
+        refined_search(parse_space(written), space_of(written), WANTED)

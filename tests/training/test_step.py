@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from simulators.catalog.model import load_model
-from simulators.core.contract import default_of
 from simulators.training.constants import load_constants
 from simulators.training.metrics import JOB_FIELDS, job_of
 from simulators.training.point import TrainingPoint, batch_of
@@ -144,7 +143,7 @@ def test_facts_count_gpus():
     [facts] = SIMULATOR.describe(batch).to_pylist()
     assert facts["gpus"] == 4 * 2 * 2 * 8
     assert facts["batch_tokens"] == 64 * 4096
-    assert default_of(TrainingPoint.__dataclass_fields__["zero"]) == 1
+    assert TrainingPoint.__dataclass_fields__["zero"].default == 1
     assert np.isfinite(facts["micro_batches"])
 
 

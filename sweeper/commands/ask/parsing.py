@@ -9,7 +9,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from simulators.core.contract import default_of
+from simulators.core.grouping import columns_of
 from sweeper.commands.flags import at_least, flags
 from sweeper.questions import Asks, Question
 from sweeper.words import number_in
@@ -23,19 +23,17 @@ _ABOUT = (
 def parsed(asks: Asks, words: list[str]) -> tuple[argparse.Namespace, Question]:
     """Return the flags, and the question that is made of its own."""
     parser = flags("ask", _ABOUT)
-    fields = dataclasses.fields(asks.flags)
-    hints = typing.get_type_hints(asks.flags)
+    fields = columns_of(asks.flags)
     for f in fields:
-        default = default_of(f)
-        required = default is dataclasses.MISSING
+        required = f.default is dataclasses.MISSING
         spelt = dict.fromkeys((f"--{f.name}", f"--{f.name.replace('_', '-')}"))
         parser.add_argument(
             *spelt,
-            type=_reader(hints[f.name], f.metadata),
+            type=_reader(f.hint, f.metadata),
             help=f.metadata["doc"],
             choices=f.metadata["choices"] or None,
             required=required,
-            default=None if required else default,
+            default=None if required else f.default,
         )
     parser.add_argument(
         "--sure",

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from simulators.core.contract import load_simulator
 from simulators.core.errors import unknown
 from simulators.core.folder import SIMULATORS
+from simulators.core.grouping import columns_of
 from simulators.core.modules import runnable
 from sweeper import engines, samplers
 from sweeper.commands import COMMANDS
@@ -81,7 +82,7 @@ def known() -> Known:
     ):
         overrides += [f"{room}.{f.name}=" for n in found for f in dataclasses.fields(options(n))]
     points = [load_simulator(name).point for name in runnable(SIMULATORS)]
-    overrides += [f"space.axes.{f.name}=" for point in points for f in dataclasses.fields(point)]
+    overrides += [f"space.axes.{f.name}=" for point in points for f in columns_of(point)]
     overrides += ["space.where=", "space.objectives=", "space.constraints=", *_SETTINGS]
     overrides = sorted(filter(_PLAIN.fullmatch, dict.fromkeys(overrides)))
     after = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,13 @@ import msgspec
 import pyarrow as pa
 
 from simulators.core.columns import schema_of
-from simulators.core.contract import default_of, load_simulator, objectives_of
+from simulators.core.contract import load_simulator, objectives_of
 from simulators.core.folder import FOLDERS, SIMULATORS
+from simulators.core.grouping import Column, columns_of
 from simulators.core.modules import runnable
 from sweeper.commands.flags import flags
 from sweeper.report.tables import write_text
-from sweeper.space.written import KEYS, Space
+from sweeper.space.space_config import KEYS, SpaceConfig
 
 _NOTATION = "a value, a list, or a range: 1..8, 0.5..32 log 13, pow2 1..64, capacity 0.1..64"
 _SQL = "polars SQL over axes, derived columns and facts"
@@ -54,7 +55,7 @@ def main(words: list[str]) -> int:
 
 def space_schema() -> dict[str, Any]:
     """Return the schema, one case per simulator, generated from their point and metrics types."""
-    (kinds,) = (d["properties"] for d in msgspec.json.schema(Space)["$defs"].values())
+    (kinds,) = (d["properties"] for d in msgspec.json.schema(SpaceConfig)["$defs"].values())
     kinds["simulator"]["examples"] = list(runnable(SIMULATORS))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -71,11 +72,7 @@ def _case(name: str) -> dict[str, Any]:
     """Return what a space of one simulator may say."""
     simulator = load_simulator(name)
     arrow = schema_of(simulator.point)
-    hints = typing.get_type_hints(simulator.point)
-    axes = {
-        f.name: _axis(f, arrow.field(f.name).type, type(None) in typing.get_args(hints[f.name]))
-        for f in dataclasses.fields(simulator.point)
-    }
+    axes = {c.name: _axis(c, arrow.field(c.name).type) for c in columns_of(simulator.point)}
     said = {n: {"description": axis["description"]} for n, axis in axes.items()}
     metrics = [*schema_of(simulator.metrics).names, *axes]
     objectives = {"propertyNames": {"examples": [*objectives_of(simulator), *metrics]}}
@@ -83,32 +80,45 @@ def _case(name: str) -> dict[str, Any]:
         "if": {"properties": {"simulator": {"const": name}}},
         "then": {
             "properties": {
-                "axes": {"properties": axes, "additionalProperties": False},
-                "union": {"items": {"properties": said, "additionalProperties": False}},
+                "axes": {"properties": axes | grouped(axes), "additionalProperties": False},
+                "union": {
+                    "items": {"properties": said | grouped(said), "additionalProperties": False}
+                },
                 "objectives": objectives,
             }
         },
     }
 
 
-def _axis(field: dataclasses.Field[Any], kind: pa.DataType, optional: bool) -> dict[str, Any]:
+def grouped(axes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of each group of options as a mapping of its own."""
+    groups: dict[str, Any] = {}
+    for name, axis in axes.items():
+        group, _, option = name.rpartition(".")
+        if group:
+            usual = {"type": "object", "properties": {}, "additionalProperties": False}
+            groups.setdefault(group, usual)["properties"][option] = axis
+    return groups
+
+
+def _axis(column: Column, kind: pa.DataType) -> dict[str, Any]:
     """Return the schema of one axis: a value of its type, a list of them, or a range in words."""
-    unit, default = field.metadata.get("unit", ""), default_of(field)
-    about = f"{field.metadata.get('doc', '')}{f' [{unit}]' if unit else ''}"
+    unit = column.metadata.get("unit", "")
+    about = f"{column.metadata.get('doc', '')}{f' [{unit}]' if unit else ''}"
     value: dict[str, Any]
     if pa.types.is_boolean(kind):
         value = {"type": "boolean"}
     elif pa.types.is_string(kind):
         value = {"type": "string"}
-        if (folder := FOLDERS.get(field.metadata.get("names", ""))) is not None:
+        if (folder := FOLDERS.get(column.metadata.get("names", ""))) is not None:
             value["examples"] = list(folder.names())
     else:
         value = {"type": "integer" if pa.types.is_integer(kind) else "number"}
-    one = {"anyOf": [value, {"type": "null"}]} if optional else value
+    one = {"anyOf": [value, {"type": "null"}]} if column.is_nullable else value
     schema: dict[str, Any] = {
         "description": f"{about}; {_NOTATION}",
         "anyOf": [one, {"type": "string"}, {"type": "array", "items": one}],
     }
-    if default is not dataclasses.MISSING:
-        schema["default"] = default
+    if column.default is not dataclasses.MISSING:
+        schema["default"] = column.default
     return schema

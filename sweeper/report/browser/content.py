@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from simulators.core.errors import UserError
+from simulators.core.grouping import columns_of
 from sweeper.query.pareto import qualifying
 from sweeper.query.sensitivity import sensitivity
 from sweeper.report.answers import Answers, real
@@ -42,8 +43,8 @@ class Content:
     def columns(self) -> dict[str, tuple[str, str, str]]:
         """The columns a page may draw: name to role, unit and one sentence."""
         found, simulator = self.answers, self.answers.simulator
-        metrics = dataclasses.fields(simulator.metrics)
-        fields = (*dataclasses.fields(simulator.point), *metrics)
+        metrics = columns_of(simulator.metrics)
+        fields = (*columns_of(simulator.point), *metrics)
         doc = {f.name: str(f.metadata.get("doc", "")) for f in fields}
         named = [(n, "axis") for n in found.space.varied]
         named += [(n, "derived") for n in found.space.derived]
