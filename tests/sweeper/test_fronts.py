@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -40,9 +39,8 @@ def small_sizes(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
     [
         {},
         {"SMALL": 0},  # a window
-        {"SMALL": 0, "WINDOW": 2, "LEAF": 1, "SWEEP": 1, "SIFTERS": 1},  # divided to the last row
-        {"SMALL": 0, "WINDOW": 1, "LEAF": 1, "SWEEP": 10_000, "SIFTERS": 1},  # without a sweep
-        {"SMALL": 0, "WINDOW": 3, "LEAF": 60, "SWEEP": 4, "SIFTERS": 2},
+        {"SMALL": 0, "WINDOW": 1, "SIFTERS": 1},  # a window that is too small
+        {"SMALL": 0, "WINDOW": 3, "SIFTERS": 2},
     ],
 )
 @pytest.mark.parametrize("seed", range(25))
@@ -106,34 +104,6 @@ def test_a_dominating_row_takes_the_place_of_all_it_dominates() -> None:
     assert (rows.tolist(), ties.tolist()) == ([2, 3], [1, 2])
 
 
-def test_a_sweep_marks_what_is_no_better_in_the_last_two_columns() -> None:
-    # Columns 1 and 2; the better are (1, 5) and (3, 2), the worse are looked at in their order.
-    values = np.array(
-        [
-            [9.0, 1.0, 5.0],
-            [9.0, 3.0, 2.0],
-            [0.0, 0.0, 9.0],
-            [0.0, 1.0, 5.0],
-            [0.0, 2.0, 4.0],
-            [0.0, 3.0, 2.0],
-            [0.0, 4.0, 1.0],
-            [0.0, 5.0, 3.0],
-        ]
-    )
-    marks = np.zeros(6, bool)
-    pareto_kernel._strike_by_sweep(values, np.arange(2), np.arange(2, 8), 1, marks)
-    assert marks.tolist() == [False, True, False, True, False, True]
-    marks = np.zeros(6, bool)
-    pareto_kernel._strike(values, np.arange(2), np.arange(2, 8), 1, marks)
-    assert marks.tolist() == [False, True, False, True, False, True]
-
-
-def test_no_row_strikes_itself() -> None:
-    values, marks = np.array([[1.0, 2.0], [2.0, 3.0]]), np.zeros(2, bool)
-    pareto_kernel._strike(values, np.arange(2), np.arange(2), 0, marks)
-    assert marks.tolist() == [False, True]
-
-
 @pytest.mark.parametrize(
     "sizes", [{}, {"SMALL": 0}, {"SMALL": 0, "WINDOW": 2}, {"SMALL": 0, "WINDOW": 1}]
 )
@@ -161,33 +131,3 @@ def test_each_group_has_a_front_of_its_own(
 def test_no_rows_have_no_groups_and_no_front() -> None:
     rows, ties = group_fronts(np.empty((0, 2)), np.empty(0, np.int64))
     assert (rows.tolist(), ties.tolist()) == ([], [])
-
-
-@pytest.mark.parametrize("sizes", [{"LEAF": 0, "SWEEP": 0}, {"LEAF": 0, "SWEEP": 10_000}, {}])
-@pytest.mark.parametrize(
-    "better",
-    [
-        [[0, 2, 2], [2, 0, 1], [2, 1, 0]],  # the last two at the median, which is cut above
-        [[1, 1, 0], [1, 0, 2]],  # all at the median
-        [[1, 0, 2], [1, 2, 0], [2, 1, 0]],  # most at the median, one above it
-        [[0, 2, 1], [1, 1, 1], [2, 0, 0], [2, 2, 0]],
-        [[2, 2, 2]],
-        [],
-    ],
-)
-def test_rows_are_marked_that_another_is_no_worse_than_in_all_columns_left(
-    better: list[list[int]], sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Against all of {0, 1, 2}^3, in columns 1 to 3 of 4; marks are in every second place.
-    small_sizes(monkeypatch, **sizes)
-    triples = np.array(list(itertools.product(range(3), repeat=3)), float)
-    theirs = np.array(better, float).reshape(-1, 3)
-    count, ours = len(triples), len(theirs)
-    values = np.column_stack([np.arange(float(count + ours)), np.concatenate([triples, theirs])])
-    marks = np.zeros(2 * count, bool)
-    pareto_kernel._strike_by_halves(
-        values, np.arange(count, count + ours), np.arange(count), 1, marks, 2 * np.arange(count)
-    )
-    wanted = (theirs[None] <= triples[:, None]).all(-1).any(-1)
-    assert marks[::2].tolist() == wanted.tolist()
-    assert not marks[1::2].any()

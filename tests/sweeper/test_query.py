@@ -75,8 +75,6 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the compiled loops from the first row on, and let a window overflow early."""
     monkeypatch.setattr(pareto_kernel, "_SMALL", 0)
     monkeypatch.setattr(pareto_kernel, "_WINDOW", 4)
-    monkeypatch.setattr(pareto_kernel, "_LEAF", 8)
-    monkeypatch.setattr(pareto_kernel, "_SWEEP", 4)
     pareto_kernel.warm_up()
 
 
