@@ -1,4 +1,8 @@
-"""Sailor's measured iterations over several nodes, and the layers they consist of, timed alone."""
+"""Sailor's measured iterations over several nodes, and the layers they consist of, timed alone.
+
+The column `mbs` of the table of sizes holds tensor ranks: weights of a layer are divided by it, and
+activations are those of one sequence.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from lab.stages.profiled import TimedStage
-from lab.tables.rows import read_records
+from lab.tables.rows import Record, read_records
 
 ITERATIONS = "training_modern/sailor_iteration_time.parquet"
 PROFILES = "training_modern/sailor_layer_profile.parquet"
 LAYERS = "training_modern/sailor_layer_info.parquet"
 
-# The column `mbs` of the table of sizes holds tensor ranks: weights of a layer are divided by it,
-# and activations are those of one sequence.
 BROKEN = ("GPT-Neo-2.7", 1024)
 """Iterations of this model and batch are three times the sum of the published profile."""
 
@@ -26,7 +28,7 @@ COPIES = ("clariden/OPT-350/N4/plan_config_N4_D4.json", "mit/N6/plan_config_N6_D
 
 @dataclass(frozen=True)
 class Iteration:
-    """One measured plan: its stages without the sum of gradients, and what was measured."""
+    """One measured plan, with its stages from the profile, without the sum of gradients."""
 
     name: str
     cluster: str
@@ -41,40 +43,39 @@ class Iteration:
     seconds: float
     sync_s: float
     peak_bytes: float
-    held_bytes: float  # weights and what the backward pass reads, as the profile counts them
+    held_bytes: float  # weights and activations as the profile counts them
 
     def with_sync(self, sync_s: float) -> tuple[TimedStage, ...]:
-        """Return the stages with what summing their gradients takes."""
+        """Return the stages with the time of summing their gradients."""
         return tuple(replace(stage, sync_s=sync_s) for stage in self.stages)
 
 
 def iterations(reference: Path) -> Iterator[Iteration]:
     """Yield plans whose layers were all profiled; copies and broken rows are left out."""
-    times: dict[tuple[Any, ...], tuple[float, float, float]] = {}
-    for row in read_records(reference / PROFILES):
-        key = (row["model"], row["gpu"], row["mbs"], row["tp"], int(row["layer"]))
-        times[key] = (row["fwd_s"], row["bwd_s"], row["update_s"])
+    times = {
+        (row.model, row.gpu, row.mbs, row.tp, int(row.layer)): (row.fwd_s, row.bwd_s, row.update_s)
+        for row in read_records(reference / PROFILES)
+    }
     sizes = {
-        (row["model"], int(row["mbs"]), int(row["layer"])): row
-        for row in read_records(reference / LAYERS)
+        (row.model, int(row.mbs), int(row.layer)): row for row in read_records(reference / LAYERS)
     }
     for row in read_records(reference / ITERATIONS):
-        if (row["model"], row["gbs"]) == BROKEN or row["file"] in COPIES:
-            continue
-        found = _iteration(row, times, sizes)
-        if found is not None:
-            yield found
+        if (row.model, row.gbs) != BROKEN and row.file not in COPIES:
+            found = _iteration(row, times, sizes)
+            if found is not None:
+                yield found
 
 
 def _iteration(
-    row: Mapping[str, Any],
+    row: Record,
     times: Mapping[tuple[Any, ...], tuple[float, float, float]],
-    sizes: Mapping[tuple[str, int, int], Any],
+    sizes: Mapping[tuple[str, int, int], Record],
 ) -> Iteration | None:
-    """Return one plan; none where a layer was not timed."""
-    [plan] = json.loads(row["pipeline_list"])
+    """Return one plan; None where a layer was not timed."""
+    [plan] = json.loads(row.pipeline_list)
     layers, placed = plan["layers_per_stage"], plan["tmp_per_stage"]
-    mbs, model = row["mbs"], row["model"]
+    mbs, model = row.mbs, row.model
+    micro_batches = row.gbs // (row.dp * mbs)
     stages, most, held = [], 0.0, 0.0
     for stage, replicas in zip(layers, placed, strict=True):
         kinds = {(replica[0][0][0], replica[1]) for replica in replicas}
@@ -84,31 +85,30 @@ def _iteration(
             if any(key not in times for key in keys):
                 return None
             sums.append([sum(times[key][i] for key in keys) for i in range(3)])
-        slowest = max(sums, key=lambda one: one[0] + one[1])
-        stages.append(TimedStage(*slowest))
+        stages.append(TimedStage(*max(sums, key=lambda one: one[0] + one[1])))
         tp = max(tp for _, tp in kinds)
         known = [sizes[model, tp, layer] for layer in stage if (model, tp, layer) in sizes]
-        weights = float(sum(one["params_bytes"] for one in known))
+        weights = float(sum(one.params_bytes for one in known))
         most = max(most, weights)
-        kept = min(len(layers) - len(stages) + 1, row["gbs"] // (row["dp"] * mbs))
+        in_flight = min(len(layers) - len(stages) + 1, micro_batches)
         # fp32 weights, gradients and Adam's two moments; logits in four copies where there are any
-        logits = 4 * mbs * known[-1]["act_output_bytes"] if stage is layers[-1] and known else 0.0
-        kept_bytes = kept * mbs * sum(one["act_mem_bytes"] for one in known)
-        held = max(held, 4 * weights + kept_bytes + logits)
+        logits = 4 * mbs * known[-1].act_output_bytes if stage is layers[-1] and known else 0.0
+        activations = in_flight * mbs * sum(one.act_mem_bytes for one in known)
+        held = max(held, 4 * weights + activations + logits)
     boundary = sizes.get((model, placed[0][0][1], layers[0][-1]))
     return Iteration(
-        name=row["file"],
-        cluster=row["cluster"],
+        name=row.file,
+        cluster=row.cluster,
         model=model,
         stages=tuple(stages),
         micro_batch=mbs,
-        micro_batches=row["gbs"] // (row["dp"] * mbs),
-        pp=row["pp"],
-        dp=row["dp"],
-        send_bytes=float(mbs * boundary["act_output_bytes"]) if boundary else 0.0,
+        micro_batches=micro_batches,
+        pp=row.pp,
+        dp=row.dp,
+        send_bytes=float(mbs * boundary.act_output_bytes) if boundary else 0.0,
         gradient_bytes=most,
-        seconds=row["iter_time_s"],
-        sync_s=row["grad_sync_s"],
-        peak_bytes=row["peak_mem_bytes"],
+        seconds=row.iter_time_s,
+        sync_s=row.grad_sync_s,
+        peak_bytes=row.peak_mem_bytes,
         held_bytes=held,
     )

@@ -1,4 +1,4 @@
-"""The operators that one H100 was timed at in a step of an image network, in the order they ran."""
+"""The operators of one training step of an image network, timed on one H100, in order."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from simulators.workload.precision import BYTES
 
 TRACE = "training_modern/triosim_h100_op_trace.parquet"
 GPU, NUMBER = "h100_sxm", BYTES["fp32"]
-HOLDERS = {
+WEIGHT_GRADIENTS = {
     "ConvolutionBackward0": slice(1, 3),
     "CudnnBatchNormBackward0": slice(1, 3),
     "AddmmBackward0": slice(0, 2),
 }
-"""Which outputs of a backward operator are gradients of weights."""
+"""Outputs of backward operators that are gradients of weights."""
 
 
 def read_trace(reference: Path, network: str) -> list[TimedOperator]:
     """Return the operators of a network's step."""
     return [
         TimedOperator(
-            phase=row["stage"],
-            seconds=1e-6 * row["Operator_cudatime"],
-            output_bytes=NUMBER * sum(_sizes(row["OutputSize"])[:1]),
-            gradient_bytes=NUMBER * _weights(row["OperatorName"], row["OutputSize"]),
-            is_cut=bool(row["tpflag"]),
+            phase=row.stage,
+            seconds=1e-6 * row.Operator_cudatime,
+            output_bytes=NUMBER * sum(_sizes(row.OutputSize)[:1]),
+            gradient_bytes=NUMBER * _weights(row.OperatorName, row.OutputSize),
+            is_cut=bool(row.tpflag),
         )
         for row in read_records(reference / TRACE, network=network)
     ]
@@ -38,11 +38,11 @@ def gradient_bytes(trace: list[TimedOperator]) -> float:
 
 
 def _weights(name: str, sizes: str) -> int:
-    """Return the numbers of an operator's gradients of weights."""
-    where = HOLDERS.get(name.rpartition(" ")[2])
-    return sum(_sizes(sizes)[where]) if where else 0
+    """Return how many numbers the weight gradients of an operator have."""
+    outputs = WEIGHT_GRADIENTS.get(name.rpartition(" ")[2])
+    return sum(_sizes(sizes)[outputs]) if outputs else 0
 
 
 def _sizes(text: str) -> list[int]:
-    """Return the sizes of tensors as the trace writes them: [1; 2; 3]."""
+    """Return the sizes of tensors, which the trace writes as [1; 2; 3]."""
     return [int(size) for size in text.strip("[]").split(";") if size.strip()]
