@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from lab.tables.catalog_names import replica_of
+from simulators.catalog.engine import load_engine
 from simulators.composition.replica import Replica, Runtime
 from simulators.core.jit import Floats
-from simulators.serving.measured_deployments import MEMORY_FRACTION, Deployed
+from simulators.serving.measured_deployments import Deployed
 from simulators.workload.llm.memory import weight_bytes
 from simulators.workload.llm.step import Step
 
@@ -59,7 +60,7 @@ def deployed_replica(row: Deployed, runtime: Runtime) -> Replica:
         dtype=row.dtype,
         kv_dtype=row.kv_dtype,
         runtime=runtime,
-        stream_interval=row.stream_interval,
+        stream_interval=load_engine(row.framework).defaults.stream_interval,
     )
 
 
@@ -99,6 +100,10 @@ def steady_state(replica: Replica, loads: Sequence[Deployed]) -> SteadyState:
         decode_weight=np.ones_like(prompts) if apart else 1.0 - prompts / at_once,
         prefill_weight=prompts / at_once,
     )
+
+
+MEMORY_FRACTION = 0.9
+"""Share of a GPU's memory for weights and KV cache, engines' usual default."""
 
 
 def kv_tokens(replica: Replica, *, of_rest: bool) -> float:

@@ -19,8 +19,9 @@ from lab.tables.records import known_rows
 from lab.tables.rows import Record, read_records
 from lab.tables.serving.launch_recipes import Load, recipe_of
 from lab.tables.serving.sweeps import defined_cut
+from simulators.catalog.engine import load_engine
 from simulators.catalog.model import load_model
-from simulators.composition.replica import FRAMEWORKS
+from simulators.composition.replica import FRAMEWORKS, load_runtime
 from simulators.serving.measured_deployments import INFERENCEX, Client, Deployed, Launch
 from simulators.serving.point import NONE
 from simulators.workload.llm.parallelism import Parallelism
@@ -64,13 +65,6 @@ NVIDIA_TRTLLM = Client(
     ),
     budgets={"trtllm": 0},
 )
-
-OLDER = {
-    "sglang": ("sglang_0_5_9", (0, 5, 9), "2026-04-01"),
-    "trtllm": ("trtllm_1_1", (1, 1), "2026-01-01"),
-}
-"""Runtimes of older releases that are unlike today's, the last of them, and the day from which on
-an image that names no release is taken for a later one."""
 
 OF_NVIDIA = "source_file=data/"
 """In the provenance of what NVIDIA measured itself. Other files named gap analyses repeat rows of
@@ -171,7 +165,7 @@ def _deployed(
         crowded=CROWDED in row["provenance"],
         client=client,
         launch=recipe.launch(load) if recipe else Launch(),
-        release=release_of(framework, row["framework_version"] or "", row["measured_date"] or ""),
+        runtime=runtime_of(framework, row["framework_version"] or "", row["measured_date"] or ""),
         ttft_s=row["ttft_ms"] * 1e-3,
         tpot_s=row["tpot_ms"] * 1e-3,
         peer_ttft_s=peer["aic_ttft_ms"] * 1e-3 if answered else None,
@@ -180,22 +174,22 @@ def _deployed(
     )
 
 
-def release_of(framework: str, version: str, measured: str) -> str:
-    """Return the runtime of an older release that ran; empty: today's.
+def runtime_of(framework: str, version: str, measured: str) -> str:
+    """Return the runtime of the release that a public deployment ran.
 
-    Nightly images are as old as their names say, or else as the measurement.
+    Nightly images are as old as their names say, or else as the measurement. Launch scripts choose
+    the kernels of experts, so factors of releases that were launched without options do not apply.
 
-    >>> release_of("sglang", "0.5.9", "2026-04-03"), release_of("sglang", "0.5.10.post1", "")
-    ('sglang_0_5_9', '')
-    >>> release_of("sglang", "nightly-dev-20260402-d7256eb6", "2026-04-08")
-    ''
+    >>> runtime_of("sglang", "0.5.9", "2026-04-03"), runtime_of("vllm", "0.11.2", "2025-12-08")
+    ('sglang_0_5_9', 'vllm')
+    >>> runtime_of("sglang", "nightly-dev-20260402-d7256eb6", "2026-04-08")
+    'sglang'
     """
-    name, last, until = OLDER.get(framework, ("", (), ""))
-    if numbers := re.match(r"\d+(\.\d+)+", version):
-        release = tuple(int(part) for part in numbers.group().split("."))[: len(last)]
-        return name if release <= last else ""
+    numbers = re.match(r"\d+(\.\d+)+", version)
     built = re.search(r"-(\d{4})(\d\d)(\d\d)-", version)
-    return name if ("-".join(built.groups()) if built else measured) < until else ""
+    date = "-".join(built.groups()) if built else measured
+    runtime = load_engine(framework).runtime_of_release(numbers.group() if numbers else date)
+    return load_runtime(runtime).like or runtime
 
 
 def _cut(row: Mapping[str, Any], reference: Path) -> Parallelism:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lab.tables.catalog_names import four_bit_experts, gpu_name, is_gpu, is_model, model_name
-from lab.tables.deployments import release_of
+from lab.tables.deployments import runtime_of
 from lab.tables.published_runs import ENGINE, MOST_TOKENS, PublishedRun
 from lab.tables.rows import Record, read_records
 from simulators.catalog.engine import load_engine
@@ -160,7 +160,7 @@ def _runtime(version: str, model: str, engine: str) -> str:
     """Return the runtime of an engine's release of a round."""
     if engine == TRTLLM and model in BUILT_AHEAD.get(version, ()):
         return EXECUTOR
-    return release_of(engine, "", SUBMITTED[version]) or engine
+    return runtime_of(engine, "", SUBMITTED[version])
 
 
 def _mean_output(row: Mapping[str, Any], usual: int) -> int:

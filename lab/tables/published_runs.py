@@ -23,6 +23,7 @@ from lab.tables.catalog_names import four_bit_experts, gpu_name, is_gpu, is_mode
 from lab.tables.records import known_rows
 from lab.tables.rows import read_records
 from lab.tables.static_batches import SESSION
+from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import MXFP4, LanguageModel, load_model
 from simulators.serving.point import NONE, WHOLE, ServingPoint
@@ -44,10 +45,6 @@ ENGINE: dict[str, Any] = {
 OFFLINE_RUNTIME = "trtllm_cutlass"
 """The pages name CUTLASS for experts, or nothing, which is the same. On Hopper they name Triton for
 gpt-oss; which kernel TensorRT-LLM's table timed there, it does not say."""
-
-FIRST_OF_PYTORCH = 1
-"""Before release 1.0, whose default is PyTorch, engines were built ahead and driven by TensorRT's
-session: as in static batches, the kernels are TensorRT-LLM's own and the host waits longer."""
 
 FROM_FILE = "0.14"
 BUILT = {1: (2048, 2048), 2: (256, 1024), 4: (2048, 1024), 8: (8192, 16_384)}
@@ -211,9 +208,9 @@ def tuned(fit: float, pp: int, prompt_share: float) -> tuple[int, int]:
 
 
 def _runtime(row: Mapping[str, Any], today: str) -> str:
-    """Return what ran a row's engine: what its release has by default."""
-    release = int(row["framework_version"].partition(".")[0])
-    return today if release >= FIRST_OF_PYTORCH else SESSION
+    """Return what ran a row's engine by default: before PyTorch, TensorRT's session."""
+    runtime = load_engine("trtllm").runtime_of_release(row["framework_version"])
+    return SESSION if runtime == SESSION else today
 
 
 def _kv_dtype(model: str, gpu: str, stored: str) -> str:

@@ -22,7 +22,6 @@ from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import MXFP4, load_model
 from simulators.composition.replica import FRAMEWORKS, NOTHING
-from simulators.serving.measured_deployments import MEMORY_FRACTION
 from simulators.serving.point import (
     CACHED,
     CLOSED,
@@ -89,11 +88,10 @@ SEATS_WITH_DRAFTS = 48
 """SGLang's requests at a time where tokens are drafted, unless it is told (`server_args.py`)."""
 
 TODAYS = {"trtllm": "trtllm_cutlass"}
-"""Runtimes of engines as started without options, where that is not the one of their name."""
+"""Runtimes of engines launched without options, where no release of their table has these."""
 
-OLDER = {"vllm": ("vllm_0_13", (0, 13)), "sglang": ("sglang_0_5_8", (0, 5, 8))}
-"""Runtimes of releases of 2025, and the last of them, by engine. A result that names no release is
-of today's."""
+BEFORE_RELEASES = "0.0.0"
+"""Version of builds from source, which say no release: their documentation is of 2025."""
 
 DECODES = {("sglang_0_5_8", "triton", True): "triton_8"}
 """Kernels of decodes by runtime, attention backend, and whether attention is latent."""
@@ -249,7 +247,7 @@ def _block(row: Mapping[str, Any]) -> Block:
         runtime=_runtime(framework, row["framework_version"]),
         chunk_size=chunk,
         max_batch=int(row["max_running"] or few or seats or engine.max_sequences),
-        memory_fraction=fraction or MEMORY_FRACTION,
+        memory_fraction=fraction or engine.defaults.gpu_memory_fraction,
         watermark=0.0,
         preemption=RECOMPUTE if row["prefix_cache_off_flag"] else CACHED,
         dtype=_dtype(row, model, gpu),
@@ -318,11 +316,11 @@ def _static_fraction(point: ServingPoint, gpu: Gpu) -> float:
 
 
 def _runtime(framework: str, version: str | None) -> str:
-    """Return the runtime of an engine's release."""
-    today = TODAYS.get(framework, framework)
-    name, last = OLDER.get(framework, (today, ()))
-    release = tuple(int(part) for part in re.findall(r"\d+", version or ""))[: len(last)]
-    return name if release and release <= last else today
+    """Return the runtime of an engine's release, launched without options."""
+    if framework in TODAYS:
+        return TODAYS[framework]
+    release = "2025-12-01" if (version or "").startswith(BEFORE_RELEASES) else version
+    return load_engine(framework).runtime_of_release(release or "")
 
 
 def _batch(framework: str, gpu: Gpu) -> tuple[int, int]:

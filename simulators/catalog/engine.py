@@ -1,42 +1,157 @@
-"""A serving engine's documentation: its options, the schedulers it has, how it spells precisions.
+"""A serving engine: command-line options, schedulers, kernels, defaults, and runtime by release.
 
-The sheets stand beside what writes its command line, in `deploy/engines/`.
+One file per engine in `catalog/engines/`. The package `deploy` writes command lines from it;
+`composition` and `serving` read which kernels run and what is not configured explicitly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 
+from simulators.catalog.cluster import AUTO
 from simulators.catalog.sheet import fill
+from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES, read_toml
+
+ORDER = Path(__file__).parent / "libraries.toml"
+
+ENGINE_FILES = (ORDER, *sorted(ENGINES.shipped.glob("*.toml")))
+"""Shipped files that kernel choices are read from."""
+
+GIB = 2.0**30
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelChoices:
+    """Which kernels an engine runs, where engines differ. Architectures are those of GPUs."""
+
+    libraries: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
+    """Architectures by kernel and library, where the kernel is not the engine's own."""
+
+    without_attention_sinks: tuple[str, ...] = ()  # architectures
+    unified_attention: tuple[str, ...] = ()  # architectures: sinks need one Triton kernel
+    own_mxfp4_experts: tuple[str, ...] = ()  # architectures: not Marlin's kernels
+    keeps_whole_windows: bool = False  # layers with a window cache all tokens
+    fused_into_attention: tuple[str, ...] = ()  # names of operators
+    attends_to_all_in_short_prompts: bool = False  # no sparse attention below the list's length
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenBudget:
+    """Tokens of an iteration by default, on GPUs of up to so much memory."""
+
+    to_bytes: float = math.inf
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReservedMemory:
+    """Memory beside weights and KV cache by default, on GPUs of up to so much memory."""
+
+    to_bytes: float = math.inf
+    gib: float
+    gib_per_gpu: float = 0.0  # for each tensor parallel rank
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defaults:
+    """What an engine does unless it is configured otherwise."""
+
+    token_budget: tuple[TokenBudget, ...] = ()  # in order of memory
+    tokens_beyond_prompt: int = 0  # a budget has room for the longest prompt and these
+    reserved_memory: tuple[ReservedMemory, ...] = ()  # in order of memory
+    gpu_memory_fraction: float = 0.9  # for weights and cache, if no reserved memory is stated
+    stream_interval: int = 1  # iterations between messages to a client
+
+    def tokens(self, hbm_bytes: float) -> int:
+        """Return the token budget of an iteration on a GPU with so much memory."""
+        return next(one.tokens for one in self.token_budget if hbm_bytes <= one.to_bytes)
+
+    def memory_fraction(self, hbm_bytes: float, tp: int) -> float:
+        """Return the share of a GPU's memory for weights and KV cache."""
+        for one in self.reserved_memory:
+            if hbm_bytes <= one.to_bytes:
+                return round(1.0 - (one.gib + one.gib_per_gpu * tp) * GIB / hbm_bytes, 3)
+        return self.gpu_memory_fraction
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """A range of releases that one runtime describes."""
+
+    first: str
+    last: str
+    before: str = ""  # ISO date: earlier images that name no release belong here
+    runtime: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServingEngine:
-    """What an engine can be told, as its documentation says."""
+    """What an engine's documentation and source say."""
 
     name: str
     title: str = ""  # as its makers write it, if not so
-    command: tuple[str, ...]  # what starts a server; the model's repository follows
+    command: tuple[str, ...]  # starts a server; the model's repository follows
     image: str
     port: int
     schedulers: tuple[str, ...]  # that form batches as it does, its own first
-    optional_schedulers: tuple[str, ...] = ()  # others that it can be told to follow
+    optional_schedulers: tuple[str, ...] = ()  # others that it can be configured to follow
+    default_scheduler: str = ""  # of points that name none; only the reference engine states one
     vendors: tuple[str, ...]  # of GPUs that it runs on
-    runtime: str = ""  # whose times it has; unless said, the one of its name
-    max_sequences: int  # that run at a time unless it is told otherwise
+    runtime: str = ""  # of today's release; empty: the one of its name
+    max_sequences: int  # running at a time by default
     block_sizes: tuple[int, ...]  # tokens of a KV block
     options: tuple[str, ...]  # all that it documents
     keys: tuple[str, ...] = ()  # of the YAML file that an option names
-    dynamo_model: str = ""  # the option by which a Dynamo worker of it is told the model
-    kv_connector: tuple[str, ...] = ()  # what it is told to pass KV caches between pools
-    dtypes: Mapping[str, tuple[str, ...]]  # the words for a precision; none: the checkpoint says it
+    dynamo_model: str = ""  # option of a Dynamo worker that names the model
+    kv_connector: tuple[str, ...] = ()  # options that transfer KV caches between pools
+    dtypes: Mapping[str, tuple[str, ...]]  # options for a precision; none: the checkpoint says it
     kv_dtypes: Mapping[str, tuple[str, ...]]
     remarks: Mapping[str, str] = field(default_factory=dict)  # what else a precision needs
+    kernels: KernelChoices = KernelChoices()
+    defaults: Defaults = Defaults()
+    releases: tuple[Release, ...] = ()  # oldest first
     source: str
     read: str  # when
+
+    @property
+    def today(self) -> str:
+        """The runtime of today's release."""
+        return self.runtime or self.name
+
+    def runtime_of_release(self, release: str = "") -> str:
+        """Return the runtime of a release.
+
+        Args:
+            release: a version such as "0.5.9" or "1.2.0rc6", or the ISO date of an image that names
+                none; empty: today's release.
+
+        Raises:
+            UserError: no runtime describes the release.
+
+        >>> engine = load_engine("sglang")
+        >>> engine.runtime_of_release("0.5.10.post1"), engine.runtime_of_release("2026-03-10")
+        ('sglang', 'sglang_0_5_9')
+        """
+        if _is_date(release) or not release:
+            older = (one.runtime for one in self.releases if release and release < one.before)
+            return next(older, self.today)
+        version = _version(release)
+        for one in self.releases:
+            last = _version(one.last)
+            if _version(one.first) <= version and version[: len(last)] <= last:
+                return one.runtime
+        known = ", ".join(f"{one.first} to {one.last}" for one in self.releases) or "none"
+        raise UserError(
+            f"release '{release}' of {self.name} is unknown; known are {known}, a date such as "
+            "2026-01-31, and nothing for today's"
+        )
 
 
 def load_engine(name: str) -> ServingEngine:
@@ -52,21 +167,88 @@ def load_engine(name: str) -> ServingEngine:
     return ENGINES.load(name, _engine)
 
 
-REFERENCE = "vllm"
-"""Whose host and kernels a scheduler has that no engine ships: research ones were published as
-changes of it."""
+@functools.cache
+def kernel_choices(library: str) -> KernelChoices:
+    """Return which kernels an engine runs; the defaults for a library that is no engine."""
+    return load_engine(library).kernels if ENGINES.has(library) else KernelChoices()
 
 
-def runtime_of(scheduler: str) -> str:
-    """Return the runtime of the engine that forms batches by a scheduler.
+def resolve_runtime(runtime: str, scheduler: str = "", release: str = "") -> str:
+    """Return the runtime that a point names by itself, by its scheduler, or by a release.
 
-    >>> runtime_of("sglang"), runtime_of("vllm_v1"), runtime_of("orca")
-    ('sglang', 'vllm', 'vllm')
+    Args:
+        runtime: a name, or `AUTO` for the engine of the scheduler.
+        scheduler: a name. Schedulers of no engine run on the reference engine.
+        release: a version or an ISO date of the engine; empty: today's.
+
+    Raises:
+        UserError: the release is unknown, or the runtime is not that of an engine.
+
+    >>> resolve_runtime("auto", "sglang"), resolve_runtime("auto", "orca")
+    ('sglang', 'vllm')
+    >>> resolve_runtime("vllm", release="0.8.5"), resolve_runtime("eager")
+    ('vllm_0_13', 'eager')
     """
+    if runtime == AUTO:
+        return engine_of(scheduler).runtime_of_release(release)
+    if not release:
+        return runtime
+    if not ENGINES.has(runtime):
+        raise UserError(
+            f"release '{release}' needs the runtime of an engine "
+            f"({', '.join(ENGINES.names())}), and runtime is {runtime}"
+        )
+    return load_engine(runtime).runtime_of_release(release)
+
+
+def engine_runtimes() -> tuple[str, ...]:
+    """Return the runtimes of all releases of all engines."""
+    engines = [load_engine(name) for name in ENGINES.names()]
+    older = (release.runtime for engine in engines for release in engine.releases)
+    return tuple(dict.fromkeys((*(engine.today for engine in engines), *older)))
+
+
+def engine_of(scheduler: str) -> ServingEngine:
+    """Return the engine that forms batches by a scheduler; of research ones, the reference."""
     engines = map(load_engine, ENGINES.names())
     found = (engine for engine in engines if scheduler in engine.schedulers)
-    engine = next(found, None)
-    return REFERENCE if engine is None else engine.runtime or engine.name
+    return next(found, None) or reference_engine()
+
+
+@functools.cache
+def reference_engine() -> ServingEngine:
+    """Return the shipped engine whose scheduler is the default one."""
+    shipped = map(_engine, ENGINE_FILES[1:])
+    return next(engine for engine in shipped if engine.default_scheduler)
+
+
+@functools.cache
+def library_order() -> tuple[str, ...]:
+    """Return the kernel libraries in the order in which one substitutes for another.
+
+    The first is the default: its kernels run where no library is chosen.
+    """
+    return tuple(read_toml(ORDER)["order"])
+
+
+@functools.cache
+def engine_order() -> tuple[str, ...]:
+    """Return the shipped engines, which have kernels of their own, in the same order."""
+    shipped = {file.stem for file in ENGINE_FILES[1:]}
+    return tuple(name for name in library_order() if name in shipped)
+
+
+def _is_date(release: str) -> bool:
+    try:
+        return bool(date.fromisoformat(release))
+    except ValueError:
+        return False
+
+
+def _version(release: str) -> tuple[int, ...]:
+    """Return the numbers that a release starts with; none if it starts with something else."""
+    found = re.match(r"v?(\d+(\.\d+)*)", release)
+    return tuple(int(part) for part in found[1].split(".")) if found else ()
 
 
 def _engine(path: Path) -> ServingEngine:

@@ -74,7 +74,9 @@ class CollectivePoint:
         known=FIDELITIES,
     )
     gpu: str = choice("whose interconnect, when measured", names="gpu", default="h100_sxm")
-    library: str = choice("whose collectives, when measured: nccl, trtllm, vllm", default="nccl")
+    library: str = choice(
+        "whose collectives, when measured: nccl, or an engine that has its own", default="nccl"
+    )
     dtype: str = asked("precision of the numbers, when measured", default="fp16")
 
 

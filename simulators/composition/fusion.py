@@ -20,9 +20,6 @@ from simulators.workload.precision import QUANTISED, precision
 AROUND_EXPERTS = ("gather_by_expert", "experts_activation", "weighted_sum")
 """What frameworks run, and what was timed, in one call with the products of experts."""
 
-WRITES_NARROW, AFTER_ATTENTION = ("trtllm",), ("attention_quantise",)
-"""Libraries whose attention writes the narrow numbers that the product after it reads."""
-
 RESIDUAL_NORMS = ("attention_norm", "ffn_norm")
 
 
@@ -37,7 +34,7 @@ def launched(operators: Sequence[Compute], replica: Replica) -> Sequence[Compute
 
 def inside_others(operators: Sequence[Compute], replica: Replica) -> Sequence[str]:
     """Return the names of operators that other kernels or messages have in their time already."""
-    inside = AFTER_ATTENTION if replica.library in WRITES_NARROW else ()
+    inside = replica.kernel_choices.fused_into_attention
     if sums_have_norms(replica):
         inside = (*inside, *RESIDUAL_NORMS)
     experts = next((one for one in operators if isinstance(one, GroupedGemm)), None)

@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.catalog.cluster import AUTO, cluster_for
+from simulators.catalog.engine import resolve_runtime
 from simulators.catalog.gpu import GPU_SCALES, Gpu, load_gpu, what_if
 from simulators.catalog.model import load_model
 from simulators.composition.evidence_shares import runtime_level, shares
@@ -62,6 +63,7 @@ def replica_of(group: Mapping[str, Any]) -> Replica:
             raise Infeasible(
                 "dtype_unsupported", f"gpu '{gpu.name}' has no {dtype} rate, it has {has}"
             )
+    runtime = resolve_runtime(group["runtime"], release=group["release"])
     return Replica(
         model=model,
         gpu=gpu,
@@ -69,7 +71,7 @@ def replica_of(group: Mapping[str, Any]) -> Replica:
         cut=cut,
         dtype=group["dtype"],
         kv_dtype=group["kv_dtype"],
-        runtime=runtime_across(load_runtime(group["runtime"]), cut.width),
+        runtime=runtime_across(load_runtime(runtime), cut.width),
         framework="" if group["framework"] == AUTO else group["framework"],
         overlap=group["overlap"],
         effects=effects_without(group["without"]),

@@ -48,6 +48,11 @@ class CompositionPoint:
     runtime: str = choice(
         "how kernels are launched: graphs, or one by one: eager", default=DEFAULT_RUNTIME
     )
+    release: str = choice(
+        "of an engine that is the runtime: a version such as 0.8.5 or a date such as 2026-01-31; "
+        "empty: today's",
+        default="",
+    )
     framework: str = choice(
         f"whose kernels and messages: {', '.join(FRAMEWORKS)}; auto: the runtime's",
         default=AUTO,

@@ -219,8 +219,7 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
     linear, head = token_operators(shard, tokens), head_operators(shard, logits)
     drawn = nucleus_operators(shard, logits) if replica.nucleus else ()
     ends = logits_collectives(shard, logits)
-    # SGLang attends in short prompts to keys and values of every head.
-    chooses = replica.library != "sglang"
+    chooses = not replica.kernel_choices.attends_to_all_in_short_prompts
     prefill = whole_lists(prefill_operators(shard, some, chooses=chooses), replica.model)
     decode = whole_lists(decode_operators(shard, some), replica.model)
     chunks, decodes, both = step.prefill_tokens, step.decodes, np.zeros(())

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from simulators.catalog.cluster import Cluster
+from simulators.catalog.engine import KernelChoices, engine_order, kernel_choices
 from simulators.catalog.gpu import INSTRUCTION_ROWS, Gpu
 from simulators.catalog.model import LanguageModel
 from simulators.catalog.sheet import fill
@@ -33,8 +34,8 @@ from simulators.workload.llm.parallelism import Parallelism, Stage, attending_la
 from simulators.workload.operators import Column
 
 DEFAULT_RUNTIME = "graphs"
-FRAMEWORKS = ("trtllm", "vllm", "sglang")
-"""Those with kernels and an all-reduce of their own, the default first."""
+FRAMEWORKS = engine_order()
+"""Engines with kernels and an all-reduce of their own, the default first."""
 
 HOST = Path(__file__).parent / "calibration" / "host.toml"
 
@@ -59,16 +60,6 @@ class Effects:
 
 EVERYTHING = Effects()
 EFFECTS = tuple(f.name for f in fields(Effects))
-
-WITHOUT_SINKS = {"trtllm": ("ampere", "ada")}
-"""Architectures on which a framework has no attention with sinks: TensorRT-LLM's is for Hopper and
-later ("only supported on SM90", NVIDIA/TensorRT-LLM, issue 6892; pull request 7937)."""
-
-WHOLE_WINDOWS = ("trtllm",)
-"""Frameworks that keep the keys of layers with a window for as long as all others', unless told
-otherwise: `max_attention_window` of TensorRT-LLM's `KvCacheConfig` is empty, and what would have
-read it from a model's config was closed (NVIDIA/TensorRT-LLM, pull request 5722). Others give
-blocks back."""
 
 TABLES = "kernels", "paces", "borrowed", "many", "batch_times"
 """Of the file of a runtime, each left out where it is empty."""
@@ -352,8 +343,13 @@ class Replica:
     @property
     def kv_token_bytes(self) -> float:
         """Bytes of one token in the KV cache of the fullest GPU."""
-        whole = self.library in WHOLE_WINDOWS
+        whole = self.kernel_choices.keeps_whole_windows
         return kv_bytes_per_token(self.model, self.cut, self.kv_dtype, whole_windows=whole)
+
+    @property
+    def kernel_choices(self) -> KernelChoices:
+        """Which kernels the engine behind `library` runs."""
+        return kernel_choices(self.library)
 
     def hosted(self, sequences: Column) -> Column:
         """Return for how many of an iteration's sequences the busiest host works.

@@ -18,6 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.catalog.cluster import AUTO, cluster_for
+from simulators.catalog.engine import engine_runtimes, resolve_runtime
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.collectives.price import READS, curves_behind
@@ -144,6 +145,8 @@ class Composition:
             runtime = load_runtime(str(value))
             names = (str(value), runtime.across, runtime.like)
             return tuple(RUNTIMES.find(one) for one in names if one)
+        if name == "release" and value:
+            return tuple(map(RUNTIMES.find, engine_runtimes()))
         if name == "accelerator" and value != NOTHING:
             return DATAFLOW.reads(name, value)
         return ()
@@ -211,6 +214,7 @@ def _job_of(point: Mapping[str, Any]) -> graphs.Job:
         raise Infeasible("dtype_unsupported", f"graphs on '{gpu.name}' are not run in {dtype}")
     if point["tp"] * point["pp"] != 1:
         raise Infeasible("cut_unsupported", "a graph runs whole on each GPU; dp has replicas")
+    resolve_runtime(point["runtime"], release=point["release"])
     effects = effects_without(point["without"])
     replayed = point["runtime"] == DEFAULT_RUNTIME
     size = point["size"] if is_graph_model(point["model"]) else point["size"] or point["context"]

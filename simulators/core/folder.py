@@ -189,7 +189,7 @@ WORKLOADS = Folder("workload", "serving/calibration/workloads")
 RUNTIMES = Folder("runtime", "composition/calibration/runtimes")
 SCHEDULERS = Folder("scheduler", "serving/schedulers", ".py")
 ROUTERS = Folder("router", "serving/routers", ".py")
-ENGINES = Folder("serving engine", "engines", package="deploy")
+ENGINES = Folder("serving engine", "catalog/engines")
 
 FOLDERS = {
     folder.kind: folder

@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from simulators.catalog.engine import kernel_choices
 from simulators.core.calibration import read_calibration
 from simulators.core.folder import read_toml
 from simulators.evidence.intervals import REGIMES_S, Band
 
 COSTS = Path(__file__).parent / "calibration" / "borrowed_kernels.toml"
 LINES = Path(__file__).with_name("lines.toml")
-LIBRARIES = Path(__file__).with_name("libraries.toml")
 
 OWN, ARCHITECTURE, GENERATION, VENDOR, OTHER = "own", "architecture", "generation", "vendor", "any"
 INSTRUCTIONS = "instructions"
@@ -37,7 +37,7 @@ ALL = "all"
 """The family of all together, for those that were never priced by others."""
 
 LIBRARY_ALONE = "triton"
-"""Numbers under this name speak for those alone who run the library's kernel (`libraries.toml`): it
+"""Numbers under this name speak for those alone who run the library's kernel (engines' files): it
 is timed through frameworks, and another's kernel for the same work may be of another kind."""
 
 Place = tuple[str, str, int]  # vendor, line and position in it
@@ -195,7 +195,7 @@ def library_of(framework: str, kernel: str, architecture: str) -> str:
     >>> library_of("sglang", "mla_decode", "blackwell"), library_of("vllm", "decode", "hopper")
     ('trtllm', 'vllm')
     """
-    libraries = _libraries().get(framework, {}).get(kernel, {})
+    libraries = kernel_choices(framework).libraries.get(kernel, {})
     return next((name for name, some in libraries.items() if architecture in some), framework)
 
 
@@ -207,11 +207,6 @@ def may_speak(whose: str, framework: str, family: str, architecture: str) -> boo
     """
     kernel, _, _ = family.partition(".")
     return whose != LIBRARY_ALONE or library_of(framework, kernel, architecture) == whose
-
-
-@functools.cache
-def _libraries() -> Mapping[str, Mapping[str, Mapping[str, Sequence[str]]]]:
-    return read_toml(LIBRARIES)
 
 
 @functools.cache

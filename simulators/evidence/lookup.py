@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from simulators.catalog.engine import ENGINE_FILES, library_order
 from simulators.catalog.gpu import Gpu, is_alike, load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
@@ -24,7 +25,6 @@ from simulators.evidence.borrowing import (
     ARCHITECTURE,
     COSTS,
     GENERATION,
-    LIBRARIES,
     LINES,
     OWN,
     RELATIONS,
@@ -59,19 +59,11 @@ LEVELS = ("zero_shot", "few_shot", "full")
 BEST = "best"
 NEW_ARCHITECTURE = "new_architecture"  # not even its architecture lends: for those who judge
 
-DEFAULT_FRAMEWORK = "trtllm"  # whose kernels run unless a caller names another's
+FRAMEWORKS = library_order()
+"""Where a library has no measured kernel of a kind, the first of these that has one substitutes."""
 
-FRAMEWORKS = (
-    DEFAULT_FRAMEWORK,
-    "vllm",
-    "sglang",
-    "flashinfer",
-    "flash_attention",
-    "frontier",
-    "pytorch",
-    "triton",
-)
-"""Where the framework asked for has no kernel of a kind, the first of these that has one speaks."""
+DEFAULT_FRAMEWORK = FRAMEWORKS[0]
+"""Library whose kernels run where no other is chosen."""
 
 NAMED_KERNELS = ("triton_8",)
 """Kernels that a launch asks for by name, whatever else is faster: no other's stand in."""
@@ -258,7 +250,7 @@ def files_behind(gpu: Gpu) -> tuple[Path, ...]:
         f for kind, some in boards.items() for b in some for f in calibrations(kind).get(b, ())
     )
     dram = (MEMORIES.find(gpu.memory),) if gpu.memory else ()
-    return tuple(dict.fromkeys((RELATIVES, COSTS, LINES, LIBRARIES, *dram, *found)))
+    return tuple(dict.fromkeys((RELATIVES, COSTS, LINES, *ENGINE_FILES, *dram, *found)))
 
 
 def has_kin(gpu: Gpu, level: str = BEST) -> bool:

@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from simulators.catalog.accelerator import load_accelerator
 from simulators.catalog.cluster import Cluster, cluster_for
+from simulators.catalog.engine import engine_order, kernel_choices
 from simulators.catalog.gpu import Gpu, held_at, load_gpu, what_if
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.catalog.price import load_prices
 from simulators.composition.replica import (
     NOTHING,
-    WITHOUT_SINKS,
     Effects,
     Replica,
     Runtime,
@@ -282,10 +282,14 @@ def _hardware(
 
 
 def _check_sinks(framework: str, gpu: Gpu) -> None:
-    if gpu.architecture in WITHOUT_SINKS.get(framework, ()):
+    def is_without(engine: str) -> bool:
+        return gpu.architecture in kernel_choices(engine).without_attention_sinks
+
+    if is_without(framework):
+        others = ", ".join(name for name in engine_order() if not is_without(name))
         raise Infeasible(
             "no_attention_sinks",
-            f"{framework} has no attention with sinks on {gpu.name}; vllm attends by Triton there",
+            f"{framework} has no attention with sinks on {gpu.name}; these have: {others}",
         )
 
 

@@ -2,10 +2,8 @@
 
 Lengths and the number of requests are those of the benchmark's client. With lengths that are all
 the same, requests that start together end together: under an engine that runs prompts first a
-closed loop stays locked in waves then, which drawn lengths dissolve. Limits of engines are the
-frameworks' defaults on data-centre GPUs.
-
-How an engine was started is known of some rows (`Launch`); of others its defaults are taken.
+closed loop stays locked in waves then, which drawn lengths dissolve. How an engine was started is
+known of some rows (`Launch`); of others the defaults in its file are taken.
 """
 
 from __future__ import annotations
@@ -21,27 +19,6 @@ from simulators.composition.replica import FRAMEWORKS
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.serving.point import AUTO, WHOLE, ServingPoint
 from simulators.workload.llm.parallelism import Parallelism
-
-MEMORY_FRACTION = 0.9
-
-BUDGETS = {"vllm": 8192, "trtllm": 8192}
-"""Tokens of an iteration, by the frameworks' defaults on data-centre GPUs."""
-
-CHUNKS, LARGE = (8192, 16384), 160e9
-"""Tokens of a batch of prompts that SGLang cuts at, on GPUs of up to so many bytes and of more
-(`server_args.py`)."""
-
-RESERVED, OF_LARGE = ((35e9, 2.8, 0.1), (90e9, 9.5, 0.5), (160e9, 12.0, 0.5)), 32.0
-"""GiB that SGLang leaves beside weights and cache: on GPUs of up to so many bytes, so many and so
-many more for each GPU of a replica; on larger ones (`server_args.py`, releases 0.4.8 to 0.5.2)."""
-
-STREAM_INTERVALS = {"trtllm": 10}
-"""Iterations between messages of an answer, where recipes do not leave engines to send each token
-(InferenceX, `stream_interval` of `dsr1_*_trt*.sh`; of gpt-oss it is 20). Those of SGLang ask for
-10 to 50, but of nothing here whose ranks attend apart."""
-
-BEYOND_PROMPT = 256
-"""Tokens that TensorRT-LLM's recipes leave room for beside the longest prompt."""
 
 
 @dataclass(frozen=True)
@@ -101,47 +78,27 @@ class Deployed:
     crowded: bool = False  # one client more than seats
     client: Client = INFERENCEX
     launch: Launch = Launch()
-    release: str = ""  # the runtime of an older release that ran; empty: today's
-
-    @property
-    def runtime(self) -> str:
-        """The runtime that it is simulated under."""
-        return self.release or self.framework
-
-    @property
-    def stream_interval(self) -> int:
-        """Iterations between messages of an answer."""
-        return STREAM_INTERVALS.get(self.framework, 1)
+    runtime: str = ""  # of the release that ran; empty: today's
 
     @property
     def budget(self) -> int:
-        """Tokens of an iteration."""
+        """Tokens of an iteration: as launched, as the client's source says, or the default."""
         if self.launch.budget:
             return self.launch.budget
         if self.framework in self.client.beside_prompt:
             return self.clients + self.prompt + self.client.beside_prompt[self.framework]
-        if self.framework == "sglang":
-            usual = CHUNKS[load_gpu(self.gpu).hbm_bytes > LARGE]
-            return self.client.budgets.get("sglang", usual)
-        beyond = self.prompt + BEYOND_PROMPT if self.framework == "trtllm" else 0
-        return max(self.client.budgets.get(self.framework, BUDGETS[self.framework]), beyond)
-
-    @property
-    def memory_fraction(self) -> float:
-        """Share of the memory for weights and cache."""
-        if self.launch.memory_fraction or self.framework != "sglang":
-            return self.launch.memory_fraction or MEMORY_FRACTION
-        size = load_gpu(self.gpu).hbm_bytes
-        gib = next(
-            (base + each * self.cut.tp for most, base, each in RESERVED if size <= most), OF_LARGE
-        )
-        return round(1.0 - gib * 2**30 / size, 3)
+        defaults = load_engine(self.framework).defaults
+        usual = defaults.tokens(load_gpu(self.gpu).hbm_bytes)
+        beyond = defaults.tokens_beyond_prompt
+        room = self.prompt + beyond if beyond else 0
+        return max(self.client.budgets.get(self.framework, usual), room)
 
 
 def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
     """Return a measured deployment as a point, under its framework's runtime or another."""
     framework, cut = deployed.framework, deployed.cut
     engine = load_engine(framework)
+    memory_fraction = engine.defaults.memory_fraction(load_gpu(deployed.gpu).hbm_bytes, cut.tp)
     return ServingPoint(
         model=deployed.model,
         gpu=deployed.gpu,
@@ -149,12 +106,12 @@ def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
         ep=cut.ep,
         attention_dp=cut.attention_dp,
         scheduler=engine.schedulers[0],
-        runtime=runtime or deployed.runtime,
+        runtime=runtime or deployed.runtime or engine.today,
         chunk_size=deployed.budget,
         poll_interval=deployed.launch.poll_interval,
-        stream_interval=deployed.stream_interval,
+        stream_interval=engine.defaults.stream_interval,
         max_batch=deployed.clients if deployed.crowded else engine.max_sequences,
-        memory_fraction=deployed.memory_fraction,
+        memory_fraction=deployed.launch.memory_fraction or memory_fraction,
         watermark=0.0,
         dtype=deployed.dtype,
         kv_dtype=deployed.kv_dtype,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from simulators.catalog.engine import runtime_of
+from simulators.catalog.engine import reference_engine, resolve_runtime
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
-from simulators.composition.replica import EFFECTS, NOTHING
+from simulators.composition.replica import EFFECTS, FRAMEWORKS, NOTHING
 from simulators.core.contract import choice, fields_of
 from simulators.workload.llm.adapters import ALL, TARGETS
 from simulators.workload.llm.routing import BACKENDS, GATHERED
@@ -16,7 +16,7 @@ from simulators.workload.precision import number_bytes, precision
 GAPS = POISSON, GAMMA, EVEN = "poisson", "gamma", "even"
 MODULATED = MMPP, DIURNAL = "mmpp", "diurnal"
 CLOSED = "closed"
-SHAPES = EVENLY, AS_WORKLOAD, AS_SGLANG = "evenly", "as_workload", "as_sglang"
+SHAPES = EVENLY, AS_WORKLOAD, BENCH_SERVING = "evenly", "as_workload", "bench_serving"
 ARRIVALS = (*GAPS, CLOSED, *MODULATED)
 OWN, SHARED = "own", "shared"
 MIXED_STEPS = BATCH, UNIFIED, OVERLAPPED, ADDITIVE = "batch", "unified", "overlapped", "additive"
@@ -35,6 +35,8 @@ INTERFERENCES = EXPECTED, LOWER, UPPER = "expected", "lower", "upper"
 POOLS = SPLIT, ONE_POOL = "split", "shared"
 NGRAM, DRAFT, MEDUSA, EAGLE, EAGLE3, MTP = "ngram", "draft", "medusa", "eagle", "eagle3", "mtp"
 SPECULATIONS = (NOTHING, NGRAM, DRAFT, MEDUSA, EAGLE, EAGLE3, MTP)
+
+DEFAULT_SCHEDULER = reference_engine().default_scheduler
 
 built = functools.partial(choice, part="deployment")
 asked = functools.partial(choice, part="demand", given=True)
@@ -106,7 +108,7 @@ class ServingPoint:
         known=TRANSFERS,
         default=SERIAL,
     )
-    scheduler: str = choice("how batches are formed", names="scheduler", default="vllm")
+    scheduler: str = choice("how batches are formed", names="scheduler", default=DEFAULT_SCHEDULER)
     router: str = choice("which replica takes a request", names="router", default="round_robin")
     chunk_size: int = choice("tokens of an iteration with chunks", at_least=1, default=512)
     max_batch: int = choice("requests a replica runs at a time", at_least=1, default=128)
@@ -140,7 +142,7 @@ class ServingPoint:
     )
     length_shape: str = asked(
         "how fixed lengths differ: evenly, by length_spread; as_workload, stretched until they are "
-        "means; or as_sglang: those that its bench_serving draws under this seed",
+        "means; or bench_serving: those that the client of that name draws under this seed",
         known=SHAPES,
         default=EVENLY,
     )
@@ -277,9 +279,14 @@ class ServingPoint:
     dtype: str = built("precision: fp16, fp8, int8, w4a16 ...", default="fp16", reads=precision)
     kv_dtype: str = built("precision of the KV cache", default="fp16", reads=number_bytes)
     runtime: str = built(
-        "what runs the kernels: vllm, sglang, trtllm, graphs, eager ...; auto: the engine whose "
-        "scheduler it is, vLLM for those of none",
+        f"what runs the kernels: {', '.join(FRAMEWORKS)}, graphs, eager ...; auto: the engine "
+        f"whose scheduler it is, {reference_engine().name} for those of none",
         default=AUTO,
+    )
+    release: str = built(
+        "of the engine: a version such as 0.8.5 or a date such as 2026-01-31, which choose its "
+        "runtime; empty: today's",
+        default="",
     )
     accelerator: str = built(
         "an accelerator that computes in the GPU's place, its memory and links kept; or nothing",
@@ -391,7 +398,7 @@ class ServingPoint:
         "exponent of their popularity; 0: all are wanted alike", at_least=0.0, default=0.0
     )
     adapter_kernels: str = built(
-        "grouped: tokens of one adapter are multiplied together (vLLM, SGMV); or by_token: in "
+        "grouped: tokens of one adapter are multiplied together (SGMV); or by_token: in "
         "decodes each token reads its own (BGMV, S-LoRA)",
         known=ADAPTER_KERNELS,
         default=GROUPED,
@@ -471,9 +478,11 @@ class ServingPoint:
     l2_scale: float = built("its L2 size, relative", above=0.0, default=1.0)
 
     def __post_init__(self) -> None:
-        """Let the runtime follow the scheduler, unless one is chosen."""
-        if self.runtime == AUTO:
-            object.__setattr__(self, "runtime", runtime_of(self.scheduler))
+        """Resolve the runtime by scheduler and release; the release is empty afterwards."""
+        if self.runtime == AUTO or self.release:
+            resolved = resolve_runtime(self.runtime, self.scheduler, self.release)
+            object.__setattr__(self, "runtime", resolved)
+            object.__setattr__(self, "release", "")
 
 
 DEPLOYED = fields_of(ServingPoint, "deployment")

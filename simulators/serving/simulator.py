@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.catalog.engine import load_engine, runtime_of
+from simulators.catalog.engine import engine_runtimes, reference_engine, resolve_runtime
 from simulators.catalog.price import priced_by, usd_per_gpu_hours, usd_per_mtok
 from simulators.composition.explain import explained
 from simulators.composition.replica import NOTHING
@@ -25,7 +25,7 @@ from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.columns import categories, evaluate_pointwise, numbers, which
 from simulators.core.contract import Contribution, weakest_of
 from simulators.core.errors import UserError
-from simulators.core.folder import ENGINES, ROUTERS, RUNTIMES, SCHEDULERS, WORKLOADS
+from simulators.core.folder import ROUTERS, RUNTIMES, SCHEDULERS, WORKLOADS
 from simulators.core.jit import Kernel, compile_all
 from simulators.core.modules import file_of_user
 from simulators.core.rules import check_point, is_sound
@@ -44,7 +44,7 @@ from simulators.serving.point import ANALYTIC, AUTO, DEPLOYED, ServingPoint
 from simulators.serving.pools.link import CALIBRATION as TRANSFERS
 from simulators.serving.prices.iteration_table import PROBE
 from simulators.serving.prices.lookup import table_price
-from simulators.serving.row_groups import evaluate_apart, evaluate_together
+from simulators.serving.row_groups import evaluate_apart, evaluate_together, kinds_of
 from simulators.serving.run import RunCache, logged_run, run_of
 from simulators.serving.sharing.tenants import PAYS, alone_on_its_part, paid_shares, shared_rows
 from simulators.serving.steady.least import RANGED, ignored_limits, steady_bounds
@@ -123,10 +123,8 @@ class Serving:
             return (TRANSFERS,) if value else ()
         if name in self.priced:
             return ()
-        if (name, value) == ("runtime", AUTO):
-            return tuple(
-                RUNTIMES.find(load_engine(engine).runtime or engine) for engine in ENGINES.names()
-            )
+        if (name, value) == ("runtime", AUTO) or (name == "release" and value):
+            return tuple(map(RUNTIMES.find, engine_runtimes()))
         return COMPOSITION.reads(name, value)
 
     def records(self, point: Mapping[str, Any]) -> Mapping[str, pa.Table]:
@@ -139,7 +137,8 @@ class Serving:
 
         Others take half a second when they are first met.
         """
-        schedulers = (load_scheduler(name).schedule for name in USUAL_SCHEDULERS)
+        usual = reference_engine().schedulers
+        schedulers = (load_scheduler(name).schedule for name in usual)
         kernels: tuple[Kernel[..., Any], ...] = (
             load_router(USUAL_ROUTER),
             *schedulers,
@@ -202,7 +201,7 @@ class Serving:
         return np.where(is_analytic(batch), STEADY_STATE_S, event_s)
 
 
-USUAL_SCHEDULERS, USUAL_ROUTER = ("vllm", "vllm_v1", "sarathi"), "round_robin"
+USUAL_ROUTER = "round_robin"
 
 PER_REQUEST_S = 4e-6
 """Typical CPU time of one request of 200 output tokens, all in."""
@@ -236,19 +235,24 @@ def bounds_of(low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, NDArray
 
 
 def with_runtimes(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows with the runtime of each scheduler's engine where none is chosen."""
+    """Return the rows with runtimes resolved by scheduler and release.
+
+    Raises:
+        UserError: a release is unknown.
+    """
+    names = ("runtime", "scheduler", "release")
     if "runtime" not in batch.schema.names:
         return batch
-    codes, names = categories(batch, "runtime")
-    if AUTO not in names:
+    if AUTO not in categories(batch, "runtime")[1] and not any(categories(batch, "release")[1]):
         return batch
-    schedulers, known = categories(batch, "scheduler")
-    chosen = np.array(names, object)[codes]
-    chosen = np.where(
-        chosen == AUTO, np.array([runtime_of(n) for n in known], object)[schedulers], chosen
-    )
-    column = pa.array(chosen, pa.string()).dictionary_encode()
-    return batch.set_column(batch.schema.get_field_index("runtime"), "runtime", column)
+    kind = kinds_of(batch, names)
+    first = np.unique(kind, return_index=True)[1].tolist()
+    known = [resolve_runtime(*(batch.column(name)[i].as_py() for name in names)) for i in first]
+    columns = {"runtime": np.array(known, object)[kind], "release": np.full(kind.size, "", object)}
+    for name, values in columns.items():
+        column = pa.array(values, pa.string()).dictionary_encode()
+        batch = batch.set_column(batch.schema.get_field_index(name), name, column)
+    return batch
 
 
 def on_its_part(point: ServingPoint) -> ServingPoint:

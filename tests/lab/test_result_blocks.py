@@ -167,7 +167,7 @@ def test_lengths_that_sglangs_client_drew_are_those_very_ones(tmp_path: Path) ->
         "mean_input_tokens": 610.1,
     }
     point = block_of(tmp_path, **client, mean_output_tokens=421.0).point  # a token is not printed
-    assert (point.length_shape, point.seed, point.prompt_tokens) == ("as_sglang", 1, 1000)
+    assert (point.length_shape, point.seed, point.prompt_tokens) == ("bench_serving", 1, 1000)
     asked = requests_of(point)
     assert (asked.prompt_tokens.sum(), asked.output_tokens.sum()) == (6101, 4220)
     other = block_of(tmp_path, **client, mean_output_tokens=500.0).point

@@ -97,12 +97,12 @@ def test_lengths_of_a_workload_are_stretched_to_the_stated_means() -> None:
 
 def test_lengths_of_sglangs_client_are_what_numpy_draws_prompts_first() -> None:
     fixed = {"prompt_tokens": 100, "output_tokens": 40, "length_spread": 0.5, "requests": 50}
-    ours = drawn(length_shape="as_sglang", seed=3, **fixed)
+    ours = drawn(length_shape="bench_serving", seed=3, **fixed)
     generator = np.random.RandomState(3)
     assert ours.prompt_tokens.tolist() == generator.randint(50, 101, size=50).tolist()
     assert ours.output_tokens.tolist() == generator.randint(20, 41, size=50).tolist()
     with pytest.raises(UserError, match="needs both prompt_tokens and output_tokens"):
-        drawn(length_shape="as_sglang", **fixed | {"output_tokens": 0})
+        drawn(length_shape="bench_serving", **fixed | {"output_tokens": 0})
 
 
 def test_longer_answers_end_where_they_may_be_no_longer() -> None:

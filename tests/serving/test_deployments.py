@@ -174,14 +174,14 @@ def test_engines_of_which_nothing_is_known_are_started_as_documented() -> None:
     assert a_deployment(framework="sglang", gpu="b200_sxm").budget == 16384
     assert a_deployment(launch=Launch(budget=4096)).budget == 4096
     assert a_deployment(client=NVIDIA_TRTLLM).budget == 1024 + 256
-    shares = [
-        a_deployment(framework="sglang", gpu=g).memory_fraction for g in ("h100_sxm", "b200_sxm")
-    ]
+
+    def memory_fraction(**changes: Any) -> float:
+        return point_of(a_deployment(**changes)).memory_fraction
+
+    shares = [memory_fraction(framework="sglang", gpu=gpu) for gpu in ("h100_sxm", "b200_sxm")]
     assert shares == pytest.approx([0.86, 0.82], abs=0.02)
-    assert a_deployment(framework="vllm").memory_fraction == 0.9
-    assert (
-        a_deployment(framework="sglang", launch=Launch(memory_fraction=0.8)).memory_fraction == 0.8
-    )
+    assert memory_fraction(framework="vllm") == 0.9
+    assert memory_fraction(framework="sglang", launch=Launch(memory_fraction=0.8)) == 0.8
     told = a_deployment(framework="vllm", client=NVIDIA)
     assert told.budget == told.clients + 1024 + 1500
 

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from lab.fits.driver import Calibration, calibration, hashes, table_lines
 from lab.fits.left_out import FOLDER as LEFT_OUT
 from lab.fits.left_out import older_shelf
-from lab.tables.result_blocks import BLOCKS, OLDER, Block, blocks
+from lab.tables.result_blocks import BLOCKS, Block, blocks
 from lab.tables.rows import Bools
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
@@ -39,7 +39,7 @@ from simulators.core.errors import Infeasible
 from simulators.core.folder import PACKAGE, RUNTIMES
 from simulators.core.jit import Floats
 from simulators.evidence.calibration_files import calibrations
-from simulators.kernels.families.experts import MARLIN_BOARDS
+from simulators.kernels.families.experts import MARLIN_ARCHITECTURES
 from simulators.serving.simulator import simulate
 from simulators.workload.precision import BYTES, precision
 
@@ -51,7 +51,7 @@ SPLIT = "each model in turn"
 EXPERTS = "experts"
 KINDS = EXPERTS, f"{NARROW}{EXPERTS}", f"{WIDENED}{EXPERTS}"
 
-UNCHANGED = {"vllm": {f"{NARROW}{EXPERTS}.{board}": 1.0 for board in MARLIN_BOARDS}}
+UNCHANGED = {"vllm": {f"{NARROW}{EXPERTS}.{board}": 1.0 for board in MARLIN_ARCHITECTURES}}
 """Kernels of four bits that are Marlin's, then as now, by engine."""
 
 KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
@@ -60,6 +60,9 @@ KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 """Whose kernels of experts older releases ran, where today's have others besides: `fused_moe` on
 Blackwell, and on Ampere, where vLLM's own were not measured."""
+
+OLDER = {"vllm_0_13": "vllm", "sglang_0_5_8": "sglang"}
+"""Runtimes of 2025 that are written, and their engines."""
 
 LIKE = {"sglang": "sglang_0_5_9"}
 """Releases that older ones are like in all else, by engine, where those are not today's."""
@@ -76,8 +79,7 @@ STEPS = np.arange(TRIED[0], TRIED[-1] + 0.01, 0.05)
 def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the older releases that are asked for, and the same without each model."""
     told, _ = blocks(reference)
-    older = {name: engine for engine, (name, _) in OLDER.items()}
-    rows, error = _errors([b for b in told if b.point.runtime in older and _is_plain(b)])
+    rows, error = _errors([b for b in told if b.point.runtime in OLDER and _is_plain(b)])
     models = np.array([row.point.model for row in rows])
     is_measured = np.array([_is_measured(row) for row in rows])
     kinds = np.array([_kind(row) for row in rows])
@@ -107,7 +109,7 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
         for i, (row, kind, name) in enumerate(zip(rows, kinds, named, strict=True))
     ]
     found = factors(np.ones(models.size, bool))
-    for name, engine in older.items():
+    for name, engine in OLDER.items():
         kernels = [f'"{family}" = {list(names)}' for family, names in KERNELS[engine].items()]
         like, same = LIKE.get(engine, engine), UNCHANGED.get(engine, {})
         whole = calibration(

@@ -17,13 +17,13 @@ from lab.tables.rows import Rows, read_table
 from planning.calibrate.least_squares import fit_named
 from simulators.catalog.gpu import load_gpu
 from simulators.core.jit import Floats
-from simulators.kernels.families.triton.unified import CALIBRATION, FRAMEWORK, unified_seconds
+from simulators.kernels.families.triton.unified import CALIBRATION, unified_seconds
 
 FOLDER = CALIBRATION.parent
 NAME = CALIBRATION.stem
 SPLIT = "each board in turn"
 
-KERNEL, PHASE = "vllm_triton_attn", "prefill"
+FRAMEWORK, KERNEL, PHASE = "vllm", "vllm_triton_attn", "prefill"
 BOARDS = "b200_sxm", "b300_sxm", "gb200", "gb300", "rtx_pro_6000"
 GROUP = 8.0
 """Query heads a key head: gpt-oss's 64 over 8."""

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from lab.tables.published_runs import EVENLY
-from simulators.serving.demand.requests import drawn_by_sglang, stretched, token_counts
-from simulators.serving.point import AS_SGLANG, AS_WORKLOAD
+from simulators.serving.demand.requests import bench_serving_lengths, stretched, token_counts
+from simulators.serving.point import AS_WORKLOAD, BENCH_SERVING
 
 RANDOM, CONVERSATIONS = "random", "sharegpt_v3"
 """A dataset as clients call it, and the workload of lengths like those of the other."""
@@ -63,7 +63,7 @@ def _drawn_for(row: Mapping[str, Any]) -> dict[str, Any]:
     requests = int(row["successful_requests"])
     if not all(most) or row["random_range_ratio"]:
         return {}
-    drawn = drawn_by_sglang(SEED, requests, most, FROM_ONE)
+    drawn = bench_serving_lengths(SEED, requests, most, FROM_ONE)
     prompt, output = (float(lengths.mean()) for lengths in drawn)
     unprinted = output - row["mean_output_tokens"]
     if abs(prompt - row["mean_input_tokens"]) * requests > 0.5 or not -0.01 < unprinted < 1.01:
@@ -72,7 +72,7 @@ def _drawn_for(row: Mapping[str, Any]) -> dict[str, Any]:
         "prompt_tokens": most[0],
         "output_tokens": most[1],
         "seed": SEED,
-        "length_shape": AS_SGLANG,
+        "length_shape": BENCH_SERVING,
         "length_spread": FROM_ONE,
     }
 

@@ -12,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from simulators.catalog.engine import kernel_choices
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
 from simulators.kernels.entries import Entry, entry_of, is_timed, seconds_by
@@ -33,11 +34,10 @@ RUN_AS = {"w8a16": "w4a16"}
 vLLM) unpack 8 bits as they do 4, so theirs are the same numbers, over twice the bytes."""
 
 BEFORE_HOPPER = {"mxfp4": "w4a16"}
-"""Formats that Marlin's kernels run, too, on boards that others were not written for (OpenAI's need
-Hopper: `get_mxfp4_backend` of vLLM)."""
+"""Formats that Marlin's kernels also run on `MARLIN_ARCHITECTURES`, for which OpenAI's kernels were
+not written (`get_mxfp4_backend` of vLLM). Engines' files name those that run OpenAI's there."""
 
-MARLIN_BOARDS, WITHOUT_MARLIN = ("ampere", "ada"), ("sglang",)
-"""Architectures of such boards, and frameworks that run OpenAI's kernels even there."""
+MARLIN_ARCHITECTURES = "ampere", "ada"
 
 
 def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Floats:
@@ -121,9 +121,10 @@ def is_foreign(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> bool:
 
 def _timed_as(name: str, gpu: Gpu, profile: Profile) -> str:
     """Return the format whose kernels run another on a GPU."""
-    is_marlins = gpu.architecture in MARLIN_BOARDS and profile.framework not in WITHOUT_MARLIN
-    others = RUN_AS | (BEFORE_HOPPER if is_marlins else {})
-    return others.get(name, name)
+    if name in BEFORE_HOPPER and gpu.architecture in MARLIN_ARCHITECTURES:
+        has_own = gpu.architecture in kernel_choices(profile.framework).own_mxfp4_experts
+        return name if has_own else BEFORE_HOPPER[name]
+    return RUN_AS.get(name, name)
 
 
 def stand_in_formats(name: str) -> tuple[str, ...]:

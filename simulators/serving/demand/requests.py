@@ -23,7 +23,7 @@ from simulators.serving.demand.arrivals import arrival_times, stream
 from simulators.serving.demand.prefixes import Prefixes, of_hashes, of_sessions, own
 from simulators.serving.demand.traces import Trace, is_trace, load_trace
 from simulators.serving.demand.workloads import load_workload
-from simulators.serving.point import AS_SGLANG, AS_WORKLOAD, CLOSED, ServingPoint
+from simulators.serving.point import AS_WORKLOAD, BENCH_SERVING, CLOSED, ServingPoint
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ def requests_of(point: ServingPoint) -> Requests:
         )
     prompt, output = token_counts(point.workload, point.seed, point.requests)
     count = prompt.size
-    if point.length_shape == AS_SGLANG:
+    if point.length_shape == BENCH_SERVING:
         most = point.prompt_tokens, point.output_tokens
-        prompt, output = drawn_by_sglang(point.seed, count, most, point.length_spread)
+        prompt, output = bench_serving_lengths(point.seed, count, most, point.length_spread)
     else:
         if point.prompt_tokens:
             prompt = _stated(point, "prompt_tokens", prompt)
@@ -152,7 +152,7 @@ def stretched(lengths: Ints, mean: float) -> Ints:
 
 
 @functools.lru_cache(maxsize=64)
-def drawn_by_sglang(
+def bench_serving_lengths(
     seed: int, count: int, most: tuple[int, int], spread: float
 ) -> tuple[Ints, Ints]:
     """Return prompt and output tokens as the client of SGLang draws them, one by one the same.
@@ -168,11 +168,11 @@ def drawn_by_sglang(
     Raises:
         UserError: lengths that are the workload's have no longest.
 
-    >>> [lengths.tolist() for lengths in drawn_by_sglang(1, 3, (1000, 8000), 0.2)]
+    >>> [lengths.tolist() for lengths in bench_serving_lengths(1, 3, (1000, 8000), 0.2)]
     [[837, 940, 872], [7305, 7115, 7247]]
     """
     if not all(most):
-        raise UserError("length_shape as_sglang needs both prompt_tokens and output_tokens")
+        raise UserError("length_shape bench_serving needs both prompt_tokens and output_tokens")
     generator = np.random.RandomState(seed)
     least = [max(1, int(longest * (1.0 - spread))) for longest in most]
     prompt, output = (

@@ -19,7 +19,7 @@ from simulators.kernels.price import moved_bytes
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine.policies import load_scheduler
-from simulators.serving.point import ANALYTIC, MODULATED, POISSON, ServingPoint
+from simulators.serving.point import ANALYTIC, DEFAULT_SCHEDULER, MODULATED, POISSON, ServingPoint
 from simulators.serving.sharing.partition import Pressure
 from simulators.serving.steady.batch_limits import EVENT_ONLY
 from simulators.serving.steady.mean_lengths import lengths_of
@@ -40,7 +40,8 @@ def steady(point: ServingPoint) -> ServingPoint:
     if known.arrivals in MODULATED:
         known = replace(known, arrivals=POISSON)
     policy = load_scheduler(known.scheduler)
-    return known if policy.chunked or policy.whole_first else replace(known, scheduler="vllm")
+    has_closed_form = policy.chunked or policy.whole_first
+    return known if has_closed_form else replace(known, scheduler=DEFAULT_SCHEDULER)
 
 
 def pressure_of(point: ServingPoint, answer: SteadyState) -> Pressure:

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from simulators.catalog.engine import kernel_choices
 from simulators.catalog.gpu import INSTRUCTION_ROWS, Gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.jit import Floats
@@ -32,16 +33,12 @@ from simulators.workload.operators import Attention
 
 CALIBRATION = CALIBRATIONS / "triton" / "unified.toml"
 
-FRAMEWORK = "vllm"
-WITHOUT_SINKS = ("ampere", "ada")
-"""Architectures that FlashAttention 3 does not run on, nor FlashInfer's kernels with sinks."""
-
 TILE_KEYS = 32.0
 
 
 def is_unified(attention: Attention, gpu: Gpu, framework: str) -> bool:
-    """Say whether a framework runs attention by this kernel on a GPU."""
-    return attention.sinks and framework == FRAMEWORK and gpu.architecture in WITHOUT_SINKS
+    """Return whether an engine runs attention with sinks by this kernel on a GPU."""
+    return attention.sinks and gpu.architecture in kernel_choices(framework).unified_attention
 
 
 def unified_seconds(a: Attention, gpu: Gpu, numbers: Mapping[str, float] | None = None) -> Floats:

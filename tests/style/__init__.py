@@ -1,0 +1,1 @@
+"""Rules of style that the source code holds."""
