@@ -137,13 +137,15 @@ class TrainingPoint:
         above=0,
     )
     storage_bytes_per_s: float = asked(
-        "what a node reads from storage, or writes to it: 2 TB/s over 2,048 nodes (Grattafiori et al., 2024)",
+        "what a node reads from storage, or writes to it: 2 TB/s over 2,048 nodes "
+        "(Grattafiori et al., 2024)",
         unit="B/s",
         default=1e9,
         above=0,
     )
     gpu_mtbf_h: float = asked(
-        "hours a GPU runs until it stops a run: 419 stops in 54 days of 16,384 (Grattafiori et al., 2024)",
+        "hours a GPU runs until it stops a run: 419 stops in 54 days of 16,384 "
+        "(Grattafiori et al., 2024)",
         unit="h",
         default=50_700.0,
         above=0,
