@@ -111,7 +111,7 @@ EQUAL = {
     "launch_s=0.0,: 0.0 -> 1.0": "is replaced once the rest is known",
     "times = [0.0]: 0.0 -> 1.0": "the only stage is the slowest",
     "if replica.cut.pp > 1:: replica.cut.pp > 1 -> replica.cut.pp >= 1": "the same",
-    "if done > request[who, at.PROMPT] or view.limits[at.PARITY] == 1:: "
+    "if done > request[who, at.PROMPT]:: "
     "done > request[who, at.PROMPT] -> done >= request[who, at.PROMPT]": "adds nothing",
     "count, last, size = 0, -1, chunk: -1 -> 1": "dimensions of one rank are skipped",
     "tail = np.full(lines, -1, np.int64): -1 -> 1": "is written before it is read",

@@ -12,7 +12,7 @@ import numpy as np
 from simulators.catalog.model import load_model
 from simulators.core.jit import Floats, Ints
 from simulators.serving.engine.replica import DECODES, PREFILLS, PRICE, TOKENS, kernel
-from simulators.serving.prices.operator_table import (
+from simulators.serving.prices.user_operator_times import (
     CHUNKS,
     END,
     KV_SAVE,

@@ -9,7 +9,7 @@ from simulators.serving.engine import admission, kv_cache
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import View, push_waiting
 
-LIMITS = ("BLOCK", "WATERMARK", "SEATS", "BATCH_SEATS", "RESERVED", "PARITY", "HOST", "DRAFTED")
+LIMITS = ("BLOCK", "WATERMARK", "SEATS", "BATCH_SEATS", "RESERVED", "HOST", "DRAFTED")
 ROOM = 4  # of the queue and of a batch
 NO_TREE = np.zeros((0, at.TREE_COLUMNS), np.int64)
 
@@ -88,19 +88,18 @@ def test_blocks_are_given_added_to_and_taken_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("done", "parity", "prompt", "output"),
+    ("done", "prompt", "output"),
     [
-        (130, 0, 130, 20),  # 30 of 50 tokens are out: they join the prompt
-        (100, 0, 100, 50),  # the prompt is done and nothing out
-        (40, 0, 100, 50),
-        (40, 1, 40, 110),  # VIDUR's count
+        (130, 130, 20),  # 30 of 50 tokens are out: they join the prompt
+        (100, 100, 50),  # the prompt is done and nothing out
+        (40, 100, 50),
     ],
 )
 def test_what_was_generated_joins_the_prompt_of_a_restart(
-    done: int, parity: int, prompt: int, output: int
+    done: int, prompt: int, output: int
 ) -> None:
     mine = {"PROMPT": 100, "OUTPUT": 50, "DONE": done, "BLOCKS": 9, "RESTARTS": 1}
-    here = queued(view({}, mine, FREE=2, HOLDERS=2, RESTARTED=4, PARITY=parity), 0)
+    here = queued(view({}, mine, FREE=2, HOLDERS=2, RESTARTED=4), 0)
     assert kv_cache.restart(here, 1) == 2  # wait, and it is their head
     assert here.waiting[here.pool[at.HEAD]] == 1
     assert of(here, "FREE", "HOLDERS", "RESTARTED", "WAITING") == [11, 1, 5, 2]

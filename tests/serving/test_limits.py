@@ -69,7 +69,6 @@ def test_kernels_read_the_limits_in_whole_numbers() -> None:
         at.CHUNK: 512,
         at.RESERVED: 20,
         at.STAGES: 5,
-        at.PARITY: 0,
         at.PATIENCE: 4,
         at.HOST: 7,
         at.MOVE_NS: 1500,

@@ -11,7 +11,7 @@ import pytest
 
 from simulators.core.errors import UserError
 from simulators.serving.point import ServingPoint
-from simulators.serving.prices.operator_table import ONCE
+from simulators.serving.prices.user_operator_times import ONCE
 from simulators.serving.simulator import SIMULATOR, simulate
 
 LAYERS = 32  # of Llama-3.1-8B

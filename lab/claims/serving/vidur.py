@@ -24,7 +24,7 @@ from simulators.serving.engine.limits import Limits
 from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.engine.service import Engine, serve
 from simulators.serving.engine.state import State
-from simulators.serving.prices.operator_table import OpTable, by_operator
+from simulators.serving.prices.user_operator_times import OpTable, by_operator
 
 NEEDS = OUTCOMES, REQUESTS, TABLES = (
     "serving/vidur_outcomes.parquet",
@@ -36,8 +36,9 @@ EXACT_S, CLOSE = 1e-5, 0.01
 """Times of requests agree to so many seconds; means of runs that cannot be exact, to this share."""
 
 BY_MEANS = ("orca", "faster_transformer", "lightllm")
-ROUTERS = {"lor": "lor_vidur"}
-"""The reference's routers whose names stand for something else here."""
+POLICIES = "lab.parity.vidur_policies"
+SCHEDULERS, ROUTERS = {"vllm": POLICIES}, {"lor": POLICIES}
+"""VIDUR's policies that differ from ours of the same name."""
 
 TIMES = {
     "first_scheduled_s": at.SCHEDULED,
@@ -91,7 +92,7 @@ def _op_table(rows: pa.Table, outcome: Mapping[str, Any]) -> OpTable:
 
 def _replayed(outcome: Mapping[str, Any], theirs: Columns, prices: OpTable) -> State:
     """Run one configuration of the reference."""
-    scheduler = load_scheduler(outcome["scheduler"])
+    scheduler = load_scheduler(SCHEDULERS.get(outcome["scheduler"], outcome["scheduler"]))
     router = ROUTERS.get(outcome["global_scheduler"], outcome["global_scheduler"])
     limits = Limits(
         blocks=outcome["num_blocks_per_replica"],
@@ -103,7 +104,6 @@ def _replayed(outcome: Mapping[str, Any], theirs: Columns, prices: OpTable) -> S
         most_tokens=outcome["max_request_tokens"],
         stages=outcome["pp"],
         reserves=scheduler.reserves,
-        parity=True,
     )
     prompt, output = (theirs[f"{n}_tokens"].astype(np.int64) for n in ("prompt", "output"))
     arrival_s = theirs["arrival_s"]

@@ -75,14 +75,11 @@ def release(limits: Ints, pool: Ints, request: Ints, tree: Ints, who: int) -> in
 
 @kernel(i8(VIEW, i8))
 def restart(view: View, who: int) -> int:
-    """Send a request back to the front of the queue; what it has generated joins its prompt.
-
-    VIDUR also shortens the prompt of a request restarted in the middle of its prefill.
-    """
+    """Send a request back to the front of the queue; what it has generated joins its prompt."""
     pool, request = view.pool, view.request
     release(view.limits, pool, request, view.tree, who)
     done = request[who, at.DONE]
-    if done > request[who, at.PROMPT] or view.limits[at.PARITY] == 1:
+    if done > request[who, at.PROMPT]:
         request[who, at.OUTPUT] += request[who, at.PROMPT] - done
         request[who, at.PROMPT] = done
     request[who, at.DONE] = 0

@@ -53,7 +53,6 @@ class Limits:
     reserves: bool = False
     lifelong: bool = False
     overlaps: bool = False
-    parity: bool = False
     host_blocks: int = 0  # that the host holds for preempted requests; 0: these are recomputed
     move_s: float = 0.0  # to move a block there or back
     caches: bool = False  # blocks that nobody holds are found again until others take them
@@ -83,7 +82,7 @@ class Limits:
         limits[at.BATCH_TOKENS], limits[at.CHUNK] = self.batch_tokens, self.chunk
         limits[at.HOST], limits[at.MOVE_NS] = self.host_blocks, round(self.move_s * 1e9)
         limits[at.STAGES], limits[at.PATIENCE] = self.stages, self.patience
-        limits[at.PARITY], limits[at.CACHES] = self.parity, self.caches
+        limits[at.CACHES] = self.caches
         limits[at.RANKS], limits[at.HOST_KEEPS] = self.ranks, self.host_keeps
         limits[at.LIFELONG], limits[at.OVERLAPS] = self.lifelong, self.overlaps
         limits[at.DRAFTED], limits[at.SEED] = self.drafted, self.seed

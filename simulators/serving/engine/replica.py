@@ -109,7 +109,6 @@ than read prompts, READ is when the prompt was read, SENDING when room for its c
     CHUNK,  # tokens in one batch of chunked prompts
     RESERVED,  # blocks a request may grow to, for policies that reserve
     STAGES,  # pipeline stages, each a server with a queue
-    PARITY,  # 1: count and restart as VIDUR does
     PATIENCE,  # decode iterations between looks at the queue, for policies that wait
     HOST,  # blocks the host holds for preempted requests; 0: these are restarted
     MOVE_NS,  # nanoseconds to move a block to or from the host
@@ -124,7 +123,7 @@ than read prompts, READ is when the prompt was read, SENDING when room for its c
     OVERLAPS,  # 1: tokens are handed on while the next batch of prompts runs, so at its end
     DRAFT_LOAD,  # 1: those that wait count as if they ran, where drafts depend on how many do
     DRAFT_UP_TO,  # the first of the running requests up to which at least 1, 2 ... are drafted
-) = range(23)
+) = range(22)
 MOST_DRAFTED, DRAFT_CLASSES = 16, 32
 SURVIVE = DRAFT_UP_TO + MOST_DRAFTED
 """The first of the shares of iterations, times CERTAIN, that accept at least 1, 2 ... tokens: a row
@@ -184,7 +183,7 @@ POOL_COLUMNS = 28
 STEP_COLUMNS = 12
 
 PAST_STEP = 64
-"""The granularity of VIDUR's attention tables, in tokens of KV cache."""
+"""The granularity of attention in operator tables, in tokens of KV cache."""
 
 # What a price writes.
 (

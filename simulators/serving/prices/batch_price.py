@@ -12,9 +12,8 @@ from simulators.serving.deployment import Hardware
 from simulators.serving.point import ADDITIVE, ServingPoint
 from simulators.serving.prices.iteration_table import IterationTable, iteration_table
 from simulators.serving.prices.lookup import table_price
-from simulators.serving.prices.operator_table import op_price
 from simulators.serving.prices.skipped_layers import skipping_price, skips_layers, with_segments
-from simulators.serving.prices.user_operator_times import load_op_table
+from simulators.serving.prices.user_operator_times import load_op_table, op_price
 from simulators.serving.speculation.drafter import Drafter
 from simulators.serving.speculation.price import drafted_price, with_drafts
 

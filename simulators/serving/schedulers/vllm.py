@@ -7,10 +7,11 @@ are generating.
 
 from __future__ import annotations
 
+from simulators.core.jit import i8
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.admission import admit, may_admit
 from simulators.serving.engine.kv_cache import blocks_for, fits, preemptions, seat_decodes
-from simulators.serving.engine.replica import SCHEDULE, View, kernel, sort_by_arrival
+from simulators.serving.engine.replica import SCHEDULE, VIEW, View, kernel, sort_by_arrival
 
 WHOLE_FIRST = TAKES_UP = True
 
@@ -19,23 +20,26 @@ WHOLE_FIRST = TAKES_UP = True
 def schedule(_now: float, view: View) -> int:
     """Admit prompts from the head of the queue while they fit; none taken: decode all.
 
-    A prompt longer than the token limit travels alone. VIDUR counts a batch's tokens as if every
-    prompt were padded to the longest.
+    A prompt longer than the token limit travels alone.
     """
     limits, pool = view.limits, view.pool
-    longest, total = 0, 0
+    total = 0
     while may_admit(limits, pool):
         prompt = view.request[view.waiting[pool[at.HEAD]], at.PROMPT]
-        longest, total = max(longest, prompt), total + prompt
-        counted = (pool[at.BATCH] + 1) * longest if limits[at.PARITY] == 1 else total
-        if pool[at.BATCH] > 0 and counted > limits[at.BATCH_TOKENS]:
+        total += prompt
+        if pool[at.BATCH] > 0 and total > limits[at.BATCH_TOKENS]:
             break
         blocks = blocks_for(prompt, limits[at.BLOCK])
         if not fits(limits, pool, blocks):
             break
         admit(view, blocks, prompt, 0)
-    if pool[at.BATCH] > 0:
-        return 1
+    return 1 if pool[at.BATCH] > 0 else decode_all(view)
+
+
+@kernel(i8(VIEW))
+def decode_all(view: View) -> int:
+    """Schedule one token for every running request; return the iterations that holds."""
+    pool = view.pool
     sort_by_arrival(view.request, view.idle, pool[at.IDLE])
     preempted = preemptions(pool)
     seat_decodes(view)
