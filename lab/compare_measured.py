@@ -23,10 +23,11 @@ from lab.claims.judged import detailed, judged
 from lab.claims.kernels.fp32_kernels import by_family, compare
 from lab.claims.lines import was_fitted
 from lab.fits.kernels.fp32_kernels import is_full
-from lab.tables.kernels.fp32_kernels import CLASS_OF, NEEDS, catalog_name, rows_of_table
+from lab.tables.kernels.fp32_kernels import catalog_name, rows_of_table
 from lab.tables.kernels.fused_kernels import measured_in
 from lab.tables.kernels.tensor_cores import own_products
 from lab.tables.rows import read_table
+from planning.calibrate.timings import CLASS_OF, NEEDS
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.core.errors import UnknownNameError, UserError

@@ -1,8 +1,8 @@
-"""Measured tables as tidy rows: sizes as columns, seconds beside them, and which rows are held out.
+"""Measured kernels as tidy rows: columns of sizes, seconds, and which rows are held out.
 
-A table is read by one adapter, which yields `Rows`: those of one kernel (or collective, or pass) of
-one framework on one GPU. Rows of equal shape are nearly copies of each other, so a hash of the
-shape decides on which side of the split all of them fall: no fit may see what is held out.
+`Rows` are those of one kernel of one framework on one GPU. Rows of equal shape are nearly copies of
+each other, so a hash of the shape decides on which side of the split all of them fall: no fit may
+see a held-out row.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from planning.calibrate.timings import check_columns, relative_error
 from simulators.core.errors import UserError
 
 Floats = NDArray[np.float64]
@@ -26,6 +27,8 @@ Bools = NDArray[np.bool_]
 Groups = NDArray[np.uint64]
 Sizes = Mapping[str, Floats]
 Range = tuple[float, float]
+
+mape = relative_error
 
 UPPER_HALF: Range = (0.5, 1.0)
 LOWER_QUARTER: Range = (0.0, 0.25)
@@ -203,12 +206,12 @@ def read_table(file: Path, needs: Sequence[str] = (), /, **wanted: Any) -> pa.Ta
     """Return a measured table, Parquet or CSV.
 
     Args:
-        file: where it is.
+        file: the table.
         needs: columns it must have.
         wanted: by column, the value, or a list of values, of the rows to return.
 
     Raises:
-        UserError: it is not there, cannot be read, or lacks a column.
+        UserError: it is missing, cannot be read, or lacks a column.
     """
     if not file.is_file():
         raise UserError(f"{file}: there is no such file")
@@ -216,10 +219,14 @@ def read_table(file: Path, needs: Sequence[str] = (), /, **wanted: Any) -> pa.Ta
         if file.suffix == ".csv":
             table = pyarrow.csv.read_csv(file)
         else:
-            table = pyarrow.parquet.read_table(file, filters=_filters(file, wanted))
+            check_columns(pyarrow.parquet.read_schema(file).empty_table(), wanted, str(file))
+            filters = [
+                (n, "in" if isinstance(v, list | tuple) else "==", v) for n, v in wanted.items()
+            ]
+            table = pyarrow.parquet.read_table(file, filters=filters or None)
     except (OSError, pa.ArrowInvalid) as error:
         raise UserError(f"{file}: {error}") from error
-    require(table, needs, str(file))
+    check_columns(table, needs, str(file))
     return table.unify_dictionaries()
 
 
@@ -244,33 +251,14 @@ def read_records(file: Path, needs: Sequence[str] = (), /, **wanted: Any) -> lis
     return [Record(row) for row in read_table(file, needs, **wanted).to_pylist()]
 
 
-def _filters(file: Path, wanted: Mapping[str, Any]) -> list[tuple[str, str, Any]] | None:
-    require(pyarrow.parquet.read_schema(file).empty_table(), wanted, str(file))
-    return [
-        (name, "in" if isinstance(value, list | tuple) else "==", value)
-        for name, value in wanted.items()
-    ] or None
-
-
-def require(table: pa.Table, names: Iterable[str], title: str) -> None:
-    """Say which columns a table lacks.
-
-    Raises:
-        UserError: it lacks some.
-    """
-    if missing := [name for name in names if name not in table.column_names]:
-        has = ", ".join(table.column_names)
-        raise UserError(f"{title} lacks the column {', '.join(missing)}\nIt has: {has}")
-
-
 def numbers(table: pa.Table, names: Iterable[str]) -> dict[str, Floats]:
-    """Return columns as floats, not a number where a cell is empty.
+    """Return columns as floats, NaN where a cell is empty.
 
     Raises:
         UserError: a column is missing, or holds a word.
     """
     names = tuple(names)
-    require(table, names, "a measured table")
+    check_columns(table, names, "a measured table")
     return {name: _floats(table, name) for name in names}
 
 
@@ -281,22 +269,13 @@ def _floats(table: pa.Table, name: str) -> Floats:
         raise UserError(f"a measured table: column {name} holds no numbers ({error})") from error
 
 
-def column(table: pa.Table, name: str) -> Floats:
-    """Return one column as floats.
-
-    Raises:
-        UserError: it is missing.
-    """
-    return numbers(table, [name])[name]
-
-
 def metered(table: pa.Table) -> dict[str, Floats]:
     """Return the column of watts as a field of `Rows`, where a table has one."""
-    return {"watts": column(table, "power_w")} if "power_w" in table.column_names else {}
+    return {"watts": _floats(table, "power_w")} if "power_w" in table.column_names else {}
 
 
 def first(table: pa.Table, name: str) -> str:
-    """Return the word in the first row of a column; none without rows or column."""
+    """Return the word in the first row of a column; empty without rows or column."""
     return str(table[name][0].as_py()) if table.num_rows and name in table.column_names else ""
 
 
@@ -306,7 +285,7 @@ def words(table: pa.Table, name: str) -> NDArray[np.str_]:
     Raises:
         UserError: it is missing.
     """
-    require(table, [name], "a measured table")
+    check_columns(table, [name], "a measured table")
     return np.array(table[name].to_pylist(), np.str_)
 
 
@@ -317,7 +296,7 @@ def by_labels(table: pa.Table, *names: str) -> Iterator[tuple[tuple[Any, ...], p
     >>> [(gpu, rows["us"].to_pylist()) for (gpu,), rows in by_labels(table, "gpu")]
     [('a', [2]), ('b', [1, 3])]
     """
-    require(table, names, "a measured table")
+    check_columns(table, names, "a measured table")
     code = np.zeros(table.num_rows, np.int64)
     labels = []
     for name in names:
@@ -338,15 +317,9 @@ def by_labels(table: pa.Table, *names: str) -> Iterator[tuple[tuple[Any, ...], p
 
 
 HOST_S = 40e-6
-"""Single kernels start within some us. Where the shortest of a table takes longer than this, what
-was timed is the host that launched it, and not the kernel."""
+"""Single kernels start within some us. A table whose shortest time is longer timed the host."""
 
 
 def is_host_timed(rows: Rows) -> bool:
-    """Say whether not one of a single kernel's times is short enough to be the kernel's own."""
+    """Return whether no time of a single kernel is short enough to be the kernel's own."""
     return len(rows) > 0 and float(rows.seconds.min()) > HOST_S
-
-
-def mape(predicted: Floats, measured: Floats) -> float:
-    """Return the mean absolute error, relative to what was measured; not a number without rows."""
-    return float(np.mean(np.abs(predicted / measured - 1.0))) if measured.size else np.nan

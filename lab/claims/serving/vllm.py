@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 from lab.claims.lines import absent, answered, at_most
 from lab.tables.catalog_names import GPUS
 from lab.tables.kernels.engine_layers import MODELS
-from lab.tables.rows import read_records, read_table, require
+from lab.tables.rows import read_records, read_table
+from planning.calibrate.timings import check_columns
 from simulators.catalog.cluster import AUTO
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
@@ -101,7 +102,7 @@ def _requests(reference: Path, run: str) -> Mapping[str, NDArray[Any]] | None:
     """Return the columns of a run's requests in the order in which they were queued, if here."""
     for table in REQUESTS:
         if (reference / table).is_file() and len(rows := read_table(reference / table, run=run)):
-            require(rows, COLUMNS, table)
+            check_columns(rows, COLUMNS, table)
             columns = rows.sort_by("queued_s").to_pydict()
             return {name: np.array(values) for name, values in columns.items()}
     return None

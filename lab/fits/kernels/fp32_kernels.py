@@ -20,9 +20,10 @@ from lab.fits.intervals.fp32_errors import FEW_ROWS
 from lab.fits.methods.bands import band_of
 from lab.fits.methods.fp32_forms import cross_validated_s, fit_few, fit_full, rates_of
 from lab.fits.methods.monotone_trees import slope_lines
-from lab.tables.kernels.fp32_kernels import NEEDS, SIZES, SPLIT, TABLES, read_rows, rows_of_table
+from lab.tables.kernels.fp32_kernels import SPLIT, TABLES, read_rows, rows_of_table
 from lab.tables.rows import Rows, mape, read_table
 from planning.calibrate.kernels import band_by_rows
+from planning.calibrate.timings import NEEDS, SIZES
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.core.errors import UserError

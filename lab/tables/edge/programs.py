@@ -1,8 +1,8 @@
 """Programs on chips: Qualcomm AI Hub's models on phones and cars, MLPerf Tiny's on boards.
 
 Each table becomes one matrix of log seconds (or joules), a row per chip and a column per program,
-whose name includes its runtime. Of Tiny, where submitters bring runtimes to four fixed models, a row
-is a board under one submitter's runtime.
+whose name includes its runtime. Of Tiny, where submitters bring runtimes to four fixed models, a
+row is a board under one submitter's runtime.
 """
 
 from __future__ import annotations

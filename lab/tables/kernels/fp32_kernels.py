@@ -1,9 +1,8 @@
 """Calls of fp32 operators, timed from the host: the reference tables `gpu_kernels/*.parquet`.
 
-One row per timed call, with `op`, `gpu`, the sizes, and `latency_us`. `split` says how shapes came
-about: `train` are spread over a range, `test` are those of layers of real models. All rows of the
-first kind may be fitted, and half of the shapes of the second; where a class has no layer-shaped
-rows, half of its other shapes.
+`split` says how shapes were chosen: `train` are spread over a range, `test` are those of layers of
+real models. All shapes of the first kind may be fitted, and half of the second; where a class has
+no layer shapes, half of its other shapes.
 """
 
 from __future__ import annotations
@@ -18,54 +17,28 @@ import pyarrow as pa
 
 from lab.tables.rows import (
     Rows,
-    Sizes,
     by_labels,
     joined,
     mixed_group_of,
     numbers,
     read_table,
-    require,
     tidy,
     words,
 )
+from planning.calibrate.timings import CLASS_OF, NEEDS, SIZES, WINDOW, check_columns, operator_of
 from simulators.core.errors import UnknownNameError
 from simulators.core.folder import GPUS
-from simulators.workload.operators import Compute, Convolution, Elementwise, Gemm, Norm
 
 TABLES = ("gpu_kernels/gemm.parquet", "gpu_kernels/vector.parquet", "gpu_kernels/conv.parquet")
-NEEDS = ("op", "latency_us")
 
 SPLIT = "shape groups by hash: random shapes and half of the layers' shapes fitted, half held out"
-"""The split rule in a sentence, as calibration files state it."""
+"""The split in a sentence, as calibration files state it."""
 
-CLASS_OF = {
-    "linear": "linear",
-    "bmm": "bmm",
-    "conv": "conv",
-    "softmax": "softmax",
-    "ln": "layer_norm",
-    "add": "binary",
-    "mul": "binary",
-    "div": "binary",
-    "pow": "pow",
-    "addu": "unary",
-    "mulu": "unary",
-    "divu": "unary",
-    "relu": "unary",
-    "gelu": "unary",
-    "tanh": "unary",
-    "powu": "powu",
-}
-"""Operator class of each measured operator: those of a class share their rates."""
-
-PRODUCT = ("m", "n", "k", "batch")
-WINDOW = ("in_channels", "out_channels", "kernel_size", "input_size", "stride", "padding")
-SIZES = {"linear": PRODUCT, "bmm": PRODUCT, "conv": ("batch", *WINDOW)}
 SHAPE = {"linear": ("n", "k"), "bmm": ("m", "n", "k"), "conv": WINDOW}
-"""What makes up a shape: batch and rows of activations vary with the load, not with the model."""
+"""Sizes that make up a shape: batch and rows of activations vary with the load."""
 
 FAULTY = {("p4", "linear", "train")}
-"""Rows in another clock state than the rest of their board; see the cautions of the data set."""
+"""Rows in another clock state than the rest of their GPU; see the cautions of the data set."""
 
 TWINS = {"mi250": "mi210"}
 """One die of an MI250 behaves as an MI210 within 5 %; its rows belong to the same group."""
@@ -87,19 +60,17 @@ def read_rows(reference: Path) -> tuple[list[Rows], list[str]]:
 
 
 def rows_of_table(table: pa.Table, device: str = "") -> Iterator[tuple[list[Rows], list[str]]]:
-    """Yield the rows of each GPU and operator class, or why there are none.
+    """Yield the rows of each GPU by operator class, and the problems of those left out.
 
     Args:
         table: measurements.
-        device: take every row as one of this device, whatever the column `gpu` says.
+        device: the GPU of all rows, whatever the column `gpu` says.
     """
-    boards = [((device,), table)] if device else by_labels(table, "gpu")
-    for (name,), mine in boards:
-        try:
-            gpu = device or catalog_name(str(name))
-        except UnknownNameError:
+    for (name,), mine in [((device,), table)] if device else by_labels(table, "gpu"):
+        if not device and not is_in_catalog(str(name)):
             yield [], [f"{name} has no data sheet"]
             continue
+        gpu = device or catalog_name(str(name))
         labels = np.array([CLASS_OF.get(op, "") for op in mine["op"].to_pylist()], np.str_)
         rows = [
             _rows(mine.filter(pa.array(labels == label)), gpu, str(label))
@@ -109,50 +80,34 @@ def rows_of_table(table: pa.Table, device: str = "") -> Iterator[tuple[list[Rows
 
 
 def catalog_name(measured: str) -> str:
-    """Return the data sheet's name for a GPU as a table of measurements calls it.
+    """Return the catalog's name for a GPU as PyTorch writes it.
 
     >>> catalog_name("P100-PCIE-16GB")
     'p100_pcie'
 
     Raises:
-        UnknownNameError: no data sheet answers to it.
+        UnknownNameError: the catalog has no such GPU.
     """
     name = measured.lower().replace("-", "_").replace(" ", "_")
-    for candidate in (name, re.sub(r"_\d+gb$", "", name)):
-        try:
-            found = GPUS.find(candidate).stem
-        except UnknownNameError:
-            continue
-        return TWINS.get(found, found)
-    raise UnknownNameError("gpu", measured, GPUS.names())
+    known = next((n for n in (name, re.sub(r"_\d+gb$", "", name)) if GPUS.has(n)), "")
+    if not known:
+        raise UnknownNameError("gpu", measured, GPUS.names())
+    found = GPUS.find(known).stem
+    return TWINS.get(found, found)
 
 
 def is_in_catalog(measured: str) -> bool:
-    """Say whether a GPU as a table of measurements calls it has a data sheet."""
+    """Return whether the catalog has a GPU, as PyTorch writes it."""
     try:
-        catalog_name(measured)
+        return bool(catalog_name(measured))
     except UnknownNameError:
         return False
-    return True
-
-
-def _operator(label: str, sizes: Sizes) -> Compute:
-    """Return the operator of a class over columns."""
-    if label in ("linear", "bmm"):
-        return Gemm(name=label, dtype="fp32", **sizes)  # type: ignore[arg-type]
-    if label == "conv":
-        return Convolution(name="conv", **sizes)  # type: ignore[arg-type]
-    if label in ("softmax", "layer_norm"):
-        return Norm(name=label, kind=label, dtype="fp32", **sizes)  # type: ignore[arg-type]
-    elements = sizes["rows"] * sizes["cols"]
-    reads = 2.0 if label in ("binary", "pow") else 1.0
-    return Elementwise(name=label, elements=elements, reads=reads, dtype="fp32")
 
 
 def _rows(table: pa.Table, gpu: str, label: str) -> Rows:
-    """Return one class of one GPU; a missing batch is one, and rows without a split are layers'."""
+    """Return one class of one GPU; a missing batch is 1, and rows without a split are layers'."""
     names = SIZES.get(label, ("rows", "cols"))
-    require(table, (name for name in names if name != "batch"), f"a table of {label}")
+    check_columns(table, (name for name in names if name != "batch"), f"a table of {label}")
     there = numbers(table, (name for name in names if name in table.column_names))
     sizes = {name: there.get(name, np.ones(table.num_rows)) for name in names}
     has_split = "split" in table.column_names
@@ -165,6 +120,6 @@ def _rows(table: pa.Table, gpu: str, label: str) -> Rows:
         kernel=label,
         dtype="fp32",
         from_layers=split == "test",
-        operator_of=functools.partial(_operator, label),
+        operator_of=functools.partial(operator_of, label),
     )
     return rows.where(np.array([(gpu, label, str(s)) not in FAULTY for s in split], bool))
