@@ -197,10 +197,10 @@ class Kernel(Generic[A, R]):
     """A function compiled for one signature at its first call."""
 
     def __init__(
-        self, function: Callable[A, R], signature: Signature, *, borrows: bool = False
+        self, function: Callable[A, R], signature: Signature, options: dict[str, Any]
     ) -> None:
         self.py_func = function
-        self.options = {"_nrt": False, "forceinline": True} if borrows else {}
+        self.options = options
         self.signature = signature
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
@@ -230,7 +230,7 @@ class Kernel(Generic[A, R]):
         found: Kernel[A, R] = _where(self, tuple(constants.items()))
         return found
 
-    def _dispatcher(self, function: Callable[A, R], options: dict[str, bool]) -> Any:
+    def _dispatcher(self, function: Callable[A, R], options: dict[str, Any]) -> Any:
         """Compile callees first, which is faster than during the type inference of the caller."""
         on_disk = Path(function.__code__.co_filename).is_file()  # numba caches files only
         dispatcher = _numba().njit(cache=on_disk, nogil=True, **options)(function)
@@ -269,7 +269,7 @@ def _where(kernel: Kernel[..., Any], constants: tuple[tuple[str, bool], ...]) ->
     said = (f"{name}_{value}" for name, value in constants)
     made.__qualname__ = ".".join((function.__qualname__, *said))
     made.__doc__ = function.__doc__
-    return Kernel(made, kernel.signature, borrows=bool(kernel.options))
+    return Kernel(made, kernel.signature, kernel.options)
 
 
 def _callees(function: Callable[..., Any]) -> list[Kernel[..., Any]]:
@@ -319,12 +319,16 @@ def _try_lock(file: IO[str]) -> bool:
 
 
 def kernel(
-    signature: Signature, *, borrows: bool = False
+    signature: Signature, *, borrows: bool = False, simd: bool = False
 ) -> Callable[[Callable[A, R]], Kernel[A, R]]:
     """Compile the decorated function for `signature` when it is first called.
 
-    `borrows`: the function allocates nothing and keeps no array, so references need not be
-    counted, and calls between such kernels are inlined. For loops over events.
+    Args:
+        signature: argument and result types.
+        borrows: the function allocates nothing and keeps no array, so numba need not count
+            references, and calls between such kernels are inlined. For event loops.
+        simd: division by zero gives an infinity instead of an exception. Without that check,
+            loops over columns compile to vector instructions.
 
     >>> @kernel(f8(f8))
     ... def double(x: float) -> float:
@@ -332,4 +336,7 @@ def kernel(
     >>> double(2.0) == double.py_func(2.0) == 4.0
     True
     """
-    return lambda function: Kernel(function, signature, borrows=borrows)
+    options: dict[str, Any] = {"_nrt": False, "forceinline": True} if borrows else {}
+    if simd:
+        options["error_model"] = "numpy"
+    return lambda function: Kernel(function, signature, options)
