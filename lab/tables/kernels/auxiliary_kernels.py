@@ -1,14 +1,15 @@
-"""Kernels beside products and attention: state updates, convolutions, quantisation, embeddings.
+"""State updates, convolutions, quantization, encoder attention and embeddings, as timed kernels.
 
-The reference tables are `llm_kernels/{gdn,mamba2,computescale,scale_matrix,encoder_attention}` and,
-for embeddings, `llm_ops/linear_ops`. Half of all shapes, whatever board or framework they were
-timed on, are never fitted to.
+The tables are `llm_kernels/{gdn,mamba2,computescale,scale_matrix,encoder_attention}` and, for
+embeddings, `llm_ops/linear_ops`. Half of all shapes, whatever GPU or framework they were timed on,
+are held out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,17 +38,16 @@ from simulators.workload.operators import (
 GPUS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "a40")
 
 LAYERS = "llm_ops/linear_ops.parquet"
-LAYERS_SOURCE, LAYERS_FRAMEWORK = "vidur", "vllm"
-"""Vidur timed the layers of vllm, whose embedding is PyTorch's; times are in whole microseconds."""
-
 LAYERS_GPUS = {"a100_sxm": "a100", "h100_sxm": "h100", "a40": "a40"}
+"""VIDUR's timed layers of vllm, whose embedding is PyTorch's; times are in whole microseconds."""
+
 PHASES = {"context": "prefill", "generation": "decode", "": ""}
 
 DIFFERENCE = "_minus_"
 """In the name of a kernel whose times are differences of two measured ones, mostly noise."""
 
 LEAST_ROWS = 20
-"""Fewer rows than this of a kernel are leftovers of a table, such as three of 8 to 420 ns."""
+"""Kernels with fewer rows are leftovers of a table, such as three of 8 to 420 ns."""
 
 KEYS_ONLY = ("1.3.0rc20", "0.5.10")
 """Versions whose convolutions before a delta rule were timed over the keys' channels alone: their
@@ -60,7 +60,7 @@ SHAPES = {
     "scale_matrix": ("m", "k"),
     "encoder_attention": ("batch_size", "isl", "num_heads", "head_dim"),
 }
-"""Columns that say what was run, by table."""
+"""Columns of sizes, by table."""
 
 TABLES = (*(f"{FOLDER}/{name}.parquet" for name in SHAPES), LAYERS)
 
@@ -85,14 +85,14 @@ def auxiliary_tables(reference: Path) -> list[str]:
 
 def _embeddings(file: Path, gpu: str) -> Rows:
     """Return the embeddings of one GPU."""
-    table = read_table(file, gpu=LAYERS_GPUS[gpu], source=LAYERS_SOURCE)
+    table = read_table(file, gpu=LAYERS_GPUS[gpu], source="vidur")
     columns = numbers(table, ("num_tokens", "n_embd", "emb_ms"))
     seconds = columns.pop("emb_ms") * 1e-3
 
     def make(s: Sizes) -> Auxiliary:
         return Embedding(name="embedding", rows=s["num_tokens"], cols=s["n_embd"], dtype="bf16")
 
-    rows = _tidy(columns, seconds, make, gpu, LAYERS_FRAMEWORK, "")
+    rows = _tidy(columns, seconds, make, gpu=gpu, framework="vllm")
     return rows.where(np.isfinite(seconds) & (seconds > 0.0))
 
 
@@ -105,59 +105,47 @@ def _kernels(name: str, table: pa.Table, gpu: str) -> Iterator[Rows]:
         columns = numbers(rows, (*SHAPES[name], "latency_us"))
         seconds = columns.pop("latency_us") * 1e-6
         make = _maker(name, kernel, phase, version in KEYS_ONLY)
-        yield _tidy(columns, seconds, make, gpu, framework, version)
+        yield _tidy(columns, seconds, make, gpu=gpu, framework=framework, version=version)
 
 
-def _tidy(
-    sizes: Sizes, seconds: Floats, make: Make, gpu: str, framework: str, version: str
-) -> Rows:
-    return tidy(
-        sizes,
-        seconds,
-        group_of(sizes.values()),
-        gpu=gpu,
-        framework=framework,
-        version=version,
-        kernel=kernel_of(make(sizes)),
-        dtype="bf16",
-        operator_of=make,
-    )
+def _tidy(sizes: Sizes, seconds: Floats, make: Make, **labels: Any) -> Rows:
+    kernel, group = kernel_of(make(sizes)), group_of(sizes.values())
+    return tidy(sizes, seconds, group, kernel=kernel, dtype="bf16", operator_of=make, **labels)
 
 
 def _maker(table: str, kernel: str, phase: str, keys_only: bool) -> Make:
-    """Return how a table's sizes become an operator."""
-    if table == "computescale":
-        return lambda s: Quantisation(name=kernel, rows=s["m"], cols=s["k"], scan=True)
-    if table == "scale_matrix":
-        return lambda s: Quantisation(name=kernel, rows=s["m"], cols=s["k"])
-    if table == "encoder_attention":
-        return lambda s: EncoderAttention(
-            name=kernel,
-            requests=s["batch_size"],
-            tokens=s["batch_size"] * s["isl"],
-            heads=s["num_heads"],
-            head_dim=s["head_dim"],
-        )
-    if kernel.startswith("causal_conv1d"):
-        return lambda s: CausalConvolution(
+    """Return the function from a table's sizes to an operator."""
+
+    def make(s: Sizes) -> Auxiliary:
+        if table in ("computescale", "scale_matrix"):
+            is_scan = table == "computescale"
+            return Quantisation(name=kernel, rows=s["m"], cols=s["k"], scan=is_scan)
+        requests = s["batch_size"]
+        if table == "encoder_attention":
+            tokens, heads, dim = requests * s["isl"], s["num_heads"], s["head_dim"]
+            return EncoderAttention(
+                name=kernel, requests=requests, tokens=tokens, heads=heads, head_dim=dim
+            )
+        tokens = requests * s["seq_len"]
+        if kernel.startswith("causal_conv1d"):
+            channels = _channels(s, keys_only)
+            return CausalConvolution(
+                name=kernel, phase=phase, requests=requests, tokens=tokens, channels=channels
+            )
+        return StateUpdate(
             name=kernel,
             phase=phase,
-            requests=s["batch_size"],
-            tokens=s["batch_size"] * s["seq_len"],
-            channels=_channels(s, keys_only),
+            requests=requests,
+            tokens=tokens,
+            key_heads=s["num_k_heads"],
+            value_heads=s["num_v_heads"],
         )
-    return lambda s: StateUpdate(
-        name=kernel,
-        phase=phase,
-        requests=s["batch_size"],
-        tokens=s["batch_size"] * s["seq_len"],
-        key_heads=s["num_k_heads"],
-        value_heads=s["num_v_heads"],
-    )
+
+    return make
 
 
 def _channels(s: Sizes, keys_only: bool) -> Floats:
-    """Return what a convolution runs over: values, and keys and queries, of all heads."""
+    """Return the channels of a convolution: values, keys and queries of all heads."""
     if "nheads" in s:
         return s["nheads"] * s["head_dim"] + 2.0 * s["n_groups"] * s["d_state"]
     if keys_only:

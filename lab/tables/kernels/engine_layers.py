@@ -1,10 +1,9 @@
-"""A serving engine's layers, as timed inside it: LLMServingSim's profiles of vllm.
+"""A serving engine's layers, timed inside it: LLMServingSim's profiles of vllm.
 
-A layer is named, not its sizes: they follow from the model's public configuration and its cut. The
-LM head was timed by sequences, the rest by tokens, all as kernels on the GPU among those of other
-layers. Norms have their residual sum inside, and rotary embeddings leave the write to the cache
-out. One model has few matrices, fewer than a hash of them would share out: they are put in the
-order of their hashes instead, so that there is one to judge by.
+Sizes follow from the layer's name, the model's public configuration and its parallelism. The LM
+head was timed by sequences, all else by tokens. Norms include their residual sum, and rotary
+embeddings leave out the write to the cache. A model has too few matrices for a hash to split them,
+so they are put in the order of their hashes.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,12 +22,10 @@ from simulators.catalog.model import LanguageModel, load_model
 from simulators.kernels.families.pointwise import chain_of
 from simulators.workload.operators import Elementwise, Norm
 
-LAYERS, HEADS = (
-    "serving_modern/lss_profile_dense.parquet",
-    "serving_modern/lss_profile_per_sequence.parquet",
-)
+LAYERS = "serving_modern/lss_profile_dense.parquet"
+HEADS = "serving_modern/lss_profile_per_sequence.parquet"
 SIZES = {LAYERS: "tokens", HEADS: "sequences"}
-"""The column of rows of each table."""
+"""The column of a product's rows, by table."""
 
 GPUS = {"rtx_4090": "RTX4090", "rtx_pro_6000": "RTXPRO6000"}
 MODELS = {
@@ -35,17 +33,18 @@ MODELS = {
     "Qwen/Qwen3-30B-A3B-Instruct-2507": "qwen3_30b",
     "Qwen/Qwen3-32B": "qwen3_32b",
 }
-FRAMEWORK, VERSION, KIND = "vllm", "0.19.0", "bf16"
+KIND = "bf16"
+LABELS: dict[str, Any] = {"framework": "vllm", "dtype": KIND}
 
 CHAINS = {
     "layernorm": ("ffn_norm", 2.0, 2.0),
     "act_fn": ("ffn_activation", 2.0, 1.0),
     "rotary_emb": ("rotary", 1.0, 1.0),
 }
-"""Pointwise layers: the operator each is, and the numbers it reads and writes by element."""
+"""Pointwise layers: the operator of each, and the numbers it reads and writes by element."""
 
 HEAD_NORM = "qk_norm"
-"""The norm of queries and keys, a row a head; nothing is fitted to it."""
+"""The norm of queries and keys, one row per head; nothing is fitted to it."""
 
 LAYER_SPLIT = "matrices (n, k) in the order of a hash: three quarters fitted, one quarter held out"
 
@@ -62,15 +61,17 @@ def read_layer_products(reference: Path, gpu: str) -> list[Rows]:
     if not columns:
         return []
     m, n, k, seconds = np.concatenate(columns, axis=1)
-    labels = {"gpu": gpu, "framework": FRAMEWORK, "dtype": KIND, "version": VERSION}
-    hashed = products(m, n, k, np.ones(m.size), seconds, **labels)
-    hashes, order = np.unique(hashed.bucket, return_inverse=True)
+    labels = {"gpu": gpu, "version": "0.19.0", **LABELS}
+    ones = np.ones(m.size)
+    hashes, order = np.unique(
+        products(m, n, k, ones, seconds, **labels).bucket, return_inverse=True
+    )
     bucket = (order + 0.5) / hashes.size
-    return [products(m, n, k, np.ones(m.size), seconds, bucket=bucket, **labels)]
+    return [products(m, n, k, ones, seconds, bucket=bucket, **labels)]
 
 
 def matrix_of(layer: str, model: LanguageModel, tp: int) -> tuple[float, float] | None:
-    """Return columns and inner length of a layer's product on one of `tp` GPUs; none without one.
+    """Return columns and inner length of a layer's product on one of `tp` GPUs; None without one.
 
     >>> matrix_of("down_proj", load_model("llama3_1_8b"), 2)
     (4096.0, 7168.0)
@@ -89,48 +90,30 @@ def matrix_of(layer: str, model: LanguageModel, tp: int) -> tuple[float, float] 
 
 def read_chain_rows(reference: Path, gpu: str) -> list[Rows]:
     """Return the pointwise layers of one GPU by kernel, all models together."""
-    return joined(_chains(reference, gpu), lambda rows: rows.kernel)
-
-
-def _chains(reference: Path, gpu: str) -> Iterator[Rows]:
-    """Yield the rows of each pointwise layer of each model."""
+    found = []
     for layer, model, tp, rows in by_layer(reference / LAYERS, gpu):
         if layer in CHAINS:
             tokens, time_us = numbers(rows, ("tokens", "time_us")).values()
             elements = tokens * _width(layer, model, tp)
-            yield tidy(
-                {"elements": elements},
-                time_us * 1e-6,
-                group_of([elements]),
-                gpu=gpu,
-                framework=FRAMEWORK,
-                kernel=chain_of(CHAINS[layer][0]),
-                dtype=KIND,
-                operator_of=functools.partial(_chain, layer),
-            )
+            labels = {"gpu": gpu, "kernel": chain_of(CHAINS[layer][0]), **LABELS}
+            operator = functools.partial(_chain, layer)
+            sizes, group = {"elements": elements}, group_of([elements])
+            found.append(tidy(sizes, time_us * 1e-6, group, operator_of=operator, **labels))
+    return joined(found, lambda rows: rows.kernel)
 
 
 def read_head_norms(reference: Path, gpu: str) -> list[Rows]:
     """Return the norms of queries and keys of one GPU's layers, all models together."""
-    return joined(_head_norms(reference, gpu), lambda rows: rows.kernel)
-
-
-def _head_norms(reference: Path, gpu: str) -> Iterator[Rows]:
+    found = []
     for layer, model, tp, rows in by_layer(reference / LAYERS, gpu):
         if layer == HEAD_NORM:
             tokens, time_us = numbers(rows, ("tokens", "time_us")).values()
             heads = tokens * (model.heads + model.kv_heads) / tp
-            cols = np.full_like(heads, model.head_dim)
-            yield tidy(
-                {"rows": heads, "cols": cols},
-                time_us * 1e-6,
-                group_of([heads]),
-                gpu=gpu,
-                framework=FRAMEWORK,
-                kernel=HEAD_NORM,
-                dtype=KIND,
-                operator_of=_head_norm,
-            )
+            sizes = {"rows": heads, "cols": np.full_like(heads, model.head_dim)}
+            labels = {"gpu": gpu, "kernel": HEAD_NORM, **LABELS}
+            group = group_of([heads])
+            found.append(tidy(sizes, time_us * 1e-6, group, operator_of=_head_norm, **labels))
+    return joined(found, lambda rows: rows.kernel)
 
 
 def _head_norm(sizes: Sizes) -> Norm:
@@ -140,9 +123,8 @@ def _head_norm(sizes: Sizes) -> Norm:
 
 def _chain(layer: str, sizes: Sizes) -> Elementwise:
     name, reads, writes = CHAINS[layer]
-    return Elementwise(
-        name=name, elements=np.asarray(sizes["elements"]), reads=reads, writes=writes, dtype=KIND
-    )
+    elements = np.asarray(sizes["elements"])
+    return Elementwise(name=name, elements=elements, reads=reads, writes=writes, dtype=KIND)
 
 
 def _width(layer: str, model: LanguageModel, tp: int) -> float:
@@ -155,7 +137,7 @@ def _width(layer: str, model: LanguageModel, tp: int) -> float:
 
 
 def by_layer(file: Path, gpu: str) -> Iterator[tuple[str, LanguageModel, int, pa.Table]]:
-    """Yield layer, model, degree and rows of one GPU, for models we know; none without a table."""
+    """Yield layer, model, degree and rows of one GPU, for known models; nothing without a table."""
     for name, model in MODELS.items() if gpu in GPUS and file.is_file() else ():
         table = read_table(file, gpu=GPUS[gpu], model=name)
         for (tp, layer), rows in by_labels(table, "tp", "layer"):

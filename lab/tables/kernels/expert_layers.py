@@ -1,9 +1,9 @@
 """Measured layers of experts beyond the dense tables: Frontier's and LLMServingSim's profiles.
 
-Both say how many experts woke, but for Frontier's A100 series, taken as independent draws. Its
-series are layers between two events, launched by the host, so its numbers serve nobody else. An
-A800 is an A100 in its arithmetic. Left out are the H800 series, nearly all of whose times lie
-between 125 and 150 us whatever the shape, and four rows of another routing.
+Both state how many experts were activated; those of Frontier's A100 series are taken as independent
+draws. Frontier's layers were timed between two events and launched by the host, so no other
+framework uses them. An A800 computes as an A100. Left out are the H800 series, nearly all of whose
+times lie between 125 and 150 us whatever the shape, and four rows of another routing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SERVING = "serving_modern/lss_profile_moe.parquet"
 FRONTIER_GPUS = {"a100_sxm": ("a100", "a800")}
 SERVING_GPUS = {"rtx_pro_6000": "RTXPRO6000"}
 
-COLUMNS = (
+SIZES = (
     "num_tokens",
     "hidden_dim",
     "expert_hidden_dim",
@@ -30,7 +30,8 @@ COLUMNS = (
     "num_tensor_parallel_workers",
     "expert_parallel_size",
 )
-"""Frontier's names of the sizes of a layer of experts."""
+"""Frontier's names of `EXPERTS`."""
+MORE = ("moe_grouped_gemm_ms", "total_routed_tokens", "num_experts_per_device")
 
 QWEN3_30B = {"hidden_size": 2048.0, "inter_size": 768.0, "topk": 8.0, "num_experts": 128.0}
 """The one model of the serving table, by its public configuration."""
@@ -40,25 +41,17 @@ def read_layers(reference: Path, gpu: str) -> list[Rows]:
     """Return the rows of one GPU, each series by itself."""
     found: list[Rows] = []
     if gpu in FRONTIER_GPUS and (reference / FRONTIER).is_file():
-        boards = (_frontier(reference / FRONTIER, gpu, name) for name in FRONTIER_GPUS[gpu])
-        found += joined(boards, lambda rows: rows.name)
+        series = (_frontier(reference / FRONTIER, gpu, name) for name in FRONTIER_GPUS[gpu])
+        found += joined(series, lambda rows: rows.name)
     if gpu in SERVING_GPUS and (reference / SERVING).is_file():
         found.append(_serving(reference / SERVING, gpu))
     return found
 
 
-def _frontier(path: Path, gpu: str, board: str) -> Rows:
-    table = read_table(path, gpu=board)
-    sizes = dict(zip(EXPERTS, numbers(table, COLUMNS).values(), strict=True))
-    time_ms, routed, here, used = numbers(
-        table,
-        (
-            "moe_grouped_gemm_ms",
-            "total_routed_tokens",
-            "num_experts_per_device",
-            "expert_utilization",
-        ),
-    ).values()
+def _frontier(path: Path, gpu: str, name: str) -> Rows:
+    table = read_table(path, gpu=name)
+    sizes = dict(zip(EXPERTS, numbers(table, SIZES).values(), strict=True))
+    time_ms, routed, here, used = numbers(table, (*MORE, "expert_utilization")).values()
     keep = time_ms > 0.0
     sizes |= {"routed": routed, "awake": used * here}
     if np.isfinite(routed).any():
@@ -68,29 +61,21 @@ def _frontier(path: Path, gpu: str, board: str) -> Rows:
         sizes["routed"] = np.maximum(tokens * chance * here, 1.0)
         sizes["awake"] = np.maximum(here * (1.0 - (1.0 - chance) ** tokens), 1.0)
     kept = {name: column[keep] for name, column in sizes.items()}
-    return timed(
-        kept,
-        time_ms[keep] * 1e-3,
-        "experts",
-        "bf16",
-        gpu=gpu,
-        framework="frontier",
-        variant="uniform",
-    )
+    labels = {"gpu": gpu, "framework": "frontier", "variant": "uniform"}
+    return timed(kept, time_ms[keep] * 1e-3, "experts", "bf16", **labels)
 
 
 def _serving(path: Path, gpu: str) -> Rows:
     table = read_table(path, gpu=SERVING_GPUS[gpu])
     tokens, awake, time_us = numbers(table, ("tokens", "activated_experts", "time_us")).values()
-    alone = np.ones(tokens.shape)
+    ones = np.ones(tokens.shape)
     sizes = {
         "num_tokens": tokens,
-        **{name: alone * value for name, value in QWEN3_30B.items()},
-        "moe_tp_size": alone,
-        "moe_ep_size": alone,
+        **{name: ones * value for name, value in QWEN3_30B.items()},
+        "moe_tp_size": ones,
+        "moe_ep_size": ones,
         "routed": tokens * QWEN3_30B["topk"],
         "awake": awake,
     }
-    return timed(
-        sizes, time_us * 1e-6, "experts", "bf16", gpu=gpu, framework="vllm", variant="activated"
-    )
+    labels = {"gpu": gpu, "framework": "vllm", "variant": "activated"}
+    return timed(sizes, time_us * 1e-6, "experts", "bf16", **labels)

@@ -107,7 +107,7 @@ LEAST_ROWS, LEAST_EXPERT_ROWS = 600, 250
 def read_measured(reference: Path, gpu: str, kernel: str) -> list[Rows]:
     """Return the rows of one GPU, by framework and precisions, each of its most used kernel.
 
-    Left out are tables of attention that timed the host; experts are layers of several kernels.
+    Tables of attention that timed the host are left out; experts are layers of several kernels.
     """
     is_layer = kernel == "experts"
     least_rows = LEAST_EXPERT_ROWS if is_layer else LEAST_ROWS
@@ -121,7 +121,7 @@ def read_measured(reference: Path, gpu: str, kernel: str) -> list[Rows]:
 
 
 def tables_of(kernel: str) -> list[str]:
-    """Return the names of the tables that a kernel has rows in."""
+    """Return the tables that have rows of a kernel."""
     names = (TABLES.get(kernel, kernel), *MORE.get(kernel, ()))
     return [f"{FOLDER}/{name}.parquet" for name in names]
 
@@ -144,11 +144,11 @@ def measured_in(table: pa.Table, gpu: str, kernel: str, least_rows: int) -> list
             continue
         dtypes = "_".join(DTYPES[name] for name in formats)
         spread = label.get("distribution", "")
-        part = kernel_rows(rows, kernel, gpu, label["framework"], dtypes)
-        part = replace(part, variant="" if spread == "balanced" else spread)
-        before = found.get((part.name, part.variant))
+        variant = "" if spread == "balanced" else spread
+        part = replace(kernel_rows(rows, kernel, gpu, label["framework"], dtypes), variant=variant)
+        before = found.get((part.name, variant))
         if before is None or len(before) < len(part):
-            found[part.name, part.variant] = part
+            found[part.name, variant] = part
     return list(found.values())
 
 
@@ -156,16 +156,8 @@ def kernel_rows(table: pa.Table, kernel: str, gpu: str, framework: str, dtypes: 
     """Return the rows of a table of one GPU, framework, kernel and formats."""
     columns = numbers(table, (*SHAPE.get(kernel, ATTENTION), "latency_us"))
     seconds = columns.pop("latency_us") * 1e-6
-    return timed(
-        columns,
-        seconds,
-        kernel,
-        dtypes,
-        gpu=gpu,
-        framework=framework,
-        version=first(table, "version"),
-        **metered(table),
-    )
+    labels = {"gpu": gpu, "framework": framework, "version": first(table, "version")}
+    return timed(columns, seconds, kernel, dtypes, **labels, **metered(table))
 
 
 def timed(sizes: Sizes, seconds: Floats, kernel: str, dtypes: str, **more: Any) -> Rows:

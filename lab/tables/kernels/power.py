@@ -1,8 +1,8 @@
 """Mean watts of kernels in loops: the reference tables `llm_kernels/*_power.parquet`.
 
-They have the columns of the tables of times, and `power_w`, which the board's own meter showed
-while the kernel ran again and again. They are of earlier versions than the tables of times, which
-can be read the same way, and split like them.
+They have the columns of the tables of times, and `power_w`, which the GPU's own meter showed while
+the kernel ran again and again. Their versions are older than those of the tables of times, which
+can be read the same way and are split alike.
 """
 
 from __future__ import annotations
@@ -16,14 +16,9 @@ from lab.tables.kernels.fused_kernels import FOLDER, kernel_rows
 from lab.tables.kernels.tensor_cores import BOARDS, KIND_OF, product_rows
 from lab.tables.rows import Rows, by_labels, read_table
 
-TABLES = {
-    "gemm": "gemm_power",
-    "prefill": "context_attention_power",
-    "decode": "generation_attention_power",
-}
-
-TIMES = {name: table.removesuffix("_power") for name, table in TABLES.items()}
-"""Tables of the same kernels with times alone."""
+TIMES = {"gemm": "gemm", "prefill": "context_attention", "decode": "generation_attention"}
+TABLES = {kernel: f"{name}_power" for kernel, name in TIMES.items()}
+"""Tables of times alone, and of times and watts."""
 
 SPLIT = "gemm by (n, k), a quarter held out; attention by shape, half held out"
 
@@ -32,7 +27,7 @@ DTYPES = {"bfloat16": "bf16", "fp8": "fp8"}
 
 @functools.lru_cache(maxsize=1)
 def read_power_rows(reference: Path) -> tuple[Rows, ...]:
-    """Return every board, kernel and pair of formats of the tables; empty without one."""
+    """Return the rows of each GPU, kernel and pair of formats; empty without tables."""
     return tuple(
         rows
         for kernel, name in TABLES.items()
@@ -42,7 +37,7 @@ def read_power_rows(reference: Path) -> tuple[Rows, ...]:
 
 
 def read_times(reference: Path, kernel: str, gpu: str, framework: str) -> list[Rows]:
-    """Return rows of the table of times of one board and framework, by version and formats."""
+    """Return rows of the table of times of one GPU and framework, by version and formats."""
     file = reference / FOLDER / f"{TIMES[kernel]}.parquet"
     if not file.is_file():
         return []
@@ -57,19 +52,19 @@ def power_tables(reference: Path) -> list[str]:
 
 
 def meter_name(rows: Rows) -> str:
-    """Return whose readings these are: of a product's kind, or of attention in all formats."""
+    """Return the name of a power meter: of a kind of product, or of attention in all formats."""
     return f"gemm_{rows.dtype}" if rows.kernel == "gemm" else rows.kernel
 
 
 def _parts(table: pa.Table, kernel: str) -> list[Rows]:
-    """Return one part per board, framework, version and pair of formats."""
+    """Return the rows by GPU, framework, version and formats."""
     is_product = kernel == "gemm"
     columns = ("gemm_dtype",) if is_product else ("attn_dtype", "kv_cache_dtype")
     known = KIND_OF if is_product else DTYPES
     found = []
     for key, rows in by_labels(table, "gpu", "framework", "version", *columns):
-        board, framework, _, *formats = key
-        if board in BOARDS and all(name in known for name in formats):
-            of = (BOARDS[board], framework, "_".join(known[name] for name in formats))
+        gpu, framework, _, *formats = key
+        if gpu in BOARDS and all(name in known for name in formats):
+            of = (BOARDS[gpu], framework, "_".join(known[name] for name in formats))
             found.append(product_rows(rows, *of) if is_product else kernel_rows(rows, kernel, *of))
     return found

@@ -1,8 +1,7 @@
-"""Tensor-core products, timed in loops on the GPU: reference table `llm_kernels/gemm.parquet`.
+"""Tensor-core products timed in loops on the GPU: `llm_kernels/gemm.parquet` and `mla_bmm.parquet`.
 
-It has `gpu`, `framework`, `kernel`, `gemm_dtype`, sizes and `latency_us`. A weight matrix (n, k)
-was timed with tens of row counts that lie close together, so a hash of (n, k) decides which side
-all of its rows fall on.
+A weight matrix (n, k) was timed with tens of row counts that lie close together, so a hash of
+(n, k) decides on which side of the split all its rows fall.
 """
 
 from __future__ import annotations
@@ -36,34 +35,31 @@ from simulators.kernels.families.tensor_cores import MEASURED
 from simulators.workload.operators import Gemm
 
 TABLE = "llm_kernels/gemm.parquet"
-
-PRODUCERS = (*FRAMEWORKS, "pytorch")
-"""Whose products the table holds."""
-
 LATENT_TABLE = "llm_kernels/mla_bmm.parquet"
 """Batched products of latent attention: heads as the batch, before and after a decode step."""
 
+PRODUCERS = (*FRAMEWORKS, "pytorch")
+"""Frameworks whose products the table holds."""
+
 SPLIT = "matrices (n, k, batch) by hash: three quarters fitted, one quarter held out with all rows"
 
-FORMATS = {
-    "bf16": "bfloat16",
+KIND_OF = {
+    "bfloat16": "bf16",
     "fp8": "fp8",
     "fp8_block": "fp8_block",
-    "fp4": "nvfp4",
-    "int8": "sq",
-    "w8a16": "int8_wo",
-    "w4a16": "int4_wo",
+    "nvfp4": "fp4",
+    "sq": "int8",
+    "int8_wo": "w8a16",
+    "int4_wo": "w4a16",
 }
-"""Names of the kinds in the table."""
-
-KIND_OF = {label: kind for kind, label in FORMATS.items()}
 LATENT_KIND_OF = {"bfloat16": "bmm", "fp8": "bmm_fp8"}
+"""Kinds of products by the tables' names of formats."""
 
 LATENT_SHAPES = {"mla_gen_pre": (512.0, 128.0), "mla_gen_post": (128.0, 512.0)}
 """Columns and inner length: queries enter the 512 numbers of a latent, results leave them."""
 
 KERNELS = {("vllm", "fp8"): "CutlassFP8ScaledMMLinearKernel"}
-"""Where a table mixes kernels, the one that is meant."""
+"""The kernel to use where a table mixes several."""
 
 BOARDS = {
     "a100_sxm": "a100_sxm",
@@ -73,12 +69,12 @@ BOARDS = {
     "gb200": "gb200",
     "rtx_pro_6000_server": "rtx_pro_6000",
 }
-"""Names of the boards in the table, and those of their data sheets."""
+"""Data sheets by the tables' names of GPUs."""
 
 
 @functools.lru_cache(maxsize=1)
 def read_tensor_rows(reference: Path, frameworks: tuple[str, ...]) -> tuple[Rows, ...]:
-    """Return every board, framework and kind of the tables that is known; empty without any."""
+    """Return the rows of each known GPU, framework and kind; empty without tables."""
     found: list[Rows] = []
     if (file := reference / TABLE).is_file():
         found += plain_rows(read_table(file), frameworks)
@@ -88,28 +84,24 @@ def read_tensor_rows(reference: Path, frameworks: tuple[str, ...]) -> tuple[Rows
 
 
 def plain_rows(
-    table: pa.Table, frameworks: Sequence[str], boards: Mapping[str, str] = BOARDS
+    table: pa.Table, frameworks: Sequence[str], gpus: Mapping[str, str] = BOARDS
 ) -> Iterator[Rows]:
-    """Yield products with one weight matrix, by board, framework and kind.
+    """Yield products with one weight matrix, by GPU, framework and kind.
 
     Args:
         table: with the columns of the reference table.
         frameworks: whose rows.
-        boards: what the table calls each board, and the name of its data sheet.
+        gpus: data sheets by the table's names of GPUs.
     """
-    for key, rows in _known(table, "gemm_dtype", frameworks, boards, KIND_OF):
-        whose = key[1:]
-        if kernel := KERNELS.get(whose):
+    for key, rows in _known(table, "gemm_dtype", frameworks, gpus, KIND_OF):
+        if kernel := KERNELS.get(key[1:]):
             rows = rows.filter(pc.equal(rows["kernel"], kernel))
-        if not rows.num_rows:
-            continue
-        found = product_rows(rows, *key)
-        if not is_host_timed(found):
+        if rows.num_rows and not is_host_timed(found := product_rows(rows, *key)):
             yield found
 
 
 def own_products(table: pa.Table, gpu: str) -> list[Rows]:
-    """Return the products in a file of one device's measurements, by framework and kind."""
+    """Return the products in a file of one GPU's measurements, by framework and kind."""
     mine = table.filter(pc.equal(table["op"], "gemm"))
     if not mine.num_rows:
         return []
@@ -118,26 +110,17 @@ def own_products(table: pa.Table, gpu: str) -> list[Rows]:
 
 
 def product_rows(table: pa.Table, gpu: str, framework: str, kind: str) -> Rows:
-    """Return the rows of a table of one board, framework and kind."""
+    """Return the rows of a table of one GPU, framework and kind."""
     m, n, k, latency_us = numbers(table, ("m", "n", "k", "latency_us")).values()
-    return products(
-        m,
-        n,
-        k,
-        np.ones(m.size),
-        latency_us * 1e-6,
-        gpu=gpu,
-        framework=framework,
-        dtype=kind,
-        version=first(table, "version"),
-        **metered(table),
-    )
+    labels = {"gpu": gpu, "framework": framework, "version": first(table, "version")}
+    ones = np.ones(m.size)
+    return products(m, n, k, ones, latency_us * 1e-6, dtype=kind, **labels, **metered(table))
 
 
 def products(
     m: Floats, n: Floats, k: Floats, batch: Floats, seconds: Floats, *, dtype: str, **more: Any
 ) -> Rows:
-    """Return products of given sizes as rows; `more` are other fields of `tidy`."""
+    """Return products of given sizes as rows; `more` are other arguments of `tidy`."""
     return tidy(
         {"m": m, "n": n, "k": k, "batch": batch},
         seconds,
@@ -166,28 +149,19 @@ def _latent_rows(table: pa.Table, frameworks: Sequence[str]) -> Iterator[Rows]:
     for key, rows in _known(table, "bmm_dtype", frameworks, BOARDS, LATENT_KIND_OF):
         n, k = np.array([LATENT_SHAPES[op] for op in rows["op_name"].to_pylist()]).T
         m, batch, latency_us = numbers(rows, ("num_tokens", "num_heads", "latency_us")).values()
-        yield products(
-            m,
-            n,
-            k,
-            batch,
-            latency_us * 1e-6,
-            gpu=key[0],
-            framework=key[1],
-            dtype=key[2],
-            version=first(rows, "version"),
-        )
+        labels = dict(zip(("gpu", "framework", "dtype"), key, strict=True))
+        yield products(m, n, k, batch, latency_us * 1e-6, version=first(rows, "version"), **labels)
 
 
 def _known(
     table: pa.Table,
     format_column: str,
     frameworks: Sequence[str],
-    boards: Mapping[str, str],
+    gpus: Mapping[str, str],
     kinds: Mapping[str, str],
 ) -> Iterator[tuple[tuple[str, str, str], pa.Table]]:
-    """Yield the rows of each known board, framework and kind, in the order of those lists."""
+    """Yield the rows of each known GPU, framework and kind, in the order of those lists."""
     groups = dict(by_labels(table, "gpu", "framework", format_column))
-    for key in product(boards, frameworks, kinds):
-        if key in groups:
-            yield (boards[key[0]], key[1], kinds[key[2]]), groups[key]
+    for gpu, framework, written in product(gpus, frameworks, kinds):
+        if (gpu, framework, written) in groups:
+            yield (gpus[gpu], framework, kinds[written]), groups[gpu, framework, written]
