@@ -14,6 +14,7 @@ where a table gives the mean of a conversation's lengths, they are drawn evenly 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -209,7 +210,8 @@ def tuned(fit: float, pp: int, prompt_share: float) -> tuple[int, int]:
 
 def _runtime(row: Mapping[str, Any], today: str) -> str:
     """Return what ran a row's engine by default: before PyTorch, TensorRT's session."""
-    runtime = load_engine("trtllm").runtime_of_release(row["framework_version"])
+    stated = re.match(r"\d+(\.\d+)+", row["framework_version"])  # a page says "1.x (dev guide)"
+    runtime = load_engine("trtllm").runtime_of_release(stated[0] if stated else "")
     return SESSION if runtime == SESSION else today
 
 
