@@ -24,7 +24,7 @@ from benchmarks.sweep_overhead import OBJECTIVES, space
 from simulators.core.contract import Check
 from simulators.core.report import print_checks
 from sweeper.engines.chunks import LAST_S
-from sweeper.engines.crew import Team
+from sweeper.engines.pool import WorkerPool
 from sweeper.engines.task import Task
 from sweeper.query import pareto_kernel
 from sweeper.report.progress import Progress
@@ -69,15 +69,15 @@ class Simulated:
     free: float = 0.0
     given: deque[tuple[float, Part]] = field(default_factory=deque)
 
-    def introduce(self, task: Task) -> None:
-        """Nothing need be loaded."""
+    def load(self, task: Task) -> None:
+        """Load nothing."""
 
     def ready(self) -> bool:
         """Return that it is."""
         return True
 
-    def give(self, batch: Batch) -> None:
-        """Begin when what was given before is done."""
+    def submit(self, batch: Batch) -> None:
+        """Start the batch when the ones before are done."""
         seconds = len(batch) * self.point_s
         self.free = max(self.free, self.clock.now()) + seconds
         rows = {"ok": len(batch)}
@@ -85,27 +85,27 @@ class Simulated:
         self.given.append((self.free, part))
         heapq.heappush(self.clock.due, self.free)
 
-    def answer(self) -> list[Part] | None:
+    def poll(self) -> list[Part] | None:
         """Return the oldest answer once it is due."""
         if self.given[0][0] > self.clock.now():
             return None
         return [self.given.popleft()[1]]
 
-    def dismiss(self) -> None:
-        """Nobody need be killed."""
+    def shut_down(self) -> None:
+        """Kill nothing."""
 
 
 @dataclass
-class Office:
-    """Where simulated actors come from."""
+class Factory:
+    """Spawns simulated actors."""
 
     count: int
     point_s: float
     clock: Clock = field(default_factory=Clock)
-    what: str = "simulated"
-    patience_s: float = 60.0
+    engine: str = "simulated"
+    ready_s: float = 60.0
 
-    def recruit(self, name: str) -> Simulated:
+    def spawn(self, name: str) -> Simulated:
         """Return another one."""
         return Simulated(name, self.clock, self.point_s)
 
@@ -115,7 +115,7 @@ class Office:
         now = self.clock.now()
         return [w for w in workers if w.given and w.given[0][0] <= now]
 
-    def places(self) -> int:
+    def capacity(self) -> int:
         """Return how many there are."""
         return self.count
 
@@ -146,8 +146,8 @@ def driven(count: int) -> Iterator[Check]:
         Path(store.results).mkdir(parents=True)
         Path(store.results, FILE).touch()
         task = Task(grid, store, OBJECTIVES)
-        office, progress = Office(count, _POINT_S), Progress(points, OBJECTIVES)
-        team = Team(office, wanted=count)
+        office, progress = Factory(count, _POINT_S), Progress(points, OBJECTIVES)
+        team = WorkerPool(office, wanted=count)
         cpu_s, began, messages = time.process_time(), office.clock.now(), 0
         for part in team.run(task, [Span(0, points)], points, lambda _: None):
             progress.add(part)

@@ -127,9 +127,9 @@ def _repriced(file: Path) -> Check:
 
 
 def _fill(grid: DesignSpace, store: Store) -> None:
-    with Inline().open() as crew:
+    with Inline().open() as pool:
         spans = [Span(0, len(grid))]
-        for _ in crew.run(Task(grid, store, OBJECTIVES), spans, len(grid), lambda _: None):
+        for _ in pool.run(Task(grid, store, OBJECTIVES), spans, len(grid), lambda _: None):
             pass
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from simulators.core.contract import Check, Direction
 from simulators.core.report import print_checks
-from sweeper.engines import Crew
+from sweeper.engines import Pool
 from sweeper.engines.ray import Ray
 from sweeper.engines.task import Task
 from sweeper.report.progress import Progress
@@ -61,11 +61,11 @@ def measure(grid: DesignSpace, folder: str) -> list[Check]:
     """Sweep the grid and return what it cost."""
     laps: Counter[str] = Counter()
     progress = Progress(total=len(grid), objectives=OBJECTIVES)
-    with Ray(actors=2).open() as crew:
-        _sweep(crew, space(4), f"{folder}/warm", Progress(4**7, OBJECTIVES), Counter())
+    with Ray(actors=2).open() as pool:
+        _sweep(pool, space(4), f"{folder}/warm", Progress(4**7, OBJECTIVES), Counter())
         before, memory_before, driver_s = _cpu_s(), _rss_bytes(), time.process_time()
         progress.started = time.perf_counter()
-        _sweep(crew, grid, f"{folder}/grid", progress, laps)
+        _sweep(pool, grid, f"{folder}/grid", progress, laps)
         used, wall_s = _cpu_s() - before, progress.elapsed_s
         driver_s = time.process_time() - driver_s
         grown = _rss_bytes() - memory_before
@@ -108,10 +108,10 @@ def measure_slow(points: int, folder: str) -> list[Check]:
     """Sweep points of a millisecond and return what all but the simulator cost."""
     grid, laps = space(simulator="benchmarks.points.millisecond"), Counter[str]()
     progress = Progress(total=points, objectives=OBJECTIVES)
-    with Ray(actors=2).open() as crew:
-        _sweep(crew, space(2, grid.simulator), f"{folder}/warm", progress, Counter())
+    with Ray(actors=2).open() as pool:
+        _sweep(pool, space(2, grid.simulator), f"{folder}/warm", progress, Counter())
         before, began, driver_s = _cpu_s(), time.perf_counter(), time.process_time()
-        _sweep(crew, grid, f"{folder}/grid", progress, laps, points)
+        _sweep(pool, grid, f"{folder}/grid", progress, laps, points)
         used, wall_s = _cpu_s() - before, time.perf_counter() - began
         driver_s = time.process_time() - driver_s
     share, work_s = 1.0 - laps["model"] / used, laps["model"]
@@ -125,7 +125,7 @@ def measure_slow(points: int, folder: str) -> list[Check]:
 
 
 def _sweep(
-    crew: Crew,
+    pool: Pool,
     grid: DesignSpace,
     folder: str,
     progress: Progress,
@@ -134,7 +134,7 @@ def _sweep(
 ) -> None:
     task = Task(grid, Store(folder, define(grid)), OBJECTIVES)
     points, drawn = points or len(grid), 0.0
-    for part in crew.run(task, [Span(0, points)], points, lambda _: None):
+    for part in pool.run(task, [Span(0, points)], points, lambda _: None):
         progress.add(part)
         laps.update(part.laps)
         if progress.elapsed_s - drawn > 0.25:

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from simulators.core.contract import is_lent, load_simulator, objectives_of
-from sweeper.engines import Engine, Prepares, Say, load_engine
+from sweeper.engines import Engine, Say, load_engine
 from sweeper.engines.limits import UNSTATED, Limits
 from sweeper.engines.task import Task
 from sweeper.query.repricing import repriced, unpriced
@@ -106,19 +106,16 @@ class Sweep:
         before each round which points are picked and which of them have no answer yet.
         """
         check_writable(self.store.results)
-        answered = sum(len(span) for span in self.store.finished()) == len(self.space)
-        if not answered:
+        if sum(len(span) for span in self.store.finished()) < len(self.space):
             for taken, folder in adopt(self.store, self.space):
                 say(f"{taken:,} points were already answered in {folder}")
         task = Task(self.space, self.store, self.objectives, self.where, self.limits)
-        with self.engine.open() as crew:
-            if isinstance(crew, Prepares) and not answered:
-                crew.prepare(task)
+        with self.engine.open() as pool:
             for round_ in self.picks.rounds(self.space, self.store.scan):
                 picked = list(round_)
                 fresh = list(self.store.missing(self.space, picked))
                 expect(picked, fresh)
                 left = sum(len(batch) for batch in fresh)
                 if left:
-                    for part in crew.run(task, fresh, left, say):
+                    for part in pool.run(task, fresh, left, say):
                         watch(part)

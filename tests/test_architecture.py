@@ -78,7 +78,7 @@ def test_a_file_says_what_it_knows_and_hides_nothing(module: Path) -> None:
 
 def test_only_the_rooms_named_for_it_import_a_large_dependency() -> None:
     rooms = {
-        "ray": {"sweeper/engines/_actors.py", "sweeper/engines/_cluster.py"},
+        "ray": {"sweeper/engines/_ray_actors.py", "sweeper/engines/_ray_cluster.py"},
         "hydra": {"sweeper/commands/overrides.py"},
         "matplotlib": {"sweeper/report/plots.py"},
         "numba": {"simulators/core/jit.py"},

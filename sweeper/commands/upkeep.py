@@ -16,9 +16,9 @@ from sweeper.report.progress import shown
 from sweeper.report.run_folder import earlier_run, runs
 from sweeper.report.tables import write_text
 from sweeper.report.watching import Watch, state
+from sweeper.store.checksums import filesystem
 from sweeper.store.lock import alone
-from sweeper.store.seals import filesystem
-from sweeper.store.upkeep import compact, copy, definitions, take_unreadable
+from sweeper.store.upkeep import compact, copy, definitions, quarantine_corrupt
 from sweeper.terminal import printable
 
 
@@ -63,7 +63,7 @@ def prune(words: list[str]) -> int:
     )
     chosen = parser.parse_args(words)
     home = latest(chosen.name, chosen.outputs).store
-    total = take_unreadable(home)
+    total = quarantine_corrupt(home)
     for store in definitions(home):
         with alone(store):
             total += compact(store)

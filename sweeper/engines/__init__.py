@@ -1,9 +1,9 @@
-"""Engines: where the work of a sweep is done; what is done is the same everywhere, bit for bit.
+"""Engines evaluate the points of a sweep; the rows are the same bits in every engine.
 
-An engine's name is the name of its file, and its fields are its options on the command line:
-`inline`, `process`, `ray` and `auto`, which chooses. All cut the work into `chunks` and answer each
-by a `task`. Workers that can be killed (`_child`, `_actors`) are led by one `crew`, which holds the
-limits per point; `inline` has none.
+An engine is chosen by the name of its file (`inline`, `process`, `ray`, `auto`); its fields are its
+options on the command line. All cut the work into `chunks` and evaluate each by a `Task`. Workers
+that can be killed (`child_process`, `_ray_actors`) are run by a `WorkerPool`, which enforces the
+limits per point; `inline` has no limits.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 from simulators.core.errors import UnknownNameError
 from sweeper.engines.task import Task
@@ -19,41 +19,32 @@ from sweeper.space.spans import Batch
 from sweeper.store.store import Part
 
 Say = Callable[[str], None]
-"""Tells the user one line about what the engine does and why."""
+"""Shows the user one line about what the engine does and why."""
 
 
-class Crew(Protocol):
-    """Workers that are there: they outlive a round of a sweep."""
+class Pool(Protocol):
+    """Workers of a sweep; they are kept from one round to the next."""
 
     def run(
         self, task: Task, batches: Iterable[Batch], total: int, say: Say, point_s: float = 0.0
     ) -> Iterator[Part]:
-        """Yield a part for everything in `batches`, in any order.
+        """Yield the parts of all batches, in any order.
 
         Args:
             task: what to do with a batch.
-            batches: what to do it with; consumed as workers become free.
-            total: how many points the batches hold, roughly; sizes the last chunks.
-            say: told which workers do it.
-            point_s: seconds a point is expected to take; 0 if nobody knows.
+            batches: consumed as workers become free.
+            total: rough number of points, which sizes the last chunks.
+            say: receives one line about the workers.
+            point_s: expected seconds per point; 0 if unknown.
         """
         ...
 
 
-@runtime_checkable
-class Prepares(Protocol):
-    """A crew that can begin before the first points are picked."""
-
-    def prepare(self, task: Task) -> None:
-        """Begin to load what a task needs; it may turn out to be of no use."""
-        ...
-
-
 class Engine(Protocol):
-    """The options of an engine: a frozen dataclass of plain values, its own configuration."""
+    """The options of an engine: a frozen dataclass of plain values."""
 
-    def open(self) -> AbstractContextManager[Crew]:
-        """Return a context in which a crew is at work; leaving it lets the crew go."""
+    def open(self) -> AbstractContextManager[Pool]:
+        """Return a context with a pool of workers, which are shut down at its end."""
         ...
 
 

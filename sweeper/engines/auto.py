@@ -1,8 +1,7 @@
-"""The engine that chooses: one other process for small work, one per core for more, then Ray.
+"""The engine that chooses: one child process for little work, one per core for more, then Ray.
 
-A process is there in two seconds; starting Ray and hiring actors costs about ten. A few points
-spread over the space are evaluated first (and not kept) to estimate the whole, in a process that
-can be killed; not where the simulator's own guess leaves no doubt.
+A process starts in two seconds, Ray in about ten. The work is estimated from a few points, which a
+child process evaluates without keeping them, unless the simulator's own guess suffices.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from sweeper.engines import Crew, Engine, Say, load_engine
-from sweeper.engines._child import expect, probed
+from sweeper.engines import Engine, Pool, Say, load_engine
+from sweeper.engines.child_process import probed
 from sweeper.engines.chunks import UNTRIED_S
 from sweeper.engines.probe import Estimate, hinted
 from sweeper.engines.task import Task
@@ -21,10 +20,10 @@ from sweeper.space.spans import Batch
 from sweeper.store.store import Part
 from sweeper.units import human
 
-_NO_DOUBT = 2.0
-"""A guess may be off by this factor; where that changes nothing, no point is tried."""
+_GUESS_ERROR = 2.0
+"""Factor by which a guess may be off; where that does not change the choice, no point is probed."""
 _ONE, _SEVERAL, _RAY = range(3)
-"""What is chosen: a process, several, or Ray actors."""
+"""Choices: a process, several, or Ray actors."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Auto:
 
     Args:
         worth_s: the CPU-seconds of work from which Ray is worth starting.
-        actors: how many workers to hire; 0 takes one per core.
+        actors: how many workers; 0 takes one per core.
         several_s: the CPU-seconds of work from which more than one process is.
     """
 
@@ -43,25 +42,21 @@ class Auto:
 
     @contextmanager
     def open(self) -> Iterator[_Choice]:
-        """Hire nobody before the first round is known."""
+        """Return a pool that chooses its engine at the first round."""
         with ExitStack() as stack:
             yield _Choice(self, stack)
 
 
 @dataclass
 class _Choice:
-    """The engine chosen at the first round, and chosen again once the rounds add up to more."""
+    """A pool whose engine is chosen again once the rounds add up to more work."""
 
     options: Auto
     stack: ExitStack
-    crew: Crew | None = None
+    pool: Pool | None = None
     estimate: Estimate | None = None
     asked: int = 0
     chosen: int = _ONE
-
-    def prepare(self, task: Task) -> None:
-        """Have a process load what the task needs while its first points are picked."""
-        expect(task)
 
     def run(
         self, task: Task, batches: Iterable[Batch], total: int, say: Say, point_s: float = 0.0
@@ -71,19 +66,19 @@ class _Choice:
             self.estimate = self._guessed(task, total) or probed(task, total)
             if self.estimate.stopped:
                 say(f"trying points: {self.estimate.stopped}")
-        if self.crew is None or self._worth(self.estimate) > self.chosen:
-            self.crew = self.stack.enter_context(self._choose(self.estimate, say).open())
+        if self.pool is None or self._worth(self.estimate) > self.chosen:
+            self.pool = self.stack.enter_context(self._choose(self.estimate, say).open())
         tried = self.estimate.probes or self.estimate.stopped
         # A guess that is too low would make first chunks too long; the others it can only shorten.
         expected_s = self.estimate.point_s if tried else max(self.estimate.point_s, UNTRIED_S)
-        yield from self.crew.run(task, batches, total, say, point_s or expected_s)
+        yield from self.pool.run(task, batches, total, say, point_s or expected_s)
 
     def _guessed(self, task: Task, total: int) -> Estimate | None:
-        """Return what the simulator guesses, if the choice is the same were it well off."""
+        """Return the simulator's guess, if its error cannot change the choice."""
         guess = hinted(task.space, total)
         if guess is None:
             return None
-        ends = guess.point_s / _NO_DOUBT, guess.point_s * _NO_DOUBT
+        ends = guess.point_s / _GUESS_ERROR, guess.point_s * _GUESS_ERROR
         low, high = (self._worth(Estimate(0, point_s)) for point_s in ends)
         return guess if low == high else None
 
@@ -92,7 +87,7 @@ class _Choice:
         return self.options.actors or os.cpu_count() or 1
 
     def _worth(self, estimate: Estimate) -> int:
-        """Return what is worth its start for what was asked so far; a search will ask as much."""
+        """Return the choice for the work asked for so far."""
         work_s = estimate.point_s * self.asked
         if self._workers < 2 or work_s < min(self.options.several_s, self.options.worth_s):
             return _ONE

@@ -1,6 +1,6 @@
-"""The engine that does all the work in this process: for tests, debuggers and small sweeps.
+"""The engine that evaluates points in this process: for tests, debuggers and small sweeps.
 
-It holds no limits per point: one that hangs or exits takes this process along.
+It has no limits per point: a point that hangs or exits takes this process along.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ class Inline:
     """One worker: the process itself."""
 
     @contextmanager
-    def open(self) -> Iterator[_Here]:
-        """Nobody need be hired."""
-        yield _Here()
+    def open(self) -> Iterator[_ThisProcess]:
+        """Return this process as the pool."""
+        yield _ThisProcess()
 
 
 @dataclass
-class _Here:
-    """This process at work."""
+class _ThisProcess:
+    """A pool of this process alone."""
 
     announced: bool = False
 
     def run(
         self, task: Task, batches: Iterable[Batch], total: int, say: Say, point_s: float = 0.0
     ) -> Iterator[Part]:
-        """Answer one chunk after the other."""
+        """Evaluate one chunk after the other."""
         if not self.announced:
             self.announced = True
             say("engine inline: this process, without limits per point")

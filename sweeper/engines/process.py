@@ -1,4 +1,4 @@
-"""The engine of other processes: a point that hangs, exits or takes all memory costs its row."""
+"""The engine of child processes: a point that hangs, exits or takes all memory costs its row."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sweeper.engines import Crew
+from sweeper.engines import Pool
 
 
 @dataclass(frozen=True)
 class Process:
-    """Workers on this machine, killed and replaced where a point goes beyond its limits.
+    """Workers on this machine, killed and replaced where a point exceeds its limits.
 
     Args:
         workers: how many; 0 takes one per core.
@@ -21,12 +21,12 @@ class Process:
     workers: int = 1
 
     @contextmanager
-    def open(self) -> Iterator[Crew]:
-        """Keep a single process for the next sweep, if it is still there at the end."""
-        from sweeper.engines import _child
+    def open(self) -> Iterator[Pool]:
+        """Keep a single idle worker for the next sweep of this process."""
+        from sweeper.engines import child_process
 
-        with _child.team(self.workers or os.cpu_count() or 1) as crew:
-            yield crew
+        with child_process.opened_pool(self.workers or os.cpu_count() or 1) as pool:
+            yield pool
 
 
 ENGINE = Process

@@ -22,7 +22,7 @@ from simulators.core.contract import Shares, Simulator, WarmsUp, load_simulator
 from simulators.core.errors import UserError
 from sweeper.engines.chunks import PART
 from sweeper.engines.limits import UNSTATED, Limits
-from sweeper.engines.promises import checked
+from sweeper.engines.validate_output import validated
 from sweeper.query.pareto import local_front
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import Objectives
@@ -30,7 +30,7 @@ from sweeper.space.spans import Batch, Mask, split, width
 from sweeper.space.sql import computed, names_in, parsed
 from sweeper.store.parquet import read
 from sweeper.store.part_names import name_of
-from sweeper.store.presence import appears
+from sweeper.store.shared_storage import appears
 from sweeper.store.store import Part, Store, answer_schema
 
 
@@ -190,7 +190,7 @@ def evaluate(simulator: Simulator, batch: pa.RecordBatch) -> pa.RecordBatch:
     if batch.num_rows == 0:
         return _verdict(simulator, 0, "error", "")
     try:
-        return checked(simulator, batch.num_rows, simulator.evaluate(batch))
+        return validated(simulator, batch.num_rows, simulator.evaluate(batch))
     except (UserError, KeyboardInterrupt):
         raise
     except Exception as error:  # noqa: BLE001 - one bad point costs one row, never the sweep

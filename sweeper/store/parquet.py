@@ -20,7 +20,7 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from simulators.core.errors import UserError
-from sweeper.store.seals import BLANK, KEY, answered, filesystem, sealed
+from sweeper.store.checksums import BLANK, KEY, answered, filesystem, sealed
 
 _META = b"sweeper"
 _SMALL = 20_000

@@ -15,10 +15,10 @@ import pyarrow.fs as pafs
 from simulators.core.errors import UserError
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index, covered
+from sweeper.store.checksums import filesystem
 from sweeper.store.keys import Definition
 from sweeper.store.parquet import read_frames
 from sweeper.store.part_names import definition_in
-from sweeper.store.seals import filesystem
 from sweeper.store.store import FAILURES, Store, repeated, shaped
 
 

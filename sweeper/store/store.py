@@ -32,10 +32,10 @@ from simulators.core.errors import UserError
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import columns_of
 from sweeper.space.spans import Batch, Index, Mask, Span, covered, subtract
+from sweeper.store.checksums import DamagedPart, check, filesystem, warn
 from sweeper.store.keys import Definition
 from sweeper.store.parquet import explained, metadata, put, read, read_frame, read_frames
 from sweeper.store.part_names import definition_in, is_part, name_of, packed, range_in, unpacked
-from sweeper.store.seals import DamagedPart, check, filesystem, warn
 from sweeper.typed import typed
 
 FAILURES = ("error", "timeout", "crash")

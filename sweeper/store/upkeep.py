@@ -14,10 +14,10 @@ import pyarrow.fs as pafs
 
 from simulators.core.errors import UserError
 from sweeper.space.spans import Index, Span, covered
+from sweeper.store.checksums import DamagedPart, check, filesystem
 from sweeper.store.parquet import metadata, read_frames
 from sweeper.store.part_names import definition_in, is_part
-from sweeper.store.presence import remove
-from sweeper.store.seals import DamagedPart, check, filesystem
+from sweeper.store.shared_storage import remove
 from sweeper.store.store import Store, merged, repeated
 
 ROWS = 200_000
@@ -71,7 +71,7 @@ def compact(store: Store) -> Kept:
     return Kept(len(names), len(left), damaged)
 
 
-def take_unreadable(store: Store) -> Kept:
+def quarantine_corrupt(store: Store) -> Kept:
     """Take away parts of definitions that nothing tells: all of their parts are damaged."""
     told = {known.definition.id for known in definitions(store)}
     names = tuple(name for name in store.parts() if definition_in(name) not in told)

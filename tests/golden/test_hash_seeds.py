@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from simulators.core.contract import objectives_of
-from sweeper.engines import Crew
-from sweeper.engines._child import Nursery
-from sweeper.engines.crew import Team
+from sweeper.engines import Pool
+from sweeper.engines.child_process import ProcessFactory
+from sweeper.engines.pool import WorkerPool
 from sweeper.engines.task import Task
 from sweeper.query.repricing import unpriced
 from sweeper.space.design_space import space_of
@@ -39,7 +39,7 @@ RUNS = ((0, 1), (1, 2), (2, 2))
 
 def digests(workers: int) -> Iterator[str]:
     """Yield of each shipped space a digest of every bit of some points, as workers answer them."""
-    with tempfile.TemporaryDirectory() as folder, team(workers) as crew:
+    with tempfile.TemporaryDirectory() as folder, team(workers) as pool:
         for name, file in spaces().items():
             space = unpriced(space_of(read_space(file)))
             simulator = simulator_of(space)
@@ -47,7 +47,7 @@ def digests(workers: int) -> Iterator[str]:
             store = Store(f"{folder}/{name}", define(space))
             task = Task(space, store, objectives_of(simulator))
             batches = [part for part in np.array_split(where, 4) if len(part)]
-            for _ in crew.run(task, batches, len(where), lambda _: None):
+            for _ in pool.run(task, batches, len(where), lambda _: None):
                 pass
             rows = store.scan().collect()
             rows = rows[np.argsort(space.index_of(rows))].select(sorted(rows.columns))
@@ -56,13 +56,13 @@ def digests(workers: int) -> Iterator[str]:
 
 
 @contextmanager
-def team(workers: int) -> Iterator[Crew]:
+def team(workers: int) -> Iterator[Pool]:
     """Lead so many workers."""
-    crew = Team(Nursery(), wanted=workers)
+    pool = WorkerPool(ProcessFactory(), wanted=workers)
     try:
-        yield crew
+        yield pool
     finally:
-        crew.dismiss()
+        pool.shut_down()
 
 
 def told(seed: int, workers: int) -> list[str]:

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from sweeper.__main__ import main
-from sweeper.store import seals
+from sweeper.store import checksums
 from tests.conftest import ROOT
 
 TOY = """\
@@ -428,8 +428,8 @@ class Silent:
 def test_a_store_that_does_not_answer_is_left(
     bench: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(seals, "_ANSWER_S", 0.05)
-    monkeypatch.setattr(seals, "pafs", Silent)
+    monkeypatch.setattr(checksums, "_ANSWER_S", 0.05)
+    monkeypatch.setattr(checksums, "pafs", Silent)
     assert run(f"{SWEEP} outputs=gs://nobody/x") == 2
     assert "gs://nobody/x/toy" in (said := capsys.readouterr().err)
     assert "nobody answers within 0.05 s" in said

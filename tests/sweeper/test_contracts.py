@@ -209,9 +209,9 @@ def test_an_engine_that_loses_a_batch_is_found_out() -> None:
     class Lazy:
         @contextmanager
         def open(self) -> Iterator[Any]:
-            with load_engine("inline").open() as crew:
+            with load_engine("inline").open() as pool:
                 first = [Span(0, 3)]
-                yield Spoilt(run=lambda task, _, total, say: crew.run(task, first, total, say))
+                yield Spoilt(run=lambda task, _, total, say: pool.run(task, first, total, say))
 
     with pytest.raises(AssertionError, match="not settled"):
         check_engine(Lazy(), bowl())

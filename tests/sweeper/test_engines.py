@@ -17,10 +17,10 @@ from polars.testing import assert_frame_equal
 
 from benchmarks import driver
 from simulators.core.errors import UnknownNameError, UserError
-from sweeper.engines import Engine, _child, auto, load_engine
+from sweeper.engines import Engine, auto, load_engine
 from sweeper.engines import probe as probe_module
-from sweeper.engines.crew import Team
 from sweeper.engines.limits import Limits
+from sweeper.engines.pool import WorkerPool
 from sweeper.engines.probe import Estimate, hinted, steps
 from sweeper.engines.task import Task
 from sweeper.samplers import load_sampler
@@ -110,8 +110,8 @@ def test_auto_takes_more_workers_for_more_work(
     chosen_by(monkeypatch)
     monkeypatch.setattr(auto, "probed", lambda *_: Estimate(1, 0.1))
     task, said = Task(troubled(), Store("nowhere", define(troubled())), {}), list[str]()
-    with auto.Auto(actors=2).open() as crew:
-        assert not list(crew.run(task, [], points, said.append))
+    with auto.Auto(actors=2).open() as pool:
+        assert not list(pool.run(task, [], points, said.append))
     assert said[0].startswith(f"auto chose {engine}: ")
 
 
@@ -123,23 +123,14 @@ def test_several_processes_give_the_rows_of_one(tmp_path: Path) -> None:
     assert_frame_equal(rows, one, check_exact=True)
 
 
-def test_a_process_that_was_expected_for_another_task_takes_this_one(tmp_path: Path) -> None:
-    other = Task(troubled(), Store(str(tmp_path / "other"), define(troubled())), {})
-    _child.expect(other)
-    asked = space(QUADRATIC, {"x": "0..9"})
-    one, _ = answers(tmp_path / "one", asked, load_engine("inline"))
-    two, _ = answers(tmp_path / "two", asked, load_engine("process"))
-    assert_frame_equal(two, one, check_exact=True)
-
-
 def test_auto_hires_once_the_rounds_of_a_search_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten rounds of 100 points, a tenth of a second each: the third is worth actors."""
     chosen = chosen_by(monkeypatch)
     monkeypatch.setattr(auto, "probed", lambda *_: Estimate(1, 0.1))
     task = Task(troubled(), Store("nowhere", define(troubled())), {})
-    with auto.Auto(worth_s=25.0, actors=2, several_s=25.0).open() as crew:
+    with auto.Auto(worth_s=25.0, actors=2, several_s=25.0).open() as pool:
         for _ in range(10):
-            assert not list(crew.run(task, [], 100, lambda _: None))
+            assert not list(pool.run(task, [], 100, lambda _: None))
     assert chosen == ["process", "ray"]
 
 
@@ -152,8 +143,8 @@ def test_auto_tries_no_points_where_the_simulators_guess_leaves_no_doubt(
     monkeypatch.setattr(auto, "probed", lambda *_: Estimate(64, 0.01))
     task, said = Task(troubled(), Store("nowhere", define(troubled())), {}), list[str]()
     for worth_s in (4.0, 6.0):
-        with auto.Auto(worth_s=worth_s, actors=2).open() as crew:
-            assert not list(crew.run(task, [], 100, said.append))
+        with auto.Auto(worth_s=worth_s, actors=2).open() as pool:
+            assert not list(pool.run(task, [], 100, said.append))
     assert chosen == ["ray", "process"]
     assert said[0].endswith("of work (the simulator's guess), over 4 s")
 
@@ -271,7 +262,7 @@ def test_a_later_round_knows_what_points_of_the_one_before_took(tmp_path: Path) 
     task = Task(troubled(), Store(str(tmp_path), define(troubled())), {})
     Path(task.store.results).mkdir(parents=True)
     Path(task.store.results, driver.FILE).touch()
-    team = Team(driver.Office(2, point_s=0.5), wanted=2)
+    team = WorkerPool(driver.Factory(2, point_s=0.5), wanted=2)
     first, later = (
         [p.points for p in team.run(task, [Span(0, 99)], 99, lambda _: None)] for _ in range(2)
     )
@@ -288,8 +279,8 @@ def test_points_that_outlast_their_trial_are_taken_to_be_dear(
     monkeypatch.setattr(Unhired, "run", lambda *given: told.append(given[-1]) or iter(()))
     monkeypatch.setattr(auto, "probed", lambda *_: Estimate(0, 10.0, "one of them: no answer"))
     task = Task(troubled(), Store("nowhere", define(troubled())), {})
-    with auto.Auto(actors=2).open() as crew:
-        assert not list(crew.run(task, [], 100, lambda _: None))
+    with auto.Auto(actors=2).open() as pool:
+        assert not list(pool.run(task, [], 100, lambda _: None))
     assert told == [10.0]
 
 
@@ -359,9 +350,9 @@ def test_points_that_constraints_remove_make_the_others_no_cheaper(
 def test_an_actor_that_ray_has_not_registered_yet_is_nowhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from sweeper.engines import _actors
+    from sweeper.engines import _ray_actors
 
-    monkeypatch.setattr(_actors.state, "actors", lambda _: {})
-    actor = object.__new__(_actors.Actor)
+    monkeypatch.setattr(_ray_actors.state, "actors", lambda _: {})
+    actor = object.__new__(_ray_actors.Actor)
     actor.handle = SimpleNamespace(_actor_id=b"\x00")
-    assert not actor.placed()
+    assert not actor.is_placed()

@@ -20,7 +20,7 @@ from sweeper.report.run_folder import runs
 from sweeper.space.spans import Batch, Span
 from sweeper.store import upkeep
 from sweeper.store.store import Store
-from sweeper.store.upkeep import compact, copy, definitions, take_unreadable
+from sweeper.store.upkeep import compact, copy, definitions, quarantine_corrupt
 from tests.toys import QUADRATIC, space, store
 
 ASKED = space(QUADRATIC, axes={"x": "0..9", "y": "0..9"})
@@ -113,7 +113,7 @@ def test_parts_that_are_all_damaged_are_taken_away(tmp_path: Path) -> None:
     part = Path(kept.results, kept.parts()[0])
     part.write_bytes(part.read_bytes()[:-9])
     assert definitions(kept) == []
-    assert take_unreadable(kept) == upkeep.Kept(1, 0, (part.name,))
+    assert quarantine_corrupt(kept) == upkeep.Kept(1, 0, (part.name,))
     assert kept.parts() == []
 
 

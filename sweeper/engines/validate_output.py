@@ -1,8 +1,4 @@
-"""What a simulator returns is looked at before it is kept: rows, columns, types and verdicts.
-
-A simulator of one's own is wrong at first. What is wrong is said in a sentence, and nothing of it
-is stored.
-"""
+"""Validates the output of a simulator before it is stored: rows, columns, types and statuses."""
 
 from __future__ import annotations
 
@@ -15,15 +11,15 @@ from simulators.core.contract import Simulator
 from simulators.core.errors import UserError
 from sweeper.store.store import answer_schema
 
-VERDICTS = ("ok", "infeasible")
-"""What a simulator says of a point; all else is the engine's to say."""
+STATUSES = ("ok", "infeasible")
+"""Statuses that a simulator may return; the others are set by engines."""
 
 
-def checked(simulator: Simulator, points: int, results: Any) -> pa.RecordBatch:
-    """Return what a simulator answered to so many points.
+def validated(simulator: Simulator, points: int, results: Any) -> pa.RecordBatch:
+    """Return the results of a simulator for so many points.
 
     Raises:
-        UserError: it is not what its metrics type promises; says what is wrong.
+        UserError: they are not what its metrics type declares.
     """
     wrong = next(_mistakes(simulator, points, results), None)
     if wrong is not None:
@@ -36,22 +32,22 @@ def checked(simulator: Simulator, points: int, results: Any) -> pa.RecordBatch:
 
 
 def _mistakes(simulator: Simulator, points: int, results: Any) -> Iterator[str]:
-    """Yield what is wrong with an answer, the coarsest first."""
+    """Yield what is wrong with the results, the coarsest first."""
     if not isinstance(results, pa.RecordBatch):
         yield f"returned {type(results).__name__}, where a pyarrow.RecordBatch is wanted"
     if results.num_rows != points:
         yield f"was given {points:,} points and returned {results.num_rows:,} rows"
-    promised = answer_schema(simulator)
-    names, there = promised.names, results.schema.names
-    if missing := [name for name in names if name not in there]:
+    declared = answer_schema(simulator)
+    names, returned = declared.names, results.schema.names
+    if missing := [name for name in names if name not in returned]:
         yield f"returned no column {', '.join(missing)}; `outcome` of core.columns makes them all"
-    if extra := [name for name in there if name not in names]:
+    if extra := [name for name in returned if name not in names]:
         yield f"returned the column {', '.join(extra)}, which its metrics type does not declare"
-    for field in promised:
+    for field in declared:
         if (kind := results.schema.field(field.name).type) != field.type:
             yield f"declares '{field.name}' as {field.type}, but returned {kind}"
     status = results.column("status")
     words = status.dictionary.to_pylist()
-    said = [words[code] for code in status.indices.unique().drop_null().to_pylist()]
-    if strange := [word for word in said if word not in VERDICTS]:
-        yield f"gave a point the status {strange[0]!r}; a point is {' or '.join(VERDICTS)}"
+    found = [words[code] for code in status.indices.unique().drop_null().to_pylist()]
+    if strange := [word for word in found if word not in STATUSES]:
+        yield f"gave a point the status {strange[0]!r}; a point is {' or '.join(STATUSES)}"

@@ -1,7 +1,7 @@
-"""A worker that is a child of this process: a fresh interpreter that ends when its parent does.
+"""Workers that are child processes: fresh interpreters that end when their parent does.
 
-What it shares with its parent is the module search path, the environment and the folder to stand
-in. An idle one is kept for the next sweep of this process, since starting one takes about a second.
+A child has its parent's module search path, environment and current folder. Idle children are kept
+for the next sweep of this process, since starting one takes about a second.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import pickle
@@ -21,11 +22,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 from simulators.core.errors import UserError
-from sweeper.engines.crew import Lost, Team
 from sweeper.engines.limits import ONE_THREAD
+from sweeper.engines.pool import LostWorker, WorkerPool
 from sweeper.engines.probe import PROBE_S, PROBES, Estimate, steps
 from sweeper.engines.task import Task
 from sweeper.space.spans import Batch
@@ -33,25 +35,24 @@ from sweeper.store.store import Part
 
 _CODE = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from sweeper.engines._child import serve; serve(int(sys.argv[1]))"
+    "from sweeper.engines.child_process import serve; serve(int(sys.argv[1]))"
 )
 _PDEATHSIG = 1  # <linux/prctl.h>
 READY_S = 900.0
-"""Within which a child is ready: with cold caches it compiles everything first."""
+"""Time within which a child is ready: with cold caches it compiles everything first."""
 
 _PROBE_LIMIT_S = 10.0
-"""A point that is tried and takes longer ends the trial: it is dear, or hangs."""
+"""A probed point that takes longer ends the probe."""
 
 
-class Child:
-    """The parent's end: a `Worker` of a `Team`."""
+class ChildProcess:
+    """The parent's end of a child: a `Worker`."""
 
     depth = 1
 
-    def __init__(self, name: str, *, beside: bool = False) -> None:
+    def __init__(self, name: str, *, one_thread: bool = False) -> None:
         self.pipe, theirs = Pipe()
-        self.beside = beside  # others, with one thread each
-        self.expected: Task | None = None  # what it was asked to load before it was recruited
+        self.one_thread = one_thread
         words = [sys.executable, "-P", "-c", _CODE, str(theirs.fileno()), json.dumps(sys.path)]
         self.process = subprocess.Popen(  # noqa: S603 - this interpreter
             words,
@@ -65,37 +66,31 @@ class Child:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What it is to find in its environment."""
-        return {**os.environ, **(ONE_THREAD if self.beside else {})}
+        """The environment of the child."""
+        return {**os.environ, **(ONE_THREAD if self.one_thread else {})}
 
-    def introduce(self, task: Task) -> None:
-        """Ask it to load what a task needs, or compile it, with others that do."""
-        before, self.expected = self.expected, None
-        if before is task:
-            return
-        if before is not None:  # of which nothing came
-            with contextlib.suppress(Lost):
-                self.receive(READY_S)
-        self.send("take", task, str(os.getcwd()), self.environment)  # noqa: PTH109 - a string
+    def load(self, task: Task) -> None:
+        """Start to load, or compile, what a task needs."""
+        self.send("load", task, str(Path.cwd()), self.environment)
 
     def ready(self) -> bool:
-        """Return whether it has."""
+        """Return whether the task is loaded."""
         answer = self.receive()
         if isinstance(answer, UserError):
             raise answer
         return answer is not None
 
-    def give(self, batch: Batch) -> None:
-        """Send it work."""
+    def submit(self, batch: Batch) -> None:
+        """Send a batch."""
         self.send("answer", batch)
 
-    def answer(self) -> list[Part] | UserError | None:
-        """Return what it sent back, if anything."""
+    def poll(self) -> list[Part] | UserError | None:
+        """Return the answer, None if there is none yet."""
         found: list[Part] | UserError | None = self.receive()
         return found
 
     def send(self, order: str, *what: Any) -> None:
-        """Ask for something; a child that is gone is noticed when its answer is looked for."""
+        """Send an order; that a child is gone is noticed when its answer is awaited."""
         try:
             self.pipe.send((order, *what))
         except OSError:
@@ -105,8 +100,8 @@ class Child:
         """Return the next answer; None if there is none within so many seconds.
 
         Raises:
-            Lost: the child is gone.
-            Exception: a defect, as it was raised there.
+            LostWorker: the child is gone.
+            Exception: a defect, as the child raised it.
         """
         try:
             if not self.pipe.poll(seconds):
@@ -114,113 +109,116 @@ class Child:
             answer = self.pipe.recv()
         except (EOFError, OSError) as error:
             self.process.wait()
-            raise Lost(_how(self.process.returncode)) from error
+            raise LostWorker(_how(self.process.returncode)) from error
         if isinstance(answer, _Defect):
             raise answer.error
         return answer
 
-    def dismiss(self) -> None:
-        """Kill it."""
+    def shut_down(self) -> None:
+        """Kill the child."""
         self.process.kill()
         self.process.wait()
         self.pipe.close()
 
 
 @dataclass
-class Nursery:
-    """Where children come from: an `Office` of a `Team`."""
+class ProcessFactory:
+    """Spawns child processes: a `WorkerFactory`."""
 
-    what: str = "process"
-    patience_s: float = READY_S
     children: int = 1
+    engine: str = "process"
+    ready_s: float = READY_S
 
-    def recruit(self, name: str) -> Child:
-        """Return a child that is idle, or a new one; each of several has one thread."""
-        while _IDLE:
-            child = _IDLE.pop()
+    def spawn(self, name: str) -> ChildProcess:
+        """Return an idle child or a new one; each of several has one thread."""
+        idle = idle_children()
+        while idle:
+            child = idle.pop()
             if child.process.poll() is None:
                 return child
-            child.dismiss()
-        return Child(name, beside=self.children > 1)
+            child.shut_down()
+        return ChildProcess(name, one_thread=self.children > 1)
 
-    def wait(self, workers: Sequence[Child], seconds: float) -> list[Child]:
-        """Return those that say something, or are gone."""
-        told = wait([w.pipe for w in workers], seconds)
-        return [w for w in workers if w.pipe in told]
+    def wait(self, workers: Sequence[ChildProcess], seconds: float) -> list[ChildProcess]:
+        """Return the children that sent an answer or are gone."""
+        news = wait([w.pipe for w in workers], seconds)
+        return [w for w in workers if w.pipe in news]
 
-    def places(self) -> int:
-        """Return how many children are at work."""
+    def capacity(self) -> int:
+        """Return the number of children."""
         return self.children
 
-    def obstacle(self, workers: Sequence[Child]) -> str:
-        """Return what a child that is not ready is doing."""
+    def obstacle(self, workers: Sequence[ChildProcess]) -> str:
+        """Return what children that are not ready are doing."""
         names = ", ".join(worker.name for worker in workers)
         return f"waiting for {names} to load, or compile, what the simulator needs"
 
 
-_IDLE: list[Child] = []
-"""Children that wait for the next sweep of this process."""
+@functools.cache
+def idle_children() -> list[ChildProcess]:
+    """Return the children that wait for the next sweep; those left at exit are killed."""
+    idle: list[ChildProcess] = []
+
+    @atexit.register
+    def shut_down() -> None:
+        for child in idle:
+            child.shut_down()
+
+    return idle
 
 
 @contextlib.contextmanager
-def team(children: int = 1) -> Iterator[Team]:
-    """Return a team of children; what is left of one is kept afterwards."""
-    crew = Team(Nursery(children=children), wanted=children)
+def opened_pool(children: int = 1) -> Iterator[WorkerPool]:
+    """Return a pool of children; a single one is kept idle afterwards."""
+    pool = WorkerPool(ProcessFactory(children), wanted=children)
     try:
-        yield crew
+        yield pool
     except BaseException:
-        crew.dismiss()
+        pool.shut_down()
         raise
     if children > 1:
-        crew.dismiss()
-    _IDLE.extend(p.worker for p in crew.posts if p.ready and not p.jobs)
-
-
-def expect(task: Task) -> None:
-    """Have an idle child load what a task needs, for whoever recruits it."""
-    child = Nursery().recruit("worker-0")
-    child.introduce(task)
-    child.expected = task
-    _IDLE.append(child)
+        pool.shut_down()
+    for slot in pool.slots:
+        if slot.ready and not slot.jobs:
+            idle_children().append(slot.worker)
+        else:
+            slot.worker.shut_down()
 
 
 def probed(task: Task, asked: int, *, patience_s: float = PROBE_S) -> Estimate:
-    """Return what `probe` finds of so many points, tried in a child; what is known if it ends."""
-    found, child = Estimate(0, 0.0), Nursery().recruit("probe")
+    """Return the time of a point as `probe.steps` measures it in a child.
+
+    If the child is lost or silent, the estimate so far counts the time of the points in progress.
+    """
+    found, child = Estimate(0, 0.0), ProcessFactory().spawn("probe")
     since = time.monotonic()
     try:
-        child.introduce(task)
+        child.load(task)
         _await(child, READY_S)
         child.send("probe", asked, PROBES, patience_s)
         while (news := _await(child, min(task.limits.timeout_s, _PROBE_LIMIT_S))) != "done":
             found, since = news, time.monotonic()
-    except Lost as how:
-        child.dismiss()
-        # As many again were being tried: what that took counts, or the dear ones are left out.
+    except LostWorker as how:
+        child.shut_down()
+        # As many points again were in progress.
         tried_s = found.probes * found.point_s + time.monotonic() - since
         point_s = tried_s / (2 * found.probes + 1) if found.probes else _PROBE_LIMIT_S
         return replace(found, point_s=point_s, stopped=f"one of them: {how}")
     except BaseException:
-        child.dismiss()
+        child.shut_down()
         raise
-    _IDLE.append(child)
+    idle_children().append(child)
     return found
 
 
-def _await(child: Child, seconds: float) -> Any:
-    """Return the next answer; raise what a child answers that is an error, or `Lost` if none is."""
+def _await(child: ChildProcess, seconds: float) -> Any:
+    """Return the next answer; raise it if it is an error, or `LostWorker` if there is none."""
     answer = child.receive(seconds)
     if isinstance(answer, UserError):
         raise answer
     if answer is None:
-        raise Lost(f"no answer within {seconds:g} s")
+        raise LostWorker(f"no answer within {seconds:g} s")
     return answer
-
-
-@atexit.register
-def _part() -> None:
-    for child in _IDLE:
-        child.dismiss()
 
 
 def _how(code: int) -> str:
@@ -230,12 +228,12 @@ def _how(code: int) -> str:
 
 @dataclass
 class _Defect:
-    """What a child raised that is nobody's mistake but ours."""
+    """An unexpected exception of a child."""
 
     error: BaseException
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Travel as text where the error itself cannot."""
+        """Pickle as text where the exception cannot be pickled."""
         try:
             pickle.loads(pickle.dumps(self.error))  # noqa: S301 - written a moment ago
         except Exception:  # noqa: BLE001 - whatever its class does
@@ -243,15 +241,15 @@ class _Defect:
         return (_Defect, (self.error,))
 
 
-@dataclass
-class Serving:
-    """The child's end."""
+class _Child:
+    """The child's end: executes the orders of its parent."""
 
-    pipe: Connection
-    task: Task | None = None
+    def __init__(self, pipe: Connection) -> None:
+        self.pipe = pipe
+        self.task: Task | None = None
 
-    def take(self, task: Task, folder: str, environment: dict[str, str]) -> str:
-        """Make ready for a task."""
+    def load(self, task: Task, folder: str, environment: dict[str, str]) -> str:
+        """Load a task."""
         os.chdir(folder)
         os.environ.clear()
         os.environ.update(environment)
@@ -261,12 +259,12 @@ class Serving:
         return "ready"
 
     def answer(self, batch: Batch) -> list[Part]:
-        """Answer a batch."""
+        """Evaluate a batch."""
         assert self.task
         return list(self.task.answer_in_parts(batch))
 
     def probe(self, asked: int, probes: int, patience_s: float) -> str:
-        """Evaluate a few points; send what is known after each step."""
+        """Evaluate a few points; send the estimate after each step."""
         assert self.task
         space = self.task.space
         for estimate in steps(space, asked=asked, probes=probes, patience_s=patience_s):
@@ -275,33 +273,33 @@ class Serving:
 
 
 def serve(file: int) -> None:
-    """Do what the parent asks until it is gone."""
+    """Execute the orders of the parent until it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent, who got it too, decides
     _die_with_parent()
-    serving = Serving(Connection(file))
+    child = _Child(Connection(file))
     orders: dict[str, Callable[..., Any]]
-    orders = {"take": serving.take, "answer": serving.answer, "probe": serving.probe}
+    orders = {"load": child.load, "answer": child.answer, "probe": child.probe}
     while True:
         try:
-            order, *what = serving.pipe.recv()
+            order, *arguments = child.pipe.recv()
         except (EOFError, OSError):
             return
         try:
-            answer: Any = orders[order](*what)
+            answer: Any = orders[order](*arguments)
         except UserError as error:
             answer = error
         except MemoryError:
             os._exit(1)  # beyond its limit where no point can be told from another
-        except Exception as error:  # noqa: BLE001 - shown by the parent as it is
+        except Exception as error:  # noqa: BLE001 - raised again by the parent
             answer = _Defect(error)
         try:
-            serving.pipe.send(answer)
+            child.pipe.send(answer)
         except OSError:
             return
 
 
 def _die_with_parent() -> None:
-    """Have this process killed when its parent ends, whatever it is doing then."""
+    """Have this process killed when its parent ends."""
     parent = os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PDEATHSIG, signal.SIGKILL)
@@ -311,7 +309,7 @@ def _die_with_parent() -> None:
 
 
 def _watch(parent: int) -> None:
-    """End this process when its parent has: where the system does not, or a thread began it."""
+    """End this process when its parent has ended; for systems without a parent-death signal."""
     while os.getppid() == parent:
         threading.Event().wait(1.0)
     os._exit(0)

@@ -1,4 +1,4 @@
-"""Whether what one process wrote is seen by another: a shared folder is shown to be one."""
+"""Checks that a folder of results is shared: files that another process wrote must appear here."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import time
 
 import pyarrow.fs as pafs
 
+from sweeper.store.checksums import filesystem
 from sweeper.store.parquet import explained
-from sweeper.store.seals import filesystem
 
 _LAG_S, _STEP_S = 5.0, 0.1
-"""Within which a file appears on other machines, and how often one looks: shared folders lag."""
+"""Time within which a file appears on other machines, and interval between looks."""
 
 
-def leave(folder: str, name: str) -> None:
-    """Write a small file into a folder of results.
+def write_token(folder: str, name: str) -> None:
+    """Write a small file into a folder of results, for another process to find.
 
     Raises:
         UserError: the folder may not be written here, or its disk is full.
@@ -44,7 +44,7 @@ def appears(folder: str, name: str, *, within_s: float = _LAG_S) -> bool:
 
 
 def remove(folder: str, name: str) -> None:
-    """Take a file away, if it is there."""
+    """Delete a file if it exists."""
     fs, path = filesystem(folder)
     with contextlib.suppress(OSError):
         fs.delete_file(f"{path}/{name}")

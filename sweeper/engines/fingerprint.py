@@ -1,7 +1,7 @@
-"""What a worker is made of: it must be what the driver is, or its rows would be another program's.
+"""The fingerprint of an environment: workers must run the same code on the same facts.
 
-Compared are the versions of packages that decide bits, a digest of all sources and facts of this
-package, of the simulator's own files, and of what the space reads.
+It holds the versions of packages that affect results, and digests of our sources and facts and of
+the simulator's own files.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from simulators.core.folder import PACKAGES
 from sweeper.engines.task import Task
 from sweeper.store.keys import define
 
-_HOUSES = ("sweeper", "simulators")
+_PACKAGES = ("sweeper", "simulators")
 _KINDS = (".py", ".toml", ".json")
 
-Card = Mapping[str, str]
-"""What a process is made of: a few names, and for each a version or a digest."""
+EnvironmentFingerprint = Mapping[str, str]
+"""Versions and digests by name."""
 
 
-def card_of(simulator: str) -> Card:
-    """Return the card of this process, were it to run a simulator."""
+def fingerprint(simulator: str) -> EnvironmentFingerprint:
+    """Return the fingerprint of this process for running a simulator."""
     loaded = load_simulator(simulator)
     versions = {p: _version(p) for p in ("sweeper", "numpy", "numba", "pyarrow", "polars")}
     return {
         "python": platform.python_version(),
         **versions,
         f"simulator {simulator}": f"version {loaded.version}",
-        "digest of sources and facts": _digest_of_houses(),
+        "digest of sources and facts": _digest_of_packages(),
         f"digest of {simulator}": _digest_of_module(type(loaded).__module__),
     }
 
 
-def difference(theirs: Card, ours: Card) -> str:
-    """Return what differs between two cards in words; nothing where they are the same."""
+def difference(theirs: EnvironmentFingerprint, ours: EnvironmentFingerprint) -> str:
+    """Return the differences between two fingerprints as text; empty if they are equal."""
     return ", ".join(
         f"{name} is {theirs.get(name, 'missing')} there and {value} here"
         for name, value in ours.items()
@@ -66,11 +66,11 @@ def _version(package: str) -> str:
 
 
 @functools.cache
-def _digest_of_houses() -> str:
+def _digest_of_packages() -> str:
     return _digest(
         file
-        for house in _HOUSES
-        for file in sorted((PACKAGES / house).rglob("*"))
+        for package in _PACKAGES
+        for file in sorted((PACKAGES / package).rglob("*"))
         if file.suffix in _KINDS and "__pycache__" not in file.parts
     )
 

@@ -1,8 +1,8 @@
-"""Workers that are Ray actors: an `Office` of a `Team`, on this machine or on a cluster's.
+"""Workers that are Ray actors, on this machine or on a cluster's.
 
-An actor is refused unless it is made of what this process is and writes where this process reads.
-It is never restarted: with restarts on, a dying actor also fails the work behind that which killed
-it, and innocents are blamed. Two pieces of work at a time, one of which waits, hide the round trip.
+An actor is refused unless it runs the same code and writes where the driver reads. Actors are never
+restarted: with restarts on, a dying actor also fails the batches queued behind the faulty one.
+Two batches per actor at a time hide the round trip.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from ray._private import state
 
 from simulators.core.errors import UserError
 from simulators.core.modules import TRUST, trusted
-from sweeper.engines._cluster import joined
-from sweeper.engines.crew import Lost, Refused, Team
-from sweeper.engines.identity import Card, card_of, check_facts, difference
+from sweeper.engines._ray_cluster import joined
+from sweeper.engines.fingerprint import EnvironmentFingerprint, check_facts, difference, fingerprint
+from sweeper.engines.pool import LostWorker, UnfitWorker, WorkerPool
 from sweeper.engines.task import Task
 from sweeper.query import pareto_kernel
 from sweeper.space.spans import Batch
-from sweeper.store.presence import appears, leave, remove
+from sweeper.store.shared_storage import appears, remove, write_token
 from sweeper.store.store import Part
 
 _LOST = (
@@ -37,42 +37,42 @@ _LOST = (
     ray.exceptions.ObjectLostError,
     ray.exceptions.OutOfMemoryError,
 )
-"""How Ray reports that a worker, or the machine it ran on, is gone."""
-_UNFIT = (
+"""How Ray reports that a worker, or its machine, is gone."""
+_NOT_STARTED = (
     ray.exceptions.RayActorError,
     ray.exceptions.RayTaskError,
     ray.exceptions.RuntimeEnvSetupError,
 )
-"""How it reports that one never came to be."""
+"""How Ray reports that a worker could not start."""
 
 
 class _Remote:
-    """What runs in the worker process."""
+    """The actor's end."""
 
     def __init__(self) -> None:
         self.task: Task | None = None
 
-    def introduce(
+    def identify(
         self, folder: str, trust: str, simulator: str, results: str, token: str
-    ) -> tuple[str, Any]:
-        """Return who this is and its card, or why it cannot be of use; leave a token.
+    ) -> tuple[str, dict[str, str] | str]:
+        """Return the actor's name and fingerprint, or why it is unfit; write a token.
 
-        What the driver trusts is trusted here: a worker asks no file of its own.
+        The driver's trusted folders are trusted here.
         """
         os.environ[TRUST] = trust
-        who = f"{platform.node()} (pid {os.getpid()})"
+        name = f"{platform.node()} (pid {os.getpid()})"
         try:
             os.chdir(folder)
-            card = card_of(simulator)
-            leave(results, token)
+            found = dict(fingerprint(simulator))
+            write_token(results, token)
         except OSError as error:
-            return who, f"{folder}: {error.strerror}"
+            return name, f"{folder}: {error.strerror}"
         except UserError as error:
-            return who, str(error)
-        return who, dict(card)
+            return name, str(error)
+        return name, found
 
-    def take(self, task: Task) -> str:
-        """Make ready for a task; return what is wrong with the files it reads here, if anything."""
+    def load(self, task: Task) -> str:
+        """Load a task; return what is wrong with the files that it reads here, if anything."""
         self.task = task
         try:
             check_facts(task)
@@ -84,18 +84,18 @@ class _Remote:
         return ""
 
     def answer(self, batch: Batch) -> list[Part] | UserError:
-        """Answer a batch."""
+        """Evaluate a batch."""
         assert self.task
         try:
             return list(self.task.answer_in_parts(batch))
-        except UserError as error:  # travels back as a value: Ray would wrap it in its own
+        except UserError as error:  # returned as a value: Ray would wrap it in its own
             return error
         except MemoryError:  # beyond its limit where no point can be told from another
             os._exit(1)
 
 
 class Actor:
-    """The driver's end of one actor."""
+    """The driver's end of an actor: a `Worker`."""
 
     depth = 2
 
@@ -103,114 +103,114 @@ class Actor:
         options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
         self.name = name
         self.handle = ray.remote(_Remote).options(**options).remote()
-        self.given: deque[Any] = deque()
+        self.submitted: deque[Any] = deque()
         self.task: Task | None = None
         self.token = ""
-        self.steps: deque[Any] = deque()  # what it has still to do to be ready, in order
+        self.steps: deque[Any] = deque()  # pending calls until the task is loaded
 
-    def introduce(self, task: Task) -> None:
-        """Ask who it is, unless that is known, and let it take the task."""
+    def load(self, task: Task) -> None:
+        """Start to identify the actor, unless that is done, and to load the task."""
         task.warm_up()
         pareto_kernel.warm_up()  # compiled here once, the loops come from the cache everywhere else
         if self.task is not None and self.task.store.results == task.store.results:
-            self.steps = deque([self.handle.take.remote(task)])
+            self.steps = deque([self.handle.load.remote(task)])
         else:
             self.token = f".token-{secrets.token_hex(8)}"
             simulator, results = task.space.simulator, task.store.results
             here, trust = str(Path.cwd()), os.pathsep.join(map(str, trusted()))
-            asked = self.handle.introduce.remote(here, trust, simulator, results, self.token)
+            asked = self.handle.identify.remote(here, trust, simulator, results, self.token)
             self.steps = deque([asked])
         self.task = task
 
     def ready(self) -> bool:
-        """Return whether it has taken the task."""
+        """Return whether the task is loaded."""
         assert self.task
         while self.steps and ray.wait([self.steps[0]], timeout=0)[0]:
             try:
-                news = ray.get(self.steps.popleft())
-            except _UNFIT as error:
-                raise Refused(f"{self.name}: {_reason(error)}") from error
-            if isinstance(news, tuple):
-                self._check(*news)
-                self.steps.append(self.handle.take.remote(self.task))
-            elif news:
-                raise Refused(f"{self.name}: {news}")
+                answer = ray.get(self.steps.popleft())
+            except _NOT_STARTED as error:
+                raise UnfitWorker(f"{self.name}: {_reason(error)}") from error
+            if isinstance(answer, tuple):
+                self._check(*answer)
+                self.steps.append(self.handle.load.remote(self.task))
+            elif answer:
+                raise UnfitWorker(f"{self.name}: {answer}")
         return not self.steps
 
-    def _check(self, who: str, card: Card | str) -> None:
-        """Raise `Refused` unless the actor is made of what this process is, and writes here."""
+    def _check(self, name: str, theirs: EnvironmentFingerprint | str) -> None:
+        """Raise `UnfitWorker` unless the actor runs the same code and writes where we read."""
         assert self.task
-        self.name = f"{self.name} on {who}"
-        if isinstance(card, str):
-            raise Refused(f"{self.name}: {card}")
-        if other := difference(card, card_of(self.task.space.simulator)):
-            raise Refused(f"{self.name}: {other}; install the same there")
+        self.name = f"{self.name} on {name}"
+        if isinstance(theirs, str):
+            raise UnfitWorker(f"{self.name}: {theirs}")
+        if other := difference(theirs, fingerprint(self.task.space.simulator)):
+            raise UnfitWorker(f"{self.name}: {other}; install the same there")
         results = self.task.store.results
         if not appears(results, self.token):
-            raise Refused(
+            raise UnfitWorker(
                 f"{self.name}: what it writes into {results} does not arrive here; share that "
                 "folder between the machines, or set outputs= to one that is"
             )
         remove(results, self.token)
 
-    def give(self, batch: Batch) -> None:
+    def submit(self, batch: Batch) -> None:
         """Queue a batch."""
-        self.given.append(self.handle.answer.remote(batch))
+        self.submitted.append(self.handle.answer.remote(batch))
 
-    def answer(self) -> list[Part] | UserError | None:
-        """Return the oldest answer, if it is there."""
-        if not ray.wait([self.given[0]], timeout=0)[0]:
+    def poll(self) -> list[Part] | UserError | None:
+        """Return the oldest answer, None if there is none yet."""
+        if not ray.wait([self.submitted[0]], timeout=0)[0]:
             return None
         try:
-            found: list[Part] | UserError = ray.get(self.given.popleft())
+            found: list[Part] | UserError = ray.get(self.submitted.popleft())
         except _LOST as error:
-            raise Lost(type(error).__name__) from error
+            raise LostWorker(type(error).__name__) from error
         except ray.exceptions.RayTaskError as error:  # a defect of ours: show it as it is
             raise error.cause if isinstance(error.cause, Exception) else error from error
         return found
 
-    def awaited(self) -> list[Any]:
-        """Return what it is to answer next."""
-        return [queue[0] for queue in (self.steps, self.given) if queue]
+    def pending(self) -> list[Any]:
+        """Return the calls that the actor answers next."""
+        return [queue[0] for queue in (self.steps, self.submitted) if queue]
 
-    def placed(self) -> bool:
-        """Return whether a machine has a CPU for it."""
-        known = state.actors(self.handle._actor_id.hex())  # nothing, until Ray has registered it
+    def is_placed(self) -> bool:
+        """Return whether a machine has a CPU for the actor."""
+        known = state.actors(self.handle._actor_id.hex())  # empty until Ray has registered it
         return bool(known and known["Address"]["IPAddress"])
 
-    def dismiss(self) -> None:
-        """Kill it."""
+    def shut_down(self) -> None:
+        """Kill the actor."""
         ray.kill(self.handle)
         if self.task is not None and self.token:
             remove(self.task.store.results, self.token)
 
 
 @dataclass
-class Cluster:
-    """Where actors come from."""
+class ActorFactory:
+    """Spawns actors: a `WorkerFactory`."""
 
-    patience_s: float
-    actors: int = 0  # as many as were asked for; 0 is one a CPU, also of machines that join
-    what: str = "ray"
+    ready_s: float
+    actors: int = 0  # as asked for; 0: one per CPU, also of machines that join
+    engine: str = "ray"
 
-    def recruit(self, name: str) -> Actor:
-        """Ask Ray for an actor; it starts once a CPU is free."""
+    def spawn(self, name: str) -> Actor:
+        """Return a new actor, which starts once a CPU is free."""
         return Actor(name.replace("worker", "actor"))
 
     def wait(self, workers: Sequence[Actor], seconds: float) -> list[Actor]:
-        """Return those that have an answer, or are gone."""
-        asked = {reference: w for w in workers for reference in w.awaited()}
+        """Return the actors that have an answer or are gone."""
+        asked = {reference: w for w in workers for reference in w.pending()}
         if not asked or not ray.wait(list(asked), num_returns=1, timeout=seconds)[0]:
             return []
-        told, _ = ray.wait(list(asked), num_returns=len(asked), timeout=0)
-        return [asked[reference] for reference in told]
+        answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=0)
+        return [asked[reference] for reference in answered]
 
-    def places(self) -> int:
+    def capacity(self) -> int:
         """Return how many actors there may be now."""
         return self.actors or int(ray.cluster_resources().get("CPU", 0))
 
     def obstacle(self, workers: Sequence[Actor]) -> str:
-        """Return whether CPUs are held by others.
+        """Return whether other programs hold the CPUs.
 
         Raises:
             UserError: no machine is left.
@@ -221,14 +221,14 @@ class Cluster:
                 "engine ray: no machine of the cluster is left; what was written is kept, and the "
                 "same command goes on"
             )
-        unplaced = sum(not worker.placed() for worker in workers)
+        unplaced = sum(not worker.is_placed() for worker in workers)
         free = int(ray.available_resources().get("CPU", 0))
-        if unplaced > free and _others():
+        if unplaced > free and _is_shared():
             return f"waiting for {unplaced - free} CPUs held by others"
         return f"waiting for {len(workers)} actors to start" if workers else ""
 
 
-def _others() -> bool:
+def _is_shared() -> bool:
     """Return whether other programs use the cluster."""
     mine = ray.get_runtime_context().get_job_id()
     return any(
@@ -238,21 +238,21 @@ def _others() -> bool:
 
 
 @contextmanager
-def hired(address: str, actors: int, patience_s: float) -> Iterator[Team]:
-    """Lead actors, and let everybody go at the end; stop Ray if it was started for them."""
+def opened_pool(address: str, actors: int, ready_s: float) -> Iterator[WorkerPool]:
+    """Return a pool of actors, shut down at the end with Ray if it was started for them."""
     with joined(address, actors):
         cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
-        if actors > cores:  # one of them would never be scheduled, and waited for
+        if actors > cores:  # the others would never be scheduled
             raise UserError(f"engine.actors={actors}: the cluster has only {cores} CPUs")
-        team = Team(Cluster(patience_s, actors), wanted=actors or cores)
+        pool = WorkerPool(ActorFactory(ready_s, actors), wanted=actors or cores)
         try:
-            yield team
+            yield pool
         finally:
-            team.dismiss()
+            pool.shut_down()
 
 
 def _reason(error: Exception) -> str:
-    """Return the last line of a remote error that says what it was."""
+    """Return the last line of a remote error that names it."""
     lines = [line.strip() for line in str(error).splitlines()]
     telling = [line for line in lines if "Error: " in line and "ray::" not in line]
     return (telling or lines or [type(error).__name__])[-1][:300]

@@ -1,6 +1,6 @@
-"""Ray is started on this machine's loopback, or joined where it answers, and keeps quiet.
+"""Starts Ray on this machine's loopback, or joins a running cluster.
 
-An address where nobody answers is found out before Ray is asked, which would try for minutes.
+The address is checked first: Ray would try an unreachable one for minutes.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from simulators.core.errors import UserError
 from sweeper.engines.limits import ONE_THREAD
 
 _ANSWER_S = 4.0
-"""Within which a cluster takes a connection, and answers it."""
+"""Time within which a cluster takes a connection, and answers it."""
 _HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """How HTTP/2 begins, on which Ray's servers talk: the preface and empty SETTINGS (RFC 9113)."""
 _SETTINGS = 4
 
 
 def prepare(address: str) -> None:
-    """Set what Ray reads when it is imported, once it is known that somebody answers.
+    """Check the address and set the environment variables that Ray reads when it is imported.
 
     Raises:
-        UserError: nobody does.
+        UserError: no cluster answers at the address.
     """
     if address != "local":
         check_address(address)
@@ -41,18 +41,18 @@ def prepare(address: str) -> None:
 
 @contextlib.contextmanager
 def joined(address: str, actors: int) -> Iterator[None]:
-    """Connect Ray to a cluster, unless it is; what was started here ends with the context."""
+    """Connect to a cluster unless connected; stop Ray at the end if it was started here."""
     import ray
 
     ours = not ray.is_initialized()
     if ours:
-        with _own_voice():
+        with _quiet():
             _start(address, actors)
     try:
         yield
     finally:
         if ours and ray.is_initialized():
-            with _own_voice():
+            with _quiet():
                 ray.shutdown()
 
 
@@ -97,48 +97,26 @@ def _start(address: str, actors: int) -> None:
     if address == "local":
         options |= {"include_dashboard": False, "object_store_memory": 100 * 1024 * 1024}
         options["num_cpus"] = actors or None
-    # What the raylet tells of dead workers is told by us, in our words.
+    # Lost workers are reported by the pool.
     ray._private.worker._worker_logs_enabled = False
     try:
-        with _without_monitors() if address == "local" else contextlib.nullcontext():
-            ray.init(**options)
+        ray.init(**options)
     except (ConnectionError, RuntimeError, ValueError, SystemExit) as error:
         raise UserError(f"engine.address={address}: Ray did not start: {error}") from error
 
 
 @contextlib.contextmanager
-def _without_monitors() -> Iterator[None]:
-    """Start Ray without what looks for lines in its logs, and for machines to add, all the time.
-
-    Nobody is told of either here, and together they take a third of what Ray takes at rest.
-    """
-    from ray._private.node import Node
-
-    kept = {name: getattr(Node, name) for name in ("start_log_monitor", "start_monitor")}
-    try:
-        for name in kept:
-            setattr(Node, name, lambda _node: None)
-        yield
-    finally:
-        for name, method in kept.items():
-            setattr(Node, name, method)
-
-
-@contextlib.contextmanager
-def _own_voice() -> Iterator[None]:
-    """Keep what this process does when it is told to end, and what it says, to itself.
-
-    Ray would exit at once, and its libraries write to the file behind standard error.
-    """
+def _quiet() -> Iterator[None]:
+    """Keep this process's SIGTERM handler, and silence what Ray's libraries write to stderr."""
     main = threading.current_thread() is threading.main_thread()
     before = signal.getsignal(signal.SIGTERM)
-    kept, silence = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    stderr, silence = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(silence, 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
         os.close(silence)
         if main and before is not None:
             signal.signal(signal.SIGTERM, before)
