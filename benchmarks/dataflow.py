@@ -6,11 +6,12 @@ Timeloop evaluates 24 to 527 valid mappings per CPU-second, and tries 600 to 70,
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
+from collections.abc import Callable
 
 import numpy as np
 
+from benchmarks.timing import median_cpu_s
 from simulators.catalog.accelerator import load_accelerator
 from simulators.core.contract import Check
 from simulators.core.jit import Ints, array, i8, kernel, matrix
@@ -26,7 +27,6 @@ from simulators.dataflow.simulator import SIMULATOR, DataflowPoint, simulate
 MAPPINGS = 1024  # in one call
 CALLS = 200
 DISTINCT = 64
-RUNS = 5
 RATE_BAR = 1e6
 NETWORK_BAR_S = 20.0
 WALK = 400_000
@@ -46,28 +46,26 @@ def main() -> None:
 
 
 def _evaluations(accelerator_name: str, layer_name: str) -> Check:
-    """Return the rate on distinct good mappings, laid out one after the other."""
+    """Return the rate on good mappings, laid out one after the other; each run has its own."""
     accelerator = load_accelerator(accelerator_name)
     layer = layers_of("resnet50", layer_name)[0][0]
-    found = [
-        encode(find(layer, accelerator, evaluations=300, seed=s).mapping, layer, accelerator)
-        for s in range(DISTINCT)
-    ]
-    loops = np.ascontiguousarray(
-        np.resize(np.array([a for a, _ in found]), (MAPPINGS, *found[0][0].shape))
-    )
-    keep = np.ascontiguousarray(
-        np.resize(np.array([b for _, b in found]), (MAPPINGS, *found[0][1].shape))
-    )
-    problem, counts = problem_of(layer, accelerator), np.zeros((keep.shape[1], 3, 3), np.int64)
-    rates = []
-    for _ in range(RUNS):
-        started = time.process_time()
-        feasible = 0
-        for _ in range(CALLS):
-            feasible += evaluate_all(problem, loops, keep, counts)
-        rates.append(feasible / (time.process_time() - started))
-    rate = statistics.median(rates)
+    problem = problem_of(layer, accelerator)
+
+    def prepare(run: int) -> Callable[[], int]:
+        seeds = range(run * DISTINCT, (run + 1) * DISTINCT)
+        found = [
+            encode(find(layer, accelerator, evaluations=300, seed=s).mapping, layer, accelerator)
+            for s in seeds
+        ]
+        loops, keep = (
+            np.ascontiguousarray(np.resize(np.array(part), (MAPPINGS, *part[0].shape)))
+            for part in zip(*found, strict=True)
+        )
+        counts = np.zeros((keep.shape[1], 3, 3), np.int64)
+        return lambda: sum(evaluate_all(problem, loops, keep, counts) for _ in range(CALLS))
+
+    feasible, spent = median_cpu_s(prepare)
+    rate = feasible / spent
     name = f"evaluated, {layer_name} on {accelerator_name}"
     return Check(
         name, rate, "1/s", RATE_BAR, rate >= RATE_BAR, MAPPINGS * CALLS, "all feasible; at least"

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import argparse
 import functools
-import statistics
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from benchmarks.timing import RUNS, median_cpu_s
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check
 from simulators.core.report import print_checks
@@ -35,7 +34,6 @@ from simulators.workload.operators import (
 )
 
 ROWS = 200_000
-RUNS = 5
 PRODUCTS, DECODES, OTHERS = 1.5e6, 1e6, 3e5
 """Lowest acceptable rates per CPU-second of matrix products, decode attentions and the rest."""
 
@@ -49,7 +47,7 @@ def main() -> None:
     chosen = parser.parse_args()
     drawn = [_cases(seed) for seed in range(1 + RUNS)]
     found = [_priced(runs) for runs in zip(*drawn, strict=True)]
-    print_checks([*found, _power(range(1 + RUNS))], as_json=chosen.json)
+    print_checks([*found, _power()], as_json=chosen.json)
 
 
 def _cases(seed: int) -> list[Case]:
@@ -151,29 +149,25 @@ def _priced(runs: Sequence[Case]) -> Check:
     """Return the rate at which one operator is priced, each run with sizes of its own."""
     name, gpu_name, _, bar = runs[0]
     gpu = load_gpu(gpu_name)
-    return _rate(name, gpu_name, [functools.partial(price, o, gpu) for _, _, o, _ in runs], bar)
+    return _rate(name, gpu_name, lambda run: functools.partial(price, runs[run][2], gpu), bar)
 
 
-def _power(seeds: Iterable[int]) -> Check:
+def _power() -> Check:
     """Return the rate at which power is predicted for known latencies."""
     gpu = load_gpu("h200_sxm")
-    calls: list[Callable[[], object]] = []
-    for seed in seeds:
-        m = np.arange(1.0, ROWS + 1.0) + seed * ROWS
+
+    def prepare(run: int) -> Callable[[], object]:
+        m = np.arange(1.0, ROWS + 1.0) + run * ROWS
         operator = Gemm(name="half", m=m, n=4096.0, k=4096.0, dtype="bf16")
-        latency_s = price(operator, gpu).latency_s
-        calls.append(functools.partial(power_w, operator, gpu, latency_s))
-    return _rate("watts", gpu.name, calls, OTHERS)
+        return functools.partial(power_w, operator, gpu, price(operator, gpu).latency_s)
+
+    return _rate("watts", gpu.name, prepare, OTHERS)
 
 
-def _rate(name: str, gpu_name: str, calls: Sequence[Callable[[], object]], bar: float) -> Check:
-    """Return the median rate of all calls but the first, which loads calibrations and compiles."""
-    rates = []
-    for call in calls:
-        started = time.process_time()
-        call()
-        rates.append(ROWS / (time.process_time() - started))
-    rate = statistics.median(rates[1:])
+def _rate(
+    name: str, gpu_name: str, prepare: Callable[[int], Callable[[], object]], bar: float
+) -> Check:
+    rate = ROWS / median_cpu_s(prepare)[1]
     return Check(name, rate, "1/s", bar, rate >= bar, ROWS, f"on {gpu_name}; at least")
 
 

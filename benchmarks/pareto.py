@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import functools
-import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.timing import median_cpu_s
 from simulators.core.contract import Check
 from simulators.core.report import print_checks
 from sweeper.query import pareto_kernel
@@ -37,15 +38,17 @@ def main() -> None:
 def _timed(
     name: str, limit: float, make: Callable[[np.random.Generator], NDArray[np.float64]]
 ) -> Check:
-    values = make(np.random.default_rng(0))
-    spent = []
-    for _ in range(3):
-        started = time.process_time()
-        front, ties = pareto_kernel.distinct_front(values)
-        spent.append(time.process_time() - started)
-    used = float(np.median(spent))
+    rows = 0
+
+    def prepare(run: int) -> Callable[[], tuple[Any, Any]]:
+        nonlocal rows
+        values = make(np.random.default_rng(run))
+        rows = len(values)
+        return functools.partial(pareto_kernel.distinct_front, values)
+
+    (front, ties), used = median_cpu_s(prepare, runs=3)
     note = f"front of {len(front):,} vectors, {int(ties.sum()):,} rows"
-    return Check(name, used, "CPU-s", limit, used <= limit, len(values), note)
+    return Check(name, used, "CPU-s", limit, used <= limit, rows, note)
 
 
 def _uniform(width: int, random: np.random.Generator) -> NDArray[np.float64]:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.timing import median_cpu_s
 from lab.fits.request_lengths import TRACES
 from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
@@ -39,8 +40,6 @@ from sweeper.sweep import Sweep
 
 LONGEST = 4096
 """Requests of the conversation trace beyond the context of Llama 2 are left out."""
-
-REPEATS = 5
 
 TECHNIQUES: Mapping[str, Mapping[str, Any]] = {
     "drafts": {"scheduler": "vllm_v1", "speculation": "eagle"},
@@ -84,24 +83,35 @@ def _llama2(size: str, gpu: str, *, tp: int) -> ServingPoint:
     return ServingPoint(model=f"llama2_{size}", gpu=gpu, tp=tp)
 
 
-def _chats(count: int, qps: float) -> tuple[Requests, str]:
-    """Return the first chats of the production trace, else as many drawn ones."""
+def _chats(count: int, qps: float, run: int = 0) -> tuple[Requests, str]:
+    """Return consecutive chats of the production trace, else as many drawn ones.
+
+    Every run begins elsewhere in the trace and has arrivals of its own.
+    """
     reference = reference_folder()
     file = None if reference is None else reference / TRACES["chat"]
-    gaps = stream(0, "gaps").standard_exponential(count)
+    gaps = stream(run, "gaps").standard_exponential(count)
     draws = np.zeros((count, 2))
     if file is None or not file.is_file():
-        drawn = requests_of(ServingPoint(model="", gpu="", qps=qps, requests=count))
+        drawn = requests_of(ServingPoint(model="", gpu="", qps=qps, requests=count, seed=run))
         return drawn, "lengths drawn: the trace is absent"
     trace = load_trace(str(file))
     fits = trace.prompt_tokens + trace.output_tokens <= LONGEST
-    prompt, output = trace.prompt_tokens[fits][:count], trace.output_tokens[fits][:count]
+    prompt, output = (
+        np.roll(tokens[fits], -run * 1000)[:count]
+        for tokens in (trace.prompt_tokens, trace.output_tokens)
+    )
     return Requests(np.cumsum(gaps) / qps, prompt, output, draws), "lengths of the Azure trace"
 
 
 def _per_iteration(name: str, limit_us: float, point: ServingPoint, *, qps: float) -> Check:
-    asked, note = _chats(10_000, qps)
-    metrics, spent = _least_cpu_s(lambda: run_of(point, asked).metrics())
+    note = _chats(1, qps)[1]
+
+    def prepare(run: int) -> Callable[[], ServingMetrics]:
+        asked, _ = _chats(10_000, qps, run)
+        return lambda: run_of(point, asked).metrics()
+
+    metrics, spent = median_cpu_s(prepare)
     assert metrics.iterations is not None  # an event simulation counts them
     used = spent / metrics.iterations * 1e6
     return Check(
@@ -117,16 +127,16 @@ def _per_iteration(name: str, limit_us: float, point: ServingPoint, *, qps: floa
 
 def _requests_per_s(name: str, limit: float, *, output: int, qps: float, **more: Any) -> Check:
     count = 10_000
-    gaps = stream(0, "gaps").standard_exponential(count)
-    asked = Requests(
-        np.cumsum(gaps) / qps,
-        np.full(count, 1024),
-        np.full(count, output),
-        np.zeros((count, 2)),
-    )
     plain = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", scheduler="sarathi", chunk_size=2048)
     point = replace(plain, **more)
-    metrics, spent = _least_cpu_s(lambda: run_of(point, asked).metrics())
+
+    def prepare(run: int) -> Callable[[], ServingMetrics]:
+        gaps = stream(run, "gaps").standard_exponential(count)
+        tokens = np.full(count, 1024), np.full(count, output)
+        asked = Requests(np.cumsum(gaps) / qps, *tokens, np.zeros((count, 2)))
+        return lambda: run_of(point, asked).metrics()
+
+    metrics, spent = median_cpu_s(prepare)
     rate = count / spent
     note = f"batch {metrics.mean_batch:.0f}" + (", saturated" if metrics.saturated else "")
     return Check(name, rate, "requests/CPU-s", limit, rate >= limit, count, note)
@@ -158,7 +168,9 @@ def _mooncake() -> Iterator[Check]:
         prefix_cache=True,
         router="cache_aware",
     )
-    metrics, spent = _least_cpu_s(lambda: run_of(point).metrics())
+    started = time.process_time()  # one run only: the trace has no second half like the first
+    metrics = run_of(point).metrics()
+    spent = time.process_time() - started
     yield Check(
         "8B, 8 H100, Mooncake's conversations, prefix cache",
         spent,
@@ -201,11 +213,12 @@ CANDIDATES = {
 def _candidates() -> Iterator[Check]:
     """Yield how many deployments of 1,000 requests a sweep answers in a CPU-second, and where.
 
-    The first sweep tabulates the iterations of each deployment, the second finds them known.
+    The first sweep tabulates the iterations of each deployment; the second has other requests and
+    finds the tables known.
     """
-    space = space_of({"simulator": SIMULATOR.name, "axes": CANDIDATES})
     iteration_table.cache_clear()
-    for note in ("tables built", "tables known"):
+    for seed, note in enumerate(("tables built", "tables known")):
+        space = space_of({"simulator": SIMULATOR.name, "axes": {**CANDIDATES, "seed": [seed]}})
         laps: Counter[str] = Counter()
         with tempfile.TemporaryDirectory() as folder:
             store = Store(folder, define(space))
@@ -258,12 +271,12 @@ LOADS = {
 def _pairs() -> Iterator[Check]:
     """Yield the CPU time of a deployment under one load, its iterations tabulated first or known.
 
-    Of the first pass each replica is tabulated once, for 60 deployments.
+    The first pass tabulates each replica once, for 60 deployments; the second has other requests.
     """
-    space = space_of({"simulator": SIMULATOR.name, "axes": LOADS})
-    points = space.batch(np.arange(len(space)))
     iteration_table.cache_clear()
-    for note in ("tables built", "tables known"):
+    for seed, note in enumerate(("tables built", "tables known")):
+        space = space_of({"simulator": SIMULATOR.name, "axes": {**LOADS, "seed": [seed]}})
+        points = space.batch(np.arange(len(space)))
         started = time.process_time()
         SIMULATOR.evaluate(points)
         used = (time.process_time() - started) / len(space) * 1e3
@@ -276,16 +289,6 @@ def _pairs() -> Iterator[Check]:
             len(space),
             note,
         )
-
-
-def _least_cpu_s(work: Callable[[], ServingMetrics]) -> tuple[ServingMetrics, float]:
-    """Return the answer and the CPU time of the fastest of a few runs."""
-    spent = []
-    for _ in range(REPEATS):
-        started = time.process_time()
-        answer = work()
-        spent.append(time.process_time() - started)
-    return answer, min(spent)
 
 
 if __name__ == "__main__":

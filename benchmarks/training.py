@@ -1,21 +1,22 @@
 """Training steps priced per CPU-second, and a search: `python -m benchmarks.training [--json]`.
 
-The peer, Calculon, prices 570 configurations a second. Configurations are all cuts of GPT-3 175B
-over 1,024 H100s, as many times over as make a batch.
+Calculon prices 570 configurations per second. Configurations are all parallelization plans of
+GPT-3 175B on 1,024 H100s; every timed run has a sequence length of its own.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
-import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
+from benchmarks.timing import median_cpu_s
 from simulators.core.contract import Check
 from simulators.core.jit import Floats
 from simulators.core.report import print_checks
@@ -36,17 +37,12 @@ def main() -> None:
     chosen = parser.parse_args()
     SIMULATOR.warm_up()
     started_s = time.perf_counter()
-    points = list(cuts())
+    points = list(plans())
     answer = SIMULATOR.evaluate(batch_of(points))
     front = pareto(answer)
     search_s = time.perf_counter() - started_s
-    batch = batch_of(points)
-    seconds = []
-    for _ in range(RUNS):
-        started_s = time.process_time()
-        SIMULATOR.evaluate(batch)
-        seconds.append(time.process_time() - started_s)
-    rate = len(points) / statistics.median(seconds)
+    _, spent = median_cpu_s(_priced, RUNS)
+    rate = len(points) / spent
     fits = answer.num_rows - answer.column("step_s").null_count
     print_checks(
         [
@@ -65,8 +61,14 @@ def main() -> None:
     )
 
 
-def cuts(gpus: int = 1024) -> Iterator[TrainingPoint]:
-    """Yield all cuts of the model over the GPUs, with every way of running them."""
+def _priced(run: int) -> Callable[[], pa.RecordBatch]:
+    """Return the pricing of all plans for a sequence length that no other run has."""
+    batch = batch_of(list(plans(sequence=2048 + 64 * run)))
+    return functools.partial(SIMULATOR.evaluate, batch)
+
+
+def plans(gpus: int = 1024, sequence: int = BASE.sequence) -> Iterator[TrainingPoint]:
+    """Yield all parallelization plans of the model on the GPUs, with every way of running them."""
     degrees = [2**n for n in range(11)]
     for tp, pp, cp in itertools.product((1, 2, 4, 8), degrees[:6], (1, 2, 4, 8)):
         if gpus % (tp * pp * cp):
@@ -77,6 +79,7 @@ def cuts(gpus: int = 1024) -> Iterator[TrainingPoint]:
         ):
             yield replace(
                 BASE,
+                sequence=sequence,
                 tp=tp,
                 pp=pp,
                 cp=cp,
