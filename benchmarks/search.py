@@ -2,7 +2,7 @@
 
 The flagship is answered whole once; searches are then replayed over its rows. A share is that of
 the hypervolume which the whole front dominates, up to a tenth beyond its worst values, averaged
-over scenarios. With `--reference` a table of another simulator's designs is searched as well.
+over scenarios.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from simulators.core.contract import Check, lend
+from simulators.core.contract import Check
 from simulators.core.jit import Floats, Ints
 from simulators.core.report import print_checks
 from sweeper.commands.run import asked_by
@@ -28,13 +27,9 @@ from sweeper.samplers import Goal, Observations, load_sampler
 from sweeper.samplers._search_driver import as_sampler, ranked, scenario_numbers
 from sweeper.samplers.halving import cheap_answers
 from sweeper.samplers.nsga2 import Genes, survivors, tournament
-from sweeper.space.design_space import DesignSpace, space_of
-from sweeper.space.objectives import Objectives
 from sweeper.space.spans import Index, numbers
 from sweeper.space.sql import parsed
 from sweeper.sweep import Sweep
-from sweeper.tables.gaussian_process import Surrogate, relevance
-from sweeper.tables.table import features_of, table_simulator
 
 POPULATION, GENERATIONS, SEEDS = 100, 200, (0, 1, 2)
 PROBLEMS = ("zdt1", "zdt2", "zdt3", "dtlz2")
@@ -50,29 +45,23 @@ BILLION = (
     "space.axes.max_batch_tokens=2048..16384 lin 8",
 )
 """What the space of GPUs, precisions and cuts is asked with: 1.7e9 designs."""
-TABLE = "search/archgym_astrasim_1792.parquet"
 FIDELITIES = {
     "ttft_p99_s": "ttft_mean_s",
     "tpot_p99_s": "tpot_mean_s",
     "cost_usd_per_mtok": "cost_usd_per_mtok",
 }
 """What of the cheap fidelity foretells an objective of the dear one best."""
-BUDGET = 150
-"""Designs of the table's space that each search looks at."""
 
 
 def main() -> None:
     """Print all figures."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--reference", type=Path, help="folder of the measured tables")
     parser.add_argument("--outputs", help="where the flagship's rows are, or go")
     chosen = parser.parse_args()
     checks = list(problems())
     with tempfile.TemporaryDirectory() as folder:
         checks += flagship(chosen.outputs or folder)
-        if chosen.reference:
-            checks += table(chosen.reference / TABLE, folder)
     print_checks(checks, as_json=chosen.json)
 
 
@@ -203,87 +192,6 @@ def billion(outputs: str) -> Check:
     note = f"{len(sweep.space):.3g} designs, {looked:,} looked at, {len(front)} on the front"
     said = "exact front of 1e9 serving designs"
     return Check(said, took_s, "s", 120.0, took_s <= 120.0, len(sweep.space), note)
-
-
-def table(file: Path, folder: str) -> Iterator[Check]:
-    """Yield how well a table's designs are foretold, and searches of what lies between them."""
-    rows = pl.read_parquet(file)
-    rows = rows.rename({name: name.replace("-", "_") for name in rows.columns})
-    inputs = [
-        name
-        for name in rows.columns
-        if not name.startswith("observation") and name != "row" and rows[name].n_unique() > 1
-    ]
-    values = rows["observation_1"].to_numpy()  # the other that differs is the same less a constant
-    error = cross_validated(rows.select(inputs).rows(), values)
-    of_mean = error * float(np.ptp(values) / values.mean())
-    note = f"5 folds, root mean square over the range; {of_mean:.0f} % of the mean"
-    yield Check("table, observation_1 foretold", error, "%", 5.0, error < 5.0, len(rows), note)
-    measured: Any = table_simulator(
-        "archgym_table", file, inputs, {"observation_1": "min"}, between=True
-    )
-    space, wanted = _between(measured, rows, inputs)
-    found = {}
-    for name in ("random", "nsga2", "bayes"):
-        fronts = []
-        for seed in SEEDS:
-            sweep = Sweep.of(
-                space,
-                outputs=f"{folder}/{name}{seed}/rows",
-                objectives=wanted,
-                sampler=name,
-                engine="inline",
-                points=BUDGET,
-                seed=seed,
-            )
-            fronts.append(minimised(sweep.run().collect(), wanted))
-        found[name] = fronts
-    together = np.concatenate([front for fronts in found.values() for front in fronts])
-    low, high = np.log(together.min(axis=0)), np.log(together.max(axis=0)) + 1e-9
-    base = 0.0
-    for name, fronts in found.items():
-        scaled = [(np.log(front) - low) / (high - low) for front in fronts]
-        value = float(np.mean([hypervolume(front, [1.0] * len(wanted)) for front in scaled]))
-        base = base or value
-        ok = None if name == "random" else value >= base
-        yield Check(
-            f"table, {name}, hypervolume",
-            value,
-            "",
-            None if ok is None else base,
-            ok,
-            BUDGET,
-            f"of {len(space):.2g} designs between its rows, {len(SEEDS)} seeds",
-        )
-
-
-def cross_validated(designs: Sequence[tuple[Any, ...]], values: Floats, folds: int = 5) -> float:
-    """Return the percent by which values are missed by what was learned from the other folds."""
-    fold = np.random.default_rng(0).integers(0, folds, len(values))
-    foretold = np.zeros(len(values))
-    for k in range(folds):
-        known = [design for design, f in zip(designs, fold, strict=True) if f != k]
-        asked = [design for design, f in zip(designs, fold, strict=True) if f == k]
-        features, logs = features_of(known, known), np.log(values[fold != k])
-        weights = relevance(features, logs)
-        learned = Surrogate.of(features * weights, logs)
-        foretold[fold == k] = np.exp(learned.predict(features_of(known, asked) * weights)[0])
-    error = float(np.sqrt(np.mean((foretold - values) ** 2)))
-    return 100.0 * error / float(np.ptp(values))
-
-
-def _between(
-    measured: Any, rows: pl.DataFrame, inputs: Sequence[str]
-) -> tuple[DesignSpace, Objectives]:
-    """Return the designs between the rows: words, and numbers at a few quantiles of theirs."""
-    axes = {}
-    for name in inputs:
-        values = rows[name].unique().sort().to_list()
-        if not isinstance(values[0], str) and len(values) > 4:
-            values = [values[int(i)] for i in np.linspace(0, len(values) - 1, 4)]
-        axes[name] = values
-    space = space_of({"simulator": lend(measured), "axes": axes})
-    return space, {"observation_1": "min", "link_bandwidth_1": "min"}
 
 
 if __name__ == "__main__":

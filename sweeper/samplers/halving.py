@@ -18,6 +18,7 @@ from simulators.core.contract import Approximates, load_simulator
 from simulators.core.errors import UserError
 from sweeper.query.pareto_kernel import Matrix, distinct_front
 from sweeper.samplers import IMPOSSIBLE, MEETS, Goal, Observations, Search
+from sweeper.samplers._gaussian_process import Surrogate, condensed, standardised
 from sweeper.samplers._search_driver import (
     SearchOptions,
     codes_of,
@@ -28,7 +29,6 @@ from sweeper.samplers._search_driver import (
 from sweeper.samplers.random import allowed
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index, Span
-from sweeper.tables.gaussian_process import Surrogate, condensed, standardised
 
 MOST = 200_000
 """Most points of a space: the surrogate predicts all of them."""

@@ -14,13 +14,13 @@ from simulators.core.errors import UserError
 from sweeper.query.hypervolume import hypervolume
 from sweeper.query.pareto import minimised, pareto_front
 from sweeper.samplers import MEETS, Goal, Observations, Search, load_sampler
+from sweeper.samplers._gaussian_process import Surrogate
 from sweeper.samplers._search_driver import SearchDriver, designs_in_file, ranked, scenario_numbers
 from sweeper.samplers.halving import cheap_answers
 from sweeper.samplers.nsga2 import Genes, survivors, tournament
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index
 from sweeper.sweep import Sweep
-from sweeper.tables.gaussian_process import Surrogate
 from tests.toys import QUADRATIC, space
 
 GOALS = {"cost_usd": "min", "gain": "max"}
@@ -183,7 +183,7 @@ def test_an_axis_counts_when_its_condition_holds() -> None:
     assert rows.filter(pl.col("x") == 2)["y"].n_unique() == 5
     with pytest.raises(UserError, match="`when` names 'z'"):
         space(QUADRATIC, {"x": 1}, when={"z": "x = 2"})
-    with pytest.raises(UserError, match="`when` names 'x' without the condition"):
+    with pytest.raises(UserError, match="`when` is a mapping from axes to the SQL condition"):
         space(QUADRATIC, {"x": 1}, when={"x": None})
 
 
