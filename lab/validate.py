@@ -18,7 +18,7 @@ from types import ModuleType
 from lab.claims import runner
 from lab.claims.claim import files_of
 from simulators.core.calibration import reference_folder
-from simulators.core.contract import Check
+from simulators.core.contract import ERROR, Check
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import Folder
 from simulators.core.modules import load_module
@@ -54,7 +54,7 @@ def main(words: list[str]) -> int:
             found.setdefault(name, []).append(check)
             print(json.dumps(dataclasses.asdict(check)) if asked.json else line(check), flush=True)
     if asked.write:
-        evidence.write(found)
+        store(found)
     return 1 if any(check.ok is False for checks in found.values() for check in checks) else 0
 
 
@@ -69,6 +69,24 @@ def line(check: Check) -> str:
     rows = f"{check.rows:,} rows" if check.rows else ""
     parts = (value, f"{limit}{check.verdict}".strip(), rows, check.note)
     return f"{check.name}: {', '.join(part for part in parts if part)}"
+
+
+def store(by_group: dict[str, list[Check]]) -> None:
+    """Write the checks of some groups to the product's file; other groups stay."""
+    known = dict(sorted((evidence.stored() | by_group).items()))
+    parts = (
+        f'"{group}": [\n' + ",\n".join(json.dumps(_fields(check)) for check in checks) + "\n]"
+        for group, checks in known.items()
+    )
+    text = ",\n".join(parts)
+    evidence.FILE.write_text(f"{{\n{text}\n}}\n", encoding="utf-8")
+
+
+def _fields(check: Check) -> dict[str, object]:
+    """Return the fields of a check, without a kind or baseline that is the default."""
+    fields = dataclasses.asdict(check)
+    optional = {name: fields.pop(name) for name in ("kind", "peer")}
+    return fields | {n: v for n, v in optional.items() if v not in (ERROR, None)}
 
 
 def groups() -> list[str]:

@@ -16,7 +16,7 @@ from sweeper.report.tables import print_table, print_words
 def measure(words: list[str]) -> int:
     """Time kernels of this machine's GPU and write them."""
     run = importlib.import_module("planning.measure.run")
-    parser = flags("measure", "time kernels of this machine's GPU with PyTorch")
+    parser = flags("measure")
     parser.add_argument("--write", type=Path, required=True, metavar="FILE", help="Parquet file")
     parser.add_argument("--gpu", default="", help="its data sheet; else the driver's name")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
@@ -39,7 +39,7 @@ def measure(words: list[str]) -> int:
 
 def calibrate(words: list[str]) -> int:
     """Fit a GPU, an edge device or a deployment to measured rows, and print the errors."""
-    parser = flags("calibrate", "a GPU, an edge device or a deployment, from a few measured rows")
+    parser = flags("calibrate")
     parser.add_argument("name", help="a GPU's data sheet; or a new name for a device or a runtime")
     parser.add_argument(
         "--measured", type=Path, required=True, metavar="FILE", help="Parquet or CSV of rows"

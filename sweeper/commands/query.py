@@ -1,6 +1,6 @@
-"""Questions to results beyond the front: what matters, what is cheapest, what is nearly as good.
+"""Questions to results: the Pareto front, sensitivities, the cheapest design, neighbours.
 
-Each scenario is answered for itself, and named in the first columns of the answer.
+Each scenario is answered on its own, and named in the first columns of the answer.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import polars as pl
 
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError, unknown
-from sweeper.commands.flags import at_least, results_flags
+from sweeper.commands.flags import add_words, at_least, results_flags
 from sweeper.commands.opened import add_scenarios, opened
 from sweeper.query.hypervolume import dominated_shares
 from sweeper.query.neighbours import steps_from
-from sweeper.query.pareto import minimised, objective_matrix, pareto_front
+from sweeper.query.pareto import knee, minimised, objective_matrix, pareto_front, unstated
 from sweeper.query.planning import best_per, cheapest, replicas_for
 from sweeper.query.ranks import crowding_distance, epsilon_front, rank_layers
 from sweeper.query.sensitivity import idle_axes, sensitivity
@@ -30,7 +30,8 @@ from sweeper.query.uncertainty import probable_front
 from sweeper.questions import CarriesLoad
 from sweeper.report.answers import KNEE, Answers
 from sweeper.report.stacked import stacked
-from sweeper.report.tables import as_json, print_table, write_table
+from sweeper.report.summary import at_example, print_front, print_knees
+from sweeper.report.tables import as_json, print_table, print_words, write_table
 from sweeper.space.sql import joined
 from sweeper.store.keys import SHOWN
 
@@ -38,10 +39,10 @@ _ROWS = 30
 
 
 def main(words: list[str]) -> int:
-    """Answer one question and print the table, or write it."""
-    parser = results_flags("query", "questions to the results of a sweep")
-    parser.add_argument("kind", help="what is asked, one of those below")
-    parser.add_argument("of", nargs="*", help="what the question is about: metrics, or a key")
+    """Answer a question, and print or write the table."""
+    parser = results_flags("query")
+    add_words(parser, "kind", KINDS, help="the question, one of those below")
+    parser.add_argument("of", nargs="*", help="metrics, or a design's key")
     parser.add_argument("--where", metavar="SQL", help="a condition besides the space's own")
     parser.add_argument("--slo", metavar="SQL", help="of cheapest: the deadlines to meet")
     parser.add_argument("--level", metavar="COLUMN", help="of best-per: whose levels")
@@ -153,7 +154,7 @@ def _best_per(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
 
 
 def _layers(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """How many designs lie on each of the first fronts, and the best value on each."""
+    """The number of designs on each of the first fronts, and the best value on each."""
     values, _ = objective_matrix(last.results, last.objectives, where=_where(last, chosen))
     ranks = rank_layers(values, chosen.layers)
     lines = []
@@ -174,7 +175,7 @@ def _front(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
 
 
 def _epsilon(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """The front thinned to designs that differ by more than a relative step somewhere."""
+    """The front thinned to designs that differ by more than a relative step in some objective."""
     if not chosen.epsilon > 0:
         raise UserError(f"--epsilon {chosen.epsilon:g}: write a number above zero")
     front = _front(last, chosen)
@@ -188,7 +189,7 @@ def _epsilon(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
 
 
 def _crowding(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """The front by how alone each design stands on it."""
+    """The front by the crowding distance of each design."""
     front = _front(last, chosen)
     alone = pl.Series("crowding", crowding_distance(minimised(front, last.objectives)))
     table = _brief(last, front, list(last.objectives))
@@ -196,7 +197,7 @@ def _crowding(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
 
 
 def _likely(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """Designs by the probability that they are on the front, given errors of prediction."""
+    """Designs by their probability to be on the front, given prediction errors."""
     bands = dict.fromkeys(last.objectives, chosen.band)
     found = probable_front(
         last.results, last.objectives, bands, where=_where(last, chosen), shared=chosen.shared
@@ -211,7 +212,7 @@ def _hypervolume(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
 
 
 def _near(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """The designs one axis step from a design, those that improve on it first."""
+    """The designs one axis step from a design, better ones first."""
     _, row = last.design(chosen.of[0] if chosen.of else KNEE)
     last = last.within({name: row[name] for name in last.given})
     axes = {n: list(dict.fromkeys(last.space.axes[n])) for n in last.space.varied}
@@ -219,7 +220,7 @@ def _near(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
 
 
 def _fleet(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """Whole replicas hour by hour for a load, spare ones among them, and what they take."""
+    """Replicas per hour for a load, with spare ones, and their cost."""
     if not chosen.load:
         raise UserError("fleet needs --load, as in --load 3,5,9,4 or a file of numbers")
     load = _numbers(chosen.load)
@@ -249,6 +250,68 @@ def _fleet(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
 
 def _amount(unit: str, value: float) -> str:
     return f"${value:,.2f} an hour" if unit == "usd_per_hour" else f"{value:,.0f} {unit}"
+
+
+def pareto(words: list[str]) -> int:
+    """Print the Pareto front of each scenario."""
+    parser = results_flags("pareto")
+    parser.add_argument("--min", action="append", default=[], metavar="COLUMN")
+    parser.add_argument("--max", action="append", default=[], metavar="COLUMN")
+    parser.add_argument("--where", metavar="SQL")
+    parser.add_argument("--every", action="store_true", help="ignore the space's own `where`")
+    parser.add_argument("--per", action="append", default=[], metavar="COLUMN")
+    add_scenarios(parser)
+    parser.add_argument("--rows", type=at_least(1), default=20, help="designs to print at most")
+    parser.add_argument("--write", metavar="FILE", help=".csv, .parquet, .md or .json")
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args(words)
+    last = opened(chosen)
+    asked: dict[str, Direction] = dict.fromkeys(chosen.min, "min") | dict.fromkeys(
+        chosen.max, "max"
+    )
+    where = joined(None if chosen.every else last.where, chosen.where)
+    last = last.asking(asked or last.objectives, where)
+    objectives = last.wanted
+    if chosen.across:
+        last = last.across(chosen.across)
+    per = list(dict.fromkeys([*last.given, *chosen.per]))
+    front = pareto_front(last.results, objectives, where=last.where, per=per)
+    if front.is_empty():
+        if silent := unstated(last.results, objectives, where=where):
+            raise UserError(
+                f"no feasible design of '{chosen.name}' states {', '.join(silent)}; "
+                "choose other objectives by --min and --max"
+            )
+        raise UserError(
+            f"no feasible design of '{chosen.name}'"
+            + (f" meets {where}" if where else "")
+            + (" in every scenario" if last.how else "")
+        )
+    front = last.named(front)
+    if chosen.write:
+        write_table(front, Path(chosen.write))
+        print(f"{len(front)} designs written to {chosen.write}", file=sys.stderr)
+    if chosen.json:
+        print(as_json(front))
+        return 0
+    if last.asked:
+        print(f"For {last.asked}")
+    if chosen.prices:
+        for note in last.notes:
+            print_words(note)
+    groups = front.partition_by(per, maintain_order=True) if per else [front]
+    if not chosen.per and len(groups) > 1 and len(front) > chosen.rows:
+        print_knees(last, rows=chosen.rows)
+        print_words(
+            f"The front of one: --at {at_example(last)}; one design for all of them: --across"
+        )
+        return 0
+    for group in groups:
+        if per:
+            print_words(", ".join(f"{c}={last.human(c, group[c][0])}" for c in per))
+        print_front(group, last, objectives, where=where, rows=chosen.rows)
+        print(f"Knee {group['key'][knee(group, objectives)][:SHOWN]}\n")
+    return 0
 
 
 KINDS: dict[str, Callable[[Answers, argparse.Namespace], pl.DataFrame]] = {

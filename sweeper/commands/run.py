@@ -1,4 +1,4 @@
-"""Run a sweep, go on with it, or plan it: resuming is running again."""
+"""Run a sweep, resume it by running it again, or plan it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Asked(NamedTuple):
 
 
 def asked_by(words: list[str]) -> Asked:
-    """Return what some overrides ask."""
+    """Return the sweep that overrides ask for."""
     asked = Configuration.from_dict(compose(words))
     return Asked(asked.name, asked.sweep(), asked.to_dict())
 
@@ -76,7 +76,7 @@ def main(words: list[str]) -> int:
 
 
 def sweep(asked: Asked) -> Ended:
-    """Answer what is asked under a live display."""
+    """Run a sweep, and return its answers."""
     space, store = asked.sweep.space, asked.sweep.store
     removed = space.removed()
     if sum(removed.values()) == space.size:
@@ -224,7 +224,7 @@ def plan(words: list[str]) -> int:
     by_others = f", {elsewhere:,} by sweeps of other spaces" if elsewhere else ""
     print(f"{picked:,} to be answered, {answered:,} answered already{by_others}, {todo:,} to do")
     if estimate:
-        how = f"{estimate.probes} points tried" if estimate.probes else "the simulator's own guess"
+        how = f"{estimate.probes} points tried" if estimate.probes else "the simulator's estimate"
         how = f"trying points: {estimate.stopped}" if estimate.stopped else how
         print(
             f"About {duration(work_s)} of CPU ({how}: {human(work_s / todo, 's')} each), "

@@ -1,4 +1,4 @@
-"""What there is by name: names of a kind, what one of them stands for, one design of a sweep."""
+"""Names by kind, and what a name is: a space, a simulator, a file of facts, a design."""
 
 from __future__ import annotations
 
@@ -6,22 +6,15 @@ import ast
 import dataclasses
 import json
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from simulators.core.contract import Describes, Records, load_simulator
+from simulators.core.contract import Describes, load_simulator
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import FOLDERS, SIMULATORS
 from simulators.core.grouping import columns_of, groups_of
 from sweeper import engines, samplers
-from sweeper.commands.flags import flags
-from sweeper.commands.opened import tell_progress
-from sweeper.questions import LOAD_TESTS, Reports, known_beside
-from sweeper.report.answers import Answers, latest, point_of
+from sweeper.commands.design import show
+from sweeper.commands.flags import add_words, flags
 from sweeper.report.tables import print_words
 from sweeper.space.design_space import space_of
 from sweeper.space.objectives import objectives, where
@@ -30,15 +23,15 @@ from sweeper.space.space_config import parse_space
 from sweeper.space.space_file import about, read_space
 from sweeper.units import human
 
-_INDENT = " " * 27  # of what is said of a name, beside it
+_INDENT = " " * 27  # of the text beside a name
 
 
 def list_names(words: list[str]) -> int:
     """Print the names of one kind, or of all."""
     everything = kinds()
-    parser = flags("list", "what there is")
-    parser.add_argument("kind", nargs="?", help=", ".join(sorted(everything)))
-    parser.add_argument("word", nargs="?", help="that names, or repositories they stand for, hold")
+    parser = flags("list")
+    add_words(parser, "kind", everything, nargs="?", help=", ".join(sorted(everything)))
+    parser.add_argument("word", nargs="?", help="part of a name or of a repository")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(words)
     if chosen.kind is not None and chosen.kind not in everything:
@@ -73,25 +66,22 @@ def kinds() -> dict[str, list[str]]:
 
 
 def _like(kind: str, names: list[str], word: str) -> list[str]:
-    """Return the names of a kind that hold a word, be it in an alias."""
+    """Return the names of a kind that contain a word, aliases included."""
     folder = next((folder for folder in FOLDERS.values() if folder.plural == kind), None)
     return [name for name in names if word in name] if folder is None else list(folder.like(word))
 
 
 def _question(file: Path) -> str:
-    """Return the first sentence of what a space is about; `show` prints all of it.
-
-    A stop within a word, as in Llama-3.1, ends no sentence.
-    """
+    """Return the first sentence of a space's description; a stop within a word ends none."""
     whole = about(file)
     match = re.match(r".*?[.?](?=\s|$)", whole)
     return match[0] if match else whole
 
 
 def main(words: list[str]) -> int:
-    """Print what a name stands for."""
-    parser = flags("show", "what a name stands for, or one design of a sweep")
-    parser.add_argument("name")
+    """Print what a name is."""
+    parser = flags("show")
+    add_words(parser, "name", [n for names in kinds().values() for n in names])
     parser.add_argument("key", nargs="?", help="the first digits of a design's key")
     parser.add_argument("--outputs", default="outputs")
     parser.add_argument(
@@ -99,7 +89,7 @@ def main(words: list[str]) -> int:
     )
     chosen = parser.parse_args(words)
     if chosen.key:
-        return _design(chosen.name, chosen.key, chosen.outputs, chosen.records)
+        return show(chosen.name, chosen.key, chosen.outputs, chosen.records)
     name, found = chosen.name, False
     if name in spaces():
         _space(name)
@@ -189,61 +179,3 @@ def _fields(kind: type) -> None:
         note = ", ".join(n for n in notes if n)
         doc = f.metadata.get("doc", "")
         print_words(f"  {f.name:24} {doc}{f' [{note}]' if note else ''}", _INDENT)
-
-
-def _design(name: str, prefix: str, outputs: str, folder: str | None) -> int:
-    last = latest(name, outputs)
-    tell_progress(last)
-    _, row = last.design(prefix)
-    space = last.space
-    usual = {c.name: c.default for c in columns_of(last.simulator.point)}
-    fixed = [n for n in space.axes if n not in space.varied]
-    own = [n for n in fixed if usual.get(n, dataclasses.MISSING) != row.get(n)]
-    known = (*space.axes, *space.derived)
-    _lines("design", [*space.varied, *space.derived], row, last)
-    _lines("fixed", own, row, last)
-    if len(own) < len(fixed):
-        left = f"{len(fixed) - len(own)} further inputs are at their defaults"
-        print_words(f"  {left}: `show {space.simulator}` names them", "    ")
-    _lines("outcome", [n for n in row if n not in known], row, last)
-    simulator = last.simulator
-    tests = known_beside(simulator, LOAD_TESTS)
-    if isinstance(tests, Reports) and row["status"] == "ok":
-        _print_apart(tests.report(point_of(simulator, row)))
-    if folder is None:
-        return 0
-    if not isinstance(simulator, Records):
-        raise UserError(f"the simulator '{space.simulator}' keeps no records of events")
-    _write(simulator.records(point_of(simulator, row)), Path(folder))
-    return 0
-
-
-def _print_apart(text: str) -> None:
-    """Print what there is below an empty line."""
-    if text:
-        print(f"\n{text}")
-
-
-def _lines(title: str, names: Sequence[str], row: Mapping[str, Any], last: Answers) -> None:
-    """Print columns of a design, each with its 90 % interval behind it where it has one."""
-    print(title)
-    ends = {f"{name}_{end}" for name in names for end in ("lo", "hi")}
-    for column in names:
-        if row.get(column) is None or column in ends:
-            continue
-        mark = " *" if column in last.objectives else ""
-        low, high = row.get(f"{column}_lo"), row.get(f"{column}_hi")
-        if low is not None and high is not None and low < high:
-            mark += f"  ({last.human(column, low)} to {last.human(column, high)}, 9 times in 10)"
-        print(f"  {column:24} {last.human(column, row[column])}{mark}")
-
-
-def _write(tables: Mapping[str, pa.Table], folder: Path) -> None:
-    """Write each table to a file of its name."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, table in tables.items():
-            pq.write_table(table, folder / f"{name}.parquet")
-            print(f"{folder / name}.parquet: {table.num_rows:,} rows")
-    except OSError as error:
-        raise UserError(f"{folder}: {error.strerror}") from error

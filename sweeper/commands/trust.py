@@ -12,7 +12,7 @@ from sweeper.report.tables import print_words, write_text
 
 def main(words: list[str]) -> int:
     """Trust folders, or print those that are trusted."""
-    parser = flags("trust", "let schedulers, samplers, simulators ... in folders of yours run")
+    parser = flags("trust")
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help="and all that is in it")
     for word in (chosen := parser.parse_args(words)).folders:
         _trust(Path(word))

@@ -38,7 +38,7 @@ class _ThisProcess:
         """Evaluate one chunk after the other."""
         if not self.announced:
             self.announced = True
-            say("engine inline: this process, without limits per point")
+            say("running in this process (no per-design time limit)")
         chunks = Chunks(batches, total, point_s=point_s, together=task.together)
         for chunk in chunks:
             parts = list(task.answer_in_parts(chunk))

@@ -1,12 +1,7 @@
-"""How accurate the simulators behind a result are: the checks that travel with the package.
-
-`python -m sweeper validate --write docs/accuracy.md` writes them beside the table, since the
-measured data that they were read on do not travel.
-"""
+"""Accuracy of the simulators behind a result: stored checks, written by `sweeper-lab validate`."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections import Counter
@@ -19,71 +14,57 @@ from simulators.core.folder import FOLDERS, PACKAGE
 from simulators.core.grouping import columns_of
 
 FILE = PACKAGE / "accuracy.json"
-_NAMED = 3
-"""Errors that a sentence names."""
 _IMPORTED = re.compile(r"^\s*(?:from|import) simulators\.(\w+)", re.M)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The checks of the rooms that a simulator stands on, its own first."""
+    """The checks of a simulator's package and of the packages it imports, its own first."""
 
-    rooms: tuple[str, ...]
-    by_room: Mapping[str, Sequence[Check]]
+    groups: tuple[str, ...]
+    by_group: Mapping[str, Sequence[Check]]
 
     @property
     def checks(self) -> tuple[Check, ...]:
         """All checks, the simulator's own first."""
-        return tuple(check for room in self.rooms for check in self.by_room[room])
+        return tuple(check for group in self.groups for check in self.by_group[group])
 
-    def naming(self, names: Collection[str], most: int = 5) -> list[Check]:
-        """Return the simulator's own errors against measurements that name what is asked about.
-
-        Args:
-            names: of a model and a device, say; the lines that name most of them come first.
-            most: how many lines.
-        """
-        spelt = [re.compile(rf"(?<![a-z0-9]){re.escape(n)}(?![a-z0-9]|_\d|_pcie)") for n in names]
-        own = self.by_room[self.rooms[0]] if self.rooms else ()
-        ranked = sorted(
-            (check for check in own if check.kind == ERROR and check.value is not None),
-            key=lambda check: -sum(bool(word.search(check.name)) for word in spelt),
-        )
-        return [check for check in ranked if any(w.search(check.name) for w in spelt)][:most]
+    def errors_naming(self, names: Collection[str], most: int = 5) -> list[Check]:
+        """Return the simulator's own errors that name a model, a device ..., best matches first."""
+        own = self.by_group[self.groups[0]] if self.groups else ()
+        errors = [check for check in own if check.kind == ERROR and check.value is not None]
+        return naming(errors, names)[:most] if names else []
 
     def in_short(self) -> str:
-        """Return how many errors against measurements stand, and how many intervals hold.
-
-        Counts that equal another program's are not in it, nor what has no limit.
-        """
+        """Return how many checks pass, and how many types of intervals are well calibrated."""
         errors = [c for c in self.checks if c.kind == ERROR and c.ok is not None]
         if not errors:
             return "Its accuracy has not been measured."
-        met = sum(bool(c.ok) for c in errors)
-        judged = [r for r in self.rooms if any(c in errors for c in self.by_room[r])]
-        said = (
-            f"{met} of {len(errors)} errors against measurements of {', '.join(judged)} are "
-            "within their limits, on rows outside every fit"
+        passed = f"{sum(bool(c.ok) for c in errors)} of {len(errors)} accuracy checks pass"
+        verdicts = Counter(
+            c.verdict for c in self.checks if c.kind == COVERAGE and c.ok is not None
         )
-        spans = Counter(c.verdict for c in self.checks if c.kind == COVERAGE and c.ok is not None)
-        if spans:
-            wrong = [f"{spans[how]} {how}" for how in ("too wide", "too narrow") if spans[how]]
-            said += f"; {spans['ok']} of {spans.total()} kinds of 90 % intervals hold what they say"
-            said += f" ({', '.join(wrong)})" if wrong else ""
-        return f"{said}."
+        if verdicts:
+            wrong = [f"{verdicts[v]} {v}" for v in ("too wide", "too narrow") if verdicts[v]]
+            passed += f"; {verdicts['ok']} of {verdicts.total()} interval types are well calibrated"
+            passed += f" ({', '.join(wrong)})" if wrong else ""
+        return f"{passed}."
 
 
-def evidence(simulator: str, known: Mapping[str, Sequence[Check]] | None = None) -> Evidence:
-    """Return the checks of every room that a simulator imports.
+def naming(checks: Sequence[Check], names: Collection[str]) -> list[Check]:
+    """Return the checks whose names contain most of these names; all checks without any."""
+    words = [re.compile(rf"(?<![a-z0-9]){re.escape(n)}(?![a-z0-9]|_\d|_pcie)") for n in names]
+    counts = [sum(bool(word.search(check.name)) for word in words) for check in checks]
+    most = max(counts, default=0)
+    ranked = sorted(zip(counts, checks, strict=True), key=lambda one: -one[0])
+    return [check for count, check in ranked if count or not words] if most or not words else []
 
-    Args:
-        simulator: its name.
-        known: checks by room; without them, those that travel with the package.
-    """
+
+def evidence(simulator: str) -> Evidence:
+    """Return the stored checks of every package that a simulator imports."""
     module = type(load_simulator(simulator)).__module__
-    own = module.split(".")[1] if module.startswith("simulators.") else ""
-    by_room = stored() if known is None else known
-    return Evidence(tuple(room for room in _below(own) if room in by_room), by_room)
+    own, by_group = module.split(".")[1] if module.startswith("simulators.") else "", stored()
+    return Evidence(tuple(group for group in _imports(own) if group in by_group), by_group)
 
 
 def named_facts(simulator: Simulator, row: Mapping[str, Any]) -> list[str]:
@@ -100,45 +81,16 @@ def named_facts(simulator: Simulator, row: Mapping[str, Any]) -> list[str]:
     return [name for folder, name in asked if folder and name and folder.has(name)]
 
 
-def named_errors(known: Evidence, simulator: Simulator, row: Mapping[str, Any]) -> str:
-    """Return in a sentence how far the simulator was off for what a design names."""
-    names = named_facts(simulator, row)
-    lines = known.naming(names, _NAMED) if names else []
-    if not lines:
-        return ""
-    said = (f"{c.name} {c.value:.3g} {c.unit}".strip() + f" (rows: {c.rows:,})" for c in lines)
-    return f"Errors against measurements that name {' or '.join(names)}: {'; '.join(said)}."
-
-
 def stored() -> dict[str, list[Check]]:
-    """Return the checks that travel with the package, by room."""
+    """Return the checks that travel with the package, by group."""
     found = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
-    return {room: [Check(**check) for check in checks] for room, checks in found.items()}
+    return {group: [Check(**check) for check in checks] for group, checks in found.items()}
 
 
-def write(by_room: Mapping[str, Sequence[Check]]) -> dict[str, list[Check]]:
-    """Keep the checks of some rooms with the package, and return all that it now has."""
-    known = stored() | {room: list(found) for room, found in by_room.items()}
-    known = dict(sorted(known.items()))
-    lines = ",\n".join(
-        f'"{room}": [\n' + ",\n".join(json.dumps(_fields(check)) for check in found) + "\n]"
-        for room, found in known.items()
-    )
-    FILE.write_text(f"{{\n{lines}\n}}\n", encoding="utf-8")
-    return known
-
-
-def _fields(check: Check) -> dict[str, object]:
-    """Return the fields of a check; of its kind and its peer, what is not usual."""
-    fields = dataclasses.asdict(check)
-    unusual = {name: fields.pop(name) for name in ("kind", "peer")}
-    return fields | {n: v for n, v in unusual.items() if v not in (ERROR, None)}
-
-
-def _below(room: str) -> list[str]:
-    """Return a room and those whose modules its own import, directly or through others."""
+def _imports(package: str) -> list[str]:
+    """Return a package of `simulators` and those it imports, directly or through others."""
     found: list[str] = []
-    waiting = [room] if room else []
+    waiting = [package] if package else []
     while waiting:
         name = waiting.pop(0)
         if name in found:

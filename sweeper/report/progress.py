@@ -34,7 +34,7 @@ _SEPARATOR = " · "
 
 @dataclass
 class Progress:
-    """What has come back so far, and how long the rest takes at the pace of late."""
+    """Finished points, and the time left at the recent rate."""
 
     total: int  # points to evaluate in this run
     objectives: Objectives  # of the live front
@@ -47,11 +47,11 @@ class Progress:
 
     @property
     def done(self) -> int:
-        """Points that have come back."""
+        """Finished points."""
         return self.rows.total()
 
     def add(self, part: Part) -> None:
-        """Take note of a part."""
+        """Add a finished part."""
         self.rows.update(part.rows)
         self.reasons.update(part.reasons)
         self._pace.append((time.perf_counter(), self.done))
@@ -59,7 +59,7 @@ class Progress:
             self._fronts.append((part.front, part.ties))
 
     def front(self) -> Matrix:
-        """Return the front of everything that has come back: distinct objective vectors."""
+        """Return the front of all finished points: distinct objective vectors."""
         if len(self._fronts) > 1:
             # A display draws from its own thread, so parts may arrive while this merges.
             merged = self._fronts[:]
@@ -73,14 +73,16 @@ class Progress:
         return time.perf_counter() - self.started
 
     def line(self, width: int | None = None) -> str:
-        """Return the state in one line, without what has no room in `width`."""
+        """Return the state in one line of at most `width` characters."""
         done, rate = self.done, self._rate()  # parts may arrive meanwhile
-        left = "time left not known yet"
+        left = "estimating time left"
         if done >= self.total:
             left = "done"
         elif rate is not None:
             left = f"about {duration((self.total - done) / rate)} left"
-        parts = [f"{done:,} of {self.total:,} to do", left, f"front {len(self.front())}"]
+        parts = [f"{done:,} of {self.total:,} designs done", left]
+        front = len(self.front())
+        parts += [f"front {front}" if front else "no design qualifies yet"]
         parts += [f"{self.answered:,} answered before"] if self.answered else []
         parts += [f"{rate:,.0f}/s"] if rate is not None else []
         bad = {k: n for k, n in self.rows.copy().items() if k != "ok" and n}
@@ -96,10 +98,10 @@ class Progress:
         return _SEPARATOR.join(parts)
 
     def _rate(self) -> float | None:
-        """Return points per second over the latest third of the time; None before that says much.
+        """Return points per second over the latest third of the time; None at the start.
 
-        The first part waited for compilers and workers, and the next are small: a simulator that
-        answers whole columns is faster the more it is given, so only what was of late counts.
+        The first part waits for compilers and workers, and the next ones are small; vectorised
+        simulators are faster on larger parts, so only recent parts count.
         """
         pace, now = self._pace[:], time.perf_counter()
         if len(pace) < _CALIBRATING or now - pace[0][0] < _CALIBRATING_S:

@@ -1,4 +1,4 @@
-"""What a design's time rests on, in words: shares by level, and the operator known worst."""
+"""Evidence behind a design's time, in words: shares by level, and the least known operator."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simulators.core.levels import LEVELS, SHARES
 from sweeper.report.answers import point_of
 
 LEAST = 0.005
-"""Smaller shares of the time are not told."""
+"""Smaller shares of the time are left out."""
 
 
 def shares_of_row(row: Mapping[str, Any]) -> dict[str, float]:
@@ -20,7 +20,7 @@ def shares_of_row(row: Mapping[str, Any]) -> dict[str, float]:
 
 
 def by_measurements(row: Mapping[str, Any]) -> float:
-    """Return the share of the time by figures that were measured, or fitted to measurements."""
+    """Return the share of the time from measured or fitted kernels."""
     shares = shares_of_row(row)
     return shares.get("measured", 0.0) + shares.get("fitted", 0.0)
 
@@ -35,11 +35,11 @@ def in_words(shares: Mapping[str, float]) -> str:
 
 
 def weakest_in_words(simulator: Simulator, row: Mapping[str, Any]) -> str:
-    """Return which operator of a design is known worst, and on which device; or nothing."""
+    """Return the operator of a design with the weakest evidence, and its device; or nothing."""
     if not isinstance(simulator, NamesWeakest):
         return ""
     weakest = simulator.weakest(point_of(simulator, row))
     if weakest is None:
         return ""
     where = f" on {weakest.on}" if weakest.on else ""
-    return f"; the weakest is {weakest.name}{where}, {weakest.level}"
+    return f"; weakest: {weakest.name}{where}, {weakest.level}"

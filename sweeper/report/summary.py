@@ -1,4 +1,4 @@
-"""What a person reads when a sweep has ended: the front, its knee, and what to type next."""
+"""The summary of a finished sweep: the front, its knee, and the next commands."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def print_ended(ended: Ended) -> None:
     where = elsewhere(found.folder.parents[2])
     if found.given:
         print(f"Next   python -m sweeper pareto {found.name} --at {at_example(found)}{where}")
-        words = f"{found.name} --across{where}   one design for all of them"
+        words = f"{found.name} --across{where}   one design for all scenarios"
         print(f"       python -m sweeper pareto {words}")
         return
     print(f"Next   python -m sweeper show {found.name} {found.best['key'][:SHOWN]}{where}")
@@ -139,8 +139,8 @@ def print_knees(answers: Answers, *, rows: int = _ROWS) -> None:
     more = f", {len(shown)} shown" if len(shown) < len(knees) else ""
     without = len(answers.scenarios) - len(knees)
     print_table(
-        f"Knee of each scenario's Pareto front: {words} ({len(knees):,} scenarios{more})",
-        ["", "design", *columns, "on the front"],
+        f"Best compromise in each scenario: {words} ({len(knees):,} scenarios{more})",
+        ["", "design", *columns, "front"],
         lines,
         differing=True,
     )
@@ -197,7 +197,7 @@ def _knee_sentence(found: Answers) -> str:
     how = " ".join(found.choices(best))
     what = ", ".join(f"{o} {found.scaled(o, best[o])}" for o in found.objectives)
     ties = int(found.front["equivalents"].sum()) - len(found.front)
-    equal = f" {ties:,} further designs equal one of the front exactly." if ties else ""
+    equal = f" {ties:,} other designs perform identically." if ties else ""
     return f"Knee {best['key'][:SHOWN]}: {how} → {what}.{equal}"
 
 
@@ -208,7 +208,7 @@ def _evidence_sentence(found: Answers) -> str:
         return ""
     weakest = weakest_in_words(found.simulator, found.best)
     more = " `explain` says more." if isinstance(found.simulator, Explains) else ""
-    return f"Of the knee's time {said}{weakest}.{more}"
+    return f"Evidence for the knee's time: {said}{weakest}.{more}"
 
 
 def _example(found: Answers) -> str:

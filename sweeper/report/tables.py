@@ -43,7 +43,7 @@ def print_table(
     if title:
         print_words(title)
     if said:
-        print_words(f"All: {said}")
+        print_words(f"Same for every row: {said}")
     for number, block in enumerate(blocks(header, lines, width())):
         if number:
             print()

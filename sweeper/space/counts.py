@@ -40,6 +40,7 @@ class Counts:
         return [
             f"{'about ' if text in self.about else ''}{count:,} removed by {text}"
             for text, count in self.removed.items()
+            if count
         ]
 
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import io
 import shlex
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from lab.__main__ import main as lab_main
 from sweeper.__main__ import main
 
 HERE = Path(__file__).parent
@@ -83,7 +83,7 @@ def _run(command: str) -> tuple[int, str]:
     first = words[0] if words else ""
     command_of = main
     if first == "lab":
-        command_of, words = importlib.import_module(f"lab.{words[1]}").main, words[2:]
+        command_of, words = lab_main, words[1:]
     if first == "ask" and not {"--help", "-h", "--run-with"} & set(words):
         words += ["--run-with", "inline"]
     elif "=" in first and not any(word.startswith("engine=") for word in words):

@@ -64,7 +64,7 @@ def test_a_sweep_ends_with_its_front_its_knee_and_its_files(
     assert "34 rows (17 infeasible, 17 ok); 34 of them new" in text
     assert "17 points: unlucky (of one: 13)." in text
     assert "Knee" in text
-    assert "Of the knee's time 100% fitted." in text
+    assert "Evidence for the knee's time: 100% fitted." in text
     assert "`explain`" not in text, "this simulator does not explain"
     assert "Next   python -m sweeper show toy" in text
     rows = pl.scan_parquet("outputs/toy/results/*/*.parquet").collect()
@@ -119,7 +119,7 @@ def test_queries_read_what_a_sweep_left(bench: Path, capsys: pytest.CaptureFixtu
     groups = json.loads(answer("pareto toy --max gain --per y --json", capsys))
     assert [(d["y"], d["gain"]) for d in groups] == [(1.0, 6.0), (2.0, 12.0), (3.0, 15.0)]
     assert "Pareto front: cost_usd min, gain max" in answer("pareto toy", capsys)
-    run("pareto toy --csv front.csv")
+    run("pareto toy --write front.csv")
     assert pl.read_csv("front.csv").height == 3
 
 
@@ -293,8 +293,7 @@ MISTAKES = [
     ("+space=toy sampler.points=4", "sampler 'grid' has no options"),
     (f"trust {'n' * 300}", "is longer than a file's name"),
     (f"+space={'n' * 300}", "is longer than a file's name"),
-    ("validate kernel", "unknown room 'kernel'; did you mean 'kernels'?"),
-    ("validate kernels --reference nowhere", "there is no measured data in nowhere"),
+    ("accuracy kernel", "unknown group of checks 'kernel'; did you mean 'kernels'?"),
 ]
 
 
@@ -323,7 +322,7 @@ def test_a_mistake_gets_one_paragraph(
         ("pareto toy --where 'gain >'", "is not an SQL expression"),
         ("pareto toy --where 'label > 1'", "cannot be computed"),
         ("pareto toy --where 'gain > 9999'", "no feasible design of 'toy' meets gain > 9999"),
-        ("pareto toy --csv nowhere/front.csv", "nowhere/front.csv"),
+        ("pareto toy --write nowhere/front.csv", "nowhere/front.csv"),
         ("verify toy --rows -3", "--rows: -3: write at least 1"),
         ("pareto toy --rows 0", "--rows: 0: write at least 1"),
         ("query toy cheapest cost_usd --slo 'gain > 1' --rows -1", "write at least 1"),

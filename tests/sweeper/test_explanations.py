@@ -10,7 +10,7 @@ import pytest
 from simulators.core.contract import Contribution
 from simulators.core.errors import UserError
 from sweeper.__main__ import main
-from sweeper.commands.explain import _together, contributions
+from sweeper.commands.design import contributions, grouped
 from sweeper.report.answers import latest
 
 SPACE = """\
@@ -93,7 +93,7 @@ def test_two_designs_and_why_they_differ(swept: Path, capsys: pytest.CaptureFixt
     assert "Where the time differs (+5 ms in all)" in text
     assert text.index("forward: multiply") < text.index("forward: copy")
     same = printed(["compare", "layers", "knee", "knee"], capsys)
-    assert "choose and measure the same" in same
+    assert "The two designs are the same." in same
 
 
 def test_two_sweeps_on_what_they_share(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,7 +121,7 @@ def test_memories_of_an_array_that_take_energy_but_no_time_are_told() -> None:
         Contribution(phase="conv1", name="spad Inputs", energy_j=0.3),
         *(Contribution(phase="conv1", name=f"spad {n}", energy_j=0.001) for n in range(3)),
     ]
-    told = [(c.name, c.energy_j) for c in _together(rows)]
+    told = [(c.name, c.energy_j) for c in grouped(rows)]
     assert told[:3] == [("mac", 0.1), ("DRAM Inputs", 0.7), ("spad Inputs", 0.3)]
     assert told[3] == ("3 smaller ones", pytest.approx(0.003))
 

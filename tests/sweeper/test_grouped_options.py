@@ -15,7 +15,7 @@ from simulators.core.errors import UserError
 from simulators.core.grouping import columns_of, point_from, values_of
 from simulators.core.rules import check_point
 from sweeper.__main__ import main
-from sweeper.commands.assist.schema import grouped
+from sweeper.commands.editor import grouped
 from sweeper.space.design_space import space_of
 from tests.toys.grouped import Drafting, GroupedPoint
 

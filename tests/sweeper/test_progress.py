@@ -37,25 +37,25 @@ def watched(*parts: Part, total: int = 10) -> Progress:
 def test_the_line_says_what_has_come_back() -> None:
     progress = watched(part((1.0, 1.0), ok=3), part((2.0, 5.0), (3.0, 4.0), ok=2, infeasible=1))
     assert progress.line() == (
-        "6 of 10 to do · time left not known yet · front 2 · infeasible 1 · (why infeasible 1)"
+        "6 of 10 designs done · estimating time left · front 2 · infeasible 1 · (why infeasible 1)"
     )
 
 
 def test_at_the_end_nothing_is_left() -> None:
     assert " · done · " in watched(part((1.0, 1.0), ok=10)).line()
-    assert "0 of 10 to do" in watched().line()
+    assert "0 of 10 designs done" in watched().line()
 
 
 def test_what_was_answered_before_is_said_and_not_counted() -> None:
     progress = Progress(4, OBJECTIVES, answered=1500)
     progress.add(part((1.0, 1.0), ok=4))
-    assert progress.line() == "4 of 4 to do · done · front 1 · 1,500 answered before"
+    assert progress.line() == "4 of 4 designs done · done · front 1 · 1,500 answered before"
 
 
 def test_one_line_has_the_room_it_has() -> None:
     progress = watched(part((1.0, 1.0), ok=3, infeasible=2))
-    assert progress.line(50) == "5 of 10 to do · time left not known yet · front 1"
-    assert progress.line(10) == "5 of 10 to do"
+    assert progress.line(50) == "5 of 10 designs done · estimating time left"
+    assert progress.line(10) == "5 of 10 designs done"
 
 
 def test_what_is_left_goes_by_the_pace_of_late(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_piped_progress_has_no_control_characters(
     with shown(Progress(len(asked), task.objectives), stream) as display:
         task.run(display.watch, display.say)
     text = stream.getvalue()
-    assert text.splitlines()[0] == "engine inline: this process, without limits per point"
+    assert text.splitlines()[0] == "running in this process (no per-design time limit)"
     assert "error 1 · infeasible 1" in text
     assert not [c for c in text if unicodedata.category(c) == "Cc" and c != "\n"]
 
@@ -121,4 +121,4 @@ def test_a_terminal_is_redrawn_in_place(tmp_path: Path) -> None:
     with shown(Progress(9, task.objectives), stream) as display:
         task.run(display.watch, display.say)
     assert "\x1b[" in stream.getvalue()
-    assert "engine inline: this process, without limits per point" in stream.getvalue()
+    assert "running in this process (no per-design time limit)" in stream.getvalue()

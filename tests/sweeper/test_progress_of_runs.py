@@ -78,7 +78,7 @@ def test_the_last_run_is_that_of_a_name_and_a_definition(
     capsys.readouterr()
     assert main(["pareto", "toy", "--json"]) == 0
     said = capsys.readouterr().err
-    assert f"with other axes it was run as toy@{last.others[0][:6]}" in said
+    assert f"earlier ones with other axes are toy@{last.others[0][:6]}" in said
     assert latest(f"toy@{last.others[0][:6]}", "outputs").space.size == 800
     with pytest.raises(UserError, match="no run of 'toy' has the definition ffffff"):
         latest("toy@ffffff", "outputs")

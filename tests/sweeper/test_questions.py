@@ -13,8 +13,8 @@ import pytest
 
 from simulators.core.folder import SIMULATORS
 from sweeper.__main__ import main
-from sweeper.commands.assist.schema import space_schema
-from sweeper.commands.opened import tell_age
+from sweeper.commands.editor import space_schema
+from sweeper.commands.opened import warn_of_version
 from sweeper.commands.query import KINDS
 from sweeper.report.answers import latest
 from sweeper.space import shipped_files
@@ -88,9 +88,9 @@ def test_the_cheapest_is_the_cheapest(swept: Path, capsys: pytest.CaptureFixture
         ("query toy fleet --load 3", "fleet needs designs that carry a load"),
         ("query toy fleet --load 3,x", "write numbers separated by commas"),
         ("query toy sensitivity --write t.xls", "write a file that ends in .csv, .parquet"),
-        ("plot toy pie p.png", "there is no picture 'pie'"),
-        ("plot toy front p.gif", "write a file that ends in .png"),
-        ("plot toy heat p.png --x nonsense", "no column 'nonsense'"),
+        ("report toy --plot pie --file p.png", "there is no picture 'pie'"),
+        ("report toy --plot front --file p.gif", "write a file that ends in .png"),
+        ("report toy --plot heat --file p.png --x nonsense", "no column 'nonsense'"),
         ("verify nothing", "there are no results of 'nothing' under outputs\nResults"),
     ],
 )
@@ -107,7 +107,7 @@ def test_mistakes_are_explained(
 )
 def test_every_picture_is_drawn(kind: str, swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
-    run(f"plot toy {kind} {kind}.svg", swept, capsys)
+    run(f"report toy --plot {kind} --file {kind}.svg", swept, capsys)
     assert (swept / f"{kind}.svg").read_text().rstrip().endswith("</svg>")
 
 
@@ -116,10 +116,12 @@ def test_rows_of_another_version_are_told_from_what_is_computed_today(
 ) -> None:
     monkeypatch.chdir(swept)
     last = latest("toy", "outputs")
-    tell_age(last)
+    warn_of_version(last)
     assert capsys.readouterr().err == ""
     older = dataclasses.replace(last.store.definition, version=0)
-    tell_age(dataclasses.replace(last, store=dataclasses.replace(last.store, definition=older)))
+    warn_of_version(
+        dataclasses.replace(last, store=dataclasses.replace(last.store, definition=older))
+    )
     assert "Rows of toy are of version 0 of " in capsys.readouterr().err
 
 

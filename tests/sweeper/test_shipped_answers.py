@@ -64,7 +64,7 @@ def test_every_picture_is_drawn(
     name: str, kind: str, shipped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / f"{kind}.png"
-    if main(["plot", name, kind, str(file), "--outputs", shipped]) == 0:
+    if main(["report", name, "--plot", kind, "--file", str(file), "--outputs", shipped]) == 0:
         assert file.stat().st_size > 5_000
     else:
         assert (name, capsys.readouterr().err.strip().removeprefix("sweeper: ")) in CANNOT

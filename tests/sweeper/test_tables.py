@@ -81,13 +81,13 @@ def test_a_printed_table_keeps_to_the_terminal(
     print_table("A title " * 30, header, lines, differing=True)
     said = capsys.readouterr().out.splitlines()
     assert max(map(len, said)) <= columns
-    assert any(line == "All: same alike" for line in said)
+    assert any(line == "Same for every row: same alike" for line in said)
     assert sum("0000000007" in line for line in said) == (2 if columns == 80 else 1)
 
 
 @pytest.mark.parametrize("columns", [80, 100, 140])
 @pytest.mark.parametrize(
-    "words", ["list", "show serving", "show quickstart", "validate collectives --stored"]
+    "words", ["list", "show serving", "show quickstart", "accuracy collectives"]
 )
 def test_what_there_is_fits_the_terminal(
     words: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -141,14 +141,14 @@ def test_what_was_run_elsewhere_is_found_here(
     (tmp_path / "spaces" / "toy.yaml").write_text(SPACE)
     words = ["+space=toy", "plot=false", "engine=inline"]
     assert main([*words, "outputs=there"]) == 0
-    assert main(["merge", "there", "--outputs", "here"]) == 0
+    assert main(["store", "merge", "there", "--outputs", "here"]) == 0
     assert "toy: 2 parts from there, 0 were there already" in capsys.readouterr().out
     assert main(["pareto", "toy", "--outputs", "here"]) == 0
     assert main([*words, "outputs=here"]) == 0
     assert (tmp_path / "log.txt").read_text().count("\n") == 20
-    assert main(["prune", "toy", "--outputs", "here"]) == 0
+    assert main(["store", "prune", "toy", "--outputs", "here"]) == 0
     assert "toy: 2 parts are 1 now" in capsys.readouterr().out
-    assert main(["merge", "nowhere", "--outputs", "here"]) == 2
+    assert main(["store", "merge", "nowhere", "--outputs", "here"]) == 2
 
 
 def test_the_last_run_stays_the_last_when_others_are_merged(
@@ -162,9 +162,9 @@ def test_the_last_run_stays_the_last_when_others_are_merged(
         assert main([*words, f"space.axes.n=0..{count}", "outputs=there"]) == 0
     assert main([*words, "outputs=here"]) == 0
     mine = latest("toy", "here")
-    assert main(["merge", "there", "--outputs", "here"]) == 0
+    assert main(["store", "merge", "there", "--outputs", "here"]) == 0
     found = runs("here", "toy")
     assert len(found) == 3
     assert latest("toy", "here").folder == found[-1] == mine.folder
-    assert main(["merge", "there", "--outputs", "empty"]) == 0
+    assert main(["store", "merge", "there", "--outputs", "empty"]) == 0
     assert len(latest("toy", "empty").space) == 5  # of those merged, the last that was asked

@@ -60,7 +60,7 @@ def test_the_page_is_quoted_and_ends_with_the_sweep(ended: Path) -> None:
 
 def test_it_ends_when_the_sweep_has(ended: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", "a%b", "--page", "live.html"]) == 0
-    assert "20 of 20 to do · done" in capsys.readouterr().out
+    assert "20 of 20 designs done · done" in capsys.readouterr().out
     assert "20 of 20 points; ended" in Path("live.html").read_text()
     assert main(["watch", "a%b", "--json"]) == 0
     assert main(["watch", "nothing"]) == 2
@@ -71,7 +71,7 @@ def test_what_was_answered_before_is_not_counted_again(ended: Path) -> None:
     assert main([*words, "engine=inline"]) == 0
     watch = Watch(latest("a%b", "outputs"))
     watch.look()
-    assert watch.progress.line().startswith("10 of 10 to do · done")
+    assert watch.progress.line().startswith("10 of 10 designs done · done")
     assert "20 answered before" in watch.progress.line()
     best = watch.answers.front["hashed"].to_list()
     assert sorted(set(watch.progress.front()[:, 0].tolist())) == sorted(set(best))
@@ -87,7 +87,7 @@ def test_it_ends_when_the_sweep_was_stopped(
     words = ["+space=a%b", "space.axes.n=0..29", "plot=false", "engine=inline"]
     assert main(words) == 130
     assert main(["watch", "a%b"]) == 0
-    assert "the same command goes on" in capsys.readouterr().out
+    assert "the same command resumes" in capsys.readouterr().out
 
 
 @pytest.mark.slow

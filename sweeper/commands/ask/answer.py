@@ -13,10 +13,9 @@ from simulators.core.errors import UserError
 from sweeper.commands.ask.verdicts import Row, Verdict, in_percent
 from sweeper.questions import DEPLOYMENTS, Deploys, Question, known_beside
 from sweeper.report.answers import Answers, point_of
-from sweeper.report.evidence import evidence, named_errors
-from sweeper.report.headlines import sentences
+from sweeper.report.evidence import evidence, named_facts
+from sweeper.report.headlines import headline_of
 from sweeper.report.shares import (
-    LEAST,
     by_measurements,
     in_words,
     shares_of_row,
@@ -29,7 +28,8 @@ from sweeper.units import human
 
 NO_COMMAND = "No command"
 
-_MEANS = " Unmodelled is what rests on data sheets and on other boards' measurements."
+_NAMED = 3
+"""Measured errors that are printed."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,9 @@ class Answer:
         if self.question.budget is not None:
             limits.append(f"at most {human(self.question.budget, '$')} an hour")
         print_words(f"Deadlines: {', '.join(limits)}.")
-        for said in sentences(evidence(self.last.space.simulator)):
-            print_words(said)
+        known = evidence(self.last.space.simulator)
+        if (headline := headline_of(known.groups)) is not None:
+            print_words(f"Accuracy. {headline.sentence(known.by_group)}")
         for note in self.last.notes:
             print_words(note)
         if not bests:
@@ -122,7 +123,7 @@ class Answer:
         question = self.question
         amounts = self._headings(found)
         metrics = [d.metric for d in question.deadlines]
-        header = ["", question.device, *amounts, *metrics, "sure", "by measurements", "design"]
+        header = ["", question.device, *amounts, *metrics, "likely", "measured", "design"]
         lines = []
         for verdict in found:
             row, mark = verdict.row, "*" if verdict is best else ""
@@ -192,16 +193,17 @@ class Answer:
             print_words(f"  {said}", "  ")
         deadlines = "both deadlines" if len(question.deadlines) > 1 else "the deadline"
         print_words(
-            f"How sure: meets {deadlines} with {in_percent(row['chance'])} ({self._rests_on(row)})"
+            f"{in_percent(row['chance'])} likely to meet {deadlines} ({self._rests_on(row)})"
             + (f"; {best.why}." if best.why else ".")
         )
         if spans := list(self._spans(row)):
-            print_words(f"Nine times in ten: {', '.join(spans)}.")
-        if said := named_errors(evidence(self.last.space.simulator), self.last.simulator, row):
-            print_words(said)
-        if said := in_words(shares := shares_of_row(row)):
-            means = _MEANS if shares.get("unmodelled", 0.0) >= LEAST else ""
-            print_words(f"Of its time {said}{weakest_in_words(self.last.simulator, row)}.{means}")
+            print_words(f"90 % interval: {', '.join(spans)}.")
+        names = named_facts(self.last.simulator, row)
+        if known := evidence(self.last.space.simulator).errors_naming(names, _NAMED):
+            errors = "; ".join(f"{c.name} {c.value:.3g} {c.unit} ({c.rows:,} rows)" for c in known)
+            print_words(f"Measured errors that name {' or '.join(names)}: {errors}.")
+        if shares := in_words(shares_of_row(row)):
+            print_words(f"Evidence: {shares}{weakest_in_words(self.last.simulator, row)}.")
         if (second := self._next_best(best)) is not None:
             print_words(self._beside(row, second))
         for prices in question.prices[1:]:
@@ -215,7 +217,7 @@ class Answer:
             if v.does and v.row is not None and v.row["amounts"][prices]
         }
         if not priced:
-            print_words(f"By {prices} none of these has a price.")
+            print_words(f"No price known in {prices}; give one by --prices.")
             return
         cost, cheapest = min(priced.values(), key=lambda pair: pair[0])
         assert cheapest.row is not None
@@ -225,12 +227,12 @@ class Answer:
     def _beside(self, row: Row, second: Row) -> str:
         """Return the next best design, beside the best."""
         by = "cost" if row["cost"] and second["cost"] else self.question.without_price
-        change = second[by] / row[by] - 1
-        word = "Cheaper" if change < 0 else "Next best"
-        return (
-            f"{word}, {change:+.0%} in {by}, {in_percent(second['chance'])} sure: "
-            f"{self._described(second)}"
-        )
+        change, chance = second[by] / row[by] - 1, in_percent(second["chance"])
+        what = f"{change:+.0%} in {by}" if abs(change) >= 0.005 else f"Same {by}"
+        only = "but only " if change < 0 and second["chance"] < row["chance"] else ""
+        deadlines = "deadlines" if len(self.question.deadlines) > 1 else "deadline"
+        described = self._described(second)
+        return f"{what}, {only}{chance} likely to meet the {deadlines}: {described}"
 
     def _print_nearest(self, found: Sequence[Verdict]) -> None:
         """Say that nothing meets the deadlines, and which design comes nearest."""
@@ -279,8 +281,8 @@ class Answer:
     def _rests_on(self, row: Row) -> str:
         """Return what the chance rests on."""
         if row["stated"]:
-            return "by the intervals the simulator states"
-        return f"if predictions err by up to {self.chosen.band:.0%}, nine times in ten"
+            return "by the simulator's 90 % intervals"
+        return f"if predictions are within {self.chosen.band:.0%} in 90 % of cases"
 
     def _spans(self, row: Row) -> Iterator[str]:
         """Yield between what each time lies that has a deadline, where the simulator states it."""

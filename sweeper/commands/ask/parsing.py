@@ -14,15 +14,10 @@ from sweeper.commands.flags import at_least, flags
 from sweeper.questions import Asks, Question
 from sweeper.words import number_in
 
-_ABOUT = (
-    "the cheapest deployment that carries a load within its deadlines;\n"
-    "of `ask --train MODEL` (or `ask training`), the cheapest run that trains it within its days"
-)
-
 
 def parsed(asks: Asks, words: list[str]) -> tuple[argparse.Namespace, Question]:
     """Return the flags, and the question that is made of its own."""
-    parser = flags("ask", _ABOUT)
+    parser = flags("ask")
     fields = columns_of(asks.flags)
     for f in fields:
         required = f.default is dataclasses.MISSING

@@ -164,7 +164,7 @@ def _verdict(
     if enough:
         return Verdict(given, device, _surest_of_equals(enough, question), True, "", told)
     best = max(told, key=lambda row: row["chance"])
-    return Verdict(given, device, best, True, f"no design is {100.0 * sure.least:g}% sure", told)
+    return Verdict(given, device, best, True, f"no design is {100.0 * sure.least:g}% likely", told)
 
 
 def _above_budget(question: Question, row: Row) -> str:
@@ -213,8 +213,8 @@ def _flaws(question: Question, row: Row) -> Iterator[str]:
     for d in question.deadlines:
         if row[d.metric] > d.limit:
             times = row[d.metric] / d.limit
-            by = f"{times - 1.0:.0%}" if times < _MANY else f"a factor of {times:.0f}"
-            yield f"misses {d.metric} by {by}"
+            by = f"{times - 1.0:.0%}" if times < _MANY else f"{times:.0f} times"
+            yield f"{d.metric} is {by} over"
     for name, said in question.excluded.items():
         if row[name]:
             yield said

@@ -104,7 +104,7 @@ def _tile(content: Content, name: str) -> str:
     if low is not None and low == high and content.answers.load:
         said = "follows from the load"
     elif low is not None and high is not None and low < high:
-        said = f"{content.human(name, low)} to {content.human(name, high)}, 9 times in 10"
+        said = f"{content.human(name, low)} to {content.human(name, high)}, 90 % interval"
     doc = content.columns.get(name, ("", "", ""))[2]
     return (
         f'<div class="tile" title="{escaped(doc)}"><b>{content.human(name, row[name])}</b>'
@@ -115,12 +115,12 @@ def _tile(content: Content, name: str) -> str:
 def _accuracy_here(content: Content) -> str:
     """Return how far the simulator was off for this model on this device, line by line."""
     names, known = named_facts(content.answers.simulator, content.answers.best), content.evidence
-    lines = known.naming(names) if names else []
+    lines = known.errors_naming(names)
     if not lines:
         none = f"No line of the accuracy table names {listed(names)}. " if names else ""
         return f"<li>{none}{known.in_short()}</li>"
     errors = "".join(f"<li>{_error(check)}</li>" for check in lines)
-    return f"<li>Errors against measurements that name {listed(names)}:<ul>{errors}</ul></li>"
+    return f"<li>Measured errors that name {listed(names)}:<ul>{errors}</ul></li>"
 
 
 def _error(check: Check) -> str:
@@ -136,7 +136,7 @@ def _time_rests_on(content: Content) -> str:
     said = in_words(shares_of_row(found.best))
     if not said:
         return ""
-    return f"<li>Of its time {escaped(said + weakest_in_words(found.simulator, found.best))}.</li>"
+    return f"<li>Evidence: {escaped(said + weakest_in_words(found.simulator, found.best))}.</li>"
 
 
 def _likely(content: Content) -> tuple[str, str]:
@@ -153,24 +153,24 @@ def _likely(content: Content) -> tuple[str, str]:
             found.results, found.objectives, bands, where=found.where, draws=_DRAWS, limit=5_000
         )
     except UserError:  # an objective that no logarithm describes
-        return "-", "How likely it is to be on the front cannot be said of these objectives."
+        return "-", "Its probability to be on the front is not defined for these objectives."
     match = likely.filter(alike(found.best, found.space.axes))
     share = float(match["p_front"][0]) if len(match) else 0.0
-    sources = ["by the intervals the simulator states"] if stated else []
+    sources = ["the simulator's 90 % intervals"] if stated else []
     if bands:
         words = listed([content.word(n) for n in bands])
-        verb = "errs" if len(bands) == 1 else "err"
-        sources.append(f"if {words} {verb} by up to {content.band:.0%}, nine times in ten")
+        sources.append(f"±{content.band:.0%} (90 %) for {words}")
     return (
         f"{share:.0%}",
-        f"It stays on the front in {share:.0%} of draws {', and '.join(sources)}.",
+        f"Allowing for our error ({', '.join(sources)}), it is a best compromise in "
+        f"{share:.0%} of cases.",
     )
 
 
 def _why(content: Content) -> str:
     found = content.answers
     equal = found.best["equivalents"]
-    others = f" {equal - 1:,} further designs measure exactly the same." if equal > 1 else ""
+    others = f" {equal - 1:,} other designs perform identically." if equal > 1 else ""
     met = f" among those with <code>{escaped(found.where)}</code>" if found.where else ""
     together = f"in {listed([content.word(n) for n in found.objectives])} together{met}"
     if len(found.front) == 1:

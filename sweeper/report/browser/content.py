@@ -19,7 +19,7 @@ from sweeper.query.sensitivity import sensitivity
 from sweeper.report.answers import Answers, real
 from sweeper.report.browser.markup import bars, escaped, scrolled
 from sweeper.report.evidence import Evidence
-from sweeper.report.headlines import HEAD, headlines_of
+from sweeper.report.headlines import HEADER, headlines
 from sweeper.report.words import reason_in_words
 from sweeper.store.keys import SHOWN
 
@@ -141,7 +141,7 @@ class Content:
             mark = ' class="chosen"' if i == found.knee else ""
             lines.append(f'<tr data-row="{i}" tabindex="0"{mark}>{cells}</tr>')
         said = [f"{len(kept):,} of {len(front):,} designs of the front."] * (len(kept) < len(front))
-        said += [f"All: {', '.join(same)}."] * bool(same)
+        said += [f"Same for every row: {', '.join(same)}."] * bool(same)
         return (f'<p class="note">{" ".join(said)}</p>' if said else "") + scrolled(head, lines)
 
     def _sorts(self, name: str) -> str:
@@ -168,8 +168,8 @@ class Content:
         if not self.evidence.checks:
             return '<p class="note">No accuracy table travels with these simulators.</p>'
         head = '<th>check</th><th>value</th><th>limit</th><th>rows</th><th class="text">note</th>'
-        lines, known = [], self.evidence.by_room
-        here = self.evidence.naming(names, len(self.evidence.checks))
+        lines, known = [], self.evidence.by_group
+        here = self.evidence.errors_naming(names, len(self.evidence.checks))
         for check in dict.fromkeys([*here, *self.evidence.checks]):
             value = "-" if check.value is None else f"{check.value:.4g} {escaped(check.unit)}"
             verdict = {None: "", True: "ok", False: "missed"}[check.ok]
@@ -183,9 +183,10 @@ class Content:
             )
         claimed = [
             "".join(f'<td class="text wrap">{escaped(cell)}</td>' for cell in one.cells(known))
-            for one in headlines_of(self.evidence)
+            for one in headlines()
+            if one.group in self.evidence.groups
         ]
-        titles = "".join(f'<th class="text">{escaped(title)}</th>' for title in HEAD)
+        titles = "".join(f'<th class="text">{escaped(title)}</th>' for title in HEADER)
         return (
             f'<p class="note">{self.evidence.in_short()}</p>'
             + scrolled(titles, [f"<tr>{cells}</tr>" for cells in claimed])

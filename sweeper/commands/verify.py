@@ -1,4 +1,4 @@
-"""Checks that all is in order: stored rows are simulated again, facts and simulators are loaded."""
+"""Simulate stored rows again and compare them; or load every fact, space and simulator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulators.core.columns import schema_of
 from simulators.core.contract import WarmsUp, load_simulator
 from simulators.core.errors import UserError
 from simulators.core.folder import FOLDERS, SIMULATORS, Folder, read_toml
-from sweeper.commands.flags import at_least, flags, results_flags
+from sweeper.commands.flags import at_least, results_flags
 from sweeper.engines.task import evaluate
 from sweeper.query.pareto import rows_at, slices
 from sweeper.query.repricing import unpriced
@@ -28,11 +28,13 @@ from sweeper.store.store import FAILURES
 
 
 def main(words: list[str]) -> int:
-    """Print how many rows are the same; exit code 1 when one is not."""
-    parser = results_flags("verify", "simulate a sample of rows again and compare bit by bit")
+    """Verify a sweep or the installation; return 1 on a difference."""
+    parser = results_flags("verify", nargs="?")
     parser.add_argument("--rows", type=at_least(1), default=200, help="how many (default 200)")
-    parser.add_argument("--seed", type=at_least(0), default=0, help="which")
+    parser.add_argument("--seed", type=at_least(0), default=0, help="of the sample")
     chosen = parser.parse_args(words)
+    if chosen.name is None:
+        return _check_installation()
     last = latest(chosen.name, chosen.outputs)
     space = unpriced(last.space)
     now = define(space)
@@ -69,41 +71,32 @@ def main(words: list[str]) -> int:
 
 
 def _sampled(stored: pl.LazyFrame, count: int, seed: int) -> tuple[pl.DataFrame, int]:
-    """Return so many of the rows that can be compared, at random, and how many such there are."""
+    """Return a random sample of the comparable rows, and how many such rows there are."""
     done = ~pl.col("status").cast(pl.String).is_in(FAILURES)
     good = pl.concat(some.filter(done).select("__row").collect() for some in slices(stored))
     picked = np.random.default_rng(seed).choice(len(good), min(count, len(good)), replace=False)
     return rows_at(stored, good["__row"][picked]).drop("__row"), len(good)
 
 
-def doctor(words: list[str]) -> int:
-    """Print one line per thing; exit code 1 when one is out of order."""
-    flags("doctor", "load every fact and calibration, run one point per simulator").parse_args(
-        words
-    )
+def _check_installation() -> int:
+    """Check facts, spaces and simulators, one line each; return 1 if one is out of order."""
+    checks: list[tuple[str, Callable[[], str]]] = [
+        (folder.plural, functools.partial(_facts, folder))
+        for folder in FOLDERS.values()
+        if folder.suffix == ".toml" and folder.names()
+    ]
+    checks += [(f"space {name}", functools.partial(_space, name)) for name in spaces()]
+    checks += [(f"simulator {n}", functools.partial(_one_point, n)) for n in SIMULATORS.names()]
     failed = 0
-    for what, check in _examinations():
+    for what, check in checks:
         try:
             print(f"ok      {what}: {check()}")
         except UserError as error:
             failed += 1
             print(f"FAILED  {what}: {error}")
-    print(
-        f"python {sys.version.split()[0]}; "
-        + ("all in order" if not failed else f"{failed} out of order")
-    )
+    verdict = f"{failed} out of order" if failed else "all in order"
+    print(f"python {sys.version.split()[0]}; {verdict}")
     return 1 if failed else 0
-
-
-def _examinations() -> list[tuple[str, Callable[[], str]]]:
-    found: list[tuple[str, Callable[[], str]]] = [
-        (folder.plural, functools.partial(_facts, folder))
-        for folder in FOLDERS.values()
-        if folder.suffix == ".toml" and folder.names()
-    ]
-    found += [(f"space {name}", functools.partial(_space, name)) for name in spaces()]
-    found += [(f"simulator {n}", functools.partial(_one_point, n)) for n in SIMULATORS.names()]
-    return found
 
 
 def _facts(folder: Folder) -> str:

@@ -1,21 +1,23 @@
-"""Results as files: `watch` sees them grow, `prune` makes few of many, `merge` joins folders."""
+"""Result files: watch them grow, compact them, merge folders."""
 
 from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.fs as pafs
 
 from simulators.core.errors import UserError
-from sweeper.commands.flags import flags, results_flags
+from sweeper.commands.flags import add_words, flags, results_flags
 from sweeper.report.answers import latest
 from sweeper.report.browser.live import live
 from sweeper.report.progress import shown
 from sweeper.report.run_folder import earlier_run, runs
 from sweeper.report.tables import write_text
 from sweeper.report.watching import Watch, state
+from sweeper.space.shipped_files import spaces
 from sweeper.store.checksums import filesystem
 from sweeper.store.lock import alone
 from sweeper.store.upkeep import compact, copy, definitions, quarantine_corrupt
@@ -24,9 +26,7 @@ from sweeper.terminal import printable
 
 def watch(words: list[str]) -> int:
     """Show how far the last run of a space is until it has ended."""
-    parser = flags("watch", "how far a sweep is that runs elsewhere, and its front as it grows")
-    parser.add_argument("name", help="a space that is being run")
-    parser.add_argument("--outputs", default="outputs", help="the folder or URL it writes to")
+    parser = results_flags("watch")
     parser.add_argument("--page", metavar="FILE", help="write a small page that reloads itself")
     parser.add_argument("--every", type=float, default=2.0, metavar="S", help="seconds (2)")
     parser.add_argument("--once", action="store_true", help="look once, do not wait for the end")
@@ -42,7 +42,7 @@ def watch(words: list[str]) -> int:
         display.say(f"watching {seen.answers.folder}")
         while True:
             stopped = seen.stopped  # before one looks: what came last is seen
-            over = "stopped; the same command goes on" if stopped else "ended" if seen.ended else ""
+            over = "stopped; the same command resumes" if stopped else "ended" if seen.ended else ""
             seen.look()
             display.tick()
             if chosen.page:
@@ -52,41 +52,50 @@ def watch(words: list[str]) -> int:
             time.sleep(every_s)
     print(printable(seen.progress.line()))
     if stopped:
-        print("It was stopped, or failed; the same command goes on where it was.")
+        print("The sweep was stopped or failed; the same command resumes it.")
     return 0
 
 
-def prune(words: list[str]) -> int:
-    """Compact the results of a space."""
-    parser = results_flags(
-        "prune", "make few files of many, and take damaged ones away; no row is lost"
+def main(words: list[str]) -> int:
+    """Compact the results of a space, or add results of other folders."""
+    parser = flags("store")
+    actions = parser.add_subparsers(dest="action", required=True)
+    prune = actions.add_parser(
+        "prune", help="compact files and remove damaged ones; keeps all rows"
     )
+    add_words(prune, "name", spaces(), help="a space that has been run")
+    merge = actions.add_parser("merge", help="add results of other folders; existing ones stay")
+    merge.add_argument("sources", nargs="+", metavar="FOLDER", help="folders of results, or URLs")
+    for action in (prune, merge):
+        action.add_argument("--outputs", default="outputs", help="the folder or URL of results")
     chosen = parser.parse_args(words)
-    home = latest(chosen.name, chosen.outputs).store
+    if chosen.action == "prune":
+        return _prune(chosen.name, chosen.outputs)
+    return _merge(chosen.sources, chosen.outputs)
+
+
+def _prune(name: str, outputs: str) -> int:
+    home = latest(name, outputs).store
     total = quarantine_corrupt(home)
     for store in definitions(home):
         with alone(store):
             total += compact(store)
-    print(f"{chosen.name}: {total.parts:,} parts are {total.left:,} now")
+    print(f"{name}: {total.parts:,} parts are {total.left:,} now")
     if total.damaged:
-        print(f"{len(total.damaged):,} were damaged and are gone: the same sweep asks them again")
+        print(
+            f"{len(total.damaged):,} damaged parts are removed: the same sweep computes them again"
+        )
     return 0
 
 
-def merge(words: list[str]) -> int:
-    """Copy the results and runs of one folder into another."""
-    parser = flags("merge", "add the results of other folders; what is there already stays")
-    parser.add_argument("sources", nargs="+", metavar="FOLDER", help="folders of results, or URLs")
-    parser.add_argument("--outputs", default="outputs", help="where they are added")
-    chosen = parser.parse_args(words)
-    for source in chosen.sources:
-        source = source.rstrip("/")
+def _merge(sources: Sequence[str], outputs: str) -> int:
+    for source in (source.rstrip("/") for source in sources):
         names = _spaces(source)
         if not names:
             raise UserError(f"there are no results of any space in {source}")
         for name in names:
-            copied, known = copy(source, chosen.outputs, name)
-            _copy_runs(source, chosen.outputs, name)
+            copied, known = copy(source, outputs, name)
+            _copy_runs(source, outputs, name)
             print(f"{name}: {copied:,} parts from {source}, {known:,} were there already")
     return 0
 
@@ -103,10 +112,7 @@ def _spaces(folder: str) -> list[str]:
 
 
 def _copy_runs(source: str, target: str, name: str) -> None:
-    """Add what was asked there, so that queries find it: as earlier runs than those that are here.
-
-    Of results under a URL it is kept where it was asked.
-    """
+    """Add the runs of another folder, as earlier ones; runs of results under a URL stay there."""
     if "://" in source or "://" in target:
         return
     home = Path(target) / name / "runs"

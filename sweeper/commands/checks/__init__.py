@@ -1,1 +1,0 @@
-"""Commands that check: results by computing them again, simulators by measurements and bands."""

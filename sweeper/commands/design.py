@@ -1,0 +1,452 @@
+"""Views of one or two designs of a sweep: figures, operators, differences, deployment."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from simulators.core.columns import schema_of
+from simulators.core.contract import (
+    Contribution,
+    Explains,
+    Records,
+    Simulator,
+    given_of,
+    load_simulator,
+)
+from simulators.core.errors import Infeasible, UserError
+from simulators.core.grouping import columns_of
+from simulators.core.levels import LEVELS
+from sweeper.commands.flags import results_flags
+from sweeper.commands.opened import tell_progress, warn_of_version
+from sweeper.query.hypervolume import dominated_shares
+from sweeper.query.pareto import minimised, pareto_front, qualifying
+from sweeper.questions import (
+    DEPLOYMENTS,
+    LOAD_TESTS,
+    CarriesLoad,
+    Deploys,
+    ReadsLogs,
+    Reports,
+    known_beside,
+)
+from sweeper.report.answers import Answers, latest, point_of
+from sweeper.report.shares import in_words, shares_of_row
+from sweeper.report.tables import print_table, print_words, read_text, write_text
+from sweeper.report.timeline import trace_events
+from sweeper.store.keys import SHOWN
+from sweeper.units import human
+
+_KEY = "the first digits of a design's key, or `knee`"
+_FASTER = 1.25
+"""Factor by which `explain` makes a part of the device faster."""
+_LEAST_TIME, _LEAST_ENERGY = 0.002, 0.02
+"""Shares of a phase's time and energy below which operators are shown together."""
+_MOST = 12
+"""Operators of a comparison."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Design:
+    """One row of a sweep."""
+
+    last: Answers
+    key: str
+    row: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """The sweep and the shown digits of the key."""
+        return f"{self.last.name} {self.key[:SHOWN]}"
+
+    @property
+    def point(self) -> dict[str, Any]:
+        """The inputs of the simulator."""
+        return point_of(self.last.simulator, self.row)
+
+    def operators(self) -> list[Contribution]:
+        """Return the simulator's contributions."""
+        return contributions(self.last.space.simulator, self.row)
+
+
+def designs(name: str, outputs: str, *keys: str) -> tuple[Answers, list[Design]]:
+    """Return the last run of a space and the designs with these keys."""
+    last = latest(name, outputs)
+    warn_of_version(last)
+    return last, [Design(last, *last.design(key)) for key in keys]
+
+
+def contributions(name: str, row: Mapping[str, Any]) -> list[Contribution]:
+    """Return the contributions of operators to a design, by its simulator."""
+    simulator = load_simulator(name)
+    if not isinstance(simulator, Explains):
+        raise UserError(f"the simulator '{name}' cannot say where a design's time goes")
+    try:
+        return list(simulator.explain(point_of(simulator, row)))
+    except Infeasible as verdict:
+        raise UserError(f"this design cannot exist: {verdict}") from verdict
+
+
+def show(name: str, key: str, outputs: str, records: str | None) -> int:
+    """Print all figures of a design, and its run as a load test."""
+    last, [design] = designs(name, outputs, key)
+    tell_progress(last)
+    space, simulator, row = last.space, last.simulator, design.row
+    usual = {c.name: c.default for c in columns_of(simulator.point)}
+    fixed = [n for n in space.axes if n not in space.varied]
+    own = [n for n in fixed if usual.get(n, dataclasses.MISSING) != row.get(n)]
+    _print_figures("design", [*space.varied, *space.derived], design)
+    _print_figures("fixed", own, design)
+    if len(own) < len(fixed):
+        left = f"{len(fixed) - len(own)} further inputs are at their defaults"
+        print_words(f"  {left}: `show {space.simulator}` names them", "    ")
+    _print_figures("outcome", [n for n in row if n not in (*space.axes, *space.derived)], design)
+    tests = known_beside(simulator, LOAD_TESTS)
+    if (
+        isinstance(tests, Reports)
+        and row["status"] == "ok"
+        and (text := tests.report(design.point))
+    ):
+        print(f"\n{text}")
+    if records is None:
+        return 0
+    if not isinstance(simulator, Records):
+        raise UserError(f"the simulator '{space.simulator}' keeps no records of events")
+    _write_records(simulator.records(design.point), Path(records))
+    return 0
+
+
+def _print_figures(title: str, names: Sequence[str], design: Design) -> None:
+    """Print columns of a design, each with its 90 % interval if it has one."""
+    print(title)
+    last, row = design.last, design.row
+    ends = {f"{name}_{end}" for name in names for end in ("lo", "hi")}
+    for column in names:
+        if row.get(column) is None or column in ends:
+            continue
+        mark = " *" if column in last.objectives else ""
+        low, high = row.get(f"{column}_lo"), row.get(f"{column}_hi")
+        if low is not None and high is not None and low < high:
+            mark += f"  (90 %: {last.human(column, low)} to {last.human(column, high)})"
+        print(f"  {column:24} {last.human(column, row[column])}{mark}")
+
+
+def _write_records(tables: Mapping[str, pa.Table], folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, table in tables.items():
+            pq.write_table(table, folder / f"{name}.parquet")
+            print(f"{folder / name}.parquet: {table.num_rows:,} rows")
+    except OSError as error:
+        raise UserError(f"{folder}: {error.strerror}") from error
+
+
+def export(words: list[str]) -> int:
+    """Print the deployment of a design, or write it to a file."""
+    parser = results_flags("export")
+    parser.add_argument("key", help=_KEY)
+    parser.add_argument("--target", default="", help="engine or orchestrator; else as designed")
+    parser.add_argument("--file", type=Path, metavar="FILE", help="write it there")
+    chosen = parser.parse_args(words)
+    last, [design] = designs(chosen.name, chosen.outputs, chosen.key)
+    writer = known_beside(last.simulator, DEPLOYMENTS)
+    if not isinstance(writer, Deploys):
+        raise UserError(f"designs of the simulator '{last.simulator.name}' are not deployments")
+    try:
+        text = writer.deployment(design.point, chosen.target, design.name)
+    except Infeasible as verdict:
+        raise UserError(f"this design cannot exist: {verdict}") from verdict
+    if chosen.file:
+        write_text(chosen.file, text)
+        print(f"written to {chosen.file}")
+    else:
+        print(text, end="")
+    return 0
+
+
+def explain(words: list[str]) -> int:
+    """Print the operators of a design, and what a faster part would gain."""
+    parser = results_flags("explain")
+    parser.add_argument("key", help=_KEY)
+    parser.add_argument("--all", action="store_true", help="also operators that hardly count")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a timeline for Perfetto")
+    chosen = parser.parse_args(words)
+    last, [design] = designs(chosen.name, chosen.outputs, chosen.key)
+    found = design.operators()
+    if chosen.trace:
+        write_text(chosen.trace, json.dumps(trace_events(found, design.name)))
+    if chosen.json:
+        print(json.dumps([dataclasses.asdict(c) for c in found], indent=1))
+        return 0
+    print_words(f"{design.name}: {' '.join(last.choices(design.row))}")
+    print()
+    for phase in dict.fromkeys(c.phase for c in found):
+        rows = [c for c in found if c.phase == phase]
+        if any(c.time_s or c.energy_j or c.memory_bytes for c in rows):
+            _print_phase(phase, rows if chosen.all else grouped(rows))
+        else:
+            width = max(len(c.name) for c in rows)
+            print(f"{phase}:", *(f"  {c.name.ljust(width)}  {c.note}" for c in rows), "", sep="\n")
+    whole_s = sum(c.time_s for c in found)
+    of_operators = {
+        level: sum(c.time_s for c in found if c.level == level) / whole_s
+        for level in LEVELS
+        if whole_s
+    }
+    print_words(f"Evidence behind the time: {in_words(shares_of_row(design.row) or of_operators)}")
+    for line in _what_if(design):
+        print_words(line, " " * 13)
+    if chosen.trace:
+        print(f"Timeline in {chosen.trace}: open it at ui.perfetto.dev or chrome://tracing")
+    return 0
+
+
+def _print_phase(phase: str, rows: Sequence[Contribution]) -> None:
+    time_s, energy_j = sum(c.time_s for c in rows), sum(c.energy_j for c in rows)
+    memory = sum(c.memory_bytes for c in rows)
+    amounts = ((time_s, "s", ""), (energy_j, "J", ""), (memory, "B", " resident"))
+    totals = [f"{human(amount, unit)}{word}" for amount, unit, word in amounts if amount]
+    columns = {
+        "": [""] * len(rows),
+        "operator": [c.name for c in rows],
+        "times": [f"{c.count:,.0f}" if c.count != 1 else "" for c in rows],
+        "time": [_amount(c.time_s, "s") for c in rows],
+        "share": [f"{c.time_s / time_s:.1%}" if c.time_s else "" for c in rows],
+        "energy": [_amount(c.energy_j, "J") for c in rows],
+        "memory": [_amount(c.memory_bytes, "B") for c in rows],
+        "FLOP/B": [
+            f"{c.flops / c.moved_bytes:,.1f}" if c.flops and c.moved_bytes else "" for c in rows
+        ],
+        # per device, to be compared with its data sheet
+        "achieved": [_amount(_per_s(c, c.flops), "flops/s") for c in rows],
+        "moved": [_amount(_per_s(c, c.moved_bytes), "B/s") for c in rows],
+        "bound by": [c.bound for c in rows],
+        "evidence": [c.level if c.time_s else "" for c in rows],
+    }
+    kept = [name for name in columns if name in ("", "operator") or any(columns[name])]
+    lines = [list(line) for line in zip(*(columns[name] for name in kept), strict=True)]
+    print_table(f"{phase}: {', '.join(totals)}", kept, lines)
+    print()
+
+
+def _amount(value: float, unit: str) -> str:
+    return human(value, unit) if value else ""
+
+
+def _per_s(c: Contribution, amount: float) -> float:
+    return amount / (c.devices * c.time_s) if c.time_s else 0.0
+
+
+def grouped(rows: Sequence[Contribution]) -> list[Contribution]:
+    """Return the operators that count, longest first, and one row for all others."""
+    whole_s, whole_j = sum(c.time_s for c in rows), sum(c.energy_j for c in rows)
+
+    def counts(c: Contribution) -> bool:
+        takes_time = c.time_s > 0.0 and c.time_s >= _LEAST_TIME * whole_s
+        takes_energy = c.energy_j > 0.0 and c.energy_j >= _LEAST_ENERGY * whole_j
+        return bool(c.memory_bytes) or takes_time or takes_energy
+
+    large, small = [c for c in rows if counts(c)], [c for c in rows if not counts(c)]
+    large.sort(key=lambda c: (-c.time_s, -c.energy_j))
+    if len(small) < 2:
+        return [*large, *small]
+    others = Contribution(
+        phase=rows[0].phase,
+        name=f"{len(small)} smaller ones",
+        time_s=sum(c.time_s for c in small),
+        energy_j=sum(c.energy_j for c in small),
+        level=max((c.level for c in small), key=LEVELS.index),
+    )
+    return [*large, others]
+
+
+def _what_if(design: Design) -> Iterator[str]:
+    """Yield what the objectives gain from each part of the device made faster."""
+    last, row = design.last, design.row
+    scales = [n for n in last.space.schema.names if n.endswith("_scale") and row.get(n) is not None]
+    metrics = schema_of(last.simulator.metrics).names
+    wanted = [n for n in last.objectives if n in metrics]
+    if not scales or not wanted:
+        return
+    before = evaluated(last.simulator, row)
+    yield f"A part {_FASTER - 1:.0%} faster or larger would give:"
+    for scale in scales:
+        after = evaluated(last.simulator, {**row, scale: row[scale] * _FASTER})
+        gains = [
+            f"{n} {last.human(n, after[n])} ({after[n] / before[n] - 1:+.1%})"
+            for n in wanted
+            if after[n] is not None and before[n]
+        ]
+        yield f"  {scale.removesuffix('_scale'):10} {', '.join(gains)}"
+
+
+def evaluated(simulator: Simulator, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of a design computed now; fields missing in the row have defaults."""
+    schema = schema_of(simulator.point)
+    point = {c.name: c.default for c in columns_of(simulator.point)}
+    point |= point_of(simulator, row)
+    arrays = [pa.array([point[f.name]], f.type) for f in schema]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    metrics: dict[str, Any] = simulator.evaluate(batch).to_pylist()[0]
+    return metrics
+
+
+def compare(words: list[str]) -> int:
+    """Compare two designs, a design with a benchmark's result, or two sweeps."""
+    parser = results_flags("compare")
+    parser.add_argument("keys", nargs="*", metavar="KEY", help="one or two designs, or `knee`")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="a benchmark's result")
+    parser.add_argument("--against", metavar="NAME", help="another sweep of the same simulator")
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args(words)
+    last, found = designs(chosen.name, chosen.outputs, *chosen.keys)
+    if chosen.log and len(found) == 1:
+        return _compare_log(found[0], chosen.log, as_json=chosen.json)
+    if chosen.against and not found:
+        return _compare_sweeps(last, latest(chosen.against, chosen.outputs))
+    if len(found) == 2 and not chosen.log:
+        return _compare_designs(*found)
+    raise UserError(
+        "compare takes two keys, one key with --log FILE, or --against NAME\n"
+        f"As in: python -m sweeper compare {chosen.name} knee 260531b612"
+    )
+
+
+def _compare_designs(first: Design, second: Design) -> int:
+    last, a, b = first.last, first.row, second.row
+    numbers = schema_of(last.simulator.metrics).names
+    choices = [n for n in (*last.space.axes, *last.space.derived) if a.get(n) != b.get(n)]
+    changed = [n for n in numbers if a.get(n) != b.get(n) and not n.endswith(("_lo", "_hi"))]
+    lines = [
+        [
+            "*" if n in last.objectives else "",
+            n,
+            last.human(n, a[n]),
+            last.human(n, b[n]),
+            _change(a[n], b[n]) if n in numbers else "",
+        ]
+        for n in [*choices, *changed]
+        if n in a
+    ]
+    print_table("", ["", "", first.key[:SHOWN], second.key[:SHOWN], "change"], lines)
+    if asked := [n for n in given_of(last.simulator.point) if n in a and a[n] != b.get(n)]:
+        values = ", ".join(f"{n} {last.human(n, a[n])} and {last.human(n, b[n])}" for n in asked)
+        print_words(
+            f"They answer different questions ({values}). Compare at the same {', '.join(asked)}."
+        )
+    simulator = last.simulator
+    if isinstance(simulator, CarriesLoad) and a[n := simulator.copies] != b[n]:
+        print_words(
+            f"They have {a[n]} and {b[n]} {n}, which share the load: rates, GPUs and energy are "
+            "sums over all of them."
+        )
+    if not lines:
+        print("The two designs are the same.")
+    if isinstance(simulator, Explains):
+        _compare_operators(first, second)
+    return 0
+
+
+def _compare_operators(first: Design, second: Design) -> None:
+    """Print the operators with the largest difference in time."""
+    times: dict[tuple[str, str], list[float]] = {}
+    for place, design in enumerate((first, second)):
+        for c in design.operators():
+            times.setdefault((c.phase, c.name), [0.0, 0.0])[place] += c.time_s
+    changed = sorted(times.items(), key=lambda one: (-abs(one[1][1] - one[1][0]), one[0]))
+    lines = [
+        ["", f"{phase}: {name}", human(a, "s"), human(b, "s"), _signed(b - a)]
+        for (phase, name), (a, b) in changed[:_MOST]
+        if a != b
+    ]
+    if lines:
+        whole = sum(b - a for a, b in times.values())
+        print()
+        print_table(
+            f"Where the time differs ({_signed(whole)} in all)",
+            ["", "operator", "first", "second", "difference"],
+            lines,
+        )
+
+
+def _signed(seconds: float) -> str:
+    return f"{'+' if seconds > 0 else '-'}{human(abs(seconds), 's')}"
+
+
+def _change(a: Any, b: Any) -> str:
+    if isinstance(a, bool) or isinstance(b, bool) or not a:
+        return ""
+    numeric = isinstance(a, int | float) and isinstance(b, int | float)
+    return f"{b / a - 1:+.1%}" if numeric else ""
+
+
+def _compare_log(design: Design, file: Path, *, as_json: bool) -> int:
+    """Print a benchmark's result beside the predictions of a design."""
+    last, row = design.last, design.row
+    text, reader = read_text(file), known_beside(last.simulator, LOAD_TESTS)
+    logged = reader.read_log(text, str(file)) if isinstance(reader, ReadsLogs) else {}
+    found = {n: v for n, v in logged.items() if row.get(n) is not None}
+    if not found:
+        raise UserError(f"{file} measured nothing that '{last.space.simulator}' predicts")
+    errors = {n: row[n] / v - 1 for n, v in found.items() if v}
+    if as_json:
+        table = [
+            {"metric": n, "measured": v, "predicted": row[n], "error": errors.get(n)}
+            for n, v in found.items()
+        ]
+        print(json.dumps({"key": design.key, "metrics": table}, indent=1))
+        return 0
+    lines = [
+        ["", n, last.human(n, v), last.human(n, float(row[n])), f"{errors[n]:+.1%}" if v else ""]
+        for n, v in found.items()
+    ]
+    title = f"{design.key[:SHOWN]} beside {file}"
+    print_table(title, ["", "metric", "measured", "predicted", "error"], lines)
+    if isinstance(reader, ReadsLogs) and (lesson := reader.lesson(errors)):
+        print(f"\n{lesson}")
+    return 0
+
+
+def _compare_sweeps(a: Answers, b: Answers) -> int:
+    """Print changes on the designs that two sweeps share, and the volume their fronts dominate."""
+    if a.space.simulator != b.space.simulator:
+        raise UserError(
+            f"'{a.name}' is a sweep of '{a.space.simulator}', '{b.name}' of '{b.space.simulator}'"
+        )
+    for name in given_of(a.simulator.point):
+        ours, theirs = (list(dict.fromkeys(x.space.axes[name])) for x in (a, b))
+        if set(ours) != set(theirs):
+            values = (", ".join(a.human(name, v) for v in one[:6]) for one in (ours, theirs))
+            print_words(f"They were asked for other {name}: {' and '.join(values)}.")
+    metrics = [n for n in a.objectives if n in b.objectives]
+    axes = list(dict.fromkeys([*a.space.axes, *b.space.axes]))
+    rows = [x.results.select(*axes, "status", *metrics).collect() for x in (a, b)]
+    shared = rows[0].join(rows[1], on=axes, how="inner", suffix="_b", nulls_equal=True)
+    print(f"{len(rows[0]):,} and {len(rows[1]):,} designs, {len(shared):,} of them in both")
+    both = shared.filter(pl.all_horizontal(pl.col("status", "status_b").cast(pl.String) == "ok"))
+    lines = []
+    for n in metrics:
+        ratio = (both[f"{n}_b"] / both[n]).drop_nulls().drop_nans()
+        if len(ratio):
+            quantiles = [ratio.quantile(q) or 0.0 for q in (0.05, 0.5, 0.95)]
+            lines.append(["", n, *(f"{q - 1:+.1%}" for q in quantiles)])
+    if lines:
+        title = f"Change from {a.name} to {b.name} on shared designs"
+        print_table(title, ["", "metric", "5 %", "median", "95 %"], lines)
+    wanted = {n: a.objectives[n] for n in metrics}
+    fronts = [pareto_front(qualifying(x.results), wanted, where=x.where) for x in (a, b)]
+    if all(len(f) for f in fronts) and len(wanted) > 1:
+        shares = dominated_shares(*(minimised(f, wanted) for f in fronts))
+        print(
+            f"Fronts of {len(fronts[0])} and {len(fronts[1])} designs dominate {shares[0]:.1%} "
+            f"and {shares[1]:.1%} of the box that holds both."
+        )
+    return 0

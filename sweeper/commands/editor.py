@@ -1,0 +1,169 @@
+"""Help while typing: JSON Schema of space files for editors, completion for shells."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from simulators.core.columns import schema_of
+from simulators.core.contract import load_simulator, objectives_of
+from simulators.core.errors import unknown
+from simulators.core.folder import FOLDERS, SIMULATORS
+from simulators.core.grouping import Column, columns_of
+from simulators.core.modules import runnable
+from sweeper import engines, samplers
+from sweeper.commands import COMMANDS
+from sweeper.commands.flags import Flags, add_words, flags
+from sweeper.report.tables import write_text
+from sweeper.space.shipped_files import spaces
+from sweeper.space.space_config import KEYS, SpaceConfig, flat
+from sweeper.space.space_file import read_space
+
+SHELLS = ("bash", "zsh", "fish")
+_NOTATION = "a value, a list, or a range: 1..8, 0.5..32 log 13, pow2 1..64, capacity 0.1..64"
+_SQL = "polars SQL over axes, derived columns and facts"
+_ABOUT = {
+    "simulator": "the model that answers the points",
+    "axes": "values of each axis; an axis that is left out has its default",
+    "zip": "lists of axes that move together",
+    "union": "alternatives, each with axes of its own",
+    "derived": f"columns computed beforehand: name to {_SQL}",
+    "constraints": f"conditions points must meet before they are simulated: {_SQL}",
+    "when": f"axes that vary under a condition only, else at their first value: {_SQL}",
+    "slo": "a condition on metrics up to which a capacity axis is pushed",
+    "where": "a condition on results that designs on the front must meet",
+    "objectives": "metrics to make small or large: name to min or max",
+    "given": "axes that a design does not choose: each value has a front of its own",
+    "scenario": "figures the space must answer, each an SQL expression with a plausible band",
+}
+_SETTINGS = ("outputs=", "output=json", "output=text", "plot=false", "failures.retry=true")
+
+
+def completion(words: list[str]) -> int:
+    """Print the completion script of a shell."""
+    from argcomplete.shell_integration import shellcode
+
+    parser = flags("completion")
+    add_words(parser, "shell", SHELLS, help=f"one of: {', '.join(SHELLS)}")
+    shell = parser.parse_args(words).shell
+    if shell not in SHELLS:
+        raise unknown(f"there is no completion for '{shell}'", shell, SHELLS)
+    print(shellcode(["sweeper"], shell=shell))
+    return 0
+
+
+def complete() -> list[str]:
+    """Return the words of the line that a shell completes, up to the cursor.
+
+    The first word is completed here, and so are the overrides of a sweep; options of a command are
+    completed by its parser.
+    """
+    line = os.environ["COMP_LINE"][: int(os.environ.get("COMP_POINT", 0))]
+    *words, _ = shlex.split(f"{line}_")
+    if len(words) > 1 and words[1] in COMMANDS and words[1] != "plan":
+        os.environ["_ARGCOMPLETE"] = str(int(os.environ["_ARGCOMPLETE"]) + 1)
+        return words[1:]
+    parser = Flags()
+    add_words(parser, "words", [*COMMANDS, *_overrides(words)], nargs="*")
+    parser.parse_args([])
+    raise AssertionError("argcomplete ends the process")
+
+
+def _overrides(words: list[str]) -> list[str]:
+    """Return overrides: spaces, choices and options, and the axes of the space that is named."""
+    found = [f"+space={name}" for name in spaces()]
+    for group, names, known, options in (
+        ("sampler", samplers.names(), runnable(samplers.SAMPLERS), samplers.options_of),
+        ("engine", engines.ENGINES, engines.ENGINES, engines.options_of),
+    ):
+        found += [f"{group}={name}" for name in names]
+        found += [f"{group}.{f.name}=" for n in known for f in dataclasses.fields(options(n))]
+    for name in (word.removeprefix("+space=") for word in words if word.startswith("+space=")):
+        if name in spaces():
+            axes = read_space(spaces()[name], complete=True)["axes"]
+            found += [f"space.axes.{axis}=" for axis in flat(axes)]
+    return [*found, "space.where=", "space.objectives=", "space.constraints=", *_SETTINGS]
+
+
+def schema(words: list[str]) -> int:
+    """Print the JSON Schema of space files, or write it."""
+    parser = flags("schema")
+    parser.add_argument("--write", type=Path, metavar="FILE")
+    file = parser.parse_args(words).write
+    text = json.dumps(space_schema(), indent=1) + "\n"
+    if not file:
+        print(text, end="")
+        return 0
+    write_text(file, text)
+    print(f"written to {file}; name it in a space file's first line:")
+    print(f"# yaml-language-server: $schema={file}")
+    return 0
+
+
+def space_schema() -> dict[str, Any]:
+    """Return the schema, one case per simulator, from the types of spaces, points and metrics."""
+    (kinds,) = (d["properties"] for d in msgspec.json.schema(SpaceConfig)["$defs"].values())
+    kinds["simulator"]["examples"] = list(runnable(SIMULATORS))
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A design space of sweeper",
+        "type": "object",
+        "required": ["simulator"],
+        "additionalProperties": False,
+        "properties": {key: {"description": _ABOUT[key], **kinds[key]} for key in KEYS},
+        "allOf": [_case(name) for name in runnable(SIMULATORS)],
+    }
+
+
+def _case(name: str) -> dict[str, Any]:
+    """Return the schema of the spaces of one simulator."""
+    simulator = load_simulator(name)
+    axes = {column.name: _axis(column) for column in columns_of(simulator.point)}
+    union = {n: {"description": axis["description"]} for n, axis in axes.items()}
+    names = [*objectives_of(simulator), *schema_of(simulator.metrics).names, *axes]
+    return {
+        "if": {"properties": {"simulator": {"const": name}}},
+        "then": {
+            "properties": {
+                "axes": _object(axes | grouped(axes)),
+                "union": {"items": _object(union | grouped(union))},
+                "objectives": {"propertyNames": {"examples": names}},
+            }
+        },
+    }
+
+
+def _object(properties: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": properties, "additionalProperties": False}
+
+
+def grouped(axes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of each group of options as a mapping of its own."""
+    groups: dict[str, Any] = {}
+    for name, axis in axes.items():
+        group, _, option = name.rpartition(".")
+        if group:
+            groups.setdefault(group, _object({}))["properties"][option] = axis
+    return groups
+
+
+def _axis(column: Column) -> dict[str, Any]:
+    """Return the schema of one axis: a value of its type, a list of values, or a range as text."""
+    unit = column.metadata.get("unit", "")
+    about = f"{column.metadata.get('doc', '')}{f' [{unit}]' if unit else ''}"
+    one = msgspec.json.schema(column.hint)
+    if (folder := FOLDERS.get(column.metadata.get("names", ""))) is not None:
+        one["examples"] = list(folder.names())
+    found: dict[str, Any] = {
+        "description": f"{about}; {_NOTATION}",
+        "anyOf": [one, {"type": "string"}, {"type": "array", "items": one}],
+    }
+    is_needed = column.default is dataclasses.MISSING
+    return found if is_needed else {**found, "default": column.default}
