@@ -76,7 +76,8 @@ ANOTHER = "another model or cut is named beside"
 
 def block_of(folder: Path, **changes: Any) -> Block:
     (folder / BLOCKS).parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist([ROW | changes]), folder / BLOCKS)
+    version = {"framework_version": "0.5.10"} if changes.get("framework") == "sglang" else {}
+    pq.write_table(pa.Table.from_pylist([ROW | version | changes]), folder / BLOCKS)
     told, untold_ = blocks(folder)
     assert not untold_
     return told[0]
@@ -236,7 +237,7 @@ def test_a_pair_differs_in_one_kind_of_option(tmp_path: Path) -> None:
         ("vllm", "0.14.0", "vllm"),
         ("vllm", None, "vllm"),
         ("sglang", "0.5.6.post2", "sglang_0_5_8"),
-        ("sglang", "0.5.9", "sglang"),
+        ("sglang", "0.5.9", "sglang_0_5_9"),
         ("trtllm", "1.0.0", "trtllm_cutlass"),
     ],
 )
