@@ -10,8 +10,8 @@ import numpy as np
 
 from lab.claims.lines import absent, at_most, kendall_tau, percent_off, was_fitted
 from lab.fits.kernels.fused_kernels import predicted_s
-from lab.fits.methods.bands import band_of
 from lab.fits.methods.borrowing_trials import formats_of
+from lab.fits.methods.held_out import band_of
 from lab.tables.rows import BANDED, Bools, Floats, Rows, evenly, mape
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import Check

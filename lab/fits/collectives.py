@@ -1,9 +1,9 @@
-"""Fit the curves of measured collectives, and how they grow with the number of ranks.
+"""Fit curves of measured collectives, and their growth with the number of ranks.
 
-One file per GPU has a curve per library, collective, precision and number of ranks. `growth` says
-how times grow when ranks double at equal bytes on the wire, by how much the wire dominates: it is
-what carries a curve to rank counts nobody measured. One interconnect is fitted from rows of one's
-own, `collective, dtype, ranks, bytes, time_us`, a handful per curve.
+One file per GPU has a curve per library, collective, precision and number of ranks. `growth` is the
+log ratio of times when ranks double at equal bytes on the wire, by how much the wire dominates: it
+extends curves to rank counts without measurements. A user's own rows have the columns `collective,
+dtype, ranks, bytes, time_us`, a handful per curve.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import Calibration, calibration, hashes, sha256_of
+from lab.fits.driver import Calibration, rounded
 from lab.fits.methods.gaussian_process import NOISE, learn, plain_line
+from lab.fits.methods.held_out import COVERED_SHARE, quantile
 from lab.tables.collectives import NCCL, Curves, Key, Libraries, read_libraries, read_own
 from lab.tables.rows import Bools
 from simulators.collectives.measured import (
@@ -29,35 +31,34 @@ from simulators.core.jit import Floats
 
 FOLDER, OWN = CALIBRATIONS.parent, OWN_CALIBRATIONS
 FOLDS = 4
-SPLIT = "errors by 4-fold cross-validation over sizes, first and last size of a curve never held"
-GROWTH_SPLIT = "each NVLink GPU at 8 ranks, from its 4 ranks and the growth of the other GPUs"
-COVERAGE = 0.9
 LEAST_BAND = 1.645 * NOISE
-"""Nine in ten of the versions of a library are that near to one another."""
+"""90 % of the versions of a library are within this of one another."""
+
 NVLINK = ("a100_sxm", "h100_sxm", "b200_sxm", "b300_sxm")
 PCIE = ("l40s", "rtx_pro_6000")
-"""GPUs measured at 2, 4 and 8 ranks of one fabric: what growth is learnt from."""
+"""GPUs measured at 2, 4 and 8 ranks of one fabric: growth is fitted to them."""
+
 Growth = dict[str, tuple[Floats, Floats]]
-"""How times of one collective grew when ranks doubled: by GPU the weight, and the log ratio."""
+"""Log ratios of times when ranks double, by GPU, each with the wire's weight."""
+
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
-GROWTH_GRID = np.arange(-10.0, 11.0, 2.0)
-SMOOTHING = 1.2
-"""Width, in octaves, of the window growth is averaged over."""
+GROWTH_GRID, SMOOTHING = np.arange(-10.0, 11.0, 2.0), 1.2
+"""Weights that growth is stored at, and the width of its averaging window in octaves."""
 
 
 def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the curves of each GPU of the measured table, and `growth`."""
-    table, source = read_libraries(reference), hashes(reference, [NCCL])
+    table = read_libraries(reference)
     for gpu, libraries in table.items():
         if not only or gpu in only:
-            yield _curves(f"{CALIBRATIONS.name}/{gpu}", libraries, source)
+            yield _curves(f"{CALIBRATIONS.name}/{gpu}", libraries, NCCL)
     if not only or GROWTH.stem in only:
-        yield _growth(table, source)
+        yield _growth(table)
 
 
 def fit_measured(measured: Path, device: str) -> Iterator[Calibration]:
     """Yield the curves of a user's own interconnect, under the name of its GPU."""
-    yield _curves(device, {"nccl": read_own(measured)}, {measured.name: sha256_of(measured)})
+    yield _curves(device, {"nccl": read_own(measured)}, measured)
 
 
 def held_out_errors(measured: Curves) -> tuple[Curves, Floats]:
@@ -80,7 +81,7 @@ def errors_of(measured: Curves, out: Bools) -> Floats:
 
 
 def held_out_coverage(measured: Curves) -> Bools:
-    """Say of inner sizes whether the interval holds them that is fitted without them."""
+    """Return of inner sizes whether the interval fitted without them covers them."""
     covered = [np.zeros(0, bool)]
     for out in _folds(measured):
         bands = _bands(*held_out_errors(measured.take(~out)))
@@ -105,7 +106,7 @@ def _folds(measured: Curves) -> Iterator[Bools]:
 
 
 def errors_between(measured: Curves, key: Key) -> Floats:
-    """Return log errors of a curve taken from those at half and at twice its ranks."""
+    """Return log errors of a curve interpolated between half and twice its ranks."""
     curves = fitted_curves(measured, with_bands=False)
     half, twice = (key[0], key[1], key[2] // 2), (key[0], key[1], key[2] * 2)
     if half not in curves or twice not in curves:
@@ -150,23 +151,24 @@ def _bands(held: Curves, errors: Floats) -> Floats:
 
 
 def _band(errors: Floats) -> float:
-    return float(np.quantile(np.abs(errors), COVERAGE)) if errors.size else 0.25
+    return float(quantile(np.abs(errors), COVERED_SHARE)) if errors.size else 0.25
 
 
-def _curves(name: str, libraries: dict[str, Curves], tables: dict[str, str]) -> Calibration:
-    """Return the calibration of one GPU."""
-    errors = np.concatenate([held_out_errors(m)[1] for m in libraries.values()])
-    lines = []
+def _curves(name: str, libraries: dict[str, Curves], table: str | Path) -> Calibration:
+    curves: list[dict[str, Any]] = []
     for library, measured in sorted(libraries.items()):
         for (collective, dtype, ranks), curve in fitted_curves(measured).items():
-            labels = {"library": library, "collective": collective, "dtype": dtype}
-            lines += ["", "[[curve]]", *(f'{name} = "{word}"' for name, word in labels.items())]
-            lines.append(f"ranks = {ranks}")
-            for field, number in vars(curve).items():
-                lines.append(f"{field} = {list(number) if field == 'departure' else number!r}")
-    rows = sum(m.curve.size for m in libraries.values())
-    return calibration(
-        name, tables, rows=rows, held_out=np.expm1(errors), split=SPLIT, lines=lines, digits=4
+            labels = {"library": library, "collective": collective, "dtype": dtype, "ranks": ranks}
+            curves.append({**labels, **vars(curve)})
+    errors = np.concatenate([held_out_errors(m)[1] for m in libraries.values()])
+    return Calibration(
+        name=name,
+        content={"curve": curves},
+        style=".10g",
+        tables=[table],
+        rows=sum(m.curve.size for m in libraries.values()),
+        split="4-fold cross-validation over sizes, except the first and last size of a curve",
+        errors=np.expm1(errors),
     )
 
 
@@ -201,7 +203,7 @@ def smoothed(seen: Growth, weight: Floats) -> Floats:
 
 
 def growth_errors(table: Libraries, gpus: Sequence[str], collective: str) -> dict[str, Floats]:
-    """Return, by GPU, log errors at 8 ranks of growth learnt from the other GPUs."""
+    """Return, by GPU, log errors at 8 ranks of growth fitted to the other GPUs."""
     seen = doublings(table, gpus, collective)
     return {
         gpu: smoothed({name: rows for name, rows in seen.items() if name != gpu}, weight) - ratio
@@ -211,38 +213,34 @@ def growth_errors(table: Libraries, gpus: Sequence[str], collective: str) -> dic
 
 
 def growth_coverage(table: Libraries, gpus: Sequence[str], collective: str) -> Bools:
-    """Say of rows at 8 ranks whether the interval of growth learnt from other GPUs holds them."""
+    """Return of rows at 8 ranks whether the interval of growth fitted to other GPUs covers them."""
     covered = [np.zeros(0, bool)]
     for gpu, errors in growth_errors(table, gpus, collective).items():
         others = growth_errors(table, [o for o in gpus if o != gpu], collective)
-        band = _band(np.concatenate(list(others.values())))
-        covered.append(np.abs(errors) <= band)
+        covered.append(np.abs(errors) <= _band(np.concatenate(list(others.values()))))
     return np.concatenate(covered)
 
 
-def _growth(table: Libraries, tables: dict[str, str]) -> Calibration:
-    """Return how curves grow with ranks, by fabric and collective."""
+def _growth(table: Libraries) -> Calibration:
+    """Return the growth of curves with ranks, by fabric and collective."""
+    content: dict[str, Any] = {}
     on_nvlink = []
-    lines = [f"weight = {GROWTH_GRID.tolist()!r}"]
     for fabric, gpus in (("nvlink", NVLINK), ("pcie", PCIE)):
+        content[fabric] = {}
         for collective in COLLECTIVES:
-            seen = doublings(table, gpus, collective)
             errors = np.concatenate(list(growth_errors(table, gpus, collective).values()))
             on_nvlink += [errors] if fabric == "nvlink" else []
-            growth = [round(float(x), 3) for x in smoothed(seen, GROWTH_GRID)]
-            lines += [
-                "",
-                f"[{fabric}.{collective}]",
-                f"log_growth = {growth!r}",
-                f"band = {_band(errors):.3f}",
-            ]
+            growth = smoothed(doublings(table, gpus, collective), GROWTH_GRID)
+            content[fabric][collective] = rounded(
+                {"log_growth": growth, "band": _band(errors)}, ".3f"
+            )
     held = np.concatenate(on_nvlink)
-    return calibration(
-        GROWTH.stem,
-        tables,
+    return Calibration(
+        name=GROWTH.stem,
+        content=content,
+        tables=[NCCL],
         rows=held.size,
-        held_out=np.expm1(held),
-        split=GROWTH_SPLIT,
-        lines=lines,
-        digits=4,
+        split="each NVLink GPU at 8 ranks, from its 4 ranks and the growth of the other GPUs",
+        errors=np.expm1(held),
+        provenance={"weight": GROWTH_GRID.tolist()},
     )

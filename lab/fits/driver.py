@@ -1,29 +1,31 @@
-"""Run a fit: arguments, provenance, writing, and the errors on rows that were held out.
+"""Run a fit: load rows, fit parameters, measure the error on held-out rows, write TOML.
 
-    python -m lab.fits NAME [FILE ...]                 fit the reference folder's tables again
-    python -m lab.fits NAME --check                    write nothing; are the files reproduced?
-    python -m lab.fits NAME --device l40s --measured mine.parquet
+    sweeper-lab fit NAME [FILE ...]                 fit to the tables of the reference folder
+    sweeper-lab fit NAME --check                    compare with the stored files, write none
+    sweeper-lab fit NAME --device l40s --measured mine.parquet
 
-A fit is a module of this folder, or a user's own in `catalog/fits/`. It has `FOLDER`, where its
-calibrations are, and `fit_reference(reference, only)`, which yields those that are asked for, or
-all. Where users may bring tables of their own, it also has `fit_measured(measured, device)` and
-`OWN`.
+A fit is a module of this package, or of a user's `catalog/fits/`. It defines `FOLDER`, where its
+calibrations are stored, and `fit_reference(reference, only)`, which yields a `Calibration` for each
+file named in `only`, or for all files. A fit that accepts a user's own measurements also defines
+`OWN`, their folder, and `fit_measured(measured, device)`.
 """
 
 from __future__ import annotations
 
 import argparse
-import difflib
+import contextlib
 import hashlib
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
+from planning.calibrate.files import toml_lines
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import SEAL, read_calibration, reference_folder
 from simulators.core.contract import Check
@@ -31,55 +33,60 @@ from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import Folder
 from simulators.core.modules import import_file
 from simulators.core.report import print_checks
-from simulators.evidence.intervals import Band
 
 FITS = Folder("fit", "fits", ".py", package="lab")
+MAPE_TOLERANCE = 6e-4
+"""Stored files have three or four decimals of the held-out error."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """A file of fitted numbers, what they rest on, and how far they are off held-out rows."""
+    """Fitted numbers of one file, the rows behind them and the error on held-out rows."""
 
-    name: str  # of the file, without .toml: a GPU's, usually
-    folder: Path | None = None  # apart from those of its fit; below `--out`, one of that name
-    tables: Mapping[str, str]  # sha256 of each, by its name
-    is_listed: bool = True  # they are written as a list even where there is one
+    name: str  # of the file, without .toml
+    content: Mapping[str, Any]  # the fitted numbers, as nested tables
+    style: str = ".4g"  # format of every number in `content`
+    tables: Sequence[str | Path]  # measured tables; names are relative to the reference folder
     rows: int  # fitted to
     split: str  # the rule that holds rows out, in a sentence
-    held_out_rows: int = 0  # 0: not told
-    error: float  # mean absolute, relative, of held-out rows
-    digits: int = 4  # of the error
-    lines: Sequence[str]  # the numbers, as TOML
-    checks: Sequence[Check] = ()  # held-out errors, to be printed
-    about: str = ""  # what the first line says of the file; " for NAME." unless given
-    head: Sequence[str] = ()  # lines before the provenance
-    more: Sequence[str] = ()  # further lines of the provenance
+    errors: ArrayLike  # relative errors of held-out rows; the file stores their mean absolute value
+    folder: Path | None = None  # where it differs from the fit's FOLDER
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # further entries
+    checks: Sequence[Check] = ()  # held-out errors to print
 
-    def text(self, fit: str) -> str:
-        """Return the content of the file, but for its seal."""
-        about = self.about or f" for {self.name}."
-        names, sums = strings(self.tables), strings(self.tables.values())
-        if not self.is_listed and len(self.tables) == 1:
-            names, sums = names[1:-1], sums[1:-1]
-        lines = [
-            f"# Written by `python -m lab.fits {fit}`{about}",
-            "# To change a number, change the fit.",
-            *self.head,
-            "[provenance]",
-            f"measured = {names}",
-            f"sha256 = {sums}",
-            f"rows = {self.rows}",
-            f'split = "{self.split}"',
-            *([f"held_out_rows = {self.held_out_rows}"] if self.held_out_rows else []),
-            f"held_out_mape = {self.error:.{self.digits}f}",
-            *self.more,
-            *self.lines,
-        ]
-        return "\n".join(lines)
+    def document(self, reference: Path = Path()) -> dict[str, Any]:
+        """Return what the file says.
+
+        Raises:
+            UserError: none of the measured tables exists.
+        """
+        files = {
+            Path(table).name if Path(table).is_absolute() else str(table): reference / table
+            for table in self.tables
+        }
+        known = {name: sha256_of(file) for name, file in files.items() if file.is_file()}
+        if not known:
+            raise UserError(f"{reference} has no {' or '.join(files)}: there is nothing to fit to")
+        content = rounded(self.content, self.style)
+        provenance = {
+            "measured": list(known),
+            "sha256": list(known.values()),
+            "rows": self.rows,
+            "parameters": sum(_is_number(value) for _, value in leaves(content)),
+            "split": self.split,
+            "held_out_mape": round(float(np.mean(np.abs(self.errors))), 4),
+            **self.provenance,
+        }
+        return {"provenance": provenance, **content}
+
+    def text(self, fit: str, reference: Path = Path()) -> str:
+        """Return the text of the file, without its checksum."""
+        header = f"# Written by `sweeper-lab fit {fit}`.\n# To change a number, change the fit.\n"
+        return header + "\n".join(toml_lines(self.document(reference)))
 
 
 def fits() -> dict[str, Path]:
-    """Return the files of all fits by their names, a user's own before those of this folder."""
+    """Return the files of all fits by name; a user's own replace those of this package."""
     return {
         file.stem: file
         for place in reversed(FITS.places)
@@ -89,85 +96,121 @@ def fits() -> dict[str, Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Fit, write and report."""
-    asked = _parser().parse_args(arguments)
+    """Run one fit as the command line asks."""
+    parser = argparse.ArgumentParser(
+        prog="sweeper-lab fit",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("fit", choices=fits(), metavar="NAME", help=", ".join(fits()))
+    parser.add_argument("only", nargs="*", metavar="FILE", help="only these files, such as GPUs")
+    parser.add_argument("--reference", type=Path, help="folder of the tables (SWEEPER_REFERENCE)")
+    parser.add_argument("--device", default="", help="your own GPU, by the name of its data sheet")
+    parser.add_argument("--measured", type=Path, help="its measurements, Parquet or CSV")
+    parser.add_argument("--out", type=Path, help="folder to write to")
+    parser.add_argument("--check", action="store_true", help="compare with stored files only")
+    asked = parser.parse_args(arguments)
     if asked.device and asked.measured is None:
-        _parser().error("--device and --measured belong together")
+        parser.error("--device and --measured belong together")
     try:
-        run(asked)
+        _run(asked)
     except (UserError, Infeasible) as error:
         sys.exit(f"fit: {error}")
 
 
-def run(asked: argparse.Namespace) -> None:
-    """Run one fit as asked.
-
-    Raises:
-        UserError: there is nothing to fit to; the fit knows no tables of a user's own.
-    """
-    fit = import_file(fits()[asked.fit])
+def _run(asked: argparse.Namespace) -> None:
+    fit, reference = import_file(fits()[asked.fit]), Path()
     if asked.measured is None:
-        folder, found = fit.FOLDER, fit.fit_reference(_reference(asked), asked.only)
+        reference = asked.reference or reference_folder() or Path("reference")
+        if not reference.is_dir():
+            raise UserError("there is no reference folder; set SWEEPER_REFERENCE to where it is")
+        folder, found = fit.FOLDER, fit.fit_reference(reference, asked.only)
     elif hasattr(fit, "fit_measured"):
-        folder, found = fit.OWN, fit.fit_measured(asked.measured, asked.device)
+        folder, found = fit.OWN, fit.fit_measured(asked.measured.absolute(), asked.device)
     else:
         raise UserError(f"'{asked.fit}' is fitted to tables of the reference folder alone")
     checks: list[Check] = []
     for calibration in found:
         checks += calibration.checks
-        text = calibration.text(asked.fit)
-        file = _place(calibration.folder, folder, asked.out) / f"{calibration.name}.toml"
+        place = calibration.folder or folder
+        if asked.out:
+            place = asked.out / calibration.folder.name if calibration.folder else asked.out
+        file = place / f"{calibration.name}.toml"
         if asked.check:
-            print(f"{file}: {_compared(text, file)}", flush=True)
+            print(f"{file}: {difference(calibration.document(reference), file)}", flush=True)
         else:
-            write_calibration(file, text)
+            write_calibration(file, calibration.text(asked.fit, reference))
             print(f"Written: {file}", flush=True)
     if checks:
         print_checks(checks)
 
 
-def calibration(
-    name: str,
-    tables: Mapping[str, str],
-    *,
-    rows: int,
-    held_out: NDArray[np.float64],
-    split: str,
-    lines: Sequence[str],
-    digits: int = 3,
-) -> Calibration:
-    """Return a calibration, given the relative error of each held-out row."""
-    error = float(np.mean(np.abs(held_out))) if held_out.size else 0.0
-    return Calibration(
-        name=name,
-        about=".",
-        tables=tables,
-        is_listed=False,
-        rows=rows,
-        split=split,
-        lines=lines,
-        held_out_rows=held_out.size,
-        error=error,
-        digits=digits,
+def difference(document: Mapping[str, Any], file: Path) -> str:
+    """Compare what was fitted with a stored file, and say what differs and by how much."""
+    if not file.is_file():
+        return "is not there"
+    stored = tomllib.loads(file.read_text(encoding="utf-8"))
+    old, new = stored.pop("provenance"), dict(document)["provenance"]
+    before, after = (
+        dict(
+            leaves({"rows": source["rows"], **{k: v for k, v in one.items() if k != "provenance"}})
+        )
+        for source, one in ((old, stored), (new, document))
+    )
+    changed = [path for path in before | after if before.get(path) != after.get(path)]
+    if abs(old["held_out_mape"] - new["held_out_mape"]) > MAPE_TOLERANCE:
+        changed.append(("held_out_mape",))
+        before[changed[-1]], after[changed[-1]] = old["held_out_mape"], new["held_out_mape"]
+    if not changed:
+        return "reproduced"
+    pairs = [(before.get(path), after.get(path)) for path in changed]
+    relative = [abs(b / a - 1.0) for a, b in pairs if _is_number(a) and _is_number(b) and a]
+    first = ".".join(map(str, changed[0]))
+    return (
+        f"{len(changed)} of {len(before)} entries differ, numbers by up to "
+        f"{100.0 * max(relative, default=0.0):.2g} %; first: {first} = {pairs[0][0]!r}, "
+        f"fitted {pairs[0][1]!r}"
     )
 
 
-def gpu_of(device: str) -> Gpu:
-    """Return the data sheet of a user's own device.
+def leaves(
+    value: Any, path: tuple[Hashable, ...] = ()
+) -> Iterator[tuple[tuple[Hashable, ...], Any]]:
+    """Yield every entry of nested tables and lists, with its path; a text of numbers is a list."""
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            value = list(map(float, value.split())) or value
+    if isinstance(value, Mapping | list):
+        for key, one in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from leaves(one, (*path, key))
+    else:
+        yield path, value
 
-    Raises:
-        UserError: none is named, or nothing is known by that name.
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def rounded(value: Any, style: str) -> Any:
+    """Return nested tables with every float as a format writes it.
+
+    >>> rounded({"start_s": np.float64(1.23456e-06), "seen": (1, 2.0)}, ".3g")
+    {'start_s': 1.23e-06, 'seen': [1, 2.0]}
     """
-    if not device:
-        raise UserError("whose measurements are these? --device NAME, as its data sheet is called")
-    return load_gpu(device)
+    if isinstance(value, Mapping):
+        return {str(key): rounded(one, style) for key, one in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [rounded(one, style) for one in value]
+    if isinstance(value, np.integer):
+        return int(value)
+    return float(f"{value:{style}}") if isinstance(value, float) else value
 
 
 def chosen(only: Sequence[str], known: Iterable[str], kind: str = "gpu") -> list[str]:
-    """Return the files to write: all that are known, unless some are asked for.
+    """Return the names of files to write: those in `only`, or all that are known.
 
     Raises:
-        UnknownNameError: one that is asked for is not known.
+        UnknownNameError: a name in `only` is not known.
     """
     names = list(dict.fromkeys(known))
     for name in only:
@@ -176,32 +219,36 @@ def chosen(only: Sequence[str], known: Iterable[str], kind: str = "gpu") -> list
     return list(only) or names
 
 
-def hashes(reference: Path, tables: Iterable[str]) -> dict[str, str]:
-    """Return the sha256 of those tables that are there, by their names.
+def gpu_of(device: str) -> Gpu:
+    """Return the data sheet of a user's own GPU.
 
     Raises:
-        UserError: none of them is there.
+        UserError: no GPU is named, or there is no data sheet of that name.
     """
-    names = list(tables)
-    found = {name: sha256_of(reference / name) for name in names if (reference / name).is_file()}
-    if not found:
-        raise UserError(f"{reference} has no {' or '.join(names)}: there is nothing to fit to")
-    return found
+    if not device:
+        raise UserError("whose measurements are these? --device NAME, as its data sheet is called")
+    return load_gpu(device)
 
 
 def fitted_tables(files: Iterable[Path]) -> set[tuple[str, str]]:
-    """Return name and hash of every table that some calibrations were fitted to.
+    """Return name and sha256 of every table that some calibrations were fitted to.
 
     Raises:
         UserError: a calibration is unreadable or was changed by hand.
     """
-    blocks = (read_calibration(file)["provenance"] for file in files)
-    pairs = (zip(_listed(b["measured"]), _listed(b["sha256"]), strict=True) for b in blocks)
-    return {pair for found in pairs for pair in found}
+    found: set[tuple[str, str]] = set()
+    for file in files:
+        block = read_calibration(file)["provenance"]
+        found.update(zip(_listed(block["measured"]), _listed(block["sha256"]), strict=True))
+    return found
+
+
+def _listed(entry: object) -> list[str]:
+    return list(map(str, entry)) if isinstance(entry, list) else [str(entry)]
 
 
 def write_calibration(path: Path, body: str) -> None:
-    """Write the text of a calibration and seal it; the file is whole or absent."""
+    """Write a calibration and the checksum of its text; the file is whole or absent."""
     body = body.rstrip("\n") + "\n"
     seal = hashlib.sha256(body.encode()).hexdigest()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -211,7 +258,7 @@ def write_calibration(path: Path, body: str) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the hash of a file's content.
+    """Return the sha256 of a file.
 
     Raises:
         UserError: the file cannot be read.
@@ -220,88 +267,3 @@ def sha256_of(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
-
-
-def _listed(entry: object) -> tuple[str, ...]:
-    return tuple(map(str, entry)) if isinstance(entry, list) else (str(entry),)
-
-
-def strings(items: Iterable[str]) -> str:
-    """Return a TOML list of strings.
-
-    >>> strings(["a", "b"])
-    '["a", "b"]'
-    """
-    return "[" + ", ".join(f'"{item}"' for item in items) + "]"
-
-
-def inline(numbers: Mapping[str, float], style: str = ".5g") -> str:
-    """Return numbers as a TOML table on one line.
-
-    >>> inline({"start_s": 1.25e-06, "share": 0.5})
-    '{ start_s = 1.25e-06, share = 0.5 }'
-    """
-    return f"{{ {', '.join(f'{name} = {value:{style}}' for name, value in numbers.items())} }}"
-
-
-def table_lines(title: str, numbers: Mapping[str, float], style: str = ".3g") -> list[str]:
-    """Return a TOML table of numbers, after an empty line.
-
-    >>> table_lines("sustained", {"pcie": 0.75})
-    ['', '[sustained]', 'pcie = 0.75']
-    """
-    return ["", f"[{title}]", *(f"{name} = {value:{style}}" for name, value in numbers.items())]
-
-
-def band_lines(band: Band) -> list[str]:
-    """Return both ends of a band, as TOML."""
-    return [
-        f"{name} = [{', '.join(f'{end:.4f}' for end in ends)}]"
-        for name, ends in (("lo", band.lo), ("hi", band.hi))
-    ]
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m lab.fits",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("fit", choices=fits(), metavar="NAME", help=", ".join(fits()))
-    parser.add_argument("only", nargs="*", metavar="FILE", help="only these, such as GPUs")
-    parser.add_argument("--reference", type=Path, help="folder of the tables (SWEEPER_REFERENCE)")
-    parser.add_argument("--device", default="", help="one of your own, by its data sheet's name")
-    parser.add_argument("--measured", type=Path, help="its measurements, Parquet or CSV")
-    parser.add_argument("--out", type=Path, help="folder of the calibrations")
-    parser.add_argument("--check", action="store_true", help="compare with the files, write none")
-    return parser
-
-
-def _reference(asked: Any) -> Path:
-    reference: Path | None = asked.reference or reference_folder()
-    if reference is None or not reference.is_dir():
-        raise UserError("there is no reference folder; set SWEEPER_REFERENCE to where it is")
-    return reference
-
-
-def _place(own: Path | None, folder: Path, out: Path | None) -> Path:
-    """Return the folder of a calibration: what is kept apart stays apart where it is written to.
-
-    >>> _place(Path("a/b"), Path("c"), None), _place(Path("a/b"), Path("c"), Path("out"))
-    (PosixPath('a/b'), PosixPath('out/b'))
-    """
-    if own is None:
-        return out or folder
-    return out / own.name if out else own
-
-
-def _compared(text: str, file: Path) -> str:
-    """Say whether a file holds what was fitted; comments and seal do not count."""
-    if not file.is_file():
-        return "is not there"
-    old = file.read_text(encoding="utf-8").rpartition(SEAL)[0]
-    there, fitted = (
-        [line for line in one.splitlines() if not line.startswith("#")] for one in (old, text)
-    )
-    changed = [line for line in difflib.ndiff(there, fitted) if line[0] in "+-"]
-    return f"{len(changed)} lines differ, first: {changed[0][:80]}" if changed else "reproduced"

@@ -1,16 +1,18 @@
-"""What a step of a bare engine takes, in columns that the constants of a runtime multiply.
+"""Step times of an engine as a linear function of the constants of its runtime.
 
-A runtime's numbers are a pace for each family of kernels, gaps of a layer and host times; the time
-of a step is linear in all of them.
+A runtime's constants are a pace for each family of kernels, gaps of a layer and host times; each
+multiplies a column. `engines.toml` says which kernels a runtime takes and whose constants it has.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import strings, table_lines
 from lab.fits.methods.positive_least_squares import Constant
 from simulators.composition.operator_prices import Row, family_of, tokens_of
 from simulators.composition.price import part_rows
@@ -21,89 +23,24 @@ from simulators.workload.llm.parallelism import stage_of
 from simulators.workload.llm.step import Step
 from simulators.workload.operators import Collective, Column
 
-KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
-    "vllm": {"gemm": ("vllm", "trtllm"), "experts": ("trtllm", "vllm")},
-    "trtllm": {"gemm": ("vllm", "trtllm"), "experts": ("trtllm", "vllm")},
-    "trtllm_cutlass": {"gemm": ("vllm", "trtllm"), "experts": ("trtllm",)},
-    "trtllm_session": {"gemm": ("trtllm",), "experts": ("trtllm",)},
-    "sglang": {
-        "gemm": ("vllm", "trtllm"),
-        "experts": ("trtllm", "vllm", "flashinfer"),
-        "experts.hopper": ("sglang",),
-        "prefill": ("vllm",),
-        "decode": ("vllm",),
-    },
-}
-"""Today's engines choose among kernels that were written for several of them (cuBLAS, CUTLASS,
-DeepGEMM, TensorRT-LLM's through FlashInfer), so products and experts are the fastest measured for
-either framework whose tables are kept. SGLang's recipes ask for FlashInfer's experts, which vLLM's
-switch off in 8 bits; on Hopper it runs its own in Triton unless told otherwise (`server_args.py`,
-`moe_runner_backend`)."""
-
-ALIKE = {
-    "trtllm": ("trtllm_cutlass", "trtllm_1_1", "trtllm_executor"),
-    "sglang": ("sglang_0_5_9",),
-}
-"""Runtimes with the constants of another, but for kernels or what sets a release apart:
-TensorRT-LLM as it is started without options, which runs experts by CUTLASS; older releases; and
-engines that were built ahead, which run the same kernels under an executor in C++."""
-
-HOSTS = {"trtllm_executor": "trtllm_session"}
-"""Runtimes whose host is another's: the executor's loop is that of TensorRT-LLM's session, which
-static batches timed."""
-
-ENGINE = {alike: name for name, names in ALIKE.items() for alike in names}
-KERNELS |= {name: KERNELS[like] for name, like in ENGINE.items() if name not in KERNELS}
-
-APART = {"state_layer_s": ("sglang_0_5_9",)}
-"""Gaps that releases have of their own. Before 0.5.10 SGLang copied apart what the projections of a
-gated-delta layer give, kernel by kernel; since then one does it all (pull request 21019)."""
-
-SLOWER_EXPERTS = dict.fromkeys(
-    ("trtllm_1_1", "trtllm_executor"), ("experts.blackwell", "vllm_0_13")
+ENGINES: dict[str, dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("engines.toml").read_text(encoding="utf-8")
 )
-"""Releases whose experts of a batch took longer than today's on an architecture, and whose factor
-there says by how much: that of printed results of 2025, which knows no deployment. On Blackwell
-kernels were new then; on Hopper, and where weights are narrower than activations, TensorRT-LLM of
-that year is as quick as today's."""
-
-KERNELS_OF = {name: name.partition("_")[0] for name in KERNELS}
-"""Whose kernels and messages a runtime takes where nothing else is said."""
-
-NORMS_IN_SUMS = ("trtllm", *ALIKE["trtllm"])
-"""Runtimes whose kernel of a sum over tensor ranks adds the residual and norms: TensorRT-LLM's of
-today do so unless a model's code lacks it (`AllReduceFusionOp`, `*_EAGER_FUSION_DISABLED`)."""
-
-DECODER_NUMBERS = {"trtllm_session": 6}
-"""Numbers of 32 bits that a decoder holds for each logit of the most requests there may be, on each
-GPU of the last stage. TensorRT-LLM's session (sources of about 0.14): the engine's output (read in
-`runtimeBuffers.cpp`, published later), the logits it works on (`decodingLayerWorkspace.cpp`), the
-counts of tokens seen (`penaltyLayer.cpp`), the copy that top-k draws from
-(`samplingTopKKernels.h`), a bias of the request's and the logits of a draft, which it allocates
-whether there are any or not (`setup` in `gptDecoderBatched.cpp`). What has not the size of the
-vocabulary is left out."""
+ENGINE = {name: facts["like"] for name, facts in ENGINES.items() if "like" in facts}
+"""Runtimes with the constants of another."""
 
 FAMILIES = ("gemm", "experts", "prefill", "decode", "vector")
 BORROWED = {family: f"borrowed_{family}" for family in FAMILIES}
-"""Kernels that were not measured on the GPU they run on have columns of their own."""
+"""Columns of kernels that were not measured on the GPU they run on."""
 
 MANY = {family: f"many_{family}" for family in ("gemm", "experts")}
-"""Products of many tokens have columns of their own, for as much as they are of many."""
+"""Columns of products, for the part that they are of many tokens."""
 
-PACES = ("paces", "borrowed", "many")
-HOST_TIMES = ("host_s", "sequence_s")
+PACES, HOST_TIMES = ("paces", "borrowed", "many"), ("host_s", "sequence_s")
 GAPS = ("layer_s", *HOST_TIMES)
 KINDS = ("mixture_layer_s", "latent_layer_s", "index_layer_s", "state_layer_s")
-COLUMNS = (
-    "fixed",
-    *FAMILIES,
-    *BORROWED.values(),
-    *MANY.values(),
-    "messages",
-    *GAPS,
-    *KINDS,
-)
-"""What the time of a token is a sum of; all but `fixed` have constants."""
+COLUMNS = ("fixed", *FAMILIES, *BORROWED.values(), *MANY.values(), "messages", *GAPS, *KINDS)
+"""Terms of a step's time; all but `fixed` have constants."""
 
 KERNELS_PACE, MANY_PACE, MESSAGES_PACE = (1.0, 0.05), (1.0, 0.1), (1.0, 0.3)
 PRIORS = {
@@ -115,30 +52,46 @@ PRIORS = {
 """Means and deviations: a launch takes some microseconds, a pass of a scheduler some hundreds."""
 
 
-def bare(framework: str) -> Runtime:
-    """Return a framework's runtime that adds nothing to its kernels."""
+def kernels_of(name: str) -> dict[str, Any]:
+    """Return whose kernels compete in a runtime, by family."""
+    found: dict[str, Any] = ENGINES[name].get("kernels") or ENGINES[ENGINE[name]]["kernels"]
+    return found
+
+
+def framework_of(name: str) -> str:
+    """Return the framework of a runtime."""
+    return name.partition("_")[0]
+
+
+def alike(name: str) -> list[str]:
+    """Return the runtimes with the constants of another."""
+    return [other for other, engine in ENGINE.items() if engine == name]
+
+
+def bare(name: str) -> Runtime:
+    """Return a runtime that adds nothing to its kernels."""
     return Runtime(
-        name=framework,
-        framework=KERNELS_OF[framework],
+        name=name,
+        framework=framework_of(name),
         layer_s=0.0,
         host_s=0.0,
         sequence_s=0.0,
-        kernels=KERNELS[framework],
-        norms_in_sums=framework in NORMS_IN_SUMS,
-        batch_times=batch_times_of(framework),
+        kernels=kernels_of(name),
+        norms_in_sums=ENGINES[name].get("norms_in_sums", False),
+        batch_times=batch_times_of(name),
     )
 
 
-def batch_times_of(framework: str) -> dict[str, float]:
-    """Return what experts of a batch take in a release over what they take today, by kernels."""
-    if framework not in SLOWER_EXPERTS:
-        return {}
-    kernels, told = SLOWER_EXPERTS[framework]
-    return {kernels: load_runtime(told).batch_times[kernels]}
+def batch_times_of(name: str) -> dict[str, float]:
+    """Return the times of a release's experts of a batch over current ones, by kernels."""
+    if slower := ENGINES[name].get("slower"):
+        kernels = slower["kernels"]
+        return {kernels: load_runtime(slower["as"]).batch_times[kernels]}
+    return {}
 
 
 def step_columns(replica: Replica, step: Step) -> Floats:
-    """Return what a step takes, by column; one row per load."""
+    """Return the columns of a step; one row per load."""
     part = stage_of(replica.model, replica.cut, 0)
     size = np.asarray(step.decodes, np.float64).size
     table = {name: np.zeros(size) for name in COLUMNS}
@@ -161,7 +114,7 @@ def step_columns(replica: Replica, step: Step) -> Floats:
 
 
 def _columns_of(row: Row, replica: Replica, share: float) -> Iterator[tuple[str, Floats]]:
-    """Yield the columns an operator adds to, and its seconds in each."""
+    """Yield the columns of an operator, and its seconds in each."""
     seconds, operator = np.asarray(row.seconds, np.float64), row.operator
     if isinstance(operator, Collective):
         yield "messages", seconds
@@ -173,17 +126,16 @@ def _columns_of(row: Row, replica: Replica, share: float) -> Iterator[tuple[str,
     throttled = operator.repeat * np.asarray(throttled_s(operator, replica.gpu, share))
     yield "fixed", np.where(present, throttled, 0.0)
     family = family_of(operator)
-    column = family if row.is_own else BORROWED[family]
     busy_s = np.where(present, seconds - throttled, 0.0)
     if family in MANY:
         many_s = share_of_many(tokens_of(operator)) * busy_s
         yield MANY[family], many_s
         busy_s = busy_s - many_s
-    yield column, busy_s
+    yield family if row.is_own else BORROWED[family], busy_s
 
 
 def numbers_of(runtime: Runtime, replica: Replica) -> Floats:
-    """Return what each column is multiplied by under a runtime."""
+    """Return the factor of each column under a runtime."""
     chip, fabric = replica.gpu.architecture, replica.cluster.fabric_of(replica.gpu)
     paces = {"fixed": 1.0, "messages": runtime.pace(fabric, "messages")}
     for family, borrowed in BORROWED.items():
@@ -199,9 +151,8 @@ def constants_of(
 ) -> Iterator[Constant]:
     """Yield the constants: paces by architecture or fabric, gaps by framework and kind of layer.
 
-    Gaps of a kind of layer are all engines', but for releases that have one of their own.
-
-    An architecture on which no row ran kernels of its own has paces of borrowed ones.
+    Gaps of a kind of layer are all engines', except for releases that have one of their own. An
+    architecture without rows of its own kernels has paces of transferred ones.
 
     Args:
         columns: of every row.
@@ -230,58 +181,53 @@ def constants_of(
         for gap in GAPS:
             yield Constant(f"{name}.{gap}", column[gap] * (framework == name), *PRIORS[gap])
     for kind in KINDS:
-        is_apart = np.isin(release, APART.get(kind, ()))
-        yield Constant(kind, column[kind] * ~is_apart, *PRIORS[kind])
-        for name in APART.get(kind, ()):
+        apart = _releases_with_own(kind)
+        yield Constant(kind, column[kind] * ~np.isin(release, apart), *PRIORS[kind])
+        for name in apart:
             yield Constant(f"{name}.{kind}", column[kind] * (release == name), *PRIORS[kind])
 
 
-def runtime_lines(
-    framework: str, constants: Sequence[Constant], values: Floats, left_out: str = ""
-) -> list[str]:
-    """Return the numbers of a runtime as TOML, all of them or those without a group.
-
-    Without a group, gaps and hosts that others of its kind have of their own follow.
-    """
-    value = {c.name: v for c, v in zip(constants, values, strict=True)}
-    prefix = f'without."{left_out}".' if left_out else ""
-    own = {gap: value[f"{ENGINE.get(framework, framework)}.{gap}"] for gap in GAPS}
-    own |= {kind: value.get(f"{framework}.{kind}", value[kind]) for kind in KINDS}
-    own |= _host_of(framework, value)
-    title, *numbers = table_lines(f"{prefix}runtime", own, ".4g")[1:]
-    lines = ["", title, f'framework = "{KERNELS_OF[framework]}"', *facts_lines(framework), *numbers]
-    paces: dict[str, dict[str, float]] = {}
-    for name, number in value.items():
-        table, _, family = name.rpartition(".")
-        if table.startswith(PACES):
-            paces.setdefault(table, {})[family] = number
-    for table, of in paces.items():
-        lines += table_lines(f"{prefix}{table}", of, ".4g")
-    for kind, releases in APART.items() if left_out else ():
-        for release in (one for one in releases if ENGINE[one] == framework):
-            lines += table_lines(f"{prefix}{release}", {kind: value[f"{release}.{kind}"]}, ".4g")
-    for alike in ALIKE.get(framework, ()) if left_out else ():
-        if host := _host_of(alike, value):
-            lines += table_lines(f"{prefix}{alike}", host, ".4g")
-    return lines
+def _releases_with_own(kind: str) -> list[str]:
+    return [name for name, facts in ENGINES.items() if kind in facts.get("own", ())]
 
 
-def _host_of(framework: str, value: Mapping[str, float]) -> dict[str, float]:
+def runtime_table(name: str, value: Mapping[str, float]) -> dict[str, Any]:
+    """Return the constants of a runtime as its calibration stores them."""
+    own = {gap: value[f"{ENGINE.get(name, name)}.{gap}"] for gap in GAPS}
+    own |= {kind: value.get(f"{name}.{kind}", value[kind]) for kind in KINDS}
+    table: dict[str, Any] = {"runtime": {**facts_of(name), **own, **_host_of(name, value)}}
+    for constant, number in value.items():
+        kind, *place = constant.split(".")
+        if kind in PACES:
+            of_kind = table.setdefault(kind, {})
+            of_kind.setdefault(place[0], {})[place[1]] = number
+    return table
+
+
+def left_out_table(name: str, value: Mapping[str, float]) -> dict[str, Any]:
+    """Return the constants of a runtime fitted without a group, and of releases apart from it."""
+    table = runtime_table(name, value)
+    for other in alike(name):
+        own = {kind: value[f"{other}.{kind}"] for kind in ENGINES[other].get("own", ())}
+        if found := own | _host_of(other, value):
+            table[other] = found
+    return table
+
+
+def _host_of(name: str, value: Mapping[str, float]) -> dict[str, float]:
     """Return the host times that a runtime has from another, if it does."""
-    whose = HOSTS.get(framework)
+    whose = ENGINES[name].get("host")
     return {time: value[f"{whose}.{time}"] for time in HOST_TIMES} if whose else {}
 
 
-def facts_lines(framework: str) -> list[str]:
-    """Return what is known of a framework without a fit, as TOML."""
-    sums = ["norms_in_sums = true"] if framework in NORMS_IN_SUMS else []
-    held = DECODER_NUMBERS.get(framework, 0)
-    return [*sums, *([f"decoder_numbers = {held}"] if held else [])]
+def facts_of(name: str) -> dict[str, Any]:
+    """Return the fields of a runtime that no fit determines."""
+    facts = ("norms_in_sums", "decoder_numbers")
+    known = {fact: ENGINES[name][fact] for fact in facts if fact in ENGINES[name]}
+    return {"framework": framework_of(name), **known}
 
 
-def kernels_lines(framework: str) -> list[str]:
-    """Return whose kernels compete in a framework, and which take longer than today, as TOML."""
-    named = {f'"{n}"' if "." in n else n: whose for n, whose in KERNELS[framework].items()}
-    lines = ["", "[kernels]", *(f"{family} = {strings(of)}" for family, of in named.items())]
-    slower = {f'"{name}"': factor for name, factor in batch_times_of(framework).items()}
-    return [*lines, *(table_lines("batch_times", slower, ".4g") if slower else [])]
+def kernels_table(name: str) -> dict[str, Any]:
+    """Return whose kernels compete in a runtime, and which take longer than current ones."""
+    slower = batch_times_of(name)
+    return {"kernels": kernels_of(name), **({"batch_times": slower} if slower else {})}

@@ -1,10 +1,10 @@
-"""Fit what engines add to kernels to whole deployments: a few constants per framework.
+"""Fit engines' constants to whole deployments: a few per framework.
 
-The time per token in the steady state is linear in all constants, so a fit is a least-squares
-problem with a prior: kernels among others are as alone, to about a twentieth; gaps and host times
-are some microseconds. Whole groups (a model on a GPU) are left out in turn, and each model on all
-its GPUs; the constants without each are kept in files of their own. Static batches under an older
-runtime are fitted along: they know paces of other architectures.
+The steady-state time per token is linear in all constants, so the fit is a least-squares problem
+with a prior: kernels keep their measured pace to about a twentieth; gaps and host times are some
+microseconds. Each group (a model on a GPU) is left out in turn, and each model on all its GPUs; the
+constants without each are stored in files of their own. Static batches under an older runtime are
+fitted along: they show the paces of other architectures.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.fits.driver import Calibration, calibration, hashes
+from lab.fits.driver import Calibration
 from lab.fits.engine_columns import (
-    ALIKE,
     BORROWED,
     COLUMNS,
-    KERNELS_OF,
+    alike,
     bare,
     constants_of,
-    kernels_lines,
-    runtime_lines,
+    framework_of,
+    kernels_table,
+    left_out_table,
+    runtime_table,
     step_columns,
 )
 from lab.fits.left_out import FOLDER as LEFT_OUT
@@ -43,13 +44,11 @@ from simulators.workload.llm.step import decode_step, prefill_step
 from simulators.workload.operators import Collective
 
 FOLDER = PACKAGE / RUNTIMES.path
-SPLIT = "each group of a model and a GPU in turn"
-
 DECODE = [COLUMNS.index(name) for name in ("decode", BORROWED["decode"])]
 
 
 def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the runtimes of the frameworks that are asked for, fitted together with all others."""
+    """Yield the runtimes that are asked for, fitted together with all others."""
     rows = [row for row in silicon(reference) if not row.excluded]
     batches = static_rows(reference)
     columns, replicas = _deployed_columns(rows)
@@ -71,32 +70,33 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
     }
     error = fitted.held_out_s / problem.measured_s - 1.0
     for name in sorted(set(frameworks)):
-        tail = []
-        whose = KERNELS_OF[name]  # all its runtimes, as a later one may stand for a group's
-        named = {g for g, f in zip(groups, frameworks, strict=True) if KERNELS_OF[f] == whose}
+        whose = framework_of(name)  # all its runtimes, as a later one may stand for a group's
+        named = {g for g, f in zip(groups, frameworks, strict=True) if framework_of(f) == whose}
         named |= {row.model for row in rows if row.framework == name}
-        for left_out in sorted(named):
-            tail += runtime_lines(name, problem.constants, without[left_out], left_out)
         held_out = error[np.array(frameworks) == name]
-        whole = calibration(
-            name,
-            hashes(reference, [SILICON, STATIC]),
+        whole = Calibration(
+            name=name,
+            content={
+                "without": {
+                    group: left_out_table(name, problem.named(without[group]))
+                    for group in sorted(named)
+                }
+            },
+            tables=[SILICON, STATIC],
             rows=held_out.size,
-            split=SPLIT,
-            held_out=held_out,
-            lines=tail,
+            split="each group of a model and a GPU in turn",
+            errors=held_out,
         )
         if not only or name in only:
             yield dataclasses.replace(whole, folder=LEFT_OUT / "runtimes")
-        for alike in (name, *ALIKE.get(name, ())):
-            if not only or alike in only:
-                head = runtime_lines(alike, problem.constants, fitted.values)
-                lines = [*head, *kernels_lines(alike)]
-                yield dataclasses.replace(whole, name=alike, lines=lines)
+        for one in (name, *alike(name)):
+            if not only or one in only:
+                found = runtime_table(one, problem.named(fitted.values)) | kernels_table(one)
+                yield dataclasses.replace(whole, name=one, content=found)
 
 
 def _deployed_columns(rows: Sequence[Deployed]) -> tuple[Floats, list[Replica]]:
-    """Return what a token takes, by column, and the replica of each row."""
+    """Return the columns of a token, and the replica, of each row."""
     columns = np.zeros((len(rows), len(COLUMNS)))
     replicas: dict[int, Replica] = {}
     for indices in by_replica(rows).values():
@@ -112,7 +112,7 @@ def _deployed_columns(rows: Sequence[Deployed]) -> tuple[Floats, list[Replica]]:
 
 
 def static_columns(rows: Sequence[StaticBatch]) -> tuple[Floats, list[Replica]]:
-    """Return what whole batches take, by column, and the replica of each."""
+    """Return the columns of a whole batch, and the replica, of each row."""
     columns, replicas = np.zeros((len(rows), len(COLUMNS))), []
     for i, row in enumerate(rows):
         replica, batch = row.replica(bare(SESSION)), np.array([float(row.batch)])
@@ -129,7 +129,7 @@ def static_columns(rows: Sequence[StaticBatch]) -> tuple[Floats, list[Replica]]:
 
 
 def least_s(rows: Sequence[Deployed]) -> Floats:
-    """Return what a token of loads of one replica takes by its kernels' rooflines alone."""
+    """Return the roofline time of a token of loads of one replica."""
     replica = deployed_replica(rows[0], bare(rows[0].runtime))
     part, total = stage_of(replica.model, replica.cut, 0), np.zeros(len(rows))
     for step, weight in steady_state(replica, rows).steps:

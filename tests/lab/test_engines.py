@@ -6,12 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis.strategies import floats, lists
 
 from lab.fits.engine_columns import bare, numbers_of, step_columns
 from lab.fits.left_out import runtime_without, shelf_without
-from lab.fits.methods.positive_least_squares import Constant, Problem, fit, non_negative
+from lab.fits.methods.positive_least_squares import Constant, Problem, fit
 from lab.tables.catalog_names import replica_of
 from simulators.composition.price import iteration
 from simulators.composition.replica import Replica, load_runtime
@@ -125,12 +123,6 @@ def test_a_run_is_told_the_runtime_its_point_names() -> None:
     )
     assert usual == unknown == simulate(point_of(row)).tpot_mean_s
     assert without != usual
-
-
-@given(lists(floats(-5.0, 5.0), min_size=3, max_size=3))
-def test_least_squares_without_negative_entries_clips_an_orthogonal_system(b: list[float]) -> None:
-    found = non_negative(np.eye(3), np.array(b))
-    assert found == pytest.approx(np.maximum(b, 0.0), abs=1e-9)
 
 
 def test_a_fit_finds_the_constants_that_made_the_times() -> None:

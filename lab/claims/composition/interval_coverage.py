@@ -14,7 +14,7 @@ import numpy as np
 
 from lab.claims.lines import absent
 from lab.fits.intervals.pass_intervals import configurations, shares
-from lab.fits.methods.coverage import COVERED
+from lab.fits.methods.held_out import COVERED_SHARE
 from simulators.core.contract import COVERAGE, Check
 
 KIND = COVERAGE
@@ -41,7 +41,7 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
             name,
             round(100.0 * hits / len(here), 1),
             "%",
-            100.0 * COVERED,
+            100.0 * COVERED_SHARE,
             is_consistent(hits, len(here)),
             len(here),
             note,
@@ -55,6 +55,7 @@ def is_consistent(hits: int, trials: int) -> bool:
     (True, False, False)
     """
     odds = [
-        comb(trials, k) * COVERED**k * (1.0 - COVERED) ** (trials - k) for k in range(trials + 1)
+        comb(trials, k) * COVERED_SHARE**k * (1.0 - COVERED_SHARE) ** (trials - k)
+        for k in range(trials + 1)
     ]
     return sum(odds[: hits + 1]) > UNLIKELY and sum(odds[hits:]) > UNLIKELY

@@ -1,8 +1,8 @@
-"""Fit what devices have in common, and each device, to latencies of networks of a search space.
+"""Fit device latencies to networks of a search space, and the prior that devices share.
 
-A device's weights are a least-squares fit to all its networks. The prior over devices is learnt
-from HELP's meta-train devices; how far a device may be unlike all of them is chosen by leaving each
-family of them out and adapting to ten of its networks, as a user would.
+A device's weights are a least-squares fit to all its networks. The prior is of HELP's meta-train
+devices; the spread of a device's own is chosen by leaving out each device family and adapting to
+ten of its networks, as a user would.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.fits.driver import Calibration, calibration, chosen, hashes, inline
+from lab.fits.driver import Calibration, chosen
 from lab.fits.methods.few_shot import Prior, adapt, fitted, learn
 from lab.tables.edge.networks import SPLITS, Latencies, family, latencies, table_of
 from lab.tables.rows import Floats
@@ -22,33 +22,28 @@ from simulators.edge.device import calibration_of
 FOLDER = calibration_of("nb201").parent
 OWNS = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
 SAMPLES, DRAWS, JUDGED = 10, 4, 1000
-SPLIT = "families of known devices left out in turn, ten networks of the left-out device measured"
 
 
 def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield one calibration a search space."""
+    """Yield one calibration per search space."""
     for space in chosen(only, SPLITS, "search space"):
         table, known = latencies(reference, space), SPLITS[space].known
         errors = {own: left_out_errors(table, known, own) for own in OWNS}
         own = min(OWNS, key=lambda one: float(errors[one].mean()))
         prior = prior_of(table, known, own)
-        lines = ["", "[prior]", f"own = {own:g}"]
-        lines += [
-            f"{n} = {_list(getattr(prior, n))}" for n in ("centre", "scale", "mean", "noises")
-        ]
-        lines += [f"spread = [{', '.join(map(_list, prior.spread))}]"]
+        names = ("own", "centre", "scale", "mean", "noises", "spread")
+        devices = {}
         for device, seconds in sorted(table.seconds.items()):
             one = fitted(table.features, seconds)
-            numbers = {"unit_s": one.unit_s, "noise": one.noise}
-            lines += ["", f'[devices."{device}"]', *inline(numbers)[2:-2].split(", ")]
-            lines += [f"mean = {_list(one.mean)}"]
-        yield calibration(
-            space,
-            hashes(reference, [table_of(space)]),
+            devices[device] = {"unit_s": one.unit_s, "noise": one.noise, "mean": one.mean}
+        yield Calibration(
+            name=space,
+            content={"prior": {n: getattr(prior, n) for n in names}, "devices": devices},
+            style=".5g",
+            tables=[table_of(space)],
             rows=sum(map(len, table.seconds.values())),
-            held_out=errors[own],
-            split=SPLIT,
-            lines=lines,
+            split="families of known devices left out in turn, ten networks of a device measured",
+            errors=errors[own],
         )
 
 
@@ -59,7 +54,7 @@ def prior_of(table: Latencies, known: Sequence[str], own: float) -> Prior:
 
 
 def left_out_errors(table: Latencies, known: Sequence[str], own: float) -> Floats:
-    """Return the mean relative error of each device and draw, ten networks of it being measured."""
+    """Return the mean relative error of each device and draw, with ten of its networks measured."""
     errors = []
     for device in known:
         prior = prior_of(table, [one for one in known if family(one) != family(device)], own)
@@ -73,6 +68,14 @@ def drawn(table: Latencies, count: int, seed: int) -> Ints:
     return np.asarray(generator.choice(len(table.features), count, replace=False), np.int64)
 
 
+def unseen(table: Latencies, device: str, samples: Ints) -> Ints:
+    """Return the networks that were not measured, without degenerate ones."""
+    seconds = table.seconds[device]
+    kept = seconds > np.quantile(seconds, table.degenerate) if table.degenerate else seconds > 0.0
+    kept[samples] = False
+    return np.flatnonzero(kept)
+
+
 def off(table: Latencies, prior: Prior, device: str, samples: Ints) -> float:
     """Return the mean relative error of a device on networks that were not measured."""
     seconds = table.seconds[device]
@@ -80,15 +83,3 @@ def off(table: Latencies, prior: Prior, device: str, samples: Ints) -> float:
     rest = unseen(table, device, samples)[:: max(1, len(seconds) // JUDGED)]
     predicted, _, _ = weights.seconds(table.features[rest])
     return float(np.mean(np.abs(predicted / seconds[rest] - 1.0)))
-
-
-def unseen(table: Latencies, device: str, samples: Ints) -> Ints:
-    """Return the networks that errors are of: not measured, and none that hardly computes."""
-    seconds = table.seconds[device]
-    kept = seconds > np.quantile(seconds, table.degenerate) if table.degenerate else seconds > 0.0
-    kept[samples] = False
-    return np.flatnonzero(kept)
-
-
-def _list(numbers: Floats) -> str:
-    return f"[{', '.join(f'{number:.5g}' for number in numbers)}]"

@@ -1,10 +1,9 @@
-"""Fit what of a forward pass no kernel's interval explains: a share of the pass.
+"""Fit the part of a forward pass's error that no kernel's interval explains: a share of the pass.
 
-Repeats of a configuration count once, with their mean: they err together. The share covers nine of
-ten configurations of a board. There are two: of boards that a runtime was fitted on, seen on the
-rows of the fit, that of the board with the widest; and of boards that are new to it, the mean over
-these boards. Of new boards the whole error counts: those seen lend most kernels, whose intervals
-are so wide that they would explain anything.
+The share covers 90 % of the configurations of a GPU; repeats of a configuration count once, with
+their mean. One share is of GPUs that a runtime was fitted on: the widest. The other is of new GPUs:
+their mean. On new GPUs the whole error counts, as the intervals of transferred kernels are so wide
+that they would explain any error.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.fits.driver import Calibration, calibration, hashes, table_lines
-from lab.fits.methods.coverage import COVERED
+from lab.fits.driver import Calibration
+from lab.fits.methods.held_out import COVERED_SHARE, quantile
 from lab.tables.forward_passes import TABLES, Case
 from simulators.composition.intervals import (
     CALIBRATION,
@@ -32,33 +31,17 @@ from simulators.composition.replica import Runtime, load_runtime
 from simulators.workload.llm.parallelism import stage_of
 
 FOLDER = CALIBRATION.parent
-SPLIT = "known boards: configurations of the runtimes' fits; new ones: all; test: by device"
-
-
-def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the shares of known and of new boards."""
-    known = configurations(reference)
-    share = shares(known)
-    found = {"known_boards": share[True], "new_boards": share[False]}
-    yield calibration(
-        CALIBRATION.stem,
-        hashes(reference, [t.path for t in TABLES]),
-        rows=len(known),
-        split=SPLIT,
-        held_out=np.expm1(np.abs([np.log(one.predicted_s / one.measured_s) for one in known])),
-        lines=table_lines("unexplained", found, ".3f"),
-    )
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """One configuration that was measured, perhaps several times."""
+    """A measured configuration: the mean of its repeats, and its prediction."""
 
     case: Case
     measured_s: float
     predicted_s: float
     half_widths: HalfWidths
-    is_known: bool  # its runtime was fitted on its board
+    is_known: bool  # its runtime was fitted on its GPU
 
     @property
     def board(self) -> str:
@@ -66,26 +49,42 @@ class Configuration:
         return self.case.replica.gpu.name
 
     def interval_s(self, share: float) -> tuple[float, float]:
-        """Return the ends of its interval, given the share that no kernel's explains."""
+        """Return the interval, given the share that no kernel's interval explains."""
         lo_s, hi_s = interval_s(self.predicted_s, self.half_widths, share)
         return float(lo_s), float(hi_s)
 
     @property
     def off_share(self) -> float:
-        """How far it was measured from what is predicted, as a share of that."""
+        """Measured over predicted time, less one."""
         return self.measured_s / self.predicted_s - 1.0
 
     @property
     def needed_share(self) -> float:
-        """Unexplained share that just covers it."""
+        """Least unexplained share whose interval covers the measurement."""
         lo_s, hi_s = self.interval_s(0.0)
         end_s = hi_s if self.measured_s > self.predicted_s else lo_s
         off, explained = self.measured_s - self.predicted_s, end_s - self.predicted_s
         return float(np.sqrt(max(0.0, off**2 - explained**2))) / self.predicted_s
 
 
+def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the shares of known and of new GPUs."""
+    known = configurations(reference)
+    share = shares(known)
+    log_errors = np.log([one.predicted_s / one.measured_s for one in known])
+    yield Calibration(
+        name=CALIBRATION.stem,
+        content={"unexplained": {"known_boards": share[True], "new_boards": share[False]}},
+        style=".3f",
+        tables=[table.path for table in TABLES],
+        rows=len(known),
+        split="known boards: configurations of the runtimes' fits; new ones: all; test: by device",
+        errors=np.expm1(np.abs(log_errors)),
+    )
+
+
 def configurations(reference: Path) -> list[Configuration]:
-    """Return every configuration of the tables that are here."""
+    """Return every configuration of the tables in the reference folder."""
     found = []
     for table in TABLES:
         if not (reference / table.path).is_file():
@@ -101,7 +100,7 @@ def configurations(reference: Path) -> list[Configuration]:
 
 
 def shares(configurations: Sequence[Configuration]) -> dict[bool, float]:
-    """Return the unexplained shares on boards that are known to a runtime, and on new ones."""
+    """Return the unexplained share of GPUs known to a runtime (True), and of new ones (False)."""
     known = [one for one in configurations if one.is_known and not one.case.is_test]
     new = [one for one in configurations if not one.is_known]
     widest = _covering((one.board, one.needed_share) for one in known)
@@ -110,15 +109,14 @@ def shares(configurations: Sequence[Configuration]) -> dict[bool, float]:
 
 
 def _covering(shares: Iterable[tuple[str, float]]) -> list[float]:
-    """Return the share that covers nine of ten configurations of each board."""
-    of_board: dict[str, list[float]] = {}
-    for board, share in shares:
-        of_board.setdefault(board, []).append(share)
-    return [float(np.quantile(many, COVERED)) for many in of_board.values()]
+    """Return the share that covers 90 % of the configurations of each GPU."""
+    of_gpu: dict[str, list[float]] = {}
+    for gpu, share in shares:
+        of_gpu.setdefault(gpu, []).append(share)
+    return [float(quantile(many, COVERED_SHARE)) for many in of_gpu.values()]
 
 
 def _configuration(same: Sequence[Case], runtime: Runtime) -> Configuration:
-    """Return repeats of a configuration as one, priced under a runtime."""
     case = same[0]
     replica = dataclasses.replace(case.replica, runtime=runtime)
     part = stage_of(replica.model, replica.cut, 0)

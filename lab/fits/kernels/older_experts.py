@@ -1,33 +1,27 @@
-"""Fit by how much experts were slower in older releases of engines, to results of their time.
+"""Fit how much slower experts were in older releases of engines, to printed results of 2025.
 
 Runtimes are fitted to deployments of 2026. Results printed in documentation are up to a year older,
-when engines ran experts by kernels tuned for few models. So factors multiply the pace of experts
-that meet many rows; lone ones take what they take today, in those results too.
-vLLM's and SGLang's experts were of one origin (`fused_moe`, in Triton), which was timed under
-SGLang, and have one factor; another where weights have four bits, on boards that OpenAI's kernels
-run on; and one where 8 bits are widened to 16, whose kernels are Marlin's but were timed nowhere.
-Marlin's of four bits are today's: they have none. Kernels were new on one architecture and tuned
-for years on another, so each has its own, of which few models say little: that of all counts as one
-model more.
-TensorRT-LLM has none: its five results are four times as slow as ours, and no factor mends both of
-their models.
+when engines ran experts by kernels tuned for few models. Factors multiply the pace of experts with
+many rows. vLLM's and SGLang's experts were of one origin (`fused_moe` in Triton), which was timed
+under SGLang, and share a factor; another is of four-bit weights on GPUs that OpenAI's kernels run
+on; one of 8-bit weights widened to 16, whose Marlin kernels were not timed. Marlin's four-bit
+kernels are unchanged. Each architecture has its own factor, shrunk towards that of all by one
+model. TensorRT-LLM has none: its five results are four times as slow as predicted, and no factor
+fits both of their models.
 
-The factors are fitted where kernels like those that ran were measured; what is left of other
-results is not the release's part alone. They make the mean |log(predicted / measured)| of tokens a
-second and of times per token least; models count as the square root of their rows, and each model
-is left out in turn.
+Factors are fitted where kernels like those that ran were measured. They minimise the mean absolute
+log error of tokens per second and time per token; models weigh as the square root of their rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from lab.fits.driver import Calibration, calibration, hashes, table_lines
+from lab.fits.driver import Calibration
 from lab.fits.left_out import FOLDER as LEFT_OUT
 from lab.fits.left_out import older_shelf
 from lab.tables.result_blocks import BLOCKS, Block, blocks
@@ -43,48 +37,45 @@ from simulators.kernels.families.experts import MARLIN_ARCHITECTURES
 from simulators.serving.simulator import simulate
 from simulators.workload.precision import BYTES, precision
 
-Strings = NDArray[np.str_]
-
 FOLDER = PACKAGE / RUNTIMES.path
-SPLIT = "each model in turn"
+OLDER = {"vllm_0_13": "vllm", "sglang_0_5_8": "sglang"}
+"""Runtimes of 2025 that are written, and their engines."""
 
 EXPERTS = "experts"
 KINDS = EXPERTS, f"{NARROW}{EXPERTS}", f"{WIDENED}{EXPERTS}"
 
-UNCHANGED = {"vllm": {f"{NARROW}{EXPERTS}.{board}": 1.0 for board in MARLIN_ARCHITECTURES}}
-"""Kernels of four bits that are Marlin's, then as now, by engine."""
+UNCHANGED = {"vllm": {f"{NARROW}{EXPERTS}.{chip}": 1.0 for chip in MARLIN_ARCHITECTURES}}
+"""Marlin's four-bit kernels, by engine."""
 
 KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
     "sglang": {EXPERTS: ("sglang",)},
     "vllm": {f"{EXPERTS}.ampere": ("sglang",), f"{NARROW}{EXPERTS}.ampere": ("vllm",)},
 }
-"""Whose kernels of experts older releases ran, where today's have others besides: `fused_moe` on
+"""Kernels of experts that older releases ran where current ones have others: `fused_moe` on
 Blackwell, and on Ampere, where vLLM's own were not measured."""
 
-OLDER = {"vllm_0_13": "vllm", "sglang_0_5_8": "sglang"}
-"""Runtimes of 2025 that are written, and their engines."""
-
 LIKE = {"sglang": "sglang_0_5_9"}
-"""Releases that older ones are like in all else, by engine, where those are not today's."""
+"""Releases that older ones equal in all else, where those are not the current ones."""
 
 UNMEASURED = "triton"
-"""What latent attention was asked to be run by, which nobody timed on a board of its kind."""
+"""An attention backend that was not timed for latent attention."""
 
 TRIED = (1.0, 1.5, 2.0, 2.5, 3.0)
-"""Factors that are simulated; between them errors are interpolated."""
+"""Factors that are simulated; errors between them are interpolated."""
 
 STEPS = np.arange(TRIED[0], TRIED[-1] + 0.01, 0.05)
 
 
 def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the older releases that are asked for, and the same without each model."""
-    told, _ = blocks(reference)
-    rows, error = _errors([b for b in told if b.point.runtime in OLDER and _is_plain(b)])
+    rows, error = _errors(
+        [b for b in blocks(reference)[0] if b.point.runtime in OLDER and _is_plain(b)]
+    )
     models = np.array([row.point.model for row in rows])
-    is_measured = np.array([_is_measured(row) for row in rows])
     kinds = np.array([_kind(row) for row in rows])
-    boards = np.array([load_gpu(row.point.gpu).architecture for row in rows])
-    named = np.char.add(np.char.add(kinds, "."), boards)
+    chips = np.array([load_gpu(row.point.gpu).architecture for row in rows])
+    named = np.char.add(np.char.add(kinds, "."), chips)
+    is_measured = np.array([_is_measured(row) for row in rows])
     is_measured &= ~np.isin(named, list(UNCHANGED["vllm"]))
 
     def factors(kept: Bools) -> dict[str, float]:
@@ -92,64 +83,55 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
         for kind in KINDS:
             whole = kept & is_measured & (kinds == kind)
             of_all = found[kind] = _best(error[:, whole], models[whole])
-            for board in np.unique(boards[whole]).tolist():
-                chosen = whole & (boards == board)
-                best, whose = _best(error[:, chosen], models[chosen]), models[chosen]
-                found[f"{kind}.{board}"] = leaning(best, of_all, np.unique(whose).size)
+            for chip in np.unique(chips[whole]).tolist():
+                mine = whole & (chips == chip)
+                best, count = _best(error[:, mine], models[mine]), np.unique(models[mine]).size
+                found[f"{kind}.{chip}"] = shrunk(best, of_all, count)
         return found
 
     without = {model: factors(models != model) for model in np.unique(models).tolist()}
-    held_out = [
-        _at(
-            error[:, [i]],
-            UNCHANGED.get(row.framework, {}).get(name)
-            or without[row.point.model].get(name)
-            or without[row.point.model][kind],
-        )[0, 0]
-        for i, (row, kind, name) in enumerate(zip(rows, kinds, named, strict=True))
-    ]
+    held_out = []
+    for i, (row, kind, name) in enumerate(zip(rows, kinds, named, strict=True)):
+        known = without[row.point.model] | UNCHANGED.get(row.framework, {})
+        held_out.append(_at(error[:, [i]], known.get(name) or known[kind])[0, 0])
     found = factors(np.ones(models.size, bool))
     for name, engine in OLDER.items():
-        kernels = [f'"{family}" = {list(names)}' for family, names in KERNELS[engine].items()]
+        if only and name not in only:
+            continue
         like, same = LIKE.get(engine, engine), UNCHANGED.get(engine, {})
-        whole = calibration(
-            name,
-            hashes(reference, [BLOCKS]),
+        whole = Calibration(
+            name=name,
+            content={
+                "runtime": {"like": like},
+                "batch_times": found | same,
+                "kernels": KERNELS[engine],
+            },
+            tables=[BLOCKS],
             rows=int(is_measured.sum()),
-            split=SPLIT,
-            held_out=np.expm1(np.array(held_out)),
-            lines=[
-                "",
-                "[runtime]",
-                f'like = "{like}"',
-                *_lines(found | same),
-                "",
-                "[kernels]",
-                *(line.replace("'", '"') for line in kernels),
-            ],
+            split="each model in turn",
+            errors=np.expm1(np.array(held_out)),
         )
-        tail = [line for model, one in without.items() for line in _lines(one | same, model)]
-        if not only or name in only:
-            yield whole
-            yield replace(whole, folder=LEFT_OUT / "runtimes", lines=tail)
+        left_out = {model: {"batch_times": one | same} for model, one in without.items()}
+        yield whole
+        yield replace(whole, folder=LEFT_OUT / "runtimes", content={"without": left_out})
 
 
-def leaning(own: float, of_all: float, models: int) -> float:
-    """Return the factor of an architecture: its models' own, and that of all as one model more.
+def shrunk(own: float, of_all: float, models: int) -> float:
+    """Return an architecture's factor: its own, shrunk to that of all as by one model more.
 
-    >>> [leaning(4.0, 1.0, models) for models in (1, 3)]
+    >>> [shrunk(4.0, 1.0, models) for models in (1, 3)]
     [2.0, 2.8284271247461903]
     """
     return float((own**models * of_all) ** (1.0 / (models + 1.0)))
 
 
 def _is_plain(block: Block) -> bool:
-    """Say whether a result is of experts, and of no drafts, of which nobody knows how many hold."""
+    """Return whether a result is of experts without drafts, whose acceptance is not known."""
     return load_model(block.point.model).experts > 0 and block.point.speculation == NOTHING
 
 
 def _is_measured(block: Block) -> bool:
-    """Say whether kernels like those that ran were timed on its GPU: not of scaled channels."""
+    """Return whether kernels like those that ran were timed on its GPU: not of scaled channels."""
     model, (_, _, attention, _) = load_model(block.point.model), block.options["engine"]
     is_timed = not (model.fp8_channels and block.point.dtype == "fp8_block")
     is_timed = is_timed and not (model.is_latent and attention == UNMEASURED)
@@ -165,13 +147,13 @@ def _kind(block: Block) -> str:
     return KINDS[2 if BYTES[stored] > BYTES["int4"] else 1]
 
 
-def _errors(told: Sequence[Block]) -> tuple[list[Block], Floats]:
+def _errors(results: Sequence[Block]) -> tuple[list[Block], Floats]:
     """Return the results that can be simulated, and log(predicted / measured) by factor and row.
 
-    The last axis is tokens a second and the time per token.
+    The last axis is tokens per second and time per token.
     """
     rows, errors = [], []
-    for block in told:
+    for block in results:
         try:
             errors.append([_log_ratios(block, factor) for factor in TRIED])
         except Infeasible:
@@ -181,7 +163,7 @@ def _errors(told: Sequence[Block]) -> tuple[list[Block], Floats]:
 
 
 def _log_ratios(block: Block, factor: float) -> tuple[float, float]:
-    """Return the errors of a result under its release, with slower experts of a batch."""
+    """Return the errors of a result under its release, with experts of a batch slowed down."""
     like = LIKE.get(block.framework, block.framework)
     decode = {"decode": (block.decode,)} if block.decode else {}
     kernels = {**load_runtime(like).kernels, **KERNELS[block.framework], **decode}
@@ -192,7 +174,7 @@ def _log_ratios(block: Block, factor: float) -> tuple[float, float]:
     return float(np.log(rates[0])), float(np.log(rates[1]))
 
 
-def _best(error: Floats, models: Strings) -> float:
+def _best(error: Floats, models: np.ndarray) -> float:
     """Return the factor of the least mean error."""
     _, index, count = np.unique(models, return_inverse=True, return_counts=True)
     weight = count[index] ** -0.5
@@ -206,10 +188,3 @@ def _at(error: Floats, factor: float) -> Floats:
     share = (factor - TRIED[high - 1]) / (TRIED[high] - TRIED[high - 1])
     found: Floats = error[high - 1] + share * (error[high] - error[high - 1])
     return found
-
-
-def _lines(factors: Mapping[str, float], model: str = "") -> list[str]:
-    """Return factors as TOML, of all rows or without a model's."""
-    prefix = f'without."{model}".' if model else ""
-    quoted = {f'"{kernels}"': factor for kernels, factor in factors.items()}
-    return table_lines(f"{prefix}batch_times", quoted, ".4g")

@@ -1,20 +1,21 @@
-"""Fit watts to what boards' meters showed of kernels in loops: `python -m lab.fits power`.
+"""Fit kernels' power to what GPUs' meters showed of kernels in loops.
 
-First the settled draw, from kernels long enough for the meter to settle: a formula that others may
-borrow, then trees of shapes for the board itself. Then trees for what the meter shows of all
-kernels, short ones too.
+First the settled draw, from kernels long enough for the meter to settle: a formula whose numbers
+transfer to other GPUs, then trees of shapes for the GPU itself. Then trees for what the meter
+shows of all kernels, short ones included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from lab.fits.driver import Calibration, chosen, hashes, inline
-from lab.fits.methods.monotone_trees import bend_lines, fit_bend
+from lab.fits.driver import Calibration, chosen, rounded
+from lab.fits.methods.forms import form
+from lab.fits.methods.monotone_trees import fit_bend, tree_table
 from lab.fits.methods.power_meter import SETTLED_S, meter_features, reading_w
 from lab.tables.kernels.power import SPLIT, meter_name, power_tables, read_power_rows
 from lab.tables.rows import Floats, Rows, is_host_timed
@@ -26,70 +27,47 @@ from simulators.kernels.energy import PowerModel, format_of, modelled_w, shape_f
 from simulators.kernels.monotone_correction import Correction
 
 FOLDER = CALIBRATIONS / "power"
-
-START = {
-    "awake": (0.35, 0.2, 0.5),
-    "memory": (0.4, 0.25, 0.8),
-    "limit": (0.985, 0.9, 1.0),
-    "bf16": (1.5, 0.5, 2.0),
-    "fp8": (1.5, 0.5, 2.0),
-    "fp8_block": (1.5, 0.5, 2.0),
-    "fp4": (1.5, 0.5, 2.0),
-    "prefill": (0.7, 0.4, 1.0),
-    "decode": (0.5, 0.2, 1.0),
-}
-"""Where a fit begins, and between what it stays. A board at its limit does not tell how much more
-it would draw: without ends one board's shares say nothing of another's."""
-
-FORMATS = ("bf16", "fp8", "fp8_block", "fp4")
-PHASES = ("prefill", "decode")
-
-DRAW_ROWS = 1200
-"""Rows of each kernel and pair of formats that the draw is fitted to, so that none outweighs."""
-
-RIDGE = 100.0
-"""Weight of where a fit begins, in rows; more, or less, foretells the other board worse."""
+FORMATS, PHASES = ("bf16", "fp8", "fp8_block", "fp4"), ("prefill", "decode")
+DRAW_ROWS, RIDGE = 1200, 100.0
+"""Rows of each kernel and pair of formats, and the weight of the start, in rows; with more or less
+ridge the other GPU is predicted worse."""
 
 TREES, SHAPE_TREES, DEPTH = 120, 80, 4
-WRITTEN = (1e-3, 3)
-"""How finely files hold trees of shapes: leaves in tenths of a percent, three digits otherwise."""
-
 LEAN = 1.0
-"""One shape was read high and low, by how its loop began; relative errors count alike."""
-
-
-@dataclass(frozen=True)
-class Metered:
-    """Trees of a product's kind, or of attention in all formats, and their held-out error."""
-
-    name: str
-    bend: Correction
-    rows: int
-    error: float
+"""One shape reads high or low by how its loop began; relative errors count alike."""
 
 
 def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
-    """Yield the calibrations of the boards of the tables."""
-    tables = hashes(reference, power_tables(reference))
+    """Yield the calibrations of the GPUs of the tables."""
     rows = read_power_rows(reference)
     for name in chosen(only, (part.gpu for part in rows)):
-        yield _fit_board(load_gpu(name), [part for part in rows if part.gpu == name], tables)
+        parts = [part for part in rows if part.gpu == name]
+        yield _fit_gpu(load_gpu(name), parts, power_tables(reference))
 
 
 def fit_draw(parts: Sequence[Rows], gpu: Gpu) -> PowerModel:
-    """Return the settled draw of a board, fitted to kernels long enough to settle."""
+    """Return the settled draw of a GPU, fitted to kernels long enough to settle."""
     settled = [part.drawn(DRAW_ROWS) for part in settled_parts(parts)]
     formats = {format_of(part.operator) for part in settled}
-    names = ("awake", "memory", "limit", *PHASES, *(name for name in FORMATS if name in formats))
-    start, low, high = (np.log([START[name][i] for name in names]) for i in range(3))
+    numbers = form("power")
+    kept = [name not in FORMATS or name in formats for name in numbers.start]
+    names = [name for name in numbers.start if name not in FORMATS or name in formats]
 
-    def model(numbers: Mapping[str, float]) -> Floats:
-        draw = _draw(numbers)
+    def model(found: Mapping[str, float]) -> Floats:
+        draw = _draw(found)
         watts = [modelled_w(draw, part.operator, gpu, part.seconds) for part in settled]
         return np.concatenate(watts)
 
-    watts = np.concatenate([part.watts for part in settled])
-    return _draw(fit_named(model, names, start, watts, low=low, high=high, ridge=RIDGE))
+    found = fit_named(
+        model,
+        names,
+        np.log([numbers.start[name] for name in names]),
+        np.concatenate([part.watts for part in settled]),
+        low=numbers.low[kept],
+        high=numbers.high[kept],
+        ridge=RIDGE,
+    )
+    return _draw(found)
 
 
 def settled_parts(parts: Sequence[Rows]) -> list[Rows]:
@@ -98,48 +76,25 @@ def settled_parts(parts: Sequence[Rows]) -> list[Rows]:
     return [part for part in some if len(part)]
 
 
-def fit_shapes(parts: Sequence[Rows], draw: PowerModel, gpu: Gpu) -> dict[str, Correction]:
-    """Return trees from the formula's watts to settled ones, by kernel."""
-    found: dict[str, list[Rows]] = {}
-    for part in settled_parts(parts):
-        found.setdefault(meter_name(part), []).append(part)
-    return {name: _fit_shape(some, draw, gpu) for name, some in found.items()}
-
-
-def _fit_shape(parts: Sequence[Rows], draw: PowerModel, gpu: Gpu) -> Correction:
+def _fit_trees(
+    parts: Sequence[Rows],
+    draw: PowerModel,
+    gpu: Gpu,
+    features_of: Callable[[Rows], Floats],
+    trees: int,
+) -> Correction:
+    """Return trees from the watts of a draw to those that the meter showed."""
     watts = [modelled_w(draw, part.operator, gpu, part.seconds) for part in parts]
-    features = [shape_features(p.operator, w.shape) for p, w in zip(parts, watts, strict=True)]
-    settled = np.concatenate([part.watts for part in parts])
+    features = np.concatenate([features_of(part) for part in parts], axis=-1)
     return fit_bend(
-        np.concatenate(features, axis=-1),
+        features,
         np.concatenate(watts),
-        settled,
+        np.concatenate([part.watts for part in parts]),
         alpha=1.0,
-        trees=SHAPE_TREES,
+        trees=trees,
         depth=DEPTH,
         lean=LEAN,
     )
-
-
-def fit_meter(name: str, parts: Sequence[Rows], draw: PowerModel, gpu: Gpu) -> Metered:
-    """Return trees from settled watts to readings, fitted to rows that are not held out."""
-    columns = [_columns(part.where(~part.held_out), draw, gpu) for part in parts]
-    features, watts, shown = (np.concatenate(c, axis=-1) for c in zip(*columns, strict=True))
-    bend = fit_bend(features, watts, shown, alpha=1.0, trees=TREES, depth=DEPTH, lean=LEAN)
-    misses = []
-    for part in parts:
-        unseen = part.where(part.held_out)
-        settled = modelled_w(draw, unseen.operator, gpu, unseen.seconds)
-        read = reading_w(bend, unseen.operator, unseen.seconds, settled)
-        misses.append(np.abs(read / unseen.watts - 1.0))
-    return Metered(name, bend, watts.size, float(np.mean(np.concatenate(misses))))
-
-
-def _columns(rows: Rows, draw: PowerModel, gpu: Gpu) -> tuple[Floats, Floats, Floats]:
-    """Return features, settled watts and readings."""
-    operator = rows.operator
-    watts = modelled_w(draw, operator, gpu, rows.seconds)
-    return meter_features(operator, rows.seconds), watts, rows.watts
 
 
 def _draw(numbers: Mapping[str, float]) -> PowerModel:
@@ -152,38 +107,52 @@ def _draw(numbers: Mapping[str, float]) -> PowerModel:
     )
 
 
-def _fit_board(gpu: Gpu, parts: Sequence[Rows], tables: Mapping[str, str]) -> Calibration:
-    """Return the calibration of one board."""
+def _by_meter(parts: Sequence[Rows]) -> dict[str, list[Rows]]:
+    found: dict[str, list[Rows]] = {}
+    for part in parts:
+        found.setdefault(meter_name(part), []).append(part)
+    return found
+
+
+def _fit_gpu(gpu: Gpu, parts: Sequence[Rows], tables: Sequence[str]) -> Calibration:
     seen = [part.where(~part.held_out) for part in parts]
     formula = fit_draw(seen, gpu)
-    draw = replace(formula, shapes=fit_shapes(seen, formula, gpu))
-    meters: dict[str, list[Rows]] = {}
-    for part in parts:
-        meters.setdefault(meter_name(part), []).append(part)
-    done = [fit_meter(name, some, draw, gpu) for name, some in meters.items()]
-    metered = {part.framework: part.version for part in parts}
-    versions = ", ".join(f'{framework} = "{version}"' for framework, version in metered.items())
-    lines = [
-        "",
-        "[draw]",
-        f"awake = {draw.awake:.4g}",
-        f"memory = {draw.memory:.4g}",
-        f"limit = {draw.limit:.4g}",
-        f"compute = {inline(draw.compute, '.4g')}",
-        f"factor = {inline(draw.factor, '.4g')}",
-    ]
-    for name, bend in draw.shapes.items():
-        lines += ["", f"[shapes.{name}]", *bend_lines(bend, *WRITTEN)]
-    for m in done:
-        lines += ["", f"[meter.{m.name}]", f"held_out_mape = {m.error:.4f}", *bend_lines(m.bend)]
+    shapes = {
+        name: _fit_trees(
+            some, formula, gpu, lambda p: shape_features(p.operator, p.seconds.shape), SHAPE_TREES
+        )
+        for name, some in _by_meter(settled_parts(seen)).items()
+    }
+    draw = replace(formula, shapes=shapes)
+    meters, errors = {}, {}
+    for name, some in _by_meter(parts).items():
+        fitted = [part.where(~part.held_out) for part in some]
+        bend = _fit_trees(fitted, draw, gpu, lambda p: meter_features(p.operator, p.seconds), TREES)
+        off = []
+        for part in some:
+            unseen = part.where(part.held_out)
+            settled = modelled_w(draw, unseen.operator, gpu, unseen.seconds)
+            read = reading_w(bend, unseen.operator, unseen.seconds, settled)
+            off.append(np.abs(read / unseen.watts - 1.0))
+        errors[name] = float(np.mean(np.concatenate(off)))
+        meters[name] = {"held_out_mape": round(errors[name], 4), **tree_table(bend)}
     return Calibration(
         name=gpu.name,
+        content={
+            "name": gpu.name,
+            "draw": rounded(
+                {name: value for name, value in vars(draw).items() if name != "shapes"}, ".4g"
+            ),
+            "shapes": {
+                name: tree_table(bend, leaf_step=1e-3, digits=3) for name, bend in shapes.items()
+            },
+            "meter": meters,
+        },
+        style=".6g",
         tables=tables,
-        rows=sum(m.rows for m in done),
+        rows=sum(len(part) for part in seen),
         split=SPLIT,
-        error=float(np.mean([m.error for m in done])),
-        lines=lines,
-        checks=[Check(f"{gpu.name} {m.name} MAPE", 100.0 * m.error, "%") for m in done],
-        head=[f'name = "{gpu.name}"', ""],
-        more=[f"versions = {{ {versions} }}"],
+        errors=list(errors.values()),
+        provenance={"versions": {part.framework: part.version for part in parts}},
+        checks=[Check(f"{gpu.name} {n} MAPE", 100.0 * e, "%") for n, e in errors.items()],
     )

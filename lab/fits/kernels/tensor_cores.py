@@ -1,10 +1,10 @@
-"""Fit tensor-core products to loops timed on the GPU: `python -m lab.fits tensor_cores`.
+"""Fit tensor-core products to loops timed on the GPU.
 
-For each board, framework and kind: a few numbers and a table of tiles by robust least squares on
-logarithms, then trees on what is left. A fifth of the fitted weight matrices, set aside, chooses
-how far the trees may bend and gives the band; the held-out quarter judges, and nothing else. Of
-narrow weights few inner lengths were timed, which the matrices of a layer share: what is foretold
-of inner lengths left out gives their band.
+For each GPU, framework and kind of product: a few numbers and a table of tile efficiencies by
+robust least squares on logarithms, then monotone trees on what is left. A fifth of the fitted
+weight matrices, set aside, chooses how much of the formula's slope is kept and gives the interval;
+the held-out quarter judges. Few inner lengths of weight-only products were timed, so inner lengths
+left out give their interval.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import Calibration, chosen, gpu_of, hashes, sha256_of
-from lab.fits.methods.bands import band_of
-from lab.fits.methods.monotone_trees import fit_bend, slope_lines, split_lines
+from lab.fits.driver import Calibration, chosen, gpu_of, rounded
+from lab.fits.methods.forms import form
+from lab.fits.methods.held_out import band_of
+from lab.fits.methods.monotone_trees import fit_bend, tree_table
 from lab.tables.kernels.engine_layers import HEADS, LAYER_SPLIT, LAYERS, read_layer_products
 from lab.tables.kernels.tensor_cores import (
     LATENT_TABLE,
@@ -41,65 +42,39 @@ from simulators.kernels.profile import TENSOR_TILES, TensorRates, product_second
 from simulators.kernels.tiling import Tile
 
 FOLDER = CALIBRATIONS / "tensor"
-
 OWN = Path("catalog") / "kernels" / "tensor"
-"""Where a device of one's own is looked for first."""
-
 IN_LAYERS = ("rtx_4090",)
-"""Boards whose products nobody timed but in the layers of an engine."""
+"""GPUs whose products were timed only in the layers of an engine."""
 
-LEAST_MATRICES = 8
-"""Of a kind: of fewer each is set aside in turn."""
+LEAST_MATRICES, LEAST_ROWS = 8, 100
+"""With fewer matrices each is set aside in turn; with fewer rows a kind is not fitted."""
 
-LEAST_ROWS = 100
-"""Of a kind of products: with fewer, too few are left to choose between formula and trees."""
-
-FORMULA_ROWS = 3000
-"""Rows the formula is fitted to; more of them say nothing new about a score of numbers."""
-
-ASIDE = 0.2
-"""Part of the fitted weight matrices that choose the correction."""
+FORMULA_ROWS, ASIDE = 3000, 0.2
+"""Rows that the formula is fitted to, and part of the fitted matrices set aside."""
 
 TURNS, TURN_ROWS = 5, 2500
-"""Parts of the inner lengths of narrow weights, left out in turn, and rows drawn for these."""
+"""Parts of the inner lengths of weight-only products, left out in turn, and rows drawn for them."""
 
-TREES, DEPTH = 64, 3
-ALPHAS = (0.4, 0.6, 0.8, 1.0)
-"""How much of the formula's slope is kept; a smaller part leaves trees more room to bend down."""
-
-START = {
-    "compute": (0.75, 0.15, 1.0),
-    "bandwidth": (0.85, 0.2, 1.0),
-    "load_bytes_per_clock": (64.0, 8.0, 512.0),
-    "tail": (0.88, 0.05, 0.99),
-    "prologue": (256.0, 8.0, 4096.0),
-    "start_s": (2e-6, 2e-7, 3e-5),
-    "step_s": (1e-9, 1e-11, 1e-8),
-    "split_s": (5e-7, 1e-8, 1e-5),
-}
-"""Where a fit begins, and between what it stays."""
+TREES, DEPTH, ALPHAS = 64, 3, (0.4, 0.6, 0.8, 1.0)
+"""Trees, and candidates for the part of the formula's slope that is kept."""
 
 EFFICIENCIES = (0.02, 1.3)
-"""Of tiles beside the sustained part; the best is set to one afterwards."""
-
 SHAPES = tuple(dict.fromkeys((tile.m, tile.n) for tile in TENSOR_TILES))
 
 
 def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
-    """Yield the calibrations of the boards of the tables."""
-    timed, layered = (TABLE, LATENT_TABLE), (LAYERS, HEADS)
-    hashes(reference, (*timed, *layered))
+    """Yield the calibrations of the GPUs of the tables."""
     rows = read_tensor_rows(reference, PRODUCERS)
     for name in chosen(only, [*(part.gpu for part in rows), *IN_LAYERS]):
         if name not in IN_LAYERS:
             parts = [part for part in rows if part.gpu == name]
-            yield _fit_board(load_gpu(name), parts, hashes(reference, timed), SPLIT)
+            yield _fit_gpu(load_gpu(name), parts, (TABLE, LATENT_TABLE), SPLIT)
         elif layers := read_layer_products(reference, name):
-            yield _fit_board(load_gpu(name), layers, hashes(reference, layered), LAYER_SPLIT)
+            yield _fit_gpu(load_gpu(name), layers, (LAYERS, HEADS), LAYER_SPLIT)
 
 
 def fit_measured(measured: Path, device: str) -> Iterator[Calibration]:
-    """Yield the calibration of one device by the products in a file of its measurements."""
+    """Yield the calibration of a user's own GPU from a file of its measurements."""
     gpu = gpu_of(device)
     found = own_products(read_table(measured, ("op", "latency_us")), gpu.name)
     parts = [part for part in found if len(part) >= LEAST_ROWS]
@@ -108,45 +83,43 @@ def fit_measured(measured: Path, device: str) -> Iterator[Calibration]:
         raise UserError(
             f"{measured}: a kind of products needs {LEAST_ROWS} rows of 'gemm'; it has {counts}"
         )
-    yield _fit_board(gpu, parts, {measured.name: sha256_of(measured)}, SPLIT)
+    yield _fit_gpu(gpu, parts, (measured,), SPLIT)
 
 
-def _fit_board(
-    gpu: Gpu, parts: Sequence[Rows], tables: Mapping[str, str], split: str
+def _fit_gpu(
+    gpu: Gpu, parts: Sequence[Rows], tables: Sequence[str | Path], split: str
 ) -> Calibration:
-    """Return the calibration of one board."""
     fitted = [fit_tensor(part.where(~part.held_out), gpu) for part in parts]
-    judged = [part.where(part.held_out) for part in parts]
-    errors = [_error(part, r, gpu) for part, r in zip(judged, fitted, strict=True)]
-    plain = [
-        _error(part, replace(r, correction=None), gpu)
-        for part, r in zip(judged, fitted, strict=True)
-    ]
-    newest = {part.framework: part.version for part in reversed(parts)}
-    versions = [f'{framework} = "{version}"' for framework, version in newest.items()]
-    lines = ["", "[provenance.held_out_mape_of]"]
-    for part, error in zip(parts, errors, strict=True):
-        lines.append(f"{part.framework}_{part.dtype} = {error:.4f}")
+    errors, plain_errors, kinds = {}, {}, {}
+    rates_of: dict[str, dict[str, Any]] = {}
     for part, rates in zip(parts, fitted, strict=True):
-        lines += ["", *_rates_lines(f"tensor.{part.framework}.{part.dtype}", rates)]
+        label, judged = f"{part.framework}_{part.dtype}", part.where(part.held_out)
+        errors[label] = mape(seconds_of(judged, rates, gpu), judged.seconds)
+        without = replace(rates, correction=None)
+        plain_errors[label] = mape(seconds_of(judged, without, gpu), judged.seconds)
+        kinds[label] = f"{gpu.name} {part.framework} {part.dtype} MAPE", len(judged)
+        rates_of.setdefault(part.framework, {})[part.dtype] = _rates_table(rates)
     return Calibration(
         name=gpu.name,
+        content={"name": gpu.name, "architecture": gpu.architecture, "tensor": rates_of},
+        style=".6g",
         tables=tables,
         rows=sum(int(np.count_nonzero(~part.held_out)) for part in parts),
         split=split,
-        error=float(np.mean(errors)),
-        lines=lines,
-        head=[f'name = "{gpu.name}"', f'architecture = "{gpu.architecture}"', ""],
-        more=[f"versions = {{ {', '.join(versions)} }}"],
+        errors=list(errors.values()),
+        provenance={
+            "versions": {part.framework: part.version for part in reversed(parts)},
+            "held_out_mape_of": rounded(errors, ".4f"),
+        },
         checks=[
             Check(
-                f"{gpu.name} {part.framework} {part.dtype} MAPE",
-                100.0 * error,
+                title,
+                100.0 * errors[label],
                 "%",
-                rows=len(part),
-                note=f"formula alone {100.0 * formula:.1f} %",
+                rows=rows,
+                note=f"formula alone {100.0 * plain_errors[label]:.1f} %",
             )
-            for part, error, formula in zip(judged, errors, plain, strict=True)
+            for label, (title, rows) in kinds.items()
         ],
     )
 
@@ -154,28 +127,26 @@ def _fit_board(
 def fit_tensor(rows: Rows, gpu: Gpu) -> TensorRates:
     """Return rates fitted to all of `rows`, the correction chosen by parts of them set aside."""
     folds = _set_aside(rows)
-    foretold = [
+    predicted = [
         [seconds_of(rows.where(aside), rates, gpu) for rates in _choices(rows.where(~aside), gpu)]
         for aside in folds
     ]
-    seconds = [np.concatenate(parts) for parts in zip(*foretold, strict=True)]
+    seconds = [np.concatenate(parts) for parts in zip(*predicted, strict=True)]
     measured = np.concatenate([rows.seconds[aside] for aside in folds])
-    best = int(np.argmin([mape(said, measured) for said in seconds]))
+    best = int(np.argmin([mape(one, measured) for one in seconds]))
     final = _fit_formula(rows, gpu)
     if best > 0:
-        final = _bent(rows, gpu, final, ALPHAS[best - 1])
+        final = _corrected(rows, gpu, final, ALPHAS[best - 1])
     seen = tuple((float(size.min()), float(size.max())) for size in sizes_of(rows))
     turns = inner_lengths_left_out(rows, final) if rows.dtype in WEIGHT_ONLY else []
-    band = band_of(*map(np.concatenate, zip(*turns, strict=True))) if turns else None
-    band = band or band_of(seconds[best], measured)
-    return replace(final, seen=seen, band=band, calibrated=True)
+    pairs = map(np.concatenate, zip(*turns, strict=True)) if turns else (seconds[best], measured)
+    return replace(final, seen=seen, band=band_of(*pairs), calibrated=True)
 
 
 def inner_lengths_left_out(rows: Rows, rates: TensorRates) -> list[tuple[Floats, Floats]]:
     """Return predicted and measured seconds of each part of the inner lengths, by the others.
 
-    Of fewer inner lengths or rows than that takes, nothing. Corrections leave the formula the slope
-    that those of `rates` do.
+    Empty with too few rows or inner lengths. Corrections keep the part of the slope of `rates`.
     """
     rows, gpu = rows.drawn(TURN_ROWS), load_gpu(rows.gpu)
     turn = np.floor(TURNS * fraction(group_of([rows.sizes["k"]])))
@@ -184,13 +155,13 @@ def inner_lengths_left_out(rows: Rows, rates: TensorRates) -> list[tuple[Floats,
     found, alpha = [], 1.0 if rates.correction is None else rates.correction.alpha
     for one in range(TURNS):
         aside, others = rows.where(turn == one), rows.where(turn != one)
-        foretold = _bent(others, gpu, _fit_formula(others, gpu), alpha)
-        found.append((seconds_of(aside, foretold, gpu), aside.seconds))
+        fitted = _corrected(others, gpu, _fit_formula(others, gpu), alpha)
+        found.append((seconds_of(aside, fitted, gpu), aside.seconds))
     return found
 
 
 def _set_aside(rows: Rows) -> list[Bools]:
-    """Return what is set aside in turn: one part of many matrices, each of a few."""
+    """Return the rows set aside in turn: one part of many matrices, each of a few."""
     matrices = np.unique(rows.bucket)
     if matrices.size < LEAST_MATRICES:
         return [rows.bucket == matrix for matrix in matrices]
@@ -201,75 +172,63 @@ def _set_aside(rows: Rows) -> list[Bools]:
 def _choices(rows: Rows, gpu: Gpu) -> list[TensorRates]:
     """Return the formula alone, and with each of the corrections."""
     plain = _fit_formula(rows, gpu)
-    return [plain, *(_bent(rows, gpu, plain, alpha) for alpha in ALPHAS)]
+    return [plain, *(_corrected(rows, gpu, plain, alpha) for alpha in ALPHAS)]
 
 
 def seconds_of(rows: Rows, rates: TensorRates, gpu: Gpu) -> Floats:
-    """Return what rates say about measured rows."""
+    """Return predicted seconds of measured rows."""
     return product_seconds(rates, sizes_of(rows), gpu, *MEASURED[rows.dtype])
 
 
 def _fit_formula(rows: Rows, gpu: Gpu) -> TensorRates:
     """Fit the numbers and the table of tiles to some of the rows."""
-    some = rows.drawn(FORMULA_ROWS)
-    names: tuple[object, ...] = (*NUMBERS, *SHAPES)
+    some, numbers = rows.drawn(FORMULA_ROWS), form("tensor")
     splits = list(dict.fromkeys(tile.splits for tile in TENSOR_TILES))
 
     def rates(found: Mapping[object, float]) -> TensorRates:
-        numbers: dict[str, Any] = {name: found[name] for name in NUMBERS}
+        plain: dict[str, Any] = {name: found[name] for name in NUMBERS}
         best = max(found[shape] for shape in SHAPES)
-        numbers["compute"] *= best
+        plain["compute"] *= best
         return TensorRates(
             kind=rows.dtype,
             measured_on=gpu.name,
             tiles=tuple(Tile(m, n, found[m, n] / best, s) for s in splits for m, n in SHAPES),
-            **numbers,
+            **plain,
         )
 
+    names: tuple[object, ...] = (*numbers.start, *SHAPES)
     tiles = [tile.efficiency for tile in TENSOR_TILES[: len(SHAPES)]]
-    start, low, high = (
-        np.log([*(START[name][i] for name in NUMBERS), *ends])
-        for i, ends in enumerate((tiles, *([e] * len(SHAPES) for e in EFFICIENCIES)))
-    )
+    low, high = np.log(EFFICIENCIES)
     found = fit_named(
-        lambda found: product_seconds(rates(found), sizes_of(some), gpu, *MEASURED[rows.dtype]),
+        lambda found: seconds_of(some, rates(found), gpu),
         names,
-        start,
+        np.log([*numbers.start.values(), *tiles]),
         some.seconds,
-        low=low,
-        high=high,
+        low=np.concatenate([numbers.low, np.full(len(SHAPES), low)]),
+        high=np.concatenate([numbers.high, np.full(len(SHAPES), high)]),
         ridge=1.0,
     )
     return rates(found)
 
 
-def _bent(rows: Rows, gpu: Gpu, plain: TensorRates, alpha: float) -> TensorRates:
+def _corrected(rows: Rows, gpu: Gpu, plain: TensorRates, alpha: float) -> TensorRates:
     """Return the rates with monotone trees on what the formula misses."""
-    model_s = product_seconds(plain, sizes_of(rows), gpu, *MEASURED[rows.dtype])
+    model_s = seconds_of(rows, plain, gpu)
     features = features_of(sizes_of(rows), model_s)[:-1]
     bend = fit_bend(features, model_s, rows.seconds, alpha=alpha, trees=TREES, depth=DEPTH)
     return replace(plain, correction=bend)
 
 
-def _error(rows: Rows, rates: TensorRates, gpu: Gpu) -> float:
-    return mape(seconds_of(rows, rates, gpu), rows.seconds)
-
-
-def _rates_lines(label: str, rates: TensorRates) -> list[str]:
+def _rates_table(rates: TensorRates) -> dict[str, Any]:
     assert rates.band is not None
     shapes = {(tile.m, tile.n): tile.efficiency for tile in rates.tiles}
-    tiles = ", ".join(f"[{m}, {n}, {e:.4f}]" for (m, n), e in shapes.items())
-    lo, hi = ([round(end, 4) for end in ends] for ends in (rates.band.lo, rates.band.hi))
-    lines = [
-        f"[{label}]",
-        *(f"{name} = {getattr(rates, name):.6g}" for name in NUMBERS),
-        f"splits = {sorted({tile.splits for tile in rates.tiles})}",
-        f"tiles = [{tiles}]",
-        f"seen = {[list(ends) for ends in rates.seen]}",
-        f"band = {{ lo = {lo}, hi = {hi} }}",
-    ]
-    if (bend := rates.correction) is not None:
-        values = " ".join(f"{x:.3g}" for x in bend.values.tolist())
-        lines += [f"[{label}.correction]", *slope_lines(bend), *split_lines(bend, 6)]
-        lines.append(f'values = "{values}"')
-    return lines
+    table: dict[str, Any] = {name: getattr(rates, name) for name in NUMBERS}
+    table |= {
+        "splits": sorted({tile.splits for tile in rates.tiles}),
+        "tiles": [[m, n, round(efficiency, 4)] for (m, n), efficiency in shapes.items()],
+        "seen": rates.seen,
+        "band": rounded(vars(rates.band), ".4f"),
+    }
+    if rates.correction is not None:
+        table["correction"] = tree_table(rates.correction, leaf_step=None, digits=6)
+    return table

@@ -1,13 +1,13 @@
-"""Grids of decode steps: what a form leaves of their times, smoothed over octaves.
+"""Grids of decode steps: what a form misses of their times, smoothed over octaves.
 
-The form's numbers are fitted anew to the rows of each packing, held near those of all rows. What
-is left is a Gaussian process (Rasmussen and Williams, 2006): two steps are as alike as they are
-near in octaves of pairs and of tokens, and, less, as their products are, which are the bytes read.
-What head sizes and windows of one packing share is found first, then what each departs from it.
-Scales are choices, made for all GPUs and libraries together by leaving octaves out.
+The form's numbers are refitted to the rows of each packing (query heads per key head), held near
+those of all rows. The residual is a Gaussian process (Rasmussen and Williams, 2006): steps are
+alike when near in octaves of pairs and of tokens, and, less, when they read equal bytes. What head
+sizes and windows of one packing share is found first, then the departure of each. Scales are
+choices, made for all GPUs and libraries together by leaving octaves out.
 
-A grid is laid so that time falls along neither side: alternating isotonic regressions (Dykstra's
-projections; Dykstra and Robertson, 1982) find the rising grid nearest to the smoothed one.
+Times fall along neither side of a grid: alternating isotonic regressions (Dykstra and Robertson,
+1982) find the nearest such grid.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from scipy.optimize import isotonic_regression
 
 from lab.tables.rows import Bools, Rows, Sizes
 from simulators.core.jit import Floats
@@ -36,14 +37,27 @@ from simulators.workload.operators import Attention
 LEAST_PACKED, LEAST_ROWS = 30, 10
 """A packing with fewer rows takes its neighbour's place, a slice with fewer its packing's."""
 
-PARTS = 4
-"""Rows within an eighth of an octave of each other stand at one place."""
-
-GUESSED = 0.1
-"""Weight of a knot nobody measured, in rows."""
+PARTS, GUESSED = 4, 0.1
+"""Rows within 1 / (2 x PARTS) octave share a place; weight, in rows, of a knot without any."""
 
 ROUNDS, SETTLED = 40, 1e-3
-"""Projections end when no knot moves by more than this any more."""
+"""Most projections, and the move of all knots below which they end."""
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Sizes of residuals, and length scales in octaves."""
+
+    size: float
+    reach: float
+    bytes_size: float  # of what follows bytes
+    bytes_reach: float
+    along: float  # among steps of equal bytes
+    noise: float
+
+
+SHARED = Scales(size=0.3, reach=4.0, bytes_size=0.15, bytes_reach=2.0, along=6.0, noise=0.12)
+OWN = Scales(size=0.15, reach=4.0, bytes_size=0.08, bytes_reach=2.0, along=6.0, noise=0.03)
 
 
 def places(attention: Attention) -> Floats:
@@ -53,22 +67,6 @@ def places(attention: Attention) -> Floats:
     return both
 
 
-@dataclass(frozen=True)
-class Scales:
-    """How large residuals are and how far they reach, in octaves."""
-
-    size: float
-    reach: float
-    bytes_size: float  # of what follows bytes
-    bytes_reach: float
-    along: float  # how far that reaches among steps of equal bytes
-    noise: float
-
-
-SHARED = Scales(size=0.3, reach=4.0, bytes_size=0.15, bytes_reach=2.0, along=6.0, noise=0.12)
-OWN = Scales(size=0.15, reach=4.0, bytes_size=0.08, bytes_reach=2.0, along=6.0, noise=0.03)
-
-
 def fit_grids(
     rows: Rows, form: Form, numbers: Numbers, refit: Callable[[Rows, Numbers], Numbers]
 ) -> GridTable:
@@ -76,8 +74,8 @@ def fit_grids(
 
     Args:
         rows: measured.
-        form: seconds of steps on their GPU, given its numbers.
-        numbers: of the form, fitted to all of them.
+        form: predicts seconds of steps on their GPU from the form's numbers.
+        numbers: of the form, fitted to all rows.
         refit: returns numbers fitted to some rows, held near others.
     """
     slices = list(sliced(rows.operator))
@@ -111,12 +109,11 @@ def _blocks_of(operator_of: Callable[[Sizes], Attention], packing: int, sizes: S
 def _grids_of(
     rows: Rows, form: Callable[[Attention], Floats], kinds: list[Slice]
 ) -> dict[Slice, Floats]:
-    """Return the residuals of a packing and of its slices; latents of all widths are one."""
+    """Return the grids of a packing and of its slices; latents of all widths share one."""
     steps = rows.operator
     at, residual = places(steps), np.log(rows.seconds / form(steps))
     shape = tuple(int(np.ceil(side)) + 1 for side in at.max(axis=0))
-    sides = np.meshgrid(*map(np.arange, shape), indexing="ij")
-    knots = np.stack(sides, axis=2).astype(np.float64)
+    knots = np.stack(np.meshgrid(*map(np.arange, shape), indexing="ij"), axis=2).astype(np.float64)
     flat = knots.reshape(-1, 2)
     found = smoothed(at, residual, np.concatenate([flat, at]), SHARED)
     shared, left = found[: -len(at)].reshape(shape), residual - found[-len(at) :]
@@ -142,9 +139,9 @@ def smoothed(known_at: Floats, values: Floats, wanted: Floats, scales: Scales) -
     known, which = np.unique(np.rint(PARTS * known_at) / PARTS, axis=0, return_inverse=True)
     which = which.reshape(-1)
     count = np.bincount(which)
-    ordered, first = values[np.lexsort((values, which))], np.cumsum(count) - count
-    middle = 0.5 * (ordered[first + (count - 1) // 2] + ordered[first + count // 2])  # the median
-    # Rows of one place share what the place departs by: more of them say little more of it.
+    by_place = np.split(values[np.argsort(which, kind="stable")], np.cumsum(count)[:-1])
+    middle = np.array([np.median(some) for some in by_place])
+    # Rows of one place share part of their noise: more of them say little more.
     noise = scales.noise**2 * (0.3 + 0.7 / count)
     weights = np.linalg.solve(_covariance(known, known, scales) + np.diag(noise), middle)
     found: Floats = _covariance(wanted, known, scales) @ weights
@@ -152,51 +149,30 @@ def smoothed(known_at: Floats, values: Floats, wanted: Floats, scales: Scales) -
 
 
 def _covariance(one: Floats, other: Floats, scales: Scales) -> Floats:
-    """Return how values at some places go with those at others."""
     x, y = (one[:, None, side] - other[None, :, side] for side in (0, 1))
-    near = _near(x / scales.reach) * _near(y / scales.reach)
-    alike = _near((x + y) / scales.bytes_reach) * _near(0.5 * (x - y) / scales.along)
+    near = _matern(x / scales.reach) * _matern(y / scales.reach)
+    alike = _matern((x + y) / scales.bytes_reach) * _matern(0.5 * (x - y) / scales.along)
     return scales.size**2 * near + scales.bytes_size**2 * alike
 
 
-def _near(apart: Floats) -> Floats:
-    """Return Matérn's kernel of order 3/2, which bends but does not break."""
-    far = np.sqrt(3.0) * np.abs(apart)
+def _matern(distance: Floats) -> Floats:
+    """Return Matérn's kernel of order 3/2."""
+    far = np.sqrt(3.0) * np.abs(distance)
     likeness: Floats = (1.0 + far) * np.exp(-far)
     return likeness
 
 
 def nearest_rising(grid: Floats, weights: Floats) -> Floats:
     """Return the grid nearest in weighted squares that falls along neither side."""
-    fitted = grid.copy()
-    owed = [np.zeros_like(grid), np.zeros_like(grid)]
+    fitted, owed = grid.copy(), [np.zeros_like(grid), np.zeros_like(grid)]
     for _ in range(ROUNDS):
         before = fitted
         for axis in (0, 1):
             wanted = fitted + owed[axis]
-            lines = (wanted.T, weights.T) if axis == 0 else (wanted, weights)
-            found = np.stack([_isotonic(v, w) for v, w in zip(*lines, strict=True)])
-            fitted = found.T if axis == 0 else found
+            columns = zip(np.moveaxis(wanted, axis, 1), np.moveaxis(weights, axis, 1), strict=True)
+            found = [isotonic_regression(value, weights=weight).x for value, weight in columns]
+            fitted = np.moveaxis(np.stack(found), 1, axis)
             owed[axis] = wanted - fitted
         if np.abs(fitted - before).max() < SETTLED:
             break
     return rising(fitted)
-
-
-def _isotonic(values: Floats, weights: Floats) -> Floats:
-    """Return the nearest rising line: neighbours that fall are pooled to their mean."""
-    if not np.any(values[1:] < values[:-1]):
-        return values
-    means: list[float] = []
-    sums: list[float] = []
-    sizes: list[int] = []
-    for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
-        mean, total, size = value, weight, 1
-        while means and means[-1] > mean:
-            before, behind = means.pop(), sums.pop()
-            mean = (mean * total + before * behind) / (total + behind)
-            total, size = total + behind, size + sizes.pop()
-        means.append(mean)
-        sums.append(total)
-        sizes.append(size)
-    return np.repeat(means, sizes)

@@ -1,65 +1,59 @@
-"""Boosted trees that carry a formula to measurements, over columns that a law lets only rise.
+"""Monotone boosted trees that correct a formula towards measurements.
 
     log t' = alpha log t + offset + sum over trees (monotone in every feature and in t itself)
 
-Friedman's gradient boosting (2001) with histogram splits and a smooth absolute loss. A split is
-only made if its right value is at least its left one, and the midpoint between them bounds every
-value further down on either side, as in LightGBM's basic method. So no tree falls when a feature
-grows; and as no feature falls when a size grows, neither does `t'`. Beyond the times of the fit the
-slope is one again, and the trees hold their last value.
+Gradient boosting (Friedman, 2001) with histogram splits and a pseudo-Huber loss. A split is made
+only if its right value is at least its left one, and their midpoint bounds all values further down,
+as in LightGBM's basic monotone constraints. So no tree falls when a feature grows. The trees are
+complete, as `simulators.kernels.monotone_correction` walks them, and their leaves are the stored
+ones: LightGBM and scikit-learn grow others, which would change every stored tree.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 
 from simulators.core.jit import Floats, Ints, arrays, f8, i8, kernel, matrix
 from simulators.kernels.monotone_correction import LEAF_STEP, Correction
 
-DEEPEST = 4
-"""A walker tabulates the ways down a tree by the outcomes of all its splits: 31 are too many."""
-
-BINS = 64
-"""Thresholds tried per feature: quantiles of its values."""
-
-LEAF_ROWS = 3.0
-"""Least weight of a leaf, in rows."""
-
-SHRINKAGE = 0.2
-"""Part of each tree that is kept."""
-
-WIDTH = 0.05
-"""Residuals beyond 5 % count by size, not by square."""
+DEEPEST, BINS, LEAF_ROWS, SHRINKAGE, WIDTH = 4, 64, 3.0, 0.2, 0.05
+"""Deepest tree that is walked, thresholds per feature, least rows of a leaf, learning rate, and the
+residual beyond which the loss is linear."""
 
 
-def bend_lines(bend: Correction, leaf_step: float = LEAF_STEP, digits: int = 4) -> list[str]:
-    """Return what a calibration holds of a correction, leaves in steps, as finely as asked."""
+def tree_table(
+    bend: Correction,
+    *,
+    leaf_step: float | None = LEAF_STEP,
+    digits: int = 4,
+    value_digits: int = 3,
+) -> dict[str, Any]:
+    """Return a correction as a calibration stores it.
+
+    Args:
+        bend: the correction.
+        leaf_step: leaves are stored in multiples of this step; as plain values without.
+        digits: significant digits of thresholds.
+        value_digits: significant digits of plain values.
+    """
+    table: dict[str, Any] = {
+        "alpha": bend.alpha,
+        "offset": bend.offset,
+        "log_t_lo": bend.log_t_lo,
+        "log_t_hi": bend.log_t_hi,
+        "depth": bend.depth,
+        "features": " ".join(map(str, bend.features.tolist())),
+        "thresholds": " ".join(f"{x:.{digits}g}" for x in bend.thresholds.tolist()),
+    }
+    if leaf_step is None:
+        values = " ".join(f"{x:.{value_digits}g}" for x in bend.values.tolist())
+        return table | {"values": values}
+    if leaf_step != LEAF_STEP:
+        table["leaf_step"] = leaf_step
     leaves = np.rint(bend.values / leaf_step).astype(int).tolist()
-    return [
-        *slope_lines(bend),
-        *split_lines(bend, digits),
-        *([] if leaf_step == LEAF_STEP else [f"leaf_step = {leaf_step}"]),
-        f'leaves = "{" ".join(map(str, leaves))}"',
-    ]
-
-
-def slope_lines(bend: Correction) -> list[str]:
-    """Return what a calibration holds of a correction besides its trees."""
-    return [
-        f"alpha = {bend.alpha}",
-        f"offset = {bend.offset:.6g}",
-        f"log_t_lo = {bend.log_t_lo:.6g}",
-        f"log_t_hi = {bend.log_t_hi:.6g}",
-        f"depth = {bend.depth}",
-    ]
-
-
-def split_lines(bend: Correction, digits: int) -> list[str]:
-    """Return the splits of a correction's trees, as lines of numbers."""
-    return [
-        f'features = "{" ".join(map(str, bend.features.tolist()))}"',
-        f'thresholds = "{" ".join(f"{x:.{digits}g}" for x in bend.thresholds.tolist())}"',
-    ]
+    return table | {"leaves": " ".join(map(str, leaves))}
 
 
 def fit_bend(

@@ -1,7 +1,8 @@
-"""Times that are sums of columns times constants, none of them negative, with a prior for each.
+"""Times as sums of columns times non-negative constants, each with a prior.
 
-Errors are relative and count less the larger they are (soft L1). Whole groups of rows are left out
-in turn, and count as the square root of their rows.
+Errors are logarithms of predicted over measured time with a soft-L1 loss: `scipy.optimize.nnls` on
+rows that are weighted anew in rounds. Groups of rows are left out in turn, and weigh as the square
+root of their rows.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.optimize import nnls
 
 from lab.tables.rows import Bools
 from simulators.core.jit import Floats
 
 ROW_ERROR = 0.10
-"""Rows scatter by about this much for reasons no constant explains."""
+"""Scatter of rows that no constant explains."""
 
-MANY_ROWS = 50.0
-ROUNDS, SWEEPS = 8, 300
+MANY_ROWS, ROUNDS = 50.0, 8
 
 
 @dataclass(frozen=True)
 class Constant:
-    """One number to be fitted: what it multiplies, and what is known of it before."""
+    """A number to be fitted: the column it multiplies, and its prior."""
 
     name: str
     column: Floats
@@ -33,7 +34,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Problem:
-    """Measured times of rows, each in a group, and what they are sums of."""
+    """Measured times of rows, each in a group, and the terms of their sums."""
 
     measured_s: Floats
     groups: Sequence[str]
@@ -45,10 +46,14 @@ class Problem:
         design = np.stack([c.column for c in self.constants], axis=-1)
         return np.asarray(self.fixed_s + design @ values, np.float64)
 
+    def named(self, values: Floats) -> dict[str, float]:
+        """Return values by the names of the constants."""
+        return dict(zip((c.name for c in self.constants), values.tolist(), strict=True))
+
 
 @dataclass(frozen=True)
 class Fitted:
-    """The constants of all rows, and of all but each group; what they say of the group left out."""
+    """Constants of all rows and without each group, and the predictions of each group left out."""
 
     values: Floats
     without: Mapping[str, Floats]
@@ -67,7 +72,7 @@ def fit(problem: Problem) -> Fitted:
 
 
 def solve(problem: Problem, train: Bools) -> Floats:
-    """Return the constants fitted to some of the rows, none of them negative."""
+    """Return the constants fitted to some of the rows."""
     design = np.stack([c.column for c in problem.constants], axis=-1)[train]
     mean = np.array([c.mean for c in problem.constants])
     deviation = np.array([c.deviation for c in problem.constants])
@@ -95,10 +100,17 @@ def least_log_error(
     rounds: int,
     prior: Floats | None = None,
 ) -> Floats:
-    """Return values, none negative, that bring `fixed_s + design @ values` near what was measured.
+    """Return non-negative values with the least error of `fixed_s + design @ values`.
 
-    The prior, where one is known, is that of values over their scales. `soften` says what a row
-    still weighs, given the logarithm of predicted over measured time.
+    Args:
+        design: a row per measurement, a column per value.
+        fixed_s: seconds of each row that no value multiplies.
+        measured_s: measured seconds.
+        weight: of each row.
+        scale: typical sizes of the values.
+        soften: weight of a row, from its log(predicted / measured).
+        rounds: in which rows are weighted anew.
+        prior: expected values over their scales, each as one more row.
     """
     relative, fixed = design / measured_s[:, None], fixed_s / measured_s
     soft, linear = np.ones(fixed.size), np.ones(fixed.size)
@@ -108,27 +120,13 @@ def least_log_error(
         a, b = relative * w[:, None] * scale, w * (1.0 - fixed)
         if prior is not None:
             a, b = np.concatenate([a, np.eye(scale.size)]), np.concatenate([b, prior])
-        values = non_negative(a, b) * scale
+        values = nnls(a, b)[0] * scale
         ratio = np.maximum(fixed + relative @ values, 1e-3)
         error = np.log(ratio)
         soft = soften(error)
         # The residual is log(ratio), not ratio - 1.
         linear = np.where(np.abs(ratio - 1.0) > 1e-6, np.abs(error / (ratio - 1.0 + 1e-12)), 1.0)
     return values
-
-
-def non_negative(a: Floats, b: Floats) -> Floats:
-    """Return the x of least |a x - b| without negative entries, by descent along each in turn.
-
-    >>> non_negative(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([2.0, -3.0]))
-    array([2., 0.])
-    """
-    square, right = a.T @ a, a.T @ b
-    x = np.zeros(right.size)
-    for _ in range(SWEEPS):
-        for i in range(x.size):
-            x[i] = max(0.0, x[i] + (right[i] - square[i] @ x) / square[i, i])
-    return x
 
 
 def group_weights(groups: Sequence[str]) -> Floats:

@@ -1,8 +1,7 @@
-"""Fit what hops take and how much of its data sheet a network between nodes sustains.
+"""Fit the latency and efficiency of networks between nodes to large collectives over InfiniBand.
 
-Two numbers for what rings and trees pass on, two for exchanges, of large messages: over InfiniBand
-for use, over each measured system for its claim. The mean |log(predicted / measured)| is least,
-each curve weighing alike.
+Two numbers for rings and trees and two for all-to-all exchanges minimise the mean absolute log
+error; every curve has the same weight.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.fits.driver import Calibration, calibration, hashes, table_lines
+from lab.fits.driver import Calibration
+from lab.fits.methods.held_out import COVERED_SHARE, leave_one_out, quantile
 from lab.tables.collectives import BETWEEN_NODES, NodesCurve, read_between_nodes
 from simulators.catalog.cluster import Cluster, cluster_for
 from simulators.catalog.gpu import load_gpu
@@ -30,45 +30,36 @@ from simulators.core.jit import Floats
 
 FOLDER = CALIBRATION.parent
 INFINIBAND = ("sophia", "example-cluster01")
-SPLIT = "InfiniBand systems, each held out of the fit to the other"
 LARGE_BYTES = 2.0**20
-"""Buffers below it are hops and the host alone; those of training are larger."""
+"""Smaller messages measure hops and host launches."""
 
-HOPS = np.geomspace(0.5, 32.0, 13)
-SHARES = np.arange(0.3, 1.0 + 1e-9, 0.02)
+HOPS, SHARES = np.geomspace(0.5, 32.0, 13), np.arange(0.3, 1.0 + 1e-9, 0.02)
 
 
 def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the numbers of InfiniBand, for what is passed on and for exchanges."""
-    held_out, lines, rows = [], [], 0
+    """Yield the numbers of InfiniBand for rings and for exchanges."""
+    curves = [c for c in large(read_between_nodes(reference)) if c.system.name in INFINIBAND]
+    content, errors = {}, []
     for kind in (RINGS, EXCHANGES):
-        curves = [
-            curve
-            for curve in large(read_between_nodes(reference))
-            if curve.system.name in INFINIBAND and family(curve.collective) == kind
-        ]
-        mine = []
-        for name in INFINIBAND:
-            known = fitted([curve for curve in curves if curve.system.name != name])
-            mine += [log_errors(curve, known) for curve in curves if curve.system.name == name]
-        found = fitted(curves)
-        band = float(np.exp(np.quantile(np.abs(np.concatenate(mine)), 0.9)))
-        numbers = {"hops": found.hops, "share": found.share, "band": band}
-        lines += table_lines(kind, numbers, ".3f")
-        held_out += mine
-        rows += sum(curve.seconds.size for curve in curves)
-    yield calibration(
-        CALIBRATION.stem,
-        hashes(reference, [BETWEEN_NODES]),
-        rows=rows,
-        split=SPLIT,
-        held_out=np.expm1(np.concatenate(held_out)),
-        lines=lines,
+        mine = [curve for curve in curves if family(curve.collective) == kind]
+        by_system = leave_one_out(mine, lambda curve: curve.system.name, fitted)
+        off = np.concatenate([log_errors(c, network) for out, network in by_system for c in out])
+        found, band = fitted(mine), np.exp(quantile(np.abs(off), COVERED_SHARE))
+        content[kind] = {"hops": found.hops, "share": found.share, "band": float(band)}
+        errors.append(np.expm1(off))
+    yield Calibration(
+        name=CALIBRATION.stem,
+        content=content,
+        style=".3f",
+        tables=[BETWEEN_NODES],
+        rows=sum(curve.seconds.size for curve in curves),
+        split="InfiniBand systems, each held out of the fit to the other",
+        errors=np.concatenate(errors),
     )
 
 
 def large(curves: Sequence[NodesCurve]) -> list[NodesCurve]:
-    """Return curves of large messages alone."""
+    """Return the rows of large messages of each curve that has any."""
     kept = [(curve, curve.size_bytes >= LARGE_BYTES) for curve in curves]
     return [
         replace(curve, size_bytes=curve.size_bytes[where], seconds=curve.seconds[where])
@@ -78,18 +69,25 @@ def large(curves: Sequence[NodesCurve]) -> list[NodesCurve]:
 
 
 def fitted(curves: Sequence[NodesCurve]) -> Network:
-    """Return the network under which some curves are off least."""
-    inside = [_inside_s(curve) for curve in curves]
+    """Return the network with the least mean absolute log error."""
+    inside = [predicted_s(curve, Network(hops=0.0, share=np.inf)) for curve in curves]
 
-    def off(network: Network) -> float:
-        errors = (
-            np.log(np.maximum(inside_s, _between_s(curve, network)) / curve.seconds)
-            for curve, inside_s in zip(curves, inside, strict=True)
-        )
-        return float(np.mean([np.abs(error).mean() for error in errors]))
+    def error(network: Network) -> float:
+        each = []
+        for curve, inside_s in zip(curves, inside, strict=True):
+            ports_s = between_s(
+                curve.collective,
+                curve.size_bytes,
+                curve.nodes,
+                curve.ranks // curve.nodes,
+                cluster_of(curve),
+                network,
+            )
+            each.append(np.abs(np.log(np.maximum(inside_s, ports_s) / curve.seconds)).mean())
+        return float(np.mean(each))
 
     tried = (Network(hops=float(h), share=float(s)) for h in HOPS for s in SHARES)
-    return min(tried, key=off)
+    return min(tried, key=error)
 
 
 def log_errors(curve: NodesCurve, network: Network) -> Floats:
@@ -98,7 +96,7 @@ def log_errors(curve: NodesCurve, network: Network) -> Floats:
 
 
 def predicted_s(curve: NodesCurve, network: Network | None) -> Floats:
-    """Return the price of each size over a network, or over the one in use."""
+    """Return the predicted seconds of each size; without a network, over the calibrated one."""
     system = curve.system
     return collective_time(
         curve.collective,
@@ -113,20 +111,7 @@ def predicted_s(curve: NodesCurve, network: Network | None) -> Floats:
 
 
 def cluster_of(curve: NodesCurve) -> Cluster:
-    """Return the machine of a curve's system."""
+    """Return the cluster that a curve was measured on."""
     usual = cluster_for("auto", load_gpu(curve.system.gpu))
     inter = replace(usual.inter, bytes_per_s=curve.system.port_bytes_per_s)
     return replace(usual, gpus_per_node=curve.system.gpus_per_node, inter=inter)
-
-
-def _between_s(curve: NodesCurve, network: Network) -> Floats:
-    """Return what the ports alone take."""
-    inside = curve.ranks // curve.nodes
-    return between_s(
-        curve.collective, curve.size_bytes, curve.nodes, inside, cluster_of(curve), network
-    )
-
-
-def _inside_s(curve: NodesCurve) -> Floats:
-    """Return what the nodes alone take: the price where ports cost nothing."""
-    return predicted_s(curve, Network(hops=0.0, share=np.inf))

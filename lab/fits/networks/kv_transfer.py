@@ -1,8 +1,7 @@
-"""Fit what moving a KV cache takes: a time for each layer, and the share of a line's rate kept.
+"""Fit KV transfers between pools: seconds per layer, and the share of line rate sustained.
 
-A framework's connector prepares the transfer of each layer, and then keeps a share of the line's
-rate. Each cache is predicted from the others of its framework. Frameworks that nobody measured have
-the geometric means of both numbers.
+Both numbers are of a framework's connector. Frameworks without measurements have the geometric
+means of both.
 """
 
 from __future__ import annotations
@@ -13,52 +12,41 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.fits.driver import Calibration, hashes
+from lab.fits.driver import Calibration
+from lab.fits.methods.held_out import leave_one_out
 from lab.fits.methods.positive_least_squares import least_log_error
 from lab.tables.modern.kv_transfer import TRANSFERS, moved
 from lab.tables.rows import Record
-from simulators.core.jit import Floats
 from simulators.serving.pools.link import CALIBRATION, OTHER, Transfers
 
 FOLDER = CALIBRATION.parent
-SPLIT = "each cache predicted from the others of its framework"
-
 LAYER_S, LINES = 1e-5, 1.0
-"""What a layer takes and a cache is worth of line rates, to begin with."""
+"""Scales of the two numbers: seconds per layer, and times the cache takes at line rate."""
 
 ROUNDS = 20
 
 
 def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield what transfers of all frameworks take."""
+    """Yield the transfers of all frameworks."""
     rows = list(moved(reference))
     found = {name: transfers(of(rows, name)) for name in frameworks(rows)}
-    found[OTHER] = mean(list(found.values()))
-    lines = [
-        line
-        for name, one in found.items()
-        for line in (
-            f"\n[transfer.{name}]",
-            f"share = {one.share:.4g}",
-            f"layer_s = {one.layer_s:.4g}",
-        )
-    ]
-    errors = np.abs(np.exp([log_error(row, others) for row, others in left_out(rows)]) - 1.0)
+    numbers = {name: {"share": one.share, "layer_s": one.layer_s} for name, one in found.items()}
+    numbers[OTHER] = {
+        field: float(np.exp(np.mean(np.log([one[field] for one in numbers.values()]))))
+        for field in ("share", "layer_s")
+    }
     yield Calibration(
         name=CALIBRATION.stem,
-        about=".",
-        tables=hashes(reference, [TRANSFERS]),
-        is_listed=False,
+        content={"transfer": numbers},
+        tables=[TRANSFERS],
         rows=len(rows),
-        split=SPLIT,
-        held_out_rows=errors.size,
-        error=float(errors.mean()),
-        lines=lines,
+        split="each cache predicted from the others of its framework",
+        errors=np.expm1([log_error(row, others) for row, others in left_out(rows)]),
     )
 
 
 def frameworks(rows: Sequence[Record]) -> list[str]:
-    """Return the frameworks of some rows, as they are first met."""
+    """Return the frameworks of some rows, in the order of the rows."""
     return list(dict.fromkeys(row.framework for row in rows))
 
 
@@ -68,22 +56,22 @@ def of(rows: Sequence[Record], framework: str) -> list[Record]:
 
 
 def left_out(rows: Sequence[Record]) -> Iterator[tuple[Record, Transfers]]:
-    """Yield each row with what the others of its framework teach."""
-    for row in rows:
-        yield row, transfers([one for one in of(rows, row.framework) if one != row])
+    """Yield each row with the numbers fitted to the other rows of its framework."""
+    for name in frameworks(rows):
+        for [row], known in leave_one_out(of(rows, name), id, transfers):
+            yield row, known
 
 
 def log_error(row: Record, known: Transfers) -> float:
-    """Return the logarithm of a row's predicted over its measured time."""
+    """Return log(predicted / measured) of a row."""
     return log((known.layer_s * row.layers + row.line_s / known.share) / row.transfer_s)
 
 
 def transfers(rows: Sequence[Record]) -> Transfers:
-    """Return what transfers take by some rows."""
-    layers = np.array([row.layers for row in rows], np.float64)
-    line_s, measured_s = (
-        np.array([getattr(row, n) for row in rows]) for n in ("line_s", "transfer_s")
-    )
+    """Return the numbers fitted to some rows."""
+    layers, line_s, measured_s = np.array(
+        [(row.layers, row.line_s, row.transfer_s) for row in rows], np.float64
+    ).T
     layer_s, lines = least_log_error(
         np.stack([layers, line_s], axis=-1),
         np.zeros(len(rows)),
@@ -94,15 +82,3 @@ def transfers(rows: Sequence[Record]) -> Transfers:
         rounds=ROUNDS,
     ).tolist()
     return Transfers(share=1.0 / lines, layer_s=layer_s)
-
-
-def mean(known: Sequence[Transfers]) -> Transfers:
-    """Return the geometric means of both numbers."""
-
-    def middle(numbers: Sequence[float]) -> float:
-        logs: Floats = np.log(np.array(numbers))
-        return float(np.exp(logs.mean()))
-
-    return Transfers(
-        share=middle([one.share for one in known]), layer_s=middle([one.layer_s for one in known])
-    )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from typing import Any
 
 import numpy as np
 import pytest
 
 from lab.fits.methods.decode_grids import fit_grids, nearest_rising, places
-from lab.fits.methods.entries import grid_lines
+from lab.fits.methods.entries import grid_table
 from lab.tables.rows import Floats, Rows, Sizes, tidy
 from simulators.kernels.interpolation_grid import (
     Numbers,
@@ -66,9 +65,7 @@ def timed(octaves: int) -> Rows:
 def test_grids_give_back_what_they_were_fitted_to_and_rise_where_it_falls() -> None:
     rows = timed(12)
     table = fit_grids(rows, form, {"rate": 1e-8}, lambda _rows, near: near)
-    read = interpolated_s(
-        grids_from(tomllib.loads("\n".join(grid_lines(table)))), rows.operator, form
-    )
+    read = interpolated_s(grids_from(grid_table(table)), rows.operator, form)
     assert np.median(np.abs(np.log(read / rows.seconds))) < 0.02
     grid = read.reshape(12, 12)
     assert np.all(np.diff(grid, axis=0) >= 0.0)

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lab.fits.kernels.form_starts import EXPERTS as FORM
 from lab.fits.kernels.fused_kernels import left_out, predicted_s
+from lab.fits.methods.forms import form
 from lab.tables.kernels.fused_kernels import (
     EXPERTS,
     models_of,
@@ -37,7 +37,10 @@ def made() -> Rows:
     ]
     sizes = dict(zip(EXPERTS, np.array(columns).T, strict=True))
     rows = timed(sizes, np.ones(len(columns)), "experts", "bf16", gpu="h100_sxm")
-    seconds = sum(expert_seconds(s, "bf16", load_gpu("h100_sxm"), FORM) for s in products_of(rows))
+    seconds = sum(
+        expert_seconds(s, "bf16", load_gpu("h100_sxm"), form("experts").start)
+        for s in products_of(rows)
+    )
     return timed(sizes, np.asarray(seconds), "experts", "bf16", gpu="h100_sxm")
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from lab.fits.driver import chosen, hashes
+from lab.fits.driver import chosen
 from lab.tables.kernels.tensor_cores import products
 from lab.tables.rows import by_labels, fraction, group_of, joined, numbers, read_table, tidy
 from simulators.core.errors import UnknownNameError, UserError
@@ -53,8 +53,6 @@ def test_a_table_that_lacks_something_says_what(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="lacks the column model"):
         read_table(file, model="x")
     assert numbers(read_table(file, gpu="a"), ["m"])["m"].tolist() == [1.0]
-    with pytest.raises(UserError, match="nothing to fit to"):
-        hashes(tmp_path, ["another.parquet"])
     with pytest.raises(UnknownNameError, match="did you mean 't4'"):
         chosen(["t5"], ["t4", "p100"])
 
