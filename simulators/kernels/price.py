@@ -260,10 +260,10 @@ def _priced(operator: Compute, gpu: Gpu, profile: Profile, latency_s: Floats) ->
 def _interval_of_classes(
     operator: Compute, gpu: Gpu, profile: Profile, latency_s: Floats
 ) -> tuple[Floats, Floats]:
-    """Return both ends by the band of each row's class."""
-    classes = np.asarray(FAMILIES[type(operator)].classes(operator, gpu, profile))
+    """Return both ends of the 90 % interval, by the class of each row."""
+    classes = FAMILIES[type(operator)].classes(operator, gpu, profile)
     lo_s, hi_s = latency_s, latency_s
-    for name in np.unique(classes):
-        lo, hi = interval_s(profile.bands.get(str(name), WIDEST), latency_s)
-        lo_s, hi_s = np.where(classes == name, lo, lo_s), np.where(classes == name, hi, hi_s)
+    for name, rows in ({classes: True} if isinstance(classes, str) else classes).items():
+        lo, hi = interval_s(profile.bands.get(name, WIDEST), latency_s)
+        lo_s, hi_s = np.where(rows, lo, lo_s), np.where(rows, hi, hi_s)
     return lo_s, hi_s

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -36,7 +36,8 @@ class Family(Generic[O]):
     streams: bool = False  # bound by memory alone
     saving: Callable[[O], Floats | float] = lambda _o: 1.0
     """Times as many FLOPs as the best algorithm known needs."""
-    classes: Callable[[O, Gpu, Profile], NDArray[np.str_] | str]  # whose band, by row
+    classes: Callable[[O, Gpu, Profile], str | Mapping[str, Flags]]
+    """The interval class of all rows, or the rows of each class."""
     entry: Callable[[O, Gpu, Profile], Entry | None] = lambda _o, _gpu, _profile: None
     """What was fitted to this very kernel; it says band and origin."""
     origin: Callable[[O, Gpu, Profile], tuple[bool, Flags]] = lambda _o, _gpu, _p: (False, False)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
@@ -155,9 +154,11 @@ def _call(gemm: Gemm, gpu: Gpu, profile: Profile) -> tuple[float, Floats]:
     return 0.0, np.where(sizes_of(gemm)[3] > 1.0, batched_s, min(alone_s, batched_s))
 
 
-def _classes(gemm: Gemm, gpu: Gpu, profile: Profile) -> NDArray[np.str_]:
+def _classes(gemm: Gemm, gpu: Gpu, profile: Profile) -> dict[str, Flags]:
+    """Return the interval class of single and of batched products, and the rows of each."""
     (single, _), (batched, _) = rates_of(gemm, gpu, profile)
-    return np.where(sizes_of(gemm)[3] > 1.0, batched, single)
+    many = sizes_of(gemm)[3] > 1.0
+    return {single: True} if single == batched else {single: ~many, batched: many}
 
 
 def _origin(gemm: Gemm, gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
