@@ -14,47 +14,32 @@ import numpy as np
 
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
-from sweeper.query.pareto_kernel import Mask, Matrix, distinct_front, dominated
-
-_SAMPLE = 10_000
-"""Rows whose layers are found first, to put aside most of a larger table."""
+from sweeper.query.pareto_kernel import Matrix, distinct_front, dominated
 
 
 def rank_layers(values: Matrix, layers: int | None = None) -> Ints:
     """Return the layer of each row: 1 on the front, 2 on the front of what is left, and so on.
 
-    So many `layers` are peeled, or all; rows behind the last one, and rows with NaN, have layer 0.
+    Rows behind the last of `layers` layers (default: all), and rows with NaN, have layer 0.
 
     >>> rank_layers(np.array([[1.0, 2.0], [2.0, 1.0], [2.0, 2.0], [3.0, 3.0]])).tolist()
     [1, 1, 2, 3]
     """
     ranks = np.zeros(len(values), np.int64)
-    out = np.isnan(values).any(axis=1)
-    if layers is not None and len(values) > _SAMPLE:
-        out |= _far_behind(values, layers)
-    left = np.flatnonzero(~out)
+    left = np.flatnonzero(~np.isnan(values).any(axis=1))
     layer = 0
     while len(left) and (layers is None or layer < layers):
         layer += 1
         rows = values[left]
         first, ties = distinct_front(rows)
-        on_it = np.zeros(len(left), bool)
-        on_it[first] = True
-        if ties.sum() > len(first):
-            on_it = _equal_to(rows, rows[first])
-        ranks[left[on_it]] = layer
-        left = left[~on_it]
+        if ties.sum() > len(first):  # rows equal to a member are on the front with it
+            on_front = ~dominated(rows, rows[first])
+        else:
+            on_front = np.zeros(len(left), bool)
+            on_front[first] = True
+        ranks[left[on_front]] = layer
+        left = left[~on_front]
     return ranks
-
-
-def _far_behind(rows: Matrix, layers: int) -> Mask:
-    """Return which rows are certainly behind the last layer wanted.
-
-    What a design of layer L of any sample dominates has L designs of a chain before it.
-    """
-    sample = rows[:: len(rows) // _SAMPLE + 1]
-    last = sample[rank_layers(sample, layers) == layers]
-    return dominated(rows, last) if len(last) else np.zeros(len(rows), bool)
 
 
 def crowding_distance(front: Matrix) -> Matrix:
@@ -98,10 +83,3 @@ def epsilon_front(values: Matrix, epsilon: Sequence[float]) -> Ints:
     nearest = order[fresh]
     kept, _ = distinct_front(cells[nearest])
     return np.sort(first[nearest[kept]])
-
-
-def _equal_to(rows: Matrix, members: Matrix) -> Mask:
-    """Return which rows equal one of the members."""
-    both = np.ascontiguousarray(np.concatenate([members, rows])) + 0.0  # one zero, not two
-    words = both.view(np.dtype((np.void, both.dtype.itemsize * both.shape[1]))).ravel()
-    return np.isin(words[len(members) :], words[: len(members)])

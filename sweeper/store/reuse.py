@@ -16,7 +16,6 @@ from simulators.core.errors import UserError
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index, covered
 from sweeper.store.checksums import filesystem
-from sweeper.store.keys import Definition
 from sweeper.store.parquet import read_frames
 from sweeper.store.part_names import definition_in
 from sweeper.store.store import FAILURES, Store, repeated, shaped
@@ -53,29 +52,19 @@ def stores_beside(store: Store) -> list[Store]:
     return [
         Store(f"{base}/{name}", store.definition)
         for name, folder in zip(names, there, strict=True)
-        if folder.type and _may_help(store, f"{base}/{name}", folder.mtime_ns)
+        if folder.type and _may_help(store, f"{base}/{name}")
     ]
 
 
-def _may_help(store: Store, folder: str, changed_ns: int | None) -> bool:
-    """Return whether some part of another store may answer a point of this one's space.
-
-    A folder that has not changed since it was last looked at holds the same definitions.
-    """
+def _may_help(store: Store, folder: str) -> bool:
+    """Return whether a part of another store may answer a point of this one's space."""
     other = Store(folder, store.definition)
-    looked_ns, definitions = _HELD.get(other.results, (None, []))
-    if looked_ns is None or looked_ns != changed_ns:
-        held = {definition_in(name): name for name in other.parts()}
-        try:
-            definitions = [other.definition_of(name) for name in held.values()]
-        except UserError:  # a damaged part, of which `whole` will tell
-            return True
-        _HELD[other.results] = changed_ns, definitions
-    return any(store.definition.may_overlap(theirs) for theirs in definitions)
-
-
-_HELD: dict[str, tuple[int | None, list[Definition]]] = {}
-"""When folders of results were changed that were looked at, and the definitions they held."""
+    held = {definition_in(name): name for name in other.parts()}
+    try:
+        theirs = [other.definition_of(name) for name in held.values()]
+    except UserError:  # a damaged part, which `whole` reports
+        return True
+    return any(store.definition.may_overlap(definition) for definition in theirs)
 
 
 def _found(store: Store, space: DesignSpace) -> Iterator[tuple[Store, list[str], Index]]:

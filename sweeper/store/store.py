@@ -251,11 +251,16 @@ class Store:
 
     def definition_of(self, name: str) -> Definition:
         """Return the definition a part was written under."""
-        key = (self.results, definition_in(name))
-        if key not in _DEFINITIONS:
+        known, digits = self._definitions, definition_in(name)
+        if digits not in known:
             check(self.results, name)
-            _DEFINITIONS[key] = _stored_definition(self.results, name)
-        return _DEFINITIONS[key]
+            known[digits] = _stored_definition(self.results, name)
+        return known[digits]
+
+    @functools.cached_property
+    def _definitions(self) -> dict[str, Definition]:
+        """Definitions read so far, by their digits in the names of parts."""
+        return {self.definition.id: self.definition}
 
     def index_in(self, space: DesignSpace, name: str, rows: pl.DataFrame) -> Index:
         """Return the number in `space` of each row of a part, -1 where it does not answer."""
@@ -308,10 +313,7 @@ def repeated(index: Index) -> Mask:
     return again
 
 
-_DEFINITIONS: dict[tuple[str, str], Definition] = {}
-"""Definitions already read from parts: a definition's number is a hash of its content."""
-
-
+@functools.lru_cache(maxsize=4096)
 def _stored_definition(results: str, name: str) -> Definition:
     try:
         return typed(metadata(results, name)["definition"], Definition)
