@@ -13,7 +13,6 @@ How long answers are beside their mean stands in `mlperf_lengths/`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,35 +29,24 @@ from simulators.core.folder import read_toml
 from simulators.serving.point import AS_WORKLOAD, CLOSED, WHOLE, ServingPoint
 from simulators.workload.precision import precision
 
-BUILT_AHEAD = {"v4.1": ("llama2_70b",), "v5.1": ("llama2_70b", "llama3_1_405b")}
-"""Models whose engines NVIDIA's harness builds ahead and runs under the executor in C++
-(`DEFAULT_CORE_TYPE` beside its configurations of v5.1, where DeepSeek-R1 is served by PyTorch).
-Those of v4.1 knew no other way; those of v6.0 compile by PyTorch (`torch_compile_config`)."""
-
-EXECUTOR = "trtllm_executor"
+LAUNCHES = Path(__file__).parent / "mlperf_launches.toml"
+LENGTHS = Path(__file__).parent / "mlperf_lengths"
+FACTS = read_toml(LAUNCHES)
 
 OFFLINE, SERVER = SCENARIOS = "Offline", "Server"
 TRTLLM, VLLM = "trtllm", "vllm"
-TABLES = {
-    "v4.1": "serving_measured/mlperf_inference_v4_1_llm.parquet",
-    "v5.1": "mlperf/inference_v5_1.parquet",
-    "v6.0": "mlperf/inference_v6_0.parquet",
-}
-SUBMITTED = {"v4.1": "2024-08-01", "v5.1": "2025-08-01", "v6.0": "2026-02-01"}
-"""When rounds were handed in: engines are of the releases of those days, as of deployments that
-name none."""
+TABLES = {version: facts["file"] for version, facts in FACTS["rounds"].items()}
+RUN_S: float = FACTS["run_s"]
+EXECUTOR, FILLS_MEMORY = "trtllm_executor", "trtllm_max_utilization"
 
-EARLIER = {
-    "framework": "software",
-    "gpu": "accelerator",
-    "num_gpus": "n_accelerators",
-    "submitter": "vendor",
-}
-"""Columns of the first table, by their names in the others."""
+WHOLE_ANSWER, EACH_TOKEN = 0, 1
+"""Iterations between messages of an answer: offline it is sent whole, a server sends each token
+unless configured otherwise (NVIDIA's harness of v5.1: `GenerationConfig.streaming` and
+`DEFAULT_EXTRA_CONFIG` in `llmlib/config.py`)."""
 
 
 class Task(NamedTuple):
-    """A benchmark: mean lengths in tokens, and what 99 % of requests to a server must keep to."""
+    """A benchmark: mean lengths in tokens, and limits of 99 % of requests to a server."""
 
     prompt: int
     output: int
@@ -66,38 +54,7 @@ class Task(NamedTuple):
     tpot_s: float
 
 
-TASKS = {
-    "llama2_70b": Task(294, 294, 2.0, 0.2),
-    "llama3_1_405b": Task(9400, 680, 6.0, 0.175),
-    "llama3_1_8b": Task(778, 128, 2.0, 0.1),
-    "deepseek_v3": Task(800, 3880, 2.0, 0.08),
-}
-"""MLCommons on its benchmarks: Llama 2 70B (2024, OpenOrca), Llama 3.1 405B, DeepSeek-R1 and Llama
-3.1 8B (2025; of the last the answers' limit). Of others we know no length of prompts."""
-
-FORMATS = {"fp8": "fp8", "fp4": "fp4", "INT8": "int8", "INT4": "w4a16", "UINT4": "w4a16"}
-"""Precisions by what a submission calls them."""
-
-WHOLE_ANSWER, EACH_TOKEN = 0, 1
-"""Iterations between messages of an answer: offline it is sent whole, a server sends each token
-unless it is told otherwise (NVIDIA's harness of v5.1: `GenerationConfig.streaming` and
-`DEFAULT_EXTRA_CONFIG` in `llmlib/config.py`)."""
-
-RUN_S = 2400.0
-"""So long has a system enough to do: NVIDIA's configurations ask for 2,400 s of Llama 2 (v4.1 to
-v6.0) and for as many requests of others as take that or longer (v6.0: each replica answers all
-prompts of Llama 3.1 405B, those of DeepSeek-R1 six to sixteen times), which launches state where a
-configuration does. 600 s, the least that the rules allow, would be two lives of a DeepSeek-R1
-request."""
-
-LAUNCHES = Path(__file__).parent / "mlperf_launches.toml"
-LENGTHS = Path(__file__).parent / "mlperf_lengths"
-BOTH = "both"
-
-FILLS_MEMORY = "trtllm_max_utilization"
-
-ROOM = 1.25
-"""Memory over weights from which on a replica needs no further GPU."""
+TASKS = {model: Task(**task) for model, task in FACTS["tasks"].items()}
 
 
 @dataclass(frozen=True)
@@ -125,31 +82,31 @@ def mlperf(reference: Path) -> list[Submission]:
     return list(best.values())
 
 
-def _rows(reference: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _rows(reference: Path) -> Iterator[tuple[str, Record]]:
     """Yield rounds and submissions whose model, GPU and number of GPUs are known."""
+    earlier = FACTS["earlier_columns"]
     for version, table in TABLES.items():
         for row in read_records(reference / table, scenario=list(SCENARIOS), division="closed"):
-            one = Record({EARLIER.get(name, name): value for name, value in row.items()})
-            gpu, model = one["accelerator"] or "", one["model"]
-            is_told = one["tokens_per_s"] and one["n_accelerators"]
-            if is_told and is_gpu(gpu) and is_model(model) and model_name(model) in TASKS:
+            one = Record({earlier.get(name, name): value for name, value in row.items()})
+            is_complete = one.tokens_per_s and one.n_accelerators and is_gpu(one.accelerator or "")
+            if is_complete and is_model(one.model) and model_name(one.model) in TASKS:
                 yield version, one
 
 
-def _submission(version: str, row: Mapping[str, Any]) -> Submission:
-    model, gpu = model_name(row["model"]), gpu_name(row["accelerator"])
+def _submission(version: str, row: Record) -> Submission:
+    model, gpu = model_name(row.model), gpu_name(row.accelerator)
     task = TASKS[model]._replace(output=_mean_output(row, TASKS[model].output))
-    gpus, scenario = int(row["n_accelerators"]), row["scenario"]
+    gpus, scenario = int(row.n_accelerators), row.scenario
     launched = _launched(version, gpu, model, scenario)
     point = replace(_replica(row, model, gpu, task), **launched)
     point = replace(point, runtime=_runtime(version, model, point.runtime))
     share = point.tp * point.pp * point.attention_dp / gpus
-    asked = max(1, round(RUN_S * share * row["tokens_per_s"] / task.output))
+    asked = max(1, round(RUN_S * share * row.tokens_per_s / task.output))
     requests = launched.get("requests", asked)
     return Submission(
         point=replace(point, clients=requests, requests=requests),
-        tokens_per_s=row["tokens_per_s"],
-        name=f"{version} {row['vendor']} {gpus} x {gpu}",
+        tokens_per_s=row.tokens_per_s,
+        name=f"{version} {row.vendor} {gpus} x {gpu}",
         scenario=scenario,
         gpus=gpus,
         task=task,
@@ -158,36 +115,35 @@ def _submission(version: str, row: Mapping[str, Any]) -> Submission:
 
 def _runtime(version: str, model: str, engine: str) -> str:
     """Return the runtime of an engine's release of a round."""
-    if engine == TRTLLM and model in BUILT_AHEAD.get(version, ()):
+    if engine == TRTLLM and model in FACTS["built_ahead"].get(version, ()):
         return EXECUTOR
-    return runtime_of(engine, "", SUBMITTED[version])
+    return runtime_of(engine, "", FACTS["rounds"][version]["date"])
 
 
-def _mean_output(row: Mapping[str, Any], usual: int) -> int:
+def _mean_output(row: Record, usual: int) -> int:
     """Return the mean length of answers: as stated, else tokens over samples, else the usual."""
-    of_server = row["scenario"] == SERVER
-    tokens = row.get("completed_tokens_per_s") if of_server else row["tokens_per_s"]
-    samples = row.get("completed_samples_per_s" if of_server else "samples_per_s")
+    is_server = row.scenario == SERVER
+    tokens = row.get("completed_tokens_per_s") if is_server else row.tokens_per_s
+    samples = row.get("completed_samples_per_s" if is_server else "samples_per_s")
     stated = row.get("mean_output_tokens")
     return round(stated or (tokens / samples if tokens and samples else usual))
 
 
-def _replica(row: Mapping[str, Any], model: str, gpu: str, task: Task) -> ServingPoint:
-    """Return the engine and its cut, as configured where that is known, with everything queued."""
-    board, has_experts = load_gpu(gpu), load_model(model).experts > 0
-    narrowest = "fp4" if "fp4" in board.peak_flops else "fp8"
-    stored = FORMATS.get(row.get("weight_data_types") or "", narrowest)
+def _replica(row: Record, model: str, gpu: str, task: Task) -> ServingPoint:
+    """Return one replica as configured, with everything queued."""
+    sheet, has_experts = load_gpu(gpu), load_model(model).experts > 0
+    narrowest = "fp4" if "fp4" in sheet.peak_flops else "fp8"
+    stored = FACTS["formats"].get(row.get("weight_data_types") or "", narrowest)
     tp, pp, dp = int(row.get("cfg_tp") or 0), int(row.get("cfg_pp") or 1), 1
     tp = tp or _fewest(model, gpu, stored)
     if row.get("cfg_attention_dp"):
         tp, dp = 1, tp
-    framework = VLLM if board.vendor == "amd" or "vLLM" in str(row["software"]) else TRTLLM
-    if "TensorRT" in str(row["software"]):
-        framework = TRTLLM
+    is_vllm = sheet.vendor == "amd" or "vLLM" in str(row.software)
+    framework = VLLM if is_vllm and "TensorRT" not in str(row.software) else TRTLLM
     settings = ENGINE | {
         "scheduler": FILLS_MEMORY if framework == TRTLLM else load_engine(framework).schedulers[0],
         "max_batch": int(row.get("cfg_batch") or ENGINE["max_batch"]),
-        "stream_interval": EACH_TOKEN if row["scenario"] == SERVER else WHOLE_ANSWER,
+        "stream_interval": EACH_TOKEN if row.scenario == SERVER else WHOLE_ANSWER,
     }
     return ServingPoint(
         model=model,
@@ -211,21 +167,16 @@ def _replica(row: Mapping[str, Any], model: str, gpu: str, task: Task) -> Servin
 
 
 def _launched(version: str, gpu: str, model: str, scenario: str) -> Mapping[str, Any]:
-    """Return the fields of a point that a submitter's repository tells."""
-    one = _launches().get((version, gpu, model), {})
-    return {**one.get(BOTH, {}), **one.get(scenario, {})}
-
-
-@functools.cache
-def _launches() -> Mapping[tuple[str, str, str], Mapping[str, Any]]:
-    """Return configurations by round, GPU and model."""
-    rows = read_toml(LAUNCHES)["launch"]
-    return {(row["round"], row["gpu"], row["model"]): row for row in rows}
+    """Return the fields of a point that a submitter's repository states."""
+    key = (version, gpu, model)
+    rows = (row for row in FACTS["launch"] if (row["round"], row["gpu"], row["model"]) == key)
+    one: Mapping[str, Any] = next(rows, {})
+    return {**one.get("both", {}), **one.get(scenario, {})}
 
 
 def _fewest(model: str, gpu: str, stored: str) -> int:
     """Return the least power of two of GPUs that hold a model."""
     weights, tp = load_model(model).parameters * precision(stored).weight_bytes, 1
-    while tp * load_gpu(gpu).hbm_bytes < ROOM * weights:
+    while tp * load_gpu(gpu).hbm_bytes < FACTS["room"] * weights:
         tp *= 2
     return tp
