@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any, Generic, ParamSpec, TypeVar
+from typing import IO, Annotated, Any, Generic, ParamSpec, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,6 +186,20 @@ def several(kind: Type, count: int) -> Type:
 def named_tuple(kinds: Sequence[Type], factory: type) -> Type:
     """Return the type of a `NamedTuple` class whose fields have these types."""
     return Type(lambda: _numba().types.NamedTuple([k.numba for k in kinds], factory))
+
+
+IntMatrix = Annotated[Ints, matrix(i8)]
+FloatMatrix = Annotated[Floats, matrix(f8)]
+
+
+def struct(factory: type) -> Type:
+    """Return the type of a `NamedTuple` class of arrays, by the annotations of its fields.
+
+    `Ints` and `Floats` are vectors; `IntMatrix` and `FloatMatrix` have two dimensions.
+    """
+    vectors = {Ints: array(i8), Floats: array(f8)}
+    hints = get_type_hints(factory, include_extras=True).values()
+    return named_tuple([vectors.get(h) or h.__metadata__[0] for h in hints], factory)
 
 
 def pointer(signature: Signature) -> Type:

@@ -25,12 +25,12 @@ from simulators.composition.replica import (
     load_runtime,
     runtime_across,
 )
-from simulators.core.columns import mapped, numbers, table_of
+from simulators.core.columns import numbers, table_of
 from simulators.core.contract import fact
 from simulators.core.errors import Infeasible
 from simulators.kernels.energy import part_of, resting_w
 from simulators.serving.point import NUCLEUS, OVERLAPPED, UNIFIED, ServingPoint
-from simulators.serving.row_groups import evaluate_apart, kinds_of
+from simulators.serving.row_groups import kinds_of
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import Parallelism, check_blocks, check_cut
 from simulators.workload.llm.routing import Routing, counted_tokens
@@ -92,12 +92,24 @@ class Facts:
     model_parameters: float = fact("weights of the model", needs=("model",))
 
 
-@dataclass(frozen=True)
-class _Known(Generic[K]):
-    """A thing of the catalog, equal to others by its description."""
+@dataclass(frozen=True, eq=False)
+class _ById(Generic[K]):
+    """A catalog object as a cache key: equal to itself alone, so that it need not be compared."""
 
-    description: str
-    value: K = field(compare=False, repr=False)
+    value: K
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both hold one object."""
+        return isinstance(other, _ById) and other.value is self.value
+
+    def __hash__(self) -> int:
+        """Return a hash of the object's identity."""
+        return id(self.value)
+
+
+@functools.lru_cache(maxsize=1024)
+def _description(key: _ById[Any]) -> str:
+    return repr(key.value)
 
 
 def deployment_of(
@@ -119,10 +131,10 @@ def deployment_of(
     routing = Routing(point.moe_backend, point.routing_skew, point.redundant_experts, counted)
     cut = Parallelism(point.tp, point.pp, point.ep, point.attention_dp, routing)
     hardware = _hardware(
-        _known(model),
-        _known(sheet),
-        _known(cluster_for(point.cluster, sheet)),
-        _known(runtime_across(runtime(point.runtime), cut.width, runtime)),
+        _ById(model),
+        _ById(sheet),
+        _ById(cluster_for(point.cluster, sheet)),
+        _ById(runtime_across(runtime(point.runtime), cut.width, runtime)),
         cut,
         (point.dtype, point.kv_dtype),
         (point.sm_scale, point.clock_scale, point.bandwidth_scale, point.l2_scale),
@@ -204,10 +216,10 @@ def _together(pools: Sequence[Deployment]) -> Deployment:
 
 @functools.lru_cache(maxsize=1024)
 def _hardware(
-    model: _Known[LanguageModel],
-    gpu: _Known[Gpu],
-    cluster: _Known[Cluster],
-    runtime: _Known[Runtime],
+    model: _ById[LanguageModel],
+    gpu: _ById[Gpu],
+    cluster: _ById[Cluster],
+    runtime: _ById[Runtime],
     cut: Parallelism,
     dtypes: tuple[str, str],
     scales: tuple[float, float, float, float],
@@ -275,7 +287,7 @@ def _hardware(
         time_share=time_share,
         power_limit_w=power_limit_w,
     )
-    parts = (model.description, gpu.description, cluster.description, runtime.description)
+    parts = tuple(map(_description, (model, gpu, cluster, runtime)))
     steps_of = f"{replica.unified} {replica.overlapped} {replica.nucleus} {steps[2]}"
     choices = f"{cut} {dtypes} {scales} {effects} {array} {steps_of} {shares} {held}"
     return Hardware(f"{parts} {choices}", replica)
@@ -300,70 +312,29 @@ def _array(accelerator: str) -> tuple[str, str]:
     return accelerator, repr(load_accelerator(accelerator))
 
 
-_descriptions: dict[int, tuple[object, str]] = {}
-
-
-def _known(value: K) -> _Known[K]:
-    """Describe a thing of the catalog once; it is kept, so that its identity stays its own."""
-    kept = _descriptions.get(id(value))
-    if kept is None:
-        kept = _descriptions[id(value)] = (value, repr(value))
-    return _Known(kept[1], value)
-
-
 def describe(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the facts of every row; equal models, cuts and GPUs are looked up once."""
-    apart = numbers(batch, "prefill_gpus") > 0
-    return evaluate_apart(apart, _describe_pools, _describe_replicas, batch)
-
-
-def _describe_pools(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the facts of rows with separate pools: those of the pool whose GPUs are fuller."""
-    names = (*_DESCRIBED, "gpu", "replicas", *POOLS)
+    names = ("model", "dtype", "kv_dtype", *CUT, "gpu", *POOLS)
     kind = kinds_of(batch, names)
     first = np.unique(kind, return_index=True)[1].tolist()
-    known = [_pool_facts({name: batch.column(name)[i].as_py() for name in names}) for i in first]
-    return table_of(Facts, [*np.array(known, np.float64)[kind].T])
+    known = [_facts({name: batch.column(name)[i].as_py() for name in names}) for i in first]
+    gpus, *others = np.array(known, np.float64).reshape(len(known), 5)[kind].T
+    return table_of(Facts, [gpus * numbers(batch, "replicas"), *others])
 
 
-def _pool_facts(row: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return the facts of one row with separate pools."""
+def _facts(row: Mapping[str, Any]) -> tuple[float, ...]:
+    """Return the facts of one replica, or of two pools: then those of the pool with fuller GPUs."""
+    dp, routing = row["attention_dp"], Routing(redundant=row["redundant_experts"])
+    model = load_model(row["model"])
+    gpus, pools = row["tp"] * row["pp"] * dp, [(row["gpu"], row["tp"])]
+    if row["prefill_gpus"]:
+        gpus = row["prefill_gpus"] + row["decode_gpus"]
+        decode_gpu = row["gpu"] if row["decode_gpu"] == NOTHING else row["decode_gpu"]
+        pools = [(row["gpu"], row["prefill_tp"]), (decode_gpu, row["decode_tp"])]
     found = []
-    for gpu, tp in ((row["gpu"], row["prefill_tp"]), (row["decode_gpu"], row["decode_tp"])):
-        memory = load_gpu(row["gpu"] if gpu == NOTHING else gpu).hbm_bytes
-        cut = {**row, "tp": tp or row["tp"]}
-        found.append((*_facts(*(cut[name] for name in _DESCRIBED)), memory))
-    weights, kv, parameters, memory = max(found, key=lambda one: one[0] / one[3])
-    gpus = row["replicas"] * (row["prefill_gpus"] + row["decode_gpus"])
-    return gpus, weights, kv, memory, parameters
-
-
-_DESCRIBED = ("model", "dtype", "kv_dtype", *CUT)
-
-
-def _describe_replicas(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the facts of rows whose replicas do both."""
-    names = _DESCRIBED
-    row = kinds_of(batch, names)
-    first = np.unique(row, return_index=True)[1].tolist()
-    known = [_facts(*(batch.column(name)[i].as_py() for name in names)) for i in first]
-    weights, kv, parameters = np.array(known, np.float64).reshape(len(known), 3).T
-    memory = mapped(batch, "gpu", lambda name: float(load_gpu(name).hbm_bytes))
-    replicas, tp, pp, dp = (
-        numbers(batch, name).astype(np.int64) for name in ("replicas", "tp", "pp", "attention_dp")
-    )
-    sizes = (tp * pp * dp * replicas, weights[row], kv[row], memory, parameters[row])
-    return table_of(Facts, sizes)
-
-
-def _facts(
-    model_name: str, dtype: str, kv_dtype: str, tp: int, pp: int, ep: int, dp: int, redundant: int
-) -> tuple[float, float, float]:
-    """Return weight bytes per GPU, KV bytes per token, and parameters."""
-    model = load_model(model_name)
-    cut = Parallelism(tp, pp, ep, dp, Routing(redundant=redundant))
-    return (
-        weight_bytes(model, cut, dtype),
-        kv_bytes_per_token(model, cut, kv_dtype),
-        float(model.parameters),
-    )
+    for gpu, tp in pools:
+        cut = Parallelism(tp or row["tp"], row["pp"], row["ep"], dp, routing)
+        weights = weight_bytes(model, cut, row["dtype"])
+        kv = kv_bytes_per_token(model, cut, row["kv_dtype"])
+        found.append((weights, kv, float(load_gpu(gpu).hbm_bytes)))
+    return gpus, *max(found, key=lambda one: one[0] / one[2]), float(model.parameters)

@@ -14,16 +14,15 @@ batch of prompts has none, and first tokens that one follows were measured to co
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from simulators.composition.replica import load_runtime
 from simulators.core.calibration import read_calibration
+from simulators.core.folder import once
 from simulators.core.jit import Ints, f8, i8
 from simulators.serving.demand.requests import Requests
 from simulators.serving.engine import replica as at
@@ -61,28 +60,14 @@ def frontend_of(
 
 def load_frontend(runtime: str) -> Frontend:
     """Return the server of a runtime's framework; none if the runtime names no framework."""
-    numbers = _measured(CALIBRATION.stat().st_mtime_ns).get(load_runtime(runtime).framework)
-    return Frontend() if numbers is None else Frontend(**{name: numbers[name] for name in NUMBERS})
+    known = once(read_calibration, CALIBRATION)["frontend"]
+    numbers = known.get(load_runtime(runtime).framework, {})
+    return Frontend(**{name: numbers[name] for name in NUMBERS if name in numbers})
 
 
 def load_process(runtime: str) -> Frontend:
     """Return what a runtime's engine takes to hear of a request that its own process asks."""
-    numbers = _in_process(IN_PROCESS.stat().st_mtime_ns).get(runtime, {})
-    return Frontend(**numbers)
-
-
-@functools.lru_cache(maxsize=4)
-def _measured(_mtime_ns: int) -> dict[str, Any]:
-    """Return the numbers of every framework."""
-    tables: dict[str, Any] = read_calibration(CALIBRATION)["frontend"]
-    return tables
-
-
-@functools.lru_cache(maxsize=4)
-def _in_process(_mtime_ns: int) -> dict[str, Any]:
-    """Return the numbers of runtimes that were asked without a server."""
-    tables: dict[str, Any] = read_calibration(IN_PROCESS)["in_process"]
-    return tables
+    return Frontend(**once(read_calibration, IN_PROCESS)["in_process"].get(runtime, {}))
 
 
 def behind(asked: Requests, frontend: Frontend, replicas: int) -> Requests:

@@ -13,16 +13,16 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from simulators.core import jit
 from simulators.core.jit import (
-    Floats,
+    FloatMatrix,
+    IntMatrix,
     Ints,
     Kernel,
     Signature,
-    array,
     arrays,
     f8,
     i8,
     matrix,
-    named_tuple,
+    struct,
 )
 
 A = ParamSpec("A")
@@ -263,18 +263,16 @@ class View(NamedTuple):
 
     limits: Ints
     pool: Ints
-    request: Ints
-    times: Floats
+    request: IntMatrix
+    times: FloatMatrix
     waiting: Ints  # a ring, read by `pop_waiting`
     idle: Ints
     batch: Ints  # requests, and
     tokens: Ints  # what each is granted
-    tree: Ints  # of prefixes
+    tree: IntMatrix  # of prefixes
 
 
-VIEW: Any = named_tuple(
-    (array(i8), array(i8), matrix(i8), matrix(f8), *arrays(i8, 4), matrix(i8)), View
-)
+VIEW: Any = struct(View)
 
 SCHEDULE = i8(f8, VIEW)
 """now, view -> iterations the decision holds.

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simulators.core.jit import Floats, Ints, array, arrays, f8, i8, matrix, named_tuple
+from simulators.core.jit import FloatMatrix, Floats, IntMatrix, Ints, arrays, f8, i8, struct
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import kernel
 
@@ -35,81 +35,43 @@ GAP_BINS = BINS_PER_OCTAVE * (HIGHEST_OCTAVE - LOWEST_OCTAVE)
 
 
 class State(NamedTuple):
-    """All that changes in a run."""
+    """All arrays of a run. Rows are replicas, requests, or slots (a batch in flight)."""
 
-    limits: Ints  # those that all replicas have in common
-    own: Ints  # of each pool of replicas: one, or those that read prompts and those that decode
-    request: Ints
-    times: Floats
-    pool: Ints
-    gauge: Floats
-    load: Ints
-    waiting: Ints  # per replica a ring, its length a power of two
-    handed: Ints  # the same of requests whose prompts others have read
-    idle: Ints
-    batch: Ints  # per place in a pipeline: the requests in flight,
-    tokens: Ints  # what each was granted,
-    sizes: Ints  # their number,
-    rounds: Ints
-    timing: Floats
-    step: Floats  # its sums,
-    priced: Floats  # the sums it is priced by: its own, or those of all ranks that step with it,
-    price: Floats  # what they cost,
-    crossings: Ints  # and requests that need a block, by iteration modulo the block size
-    in_flight: Ints  # per replica a ring of its slots: from OLDEST on those in flight, as they end,
-    ends: Floats  # and when they end, by place
-    stages: Floats  # per replica, when each stage is free
-    draws: Floats  # per request, for routers
-    released: Floats  # a heap of arrival times, and
-    released_who: Ints  # the requests that arrive then
+    limits: Ints  # those that all replicas share
+    own: IntMatrix  # limits of each pool: all replicas, or prefill replicas and decode replicas
+    request: IntMatrix
+    times: FloatMatrix
+    pool: IntMatrix
+    gauge: FloatMatrix
+    load: IntMatrix
+    waiting: IntMatrix  # ring of waiting requests of each replica; its length is a power of two
+    handed: IntMatrix  # ring of requests that wait for their KV transfer to this replica
+    idle: IntMatrix
+    batch: IntMatrix  # requests of each slot
+    tokens: IntMatrix  # scheduled tokens of each of them
+    sizes: Ints  # number of requests of each slot
+    rounds: IntMatrix
+    timing: FloatMatrix
+    step: FloatMatrix  # sums of each slot's batch
+    priced: FloatMatrix  # sums that the batch is priced by: its own, or those of all ranks
+    price: FloatMatrix
+    crossings: IntMatrix  # requests that need a block, by iteration modulo the block size
+    in_flight: IntMatrix  # ring of each replica's slots, in the order in which batches end
+    ends: FloatMatrix  # when the batch of each slot ends
+    stages: FloatMatrix  # when each pipeline stage is free
+    draws: FloatMatrix  # uniform random numbers of each request, for routers
+    released: Floats  # heap of arrival times
+    released_who: Ints  # requests of that heap
     clock: Ints
     gaps: Ints  # histogram of the gaps between tokens
-    log: Floats  # one row per batch while there is room
-    tree: Ints  # of prefixes: the steps of all requests' paths, then of each replica its nodes
-    shape: Ints  # of the price tables, a row for each pool
-    table: Floats
+    log: FloatMatrix  # one row per batch while there is room
+    tree: IntMatrix  # prefix tree: the steps of all requests' paths, then each replica's nodes
+    shape: IntMatrix  # shape of the price tables of each pool
+    table: FloatMatrix
     link: Floats  # between pools
 
 
-_I, _F = array(i8), array(f8)
-_II, _FF = matrix(i8), matrix(f8)
-STATE: Any = named_tuple(
-    (
-        _I,
-        _II,
-        _II,
-        _FF,
-        _II,
-        _FF,
-        _II,
-        _II,
-        _II,
-        _II,
-        _II,
-        _II,
-        _I,
-        _II,
-        _FF,
-        _FF,
-        _FF,
-        _FF,
-        _II,
-        _II,
-        _FF,
-        _FF,
-        _FF,
-        _F,
-        _I,
-        _I,
-        _I,
-        _FF,
-        _II,
-        _II,
-        _FF,
-        _F,
-    ),
-    State,
-)
+STATE: Any = struct(State)
 
 
 @kernel(i8(f8))

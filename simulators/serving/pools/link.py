@@ -8,9 +8,8 @@ transfer over NVLink was found, so that the same share is taken of it.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from simulators.catalog.cluster import Link as Wire
 from simulators.composition.replica import Replica
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import Infeasible, UserError
+from simulators.core.folder import once
 from simulators.core.jit import Floats
 from simulators.serving.engine import replica as at
 from simulators.serving.point import AUTO, BY_LAYER, ETHERNET, INFINITE, NVLINK, ServingPoint
@@ -93,23 +93,13 @@ def wire_of(point: ServingPoint, reader: Replica, decoder: Replica) -> Wire:
     if point.kv_link == NVLINK and not one_node:
         raise Infeasible("no_nvlink_between_pools", f"{size} GPUs, {node.gpus_per_node} a node")
     if point.kv_link == NVLINK or (point.kv_link == AUTO and one_node):
-        return min((end.cluster.link(2, end.gpu) for end in ends), key=_rate)
+        return min((end.cluster.link(2, end.gpu) for end in ends), key=attrgetter("bytes_per_s"))
     if point.kv_link == ETHERNET and point.kv_link_bytes_per_s is None:
         raise UserError("kv_link 'ethernet' needs kv_link_bytes_per_s: what of it a GPU has")
-    return min((end.cluster.inter for end in ends), key=_rate)
-
-
-def _rate(wire: Wire) -> float:
-    return wire.bytes_per_s
+    return min((end.cluster.inter for end in ends), key=attrgetter("bytes_per_s"))
 
 
 def transfers_of(framework: str) -> Transfers:
     """Return what the transfers of a framework take."""
-    known = _measured(CALIBRATION.stat().st_mtime_ns)
-    return known.get(framework, known[OTHER])
-
-
-@functools.lru_cache(maxsize=4)
-def _measured(_mtime_ns: int) -> Mapping[str, Transfers]:
-    tables = read_calibration(CALIBRATION)["transfer"]
-    return {name: Transfers(**numbers) for name, numbers in tables.items()}
+    known = once(read_calibration, CALIBRATION)["transfer"]
+    return Transfers(**known.get(framework, known[OTHER]))

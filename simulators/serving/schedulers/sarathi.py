@@ -7,16 +7,9 @@ Decodes count against the chunk; a prompt offered no token keeps its place.
 from __future__ import annotations
 
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.admission import admit_chunks
+from simulators.serving.engine.admission import admit_chunks, continue_idle
 from simulators.serving.engine.kv_cache import seat_decodes
-from simulators.serving.engine.replica import (
-    SCHEDULE,
-    View,
-    keep_idle,
-    kernel,
-    seat,
-    sort_by_arrival,
-)
+from simulators.serving.engine.replica import SCHEDULE, View, kernel, sort_by_arrival
 
 CHUNKED = CACHES_PREFIXES = TAKES_UP = True
 
@@ -24,21 +17,10 @@ CHUNKED = CACHES_PREFIXES = TAKES_UP = True
 @kernel(SCHEDULE)
 def schedule(_now: float, view: View) -> int:
     """One token to every decode; what is left of the chunk to begun prompts, then to new ones."""
-    pool, request, idle = view.pool, view.request, view.idle
-    partial = seat_decodes(view)
+    pool = view.pool
+    seat_decodes(view)
     decodes = pool[at.BATCH]
-    left = view.limits[at.CHUNK] - decodes * (1 + pool[at.DRAFTS])
-    skipped = 0
-    for i in range(partial):
-        who = idle[i]
-        granted = min(request[who, at.PROMPT] - request[who, at.DONE], left)
-        if granted > 0:
-            seat(view, who, granted)
-            left -= granted
-        else:
-            idle[skipped] = who
-            skipped += 1
-    keep_idle(view, skipped, partial, pool[at.IDLE])
-    sort_by_arrival(request, idle, pool[at.IDLE])
+    left = continue_idle(view, view.limits[at.CHUNK] - decodes * (1 + pool[at.DRAFTS]), True)
+    sort_by_arrival(view.request, view.idle, pool[at.IDLE])
     admit_chunks(view, left, True)
     return at.FOREVER if pool[at.BATCH] == decodes and pool[at.IDLE] == 0 else 1
