@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from lab.tables.catalog_names import GPUS, gpu_name, is_model, model_name, replica_of
-from lab.tables.rows import read_records
+from lab.tables.records import records
+from lab.tables.rows import Record, read_records
 from lab.tables.static_batches import STATIC
 from simulators.composition.price import part_rows
 from simulators.composition.replica import EVERYTHING, Effects, Replica, Runtime
@@ -97,24 +97,19 @@ def splitwise(reference: Path, phase: str) -> Iterator[Case]:
     """Yield prompt or token times of Llama-2-70B on A100 and H100 (Patel et al., 2024).
 
     Rows marked as synthetic were derived, not measured. Prompts of a batch ran one after another
-    in some rows; only single prompts are kept. Both are fitted to, but for tp 4.
+    in some rows; only single prompts are kept. Both are fitted to, except at tp 4.
     """
+    is_prompt = phase == "prompt"
     for row in _rows(reference / SPLITWISE, gpu="hardware"):
-        batch, prompt = float(row["batch_size"]), float(row["prompt_size"])
-        if row["synthetic_pcap"] or (phase == "prompt" and batch > 1):
+        batch, prompt = float(row.batch_size), float(row.prompt_size)
+        if row.synthetic_pcap or (is_prompt and batch > 1):
             continue
-        context = prompt + row["token_size"] / 2.0
-        step = prefill_step(batch, prompt) if phase == "prompt" else decode_step(batch, context)
-        tp = int(row["tensor_parallel"])
-        replica = _replica(row["model"], row["hardware"], tp, "fp16", framework="vllm")
-        yield Case(
-            f"{replica.gpu.name} tp{tp}",
-            replica,
-            (Term(step),),
-            row[f"{phase}_time"] * 1e-3,
-            is_test=tp == 4,
-            is_tokenised=phase == "prompt",
-        )
+        context = prompt + row.token_size / 2.0
+        step = prefill_step(batch, prompt) if is_prompt else decode_step(batch, context)
+        tp, seconds = int(row.tensor_parallel), row[f"{phase}_time"] * 1e-3
+        replica = _replica(row.model, row.hardware, tp, "fp16", framework="vllm")
+        group = f"{replica.gpu.name} tp{tp}"
+        yield Case(group, replica, (Term(step),), seconds, tp == 4, is_tokenised=is_prompt)
 
 
 def tinychat(reference: Path, column: str) -> Iterator[Case]:
@@ -125,89 +120,82 @@ def tinychat(reference: Path, column: str) -> Iterator[Case]:
     dtype = "fp16" if column == "fp16_ms_per_token" else "w4a16"
     for row in _rows(reference / TINYCHAT):
         if row[column] is not None:
-            gpu = gpu_name(row["gpu"])
-            replica = _replica(row["model"], gpu, 1, dtype)
+            gpu = gpu_name(row.gpu)
+            replica = _replica(row.model, gpu, 1, dtype)
             terms = (Term(decode_step(1.0, 4.0)),)
             yield Case(gpu, replica, terms, row[column] * 1e-3, is_test=gpu != "a100_sxm")
 
 
 def tinychat_prompts(reference: Path, *, reused: bool) -> Iterator[Case]:
-    """Yield first tokens of a question behind a history, in 4 bits on an RTX 4090.
+    """Yield TTFT of a question behind a history, in 4 bits on an RTX 4090.
 
-    The history is in the cache, or computed again. Those computed of no more history than question
-    are fitted to: longer ones take half as long again as the same page has prompts of that length
-    take, and nothing says why.
+    The history is cached, or computed again. Computed ones of no more history than question are
+    fitted to: longer ones take half as long again as the same page states for prompts of that
+    length, for an unknown reason.
     """
     column = "w4_kv_reuse_ttft_ms" if reused else "w4_no_reuse_ttft_ms"
     for row in read_records(reference / REUSE):
-        history = float(row["history_tokens"])
+        history = float(row.history_tokens)
         whole = prefill_step(1.0, history + QUESTION)
-        yield Case(
-            f"{history:,.0f}",
-            _replica("LLaMA-3-8B", "RTX4090", 1, "w4a16"),
-            (Term(chunk_step(QUESTION, history, 1.0) if reused else whole),),
-            row[column] * 1e-3,
-            is_test=reused or history > QUESTION,
-        )
+        terms = (Term(chunk_step(QUESTION, history, 1.0) if reused else whole),)
+        replica, is_test = _replica("LLaMA-3-8B", "RTX4090", 1, "w4a16"), history > QUESTION
+        yield Case(f"{history:,.0f}", replica, terms, row[column] * 1e-3, reused or is_test)
 
 
 def concurrent(reference: Path, gpu: str) -> Iterator[Case]:
-    """Yield times per output token of dense Llama-3.1 at a fixed number of clients.
+    """Yield TPOT of dense Llama-3.1 at a fixed number of clients.
 
     While a request decodes, each of the others is prefilled once in as many iterations as a
     request has output tokens; a prompt joins an iteration that is launched anyway. Rows in which
     more than `MIXED_TOKENS` of prompt join an iteration are left out: there the scheduler decides.
-    Only H100 is fitted to, and of it not tp 4.
+    Only H100 is fitted to, except at tp 4.
     """
     for row in read_records(reference / CONCURRENT, gpu=gpu, mode="agg"):
-        if not (is_model(row["model"]) and model_name(row["model"]).startswith("llama3_1_")):
+        if not (is_model(row.model) and model_name(row.model).startswith("llama3_1_")):
             continue
-        clients, output = float(row["concurrency"]), MEAN_LENGTH * row["osl"]
-        prompt = MEAN_LENGTH * row["isl"]
+        clients, output = float(row.concurrency), MEAN_LENGTH * row.osl
+        prompt = MEAN_LENGTH * row.isl
         prompts = (clients - 1.0) / output
         if prompts * prompt > MIXED_TOKENS:
             continue
-        dtype = row["precision"] if row["precision"] in ("fp8", "fp4") else "bf16"
+        dtype = row.precision if row.precision in ("fp8", "fp4") else "bf16"
         # The recipes of narrow checkpoints store keys and values in 8 bits (InferenceX, 70b_*.sh).
-        kv_dtype, tp = "bf16" if dtype == "bf16" else "fp8", int(row["tp_size"])
-        replica = _replica(row["model"], gpu, tp, dtype, kv_dtype, row["framework"])
+        kv_dtype, tp = "bf16" if dtype == "bf16" else "fp8", int(row.tp_size)
+        replica = _replica(row.model, gpu, tp, dtype, kv_dtype, row.framework)
         terms = (
             Term(decode_step(clients, prompt + output / 2.0)),
             Term(prefill_step(1.0, prompt), prompts, is_launched=False),
         )
-        group = f"{row['framework']} {replica.model.name} tp{tp}"
-        is_test = gpu != "h100_sxm" or tp == 4
-        yield Case(group, replica, terms, row["tpot_ms"] * 1e-3, is_test)
+        group = f"{row.framework} {replica.model.name} tp{tp}"
+        yield Case(group, replica, terms, row.tpot_ms * 1e-3, gpu != "h100_sxm" or tp == 4)
 
 
 def static_batches(reference: Path, version: str) -> Iterator[Case]:
     """Yield whole static batches of LLaMA 7B and 70B in one release of TensorRT-LLM.
 
-    A batch is one prefill of all prompts and a decode for each further token, with no scheduler
-    between them: the benchmark is a program around the engine. The 7B model is Llama-2-7B in shape.
+    A batch is one prefill of all prompts and a decode for each further token, without a scheduler.
+    The 7B model is Llama-2-7B in shape.
     """
     llama = ["LLaMA 7B", "LLaMA 70B"]
-    for row in read_records(reference / STATIC, model=llama, doc_tag=version):
-        if not row["output_tokens_per_s_total"]:
-            continue
+    for row in records(reference, "static_batches", model=llama, doc_tag=version):
         batch, prompt, output = (float(row[c]) for c in ("batch_size", "isl", "osl"))
-        dtype, tp = row["precision"], int(row["tp_size"])
-        replica = _replica(row["model"], row["gpu"], tp, dtype, kv_dtype=dtype)
-        # Nine points of the decodes stand for all of them: their time grows evenly with context.
+        tp = int(row.tp_size)
+        replica = _replica(row.model, row.gpu, tp, row.precision, kv_dtype=row.precision)
+        # Nine points of the decodes represent all of them: their time is linear in the context.
         points = [(i + 0.5) / 9.0 for i in range(9)]
         decodes = [
             Term(decode_step(batch, prompt + at * output), (output - 1.0) / 9.0) for at in points
         ]
         terms = (Term(prefill_step(batch, prompt)), *decodes)
-        measured_s = batch * output / row["output_tokens_per_s_total"]
+        seconds = batch * output / row.output_tokens_per_s_total
         group = f"{replica.gpu.name} {replica.model.name} tp{tp}"
-        yield Case(group, replica, terms, measured_s, is_scheduled=False)
+        yield Case(group, replica, terms, seconds, is_scheduled=False)
 
 
-def _rows(path: Path, gpu: str = "gpu") -> Iterator[Mapping[str, Any]]:
+def _rows(path: Path, gpu: str = "gpu") -> Iterator[Record]:
     """Yield the rows of models and GPUs that are known by these tables' names."""
     for row in read_records(path):
-        if is_model(row["model"]) and row[gpu] in GPUS:
+        if is_model(row.model) and row[gpu] in GPUS:
             yield row
 
 
@@ -227,7 +215,7 @@ def _replica(
 
 @dataclass(frozen=True)
 class Table:
-    """Where measured passes are, how they are read, and the runtime they were measured under."""
+    """A table of measured passes, its reader, and the runtime it was measured under."""
 
     name: str
     path: str

@@ -10,12 +10,11 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from lab.tables.catalog_names import replica_of
-from lab.tables.rows import read_records
+from lab.tables.rows import Record, read_records
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.operator_prices import compute_rows
 from simulators.composition.replica import Effects, Replica
@@ -92,38 +91,36 @@ class LayerRows:
 
 
 def layer_rows(reference: Path) -> list[LayerRows]:
-    """Return the measured layers of every board, model and degree."""
-    groups: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
+    """Return the measured layers of every GPU, model and degree."""
+    groups: dict[tuple[str, str, int], list[Record]] = {}
     for row in read_records(reference / LINEAR, source=SOURCE, gpu=list(BOARDS)):
-        groups.setdefault((row["gpu"], row["model"], int(row["tp"])), []).append(row)
+        if all(row[f"{name}_ms"] is not None for name in TIMED):
+            groups.setdefault((row.gpu, row.model, int(row.tp)), []).append(row)
     found = []
-    for (board, model, tp), rows in groups.items():
-        timed = [row for row in rows if all(row[f"{name}_ms"] is not None for name in TIMED)]
-        if not timed:
-            continue
-        sums = [sum(row[f"{name}_ms"] * (1 + (name in TWICE)) for name in TIMED) for row in timed]
+    for (gpu, model, tp), rows in groups.items():
+        sums = [sum(row[f"{name}_ms"] * (1 + (name in TWICE)) for name in TIMED) for row in rows]
         replica = replica_of(
-            _model(timed[0]),
-            BOARDS[board],
+            _model(rows[0]),
+            BOARDS[gpu],
             cut=Parallelism(tp=tp),
             framework="vllm",
             effects=KERNEL_BY_KERNEL,
         )
-        tokens = np.array([row["num_tokens"] for row in timed], np.float64)
+        tokens = np.array([row.num_tokens for row in rows], np.float64)
         found.append(LayerRows(replica, model, tokens, np.array(sums, np.float64) * 1e-3))
     return found
 
 
-def _model(row: dict[str, Any]) -> LanguageModel:
+def _model(row: Record) -> LanguageModel:
     """Return a model of one layer with the widths of a row."""
     return replace(
         load_model("llama2_7b"),
-        name=row["model"],
+        name=row.model,
         layers=1,
-        hidden=int(row["n_embd"]),
-        heads=int(row["n_q_head"]),
-        kv_heads=int(row["n_kv_head"]),
-        head_dim=int(row["n_embd"]) // int(row["n_q_head"]),
-        ffn=int(row["mlp_hidden"]),
-        vocab=int(row["vocab_size"]),
+        hidden=int(row.n_embd),
+        heads=int(row.n_q_head),
+        kv_heads=int(row.n_kv_head),
+        head_dim=int(row.n_embd) // int(row.n_q_head),
+        ffn=int(row.mlp_hidden),
+        vocab=int(row.vocab_size),
     )

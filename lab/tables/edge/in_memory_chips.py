@@ -8,13 +8,11 @@ states no sparsity, which leaves nothing to compare energy with.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lab.parity.in_memory_chips import InMemoryChip
-from lab.tables.rows import read_records
+from lab.tables.rows import Record, read_records
 
 CHIPS = "dataflow/imc_chips_silicon.parquet"
 
@@ -45,35 +43,31 @@ def measured_chips(reference: Path) -> list[MeasuredChip]:
     """Return all chips, in the order of the table."""
     return [
         MeasuredChip(
-            name=row["chip"],
-            chip=None if row["adc_bits"] else _digital(row),
-            area_mm2=row["area_mm2"],
-            operations_per_joule=1e12 * row["TOPS_per_W"],
-            states_sparsity=row["chip"] not in WITHOUT_SPARSITY,
+            name=row.chip,
+            chip=None if row.adc_bits else _digital(row),
+            area_mm2=row.area_mm2,
+            operations_per_joule=1e12 * row.TOPS_per_W,
+            states_sparsity=row.chip not in WITHOUT_SPARSITY,
         )
         for row in read_records(reference / CHIPS)
     ]
 
 
-def _digital(row: Mapping[str, Any]) -> InMemoryChip:
-    inputs, outputs, bits = (
-        int(row[name]) for name in ("input_channels", "output_channels", "weight_bits")
-    )
-    groups = GROUPS[row["chip"]]
-    raw = json.loads(row["raw"])
+def _digital(row: Record) -> InMemoryChip:
+    inputs, outputs, bits = int(row.input_channels), int(row.output_channels), int(row.weight_bits)
+    groups, raw = GROUPS[row.chip], json.loads(row.raw)
     booth = raw["booth_encoding"] == "True"
-    cells = int(row["rows"] * row["cols"] * row["banks"])
     return InMemoryChip(
         inputs=inputs,
         outputs=outputs,
-        macros=cells // (inputs * outputs * bits * groups),
+        macros=int(row.rows * row.cols * row.banks) // (inputs * outputs * bits * groups),
         groups=groups,
         weight_bits=bits,
-        input_bits=int(row["activation_bits"]),
-        bits_per_cycle=int(row["input_bits_per_cycle"]),
+        input_bits=int(row.activation_bits),
+        bits_per_cycle=int(row.input_bits_per_cycle),
         tree_bits=0 if booth else int(raw["adder_input_precision"]),
         booth=booth,
-        voltage=row["vdd_V"],
-        toggle=row["input_toggle_rate"],
-        density=1.0 - row["weight_sparsity"],
+        voltage=row.vdd_V,
+        toggle=row.input_toggle_rate,
+        density=1.0 - row.weight_sparsity,
     )
