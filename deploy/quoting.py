@@ -40,6 +40,19 @@ def command(words: Sequence[str], expanded: Collection[str] = ()) -> str:
     return f"{text}\n"
 
 
+Options = Sequence[tuple[object, str]]
+"""Words of a command, each with the condition under which they are written."""
+
+
+def chosen(options: Options) -> list[str]:
+    """Return the words whose condition is true; no word may hold a space.
+
+    >>> chosen([(True, "--tp 4"), (0, "--pp 1")])
+    ['--tp', '4']
+    """
+    return [word for condition, words in options if condition for word in words.split()]
+
+
 def written(file: str, text: str) -> str:
     """Return the lines of a shell that write a text of whole lines into a file."""
     end = _END

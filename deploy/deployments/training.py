@@ -1,8 +1,8 @@
 """A design of the simulator `training` becomes the torchrun command that starts it on Megatron-LM.
 
 Names of options are those of `megatron/training/arguments.py`, Megatron-LM, core 0.14 (2025).
-What that trainer cannot be told, a design says: other schedules than 1F1B, interleaved or not,
-unbalanced rings, adapters.
+Refused, for want of an option: schedules other than 1F1B (interleaved or not), unbalanced rings,
+adapters.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from deploy.quoting import command, comment
+from deploy.quoting import Options, chosen, command, comment
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel, load_model
@@ -27,10 +27,10 @@ MASTER = "$MASTER_ADDR:29500"
 SCHEDULES = ("1f1b", "interleaved")
 CONTEXT = {"zigzag": "p2p", "ulysses": "a2a", "gather": "all_gather"}
 PRECISION = {
-    "bf16": ["--bf16"],
-    "fp16": ["--fp16"],
-    "fp8": ["--bf16", "--fp8-format", "hybrid"],
-    "fp4": ["--bf16", "--fp4-format", "e2m1"],
+    "bf16": "--bf16",
+    "fp16": "--fp16",
+    "fp8": "--bf16 --fp8-format hybrid",
+    "fp4": "--bf16 --fp4-format e2m1",
 }
 SENT = ("fp32", "bf16")
 MANY_QUEUES = 32
@@ -66,233 +66,160 @@ def script(design: TrainingPoint, name: str = "") -> str:
     """Return the shell script of a design, one option a line.
 
     Raises:
-        UserError: Megatron-LM cannot be told what the design asks.
+        UserError: Megatron-LM has no option for what the design asks.
     """
     gpus = design.tp * design.pp * design.cp * design.dp
-    cluster = cluster_for(design.cluster, load_gpu(design.gpu))
-    each = min(gpus, cluster.gpus_per_node)
-    start = [
-        "env",
-        f"CUDA_DEVICE_MAX_CONNECTIONS={_connections(design)}",
-        "torchrun",
-        "--nnodes",
-        str(math.ceil(gpus / each)),
-        "--nproc-per-node",
-        str(each),
-        "--rdzv-backend",
-        "c10d",
-        "--rdzv-endpoint",
-        MASTER,
-        "pretrain_gpt.py",
-    ]
+    per_node = min(gpus, cluster_for(design.cluster, load_gpu(design.gpu)).gpus_per_node)
+    # Tensor and context parallelism need one queue, so that messages start in the order of the
+    # kernels around them; FSDP and hidden expert messages need many.
+    many = (design.overlap and _hides_experts(design)) or design.zero in SHARDING
+    start = (
+        f"env CUDA_DEVICE_MAX_CONNECTIONS={MANY_QUEUES if many else 1} torchrun "
+        f"--nnodes {math.ceil(gpus / per_node)} --nproc-per-node {per_node} "
+        f"--rdzv-backend c10d --rdzv-endpoint {MASTER} pretrain_gpt.py"
+    )
     header = comment(f"{name or 'design'}: {design.model} on {gpus} {design.gpu}")
-    return f"#!/bin/sh\n{header}exec {command([*start, *arguments(design)], [MASTER])}"
-
-
-def _connections(design: TrainingPoint) -> int:
-    """Return the queues of a GPU: the trainer asks tensor and context ranks for one, FSDP for more.
-
-    With one, messages start in the order of the kernels around them.
-    """
-    overlaps = design.overlap and _hides_experts(design)
-    return MANY_QUEUES if overlaps or design.zero in SHARDING else 1
+    return f"#!/bin/sh\n{header}exec {command([*start.split(), *arguments(design)], [MASTER])}"
 
 
 def arguments(design: TrainingPoint) -> list[str]:
-    """Return what Megatron-LM is told.
+    """Return the options of Megatron-LM.
 
     Raises:
-        UserError: it cannot be told what the design asks.
+        UserError: Megatron-LM has no option for what the design asks.
     """
     _check(design)
     model = load_model(design.model)
-    found = [*_model(model, design), *_ranks(design, model), *PRECISION[design.dtype]]
+    return chosen([*_model(model, design), *_ranks(design, model), *_run(design, model)])
+
+
+def _model(model: LanguageModel, design: TrainingPoint) -> Options:
+    """Return the shape of the model."""
+    is_grouped = model.kv_heads < model.heads and not model.is_latent
+    positions = max(design.sequence, model.learned_positions)
+    shared = model.shared_experts * model.expert_ffn
+    layout = f"[0]*{model.dense_layers}+[1]*{model.expert_layers}"
+    return [
+        (True, f"--num-layers {model.layers} --hidden-size {model.hidden}"),
+        (True, f"--ffn-hidden-size {model.ffn} --num-attention-heads {model.heads}"),
+        (True, f"--kv-channels {model.head_dim} --seq-length {design.sequence}"),
+        (True, f"--max-position-embeddings {positions}"),
+        (is_grouped, f"--group-query-attention --num-query-groups {model.kv_heads}"),
+        (model.gated_ffn, "--swiglu"),
+        (model.norm == "rms_norm", "--normalization RMSNorm"),
+        (model.learned_positions, "--position-embedding-type learned_absolute"),
+        (not model.learned_positions, "--position-embedding-type rope"),
+        (not model.tied_embeddings, "--untie-embeddings-and-output-weights"),
+        (not model.biases, "--disable-bias-linear"),
+        (model.experts, f"--num-experts {model.experts} --moe-router-topk {model.top_k}"),
+        (model.experts, f"--moe-ffn-hidden-size {model.expert_ffn}"),
+        (model.experts, "--moe-token-dispatcher-type alltoall --moe-grouped-gemm"),
+        (model.shared_experts, f"--moe-shared-expert-intermediate-size {shared}"),
+        (model.experts and model.dense_layers, f"--moe-layer-freq {layout}"),
+        (model.is_latent, f"--multi-latent-attention --kv-lora-rank {model.kv_lora_rank}"),
+        (model.is_latent, f"--qk-head-dim {model.qk_nope_head_dim}"),
+        (model.is_latent, f"--qk-pos-emb-head-dim {model.qk_rope_head_dim}"),
+        (model.is_latent, f"--v-head-dim {model.v_head_dim}"),
+        (model.is_latent and model.q_lora_rank, f"--q-lora-rank {model.q_lora_rank}"),
+        (model.qk_norm or model.is_latent, "--qk-layernorm"),
+        (model.qkv_biases, "--add-qkv-bias"),
+    ]
+
+
+def _ranks(design: TrainingPoint, model: LanguageModel) -> Options:
+    """Return the parallelism."""
+    number = design.pp * design.chunks
+    is_even = model.layers % number == 0
+    layers = f"--num-layers-per-virtual-pipeline-stage {model.layers // number}"
+    exchange = CONTEXT.get(design.context_exchange)
+    return [
+        (True, f"--tensor-model-parallel-size {design.tp}"),
+        (True, f"--pipeline-model-parallel-size {design.pp}"),
+        (True, f"--context-parallel-size {design.cp}"),
+        (not is_even, f"--pipeline-model-parallel-layout {_layout(model.layers, number)}"),
+        (is_even and design.chunks > 1, layers),
+        (design.cp > 1, f"--cp-comm-type {exchange}"),
+        (model.experts, f"--expert-model-parallel-size {design.ep}"),
+        (model.experts, f"--expert-tensor-parallel-size {design.expert_tp}"),
+        (design.sequence_parallel and design.tp > 1, "--sequence-parallel"),
+    ]
+
+
+def _run(design: TrainingPoint, model: LanguageModel) -> Options:
+    """Return precision, batches, recomputation, sharding and overlap."""
     iterations = math.ceil(design.tokens / (design.batch * design.sequence))
-    found += _pairs(
-        {
-            "--micro-batch-size": design.micro_batch,
-            "--global-batch-size": design.batch,
-            "--train-iters": iterations,
-        }
-    )
-    if design.recompute == "selective":
-        found.append("--recompute-activations")
-    if design.recompute == "elementwise":
-        found += [
-            "--recompute-granularity",
-            "selective",
-            "--recompute-modules",
-            "layernorm",
-            "moe_act" if model.experts else "mlp_act",
-        ]
-    if design.recompute == "full":
-        some = design.recompute_layers
-        found += [
-            "--recompute-granularity",
-            "full",
-            "--recompute-method",
-            "block" if some else "uniform",
-            "--recompute-num-layers",
-            str(some or 1),
-        ]
-    if design.offload:
-        found += ["--optimizer-cpu-offload", "--use-precision-aware-optimizer"]
-    if design.zero:
-        found.append("--use-distributed-optimizer")
-    if design.zero in SHARDING:
-        found += [
-            "--use-megatron-fsdp",
-            "--data-parallel-sharding-strategy",
-            SHARDING[design.zero],
-            "--ckpt-format",
-            "fsdp_dtensor",
-        ]
-    if design.overlap:
-        found.append("--overlap-grad-reduce")
-        found += ["--overlap-param-gather"] if design.zero else []
-        found += ["--tp-comm-overlap"] if design.tp > 1 and design.sequence_parallel else []
-        found += ["--overlap-moe-expert-parallel-comm"] if _hides_experts(design) else []
-    if design.fusion == "eager":
-        found.append("--no-gradient-accumulation-fusion")
-    if design.cuda_graphs:
-        found += [
-            "--cuda-graph-impl",
-            "local",
-            "--cuda-graph-scope",
-            "full_iteration",
-            "--no-check-for-nan-in-loss-and-grad",
-        ]
-    if design.gradient_dtype == "bf16":
-        found.append("--grad-reduce-in-bf16")
-    backend = "unfused" if design.attention == "unfused" else "flash"
-    return [*found, "--attention-backend", backend]
+    some = design.recompute_layers
+    fsdp = design.zero in SHARDING
+    return [
+        (True, PRECISION[design.dtype]),
+        (True, f"--micro-batch-size {design.micro_batch} --global-batch-size {design.batch}"),
+        (True, f"--train-iters {iterations}"),
+        (design.recompute == "selective", "--recompute-activations"),
+        (design.recompute == "elementwise", "--recompute-granularity selective"),
+        (
+            design.recompute == "elementwise",
+            f"--recompute-modules layernorm {'moe_act' if model.experts else 'mlp_act'}",
+        ),
+        (design.recompute == "full", "--recompute-granularity full"),
+        (design.recompute == "full", f"--recompute-method {'block' if some else 'uniform'}"),
+        (design.recompute == "full", f"--recompute-num-layers {some or 1}"),
+        (design.offload, "--optimizer-cpu-offload --use-precision-aware-optimizer"),
+        (design.zero, "--use-distributed-optimizer"),
+        (fsdp, "--use-megatron-fsdp"),
+        (fsdp, f"--data-parallel-sharding-strategy {SHARDING.get(design.zero)}"),
+        (fsdp, "--ckpt-format fsdp_dtensor"),
+        (design.overlap, "--overlap-grad-reduce"),
+        (design.overlap and design.zero, "--overlap-param-gather"),
+        (design.overlap and design.tp > 1 and design.sequence_parallel, "--tp-comm-overlap"),
+        (design.overlap and _hides_experts(design), "--overlap-moe-expert-parallel-comm"),
+        (design.fusion == "eager", "--no-gradient-accumulation-fusion"),
+        (design.cuda_graphs, "--cuda-graph-impl local --cuda-graph-scope full_iteration"),
+        (design.cuda_graphs, "--no-check-for-nan-in-loss-and-grad"),
+        (design.gradient_dtype == "bf16", "--grad-reduce-in-bf16"),
+        (design.attention == "unfused", "--attention-backend unfused"),
+        (design.attention != "unfused", "--attention-backend flash"),
+    ]
 
 
 def _check(design: TrainingPoint) -> None:
-    """Raise `UserError` if Megatron-LM has no word for what a design asks."""
-    if design.schedule not in SCHEDULES:
-        raise UserError(
-            f"Megatron-LM has no schedule '{design.schedule}', it has 1f1b, interleaved"
-        )
-    if design.cp > 1 and design.context_exchange not in CONTEXT:
-        raise UserError(
-            f"Megatron-LM's context ranks exchange keys by {', '.join(CONTEXT)}, "
-            f"not '{design.context_exchange}'"
-        )
-    if design.gradient_dtype not in SENT:
-        raise UserError(
-            f"Megatron-LM sums gradients in {', '.join(SENT)}, not {design.gradient_dtype}"
-        )
-    model = load_model(design.model)
-    for cannot, words in (
+    """Raise `UserError` if Megatron-LM has no option for what a design asks."""
+    model, exchange, ranks = load_model(design.model), design.context_exchange, design.cp > 1
+    for is_refused, why in (
         (
-            design.cp > 1 and design.sequence % (2 * design.cp),
-            f"context ranks take sequences of a multiple of {2 * design.cp} tokens",
+            design.schedule not in SCHEDULES,
+            f"has no schedule '{design.schedule}', it has 1f1b, interleaved",
         ),
         (
-            design.cp > 1 and design.attention == "unfused",
-            "context ranks have no unfused attention",
+            ranks and exchange not in CONTEXT,
+            f"exchanges keys of context ranks by {', '.join(CONTEXT)}, not '{exchange}'",
         ),
-        (model.experts and design.dtype == "fp16", "experts are not trained in fp16"),
+        (
+            design.gradient_dtype not in SENT,
+            f"sums gradients in {', '.join(SENT)}, not {design.gradient_dtype}",
+        ),
+        (
+            ranks and design.sequence % (2 * design.cp),
+            f"needs context sequences of a multiple of {2 * design.cp} tokens",
+        ),
+        (
+            ranks and design.attention == "unfused",
+            "has no unfused attention for context ranks",
+        ),
+        (model.experts and design.dtype == "fp16", "does not train experts in fp16"),
         (
             model.experts and design.tp > 1 and not design.sequence_parallel,
-            "experts on tensor ranks need sequence_parallel",
+            "needs sequence_parallel for experts on tensor ranks",
         ),
         (
             design.cuda_graphs and design.recompute == "full",
-            "CUDA graphs replay no full recomputation",
+            "does not replay full recomputation in CUDA graphs",
         ),
+        (design.attention == "flash_fp8", "has no option for attention in fp8; attention: flash"),
+        (design.lora_rank, "(pretrain_gpt.py) trains no adapters; lora_rank must be 0"),
+        (design.shard_ranks, "is exported with sharding over all data ranks; shard_ranks: 0"),
     ):
-        if cannot:
-            raise UserError(f"Megatron-LM: {words}")
-    if design.attention == "flash_fp8":
-        raise UserError("pretrain_gpt.py has no option for attention in fp8; attention: flash")
-    if design.lora_rank:
-        raise UserError("Megatron-LM's pretrain_gpt.py trains no adapters; lora_rank must be 0")
-    if design.shard_ranks:
-        raise UserError("export writes sharding over all data ranks; shard_ranks must be 0")
-
-
-def _model(model: LanguageModel, design: TrainingPoint) -> list[str]:
-    """Return the shape of the model."""
-    found = _pairs(
-        {
-            "--num-layers": model.layers,
-            "--hidden-size": model.hidden,
-            "--ffn-hidden-size": model.ffn,
-            "--num-attention-heads": model.heads,
-            "--kv-channels": model.head_dim,
-            "--seq-length": design.sequence,
-            "--max-position-embeddings": max(design.sequence, model.learned_positions),
-        }
-    )
-    if model.kv_heads < model.heads and not model.is_latent:
-        found += ["--group-query-attention", "--num-query-groups", str(model.kv_heads)]
-    found += ["--swiglu"] if model.gated_ffn else []
-    found += ["--normalization", "RMSNorm"] if model.norm == "rms_norm" else []
-    kind = "learned_absolute" if model.learned_positions else "rope"
-    found += ["--position-embedding-type", kind]
-    found += [] if model.tied_embeddings else ["--untie-embeddings-and-output-weights"]
-    found += [] if model.biases else ["--disable-bias-linear"]
-    if model.experts:
-        found += _pairs(
-            {
-                "--num-experts": model.experts,
-                "--moe-router-topk": model.top_k,
-                "--moe-ffn-hidden-size": model.expert_ffn,
-                "--moe-token-dispatcher-type": "alltoall",
-            }
-        )
-        found.append("--moe-grouped-gemm")
-    if model.shared_experts:
-        width = model.shared_experts * model.expert_ffn
-        found += ["--moe-shared-expert-intermediate-size", str(width)]
-    if model.experts and model.dense_layers:
-        found += ["--moe-layer-freq", f"[0]*{model.dense_layers}+[1]*{model.expert_layers}"]
-    if model.is_latent:
-        found += [
-            "--multi-latent-attention",
-            *_pairs(
-                {
-                    "--kv-lora-rank": model.kv_lora_rank,
-                    "--qk-head-dim": model.qk_nope_head_dim,
-                    "--qk-pos-emb-head-dim": model.qk_rope_head_dim,
-                    "--v-head-dim": model.v_head_dim,
-                }
-            ),
-        ]
-        found += ["--q-lora-rank", str(model.q_lora_rank)] if model.q_lora_rank else []
-    found += ["--qk-layernorm"] if model.qk_norm or model.is_latent else []
-    found += ["--add-qkv-bias"] if model.qkv_biases else []
-    return found
-
-
-def _ranks(design: TrainingPoint, model: LanguageModel) -> list[str]:
-    """Return how the model is cut."""
-    found = _pairs(
-        {
-            "--tensor-model-parallel-size": design.tp,
-            "--pipeline-model-parallel-size": design.pp,
-            "--context-parallel-size": design.cp,
-        }
-    )
-    number = design.pp * design.chunks
-    if model.layers % number:
-        found += ["--pipeline-model-parallel-layout", _layout(model.layers, number)]
-    elif design.chunks > 1:
-        found += ["--num-layers-per-virtual-pipeline-stage", str(model.layers // number)]
-    if design.cp > 1:
-        found += ["--cp-comm-type", CONTEXT[design.context_exchange]]
-    if model.experts:
-        found += _pairs(
-            {
-                "--expert-model-parallel-size": design.ep,
-                "--expert-tensor-parallel-size": design.expert_tp,
-            }
-        )
-    if design.sequence_parallel and design.tp > 1:
-        found.append("--sequence-parallel")
-    return found
+        if is_refused:
+            raise UserError(f"Megatron-LM {why}")
 
 
 def _layout(layers: int, number: int) -> str:
@@ -310,7 +237,3 @@ def _hides_experts(design: TrainingPoint) -> bool:
     cluster = cluster_for(design.cluster, load_gpu(design.gpu))
     crosses = design.ep * design.expert_tp > cluster.gpus_per_node
     return crosses and design.chunks > 1 and design.recompute != "full"
-
-
-def _pairs(options: Mapping[str, object]) -> list[str]:
-    return [word for name, value in options.items() for word in (name, str(value))]

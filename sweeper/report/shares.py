@@ -11,6 +11,7 @@ from sweeper.report.answers import point_of
 
 LEAST = 0.005
 """Smaller shares of the time are left out."""
+_SPOKEN = {"unmodelled": "from the data sheet"}
 
 
 def shares_of_row(row: Mapping[str, Any]) -> dict[str, float]:
@@ -31,7 +32,11 @@ def in_words(shares: Mapping[str, float]) -> str:
     >>> in_words({"measured": 0.25, "fitted": 0.748, "unmodelled": 0.002})
     '25% measured, 75% fitted'
     """
-    return ", ".join(f"{share:.0%} {level}" for level, share in shares.items() if share >= LEAST)
+    return ", ".join(
+        f"{share:.0%} {_SPOKEN.get(level, level)}"
+        for level, share in shares.items()
+        if share >= LEAST
+    )
 
 
 def weakest_in_words(simulator: Simulator, row: Mapping[str, Any]) -> str:
@@ -42,4 +47,4 @@ def weakest_in_words(simulator: Simulator, row: Mapping[str, Any]) -> str:
     if weakest is None:
         return ""
     where = f" on {weakest.on}" if weakest.on else ""
-    return f"; weakest: {weakest.name}{where}, {weakest.level}"
+    return f" (weakest: {weakest.name}{where})"

@@ -62,9 +62,9 @@ def test_a_script_names_nodes_and_ranks():
         ({"cp": 2, "context_exchange": "ring"}, "not 'ring'"),
         ({"cp": 2, "attention": "unfused"}, "no unfused attention"),
         ({"cp": 2, "sequence": 2050}, "multiple of 4 tokens"),
-        ({"model": "mixtral_8x7b", "dtype": "fp16"}, "not trained in fp16"),
-        ({"model": "mixtral_8x7b", "sequence_parallel": False}, "need sequence_parallel"),
-        ({"cuda_graphs": True, "recompute": "full"}, "no full recomputation"),
+        ({"model": "mixtral_8x7b", "dtype": "fp16"}, "does not train experts in fp16"),
+        ({"model": "mixtral_8x7b", "sequence_parallel": False}, "needs sequence_parallel"),
+        ({"cuda_graphs": True, "recompute": "full"}, "does not replay full recomputation"),
     ],
 )
 def test_what_megatron_cannot_be_told_says_so(changes, words):
