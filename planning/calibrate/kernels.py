@@ -20,7 +20,7 @@ from planning.calibrate.timings import Timed, Timings, read_timings, relative_er
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats
-from simulators.evidence.boards import boards, donor_of, identity_of, of_architecture
+from simulators.evidence.boards import boards, identity_of, nearest_gpu, of_architecture
 from simulators.evidence.fp32_bands import band_of_boards, errors_of
 from simulators.evidence.intervals import WIDEST, Band
 from simulators.kernels.levels import measured_profile, scalar_files, zero_shot_profile
@@ -102,7 +102,7 @@ def _write(gpu: Gpu, parts: Sequence[Timings], file: Path, measured: Path) -> No
     same_vendor = [board for board in peers if board.vendor == gpu.vendor]
     content: dict[str, Any] = {
         "level": "few_shot",
-        "donor": donor_of(of_architecture(gpu.architecture, same_vendor)) if same_vendor else "",
+        "donor": nearest_gpu(of_architecture(gpu.architecture, same_vendor)) if same_vendor else "",
         "provenance": {"held_out_mape_of": errors},
         "bands": {n: {"lo": list(band.lo), "hi": list(band.hi)} for n, band in bands.items()},
     }

@@ -25,7 +25,7 @@ from planning.calibrate.timings import Sizes, Timed, Timings, read_timings, rela
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.jit import Floats, Ints
 from simulators.evidence.boards import boards, identity_of, of_architecture
-from simulators.evidence.borrowing import ARCHITECTURE, GENERATION, relation_of
+from simulators.evidence.transfer import ARCHITECTURE, GENERATION, relation_of
 from simulators.kernels.levels import profile_of, zero_shot_profile
 from simulators.kernels.price import call_seconds
 

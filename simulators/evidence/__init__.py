@@ -1,8 +1,8 @@
-"""Whose measurements a GPU is priced by, and how sure the answer then is.
+"""Which measurements price a GPU, and how wide the interval of the answer is.
 
-`lookup.py` is the door: whose calibration of a kind a GPU takes, how much wider the
-interval becomes and which files that rests on. `borrowing.py` has what borrowing costs, by kind;
-`relatives.toml` says who may lend, `lines.toml` which architectures follow which.
-`boards.py` has what a data sheet alone is taken for: means and lines through all measured boards.
+`lookup.py` is the entry point: which GPU's calibration of a kind is taken, how much wider the
+interval becomes and which files that rests on. `transfer.py` has errors by kind of transfer;
+`relatives.toml` says which GPUs are sources, `lines.toml` which architectures follow which.
+`boards.py` has what a data sheet alone is taken for: means and lines through all measured GPUs.
 `intervals.py` has the 90 % intervals.
 """

@@ -63,10 +63,10 @@ def of_architecture(architecture: str, peers: Sequence[Board]) -> Sequence[Board
     return [board for board in peers if board.architecture == architecture] or peers
 
 
-def donor_of(kin: Sequence[Board]) -> str:
-    """Return whose tiles to borrow among boards: those of the one that sustains most of its peak.
+def nearest_gpu(kin: Sequence[Board]) -> str:
+    """Return the GPU whose tiles are taken: the one that sustains most of its peak.
 
-    A board that reaches its data sheet's clock shows its tiles without the mark of a power limit.
+    A GPU that reaches its data sheet's clock shows its tiles without the effect of a power limit.
     """
 
     def sustained(board: Board) -> tuple[float, str]:

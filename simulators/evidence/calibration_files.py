@@ -25,7 +25,7 @@ class Kind:
     """One kind of calibration: a table of `relatives.toml`, which explains the words."""
 
     folders: tuple[str, ...]
-    lends: str
+    transfers_to: str
     frameworks: str = "any"
     least_ratio: float = 0.0
     reason: str

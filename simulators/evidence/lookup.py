@@ -1,9 +1,9 @@
-"""Whose calibration a GPU is priced by, how much wider its interval becomes, and from which files.
+"""Which GPU's calibration prices a GPU, how wide its interval becomes, and from which files.
 
-Boards are measured one by one. A GPU that was not, or of which nothing measured may be used
-(`zero_shot`), takes another's numbers, and so does a framework or a precision that was not timed on
-it. Of all that may lend (`relatives.toml`) the one does whose kind of borrowing erred least where
-the answer is known (`borrowing.py`). A user's own calibrations stand before those shipped.
+A GPU without measured kernels, or of which nothing measured may be used (`zero_shot`), takes times
+from another GPU; so do a library and a precision that were not timed on it. Among the sources that
+`relatives.toml` allows, the one is taken whose kind of transfer had the least error
+(`transfer.py`). A user's own calibrations come before those shipped.
 """
 
 from __future__ import annotations
@@ -20,26 +20,6 @@ from simulators.catalog.gpu import Gpu, is_alike, load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
 from simulators.core.folder import GPUS, MEMORIES
-from simulators.evidence.borrowing import (
-    ALL,
-    ARCHITECTURE,
-    COSTS,
-    GENERATION,
-    LINES,
-    OWN,
-    RELATIONS,
-    Cost,
-    Loan,
-    cheapest,
-    cost_of,
-    loans_of,
-    may_speak,
-    nearness,
-    relation_of,
-    sheet_cost,
-    stand_ins,
-    succession,
-)
 from simulators.evidence.calibration_files import (
     POWER,
     RELATIVES,
@@ -53,11 +33,32 @@ from simulators.evidence.calibration_files import (
     stamp,
 )
 from simulators.evidence.intervals import Band
+from simulators.evidence.transfer import (
+    ALL,
+    ARCHITECTURE,
+    CALIBRATION,
+    GENERATION,
+    LINES,
+    OWN,
+    RELATIONS,
+    SHEET,
+    TransferError,
+    TransferKind,
+    can_substitute,
+    error_of,
+    least_error,
+    rank,
+    relation_of,
+    shipped_errors,
+    substitutes,
+    succession,
+    transfer_kinds,
+)
 
 LEVELS = ("zero_shot", "few_shot", "full")
 """How much may be known of a GPU: its data sheet, some tens of rows, or all that was measured."""
 BEST = "best"
-NEW_ARCHITECTURE = "new_architecture"  # not even its architecture lends: for those who judge
+NEW_ARCHITECTURE = "new_architecture"  # as zero_shot, without other GPUs of its architecture
 
 FRAMEWORKS = library_order()
 """Where a library has no measured kernel of a kind, the first of these that has one substitutes."""
@@ -66,50 +67,50 @@ DEFAULT_FRAMEWORK = FRAMEWORKS[0]
 """Library whose kernels run where no other is chosen."""
 
 NAMED_KERNELS = ("triton_8",)
-"""Kernels that a launch asks for by name, whatever else is faster: no other's stand in."""
+"""Kernels that a launch asks for by name, whatever is faster: no other library substitutes."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Lender:
-    """A board whose numbers a GPU may take."""
+class Source:
+    """A measured GPU whose times another GPU may take."""
 
-    board: str
+    gpu: str
     architecture: str
     relation: str  # one of RELATIONS
-    newer: int = 0  # by so many generations than the GPU
-    unlike: float = 0.0  # |log| of memory bandwidth and 16-bit rate over the GPU's, together
+    newer: int = 0  # generations
+    unlike: float = 0.0  # |log| of the ratios of memory bandwidth and of 16-bit rate, summed
 
 
 @dataclass(frozen=True)
 class Found(Generic[T]):
-    """Numbers of one kind for a GPU, and what they may be called there."""
+    """Numbers of one kind for a GPU, and the transfer they come by."""
 
     numbers: T
     board: str  # that was measured
     framework: str
-    loan: Loan
-    cost: Cost
-    here: Found[T] | None = None  # what the GPU itself has for the same work, where another lends
+    kind: TransferKind
+    error: TransferError
+    here: Found[T] | None = None  # own numbers for the same work, where another GPU's are taken
 
     @property
     def is_of_this_board(self) -> bool:
         """Whether this was measured on the GPU itself."""
-        return self.loan.relation == OWN
+        return self.kind.relation == OWN
 
     @property
     def is_own(self) -> bool:
         """Whether this was measured on the GPU itself, in the precision asked for."""
-        return self.is_of_this_board and self.loan.same_precision
+        return self.is_of_this_board and self.kind.same_precision
 
     def widened(self, band: Band) -> Band:
-        """Return a measured band as wide as it must be here."""
-        return band if self.loan.name == OWN else self.cost.widened(band)
+        """Return a measured band as wide as the transfer makes it."""
+        return band if self.kind.name == OWN else self.error.widened(band)
 
 
-def nearest_lender(level: str) -> str:
-    """Return the nearest relation that may lend at a level of information."""
+def nearest_relation(level: str) -> str:
+    """Return the nearest relation of sources that a level of information allows."""
     return {LEVELS[0]: ARCHITECTURE, NEW_ARCHITECTURE: GENERATION}.get(level, OWN)
 
 
@@ -124,84 +125,96 @@ def find(
     precisions: Sequence[str] = ("",),
     nearest: str = OWN,
 ) -> Found[T] | None:
-    """Return the numbers that err least for a GPU; none if nobody lends any, or none is better.
+    """Return the numbers with the least error for a GPU; none if the data sheet is better.
 
-    Of kinds that err alike the framework's own kernel goes first, then the nearest board. With
-    another board's numbers comes what was measured for the same work on the GPU itself.
+    Of equal errors the library's own kernel goes first, then the nearest GPU. Numbers of another
+    GPU come with those of the GPU itself for the same work, if there are any.
 
     Args:
         kind: of calibration: a table of `relatives.toml`.
         gpu: the name that calibrations know it by.
         architecture: of the GPU.
-        look: returns what a board, a framework and a precision have, if anything.
-        family: of kernels, as `borrowing.py` knows it.
-        framework: whose kernels are wanted.
+        look: returns what a GPU, a library and a precision have, if anything.
+        family: of kernels, as `transfer.py` knows it.
+        framework: library whose kernels are wanted.
         precisions: the wanted one first and acceptable ones after it.
-        nearest: relation of a board whose numbers may be used; by default the GPU's own too.
+        nearest: relation of the nearest sources that may be used.
     """
     others: Sequence[str] = ()
     if framework not in ("", *NAMED_KERNELS) and kinds()[kind].frameworks == "any":
-        others = (*stand_ins().get(family, {}).get(framework, ()), *FRAMEWORKS)
+        others = (*substitutes().get(family, {}).get(framework, ()), *FRAMEWORKS)
     names = dict.fromkeys((framework, *others))
-    frameworks = [name for name in names if may_speak(name, framework, family, architecture)]
+    frameworks = [name for name in names if can_substitute(name, framework, family, architecture)]
     best: Found[T] | None = None
     here: Found[T] | None = None
-    for lender in lenders(kind, gpu, architecture, nearest):
+    for source in sources(kind, gpu, architecture, nearest):
         for precision in precisions:
             for whose in frameworks:
-                lent, same = (whose, lender.architecture), precision == precisions[0]
-                loans = loans_of(lender.relation, family, (framework, architecture), lent, same)
-                cost, loan = cheapest(family, loans)
-                if best is not None and nearness(cost, loan) >= nearness(best.cost, best.loan):
+                there, same = (whose, source.architecture), precision == precisions[0]
+                wanted = (framework, architecture)
+                ways = transfer_kinds(source.relation, family, wanted, there, same)
+                error, way = least_error(family, ways)
+                if best is not None and rank(error, way) >= rank(best.error, best.kind):
                     continue
-                if (numbers := look(lender.board, whose, precision)) is not None:
-                    best = Found(numbers, lender.board, whose, loan, cost, here)
-        if lender.relation == OWN:
+                if (numbers := look(source.gpu, whose, precision)) is not None:
+                    best = Found(numbers, source.gpu, whose, way, error, here)
+        if source.relation == OWN:
             here = best
-    without = sheet_cost(family)
-    if best is not None and without is not None and without.error < best.cost.error:
+    without = shipped_errors().get(family, {}).get(SHEET)
+    if best is not None and without is not None and without.error < best.error.error:
         return None
     return best
 
 
-def lenders(kind: str, gpu: str, architecture: str, nearest: str = OWN) -> tuple[Lender, ...]:
-    """Return the boards whose numbers a GPU may take, from a `nearest` relation on, in order.
+def sources(kind: str, gpu: str, architecture: str, nearest: str = OWN) -> tuple[Source, ...]:
+    """Return the GPUs whose times a GPU may take, nearest first, from a relation on.
 
-    Of boards equally near the newer lends (its library is too), else the most alike data sheet.
+    Of equally near GPUs the newer goes first (its library is newer too), then the one with the most
+    similar data sheet.
     """
-    return _lenders(kind, gpu, architecture, nearest, places(), stamp())
+    return _sources(kind, gpu, architecture, nearest, places(), stamp())
 
 
 @functools.lru_cache(maxsize=512)
-def _lenders(
+def _sources(
     kind: str, gpu: str, architecture: str, nearest: str, _places: tuple[Path, ...], _now: Stamp
-) -> tuple[Lender, ...]:
+) -> tuple[Source, ...]:
     row, measured = kinds()[kind], calibrations(kind)
-    found = [Lender(gpu, architecture, OWN)] if gpu in measured else []
-    for board, files in measured.items():
-        if board == gpu or not _may_lend(board, row):
+    found = [Source(gpu, architecture, OWN)] if gpu in measured else []
+    for name, files in measured.items():
+        other = _known_gpu(name)
+        if name == gpu or (other is not None and not _is_source(other, row)):
             continue
-        theirs = _architecture_of(board, files)
-        if _reaches(row.lends, architecture, theirs):
-            unlike = _unlikeness(gpu, board)
-            found.append(Lender(board, theirs, *relation_of(architecture, theirs), unlike))
+        content = read_calibration(files[0]) if other is None else {}
+        theirs = str(content.get("architecture", "")) if other is None else other.architecture
+        relation, newer = relation_of(architecture, theirs)
+        is_near = relation == ARCHITECTURE or (row.transfers_to == "line" and newer != 0)
+        if row.transfers_to == "all" or (is_near and row.transfers_to != "none"):
+            found.append(Source(name, theirs, relation, newer, _unlikeness(gpu, other)))
     far = RELATIONS[RELATIONS.index(nearest) :]
     return tuple(sorted((one for one in found if one.relation in far), key=_distance))
 
 
-def _distance(lender: Lender) -> tuple[int, int, int, float, str]:
-    """Return what lenders are sorted by: relation, generations, the newer first, rates, name."""
-    apart = abs(lender.newer) if lender.newer else len(succession())
-    return RELATIONS.index(lender.relation), apart, -lender.newer, lender.unlike, lender.board
+def _distance(source: Source) -> tuple[int, int, int, float, str]:
+    """Return the sort key of sources: relation, generations, newer first, data sheet, name."""
+    apart = abs(source.newer) if source.newer else len(succession())
+    return RELATIONS.index(source.relation), apart, -source.newer, source.unlike, source.gpu
 
 
-def _unlikeness(gpu: str, board: str) -> float:
-    """Return how far two data sheets are apart; nothing where one has no name to be found by."""
+def _known_gpu(name: str) -> Gpu | None:
+    """Return a GPU of the catalog; none of a data sheet given by path, which has no such name."""
     try:
-        here, there = load_gpu(gpu), load_gpu(board)
+        return load_gpu(name)
     except UserError:
+        return None
+
+
+def _unlikeness(gpu: str, other: Gpu | None) -> float:
+    """Return how far two data sheets are apart; 0 where one is not in the catalog."""
+    here = _known_gpu(gpu)
+    if here is None or other is None:
         return 0.0
-    rates = zip(_rates(here), _rates(there), strict=True)
+    rates = zip(_rates(here), _rates(other), strict=True)
     return sum(abs(math.log(theirs / ours)) for ours, theirs in rates)
 
 
@@ -209,69 +222,46 @@ def _rates(gpu: Gpu) -> tuple[float, float]:
     return gpu.hbm_bytes_per_s, gpu.peak_flops.get("bf16", gpu.peak("fp32"))
 
 
-def _reaches(lends: str, architecture: str, lender: str) -> bool:
-    """Say whether a board lends as far as to an architecture."""
-    if lends in ("anybody", "nobody"):
-        return lends == "anybody"
-    relation, newer = relation_of(architecture, lender)
-    return relation == ARCHITECTURE or (lends == "line" and newer != 0)
-
-
-def _architecture_of(board: str, files: Sequence[Path]) -> str:
-    try:
-        return load_gpu(board).architecture
-    except UserError:  # a data sheet given by path has no name to be found by
-        return str(read_calibration(files[0]).get("architecture", ""))
-
-
-def _may_lend(board: str, row: Kind) -> bool:
-    """Say whether a board's matrix units are as fast as the fp32 rate promises."""
-    try:
-        gpu = load_gpu(board)
-    except UserError:
-        return True
+def _is_source(gpu: Gpu, row: Kind) -> bool:
+    """Return whether the 16-bit rate of a GPU is as many times its fp32 rate as sources need."""
     fp32 = gpu.peak("fp32")
     return gpu.peak_flops.get("bf16", fp32) >= row.least_ratio * fp32
 
 
 def files_behind(gpu: Gpu) -> tuple[Path, ...]:
-    """Return every file an answer about a GPU may rest on: its own and its lenders', and who lends.
+    """Return every file that times of a GPU may rest on: its own, its sources', and who they are.
 
-    In fp32 every board lends, by what `boards.py` makes of all of them.
+    In fp32 all GPUs are sources, through the summary that `boards.py` reads.
     """
     name = gpu.measured_as or gpu.name
     summary = calibration_file("fp32", SUMMARY)
     summed = read_calibration(summary)["board"] if summary is not None else ()
-    boards = {
-        kind: [one.board for one in lenders(kind, name, gpu.architecture)] for kind in kinds()
-    }
-    boards["fp32"] = [SUMMARY, name, *(str(board["name"]) for board in summed)]
-    found = (
-        f for kind, some in boards.items() for b in some for f in calibrations(kind).get(b, ())
-    )
+    names = {kind: [one.gpu for one in sources(kind, name, gpu.architecture)] for kind in kinds()}
+    names["fp32"] = [SUMMARY, name, *(str(board["name"]) for board in summed)]
+    found = (f for kind, some in names.items() for n in some for f in calibrations(kind).get(n, ()))
     dram = (MEMORIES.find(gpu.memory),) if gpu.memory else ()
-    return tuple(dict.fromkeys((RELATIVES, COSTS, LINES, *ENGINE_FILES, *dram, *found)))
+    return tuple(dict.fromkeys((RELATIVES, CALIBRATION, LINES, *ENGINE_FILES, *dram, *found)))
 
 
 def has_kin(gpu: Gpu, level: str = BEST) -> bool:
-    """Say whether fused kernels of any board of the architecture were measured."""
+    """Return whether fused kernels of any GPU of the architecture were measured."""
     name = gpu.measured_as or gpu.name
-    found = lenders("fused", name, gpu.architecture, nearest_lender(level))
+    found = sources("fused", name, gpu.architecture, nearest_relation(level))
     return any(one.relation in (OWN, ARCHITECTURE) for one in found)
 
 
 def unmeasured(gpus: Iterable[str]) -> list[str]:
     """Return the GPUs of which no kernel was timed; a varied one is what it was measured as."""
-    known = {board for kind in kinds() if kind != POWER for board in calibrations(kind)}
+    known = {name for kind in kinds() if kind != POWER for name in calibrations(kind)}
     found = {name: load_gpu(name) for name in dict.fromkeys(gpus)}
     return [name for name, gpu in found.items() if (gpu.measured_as or gpu.name) not in known]
 
 
 def notes_on(gpus: Iterable[str]) -> tuple[str, ...]:
-    """Return what is to be said of results on some GPUs: of which of them nothing was measured.
+    """Return notes on the results of some GPUs: which of them have no measured kernel.
 
-    And how far off times are in the mean that rest on another board's kernels, where they stand
-    beside those of measured boards; and which board a sheet was copied from without saying so.
+    With the mean error of times that are transferred from another GPU, where measured GPUs stand
+    beside them; and which GPU a data sheet was copied from without `like`.
     """
     asked = list(dict.fromkeys(gpus))
     by_sheet = [name for name in asked if not load_gpu(name).validated]
@@ -286,33 +276,32 @@ def notes_on(gpus: Iterable[str]) -> tuple[str, ...]:
         )
     measured = [name for name in asked if name not in (*names, *by_sheet)]
     if names and measured:
-        errors = {name: _borrowed_error(load_gpu(name)) for name in names}
-        told = ", ".join(
+        errors = {name: _transfer_error(load_gpu(name)) for name in names}
+        listed = ", ".join(
             f"{name} {error:.0%}" if error < math.inf else f"{name} not known"
             for name, error in errors.items()
         )
         notes.append(
             f"Beside times of {', '.join(measured)} smaller differences say little: with kernels "
-            f"of such lenders measured boards were off in the mean by: {told}."
+            f"of such other GPUs measured ones were off in the mean by: {listed}."
         )
-    originals = {name: _original_of(load_gpu(name)) for name in names}
     notes += [
         f'{name} has the rates of {original}: with  like = "{original}"  in its file it takes what '
         "was measured there."
-        for name, original in originals.items()
-        if original
+        for name in names
+        if (original := _original_of(load_gpu(name)))
     ]
     return tuple(notes)
 
 
-def _borrowed_error(gpu: Gpu) -> float:
-    """Return how far off kernels are in the mean that a GPU borrows from its nearest lender."""
-    nearest = lenders("tensor", gpu.measured_as or gpu.name, gpu.architecture)
-    return math.expm1(cost_of(ALL, nearest[0].relation).error) if nearest else math.inf
+def _transfer_error(gpu: Gpu) -> float:
+    """Return the mean error of kernel times that a GPU takes from its nearest source."""
+    nearest = sources("tensor", gpu.measured_as or gpu.name, gpu.architecture)
+    return math.expm1(error_of(ALL, nearest[0].relation).error) if nearest else math.inf
 
 
 def _original_of(gpu: Gpu) -> str:
-    """Return the measured GPU whose rates a GPU of one's own has; nothing if none has them."""
+    """Return the measured GPU with the rates of a user's own GPU; empty if none has them."""
     known = (load_gpu(name) for name in GPUS.names() if name != gpu.name)
     alike = [other.name for other in known if is_alike(gpu, other)]
     return next((name for name in alike if name not in unmeasured([name])), "")

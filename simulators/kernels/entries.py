@@ -17,10 +17,10 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats
-from simulators.evidence.borrowing import ARCHITECTURE, OWN, family_of
 from simulators.evidence.calibration_files import Stamp, calibrations
 from simulators.evidence.intervals import Band, band_from
-from simulators.evidence.lookup import find, lenders, nearest_lender
+from simulators.evidence.lookup import find, nearest_relation, sources
+from simulators.evidence.transfer import ARCHITECTURE, OWN
 from simulators.kernels.interpolation_grid import GridTable, grids_from
 from simulators.kernels.monotone_correction import Correction, correction_from
 from simulators.kernels.profile import Profile
@@ -43,7 +43,7 @@ class Entry:
     band: Band  # of the 90 % interval
     board: str  # that was measured
     calibrated: bool  # measured on this GPU, in this precision
-    here: Entry | None = None  # measured on this GPU for the same work, where another board lends
+    here: Entry | None = None  # of this GPU for the same work, where another GPU's is taken
     most: float = math.inf  # times what `here` takes, in which nineteen of twenty kernels run
 
 
@@ -53,7 +53,7 @@ def entry_of(gpu: Gpu, profile: Profile, kernel: str, dtypes: tuple[str, ...]) -
     Kernels are prefill, decode, mixed, mla_prefill, mla_decode, experts ...; of the precisions the
     wanted one is first.
     """
-    nearest = nearest_lender(profile.asked)
+    nearest = nearest_relation(profile.asked)
     name = gpu.measured_as or gpu.name
     widens = EIGHT_BITS not in gpu.peak_flops
     return _entry(
@@ -83,19 +83,19 @@ def _entry(
         gpu,
         architecture,
         look,
-        family=family_of(kernel, dtypes[0]),
+        family=f"{kernel}.{dtypes[0]}",
         framework=framework,
         precisions=dtypes,
         nearest=nearest,
     )
     if found is None:
         return None
-    entry = entry_from(found.numbers, found.board, found.framework, whole=found.cost.whole)
+    entry = entry_from(found.numbers, found.board, found.framework, whole=found.error.whole)
     entry = replace(entry, band=found.widened(entry.band), calibrated=found.is_own)
     if (here := found.here) is None:
         return entry
-    known = entry_from(here.numbers, here.board, here.framework, whole=here.cost.whole)
-    return replace(entry, here=known, most=here.cost.hi)
+    known = entry_from(here.numbers, here.board, here.framework, whole=here.error.whole)
+    return replace(entry, here=known, most=here.error.hi)
 
 
 def is_timed(gpu: Gpu, profile: Profile, kernel: str, dtypes: tuple[str, ...]) -> bool:
@@ -112,8 +112,8 @@ def _is_timed(
     gpu: str, architecture: str, kernel: str, dtypes: tuple[str, ...], now: Stamp
 ) -> bool:
     boards = [
-        one.board
-        for one in lenders("fused", gpu, architecture)
+        one.gpu
+        for one in sources("fused", gpu, architecture)
         if one.relation in (OWN, ARCHITECTURE)
     ]
     named = {name.partition(".")[2] for board in boards for name in tables_of(board, now)}

@@ -25,9 +25,9 @@ from simulators.evidence.boards import (
     Board,
     Identity,
     boards,
-    donor_of,
     identity_of,
     mean_of,
+    nearest_gpu,
     of_architecture,
     sustained_by_line,
 )
@@ -47,7 +47,7 @@ from simulators.evidence.lookup import (
     LEVELS,
     NAMED_KERNELS,
     NEW_ARCHITECTURE,
-    nearest_lender,
+    nearest_relation,
 )
 from simulators.evidence.sustained import sheet_bands
 from simulators.kernels.families.tensor_cores import (
@@ -83,7 +83,7 @@ def profile_of(gpu: Gpu, level: str = BEST, framework: str = DEFAULT_FRAMEWORK) 
 @functools.lru_cache(maxsize=64)
 def _profile(device: Identity, own: str, level: str, framework: str, now: Stamp) -> Profile:
     """Return the profile of scalar operators, and of tensor-core products beside it."""
-    tensor = tensor_rates(device.name, device.architecture, framework, nearest_lender(level))
+    tensor = tensor_rates(device.name, device.architecture, framework, nearest_relation(level))
     unmeasured = calibration_file("fp32", own) is None
     only_tensor = level == "full" and unmeasured and device.name in calibrations("tensor")
     plain = _scalar_profile(replace(device, name=own), device.name, BEST if only_tensor else level)
@@ -142,7 +142,7 @@ def zero_shot_profile(
     if not peers:
         return profile
     kin = of_architecture(device.architecture, peers)
-    lender = donor if any(b.name == donor for b in peers) else donor_of(kin)
+    lender = donor if any(b.name == donor for b in peers) else nearest_gpu(kin)
     if (file := calibration_file("fp32", lender)) is not None:
         profile = profile_from(read_calibration(file), profile)
     gemm = {

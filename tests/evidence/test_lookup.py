@@ -12,7 +12,6 @@ import pytest
 
 from lab.fits.kernels.borrowed_kernels import is_within
 from simulators.catalog.gpu import load_gpu
-from simulators.evidence.borrowing import Cost, Loan, cheapest, cost_of, loans_of, sheet_cost
 from simulators.evidence.calibration_files import CALIBRATIONS, kinds
 from simulators.evidence.intervals import Band
 from simulators.evidence.lookup import (
@@ -21,9 +20,17 @@ from simulators.evidence.lookup import (
     Found,
     files_behind,
     find,
-    lenders,
-    nearest_lender,
+    nearest_relation,
     notes_on,
+    sources,
+)
+from simulators.evidence.transfer import (
+    TransferError,
+    TransferKind,
+    error_of,
+    least_error,
+    shipped_errors,
+    transfer_kinds,
 )
 from simulators.kernels.entries import Entry, entry_of
 from simulators.kernels.levels import profile_of
@@ -34,8 +41,8 @@ BAND = Band((0.8, 0.8, 0.8), (1.25, 1.25, 1.25))
 
 
 def near(kind: str, gpu: str, level: str = BEST) -> list[tuple[str, str]]:
-    found = lenders(kind, gpu, load_gpu(gpu).architecture, nearest_lender(level))
-    return [(lender.board, lender.relation) for lender in found]
+    found = sources(kind, gpu, load_gpu(gpu).architecture, nearest_relation(level))
+    return [(source.gpu, source.relation) for source in found]
 
 
 def decode(name: str = "a") -> Attention:
@@ -58,7 +65,7 @@ def decode(name: str = "a") -> Attention:
 def test_how_far_a_board_lends_is_said_with_a_reason(kind: str) -> None:
     row = kinds()[kind]
     assert row.reason
-    assert row.lends in {"nobody", "architecture", "line", "anybody"}
+    assert row.transfers_to in {"none", "architecture", "line", "all"}
 
 
 def test_own_measurements_come_first_and_never_enter_an_answer_without_them() -> None:
@@ -104,8 +111,8 @@ def found(
 def test_the_lender_is_the_one_that_errs_least() -> None:
     sister, here = ("h100_sxm", "vllm", "wanted"), ("h200_sxm", "trtllm", "wanted")
     assert (
-        cost_of("decode.bf16_bf16", "architecture").error
-        < cost_of("decode.bf16_bf16", "own_framework").error
+        error_of("decode.bf16_bf16", "architecture").error
+        < error_of("decode.bf16_bf16", "own_framework").error
     )
     for order in ([sister, here], [here, sister]):
         best = found(order)
@@ -134,8 +141,8 @@ def test_an_interval_covers_what_is_borrowed() -> None:
     def width(one: Found[bool] | None) -> float:
         assert one is not None
         band = one.widened(BAND)
-        assert band.lo[0] <= min(BAND.lo[0], one.cost.lo)
-        assert band.hi[0] >= max(BAND.hi[0], one.cost.hi)
+        assert band.lo[0] <= min(BAND.lo[0], one.error.lo)
+        assert band.hi[0] >= max(BAND.hi[0], one.error.hi)
         return band.hi[0] / band.lo[0]
 
     assert width(own) < width(far)
@@ -144,16 +151,21 @@ def test_an_interval_covers_what_is_borrowed() -> None:
 
 
 def test_a_kind_of_borrowing_never_seen_comes_after_all_others() -> None:
-    seen = {"all": {"architecture": Cost(0.1, 0.9, 1.2), "vendor": Cost(0.5, 0.5, 2.0)}}
-    assert cost_of("scan", "architecture", seen) == seen["all"]["architecture"]
-    assert cost_of("scan", "any", seen) == replace(seen["all"]["vendor"], error=math.inf)
-    assert cost_of("scan", "own", seen).error == 0.0
+    seen = {
+        "all": {
+            "architecture": TransferError(0.1, 0.9, 1.2),
+            "vendor": TransferError(0.5, 0.5, 2.0),
+        }
+    }
+    assert error_of("scan", "architecture", seen) == seen["all"]["architecture"]
+    assert error_of("scan", "any", seen) == replace(seen["all"]["vendor"], error=math.inf)
+    assert error_of("scan", "own", seen).error == 0.0
 
 
 def test_nobody_lends_where_the_data_sheet_alone_errs_less() -> None:
-    sheet = sheet_cost("bf16")
+    sheet = shipped_errors()["bf16"]["sheet"]
     assert sheet is not None
-    assert cost_of("bf16", "generation").error < sheet.error < cost_of("bf16", "vendor").error
+    assert error_of("bf16", "generation").error < sheet.error < error_of("bf16", "vendor").error
     assert found([("rtx_pro_6000", "vllm", "wanted")], family="bf16") is None
 
 
@@ -181,25 +193,36 @@ def test_gpus_without_a_timed_kernel_are_named() -> None:
 
 def test_what_a_framework_runs_elsewhere_is_the_library_it_runs_there() -> None:
     latent = "mla_decode.bf16_bf16"
-    lent = loans_of("generation", latent, ("sglang", "blackwell"), ("trtllm", "hopper"), True)
+    wanted = ("sglang", "blackwell")
+    lent = transfer_kinds("generation", latent, wanted, ("trtllm", "hopper"), True)
     assert [loan.name for loan in lent] == ["generation"]
-    other = loans_of("generation", latent, ("sglang", "blackwell"), ("sglang", "hopper"), True)
+    other = transfer_kinds(
+        "generation", latent, ("sglang", "blackwell"), ("sglang", "hopper"), True
+    )
     assert [loan.name for loan in other] == ["generation_framework"]
-    here = loans_of("own", latent, ("sglang", "blackwell"), ("trtllm", "blackwell"), True)
+    here = transfer_kinds("own", latent, wanted, ("trtllm", "blackwell"), True)
     assert [loan.name for loan in here] == ["own_framework"]
 
 
 def test_boards_whose_tensor_cores_take_the_same_instructions_are_related_by_them() -> None:
     wanted, lent = ("trtllm", "ampere"), ("trtllm", "blackwell_rtx")
-    loans = loans_of("vendor", "mla_decode.bf16_bf16", wanted, lent, True)
+    loans = transfer_kinds("vendor", "mla_decode.bf16_bf16", wanted, lent, True)
     assert [loan.name for loan in loans] == ["vendor", "instructions"]
-    seen = {"mla_decode": {"vendor": Cost(0.2, 0.9, 1.2), "instructions": Cost(0.3, 0.5, 2.0)}}
-    assert cheapest("mla_decode", loans, seen)[1].name == "instructions"
-    assert cheapest("mla_decode", loans, {"all": {"vendor": Cost(0.2, 0.9, 1.2)}})[1] == loans[0]
-    generation, same = Loan("generation"), Loan("instructions")
+    seen = {
+        "mla_decode": {
+            "vendor": TransferError(0.2, 0.9, 1.2),
+            "instructions": TransferError(0.3, 0.5, 2.0),
+        }
+    }
+    assert least_error("mla_decode", loans, seen)[1].name == "instructions"
+    assert (
+        least_error("mla_decode", loans, {"all": {"vendor": TransferError(0.2, 0.9, 1.2)}})[1]
+        == loans[0]
+    )
+    generation, same = TransferKind("generation"), TransferKind("instructions")
     assert not is_within(same, generation)
     assert not is_within(generation, same)
-    assert is_within(Loan("architecture"), same)
+    assert is_within(TransferKind("architecture"), same)
 
 
 def test_eight_bit_keys_are_widened_where_tensor_cores_multiply_none() -> None:

@@ -22,8 +22,8 @@ from lab.tables.kernels.tensor_cores import TABLE
 from lab.tables.rows import Bools
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import COVERAGE, Check
-from simulators.evidence.borrowing import SHEET, VENDOR, Cost, Costs, cost_of, nearness
 from simulators.evidence.intervals import interval_s
+from simulators.evidence.transfer import SHEET, VENDOR, Errors, TransferError, error_of, rank
 
 BARS = {"board": 0.28, "architecture": 0.45, "framework on a board": 0.28}
 """Mean errors allowed, as natural logarithms, with each of these left out."""
@@ -81,7 +81,7 @@ def chosen(found: Sequence[Trial], way: LeftOut) -> Iterator[Chosen]:
     cases: dict[tuple[str, ...], list[Trial]] = {}
     for trial in found:
         cases.setdefault(trial.case, []).append(trial)
-    known: dict[Hashable, Costs] = {}
+    known: dict[Hashable, Errors] = {}
     for some in cases.values():
         key = way.key(some[0])
         if key not in known:
@@ -91,18 +91,18 @@ def chosen(found: Sequence[Trial], way: LeftOut) -> Iterator[Chosen]:
             yield _choice(left, known[key])
 
 
-def _choice(some: Sequence[Trial], costs: Costs) -> Chosen:
+def _choice(some: Sequence[Trial], costs: Errors) -> Chosen:
     """Return the first trial of the kind that costs least."""
 
-    def cost(trial: Trial) -> Cost:
-        return cost_of(trial.family, trial.loan.name, costs)
+    def cost(trial: Trial) -> TransferError:
+        return error_of(trial.family, trial.loan.name, costs)
 
     def place(trial: Trial) -> Hashable:
         return trial.lender, trial.lender_framework, trial.loan.same_precision
 
     nearer = {place(t) for t in some if t.loan.relation != VENDOR and cost(t).error < math.inf}
     some = [t for t in some if t.loan.relation != VENDOR or place(t) not in nearer]
-    least = min(some, key=lambda trial: nearness(cost(trial), trial.loan))
+    least = min(some, key=lambda trial: rank(cost(trial), trial.loan))
     alike = [
         t
         for t in some

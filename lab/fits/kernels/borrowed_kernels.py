@@ -20,10 +20,10 @@ from lab.fits.methods.borrowing_trials import Trial, trials
 from lab.fits.methods.held_out import interval
 from lab.tables.kernels import auxiliary_kernels, fused_kernels, tensor_cores
 from simulators.catalog.gpu import load_gpu
-from simulators.evidence.borrowing import (
+from simulators.evidence.transfer import (
     ALL,
     ARCHITECTURE,
-    COSTS,
+    CALIBRATION,
     GENERATION,
     INSTRUCTIONS,
     OTHER,
@@ -31,12 +31,12 @@ from simulators.evidence.borrowing import (
     RELATIONS,
     SHEET,
     VENDOR,
-    Cost,
-    Costs,
-    Loan,
+    Errors,
+    TransferError,
+    TransferKind,
 )
 
-FOLDER = COSTS.parent
+FOLDER = CALIBRATION.parent
 SIGMAS = 0.5
 """Intervals are widened by 1 + SIGMAS / n for n pairs: with GPUs, architectures or frameworks left
 out the interval score of 0.5 is less than that of 1."""
@@ -52,9 +52,9 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     costs = costs_of(found)
     errors = np.concatenate([np.expm1(trial.log_ratio) for trial in found])
     yield Calibration(
-        name=COSTS.stem,
+        name=CALIBRATION.stem,
         content={
-            "stand_ins": substitutes(found),
+            "stands_in": substitutes(found),
             "family": {
                 family: {name: _written(cost) for name, cost in of_family.items()}
                 for family, of_family in costs.items()
@@ -69,12 +69,12 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     )
 
 
-def _written(cost: Cost) -> dict[str, Any]:
+def _written(cost: TransferError) -> dict[str, Any]:
     numbers = {"error": cost.error, "lo": cost.lo, "hi": cost.hi}
     return numbers if cost.whole else {**numbers, "whole": False}
 
 
-def costs_of(found: Sequence[Trial]) -> Costs:
+def costs_of(found: Sequence[Trial]) -> Errors:
     """Return the error of each kind of transfer in each family, and in all together.
 
     A kind without trials in a family has the error of the kernel's other formats, else of all
@@ -92,14 +92,14 @@ def costs_of(found: Sequence[Trial]) -> Costs:
     return costs
 
 
-def _costs_by_kind(found: Iterable[Trial]) -> dict[str, Cost]:
+def _costs_by_kind(found: Iterable[Trial]) -> dict[str, TransferError]:
     by_kind: dict[str, list[Trial]] = {}
     for trial in found:
         by_kind.setdefault(trial.loan.name, []).append(trial)
     return {name: _cost(some) for name, some in by_kind.items()}
 
 
-def _rising(costs: Mapping[str, Cost]) -> dict[str, Cost]:
+def _rising(costs: Mapping[str, TransferError]) -> dict[str, TransferError]:
     """Return costs whose errors never fall with distance.
 
     Each error becomes the mean of the highest of nearer kinds and the lowest of farther ones.
@@ -107,7 +107,7 @@ def _rising(costs: Mapping[str, Cost]) -> dict[str, Cost]:
     kinds = {
         loan.name: loan
         for relation in RELATIONS
-        for loan in (Loan(relation, f, p) for f in (True, False) for p in (True, False))
+        for loan in (TransferKind(relation, f, p) for f in (True, False) for p in (True, False))
         if loan.name in costs
     }
     risen = dict(costs)
@@ -118,7 +118,7 @@ def _rising(costs: Mapping[str, Cost]) -> dict[str, Cost]:
     return risen
 
 
-def _cost(some: Sequence[Trial]) -> Cost:
+def _cost(some: Sequence[Trial]) -> TransferError:
     """Return the cost of one kind: with trees and grids, unless numbers alone err much less.
 
     Within an architecture trees and grids always transfer: its tiles and units are the same.
@@ -130,7 +130,7 @@ def _cost(some: Sequence[Trial]) -> Cost:
     return plain if plain.error < MUCH_LESS * whole.error else whole
 
 
-def _cost_of_pairs(some: Sequence[Trial], *, whole: bool) -> Cost:
+def _cost_of_pairs(some: Sequence[Trial], *, whole: bool) -> TransferError:
     groups = [_pair(trial) for trial in some for _ in trial.log_ratio]
     ratio = np.concatenate([trial.log_ratio for trial in some])
     absolute: dict[tuple[str, ...], list[float]] = {}
@@ -138,7 +138,7 @@ def _cost_of_pairs(some: Sequence[Trial], *, whole: bool) -> Cost:
         absolute.setdefault(group, []).append(one)
     lo, hi = interval(np.exp(ratio), groups, widen=1.0 + SIGMAS / len(absolute))
     error = float(np.exp(np.mean([np.log(np.mean(one)) for one in absolute.values()])))
-    return Cost(error, lo, hi, whole)
+    return TransferError(error, lo, hi, whole)
 
 
 def _pair(trial: Trial) -> tuple[str, ...]:
@@ -151,7 +151,7 @@ def substitutes(found: Sequence[Trial]) -> dict[str, dict[str, list[str]]]:
     """Return, by family and framework, the other frameworks on the same GPU by rising error."""
     errors: dict[tuple[str, str], dict[str, list[float]]] = {}
     for trial in found:
-        if trial.loan == Loan(OWN, same_framework=False) and trial.whole:
+        if trial.loan == TransferKind(OWN, same_framework=False) and trial.whole:
             of_pair = errors.setdefault((trial.family, trial.framework), {})
             of_pair.setdefault(trial.lender_framework, []).append(np.log(trial.error))
     order: dict[str, dict[str, list[str]]] = {}
@@ -161,7 +161,7 @@ def substitutes(found: Sequence[Trial]) -> dict[str, dict[str, list[str]]]:
     return order
 
 
-def is_within(one: Loan, other: Loan) -> bool:
+def is_within(one: TransferKind, other: TransferKind) -> bool:
     """Return whether another kind of transfer goes at least as far in every respect.
 
     Beyond one generation a framework runs other kernels, so its name does not count.

@@ -22,8 +22,8 @@ from lab.fits.methods.forms import Numbers, form
 from lab.fits.methods.held_out import band_of
 from lab.tables.rows import Floats, Rows, mape
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.evidence.borrowing import instructions
 from simulators.evidence.intervals import WIDEST
+from simulators.evidence.transfer import instructions
 from simulators.kernels.entries import Entry
 from simulators.kernels.families.attention import fitted_seconds, form_seconds
 

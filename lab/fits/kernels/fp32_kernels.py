@@ -31,8 +31,8 @@ from simulators.evidence.boards import (
     Board,
     Identity,
     boards,
-    donor_of,
     identity_of,
+    nearest_gpu,
     of_architecture,
 )
 from simulators.evidence.calibration_files import CALIBRATIONS, SUMMARY
@@ -140,7 +140,7 @@ def _fitted(gpu: Gpu, parts: list[Rows], others: Sequence[Board]) -> Fitted:
         errors[part.kernel] = (untouched, after, len(judged))
     profile = replace(profile, level="full" if any(map(is_full, parts)) else "few_shot")
     same_vendor = [board for board in others if board.vendor == gpu.vendor]
-    donor = donor_of(of_architecture(gpu.architecture, same_vendor)) if others else ""
+    donor = nearest_gpu(of_architecture(gpu.architecture, same_vendor)) if others else ""
     return Fitted(gpu, profile, kept, donor, errors, bands)
 
 

@@ -42,9 +42,9 @@ from lab.tables.kernels.prompt_chunks import (
 )
 from lab.tables.rows import Floats, Groups, Rows, joined
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.evidence.borrowing import LIBRARY_ALONE, library_of
 from simulators.evidence.calibration_files import CALIBRATIONS
 from simulators.evidence.intervals import Band
+from simulators.evidence.transfer import LIBRARY_ALONE, library_of
 from simulators.kernels.entries import Entry
 from simulators.kernels.families.attention import fitted_seconds, form_seconds
 from simulators.kernels.families.experts import fitted_expert_seconds

@@ -22,7 +22,7 @@ from lab.fits.methods.forms import Numbers, form
 from lab.tables.kernels.fused_kernels import LEAST_ROWS, NAMED, measured_in, tables_of
 from lab.tables.rows import Rows, is_host_timed, read_table
 from simulators.catalog.gpu import load_gpu
-from simulators.evidence.borrowing import LIBRARY_ALONE, library_of
+from simulators.evidence.transfer import LIBRARY_ALONE, library_of
 from simulators.kernels.families.attention import fitted_seconds, form_seconds
 from simulators.kernels.families.triton.latent_decode import MOST_SPLITS, SPLITS
 

@@ -22,10 +22,16 @@ from lab.tables.kernels.tensor_cores import PRODUCERS, read_tensor_rows
 from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.boards import identity_of
-from simulators.evidence.borrowing import OWN, SHEET, Loan, family_of, loans_of, may_speak
 from simulators.evidence.calibration_files import stamp
 from simulators.evidence.intervals import WIDEST, Band
-from simulators.evidence.lookup import FRAMEWORKS, lenders
+from simulators.evidence.lookup import FRAMEWORKS, sources
+from simulators.evidence.transfer import (
+    OWN,
+    SHEET,
+    TransferKind,
+    can_substitute,
+    transfer_kinds,
+)
 from simulators.kernels.entries import EIGHT_BITS, entry_from, multiplies_narrow, tables_of
 from simulators.kernels.families import attention, auxiliary_kernels, experts
 from simulators.kernels.families.tensor_cores import measured_rates, stand_in_kinds
@@ -54,7 +60,7 @@ class Trial:
     dtype: str
     lender: str
     lender_framework: str
-    loan: Loan
+    loan: TransferKind
     whole: bool  # with trees and grids
     band: Band  # of the lender's own fit
     predicted_s: Floats
@@ -73,7 +79,7 @@ class Trial:
     @property
     def family(self) -> str:
         """What costs are told apart by: kernel and format, of products the format alone."""
-        return self.dtype if self.kernel == "gemm" else family_of(self.kernel, self.dtype)
+        return self.dtype if self.kernel == "gemm" else f"{self.kernel}.{self.dtype}"
 
     @property
     def case(self) -> tuple[str, str, str]:
@@ -142,7 +148,7 @@ def _product_trials(rows: Rows) -> Iterator[Trial]:
     gpu = load_gpu(rows.gpu)
     least_s = roofline_s(rows.operator, gpu)
     sheet_s = price(rows.operator, gpu, zero_shot_profile(identity_of(gpu))).latency_s
-    yield _trial(rows, SHEET, SHEET, Loan(SHEET), True, WIDEST, sheet_s)
+    yield _trial(rows, SHEET, SHEET, TransferKind(SHEET), True, WIDEST, sheet_s)
 
     def look(board: str, framework: str, kind: str) -> Any:
         return measured_rates(board).get((framework, kind))
@@ -156,21 +162,23 @@ def _product_trials(rows: Rows) -> Iterator[Trial]:
 
 def _loans(
     kind: str, rows: Rows, gpu: Gpu, formats: Sequence[str], look: Look[N]
-) -> Iterator[tuple[str, str, Loan, N]]:
+) -> Iterator[tuple[str, str, TransferKind, N]]:
     """Yield what each board, framework and format has for some rows, but for their very own."""
     wanted = rows.framework, gpu.architecture
-    for lender in lenders(kind, gpu.name, gpu.architecture):
+    for lender in sources(kind, gpu.name, gpu.architecture):
         for dtype in formats:
             for framework in FRAMEWORKS:
-                if not may_speak(framework, rows.framework, rows.kernel, gpu.architecture):
+                if not can_substitute(framework, rows.framework, rows.kernel, gpu.architecture):
                     continue
                 lent = framework, lender.architecture
-                loans = loans_of(lender.relation, rows.kernel, wanted, lent, dtype == formats[0])
+                loans = transfer_kinds(
+                    lender.relation, rows.kernel, wanted, lent, dtype == formats[0]
+                )
                 if loans[0].name == OWN:
                     continue
-                if (numbers := look(lender.board, framework, dtype)) is not None:
+                if (numbers := look(lender.gpu, framework, dtype)) is not None:
                     for loan in loans:
-                        yield lender.board, framework, loan, numbers
+                        yield lender.gpu, framework, loan, numbers
 
 
 def formats_of(rows: Rows) -> tuple[str, ...]:
@@ -184,7 +192,13 @@ def formats_of(rows: Rows) -> tuple[str, ...]:
 
 
 def _trial(
-    rows: Rows, board: str, framework: str, loan: Loan, whole: bool, band: Band, said: Floats
+    rows: Rows,
+    board: str,
+    framework: str,
+    loan: TransferKind,
+    whole: bool,
+    band: Band,
+    said: Floats,
 ) -> Trial:
     return Trial(
         gpu=rows.gpu,

@@ -22,11 +22,11 @@ import numpy as np
 
 from simulators.catalog.gpu import Gpu, as_sold, load_gpu
 from simulators.core.calibration import read_calibration
-from simulators.evidence.borrowing import OWN
 from simulators.evidence.calibration_files import Stamp, calibration_file, stamp
 from simulators.evidence.intervals import WIDEST, band_from
 from simulators.evidence.lookup import find
 from simulators.evidence.sustained import sustained_share
+from simulators.evidence.transfer import OWN
 from simulators.kernels.monotone_correction import correction_from
 from simulators.kernels.profile import (
     GemmRates,
