@@ -1,7 +1,6 @@
-"""What everything of a kind must hold to: contract suites for simulators, samplers and engines.
+"""Contract suites for simulators, samplers and engines.
 
-A new file passes these before its author writes a test; each suite is one call in a test of one's
-own, and says in words what is broken.
+Each suite is one call in a test and raises an `AssertionError` that says what is broken.
 
     check_simulator(SIMULATOR, space.batch(Span(0, 20)))
     check_sampler(load_sampler("mine"), space)
@@ -15,8 +14,7 @@ import dataclasses
 import pickle
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,9 +27,10 @@ from simulators.core.columns import OUTCOME, schema_of
 from simulators.core.contract import Describes, Hints, Simulator, load_simulator, objectives_of
 from simulators.core.levels import SHARES
 from sweeper.engines import Engine, load_engine
-from sweeper.samplers import Goal, Results, Sampler, SearchSampler
-from sweeper.samplers._search_driver import as_sampler
+from sweeper.engines.task import Task
+from sweeper.samplers import Sampler, SearchSampler
 from sweeper.space.design_space import DesignSpace
+from sweeper.space.objectives import Objectives
 from sweeper.space.spans import Batch, Span, numbers
 from sweeper.store.keys import define
 from sweeper.store.store import Store, answer_schema
@@ -39,9 +38,9 @@ from sweeper.sweep import Sweep
 
 
 def check_simulator(simulator: Simulator, batch: pa.RecordBatch) -> None:
-    """Check that a simulator maps rows to rows: purely, each alone, and to what it promised.
+    """Check that a simulator is a pure function of each row and returns its declared columns.
 
-    The batch holds a few points, some of them infeasible if there are such.
+    The batch holds a few points, some of them infeasible if possible.
     """
     results = _evaluate_twice(simulator, batch)
     _check_columns(simulator, results)
@@ -53,9 +52,9 @@ def check_simulator(simulator: Simulator, batch: pa.RecordBatch) -> None:
 def check_sampler(sampler: Sampler | SearchSampler, space: DesignSpace) -> None:
     """Check that a sampler picks allowed points of a space, each once, the same ones every time.
 
-    With options under which it picks few points, of a space that is answered quickly.
+    The sampler should pick few points, of a space that is evaluated quickly.
     """
-    with _scratch(space) as store:
+    with _temporary_store(space) as store:
         rounds = _rounds(sampler, space, store)
         picked = [number for numbers in rounds for number in numbers]
         assert picked, "a sampler picks at least one point"
@@ -70,14 +69,14 @@ def check_sampler(sampler: Sampler | SearchSampler, space: DesignSpace) -> None:
         again = _rounds(sampler, space, store)
         assert again == rounds, "run again over its own results, it picks other points"
         assert not list(store.missing(space, [np.array(picked, np.int64)])), "it does not resume"
-    with _scratch(space) as store:
+    with _temporary_store(space) as store:
         assert _rounds(sampler, space, store) == rounds, "the same options pick other points"
 
 
 def check_engine(engine: Engine, space: DesignSpace) -> None:
     """Check that an engine answers every point once, with the bits that one process gives.
 
-    The space is one that is answered quickly, best with constraints and with infeasible points.
+    The space should be evaluated quickly and have constraints and infeasible points.
     """
     expected = _answers(load_engine("inline"), space, [Span(0, len(space))])
     whole = _answers(engine, space, [Span(0, len(space))])
@@ -124,7 +123,7 @@ def _check_columns(simulator: Simulator, results: pa.RecordBatch) -> None:
 def _check_rows(results: pa.RecordBatch) -> None:
     status = np.array(results["status"].to_pylist(), dtype=object)
     strange = set(status) - {"ok", "infeasible"}
-    assert not strange, f"a simulator says ok or infeasible, not {sorted(strange)}"
+    assert not strange, f"a simulator returns ok or infeasible, not {sorted(strange)}"
     reasons = np.array([bool(r) for r in results["reason"].to_pylist()])
     assert (reasons == (status != "ok")).all(), "rows have a reason if and only if they are not ok"
     _check_shares(results, status)
@@ -143,8 +142,8 @@ def _check_rows(results: pa.RecordBatch) -> None:
 def _check_shares(results: pa.RecordBatch, status: NDArray[np.object_]) -> None:
     shares = pl.DataFrame({name: results[name] for name in SHARES})
     said = ~shares.select(pl.any_horizontal(pl.all().is_null())).to_series().to_numpy()
-    assert not said[status != "ok"].any(), "what cannot be rests on nothing"
-    assert said[status == "ok"].all() or not said.any(), "some rows say what they rest on, not all"
+    assert not said[status != "ok"].any(), "an infeasible row states evidence shares"
+    assert said[status == "ok"].all() or not said.any(), "only some ok rows state evidence"
     kept = shares.filter(pl.Series(said)).to_numpy()
     assert (kept >= 0.0).all(), "a share is negative"
     assert np.allclose(kept.sum(axis=1), 1.0), f"shares that do not add up: {kept.sum(axis=1)}"
@@ -208,71 +207,39 @@ def _bits(column: pa.Array) -> list[Any]:
 
 
 @contextlib.contextmanager
-def _scratch(space: DesignSpace) -> Iterator[Store]:
-    """Lend a store that is gone afterwards."""
+def _temporary_store(space: DesignSpace) -> Iterator[Store]:
     with tempfile.TemporaryDirectory(prefix="sweeper-") as folder:
         yield Store(f"{folder}/checked", define(space))
 
 
-@dataclass(frozen=True)
-class _Noted:
-    """A sampler, and the numbers it picked, round by round."""
-
-    sampler: Sampler
-    picked: list[list[int]]
-
-    def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
-        for round_ in self.sampler.rounds(space, results):
-            batches = list(round_)
-            self.picked.append([int(n) for batch in batches for n in numbers(batch)])
-            yield batches
-
-    def size(self, space: DesignSpace) -> int:
-        return self.sampler.size(space)
-
-
-@dataclass(frozen=True)
-class _Given:
-    """A sampler of batches decided beforehand."""
-
-    batches: tuple[Batch, ...]
-
-    def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:  # noqa: ARG002 - decided beforehand
-        yield self.batches
-
-    def size(self, space: DesignSpace) -> int:
-        return len(space)
-
-
 def _rounds(sampler: Sampler | SearchSampler, space: DesignSpace, store: Store) -> list[list[int]]:
-    """Run a sampler, and return the numbers it picked, round by round."""
-    objectives = objectives_of(load_simulator(space.simulator))
-    noted = _Noted(as_sampler(sampler, Goal(objectives)), [])
-    Sweep(space, noted, load_engine("inline"), store, objectives).run()
-    return noted.picked
+    """Run a sampler and return the numbers it picked, round by round."""
+    picked: list[list[int]] = []
+    sweep = Sweep(space, sampler, load_engine("inline"), store, _objectives(space))
+    sweep.run(expect=lambda batches, _: picked.append([n for b in batches for n in numbers(b)]))
+    return picked
 
 
 def _answers(engine: Engine, space: DesignSpace, batches: list[Batch]) -> pl.DataFrame:
-    """Return all rows in the order of the points."""
-    counted: Counter[str] = Counter()
-    settled = 0
-
-    def watch(part: Any) -> None:
-        nonlocal settled
-        settled += part.points
-        counted.update(part.rows)
-
-    objectives = objectives_of(load_simulator(space.simulator))
-    with _scratch(space) as store:
-        rows = Sweep(space, _Given(tuple(batches)), engine, store, objectives).run(watch).collect()
+    """Return the rows that an engine writes, in the order of the points."""
+    with _temporary_store(space) as store, engine.open() as pool:
+        task = Task(space, store, _objectives(space))
+        parts = list(pool.run(task, batches, len(space), lambda _: None))
+        rows = store.scan().collect()
         for batch in store.missing(space, [Span(0, len(space))]):
             lost = space.count(batch)
             assert not lost, f"{lost} points of {batch} were not settled"
+    settled = sum(part.points for part in parts)
     assert settled == len(space), f"{settled} points were reported, of {len(space)}"
-    assert sum(counted.values()) == len(rows), f"{counted} reported, {len(rows)} rows written"
+    counted = sum(sum(part.rows.values()) for part in parts)
+    assert counted == len(rows), f"{counted} rows reported, {len(rows)} rows written"
     index = space.index_of(rows)
     assert len(np.unique(index)) == len(index), "some points were answered twice"
     return rows[np.argsort(index)]
+
+
+def _objectives(space: DesignSpace) -> Objectives:
+    return objectives_of(load_simulator(space.simulator))
 
 
 def _difference(one: pl.DataFrame, other: pl.DataFrame) -> str:

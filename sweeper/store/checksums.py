@@ -1,8 +1,7 @@
-"""Whether a part still holds what was written: disks forget bits, and copies end half-way.
+"""Checksums of parts: detects flipped bits and incomplete copies.
 
-A part bears in its footer the checksum of all its bytes, taken with zeros in the checksum's place.
-Checking reads the file once, at the speed of a checksum and before anything in it is decoded, since
-a decoder may not survive what it is given.
+The footer of a part holds the CRC-32 of all its bytes, computed with zeros in its place. A part is
+checked before anything in it is decoded, since a decoder may crash on damaged input.
 """
 
 from __future__ import annotations
@@ -25,33 +24,33 @@ from simulators.core.errors import UserError
 T = TypeVar("T")
 
 KEY, BLANK = "crc32 of all bytes with zeros here", "00000000"
-"""The footer's key of the checksum, and what stands there while it is taken: eight digits."""
+"""The footer's key of the checksum, and the placeholder of its eight digits."""
 _BEFORE = KEY.encode() + b"\x18\x08"
-"""What precedes the digits: the key and, in the footer's own coding, "text of eight bytes"."""
+"""What precedes the digits in the footer: the key and the Thrift header of an eight-byte string."""
 _SHREDS = tuple(KEY[i : i + 6].encode() for i in range(len(KEY) - 5))
-"""Any of them in a footer tells that there was a seal, whatever has become of it."""
+"""Pieces of the key: a footer with any of them had a checksum."""
 _MAGIC = b"PAR1"
 _BLOCK = 1 << 20
 _ANSWER_S = 8.0
-"""Within which a store of objects answers."""
+"""Time within which an object store answers."""
 
 
-class DamagedPart(UserError):  # noqa: N818 - what is there, rather than what went wrong
-    """A part that does not hold what was written; its points are asked again."""
+class DamagedPart(UserError):  # noqa: N818 - names the object, not the failure
+    """A part fails its checksum; its points are evaluated again."""
 
 
 def filesystem(folder: str) -> tuple[pafs.FileSystem, str]:
-    """Return the file system a folder is on and its path there; a URL names another than this.
+    """Return the file system of a folder or URL, and the path in it.
 
     Raises:
-        UserError: no file system answers to the URL within seconds.
+        UserError: the file system of the URL does not answer within seconds.
     """
     return _connected(folder) if "://" in folder else (pafs.LocalFileSystem(), folder)
 
 
 @functools.lru_cache(maxsize=1024)
 def _connected(url: str) -> tuple[pafs.FileSystem, str]:
-    """Return the file system of a URL that has answered once."""
+    """Return the file system of a URL, after one request to it."""
 
     def connect() -> tuple[pafs.FileSystem, str]:
         fs, path = pafs.FileSystem.from_uri(url)
@@ -62,17 +61,17 @@ def _connected(url: str) -> tuple[pafs.FileSystem, str]:
 
 
 def answered(url: str, ask: Callable[[], T]) -> T:
-    """Return what an object store answers; its own client would try for minutes.
+    """Return the result of a request to an object store; its own client would retry for minutes.
 
     Raises:
-        UserError: it answers nothing within seconds, or that it cannot.
+        UserError: the request fails or takes too long.
     """
     answers: queue.SimpleQueue[T | OSError | ValueError] = queue.SimpleQueue()
 
     def run() -> None:
         try:
             answers.put(ask())
-        except (OSError, ValueError) as error:  # which those of Arrow are as well
+        except (OSError, ValueError) as error:
             answers.put(error)
 
     threading.Thread(target=run, daemon=True).start()
@@ -88,8 +87,8 @@ def answered(url: str, ask: Callable[[], T]) -> T:
     return found
 
 
-def sealed(content: pa.Buffer) -> Iterator[pa.Buffer | bytes]:
-    """Yield a file whose footer has `KEY: BLANK`, with its checksum in place of the blank."""
+def with_checksum(content: pa.Buffer) -> Iterator[pa.Buffer | bytes]:
+    """Yield the pieces of a file whose footer has `KEY: BLANK`, with the checksum filled in."""
     footer = min(_footer(content[-8:].to_pybytes()), content.size)
     at = content.size - footer + content[-footer:].to_pybytes().rindex(_BEFORE) + len(_BEFORE)
     yield content[:at]
@@ -98,10 +97,10 @@ def sealed(content: pa.Buffer) -> Iterator[pa.Buffer | bytes]:
 
 
 def check(folder: str, name: str, seen: pafs.FileInfo | None = None) -> None:
-    """Raise `DamagedPart` unless a part is whole; it is read again only once it has changed.
+    """Raise `DamagedPart` unless a part matches its checksum; unchanged parts are read once.
 
-    A part that was written before there were seals has only to end as Parquet does. `seen` is what
-    a listing of the folder said of the part.
+    A part without a checksum only has to end as Parquet does. `seen` is the entry of the part in a
+    listing of the folder.
     """
     if seen is None:
         fs, path = filesystem(folder)
@@ -114,13 +113,13 @@ def check(folder: str, name: str, seen: pafs.FileInfo | None = None) -> None:
 
 
 def warn(error: DamagedPart) -> None:
-    """Say once what is left out."""
+    """Warn about a part that is left out."""
     warnings.warn(f"left out: {error}", stacklevel=2)
 
 
 @functools.lru_cache(maxsize=1 << 17)
 def _wrong(folder: str, name: str, size: int | None, _mtime_ns: int | None) -> str:
-    """Return what is wrong with a file, or nothing."""
+    """Return what is wrong with a file; empty if nothing is."""
     if not size:
         return "it is empty" if size == 0 else "it is gone"
     try:
@@ -133,7 +132,7 @@ def _wrong(folder: str, name: str, size: int | None, _mtime_ns: int | None) -> s
             footer = stream.read()
             before = footer.rfind(_BEFORE)
             if before < 0:
-                return "its seal has changed" if any(s in footer for s in _SHREDS) else ""
+                return "its checksum has changed" if any(s in footer for s in _SHREDS) else ""
             at = size - len(footer) + before + len(_BEFORE)
             stream.seek(at)
             stated = stream.read(len(BLANK))
@@ -147,7 +146,7 @@ def _wrong(folder: str, name: str, size: int | None, _mtime_ns: int | None) -> s
 
 
 def _opened(folder: str, name: str, size: int) -> BinaryIO | pa.NativeFile:
-    """Open a part to read its bytes; a small one is read at once, as there may be thousands."""
+    """Open a part to read its bytes; a small one is read in one go."""
     fs, path = filesystem(folder)
     if size <= _BLOCK and isinstance(fs, pafs.LocalFileSystem):
         return io.BytesIO(Path(path, name).read_bytes())
@@ -156,12 +155,12 @@ def _opened(folder: str, name: str, size: int) -> BinaryIO | pa.NativeFile:
 
 
 def _footer(tail: bytes) -> int:
-    """Return the bytes of the footer with its length and the magic word, from the last eight."""
+    """Return the size of the footer with its length and magic word, from the last eight bytes."""
     return int.from_bytes(tail[:4], "little") + 8
 
 
 def _crc32(stream: BinaryIO | pa.NativeFile, count: int, crc32: int) -> int:
-    """Return the checksum going on from `crc32` over so many bytes, fewer where the file ends."""
+    """Return the checksum continued from `crc32` over at most `count` bytes."""
     while count > 0 and (block := stream.read(min(count, _BLOCK))):
         crc32 = zlib.crc32(block, crc32)
         count -= len(block)

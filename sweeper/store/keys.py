@@ -1,7 +1,7 @@
-"""Keys of points: hashes of their values and of every file that those values make a point read.
+"""Keys of points: hashes of their values and of the contents of every file that the values name.
 
-So an edited data sheet or trace asks again exactly the points that read it, and a point keeps its
-key whatever space it is met in. A definition is what a space's point numbers mean: inside one,
+An edited data sheet or trace changes exactly the keys of the points that read it, and a point has
+the same key in every space. A definition fixes the meaning of a space's point numbers: within one,
 finished work is a set of number ranges.
 """
 
@@ -30,12 +30,12 @@ from sweeper.typed import from_json
 SHOWN = 10
 """Hexadecimal digits of a key that are printed; commands accept any unique prefix."""
 _AT_ONCE = 1 << 18
-"""Rows whose keys are taken at a time."""
+"""Rows whose keys are computed at a time."""
 
 
 @dataclass(frozen=True)
 class Definition:
-    """What the numbers of a space's points stand for, and which file contents lie behind them."""
+    """The meaning of a space's point numbers, with digests of the files that its values name."""
 
     simulator: str
     version: int
@@ -51,10 +51,7 @@ class Definition:
 
     @property
     def kind(self) -> str:
-        """The folder of parts that this version of the simulator writes: inside of another.
-
-        A simulator may be a path, and lead upwards.
-        """
+        """The folder of parts of this version of the simulator; a path never leads upwards."""
         return f"{self.simulator.replace('..', '__')}-v{self.version}"
 
     def to_json(self) -> str:
@@ -63,7 +60,7 @@ class Definition:
 
     @classmethod
     def from_json(cls, text: str) -> Definition:
-        """Return the definition that `to_json` wrote; a `ValueError` says where it is none."""
+        """Return the definition that `to_json` wrote; raise `ValueError` for other text."""
         return from_json(text, cls)
 
     def space(self) -> DesignSpace:
@@ -73,15 +70,15 @@ class Definition:
 
     @functools.cached_property
     def as_defined_now(self) -> DesignSpace:
-        """The same with the fields that its simulator has gained since."""
+        """The space with defaults for fields that its simulator has gained since."""
         return completed(self.space())
 
     def digest(self, name: str, value: Scalar) -> str:
-        """Return the digest of what a value reads; empty when it reads nothing."""
+        """Return the digest of the files that a value names; empty if it names none."""
         return self.contents.get(name, {}).get(json.dumps(value), "")
 
     def shared(self) -> str:
-        """Return the digest of what every point reads, whatever its values."""
+        """Return the digest of the files that every point reads."""
         return self.digest("", None)
 
     def may_overlap(self, other: Definition) -> bool:
@@ -92,7 +89,7 @@ class Definition:
 
     @functools.cached_property
     def _overlapping(self) -> dict[str, bool]:
-        """What is known of other definitions: in a folder of thousands each is met often."""
+        """Cached results of `may_overlap`, by the other definition."""
         return {self.id: True}
 
     def _meets(self, other: Definition) -> bool:
@@ -108,7 +105,7 @@ class Definition:
 
     @functools.cached_property
     def _readings(self) -> Mapping[str, frozenset[Any]]:
-        """The values of each axis; with the digest of what they read, where they read something."""
+        """The values of each axis, with the digest of the files they name where they name some."""
         return {
             name: frozenset((v, d) if (d := self.digest(name, v)) else v for v in values)
             if name in self.contents
@@ -146,7 +143,7 @@ def keys(definition: Definition, points: pl.DataFrame) -> pl.Series:
 
 
 def begin_with(definition: Definition, rows: pl.LazyFrame, prefix: str) -> pl.DataFrame:
-    """Return in `__row` and `key` the rows whose keys begin so, read some at a time."""
+    """Return `__row` and `key` of the rows whose keys have a prefix."""
     axes = [name for factor in definition.factors for name in factor]
     axes_of, found = rows.select(axes), []
     digits = prefix.lower() if re.fullmatch(r"[0-9a-fA-F]{1,32}", prefix) else ""

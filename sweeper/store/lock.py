@@ -1,4 +1,4 @@
-"""One at a time: a definition of a space is swept, or tidied up, by one process of a machine."""
+"""A lock: one process of a machine at a time sweeps or compacts a definition of a space."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from sweeper.store.store import Store
 
 @contextlib.contextmanager
 def alone(store: Store) -> Iterator[None]:
-    """Refuse to work on one definition of a space twice at the same time on this machine.
+    """Hold the lock of a definition of a space.
 
-    Two machines, or two that write to a store of objects, at most evaluate points twice: the parts
-    of both are whole, and of two that hold the same rows one counts.
+    Processes of several machines, or with an object store, are not excluded: at worst they evaluate
+    points twice, and equal rows count once.
+
+    Raises:
+        UserError: another process holds the lock, or the folder may not be written.
     """
     check_writable(store.folder)
     if "://" in store.folder:
@@ -41,7 +44,7 @@ def alone(store: Store) -> Iterator[None]:
 
 
 def is_held(store: Store) -> bool:
-    """Return whether a process of this machine works on a definition; of a URL that is assumed."""
+    """Return whether a process of this machine holds the lock; always true for a URL."""
     if "://" in store.folder:
         return True
     try:

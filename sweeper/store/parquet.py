@@ -1,6 +1,6 @@
-"""A part is one Parquet file, on a disk or in an object store: written whole or not at all.
+"""Atomic writes and reads of parts: one Parquet file each, on a disk or in an object store.
 
-On a disk that takes a temporary name, an fsync and a rename; in an object store one PUT is atomic.
+On a disk a write is a temporary file, an fsync and a rename; in an object store one PUT.
 """
 
 from __future__ import annotations
@@ -20,24 +20,23 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from simulators.core.errors import UserError
-from sweeper.store.checksums import BLANK, KEY, answered, filesystem, sealed
+from sweeper.store.checksums import BLANK, KEY, answered, filesystem, with_checksum
 
 _META = b"sweeper"
 _SMALL = 20_000
-"""Rows below which lz4 compresses: zstd makes itself ready for each page anew, which takes two
-thirds of the CPU time of writing a part of hundreds of rows; on many it packs a tenth closer."""
+"""Rows below which lz4 compresses: the setup of zstd per page dominates small parts."""
 _WRITING_S = 60.0
-"""Age from which a temporary file is not being written by another machine."""
+"""Age of a temporary file from which no other machine is still writing it."""
 
 
 def put(folder: str, name: str, table: pa.Table, meta: str) -> None:
-    """Write a table and what it says of itself."""
+    """Write a table and its metadata."""
     fs, path = filesystem(folder)
     content = _content(table, meta)
     try:
         if not isinstance(fs, pafs.LocalFileSystem):
-            with fs.open_output_stream(f"{path}/{name}") as sink:  # which needs no folders
-                sink.write(b"".join(content))  # at once: what was begun is kept, whatever befalls
+            with fs.open_output_stream(f"{path}/{name}") as sink:
+                sink.write(b"".join(content))  # in one write: an aborted stream keeps what it has
             return
         fs.create_dir(path, recursive=True)
         temporary = Path(path) / f".{name}.{os.getpid()}.tmp"
@@ -55,10 +54,10 @@ def put(folder: str, name: str, table: pa.Table, meta: str) -> None:
 
 
 def new_file(file: Path) -> BinaryIO:
-    """Open a file that is not there yet; a link in its place leads nowhere."""
+    """Open a new file; an existing file or link in its place is deleted."""
     try:
         return file.open("xb")
-    except FileExistsError:  # left by a writer that died, or planted
+    except FileExistsError:  # left by a writer that died
         file.unlink()
         return file.open("xb")
 
@@ -88,13 +87,13 @@ def read_frames(
 ) -> pl.DataFrame:
     """Return the rows of small parts with the same columns, one after the other.
 
-    Their pages are not checked again: whoever asks for many has checked their seals.
+    Page checksums are not verified: callers have verified those of the parts.
     """
     fs, path = filesystem(folder)
     if len(names) == 1 or not isinstance(fs, pafs.LocalFileSystem):
         return pl.concat([read_frame(folder, name, columns) for name in names])
     try:
-        # Small files are read at a time: polars would map each into memory.
+        # Read whole: polars would map each of thousands of small files.
         rows = pl.scan_parquet([Path(path, name).read_bytes() for name in names])
         if columns is not None:
             known = set(rows.collect_schema().names())
@@ -105,7 +104,7 @@ def read_frames(
 
 
 def metadata(folder: str, name: str) -> dict[str, Any]:
-    """Return what a part says of itself."""
+    """Return the metadata of a part."""
     fs, path = filesystem(folder)
     try:
         with fs.open_input_file(f"{path}/{name}") as stream:
@@ -119,7 +118,7 @@ def metadata(folder: str, name: str) -> dict[str, Any]:
 
 
 def check_writable(folder: str) -> None:
-    """Find out before the work starts whether results can be kept; sweep up after dead writers."""
+    """Check that a folder is writable, and delete temporary files of dead writers."""
     fs, path = filesystem(folder)
     try:
         if not isinstance(fs, pafs.LocalFileSystem):
@@ -137,14 +136,14 @@ def check_writable(folder: str) -> None:
 
 
 def _try_object(fs: pafs.FileSystem, name: str) -> None:
-    """Write an object and take it away."""
+    """Write an object and delete it."""
     with fs.open_output_stream(name) as sink:
         sink.write(name.encode())
     fs.delete_file(name)
 
 
 def explained(error: OSError, folder: str) -> UserError:
-    """Return what an operating system's error means for results kept in a folder."""
+    """Return an operating system's error as a message about a folder of results."""
     if error.errno == errno.ENOSPC or "No space left" in str(error):
         return UserError(
             f"the disk under {folder} is full. Everything written so far is kept: make room, or "
@@ -165,10 +164,7 @@ def explained(error: OSError, folder: str) -> UserError:
 
 
 def _content(table: pa.Table, meta: str) -> list[pa.Buffer | bytes]:
-    """Return a file of one row group of plain types.
-
-    To readers dictionaries are an encoding, not a type.
-    """
+    """Return a file of one row group; dictionaries are an encoding in it, not a type."""
     content = pa.BufferOutputStream()
     codec, level = ("lz4", None) if len(table) < _SMALL else ("zstd", 1)
     with pq.ParquetWriter(
@@ -182,18 +178,18 @@ def _content(table: pa.Table, meta: str) -> list[pa.Buffer | bytes]:
     ) as writer:
         writer.write_table(table, row_group_size=max(len(table), 1))
         writer.add_key_value_metadata({_META.decode(): meta, KEY: BLANK})
-    return list(sealed(content.getvalue()))
+    return list(with_checksum(content.getvalue()))
 
 
 def _is_being_written(temporary: Path) -> bool:
-    """Return whether the process that writes a temporary file is still there."""
+    """Return whether the writer of a temporary file is alive."""
     pid = temporary.name.rsplit(".", 2)[-2]
     try:
         if time.time() - temporary.stat().st_mtime < _WRITING_S:
-            return True  # perhaps on another machine
+            return True  # possibly by another machine
         os.kill(int(pid), 0)
     except PermissionError:
-        return True  # somebody else's
+        return True  # another user's process
     except (OSError, ValueError):
         return False
     return True

@@ -1,6 +1,6 @@
-"""The names of parts: which definition a file was written under, and which points it settles.
+"""The names of parts: the definition a part was written under, and the points it settles.
 
-The folder is the manifest. A part settles a range of point numbers, or the rows it holds.
+A part settles a range of point numbers, or just the rows that it holds. The folder is the manifest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAME = re.compile(
 )
 
 _MOST = 1 << 28
-"""Bytes of numbers that are packed: a few letters may stand for any number of them."""
+"""Most bytes of unpacked numbers: compressed text may expand to any size."""
 
 
 def name_of(definition: str, where: Batch) -> str:
@@ -49,7 +49,7 @@ def range_in(name: str) -> tuple[int, int, bool] | None:
 
 
 def packed(numbers: Index) -> str:
-    """Return sorted numbers as text; steps rather than numbers, since many are alike."""
+    """Return sorted numbers as text: compressed differences."""
     steps = np.diff(numbers, prepend=0).astype(np.int64)
     return base64.b64encode(zlib.compress(steps.tobytes())).decode() if len(numbers) else ""
 

@@ -1,7 +1,7 @@
-"""Reusing what sweeps of other spaces have answered already.
+"""Copies rows that sweeps of other spaces have written.
 
-Their rows are recognised by their values and by the content of the files these make a point read,
-and are copied once, so that each space's folder holds all of its own answers.
+Points are matched by their values and by the contents of the files that these name. Rows are copied
+once, so that the folder of a space holds all of its rows.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from sweeper.store.store import FAILURES, Store, repeated, shaped
 
 
 def adopt(store: Store, space: DesignSpace) -> Iterator[tuple[int, str]]:
-    """Copy what the stores beside this one hold of its space, and yield how much came from where.
+    """Copy rows of this space from the stores beside it, and yield counts by folder.
 
-    What failed there is not copied: it is asked again here.
+    Failed points are not copied.
     """
     taken: dict[str, int] = {}
     for other, names, index in _found(store, space):

@@ -1,16 +1,17 @@
-"""The store of a space's answers: what is finished, what is missing, all rows.
+"""The store of a space's rows: which points are finished, which are missing, and all rows.
 
-Whoever evaluates writes the Parquet part itself; what travels back is its name and counts. A part's
-name says which definition of the space its point numbers belong to and which range it finishes. A
-result is done if and only if its file exists, so resuming is running again.
+Workers write Parquet parts themselves and return their names and counts. The name of a part gives
+the definition of the space that its point numbers belong to, and the range that it finishes. A
+point is finished if and only if its file exists, so resuming is running again.
 
-Parts of an earlier definition of the space stay where they are. Their rows count wherever the point
-is still in the space and reads the same file contents.
+Parts of an earlier definition are kept. Their rows count where the point is still in the space and
+the files it reads have the same contents.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import os
 import platform
@@ -39,35 +40,35 @@ from sweeper.store.part_names import definition_in, is_part, name_of, packed, ra
 from sweeper.typed import typed
 
 FAILURES = ("error", "timeout", "crash")
-"""What can be tried again; an infeasible point is an answer."""
+"""Statuses of points that can be tried again."""
 _MANY, _CELLS = 256, 32_000_000
-"""Parts from which on rows are read once, if their values are at most so many."""
+"""Number of parts from which rows are read into memory, if their values are at most so many."""
 _TOGETHER = 2 << 20
-"""Bytes of small parts that are read at once: a million rows, where each takes two."""
+"""Bytes of small parts that are read at once."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What travels back from whoever evaluated: the rows themselves stay in the file."""
+    """The summary of a part that a worker returns; the rows stay in the file."""
 
     name: str
-    points: int  # that it settles, with those that constraints removed
+    points: int  # settled, including those that constraints remove
     rows: Mapping[str, int]  # by status
-    reasons: Mapping[str, int]  # rows that are not `ok`, by the word their reason begins with
+    reasons: Mapping[str, int]  # rows that are not `ok`, by the code of their reason
     front: NDArray[np.float64]  # the distinct objective vectors of the part's own front
     ties: NDArray[np.int64]  # how many rows reach each
-    seconds: float  # that evaluating it took
-    written_s: float = 0.0  # that writing it took
+    seconds: float  # evaluation time
+    written_s: float = 0.0  # write time
     laps: Mapping[str, float] = field(default_factory=dict)  # CPU-seconds of each step
 
 
 @dataclass(frozen=True)
 class Store:
-    """Where the answers to one space are kept."""
+    """The rows of one space in a folder or object store."""
 
     folder: str  # `outputs/<space>`, a path or a `pyarrow.fs` URL; shared storage on a cluster
-    definition: Definition  # what the space's point numbers mean now
-    metadata: Mapping[str, str] = field(default_factory=dict)  # what each part says of itself
+    definition: Definition  # of the space now
+    metadata: Mapping[str, str] = field(default_factory=dict)  # written into each part
 
     @property
     def results(self) -> str:
@@ -106,7 +107,7 @@ class Store:
     ) -> Iterator[str]:
         """Yield the parts that may hold points of a definition, or `only` those written under it.
 
-        A damaged one is left out, with a warning: it costs its own points and no others.
+        A damaged part is left out with a warning.
         """
         holds = {definition.id: True}
         for info in self._listed():
@@ -123,7 +124,7 @@ class Store:
                 warn(error)
 
     def finished(self) -> list[Span]:
-        """Return what parts of this definition settle by range, merged and in order."""
+        """Return the ranges that parts of this definition settle, merged and in order."""
         return merged(self.ranges().values())
 
     def answered(self, space: DesignSpace) -> Index:
@@ -135,11 +136,11 @@ class Store:
         return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
 
     def missing(self, space: DesignSpace, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Yield what of each batch is not answered yet."""
+        """Yield the points of each batch that are not answered yet."""
         own = self.ranges()
         done, answered = merged(own.values()), self._answered(space, own)
         holes = np.concatenate([np.empty(0, np.int64), *(span.without for span in done)])
-        if len(holes):  # what a range left to a part that is gone
+        if len(holes):  # left out of a range for a part that no longer exists
             holes = holes[~np.isin(holes, answered)]
         for batch in batches:
             if isinstance(batch, Span):
@@ -159,7 +160,7 @@ class Store:
         own = self.ranges()
         frames = []
         cells = sum(map(len, own.values())) * len(columns_of(space))
-        if len(own) > _MANY and cells <= _CELLS:  # else each question would open all the files
+        if len(own) > _MANY and cells <= _CELLS:  # else each query would open all files
             frames.append(self._read_once(space, list(own)))
         elif own:
             frames.append(pl.scan_parquet([f"{self.results}/{n}" for n in own], glob=False))
@@ -170,7 +171,7 @@ class Store:
         return pl.concat(frames, how="diagonal_relaxed")
 
     def _read_once(self, space: DesignSpace, names: Sequence[str]) -> pl.LazyFrame:
-        """Return the rows of many parts of this definition; what is alike in all is not read."""
+        """Return the rows of many parts of this definition; constant columns are not read."""
         columns = read_frames(self.results, names[:1]).columns
         alike = {n: pl.Series(v) for n, v in space.dictionaries.items() if len(v) == 1}
         rows = read_frames(self.results, names, [n for n in columns if n not in alike]).lazy()
@@ -178,11 +179,10 @@ class Store:
         return rows.with_columns(fixed).select(columns)
 
     def forget_failures(self) -> int:
-        """Take the rows that ended as error, timeout or crash out of the parts of this definition.
+        """Remove rows with status error, timeout or crash; return how many were removed.
 
-        Each part with such rows is first hidden, then written again without them, so that a run
-        killed half-way neither loses nor repeats a row: the next call finishes the hidden ones.
-        Return how many rows were taken out; their points are missing again.
+        Each part with such rows is first renamed, then written again without them, so that a run
+        killed half-way neither loses nor repeats a row: the next call finishes renamed parts.
         """
         if "://" in self.folder:
             raise UserError("failures.retry=true needs results in a local folder")
@@ -205,8 +205,8 @@ class Store:
     def ranges(self) -> dict[str, Span]:
         """Return the parts that settle ranges of this definition, in order, none overlapping.
 
-        A worker that outlives its driver may finish a range that the next run cuts otherwise. Such
-        a part is not counted here, but row by row like parts of other definitions.
+        A worker that outlives its driver may finish a range that overlaps those of the next run.
+        Such a part counts row by row, like parts of other definitions.
         """
         own: dict[str, Span] = {}
         ranges = [
@@ -235,19 +235,11 @@ class Store:
                 seen = np.concatenate([seen, index[index >= 0]])
 
     def together(self, names: Iterable[str]) -> Iterator[list[str]]:
-        """Yield parts of one definition, in order, as many at a time as one reading is for."""
+        """Yield parts of one definition, in order, as many at a time as are read at once."""
         names = list(names)
         bytes_of = {i.base_name: i.size or 0 for i in self._listed()} if len(names) > 1 else {}
-        held: list[str] = []
-        size = 0
-        for name in names:
-            if held and (size > _TOGETHER or definition_in(name) != definition_in(held[0])):
-                yield held
-                held, size = [], 0
-            held.append(name)
-            size += bytes_of.get(name, 0)
-        if held:
-            yield held
+        for _, same in itertools.groupby(names, definition_in):
+            yield from grouped(same, bytes_of, _TOGETHER)
 
     def definition_of(self, name: str) -> Definition:
         """Return the definition a part was written under."""
@@ -263,7 +255,7 @@ class Store:
         return {self.definition.id: self.definition}
 
     def index_in(self, space: DesignSpace, name: str, rows: pl.DataFrame) -> Index:
-        """Return the number in `space` of each row of a part, -1 where it does not answer."""
+        """Return the point number in `space` of each row of a part; -1 where it does not count."""
         theirs, ours = self.definition_of(name), self.definition
         if missing := [n for n in space.axes if n not in rows.columns]:
             raise UserError(f"{self.results}/{name} lacks the columns {', '.join(missing)}")
@@ -284,8 +276,22 @@ class Store:
         return index
 
 
+def grouped(names: Iterable[str], sizes: Mapping[str, int], limit: int) -> Iterator[list[str]]:
+    """Yield names in order, as many at a time as have a total size of at most `limit`."""
+    held: list[str] = []
+    total = 0
+    for name in names:
+        if held and total + sizes.get(name, 0) > limit:
+            yield held
+            held, total = [], 0
+        held.append(name)
+        total += sizes.get(name, 0)
+    if held:
+        yield held
+
+
 def merged(own: Iterable[Span]) -> list[Span]:
-    """Return spans in order with those that touch made one."""
+    """Return spans in order, adjacent ones joined."""
     spans: list[Span] = []
     holes: list[Index] = []
     for span in own:
@@ -303,7 +309,7 @@ def merged(own: Iterable[Span]) -> list[Span]:
 
 
 def repeated(index: Index) -> Mask:
-    """Return which numbers stand further up already.
+    """Return which numbers have occurred before.
 
     >>> repeated(np.array([3, 1, 3])).tolist()
     [False, False, True]
@@ -323,7 +329,7 @@ def _stored_definition(results: str, name: str) -> Definition:
 
 @functools.lru_cache(maxsize=65536)
 def _without(results: str, name: str) -> Index:
-    """Return the numbers that a part leaves out of its range; its name holds their digest."""
+    """Return the numbers that a part leaves out of its range."""
     return unpacked(metadata(results, name)["without"])
 
 
@@ -342,7 +348,7 @@ def answer_schema(simulator: Simulator) -> pa.Schema:
 
 
 def _no_rows(space: DesignSpace) -> pl.DataFrame:
-    """Return the columns of answers to a space that has none yet."""
+    """Return the columns of a space without rows."""
     nothing = np.empty(0, np.int64)
     schema = answer_schema(load_simulator(space.simulator))
     frame = pl.DataFrame(pl.from_arrow(schema.empty_table()))

@@ -1,7 +1,7 @@
-"""Upkeep of results: many small parts become few, and folders of several places become one.
+"""Compaction of many small parts into few, and merging of folders of results.
 
-A part is written before those it replaces are taken away, and the wider of two parts counts: an
-upkeep that is killed at any moment has lost nothing and repeated nothing.
+A part is written before the parts it replaces are deleted, and the wider of two overlapping parts
+counts: a process killed at any moment loses and repeats nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sweeper.store.checksums import DamagedPart, check, filesystem
 from sweeper.store.parquet import metadata, read_frames
 from sweeper.store.part_names import definition_in, is_part
 from sweeper.store.shared_storage import remove
-from sweeper.store.store import Store, merged, repeated
+from sweeper.store.store import Store, grouped, merged, repeated
 
 ROWS = 200_000
 """Points of a part: this many rows make a good Parquet row group."""
@@ -28,14 +28,14 @@ _AT_ONCE = 1 << 22
 
 @dataclass(frozen=True)
 class Kept:
-    """What an upkeep found and left."""
+    """The outcome of an upkeep."""
 
-    parts: int = 0  # that were there
-    left: int = 0
-    damaged: tuple[str, ...] = ()  # taken away: their points are asked again
+    parts: int = 0  # before
+    left: int = 0  # after
+    damaged: tuple[str, ...] = ()  # deleted: their points are evaluated again
 
     def __add__(self, other: Kept) -> Kept:
-        """Return what two upkeeps found and left."""
+        """Return the sum of two outcomes."""
         return Kept(self.parts + other.parts, self.left + other.left, self.damaged + other.damaged)
 
 
@@ -53,7 +53,7 @@ def definitions(store: Store) -> list[Store]:
 
 
 def compact(store: Store) -> Kept:
-    """Make few parts of the many of one definition, and take damaged ones away."""
+    """Merge the parts of one definition, and delete damaged ones."""
     names = [n for n in store.parts() if definition_in(n) == store.definition.id]
     damaged = tuple(n for n in names if _is_damaged(store, n))
     for name in damaged:
@@ -61,8 +61,9 @@ def compact(store: Store) -> Kept:
     whole = [n for n in names if n not in damaged]
     if not whole:
         return Kept(len(names), 0, damaged)
-    said = metadata(store.results, whole[0])
-    store = replace(store, metadata={n: said[n] for n in ("space", "objectives") if n in said})
+    written = metadata(store.results, whole[0])
+    kept: dict[str, str] = {n: written[n] for n in ("space", "objectives") if n in written}
+    store = replace(store, metadata=kept)
     own = store.ranges()
     for run in _runs(own):
         _join(store, [name for name, _ in run], merged(span for _, span in run)[0])
@@ -72,19 +73,18 @@ def compact(store: Store) -> Kept:
 
 
 def quarantine_corrupt(store: Store) -> Kept:
-    """Take away parts of definitions that nothing tells: all of their parts are damaged."""
-    told = {known.definition.id for known in definitions(store)}
-    names = tuple(name for name in store.parts() if definition_in(name) not in told)
+    """Delete the parts of definitions of which every part is damaged."""
+    readable = {known.definition.id for known in definitions(store)}
+    names = tuple(name for name in store.parts() if definition_in(name) not in readable)
     for name in names:
         remove(store.results, name)
     return Kept(len(names), 0, names)
 
 
 def copy(source: str, target: str, name: str) -> tuple[int, int]:
-    """Copy the parts of a space from one folder or URL to another; those that are there stay.
+    """Copy the parts of a space from one folder or URL to another, unless they exist there.
 
-    Return how many were copied and how many were there. A part's name says which definition of the
-    space it answers and which points, so the same name is the same rows.
+    Return how many were copied and how many existed. Parts of the same name hold the same rows.
 
     Raises:
         UserError: the folders are the same, or a part in the source is damaged.
@@ -109,7 +109,7 @@ def copy(source: str, target: str, name: str) -> tuple[int, int]:
 
 
 def _copy(fs: pafs.FileSystem, path: str, there: pafs.FileSystem, folder: str, name: str) -> None:
-    """Copy a file: under another name first, where names can be changed."""
+    """Copy a file; on a disk to a temporary name first."""
     local = isinstance(there, pafs.LocalFileSystem)
     if local:
         there.create_dir(folder, recursive=True)
@@ -130,7 +130,7 @@ def _is_damaged(store: Store, name: str) -> bool:
 
 
 def _runs(own: dict[str, Span]) -> Iterator[list[tuple[str, Span]]]:
-    """Yield parts in order that touch, as many as make one of a good size; none alone."""
+    """Yield adjacent parts in order, as many as make one of `ROWS` points; no single ones."""
     run: list[tuple[str, Span]] = []
     for name, span in own.items():
         if run and (span.lo != run[-1][1].hi or span.hi - run[0][1].lo > ROWS):
@@ -150,13 +150,14 @@ def _join(store: Store, names: Sequence[str], where: Span) -> None:
 
 
 def _gather(store: Store, names: Sequence[str]) -> None:
-    """Make few parts of those that settle the rows they hold; drop what others hold too."""
+    """Merge parts that settle single rows, and drop repeated rows."""
     if not names:
         return
     space, done = store.definition.as_defined_now, store.finished()
     seen = np.empty(0, np.int64)
     written: set[str] = set()
-    for some in _batches(store, names):
+    rows_of = {n: read_frames(store.results, [n], ["status"]).height for n in names}
+    for some in grouped(names, rows_of, ROWS):
         rows = read_frames(store.results, some)
         index: Index = space.index_of(rows)
         fresh = (index >= 0) & ~covered(index, done) & ~np.isin(index, seen) & ~repeated(index)
@@ -166,18 +167,3 @@ def _gather(store: Store, names: Sequence[str]) -> None:
         for name in some:
             if name not in written:
                 remove(store.results, name)
-
-
-def _batches(store: Store, names: Sequence[str]) -> Iterator[list[str]]:
-    """Yield parts as many at a time as make one of a good size."""
-    held: list[str] = []
-    size = 0
-    for name in names:
-        rows = read_frames(store.results, [name], ["status"]).height
-        if held and size + rows > ROWS:
-            yield held
-            held, size = [], 0
-        held.append(name)
-        size += rows
-    if held:
-        yield held
