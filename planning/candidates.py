@@ -1,7 +1,7 @@
-"""Which deployments are worth trying for a model on some boards, and why others are not.
+"""Candidate deployments of a model on some GPUs, and the reasons against others.
 
-Cuts are powers of two; experts stay whole on all GPUs of a stage or are cut like the rest; each
-board runs the engines that its vendor's GPUs can, in the precisions of the makers' own checkpoint.
+Degrees of parallelism are powers of two; experts are split by expert or tensor parallelism; each
+GPU runs the engines that support its vendor, in the precisions of the published checkpoint.
 """
 
 from __future__ import annotations
@@ -25,45 +25,44 @@ from simulators.workload.llm.routing import BACKENDS, GATHERED, HIGH_THROUGHPUT,
 from simulators.workload.precision import precision
 
 WIDEST_TP, WIDEST_EP, DEEPEST_PP = 8, 16, 4
-"""The widest cuts tried: a node's GPUs by tensors, two nodes' by experts, four stages."""
+"""Largest degrees tried: tensor parallelism within a node, experts over two, four stages."""
 
 CHUNKS, BATCHES = (512, 2048, 8192), (64, 256)
 
-DRAFTED = (1, 3, 5)
-"""Tokens drafted for each sequence and iteration, where any are."""
+DRAFT_TOKENS = (1, 3, 5)
+"""Draft tokens per sequence and iteration."""
 
 POOLS = NO, ALSO, ONLY = "no", "also", "only"
-"""Whether separate pools are tried: beside designs of one pool, or they alone."""
+"""Separate prefill and decode pools: not tried, tried besides one pool, or tried alone."""
 
-TOLD = {"vllm_v1": (GATHERED, HIGH_THROUGHPUT, LOW_LATENCY), "sglang": BACKENDS}
-"""The ways to experts that engines can be told, by their schedulers."""
+MOE_BACKENDS = {"vllm_v1": (GATHERED, HIGH_THROUGHPUT, LOW_LATENCY), "sglang": BACKENDS}
+"""MoE backends that an engine has options for, by its scheduler."""
 
 CHECKPOINT, ANY = "checkpoint", "any"
 USUAL, OLDER = "bf16", "fp16"
-"""What checkpoints are published in that state nothing else; boards without it take the other."""
+"""Precision of checkpoints that state none; GPUs without bf16 use fp16."""
 
 SETTLED = 50
-"""Requests beyond a percentile from which it is taken to have settled, of loads that are drawn."""
+"""Requests beyond a percentile that make it stable, for random loads."""
 
 LEAST_S = 120.0
-"""And so long must such a load last: a queue needs time to grow."""
+"""Least duration of such a load: a queue needs time to grow."""
 
 
 @dataclass(frozen=True)
-class Board:
-    """A GPU that was asked about: what runs on it of each model, and what speaks against others."""
+class GpuOptions:
+    """The engines and precisions of each model on a GPU."""
 
     gpu: str
     engines: tuple[str, ...]
     dtypes: Mapping[str, tuple[str, ...]]  # by model
-    refused: str  # why nothing can be tried; empty if something can
+    refused: str  # why nothing can run; empty if something can
 
 
-def board_of(gpu: str, models: Sequence[str], engines: str, dtypes: str) -> Board:
-    """Return what can be tried on a board.
+def options_on(gpu: str, models: Sequence[str], engines: str, dtypes: str) -> GpuOptions:
+    """Return the engines and precisions to try on a GPU.
 
-    Models are those asked about; engines and dtypes names with commas between them, or `any` and
-    `checkpoint`.
+    `engines` and `dtypes` are comma-separated names, or `any` and `checkpoint`.
 
     Raises:
         UserError: a name is unknown.
@@ -81,7 +80,7 @@ def board_of(gpu: str, models: Sequence[str], engines: str, dtypes: str) -> Boar
         refused = f"it has no {wanted} rate"
     else:
         refused = ""
-    return Board(gpu, tuple(engine.schedulers[0] for engine in able), tried, refused)
+    return GpuOptions(gpu, tuple(engine.schedulers[0] for engine in able), tried, refused)
 
 
 def _formats(model: LanguageModel) -> tuple[str, ...]:
@@ -89,7 +88,7 @@ def _formats(model: LanguageModel) -> tuple[str, ...]:
 
 
 def _dtypes(gpu: Gpu, model: LanguageModel, asked: str) -> tuple[str, ...]:
-    """Return the precisions asked for that a board has rates of."""
+    """Return the wanted precisions that a GPU supports."""
     if asked != CHECKPOINT:
         return tuple(name for name in asked.split(",") if _has(gpu, name))
     own = tuple(name for name in _formats(model) if _has(gpu, name))
@@ -104,27 +103,27 @@ def _has(gpu: Gpu, dtype: str) -> bool:
     return needed <= set(gpu.peak_flops)
 
 
-def grids_of(boards: Sequence[Board]) -> list[dict[str, Any]]:
-    """Return the small grids of model, board, precision and engine that can be tried."""
+def grids_of(gpus_tried: Sequence[GpuOptions]) -> list[dict[str, Any]]:
+    """Return grids of model, GPU, precision and engine."""
     found: dict[Any, dict[str, Any]] = {}
-    for board in boards:
-        for model, dtypes in board.dtypes.items():
-            if dtypes and not board.refused:
+    for one in gpus_tried:
+        for model, dtypes in one.dtypes.items():
+            if dtypes and not one.refused:
                 grid = found.setdefault(
-                    (model, dtypes, board.engines),
+                    (model, dtypes, one.engines),
                     {
                         "model": model,
                         "gpu": [],
                         "dtype": list(dtypes),
-                        "scheduler": list(board.engines),
+                        "scheduler": list(one.engines),
                     },
                 )
-                grid["gpu"].append(board.gpu)
+                grid["gpu"].append(one.gpu)
     return list(found.values())
 
 
-def cuts_of(models: Sequence[str], gpus: int) -> tuple[dict[str, list[int]], list[str]]:
-    """Return the axes of a replica's cut within so many GPUs, and what constrains them."""
+def parallelism_of(models: Sequence[str], gpus: int) -> tuple[dict[str, list[int]], list[str]]:
+    """Return the axes of parallelism within a number of GPUs, and their constraints."""
     powers = [2**n for n in range(int(log2(gpus)) + 1)]
     sheets = [load_model(name) for name in models]
     mixtures = [sheet.name for sheet in sheets if sheet.experts]
@@ -146,7 +145,7 @@ def cuts_of(models: Sequence[str], gpus: int) -> tuple[dict[str, list[int]], lis
 
 
 def backends_of(names: str, *, mixtures: bool) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the axis of ways to experts, if another than the usual is asked for, and its rules.
+    """Return the axis of MoE backends and its constraints, unless the default is asked for.
 
     Raises:
         UserError: a name is none, or no model has experts.
@@ -156,21 +155,20 @@ def backends_of(names: str, *, mixtures: bool) -> tuple[dict[str, list[str]], li
         return {}, []
     if not mixtures:
         raise UserError(f"--moe-backend {names}: none of the models has experts")
-    told = " OR ".join(
+    supported = " OR ".join(
         f"(scheduler = '{scheduler}' AND moe_backend IN ({_quoted(backends)}))"
-        for scheduler, backends in TOLD.items()
+        for scheduler, backends in MOE_BACKENDS.items()
     )
     usual = f"moe_backend = '{GATHERED}'"
-    return {"moe_backend": asked}, [f"{usual} OR attention_dp > 1", f"{usual} OR {told}"]
+    return {"moe_backend": asked}, [f"{usual} OR attention_dp > 1", f"{usual} OR {supported}"]
 
 
 def pools_of_gpus(
-    pools: str, gpus: int, boards: Sequence[Board]
+    pools: str, gpus: int, gpus_tried: Sequence[GpuOptions]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return small grids of separate pools within so many GPUs, and what constrains them.
+    """Return grids of separate pools within a number of GPUs, and their constraints.
 
-    Caches move by RDMA, as between pods; pools of mixtures are cut like dense models. None where
-    only designs of one pool are asked for.
+    KV caches move by RDMA; experts are split by tensor parallelism. Empty for `--pools no`.
 
     Raises:
         UserError: there are too few GPUs, or no engine that starts such pools.
@@ -198,7 +196,7 @@ def pools_of_gpus(
     }
     engines = [load_engine(name) for name in ENGINES.names()]
     able = {engine.schedulers[0]: engine.name for engine in engines if engine.kv_connector}
-    if not any(scheduler in able for board in boards for scheduler in board.engines):
+    if not any(scheduler in able for one in gpus_tried for scheduler in one.engines):
         raise UserError(f"--pools {pools}: separate pools need --engine {','.join(able.values())}")
     rules = [
         "prefill_gpus = 0 OR tp * pp * ep * attention_dp * replicas = 1",
@@ -210,7 +208,7 @@ def pools_of_gpus(
 
 
 def _known(names: str, option: str, known: Sequence[str]) -> list[str]:
-    """Return the names that words with commas between them are."""
+    """Return comma-separated names, each of which must be known."""
     found = list(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
     for name in found:
         if name not in known:
@@ -223,23 +221,23 @@ def _quoted(names: Sequence[str]) -> str:
 
 
 def drafting_of(methods: str, draft_model: str, acceptance: str) -> list[dict[str, Any]]:
-    """Return the small grids of what drafts, and how much; none where nothing was asked to.
+    """Return grids of speculative decoding; empty if none is asked for.
 
     Raises:
-        UserError: a name or a rate is none, or nobody knows how often drafts are accepted.
+        UserError: a name is unknown, or the acceptance length of a draft is.
     """
     names = _known(methods, "--speculation", SPECULATIONS)
     if (draft_model != NOTHING) != (DRAFT in names):
         raise UserError("--drafter NAME and --speculation draft need each other")
     drafting = [name for name in names if name != NOTHING]
     for name in drafting:
-        survival(name, acceptance, max(DRAFTED))
+        survival(name, acceptance, max(DRAFT_TOKENS))
     if not drafting:
         return []
     found = [
         {
             "speculation": name,
-            "draft_tokens": list(DRAFTED),
+            "draft_tokens": list(DRAFT_TOKENS),
             "acceptance": acceptance,
             "draft_model": draft_model if name == DRAFT else NOTHING,
         }
@@ -251,18 +249,18 @@ def drafting_of(methods: str, draft_model: str, acceptance: str) -> list[dict[st
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked of a deployment: rates, and how many requests are replayed."""
+    """The load: request rates, and the number of replayed requests."""
 
-    rates: tuple[float | None, ...]  # null: a trace's own
+    rates: tuple[float | None, ...]  # None: the trace's own
     requests: int  # 0: the whole trace
-    available: int  # requests of the trace; 0 of a load that is drawn
-    own_rate: float = 0.0  # of a trace, requests per second
+    available: int  # requests of the trace; 0 for a random load
+    own_rate: float = 0.0  # requests per second of a trace
 
 
 def load_of(
     workload: str, qps: float | None, traffic: Sequence[float], percentile: int, requests: int
 ) -> Load:
-    """Return what is replayed: a trace whole, or enough requests for a percentile to settle."""
+    """Return the load: a whole trace, or enough requests for a stable percentile."""
     if is_trace(workload):
         trace = load_trace(workload)
         own = _own_rate(trace.arrival_s) if trace.arrival_s is not None else None

@@ -68,8 +68,8 @@ def deployment(point: ServingPoint, target: str = "", name: str = "") -> str:
 def _titled(parts: Sequence[tuple[Launch, ServingPoint]], name: str) -> str:
     """Return the comments above all that deploys a design: what it is, and what no option says."""
     on = [f"on {p.gpu}, {p.replicas} replica(s) of {launch.gpus} GPU(s)" for launch, p in parts]
-    title = f"{name or 'design'}: {parts[0][1].model} {' that read prompts; '.join(on)}"
-    title += " that decode" if len(parts) > 1 else ""
+    title = f"{name or 'design'}: {parts[0][1].model} {' for prefill; '.join(on)}"
+    title += " for decode" if len(parts) > 1 else ""
     remarks = [remark for launch, point in parts for remark in _remarks(point, launch.engine)]
     return "".join(map(comment, dict.fromkeys([title, *remarks])))
 

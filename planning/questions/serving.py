@@ -1,4 +1,4 @@
-"""Which deployment serves a model best? The question by flags, as a space of serving designs."""
+"""Which deployment serves a model best: options of `ask` as a space of serving designs."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from planning.candidates import (
     CHUNKS,
     NO,
     POOLS,
-    Board,
+    GpuOptions,
     Load,
     backends_of,
-    board_of,
-    cuts_of,
     drafting_of,
     engine_named,
     grids_of,
     load_of,
+    options_on,
+    parallelism_of,
     pools_of_gpus,
 )
-from planning.foresight import Foresight, Steady
+from planning.prefilter import Prefilter, Steady
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
@@ -44,17 +44,17 @@ from sweeper.questions import Deadline, Question, flag
 from sweeper.words import number_in
 
 TAIL = 90
-"""Percentiles from here on are as uncertain as a 99th, those below as a mean."""
+"""Percentiles from here on have the uncertainty of a p99, lower ones that of a mean."""
 
 SLOWEST = 10.0
-"""Seconds for a token that nobody waits: who writes more forgot that a number is in seconds."""
+"""Largest deadline of TPOT in seconds; a larger number was meant in milliseconds."""
 
 HOUR, MTOK = "an hour", "per million tokens"
 
 
 @dataclass(frozen=True)
 class Flags:
-    """What may be asked: a model, GPUs, a load and its deadlines."""
+    """Options: a model, GPUs, a load and its deadlines."""
 
     model: str = flag("models, as in llama3_1_70b or Qwen/Qwen3-32B; or a config.json")
     gpu: str = flag("GPUs to choose from, as in h100_sxm,l40s")
@@ -63,7 +63,7 @@ class Flags:
         "chat, code, sharegpt, summarization, or the path of a trace", default="chat"
     )
     system_prompt: int = flag(
-        "tokens that all prompts begin with, found in the engine's prefix cache (default 0)",
+        "tokens of a shared system prompt, kept in the prefix cache (default 0)",
         least=0,
         default=0,
     )
@@ -71,54 +71,58 @@ class Flags:
         "requests per second (default 1, of a trace its own)", unit="1/s", default=None
     )
     traffic: str = flag("multiples of that load, as in 1x,2x", default="1x")
-    ttft: float = flag("deadline of the first token (default 1s)", unit="s", default=1.0)
-    tpot: float = flag("deadline of later tokens (default 50ms)", unit="s", default=0.05)
+    ttft: float = flag("deadline of TTFT (default 1s)", unit="s", default=1.0)
+    tpot: float = flag("deadline of TPOT (default 50ms)", unit="s", default=0.05)
     percentile: int = flag(
-        "of requests that meet the deadlines (default 99)", choices=(50, 90, 95, 99), default=99
+        "of requests that must meet the deadlines (default 99)",
+        choices=(50, 90, 95, 99),
+        default=99,
     )
     budget: float | None = flag("$ per hour that may be spent", unit="$", default=None)
     prices: str = flag("price lists, as in public_cloud,owned", default=PUBLIC_CLOUD)
     dtype: str = flag("precisions (default those of the makers' checkpoint)", default=CHECKPOINT)
     engine: str = flag(f"of {', '.join(ENGINES.names())} (default any that runs)", default=ANY)
     pools: str = flag(
-        "separate pools for prompts and answers: no, also (beside one pool), only (default no)",
+        "separate prefill and decode pools: no, also (besides one pool), only (default no)",
         choices=POOLS,
         default=NO,
     )
     moe_backend: str = flag(
-        f"how tokens get to experts, of {', '.join(BACKENDS)}; several are compared",
+        f"MoE backend, of {', '.join(BACKENDS)}; several are compared",
         default=GATHERED,
     )
     speculation: str = flag(
-        f"what drafts tokens: {', '.join(SPECULATIONS)}; several are compared (default nothing)",
+        f"speculative decoding: {', '.join(SPECULATIONS)}; several are compared (default nothing)",
         default=NOTHING,
     )
-    drafter: str = flag("the model that drafts, of --speculation draft", default=NOTHING)
+    drafter: str = flag("draft model, for --speculation draft", default=NOTHING)
     acceptance: str = flag(
-        "share of drafts accepted, or one for each position (default as measured)", default=""
+        "acceptance rate, or one for each position (default as measured)", default=""
     )
     requests: int = flag(
-        "replayed (default a whole trace; else enough for the percentile)", least=0, default=0
+        "how many (default a whole trace, or enough for the percentile)",
+        least=0,
+        default=0,
     )
 
 
 def question_of(flags: Flags, steady: Steady) -> Question:
-    """Return the question that some flags put.
+    """Return the question that options ask.
 
-    `steady` answers designs in the steady state, to foresee which have no hope.
+    `steady` evaluates designs in the steady state, to skip designs that cannot meet a deadline.
 
     Raises:
         UserError: a number is not above zero, or a name is unknown.
     """
     _check(flags)
     models = _named(flags.model, lambda name: load_model(name).name)
-    lent = _lent_shapes(flags.model)
+    substitutes = _substitutes(flags.model)
     gpus = _named(flags.gpu, lambda name: load_gpu(name).name)
     prices = _named(flags.prices, lambda name: load_prices(name).name)
     methods = drafting_of(flags.speculation, flags.drafter, flags.acceptance)
-    boards = [board_of(gpu, models, flags.engine, flags.dtype) for gpu in gpus]
-    refused = {board.gpu: board.refused for board in boards if board.refused}
-    if len(refused) == len(boards):
+    tried = [options_on(gpu, models, flags.engine, flags.dtype) for gpu in gpus]
+    refused = {one.gpu: one.refused for one in tried if one.refused}
+    if len(refused) == len(tried):
         raise UserError("\n".join(f"{gpu}: {why}" for gpu, why in refused.items()))
     load = load_of(
         flags.workload, flags.qps, _factors(flags.traffic), flags.percentile, flags.requests
@@ -128,7 +132,7 @@ def question_of(flags: Flags, steady: Steady) -> Question:
         Deadline(metric=f"{kind}_p{flags.percentile}_s", limit=limit, interval=f"{kind}_{of}_s")
         for kind, limit in (("ttft", flags.ttft), ("tpot", flags.tpot))
     )
-    space = _space(flags, models, boards, methods, load, deadlines, prices[0])
+    space = _space(flags, models, tried, methods, load, deadlines, prices[0])
     mark = hashlib.blake2b(json.dumps(space).encode(), digest_size=3).hexdigest()
     rates = ", ".join("its own" if rate is None else f"{rate:.4g}" for rate in load.rates)
     asked = "that trace" if load.rates == (None,) else f"{rates} requests per second"
@@ -146,16 +150,16 @@ def question_of(flags: Flags, steady: Steady) -> Question:
         budget=flags.budget,
         without_price="gpus",
         deadlines=deadlines,
-        prefilter=Foresight(
+        prefilter=Prefilter(
             steady, load.own_rate, flags.ttft if flags.percentile >= TAIL else None, flags.tpot
         ),
-        excluded={"saturated": "its queue grows as long as it runs"},
+        excluded={"saturated": "its queue grows without end"},
         shown=(
             *(f"{n}_p{p}_s" for n in ("ttft", "tpot") for p in sorted({50, flags.percentile, 99})),
             "tokens_per_s",
             "mean_batch",
         ),
-        asked=lambda row: _replayed(row, flags.workload, load) + lent,
+        asked=lambda row: _replayed(row, flags.workload, load) + substitutes,
         details=("moe_backend", "dtype", "max_batch", "chunk_size"),
         alternatives=(
             "gpu",
@@ -190,7 +194,7 @@ def question_of(flags: Flags, steady: Steady) -> Question:
 
 
 def _check(flags: Flags) -> None:
-    """Raise `UserError` for a number that is not above zero, or an engine nobody knows."""
+    """Raise `UserError` for a number that is not above zero, or an unknown engine."""
     for what in ("qps", "ttft", "tpot", "budget"):
         value = getattr(flags, what)
         if value is not None and not value > 0:
@@ -204,7 +208,7 @@ def _check(flags: Flags) -> None:
 
 
 def _named(words: str, canonical: Any) -> list[str]:
-    """Return the names that words with commas between them stand for; paths stay as they are."""
+    """Return the canonical names of comma-separated words; paths stay as they are."""
     names = [word.strip() for word in words.split(",") if word.strip()]
     if not names:
         raise UserError("write at least one name")
@@ -212,20 +216,20 @@ def _named(words: str, canonical: Any) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _lent_shapes(words: str) -> str:
-    """Return which checkpoints that were asked for are answered by the sheet of another.
+def _substitutes(words: str) -> str:
+    """Return which checkpoints are simulated as another model of the same shape.
 
-    >>> _lent_shapes("meta-llama/Llama-3.1-8B-Instruct,meta-llama/Llama-3.1-8B,qwen3_32b")
-    '; meta-llama/Llama-3.1-8B-Instruct is taken as llama3_1_8b, whose checkpoint commands name'
+    >>> _substitutes("meta-llama/Llama-3.1-8B-Instruct,meta-llama/Llama-3.1-8B,qwen3_32b")
+    '; meta-llama/Llama-3.1-8B-Instruct is simulated as llama3_1_8b, whose checkpoint is deployed'
     """
     asked = [word.strip() for word in words.split(",") if "/" in word]
     sheets = {word: load_model(word) for word in asked if not Path(word).is_file()}
-    lent = [
-        f"; {word} is taken as {sheet.name}, whose checkpoint commands name"
+    found = [
+        f"; {word} is simulated as {sheet.name}, whose checkpoint is deployed"
         for word, sheet in sheets.items()
         if word.lower() not in sheet.source.lower().replace(",", " ").replace(";", " ").split()
     ]
-    return "".join(lent)
+    return "".join(found)
 
 
 def _factors(words: str) -> list[float]:
@@ -253,7 +257,7 @@ def _replayed(row: Mapping[str, Any], workload: str, load: Load) -> str:
         of = f"{answered:,} of {row['requests']:,} requests of {workload}"
     drafts = ""
     if row["speculation"] != NOTHING and not row["acceptance"].strip():
-        drafts = "; drafts accepted as often as published ones (or say --acceptance)"
+        drafts = "; acceptance as published (or give --acceptance)"
     shared = ""
     if row["system_prompt_tokens"]:
         shared = f", behind a system prompt of {row['system_prompt_tokens']:,} tokens"
@@ -277,7 +281,7 @@ def _amounts(row: Mapping[str, Any], prices: str) -> dict[str, float]:
 def _space(
     flags: Flags,
     models: Sequence[str],
-    boards: Sequence[Board],
+    tried: Sequence[GpuOptions],
     methods: Sequence[Mapping[str, Any]],
     load: Load,
     deadlines: tuple[Deadline, ...],
@@ -285,10 +289,10 @@ def _space(
 ) -> dict[str, Any]:
     """Return the designs to choose from."""
     slo = " AND ".join(f"{d.metric} <= {d.limit:g}" for d in deadlines)
-    cut, rules = cuts_of(models, flags.gpus)
-    ways, told = backends_of(flags.moe_backend, mixtures="ep" in cut)
-    pools, sizes = pools_of_gpus(flags.pools, flags.gpus, boards)
-    rules += [*told, *sizes]
+    cut, rules = parallelism_of(models, flags.gpus)
+    backends, supported = backends_of(flags.moe_backend, mixtures="ep" in cut)
+    pools, sizes = pools_of_gpus(flags.pools, flags.gpus, tried)
+    rules += [*supported, *sizes]
     if any(method["speculation"] != NOTHING for method in methods):
         rules.append(f"pp = 1 OR speculation = '{NOTHING}'")
     hashed = is_trace(flags.workload) and load_trace(flags.workload).hashes is not None
@@ -299,7 +303,7 @@ def _space(
             "workload": flags.workload,
             **(shared if flags.system_prompt or hashed else {}),
             **cut,
-            **ways,
+            **backends,
             "chunk_size": list(CHUNKS),
             "max_batch": list(BATCHES),
             "qps": list(load.rates),
@@ -311,7 +315,7 @@ def _space(
         },
         "union": [
             {**grid, **method, **pool}
-            for grid in grids_of(boards)
+            for grid in grids_of(tried)
             for method in methods or ({},)
             for pool in pools or ({},)
         ],
@@ -328,7 +332,7 @@ def _pool(row: Mapping[str, Any], name: str, does: str) -> str:
     return f"{row[f'{name}_gpus'] // tp} × {tp} {row['gpu']} {does}"
 
 
-ROLES = (("prefill", "that read prompts"), ("decode", "that decode"))
+ROLES = (("prefill", "for prefill"), ("decode", "for decode"))
 
 
 def _described(row: Mapping[str, Any]) -> str:
@@ -355,7 +359,7 @@ class Questions:
     flags = Flags
 
     def question(self, flags: Flags) -> Question:
-        """Return the question that some flags put."""
+        """Return the question that options ask."""
         return question_of(flags, SIMULATOR.evaluate)
 
 

@@ -220,8 +220,8 @@ POOLS = replace(
 def test_separate_pools_are_two_kinds_of_workers() -> None:
     text = deployment(POOLS, "dynamo", "mine")
     assert text.startswith(
-        "# mine: llama3_1_70b on h100_sxm, 4 replica(s) of 2 GPU(s) that read prompts; "
-        "on h200_sxm, 2 replica(s) of 4 GPU(s) that decode\n"
+        "# mine: llama3_1_70b on h100_sxm, 4 replica(s) of 2 GPU(s) for prefill; "
+        "on h200_sxm, 2 replica(s) of 4 GPU(s) for decode\n"
     )
     assert "pods are given their cluster's RDMA devices" in text
     assert "priced with NVLink" not in text

@@ -90,10 +90,10 @@ def test_a_budget_that_is_all_a_design_lacks_is_named(
 def test_a_checkpoint_answered_by_the_sheet_of_another_is_told(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = "meta-llama/Llama-3.1-8B-Instruct is taken as llama3_1_8b"
+    said = "meta-llama/Llama-3.1-8B-Instruct is simulated as llama3_1_8b"
     asked = QUESTION.replace("llama3_1_8b", "meta-llama/Llama-3.1-8B-Instruct")
     assert said in " ".join(ask(asked, capsys).split())
-    assert "is taken as" not in ask(QUESTION, capsys)
+    assert "is simulated as" not in ask(QUESTION, capsys)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
-"""By what factor a deployment will miss its deadlines at least: those of a steady state.
+"""Lower bound on how much a deployment misses its deadlines, from a steady state.
 
-A high percentile under bursts lies above the mean under a load that comes evenly: what misses by
-much in that mean has no hope. A steady state knows neither whole experts nor separate pools, but
-designs that are alike: experts cut like all else, and a pool that reads prompts or one that decodes
-behind prompts that are there already. Of ranks that attend on their own nothing is foreseen.
+A high percentile under bursts exceeds the mean under an even load, so a design whose steady-state
+mean misses a deadline by far cannot meet it. The steady state has neither expert parallelism nor
+separate pools; similar designs replace them: experts split by tensor parallelism, a prefill pool
+alone, a decode pool whose prompts are already cached. Data-parallel attention has no bound.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from simulators.serving.point import ANALYTIC
 from simulators.workload.llm.routing import GATHERED
 
 Steady = Callable[[pa.RecordBatch], pa.RecordBatch]
-"""Answers designs whose fidelity is the steady state."""
+"""Evaluates designs in the steady state."""
 
 FULL = 2.0
-"""By what factor a deployment is said to miss that cannot even carry the mean load."""
+"""Factor for a deployment that cannot carry the mean load."""
 
 
 @dataclass(frozen=True)
-class Foresight:
-    """Says by what factor designs will miss their deadlines at least."""
+class Prefilter:
+    """Lower bound on the ratio of latencies to deadlines."""
 
-    steady: Steady  # what answers designs in the steady state
-    own_rate: float  # requests per second where a design keeps those of its trace
-    ttft_s: float | None  # deadline of the first token; None: of a median, which is not foreseen
-    tpot_s: float  # deadline of later tokens
+    steady: Steady  # evaluates designs in the steady state
+    own_rate: float  # requests per second of the trace, for designs without `qps`
+    ttft_s: float | None  # deadline of TTFT; None for a median, which has no bound
+    tpot_s: float  # deadline of TPOT
 
     def __call__(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
-        """Return the factor of each row; infinity where it cannot be built."""
+        """Return the factor of each row; infinity for designs that cannot exist."""
         rates = numbers(batch, "qps").astype(np.float64)
         even = np.where(np.isnan(rates), self.own_rate, rates)
         batch = _with(batch, qps=even, fidelity=ANALYTIC)
         apart = numbers(batch, "prefill_gpus") > 0
         found = np.empty(batch.num_rows)
-        for rows, look in ((~apart, self._together), (apart, self._apart)):
+        for rows, look in ((~apart, self._one_pool), (apart, self._two_pools)):
             which = np.flatnonzero(rows)
             if which.size:
                 found[which] = look(batch.take(pa.array(which)))
         return found
 
-    def _together(self, batch: pa.RecordBatch) -> Floats:
-        """Return the factors of designs of one pool."""
+    def _one_pool(self, batch: pa.RecordBatch) -> Floats:
+        """Return the factors of designs with one pool."""
         groups, whole = numbers(batch, "attention_dp"), numbers(batch, "ep") > 1
         if not whole.any():
             return self._late(batch, self.ttft_s, self.tpot_s)
@@ -60,8 +60,8 @@ class Foresight:
         alike = _with(batch, tp=numbers(batch, "tp") * groups, **cut)
         return np.where(groups > 1, 1.0, self._late(alike, self.ttft_s, self.tpot_s))
 
-    def _apart(self, batch: pa.RecordBatch) -> Floats:
-        """Return the factors of designs of two pools: of the one that misses by more."""
+    def _two_pools(self, batch: pa.RecordBatch) -> Floats:
+        """Return the factors of designs with two pools: the larger of both pools."""
         prompts = _mean_prompts(batch) + numbers(batch, "system_prompt_tokens")
         reads = _with(_pool(batch, "prefill"), output_tokens=1)
         decodes = _with(
@@ -71,7 +71,7 @@ class Foresight:
         return np.maximum(*late)
 
     def _late(self, batch: pa.RecordBatch, ttft_s: float | None, tpot_s: float | None) -> Floats:
-        """Return by what factor steady states miss the deadlines that are given."""
+        """Return the worst ratio of steady-state latencies to the given deadlines."""
         found = self.steady(batch)
         full = np.where(numbers(found, "saturated").astype(np.float64) == 1.0, FULL, 0.0)
         times = [
@@ -84,7 +84,7 @@ class Foresight:
 
 
 def _pool(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
-    """Return the designs of one of two pools; sizes that are no whole replicas are no designs."""
+    """Return the designs of one of two pools; partial replicas make no design."""
     tp = numbers(batch, f"{name}_tp")
     tp = np.where(tp > 0, tp, numbers(batch, "tp"))
     gpus = numbers(batch, "replicas") * numbers(batch, f"{name}_gpus")
@@ -103,7 +103,7 @@ def _mean_prompts(batch: pa.RecordBatch) -> NDArray[np.int64]:
 
 
 def _with(batch: pa.RecordBatch, **columns: object) -> pa.RecordBatch:
-    """Return rows of which some columns hold other values: one of each row, or one for all."""
+    """Return the batch with columns replaced by one value per row, or one for all rows."""
     for name, values in columns.items():
         place = batch.schema.get_field_index(name)
         if not isinstance(values, np.ndarray):

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import pyarrow as pa
 import pytest
 
-from planning.foresight import FULL, Foresight, Steady
+from planning.prefilter import FULL, Prefilter, Steady
 from simulators.core.columns import schema_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
@@ -27,7 +27,7 @@ def foreseen(
     *points: ServingPoint, tpot_s: float = 0.01, steady: Steady = SIMULATOR.evaluate
 ) -> list[float]:
     batch = pa.RecordBatch.from_pylist([asdict(p) for p in points], schema_of(ServingPoint))
-    found: list[float] = Foresight(steady, 1.0, 0.5, tpot_s)(batch).tolist()
+    found: list[float] = Prefilter(steady, 1.0, 0.5, tpot_s)(batch).tolist()
     return found
 
 
