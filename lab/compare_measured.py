@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lab.claims.judged import detailed, judged
-from lab.claims.kernels.fp32_kernels import by_family, compare
-from lab.claims.lines import was_fitted
+from lab.claims.claim import Claim
+from lab.claims.kernels.fp32_kernels import FAMILY_OF
+from lab.claims.kernels.frames import as_shipped, priced
+from lab.claims.predictions import together
+from lab.claims.runner import lines_of
+from lab.fits.driver import fitted_tables, sha256_of
 from lab.fits.kernels.fp32_kernels import is_full
 from lab.tables.kernels.fp32_kernels import catalog_name, rows_of_table
 from lab.tables.kernels.fused_kernels import measured_in
@@ -36,6 +39,7 @@ from simulators.core.report import print_checks
 from simulators.evidence.calibration_files import calibrations
 from simulators.evidence.lookup import DEFAULT_FRAMEWORK
 from simulators.kernels.levels import profile_of
+from simulators.kernels.price import price_call
 
 ATTENTION = ("prefill", "decode")
 
@@ -55,8 +59,8 @@ def compare_file(measured: Path, device: str, framework: str) -> list[Check]:
     gpu = load_gpu(device or _device_in(table, measured))
     calls, products = (calibrations(kind).get(gpu.name, ()) for kind in ("fp32", "tensor"))
     lines = [
-        *_calls(table, gpu, unseen_only=was_fitted(calls, [measured])),
-        *_loops(table, gpu, framework, unseen_only=was_fitted(products, [measured])),
+        *_calls(table, gpu, unseen_only=_was_fitted(calls, measured)),
+        *_loops(table, gpu, framework, unseen_only=_was_fitted(products, measured)),
     ]
     if not lines:
         ops = ", ".join(map(str, table["op"].unique().to_pylist()))
@@ -82,11 +86,13 @@ def _calls(table: pa.Table, gpu: Gpu, *, unseen_only: bool) -> Iterator[Check]:
     known = table.filter(pc.is_in(table["op"], pa.array(list(CLASS_OF))))
     parts = [rows for found, _ in rows_of_table(known, gpu.name) for rows in found]
     profile = profile_of(gpu)
-    for (_, family), mine in by_family(parts).items():
+    for family in dict.fromkeys(FAMILY_OF[part.kernel] for part in parts):
+        mine = [part for part in parts if FAMILY_OF[part.kernel] == family]
         some = [p.where(p.held_out) if unseen_only and is_full(p) else p for p in mine]
         seen = unseen_only and not all(map(is_full, mine))
         note = f"{profile.level}, fitted to these rows" if seen else profile.level
-        yield detailed(f"{gpu.name} {family} MAPE", compare(some, profile), note)
+        rows = together(priced(p, price_call(p.operator, gpu, profile)) for p in some if len(p))
+        yield from lines_of(Claim(name=f"{gpu.name} {family} MAPE", note=note), rows)
 
 
 def _loops(table: pa.Table, gpu: Gpu, framework: str, *, unseen_only: bool) -> Iterator[Check]:
@@ -98,8 +104,13 @@ def _loops(table: pa.Table, gpu: Gpu, framework: str, *, unseen_only: bool) -> I
         parts += measured_in(table.filter(pc.equal(table["op"], kernel)), gpu.name, kernel, 1)
     for part in parts:
         family = f"{part.dtype} product" if part.kernel == "gemm" else part.kernel
-        one = judged([replace(part, framework=framework)])
-        yield detailed(f"{gpu.name} {family} MAPE", one, f"{framework}'s kernels")
+        claim = Claim(name=f"{gpu.name} {family} MAPE", note=f"{framework}'s kernels")
+        yield from lines_of(claim, as_shipped(replace(part, framework=framework)))
+
+
+def _was_fitted(calibrations: Iterable[Path], table: Path) -> bool:
+    """Return whether a calibration was fitted to this table."""
+    return sha256_of(table) in {digest for _, digest in fitted_tables(calibrations)}
 
 
 def main(words: Sequence[str] | None = None) -> None:

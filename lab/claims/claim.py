@@ -42,7 +42,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """One entry of a claims file: it yields one line, or one for each group of rows."""
 
     name: str  # of the line; {column} stands for the value of a grouping column
-    predictions: str
+    predictions: str = ""  # "module:function"
     split: str = ""  # how the rows were kept from the fits, in words
     where: str = ""  # a condition in SQL on the rows
     by: tuple[str, ...] = ()  # columns; a line for each of their values
@@ -106,17 +106,19 @@ def load_claims(file: Path) -> ClaimsFile:
 def load_function(file: Path, named: str) -> Callable[..., pl.DataFrame]:
     """Return a function "module:function" of a module beside a claims file.
 
+    Claims of the package may name a module of another group: "composition.passes:seconds".
+
     Raises:
         UserError: there is no such module or function.
     """
     name, _, function = named.partition(":")
-    code = file.with_name(f"{name}.py")
-    if not code.is_file():
-        raise UserError(f"{file}: there is no {code.name} for '{named}'")
     if file.is_relative_to(PACKAGE):
-        module = importlib.import_module(f"lab.claims.{file.parent.name}.{name}")
-    else:
+        dotted = name if "." in name else f"{file.parent.name}.{name}"
+        module = importlib.import_module(f"lab.claims.{dotted}")
+    elif (code := file.with_name(f"{name}.py")).is_file():
         module = import_file(code)
+    else:
+        raise UserError(f"{file}: there is no {code.name} for '{named}'")
     if not hasattr(module, function):
-        raise UserError(f"{file}: {code.name} has no function '{function}'")
+        raise UserError(f"{file}: {module.__file__} has no function '{function}'")
     return getattr(module, function)  # type: ignore[no-any-return]

@@ -8,9 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import polars as pl
 
-from lab.tables.rows import Rows
 from simulators.core.errors import Infeasible, UserError
-from simulators.core.jit import Floats
 
 Row = TypeVar("Row")
 Cells = Mapping[str, Any]
@@ -66,16 +64,3 @@ def together(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Return the rows of several frames; columns that one lacks are empty there."""
     found = [frame for frame in frames if frame.height]
     return pl.concat(found, how="diagonal_relaxed") if found else pl.DataFrame(schema=EMPTY)
-
-
-def kernel_rows(part: Rows, predicted_s: Floats, **cells: Any) -> pl.DataFrame:
-    """Return measured kernels beside their predicted seconds."""
-    return columns(
-        predicted=predicted_s,
-        measured=part.seconds,
-        gpu=part.gpu,
-        framework=part.framework,
-        kernel=part.kernel,
-        dtype=part.dtype,
-        **cells,
-    )

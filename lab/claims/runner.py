@@ -75,7 +75,7 @@ def lines_of(claim: Claim, frame: pl.DataFrame) -> Iterator[Check]:
     """Yield the lines of a claim on its predicted and measured rows.
 
     >>> rows = pl.DataFrame({"gpu": ["a", "b"], "predicted": [1.1, 1.0], "measured": [1.0, 1.0]})
-    >>> claim = Claim(name="time on {gpu}", predictions="", by=("gpu",), at_most=5.0)
+    >>> claim = Claim(name="time on {gpu}", by=("gpu",), at_most=5.0)
     >>> [(line.name, round(line.value, 1), line.verdict) for line in lines_of(claim, rows)]
     [('time on a', 10.0, 'MISSED'), ('time on b', 0.0, 'ok')]
     """

@@ -57,8 +57,9 @@ STATISTICS: dict[str, Statistic] = {
     "share": lambda column: 100.0 * pl.col(column).cast(pl.Float64).mean(),
     "count": lambda column: pl.col(column).cast(pl.Float64).sum(),
     "difference": lambda column: (pl.col(column) - pl.col("measured")).abs().mean(),
+    "largest_difference": lambda column: (pl.col(column) - pl.col("measured")).abs().max(),
 }
-"""By the name that a claim gives; "difference" is in the unit of the rows."""
+"""By the name that a claim gives; differences are in the unit of the rows."""
 
 ERRORS = ("mean", "median", "p90", "worst")
 """Statistics that are described by median, bias and worst row."""

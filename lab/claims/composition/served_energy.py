@@ -1,74 +1,53 @@
-"""Watts and joules per output token of served models against ML.ENERGY's, which nobody fitted to.
+"""Watts and joules per output token of served models beside ML.ENERGY's; none was fitted to.
 
-No kernel of these boards was metered: their watts are by the formula of a board of their
-architecture. Joules per token are watts over a rate, so they err by that of both. From its activity
-a token costs the joules of what it switches, which take no heed of time, and what clocks and
-leakage draw for as long as it took: at the rate that was measured the watts' form alone is judged,
-as that of an accelerator is, whose cycles are known. A rank correlation says whether what draws
-more is said to: of all GPUs of a row, as the table states watts, and of one.
+No kernel of these GPUs was metered: their watts are by the formula of a GPU of their architecture.
+Joules per token are watts over a rate, so they err by both. "From activity" takes the measured
+rate: joules of what is switched, which do not depend on time, and the draw of clocks and leakage
+for the measured time.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-import numpy as np
+import polars as pl
 
-from lab.claims.lines import answered, at_least, rank_correlation, ratio_line, skipped_lines
+from lab.claims.predictions import predict
 from lab.fits.left_out import shelf_without
-from lab.tables.kernels.served_energy import SERVED, Served, served
+from lab.tables.kernels.served_energy import Served, served
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.core.contract import Check
 from simulators.kernels.energy import awake_w
 from simulators.serving.simulator import simulate
 
-NEEDS = (SERVED,)
-BAR, LEAST_LIKENESS = 20.0, 0.8
-"""Of mean errors in percent, and of rank correlations, asked of a board that was left out."""
 
-
-def checks(reference: Path, _rows: str) -> Iterator[Check]:
-    """Yield the errors of watts and of joules per token, and, without a limit, of the time."""
-    told, untold = served(reference)
-    yield from skipped_lines("served energy", Counter(untold))
+def energy(reference: Path) -> pl.DataFrame:
+    """Return watts of all GPUs, and joules per token, of every served model."""
+    known, unknown = served(reference)
     shelf = functools.cache(shelf_without)
 
-    def ratios(row: Served) -> tuple[float, float, float, float]:
+    def answer(row: Served) -> list[dict[str, Any]]:
+        gpus = row.point.tp * row.point.attention_dp * row.point.replicas
         metrics = simulate(row.point, shelf(row.point.runtime, row.group))
-        assert metrics.tpot_mean_s is not None
-        assert metrics.energy_j_per_token is not None
-        watts = metrics.energy_j_per_token * metrics.tokens_per_s / _gpus(row)
+        token_j = metrics.energy_j_per_token
+        assert token_j is not None
         longer_s = 1.0 / row.tokens_per_s - 1.0 / metrics.tokens_per_s
-        awake_j = _gpus(row) * awake_w(load_gpu(row.point.gpu)) * longer_s
-        return (
-            watts / row.watts,
-            metrics.energy_j_per_token / row.token_j,
-            (metrics.energy_j_per_token + awake_j) / row.token_j,
-            metrics.tpot_mean_s / row.itl_median_s,
-        )
+        figures = {
+            "watts": (token_j * metrics.tokens_per_s, row.watts * gpus),
+            "joules": (token_j, row.token_j),
+            "activity": (
+                token_j + gpus * awake_w(load_gpu(row.point.gpu)) * longer_s,
+                row.token_j,
+            ),
+        }
+        is_dense = load_model(row.point.model).experts == 0
+        return [
+            {"figure": figure, "is_dense": is_dense, "predicted": ours, "measured": theirs}
+            for figure, (ours, theirs) in figures.items()
+        ]
 
-    found = answered("served energy", told, ratios)
-    yield from found.lines
-    watts, joules, activity, time = np.array(found.answers, np.float64).reshape(-1, 4).T
-    yield ratio_line("served energy, watts, board left out", watts, BAR)
-    measured = np.array([row.watts for row in found.rows])
-    gpus = np.array([_gpus(row) for row in found.rows])
-    for whose, each, limit in (("of all GPUs", gpus, LEAST_LIKENESS), ("of one GPU", 1, None)):
-        name = f"served energy, watts {whose}, rank correlation"
-        likeness = rank_correlation(watts * measured * each, measured * each)
-        yield at_least(name, likeness, limit, watts.size, unit="")
-    mixed = np.array([load_model(row.point.model).experts > 0 for row in found.rows], bool)
-    at_rate = "joules per token from activity, at the measured rate"
-    for called, ratio, bar in (("joules per token", joules, None), (at_rate, activity, BAR)):
-        yield ratio_line(f"served energy, {called}, board left out", ratio, BAR)
-        for kind, which in (("dense models", ~mixed), ("mixtures of experts", mixed)):
-            yield ratio_line(f"served energy, {called}, {kind}", ratio[which], bar)
-    yield ratio_line("served energy, time per token", time, None)
-
-
-def _gpus(row: Served) -> int:
-    return row.point.tp * row.point.attention_dp * row.point.replicas
+    skipped = [{"skipped": why} for why in Counter(unknown).elements()]
+    return pl.concat([predict(known, answer), pl.DataFrame(skipped)], how="diagonal_relaxed")

@@ -1,62 +1,75 @@
-"""How far attention is from chunks on a prefix and mixed batches, and experts from other tables.
-
-Rows are of shapes nothing was fitted to: of tables the calibrations saw, the held-out half; of
-others, all. Where a table is another library's, the line says whose numbers stand in.
-"""
+"""Attention of prompts, chunks and mixed batches, and layers of experts, on shapes held out."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from lab.claims.judged import entry_errors, entry_for
-from lab.claims.lines import error_line, missing
-from lab.tables.kernels.expert_layers import (
-    FRONTIER,
-    FRONTIER_GPUS,
-    SERVING,
-    SERVING_GPUS,
-    read_layers,
-)
-from lab.tables.kernels.prompt_chunks import CHUNK_GPUS, CHUNKS, MIXED, MIXED_GPUS, read_chunks
-from lab.tables.rows import Rows
-from simulators.core.contract import Check
+import numpy as np
+import polars as pl
 
-CHUNK_BAR = 15.0
-LAYER_BAR = 25.0
+from lab.claims.kernels.frames import by_entry, entry_for, own_entry
+from lab.claims.predictions import together
+from lab.tables.kernels.expert_layers import FRONTIER_GPUS, SERVING_GPUS, read_layers
+from lab.tables.kernels.fused_kernels import GPUS, read_measured
+from lab.tables.kernels.prompt_chunks import CHUNK_GPUS, MIXED_GPUS, read_chunks
+from lab.tables.rows import BANDED, Rows
+
+BATCHES = {"prefill": "prefix chunks", "decode": "decodes of those tables"}
 
 
-def checks(reference: Path, rows: str) -> list[Check]:  # noqa: ARG001 - the same rows either way
-    """Return a line per GPU, library and kind of batch, and per table of experts."""
-    found = missing(reference, (CHUNKS, MIXED, FRONTIER, SERVING))
+def prompts(reference: Path) -> pl.DataFrame:
+    """Return held-out prompts of GPUs and engines with numbers of their own."""
+    return together(
+        by_entry(part.where(part.held_out), entry)
+        for kernel in ("prefill", "mla_prefill")
+        for gpu in GPUS
+        for part in read_measured(reference, gpu, kernel)
+        if (entry := own_entry(part)) is not None and part.held_out.any()
+    )
+
+
+def unseen(reference: Path) -> pl.DataFrame:
+    """Return prompts, chunks and mixed batches that neither fits nor intervals have seen."""
+    return together(
+        by_entry(part.where(part.bucket >= BANDED), entry).with_columns(kernel=pl.lit(kernel))
+        for kernel in ("prefill", "mla_prefill", "mixed")
+        for gpu in GPUS
+        for part in read_measured(reference, gpu, kernel) + read_chunks(reference, gpu, kernel)
+        if (entry := own_entry(part)) is not None and (part.bucket >= BANDED).any()
+    )
+
+
+def batches(reference: Path) -> pl.DataFrame:
+    """Return held-out chunks on a prefix, decodes and mixed batches, by whoever's numbers apply."""
+    return together(_batches(reference))
+
+
+def _batches(reference: Path) -> Iterator[pl.DataFrame]:
     for gpu in dict.fromkeys((*CHUNK_GPUS, *MIXED_GPUS)):
         for kernel in ("prefill", "decode", "mixed"):
             for part in read_chunks(reference, gpu, kernel):
-                found += _batches(part.where(part.held_out))
+                rows = part.where(part.held_out)
+                if kernel != "mixed":
+                    yield _by_any(rows, BATCHES[kernel])
+                    continue
+                mixed = rows.sizes["decodes"] > 0
+                yield _by_any(rows.where(mixed), "mixed batches")
+                yield _by_any(rows.where(~mixed), "prefix chunks as mixed batches")
+
+
+def expert_layers(reference: Path) -> pl.DataFrame:
+    """Return layers of experts of other tables: held-out rows of those that were fitted to."""
+    frames = []
     for gpu in dict.fromkeys((*FRONTIER_GPUS, *SERVING_GPUS)):
         for part in read_layers(reference, gpu):
-            judged = part.where(part.held_out) if gpu in FRONTIER_GPUS else part
-            found.append(_line(judged, f"{gpu} {part.framework} layers of experts", LAYER_BAR))
-    return found
+            rows = part.where(part.held_out) if gpu in FRONTIER_GPUS else part
+            tokens = np.asarray(rows.sizes["num_tokens"])
+            frames.append(_by_any(rows, "layers of experts", num_tokens=tokens))
+    return together(frames)
 
 
-def _batches(rows: Rows) -> list[Check]:
-    """Return the lines of one table's chunks, decodes or mixed batches."""
-    name = f"{rows.gpu} {rows.framework}"
-    if rows.kernel == "prefill":
-        return [_line(rows, f"{name} prefix chunks", CHUNK_BAR)]
-    if rows.kernel == "decode":
-        bar = CHUNK_BAR if rows.gpu in CHUNK_GPUS else None
-        return [_line(rows, f"{name} decodes of those tables", bar)]
-    mixed = rows.sizes["decodes"] > 0
-    return [
-        _line(rows.where(mixed), f"{name} mixed batches", CHUNK_BAR),
-        _line(rows.where(~mixed), f"{name} prefix chunks as mixed batches", CHUNK_BAR),
-    ]
-
-
-def _line(rows: Rows, name: str, bar: float | None) -> Check:
+def _by_any(rows: Rows, batch: str, **cells: object) -> pl.DataFrame:
     entry = entry_for(rows)
-    assert entry is not None, f"nobody lends {rows.name}"
-    is_own = entry.framework == rows.framework
-    note = "" if is_own else f"by the numbers of {entry.framework}"
-    return error_line(f"{name} MAPE", [entry_errors(rows, entry)], bar, note)
+    assert entry is not None, f"no numbers apply to {rows.name}"
+    return by_entry(rows, entry, batch=batch, numbers_of=entry.framework, **cells)

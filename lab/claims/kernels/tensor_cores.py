@@ -1,116 +1,114 @@
-"""How far tensor-core products are from measured loops: matrices no fit saw, boards no fit saw."""
+"""Tensor-core products beside measured loops: matrices and GPUs that no fit saw."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
-from lab.claims.judged import is_fitted_to, judged, quantiles
-from lab.claims.lines import SHAPES_COVERAGE_BAR, absent, at_most, percent_off, within
-from lab.fits.kernels.tensor_cores import seconds_of
-from lab.tables.kernels.tensor_cores import PRODUCERS, TABLE, read_tensor_rows
-from lab.tables.rows import Bools, Rows, mape
+from lab.claims.kernels.frames import (
+    as_shipped,
+    band_of_turns,
+    in_turns,
+    kernel_rows,
+    priced,
+    shipped_price,
+)
+from lab.claims.predictions import together
+from lab.fits.kernels.tensor_cores import IN_LAYERS, inner_lengths_left_out, seconds_of
+from lab.tables.kernels.auxiliary_kernels import GPUS as AUXILIARY_GPUS
+from lab.tables.kernels.auxiliary_kernels import read_auxiliary_rows
+from lab.tables.kernels.engine_layers import GPUS, read_chain_rows, read_layer_products
+from lab.tables.kernels.tensor_cores import PRODUCERS, read_tensor_rows
+from lab.tables.rows import BANDED, Rows
 from simulators.catalog.gpu import load_gpu
-from simulators.core.contract import Check
 from simulators.evidence.calibration_files import calibrations
 from simulators.evidence.lookup import DEFAULT_FRAMEWORK
-from simulators.kernels.families.tensor_cores import measured_rates
+from simulators.kernels.families.tensor_cores import WEIGHT_ONLY, measured_rates
 from simulators.kernels.price import roofline_s
-from simulators.kernels.profile import TensorRates
-
-Rates = Mapping[str, Mapping[tuple[str, str], TensorRates]]
-"""By board, then by framework and kind."""
-
-DATA_CENTRE = ("h100_sxm", "h200_sxm", "b200_sxm", "gb200")
-"""Boards whose mean error has a bar."""
-
-BARS = {"bf16": 7.0, "fp8": 11.0}
-
-TRANSFERS = {
-    ("h100_sxm", "h200_sxm"): 9.0,
-    ("h100_sxm", "b200_sxm"): 15.0,
-    ("h200_sxm", "b200_sxm"): None,
-    ("b200_sxm", "gb200"): None,
-    ("a100_sxm", "h100_sxm"): None,
-    ("a100_sxm", "rtx_pro_6000"): None,
-}
-"""From one board's numbers to another by its data sheet, with the bar if there is one."""
-
-COVERED = ("bf16", "fp8", "fp8_block", "fp4")
-"""Kinds with enough held-out rows for a bar on their intervals."""
 
 
-def checks(reference: Path, rows: str) -> list[Check]:
-    """Return errors by board, framework and kind, their means, transfers and coverage."""
-    whole = rows == "all" and not is_fitted_to("tensor", reference, [TABLE])
-    found = read_tensor_rows(reference, PRODUCERS)
-    parts = [part if whole else part.where(part.held_out) for part in found]
-    parts = [part for part in parts if len(part)]
-    if not parts:
-        return [absent("kernels: tensor-core products", f"{TABLE} is absent")]
-    known = {board: measured_rates(board) for board in calibrations("tensor")}
-    return _own(parts, known) + _transfers(parts, known)
+def products(reference: Path) -> pl.DataFrame:
+    """Return products whose matrices were held out, on GPUs with numbers of their own."""
+    known = {gpu: measured_rates(gpu) for gpu in calibrations("tensor")}
+    return together(
+        as_shipped(part.where(part.held_out))
+        for part in read_tensor_rows(reference, PRODUCERS)
+        if part.held_out.any()
+        and (part.framework, part.dtype) in known.get(load_gpu(part.gpu).name, {})
+    )
 
 
-def _own(parts: Sequence[Rows], known: Rates) -> list[Check]:
-    """Check boards with numbers of their own."""
-    lines = []
-    inside: dict[str, list[Bools]] = {}
-    errors: dict[str, list[float]] = {}
-    counted = Counter[str]()
-    fitted = {(board, *whose) for board, rates in known.items() for whose in rates}
-    for part in parts:
-        if (load_gpu(part.gpu).name, part.framework, part.dtype) not in fitted:
-            continue
-        one = judged([part])
-        name = f"{part.gpu} {part.framework} {part.dtype} product MAPE"
-        lines.append(at_most(name, one.mape, None, len(part), quantiles(one.errors)))
-        if part.framework == DEFAULT_FRAMEWORK and part.gpu in DATA_CENTRE:
-            errors.setdefault(part.dtype, []).append(one.mape)
-            counted[part.dtype] += len(part)
-        inside.setdefault(part.dtype, []).append(one.inside)
-    for kind, found in errors.items():
-        if kind not in BARS or len(found) == len(DATA_CENTRE):
-            name = f"{', '.join(DATA_CENTRE)} mean {kind} product MAPE"
-            note = f"{DEFAULT_FRAMEWORK}; {len(found)} GPUs"
-            mean = float(np.mean(found))
-            lines.append(at_most(name, mean, BARS.get(kind), counted[kind], note))
-    return lines + _coverage(inside)
+def transfers(reference: Path, pairs: Sequence[tuple[str, str]]) -> pl.DataFrame:
+    """Return the same as if only the GPU's data sheet and one other GPU were known.
 
-
-def _coverage(inside: Mapping[str, Sequence[Bools]]) -> list[Check]:
-    """Check how often intervals hold what was measured, by kind and over all.
-
-    Bands come from a fifth of the fitted matrices; another quarter judges.
+    Args:
+        reference: the folder of reference tables.
+        pairs: the GPU whose numbers are used, and the one that is predicted.
     """
-    groups = {kind: inside.get(kind, []) for kind in COVERED}
-    groups["tensor"] = [held for some in inside.values() for held in some]
-    return [
-        line
-        for kind, some in groups.items()
-        for line in within(f"{kind} product coverage", some, allowed=SHAPES_COVERAGE_BAR)
-    ]
-
-
-def _transfers(parts: Sequence[Rows], known: Rates) -> list[Check]:
-    """Check boards as if only their data sheet and one other board were known."""
-    lines = []
-    for (source, target), bar in TRANSFERS.items():
+    frames = []
+    parts = [p for p in read_tensor_rows(reference, PRODUCERS) if p.framework == DEFAULT_FRAMEWORK]
+    for source, target in pairs:
         for part in parts:
-            if part.gpu != target or part.framework != DEFAULT_FRAMEWORK or source not in known:
-                continue
-            rates = known[source].get((part.framework, part.dtype))
-            if rates is None:
-                continue
-            gpu = load_gpu(target)
-            least_s = roofline_s(part.operator, gpu)
-            predicted_s = np.maximum(seconds_of(part, rates, gpu), least_s)
-            name = f"{source} to {target} {part.dtype} product MAPE"
-            note = f"data sheet alone; {quantiles(percent_off(predicted_s, part.seconds))}"
-            value = 100.0 * mape(predicted_s, part.seconds)
-            limit = bar if part.dtype == "bf16" else None
-            lines.append(at_most(name, value, limit, len(part), note))
-    return lines
+            rates = measured_rates(source).get((part.framework, part.dtype))
+            if part.gpu == target and rates is not None and part.held_out.any():
+                rows, gpu = part.where(part.held_out), load_gpu(target)
+                least_s = roofline_s(rows.operator, gpu)
+                predicted_s = np.maximum(seconds_of(rows, rates, gpu), least_s)
+                frames.append(kernel_rows(rows, predicted_s, source=source))
+    return together(frames)
+
+
+def weight_only(reference: Path) -> pl.DataFrame:
+    """Return products of quantized weights, a fifth of the inner lengths left out at a time."""
+    frames = []
+    for part in read_tensor_rows(reference, PRODUCERS):
+        shipped = measured_rates(part.gpu).get((part.framework, part.dtype))
+        if part.dtype in WEIGHT_ONLY and shipped is not None:
+            turns = inner_lengths_left_out(part, shipped)
+            labels = {"gpu": part.gpu, "framework": part.framework, "dtype": part.dtype}
+            frames.append(in_turns(turns, band_of_turns, **labels))
+    return together(frames)
+
+
+def in_layers(reference: Path) -> pl.DataFrame:
+    """Return products and pointwise chains that were timed in the layers of an engine.
+
+    Rows are held-out ones where a GPU was fitted to such layers, else all of them.
+    """
+    frames = []
+    for gpu in GPUS:
+        for part in read_layer_products(reference, gpu):
+            rows = part.where(part.held_out) if gpu in IN_LAYERS else part
+            frames.append(as_shipped(rows, name=f"{part.framework} {part.dtype} product in layers"))
+        frames += [
+            as_shipped(part.where(part.held_out), name=part.name)
+            for part in read_chain_rows(reference, gpu)
+        ]
+    return together(frames)
+
+
+def auxiliary(reference: Path) -> pl.DataFrame:
+    """Return auxiliary kernels of calibrated engines whose shapes were held out."""
+    frames = []
+    for gpu in AUXILIARY_GPUS:
+        by_kernel: dict[tuple[str, str], list[Rows]] = {}
+        for part in read_auxiliary_rows(reference, gpu):
+            rows = part.where(part.held_out)
+            by_kernel.setdefault((part.framework, part.kernel), []).append(rows)
+        for parts in by_kernel.values():
+            frames += _calibrated([part for part in parts if len(part)])
+    return together(frames)
+
+
+def _calibrated(parts: Sequence[Rows]) -> list[pl.DataFrame]:
+    """Return the rows of one kernel, unless some are transferred from another GPU."""
+    answers = [shipped_price(part) for part in parts]
+    if not all(answer.calibrated for answer in answers):
+        return []
+    return [
+        priced(part, answer, is_unseen=part.bucket >= BANDED)
+        for part, answer in zip(parts, answers, strict=True)
+    ]

@@ -1,57 +1,56 @@
-"""How far kernels of other versions of a framework are from those that were fitted to.
+"""Kernels of other versions of a framework than those that were fitted to.
 
-Watts were metered with earlier versions than the times all fits rest on. So the same shapes were
-timed twice, months apart: the drift between both is what a version costs whoever predicts the next.
+Watts were metered with earlier versions than the times that fits rest on, so the same shapes were
+timed twice, months apart: the drift between both is what a new version costs a prediction.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
-from lab.claims.judged import judged
-from lab.claims.lines import absent, error_line, percent_off
-from lab.tables.kernels.fused_kernels import FOLDER as MEASURED
+from lab.claims.kernels.frames import as_shipped
+from lab.claims.predictions import columns, together
 from lab.tables.kernels.power import read_power_rows, read_times
 from lab.tables.rows import Groups, Rows, group_of, is_host_timed
-from simulators.core.contract import Check
 
 LEAST_SHARED = 30
-"""Fewer shapes than this in both versions say nothing about their drift."""
+"""Shapes in both versions below which nothing is said of their drift."""
 
 
-def by_version(reference: Path, rows: str) -> list[Check]:
-    """Return the error of each version's kernels, and the drift between two versions."""
-    metered = [p for p in read_power_rows(reference) if not is_host_timed(p)]
-    if not metered:
-        return [absent("kernels by version", f"{MEASURED}/*_power.parquet are absent")]
-    found: list[Check] = []
-    for name in dict.fromkeys((p.kernel, p.gpu, p.framework) for p in metered):
-        after = read_times(reference, *name)
-        for old in (p for p in metered if (p.kernel, p.gpu, p.framework) == name):
-            twins = [p for p in after if p.dtype == old.dtype]
-            found += [_error(part, rows) for part in (old, *twins)]
-            found += [line for new in twins for line in _drift(old, new)]
-    return list({line.name: line for line in found}.values())
+def errors(reference: Path) -> pl.DataFrame:
+    """Return each version's held-out kernels beside what is predicted."""
+    parts = {
+        (_title(p), p.version): p for pair in _pairs(reference) for p in pair if p.held_out.any()
+    }
+    return together(
+        as_shipped(part.where(part.held_out), title=title, version=version)
+        for (title, version), part in parts.items()
+    )
 
 
-def _error(part: Rows, rows: str) -> Check:
-    """Check one version's times against what is predicted."""
-    one = judged([part if rows == "all" else part.where(part.held_out)])
-    return error_line(f"{_title(part)} {part.version} MAPE", [one.errors])
+def drift(reference: Path) -> pl.DataFrame:
+    """Return the same shapes in two versions, the later as `predicted`."""
+    frames = []
+    for old, new in _pairs(reference):
+        _, i, j = np.intersect1d(_shape(old), _shape(new), return_indices=True)
+        if i.size >= LEAST_SHARED:
+            seconds = {"predicted": new.seconds[j], "measured": old.seconds[i]}
+            versions = f"{old.version} to {new.version}"
+            frames.append(columns(**seconds, title=_title(old), versions=versions))
+    return together(frames)
 
 
-def _drift(old: Rows, new: Rows) -> list[Check]:
-    """Compare the same shapes in two versions, neither of them predicted."""
-    _, i, j = np.intersect1d(_shape(old), _shape(new), return_indices=True)
-    if i.size < LEAST_SHARED:
-        return []
-    change = percent_off(new.seconds[j], old.seconds[i])
-    low, high = np.quantile(change, (0.05, 0.95))
-    note = f"median {np.median(change):+.1f}, nine of ten between {low:+.0f} and {high:+.0f}"
-    name = f"{_title(old)} drift {old.version} to {new.version}"
-    return [Check(name, float(np.mean(np.abs(change))), "%", rows=change.size, note=note)]
+def _pairs(reference: Path) -> Iterator[tuple[Rows, Rows]]:
+    """Yield metered kernels with the same kernels of a later version."""
+    for old in read_power_rows(reference):
+        if not is_host_timed(old):
+            for new in read_times(reference, old.kernel, old.gpu, old.framework):
+                if new.dtype == old.dtype:
+                    yield old, new
 
 
 def _shape(part: Rows) -> Groups:

@@ -1,67 +1,42 @@
 """Models on a share of the SMs: how much longer passes take than on all of them.
 
-The kernel model with fewer SMs, on which nothing was fitted here: every model and every row judges
-it. What models beside each other cost was published for one pair alone (a vendor's page, whose load
-and lengths are not said): its bounds are shown.
+The kernel model with fewer SMs; nothing was fitted to these rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
-from lab.claims.lines import at_most, compared
+from lab.claims.predictions import columns, together
 from lab.tables.catalog_names import model_of
-from lab.tables.modern.colocation import BOARD, PROFILE, slowdowns
+from lab.tables.modern.colocation import BOARD, slowdowns
 from lab.tables.rows import Floats, Record
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.composition.price import iteration
 from simulators.composition.replica import Replica, load_runtime, runtime_across
-from simulators.core.contract import Check
 from simulators.workload.llm.parallelism import Parallelism
 from simulators.workload.llm.step import decode_step, prefill_step
 
-NEEDS = (PROFILE,)
-LIMIT = 12.0
 ENGINE = "eager"
 """MuxServe runs a vLLM of 2023, which launched kernel by kernel."""
 
 
-def checks(reference: Path, _rows: str) -> Iterator[Check]:
-    """Yield the error of slowdowns by phase, of all models and of each."""
-    rows = list(slowdowns(reference))
-    ours = [predicted(one) for one in rows]
-    for phase in ("prefill", "decode"):
-        theirs = [getattr(one, phase) for one in rows]
-        found = [mine[phase] for mine in ours]
-        names = [
-            f"{one.model} on {one.gpus}, {share:.0%} of the SMs, {batch:.0f} x {tokens:.0f}"
-            for one in rows
-            for share, batch, tokens in zip(one.share, one.batch, one.tokens, strict=True)
-        ]
-        title = f"co-location, slowdown on a share of the SMs, {phase}"
-        timed = np.isfinite(np.concatenate(theirs))
-        yield compared(
-            title,
-            np.concatenate(found)[timed],
-            np.concatenate(theirs)[timed],
-            [name for name, known in zip(names, timed, strict=True) if known],
-            LIMIT,
-        )
-        for model in sorted({one.model for one in rows}):
-            mine = [i for i, one in enumerate(rows) if one.model == model]
-            off = np.concatenate([found[i] / theirs[i] - 1.0 for i in mine])
-            off = off[np.isfinite(off)]
-            yield at_most(
-                f"{title}, {model}",
-                100.0 * float(np.mean(np.abs(off))),
-                LIMIT,
-                off.size,
-                f"bias {100.0 * np.mean(off):+.1f} %",
+def passes(reference: Path) -> pl.DataFrame:
+    """Return predicted and measured slowdowns of prefill and decode passes."""
+    frames = []
+    for row in slowdowns(reference):
+        for phase, ours in predicted(row).items():
+            theirs = getattr(row, phase)
+            timed = np.isfinite(theirs)
+            label = f"{row.model} on {row.gpus}"
+            frames.append(
+                columns(predicted=ours[timed], measured=theirs[timed], phase=phase, label=label)
             )
+    return together(frames)
 
 
 def predicted(rows: Record) -> dict[str, Floats]:

@@ -1,60 +1,74 @@
-"""KV caches that were moved between replicas: the time of each, and its share of the first token.
+"""KV caches that were transferred between replicas, and reused ones: seconds and shares of TTFT.
 
-Mooncake's tables of one prefill and one decode replica of eight GPUs over RoCE. A cache is
-predicted from the others of its framework's; then the whole run is, one prompt at a time, on the
-GPU and at the line's rate of the table.
+Mooncake's tables of one prefill and one decode replica of eight GPUs over RoCE; a transfer is
+predicted from the others of its framework. TinyChat on an RTX 4090 (mit-han-lab/llm-awq) reuses a
+history: ours is a pass of the new tokens behind the cached ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from math import exp
 from pathlib import Path
 
-import numpy as np
+import polars as pl
 
-from lab.claims.lines import answered, error_line, percent_off
+from lab.claims.predictions import predict
 from lab.fits.networks.kv_transfer import frameworks, left_out, log_error, of, transfers
-from lab.tables.modern.kv_transfer import TRANSFERS, moved
+from lab.tables.forward_passes import tinychat_prompts
+from lab.tables.modern.kv_transfer import moved
 from lab.tables.rows import Record
-from simulators.core.contract import Check
+from simulators.composition.replica import load_runtime
 from simulators.serving.point import RDMA, ServingPoint
 from simulators.serving.pools.link import Transfers
 from simulators.serving.simulator import simulate
 
-NEEDS = (TRANSFERS,)
-
-LIMIT = 7.0
 LONG = 4096
-"""Prompts from here on: of shorter ones the server before the engine takes most of the time."""
+"""Tokens: of shorter prompts the server before the engine takes most of TTFT."""
 
 
-def checks(reference: Path, _rows: str) -> Iterator[Check]:
-    """Yield errors of transfers, of each and of a framework left out, and of shares of TTFT."""
+def caches(reference: Path) -> pl.DataFrame:
+    """Return predicted over measured seconds, each transfer and each framework left out."""
     rows = list(moved(reference))
-    alone = list(left_out(rows))
-    yield _line("KV transfer, each cache by the others of its framework", alone, LIMIT)
     names = frameworks(rows)
     others = {name: transfers([row for row in rows if row.framework != name]) for name in names}
-    apart = [(row, others[name]) for name in names for row in of(rows, name)]
-    yield _line("KV transfer, each framework by the other", apart, None)
-    long = [(row, known) for row, known in alone if row.prompt_tokens >= LONG]
-    found = answered("KV transfer, share of TTFT", long, lambda pair: share_of_ttft(*pair))
-    yield from found.lines
-    ours = np.array(found.answers)
-    theirs = np.array([row.transfer_s / row.ttft_s for row, _ in found.rows])
-    each = ", ".join(
-        f"{100.0 * mine:.1f} of {100.0 * one:.1f} % ({row.model}, {row.prompt_tokens:,})"
-        for mine, one, (row, _) in zip(ours, theirs, found.rows, strict=True)
+    splits = {
+        "each cache by the others of its framework": list(left_out(rows)),
+        "each framework by the other": [
+            (row, others[name]) for name in names for row in of(rows, name)
+        ],
+    }
+    cells = [
+        {"split": split, "predicted": exp(log_error(row, known)), "measured": 1.0}
+        for split, pairs in splits.items()
+        for row, known in pairs
+    ]
+    return pl.DataFrame(cells)
+
+
+def shares(reference: Path) -> pl.DataFrame:
+    """Return shares of TTFT of long prompts that are KV transfer."""
+    long = [
+        (row, known) for row, known in left_out(list(moved(reference))) if row.prompt_tokens >= LONG
+    ]
+    return predict(
+        long,
+        lambda pair: {
+            "predicted": share_of_ttft(*pair),
+            "measured": pair[0].transfer_s / pair[0].ttft_s,
+        },
+        lambda pair: {"label": f"{pair[0].model}, {pair[0].prompt_tokens:,}"},
     )
-    off = percent_off(ours, theirs)
-    yield error_line("KV transfer, share of TTFT of long prompts", [off], note=each)
 
 
-def _line(name: str, known: list[tuple[Record, Transfers]], limit: float | None) -> Check:
-    off = np.array([100.0 * (exp(log_error(row, one)) - 1.0) for row, one in known])
-    return error_line(name, [off], limit, f"worst {np.abs(off).max():.1f} %")
+def reused(reference: Path) -> pl.DataFrame:
+    """Return seconds to the first token of 32 tokens behind a history in the cache."""
+    runtime = load_runtime("eager")
+    return predict(
+        tinychat_prompts(reference, reused=True),
+        lambda case: {"predicted": case.predicted_s(runtime), "measured": case.measured_s},
+        lambda case: {"label": f"behind {case.group}"},
+    )
 
 
 def share_of_ttft(row: Record, known: Transfers) -> float:

@@ -1,36 +1,32 @@
-"""Splitwise's measurements of Llama-2-70B, as runs of two pools: one reads prompts, one decodes.
+"""Splitwise's measurements of Llama-2-70B, as runs of prefill and decode pools.
 
-Patel et al. (2024) timed prompts and tokens by themselves, under vLLM of 2023, to simulate pools
-from them; so caches move for free here. Prompts of a batch ran one after another in some rows, as
+Patel et al. (2024) timed prompts and tokens apart, under vLLM of 2023, to simulate pools from them;
+so KV transfers take no time here. Prompts of a batch ran one after another in some rows, as
 `lab.tables.forward_passes` says: of prompts, single ones are judged. The host's constants were
-fitted to these rows at tp 2 and 8; those at tp 4 nothing has seen.
+fitted to these rows at tp 2 and 8; those at tp 4 no fit has seen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 
-from lab.claims.lines import error_line, percent_off
 from lab.tables.catalog_names import gpu_name
 from lab.tables.forward_passes import SPLITWISE
 from lab.tables.rows import read_records
 from simulators.composition.metrics import prompt_s
-from simulators.core.contract import Check
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import run_of
 from simulators.workload.llm.step import prefill_step
 
-NEEDS = (SPLITWISE,)
-LIMIT = 12.0
 MODEL = "llama2_70b"
-CUTS = {8: "fitted", 4: "held out of all fits"}
-"""GPUs of a replica, and whether the host's constants have seen them."""
+REPLICAS = (8, 4)
+"""GPUs of a replica."""
 
 
 class Timed(NamedTuple):
@@ -45,20 +41,18 @@ class Timed(NamedTuple):
     tpot_s: float
 
 
-def checks(reference: Path, _rows: str) -> Iterator[Check]:
-    """Yield errors of both pools' times, by the GPUs of a replica."""
-    for tp, seen in CUTS.items():
-        rows = timed(reference, tp)
-        ours = [answered(row) for row in rows]
-        single = np.array([row.batch == 1 for row in rows])
-        first, later = (np.array(times) for times in zip(*ours, strict=True))
-        for name, mine, theirs, kept in (
-            ("prompts read", first, [row.ttft_s for row in rows], single),
-            ("tokens decoded", later, [row.tpot_s for row in rows], single | True),
-        ):
-            off = percent_off(mine[kept], np.array(theirs)[kept])
-            title = f"two pools, Splitwise's Llama-2-70B over {tp} GPUs: {name}"
-            yield error_line(title, [off], LIMIT, f"A100 and H100, {seen}")
+def pools(reference: Path) -> pl.DataFrame:
+    """Return seconds of prompts and of tokens, by the GPUs of a replica."""
+    rows = []
+    for tp in REPLICAS:
+        for row in timed(reference, tp):
+            first_s, later_s = _seconds(row)
+            cells = {"tp": tp, "is_single": row.batch == 1}
+            rows += [
+                {**cells, "metric": "prompts read", "predicted": first_s, "measured": row.ttft_s},
+                {**cells, "metric": "tokens decoded", "predicted": later_s, "measured": row.tpot_s},
+            ]
+    return pl.DataFrame(rows)
 
 
 def timed(reference: Path, tp: int) -> list[Timed]:
@@ -76,7 +70,7 @@ def timed(reference: Path, tp: int) -> list[Timed]:
     ]
 
 
-def answered(row: Timed) -> tuple[float, float]:
+def _seconds(row: Timed) -> tuple[float, float]:
     """Return when the last prompt of a batch has been read, and the mean time of later tokens."""
     point = ServingPoint(
         MODEL,

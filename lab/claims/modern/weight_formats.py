@@ -1,106 +1,158 @@
-"""4-bit weights: how much faster one product is, and one sequence is decoded, than in fp16.
+"""4-bit weights: products, decodes, prompts and maximal throughput, beside published ones.
 
-Products are those of Marlin's benchmark on an A10, read off a figure to 0.05: its clock free, and
-locked at the base. Kernels that unpack the weights again for each row (AWQ's and bitsandbytes' of
-2023) take as long as so many products of one row, and soon lose to fp16.
+Products are those of Marlin's benchmark on an A10, read off a figure to 0.05, with its clock free
+or locked at the base. Prompts are TinyChat's (mit-han-lab/llm-awq) on an RTX 4090; the default of
+Hugging Face, and TinyChat until 2.0, compute the logits of every token of a prompt. Throughputs are
+those of Llama-2-70B on one A100 of 80 GB, 1,024 tokens in and 512 out: the largest batch that fits
+is prefilled at once and decoded to its end (mit-han-lab/omniserve).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
-from lab.claims.lines import at_most, compared, error_line, percent_off
-from lab.tables.forward_passes import TABLES, TINYCHAT, Case
-from lab.tables.modern.weight_formats import (
-    EXLLAMA,
-    MATRIX,
-    PRODUCTS,
-    board_at,
-    exllama_decodes,
-    speed_ups,
-)
-from lab.tables.rows import Floats
+from lab.claims.predictions import columns, predict, together
+from lab.tables.catalog_names import gpu_name, model_name, replica_of
+from lab.tables.modern.weight_formats import MATRIX, board_at, exllama_decodes, speed_ups
+from lab.tables.rows import Floats, read_records
 from simulators.catalog.gpu import Gpu
-from simulators.composition.replica import load_runtime
-from simulators.core.contract import Check
+from simulators.composition.price import iteration
+from simulators.composition.replica import Replica, load_runtime
 from simulators.kernels.price import price
+from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
+from simulators.workload.llm.step import Step, decode_step, prefill_step
 from simulators.workload.operators import Gemm
 
-NEEDS = (PRODUCTS, TINYCHAT, EXLLAMA)
-
-PRODUCT_LIMIT, DECODE_LIMIT = 10.0, 12.0
-
-CLOCKS = {"boost": (), "base_locked": (32,)}
-"""Rows that are not judged: at the base clock those where Marlin is 10 % off its own bound."""
-
-UNFUSED = ("awq", "bitsandbytes")
-LOSES_BY = 8
-"""The rows of a product from which both lose: the last one, by the published figures, is 4 to 8."""
+MEMORY_SHARE = 0.9
+"""Of the GPU's memory; as engines reserve it by default."""
 
 
-def checks(reference: Path, _rows: str) -> Iterator[Check]:
-    """Yield errors of products by clock, where unfused kernels lose, and errors of decodes."""
-    for clock, aside in CLOCKS.items():
-        yield from _products(reference, clock, aside)
-    for table in TABLES:
-        if table.path == TINYCHAT:
-            runtime = load_runtime(table.runtime)
-            cases = [case for case in table.cases(reference) if case.is_test]
-            ours = [case.predicted_s(runtime) for case in cases]
-            yield _decodes(f"weight formats, TinyChat, {table.name}, RTX 4090", cases, ours)
-    cases = list(exllama_decodes(reference))
-    ours = [case.predicted_s(case.replica.runtime) for case in cases]
-    yield _decodes("weight formats, ExLlamaV2, 4 bits, RTX 4090", cases, ours)
+def products(reference: Path, clocks: Mapping[str, Sequence[int]]) -> pl.DataFrame:
+    """Return speed-ups of a product by 4-bit weights, by clock.
+
+    Args:
+        reference: the folder of reference tables.
+        clocks: by the name of a clock, the rows of a product that are not judged.
+    """
+    frames = []
+    for clock, aside in clocks.items():
+        published = speed_ups(reference, clock)["marlin"]
+        rows = [row for row in published if row not in aside]
+        gpu = board_at(clock)
+        ours = _product_s(gpu, rows, "") / _product_s(gpu, rows, "int4")
+        theirs = np.array([published[row] for row in rows])
+        frames.append(columns(predicted=ours, measured=theirs, clock=clock))
+    return together(frames)
 
 
-def _decodes(name: str, cases: Sequence[Case], ours: Sequence[float]) -> Check:
-    measured = np.array([case.measured_s for case in cases])
-    groups = [case.replica.model.name for case in cases]
-    return compared(name, np.array(ours), measured, groups, DECODE_LIMIT)
-
-
-def _products(reference: Path, clock: str, aside: Sequence[int]) -> Iterator[Check]:
-    board, published = board_at(clock), speed_ups(reference, clock)
-    theirs = {rows: one for rows, one in published["marlin"].items() if rows not in aside}
-    ours = ours_at(board, list(theirs))
-    off = percent_off(ours, np.array(list(theirs.values())))
-    each = ", ".join(
-        f"{one:.2f} of {theirs[rows]:.2f} at {rows}"
-        for rows, one in zip(theirs, ours.tolist(), strict=True)
-    )
-    title = f"weight formats, 4-bit product by Marlin, A10, {clock}"
-    yield error_line(title, [off], PRODUCT_LIMIT, each)
-    yield at_most(
-        f"weight formats, rows from which unfused 4-bit kernels lose to fp16, A10, {clock}",
-        float(loses_from(board)),
-        float(LOSES_BY),
-        len(UNFUSED),
-        "of 1, 2, 4 ...; published: "
-        + ", ".join(
-            f"{kernel} {next(rows for rows, one in published[kernel].items() if one < 1.0)}"
-            for kernel in UNFUSED
-        ),
-        unit="",
-    )
-
-
-def ours_at(board: Gpu, rows: Sequence[int]) -> Floats:
-    """Return how much faster the product of so many rows is with 4-bit weights."""
-    return product_s(board, rows, "") / product_s(board, rows, "int4")
-
-
-def loses_from(board: Gpu) -> int:
-    """Return the rows, as a power of two, from which as many products of one row take longer."""
-    rows = 2 ** np.arange(10)
-    again_s = rows * product_s(board, [1], "int4")
-    return int(rows[np.argmax(again_s > product_s(board, rows.tolist(), ""))])
-
-
-def product_s(board: Gpu, rows: Sequence[int], stored: str) -> Floats:
+def _product_s(gpu: Gpu, rows: Sequence[int], stored: str) -> Floats:
     """Return the seconds of the product by rows, with weights stored in a format or in fp16."""
     k, n = map(float, MATRIX)
     product = Gemm(name="product", m=np.array(rows, np.float64), n=n, k=k, weight_dtype=stored)
-    return price(product, board).latency_s
+    return price(product, gpu).latency_s
+
+
+def decodes(reference: Path) -> pl.DataFrame:
+    """Return seconds of decodes of ExLlamaV2 with 4-bit weights."""
+    return predict(
+        exllama_decodes(reference),
+        lambda case: {
+            "predicted": case.predicted_s(case.replica.runtime),
+            "measured": case.measured_s,
+        },
+        lambda case: {"label": case.replica.model.name},
+    )
+
+
+def prompts(
+    reference: Path, gpu: str, model: str, tables: Mapping[str, str], all_logits: Sequence[str]
+) -> pl.DataFrame:
+    """Return seconds to the first token of prompts, by engine.
+
+    Args:
+        reference: the folder of reference tables.
+        gpu: as the tables call it.
+        model: of the tables without a column for it.
+        tables: in fp16, and of several engines in 4 bits.
+        all_logits: engines that compute the logits of every token.
+    """
+    fp16 = read_records(reference / tables["fp16"], gpu=gpu)
+    rows = [("TinyChat in fp16", row["model"], "fp16", row, row["fp16_ttft_s"]) for row in fp16]
+    rows += [
+        (f"{row['system']} in 4 bits", model, "w4a16", row, row["w4_ttft_s"])
+        for row in read_records(reference / tables["w4a16"])
+    ]
+    found = []
+    for engine, name, dtype, row, measured_s in rows:
+        replica = replica_of(
+            model_name(name),
+            gpu_name(gpu),
+            dtype=dtype,
+            kv_dtype="fp16",
+            runtime=load_runtime("eager"),
+        )
+        tokens = float(row["prompt_tokens"])
+        step = prefill_step(1.0, tokens)
+        if engine in all_logits:
+            step = dataclasses.replace(step, logits_rows=tokens)
+        label = f"{name}, {tokens:,.0f} tokens"
+        cells = {"engine": engine, "label": label, "measured": measured_s}
+        found.append({**cells, "predicted": _pass_s(replica, step)})
+    return pl.DataFrame(found)
+
+
+def throughputs(
+    reference: Path, table: str, prompt: float, output: float, systems: Mapping[str, str]
+) -> pl.DataFrame:
+    """Return tokens per second of the largest batch that fits, of systems in which one fits.
+
+    Args:
+        reference: the folder of reference tables.
+        table: of published throughputs; 0 where the model does not fit.
+        prompt: tokens of a request.
+        output: the same of its answer.
+        systems: their precision by their name.
+    """
+    published = read_records(reference / table, model="Llama-2-70B", gpu="A100-80GB")
+    theirs = {row["system"]: row["max_tokens_s_0_is_oom"] for row in published}
+    return pl.DataFrame(
+        [
+            {
+                "label": system,
+                "predicted": _tokens_per_s(dtype, prompt, output),
+                "measured": float(theirs[system]),
+            }
+            for system, dtype in systems.items()
+        ]
+    )
+
+
+def _tokens_per_s(dtype: str, prompt: float, output: float) -> float:
+    """Return the output tokens a second of the largest batch that fits; 0 where none does."""
+    replica = replica_of(
+        "llama2_70b",
+        "a100_sxm",
+        dtype=dtype,
+        kv_dtype="fp16",
+        framework="trtllm",
+        runtime=load_runtime("trtllm_session"),
+    )
+    room = MEMORY_SHARE * replica.gpu.hbm_bytes
+    room -= weight_bytes(replica.model, replica.cut, replica.dtype)
+    request = kv_bytes_per_token(replica.model, replica.cut, replica.kv_dtype) * (prompt + output)
+    batch = float(np.floor(room / request))
+    if batch < 1.0:
+        return 0.0
+    contexts = prompt + output * (np.arange(9) + 0.5) / 9.0
+    decode_s = np.mean([_pass_s(replica, decode_step(batch, one)) for one in contexts.tolist()])
+    prefill_s = _pass_s(replica, prefill_step(batch, prompt))
+    return float(batch * output / (prefill_s + (output - 1.0) * decode_s))
+
+
+def _pass_s(replica: Replica, step: Step) -> float:
+    return float(iteration(replica, step).latency_s)
