@@ -1,7 +1,4 @@
-"""The answers to a space as its store holds them: the front, its knee, counts, units.
-
-What was asked, with what, and what came of it is kept in a `run_folder`.
-"""
+"""Results of a space as its store holds them: the front, its knee, counts, units."""
 
 from __future__ import annotations
 
@@ -35,20 +32,20 @@ from sweeper.store.store import Store
 from sweeper.units import human
 
 KNEE = "knee"
-"""The word that stands for the key of the front's knee."""
+"""Stands for the key of the knee of the front."""
 _FEW = 3
-"""Values of an axis that are named where no others have been answered yet."""
+"""Values of an axis that are named while no others have results yet."""
 _IN_MEMORY = 2_000_000
-"""Rows up to which all are read at once to be told apart by scenario."""
+"""Rows up to which all are read at once to be split by scenario."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The last run of a space: what was asked, and the answers to it.
+    """Results of the last run of a space.
 
-    Where axes are `given`, each combination of their values is a scenario with a front of its own:
-    `each` yields the answers to one after the other, `at` those to some, `across` those of designs
-    that must do for all. A knee is that of one scenario: of `usual`, where none is named.
+    Each combination of values of `given` axes is a scenario with its own front: `each` yields the
+    results of every scenario, `at` those of some, `across` those of one design for all. A knee is
+    that of one scenario: of `usual`, if none is named.
     """
 
     name: str
@@ -64,17 +61,17 @@ class Answers:
 
     @functools.cached_property
     def simulator(self) -> Simulator:
-        """What answered."""
+        """The simulator."""
         return load_simulator(self.space.simulator)
 
     @functools.cached_property
     def results(self) -> pl.LazyFrame:
-        """All rows, in each of the price lists that are asked for."""
+        """All rows, in each of the price lists."""
         rows = self.scanned
         return repriced(rows_of(self.store, self.space), self.space) if rows is None else rows
 
     def in_prices(self, lists: str | None) -> Answers:
-        """Return the answers in other price lists, named with commas between them."""
+        """Return the results in other price lists, comma-separated."""
         if not lists:
             return self
         axes = {"prices": lists.split(","), "usd_per_gpu_hour": None}
@@ -88,7 +85,7 @@ class Answers:
 
     @functools.cached_property
     def unfinished(self) -> str:
-        """How far a run has come that has not ended, and which axes it has seen little of."""
+        """The progress of an unfinished run, and axes with few values so far."""
         if (self.folder / "summary.json").is_file():
             return ""
         done = self.store.scan()
@@ -105,25 +102,25 @@ class Answers:
 
     @functools.cached_property
     def others(self) -> list[str]:
-        """The other definitions of the space that were run, the last first."""
+        """Other definitions of the space that were run, latest first."""
         files = sorted(self.folder.parent.glob("*/definition.json"), reverse=True)
         found = dict.fromkeys(definition_in(file) for file in files)
         return [digits for digits in found if digits not in ("", self.store.definition.id)]
 
     @property
     def points(self) -> int | None:
-        """How many points the run was to answer, if that was known when it began."""
+        """Number of points of the run, if known at its start."""
         config = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
         points = config.get("points")
         return None if points is None else int(points)
 
     @functools.cached_property
     def scenarios(self) -> list[dict[str, Any]]:
-        """The scenarios that were answered, in the order of the axes; one without given axes."""
+        """Scenarios with results, in the order of the axes; one without given axes."""
         return scenarios_of(self.results, self.given, self.space.axes)
 
     def within(self, scenario: Mapping[str, Any], rows: pl.LazyFrame | None = None) -> Answers:
-        """Return the answers to one scenario, or to those that have some values alike."""
+        """Return the results of the scenarios with some values."""
         if not scenario:
             return self
         return dataclasses.replace(
@@ -135,7 +132,7 @@ class Answers:
         )
 
     def each(self) -> Iterator[Answers]:
-        """Yield the answers to each scenario."""
+        """Yield the results of each scenario."""
         if not self.given:
             yield self
             return
@@ -148,14 +145,14 @@ class Answers:
 
     @functools.cached_property
     def usual(self) -> Answers:
-        """The answers to one scenario: the one in the middle, or the next that has a front."""
+        """Results of one scenario: the middle one, or the next that has a front."""
         middle = len(self.scenarios) // 2
         outward = sorted(range(len(self.scenarios)), key=lambda i: abs(i - middle))
         found = [self.within(self.scenarios[i]) for i in outward]
         return next((one for one in found if len(one.front)), next(iter(found), self))
 
     def at(self, text: str | None) -> Answers:
-        """Return the answers to scenarios as a user names them, as in `qps=4,model=gpt2`.
+        """Return the results of scenarios that a user names, as in `qps=4,model=gpt2`.
 
         Raises:
             UserError: it names no given axis, or a value that the axis does not take.
@@ -177,15 +174,12 @@ class Answers:
         return self.within(chosen)
 
     def asking(self, wanted: Objectives, condition: str | None) -> Answers:
-        """Return the answers to other objectives, under another condition."""
+        """Return the results for other objectives and another condition."""
         given, rows = tuple(n for n in self.given if n not in wanted), self.results
         return dataclasses.replace(self, wanted=wanted, where=condition, given=given, scanned=rows)
 
     def across(self, how: str = WORST) -> Answers:
-        """Return the answers that designs give to all scenarios at once.
-
-        Their rows hold axes and objectives, each its worst over the scenarios, or the mean.
-        """
+        """Return results of designs over all scenarios: each objective its worst, or mean."""
         if not self.given:
             return self
         chosen = [n for n in self.space.axes if n not in self.given]
@@ -205,31 +199,31 @@ class Answers:
 
     @property
     def asked(self) -> str:
-        """The scenario that is answered, in words; empty where there is but one."""
+        """The scenario as text; empty if there is only one."""
         if self.how:
             return f"all scenarios at once, each objective its {self.how}"
         return ", ".join(f"{n}={self.human(n, v)}" for n, v in self.scenario.items())
 
     @property
     def title(self) -> str:
-        """The name of the space, and the scenario that is answered."""
+        """The name of the space and the scenario."""
         return f"{self.name}, {self.asked}" if self.asked else self.name
 
     @functools.cached_property
     def objectives(self) -> Objectives:
-        """The objectives that some design states; of a GPU without a price none states a cost."""
+        """The objectives that some design has; without a price no design has a cost."""
         silent = unstated(self.results, self.wanted, where=self.where)
         return {n: d for n, d in self.wanted.items() if n not in silent} or self.wanted
 
     @functools.cached_property
     def front(self) -> pl.DataFrame:
-        """The Pareto front with the designs' keys; of each scenario its own, one after another."""
+        """The Pareto front of each scenario, with the designs' keys."""
         found = pareto_front(self.results, self.objectives, where=self.where, per=self.given)
         return self.named(found)
 
     @functools.cached_property
     def knees(self) -> pl.DataFrame:
-        """The knee of each scenario's front, and in `designs` how many are on that front."""
+        """The knee of each scenario's front; `designs` is the size of the front."""
         groups = (
             self.front.partition_by(self.given, as_dict=True) if self.given else {(): self.front}
         )
@@ -242,7 +236,7 @@ class Answers:
 
     @functools.cached_property
     def knee(self) -> int:
-        """The row of the front that is recommended, of one scenario."""
+        """The row of the knee on the front of one scenario."""
         assert not self.given, "each scenario has a knee of its own"
         return knee(self.front, self.objectives)
 
@@ -259,14 +253,14 @@ class Answers:
 
     @functools.cached_property
     def reasons(self) -> dict[str, int]:
-        """Rows that are not `ok` by the word their reason begins with, the most frequent first."""
+        """Number of rows that are not `ok` by code of the reason, most frequent first."""
         word = pl.col("reason").cast(pl.String).str.split(":").list.first()
         counted = self.results.filter(pl.col("reason").is_not_null()).group_by(word).len().collect()
         return dict(sorted(counted.rows(), key=lambda row: -row[1]))
 
     @property
     def reasons_in_words(self) -> list[str]:
-        """The same as sentences, each with how many points and the figures of one of them."""
+        """The reasons as sentences with the number of points and an example."""
         texts = self.results.filter(pl.col("reason").is_not_null())
         word = pl.col("reason").cast(pl.String)
         said = texts.group_by(word.str.split(":").list.first().alias("word")).agg(word.min())
@@ -287,30 +281,30 @@ class Answers:
 
     @property
     def load(self) -> tuple[str, str] | None:
-        """The axis that is the load a design carries and the metric that grows with it, if any."""
+        """The load axis and the throughput metric, if any."""
         found = self.simulator
         return (found.load, found.throughput) if isinstance(found, CarriesLoad) else None
 
     @property
     def notes(self) -> Sequence[str]:
-        """What the simulator adds below a table of its results."""
+        """Notes of the simulator on its results."""
         axes = {name: tuple(dict.fromkeys(v)) for name, v in self.space.axes.items()}
         return self.simulator.notes(axes) if isinstance(self.simulator, Notes) else ()
 
     def human(self, name: str, value: Any) -> str:
-        """Return a value of a column as a person would write it."""
+        """Return a value of a column with its unit."""
         return human(value, self.units.get(name, ""))
 
     def word(self, name: str) -> str:
-        """Return what a column is called in a sentence."""
+        """Return the name of a column in a sentence."""
         return in_words(name, self.units.get(name, ""))
 
     def scaled(self, name: str, value: Any) -> str:
-        """Return the same, but whole numbers of objectives scaled as real ones are."""
+        """Return a value with its unit; whole numbers of objectives are scaled, too."""
         return self.human(name, real(value) if name in self.objectives else value)
 
     def choices(self, row: Mapping[str, Any]) -> list[str]:
-        """Return what a design chooses on each axis that varies."""
+        """Return the values of a design on the axes that vary."""
         return [f"{a}={self.human(a, row[a])}" for a in self.space.varied]
 
     def named(self, designs: pl.DataFrame) -> pl.DataFrame:
@@ -318,7 +312,7 @@ class Answers:
         return designs.insert_column(0, keys(self.store.definition, designs))
 
     def design(self, prefix: str) -> tuple[str, dict[str, Any]]:
-        """Return the whole key and the row of the design whose key begins so, or of the `knee`."""
+        """Return the key and row of the design whose key has a prefix, or of the `knee`."""
         if prefix == KNEE:
             if self.usual.front.is_empty():
                 raise UserError("no design qualifies, so there is no knee")
@@ -335,20 +329,19 @@ class Answers:
 
 
 def point_of(simulator: Simulator, row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of a row that the simulator asks for."""
+    """Return the inputs of the simulator in a row."""
     return {f.name: row[f.name] for f in columns_of(simulator.point) if f.name in row}
 
 
 def real(value: Any) -> Any:
-    """Return a whole number as a real one, which is scaled when it is printed."""
+    """Return a whole number as a float, which is scaled when printed."""
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def latest(name: str, outputs: str) -> Answers:
-    """Return the last run of a space; of `NAME@DIGITS` the last of one of its definitions.
+    """Return the last run of a space, or of one of its definitions by `NAME@DIGITS`.
 
-    A space whose axes were overridden, or another file of the same name, is another definition. Of
-    damaged runs it is the last before them, with a warning.
+    Overridden axes make another definition. Damaged runs are skipped with a warning.
     """
     name, _, mark = name.partition("@")
     folders = runs(outputs, name)
@@ -381,7 +374,7 @@ def _answers_of(folder: Path, name: str, outputs: str) -> Answers:
 
 
 def definition_in(file: Path) -> str:
-    """Return the digits of the definition that a run kept; none where its file is damaged."""
+    """Return the digits of the definition of a run; empty if its file is damaged."""
     try:
         return Definition.from_json(file.read_text(encoding="utf-8")).id
     except (OSError, ValueError):
@@ -391,7 +384,7 @@ def definition_in(file: Path) -> str:
 def answers_to(
     written: SpaceConfig, space: DesignSpace, store: Store, folder: Path, name: str
 ) -> Answers:
-    """Return the answers to a space as it was written, whose rows a store holds."""
+    """Return the results of a space whose rows a store holds."""
     space = priced(space, written.axes)
     wanted = objectives(written, space)
     condition, known = where(written, space), given(written, space, wanted)

@@ -1,8 +1,7 @@
-"""Tables laid out for a width: headers and sentences wrap, figures, names and keys stay whole.
+"""Tables laid out for a width: headers wrap after underscores, sentences between words.
 
-A header breaks after an underscore, so that a name can be read and typed from it; a cell of words
-breaks between words. Columns that do not fit side by side go on below, with those that say which
-line it is repeated.
+Numbers, names and keys stay whole. Columns that do not fit continue below, with the columns that
+name the row repeated.
 """
 
 from __future__ import annotations
@@ -13,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 NAMES = ("", "design", "key")
-"""Headers of columns that say which line it is."""
+"""Headers of columns that name the row."""
 
 _GAP = "  "
 _PIECE, _WORD = re.compile(r"[^_ ]*(?:_[a-z]$)?[_ ]?"), re.compile(r"\S+\s?")
 _FIGURE = re.compile(r"[$+\-−]?[\d.]")
 MOST_WORDS = 10
-"""Of a figure with its unit, or of a design told by how many of a GPU it takes."""
+"""Most words of a cell that counts as a number with its unit."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Block:
 
 
 def shared(header: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[str, list[int]]:
-    """Return what all rows have in common, in words, and the columns in which they differ.
+    """Return the common cells of all rows as text, and the columns that differ.
 
     >>> shared(["key", "gpu", "tp"], [["a", "l4", "1"], ["b", "l4", "2"]])
     ('gpu l4', [0, 2])
@@ -70,7 +69,7 @@ def wrapped(text: str, width: int | None, indent: str = "") -> str:
 
 
 def _least(column: Sequence[str]) -> int:
-    """Return the width that a column cannot do without."""
+    """Return the least width of a column."""
     pieces = [piece.rstrip() for piece in _PIECE.findall(column[0])]
     for cell in column[1:]:
         pieces += [cell] if _is_figure(cell) else cell.split()
@@ -78,7 +77,7 @@ def _least(column: Sequence[str]) -> int:
 
 
 def _groups(header: Sequence[str], least: Sequence[int], width: int) -> list[list[int]]:
-    """Return the columns of each block: as many as fit after those that say which row it is."""
+    """Return the columns of each block: as many as fit after those that name the row."""
     names = list(range(_named(header)))
     groups: list[list[int]] = []
     left = -1
@@ -94,17 +93,14 @@ def _groups(header: Sequence[str], least: Sequence[int], width: int) -> list[lis
 
 
 def _named(header: Sequence[str]) -> int:
-    """Return how many columns say which row it is: the first, or a mark and what stands beside."""
+    """Return how many columns name the row: the first, or a mark and the next."""
     return 2 if header[0] == "" else 1
 
 
 def _widths(
     columns: Sequence[Sequence[str]], least: Sequence[int], group: Sequence[int], width: int
 ) -> list[int]:
-    """Return the widths at which the columns of a block fit, taken from the widest that can give.
-
-    A single word that is wider than all there is makes a block too wide.
-    """
+    """Return the widths of the columns of a block: the widest shrink first, down to a word."""
     widths = {i: max(map(len, columns[i])) for i in group}
     room = width - len(_GAP) * (len(group) - 1)
     while sum(widths.values()) > room:
@@ -144,7 +140,7 @@ def _lines(
 
 
 def _is_figure(cell: str) -> bool:
-    """Say whether a cell is told by a number, and no sentence that begins with one.
+    """Return whether a cell is a number with its unit, not a sentence.
 
     >>> _is_figure("7.5 of 10 ms"), _is_figure("8 " + "words " * 20)
     (True, False)

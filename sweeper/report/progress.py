@@ -27,7 +27,7 @@ from sweeper.units import duration
 
 _REDRAW_S, _LINE_S = 0.25, 10.0
 _CALIBRATING, _CALIBRATING_S = 3, 1.0
-"""Parts and seconds from which on the pace of a sweep is told."""
+"""Parts and seconds before the rate is shown."""
 _BAR = 28
 _SEPARATOR = " · "
 

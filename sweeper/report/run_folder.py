@@ -1,7 +1,7 @@
-"""What was asked and with what: `outputs/<space>/runs/<number>-<time>/`.
+"""Folders of runs: `outputs/<space>/runs/<number>-<time>/`, with configuration and versions.
 
-Runs are numbered: clocks go back and differ between machines. The time is UTC. Those that were
-asked elsewhere and merged here have the number 0, so that one's own last run stays the last.
+Numbers order the runs, since clocks differ between machines; the time is UTC. Runs merged from
+elsewhere have the number 0, so that the last own run stays the last.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _BROKEN = (
 
 
 class _Asked(TypedDict, total=False):
-    """What is read of `config.json`."""
+    """The parts of `config.json` that are read."""
 
     space: Required[dict[str, Any]]
     outputs: str
 
 
 class Progressed(TypedDict, total=False):
-    """What the driver of a run knows of it: from its first round on, and at its end."""
+    """Progress written by the driver of a run: from its first round on, and at its end."""
 
     answered: Required[int]  # points that were answered before
     to_do: Required[int]
@@ -62,16 +62,16 @@ class Progressed(TypedDict, total=False):
 
 
 class DamagedRun(UserError):  # noqa: N818 - what is there, rather than what went wrong
-    """A folder of a run that cannot be read; the results are kept elsewhere."""
+    """The folder of a run cannot be read; results are stored elsewhere."""
 
 
 def home_of(outputs: str, name: str) -> Path:
-    """Return the folder of a space; where results are under a URL, what was asked is kept here."""
+    """Return the folder of a space's runs; local even if results are under a URL."""
     return Path(_HERE if "://" in outputs else outputs, name)
 
 
 def url_of(folder: Path) -> str:
-    """Return the URL under which the results of a run are; empty where they are beside it."""
+    """Return the URL of the results of a run; empty if they are beside it."""
     try:
         outputs = from_json((folder / "config.json").read_bytes(), _Asked).get("outputs", "")
     except (OSError, ValueError):
@@ -88,7 +88,7 @@ def runs(outputs: str, name: str) -> list[Path]:
 
 
 def asked(folder: Path) -> tuple[Definition, SpaceConfig]:
-    """Return the definition of a run and the space as it was written.
+    """Return the definition of a run and its space.
 
     Raises:
         DamagedRun: they cannot be read, or are not what was written.
@@ -109,7 +109,7 @@ def asked(folder: Path) -> tuple[Definition, SpaceConfig]:
 
 
 def rows_of(store: Store, space: DesignSpace) -> pl.LazyFrame:
-    """Return the rows of a run; fields that its simulator gained since are at their defaults."""
+    """Return the rows of a run; inputs that the simulator gained since have their defaults."""
     rows = store.scan()
     known = set(rows.collect_schema().names())
     gained = (name for name in space.schema.names if name not in known)
@@ -118,10 +118,7 @@ def rows_of(store: Store, space: DesignSpace) -> pl.LazyFrame:
 
 
 def begin(store: Store, written: Mapping[str, Any]) -> Path:
-    """Write what is asked before it is answered, so that queries find a run that was stopped.
-
-    Return the folder of the run.
-    """
+    """Write the configuration of a run before it starts, and return the folder of the run."""
     now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H-%M-%SZ")
     outputs, _, name = store.folder.rpartition("/")
     home = home_of(outputs, name) / "runs"
@@ -137,14 +134,14 @@ def begin(store: Store, written: Mapping[str, Any]) -> Path:
 
 
 def write_progress(folder: Path, known: Progressed) -> None:
-    """Write what the driver of a run knows, for whoever watches it."""
+    """Write the progress of a run."""
     if before := progress_of(folder):
         known = {**known, "begun_ns": before["begun_ns"]}
     write_text(folder / _PROGRESS, json.dumps(known))
 
 
 def progress_of(folder: Path) -> Progressed | None:
-    """Return what the driver of a run has written, as `write_progress` did; None before that."""
+    """Return the progress that `write_progress` wrote; None before that."""
     try:
         file = folder / _PROGRESS
         written: Progressed = {
@@ -172,7 +169,7 @@ def next_run(home: Path, time: str) -> Path:
 
 
 def earlier_run(home: Path, time: str) -> Path:
-    """Return the folder of a run from elsewhere: before all that were asked here, by its time."""
+    """Return the folder of a merged run, which sorts before all own runs."""
     again = (f"-{count}" for count in itertools.count(2))
     names = (f"{0:06d}-{time}{mark}" for mark in itertools.chain([""], again))
     return next(home / name for name in names if not (home / name).exists())

@@ -1,4 +1,4 @@
-"""A sweep that runs elsewhere, as its files show it: each part is read once, when it appears."""
+"""Progress of a sweep that runs elsewhere, from its files: each part is read once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sweeper.store.store import Part
 
 @dataclass
 class Watch:
-    """What has been seen of a run so far: its own rows, and the front with those before it."""
+    """The rows of a run so far, and the front including earlier rows."""
 
     answers: Answers
     progress: Progress = field(init=False)
@@ -39,18 +39,18 @@ class Watch:
 
     @property
     def ended(self) -> bool:
-        """Whether the run has come to its end."""
+        """Whether the run has ended."""
         folder = self.answers.folder
         return "rows" in (progress_of(folder) or {}) or (folder / "summary.json").is_file()
 
     @property
     def stopped(self) -> bool:
-        """Whether the run was stopped before its end, as far as that is seen from here."""
+        """Whether the run of this machine stopped before its end."""
         folder, store = self.answers.folder, self.answers.store
         return is_from_here(folder) and not is_held(store) and not self.ended
 
     def look(self) -> int:
-        """Take note of the parts that are new, and return how many they are."""
+        """Read new parts, and return their number."""
         known = progress_of(self.answers.folder)
         if known is None:  # what is written before the first round was answered before
             return 0
@@ -73,7 +73,7 @@ class Watch:
         return definition_in(name) == self.answers.store.definition.id
 
     def _summary(self, name: str) -> Part:
-        """Return what the worker that wrote a part told its driver."""
+        """Return the summary of a part, as its worker sent it to the driver."""
         found, wanted = self.answers, self.answers.objectives
         asked = names_in(found.where, "where") if found.where else []
         columns = list(dict.fromkeys([*wanted, *asked, "status", "reason"]))
@@ -86,17 +86,17 @@ class Watch:
         return Part(name, len(rows), status, dict(reasons), *self._front(good), seconds=0.0)
 
     def _front(self, rows: pl.DataFrame) -> tuple[Matrix, Ints]:
-        """Return the distinct objective vectors on the front of some rows, and the ties of each."""
+        """Return the distinct objective vectors on the front, and the ties of each."""
         wanted = self.answers.objectives
         values = minimised(rows, dict.fromkeys(wanted, "min"))  # as they are
         return local_front(dict(zip(wanted, values.T, strict=True)), wanted)
 
 
 def state(watch: Watch) -> str:
-    """Return what has been seen as JSON, for programs."""
+    """Return the progress as JSON."""
     progress = watch.progress
     front = [dict(zip(watch.answers.objectives, row, strict=True)) for row in progress.front()]
-    told = {
+    found = {
         "points": progress.total,
         "answered": progress.answered,
         "rows": dict(progress.rows),
@@ -104,4 +104,4 @@ def state(watch: Watch) -> str:
         "ended": watch.ended,
         "front": front,
     }
-    return json.dumps(told)
+    return json.dumps(found)

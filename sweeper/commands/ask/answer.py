@@ -1,4 +1,4 @@
-"""An answer in words: a row for each device, the best design, how sure that is, how to start it."""
+"""The printed answer of `ask`: a line per device, the best design, its chance and its command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from simulators.core.errors import UserError
-from sweeper.commands.ask.verdicts import Row, Verdict, in_percent
+from sweeper.commands.ask.verdicts import Row, Verdict, in_percent, lateness
 from sweeper.questions import DEPLOYMENTS, Deploys, Question, known_beside
 from sweeper.report.answers import Answers, point_of
 from sweeper.report.evidence import evidence, named_facts
@@ -34,7 +34,7 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of a question."""
+    """The answer to a question."""
 
     question: Question
     last: Answers
@@ -43,11 +43,11 @@ class Answer:
 
     @property
     def is_found(self) -> bool:
-        """Whether under every load some design meets the deadlines."""
+        """Whether some design meets the deadlines under every load."""
         return all(self._best(found) is not None for _, found in self._by_load())
 
     def print(self) -> None:
-        """Print for each load a row for each device, the best design and what deploys it."""
+        """Print a line per device, the best design and its command, for each load."""
         bests: list[Verdict] = []
         for given, found in self._by_load():
             best = self._best(found)
@@ -75,7 +75,7 @@ class Answer:
             self._print_next(bests)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the same for programs."""
+        """Return the answer for programs."""
         best = next((v for _, f in self._by_load() if (v := self._best(f))), None)
         row = best.row if best else None
         return {
@@ -96,13 +96,13 @@ class Answer:
         }
 
     def _by_load(self) -> Iterator[tuple[Mapping[str, Any], list[Verdict]]]:
-        """Yield what was given, and what came of each device under it."""
+        """Yield each load with the verdicts on all devices."""
         for _, found in groupby(self.verdicts, key=lambda verdict: tuple(verdict.given.items())):
             those = list(found)
             yield those[0].given, those
 
     def _best(self, found: Sequence[Verdict]) -> Verdict | None:
-        """Return the cheapest that is as sure as was asked; if none is, the surest with a price."""
+        """Return the cheapest design that is likely enough; if none is, the most likely one."""
         does = [v for v in found if v.does and v.row is not None]
         return min(does, key=self._rank, default=None)
 
@@ -119,48 +119,32 @@ class Answer:
     def _print_devices(
         self, given: Mapping[str, Any], found: Sequence[Verdict], best: Verdict | None
     ) -> None:
-        """Print a line for each device: its best design, or why it has none."""
-        question = self.question
-        amounts = self._headings(found)
-        metrics = [d.metric for d in question.deadlines]
-        header = ["", question.device, *amounts, *metrics, "likely", "measured", "design"]
+        """Print a line per device: its best design, or the reason why it has none."""
+        device, amounts = self.question.device, self._headings(found)
+        metrics = [d.metric for d in self.question.deadlines]
+        header = ["", device, *amounts, *metrics, "likely", "measured", "design"]
         lines = []
         for verdict in found:
-            row, mark = verdict.row, "*" if verdict is best else ""
+            row = verdict.row
+            times = ["-" if row is None else self._human(n, row[n]) for n in metrics]
             if row is None or not verdict.does:
-                times = ["-" if row is None else self._human(n, row[n]) for n in metrics]
-                lines.append(
-                    [
-                        mark,
-                        verdict.device,
-                        *("-" for _ in amounts),
-                        *times,
-                        "-",
-                        "-",
-                        f"none: {verdict.why}",
-                    ]
-                )
-                continue
-            lines.append(
-                [
-                    mark,
-                    verdict.device,
-                    *(self._amount(row, prices, words) for prices, words in amounts.values()),
-                    *(self._human(n, row[n]) for n in metrics),
-                    in_percent(row["chance"]),
-                    f"{by_measurements(row):.0%}" if shares_of_row(row) else "-",
-                    self._described(row) + (f"; {verdict.why}" if verdict.why else ""),
-                ]
-            )
-        said = self._said(given)
-        print_table(f"Best of each {question.device}: {said}" if said else "", header, lines)
+                costs, sure = ["-"] * len(amounts), ["-", "-", f"none: {verdict.why}"]
+            else:
+                costs = [self._amount(row, prices, words) for prices, words in amounts.values()]
+                measured = f"{by_measurements(row):.0%}" if shares_of_row(row) else "-"
+                design = self._described(row) + (f"; {verdict.why}" if verdict.why else "")
+                sure = [in_percent(row["chance"]), measured, design]
+            mark = "*" if verdict is best else ""
+            lines.append([mark, verdict.device, *costs, *times, *sure])
+        load = self._said(given)
+        print_table(f"Best of each {device}: {load}" if load else "", header, lines)
 
     def _said(self, given: Mapping[str, Any]) -> str:
-        """Return a load in words."""
+        """Return a load as text."""
         return ", ".join(f"{n} {self._human(n, v)}" for n, v in given.items() if v is not None)
 
     def _headings(self, found: Sequence[Verdict]) -> dict[str, tuple[str, str]]:
-        """Return the headings of amounts: each with its price list and the words behind it."""
+        """Return the headings of costs, each with its price list and unit."""
         question = self.question
         rows = [v.row for v in found if v.row is not None and v.does]
         words = list(dict.fromkeys(w for r in rows for a in r["amounts"].values() for w in a))
@@ -177,7 +161,7 @@ class Answer:
         return f"no {prices} price" if amount is None else human(amount, "$")
 
     def _print_best(self, best: Verdict, found: Sequence[Verdict]) -> None:
-        """Print the best design, how sure it is and what is next best."""
+        """Print the best design, its chance, its evidence and the next best."""
         question, row = self.question, best.row
         assert row is not None
         print(f"\n{self._described(row)}")
@@ -210,7 +194,7 @@ class Answer:
             self._print_other_prices(best, found, prices)
 
     def _print_other_prices(self, best: Verdict, found: Sequence[Verdict], prices: str) -> None:
-        """Say which device is the cheapest by another price list, if that is another one."""
+        """Print the cheapest design by another price list."""
         priced = {
             v.device: (next(iter(v.row["amounts"][prices].values())), v)
             for v in found
@@ -225,7 +209,7 @@ class Answer:
         print_words(f"Cheapest by {prices}: {same}, {human(cost, '$')}.")
 
     def _beside(self, row: Row, second: Row) -> str:
-        """Return the next best design, beside the best."""
+        """Return the next best design compared with the best."""
         by = "cost" if row["cost"] and second["cost"] else self.question.without_price
         change, chance = second[by] / row[by] - 1, in_percent(second["chance"])
         what = f"{change:+.0%} in {by}" if abs(change) >= 0.005 else f"Same {by}"
@@ -235,23 +219,21 @@ class Answer:
         return f"{what}, {only}{chance} likely to meet the {deadlines}: {described}"
 
     def _print_nearest(self, found: Sequence[Verdict]) -> None:
-        """Say that nothing meets the deadlines, and which design comes nearest."""
+        """Print that no design meets the deadlines, and the nearest one."""
         question = self.question
         print()
         within = " within the budget" if question.budget is not None else ""
         print_words(f"No design {question.among} meets the deadlines{within}.")
-        near = [v for v in found if v.row is not None]
+        near = [(v.row, v.why) for v in found if v.row is not None]
         if near:
-            limits = {d.metric: d.limit for d in question.deadlines}
-            best = min(
-                near, key=lambda v: max((v.row or {})[n] / limit for n, limit in limits.items())
+            row, why = min(near, key=lambda one: lateness(question, one[0]))
+            times = (
+                f"{d.metric} {self._human(d.metric, row[d.metric])}" for d in question.deadlines
             )
-            assert best.row is not None
-            said = ", ".join(f"{n} {self._human(n, best.row[n])}" for n in limits)
-            print_words(f"Nearest: {self._described(best.row)}: {said}; {best.why}.")
+            print_words(f"Nearest: {self._described(row)}: {', '.join(times)}; {why}.")
 
     def _advice(self) -> str:
-        """Return what would help: more to spend, where that is all a design lacks."""
+        """Return a hint: the budget that suffices, or the question's advice."""
         costs = [v.row.get("cost") for v in self.verdicts if v.row is not None]
         usd = min((usd for usd in costs if usd is not None), default=None)
         if usd is not None and len(list(self._by_load())) == 1:
@@ -259,7 +241,7 @@ class Answer:
         return " ".join(self.question.advice)
 
     def _print_next(self, bests: Sequence[Verdict]) -> None:
-        """Print what deploys the first answer, and what to type next, for each its export."""
+        """Print the command of the first answer, and the next commands to type."""
         row, name, at = bests[0].row, self.last.name, elsewhere(self.chosen.outputs)
         assert row is not None
         print()
@@ -279,13 +261,13 @@ class Answer:
         return ", ".join([self.question.described(row), *(f"{n} {human(row[n])}" for n in details)])
 
     def _rests_on(self, row: Row) -> str:
-        """Return what the chance rests on."""
+        """Return the basis of the chance."""
         if row["stated"]:
             return "by the simulator's 90 % intervals"
         return f"if predictions are within {self.chosen.band:.0%} in 90 % of cases"
 
     def _spans(self, row: Row) -> Iterator[str]:
-        """Yield between what each time lies that has a deadline, where the simulator states it."""
+        """Yield the 90 % interval of each latency with a deadline, where stated."""
         for d in self.question.deadlines:
             ends = [row.get(f"{d.interval}_{end}") for end in ("lo", "hi")]
             if all(ends) and row[d.interval]:
@@ -295,21 +277,19 @@ class Answer:
                 yield f"{d.metric} {low} to {high}"
 
     def _next_best(self, best: Verdict) -> Row | None:
-        """Return the cheapest design on other hardware, or cut or replicated otherwise."""
+        """Return the cheapest design with other hardware, parallelism or replicas."""
         names, row = self.question.alternatives, best.row
         assert row is not None
         others = [r for v in self.verdicts if v.given == best.given for r in v.others]
-        others.sort(
-            key=lambda r: (
-                r["cost"] is None,
-                r["cost"] or r[self.question.without_price],
-                -r["chance"],
-            )
-        )
-        return next((r for r in others if any(r[n] != row[n] for n in names)), None)
+        differing = [r for r in others if any(r[n] != row[n] for n in names)]
+        return min(differing, key=self._price, default=None)
+
+    def _price(self, row: Row) -> tuple[bool, float, float]:
+        cost = row["cost"]
+        return cost is None, cost or row[self.question.without_price], -row["chance"]
 
     def _command(self, row: Row) -> str:
-        """Return what deploys the design, or why nothing does."""
+        """Return the command that deploys the design, or the reason why there is none."""
         simulator, name = self.last.simulator, f"{self.last.name} {row['key'][:SHOWN]}"
         writer = known_beside(simulator, DEPLOYMENTS)
         assert isinstance(writer, Deploys)

@@ -1,4 +1,4 @@
-"""What came of a question: of each device its best design, or the reason why it has none."""
+"""Verdicts on a question: the best design of each device, or the reason why it has none."""
 
 from __future__ import annotations
 
@@ -20,36 +20,35 @@ from sweeper.report.answers import Answers
 from sweeper.report.words import reason_in_words
 
 _CANDIDATES = 400
-"""Designs of a device that meet the deadlines among which a sure one is looked for, the cheapest
-first."""
+"""Cheapest designs of a device that meet the deadlines, among which a likely one is sought."""
 
 _MANY = 5
-"""Times a deadline, from which on percent are hard to read."""
+"""Multiples of a deadline from which on a factor is printed instead of percent."""
 
 ALL_BUT, TINY = 0.99, 1e-9
-"""No chance is said to be above the first; what a product of numbers is short of a percent."""
+"""Largest printed chance; tolerance of rounding down to percent."""
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Sure:
-    """Says how sure a design is to meet the deadlines of a question, and whether that suffices."""
+    """The chance that a design meets the deadlines of a question, and whether it suffices."""
 
     question: Question
     least: float  # the chance wanted
-    band: float  # half the 90 % interval of what states none
+    band: float  # half the 90 % interval where none is stated
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """What of a row it needs."""
+        """Columns of a row that the chance needs."""
         times = [d.metric for d in self.question.deadlines]
         means = [d.interval for d in self.question.deadlines]
         ends = [f"{name}_{end}" for name in means for end in ("lo", "hi")]
         return tuple(dict.fromkeys((*times, *means, *ends, *self.question.excluded)))
 
     def misses(self, rows: pl.DataFrame) -> NDArray[np.float64]:
-        """Return by what factor rows miss a deadline, or the chance wanted; 1 and less suffices."""
+        """Return the factor by which rows miss a deadline or the chance; up to 1 suffices."""
         return np.array([self._miss(row) for row in rows.iter_rows(named=True)], np.float64)
 
     def prefilter(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
@@ -69,7 +68,7 @@ class Sure:
         return float(min(worst, 1.0) if does else max(worst, math.nextafter(1.0, 2.0)))
 
     def _margin(self, row: Row, deadline: Any) -> float:
-        """Return by what factor a time must stay below its deadline for the chance wanted."""
+        """Return the factor by which a latency must stay below its deadline."""
         low, high = row.get(f"{deadline.interval}_lo"), row.get(f"{deadline.interval}_hi")
         sigma, middle = math.log1p(self.band) / Z90, 0.0
         if low and high:
@@ -79,7 +78,7 @@ class Sure:
         return max(1.0, math.exp(z * sigma + middle))
 
     def chance(self, row: Row) -> tuple[float, bool]:
-        """Return the chance that a design meets all deadlines, and whether intervals state it."""
+        """Return the chance to meet all deadlines, and whether it uses stated intervals."""
         chance, stated = 1.0, True
         for d in self.question.deadlines:
             one, known = chance_within(row, d.metric, d.limit, interval=d.interval, band=self.band)
@@ -88,7 +87,7 @@ class Sure:
 
 
 def in_percent(chance: float) -> str:
-    """Return a chance in percent, rounded down: what is not quite 80% is not said to be.
+    """Return a chance in percent, rounded down.
 
     >>> in_percent(0.796), in_percent(0.8), in_percent(0.9999)
     ('79%', '80%', '>99%')
@@ -97,24 +96,24 @@ def in_percent(chance: float) -> str:
 
 
 def lateness(question: Question, row: Row) -> float:
-    """Return the worst of a design's times over its deadlines."""
+    """Return the largest ratio of a latency to its deadline."""
     return max(float(row[d.metric]) / d.limit for d in question.deadlines)
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one device under one load."""
+    """The verdict on one device under one load."""
 
-    given: Mapping[str, Any]  # what was asked about: a model, a load
+    given: Mapping[str, Any]  # the model and load
     device: str
-    row: Row | None  # its best design, or the nearest
+    row: Row | None  # the best design, or the nearest
     does: bool  # whether that meets the deadlines
-    why: str  # it does not, or what else is to be said of it
-    others: Sequence[Row]  # that meet the deadlines too, the cheapest first
+    why: str  # reason or remark
+    others: Sequence[Row]  # other designs that meet the deadlines, cheapest first
 
 
 def verdicts(question: Question, last: Answers, sure: Sure) -> list[Verdict]:
-    """Return what came of each device, under each combination of what was given."""
+    """Return a verdict on each device for each combination of given values."""
     rows = last.named(last.results.collect()).lazy()
     devices = _asked_of(last, question.device, question.refused)
     values = [last.space.axes[name] for name in question.given]
@@ -130,7 +129,7 @@ def verdicts(question: Question, last: Answers, sure: Sure) -> list[Verdict]:
 
 
 def _asked_of(last: Answers, device: str, refused: Mapping[str, str]) -> list[str]:
-    """Return the devices that were asked about, those that were refused last."""
+    """Return the devices of the question, refused ones last."""
     tried = dict.fromkeys(str(value) for value in last.space.axes[device])
     return [*tried, *(name for name in refused if name not in tried)]
 
@@ -152,36 +151,38 @@ def _verdict(
     found = judged.filter(meets).bottom_k(_CANDIDATES, by=question.without_price).collect()
     if found.is_empty():
         return _nothing(question, given, device, rows, judged)
-    told = [_told(question, sure, row) for row in found.iter_rows(named=True)]
+    priced = [_priced(question, sure, row) for row in found.iter_rows(named=True)]
     if question.budget is not None:
-        within = [row for row in told if row["cost"] is None or row["cost"] <= question.budget]
+        within = [row for row in priced if row["cost"] is None or row["cost"] <= question.budget]
         if not within:
-            least = min(told, key=lambda row: float(row["cost"]))
+            least = min(priced, key=lambda row: float(row["cost"]))
             return Verdict(given, device, least, False, _above_budget(question, least), ())
-        told = within
-    told.sort(key=lambda row: (row["cost"] or 0.0, row[question.without_price], -row["chance"]))
-    enough = [row for row in told if row["chance"] >= sure.least]
+        priced = within
+    priced.sort(key=lambda row: (row["cost"] or 0.0, row[question.without_price], -row["chance"]))
+    enough = [row for row in priced if row["chance"] >= sure.least]
     if enough:
-        return Verdict(given, device, _surest_of_equals(enough, question), True, "", told)
-    best = max(told, key=lambda row: row["chance"])
-    return Verdict(given, device, best, True, f"no design is {100.0 * sure.least:g}% likely", told)
+        return Verdict(given, device, _surest_of_equals(enough, question), True, "", priced)
+    best = max(priced, key=lambda row: row["chance"])
+    return Verdict(
+        given, device, best, True, f"no design is {100.0 * sure.least:g}% likely", priced
+    )
 
 
 def _above_budget(question: Question, row: Row) -> str:
-    """Return what a design costs, beside what may be spent."""
+    """Return the cost of a design beside the budget."""
     words = next(iter(row["amounts"][question.prices[0]]))
     return f"costs ${row['cost']:.2f} {words}, above the budget of ${question.budget:g}"
 
 
 def _surest_of_equals(rows: Sequence[Row], question: Question) -> Row:
-    """Return of the cheapest rows the surest."""
+    """Return the most likely of the cheapest rows."""
     first = rows[0]
     by = question.without_price if first["cost"] is None else "cost"
     return max((r for r in rows if r[by] == first[by]), key=lambda row: row["chance"])
 
 
-def _told(question: Question, sure: Sure, row: Row) -> dict[str, Any]:
-    """Return a row with its chance, and its amounts in each price list."""
+def _priced(question: Question, sure: Sure, row: Row) -> dict[str, Any]:
+    """Return a row with its chance, and its cost in each price list."""
     chance, stated = sure.chance(row)
     amounts = {prices: dict(question.amounts(row, prices)) for prices in question.prices}
     first = next(iter(amounts[question.prices[0]].values()), None)
@@ -195,7 +196,7 @@ def _nothing(
     rows: pl.LazyFrame,
     judged: pl.LazyFrame,
 ) -> Verdict:
-    """Say why no design of a device does: the nearest one's flaw, or what none of them can be."""
+    """Return why no design of a device suffices: the nearest one's flaw, or the usual reason."""
     near = judged.bottom_k(1, by="__late").collect()
     if len(near):
         row = near.row(0, named=True)
@@ -209,7 +210,7 @@ def _nothing(
 
 
 def _flaws(question: Question, row: Row) -> Iterator[str]:
-    """Yield what speaks against a design."""
+    """Yield the reasons against a design."""
     for d in question.deadlines:
         if row[d.metric] > d.limit:
             times = row[d.metric] / d.limit
