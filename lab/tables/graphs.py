@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from lab.tables.kernels.fp32_kernels import catalog_name, is_in_catalog
 from lab.tables.records import known_rows
-from lab.tables.rows import read_records
+from lab.tables.rows import Record, read_records
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
 from simulators.evidence.lookup import BEST
@@ -44,10 +42,9 @@ CODES = {
 PEERS = ("neusight", "roofline", "habitat", "li")
 
 ALLOCATOR_SHARE, LONGEST_LAUNCH_S = 0.62, 1e-4
-"""A backward pass has twice the products of its forward pass. Where the forward pass still takes
-more than this part of it, and longer than any host needs to launch it, the run allocated its memory
-afresh (the table empties the cache before each run); when it does is not known. The rule reads
-measurements alone, no prediction."""
+"""A backward pass has twice the products of its forward pass. Where the forward pass takes more
+than this part of it, and longer than hosts need to launch it, the run allocated its memory afresh.
+The rule reads no prediction."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +52,7 @@ class Case:
     """One measured configuration."""
 
     gpu: Gpu
-    graph_name: str  # model, mode, length, batch: what is left out together
+    graph_name: str  # model, mode, length, batch: held out together
     model: str
     is_training: bool
     is_fused: bool
@@ -63,14 +60,14 @@ class Case:
     gpus: int
     batch: int
     length: int
-    has_graph: bool  # whether the table knows what ran
+    has_graph: bool  # whether the table has its operators
     forward_s: float
     backward_s: float
     total_s: float
-    peers_s: dict[str, float]  # by predictor, where it has an answer
+    peers_s: dict[str, float]  # by predictor, where it has a prediction
 
     def is_allocating(self, launches: float) -> bool:
-        """Say whether a forward pass of so many launches shows fresh allocations."""
+        """Return whether a forward pass of so many launches shows fresh allocations."""
         is_long = self.backward_s > 0 and self.forward_s > ALLOCATOR_SHARE * self.backward_s
         return is_long and self.forward_s > LONGEST_LAUNCH_S * launches
 
@@ -81,40 +78,36 @@ class Case:
 
     def price(self, reference: Path, level: str | Profile = BEST) -> PricedLaunches:
         """Return the kernels of the whole model on one GPU."""
+        training, fused = self.is_training, self.is_fused
         graph = self.graph(reference)
         return price_graph(
-            graph,
-            self.gpu,
-            dtype="fp32",
-            training=self.is_training,
-            fused=self.is_fused,
-            level=level,
+            graph, self.gpu, dtype="fp32", training=training, fused=fused, level=level
         )
 
 
 def read_cases(reference: Path) -> list[Case]:
     """Return every row of the table whose model and GPU are known."""
-    table = read_records(reference / TABLE)
-    rows = known_rows(table, TABLE, gpu=is_in_catalog, model=CODES.__contains__)
-    return [_case(row) for row in rows]
+    rows = read_records(reference / TABLE)
+    known = known_rows(rows, TABLE, gpu=is_in_catalog, model=CODES.__contains__)
+    return [_case(row) for row in known]
 
 
-def _case(row: Mapping[str, Any]) -> Case:
+def _case(row: Record) -> Case:
     found = {peer: row[f"{peer}_predicted_ms"] for peer in PEERS}
     return Case(
-        gpu=load_gpu(catalog_name(row["gpu"])),
-        graph_name=f"{row['model']} {row['mode']} {row['seq_len']} x {row['batch']}",
-        model=row["model"],
-        is_training=row["mode"] == "training",
-        is_fused=bool(row["fused"]),
-        parallelism=row["parallelism"],
-        gpus=int(row["n_gpus"]),
-        batch=int(row["batch"]),
-        length=int(row["seq_len"]),
-        has_graph=row["num_layers"] is not None,
-        forward_s=1e-3 * (row["measured_forward_ms"] or 0.0),
-        backward_s=1e-3 * (row["measured_backward_ms"] or 0.0),
-        total_s=1e-3 * row["measured_ms"],
+        gpu=load_gpu(catalog_name(row.gpu)),
+        graph_name=f"{row.model} {row.mode} {row.seq_len} x {row.batch}",
+        model=row.model,
+        is_training=row.mode == "training",
+        is_fused=bool(row.fused),
+        parallelism=row.parallelism,
+        gpus=int(row.n_gpus),
+        batch=int(row.batch),
+        length=int(row.seq_len),
+        has_graph=row.num_layers is not None,
+        forward_s=1e-3 * (row.measured_forward_ms or 0.0),
+        backward_s=1e-3 * (row.measured_backward_ms or 0.0),
+        total_s=1e-3 * row.measured_ms,
         peers_s={peer: 1e-3 * value for peer, value in found.items() if value},
     )
 
