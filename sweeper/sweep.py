@@ -1,4 +1,4 @@
-"""A sweep: points are picked, those not answered yet are evaluated, all answers are returned."""
+"""A sweep: picks points, evaluates those without a row, returns all rows."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from sweeper.store.store import Part, Store
 
 @dataclass(frozen=True)
 class Sweep:
-    """A space, how to pick its points, who evaluates them, and where the answers are kept.
+    """A space, a sampler of its points, an engine, and a store of rows.
 
-    `objectives` and `where` (an SQL condition) say what the live front shows and what a search
-    looks for, in each scenario of the axes that are `given`; no point's answer depends on them.
+    `objectives` and `where` (an SQL condition) are those of the live front and of searches, in each
+    scenario of the `given` axes; no row depends on them.
     """
 
     space: DesignSpace
@@ -40,8 +40,8 @@ class Sweep:
     objectives: Objectives
     where: str | None = None
     limits: Limits = UNSTATED
-    priced: DesignSpace | None = None  # the same space in the prices that are asked for
-    given: tuple[str, ...] = ()  # axes that vary and are not chosen
+    priced: DesignSpace | None = None  # the space at the prices asked for
+    given: tuple[str, ...] = ()  # axes that vary and are no choice
 
     @classmethod
     def of(
@@ -80,7 +80,7 @@ class Sweep:
 
     @property
     def picks(self) -> Sampler:
-        """What picks its points: the sampler, or what does as a search asks."""
+        """The sampler, or the driver of its search."""
         return as_sampler(self.sampler, Goal(self.objectives, self.where, self.given, self.priced))
 
     def run(
@@ -89,7 +89,7 @@ class Sweep:
         say: Say = lambda _: None,
         expect: Callable[[Sequence[Batch], Sequence[Batch]], None] = lambda _, __: None,
     ) -> pl.LazyFrame:
-        """Answer it, and return all answers; `watch`, `say` and `expect` are as in `answer`."""
+        """Run the sweep and return all rows; arguments as of `answer`."""
         self.answer(watch, say, expect)
         return repriced(self.store.scan(), self.priced or self.space)
 
@@ -99,11 +99,14 @@ class Sweep:
         say: Say = lambda _: None,
         expect: Callable[[Sequence[Batch], Sequence[Batch]], None] = lambda _, __: None,
     ) -> None:
-        """Answer it; the rows stay in the store.
+        """Run the sweep; the rows stay in the store.
 
-        A sweep interrupted at any line can be run again; it loses what was in flight. `watch` is
-        told of every part as it arrives, `say` what is being done, a line at a time, and `expect`
-        before each round which points are picked and which of them have no answer yet.
+        An interrupted sweep can be run again; it loses only the batches in progress.
+
+        Args:
+            watch: receives the summary of every part.
+            say: receives lines about what is done.
+            expect: receives, before each round, the points picked and those without a row.
         """
         check_writable(self.store.results)
         if sum(len(span) for span in self.store.finished()) < len(self.space):

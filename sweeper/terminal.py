@@ -1,4 +1,4 @@
-"""A terminal shows what files say of themselves, and obeys none of it: control signs become `?`."""
+"""Output to terminals: control characters in text from files become `?`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from typing import Any, TextIO
 
 _OURS = re.compile(r"(\x1b\[[0-9;]*m)")
-"""Bold and faint, which is all that is written here besides text."""
+"""Bold and faint, the only escape sequences that we write."""
 
 
 def printable(text: str) -> str:
-    r"""Return text without what a terminal would obey; line breaks stay.
+    r"""Return text with control characters replaced; line breaks stay.
 
     >>> printable("a\x1b[2Jb")
     'a?[2Jb'
@@ -19,13 +19,13 @@ def printable(text: str) -> str:
 
 
 class Quoting:
-    """A stream to a terminal that lets through text and weights of type, whoever writes there."""
+    """A stream to a terminal that passes text, bold and faint only."""
 
     def __init__(self, stream: TextIO) -> None:
         self.unquoted = stream
 
     def write(self, text: str) -> int:
-        """Write text; what it may not hold is shown as `?`."""
+        """Write text with control characters replaced."""
         pieces = _OURS.split(text)
         pieces[::2] = map(printable, pieces[::2])
         return self.unquoted.write("".join(pieces))
@@ -35,5 +35,5 @@ class Quoting:
 
 
 def quoting(stream: TextIO) -> TextIO:
-    """Return a stream that quotes where it ends at a terminal; to others goes what is meant."""
+    """Return a stream that replaces control characters if it is a terminal."""
     return Quoting(stream) if stream.isatty() else stream  # type: ignore[return-value]

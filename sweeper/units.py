@@ -1,4 +1,4 @@
-"""Numbers as a person would write them: scaled units, three digits, hours and minutes."""
+"""Formats numbers for people: scaled units, three digits, hours and minutes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SCALES = {
 
 
 def human(value: object, unit: str = "") -> str:
-    """Return a value as a person would write it.
+    """Return a value as text with a scaled unit.
 
     >>> human(0.0123, "s"), human(80e9, "bytes"), human(1234567, ""), human(None)
     ('12.3 ms', '80 GB', '1,234,567', '-')

@@ -1,7 +1,6 @@
-"""Numbers as people type them: `800ms`, `1.5s`, `10k`, `4M`, `80GB`.
+"""Parses numbers as people type them: `800ms`, `1.5s`, `10k`, `4M`, `80GB`.
 
-A suffix is a unit of time or bytes, or a power of a thousand. Which suffixes a number may have is
-said by the unit of its field.
+A suffix is a unit of time or bytes, or a power of a thousand; the unit of the field decides which.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ SUFFIXES: Mapping[str, Mapping[str, float]] = {
     "$": MONEY,
     "": COUNTS,
 }
-"""By unit of the field: what may stand behind a number, in any case, and what it is worth."""
+"""Suffixes and their factors by unit of the field, case-insensitive."""
 
 _NUMBER = re.compile(
     r"^\s*\$?([-+]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([a-zµ/]*)\s*$", re.I
@@ -30,7 +29,7 @@ _NUMBER = re.compile(
 
 
 def number_in(text: str, unit: str = "") -> float | None:
-    """Return the number that a text is, in the house's unit; nothing if it is none.
+    """Return the number that a text represents, in base units; None if it is none.
 
     >>> number_in("800ms", "s"), number_in("10k"), number_in("1.5 s", "s"), number_in("2 GPUs")
     (0.8, 10000.0, 1.5, None)

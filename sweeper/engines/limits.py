@@ -1,4 +1,4 @@
-"""How much time and memory one point may take, in workers that can be killed."""
+"""Limits of time and memory per point, enforced in workers that can be killed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from simulators.core.errors import UserError
 ONE_THREAD = dict.fromkeys(
     ("NUMBA_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS", "OMP_NUM_THREADS"), "1"
 )
-"""What libraries read that would otherwise start a thread per core, in one worker of several."""
+"""Environment of one worker of several, so that libraries do not start a thread per core."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a point alone may take.
+    """Limits of a single point.
 
     Args:
         timeout_s: a point that takes longer becomes a row with status `timeout`.
-        memory_gb: what may be allocated beyond what a worker holds at its start; more becomes a
-            row with status `error`, or `crash` where the code that asked cannot be told. None is no
-            limit.
+        memory_gb: memory that may be allocated beyond what a worker holds at its start; None is
+            no limit. A point that needs more becomes a row with status `error` or `crash`.
     """
 
     timeout_s: float = 600.0
@@ -35,7 +34,7 @@ class Limits:
                 raise UserError(f"failures.{name}={value:g}: write a number above 0")
 
     def hold_memory(self) -> None:
-        """Bound what this process may allocate from now on, or take the bound away."""
+        """Set or remove the limit on what this process may allocate from now on."""
         hard = resource.getrlimit(resource.RLIMIT_AS)[1]
         most = hard
         if self.memory_gb is not None:
@@ -45,11 +44,11 @@ class Limits:
 
 
 UNSTATED = Limits()
-"""What holds where nothing is said."""
+"""Default limits."""
 
 
 def _address_space() -> int:
-    """Return the bytes of address space this process holds; 0 where the system does not say."""
+    """Return the address space of this process in bytes; 0 if the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except (OSError, ValueError):

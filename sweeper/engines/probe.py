@@ -1,4 +1,4 @@
-"""How long a point of a space takes, from a few of them: what `plan` prints and `auto` goes by."""
+"""Estimates the time of a point from a few points, for `plan` and for the engine `auto`."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index
 
 PROBES, PROBE_S = 64, 1.0
-"""Points evaluated to estimate a sweep, and the time after which fewer will do."""
+"""Points evaluated to estimate a sweep, and the time after which fewer suffice."""
 
 _STRETCHES, _NEIGHBOURS = 16, 1024
-"""Of how many stretches, of so many points each, a simulator is asked for its guess."""
+"""Number and length of the stretches for which a simulator guesses its cost."""
 
 _GROWTH, _LONGEST = 8, 1 << 16
-"""How much longer each stretch of neighbours is, and how long the last may be."""
+"""Growth of the stretches of neighbours that are probed, and the length of the longest."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """How long one point takes, from a few of them; no probes where the simulator guessed."""
+    """The time of one point; `probes` is 0 where the simulator guessed it."""
 
     probes: int
     point_s: float
-    stopped: str = ""  # why fewer were tried than should have been
+    stopped: str = ""  # why the probe ended early
 
 
 def hinted(space: DesignSpace, asked: int | None = None) -> Estimate | None:
-    """Return what the simulator itself guesses of so many points of a space, if it guesses.
+    """Return the simulator's own guess for so many points of a space; None if it has none.
 
-    Neighbours may share what takes longer than they do: of a whole space, stretches are guessed of.
+    Neighbours may share expensive preparation, so the guess for a whole space is of stretches.
     """
     simulator = load_simulator(space.simulator)
     if not isinstance(simulator, Hints):
         return None
     wanted = max(1, min(asked or len(space), len(space)))
-    if 4 * wanted > len(space):  # what constraints remove is not asked
+    if 4 * wanted > len(space):
         starts = _spread(space, _STRETCHES)[:, None]
         where = np.unique((starts + np.arange(_NEIGHBOURS)) % len(space))
     else:
@@ -58,17 +58,16 @@ def steps(
     probes: int = PROBES,
     patience_s: float = PROBE_S,
 ) -> Iterator[Estimate]:
-    """Evaluate points, keeping nothing, first spread evenly over the space, then as work will be.
+    """Evaluate points without keeping them, and yield the estimate after each step.
 
-    A chunk of work is many neighbours at once: they share what a simulator makes ready for the
-    first, and whole columns cost little more than a row. So growing stretches of neighbours are
-    tried until patience ends, and the last, which is the longest, tells. Yield what is known after
-    each step; nothing is known after the first, which finds the simulator loaded.
+    First points spread over the space are evaluated, then growing stretches of neighbours, as a
+    chunk of work has: neighbours share preparation, and whole columns cost little more than a row.
+    The longest stretch gives the estimate. The first step only loads the simulator.
 
     Args:
-        space: whose points.
-        asked: how many of them are wanted; the fewer, the further apart neighbours are.
-        probes: points tried that are spread over the space.
+        space: of the points.
+        asked: how many points are wanted; the fewer, the further apart neighbours are.
+        probes: points spread over the space.
         patience_s: seconds for those, and again for the stretches.
     """
     simulator = load_simulator(space.simulator)
@@ -99,7 +98,7 @@ def steps(
 
 
 def _timed(simulator: Simulator, space: DesignSpace, where: Index) -> tuple[float, int]:
-    """Return the seconds points take, and how many are answered: constraints remove the others."""
+    """Return the seconds that points take, and how many of them constraints allow."""
     started = time.perf_counter()
     batch = space.batch(where, space.kept(where))
     evaluate(simulator, batch)
@@ -107,9 +106,9 @@ def _timed(simulator: Simulator, space: DesignSpace, where: Index) -> tuple[floa
 
 
 def _spread(space: DesignSpace, count: int) -> Index:
-    """Return point numbers, one somewhere in each of `count` equal stretches of the space.
+    """Return point numbers, one at a random place of each of `count` equal stretches of the space.
 
-    Always in the middle, they could all share one value of the fastest axis.
+    Evenly spaced numbers could all share one value of the fastest axis.
     """
     count = min(count, len(space))
     places = np.arange(count) + np.random.default_rng(0).random(count)

@@ -1,8 +1,7 @@
-"""What a worker does with a range of points: decode, drop, evaluate, write, summarise.
+"""The work on a batch of points: decode, apply constraints, evaluate, write, summarise.
 
-The rows stay in the file that is written here; the part that travels back holds counts and the
-local Pareto front. One bad point costs one row: what a simulator raises is split down to the point
-that raises it.
+The rows stay in the part written here; the summary that is returned holds counts and the local
+Pareto front. A batch on which a simulator raises is split down to the point that raises.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from sweeper.store.store import Part, Store, answer_schema
 
 @dataclass(frozen=True)
 class Task:
-    """Everything a worker must know to turn point numbers into rows of a store."""
+    """What a worker needs to turn point numbers into rows of a store."""
 
     space: DesignSpace
     store: Store
@@ -45,19 +44,19 @@ class Task:
     limits: Limits = UNSTATED
 
     def warm_up(self) -> None:
-        """Compile what will be called, so that the cache serves every worker."""
+        """Compile the simulator's kernels, so that the cache serves every worker."""
         simulator = load_simulator(self.space.simulator)
         if isinstance(simulator, WarmsUp):
             simulator.warm_up()
 
     @property
     def together(self) -> int:
-        """How many points in a row its simulator answers more cheaply in one batch."""
+        """How many consecutive points the simulator evaluates more cheaply in one batch."""
         simulator = load_simulator(self.space.simulator)
         return self.space.stretch(simulator.shares) if isinstance(simulator, Shares) else 1
 
     def answer(self, where: Batch) -> Part:
-        """Evaluate a range of points and write their rows."""
+        """Evaluate a batch of points and write their rows."""
         laps = Laps()
         kept, batch = self._decoded(where, laps)
         results = evaluate(load_simulator(self.space.simulator), batch)
@@ -65,12 +64,12 @@ class Task:
         return self._write(where, kept, batch, results, laps)
 
     def answer_in_parts(self, where: Batch) -> Iterator[Part]:
-        """Do the same part by part, so that none grows too large to read in one go."""
+        """Evaluate a batch of points and write their rows in parts of limited size."""
         for piece in split(where, -(-width(where) // PART)):
             yield self.answer(piece)
 
     def give_up(self, where: Batch, status: str, reason: str) -> Part:
-        """Write rows that say why there is no answer: `timeout` or `crash`."""
+        """Write rows with status `timeout` or `crash`."""
         laps = Laps()
         kept, batch = self._decoded(where, laps)
         results = _verdict(load_simulator(self.space.simulator), batch.num_rows, status, reason)
@@ -104,18 +103,18 @@ class Task:
         name = self.store.write(table, where, seconds=seconds)
         written_s = laps.seconds() - seconds
         laps.end("parquet")
-        return self._told(name, where, columns, laps, written_s)
+        return self._summary(name, where, columns, laps, written_s)
 
     def written(self, where: Batch) -> Iterator[Part]:
-        """Yield what whoever wrote parts of a range would have told of them, from the files."""
+        """Yield the summaries of parts of a range that a lost worker has written."""
         for piece in split(where, -(-width(where) // PART)):
             name = name_of(self.store.definition.id, piece)
             if appears(self.store.results, name, within_s=0.0):
                 laps, table = Laps(), read(self.store.results, name)
                 columns = {n: table.column(n).combine_chunks() for n in table.column_names}
-                yield self._told(name, piece, columns, laps)
+                yield self._summary(name, piece, columns, laps)
 
-    def _told(
+    def _summary(
         self,
         name: str,
         where: Batch,
@@ -123,8 +122,7 @@ class Task:
         laps: Laps,
         written_s: float = 0.0,
     ) -> Part:
-        """Return the counts and the front of a part's rows."""
-        # Codes rather than strings: counting a million statuses is then counting small integers.
+        """Return the summary of a part."""
         status = columns["status"].dictionary_encode()
         codes, words = status.indices.to_numpy(zero_copy_only=False), status.dictionary.to_pylist()
         counted = [int(np.count_nonzero(codes == c)) for c in range(len(words))]
@@ -154,22 +152,22 @@ class Task:
             names = names_in(self.where, what)
             rows = pl.DataFrame(pl.from_arrow(pa.table({n: columns[n] for n in names})))
             with computed(what):
-                asked = parsed(self.where, what).fill_null(value=False)
-                meets = rows.select(asked).to_series().to_numpy()
+                met = parsed(self.where, what).fill_null(value=False)
+                meets = rows.select(met).to_series().to_numpy()
             good = good & meets
         objectives = {o: _values(columns[o]) for o in self.objectives}
         return objectives if good.all() else {o: v[good] for o, v in objectives.items()}
 
 
 class Laps:
-    """How long each step of a piece of work took: wall time in all, CPU time by step."""
+    """Stopwatch: total wall time, and CPU time by step."""
 
     def __init__(self) -> None:
         self.cpu_s: dict[str, float] = {}
         self._started, self._mark = time.perf_counter(), time.process_time()
 
     def end(self, step: str) -> None:
-        """Say that the step has just ended."""
+        """Record the end of a step."""
         now = time.process_time()
         self.cpu_s[step] = self.cpu_s.get(step, 0.0) + now - self._mark
         self._mark = now

@@ -46,8 +46,8 @@ def best_per(
     Each value of the column is a level; with `steps`, so many logarithmic ranges of a column above
     zero are.
 
-    >>> rows = pl.LazyFrame({"boards": [8, 8, 16], "rate": [3.0, 5.0, 9.0]})
-    >>> best_per(rows, "boards", "rate", "max").rows()
+    >>> rows = pl.LazyFrame({"gpus": [8, 8, 16], "rate": [3.0, 5.0, 9.0]})
+    >>> best_per(rows, "gpus", "rate", "max").rows()
     [(8, 5.0), (16, 9.0)]
     """
     check_columns([level, objective], results.collect_schema().names(), "column")
@@ -81,8 +81,8 @@ class Fleet:
 def replicas_for(load: Sequence[float], capacity: float, *, spare: int = 1) -> Fleet:
     """Return how many whole replicas carry a load, with spares for failures.
 
-    The load is what is asked for hour by hour, or at any step; the capacity is how much of it one
-    replica carries within its deadlines. `spare` replicas, which may fail at once, are added.
+    The load is given per hour, or any other step; the capacity is the load that one replica carries
+    within its deadlines. `spare` replicas, which may fail at once, are added.
 
     >>> replicas_for([1.0, 7.0, 12.0], capacity=4.0)
     Fleet(replicas=(2, 3, 4), bought=4, used=0.5555555555555556)

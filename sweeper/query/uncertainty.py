@@ -26,7 +26,7 @@ from sweeper.space.sql import check_columns
 Z90 = 1.6448536269514722
 """Standard deviations from the middle of a normal distribution to the edge of its 90 % interval."""
 LAYERS = 3
-"""Fronts behind one another whose designs are drawn; what lies further back is on no front."""
+"""Number of successive fronts whose designs are drawn; others are never on the front."""
 
 
 def probable_front(
@@ -47,9 +47,9 @@ def probable_front(
     Args:
         results: rows of metrics.
         objectives: column to `min` or `max`; above zero.
-        bands: half the width of the 90 % interval of an objective, as a share of its value (0.2:
-            within 20 % nine times in ten); objectives without one are taken as exact. A pair of
-            columns `X_lo` and `X_hi` in the results is used in its place where it is there.
+        bands: half the width of the 90 % prediction interval of an objective, as a share of its
+            value; objectives without one are exact. Columns `X_lo` and `X_hi` of the results take
+            precedence.
         where: an SQL condition rows must meet.
         shared: the share of each objective's variance that all designs have in common, 0 to 1.
         draws: how often all designs are drawn.
@@ -93,7 +93,7 @@ def _first_layers(
 ) -> tuple[Matrix, Ints]:
     """Return the objectives and numbers of all rows of the first layers, and of some others.
 
-    No row is further back in a piece of the results than in the whole.
+    The layer of a row in a piece of the results is at most its layer in the whole.
     """
     found = []
     for values, numbers in objective_pieces(results, objectives, where=where):
@@ -108,9 +108,9 @@ def chance_within(
 ) -> tuple[float, bool]:
     """Return the chance that a metric of a design stays within a limit.
 
-    And whether that rests on an interval that the row states, of the metric `interval`: it is a
-    share of its value, alike for a mean and a percentile. Else it rests on `band`, half the width
-    of the 90 % interval.
+    And whether it is based on the row's own interval, of the metric `interval`, whose relative
+    width also applies to percentiles of that metric. Otherwise it is based on `band`, half the
+    relative width of the 90 % interval.
     """
     low, high = row.get(f"{interval}_lo"), row.get(f"{interval}_hi")
     if not row[metric]:
@@ -141,10 +141,10 @@ def _sigma(table: pl.DataFrame, name: str, band: float) -> Matrix:
 def chance_of(limit: float, low: float, high: float) -> float:
     """Return the chance of being below a limit; it and both ends are shares of the prediction.
 
-    The prediction is the median, also where an interval is stated that does not hold it. Errors
-    have more great ones among them than a normal distribution: they are taken to be double
-    exponential (Laplace, 1774), with a scale of its own on either side. The upper end of the 90 %
-    interval is exceeded one time in twenty, what lies as far again in logarithms one in 200.
+    The prediction is the median, also of an interval that does not contain it. Errors have heavier
+    tails than a normal distribution: their logarithms are double exponential (Laplace, 1774), with
+    a scale on either side. The upper end of the 90 % interval is exceeded with probability 0.05,
+    its square with 0.005.
 
     >>> [round(chance_of(limit, 0.5, 2.0), 3) for limit in (0.5, 1.0, 2.0, 4.0)]
     [0.05, 0.5, 0.95, 0.995]
@@ -153,9 +153,9 @@ def chance_of(limit: float, low: float, high: float) -> float:
     >>> chance_of(1.1, 0.5, 0.9), chance_of(0.9, 1.1, 2.0)
     (1.0, 0.0)
     """
-    room = math.log(limit)
-    width = math.log(max(high, 1.0)) if room >= 0.0 else math.log(min(low, 1.0))
+    margin = math.log(limit)
+    width = math.log(max(high, 1.0)) if margin >= 0.0 else math.log(min(low, 1.0))
     if not width:
-        return float(room >= 0.0)
-    beyond: float = 0.5 * 10.0 ** (-room / width)
-    return 1.0 - beyond if room >= 0.0 else beyond
+        return float(margin >= 0.0)
+    beyond: float = 0.5 * 10.0 ** (-margin / width)
+    return 1.0 - beyond if margin >= 0.0 else beyond

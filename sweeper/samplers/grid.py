@@ -1,4 +1,4 @@
-"""The grid sampler: every point, in order, so that neighbours share what is dear to set up."""
+"""The grid sampler: every point, in order, so that neighbours share expensive preparation."""
 
 from __future__ import annotations
 
