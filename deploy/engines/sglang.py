@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from deploy.launch import adapters_kept, drafts, drafts_model, launches, method_of, pairs
+from deploy.quoting import chosen
 from simulators.catalog.model import LanguageModel
 from simulators.core.errors import UserError
 from simulators.serving.point import CACHED, DRAFT, EAGLE, EAGLE3, MTP, NGRAM, ServingPoint
 from simulators.serving.speculation.drafter import shape_of
-from simulators.workload.llm.routing import AUTO, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
+from simulators.workload.llm.routing import AUTO, HIGH_THROUGHPUT, LOW_LATENCY
 
 ALGORITHMS = {
     EAGLE: "EAGLE",
@@ -21,48 +22,42 @@ DEEPEP_MODES = {HIGH_THROUGHPUT: "normal", LOW_LATENCY: "low_latency", AUTO: "au
 
 
 def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
-    """Return the words after the model; no file belongs to them."""
-    words = [
-        *pairs({"--tp-size": point.tp * point.attention_dp, "--pp-size": point.pp}, least=2),
-        *pairs({"--ep-size": point.ep, "--dp-size": point.attention_dp}, least=2),
-        *pairs(
-            {
-                "--max-running-requests": point.max_batch,
-                "--chunked-prefill-size": point.chunk_size,
-                "--context-length": point.max_context or model.max_context,
-                "--page-size": point.block_size,
-                "--mem-fraction-static": point.memory_fraction,
-                "--schedule-policy": "fcfs",
-            }
-        ),
-        *pairs({"--scheduler-recv-interval": point.poll_interval}, least=2),
-        *pairs({"--stream-interval": point.stream_interval}, least=2),
-    ]
-    if point.attention_dp > 1:
-        words.append("--enable-dp-attention")
-    if point.moe_backend != GATHERED:
-        mode = DEEPEP_MODES[point.moe_backend]
-        words += ["--moe-a2a-backend", "deepep", "--deepep-mode", mode]
-    if point.redundant_experts:
-        words += ["--enable-eplb", *pairs({"--ep-num-redundant-experts": point.redundant_experts})]
-    if point.scheduler == "sarathi":
-        words.append("--enable-mixed-chunk")
-    if not (point.prefix_cache or point.preemption == CACHED):
-        words.append("--disable-radix-cache")
-    if point.prefix_host_bytes:
-        words.append("--enable-hierarchical-cache")
-        words += pairs({"--hicache-size": max(1, int(point.prefix_host_bytes // 1e9))})
-    if launches(point):
-        words.append("--disable-cuda-graph")
+    """Return the words after the model; SGLang needs no file."""
+    context = point.max_context or model.max_context
+    spare = point.redundant_experts
+    caches = point.prefix_cache or point.preemption == CACHED
+    host_gb = max(1, int(point.prefix_host_bytes // 1e9))
+    mode = DEEPEP_MODES.get(point.moe_backend)
+    words = chosen(
+        [
+            (point.tp * point.attention_dp > 1, f"--tp-size {point.tp * point.attention_dp}"),
+            (point.pp > 1, f"--pp-size {point.pp}"),
+            (point.ep > 1, f"--ep-size {point.ep}"),
+            (point.attention_dp > 1, f"--dp-size {point.attention_dp}"),
+            (True, f"--max-running-requests {point.max_batch}"),
+            (True, f"--chunked-prefill-size {point.chunk_size} --context-length {context}"),
+            (True, f"--page-size {point.block_size} --schedule-policy fcfs"),
+            (True, f"--mem-fraction-static {point.memory_fraction}"),
+            (point.poll_interval > 1, f"--scheduler-recv-interval {point.poll_interval}"),
+            (point.stream_interval > 1, f"--stream-interval {point.stream_interval}"),
+            (point.attention_dp > 1, "--enable-dp-attention"),
+            (mode, f"--moe-a2a-backend deepep --deepep-mode {mode}"),
+            (spare, f"--enable-eplb --ep-num-redundant-experts {spare}"),
+            (point.scheduler == "sarathi", "--enable-mixed-chunk"),
+            (not caches, "--disable-radix-cache"),
+            (point.prefix_host_bytes, f"--enable-hierarchical-cache --hicache-size {host_gb}"),
+            (launches(point), "--disable-cuda-graph"),
+        ]
+    )
     if point.adapters:
         words += ["--enable-lora", *pairs({"--max-loras-per-batch": adapters_kept(point)})]
         words += pairs({"--max-lora-rank": point.adapter_rank})
     if drafts(point):
         if point.draft_until:
             raise UserError("sglang drafts however many requests run: draft_until 0")
-        words += pairs({"--speculative-algorithm": method_of(point, "sglang", ALGORITHMS)})
         words += pairs(
             {
+                "--speculative-algorithm": method_of(point, "sglang", ALGORITHMS),
                 "--speculative-num-steps": point.draft_tokens,
                 "--speculative-eagle-topk": point.draft_topk,
                 "--speculative-num-draft-tokens": shape_of(point)[0] + 1,

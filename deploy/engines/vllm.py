@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from deploy.launch import adapters_kept, check_chain, drafts, drafts_model, launches, pairs
+from deploy.quoting import chosen
 from simulators.catalog.model import LanguageModel
 from simulators.core.errors import UserError
 from simulators.serving.point import CACHED, DRAFT, NGRAM, SWAP, ServingPoint
@@ -12,13 +13,13 @@ from simulators.workload.llm.routing import AUTO, GATHERED, HIGH_THROUGHPUT, LOW
 
 
 def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
-    """Return the words after the model; no file belongs to them."""
+    """Return the words after the model; vLLM needs no file."""
     whole = point.scheduler == "vllm"
     budget = point.max_batch_tokens if whole else point.chunk_size
     context = point.max_context or model.max_context
     if budget < point.max_batch:
         raise UserError(
-            f"vLLM wants a token budget of at least max_batch: {budget} tokens for "
+            f"vLLM needs a token budget of at least max_batch: {budget} tokens for "
             f"{point.max_batch} requests"
         )
     if point.prefix_host_bytes:
@@ -32,36 +33,24 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
         )
     if whole and budget < context:
         context = budget  # a whole prompt must fit in one batch
-    words = [
-        *pairs(
-            {
-                "--tensor-parallel-size": point.tp,
-                "--pipeline-parallel-size": point.pp,
-                "--data-parallel-size": point.attention_dp,
-            },
-            least=2,
-        ),
-        *pairs(
-            {
-                "--max-num-seqs": point.max_batch,
-                "--max-num-batched-tokens": budget,
-                "--max-model-len": context,
-                "--block-size": point.block_size,
-                "--gpu-memory-utilization": point.memory_fraction,
-            }
-        ),
-        "--no-enable-chunked-prefill" if whole else "--enable-chunked-prefill",
-        "--enable-prefix-caching"
-        if point.prefix_cache or point.preemption == CACHED
-        else "--no-enable-prefix-caching",
-    ]
+    caches = point.prefix_cache or point.preemption == CACHED
+    words = chosen(
+        [
+            (point.tp > 1, f"--tensor-parallel-size {point.tp}"),
+            (point.pp > 1, f"--pipeline-parallel-size {point.pp}"),
+            (point.attention_dp > 1, f"--data-parallel-size {point.attention_dp}"),
+            (True, f"--max-num-seqs {point.max_batch} --max-num-batched-tokens {budget}"),
+            (True, f"--max-model-len {context} --block-size {point.block_size}"),
+            (True, f"--gpu-memory-utilization {point.memory_fraction}"),
+            (True, "--no-enable-chunked-prefill" if whole else "--enable-chunked-prefill"),
+            (True, "--enable-prefix-caching" if caches else "--no-enable-prefix-caching"),
+            (point.ep > 1, "--enable-expert-parallel"),
+        ]
+    )
     if point.ep > 1:
-        words.append("--enable-expert-parallel")
         words += _experts(point)
-    if launches(point):
-        words.append("--enforce-eager")
-    if point.preemption == SWAP:
-        words += ["--preemption-mode", "swap", "--swap-space", f"{point.swap_bytes / 2**30:.3g}"]
+    swap = f"--preemption-mode swap --swap-space {point.swap_bytes / 2**30:.3g}"
+    words += chosen([(launches(point), "--enforce-eager"), (point.preemption == SWAP, swap)])
     if point.adapters:
         words += ["--enable-lora", *pairs({"--max-loras": adapters_kept(point)})]
         words += pairs({"--max-lora-rank": point.adapter_rank, "--max-cpu-loras": point.adapters})
