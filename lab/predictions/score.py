@@ -1,10 +1,9 @@
-"""Scores a tool's predictions: what its choices give up, then how far its figures are off."""
+"""Scores a tool's predictions: the regret of its choices, then the errors of its figures."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,33 +11,16 @@ import pyarrow as pa
 
 from lab.claims.decisions import regrets
 from lab.claims.lines import at_most
-from lab.claims.predicted_deployments import errors_of
-from lab.predictions.task import Figures, Key, Task, key_of
+from lab.predictions.tasks import TASKS, Figures, Key, Task, key_of
 from lab.tables.rows import Bools, read_table
 from lab.validate import measured_tables
 from simulators.core.contract import Check
 from simulators.core.errors import UserError
 from simulators.core.folder import Folder, read_toml
 from simulators.core.jit import Floats
-from simulators.core.modules import load_module
 from simulators.core.report import print_checks
 
 ENTRIES = Folder("entry", "predictions/entries", package="lab")
-TASKS = Folder("task", "predictions/tasks", ".py", package="lab")
-TABLES = (".csv", ".parquet")
-
-
-@dataclass(frozen=True)
-class Told:
-    """A table of predictions: its columns by what tasks call them."""
-
-    table: pa.Table
-    columns: Mapping[str, str]
-
-    def column(self, name: str) -> list[object] | None:
-        """Return a column, or None where it is not here."""
-        found = self.columns.get(name, name)
-        return self.table[found].to_pylist() if found in self.table.column_names else None
 
 
 def main(words: list[str]) -> int:
@@ -56,133 +38,124 @@ def main(words: list[str]) -> int:
 
 
 def scores(named: str, reference: Path) -> list[Check]:
-    """Return the figures of an entry, or of a file of one's own.
+    """Return the scores of an entry, or of a user's file.
 
     Args:
         named: an entry's name, its TOML, or a CSV or Parquet file of predictions.
         reference: the folder of measured tables.
 
     Raises:
-        UserError: it names no row of any task, or predicts nothing of one.
+        UserError: the predictions name no row of any task.
     """
-    tables = _told(named, reference)
+    tables = _predictions(named, reference)
     lines, seen = [], []
-    for name in TASKS.names():
-        module = load_module(TASKS, name)
-        if not all((reference / table).is_file() for table in module.NEEDS):
-            continue
-        task: Task = module.task(reference)
-        seen.append(f"{name}: {', '.join(task.key)}; {', '.join(task.measured)}")
-        found, strangers = _aligned(task, tables)
-        if found:
-            lines += list(_lines(name, task, found, strangers))
+    for name, (read, needs) in TASKS.items():
+        if all((reference / table).is_file() for table in needs):
+            task = read(reference)
+            seen.append(f"{name}: {', '.join(task.key)}; {', '.join(task.measured)}")
+            figures, unmatched = _aligned(task, tables)
+            if any((~np.isnan(values)).any() for values in figures.values()):
+                lines += list(_lines(name, task, figures, unmatched))
     if not lines:
         raise UserError(
-            f"{named} predicts no measured row; a file has the columns that name a row and at "
+            f"{named} predicts no measured row; a file has the columns that identify a row and at "
             "least one that is predicted\n" + "\n".join(seen)
         )
     return lines
 
 
-def _told(named: str, reference: Path) -> list[Told]:
-    """Return the tables of an entry; one of the reference folder may not be here."""
-    if named.endswith(TABLES):
-        return [Told(read_table(Path(named)), {})]
-    files = [(reference / file, columns) for file, columns in _files(ENTRIES.find(named))]
-    found = [Told(read_table(file), columns) for file, columns in files if file.is_file()]
+def _predictions(named: str, reference: Path) -> list[pa.Table]:
+    """Return tables of predictions, with the column names of tasks.
+
+    Raises:
+        UserError: an entry names no table, or none of them is in the reference folder.
+    """
+    if named.endswith((".csv", ".parquet")):
+        return [read_table(Path(named))]
+    entry = ENTRIES.find(named)
+    files = read_toml(entry).get("files")
+    listed = files if isinstance(files, list) else []
+    tables = [one for one in listed if isinstance(one, dict) and isinstance(one.get("file"), str)]
+    if not tables or len(tables) < len(listed):
+        raise UserError(
+            f"{entry}: write [[files]], and in each `file`, a table of the reference folder, and "
+            "`columns`, its names of the predicted columns"
+        )
+    found = []
+    for one in tables:
+        if (file := reference / one["file"]).is_file():
+            theirs = {column: ours for ours, column in one.get("columns", {}).items()}
+            table = read_table(file)
+            kept = [c for c in table.column_names if c in theirs or c not in theirs.values()]
+            names = [theirs.get(column, column) for column in kept]
+            found.append(table.select(kept).rename_columns(names))
     if not found:
-        raise UserError(f"{named}: {', '.join(str(file) for file, _ in files)} are not here")
+        raise UserError(f"{named}: {', '.join(one['file'] for one in tables)} are not there")
     return found
 
 
-def _files(entry: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """Yield the tables that an entry names, and what their columns are called.
-
-    Raises:
-        UserError: it names none, or something that is no name.
-    """
-    files = read_toml(entry).get("files")
-    tables = [one for one in files if isinstance(one, dict)] if isinstance(files, list) else []
-    for one in tables or [{}]:
-        file, columns = one.get("file"), one.get("columns", {})
-        if not isinstance(file, str) or not isinstance(columns, dict):
-            raise UserError(
-                f"{entry}: write [[files]], and in each `file`, a table of the reference folder, "
-                "and `columns`, what it calls those that are predicted"
-            )
-        yield file, columns
-
-
-def _aligned(task: Task, tables: Sequence[Told]) -> tuple[dict[str, Floats], int]:
-    """Return what is predicted of a task's rows, NaN where nothing is; empty without any row.
-
-    And how many rows of the tables name none of the task's.
+def _aligned(task: Task, tables: Sequence[pa.Table]) -> tuple[dict[str, Floats], int]:
+    """Return the predictions of a task's rows, NaN where there is none, and unmatched rows.
 
     Raises:
         UserError: a row is predicted twice, or by no number above zero.
     """
     places: dict[Key, int] = {name: place for place, name in enumerate(task.names)}
     found = {name: np.full(len(task.names), np.nan) for name in task.measured}
-    strangers = 0
-    for told in tables:
-        keys = [told.column(name) for name in task.key]
-        if any(column is None for column in keys):
+    unmatched = 0
+    for table in tables:
+        if not set(task.key) <= set(table.column_names):
             continue
-        at = [places.get(key_of(values)) for values in zip(*filter(None, keys), strict=True)]
-        strangers += at.count(None)
-        for name, values in found.items():
-            for place, value in zip(at, told.column(name) or (), strict=False):
-                if place is None or value is None:
-                    continue
-                if not np.isnan(values[place]):
+        keys = zip(*(table[name].to_pylist() for name in task.key), strict=True)
+        at = [places.get(key_of(values)) for values in keys]
+        unmatched += at.count(None)
+        for name in found.keys() & set(table.column_names):
+            for place, value in zip(at, table[name].to_pylist(), strict=True):
+                if place is not None and value is not None:
                     row = " ".join(task.names[place])
-                    raise UserError(f"row {row} is there twice: `{name}` can have one value alone")
-                values[place] = _positive(value, name, task.names[place])
-    answered = any((~np.isnan(values)).any() for values in found.values())
-    return (found if answered else {}), strangers
+                    if not np.isnan(found[name][place]):
+                        raise UserError(f"row {row} is there twice: `{name}` has one value")
+                    found[name][place] = _positive(value, name, row)
+    return found, unmatched
 
 
-def _positive(value: object, column: str, row: Key) -> float:
-    """Return a predicted figure, NaN for an empty one."""
+def _positive(value: object, column: str, row: str) -> float:
+    """Return a predicted figure."""
     try:
         number = float(str(value))
     except ValueError:
         number = -1.0
     if number <= 0.0 or np.isinf(number):
-        raise UserError(f"row {' '.join(row)}: `{column}` is a number above zero, not {value!r}")
+        raise UserError(f"row {row}: `{column}` is a number above zero, not {value!r}")
     return number
 
 
-def _lines(name: str, task: Task, told: Figures, strangers: int) -> Iterator[Check]:
+def _lines(name: str, task: Task, told: Figures, unmatched: int) -> Iterator[Check]:
     """Yield regrets of choices, then errors by figure and kind."""
     answered = np.all([~np.isnan(column) for column in told.values()], axis=0)
-    everywhere = task.kinds["all"]
-    for choices in task.choices if answered.any() else ():
-        which = everywhere & answered
-        true, believed = task.decided_by(task.measured), task.decided_by(told)
-        given_up = regrets(choices.among, true, believed, which)
+    true, believed = task.decided_by(task.measured), task.decided_by(told)
+    for about, among in task.choices.items() if answered.any() else ():
+        given_up = regrets(among, true, believed, task.kinds["all"] & answered)
         if given_up.size:
             note = f"median {np.median(given_up):.1f}, worst {given_up.max():.0f}; decisions"
-            title = f"{name}, regret {choices.about}"
-            yield at_most(title, float(given_up.mean()), None, given_up.size, note)
+            mean = float(given_up.mean())
+            yield at_most(f"{name}, regret {about}", mean, None, given_up.size, note)
+    unknown = f"; {unmatched:,} rows of the file name none" if unmatched else ""
     for figure, measured in task.measured.items():
         for kind, which in task.kinds.items():
-            title = f"{name}, {figure}, {kind}"
-            unknown = f"; {strangers:,} rows of the file name none" if strangers else ""
-            yield from _errors(title, told[figure], measured, which, unknown)
+            if (which & ~np.isnan(told[figure])).any():
+                yield _error(f"{name}, {figure}, {kind}", told[figure], measured, which, unknown)
 
 
-def _errors(
-    title: str, told: Floats, measured: Floats, which: Bools, unknown: str
-) -> Iterator[Check]:
-    """Yield the mean error on the rows of a kind that are answered, with the rest in the note."""
+def _error(title: str, told: Floats, measured: Floats, which: Bools, unknown: str) -> Check:
+    """Return the mean error on the predicted rows of a kind, with its distribution as a note."""
     rows = which & ~np.isnan(told)
-    if not rows.any():
-        return
-    off = errors_of(told[rows], measured[rows])
-    bias = 100.0 * float(np.mean(told[rows] / measured[rows] - 1.0))
+    ratio = told[rows] / measured[rows]
+    off = 100.0 * np.abs(ratio - 1.0)
+    near = 100.0 * np.mean(np.abs(np.log2(ratio)) <= 1.0)
+    bias = 100.0 * float(np.mean(ratio - 1.0))
     note = (
-        f"median {off.median:.1f}, p90 {off.p90:.0f}, {off.within_2x:.0f} % within 2x, bias "
-        f"{bias:+.1f}; answers {rows.sum():,} of {which.sum():,}{unknown}"
+        f"median {np.median(off):.1f}, p90 {np.percentile(off, 90.0):.0f}, {near:.0f} % within 2x, "
+        f"bias {bias:+.1f}; answers {rows.sum():,} of {which.sum():,}{unknown}"
     )
-    yield at_most(title, off.mean, None, int(rows.sum()), note)
+    return at_most(title, float(off.mean()), None, int(rows.sum()), note)
