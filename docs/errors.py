@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from docs.error_layers import LAYERS, Squares, band_of, error_layers
 from docs.evidence import answer
 from docs.reference import table
-from lab.fits.intervals.error_layers import LAYERS, Squares, band_of, error_layers
 from lab.fits.intervals.pass_intervals import Configuration, configurations
 from simulators.composition.intervals import CALIBRATION, HalfWidth, interval_s
 from simulators.core.calibration import read_calibration, reference_folder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.fits.intervals.error_layers import LAYERS, band_of, error_layers
+from docs.error_layers import LAYERS, band_of, error_layers
 from simulators.serving.answer.error_bands import deployment_bands
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint

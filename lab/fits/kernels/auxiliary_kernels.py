@@ -30,6 +30,7 @@ from simulators.kernels.families.auxiliary_kernels import (
     work_of,
 )
 from simulators.kernels.families.pointwise import chain_seconds
+from simulators.kernels.monotone_correction import LEAF_STEP
 
 FOLDER = CALIBRATIONS / "auxiliary"
 FORM_ROWS, RIDGE, CHAIN_RIDGE = 2000, 0.1, 0.01
@@ -55,7 +56,7 @@ def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibra
             for parts in by_name.values()
             if sum(np.count_nonzero(~part.held_out) for part in parts) >= FEWEST_ROWS / 2
         ]
-        yield entries(name, done, TABLES)
+        yield entries(name, done, TABLES, leaf_step=LEAF_STEP)
 
 
 def _fit_chain(rows: Rows, gpu: Gpu) -> Fitted:

@@ -224,6 +224,6 @@ def _rates_table(rates: Any, level: str) -> dict[str, Any]:
     if rates.seen:
         table["seen"] = rates.seen
     if rates.correction is not None:
-        correction = tree_table(rates.correction, leaf_step=None, digits=6, value_digits=4)
+        correction = tree_table(rates.correction, digits=6, value_digits=4)
         table["correction"] = correction
     return table

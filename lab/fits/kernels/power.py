@@ -24,7 +24,7 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.evidence.calibration_files import CALIBRATIONS
 from simulators.kernels.energy import PowerModel, format_of, modelled_w, shape_features
-from simulators.kernels.monotone_correction import Correction
+from simulators.kernels.monotone_correction import LEAF_STEP, Correction
 
 FOLDER = CALIBRATIONS / "power"
 FORMATS, PHASES = ("bf16", "fp8", "fp8_block", "fp4"), ("prefill", "decode")
@@ -135,7 +135,10 @@ def _fit_gpu(gpu: Gpu, parts: Sequence[Rows], tables: Sequence[str]) -> Calibrat
             read = reading_w(bend, unseen.operator, unseen.seconds, settled)
             off.append(np.abs(read / unseen.watts - 1.0))
         errors[name] = float(np.mean(np.concatenate(off)))
-        meters[name] = {"held_out_mape": round(errors[name], 4), **tree_table(bend)}
+        meters[name] = {
+            "held_out_mape": round(errors[name], 4),
+            **tree_table(bend, leaf_step=LEAF_STEP),
+        }
     return Calibration(
         name=gpu.name,
         content={

@@ -230,5 +230,5 @@ def _rates_table(rates: TensorRates) -> dict[str, Any]:
         "band": rounded(vars(rates.band), ".4f"),
     }
     if rates.correction is not None:
-        table["correction"] = tree_table(rates.correction, leaf_step=None, digits=6)
+        table["correction"] = tree_table(rates.correction, digits=6)
     return table

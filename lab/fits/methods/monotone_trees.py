@@ -4,9 +4,9 @@
 
 Gradient boosting (Friedman, 2001) with histogram splits and a pseudo-Huber loss. A split is made
 only if its right value is at least its left one, and their midpoint bounds all values further down,
-as in LightGBM's basic monotone constraints. So no tree falls when a feature grows. The trees are
-complete, as `simulators.kernels.monotone_correction` walks them, and their leaves are the stored
-ones: LightGBM and scikit-learn grow others, which would change every stored tree.
+as in LightGBM's basic monotone constraints. The trees are complete, as
+`simulators.kernels.monotone_correction` walks them: LightGBM and scikit-learn grow others, which
+would change every stored tree.
 """
 
 from __future__ import annotations
@@ -24,36 +24,27 @@ residual beyond which the loss is linear."""
 
 
 def tree_table(
-    bend: Correction,
-    *,
-    leaf_step: float | None = LEAF_STEP,
-    digits: int = 4,
-    value_digits: int = 3,
+    bend: Correction, *, leaf_step: float = 0.0, digits: int = 4, value_digits: int = 3
 ) -> dict[str, Any]:
     """Return a correction as a calibration stores it.
 
     Args:
         bend: the correction.
-        leaf_step: leaves are stored in multiples of this step; as plain values without.
+        leaf_step: leaves are stored in multiples of it; 0: as values.
         digits: significant digits of thresholds.
-        value_digits: significant digits of plain values.
+        value_digits: significant digits of values.
     """
     table: dict[str, Any] = {
-        "alpha": bend.alpha,
-        "offset": bend.offset,
-        "log_t_lo": bend.log_t_lo,
-        "log_t_hi": bend.log_t_hi,
+        **{name: getattr(bend, name) for name in ("alpha", "offset", "log_t_lo", "log_t_hi")},
         "depth": bend.depth,
         "features": " ".join(map(str, bend.features.tolist())),
         "thresholds": " ".join(f"{x:.{digits}g}" for x in bend.thresholds.tolist()),
     }
-    if leaf_step is None:
+    if not leaf_step:
         values = " ".join(f"{x:.{value_digits}g}" for x in bend.values.tolist())
         return table | {"values": values}
-    if leaf_step != LEAF_STEP:
-        table["leaf_step"] = leaf_step
-    leaves = np.rint(bend.values / leaf_step).astype(int).tolist()
-    return table | {"leaves": " ".join(map(str, leaves))}
+    leaves = " ".join(f"{x:.0f}" for x in np.rint(bend.values / leaf_step).tolist())
+    return table | ({} if leaf_step == LEAF_STEP else {"leaf_step": leaf_step}) | {"leaves": leaves}
 
 
 def fit_bend(
@@ -70,14 +61,14 @@ def fit_bend(
     """Return trees that carry `seconds ** alpha` to what was measured.
 
     Args:
-        features: one column per row of the matrix; `seconds` is added as the last.
+        features: a row per feature; `seconds` is added as the last.
         seconds: of the formula.
         measured_s: what they should be.
         alpha: slope left to the formula, so that trees can bend downwards too.
         trees: how many.
         depth: of each, at most `DEEPEST`.
         lean: as in `boosted`.
-        weights: of the rows; alike unless given.
+        weights: of the rows; equal by default.
     """
     assert depth <= DEEPEST
     log_t = np.log(seconds)
@@ -91,16 +82,8 @@ def fit_bend(
         depth=depth,
         lean=lean,
     )
-    return Correction(
-        alpha=alpha,
-        offset=offset,
-        log_t_lo=float(log_t.min()),
-        log_t_hi=float(log_t.max()),
-        depth=depth,
-        features=chosen,
-        thresholds=thresholds,
-        values=values,
-    )
+    ends = float(log_t.min()), float(log_t.max())
+    return Correction(alpha, offset, *ends, depth, chosen, thresholds, values)
 
 
 def boosted(
@@ -115,23 +98,17 @@ def boosted(
     """Return feature and threshold of every split and the value of every leaf, tree by tree.
 
     Args:
-        features: one row per measurement.
-        target: what the leaves' sums should be.
+        features: a row per measurement.
+        target: what the sums of leaves should be.
         weights: of the rows.
         trees: how many.
         depth: of each.
-        lean: how much more a sum above its target costs than one below. At 0 both cost the same;
-            at 1 the relative errors of their exponentials do, so that what takes either of two
-            times is taken for the shorter.
+        lean: how much more a sum above its target costs than one below: 0 for equal costs of
+            logarithms, 1 for equal costs of relative errors.
     """
     edges = [_edges(column) for column in features.T]
-    binned = np.stack(
-        [
-            np.searchsorted(e, column, side="left")
-            for e, column in zip(edges, features.T, strict=True)
-        ],
-        axis=1,
-    ).astype(np.int64)
+    pairs = zip(edges, features.T, strict=True)
+    binned = np.stack([np.searchsorted(edge, column) for edge, column in pairs], axis=1)
     splits, leaves = 2**depth - 1, 2**depth
     chosen = np.zeros((trees, splits), np.int64)
     thresholds = np.full((trees, splits), np.inf)

@@ -51,7 +51,8 @@ def read_chunks(reference: Path, gpu: str, kernel: str) -> list[Rows]:
     A library with a mixed kernel also runs chunks by it, so they are among its rows.
     """
     found: list[Rows] = []
-    if gpu in MIXED_GPUS and (reference / MIXED).is_file():
+    kernels = ("mixed", "prefill", "decode")
+    if gpu in MIXED_GPUS and kernel in kernels and (reference / MIXED).is_file():
         found.append(_mixed(reference / MIXED, gpu, kernel))
     if gpu in CHUNK_GPUS and kernel in ("prefill", "decode"):
         series = [*_chunks(reference / CHUNKS, gpu, kernel), *_points(reference, gpu, kernel)]
