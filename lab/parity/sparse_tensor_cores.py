@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from simulators.core.errors import UserError
-from simulators.dataflow.sparsity.densities import BANDED, UNIFORM, Density, hypergeometric
+from simulators.dataflow.sparsity.densities import hypergeometric
 
 MULTIPLIERS = 1024
 LANES = 16  # rows of weights, or of an outer product, side by side in a subpartition
@@ -79,24 +78,14 @@ def _flexible(product: SparseProduct, *, dual: bool, run_length: bool) -> float:
 
 def _outer_product(product: SparseProduct, rows: int, columns: int) -> float:
     """Return the time of one step of K relative to dense: packing, or what has to arrive."""
-    weights, inputs = _density(product.weights), _density(product.inputs)
     high, wide = rows // 2, columns // 2  # two subpartitions each way
-    packed = (
-        expected_groups(weights, high, product.m * product.k, LANES)
-        * LANES
-        / high
-        * expected_groups(inputs, wide, product.n * product.k, LANES)
-        * LANES
-        / wide
-    )
+    high_rounds = expected_groups(product.weights, high, product.m * product.k, LANES)
+    wide_rounds = expected_groups(product.inputs, wide, product.n * product.k, LANES)
+    packed = high_rounds * LANES / high * wide_rounds * LANES / wide
     mask = 1.0 / WORD_BITS
     words = rows * (product.weights + mask) + columns * (product.inputs + mask)
     dense_cycles = rows * columns / MULTIPLIERS
     return max(packed, words / SMEM_WORDS_PER_CYCLE / dense_cycles)
-
-
-def _density(share: float) -> Density:
-    return Density("uniform", share) if share < 1.0 else Density()
 
 
 def _power_of_two(bits: float) -> int:
@@ -104,35 +93,18 @@ def _power_of_two(bits: float) -> int:
     return 1 << math.ceil(math.log2(max(1.0, math.ceil(bits))))
 
 
-def nonzeros(density: Density, tile: int, whole: int) -> list[float]:
-    """Return the probability of 0, 1, ... non-zeros in a tile of a tensor of `whole` words.
+def expected_groups(share: float, tile: int, whole: int, lanes: int) -> float:
+    """Return the expected rounds in which some lanes process the non-zeros of a tile.
 
-    A uniform tensor's tile is a draw without replacement: hypergeometric.
+    A tile is a draw without replacement from a tensor of `whole` words: hypergeometric.
 
-    >>> [round(chance, 9) for chance in nonzeros(Density("uniform", 0.5), 1, 2)]
-    [0.5, 0.5]
+    >>> expected_groups(1.0, 32, 1024, 16)
+    2.0
     """
-    if not 0 < tile <= whole:
-        raise UserError(f"a tile of {tile} words does not fit a tensor of {whole}")
-    if density.kind == UNIFORM:
-        filled = round(density.share * whole)
-        return [hypergeometric(k, tile, filled, whole) for k in range(tile + 1)]
-    found = [0.0] * (tile + 1)
-    if density.kind == BANDED:
-        found[tile] += density.share
-        found[0] += 1.0 - density.share
-        return found
-    exact = tile * density.mean
-    low = math.floor(exact)
-    found[low] += 1.0 - (exact - low)
-    if exact > low:
-        found[low + 1] += exact - low
-    return found
-
-
-def expected_groups(density: Density, tile: int, whole: int, lanes: int) -> float:
-    """Return the expected rounds that a tile's non-zeros take through a number of lanes."""
+    if share >= 1.0:
+        return 1.0 * math.ceil(tile / lanes)
+    filled = round(share * whole)
     return sum(
-        chance * max(1, math.ceil(k / lanes))
-        for k, chance in enumerate(nonzeros(density, tile, whole))
+        hypergeometric(k, tile, filled, whole) * max(1, math.ceil(k / lanes))
+        for k in range(tile + 1)
     )
