@@ -53,7 +53,7 @@ class Level:
     energy_depth: int | None = None  # the depth the energies were stated for, if another one
     hop_pj_per_word: float = 0.0  # of the network from here to the next level
     staged: bool = False  # its network forks into columns, then into rows: no diagonal multicast
-    may_keep: tuple[tuple[str, ...], ...] = ()
+    may_keep: tuple[tuple[str, ...], ...] = (TENSORS,)
 
     @property
     def instances(self) -> int:
@@ -150,11 +150,9 @@ def what_if_name(name: str, changes: Changes) -> str:
 
 def accelerator_of(sheet: Mapping[str, Any], path: Path) -> Accelerator:
     """Return the accelerator a sheet describes; `path` is for what is said about mistakes."""
-    tables = sheet.get("levels")
-    if not isinstance(tables, list) or not tables:
+    found = fill(Accelerator, sheet, path, "accelerator")
+    if not found.levels:
         raise UserError(f"{path}: an accelerator needs [[levels]], outermost first")
-    levels = tuple(_level(table, path) for table in tables)
-    found = fill(Accelerator, {**sheet, "levels": list(levels)}, path, "accelerator")
     positive(found.clock_hz, path, "clock_hz")
     positive(found.node_nm, path, "node_nm")
     if found.mapping not in MAPPINGS:
@@ -293,19 +291,6 @@ _RATES = ("read_words_per_cycle", "write_words_per_cycle", "shared_words_per_cyc
 
 def _accelerator(path: Path) -> Accelerator:
     return accelerator_of(read_toml(path), path)
-
-
-def _level(table: object, path: Path) -> Level:
-    if not isinstance(table, Mapping):
-        raise UserError(f"{path}: each of [[levels]] is a table")
-    if "name" not in table:
-        raise UserError(f"{path}: each of [[levels]] needs a name")
-    where = f"[[levels]] {table['name']}"
-    keeps = table.get("may_keep", [])
-    if not isinstance(keeps, list) or not all(isinstance(k, list) for k in keeps):
-        raise UserError(f"{path}: {where}: may_keep is a list of lists of tensors")
-    level = fill(Level, {**table, "may_keep": [tuple(k) for k in keeps]}, path, where)
-    return dataclasses.replace(level, may_keep=level.may_keep or (TENSORS,))
 
 
 def _check(accelerator: Accelerator, path: Path) -> None:

@@ -20,8 +20,8 @@ _WIDEST = 500
 def fill(kind: type[T], sheet: Mapping[str, Any], path: Path, what: str) -> T:
     """Return the `kind` that a sheet describes; its name is the file's unless it states one.
 
-    `path` is for what is said about mistakes; `what` is one of it in the user's words, such as
-    `gpu`.
+    `path` and `what`, such as `gpu`, are named in errors; tables inside a sheet, such as
+    `[levels[0]]`, state their own names.
 
     Raises:
         UserError: a key is not a field, a field is missing, or a value is of the wrong type.
@@ -34,7 +34,8 @@ def fill(kind: type[T], sheet: Mapping[str, Any], path: Path, what: str) -> T:
             )
     nothing = dataclasses.MISSING
     needed = [n for n, f in known.items() if f.default is f.default_factory is nothing]
-    if missing := [n for n in needed if n not in sheet and n != "name"]:
+    given = {*sheet, *(() if what.startswith("[") else ("name",))}
+    if missing := [n for n in needed if n not in given]:
         raise UserError(f"{path}: a {what} also needs {', '.join(missing)}")
     hints = typing.get_type_hints(kind)
     values = {key: _value(hints[key], value, path, key) for key, value in sheet.items()}

@@ -171,7 +171,7 @@ mesh = [4, 4]
         ("depth = 1024", "depth = 1024\nenergy_pj = { read = 1.0 }", "lacks write, update"),
         ('kind = "dram"', 'kind = "dran"', "kind is 'dran'"),
         ('name = "buffer"', 'name = "DRAM"', "two levels have one name"),
-        ("[[levels]]", "[[level]]", "needs .*levels"),
+        ("[[levels]]", "[[level]]", "did you mean 'levels'"),
         ("[mac]", "[mac", "not valid TOML"),
         ("[mac]\nmesh = [4, 4]", "", "also needs mac"),
     ],

@@ -49,7 +49,7 @@ import numpy as np
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
 from simulators.kernels.tiling import four_norm, lost_of_l2
-from simulators.workload.operators import Attention
+from simulators.workload.operators import Attention, Column
 from simulators.workload.precision import BYTES, precision
 
 Numbers = Mapping[str, float]
@@ -178,19 +178,14 @@ def tuned_speedup(sizes: ExpertSizes, numbers: Numbers) -> Floats:
 
 def sums(a: Attention) -> tuple[Floats, Floats, Floats, Floats]:
     """Return the batch's queries, pairs, keys and requests, of which there is at least one."""
-    queries, pairs, keys, requests = (
-        np.asarray(column, np.float64)
-        for column in (a.query_tokens, a.pairs, a.kv_tokens, a.requests)
-    )
+    queries, pairs, keys, requests = _floats(a.query_tokens, a.pairs, a.kv_tokens, a.requests)
     return queries, pairs, keys, np.maximum(requests, 1.0)
 
 
 def split_sums(a: Attention) -> tuple[Floats, Floats, Floats, Floats]:
     """Return chunks and their keys, decodes and theirs, of a mixed launch."""
-    requests, keys, decodes, decode_keys = (
-        np.asarray(column, np.float64)
-        for column in (a.requests, a.kv_tokens, a.decodes, a.decode_kv_tokens)
-    )
+    columns = _floats(a.requests, a.kv_tokens, a.decodes, a.decode_kv_tokens)
+    requests, keys, decodes, decode_keys = columns
     return requests - decodes, keys - decode_keys, decodes, decode_keys
 
 
@@ -253,8 +248,11 @@ def attention_features(a: Attention, shape: tuple[int, ...]) -> Floats:
 
 
 def _geometry(a: Attention) -> tuple[Floats, ...]:
-    sizes = (a.heads, a.kv_heads, a.head_dim, a.window)
-    return tuple(np.asarray(size, np.float64) for size in sizes)
+    return _floats(a.heads, a.kv_heads, a.head_dim, a.window)
+
+
+def _floats(*columns: Column) -> tuple[Floats, ...]:
+    return tuple(np.asarray(column, np.float64) for column in columns)
 
 
 def _rows(columns: tuple[Floats, ...], shape: tuple[int, ...]) -> Floats:

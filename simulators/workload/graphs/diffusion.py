@@ -8,6 +8,7 @@ what they are to show (Ho and Salimans, 2022). Training runs one step and no dec
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 
 from simulators.workload.graphs.blocks import (
@@ -26,7 +27,37 @@ REDUCTION = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class LatentDiffusion(Family):
+class Diffusion(Family):
+    """A denoiser of latent images that runs several steps, and the autoencoder's decoder."""
+
+    decoder_widths: tuple[int, ...]
+    image: int
+    steps: int
+    guidance: bool = True
+
+    def draw(self, load: Load) -> Graph:
+        """Return the graph for a batch of images; the length is their pixels a side."""
+        g = Sketch(self.name)
+        side = (load.length or self.image) // REDUCTION
+        images = load.batch * (2 if self.guidance and not load.training else 1)
+        text = self._text(g, images)
+        with g.steps(1 if load.training else self.steps):
+            self._denoise(g, g.input((images, LATENT_CHANNELS, side, side), "noise"), text)
+        if not load.training:
+            _decoder(g, self.decoder_widths, g.input((load.batch, LATENT_CHANNELS, side, side)))
+        return g.graph()
+
+    def _text(self, _g: Sketch, _batch: int) -> int | None:
+        """Draw the encoder of a text that the images show, if there is one."""
+        return None
+
+    @abstractmethod
+    def _denoise(self, g: Sketch, x: int, text: int | None) -> int:
+        """Draw one step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentDiffusion(Diffusion):
     """Text encoder, U-Net over latents, and the autoencoder's decoder."""
 
     widths: tuple[int, ...]  # channels by resolution
@@ -38,22 +69,8 @@ class LatentDiffusion(Family):
     text_heads: int
     text_vocab: int
     text_length: int
-    decoder_widths: tuple[int, ...]
     image: int = 512
     steps: int = 50
-    guidance: bool = True
-
-    def draw(self, load: Load) -> Graph:
-        """Return the graph for a batch of images; the length is their pixels a side."""
-        g = Sketch(self.name)
-        side = (load.length or self.image) // REDUCTION
-        images = load.batch * (2 if self.guidance and not load.training else 1)
-        text = self._text(g, images)
-        with g.steps(1 if load.training else self.steps):
-            self._unet(g, g.input((images, LATENT_CHANNELS, side, side), "noise"), text)
-        if not load.training:
-            _decoder(g, self.decoder_widths, g.input((load.batch, LATENT_CHANNELS, side, side)))
-        return g.graph()
 
     def _text(self, g: Sketch, batch: int) -> int:
         ids = g.input((batch, self.text_length), "ids")
@@ -65,7 +82,8 @@ class LatentDiffusion(Family):
             x = encoder_layer(g, x, self.text_heads, 4 * self.text_hidden, causal=True)
         return g.norm(x)
 
-    def _unet(self, g: Sketch, x: int, text: int) -> int:
+    def _denoise(self, g: Sketch, x: int, text: int | None) -> int:
+        assert text is not None
         time = _time_embedding(g, g.shape(x)[0], self.widths[0], 4 * self.widths[0])
         x = g.conv(x, self.widths[0], 3, bias=True)
         skips = [x]
@@ -101,7 +119,7 @@ class LatentDiffusion(Family):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffusionTransformer(Family):
+class DiffusionTransformer(Diffusion):
     """Patches of a latent image as tokens; the time step scales and shifts every norm."""
 
     layers: int
@@ -109,27 +127,14 @@ class DiffusionTransformer(Family):
     heads: int
     patch: int
     classes: int
-    decoder_widths: tuple[int, ...]
     image: int = 256
     steps: int = 250
-    guidance: bool = True
     frequencies: int = 256
 
-    def draw(self, load: Load) -> Graph:
-        """Return the graph for a batch of images; the length is their pixels a side."""
-        g = Sketch(self.name)
-        side = (load.length or self.image) // REDUCTION
-        images = load.batch * (2 if self.guidance and not load.training else 1)
-        with g.steps(1 if load.training else self.steps):
-            self._transformer(g, images, side)
-        if not load.training:
-            _decoder(g, self.decoder_widths, g.input((load.batch, LATENT_CHANNELS, side, side)))
-        return g.graph()
-
-    def _transformer(self, g: Sketch, batch: int, side: int) -> int:
+    def _denoise(self, g: Sketch, x: int, _text: int | None) -> int:
+        batch, _, side, _ = g.shape(x)
         tokens, hidden = (side // self.patch) ** 2, self.hidden
-        noise = g.input((batch, LATENT_CHANNELS, side, side), "noise")
-        x = g.conv(noise, hidden, self.patch, stride=self.patch, padding=0, bias=True)
+        x = g.conv(x, hidden, self.patch, stride=self.patch, padding=0, bias=True)
         places = g.node("weight", (), (1, tokens, hidden), weights=((tokens, hidden),))
         x = g.add(g.copy((x,), (batch, tokens, hidden)), places)
         time = _time_embedding(g, batch, self.frequencies, hidden)

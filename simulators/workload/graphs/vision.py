@@ -6,6 +6,7 @@ ViT (Dosovitskiy et al., 2021), as torchvision and Hugging Face build them. Imag
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 
 from simulators.workload.graphs.blocks import encoder_layer
@@ -13,28 +14,42 @@ from simulators.workload.graphs.graph import Family, Graph, Load, Sketch
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResNet(Family):
-    """Bottleneck blocks in stages, each stage at half the resolution of the one before."""
+class Classifier(Family):
+    """A model that assigns each image to a class."""
 
-    depths: tuple[int, ...]
-    widths: tuple[int, ...]  # of the result of each stage
     image: int = 224
-    stem: int = 64
-    squeeze: int = 4  # a block's result over its inner width
     classes: int = 1000
 
     def draw(self, load: Load) -> Graph:
         """Return the graph for a batch of images; the length is their pixels a side."""
-        g = Sketch(self.name)
-        side = load.length or self.image
-        x = _conv_norm(g, g.input((load.batch, 3, side, side)), self.stem, 7, stride=2)
+        g, side = Sketch(self.name), load.length or self.image
+        x = self._pooled(g, g.input((load.batch, 3, side, side)))
+        g.linear(x, self.classes, name="classifier")
+        return g.graph()
+
+    @abstractmethod
+    def _pooled(self, g: Sketch, x: int) -> int:
+        """Draw everything between the images and the last linear layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNet(Classifier):
+    """Bottleneck blocks in stages, each stage at half the resolution of the one before."""
+
+    depths: tuple[int, ...]
+    widths: tuple[int, ...]  # of the result of each stage
+    stem: int = 64
+    squeeze: int = 4  # a block's result over its inner width
+
+    def _pooled(self, g: Sketch, x: int) -> int:
+        x = _conv_norm(g, x, self.stem, 7, stride=2)
         x = g.pool(x, 3, stride=2, padding=1)
         for stage, (depth, width) in enumerate(zip(self.depths, self.widths, strict=True)):
             x = self._block(g, x, width, stride=1 if stage == 0 else 2)
             if depth > 1:
                 with g.layers(depth - 1, f"stage{stage + 1}"):
                     x = self._block(g, x, width, stride=1)
-        return _classified(g, x, self.classes)
+        return _mean_of_pixels(g, x)
 
     def _block(self, g: Sketch, x: int, width: int, *, stride: int) -> int:
         inner = width // self.squeeze
@@ -47,85 +62,66 @@ class ResNet(Family):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vgg(Family):
+class Vgg(Classifier):
     """Stacks of 3 x 3 convolutions, a pool after each, and three wide linear layers."""
 
     depths: tuple[int, ...]
     widths: tuple[int, ...]
-    image: int = 224
     hidden: int = 4096
-    classes: int = 1000
 
-    def draw(self, load: Load) -> Graph:
-        """Return the graph for a batch of images; the length is their pixels a side."""
-        g = Sketch(self.name)
-        side = load.length or self.image
-        x = g.input((load.batch, 3, side, side))
+    def _pooled(self, g: Sketch, x: int) -> int:
         for depth, width in zip(self.depths, self.widths, strict=True):
             for _ in range(depth):
                 x = g.relu(g.conv(x, width, 3, bias=True))
             x = g.pool(x, 2, stride=2)
-        _, channels, height, wide = g.shape(x)
-        x = g.view(x, (load.batch, channels * height * wide))
+        batch, channels, height, wide = g.shape(x)
+        x = g.view(x, (batch, channels * height * wide))
         for _ in range(2):
             x = g.pointwise("dropout", g.relu(g.linear(x, self.hidden)))
-        g.linear(x, self.classes)
-        return g.graph()
+        return x
 
 
 @dataclass(frozen=True, kw_only=True)
-class MobileNet(Family):
+class MobileNet(Classifier):
     """Inverted residuals: wide inside, filtered channel by channel, narrow between."""
 
     expansions: tuple[int, ...]
     widths: tuple[int, ...]
     depths: tuple[int, ...]
     strides: tuple[int, ...]
-    image: int = 224
     stem: int = 32
     head: int = 1280
-    classes: int = 1000
 
-    def draw(self, load: Load) -> Graph:
-        """Return the graph for a batch of images; the length is their pixels a side."""
-        g = Sketch(self.name)
-        side = load.length or self.image
-        x = _conv_norm(g, g.input((load.batch, 3, side, side)), self.stem, 3, stride=2)
+    def _pooled(self, g: Sketch, x: int) -> int:
+        x = _conv_norm(g, x, self.stem, 3, stride=2)
         stages = zip(self.expansions, self.widths, self.depths, self.strides, strict=True)
         for expansion, width, depth, stride in stages:
             x = _inverted(g, x, width, expansion, stride)
             if depth > 1:
                 with g.layers(depth - 1):
                     x = g.add(x, _inverted(g, x, width, expansion, 1))
-        return _classified(g, _conv_norm(g, x, self.head, 1), self.classes)
+        return _mean_of_pixels(g, _conv_norm(g, x, self.head, 1))
 
 
 @dataclass(frozen=True, kw_only=True)
-class VisionTransformer(Family):
+class VisionTransformer(Classifier):
     """Patches as tokens, one more for the class."""
 
     layers: int
     hidden: int
     heads: int
     ffn: int
-    image: int = 224
     patch: int = 16
-    classes: int = 1000
 
-    def draw(self, load: Load) -> Graph:
-        """Return the graph for a batch of images; the length is their pixels a side."""
-        g = Sketch(self.name)
-        side = load.length or self.image
-        images = g.input((load.batch, 3, side, side))
-        x = g.conv(images, self.hidden, self.patch, stride=self.patch, padding=0, bias=True)
+    def _pooled(self, g: Sketch, x: int) -> int:
+        batch, _, side, _ = g.shape(x)
+        x = g.conv(x, self.hidden, self.patch, stride=self.patch, padding=0, bias=True)
         tokens = (side // self.patch) ** 2 + 1
         table = g.node("weight", (), (1, tokens, self.hidden), weights=((tokens + 1, self.hidden),))
-        x = g.add(g.copy((x,), (load.batch, tokens, self.hidden)), table)
+        x = g.add(g.copy((x,), (batch, tokens, self.hidden)), table)
         with g.layers(self.layers):
             x = encoder_layer(g, x, self.heads, self.ffn)
-        first = g.part(g.norm(x), (load.batch, self.hidden))
-        g.linear(first, self.classes, name="classifier")
-        return g.graph()
+        return g.part(g.norm(x), (batch, self.hidden))
 
 
 def _inverted(g: Sketch, x: int, width: int, expansion: int, stride: int) -> int:
@@ -151,7 +147,5 @@ def _conv_norm(
     return g.pointwise(kind, y) if kind else y
 
 
-def _classified(g: Sketch, x: int, classes: int) -> Graph:
-    """Draw the mean over all pixels and a linear layer."""
-    g.linear(g.mean(x, g.shape(x)[:2]), classes, name="classifier")
-    return g.graph()
+def _mean_of_pixels(g: Sketch, x: int) -> int:
+    return g.mean(x, g.shape(x)[:2])
