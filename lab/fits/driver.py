@@ -72,7 +72,7 @@ class Calibration:
             "measured": list(known),
             "sha256": list(known.values()),
             "rows": self.rows,
-            "parameters": sum(_is_number(value) for _, value in leaves(content)),
+            "parameters": count_parameters(content),
             "split": self.split,
             "held_out_mape": round(float(np.mean(np.abs(self.errors))), 4),
             **self.provenance,
@@ -107,7 +107,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--reference", type=Path, help="folder of the tables (SWEEPER_REFERENCE)")
     parser.add_argument("--device", default="", help="your own GPU, by the name of its data sheet")
     parser.add_argument("--measured", type=Path, help="its measurements, Parquet or CSV")
-    parser.add_argument("--out", type=Path, help="folder to write to")
     parser.add_argument("--check", action="store_true", help="compare with stored files only")
     asked = parser.parse_args(arguments)
     if asked.device and asked.measured is None:
@@ -132,10 +131,7 @@ def _run(asked: argparse.Namespace) -> None:
     checks: list[Check] = []
     for calibration in found:
         checks += calibration.checks
-        place = calibration.folder or folder
-        if asked.out:
-            place = asked.out / calibration.folder.name if calibration.folder else asked.out
-        file = place / f"{calibration.name}.toml"
+        file = (calibration.folder or folder) / f"{calibration.name}.toml"
         if asked.check:
             print(f"{file}: {difference(calibration.document(reference), file)}", flush=True)
         else:
@@ -185,6 +181,11 @@ def leaves(
             yield from leaves(one, (*path, key))
     else:
         yield path, value
+
+
+def count_parameters(content: Mapping[str, Any]) -> int:
+    """Return how many numbers a calibration holds besides its provenance."""
+    return sum(_is_number(value) for _, value in leaves(content))
 
 
 def _is_number(value: object) -> bool:

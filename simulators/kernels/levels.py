@@ -107,7 +107,7 @@ def _scalar_profile(device: Identity, like: str, level: str) -> Profile:
     if wanted != has:
         raise UserError(
             f"gpu '{device.name}' is calibrated at level {has}, not {wanted}\n"
-            f"To change that: python -m lab.fits fp32_kernels --device {device.name} "
+            f"To change that: python -m sweeper calibrate {device.name} "
             "--measured FILE"
         )
     return measured_profile(device, files)
