@@ -21,7 +21,7 @@ from simulators.catalog.engine import load_engine
 from simulators.catalog.model import load_model
 from simulators.composition.replica import FRAMEWORKS, load_runtime
 from simulators.core.folder import read_toml
-from simulators.serving.measured_deployments import INFERENCEX, Client, Deployed, Launch
+from simulators.serving.measured_deployments import INFERENCEX, Client, Deployed, EngineLaunch
 from simulators.workload.llm.parallelism import Parallelism
 
 SILICON = "serving_measured/inferencex_aic_silicon.parquet"
@@ -134,7 +134,7 @@ def _deployed(row: Record, peer: Mapping[str, Any], cut: Parallelism) -> PublicD
         output=row.osl,
         crowded=CROWDED in row.provenance,
         client=client,
-        launch=recipe.launch(load) if recipe else Launch(),
+        launch=recipe.launch(load) if recipe else EngineLaunch(),
         runtime=runtime_of(framework, row.framework_version or "", row.measured_date or ""),
         ttft_s=row.ttft_ms * 1e-3,
         tpot_s=row.tpot_ms * 1e-3,

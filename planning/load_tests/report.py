@@ -9,9 +9,9 @@ import numpy as np
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.percentiles import COLUMNS
 from simulators.serving.answer.records import batch_table
-from simulators.serving.answer.summary import Run
+from simulators.serving.answer.summary import ServingRun
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.state import State
+from simulators.serving.engine.state import ReplicaState
 
 LATENCIES = {
     "ttft": "time to first token",
@@ -24,7 +24,7 @@ PERIODS = 10
 """The run is cut in so many equal times."""
 
 
-def report_of(run: Run) -> str:
+def report_of(run: ServingRun) -> str:
     """Return the text of a run whose batches were all logged."""
     point, metrics = run.point, run.metrics()
     title = f"{point.model} on {metrics.gpus} {point.gpu}, {point.scheduler}"
@@ -83,7 +83,7 @@ def _latencies(m: ServingMetrics) -> Iterator[str]:
         yield f"{words:<24}" + "".join(f"{value:>9,.{digits}f}" for value in values)
 
 
-def _course(state: State) -> Iterator[str]:
+def _course(state: ReplicaState) -> Iterator[str]:
     """Yield what went on in each period: requests that came and went, batches, queue and memory."""
     log, times = batch_table(state), state.times
     began = float(times[:, at.ARRIVAL].min())

@@ -3,7 +3,7 @@
 Lengths and the number of requests are those of the benchmark's client. With lengths that are all
 the same, requests that start together end together: under an engine that runs prompts first a
 closed loop stays locked in waves then, which drawn lengths dissolve. How an engine was started is
-known of some rows (`Launch`); of others the defaults in its file are taken.
+known of some rows (`EngineLaunch`); of others the defaults in its file are taken.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ INFERENCEX = Client(
 
 
 @dataclass(frozen=True)
-class Launch:
+class EngineLaunch:
     """How an engine was started; 0 where nobody says, which stands for its default."""
 
     budget: int = 0  # tokens of an iteration
@@ -77,7 +77,7 @@ class Deployed:
     tpot_s: float
     crowded: bool = False  # one client more than seats
     client: Client = INFERENCEX
-    launch: Launch = Launch()
+    launch: EngineLaunch = EngineLaunch()
     runtime: str = ""  # of the release that ran; empty: today's
 
     @property

@@ -17,25 +17,25 @@ from simulators.core.jit import Kernel
 from simulators.core.rules import check_point
 from simulators.serving.adapters.popularity import popularity
 from simulators.serving.answer.error_bands import both, deployment_bands
-from simulators.serving.answer.summary import Run
+from simulators.serving.answer.summary import ServingRun
 from simulators.serving.answer.user_measurements import UserRows
 from simulators.serving.demand.arrivals import stream
-from simulators.serving.demand.autoscaling import Plan, plan_of
+from simulators.serving.demand.autoscaling import AutoscalingPlan, plan_of
 from simulators.serving.demand.requests import Requests, requests_of
 from simulators.serving.deployment import Deployment, deployment_of, pools_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.frontend import (
     NO_SERVER,
     Frontend,
-    behind,
+    after_frontend,
     frontend_of,
     load_frontend,
     load_process,
     seen_by_clients,
 )
-from simulators.serving.engine.limits import Limits, limits_of
+from simulators.serving.engine.limits import ReplicaLimits, limits_of
 from simulators.serving.engine.policies import Scheduler, load_router, load_scheduler
-from simulators.serving.engine.service import Decoders, Engine, serve
+from simulators.serving.engine.service import Decoders, EngineKernels, serve
 from simulators.serving.point import ADAPTIVE, DEMANDED, DEPLOYED, EVENT, ServingPoint
 from simulators.serving.pools.link import link_of
 from simulators.serving.prices.batch_price import prices_of
@@ -105,12 +105,12 @@ def _once(find: Callable[[ServingPoint], V], fields: Sequence[str]) -> Callable[
     return found
 
 
-class Pool(NamedTuple):
+class ReplicaPool(NamedTuple):
     """Equal replicas: their deployment, their limits, and the price of their iterations."""
 
     deployment: Deployment
     replicas: int
-    limits: Limits
+    limits: ReplicaLimits
     table: IterationTable
     price: Kernel[..., float]
 
@@ -121,14 +121,14 @@ class PreparedRun:
 
     point: ServingPoint
     deployment: Deployment
-    pools: Sequence[Pool]  # one, or prefill replicas and decode replicas
+    pools: Sequence[ReplicaPool]  # one, or prefill replicas and decode replicas
     admitted: Requests
     rejected: int
     frontend: Frontend
-    plan: Plan | None
-    engine: Engine
+    plan: AutoscalingPlan | None
+    engine: EngineKernels
 
-    def run(self, log_rows: int = 0) -> Run:
+    def run(self, log_rows: int = 0) -> ServingRun:
         """Serve all requests and return the run; log at most `log_rows` batches.
 
         Raises:
@@ -139,7 +139,7 @@ class PreparedRun:
         state = serve(
             self.engine,
             first.limits,
-            behind(requests, self.frontend, first.replicas),
+            after_frontend(requests, self.frontend, first.replicas),
             replicas=first.replicas,
             shape=first.table.shape,
             table=first.table.table,
@@ -149,7 +149,7 @@ class PreparedRun:
         if self.frontend != NO_SERVER:
             state = seen_by_clients(state, self.frontend, self.admitted.output_tokens)
         tables = [pool.table for pool in self.pools]
-        return Run(
+        return ServingRun(
             self.point, self.deployment, tables, self.admitted, self.rejected, state, self.plan
         )
 
@@ -160,7 +160,7 @@ def run_of(
     *,
     cache: RunCache | None = None,
     log_rows: int = 0,
-) -> Run:
+) -> ServingRun:
     """Return the run of one deployment.
 
     Args:
@@ -207,7 +207,7 @@ def prepare(
         rejected,
         frontend_of(point, cache.server, cache.process),
         plan,
-        Engine(scheduler, cache.router(point.router), pools[0].price),
+        EngineKernels(scheduler, cache.router(point.router), pools[0].price),
     )
 
 
@@ -218,7 +218,7 @@ def _pool(
     asked: Requests,
     *,
     is_decoder: bool,
-) -> Pool:
+) -> ReplicaPool:
     """Return the replicas of a point, or its prefill replicas or decode replicas."""
     drafter = drafter_of(point, built.hardware)
     table, price = prices_of(point, built.hardware, drafter)
@@ -236,10 +236,10 @@ def _pool(
         drafter = replace(drafter, up_to=tuple(map(min, up_to, worth)))
     lengths = asked.prompt_tokens, asked.output_tokens
     limits = limits_of(point, built.hardware, scheduler, lengths, drafter)
-    return Pool(built, point.replicas, limits, table, price)
+    return ReplicaPool(built, point.replicas, limits, table, price)
 
 
-def _decoders(point: ServingPoint, prefill: Pool, decode: Pool) -> Decoders:
+def _decoders(point: ServingPoint, prefill: ReplicaPool, decode: ReplicaPool) -> Decoders:
     """Return the decode replicas and the link by which they receive KV caches.
 
     Raises:
@@ -273,7 +273,7 @@ def _with_shared_prefixes(point: ServingPoint, asked: Requests) -> Requests:
     return replace(asked, prefixes=asked.prefixes.apart(adapter[users]))
 
 
-def _autoscaling_plan(point: ServingPoint, admitted: Requests) -> Plan | None:
+def _autoscaling_plan(point: ServingPoint, admitted: Requests) -> AutoscalingPlan | None:
     """Return when replicas start and stop; None if their number is fixed.
 
     Raises:
@@ -292,7 +292,7 @@ def _autoscaling_plan(point: ServingPoint, admitted: Requests) -> Plan | None:
     return plan_of(point, admitted.arrival_s)
 
 
-def logged_run(point: ServingPoint) -> Run:
+def logged_run(point: ServingPoint) -> ServingRun:
     """Return the run of a point's first seed with every iteration logged.
 
     Raises:
@@ -307,7 +307,7 @@ def logged_run(point: ServingPoint) -> Run:
     return run_of(point, log_rows=batches)
 
 
-def _admitted(asked: Requests, pools: Sequence[Limits]) -> tuple[Requests, int]:
+def _admitted(asked: Requests, pools: Sequence[ReplicaLimits]) -> tuple[Requests, int]:
     """Return the requests that fit into every pool, and the number of those that do not.
 
     Prefill replicas hold prompts alone.

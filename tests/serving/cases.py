@@ -11,7 +11,7 @@ import numpy as np
 from simulators.core import folder
 from simulators.core.jit import Floats, Ints, Kernel
 from simulators.serving.demand.requests import Requests
-from simulators.serving.engine.limits import Limits
+from simulators.serving.engine.limits import ReplicaLimits
 from simulators.serving.engine.policies import Scheduler, load_router, load_scheduler
 from simulators.serving.engine.replica import (
     BASE_S,
@@ -28,8 +28,8 @@ from simulators.serving.engine.replica import (
     View,
     kernel,
 )
-from simulators.serving.engine.service import Engine, serve
-from simulators.serving.engine.state import State
+from simulators.serving.engine.service import EngineKernels, serve
+from simulators.serving.engine.state import ReplicaState
 
 SCHEDULERS = tuple(folder.SCHEDULERS.names())
 """All of them: a new file is under every law from its first day."""
@@ -61,7 +61,7 @@ def asked(
     )
 
 
-def limits(scheduler: str = "vllm", **changes: object) -> Limits:
+def limits(scheduler: str = "vllm", **changes: object) -> ReplicaLimits:
     """Return roomy limits for a scheduler, changed where a test asks for it."""
     settings: dict[str, object] = {
         "blocks": 10_000,
@@ -74,7 +74,7 @@ def limits(scheduler: str = "vllm", **changes: object) -> Limits:
         "reserves": load_scheduler(scheduler).reserves,
         "lifelong": load_scheduler(scheduler).lifelong,
     }
-    return Limits(**{**settings, **changes})  # type: ignore[arg-type]
+    return ReplicaLimits(**{**settings, **changes})  # type: ignore[arg-type]
 
 
 def run(
@@ -84,15 +84,15 @@ def run(
     prices: tuple[float, float, float] = (0.01, 1e-5, 1e-7),
     router: str = "round_robin",
     replicas: int = 1,
-    allowed: Limits | None = None,
+    allowed: ReplicaLimits | None = None,
     **more: object,
-) -> State:
+) -> ReplicaState:
     """Serve requests at a linear price."""
     if isinstance(scheduler, str):
         allowed = allowed or limits(scheduler)
         scheduler = load_scheduler(scheduler)
     return serve(
-        Engine(scheduler, load_router(router), linear_price),
+        EngineKernels(scheduler, load_router(router), linear_price),
         allowed or limits(),
         requests,
         replicas=replicas,

@@ -12,7 +12,7 @@ from deploy.deployments.serving import deployment
 from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats
-from simulators.serving.adapters.fleet import Fleet, fleet_of
+from simulators.serving.adapters.fleet import AdapterSet, fleet_of
 from simulators.serving.adapters.popularity import distinct, missing_share, popularity
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
@@ -34,7 +34,7 @@ PLAIN = ServingPoint(
 MANY = replace(PLAIN, adapters=64)
 
 
-def fleet(point: ServingPoint) -> Fleet:
+def fleet(point: ServingPoint) -> AdapterSet:
     found = fleet_of(point, deployment_of(point).hardware)
     assert found is not None
     return found

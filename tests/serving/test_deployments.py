@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from lab.tables.deployments import NVIDIA, NVIDIA_TRTLLM, client_of, excluded
-from lab.tables.serving.launch_recipes import Load as Started
+from lab.tables.serving.launch_recipes import DeploymentLoad as Started
 from lab.tables.serving.launch_recipes import recipe_of
 from planning.calibrate.deployment import calibrate_deployment
 from planning.load_tests.serving import LOAD_TESTS, UNCORRECTED
 from simulators.core.errors import Infeasible, UserError
-from simulators.serving.answer.neighbour_correction import Load, corrected, load_of
+from simulators.serving.answer.neighbour_correction import DeploymentLoad, corrected, load_of
 from simulators.serving.engine.frontend import NO_SERVER, Frontend, load_frontend, load_process
 from simulators.serving.engine.replica import ARRIVAL, RESTARTED, SCHEDULED
 from simulators.serving.engine.state import LOG_COLUMNS
-from simulators.serving.measured_deployments import INFERENCEX, Deployed, Launch, point_of
+from simulators.serving.measured_deployments import INFERENCEX, Deployed, EngineLaunch, point_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import RunCache, run_of
 from simulators.serving.simulator import SIMULATOR, simulate
@@ -77,7 +77,7 @@ def a_deployment(**changes: Any) -> Deployed:
     return Deployed(**(fields | changes))
 
 
-def a_load(**changes: Any) -> Load:
+def a_load(**changes: Any) -> DeploymentLoad:
     return load_of(a_deployment(**changes))
 
 
@@ -139,7 +139,7 @@ def test_engines_that_look_in_every_iteration_have_no_interval() -> None:
         run_of(replace(BASE, poll_interval=10, scheduler="vllm_v1"))
 
 
-def a_launch(row: tuple[str, str, str, str], date: str | None, **load: Any) -> Launch:
+def a_launch(row: tuple[str, str, str, str], date: str | None, **load: Any) -> EngineLaunch:
     """Return how the script of a row's engine, model, GPU and precision starts it."""
     recipe = recipe_of(*row, date)
     assert recipe is not None
@@ -172,7 +172,7 @@ def test_a_recipe_is_that_of_a_row_s_date_and_load() -> None:
 def test_engines_of_which_nothing_is_known_are_started_as_documented() -> None:
     assert a_deployment(framework="sglang").budget == 8192
     assert a_deployment(framework="sglang", gpu="b200_sxm").budget == 16384
-    assert a_deployment(launch=Launch(budget=4096)).budget == 4096
+    assert a_deployment(launch=EngineLaunch(budget=4096)).budget == 4096
     assert a_deployment(client=NVIDIA_TRTLLM).budget == 1024 + 256
 
     def memory_fraction(**changes: Any) -> float:
@@ -181,7 +181,7 @@ def test_engines_of_which_nothing_is_known_are_started_as_documented() -> None:
     shares = [memory_fraction(framework="sglang", gpu=gpu) for gpu in ("h100_sxm", "b200_sxm")]
     assert shares == pytest.approx([0.86, 0.82], abs=0.02)
     assert memory_fraction(framework="vllm") == 0.9
-    assert memory_fraction(framework="sglang", launch=Launch(memory_fraction=0.8)) == 0.8
+    assert memory_fraction(framework="sglang", launch=EngineLaunch(memory_fraction=0.8)) == 0.8
     told = a_deployment(framework="vllm", client=NVIDIA)
     assert told.budget == told.clients + 1024 + 1500
 

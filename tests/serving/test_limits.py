@@ -14,7 +14,7 @@ from simulators.serving.deployment import Hardware, deployment_of
 from simulators.serving.engine import limits as limits_module
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import (
-    Limits,
+    ReplicaLimits,
     host_tier,
     kv_blocks,
     limits_of,
@@ -31,7 +31,7 @@ BLOCK = 16 * 2 * 32 * 128 * 32 * 2  # tokens, keys and values, heads, their size
 HBM = 80 * 2**30
 LENGTHS = (np.array([100, 5000]), np.array([10, 10]))
 
-BASE = Limits(
+BASE = ReplicaLimits(
     blocks=100,
     block_size=16,
     watermark=0.019,
@@ -268,7 +268,7 @@ def test_what_a_scheduler_cannot_do_is_infeasible(changes: dict[str, Any], reaso
 
 
 def test_what_else_the_operator_sets_reaches_the_limits() -> None:
-    def got(**changes: Any) -> Limits:
+    def got(**changes: Any) -> ReplicaLimits:
         point = replace(LLAMA, **changes)
         return limits_of(point, hardware(), load_scheduler(point.scheduler), LENGTHS)
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.serving.demand.requests import Requests
-from simulators.serving.engine.limits import Limits
+from simulators.serving.engine.limits import ReplicaLimits
 from simulators.serving.engine.replica import (
     ARRIVAL,
     BLOCK_SECONDS,
@@ -74,7 +74,7 @@ def workloads(draw: st.DrawFn, *, most: int = 40, leaving: bool = False) -> Requ
     return dataclasses.replace(requests, patience_s=np.array(draw(patience_s)))
 
 
-def tight(scheduler: str, **changes: object) -> Limits:
+def tight(scheduler: str, **changes: object) -> ReplicaLimits:
     """Return limits under which the longest request just fits beside the watermark.
 
     What is taken back or given moves a block in a millisecond.

@@ -18,8 +18,8 @@ from simulators.serving.engine import replica as at
 from simulators.serving.engine.drafts import draw
 from simulators.serving.engine.frontend import show_late
 from simulators.serving.engine.kv_cache import allocate
-from simulators.serving.engine.replica import View, pop_waiting, seat
-from simulators.serving.engine.state import State, gap_bin
+from simulators.serving.engine.replica import View, pop_waiting, schedule_request
+from simulators.serving.engine.state import ReplicaState, gap_bin
 from tests.serving.cases import asked, limits, linear_price, pure_python
 
 PRICE = linear_price.py_func
@@ -39,7 +39,7 @@ def before(
     clients: int = 0,
     log_rows: int = 0,
     **allowed: Any,
-) -> State:
+) -> ReplicaState:
     """Return the state before requests of 10 tokens arrive that ask for 100."""
     count = len(arrival_s)
     requests = asked(np.array(arrival_s), np.full(count, 10), np.full(count, 100))
@@ -59,7 +59,7 @@ def one_that_waits(now: float, view: View) -> int:
     if view.pool[at.WAITING] > 0:
         who = pop_waiting(view.pool, view.waiting)
         allocate(view.pool, view.request, who, 1, 0)
-        seat(view, who, int(view.request[who, at.PROMPT]))
+        schedule_request(view, who, int(view.request[who, at.PROMPT]))
     return 1
 
 
@@ -68,14 +68,14 @@ def all_idle(holds: int = at.FOREVER) -> Any:
 
     def schedule(now: float, view: View) -> int:
         for i in range(view.pool[at.IDLE]):
-            seat(view, int(view.idle[i]), 1)
+            schedule_request(view, int(view.idle[i]), 1)
         view.pool[at.IDLE] = 0
         return holds
 
     return schedule
 
 
-def decoding(state: State, replica: int, done: dict[int, int]) -> None:
+def decoding(state: ReplicaState, replica: int, done: dict[int, int]) -> None:
     """Make requests idle on a replica, by number the tokens that are done."""
     for place, (who, tokens) in enumerate(done.items()):
         state.request[who, at.DONE], state.request[who, at.BLOCKS] = tokens, -(-tokens // 16)
@@ -127,12 +127,14 @@ def test_the_replica_that_ends_first_runs_until_another_or_an_arrival(
     def over() -> None:
         state.pool[:, at.FLIGHT], state.clock[at.LISTED] = 0, 2
 
-    def advance(schedule: Any, price: Any, state: State, who: int, until: float, one: bool) -> None:
+    def advance(
+        schedule: Any, price: Any, state: ReplicaState, who: int, until: float, one: bool
+    ) -> None:
         assert one == (clients > 0)
         happened.append((who, until))
         over()
 
-    def arrive(route: Any, state: State, now: float) -> None:
+    def arrive(route: Any, state: ReplicaState, now: float) -> None:
         assert now == arrival_s
         happened.append("arrives")
         over()
@@ -375,7 +377,7 @@ def test_the_sums_of_a_batch_are_those_of_its_members(checked: int) -> None:
     assert step.tolist() == wanted.tolist()
 
 
-def in_flight_at(state: State, done: dict[int, int], tokens: list[int]) -> None:
+def in_flight_at(state: ReplicaState, done: dict[int, int], tokens: list[int]) -> None:
     """Put requests in the first slot's batch."""
     decoding(state, 0, done)
     state.batch[0, : len(done)], state.tokens[0, : len(done)] = list(done), tokens

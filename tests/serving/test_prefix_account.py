@@ -16,8 +16,8 @@ from simulators.core.jit import Ints
 from simulators.serving.demand.prefixes import Prefixes, of_hashes, of_sessions, own
 from simulators.serving.demand.requests import Requests, behind_system_prompt
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.limits import Limits
-from simulators.serving.engine.state import State
+from simulators.serving.engine.limits import ReplicaLimits
+from simulators.serving.engine.state import ReplicaState
 from simulators.serving.point import ServingPoint
 from simulators.serving.routers import cache_aware
 from simulators.serving.run import run_of
@@ -130,7 +130,7 @@ def test_what_the_gpu_forgets_is_moved_back_from_the_host() -> None:
     assert_settled(keeps)
 
 
-def assert_settled(state: State) -> None:
+def assert_settled(state: ReplicaState) -> None:
     """Nobody holds anything, and what is kept is what stands in the rings."""
     pool, tree = state.pool, state.tree
     assert (pool[:, at.FREE] == pool[:, at.TOTAL]).all()
@@ -180,7 +180,7 @@ def alike(draw: st.DrawFn) -> Requests:
     return behind_system_prompt(dataclasses.replace(requests, prefixes=prefixes), behind)
 
 
-def caching(scheduler: str, **changes: Any) -> Limits:
+def caching(scheduler: str, **changes: Any) -> ReplicaLimits:
     """Return limits under which the longest request just fits."""
     settled = {"blocks": 26, "watermark": 0.01, "most_tokens": 400, "caches": True} | changes
     return limits(scheduler, **settled)

@@ -14,10 +14,10 @@ from simulators.core.errors import Infeasible, UserError
 from simulators.serving.deployment import describe, pools_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.policies import load_router, load_scheduler
-from simulators.serving.engine.service import Decoders, Engine, serve
-from simulators.serving.engine.state import State
+from simulators.serving.engine.service import Decoders, EngineKernels, serve
+from simulators.serving.engine.state import ReplicaState
 from simulators.serving.point import ServingPoint
-from simulators.serving.pools.link import NO_WAY, Link, link_of
+from simulators.serving.pools.link import NO_WAY, KVLink, link_of
 from simulators.serving.run import run_of
 from simulators.serving.simulator import SIMULATOR, simulate
 from tests.serving.cases import SCHEDULERS, asked, limits, linear_price, pure_python
@@ -34,7 +34,7 @@ def pooled(
     scheduler: str = "vllm_v1",
     *,
     gap_s: float = 0.02,
-    link: Link = NO_WAY,
+    link: KVLink = NO_WAY,
     readers: int = 2,
     decoders: int = 2,
     room: int = 10_000,
@@ -42,12 +42,12 @@ def pooled(
     prompt: int = 100,
     output: int = 20,
     **more: Any,
-) -> State:
+) -> ReplicaState:
     """Serve requests that come evenly, by readers and decoders with so many blocks."""
     shape = np.zeros(1, np.int64)
     lengths = prompt + np.arange(count) % 7, output + np.arange(count) % 5
     return serve(
-        Engine(load_scheduler(scheduler), load_router(router), linear_price),
+        EngineKernels(load_scheduler(scheduler), load_router(router), linear_price),
         limits(scheduler, **more),
         asked(gap_s * np.arange(count), *lengths),
         replicas=readers,
@@ -67,7 +67,7 @@ def pooled(
 def test_one_at_a_time_over_a_free_link_two_pools_are_one(scheduler: str) -> None:
     apart = pooled(20, scheduler, gap_s=10.0)
     together = serve(
-        Engine(load_scheduler(scheduler), load_router("round_robin"), linear_price),
+        EngineKernels(load_scheduler(scheduler), load_router("round_robin"), linear_price),
         limits(scheduler),
         asked(10.0 * np.arange(20), 100 + np.arange(20) % 7, 20 + np.arange(20) % 5),
         replicas=1,
@@ -87,7 +87,7 @@ def test_one_at_a_time_over_a_free_link_two_pools_are_one(scheduler: str) -> Non
 def test_who_is_served_leaves_nothing_behind(scheduler: str, more: dict[str, Any]) -> None:
     if "caches" in more and not load_scheduler(scheduler).caches_prefixes:
         pytest.skip("it has no prefix cache")
-    state = pooled(scheduler=scheduler, link=Link(setup_s=1e-3, token_s=1e-5), **more)
+    state = pooled(scheduler=scheduler, link=KVLink(setup_s=1e-3, token_s=1e-5), **more)
     times, pool = state.times, state.pool
     assert (times[:, at.COMPLETED] >= 0.0).all()
     assert pool[:, at.FREE].tolist() == pool[:, at.TOTAL].tolist()
@@ -103,7 +103,7 @@ def test_who_is_served_leaves_nothing_behind(scheduler: str, more: dict[str, Any
 
 
 def test_compiled_and_written_give_the_same_bits() -> None:
-    more: dict[str, Any] = {"count": 24, "room": 24, "link": Link(setup_s=1e-3, token_s=1e-5)}
+    more: dict[str, Any] = {"count": 24, "room": 24, "link": KVLink(setup_s=1e-3, token_s=1e-5)}
     compiled = pooled(**more)
     with pure_python():
         written = pooled(**more)
@@ -135,7 +135,7 @@ def test_readers_without_room_for_more_wait_for_decoders() -> None:
 
 
 def test_a_cache_takes_its_link_after_the_one_before() -> None:
-    link = Link(setup_s=0.5, token_s=0.01)
+    link = KVLink(setup_s=0.5, token_s=0.01)
     state = pooled(2, gap_s=0.0, link=link, readers=1, decoders=1, prompt=95, chunk=4096)
     read = state.times[0, at.READ]
     moved_s = np.sort(state.times[:, at.FIRST_TOKEN]) - read
@@ -146,7 +146,7 @@ def test_a_cache_takes_its_link_after_the_one_before() -> None:
 def test_by_layer_only_what_reading_was_too_short_for_comes_after(
     token_s: float, left_s: float
 ) -> None:
-    link = Link(setup_s=0.0, token_s=token_s, parts=4)
+    link = KVLink(setup_s=0.0, token_s=token_s, parts=4)
     state = pooled(1, link=link, readers=1, decoders=1, prompt=95, chunk=4096)
     after_s = state.times[0, at.FIRST_TOKEN] - state.times[0, at.READ]
     assert after_s == pytest.approx(left_s)
@@ -156,7 +156,7 @@ def test_who_gives_up_on_the_way_frees_both_pools() -> None:
     count = 40
     shape = np.zeros(1, np.int64)
     state = serve(
-        Engine(load_scheduler("vllm_v1"), load_router("least_outstanding"), linear_price),
+        EngineKernels(load_scheduler("vllm_v1"), load_router("least_outstanding"), linear_price),
         limits("vllm_v1", blocks=60),
         asked(np.zeros(count), np.full(count, 100), np.full(count, 20), patience_s=0.4),
         replicas=1,
@@ -167,7 +167,7 @@ def test_who_gives_up_on_the_way_frees_both_pools() -> None:
             replicas=1,
             shape=shape,
             table=PRICES,
-            link=Link(setup_s=0.02, token_s=1e-5),
+            link=KVLink(setup_s=0.02, token_s=1e-5),
         ),
     )
     ended, left = (state.times[:, column] >= 0.0 for column in (at.COMPLETED, at.LEFT))

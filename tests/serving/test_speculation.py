@@ -15,7 +15,7 @@ from simulators.core.errors import Infeasible, UserError
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.drafts import accepted
-from simulators.serving.engine.limits import Limits
+from simulators.serving.engine.limits import ReplicaLimits
 from simulators.serving.point import SPECULATIONS, ServingPoint
 from simulators.serving.prices.batch_price import prices_of
 from simulators.serving.run import prepare, run_of
@@ -44,7 +44,7 @@ SCHEDULERS = ("vllm_v1", "vllm", "sglang", "trtllm", "sarathi", "lightllm", "orc
 
 
 def limits(rates: tuple[float, ...]) -> np.ndarray:
-    return Limits(
+    return ReplicaLimits(
         blocks=10,
         block_size=16,
         watermark=0.0,
@@ -249,7 +249,7 @@ def test_requests_differ_around_the_mean_as_asked() -> None:
     assert alike == ()
     assert rates.mean() == pytest.approx(0.6, abs=0.005)
     assert rates.std() == pytest.approx(0.2, abs=0.01)
-    told = Limits(
+    told = ReplicaLimits(
         blocks=10,
         block_size=16,
         watermark=0.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulators.serving.answer.window import Window, sums_within
+from simulators.serving.answer.window import MeasurementWindow, sums_within
 from simulators.serving.engine.replica import COMPLETED, REPLICA
 from tests.serving.cases import asked, run
 
@@ -17,8 +17,8 @@ def test_sums_between_two_answers_are_those_of_the_batches_in_between() -> None:
     )
     state = run(requests, log_rows=100_000)
     ends = np.sort(state.times[:, COMPLETED])
-    whole = Window(float(requests.arrival_s[0]), float(ends[-1]))
-    window = Window(float(ends[10]), float(ends[40]))
+    whole = MeasurementWindow(float(requests.arrival_s[0]), float(ends[-1]))
+    window = MeasurementWindow(float(ends[10]), float(ends[40]))
     rows = state.log[: int(sums_within(state, whole, whole).iterations)]
     inside = rows[window.holds(rows[:, 2])]
     did = sums_within(state, window, whole)
@@ -31,7 +31,7 @@ def test_windows_that_follow_each_other_add_up_to_the_run_over_all_replicas() ->
     requests = asked(np.arange(40) * 0.3, np.full(40, 50), np.full(40, 20))
     state = run(requests, replicas=3, router="random")
     assert set(state.request[:, REPLICA]) == {0, 1, 2}
-    whole = Window(0.0, float(state.times[:, COMPLETED].max()))
+    whole = MeasurementWindow(0.0, float(state.times[:, COMPLETED].max()))
     edges = [0.0, 1.7, 6.0, whole.end_s]
-    parts = [sums_within(state, Window(*edges[i : i + 2]), whole) for i in range(3)]
+    parts = [sums_within(state, MeasurementWindow(*edges[i : i + 2]), whole) for i in range(3)]
     assert np.sum(parts, axis=0) == pytest.approx(sums_within(state, whole, whole))

@@ -17,9 +17,9 @@ from simulators.core.jit import Ints
 from simulators.serving.demand.prefixes import of_hashes
 from simulators.serving.demand.requests import Requests
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.limits import Limits
+from simulators.serving.engine.limits import ReplicaLimits
 from simulators.serving.engine.policies import load_router, load_scheduler
-from simulators.serving.engine.service import Engine, serve
+from simulators.serving.engine.service import EngineKernels, serve
 
 HASHED = 512
 """Tokens of a block of these traces."""
@@ -61,7 +61,7 @@ def found_by_engine(blocks: Ints, ends: Ints, size: int | None) -> Ints:
         draws=np.zeros((counts.size, 2)),
         prefixes=of_hashes(blocks, ends, HASHED, prompt, output),
     )
-    limits = Limits(
+    limits = ReplicaLimits(
         blocks=(blocks.size if size is None else size) + 1,
         block_size=HASHED,
         watermark=0.0,
@@ -72,7 +72,7 @@ def found_by_engine(blocks: Ints, ends: Ints, size: int | None) -> Ints:
         caches=True,
     )
     state = serve(
-        Engine(load_scheduler("vllm_v1"), load_router("round_robin"), unit_price),
+        EngineKernels(load_scheduler("vllm_v1"), load_router("round_robin"), unit_price),
         limits,
         asked,
         replicas=1,

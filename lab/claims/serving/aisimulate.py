@@ -21,9 +21,9 @@ from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints
 from simulators.serving.demand.requests import Requests
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.limits import Limits
+from simulators.serving.engine.limits import ReplicaLimits
 from simulators.serving.engine.policies import load_router, load_scheduler
-from simulators.serving.engine.service import Engine, serve
+from simulators.serving.engine.service import EngineKernels, serve
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import run_of
 
@@ -148,7 +148,7 @@ def checks(reference: Path, _rows: str) -> Iterator[Check]:
 def _fixed_check(file: Path) -> Check:
     """Replay the run whose iterations take fixed times."""
     asked, theirs_s = asked_of(file, FIXED_RUN)
-    limits = Limits(
+    limits = ReplicaLimits(
         blocks=FIXED_BLOCKS,
         block_size=64,
         watermark=0.0,
@@ -158,7 +158,7 @@ def _fixed_check(file: Path) -> Check:
         most_tokens=64 * FIXED_BLOCKS,
     )
     world = serve(
-        Engine(load_scheduler("vllm_v1"), load_router("round_robin"), part_price),
+        EngineKernels(load_scheduler("vllm_v1"), load_router("round_robin"), part_price),
         limits,
         asked,
         replicas=1,

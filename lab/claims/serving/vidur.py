@@ -20,10 +20,10 @@ from simulators.core.contract import PARITY, Check
 from simulators.core.jit import Floats
 from simulators.serving.demand.requests import Requests
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.limits import Limits
+from simulators.serving.engine.limits import ReplicaLimits
 from simulators.serving.engine.policies import load_router, load_scheduler
-from simulators.serving.engine.service import Engine, serve
-from simulators.serving.engine.state import State
+from simulators.serving.engine.service import EngineKernels, serve
+from simulators.serving.engine.state import ReplicaState
 from simulators.serving.prices.user_operator_times import OpTable, by_operator
 
 NEEDS = OUTCOMES, REQUESTS, TABLES = (
@@ -90,11 +90,11 @@ def _op_table(rows: pa.Table, outcome: Mapping[str, Any]) -> OpTable:
     return vidur_table(times, layers=layers // outcome["pp"], grouped=grouped, tp=outcome["tp"])
 
 
-def _replayed(outcome: Mapping[str, Any], theirs: Columns, prices: OpTable) -> State:
+def _replayed(outcome: Mapping[str, Any], theirs: Columns, prices: OpTable) -> ReplicaState:
     """Run one configuration of the reference."""
     scheduler = load_scheduler(SCHEDULERS.get(outcome["scheduler"], outcome["scheduler"]))
     router = ROUTERS.get(outcome["global_scheduler"], outcome["global_scheduler"])
-    limits = Limits(
+    limits = ReplicaLimits(
         blocks=outcome["num_blocks_per_replica"],
         block_size=outcome["block_size"],
         watermark=0.01,
@@ -108,7 +108,7 @@ def _replayed(outcome: Mapping[str, Any], theirs: Columns, prices: OpTable) -> S
     prompt, output = (theirs[f"{n}_tokens"].astype(np.int64) for n in ("prompt", "output"))
     arrival_s = theirs["arrival_s"]
     return serve(
-        Engine(scheduler, load_router(router), vidur_price),
+        EngineKernels(scheduler, load_router(router), vidur_price),
         limits,
         Requests(arrival_s, prompt, output, np.zeros((arrival_s.size, 2))),
         replicas=outcome["replicas"],
@@ -117,7 +117,7 @@ def _replayed(outcome: Mapping[str, Any], theirs: Columns, prices: OpTable) -> S
     )
 
 
-def _run_check(outcome: Mapping[str, Any], theirs: Columns, state: State) -> Check:
+def _run_check(outcome: Mapping[str, Any], theirs: Columns, state: ReplicaState) -> Check:
     """Return the largest error of any time of a request, or of the means of a run."""
     ours = int(state.pool[:, at.ITERATIONS].sum()), int(state.pool[:, at.RESTARTED].sum())
     counts = int(outcome["num_iterations"]), int(outcome["restarts"])
@@ -140,7 +140,7 @@ def _run_check(outcome: Mapping[str, Any], theirs: Columns, state: State) -> Che
     )
 
 
-def _survey_check(name: str, theirs: Columns, state: State) -> Check:
+def _survey_check(name: str, theirs: Columns, state: ReplicaState) -> Check:
     expected_s, stalled = SURVEY[name]
     e2e_s = float((state.times[:, at.COMPLETED] - theirs["arrival_s"]).mean())
     waited = int(np.count_nonzero(state.times[:, at.STALLED] > 0.0))

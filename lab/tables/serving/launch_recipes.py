@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from simulators.core.folder import read_toml
-from simulators.serving.measured_deployments import Launch
+from simulators.serving.measured_deployments import EngineLaunch
 
 RECIPES = Path(__file__).with_suffix(".toml")
 
@@ -79,10 +79,10 @@ class Recipe:
     memory_fraction: float = 0.0  # 0: the script is silent
     kv_dtype: str = ""
 
-    def launch(self, load: Load) -> Launch:
+    def launch(self, load: Load) -> EngineLaunch:
         """Return the options of a load."""
         budget, wait = self.budget, self.poll_interval
-        return Launch(
+        return EngineLaunch(
             BUDGETS[budget](load) if isinstance(budget, str) else budget,
             WAITS[wait](load) if isinstance(wait, str) else wait[load.clients >= MANY_CLIENTS],
             self.memory_fraction,

@@ -19,7 +19,7 @@ from simulators.workload.precision import number_bytes, precision
 
 
 @dataclass(frozen=True)
-class Fleet:
+class AdapterSet:
     """Adapters of one rank, and which of them are on the GPU."""
 
     adapters: int
@@ -37,7 +37,7 @@ class Fleet:
         return distinct(popularity(self.adapters, self.zipf), requests)
 
 
-def fleet_of(point: ServingPoint, hardware: Hardware) -> Fleet | None:
+def fleet_of(point: ServingPoint, hardware: Hardware) -> AdapterSet | None:
     """Return the adapters of a design, if it has any.
 
     Raises:
@@ -60,7 +60,7 @@ def fleet_of(point: ServingPoint, hardware: Hardware) -> Fleet | None:
     one = point.adapter_rank * numbers * layers * width / replica.cut.tp
     if missing and replica.gpu.pcie_bytes_per_s <= 0.0:
         raise UserError(f"gpu '{replica.gpu.name}' has no pcie_bytes_per_s, which adapters need")
-    return Fleet(
+    return AdapterSet(
         point.adapters,
         point.adapter_rank,
         point.adapter_targets,

@@ -17,7 +17,7 @@ import numpy as np
 from simulators.composition.operator_prices import compute_rows
 from simulators.composition.replica import Replica
 from simulators.core.jit import Floats, Ints
-from simulators.serving.adapters.fleet import Fleet
+from simulators.serving.adapters.fleet import AdapterSet
 from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import PRICE, kernel
@@ -41,7 +41,9 @@ joules of the replica."""
 COLUMNS = 3
 
 
-def with_adapters(table: IterationTable, hardware: Hardware, fleet: Fleet) -> tuple[Ints, Floats]:
+def with_adapters(
+    table: IterationTable, hardware: Hardware, fleet: AdapterSet
+) -> tuple[Ints, Floats]:
     """Return shape and table of a replica and of its adapters."""
     sides, added = _added(hardware, fleet)
     ends = np.array([table.shape.size, table.table.size, *sides], np.int64)
@@ -49,7 +51,7 @@ def with_adapters(table: IterationTable, hardware: Hardware, fleet: Fleet) -> tu
 
 
 @functools.lru_cache(maxsize=64)
-def _added(hardware: Hardware, fleet: Fleet) -> tuple[tuple[int, int], Floats]:
+def _added(hardware: Hardware, fleet: AdapterSet) -> tuple[tuple[int, int], Floats]:
     """Return the sides of the table of adapters, and its numbers."""
     replica = hardware.replica
     tokens, requests = (octaves(STEPS, most)[1:] for most in (MOST_TOKENS, MOST_REQUESTS))
@@ -69,7 +71,7 @@ def _added(hardware: Hardware, fleet: Fleet) -> tuple[tuple[int, int], Floats]:
 
 
 def _cells(
-    replica: Replica, fleet: Fleet, stages: list[Stage], tokens: Floats, groups: Floats
+    replica: Replica, fleet: AdapterSet, stages: list[Stage], tokens: Floats, groups: Floats
 ) -> Floats:
     """Return seconds on a stage of either kind, and joules of all, of the adapters' products."""
     seconds, joules = [], []
@@ -87,7 +89,7 @@ def _cells(
 
 
 def products_of(
-    replica: Replica, fleet: Fleet, tokens: float, requests: float, *, prompts: bool
+    replica: Replica, fleet: AdapterSet, tokens: float, requests: float, *, prompts: bool
 ) -> tuple[float, float]:
     """Return seconds on all stages, and joules, of the products for one batch."""
     seen, wanting = np.array([max(tokens, 1.0)]), np.array([max(requests, 1.0)])
@@ -99,7 +101,7 @@ def products_of(
     return (replica.cut.pp - 1) * sender + last, joules
 
 
-def _waits_s(replica: Replica, fleet: Fleet, part: Stage) -> tuple[float, float]:
+def _waits_s(replica: Replica, fleet: AdapterSet, part: Stage) -> tuple[float, float]:
     """Return what more kernels cost the host of a stage that launches one by one, and in gaps."""
     shard = Shard(replica.model, replica.cut, part, replica.dtype)
     layer = replace(part, has_embedding=False, has_head=False)

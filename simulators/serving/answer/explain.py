@@ -18,20 +18,20 @@ from simulators.composition.replica import Replica
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats
-from simulators.serving.adapters.fleet import Fleet, fleet_of
+from simulators.serving.adapters.fleet import AdapterSet, fleet_of
 from simulators.serving.adapters.price import products_of
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.records import batch_table
-from simulators.serving.answer.summary import Run
+from simulators.serving.answer.summary import ServingRun
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.state import State
+from simulators.serving.engine.state import ReplicaState
 from simulators.serving.speculation.drafter import Drafter, drafter_of
 from simulators.workload.llm.step import Step, decode_step
 
 QUEUE, PROMPT, MOVE, LATER = "waiting for a batch", "the prompt", "moving its cache", "later tokens"
 
 
-def explained_request(run: Run) -> list[Contribution]:
+def explained_request(run: ServingRun) -> list[Contribution]:
     """Return what the mean completed request of a logged run spent its time and energy on.
 
     Times add up to `e2e_mean_s`, energies to `energy_j_per_token` times the mean output;
@@ -65,7 +65,7 @@ def explained_request(run: Run) -> list[Contribution]:
     return [*rows, *_with_energy(parts, _request_j(metrics))]
 
 
-def _mean_steps(state: State) -> dict[str, Step]:
+def _mean_steps(state: ReplicaState) -> dict[str, Step]:
     """Return the mean batch with prompts, and the mean batch that a decode is in.
 
     A decode finds what its request has so far, in the mean over all tokens of all requests.
@@ -109,7 +109,7 @@ def _divided(
     phase: str,
     seconds: float,
     drafter: Drafter | None,
-    fleet: Fleet | None,
+    fleet: AdapterSet | None,
 ) -> list[Contribution]:
     """Return the rows of one batch as if so many of it, not all whole, filled a span."""
     rows = [row for row in explained(replica, step, phase, 0.0) if row.phase.startswith(phase)]

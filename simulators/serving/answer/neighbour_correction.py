@@ -31,7 +31,7 @@ REACH = (3.0, 2.0, 4.0, 4.0, 1.0)
 choice; accuracy changes by a tenth of itself if any of them is doubled."""
 
 
-class Load(NamedTuple):
+class DeploymentLoad(NamedTuple):
     """What is asked of a deployment of a family, and of how many GPUs: columns as in `REACH`."""
 
     clients: float
@@ -41,16 +41,18 @@ class Load(NamedTuple):
     attention_dp: float
 
 
-Deviations = dict[str, list[tuple[Load, float]]]
+Deviations = dict[str, list[tuple[DeploymentLoad, float]]]
 """By metric: measured loads of a family, and measured over predicted time of each."""
 
 
-def load_of(row: Deployed) -> Load:
+def load_of(row: Deployed) -> DeploymentLoad:
     """Return the load of a measured row."""
-    return Load(row.clients, row.cut.gpus, row.prompt, row.output, row.cut.attention_dp)
+    return DeploymentLoad(row.clients, row.cut.gpus, row.prompt, row.output, row.cut.attention_dp)
 
 
-def corrected(known: Sequence[tuple[Load, float]], rows: Sequence[Load], metric: str) -> Floats:
+def corrected(
+    known: Sequence[tuple[DeploymentLoad, float]], rows: Sequence[DeploymentLoad], metric: str
+) -> Floats:
     """Return factors for the predictions of loads of a family, from known ones of a metric."""
     seen = _place([row for row, _ in known])
     limit = BELIEVED * np.hypot(SHARED[metric], LOCAL[metric])
@@ -60,7 +62,7 @@ def corrected(known: Sequence[tuple[Load, float]], rows: Sequence[Load], metric:
     return np.asarray(np.exp(_covariance(_place(rows), seen, metric) @ weights), np.float64)
 
 
-def _place(rows: Sequence[Load]) -> Floats:
+def _place(rows: Sequence[DeploymentLoad]) -> Floats:
     """Return where loads lie, in units of the reach."""
     return np.asarray(np.log2(np.array(rows, np.float64)) / REACH, np.float64)
 

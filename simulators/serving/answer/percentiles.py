@@ -13,7 +13,7 @@ import numpy as np
 
 from simulators.core.jit import Floats, Ints
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.state import State, gap_edges_s
+from simulators.serving.engine.state import ReplicaState, gap_edges_s
 
 SHARES = (0.5, 0.9, 0.95, 0.99)
 COLUMNS = ("mean", "p50", "p90", "p95", "p99", "max")
@@ -55,7 +55,7 @@ def spreads(rows: Floats) -> list[Spread]:
     return [Spread(*row) for row in columns.tolist()]
 
 
-def gap_spread(state: State) -> Spread:
+def gap_spread(state: ReplicaState) -> Spread:
     """Return how all gaps between tokens are spread.
 
     The longest is exact, so a percentile may lie above it by the width of a bin.

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.state import LOG_COLUMNS, State
+from simulators.serving.engine.state import LOG_COLUMNS, ReplicaState
 
 TIMES = {
     "first_scheduled_s": at.SCHEDULED,
@@ -22,7 +22,7 @@ TIMES = {
 COUNTS = {"replica": at.REPLICA, "restarts": at.RESTARTS, "cached_tokens": at.CACHED}
 
 
-def request_table(state: State) -> pa.Table:
+def request_table(state: ReplicaState) -> pa.Table:
     """Return one row per request that was let in, in order of arrival.
 
     What never happened is null. `total_tokens` is prompt and output together, which a restart does
@@ -38,7 +38,7 @@ def request_table(state: State) -> pa.Table:
     return pa.table({**columns, **counts, "total_tokens": total})
 
 
-def batch_table(state: State) -> pa.Table:
+def batch_table(state: ReplicaState) -> pa.Table:
     """Return one row per logged batch, in the order in which they were formed."""
     rows = state.log[: int(state.clock[at.LOGGED])]
     whole = [name for name in LOG_COLUMNS if not name.endswith("_s")]

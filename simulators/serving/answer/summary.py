@@ -16,19 +16,25 @@ from simulators.core.levels import SHARES
 from simulators.serving.answer.metrics import RATES_WITH_BAND, WITH_BAND, ServingMetrics
 from simulators.serving.answer.percentiles import COLUMNS, Spread, gap_spread, spread, spreads
 from simulators.serving.answer.saturation import backlog_growth, is_saturated
-from simulators.serving.answer.window import Sums, Window, steady_part, sums_within, together
-from simulators.serving.demand.autoscaling import Plan
+from simulators.serving.answer.window import (
+    MeasurementWindow,
+    Sums,
+    steady_part,
+    sums_within,
+    together,
+)
+from simulators.serving.demand.autoscaling import AutoscalingPlan
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.state import State
+from simulators.serving.engine.state import ReplicaState
 from simulators.serving.point import STEADY, ServingPoint
 from simulators.serving.pools.use import balance, memory, moving
 from simulators.serving.prices.iteration_table import IterationTable
 
 
 @dataclass(frozen=True)
-class Run:
+class ServingRun:
     """A run that has ended: what was asked, and what every request and replica went through."""
 
     point: ServingPoint
@@ -36,10 +42,10 @@ class Run:
     tables: Sequence[IterationTable]  # of all replicas, or of those that read and those that decode
     asked: Requests  # those let in
     rejected: int
-    state: State
-    plan: Plan | None = None  # of replicas that come and go
+    state: ReplicaState
+    plan: AutoscalingPlan | None = None  # of replicas that come and go
 
-    def running_share(self, window: Window) -> float:
+    def running_share(self, window: MeasurementWindow) -> float:
         """Return the replicas that are paid for within a window, mean over it, over all."""
         if self.plan is None:
             return 1.0
@@ -71,12 +77,12 @@ class Run:
             answered, end = end >= 0.0, np.maximum(end, times[:, at.LEFT])
         arrival = times[:, at.ARRIVAL]
         scheduled = np.where(times[:, at.SCHEDULED] < 0.0, end, times[:, at.SCHEDULED])
-        whole = Window(float(arrival.min()), float(end.max()))
-        everyone = Served(times, output_tokens).take(answered)
+        whole = MeasurementWindow(float(arrival.min()), float(end.max()))
+        everyone = RequestLatencies(times, output_tokens).take(answered)
         judged, window = everyone, whole
         if point.warmup or point.cooldown:
             last = output_tokens.size - point.cooldown
-            judged = Served(times, output_tokens).take(slice(point.warmup, last))
+            judged = RequestLatencies(times, output_tokens).take(slice(point.warmup, last))
             judged = judged.take(judged.times[:, at.COMPLETED] >= 0.0)
             window = _between(judged.times[:, at.ARRIVAL])
         elif point.window == STEADY:
@@ -110,26 +116,26 @@ class Run:
         return ServingMetrics(**columns)
 
 
-class Served(NamedTuple):
+class RequestLatencies(NamedTuple):
     """Requests that were answered: their row of `times` and the tokens they asked for."""
 
     times: Floats
     output_tokens: Ints
 
-    def take(self, which: Any) -> Served:
+    def take(self, which: Any) -> RequestLatencies:
         """Return some of them."""
-        return Served(self.times[which], self.output_tokens[which])
+        return RequestLatencies(self.times[which], self.output_tokens[which])
 
 
-def _between(arrival: Floats) -> Window:
+def _between(arrival: Floats) -> MeasurementWindow:
     """Return the window from the first to the last of some arrivals."""
     span_s = float(np.ptp(arrival)) if arrival.size else 0.0
     if span_s <= 0.0:
         raise Infeasible("window_too_small", f"{arrival.size} requests between the first and last")
-    return Window(float(arrival.min()), float(arrival.max()))
+    return MeasurementWindow(float(arrival.min()), float(arrival.max()))
 
 
-def _latencies(served: Served) -> dict[str, float | None]:
+def _latencies(served: RequestLatencies) -> dict[str, float | None]:
     """Return how long requests waited and took."""
     times, output_tokens = served
     arrival, scheduled = times[:, at.ARRIVAL], times[:, at.SCHEDULED]
@@ -173,7 +179,7 @@ def _columns(name: str, of: Spread) -> dict[str, float]:
     return {f"{name}_{which}_s": value for which, value in zip(COLUMNS, of, strict=True)}
 
 
-def _tpot_s(served: Served) -> Floats:
+def _tpot_s(served: RequestLatencies) -> Floats:
     """Return the mean time of each request's later tokens."""
     times, output_tokens = served
     later = np.maximum(output_tokens - 1, 1)
@@ -182,7 +188,7 @@ def _tpot_s(served: Served) -> Floats:
 
 
 def _rates(
-    run: Run, everyone: Served, seen: Ints, window: Window, share: float
+    run: ServingRun, everyone: RequestLatencies, seen: Ints, window: MeasurementWindow, share: float
 ) -> dict[str, float | None]:
     """Return what was answered per second within a window, what it costs and takes.
 
@@ -211,7 +217,11 @@ def _rates(
 
 
 def _use(
-    run: Run, everyone: Served, window: Window, each: Sequence[Sums], share: float
+    run: ServingRun,
+    everyone: RequestLatencies,
+    window: MeasurementWindow,
+    each: Sequence[Sums],
+    share: float,
 ) -> dict[str, Any]:
     """Return what replicas did, and what of them was used."""
     state, built, tables = run.state, run.deployment, run.tables
@@ -258,7 +268,7 @@ def _shares(tables: Sequence[IterationTable], busy: Sequence[float]) -> list[flo
     return list(shares.tolist())
 
 
-def _flops_saved(run: Run) -> float | None:
+def _flops_saved(run: ServingRun) -> float | None:
     """Return the share of the prompts' arithmetic that the cache spares; None without a cache."""
     if not run.point.prefix_cache:
         return None
@@ -266,14 +276,14 @@ def _flops_saved(run: Run) -> float | None:
     return prompt_flops_saved(run.deployment.hardware.replica, prompt, cached)
 
 
-def _tokens_per_step(state: State) -> float | None:
+def _tokens_per_step(state: ReplicaState) -> float | None:
     """Return how many tokens after its first a request gets in an iteration; None without any."""
     steps = int(state.gaps.sum())
     later = state.request[:, at.DONE] - state.request[:, at.PROMPT] - 1
     return int(later[later > 0].sum()) / steps if steps else None
 
 
-def _filled(run: Run, block_seconds: float) -> float | None:
+def _filled(run: ServingRun, block_seconds: float) -> float | None:
     """Return which share of the slots of blocks in use holds a token, mean over time.
 
     A prompt fills its slots from when it is first scheduled, an answer one by one and evenly from

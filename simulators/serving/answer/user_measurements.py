@@ -18,7 +18,12 @@ from typing import Any
 from simulators.core.calibration import read_choice
 from simulators.core.folder import RUNTIMES
 from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.answer.neighbour_correction import Deviations, Load, corrected, load_of
+from simulators.serving.answer.neighbour_correction import (
+    DeploymentLoad,
+    Deviations,
+    corrected,
+    load_of,
+)
 from simulators.serving.measured_deployments import Deployed, measured_deployment, point_of
 from simulators.serving.point import CLOSED, ServingPoint
 
@@ -76,9 +81,9 @@ def _is_like(point: ServingPoint, row: Deployed) -> bool:
     return family and point.arrivals == CLOSED and min(point.prompt_tokens, point.output_tokens) > 0
 
 
-def _load(point: ServingPoint) -> Load:
+def _load(point: ServingPoint) -> DeploymentLoad:
     """Return the load of one replica."""
-    return Load(
+    return DeploymentLoad(
         clients=point.clients / point.replicas,
         gpus=point.tp * point.pp * point.attention_dp,
         prompt=point.prompt_tokens,

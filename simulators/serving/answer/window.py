@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simulators.core.jit import Floats
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.state import State
+from simulators.serving.engine.state import ReplicaState
 
 RAMP = 0.95
 """A service has filled up once as much time has passed as all but a few requests take: as long as
@@ -24,7 +24,7 @@ LEAST_SHARE = 0.25
 """A window with fewer of the answered requests is none: such a run is all ramp and drain."""
 
 
-class Window(NamedTuple):
+class MeasurementWindow(NamedTuple):
     """A part of a run: rates count what is answered after its beginning, up to its end."""
 
     begin_s: float
@@ -56,7 +56,9 @@ class Sums(NamedTuple):
     batched: float  # requests, summed over iterations
 
 
-def sums_within(state: State, window: Window, whole: Window, pool: int = 0) -> Sums:
+def sums_within(
+    state: ReplicaState, window: MeasurementWindow, whole: MeasurementWindow, pool: int = 0
+) -> Sums:
     """Return what the replicas of a pool did within a window of the whole run.
 
     Sums of a replica are known at each of its answers, or where it reads prompts for others when it
@@ -101,7 +103,9 @@ def together(each: Sequence[Sums]) -> Sums:
     return Sums(*map(sum, zip(*each, strict=True)))
 
 
-def _sums_at(moment: float, whole: Window, ended_s: Floats, kept: Floats, at_end: Floats) -> Floats:
+def _sums_at(
+    moment: float, whole: MeasurementWindow, ended_s: Floats, kept: Floats, at_end: Floats
+) -> Floats:
     """Return the sums of a replica at a moment, between those before and after it.
 
     Of answers at one instant the first is the one that comes after, the last the one before.
@@ -120,7 +124,7 @@ def _sums_at(moment: float, whole: Window, ended_s: Floats, kept: Floats, at_end
     return found
 
 
-def steady_part(times: Floats, clients: int = 0) -> Window | None:
+def steady_part(times: Floats, clients: int = 0) -> MeasurementWindow | None:
     """Return a run of answered requests without its ramp and its drain; nothing of a short one.
 
     It ramps up for as long as nearly all requests take, from the first arrival, and is drained
@@ -133,9 +137,9 @@ def steady_part(times: Floats, clients: int = 0) -> Window | None:
         return None
     arrival, end = times[:, at.ARRIVAL], times[:, at.COMPLETED]
     ramp_s = float(np.quantile(end - arrival, RAMP))
-    window = Window(float(arrival.min()) + ramp_s, float(arrival.max()))
+    window = MeasurementWindow(float(arrival.min()) + ramp_s, float(arrival.max()))
     if 0 < 2 * clients < end.size:
         rounds = np.sort(end)[clients - 1 :: clients]
-        window = Window(float(rounds[0]), float(rounds[end.size // clients - 2]))
+        window = MeasurementWindow(float(rounds[0]), float(rounds[end.size // clients - 2]))
     held = np.count_nonzero(window.holds(end))
     return window if window.span_s >= ramp_s > 0.0 and held >= LEAST_SHARE * end.size else None

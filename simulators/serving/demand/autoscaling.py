@@ -18,7 +18,7 @@ from simulators.serving.point import ServingPoint
 
 
 @dataclass(frozen=True)
-class Plan:
+class AutoscalingPlan:
     """Which replicas there are: the first ones, at any time."""
 
     looks_s: Floats  # when their number may change
@@ -53,7 +53,7 @@ class Plan:
         return list(zip(moments[starts].tolist(), moments[stops].tolist(), strict=True))
 
 
-def plan_of(point: ServingPoint, arrival_s: Floats) -> Plan:
+def plan_of(point: ServingPoint, arrival_s: Floats) -> AutoscalingPlan:
     """Return the replicas of a design over the arrivals of its requests, in their order."""
     every, keep = point.scale_every_s, int(np.ceil(point.scale_down_s / point.scale_every_s))
     looks = np.arange(0.0, float(arrival_s[-1]) + every, every)
@@ -63,7 +63,9 @@ def plan_of(point: ServingPoint, arrival_s: Floats) -> Plan:
     asked = np.clip(np.ceil(rate / point.replica_qps), least, point.replicas).astype(np.int64)
     asked[0] = least
     wanted = np.array([asked[max(0, i - keep) : i + 1].max() for i in range(asked.size)], np.int64)
-    return Plan(looks, wanted, point.startup_s, _routable(looks, wanted, point, arrival_s))
+    return AutoscalingPlan(
+        looks, wanted, point.startup_s, _routable(looks, wanted, point, arrival_s)
+    )
 
 
 def _routable(looks: Floats, wanted: Ints, point: ServingPoint, arrival_s: Floats) -> Ints:

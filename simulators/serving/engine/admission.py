@@ -9,7 +9,14 @@ from simulators.core.jit import Ints, arrays, boolean, i8
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.kv_cache import allocate, blocks_for, fits
 from simulators.serving.engine.prefix_cache import blocks_held, cached_tokens, join, publish
-from simulators.serving.engine.replica import RARE, VIEW, View, kernel, pop_waiting, seat
+from simulators.serving.engine.replica import (
+    RARE,
+    VIEW,
+    View,
+    kernel,
+    pop_waiting,
+    schedule_request,
+)
 
 
 @kernel(boolean(*arrays(i8, 2)))
@@ -39,7 +46,7 @@ def admit(view: View, blocks: int, granted: int, cached: int) -> int:
     allocate(pool, request, who, blocks, shared)
     if RARE:
         publish(limits, pool, request, view.tree, who, cached + granted)
-    seat(view, who, granted)
+    schedule_request(view, who, granted)
     return who
 
 
@@ -92,7 +99,7 @@ def continue_idle(view: View, left: int, prompts: bool) -> int:
         missing = request[who, at.PROMPT] - request[who, at.DONE]
         if left > 0 and (missing > 0) == prompts:
             granted = min(missing, left) if prompts else 1
-            seat(view, who, granted)
+            schedule_request(view, who, granted)
             left -= granted if prompts else 1 + pool[at.DRAFTS]
         else:
             idle[kept] = who

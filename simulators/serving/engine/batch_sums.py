@@ -7,7 +7,7 @@ from math import inf
 from simulators.core.jit import Floats, Ints, arrays, f8, i8, matrix
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import kernel
-from simulators.serving.engine.state import STATE, State
+from simulators.serving.engine.state import STATE, ReplicaState
 
 
 @kernel(f8(matrix(i8), *arrays(i8, 2), i8, i8, *arrays(f8, 1)))
@@ -40,7 +40,7 @@ def measure(
 
 
 @kernel(i8(STATE, i8))
-def join(state: State, first: int) -> int:
+def join(state: ReplicaState, first: int) -> int:
     """Write the sums that batches of ranks which step together are priced by; return their growth.
 
     Attention of all ranks takes as long as if each had what the busiest has, which is the one with

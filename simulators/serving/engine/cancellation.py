@@ -11,11 +11,11 @@ from simulators.core.jit import f8, i8
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.kv_cache import drop_swapped, release
 from simulators.serving.engine.replica import kernel, pop_waiting, push_waiting
-from simulators.serving.engine.state import STATE, State, let_go
+from simulators.serving.engine.state import STATE, ReplicaState, let_go
 
 
 @kernel(i8(STATE, i8, f8))
-def dismiss(state: State, replica: int, now: float) -> int:
+def abort_requests(state: ReplicaState, replica: int, now: float) -> int:
     """Let go of the requests whose clients have given up, but for those in a batch; count them."""
     pool, request, times = state.pool[replica], state.request, state.times
     waiting, idle, limits = state.waiting[replica], state.idle[replica], state.limits

@@ -9,7 +9,7 @@ from __future__ import annotations
 from simulators.core.jit import Ints, arrays, boolean, i8, several
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import kernel
-from simulators.serving.engine.state import STATE, State, pool_of
+from simulators.serving.engine.state import STATE, ReplicaState, pool_of
 
 LOW_BITS = at.CERTAIN - 1
 
@@ -58,7 +58,7 @@ def accepted(limits: Ints, drafts: int, who: int, done: int) -> int:
 
 
 @kernel(several(i8, 2)(STATE, i8, i8, i8))
-def draw(state: State, replica: int, slot: int, made: int) -> tuple[int, int]:
+def draw(state: ReplicaState, replica: int, slot: int, made: int) -> tuple[int, int]:
     """Draw what a batch that was repeated so often accepts in the iteration that now ends.
 
     `tokens` of its decodes grow by what is accepted. Returns the blocks that these lack for one

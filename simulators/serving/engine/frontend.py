@@ -27,7 +27,7 @@ from simulators.core.jit import Ints, f8, i8
 from simulators.serving.demand.requests import Requests
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import kernel
-from simulators.serving.engine.state import STATE, State
+from simulators.serving.engine.state import STATE, ReplicaState
 from simulators.serving.point import NONE, ServingPoint
 
 CALIBRATION = Path(__file__).parents[1] / "calibration" / "frontends.toml"
@@ -70,13 +70,13 @@ def load_process(runtime: str) -> Frontend:
     return Frontend(**once(read_calibration, IN_PROCESS)["in_process"].get(runtime, {}))
 
 
-def behind(asked: Requests, frontend: Frontend, replicas: int) -> Requests:
+def after_frontend(asked: Requests, frontend: Frontend, replicas: int) -> Requests:
     """Return the requests with what servers, one for each replica, do to them before an engine."""
     service_s = np.asarray(frontend.token_s / replicas * asked.prompt_tokens, np.float64)
     return replace(asked, service_s=service_s, delay_s=frontend.request_s)
 
 
-def seen_by_clients(state: State, frontend: Frontend, output_tokens: Ints) -> State:
+def seen_by_clients(state: ReplicaState, frontend: Frontend, output_tokens: Ints) -> ReplicaState:
     """Return the state after a run as its clients saw it: they asked earlier, by what they wait."""
     times = state.times.copy()
     later = np.maximum(output_tokens - 1, 1)
@@ -87,7 +87,7 @@ def seen_by_clients(state: State, frontend: Frontend, output_tokens: Ints) -> St
 
 
 @kernel(i8(STATE, i8, f8, f8))
-def show_late(state: State, replica: int, now: float, end: float) -> int:
+def show_late(state: ReplicaState, replica: int, now: float, end: float) -> int:
     """Let first tokens of the batch that ended now be seen when that of prompts after it ends.
 
     Return how many have been seen.

@@ -18,7 +18,7 @@ from simulators.serving.engine.replica import (
     keep_idle,
     kernel,
     return_waiting,
-    seat,
+    schedule_request,
 )
 
 
@@ -183,6 +183,6 @@ def seat_decodes(view: View) -> int:
             continue
         if needed > 0:
             extend(pool, request, who, needed)
-        seat(view, who, 1)
+        schedule_request(view, who, 1)
     keep_idle(view, partial, head, count)
     return partial

@@ -39,7 +39,7 @@ many for data (NVIDIA DGX H100 data sheet)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ReplicaLimits:
     """What the operator of the service sets; equal for all replicas."""
 
     blocks: int
@@ -116,7 +116,7 @@ def limits_of(
     scheduler: Scheduler,
     lengths: tuple[Ints, Ints],
     drafter: Drafter | None = None,
-) -> Limits:
+) -> ReplicaLimits:
     """Return the limits of a point's replicas, which serve prompts and outputs of some lengths.
 
     Room is kept for the activations of the largest batch: a chunk, or a batch of whole prompts, of
@@ -168,7 +168,7 @@ def limits_of(
         adapter_bytes=fleet.bytes_per_gpu if fleet else 0.0,
         kept_keys=kept_keys(point),
     )
-    return Limits(
+    return ReplicaLimits(
         blocks=max(1, blocks // ranks),
         block_size=point.block_size,
         watermark=point.watermark,

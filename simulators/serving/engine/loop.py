@@ -20,7 +20,7 @@ import numpy as np
 from simulators.core.jit import boolean, f8, i8, pointer
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.batch_sums import join, measure
-from simulators.serving.engine.cancellation import dismiss
+from simulators.serving.engine.cancellation import abort_requests
 from simulators.serving.engine.drafts import drafted, drafts_change
 from simulators.serving.engine.frontend import show_late
 from simulators.serving.engine.kv_cache import blocks_for, may_return, release, swap_in
@@ -43,7 +43,7 @@ from simulators.serving.engine.skip_ahead import (
 )
 from simulators.serving.engine.state import (
     STATE,
-    State,
+    ReplicaState,
     count,
     gap_bin,
     keep_sums,
@@ -53,11 +53,11 @@ from simulators.serving.engine.state import (
     release_successor,
     tick,
 )
-from simulators.serving.pools.handover import hand_on, hand_over, send_who_fits
+from simulators.serving.pools.handover import advance_kv_transfer, send_waiting, start_kv_transfer
 
 
 @kernel(i8(pointer(SCHEDULE), pointer(ROUTE), pointer(PRICE), STATE))
-def run(schedule: Any, route: Any, price: Any, state: State) -> int:
+def run(schedule: Any, route: Any, price: Any, state: ReplicaState) -> int:
     """Run until nothing happens any more; return how many requests neither ended nor left.
 
     Some are left only if the scheduler forms no batch although nothing runs, or if the price of a
@@ -96,7 +96,7 @@ def run(schedule: Any, route: Any, price: Any, state: State) -> int:
 
 
 @kernel(f8(STATE))
-def next_arrival(state: State) -> float:
+def next_arrival(state: ReplicaState) -> float:
     """Return when the next request arrives; requests released by others are passed over."""
     clock = state.clock
     while clock[at.LISTED] < state.request.shape[0]:
@@ -112,7 +112,7 @@ def next_arrival(state: State) -> float:
 
 
 @kernel(i8(pointer(ROUTE), STATE, f8))
-def arrive(route: Any, state: State, now: float) -> int:
+def arrive(route: Any, state: ReplicaState, now: float) -> int:
     """Route all requests that arrive now, in order; return how many have arrived so far."""
     pool, load, clock = state.pool, state.load, state.clock
     for r in range(pool.shape[0]):
@@ -125,7 +125,7 @@ def arrive(route: Any, state: State, now: float) -> int:
         if clock[at.RELEASED] > 0 and state.released[0] == now:
             who = pop_release(state)
         if RARE and state.request[who, at.REPLICA] >= 0:
-            hand_on(route, state, who, now)
+            advance_kv_transfer(route, state, who, now)
             continue
         if RARE and state.limits[at.CACHES] == 1:
             find_everywhere(state, who)
@@ -148,7 +148,7 @@ def arrive(route: Any, state: State, now: float) -> int:
 
 
 @kernel(i8(STATE, i8))
-def find_everywhere(state: State, who: int) -> int:
+def find_everywhere(state: ReplicaState, who: int) -> int:
     """Note how many thousandths of a prompt each replica's cache has; count who may read it."""
     found, request = state.load[at.FOUND], state.request
     doors = state.limits[at.READERS] or found.size
@@ -159,17 +159,17 @@ def find_everywhere(state: State, who: int) -> int:
 
 
 @kernel(i8(STATE, i8, f8))
-def find_room(state: State, replica: int, now: float) -> int:
+def find_room(state: ReplicaState, replica: int, now: float) -> int:
     """Have caches sent to a replica, all of its ranks, that has room for them; return how many."""
     first, sent = replica - replica % state.limits[at.RANKS], 0
     for rank in range(first, first + state.limits[at.RANKS]):
         if RARE and state.pool[rank, at.HANDED] > 0:
-            sent += send_who_fits(state, rank, now)
+            sent += send_waiting(state, rank, now)
     return sent
 
 
 @kernel(i8(pointer(SCHEDULE), pointer(PRICE), STATE, i8, f8))
-def form(schedule: Any, price: Any, state: State, replica: int, now: float) -> int:
+def form(schedule: Any, price: Any, state: ReplicaState, replica: int, now: float) -> int:
     """Form batches while a place in the pipeline is free; return how many are in flight.
 
     Requests that are left over, waiting or idle, may change what becomes of the next batch to end.
@@ -196,7 +196,7 @@ def form(schedule: Any, price: Any, state: State, replica: int, now: float) -> i
 
 
 @kernel(i8(pointer(SCHEDULE), pointer(PRICE), STATE, i8, f8))
-def form_together(schedule: Any, price: Any, state: State, replica: int, now: float) -> int:
+def form_together(schedule: Any, price: Any, state: ReplicaState, replica: int, now: float) -> int:
     """Form the batches of all ranks of a replica, unless one is at work; return how many did.
 
     Layers of experts exchange tokens between all ranks, so that iterations begin and end together:
@@ -235,16 +235,16 @@ def form_together(schedule: Any, price: Any, state: State, replica: int, now: fl
 
 
 @kernel(i8(STATE, i8, f8))
-def look_up(state: State, replica: int, now: float) -> int:
+def look_up(state: ReplicaState, replica: int, now: float) -> int:
     """Bring a replica's sums up to now, and let go of who has given up; return how many did."""
     tick(state.pool[replica], state.gauge[replica], now)
     if RARE and now >= state.gauge[replica, at.NEXT_LEAVE]:
-        return dismiss(state, replica, now)
+        return abort_requests(state, replica, now)
     return 0
 
 
 @kernel(f8(STATE, i8))
-def moving_s(state: State, replica: int) -> float:
+def moving_s(state: ReplicaState, replica: int) -> float:
     """Return how long the next batch waits for blocks moved to the host and back, once."""
     moved = state.pool[replica, at.MOVED]
     state.pool[replica, at.MOVED] = 0
@@ -252,7 +252,7 @@ def moving_s(state: State, replica: int) -> float:
 
 
 @kernel(i8(pointer(SCHEDULE), STATE, i8, i8, f8))
-def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> int:
+def decide(schedule: Any, state: ReplicaState, replica: int, slot: int, now: float) -> int:
     """Ask the scheduler for a batch and measure it; return how many iterations that holds."""
     pool, limits = state.pool[replica], state.own[pool_of(state, replica)]
     pool[at.BATCH] = 0
@@ -291,7 +291,9 @@ def decide(schedule: Any, state: State, replica: int, slot: int, now: float) -> 
 
 
 @kernel(f8(pointer(PRICE), STATE, i8, i8, f8, f8))
-def launch(price: Any, state: State, replica: int, slot: int, now: float, ready: float) -> float:
+def launch(
+    price: Any, state: ReplicaState, replica: int, slot: int, now: float, ready: float
+) -> float:
     """Send a new batch through the stages, when it is ready; return when it ends."""
     members, size, times = state.batch[slot], state.sizes[slot], state.times
     pool, leads = state.pool[replica], state.rounds[slot, at.LEADS]
@@ -323,7 +325,7 @@ def launch(price: Any, state: State, replica: int, slot: int, now: float, ready:
 
 @kernel(f8(pointer(SCHEDULE), pointer(PRICE), STATE, i8, f8, boolean))
 def advance(
-    schedule: Any, price: Any, state: State, replica: int, until: float, closed: bool
+    schedule: Any, price: Any, state: ReplicaState, replica: int, until: float, closed: bool
 ) -> float:
     """Let batches of a replica end before `until`; return when the next one ends.
 
@@ -346,7 +348,7 @@ def advance(
 
 
 @kernel(i8(STATE, i8, i8, f8))
-def finish(state: State, replica: int, slot: int, now: float) -> int:
+def finish(state: ReplicaState, replica: int, slot: int, now: float) -> int:
     """End a batch: its tokens are out, what is complete leaves; return its requests."""
     pool, request, times = state.pool[replica], state.request, state.times
     idle, rounds, size = state.idle[replica], state.rounds[slot, at.MADE], state.sizes[slot]
@@ -390,7 +392,7 @@ def finish(state: State, replica: int, slot: int, now: float) -> int:
             release(state.limits, pool, request, state.tree, who)
             release_successor(state, who, now)
         elif RARE and reads and done > prompt:
-            hand_over(state, replica, who, now)
+            start_kv_transfer(state, replica, who, now)
         else:
             idle[kept] = who
             kept += 1

@@ -330,7 +330,7 @@ def return_waiting(pool: Ints, waiting: Ints, request: int) -> int:
 
 
 @kernel(i8(VIEW, i8, i8))
-def seat(view: View, who: int, granted: int) -> int:
+def schedule_request(view: View, who: int, granted: int) -> int:
     """Add a request to the batch being formed and return the batch's size."""
     size = view.pool[BATCH]
     view.batch[size] = who

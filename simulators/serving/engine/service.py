@@ -14,17 +14,17 @@ from simulators.core.jit import Floats, Ints, Kernel
 from simulators.serving.demand.prefixes import own
 from simulators.serving.demand.requests import Requests
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.limits import Limits
+from simulators.serving.engine.limits import ReplicaLimits
 from simulators.serving.engine.loop import run
 from simulators.serving.engine.policies import Scheduler
-from simulators.serving.engine.state import GAP_BINS, LOG_COLUMNS, State
-from simulators.serving.pools.link import NO_WAY, Link
+from simulators.serving.engine.state import GAP_BINS, LOG_COLUMNS, ReplicaState
+from simulators.serving.pools.link import NO_WAY, KVLink
 
 N = TypeVar("N", np.int64, np.float64)
 
 
 @dataclass(frozen=True)
-class Engine:
+class EngineKernels:
     """The compiled policies and prices a run goes by."""
 
     scheduler: Scheduler
@@ -36,16 +36,16 @@ class Engine:
 class Decoders:
     """Replicas that decode what others have read, and the link by which they get its cache."""
 
-    limits: Limits
+    limits: ReplicaLimits
     replicas: int
     shape: Ints
     table: Floats
-    link: Link
+    link: KVLink
 
 
 def serve(
-    engine: Engine,
-    limits: Limits,
+    engine: EngineKernels,
+    limits: ReplicaLimits,
     requests: Requests,
     *,
     replicas: int,
@@ -53,7 +53,7 @@ def serve(
     table: Floats,
     log_rows: int = 0,
     decoders: Decoders | None = None,
-) -> State:
+) -> ReplicaState:
     """Return the state after the last request has left; each could run alone on a replica.
 
     `shape` and `table` are what the price kernel reads, `log_rows` the batches to log. Where ranks
@@ -73,21 +73,21 @@ def serve(
     return state
 
 
-def _is_rare(state: State) -> bool:
+def _is_rare(state: ReplicaState) -> bool:
     """Return whether a run may have what few have, which loops are compiled without too."""
     few = state.own[:, [at.CACHES, at.DRAFTED, at.HOST, at.READERS]].any()
     return bool(few or state.limits[at.RANKS] > 1 or np.isfinite(state.times[:, at.LEAVES]).any())
 
 
 def initial_state(
-    allowed: Limits,
+    allowed: ReplicaLimits,
     asked: Requests,
     replicas: int,
     log_rows: int,
     shape: Ints,
     table: Floats,
     decoders: Decoders | None = None,
-) -> State:
+) -> ReplicaState:
     """Return the state before the first arrival; the arguments are those of `serve`."""
     pools = [allowed] if decoders is None else [allowed, decoders.limits]
     own, count = np.stack([pool.vector() for pool in pools]), asked.arrival_s.size
@@ -116,7 +116,7 @@ def initial_state(
     ring = 1 << max(count - 1, 1).bit_length()
     slots = replicas * stages
     step = np.zeros((slots, at.STEP_COLUMNS))
-    return State(
+    return ReplicaState(
         limits=own[0],
         own=own,
         request=request,
@@ -173,7 +173,7 @@ def _asked_for(
     times[:, at.SERVICE] = asked.service_s
     times[:, at.ASKED] = np.where(unborn, asked.delay_s, asked.arrival_s)
     listed = ~unborn
-    served_s = in_line(asked.arrival_s[listed], times[listed, at.SERVICE])
+    served_s = fifo_departures(asked.arrival_s[listed], times[listed, at.SERVICE])
     times[listed, at.ARRIVAL] = served_s + asked.delay_s
     times[:, at.STALLED] = times[:, at.LONGEST_GAP] = 0.0
     return request, times, served_s
@@ -188,7 +188,7 @@ def _side_by_side(first: NDArray[N], second: NDArray[N] | None) -> NDArray[N]:
     return rows
 
 
-def _tree(allowed: Limits, asked: Requests, request: Ints, pool: Ints) -> Ints:
+def _tree(allowed: ReplicaLimits, asked: Requests, request: Ints, pool: Ints) -> Ints:
     """Return the paths of requests, and each replica's tree, of which it has nothing yet.
 
     Requests and replicas learn where theirs are. Without a prefix cache there is nothing.
@@ -207,10 +207,10 @@ def _tree(allowed: Limits, asked: Requests, request: Ints, pool: Ints) -> Ints:
     return tree
 
 
-def in_line(arrival_s: Floats, service_s: Floats) -> Floats:
+def fifo_departures(arrival_s: Floats, service_s: Floats) -> Floats:
     """Return when each of some requests has passed a server that takes one after another.
 
-    >>> in_line(np.array([0.0, 0.0, 5.0]), np.array([1.0, 2.0, 1.0])).tolist()
+    >>> fifo_departures(np.array([0.0, 0.0, 5.0]), np.array([1.0, 2.0, 1.0])).tolist()
     [1.0, 3.0, 6.0]
     """
     worked_s = np.cumsum(service_s)
@@ -228,7 +228,7 @@ def _followers(requests: Requests) -> tuple[Ints, NDArray[np.bool_]]:
     return np.full(count, at.NEXT if requests.clients else at.NOBODY), unborn
 
 
-def _why(state: State, engine: Engine) -> str:
+def _why(state: ReplicaState, engine: EngineKernels) -> str:
     """Say what stopped a run before its end."""
     unpriced = np.flatnonzero(np.isnan(state.ends).ravel())
     if unpriced.size == 0:

@@ -16,7 +16,7 @@ from simulators.serving.engine.drafts import draw
 from simulators.serving.engine.replica import PRICE, RARE, kernel
 from simulators.serving.engine.state import (
     STATE,
-    State,
+    ReplicaState,
     count,
     gap_bin,
     gap_edge,
@@ -26,7 +26,7 @@ from simulators.serving.engine.state import (
 
 
 @kernel(i8(STATE, i8, i8))
-def possible_repeats(state: State, slot: int, holds: int) -> int:
+def possible_repeats(state: ReplicaState, slot: int, holds: int) -> int:
     """Return how often a batch of decodes may be repeated before a request ends or needs care.
 
     The iterations at which requests outgrow their blocks are counted by their remainder modulo the
@@ -53,7 +53,7 @@ def possible_repeats(state: State, slot: int, holds: int) -> int:
 
 
 @kernel(i8(STATE, i8))
-def stop_repeating(state: State, replica: int) -> int:
+def stop_repeating(state: ReplicaState, replica: int) -> int:
     """Have the scheduler asked at the end of every batch in flight; return the pipeline's slots.
 
     Ranks that step together stop together.
@@ -67,7 +67,7 @@ def stop_repeating(state: State, replica: int) -> int:
 
 
 @kernel(i8(pointer(PRICE), STATE, i8, f8))
-def repeat_first(price: Any, state: State, replica: int, until: float) -> int:
+def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) -> int:
     """Repeat the batch that ends first, while that is before `until` and it may be repeated.
 
     Returns 1 if the batch that now ends first must end for good: it has been repeated as often as

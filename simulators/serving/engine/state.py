@@ -34,7 +34,7 @@ LOWEST_OCTAVE, HIGHEST_OCTAVE = -20, 14
 GAP_BINS = BINS_PER_OCTAVE * (HIGHEST_OCTAVE - LOWEST_OCTAVE)
 
 
-class State(NamedTuple):
+class ReplicaState(NamedTuple):
     """All arrays of a run. Rows are replicas, requests, or slots (a batch in flight)."""
 
     limits: Ints  # those that all replicas share
@@ -71,7 +71,7 @@ class State(NamedTuple):
     link: Floats  # between pools
 
 
-STATE: Any = struct(State)
+STATE: Any = struct(ReplicaState)
 
 
 @kernel(i8(f8))
@@ -120,13 +120,13 @@ def count(pool: Ints, leads: int, size: int, tokens: int) -> int:
 
 
 @kernel(i8(STATE, i8))
-def pool_of(state: State, replica: int) -> int:
+def pool_of(state: ReplicaState, replica: int) -> int:
     """Return the row of `own`, `shape` and `table` that is a replica's."""
     return 1 if 0 < state.limits[at.READERS] <= replica else 0
 
 
 @kernel(f8(STATE, i8, i8, i8))
-def keep_sums(state: State, replica: int, who: int, first: int) -> float:
+def keep_sums(state: ReplicaState, replica: int, who: int, first: int) -> float:
     """Keep what a replica's sums are with a request it is done with, from a column on."""
     pool, gauge, times = state.pool[replica], state.gauge[replica], state.times
     times[who, first] = gauge[at.BLOCK_SECONDS]
@@ -136,7 +136,7 @@ def keep_sums(state: State, replica: int, who: int, first: int) -> float:
 
 
 @kernel(i8(STATE, i8, i8, f8, f8))
-def log_batch(state: State, replica: int, slot: int, formed: float, end: float) -> int:
+def log_batch(state: ReplicaState, replica: int, slot: int, formed: float, end: float) -> int:
     """Write a row for a batch and return the number of rows."""
     clock, step, pool = state.clock, state.step[slot], state.pool[replica]
     row = state.log[clock[at.LOGGED]]
@@ -149,7 +149,7 @@ def log_batch(state: State, replica: int, slot: int, formed: float, end: float) 
 
 
 @kernel(i8(STATE, f8, i8))
-def push_release(state: State, time: float, who: int) -> int:
+def push_release(state: ReplicaState, time: float, who: int) -> int:
     """Put an arrival on the heap, ordered by time and then by request; return its size."""
     times, whos = state.released, state.released_who
     place = state.clock[at.RELEASED]
@@ -165,7 +165,7 @@ def push_release(state: State, time: float, who: int) -> int:
 
 
 @kernel(i8(STATE))
-def pop_release(state: State) -> int:
+def pop_release(state: ReplicaState) -> int:
     """Take the earliest arrival off the heap."""
     times, whos = state.released, state.released_who
     first, size = whos[0], state.clock[at.RELEASED] - 1
@@ -185,7 +185,7 @@ def pop_release(state: State) -> int:
 
 
 @kernel(i8(STATE, i8, f8))
-def let_go(state: State, who: int, now: float) -> int:
+def let_go(state: ReplicaState, who: int, now: float) -> int:
     """Note that a request has left; return 1."""
     state.times[who, at.LEFT] = now
     release_successor(state, who, now)
@@ -206,7 +206,7 @@ def pass_server(times: Floats, gauge: Floats, now: float) -> float:
 
 
 @kernel(i8(STATE, i8, f8))
-def release_successor(state: State, who: int, now: float) -> int:
+def release_successor(state: ReplicaState, who: int, now: float) -> int:
     """Let the request that waits for this one's end arrive after its think time; return it."""
     follower = state.request[who, at.SUCCESSOR]
     if follower == at.NEXT:

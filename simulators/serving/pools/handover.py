@@ -17,11 +17,18 @@ from simulators.serving.engine import replica as at
 from simulators.serving.engine.kv_cache import blocks_for, fits
 from simulators.serving.engine.prefix_cache import leave
 from simulators.serving.engine.replica import ROUTE, kernel
-from simulators.serving.engine.state import STATE, State, keep_sums, let_go, push_release, tick
+from simulators.serving.engine.state import (
+    STATE,
+    ReplicaState,
+    keep_sums,
+    let_go,
+    push_release,
+    tick,
+)
 
 
 @kernel(i8(STATE, i8, i8, f8))
-def hand_over(state: State, reader: int, who: int, now: float) -> int:
+def start_kv_transfer(state: ReplicaState, reader: int, who: int, now: float) -> int:
     """Give up the seat of a request whose prompt has been read, to be passed on; return it."""
     state.pool[reader, at.HOLDERS] -= 1
     state.times[who, at.READ] = now
@@ -31,7 +38,7 @@ def hand_over(state: State, reader: int, who: int, now: float) -> int:
 
 
 @kernel(i8(pointer(ROUTE), STATE, i8, f8))
-def hand_on(route: Any, state: State, who: int, now: float) -> int:
+def advance_kv_transfer(route: Any, state: ReplicaState, who: int, now: float) -> int:
     """Take the next step of a request whose prompt has been read; return the replica it is at.
 
     Its turn begins, or its cache has arrived, or its client has given up meanwhile.
@@ -40,11 +47,11 @@ def hand_on(route: Any, state: State, who: int, now: float) -> int:
         return free_reader(state, who, now)
     if state.times[who, at.SENDING] >= 0.0:
         return receive(state, who, now)
-    return pass_on(route, state, who, now)
+    return forward_request(route, state, who, now)
 
 
 @kernel(i8(pointer(ROUTE), STATE, i8, f8))
-def pass_on(route: Any, state: State, who: int, now: float) -> int:
+def forward_request(route: Any, state: ReplicaState, who: int, now: float) -> int:
     """Choose who decodes a prompt that has been read, where it takes its turn; return who that is.
 
     Routers see of such replicas who waits or runs there, and nothing of prefixes.
@@ -63,14 +70,14 @@ def pass_on(route: Any, state: State, who: int, now: float) -> int:
     tick(pool, state.gauge[replica], now)
     ring[(pool[at.HANDED_HEAD] + pool[at.HANDED]) & (ring.size - 1)] = who
     pool[at.HANDED] += 1
-    send_who_fits(state, replica, now)
+    send_waiting(state, replica, now)
     load[at.QUEUED, replica] = pool[at.WAITING] + pool[at.SWAPPED] + pool[at.HANDED]
     load[at.RUNNING, replica] = pool[at.HOLDERS]
     return replica  # type: ignore[no-any-return]
 
 
 @kernel(i8(STATE, i8, f8))
-def send_who_fits(state: State, replica: int, now: float) -> int:
+def send_waiting(state: ReplicaState, replica: int, now: float) -> int:
     """Have caches sent to a replica, in turn, while seats and blocks are free; return how many.
 
     Nobody overtakes a request that was preempted there.
@@ -106,7 +113,7 @@ def send_who_fits(state: State, replica: int, now: float) -> int:
 
 
 @kernel(f8(STATE, i8, i8, f8))
-def arrival_s(state: State, who: int, tokens: int, now: float) -> float:
+def arrival_s(state: ReplicaState, who: int, tokens: int, now: float) -> float:
     """Return when a cache of so many tokens is there, for which room has been found now."""
     times, gauge, request = state.times[who], state.gauge, state.request[who]
     reader, replica = request[at.READER], request[at.REPLICA]
@@ -123,7 +130,7 @@ def arrival_s(state: State, who: int, tokens: int, now: float) -> float:
 
 
 @kernel(i8(STATE, i8, f8))
-def receive(state: State, who: int, now: float) -> int:
+def receive(state: ReplicaState, who: int, now: float) -> int:
     """Let a request decode whose cache has arrived, with its first token; return its replica."""
     request, times, replica = state.request, state.times, state.request[who, at.REPLICA]
     free_reader(state, who, now)
@@ -140,7 +147,7 @@ def receive(state: State, who: int, now: float) -> int:
 
 
 @kernel(i8(STATE, i8, f8))
-def free_reader(state: State, who: int, now: float) -> int:
+def free_reader(state: ReplicaState, who: int, now: float) -> int:
     """Take back the blocks that a prompt's reader has kept; return the reader."""
     reader = state.request[who, at.READER]
     pool = state.pool[reader]

@@ -31,7 +31,7 @@ OTHER = "other"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class KVLink:
     """How long a KV cache is on its way from one replica to another."""
 
     setup_s: float
@@ -46,7 +46,7 @@ class Link:
         return numbers
 
 
-NO_WAY = Link(setup_s=0.0, token_s=0.0)
+NO_WAY = KVLink(setup_s=0.0, token_s=0.0)
 """Between replicas that do both, or over a link of infinite rate."""
 
 
@@ -58,7 +58,7 @@ class Transfers:
     layer_s: float  # to prepare a layer
 
 
-def link_of(point: ServingPoint, reader: Replica, decoder: Replica) -> Link:
+def link_of(point: ServingPoint, reader: Replica, decoder: Replica) -> KVLink:
     """Return the link between a replica that reads prompts and one that decodes.
 
     Raises:
@@ -73,7 +73,7 @@ def link_of(point: ServingPoint, reader: Replica, decoder: Replica) -> Link:
     known = transfers_of(reader.runtime.framework)
     wire = wire_of(point, reader, decoder)
     rate = point.kv_link_bytes_per_s or known.share * wire.bytes_per_s
-    return Link(
+    return KVLink(
         setup_s=wire.latency_s + known.layer_s * model.layers,
         token_s=shared_bytes / rate,
         parts=model.layers if point.kv_transfer == BY_LAYER else 1,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.admission import admit_reserving
-from simulators.serving.engine.replica import SCHEDULE, View, kernel, seat
+from simulators.serving.engine.replica import SCHEDULE, View, kernel, schedule_request
 
 RESERVES = True
 
@@ -19,7 +19,7 @@ def schedule(_now: float, view: View) -> int:
     """Continue the batch that just ended; if none of it is left, admit a new one."""
     if view.pool[at.IDLE] > 0:
         for i in range(view.pool[at.IDLE]):
-            seat(view, view.idle[i], 1)
+            schedule_request(view, view.idle[i], 1)
         view.pool[at.IDLE] = 0
         return at.FOREVER
     admit_reserving(view)

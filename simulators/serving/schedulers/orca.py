@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.admission import admit_reserving
-from simulators.serving.engine.replica import SCHEDULE, View, keep_idle, kernel, seat
+from simulators.serving.engine.replica import SCHEDULE, View, keep_idle, kernel, schedule_request
 
 RESERVES = True
 
@@ -19,7 +19,7 @@ def schedule(_now: float, view: View) -> int:
     pool = view.pool
     seated = min(pool[at.IDLE], view.limits[at.BATCH_SEATS])
     for i in range(seated):
-        seat(view, view.idle[i], 1)
+        schedule_request(view, view.idle[i], 1)
     keep_idle(view, 0, seated, pool[at.IDLE])
     admit_reserving(view)
     return at.FOREVER if pool[at.BATCH] == seated and pool[at.IDLE] == 0 else 1

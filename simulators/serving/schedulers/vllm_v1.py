@@ -23,7 +23,7 @@ from simulators.serving.engine.replica import (
     View,
     keep_idle,
     kernel,
-    seat,
+    schedule_request,
     sort_by_arrival,
 )
 
@@ -58,7 +58,7 @@ def schedule(_now: float, view: View) -> int:
             preempt(view, who)
             continue
         extend(pool, request, who, needed)
-        seat(view, who, granted)
+        schedule_request(view, who, granted)
         left -= granted
         if done > prompt:
             left -= pool[at.DRAFTS]

@@ -37,7 +37,7 @@ IDLE, GREEDY = Pressure(), Pressure(busy=1.0, traffic=1.0)
 
 
 @dataclass(frozen=True)
-class Part:
+class GpuPartition:
     """What of a whole GPU a process gets."""
 
     sms: float = 1.0
@@ -45,31 +45,31 @@ class Part:
     time: float = 1.0
 
 
-def by_turns(others: Sequence[Pressure]) -> Part:
+def by_turns(others: Sequence[Pressure]) -> GpuPartition:
     """Return the part of a process that takes turns with others while these have work.
 
     >>> by_turns([Pressure(busy=1.0), Pressure(busy=0.5)]).time
     0.4
     """
-    return Part(time=1.0 / (1.0 + sum(other.busy for other in others)))
+    return GpuPartition(time=1.0 / (1.0 + sum(other.busy for other in others)))
 
 
-def by_share(share: float, shares: Sequence[float], others: Sequence[Pressure]) -> Part:
+def by_share(share: float, shares: Sequence[float], others: Sequence[Pressure]) -> GpuPartition:
     """Return the part of a process on a share of the SMs, beside others on `shares` of them.
 
     >>> by_share(0.5, [0.5], [IDLE])
-    Part(sms=0.5, bandwidth=1.0, time=1.0)
+    GpuPartition(sms=0.5, bandwidth=1.0, time=1.0)
     >>> by_share(1.0, [1.0], [Pressure(busy=1.0, traffic=0.75)])
-    Part(sms=0.5, bandwidth=0.5, time=1.0)
+    GpuPartition(sms=0.5, bandwidth=0.5, time=1.0)
     """
     beside = 1.0 - prod(1.0 - other.busy for other in others)
     if beside <= 0.0:
-        return Part(sms=share)
+        return GpuPartition(sms=share)
     taken = sum(other.busy * other.traffic for other in others) / beside
     left = max(1.0 - taken, 1.0 / (1 + len(others)))
     bandwidth = 1.0 / ((1.0 - beside) + beside / left)
     crowd = max(1.0, share + sum(shares))
-    return Part(
+    return GpuPartition(
         sms=share / ((1.0 - beside) + beside * crowd),
         bandwidth=round(bandwidth * STEPS) / STEPS,
     )

@@ -39,7 +39,14 @@ from simulators.serving.point import (
     ServingPoint,
 )
 from simulators.serving.row_groups import kinds_of
-from simulators.serving.sharing.partition import GREEDY, IDLE, Part, Pressure, by_share, by_turns
+from simulators.serving.sharing.partition import (
+    GREEDY,
+    IDLE,
+    GpuPartition,
+    Pressure,
+    by_share,
+    by_turns,
+)
 from simulators.serving.sharing.pressure import SteadyState, pressure_of, steady
 from simulators.workload.llm.memory import weight_bytes
 
@@ -175,7 +182,7 @@ def _on_slice(point: ServingPoint) -> ServingPoint:
     gpu = load_gpu(point.gpu)
     cut = mig_slice(gpu, point.mig_slice)
     usd = _usd_per_gpu_hour(point)
-    part = Part(sms=cut.sm_count / gpu.sm_count, bandwidth=cut.memory_share)
+    part = GpuPartition(sms=cut.sm_count / gpu.sm_count, bandwidth=cut.memory_share)
     paid_usd = None if usd is None else usd * cut.compute_share
     whole = point.memory_fraction * cut.memory_share
     if load_scheduler(point.scheduler).of_rest:
@@ -189,7 +196,7 @@ def _on_slice(point: ServingPoint) -> ServingPoint:
 
 
 def _on_part(
-    point: ServingPoint, part: Part, memory_fraction: float, usd: float | None
+    point: ServingPoint, part: GpuPartition, memory_fraction: float, usd: float | None
 ) -> ServingPoint:
     return replace(
         point,
@@ -256,7 +263,9 @@ def _one_pool(
     return replace(own, memory_fraction=max(own.memory_fraction, fraction))
 
 
-def _part(sharing: str, tenants: Sequence[Tenant], which: int, others: Sequence[Pressure]) -> Part:
+def _part(
+    sharing: str, tenants: Sequence[Tenant], which: int, others: Sequence[Pressure]
+) -> GpuPartition:
     """Return what one of the tenants gets beside the others."""
     if sharing == TIME_SLICE:
         return by_turns(others)

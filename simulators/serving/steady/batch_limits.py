@@ -23,8 +23,8 @@ from simulators.serving.engine.policies import load_scheduler
 from simulators.serving.point import CLOSED, EVEN, MODULATED, POISSON, ServingPoint
 from simulators.serving.speculation.acceptance import last_step_excess, tokens_per_step
 from simulators.serving.speculation.drafter import NO_DRAFTER
-from simulators.serving.steady.columns import Design, Lengths, Station
-from simulators.serving.steady.iteration_times import Family, Pipeline
+from simulators.serving.steady.columns import Lengths, Station, SteadyDesign
+from simulators.serving.steady.iteration_times import Pipeline, ReplicaFamily
 from simulators.serving.steady.mean_lengths import lengths_of
 from simulators.workload.llm.memory import activation_bytes, weight_bytes
 
@@ -91,7 +91,9 @@ class Verdicts:
         return self.texts.index(reason)
 
 
-def design_of(batch: pa.RecordBatch, families: list[Family], verdicts: Verdicts) -> Design:
+def design_of(
+    batch: pa.RecordBatch, families: list[ReplicaFamily], verdicts: Verdicts
+) -> SteadyDesign:
     """Return what every row asks for, and condemn those that cannot be."""
     column = {name: numbers(batch, name).astype(np.float64) for name in _NUMBERS}
     _need_events(batch, verdicts)
@@ -121,7 +123,7 @@ def design_of(batch: pa.RecordBatch, families: list[Family], verdicts: Verdicts)
     chosen = np.isnan(rate) & ~closed
     verdicts.add((fit < 1.0) | (chosen & (fit < seats)), "kv_exceeds_hbm")
     usd = column["usd_per_gpu_hour"]
-    return Design(
+    return SteadyDesign(
         station=Station(
             stages=column["pp"],
             checked=shared.checked,
@@ -229,7 +231,7 @@ def _decodes(lengths: Lengths, shared: Shared) -> Floats:
     return np.clip((later + shared.excess) / shared.gained, np.minimum(later, 1.0), later)
 
 
-def _shared(families: list[Family], rows: int, verdicts: Verdicts) -> Shared:
+def _shared(families: list[ReplicaFamily], rows: int, verdicts: Verdicts) -> Shared:
     """Return as columns what the rows of one replica have in common."""
     number = np.empty(rows, np.int64)
     table: list[tuple[float, ...]] = []

@@ -42,7 +42,7 @@ class Station:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Design:
+class SteadyDesign:
     """Of each row: the replica it asks for, and the load."""
 
     station: Station

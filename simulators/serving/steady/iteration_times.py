@@ -62,7 +62,7 @@ class Pipeline:
 
 
 @dataclass(frozen=True)
-class Family:
+class ReplicaFamily:
     """Rows that differ in stages, load and limits only."""
 
     deployment: Deployment | None
@@ -102,13 +102,13 @@ Members = Sequence[tuple[int, Ints]]
 """Numbers of stages, and the rows that have them."""
 
 
-def families_of(batch: pa.RecordBatch) -> list[Family]:
+def families_of(batch: pa.RecordBatch) -> list[ReplicaFamily]:
     """Return the rows of each family, in the order of their first rows."""
     stages = numbers(batch, "pp")
     return [_family(batch, rows, stages[rows]) for rows in groups_of(kinds_of(batch, SHARED))]
 
 
-def _family(batch: pa.RecordBatch, rows: Ints, stages: Ints) -> Family:
+def _family(batch: pa.RecordBatch, rows: Ints, stages: Ints) -> ReplicaFamily:
     members = [(int(pp), rows[stages == pp]) for pp in dict.fromkeys(stages.tolist())]
     row = int(rows[0])
     named: dict[str, Any] = {name: batch.column(name)[row].as_py() for name in SHARED}
@@ -116,7 +116,7 @@ def _family(batch: pa.RecordBatch, rows: Ints, stages: Ints) -> Family:
     try:
         deployment = deployment_of(point)
     except Infeasible as verdict:
-        return Family(None, tuple(Pipeline(None, str(verdict), rows) for _, rows in members))
+        return ReplicaFamily(None, tuple(Pipeline(None, str(verdict), rows) for _, rows in members))
     whole = deployment.hardware.replica
     if whole.accelerator:
         whole = replace(
@@ -132,7 +132,7 @@ def _family(batch: pa.RecordBatch, rows: Ints, stages: Ints) -> Family:
             pipelines.append(Pipeline(None, str(verdict), some))
         else:
             pipelines.append(Pipeline(replace(whole, cut=cut), "", some, drafter))
-    return Family(deployment, tuple(pipelines))
+    return ReplicaFamily(deployment, tuple(pipelines))
 
 
 def no_prices(rows: int) -> Prices:

@@ -39,11 +39,11 @@ from simulators.serving.engine.policies import load_scheduler
 from simulators.serving.row_groups import rows_of
 from simulators.serving.steady.batch_cycle import EVENLY, power
 from simulators.serving.steady.batch_limits import Verdicts, design_of
-from simulators.serving.steady.columns import Design
+from simulators.serving.steady.columns import SteadyDesign
 from simulators.serving.steady.iteration_times import (
-    Family,
     Iterations,
     Prices,
+    ReplicaFamily,
     families_of,
     no_prices,
     put_prices,
@@ -135,7 +135,12 @@ class _Box:
     """Boxes of one kind of scheduling, and the steps that their designs take at least."""
 
     def __init__(
-        self, best: Design, most: Design, families: list[Family], some: Ints, rows: int
+        self,
+        best: SteadyDesign,
+        most: SteadyDesign,
+        families: list[ReplicaFamily],
+        some: Ints,
+        rows: int,
     ) -> None:
         self.design, self.families = best, families
         self.place = np.full(rows, -1)

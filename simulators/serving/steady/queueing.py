@@ -31,14 +31,14 @@ SEAT_STEPS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Crowd:
+class QueueState:
     """Of each row: how many requests a replica has."""
 
     busy: Floats  # share of the time with any; of closed clients, of their batches in flight
     running: Floats  # mean number in seats
     waiting: Floats  # mean number without; infinite where more arrive than can be served
 
-    def put(self, rows: Ints, part: Crowd) -> None:
+    def put(self, rows: Ints, part: QueueState) -> None:
         """Write some rows."""
         for name, column in vars(self).items():
             column[rows] = getattr(part, name)
@@ -50,12 +50,12 @@ def is_known(station: Station) -> NDArray[np.bool_]:
     return known
 
 
-def known_crowd(station: Station) -> Crowd:
+def closed_population(station: Station) -> QueueState:
     """Return how many requests there are where that is known, and room for the other rows."""
     seats = station.stages * station.seats
     clients = np.where(np.isinf(station.clients), seats, station.clients)
     running = np.minimum(clients, seats)
-    return Crowd(
+    return QueueState(
         busy=np.minimum(1.0, running / station.stages), running=running, waiting=clients - running
     )
 
@@ -70,7 +70,7 @@ def seats_looked_at(most: float) -> Floats:
     return grid[: int(np.searchsorted(grid, most)) + 1]
 
 
-def crowd_of(station: Station, seats: Floats, per_s: Floats) -> Crowd:
+def crowd_of(station: Station, seats: Floats, per_s: Floats) -> QueueState:
     """Return how many requests there are on average, in rows of equally many stages.
 
     `seats` are, per row, the numbers of seats priced, rising from 0, the last all of them; `per_s`
@@ -80,15 +80,15 @@ def crowd_of(station: Station, seats: Floats, per_s: Floats) -> Crowd:
     closed = np.isnan(station.rate)
     answered = _returning(station, numbers, per_s)
     arriving = _arriving(np.where(closed, per_s[:, 1], station.rate), numbers, per_s)
-    return Crowd(
+    return QueueState(
         **{
             name: np.where(closed, getattr(answered, name), getattr(arriving, name))
-            for name in Crowd.__dataclass_fields__
+            for name in QueueState.__dataclass_fields__
         }
     )
 
 
-def _returning(station: Station, numbers: Floats, per_s: Floats) -> Crowd:
+def _returning(station: Station, numbers: Floats, per_s: Floats) -> QueueState:
     """Return the crowd of clients who think between an answer and the next request."""
     clients = np.where(np.isinf(station.clients), numbers[:, -1], station.clients)
     all_told = numbers + station.think_s[:, None] * per_s  # in seats and thinking
@@ -98,14 +98,14 @@ def _returning(station: Station, numbers: Floats, per_s: Floats) -> Crowd:
     along = np.clip((clients - low) / np.where(high > low, high - low, 1.0), 0.0, 1.0)
     low_n, high_n = numbers[rows, above - 1], numbers[rows, above]
     running = low_n + along * (high_n - low_n)
-    return Crowd(
+    return QueueState(
         busy=np.minimum(1.0, running / station.stages),
         running=running,
         waiting=np.maximum(0.0, clients - all_told[:, -1]),
     )
 
 
-def _arriving(rate: Floats, numbers: Floats, per_s: Floats) -> Crowd:
+def _arriving(rate: Floats, numbers: Floats, per_s: Floats) -> QueueState:
     """Return the crowd of requests that arrive at a rate."""
     most = numbers[:, -1]
     number = np.arange(1.0, most.max() + 1.0)
@@ -126,7 +126,7 @@ def _arriving(rate: Floats, numbers: Floats, per_s: Floats) -> Crowd:
     total = none + np.cumsum(weight, axis=1)[rows, last] + more
     running = np.cumsum(weight * number, axis=1)[rows, last] + more * most
     waiting = more / np.where(stable, 1.0 - used, 1.0)
-    return Crowd(
+    return QueueState(
         busy=np.where(stable, 1.0 - none / total, 1.0),
         running=np.where(stable, running / total, most),
         waiting=np.where(stable, waiting / total, np.inf),
@@ -147,7 +147,12 @@ class SteadyState:
 
 
 def state_of(
-    station: Station, lengths: Lengths, cycle: Cycle, prices: Prices, seats: Floats, crowd: Crowd
+    station: Station,
+    lengths: Lengths,
+    cycle: Cycle,
+    prices: Prices,
+    seats: Floats,
+    crowd: QueueState,
 ) -> SteadyState:
     """Return the steady state; so many seats of each batch are taken while there is work."""
     cycle_s = station.stages * cycle.pace_s(prices)

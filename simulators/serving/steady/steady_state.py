@@ -36,14 +36,14 @@ from simulators.serving.row_groups import rows_of
 from simulators.serving.speculation.drafter import Drafter
 from simulators.serving.steady.batch_cycle import Cycle, cycle_of
 from simulators.serving.steady.batch_limits import Verdicts, design_of
-from simulators.serving.steady.columns import Design
+from simulators.serving.steady.columns import SteadyDesign
 from simulators.serving.steady.iteration_times import Prices, families_of, no_prices, put_prices
 from simulators.serving.steady.queueing import (
-    Crowd,
+    QueueState,
     SteadyState,
+    closed_population,
     crowd_of,
     is_known,
-    known_crowd,
     seats_looked_at,
     state_of,
 )
@@ -100,10 +100,10 @@ def simulate_analytic(point: ServingPoint) -> ServingMetrics:
     return ServingMetrics(**{name: row[name] for name in schema_of(ServingMetrics).names})
 
 
-def _crowd(design: Design, living: Living) -> Crowd:
+def _crowd(design: SteadyDesign, living: Living) -> QueueState:
     """Return how many requests a replica has where that depends on its pace."""
     station, known = design.station, is_known(design.station)
-    crowd = known_crowd(station)
+    crowd = closed_population(station)
     for replica, drafter, rows in (part for parts in living for part in parts):
         unknown = rows[~known[rows]]
         for start in range(0, unknown.size, ROWS_AT_ONCE):
@@ -124,7 +124,7 @@ def _crowd(design: Design, living: Living) -> Crowd:
 
 
 def _columns(
-    design: Design, cycle: Cycle, prices: Prices, state: SteadyState, seats: Floats
+    design: SteadyDesign, cycle: Cycle, prices: Prices, state: SteadyState, seats: Floats
 ) -> dict[str, Any]:
     """Return the metrics that a steady state has."""
     station, lengths = design.station, design.lengths
