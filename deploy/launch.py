@@ -76,7 +76,7 @@ def method_of(point: ServingPoint, engine: str, known: Mapping[str, str]) -> str
 
 
 def adapters_kept(point: ServingPoint) -> int:
-    """Return how many adapters an engine is told to keep on a GPU, all of which a batch may have.
+    """Return how many adapters an engine keeps on a GPU, all of which a batch may use.
 
     Raises:
         UserError: their products are not those of engines on offer.
@@ -92,7 +92,7 @@ def drafts(point: ServingPoint) -> bool:
     """Whether tokens are drafted.
 
     Raises:
-        UserError: how many no engine can be told.
+        UserError: the number of draft tokens follows a rule that no engine has.
     """
     if point.speculation == NOTHING or point.draft_tokens == 0:
         return False
@@ -108,7 +108,7 @@ def check_chain(point: ServingPoint, engine: str) -> None:
         UserError: drafts branch.
     """
     if point.draft_topk > 1:
-        raise UserError(f"{engine} is told no trees of drafts here: draft_topk 1, or sglang")
+        raise UserError(f"{engine} exports no draft trees: draft_topk 1, or sglang")
 
 
 def repository_of(model: LanguageModel) -> str:
@@ -142,7 +142,7 @@ def unscaled(point: ServingPoint) -> str:
 
 
 def launches(point: ServingPoint) -> bool:
-    """Whether the design's host launches kernel by kernel: engines replay graphs unless told."""
+    """Whether the design's host launches kernel by kernel: engines replay graphs by default."""
     return deployment_of(point).hardware.replica.runtime.is_launching
 
 

@@ -82,8 +82,8 @@ def _node(entries: Fields, path: Path) -> Operator:
             )
         return replace(found, collective=_COLLECTIVES[code])
     if kind in ("send", "recv"):
-        peer = attributes.get("comm_dst" if kind == "send" else "comm_src", -1)
-        return replace(found, peer=peer, tag=attributes.get("comm_tag", 0))
+        other = attributes.get("comm_dst" if kind == "send" else "comm_src", -1)
+        return replace(found, peer=other, tag=attributes.get("comm_tag", 0))
     return found
 
 

@@ -1,7 +1,7 @@
 """A design of the simulator `serving` becomes the text that starts it on an engine.
 
-What an engine can be told stands in its sheet, with its source; every option that is written is
-looked up there. A design that no engine can run says why.
+An engine's options are listed in its TOML file, with their source; every written option is
+looked up there. Designs that no engine can run are refused with the reason.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def launch_of(point: ServingPoint, engine: str) -> Launch:
     """Return the command of one replica on an engine, given by name, path or dotted module.
 
     Raises:
-        UserError: the engine cannot be told what the design asks.
+        UserError: the engine has no option for what the design asks.
         Infeasible: the design cannot exist.
     """
     sheet, options = _engine(engine)
@@ -115,10 +115,10 @@ def launch_of(point: ServingPoint, engine: str) -> Launch:
             f"it has {', '.join(map(str, sheet.block_sizes))}"
         )
     model = load_model(point.model)
-    told, file = options(point, model)
+    written, file = options(point, model)
     words = [
         *_spelt(sheet, "weights", sheet.dtypes, point.dtype),
-        *told,
+        *written,
         *_spelt(sheet, "a KV cache", sheet.kv_dtypes, point.kv_dtype),
     ]
     for word in words:
@@ -204,7 +204,7 @@ def _check_what_if(point: ServingPoint) -> None:
 def _spelt(
     engine: ServingEngine, what: str, known: Mapping[str, tuple[str, ...]], precision: str
 ) -> tuple[str, ...]:
-    """Return the words by which an engine is told a precision."""
+    """Return the options of an engine for a precision."""
     if precision not in known:
         raise UserError(
             f"{engine.name} documents no {what} in {precision}; it has {', '.join(known)}"

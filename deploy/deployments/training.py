@@ -47,7 +47,7 @@ class Deployments:
         Raises:
             Infeasible: the design cannot exist.
             UnknownNameError: nothing answers to the target.
-            UserError: Megatron-LM cannot be told what the design asks.
+            UserError: Megatron-LM has no option for what the design asks.
         """
         if target not in ("", TARGET):
             raise UnknownNameError("target", target, (TARGET,))

@@ -1,4 +1,4 @@
-"""SGLang: `sglang.launch_server`, which mixes prompts into batches of decodes only when told."""
+"""SGLang: `sglang.launch_server`, which mixes prefill and decode only if asked to."""
 
 from __future__ import annotations
 

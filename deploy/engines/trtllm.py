@@ -35,7 +35,7 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
         )
     hbm = load_gpu(point.gpu).hbm_bytes
     weights = weight_bytes(model, deployment_of(point).hardware.replica.cut, point.dtype)
-    # The engine is told the share of what the weights leave, not of the whole memory.
+    # The option is a share of the memory that the weights leave, not of all memory.
     free = (point.memory_fraction * hbm - weights) / (hbm - weights)
     words = [
         "--backend",

@@ -60,7 +60,7 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
 
 
 def _experts(point: ServingPoint) -> list[str]:
-    """Return what vLLM is told of the way to experts, and of copies of them."""
+    """Return the options of the MoE backend and of redundant experts."""
     words = []
     if point.moe_backend == AUTO:
         raise UserError(
@@ -70,21 +70,21 @@ def _experts(point: ServingPoint) -> list[str]:
     if point.moe_backend != GATHERED:
         words += ["--all2all-backend", point.moe_backend]
     if copies := point.redundant_experts:
-        told = json.dumps({"num_redundant_experts": copies})
-        words += ["--enable-eplb", "--eplb-config", told]
+        config = json.dumps({"num_redundant_experts": copies})
+        words += ["--enable-eplb", "--eplb-config", config]
     return words
 
 
 def _speculation(point: ServingPoint) -> dict[str, str | int]:
-    """Return what vLLM is told of drafts."""
-    told: dict[str, str | int] = {"num_speculative_tokens": point.draft_tokens}
+    """Return the configuration of speculative decoding."""
+    config: dict[str, str | int] = {"num_speculative_tokens": point.draft_tokens}
     check_chain(point, "vllm")
     if point.draft_until:
-        told["disable_by_batch_size"] = point.draft_until
+        config["disable_by_batch_size"] = point.draft_until
     if point.speculation == DRAFT:
-        return {"method": "draft_model", "model": drafts_model(point), **told}
+        return {"method": "draft_model", "model": drafts_model(point), **config}
     if model := drafts_model(point):
-        told["model"] = model
+        config["model"] = model
     if point.speculation == NGRAM:
-        told["prompt_lookup_max"] = point.draft_tokens
-    return {"method": point.speculation, **told}
+        config["prompt_lookup_max"] = point.draft_tokens
+    return {"method": point.speculation, **config}

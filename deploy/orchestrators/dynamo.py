@@ -21,7 +21,7 @@ def manifest(launch: Launch, point: ServingPoint) -> str:
     """Return the manifest.
 
     Raises:
-        UserError: Dynamo's workers of this engine cannot be told so.
+        UserError: Dynamo's workers of this engine have no option for the design.
     """
     return notes(point.gpu) + _graph(_worker("worker", launch, point), launch, point)
 
@@ -30,20 +30,20 @@ def pools(parts: Sequence[tuple[Launch, ServingPoint]], point: ServingPoint) -> 
     """Return the manifest of a design with two pools, given each: what reads prompts comes first.
 
     Raises:
-        UserError: Dynamo's workers of this engine cannot be told so, or KV caches move otherwise.
+        UserError: Dynamo's workers have no option for the design or its KV transfer.
     """
     check(parts, point, "Dynamo")
     workers = ""
     for role, (launch, part) in zip(ROLES, parts, strict=True):
-        told = ("--disaggregation-mode", role, *launch.engine.kv_connector)
-        workers += _worker(role, launch, part, told)
+        extra = ("--disaggregation-mode", role, *launch.engine.kv_connector)
+        workers += _worker(role, launch, part, extra)
     said = dict.fromkeys([*(notes(part.gpu) for _, part in parts), *map(comment, remarks(point))])
     return "".join(said) + _graph(workers, parts[0][0], point)
 
 
-def _worker(role: str, launch: Launch, point: ServingPoint, told: Sequence[str] = ()) -> str:
+def _worker(role: str, launch: Launch, point: ServingPoint, extra: Sequence[str] = ()) -> str:
     """Return the lines of one kind of workers."""
-    args = [launch.engine.dynamo_model, launch.repository, *launch.options, *told]
+    args = [launch.engine.dynamo_model, launch.repository, *launch.options, *extra]
     spread = f"\n      multinode:\n        nodeCount: {launch.nodes}" if launch.nodes > 1 else ""
     return f"""\
     - name: {role}

@@ -25,7 +25,7 @@ _LEAST_S = 1
 """Of a policy's period: as many pods at a time as are wanted."""
 
 LOOKS_S = 15.0
-"""Between looks of a cluster's autoscaler, unless its controller is told otherwise."""
+"""Default period of a cluster's autoscaler."""
 
 ANY_HOST = "0.0.0.0"  # noqa: S104 - within a pod, whose service decides who may come
 

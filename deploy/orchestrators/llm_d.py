@@ -27,7 +27,7 @@ SECRET, KEY = "llm-d-hf-token", "HF_TOKEN"
 """The secret with a Hugging Face token, as the guide names it; the chart reads that key."""
 
 NUMBER_BYTES = 2.2
-"""Room on a node for each number of a checkpoint: 16 bits at most, and files beside it."""
+"""Disk bytes per parameter of a checkpoint: 16 bits at most, and further files."""
 
 GUIDE = "pd-disaggregation"
 
@@ -51,7 +51,7 @@ def pools(parts: Sequence[tuple[Launch, ServingPoint]], point: ServingPoint) -> 
     """Return the chart's values for a design with two pools, given each: readers come first.
 
     Raises:
-        UserError: llm-d's chart cannot be told so, or KV caches move otherwise.
+        UserError: llm-d's chart has no option for the design, or KV caches move otherwise.
     """
     _two_pools.check(parts, point, "llm-d")
     if point.pp > 1:

@@ -1,6 +1,6 @@
 """Calibrations from a user's own measurements: a GPU, a phone or a deployment from a few rows.
 
 `kernels.py` fits a GPU to timed fp32 operators, `transfer.py` predicts the times of one GPU from
-those of another, `edge.py` fits a phone or board to latencies of networks, and `deployment.py` fits
+those of another, `edge.py` fits an edge device to latencies of networks, and `deployment.py` fits
 a serving runtime to measured deployments. `sweeper calibrate` prints what these modules return.
 """

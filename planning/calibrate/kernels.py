@@ -88,7 +88,7 @@ def _gain(part: Timings, gpu: Gpu, blank: Profile, own: Path) -> Gain:
 
 
 def _write(gpu: Gpu, parts: Sequence[Timings], file: Path, measured: Path) -> None:
-    peers = [board for board in boards() if board.name != gpu.name]
+    peers = [other for other in boards() if other.name != gpu.name]
     before = profile = zero_shot_profile(replace(identity_of(gpu), name=gpu.name), among=peers)
     bands: dict[str, Band] = {}
     errors: dict[str, float] = {}
@@ -97,9 +97,9 @@ def _write(gpu: Gpu, parts: Sequence[Timings], file: Path, measured: Path) -> No
         predicted_s = left_out_s(part, gpu, before)
         there = np.isfinite(predicted_s)
         missed = np.log(part.seconds[there] / predicted_s[there])
-        bands[part.kernel] = band_by_rows(part.kernel, missed, [peer.name for peer in peers])
+        bands[part.kernel] = band_by_rows(part.kernel, missed, [other.name for other in peers])
         errors[part.kernel] = relative_error(predicted_s[there], part.seconds[there])
-    same_vendor = [board for board in peers if board.vendor == gpu.vendor]
+    same_vendor = [other for other in peers if other.vendor == gpu.vendor]
     content: dict[str, Any] = {
         "level": "few_shot",
         "donor": nearest_gpu(of_architecture(gpu.architecture, same_vendor)) if same_vendor else "",

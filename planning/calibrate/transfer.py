@@ -156,11 +156,11 @@ def library_corrections(rows: Timed, gpu: Gpu) -> Floats:
 
     GPUs like this one are fully calibrated ones of its architecture, else of its vendor, else all.
     """
-    others = [board for board in boards() if board.name != gpu.name]
-    peers = [board for board in others if board.vendor == gpu.vendor] or others
+    others = [other for other in boards() if other.name != gpu.name]
+    peers = [other for other in others if other.vendor == gpu.vendor] or others
     found = []
-    for board in of_architecture(gpu.architecture, peers):
-        like = load_gpu(board.name)
+    for other in of_architecture(gpu.architecture, peers):
+        like = load_gpu(other.name)
         whole = profile_of(like)
         tiles = {label: replace(rates, correction=None) for label, rates in whole.gemm.items()}
         plain_s = call_seconds(rows.operator, like, replace(whole, gemm=tiles))

@@ -144,7 +144,7 @@ def question_of(flags: Flags, steady: Steady) -> Question:
         given=("model", "qps"),
         device="gpu",
         copies="replicas",
-        devices="boards",
+        devices="total_gpus",
         amounts=_amounts,
         prices=tuple(prices),
         budget=flags.budget,
@@ -319,7 +319,7 @@ def _space(
             for method in methods or ({},)
             for pool in pools or ({},)
         ],
-        "derived": {"boards": "gpus"},
+        "derived": {"total_gpus": "gpus"},
         "constraints": [f"gpus <= {flags.gpus}", "weight_bytes_per_gpu < 0.9 * hbm_bytes", *rules],
         "where": f"{slo} AND NOT saturated",
         "objectives": {"cost_usd_per_mtok": "min", **{d.metric: "min" for d in deadlines}},
@@ -336,7 +336,7 @@ ROLES = (("prefill", "for prefill"), ("decode", "for decode"))
 
 
 def _described(row: Mapping[str, Any]) -> str:
-    """Return a design in a phrase: copies, GPUs, how the model is cut over them, the engine."""
+    """Return a design as text: replicas, GPUs, parallelism, engine."""
     if row["prefill_gpus"]:
         pools = (_pool(row, *role) for role in ROLES)
         return ", ".join([*pools, engine_named(row["scheduler"])])

@@ -1,4 +1,4 @@
-"""How is a model best trained on some GPUs? The question by flags, as a space of cuts."""
+"""How a model is best trained on some GPUs: options of `ask training` as a space of designs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ COST = "run_cost_usd"
 DAY_S = 86_400.0
 TONNE_G, KG_G = 1e6, 1e3
 LEAST, MOST_CHANGES = 0.01, 6
-"""Share from which a part or a gain is told, and how many gains."""
+"""Least share of a part or gain that is printed, and most gains."""
 
 NEXT_GPUS = ("h200_sxm", "b200_sxm", "gb300")
-"""GPUs that an answer is tried on besides its own."""
+"""Further GPUs that are tried."""
 
 PARTS = {
     "compute": "kernels",
@@ -103,7 +103,7 @@ def question_of(flags: Flags, evaluate: Evaluate) -> Question:
             "run_s",
             "run_energy_j",
         ),
-        asked=lambda row: told_of(row, evaluate),
+        asked=lambda row: remarks_on(row, evaluate),
         details=("dtype", "micro_batch", "recompute", "zero"),
         alternatives=("gpu", "tp", "pp", "cp", "dtype", "recompute"),
         device="gpu",
@@ -134,7 +134,7 @@ def tokens_of(text: str, name: str) -> float:
 
 
 def _space(flags: Flags) -> dict[str, Any]:
-    """Return the designs to choose from: all cuts in powers of two, and how they are run."""
+    """Return the designs to choose from: all parallelism in powers of two."""
     model = load_model(flags.model)
     each = tokens_of(flags.batch_tokens, "batch_tokens") / flags.sequence
     batch = 2 ** max(0, round(math.log2(each)))
@@ -169,8 +169,8 @@ def _space(flags: Flags) -> dict[str, Any]:
     }
 
 
-def told_of(row: Mapping[str, Any], evaluate: Evaluate) -> str:
-    """Return where the step and the memory of a design go, and what one change each would do."""
+def remarks_on(row: Mapping[str, Any], evaluate: Evaluate) -> str:
+    """Return where time and memory of a design go, and the gain of single changes."""
     carbon = row["run_carbon_g"]
     return " ".join(
         (
@@ -212,7 +212,7 @@ def _where_full(row: Mapping[str, Any]) -> str:
 
 
 def _faster(row: Mapping[str, Any], evaluate: Evaluate) -> str:
-    """Return what more tokens a second single changes of a design would give, the most first."""
+    """Return the gain in tokens per second of single changes, largest first."""
     changes = list(_changes(_design(row)))
     points = [TrainingPoint(**{**_design(row), **change}) for _, change in changes]
     rates = evaluate(batch_of(points)).column("tokens_per_s").to_pylist()
@@ -222,7 +222,7 @@ def _faster(row: Mapping[str, Any], evaluate: Evaluate) -> str:
         if rate is not None
     ]
     best = [f"{words} {gain:+.0%}" for gain, words in sorted(gains, reverse=True) if gain >= LEAST]
-    return "; ".join(best[:MOST_CHANGES]) or "nothing that was tried gives more"
+    return "; ".join(best[:MOST_CHANGES]) or "no change that was tried is faster"
 
 
 def _design(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def _design(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changes(design: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield what else a design could be, in words and as fields."""
+    """Yield changes of a design, as text and as fields."""
     for dtype in ("fp8", "fp4"):
         if dtype != design["dtype"]:
             yield f"dtype {dtype}", {"dtype": dtype}
@@ -242,14 +242,14 @@ def _changes(design: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]
     yield "batch x 2", {"batch": 2 * design["batch"]}
     yield "attention in Ulysses", {"context_exchange": "ulysses"}
     if design["recompute"] != "none":
-        yield "nothing run again", {"recompute": "none"}
+        yield "no recomputation", {"recompute": "none"}
     for gpu in NEXT_GPUS:
         if gpu != design["gpu"]:
             yield f"as many {gpu}", {"gpu": gpu, "cluster": AUTO}
 
 
 def _described(row: Mapping[str, Any]) -> str:
-    """Return a design in a phrase: GPUs and how the model is cut over them."""
+    """Return a design as text: GPUs and parallelism."""
     gpus = row["tp"] * row["pp"] * row["cp"] * row["dp"]
     names = ("tp", "pp", "cp", "ep", "dp")
     cut = ", ".join(f"{name} {row[name]}" for name in names if row[name] > 1)

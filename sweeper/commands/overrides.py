@@ -126,30 +126,30 @@ def _offer(group: str, name: str, kind: type) -> None:
 def _chosen(overrides: list[str]) -> dict[str, str]:
     """Return the sampler and the engine that were chosen."""
     words = dict(w.split("=", 1) for w in overrides if w.startswith(("sampler=", "engine=")))
-    for room, name in words.items():
+    for group, name in words.items():
         if not re.fullmatch(r"[\w./~ -]+", name):
             raise UserError(
-                f"{room}={name}: write the name of one {room}, as in {room}={_USUAL[room]}"
+                f"{group}={name}: write the name of one {group}, as in {group}={_USUAL[group]}"
             )
     return _USUAL | words
 
 
-def _known(room: str, chosen: Mapping[str, str]) -> tuple[str, ...]:
+def _known(group: str, chosen: Mapping[str, str]) -> tuple[str, ...]:
     """Return the keys that a part of the configuration has; of the whole if there is none such."""
-    if room in chosen:
-        options = samplers.options_of if room == "sampler" else engines.options_of
-        return tuple(f.name for f in dataclasses.fields(options(chosen[room])))
-    return {"failures": FAILURES, "space": KEYS}.get(room.split(".")[0], TOP)
+    if group in chosen:
+        options = samplers.options_of if group == "sampler" else engines.options_of
+        return tuple(f.name for f in dataclasses.fields(options(chosen[group])))
+    return {"failures": FAILURES, "space": KEYS}.get(group.split(".")[0], TOP)
 
 
 def _check_choices(plain: dict[str, Any], chosen: Mapping[str, str]) -> None:
     """Raise `UserError` for a key added by `+` that nothing reads, or a choice of another kind."""
     check_types(plain)
-    for room in ("", "failures", *chosen):
-        known = (*(["name"] if room in chosen else []), *_known(room, chosen))
-        for key in plain[room] if room else plain:
+    for group in ("", "failures", *chosen):
+        known = (*(["name"] if group in chosen else []), *_known(group, chosen))
+        for key in plain[group] if group else plain:
             if key not in known:
-                raise unknown(f"there is no key '{room}{'.' if room else ''}{key}'", key, known)
+                raise unknown(f"there is no key '{group}{'.' if group else ''}{key}'", key, known)
 
 
 @contextlib.contextmanager
@@ -198,16 +198,16 @@ def _unknown_key(key: str, overrides: list[str], axes: list[str]) -> str:
     leaf = key.split(".")[-1]
     word = next((w for w in overrides if leaf and leaf in w.split("=")[0]), key)
     path = word.split("=")[0].lstrip("+~")
-    room = path.rsplit(".", 1)[0] if "." in path else ""
+    group = path.rsplit(".", 1)[0] if "." in path else ""
     if path.startswith("space.axes."):
         axis = path.removeprefix("space.axes.")
         message = f"'{word}': axis '{axis}' is not an input of this space's simulator"
         return str(unknown(message, axis, axes, "Its inputs"))
     chosen = _chosen(overrides)
-    known = _known(room, chosen)
+    known = _known(group, chosen)
     if not known:
         return (
-            f"'{word}': there is no key '{path}': {room} '{chosen[room]}' has no options; "
-            f"choose another by {room}=NAME"
+            f"'{word}': there is no key '{path}': {group} '{chosen[group]}' has no options; "
+            f"choose another by {group}=NAME"
         )
     return str(unknown(f"'{word}': there is no key '{path}'", leaf, known))

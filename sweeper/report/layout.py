@@ -102,8 +102,8 @@ def _widths(
 ) -> list[int]:
     """Return the widths of the columns of a block: the widest shrink first, down to a word."""
     widths = {i: max(map(len, columns[i])) for i in group}
-    room = width - len(_GAP) * (len(group) - 1)
-    while sum(widths.values()) > room:
+    left = width - len(_GAP) * (len(group) - 1)
+    while sum(widths.values()) > left:
         giving = [i for i in group if widths[i] > least[i]]
         if not giving:
             break

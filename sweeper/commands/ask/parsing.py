@@ -49,13 +49,13 @@ def parsed(asks: Asks, words: list[str]) -> tuple[argparse.Namespace, Question]:
     return chosen, asks.question(asked)
 
 
-def _reader(kind: Any, told: typing.Mapping[str, Any]) -> Callable[[str], Any]:
+def _reader(kind: Any, metadata: typing.Mapping[str, Any]) -> Callable[[str], Any]:
     """Return what reads the word behind a flag as the type of its field."""
     if isinstance(kind, types.UnionType):
         kind = next(k for k in typing.get_args(kind) if k is not type(None))
     if kind is int:
-        return at_least(told["least"]) if told["least"] is not None else whole
-    return numbers_in(told["unit"]) if kind is float else str
+        return at_least(metadata["least"]) if metadata["least"] is not None else whole
+    return numbers_in(metadata["unit"]) if kind is float else str
 
 
 def numbers_in(unit: str) -> Callable[[str], float]:

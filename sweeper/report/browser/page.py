@@ -151,10 +151,10 @@ def _rows(content: Content, rows: int) -> tuple[pl.DataFrame, int]:
     qualifies = condition(answers.where, schema) if answers.where else pl.lit(value=True)
     chosen = [*map(pl.col, wanted), qualifies.fill_null(value=False).alias("qualifies")]
     total = answers.status.get("ok", 0)
-    room = max(0, rows - len(answers.front))
-    every = max(1, -(-total // max(1, room)))
+    left = max(0, rows - len(answers.front))
+    every = max(1, -(-total // max(1, left)))
     sample = _sample(answers.results, chosen, every)
-    sample = sample if room else sample.head(0)
+    sample = sample if left else sample.head(0)
     front = answers.front.select(*wanted).with_columns(qualifies=pl.lit(value=True))
     table = pl.concat([front.cast(sample.schema), sample])
     return table.unique(maintain_order=True, keep="first"), total
