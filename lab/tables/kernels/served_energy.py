@@ -1,15 +1,14 @@
-"""Watts and joules of served models in steady state, as ML.ENERGY's leaderboard shows them.
+"""Watts and joules of served models in steady state, from ML.ENERGY's leaderboard.
 
-vLLM on H100, so many requests at once of real prompts; watts are the mean of all GPUs together.
-Requests of text alone are told: images and videos are read by encoders that are no part of ours.
-Launch configurations stand beside: how many tokens an iteration has at most, and whether attention
-is data-parallel, which the benchmark's launcher takes for tensor-parallel unless they say so. Its
-runner asks for tokens by top_p = 0.95 unless told otherwise, which no configuration does.
+vLLM 0.11.1 on H100 under a fixed number of concurrent requests with real prompts (ML.ENERGY, LLM
+Inference Energy: A Longitudinal Analysis); watts are the mean of all GPUs together. Requests with
+images and videos are left out: their encoders are not modelled. Launch configurations state the
+tokens of an iteration and whether attention is data-parallel; otherwise the launcher uses tensor
+parallelism. Its runner samples by top_p = 0.95 unless configured, which no configuration does.
 
-How long prompts are is not told. Chats bring their history, a request for each turn; code brings
-what stands around the gap. Where the KV cache held fewer requests than there were seats, the tokens
-it has room for, over those requests, less half an answer, are a prompt's; elsewhere at least as
-many fit. The least such number of a task is taken.
+Lengths of prompts are not stated. Where the KV cache held fewer requests than the batch allows, its
+tokens over those requests, less half an answer, are a prompt's; elsewhere at least as many fit. The
+least such number of a task is taken.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.tables.catalog_names import four_bit_experts, gpu_name, is_model, model_name
-from lab.tables.rows import read_records
+from lab.tables.rows import Record, read_records
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import MXFP4, load_model
@@ -31,15 +30,13 @@ SERVED = "power/mlenergy_llm_serving.parquet"
 LAUNCHED = "power/mlenergy_launch_configs.parquet"
 CONFIGURED = "configs/vllm/{task}/{model}/{gpu}/monolithic.config.yaml"
 ENGINE, RUNTIME = "vllm", "vllm_0_13"
-"""They ran vLLM 0.11.1 (ML.ENERGY, LLM Inference Energy: A Longitudinal Analysis)."""
 
 PROMPT_TOKENS = {"lm-arena-chat": 385, "gpqa": 230, "sourcegraph-fim": 1112}
-"""Tasks of text, and about how long their prompts are: Llama-3.1-70B on four GPUs had room for 898
-chats of 1,024, Qwen3-Coder-30B on two for 750 files of 768. Questions are short beside answers to
-them, as their set prints them."""
+"""Tasks of text and their mean prompts: Llama-3.1-70B on four GPUs had room for 898 chats of 1,024,
+Qwen3-Coder-30B on two for 750 files of 768. Questions are as short as their set prints them."""
 
 TURNS, FEWEST = 2, 8
-"""Requests a seat answers in turn, and the least number of all."""
+"""Requests of a client in turn, and the least number of all."""
 
 
 @dataclass(frozen=True)
@@ -59,42 +56,42 @@ class Served:
 
 
 def served(reference: Path) -> tuple[list[Served], list[str]]:
-    """Return the rows that can be told, and why each of the others cannot."""
-    told: list[Served] = []
+    """Return the usable rows, and the reason against each other one."""
+    usable: list[Served] = []
     reasons: list[str] = []
-    launches = {row["path"]: row["text"] for row in read_records(reference / LAUNCHED)}
+    launches = {row.path: row.text for row in read_records(reference / LAUNCHED)}
     for row in read_records(reference / SERVED):
-        if row["task"] not in PROMPT_TOKENS:
+        if row.task not in PROMPT_TOKENS:
             reasons.append("images and videos")
-        elif not is_model(row["model"]):
+        elif not is_model(row.model):
             reasons.append("unknown model")
         else:
-            told.append(_served(row, launches.get(CONFIGURED.format(**row), "")))
-    return told, reasons
+            usable.append(_served(row, launches.get(CONFIGURED.format(**row), "")))
+    return usable, reasons
 
 
-def _served(row: Mapping[str, Any], launched: str) -> Served:
-    model, gpu = model_name(row["model"]), load_gpu(gpu_name(row["gpu"])).name
-    seats = max(1, round(row["avg_batch_size"]))
+def _served(row: Record, launched: str) -> Served:
+    model, gpu = model_name(row.model), load_gpu(gpu_name(row.gpu)).name
+    clients = max(1, round(row.avg_batch_size))
     point = ServingPoint(
         model=model,
         gpu=gpu,
         scheduler=load_engine(ENGINE).schedulers[0],
         runtime=RUNTIME,
         dtype=_dtype(row, model, gpu),
-        max_batch=max(seats, int(row["max_num_seqs"])),
+        max_batch=max(clients, int(row.max_num_seqs)),
         **_budget(launched),
-        prompt_tokens=PROMPT_TOKENS[row["task"]],
-        output_tokens=max(2, round(row["avg_output_tokens"])),
+        prompt_tokens=PROMPT_TOKENS[row.task],
+        output_tokens=max(2, round(row.avg_output_tokens)),
         sampling=NUCLEUS,
         arrivals=CLOSED,
-        clients=seats,
-        requests=max(TURNS * seats, FEWEST),
+        clients=clients,
+        requests=max(TURNS * clients, FEWEST),
         **_cut(row, launched),
     )
-    watts = row["avg_power_W"] / row["n_gpus"]
-    rate = row["output_tokens_per_s"]
-    return Served(point, watts, row["energy_J_per_output_token"], rate, row["itl_median_s"])
+    watts = row.avg_power_W / row.n_gpus
+    joules, rate = row.energy_J_per_output_token, row.output_tokens_per_s
+    return Served(point, watts, joules, rate, row.itl_median_s)
 
 
 def _dtype(row: Mapping[str, Any], model: str, gpu: str) -> str:
@@ -107,13 +104,13 @@ def _dtype(row: Mapping[str, Any], model: str, gpu: str) -> str:
 
 
 def _budget(launched: str) -> dict[str, Any]:
-    """Return the tokens of an iteration that a launch configuration states, if it does."""
+    """Return the token budget that a launch configuration states, if any."""
     found = re.search(r"^max-num-batched-tokens: (\d+)", launched, re.MULTILINE)
     return {name: int(found[1]) for name in ("chunk_size", "max_batch_tokens")} if found else {}
 
 
 def _cut(row: Mapping[str, Any], launched: str) -> dict[str, Any]:
-    """Return how GPUs are shared: by ranks of tensors, or where asked by ranks of requests."""
+    """Return the parallelism: tensor-parallel, or data-parallel where the launch states it."""
     gpus = int(row["n_gpus"])
     ep = gpus if row["ep"] > 1 else 1
     if "data-parallel-size" not in launched:

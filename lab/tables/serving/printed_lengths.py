@@ -1,9 +1,9 @@
-"""Lengths of prompts and answers of printed results, of which these say the means.
+"""Lengths of prompts and answers of printed results, which state only their means.
 
-SGLang's random lengths are drawn evenly up to twice the mean: the very ones where the generator of
-its client makes the printed totals. Those of a conversation set differ as those do that both
-clients ask by default, and others have one length. vLLM's client lets a model
-end its answer before it is as long as was asked, which shortens the longest answers most.
+SGLang's random lengths are drawn uniformly up to twice the mean, exactly as by the generator of its
+client where that gives the printed totals. Those of conversations vary as those that both clients
+request by default, and others are fixed. vLLM's client lets a model end its answer early, which
+shortens the longest answers most.
 """
 
 from __future__ import annotations
@@ -18,25 +18,22 @@ from simulators.serving.demand.requests import bench_serving_lengths, stretched,
 from simulators.serving.point import AS_WORKLOAD, BENCH_SERVING
 
 RANDOM, CONVERSATIONS = "random", "sharegpt_v3"
-"""A dataset as clients call it, and the workload of lengths like those of the other."""
+"""A dataset as clients call it, and the workload whose lengths vary like those of the others."""
 
 ANSWERED = 199_904.0 / 214_465.0
-"""Tokens that are asked for in answer to such conversations over tokens of their prompts, of the
-1,000 that vLLM's client sends first: eight results of one model under two engines print these very
-numbers, so it ended no answer before."""
+"""Requested tokens of answers over tokens of prompts, of the 1,000 conversations that vLLM's client
+sends first: eight results of one model under two engines print these numbers."""
 
 STEPS, NEAR = (128, 1000), 0.005
-"""Lengths that are asked for are multiples of either, but for what a tokenizer adds."""
+"""Fixed lengths are multiples of either, except for tokens that a tokenizer adds."""
 
 SGLANG_CLIENT = "sglang.bench_serving"
-"""The client whose random lengths differ; vLLM's, which other engines are asked by too, has one."""
-
 SEED, FROM_ONE = 1, 0.99999
-"""Of that client unless it is told: its seed, and a range that begins at one token."""
+"""Defaults of that client: its seed, and a range that begins at one token."""
 
 
 def printed_lengths(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how long prompts and answers are."""
+    """Return the fields of a point for lengths of prompts and answers."""
     prompt, output = row["mean_input_tokens"], row["mean_output_tokens"]
     is_random = row["dataset"] == RANDOM or _is_asked_for(prompt)
     evenly = is_random and SGLANG_CLIENT in (row["bench_command"] or "")
@@ -55,7 +52,7 @@ def printed_lengths(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _drawn_for(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the lengths that SGLang's client drew, by its arguments; empty if these are others.
+    """Return the lengths that SGLang's client drew, by its arguments; empty if the means disagree.
 
     Some of its releases print a token less of every answer.
     """
@@ -78,14 +75,9 @@ def _drawn_for(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ended(prompt: float, output: float, requests: int) -> dict[str, Any]:
-    """Return the mean that was asked of conversations, and where longer answers ended.
+    """Return the requested mean of conversations, and the length at which longer answers ended.
 
-    Longer than that is none, so that the mean is what was answered; empty where that is as asked.
-
-    Args:
-        prompt: mean tokens of a prompt.
-        output: of an answer.
-        requests: that were answered.
+    The cut-off length makes the mean that of the answers; empty where that is as requested.
     """
     asked = ANSWERED * prompt
     if output > asked * (1.0 - NEAR):
@@ -100,7 +92,7 @@ def _ended(prompt: float, output: float, requests: int) -> dict[str, Any]:
 
 
 def _is_asked_for(tokens: float) -> bool:
-    """Say whether a mean length is one that somebody writes."""
+    """Return whether a mean length is a round number."""
     return any(
         tokens >= step * (1.0 - NEAR)
         and abs(tokens / step - round(tokens / step)) * step <= NEAR * tokens

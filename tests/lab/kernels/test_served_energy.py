@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lab.tables.kernels.served_energy import PROMPT_TOKENS, _budget, _cut, _dtype, _served
+from lab.tables.rows import Record
 
 
 def test_ranks_share_layers_unless_the_launch_says_otherwise() -> None:
@@ -50,7 +51,7 @@ def test_a_group_has_the_names_of_the_catalog() -> None:
         "energy_J_per_output_token": 4.5,
         "itl_median_s": 0.02,
     }
-    assert _served(row, "").group == "llama3_1_70b.h100_sxm"
+    assert _served(Record(row), "").group == "llama3_1_70b.h100_sxm"
 
 
 def test_tasks_of_text_have_prompts() -> None:
