@@ -1,7 +1,6 @@
-"""Results are the same bits whatever seed Python hashes strings with, by one worker and by two.
+"""Rows are equal to the last bit for every hash seed, and for one worker and two.
 
-Points of every shipped space are answered by workers that can be killed, as a sweep's are, kept in
-a store and read back; a list counts by all its values.
+Worker processes evaluate points of every shipped space; rows are stored as Parquet and read back.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from sweeper.space.space_file import read_space
 from sweeper.store.keys import define
 from sweeper.store.store import Store
 from tests.conftest import ROOT
-from tests.golden import allowed, simulator_of
+from tests.figures import allowed_points, loaded
 
 POINTS, SEARCHED = 4, 1
 """Points of a space; fewer where each is a search."""
@@ -38,12 +37,12 @@ RUNS = ((0, 1), (1, 2), (2, 2))
 
 
 def digests(workers: int) -> Iterator[str]:
-    """Yield of each shipped space a digest of every bit of some points, as workers answer them."""
-    with tempfile.TemporaryDirectory() as folder, team(workers) as pool:
+    """Yield one digest per shipped space: every bit of some rows, as workers evaluate them."""
+    with tempfile.TemporaryDirectory() as folder, worker_pool(workers) as pool:
         for name, file in spaces().items():
             space = unpriced(space_of(read_space(file)))
-            simulator = simulator_of(space)
-            where = allowed(space, SEARCHED if space.simulator == "dataflow" else POINTS)
+            simulator = loaded(space)
+            where = allowed_points(space, SEARCHED if space.simulator == "dataflow" else POINTS)
             store = Store(f"{folder}/{name}", define(space))
             task = Task(space, store, objectives_of(simulator))
             batches = [part for part in np.array_split(where, 4) if len(part)]
@@ -56,8 +55,8 @@ def digests(workers: int) -> Iterator[str]:
 
 
 @contextmanager
-def team(workers: int) -> Iterator[Pool]:
-    """Lead so many workers."""
+def worker_pool(workers: int) -> Iterator[Pool]:
+    """Run a pool of worker processes."""
     pool = WorkerPool(ProcessFactory(), wanted=workers)
     try:
         yield pool
@@ -65,10 +64,10 @@ def team(workers: int) -> Iterator[Pool]:
         pool.shut_down()
 
 
-def told(seed: int, workers: int) -> list[str]:
-    """Return what `digests` yields in a process with a seed of hashes, which workers inherit."""
+def digests_of_process(seed: int, workers: int) -> list[str]:
+    """Return `digests` from a process with this hash seed, which its workers inherit."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.golden.test_hash_seeds", str(workers)],
+        [sys.executable, "-m", "tests.figures.test_equality", str(workers)],
         cwd=ROOT,
         env={**os.environ, "PYTHONHASHSEED": str(seed)},
         check=True,
@@ -79,8 +78,8 @@ def told(seed: int, workers: int) -> list[str]:
 
 
 @pytest.mark.slow
-def test_results_do_not_change_with_the_seed_of_hashes_or_the_number_of_workers() -> None:
-    first, *others = (told(seed, workers) for seed, workers in RUNS)
+def test_rows_are_equal_for_any_hash_seed_and_number_of_workers() -> None:
+    first, *others = (digests_of_process(seed, workers) for seed, workers in RUNS)
     assert [line.split()[0] for line in first] == list(spaces())
     for other in others:
         assert other == first

@@ -1,0 +1,24 @@
+"""Figures of shipped spaces that moved without being accepted are printed with their change."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweeper.space import shipped_files
+from tests.figures import TOLERANCE, accepted, computed
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", shipped_files.spaces())
+def test_the_figures_of_a_space_are_those_accepted(name: str) -> None:
+    today, moved = computed(name), []
+    figures = [figure for figure in accepted() if figure.space == name]
+    assert figures, f"no figure of {name}: python -m tests.figures --write"
+    for figure in figures:
+        now = today.get((figure.point, figure.metric))
+        if now is None:
+            moved.append(f"{figure.name}: {figure.value:.6g} -> no value")
+        elif abs(now.value - figure.value) > TOLERANCE * abs(figure.value):
+            change = now.value / figure.value - 1.0 if figure.value else now.value
+            moved.append(f"{figure.name}: {figure.value:.6g} -> {now.value:.6g} ({change:+.2%})")
+    assert not moved, "\n".join([*moved, "to accept them: python -m tests.figures --write"])
