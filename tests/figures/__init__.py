@@ -22,6 +22,7 @@ from sweeper.engines.task import evaluate
 from sweeper.space import shipped_files
 from sweeper.space.design_space import DesignSpace, space_of
 from sweeper.space.objectives import objectives
+from sweeper.space.space_config import parse_space
 from sweeper.space.space_file import read_space
 
 FILE = Path(__file__).with_name("figures.toml")
@@ -59,11 +60,11 @@ def accepted() -> Iterator[Figure]:
 
 def computed(name: str) -> dict[tuple[int, str], Figure]:
     """Return today's figures of a space, by point and metric."""
-    written = read_space(shipped_files.spaces()[name])
-    space = space_of(written)
+    config = parse_space(read_space(shipped_files.spaces()[name]))
+    space = space_of(config)
     where = feasible_points(space, POINTS)
     rows = evaluated(space, where)
-    wanted = [m for m in objectives(written, space) if m in rows.columns][:MOST_FIGURES]
+    wanted = [m for m in objectives(config, space) if m in rows.columns][:MOST_FIGURES]
     axes = space.points(where).select(space.varied)
     found = {}
     for number, point in enumerate(where.tolist()):
