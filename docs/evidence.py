@@ -1,15 +1,14 @@
-"""Write what is known of accuracy and coverage: `python -m docs.evidence`.
+"""The generated pages on accuracy and coverage; `docs/build_pages.py` writes them.
 
-`docs/accuracy.md` shows the figures that travel with the package; `validate --write` computes them
-anew. `docs/coverage.md` shows all scenarios as they are answered now, other tools beside them, when
-each simulator leaves what it knows, and the command that offers what each known system offers. A
-test holds that both pages are what this writes.
+The accuracy page shows the figures that ship with the package; `sweeper-lab validate --write`
+computes those. The coverage page shows the answer to every scenario, other tools beside them, when
+a result leaves what a simulator knows, and which command offers what each known system offers.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +43,6 @@ OTHERS = {
 """What tools document, by kind of scenario; of AISimulate also what its stored runs show."""
 
 
-def pages() -> Iterator[tuple[Path, str]]:
-    """Yield both pages, and what they say."""
-    yield FOLDER / "accuracy.md", accuracy()
-    yield FOLDER / "coverage.md", coverage(answers())
-
-
 def accuracy() -> str:
     """Return the page of the figures that travel with the package."""
     known = evidence.stored()
@@ -79,7 +72,7 @@ def answers() -> list[Outcome]:
 def coverage(outcomes: Sequence[Outcome]) -> str:
     """Return the page of what is asked."""
     parts = [
-        scenarios(outcomes, "python -m docs.evidence").rstrip(),
+        scenarios(outcomes).rstrip(),
         "## Beside other tools",
         beside(outcomes),
         "## When a simulator leaves what it knows",
@@ -95,13 +88,13 @@ def coverage(outcomes: Sequence[Outcome]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def scenarios(outcomes: Sequence[Outcome], command: str) -> str:
+def scenarios(outcomes: Sequence[Outcome]) -> str:
     """Return the outcomes as a page of Markdown."""
     misses = [f"- {o.scenario.id} {said}" for o in outcomes for said in o.misses]
     heads = ((o.scenario.id, o.scenario.title, o.verdict) for o in outcomes)
     figures = ((o.scenario.id, *f.cells, f.basis) for o in outcomes for f in o.figures)
     parts = [
-        f"# Coverage\n\nWritten by `{command}`. A band is a sanity interval, no accuracy target: "
+        "# Coverage\n\nA band is a sanity interval, no accuracy target: "
         "a figure outside its band needs an explanation, and has one below.",
         in_short(outcomes),
         table(("id", "scenario", "verdict"), heads),
@@ -166,9 +159,3 @@ def _system(one: Mapping[str, Any]) -> tuple[str, ...]:
     system, _, wanted = str(one["question"]).partition(": ")
     commands = [*one.get("before", ()), one["command"]]
     return system, wanted, "<br>".join(f"`{command}`" for command in commands)
-
-
-if __name__ == "__main__":
-    for file, text in pages():
-        file.write_text(text, encoding="utf-8")
-        print(file.relative_to(FOLDER.parent))

@@ -1,7 +1,7 @@
-"""Write the reference from the fields of the simulators: `python -m docs.reference`.
+"""Reference pages generated from the fields of the simulators and the commands.
 
-One page a simulator in `docs/reference/`, with its inputs, metrics and facts as their fields
-declare them, and one of the command line. A test holds that the pages are what this writes.
+One page per simulator in `docs/reference/`, with its inputs, metrics and facts as their fields
+declare them, and one page for the command line. `docs/build_pages.py` writes them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sweeper.commands import COMMANDS
 from sweeper.commands.flags import examples
 
 FOLDER = Path(__file__).resolve().parent / "reference"
-WRITTEN = "Written by `python -m docs.reference`"
+WRITTEN = "Generated"
 
 
 def pages() -> Iterator[tuple[Path, str]]:
@@ -99,7 +99,3 @@ def main() -> None:
     for file, text in pages():
         file.write_text(text, encoding="utf-8")
         print(file.relative_to(FOLDER.parents[1]))
-
-
-if __name__ == "__main__":
-    main()
