@@ -9,7 +9,7 @@ A figure that moves is a change that users see: raise the simulator's version an
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,11 +26,11 @@ from sweeper.space.space_config import parse_space
 from sweeper.space.space_file import read_space
 
 FILE = Path(__file__).with_name("figures.toml")
-POINTS, MOST_FIGURES = 2, 3
-"""Points of each space, and figures of each point."""
+MOST_FIGURES = 3
+"""Figures of each of two points of a space."""
 TOLERANCE = 1e-6
 """Accepted relative change: processors and libraries round differently in the last digits."""
-_CANDIDATES = 4096
+_CANDIDATES, _SPREAD = 5, 4096
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,19 @@ def accepted() -> Iterator[Figure]:
                     yield Figure(space, design, int(row["point"]), metric, float(value))
 
 
-def computed(name: str) -> dict[tuple[int, str], Figure]:
-    """Return today's figures of a space, by point and metric."""
+def computed(name: str, points: Sequence[int] = ()) -> dict[tuple[int, str], Figure]:
+    """Return today's figures of some points of a space, by point and metric.
+
+    Without points: of the first and last feasible one of `_CANDIDATES` that are spread evenly.
+    """
     config = parse_space(read_space(shipped_files.spaces()[name]))
     space = space_of(config)
-    where = feasible_points(space, POINTS)
-    rows = evaluated(space, where)
+    where = np.array(points, np.int64) if points else allowed_points(space, _CANDIDATES)
+    rows = pl.DataFrame(pl.from_arrow(evaluate(loaded(space), space.batch(where))))
+    if not points:
+        feasible = np.flatnonzero(rows["status"].cast(pl.String).to_numpy() == "ok")
+        chosen = np.unique(feasible[[0, -1]])
+        where, rows = where[chosen], rows[chosen]
     wanted = [m for m in objectives(config, space) if m in rows.columns][:MOST_FIGURES]
     axes = space.points(where).select(space.varied)
     found = {}
@@ -71,14 +78,8 @@ def computed(name: str) -> dict[tuple[int, str], Figure]:
         design = " ".join(f"{axis}={value}" for axis, value in axes.row(number, named=True).items())
         for metric in wanted:
             if (value := rows[metric][number]) is not None:
-                figure = Figure(name, design, point, metric, float(value))
-                found[point, metric] = figure
+                found[point, metric] = Figure(name, design, point, metric, float(value))
     return found
-
-
-def evaluated(space: DesignSpace, where: NDArray[np.int64]) -> pl.DataFrame:
-    """Return the rows of some points, simulated in this process."""
-    return pl.DataFrame(pl.from_arrow(evaluate(loaded(space), space.batch(where))))
 
 
 def loaded(space: DesignSpace) -> Simulator:
@@ -91,18 +92,12 @@ def loaded(space: DesignSpace) -> Simulator:
 
 def allowed_points(space: DesignSpace, count: int) -> NDArray[np.int64]:
     """Return the numbers of evenly spread points that the constraints allow."""
-    where = np.unique(np.linspace(0, len(space) - 1, _CANDIDATES).astype(np.int64))
+    where = np.unique(np.linspace(0, len(space) - 1, _SPREAD).astype(np.int64))
     kept = space.kept(where)
     where = where if kept is None else where[kept]
-    return where[np.unique(np.linspace(0, len(where) - 1, count).astype(np.int64))]
-
-
-def feasible_points(space: DesignSpace, count: int) -> NDArray[np.int64]:
-    """Return a few allowed points that the simulator can answer, spread over the space."""
-    where = allowed_points(space, 8 * count if space.simulator != "dataflow" else count)
-    status = evaluated(space, where)["status"].cast(pl.String).to_numpy()
-    where = where[status == "ok"]
-    return where[np.unique(np.linspace(0, len(where) - 1, count).astype(np.int64))]
+    spread = np.unique(np.linspace(0, len(where) - 1, count).astype(np.int64))
+    chosen: NDArray[np.int64] = where[spread]
+    return chosen
 
 
 def write(figures: Mapping[str, Mapping[tuple[int, str], Figure]]) -> None:
