@@ -39,7 +39,7 @@ def test_signals_end_a_sweep_alike_and_nobody_stays_behind(tmp_path: Path, numbe
     running.until(lambda: len(kin(str(tmp_path))) > 1)
     running.process.send_signal(number)
     assert running.wait(30) == 128 + number
-    assert "stopped; what was written is kept" in running.text()
+    assert "stopped; results are kept" in running.text()
     assert "Traceback" not in running.text()
     time.sleep(1.0)
     assert kin(str(tmp_path)) == []

@@ -74,7 +74,7 @@ def ends_well(text: str, capsys: pytest.CaptureFixture[str], *more: str) -> int:
     said = capsys.readouterr().err
     assert code in (0, 2), text
     assert "Traceback" not in said
-    assert "mistake of sweeper" not in said, f"{text}\n{said}"
+    assert "This is a bug in sweeper" not in said, f"{text}\n{said}"
     if code == 2:
         assert 0 < len(said.strip().splitlines()) < 12, said
     return code
