@@ -18,7 +18,7 @@ from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
 from sweeper.questions import CarriesLoad
 from sweeper.samplers import Results
-from sweeper.samplers._search_driver import answers_at
+from sweeper.samplers._search_driver import answers_at, stride_of
 from sweeper.samplers.random import allowed, in_blocks
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.notation import is_capacity
@@ -57,13 +57,9 @@ class Capacity:
 
     def _combinations(self, space: DesignSpace) -> tuple[Index, int]:
         """Return the points at the first value of the axis, and its stride in point numbers."""
-        step = 1
-        for factor in reversed(space.factors):
-            if self.axis in factor.columns:
-                break
-            step *= len(factor)
-        every = np.arange(space.size // len(space.axes[self.axis]), dtype=np.int64)
-        return allowed(space, every // step * step * len(factor) + every % step), step
+        step, values = stride_of(space, self.axis), len(space.axes[self.axis])
+        every = np.arange(space.size // values, dtype=np.int64)
+        return allowed(space, every // step * (step * values) + every % step), step
 
     def _verdicts(
         self, space: DesignSpace, results: pl.LazyFrame, probes: Index

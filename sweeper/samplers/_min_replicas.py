@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from simulators.core.jit import Floats
 from sweeper.samplers import Results
-from sweeper.samplers._search_driver import answers_at
+from sweeper.samplers._search_driver import answers_at, stride_of
 from sweeper.samplers.random import in_blocks
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Batch, Index
@@ -90,8 +90,7 @@ class MinReplicasSearch:
     def _initial_state(self, space: DesignSpace) -> BisectionState:
         """Return all designs and sizes, without those that the prefilter calls hopeless."""
         values = len(space.axes[self.axis])
-        [factor] = [i for i, f in enumerate(space.factors) if self.axis in f.columns]
-        step = math.prod(len(f) for f in space.factors[factor + 1 :])
+        step = stride_of(space, self.axis)
         every = np.arange(space.size // values, dtype=np.int64)
         first = every // step * (step * values) + every % step
         index = first[:, np.newaxis] + step * np.arange(values)

@@ -15,6 +15,7 @@ import polars as pl
 from simulators.core.errors import UserError
 from sweeper.query.pareto import pareto_front
 from sweeper.samplers import Goal, Results
+from sweeper.samplers._search_driver import stride_of
 from sweeper.samplers.random import allowed, in_blocks
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.notation import refined_values
@@ -34,7 +35,7 @@ class Refined:
 
     def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
         """Yield all points at the first value, then the front of these at the second."""
-        step = self._step(space)
+        step = stride_of(space, self.axis)
         if 2 * step == len(space):
             yield [Span(0, step)]
         else:
@@ -45,11 +46,6 @@ class Refined:
     def size(self, space: DesignSpace) -> int:
         """Return roughly how many points will be picked."""
         return round(space.size * space.share * (0.5 + SHARE))
-
-    def _step(self, space: DesignSpace) -> int:
-        """Return the difference between the numbers of a point at the two values."""
-        after = next(i for i, f in enumerate(space.factors) if self.axis in f.columns) + 1
-        return int(np.prod([len(factor) for factor in space.factors[after:]], dtype=np.int64))
 
     def _front(self, space: DesignSpace, rows: pl.LazyFrame) -> Index:
         """Return the sorted numbers of the points on the front of the first value."""

@@ -10,9 +10,11 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 
 from simulators.core.errors import UserError, unknown
 from simulators.core.jit import Ints
@@ -290,6 +292,19 @@ def ordered_of(space: DesignSpace) -> Mask:
         return len(numbers) == len(values) and (rising or falling)
 
     return np.array([all(is_ordered(v) for v in f.columns.values()) for f in space.factors])
+
+
+def stride_of(space: DesignSpace, axis: str) -> int:
+    """Return by how much point numbers grow from one value of an axis to the next."""
+    [place] = [i for i, factor in enumerate(space.factors) if axis in factor.columns]
+    return math.prod(len(factor) for factor in space.factors[place + 1 :])
+
+
+def with_value(space: DesignSpace, batch: pa.RecordBatch, name: str, value: Any) -> pa.RecordBatch:
+    """Return a batch of points with one value in a column."""
+    column = pa.array([value] * batch.num_rows, space.schema.field(name).type)
+    place = batch.schema.get_field_index(name)
+    return batch.set_column(place, name, column.dictionary_encode())
 
 
 def number_of(codes: Ints, sizes: Ints) -> Index:

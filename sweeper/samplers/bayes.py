@@ -1,8 +1,8 @@
-"""The bayes sampler: Optuna's tree-structured Parzen estimators, of several objectives.
+"""The bayes sampler: Optuna's multi-objective tree-structured Parzen estimator.
 
 Bergstra et al., "Algorithms for hyper-parameter optimization" (2011); Ozaki et al.,
-"Multiobjective tree-structured Parzen estimator" (2022). Two densities, of what was good and of
-what was not, say where a design is more likely good. It needs the extra `search`.
+"Multiobjective tree-structured Parzen estimator" (2022): designs are sampled where the density of
+good designs is high relative to that of bad ones. Needs the extra `search`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from sweeper.space.spans import Index
 from sweeper.store.keys import define
 
 _NUMBER, _TIER, _DEFINITION = "sweeper_number", "sweeper_tier", "sweeper_definition"
-"""Attributes of a trial of ours: its number, what came of it, and the space they belong to."""
+"""Attributes of our trials: number and tier of the design, and definition of its space."""
 
 
 @dataclass(frozen=True)
 class Bayes(SearchOptions):
-    """A search by densities of good and bad designs.
+    """A search by the densities of good and bad designs.
 
     Args:
         points: looked at in all.
@@ -46,9 +46,9 @@ class Bayes(SearchOptions):
             one front.
         batch: designs asked for at a time.
         first: designs drawn at random to begin with.
-        study: URL of an Optuna storage, as sqlite:///study.db; trials in it of others, or of ours
-            in another space, are learned from, and ours are written into it.
-        study_name: which study in it.
+        study: URL of an Optuna storage, such as sqlite:///study.db; the search learns from trials
+            in it, also of other spaces, and writes its own.
+        study_name: name of the study in it.
     """
 
     points: int = 200
@@ -63,11 +63,11 @@ class Bayes(SearchOptions):
             raise UserError("sampler.batch and sampler.first are one design at least")
 
     def search(self, space: DesignSpace, goal: Goal) -> Search:
-        """Return a search that knows what its study holds.
+        """Return a search that has learned from its study.
 
         Raises:
-            UserError: Optuna is not installed, or the study cannot be read, or is of other
-                objectives or values.
+            UserError: Optuna is not installed, or the study cannot be read or has other objectives
+                or values.
         """
         return _Parzen(self, space, len(goal.objectives))
 
@@ -84,7 +84,7 @@ def _optuna() -> Any:
 
 
 class _Parzen:
-    """A study in memory, of rows of factors; the stored one is told the same in values of axes."""
+    """A study in memory over codes of factors; results go to the stored study as axis values."""
 
     def __init__(self, options: Bayes, space: DesignSpace, objectives: int) -> None:
         self._optuna, self._options, self._space = _optuna(), options, space
@@ -95,7 +95,7 @@ class _Parzen:
         self._asked: dict[int, Any] = {}
 
     def _distributions(self) -> dict[str, Any]:
-        """Return what Optuna calls each factor that varies: a range, or words."""
+        """Return the Optuna distribution of each factor that varies: a range or categories."""
         kinds, ranges = {}, self._optuna.distributions
         for place, factor in enumerate(self._space.factors):
             if len(factor) > 1:
@@ -107,7 +107,7 @@ class _Parzen:
         return kinds
 
     def ask(self) -> Index:
-        """Return a few designs that are likely good."""
+        """Return designs that are likely good."""
         if self._memory is None:
             first, random = self._options.first, np.random.default_rng(self._options.seed)
             return initial_designs(self._space, self._options, first, random)[:first]
@@ -124,7 +124,7 @@ class _Parzen:
         return numbers
 
     def tell(self, observed: Observations) -> None:
-        """Add what came of designs, ours to the stored study as well."""
+        """Add observations, also to the stored study."""
         if self._memory is None:
             self._begin(observed.losses.shape[1])
         for number, losses, tier in zip(
@@ -142,7 +142,7 @@ class _Parzen:
                 self._memory.add_trial(self._trial(codes.tolist(), losses, tier))
             if self._stored is not None and tier != IMPOSSIBLE:
                 self._stored.add(number, losses, tier)
-        for trial in self._asked.values():  # forbidden by a constraint
+        for trial in self._asked.values():  # forbidden by constraints
             self._memory.tell(trial, state=self._optuna.trial.TrialState.FAIL)
         self._asked.clear()
 
@@ -157,8 +157,8 @@ class _Parzen:
         )
 
     def _begin(self, objectives: int) -> None:
-        """Open the study in memory, and learn what others wrote into the stored one."""
-        with warnings.catch_warnings():  # what is experimental, and what later versions rename
+        """Create the study in memory, with the trials of others from the stored one."""
+        with warnings.catch_warnings():  # of experimental and renamed options
             warnings.simplefilter("ignore")
             sampler = self._optuna.samplers.TPESampler(
                 seed=self._options.seed,
@@ -176,7 +176,7 @@ class _Parzen:
 
 
 class _Stored:
-    """The study of a storage: what it holds, and what is added to it, in values of axes."""
+    """The study of a storage, in values of axes."""
 
     def __init__(self, optuna: Any, options: Bayes, space: DesignSpace, objectives: int) -> None:
         self._optuna, self._options, self._space = optuna, options, space
@@ -201,14 +201,14 @@ class _Stored:
         self._kept = {t.user_attrs[_NUMBER] for t in self._trials if self._is_ours(t)}
 
     def _is_ours(self, trial: Any) -> bool:
-        """Return whether a trial is of this very space: a number means a design of one alone."""
+        """Return whether a trial belongs to this space, so that its number means a design."""
         return bool(trial.user_attrs.get(_DEFINITION) == self._definition)
 
     def _kind(self, name: str, theirs: Any) -> Any:
-        """Return what Optuna calls an axis: numbers are a range, which other values may widen.
+        """Return the Optuna distribution of an axis; a range may widen one of the study.
 
         Raises:
-            UserError: the study knows the axis by other words, which Optuna never adds to.
+            UserError: the study has other categories, which Optuna cannot extend.
         """
         kinds, values = self._optuna.distributions, list(dict.fromkeys(self._space.axes[name]))
         numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
@@ -230,12 +230,12 @@ class _Stored:
 
     @property
     def _signs(self) -> list[float]:
-        """What makes losses of the study's values, and back."""
+        """Factors between losses and the study's values."""
         most = self._optuna.study.StudyDirection.MAXIMIZE
         return [-1.0 if d == most else 1.0 for d in self._study.directions]
 
     def of_others(self) -> Iterator[tuple[dict[str, Any], list[float], int]]:
-        """Yield what trials of other spaces and people chose, their losses and what came of it."""
+        """Yield parameters, losses and tier of the trials of other spaces and programs."""
         for trial in self._trials:
             known = trial.values is not None and all(map(math.isfinite, trial.values))
             if known and not self._is_ours(trial):
@@ -243,7 +243,7 @@ class _Stored:
                 yield trial.params, losses, trial.user_attrs.get(_TIER, MEETS)
 
     def add(self, number: int, losses: list[float], tier: int) -> None:
-        """Write a trial, unless it is there."""
+        """Write a trial, unless it exists."""
         if number in self._kept:
             return
         [point] = self._space.points(np.array([number])).to_dicts()

@@ -23,7 +23,7 @@ from simulators.core.jit import Ints
 from sweeper.query.pareto_kernel import Matrix, distinct_front, dominated, group_fronts
 from sweeper.questions import Bounds, Ignores
 from sweeper.samplers import MEETS, Goal, Observations, Search
-from sweeper.samplers._search_driver import number_of, scenario_numbers, sizes_of
+from sweeper.samplers._search_driver import number_of, scenario_numbers, sizes_of, with_value
 from sweeper.samplers.random import allowed
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index, Mask
@@ -244,9 +244,7 @@ class _Proof:
         axes = self._goal.priced.axes if self._goal.priced else {}
         for name in getattr(self._simulator, "priced", ()):
             if name in axes:
-                place, value = batch.schema.get_field_index(name), axes[name][0]
-                column = pa.array([value] * batch.num_rows, self._space.schema.field(name).type)
-                batch = batch.set_column(place, name, column.dictionary_encode())
+                batch = with_value(self._space, batch, name, axes[name][0])
         return batch
 
 

@@ -25,6 +25,7 @@ from sweeper.samplers._search_driver import (
     initial_designs,
     ordered_of,
     scenario_numbers,
+    with_value,
 )
 from sweeper.samplers.random import allowed
 from sweeper.space.design_space import DesignSpace
@@ -85,9 +86,7 @@ def cheap_answers(space: DesignSpace, index: Index) -> pa.RecordBatch | None:
     if not isinstance(simulator, Approximates):
         return None
     for name, value in simulator.cheaper:
-        column = pa.array([value] * len(index), space.schema.field(name).type)
-        place = batch.schema.get_field_index(name)
-        batch = batch.set_column(place, name, column.dictionary_encode())
+        batch = with_value(space, batch, name, value)
     return simulator.evaluate(batch)
 
 

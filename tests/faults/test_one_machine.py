@@ -34,7 +34,7 @@ def test_the_default_engine_keeps_the_limits_of_a_point(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_signals_end_a_sweep_alike_and_nobody_stays_behind(tmp_path: Path, number: int) -> None:
+def test_signals_end_a_sweep_and_leave_no_process_behind(tmp_path: Path, number: int) -> None:
     running = start(tmp_path, HANGING, MARK=str(tmp_path))
     running.until(lambda: len(kin(str(tmp_path))) > 1)
     running.process.send_signal(number)
@@ -59,6 +59,6 @@ def test_no_worker_outlives_a_driver_that_was_killed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "address", ["127.0.0.1:1", "nowhere.invalid:6379", "ray://127.0.0.1:1", "here"]
 )
-def test_an_address_where_nobody_answers_is_refused_at_once(address: str) -> None:
+def test_an_unreachable_address_is_refused_at_once(address: str) -> None:
     with pytest.raises(UserError, match=r"engine\.address="):
         check_address(address)

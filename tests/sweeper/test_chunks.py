@@ -130,7 +130,7 @@ def test_points_that_share_a_run_stay_in_one_chunk() -> None:
     assert len(whole) > 0.7 * 9_360 / 260
 
 
-def test_points_too_dear_to_stay_together_are_cut() -> None:
+def test_expensive_points_are_cut_although_they_belong_together() -> None:
     chunks = Chunks([Span(0, 1_000)], 1_000, together=500)
     sizes = []
     for chunk in chunks:

@@ -58,7 +58,7 @@ def test_a_rank_counts_equal_designs_alike() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.integers(2, 4), st.floats(0.01, 0.5))
-def test_an_epsilon_front_stands_for_the_whole_front(seed: int, width: int, step: float) -> None:
+def test_an_epsilon_front_covers_the_whole_front(seed: int, width: int, step: float) -> None:
     points = _points(seed, 200, width)
     kept = points[epsilon_front(points, [step] * width)]
     front = points[distinct_front(points)[0]]

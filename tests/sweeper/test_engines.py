@@ -69,12 +69,12 @@ def test_points_that_raise_side_by_side_are_all_found(tmp_path: Path) -> None:
     assert [n for n, *_ in named(rows)] == [3, 4, 5]
 
 
-class Unhired:
+class NoWorkers:
     """An engine that does no work."""
 
     @contextmanager
-    def open(self) -> Iterator[Unhired]:
-        """Hire nobody."""
+    def open(self) -> Iterator[NoWorkers]:
+        """Start no workers."""
         yield self
 
     def run(self, *_: object) -> Iterator[Part]:
@@ -86,9 +86,9 @@ def chosen_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list of the engines that `auto` will have chosen, none of which does work."""
     chosen: list[str] = []
 
-    def load(name: str, **_: object) -> Unhired:
+    def load(name: str, **_: object) -> NoWorkers:
         chosen.append(name)
-        return Unhired()
+        return NoWorkers()
 
     monkeypatch.setattr(auto, "load_engine", load)
     return chosen
@@ -123,7 +123,9 @@ def test_several_processes_give_the_rows_of_one(tmp_path: Path) -> None:
     assert_frame_equal(rows, one, check_exact=True)
 
 
-def test_auto_hires_once_the_rounds_of_a_search_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_starts_more_workers_once_the_rounds_of_a_search_add_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Ten rounds of 100 points, a tenth of a second each: the third is worth actors."""
     chosen = chosen_by(monkeypatch)
     monkeypatch.setattr(auto, "probed", lambda *_: Estimate(1, 0.1))
@@ -149,7 +151,7 @@ def test_auto_tries_no_points_where_the_simulators_guess_leaves_no_doubt(
     assert said[0].endswith("of work (the simulator's guess), over 4 s")
 
 
-def test_a_guess_is_asked_of_neighbours_who_share_what_takes_long(
+def test_the_guess_for_a_whole_space_is_of_neighbours_that_share_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Shared:
@@ -207,7 +209,7 @@ def test_a_probe_keeps_nothing(tmp_path: Path) -> None:
     assert sum(done.values()) == 6 + 6 + 1  # once for the answer, once probed, the first one warm
 
 
-def test_an_unknown_engine_is_answered_with_those_there_are() -> None:
+def test_an_unknown_engine_lists_the_known_ones() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'inline'"):
         load_engine("inlin")
 
@@ -242,7 +244,7 @@ def test_first_points_that_take_longer_than_guessed_are_evaluated_once(tmp_path:
 
 
 @pytest.mark.slow
-def test_dear_points_after_cheap_ones_are_evaluated_once(tmp_path: Path) -> None:
+def test_expensive_points_after_cheap_ones_are_evaluated_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
     asked = space(COUNTING, {"pause_s": [0.001, 0.4], "n": "0..19", "log": str(log)})
     rows, _ = answers(tmp_path / "rows", asked, load_engine("process"))
@@ -271,12 +273,12 @@ def test_a_later_round_knows_what_points_of_the_one_before_took(tmp_path: Path) 
     assert max(few) == 1, "nobody is left idle"
 
 
-def test_points_that_outlast_their_trial_are_taken_to_be_dear(
+def test_a_probe_that_is_stopped_assumes_expensive_points(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told = list[float]()
     chosen_by(monkeypatch)
-    monkeypatch.setattr(Unhired, "run", lambda *given: told.append(given[-1]) or iter(()))
+    monkeypatch.setattr(NoWorkers, "run", lambda *given: told.append(given[-1]) or iter(()))
     monkeypatch.setattr(auto, "probed", lambda *_: Estimate(0, 10.0, "one of them: no answer"))
     task = Task(troubled(), Store("nowhere", define(troubled())), {})
     with auto.Auto(actors=2).open() as pool:

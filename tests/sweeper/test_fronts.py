@@ -85,7 +85,7 @@ def test_a_window_that_is_full_says_so_and_one_that_is_just_large_enough_does_no
     assert pareto_kernel._window_pass(values, rows[:2].copy(), ties[:2].copy()) == -1
 
 
-def test_whoever_dominates_moves_towards_the_front_of_the_window() -> None:
+def test_a_member_that_dominates_moves_up_in_the_window() -> None:
     # The third member dominates the fourth row and changes places with the second of the window,
     # and then with the first.
     values = np.array([[3.0, 1.0], [2.0, 2.0], [1.0, 3.0], [1.5, 3.0], [1.0, 4.0]])

@@ -100,7 +100,7 @@ def test_a_mistake_in_the_options_is_explained(
         load_sampler(name, **options)
 
 
-def test_an_unknown_sampler_is_answered_with_those_there_are() -> None:
+def test_an_unknown_sampler_lists_similar_names() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'sobol'"):
         load_sampler("sobel")
     assert {"grid", "random", "sobol"} <= set(names())

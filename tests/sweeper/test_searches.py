@@ -89,13 +89,13 @@ def test_designs_that_meet_the_condition_come_first_and_each_scenario_has_its_fr
     assert ranked(told)[0].tolist() == [0, 1, 0, 2]
 
 
-def test_of_designs_that_miss_a_limit_those_come_first_that_miss_by_less() -> None:
+def test_designs_that_miss_a_limit_are_ranked_by_how_much_they_miss() -> None:
     none, missed = np.zeros(3, np.int64), np.full(3, MEETS + 1)
     losses, excess = np.array([[1.0], [2.0], [3.0]]), np.array([0.7, 0.1, 0.4])
     assert ranked(Observations(np.arange(3), losses, missed, none, excess))[0].tolist() == [2, 0, 1]
 
 
-def test_over_all_scenarios_a_design_is_judged_by_its_worst(tmp_path: Path) -> None:
+def test_across_scenarios_a_design_counts_by_its_worst(tmp_path: Path) -> None:
     """Of n given as 1 and 2, the cost counts twice: a design's points are picked together."""
     seen: list[Observations] = []
 
@@ -155,7 +155,7 @@ def test_empty_cells_say_nothing_and_numbers_below_zero_have_neighbours(tmp_path
 
 
 @pytest.mark.parametrize("name", ["nsga2", "halving", "bayes"])
-def test_a_search_of_more_points_begins_with_those_of_fewer(name: str) -> None:
+def test_a_search_of_fewer_points_evaluates_a_subset(name: str) -> None:
     if name == "bayes":
         pytest.importorskip("optuna", reason="needs the extra search")
     goal = Goal({"cost_usd": "min"})
@@ -212,7 +212,7 @@ def test_a_mistake_in_a_searchs_options_is_explained(
         load_sampler("nsga2", **options)
 
 
-def test_each_scenario_gets_as_many_children_seen_before_or_not() -> None:
+def test_each_scenario_gets_equally_many_offspring() -> None:
     designs = space(QUADRATIC, {"x": list(range(9)), "y": list(range(9)), "n": [1, 2, 3, 4]})
     sampler: Any = load_sampler("nsga2", population=16, points=64)
     search = sampler.search(designs, Goal({"cost_usd": "min"}, given=("n",)))
@@ -283,7 +283,7 @@ def test_a_study_goes_on_in_a_space_with_other_values(tmp_path: Path) -> None:
         search({"n": [1, 2], "label": ["a", "c"]})
 
 
-def test_a_gaussian_process_knows_what_it_was_told_and_is_unsure_elsewhere() -> None:
+def test_a_gaussian_process_interpolates_and_is_uncertain_elsewhere() -> None:
     told = np.linspace(-1.0, 1.0, 9)[:, np.newaxis]
     learned = Surrogate.of(told, np.sin(2.0 * told[:, 0]))
     mean, deviation = learned.predict(np.array([[0.25], [0.1], [9.0]]))
@@ -301,7 +301,7 @@ def test_scenarios_have_the_same_number_in_every_batch() -> None:
 
 
 @pytest.mark.slow
-def test_the_cheap_answers_of_a_service_are_those_of_its_steady_states() -> None:
+def test_the_cheap_fidelity_of_serving_is_its_steady_state() -> None:
     asked = space("serving", {"model": "llama3_1_8b", "gpu": "l4", "qps": [0.5, 1]})
     answers = cheap_answers(asked, np.arange(2))
     assert answers is not None

@@ -359,7 +359,7 @@ def test_flipped_bits_give_no_wrong_row(tmp_path: Path) -> None:
     assert whole < 20  # what a flip does not reach: words nobody reads
 
 
-def test_a_part_without_a_seal_is_read(tmp_path: Path) -> None:
+def test_a_part_without_a_checksum_is_read(tmp_path: Path) -> None:
     kept = answer(tmp_path, grid(), Span(0, 60))
     (part,), sound = kept.parts(), kept.scan().collect()
     meta = json.dumps({k: v for k, v in files.metadata(kept.results, part).items() if k != "seal"})

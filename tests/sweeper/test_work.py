@@ -107,7 +107,7 @@ def test_a_large_piece_of_work_is_written_in_several_parts(
     assert other.answered(asked).tolist() == index.tolist()
 
 
-def test_what_a_lost_worker_wrote_is_told_from_its_file(tmp_path: Path) -> None:
+def test_parts_of_a_lost_worker_are_summarised_from_their_files(tmp_path: Path) -> None:
     asked, whole = bowl(constraints=["x <> 6"]), Span(0, 72)
     task = Task(asked, store(tmp_path, asked), WANTED)
     assert list(task.written(whole)) == []
