@@ -78,11 +78,6 @@ def read_auxiliary_rows(reference: Path, gpu: str) -> list[Rows]:
     return found
 
 
-def auxiliary_tables(reference: Path) -> list[str]:
-    """Return the names of the tables there are."""
-    return [name for name in TABLES if (reference / name).is_file()]
-
-
 def _embeddings(file: Path, gpu: str) -> Rows:
     """Return the embeddings of one GPU."""
     table = read_table(file, gpu=LAYERS_GPUS[gpu], source="vidur")

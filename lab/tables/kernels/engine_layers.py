@@ -20,7 +20,7 @@ from lab.tables.kernels.tensor_cores import products
 from lab.tables.rows import Rows, Sizes, by_labels, group_of, joined, numbers, read_table, tidy
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.kernels.families.pointwise import chain_of
-from simulators.workload.operators import Elementwise, Norm
+from simulators.workload.operators import Elementwise
 
 LAYERS = "serving_modern/lss_profile_dense.parquet"
 HEADS = "serving_modern/lss_profile_per_sequence.parquet"
@@ -42,9 +42,6 @@ CHAINS = {
     "rotary_emb": ("rotary", 1.0, 1.0),
 }
 """Pointwise layers: the operator of each, and the numbers it reads and writes by element."""
-
-HEAD_NORM = "qk_norm"
-"""The norm of queries and keys, one row per head; nothing is fitted to it."""
 
 LAYER_SPLIT = "matrices (n, k) in the order of a hash: three quarters fitted, one quarter held out"
 
@@ -100,25 +97,6 @@ def read_chain_rows(reference: Path, gpu: str) -> list[Rows]:
             sizes, group = {"elements": elements}, group_of([elements])
             found.append(tidy(sizes, time_us * 1e-6, group, operator_of=operator, **labels))
     return joined(found, lambda rows: rows.kernel)
-
-
-def read_head_norms(reference: Path, gpu: str) -> list[Rows]:
-    """Return the norms of queries and keys of one GPU's layers, all models together."""
-    found = []
-    for layer, model, tp, rows in by_layer(reference / LAYERS, gpu):
-        if layer == HEAD_NORM:
-            tokens, time_us = numbers(rows, ("tokens", "time_us")).values()
-            heads = tokens * (model.heads + model.kv_heads) / tp
-            sizes = {"rows": heads, "cols": np.full_like(heads, model.head_dim)}
-            labels = {"gpu": gpu, "kernel": HEAD_NORM, **LABELS}
-            group = group_of([heads])
-            found.append(tidy(sizes, time_us * 1e-6, group, operator_of=_head_norm, **labels))
-    return joined(found, lambda rows: rows.kernel)
-
-
-def _head_norm(sizes: Sizes) -> Norm:
-    rows, cols = (np.asarray(sizes[name]) for name in ("rows", "cols"))
-    return Norm(name=HEAD_NORM, rows=rows, cols=cols, dtype=KIND)
 
 
 def _chain(layer: str, sizes: Sizes) -> Elementwise:

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 
-from lab.tables.records import file_of, records
+from lab.tables.records import records
 from simulators.core.jit import Ints
 
-HIT_RATIOS = file_of("prefix_hits")
 TRACE = "traces/mooncake_fast25_{}.parquet"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,6 @@ import numpy as np
 
 from lab.tables.records import file_of, records
 
-BY_POSITION = file_of("accepted_by_position")
 PER_STEP = file_of("tokens_per_step")
 ACCEPTED_LENGTHS = file_of("acceptance_length")
 BY_GUESS = file_of("medusa_heads")
@@ -56,15 +55,6 @@ def measured_drafts(reference: Path) -> Iterator[Drafts]:
     for (method, group, _), tokens in found.items():
         if method in METHODS:
             yield Drafts(method, group, tokens)
-
-
-def rates_by_position(reference: Path) -> Mapping[tuple[str, str], Sequence[float]]:
-    """Return acceptance rates by position, by method and set of prompts."""
-    rates: dict[tuple[str, str], dict[int, float]] = {}
-    for row in records(reference, "accepted_by_position"):
-        mine = rates.setdefault((row.proposer, row.dataset), {})
-        mine[row.position] = row.p_accept_given_reached
-    return {key: [mine[position] for position in sorted(mine)] for key, mine in rates.items()}
 
 
 def rates_by_guess(reference: Path) -> Mapping[tuple[str, int], Mapping[int, float]]:

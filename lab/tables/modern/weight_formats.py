@@ -14,7 +14,6 @@ from simulators.composition.replica import load_runtime
 from simulators.workload.llm.step import decode_step
 
 PRODUCTS = file_of("w4a16_products")
-EXLLAMA = file_of("exllama")
 
 MATRIX = (73_728, 18_432)
 """Inner length and columns of the product, 1,024 and 256 for each of 72 SMs (IST-DASLab/marlin,
