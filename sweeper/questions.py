@@ -22,7 +22,7 @@ from simulators.core.modules import load_from
 QUESTIONS = Folder("question", "questions", ".py", package="planning")
 LOAD_TESTS = Folder("load test", "load_tests", ".py", package="planning")
 DEPLOYMENTS = Folder("deployment", "deployments", ".py", package="deploy")
-"""What is known of simulators beside their physics, by the name of the simulator."""
+"""Folders of files named after simulators."""
 
 
 def flag(
@@ -53,126 +53,126 @@ class Deadline:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A question that was put in flags: the space to sweep, and the words of its answer.
+    """A question asked by flags: the space to sweep, and the texts of its answer.
 
-    `amounts` are dollars of a design in a price list, each with the words behind it, the one that
-    is kept lowest first; none without a price. `prefilter` says by what factor points will miss a
-    deadline at least, by a model that costs little; `excluded` are columns of truths that must be
-    false, each with what is said of it otherwise.
+    `amounts` returns the dollars of a design under a price list, by the text that follows them, the
+    one to minimise first; empty without a price. `prefilter` returns, by a cheap model, a lower
+    bound of the factor by which points miss a deadline. `excluded` are boolean columns that must be
+    false, each with the message shown otherwise.
     """
 
     name: str  # of the space
     asks: str  # the question as a sentence
     space: Mapping[str, Any]  # what a space file would hold
-    given: tuple[str, ...]  # asked about: an answer for each combination of their values
-    device: str  # the axis by whose values designs are told apart: each has its best, or a reason
+    given: tuple[str, ...]  # axes; each combination of their values has an answer
+    device: str  # axis; each of its values has a best design, or a reason why it has none
     amounts: Callable[[Mapping[str, Any], str], Mapping[str, float]]
-    prices: tuple[str, ...]  # the price lists that are asked about
-    without_price: str  # the metric that is kept lowest where nothing has a price
+    prices: tuple[str, ...]  # price lists
+    without_price: str  # metric to minimise where nothing has a price
     deadlines: tuple[Deadline, ...]  # what the answer must meet
-    shown: tuple[str, ...]  # metrics told of the answer
-    details: tuple[str, ...]  # axes that are told of a design where they vary
-    alternatives: tuple[str, ...]  # fields in one of which the next best design differs
+    shown: tuple[str, ...]  # metrics of the answer
+    details: tuple[str, ...]  # axes shown of a design where they vary
+    alternatives: tuple[str, ...]  # fields, in one of which the runner-up differs
     described: Callable[[Mapping[str, Any]], str]  # a design in a phrase
-    too_large: str  # what is said when the constraints leave no point
-    among: str  # which designs there were, as in "on at most 8 of h100_sxm"
-    advice: tuple[str, ...]  # lines that say what would help when no design meets the deadlines
-    target: Callable[[Mapping[str, Any]], str]  # to export it for, besides its own engine
-    copies: str = ""  # of this axis each answer wants the least; empty: all points are evaluated
+    too_large: str  # message if the constraints leave no point
+    among: str  # the candidates, as in "on at most 8 of h100_sxm"
+    advice: tuple[str, ...]  # lines shown if no design meets the deadlines
+    target: Callable[[Mapping[str, Any]], str]  # export target besides the design's own engine
+    copies: str = ""  # axis to minimise in each answer; empty: all points are evaluated
     devices: str = ""  # a derived column that grows with it
     budget: float | None = None  # the most that the first amount may be
     prefilter: Callable[[pa.RecordBatch], NDArray[np.float64]] | None = None
     excluded: Mapping[str, str] = field(default_factory=dict)
-    asked: Callable[[Mapping[str, Any]], str] = lambda _: ""  # what is told of its load
-    refused: Mapping[str, str] = field(default_factory=dict)  # devices that cannot be, and why
+    asked: Callable[[Mapping[str, Any]], str] = lambda _: ""  # description of its load
+    refused: Mapping[str, str] = field(default_factory=dict)  # refused devices and reasons
 
 
 @runtime_checkable
 class Asks(Protocol):
-    """What can be asked by flags alone."""
+    """Turns flags into a question."""
 
     flags: type  # frozen dataclass: its fields are the flags
 
     def question(self, flags: Any) -> Question:
-        """Return the question that some flags put.
+        """Return the question for some flags.
 
         Raises:
-            UserError: a flag has a value that means nothing.
+            UserError: a flag has an invalid value.
         """
 
 
 @runtime_checkable
 class ReadsLogs(Protocol):
-    """A simulator whose metrics a load test of the real thing measures."""
+    """A simulator whose metrics a load test of a deployment measures."""
 
     def read_log(self, text: str, source: str) -> Mapping[str, float]:
         """Return what a benchmark measured, under the names of the metrics.
 
         Raises:
-            UserError: the text holds no figure that is known.
+            UserError: the text holds no known figure.
         """
 
     def lesson(self, errors: Mapping[str, float]) -> str:
-        """Return what relative errors of predictions teach, or nothing."""
+        """Return advice from the relative errors of predictions; may be empty."""
 
 
 @runtime_checkable
 class Reports(Protocol):
-    """A simulator that can tell the run of a design as a load test of the real thing would."""
+    """A simulator that can print the run of a design as a load test would."""
 
     def report(self, point: Mapping[str, Any]) -> str:
-        """Return the run of a design as text; empty for one that was not answered by events."""
+        """Return the run of a design as text; empty for a design that is not event-driven."""
 
 
 @runtime_checkable
 class Deploys(Protocol):
-    """What writes the command or the manifest that starts a simulator's designs."""
+    """Writes the command or manifest that starts a design."""
 
     def deployment(self, point: Mapping[str, Any], target: str, name: str) -> str:
         """Return the text that deploys a design.
 
-        Fields of the point that are left out have their defaults; the target is an engine or an
-        orchestrator, empty for the one that the design itself implies; a comment has the name.
+        Missing fields of the point have their defaults. The target is an engine or an orchestrator;
+        empty: the design's own engine. The name appears in a comment.
 
         Raises:
             Infeasible: the design cannot exist.
-            UnknownNameError: nothing answers to the target.
-            UserError: it cannot be deployed so; says why.
+            UnknownNameError: the target is unknown.
+            UserError: the design cannot be deployed on the target.
         """
 
 
 @runtime_checkable
 class CarriesLoad(Protocol):
-    """A simulator whose designs carry a load, with copies of them where one is too little."""
+    """A simulator whose designs serve a load, with replicas."""
 
-    load: str  # the field that says how much a design is asked to carry
-    throughput: str  # the metric that grows with it
-    deadlines: str  # an example of what is promised, as an SQL condition
-    copies: str  # the field that says how many copies of a replica share it
+    load: str  # field: the load
+    throughput: str  # metric: the load served
+    deadlines: str  # example of an SLO, as an SQL condition
+    copies: str  # field: the number of replicas
 
     def standing(self, row: Mapping[str, Any]) -> Mapping[str, float]:
-        """Return what one replica of a design takes while it stands, by unit: GPUs, $ an hour."""
+        """Return the resources of one replica of a design, by unit: GPUs, $ an hour."""
 
 
 @runtime_checkable
 class Bounds(Protocol):
-    """A simulator that can say what no design of a box, between two of them, does better than."""
+    """A simulator with lower bounds of metrics over boxes of designs."""
 
-    ranged: tuple[str, ...]  # the fields in which a box may have several values
+    ranged: tuple[str, ...]  # fields in which a box may span several values
 
     def bounds(self, low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Any]:
-        """Return columns of what metrics are not below for any design of each box, with rounding.
+        """Return lower bounds of metrics over each box, as columns; rounding is included.
 
-        Infinite where none of its designs can exist or has the metric, zero where nothing is known.
+        Infinite where no design of the box is feasible or has the metric, zero where unknown.
         """
 
 
 @runtime_checkable
 class Ignores(Protocol):
-    """A simulator some of whose fields change nothing in some designs."""
+    """A simulator with fields that have no effect in some designs."""
 
     def ignored(self, batch: pa.RecordBatch) -> Mapping[str, NDArray[np.bool_]]:
-        """Return by field in which designs its value changes no metric that is bounded."""
+        """Return, by field, in which designs its value has no effect on bounded metrics."""
 
 
 def known_beside(simulator: Simulator, folder: Folder) -> object:
