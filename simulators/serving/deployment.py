@@ -63,9 +63,6 @@ CUT = ("tp", "pp", "ep", "attention_dp", "redundant_experts")
 """The fields of a point that say how a replica is cut."""
 
 
-ROUTED_LAYERS = 0.5
-"""Share of the layers that a mixture of depths routes tokens around: every other one."""
-
 POOLS = ("prefill_gpus", "decode_gpus", "prefill_tp", "decode_tp", "decode_gpu")
 """Those that say how separate pools are."""
 
@@ -155,11 +152,6 @@ def deployment_of(
         flops_per_token=2.0 * model.active_parameters,
         peak_flops=hardware.replica.gpu.peak(precision(point.dtype).compute),
     )
-
-
-def kept_keys(point: ServingPoint) -> float:
-    """Return the share of keys and values that tokens leave, of what those of all layers are."""
-    return 1.0 - ROUTED_LAYERS * (1.0 - point.routed_tokens)
 
 
 def pools_of(point: ServingPoint) -> tuple[ServingPoint, ...]:

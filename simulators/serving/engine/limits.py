@@ -12,7 +12,7 @@ from simulators.composition.replica import Replica
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Ints
 from simulators.serving.adapters.fleet import fleet_of
-from simulators.serving.deployment import Hardware, kept_keys
+from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.policies import Scheduler
 from simulators.serving.point import (
@@ -26,6 +26,7 @@ from simulators.serving.point import (
     SWAP,
     ServingPoint,
 )
+from simulators.serving.prices.skipped_layers import kept_keys
 from simulators.serving.speculation.drafter import Drafter
 from simulators.workload.llm.memory import activation_bytes, weight_bytes
 from simulators.workload.llm.step import prefill_step

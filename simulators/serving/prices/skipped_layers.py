@@ -1,18 +1,17 @@
-"""Tokens that skip layers: early exit, mixture-of-depths, prompts pruned on the way.
+"""Dynamic inference: early exit, mixture of depths and pruned prompts.
 
-Early exit: a decoded token leaves once it is sure enough (Schuster et al., CALM, 2022; Chen et al.,
-EE-LLM, 2024), after a share of the layers that differs from token to token. A layer runs while any
-token of the batch has not left, so with `B` tokens of which a share `s` gets so deep it runs with
-probability `1 - (1 - s)^B`: a batch goes deeper than its tokens do on average. Prompts pass all
-layers, and keys and values of layers that a token skipped are kept all the same.
+Early exit (Schuster et al., CALM, 2022; Chen et al., EE-LLM, 2024): a decoded token stops after a
+share of the layers that varies between tokens. A layer runs while any token of the batch needs it:
+with `B` tokens, of which a share `s` reaches the layer, the layer runs with probability
+`1 - (1 - s)^B`. Prompts pass all layers. The KV cache of skipped layers is stored all the same.
 
-Mixture-of-depths (Raposo et al., 2024): every other layer takes a fixed share of all tokens, which
-attend to each other alone and alone leave keys there. Pruned prompts (Chen et al., FastV, 2024; Fu
-et al., LazyLLM, 2024): behind the first few layers a share of a prompt's tokens is computed, while
-later tokens may come back to all of them.
+Mixture of depths (Raposo et al., 2024): every other layer processes a fixed share of all tokens.
+These tokens attend to each other alone and alone write keys. Pruned prompts (Chen et al., FastV,
+2024; Fu et al., LazyLLM, 2024): after the first few layers a share of the prompt tokens is
+processed; later tokens may still attend to all of them.
 
-So the depth of the model is cut into segments whose layers see the same shares of tokens, and an
-iteration takes the mean of its layers' times, each at the tokens that layer is expected to see.
+The model is split into segments of layers that process the same shares of tokens. The time of an
+iteration is the sum over layers, each priced at the expected number of tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ import numpy as np
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
-from simulators.serving.deployment import ROUTED_LAYERS
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import PRICE, kernel
 from simulators.serving.point import ADDITIVE, ServingPoint
@@ -40,6 +38,9 @@ from simulators.serving.prices.lookup import (
 )
 from simulators.serving.speculation.acceptance import beta_quantiles
 
+ROUTED_LAYERS = 0.5
+"""Share of layers that a mixture of depths routes tokens around: every other layer."""
+
 SLICES, TOKENS = 8, 512
 """Equal slices of the depth where tokens leave at different ones, each at its mean share, and
 tokens by which that is found: choices, for the time of a price grows with the slices. Twice as many
@@ -54,8 +55,13 @@ SHAPE_END, TABLE_END, SEGMENTS = -3, -2, -1
 segments stand behind that."""
 
 
+def kept_keys(point: ServingPoint) -> float:
+    """Return the share of a full KV cache that tokens write under a mixture of depths."""
+    return 1.0 - ROUTED_LAYERS * (1.0 - point.routed_tokens)
+
+
 def skips_layers(point: ServingPoint) -> bool:
-    """Whether some tokens skip some layers."""
+    """Return whether some tokens skip some layers."""
     return min(point.exit_depth, point.routed_tokens, point.prompt_kept) < 1.0
 
 
