@@ -10,7 +10,7 @@ place, its loops mapped operator by operator; memory, links and host stay the GP
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -86,29 +86,30 @@ class Row:
     is_own: bool = True  # kernels measured on the GPU itself
     is_foreign: bool = False  # experts in a format that no board of the architecture was timed in
 
-    def where(self, present: Column) -> Row:
-        """Return the row where there is something to do, and nothing where there is not."""
+    def mask(self, present: Column) -> Row:
+        """Return the row with zeros where nothing is present."""
         there = np.asarray(present) > 0
-        some: dict[str, Any] = {n: np.where(there, getattr(self, n), 0.0) for n in COLUMNS}
-        return replace(self, **some)
+        return self.scaled(lambda column: np.where(there, column, 0.0))
 
-    def unless(self, is_other: Any, other: Row) -> Row:
-        """Return the row, and where it says so another one of the same operator."""
+    def select(self, is_other: Any, other: Row) -> Row:
+        """Return the row with the columns of another kernel of the same operator where asked."""
         columns: dict[str, Any] = {
             name: np.where(is_other, getattr(other, name), getattr(self, name))
             for name in (*COLUMNS, "level")
         }
         return replace(self, **columns, is_own=self.is_own and other.is_own)
 
-    def by_turns(self, time_share: float) -> Row:
-        """Return the row where others have the rest of the GPU's time; its joules are the same."""
+    def time_sliced(self, time_share: float) -> Row:
+        """Return the row where other processes have the rest of the GPU's time; joules stay."""
         if time_share == 1.0:
             return self
-        longer: dict[str, Any] = {
-            name: np.asarray(getattr(self, name)) / time_share
-            for name in ("seconds", "lo_s", "hi_s")
-        }
-        return replace(self, **longer)
+        longer = self.scaled(lambda column: np.asarray(column) / time_share)
+        return replace(longer, joules=self.joules)
+
+    def scaled(self, change: Callable[[Column], Column]) -> Row:
+        """Return the row with all of `COLUMNS` changed alike."""
+        changed: dict[str, Any] = {name: change(getattr(self, name)) for name in COLUMNS}
+        return replace(self, **changed)
 
 
 def compute_rows(operators: Sequence[Compute], replica: Replica, part: str) -> list[Row]:
@@ -221,7 +222,7 @@ def _kernel_row(operator: Compute, replica: Replica, part: str) -> Row:
             break
         slower = replace(replica, gpu=held_at(replica.gpu, clock_share))
         lower = _held_row(operator, slower, part)
-        row = row.unless(is_over, lower)
+        row = row.select(is_over, lower)
     return row
 
 
@@ -232,7 +233,7 @@ def _held_row(operator: Compute, replica: Replica, part: str) -> Row:
         return row
     free = _row_at_clock(operator, replace(replica, gpu=at_full_clock(gpu)), part)
     factor = np.maximum(1.0, free.seconds / np.maximum(row.seconds, np.finfo(np.float64).tiny))
-    return replace(row, **{name: getattr(row, name) * factor for name in COLUMNS})
+    return row.scaled(lambda column: column * factor)
 
 
 def _row_at_clock(operator: Compute, replica: Replica, part: str) -> Row:
@@ -244,9 +245,9 @@ def _row_at_clock(operator: Compute, replica: Replica, part: str) -> Row:
     kernels = [_among_others(operator, replica, framework, part) for framework in allowed]
     best, *others = _known_alike(kernels)
     for other in others:
-        best = best.unless(best.seconds > other.seconds, other)
+        best = best.select(best.seconds > other.seconds, other)
     best = replace(best, joules=energy_j(operator, replica.gpu, np.asarray(best.seconds)))
-    return replace(best, **{name: getattr(best, name) * repeat for name in COLUMNS})
+    return best.scaled(lambda column: column * repeat)
 
 
 def _known_alike(kernels: Sequence[Row]) -> list[Row]:

@@ -261,7 +261,7 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
         ("send_recv", step.tokens, lambda name: message_rows(sends, replica, name)),
     )
     return [
-        row.where(present).by_turns(replica.time_share)
+        row.mask(present).time_sliced(replica.time_share)
         for name, present, price in work
         if not only or (name in only and np.any(np.asarray(present) > 0.0))
         for row in price(name)
@@ -360,7 +360,7 @@ class Layers:
         replica, tokens = self.replica, np.maximum(1.0, self.step.tokens)
         sent = collectives(Shard(replica.model, cut, NO_LAYERS, replica.dtype), tokens)[-1]
         [row] = message_rows((sent,), replace(replica, cut=cut), "send_recv")
-        return row.where(self.step.tokens).by_turns(self.replica.time_share)
+        return row.mask(self.step.tokens).time_sliced(self.replica.time_share)
 
 
 def layers_of(replica: Replica, step: Step) -> Layers:

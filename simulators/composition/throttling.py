@@ -24,7 +24,7 @@ from simulators.workload.operators import Attention, Column, Compute, Gemm, Grou
 
 CALIBRATION = Path(__file__).parent / "calibration" / "clocks.toml"
 OTHER = "other"
-LENDERS = {
+SOURCES = {
     "ampere": "a100_sxm",
     "ampere_ga10x": "a100_sxm",
     "ada": "h100_sxm",
@@ -49,21 +49,21 @@ def slowdown(gpu: Gpu) -> float:
 
 
 def _at_full_clock(gpu: Gpu) -> float:
-    """Return the share for a board whose clock nobody holds down."""
+    """Return the share of a GPU whose clock is not locked."""
     fitted = _calibration()
     if (name := gpu.measured_as or gpu.name) in fitted:
         return fitted[name]
-    return borrowed_slowdown(gpu)
+    return transferred_slowdown(gpu)
 
 
-def borrowed_slowdown(gpu: Gpu) -> float:
-    """Return what a clock loses that other boards foretell, at most their mean share."""
+def transferred_slowdown(gpu: Gpu) -> float:
+    """Return the slowdown that a measured GPU predicts for another, at most the mean share."""
     fitted = _calibration()
-    if gpu.architecture not in LENDERS:
+    if gpu.architecture not in SOURCES:
         return fitted[OTHER]
-    lender = LENDERS[gpu.architecture]
-    pressed = flops_per_j(as_sold(gpu)) / flops_per_j(load_gpu(lender))
-    clock = (1.0 - fitted[lender]) * float(np.cbrt(1.0 / pressed))
+    source = SOURCES[gpu.architecture]
+    pressed = flops_per_j(as_sold(gpu)) / flops_per_j(load_gpu(source))
+    clock = (1.0 - fitted[source]) * float(np.cbrt(1.0 / pressed))
     return min(max(1.0 - clock, 0.0), fitted[OTHER])
 
 

@@ -22,7 +22,7 @@ from simulators.composition.replica import (
     effects_without,
     load_runtime,
 )
-from simulators.composition.throttling import borrowed_slowdown, flops_per_j, slowdown
+from simulators.composition.throttling import flops_per_j, slowdown, transferred_slowdown
 from simulators.core.errors import UnknownNameError
 from simulators.kernels.price import moved_bytes, price
 from simulators.workload.llm.parallelism import Parallelism, stage_of
@@ -173,10 +173,10 @@ def test_boards_asked_for_less_a_joule_slow_down_less_and_none_more_than_the_mea
 def test_a_clock_is_the_cube_root_of_the_watts_that_are_there_for_each_flop() -> None:
     lender, board = load_gpu("a100_sxm"), load_gpu("rtx_a5000")
     held = flops_per_j(board) / flops_per_j(lender)
-    kept = (1.0 - slowdown(lender)) / (1.0 - borrowed_slowdown(board))
+    kept = (1.0 - slowdown(lender)) / (1.0 - transferred_slowdown(board))
     assert kept**3 == pytest.approx(held)
 
 
 def test_a_board_whose_layers_were_measured_is_foretold_by_another() -> None:
     board = load_gpu("a40")
-    assert borrowed_slowdown(board) == pytest.approx(slowdown(board), abs=0.03)
+    assert transferred_slowdown(board) == pytest.approx(slowdown(board), abs=0.03)

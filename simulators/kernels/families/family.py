@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
 from simulators.kernels.entries import Entry
-from simulators.kernels.profile import Profile
+from simulators.kernels.profile import Profile, ReductionRates, VectorRates
 
 O = TypeVar("O")  # noqa: E741 - an operator
 
@@ -50,6 +50,22 @@ class Family(Generic[O]):
             return memory_s
         peak = gpu.peak(operator.dtype)  # type: ignore[attr-defined]  # every operator has it
         return np.maximum(self.flops(operator) / self.saving(operator) / peak, memory_s)
+
+
+def streaming(
+    rates_of: Callable[[O, Profile], VectorRates | ReductionRates],
+) -> dict[str, Any]:
+    """Return what families with one set of rates answer alike, as fields of `Family`."""
+
+    def call(operator: O, _gpu: Gpu, profile: Profile) -> tuple[float, float]:
+        rates = rates_of(operator, profile)
+        return rates.ramp_s, rates.dispatch_s
+
+    def origin(operator: O, _gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
+        dtype = operator.dtype  # type: ignore[attr-defined]  # every operator has it
+        return rates_of(operator, profile).calibrated and dtype == MEASURED_DTYPE, False
+
+    return {"streams": True, "call": call, "origin": origin}
 
 
 def outside(sizes: Sequence[Floats], seen: Sequence[tuple[float, float]]) -> NDArray[np.bool_]:

@@ -22,7 +22,7 @@ import numpy as np
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
 from simulators.kernels.entries import Entry, entry_of
-from simulators.kernels.families.family import MEASURED_DTYPE, Family, Flags
+from simulators.kernels.families.family import Family, streaming
 from simulators.kernels.profile import Profile, VectorRates
 from simulators.kernels.tiling import lost_of_l2
 from simulators.workload.operators import Elementwise
@@ -91,22 +91,11 @@ def _rates(vector: Elementwise, profile: Profile) -> VectorRates:
     return profile.vector[_class(vector, profile)]
 
 
-def _call(vector: Elementwise, _gpu: Gpu, profile: Profile) -> tuple[float, float]:
-    rates = _rates(vector, profile)
-    return rates.ramp_s, rates.dispatch_s
-
-
-def _origin(vector: Elementwise, _gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
-    return _rates(vector, profile).calibrated and vector.dtype == MEASURED_DTYPE, False
-
-
 FAMILY = Family(
     seconds=vector_seconds,
-    call=_call,
     flops=lambda vector: np.asarray(vector.elements, np.float64) * vector.reads,
     moved_bytes=vector_bytes,
-    streams=True,
     classes=lambda vector, _gpu, profile: _class(vector, profile),
     entry=_chain_entry,
-    origin=_origin,
+    **streaming(_rates),
 )

@@ -15,7 +15,7 @@ import numpy as np
 
 from simulators.catalog.gpu import Gpu, as_sold
 from simulators.core.jit import Floats
-from simulators.kernels.families.family import MEASURED_DTYPE, Family, Flags
+from simulators.kernels.families.family import Family, streaming
 from simulators.kernels.profile import Profile, ReductionRates
 from simulators.kernels.tiling import four_norm, lost_of_l2
 from simulators.workload.operators import Norm
@@ -84,15 +84,6 @@ def _rates(norm: Norm, profile: Profile) -> ReductionRates:
     return profile.reduction[reduction_class(norm)]
 
 
-def _call(norm: Norm, _gpu: Gpu, profile: Profile) -> tuple[float, float]:
-    rates = _rates(norm, profile)
-    return rates.ramp_s, rates.dispatch_s
-
-
-def _origin(norm: Norm, _gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
-    return _rates(norm, profile).calibrated and norm.dtype == MEASURED_DTYPE, False
-
-
 def _softmax_threads(cols: Floats, vector: float) -> Floats:
     """Return the threads of the block that owns a row."""
     wanted = np.minimum(cols / vector, 2.0 * LONGEST_BLOCK)
@@ -102,10 +93,8 @@ def _softmax_threads(cols: Floats, vector: float) -> Floats:
 
 FAMILY = Family(
     seconds=reduction_seconds,
-    call=_call,
     flops=lambda norm: 4.0 * np.asarray(norm.rows, np.float64) * np.asarray(norm.cols, np.float64),
     moved_bytes=reduction_bytes,
-    streams=True,
     classes=lambda norm, _gpu, _profile: reduction_class(norm),
-    origin=_origin,
+    **streaming(_rates),
 )
