@@ -30,21 +30,13 @@ class Tables:
     problems: Mapping[str, Any]
 
     def accelerator(self, name: str) -> Accelerator:
-        """Return an architecture.
-
-        Raises:
-            UnknownNameError: the folder does not describe it.
-        """
+        """Return an architecture; `UnknownNameError` without one."""
         if name not in self.accelerators:
             raise UnknownNameError("architecture", name, self.accelerators)
         return self.accelerators[name]
 
     def layer(self, name: str) -> Layer:
-        """Return a problem.
-
-        Raises:
-            UnknownNameError: the folder does not describe it.
-        """
+        """Return a problem; `UnknownNameError` without one."""
         if name not in self.problems["problems"]:
             raise UnknownNameError("problem", name, self.problems["problems"])
         problem = self.problems["problems"][name]
@@ -54,42 +46,43 @@ class Tables:
 
 
 def read_tables(reference: Path) -> Tables:
-    """Return what the rows refer to."""
+    """Return the architectures and problems of a reference folder."""
     path = reference / ARCHITECTURES
     found = {name: _accelerator(name, t, path) for name, t in read_yaml(path).items()}
     return Tables(found, read_yaml(reference / PROBLEMS))
 
 
 def evaluation_of(written: Any, layer: Layer, accelerator: Accelerator) -> Evaluation:
-    """Return what a mapping as the peer writes it costs, by exact counts."""
+    """Return the cost of a mapping in Timeloop's notation, by exact counts."""
     result = evaluated(read_mapping(written), layer, accelerator)
     assert isinstance(result, Evaluation)
     return result
 
 
+OPTIONAL = {
+    "depth": "depth",
+    "read_words_per_cycle": "read_bandwidth",
+    "write_words_per_cycle": "write_bandwidth",
+    "shared_words_per_cycle": "shared_bandwidth",
+}
+"""Fields of a level that may be empty, by our names."""
+
+
 def _accelerator(name: str, table: Mapping[str, Any], path: Path) -> Accelerator:
     """Return an architecture of the reference folder: `levels`, outermost first, and `mac`."""
-    levels = []
-    for level in table["levels"]:
-        energy = dict(level["energy_pj"])
-        entry = {
+    levels = [
+        {
             "name": level["name"],
             "mesh": list(level["mesh"]),
             "kind": "dram" if level["dram"] else "sram",
             "width_bits": level["width_bits"],
             "word_bits": level["word_bits"],
-            "energy_pj": energy,
+            "energy_pj": dict(level["energy_pj"]),
             "may_keep": [list(keep) for keep in level["may_keep"]],
+            **{ours: level[key] for ours, key in OPTIONAL.items() if level[key] is not None},
         }
-        for ours, theirs in (
-            ("depth", "depth"),
-            ("read_words_per_cycle", "read_bandwidth"),
-            ("write_words_per_cycle", "write_bandwidth"),
-            ("shared_words_per_cycle", "shared_bandwidth"),
-        ):
-            if level[theirs] is not None:
-                entry[ours] = level[theirs]
-        levels.append(entry)
+        for level in table["levels"]
+    ]
     mac = {key: table["mac"][key] for key in ("mesh", "word_bits", "energy_pj")}
     return accelerator_of(
         {"name": name, "source": str(table["origin"]), "levels": levels, "mac": mac}, path

@@ -1,7 +1,7 @@
-"""Attention and expert kernels, timed in loops: the reference tables of `llm_kernels`.
+"""Attention and expert kernels timed in loops: the reference tables of `llm_kernels`.
 
-`num_heads` are those of one GPU, a decode step sees `isl + step` keys, a window of `w` keys cuts
-them at `w`, and 0 means no window. Experts were timed as a whole layer: both products, the
+`num_heads` are those of one GPU, a decode step attends to `isl + step` keys, a window of `w` keys
+limits them to `w`, and 0 means no window. Experts were timed as a whole layer: both products, the
 activation between them, routing and gathering. A shape falls wholly on one side of the split,
 whatever framework or GPU it was timed on.
 """
@@ -37,7 +37,7 @@ from simulators.workload.operators import Attention
 
 GPUS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "rtx_pro_6000", "rtx_4090")
 NAMED = {"rtx_pro_6000": "rtx_pro_6000_server"}
-"""What the tables call a GPU, where the catalog calls it something else."""
+"""Names of GPUs in the tables, where they differ from the catalog's."""
 FOLDER = "llm_kernels"
 TABLES = {
     "prefill": "context_attention",
@@ -58,7 +58,7 @@ DTYPES = {
     "int4_wo": "w4a16",
 }
 NARROW = ("fp8_block", "fp4", "w4a8", "w4a16", "mxfp4")
-"""Formats in which experts alone were timed: numbers that share scales."""
+"""Formats with shared scales, in which only experts were timed."""
 
 LATENT = ("batch_size", "isl", "step", "num_heads")
 ATTENTION = (*LATENT, "num_key_value_heads", "head_dim", "window_size")
@@ -72,10 +72,10 @@ EXPERTS = (
     "moe_ep_size",
 )
 SHAPE = {"mla_prefill": LATENT, "mla_decode": LATENT, "experts": EXPERTS}
-"""Columns that say what was run, where they are not those of attention."""
+"""Columns of sizes, where they are not those of attention."""
 
 LATENT_HEADS = 64.0
-"""A rank's backend was given the heads of its whole model by SGLang's benchmark: 64, or 128."""
+"""SGLang's benchmark gives a rank's backend the heads of its whole model: 64, or 128."""
 
 LABELS = (
     "framework",
@@ -90,15 +90,14 @@ LABELS = (
 FORMATS = ("attn_dtype", "mla_dtype", "moe_dtype", "kv_cache_dtype")
 
 REPEATED = {("sglang", "0.5.10")}
-"""Versions whose benchmark of ranks gave an expert each of its rows again for every rank, up to as
-often as a token chooses: of many tokens times stay as they are up to `ep = topk` and halve from
-there on, of each layer, format and GPU, while few tokens wake no more experts than they should."""
+"""Versions whose benchmark of ranks repeated the rows of an expert for every rank, up to `topk`
+times: the times of many tokens are constant up to `ep = topk` and halve from there on, for each
+layer, format and GPU, while few tokens activate the right number of experts."""
 
 GROUPED, GROUPED_DTYPE = {("sglang", "0.5.14"), ("vllm", "0.24.0")}, "fp8_block"
-"""Versions whose benchmark routes DeepSeek-V3's layers by groups, of which tokens keep half: the
-same for all of them. The rank that was timed has those: it is given half of a token's choices and,
-of twice the choices, its share; of 256 experts no more than 128 ever wake, and tokens too few to
-wake all of them meet."""
+"""Versions whose benchmark routes DeepSeek-V3's layers by groups, of which all tokens keep the same
+half, on the timed rank: it gets half of a token's choices and, of twice the choices, its share. At
+most 128 of 256 experts are activated, and few tokens share experts."""
 
 LEAST_ROWS, LEAST_EXPERT_ROWS = 600, 250
 """Kernels with fewer rows served odd shapes only, as fallbacks of the framework."""
@@ -225,8 +224,8 @@ def octaves_of(rows: Rows) -> Groups:
 def products_of(rows: Rows) -> tuple[ExpertSizes, ExpertSizes]:
     """Return the two products of a gated layer.
 
-    Balanced tables spread tokens evenly: as many experts wake as there are routed rows. Others are
-    taken as independent draws, unless they say how many woke.
+    Balanced tables spread tokens evenly: as many experts are activated as there are routed rows.
+    Others are taken as independent draws, unless they state the activated experts.
     """
     s = rows.sizes
     experts = np.maximum(s["num_experts"] / s["moe_ep_size"], 1.0)
@@ -251,7 +250,7 @@ def products_of(rows: Rows) -> tuple[ExpertSizes, ExpertSizes]:
 
 
 def _dealt(rows: Rows, experts: Floats, top_k: Floats) -> tuple[Floats, Floats]:
-    """Return the rows that a benchmark gave to a GPU, and how many experts these wake."""
+    """Return the rows that a benchmark gave to a GPU, and the experts that they activate."""
     s = rows.sizes
     label = rows.framework, rows.version
     mine = np.maximum(s["num_tokens"] * top_k, 1.0)
