@@ -1,8 +1,8 @@
-"""What a token takes in a closed loop of clients in the steady state, as a sum over two steps.
+"""Steady-state time per token of closed-loop clients, as a weighted sum over two steps.
 
-While a request writes its `O` tokens, each other client's next prompt is prefilled once. An engine
-that mixes them into decode iterations has `p = (n - 1) / O` prompts in each; one that runs prompts
-apart stops that often.
+While a request generates its `O` tokens, each other client's next prompt is prefilled once. An
+engine that mixes prefill and decode has `p = (n - 1) / O` prompts in each iteration; one that runs
+them apart is interrupted as often.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from simulators.workload.llm.memory import weight_bytes
 from simulators.workload.llm.step import Step
 
 APART = ("sglang",)
-"""Engines that run prompts in iterations of their own."""
+"""Engines with prefill-only iterations."""
 
 OF_REST = ("trtllm",)
-"""Engines whose memory fraction is one of what the weights leave."""
+"""Engines whose memory fraction applies to what the weights leave."""
 
 
 @dataclass(frozen=True)
 class SteadyState:
-    """What a token takes: weights of two steps, each a column over loads of one replica."""
+    """Two steps and their weights, with a column per load of one replica."""
 
     decode: Step
     prefill: Step  # with the decodes that share the iteration, if they do
@@ -43,7 +43,7 @@ class SteadyState:
 
 
 def by_replica(rows: Sequence[Deployed]) -> Mapping[tuple[object, ...], list[int]]:
-    """Return the rows of each replica, by its description."""
+    """Return the positions of the rows of each replica."""
     found: dict[tuple[object, ...], list[int]] = {}
     for i, row in enumerate(rows):
         key = (row.model, row.gpu, row.cut, row.dtype, row.kv_dtype, row.runtime)
@@ -52,7 +52,7 @@ def by_replica(rows: Sequence[Deployed]) -> Mapping[tuple[object, ...], list[int
 
 
 def deployed_replica(row: Deployed, runtime: Runtime) -> Replica:
-    """Return who serves a deployment, under a runtime."""
+    """Return the replica of a deployment, under a runtime."""
     return replica_of(
         row.model,
         row.gpu,
@@ -65,7 +65,7 @@ def deployed_replica(row: Deployed, runtime: Runtime) -> Replica:
 
 
 def steady_state(replica: Replica, loads: Sequence[Deployed]) -> SteadyState:
-    """Return the steps of loads of one replica, and how often a token waits for each."""
+    """Return the steps of loads of one replica, with their weights in the time per token."""
     longest, most, clients, budget = (
         np.array([getattr(d, name) for d in loads], np.float64)
         for name in ("prompt", "output", "clients", "budget")

@@ -35,17 +35,17 @@ class LeftOut:
 
 
 WAYS = (
-    LeftOut("board", lambda trial: trial.gpu, lambda trial: trial.lender),
+    LeftOut("board", lambda trial: trial.rows.gpu, lambda trial: trial.lender),
     LeftOut(
         "architecture",
-        lambda trial: load_gpu(trial.gpu).architecture,
+        lambda trial: load_gpu(trial.rows.gpu).architecture,
         lambda trial: (
             trial.lender if trial.lender == SHEET else load_gpu(trial.lender).architecture
         ),
     ),
     LeftOut(
         "framework on a board",
-        lambda trial: (trial.gpu, trial.framework),
+        lambda trial: (trial.rows.gpu, trial.rows.framework),
         lambda trial: (trial.lender, trial.lender_framework),
     ),
 )
@@ -57,11 +57,11 @@ def transferred(reference: Path) -> pl.DataFrame:
     return together(
         columns(
             predicted=trial.predicted_s,
-            measured=trial.measured_s,
+            measured=trial.rows.seconds,
             lo=lo_s,
             hi=hi_s,
             case=" ".join(trial.case),
-            kernel=trial.family if trial.kernel == "gemm" else trial.kernel,
+            kernel=trial.family if trial.rows.kernel == "gemm" else trial.rows.kernel,
             left_out=way.name,
         )
         for way in WAYS

@@ -82,11 +82,11 @@ def costs_of(found: Sequence[Trial]) -> Errors:
     """
     common = [t for t in found if t.loan.relation != INSTRUCTIONS]
     every = _costs_by_kind(trial for trial in common if trial.loan.name != SHEET)
-    kernels = dict.fromkeys(trial.kernel for trial in found)
-    of_kernel = {k: _costs_by_kind(t for t in common if t.kernel == k) for k in kernels}
+    kernels = dict.fromkeys(trial.rows.kernel for trial in found)
+    of_kernel = {k: _costs_by_kind(t for t in common if t.rows.kernel == k) for k in kernels}
     costs = {ALL: _rising(every)}
     costs |= {kernel: _rising(every | some) for kernel, some in of_kernel.items()}
-    for family, kernel in dict.fromkeys((trial.family, trial.kernel) for trial in found):
+    for family, kernel in dict.fromkeys((trial.family, trial.rows.kernel) for trial in found):
         known = _costs_by_kind(trial for trial in found if trial.family == family)
         costs[family] = _rising(every | of_kernel[kernel] | known)
     return costs
@@ -144,7 +144,7 @@ def _cost_of_pairs(some: Sequence[Trial], *, whole: bool) -> TransferError:
 def _pair(trial: Trial) -> tuple[str, ...]:
     """Return what counts once: GPUs of one architecture are near copies of each other."""
     source = trial.lender if trial.lender == SHEET else load_gpu(trial.lender).architecture
-    return trial.family, load_gpu(trial.gpu).architecture, source, trial.framework
+    return trial.family, load_gpu(trial.rows.gpu).architecture, source, trial.rows.framework
 
 
 def substitutes(found: Sequence[Trial]) -> dict[str, dict[str, list[str]]]:
@@ -152,7 +152,7 @@ def substitutes(found: Sequence[Trial]) -> dict[str, dict[str, list[str]]]:
     errors: dict[tuple[str, str], dict[str, list[float]]] = {}
     for trial in found:
         if trial.loan == TransferKind(OWN, same_framework=False) and trial.whole:
-            of_pair = errors.setdefault((trial.family, trial.framework), {})
+            of_pair = errors.setdefault((trial.family, trial.rows.framework), {})
             of_pair.setdefault(trial.lender_framework, []).append(np.log(trial.error))
     order: dict[str, dict[str, list[str]]] = {}
     for (family, framework), others in errors.items():

@@ -1,15 +1,15 @@
-"""Measured kernels priced by the numbers of everybody who could lend to them.
+"""Measured kernels priced with numbers fitted to other GPUs, frameworks and precisions.
 
-A trial is one kernel of one framework on one board in one precision, priced on that board's data
-sheet by what was fitted to another kernel, once for each kind of borrowing that this is. Rows are
-of the side of the split that no fit has seen.
+A trial is one kernel of one framework on one GPU in one precision, priced on that GPU's data sheet
+with numbers fitted to another kernel, once for each kind of transfer that this is. Rows are held
+out of all fits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,12 +39,10 @@ from simulators.kernels.levels import zero_shot_profile
 from simulators.kernels.price import price, roofline_s
 
 GPUS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "rtx_pro_6000")
-"""Boards whose kernels are priced by others."""
+"""GPUs whose kernels are priced with others' numbers."""
 
-TRIAL_ROWS = 300
-"""Rows of a trial, evenly spaced; more of them say nothing new."""
-
-FEWEST_ROWS = 20
+TRIAL_ROWS, FEWEST_ROWS = 300, 20
+"""Most rows of a trial, evenly spaced, and least held-out rows of a kernel."""
 
 N = TypeVar("N")
 Look = Callable[[str, str, str], N | None]
@@ -52,24 +50,20 @@ Look = Callable[[str, str, str], N | None]
 
 @dataclass(frozen=True)
 class Trial:
-    """A measured kernel priced by one lender's numbers."""
+    """A measured kernel priced with the numbers of one source."""
 
-    gpu: str
-    framework: str
-    kernel: str
-    dtype: str
-    lender: str
+    rows: Rows
+    lender: str  # GPU that the numbers were fitted on
     lender_framework: str
     loan: TransferKind
     whole: bool  # with trees and grids
-    band: Band  # of the lender's own fit
+    band: Band  # of the source's own fit
     predicted_s: Floats
-    measured_s: Floats
 
     @property
     def log_ratio(self) -> Floats:
         """log(measured / predicted) of each row."""
-        return np.asarray(np.log(self.measured_s / self.predicted_s), np.float64)
+        return np.asarray(np.log(self.rows.seconds / self.predicted_s), np.float64)
 
     @property
     def error(self) -> float:
@@ -78,17 +72,18 @@ class Trial:
 
     @property
     def family(self) -> str:
-        """What costs are told apart by: kernel and format, of products the format alone."""
-        return self.dtype if self.kernel == "gemm" else f"{self.kernel}.{self.dtype}"
+        """Kernel and format; of products the format alone."""
+        rows = self.rows
+        return rows.dtype if rows.kernel == "gemm" else f"{rows.kernel}.{rows.dtype}"
 
     @property
     def case(self) -> tuple[str, str, str]:
-        """What is priced: board, framework and family."""
-        return self.gpu, self.framework, self.family
+        """What is priced: GPU, framework and family."""
+        return self.rows.gpu, self.rows.framework, self.family
 
 
 def trials(reference: Path, gpus: Sequence[str] = GPUS) -> list[Trial]:
-    """Return all trials of some boards, in the order in which a lookup would ask."""
+    """Return all trials of some GPUs, in the order of a lookup."""
     fused = (
         part
         for gpu in gpus
@@ -109,107 +104,73 @@ def trials(reference: Path, gpus: Sequence[str] = GPUS) -> list[Trial]:
 
 
 def _thinned(parts: Iterable[Rows]) -> Iterator[Rows]:
-    """Yield some of the rows that no fit has seen, of kernels that have enough of them."""
+    """Yield some held-out rows of each kernel that has enough of them."""
     for part in parts:
         if np.count_nonzero(part.held_out) >= FEWEST_ROWS:
             yield part.where(part.held_out).thinned(TRIAL_ROWS)
 
 
-def _lends_format(board: str, dtype: str, gpu: Gpu) -> bool:
-    """Say whether a board lends a GPU its attention in a format: over 8-bit keys not always.
-
-    Kernels multiply such keys in 8 bits where tensor cores can; elsewhere they widen what they read
-    and run as those of 16 bits do, of whatever board.
-    """
-    return EIGHT_BITS in gpu.peak_flops or board == gpu.name or not multiplies_narrow(board, dtype)
-
-
 def _fused_trials(rows: Rows) -> Iterator[Trial]:
-    """Yield attention, experts and the like by each lender, whole and by numbers alone."""
+    """Yield attention, experts and the like by each source, whole and by numbers alone."""
     gpu = load_gpu(rows.gpu)
 
-    def look(board: str, framework: str, dtype: str) -> Mapping[str, Any] | None:
-        if not _lends_format(board, dtype, gpu):
+    def look(source: str, framework: str, dtype: str) -> Mapping[str, Any] | None:
+        # Without 8-bit tensor cores kernels widen 8-bit keys and run as those of 16 bits do.
+        is_narrow = source != gpu.name and multiplies_narrow(source, dtype)
+        if is_narrow and EIGHT_BITS not in gpu.peak_flops:
             return None
-        return tables_of(board, stamp()).get(f"{framework}.{rows.kernel}.{dtype}")
+        return tables_of(source, stamp()).get(f"{framework}.{rows.kernel}.{dtype}")
 
-    for board, framework, loan, table in _loans("fused", rows, gpu, formats_of(rows), look):
+    for source, framework, kind, table in _sources("fused", rows, gpu, formats_of(rows), look):
         for whole in (True, False) if {"bend", "knots"} & set(table) else (True,):
-            entry = entry_from(table, board, framework, whole=whole)
+            entry = entry_from(table, source, framework, whole=whole)
             if rows.kernel in TABLES:
-                said = fused_kernels.predicted_s(rows, gpu, entry)
+                predicted_s = fused_kernels.predicted_s(rows, gpu, entry)
             else:
-                said = auxiliary_kernels.fitted_seconds(rows.operator, gpu, entry)
-            yield _trial(rows, board, framework, loan, whole, entry.band, said)
+                predicted_s = auxiliary_kernels.fitted_seconds(rows.operator, gpu, entry)
+            yield Trial(rows, source, framework, kind, whole, entry.band, predicted_s)
 
 
 def _product_trials(rows: Rows) -> Iterator[Trial]:
-    """Yield products on tensor cores by each lender, and by the data sheet alone."""
+    """Yield tensor-core products by each source, and by the data sheet alone."""
     gpu = load_gpu(rows.gpu)
     least_s = roofline_s(rows.operator, gpu)
     sheet_s = price(rows.operator, gpu, zero_shot_profile(identity_of(gpu))).latency_s
-    yield _trial(rows, SHEET, SHEET, TransferKind(SHEET), True, WIDEST, sheet_s)
+    yield Trial(rows, SHEET, SHEET, TransferKind(SHEET), True, WIDEST, sheet_s)
 
-    def look(board: str, framework: str, kind: str) -> Any:
-        return measured_rates(board).get((framework, kind))
+    def look(source: str, framework: str, kind: str) -> Any:
+        return measured_rates(source).get((framework, kind))
 
-    for board, framework, loan, rates in _loans(
-        "tensor", rows, gpu, stand_in_kinds(rows.dtype), look
-    ):
-        said = np.maximum(tensor_cores.seconds_of(rows, rates, gpu), least_s)
-        yield _trial(rows, board, framework, loan, True, rates.band or WIDEST, said)
+    kinds = stand_in_kinds(rows.dtype)
+    for source, framework, kind, rates in _sources("tensor", rows, gpu, kinds, look):
+        predicted_s = np.maximum(tensor_cores.seconds_of(rows, rates, gpu), least_s)
+        yield Trial(rows, source, framework, kind, True, rates.band or WIDEST, predicted_s)
 
 
-def _loans(
+def _sources(
     kind: str, rows: Rows, gpu: Gpu, formats: Sequence[str], look: Look[N]
 ) -> Iterator[tuple[str, str, TransferKind, N]]:
-    """Yield what each board, framework and format has for some rows, but for their very own."""
+    """Yield the numbers that each GPU, framework and format has for some rows, except their own."""
     wanted = rows.framework, gpu.architecture
-    for lender in sources(kind, gpu.name, gpu.architecture):
-        for dtype in formats:
-            for framework in FRAMEWORKS:
-                if not can_substitute(framework, rows.framework, rows.kernel, gpu.architecture):
-                    continue
-                lent = framework, lender.architecture
-                loans = transfer_kinds(
-                    lender.relation, rows.kernel, wanted, lent, dtype == formats[0]
-                )
-                if loans[0].name == OWN:
-                    continue
-                if (numbers := look(lender.gpu, framework, dtype)) is not None:
-                    for loan in loans:
-                        yield lender.gpu, framework, loan, numbers
+    for source in sources(kind, gpu.name, gpu.architecture):
+        for dtype, framework in product(formats, FRAMEWORKS):
+            if not can_substitute(framework, rows.framework, rows.kernel, gpu.architecture):
+                continue
+            found = framework, source.architecture
+            is_same = dtype == formats[0]
+            kinds = transfer_kinds(source.relation, rows.kernel, wanted, found, is_same)
+            if kinds[0].name == OWN:
+                continue
+            if (numbers := look(source.gpu, framework, dtype)) is not None:
+                for one in kinds:
+                    yield source.gpu, framework, one, numbers
 
 
 def formats_of(rows: Rows) -> tuple[str, ...]:
-    """Return the formats of rows and those that stand in for them."""
+    """Return the formats of rows and those that substitute for them."""
     if rows.kernel == "experts":
         return experts.stand_in_formats(rows.dtype)
     if rows.kernel in TABLES:
         dtype, kv_dtype = rows.dtype.split("_")
         return attention.stand_in_formats(dtype, kv_dtype)
     return (rows.dtype,)
-
-
-def _trial(
-    rows: Rows,
-    board: str,
-    framework: str,
-    loan: TransferKind,
-    whole: bool,
-    band: Band,
-    said: Floats,
-) -> Trial:
-    return Trial(
-        gpu=rows.gpu,
-        framework=rows.framework,
-        kernel=rows.kernel,
-        dtype=rows.dtype,
-        lender=board,
-        lender_framework=framework,
-        loan=loan,
-        whole=whole,
-        band=band,
-        predicted_s=np.asarray(said, np.float64),
-        measured_s=rows.seconds,
-    )

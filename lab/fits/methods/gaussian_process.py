@@ -1,13 +1,10 @@
-"""A Gaussian process over measured curves: each is fitted with the help of those like it.
+"""A Gaussian process over measured curves, with Student-t noise.
 
-It describes the departure from `start + bytes / rate` (Rasmussen and Williams, 2006): two sizes are
-as alike as they are near, two curves as they share collective, precision and ranks. The
-scales below are choices, made once for all GPUs and libraries by four-fold cross-validation over
-sizes; none is fitted per curve.
-
-Most runs repeat within a few percent and some, on boards that share host bridges above all, are off
-by half. So noise has the tails of Student's t: rows far from their neighbours count for less
-(Jylänki, Vanhatalo and Vehtari, 2011).
+It models the departure from `start + bytes / rate` (Rasmussen and Williams, 2006). Sizes correlate
+by their distance, curves by shared collective, precision and ranks. The scales are choices, made
+for all GPUs and libraries by cross-validation over sizes. Most runs repeat within a few percent and
+some, on GPUs that share host bridges, are off by half: hence the tails of the noise (Jylänki,
+Vanhatalo and Vehtari, 2011), which scikit-learn's process does not have.
 """
 
 from __future__ import annotations
@@ -20,13 +17,11 @@ from lab.tables.collectives import Curves
 from simulators.core.jit import Floats, Ints
 
 DEPARTURE, REACH_OCTAVES, NOISE = 0.2, 3.0, 0.03
-"""Usual size of a departure, how far it reaches, and the spread between versions of a library."""
+"""Size and length scale of departures, and the spread between versions of a library."""
 TAIL, ROUNDS = 2.0, 6
-"""Degrees of freedom of the noise, and how often rows are weighted anew: weights settle by then."""
-OWN = 0.05
-"""The part of a departure that is a curve's own."""
-OTHER_COLLECTIVE, OTHER_DTYPE, OTHER_RANKS = 0.6, 0.9, 0.6
-"""How alike curves are that differ in one respect."""
+"""Degrees of freedom of the noise, and rounds of reweighting."""
+OWN, OTHER_COLLECTIVE, OTHER_DTYPE, OTHER_RANKS = 0.05, 0.6, 0.9, 0.6
+"""Size of a curve's own departure, and correlations of curves that differ in one respect."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +49,7 @@ def plain_line(octave: Floats, log_s: Floats) -> Line:
 
 @dataclass(frozen=True)
 class Process:
-    """What was learnt from rows: the plain part of every curve, and a weight for every row."""
+    """A fitted process: the plain part of every curve, and a weight for every row."""
 
     seen: Curves
     lines: dict[int, Line]
@@ -70,7 +65,7 @@ class Process:
 
 
 def learn(seen: Curves) -> Process:
-    """Return the process that explains some rows."""
+    """Return the process fitted to some rows."""
     residual = np.zeros_like(seen.log_s)
     lines = {}
     for code in np.unique(seen.curve).tolist():
@@ -87,7 +82,6 @@ def learn(seen: Curves) -> Process:
 
 
 def _covariance(seen: Curves, curve: Ints, octave: Floats) -> Floats:
-    """Return how rows at some sizes of curves go with those that were seen."""
     far = np.sqrt(3.0) * np.abs(octave[:, None] - seen.octave[None, :]) / REACH_OCTAVES
     near: Floats = (1.0 + far) * np.exp(-far)
     labels = np.array([[collective, dtype, str(ranks)] for collective, dtype, ranks in seen.keys])

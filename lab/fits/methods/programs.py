@@ -1,9 +1,9 @@
-"""Compiled programs on chips: which take long together, where nothing is known of their layers.
+"""A prior over compiled programs on chips, where the layers of the programs are not known.
 
-A program is a model compiled for a runtime in a precision, or a benchmark on a board. Its log
-latency on a chip is a program's mean and a chip's level, and what is left goes together: by how
-chips measured before departed from that sum, and by what programs share (a runtime, a precision, a
-model). That is a prior of `few_shot.py` whose features are the programs themselves.
+A program is a model compiled for a runtime in a precision, or a benchmark on a GPU. Its log latency
+on a chip is the program's mean plus the chip's level; residuals correlate as on chips measured
+before, and between programs that share a label (a runtime, a precision, a model). The features of
+this prior (`few_shot.py`) are the programs themselves.
 """
 
 from __future__ import annotations
@@ -15,29 +15,21 @@ import numpy as np
 from lab.fits.methods.few_shot import Prior
 from simulators.core.jit import Floats
 
-OWN = 0.1
-"""How far a program may be off by itself, in log seconds: a choice, as is the next."""
+OWN, SHARED, NOISES = 0.1, 0.1, (0.03, 0.1, 0.3)
+"""Deviations in log seconds: of a program by itself, of programs that share a label, and candidates
+for the noise of samples. All three are choices."""
 
-SHARED = 0.1
-"""How far programs that share a label are off together."""
-
-NOISES = (0.03, 0.1, 0.3)
-"""What latencies may scatter by, beyond that; a chip's samples choose."""
-
-ROUNDS = 30
-"""Of fitting chips and programs in turn, until neither moves: gaps in the table ask for it."""
-
-STILL = 1e-12
-"""Log seconds by which programs that do not move may move."""
+ROUNDS, STILL = 30, 1e-12
+"""Most rounds of fitting chips and programs in turn, and the move below which they end."""
 
 
 def learn_programs(log_s: Floats, weights: Floats, labels: Sequence[Sequence[str]] = ()) -> Prior:
-    """Return how programs go together.
+    """Return the prior of the programs' log latencies on a new chip.
 
     Args:
-        log_s: a row per chip, a column per program; not a number where it was not measured.
-        weights: of each chip: how alike it is to the one to come.
-        labels: what programs share, each a label per program.
+        log_s: a row per chip, a column per program; NaN where not measured.
+        weights: of each chip: its similarity to the new one.
+        labels: kinds of labels, each with a label per program.
     """
     there = ~np.isnan(log_s)
     share = weights / weights.sum()
@@ -68,7 +60,7 @@ def learn_programs(log_s: Floats, weights: Floats, labels: Sequence[Sequence[str
 
 
 def _mean(values: Floats, there: np.ndarray, weights: Floats, axis: int) -> Floats:
-    """Return weighted means of what is there; zero where nothing is."""
+    """Return weighted means of the entries that are there; zero where none is."""
     total = np.sum(np.where(there, values * weights, 0.0), axis=axis)
     weight = np.sum(np.where(there, weights, 0.0), axis=axis)
     return np.asarray(total / np.where(weight > 0.0, weight, 1.0), np.float64)
