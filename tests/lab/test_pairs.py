@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 
-from lab.claims.pairs import kind_pairs, pair_lines
+from lab.claims.pairs import kind_pairs
+from lab.claims.statistics import STATISTICS
 
 
 def test_two_kinds_are_compared_wherever_all_else_is_alike() -> None:
@@ -18,7 +20,9 @@ def test_two_kinds_are_compared_wherever_all_else_is_alike() -> None:
 
 
 def test_a_change_too_small_to_have_a_direction_counts_by_its_size_alone() -> None:
-    wrong, ratio = pair_lines("x", np.array([1.1, 0.5, 1.0]), np.array([1.2, 1.5, 1.01]))
-    assert (wrong.value, wrong.rows, wrong.ok) == (50.0, 2, False)
-    assert (ratio.rows, ratio.ok) == (3, True)
-    assert ratio.value == pytest.approx(100.0 * (1.0 - 1.1 / 1.2))
+    pairs = pl.DataFrame({"predicted": [1.1, 0.5, 1.0], "measured": [1.2, 1.5, 1.01]})
+    wrong, median = (
+        pairs.select(STATISTICS[n]("predicted")).item() for n in ("wrong_sign", "median")
+    )
+    assert wrong == 50.0
+    assert median == pytest.approx(100.0 * (1.0 - 1.1 / 1.2))

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lab.claims.serving.iteration_tables import composed, looked_up, random_batches
 from simulators.catalog.cluster import cluster_for, load_cluster
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
@@ -42,6 +41,7 @@ from simulators.serving.prices.lookup import (
     table_price,
 )
 from simulators.workload.llm.parallelism import Parallelism
+from tests.serving.iteration_batches import composed, looked_up, random_batches
 
 COUNT = 300
 

@@ -1,4 +1,4 @@
-"""Cycles of named dataflows against MAESTRO's.
+"""Cycles of named dataflows beside MAESTRO's.
 
 Its rows give no sizes of a layer, but counts that follow from them: weights, inputs and outputs in
 the shared buffer, multiplies, and the window each element keeps.
@@ -11,44 +11,37 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import polars as pl
 
-from lab.claims.lines import absent, at_least, at_most, rank_correlation
 from lab.parity.maestro import CLUSTER, Window, named_cycles
+from lab.parity.scale_sim import systolic_cycles
 from lab.tables.rows import read_records
-from simulators.core.contract import PARITY, Check
 
-NEEDS = (TABLE,) = ("dataflow/maestro_256pe.csv",)
-KIND = PARITY
 ELEMENTS = 256
 KINDS = {"kcp": "kc_p", "ckp": "ck_p", "yxp": "yx_p"}
 WORDS_PER_WINDOW = 6
 """A buffered element keeps two of each of three operands per tap of its window."""
 
-MEDIAN_LIMIT, RANK_LIMIT = 15.0, 0.9
-FEWEST = 2
-"""Rows that can be ranked."""
 
-
-def checks(reference: Path, _rows: str) -> list[Check]:
-    """Return median error and rank correlation of cycles over its layers; nothing was fitted."""
-    pairs = []
-    for row in read_records(reference / TABLE):
+def named_dataflows(reference: Path) -> pl.DataFrame:
+    """Return cycles of each layer of MAESTRO's table."""
+    rows = []
+    for row in read_records(reference / "dataflow/maestro_256pe.csv"):
         kind = KINDS[row["mapping_file"].split("_")[-2]]
-        window = _window_of(row, kind)
-        pairs.append((named_cycles(kind, window, elements=ELEMENTS), row["Runtime (Cycles)"]))
-    if len(pairs) < FEWEST:
-        return [absent("dataflow/MAESTRO cycles", f"{len(pairs)} rows have no ranks")]
-    ours, theirs = np.array(pairs, np.float64).T
-    off = np.abs(ours / theirs - 1.0)
-    rank = rank_correlation(ours, theirs)
-    median = 100.0 * float(np.median(off))
-    note = f"at most; {100.0 * float(np.mean(off <= 0.01)):.1f} % of rows within 1 %"
-    title = "dataflow/MAESTRO cycles"
-    return [
-        at_most(f"{title}, median error", median, MEDIAN_LIMIT, off.size, note),
-        at_least(f"{title}, rank correlation", rank, RANK_LIMIT, off.size, "at least", ""),
-    ]
+        cycles = named_cycles(kind, _window_of(row, kind), elements=ELEMENTS)
+        rows.append({"predicted": float(cycles), "measured": float(row["Runtime (Cycles)"])})
+    return pl.DataFrame(rows)
+
+
+def systolic(reference: Path) -> pl.DataFrame:
+    """Return cycles of products on systolic arrays, beside SCALE-Sim's."""
+    rows = []
+    for row in read_records(reference / "dataflow/scalesim_32x32.csv"):
+        high, wide = (int(side) for side in row["array"].split("x"))
+        m, n, k = (int(row[name]) for name in "MNK")
+        ours = systolic_cycles(m, n, k, rows=high, columns=wide, dataflow=row["dataflow"])
+        rows.append({"equal": ours == int(row["total_cycles"]), "predicted": float(ours)})
+    return pl.DataFrame(rows)
 
 
 def _window_of(row: Mapping[str, Any], kind: str) -> Window:

@@ -1,22 +1,21 @@
-"""Runs of VIDUR replayed event by event: who is batched with whom, when, and who is restarted.
+"""Runs of VIDUR replayed event by event: batches, times and preempted requests.
 
-The reference runs were made with the exact operator times of a table, so they test semantics alone.
-Its Orca run used operator times that are not in the table, and is compared by its means.
+The reference runs were made with the exact operator times of a table, so they test the scheduler
+alone. Runs whose operator times are not in the table are compared by their means.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 
-from lab.claims.lines import absent
 from lab.parity.vidur import layers_and_gqa, vidur_price, vidur_table
 from lab.tables.rows import numbers, read_records, read_table, words
-from simulators.core.contract import PARITY, Check
 from simulators.core.jit import Floats
 from simulators.serving.demand.requests import Requests
 from simulators.serving.engine import replica as at
@@ -26,12 +25,11 @@ from simulators.serving.engine.service import EngineKernels, serve
 from simulators.serving.engine.state import ReplicaState
 from simulators.serving.prices.user_operator_times import OpTable, by_operator
 
-NEEDS = OUTCOMES, REQUESTS, TABLES = (
+OUTCOMES, REQUESTS, TABLES = (
     "serving/vidur_outcomes.parquet",
     "serving/vidur_requests.parquet",
     "serving/vidur_op_tables.parquet",
 )
-KIND = PARITY
 EXACT_S, CLOSE = 1e-5, 0.01
 """Times of requests agree to so many seconds; means of runs that cannot be exact, to this share."""
 
@@ -46,40 +44,29 @@ TIMES = {
     "completed_s": at.COMPLETED,
     "stalled_s": at.STALLED,
 }
-SURVEY = {
-    "7b_t8_vllm200": (0.1799, 55),
-    "7b_t8_sarathi200": (0.1770, 0),
-    "7b_t8_sarathi50": (0.1605, 0),
-}
-"""Mean E2E latency to four digits and stalled requests of the survey's workload, with the attention
-times the reference set has."""
-
-
 Columns = Mapping[str, Floats]
 """Requests of the reference, by column."""
 
 
-def checks(reference: Path, _rows: str) -> Iterator[Check]:
-    """Yield a check for each reference run, and for each row of the survey's table.
+def replays(reference: Path) -> pl.DataFrame:
+    """Return whether each reference run is reproduced, with its largest error.
 
     Raises:
         UserError: a model, a scheduler or a router is unknown, or an operator time is missing.
     """
     prices: dict[str, OpTable] = {}
+    found = []
     for outcome in read_records(reference / OUTCOMES):
         name, key = outcome["config_id"], outcome["table_key"]
         if key not in prices:
             prices[key] = _op_table(read_table(reference / TABLES, table_key=key), outcome)
         rows = read_table(reference / REQUESTS, ("request_id",), config_id=name)
-        if not rows.num_rows:
-            yield absent(f"vidur {name}", "absent: its requests")
-            continue
-        rows = rows.sort_by("request_id")
-        theirs = numbers(rows, (*TIMES, "arrival_s", "prompt_tokens", "output_tokens"))
+        theirs = numbers(
+            rows.sort_by("request_id"), (*TIMES, "arrival_s", "prompt_tokens", "output_tokens")
+        )
         state = _replayed(outcome, theirs, prices[key])
-        yield _run_check(outcome, theirs, state)
-        if name in SURVEY:
-            yield _survey_check(name, theirs, state)
+        found.append({"label": name, "predicted": _is_equal(outcome, theirs, state)})
+    return pl.DataFrame(found)
 
 
 def _op_table(rows: pa.Table, outcome: Mapping[str, Any]) -> OpTable:
@@ -117,39 +104,13 @@ def _replayed(outcome: Mapping[str, Any], theirs: Columns, prices: OpTable) -> R
     )
 
 
-def _run_check(outcome: Mapping[str, Any], theirs: Columns, state: ReplicaState) -> Check:
-    """Return the largest error of any time of a request, or of the means of a run."""
-    ours = int(state.pool[:, at.ITERATIONS].sum()), int(state.pool[:, at.RESTARTED].sum())
-    counts = int(outcome["num_iterations"]), int(outcome["restarts"])
-    exact = outcome["scheduler"] not in BY_MEANS
-    if exact:
-        error = max(np.abs(state.times[:, i] - theirs[name]).max() for name, i in TIMES.items())
-    else:
+def _is_equal(outcome: Mapping[str, Any], theirs: Columns, state: ReplicaState) -> bool:
+    """Return whether all times and counts of a run are equal, or its means where they are not."""
+    if outcome["scheduler"] in BY_MEANS:
         latency_s = state.times[:, [at.FIRST_TOKEN, at.COMPLETED]] - theirs["arrival_s"][:, None]
         means = np.array([outcome["ttft_s_mean"], outcome["e2e_s_mean"]])
-        error = np.abs(latency_s.mean(axis=0) / means - 1.0).max()
-    limit = EXACT_S if exact else CLOSE
-    return Check(
-        f"vidur {outcome['config_id']}",
-        float(error),
-        "s" if exact else "",
-        limit,
-        bool(error <= limit and (ours == counts or not exact)),
-        theirs["arrival_s"].size,
-        f"iterations {ours[0]} of {counts[0]}, restarts {ours[1]} of {counts[1]}",
-    )
-
-
-def _survey_check(name: str, theirs: Columns, state: ReplicaState) -> Check:
-    expected_s, stalled = SURVEY[name]
-    e2e_s = float((state.times[:, at.COMPLETED] - theirs["arrival_s"]).mean())
-    waited = int(np.count_nonzero(state.times[:, at.STALLED] > 0.0))
-    return Check(
-        f"survey {name} mean E2E",
-        e2e_s,
-        "s",
-        expected_s,
-        round(e2e_s, 4) == expected_s and waited == stalled,
-        len(state.times),
-        f"stalled {waited} of {stalled}, restarts {int(state.pool[:, at.RESTARTED].sum())}",
-    )
+        return bool(np.abs(latency_s.mean(axis=0) / means - 1.0).max() <= CLOSE)
+    ours = int(state.pool[:, at.ITERATIONS].sum()), int(state.pool[:, at.RESTARTED].sum())
+    counts = int(outcome["num_iterations"]), int(outcome["restarts"])
+    error_s = max(np.abs(state.times[:, i] - theirs[name]).max() for name, i in TIMES.items())
+    return bool(error_s <= EXACT_S and ours == counts)

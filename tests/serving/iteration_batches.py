@@ -1,49 +1,17 @@
-"""How far looked-up iteration times lie from those of composition that they stand for."""
+"""Prices of random batches, interpolated and composed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import numpy as np
 
-from lab.claims.lines import at_most
 from simulators.composition.price import stage_iteration
 from simulators.composition.replica import Replica
-from simulators.core.contract import PARITY, Check
 from simulators.core.jit import Floats
-from simulators.serving.deployment import Hardware, deployment_of
+from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
-from simulators.serving.point import ServingPoint
 from simulators.serving.prices.iteration_table import iteration_table
 from simulators.serving.prices.lookup import table_price
 from simulators.workload.llm.step import Step
-
-KIND = PARITY
-BATCHES, USUAL = 1000, 0.005
-"""Batches that are looked at, and what their error may be on average."""
-
-DEPLOYMENTS = (
-    {"model": "llama2_7b", "gpu": "a100_sxm"},
-    {"model": "llama2_70b", "gpu": "h100_sxm", "tp": 8},
-    {"model": "deepseek_v3", "gpu": "h200_sxm", "tp": 8, "dtype": "fp8"},
-)
-
-
-def checks(_reference: Path, _rows: str) -> Iterator[Check]:
-    """Yield the error of interpolation on random batches of a few deployments."""
-    steps = random_batches(seed=0, count=BATCHES)
-    for settings in DEPLOYMENTS:
-        point = ServingPoint(**settings)
-        replica = deployment_of(point).hardware.replica
-        seconds, _ = composed(replica, steps, stage=0)
-        error = np.abs(looked_up(replica, steps)[:, at.LAST_STAGE_S] / seconds - 1.0)
-        name = f"iteration table {point.model} {point.gpu} tp {point.tp}"
-        note = (
-            f"mean of unequal batches; 99 % below {np.quantile(error, 0.99):.2%}, "
-            f"worst {error.max():.1%}"
-        )
-        yield at_most(name, float(error.mean()), USUAL, BATCHES, note, unit="")
 
 
 def random_batches(seed: int, count: int) -> Floats:

@@ -1,0 +1,120 @@
+"""Counts, cycles and energies of given mappings beside Timeloop's, and mappings that are found.
+
+Exact counts are compared with its exact counting (without link transfers where only that is exact)
+and with its default counting, which extrapolates; the latter is also imitated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from lab.claims.predictions import predict
+from lab.tables.accelerators import PJ_PER_UJ, evaluation_of, read_tables
+from lab.tables.rows import read_records
+from simulators.core.errors import UserError
+from simulators.dataflow.energy.evaluation import Evaluation
+from simulators.dataflow.energy.extrapolated import extrapolated
+from simulators.dataflow.mapping.loop_nest import read_mapping
+from simulators.dataflow.search.mapper import find
+
+TRIPLES, ACCESSES = "dataflow/triples.parquet", "dataflow/accesses.parquet"
+EVALUATIONS = 400_000
+CYCLES_SLACK, ENERGY_SLACK = 2, 1e-5
+
+VARIANTS = {"exact": "default", "exact_without_link_transfers": "no_link_transfers"}
+"""Of the peer's counts, which one closed forms reproduce."""
+
+Lines = Mapping[tuple[str, str], Mapping[str, Any]]
+"""The peer's counts, by level and tensor."""
+
+
+def counts(reference: Path) -> pl.DataFrame:
+    """Return by mapping and comparison whether counts, cycles or energy are equal."""
+    tables = read_tables(reference)
+    wanted: dict[tuple[str, str], dict[tuple[str, str], dict[str, Any]]] = {}
+    for row in read_records(reference / ACCESSES):
+        wanted.setdefault((row["id"], row["variant"]), {})[row["level"], row["tensor"]] = row
+
+    def answer(row: Mapping[str, Any]) -> list[dict[str, Any]]:
+        accelerator, layer = tables.accelerator(row["arch"]), tables.layer(row["problem"])
+        written, default = json.loads(row["mapping"]), wanted.get((row["id"], "default"), {})
+        result = evaluation_of(written, layer, accelerator)
+        variant = VARIANTS.get(row["closed_form"])
+        counted = wanted.get((row["id"], variant or "default"), {})
+        if any(len(lines) != len(result.traffic) for lines in (default, counted)):
+            raise UserError(f"{ACCESSES} lacks lines of the mapping")
+        theirs = extrapolated(read_mapping(written), layer, accelerator, result, links=True)
+        equal = {"by the default counting, exact counts": _is_equal(result, default)}
+        if row["closed_form"] == "not_checked":
+            equal["imperfect factors"] = _is_equal(theirs, default)
+        else:
+            equal["with links, extrapolated, counts"] = _is_equal(theirs, default)
+            if variant is not None:
+                equal |= _exact(row, result, counted, variant)
+        return [{"what": what, "predicted": is_equal} for what, is_equal in equal.items()]
+
+    return predict(read_records(reference / TRIPLES), answer)
+
+
+def _exact(
+    row: Mapping[str, Any], result: Evaluation, counted: Lines, variant: str
+) -> dict[str, bool]:
+    """Return whether counts, cycles and energy equal those of exact counting."""
+    suffix = "" if variant == "default" else "_no_link"
+    energy_pj = (
+        row["energy_total_uj"] * PJ_PER_UJ
+        if variant == "default"
+        else row["energy_fj_per_compute_no_link"] * result.macs / 1e3
+    )
+    return {
+        "counts": _is_equal(result, counted),
+        "cycles within 2": abs(result.cycles - row[f"cycles{suffix}"]) <= CYCLES_SLACK,
+        "energy within 1e-5": abs(result.energy_pj / energy_pj - 1.0) <= ENERGY_SLACK,
+    }
+
+
+def _is_equal(result: Evaluation, wanted: Lines) -> bool:
+    """Return whether reads, fills, updates and instances of all lines are equal."""
+    keys = ("reads", "fills", "updates", "utilized_instances")
+    return all(
+        ours == wanted[t.level, t.tensor][key]
+        for t in result.traffic
+        for ours, key in zip((t.reads, t.fills, t.updates, t.instances), keys, strict=True)
+    )
+
+
+def mappings(reference: Path) -> pl.DataFrame:
+    """Return energy-delay products of mappings that are found, and the best that others found.
+
+    `gap` is the share that a better mapping could at most save, on the same or the worst other
+    architecture.
+    """
+    tables = read_tables(reference)
+    rows = []
+    for row in read_records(reference / "dataflow/mapper_anchor.csv"):
+        layer = tables.layer(row["problem"])
+        best = {
+            name: find(layer, tables.accelerator(name), evaluations=EVALUATIONS)
+            for name in tables.accelerators
+        }
+        found = best[row["arch"]].evaluation.edp / PJ_PER_UJ
+        label = f"{row['arch']} {row['problem']}"
+        gap = max(one.gap for one in best.values())
+        cells = {"label": label, "predicted": found, "measured": min(_searched(row)), "gap": gap}
+        rows.append({**cells, "ratio": cells["predicted"] / cells["measured"]})
+    return pl.DataFrame(rows)
+
+
+def _searched(row: Mapping[str, Any]) -> Iterator[float]:
+    """Yield the energy-delay products other tools found."""
+    for energy, cycles in (
+        ("tl_best_energy_uj_no_link", "tl_best_cycles_no_link"),
+        ("ref_search_energy_uj", "ref_search_cycles"),
+    ):
+        if row[energy] and row[cycles]:
+            yield float(row[energy]) * float(row[cycles])
