@@ -1,6 +1,6 @@
 """Write the generated pages of the documentation; `mkdocs build` calls it, and so can you.
 
-    python -m docs.build_pages    reference of all simulators and commands, accuracy, coverage
+    python -m docs.build_pages    reference, calibration files, accuracy, coverage
 
 None of these pages is committed. The coverage page answers all scenarios, which takes minutes; an
 existing page is kept, so delete `docs/coverage.md` to compute it again.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from docs import evidence, reference
+from docs import calibrations, evidence, reference
 
 
 def on_pre_build(**_config: Any) -> None:
@@ -18,6 +18,7 @@ def on_pre_build(**_config: Any) -> None:
     for file, text in reference.pages():
         file.parent.mkdir(exist_ok=True)
         file.write_text(text, encoding="utf-8")
+    (evidence.FOLDER / "calibrations.md").write_text(calibrations.page(), encoding="utf-8")
     (evidence.FOLDER / "accuracy.md").write_text(evidence.accuracy(), encoding="utf-8")
     coverage = evidence.FOLDER / "coverage.md"
     if not coverage.exists():

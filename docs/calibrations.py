@@ -1,6 +1,6 @@
-"""Write the list of calibration files from their provenance: `python -m docs.calibrations`.
+"""The generated list of calibration files, from their provenance.
 
-Each row of `docs/calibrations.md` is a file: the command that fits it, the number of measured rows,
+Each row is a file: the command that fits it, the number of measured rows,
 the number of parameters (of trees, all splits and leaves) and the error on held-out rows.
 """
 
@@ -56,9 +56,4 @@ def rows() -> Iterator[tuple[str, ...]]:
 
 def page() -> str:
     """Return the page."""
-    about = "Written by `python -m docs.calibrations` from the files."
-    return "\n\n".join(["# Calibration files", about, table(COLUMNS, rows())]) + "\n"
-
-
-if __name__ == "__main__":
-    Path(__file__).with_suffix(".md").write_text(page(), encoding="utf-8")
+    return "\n\n".join(["# Calibration files", table(COLUMNS, rows())]) + "\n"

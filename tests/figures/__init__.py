@@ -27,7 +27,7 @@ from sweeper.space.space_file import read_space
 
 FILE = Path(__file__).with_name("figures.toml")
 MOST_FIGURES = 3
-"""Figures of each of two points of a space."""
+"""Figures of each of three points of a space."""
 TOLERANCE = 1e-6
 """Accepted relative change: processors and libraries round differently in the last digits."""
 _CANDIDATES, _SPREAD = 5, 4096
@@ -61,7 +61,7 @@ def accepted() -> Iterator[Figure]:
 def computed(name: str, points: Sequence[int] = ()) -> dict[tuple[int, str], Figure]:
     """Return today's figures of some points of a space, by point and metric.
 
-    Without points: of the first and last feasible one of `_CANDIDATES` that are spread evenly.
+    Without points: of the first, middle and last feasible one of `_CANDIDATES` spread evenly.
     """
     config = parse_space(read_space(shipped_files.spaces()[name]))
     space = space_of(config)
@@ -69,7 +69,7 @@ def computed(name: str, points: Sequence[int] = ()) -> dict[tuple[int, str], Fig
     rows = pl.DataFrame(pl.from_arrow(evaluate(loaded(space), space.batch(where))))
     if not points:
         feasible = np.flatnonzero(rows["status"].cast(pl.String).to_numpy() == "ok")
-        chosen = np.unique(feasible[[0, -1]])
+        chosen = np.unique(feasible[[0, len(feasible) // 2, -1]])
         where, rows = where[chosen], rows[chosen]
     wanted = [m for m in objectives(config, space) if m in rows.columns][:MOST_FIGURES]
     axes = space.points(where).select(space.varied)
