@@ -32,11 +32,12 @@ USAGE = "\n".join(
         "  +space=NAME  run or resume a sweep; prints its Pareto front",
         *(f"  {name:12} {one['about']}" for name, one in COMMANDS.items()),
         """
-KEY is the first digits of a design's key, or `knee`. COMMAND --help has examples.
+KEY is the first digits of a design's key, or `knee`.
+COMMAND --help has examples.
 Overrides of a sweep, as in Hydra:
-  'space.axes.tp=[4,8]'  'space.axes.qps=0.5..32 log 13'  sampler=random sampler.points=500
-  engine=inline  engine=ray engine.actors=4  outputs=/data/sweeps  output=json
-  failures.retry=true  plot=false
+  'space.axes.tp=[4,8]'  'space.axes.qps=0.5..32 log 13'  output=json
+  sampler=random sampler.points=500  engine=ray engine.actors=4
+  engine=inline  outputs=/data/sweeps  failures.retry=true  plot=false
 
 First steps:
   python -m sweeper list models llama
