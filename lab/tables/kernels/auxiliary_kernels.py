@@ -26,6 +26,7 @@ from lab.tables.rows import (
     read_table,
     tidy,
 )
+from simulators.core.folder import read_toml
 from simulators.kernels.families.auxiliary_kernels import Auxiliary, kernel_of
 from simulators.workload.operators import (
     CausalConvolution,
@@ -53,15 +54,7 @@ KEYS_ONLY = ("1.3.0rc20", "0.5.10")
 """Versions whose convolutions before a delta rule were timed over the keys' channels alone: their
 times do not move with the value heads, and are those of other versions at as many channels."""
 
-SHAPES = {
-    "gdn": ("batch_size", "seq_len", "num_k_heads", "head_k_dim", "num_v_heads", "head_v_dim"),
-    "mamba2": ("batch_size", "seq_len", "nheads", "head_dim", "n_groups", "d_state"),
-    "computescale": ("m", "k"),
-    "scale_matrix": ("m", "k"),
-    "encoder_attention": ("batch_size", "isl", "num_heads", "head_dim"),
-}
-"""Columns of sizes, by table."""
-
+SHAPES = read_toml(Path(__file__).with_name("kernels.toml"))["auxiliary"]["sizes"]
 TABLES = (*(f"{FOLDER}/{name}.parquet" for name in SHAPES), LAYERS)
 
 Make = Callable[[Sizes], Auxiliary]

@@ -19,6 +19,7 @@ import pyarrow as pa
 from lab.tables.kernels.tensor_cores import products
 from lab.tables.rows import Rows, Sizes, by_labels, group_of, joined, numbers, read_table, tidy
 from simulators.catalog.model import LanguageModel, load_model
+from simulators.core.folder import read_toml
 from simulators.kernels.families.pointwise import chain_of
 from simulators.workload.operators import Elementwise
 
@@ -28,20 +29,10 @@ SIZES = {LAYERS: "tokens", HEADS: "sequences"}
 """The column of a product's rows, by table."""
 
 GPUS = {"rtx_4090": "RTX4090", "rtx_pro_6000": "RTXPRO6000"}
-MODELS = {
-    "meta-llama/Llama-3.1-8B": "llama3_1_8b",
-    "Qwen/Qwen3-30B-A3B-Instruct-2507": "qwen3_30b",
-    "Qwen/Qwen3-32B": "qwen3_32b",
-}
+FACTS = read_toml(Path(__file__).with_name("kernels.toml"))["engine_layers"]
+MODELS, CHAINS = FACTS["models"], FACTS["chains"]
 KIND = "bf16"
 LABELS: dict[str, Any] = {"framework": "vllm", "dtype": KIND}
-
-CHAINS = {
-    "layernorm": ("ffn_norm", 2.0, 2.0),
-    "act_fn": ("ffn_activation", 2.0, 1.0),
-    "rotary_emb": ("rotary", 1.0, 1.0),
-}
-"""Pointwise layers: the operator of each, and the numbers it reads and writes by element."""
 
 LAYER_SPLIT = "matrices (n, k) in the order of a hash: three quarters fitted, one quarter held out"
 

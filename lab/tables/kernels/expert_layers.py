@@ -14,6 +14,7 @@ import numpy as np
 
 from lab.tables.kernels.fused_kernels import EXPERTS, timed
 from lab.tables.rows import Rows, joined, numbers, read_table, words
+from simulators.core.folder import read_toml
 
 FRONTIER = "moe/frontier_moe_profile.parquet"
 SERVING = "serving_modern/lss_profile_moe.parquet"
@@ -21,15 +22,7 @@ SERVING = "serving_modern/lss_profile_moe.parquet"
 FRONTIER_GPUS = {"a100_sxm": ("a100", "a800")}
 SERVING_GPUS = {"rtx_pro_6000": "RTXPRO6000"}
 
-SIZES = (
-    "num_tokens",
-    "hidden_dim",
-    "expert_hidden_dim",
-    "router_topk",
-    "num_experts",
-    "num_tensor_parallel_workers",
-    "expert_parallel_size",
-)
+SIZES = read_toml(Path(__file__).with_name("kernels.toml"))["frontier"]["sizes"]
 """Frontier's names of `EXPERTS`."""
 MORE = ("moe_grouped_gemm_ms", "total_routed_tokens", "num_experts_per_device")
 

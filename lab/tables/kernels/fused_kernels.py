@@ -30,64 +30,23 @@ from lab.tables.rows import (
     read_table,
     tidy,
 )
+from simulators.core.folder import read_toml
 from simulators.kernels.families.attention import LATENT_DECODE_DIM, LATENT_PREFILL_DIM
 from simulators.kernels.families.fused import ExpertSizes
 from simulators.kernels.interpolation_grid import LATENT_WIDTH
 from simulators.workload.operators import Attention
 
-GPUS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "rtx_pro_6000", "rtx_4090")
-NAMED = {"rtx_pro_6000": "rtx_pro_6000_server"}
-"""Names of GPUs in the tables, where they differ from the catalog's."""
+FACTS = read_toml(Path(__file__).with_name("kernels.toml"))["fused"]
+GPUS, NARROW = tuple(FACTS["gpus"]), tuple(FACTS["narrow"])
+NAMED, TABLES, DTYPES = FACTS["gpu_names"], FACTS["tables"], FACTS["dtypes"]
 FOLDER = "llm_kernels"
-TABLES = {
-    "prefill": "context_attention",
-    "decode": "generation_attention",
-    "mla_prefill": "context_mla",
-    "mla_decode": "generation_mla",
-    "experts": "moe",
-}
-MORE = {"experts": ("moe_sglang",)}
-"""Tables of the same columns and other frameworks."""
-DTYPES = {
-    "bfloat16": "bf16",
-    "fp8": "fp8",
-    "fp8_block": "fp8_block",
-    "nvfp4": "fp4",
-    "w4a8_mxfp4_mxfp8": "w4a8",
-    "w4a16_mxfp4": "mxfp4",
-    "int4_wo": "w4a16",
-}
-NARROW = ("fp8_block", "fp4", "w4a8", "w4a16", "mxfp4")
-"""Formats with shared scales, in which only experts were timed."""
 
-LATENT = ("batch_size", "isl", "step", "num_heads")
-ATTENTION = (*LATENT, "num_key_value_heads", "head_dim", "window_size")
-EXPERTS = (
-    "num_tokens",
-    "hidden_size",
-    "inter_size",
-    "topk",
-    "num_experts",
-    "moe_tp_size",
-    "moe_ep_size",
-)
+LATENT, ATTENTION, EXPERTS = (tuple(FACTS["sizes"][k]) for k in ("latent", "attention", "experts"))
 SHAPE = {"mla_prefill": LATENT, "mla_decode": LATENT, "experts": EXPERTS}
 """Columns of sizes, where they are not those of attention."""
 
 LATENT_HEADS = 64.0
 """SGLang's benchmark gives a rank's backend the heads of its whole model: 64, or 128."""
-
-LABELS = (
-    "framework",
-    "kernel",
-    "attn_dtype",
-    "mla_dtype",
-    "kv_cache_dtype",
-    "moe_dtype",
-    "distribution",
-    "version",
-)
-FORMATS = ("attn_dtype", "mla_dtype", "moe_dtype", "kv_cache_dtype")
 
 REPEATED = {("sglang", "0.5.10")}
 """Versions whose benchmark of ranks repeated the rows of an expert for every rank, up to `topk`
@@ -121,7 +80,7 @@ def read_measured(reference: Path, gpu: str, kernel: str) -> list[Rows]:
 
 def tables_of(kernel: str) -> list[str]:
     """Return the tables that have rows of a kernel."""
-    names = (TABLES.get(kernel, kernel), *MORE.get(kernel, ()))
+    names = (TABLES.get(kernel, kernel), *FACTS["more_tables"].get(kernel, ()))
     return [f"{FOLDER}/{name}.parquet" for name in names]
 
 
@@ -134,11 +93,11 @@ def measured_in(table: pa.Table, gpu: str, kernel: str, least_rows: int) -> list
         kernel: prefill, decode, mla_prefill, mla_decode or experts.
         least_rows: kernels with fewer are left out.
     """
-    labels = [name for name in LABELS if name in table.column_names]
+    labels = [name for name in FACTS["labels"] if name in table.column_names]
     found: dict[tuple[str, str], Rows] = {}
     for key, rows in sorted(by_labels(table, *labels), key=lambda group: "|".join(group[0])):
         label = dict(zip(labels, key, strict=True))
-        formats = [label[name] for name in FORMATS if name in label]
+        formats = [label[name] for name in FACTS["formats"] if name in label]
         if rows.num_rows < least_rows or not set(formats) <= set(DTYPES):
             continue
         dtypes = "_".join(DTYPES[name] for name in formats)

@@ -31,6 +31,7 @@ from lab.tables.rows import (
     tidy,
 )
 from simulators.composition.replica import FRAMEWORKS
+from simulators.core.folder import read_toml
 from simulators.kernels.families.tensor_cores import MEASURED
 from simulators.workload.operators import Gemm
 
@@ -43,33 +44,11 @@ PRODUCERS = (*FRAMEWORKS, "pytorch")
 
 SPLIT = "matrices (n, k, batch) by hash: three quarters fitted, one quarter held out with all rows"
 
-KIND_OF = {
-    "bfloat16": "bf16",
-    "fp8": "fp8",
-    "fp8_block": "fp8_block",
-    "nvfp4": "fp4",
-    "sq": "int8",
-    "int8_wo": "w8a16",
-    "int4_wo": "w4a16",
-}
-LATENT_KIND_OF = {"bfloat16": "bmm", "fp8": "bmm_fp8"}
-"""Kinds of products by the tables' names of formats."""
-
-LATENT_SHAPES = {"mla_gen_pre": (512.0, 128.0), "mla_gen_post": (128.0, 512.0)}
-"""Columns and inner length: queries enter the 512 numbers of a latent, results leave them."""
+FACTS = read_toml(Path(__file__).with_name("kernels.toml"))["tensor"]
+KIND_OF, LATENT_KIND_OF, BOARDS = FACTS["kinds"], FACTS["latent_kinds"], FACTS["gpus"]
 
 KERNELS = {("vllm", "fp8"): "CutlassFP8ScaledMMLinearKernel"}
 """The kernel to use where a table mixes several."""
-
-BOARDS = {
-    "a100_sxm": "a100_sxm",
-    "h100_sxm": "h100_sxm",
-    "h200_sxm": "h200_sxm",
-    "b200_sxm": "b200_sxm",
-    "gb200": "gb200",
-    "rtx_pro_6000_server": "rtx_pro_6000",
-}
-"""Data sheets by the tables' names of GPUs."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -147,7 +126,7 @@ def _product(kind: str, sizes: Sizes) -> Gemm:
 def _latent_rows(table: pa.Table, frameworks: Sequence[str]) -> Iterator[Rows]:
     """Yield products with one matrix per head."""
     for key, rows in _known(table, "bmm_dtype", frameworks, BOARDS, LATENT_KIND_OF):
-        n, k = np.array([LATENT_SHAPES[op] for op in rows["op_name"].to_pylist()]).T
+        n, k = np.array([FACTS["latent_shapes"][op] for op in rows["op_name"].to_pylist()]).T
         m, batch, latency_us = numbers(rows, ("num_tokens", "num_heads", "latency_us")).values()
         labels = dict(zip(("gpu", "framework", "dtype"), key, strict=True))
         yield products(m, n, k, batch, latency_us * 1e-6, version=first(rows, "version"), **labels)
