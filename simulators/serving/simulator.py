@@ -54,7 +54,7 @@ from simulators.workload.llm.routing import is_file
 
 @dataclass(frozen=True)
 class Serving:
-    """The simulator of this room."""
+    """The serving simulator: its point, metrics, bounds, costs and explanations."""
 
     name: str = "serving"
     version: int = 16
@@ -96,11 +96,11 @@ class Serving:
             return evaluate_apart(together, evaluate_analytic, evaluate_events, batch)
 
     def bounds(self, low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Any]:
-        """Return what latencies and costs are not below in boxes of designs."""
+        """Return lower bounds of latencies and costs over boxes of analytic designs."""
         return bounds_of(with_runtimes(low), with_runtimes(high))
 
     def ignored(self, batch: pa.RecordBatch) -> Mapping[str, NDArray[np.bool_]]:
-        """Return in which steady states a limit on tokens is that of the other way to batch."""
+        """Return in which analytic rows a limit on tokens has no effect under the scheduler."""
         return ignored_limits(with_runtimes(batch), is_analytic(batch) & ~shared_rows(batch))
 
     describe = staticmethod(describe)
@@ -256,16 +256,13 @@ def with_runtimes(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def on_its_part(point: ServingPoint) -> ServingPoint:
-    """Return a design that means something, as one alone on what it gets of its GPUs."""
+    """Validate the point and reduce it to its share of the GPU."""
     check_point(point)
     return alone_on_its_part(point, simulate_analytic)
 
 
 def evaluate_events(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Simulate every row on its own, those of one deployment after each other.
-
-    So its tables are built once.
-    """
+    """Simulate every row, grouped by deployment so that its iteration tables are built once."""
     cache = RunCache()
 
     def one_by_one(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -277,7 +274,9 @@ def evaluate_events(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def simulate(point: ServingPoint, cache: RunCache | None = None) -> ServingMetrics:
-    """Return the metrics of one deployment under one load, by what others have looked up already.
+    """Return the metrics of one deployment under one load.
+
+    `cache` holds the deployments and requests that other points of the batch have looked up.
 
     Raises:
         Infeasible: it cannot be built, or no request fits into it.
@@ -291,7 +290,7 @@ def simulate(point: ServingPoint, cache: RunCache | None = None) -> ServingMetri
 
 
 def _simulated_alone(point: ServingPoint, cache: RunCache | None) -> ServingMetrics:
-    """Return the same of a design that means something."""
+    """Return the metrics of a valid design; co-located models are reduced to a GPU partition."""
     point = alone_on_its_part(point, simulate_analytic)
     if point.fidelity == ANALYTIC:
         return simulate_analytic(point)
@@ -302,7 +301,7 @@ def _simulated_alone(point: ServingPoint, cache: RunCache | None) -> ServingMetr
 
 
 def _simulated(point: ServingPoint, cache: RunCache) -> ServingMetrics:
-    """Return the metrics of a run, or the mean of several."""
+    """Return the metrics of one run, or their mean over several seeds."""
     if point.seeds == 1:
         return run_of(point, cache=cache).metrics()
     seeds = range(point.seed, point.seed + point.seeds)
