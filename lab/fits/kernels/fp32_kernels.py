@@ -1,9 +1,9 @@
-"""Fit fp32 operators to calls timed from the host.
+"""Fit fp32 operators to calls timed from the host, in full: tables, rates and corrections.
 
 Every GPU of the reference folder is fitted, and a summary of all of them for GPUs without
-measurements. With `--device NAME --measured FILE` one GPU is fitted: classes with hundreds of rows
-in full, with as few as ten rows by three numbers. Printed errors are of shapes that the fit has not
-seen, after the fit and before, from the data sheet alone.
+measurements. With `--device NAME --measured FILE` one GPU is fitted to hundreds of rows per class;
+`sweeper calibrate` fits fewer. Printed errors are of shapes that the fit has not seen, beside those
+of the data sheet alone.
 """
 
 from __future__ import annotations
@@ -16,33 +16,24 @@ from typing import Any
 import numpy as np
 
 from lab.fits.driver import Calibration, chosen, gpu_of, rounded
-from lab.fits.intervals.fp32_errors import FEW_ROWS
-from lab.fits.methods.fp32_forms import cross_validated_s, fit_few, fit_full, rates_of
+from lab.fits.methods.fp32_forms import cross_validated_s, fit_full, rates_of
 from lab.fits.methods.held_out import band_of
 from lab.fits.methods.monotone_trees import tree_table
 from lab.tables.kernels.fp32_kernels import SPLIT, TABLES, read_rows, rows_of_table
 from lab.tables.rows import Rows, mape, read_table
-from planning.calibrate.kernels import band_by_rows
 from planning.calibrate.timings import NEEDS, SIZES
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.core.errors import UserError
-from simulators.evidence.boards import (
-    Board,
-    Identity,
-    boards,
-    identity_of,
-    nearest_gpu,
-    of_architecture,
-)
+from simulators.evidence.boards import Board, boards, identity_of, nearest_gpu, of_architecture
 from simulators.evidence.calibration_files import CALIBRATIONS, SUMMARY
 from simulators.evidence.intervals import Band
 from simulators.kernels.levels import zero_shot_profile
 from simulators.kernels.price import call_seconds
 from simulators.kernels.profile import GemmRates, Profile
 
-FULL_ROWS, FULL_STREAM_ROWS, LEAST_ROWS = 200, 30, 2
-"""Rows from which products, and other classes, are fitted in full; least rows of a class."""
+FULL_ROWS, FULL_STREAM_ROWS = 200, 30
+"""Least rows of a class of products, and of another class."""
 
 FOLDER, OWN = CALIBRATIONS, Path("catalog") / "kernels"
 OF_OTHERS = ("calibrated", "start_s", "step_s", "split_s")
@@ -75,18 +66,17 @@ def fit_measured(
         classes: of operators to fit; empty: all that the file holds.
     """
     gpu = gpu_of(device)
-    found = [
-        rows for some, _ in rows_of_table(read_table(measured, NEEDS), gpu.name) for rows in some
+    parts = [
+        part
+        for some, _ in rows_of_table(read_table(measured, NEEDS), gpu.name)
+        for part in some
+        if is_full(part) and (not classes or part.kernel in classes)
     ]
-    found = [part for part in found if not classes or part.kernel in classes]
-    parts = [part for part in found if len(part) >= LEAST_ROWS]
-    if not found:
-        raise UserError(f"{measured} has no operator that is known; column 'op' names them")
-    for part in found:
-        if len(part) < LEAST_ROWS:
-            print(f"left out: {part.kernel} has {len(part)} row, and needs {LEAST_ROWS}")
     if not parts:
-        raise UserError(f"{measured} has too few rows of any operator")
+        raise UserError(
+            f"{measured} has no class with {FULL_ROWS} rows of products or {FULL_STREAM_ROWS} of "
+            f"other operators; sweeper calibrate {gpu.name} --measured FILE takes fewer"
+        )
     fitted = _fitted(gpu, parts, [board for board in boards() if board.name != gpu.name])
     yield _calibration(fitted, [measured])
 
@@ -115,42 +105,27 @@ def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibra
 
 
 def _fitted(gpu: Gpu, parts: list[Rows], others: Sequence[Board]) -> Fitted:
-    """Fit every class of one GPU at the highest level that its rows allow."""
-    before = zero_shot_profile(by_its_name(gpu), among=others)
-    kept = [part.where(~part.held_out) if is_full(part) else part for part in parts]
-    profile, errors, bands = before, {}, {}
+    """Fit every class of one GPU."""
+    before = zero_shot_profile(replace(identity_of(gpu), name=gpu.name), among=others)
+    profile, errors, bands, kept = before, {}, {}, []
     # Batched products first: the dispatch they show is an upper bound for single ones.
-    for part, mine in sorted(zip(parts, kept, strict=True), key=lambda pair: pair[0].kernel):
-        full = is_full(part)
-        fit, folds = (fit_full, 3) if full else (fit_few, min(len(mine), FEW_ROWS))
-        profile = fit(mine, gpu, profile)
-        judged, blind_s = mine.layers, cross_validated_s(mine, gpu, before, fit, folds)
-        blind_s = blind_s[mine.from_layers] if mine.from_layers.any() else blind_s
-        known = np.isfinite(blind_s)
-        if full:
-            bands[part.kernel] = band_of(blind_s[known], judged.seconds[known])
-            judged = part.where(part.held_out)
-            blind_s = call_seconds(judged.operator, gpu, profile)
-            known = np.isfinite(blind_s)
-        else:
-            log_errors = np.log(judged.seconds[known] / blind_s[known])
-            bands[part.kernel] = band_by_rows(part.kernel, log_errors, [o.name for o in others])
+    for part in sorted(parts, key=lambda part: part.kernel):
+        mine, judged = part.where(~part.held_out), part.where(part.held_out)
+        kept.append(mine)
+        profile = fit_full(mine, gpu, profile)
+        blind_s = cross_validated_s(mine, gpu, before, fit_full, 3)
+        known = np.isfinite(blind_s) & (mine.from_layers | ~mine.from_layers.any())
+        bands[part.kernel] = band_of(blind_s[known], mine.seconds[known])
         untouched = mape(call_seconds(judged.operator, gpu, before), judged.seconds)
-        after = mape(blind_s[known], judged.seconds[known])
+        after = mape(call_seconds(judged.operator, gpu, profile), judged.seconds)
         errors[part.kernel] = (untouched, after, len(judged))
-    profile = replace(profile, level="full" if any(map(is_full, parts)) else "few_shot")
     same_vendor = [board for board in others if board.vendor == gpu.vendor]
     donor = nearest_gpu(of_architecture(gpu.architecture, same_vendor)) if others else ""
-    return Fitted(gpu, profile, kept, donor, errors, bands)
-
-
-def by_its_name(gpu: Gpu) -> Identity:
-    """Return a GPU as distinct from the one that it is like, whose numbers may transfer to it."""
-    return replace(identity_of(gpu), name=gpu.name)
+    return Fitted(gpu, replace(profile, level="full"), kept, donor, errors, bands)
 
 
 def is_full(part: Rows) -> bool:
-    """Return whether a class has enough rows for tables of its own, and so a half to hold out."""
+    """Return whether a class has enough rows for a fit in full, with a half held out."""
     return len(part) >= (FULL_ROWS if part.kernel in SIZES else FULL_STREAM_ROWS)
 
 
@@ -180,7 +155,7 @@ def _calibration(fitted: Fitted, tables: Sequence[str | Path]) -> Calibration:
         family = "gemm" if part.kernel in profile.gemm else "vector"
         family = "reduction" if part.kernel in profile.reduction else family
         rates = rates_of(profile, part.kernel)
-        content.setdefault(family, {})[part.kernel] = _rates_table(rates, profile.level)
+        content.setdefault(family, {})[part.kernel] = _rates_table(rates)
     content["bands"] = {n: rounded(vars(band), ".4f") for n, band in sorted(fitted.bands.items())}
     return Calibration(
         name=fitted.gpu.name,
@@ -209,21 +184,17 @@ def _numbers(rates: Any) -> dict[str, float]:
     return {name: value for name, value in values.items() if isinstance(value, float)}
 
 
-def _rates_table(rates: Any, level: str) -> dict[str, Any]:
-    """Return a class's numbers; of products with few rows only those that were fitted to them."""
+def _rates_table(rates: Any) -> dict[str, Any]:
+    """Return a class's numbers."""
     if not isinstance(rates, GemmRates):
         return _numbers(rates)
-    if level == "few_shot" or not (rates.seen or rates.calibrated):
-        return {name: getattr(rates, name) for name in ("compute", "bandwidth", "dispatch_s")}
     shapes = {(tile.m, tile.n): tile.efficiency for tile in rates.tiles}
     table: dict[str, Any] = {
         **_numbers(rates),
         "splits": sorted({tile.splits for tile in rates.tiles}),
         "tiles": [[m, n, round(efficiency, 4)] for (m, n), efficiency in shapes.items()],
+        "seen": rates.seen,
     }
-    if rates.seen:
-        table["seen"] = rates.seen
     if rates.correction is not None:
-        correction = tree_table(rates.correction, digits=6, value_digits=4)
-        table["correction"] = correction
+        table["correction"] = tree_table(rates.correction, digits=6, value_digits=4)
     return table
