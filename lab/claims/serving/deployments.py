@@ -146,18 +146,14 @@ def decisions(reference: Path) -> pl.DataFrame:
     }
     kept = np.array([not row.excluded for row in rows])
     answered = kept & ~np.isnan(_column(frame, TPOT, "peer"))
-    return together(
-        frame
-        for what, choices in among.items()
-        for frame in (
-            columns(what=what, predicted=_regrets(frame, choices, "predicted", kept)),
-            columns(
-                what=f"{what} peer",
-                predicted=_regrets(frame, choices, "predicted", answered),
-                peer=_regrets(frame, choices, "peer", answered),
-            ),
-        )
-    )
+    frames = []
+    for what, choices in among.items():
+        ours = _regrets(frame, choices, "predicted", kept)
+        both = _regrets(frame, choices, "predicted", answered)
+        theirs = _regrets(frame, choices, "peer", answered)
+        frames.append(columns(what=what, predicted=ours))
+        frames.append(columns(what=f"{what} peer", predicted=both, peer=theirs))
+    return together(frames)
 
 
 def _regrets(
