@@ -7,9 +7,9 @@ from collections import OrderedDict
 import numpy as np
 import pytest
 
-from lab.parity.lru_prefix_cache import hit_blocks, replay
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
+from tests.serving.lru_prefix_cache import hit_blocks, replay
 
 
 def drawn(requests: int, seed: int = 7) -> tuple[Ints, Ints]:
