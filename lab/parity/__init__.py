@@ -1,1 +1,1 @@
-"""Peers' own definitions, where ours differ: what replays of their runs need, and nothing else."""
+"""Definitions of other simulators, where they differ from ours, for comparisons with their runs."""

@@ -1,1 +1,1 @@
-"""Steps of stages that were timed or traced, or that stand on several kinds of GPUs."""
+"""Training steps from timed pipeline stages, or from the traced operators of one GPU."""

@@ -1,1 +1,1 @@
-"""Measured tables: `rows.py` has the row type, its reader and its split; others adapt one table."""
+"""Measured tables: `records.py` reads rows as declared, `rows.py` has measured kernels."""
