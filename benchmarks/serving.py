@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,12 +21,13 @@ from benchmarks.timing import median_cpu_s
 from lab.fits.request_lengths import TRACES
 from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
+from simulators.core.grouping import updated
 from simulators.core.report import print_checks
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.demand.arrivals import stream
 from simulators.serving.demand.requests import Requests, requests_of
 from simulators.serving.demand.traces import load_trace
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import CacheConfig, ServingPoint
 from simulators.serving.prices.iteration_table import iteration_table
 from simulators.serving.run import run_of
 from simulators.serving.simulator import SIMULATOR
@@ -42,11 +42,11 @@ LONGEST = 4096
 """Requests of the conversation trace beyond the context of Llama 2 are left out."""
 
 TECHNIQUES: Mapping[str, Mapping[str, Any]] = {
-    "drafts": {"scheduler": "vllm_v1", "speculation": "eagle"},
-    "prefix cache": {"scheduler": "vllm_v1", "prefix_cache": True},
+    "drafts": {"scheduler": "vllm_v1", "speculation.method": "eagle"},
+    "prefix cache": {"scheduler": "vllm_v1", "cache.prefix_caching": True},
     "narrow weights": {"dtype": "w4a16", "kv_dtype": "fp8"},
-    "overlapped attention": {"mixed_step": "overlapped"},
-    "early exit": {"exit_depth": 0.5, "exit_spread": 0.2},
+    "overlapped attention": {"scheduling.mixed_step": "overlapped"},
+    "early exit": {"dynamic.exit_depth": 0.5, "dynamic.exit_depth_std": 0.2},
 }
 """What is asked besides; each within the limit of the same requests without."""
 
@@ -128,7 +128,7 @@ def _per_iteration(name: str, limit_us: float, point: ServingPoint, *, qps: floa
 def _requests_per_s(name: str, limit: float, *, output: int, qps: float, **more: Any) -> Check:
     count = 10_000
     plain = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", scheduler="sarathi", chunk_size=2048)
-    point = replace(plain, **more)
+    point = updated(plain, more)
 
     def prepare(run: int) -> Callable[[], ServingMetrics]:
         gaps = stream(run, "gaps").standard_exponential(count)
@@ -165,7 +165,7 @@ def _mooncake() -> Iterator[Check]:
         workload=str(file),
         requests=0,
         qps=None,
-        prefix_cache=True,
+        cache=CacheConfig(prefix_caching=True),
         router="cache_aware",
     )
     started = time.process_time()  # one run only: the trace has no second half like the first
@@ -258,11 +258,11 @@ LOADS = {
     "chunk_size": [2048, 4096, 8192],
     "max_batch": [128, 256, 512, 1024],
     "memory_fraction": [0.8, 0.84, 0.88, 0.9, 0.92],
-    "arrivals": ["closed"],
-    "clients": [1, 2, 4, 8, 16, 32, 64, 80],
+    "arrivals.process": ["closed"],
+    "arrivals.clients": [1, 2, 4, 8, 16, 32, 64, 80],
     "prompt_tokens": [1024],
     "output_tokens": [256],
-    "length_spread": [0.2],
+    "lengths.spread": [0.2],
     "requests": [80],
 }
 """1,080 deployments of 18 replicas, each under eight loads."""

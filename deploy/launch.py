@@ -59,9 +59,9 @@ def drafts_model(point: ServingPoint) -> str:
     Raises:
         UserError: the sheet of the draft model names none.
     """
-    if point.speculation == DRAFT:
-        return repository_of(load_model(point.draft_model))
-    return HEAD if point.speculation in HEADS else ""
+    if point.speculation.method == DRAFT:
+        return repository_of(load_model(point.speculation.draft_model))
+    return HEAD if point.speculation.method in HEADS else ""
 
 
 def method_of(point: ServingPoint, engine: str, known: Mapping[str, str]) -> str:
@@ -70,9 +70,9 @@ def method_of(point: ServingPoint, engine: str, known: Mapping[str, str]) -> str
     Raises:
         UserError: it has no such way.
     """
-    if point.speculation not in known:
-        raise UserError(f"{engine} drafts by {', '.join(known)}, not by {point.speculation}")
-    return known[point.speculation]
+    if point.speculation.method not in known:
+        raise UserError(f"{engine} drafts by {', '.join(known)}, not by {point.speculation.method}")
+    return known[point.speculation.method]
 
 
 def adapters_kept(point: ServingPoint) -> int:
@@ -81,9 +81,9 @@ def adapters_kept(point: ServingPoint) -> int:
     Raises:
         UserError: their products are not those of engines on offer.
     """
-    if point.adapter_kernels == BY_TOKEN:
+    if point.lora.kernels == BY_TOKEN:
         raise UserError(
-            f"adapter_kernels {BY_TOKEN}: engines on offer multiply tokens of one adapter together"
+            f"lora.kernels {BY_TOKEN}: engines on offer multiply tokens of one adapter together"
         )
     return slots_of(point)
 
@@ -94,10 +94,12 @@ def drafts(point: ServingPoint) -> bool:
     Raises:
         UserError: the number of draft tokens follows a rule that no engine has.
     """
-    if point.speculation == NOTHING or point.draft_tokens == 0:
+    if point.speculation.method == NOTHING or point.speculation.num_draft_tokens == 0:
         return False
-    if point.draft_rule != FIXED:
-        raise UserError("no engine drafts by that rule: draft_rule fixed, or draft_until")
+    if point.speculation.rule != FIXED:
+        raise UserError(
+            "no engine drafts by that rule: speculation.rule fixed, or speculation.disable_batch"
+        )
     return True
 
 
@@ -107,8 +109,8 @@ def check_chain(point: ServingPoint, engine: str) -> None:
     Raises:
         UserError: drafts branch.
     """
-    if point.draft_topk > 1:
-        raise UserError(f"{engine} exports no draft trees: draft_topk 1, or sglang")
+    if point.speculation.topk > 1:
+        raise UserError(f"{engine} exports no draft trees: speculation.topk 1, or sglang")
 
 
 def repository_of(model: LanguageModel) -> str:
@@ -128,7 +130,7 @@ def repository_of(model: LanguageModel) -> str:
 
 def scales(point: ServingPoint) -> bool:
     """Whether replicas of a design come and go with the arrivals."""
-    return 0 < point.min_replicas < point.replicas
+    return 0 < point.autoscaling.min_replicas < point.replicas
 
 
 def unscaled(point: ServingPoint) -> str:
@@ -136,8 +138,8 @@ def unscaled(point: ServingPoint) -> str:
     if not scales(point):
         return ""
     return comment(
-        f"priced with {point.min_replicas} to {point.replicas} replicas, as arrivals want: what "
-        "starts and stops them is written by --target kubernetes alone"
+        f"priced with {point.autoscaling.min_replicas} to {point.replicas} replicas, as "
+        "arrivals want: what starts and stops them is written by --target kubernetes alone"
     )
 
 

@@ -156,11 +156,11 @@ def backends_of(names: str, *, mixtures: bool) -> tuple[dict[str, list[str]], li
     if not mixtures:
         raise UserError(f"--moe-backend {names}: none of the models has experts")
     supported = " OR ".join(
-        f"(scheduler = '{scheduler}' AND moe_backend IN ({_quoted(backends)}))"
+        f"(scheduler = '{scheduler}' AND moe.backend IN ({_quoted(backends)}))"
         for scheduler, backends in MOE_BACKENDS.items()
     )
-    usual = f"moe_backend = '{GATHERED}'"
-    return {"moe_backend": asked}, [f"{usual} OR attention_dp > 1", f"{usual} OR {supported}"]
+    usual = f"moe.backend = '{GATHERED}'"
+    return {"moe.backend": asked}, [f"{usual} OR attention_dp > 1", f"{usual} OR {supported}"]
 
 
 def pools_of_gpus(
@@ -181,28 +181,28 @@ def pools_of_gpus(
         raise UserError(f"--pools {pools}: two pools need two GPUs; say --gpus")
     cuts = [n for n in powers if n <= min(WIDEST_TP, gpus - 1)]
     apart = {
-        "prefill_gpus": sizes,
-        "decode_gpus": sizes,
-        "prefill_tp": cuts,
-        "decode_tp": cuts,
-        "kv_link": RDMA,
+        "pools.prefill_gpus": sizes,
+        "pools.decode_gpus": sizes,
+        "pools.prefill_tp": cuts,
+        "pools.decode_tp": cuts,
+        "pools.kv_link": RDMA,
     }
     together = {
-        "prefill_gpus": 0,
-        "decode_gpus": 0,
-        "prefill_tp": 1,
-        "decode_tp": 1,
-        "kv_link": AUTO,
+        "pools.prefill_gpus": 0,
+        "pools.decode_gpus": 0,
+        "pools.prefill_tp": 1,
+        "pools.decode_tp": 1,
+        "pools.kv_link": AUTO,
     }
     engines = [load_engine(name) for name in ENGINES.names()]
     able = {engine.schedulers[0]: engine.name for engine in engines if engine.kv_connector}
     if not any(scheduler in able for one in gpus_tried for scheduler in one.engines):
         raise UserError(f"--pools {pools}: separate pools need --engine {','.join(able.values())}")
     rules = [
-        "prefill_gpus = 0 OR tp * pp * ep * attention_dp * replicas = 1",
-        "prefill_gpus % prefill_tp = 0",
-        "decode_gpus % decode_tp = 0",
-        f"prefill_gpus = 0 OR scheduler IN ({_quoted(list(able))})",
+        "pools.prefill_gpus = 0 OR tp * pp * ep * attention_dp * replicas = 1",
+        "pools.prefill_gpus % pools.prefill_tp = 0",
+        "pools.decode_gpus % pools.decode_tp = 0",
+        f"pools.prefill_gpus = 0 OR scheduler IN ({_quoted(list(able))})",
     ]
     return [apart] if pools == ONLY else [together, apart], rules
 
@@ -236,14 +236,19 @@ def drafting_of(methods: str, draft_model: str, acceptance: str) -> list[dict[st
         return []
     found = [
         {
-            "speculation": name,
-            "draft_tokens": list(DRAFT_TOKENS),
-            "acceptance": acceptance,
-            "draft_model": draft_model if name == DRAFT else NOTHING,
+            "speculation.method": name,
+            "speculation.num_draft_tokens": list(DRAFT_TOKENS),
+            "speculation.acceptance": acceptance,
+            "speculation.draft_model": draft_model if name == DRAFT else NOTHING,
         }
         for name in drafting
     ]
-    plain = {"speculation": NOTHING, "draft_tokens": 0, "acceptance": "", "draft_model": NOTHING}
+    plain = {
+        "speculation.method": NOTHING,
+        "speculation.num_draft_tokens": 0,
+        "speculation.acceptance": "",
+        "speculation.draft_model": NOTHING,
+    }
     return [plain, *found] if NOTHING in names else found
 
 

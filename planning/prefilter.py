@@ -8,7 +8,7 @@ alone, a decode pool whose prompts are already cached. Data-parallel attention h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,8 +42,8 @@ class Prefilter:
         """Return the factor of each row; infinity for designs that cannot exist."""
         rates = numbers(batch, "qps").astype(np.float64)
         even = np.where(np.isnan(rates), self.own_rate, rates)
-        batch = _with(batch, qps=even, fidelity=ANALYTIC)
-        apart = numbers(batch, "prefill_gpus") > 0
+        batch = _with(batch, {"qps": even, "fidelity": ANALYTIC})
+        apart = numbers(batch, "pools.prefill_gpus") > 0
         found = np.empty(batch.num_rows)
         for rows, look in ((~apart, self._one_pool), (apart, self._two_pools)):
             which = np.flatnonzero(rows)
@@ -56,16 +56,21 @@ class Prefilter:
         groups, whole = numbers(batch, "attention_dp"), numbers(batch, "ep") > 1
         if not whole.any():
             return self._late(batch, self.ttft_s, self.tpot_s)
-        cut = {"ep": 1, "attention_dp": 1, "moe_backend": GATHERED}
-        alike = _with(batch, tp=numbers(batch, "tp") * groups, **cut)
+        cut = {"ep": 1, "attention_dp": 1, "moe.backend": GATHERED}
+        alike = _with(batch, {"tp": numbers(batch, "tp") * groups, **cut})
         return np.where(groups > 1, 1.0, self._late(alike, self.ttft_s, self.tpot_s))
 
     def _two_pools(self, batch: pa.RecordBatch) -> Floats:
         """Return the factors of designs with two pools: the larger of both pools."""
-        prompts = _mean_prompts(batch) + numbers(batch, "system_prompt_tokens")
-        reads = _with(_pool(batch, "prefill"), output_tokens=1)
+        prompts = _mean_prompts(batch) + numbers(batch, "sessions.system_prompt_tokens")
+        reads = _with(_pool(batch, "prefill"), {"output_tokens": 1})
         decodes = _with(
-            _pool(batch, "decode"), prompt_tokens=1, system_prompt_tokens=prompts, prefix_cache=True
+            _pool(batch, "decode"),
+            {
+                "prompt_tokens": 1,
+                "sessions.system_prompt_tokens": prompts,
+                "cache.prefix_caching": True,
+            },
         )
         late = self._late(reads, self.ttft_s, None), self._late(decodes, None, self.tpot_s)
         return np.maximum(*late)
@@ -85,10 +90,11 @@ class Prefilter:
 
 def _pool(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
     """Return the designs of one of two pools; partial replicas make no design."""
-    tp = numbers(batch, f"{name}_tp")
+    tp = numbers(batch, f"pools.{name}_tp")
     tp = np.where(tp > 0, tp, numbers(batch, "tp"))
-    gpus = numbers(batch, "replicas") * numbers(batch, f"{name}_gpus")
-    return _with(batch, tp=tp, replicas=gpus // (tp * numbers(batch, "pp")), **ONE_POOL)
+    gpus = numbers(batch, "replicas") * numbers(batch, f"pools.{name}_gpus")
+    replicas = gpus // (tp * numbers(batch, "pp"))
+    return _with(batch, {"tp": tp, "replicas": replicas, **ONE_POOL})
 
 
 def _mean_prompts(batch: pa.RecordBatch) -> NDArray[np.int64]:
@@ -102,7 +108,7 @@ def _mean_prompts(batch: pa.RecordBatch) -> NDArray[np.int64]:
     return np.array(known, np.float64)[codes].astype(np.int64)
 
 
-def _with(batch: pa.RecordBatch, **columns: object) -> pa.RecordBatch:
+def _with(batch: pa.RecordBatch, columns: Mapping[str, object]) -> pa.RecordBatch:
     """Return the batch with columns replaced by one value per row, or one for all rows."""
     for name, values in columns.items():
         place = batch.schema.get_field_index(name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,6 +21,7 @@ from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import ENGINES, Folder
+from simulators.core.grouping import point_from
 from simulators.core.modules import is_dotted, load_from, load_module
 from simulators.serving.deployment import deployment_of, pools_of
 from simulators.serving.point import HOST, MTP, OVERLAPPED, ServingPoint
@@ -46,7 +48,7 @@ class Deployments:
             UnknownNameError: no engine or orchestrator answers to the target.
             UserError: no engine runs such a design, or this one does not; says why.
         """
-        return deployment(ServingPoint(**point), target, name)
+        return deployment(point_from(ServingPoint, point), target, name)
 
 
 DEPLOYMENTS = Deployments()
@@ -58,7 +60,7 @@ def deployment(point: ServingPoint, target: str = "", name: str = "") -> str:
     if target.isidentifier() and target not in known:
         raise UnknownNameError("target", target, known)
     manifest = _manifest(target)
-    if point.prefill_gpus and (pools := _pools_manifest(target)):
+    if point.pools.prefill_gpus and (pools := _pools_manifest(target)):
         parts = [(launch_of(pool, engine_of(point)), pool) for pool in pools_of(point)]
         return _titled(parts, name) + pools(parts, point)
     launch = launch_of(point, target if target and not manifest else engine_of(point))
@@ -97,21 +99,22 @@ def launch_of(point: ServingPoint, engine: str) -> Launch:
             f"{', '.join(_engines_of(point.scheduler))}"
         )
     deployment_of(point)  # raises where the design cannot exist
-    if point.mixed_step == OVERLAPPED or point.offload_to != HOST:
+    if point.scheduling.mixed_step == OVERLAPPED or point.cache.offload_to != HOST:
         raise UserError(
-            f"no engine on offer has mixed_step {OVERLAPPED}, or offload_to other than {HOST}"
+            f"no engine on offer has scheduling.mixed_step {OVERLAPPED}, or cache.offload_to "
+            f"other than {HOST}"
         )
     if skips_layers(point):
         raise UserError(
-            "no engine on offer skips layers for some tokens: exit_depth, routed_tokens and "
-            "prompt_kept 1"
+            "no engine on offer skips layers for some tokens: dynamic.exit_depth, "
+            "dynamic.mod_capacity and dynamic.prune_keep_ratio 1"
         )
     if point.accelerator != NOTHING:
         raise UserError(f"no engine runs on accelerator '{point.accelerator}', only on GPUs")
     _check_what_if(point)
-    if point.block_size not in sheet.block_sizes:
+    if point.cache.block_size not in sheet.block_sizes:
         raise UserError(
-            f"{sheet.name} has no KV blocks of {point.block_size} tokens; "
+            f"{sheet.name} has no KV blocks of {point.cache.block_size} tokens; "
             f"it has {', '.join(map(str, sheet.block_sizes))}"
         )
     model = load_model(point.model)
@@ -176,23 +179,25 @@ def _remarks(point: ServingPoint, engine: ServingEngine) -> Iterator[str]:
         yield f"the precision is that of the checkpoint: name one in {point.dtype}"
     if point.dtype in engine.remarks:
         yield engine.remarks[point.dtype]
-    if clock := point.gpu_clock_hz:
+    if clock := point.power.clock_hz:
         yield f"on each node first: nvidia-smi --lock-gpu-clocks=0,{clock / 1e6:.0f}"
-    if limit := point.power_limit_w:
+    if limit := point.power.limit_w:
         yield f"on each node first: nvidia-smi --power-limit={limit:.0f}"
-    if point.speculation in HEADS and point.draft_tokens:
+    if point.speculation.method in HEADS and point.speculation.num_draft_tokens:
         yield f"{HEAD} stands for the repository of a head that was trained for the model"
-    if point.speculation == MTP and point.draft_tokens:
+    if point.speculation.method == MTP and point.speculation.num_draft_tokens:
         yield "mtp needs a checkpoint with a head of its own (num_nextn_predict_layers)"
 
 
 def _check_what_if(point: ServingPoint) -> None:
-    if changed := [n for n in (*GPU_SCALES, "time_share") if getattr(point, n) != 1.0]:
+    scales = (*GPU_SCALES, "colocation.time_share")
+    if changed := [name for name in scales if attrgetter(name)(point) != 1.0]:
         raise UserError(f"a what-if device cannot be deployed: {', '.join(changed)} is not 1")
-    if point.prefill_gpus:
+    if point.pools.prefill_gpus:
         raise UserError(
-            "prefill_gpus, decode_gpus: separate pools need what moves requests and KV caches from "
-            "one to the other, which no engine's command starts: --target dynamo, or llm_d"
+            "pools.prefill_gpus, pools.decode_gpus: separate pools need what moves requests and KV "
+            "caches from one to the other, which no engine's command starts: --target dynamo, "
+            "or llm_d"
         )
     if shares_gpu(point):
         raise UserError(

@@ -24,10 +24,10 @@ DEEPEP_MODES = {HIGH_THROUGHPUT: "normal", LOW_LATENCY: "low_latency", AUTO: "au
 def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
     """Return the words after the model; SGLang needs no file."""
     context = point.max_context or model.max_context
-    spare = point.redundant_experts
-    caches = point.prefix_cache or point.preemption == CACHED
-    host_gb = max(1, int(point.prefix_host_bytes // 1e9))
-    mode = DEEPEP_MODES.get(point.moe_backend)
+    spare = point.moe.redundant_experts
+    caches = point.cache.prefix_caching or point.cache.preemption == CACHED
+    host_gb = max(1, int(point.cache.prefix_host_bytes // 1e9))
+    mode = DEEPEP_MODES.get(point.moe.backend)
     words = chosen(
         [
             (point.tp * point.attention_dp > 1, f"--tp-size {point.tp * point.attention_dp}"),
@@ -36,30 +36,36 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
             (point.attention_dp > 1, f"--dp-size {point.attention_dp}"),
             (True, f"--max-running-requests {point.max_batch}"),
             (True, f"--chunked-prefill-size {point.chunk_size} --context-length {context}"),
-            (True, f"--page-size {point.block_size} --schedule-policy fcfs"),
+            (True, f"--page-size {point.cache.block_size} --schedule-policy fcfs"),
             (True, f"--mem-fraction-static {point.memory_fraction}"),
-            (point.poll_interval > 1, f"--scheduler-recv-interval {point.poll_interval}"),
-            (point.stream_interval > 1, f"--stream-interval {point.stream_interval}"),
+            (
+                point.scheduling.poll_interval > 1,
+                f"--scheduler-recv-interval {point.scheduling.poll_interval}",
+            ),
+            (point.client.stream_interval > 1, f"--stream-interval {point.client.stream_interval}"),
             (point.attention_dp > 1, "--enable-dp-attention"),
             (mode, f"--moe-a2a-backend deepep --deepep-mode {mode}"),
             (spare, f"--enable-eplb --ep-num-redundant-experts {spare}"),
             (point.scheduler == "sarathi", "--enable-mixed-chunk"),
             (not caches, "--disable-radix-cache"),
-            (point.prefix_host_bytes, f"--enable-hierarchical-cache --hicache-size {host_gb}"),
+            (
+                point.cache.prefix_host_bytes,
+                f"--enable-hierarchical-cache --hicache-size {host_gb}",
+            ),
             (launches(point), "--disable-cuda-graph"),
         ]
     )
-    if point.adapters:
+    if point.lora.adapters:
         words += ["--enable-lora", *pairs({"--max-loras-per-batch": adapters_kept(point)})]
-        words += pairs({"--max-lora-rank": point.adapter_rank})
+        words += pairs({"--max-lora-rank": point.lora.rank})
     if drafts(point):
-        if point.draft_until:
+        if point.speculation.disable_batch:
             raise UserError("sglang drafts however many requests run: draft_until 0")
         words += pairs(
             {
                 "--speculative-algorithm": method_of(point, "sglang", ALGORITHMS),
-                "--speculative-num-steps": point.draft_tokens,
-                "--speculative-eagle-topk": point.draft_topk,
+                "--speculative-num-steps": point.speculation.num_draft_tokens,
+                "--speculative-eagle-topk": point.speculation.topk,
                 "--speculative-num-draft-tokens": shape_of(point)[0] + 1,
             }
         )

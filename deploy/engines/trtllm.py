@@ -23,9 +23,9 @@ DECODING = {EAGLE: "Eagle", EAGLE3: "Eagle3", MTP: "MTP", DRAFT: "DraftTarget", 
 
 def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
     """Return the words after the model, and the text of the file they name."""
-    if point.moe_backend != GATHERED or point.redundant_experts:
+    if point.moe.backend != GATHERED or point.moe.redundant_experts:
         raise UserError(
-            f"moe_backend {GATHERED} and redundant_experts 0 are all that is written for "
+            f"moe.backend {GATHERED} and moe.redundant_experts 0 are all that is written for "
             "TensorRT-LLM, which chooses its exchange itself; export for vLLM or SGLang"
         )
     if point.runtime in BUILT_AHEAD:
@@ -52,33 +52,33 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
             }
         ),
     ]
-    lines = ["kv_cache_config:", f"  tokens_per_block: {point.block_size}"]
-    caches = point.prefix_cache or point.preemption == CACHED
+    lines = ["kv_cache_config:", f"  tokens_per_block: {point.cache.block_size}"]
+    caches = point.cache.prefix_caching or point.cache.preemption == CACHED
     lines.append(f"  enable_block_reuse: {'true' if caches else 'false'}")
-    if point.prefix_host_bytes:
-        lines.append(f"  host_cache_size: {int(point.prefix_host_bytes)}")
+    if point.cache.prefix_host_bytes:
+        lines.append(f"  host_cache_size: {int(point.cache.prefix_host_bytes)}")
     if point.kv_dtype == "fp8":
         lines.append("  dtype: fp8")
     lines.append(f"enable_attention_dp: {'true' if point.attention_dp > 1 else 'false'}")
     if point.scheduler == MAX_UTILIZATION:
         lines += ["scheduler_config:", "  capacity_scheduler_policy: MAX_UTILIZATION"]
-    if point.stream_interval > 1:
-        lines.append(f"stream_interval: {point.stream_interval}")
-    if point.poll_interval:
-        lines.append(f"batch_wait_timeout_iters: {point.poll_interval}")
+    if point.client.stream_interval > 1:
+        lines.append(f"stream_interval: {point.client.stream_interval}")
+    if point.scheduling.poll_interval:
+        lines.append(f"batch_wait_timeout_iters: {point.scheduling.poll_interval}")
         lines.append(f"batch_wait_max_tokens_ratio: {FILLED}")
     if not launches(point):
         lines += ["cuda_graph_config:", f"  max_batch_size: {point.max_batch}"]
-    if point.adapters:
+    if point.lora.adapters:
         raise UserError("adapters: no option of trtllm-serve for them is documented here; write 0")
     if drafts(point):
         decoding = method_of(point, "trtllm", DECODING)
         lines += ["speculative_config:", f"  decoding_type: {decoding}"]
-        drafted = "num_nextn_predict_layers" if point.speculation == MTP else "max_draft_len"
+        drafted = "num_nextn_predict_layers" if point.speculation.method == MTP else "max_draft_len"
         check_chain(point, "trtllm")
-        lines.append(f"  {drafted}: {point.draft_tokens}")
-        if point.draft_until:
-            lines.append(f"  max_concurrency: {point.draft_until}")
+        lines.append(f"  {drafted}: {point.speculation.num_draft_tokens}")
+        if point.speculation.disable_batch:
+            lines.append(f"  max_concurrency: {point.speculation.disable_batch}")
         if head := drafts_model(point):
             lines.append(f"  speculative_model_dir: {json.dumps(head)}")
     return words, "\n".join(lines) + "\n"

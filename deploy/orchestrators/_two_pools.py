@@ -20,34 +20,40 @@ def check(parts: Sequence[tuple[Launch, ServingPoint]], point: ServingPoint, who
     Raises:
         UserError: KV caches move otherwise, it is another engine, or a replica spans nodes.
     """
-    if point.kv_link == INFINITE:
-        raise UserError("kv_link infinite: a what-if cannot be deployed; choose rdma")
-    if point.kv_link == NVLINK:
-        raise UserError("kv_link nvlink: workers in pods of their own share no NVLink; choose rdma")
-    if point.kv_transfer == BY_LAYER:
+    if point.pools.kv_link == INFINITE:
+        raise UserError("pools.kv_link infinite: a what-if cannot be deployed; choose rdma")
+    if point.pools.kv_link == NVLINK:
         raise UserError(
-            f"kv_transfer by_layer: {who} moves a KV cache once its prompt is read; choose serial"
+            "pools.kv_link nvlink: workers in pods of their own share no NVLink; choose rdma"
+        )
+    if point.pools.kv_transfer == BY_LAYER:
+        raise UserError(
+            f"pools.kv_transfer by_layer: {who} moves a KV cache once its prompt is read; "
+            "choose serial"
         )
     for role, (launch, _) in zip(ROLES, parts, strict=True):
         engine = launch.engine
         if not engine.kv_connector:
             raise UserError(
-                f"prefill_gpus, decode_gpus: separate pools of {engine.title or engine.name} "
-                "workers are not written here, only those of vLLM"
+                f"pools.prefill_gpus, pools.decode_gpus: separate pools of "
+                f"{engine.title or engine.name} workers are not written here, only those of vLLM"
             )
         if launch.nodes > 1:
             raise UserError(
-                f"prefill_gpus, decode_gpus: a replica that does {role} spans {launch.nodes} "
-                f"nodes; {who}'s separate pools are written here for replicas within a node"
+                f"pools.prefill_gpus, pools.decode_gpus: a replica that does {role} spans "
+                f"{launch.nodes} nodes; {who}'s separate pools are written here for "
+                "replicas within a node"
             )
 
 
 def remarks(point: ServingPoint) -> Iterator[str]:
     """Yield what the ways of KV caches need, and where the design was priced with others."""
     yield "KV caches move by RDMA only if pods are given their cluster's RDMA devices (as rdma/ib)"
-    gpus = point.replicas * (point.prefill_gpus + point.decode_gpus)
+    gpus = point.replicas * (point.pools.prefill_gpus + point.pools.decode_gpus)
     if (
-        point.kv_link == AUTO
+        point.pools.kv_link == AUTO
         and gpus <= cluster_for(point.cluster, load_gpu(point.gpu)).gpus_per_node
     ):
-        yield "priced with NVLink between the pools, which pods do not share: see kv_link rdma"
+        yield (
+            "priced with NVLink between the pools, which pods do not share: see pools.kv_link rdma"
+        )

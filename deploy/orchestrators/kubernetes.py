@@ -50,7 +50,7 @@ kind: Deployment
 metadata:
   name: {name}
 spec:
-  replicas: {point.min_replicas if scales(point) else point.replicas}
+  replicas: {point.autoscaling.min_replicas if scales(point) else point.replicas}
   selector:
     matchLabels: {{app: {name}}}
   template:
@@ -91,18 +91,18 @@ spec:
 
 def _autoscaler(point: ServingPoint, name: str) -> str:
     """Return the manifest of what starts and stops pods as arrivals want."""
-    if point.scale_down_s > MOST_KEPT_S:
+    if point.autoscaling.scale_down_s > MOST_KEPT_S:
         raise UserError(
-            f"scale_down_s {point.scale_down_s:g}: an autoscaler of Kubernetes keeps replicas for "
-            f"{MOST_KEPT_S} s at most"
+            f"autoscaling.scale_down_s {point.autoscaling.scale_down_s:g}: an autoscaler of "
+            f"Kubernetes keeps replicas for {MOST_KEPT_S} s at most"
         )
     said = comment(
         f"{METRIC} of each pod has to come from the cluster's metrics adapter: the rate of the "
         "engine's counter of requests"
     )
-    if point.scale_every_s != LOOKS_S:
+    if point.autoscaling.interval_s != LOOKS_S:
         period = "--horizontal-pod-autoscaler-sync-period"
-        said += comment(f"priced with looks each {point.scale_every_s:g} s: its {period}")
+        said += comment(f"priced with looks each {point.autoscaling.interval_s:g} s: its {period}")
     return f"""\
 ---
 {said}apiVersion: autoscaling/v2
@@ -111,18 +111,18 @@ metadata:
   name: {name}
 spec:
   scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: {name}}}
-  minReplicas: {point.min_replicas}
+  minReplicas: {point.autoscaling.min_replicas}
   maxReplicas: {point.replicas}
   metrics:
     - type: Pods
       pods:
         metric: {{name: {METRIC}}}
-        target: {{type: AverageValue, averageValue: {round(1000 * point.replica_qps)}m}}
+        target: {{type: AverageValue, averageValue: {round(1000 * point.autoscaling.replica_qps)}m}}
   behavior:
     scaleUp:
       policies: [{{type: Pods, value: {point.replicas}, periodSeconds: {_LEAST_S}}}]
     scaleDown:
-      stabilizationWindowSeconds: {math.ceil(point.scale_down_s)}
+      stabilizationWindowSeconds: {math.ceil(point.autoscaling.scale_down_s)}
       policies: [{{type: Pods, value: {point.replicas}, periodSeconds: {_LEAST_S}}}]
 """
 

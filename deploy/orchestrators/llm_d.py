@@ -42,8 +42,8 @@ def manifest(_launch: Launch, _point: ServingPoint) -> str:
         UserError: always.
     """
     raise UserError(
-        "llm_d is written here for separate pools (prefill_gpus, decode_gpus); for one pool use "
-        "--target kubernetes or dynamo"
+        "llm_d is written here for separate pools (pools.prefill_gpus, pools.decode_gpus); for one "
+        "pool use --target kubernetes or dynamo"
     )
 
 

@@ -35,6 +35,7 @@ from lab.tables.deployments import SILICON, PublicDeployment, silicon
 from lab.tables.published_runs import ONLINE, online
 from lab.tables.rows import Bools
 from simulators.composition.replica import FRAMEWORKS
+from simulators.core.grouping import updated
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
 from simulators.serving.engine.frontend import CALIBRATION, IN_PROCESS, NO_SERVER, NUMBERS, Frontend
@@ -160,7 +161,7 @@ def engines_alone(rows: Sequence[PublicDeployment]) -> Rows:
         for pace, token_s in enumerate(TOKENS_S):
             shelf = shelf_of(runtime, Frontend(token_s=token_s))
             for i in indices:
-                found = simulate(replace(point_of(rows[i]), frontend=AUTO), shelf)
+                found = simulate(updated(point_of(rows[i]), {"client.frontend": AUTO}), shelf)
                 ttft_s[pace, i], tpot_s[i] = found.ttft_mean_s, found.tpot_mean_s
     return Rows(rows, ttft_s, tpot_s)
 

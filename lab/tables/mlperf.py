@@ -26,7 +26,16 @@ from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.core.folder import read_toml
-from simulators.serving.point import AS_WORKLOAD, CLOSED, WHOLE, ServingPoint
+from simulators.core.grouping import updated
+from simulators.serving.point import (
+    AS_WORKLOAD,
+    CLOSED,
+    WHOLE,
+    ArrivalsConfig,
+    LengthsConfig,
+    MeasurementConfig,
+    ServingPoint,
+)
 from simulators.workload.precision import precision
 
 LAUNCHES = Path(__file__).parent / "mlperf_launches.toml"
@@ -98,13 +107,13 @@ def _submission(version: str, row: Record) -> Submission:
     task = TASKS[model]._replace(output=_mean_output(row, TASKS[model].output))
     gpus, scenario = int(row.n_accelerators), row.scenario
     launched = _launched(version, gpu, model, scenario)
-    point = replace(_replica(row, model, gpu, task), **launched)
+    point = updated(_replica(row, model, gpu, task), launched)
     point = replace(point, runtime=_runtime(version, model, point.runtime))
     share = point.tp * point.pp * point.attention_dp / gpus
     asked = max(1, round(RUN_S * share * row.tokens_per_s / task.output))
     requests = launched.get("requests", asked)
     return Submission(
-        point=replace(point, clients=requests, requests=requests),
+        point=updated(point, {"arrivals.clients": requests, "requests": requests}),
         tokens_per_s=row.tokens_per_s,
         name=f"{version} {row.vendor} {gpus} x {gpu}",
         scenario=scenario,
@@ -143,9 +152,9 @@ def _replica(row: Record, model: str, gpu: str, task: Task) -> ServingPoint:
     settings = ENGINE | {
         "scheduler": FILLS_MEMORY if framework == TRTLLM else load_engine(framework).schedulers[0],
         "max_batch": int(row.get("cfg_batch") or ENGINE["max_batch"]),
-        "stream_interval": EACH_TOKEN if row.scenario == SERVER else WHOLE_ANSWER,
+        "client.stream_interval": EACH_TOKEN if row.scenario == SERVER else WHOLE_ANSWER,
     }
-    return ServingPoint(
+    point = ServingPoint(
         model=model,
         gpu=gpu,
         tp=tp,
@@ -156,14 +165,14 @@ def _replica(row: Record, model: str, gpu: str, task: Task) -> ServingPoint:
         chunk_size=int(row.get("cfg_max_num_tokens") or MOST_TOKENS),
         dtype=four_bit_experts(model, gpu) if has_experts and stored == "fp4" else stored,
         kv_dtype="fp8",
-        arrivals=CLOSED,
-        window=WHOLE,
+        arrivals=ArrivalsConfig(process=CLOSED),
+        measurement=MeasurementConfig(window=WHOLE),
         workload=str(LENGTHS / f"{model}.toml"),
-        length_shape=AS_WORKLOAD,
+        lengths=LengthsConfig(shape=AS_WORKLOAD),
         prompt_tokens=task.prompt,
         output_tokens=task.output,
-        **settings,
     )
+    return updated(point, settings)
 
 
 def _launched(version: str, gpu: str, model: str, scenario: str) -> Mapping[str, Any]:

@@ -26,7 +26,8 @@ from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import MXFP4, LanguageModel, load_model
 from simulators.core.folder import read_toml
-from simulators.serving.point import WHOLE, ServingPoint
+from simulators.core.grouping import updated
+from simulators.serving.point import WHOLE, ArrivalsConfig, MeasurementConfig, ServingPoint
 
 OFFLINE = "serving_measured/trtllm_perf_overview_offline.parquet"
 ONLINE = "serving_measured/trtllm_online_qps.parquet"
@@ -203,17 +204,23 @@ def _online_point(row: Record) -> ServingPoint:
         runtime=_runtime(row, "trtllm"),
         dtype=row.precision,
         kv_dtype=row.precision,
-        arrivals="poisson" if rate else "closed",
         qps=rate,
         prompt_tokens=longest * int(row.isl_mean),
         output_tokens=longest * int(row.osl_mean),
-        length_spread=EVENLY if is_drawn else 0.0,
+        **{
+            "arrivals.process": "poisson" if rate else "closed",
+            "lengths.spread": EVENLY if is_drawn else 0.0,
+        },
     )
 
 
 def _point(model: str, gpu: str, requests: int, **more: Any) -> ServingPoint:
     """Return an engine with so many requests, all queued at once unless `more` says otherwise."""
-    settings = ENGINE | {"chunk_size": MOST_TOKENS, "arrivals": "closed"} | more
-    return ServingPoint(
-        model=model, gpu=gpu, clients=requests, requests=requests, window=WHOLE, **settings
+    point = ServingPoint(
+        model=model,
+        gpu=gpu,
+        requests=requests,
+        arrivals=ArrivalsConfig(process="closed", clients=requests),
+        measurement=MeasurementConfig(window=WHOLE),
     )
+    return updated(point, ENGINE | {"chunk_size": MOST_TOKENS} | more)

@@ -23,6 +23,7 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import MXFP4, load_model
 from simulators.composition.replica import FRAMEWORKS, NOTHING
 from simulators.core.folder import read_toml
+from simulators.core.grouping import updated
 from simulators.serving.point import (
     CACHED,
     CLOSED,
@@ -30,6 +31,8 @@ from simulators.serving.point import (
     POISSON,
     RECOMPUTE,
     WHOLE,
+    CacheConfig,
+    MeasurementConfig,
     ServingPoint,
 )
 from simulators.workload.llm.memory import activation_bytes
@@ -130,7 +133,7 @@ def _drafts(row: Mapping[str, Any]) -> dict[str, Any]:
     is_own = stated or row["spec_algorithm"] == "EAGLE"
     if not (count and is_own and row["spec_topk"] in (None, 1)):
         return {}
-    return {"speculation": MTP, "draft_tokens": int(count)}
+    return {"speculation.method": MTP, "speculation.num_draft_tokens": int(count)}
 
 
 def _load(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,13 +142,17 @@ def _load(row: Mapping[str, Any]) -> dict[str, Any]:
     rate = float(row["request_rate_arg"] or row["request_rate_printed"] or 0.0)
     clients = row["max_concurrency_arg"] or row["max_concurrency_printed"]
     if 0 < rate < FACTS.unlimited_rate and not clients:
-        return {"arrivals": POISSON, "qps": rate, "requests": requests}
+        return {"arrivals.process": POISSON, "qps": rate, "requests": requests}
     spent_s = row["ttft_mean_s"] + row["tpot_mean_s"] * (row["mean_output_tokens"] - 1.0)
     in_flight = spent_s * requests / row["duration_s"]
     if clients and in_flight < FACTS.busy_share * clients:
         return {}
     count = int(clients or requests)
-    return {"arrivals": CLOSED, "clients": count, "requests": max(requests, count)}
+    return {
+        "arrivals.process": CLOSED,
+        "arrivals.clients": count,
+        "requests": max(requests, count),
+    }
 
 
 def _block(row: Record) -> Block:
@@ -167,16 +174,14 @@ def _block(row: Record) -> Block:
         chunk_size=chunk,
         max_batch=int(row.max_running or default_batch or engine.max_sequences),
         memory_fraction=fraction or engine.defaults.gpu_memory_fraction,
-        watermark=0.0,
-        preemption=RECOMPUTE if row.prefix_cache_off_flag else CACHED,
+        cache=CacheConfig(
+            watermark=0.0, preemption=RECOMPUTE if row.prefix_cache_off_flag else CACHED
+        ),
         dtype=_dtype(row, model, gpu),
         kv_dtype=_kv_dtype(row, model, gpu),
-        window=WHOLE,
-        **_drafts(row),
-        **printed_lengths(row),
-        **cut,
-        **_load(row),
+        measurement=MeasurementConfig(window=WHOLE),
     )
+    point = updated(point, _drafts(row) | printed_lengths(row) | cut | _load(row))
     if is_sglang:
         point = replace(point, memory_fraction=_with_activations(point, gpu, fraction))
     if framework == "vllm":
@@ -229,7 +234,7 @@ def _static_fraction(point: ServingPoint, gpu: Gpu) -> float:
     if ranks > 1:
         reserved += ranks * graphs * (4.5 if graphs > 300.0 else 3.0)
     reserved = max(reserved, 10_240.0)
-    if point.speculation != NOTHING:
+    if point.speculation.method != NOTHING:
         reserved += 2048.0
     return 1.0 - reserved * MIB / gpu.hbm_bytes
 
@@ -281,7 +286,7 @@ def _cut(row: Mapping[str, Any], model: str) -> dict[str, Any]:
     if row["expert_parallel_flag"] and ep == 1:  # vLLM's flag: over all
         ep = tp * dp
     skew = FACTS.routing_skew if ep > 1 else 0.0
-    return {"tp": tp, "pp": pp, "attention_dp": dp, "ep": ep, "routing_skew": skew}
+    return {"tp": tp, "pp": pp, "attention_dp": dp, "ep": ep, "moe.routing_skew": skew}
 
 
 def _degree(row: Mapping[str, Any], name: str) -> int:

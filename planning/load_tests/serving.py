@@ -7,6 +7,7 @@ from typing import Any
 
 from planning.load_tests.logs import lesson, measured
 from planning.load_tests.report import report_of
+from simulators.core.grouping import point_from
 from simulators.serving.answer.user_measurements import has_own_rows
 from simulators.serving.point import EVENT, ServingPoint
 from simulators.serving.run import logged_run
@@ -25,7 +26,7 @@ class LoadTests:
 
     def report(self, point: Mapping[str, Any]) -> str:
         """Return the run of a design as a load test would print it; of a steady state, nothing."""
-        design = ServingPoint(**point)
+        design = point_from(ServingPoint, point)
         if design.fidelity != EVENT:
             return ""
         text = report_of(logged_run(on_its_part(design)))

@@ -160,7 +160,7 @@ def question_of(flags: Flags, steady: Steady) -> Question:
             "mean_batch",
         ),
         asked=lambda row: _replayed(row, flags.workload, load) + substitutes,
-        details=("moe_backend", "dtype", "max_batch", "chunk_size"),
+        details=("moe.backend", "dtype", "max_batch", "chunk_size"),
         alternatives=(
             "gpu",
             "tp",
@@ -170,13 +170,13 @@ def question_of(flags: Flags, steady: Steady) -> Question:
             "replicas",
             "dtype",
             "scheduler",
-            "speculation",
-            "draft_tokens",
-            "moe_backend",
-            "prefill_gpus",
-            "decode_gpus",
-            "prefill_tp",
-            "decode_tp",
+            "speculation.method",
+            "speculation.num_draft_tokens",
+            "moe.backend",
+            "pools.prefill_gpus",
+            "pools.decode_gpus",
+            "pools.prefill_tp",
+            "pools.decode_tp",
         ),
         described=_described,
         refused=refused,
@@ -189,7 +189,7 @@ def question_of(flags: Flags, steady: Steady) -> Question:
             "More or faster GPUs (--gpus, --gpu), fewer requests (--qps) or a smaller precision",
             "(--dtype fp8) would help.",
         ),
-        target=lambda row: "dynamo" if row["prefill_gpus"] else "kubernetes",
+        target=lambda row: "dynamo" if row["pools.prefill_gpus"] else "kubernetes",
     )
 
 
@@ -256,12 +256,12 @@ def _replayed(row: Mapping[str, Any], workload: str, load: Load) -> str:
     else:
         of = f"{answered:,} of {row['requests']:,} requests of {workload}"
     drafts = ""
-    if row["speculation"] != NOTHING and not row["acceptance"].strip():
+    if row["speculation.method"] != NOTHING and not row["speculation.acceptance"].strip():
         drafts = "; acceptance as published (or give --acceptance)"
     shared = ""
-    if row["system_prompt_tokens"]:
-        shared = f", behind a system prompt of {row['system_prompt_tokens']:,} tokens"
-    if row["prefix_cache"]:
+    if row["sessions.system_prompt_tokens"]:
+        shared = f", behind a system prompt of {row['sessions.system_prompt_tokens']:,} tokens"
+    if row["cache.prefix_caching"]:
         shared += f"; {row['prefix_hit_ratio']:.0%} of prompt tokens found in the prefix cache"
     return f"{of}, {rate}{shared}{drafts}"
 
@@ -293,10 +293,10 @@ def _space(
     backends, supported = backends_of(flags.moe_backend, mixtures="ep" in cut)
     pools, sizes = pools_of_gpus(flags.pools, flags.gpus, tried)
     rules += [*supported, *sizes]
-    if any(method["speculation"] != NOTHING for method in methods):
-        rules.append(f"pp = 1 OR speculation = '{NOTHING}'")
+    if any(method["speculation.method"] != NOTHING for method in methods):
+        rules.append(f"pp = 1 OR speculation.method = '{NOTHING}'")
     hashed = is_trace(flags.workload) and load_trace(flags.workload).hashes is not None
-    shared = {"system_prompt_tokens": flags.system_prompt, "prefix_cache": True}
+    shared = {"sessions.system_prompt_tokens": flags.system_prompt, "cache.prefix_caching": True}
     return {
         "simulator": "serving",
         "axes": {
@@ -328,8 +328,8 @@ def _space(
 
 def _pool(row: Mapping[str, Any], name: str, does: str) -> str:
     """Return one of two pools in a phrase."""
-    tp = row[f"{name}_tp"]
-    return f"{row[f'{name}_gpus'] // tp} × {tp} {row['gpu']} {does}"
+    tp = row[f"pools.{name}_tp"]
+    return f"{row[f'pools.{name}_gpus'] // tp} × {tp} {row['gpu']} {does}"
 
 
 ROLES = (("prefill", "for prefill"), ("decode", "for decode"))
@@ -337,7 +337,7 @@ ROLES = (("prefill", "for prefill"), ("decode", "for decode"))
 
 def _described(row: Mapping[str, Any]) -> str:
     """Return a design as text: replicas, GPUs, parallelism, engine."""
-    if row["prefill_gpus"]:
+    if row["pools.prefill_gpus"]:
         pools = (_pool(row, *role) for role in ROLES)
         return ", ".join([*pools, engine_named(row["scheduler"])])
     copies = f"{row['replicas']} × " if row["replicas"] > 1 else ""
@@ -348,8 +348,8 @@ def _described(row: Mapping[str, Any]) -> str:
     )
     gpus = row["tp"] * row["pp"] * row["attention_dp"]
     drafts = ""
-    if row["speculation"] != NOTHING:
-        drafts = f", {row['draft_tokens']} drafts by {row['speculation']}"
+    if row["speculation.method"] != NOTHING:
+        drafts = f", {row['speculation.num_draft_tokens']} drafts by {row['speculation.method']}"
     return f"{copies}{gpus} {row['gpu']} ({cut}), {engine_named(row['scheduler'])}{drafts}"
 
 

@@ -10,7 +10,7 @@ itself, and its SMs, clock, L2 and bandwidth are the sizes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from simulators.composition.replica import NOTHING
 from simulators.core.columns import evaluate_pointwise, numbers, schema_of, which
 from simulators.core.contract import Contribution, choice, metric
 from simulators.core.errors import Infeasible, UserError
+from simulators.core.grouping import columns_of, point_from, values_of
 from simulators.core.jit import Floats, Ints
 from simulators.core.rules import check_batch
 from simulators.dataflow.energy.technology import area_mm2
@@ -114,7 +115,7 @@ OWN = (
     "dataflow",
     "mapping",
 )
-DEFAULTS = {f.name: f.default for f in fields(CodesignPoint)}
+DEFAULTS = {column.name: column.default for column in columns_of(CodesignPoint)}
 DESIGNED = ("accelerator", *OWN, "gpu", "bandwidth_scale")
 SILICON = (*DESIGNED, *GPU_SCALES[:2], GPU_SCALES[3])
 
@@ -248,9 +249,10 @@ def array_of(design: Mapping[str, Any]) -> str:
 
 def served(point: Mapping[str, Any]) -> dict[str, Any]:
     """Return the point of the deployment alone, which names the array by its changes."""
-    whole = CodesignPoint(**point)
-    values = {f.name: getattr(whole, f.name) for f in fields(ServingPoint)}
-    return values | {"accelerator": array_of(vars(whole))}
+    whole = point_from(CodesignPoint, point)
+    values = values_of(whole)
+    kept = {column.name: values[column.name] for column in columns_of(ServingPoint)}
+    return kept | {"accelerator": array_of(values)}
 
 
 def _goodput(batch: pa.RecordBatch, found: pa.RecordBatch) -> pa.Array:
@@ -274,5 +276,5 @@ def _goodput(batch: pa.RecordBatch, found: pa.RecordBatch) -> pa.Array:
 def _served(batch: pa.RecordBatch, names: Sequence[str], kinds: Ints) -> pa.RecordBatch:
     """Return rows of the serving simulator's columns, with the name of the array of each."""
     column = pa.DictionaryArray.from_arrays(pa.array(kinds, pa.int32()), pa.array(names))
-    some = batch.select([f.name for f in fields(ServingPoint)])
+    some = batch.select([column.name for column in columns_of(ServingPoint)])
     return some.set_column(some.schema.get_field_index("accelerator"), "accelerator", column)

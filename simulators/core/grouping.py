@@ -50,7 +50,7 @@ def columns_of(kind: Any) -> tuple[Column, ...]:
     return tuple(found)
 
 
-def groups_of(kind: Any) -> dict[str, str]:
+def option_groups(kind: Any) -> dict[str, str]:
     """Return the groups of options of a point type, each with its documentation."""
     hints = typing.get_type_hints(kind)
     grouped = (f for f in fields(kind) if dataclasses.is_dataclass(hints[f.name]))
@@ -59,16 +59,33 @@ def groups_of(kind: Any) -> dict[str, str]:
 
 def point_from(kind: type[P], values: Mapping[str, Any]) -> P:
     """Return the point that has these values by column name, and defaults elsewhere."""
+    hints = typing.get_type_hints(kind)
+    own, groups = _by_group(values)
+    made = {name: point_from(hints[name], options) for name, options in groups.items()}
+    return kind(**own, **made)
+
+
+def updated(point: P, values: Mapping[str, Any]) -> P:
+    """Return a point with other values of some columns, given by name."""
+    own, groups = _by_group(values)
+    for name, options in groups.items():
+        own[name] = updated(own.get(name, getattr(point, name)), options)
+    return dataclasses.replace(point, **own)  # type: ignore[type-var]
+
+
+def _by_group(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return the values of columns outside of groups, and of each group: dotted names or nested."""
     own: dict[str, Any] = {}
     groups: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         group, _, option = name.partition(".")
-        if option:
+        if isinstance(value, Mapping):
+            groups.setdefault(name, {}).update(value)
+        elif option:
             groups.setdefault(group, {})[option] = value
         else:
             own[name] = value
-    hints = typing.get_type_hints(kind) if groups else {}
-    return kind(**own, **{name: point_from(hints[name], inner) for name, inner in groups.items()})
+    return own, groups
 
 
 def values_of(point: Any) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from simulators.composition.replica import (
 from simulators.core.columns import numbers, table_of
 from simulators.core.contract import fact
 from simulators.core.errors import Infeasible
+from simulators.core.grouping import updated
 from simulators.kernels.energy import part_of, resting_w
 from simulators.serving.point import NUCLEUS, OVERLAPPED, UNIFIED, ServingPoint
 from simulators.serving.row_groups import kinds_of
@@ -59,14 +60,20 @@ class Deployment:
     pools: tuple[Deployment, ...] = ()  # one that reads prompts and one that decodes, if apart
 
 
-CUT = ("tp", "pp", "ep", "attention_dp", "redundant_experts")
+CUT = ("tp", "pp", "ep", "attention_dp", "moe.redundant_experts")
 """The fields of a point that say how a replica is cut."""
 
 
-POOLS = ("prefill_gpus", "decode_gpus", "prefill_tp", "decode_tp", "decode_gpu")
+POOLS = (
+    "pools.prefill_gpus",
+    "pools.decode_gpus",
+    "pools.prefill_tp",
+    "pools.decode_tp",
+    "pools.decode_gpu",
+)
 """Those that say how separate pools are."""
 
-ONE_POOL: Mapping[str, Any] = {**dict.fromkeys(POOLS, 0), "decode_gpu": NOTHING}
+ONE_POOL: Mapping[str, Any] = {**dict.fromkeys(POOLS, 0), "pools.decode_gpu": NOTHING}
 """What they are of a design without."""
 
 
@@ -124,8 +131,10 @@ def deployment_of(
     if len(pools) > 1:
         return _together([deployment_of(pool, runtime) for pool in pools])
     model, sheet = load_model(point.model), load_gpu(point.gpu)
-    counted = counted_tokens(point.routing_histogram) if point.routing_histogram else ()
-    routing = Routing(point.moe_backend, point.routing_skew, point.redundant_experts, counted)
+    counted = counted_tokens(point.moe.routing_histogram) if point.moe.routing_histogram else ()
+    routing = Routing(
+        point.moe.backend, point.moe.routing_skew, point.moe.redundant_experts, counted
+    )
     cut = Parallelism(point.tp, point.pp, point.ep, point.attention_dp, routing)
     hardware = _hardware(
         _ById(model),
@@ -137,9 +146,9 @@ def deployment_of(
         (point.sm_scale, point.clock_scale, point.bandwidth_scale, point.l2_scale),
         effects_without(point.without),
         _array(point.accelerator),
-        (point.mixed_step, point.sampling, point.stream_interval),
-        (point.time_share, point.power_share),
-        (point.gpu_clock_hz, point.power_limit_w),
+        (point.scheduling.mixed_step, point.sampling, point.client.stream_interval),
+        (point.colocation.time_share, point.colocation.power_share),
+        (point.power.clock_hz, point.power.limit_w),
     )
     usd = point.usd_per_gpu_hour
     if usd is None:
@@ -160,20 +169,22 @@ def pools_of(point: ServingPoint) -> tuple[ServingPoint, ...]:
     Raises:
         Infeasible: one pool is there without the other, or its GPUs are no whole replicas.
 
-    >>> both = ServingPoint("llama3_1_8b", "h100_sxm", prefill_gpus=1, decode_gpus=4, decode_tp=2)
+    >>> both = ServingPoint("llama3_1_8b", "h100_sxm", pools=PoolsConfig(1, 4, 0, 2))
     >>> [(pool.tp, pool.replicas) for pool in pools_of(both)]
     [(1, 1), (2, 2)]
     """
-    if not point.prefill_gpus and not point.decode_gpus:
+    if not point.pools.prefill_gpus and not point.pools.decode_gpus:
         return (point,)
-    if not point.prefill_gpus or not point.decode_gpus:
+    if not point.pools.prefill_gpus or not point.pools.decode_gpus:
         raise Infeasible(
             "one_pool_without_the_other",
-            f"prefill_gpus {point.prefill_gpus}, decode_gpus {point.decode_gpus}",
+            f"prefill_gpus {point.pools.prefill_gpus}, decode_gpus {point.pools.decode_gpus}",
         )
     return (
-        _pool(point, "prefill", point.prefill_gpus, point.prefill_tp, point.gpu),
-        _pool(point, "decode", point.decode_gpus, point.decode_tp, point.decode_gpu),
+        _pool(point, "prefill", point.pools.prefill_gpus, point.pools.prefill_tp, point.gpu),
+        _pool(
+            point, "decode", point.pools.decode_gpus, point.pools.decode_tp, point.pools.decode_gpu
+        ),
     )
 
 
@@ -184,11 +195,10 @@ def _pool(point: ServingPoint, name: str, gpus: int, tp: int, gpu: str) -> Servi
     if gpus % each:
         raise Infeasible(f"{name}_pool_is_no_whole_replicas", f"{gpus} GPUs, {each} a replica")
     return replace(
-        point,
+        updated(point, ONE_POOL),
         gpu=point.gpu if gpu == NOTHING else gpu,
         tp=tp,
         replicas=point.replicas * gpus // each,
-        **ONE_POOL,
     )
 
 
@@ -239,12 +249,12 @@ def _hardware(
     (clock_hz, power_limit_w), (time_share, power_share) = held, shares
     if array[0] and (clock_hz or power_limit_w):
         raise Infeasible(
-            "accelerator_has_no_gpu_clock", f"gpu_clock_hz, power_limit_w: {array[0]} computes"
+            "accelerator_has_no_gpu_clock", f"power.clock_hz, power.limit_w: {array[0]} computes"
         )
     if clock_hz > device.clock_hz:
         raise Infeasible(
             "gpu_clock_too_high",
-            f"gpu_clock_hz {clock_hz:g}: {device.name} runs at {device.clock_hz:g} at most",
+            f"power.clock_hz {clock_hz:g}: {device.name} runs at {device.clock_hz:g} at most",
         )
     if clock_hz:
         device = held_at(device, clock_hz / device.clock_hz)
@@ -316,13 +326,13 @@ def describe(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def _facts(row: Mapping[str, Any]) -> tuple[float, ...]:
     """Return the facts of one replica, or of two pools: then those of the pool with fuller GPUs."""
-    dp, routing = row["attention_dp"], Routing(redundant=row["redundant_experts"])
+    dp, routing = row["attention_dp"], Routing(redundant=row["moe.redundant_experts"])
     model = load_model(row["model"])
     gpus, pools = row["tp"] * row["pp"] * dp, [(row["gpu"], row["tp"])]
-    if row["prefill_gpus"]:
-        gpus = row["prefill_gpus"] + row["decode_gpus"]
-        decode_gpu = row["gpu"] if row["decode_gpu"] == NOTHING else row["decode_gpu"]
-        pools = [(row["gpu"], row["prefill_tp"]), (decode_gpu, row["decode_tp"])]
+    if row["pools.prefill_gpus"]:
+        gpus = row["pools.prefill_gpus"] + row["pools.decode_gpus"]
+        decode_gpu = row["gpu"] if row["pools.decode_gpu"] == NOTHING else row["pools.decode_gpu"]
+        pools = [(row["gpu"], row["pools.prefill_tp"]), (decode_gpu, row["pools.decode_tp"])]
     found = []
     for gpu, tp in pools:
         cut = Parallelism(tp or row["tp"], row["pp"], row["ep"], dp, routing)

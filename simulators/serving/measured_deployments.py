@@ -17,7 +17,17 @@ from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.composition.replica import FRAMEWORKS
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.serving.point import AUTO, WHOLE, ServingPoint
+from simulators.serving.point import (
+    AUTO,
+    WHOLE,
+    ArrivalsConfig,
+    CacheConfig,
+    ClientConfig,
+    LengthsConfig,
+    MeasurementConfig,
+    SchedulingConfig,
+    ServingPoint,
+)
 from simulators.workload.llm.parallelism import Parallelism
 
 
@@ -108,21 +118,21 @@ def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
         scheduler=engine.schedulers[0],
         runtime=runtime or deployed.runtime or engine.today,
         chunk_size=deployed.budget,
-        poll_interval=deployed.launch.poll_interval,
-        stream_interval=engine.defaults.stream_interval,
+        scheduling=SchedulingConfig(poll_interval=deployed.launch.poll_interval),
+        client=ClientConfig(
+            stream_interval=engine.defaults.stream_interval, frontend=deployed.client.frontend
+        ),
         max_batch=deployed.clients if deployed.crowded else engine.max_sequences,
         memory_fraction=deployed.launch.memory_fraction or memory_fraction,
-        watermark=0.0,
+        cache=CacheConfig(watermark=0.0),
         dtype=deployed.dtype,
         kv_dtype=deployed.kv_dtype,
-        arrivals="closed",
-        window=WHOLE,
-        clients=deployed.clients + deployed.crowded,
+        arrivals=ArrivalsConfig(process="closed", clients=deployed.clients + deployed.crowded),
+        measurement=MeasurementConfig(window=WHOLE),
         requests=deployed.client.requests * deployed.clients,
         prompt_tokens=deployed.prompt,
         output_tokens=deployed.output,
-        frontend=deployed.client.frontend,
-        length_spread=deployed.client.length_spread,
+        lengths=LengthsConfig(spread=deployed.client.length_spread),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from simulators.catalog.engine import reference_engine, resolve_runtime
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.composition.replica import EFFECTS, FRAMEWORKS, NOTHING
-from simulators.core.contract import choice, fields_of
+from simulators.core.contract import choice, fields_of, group
 from simulators.workload.llm.adapters import ALL, TARGETS
 from simulators.workload.llm.routing import BACKENDS, GATHERED
 from simulators.workload.precision import number_bytes, precision
@@ -43,43 +43,91 @@ asked = functools.partial(choice, part="demand", given=True)
 
 
 @dataclass(frozen=True)
-class ServingPoint:
-    """One deployment and what is asked of it."""
+class SpeculationConfig:
+    """Tokens drafted ahead and checked in one pass."""
 
-    model: str = built("the language model", names="model", given=True)
-    gpu: str = built("the GPU, or the path of a data sheet of one's own", names="gpu")
-    cluster: str = built("the nodes; auto: those the GPU is usually bought in", default="auto")
-    tp: int = built("tensor parallel degree", at_least=1, default=1)
-    pp: int = built("pipeline stages", at_least=1, default=1)
-    ep: int = built("parts of a stage that whole experts are dealt to", at_least=1, default=1)
-    attention_dp: int = built(
-        "groups of tp GPUs that attend to requests of their own and share the experts",
-        at_least=1,
-        default=1,
+    method: str = built(
+        "what drafts tokens that one pass checks: ngram (a look-up), draft (draft_model), medusa "
+        "(a head for each place), eagle, eagle3 or mtp (a head of one layer), or nothing",
+        known=SPECULATIONS,
+        default=NOTHING,
     )
-    moe_backend: str = built(
-        f"how tokens get to experts on other GPUs, of attention_dp: {', '.join(BACKENDS)}",
-        known=BACKENDS,
-        default=GATHERED,
+    draft_model: str = built("of speculation draft", names="model", default=NOTHING)
+    num_draft_tokens: int = built(
+        "drafted for each sequence and iteration", at_least=0, at_most=16, default=3
     )
-    redundant_experts: int = built(
-        "copies of experts a layer holds besides one of each, so that ranks work alike",
+    topk: int = built(
+        "guesses that a draft branches into; 1: a chain", at_least=1, at_most=16, default=1
+    )
+    tree_nodes: int = built(
+        "tokens of a tree that one pass checks, the likeliest; 0: num_draft_tokens times topk",
         at_least=0,
+        at_most=128,
         default=0,
     )
-    routing_skew: float = built(
-        "how much tokens prefer some experts: the exponent of Zipf's law; 0: not at all",
+    disable_batch: int = choice(
+        "running requests up to which tokens are drafted; 0: all that run", at_least=0, default=0
+    )
+    rule: str = choice(
+        "how many are drafted: fixed; or adaptive, up to num_draft_tokens, as many as bring most "
+        "tokens a second at the number that run or wait",
+        known=(FIXED, ADAPTIVE),
+        default=FIXED,
+    )
+    acceptance: str = choice(
+        "share of drafted tokens that the model agrees with, given those before: one, or one for "
+        "each position; empty: as measured of the method",
+        default="",
+    )
+    acceptance_std: float = choice(
+        "standard deviation of the first position's rate between requests; 0: all are alike",
+        at_least=0.0,
+        below=0.5,
+        default=0.0,
+    )
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """Blocks of the KV cache: prefixes, preemption, offloading."""
+
+    block_size: int = choice("tokens per KV block", at_least=1, default=16)
+    watermark: float = choice(
+        "share of KV blocks kept free at admission", at_least=0.0, below=1.0, default=0.01
+    )
+    prefix_caching: bool = choice(
+        "whether prompts find blocks of others that begin alike; else all are computed whole",
+        default=False,
+    )
+    prefix_host_bytes: float = choice(
+        "host memory per GPU that keeps what the prefix cache evicts, if moving it back is quicker "
+        "than computing it",
+        unit="B",
         at_least=0.0,
         default=0.0,
-        given=True,
     )
-    routing_histogram: str = built(
-        "tokens that each expert of a layer got, in the order of ranks: a number for each, with "
-        "commas between, or the path of a file of them; empty: routing_skew says it",
-        default="",
-        given=True,
+    preemption: str = choice(
+        "what becomes of a running request without memory: recompute, swap to the host, or cached: "
+        "recompute what others took of its blocks, as with prefix_caching",
+        known=PREEMPTIONS,
+        default=RECOMPUTE,
     )
-    replicas: int = built("copies, each on tp * pp * attention_dp GPUs", at_least=1, default=1)
+    swap_bytes: float = choice(
+        "memory per GPU for swapped requests", unit="B", at_least=0.0, default=4e9
+    )
+    offload_to: str = choice(
+        "what takes what swap and prefix_host_bytes move out: the host's memory; a peer's, "
+        "another GPU that has room, over the links between GPUs; or, of prefixes, an ssd, one for "
+        "each GPU",
+        known=OFFLOADS,
+        default=HOST,
+    )
+
+
+@dataclass(frozen=True)
+class PoolsConfig:
+    """Separate GPUs for prefill and decode."""
+
     prefill_gpus: int = built(
         "GPUs that only read prompts, of each copy; 0: no separate pools, all do both",
         at_least=0,
@@ -108,10 +156,40 @@ class ServingPoint:
         known=TRANSFERS,
         default=SERIAL,
     )
-    scheduler: str = choice("how batches are formed", names="scheduler", default=DEFAULT_SCHEDULER)
-    router: str = choice("which replica takes a request", names="router", default="round_robin")
-    chunk_size: int = choice("tokens of an iteration with chunks", at_least=1, default=512)
-    max_batch: int = choice("requests a replica runs at a time", at_least=1, default=128)
+
+
+@dataclass(frozen=True)
+class MoeConfig:
+    """Experts: exchange of tokens, copies, routing."""
+
+    backend: str = built(
+        f"how tokens get to experts on other GPUs, of attention_dp: {', '.join(BACKENDS)}",
+        known=BACKENDS,
+        default=GATHERED,
+    )
+    redundant_experts: int = built(
+        "copies of experts a layer holds besides one of each, so that ranks work alike",
+        at_least=0,
+        default=0,
+    )
+    routing_skew: float = built(
+        "how much tokens prefer some experts: the exponent of Zipf's law; 0: not at all",
+        at_least=0.0,
+        default=0.0,
+        given=True,
+    )
+    routing_histogram: str = built(
+        "tokens that each expert of a layer got, in the order of ranks: a number for each, with "
+        "commas between, or the path of a file of them; empty: routing_skew says it",
+        default="",
+        given=True,
+    )
+
+
+@dataclass(frozen=True)
+class SchedulingConfig:
+    """Details of the scheduler."""
+
     max_batch_tokens: int = choice(
         "prompt tokens of a batch of whole prompts", at_least=1, default=4096
     )
@@ -120,81 +198,62 @@ class ServingPoint:
         at_least=0,
         default=0,
     )
-    qps: float | None = asked(
-        "requests per second to all replicas; null keeps a trace's arrivals, and in the analytic "
-        "fidelity gives each freed seat to a new request",
-        unit="1/s",
-        above=0.0,
-        default=1.0,
+    mixed_step: str = built(
+        "prefills and decodes of one iteration: unified, in one attention kernel too, where the "
+        "engine's library has one; batch, in a kernel each; overlapped, the attention of both at "
+        "once on every SM; or additive, each reading the weights",
+        known=MIXED_STEPS,
+        default=UNIFIED,
     )
-    workload: str = asked(
-        "lengths: chat, code, sharegpt, summarization, a file of one's own, or the path of a trace",
-        names="workload",
-        default="chat",
+    rank_queues: str = choice(
+        "of ranks of data-parallel attention: own, and all step together; shared, its requests "
+        "dealt out evenly in every iteration; or auto: as the engine of the scheduler has it",
+        known=(AUTO, OWN, SHARED),
+        default=AUTO,
     )
-    prompt_tokens: int = asked("of every prompt; 0: the workload's", at_least=0, default=0)
-    output_tokens: int = asked("of every answer; 0: the workload's", at_least=0, default=0)
-    length_spread: float = asked(
+
+
+@dataclass(frozen=True)
+class ArrivalsConfig:
+    """When requests arrive."""
+
+    process: str = asked(
+        f"gaps between arrivals: {', '.join(ARRIVALS)}", known=ARRIVALS, default=POISSON
+    )
+    burstiness: float = asked("coefficient of variation of gamma gaps", above=0.0, default=1.0)
+    clients: int = asked("of closed arrivals: each asks when answered", at_least=1, default=64)
+    burst_ratio: float = asked("of mmpp: rate in bursts over between", above=0.0, default=4.0)
+    burst_s: float = asked("of mmpp: mean length of a burst", unit="s", above=0.0, default=10.0)
+    calm_s: float = asked("of mmpp: mean time between bursts", unit="s", above=0.0, default=50.0)
+    swing: float = asked(
+        "of diurnal: highest rate over the mean, less one", at_least=0.0, at_most=1.0, default=0.5
+    )
+    period_s: float = asked("of diurnal: peak to peak", unit="s", above=0.0, default=86_400.0)
+
+
+@dataclass(frozen=True)
+class LengthsConfig:
+    """How lengths of prompts and answers vary."""
+
+    spread: float = asked(
         "fixed lengths are drawn evenly from those down to this share less",
         at_least=0.0,
         below=1.0,
         default=0.0,
     )
-    length_shape: str = asked(
-        "how fixed lengths differ: evenly, by length_spread; as_workload, stretched until they are "
+    shape: str = asked(
+        "how fixed lengths differ: evenly, by spread; as_workload, stretched until they are "
         "means; or bench_serving: those that the client of that name draws under this seed",
         known=SHAPES,
         default=EVENLY,
     )
     max_output_tokens: int = asked("longer answers end there; 0: none do", at_least=0, default=0)
-    requests: int = asked("simulated; of a trace the first, 0: all", at_least=0, default=500)
-    seed: int = asked("of arrivals and lengths", at_least=0, default=0)
-    seeds: int = choice(
-        "runs to average, with this seed and those after it; latencies get confidence intervals",
-        at_least=1,
-        default=1,
-        given=True,
-    )
-    arrivals: str = asked(
-        f"gaps between arrivals: {', '.join(ARRIVALS)}", known=ARRIVALS, default=POISSON
-    )
-    burstiness: float = asked("coefficient of variation of gamma gaps", above=0.0, default=1.0)
-    clients: int = asked("of closed arrivals: each asks when answered", at_least=1, default=64)
-    think_s: float = asked(
-        "how long such a client, or the user of a session, waits before",
-        unit="s",
-        at_least=0.0,
-        default=0.0,
-    )
-    frontend: str = choice(
-        "server between client and engine: auto (of the runtime's framework, if any) or none",
-        known=FRONTENDS,
-        default=AUTO,
-    )
-    frontend_s: float = choice(
-        "that a request takes to the engine besides", unit="s", at_least=0.0, default=0.0
-    )
-    stream_interval: int = built(
-        "iterations between messages of an answer to its client; 0: it is sent whole",
-        at_least=0,
-        default=1,
-    )
-    patience_s: float | None = asked(
-        "how long after its arrival an unfinished request is given up by its client; null: never",
-        unit="s",
-        above=0.0,
-        default=None,
-    )
-    warmup: int = choice(
-        "first requests left out of latencies and rates", at_least=0, default=0, given=True
-    )
-    cooldown: int = choice("last requests left out of them", at_least=0, default=0, given=True)
-    window: str = choice(
-        "what rates and costs are of: steady, the run without its ramp and drain; or whole, as "
-        "programs count that measure a server",
-        known=WINDOWS,
-        default=STEADY,
-    )
+
+
+@dataclass(frozen=True)
+class SessionsConfig:
+    """Conversations, and what their prompts share."""
+
     turns: int = asked(
         "requests of a session, each after the answer before it, which its prompt repeats",
         at_least=1,
@@ -211,159 +270,65 @@ class ServingPoint:
         at_least=0,
         default=0,
     )
-    burst_ratio: float = asked("of mmpp: rate in bursts over between", above=0.0, default=4.0)
-    burst_s: float = asked("of mmpp: mean length of a burst", unit="s", above=0.0, default=10.0)
-    calm_s: float = asked("of mmpp: mean time between bursts", unit="s", above=0.0, default=50.0)
-    swing: float = asked(
-        "of diurnal: highest rate over the mean, less one", at_least=0.0, at_most=1.0, default=0.5
-    )
-    period_s: float = asked("of diurnal: peak to peak", unit="s", above=0.0, default=86_400.0)
-    mixed_step: str = built(
-        "prefills and decodes of one iteration: unified, in one attention kernel too, where the "
-        "engine's library has one; batch, in a kernel each; overlapped, the attention of both at "
-        "once on every SM; or additive, each reading the weights",
-        known=MIXED_STEPS,
-        default=UNIFIED,
-    )
-    sampling: str = built(
-        "how tokens are drawn: the likeliest; or nucleus, of the likeliest that add up to a share "
-        "(top_p), for which engines sort the vocabulary",
-        known=SAMPLINGS,
-        default=LIKELIEST,
-    )
-    iteration_table: str = choice(
-        "path of operator times of one's own; empty: iterations are priced by composition",
-        default="",
-        given=True,
-    )
-    block_size: int = choice("tokens per KV block", at_least=1, default=16)
-    memory_fraction: float = choice(
-        "share of GPU memory the engine may use", above=0.0, at_most=1.0, default=0.9
-    )
-    rank_queues: str = choice(
-        "of ranks of data-parallel attention: own, and all step together; shared, its requests "
-        "dealt out evenly in every iteration; or auto: as the engine of the scheduler has it",
-        known=(AUTO, OWN, SHARED),
-        default=AUTO,
-    )
-    watermark: float = choice(
-        "share of KV blocks kept free at admission", at_least=0.0, below=1.0, default=0.01
-    )
-    prefix_cache: bool = choice(
-        "whether prompts find blocks of others that begin alike; else all are computed whole",
-        default=False,
-    )
-    prefix_host_bytes: float = choice(
-        "host memory per GPU that keeps what a prefix_cache forgets, if moving it back is quicker "
-        "than computing it",
-        unit="B",
+
+
+@dataclass(frozen=True)
+class ClientConfig:
+    """The client and the server in front of the engine."""
+
+    think_s: float = asked(
+        "how long such a client, or the user of a session, waits before",
+        unit="s",
         at_least=0.0,
         default=0.0,
     )
-    preemption: str = choice(
-        "what becomes of a running request without memory: recompute, swap to the host, or cached: "
-        "recompute what others took of its blocks, as with a prefix_cache",
-        known=PREEMPTIONS,
-        default=RECOMPUTE,
+    patience_s: float | None = asked(
+        "how long after its arrival an unfinished request is given up by its client; null: never",
+        unit="s",
+        above=0.0,
+        default=None,
     )
-    swap_bytes: float = choice(
-        "memory per GPU for swapped requests", unit="B", at_least=0.0, default=4e9
-    )
-    offload_to: str = choice(
-        "what takes what swap and prefix_host_bytes move out: the host's memory; a peer's, "
-        "another GPU that has room, over the links between GPUs; or, of prefixes, an ssd, one for "
-        "each GPU",
-        known=OFFLOADS,
-        default=HOST,
-    )
-    dtype: str = built("precision: fp16, fp8, int8, w4a16 ...", default="fp16", reads=precision)
-    kv_dtype: str = built("precision of the KV cache", default="fp16", reads=number_bytes)
-    runtime: str = built(
-        f"what runs the kernels: {', '.join(FRAMEWORKS)}, graphs, eager ...; auto: the engine "
-        f"whose scheduler it is, {reference_engine().name} for those of none",
+    frontend: str = choice(
+        "server between client and engine: auto (of the runtime's framework, if any) or none",
+        known=FRONTENDS,
         default=AUTO,
     )
-    release: str = built(
-        "of the engine: a version such as 0.8.5 or a date such as 2026-01-31, which choose its "
-        "runtime; empty: today's",
-        default="",
+    frontend_s: float = choice(
+        "that a request takes to the engine besides", unit="s", at_least=0.0, default=0.0
     )
-    accelerator: str = built(
-        "an accelerator that computes in the GPU's place, its memory and links kept; or nothing",
-        default=NOTHING,
-    )
-    without: str = built(
-        f"effects beside kernels that are left out, joined by +: {', '.join(EFFECTS)}, or nothing",
-        default=NOTHING,
-        given=True,
-    )
-    speculation: str = built(
-        "what drafts tokens that one pass checks: ngram (a look-up), draft (draft_model), medusa "
-        "(a head for each place), eagle, eagle3 or mtp (a head of one layer), or nothing",
-        known=SPECULATIONS,
-        default=NOTHING,
-    )
-    draft_tokens: int = built(
-        "drafted for each sequence and iteration", at_least=0, at_most=16, default=3
-    )
-    draft_topk: int = built(
-        "guesses that a draft branches into; 1: a chain", at_least=1, at_most=16, default=1
-    )
-    draft_nodes: int = built(
-        "tokens of a tree that one pass checks, the likeliest; 0: draft_tokens times draft_topk",
+    stream_interval: int = built(
+        "iterations between messages of an answer to its client; 0: it is sent whole",
         at_least=0,
-        at_most=128,
-        default=0,
+        default=1,
     )
-    draft_until: int = choice(
-        "running requests up to which tokens are drafted; 0: all that run", at_least=0, default=0
-    )
-    draft_rule: str = choice(
-        "how many are drafted: fixed; or adaptive, up to draft_tokens, as many as bring most "
-        "tokens a second at the number that run or wait",
-        known=(FIXED, ADAPTIVE),
-        default=FIXED,
-    )
-    draft_model: str = built("of speculation draft", names="model", default=NOTHING)
-    acceptance: str = choice(
-        "share of drafted tokens that the model agrees with, given those before: one, or one for "
-        "each position; empty: as measured of the method",
-        default="",
-    )
-    acceptance_spread: float = choice(
-        "standard deviation of the first position's rate between requests; 0: all are alike",
-        at_least=0.0,
-        below=0.5,
-        default=0.0,
-    )
-    exit_depth: float = built(
-        "share of layers a decoded token passes: early exit", above=0.0, at_most=1.0, default=1.0
-    )
-    exit_spread: float = built("its deviation between tokens", at_least=0.0, below=0.5, default=0.0)
-    routed_tokens: float = built(
-        "that every other layer takes: mixture of depths", above=0.0, at_most=1.0, default=1.0
-    )
-    prompt_kept: float = built(
-        "share of a prompt that layers after prune_after take", above=0.0, at_most=1.0, default=1.0
-    )
-    prune_after: int = built("layers before a prompt is pruned", at_least=0, default=2)
-    max_context: int = choice(
-        "longest prompt and output together; 0: as long as the model allows", at_least=0, default=0
-    )
-    slo_ttft_s: float = choice("deadline of the first token", unit="s", default=1.0, given=True)
-    slo_tpot_s: float = choice(
-        "deadline of the mean later token", unit="s", default=0.05, given=True
-    )
-    prices: str = built("price list", names="price", default=PUBLIC_CLOUD, given=True)
-    usd_per_gpu_hour: float | None = built(
-        "overrides the price list", unit="$", default=None, given=True
-    )
-    fidelity: str = choice(
-        f"how it is answered: {' or '.join(FIDELITIES)} (a steady state, without percentiles)",
-        known=FIDELITIES,
-        default=EVENT,
+
+
+@dataclass(frozen=True)
+class MeasurementConfig:
+    """Which part of which runs is measured."""
+
+    seeds: int = choice(
+        "runs to average, with this seed and those after it; latencies get confidence intervals",
+        at_least=1,
+        default=1,
         given=True,
     )
+    warmup: int = choice(
+        "first requests left out of latencies and rates", at_least=0, default=0, given=True
+    )
+    cooldown: int = choice("last requests left out of them", at_least=0, default=0, given=True)
+    window: str = choice(
+        "what rates and costs are of: steady, the run without its ramp and drain; or whole, as "
+        "programs count that measure a server",
+        known=WINDOWS,
+        default=STEADY,
+    )
+
+
+@dataclass(frozen=True)
+class AutoscaleConfig:
+    """Replicas that follow the load."""
+
     min_replicas: int = built(
         "replicas that always run, of those at most; others are started and stopped with the load; "
         "0: all of them run",
@@ -376,7 +341,7 @@ class ServingPoint:
     startup_s: float = built(
         "from the start of a replica to its first request", unit="s", at_least=0.0, default=60.0
     )
-    scale_every_s: float = built(
+    interval_s: float = built(
         "between looks at the arrivals since the last one", unit="s", above=0.0, default=15.0
     )
     scale_down_s: float = built(
@@ -385,35 +350,47 @@ class ServingPoint:
         at_least=0.0,
         default=300.0,
     )
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adapters."""
+
     adapters: int = built(
         "low-rank adapters (LoRA) of which each request wants one; 0: none", at_least=0, default=0
     )
-    adapter_rank: int = built("of all of them", at_least=1, default=16)
-    adapter_targets: str = built(
+    rank: int = built("of all of them", at_least=1, default=16)
+    targets: str = built(
         "what they adapt: attention (the projections around it), or all linear layers",
         known=TARGETS,
         default=ALL,
     )
-    adapter_zipf: float = built(
+    zipf: float = built(
         "exponent of their popularity; 0: all are wanted alike", at_least=0.0, default=0.0
     )
-    adapter_kernels: str = built(
+    kernels: str = built(
         "grouped: tokens of one adapter are multiplied together (SGMV); or by_token: in "
         "decodes each token reads its own (BGMV, S-LoRA)",
         known=ADAPTER_KERNELS,
         default=GROUPED,
     )
-    adapter_slots: int = built(
+    slots: int = built(
         "adapters that a GPU keeps, the others wait on the host; 0: all that a batch may want, of "
         "by_token as many as it wants on average",
         at_least=0,
         default=0,
     )
-    colocated: str = built(
+
+
+@dataclass(frozen=True)
+class ColocationConfig:
+    """Other models on the same GPUs."""
+
+    models: str = built(
         "other models on the same GPUs, each a process of its own, joined by +; or nothing",
         default=NOTHING,
     )
-    colocated_qps: float | None = built(
+    qps: float | None = built(
         "requests per second to each of them, of lengths like the model's; null: as many as to it",
         unit="1/s",
         above=0.0,
@@ -428,7 +405,7 @@ class ServingPoint:
     sm_share: float = built(
         "of mps: share of the SMs that the model may use", above=0.0, at_most=1.0, default=1.0
     )
-    colocated_sm_share: float = built(
+    other_sm_share: float = built(
         "of mps: that each other model may use; 0: what sm_share leaves, evenly",
         at_least=0.0,
         at_most=1.0,
@@ -459,23 +436,162 @@ class ServingPoint:
         at_most=1.0,
         default=1.0,
     )
-    gpu_clock_hz: float = built(
+
+
+@dataclass(frozen=True)
+class DynamicInferenceConfig:
+    """Layers that tokens skip: early exit, mixture of depths, pruned prompts."""
+
+    exit_depth: float = built(
+        "share of layers a decoded token passes: early exit", above=0.0, at_most=1.0, default=1.0
+    )
+    exit_depth_std: float = built(
+        "its deviation between tokens", at_least=0.0, below=0.5, default=0.0
+    )
+    mod_capacity: float = built(
+        "that every other layer takes: mixture of depths", above=0.0, at_most=1.0, default=1.0
+    )
+    prune_keep_ratio: float = built(
+        "share of a prompt that layers after prune_after take", above=0.0, at_most=1.0, default=1.0
+    )
+    prune_after_layer: int = built("layers before a prompt is pruned", at_least=0, default=2)
+
+
+@dataclass(frozen=True)
+class PowerConfig:
+    """Clocks and power limits of GPUs."""
+
+    clock_hz: float = built(
         "clock that GPUs are locked to (nvidia-smi --lock-gpu-clocks); 0: none, they run at their "
         "highest",
         unit="Hz",
         at_least=0.0,
         default=0.0,
     )
-    power_limit_w: float = built(
+    limit_w: float = built(
         "of a GPU (nvidia-smi --power-limit), for which it lowers its clock; 0: the data sheet's",
         unit="W",
         at_least=0.0,
         default=0.0,
     )
+
+
+@dataclass(frozen=True)
+class ServingPoint:
+    """One deployment and what is asked of it."""
+
+    model: str = built("the language model", names="model", given=True)
+    gpu: str = built("the GPU, or the path of a data sheet of one's own", names="gpu")
+    cluster: str = built("the nodes; auto: those the GPU is usually bought in", default="auto")
+    tp: int = built("tensor parallel degree", at_least=1, default=1)
+    pp: int = built("pipeline stages", at_least=1, default=1)
+    ep: int = built("parts of a stage that whole experts are dealt to", at_least=1, default=1)
+    attention_dp: int = built(
+        "groups of tp GPUs that attend to requests of their own and share the experts",
+        at_least=1,
+        default=1,
+    )
+    replicas: int = built("copies, each on tp * pp * attention_dp GPUs", at_least=1, default=1)
+    scheduler: str = choice("how batches are formed", names="scheduler", default=DEFAULT_SCHEDULER)
+    router: str = choice("which replica takes a request", names="router", default="round_robin")
+    chunk_size: int = choice("tokens of an iteration with chunks", at_least=1, default=512)
+    max_batch: int = choice("requests a replica runs at a time", at_least=1, default=128)
+    qps: float | None = asked(
+        "requests per second to all replicas; null keeps a trace's arrivals, and in the analytic "
+        "fidelity gives each freed seat to a new request",
+        unit="1/s",
+        above=0.0,
+        default=1.0,
+    )
+    workload: str = asked(
+        "lengths: chat, code, sharegpt, summarization, a file of one's own, or the path of a trace",
+        names="workload",
+        default="chat",
+    )
+    prompt_tokens: int = asked("of every prompt; 0: the workload's", at_least=0, default=0)
+    output_tokens: int = asked("of every answer; 0: the workload's", at_least=0, default=0)
+    requests: int = asked("simulated; of a trace the first, 0: all", at_least=0, default=500)
+    seed: int = asked("of arrivals and lengths", at_least=0, default=0)
+    sampling: str = built(
+        "how tokens are drawn: the likeliest; or nucleus, of the likeliest that add up to a share "
+        "(top_p), for which engines sort the vocabulary",
+        known=SAMPLINGS,
+        default=LIKELIEST,
+    )
+    iteration_table: str = choice(
+        "path of operator times of one's own; empty: iterations are priced by composition",
+        default="",
+        given=True,
+    )
+    memory_fraction: float = choice(
+        "share of GPU memory the engine may use", above=0.0, at_most=1.0, default=0.9
+    )
+    dtype: str = built("precision: fp16, fp8, int8, w4a16 ...", default="fp16", reads=precision)
+    kv_dtype: str = built("precision of the KV cache", default="fp16", reads=number_bytes)
+    runtime: str = built(
+        f"what runs the kernels: {', '.join(FRAMEWORKS)}, graphs, eager ...; auto: the engine "
+        f"whose scheduler it is, {reference_engine().name} for those of none",
+        default=AUTO,
+    )
+    release: str = built(
+        "of the engine: a version such as 0.8.5 or a date such as 2026-01-31, which choose its "
+        "runtime; empty: today's",
+        default="",
+    )
+    accelerator: str = built(
+        "an accelerator that computes in the GPU's place, its memory and links kept; or nothing",
+        default=NOTHING,
+    )
+    without: str = built(
+        f"effects beside kernels that are left out, joined by +: {', '.join(EFFECTS)}, or nothing",
+        default=NOTHING,
+        given=True,
+    )
+    max_context: int = choice(
+        "longest prompt and output together; 0: as long as the model allows", at_least=0, default=0
+    )
+    slo_ttft_s: float = choice("deadline of the first token", unit="s", default=1.0, given=True)
+    slo_tpot_s: float = choice(
+        "deadline of the mean later token", unit="s", default=0.05, given=True
+    )
+    prices: str = built("price list", names="price", default=PUBLIC_CLOUD, given=True)
+    usd_per_gpu_hour: float | None = built(
+        "overrides the price list", unit="$", default=None, given=True
+    )
+    fidelity: str = choice(
+        f"how it is answered: {' or '.join(FIDELITIES)} (a steady state, without percentiles)",
+        known=FIDELITIES,
+        default=EVENT,
+        given=True,
+    )
     sm_scale: float = built("SMs of a what-if device, relative", above=0.0, default=1.0)
     clock_scale: float = built("clock of such a device, relative", above=0.0, default=1.0)
     bandwidth_scale: float = built("its memory bandwidth, relative", above=0.0, default=1.0)
     l2_scale: float = built("its L2 size, relative", above=0.0, default=1.0)
+    speculation: SpeculationConfig = group(
+        SpeculationConfig, "tokens drafted ahead and checked in one pass"
+    )
+    cache: CacheConfig = group(
+        CacheConfig, "blocks of the KV cache: prefixes, preemption, offloading"
+    )
+    pools: PoolsConfig = group(PoolsConfig, "separate GPUs for prefill and decode")
+    moe: MoeConfig = group(MoeConfig, "experts: exchange of tokens, copies, routing")
+    scheduling: SchedulingConfig = group(SchedulingConfig, "details of the scheduler")
+    arrivals: ArrivalsConfig = group(ArrivalsConfig, "when requests arrive")
+    lengths: LengthsConfig = group(LengthsConfig, "how lengths of prompts and answers vary")
+    sessions: SessionsConfig = group(SessionsConfig, "conversations, and what their prompts share")
+    client: ClientConfig = group(ClientConfig, "the client and the server in front of the engine")
+    measurement: MeasurementConfig = group(
+        MeasurementConfig, "which part of which runs is measured"
+    )
+    autoscaling: AutoscaleConfig = group(AutoscaleConfig, "replicas that follow the load")
+    lora: LoraConfig = group(LoraConfig, "low-rank adapters")
+    colocation: ColocationConfig = group(ColocationConfig, "other models on the same GPUs")
+    dynamic: DynamicInferenceConfig = group(
+        DynamicInferenceConfig,
+        "layers that tokens skip: early exit, mixture of depths, pruned prompts",
+    )
+    power: PowerConfig = group(PowerConfig, "clocks and power limits of GPUs")
 
     def __post_init__(self) -> None:
         """Resolve the runtime by scheduler and release; the release is empty afterwards."""

@@ -72,7 +72,7 @@ class RunCache:
         self.user_rows = UserRows()
         self.deployment = _once(functools.partial(deployment_of, runtime=runtime), DEPLOYED)
         self.requests = _once(requests_of, DEMANDED)
-        self.bands = _once(self._bands, (*DEPLOYED, "iteration_table", "acceptance"))
+        self.bands = _once(self._bands, (*DEPLOYED, "iteration_table", "speculation.acceptance"))
 
     def _bands(self, point: ServingPoint) -> Mapping[str, Ends]:
         """Return the error intervals of a deployment's latencies, none for a user's own times.
@@ -84,7 +84,11 @@ class RunCache:
         built = self.deployment(point)
         reach = [prices_of(point, pool.hardware)[0].reach for pool in built.pools or (built,)]
         found = deployment_bands(point.runtime, {**reach[0], "tpot": reach[-1]["tpot"]})
-        if point.speculation == NOTHING or not point.draft_tokens or point.acceptance.strip():
+        if (
+            point.speculation.method == NOTHING
+            or not point.speculation.num_draft_tokens
+            or point.speculation.acceptance.strip()
+        ):
             return found
         return {**found, "tpot": both(found["tpot"], times_interval())}
 
@@ -222,7 +226,7 @@ def _pool(
     """Return the replicas of a point, or its prefill replicas or decode replicas."""
     drafter = drafter_of(point, built.hardware)
     table, price = prices_of(point, built.hardware, drafter)
-    if drafter and point.draft_rule == ADAPTIVE:
+    if drafter and point.speculation.rule == ADAPTIVE:
         prompt, output = (float(np.mean(n)) for n in (asked.prompt_tokens, asked.output_tokens))
         load = MeanLoad(
             context=prompt + output / 2.0,
@@ -262,13 +266,13 @@ def _with_shared_prefixes(point: ServingPoint, asked: Requests) -> Requests:
     Requests for different LoRA adapters share no prefix. Each request, or each session, draws its
     adapter.
     """
-    if not point.prefix_cache:
+    if not point.cache.prefix_caching:
         return replace(asked, prefixes=None)
-    if point.adapters <= 1 or asked.prefixes is None:
+    if point.lora.adapters <= 1 or asked.prefixes is None:
         return asked
     users = np.arange(asked.arrival_s.size) if asked.session is None else asked.session
     draws = stream(point.seed, "adapters").random(int(users.max()) + 1)
-    shares = np.cumsum(popularity(point.adapters, point.adapter_zipf))
+    shares = np.cumsum(popularity(point.lora.adapters, point.lora.zipf))
     adapter = np.searchsorted(shares[:-1], draws, side="right")
     return replace(asked, prefixes=asked.prefixes.apart(adapter[users]))
 
@@ -279,13 +283,14 @@ def _autoscaling_plan(point: ServingPoint, admitted: Requests) -> AutoscalingPla
     Raises:
         Infeasible: arrivals depend on answers, or there are separate pools.
     """
-    if point.min_replicas > point.replicas:
+    if point.autoscaling.min_replicas > point.replicas:
         raise Infeasible(
-            "min_replicas_above_replicas", f"{point.min_replicas} of {point.replicas} replicas"
+            "min_replicas_above_replicas",
+            f"{point.autoscaling.min_replicas} of {point.replicas} replicas",
         )
-    if not point.min_replicas or point.min_replicas == point.replicas:
+    if not point.autoscaling.min_replicas or point.autoscaling.min_replicas == point.replicas:
         return None
-    if point.prefill_gpus:
+    if point.pools.prefill_gpus:
         raise Infeasible("min_replicas_has_no_separate_pools")
     if admitted.clients or admitted.session is not None:
         raise Infeasible("min_replicas_needs_open_arrivals", "clients wait for their answers")

@@ -26,6 +26,7 @@ from simulators.core.columns import categories, evaluate_pointwise, numbers, whi
 from simulators.core.contract import Contribution, weakest_of
 from simulators.core.errors import UserError
 from simulators.core.folder import ROUTERS, RUNTIMES, SCHEDULERS, WORKLOADS
+from simulators.core.grouping import point_from
 from simulators.core.jit import Kernel, compile_all
 from simulators.core.modules import file_of_user
 from simulators.core.rules import check_point, is_sound
@@ -78,8 +79,8 @@ class Serving:
         "replicas",
         "replicas_mean",
         *PAYS,
-        "decode_gpu",
-        "decode_gpus",
+        "pools.decode_gpu",
+        "pools.decode_gpus",
     )
     cost_metrics: tuple[str, ...] = (
         "cost_usd_per_mtok",
@@ -115,11 +116,11 @@ class Serving:
             return () if file is None else (file,)
         if name == "iteration_table":
             return (Path(text),) if text else ()
-        if name == "routing_histogram":
+        if name == "moe.routing_histogram":
             return (Path(text),) if text and is_file(text) else ()
-        if name == "decode_gpu":
+        if name == "pools.decode_gpu":
             return () if value == NOTHING else COMPOSITION.reads("gpu", value)
-        if name == "prefill_gpus":
+        if name == "pools.prefill_gpus":
             return (TRANSFERS,) if value else ()
         if name in self.priced:
             return ()
@@ -129,7 +130,7 @@ class Serving:
 
     def records(self, point: Mapping[str, Any]) -> Mapping[str, pa.Table]:
         """Return every request and every iteration of a design."""
-        state = logged_run(on_its_part(ServingPoint(**point))).state
+        state = logged_run(on_its_part(point_from(ServingPoint, point))).state
         return {"requests": request_table(state), "iterations": batch_table(state)}
 
     def warm_up(self) -> None:
@@ -149,12 +150,12 @@ class Serving:
 
     def weakest(self, point: Mapping[str, Any]) -> Contribution | None:
         """Return the operator of an everyday batch whose time is known worst."""
-        replica = deployment_of(on_its_part(ServingPoint(**point))).hardware.replica
+        replica = deployment_of(on_its_part(point_from(ServingPoint, point))).hardware.replica
         return weakest_of(explained(replica, PROBE, "decode", 0.0))
 
     def explain(self, point: Mapping[str, Any]) -> Sequence[Contribution]:
         """Return what the mean request's time and energy went into, operator by operator."""
-        return explained_request(logged_run(on_its_part(ServingPoint(**point))))
+        return explained_request(logged_run(on_its_part(point_from(ServingPoint, point))))
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
         """Say when and by whom the prices were quoted, and of which GPUs nothing was measured."""
@@ -171,11 +172,11 @@ class Serving:
         listed = str(prices["prices"]), prices["usd_per_gpu_hour"]
         usd = usd_per_gpu_hours(gpus, *listed)[codes]
         size, *rates = (numbers(rows, n).astype(np.float64) for n in self.cost_needs[1:5])
-        decoders, kinds = categories(rows, "decode_gpu")
+        decoders, kinds = categories(rows, "pools.decode_gpu")
         if others := [str(kind) for kind in kinds if kind != NOTHING]:
             dear = dict(zip(others, usd_per_gpu_hours(others, *listed), strict=True))
             theirs = np.array([dear.get(str(kind), np.nan) for kind in kinds])[decoders]
-            part = numbers(rows, "decode_gpus") * numbers(rows, "replicas") / size
+            part = numbers(rows, "pools.decode_gpus") * numbers(rows, "replicas") / size
             apart = np.array([kind in dear for kind in kinds])[decoders] & (part > 0.0)
             usd = np.where(apart, usd + part * (theirs - usd), usd)
         running = numbers(rows, "replicas_mean") / numbers(rows, "replicas")
@@ -196,7 +197,9 @@ class Serving:
         """Guess: time goes with the requests; every design asks for about the same iterations."""
         counts = numbers(batch, "requests").astype(np.float64)
         event_s = (
-            PER_REQUEST_S * numbers(batch, "seeds") * np.where(counts > 0.0, counts, TYPICAL_TRACE)
+            PER_REQUEST_S
+            * numbers(batch, "measurement.seeds")
+            * np.where(counts > 0.0, counts, TYPICAL_TRACE)
         )
         return np.where(is_analytic(batch), STEADY_STATE_S, event_s)
 
@@ -297,12 +300,19 @@ def _simulated_alone(point: ServingPoint, cache: RunCache | None) -> ServingMetr
     known = cache or RunCache()
     found = _simulated(point, known)
     found = known.user_rows.correct(found, point, lambda row: _simulated(row, known))
-    return banded(found, known.bands(point), think_s=point.think_s)
+    return banded(found, known.bands(point), think_s=point.client.think_s)
 
 
 def _simulated(point: ServingPoint, cache: RunCache) -> ServingMetrics:
     """Return the metrics of one run, or their mean over several seeds."""
-    if point.seeds == 1:
+    if point.measurement.seeds == 1:
         return run_of(point, cache=cache).metrics()
-    seeds = range(point.seed, point.seed + point.seeds)
-    return averaged([_simulated(replace(point, seed=s, seeds=1), cache) for s in seeds])
+    seeds = range(point.seed, point.seed + point.measurement.seeds)
+    return averaged(
+        [
+            _simulated(
+                replace(point, seed=s, measurement=replace(point.measurement, seeds=1)), cache
+            )
+            for s in seeds
+        ]
+    )

@@ -11,7 +11,7 @@ from pathlib import Path
 from simulators.core.contract import Describes, load_simulator
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import FOLDERS, SIMULATORS
-from simulators.core.grouping import columns_of, groups_of
+from simulators.core.grouping import columns_of, option_groups
 from sweeper import engines, samplers
 from sweeper.commands.design import show
 from sweeper.commands.flags import add_words, flags
@@ -167,7 +167,7 @@ def _simulator(name: str) -> None:
 
 def _fields(kind: type) -> None:
     """Print the columns of a type, those outside of groups first."""
-    groups = groups_of(kind)
+    groups = option_groups(kind)
     for f in sorted(columns_of(kind), key=lambda f: f.group in groups):
         if f.group in groups:
             print_words(f"{f.group}.  {groups.pop(f.group)}", _INDENT)

@@ -18,7 +18,7 @@ from simulators.core.columns import schema_of
 from simulators.core.contract import Simulator
 from simulators.core.errors import UserError, suggestion, unknown
 from simulators.core.folder import FOLDERS
-from simulators.core.grouping import columns_of, groups_of
+from simulators.core.grouping import columns_of, option_groups
 from sweeper.space.notation import EXPECTED, Scalar, values_of
 from sweeper.space.product import Factor
 from sweeper.space.space_config import SpaceConfig
@@ -51,7 +51,7 @@ def defaults(simulator: Simulator, given: Container[str]) -> tuple[Factor, ...]:
 def axis_values(name: str, written: Any, simulator: Simulator) -> tuple[Scalar, ...]:
     """Return the values of one axis as they are written, in the type of the simulator's column."""
     columns = {c.name: c for c in columns_of(simulator.point)}
-    if name in groups_of(simulator.point):
+    if name in option_groups(simulator.point):
         options = [known for known in columns if known.startswith(f"{name}.")]
         raise UserError(f"axis '{name}' is a group of options; write {', '.join(options)}")
     if (first := name.partition(".")[0]) in columns and first != name:

@@ -9,6 +9,7 @@ import pytest
 from simulators.codesign.simulator import SIMULATOR, CodesignPoint, array_of, served
 from simulators.core.columns import batch_of
 from simulators.core.errors import UserError
+from simulators.core.grouping import point_from, values_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR as SERVING
 
@@ -69,7 +70,7 @@ def test_goodput_of_means_lies_near_that_of_events() -> None:
 
 
 def test_its_memory_is_the_gpus() -> None:
-    array = array_of(vars(CodesignPoint(**POINT)))
+    array = array_of(values_of(point_from(CodesignPoint, POINT)))
     assert "memory_bytes_per_s=3.35e+12" in array
     assert "dataflow" not in array  # any leaves what the sheet allows
     assert answer(bandwidth_scale=2.0)["tpot_mean_s"] < answer()["tpot_mean_s"]

@@ -13,28 +13,44 @@ from deploy.deployments.serving import deployment, launch_of
 from simulators.catalog.engine import load_engine
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import ENGINES
-from simulators.serving.point import ServingPoint
+from simulators.core.grouping import updated
+from simulators.serving.point import AutoscaleConfig, CacheConfig, MoeConfig, ServingPoint
 
 LLAMA = ServingPoint(model="llama3_1_70b", gpu="h100_sxm", tp=4, scheduler="vllm_v1", max_batch=256)
 DESIGNS = {
     "vllm": replace(LLAMA, chunk_size=2048, replicas=3),
-    "vllm, prompts whole": replace(LLAMA, scheduler="vllm", max_batch_tokens=8192, dtype="fp8"),
+    "vllm, prompts whole": replace(
+        LLAMA,
+        scheduler="vllm",
+        scheduling=replace(LLAMA.scheduling, max_batch_tokens=8192),
+        dtype="fp8",
+    ),
     "sglang": replace(
         LLAMA,
         scheduler="sglang",
         chunk_size=8192,
         kv_dtype="fp8",
         runtime="eager",
-        poll_interval=10,
+        scheduling=replace(LLAMA.scheduling, poll_interval=10),
     ),
     "trtllm": replace(LLAMA, scheduler="trtllm", chunk_size=8192, dtype="fp8", kv_dtype="fp8"),
     "trtllm, memory filled": replace(LLAMA, scheduler="trtllm_max_utilization", chunk_size=8192),
     "sarathi on two stages": replace(LLAMA, scheduler="sarathi", pp=2, dtype="w4a16"),
-    "drafts of a head": replace(LLAMA, chunk_size=2048, speculation="eagle3", draft_tokens=4),
-    "drafts of a look-up": replace(LLAMA, scheduler="sglang", speculation="ngram"),
-    "drafts of the model's own": replace(LLAMA, scheduler="trtllm", speculation="mtp"),
-    "drafts of a model": replace(LLAMA, speculation="draft", draft_model="llama3_1_8b"),
-    "adapters": replace(LLAMA, chunk_size=2048, adapters=500, adapter_rank=32),
+    "drafts of a head": replace(
+        LLAMA,
+        chunk_size=2048,
+        speculation=replace(LLAMA.speculation, method="eagle3", num_draft_tokens=4),
+    ),
+    "drafts of a look-up": replace(
+        LLAMA, scheduler="sglang", speculation=replace(LLAMA.speculation, method="ngram")
+    ),
+    "drafts of the model's own": replace(
+        LLAMA, scheduler="trtllm", speculation=replace(LLAMA.speculation, method="mtp")
+    ),
+    "drafts of a model": replace(
+        LLAMA, speculation=replace(LLAMA.speculation, method="draft", draft_model="llama3_1_8b")
+    ),
+    "adapters": replace(LLAMA, chunk_size=2048, lora=replace(LLAMA.lora, adapters=500, rank=32)),
     "experts": ServingPoint(
         model="deepseek_v3",
         gpu="h200_sxm",
@@ -54,8 +70,7 @@ DESIGNS = {
         dtype="fp8",
         scheduler="sglang",
         chunk_size=4096,
-        moe_backend="deepep_auto",
-        redundant_experts=32,
+        moe=MoeConfig(backend="deepep_auto", redundant_experts=32),
     ),
 }
 
@@ -91,7 +106,10 @@ MIXTURES = {
 
 
 def test_kubernetes_scales_replicas_by_the_rule_they_were_priced_by() -> None:
-    design = replace(DESIGNS["vllm"], min_replicas=1, replica_qps=0.25, scale_down_s=90.0)
+    design = replace(
+        DESIGNS["vllm"],
+        autoscaling=AutoscaleConfig(min_replicas=1, replica_qps=0.25, scale_down_s=90.0),
+    )
     deployed, _, scaler = yaml.safe_load_all(deployment(design, "kubernetes"))
     assert deployed["spec"]["replicas"] == 1
     assert scaler["kind"] == "HorizontalPodAutoscaler"
@@ -102,11 +120,13 @@ def test_kubernetes_scales_replicas_by_the_rule_they_were_priced_by() -> None:
     assert said["behavior"]["scaleDown"]["stabilizationWindowSeconds"] == 90
     for target in ("vllm", "dynamo"):
         assert "# priced with 1 to 3 replicas" in deployment(design, target)
-        assert "# priced with" not in deployment(replace(design, min_replicas=3), target)
+        assert "# priced with" not in deployment(
+            replace(design, autoscaling=replace(design.autoscaling, min_replicas=3)), target
+        )
 
 
 def test_how_often_an_answer_is_streamed_is_told_where_there_is_an_option() -> None:
-    often = replace(LLAMA, chunk_size=2048, stream_interval=10)
+    often = replace(LLAMA, chunk_size=2048, client=replace(LLAMA.client, stream_interval=10))
     with pytest.raises(UserError, match="send each token"):
         launch_of(often, "vllm")
     assert "stream_interval: 10" in launch_of(replace(often, scheduler="trtllm"), "trtllm").file
@@ -158,9 +178,14 @@ def test_all_of_a_model_in_mxfp4_is_documented_by_no_engine(engine: str) -> None
 @pytest.mark.parametrize(("engine", "told"), EAGER.items())
 def test_an_engine_launches_one_by_one_where_the_designs_host_does(engine: str, told: str) -> None:
     scheduler = load_engine(engine).schedulers[0]
-    design = replace(LLAMA, scheduler=scheduler, chunk_size=2048, max_batch_tokens=8192)
+    design = replace(
+        LLAMA,
+        scheduler=scheduler,
+        chunk_size=2048,
+        scheduling=replace(LLAMA.scheduling, max_batch_tokens=8192),
+    )
     replayed, eager, alone = (
-        deployment(replace(design, **change), engine)
+        deployment(updated(design, change), engine)
         for change in (
             {"runtime": "graphs"},
             {"runtime": "eager"},
@@ -209,11 +234,14 @@ POOLS = replace(
     LLAMA,
     chunk_size=2048,
     replicas=2,
-    prefill_gpus=4,
-    decode_gpus=4,
-    prefill_tp=2,
-    decode_gpu="h200_sxm",
-    kv_link="rdma",
+    pools=replace(
+        LLAMA.pools,
+        prefill_gpus=4,
+        decode_gpus=4,
+        prefill_tp=2,
+        decode_gpu="h200_sxm",
+        kv_link="rdma",
+    ),
 )
 
 
@@ -263,8 +291,15 @@ def test_llm_d_gets_values_of_its_chart_for_both_pools() -> None:
 
 
 def test_pools_in_a_node_are_told_that_pods_share_no_nvlink() -> None:
-    text = deployment(replace(POOLS, replicas=1, kv_link="auto", decode_gpu="nothing"), "dynamo")
-    assert "# priced with NVLink between the pools, which pods do not share: see kv_link" in text
+    text = deployment(
+        replace(
+            POOLS, replicas=1, pools=replace(POOLS.pools, kv_link="auto", decode_gpu="nothing")
+        ),
+        "dynamo",
+    )
+    assert (
+        "# priced with NVLink between the pools, which pods do not share: see pools.kv_link" in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -275,26 +310,34 @@ def test_pools_in_a_node_are_told_that_pods_share_no_nvlink() -> None:
         ({}, "kubernetes", "which no engine's command starts: --target dynamo"),
         ({"scheduler": "sglang"}, "dynamo", "pools of sglang workers are not written here"),
         ({"scheduler": "trtllm"}, "dynamo", "workers are not written here, only those of vLLM"),
-        ({"kv_link": "infinite"}, "dynamo", "kv_link infinite: a what-if cannot be deployed"),
-        ({"kv_link": "nvlink"}, "dynamo", "share no NVLink; choose rdma"),
-        ({"kv_transfer": "by_layer"}, "dynamo", "once its prompt is read; choose serial"),
-        ({"pp": 4, "prefill_gpus": 16, "decode_gpus": 16}, "dynamo", "decode spans 2 nodes"),
+        ({"pools.kv_link": "infinite"}, "dynamo", "kv_link infinite: a what-if cannot be deployed"),
+        ({"pools.kv_link": "nvlink"}, "dynamo", "share no NVLink; choose rdma"),
+        ({"pools.kv_transfer": "by_layer"}, "dynamo", "once its prompt is read; choose serial"),
+        (
+            {"pp": 4, "pools.prefill_gpus": 16, "pools.decode_gpus": 16},
+            "dynamo",
+            "decode spans 2 nodes",
+        ),
         ({"scheduler": "sglang"}, "llm_d", "pools of sglang workers are not written here"),
         (
-            {"pp": 2, "decode_gpus": 8},
+            {"pp": 2, "pools.decode_gpus": 8},
             "llm_d",
             "counts the GPUs of a worker by tensor and data parallelism alone",
         ),
         ({"gpu": "mi300x"}, "llm_d", "known here is not for mi300x"),
-        ({"prefill_gpus": 0, "decode_gpus": 0}, "llm_d", "written here for separate pools"),
-        ({"decode_gpus": 0}, "dynamo", "one_pool_without_the_other"),
-        ({"prefill_gpus": 0}, "dynamo", "one_pool_without_the_other"),
+        (
+            {"pools.prefill_gpus": 0, "pools.decode_gpus": 0},
+            "llm_d",
+            "written here for separate pools",
+        ),
+        ({"pools.decode_gpus": 0}, "dynamo", "one_pool_without_the_other"),
+        ({"pools.prefill_gpus": 0}, "dynamo", "one_pool_without_the_other"),
     ],
 )
 def test_pools_that_cannot_be_deployed_say_why(
     change: dict[str, Any], target: str, said: str
 ) -> None:
-    assert said in refused(replace(POOLS, **change), target)
+    assert said in refused(updated(POOLS, change), target)
 
 
 def refused(design: ServingPoint, target: str = "") -> str:
@@ -308,14 +351,14 @@ def refused(design: ServingPoint, target: str = "") -> str:
     [
         ({"scheduler": "orca"}, "", "no engine of today batches as 'orca' does"),
         ({"scheduler": "sglang"}, "vllm", "vllm does not batch as 'sglang' does; that is sglang"),
-        ({"block_size": 7}, "", "vllm has no KV blocks of 7 tokens; it has 8, 16, 32"),
+        ({"cache.block_size": 7}, "", "vllm has no KV blocks of 7 tokens; it has 8, 16, 32"),
         ({"chunk_size": 100}, "", "a token budget of at least max_batch: 100 tokens for 256"),
         ({"bandwidth_scale": 2.0}, "", "a what-if device cannot be deployed: bandwidth_scale"),
         ({"tp": 8, "pp": 2}, "kubernetes", "one replica spans 2 nodes"),
     ],
 )
 def test_what_cannot_be_deployed_says_why(change: dict[str, Any], target: str, said: str) -> None:
-    assert said in refused(replace(LLAMA, **{"chunk_size": 2048} | change), target)
+    assert said in refused(updated(LLAMA, {"chunk_size": 2048} | change), target)
 
 
 @pytest.mark.parametrize(
@@ -343,24 +386,23 @@ def test_an_engine_is_told_of_its_prefix_cache(
             dtype="bf16",
             kv_dtype="bf16",
             chunk_size=2048,
-            block_size=32,
-            **changes,
+            cache=CacheConfig(block_size=32),
         )
-        launch = launch_of(point, engine)
+        launch = launch_of(updated(point, changes), engine)
         return shlex.join(launch.options) + launch.file
 
-    assert on in said(prefix_cache=True)
-    assert off not in said(prefix_cache=True)
+    assert on in said(**{"cache.prefix_caching": True})
+    assert off not in said(**{"cache.prefix_caching": True})
     assert off in said()
     if on_host:
-        assert on_host in said(prefix_cache=True, prefix_host_bytes=64e9)
+        assert on_host in said(**{"cache.prefix_caching": True, "cache.prefix_host_bytes": 64e9})
     else:
         with pytest.raises(UserError, match="keep no prefixes on the host"):
-            said(prefix_cache=True, prefix_host_bytes=64e9)
+            said(**{"cache.prefix_caching": True, "cache.prefix_host_bytes": 64e9})
 
 
 def test_ways_to_experts_are_told_in_each_engine_s_words() -> None:
-    design = replace(DESIGNS["experts by DeepEP"], moe_backend="deepep_low_latency")
+    design = updated(DESIGNS["experts by DeepEP"], {"moe.backend": "deepep_low_latency"})
     told = " ".join(launch_of(design, "sglang").command)
     assert "--moe-a2a-backend deepep --deepep-mode low_latency" in told
     assert "--enable-eplb --ep-num-redundant-experts 32" in told
@@ -368,9 +410,11 @@ def test_ways_to_experts_are_told_in_each_engine_s_words() -> None:
     assert "--all2all-backend deepep_low_latency" in " ".join(launch_of(vllm, "vllm").command)
     for backend, engine in (("deepep_auto", "vllm"), ("deepep_low_latency", "trtllm")):
         other = replace(
-            vllm, moe_backend=backend, scheduler={"vllm": "vllm_v1"}.get(engine, engine)
+            vllm,
+            moe=replace(vllm.moe, backend=backend),
+            scheduler={"vllm": "vllm_v1"}.get(engine, engine),
         )
-        with pytest.raises(UserError, match="moe_backend"):
+        with pytest.raises(UserError, match=r"moe\.backend"):
             launch_of(other, engine)
 
 
@@ -378,21 +422,30 @@ def test_adapters_are_told_by_how_many_are_kept() -> None:
     design = DESIGNS["adapters"]
     told = " ".join(launch_of(design, "vllm").command)
     assert "--enable-lora --max-loras 256 --max-lora-rank 32 --max-cpu-loras 500" in told
-    sglang = replace(design, scheduler="sglang", runtime="sglang", adapter_slots=300)
+    sglang = replace(
+        design, scheduler="sglang", runtime="sglang", lora=replace(design.lora, slots=300)
+    )
     assert "--max-loras-per-batch 300" in " ".join(launch_of(sglang, "sglang").command)
-    for change in ({"scheduler": "trtllm", "runtime": "trtllm"}, {"adapter_kernels": "by_token"}):
+    for change in ({"scheduler": "trtllm", "runtime": "trtllm"}, {"lora.kernels": "by_token"}):
         engine = change.get("scheduler", "vllm")
         with pytest.raises(UserError, match="adapter"):
-            launch_of(replace(design, **change), engine)  # type: ignore[arg-type]
+            launch_of(updated(design, change), engine)  # type: ignore[arg-type]
 
 
 def test_a_part_of_a_gpu_is_not_deployed() -> None:
     with pytest.raises(UserError, match="CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"):
-        launch_of(replace(LLAMA, sharing="mps", sm_share=0.5), "vllm")
+        launch_of(
+            replace(LLAMA, colocation=replace(LLAMA.colocation, sharing="mps", sm_share=0.5)),
+            "vllm",
+        )
 
 
 def test_heads_of_medusa_are_told_to_the_engine_that_has_them_alone() -> None:
-    medusa = replace(LLAMA, chunk_size=2048, speculation="medusa", draft_tokens=4)
+    medusa = replace(
+        LLAMA,
+        chunk_size=2048,
+        speculation=replace(LLAMA.speculation, method="medusa", num_draft_tokens=4),
+    )
     assert '"method": "medusa"' in launch_of(medusa, "vllm").options[-1]
     for scheduler, engine in (("sglang", "sglang"), ("trtllm", "trtllm")):
         with pytest.raises(UserError, match=f"{engine} drafts by .*, not by medusa"):
@@ -402,15 +455,15 @@ def test_heads_of_medusa_are_told_to_the_engine_that_has_them_alone() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"mixed_step": "overlapped"},
-        {"offload_to": "peer"},
-        {"offload_to": "ssd"},
-        {"exit_depth": 0.5},
+        {"scheduling.mixed_step": "overlapped"},
+        {"cache.offload_to": "peer"},
+        {"cache.offload_to": "ssd"},
+        {"dynamic.exit_depth": 0.5},
     ],
 )
 def test_what_no_engine_offers_is_not_deployed(change: dict[str, object]) -> None:
     with pytest.raises(UserError, match="no engine on offer"):
-        launch_of(replace(LLAMA, **change), "vllm")  # type: ignore[arg-type]
+        launch_of(updated(LLAMA, change), "vllm")  # type: ignore[arg-type]
 
 
 def test_engines_that_are_built_ahead_are_no_command() -> None:

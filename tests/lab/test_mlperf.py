@@ -82,7 +82,7 @@ def test_a_server_streams_each_token_unless_told_otherwise(tmp_path: Path) -> No
     names = {"accelerator": "NVIDIA GB200", "model": "deepseek-r1", "cfg_attention_dp": "True"}
     streams = {"scenario": "Server", "completed_tokens_per_s": None}
     offline, server = submissions(tmp_path, names, names | streams)[1:3]
-    assert (offline.point.stream_interval, server.point.stream_interval) == (0, 1)
+    assert (offline.point.client.stream_interval, server.point.client.stream_interval) == (0, 1)
 
 
 def test_what_a_repository_tells_is_of_its_round_and_scenario(tmp_path: Path) -> None:

@@ -86,30 +86,38 @@ def block_of(folder: Path, **changes: Any) -> Block:
 def test_drafts_are_those_of_a_models_own_head(tmp_path: Path) -> None:
     told = '{"method":"mtp","num_speculative_tokens":2}'
     point = block_of(tmp_path, speculative=True, spec_config=told).point
-    assert (point.speculation, point.draft_tokens, point.max_batch) == ("mtp", 2, 1024)
+    assert (point.speculation.method, point.speculation.num_draft_tokens, point.max_batch) == (
+        "mtp",
+        2,
+        1024,
+    )
     steps = {"spec_algorithm": "EAGLE", "spec_steps": 3, "spec_topk": 1, "framework": "sglang"}
     point = block_of(tmp_path, speculative=True, **steps).point
-    assert (point.speculation, point.draft_tokens, point.max_batch) == ("mtp", 3, 48)
+    assert (point.speculation.method, point.speculation.num_draft_tokens, point.max_batch) == (
+        "mtp",
+        3,
+        48,
+    )
 
 
 def test_without_clients_or_rate_all_is_asked_at_once(tmp_path: Path) -> None:
     point = block_of(tmp_path).point
-    assert (point.arrivals, point.clients, point.requests) == ("closed", 100, 100)
+    assert (point.arrivals.process, point.arrivals.clients, point.requests) == ("closed", 100, 100)
     timed = block_of(tmp_path, request_rate_arg="10").point
-    assert (timed.arrivals, timed.qps) == ("poisson", 10.0)
+    assert (timed.arrivals.process, timed.qps) == ("poisson", 10.0)
 
 
 def test_lengths_that_somebody_writes_are_fixed_and_others_drawn(tmp_path: Path) -> None:
     fixed = block_of(tmp_path).point
-    assert (fixed.prompt_tokens, fixed.length_spread) == (1000, 0.0)
+    assert (fixed.prompt_tokens, fixed.lengths.spread) == (1000, 0.0)
     drawn = block_of(tmp_path, mean_input_tokens=219.0).point
     assert (drawn.prompt_tokens, drawn.workload) == (219, "sharegpt_v3")
-    assert drawn.length_shape == "as_workload"
+    assert drawn.lengths.shape == "as_workload"
     drawn_by = {"dataset": "random", "framework": "sglang", "mean_input_tokens": 219.0}
     asked = block_of(tmp_path, **drawn_by, bench_command="vllm bench serve").point
-    assert (asked.prompt_tokens, asked.length_spread) == (219, 0.0)
+    assert (asked.prompt_tokens, asked.lengths.spread) == (219, 0.0)
     even = block_of(tmp_path, **drawn_by, bench_command="python -m sglang.bench_serving").point
-    assert (even.prompt_tokens, even.length_spread, even.length_shape) == (438, 0.99, "evenly")
+    assert (even.prompt_tokens, even.lengths.spread, even.lengths.shape) == (438, 0.99, "evenly")
 
 
 def test_the_longest_answers_of_conversations_end_until_the_mean_is_what_was_answered(
@@ -118,15 +126,15 @@ def test_the_longest_answers_of_conversations_end_until_the_mean_is_what_was_ans
     asked = {"mean_input_tokens": 219.0, "successful_requests": 1000}
     as_asked = block_of(tmp_path, **asked, mean_output_tokens=204.0).point
     ended = block_of(tmp_path, **asked, mean_output_tokens=197.0).point
-    assert (as_asked.output_tokens, as_asked.max_output_tokens) == (204, 0)
+    assert (as_asked.output_tokens, as_asked.lengths.max_output_tokens) == (204, 0)
     assert ended.output_tokens == 204
     lengths = requests_of(ended).output_tokens
     assert lengths.mean() == pytest.approx(197.0, abs=0.5)
-    assert lengths.max() == ended.max_output_tokens
+    assert lengths.max() == ended.lengths.max_output_tokens
     assert np.sum(lengths != requests_of(as_asked).output_tokens) < 100
     ignoring = {"bench_command": "python -m sglang.bench_serving", "framework": "sglang"}
     whole = block_of(tmp_path, **asked, **ignoring, mean_output_tokens=197.0).point
-    assert (whole.output_tokens, whole.max_output_tokens) == (197, 0)
+    assert (whole.output_tokens, whole.lengths.max_output_tokens) == (197, 0)
 
 
 def test_an_attention_backend_names_the_kernel_of_latent_decodes(tmp_path: Path) -> None:
@@ -138,8 +146,8 @@ def test_an_attention_backend_names_the_kernel_of_latent_decodes(tmp_path: Path)
 
 
 def test_preempted_requests_find_what_they_had_in_a_prefix_cache(tmp_path: Path) -> None:
-    assert block_of(tmp_path).point.preemption == "cached"
-    assert block_of(tmp_path, prefix_cache_off_flag=True).point.preemption == "recompute"
+    assert block_of(tmp_path).point.cache.preemption == "cached"
+    assert block_of(tmp_path, prefix_cache_off_flag=True).point.cache.preemption == "recompute"
 
 
 def test_chosen_keys_have_the_precision_that_the_engine_gives_them(tmp_path: Path) -> None:
@@ -168,11 +176,11 @@ def test_lengths_that_sglangs_client_drew_are_those_very_ones(tmp_path: Path) ->
         "mean_input_tokens": 610.1,
     }
     point = block_of(tmp_path, **client, mean_output_tokens=421.0).point  # a token is not printed
-    assert (point.length_shape, point.seed, point.prompt_tokens) == ("bench_serving", 1, 1000)
+    assert (point.lengths.shape, point.seed, point.prompt_tokens) == ("bench_serving", 1, 1000)
     asked = requests_of(point)
     assert (asked.prompt_tokens.sum(), asked.output_tokens.sum()) == (6101, 4220)
     other = block_of(tmp_path, **client, mean_output_tokens=500.0).point
-    assert (other.length_shape, other.output_tokens) == ("evenly", 1000)
+    assert (other.lengths.shape, other.output_tokens) == ("evenly", 1000)
 
 
 def test_defaults_are_those_of_the_engine_on_the_gpu(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_a_run_has_the_kv_blocks_it_states(blocks: int) -> None:
 
 def test_a_run_is_vllm_as_its_engine_sees_requests() -> None:
     point = point_of_run({**RUN, "num_gpu_blocks": None})
-    assert (point.runtime, point.frontend) == ("vllm", NONE)
+    assert (point.runtime, point.client.frontend) == ("vllm", NONE)
 
 
 def test_a_run_that_states_no_blocks_has_its_share_of_memory() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -11,12 +11,13 @@ import pytest
 from deploy.deployments.serving import deployment
 from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible
+from simulators.core.grouping import updated, values_of
 from simulators.core.jit import Floats
 from simulators.serving.adapters.fleet import AdapterSet, fleet_of
 from simulators.serving.adapters.popularity import distinct, missing_share, popularity
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import ArrivalsConfig, ServingPoint
 from simulators.serving.prices.batch_price import prices_of
 from simulators.serving.simulator import SIMULATOR, simulate
 
@@ -26,12 +27,11 @@ PLAIN = ServingPoint(
     scheduler="vllm_v1",
     prompt_tokens=256,
     output_tokens=64,
-    arrivals="closed",
-    clients=32,
+    arrivals=ArrivalsConfig(process="closed", clients=32),
     requests=96,
     max_batch=64,
 )
-MANY = replace(PLAIN, adapters=64)
+MANY = replace(PLAIN, lora=replace(PLAIN.lora, adapters=64))
 
 
 def fleet(point: ServingPoint) -> AdapterSet:
@@ -47,7 +47,10 @@ def tpot_s(point: ServingPoint) -> float:
 
 
 def test_without_adapters_nothing_of_them_matters() -> None:
-    other = replace(PLAIN, adapter_rank=64, adapter_zipf=1.0, adapter_slots=3)
+    other = replace(
+        PLAIN,
+        lora=replace(PLAIN.lora, rank=64, zipf=1.0, slots=3),
+    )
     assert simulate(other) == simulate(PLAIN)
 
 
@@ -75,23 +78,26 @@ def test_as_many_miss_their_adapter_as_in_a_cache_of_the_last_used(kept: int) ->
 
 
 def test_more_adapters_and_higher_ranks_take_longer() -> None:
-    times = [tpot_s(replace(PLAIN, adapters=count)) for count in (0, 1, 8, 64)]
+    times = [
+        tpot_s(replace(PLAIN, lora=replace(PLAIN.lora, adapters=count))) for count in (0, 1, 8, 64)
+    ]
     assert times == sorted(times)
-    assert tpot_s(MANY) < tpot_s(replace(MANY, adapter_rank=64))
-    assert tpot_s(replace(MANY, adapter_targets="attention")) < tpot_s(MANY)
-    assert tpot_s(replace(MANY, adapter_zipf=1.5)) < tpot_s(MANY)
+    assert tpot_s(MANY) < tpot_s(replace(MANY, lora=replace(MANY.lora, rank=64)))
+    assert tpot_s(replace(MANY, lora=replace(MANY.lora, targets="attention"))) < tpot_s(MANY)
+    assert tpot_s(replace(MANY, lora=replace(MANY.lora, zipf=1.5))) < tpot_s(MANY)
 
 
 def test_where_each_token_reads_its_own_their_number_does_not_matter() -> None:
     one, many = (
-        tpot_s(replace(MANY, adapters=count, adapter_kernels="by_token")) for count in (1, 64)
+        tpot_s(replace(MANY, lora=replace(MANY.lora, adapters=count, kernels="by_token")))
+        for count in (1, 64)
     )
     assert one == pytest.approx(many, rel=0.05)
-    assert one > tpot_s(replace(MANY, adapters=1))
+    assert one > tpot_s(replace(MANY, lora=replace(MANY.lora, adapters=1)))
 
 
 def test_adapters_take_memory_of_the_blocks() -> None:
-    point = replace(MANY, adapter_slots=64)
+    point = replace(MANY, lora=replace(MANY.lora, slots=64))
     plain, adapted = simulate(PLAIN).kv_blocks, simulate(point).kv_blocks
     block_bytes = 16 * 131_072
     assert plain - adapted == pytest.approx(fleet(point).bytes_per_gpu / block_bytes, abs=1.0)
@@ -99,8 +105,11 @@ def test_adapters_take_memory_of_the_blocks() -> None:
 
 
 def test_who_misses_an_adapter_waits_for_the_host() -> None:
-    none = replace(PLAIN, adapters=640, adapter_slots=640, adapter_rank=8)
-    some = replace(none, adapter_slots=64)
+    none = replace(
+        PLAIN,
+        lora=replace(PLAIN.lora, adapters=640, slots=640, rank=8),
+    )
+    some = replace(none, lora=replace(none.lora, slots=64))
     assert fleet(none).missing == 0.0
     assert fleet(some).missing == pytest.approx(0.9)
     waits_s = prefill_s(some) - prefill_s(none)
@@ -127,10 +136,12 @@ def price(point: ServingPoint, prompts: float = 0.0, decodes: float = 0.0) -> Fl
     return found
 
 
-@pytest.mark.parametrize("cut", [{"tp": 2}, {"pp": 2}, {"runtime": "eager"}, {"time_share": 0.5}])
+@pytest.mark.parametrize(
+    "cut", [{"tp": 2}, {"pp": 2}, {"runtime": "eager"}, {"colocation.time_share": 0.5}]
+)
 def test_adapters_make_every_stage_longer(cut: dict[str, object]) -> None:
     plain, adapted = (
-        price(replace(point, **cut), decodes=32.0)  # type: ignore[arg-type]
+        price(updated(point, cut), decodes=32.0)  # type: ignore[arg-type]
         for point in (PLAIN, MANY)
     )
     for column in (at.STAGE_S, at.LAST_STAGE_S, at.ENERGY_J, at.BASE_J):
@@ -141,36 +152,44 @@ def test_adapters_make_every_stage_longer(cut: dict[str, object]) -> None:
 
 
 def test_what_is_cached_under_one_adapter_is_not_found_under_another() -> None:
-    chats = replace(PLAIN, arrivals="poisson", prefix_cache=True, system_prompt_tokens=500, turns=2)
+    chats = replace(
+        PLAIN,
+        arrivals=replace(PLAIN.arrivals, process="poisson"),
+        cache=replace(PLAIN.cache, prefix_caching=True),
+        sessions=replace(PLAIN.sessions, system_prompt_tokens=500, turns=2),
+    )
     none, one, many = (
-        simulate(replace(chats, adapters=count)).prefix_hit_ratio for count in (0, 1, 64)
+        simulate(replace(chats, lora=replace(chats.lora, adapters=count))).prefix_hit_ratio
+        for count in (0, 1, 64)
     )
     assert none == one > many > 0.0
     alike, apart = (
-        simulate(replace(chats, adapters=64, adapter_zipf=zipf)).prefix_hit_ratio
+        simulate(replace(chats, lora=replace(chats.lora, adapters=64, zipf=zipf))).prefix_hit_ratio
         for zipf in (2.0, 0.0)
     )
     assert one > alike > apart
 
 
 def test_a_gpu_keeps_what_a_batch_may_want_as_an_engine_is_told() -> None:
-    design = replace(MANY, adapters=640, max_batch=128, chunk_size=2048)
-    assert fleet(design).kept == fleet(replace(design, adapter_slots=128)).kept == 128
+    design = replace(MANY, lora=replace(MANY.lora, adapters=640), max_batch=128, chunk_size=2048)
+    assert (
+        fleet(design).kept
+        == fleet(replace(design, lora=replace(design.lora, slots=128))).kept
+        == 128
+    )
     assert "--max-loras 128" in deployment(design, "vllm").replace(" \\\n ", "")
 
 
 def test_everything_at_once_answers_every_request() -> None:
     point = replace(
         MANY,
-        prefix_cache=True,
-        system_prompt_tokens=100,
-        adapter_slots=64,
-        colocated="qwen3_4b",
-        sharing="mps",
-        sm_share=0.6,
-        kv_pool="shared",
+        cache=replace(MANY.cache, prefix_caching=True),
+        sessions=replace(MANY.sessions, system_prompt_tokens=100),
+        lora=replace(MANY.lora, slots=64, zipf=1.0),
+        colocation=replace(
+            MANY.colocation, models="qwen3_4b", sharing="mps", sm_share=0.6, kv_pool="shared"
+        ),
         memory_fraction=0.5,
-        adapter_zipf=1.0,
     )
     found = simulate(point)
     assert found.completed_requests == point.requests
@@ -178,8 +197,13 @@ def test_everything_at_once_answers_every_request() -> None:
 
 
 def test_another_batch_size_keeps_others_and_is_not_answered_alike() -> None:
-    few = replace(MANY, adapters=640, clients=4, requests=16)
-    rows = [asdict(replace(few, max_batch=most)) for most in (64, 256)]
+    few = replace(
+        MANY,
+        lora=replace(MANY.lora, adapters=640),
+        arrivals=replace(MANY.arrivals, clients=4),
+        requests=16,
+    )
+    rows = [values_of(replace(few, max_batch=most)) for most in (64, 256)]
     together = SIMULATOR.evaluate(pa.RecordBatch.from_pylist(rows, schema_of(ServingPoint)))
     apart = [simulate(replace(few, max_batch=most)).ttft_mean_s for most in (64, 256)]
     assert together.column("ttft_mean_s").to_pylist() == apart
@@ -187,7 +211,7 @@ def test_another_batch_size_keeps_others_and_is_not_answered_alike() -> None:
 
 
 def test_what_is_explained_names_their_products() -> None:
-    rows = SIMULATOR.explain(asdict(MANY))
+    rows = SIMULATOR.explain(values_of(MANY))
     found = [row for row in rows if row.name == "adapters"]
     assert len(found) == 2
     whole, e2e_s = sum(row.time_s for row in rows), simulate(MANY).e2e_mean_s
@@ -198,12 +222,18 @@ def test_what_is_explained_names_their_products() -> None:
 @pytest.mark.parametrize(
     ("point", "reason"),
     [
-        (replace(MANY, adapter_slots=8), "adapter_slots_below_batch"),
-        (replace(MANY, speculation="ngram"), "adapters_with_drafts"),
+        (replace(MANY, lora=replace(MANY.lora, slots=8)), "adapter_slots_below_batch"),
+        (
+            replace(MANY, speculation=replace(MANY.speculation, method="ngram")),
+            "adapters_with_drafts",
+        ),
         (replace(MANY, fidelity="analytic"), "adapters_needs_fidelity_event"),
         (replace(MANY, model="deepseek_v2_lite"), "adapters_need_plain_attention"),
         (replace(MANY, model="mixtral_8x7b", tp=8), "adapter_targets_all_needs_dense_layers"),
-        (replace(MANY, adapters=4000, max_batch=4000, adapter_rank=256), "adapters_exceed_hbm"),
+        (
+            replace(MANY, lora=replace(MANY.lora, adapters=4000, rank=256), max_batch=4000),
+            "adapters_exceed_hbm",
+        ),
     ],
 )
 def test_what_is_not_modelled_with_adapters_is_said(point: ServingPoint, reason: str) -> None:

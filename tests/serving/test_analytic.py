@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,10 @@ from hypothesis.strategies import integers, sampled_from
 
 from simulators.core.columns import schema_of
 from simulators.core.errors import UserError
+from simulators.core.grouping import updated, values_of
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.engine.frontend import load_frontend
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import ClientConfig, ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
 from simulators.serving.steady.columns import Station
 from simulators.serving.steady.queueing import crowd_of
@@ -25,7 +26,7 @@ PLAIN = ServingPoint(
     model="llama3_1_8b",
     gpu="h100_sxm",
     fidelity="analytic",
-    frontend="none",
+    client=ClientConfig(frontend="none"),
     qps=None,
     max_batch=32,
     prompt_tokens=1024,
@@ -37,7 +38,7 @@ CHAT = replace(
 
 
 def batch_of(points: list[ServingPoint]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([asdict(p) for p in points], schema_of(ServingPoint))
+    return pa.RecordBatch.from_pylist([values_of(p) for p in points], schema_of(ServingPoint))
 
 
 def rows_of(points: list[ServingPoint]) -> list[dict[str, Any]]:
@@ -69,7 +70,13 @@ def test_closed_clients_see_what_the_events_show(
     model: str, gpu: str, tp: int, pp: int, scheduler: str
 ) -> None:
     steady = replace(
-        CHAT, model=model, gpu=gpu, tp=tp, pp=pp, scheduler=scheduler, arrivals="closed", clients=48
+        CHAT,
+        model=model,
+        gpu=gpu,
+        tp=tp,
+        pp=pp,
+        scheduler=scheduler,
+        arrivals=replace(CHAT.arrivals, process="closed", clients=48),
     )
     a, e = simulate(steady), simulate(replace(steady, fidelity="event"))
     assert within(0.1, a.requests_per_s, e.requests_per_s)
@@ -94,17 +101,26 @@ def test_poisson_arrivals_see_what_the_events_show(
 
 
 @pytest.mark.parametrize("scheduler", ["vllm", "sarathi"])
-@pytest.mark.parametrize("load", [{"arrivals": "closed", "clients": 48}, {"qps": 6.0}])
+@pytest.mark.parametrize(
+    "load", [{"arrivals.process": "closed", "arrivals.clients": 48}, {"qps": 6.0}]
+)
 def test_drafts_bring_what_the_events_show(scheduler: str, load: dict[str, Any]) -> None:
-    drafted = replace(CHAT, requests=800, scheduler=scheduler, speculation="eagle3", **load)
+    drafted = replace(
+        updated(CHAT, load),
+        requests=800,
+        scheduler=scheduler,
+        speculation=replace(CHAT.speculation, method="eagle3"),
+    )
     a, e = simulate(drafted), simulate(replace(drafted, fidelity="event"))
-    plain = simulate(replace(drafted, draft_tokens=0))
+    plain = simulate(replace(drafted, speculation=replace(drafted.speculation, num_draft_tokens=0)))
     assert a.kv_blocks == e.kv_blocks < plain.kv_blocks
     assert within(0.1, a.requests_per_s, e.requests_per_s)
     assert within(0.1, a.tpot_mean_s, e.tpot_mean_s)
     assert within(0.1, a.itl_mean_s, e.itl_mean_s)
     assert within(0.1, a.energy_j_per_token, e.energy_j_per_token)
-    assert plain == simulate(replace(drafted, speculation="nothing"))
+    assert plain == simulate(
+        replace(drafted, speculation=replace(drafted.speculation, method="nothing"))
+    )
 
 
 @pytest.mark.parametrize("scheduler", ["vllm", "sarathi"])
@@ -207,7 +223,14 @@ def many() -> list[ServingPoint]:
     ]
     points += [replace(p, scheduler="sarathi") for p in points[::5]]
     points += [replace(p, qps=0.7, prompt_tokens=0, output_tokens=0) for p in points[::7]]
-    points += [replace(p, arrivals="closed", clients=20, think_s=3.0) for p in points[::9]]
+    points += [
+        replace(
+            p,
+            arrivals=replace(p.arrivals, process="closed", clients=20),
+            client=replace(p.client, think_s=3.0),
+        )
+        for p in points[::9]
+    ]
     points += [replace(p, fidelity="event", qps=1.0, requests=20) for p in points[::40]]
     return points
 
@@ -237,8 +260,7 @@ def test_clients_are_throughput_times_latency(
     m = simulate(
         replace(
             PLAIN,
-            arrivals="closed",
-            clients=clients,
+            arrivals=replace(PLAIN.arrivals, process="closed", clients=clients),
             prompt_tokens=prompt,
             output_tokens=output,
             pp=pp,
@@ -307,8 +329,8 @@ def test_facts_of_a_space_of_steady_states_are_those_of_events() -> None:
 
 def test_a_steady_state_has_the_server_before_its_engine() -> None:
     """A seat that is always taken: the first token comes later by what the server adds."""
-    changes = {"frontend": "auto", "runtime": "vllm"}
-    behind, plain = simulate(replace(PLAIN, **changes)), simulate(replace(PLAIN, runtime="vllm"))
+    changes = {"client.frontend": "auto", "runtime": "vllm"}
+    behind, plain = simulate(updated(PLAIN, changes)), simulate(replace(PLAIN, runtime="vllm"))
     server = load_frontend("vllm")
     added_s = server.request_s + server.token_s * 1024 + server.iterations * plain.tpot_mean_s
     assert behind.ttft_mean_s - plain.ttft_mean_s == pytest.approx(added_s)
@@ -322,8 +344,8 @@ def test_a_system_prompt_costs_what_the_events_show(cached: bool) -> None:
         PLAIN,
         scheduler="vllm_v1",
         chunk_size=2048,
-        system_prompt_tokens=2000,
-        prefix_cache=cached,
+        sessions=replace(PLAIN.sessions, system_prompt_tokens=2000),
+        cache=replace(PLAIN.cache, prefix_caching=cached),
         qps=4.0,
         requests=1500,
     )

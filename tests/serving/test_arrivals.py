@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.grouping import updated
 from simulators.core.rules import check_point
 from simulators.serving.demand.requests import Requests, requests_of
 from simulators.serving.demand.traces import load_trace
@@ -21,7 +21,7 @@ BASE = ServingPoint(model="", gpu="", workload="chat", qps=2.0, requests=4000)
 
 
 def drawn(**changes: object) -> Requests:
-    point = replace(BASE, **changes)  # type: ignore[arg-type]
+    point = updated(BASE, changes)
     check_point(point)
     return requests_of(point)
 
@@ -48,7 +48,11 @@ def test_another_seed_draws_other_requests() -> None:
 def test_gaps_have_the_rate_and_the_variation_asked_for(
     process: str, burstiness: float, variation: float
 ) -> None:
-    gaps = np.diff(drawn(requests=100_000, arrivals=process, burstiness=burstiness).arrival_s)
+    gaps = np.diff(
+        drawn(
+            requests=100_000, **{"arrivals.process": process, "arrivals.burstiness": burstiness}
+        ).arrival_s
+    )
     assert gaps.mean() == pytest.approx(0.5, rel=0.03)
     assert gaps.std() / gaps.mean() == pytest.approx(variation, abs=0.06 * max(variation, 0.1))
 
@@ -67,8 +71,8 @@ def test_chat_answers_are_longer_than_those_to_code() -> None:
         ({"qps": None}, "qps is needed"),
         ({"requests": 0}, "at least 1"),
         ({"seed": -1}, "seed is -1"),
-        ({"arrivals": "poison"}, "did you mean 'poisson'"),
-        ({"arrivals": "gamma", "burstiness": 0.0}, "burstiness is 0"),
+        ({"arrivals.process": "poison"}, "did you mean 'poisson'"),
+        ({"arrivals.process": "gamma", "arrivals.burstiness": 0.0}, "burstiness is 0"),
         ({"workload": "nowhere.csv"}, "No such file"),
     ],
 )
@@ -87,7 +91,7 @@ def test_default_conversations_of_clients_have_the_means_that_results_print() ->
 def test_lengths_of_a_workload_are_stretched_to_the_stated_means() -> None:
     fixed = {"prompt_tokens": 200, "output_tokens": 150}
     own = drawn(workload="sharegpt")
-    ours = drawn(workload="sharegpt", length_shape="as_workload", **fixed)
+    ours = drawn(workload="sharegpt", **{"lengths.shape": "as_workload"}, **fixed)
     for name, mean in fixed.items():
         ratio = getattr(ours, name) / getattr(own, name)
         assert getattr(ours, name).mean() == pytest.approx(mean, rel=0.005)
@@ -96,17 +100,19 @@ def test_lengths_of_a_workload_are_stretched_to_the_stated_means() -> None:
 
 
 def test_lengths_of_sglangs_client_are_what_numpy_draws_prompts_first() -> None:
-    fixed = {"prompt_tokens": 100, "output_tokens": 40, "length_spread": 0.5, "requests": 50}
-    ours = drawn(length_shape="bench_serving", seed=3, **fixed)
+    fixed = {"prompt_tokens": 100, "output_tokens": 40, "lengths.spread": 0.5, "requests": 50}
+    ours = drawn(**{"lengths.shape": "bench_serving"}, seed=3, **fixed)
     generator = np.random.RandomState(3)
     assert ours.prompt_tokens.tolist() == generator.randint(50, 101, size=50).tolist()
     assert ours.output_tokens.tolist() == generator.randint(20, 41, size=50).tolist()
     with pytest.raises(UserError, match="needs both prompt_tokens and output_tokens"):
-        drawn(length_shape="bench_serving", **fixed | {"output_tokens": 0})
+        drawn(**{"lengths.shape": "bench_serving"}, **fixed | {"output_tokens": 0})
 
 
 def test_longer_answers_end_where_they_may_be_no_longer() -> None:
-    own, ours = (drawn(workload="sharegpt", max_output_tokens=most) for most in (0, 300))
+    own, ours = (
+        drawn(workload="sharegpt", **{"lengths.max_output_tokens": most}) for most in (0, 300)
+    )
     assert own.output_tokens.max() > 300
     assert np.array_equal(ours.output_tokens, np.minimum(own.output_tokens, 300))
     assert np.array_equal(ours.prompt_tokens, own.prompt_tokens)
@@ -250,25 +256,33 @@ def test_an_edited_trace_is_read_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("process", ["mmpp", "diurnal"])
 def test_a_rate_that_changes_keeps_its_mean(process: str) -> None:
-    pattern = {"burst_ratio": 8.0, "burst_s": 2.0, "calm_s": 6.0, "swing": 1.0, "period_s": 100.0}
-    arrival = drawn(requests=100_000, arrivals=process, **pattern).arrival_s
+    pattern = {
+        "arrivals.burst_ratio": 8.0,
+        "arrivals.burst_s": 2.0,
+        "arrivals.calm_s": 6.0,
+        "arrivals.swing": 1.0,
+        "arrivals.period_s": 100.0,
+    }
+    arrival = drawn(requests=100_000, **{"arrivals.process": process}, **pattern).arrival_s
     assert np.all(np.diff(arrival) >= 0.0)
     assert 100_000 / arrival[-1] == pytest.approx(2.0, rel=0.05)
-    shorter = drawn(requests=500, arrivals=process, **pattern).arrival_s
+    shorter = drawn(requests=500, **{"arrivals.process": process}, **pattern).arrival_s
     assert np.array_equal(shorter, arrival[:500])
 
 
 def test_bursts_of_equal_rate_and_a_sine_without_swing_are_poisson() -> None:
     even = drawn().arrival_s
     for process in ("mmpp", "diurnal"):
-        same = drawn(arrivals=process, burst_ratio=1.0, swing=0.0).arrival_s
+        same = drawn(
+            **{"arrivals.process": process, "arrivals.burst_ratio": 1.0, "arrivals.swing": 0.0},
+        ).arrival_s
         assert same == pytest.approx(even, rel=1e-9)
 
 
 def test_a_two_state_process_counts_as_the_cookbook_says() -> None:
     """Index of dispersion of counts over long windows, from Fischer and Meier-Hellstern (1993)."""
-    pattern = {"burst_ratio": 9.0, "burst_s": 1.0, "calm_s": 3.0}
-    arrival = drawn(requests=400_000, arrivals="mmpp", qps=3.0, **pattern).arrival_s
+    pattern = {"arrivals.burst_ratio": 9.0, "arrivals.burst_s": 1.0, "arrivals.calm_s": 3.0}
+    arrival = drawn(requests=400_000, **{"arrivals.process": "mmpp"}, qps=3.0, **pattern).arrival_s
     calm, burst = 1.0, 9.0  # their mean over time is 3
     leave_calm, leave_burst = 1.0 / 3.0, 1.0
     both = leave_calm + leave_burst
@@ -280,15 +294,19 @@ def test_a_two_state_process_counts_as_the_cookbook_says() -> None:
 
 
 def test_a_diurnal_rate_is_high_in_the_first_half_of_its_period() -> None:
-    pattern = {"swing": 0.8, "period_s": 10.0}
-    arrival = drawn(requests=200_000, arrivals="diurnal", **pattern).arrival_s
+    pattern = {"arrivals.swing": 0.8, "arrivals.period_s": 10.0}
+    arrival = drawn(requests=200_000, **{"arrivals.process": "diurnal"}, **pattern).arrival_s
     first_half = np.mean(arrival % 10.0 < 5.0)
     assert first_half == pytest.approx(0.5 + 0.8 / np.pi, abs=0.005)
 
 
 def test_a_pattern_that_means_nothing_is_named() -> None:
-    with pytest.raises(UserError, match=r"burst_s is 0; it must be positive\nswing is 1\.5"):
-        drawn(arrivals="mmpp", swing=1.5, burst_s=0.0)
+    with pytest.raises(
+        UserError, match=r"burst_s is 0; it must be positive\narrivals\.swing is 1\.5"
+    ):
+        drawn(
+            **{"arrivals.process": "mmpp", "arrivals.swing": 1.5, "arrivals.burst_s": 0.0},
+        )
 
 
 OUTPUT = '\n[[output]]\ndistribution = "uniform"\nleast = 1\nmost = 5\n'

@@ -9,25 +9,28 @@ import pytest
 
 from simulators.core.errors import Infeasible
 from simulators.serving.demand.autoscaling import plan_of
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import (
+    ArrivalsConfig,
+    AutoscaleConfig,
+    MeasurementConfig,
+    ServingPoint,
+)
 from simulators.serving.simulator import simulate
 
 POINT = ServingPoint(
     model="llama3_1_8b",
     gpu="h100_sxm",
     replicas=3,
-    min_replicas=1,
-    replica_qps=1.0,
-    startup_s=20.0,
-    scale_every_s=10.0,
-    scale_down_s=20.0,
+    autoscaling=AutoscaleConfig(
+        min_replicas=1, replica_qps=1.0, startup_s=20.0, interval_s=10.0, scale_down_s=20.0
+    ),
     prompt_tokens=256,
     output_tokens=32,
     requests=200,
-    arrivals="mmpp",
+    arrivals=ArrivalsConfig(process="mmpp"),
     qps=1.5,
     router="least_outstanding",
-    window="whole",
+    measurement=MeasurementConfig(window="whole"),
 )
 BURST = np.concatenate([np.arange(0.0, 100.0, 0.4), np.arange(100.0, 200.0, 2.5)])
 """2.5 requests a second, then 0.4."""
@@ -58,19 +61,18 @@ def test_a_replica_that_is_started_again_while_it_drains_is_paid_for_once() -> N
     point = replace(
         POINT,
         replicas=4,
-        replica_qps=0.25,
-        scale_every_s=1.0,
-        scale_down_s=0.0,
-        startup_s=0.0,
+        autoscaling=replace(
+            POINT.autoscaling, replica_qps=0.25, interval_s=1.0, scale_down_s=0.0, startup_s=0.0
+        ),
         qps=1.0,
-        arrivals="poisson",
+        arrivals=replace(POINT.arrivals, process="poisson"),
         prompt_tokens=100,
         output_tokens=2000,
         requests=100,
     )
     found = simulate(point)
     assert 3.0 < found.replicas_mean <= 4.0
-    always = simulate(replace(point, min_replicas=4))
+    always = simulate(replace(point, autoscaling=replace(point.autoscaling, min_replicas=4)))
     assert found.cost_usd_per_hour is not None
     assert always.cost_usd_per_hour is not None
     assert found.cost_usd_per_hour <= always.cost_usd_per_hour
@@ -78,26 +80,36 @@ def test_a_replica_that_is_started_again_while_it_drains_is_paid_for_once() -> N
 
 def test_fewer_replicas_than_always_run_are_refused() -> None:
     with pytest.raises(Infeasible) as verdict:
-        simulate(replace(POINT, min_replicas=4))
+        simulate(replace(POINT, autoscaling=replace(POINT.autoscaling, min_replicas=4)))
     assert verdict.value.reason == "min_replicas_above_replicas"
 
 
 def test_where_all_run_all_the_time_nothing_of_it_matters() -> None:
-    always = replace(POINT, min_replicas=0)
-    assert simulate(replace(always, replica_qps=9.0, startup_s=5.0)) == simulate(always)
-    assert simulate(replace(always, min_replicas=3)) == simulate(always)
+    always = replace(POINT, autoscaling=replace(POINT.autoscaling, min_replicas=0))
+    assert simulate(
+        replace(always, autoscaling=replace(always.autoscaling, replica_qps=9.0, startup_s=5.0))
+    ) == simulate(always)
+    assert simulate(
+        replace(always, autoscaling=replace(always.autoscaling, min_replicas=3))
+    ) == simulate(always)
     assert simulate(always).replicas_mean == 3.0
 
 
 def test_fewer_replicas_cost_less_and_answer_later() -> None:
-    always, scaled = simulate(replace(POINT, min_replicas=0)), simulate(POINT)
+    always, scaled = (
+        simulate(replace(POINT, autoscaling=replace(POINT.autoscaling, min_replicas=0))),
+        simulate(POINT),
+    )
     assert scaled.completed_requests == always.completed_requests == POINT.requests
     assert 1.0 < scaled.replicas_mean < 3.0
     assert scaled.cost_usd_per_hour is not None
     assert always.cost_usd_per_hour is not None
     ratio = scaled.cost_usd_per_hour / always.cost_usd_per_hour
     assert ratio == pytest.approx(scaled.replicas_mean / 3.0)
-    late, later = (simulate(replace(POINT, startup_s=s)).e2e_mean_s for s in (0.0, 120.0))
+    late, later = (
+        simulate(replace(POINT, autoscaling=replace(POINT.autoscaling, startup_s=s))).e2e_mean_s
+        for s in (0.0, 120.0)
+    )
     assert late is not None
     assert later is not None
     assert late < later
@@ -105,5 +117,5 @@ def test_fewer_replicas_cost_less_and_answer_later() -> None:
 
 def test_arrivals_that_wait_for_answers_are_not_foreseen() -> None:
     with pytest.raises(Infeasible) as verdict:
-        simulate(replace(POINT, arrivals="closed"))
+        simulate(replace(POINT, arrivals=replace(POINT.arrivals, process="closed")))
     assert verdict.value.reason == "min_replicas_needs_open_arrivals"

@@ -26,7 +26,7 @@ SPACE = DesignSpace.of(
     replicas=[1, 2, 3],
     max_batch="1..256",
     chunk_size=[64, 100, 128, 200, 300, 512, 700, 1024, 2048],
-    max_batch_tokens=[2048, 4096, 8192],
+    **{"scheduling.max_batch_tokens": [2048, 4096, 8192]},
     prompt_tokens=[64, 128, 700, 4096],
     output_tokens=[1, 2, 64, 300],
     qps=[None, 1.0, 8.0],

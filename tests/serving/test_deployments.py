@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,19 @@ from lab.tables.serving.launch_recipes import recipe_of
 from planning.calibrate.deployment import calibrate_deployment
 from planning.load_tests.serving import LOAD_TESTS, UNCORRECTED
 from simulators.core.errors import Infeasible, UserError
+from simulators.core.grouping import values_of
 from simulators.serving.answer.neighbour_correction import DeploymentLoad, corrected, load_of
 from simulators.serving.engine.frontend import NO_SERVER, Frontend, load_frontend, load_process
 from simulators.serving.engine.replica import ARRIVAL, RESTARTED, SCHEDULED
 from simulators.serving.engine.state import LOG_COLUMNS
 from simulators.serving.measured_deployments import INFERENCEX, Deployed, EngineLaunch, point_of
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import (
+    ArrivalsConfig,
+    CacheConfig,
+    ClientConfig,
+    LengthsConfig,
+    ServingPoint,
+)
 from simulators.serving.run import RunCache, run_of
 from simulators.serving.simulator import SIMULATOR, simulate
 from simulators.workload.llm.parallelism import Parallelism
@@ -29,17 +36,16 @@ from simulators.workload.llm.parallelism import Parallelism
 BASE = ServingPoint(
     model="llama3_1_8b",
     gpu="h100_sxm",
-    arrivals="closed",
-    clients=24,
+    arrivals=ArrivalsConfig(process="closed", clients=24),
     requests=96,
-    watermark=0.0,
+    cache=CacheConfig(watermark=0.0),
     prompt_tokens=600,
     output_tokens=80,
-    length_spread=0.2,
+    lengths=LengthsConfig(spread=0.2),
     chunk_size=1024,
     max_batch=64,
     runtime="vllm",
-    frontend="none",
+    client=ClientConfig(frontend="none"),
 )
 
 
@@ -99,7 +105,7 @@ def test_a_deployment_is_a_point_of_this_simulator() -> None:
 
 def test_one_client_more_than_seats_waits_for_a_seat() -> None:
     alone = simulate(replace(BASE, max_batch=24))
-    crowded = simulate(replace(BASE, max_batch=24, clients=25))
+    crowded = simulate(replace(BASE, max_batch=24, arrivals=replace(BASE.arrivals, clients=25)))
     assert alone.ttft_mean_s is not None
     assert crowded.ttft_mean_s is not None
     assert crowded.ttft_mean_s > alone.ttft_mean_s + 0.01
@@ -125,7 +131,14 @@ def test_an_engine_that_seldom_looks_for_requests_gathers_their_prompts() -> Non
     batches: list[int] = []
     waits: list[float] = []
     for interval in (1, 10, 30):
-        run = run_of(replace(BASE, scheduler="sglang", poll_interval=interval), log_rows=8000)
+        run = run_of(
+            replace(
+                BASE,
+                scheduler="sglang",
+                scheduling=replace(BASE.scheduling, poll_interval=interval),
+            ),
+            log_rows=8000,
+        )
         log = dict(zip(LOG_COLUMNS, run.state.log[: int(run.state.clock[-1])].T, strict=True))
         batches.append(int((log["prompt_tokens"] > 0).sum()))
         waits.append(run.metrics().ttft_mean_s or 0.0)
@@ -136,7 +149,11 @@ def test_an_engine_that_seldom_looks_for_requests_gathers_their_prompts() -> Non
 
 def test_engines_that_look_in_every_iteration_have_no_interval() -> None:
     with pytest.raises(Infeasible, match="vllm_v1_has_no_poll_interval"):
-        run_of(replace(BASE, poll_interval=10, scheduler="vllm_v1"))
+        run_of(
+            replace(
+                BASE, scheduling=replace(BASE.scheduling, poll_interval=10), scheduler="vllm_v1"
+            )
+        )
 
 
 def a_launch(row: tuple[str, str, str, str], date: str | None, **load: Any) -> EngineLaunch:
@@ -151,7 +168,7 @@ def test_recipes_look_for_requests_less_often_with_many_clients() -> None:
     row = ("sglang", "deepseek_v3", "b200_sxm", "fp4")
     few, many = (a_launch(row, None, clients=n).poll_interval for n in (8, 16))
     assert 1 < few < many
-    assert point_of(a_deployment(framework="vllm")).poll_interval == 0
+    assert point_of(a_deployment(framework="vllm")).scheduling.poll_interval == 0
 
 
 def test_a_recipe_is_that_of_a_row_s_date_and_load() -> None:
@@ -188,14 +205,22 @@ def test_engines_of_which_nothing_is_known_are_started_as_documented() -> None:
 
 def test_prompts_wait_for_more_while_others_decode_but_not_for_ever() -> None:
     """With few clients nothing fills the tokens, so each prompt waits about as long as it may."""
-    few = replace(BASE, scheduler="trtllm", clients=4, chunk_size=8192, output_tokens=400)
-    at_once, waiting = (simulate(replace(few, poll_interval=n)) for n in (0, 20))
+    few = replace(
+        BASE,
+        scheduler="trtllm",
+        arrivals=replace(BASE.arrivals, clients=4),
+        chunk_size=8192,
+        output_tokens=400,
+    )
+    at_once, waiting = (
+        simulate(replace(few, scheduling=replace(few.scheduling, poll_interval=n))) for n in (0, 20)
+    )
     assert at_once.ttft_mean_s is not None
     assert waiting.ttft_mean_s is not None
     assert at_once.tpot_mean_s is not None
     later = (waiting.ttft_mean_s - at_once.ttft_mean_s) / at_once.tpot_mean_s
     assert 10.0 < later < 21.0
-    filled = replace(few, chunk_size=512, poll_interval=20)
+    filled = replace(few, chunk_size=512, scheduling=replace(few.scheduling, poll_interval=20))
     soon = simulate(filled)
     assert soon.ttft_mean_s is not None
     assert soon.ttft_mean_s < waiting.ttft_mean_s
@@ -204,9 +229,17 @@ def test_prompts_wait_for_more_while_others_decode_but_not_for_ever() -> None:
 def test_a_server_works_on_one_prompt_after_another() -> None:
     """The first clients ask at once: each waits for the prompts of those before it."""
     served = RunCache(server=lambda _: Frontend(token_s=1e-3))
-    point = replace(BASE, frontend="auto", clients=4, requests=4, length_spread=0.0)
+    point = replace(
+        BASE,
+        client=replace(BASE.client, frontend="auto"),
+        arrivals=replace(BASE.arrivals, clients=4),
+        requests=4,
+        lengths=replace(BASE.lengths, spread=0.0),
+    )
     times = run_of(point, cache=served).state.times
-    alone = run_of(replace(point, clients=1, requests=1), cache=served).state.times
+    alone = run_of(
+        replace(point, arrivals=replace(point.arrivals, clients=1), requests=1), cache=served
+    ).state.times
     assert times[:, ARRIVAL].tolist() == [0.0] * 4
     waits = times[:, SCHEDULED] - alone[0, SCHEDULED]
     assert waits == pytest.approx([0.0, 0.6, 1.2, 1.8], abs=0.05)
@@ -227,14 +260,14 @@ def widths_of_waves(scheduler: str, spread: float) -> Any:
     point = replace(
         BASE,
         scheduler=scheduler,
-        clients=clients,
+        arrivals=replace(BASE.arrivals, clients=clients),
         requests=12 * clients,
         prompt_tokens=1024,
         output_tokens=256,
-        length_spread=spread,
+        lengths=replace(BASE.lengths, spread=spread),
         chunk_size=8192,
     )
-    ends = SIMULATOR.records(asdict(point))["requests"]["completed_s"].to_numpy()
+    ends = SIMULATOR.records(values_of(point))["requests"]["completed_s"].to_numpy()
     waves = np.sort(ends).reshape(-1, clients)
     return np.ptp(waves, axis=1) / np.diff(waves[:, -1]).mean()
 
@@ -255,12 +288,15 @@ def test_the_client_of_a_row_decides_how_it_asks() -> None:
     assert client_of(other, "trtllm") is client_of(other, "sglang") is INFERENCEX
     fixed, drawn = (a_deployment(framework="vllm", client=c) for c in (NVIDIA, INFERENCEX))
     assert (NVIDIA.mean_length, INFERENCEX.mean_length) == (1.0, 0.9)
-    assert (point_of(fixed).length_spread, point_of(drawn).length_spread) == (0.0, 0.2)
+    assert (point_of(fixed).lengths.spread, point_of(drawn).lengths.spread) == (0.0, 0.2)
     assert point_of(fixed).chunk_size < point_of(drawn).chunk_size
 
 
 def test_a_server_adds_its_delay_to_the_first_token_alone() -> None:
-    bare, served = simulate(BASE), simulate(replace(BASE, frontend="auto"))
+    bare, served = (
+        simulate(BASE),
+        simulate(replace(BASE, client=replace(BASE.client, frontend="auto"))),
+    )
     server = load_frontend("vllm")
     assert bare.ttft_mean_s is not None
     assert served.ttft_mean_s is not None
@@ -277,7 +313,12 @@ def test_a_runtime_that_is_no_frameworks_has_no_server() -> None:
 
 def test_an_engine_in_its_own_process_takes_a_time_to_hear_of_a_request() -> None:
     point = replace(
-        BASE, runtime="trtllm_session", scheduler="trtllm", arrivals="even", qps=0.1, requests=8
+        BASE,
+        runtime="trtllm_session",
+        scheduler="trtllm",
+        arrivals=replace(BASE.arrivals, process="even"),
+        qps=0.1,
+        requests=8,
     )
     at_once, handed_over = simulate(point, RunCache(process=lambda _: NO_SERVER)), simulate(point)
     assert at_once.ttft_mean_s is not None
@@ -289,7 +330,7 @@ def test_an_engine_in_its_own_process_takes_a_time_to_hear_of_a_request() -> Non
 
 def test_there_is_no_such_server() -> None:
     with pytest.raises(UserError, match="frontend"):
-        simulate(replace(BASE, frontend="nginx"))
+        simulate(replace(BASE, client=replace(BASE.client, frontend="nginx")))
 
 
 def test_lengths_spread_evenly_below_the_stated_ones() -> None:
@@ -344,7 +385,9 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingPoint]:
 
 def test_measured_rows_of_ones_own_correct_loads_like_theirs(mine: ServingPoint) -> None:
     for clients, slower, later in ((4, 1.1, 1.5), (64, 1.4, 2.0)):
-        here = replace(mine, clients=clients, requests=10 * clients)
+        here = replace(
+            mine, arrivals=replace(mine.arrivals, clients=clients), requests=10 * clients
+        )
         own, usual = simulate(here), simulate(replace(here, runtime="vllm"))
         assert own.tpot_mean_s == pytest.approx(slower * (usual.tpot_mean_s or 0.0), rel=0.05)
         assert own.ttft_mean_s == pytest.approx(later * (usual.ttft_mean_s or 0.0), rel=0.1)
@@ -355,8 +398,8 @@ def test_measured_rows_of_ones_own_correct_loads_like_theirs(mine: ServingPoint)
 
 
 def test_replicas_are_corrected_by_the_clients_of_each(mine: ServingPoint) -> None:
-    one = replace(mine, clients=4, requests=40)
-    two = replace(one, replicas=2, clients=8, requests=80)
+    one = replace(mine, arrivals=replace(mine.arrivals, clients=4), requests=40)
+    two = replace(one, replicas=2, arrivals=replace(one.arrivals, clients=8), requests=80)
     factors = [
         (simulate(point).tpot_mean_s or 0.0) / (run_of(point).metrics().tpot_mean_s or 1.0)
         for point in (one, two)
@@ -373,20 +416,29 @@ def test_both_formats_of_sixteen_bits_are_one_family(
         "llama3_1_8b,h100_sxm,vllm,4,600,80,0.02\n"
     )
     calibrate_deployment("wide", Path("wide.csv"))
-    base = replace(BASE, scheduler="vllm_v1", runtime="wide", clients=4, requests=40)
+    base = replace(
+        BASE,
+        scheduler="vllm_v1",
+        runtime="wide",
+        arrivals=replace(BASE.arrivals, clients=4),
+        requests=40,
+    )
     for dtype in ("fp16", "bf16"):
         point = replace(base, dtype=dtype, kv_dtype=dtype)
         assert simulate(point).tpot_mean_s != run_of(point).metrics().tpot_mean_s
 
 
 def test_measured_rows_correct_their_family_under_closed_loops_alone(mine: ServingPoint) -> None:
-    for other in (replace(mine, gpu="b200_sxm"), replace(mine, arrivals="poisson", qps=20.0)):
+    for other in (
+        replace(mine, gpu="b200_sxm"),
+        replace(mine, arrivals=replace(mine.arrivals, process="poisson"), qps=20.0),
+    ):
         plain = run_of(other).metrics()
         assert simulate(other).tpot_p50_s == plain.tpot_p50_s
     assert simulate(mine).tpot_p50_s != run_of(mine).metrics().tpot_p50_s
 
 
 def test_a_report_says_that_measured_rows_do_not_correct_it(mine: ServingPoint) -> None:
-    here, usual = (asdict(replace(mine, runtime=runtime)) for runtime in (mine.runtime, "vllm"))
+    here, usual = (values_of(replace(mine, runtime=runtime)) for runtime in (mine.runtime, "vllm"))
     assert LOAD_TESTS.report(here).endswith(UNCORRECTED)
     assert UNCORRECTED not in LOAD_TESTS.report(usual)

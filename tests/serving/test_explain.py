@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import LEVELS
 from simulators.core.errors import UserError
+from simulators.core.grouping import updated, values_of
 from simulators.serving.answer.explain import LATER, PROMPT, QUEUE
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
@@ -16,8 +19,8 @@ POINT = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", qps=8.0, requests=120,
 
 @pytest.mark.parametrize("change", [{}, {"scheduler": "sarathi"}, {"tp": 2, "pp": 2}])
 def test_totals_are_those_of_the_run(change: dict[str, object]) -> None:
-    point = ServingPoint(**{**vars(POINT), **change})
-    rows, metrics = SIMULATOR.explain(vars(point)), simulate(point)
+    point = updated(POINT, change)
+    rows, metrics = SIMULATOR.explain(values_of(point)), simulate(point)
     assert metrics.e2e_mean_s is not None
     assert sum(r.time_s for r in rows) == pytest.approx(metrics.e2e_mean_s, rel=1e-12)
     assert metrics.energy_j_per_token is not None
@@ -33,8 +36,10 @@ def test_totals_are_those_of_the_run(change: dict[str, object]) -> None:
 
 @pytest.mark.parametrize("tp", [1, 2])
 def test_rates_are_those_of_a_batch_however_many_a_span_holds(tp: int) -> None:
-    gpu, point = load_gpu(POINT.gpu), ServingPoint(**{**vars(POINT), "tp": tp})
-    rows = [r for r in SIMULATOR.explain(vars(point)) if r.phase == LATER and r.bound == "memory"]
+    gpu, point = load_gpu(POINT.gpu), replace(POINT, tp=tp)
+    rows = [
+        r for r in SIMULATOR.explain(values_of(point)) if r.phase == LATER and r.bound == "memory"
+    ]
     assert {r.devices for r in rows} == {tp}
     streamed = max(r.moved_bytes / (tp * r.time_s) for r in rows)
     assert 0.5 * gpu.hbm_bytes_per_s < streamed <= 1.001 * gpu.hbm_bytes_per_s
@@ -43,4 +48,4 @@ def test_rates_are_those_of_a_batch_however_many_a_span_holds(tp: int) -> None:
 
 def test_a_steady_state_has_no_request_to_explain() -> None:
     with pytest.raises(UserError, match="has no events"):
-        SIMULATOR.explain(vars(POINT) | {"fidelity": "analytic"})
+        SIMULATOR.explain(values_of(POINT) | {"fidelity": "analytic"})

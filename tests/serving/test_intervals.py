@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from lab.fits.intervals.deployment_bands import SHARED, Seen, widths_of
+from simulators.core.grouping import updated
 from simulators.serving.answer.error_bands import POWER, Width, both, deployment_bands
 from simulators.serving.answer.metrics import WITH_BAND
 from simulators.serving.point import ServingPoint
@@ -33,18 +34,18 @@ def test_a_measured_framework_states_intervals() -> None:
         value = getattr(metrics, name)
         low, high = getattr(metrics, f"{name}_lo"), getattr(metrics, f"{name}_hi")
         assert 0.25 * value < low < value < high < 4.0 * value
-    several = simulate(replace(POINT, seeds=2))
+    several = simulate(replace(POINT, measurement=replace(POINT.measurement, seeds=2)))
     assert several.ttft_mean_s_lo is not None
 
 
 def test_what_a_token_costs_is_as_uncertain_as_what_is_answered() -> None:
     """Of a load that is carried both are known; clients who wait for answers ask the less often."""
     carried, waited_for, thinking = (
-        simulate(replace(POINT, **more))
+        simulate(updated(POINT, more))
         for more in (
             {"qps": 1.0},
-            {"arrivals": "closed", "clients": 8},
-            {"arrivals": "closed", "clients": 8, "think_s": 100.0},
+            {"arrivals.process": "closed", "arrivals.clients": 8},
+            {"arrivals.process": "closed", "arrivals.clients": 8, "client.think_s": 100.0},
         )
     )
     assert carried.tokens_per_s_lo == carried.tokens_per_s == carried.tokens_per_s_hi

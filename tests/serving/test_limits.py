@@ -10,6 +10,7 @@ import pytest
 
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.folder import SCHEDULERS
+from simulators.core.grouping import updated
 from simulators.serving.deployment import Hardware, deployment_of
 from simulators.serving.engine import limits as limits_module
 from simulators.serving.engine import replica as at
@@ -22,7 +23,7 @@ from simulators.serving.engine.limits import (
     swap_space,
 )
 from simulators.serving.engine.policies import load_scheduler
-from simulators.serving.point import HOST, PEER, ServingPoint
+from simulators.serving.point import HOST, PEER, CacheConfig, ServingPoint
 from simulators.serving.speculation.drafter import Drafter
 
 LLAMA = ServingPoint(model="llama2_7b", gpu="h100_sxm", scheduler="vllm_v1", runtime="vllm")
@@ -111,7 +112,7 @@ def test_kernels_read_the_limits_in_whole_numbers() -> None:
 def test_a_batch_has_a_stages_share_of_the_seats_or_what_memory_reserves(
     changes: dict[str, Any], seats: int
 ) -> None:
-    assert int(replace(BASE, **changes).vector()[at.BATCH_SEATS]) == seats
+    assert int(updated(BASE, changes).vector()[at.BATCH_SEATS]) == seats
 
 
 def test_who_could_never_end_alone_is_not_admitted() -> None:
@@ -201,9 +202,8 @@ SHARED_SEATS = replace(
     attention_dp=4,
     ep=4,
     max_batch=10,
-    max_batch_tokens=4096,
+    scheduling=replace(LLAMA.scheduling, max_batch_tokens=4096, rank_queues="own"),
     chunk_size=512,
-    rank_queues="own",
 )
 
 
@@ -211,20 +211,20 @@ SHARED_SEATS = replace(
     ("changes", "ranks"),
     [
         ({}, 4),
-        ({"rank_queues": "shared"}, 1),
-        ({"rank_queues": "auto"}, 4),  # vLLM's engines have queues of their own
-        ({"rank_queues": "auto", "pp": 2}, 1),
-        ({"rank_queues": "auto", "scheduler": "trtllm"}, 1),  # which deals out
+        ({"scheduling.rank_queues": "shared"}, 1),
+        ({"scheduling.rank_queues": "auto"}, 4),  # vLLM's engines have queues of their own
+        ({"scheduling.rank_queues": "auto", "pp": 2}, 1),
+        ({"scheduling.rank_queues": "auto", "scheduler": "trtllm"}, 1),  # which deals out
     ],
 )
 def test_ranks_have_queues_of_their_own_or_share_one(changes: dict[str, Any], ranks: int) -> None:
-    point = replace(SHARED_SEATS, **changes)
+    point = updated(SHARED_SEATS, changes)
     assert ranks_of(point, load_scheduler(point.scheduler)) == ranks
 
 
 @pytest.mark.parametrize(("queues", "groups"), [("own", 1), ("shared", 4)])
 def test_groups_that_share_a_queue_add_up_their_seats_and_budgets(queues: str, groups: int) -> None:
-    point = replace(SHARED_SEATS, rank_queues=queues)
+    point = replace(SHARED_SEATS, scheduling=replace(SHARED_SEATS.scheduling, rank_queues=queues))
     got = limits_of(point, hardware(point), load_scheduler("vllm_v1"), LENGTHS)
     assert (got.seats, got.batch_tokens, got.chunk) == (10 * groups, 4096 * groups, 512 * groups)
     # Tokens of all four are in the account of a replica; a queue of its own has a quarter.
@@ -240,7 +240,11 @@ def test_room_is_kept_for_the_longest_prompt_that_ends_or_the_batchs_tokens(
 ) -> None:
     # A context of 5,010 tokens: a prompt that leaves no room for its ten does not count.
     point = replace(
-        LLAMA, scheduler="vllm", max_batch_tokens=budget, max_context=longest + 10, max_batch=3
+        LLAMA,
+        scheduler="vllm",
+        scheduling=replace(LLAMA.scheduling, max_batch_tokens=budget),
+        max_context=longest + 10,
+        max_batch=3,
     )
     scheduler = load_scheduler("vllm")
     got = limits_of(point, hardware(), scheduler, (np.array([100, 5000, 5005]), np.full(3, 10)))
@@ -253,16 +257,16 @@ def test_room_is_kept_for_the_longest_prompt_that_ends_or_the_batchs_tokens(
     ("changes", "reason"),
     [
         ({"scheduler": "lightllm"}, "lightllm_needs_block_size_1"),
-        ({"scheduler": "vllm", "poll_interval": 2}, "vllm_has_no_poll_interval"),
-        ({"scheduler": "orca", "preemption": "cached"}, "orca_has_no_prefix_cache"),
+        ({"scheduler": "vllm", "scheduling.poll_interval": 2}, "vllm_has_no_poll_interval"),
+        ({"scheduler": "orca", "cache.preemption": "cached"}, "orca_has_no_prefix_cache"),
         (
-            {"scheduler": "vllm_v1", "prefix_cache": True, "preemption": "swap"},
+            {"scheduler": "vllm_v1", "cache.prefix_caching": True, "cache.preemption": "swap"},
             "swap_has_no_prefix_cache",
         ),
     ],
 )
 def test_what_a_scheduler_cannot_do_is_infeasible(changes: dict[str, Any], reason: str) -> None:
-    point = replace(LLAMA, **changes)
+    point = updated(LLAMA, changes)
     with pytest.raises(Infeasible, match=reason):
         limits_of(point, hardware(), load_scheduler(point.scheduler), LENGTHS)
 
@@ -272,15 +276,17 @@ def test_what_else_the_operator_sets_reaches_the_limits() -> None:
         point = replace(LLAMA, **changes)
         return limits_of(point, hardware(), load_scheduler(point.scheduler), LENGTHS)
 
-    plain, cached, swapped = (got(preemption=how) for how in ("recompute", "cached", "swap"))
+    plain, cached, swapped = (
+        got(**{"cache.preemption": how}) for how in ("recompute", "cached", "swap")
+    )
     assert [one.caches for one in (plain, cached, swapped)] == [False, True, False]
     assert [one.host_blocks for one in (plain, cached)] == [0, 0]
     assert swapped.host_blocks == int(4e9 // BLOCK)
     assert (plain.most_tokens, plain.move_s, plain.patience) == (4096, 0.0, 1)
     assert swapped.move_s > 0.0
     sglang = {"scheduler": "sglang"}
-    assert [got(**sglang, poll_interval=n).patience for n in (0, 7)] == [1, 7]
-    assert got(scheduler="lightllm", block_size=1).patience == 10
+    assert [got(**sglang, **{"scheduling.poll_interval": n}).patience for n in (0, 7)] == [1, 7]
+    assert got(scheduler="lightllm", **{"cache.block_size": 1}).patience == 10
 
 
 def test_prefixes_come_back_from_a_drive_at_its_pace_where_computing_them_takes_longer() -> None:
@@ -290,9 +296,7 @@ def test_prefixes_come_back_from_a_drive_at_its_pace_where_computing_them_takes_
         tp=8,
         scheduler="vllm_v1",
         chunk_size=2048,
-        prefix_cache=True,
-        prefix_host_bytes=1e12,
-        offload_to="ssd",
+        cache=CacheConfig(prefix_caching=True, prefix_host_bytes=1e12, offload_to="ssd"),
     )
     small = replace(wide, model="llama3_2_1b", tp=1)
     (blocks, move_s), (none, _) = (
@@ -301,7 +305,7 @@ def test_prefixes_come_back_from_a_drive_at_its_pace_where_computing_them_takes_
     block_bytes = 16 * 80 * 2 * 128 * 2  # of one of eight heads
     assert (blocks, none) == (int(1e12 // block_bytes), 0)
     assert move_s == pytest.approx(block_bytes / 6.9e9)
-    swapped = replace(LLAMA, preemption="swap", offload_to="ssd")
+    swapped = replace(LLAMA, cache=replace(LLAMA.cache, preemption="swap", offload_to="ssd"))
     with pytest.raises(Infeasible, match="swap_goes_to_memory"):
         limits_of(swapped, hardware(), load_scheduler("vllm"), LENGTHS)
 

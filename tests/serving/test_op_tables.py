@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from simulators.core.errors import UserError
+from simulators.core.grouping import point_from
 from simulators.serving.point import ServingPoint
 from simulators.serving.prices.user_operator_times import ONCE
 from simulators.serving.simulator import SIMULATOR, simulate
@@ -44,9 +45,9 @@ def alone(path: str, **changes: object) -> ServingPoint:
         "prompt_tokens": 1000,
         "output_tokens": 11,
         "iteration_table": path,
-        "frontend": "none",
+        "client.frontend": "none",
     }
-    return ServingPoint(**{**settings, **changes})  # type: ignore[arg-type]
+    return point_from(ServingPoint, {**settings, **changes})
 
 
 @pytest.mark.parametrize("name", ["ops.csv", "ops.parquet"])

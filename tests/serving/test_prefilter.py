@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from planning.prefilter import FULL, Prefilter, Steady
 from simulators.core.columns import schema_of
+from simulators.core.grouping import values_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
 
@@ -26,7 +27,7 @@ DENSE = ServingPoint(
 def foreseen(
     *points: ServingPoint, tpot_s: float = 0.01, steady: Steady = SIMULATOR.evaluate
 ) -> list[float]:
-    batch = pa.RecordBatch.from_pylist([asdict(p) for p in points], schema_of(ServingPoint))
+    batch = pa.RecordBatch.from_pylist([values_of(p) for p in points], schema_of(ServingPoint))
     found: list[float] = Prefilter(steady, 1.0, 0.5, tpot_s)(batch).tolist()
     return found
 
@@ -52,7 +53,9 @@ def test_what_cannot_be_built_has_no_hope() -> None:
 
 @pytest.mark.parametrize(("readers", "decoders"), [(1, 1), (2, 1), (1, 2)])
 def test_two_pools_are_foreseen_no_later_than_they_are(readers: int, decoders: int) -> None:
-    apart = replace(DENSE, qps=10.0, prefill_gpus=readers, decode_gpus=decoders)
+    apart = replace(
+        DENSE, qps=10.0, pools=replace(DENSE.pools, prefill_gpus=readers, decode_gpus=decoders)
+    )
     found = simulate(apart)
     assert found.tpot_p99_s is not None
     assert found.ttft_p99_s is not None
@@ -60,7 +63,7 @@ def test_two_pools_are_foreseen_no_later_than_they_are(readers: int, decoders: i
 
 
 def test_a_pool_that_is_too_small_is_foreseen() -> None:
-    few = replace(DENSE, qps=80.0, prefill_gpus=1, decode_gpus=4)
-    many = replace(few, prefill_gpus=4)
+    few = replace(DENSE, qps=80.0, pools=replace(DENSE.pools, prefill_gpus=1, decode_gpus=4))
+    many = replace(few, pools=replace(few.pools, prefill_gpus=4))
     assert foreseen(few)[0] == FULL
     assert foreseen(many, tpot_s=0.1)[0] < FULL

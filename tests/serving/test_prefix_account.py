@@ -18,7 +18,7 @@ from simulators.serving.demand.requests import Requests, behind_system_prompt
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import ReplicaLimits
 from simulators.serving.engine.state import ReplicaState
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import CacheConfig, ServingPoint
 from simulators.serving.routers import cache_aware
 from simulators.serving.run import run_of
 from tests.serving.cases import asked, limits, pure_python, run
@@ -249,7 +249,9 @@ def test_compiled_and_plain_keep_the_same_account(requests: Requests, scheduler:
 
 
 def test_a_scheduler_without_a_prefix_cache_says_so() -> None:
-    point = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", prefix_cache=True, requests=2)
+    point = ServingPoint(
+        model="llama3_1_8b", gpu="h100_sxm", cache=CacheConfig(prefix_caching=True), requests=2
+    )
     with pytest.raises(Infeasible, match="vllm_has_no_prefix_cache"):
         run_of(point)
 

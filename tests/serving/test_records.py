@@ -12,6 +12,7 @@ import pytest
 from planning.load_tests.serving import LOAD_TESTS
 from simulators.core.contract import Records
 from simulators.core.errors import UserError
+from simulators.core.grouping import point_from, values_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
 
@@ -19,8 +20,8 @@ POINT = {"model": "llama3_1_8b", "gpu": "h100_sxm", "requests": 120, "qps": 60.0
 
 
 def test_records_add_up_to_the_metrics() -> None:
-    tables = SIMULATOR.records({**POINT, "patience_s": 6.0, "replicas": 2})
-    metrics = simulate(ServingPoint(**POINT, patience_s=6.0, replicas=2))
+    tables = SIMULATOR.records({**POINT, "client.patience_s": 6.0, "replicas": 2})
+    metrics = simulate(point_from(ServingPoint, {**POINT, "client.patience_s": 6.0, "replicas": 2}))
     requests, iterations = tables["requests"], tables["iterations"]
     assert iterations.num_rows == metrics.iterations
     assert set(iterations["replica"].to_pylist()) == {0, 1}
@@ -38,7 +39,7 @@ def test_records_add_up_to_the_metrics() -> None:
 
 def test_a_report_says_what_a_load_test_would() -> None:
     text = LOAD_TESTS.report(POINT)
-    metrics = simulate(ServingPoint(**POINT))
+    metrics = simulate(point_from(ServingPoint, POINT))
     assert text.startswith("Load test of llama3_1_8b on 1 h100_sxm, vllm")
     assert f"{1e3 * metrics.tpot_p99_s:,.2f}" in text
     assert "given up" not in text
@@ -73,6 +74,8 @@ def test_show_prints_the_report_of_a_design_and_writes_its_records(
 
 
 def test_the_first_seed_stands_for_all() -> None:
-    point = ServingPoint(**POINT)
-    several = dataclasses.asdict(dataclasses.replace(point, seeds=3))
+    point = point_from(ServingPoint, POINT)
+    several = values_of(
+        dataclasses.replace(point, measurement=dataclasses.replace(point.measurement, seeds=3))
+    )
     assert SIMULATOR.records(several)["requests"] == SIMULATOR.records(POINT)["requests"]

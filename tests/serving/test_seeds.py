@@ -18,12 +18,18 @@ BASE = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", requests=60, qps=4.0)
 def test_one_seed_has_no_interval() -> None:
     metrics = simulate(BASE)
     assert metrics.ttft_p99_s_ci is None
-    assert metrics == simulate(dataclasses.replace(BASE, seeds=1))
+    assert metrics == simulate(
+        dataclasses.replace(BASE, measurement=dataclasses.replace(BASE.measurement, seeds=1))
+    )
 
 
 def test_several_seeds_are_averaged() -> None:
     apart = [simulate(dataclasses.replace(BASE, seed=seed)) for seed in (3, 4, 5)]
-    together = simulate(dataclasses.replace(BASE, seed=3, seeds=3))
+    together = simulate(
+        dataclasses.replace(
+            BASE, seed=3, measurement=dataclasses.replace(BASE.measurement, seeds=3)
+        )
+    )
     assert together.completed_requests == 180
     assert together.gpus == 1
     for name in ("ttft_p99_s", "e2e_mean_s", "tokens_per_s"):
@@ -49,4 +55,6 @@ def test_beyond_the_table_student_is_expanded(freedom: int, tabled: float) -> No
 
 def test_no_seed_is_no_run() -> None:
     with pytest.raises(UserError, match="seeds is 0"):
-        simulate(dataclasses.replace(BASE, seeds=0))
+        simulate(
+            dataclasses.replace(BASE, measurement=dataclasses.replace(BASE.measurement, seeds=0))
+        )

@@ -11,6 +11,7 @@ import pytest
 
 from simulators.core.columns import batch_of
 from simulators.core.errors import Infeasible, UserError
+from simulators.core.grouping import updated, values_of
 from simulators.serving.deployment import describe, pools_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.policies import load_router, load_scheduler
@@ -26,7 +27,7 @@ TAKE_UP = [name for name in SCHEDULERS if load_scheduler(name).takes_up]
 
 PRICES = np.array([0.01, 1e-5, 1e-7])
 PLAIN = ServingPoint("llama3_1_8b", "h100_sxm", scheduler="vllm_v1", requests=200, qps=6.0)
-APART = replace(PLAIN, prefill_gpus=1, decode_gpus=1)
+APART = replace(PLAIN, pools=replace(PLAIN.pools, prefill_gpus=1, decode_gpus=1))
 
 
 def pooled(
@@ -178,7 +179,12 @@ def test_who_gives_up_on_the_way_frees_both_pools() -> None:
 
 
 def test_pools_may_have_other_cuts_and_gpus() -> None:
-    point = replace(APART, prefill_gpus=2, decode_gpus=4, prefill_tp=2, decode_gpu="h200_sxm")
+    point = replace(
+        APART,
+        pools=replace(
+            APART.pools, prefill_gpus=2, decode_gpus=4, prefill_tp=2, decode_gpu="h200_sxm"
+        ),
+    )
     reader, decoder = pools_of(point)
     assert (reader.tp, reader.replicas, reader.gpu) == (2, 1, "h100_sxm")
     assert (decoder.tp, decoder.replicas, decoder.gpu) == (1, 4, "h200_sxm")
@@ -190,24 +196,26 @@ def test_pools_may_have_other_cuts_and_gpus() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"decode_gpus": 0}, "one_pool_without_the_other"),
-        ({"decode_gpus": 3, "decode_tp": 2}, "decode_pool_is_no_whole_replicas"),
+        ({"pools.decode_gpus": 0}, "one_pool_without_the_other"),
+        ({"pools.decode_gpus": 3, "pools.decode_tp": 2}, "decode_pool_is_no_whole_replicas"),
         ({"scheduler": "orca"}, "orca_has_no_separate_pools"),
-        ({"decode_gpus": 8, "kv_link": "nvlink"}, "no_nvlink_between_pools"),
-        ({"colocated": "llama2_7b"}, "shared_gpus_have_no_separate_pools"),
+        ({"pools.decode_gpus": 8, "pools.kv_link": "nvlink"}, "no_nvlink_between_pools"),
+        ({"colocation.models": "llama2_7b"}, "shared_gpus_have_no_separate_pools"),
         ({"fidelity": "analytic"}, "separate_pools_need_fidelity_event"),
     ],
 )
 def test_pools_that_cannot_be_say_why(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(Infeasible, match=reason):
-        simulate(replace(APART, **changes))
+        simulate(updated(APART, changes))
 
 
 def test_two_kinds_of_gpus_cost_what_each_does() -> None:
-    point = replace(APART, requests=50, decode_gpus=3, decode_gpu="a100_sxm")
+    point = replace(
+        APART, requests=50, pools=replace(APART.pools, decode_gpus=3, decode_gpu="a100_sxm")
+    )
     found = simulate(point)
     listed = {"prices": "public_cloud", "usd_per_gpu_hour": None}
-    rows = {n: [vars(point).get(n, getattr(found, n, None))] for n in SIMULATOR.cost_needs}
+    rows = {n: [values_of(point).get(n, getattr(found, n, None))] for n in SIMULATOR.cost_needs}
     again = SIMULATOR.costs(pa.RecordBatch.from_pydict(rows), listed)
     alone = {
         gpu: simulate(replace(PLAIN, requests=50, gpu=gpu)) for gpu in ("h100_sxm", "a100_sxm")
@@ -220,17 +228,17 @@ def test_two_kinds_of_gpus_cost_what_each_does() -> None:
 
 def test_ethernet_needs_a_rate() -> None:
     with pytest.raises(UserError, match="kv_link_bytes_per_s"):
-        simulate(replace(APART, kv_link="ethernet"))
+        simulate(replace(APART, pools=replace(APART.pools, kv_link="ethernet")))
 
 
 def test_a_link_is_as_fast_as_its_slower_end_and_its_narrower_replica() -> None:
     deployed = run_of(replace(APART, requests=2)).deployment
     one = deployed.pools[0].hardware.replica
     wide = replace(one, cut=replace(one.cut, tp=8))
-    rdma = replace(APART, kv_link="rdma")
+    rdma = replace(APART, pools=replace(APART.pools, kv_link="rdma"))
     assert link_of(rdma, one, wide) == link_of(rdma, wide, one) == link_of(rdma, one, one)
     assert link_of(rdma, one, one).token_s > 5.0 * link_of(APART, one, one).token_s  # NVLink
-    own = replace(rdma, kv_link_bytes_per_s=2.0**30)
+    own = replace(rdma, pools=replace(rdma.pools, kv_link_bytes_per_s=2.0**30))
     assert link_of(own, one, one).token_s == 2 * 32 * 8 * 128 * 2 / 2.0**30
 
 
@@ -238,28 +246,28 @@ def test_facts_are_of_the_fuller_gpus() -> None:
     point = replace(
         APART,
         model="llama3_1_70b",
-        prefill_gpus=8,
-        prefill_tp=8,
-        decode_gpus=4,
-        decode_tp=4,
+        pools=replace(APART.pools, prefill_gpus=8, prefill_tp=8, decode_gpus=4, decode_tp=4),
         replicas=2,
     )
-    both = describe(batch_of(ServingPoint, vars(point))).to_pylist()[0]
-    alone = describe(batch_of(ServingPoint, vars(replace(PLAIN, model="llama3_1_70b", tp=4))))
+    both = describe(batch_of(ServingPoint, values_of(point))).to_pylist()[0]
+    alone = describe(batch_of(ServingPoint, values_of(replace(PLAIN, model="llama3_1_70b", tp=4))))
     assert both["gpus"] == 24
     assert both["weight_bytes_per_gpu"] == alone.to_pylist()[0]["weight_bytes_per_gpu"]
 
 
 def test_moving_takes_its_share_of_the_first_token() -> None:
     free, near, far = (
-        simulate(replace(APART, kv_link=link)) for link in ("infinite", "nvlink", "rdma")
+        simulate(replace(APART, pools=replace(APART.pools, kv_link=link)))
+        for link in ("infinite", "nvlink", "rdma")
     )
     assert free.kv_transfer_share == 0.0
     assert near.kv_transfer_share is not None
     assert far.kv_transfer_share is not None
     assert 0.0 < near.kv_transfer_share < far.kv_transfer_share
     assert simulate(PLAIN).kv_transfer_share is None
-    by_layer = simulate(replace(APART, kv_link="rdma", kv_transfer="by_layer"))
+    by_layer = simulate(
+        replace(APART, pools=replace(APART.pools, kv_link="rdma", kv_transfer="by_layer"))
+    )
     assert (by_layer.ttft_mean_s or 0.0) < (far.ttft_mean_s or 0.0)
 
 
@@ -270,7 +278,7 @@ def best_split(slo_ttft_s: float, slo_tpot_s: float) -> int:
         qps=24.0,
         prompt_tokens=3000,
         output_tokens=200,
-        length_spread=0.5,
+        lengths=replace(PLAIN.lengths, spread=0.5),
         requests=300,
         max_batch=256,
         chunk_size=8192,
@@ -279,7 +287,9 @@ def best_split(slo_ttft_s: float, slo_tpot_s: float) -> int:
     )
     goodput = {
         readers: simulate(
-            replace(point, prefill_gpus=readers, decode_gpus=4 - readers)
+            replace(
+                point, pools=replace(point.pools, prefill_gpus=readers, decode_gpus=4 - readers)
+            )
         ).goodput_per_s
         or 0.0
         for readers in (1, 2, 3)

@@ -10,14 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.core.errors import Infeasible, UserError
+from simulators.core.grouping import updated
 from simulators.serving.demand.requests import in_sessions
 from simulators.serving.engine.replica import ARRIVAL, COMPLETED, FREE, TOTAL
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import ClientConfig, ServingPoint, SessionsConfig
 from simulators.serving.run import run_of
 from simulators.serving.simulator import simulate
 from tests.serving.cases import SCHEDULERS, asked, run
 
-BASE = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", requests=60, qps=4.0, turns=3, think_s=2.0)
+BASE = ServingPoint(
+    model="llama3_1_8b",
+    gpu="h100_sxm",
+    requests=60,
+    qps=4.0,
+    sessions=SessionsConfig(turns=3),
+    client=ClientConfig(think_s=2.0),
+)
 
 
 def test_a_prompt_repeats_all_that_was_said() -> None:
@@ -40,22 +48,34 @@ def test_a_chain_takes_its_answers_and_what_lies_between_them() -> None:
         qps=0.3,
         prompt_tokens=500,
         output_tokens=50,
-        turn_tokens=40,
+        sessions=dataclasses.replace(BASE.sessions, turn_tokens=40),
         scheduler="vllm_v1",
-        prefix_cache=True,
-        arrivals="even",
-        frontend="none",
+        cache=dataclasses.replace(BASE.cache, prefix_caching=True),
+        arrivals=dataclasses.replace(BASE.arrivals, process="even"),
+        client=dataclasses.replace(BASE.client, frontend="none"),
     )
-    found, cold = simulate(point), simulate(dataclasses.replace(point, prefix_cache=False))
+    found, cold = (
+        simulate(point),
+        simulate(
+            dataclasses.replace(point, cache=dataclasses.replace(point.cache, prefix_caching=False))
+        ),
+    )
     assert found.e2e_mean_s is not None
     assert cold.session_mean_s is not None
-    assert found.session_mean_s == pytest.approx(3 * found.e2e_mean_s + 2 * BASE.think_s)
+    assert found.session_mean_s == pytest.approx(3 * found.e2e_mean_s + 2 * BASE.client.think_s)
     assert found.prefix_hit_ratio is not None
     assert found.prefix_hit_ratio > 0.5
     assert found.session_mean_s < cold.session_mean_s
-    assert simulate(dataclasses.replace(point, turns=1, turn_tokens=0)).session_mean_s is None
+    assert (
+        simulate(
+            dataclasses.replace(
+                point, sessions=dataclasses.replace(point.sessions, turns=1, turn_tokens=0)
+            )
+        ).session_mean_s
+        is None
+    )
     with pytest.raises(Infeasible, match="turn_tokens_needs_turns"):
-        simulate(dataclasses.replace(point, turns=1))
+        simulate(dataclasses.replace(point, sessions=dataclasses.replace(point.sessions, turns=1)))
 
 
 @settings(max_examples=40, deadline=None)
@@ -76,7 +96,12 @@ def test_a_turn_comes_a_think_time_after_the_answer_before_it(
 
 
 def test_users_who_think_longer_ask_later_and_all_are_answered() -> None:
-    quick, slow = (run_of(dataclasses.replace(BASE, think_s=t)).metrics() for t in (0.0, 20.0))
+    quick, slow = (
+        run_of(
+            dataclasses.replace(BASE, client=dataclasses.replace(BASE.client, think_s=t))
+        ).metrics()
+        for t in (0.0, 20.0)
+    )
     assert quick.completed_requests == slow.completed_requests == 60
     assert slow.makespan_s > quick.makespan_s + 30.0
 
@@ -91,9 +116,11 @@ def test_a_session_ends_at_the_first_turn_that_is_too_long() -> None:
 
 def test_sessions_are_neither_closed_nor_replayed_nor_averaged() -> None:
     with pytest.raises(UserError, match="turns is 3; sessions are drawn"):
-        simulate(dataclasses.replace(BASE, arrivals="closed"))
+        simulate(
+            dataclasses.replace(BASE, arrivals=dataclasses.replace(BASE.arrivals, process="closed"))
+        )
     with pytest.raises(UserError, match="turns is 0"):
-        simulate(dataclasses.replace(BASE, turns=0))
-    for changes in ({}, {"turns": 1, "arrivals": "mmpp"}):
+        simulate(dataclasses.replace(BASE, sessions=dataclasses.replace(BASE.sessions, turns=0)))
+    for changes in ({}, {"sessions.turns": 1, "arrivals.process": "mmpp"}):
         with pytest.raises(Infeasible, match="needs_fidelity_event"):
-            simulate(dataclasses.replace(BASE, fidelity="analytic", **changes))
+            simulate(updated(BASE, {"fidelity": "analytic", **changes}))

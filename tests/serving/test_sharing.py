@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +10,7 @@ import pytest
 
 from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible
+from simulators.core.grouping import values_of
 from simulators.kernels.energy import resting_w
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint
@@ -21,13 +22,22 @@ SMALL, LARGE = "llama2_7b", "llama2_13b"
 ALONE = ServingPoint(
     model=SMALL, gpu="a100_sxm", prompt_tokens=256, output_tokens=32, requests=20, qps=1.0
 )
-TURNS = replace(ALONE, colocated=LARGE)
-SHARES = replace(TURNS, sharing="mps", sm_share=0.5)
-SLICE = replace(ALONE, sharing="mig", mig_slice="3g")
+TURNS = replace(ALONE, colocation=replace(ALONE.colocation, models=LARGE))
+SHARES = replace(TURNS, colocation=replace(TURNS.colocation, sharing="mps", sm_share=0.5))
+SLICE = replace(ALONE, colocation=replace(ALONE.colocation, sharing="mig", mig_slice="3g"))
 EXPERTS = replace(
-    ALONE, model="mixtral_8x7b", tp=4, ep=4, colocated=SMALL, interference="lower", requests=5
+    ALONE,
+    model="mixtral_8x7b",
+    tp=4,
+    ep=4,
+    colocation=replace(ALONE.colocation, models=SMALL, interference="lower"),
+    requests=5,
 )
-KINDS = [TURNS, SHARES, replace(SHARES, sm_share=1.0, colocated_sm_share=1.0)]
+KINDS = [
+    TURNS,
+    SHARES,
+    replace(SHARES, colocation=replace(SHARES.colocation, sm_share=1.0, other_sm_share=1.0)),
+]
 
 
 def tpot_s(point: ServingPoint) -> float:
@@ -44,15 +54,16 @@ def test_a_design_without_neighbours_is_itself() -> None:
 @pytest.mark.parametrize("point", KINDS)
 def test_what_is_expected_lies_between_the_bounds(point: ServingPoint) -> None:
     lower, expected, upper = (
-        tpot_s(replace(point, interference=how)) for how in ("lower", "expected", "upper")
+        tpot_s(replace(point, colocation=replace(point.colocation, interference=how)))
+        for how in ("lower", "expected", "upper")
     )
     assert tpot_s(ALONE) <= lower <= expected <= upper
 
 
 def test_turns_with_one_that_always_works_take_twice_the_time_of_kernels() -> None:
-    own = on_its_part(replace(TURNS, interference="upper"))
-    assert own.time_share == 0.5
-    twice = tpot_s(own) / tpot_s(replace(own, time_share=1.0))
+    own = on_its_part(replace(TURNS, colocation=replace(TURNS.colocation, interference="upper")))
+    assert own.colocation.time_share == 0.5
+    twice = tpot_s(own) / tpot_s(replace(own, colocation=replace(own.colocation, time_share=1.0)))
     assert 1.9 < twice < 2.2  # host time is not doubled, but batches grow
 
 
@@ -72,10 +83,12 @@ def test_nobody_gets_less_than_an_even_part() -> None:
 
 
 def test_memory_is_divided_and_one_pool_holds_at_least_as_much() -> None:
-    other = replace(TURNS, model=LARGE, colocated=SMALL)
+    other = replace(TURNS, model=LARGE, colocation=replace(TURNS.colocation, models=SMALL))
     whole, mine, theirs = (simulate(point) for point in (ALONE, TURNS, other))
-    pooled = simulate(replace(TURNS, kv_pool="shared"))
-    least = simulate(replace(TURNS, kv_pool="shared", interference="upper"))
+    pooled = simulate(replace(TURNS, colocation=replace(TURNS.colocation, kv_pool="shared")))
+    least = simulate(
+        replace(TURNS, colocation=replace(TURNS.colocation, kv_pool="shared", interference="upper"))
+    )
     assert mine.kv_blocks + theirs.kv_blocks < whole.kv_blocks
     assert mine.kv_blocks < pooled.kv_blocks < whole.kv_blocks
     assert least.kv_blocks == mine.kv_blocks
@@ -83,13 +96,17 @@ def test_memory_is_divided_and_one_pool_holds_at_least_as_much() -> None:
 
 @pytest.mark.parametrize("point", KINDS)
 def test_shares_of_the_price_add_up(point: ServingPoint) -> None:
-    theirs = replace(point, model=LARGE, colocated=SMALL)
+    theirs = replace(point, model=LARGE, colocation=replace(point.colocation, models=SMALL))
     assert paid(point) + paid(theirs) == pytest.approx(1.0)
 
 
 def test_costs_from_rows_are_those_of_the_run() -> None:
-    points = [ALONE, *KINDS, replace(ALONE, sharing="mig", mig_slice="3g")]
-    batch = pa.RecordBatch.from_pylist([asdict(p) for p in points], schema_of(ServingPoint))
+    points = [
+        ALONE,
+        *KINDS,
+        replace(ALONE, colocation=replace(ALONE.colocation, sharing="mig", mig_slice="3g")),
+    ]
+    batch = pa.RecordBatch.from_pylist([values_of(p) for p in points], schema_of(ServingPoint))
     found = SIMULATOR.evaluate(batch)
     rows = pa.Table.from_batches([batch]).to_pydict() | pa.Table.from_batches([found]).to_pydict()
     needed = pa.RecordBatch.from_pydict({name: rows[name] for name in SIMULATOR.cost_needs})
@@ -99,20 +116,31 @@ def test_costs_from_rows_are_those_of_the_run() -> None:
 
 
 def test_a_slice_is_a_smaller_device_with_memory_of_its_own() -> None:
-    own = on_its_part(replace(ALONE, sharing="mig", mig_slice="4g"))
+    own = on_its_part(
+        replace(ALONE, colocation=replace(ALONE.colocation, sharing="mig", mig_slice="4g"))
+    )
     assert (own.sm_scale, own.bandwidth_scale) == (56 / 108, 0.5)
     assert own.memory_fraction == ALONE.memory_fraction / 2
-    rest = replace(ALONE, sharing="mig", mig_slice="4g", scheduler="trtllm")
+    rest = replace(
+        ALONE,
+        colocation=replace(ALONE.colocation, sharing="mig", mig_slice="4g"),
+        scheduler="trtllm",
+    )
     assert simulate(rest).kv_blocks < simulate(replace(ALONE, scheduler="trtllm")).kv_blocks / 2
 
 
 def test_a_part_of_a_board_draws_its_part_of_the_watts_at_rest() -> None:
     whole = board_w(ALONE)
     assert board_w(SLICE) == pytest.approx((whole[0] * 3 / 7, whole[1] / 2))
-    turns, shares = (board_w(replace(point, interference="lower")) for point in (TURNS, SHARES))
+    turns, shares = (
+        board_w(replace(point, colocation=replace(point.colocation, interference="lower")))
+        for point in (TURNS, SHARES)
+    )
     assert turns == shares == pytest.approx((whole[0] / 2, whole[1]))
     quiet = replace(ALONE, qps=0.05)
-    assert joules(replace(quiet, colocated=LARGE, interference="lower")) < 0.7 * joules(quiet)
+    assert joules(
+        replace(quiet, colocation=replace(quiet.colocation, models=LARGE, interference="lower"))
+    ) < 0.7 * joules(quiet)
     assert joules(replace(SLICE, qps=0.05)) < 0.6 * joules(quiet)
 
 
@@ -141,20 +169,60 @@ def test_a_steady_state_has_neighbours_too() -> None:
 @pytest.mark.parametrize(
     ("point", "reason"),
     [
-        (replace(TURNS, colocated="llama2_70b"), "colocated_weights_exceed_hbm"),
-        (replace(TURNS, sm_share=0.5), "sm_share_needs_sharing_mps"),
-        (replace(SHARES, sm_share=1.0), "no_sms_for_colocated"),
-        (replace(ALONE, sharing="mig"), "mig_needs_mig_slice"),
-        (replace(ALONE, sharing="mig", mig_slice="3g", tp=2), "mig_needs_one_gpu"),
-        (replace(ALONE, sharing="mig", mig_slice="3g", gpu="l4"), "no_mig_profiles"),
-        (replace(TURNS, sharing="mig", mig_slice="3g"), "mig_slices_are_apart"),
-        (replace(SHARES, mig_slice="3g"), "mig_slice_needs_sharing_mig"),
-        (replace(TURNS, colocated_sm_share=0.5), "colocated_sm_share_needs_sharing_mps"),
-        (replace(SLICE, sm_share=0.5), "mig_has_no_sm_share"),
-        (replace(SLICE, kv_pool="shared"), "mig_has_no_kv_pool"),
-        (replace(SLICE, interference="upper"), "mig_has_no_interference"),
-        (replace(SLICE, colocated_qps=2.0), "mig_has_no_colocated_qps"),
-        (replace(EXPERTS, interference="expected"), "expected_interference_needs_ep_1"),
+        (
+            replace(TURNS, colocation=replace(TURNS.colocation, models="llama2_70b")),
+            "colocated_weights_exceed_hbm",
+        ),
+        (
+            replace(TURNS, colocation=replace(TURNS.colocation, sm_share=0.5)),
+            "sm_share_needs_sharing_mps",
+        ),
+        (
+            replace(SHARES, colocation=replace(SHARES.colocation, sm_share=1.0)),
+            "no_sms_for_colocated",
+        ),
+        (
+            replace(ALONE, colocation=replace(ALONE.colocation, sharing="mig")),
+            "mig_needs_mig_slice",
+        ),
+        (
+            replace(
+                ALONE, colocation=replace(ALONE.colocation, sharing="mig", mig_slice="3g"), tp=2
+            ),
+            "mig_needs_one_gpu",
+        ),
+        (
+            replace(
+                ALONE, colocation=replace(ALONE.colocation, sharing="mig", mig_slice="3g"), gpu="l4"
+            ),
+            "no_mig_profiles",
+        ),
+        (
+            replace(TURNS, colocation=replace(TURNS.colocation, sharing="mig", mig_slice="3g")),
+            "mig_slices_are_apart",
+        ),
+        (
+            replace(SHARES, colocation=replace(SHARES.colocation, mig_slice="3g")),
+            "mig_slice_needs_sharing_mig",
+        ),
+        (
+            replace(TURNS, colocation=replace(TURNS.colocation, other_sm_share=0.5)),
+            "colocated_sm_share_needs_sharing_mps",
+        ),
+        (replace(SLICE, colocation=replace(SLICE.colocation, sm_share=0.5)), "mig_has_no_sm_share"),
+        (
+            replace(SLICE, colocation=replace(SLICE.colocation, kv_pool="shared")),
+            "mig_has_no_kv_pool",
+        ),
+        (
+            replace(SLICE, colocation=replace(SLICE.colocation, interference="upper")),
+            "mig_has_no_interference",
+        ),
+        (replace(SLICE, colocation=replace(SLICE.colocation, qps=2.0)), "mig_has_no_colocated_qps"),
+        (
+            replace(EXPERTS, colocation=replace(EXPERTS.colocation, interference="expected")),
+            "expected_interference_needs_ep_1",
+        ),
     ],
 )
 def test_what_cannot_be_shared_is_said(point: ServingPoint, reason: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import subprocess
 import sys
@@ -14,6 +13,7 @@ import pytest
 
 from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
+from simulators.core.grouping import updated, values_of
 from simulators.serving.answer.records import request_table
 from simulators.serving.answer.window import steady_part
 from simulators.serving.engine import replica as at
@@ -29,12 +29,12 @@ RISING = ("p50", "p90", "p95", "p99", "max")
 
 
 def point(**changes: object) -> ServingPoint:
-    return dataclasses.replace(BASE, **changes)
+    return updated(BASE, changes)
 
 
 def batch(*points: ServingPoint) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(
-        [dataclasses.asdict(p) for p in points], schema=schema_of(ServingPoint)
+        [values_of(p) for p in points], schema=schema_of(ServingPoint)
     )
 
 
@@ -47,12 +47,20 @@ def test_the_simulator_keeps_its_contract() -> None:
             point(model="llama2_70b"),
             point(gpu="a100_sxm", router="power_of_two", replicas=3, seed=4),
             point(scheduler="lightllm"),
-            point(turns=3, think_s=1.0, seeds=2),
-            point(preemption="swap", memory_fraction=0.235, qps=40.0),
-            point(patience_s=1.0, warmup=5, cooldown=5, qps=40.0),
-            point(arrivals="mmpp", scheduler="vllm_v1", mixed_step="additive"),
+            point(
+                **{"sessions.turns": 3, "client.think_s": 1.0, "measurement.seeds": 2},
+            ),
+            point(**{"cache.preemption": "swap"}, memory_fraction=0.235, qps=40.0),
+            point(
+                **{"client.patience_s": 1.0, "measurement.warmup": 5, "measurement.cooldown": 5},
+                qps=40.0,
+            ),
+            point(
+                **{"arrivals.process": "mmpp", "scheduling.mixed_step": "additive"},
+                scheduler="vllm_v1",
+            ),
             point(fidelity="analytic"),
-            point(fidelity="analytic", arrivals="diurnal"),
+            point(fidelity="analytic", **{"arrivals.process": "diurnal"}),
             point(tp=3),
             point(max_context=16),
         ),
@@ -87,12 +95,12 @@ def test_a_design_that_cannot_exist_says_why(changes: dict[str, object], reason:
         ({"scheduler": "vlm"}, UnknownNameError, "did you mean 'vllm'"),
         ({"router": "robin"}, UnknownNameError, "Known: cache_aware, least_outstanding"),
         ({"model": "llama9"}, UnknownNameError, "unknown model"),
-        ({"preemption": "swop"}, UnknownNameError, "did you mean 'swap'"),
-        ({"patience_s": 0.0}, UserError, "patience_s is 0"),
+        ({"cache.preemption": "swop"}, UnknownNameError, "did you mean 'swap'"),
+        ({"client.patience_s": 0.0}, UserError, "patience_s is 0"),
         ({"iteration_table": "none.csv"}, UserError, "No such file"),
-        ({"mixed_step": "add"}, UnknownNameError, "did you mean 'additive'"),
+        ({"scheduling.mixed_step": "add"}, UnknownNameError, "did you mean 'additive'"),
         ({"tp": 0}, UserError, "tp is 0"),
-        ({"watermark": 1.0}, UserError, "watermark is 1"),
+        ({"cache.watermark": 1.0}, UserError, "watermark is 1"),
         ({"memory_fraction": 1.2}, UserError, "memory_fraction is 1.2"),
         ({"kv_dtype": "fp17"}, UnknownNameError, "unknown kv_dtype"),
     ],
@@ -145,7 +153,7 @@ def test_metrics_agree_with_each_other() -> None:
     assert 0.0 < m.busy <= 1.0 + 1e-12
     assert 0.0 < m.mfu < 1.0
     assert m.tokens_per_s_per_gpu == m.tokens_per_s / m.gpus
-    whole = simulate(point(scheduler="sarathi", requests=300, window="whole"))
+    whole = simulate(point(scheduler="sarathi", requests=300, **{"measurement.window": "whole"}))
     assert whole.requests_per_s == pytest.approx(300 / whole.makespan_s)
     assert whole.window_s == whole.makespan_s == m.makespan_s > m.window_s
     assert whole.ttft_p99_s == m.ttft_p99_s
@@ -156,8 +164,12 @@ def test_metrics_agree_with_each_other() -> None:
 
 def test_rates_are_of_the_steady_part_and_so_do_not_depend_on_the_length_of_a_run() -> None:
     """A short run of the same load is as dear by the token as a long one, but for chance."""
-    runs = {n: simulate(point(qps=6.0, arrivals="even", requests=n)) for n in (400, 3200)}
-    whole = simulate(point(qps=6.0, arrivals="even", requests=400, window="whole"))
+    runs = {
+        n: simulate(point(qps=6.0, **{"arrivals.process": "even"}, requests=n)) for n in (400, 3200)
+    }
+    whole = simulate(
+        point(qps=6.0, **{"arrivals.process": "even", "measurement.window": "whole"}, requests=400)
+    )
     assert runs[400].requests_per_s == pytest.approx(6.0, rel=0.02)
     assert runs[3200].requests_per_s == pytest.approx(6.0, rel=0.01)
     assert whole.requests_per_s < 0.97 * 6.0
@@ -207,7 +219,7 @@ def test_an_unpriced_gpu_costs_nothing_known_unless_a_price_is_given(tmp_path: P
 def test_weights_read_twice_slow_mixed_batches_and_no_others() -> None:
     for scheduler, slower in (("sarathi", True), ("vllm", False)):
         batch_s, added_s = (
-            simulate(point(scheduler=scheduler, mixed_step=how)).e2e_mean_s
+            simulate(point(scheduler=scheduler, **{"scheduling.mixed_step": how})).e2e_mean_s
             for how in ("batch", "additive")
         )
         assert (added_s > batch_s) is slower
@@ -217,17 +229,19 @@ def test_weights_read_twice_slow_mixed_batches_and_no_others() -> None:
 def test_requests_without_memory_are_moved_to_the_host_and_counted_apart() -> None:
     crowded = {"memory_fraction": 0.235, "qps": 40.0, "requests": 200}
     again = simulate(point(**crowded))
-    moved = simulate(point(preemption="swap", **crowded))
+    moved = simulate(point(**{"cache.preemption": "swap"}, **crowded))
     assert again.restarts > 0
     assert (again.swaps, moved.restarts) == (0, 0)
     assert moved.swaps > 0
-    nowhere = simulate(point(preemption="swap", swap_bytes=0.0, **crowded))
+    nowhere = simulate(point(**{"cache.preemption": "swap", "cache.swap_bytes": 0.0}, **crowded))
     assert nowhere == again
 
 
 def test_a_peer_gpu_takes_kv_caches_sooner_than_the_host_and_helps_under_pressure_alone() -> None:
     def tokens_per_s(offload_to: str, **load: float) -> float:
-        return simulate(point(preemption="swap", offload_to=offload_to, **load)).tokens_per_s
+        return simulate(
+            point(**{"cache.preemption": "swap", "cache.offload_to": offload_to}, **load)
+        ).tokens_per_s
 
     crowded = {"memory_fraction": 0.235, "qps": 40.0, "requests": 200}
     assert tokens_per_s("peer", **crowded) > tokens_per_s("host", **crowded)
@@ -235,24 +249,29 @@ def test_a_peer_gpu_takes_kv_caches_sooner_than_the_host_and_helps_under_pressur
 
 
 def test_clients_without_patience_leave_and_are_counted() -> None:
-    calm, hasty = (simulate(point(qps=60.0, patience_s=s, requests=400)) for s in (None, 8.0))
+    calm, hasty = (
+        simulate(point(qps=60.0, **{"client.patience_s": s}, requests=400)) for s in (None, 8.0)
+    )
     assert calm.cancelled_requests == 0
     assert hasty.cancelled_requests > 0
     assert hasty.cancelled_requests + hasty.completed_requests == 400
     assert hasty.e2e_max_s < 8.5  # the iteration in which patience ends is still finished
     with pytest.raises(Infeasible, match="no_request_is_answered"):
-        simulate(point(patience_s=1e-3))
+        simulate(point(**{"client.patience_s": 1e-3}))
 
 
 def test_a_window_leaves_out_the_first_and_the_last_requests() -> None:
     """Of clients that all ask at once, the first wave waits longest."""
-    closed = {"arrivals": "closed", "clients": 32, "requests": 400}
-    whole, steady = simulate(point(**closed)), simulate(point(warmup=64, cooldown=32, **closed))
+    closed = {"arrivals.process": "closed", "arrivals.clients": 32, "requests": 400}
+    whole, steady = (
+        simulate(point(**closed)),
+        simulate(point(**{"measurement.warmup": 64, "measurement.cooldown": 32}, **closed)),
+    )
     assert steady.ttft_max_s < whole.ttft_max_s
     assert steady.requests_per_s == pytest.approx(whole.requests_per_s, rel=0.2)
     assert steady.completed_requests == whole.completed_requests == 400
     with pytest.raises(Infeasible, match="window_too_small"):
-        simulate(point(warmup=30, cooldown=29))
+        simulate(point(**{"measurement.warmup": 30, "measurement.cooldown": 29}))
 
 
 def test_effects_that_are_left_out_take_no_time() -> None:
@@ -274,7 +293,7 @@ def test_facts_are_those_of_each_row() -> None:
 def test_every_file_behind_a_point_is_named() -> None:
     named = {
         field: [file.name for file in SIMULATOR.reads(field, value)]
-        for field, value in dataclasses.asdict(BASE).items()
+        for field, value in values_of(BASE).items()
     }
     assert named["scheduler"] == []  # what is shipped is part of the simulator's version
     assert named["workload"] == ["chat.toml"]
@@ -324,7 +343,9 @@ def test_hints_grow_with_the_requests() -> None:
 
 
 def test_closed_clients_keep_as_many_requests_in_the_system_as_they_are() -> None:
-    metrics = simulate(point(arrivals="closed", clients=16, requests=400))
+    metrics = simulate(
+        point(**{"arrivals.process": "closed", "arrivals.clients": 16}, requests=400)
+    )
     assert not metrics.saturated
     assert 12.0 < metrics.mean_batch <= 16.0
     inside = metrics.requests_per_s * metrics.e2e_mean_s
@@ -334,7 +355,12 @@ def test_closed_clients_keep_as_many_requests_in_the_system_as_they_are() -> Non
 
 def test_clients_who_think_ask_less() -> None:
     busy, slow = (
-        simulate(point(arrivals="closed", clients=8, think_s=think_s, requests=200))
+        simulate(
+            point(
+                **{"arrivals.process": "closed", "arrivals.clients": 8, "client.think_s": think_s},
+                requests=200,
+            )
+        )
         for think_s in (0.0, 5.0)
     )
     assert slow.requests_per_s < 0.6 * busy.requests_per_s
@@ -347,7 +373,7 @@ def test_an_engine_that_fills_its_memory_runs_more_requests_and_pauses_some() ->
         "requests": 400,
         "prompt_tokens": 100,
         "output_tokens": 900,
-        "length_spread": 0.9,
+        "lengths.spread": 0.9,
         "memory_fraction": 0.04,
         "chunk_size": 2048,
     }
@@ -378,7 +404,7 @@ def test_the_runtime_follows_the_scheduler_unless_one_is_chosen(
     said = point(scheduler=scheduler, runtime=runtime)
     assert left == said
     assert point(scheduler=scheduler, runtime="graphs").runtime == "graphs"
-    words = [dataclasses.asdict(said) | {"runtime": word} for word in ("auto", runtime)]
+    words = [values_of(said) | {"runtime": word} for word in ("auto", runtime)]
     for fidelity in ("event", "analytic"):
         rows = [word | {"fidelity": fidelity} for word in words]
         table = pa.RecordBatch.from_pylist(rows, schema=schema_of(ServingPoint))

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.core.errors import Infeasible
+from simulators.core.grouping import updated
 from simulators.core.jit import Floats
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
@@ -29,7 +30,7 @@ PLAIN = ServingPoint(
     prompt_tokens=1000,
     output_tokens=100,
 )
-EXIT = replace(PLAIN, exit_depth=0.5, exit_spread=0.2)
+EXIT = replace(PLAIN, dynamic=replace(PLAIN.dynamic, exit_depth=0.5, exit_depth_std=0.2))
 
 
 def priced(point: ServingPoint, *, prompts: int = 0, decodes: int = 0) -> np.ndarray:
@@ -59,13 +60,22 @@ def depth_of(segments: Floats, decodes: int) -> float:
 
 
 def test_where_no_token_skips_a_layer_the_run_is_the_plain_one() -> None:
-    neutral = replace(PLAIN, exit_depth=1.0, routed_tokens=1.0, prompt_kept=1.0, prune_after=7)
+    neutral = replace(
+        PLAIN,
+        dynamic=replace(
+            PLAIN.dynamic,
+            exit_depth=1.0,
+            mod_capacity=1.0,
+            prune_keep_ratio=1.0,
+            prune_after_layer=7,
+        ),
+    )
     assert simulate(neutral) == simulate(PLAIN)
 
 
 def test_nearly_all_layers_take_nearly_as_long_as_all() -> None:
-    for name in ("exit_depth", "routed_tokens", "prompt_kept"):
-        nearly = simulate(replace(PLAIN, **{name: 1.0 - 1e-9}))
+    for name in ("dynamic.exit_depth", "dynamic.mod_capacity", "dynamic.prune_keep_ratio"):
+        nearly = simulate(updated(PLAIN, {name: 1.0 - 1e-9}))
         plain = simulate(PLAIN)
         assert nearly.e2e_mean_s == pytest.approx(plain.e2e_mean_s, rel=1e-3)
         assert nearly.energy_j_per_token == pytest.approx(plain.energy_j_per_token, rel=1e-3)
@@ -81,7 +91,12 @@ def test_nearly_all_layers_take_nearly_as_long_as_all() -> None:
 def test_a_batch_goes_deeper_than_its_tokens_do_on_average(
     depth: float, spread: float, batch: int, routed: float
 ) -> None:
-    point = replace(PLAIN, exit_depth=depth, exit_spread=spread, routed_tokens=routed)
+    point = replace(
+        PLAIN,
+        dynamic=replace(
+            PLAIN.dynamic, exit_depth=depth, exit_depth_std=spread, mod_capacity=routed
+        ),
+    )
     try:
         segments = segments_of(point, 32)
     except Infeasible:
@@ -96,7 +111,7 @@ def test_a_batch_goes_deeper_than_its_tokens_do_on_average(
 
 
 def test_tokens_that_leave_at_one_depth_save_that_share_of_every_batch() -> None:
-    same = replace(PLAIN, exit_depth=0.5)
+    same = replace(PLAIN, dynamic=replace(PLAIN.dynamic, exit_depth=0.5))
     for batch in (1, 8, 64):
         saved_s = busy_s(PLAIN, decodes=batch) - busy_s(same, decodes=batch)
         layers_s = 2.0 * saved_s
@@ -113,7 +128,7 @@ def test_what_early_exit_gains_falls_with_the_batch() -> None:
 
 
 def test_a_mixture_of_depths_halves_long_prompts_and_not_large_batches() -> None:
-    routed = replace(PLAIN, routed_tokens=0.125)
+    routed = replace(PLAIN, dynamic=replace(PLAIN.dynamic, mod_capacity=0.125))
     # Of half the layers an eighth is left: 0.5625 of the products, less of attention and its keys.
     assert 0.5 < busy_s(routed, prompts=8) / busy_s(PLAIN, prompts=8) < 0.62
     assert 0.55 < busy_s(routed, decodes=1) / busy_s(PLAIN, decodes=1) < 0.65
@@ -123,27 +138,27 @@ def test_a_mixture_of_depths_halves_long_prompts_and_not_large_batches() -> None
 
 
 def test_pruned_prompts_are_read_sooner_and_decoded_as_before() -> None:
-    pruned = replace(PLAIN, prompt_kept=0.5)
+    pruned = replace(PLAIN, dynamic=replace(PLAIN.dynamic, prune_keep_ratio=0.5))
     assert 0.5 < busy_s(pruned, prompts=8) / busy_s(PLAIN, prompts=8) < 0.6
     assert busy_s(pruned, decodes=8) == pytest.approx(busy_s(PLAIN, decodes=8))
-    late = replace(pruned, prune_after=32)
+    late = replace(pruned, dynamic=replace(pruned.dynamic, prune_after_layer=32))
     assert busy_s(late, prompts=8) == pytest.approx(busy_s(PLAIN, prompts=8))
 
 
 def test_less_depth_is_never_slower() -> None:
-    for name in ("exit_depth", "routed_tokens", "prompt_kept"):
-        times = [simulate(replace(PLAIN, **{name: s})).e2e_mean_s for s in (0.25, 0.5, 0.75, 1.0)]
+    for name in ("dynamic.exit_depth", "dynamic.mod_capacity", "dynamic.prune_keep_ratio"):
+        times = [simulate(updated(PLAIN, {name: s})).e2e_mean_s for s in (0.25, 0.5, 0.75, 1.0)]
         assert times == sorted(times), name
 
 
 def test_what_is_not_modelled_of_skipped_layers_says_so() -> None:
     for changes, reason in (
         ({"pp": 2}, "skipped_layers_need_pp_1"),
-        ({"speculation": "ngram"}, "skipped_layers_need_no_drafts"),
-        ({"adapters": 2}, "skipped_layers_need_no_adapters"),
-        ({"mixed_step": "additive"}, "skipped_layers_need_one_pass"),
-        ({"exit_spread": 0.49, "exit_depth": 0.9}, "exit_spread_too_wide"),
+        ({"speculation.method": "ngram"}, "skipped_layers_need_no_drafts"),
+        ({"lora.adapters": 2}, "skipped_layers_need_no_adapters"),
+        ({"scheduling.mixed_step": "additive"}, "skipped_layers_need_one_pass"),
+        ({"dynamic.exit_depth_std": 0.49, "dynamic.exit_depth": 0.9}, "exit_spread_too_wide"),
         ({"fidelity": "analytic"}, "exit_depth_needs_fidelity_event"),
     ):
         with pytest.raises(Infeasible, match=reason):
-            simulate(replace(EXIT, **changes))
+            simulate(updated(EXIT, changes))

@@ -12,6 +12,7 @@ import pytest
 from simulators.catalog.model import load_model
 from simulators.composition.replica import load_runtime
 from simulators.core.errors import Infeasible, UserError
+from simulators.core.grouping import updated
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.drafts import accepted
@@ -60,7 +61,9 @@ def limits(rates: tuple[float, ...]) -> np.ndarray:
 
 @pytest.mark.parametrize("method", SPECULATIONS)
 def test_nothing_drafted_is_the_plain_run(method: str) -> None:
-    assert simulate(replace(PLAIN, speculation=method, draft_tokens=0)) == simulate(PLAIN)
+    assert simulate(
+        replace(PLAIN, speculation=replace(PLAIN.speculation, method=method, num_draft_tokens=0))
+    ) == simulate(PLAIN)
 
 
 def test_what_is_accepted_has_the_shares_asked_for_and_depends_on_its_place_alone() -> None:
@@ -93,8 +96,8 @@ def test_long_answers_need_as_many_iterations_as_are_drawn() -> None:
 
 
 HOW = (
-    {"speculation": "ngram", "draft_until": 20},
-    {"speculation": "eagle", "draft_topk": 4, "draft_nodes": 12},
+    {"speculation.method": "ngram", "speculation.disable_batch": 20},
+    {"speculation.method": "eagle", "speculation.topk": 4, "speculation.tree_nodes": 12},
 )
 
 
@@ -104,16 +107,13 @@ def test_every_token_comes_once_and_every_block_returns(
     scheduler: str, how: dict[str, Any]
 ) -> None:
     point = replace(
-        PLAIN,
+        updated(PLAIN, {**how, "speculation.acceptance": "0.7"}),
         scheduler=scheduler,
-        **how,
-        acceptance="0.7",
         qps=None,
-        arrivals="closed",
-        clients=40,
+        arrivals=replace(PLAIN.arrivals, process="closed", clients=40),
         memory_fraction=0.26,
         max_context=4096,
-        block_size=1 if scheduler == "lightllm" else 16,
+        cache=replace(PLAIN.cache, block_size=1 if scheduler == "lightllm" else 16),
     )
     run = run_of(point)
     request = run.state.request
@@ -125,16 +125,27 @@ def test_every_token_comes_once_and_every_block_returns(
 @pytest.mark.parametrize(
     "drafts",
     [
-        {"speculation": "eagle"},
-        {"speculation": "eagle", "draft_topk": 4, "draft_nodes": 12, "acceptance_spread": 0.2},
-        {"speculation": "draft", "draft_model": "llama3_2_1b", "acceptance": "0.7"},
-        {"speculation": "ngram", "draft_until": 8},
+        {"speculation.method": "eagle"},
+        {
+            "speculation.method": "eagle",
+            "speculation.topk": 4,
+            "speculation.tree_nodes": 12,
+            "speculation.acceptance_std": 0.2,
+        },
+        {
+            "speculation.method": "draft",
+            "speculation.draft_model": "llama3_2_1b",
+            "speculation.acceptance": "0.7",
+        },
+        {"speculation.method": "ngram", "speculation.disable_batch": 8},
     ],
 )
 def test_holding_a_drafted_batch_gives_the_times_of_forming_it_each_time(
     drafts: dict[str, Any],
 ) -> None:
-    prepared = prepare(replace(PLAIN, **drafts, qps=30.0, prompt_tokens=1000, output_tokens=400))
+    prepared = prepare(
+        updated(replace(PLAIN, qps=30.0, prompt_tokens=1000, output_tokens=400), drafts)
+    )
     each = replace(prepared.engine, scheduler=ASKED_EACH_TIME["vllm_v1"])
     held, formed = prepared.run().state, replace(prepared, engine=each).run().state
     assert np.array_equal(held.request, formed.request)
@@ -150,14 +161,14 @@ def test_sessions_behind_a_prefix_cache_keep_tokens_and_blocks_too(
 ) -> None:
     run = run_of(
         replace(
-            PLAIN,
+            updated(
+                PLAIN,
+                {**how, "speculation.acceptance": "0.7", "speculation.acceptance_std": 0.2},
+            ),
             scheduler=scheduler,
-            **how,
-            acceptance="0.7",
-            acceptance_spread=0.2,
-            turns=3,
+            sessions=replace(PLAIN.sessions, turns=3),
             qps=30.0,
-            prefix_cache=True,
+            cache=replace(PLAIN.cache, prefix_caching=True),
             memory_fraction=0.26,
             max_context=4096,
             kv_dtype="fp8",
@@ -171,20 +182,23 @@ def test_sessions_behind_a_prefix_cache_keep_tokens_and_blocks_too(
 
 def test_sure_drafts_divide_the_iterations() -> None:
     alone = replace(PLAIN, requests=1, output_tokens=101)
-    sure = replace(alone, speculation="ngram", draft_tokens=4, acceptance="1")
-    never = replace(sure, acceptance="0")
+    sure = replace(
+        alone,
+        speculation=replace(alone.speculation, method="ngram", num_draft_tokens=4, acceptance="1"),
+    )
+    never = replace(sure, speculation=replace(sure.speculation, acceptance="0"))
     assert simulate(alone).iterations == simulate(never).iterations == 101
     assert simulate(sure).iterations == 1 + 100 // 5
 
 
 def test_drafts_take_time_and_memory() -> None:
     plain, look_up, head, model = (
-        simulate(replace(PLAIN, requests=1, acceptance="0", **drafts))
+        simulate(updated(PLAIN, {"requests": 1, "speculation.acceptance": "0", **drafts}))
         for drafts in (
             {},
-            {"speculation": "ngram"},
-            {"speculation": "eagle"},
-            {"speculation": "draft", "draft_model": "llama3_2_1b"},
+            {"speculation.method": "ngram"},
+            {"speculation.method": "eagle"},
+            {"speculation.method": "draft", "speculation.draft_model": "llama3_2_1b"},
         )
     )
     times = [m.tpot_mean_s for m in (plain, look_up, head, model)]
@@ -198,15 +212,16 @@ def test_gains_fall_with_the_batch() -> None:
     def gain(clients: int) -> float:
         point = replace(
             PLAIN,
-            arrivals="closed",
-            clients=clients,
+            arrivals=replace(PLAIN.arrivals, process="closed", clients=clients),
             requests=100 + 2 * clients,
             max_batch=clients,
             prompt_tokens=16,
             output_tokens=64,
             chunk_size=8192,
         )
-        drafted = replace(point, speculation="eagle", draft_tokens=5)
+        drafted = replace(
+            point, speculation=replace(point.speculation, method="eagle", num_draft_tokens=5)
+        )
         return simulate(point).tpot_mean_s / simulate(drafted).tpot_mean_s
 
     assert gain(1) > 1.5
@@ -228,19 +243,38 @@ def test_a_tree_accepts_more_than_its_first_guesses_and_no_more_than_all() -> No
 
 @pytest.mark.parametrize("fidelity", ["event", "analytic"])
 def test_trees_bring_more_tokens_and_cost_more_rows(fidelity: str) -> None:
-    alone = replace(PLAIN, requests=20, qps=0.01, speculation="eagle", fidelity=fidelity)
+    alone = replace(
+        PLAIN,
+        requests=20,
+        qps=0.01,
+        speculation=replace(PLAIN.speculation, method="eagle"),
+        fidelity=fidelity,
+    )
     chain = simulate(alone)
-    tree = simulate(replace(alone, draft_topk=4, draft_nodes=16))
-    wide = simulate(replace(alone, draft_topk=8, draft_nodes=100))
+    tree = simulate(replace(alone, speculation=replace(alone.speculation, topk=4, tree_nodes=16)))
+    wide = simulate(replace(alone, speculation=replace(alone.speculation, topk=8, tree_nodes=100)))
     assert tree.itl_mean_s > chain.itl_mean_s
     assert tree.tpot_mean_s < chain.tpot_mean_s
     assert wide.itl_mean_s > tree.itl_mean_s
 
 
 def test_a_sure_tree_is_a_sure_chain() -> None:
-    sure = replace(PLAIN, requests=1, output_tokens=101, speculation="eagle", acceptance="1")
-    tree = replace(sure, draft_tokens=4, draft_topk=4, draft_nodes=16)
-    assert simulate(tree).iterations == simulate(replace(sure, draft_tokens=4)).iterations
+    sure = replace(
+        PLAIN,
+        requests=1,
+        output_tokens=101,
+        speculation=replace(PLAIN.speculation, method="eagle", acceptance="1"),
+    )
+    tree = replace(
+        sure,
+        speculation=replace(sure.speculation, num_draft_tokens=4, topk=4, tree_nodes=16),
+    )
+    assert (
+        simulate(tree).iterations
+        == simulate(
+            replace(sure, speculation=replace(sure.speculation, num_draft_tokens=4))
+        ).iterations
+    )
 
 
 def test_requests_differ_around_the_mean_as_asked() -> None:
@@ -269,24 +303,45 @@ def test_requests_differ_around_the_mean_as_asked() -> None:
 
 
 def test_requests_that_differ_have_longer_tails() -> None:
-    point = replace(PLAIN, speculation="ngram", draft_tokens=4, acceptance="0.6", requests=200)
-    same, apart = simulate(point), simulate(replace(point, acceptance_spread=0.25))
+    point = replace(
+        PLAIN,
+        speculation=replace(
+            PLAIN.speculation, method="ngram", num_draft_tokens=4, acceptance="0.6"
+        ),
+        requests=200,
+    )
+    same, apart = (
+        simulate(point),
+        simulate(replace(point, speculation=replace(point.speculation, acceptance_std=0.25))),
+    )
     assert apart.tpot_p99_s > 1.2 * same.tpot_p99_s
 
 
 def test_drafts_stop_above_a_number_of_requests() -> None:
-    busy = replace(PLAIN, arrivals="closed", clients=30, speculation="ngram", acceptance="0.7")
-    never, always = (simulate(replace(busy, draft_until=n)) for n in (1, 10_000))
+    busy = replace(
+        PLAIN,
+        arrivals=replace(PLAIN.arrivals, process="closed", clients=30),
+        speculation=replace(PLAIN.speculation, method="ngram", acceptance="0.7"),
+    )
+    never, always = (
+        simulate(replace(busy, speculation=replace(busy.speculation, disable_batch=n)))
+        for n in (1, 10_000)
+    )
     assert always == simulate(busy)
     assert never.iterations > 1.5 * always.iterations
-    few = simulate(replace(busy, draft_until=15))
+    few = simulate(replace(busy, speculation=replace(busy.speculation, disable_batch=15)))
     assert never.iterations > few.iterations > always.iterations
 
 
 def test_what_drafts_waits_for_the_host_twice_and_eagle3_has_few_outputs() -> None:
     known = {}
     for name in ("eagle", "eagle3"):
-        point = replace(PLAIN, scheduler="sglang", runtime="sglang", speculation=name)
+        point = replace(
+            PLAIN,
+            scheduler="sglang",
+            runtime="sglang",
+            speculation=replace(PLAIN.speculation, method=name),
+        )
         drafter = drafter_of(point, deployment_of(point).hardware)
         assert drafter is not None
         assert drafter.hardware is not None
@@ -298,11 +353,16 @@ def test_what_drafts_waits_for_the_host_twice_and_eagle3_has_few_outputs() -> No
 
 
 def test_heads_of_medusa_are_products_over_all_that_is_checked() -> None:
-    point = replace(PLAIN, model="llama2_7b", gpu="a100_sxm", speculation="medusa", draft_tokens=4)
+    point = replace(
+        PLAIN,
+        model="llama2_7b",
+        gpu="a100_sxm",
+        speculation=replace(PLAIN.speculation, method="medusa", num_draft_tokens=4),
+    )
     hardware = deployment_of(point).hardware
     chain, tree = (
-        drafter_of(replace(point, **more), hardware)
-        for more in ({}, {"draft_topk": 10, "draft_nodes": 63})
+        drafter_of(updated(point, more), hardware)
+        for more in ({}, {"speculation.topk": 10, "speculation.tree_nodes": 63})
     )
     assert chain is not None
     assert tree is not None
@@ -310,7 +370,11 @@ def test_heads_of_medusa_are_products_over_all_that_is_checked() -> None:
     assert chain.kv_bytes_per_token == 0.0
     assert chain.weight_bytes == tree.weight_bytes == 2 * 4 * 4096 * (32_000 + 4096)
     table, price = prices_of(point, hardware, tree)
-    checked = prices_of(replace(point, speculation="ngram"), hardware, replace(tree, hardware=None))
+    checked = prices_of(
+        replace(point, speculation=replace(point.speculation, method="ngram")),
+        hardware,
+        replace(tree, hardware=None),
+    )
     heads_s = drafted_s(table, price, 1.0, 63, 500.0) - drafted_s(*checked, 1.0, 63, 500.0)
     streamed_s = chain.weight_bytes / 2.039e12
     assert streamed_s < heads_s < 2.0 * streamed_s
@@ -322,7 +386,7 @@ def test_heads_of_medusa_are_products_over_all_that_is_checked() -> None:
 
 def test_as_many_are_drafted_as_pay() -> None:
     """Also where prompts take the time: then none, but the drafter still reads them."""
-    plain = replace(PLAIN, arrivals="closed")
+    plain = replace(PLAIN, arrivals=replace(PLAIN.arrivals, process="closed"))
     for prompt, output, clients in (
         (200, 100, 1),
         (200, 100, 200),
@@ -333,19 +397,35 @@ def test_as_many_are_drafted_as_pay() -> None:
             plain,
             prompt_tokens=prompt,
             output_tokens=output,
-            clients=clients,
+            arrivals=replace(plain.arrivals, clients=clients),
             max_batch=clients,
             requests=3 * clients + 10,
         )
-        counts = [simulate(replace(load, speculation="eagle", draft_tokens=k)) for k in (0, 1, 5)]
+        counts = [
+            simulate(
+                replace(
+                    load, speculation=replace(load.speculation, method="eagle", num_draft_tokens=k)
+                )
+            )
+            for k in (0, 1, 5)
+        ]
         best = max(one.tokens_per_s for one in counts)
-        found = simulate(replace(load, speculation="eagle", draft_tokens=5, draft_rule="adaptive"))
+        found = simulate(
+            replace(
+                load,
+                speculation=replace(
+                    load.speculation, method="eagle", num_draft_tokens=5, rule="adaptive"
+                ),
+            )
+        )
         assert found.tokens_per_s > 0.95 * best
 
 
 def test_fewer_are_drafted_the_more_run_and_where_prompts_are_read() -> None:
     hardware = deployment_of(PLAIN).hardware
-    point = replace(PLAIN, speculation="eagle", draft_tokens=5)
+    point = replace(
+        PLAIN, speculation=replace(PLAIN.speculation, method="eagle", num_draft_tokens=5)
+    )
     drafter = drafter_of(point, hardware)
     assert drafter is not None
     table, price = prices_of(point, hardware, drafter)
@@ -360,28 +440,58 @@ def test_fewer_are_drafted_the_more_run_and_where_prompts_are_read() -> None:
 
 def test_what_cannot_be_drafted_says_why() -> None:
     with pytest.raises(Infeasible, match="speculation_needs_pp_1"):
-        simulate(replace(PLAIN, speculation="eagle", pp=2))
+        simulate(replace(PLAIN, speculation=replace(PLAIN.speculation, method="eagle"), pp=2))
     with pytest.raises(Infeasible, match="ngram_drafts_no_tree"):
-        simulate(replace(PLAIN, speculation="ngram", draft_topk=2))
+        simulate(replace(PLAIN, speculation=replace(PLAIN.speculation, method="ngram", topk=2)))
     with pytest.raises(Infeasible, match="adaptive_drafts_are_a_chain"):
-        simulate(replace(PLAIN, speculation="eagle", draft_topk=2, draft_rule="adaptive"))
+        simulate(
+            replace(
+                PLAIN,
+                speculation=replace(PLAIN.speculation, method="eagle", topk=2, rule="adaptive"),
+            )
+        )
     with pytest.raises(Infeasible, match="draft_nodes_do_not_fit: 2 nodes, 3 levels"):
-        simulate(replace(PLAIN, speculation="eagle", draft_topk=2, draft_nodes=2))
+        simulate(
+            replace(
+                PLAIN,
+                speculation=replace(PLAIN.speculation, method="eagle", topk=2, tree_nodes=2),
+            )
+        )
     with pytest.raises(Infeasible, match="needs_draft_model"):
-        simulate(replace(PLAIN, speculation="draft", acceptance="0.7"))
+        simulate(
+            replace(PLAIN, speculation=replace(PLAIN.speculation, method="draft", acceptance="0.7"))
+        )
     with pytest.raises(UserError, match="how often drafts of 'draft' are accepted is not known"):
-        simulate(replace(PLAIN, speculation="draft", draft_model="llama3_2_1b"))
+        simulate(
+            replace(
+                PLAIN,
+                speculation=replace(PLAIN.speculation, method="draft", draft_model="llama3_2_1b"),
+            )
+        )
     with pytest.raises(UserError, match="write one rate between 0 and 1"):
-        simulate(replace(PLAIN, speculation="ngram", acceptance="often"))
+        simulate(
+            replace(
+                PLAIN, speculation=replace(PLAIN.speculation, method="ngram", acceptance="often")
+            )
+        )
     with pytest.raises(Infeasible, match="speculation_needs_pp_1"):
-        simulate(replace(PLAIN, speculation="eagle", pp=2, fidelity="analytic"))
+        simulate(
+            replace(
+                PLAIN,
+                speculation=replace(PLAIN.speculation, method="eagle"),
+                pp=2,
+                fidelity="analytic",
+            )
+        )
 
 
 def test_rates_of_other_models_make_later_tokens_less_sure() -> None:
     def reach(**drafts: object) -> float:
-        found = simulate(replace(PLAIN, **drafts))
+        found = simulate(updated(PLAIN, drafts))
         return found.tpot_mean_s_hi / found.tpot_mean_s_lo
 
-    measured, own = ({"speculation": "ngram", "acceptance": rates} for rates in ("", "0.3"))
+    measured, own = (
+        {"speculation.method": "ngram", "speculation.acceptance": rates} for rates in ("", "0.3")
+    )
     assert reach(**measured) > 1.2 * reach(**own)
     assert reach(**own) == pytest.approx(reach())

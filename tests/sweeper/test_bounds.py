@@ -107,7 +107,7 @@ def test_the_front_of_steady_states_is_that_of_all_of_them(seed: int, tmp_path: 
         scheduler=["vllm", "sarathi"][seed % 2],
         max_batch=f"1..{random.integers(8, 20 + 20 * seed)}",
         chunk_size=[128, 512],
-        max_batch_tokens=[2048, 4096],
+        **{"scheduling.max_batch_tokens": [2048, 4096]},
         prompt_tokens=int(random.integers(50, 2000)),
         output_tokens=[32, 256],
     )

@@ -14,7 +14,16 @@ import numpy as np
 import polars as pl
 
 from lab.tables.modern.adapters import SETTINGS, throughputs
-from simulators.serving.point import BY_TOKEN, CLOSED, ServingPoint
+from simulators.serving.point import (
+    BY_TOKEN,
+    CLOSED,
+    ArrivalsConfig,
+    CacheConfig,
+    LengthsConfig,
+    LoraConfig,
+    SchedulingConfig,
+    ServingPoint,
+)
 from simulators.serving.simulator import simulate
 
 GPU = "a100-80"
@@ -23,17 +32,15 @@ ENGINE = ServingPoint(
     gpu="a100_sxm",
     scheduler="lightllm",
     runtime="eager",
-    block_size=1,
+    cache=CacheConfig(block_size=1),
     max_batch=1000,
-    max_batch_tokens=16_384,
+    scheduling=SchedulingConfig(max_batch_tokens=16_384),
     prompt_tokens=512,
     output_tokens=512,
-    length_spread=504 / 512,
-    arrivals=CLOSED,
-    clients=600,
+    lengths=LengthsConfig(spread=504 / 512),
+    arrivals=ArrivalsConfig(process=CLOSED, clients=600),
     requests=2000,
-    adapter_targets="attention",
-    adapter_kernels=BY_TOKEN,
+    lora=LoraConfig(targets="attention", kernels=BY_TOKEN),
 )
 """S-LoRA is built on LightLLM, adapts projections around attention, and its decodes gather."""
 
@@ -45,7 +52,9 @@ def losses(reference: Path) -> pl.DataFrame:
         theirs = throughputs(reference, GPU, name)
         rank = round(float(np.mean(setting.ranks)))
         points = {
-            count: replace(ENGINE, model=setting.model, adapters=count, adapter_rank=rank)
+            count: replace(
+                ENGINE, model=setting.model, lora=replace(ENGINE.lora, adapters=count, rank=rank)
+            )
             for count in theirs
         }
         ours = {count: simulate(point).requests_per_s for count, point in points.items()}

@@ -19,7 +19,7 @@ from lab.tables.forward_passes import tinychat_prompts
 from lab.tables.modern.kv_transfer import moved
 from lab.tables.rows import Record
 from simulators.composition.replica import load_runtime
-from simulators.serving.point import RDMA, ServingPoint
+from simulators.serving.point import RDMA, MeasurementConfig, PoolsConfig, ServingPoint
 from simulators.serving.pools.link import Transfers
 from simulators.serving.simulator import simulate
 
@@ -81,10 +81,12 @@ def share_of_ttft(row: Record, known: Transfers) -> float:
         row.model,
         row.gpu,
         tp=row.tp,
-        prefill_gpus=row.tp,
-        decode_gpus=row.tp,
-        kv_link=RDMA,
-        kv_link_bytes_per_s=known.share * row.line_bytes_per_s,
+        pools=PoolsConfig(
+            prefill_gpus=row.tp,
+            decode_gpus=row.tp,
+            kv_link=RDMA,
+            kv_link_bytes_per_s=known.share * row.line_bytes_per_s,
+        ),
         dtype="bf16",
         kv_dtype="bf16",
         scheduler="sglang" if row.framework == "sglang" else "vllm_v1",
@@ -92,8 +94,8 @@ def share_of_ttft(row: Record, known: Transfers) -> float:
         prompt_tokens=row.prompt_tokens,
         output_tokens=2,
         requests=1,
-        warmup=0,
+        measurement=MeasurementConfig(warmup=0),
     )
-    found = simulate(replace(point, window="whole"))
+    found = simulate(replace(point, measurement=replace(point.measurement, window="whole")))
     assert found.kv_transfer_share is not None
     return found.kv_transfer_share

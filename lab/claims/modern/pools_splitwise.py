@@ -20,7 +20,7 @@ from lab.tables.rows import read_records
 from simulators.composition.metrics import prompt_s
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import deployment_of
-from simulators.serving.point import ServingPoint
+from simulators.serving.point import CacheConfig, PoolsConfig, SchedulingConfig, ServingPoint
 from simulators.serving.run import run_of
 from simulators.workload.llm.step import prefill_step
 
@@ -76,13 +76,11 @@ def _seconds(row: Timed) -> tuple[float, float]:
         MODEL,
         row.gpu,
         tp=row.tp,
-        prefill_gpus=row.tp,
-        decode_gpus=row.tp,
-        kv_link="infinite",
+        pools=PoolsConfig(prefill_gpus=row.tp, decode_gpus=row.tp, kv_link="infinite"),
         scheduler="vllm",
-        max_batch_tokens=row.prompt,
+        scheduling=SchedulingConfig(max_batch_tokens=row.prompt),
         runtime="eager",
-        watermark=0.0,
+        cache=CacheConfig(watermark=0.0),
         max_context=row.prompt + row.output,
     )
     host = prompt_s(deployment_of(point).hardware.replica, prefill_step(1.0, float(row.prompt)))

@@ -14,6 +14,7 @@ from typing import Any
 import polars as pl
 
 from lab.tables.rows import read_records
+from simulators.core.grouping import point_from
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.prices.batch_price import prices_of
@@ -38,9 +39,9 @@ def cited(reference: Path, figures: Sequence[Mapping[str, Any]]) -> pl.DataFrame
     for figure in figures:
         row = cited_rows[figure["setting"]]
         metric, measured = figure["metric"], row["treated"]
-        predicted = getattr(simulate(ServingPoint(**figure["point"])), metric)
+        predicted = getattr(simulate(point_from(ServingPoint, figure["point"])), metric)
         if "plain" in figure:
-            predicted /= getattr(simulate(ServingPoint(**figure["plain"])), metric)
+            predicted /= getattr(simulate(point_from(ServingPoint, figure["plain"])), metric)
         if metric.endswith("_s") and "plain" not in figure:  # seconds per token, cited as a rate
             predicted = 1.0 / predicted
         if figure.get("is_speed_up", False):
@@ -65,14 +66,22 @@ def by_batch(
         context: tokens of each sequence so far.
         published: speed-up by drafts and batch.
     """
-    decoder = ServingPoint(**point)
+    decoder = point_from(ServingPoint, point)
     rows = []
     for drafts, speed_ups in published.items():
-        drafted = replace(decoder, draft_tokens=int(drafts))
-        survival = acceptance.survival(decoder.speculation, decoder.acceptance, int(drafts))
+        drafted = replace(
+            decoder, speculation=replace(decoder.speculation, num_draft_tokens=int(drafts))
+        )
+        survival = acceptance.survival(
+            decoder.speculation.method, decoder.speculation.acceptance, int(drafts)
+        )
         tokens = acceptance.tokens_per_step(survival)
         for batch, measured in speed_ups.items():
-            plain_s = _pass_s(replace(decoder, draft_tokens=0), int(batch), context)
+            plain_s = _pass_s(
+                replace(decoder, speculation=replace(decoder.speculation, num_draft_tokens=0)),
+                int(batch),
+                context,
+            )
             predicted = tokens * plain_s / _pass_s(drafted, int(batch), context)
             label = f"{drafts} drafts, batch {batch}"
             rows.append({"label": label, "predicted": predicted, "measured": measured})

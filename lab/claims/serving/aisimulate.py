@@ -15,6 +15,7 @@ import polars as pl
 
 from lab.tables.rows import numbers, read_table
 from simulators.core.errors import UserError
+from simulators.core.grouping import point_from
 from simulators.serving.demand.requests import Requests
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import run_of
@@ -36,7 +37,8 @@ def changes(
     for pair in pairs:
         asked = requests_of(reference / REQUESTS, pair["run"])
         points = [
-            ServingPoint(**{**base, "model": pair["model"], **one}) for one in pair["settings"]
+            point_from(ServingPoint, {**base, "model": pair["model"], **one})
+            for one in pair["settings"]
         ]
         before, after = (run_of(point, asked).metrics() for point in points)
         for metric in ("ttft", "tpot"):

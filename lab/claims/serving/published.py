@@ -9,6 +9,7 @@ import functools
 import itertools
 from collections import Counter
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from lab.tables.published_runs import PublishedRun, offline, online
 from lab.tables.result_blocks import Block, blocks
 from lab.tables.static_batches import SESSION, StaticBatch, static_rows
 from simulators.catalog.model import load_model
+from simulators.core.grouping import updated
 from simulators.evidence.calibration_files import calibrations
 from simulators.serving.run import RunCache
 from simulators.serving.simulator import simulate
@@ -36,7 +38,7 @@ ROUTER = "least_outstanding"
 MOST_REQUESTS = 60_000
 """Of a run: as many replicas share its load as that allows."""
 
-LENGTHS = "prompt_tokens", "output_tokens", "max_output_tokens"
+LENGTHS = "prompt_tokens", "output_tokens", "lengths.max_output_tokens"
 """Of a point, which follow from what was printed; the first two are means."""
 
 ALIKE = 0.06
@@ -132,7 +134,12 @@ def tokens_per_gpu_s(row: Submission, shelf: RunCache) -> float:
         return most / gpus
     low, high = 0.0, most / row.task.output
     replicas = min(row.gpus // gpus, max(1, MOST_REQUESTS // point.requests))
-    shared = replace(point, arrivals="poisson", replicas=replicas, router=ROUTER)
+    shared = replace(
+        point,
+        arrivals=replace(point.arrivals, process="poisson"),
+        replicas=replicas,
+        router=ROUTER,
+    )
     for _ in range(HALVINGS):
         rate = (low + high) / 2.0
         requests = round(mlperf_tables.RUN_S * rate * replicas) or 1
@@ -204,12 +211,12 @@ def changed(one: Block, other: Block) -> str:
     be say nothing of them.
     """
     a, b = one.point, other.point
-    loads = [(p.model, p.gpu, p.arrivals, p.qps, p.clients, p.requests) for p in (a, b)]
+    loads = [(p.model, p.gpu, p.arrivals, p.qps, p.requests) for p in (a, b)]
     if one.path != other.path or loads[0] != loads[1]:
         return ""
     for name in LENGTHS[:2]:
         if abs(getattr(a, name) / getattr(b, name) - 1.0) > ALIKE:
             return ""
     kinds = [kind for kind, values in one.options.items() if values != other.options[kind]]
-    lengths = {name: getattr(a, name) for name in LENGTHS}
-    return kinds[0] if len(kinds) == 1 and a != replace(b, **lengths) else ""
+    lengths = {name: attrgetter(name)(a) for name in LENGTHS}
+    return kinds[0] if len(kinds) == 1 and a != updated(b, lengths) else ""

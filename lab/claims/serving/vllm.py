@@ -28,7 +28,14 @@ from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine.limits import kv_blocks
 from simulators.serving.engine.replica import ARRIVAL, COMPLETED, FIRST_TOKEN
-from simulators.serving.point import CACHED, NONE, RECOMPUTE, ServingPoint
+from simulators.serving.point import (
+    CACHED,
+    NONE,
+    RECOMPUTE,
+    CacheConfig,
+    ClientConfig,
+    ServingPoint,
+)
 from simulators.serving.run import run_of
 from simulators.workload.llm.memory import kv_bytes_per_token
 
@@ -98,12 +105,11 @@ def point_of_run(run: Mapping[str, Any]) -> ServingPoint:
         max_batch=run["max_num_seqs"],
         max_context=run["max_model_len"] or 0,
         memory_fraction=run["mem_util"],
-        watermark=0.0,
-        preemption=CACHED if run["prefix_caching"] else RECOMPUTE,
+        cache=CacheConfig(watermark=0.0, preemption=CACHED if run["prefix_caching"] else RECOMPUTE),
         dtype=dtype,
         kv_dtype=dtype,
         runtime="vllm",
-        frontend=NONE,
+        client=ClientConfig(frontend=NONE),
     )
     blocks = run["num_gpu_blocks"]
     if blocks is None:
@@ -113,11 +119,11 @@ def point_of_run(run: Mapping[str, Any]) -> ServingPoint:
     known = kv_blocks(
         hardware,
         memory_fraction=point.memory_fraction,
-        block_size=point.block_size,
+        block_size=point.cache.block_size,
         tokens=point.chunk_size,
         rows=point.max_batch,
     )
-    block_bytes = point.block_size * kv_bytes_per_token(
+    block_bytes = point.cache.block_size * kv_bytes_per_token(
         replica.model, replica.cut, replica.kv_dtype
     )
     more = (blocks - known) * block_bytes / replica.gpu.hbm_bytes

@@ -127,7 +127,7 @@ def shrunk(own: float, of_all: float, models: int) -> float:
 
 def _is_plain(block: Block) -> bool:
     """Return whether a result is of experts without drafts, whose acceptance is not known."""
-    return load_model(block.point.model).experts > 0 and block.point.speculation == NOTHING
+    return load_model(block.point.model).experts > 0 and block.point.speculation.method == NOTHING
 
 
 def _is_measured(block: Block) -> bool:

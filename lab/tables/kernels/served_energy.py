@@ -24,7 +24,8 @@ from lab.tables.rows import Record, read_records
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import MXFP4, load_model
-from simulators.serving.point import CLOSED, NUCLEUS, ServingPoint
+from simulators.core.grouping import updated
+from simulators.serving.point import CLOSED, NUCLEUS, ArrivalsConfig, ServingPoint
 
 SERVED = "power/mlenergy_llm_serving.parquet"
 LAUNCHED = "power/mlenergy_launch_configs.parquet"
@@ -80,15 +81,13 @@ def _served(row: Record, launched: str) -> Served:
         runtime=RUNTIME,
         dtype=_dtype(row, model, gpu),
         max_batch=max(clients, int(row.max_num_seqs)),
-        **_budget(launched),
         prompt_tokens=PROMPT_TOKENS[row.task],
         output_tokens=max(2, round(row.avg_output_tokens)),
         sampling=NUCLEUS,
-        arrivals=CLOSED,
-        clients=clients,
+        arrivals=ArrivalsConfig(process=CLOSED, clients=clients),
         requests=max(TURNS * clients, FEWEST),
-        **_cut(row, launched),
     )
+    point = updated(point, _budget(launched) | _cut(row, launched))
     watts = row.avg_power_W / row.n_gpus
     joules, rate = row.energy_J_per_output_token, row.output_tokens_per_s
     return Served(point, watts, joules, rate, row.itl_median_s)
@@ -106,7 +105,11 @@ def _dtype(row: Mapping[str, Any], model: str, gpu: str) -> str:
 def _budget(launched: str) -> dict[str, Any]:
     """Return the token budget that a launch configuration states, if any."""
     found = re.search(r"^max-num-batched-tokens: (\d+)", launched, re.MULTILINE)
-    return {name: int(found[1]) for name in ("chunk_size", "max_batch_tokens")} if found else {}
+    return (
+        {name: int(found[1]) for name in ("chunk_size", "scheduling.max_batch_tokens")}
+        if found
+        else {}
+    )
 
 
 def _cut(row: Mapping[str, Any], launched: str) -> dict[str, Any]:

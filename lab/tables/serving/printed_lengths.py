@@ -45,8 +45,8 @@ def printed_lengths(row: Mapping[str, Any]) -> dict[str, Any]:
     if evenly and (asked := _drawn_for(row)):
         return asked
     if is_random:
-        return found | {"length_spread": EVENLY if evenly else 0.0}
-    found |= {"workload": CONVERSATIONS, "length_shape": AS_WORKLOAD}
+        return found | {"lengths.spread": EVENLY if evenly else 0.0}
+    found |= {"workload": CONVERSATIONS, "lengths.shape": AS_WORKLOAD}
     ends = SGLANG_CLIENT not in (row["bench_command"] or "")  # which asks to ignore a model's ends
     return found | (_ended(prompt, output, int(row["successful_requests"])) if ends else {})
 
@@ -69,8 +69,8 @@ def _drawn_for(row: Mapping[str, Any]) -> dict[str, Any]:
         "prompt_tokens": most[0],
         "output_tokens": most[1],
         "seed": SEED,
-        "length_shape": BENCH_SERVING,
-        "length_spread": FROM_ONE,
+        "lengths.shape": BENCH_SERVING,
+        "lengths.spread": FROM_ONE,
     }
 
 
@@ -87,7 +87,7 @@ def _ended(prompt: float, output: float, requests: int) -> dict[str, Any]:
     means = np.minimum(lengths, ends[:, None]).mean(axis=1)
     return {
         "output_tokens": round(asked),
-        "max_output_tokens": int(np.searchsorted(means, output)),
+        "lengths.max_output_tokens": int(np.searchsorted(means, output)),
     }
 
 

@@ -44,28 +44,28 @@ def fleet_of(point: ServingPoint, hardware: Hardware) -> AdapterSet | None:
         Infeasible: what it combines is not modelled, or a batch may want more than are kept.
         UserError: nobody has said how fast the GPU's link to its host is.
     """
-    if not point.adapters:
+    if not point.lora.adapters:
         return None
     replica = hardware.replica
     _check(point, replica)
     most, kept = wanted_at_most(point), slots_of(point)
-    missing = _missing(point.adapters, point.adapter_zipf, kept)
-    if point.adapter_slots and kept < most:
+    missing = _missing(point.lora.adapters, point.lora.zipf, kept)
+    if point.lora.slots and kept < most:
         raise Infeasible(
             "adapter_slots_below_batch", f"a batch may want {most} adapters, {kept} are kept"
         )
-    numbers = adapter_numbers(replica.model, point.adapter_targets) / replica.model.layers
+    numbers = adapter_numbers(replica.model, point.lora.targets) / replica.model.layers
     layers = np.ceil(replica.model.layers / replica.cut.pp)
     width = number_bytes(precision(replica.dtype).activations)
-    one = point.adapter_rank * numbers * layers * width / replica.cut.tp
+    one = point.lora.rank * numbers * layers * width / replica.cut.tp
     if missing and replica.gpu.pcie_bytes_per_s <= 0.0:
         raise UserError(f"gpu '{replica.gpu.name}' has no pcie_bytes_per_s, which adapters need")
     return AdapterSet(
-        point.adapters,
-        point.adapter_rank,
-        point.adapter_targets,
-        point.adapter_zipf,
-        point.adapter_kernels == BY_TOKEN,
+        point.lora.adapters,
+        point.lora.rank,
+        point.lora.targets,
+        point.lora.zipf,
+        point.lora.kernels == BY_TOKEN,
         kept,
         one / replica.gpu.pcie_bytes_per_s if missing else 0.0,
         missing,
@@ -75,7 +75,7 @@ def fleet_of(point: ServingPoint, hardware: Hardware) -> AdapterSet | None:
 
 def wanted_at_most(point: ServingPoint) -> int:
     """Return how many adapters a batch may want."""
-    return min(point.adapters, point.max_batch)
+    return min(point.lora.adapters, point.max_batch)
 
 
 def slots_of(point: ServingPoint) -> int:
@@ -84,15 +84,15 @@ def slots_of(point: ServingPoint) -> int:
     S-LoRA, whose kernels gather by token, has adapters and caches in the same pages: of its own
     accord it keeps as many as a full batch wants on average.
 
-    >>> slots_of(ServingPoint("llama3_1_8b", "h100_sxm", adapters=200, max_batch=128))
+    >>> slots_of(ServingPoint("llama3_1_8b", "h100_sxm", max_batch=128, lora=LoraConfig(200)))
     128
     """
     most = wanted_at_most(point)
-    if point.adapter_kernels == BY_TOKEN and not point.adapter_slots:
-        shares = popularity(point.adapters, point.adapter_zipf)
+    if point.lora.kernels == BY_TOKEN and not point.lora.slots:
+        shares = popularity(point.lora.adapters, point.lora.zipf)
         mean = float(distinct(shares, np.array([float(most)]))[0])
-        return min(math.ceil(mean), point.adapters)
-    return min(point.adapter_slots or most, point.adapters)
+        return min(math.ceil(mean), point.lora.adapters)
+    return min(point.lora.slots or most, point.lora.adapters)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -103,17 +103,17 @@ def _missing(adapters: int, zipf: float, kept: int) -> float:
 
 def _check(point: ServingPoint, replica: Replica) -> None:
     """Raise `Infeasible` where adapters meet what is not modelled with them."""
-    if point.speculation != NOTHING and point.draft_tokens:
+    if point.speculation.method != NOTHING and point.speculation.num_draft_tokens:
         raise Infeasible("adapters_with_drafts")
     if point.iteration_table or replica.accelerator:
         raise Infeasible("adapters_need_composition", "other times say nothing of their products")
     if point.attention_dp > 1:
         raise Infeasible("adapters_need_attention_dp_1")
-    if point.adapter_targets == ALL and replica.model.expert_layers == replica.model.layers:
+    if point.lora.targets == ALL and replica.model.expert_layers == replica.model.layers:
         raise Infeasible(
             "adapter_targets_all_needs_dense_layers",
             f"all linear layers of {replica.model.name} are experts' but those around attention: "
-            f"adapter_targets {ATTENTION}",
+            f"lora.targets {ATTENTION}",
         )
     if replica.model.is_latent or replica.model.has_states:
         raise Infeasible("adapters_need_plain_attention", replica.model.name)

@@ -80,12 +80,14 @@ class ServingRun:
         whole = MeasurementWindow(float(arrival.min()), float(end.max()))
         everyone = RequestLatencies(times, output_tokens).take(answered)
         judged, window = everyone, whole
-        if point.warmup or point.cooldown:
-            last = output_tokens.size - point.cooldown
-            judged = RequestLatencies(times, output_tokens).take(slice(point.warmup, last))
+        if point.measurement.warmup or point.measurement.cooldown:
+            last = output_tokens.size - point.measurement.cooldown
+            judged = RequestLatencies(times, output_tokens).take(
+                slice(point.measurement.warmup, last)
+            )
             judged = judged.take(judged.times[:, at.COMPLETED] >= 0.0)
             window = _between(judged.times[:, at.ARRIVAL])
-        elif point.window == STEADY:
+        elif point.measurement.window == STEADY:
             window = steady_part(everyone.times, self.asked.clients) or whole
         if judged.output_tokens.size == 0:
             raise Infeasible("no_request_is_answered", f"{cancelled} clients gave up")
@@ -243,7 +245,7 @@ def _use(
         "prefix_hit_ratio": float(cached / run.asked.prompt_tokens.sum()),
         "prompt_flops_saved": _flops_saved(run),
         "cached_tokens": cached,
-        "fetched_tokens": counted[at.FETCHED] * run.point.block_size,
+        "fetched_tokens": counted[at.FETCHED] * run.point.cache.block_size,
         "kv_filled_mean": _filled(run, float(state.gauge[:, at.BLOCK_SECONDS].sum())),
         "mean_batch": did.batched / did.iterations,
         "tokens_per_step": _tokens_per_step(state),
@@ -270,7 +272,7 @@ def _shares(tables: Sequence[IterationTable], busy: Sequence[float]) -> list[flo
 
 def _flops_saved(run: ServingRun) -> float | None:
     """Return the share of the prompts' arithmetic that the cache spares; None without a cache."""
-    if not run.point.prefix_cache:
+    if not run.point.cache.prefix_caching:
         return None
     prompt, cached = run.state.request[:, [at.PROMPT, at.CACHED]].T.astype(np.float64)
     return prompt_flops_saved(run.deployment.hardware.replica, prompt, cached)

@@ -78,13 +78,17 @@ def _is_like(point: ServingPoint, row: Deployed) -> bool:
     """
     dtypes = {dtype.replace("fp16", "bf16") for dtype in (point.dtype, row.dtype)}
     family = (point.model, point.gpu) == (row.model, row.gpu) and len(dtypes) == 1
-    return family and point.arrivals == CLOSED and min(point.prompt_tokens, point.output_tokens) > 0
+    return (
+        family
+        and point.arrivals.process == CLOSED
+        and min(point.prompt_tokens, point.output_tokens) > 0
+    )
 
 
 def _load(point: ServingPoint) -> DeploymentLoad:
     """Return the load of one replica."""
     return DeploymentLoad(
-        clients=point.clients / point.replicas,
+        clients=point.arrivals.clients / point.replicas,
         gpus=point.tp * point.pp * point.attention_dp,
         prompt=point.prompt_tokens,
         output=point.output_tokens,

@@ -45,12 +45,22 @@ def arrival_times(point: ServingPoint, count: int) -> Floats:
             f"workload '{point.workload}' says nothing about arrivals, so qps is needed. Only a "
             "trace with arrival times may leave it open"
         )
-    rate = point.qps / point.turns
-    if point.arrivals == MMPP:
-        return _two_states(point.seed, count, rate, point.burst_ratio, point.burst_s, point.calm_s)
-    if point.arrivals == DIURNAL:
-        return _sine(point.seed, count, rate, point.swing, point.period_s)
-    return _unit_arrivals(point.seed, count, point.arrivals, float(point.burstiness)) / rate
+    rate = point.qps / point.sessions.turns
+    if point.arrivals.process == MMPP:
+        return _two_states(
+            point.seed,
+            count,
+            rate,
+            point.arrivals.burst_ratio,
+            point.arrivals.burst_s,
+            point.arrivals.calm_s,
+        )
+    if point.arrivals.process == DIURNAL:
+        return _sine(point.seed, count, rate, point.arrivals.swing, point.arrivals.period_s)
+    return (
+        _unit_arrivals(point.seed, count, point.arrivals.process, float(point.arrivals.burstiness))
+        / rate
+    )
 
 
 @functools.lru_cache(maxsize=64)

@@ -55,23 +55,28 @@ class AutoscalingPlan:
 
 def plan_of(point: ServingPoint, arrival_s: Floats) -> AutoscalingPlan:
     """Return the replicas of a design over the arrivals of its requests, in their order."""
-    every, keep = point.scale_every_s, int(np.ceil(point.scale_down_s / point.scale_every_s))
+    every, keep = (
+        point.autoscaling.interval_s,
+        int(np.ceil(point.autoscaling.scale_down_s / point.autoscaling.interval_s)),
+    )
     looks = np.arange(0.0, float(arrival_s[-1]) + every, every)
     seen = np.searchsorted(arrival_s, looks, side="right")
     rate = np.diff(seen, prepend=0) / every
-    least = point.min_replicas
-    asked = np.clip(np.ceil(rate / point.replica_qps), least, point.replicas).astype(np.int64)
+    least = point.autoscaling.min_replicas
+    asked = np.clip(np.ceil(rate / point.autoscaling.replica_qps), least, point.replicas).astype(
+        np.int64
+    )
     asked[0] = least
     wanted = np.array([asked[max(0, i - keep) : i + 1].max() for i in range(asked.size)], np.int64)
     return AutoscalingPlan(
-        looks, wanted, point.startup_s, _routable(looks, wanted, point, arrival_s)
+        looks, wanted, point.autoscaling.startup_s, _routable(looks, wanted, point, arrival_s)
     )
 
 
 def _routable(looks: Floats, wanted: Ints, point: ServingPoint, arrival_s: Floats) -> Ints:
     """Return how many replicas take each request: those still wanted that have been for so long."""
     look = np.searchsorted(looks, arrival_s, side="right") - 1
-    ready = np.searchsorted(looks, arrival_s - point.startup_s, side="right") - 1
+    ready = np.searchsorted(looks, arrival_s - point.autoscaling.startup_s, side="right") - 1
     pairs, which = np.unique(np.stack((ready, look)), axis=1, return_inverse=True)
     least = int(wanted[0])
     count = [

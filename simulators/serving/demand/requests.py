@@ -56,40 +56,42 @@ class Requests:
 def requests_of(point: ServingPoint) -> Requests:
     """Return the requests of a point."""
     trace = load_trace(point.workload) if is_trace(point.workload) else None
-    closed = point.arrivals == CLOSED
-    if point.turns > 1 and (closed or trace):
+    closed = point.arrivals.process == CLOSED
+    if point.sessions.turns > 1 and (closed or trace):
         raise UserError(
-            f"turns is {point.turns}; sessions are drawn, so neither closed arrivals nor a trace "
-            "can have them"
+            f"sessions.turns is {point.sessions.turns}; sessions are drawn, so neither closed "
+            "arrivals nor a trace can have them"
         )
     prompt, output = token_counts(point.workload, point.seed, point.requests)
     count = prompt.size
-    if point.length_shape == BENCH_SERVING:
+    if point.lengths.shape == BENCH_SERVING:
         most = point.prompt_tokens, point.output_tokens
-        prompt, output = bench_serving_lengths(point.seed, count, most, point.length_spread)
+        prompt, output = bench_serving_lengths(point.seed, count, most, point.lengths.spread)
     else:
         if point.prompt_tokens:
             prompt = _stated(point, "prompt_tokens", prompt)
         if point.output_tokens:
             output = _stated(point, "output_tokens", output)
-    if point.max_output_tokens:
-        output = np.minimum(output, point.max_output_tokens)
+    if point.lengths.max_output_tokens:
+        output = np.minimum(output, point.lengths.max_output_tokens)
     # Closed clients think before each request but the first, and all of those come at once.
-    thinking_s = np.where(np.arange(count) < point.clients, 0.0, point.think_s)
+    thinking_s = np.where(np.arange(count) < point.arrivals.clients, 0.0, point.client.think_s)
     asked = Requests(
         arrival_s=thinking_s if closed else _arriving(point, trace, count),
         prompt_tokens=prompt,
         output_tokens=output,
         draws=_draws(point.seed, count),
-        clients=point.clients if closed else 0,
-        patience_s=inf if point.patience_s is None else float(point.patience_s),
+        clients=point.arrivals.clients if closed else 0,
+        patience_s=inf if point.client.patience_s is None else float(point.client.patience_s),
         prefixes=None if trace is None or point.prompt_tokens else _hashed(trace, prompt, output),
     )
-    if point.turn_tokens and point.turns == 1:
+    if point.sessions.turn_tokens and point.sessions.turns == 1:
         raise Infeasible("turn_tokens_needs_turns", "a session of one request has no later turn")
-    if point.turns > 1:
-        asked = in_sessions(asked, point.turns, point.think_s, point.turn_tokens)
-    return behind_system_prompt(asked, point.system_prompt_tokens)
+    if point.sessions.turns > 1:
+        asked = in_sessions(
+            asked, point.sessions.turns, point.client.think_s, point.sessions.turn_tokens
+        )
+    return behind_system_prompt(asked, point.sessions.system_prompt_tokens)
 
 
 def _hashed(trace: Trace, prompt: Ints, output: Ints) -> Prefixes | None:
@@ -134,11 +136,11 @@ def _stated(point: ServingPoint, name: str, drawn: Ints) -> Ints:
     They are equal, or drawn evenly below it, or as the workload's were `drawn`, with it as mean.
     """
     tokens = getattr(point, name)
-    if point.length_shape == AS_WORKLOAD:
+    if point.lengths.shape == AS_WORKLOAD:
         return stretched(drawn, tokens)
-    if point.length_spread == 0.0:
+    if point.lengths.spread == 0.0:
         return np.full(drawn.size, tokens)
-    return _spread(point.seed, name, drawn.size, tokens, point.length_spread)
+    return _spread(point.seed, name, drawn.size, tokens, point.lengths.spread)
 
 
 def stretched(lengths: Ints, mean: float) -> Ints:
@@ -172,7 +174,7 @@ def bench_serving_lengths(
     [[837, 940, 872], [7305, 7115, 7247]]
     """
     if not all(most):
-        raise UserError("length_shape bench_serving needs both prompt_tokens and output_tokens")
+        raise UserError("lengths.shape bench_serving needs both prompt_tokens and output_tokens")
     generator = np.random.RandomState(seed)
     least = [max(1, int(longest * (1.0 - spread))) for longest in most]
     prompt, output = (

@@ -54,8 +54,8 @@ def frontend_of(
 
     Without a server it is the process that the engine of its runtime is in.
     """
-    found = (process if point.frontend == NONE else server)(point.runtime)
-    return replace(found, request_s=found.request_s + point.frontend_s)
+    found = (process if point.client.frontend == NONE else server)(point.runtime)
+    return replace(found, request_s=found.request_s + point.client.frontend_s)
 
 
 def load_frontend(runtime: str) -> Frontend:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
@@ -128,31 +129,32 @@ def limits_of(
         UserError: nobody has said how fast the GPU's link to its host is.
     """
     for name, needed in scheduler.requires.items():
-        if getattr(point, name) != needed:
-            raise Infeasible(f"{point.scheduler}_needs_{name}_{needed}")
-    if point.poll_interval and not scheduler.poll_interval:
+        if attrgetter(name)(point) != needed:
+            option = name.rpartition(".")[2]
+            raise Infeasible(f"{point.scheduler}_needs_{option}_{needed}")
+    if point.scheduling.poll_interval and not scheduler.poll_interval:
         raise Infeasible(f"{point.scheduler}_has_no_poll_interval", "it looks in every iteration")
-    caches = point.prefix_cache or point.preemption == CACHED
+    caches = point.cache.prefix_caching or point.cache.preemption == CACHED
     if caches and not scheduler.caches_prefixes:
         raise Infeasible(f"{point.scheduler}_has_no_prefix_cache")
-    if point.prefix_cache and point.preemption == SWAP:
+    if point.cache.prefix_caching and point.cache.preemption == SWAP:
         raise Infeasible("swap_has_no_prefix_cache", "blocks on the host are one request's own")
     context = point.max_context or hardware.replica.model.max_context
     tokens = point.chunk_size
     if not scheduler.chunked:
         prompt, output = lengths
         short = prompt[prompt + output <= context]
-        tokens = max(point.max_batch_tokens, int(short.max(initial=1)))
+        tokens = max(point.scheduling.max_batch_tokens, int(short.max(initial=1)))
     host_blocks, move_s = 0, 0.0
-    if point.preemption == SWAP:
-        if point.offload_to == SSD:
+    if point.cache.preemption == SWAP:
+        if point.cache.offload_to == SSD:
             raise Infeasible("swap_goes_to_memory", "engines write no running request to a drive")
         host_blocks, move_s = swap_space(
-            hardware.replica, point.offload_to, point.swap_bytes, point.block_size
+            hardware.replica, point.cache.offload_to, point.cache.swap_bytes, point.cache.block_size
         )
     host_keeps = 0
-    if point.prefix_host_bytes:
-        if not point.prefix_cache:
+    if point.cache.prefix_host_bytes:
+        if not point.cache.prefix_caching:
             raise Infeasible("prefix_host_bytes_needs_prefix_cache")
         host_keeps, move_s = host_tier(point, hardware.replica)
     ranks = ranks_of(point, scheduler)
@@ -161,7 +163,7 @@ def limits_of(
     blocks = kv_blocks(
         hardware,
         memory_fraction=point.memory_fraction,
-        block_size=point.block_size,
+        block_size=point.cache.block_size,
         tokens=tokens,
         rows=point.max_batch,
         of_rest=scheduler.of_rest,
@@ -171,10 +173,10 @@ def limits_of(
     )
     return ReplicaLimits(
         blocks=max(1, blocks // ranks),
-        block_size=point.block_size,
-        watermark=point.watermark,
+        block_size=point.cache.block_size,
+        watermark=point.cache.watermark,
         seats=point.max_batch * groups,
-        batch_tokens=point.max_batch_tokens * groups,
+        batch_tokens=point.scheduling.max_batch_tokens * groups,
         chunk=point.chunk_size * groups,
         most_tokens=context,
         stages=point.pp,
@@ -186,11 +188,11 @@ def limits_of(
         host_keeps=host_keeps // ranks,
         host_blocks=host_blocks,
         move_s=move_s,
-        patience=max(1, point.poll_interval or scheduler.poll_interval),
+        patience=max(1, point.scheduling.poll_interval or scheduler.poll_interval),
         drafted=drafter.drafted if drafter else 0,
         survival=drafter.survival if drafter else (),
         draft_up_to=drafter.up_to if drafter else (),
-        draft_load=point.draft_rule == ADAPTIVE,
+        draft_load=point.speculation.rule == ADAPTIVE,
         draft_powers=drafter.powers if drafter else (),
         seed=point.seed,
     )
@@ -204,10 +206,10 @@ def ranks_of(point: ServingPoint, scheduler: Scheduler) -> int:
     Raises:
         Infeasible: queues of their own are asked for under a pipeline.
     """
-    if point.rank_queues == OWN and point.pp > 1 and point.attention_dp > 1:
+    if point.scheduling.rank_queues == OWN and point.pp > 1 and point.attention_dp > 1:
         raise Infeasible("own_rank_queues_need_pp_1", f"pp {point.pp}")
     usual = SHARED if scheduler.deals_out else OWN
-    queues = usual if point.rank_queues == AUTO else point.rank_queues
+    queues = usual if point.scheduling.rank_queues == AUTO else point.scheduling.rank_queues
     return point.attention_dp if queues == OWN and point.pp == 1 else 1
 
 
@@ -291,7 +293,11 @@ def host_tier(point: ServingPoint, replica: Replica) -> tuple[int, float]:
         UserError: nobody has said how fast the GPU's link to its host is.
     """
     blocks, move_s = swap_space(
-        replica, point.offload_to, point.prefix_host_bytes, point.block_size
+        replica, point.cache.offload_to, point.cache.prefix_host_bytes, point.cache.block_size
     )
     whole_s = float(iteration(replica, prefill_step(1.0, float(point.chunk_size))).latency_s)
-    return (blocks, move_s) if move_s < point.block_size * whole_s / point.chunk_size else (0, 0.0)
+    return (
+        (blocks, move_s)
+        if move_s < point.cache.block_size * whole_s / point.chunk_size
+        else (0, 0.0)
+    )

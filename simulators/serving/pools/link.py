@@ -65,18 +65,18 @@ def link_of(point: ServingPoint, reader: Replica, decoder: Replica) -> KVLink:
         Infeasible: the pools have no such link.
         UserError: nobody has said how fast it is.
     """
-    if point.kv_link == INFINITE:
+    if point.pools.kv_link == INFINITE:
         return NO_WAY
     model = reader.model
     narrow = min(reader, decoder, key=lambda replica: replica.cut.tp)
     shared_bytes = kv_bytes_per_token(model, narrow.cut, narrow.kv_dtype)
     known = transfers_of(reader.runtime.framework)
     wire = wire_of(point, reader, decoder)
-    rate = point.kv_link_bytes_per_s or known.share * wire.bytes_per_s
+    rate = point.pools.kv_link_bytes_per_s or known.share * wire.bytes_per_s
     return KVLink(
         setup_s=wire.latency_s + known.layer_s * model.layers,
         token_s=shared_bytes / rate,
-        parts=model.layers if point.kv_transfer == BY_LAYER else 1,
+        parts=model.layers if point.pools.kv_transfer == BY_LAYER else 1,
     )
 
 
@@ -88,14 +88,19 @@ def wire_of(point: ServingPoint, reader: Replica, decoder: Replica) -> Wire:
         UserError: Ethernet is, at a rate that nobody has said.
     """
     ends = (reader, decoder)
-    node, size = reader.cluster, point.replicas * (point.prefill_gpus + point.decode_gpus)
+    node, size = (
+        reader.cluster,
+        point.replicas * (point.pools.prefill_gpus + point.pools.decode_gpus),
+    )
     one_node = decoder.cluster == node and size <= node.gpus_per_node
-    if point.kv_link == NVLINK and not one_node:
+    if point.pools.kv_link == NVLINK and not one_node:
         raise Infeasible("no_nvlink_between_pools", f"{size} GPUs, {node.gpus_per_node} a node")
-    if point.kv_link == NVLINK or (point.kv_link == AUTO and one_node):
+    if point.pools.kv_link == NVLINK or (point.pools.kv_link == AUTO and one_node):
         return min((end.cluster.link(2, end.gpu) for end in ends), key=attrgetter("bytes_per_s"))
-    if point.kv_link == ETHERNET and point.kv_link_bytes_per_s is None:
-        raise UserError("kv_link 'ethernet' needs kv_link_bytes_per_s: what of it a GPU has")
+    if point.pools.kv_link == ETHERNET and point.pools.kv_link_bytes_per_s is None:
+        raise UserError(
+            "pools.kv_link ethernet needs pools.kv_link_bytes_per_s: what of it a GPU has"
+        )
     return min((end.cluster.inter for end in ends), key=attrgetter("bytes_per_s"))
 
 

@@ -22,13 +22,13 @@ def prices_of(
     point: ServingPoint, hardware: Hardware, drafter: Drafter | None = None
 ) -> tuple[IterationTable, Kernel[..., float]]:
     """Return the tables of a point and of what drafts for it, and the kernel that reads them."""
-    if point.iteration_table and not point.adapters and not skips_layers(point):
+    if point.iteration_table and not point.lora.adapters and not skips_layers(point):
         layers = hardware.replica.model.layers // point.pp
         known = load_op_table(point.iteration_table, layers=layers, tp=point.tp)
         measured = shares_of(MEASURED).reshape(-1)
         table = IterationTable(known.shape, known.table, None, shares=measured, reach={})
         return table, op_price
-    additive = point.mixed_step == ADDITIVE
+    additive = point.scheduling.mixed_step == ADDITIVE
     found = iteration_table(hardware, additive=additive)
     if skips_layers(point):
         shape, numbers = with_segments(found, point, hardware.replica.model.layers)

@@ -57,12 +57,15 @@ segments stand behind that."""
 
 def kept_keys(point: ServingPoint) -> float:
     """Return the share of a full KV cache that tokens write under a mixture of depths."""
-    return 1.0 - ROUTED_LAYERS * (1.0 - point.routed_tokens)
+    return 1.0 - ROUTED_LAYERS * (1.0 - point.dynamic.mod_capacity)
 
 
 def skips_layers(point: ServingPoint) -> bool:
     """Return whether some tokens skip some layers."""
-    return min(point.exit_depth, point.routed_tokens, point.prompt_kept) < 1.0
+    return (
+        min(point.dynamic.exit_depth, point.dynamic.mod_capacity, point.dynamic.prune_keep_ratio)
+        < 1.0
+    )
 
 
 def segments_of(point: ServingPoint, layers: int) -> Floats:
@@ -71,24 +74,33 @@ def segments_of(point: ServingPoint, layers: int) -> Floats:
     Raises:
         Infeasible: no shares of layers between 0 and 1 differ so much.
     """
-    exits, ends = np.full(1, point.exit_depth), np.full(1, point.exit_depth)
-    if point.exit_spread:
-        exits = beta_quantiles(point.exit_depth, point.exit_spread, TOKENS, "exit_spread")
+    exits, ends = np.full(1, point.dynamic.exit_depth), np.full(1, point.dynamic.exit_depth)
+    if point.dynamic.exit_depth_std:
+        exits = beta_quantiles(
+            point.dynamic.exit_depth, point.dynamic.exit_depth_std, TOKENS, "exit_spread"
+        )
         found = exits.mean()  # a little off where most tokens leave at one of the ends
-        low, high = point.exit_depth / found, (1.0 - point.exit_depth) / (1.0 - found)
+        low, high = (
+            point.dynamic.exit_depth / found,
+            (1.0 - point.dynamic.exit_depth) / (1.0 - found),
+        )
         exits = low * exits if low < 1.0 else 1.0 - high * (1.0 - exits)
         ends = np.arange(1, SLICES) / SLICES
-    pruned = min(1.0, point.prune_after / layers) if point.prompt_kept < 1.0 else 1.0
+    pruned = (
+        min(1.0, point.dynamic.prune_after_layer / layers)
+        if point.dynamic.prune_keep_ratio < 1.0
+        else 1.0
+    )
     ends = np.unique([*ends, pruned, 1.0])
     begins = np.concatenate([[0.0], ends[:-1]])
     deep = (exits - begins[:, None]) / np.maximum(ends - begins, 1e-12)[:, None]
     running = np.clip(deep, 0.0, 1.0).mean(axis=1)
-    kept = np.where(begins >= pruned, point.prompt_kept, 1.0)
+    kept = np.where(begins >= pruned, point.dynamic.prune_keep_ratio, 1.0)
     whole = np.stack([ends - begins, running, kept, np.ones(ends.size)], axis=1)
-    if point.routed_tokens == 1.0:
+    if point.dynamic.mod_capacity == 1.0:
         return whole[whole[:, LAYERS] > 0.0]
     whole[:, LAYERS] *= 1.0 - ROUTED_LAYERS
-    routed = whole * [ROUTED_LAYERS / (1.0 - ROUTED_LAYERS), 1.0, 1.0, point.routed_tokens]
+    routed = whole * [ROUTED_LAYERS / (1.0 - ROUTED_LAYERS), 1.0, 1.0, point.dynamic.mod_capacity]
     both = np.concatenate([whole, routed])
     return both[both[:, LAYERS] > 0.0]
 
@@ -102,10 +114,13 @@ def with_segments(table: IterationTable, point: ServingPoint, layers: int) -> tu
     for name, wrong in (
         ("pp_1", point.pp > 1),
         ("attention_dp_1", point.attention_dp > 1),
-        ("no_drafts", point.speculation != NOTHING and point.draft_tokens > 0),
-        ("no_adapters", point.adapters > 0),
+        (
+            "no_drafts",
+            point.speculation.method != NOTHING and point.speculation.num_draft_tokens > 0,
+        ),
+        ("no_adapters", point.lora.adapters > 0),
         ("composition", bool(point.iteration_table)),
-        ("one_pass", point.mixed_step == ADDITIVE),
+        ("one_pass", point.scheduling.mixed_step == ADDITIVE),
     ):
         if wrong:
             raise Infeasible(f"skipped_layers_need_{name}")

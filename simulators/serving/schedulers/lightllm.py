@@ -13,7 +13,7 @@ from simulators.serving.engine.admission import admit, may_admit
 from simulators.serving.engine.kv_cache import preemptions, seat_decodes
 from simulators.serving.engine.replica import SCHEDULE, VIEW, View, kernel
 
-REQUIRES = {"block_size": 1, "pp": 1}
+REQUIRES = {"cache.block_size": 1, "pp": 1}
 POLL_INTERVAL = 10
 
 

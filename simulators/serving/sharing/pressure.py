@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from simulators.catalog.gpu import load_gpu
 from simulators.composition.price import Iteration, iteration
 from simulators.core.columns import batch_of
+from simulators.core.grouping import updated, values_of
 from simulators.kernels.price import moved_bytes
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.deployment import deployment_of
@@ -35,10 +35,10 @@ def steady(point: ServingPoint) -> ServingPoint:
 
     Bursts become Poisson arrivals, and schedulers without a closed form the default.
     """
-    usual: dict[str, Any] = {name: value for name, value in EVENT_ONLY.items() if name != "ep"}
-    known = replace(point, **usual, fidelity=ANALYTIC, usd_per_gpu_hour=None, seed=0)
-    if known.arrivals in MODULATED:
-        known = replace(known, arrivals=POISSON)
+    usual = {name: value for name, value in EVENT_ONLY.items() if name != "ep"}
+    known = updated(point, {**usual, "fidelity": ANALYTIC, "usd_per_gpu_hour": None, "seed": 0})
+    if known.arrivals.process in MODULATED:
+        known = replace(known, arrivals=replace(known.arrivals, process=POISSON))
     policy = load_scheduler(known.scheduler)
     has_closed_form = policy.chunked or policy.whole_first
     return known if has_closed_form else replace(known, scheduler=DEFAULT_SCHEDULER)
@@ -52,9 +52,9 @@ def pressure_of(point: ServingPoint, answer: SteadyState) -> Pressure:
     """
     state = answer(point)
     replica = deployment_of(point).hardware.replica
-    held = state.kv_use_mean * state.kv_blocks * point.block_size
+    held = state.kv_use_mean * state.kv_blocks * point.cache.block_size
     context = float(point.max_context or replica.model.max_context)
-    lengths, _ = lengths_of(batch_of(ServingPoint, vars(point)), np.array([context]))
+    lengths, _ = lengths_of(batch_of(ServingPoint, values_of(point)), np.array([context]))
     prompt, output, keys = (float(x[0]) for x in (lengths.prompt, lengths.output, lengths.keys))
     batch = max(1.0, state.mean_batch)
     passes = (

@@ -12,6 +12,7 @@ import contextlib
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ from simulators.catalog.price import load_prices
 from simulators.composition.replica import NOTHING
 from simulators.core.columns import which
 from simulators.core.errors import Infeasible
+from simulators.core.grouping import point_from, updated
 from simulators.core.jit import Floats
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine.policies import load_scheduler
@@ -56,19 +58,25 @@ ROUNDS, SETTLED = 12, 1e-3
 """Steady states are computed anew at most so often, or until no busy share moves by more."""
 
 ALONE: dict[str, Any] = {
-    "colocated": NOTHING,
-    "sharing": TIME_SLICE,
-    "sm_share": 1.0,
-    "colocated_sm_share": 0.0,
-    "mig_slice": "",
-    "kv_pool": "split",
-    "interference": "expected",
-    "colocated_qps": None,
+    "colocation.models": NOTHING,
+    "colocation.sharing": TIME_SLICE,
+    "colocation.sm_share": 1.0,
+    "colocation.other_sm_share": 0.0,
+    "colocation.mig_slice": "",
+    "colocation.kv_pool": "split",
+    "colocation.interference": "expected",
+    "colocation.qps": None,
 }
 """What a design without neighbours says."""
 
 
-OF_NEIGHBOURS = ("sm_share", "colocated_sm_share", "kv_pool", "interference", "colocated_qps")
+OF_NEIGHBOURS = (
+    "colocation.sm_share",
+    "colocation.other_sm_share",
+    "colocation.kv_pool",
+    "colocation.interference",
+    "colocation.qps",
+)
 """What means nothing on a slice."""
 
 
@@ -82,12 +90,14 @@ class Tenant:
 
 def shares_gpu(point: ServingPoint) -> bool:
     """Say whether a design has but a part of its GPUs."""
-    return point.colocated != NOTHING or point.sharing != TIME_SLICE
+    return point.colocation.models != NOTHING or point.colocation.sharing != TIME_SLICE
 
 
 def shared_rows(batch: pa.RecordBatch) -> NDArray[np.bool_]:
     """Return which rows of a batch of designs have but a part of their GPUs."""
-    return which(batch, "colocated", NOTHING.__ne__) | which(batch, "sharing", TIME_SLICE.__ne__)
+    return which(batch, "colocation.models", NOTHING.__ne__) | which(
+        batch, "colocation.sharing", TIME_SLICE.__ne__
+    )
 
 
 def alone_on_its_part(point: ServingPoint, answer: SteadyState) -> ServingPoint:
@@ -102,16 +112,19 @@ def alone_on_its_part(point: ServingPoint, answer: SteadyState) -> ServingPoint:
     if not shares_gpu(point):
         return point
     _check(point)
-    if point.sharing == MIG:
+    if point.colocation.sharing == MIG:
         return _on_slice(point)
     tenants = _tenants(point)
     others = _others(point, tenants, answer)
-    part = _part(point.sharing, tenants, 0, others)
+    part = _part(point.colocation.sharing, tenants, 0, others)
     own, usd = tenants[0].point, _usd_per_gpu_hour(point)
-    if point.kv_pool == ONE_POOL and point.interference != UPPER:
+    if point.colocation.kv_pool == ONE_POOL and point.colocation.interference != UPPER:
         own = _one_pool(point, tenants, others)
     usd = None if usd is None else usd * paid(point)
-    own = replace(own, power_share=own.power_share * paid(point))
+    own = replace(
+        own,
+        colocation=replace(own.colocation, power_share=own.colocation.power_share * paid(point)),
+    )
     return _on_part(own, part, own.memory_fraction, usd)
 
 
@@ -121,17 +134,25 @@ def paid(point: ServingPoint) -> float:
     Processes that take turns pay evenly, those with shares of the SMs by these, and a slice by its
     part of those that are sold.
     """
-    if point.sharing == MIG:
-        return mig_slice(load_gpu(point.gpu), point.mig_slice).compute_share
-    if point.colocated == NOTHING:
+    if point.colocation.sharing == MIG:
+        return mig_slice(load_gpu(point.gpu), point.colocation.mig_slice).compute_share
+    if point.colocation.models == NOTHING:
         return 1.0
-    names = point.colocated.split("+")
-    if point.sharing == TIME_SLICE:
+    names = point.colocation.models.split("+")
+    if point.colocation.sharing == TIME_SLICE:
         return 1.0 / (1 + len(names))
-    return point.sm_share / (point.sm_share + len(names) * _share_of_others(point))
+    return point.colocation.sm_share / (
+        point.colocation.sm_share + len(names) * _share_of_others(point)
+    )
 
 
-PAYS = ("sharing", "colocated", "sm_share", "colocated_sm_share", "mig_slice")
+PAYS = (
+    "colocation.sharing",
+    "colocation.models",
+    "colocation.sm_share",
+    "colocation.other_sm_share",
+    "colocation.mig_slice",
+)
 """The fields of a point, besides its GPU, that say what share of a GPU's price it pays."""
 
 
@@ -149,7 +170,7 @@ def paid_shares(rows: pa.RecordBatch) -> Floats:
     for number, row in enumerate(first):
         told = {name: rows.column(name)[row].as_py() for name in names}
         with contextlib.suppress(Infeasible):
-            known[number] = paid(ServingPoint(model="", **told))
+            known[number] = paid(point_from(ServingPoint, {"model": "", **told}))
     shares: Floats = known[kind]
     return shares
 
@@ -158,40 +179,44 @@ def _check(point: ServingPoint) -> None:
     """Raise an error for what cannot be shared."""
     if point.iteration_table or point.accelerator != NOTHING:
         raise Infeasible("sharing_needs_composition", "other times are not those of a part")
-    if point.prefill_gpus:
+    if point.pools.prefill_gpus:
         raise Infeasible("shared_gpus_have_no_separate_pools")
-    if point.sharing == MIG:
-        if point.colocated != NOTHING:
+    if point.colocation.sharing == MIG:
+        if point.colocation.models != NOTHING:
             raise Infeasible("mig_slices_are_apart", "a model on a slice has no neighbours")
         for name in OF_NEIGHBOURS:
-            if getattr(point, name) != ALONE[name]:
-                raise Infeasible(f"mig_has_no_{name}", "a model on a slice has no neighbours")
-        if not point.mig_slice:
+            if attrgetter(name)(point) != ALONE[name]:
+                option = name.rpartition(".")[2]
+                raise Infeasible(f"mig_has_no_{option}", "a model on a slice has no neighbours")
+        if not point.colocation.mig_slice:
             raise Infeasible("mig_needs_mig_slice")
         if point.tp * point.pp * point.attention_dp > 1:
             raise Infeasible("mig_needs_one_gpu", "slices exchange no data")
-    elif point.mig_slice:
+    elif point.colocation.mig_slice:
         raise Infeasible("mig_slice_needs_sharing_mig")
-    for name in ("sm_share", "colocated_sm_share"):
-        if point.sharing == TIME_SLICE and getattr(point, name) != ALONE[name]:
+    for name in ("sm_share", "other_sm_share"):
+        usual = ALONE[f"colocation.{name}"]
+        if point.colocation.sharing == TIME_SLICE and getattr(point.colocation, name) != usual:
             raise Infeasible(f"{name}_needs_sharing_mps")
 
 
 def _on_slice(point: ServingPoint) -> ServingPoint:
     """Return a design on a device as large as its slice: nothing of it is shared."""
     gpu = load_gpu(point.gpu)
-    cut = mig_slice(gpu, point.mig_slice)
+    cut = mig_slice(gpu, point.colocation.mig_slice)
     usd = _usd_per_gpu_hour(point)
     part = GpuPartition(sms=cut.sm_count / gpu.sm_count, bandwidth=cut.memory_share)
     paid_usd = None if usd is None else usd * cut.compute_share
     whole = point.memory_fraction * cut.memory_share
     if load_scheduler(point.scheduler).of_rest:
         whole = _fraction(point, cut.memory_share * gpu.hbm_bytes, point.memory_fraction)
-    own = _on_part(replace(point, **ALONE), part, whole, paid_usd)
+    own = _on_part(updated(point, ALONE), part, whole, paid_usd)
     return replace(
         own,
         l2_scale=own.l2_scale * cut.memory_share,
-        power_share=own.power_share * cut.compute_share,
+        colocation=replace(
+            own.colocation, power_share=own.colocation.power_share * cut.compute_share
+        ),
     )
 
 
@@ -202,7 +227,7 @@ def _on_part(
         point,
         sm_scale=point.sm_scale * part.sms,
         bandwidth_scale=point.bandwidth_scale * part.bandwidth,
-        time_share=point.time_share * part.time,
+        colocation=replace(point.colocation, time_share=point.colocation.time_share * part.time),
         memory_fraction=memory_fraction,
         usd_per_gpu_hour=usd,
     )
@@ -217,10 +242,12 @@ def _usd_per_gpu_hour(point: ServingPoint) -> float | None:
 
 def _share_of_others(point: ServingPoint) -> float:
     """Return the share of the SMs of each other model."""
-    others = len(point.colocated.split("+"))
-    share = point.colocated_sm_share or (1.0 - point.sm_share) / others
+    others = len(point.colocation.models.split("+"))
+    share = point.colocation.other_sm_share or (1.0 - point.colocation.sm_share) / others
     if share <= 0.0:
-        raise Infeasible("no_sms_for_colocated", f"sm_share {point.sm_share:g} leaves nothing")
+        raise Infeasible(
+            "no_sms_for_colocated", f"sm_share {point.colocation.sm_share:g} leaves nothing"
+        )
     return share
 
 
@@ -230,16 +257,16 @@ def _tenants(point: ServingPoint) -> tuple[Tenant, ...]:
     Raises:
         Infeasible: the weights of all do not fit.
     """
-    own = replace(point, **ALONE)
-    if point.colocated == NOTHING:
-        return (Tenant(own, point.sm_share),)
-    share = _share_of_others(point) if point.sharing == MPS else 1.0
-    load = point.qps if point.colocated_qps is None else point.colocated_qps
-    names = point.colocated.split("+")
+    own = updated(point, ALONE)
+    if point.colocation.models == NOTHING:
+        return (Tenant(own, point.colocation.sm_share),)
+    share = _share_of_others(point) if point.colocation.sharing == MPS else 1.0
+    load = point.qps if point.colocation.qps is None else point.colocation.qps
+    names = point.colocation.models.split("+")
     models = [own, *(_neighbour(own, name, load) for name in names)]
     weights = [_weight_bytes(one) for one in models]
     even = _rest_bytes(point, weights) / len(models)
-    shares = [point.sm_share] + [share] * len(names)
+    shares = [point.colocation.sm_share] + [share] * len(names)
     return tuple(
         Tenant(replace(one, memory_fraction=_fraction(one, held + even, 1.0)), x)
         for one, held, x in zip(models, weights, shares, strict=True)
@@ -249,7 +276,9 @@ def _tenants(point: ServingPoint) -> tuple[Tenant, ...]:
 def _neighbour(own: ServingPoint, model: str, qps: float | None) -> ServingPoint:
     """Return another model on the GPUs of a design; without experts it is cut by `tp` alone."""
     ep = own.ep if load_model(model).experts else 1
-    return replace(own, model=model, qps=qps, arrivals=POISSON, ep=ep)
+    return replace(
+        own, model=model, qps=qps, arrivals=replace(own.arrivals, process=POISSON), ep=ep
+    )
 
 
 def _one_pool(
@@ -278,9 +307,9 @@ def _others(
 ) -> tuple[Pressure, ...]:
     """Return what the other models do on the GPU."""
     count = len(tenants) - 1
-    if point.interference == LOWER or not count:
+    if point.colocation.interference == LOWER or not count:
         return (IDLE,) * count
-    if point.interference == UPPER:
+    if point.colocation.interference == UPPER:
         return (GREEDY,) * count
     if any(one.point.ep > 1 for one in tenants):
         raise Infeasible(
@@ -288,7 +317,7 @@ def _others(
             "a steady state knows no ep; interference lower and upper bound it",
         )
     asked = tuple(Tenant(steady(one.point), one.sm_share) for one in tenants)
-    return _agreed(point.sharing, asked, answer)[1:]
+    return _agreed(point.colocation.sharing, asked, answer)[1:]
 
 
 @functools.lru_cache(maxsize=256)
@@ -335,7 +364,7 @@ def _fraction(point: ServingPoint, memory_bytes: float, of_rest: float) -> float
     memory = float(load_gpu(point.gpu).hbm_bytes)
     if not load_scheduler(point.scheduler).of_rest:
         return memory_bytes / memory
-    weights = _weight_bytes(replace(point, **ALONE))
+    weights = _weight_bytes(updated(point, ALONE))
     if memory_bytes <= weights:
         raise Infeasible("weights_exceed_hbm")
     return of_rest * (memory_bytes - weights) / (memory - weights)

@@ -6,7 +6,7 @@ wait for. The rule takes, at each number of requests that run or wait, the `k` w
 for a prompt, so an iteration reads as many tokens of prompts as `B t(k)` tokens of answers go with;
 where prompts travel in chunks, drafts take of the same budget, and fewer run if it is full. It is
 this project's own; engines switch drafts off above a number of requests that they are told
-(`draft_until`). What a prefix cache finds counts as if it were read.
+(`speculation.disable_batch`). What a prefix cache finds counts as if it were read.
 """
 
 from __future__ import annotations

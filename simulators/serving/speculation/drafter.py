@@ -74,34 +74,40 @@ def drafter_of(point: ServingPoint, hardware: Hardware) -> Drafter | None:
         Infeasible: the draft model cannot be cut as the model is, or there is a pipeline.
         UserError: a name is unknown, or rates of acceptance are none.
     """
-    if point.speculation == NOTHING or point.draft_tokens == 0:
+    if point.speculation.method == NOTHING or point.speculation.num_draft_tokens == 0:
         return None
     if point.pp > 1:
         raise Infeasible("speculation_needs_pp_1", f"pp {point.pp}")
     if point.iteration_table:
         raise Infeasible("speculation_needs_composition", "operator times of one's own have none")
     drafted, accepted = shape_of(point)
-    up_to = (point.draft_until,) * len(accepted) if point.draft_until else ()
-    powers = powers_of(accepted[0], point.acceptance_spread)
+    up_to = (
+        (point.speculation.disable_batch,) * len(accepted)
+        if point.speculation.disable_batch
+        else ()
+    )
+    powers = powers_of(accepted[0], point.speculation.acceptance_std)
     target = hardware.replica
     if (model := _drafting_model(point, target.model)) is None:
         return Drafter(drafted, accepted, None, up_to=up_to, powers=powers)
-    is_head = point.speculation != DRAFT
+    is_head = point.speculation.method != DRAFT
     check_cut(model, target.cut)
-    is_narrow = is_head and point.speculation != MTP  # heads are not quantised with the model
+    is_narrow = (
+        is_head and point.speculation.method != MTP
+    )  # heads are not quantised with the model
     dtype = precision(target.dtype).activations if is_narrow else target.dtype
     dtype = dtype if dtype in ("fp16", "bf16") else "bf16" if is_narrow else target.dtype
-    depth, is_tree = len(accepted), point.draft_topk > 1
-    alone, wide, width = (1, depth - 1, point.draft_topk) if is_tree else (depth, 0, 1)
+    depth, is_tree = len(accepted), point.speculation.topk > 1
+    alone, wide, width = (1, depth - 1, point.speculation.topk) if is_tree else (depth, 0, 1)
     host_s = BATCHES * target.runtime.host_s / depth
-    if point.speculation == MEDUSA:  # all heads at once, in the batch of the check
+    if point.speculation.method == MEDUSA:  # all heads at once, in the batch of the check
         alone, wide, width, host_s = 0, 1, 1 + drafted, 0.0
     once = replace(target.runtime, host_s=host_s, sequence_s=0.0, prepare_s=0.0)
     replica = replace(target, model=model, runtime=once, dtype=dtype)
     weights = weight_bytes(model, target.cut, dtype)
     if is_head:  # shares the model's embedding and output
         weights -= weight_bytes(replace(model, layers=0), target.cut, dtype)
-    if point.speculation in (EAGLE3, MEDUSA):  # has outputs of its own
+    if point.speculation.method in (EAGLE3, MEDUSA):  # has outputs of its own
         outputs = model.vocab * model.hidden / target.cut.tp
         weights += outputs * precision(dtype).activation_bytes
     return Drafter(
@@ -125,15 +131,18 @@ def shape_of(point: ServingPoint) -> tuple[int, tuple[float, ...]]:
         Infeasible: the method drafts no such tree.
         UserError: rates of acceptance are none.
     """
-    depth, nodes = point.draft_tokens, point.draft_nodes or point.draft_tokens * point.draft_topk
-    rates = rates_of(point.speculation, point.acceptance, depth)
-    if point.draft_topk > 1 and point.speculation == NGRAM:
+    depth, nodes = (
+        point.speculation.num_draft_tokens,
+        point.speculation.tree_nodes or point.speculation.num_draft_tokens * point.speculation.topk,
+    )
+    rates = rates_of(point.speculation.method, point.speculation.acceptance, depth)
+    if point.speculation.topk > 1 and point.speculation.method == NGRAM:
         raise Infeasible("ngram_drafts_no_tree")
-    if point.draft_topk > 1 and point.draft_rule == ADAPTIVE:
+    if point.speculation.topk > 1 and point.speculation.rule == ADAPTIVE:
         raise Infeasible("adaptive_drafts_are_a_chain")
-    if nodes < depth or (point.draft_topk == 1 and nodes > depth):
+    if nodes < depth or (point.speculation.topk == 1 and nodes > depth):
         raise Infeasible("draft_nodes_do_not_fit", f"{nodes} nodes, {depth} levels")
-    shares, count = tree_survival(rates, odds_growth(), point.draft_topk, nodes)
+    shares, count = tree_survival(rates, odds_growth(), point.speculation.topk, nodes)
     return count, shares
 
 
@@ -143,18 +152,18 @@ def _drafting_model(point: ServingPoint, target: LanguageModel) -> LanguageModel
     Raises:
         Infeasible: no draft model is named.
     """
-    if point.speculation == DRAFT:
-        if point.draft_model == NOTHING:
+    if point.speculation.method == DRAFT:
+        if point.speculation.draft_model == NOTHING:
             raise Infeasible("speculation_draft_needs_draft_model")
-        return load_model(point.draft_model)
-    if point.speculation == MEDUSA:
-        return outputs_alone(target, point.draft_tokens)
+        return load_model(point.speculation.draft_model)
+    if point.speculation.method == MEDUSA:
+        return outputs_alone(target, point.speculation.num_draft_tokens)
     heads: dict[str, Callable[[LanguageModel], LanguageModel]] = {
         EAGLE: dense_layer,
         EAGLE3: few_outputs,
         MTP: last_layer,
     }
-    head = heads.get(point.speculation)
+    head = heads.get(point.speculation.method)
     return head(target) if head else None
 
 

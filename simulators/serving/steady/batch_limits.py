@@ -7,7 +7,6 @@ fit, the row is infeasible; where the rate of arrivals decides, memory limits th
 from __future__ import annotations
 
 import operator
-from dataclasses import fields
 from functools import partial
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from simulators.composition.replica import Replica
 from simulators.core.columns import categories, mapped, numbers, which
+from simulators.core.grouping import columns_of
 from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine.policies import load_scheduler
@@ -32,40 +32,40 @@ GAP_SCV = {POISSON: 1.0, EVEN: 0.0}
 """Squared coefficient of variation of the gaps between arrivals; of gamma gaps it is chosen."""
 
 EVENT_ONLY = {
-    f.name: f.default
-    for f in fields(ServingPoint)
-    if f.name
+    column.name: column.default
+    for column in columns_of(ServingPoint)
+    if column.name
     in (
-        "turns",
-        "turn_tokens",
-        "seeds",
-        "mixed_step",
+        "sessions.turns",
+        "sessions.turn_tokens",
+        "measurement.seeds",
+        "scheduling.mixed_step",
         "ep",
         "attention_dp",
-        "moe_backend",
-        "redundant_experts",
-        "routing_skew",
-        "routing_histogram",
-        "length_spread",
-        "length_shape",
-        "max_output_tokens",
-        "frontend_s",
-        "patience_s",
-        "preemption",
+        "moe.backend",
+        "moe.redundant_experts",
+        "moe.routing_skew",
+        "moe.routing_histogram",
+        "lengths.spread",
+        "lengths.shape",
+        "lengths.max_output_tokens",
+        "client.frontend_s",
+        "client.patience_s",
+        "cache.preemption",
         "iteration_table",
-        "warmup",
-        "cooldown",
+        "measurement.warmup",
+        "measurement.cooldown",
         "without",
-        "poll_interval",
-        "acceptance_spread",
-        "draft_until",
-        "draft_rule",
-        "prefix_host_bytes",
-        "adapters",
-        "min_replicas",
-        "exit_depth",
-        "routed_tokens",
-        "prompt_kept",
+        "scheduling.poll_interval",
+        "speculation.acceptance_std",
+        "speculation.disable_batch",
+        "speculation.rule",
+        "cache.prefix_host_bytes",
+        "lora.adapters",
+        "autoscaling.min_replicas",
+        "dynamic.exit_depth",
+        "dynamic.mod_capacity",
+        "dynamic.prune_keep_ratio",
     )
 }
 """Fields, and their only values, of which a steady state knows."""
@@ -106,19 +106,23 @@ def design_of(
     verdicts.add(np.isnan(lengths.prompt), "no_request_fits")
     free = shared.hbm * column["memory_fraction"] - shared.weights
     verdicts.add(free < 0.0, "weights_exceed_hbm")
-    batch_tokens = np.maximum(column["max_batch_tokens"], lengths.longest)
+    batch_tokens = np.maximum(column["scheduling.max_batch_tokens"], lengths.longest)
     most_tokens = np.where(chunked, column["chunk_size"], batch_tokens)
     free -= most_tokens * shared.per_token + column["max_batch"] * shared.per_row
-    blocks = np.floor(free / (column["block_size"] * shared.per_kv_token))
+    blocks = np.floor(free / (column["cache.block_size"] * shared.per_kv_token))
     verdicts.add(blocks < 1.0, "no_kv_memory")
-    usable = blocks - np.floor(column["watermark"] * blocks)
-    once = column["system_prompt_tokens"] * column["prefix_cache"]  # held by all together
-    usable -= np.floor(once / column["block_size"])
-    held = np.ceil((lengths.prompt + lengths.found - once + lengths.output) / column["block_size"])
+    usable = blocks - np.floor(column["cache.watermark"] * blocks)
+    once = (
+        column["sessions.system_prompt_tokens"] * column["cache.prefix_caching"]
+    )  # held by all together
+    usable -= np.floor(once / column["cache.block_size"])
+    held = np.ceil(
+        (lengths.prompt + lengths.found - once + lengths.output) / column["cache.block_size"]
+    )
     fit = np.floor(usable / held / column["pp"])
-    closed, gap_scv = _arrivals(batch, column["burstiness"])
+    closed, gap_scv = _arrivals(batch, column["arrivals.burstiness"])
     rate = np.where(closed, np.nan, column["qps"] * lengths.fitting / column["replicas"])
-    clients = np.where(closed, column["clients"] / column["replicas"], np.inf)
+    clients = np.where(closed, column["arrivals.clients"] / column["replicas"], np.inf)
     seats = np.floor(column["max_batch"] / column["pp"])
     chosen = np.isnan(rate) & ~closed
     verdicts.add((fit < 1.0) | (chosen & (fit < seats)), "kv_exceeds_hbm")
@@ -130,15 +134,15 @@ def design_of(
             decodes=_decodes(lengths, shared),
             seats=np.minimum(seats, fit),
             chunked=chunked,
-            tokens=np.where(chunked, column["chunk_size"], column["max_batch_tokens"]),
+            tokens=np.where(chunked, column["chunk_size"], column["scheduling.max_batch_tokens"]),
             rate=rate,
             arrival_scv=gap_scv,
             clients=clients,
-            think_s=np.where(closed, column["think_s"], 0.0),
+            think_s=np.where(closed, column["client.think_s"], 0.0),
         ),
         lengths=lengths,
         kind=kind,
-        kv_tokens=blocks * column["block_size"],
+        kv_tokens=blocks * column["cache.block_size"],
         kv_blocks=blocks,
         gpus=column["tp"] * column["pp"],
         replicas=column["replicas"],
@@ -154,30 +158,30 @@ _NUMBERS = (
     "replicas",
     "chunk_size",
     "max_batch",
-    "max_batch_tokens",
-    "block_size",
-    "clients",
+    "scheduling.max_batch_tokens",
+    "cache.block_size",
+    "arrivals.clients",
     "qps",
-    "burstiness",
-    "think_s",
+    "arrivals.burstiness",
+    "client.think_s",
     "memory_fraction",
-    "watermark",
+    "cache.watermark",
     "max_context",
     "usd_per_gpu_hour",
-    "system_prompt_tokens",
-    "prefix_cache",
+    "sessions.system_prompt_tokens",
+    "cache.prefix_caching",
 )
 
 
 def _need_events(batch: pa.RecordBatch, verdicts: Verdicts) -> None:
     """Condemn rows that ask for what only events can answer."""
     for name in MODULATED:
-        wrong = which(batch, "arrivals", name.__eq__)
+        wrong = which(batch, "arrivals.process", name.__eq__)
         verdicts.add(wrong, f"{name}_needs_fidelity_event")
-    verdicts.add(numbers(batch, "prefill_gpus") > 0, "separate_pools_need_fidelity_event")
+    verdicts.add(numbers(batch, "pools.prefill_gpus") > 0, "separate_pools_need_fidelity_event")
     for name, only in EVENT_ONLY.items():
         wrong = which(batch, name, partial(operator.ne, only))
-        verdicts.add(wrong, f"{name}_needs_fidelity_event")
+        verdicts.add(wrong, f"{name.rpartition('.')[2]}_needs_fidelity_event")
 
 
 def _schedulers(
@@ -190,20 +194,20 @@ def _schedulers(
         policy = load_scheduler(str(name))
         chunked[code] = policy.chunked
         if not policy.caches_prefixes:
-            wrong = (codes == code) & numbers(batch, "prefix_cache").astype(bool)
+            wrong = (codes == code) & numbers(batch, "cache.prefix_caching").astype(bool)
             verdicts.add(wrong, f"{name}_has_no_prefix_cache")
         if not policy.chunked and not policy.whole_first:
             verdicts.add(codes == code, f"{name}_needs_fidelity_event")
         for field, needed in policy.requires.items():
             wrong = (codes == code) & (column[field] != needed)
-            verdicts.add(wrong, f"{name}_needs_{field}_{needed}")
+            verdicts.add(wrong, f"{name}_needs_{field.rpartition('.')[2]}_{needed}")
     return chunked[codes]
 
 
 def _arrivals(batch: pa.RecordBatch, burstiness: Floats) -> tuple[NDArray[np.bool_], Floats]:
     """Return which rows have closed clients, and the variation of the gaps of the others."""
-    known = mapped(batch, "arrivals", lambda name: GAP_SCV.get(name, np.nan))
-    return which(batch, "arrivals", CLOSED.__eq__), np.where(
+    known = mapped(batch, "arrivals.process", lambda name: GAP_SCV.get(name, np.nan))
+    return which(batch, "arrivals.process", CLOSED.__eq__), np.where(
         np.isnan(known), burstiness * burstiness, known
     )
 

@@ -24,6 +24,7 @@ from simulators.composition.price import Layers, layers_of
 from simulators.composition.replica import Replica
 from simulators.core.columns import numbers
 from simulators.core.errors import Infeasible
+from simulators.core.grouping import point_from
 from simulators.core.jit import Floats, Ints
 from simulators.core.levels import LEVELS
 from simulators.serving.deployment import Deployment, deployment_of
@@ -38,16 +39,16 @@ OWN = (
     "pp",
     "ep",
     "attention_dp",
-    "moe_backend",
-    "redundant_experts",
+    "moe.backend",
+    "moe.redundant_experts",
     "replicas",
     "without",
-    "mixed_step",
+    "scheduling.mixed_step",
     "usd_per_gpu_hour",
 )
 """Fields of a deployment that rows priced together may differ in, or that only events know of."""
 
-SHARED = (*(name for name in DEPLOYED if name not in OWN), "acceptance")
+SHARED = (*(name for name in DEPLOYED if name not in OWN), "speculation.acceptance")
 """The fields that rows priced together have in common."""
 
 
@@ -112,7 +113,7 @@ def _family(batch: pa.RecordBatch, rows: Ints, stages: Ints) -> ReplicaFamily:
     members = [(int(pp), rows[stages == pp]) for pp in dict.fromkeys(stages.tolist())]
     row = int(rows[0])
     named: dict[str, Any] = {name: batch.column(name)[row].as_py() for name in SHARED}
-    point = ServingPoint(**named)
+    point = point_from(ServingPoint, named)
     try:
         deployment = deployment_of(point)
     except Infeasible as verdict:

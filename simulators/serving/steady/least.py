@@ -53,7 +53,7 @@ from simulators.workload.llm.step import Step
 
 Mask = NDArray[np.bool_]
 
-RANGED = ("replicas", "max_batch", "max_batch_tokens", "chunk_size")
+RANGED = ("replicas", "max_batch", "scheduling.max_batch_tokens", "chunk_size")
 """Fields in which the designs of a box may differ."""
 
 BOUNDED = ("ttft_mean_s", "tpot_mean_s", "cost_usd_per_mtok")
@@ -117,7 +117,7 @@ def ignored_limits(batch: pa.RecordBatch, steady: Mask) -> Mapping[str, Mask]:
     Whole prompts are limited by one, chunks by the other.
     """
     chunked = which(batch, "scheduler", lambda name: load_scheduler(name).chunked)
-    return {"chunk_size": steady & ~chunked, "max_batch_tokens": steady & chunked}
+    return {"chunk_size": steady & ~chunked, "scheduling.max_batch_tokens": steady & chunked}
 
 
 @functools.lru_cache(maxsize=4096)

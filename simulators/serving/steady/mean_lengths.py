@@ -28,7 +28,7 @@ def lengths_of(batch: pa.RecordBatch, context: Floats) -> tuple[Lengths, Ints]:
 
     `context` is the longest prompt and output together that each row allows.
     """
-    system = numbers(batch, "system_prompt_tokens").astype(np.float64)
+    system = numbers(batch, "sessions.system_prompt_tokens").astype(np.float64)
     context = context - system
     prompts, prompt_values = categories(batch, "prompt_tokens")
     outputs, output_values = categories(batch, "output_tokens")
@@ -55,7 +55,7 @@ def lengths_of(batch: pa.RecordBatch, context: Floats) -> tuple[Lengths, Ints]:
             columns, batch, drawn, context
         )
     if system.any():
-        cached = numbers(batch, "prefix_cache").astype(bool)
+        cached = numbers(batch, "cache.prefix_caching").astype(bool)
         _precede(columns, computed=np.where(cached, 0.0, system), found=system * cached)
         kinds = np.unique(np.stack((system, cached)), axis=1, return_inverse=True)[1].reshape(-1)
         code = code * batch.num_rows + kinds
@@ -80,7 +80,7 @@ def _fill(columns: dict[str, Floats], batch: pa.RecordBatch, drawn: Ints, contex
     keys = [workloads.astype(np.float64), context]
     keys += [
         numbers(batch, name).astype(np.float64)
-        for name in ("requests", "seed", "prompt_tokens", "output_tokens", "prefix_cache")
+        for name in ("requests", "seed", "prompt_tokens", "output_tokens", "cache.prefix_caching")
     ]
     distinct, member = np.unique(
         np.stack([key[drawn] for key in keys], axis=1), axis=0, return_inverse=True

@@ -15,7 +15,7 @@ from simulators.serving.steady.columns import Lengths
 def server_s_of(batch: pa.RecordBatch, alive: Ints, lengths: Lengths, tpot_s: Floats) -> Floats:
     """Return what the server before an engine adds to the first token of the mean request."""
     runtimes, names = categories(batch, "runtime")
-    choices, words = categories(batch, "frontend")
+    choices, words = categories(batch, "client.frontend")
     known = [(load_process(str(name)), load_frontend(str(name))) for name in names]
     has_server = np.array([int(word != NONE) for word in words])[choices[alive]]
     request_s, token_s, iterations = (

@@ -27,6 +27,7 @@ from simulators.catalog.price import usd_per_mtok
 from simulators.composition.replica import Replica
 from simulators.core.columns import batch_of, outcome, schema_of
 from simulators.core.errors import Infeasible
+from simulators.core.grouping import values_of
 from simulators.core.jit import Floats, Ints
 from simulators.core.levels import SHARES
 from simulators.core.rules import check_batch
@@ -94,7 +95,7 @@ def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def simulate_analytic(point: ServingPoint) -> ServingMetrics:
     """Return the metrics of one point, or raise why it cannot be built."""
-    [row] = evaluate_analytic(batch_of(ServingPoint, vars(point))).to_pylist()
+    [row] = evaluate_analytic(batch_of(ServingPoint, values_of(point))).to_pylist()
     if row["status"] == "infeasible":
         raise Infeasible(row["reason"])
     return ServingMetrics(**{name: row[name] for name in schema_of(ServingMetrics).names})

@@ -18,7 +18,7 @@ def test_ranks_share_layers_unless_the_launch_says_otherwise() -> None:
 
 def test_an_iteration_has_as_many_tokens_as_the_launch_says() -> None:
     launched = "async-scheduling: true\nmax-num-batched-tokens: 8192\n"
-    assert _budget(launched) == {"chunk_size": 8192, "max_batch_tokens": 8192}
+    assert _budget(launched) == {"chunk_size": 8192, "scheduling.max_batch_tokens": 8192}
     assert _budget("") == {}
 
 
