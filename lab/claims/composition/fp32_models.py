@@ -63,13 +63,14 @@ def one_gpu(reference: Path) -> pl.DataFrame:
         levels = list(constants.levels(case.gpu.name))
         if case.gpu.name in NEW:
             levels.append(("data sheet", "zero_shot"))
-        for name, level in levels:
+        for number, (name, level) in enumerate(levels):
             fitted = Fitted(case, case.price(reference, level))
             spans = fitted.spans(framework).values()
             rows.append(
                 {
                     **_labels(case),
                     "level": name,
+                    "peer": case.peers_s.get(PEER) if number == 0 or name == "data sheet" else None,
                     "is_allocating": fitted.is_allocating,
                     "is_slow": case.is_training and (case.model, case.batch) in ALLOCATING,
                     "predicted": sum(part.latency_s for part in spans),
