@@ -97,6 +97,11 @@ def main(words: list[str]) -> int:
     if name in SIMULATORS.names():
         _simulator(name)
         found = True
+    simulator, _, group = name.partition(".")
+    if group and simulator in SIMULATORS.names():
+        point = load_simulator(simulator).point
+        if found := group in option_groups(point):
+            _fields(point, group)
     facts = {kind: folder for kind, folder in FOLDERS.items() if kind != "simulator"}
     files = {kind: folder.find(name) for kind, folder in facts.items() if name in folder.names()}
     if not files and not found:
@@ -160,17 +165,21 @@ def _simulator(name: str) -> None:
     for title, kind in (("inputs", simulator.point), ("metrics", simulator.metrics)):
         print(title)
         _fields(kind)
+        if groups := option_groups(kind):
+            print(f"`show {name}.{next(iter(groups))}` says more of a group")
     if isinstance(simulator, Describes):
         print("facts, for constraints and derived columns")
         _fields(simulator.facts)
 
 
-def _fields(kind: type) -> None:
-    """Print the columns of a type, those outside of groups first."""
+def _fields(kind: type, only: str = "") -> None:
+    """Print the columns of a type: of grouped options the first clause, or one group in full."""
     groups = option_groups(kind)
     for f in sorted(columns_of(kind), key=lambda f: f.group in groups):
+        if only not in ("", f.group):
+            continue
         if f.group in groups:
-            print_words(f"{f.group}.  {groups.pop(f.group)}", _INDENT)
+            print_words(f"{f.group}: {groups.pop(f.group)}", _INDENT)
         notes = [f.metadata.get("unit", ""), f.metadata.get("better") or ""]
         if f.default not in (dataclasses.MISSING, ""):
             notes.append(f"default {f.default}")
@@ -178,4 +187,6 @@ def _fields(kind: type) -> None:
             notes.append(f"docs/{page}")
         note = ", ".join(n for n in notes if n)
         doc = f.metadata.get("doc", "")
+        if f.group and not only:
+            doc = doc.partition(";")[0].partition(":")[0]
         print_words(f"  {f.name:24} {doc}{f' [{note}]' if note else ''}", _INDENT)

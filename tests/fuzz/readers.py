@@ -35,6 +35,7 @@ from sweeper.commands.run import asked_by
 from sweeper.report.answers import latest
 from sweeper.space.design_space import space_of
 from sweeper.space.objectives import objectives, where
+from sweeper.space.space_config import parse_space
 from sweeper.space.space_file import read_space
 from sweeper.space.sql import condition
 from tests.fuzz.mutations import NASTY, mutated
@@ -86,8 +87,8 @@ class Reader:
 def _space(file: Path) -> None:
     written = read_space(file, complete=True)
     space = space_of(written)
-    where(written, space)
-    objectives(written, space)
+    where(parse_space(written), space)
+    objectives(parse_space(written), space)
     space.removed()
 
 

@@ -21,6 +21,7 @@ from sweeper.query.scenarios import across, scenarios_of
 from sweeper.report.answers import Answers, latest
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import given
+from sweeper.space.space_config import SpaceConfig
 
 SPACE = """\
 simulator: tests.toys.quadratic
@@ -50,12 +51,12 @@ def test_a_model_a_load_and_a_size_are_given_and_a_cut_is_not() -> None:
 
 def test_what_varies_is_given_as_the_simulator_says_unless_the_space_does() -> None:
     space = DesignSpace.of("kernels", gpu=["l4", "t4"], op="gemm", m=[1, 2], k=[8, 16])
-    assert given({}, space) == ("m", "k")
-    assert given({"given": ["m"]}, space) == ("m",)
-    assert given({"given": []}, space) == ()
-    assert given({}, space, ["k"]) == ("m",), "what is made small is chosen"
+    assert given(SpaceConfig(), space) == ("m", "k")
+    assert given(SpaceConfig(given=["m"]), space) == ("m",)
+    assert given(SpaceConfig(given=[]), space) == ()
+    assert given(SpaceConfig(), space, ["k"]) == ("m",), "what is made small is chosen"
     with pytest.raises(UserError, match=r"`given` names 'kk', which is no axis; did you mean 'k'"):
-        given({"given": ["kk"]}, space)
+        given(SpaceConfig(given=["kk"]), space)
 
 
 @drawn(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 4)), max_size=40))
