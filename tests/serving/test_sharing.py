@@ -207,18 +207,24 @@ def test_a_steady_state_has_neighbours_too() -> None:
         ),
         (
             replace(TURNS, colocation=replace(TURNS.colocation, other_sm_share=0.5)),
-            "colocated_sm_share_needs_sharing_mps",
+            "other_sm_share_needs_sharing_mps",
         ),
-        (replace(SLICE, colocation=replace(SLICE.colocation, sm_share=0.5)), "mig_has_no_sm_share"),
+        (
+            replace(SLICE, colocation=replace(SLICE.colocation, sm_share=0.5)),
+            "mig_has_no_colocation_sm_share",
+        ),
         (
             replace(SLICE, colocation=replace(SLICE.colocation, kv_pool="shared")),
-            "mig_has_no_kv_pool",
+            "mig_has_no_colocation_kv_pool",
         ),
         (
             replace(SLICE, colocation=replace(SLICE.colocation, interference="upper")),
-            "mig_has_no_interference",
+            "mig_has_no_colocation_interference",
         ),
-        (replace(SLICE, colocation=replace(SLICE.colocation, qps=2.0)), "mig_has_no_colocated_qps"),
+        (
+            replace(SLICE, colocation=replace(SLICE.colocation, qps=2.0)),
+            "mig_has_no_colocation_qps",
+        ),
         (
             replace(EXPERTS, colocation=replace(EXPERTS.colocation, interference="expected")),
             "expected_interference_needs_ep_1",

@@ -186,7 +186,7 @@ def _check(point: ServingPoint) -> None:
             raise Infeasible("mig_slices_are_apart", "a model on a slice has no neighbours")
         for name in OF_NEIGHBOURS:
             if attrgetter(name)(point) != ALONE[name]:
-                option = name.rpartition(".")[2]
+                option = name.replace(".", "_")
                 raise Infeasible(f"mig_has_no_{option}", "a model on a slice has no neighbours")
         if not point.colocation.mig_slice:
             raise Infeasible("mig_needs_mig_slice")
