@@ -96,12 +96,15 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
     >>> suggestion("tq", ["tp", "model"])
     "; did you mean 'tp'?"
+    >>> suggestion("draft_tokens", ["prompt_tokens", "speculation.num_draft_tokens"])
+    "; did you mean 'speculation.num_draft_tokens'?"
     """
     if said := not_modelled(name):
         return f"; {said}"
-    others = [word for word in known if word != name]
-    near = difflib.get_close_matches(name.lower(), others, n=1, cutoff=0.5)
-    return f"; did you mean '{near[0]}'?" if near else ""
+    words = [word for word in known if word != name]
+    options = {word.rpartition(".")[2]: word for word in words if "." in word}
+    near = difflib.get_close_matches(name.lower(), [*words, *options], n=1, cutoff=0.5)
+    return f"; did you mean '{options.get(near[0], near[0])}'?" if near else ""
 
 
 def _line(gpu: str) -> str:
