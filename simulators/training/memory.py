@@ -9,14 +9,14 @@ many micro-batches a rank keeps at once follows from its schedule; the first ran
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simulators.core.jit import Floats
 from simulators.training.job import FLASH_FP8, LORA_TARGETS, NF4, NF4_BYTES, UNFUSED, Job
-from simulators.training.plan import ELEMENTWISE, FULL, SELECTIVE, SHARED_GRADIENTS, Plans
+from simulators.training.plan import ELEMENTWISE, FULL, NONE, SELECTIVE, SHARED_GRADIENTS, Plans
 from simulators.training.schedule.orders import DUALPIPE, DUALPIPE_V, GPIPE, INTERLEAVED
 from simulators.workload.llm.parallelism import kv_heads_per_gpu
 from simulators.workload.precision import BYTES
@@ -159,7 +159,10 @@ def rank_memory(job: Job, plans: Plans) -> RankMemory:
     tokens = plans.micro_batch * job.sequence / job.cp
     predicted = tokens * job.predicted_share
     logits = predicted * model.vocab / job.tp * (BYTES["bf16"] + BYTES["fp32"])
-    again = _again_bytes(job, plans, layer) + _widened_bytes(job)
+    again = _recomputed_bytes(job, plans, layer)
+    if job.base_dtype == NF4:  # the weights of the widest product in 16 bits
+        widest = max(model.ffn, model.expert_ffn) * (2 if model.gated_ffn else 1)
+        again = again + BYTES["bf16"] * model.hidden * widest / job.tp
     on_gpu = 1.0 - plans.offloads
     first_kept, last_kept = kept_chunks(plans), np.minimum(plans.chunks, plans.micro_batches)
 
@@ -191,28 +194,27 @@ def rank_memory(job: Job, plans: Plans) -> RankMemory:
     return RankMemory(is_first=np.asarray(is_first), **columns)
 
 
-def _widened_bytes(job: Job) -> float:
-    """Return what the widest product's weights take while they are widened."""
-    if job.base_dtype != NF4:
-        return 0.0
-    widest = max(job.model.ffn, job.model.expert_ffn) * (2 if job.model.gated_ffn else 1)
-    return BYTES["bf16"] * job.model.hidden * widest / job.tp
-
-
 def host_bytes(job: Job, plans: Plans) -> Floats:
     """Return what offloaded states and gradients of a node's ranks take of its memory."""
-    held, ranks = parameters(job, plans), plans.shards
-    expert_ranks = np.maximum(1.0, ranks * job.tp / (job.ep * job.expert_tp))
-    is_shared = plans.zero >= 1
-    mine = held.first / np.where(is_shared, ranks, 1.0)
-    mine = mine + held.first_experts / np.where(is_shared, expert_ranks, 1.0)
+    mine = optimized_weights(job, plans, parameters(job, plans))
     on_node = np.minimum(job.cluster.gpus_per_node, plans.pp * plans.dp * job.tp * job.cp)
     each = (STATES_BYTES + BYTES["fp32"]) * job.trained_share
     return np.asarray(plans.offloads * each * mine * on_node)
 
 
-def _again_bytes(job: Job, plans: Plans, layer: Floats) -> Floats:
-    """Return what of a layer runs again and is kept until its own backward is done."""
-    whole = layer_activation_bytes(job, plans.without_recompute())
+def optimized_weights(job: Job, plans: Plans, held: Parameters) -> Floats:
+    """Return the number of weights of a first-stage rank's share of the optimizer states."""
+    is_shared = plans.zero >= 1
+    expert_ranks = np.maximum(1.0, plans.shards * job.tp / (job.ep * job.expert_tp))
+    mine = held.first / np.where(is_shared, plans.shards, 1.0)
+    return np.asarray(mine + held.first_experts / np.where(is_shared, expert_ranks, 1.0))
+
+
+def _recomputed_bytes(job: Job, plans: Plans, layer: Floats) -> Floats:
+    """Return the activations of one layer that recomputation restores for its backward pass."""
+    without = replace(
+        plans, recompute=np.full_like(plans.recompute, NONE), again=np.zeros(plans.size)
+    )
+    whole = layer_activation_bytes(job, without)
     part = np.where(plans.recompute == ELEMENTWISE, whole - layer, 0.0)
     return np.where(plans.recompute == FULL, whole, part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -17,9 +18,9 @@ from simulators.core.columns import mapped, numbers
 from simulators.core.jit import Floats
 from simulators.training.constants import Constants
 from simulators.training.job import Job
-from simulators.training.memory import STATES_BYTES, RankMemory
+from simulators.training.memory import STATES_BYTES, RankMemory, host_bytes
 from simulators.training.plan import FULL, RECOMPUTES, Plans
-from simulators.training.point import GRADIENTS
+from simulators.training.point import GRADIENTS, TrainingMetrics, TrainingPoint
 from simulators.training.run import (
     checkpoint_interval_s,
     expected_loss,
@@ -39,29 +40,12 @@ from simulators.workload.precision import BYTES
 
 Columns = dict[str, Floats]
 
-JOB_FIELDS = (
-    "model",
-    "gpu",
-    "cluster",
-    "tp",
-    "cp",
-    "ep",
-    "expert_tp",
-    "sequence",
-    "dtype",
-    "sequence_parallel",
-    "attention",
-    "fusion",
-    "cuda_graphs",
-    "context_exchange",
-    "lora_rank",
-    "lora_targets",
-    "base_dtype",
-    "routing_skew",
-    "capacity_factor",
-    "prices",
-)
-"""Fields that rows of one job share."""
+_AXES = {f.name for f in fields(TrainingPoint)}
+JOB_FIELDS = (*(f.name for f in fields(Job) if f.name in _AXES), "prices")
+"""Fields of a point that all rows of one job have in common."""
+
+STEP_METRICS = {f.name for f in fields(Steps)} & {f.name for f in fields(TrainingMetrics)}
+"""Columns of `Steps` that are metrics as they are."""
 
 GB = 1e9
 PERCENTILES = (50, 95)
@@ -218,20 +202,7 @@ def step_metrics(job: Job, plans: Plans, done: Steps, constants: Constants) -> C
     gpus = (plans.pp * plans.dp * job.tp * job.cp).astype(np.float64)
     tokens = plans.dp * plans.micro_batch * plans.micro_batches * job.sequence
     rate = done.flops / done.step_s / gpus
-    same = (
-        "step_s",
-        "compute_s",
-        "bubble_s",
-        "tensor_s",
-        "context_s",
-        "experts_s",
-        "data_s",
-        "late_s",
-        "optimizer_s",
-        "loading_s",
-        "energy_j",
-    )
-    return {name: getattr(done, name) for name in same} | {
+    return {name: getattr(done, name) for name in STEP_METRICS} | {
         "step_s_lo": done.step_s * constants.band[0],
         "step_s_hi": done.step_s * constants.band[1],
         "tokens_per_s": tokens / done.step_s,
@@ -243,10 +214,11 @@ def step_metrics(job: Job, plans: Plans, done: Steps, constants: Constants) -> C
     }
 
 
-def memory_metrics(memory: RankMemory) -> Columns:
-    """Return the metrics of what the fullest rank holds."""
+def memory_metrics(job: Job, plans: Plans, memory: RankMemory) -> Columns:
+    """Return the bytes that the fullest rank holds, and those in the memory of its host."""
     return {
         "memory_bytes": memory.total,
+        "host_bytes": host_bytes(job, plans),
         "weight_bytes": memory.weights,
         "gradient_bytes": memory.gradients,
         "state_bytes": memory.states,
@@ -328,13 +300,7 @@ def stretched_s(done: Columns, gpus: Floats, spread: Floats) -> Columns:
     }
 
 
-def costs_of(
-    run_s: NDArray[np.float64],
-    energy_j: NDArray[np.float64],
-    gpus: NDArray[np.float64],
-    usd: NDArray[np.float64],
-    prices: str,
-) -> Columns:
+def costs_of(run_s: Floats, energy_j: Floats, gpus: Floats, usd: Floats, prices: str) -> Columns:
     """Return what runs cost on GPUs at `usd` an hour each, and the CO2 of their energy."""
     return {
         "run_cost_usd": run_s / 3600.0 * gpus * usd,

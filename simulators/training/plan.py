@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,9 +49,3 @@ class Plans:
     def where(self, chosen: NDArray[np.bool_] | Ints) -> Plans:
         """Return some of the rows."""
         return Plans(**{name: column[chosen] for name, column in vars(self).items()})
-
-    def without_recompute(self) -> Plans:
-        """Return the same rows with everything kept."""
-        return replace(
-            self, recompute=np.full_like(self.recompute, NONE), again=np.zeros(self.size)
-        )

@@ -26,7 +26,7 @@ from simulators.kernels import price as kernels
 from simulators.training.constants import CALIBRATION, load_constants
 from simulators.training.explain import explained
 from simulators.training.job import check_job
-from simulators.training.memory import host_bytes, rank_memory
+from simulators.training.memory import rank_memory
 from simulators.training.metrics import (
     JOB_FIELDS,
     costs_of,
@@ -90,8 +90,9 @@ class Training:
             done = steps(work_of(job, plans), constants)
             done = after_loading(done, loading_s(job, plans, batch, where), job, plans)
             found = step_metrics(job, plans, done, constants)
-            found |= memory_metrics(memory) | {"host_bytes": host_bytes(job, plans)}
-            for name, column in (found | run_metrics(job, plans, found, batch, where)).items():
+            found |= memory_metrics(job, plans, memory)
+            found |= run_metrics(job, plans, found, batch, where)
+            for name, column in found.items():
                 out[name][where] = column
             shares[:, where] = done.shares
         return outcome(TrainingMetrics, out, infeasible=list(reasons), shares=shares)

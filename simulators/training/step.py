@@ -170,7 +170,8 @@ def steps(work: Work, constants: Constants) -> Steps:
     if job.cuda_graphs:  # nothing is read back, but hosts need as long for the next graphs
         optimizer_s = optimizer_s + np.maximum(0.0, constants.step_s - worked_s)
         worked_s = np.maximum(worked_s, constants.step_s)
-    late_s = late_share(job, plans, constants) * worked_s
+    # Measured steps of one layout grow by much the same share whenever the data ranks double.
+    late_s = constants.late * np.log2(plans.dp * job.cp) * worked_s
     step_s = worked_s + late_s
     per_rank = plans.micro_batches / plans.pp
     busy_s = per_rank * (compute + sum(exposed.values()))
@@ -192,14 +193,6 @@ def steps(work: Work, constants: Constants) -> Steps:
         energy_j=_energy_j(work, step_s, per_rank * compute) * ranks,
         shares=_shares(work, per_rank, busy_s - per_rank * compute + data_s),
     )
-
-
-def late_share(job: Job, plans: Plans, constants: Constants) -> Floats:
-    """Return the share of a step by which its slowest data rank is late, for each row.
-
-    Measured steps of one cut grow by much the same share whenever its data ranks double.
-    """
-    return np.asarray(constants.late * np.log2(plans.dp * job.cp), np.float64)
 
 
 def after_loading(done: Steps, read_s: Floats, job: Job, plans: Plans) -> Steps:
@@ -251,23 +244,15 @@ def pace(constants: Constants, job: Job, kind: str) -> float:
     return constants.streams.get(job.fusion, 1.0)
 
 
-def _wait_s(piece: str, job: Job, constants: Constants) -> float:
-    """Return what a layer waits for launches in a pass; the ends of a model wait for none, -1."""
-    wait_s = {"dense": constants.layer_s, "experts": constants.mixture_s}.get(piece, -1.0)
-    return wait_s if is_launched(piece, job) else min(wait_s, 0.0)
-
-
 def _passes(work: Work, name: str, constants: Constants) -> dict[str, Floats]:
     """Return the seconds of kernels of each pass of a piece, recomputation with the gradients."""
     sums = {phase: np.zeros(work.plans.size) for phase in PHASES}
     for (phase, kind), column in work.pieces[name].seconds.items():
         sums[phase] += pace(constants, work.job, kind) * column[work.which]
-    wait_s = _wait_s(name, work.job, constants)
-    is_layer = wait_s >= 0.0
-    if is_layer:
+    if is_launched(name, work.job):
         for phase in (FORWARD, INPUTS):
-            sums[phase] += wait_s
-    return in_passes(sums, work.plans, is_layer=is_layer)
+            sums[phase] += constants.mixture_s if name == "experts" else constants.layer_s
+    return in_passes(sums, work.plans, is_layer=name in LAYERS)
 
 
 def _exposed(

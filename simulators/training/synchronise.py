@@ -16,7 +16,7 @@ import numpy as np
 from simulators.core.jit import Floats
 from simulators.kernels.price import price
 from simulators.training.job import Job
-from simulators.training.memory import Parameters, parameters
+from simulators.training.memory import optimized_weights, parameters
 from simulators.training.plan import Plans
 from simulators.training.work.messages import message_s
 from simulators.workload.operators import Elementwise
@@ -56,14 +56,17 @@ def exchange(job: Job, plans: Plans) -> Exchange:
             copies, shards = (max(1, int(number * ranks)) for number in (copies, shards))
             found[:, rows] += _of_copies(job, mine, held.first_experts[rows], copies, shards)
     gradients_s, weights_s, gather_s, scatter_s = found
-    updated = _updated(job, plans, held)
+    updated = optimized_weights(job, plans, held) * job.trained_share
+    reads, writes = ADAM_NUMBERS
+    adam = Elementwise(name="adam", elements=updated, reads=reads, writes=writes, dtype="fp32")
+    on_gpu_s = price(adam, job.gpu).latency_s
     host_s, to_host_s = _on_host_s(job, plans, updated)
     return Exchange(
         gradients_s=gradients_s,
         weights_s=weights_s,
         layer_gather_s=gather_s,
         layer_scatter_s=scatter_s,
-        optimizer_s=_optimizer_s(job, plans, updated),
+        optimizer_s=np.where(plans.offloads > 0, 0.0, on_gpu_s),
         host_s=host_s,
         to_host_s=to_host_s,
         compressing_s=_compressing_s(job, plans, held.first + held.first_experts),
@@ -100,22 +103,6 @@ def _of_copies(job: Job, plans: Plans, numbers: Floats, copies: int, shards: int
     return found
 
 
-def _updated(job: Job, plans: Plans, held: Parameters) -> Floats:
-    """Return the number of weights whose states a rank holds."""
-    is_shared = plans.zero >= 1
-    expert_shards = np.maximum(1.0, plans.shards * job.tp / (job.ep * job.expert_tp))
-    updated = held.first / np.where(is_shared, plans.shards, 1.0)
-    updated = updated + held.first_experts / np.where(is_shared, expert_shards, 1.0)
-    return np.asarray(updated * job.trained_share, np.float64)
-
-
-def _optimizer_s(job: Job, plans: Plans, updated: Floats) -> Floats:
-    """Return the seconds in which a rank's GPU updates its weights; none if the host does."""
-    reads, writes = ADAM_NUMBERS
-    walk = Elementwise(name="adam", elements=updated, reads=reads, writes=writes, dtype="fp32")
-    return np.asarray(np.where(plans.offloads > 0, 0.0, price(walk, job.gpu).latency_s), np.float64)
-
-
 def _on_host_s(job: Job, plans: Plans, updated: Floats) -> tuple[Floats, Floats]:
     """Return the seconds in which the host updates weights, and gradients reach it before.
 
@@ -136,14 +123,8 @@ def _compressing_s(job: Job, plans: Plans, numbers: Floats) -> Floats:
     is_narrow = (plans.gradient_bytes < WEIGHT) & (plans.dp * job.cp * plans.models > 1)
     if not is_narrow.any():
         return np.zeros(plans.size)
-    moved = 1.0 + plans.gradient_bytes / WEIGHT
-    walk = Elementwise(
-        name="narrowing",
-        elements=numbers * job.trained_share * moved,
-        reads=1.0,
-        writes=1.0,
-        dtype="bf16",
-    )
+    moved = numbers * job.trained_share * (1.0 + plans.gradient_bytes / WEIGHT)
+    walk = Elementwise(name="narrowing", elements=moved, dtype="bf16")
     return np.asarray(np.where(is_narrow, price(walk, job.gpu).latency_s, 0.0), np.float64)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from simulators.training.job import EAGER, FLASH_FP8, NF4, NF4_BYTES, UNFUSED, Job
 from simulators.training.work.messages import ULYSSES
@@ -103,7 +104,7 @@ def tasks(job: Job, piece: str, micro_batch: Column) -> list[Task]:
             found += _narrowed(operator, job)
             found += _dropout(operator, job)
     if job.base_dtype == NF4:
-        found += [_widened(task) for task in found if _is_frozen(task)]
+        found += [kernel for task in found for kernel in _dequantized(task)]
     predicted = tokens * job.predicted_share
     for operator in head_operators(shard, predicted):
         found += _with_gradients(_shared_out(operator, job))
@@ -134,15 +135,8 @@ def _narrowed(product: Compute, job: Job) -> Iterable[Task]:
         return
     rows = product.m if isinstance(product, Gemm) else product.tokens
     share = job.norm_ranks if product.name in LAST_OF_BLOCKS else 1
-    cast = Elementwise(
-        name="narrowing",
-        elements=rows * product.n / share,
-        reads=1.0,
-        writes=2.0 * BYTES[product.dtype] / BYTES["bf16"],
-        dtype="bf16",
-        repeat=product.repeat,
-    )
-    yield Task(cast, INPUTS)
+    writes = 2.0 * BYTES[product.dtype] / BYTES["bf16"]
+    yield Task(_pointwise("narrowing", rows * product.n / share, 1.0, writes, product), INPUTS)
 
 
 def _dropout(operator: Compute, job: Job) -> Iterable[Task]:
@@ -158,29 +152,25 @@ def _dropout(operator: Compute, job: Job) -> Iterable[Task]:
     yield Task(replace(sums, reads=1.5, writes=1.0), INPUTS)
 
 
-def _is_frozen(task: Task) -> bool:
-    """Say whether a task is a product with frozen weights: of either pass, but no adapter's."""
-    is_product = isinstance(task.kernel, Gemm | GroupedGemm)
-    return is_product and task.phase != WEIGHTS and task.kernel.name != ADAPTER
-
-
-def _widened(task: Task) -> Task:
-    """Return the kernel that widens a product's weights of 4 bits to 16 before it."""
-    product = task.kernel
-    assert isinstance(product, Gemm | GroupedGemm)
-    often = product.experts if isinstance(product, GroupedGemm) else product.batch
-    numbers = often * product.n * product.k
-    return Task(
-        Elementwise(
-            name="widening",
-            elements=numbers,
-            reads=NF4_BYTES / BYTES["bf16"],
-            writes=1.0,
-            dtype="bf16",
-            repeat=product.repeat,
-        ),
-        task.phase,
+def _pointwise(
+    name: str, elements: Column, reads: float, writes: float, like: Compute
+) -> Elementwise:
+    """Return a pointwise kernel over 16-bit numbers that runs as often as another kernel."""
+    return Elementwise(
+        name=name, elements=elements, reads=reads, writes=writes, dtype="bf16", repeat=like.repeat
     )
+
+
+def _dequantized(task: Task) -> Iterable[Task]:
+    """Return the kernel that converts a frozen product's 4-bit weights to 16 bits before it."""
+    product = task.kernel
+    if not isinstance(product, Gemm | GroupedGemm):
+        return
+    if task.phase == WEIGHTS or product.name == ADAPTER:
+        return
+    often = product.experts if isinstance(product, GroupedGemm) else product.batch
+    numbers, reads = often * product.n * product.k, NF4_BYTES / BYTES["bf16"]
+    yield Task(_pointwise("widening", numbers, reads, 1.0, product), task.phase)
 
 
 def _summed(product: Compute) -> Iterable[Task]:
@@ -194,17 +184,7 @@ def _summed(product: Compute) -> Iterable[Task]:
         numbers = product.experts * product.n * product.k
     else:
         return
-    yield Task(
-        Elementwise(
-            name="gradient_sum",
-            elements=numbers,
-            reads=1.0 + WIDE,
-            writes=WIDE,
-            dtype="bf16",
-            repeat=product.repeat,
-        ),
-        SUMS,
-    )
+    yield Task(_pointwise("gradient_sum", numbers, 1.0 + WIDE, WIDE, product), SUMS)
 
 
 def _adapter(operator: Compute, job: Job) -> list[Task]:
@@ -219,15 +199,9 @@ def _adapter(operator: Compute, job: Job) -> list[Task]:
     rank = float(job.lora_rank)
     down = replace(operator, name=ADAPTER, n=rank, dtype="bf16", weight_dtype="bf16")
     up = replace(operator, name=ADAPTER, k=rank, dtype="bf16", weight_dtype="bf16")
-    outputs = Elementwise(
-        name="adapter_sum",
-        elements=operator.m * operator.n * operator.batch,
-        reads=2.0,
-        writes=1.0,
-        dtype="bf16",
-        repeat=operator.repeat,
-    )
-    inputs = replace(outputs, elements=operator.m * operator.k * operator.batch)
+    m, n, k = operator.m, operator.n, operator.k
+    outputs = _pointwise("adapter_sum", m * n * operator.batch, 2.0, 1.0, operator)
+    inputs = replace(outputs, elements=m * k * operator.batch)
     sums = [Task(outputs, FORWARD), Task(inputs, INPUTS)]
     return [*_with_gradients(down), *_with_gradients(up), *sums]
 
@@ -274,14 +248,8 @@ def _attention(job: Job, shard: Shard, micro_batch: Column) -> Iterable[Task]:
 def _narrowed_heads(attention: Attention) -> Iterable[Task]:
     """Return the kernels that narrow queries, keys and values, and the gradient of the output."""
     numbers = attention.query_tokens * attention.head_dim
-    cast = Elementwise(
-        name="narrowing",
-        elements=numbers * attention.heads,
-        reads=1.0,
-        writes=BYTES["fp8"] / BYTES["bf16"],
-        dtype="bf16",
-        repeat=attention.repeat,
-    )
+    writes = BYTES["fp8"] / BYTES["bf16"]
+    cast = _pointwise("narrowing", numbers * attention.heads, 1.0, writes, attention)
     width = attention.heads + 2.0 * attention.kv_heads
     yield Task(replace(cast, elements=numbers * width), FORWARD)
     yield Task(cast, INPUTS)
@@ -293,14 +261,7 @@ def _packed(attention: Attention) -> Elementwise:
     Heads of a rank's tokens lie apart from one another, and so do its tokens of a head after it.
     """
     width = 2.0 * (attention.heads + attention.kv_heads) * attention.head_dim
-    return Elementwise(
-        name="packing",
-        elements=2.0 * attention.query_tokens * width,
-        reads=1.0,
-        writes=1.0,
-        dtype="bf16",
-        repeat=attention.repeat,
-    )
+    return _pointwise("packing", 2.0 * attention.query_tokens * width, 1.0, 1.0, attention)
 
 
 def _in_ring(attention: Attention, job: Job, phase: str, merged: float) -> Iterable[Task]:
@@ -316,45 +277,21 @@ def _in_ring(attention: Attention, job: Job, phase: str, merged: float) -> Itera
     uneven = (2.0 * ranks - 1.0) / ranks if job.context_exchange == RINGS[0] else 1.0
     yield Task(replace(attention, repeat=uneven * attention.repeat), phase)
     numbers = attention.query_tokens / ranks * attention.heads * attention.head_dim
-    yield Task(
-        Elementwise(
-            name="merge",
-            elements=merged * numbers,
-            reads=2 * WIDE,
-            writes=WIDE,
-            dtype="bf16",
-            repeat=attention.repeat * job.cp * (job.cp - 1),
-        ),
-        phase,
-    )
+    merge = _pointwise("merge", merged * numbers, 2 * WIDE, WIDE, attention)
+    yield Task(replace(merge, repeat=attention.repeat * job.cp * (job.cp - 1)), phase)
 
 
 def _unfused(attention: Attention, job: Job) -> Iterable[Task]:
     """Return attention as products, a masked softmax and dropout, each over all scores."""
-    length, often = float(job.sequence), attention.repeat
+    length = float(job.sequence)
     batch = attention.requests * attention.heads
     numbers = batch * length * length
-    scores = Gemm(
-        name="scores",
-        m=length,
-        n=length,
-        k=attention.head_dim,
-        batch=batch,
-        dtype="bf16",
-        repeat=often,
-    )
-    sums = replace(scores, name="weighted_values", n=attention.head_dim, k=length)
-    softmax = Norm(
-        name="masked_softmax",
-        rows=numbers / length,
-        cols=length,
-        kind="softmax",
-        dtype="bf16",
-        repeat=often,
-    )
-    dropout = Elementwise(
-        name="dropout", elements=numbers, reads=1.0, writes=1.5, dtype="bf16", repeat=often
-    )
+    shared: dict[str, Any] = {"dtype": "bf16", "repeat": attention.repeat}
+    width, rows = attention.head_dim, numbers / length
+    scores = Gemm(name="scores", m=length, n=length, k=width, batch=batch, **shared)
+    sums = replace(scores, name="weighted_values", n=width, k=length)
+    softmax = Norm(name="masked_softmax", rows=rows, cols=length, kind="softmax", **shared)
+    dropout = _pointwise("dropout", numbers, 1.0, 1.5, attention)
     for product in (scores, sums):
         yield Task(product, FORWARD)
         yield Task(product, INPUTS)  # of either factor
