@@ -46,7 +46,6 @@ def _counts(m: ServingMetrics) -> Iterator[str]:
     yield _line("requests completed", m.completed_requests)
     for name, count in (
         ("rejected as too long", m.rejected_requests),
-        ("given up by their clients", m.cancelled_requests),
         ("restarts, recomputed", m.restarts),
         ("swaps to the host", m.swaps),
         ("requests stalled while running", m.stalled_requests),

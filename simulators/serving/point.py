@@ -13,12 +13,11 @@ from simulators.workload.llm.adapters import ALL, TARGETS
 from simulators.workload.llm.routing import BACKENDS, GATHERED
 from simulators.workload.precision import number_bytes, precision
 
-GAPS = POISSON, GAMMA, EVEN = "poisson", "gamma", "even"
+GAPS = POISSON, EVEN = "poisson", "even"
 MODULATED = MMPP, DIURNAL = "mmpp", "diurnal"
 CLOSED = "closed"
 SHAPES = EVENLY, AS_WORKLOAD, BENCH_SERVING = "evenly", "as_workload", "bench_serving"
 ARRIVALS = (*GAPS, CLOSED, *MODULATED)
-OWN, SHARED = "own", "shared"
 MIXED_STEPS = BATCH, UNIFIED, OVERLAPPED, ADDITIVE = "batch", "unified", "overlapped", "additive"
 SAMPLINGS = LIKELIEST, NUCLEUS = "likeliest", "nucleus"
 OFFLOADS = HOST, PEER, SSD = "host", "peer", "ssd"
@@ -78,12 +77,6 @@ class SpeculationConfig:
         "share of drafted tokens that the model agrees with, given those before: one, or one for "
         "each position; empty: as measured of the method",
         default="",
-    )
-    acceptance_std: float = choice(
-        "standard deviation of the first position's rate between requests; 0: all are alike",
-        at_least=0.0,
-        below=0.5,
-        default=0.0,
     )
 
 
@@ -205,12 +198,6 @@ class SchedulingConfig:
         known=MIXED_STEPS,
         default=UNIFIED,
     )
-    rank_queues: str = choice(
-        "of ranks of data-parallel attention: own, and all step together; shared, its requests "
-        "dealt out evenly in every iteration; or auto: as the engine of the scheduler has it",
-        known=(AUTO, OWN, SHARED),
-        default=AUTO,
-    )
 
 
 @dataclass(frozen=True)
@@ -220,7 +207,6 @@ class ArrivalsConfig:
     process: str = asked(
         f"gaps between arrivals: {', '.join(ARRIVALS)}", known=ARRIVALS, default=POISSON
     )
-    burstiness: float = asked("coefficient of variation of gamma gaps", above=0.0, default=1.0)
     clients: int = asked("of closed arrivals: each asks when answered", at_least=1, default=64)
     burst_ratio: float = asked("of mmpp: rate in bursts over between", above=0.0, default=4.0)
     burst_s: float = asked("of mmpp: mean length of a burst", unit="s", above=0.0, default=10.0)
@@ -282,12 +268,6 @@ class ClientConfig:
         at_least=0.0,
         default=0.0,
     )
-    patience_s: float | None = asked(
-        "how long after its arrival an unfinished request is given up by its client; null: never",
-        unit="s",
-        above=0.0,
-        default=None,
-    )
     frontend: str = choice(
         "server between client and engine: auto (of the runtime's framework, if any) or none",
         known=FRONTENDS,
@@ -307,16 +287,9 @@ class ClientConfig:
 class MeasurementConfig:
     """Which part of which runs is measured."""
 
-    seeds: int = choice(
-        "runs to average, with this seed and those after it; latencies get confidence intervals",
-        at_least=1,
-        default=1,
-        given=True,
-    )
     warmup: int = choice(
         "first requests left out of latencies and rates", at_least=0, default=0, given=True
     )
-    cooldown: int = choice("last requests left out of them", at_least=0, default=0, given=True)
     window: str = choice(
         "what rates and costs are of: steady, the run without its ramp and drain; or whole, as "
         "programs count that measure a server",

@@ -8,7 +8,7 @@ requests.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,6 @@ from simulators.serving.answer.error_bands import banded
 from simulators.serving.answer.explain import explained_request
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.records import batch_table, request_table
-from simulators.serving.answer.seed_average import averaged
 from simulators.serving.demand.traces import is_trace
 from simulators.serving.deployment import Facts, deployment_of, describe
 from simulators.serving.engine.loop import run
@@ -196,11 +195,7 @@ class Serving:
     def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
         """Guess: time goes with the requests; every design asks for about the same iterations."""
         counts = numbers(batch, "requests").astype(np.float64)
-        event_s = (
-            PER_REQUEST_S
-            * numbers(batch, "measurement.seeds")
-            * np.where(counts > 0.0, counts, TYPICAL_TRACE)
-        )
+        event_s = PER_REQUEST_S * np.where(counts > 0.0, counts, TYPICAL_TRACE)
         return np.where(is_analytic(batch), STEADY_STATE_S, event_s)
 
 
@@ -298,21 +293,9 @@ def _simulated_alone(point: ServingPoint, cache: RunCache | None) -> ServingMetr
     if point.fidelity == ANALYTIC:
         return simulate_analytic(point)
     known = cache or RunCache()
-    found = _simulated(point, known)
-    found = known.user_rows.correct(found, point, lambda row: _simulated(row, known))
+
+    def predict(row: ServingPoint) -> ServingMetrics:
+        return run_of(row, cache=known).metrics()
+
+    found = known.user_rows.correct(predict(point), point, predict)
     return banded(found, known.bands(point), think_s=point.client.think_s)
-
-
-def _simulated(point: ServingPoint, cache: RunCache) -> ServingMetrics:
-    """Return the metrics of one run, or their mean over several seeds."""
-    if point.measurement.seeds == 1:
-        return run_of(point, cache=cache).metrics()
-    seeds = range(point.seed, point.seed + point.measurement.seeds)
-    return averaged(
-        [
-            _simulated(
-                replace(point, seed=s, measurement=replace(point.measurement, seeds=1)), cache
-            )
-            for s in seeds
-        ]
-    )

@@ -47,9 +47,7 @@ def linear_price(step: Floats, _shape: Ints, table: Floats, price: Floats) -> fl
     return price[LAST_STAGE_S]  # type: ignore[no-any-return]
 
 
-def asked(
-    arrival_s: Floats, prompt: Ints, output: Ints, patience_s: Floats | float = inf
-) -> Requests:
+def asked(arrival_s: Floats, prompt: Ints, output: Ints) -> Requests:
     """Return requests; the draws for routers are those of a fixed seed."""
     draws = np.random.default_rng(7).random((len(arrival_s), 2))
     return Requests(
@@ -57,7 +55,6 @@ def asked(
         np.asarray(prompt, np.int64),
         np.asarray(output, np.int64),
         draws,
-        patience_s=patience_s,
     )
 
 

@@ -188,21 +188,6 @@ def test_the_last_to_go_to_the_host_returns_first_while_there_is_room() -> None:
     ]
 
 
-@pytest.mark.parametrize("above", [-1, 0])
-def test_who_gives_up_on_the_host_leaves_the_stack(above: int) -> None:
-    who = 2 if above < 0 else 1
-    rows = ({"BLOCKS": 3, "BELOW": 1}, {"BLOCKS": 4, "BELOW": 3}, {"BLOCKS": 5, "BELOW": 0})
-    here = view(*rows, SWAPPED=3, HOSTED=12, TOP=2)
-    assert kv_cache.drop_swapped(here.pool, here.request, who, above) == (5 if who == 2 else 4)
-    assert held(here, who, "BLOCKS") == [0]
-    if above < 0:
-        assert of(here, "SWAPPED", "HOSTED", "TOP") == [2, 7, 0]
-        assert held(here, 0, "BELOW") == [1]
-    else:
-        assert of(here, "SWAPPED", "HOSTED", "TOP") == [2, 8, 2]
-        assert held(here, 0, "BELOW") == [3]
-
-
 def decodes(done: int, blocks: int) -> dict[str, int]:
     """Return a request that has begun to answer a prompt of ten."""
     return {"PROMPT": 10, "OUTPUT": 90, "DONE": done, "BLOCKS": blocks}

@@ -89,12 +89,7 @@ def test_kernels_read_the_limits_in_whole_numbers() -> None:
         at.DRAFT_UP_TO + 1: 7,
     }
     assert {name: int(vector[name]) for name in names} == names
-    shares = vector[at.SURVIVE :].reshape(at.DRAFT_CLASSES, at.MOST_DRAFTED)
-    assert np.all(shares == shares[0])
-    drafting = (1 + at.DRAFT_CLASSES) * at.MOST_DRAFTED
-    assert len(names) - 4 + drafting == at.LIMITS == vector.size
-    apart = replace(BASE, drafted=1, survival=(0.5,), draft_powers=(1.0, 2.0) * 16).vector()
-    assert apart[at.SURVIVE :: at.MOST_DRAFTED].tolist() == [1 << 30, 1 << 29] * 16
+    assert len(names) - 4 + 2 * at.MOST_DRAFTED == at.LIMITS == vector.size
     assert int(replace(BASE, move_s=1.5).vector()[at.MOVE_NS]) == 1_500_000_000
 
 
@@ -202,7 +197,7 @@ SHARED_SEATS = replace(
     attention_dp=4,
     ep=4,
     max_batch=10,
-    scheduling=replace(LLAMA.scheduling, max_batch_tokens=4096, rank_queues="own"),
+    scheduling=replace(LLAMA.scheduling, max_batch_tokens=4096),
     chunk_size=512,
 )
 
@@ -211,10 +206,8 @@ SHARED_SEATS = replace(
     ("changes", "ranks"),
     [
         ({}, 4),
-        ({"scheduling.rank_queues": "shared"}, 1),
-        ({"scheduling.rank_queues": "auto"}, 4),  # vLLM's engines have queues of their own
-        ({"scheduling.rank_queues": "auto", "pp": 2}, 1),
-        ({"scheduling.rank_queues": "auto", "scheduler": "trtllm"}, 1),  # which deals out
+        ({"pp": 2}, 1),
+        ({"scheduler": "trtllm"}, 1),  # which deals out
     ],
 )
 def test_ranks_have_queues_of_their_own_or_share_one(changes: dict[str, Any], ranks: int) -> None:
@@ -222,10 +215,13 @@ def test_ranks_have_queues_of_their_own_or_share_one(changes: dict[str, Any], ra
     assert ranks_of(point, load_scheduler(point.scheduler)) == ranks
 
 
-@pytest.mark.parametrize(("queues", "groups"), [("own", 1), ("shared", 4)])
-def test_groups_that_share_a_queue_add_up_their_seats_and_budgets(queues: str, groups: int) -> None:
-    point = replace(SHARED_SEATS, scheduling=replace(SHARED_SEATS.scheduling, rank_queues=queues))
-    got = limits_of(point, hardware(point), load_scheduler("vllm_v1"), LENGTHS)
+@pytest.mark.parametrize(("deals_out", "groups"), [(False, 1), (True, 4)])
+def test_groups_that_share_a_queue_add_up_their_seats_and_budgets(
+    deals_out: bool, groups: int
+) -> None:
+    point = SHARED_SEATS
+    scheduler = replace(load_scheduler("vllm_v1"), deals_out=deals_out)
+    got = limits_of(point, hardware(point), scheduler, LENGTHS)
     assert (got.seats, got.batch_tokens, got.chunk) == (10 * groups, 4096 * groups, 512 * groups)
     # Tokens of all four are in the account of a replica; a queue of its own has a quarter.
     whole = kv_blocks(hardware(point), memory_fraction=0.9, block_size=16, tokens=512, rows=10)
@@ -273,7 +269,7 @@ def test_what_a_scheduler_cannot_do_is_infeasible(changes: dict[str, Any], reaso
 
 def test_what_else_the_operator_sets_reaches_the_limits() -> None:
     def got(**changes: Any) -> ReplicaLimits:
-        point = replace(LLAMA, **changes)
+        point = updated(LLAMA, changes)
         return limits_of(point, hardware(), load_scheduler(point.scheduler), LENGTHS)
 
     plain, cached, swapped = (

@@ -83,17 +83,10 @@ def decoding(state: ReplicaState, replica: int, done: dict[int, int]) -> None:
     state.pool[replica, at.IDLE] = state.pool[replica, at.HOLDERS] = len(done)
 
 
-def test_who_neither_ended_nor_left_is_counted() -> None:
-    state = before([0.0] * 6)
-    state.clock[at.LISTED] = 6  # nobody arrives any more
-    state.times[:, [at.COMPLETED, at.LEFT]] = [
-        [-1.0, -1.0],
-        [0.0, -1.0],
-        [-1.0, 0.0],
-        [0.5, -1.0],
-        [-1.0, 0.5],
-        [-1.0, -1.0],
-    ]
+def test_unfinished_requests_are_counted() -> None:
+    state = before([0.0] * 4)
+    state.clock[at.LISTED] = 4  # no further arrivals
+    state.times[:, at.COMPLETED] = [-1.0, 0.0, 0.5, -1.0]
     assert loop.run.py_func(None, None, None, state) == 2
 
 
@@ -162,9 +155,7 @@ def test_a_router_sees_what_waits_runs_and_has_been_routed_at_this_instant() -> 
     state.pool[:, at.HOLDERS] = [3, 7]
     state.load[at.TOUCHED] = 1
     state.clock[at.ARRIVED] = 4
-    state.times[:, at.LEAVES] = [2.0, 1.0, 9.0]
     state.gauge[:, at.CLOCK_S] = 3.0
-    state.gauge[1, at.NEXT_LEAVE] = 6.5
     seen = []
 
     def route(arrived: int, queued: Any, running: Any, found: Any, draws: Any) -> int:
@@ -178,8 +169,6 @@ def test_a_router_sees_what_waits_runs_and_has_been_routed_at_this_instant() -> 
     assert state.request[:, at.REPLICA].tolist() == [1, 1, at.UNROUTED]
     assert state.request[:2, at.RANK].tolist() == [4, 4]  # they share the order of arrival
     assert state.load[at.TOUCHED].tolist() == [0, 1]
-    assert state.times[:, at.LEAVES].tolist() == [7.0, 6.0, 9.0]
-    assert state.gauge[:, at.NEXT_LEAVE].tolist() == [inf, 6.0]
     assert state.gauge[:, at.INSIDE_SECONDS].tolist() == [0.0, 18.0]  # nine for two seconds
 
 
@@ -222,28 +211,26 @@ def test_batches_are_formed_while_a_place_in_the_pipeline_is_free() -> None:
 
 
 @pytest.mark.parametrize(
-    ("free", "holds", "next_leave", "repeats"),
+    ("free", "holds", "repeats"),
     [
-        ((7, 3), at.FOREVER, inf, 32),  # two rounds of a block each on the second rank
-        ((5, 99), at.FOREVER, inf, 32),  # and for two requests each on the first
-        ((99, 1), at.FOREVER, inf, 0),
-        ((99, 0), at.FOREVER, inf, 0),
-        ((99, 99), at.FOREVER, inf, 95),  # the last request's tokens but for two
-        ((99, 99), 9, inf, 8),
-        ((99, 99), 2, inf, 1),
-        ((99, 99), 1, inf, 0),
-        ((99, 99), at.FOREVER, 50.0, 0),
+        ((7, 3), at.FOREVER, 32),  # two rounds of a block each on the second rank
+        ((5, 99), at.FOREVER, 32),  # and for two requests each on the first
+        ((99, 1), at.FOREVER, 0),
+        ((99, 0), at.FOREVER, 0),
+        ((99, 99), at.FOREVER, 95),  # the last request's tokens but for two
+        ((99, 99), 9, 8),
+        ((99, 99), 2, 1),
+        ((99, 99), 1, 0),
     ],
 )
 def test_ranks_repeat_together_as_often_as_each_of_them_may(
-    free: tuple[int, int], holds: int, next_leave: float, repeats: int
+    free: tuple[int, int], holds: int, repeats: int
 ) -> None:
     state = before([0.0] * 3, replicas=2, ranks=2, move_s=0.25)
     decoding(state, 2, {0: 12, 1: 13})
     decoding(state, 3, {2: 14})
     state.pool[:, at.FREE] = [0, 0, *free]
     state.pool[2:, at.MOVED] = [4, 12]
-    state.gauge[3, at.NEXT_LEAVE] = next_leave
     assert loop.form.py_func(all_idle(holds), PRICE, state, 3, 5.0) == 2
     assert state.rounds[2:, at.REPEATS].tolist() == [repeats, repeats]
     assert state.rounds[2:, at.LEADS].tolist() == [1, 0]
@@ -297,17 +284,6 @@ def test_messages_take_longest_for_the_rank_with_the_fewest_tokens(
     state.step[:, at.TOKENS] = tokens
     loop.join.py_func(state, 0)
     assert state.priced[:, at.UNEVEN].tolist() == [uneven] * 3
-
-
-def test_whoever_gives_up_now_is_let_go_before_a_batch_is_formed() -> None:
-    state = before([0.0])
-    state.waiting[0, 0], state.pool[0, at.WAITING] = 0, 1
-    state.times[0, at.LEAVES] = state.gauge[0, at.NEXT_LEAVE] = 4.0
-    assert loop.look_up.py_func(state, 0, 3.0) == 0
-    assert state.times[0, at.LEFT] == -1.0
-    assert loop.look_up.py_func(state, 0, 4.0) == 1
-    assert state.times[0, at.LEFT] == 4.0
-    assert state.gauge[0, at.INSIDE_SECONDS] == 4.0
 
 
 def test_a_decision_is_measured_and_stands_unless_somebody_may_return() -> None:

@@ -7,9 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from simulators.core.errors import Infeasible
 from simulators.serving.engine.replica import ARRIVAL, BUSY_S, COMPLETED, FIRST_TOKEN, ITERATIONS
-from simulators.serving.point import OWN, SHARED, ArrivalsConfig, ServingPoint
+from simulators.serving.point import ArrivalsConfig, ServingPoint
 from simulators.serving.simulator import simulate
 from tests.serving.cases import asked, limits, run
 
@@ -53,20 +52,6 @@ def test_a_request_waits_for_the_iteration_of_the_other_rank_to_end() -> None:
     assert state.times[1, FIRST_TOKEN] > state.times[0, FIRST_TOKEN] > state.times[1, ARRIVAL]
 
 
-def test_evenly_loaded_ranks_answer_as_one_queue_would() -> None:
-    own, shared = (
-        simulate(
-            dataclasses.replace(
-                MIXTURE, scheduling=dataclasses.replace(MIXTURE.scheduling, rank_queues=q)
-            )
-        )
-        for q in (OWN, SHARED)
-    )
-    assert own.tpot_mean_s == pytest.approx(shared.tpot_mean_s, rel=0.1)
-    assert own.kv_blocks == pytest.approx(shared.kv_blocks, rel=1e-3)
-    assert own.mean_batch == pytest.approx(shared.mean_batch, rel=0.1)
-
-
 def test_what_is_streamed_for_all_ranks_delays_every_token() -> None:
     def tpot_s(interval: int) -> float:
         return (
@@ -81,25 +66,5 @@ def test_what_is_streamed_for_all_ranks_delays_every_token() -> None:
     assert tpot_s(1) > tpot_s(10) > tpot_s(0)
 
 
-def test_queues_of_their_own_under_a_pipeline_are_refused() -> None:
-    point = dataclasses.replace(MIXTURE, pp=2, requests=8)
-    assert simulate(point).completed_requests == 8  # they share one
-    with pytest.raises(Infeasible, match="own_rank_queues_need_pp_1"):
-        simulate(
-            dataclasses.replace(
-                point, scheduling=dataclasses.replace(point.scheduling, rank_queues=OWN)
-            )
-        )
-
-
-def test_without_data_parallel_attention_the_choice_means_nothing() -> None:
-    point = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", requests=50, qps=2.0)
-    own, shared = (
-        simulate(
-            dataclasses.replace(
-                point, scheduling=dataclasses.replace(point.scheduling, rank_queues=q)
-            )
-        )
-        for q in (OWN, SHARED)
-    )
-    assert own == shared
+def test_ranks_share_a_queue_under_a_pipeline() -> None:
+    assert simulate(dataclasses.replace(MIXTURE, pp=2, requests=8)).completed_requests == 8

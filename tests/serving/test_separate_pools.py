@@ -153,31 +153,6 @@ def test_by_layer_only_what_reading_was_too_short_for_comes_after(
     assert after_s == pytest.approx(left_s)
 
 
-def test_who_gives_up_on_the_way_frees_both_pools() -> None:
-    count = 40
-    shape = np.zeros(1, np.int64)
-    state = serve(
-        EngineKernels(load_scheduler("vllm_v1"), load_router("least_outstanding"), linear_price),
-        limits("vllm_v1", blocks=60),
-        asked(np.zeros(count), np.full(count, 100), np.full(count, 20), patience_s=0.4),
-        replicas=1,
-        shape=shape,
-        table=PRICES,
-        decoders=Decoders(
-            limits=limits("vllm_v1", blocks=24),
-            replicas=1,
-            shape=shape,
-            table=PRICES,
-            link=KVLink(setup_s=0.02, token_s=1e-5),
-        ),
-    )
-    ended, left = (state.times[:, column] >= 0.0 for column in (at.COMPLETED, at.LEFT))
-    assert (ended ^ left).all()
-    assert ended.any()
-    assert left.any()
-    assert state.pool[:, at.FREE].tolist() == state.pool[:, at.TOTAL].tolist()
-
-
 def test_pools_may_have_other_cuts_and_gpus() -> None:
     point = replace(
         APART,

@@ -116,7 +116,7 @@ def repeating(*, stages: int = 1, log_rows: int = 0) -> Any:
         table=[None],
     )
     state.pool[1, [at.TOTAL, at.FREE, at.FLIGHT, at.MOST_USED]] = 20, 12, 1, 9
-    state.gauge[1, [at.CLOCK_S, at.NEXT_LEAVE]] = 1.0, inf
+    state.gauge[1, at.CLOCK_S] = 1.0
     state.rounds[stages] = [9, 0, 2, 1]
     state.crossings[stages, 2] = 3
     state.priced[stages, at.DECODE_KV] = 20.0
@@ -139,8 +139,6 @@ def unpriced(*_: object) -> float:
         ({}, 3.5, 0, 4.0, 2, 9),
         ({"repeats": 1}, 9.0, 1, 3.0, 1, 12),
         ({"repeats": 0}, 9.0, 1, 2.0, 0, 12),
-        ({"leave": 3.0}, 9.0, 1, 3.0, 1, 12),  # at that very instant
-        ({"leave": 3.5}, 9.0, 1, 4.0, 2, 9),
         ({"free": 4}, 3.5, 0, 4.0, 2, 1),  # one is left for whoever comes
         ({"free": 3}, 3.5, 1, 3.0, 1, 3),
         ({"made": 3}, 5.5, 0, 6.0, 7, 9),  # the sixth round is the second modulo four
@@ -152,7 +150,6 @@ def test_a_batch_is_repeated_before_an_instant_while_it_may_be(
     state = repeating()
     state.rounds[1, at.REPEATS] = changes.get("repeats", 9)
     state.rounds[1, at.MADE] = changes.get("made", 0)
-    state.gauge[1, at.NEXT_LEAVE] = changes.get("leave", inf)
     state.pool[1, at.FREE] = changes.get("free", 12)
     assert skip_ahead.repeat_first.py_func(unpriced, state, 1, until) == ends
     assert (state.ends[1, 0], state.pool[1, at.FREE]) == (ended, free)

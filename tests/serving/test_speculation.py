@@ -23,7 +23,6 @@ from simulators.serving.run import prepare, run_of
 from simulators.serving.simulator import simulate
 from simulators.serving.speculation.acceptance import (
     last_step_excess,
-    powers_of,
     survival,
     tokens_per_step,
 )
@@ -130,7 +129,6 @@ def test_every_token_comes_once_and_every_block_returns(
             "speculation.method": "eagle",
             "speculation.topk": 4,
             "speculation.tree_nodes": 12,
-            "speculation.acceptance_std": 0.2,
         },
         {
             "speculation.method": "draft",
@@ -163,7 +161,7 @@ def test_sessions_behind_a_prefix_cache_keep_tokens_and_blocks_too(
         replace(
             updated(
                 PLAIN,
-                {**how, "speculation.acceptance": "0.7", "speculation.acceptance_std": 0.2},
+                {**how, "speculation.acceptance": "0.7"},
             ),
             scheduler=scheduler,
             sessions=replace(PLAIN.sessions, turns=3),
@@ -275,46 +273,6 @@ def test_a_sure_tree_is_a_sure_chain() -> None:
             replace(sure, speculation=replace(sure.speculation, num_draft_tokens=4))
         ).iterations
     )
-
-
-def test_requests_differ_around_the_mean_as_asked() -> None:
-    alike, apart = powers_of(0.6, 0.0), powers_of(0.6, 0.2)
-    rates = 0.6 ** np.array(apart)
-    assert alike == ()
-    assert rates.mean() == pytest.approx(0.6, abs=0.005)
-    assert rates.std() == pytest.approx(0.2, abs=0.01)
-    told = ReplicaLimits(
-        blocks=10,
-        block_size=16,
-        watermark=0.0,
-        seats=1,
-        batch_tokens=1,
-        chunk=1,
-        most_tokens=10,
-        drafted=1,
-        survival=(0.6,),
-        draft_powers=apart,
-    ).vector()
-    drawn = [np.mean([accepted(told, 1, who, d) for d in range(300)]) for who in range(300)]
-    assert np.mean(drawn) == pytest.approx(0.6, abs=0.03)
-    assert np.std(drawn) == pytest.approx(0.2, abs=0.03)
-    with pytest.raises(Infeasible, match="acceptance_spread_too_wide"):
-        powers_of(0.9, 0.4)
-
-
-def test_requests_that_differ_have_longer_tails() -> None:
-    point = replace(
-        PLAIN,
-        speculation=replace(
-            PLAIN.speculation, method="ngram", num_draft_tokens=4, acceptance="0.6"
-        ),
-        requests=200,
-    )
-    same, apart = (
-        simulate(point),
-        simulate(replace(point, speculation=replace(point.speculation, acceptance_std=0.25))),
-    )
-    assert apart.tpot_p99_s > 1.2 * same.tpot_p99_s
 
 
 def test_drafts_stop_above_a_number_of_requests() -> None:

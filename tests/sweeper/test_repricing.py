@@ -105,7 +105,7 @@ def test_a_notebook_gets_both_lists(workplace: Path) -> None:
     ("name", "axes"),
     [
         ("serving", {"model": "gpt2", "gpu": ["l4", "mi210"], "fidelity": "analytic", "qps": None}),
-        ("serving", {"model": "gpt2", "gpu": "l4", "requests": 20, "measurement.seeds": [1, 3]}),
+        ("serving", {"model": "gpt2", "gpu": "l4", "requests": 20, "replicas": [1, 3]}),
         ("training", {"model": "gpt2", "gpu": ["l4", "h100_sxm"], "batch": 8, "dtype": "fp16"}),
     ],
 )

@@ -54,9 +54,6 @@ class ServingMetrics:
     ttft_p90_s: float | None = _latency("time to first token, 90th percentile", better="min")
     ttft_p95_s: float | None = _latency("time to first token, 95th percentile")
     ttft_p99_s: float | None = _latency("time to first token, 99th percentile", better="min")
-    ttft_p99_s_ci: float | None = _interval(
-        "95 % half-width of the mean of ttft_p99_s over seeds; null of one"
-    )
     ttft_max_s: float | None = _latency("time to first token, longest")
     ttft_mean_s_lo: float | None = _low()
     ttft_mean_s_hi: float | None = _high()
@@ -76,9 +73,6 @@ class ServingMetrics:
     tpot_p90_s: float | None = _latency("time per later token, 90th percentile", better="min")
     tpot_p95_s: float | None = _latency("time per later token, 95th percentile")
     tpot_p99_s: float | None = _latency("time per later token, 99th percentile", better="min")
-    tpot_p99_s_ci: float | None = _interval(
-        "95 % half-width of the mean of tpot_p99_s over seeds; null of one"
-    )
     tpot_max_s: float | None = _latency("time per later token, longest")
     tpot_mean_s_lo: float | None = _low()
     tpot_mean_s_hi: float | None = _high()
@@ -95,9 +89,6 @@ class ServingMetrics:
     e2e_p90_s: float | None = _latency("arrival to last token, 90th percentile", better="min")
     e2e_p95_s: float | None = _latency("arrival to last token, 95th percentile")
     e2e_p99_s: float | None = _latency("arrival to last token, 99th percentile", better="min")
-    e2e_p99_s_ci: float | None = _interval(
-        "95 % half-width of the mean of e2e_p99_s over seeds; null of one"
-    )
     e2e_max_s: float | None = _latency("arrival to last token, longest")
     session_mean_s: float | None = _latency(
         "arrival of a session to its last answer, think times included, mean; null without turns"
@@ -167,7 +158,6 @@ class ServingMetrics:
     completed_requests: int | None = _count("requests served to their end")
     judged_requests: int | None = _count("requests that latencies are of")
     rejected_requests: int | None = _count("requests too long for the context or for KV memory")
-    cancelled_requests: int | None = _count("requests whose clients gave up")
     saturated: bool = metric(
         "the backlog grows: latencies depend on the length of the run", page="serving.md#saturation"
     )

@@ -15,7 +15,6 @@ TIMES = {
     "first_scheduled_s": at.SCHEDULED,
     "first_token_s": at.FIRST_TOKEN,
     "completed_s": at.COMPLETED,
-    "left_s": at.LEFT,
     "stalled_s": at.STALLED,
     "longest_gap_s": at.LONGEST_GAP,
 }

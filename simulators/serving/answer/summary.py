@@ -49,11 +49,10 @@ class ServingRun:
         """Return the replicas that are paid for within a window, mean over it, over all."""
         if self.plan is None:
             return 1.0
-        ended = np.maximum(self.state.times[:, at.COMPLETED], self.state.times[:, at.LEFT])
         paid_s = self.plan.paid_s(
             self.state.request[:, at.REPLICA] // int(self.state.limits[at.RANKS]),
             self.state.times[:, at.ARRIVAL],
-            ended,
+            self.state.times[:, at.COMPLETED],
             (window.begin_s, window.end_s),
         )
         return paid_s / (window.span_s * self.point.replicas)
@@ -61,39 +60,27 @@ class ServingRun:
     def metrics(self) -> ServingMetrics:
         """Return latencies, rates, costs and utilization.
 
-        Latencies are those of answered requests between `warmup` and `cooldown`. Rates, costs,
-        energy and use are of a window: from the arrival of the first of them to that of the last,
-        if such requests are left out; else the steady part of the run, if that was asked for and
-        there is one; else the run. What is counted is of the whole run.
+        Latencies are those of the requests after the first `warmup`. Rates, costs, energy and use
+        refer to a window: with `warmup`, from the first to the last arrival of these requests;
+        else the steady part of the run, if `window` is `steady` and the run has such a part; else
+        the whole run. Counts refer to the whole run.
 
         Raises:
-            Infeasible: no request of the window was answered.
+            Infeasible: the window holds no requests.
         """
         times, output_tokens, point = self.state.times, self.asked.output_tokens, self.point
-        cancelled = int(np.count_nonzero(times[:, at.LEFT] >= 0.0))
-        answered: Any = slice(None)
-        end = times[:, at.COMPLETED]
-        if cancelled:
-            answered, end = end >= 0.0, np.maximum(end, times[:, at.LEFT])
-        arrival = times[:, at.ARRIVAL]
-        scheduled = np.where(times[:, at.SCHEDULED] < 0.0, end, times[:, at.SCHEDULED])
+        arrival, end = times[:, at.ARRIVAL], times[:, at.COMPLETED]
         whole = MeasurementWindow(float(arrival.min()), float(end.max()))
-        everyone = RequestLatencies(times, output_tokens).take(answered)
+        everyone = RequestLatencies(times, output_tokens)
         judged, window = everyone, whole
-        if point.measurement.warmup or point.measurement.cooldown:
-            last = output_tokens.size - point.measurement.cooldown
-            judged = RequestLatencies(times, output_tokens).take(
-                slice(point.measurement.warmup, last)
-            )
-            judged = judged.take(judged.times[:, at.COMPLETED] >= 0.0)
+        if point.measurement.warmup:
+            judged = everyone.take(slice(point.measurement.warmup, None))
             window = _between(judged.times[:, at.ARRIVAL])
         elif point.measurement.window == STEADY:
             window = steady_part(everyone.times, self.asked.clients) or whole
-        if judged.output_tokens.size == 0:
-            raise Infeasible("no_request_is_answered", f"{cancelled} clients gave up")
-        request = self.state.request[answered]
+        request = self.state.request
         seen = request[:, at.PROMPT] + request[:, at.OUTPUT] - request[:, at.CACHED]
-        grows_s = None if self.asked.clients else backlog_growth(arrival, scheduled)
+        grows_s = None if self.asked.clients else backlog_growth(arrival, times[:, at.SCHEDULED])
         each = [sums_within(self.state, window, whole, n) for n in range(len(self.tables))]
         did, pool = together(each), self.state.pool
         share = self.running_share(window)
@@ -108,8 +95,7 @@ class ServingRun:
             "inside_mean": window.mean_inside(arrival, end),
             "judged_requests": judged.output_tokens.size,
             "rejected_requests": self.rejected,
-            "cancelled_requests": cancelled,
-            "completed_requests": output_tokens.size - cancelled,
+            "completed_requests": output_tokens.size,
             "saturated": grows_s is not None and is_saturated(grows_s, arrival, end),
             "backlog_growth": grows_s,
             "makespan_s": whole.span_s,
@@ -152,7 +138,6 @@ def _latencies(served: RequestLatencies) -> dict[str, float | None]:
         **_columns("e2e", e2e),
         **_columns("queue", queue),
         **moving(times),
-        **dict.fromkeys(("ttft_p99_s_ci", "tpot_p99_s_ci", "e2e_p99_s_ci")),
         **dict.fromkeys(f"{name}_{end}" for name in WITH_BAND for end in ("lo", "hi")),
         "prefill_mean_s": prefill.mean,
         "prefill_p99_s": prefill.p99,
@@ -161,19 +146,14 @@ def _latencies(served: RequestLatencies) -> dict[str, float | None]:
 
 
 def _sessions(session: Ints | None, times: Floats) -> dict[str, float | None]:
-    """Return how long sessions take all of whose requests were answered; None without any."""
+    """Return the mean and the 99th percentile of session durations; None without sessions."""
     names = ("session_mean_s", "session_p99_s")
     if session is None:
         return dict.fromkeys(names)
     first = np.flatnonzero(np.diff(session, prepend=session[0] - 1))
-    whole = np.minimum.reduceat(times[:, at.COMPLETED], first) >= 0.0
     last_s = np.maximum.reduceat(times[:, at.COMPLETED], first)
-    took = spread((last_s - times[first, at.ARRIVAL])[whole])
-    return (
-        dict(zip(names, (took.mean, took.p99), strict=True))
-        if whole.any()
-        else dict.fromkeys(names)
-    )
+    took = spread(last_s - times[first, at.ARRIVAL])
+    return dict(zip(names, (took.mean, took.p99), strict=True))
 
 
 def _columns(name: str, of: Spread) -> dict[str, float]:
@@ -295,8 +275,7 @@ def _filled(run: ServingRun, block_seconds: float) -> float | None:
     gave_up = state.pool[:, [at.RESTARTED, at.SWAPS]].any()
     if not block_seconds or gave_up or state.request[:, at.CACHED].any():
         return None
-    ended = times[:, at.COMPLETED] >= 0.0
-    scheduled, first, end = times[ended][:, [at.SCHEDULED, at.FIRST_TOKEN, at.COMPLETED]].T
-    prompt, output = state.request[ended][:, [at.PROMPT, at.OUTPUT]].T
+    scheduled, first, end = times[:, [at.SCHEDULED, at.FIRST_TOKEN, at.COMPLETED]].T
+    prompt, output = state.request[:, [at.PROMPT, at.OUTPUT]].T
     held = (first - scheduled) * prompt + (end - first) * (prompt + (output + 1) / 2.0)
     return float(held.sum()) / (block_seconds * int(state.limits[at.BLOCK]))

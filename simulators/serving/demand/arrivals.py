@@ -1,4 +1,4 @@
-"""When requests arrive: after Poisson, gamma or even gaps, or at a rate that changes with time.
+"""When requests arrive: after Poisson or even gaps, or at a rate that changes with time.
 
 The same seed draws the same gaps of mean one for every design and every rate, which only scales
 them: designs are compared on common random numbers.
@@ -20,7 +20,7 @@ import numpy as np
 
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats
-from simulators.serving.point import DIURNAL, EVEN, GAMMA, MMPP, POISSON, ServingPoint
+from simulators.serving.point import DIURNAL, EVEN, MMPP, POISSON, ServingPoint
 
 _BLOCK = 64
 """Pairs of states drawn at a time; longer runs go on where shorter ones stop."""
@@ -57,23 +57,14 @@ def arrival_times(point: ServingPoint, count: int) -> Floats:
         )
     if point.arrivals.process == DIURNAL:
         return _sine(point.seed, count, rate, point.arrivals.swing, point.arrivals.period_s)
-    return (
-        _unit_arrivals(point.seed, count, point.arrivals.process, float(point.arrivals.burstiness))
-        / rate
-    )
+    return _unit_arrivals(point.seed, count, point.arrivals.process) / rate
 
 
 @functools.lru_cache(maxsize=64)
-def _unit_arrivals(seed: int, count: int, process: str, burstiness: float) -> Floats:
+def _unit_arrivals(seed: int, count: int, process: str) -> Floats:
     """Return arrival times at one request per second."""
     draw = stream(seed, "gaps")
-    if process == EVEN:
-        gaps = np.ones(count)
-    elif process == GAMMA:
-        shape = burstiness**-2.0
-        gaps = draw.standard_gamma(shape, count) / shape
-    else:
-        gaps = draw.standard_exponential(count)
+    gaps = np.ones(count) if process == EVEN else draw.standard_exponential(count)
     return _kept(np.cumsum(gaps))
 
 
@@ -82,7 +73,7 @@ def _two_states(
     seed: int, count: int, rate: float, burst_ratio: float, burst_s: float, calm_s: float
 ) -> Floats:
     """Return when the integral of a two-state rate of mean one meets arrivals at an even rate."""
-    even_s = _unit_arrivals(seed, count, POISSON, 1.0) / rate
+    even_s = _unit_arrivals(seed, count, POISSON) / rate
     draw = stream(seed, "states")
     share = burst_s / (burst_s + calm_s)
     calm = 1.0 / (1.0 + share * (burst_ratio - 1.0))
@@ -102,7 +93,7 @@ def _two_states(
 @functools.lru_cache(maxsize=64)
 def _sine(seed: int, count: int, rate: float, swing: float, period_s: float) -> Floats:
     """Return when `t + a (1 - cos(w t)) / w` meets arrivals at an even rate, by halving."""
-    even_s = _unit_arrivals(seed, count, POISSON, 1.0) / rate
+    even_s = _unit_arrivals(seed, count, POISSON) / rate
     w = 2.0 * np.pi / period_s
     low, high = even_s - 2.0 * swing / w, even_s
     for _ in range(_HALVINGS):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,6 @@ class Requests:
     output_tokens: Ints
     draws: Floats  # two uniform numbers per request, for routers that toss coins
     clients: int = 0  # of a closed system, where `arrival_s` is the time a client thinks; 0: open
-    patience_s: Floats | float = inf  # how long after its arrival a request's client gives up
     service_s: Floats | float = 0.0  # that a server before the engine works on each, one by one
     delay_s: float = 0.0  # that each takes to the engine besides
     session: Ints | None = None  # rising; a later turn's `arrival_s` is the time its user thinks
@@ -82,7 +80,6 @@ def requests_of(point: ServingPoint) -> Requests:
         output_tokens=output,
         draws=_draws(point.seed, count),
         clients=point.arrivals.clients if closed else 0,
-        patience_s=inf if point.client.patience_s is None else float(point.client.patience_s),
         prefixes=None if trace is None or point.prompt_tokens else _hashed(trace, prompt, output),
     )
     if point.sessions.turn_tokens and point.sessions.turns == 1:

@@ -1,4 +1,4 @@
-"""The event loop of a service: admission, KV cache, batches, cancellation, skipping ahead.
+"""The event loop of a service: admission, KV cache, batches, skipping ahead.
 
 `service.py` is the door: it runs requests through replicas. `replica.py` names the columns of the
 state that schedulers and routers see.

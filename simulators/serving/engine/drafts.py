@@ -48,12 +48,10 @@ def drafts_change(limits: Ints, pool: Ints) -> bool:
 @kernel(i8(*arrays(i8, 1), i8, i8, i8))
 def accepted(limits: Ints, drafts: int, who: int, done: int) -> int:
     """Return how many drafted tokens of a request that has `done` tokens are accepted."""
-    mine = mixed(mixed(limits[at.SEED] & LOW_BITS) ^ who)
-    drawn = mixed(mine ^ done)
-    first = at.SURVIVE + mixed(mine) % at.DRAFT_CLASSES * at.MOST_DRAFTED
+    drawn = mixed(mixed(mixed(limits[at.SEED] & LOW_BITS) ^ who) ^ done)
     count = 0
     for i in range(min(drafts, limits[at.DEPTH])):  # a branch that depends on a draw costs more
-        count += drawn < limits[first + i]
+        count += drawn < limits[at.SURVIVE + i]
     return count
 
 

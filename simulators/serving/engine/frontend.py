@@ -80,8 +80,7 @@ def seen_by_clients(state: ReplicaState, frontend: Frontend, output_tokens: Ints
     """Return the state after a run as its clients saw it: they asked earlier, by what they wait."""
     times = state.times.copy()
     later = np.maximum(output_tokens - 1, 1)
-    answer_s = np.maximum(times[:, at.COMPLETED] - times[:, at.FIRST_TOKEN], 0.0)  # 0 if given up
-    tpot_s = answer_s / later
+    tpot_s = (times[:, at.COMPLETED] - times[:, at.FIRST_TOKEN]) / later
     times[:, at.ARRIVAL] = times[:, at.ASKED] - frontend.iterations * tpot_s
     return state._replace(times=times)
 

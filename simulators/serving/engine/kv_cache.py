@@ -143,20 +143,6 @@ def swap_in(view: View) -> int:
     return pool[at.SWAPPED]  # type: ignore[no-any-return]
 
 
-@kernel(i8(*arrays(i8, 1), matrix(i8), i8, i8))
-def drop_swapped(pool: Ints, request: Ints, who: int, above: int) -> int:
-    """Forget a request that is on the host, where `above` lies above it; return its blocks."""
-    if above < 0:
-        pool[at.TOP] = request[who, at.BELOW]
-    else:
-        request[above, at.BELOW] = request[who, at.BELOW]
-    blocks = request[who, at.BLOCKS]
-    pool[at.SWAPPED] -= 1
-    pool[at.HOSTED] -= blocks
-    request[who, at.BLOCKS] = 0
-    return blocks  # type: ignore[no-any-return]
-
-
 @kernel(i8(VIEW))
 def seat_decodes(view: View) -> int:
     """Give one token to each idle request that decodes, in the order of `idle`.

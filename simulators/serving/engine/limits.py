@@ -18,11 +18,8 @@ from simulators.serving.engine import replica as at
 from simulators.serving.engine.policies import Scheduler
 from simulators.serving.point import (
     ADAPTIVE,
-    AUTO,
     CACHED,
-    OWN,
     PEER,
-    SHARED,
     SSD,
     SWAP,
     ServingPoint,
@@ -64,7 +61,6 @@ class ReplicaLimits:
     survival: tuple[float, ...] = ()  # shares of iterations that accept at least 1, 2 ... of them
     draft_up_to: tuple[int, ...] = ()  # running requests while at least 1, 2 ... are drafted
     draft_load: bool = False  # those that wait count as well
-    draft_powers: tuple[float, ...] = ()  # of those shares, of requests that differ
     seed: int = 0
     patience: int = 10  # decode iterations between looks at the queue (LightLLM's default)
 
@@ -90,9 +86,7 @@ class ReplicaLimits:
         limits[at.DRAFTED], limits[at.SEED] = self.drafted, self.seed
         depth = limits[at.DEPTH] = len(self.survival)
         limits[at.DRAFT_LOAD] = self.draft_load
-        powers = np.array(self.draft_powers or (1.0,))[:, None]
-        survive = limits[at.SURVIVE :].reshape(at.DRAFT_CLASSES, at.MOST_DRAFTED)
-        survive[:, :depth] = np.rint(at.CERTAIN * np.array(self.survival) ** powers)
+        limits[at.SURVIVE : at.SURVIVE + depth] = np.rint(at.CERTAIN * np.array(self.survival))
         limits[at.DRAFT_UP_TO : at.DRAFT_UP_TO + depth] = self.draft_up_to or at.ALL_DECODES
         return limits
 
@@ -193,24 +187,17 @@ def limits_of(
         survival=drafter.survival if drafter else (),
         draft_up_to=drafter.up_to if drafter else (),
         draft_load=point.speculation.rule == ADAPTIVE,
-        draft_powers=drafter.powers if drafter else (),
         seed=point.seed,
     )
 
 
 def ranks_of(point: ServingPoint, scheduler: Scheduler) -> int:
-    """Return how many queues of a replica step together: one, but for data-parallel attention.
+    """Return the number of queues of a replica whose batches step together.
 
-    Under a pipeline they share one.
-
-    Raises:
-        Infeasible: queues of their own are asked for under a pipeline.
+    Each rank of data-parallel attention has a queue, unless the scheduler distributes one queue
+    over the ranks, or there is a pipeline.
     """
-    if point.scheduling.rank_queues == OWN and point.pp > 1 and point.attention_dp > 1:
-        raise Infeasible("own_rank_queues_need_pp_1", f"pp {point.pp}")
-    usual = SHARED if scheduler.deals_out else OWN
-    queues = usual if point.scheduling.rank_queues == AUTO else point.scheduling.rank_queues
-    return point.attention_dp if queues == OWN and point.pp == 1 else 1
+    return 1 if scheduler.deals_out or point.pp > 1 else point.attention_dp
 
 
 @functools.lru_cache(maxsize=1024)

@@ -20,7 +20,6 @@ import numpy as np
 from simulators.core.jit import boolean, f8, i8, pointer
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.batch_sums import join, measure
-from simulators.serving.engine.cancellation import abort_requests
 from simulators.serving.engine.drafts import drafted, drafts_change
 from simulators.serving.engine.frontend import show_late
 from simulators.serving.engine.kv_cache import blocks_for, may_return, release, swap_in
@@ -58,10 +57,10 @@ from simulators.serving.pools.handover import advance_kv_transfer, send_waiting,
 
 @kernel(i8(pointer(SCHEDULE), pointer(ROUTE), pointer(PRICE), STATE))
 def run(schedule: Any, route: Any, price: Any, state: ReplicaState) -> int:
-    """Run until nothing happens any more; return how many requests neither ended nor left.
+    """Process events until none is left; return the number of unfinished requests.
 
-    Some are left only if the scheduler forms no batch although nothing runs, or if the price of a
-    batch is not a number.
+    Requests stay unfinished only if the scheduler forms no batch although nothing runs, or if the
+    price of a batch is not a number.
     """
     pool, ends = state.pool, state.ends
     closed = state.released.size > 0
@@ -88,11 +87,11 @@ def run(schedule: Any, route: Any, price: Any, state: ReplicaState) -> int:
             # An end at the very instant of another replica's comes before it.
             until = min(arrival, np.nextafter(second, inf)) if closed else arrival
             advance(schedule, price, state, replica, until, closed)
-    left = 0
+    unfinished = 0
     for who in range(state.times.shape[0]):
-        if state.times[who, at.COMPLETED] < 0.0 and state.times[who, at.LEFT] < 0.0:
-            left += 1
-    return left
+        if state.times[who, at.COMPLETED] < 0.0:
+            unfinished += 1
+    return unfinished
 
 
 @kernel(f8(STATE))
@@ -136,10 +135,7 @@ def arrive(route: Any, state: ReplicaState, now: float) -> int:
         )
         state.request[who, at.REPLICA] = replica
         state.request[who, at.RANK] = rank
-        gauge = state.gauge[replica]
-        tick(pool[replica], gauge, now)
-        state.times[who, at.LEAVES] += now
-        gauge[at.NEXT_LEAVE] = min(gauge[at.NEXT_LEAVE], state.times[who, at.LEAVES])
+        tick(pool[replica], state.gauge[replica], now)
         push_waiting(pool[replica], state.waiting[replica], who)
         load[at.QUEUED, replica] += 1
         load[at.TOUCHED, replica] = 1
@@ -178,7 +174,7 @@ def form(schedule: Any, price: Any, state: ReplicaState, replica: int, now: floa
         return form_together(schedule, price, state, replica, now)
     pool, stages = state.pool[replica], state.limits[at.STAGES]
     if pool[at.FLIGHT] < stages:
-        look_up(state, replica, now)
+        tick(pool, state.gauge[replica], now)
     while pool[at.FLIGHT] < stages:
         place = state.in_flight[replica, (pool[at.OLDEST] + pool[at.FLIGHT]) % stages]
         slot = replica * stages + place
@@ -209,7 +205,7 @@ def form_together(schedule: Any, price: Any, state: ReplicaState, replica: int, 
             return 0
     repeats = at.FOREVER
     for rank in range(first, first + ranks):
-        look_up(state, rank, now)
+        tick(state.pool[rank], state.gauge[rank], now)
         holds = decide(schedule, state, rank, rank, now)
         if state.pool[rank, at.BATCH] == 0:
             state.sizes[rank] = 0
@@ -217,8 +213,6 @@ def form_together(schedule: Any, price: Any, state: ReplicaState, replica: int, 
         formed += 1
         moved_s = max(moved_s, moving_s(state, rank))
         mine = possible_repeats(state, rank, holds) if holds > 1 else 0
-        if state.gauge[rank, at.NEXT_LEAVE] < inf:
-            mine = 0
         rounds_of_blocks = max(0, state.pool[rank, at.FREE] - 1) // state.sizes[rank]
         repeats = min(repeats, mine, rounds_of_blocks * state.limits[at.BLOCK])
     if formed == 0:
@@ -232,15 +226,6 @@ def form_together(schedule: Any, price: Any, state: ReplicaState, replica: int, 
             state.ends[rank, 0] = launch(price, state, rank, rank, now, now + moved_s)
             leads = 0
     return formed
-
-
-@kernel(i8(STATE, i8, f8))
-def look_up(state: ReplicaState, replica: int, now: float) -> int:
-    """Bring a replica's sums up to now, and let go of who has given up; return how many did."""
-    tick(state.pool[replica], state.gauge[replica], now)
-    if RARE and now >= state.gauge[replica, at.NEXT_LEAVE]:
-        return abort_requests(state, replica, now)
-    return 0
 
 
 @kernel(f8(STATE, i8))

@@ -83,21 +83,18 @@ UNROUTED, UNBORN = -1, -2
     COMPLETED,
     STALLED,
     LONGEST_GAP,
-    LEAVES,
-    LEFT,
     ASKED,
     SERVICE,
     SUMS,
-) = range(13)
+) = range(11)
 SUM_COLUMNS = 5
 TIME_COLUMNS = SUMS + SUM_COLUMNS
 READ, SENDING = TIME_COLUMNS, TIME_COLUMNS + 1
 READER_SUMS = TIME_COLUMNS + 2
 POOLED_TIME_COLUMNS = READER_SUMS + SUM_COLUMNS
 """ASKED is when the client sent the request, SERVICE how long the server before the engine works on
-it, and ARRIVAL when the engine has it. LEAVES is when the client gives up, until its arrival how
-long it has patience for; LEFT is when the engine let the request go. Where other replicas decode
-than read prompts, READ is when the prompt was read, SENDING when room for its cache was found."""
+it, and ARRIVAL when the engine has it. With separate pools, READ is the end of the prefill and
+SENDING the start of the KV transfer."""
 
 # `limits`: what the operator of the service has set, equal for all replicas.
 (
@@ -124,11 +121,10 @@ than read prompts, READ is when the prompt was read, SENDING when room for its c
     DRAFT_LOAD,  # 1: those that wait count as if they ran, where drafts depend on how many do
     DRAFT_UP_TO,  # the first of the running requests up to which at least 1, 2 ... are drafted
 ) = range(22)
-MOST_DRAFTED, DRAFT_CLASSES = 16, 32
+MOST_DRAFTED = 16
 SURVIVE = DRAFT_UP_TO + MOST_DRAFTED
-"""The first of the shares of iterations, times CERTAIN, that accept at least 1, 2 ... tokens: a row
-for each of DRAFT_CLASSES classes of requests, which are equally many."""
-LIMITS = SURVIVE + DRAFT_CLASSES * MOST_DRAFTED
+"""The first of the shares of iterations, times CERTAIN, that accept at least 1, 2 ... tokens."""
+LIMITS = SURVIVE + MOST_DRAFTED
 CERTAIN = 1 << 31
 ALL_DECODES = 1 << 40
 
@@ -218,11 +214,10 @@ each key; so do the others with numbers of their own, but no drafts. All draw
     JOULES,
     GAPS_S,  # gaps between tokens, summed over requests
     INSIDE_SECONDS,  # requests that wait or run, integrated
-    NEXT_LEAVE,  # no client gives up before
     SERVED_S,  # of the first replica: when the server before all of them is free again
     LINK_FREE_S,  # when what it sends or receives has passed its link
-) = range(9)
-GAUGE_COLUMNS = 9
+) = range(8)
+GAUGE_COLUMNS = 8
 
 SETUP_S, TOKEN_S, LAYERS = range(3)
 """`link`: seconds before a cache moves, seconds per token, and in how many parts each is sent while
@@ -250,9 +245,9 @@ QUEUED, RUNNING, FOUND, TOUCHED = range(4)
 LOAD_ROWS = 4
 
 RARE = True
-"""Whether a run may have what few have: a prefix cache, drafts, ranks or pools of their own, a host
-that takes blocks, clients that give up. Loops are compiled without it
-too (`service.py`): in half the time, and a run that has none of it takes less."""
+"""Whether the kernels support the optional features: prefix caches, speculation, data-parallel
+ranks, separate pools and swapping. Kernels are also compiled without them (`service.py`): they
+compile in half the time and run faster."""
 
 FOREVER = 1 << 40
 """Iterations of a decision that stands until a request arrives, ends or needs memory."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf
 from typing import TypeVar
 
 import numpy as np
@@ -76,7 +75,7 @@ def serve(
 def _is_rare(state: ReplicaState) -> bool:
     """Return whether a run may have what few have, which loops are compiled without too."""
     few = state.own[:, [at.CACHES, at.DRAFTED, at.HOST, at.READERS]].any()
-    return bool(few or state.limits[at.RANKS] > 1 or np.isfinite(state.times[:, at.LEAVES]).any())
+    return bool(few or state.limits[at.RANKS] > 1)
 
 
 def initial_state(
@@ -102,7 +101,6 @@ def initial_state(
     request, times, served_s = _asked_for(asked, there, is_pooled=decoders is not None)
     listed = request[:, at.REPLICA] != at.UNBORN
     gauge = np.zeros((replicas, at.GAUGE_COLUMNS))
-    gauge[:, at.NEXT_LEAVE] = inf
     if asked.clients:
         gauge[0, at.SERVED_S] = served_s[-1]
     pool = np.zeros((replicas, at.POOL_COLUMNS), np.int64)
@@ -169,7 +167,7 @@ def _asked_for(
     request[:, at.SUCCESSOR], request[:, at.ROUTABLE] = follower, routable
     request[:, at.REPLICA] = np.where(unborn, at.UNBORN, at.UNROUTED)
     times = np.full((count, at.POOLED_TIME_COLUMNS if is_pooled else at.TIME_COLUMNS), -1.0)
-    times[:, at.ARRIVAL], times[:, at.LEAVES] = asked.arrival_s, asked.patience_s
+    times[:, at.ARRIVAL] = asked.arrival_s
     times[:, at.SERVICE] = asked.service_s
     times[:, at.ASKED] = np.where(unborn, asked.delay_s, asked.arrival_s)
     listed = ~unborn

@@ -70,9 +70,8 @@ def stop_repeating(state: ReplicaState, replica: int) -> int:
 def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) -> int:
     """Repeat the batch that ends first, while that is before `until` and it may be repeated.
 
-    Returns 1 if the batch that now ends first must end for good: it has been repeated as often as
-    it may, could find no free block, or a client has given up. Most iterations of all are made
-    here, so what a replica adds up is held in numbers, not in arrays.
+    Returns 1 if the batch that ends first cannot be repeated again: its repeats are used up, or
+    no block is free. Most iterations happen here, so the sums of a replica are local variables.
     """
     pool, gauge, block = state.pool[replica], state.gauge[replica], state.limits[at.BLOCK]
     ends, stages, ring = state.ends[replica], state.stages[replica], state.in_flight[replica]
@@ -80,7 +79,7 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
     free, oldest, last = pool[at.FREE], pool[at.OLDEST], stages.size - 1
     total, alone = pool[at.TOTAL], pool[at.FLIGHT] == 1
     drafts = state.own[pool_of(state, replica), at.DRAFTED] > 0
-    clock_s, next_leave = gauge[at.CLOCK_S], gauge[at.NEXT_LEAVE]
+    clock_s = gauge[at.CLOCK_S]
     block_seconds, inside_seconds = gauge[at.BLOCK_SECONDS], gauge[at.INSIDE_SECONDS]
     busy_s, joules = gauge[at.BUSY_S], gauge[at.JOULES]
     gaps_s, batched, iterations, must_end = gauge[at.GAPS_S], 0, 0, 0
@@ -99,7 +98,7 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
             new_blocks = crossings[phase]
             if RARE and drafts:
                 new_blocks, growth = draw(state, replica, slot, rounds[at.MADE] + made)
-            if made == most or free - new_blocks < 1 or now >= next_leave:
+            if made == most or free - new_blocks < 1:
                 must_end = 1
                 break
             made += 1

@@ -184,14 +184,6 @@ def pop_release(state: ReplicaState) -> int:
     return first  # type: ignore[no-any-return]
 
 
-@kernel(i8(STATE, i8, f8))
-def let_go(state: ReplicaState, who: int, now: float) -> int:
-    """Note that a request has left; return 1."""
-    state.times[who, at.LEFT] = now
-    release_successor(state, who, now)
-    return 1
-
-
 @kernel(f8(*arrays(f8, 1), *arrays(f8, 1), f8))
 def pass_server(times: Floats, gauge: Floats, now: float) -> float:
     """Write when a released request is asked, and when it has passed the server; return that.

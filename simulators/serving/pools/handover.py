@@ -21,7 +21,6 @@ from simulators.serving.engine.state import (
     STATE,
     ReplicaState,
     keep_sums,
-    let_go,
     push_release,
     tick,
 )
@@ -41,10 +40,8 @@ def start_kv_transfer(state: ReplicaState, reader: int, who: int, now: float) ->
 def advance_kv_transfer(route: Any, state: ReplicaState, who: int, now: float) -> int:
     """Take the next step of a request whose prompt has been read; return the replica it is at.
 
-    Its turn begins, or its cache has arrived, or its client has given up meanwhile.
+    The request joins the queue of a decode replica, or its KV cache has arrived there.
     """
-    if state.times[who, at.LEFT] >= 0.0:
-        return free_reader(state, who, now)
     if state.times[who, at.SENDING] >= 0.0:
         return receive(state, who, now)
     return forward_request(route, state, who, now)
@@ -91,19 +88,14 @@ def send_waiting(state: ReplicaState, replica: int, now: float) -> int:
     sent = 0
     while pool[at.HANDED] > 0:
         who = ring[pool[at.HANDED_HEAD]]
-        gone = state.times[who, at.LEAVES] <= now
         prompt = blocks_for(request[who, at.PROMPT], limits[at.BLOCK])
         life = limits[at.LIFELONG] * request[who, at.OUTPUT]
         blocks = blocks_for(request[who, at.PROMPT] + life, limits[at.BLOCK])
         free = pool[at.HOLDERS] < limits[at.SEATS] and pool[at.WAITING] + pool[at.SWAPPED] == 0
-        if not gone and not (free and fits(limits, pool, blocks)):
+        if not (free and fits(limits, pool, blocks)):
             break
         pool[at.HANDED_HEAD] = (pool[at.HANDED_HEAD] + 1) & (ring.size - 1)
         pool[at.HANDED] -= 1
-        if gone:
-            let_go(state, who, now)
-            push_release(state, now, who)
-            continue
         request[who, at.KEPT_BLOCKS] = blocks
         pool[at.FREE] -= blocks
         pool[at.HOLDERS] += 1
@@ -140,8 +132,6 @@ def receive(state: ReplicaState, who: int, now: float) -> int:
     times[who, at.FIRST_TOKEN] = times[who, at.LAST_TOKEN] = times[who, at.LAST_END] = now
     state.idle[replica, pool[at.IDLE]] = who
     pool[at.IDLE] += 1
-    gauge = state.gauge[replica]
-    gauge[at.NEXT_LEAVE] = min(gauge[at.NEXT_LEAVE], times[who, at.LEAVES])
     state.load[at.TOUCHED, replica] = 1
     return replica  # type: ignore[no-any-return]
 

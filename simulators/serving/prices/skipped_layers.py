@@ -36,7 +36,6 @@ from simulators.serving.prices.lookup import (
     add_waits,
     join_attention,
 )
-from simulators.serving.speculation.acceptance import beta_quantiles
 
 ROUTED_LAYERS = 0.5
 """Share of layers that a mixture of depths routes tokens around: every other layer."""
@@ -45,6 +44,9 @@ SLICES, TOKENS = 8, 512
 """Equal slices of the depth where tokens leave at different ones, each at its mean share, and
 tokens by which that is found: choices, for the time of a price grows with the slices. Twice as many
 move what a decode of Llama-3.1-8B takes by .3 % in a batch of 8 and by 1.3 % in one of 256."""
+
+INTEGRATION_STEPS = 4096
+"""Steps in which the distribution of exit depths is integrated."""
 
 LAYERS, DECODED, PROMPTS, ROUTED, COLUMNS = 0, 1, 2, 3, 4
 """A segment's share of the layers, and the shares of decoded tokens, of tokens of prompts and of
@@ -76,9 +78,7 @@ def segments_of(point: ServingPoint, layers: int) -> Floats:
     """
     exits, ends = np.full(1, point.dynamic.exit_depth), np.full(1, point.dynamic.exit_depth)
     if point.dynamic.exit_depth_std:
-        exits = beta_quantiles(
-            point.dynamic.exit_depth, point.dynamic.exit_depth_std, TOKENS, "exit_spread"
-        )
+        exits = beta_quantiles(point.dynamic.exit_depth, point.dynamic.exit_depth_std, TOKENS)
         found = exits.mean()  # a little off where most tokens leave at one of the ends
         low, high = (
             point.dynamic.exit_depth / found,
@@ -103,6 +103,22 @@ def segments_of(point: ServingPoint, layers: int) -> Floats:
     routed = whole * [ROUTED_LAYERS / (1.0 - ROUTED_LAYERS), 1.0, 1.0, point.dynamic.mod_capacity]
     both = np.concatenate([whole, routed])
     return both[both[:, LAYERS] > 0.0]
+
+
+def beta_quantiles(mean: float, deviation: float, count: int) -> Floats:
+    """Return `count` quantiles of a beta distribution, at the middles of equal shares.
+
+    Raises:
+        Infeasible: no distribution between 0 and 1 has this deviation.
+    """
+    room = mean * (1.0 - mean) / deviation**2 - 1.0
+    if room <= 0.0:
+        raise Infeasible("exit_spread_too_wide", f"{deviation:g} around {mean:g}")
+    values = (np.arange(INTEGRATION_STEPS) + 0.5) / INTEGRATION_STEPS
+    logs = (mean * room - 1.0) * np.log(values) + ((1.0 - mean) * room - 1.0) * np.log1p(-values)
+    share = np.cumsum(np.exp(logs - logs.max()))
+    found: Floats = np.interp((np.arange(count) + 0.5) / count, share / share[-1], values)
+    return found
 
 
 def with_segments(table: IterationTable, point: ServingPoint, layers: int) -> tuple[Ints, Floats]:

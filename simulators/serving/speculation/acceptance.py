@@ -16,15 +16,9 @@ from operator import mul
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from simulators.core.calibration import read_calibration
-from simulators.core.errors import Infeasible, UserError
+from simulators.core.errors import UserError
 from simulators.core.folder import once
-from simulators.core.jit import Floats
-
-CLASSES, FINE = 32, 4096
-"""Classes of requests that differ, and steps in which their distribution is integrated."""
 
 CALIBRATION = Path(__file__).parent.parent / "calibration" / "acceptance.toml"
 
@@ -48,42 +42,6 @@ def rates_of(method: str, written: str, drafted: int) -> list[float]:
     """Return the rate of each position, given those before; the last known holds beyond."""
     rates = _rates(written) if written.strip() else measured_rates(method)
     return [*rates, *[rates[-1]] * max(0, drafted - len(rates))][:drafted]
-
-
-def powers_of(rate: float, deviation: float) -> tuple[float, ...]:
-    """Return to which powers of their shares requests differ: those of equally many each.
-
-    The rate of a request is drawn of a beta distribution with that mean and standard deviation; its
-    other shares go with it.
-
-    Raises:
-        Infeasible: no rates between 0 and 1 differ so much.
-
-    >>> powers_of(0.7, 0.0)
-    ()
-    >>> [round(0.7**power, 2) for power in powers_of(0.7, 0.1)][:: CLASSES - 1]
-    [0.47, 0.89]
-    """
-    if deviation == 0.0:
-        return ()
-    found = beta_quantiles(rate, deviation, CLASSES, "acceptance_spread")
-    return tuple((np.log(found) / np.log(rate)).tolist())
-
-
-def beta_quantiles(mean: float, deviation: float, count: int, field: str) -> Floats:
-    """Return so many quantiles of a beta distribution, in the middles of equal shares.
-
-    Raises:
-        Infeasible: no numbers between 0 and 1 differ so much, which the field asks for.
-    """
-    room = mean * (1.0 - mean) / deviation**2 - 1.0
-    if room <= 0.0:
-        raise Infeasible(f"{field}_too_wide", f"{deviation:g} around {mean:g}")
-    values = (np.arange(FINE) + 0.5) / FINE
-    logs = (mean * room - 1.0) * np.log(values) + ((1.0 - mean) * room - 1.0) * np.log1p(-values)
-    share = np.cumsum(np.exp(logs - logs.max()))
-    found: Floats = np.interp((np.arange(count) + 0.5) / count, share / share[-1], values)
-    return found
 
 
 def tokens_per_step(survival: tuple[float, ...]) -> float:

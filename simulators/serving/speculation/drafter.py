@@ -33,7 +33,7 @@ from simulators.serving.point import (
     NGRAM,
     ServingPoint,
 )
-from simulators.serving.speculation.acceptance import odds_growth, powers_of, rates_of
+from simulators.serving.speculation.acceptance import odds_growth, rates_of
 from simulators.serving.speculation.tree import tree_survival
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import check_cut
@@ -53,7 +53,6 @@ class Drafter:
     wide: int = 0  # and that draft `width`
     width: int = 1
     up_to: tuple[int, ...] = ()  # running requests up to which at least 1, 2 ... are drafted
-    powers: tuple[float, ...] = ()  # to which shares are raised of requests that differ
 
 
 NO_DRAFTER = Drafter(0, (), None)
@@ -86,10 +85,9 @@ def drafter_of(point: ServingPoint, hardware: Hardware) -> Drafter | None:
         if point.speculation.disable_batch
         else ()
     )
-    powers = powers_of(accepted[0], point.speculation.acceptance_std)
     target = hardware.replica
     if (model := _drafting_model(point, target.model)) is None:
-        return Drafter(drafted, accepted, None, up_to=up_to, powers=powers)
+        return Drafter(drafted, accepted, None, up_to=up_to)
     is_head = point.speculation.method != DRAFT
     check_cut(model, target.cut)
     is_narrow = (
@@ -120,7 +118,6 @@ def drafter_of(point: ServingPoint, hardware: Hardware) -> Drafter | None:
         wide,
         width,
         up_to,
-        powers,
     )
 
 

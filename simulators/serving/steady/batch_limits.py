@@ -29,7 +29,7 @@ from simulators.serving.steady.mean_lengths import lengths_of
 from simulators.workload.llm.memory import activation_bytes, weight_bytes
 
 GAP_SCV = {POISSON: 1.0, EVEN: 0.0}
-"""Squared coefficient of variation of the gaps between arrivals; of gamma gaps it is chosen."""
+"""Squared coefficient of variation of the gaps between arrivals."""
 
 EVENT_ONLY = {
     column.name: column.default
@@ -38,7 +38,6 @@ EVENT_ONLY = {
     in (
         "sessions.turns",
         "sessions.turn_tokens",
-        "measurement.seeds",
         "scheduling.mixed_step",
         "ep",
         "attention_dp",
@@ -50,14 +49,11 @@ EVENT_ONLY = {
         "lengths.shape",
         "lengths.max_output_tokens",
         "client.frontend_s",
-        "client.patience_s",
         "cache.preemption",
         "iteration_table",
         "measurement.warmup",
-        "measurement.cooldown",
         "without",
         "scheduling.poll_interval",
-        "speculation.acceptance_std",
         "speculation.disable_batch",
         "speculation.rule",
         "cache.prefix_host_bytes",
@@ -120,7 +116,8 @@ def design_of(
         (lengths.prompt + lengths.found - once + lengths.output) / column["cache.block_size"]
     )
     fit = np.floor(usable / held / column["pp"])
-    closed, gap_scv = _arrivals(batch, column["arrivals.burstiness"])
+    closed = which(batch, "arrivals.process", CLOSED.__eq__)
+    gap_scv = mapped(batch, "arrivals.process", lambda name: GAP_SCV.get(name, 1.0))
     rate = np.where(closed, np.nan, column["qps"] * lengths.fitting / column["replicas"])
     clients = np.where(closed, column["arrivals.clients"] / column["replicas"], np.inf)
     seats = np.floor(column["max_batch"] / column["pp"])
@@ -162,7 +159,6 @@ _NUMBERS = (
     "cache.block_size",
     "arrivals.clients",
     "qps",
-    "arrivals.burstiness",
     "client.think_s",
     "memory_fraction",
     "cache.watermark",
@@ -202,14 +198,6 @@ def _schedulers(
             wrong = (codes == code) & (column[field] != needed)
             verdicts.add(wrong, f"{name}_needs_{field.rpartition('.')[2]}_{needed}")
     return chunked[codes]
-
-
-def _arrivals(batch: pa.RecordBatch, burstiness: Floats) -> tuple[NDArray[np.bool_], Floats]:
-    """Return which rows have closed clients, and the variation of the gaps of the others."""
-    known = mapped(batch, "arrivals.process", lambda name: GAP_SCV.get(name, np.nan))
-    return which(batch, "arrivals.process", CLOSED.__eq__), np.where(
-        np.isnan(known), burstiness * burstiness, known
-    )
 
 
 class Shared(NamedTuple):
