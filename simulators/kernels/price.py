@@ -33,20 +33,8 @@ from simulators.kernels.families.family import Family, Flags
 from simulators.kernels.levels import profile_of
 from simulators.kernels.profile import Profile, TensorRates
 from simulators.kernels.tiling import four_norm
-from simulators.workload.operators import (
-    Attention,
-    CausalConvolution,
-    Compute,
-    Convolution,
-    Elementwise,
-    Embedding,
-    EncoderAttention,
-    Gemm,
-    GroupedGemm,
-    Norm,
-    Quantisation,
-    StateUpdate,
-)
+from simulators.workload import operators
+from simulators.workload.operators import Attention, Compute, Gemm, GroupedGemm
 
 Level = str | Profile
 """A level of information, or what is known of a GPU as a caller's own profile says."""
@@ -55,14 +43,10 @@ FAMILIES: dict[type, Family[Any]] = {
     Gemm: gemm.FAMILY,
     GroupedGemm: experts.FAMILY,
     Attention: attention.FAMILY,
-    Norm: row_reductions.FAMILY,
-    Elementwise: pointwise.FAMILY,
-    Convolution: convolution.FAMILY,
-    Embedding: auxiliary_kernels.FAMILY,
-    CausalConvolution: auxiliary_kernels.FAMILY,
-    StateUpdate: auxiliary_kernels.FAMILY,
-    Quantisation: auxiliary_kernels.FAMILY,
-    EncoderAttention: auxiliary_kernels.FAMILY,
+    operators.Norm: row_reductions.FAMILY,
+    operators.Elementwise: pointwise.FAMILY,
+    operators.Convolution: convolution.FAMILY,
+    **dict.fromkeys(auxiliary_kernels.WORK, auxiliary_kernels.FAMILY),
 }
 
 

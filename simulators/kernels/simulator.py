@@ -33,6 +33,7 @@ from simulators.evidence.lookup import (
     notes_on,
 )
 from simulators.kernels.energy import power_w
+from simulators.kernels.families import convolution
 from simulators.kernels.families.attention import LATENT_DECODE_DIM, LATENT_PREFILL_DIM
 from simulators.kernels.interpolation_grid import LATENT_WIDTH
 from simulators.kernels.levels import profile_of
@@ -56,14 +57,10 @@ class Op:
 
 def _product(op: str, group: Group, sizes: Columns) -> Compute:
     batch = sizes["batch"] if op in ("gemm", "bmm") else np.ones_like(sizes["m"])
+    lengths: dict[str, Any] = {name: sizes[name] for name in PRODUCT}
+    weight_dtype = group["weight_dtype"] or ""
     return operators.Gemm(
-        name=op,
-        m=sizes["m"],
-        n=sizes["n"],
-        k=sizes["k"],
-        batch=batch,
-        dtype=group["dtype"],
-        weight_dtype=group["weight_dtype"] or "",
+        name=op, **lengths, batch=batch, dtype=group["dtype"], weight_dtype=weight_dtype
     )
 
 
@@ -81,7 +78,7 @@ def _experts(op: str, group: Group, sizes: Columns) -> Compute:
 
 
 def _convolution(op: str, group: Group, sizes: Columns) -> Compute:
-    lengths: dict[str, Any] = {name: sizes[name] for name in CONVOLUTION}
+    lengths: dict[str, Any] = {name: sizes[name] for name in convolution.SIZES}
     return operators.Convolution(name=op, padding=group["padding"], dtype=group["dtype"], **lengths)
 
 
@@ -124,28 +121,19 @@ def _encoder(op: str, group: Group, sizes: Columns) -> Compute:
 
 
 def _state(op: str, group: Group, sizes: Columns) -> Compute:
-    phase, requests, dtype = op.rpartition("_")[2], sizes["batch"], group["dtype"]
+    phase, requests = op.rpartition("_")[2], sizes["batch"]
     tokens = requests if phase == "decode" else requests * sizes["new_tokens"]
+    shared: dict[str, Any] = {"name": op, "phase": phase, "requests": requests, "tokens": tokens}
+    shared["dtype"] = group["dtype"]
     if op.startswith("state_convolution"):
-        return operators.CausalConvolution(
-            name=op,
-            phase=phase,
-            requests=requests,
-            tokens=tokens,
-            channels=sizes["cols"],
-            dtype=dtype,
-        )
+        return operators.CausalConvolution(channels=sizes["cols"], **shared)
     dim = max(1.0, group["head_dim"])
     return operators.StateUpdate(
-        name=op,
-        phase=phase,
-        requests=requests,
-        tokens=tokens,
         key_dim=dim,
         value_dim=dim,
         value_heads=max(1.0, group["heads"]),
         key_heads=max(1.0, group["kv_heads"]),
-        dtype=dtype,
+        **shared,
     )
 
 
@@ -162,14 +150,6 @@ def _pointwise(reads: float, op: str, group: Group, sizes: Columns) -> Compute:
 
 
 PRODUCT = ("m", "n", "k")
-CONVOLUTION = (
-    "batch",
-    "in_channels",
-    "out_channels",
-    "kernel_size",
-    "input_size",
-    "stride",
-)
 HEADS = ("heads", "kv_heads", "head_dim")
 TABLE = ("rows", "cols")
 
@@ -179,7 +159,7 @@ PRODUCTS = {
     "bmm": Op(("batch", *PRODUCT), _product),
     "lm_head": Op(PRODUCT, _product),
     "grouped_gemm": Op((*PRODUCT, "experts", "top_k"), _experts),
-    "conv": Op(CONVOLUTION, _convolution),
+    "conv": Op(convolution.SIZES, _convolution),
     "attention_prefill": Op(("batch", "new_tokens", *HEADS), _attention),
     "attention_decode": Op(("batch", *HEADS), _attention),
     "latent_attention_prefill": Op(("batch", "new_tokens", "heads"), _latent_attention),

@@ -20,6 +20,9 @@ from simulators.kernels.profile import GemmRates, Profile, Sizes, product_second
 from simulators.workload.operators import Convolution
 from simulators.workload.precision import BYTES
 
+SIZES = ("batch", "in_channels", "out_channels", "kernel_size", "input_size", "stride")
+"""Fields that are positive sizes."""
+
 WINOGRAD_KERNEL = 3.0
 WINOGRAD_SAVING = 4.0
 """F(4x4, 3x3) does 36 multiplications for 16 outputs instead of 144: the most any library uses."""
@@ -89,15 +92,7 @@ def output_size(conv: Convolution) -> Floats:
 
 
 def _sizes(conv: Convolution) -> tuple[Floats, ...]:
-    sizes = (
-        conv.batch,
-        conv.in_channels,
-        conv.out_channels,
-        conv.kernel_size,
-        conv.input_size,
-        conv.stride,
-    )
-    return tuple(np.asarray(size, np.float64) for size in sizes)
+    return tuple(np.asarray(getattr(conv, name), np.float64) for name in SIZES)
 
 
 def _fits_winograd(conv: Convolution) -> Flags:

@@ -197,22 +197,10 @@ def mixed_features(a: Attention, shape: tuple[int, ...]) -> Floats:
     past = chunk_keys / np.maximum(chunks, 1.0)
     seen = decode_keys / np.maximum(decodes, 1.0)
     new = queries - decodes
-    columns = (
-        heads,
-        kv_heads,
-        head_dim,
-        new,
-        past,
-        decodes,
-        seen,
-        np.maximum(past, seen),
-        new * heads,
-        decodes * heads,
-        decode_keys * heads,
-        (pairs - decode_keys) * heads,
-        -kv_heads,
-    )
-    return _rows(columns, shape)
+    geometry = heads, kv_heads, head_dim
+    load = new, past, decodes, seen, np.maximum(past, seen)
+    work = new * heads, decodes * heads, decode_keys * heads, (pairs - decode_keys) * heads
+    return _rows((*geometry, *load, *work, -kv_heads), shape)
 
 
 def attention_features(a: Attention, shape: tuple[int, ...]) -> Floats:
@@ -225,26 +213,12 @@ def attention_features(a: Attention, shape: tuple[int, ...]) -> Floats:
     queries, pairs, keys, requests = sums(a)
     heads, kv_heads, head_dim, window = _geometry(a)
     group = heads / kv_heads
-    columns = (
-        heads,
-        kv_heads,
-        head_dim,
-        requests,
-        queries / requests,
-        keys / requests,
-        pairs / np.maximum(queries, 1.0),
-        requests * heads,
-        requests * kv_heads,
-        queries * heads,
-        keys * kv_heads * head_dim,
-        group,
-        -group,
-        -kv_heads,
-        -head_dim,
-        window,
-        -window,
-    )
-    return _rows(columns, shape)
+    geometry = heads, kv_heads, head_dim
+    per_request = queries / requests, keys / requests, pairs / np.maximum(queries, 1.0)
+    blocks = requests * heads, requests * kv_heads
+    work = queries * heads, keys * kv_heads * head_dim
+    signed = group, -group, -kv_heads, -head_dim, window, -window
+    return _rows((*geometry, requests, *per_request, *blocks, *work, *signed), shape)
 
 
 def _geometry(a: Attention) -> tuple[Floats, ...]:
@@ -268,23 +242,7 @@ def expert_features(sizes: ExpertSizes) -> Floats:
     tokens, routed, rows, awake, experts, chosen, _, n, k = np.broadcast_arrays(
         *vars(sizes).values()
     )
-    columns = (
-        rows,
-        awake,
-        n,
-        k,
-        n * k,
-        rows * n,
-        rows * k,
-        experts,
-        rows / awake,
-        chosen,
-        tokens / experts,
-        routed,
-        routed * n,
-        -n,
-        -k,
-        -experts,
-        -chosen,
-    )
+    products = rows, awake, n, k, n * k, rows * n, rows * k
+    routing = experts, rows / awake, chosen, tokens / experts, routed, routed * n
+    columns = (*products, *routing, -n, -k, -experts, -chosen)
     return np.stack([column.reshape(-1) for column in columns])

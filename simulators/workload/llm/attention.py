@@ -114,21 +114,15 @@ def _expanded_prefill(shard: Shard, step: Step) -> tuple[Compute, ...]:
     model, heads, layers = shard.model, shard.heads, shard.part.layers
     score = model.qk_nope_head_dim + model.qk_rope_head_dim
     n = heads * (model.qk_nope_head_dim + model.v_head_dim)
-    attention = Attention(
-        name="prefill_attention",
-        **_sums("prefill", step),
-        heads=heads,
+    attention = replace(
+        _attention("prefill", shard, layers, step),
         kv_heads=heads,
         head_dim=(score + model.v_head_dim) / 2.0,  # scores and sums have widths of their own
         latent=True,
-        dtype=shard.how.activations,
         kv_dtype=shard.how.activations,
-        repeat=layers,
     )
-    return (
-        shard.linear("kv_up", step.prefill_kv_tokens, n, model.kv_lora_rank, layers),
-        attention,
-    )
+    up = shard.linear("kv_up", step.prefill_kv_tokens, n, model.kv_lora_rank, layers)
+    return up, attention
 
 
 def _latent_decode(shard: Shard, step: Step) -> tuple[Compute, ...]:
@@ -141,16 +135,11 @@ def _latent_decode(shard: Shard, step: Step) -> tuple[Compute, ...]:
     def per_head(name: str, n: float, k: float) -> Gemm:
         return Gemm(name=name, m=step.decodes, n=n, k=k, batch=heads, dtype=dtype, repeat=layers)
 
-    attention = Attention(
-        name="decode_attention",
-        **_sums("decode", step),
-        heads=heads,
+    attention = replace(
+        _attention("decode", shard, layers, step),
         kv_heads=cached / (2.0 * width),  # one latent per token serves as key and as value
         head_dim=width,
         latent=True,
-        dtype=dtype,
-        kv_dtype=shard.kv_dtype,
-        repeat=layers,
     )
     return (
         per_head("q_absorb", latent, model.qk_nope_head_dim),

@@ -12,7 +12,7 @@ import numpy as np
 
 from simulators.catalog.model import LanguageModel
 from simulators.workload.llm.shard import Shard
-from simulators.workload.operators import Column, Compute, Elementwise, Gemm, Norm
+from simulators.workload.operators import Column, Compute, Gemm
 from simulators.workload.precision import BYTES
 
 KEY_BYTES, SCALE_BYTES, SCORE_BYTES = BYTES["fp8"], BYTES["fp32"], BYTES["fp32"]
@@ -31,14 +31,7 @@ def index_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
         shard.linear("index_query", tokens, queries, model.q_lora_rank, layers),
         shard.wide("index_key", tokens, key, model.hidden, layers),
         shard.wide("index_weights", tokens, model.index_heads, model.hidden, layers),
-        Norm(
-            name="index_norm",
-            rows=tokens,
-            cols=key,
-            kind="layer_norm",
-            dtype=shard.how.activations,
-            repeat=layers,
-        ),
+        shard.norm("index_norm", tokens, key, layers, "layer_norm"),
         shard.pointwise("index_rotary_rotation", tokens * (queries + key), layers),
         shard.pointwise("index_quantise", tokens * (queries + key), layers, writes=0.5),
     )
@@ -52,14 +45,8 @@ def index_choice(phase: str, shard: Shard, queries: Column, pairs: Column) -> tu
     """
     model, how, layers = shard.model, shard.how, shard.part.layers
     if phase == "decode":
-        scores: Compute = Elementwise(
-            name="index_scores",
-            elements=pairs,
-            reads=index_bytes_per_token(model),
-            writes=SCORE_BYTES,
-            dtype="fp8",
-            repeat=layers,
-        )
+        read = index_bytes_per_token(model)
+        scores: Compute = shard.pointwise("index_scores", pairs, layers, read, SCORE_BYTES, "fp8")
     else:
         scores = Gemm(
             name="index_scores",
@@ -69,12 +56,4 @@ def index_choice(phase: str, shard: Shard, queries: Column, pairs: Column) -> tu
             dtype=how.compute if how.compute == "fp8" else how.activations,
             repeat=layers,
         )
-    choice = Elementwise(
-        name="index_choice",
-        elements=pairs,
-        reads=SCORE_BYTES,
-        writes=0.0,
-        dtype="fp8",
-        repeat=layers,
-    )
-    return scores, choice
+    return scores, shard.pointwise("index_choice", pairs, layers, SCORE_BYTES, 0.0, "fp8")

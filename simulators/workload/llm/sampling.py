@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulators.workload.llm.shard import Shard
-from simulators.workload.operators import Column, Compute, Elementwise
+from simulators.workload.operators import Column, Compute
 
 FP32 = 4.0
 READ = 2 + 4 + 8 + 4 + 4 + 5 + 12 + 8 + 8 + 4
@@ -38,12 +38,6 @@ def nucleus_operators(shard: Shard, rows: Column) -> tuple[Compute, ...]:
     logits = rows * float(shard.model.vocab)
     sort = np.where(np.asarray(rows) < TOGETHER_ROWS, SORTED_TOGETHER, SORTED_EACH)
     return (
-        Elementwise(name="nucleus_sort", elements=logits * sort / (2.0 * FP32), dtype="fp32"),
-        Elementwise(
-            name="nucleus_draw",
-            elements=logits,
-            reads=READ / FP32,
-            writes=WRITTEN / FP32,
-            dtype="fp32",
-        ),
+        shard.pointwise("nucleus_sort", logits * sort / (2.0 * FP32), 1, dtype="fp32"),
+        shard.pointwise("nucleus_draw", logits, 1, READ / FP32, WRITTEN / FP32, "fp32"),
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from simulators.catalog.model import LanguageModel
 from simulators.workload.llm.parallelism import Parallelism, Stage
-from simulators.workload.operators import Column, Elementwise, Gemm
+from simulators.workload.operators import Column, Elementwise, Gemm, Norm
 from simulators.workload.precision import Precision, precision
 
 
@@ -42,14 +43,21 @@ class Shard:
         return Gemm(name=name, m=m, n=n, k=k, dtype=self.how.activations, repeat=repeat)
 
     def pointwise(
-        self, name: str, elements: Column, repeat: float, reads: float = 1.0, writes: float = 1.0
+        self,
+        name: str,
+        elements: Column,
+        repeat: float,
+        reads: float = 1.0,
+        writes: float = 1.0,
+        dtype: str = "",
     ) -> Elementwise:
-        """Return a chain of pointwise operations over activations."""
-        return Elementwise(
-            name=name,
-            elements=elements,
-            reads=reads,
-            writes=writes,
-            dtype=self.how.activations,
-            repeat=repeat,
-        )
+        """Return a fused pointwise kernel, in the activations' dtype unless another is given."""
+        moved: dict[str, Any] = {"elements": elements, "reads": reads, "writes": writes}
+        return Elementwise(name=name, **moved, dtype=dtype or self.how.activations, repeat=repeat)
+
+    def norm(
+        self, name: str, rows: Column, cols: Column, repeat: float = 1, kind: str = "rms_norm"
+    ) -> Norm:
+        """Return a norm of activations."""
+        dtype = self.how.activations
+        return Norm(name=name, rows=rows, cols=cols, kind=kind, dtype=dtype, repeat=repeat)

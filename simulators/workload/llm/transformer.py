@@ -31,7 +31,6 @@ from simulators.workload.operators import (
     Compute,
     Embedding,
     ExpertExchange,
-    Norm,
     Operator,
     Quantisation,
 )
@@ -98,9 +97,9 @@ def head_operators(shard: Shard, rows: Column) -> tuple[Compute, ...]:
     """Return the last norm and the LM head, on the stage that has them."""
     if not shard.part.has_head:
         return ()
-    model, width = shard.model, shard.how.activations
+    model = shard.model
     return (
-        Norm(name="final_norm", rows=rows, cols=model.hidden, kind=model.norm, dtype=width),
+        shard.norm("final_norm", rows, model.hidden, kind=model.norm),
         shard.wide("lm_head", rows, model.vocab / shard.cut.tp, model.hidden),
     )
 
@@ -116,31 +115,19 @@ def collectives(shard: Shard, tokens: Column) -> tuple[Collective, ...]:
     if cut.tp > 1:
         # The embedding is cut by vocabulary.
         sums = 2 * part.layers + part.has_embedding - apart * part.expert_layers
-        messages.append(
-            Collective(
-                name="tensor_parallel_sum",
-                kind="all_reduce",
-                size_bytes=size,
-                ranks=cut.tp,
-                repeat=sums,
-            )
-        )
+        messages.append(_collective("tensor_parallel_sum", "all_reduce", size, cut.tp, sums))
     if cut.tp > 1 and shard.model.whole_qk_norm:
-        messages.append(
-            Collective(
-                name="qk_norm_sum",
-                kind="all_reduce",
-                size_bytes=tokens * SQUARES_BYTES,
-                ranks=cut.tp,
-                repeat=part.layers,
-            )
-        )
+        squares = tokens * SQUARES_BYTES
+        messages.append(_collective("qk_norm_sum", "all_reduce", squares, cut.tp, part.layers))
     if not part.has_head and cut.pp > 1:
         # Each tensor rank sends its slice; the receiving ranks gather over their own links.
-        messages.append(
-            Collective(name="next_stage", kind="send_recv", size_bytes=size / cut.tp, ranks=2)
-        )
+        messages.append(_collective("next_stage", "send_recv", size / cut.tp, 2))
     return tuple(messages)
+
+
+def _collective(name: str, kind: str, size: Column, ranks: int, repeat: float = 1) -> Collective:
+    """Return a collective of `ranks` GPUs over a buffer of `size` bytes each."""
+    return Collective(name=name, kind=kind, size_bytes=size, ranks=ranks, repeat=repeat)
 
 
 def _expert_exchange(shard: Shard, tokens: Column) -> list[Collective]:
@@ -155,19 +142,11 @@ def _expert_exchange(shard: Shard, tokens: Column) -> list[Collective]:
     narrow = BYTES[how.expert_compute or how.compute]
     if cut.routing.backend != GATHERED:
         return _sent_to_experts(shard, tokens, narrow)
-    numbers = tokens * cut.attention_dp * shard.model.hidden
+    numbers, layers = tokens * cut.attention_dp * shard.model.hidden, shard.part.expert_layers
+    given, summed = numbers * narrow, numbers * how.activation_bytes
     return [
-        Collective(
-            name=f"experts_{name}",
-            kind=kind,
-            size_bytes=numbers * width,
-            ranks=cut.width,
-            repeat=shard.part.expert_layers,
-        )
-        for name, kind, width in (
-            ("dispatch", "all_gather", narrow),
-            ("combine", "reduce_scatter", how.activation_bytes),
-        )
+        _collective("experts_dispatch", "all_gather", given, cut.width, layers),
+        _collective("experts_combine", "reduce_scatter", summed, cut.width, layers),
     ]
 
 
@@ -191,15 +170,8 @@ def _sent_to_experts(shard: Shard, tokens: Column, narrow: float) -> list[Collec
         for name, width in (("dispatch", scaled), ("combine", wide))
     ]
     if cut.tp > 1:
-        messages.append(
-            Collective(
-                name="experts_gather",
-                kind="all_gather",
-                ranks=cut.tp,
-                size_bytes=tokens * model.hidden * wide,
-                repeat=shard.part.expert_layers,
-            )
-        )
+        size, layers = tokens * model.hidden * wide, shard.part.expert_layers
+        messages.append(_collective("experts_gather", "all_gather", size, cut.tp, layers))
     return messages
 
 
@@ -208,7 +180,7 @@ def logits_collectives(shard: Shard, rows: Column) -> tuple[Collective, ...]:
     if not shard.part.has_head or shard.cut.tp == 1:
         return ()
     size = rows * shard.model.vocab * shard.how.activation_bytes
-    return (Collective(name="logits", kind="all_gather", size_bytes=size, ranks=shard.cut.tp),)
+    return (_collective("logits", "all_gather", size, shard.cut.tp),)
 
 
 def _projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
@@ -241,15 +213,7 @@ def _query_key_norm(
     if not model.qk_norm:
         return ()
     rows, cols = (2.0, heads / 2.0) if model.whole_qk_norm else (heads, 1.0)
-    return (
-        Norm(
-            name="qk_norm",
-            rows=tokens * rows,
-            cols=cols * model.head_dim,
-            dtype=shard.how.activations,
-            repeat=layers,
-        ),
-    )
+    return (shard.norm("qk_norm", tokens * rows, cols * model.head_dim, layers),)
 
 
 def _state_projections(shard: Shard, tokens: Column, layers: float) -> tuple[Compute, ...]:
@@ -267,19 +231,13 @@ def _state_projections(shard: Shard, tokens: Column, layers: float) -> tuple[Com
 
 def _latent_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     """Return the projections of latent attention; the down-projections run whole on each rank."""
-    model, heads, layers, width = shard.model, shard.heads, shard.part.layers, shard.how.activations
+    model, heads, layers = shard.model, shard.heads, shard.part.layers
     queries = heads * (model.qk_nope_head_dim + model.qk_rope_head_dim)
     latent = model.kv_lora_rank + model.qk_rope_head_dim
     rank = model.q_lora_rank
     return (
         shard.linear("latent_down", tokens, rank + latent, model.hidden, layers),
-        Norm(
-            name="latent_norms",
-            rows=tokens,
-            cols=rank + model.kv_lora_rank,
-            dtype=width,
-            repeat=layers,
-        ),
+        shard.norm("latent_norms", tokens, rank + model.kv_lora_rank, layers),
         shard.linear("q_up", tokens, queries, rank or model.hidden, layers),
         shard.pointwise(
             "rotary_cache_write", tokens * (heads * model.qk_rope_head_dim + latent), layers
