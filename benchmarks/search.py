@@ -1,4 +1,4 @@
-"""Searches against whole grids, other programs and chance: what share of a front for how many runs.
+"""Searches against whole grids and chance: what share of a front for how many runs.
 
 The flagship is answered whole once; searches are then replayed over its rows. A share is that of
 the hypervolume which the whole front dominates, up to a tenth beyond its worst values, averaged
@@ -10,29 +10,26 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import polars as pl
 
 from simulators.core.contract import Check
-from simulators.core.jit import Floats, Ints
 from simulators.core.report import print_checks
 from sweeper.commands.run import asked_by
 from sweeper.query.hypervolume import hypervolume
 from sweeper.query.pareto import minimised, pareto_front
 from sweeper.query.pareto_kernel import distinct_front
-from sweeper.samplers import Goal, Observations, load_sampler
-from sweeper.samplers._search_driver import as_sampler, ranked, scenario_numbers
+from sweeper.samplers import Goal, load_sampler
+from sweeper.samplers._search_driver import as_sampler, scenario_numbers
 from sweeper.samplers.halving import cheap_answers
-from sweeper.samplers.nsga2 import Genes, survivors, tournament
 from sweeper.space.spans import Index, numbers
 from sweeper.space.sql import parsed
 from sweeper.sweep import Sweep
 
-POPULATION, GENERATIONS, SEEDS = 100, 200, (0, 1, 2)
-PROBLEMS = ("zdt1", "zdt2", "zdt3", "dtlz2")
+SEEDS = (0, 1, 2)
 FLAGSHIP = "llama70b_h100"
 GPUS = "llm_gpus_grid"
 BILLION = (
@@ -59,58 +56,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--outputs", help="where the flagship's rows are, or go")
     chosen = parser.parse_args()
-    checks = list(problems())
     with tempfile.TemporaryDirectory() as folder:
-        checks += flagship(chosen.outputs or folder)
+        checks = list(flagship(chosen.outputs or folder))
     print_checks(checks, as_json=chosen.json)
-
-
-def problems() -> Iterator[Check]:
-    """Yield our hypervolume over pymoo's on problems of known fronts, at equal evaluations."""
-    try:
-        from pymoo.algorithms.moo.nsga2 import NSGA2
-        from pymoo.optimize import minimize
-        from pymoo.problems import get_problem
-    except ModuleNotFoundError:
-        yield Check("nsga2 over pymoo's", None, note="needs the extra peers")
-        return
-    for name in PROBLEMS:
-        problem = get_problem(name)
-        reference = [1.1] * problem.n_obj
-        ours, theirs = [], []
-        for seed in SEEDS:
-            ours.append(hypervolume(evolved(problem.evaluate, problem.n_var, seed), reference))
-            found = minimize(problem, NSGA2(POPULATION), ("n_gen", GENERATIONS), seed=seed)
-            theirs.append(hypervolume(found.F, reference))
-        ratio = float(np.mean(ours) / np.mean(theirs))
-        note = f"{len(SEEDS)} seeds"
-        evaluations = POPULATION * GENERATIONS
-        yield Check(
-            f"{name}, hypervolume over pymoo's", ratio, "", 0.98, ratio >= 0.98, evaluations, note
-        )
-
-
-def evolved(evaluate: Callable[[Floats], Floats], genes: int, seed: int) -> Floats:
-    """Return the losses of the last generation of our operators on a problem of numbers."""
-    random, kinds = np.random.default_rng(seed), Genes.real(genes)
-    alive = random.random((POPULATION, genes))
-    losses = evaluate(alive)
-    for _ in range(GENERATIONS - 1):
-        ranks, room = _ranked(losses)
-        mothers, fathers = (
-            tournament(random, ranks, room, POPULATION // 2) for _ in ("mothers", "fathers")
-        )
-        children = kinds.offspring(random, alive[mothers], alive[fathers])
-        alive = np.concatenate([alive, children])
-        losses = np.concatenate([losses, evaluate(children)])
-        kept = survivors(*_ranked(losses), POPULATION)
-        alive, losses = alive[kept], losses[kept]
-    return losses
-
-
-def _ranked(losses: Floats) -> tuple[Ints, Floats]:
-    none = np.zeros(len(losses), np.int64)
-    return ranked(Observations(np.arange(len(losses)), losses, none, none, np.zeros(len(losses))))
 
 
 class Whole:

@@ -444,7 +444,11 @@ def _compare_sweeps(a: Answers, b: Answers) -> int:
     wanted = {n: a.objectives[n] for n in metrics}
     fronts = [pareto_front(qualifying(x.results), wanted, where=x.where) for x in (a, b)]
     if all(len(f) for f in fronts) and len(wanted) > 1:
-        shares = dominated_shares(*(minimised(f, wanted) for f in fronts))
+        try:
+            shares = dominated_shares(*(minimised(f, wanted) for f in fronts))
+        except UserError as error:  # an optional library is missing
+            print(error)
+            return 0
         print(
             f"Fronts of {len(fronts[0])} and {len(fronts[1])} designs dominate {shares[0]:.1%} "
             f"and {shares[1]:.1%} of the box that holds both."

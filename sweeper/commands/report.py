@@ -8,6 +8,7 @@ from pathlib import Path
 from simulators.core.errors import UserError, unknown
 from sweeper.commands.flags import add_words, at_least, results_flags
 from sweeper.commands.opened import add_scenarios, opened
+from sweeper.extras import load_extra
 from sweeper.report.answers import Answers
 from sweeper.report.browser.content import Content
 from sweeper.report.browser.page import MOST, page
@@ -62,10 +63,9 @@ def _plot(last: Answers, chosen: argparse.Namespace, file: Path) -> None:
         raise unknown(f"there is no picture '{chosen.plot}'", chosen.plot, PICTURES)
     if file.suffix not in _SUFFIXES:
         raise UserError(f"{file}: write a file that ends in {', '.join(_SUFFIXES)}")
-    try:
-        from sweeper.report import plots  # matplotlib is an extra
-    except ModuleNotFoundError as error:
-        raise UserError('pictures need matplotlib: pip install "sweeper[viz]"') from error
+    load_extra("matplotlib", "a picture", "viz")
+    from sweeper.report import plots
+
     try:
         plots.draw(chosen.plot, last.usual, file, plots.Columns(chosen.x, chosen.y, chosen.of))
     except OSError as error:

@@ -1,9 +1,7 @@
 """Pareto fronts of matrices: the rows that no other row dominates, all columns to be minimised.
 
-One pass compares each row with a window of the front so far (block-nested loops of Börzsönyi,
-Kossmann and Stocker, "The skyline operator", 2001). A member that dominates moves up in the window,
-so nearly every row is compared with few members. Ties are counted on the way. A front that outgrows
-the window is found among the sorted rows that the window's members do not dominate.
+Rows that a few strong rows dominate are removed first. The others are sorted by their columns, so
+that only an earlier row can dominate a later one, and each is compared with the front so far.
 """
 
 from __future__ import annotations
@@ -13,28 +11,18 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from simulators.core.jit import (
-    Ints,
-    array,
-    arrays,
-    boolean,
-    compile_all,
-    f8,
-    i8,
-    kernel,
-    matrix,
-    void,
-)
+from simulators.core.jit import Ints, array, boolean, compile_all, f8, i8, kernel, matrix, void
 
 Matrix = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 _SMALL = 20_000
 """Rows up to which plain numpy is quicker than loading a compiled loop that is not loaded yet."""
-_WINDOW = 1_000
-"""Most members of the window."""
-_SIFTERS = 64
-"""Members of a full window that rows are compared with before they are sorted."""
+_MANY, _STRIDE, _STRONG = 2_000, 32, 32
+"""Of more than `_MANY` rows, all are first compared with at most `_STRONG` members of the front of
+every `_STRIDE`-th row."""
+_BLOCK = 128
+"""Members that a row is compared with at a time, by vector instructions."""
 
 
 def distinct_front(values: Matrix) -> tuple[Ints, Ints]:
@@ -49,14 +37,15 @@ def distinct_front(values: Matrix) -> tuple[Ints, Ints]:
     ([0, 1], [2, 1])
     """
     values = np.ascontiguousarray(values, np.float64)
-    if len(values) <= _SMALL and "compiled" not in vars(_window_pass):
+    if len(values) <= _SMALL and "compiled" not in vars(_scan):
         return _sorted_front(values, _scan_in_numpy)
-    rows, ties = np.empty(_WINDOW, np.int64), np.empty(_WINDOW, np.int64)
-    size = _window_pass(values, rows, ties)
-    if size >= 0:
-        order = np.argsort(rows[:size])
-        return rows[order], ties[order]
-    left = np.flatnonzero(~dominated(values, values[rows[:_SIFTERS]]))
+    left = np.arange(len(values))
+    if len(values) > _MANY:
+        sample = values[::_STRIDE]
+        strong = sample[distinct_front(sample)[0]]
+        ranks = np.argsort(np.argsort(strong, axis=0), axis=0).sum(axis=1)
+        strong = strong[np.argsort(ranks)[:_STRONG]]
+        left = np.flatnonzero(~dominated(values, strong))
     members, ties = _sorted_front(values[left], _scan)
     return left[members], ties
 
@@ -75,7 +64,7 @@ def group_fronts(values: Matrix, groups: Ints) -> tuple[Ints, Ints]:
     order = np.argsort(groups, kind="stable")
     ends = np.flatnonzero(np.diff(groups[order])) + 1
     if len(order) > _SMALL:
-        _window_pass.compiled  # noqa: B018 - loads the loop, whatever the size of the groups
+        _scan.compiled  # noqa: B018 - loads the loop, whatever the size of the groups
     kept, counts = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for rows in np.split(order, ends):
         members, ties = distinct_front(values[rows])
@@ -95,7 +84,7 @@ def dominated(values: Matrix, members: Matrix) -> Mask:
 
 def warm_up() -> None:
     """Compile the loops, or load them from the cache."""
-    compile_all(_window_pass, _dominated, _scan)
+    compile_all(_dominated, _scan)
 
 
 def _sorted_front(values: Matrix, scan: Callable[[Matrix], Ints]) -> tuple[Ints, Ints]:
@@ -103,9 +92,9 @@ def _sorted_front(values: Matrix, scan: Callable[[Matrix], Ints]) -> tuple[Ints,
     valid = np.flatnonzero(~np.isnan(values).any(axis=1))
     order = valid[np.lexsort(values[valid].T[::-1])]  # stable: equal rows keep their order
     ordered = values[order]
-    fresh = np.ones(len(ordered), bool)
-    fresh[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
-    starts = np.flatnonzero(fresh)
+    is_new = np.ones(len(ordered), bool)
+    is_new[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    starts = np.flatnonzero(is_new)
     ties, first = np.diff(np.append(starts, len(order))), order[starts]
     found = scan(ordered[starts])
     found = found[np.argsort(first[found])]
@@ -119,57 +108,6 @@ def _scan_in_numpy(ordered: Matrix) -> Ints:
         found.append(left[0])
         left = left[(ordered[left] < ordered[left[0]]).any(axis=1)]
     return np.array(found, np.int64)
-
-
-@kernel(boolean(matrix(f8), i8))
-def _has_nan(values: Matrix, row: int) -> bool:
-    found = False
-    for j in range(values.shape[1]):
-        found |= values[row, j] != values[row, j]
-    return found
-
-
-@kernel(i8(matrix(f8), *arrays(i8, 2)))
-def _window_pass(values: Matrix, rows: Ints, ties: Ints) -> int:
-    """Fill `rows` and `ties` with the front; return its size, or -1 if it does not fit."""
-    size = 0
-    width = values.shape[1]
-    for i in range(values.shape[0]):
-        position, out = 0, False
-        while position < size:
-            m = rows[position]
-            member_better, row_better = False, False
-            for j in range(width):
-                if values[m, j] < values[i, j]:
-                    member_better = True
-                    if row_better:
-                        break
-                elif values[m, j] > values[i, j]:
-                    row_better = True
-                    if member_better:
-                        break
-            if member_better and row_better:
-                position += 1
-                continue
-            if not member_better and _has_nan(values, i):  # compares as neither
-                out = True
-                break
-            if row_better:  # the row dominates this member
-                size -= 1
-                rows[position], ties[position] = rows[size], ties[size]
-                continue
-            out = True
-            ties[position] += not member_better
-            up = position // 2
-            rows[position], rows[up] = rows[up], rows[position]
-            ties[position], ties[up] = ties[up], ties[position]
-            break
-        if not out and not _has_nan(values, i):
-            if size == rows.size:
-                return -1
-            rows[size], ties[size] = i, 1
-            size += 1
-    return size
 
 
 @kernel(void(matrix(f8), matrix(f8), array(boolean)))
@@ -195,24 +133,28 @@ def _dominated(values: Matrix, members: Matrix, found: Mask) -> None:
 def _scan(ordered: Matrix) -> Ints:
     """Return the rows that no other row dominates; rows are distinct and sorted by columns.
 
-    Only an earlier row can dominate, and in the first column every earlier row is no worse.
+    Only an earlier row can dominate, and in the first column every earlier row is no worse. The
+    members are held by columns; a block of them is compared without branches.
     """
     count, width = ordered.shape
-    members, found, size = np.empty((count, width)), np.empty(count, np.int64), 0
+    members, found, size = np.empty((width, count)), np.empty(count, np.int64), 0
+    no_worse = np.empty(_BLOCK, np.uint8)
     for i in range(count):
-        is_dominated = False
-        last = 0 if width > 2 else size - 1  # of two columns the last member is best in the second
-        for m in range(size - 1, max(last, 0) - 1, -1):
-            no_worse = True
-            for j in range(width - 1, 0, -1):
-                if members[m, j] > ordered[i, j]:
-                    no_worse = False
-                    break
-            if no_worse:
-                is_dominated = True
-                break
+        is_dominated, start = False, 0
+        while start < size and not is_dominated:
+            block = min(_BLOCK, size - start)
+            no_worse[:] = 1
+            for j in range(1, width):
+                value = ordered[i, j]
+                for b in range(block):
+                    no_worse[b] &= members[j, start + b] <= value
+            hits = 0
+            for b in range(block):
+                hits |= no_worse[b]
+            is_dominated = hits != 0
+            start += _BLOCK
         if not is_dominated:
-            members[size] = ordered[i]
+            members[:, size] = ordered[i]
             found[size] = i
             size += 1
     return found[:size].copy()

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from simulators.core.errors import UserError
+from sweeper.extras import load_extra
 from sweeper.samplers import IMPOSSIBLE, MEETS, Goal, Observations, Search
 from sweeper.samplers._search_driver import (
     SearchOptions,
@@ -72,22 +73,13 @@ class Bayes(SearchOptions):
         return _Parzen(self, space, len(goal.objectives))
 
 
-def _optuna() -> Any:
-    try:
-        import optuna
-    except ModuleNotFoundError as error:
-        raise UserError(
-            'sampler=bayes needs Optuna: pip install "sweeper[search]", or use sampler=nsga2'
-        ) from error
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna
-
-
 class _Parzen:
     """A study in memory over codes of factors; results go to the stored study as axis values."""
 
     def __init__(self, options: Bayes, space: DesignSpace, objectives: int) -> None:
-        self._optuna, self._options, self._space = _optuna(), options, space
+        self._optuna = load_extra("optuna", "sampler=bayes", instead="use sampler=nsga2")
+        self._optuna.logging.set_verbosity(self._optuna.logging.ERROR)
+        self._options, self._space = options, space
         self._sizes = sizes_of(space)
         self._kinds = self._distributions()
         self._memory: Any = None

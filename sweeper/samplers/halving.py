@@ -8,6 +8,7 @@ could improve it by `worth`.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +17,9 @@ import pyarrow as pa
 from simulators.core.columns import numbers
 from simulators.core.contract import Approximates, load_simulator
 from simulators.core.errors import UserError
+from sweeper.extras import load_extra
 from sweeper.query.pareto_kernel import Matrix, distinct_front
 from sweeper.samplers import IMPOSSIBLE, MEETS, Goal, Observations, Search
-from sweeper.samplers._gaussian_process import Surrogate, condensed, standardised
 from sweeper.samplers._search_driver import (
     SearchOptions,
     codes_of,
@@ -33,6 +34,10 @@ from sweeper.space.spans import Index, Span
 
 MOST = 200_000
 """Most points of a space: the surrogate predicts all of them."""
+_FITTED = 250
+"""Designs on which the surrogate's length scale and noise are fitted."""
+_AT_ONCE = 10_000
+"""Designs predicted at a time."""
 _VARIANCE = 0.995
 """Share of the variance of the cheap metrics that the features keep."""
 _HOPE = 0.3
@@ -117,7 +122,7 @@ class _SurrogateSearch:
         if known.sum() < 4:
             return np.empty(0, np.int64)
         met = (observed.tier == MEETS).astype(np.float64)
-        hope, doubt = Surrogate.of(self._features[rows], met).predict(self._features)
+        hope, doubt = predicted(self._features[rows], met, self._features)
         logs = (observed.losses[known] > 0.0).all(axis=0)
         losses = np.where(logs, np.log(np.where(logs, observed.losses, 1.0)), observed.losses)
         middle, spread = self._predict(rows[known], losses[known])
@@ -138,10 +143,7 @@ class _SurrogateSearch:
 
     def _predict(self, rows: Index, values: Matrix) -> tuple[Matrix, Matrix]:
         """Return the predicted losses of every design, and their standard deviations."""
-        found = [
-            Surrogate.of(self._features[rows], column).predict(self._features)
-            for column in values.T
-        ]
+        found = [predicted(self._features[rows], column, self._features) for column in values.T]
         return np.stack([m for m, _ in found], axis=1), np.stack([s for _, s in found], axis=1)
 
     def _apart(self, order: Index, middle: Matrix) -> Index:
@@ -182,7 +184,7 @@ def _axes(space: DesignSpace, index: Index) -> Matrix:
 
 
 def _columns(answers: pa.RecordBatch) -> Matrix:
-    """Return the principal components of the cheap metrics."""
+    """Return the principal components of the cheap metrics, scaled to deviation 1."""
     kept = [
         numbers(answers, f.name).astype(np.float64)
         for f in answers.schema
@@ -190,7 +192,59 @@ def _columns(answers: pa.RecordBatch) -> Matrix:
         or pa.types.is_integer(f.type)
         or pa.types.is_boolean(f.type)
     ]
-    return condensed(standardised(np.stack(kept, axis=1)), _VARIANCE)
+    columns = standardised(np.stack(kept, axis=1))
+    if min(columns.shape) < 2:
+        return columns
+    decomposition = load_extra("sklearn.decomposition", "sampler=halving")
+    components: Matrix = decomposition.PCA(_VARIANCE, whiten=True).fit_transform(columns)
+    return components
+
+
+def standardised(columns: Matrix) -> Matrix:
+    """Return the columns that vary with mean 0 and deviation 1, positive ones after a logarithm.
+
+    Unknown values are placed above all others.
+    """
+    kept = []
+    for raw in columns.T:
+        known = np.isfinite(raw)
+        if not known.any():
+            continue
+        column = np.where(known, raw, raw[known].max())
+        if (column > 0.0).all():
+            column = np.log(column)
+        column = np.where(known, column, column.max() + 1.0)
+        if (spread := float(column.std())) > 1e-9:
+            kept.append((column - column.mean()) / spread)
+    return np.stack(kept, axis=1) if kept else np.zeros((len(columns), 0))
+
+
+def predicted(known: Matrix, values: Matrix, features: Matrix) -> tuple[Matrix, Matrix]:
+    """Return the predicted values of designs, and their standard deviations.
+
+    The surrogate model is a Gaussian process around a linear trend (Rasmussen and Williams,
+    "Gaussian processes for machine learning", 2006).
+    """
+    gp = load_extra("sklearn.gaussian_process", "sampler=halving")
+    linear_model = load_extra("sklearn.linear_model", "sampler=halving")
+    trend = linear_model.Ridge(1e-2).fit(known, values)
+    rest = values - trend.predict(known)
+    scale = float(np.sqrt(known.shape[1]))
+    kernel = gp.kernels.ConstantKernel(1.0) * gp.kernels.RBF(
+        scale, (0.1 * scale, 10.0 * scale)
+    ) + gp.kernels.WhiteKernel(1e-3, (1e-6, 0.1))
+    few = np.linspace(0, len(rest) - 1, min(_FITTED, len(rest))).astype(np.int64)
+    with warnings.catch_warnings():  # of parameters at the end of their range
+        warnings.simplefilter("ignore")
+        fitted = gp.GaussianProcessRegressor(kernel, normalize_y=True).fit(known[few], rest[few])
+    model = gp.GaussianProcessRegressor(fitted.kernel_, optimizer=None, normalize_y=True)
+    model.fit(known, rest)
+    found = [
+        model.predict(some, return_std=True)
+        for some in np.array_split(features, -(-len(features) // _AT_ONCE))
+    ]
+    middle, deviation = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return trend.predict(features) + middle, deviation
 
 
 SAMPLER = Halving

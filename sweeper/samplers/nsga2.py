@@ -1,9 +1,8 @@
 """The nsga2 sampler: a population of designs evolves towards the Pareto front.
 
 Deb, Pratap, Agarwal and Meyarivan, "A fast and elitist multiobjective genetic algorithm: NSGA-II"
-(2002), with simulated binary crossover and polynomial mutation (Deb and Agrawal, 1995), at pymoo's
-settings. A gene in [0, 1) encodes one value of an axis: ordered values are crossed as numbers and
-mutated by steps, unordered ones are exchanged and redrawn.
+(2002), with pymoo's operators. A gene is the code of a value: ordered values are crossed and
+mutated as numbers and rounded, unordered ones are exchanged and redrawn. Needs the extra `search`.
 """
 
 from __future__ import annotations
@@ -13,11 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints
-from sweeper.query.pareto_kernel import Matrix
+from sweeper.extras import load_extra
 from sweeper.samplers import Goal, Observations, Search
 from sweeper.samplers._search_driver import (
     SearchOptions,
@@ -31,12 +29,10 @@ from sweeper.samplers._search_driver import (
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index
 
-_ETA_CROSSOVER, _ETA_MUTATION = 15.0, 20.0
-"""Distribution indices: the larger, the nearer offspring are to their parents."""
-_CROSSOVER, _GENE_CROSSOVER = 0.9, 0.5
-"""Probability that a pair is crossed, and that a gene of a crossed pair is."""
-_STEP = 0.5
-"""Probability that the mutation of an ordered value is a single step."""
+_ETA = 3.0
+"""Distribution index, pymoo's for whole numbers: the larger, the nearer offspring to parents."""
+_CROSSED = 0.5
+"""Probability that a gene of a pair is crossed."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,9 @@ class _Evolution:
     def __init__(self, options: Nsga2, space: DesignSpace, given: Sequence[str]) -> None:
         self._space, self._count = space, options.population
         self._random = np.random.default_rng(options.seed)
-        self._genes = Genes(sizes_of(space), ordered_of(space))
+        self._sizes, self._ordered = sizes_of(space), ordered_of(space)
+        self._crossover = load_extra("pymoo.operators.crossover.sbx", "sampler=nsga2").cross_sbx
+        self._mutation = load_extra("pymoo.operators.mutation.pm", "sampler=nsga2").mut_pm
         factors = enumerate(space.factors)
         self._given = [i for i, factor in factors if factor.columns.keys() <= set(given)]
         self._population: Observations | None = None
@@ -93,11 +91,9 @@ class _Evolution:
                     self._random, ranks[candidates], crowding[candidates], len(places)
                 )
                 first[places] = candidates[winners]
-        parents = self._genes.unit(codes)
-        offspring = self._genes.offspring(self._random, parents[first], parents[second])
-        offspring_codes = self._genes.codes(offspring)
-        offspring_codes[:, self._given] = np.tile(scenarios, (2, 1))
-        return number_of(offspring_codes, self._genes.sizes)
+        offspring = self._offspring(np.stack([codes[first], codes[second]]).astype(np.float64))
+        offspring[:, self._given] = np.tile(scenarios, (2, 1))
+        return number_of(offspring, self._sizes)
 
     def tell(self, observed: Observations) -> None:
         """Keep the best of parents and offspring, and the whole front."""
@@ -107,92 +103,29 @@ class _Evolution:
         count = max(self._count, int((ranks == 0).sum()))
         self._population = observed.take(survivors(ranks, crowding, count))
 
+    def _offspring(self, parents: Floats) -> Ints:
+        """Return two offspring of each pair of parents: all first ones, then all second ones."""
+        _, pairs, genes = parents.shape
+        random, low, high = self._random, np.zeros(genes), self._sizes - 1.0
+        eta, half = np.full((pairs, 1), _ETA), np.full((pairs, 1), 0.5)
+        blended = self._crossover(parents, low, high, eta, _CROSSED, half, random_state=random)
+        is_exchanged = random.random((pairs, genes)) < _CROSSED
+        exchanged = np.where(is_exchanged, parents[::-1], parents)
+        crossed = np.where(self._ordered, blended, exchanged).reshape(-1, genes)
+        share = 1.0 / max(int((self._sizes > 1).sum()), 1)  # one gene of a design, on average
+        eta, shares = np.full(2 * pairs, _ETA), np.full(2 * pairs, share)
+        moved = self._mutation(crossed, low, high, eta, shares, False, random_state=random)
+        is_redrawn = random.random(crossed.shape) < share
+        redrawn = np.where(is_redrawn, random.integers(self._sizes, size=crossed.shape), crossed)
+        return np.rint(np.where(self._ordered, moved, redrawn)).astype(np.int64)
+
     def _scenarios(self, pairs: int) -> Ints:
         """Return the codes of a scenario for each pair: each scenario has a front of its own."""
-        sizes = self._genes.sizes[self._given]
+        sizes = self._sizes[self._given]
         scenarios = math.prod(sizes.tolist())
         drawn = self._random.choice(scenarios, min(pairs, scenarios), replace=False)
         places = np.unravel_index(np.resize(drawn, pairs), (*sizes, 1))
         return np.stack(places, axis=1)[:, :-1]
-
-
-@dataclass(frozen=True)
-class Genes:
-    """What the genes of a design encode.
-
-    Args:
-        sizes: number of values of each gene; 0: the gene is a real number itself.
-        ordered: whether its values are ordered.
-    """
-
-    sizes: Ints
-    ordered: NDArray[np.bool_]
-
-    @classmethod
-    def real(cls, count: int) -> Genes:
-        """Return genes that are real numbers."""
-        return cls(np.zeros(count, np.int64), np.ones(count, bool))
-
-    def codes(self, unit: Matrix) -> Ints:
-        """Return the value that each gene encodes."""
-        return np.minimum((unit * self.sizes).astype(np.int64), self.sizes - 1)
-
-    def unit(self, codes: Ints) -> Matrix:
-        """Return genes that encode values."""
-        return (codes + 0.5) / self.sizes
-
-    def offspring(self, random: np.random.Generator, first: Matrix, second: Matrix) -> Matrix:
-        """Return two offspring of each pair of parents: all first ones, then all second ones."""
-        unit = self._mutated(random, self._crossed(random, first, second))
-        sizes = np.maximum(self.sizes, 1)
-        middle = (np.minimum(np.floor(unit * sizes), sizes - 1) + 0.5) / sizes
-        return np.where(self.sizes > 0, middle, unit)
-
-    def _crossed(self, random: np.random.Generator, first: Matrix, second: Matrix) -> Matrix:
-        """Return pairs after simulated binary crossover; unordered values are exchanged."""
-        shape = first.shape
-        pair, gene = random.random((shape[0], 1)), random.random(shape)
-        crossed = (pair < _CROSSOVER) & (gene < _GENE_CROSSOVER)
-        low, high = np.minimum(first, second), np.maximum(first, second)
-        distance = np.maximum(high - low, 1e-14)
-        u, power = random.random(shape), 1.0 / (_ETA_CROSSOVER + 1.0)
-
-        def spread(to_bound: Floats) -> Floats:
-            beta = 1.0 + 2.0 * to_bound / distance
-            alpha = 2.0 - beta ** -(_ETA_CROSSOVER + 1.0)
-            inside = (u * alpha) ** power
-            outside = (1.0 / np.maximum(2.0 - u * alpha, 1e-300)) ** power
-            result: Floats = np.where(u <= 1.0 / alpha, inside, outside)
-            return result
-
-        middle = (low + high) / 2.0
-        one = np.clip(middle - spread(low) * distance / 2.0, 0.0, 1.0)
-        two = np.clip(middle + spread(1.0 - high) * distance / 2.0, 0.0, 1.0)
-        swapped = random.random(shape) < 0.5
-        one, two = np.where(swapped, two, one), np.where(swapped, one, two)
-        blended = crossed & self.ordered & (high - low > 1e-14)
-        exchanged = crossed & ~self.ordered & swapped
-        return np.concatenate(
-            [
-                np.where(blended, one, np.where(exchanged, second, first)),
-                np.where(blended, two, np.where(exchanged, first, second)),
-            ]
-        )
-
-    def _mutated(self, random: np.random.Generator, unit: Matrix) -> Matrix:
-        """Return genes of which, per row, one that has several values is changed on average."""
-        shape = unit.shape
-        chosen = random.random(shape) < 1.0 / max(int((self.sizes != 1).sum()), 1)
-        u, power = random.random(shape), 1.0 / (_ETA_MUTATION + 1.0)
-        below = 2.0 * u + (1.0 - 2.0 * u) * (1.0 - unit) ** (_ETA_MUTATION + 1.0)
-        above = 2.0 * (1.0 - u) + 2.0 * (u - 0.5) * unit ** (_ETA_MUTATION + 1.0)
-        moved = np.where(u < 0.5, below**power - 1.0, 1.0 - above**power)
-        steps = random.choice([-1.0, 1.0], shape) * random.geometric(_STEP, shape)
-        stepped = unit + steps / np.maximum(self.sizes, 1)
-        drawn = random.random(shape)
-        in_values = np.where(self.ordered, stepped, drawn)
-        changed = np.where(self.sizes > 0, in_values, unit + moved)
-        return np.clip(np.where(chosen, changed, unit), 0.0, 1.0)
 
 
 def tournament(random: np.random.Generator, ranks: Ints, crowding: Floats, count: int) -> Ints:

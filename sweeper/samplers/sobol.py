@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simulators.core.errors import UserError
+from sweeper.extras import load_extra
 from sweeper.samplers._search_driver import number_of
 from sweeper.samplers.random import Random, allowed, first_distinct
 from sweeper.space.design_space import DesignSpace
@@ -33,12 +33,7 @@ class Sobol(Random):
         Raises:
             UserError: scipy is not installed.
         """
-        try:
-            from scipy.stats import qmc
-        except ModuleNotFoundError as error:
-            raise UserError(
-                'sampler=sobol needs scipy: pip install "sweeper[search]", or use sampler=lhs'
-            ) from error
+        qmc = load_extra("scipy.stats.qmc", "sampler=sobol", instead="use sampler=lhs")
         if self.points >= len(space):
             return allowed(space, np.arange(len(space)))
         sizes = np.array([len(factor) for factor in space.factors if len(factor) > 1])

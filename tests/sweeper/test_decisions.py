@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import polars as pl
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.core.errors import UserError
-from sweeper.query.hypervolume import hypervolume
+from sweeper.query.hypervolume import dominated_shares, hypervolume
 from sweeper.query.neighbours import steps_from
 from sweeper.query.pareto_kernel import Matrix, distinct_front
 from sweeper.query.planning import best_per, cheapest, replicas_for
@@ -23,22 +25,26 @@ def _points(seed: int, rows: int, width: int, *, ties: bool = False) -> Matrix:
     return np.round(drawn, 1) if ties else drawn
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [2, 3, 4, 5])
-@pytest.mark.parametrize("seed", range(4))
-def test_hypervolume_agrees_with_moocore(width: int, seed: int) -> None:
-    moocore = pytest.importorskip("moocore", reason="comes with the extra `peers`")
-    points = _points(seed, 60, width, ties=seed % 2 == 1)
-    reference = [0.9] * width
-    assert hypervolume(points, reference) == pytest.approx(
-        moocore.hypervolume(points, ref=reference), rel=1e-9
-    )
+def test_a_hypervolume_is_the_area_that_points_dominate() -> None:
+    assert hypervolume(np.array([[1.0, 3.0], [2.0, 1.0], [9.0, 0.0]]), [4.0, 4.0]) == 7.0
+    assert hypervolume(np.array([[1.0], [3.0]]), [4.0]) == 3.0
+    assert hypervolume(np.array([[5.0, np.nan]]), [4.0, 4.0]) == 0.0
+    shares = dominated_shares(np.array([[0.0, 1.0], [1.0, 0.0]]), np.array([[0.0, 0.5]]))
+    assert shares == [0.0, 0.5]
+    with pytest.raises(UserError, match="1 values for 2 objectives"):
+        hypervolume(np.ones((1, 2)), [4.0])
+
+
+def test_a_hypervolume_without_moocore_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "moocore", None)
+    with pytest.raises(UserError, match=r'pip install "sweeper\[search\]"'):
+        hypervolume(np.ones((1, 2)), [4.0, 4.0])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [2, 3, 4])
 def test_ranks_and_crowding_agree_with_pymoo(width: int) -> None:
-    pytest.importorskip("pymoo", reason="comes with the extra `peers`")
+    pytest.importorskip("pymoo", reason="comes with the extra `search`")
     from pymoo.operators.survival.rank_and_crowding.metrics import calc_crowding_distance
     from pymoo.util.nds.non_dominated_sorting import NonDominatedSorting
 
@@ -93,7 +99,7 @@ def test_first_order_indices_agree_with_theory() -> None:
 
 @pytest.mark.slow
 def test_first_order_indices_agree_with_salib() -> None:
-    pytest.importorskip("SALib", reason="comes with the extra `peers`")
+    pytest.importorskip("SALib", reason="comes with the extra `search`")
     from SALib.analyze import sobol
     from SALib.sample import sobol as sobol_sample
 

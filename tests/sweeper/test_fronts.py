@@ -38,9 +38,9 @@ def small_sizes(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
     "sizes",
     [
         {},
-        {"SMALL": 0},  # a window
-        {"SMALL": 0, "WINDOW": 1, "SIFTERS": 1},  # a window that is too small
-        {"SMALL": 0, "WINDOW": 3, "SIFTERS": 2},
+        {"SMALL": 0},  # compiled
+        {"SMALL": 0, "MANY": 4, "STRIDE": 3, "STRONG": 1},  # after a comparison with strong rows
+        {"SMALL": 0, "MANY": 1, "STRIDE": 2, "STRONG": 2},
     ],
 )
 @pytest.mark.parametrize("seed", range(25))
@@ -75,29 +75,6 @@ def test_rows_that_a_member_dominates_are_marked() -> None:
     ]
 
 
-def test_a_window_that_is_full_says_so_and_one_that_is_just_large_enough_does_not() -> None:
-    values = np.array([[3.0, 1.0], [2.0, 2.0], [1.0, 3.0], [2.0, 2.0], [4.0, 4.0], [NAN, 0.0]])
-    rows, ties = np.empty(3, np.int64), np.empty(3, np.int64)
-    assert pareto_kernel._window_pass(values, rows, ties) == 3
-    order = np.argsort(rows)
-    assert rows[order].tolist() == [0, 1, 2]
-    assert ties[order].tolist() == [1, 2, 1]
-    assert pareto_kernel._window_pass(values, rows[:2].copy(), ties[:2].copy()) == -1
-
-
-def test_a_member_that_dominates_moves_up_in_the_window() -> None:
-    # The third member dominates the fourth row and changes places with the second of the window,
-    # and then with the first.
-    values = np.array([[3.0, 1.0], [2.0, 2.0], [1.0, 3.0], [1.5, 3.0], [1.0, 4.0]])
-    rows, ties = np.empty(4, np.int64), np.empty(4, np.int64)
-    assert pareto_kernel._window_pass(values[:3], rows, ties) == 3
-    assert rows[:3].tolist() == [0, 1, 2]
-    assert pareto_kernel._window_pass(values[:4], rows, ties) == 3
-    assert rows[:3].tolist() == [0, 2, 1]
-    assert pareto_kernel._window_pass(values, rows, ties) == 3
-    assert rows[:3].tolist() == [2, 0, 1]
-
-
 def test_a_dominating_row_takes_the_place_of_all_it_dominates() -> None:
     values = np.array([[3.0, 1.0], [2.0, 2.0], [1.0, 3.0], [2.0, 0.0], [2.0, 0.0]])
     rows, ties = distinct_front(values)
@@ -105,7 +82,7 @@ def test_a_dominating_row_takes_the_place_of_all_it_dominates() -> None:
 
 
 @pytest.mark.parametrize(
-    "sizes", [{}, {"SMALL": 0}, {"SMALL": 0, "WINDOW": 2}, {"SMALL": 0, "WINDOW": 1}]
+    "sizes", [{}, {"SMALL": 0}, {"SMALL": 0, "MANY": 2, "STRIDE": 2, "STRONG": 1}]
 )
 def test_each_group_has_a_front_of_its_own(
     sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch

@@ -72,9 +72,9 @@ def test_the_front_of_a_small_table_is_that_of_brute_force(values: Matrix) -> No
 
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the compiled loops from the first row on, and let a window overflow early."""
+    """Use the compiled loops from the first row on, and compare with strong rows early."""
     monkeypatch.setattr(pareto_kernel, "_SMALL", 0)
-    monkeypatch.setattr(pareto_kernel, "_WINDOW", 4)
+    monkeypatch.setattr(pareto_kernel, "_MANY", 4)
     pareto_kernel.warm_up()
 
 

@@ -14,10 +14,8 @@ from simulators.core.errors import UserError
 from sweeper.query.hypervolume import hypervolume
 from sweeper.query.pareto import minimised, pareto_front
 from sweeper.samplers import MEETS, Goal, Observations, Search, load_sampler
-from sweeper.samplers._gaussian_process import Surrogate
 from sweeper.samplers._search_driver import SearchDriver, designs_in_file, ranked, scenario_numbers
-from sweeper.samplers.halving import cheap_answers
-from sweeper.samplers.nsga2 import Genes, survivors, tournament
+from sweeper.samplers.halving import cheap_answers, predicted
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Index
 from sweeper.sweep import Sweep
@@ -54,28 +52,6 @@ def test_bayes_finds_more_of_a_front_than_a_random_sample(tmp_path: Path) -> Non
     pytest.importorskip("optuna", reason="needs the extra search")
     ours = share_found(tmp_path, "bayes", points=60)
     assert ours > share_found(tmp_path, "random", points=60)
-
-
-def test_the_front_of_zdt1_is_reached_by_generations() -> None:
-    """Zitzler, Deb and Thiele (2000): the front is 1 - sqrt(f), 0.87 up to (1.1, 1.1)."""
-
-    def zdt1(unit: np.ndarray) -> np.ndarray:
-        g = 1.0 + 9.0 * unit[:, 1:].mean(axis=1)
-        return np.column_stack([unit[:, 0], g * (1.0 - np.sqrt(unit[:, 0] / g))])
-
-    random, genes = np.random.default_rng(0), Genes.real(10)
-    alive = random.random((60, 10))
-    for _ in range(80):
-        ranks, room = _ranked(zdt1(alive))
-        pairs = [tournament(random, ranks, room, 30) for _ in range(2)]
-        alive = np.concatenate([alive, genes.offspring(random, *(alive[p] for p in pairs))])
-        alive = alive[survivors(*_ranked(zdt1(alive)), 60)]
-    assert hypervolume(zdt1(alive), [1.1, 1.1]) > 0.84
-
-
-def _ranked(losses: np.ndarray) -> tuple[Any, Any]:
-    none = np.zeros(len(losses), np.int64)
-    return ranked(Observations(np.arange(len(losses)), losses, none, none, np.zeros(len(losses))))
 
 
 def test_designs_that_meet_the_condition_come_first_and_each_scenario_has_its_front() -> None:
@@ -285,8 +261,8 @@ def test_a_study_goes_on_in_a_space_with_other_values(tmp_path: Path) -> None:
 
 def test_a_gaussian_process_interpolates_and_is_uncertain_elsewhere() -> None:
     told = np.linspace(-1.0, 1.0, 9)[:, np.newaxis]
-    learned = Surrogate.of(told, np.sin(2.0 * told[:, 0]))
-    mean, deviation = learned.predict(np.array([[0.25], [0.1], [9.0]]))
+    asked = np.array([[0.25], [0.1], [9.0]])
+    mean, deviation = predicted(told, np.sin(2.0 * told[:, 0]), asked)
     assert mean[:2] == pytest.approx([math.sin(0.5), math.sin(0.2)], abs=2e-2)
     assert deviation[2] > 5.0 * deviation[:2].max()
 
