@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from simulators.composition.replica import Replica
 from simulators.core.levels import EXTRAPOLATED, FITTED, LEVELS, Shares
 from simulators.workload.operators import Column
 
+K = TypeVar("K")
 Seconds = Mapping[int, Column]
 """By position in `core.levels.LEVELS`."""
 
@@ -26,12 +28,16 @@ def seconds_by_level(rows: Sequence[Row]) -> Seconds:
     return found
 
 
-def summed(many: Iterable[tuple[float, Seconds]]) -> Seconds:
-    """Return the sum of several parts, each as often as it is there."""
-    found: dict[int, Column] = {}
-    for count, part in many:
-        for level, seconds in part.items():
-            found[level] = found.get(level, 0.0) + count * seconds
+def add_up(parts: Iterable[tuple[float, Mapping[K, Any]]], zero: Any = 0.0) -> dict[K, Any]:
+    """Return the sum of mappings key by key, each multiplied by its count.
+
+    >>> add_up([(2.0, {"a": 1.0}), (1.0, {"a": 1.0, "b": 3.0})])
+    {'a': 3.0, 'b': 3.0}
+    """
+    found: dict[K, Any] = {}
+    for count, part in parts:
+        for key, value in part.items():
+            found[key] = found.get(key, zero) + count * value
     return found
 
 

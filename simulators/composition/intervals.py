@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from simulators.catalog.gpu import Gpu
+from simulators.composition.evidence_shares import add_up
 from simulators.composition.operator_prices import Row, family_of
 from simulators.composition.replica import Replica, Runtime
 from simulators.core.calibration import read_calibration
@@ -41,9 +42,8 @@ class HalfWidth:
     def __add__(self, other: HalfWidth) -> HalfWidth:
         return HalfWidth(self.below_s + other.below_s, self.above_s + other.above_s)
 
-    def times(self, count: float) -> HalfWidth:
-        """Return that of so many repetitions that err together."""
-        return HalfWidth(self.below_s * count, self.above_s * count)
+    def __rmul__(self, count: float) -> HalfWidth:
+        return HalfWidth(count * self.below_s, count * self.above_s)
 
 
 HalfWidths = Mapping[str, HalfWidth]
@@ -52,19 +52,13 @@ HalfWidths = Mapping[str, HalfWidth]
 
 def half_widths_of(rows: Sequence[Row]) -> HalfWidths:
     """Return the half-widths of rows, added up within each family."""
-    return summed(
-        {family_of(row.operator): HalfWidth(row.seconds - row.lo_s, row.hi_s - row.seconds)}
-        for row in rows
-    )
+    each = (HalfWidth(row.seconds - row.lo_s, row.hi_s - row.seconds) for row in rows)
+    return added({family_of(row.operator): one} for row, one in zip(rows, each, strict=True))
 
 
-def summed(many: Iterable[HalfWidths]) -> HalfWidths:
-    """Return the half-widths of several parts, whose kernels of one family err together."""
-    found: dict[str, HalfWidth] = {}
-    for half_widths in many:
-        for family, one in half_widths.items():
-            found[family] = found.get(family, HalfWidth()) + one
-    return found
+def added(many: Iterable[HalfWidths]) -> HalfWidths:
+    """Return the half-widths of several parts: kernels of one family err together."""
+    return add_up(((1.0, one) for one in many), HalfWidth())
 
 
 def interval_s(
@@ -90,9 +84,10 @@ def interval_s(
 
 
 def pass_interval_s(
-    latency_s: Column, half_widths: HalfWidths, replica: Replica
+    latency_s: Column, stages: Iterable[HalfWidths], replica: Replica
 ) -> tuple[Floats, Floats]:
-    """Return the ends of the 90 % interval of a pass of a replica."""
+    """Return the ends of the 90 % interval of a pass through all stages of a replica."""
+    half_widths = added(stages)
     if not has_kin(replica.gpu, replica.level):
         half_widths = {"all": sum(half_widths.values(), HalfWidth())}
     return interval_s(latency_s, half_widths, unexplained_share(replica.runtime, replica.gpu))

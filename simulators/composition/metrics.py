@@ -13,9 +13,8 @@ from simulators.catalog.cluster import AUTO, cluster_for
 from simulators.catalog.engine import resolve_runtime
 from simulators.catalog.gpu import GPU_SCALES, Gpu, load_gpu, what_if
 from simulators.catalog.model import load_model
-from simulators.composition.evidence_shares import runtime_level, shares
-from simulators.composition.evidence_shares import summed as sum_of
-from simulators.composition.intervals import pass_interval_s, summed
+from simulators.composition.evidence_shares import add_up, runtime_level, shares
+from simulators.composition.intervals import pass_interval_s
 from simulators.composition.price import Iteration
 from simulators.composition.replica import (
     NOTHING,
@@ -132,8 +131,7 @@ def pass_metrics(replica: Replica, step: Step, stages: Sequence[Iteration]) -> C
     energy_j = _total(
         [stage.energy_j + stage.waiting_w * (latency_s - stage.latency_s) for stage in stages]
     )
-    half_widths = summed(stage.half_widths for stage in stages)
-    lo_s, hi_s = pass_interval_s(latency_s, half_widths, replica)
+    lo_s, hi_s = pass_interval_s(latency_s, (stage.half_widths for stage in stages), replica)
     tokens = np.asarray(step.tokens)
     peak = replica.gpu.peak(precision(replica.dtype).compute) * replica.cut.gpus
     same = ("prefill_attention_s", "decode_attention_s", "collective_s", "send_recv_s", "launch_s")
@@ -158,7 +156,7 @@ def pass_metrics(replica: Replica, step: Step, stages: Sequence[Iteration]) -> C
 def evidence(replica: Replica, step: Step, stages: Sequence[Iteration]) -> Shares:
     """Return the shares of the pass's time by what they rest on."""
     host = {runtime_level(replica): prompt_s(replica, step)}
-    return shares(sum_of((1.0, part) for part in (host, *(s.seconds_by_level for s in stages))))
+    return shares(add_up((1.0, part) for part in (host, *(s.seconds_by_level for s in stages))))
 
 
 def prompt_s(replica: Replica, step: Step) -> NDArray[np.float64]:

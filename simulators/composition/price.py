@@ -30,13 +30,12 @@ import numpy as np
 
 from simulators.composition.evidence_shares import (
     Seconds,
+    add_up,
     runtime_level,
     seconds_by_level,
     shares,
-    summed,
 )
 from simulators.composition.intervals import HalfWidths, half_widths_of, pass_interval_s
-from simulators.composition.intervals import summed as half_widths_summed
 from simulators.composition.operator_prices import Row, compute_rows, is_one_launch, message_rows
 from simulators.composition.overlapped_attention import overlapped_rows
 from simulators.composition.replica import Replica, load_runtime
@@ -48,7 +47,7 @@ from simulators.workload.llm.parallelism import Parallelism, Stage, check_cut, s
 from simulators.workload.llm.routing import HIGH_THROUGHPUT
 from simulators.workload.llm.sampling import nucleus_operators
 from simulators.workload.llm.shard import Shard
-from simulators.workload.llm.step import Step, decode_step
+from simulators.workload.llm.step import DECODE_SUMS, PREFILL_SUMS, Step, decode_step
 from simulators.workload.llm.transformer import (
     collectives,
     head_operators,
@@ -111,7 +110,7 @@ class Iteration:
     @property
     def seconds_by_level(self) -> Seconds:
         """What the whole iteration takes, by what it rests on."""
-        return summed([(1.0, self.busy_by_level), (1.0, {self.waits_level: self.launch_s})])
+        return add_up([(1.0, self.busy_by_level), (1.0, {self.waits_level: self.launch_s})])
 
     @property
     def busy_s(self) -> Column:
@@ -174,14 +173,13 @@ def pipeline_iterations(replica: Replica, step: Step) -> tuple[Iteration, ...]:
 
 def time_shares(passes: Sequence[tuple[float, Sequence[Iteration]]]) -> Shares:
     """Return the shares of the time of so many passes of all stages, by what they rest on."""
-    return shares(summed((n, one.seconds_by_level) for n, stages in passes for one in stages))
+    return shares(add_up((n, one.seconds_by_level) for n, stages in passes for one in stages))
 
 
 def pass_interval(replica: Replica, stages: Sequence[Iteration]) -> tuple[float, float]:
     """Return the ends of the 90 % interval of one pass of all stages, as shares of its time."""
     latency_s = np.sum([stage.latency_s for stage in stages])
-    half_widths = half_widths_summed(stage.half_widths for stage in stages)
-    lo_s, hi_s = pass_interval_s(latency_s, half_widths, replica)
+    lo_s, hi_s = pass_interval_s(latency_s, (stage.half_widths for stage in stages), replica)
     return float(lo_s / latency_s), float(hi_s / latency_s)
 
 
@@ -233,15 +231,12 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
 
     @functools.cache
     def token_rows() -> list[Row]:
-        return compute_rows(linear, replica, "tokens")
+        rows = compute_rows(linear, replica, "tokens")
+        by_experts = {True: "experts", False: "tokens"}
+        return [replace(r, part=by_experts[r.operator.name in SEEN_BY_EXPERTS]) for r in rows]
 
     def seen_by(name: str) -> list[Row]:
-        of_experts = name == "experts"
-        return [
-            replace(row, part=name)
-            for row in token_rows()
-            if (row.operator.name in SEEN_BY_EXPERTS) == of_experts
-        ]
+        return [row for row in token_rows() if row.part == name]
 
     def mixed_rows(name: str) -> list[Row]:
         if not is_beside:
@@ -297,16 +292,9 @@ def busiest_group(step: Step, groups: int) -> Step:
         return 1.0 / np.clip(requests, 1.0, groups)
 
     prefills, decodes = share(step.prefills), share(step.decodes)
-    return Step(
-        prefills=step.prefills * prefills,
-        prefill_tokens=step.prefill_tokens * prefills,
-        prefill_pairs=step.prefill_pairs * prefills,
-        prefill_kv_tokens=step.prefill_kv_tokens * prefills,
-        decodes=step.decodes * decodes,
-        drafted=step.drafted * decodes,
-        decode_kv_tokens=step.decode_kv_tokens * decodes,
-        logits_rows=step.logits_rows * share(step.logits_rows),
-    )
+    shares = dict.fromkeys(PREFILL_SUMS, prefills) | dict.fromkeys(DECODE_SUMS, decodes)
+    shares["logits_rows"] = share(step.logits_rows)
+    return Step(**{name: getattr(step, name) * of_it for name, of_it in shares.items()})
 
 
 @dataclass(frozen=True)
@@ -352,7 +340,7 @@ class Layers:
             waiting_w=self.waiting_w,
             awake_w=self.parts[HEAD].awake_w,
             waits_level=runtime_level(replica),
-            parts_by_level=summed([*busy, (1.0, seconds_by_level(sent))]),
+            parts_by_level=add_up([*busy, (1.0, seconds_by_level(sent))]),
         )
 
     def _send(self, cut: Parallelism) -> Row:

@@ -95,16 +95,12 @@ def share_of_many(tokens: Column) -> Column:
     return _share_between(FEW_TOKENS, MANY_TOKENS, tokens)
 
 
-def share_of_batch(rows: Column) -> Column:
-    """Return how far the rows of an expert are from a lone one to a full tile, by their logarithm.
+def _share_between(least: float, most: float, tokens: Column) -> Column:
+    """Return the position of a number between two others, by its logarithm: 0 to 1.
 
-    >>> share_of_batch(np.array([0.5, 4.0, 16.0, 256.0])).tolist()
+    >>> _share_between(LONE_ROWS, INSTRUCTION_ROWS, np.array([0.5, 4.0, 16.0, 256.0])).tolist()
     [0.0, 0.5, 1.0, 1.0]
     """
-    return _share_between(LONE_ROWS, INSTRUCTION_ROWS, rows)
-
-
-def _share_between(least: float, most: float, tokens: Column) -> Column:
     octaves = np.log2(np.maximum(tokens, least) / least)
     share: Column = np.minimum(1.0, octaves / np.log2(most / least))
     return share
@@ -200,7 +196,7 @@ class Runtime:
             many = self.many.get(device, {}).get(plain, few)
             today = few + (many - few) * share_of_many(tokens)
         times = self.batch_times.get(f"{family}.{device}", self.batch_times.get(family, 1.0))
-        return today * (1.0 + (times - 1.0) * share_of_batch(rows))
+        return today * (1.0 + (times - 1.0) * _share_between(LONE_ROWS, INSTRUCTION_ROWS, rows))
 
     @property
     def is_launching(self) -> bool:

@@ -44,16 +44,9 @@ def slowdown(gpu: Gpu) -> float:
     """
     if not gpu.validated:
         return 0.0
-    full = _at_full_clock(gpu)
+    fitted, name = _calibration(), gpu.measured_as or gpu.name
+    full = fitted[name] if name in fitted else transferred_slowdown(gpu)
     return full if gpu.clock_share == 1.0 else max(0.0, gpu.clock_share * (1.0 + full) - 1.0)
-
-
-def _at_full_clock(gpu: Gpu) -> float:
-    """Return the share of a GPU whose clock is not locked."""
-    fitted = _calibration()
-    if (name := gpu.measured_as or gpu.name) in fitted:
-        return fitted[name]
-    return transferred_slowdown(gpu)
 
 
 def transferred_slowdown(gpu: Gpu) -> float:

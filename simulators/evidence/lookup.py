@@ -20,6 +20,7 @@ from simulators.catalog.gpu import Gpu, is_alike, load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
 from simulators.core.folder import GPUS, MEMORIES
+from simulators.evidence import transfer
 from simulators.evidence.calibration_files import (
     POWER,
     RELATIVES,
@@ -33,27 +34,6 @@ from simulators.evidence.calibration_files import (
     stamp,
 )
 from simulators.evidence.intervals import Band
-from simulators.evidence.transfer import (
-    ALL,
-    ARCHITECTURE,
-    CALIBRATION,
-    GENERATION,
-    LINES,
-    OWN,
-    RELATIONS,
-    SHEET,
-    TransferError,
-    TransferKind,
-    can_substitute,
-    error_of,
-    least_error,
-    rank,
-    relation_of,
-    shipped_errors,
-    substitutes,
-    succession,
-    transfer_kinds,
-)
 
 LEVELS = ("zero_shot", "few_shot", "full")
 """How much may be known of a GPU: its data sheet, some tens of rows, or all that was measured."""
@@ -90,14 +70,14 @@ class Found(Generic[T]):
     numbers: T
     board: str  # that was measured
     framework: str
-    kind: TransferKind
-    error: TransferError
+    kind: transfer.TransferKind
+    error: transfer.TransferError
     here: Found[T] | None = None  # own numbers for the same work, where another GPU's are taken
 
     @property
     def is_of_this_board(self) -> bool:
         """Whether this was measured on the GPU itself."""
-        return self.kind.relation == OWN
+        return self.kind.relation == transfer.OWN
 
     @property
     def is_own(self) -> bool:
@@ -106,12 +86,14 @@ class Found(Generic[T]):
 
     def widened(self, band: Band) -> Band:
         """Return a measured band as wide as the transfer makes it."""
-        return band if self.kind.name == OWN else self.error.widened(band)
+        return band if self.kind.name == transfer.OWN else self.error.widened(band)
 
 
 def nearest_relation(level: str) -> str:
     """Return the nearest relation of sources that a level of information allows."""
-    return {LEVELS[0]: ARCHITECTURE, NEW_ARCHITECTURE: GENERATION}.get(level, OWN)
+    return {LEVELS[0]: transfer.ARCHITECTURE, NEW_ARCHITECTURE: transfer.GENERATION}.get(
+        level, transfer.OWN
+    )
 
 
 def find(
@@ -123,7 +105,7 @@ def find(
     family: str = "",
     framework: str = "",
     precisions: Sequence[str] = ("",),
-    nearest: str = OWN,
+    nearest: str = transfer.OWN,
 ) -> Found[T] | None:
     """Return the numbers with the least error for a GPU; none if the data sheet is better.
 
@@ -142,9 +124,11 @@ def find(
     """
     others: Sequence[str] = ()
     if framework not in ("", *NAMED_KERNELS) and kinds()[kind].frameworks == "any":
-        others = (*substitutes().get(family, {}).get(framework, ()), *FRAMEWORKS)
+        others = (*transfer.substitutes().get(family, {}).get(framework, ()), *FRAMEWORKS)
     names = dict.fromkeys((framework, *others))
-    frameworks = [name for name in names if can_substitute(name, framework, family, architecture)]
+    frameworks = [
+        name for name in names if transfer.can_substitute(name, framework, family, architecture)
+    ]
     best: Found[T] | None = None
     here: Found[T] | None = None
     for source in sources(kind, gpu, architecture, nearest):
@@ -152,21 +136,25 @@ def find(
             for whose in frameworks:
                 there, same = (whose, source.architecture), precision == precisions[0]
                 wanted = (framework, architecture)
-                ways = transfer_kinds(source.relation, family, wanted, there, same)
-                error, way = least_error(family, ways)
-                if best is not None and rank(error, way) >= rank(best.error, best.kind):
+                ways = transfer.transfer_kinds(source.relation, family, wanted, there, same)
+                error, way = transfer.least_error(family, ways)
+                if best is not None and transfer.rank(error, way) >= transfer.rank(
+                    best.error, best.kind
+                ):
                     continue
                 if (numbers := look(source.gpu, whose, precision)) is not None:
                     best = Found(numbers, source.gpu, whose, way, error, here)
-        if source.relation == OWN:
+        if source.relation == transfer.OWN:
             here = best
-    without = shipped_errors().get(family, {}).get(SHEET)
+    without = transfer.shipped_errors().get(family, {}).get(transfer.SHEET)
     if best is not None and without is not None and without.error < best.error.error:
         return None
     return best
 
 
-def sources(kind: str, gpu: str, architecture: str, nearest: str = OWN) -> tuple[Source, ...]:
+def sources(
+    kind: str, gpu: str, architecture: str, nearest: str = transfer.OWN
+) -> tuple[Source, ...]:
     """Return the GPUs whose times a GPU may take, nearest first, from a relation on.
 
     Of equally near GPUs the newer goes first (its library is newer too), then the one with the most
@@ -180,25 +168,31 @@ def _sources(
     kind: str, gpu: str, architecture: str, nearest: str, _places: tuple[Path, ...], _now: Stamp
 ) -> tuple[Source, ...]:
     row, measured = kinds()[kind], calibrations(kind)
-    found = [Source(gpu, architecture, OWN)] if gpu in measured else []
+    found = [Source(gpu, architecture, transfer.OWN)] if gpu in measured else []
     for name, files in measured.items():
         other = _known_gpu(name)
         if name == gpu or (other is not None and not _is_source(other, row)):
             continue
         content = read_calibration(files[0]) if other is None else {}
         theirs = str(content.get("architecture", "")) if other is None else other.architecture
-        relation, newer = relation_of(architecture, theirs)
-        is_near = relation == ARCHITECTURE or (row.transfers_to == "line" and newer != 0)
+        relation, newer = transfer.relation_of(architecture, theirs)
+        is_near = relation == transfer.ARCHITECTURE or (row.transfers_to == "line" and newer != 0)
         if row.transfers_to == "all" or (is_near and row.transfers_to != "none"):
             found.append(Source(name, theirs, relation, newer, _unlikeness(gpu, other)))
-    far = RELATIONS[RELATIONS.index(nearest) :]
+    far = transfer.RELATIONS[transfer.RELATIONS.index(nearest) :]
     return tuple(sorted((one for one in found if one.relation in far), key=_distance))
 
 
 def _distance(source: Source) -> tuple[int, int, int, float, str]:
     """Return the sort key of sources: relation, generations, newer first, data sheet, name."""
-    apart = abs(source.newer) if source.newer else len(succession())
-    return RELATIONS.index(source.relation), apart, -source.newer, source.unlike, source.gpu
+    apart = abs(source.newer) if source.newer else len(transfer.succession())
+    return (
+        transfer.RELATIONS.index(source.relation),
+        apart,
+        -source.newer,
+        source.unlike,
+        source.gpu,
+    )
 
 
 def _known_gpu(name: str) -> Gpu | None:
@@ -240,14 +234,18 @@ def files_behind(gpu: Gpu) -> tuple[Path, ...]:
     names["fp32"] = [SUMMARY, name, *(str(board["name"]) for board in summed)]
     found = (f for kind, some in names.items() for n in some for f in calibrations(kind).get(n, ()))
     dram = (MEMORIES.find(gpu.memory),) if gpu.memory else ()
-    return tuple(dict.fromkeys((RELATIVES, CALIBRATION, LINES, *ENGINE_FILES, *dram, *found)))
+    return tuple(
+        dict.fromkeys(
+            (RELATIVES, transfer.CALIBRATION, transfer.LINES, *ENGINE_FILES, *dram, *found)
+        )
+    )
 
 
 def has_kin(gpu: Gpu, level: str = BEST) -> bool:
     """Return whether fused kernels of any GPU of the architecture were measured."""
     name = gpu.measured_as or gpu.name
     found = sources("fused", name, gpu.architecture, nearest_relation(level))
-    return any(one.relation in (OWN, ARCHITECTURE) for one in found)
+    return any(one.relation in (transfer.OWN, transfer.ARCHITECTURE) for one in found)
 
 
 def unmeasured(gpus: Iterable[str]) -> list[str]:
@@ -297,7 +295,11 @@ def notes_on(gpus: Iterable[str]) -> tuple[str, ...]:
 def _transfer_error(gpu: Gpu) -> float:
     """Return the mean error of kernel times that a GPU takes from its nearest source."""
     nearest = sources("tensor", gpu.measured_as or gpu.name, gpu.architecture)
-    return math.expm1(error_of(ALL, nearest[0].relation).error) if nearest else math.inf
+    return (
+        math.expm1(transfer.error_of(transfer.ALL, nearest[0].relation).error)
+        if nearest
+        else math.inf
+    )
 
 
 def _original_of(gpu: Gpu) -> str:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.catalog.gpu import load_gpu
-from simulators.composition.intervals import HalfWidth, interval_s, summed, unexplained_share
+from simulators.composition.intervals import HalfWidth, added, interval_s, unexplained_share
 from simulators.composition.price import part_rows, pipeline_iterations
 from simulators.composition.replica import load_runtime
 from simulators.workload.llm.parallelism import stage_of
@@ -41,7 +41,7 @@ def test_a_pass_lies_in_its_interval_and_the_interval_in_that_of_kernels_togethe
     stages = pipeline_iterations(design, step)
     latency_s = sum(seconds(stage) for stage in stages)
     share = unexplained_share(design.runtime, design.gpu)
-    lo_s, hi_s = interval_s(latency_s, summed([stage.half_widths for stage in stages]), share)
+    lo_s, hi_s = interval_s(latency_s, added([stage.half_widths for stage in stages]), share)
     parts = [stage_of(design.model, design.cut, i) for i in range(pp)]
     rows = [row for part in parts for row in part_rows(design, step, part)]
     widest = sum(float(np.asarray(row.hi_s - row.seconds)) for row in rows)

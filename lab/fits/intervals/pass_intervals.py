@@ -22,9 +22,9 @@ from lab.tables.forward_passes import TABLES, Case
 from simulators.composition.intervals import (
     CALIBRATION,
     HalfWidths,
+    added,
     half_widths_of,
     interval_s,
-    summed,
 )
 from simulators.composition.price import part_rows
 from simulators.composition.replica import Runtime, load_runtime
@@ -122,7 +122,7 @@ def _configuration(same: Sequence[Case], runtime: Runtime) -> Configuration:
     part = stage_of(replica.model, replica.cut, 0)
     steps = [
         {
-            family: half_width.times(term.times)
+            family: term.times * half_width
             for family, half_width in half_widths_of(part_rows(replica, term.step, part)).items()
         }
         for term in case.terms
@@ -131,6 +131,6 @@ def _configuration(same: Sequence[Case], runtime: Runtime) -> Configuration:
         case=case,
         measured_s=float(np.mean([one.measured_s for one in same])),
         predicted_s=case.predicted_s(runtime),
-        half_widths=summed(steps),
+        half_widths=added(steps),
         is_known=replica.gpu.name in runtime.boards,
     )

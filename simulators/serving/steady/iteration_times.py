@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from simulators.catalog.accelerator import CLOSED_FORM, Changes, what_if_name
 from simulators.catalog.model import LanguageModel
-from simulators.composition.evidence_shares import summed
+from simulators.composition.evidence_shares import add_up
 from simulators.composition.price import Layers, layers_of
 from simulators.composition.replica import Replica
 from simulators.core.columns import numbers
@@ -276,7 +276,7 @@ def _stages(
         pace_s = np.maximum(sender.latency_s, pace_s)
         pass_s = (pp - 1) * sender.latency_s + pass_s
         joules = (pp - 1) * sender.energy_j + joules
-        by_level = summed([(1.0, by_level), (pp - 1.0, sender.seconds_by_level)])
+        by_level = add_up([(1.0, by_level), (pp - 1.0, sender.seconds_by_level)])
     columns = [np.broadcast_to(np.asarray(c), shape) for c in (pace_s, pass_s, joules)]
     return columns, by_level
 

@@ -17,15 +17,8 @@ import numpy as np
 from simulators.workload.llm.indexer import index_choice
 from simulators.workload.llm.parallelism import attending_layers, kv_heads_per_gpu
 from simulators.workload.llm.shard import Shard
-from simulators.workload.llm.step import Step
-from simulators.workload.operators import (
-    Attention,
-    CausalConvolution,
-    Column,
-    Compute,
-    Gemm,
-    StateUpdate,
-)
+from simulators.workload.llm.step import PREFILL_SUMS, Step
+from simulators.workload.operators import Attention, CausalConvolution, Compute, Gemm, StateUpdate
 
 
 def prefill_operators(shard: Shard, step: Step, *, chooses: bool = False) -> tuple[Compute, ...]:
@@ -97,8 +90,7 @@ def _indexed_prefill(shard: Shard, step: Step, chooses: bool) -> tuple[Compute, 
     top_k = shard.model.index_top_k
     longest = step.prefill_kv_tokens / np.maximum(step.prefills, 1.0)
     is_long = np.asarray(longest > top_k) | chooses
-    sums = ("prefills", "prefill_tokens", "prefill_pairs", "prefill_kv_tokens")
-    short = replace(step, **{n: np.where(is_long, 1.0, getattr(step, n)) for n in sums})
+    short = replace(step, **{n: np.where(is_long, 1.0, getattr(step, n)) for n in PREFILL_SUMS})
     queries = np.where(is_long, step.prefill_tokens, 1.0)
     pairs = np.where(is_long, step.prefill_pairs, 1.0)
     chosen = np.minimum(pairs, queries * top_k)
@@ -207,11 +199,8 @@ def _states(phase: str, shard: Shard, layers: float, step: Step) -> tuple[Comput
 
 def _sums(phase: str, step: Step) -> dict[str, Any]:
     """Return a phase, and what its kernels are told of a batch, by the fields of `Attention`."""
-    sums: tuple[Column, ...] = (
-        (step.prefills, step.prefill_tokens, step.prefill_pairs, step.prefill_kv_tokens)
-        if phase == "prefill"
-        else (step.decodes, step.decodes, step.decode_kv_tokens, step.decode_kv_tokens)
-    )
+    decode = ("decodes", "decodes", "decode_kv_tokens", "decode_kv_tokens")
+    sums = (getattr(step, name) for name in (PREFILL_SUMS if phase == "prefill" else decode))
     names = ("requests", "query_tokens", "pairs", "kv_tokens")
     return {"phase": phase, **dict(zip(names, sums, strict=True))}
 

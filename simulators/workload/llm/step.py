@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from simulators.workload.operators import Column
 
+PREFILL_SUMS = ("prefills", "prefill_tokens", "prefill_pairs", "prefill_kv_tokens")
+DECODE_SUMS = ("decodes", "drafted", "decode_kv_tokens")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
