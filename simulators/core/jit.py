@@ -190,16 +190,24 @@ def named_tuple(kinds: Sequence[Type], factory: type) -> Type:
 
 IntMatrix = Annotated[Ints, matrix(i8)]
 FloatMatrix = Annotated[Floats, matrix(f8)]
+IntCube = Annotated[Ints, array(i8, 3)]
 
 
 def struct(factory: type) -> Type:
-    """Return the type of a `NamedTuple` class of arrays, by the annotations of its fields.
+    """Return the type of a `NamedTuple` class, by the annotations of its fields.
 
-    `Ints` and `Floats` are vectors; `IntMatrix` and `FloatMatrix` have two dimensions.
+    `Ints` and `Floats` are vectors, `IntMatrix` and `FloatMatrix` have two dimensions, `IntCube`
+    has three. Other fields are `int`, `float`, or such a class themselves.
     """
-    vectors = {Ints: array(i8), Floats: array(f8)}
+    plain = {Ints: array(i8), Floats: array(f8), int: i8, float: f8}
+
+    def kind_of(hint: Any) -> Type:
+        if isinstance(hint, type) and issubclass(hint, tuple):
+            return struct(hint)
+        return plain.get(hint) or hint.__metadata__[0]
+
     hints = get_type_hints(factory, include_extras=True).values()
-    return named_tuple([vectors.get(h) or h.__metadata__[0] for h in hints], factory)
+    return named_tuple([kind_of(hint) for hint in hints], factory)
 
 
 def pointer(signature: Signature) -> Type:

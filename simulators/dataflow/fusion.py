@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from simulators.catalog.accelerator import Accelerator
 from simulators.core.errors import Infeasible
-from simulators.dataflow.energy.evaluation import Evaluation, problem_of, scaled, totalled
+from simulators.dataflow.energy.evaluation import problem_of, scaled, totalled
 from simulators.dataflow.energy.technology import machine_of
 from simulators.dataflow.search.bounds import compulsory
 from simulators.dataflow.search.mapper import Found
@@ -125,17 +125,8 @@ def _on_chip(
         elif line.tensor == tensor and line.level == name:
             scale = (1.0, 0.0, 1.0)
         lines.append(scaled(line, scale, accelerator))
-    evaluation: Evaluation = totalled(found.evaluation, lines, accelerator)
-    energy_pj, cycles = _bounds(layer, tensor, accelerator)
-    gap = max(0.0, 1.0 - energy_pj * cycles / evaluation.edp)
-    return dataclasses.replace(
-        found,
-        evaluation=evaluation,
-        energy_bound_pj=energy_pj,
-        cycles_bound=cycles,
-        edp_bound=energy_pj * cycles,
-        gap=gap,
-    )
+    evaluation = totalled(found.evaluation, lines, accelerator)
+    return found.restated(evaluation, *_bounds(layer, tensor, accelerator))
 
 
 def _bounds(layer: Layer, tensor: str, accelerator: Accelerator) -> tuple[float, int]:

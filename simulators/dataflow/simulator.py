@@ -6,7 +6,6 @@ unless neighbours are fused.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +28,6 @@ from simulators.core.errors import UserError
 from simulators.core.folder import ACCELERATORS
 from simulators.core.levels import UNMODELLED
 from simulators.core.rules import check_point
-from simulators.dataflow.energy.extrapolated import extrapolated
 from simulators.dataflow.energy.technology import PJ_PER_J, TECHNOLOGY, area_mm2
 from simulators.dataflow.explain import contributions
 from simulators.dataflow.fusion import in_pairs
@@ -44,7 +42,7 @@ from simulators.dataflow.mapping.networks import NETWORKS, chains, layers_of, ne
 from simulators.dataflow.search.constraints import read_constraints
 from simulators.dataflow.search.mapper import Found, find, given
 from simulators.dataflow.search.named_dataflows import ANY, constraints_of, dataflows
-from simulators.dataflow.search.objective import NAMED, QUANTITIES
+from simulators.dataflow.search.objective import GOALS
 from simulators.dataflow.sparsity.densities import FORMATS, density_named
 from simulators.dataflow.sparsity.zeros import ACTIONS, Sparsity, sparse_of
 from simulators.workload.loop_nest import Layer
@@ -66,11 +64,7 @@ class DataflowPoint:
         "technology node, all energies by the table; 0 as in the file", unit="nm", default=0.0
     )
     dataflow: str = choice(f"what is spread: {', '.join(dataflows())}", default="any")
-    goal: str = asked(
-        f"what the mapper minimises: {', '.join(NAMED)}, or an expression of "
-        f"{', '.join(QUANTITIES)}",
-        default="edp",
-    )
+    goal: str = asked("what the mapper minimises", default="edp", known=tuple(GOALS))
     constraints: str = choice("path of a YAML file of what mappings must obey", default="")
     mapping: str = choice("path of a mapping of the one layer, instead of a search", default="")
     fused: bool = choice("neighbours may keep what is between them on chip", default=False)
@@ -80,12 +74,6 @@ class DataflowPoint:
     input_format: str = choice("how inputs are stored, alike", default="none")
     zeros: str = choice(f"what zeros spare: {', '.join(ACTIONS)}", default="none")
     remainders: bool = choice("loops need not divide; last tiles may be smaller", default=False)
-    counting: str = asked(
-        "exact, or extrapolated from a few iterations, as Timeloop counts",
-        default="exact",
-        known=("exact", "extrapolated"),
-    )
-    links: bool = choice("elements take words from neighbours; of extrapolated", default=False)
     evaluations: int = asked(
         "mappings tried per distinct layer", default=40_000, at_least=1, at_most=10**8
     )
@@ -187,31 +175,6 @@ def machine_for(point: DataflowPoint) -> Accelerator:
 
 
 def _found(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Layer, int, Found]]:
-    """Return the layers of a point, how often each occurs, and its mapping as it is counted."""
-    is_exact = point.counting == "exact"
-    if is_exact and point.links:
-        raise UserError("links are counted only with counting: extrapolated")
-    if not is_exact and (point.fused or _zeros(point) is not None):
-        raise UserError("counting: extrapolated is of dense layers that are not fused")
-    mappings = _mappings(point, accelerator)
-    if is_exact:
-        return mappings
-    return [
-        (
-            layer,
-            times,
-            dataclasses.replace(
-                found,
-                evaluation=extrapolated(
-                    found.mapping, layer, accelerator, found.evaluation, links=point.links
-                ),
-            ),
-        )
-        for layer, times, found in mappings
-    ]
-
-
-def _mappings(point: DataflowPoint, accelerator: Accelerator) -> list[tuple[Layer, int, Found]]:
     """Return the layers of a point, how often each occurs, and its mapping."""
     layers = layers_named(point.network, point.layer)
     if point.mapping:
@@ -274,10 +237,10 @@ def _totals(found: list[tuple[int, Found]], accelerator: Accelerator) -> Dataflo
     energy_pj = sum(times * f.evaluation.energy_pj for times, f in found)
     cycles = sum(times * f.evaluation.cycles for times, f in found)
     macs = sum(times * f.evaluation.macs for times, f in found)
-    bound_pj = sum(times * f.energy_bound_pj for times, f in found)
-    bound_cycles = sum(times * f.cycles_bound for times, f in found)
+    bound_pj = sum(times * f.bounds.energy_pj for times, f in found)
+    bound_cycles = sum(times * f.bounds.cycles for times, f in found)
     # The product of two sums is no less than the squared sum of the roots of their products.
-    bound_edp = sum(times * math.sqrt(f.edp_bound) for times, f in found) ** 2
+    bound_edp = sum(times * math.sqrt(f.bounds.edp) for times, f in found) ** 2
     by_level: dict[str, float] = {}
     for times, f in found:
         for level, spent_pj in f.evaluation.level_energy_pj().items():

@@ -17,7 +17,6 @@ from simulators.dataflow.search.bounds import compulsory, floors
 from simulators.dataflow.search.constraints import Constraints
 from simulators.dataflow.search.map_space import space_of
 from simulators.dataflow.search.mapper import find
-from simulators.dataflow.search.objective import objective
 from simulators.dataflow.search.spreads import spreads
 from simulators.workload.loop_nest import Layer, conv, einsum, matmul
 from tests.dataflow.test_search import small
@@ -53,7 +52,7 @@ def passing(depth: int, words: int) -> Accelerator:
 
 def all_goals(layer: Layer, accelerator: Accelerator) -> dict[Spread, tuple[float, float, float]]:
     """Return least energy, cycles and energy-delay product of all mappings, by their spread."""
-    space, start = space_of(layer, layer.bounds, accelerator, objective("edp"), Constraints())
+    space, start = space_of(layer, layer.bounds, accelerator, "edp", Constraints())
     problem, counts = problem_of(layer, accelerator), np.zeros((len(start), 3, 3), np.int64)
     masks = [row[:n] for row, n in zip(space.keeps.tolist(), space.keep_count, strict=True)]
     dims = range(len(layer.dims))
@@ -98,7 +97,7 @@ def spread_of(loops: np.ndarray) -> Spread:
     ids=lambda layer: layer.name,
 )
 def test_no_mapping_beats_the_floor_of_its_spread(layer: Layer, accelerator: Accelerator) -> None:
-    space, loops = space_of(layer, layer.bounds, accelerator, objective("edp"), Constraints())
+    space, loops = space_of(layer, layer.bounds, accelerator, "edp", Constraints())
     problem = problem_of(layer, accelerator)
     spread, left_out = spreads(space, loops, problem.sizes, 100)
     floor, _ = floors(layer, accelerator, problem, space, spread)
@@ -110,7 +109,7 @@ def test_no_mapping_beats_the_floor_of_its_spread(layer: Layer, accelerator: Acc
         assert (listed[key][:3] <= np.array(costs) * (1 + 1e-12)).all()
     found = find(layer, accelerator, evaluations=4000)
     least = min(edp for _, _, edp in goals.values())
-    assert found.edp_bound <= least * (1 + 1e-12)
+    assert found.bounds.edp <= least * (1 + 1e-12)
     assert found.evaluation.edp == pytest.approx(least, rel=1e-12)
 
 
@@ -119,7 +118,7 @@ def test_floors_are_near_what_is_found() -> None:
     found = find(layer, accelerator, evaluations=20_000)
     assert found.gap < 0.05
     energy_pj, cycles = compulsory(layer, accelerator, problem_of(layer, accelerator))
-    assert energy_pj * cycles < 0.8 * found.edp_bound
+    assert energy_pj * cycles < 0.8 * found.bounds.edp
 
 
 def test_gaps_of_a_stride_need_not_be_read() -> None:
@@ -136,7 +135,7 @@ def test_a_search_that_reaches_the_bound_ends() -> None:
 
 def test_more_spreads_are_listed_where_more_mappings_are_tried() -> None:
     layer, accelerator = layers_of("resnet50", "conv3_2_3x3")[0][0], load_accelerator("tpu_like")
-    space, loops = space_of(layer, layer.bounds, accelerator, objective("edp"), Constraints())
+    space, loops = space_of(layer, layer.bounds, accelerator, "edp", Constraints())
     sizes = problem_of(layer, accelerator).sizes
     few, left_out = spreads(space, loops, sizes, 50)
     assert len(few) == 50

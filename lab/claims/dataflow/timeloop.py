@@ -14,11 +14,11 @@ from typing import Any
 import polars as pl
 
 from lab.claims.predictions import predict
+from lab.parity.timeloop import extrapolated
 from lab.tables.accelerators import PJ_PER_UJ, evaluation_of, read_tables
 from lab.tables.rows import read_records
 from simulators.core.errors import UserError
 from simulators.dataflow.energy.evaluation import Evaluation
-from simulators.dataflow.energy.extrapolated import extrapolated
 from simulators.dataflow.mapping.loop_nest import read_mapping
 from simulators.dataflow.search.mapper import find
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from simulators.collectives.topologies.blocks import WIRE
-from simulators.core.jit import f8, i8, named_tuple
+from simulators.core.jit import i8, struct
 
 ALL_REDUCE, ALL_GATHER, REDUCE_SCATTER, ALL_TO_ALL, BROADCAST, SEND_RECV = range(6)
 COLLECTIVES = (
@@ -42,4 +42,4 @@ class Phase(NamedTuple):
     memory_bytes_per_s: float  # of the local memory that reductions use
 
 
-PHASE_NS = i8(WIRE, named_tuple((i8, i8, i8, i8, f8), Phase))
+PHASE_NS = i8(WIRE, struct(Phase))

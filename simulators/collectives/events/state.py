@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from simulators.collectives.events import event_queue
-from simulators.core.jit import Floats, Ints, array, arrays, f8, i8, matrix, named_tuple
+from simulators.core.jit import FloatMatrix, Floats, IntMatrix, Ints, struct
 
 STAGE, INSERTED, SENT, FREE, TO_SEND, HEARD, PLAIN, CHARGED, TOGGLE = range(9)
 """What a rank knows of one of its streams; of one that waits for its turn TO_SEND is WAITING."""
@@ -62,9 +62,9 @@ class PhaseTable(NamedTuple):
     is_uniform: Ints  # all messages are of one size
     is_steady: Ints  # and all go to the same neighbour
     mirror: Ints  # which chunks take the mirror image of a tree: EVEN, ALL or NONE
-    bytes_of: Ints  # per phase and step
-    offset_of: Ints
-    turn_of: Ints  # per phase and stream: the queue it joins
+    bytes_of: IntMatrix  # per phase and step
+    offset_of: IntMatrix
+    turn_of: IntMatrix  # per phase and stream: the queue it joins
 
 
 class State(NamedTuple):
@@ -72,23 +72,23 @@ class State(NamedTuple):
 
     settings: Settings
     phases: PhaseTable
-    whole: Ints  # per dimension, columns as of `blocks`
-    rates: Floats  # the same of other numbers
+    whole: IntMatrix  # per dimension, columns as of `blocks`
+    rates: FloatMatrix  # the same of other numbers
     strides: Ints  # between neighbours of a dimension, in simulated ranks
     is_alike: Ints  # per dimension: one rank stands for all
     uplinks: Ints  # per dimension, of a leaf switch
     first_link: Ints  # of a dimension, among those a rank owns
     first_slot: Ints  # of a dimension, among the peers a stream hears from
-    stream: Ints  # per rank and stream
-    matched: Ints  # per rank and stream, and peer: messages heard less those waited for
+    stream: IntMatrix  # per rank and stream
+    matched: IntMatrix  # per rank and stream, and peer: messages heard less those waited for
     head: Ints  # per rank, dimension and queue: the first stream that waits
     tail: Ints
     running: Ints  # streams a queue serves
     follower: Ints  # per rank and stream: who waits behind it
-    messages: Ints
+    messages: IntMatrix
     spare: Ints  # free places among them
-    shares: Floats  # per message, of a fair network
-    routes: Ints  # per message: the links it crosses
+    shares: FloatMatrix  # per message, of a fair network
+    routes: IntMatrix  # per message: the links it crosses
     flying: Ints  # messages that share links, oldest first
     shared_until_ns: Floats  # one number
     capacity: Floats  # per link, bytes per ns
@@ -97,35 +97,12 @@ class State(NamedTuple):
     used: Ints
     free_at: Ints  # per link
     busy_ns: Floats
-    queue: Ints  # of events
+    queue: IntMatrix  # of events
     event: Ints  # the one that happens: its time and what it is
     clock: Ints
     report: Ints
 
 
-_TABLE, _FACTS, _REALS = matrix(i8), array(i8), array(f8)
-SETTINGS: Any = named_tuple((*(i8,) * 9, f8), Settings)
-PHASES: Any = named_tuple((*arrays(i8, 11), *(_TABLE,) * 3), PhaseTable)
-STATE: Any = named_tuple(
-    (
-        SETTINGS,
-        PHASES,
-        _TABLE,
-        matrix(f8),
-        *arrays(i8, 5),
-        _TABLE,
-        _TABLE,
-        *arrays(i8, 4),
-        _TABLE,
-        _FACTS,
-        matrix(f8),
-        _TABLE,
-        _FACTS,
-        *arrays(f8, 3),
-        *arrays(i8, 3),
-        _REALS,
-        _TABLE,
-        *arrays(i8, 3),
-    ),
-    State,
-)
+SETTINGS: Any = struct(Settings)
+PHASES: Any = struct(PhaseTable)
+STATE: Any = struct(State)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, named_tuple
+from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, struct
 
 BLOCKS = ("ring", "fully_connected", "switch", "fat_tree")
 RING_BLOCK, FULL_BLOCK, SWITCH_BLOCK, FAT_TREE_BLOCK = range(4)
@@ -32,7 +32,7 @@ class Wire(NamedTuple):
     latency_ns: float
 
 
-WIRE: Any = named_tuple((i8, i8, i8, f8, f8, f8), Wire)
+WIRE: Any = struct(Wire)
 
 
 @kernel(WIRE(array(i8), array(f8)), borrows=True)

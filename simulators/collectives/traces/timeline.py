@@ -18,7 +18,7 @@ import numpy as np
 
 from simulators.collectives.events.event_queue import COUNTERS, LENGTH, pop, push
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.core.jit import Ints, array, arrays, i8, kernel, named_tuple
+from simulators.core.jit import Ints, array, i8, kernel, struct
 
 COMPUTE, COMMUNICATION, RECEIVE = range(3)
 KINDS = 3
@@ -67,7 +67,7 @@ class Graph(NamedTuple):
     is_lifo: int
 
 
-GRAPH = named_tuple((*arrays(i8, 8), i8), Graph)
+GRAPH = struct(Graph)
 
 
 def timeline(nodes: Sequence[Node], order: str = "fifo") -> Timeline:

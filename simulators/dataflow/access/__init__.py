@@ -1,1 +1,1 @@
-"""How often each level is read and written: counted exactly, or extrapolated as Timeloop does."""
+"""Reads, fills and updates of every level, by closed forms."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from simulators.core.jit import Floats, Ints, array, arrays, f8, i8, matrix, named_tuple
+from simulators.core.jit import FloatMatrix, IntCube, IntMatrix, Ints, array, i8, struct
 
 TENSORS = 3
 RANKS = 4
@@ -27,42 +27,27 @@ class Problem(NamedTuple):
     """A layer, an accelerator, and room for intermediate results."""
 
     bounds: Ints
-    terms: Ints  # row 4 * tensor + rank: dim, coefficient, dim, coefficient; dim -1 is none
-    home: Ints  # tensor x dim -> rank, or -1 for a loop that does not walk the tensor
-    coef: Ints  # tensor x dim
+    terms: IntMatrix  # row 4 * tensor + rank: dim, coefficient, dim, coefficient; dim -1 is none
+    home: IntMatrix  # tensor x dim -> rank, or -1 for a loop that does not walk the tensor
+    coef: IntMatrix  # tensor x dim
     words: Ints  # by tensor
     # By level of the accelerator; the last row of energies belongs to the multipliers.
-    sizes: Ints  # capacity, block, log2 of the block or -1, fan-out X, Y, staged
-    energy_pj: Floats  # read, fill, update, leak per cycle; of a physical access
-    rates: Floats  # read, write, shared words per cycle, pJ per word and hop
+    sizes: IntMatrix  # capacity, block, log2 of the block or -1, fan-out X, Y, staged
+    energy_pj: FloatMatrix  # read, fill, update, leak per cycle; of a physical access
+    rates: FloatMatrix  # read, write, shared words per cycle, pJ per word and hop
     # What a mapping is laid out in; rows are levels, and the multipliers.
-    extents: Ints  # by dim: the tile inside each level
-    spread: Ints  # by dim: copies side by side
-    tiles: Ints  # by tensor: its words
-    placed: Ints  # dim, bound, level, product further out: of temporal loops, innermost first
-    instances: Ints  # used, fan-out, split of outputs
+    extents: IntMatrix  # by dim: the tile inside each level
+    spread: IntMatrix  # by dim: copies side by side
+    tiles: IntMatrix  # by tensor: its words
+    placed: IntMatrix  # dim, bound, level, product further out: of temporal loops, innermost first
+    instances: IntMatrix  # used, fan-out, split of outputs
     first: Ints  # the innermost of the placed loops outside its tile
-    totals: Ints  # level x tensor x action: accesses of all instances, where tiles are cut short
-    sums: Ints  # whole tiles and steps x states of two dimensions
+    totals: IntCube  # level x tensor x action: accesses of all instances, where tiles are cut short
+    sums: IntMatrix  # whole tiles and steps x states of two dimensions
     rank: Ints  # one dimension as a rank
     cut: Ints  # whether a dimension's last tile is smaller
 
 
 LOOPS = COUNTS = array(i8, 3)
 KEEP = array(i8)
-PROBLEM = named_tuple(
-    (
-        array(i8),
-        *(matrix(i8),) * 3,
-        array(i8),
-        matrix(i8),
-        matrix(f8),
-        matrix(f8),
-        *(matrix(i8),) * 5,
-        array(i8),
-        COUNTS,
-        matrix(i8),
-        *arrays(i8, 2),
-    ),
-    Problem,
-)
+PROBLEM = struct(Problem)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix, named_tuple
+from simulators.core.jit import Floats, IntMatrix, Ints, array, f8, i8, kernel, matrix, struct
 from simulators.dataflow.access import arrays as at
 from simulators.dataflow.access.arrays import COUNTS, KEEP, LOOPS, PROBLEM, Problem
 from simulators.dataflow.energy.charges import CYCLES, ENERGY_PJ, evaluate
@@ -32,33 +32,17 @@ AGAIN = 0.5
 class Space(NamedTuple):
     """What may be changed."""
 
-    primes: Ints  # by factor: dim, prime
-    slots: Ints  # dim x place: where its factors may stand, 3 * level + row
+    primes: IntMatrix  # by factor: dim, prime
+    slots: IntMatrix  # dim x place: where its factors may stand, 3 * level + row
     slot_count: Ints  # by dim
-    keeps: Ints  # level x option: masks of kept tensors
+    keeps: IntMatrix  # level x option: masks of kept tensors
     keep_count: Ints  # by level
     ordered: Ints  # by level: whether its loops must keep their order
-    limits: Floats  # most cycles allowed, cycles at full utilization
-    program: Floats  # the objective
-    quantities: Floats  # what it is of; the area never changes
-    stack: Floats  # scratch
+    goal: Floats  # exponents of energy and cycles
+    most_cycles: float
 
 
-SPACE = named_tuple(
-    (
-        matrix(i8),
-        matrix(i8),
-        array(i8),
-        matrix(i8),
-        array(i8),
-        array(i8),
-        array(f8),
-        matrix(f8),
-        array(f8),
-        array(f8),
-    ),
-    Space,
-)
+SPACE = struct(Space)
 
 
 def padded(rows: list[list[int]], width: int) -> Ints:
@@ -197,13 +181,9 @@ def goal_of(
     """Return the logarithm of a mapping's goal, infinite if too slow; nan if it does not fit."""
     if evaluate(problem, loops, keep, counts, out) != at.FEASIBLE:
         return np.nan
-    if out[CYCLES] > space.limits[0]:
+    if out[CYCLES] > space.most_cycles:
         return np.inf
-    quantities = space.quantities
-    quantities[0], quantities[1] = out[ENERGY_PJ], out[CYCLES]
-    quantities[2] = space.limits[1] / out[CYCLES]
-    value = score(space.program, quantities, space.stack)
-    return float(np.log(value)) if value > 0.0 else -np.inf
+    return float(np.log(score(space.goal, out[ENERGY_PJ], out[CYCLES])))
 
 
 @kernel(

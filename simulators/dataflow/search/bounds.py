@@ -22,12 +22,11 @@ from simulators.catalog.accelerator import TENSORS, Accelerator
 from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix
 from simulators.dataflow.access import arrays as at
 from simulators.dataflow.access.arrays import COUNTS, KEEP, PROBLEM, Problem
-from simulators.dataflow.access.exact_counts import distinct_sums, lay_out, tile_words
+from simulators.dataflow.access.exact_counts import distinct_sums, lay_out
 from simulators.dataflow.energy.charges import CYCLES, ENERGY_PJ, RESULTS, charge
-from simulators.dataflow.energy.evaluation import layer_terms
-from simulators.dataflow.energy.technology import UNLIMITED, area_mm2
+from simulators.dataflow.energy.technology import UNLIMITED
 from simulators.dataflow.search.annealing import SPACE, Space
-from simulators.dataflow.search.objective import Objective, score
+from simulators.dataflow.search.objective import score
 from simulators.workload.loop_nest import Layer
 
 Tensors = tuple[float, float, float]
@@ -36,12 +35,11 @@ Rooms = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Bounds:
-    """What no mapping can beat, of a goal and of its parts."""
+    """Lower bounds of all mappings of a layer on an accelerator."""
 
     energy_pj: float
     cycles: int
     edp: float  # pJ cycles
-    goal: float  # -inf where nothing is known
 
 
 def compulsory(layer: Layer, accelerator: Accelerator, problem: Problem) -> tuple[float, int]:
@@ -139,51 +137,92 @@ def _words(problem: Problem, tensor: int) -> int:
 
 @functools.lru_cache(maxsize=8192)
 def _entering(layer: Layer, room: int, kept: int, costs: Tensors, beyond: Rooms) -> float:
-    """Return the least cost of all words that enter one buffer, or pass it to those beyond."""
+    """Return the least cost of the words that enter or pass one buffer, over all tiles that fit.
+
+    Args:
+        layer: the sides of a tile divide its bounds.
+        room: words that the buffer holds.
+        kept: mask of the tensors that the buffer keeps.
+        costs: pJ of a word of each tensor.
+        beyond: words of each tensor that the inner buffers hold of what passes this one; 0 for
+            tensors that do not pass. If a tile needs more, the tensor is sent in every step.
+    """
     divisors = [[n for n in range(1, bound + 1) if bound % n == 0] for bound in layer.bounds]
-    table = np.zeros((len(divisors), max(map(len, divisors))), np.int64)
-    for d, row in enumerate(divisors):
-        table[d, : len(row)] = row
-    numbers = np.array([len(row) for row in divisors], np.int64)
-    scratch = np.zeros((3, len(divisors)), np.int64)
-    terms, home, coef = layer_terms(layer)
-    return float(
-        _least_entering(
-            np.array(layer.bounds, np.int64),
-            terms,
-            home,
-            coef,
-            table,
-            numbers,
-            scratch,
-            np.array([room, kept, *beyond], np.int64),
-            np.array(costs),
-        )
-    )
+    sides = np.stack([grid.ravel() for grid in np.meshgrid(*divisors, indexing="ij")])
+    held = [t for t in range(len(TENSORS)) if kept >> t & 1]
+    fits = sum(_tiles(layer, t, sides).prod(axis=0) for t in held) <= room
+    sides = sides[:, np.broadcast_to(fits, sides.shape[1])]
+    steps = np.array(layer.bounds)[:, None] // sides
+    every_step = steps.prod(axis=0).astype(np.float64)
+    best = np.inf
+    for first in range(len(layer.dims)):  # the innermost loop outside the tile
+        spent = np.zeros(sides.shape[1])
+        for t, (cost, most) in enumerate(zip(costs, beyond, strict=True)):
+            if t in held or most > 0:
+                tile = _tiles(layer, t, sides).prod(axis=0)
+                words = np.where(every_step > 1.0, _sent(layer, t, sides, steps, first), tile)
+                if most > 0:
+                    words = np.where(tile > most, tile * every_step, words)
+                spent += cost * words
+        is_loop = (steps[first] > 1) | (every_step == 1.0)
+        best = min(best, spent[is_loop].min(initial=np.inf))
+    return float(best)
+
+
+def _tiles(layer: Layer, tensor: int, sides: Ints) -> Ints:
+    """Return the extents of tiles of a tensor, by rank and tile, from their sides by dimension."""
+    extents = [
+        1 + sum((sides[layer.dims.index(dim)] - 1) * c for dim, c in rank)
+        for rank in layer.tensors[tensor].ranks
+    ]
+    return np.array(extents, np.int64).reshape(-1, sides.shape[1])
+
+
+def _sent(layer: Layer, tensor: int, sides: Ints, steps: Ints, first: int) -> Floats:
+    """Return the fewest words of a tensor that are sent, given the innermost loop of each tile.
+
+    If that loop indexes the tensor, every step of all loops sends the part of the tile that is new.
+    Otherwise only loops that index the tensor send, the best of them innermost.
+    """
+    indexed = {
+        layer.dims.index(dim): (rank, c)
+        for rank, terms in enumerate(layer.tensors[tensor].ranks)
+        for dim, c in terms
+    }
+    extents = _tiles(layer, tensor, sides)
+    tile = extents.prod(axis=0)
+    sending = range(len(layer.dims)) if first in indexed else list(indexed)
+    times = steps[list(sending)].prod(axis=0).astype(np.float64)
+    least: Floats = times * tile
+    for d in [first] if first in indexed else indexed:
+        rank, coefficient = indexed[d]
+        new = np.minimum(extents[rank], sides[d] * coefficient)
+        moved = (steps[d] - 1) * (tile // extents[rank]) * new
+        least = np.where(steps[d] > 1, np.minimum(least, times / steps[d] * (tile + moved)), least)
+    return least
 
 
 def bounds(
     layer: Layer,
     accelerator: Accelerator,
     problem: Problem,
-    aim: Objective,
+    goal: Floats,
     floor: Floats,
     left_out: int,
-) -> Bounds:
-    """Return what no mapping can beat, by the floors of its spreads.
+) -> tuple[Bounds, float]:
+    """Return the bounds of all mappings, and the bound of the goal.
 
-    `floor` is as `floors` returns it, of the spreads that were listed; those that were not use at
-    most `left_out` multipliers, 0 if all were.
+    `floor` has the rows of `floors` for the listed spreads. Spreads that are not listed use at most
+    `left_out` multipliers; 0 if all are listed.
     """
     energy_pj, cycles = compulsory(layer, accelerator, problem)
     least = np.array([energy_pj, cycles, energy_pj * cycles, 0.0])
     if left_out:
         cycles = max(cycles, math.ceil(layer.macs / left_out))
-        area, used = area_mm2(accelerator), layer.macs / accelerator.mac.instances / cycles
-        value = aim.value(energy_pj=energy_pj, cycles=cycles, area_mm2=area, utilization=used)
+        value = score(goal, energy_pj, cycles)
         floor = np.vstack([floor, [energy_pj, cycles, energy_pj * cycles, value]])
-    energy_pj, cycles, edp, goal = np.maximum(floor.min(axis=0), least).tolist()
-    return Bounds(energy_pj, round(cycles), edp, goal if aim.bounded else -math.inf)
+    energy_pj, cycles, edp, value = np.maximum(floor.min(axis=0), least).tolist()
+    return Bounds(energy_pj, round(cycles), edp), value
 
 
 @kernel(i8(PROBLEM, i8, i8), borrows=True)
@@ -282,7 +321,7 @@ def _floors(
 ) -> int:
     """Fill in the rows of `floors`, and by row the best choice of what is kept; return rows."""
     levels, dims = kept.shape[1], problem.bounds.size
-    around, quantities = problem.extents, space.quantities
+    around = problem.extents
     for row in range(spread.shape[0]):
         for choice in range(kept.shape[0]):
             if lay_out(problem, spread[row], kept[choice]) < 0:
@@ -297,9 +336,7 @@ def _floors(
             charge(problem, kept[choice], counts, compute, result)
             around[levels] = 1  # of a multiplier's own tile, from which layouts set out
             energy_pj, cycles = result[ENERGY_PJ] + surplus[choice], result[CYCLES]
-            quantities[0], quantities[1] = energy_pj, cycles
-            quantities[2] = space.limits[1] / cycles
-            goal = score(space.program, quantities, space.stack)
+            goal = score(space.goal, energy_pj, cycles)
             if goal < found[row, 3]:
                 best[row] = choice
             found[row, 0] = min(found[row, 0], energy_pj)
@@ -307,114 +344,3 @@ def _floors(
             found[row, 2] = min(found[row, 2], energy_pj * cycles)
             found[row, 3] = min(found[row, 3], goal)
     return int(spread.shape[0])
-
-
-@kernel(
-    f8(
-        array(i8),
-        *(matrix(i8),) * 3,
-        matrix(i8),
-        array(i8),
-        matrix(i8),
-        array(i8),
-        array(f8),
-    ),
-    borrows=True,
-)
-def _least_entering(
-    bounds: Ints,
-    terms: Ints,
-    home: Ints,
-    coef: Ints,
-    divisors: Ints,
-    numbers: Ints,
-    scratch: Ints,
-    limits: Ints,
-    costs: Floats,
-) -> float:
-    """Return the least cost of what enters one buffer, over all tiles that divide and fit.
-
-    `divisors` are sides that a tile may have, so many by dimension; `scratch` has three rows.
-    `limits` are the words there is room for, the mask of the tensors kept, and words of each tensor
-    that there is room for in the buffers it goes to past this one: 0 if it goes to none.
-    """
-    dims, best = bounds.size, np.inf
-    # Rows of scratch: places of the odometer, sides of the tile, steps of the loops outside.
-    for d in range(dims):
-        scratch[0, d], scratch[1, d], scratch[2, d] = 0, 1, bounds[d]
-    while True:
-        held = 0
-        for tensor in range(at.TENSORS):
-            if limits[1] >> tensor & 1:
-                held += tile_words(terms, tensor, scratch, 1, -1)
-        if held <= limits[0]:
-            best = min(best, _tile_cost(terms, home, coef, scratch, limits, costs))
-        d = 0
-        while d < dims:
-            scratch[0, d] += 1
-            if scratch[0, d] < numbers[d]:
-                break
-            scratch[0, d], scratch[1, d], scratch[2, d] = 0, 1, bounds[d]
-            d += 1
-        if d == dims:
-            return float(best)
-        scratch[1, d] = divisors[d, scratch[0, d]]
-        scratch[2, d] = bounds[d] // scratch[1, d]
-
-
-@kernel(f8(*(matrix(i8),) * 4, array(i8), array(f8)), borrows=True)
-def _tile_cost(
-    terms: Ints, home: Ints, coef: Ints, scratch: Ints, limits: Ints, costs: Floats
-) -> float:
-    """Return the least cost of a tile's words, whichever loop is the innermost outside it.
-
-    A tensor of which more passes than the buffers beyond hold is walked there, in every step.
-    """
-    dims, best, everything = scratch.shape[1], np.inf, 1.0
-    for d in range(dims):
-        everything *= scratch[2, d]
-    for first in range(dims):
-        if scratch[2, first] == 1 and everything > 1.0:  # no loop; without any all enters once
-            continue
-        spent = 0.0
-        for tensor in range(at.TENSORS):
-            passes = limits[2 + tensor] > 0
-            if not passes and not limits[1] >> tensor & 1:
-                continue
-            words = float(tile_words(terms, tensor, scratch, 1, -1))
-            if passes and words > limits[2 + tensor]:
-                words *= everything
-            elif everything > 1.0:
-                walks = home[tensor, first] >= 0
-                words = _sent(terms, home, coef, scratch, tensor, first if walks else -1)
-            spent += costs[tensor] * words
-        best = min(best, spent)
-    return float(best)
-
-
-@kernel(f8(*(matrix(i8),) * 4, i8, i8), borrows=True)
-def _sent(terms: Ints, home: Ints, coef: Ints, scratch: Ints, tensor: int, first: int) -> float:
-    """Return the fewest words of a tensor that are sent, given the innermost loop if it walks it.
-
-    Otherwise the best loop of those that walk it is its innermost, and loops that do not walk it
-    send nothing again.
-    """
-    dims = scratch.shape[1]
-    tile = tile_words(terms, tensor, scratch, 1, -1)
-    steps = 1.0
-    for d in range(dims):
-        if first >= 0 or home[tensor, d] >= 0:
-            steps *= scratch[2, d]
-    least = steps * tile
-    for d in range(dims):
-        number = scratch[2, d]
-        if home[tensor, d] < 0 or number == 1 or (first >= 0 and d != first):
-            continue
-        place = at.RANKS * tensor + home[tensor, d]
-        extent = 1 + (scratch[1, terms[place, 0]] - 1) * terms[place, 1]
-        if terms[place, 2] >= 0:
-            extent += (scratch[1, terms[place, 2]] - 1) * terms[place, 3]
-        rest = tile_words(terms, tensor, scratch, 1, place)
-        moved = (number - 1) * rest * min(extent, scratch[1, d] * coef[tensor, d])
-        least = min(least, steps / number * (tile + moved))
-    return least

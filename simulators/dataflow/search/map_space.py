@@ -11,11 +11,11 @@ from simulators.catalog.accelerator import TENSORS, Accelerator
 from simulators.core.errors import Infeasible, UserError, suggestion
 from simulators.core.jit import Ints
 from simulators.dataflow.access import arrays as at
-from simulators.dataflow.energy.technology import Machine, area_mm2, machine_of
+from simulators.dataflow.energy.technology import Machine, machine_of
 from simulators.dataflow.mapping.loop_nest import BOUNDS, ROWS, ordered
 from simulators.dataflow.search.annealing import Space, padded
 from simulators.dataflow.search.constraints import Constraints
-from simulators.dataflow.search.objective import DEPTH, Objective
+from simulators.dataflow.search.objective import exponents_of
 from simulators.workload.loop_nest import Layer
 
 SMOOTH = 5
@@ -29,7 +29,7 @@ def space_of(
     layer: Layer,
     sizes: tuple[int, ...],
     accelerator: Accelerator,
-    aim: Objective,
+    goal: str,
     rules: Constraints,
 ) -> tuple[Space, Ints]:
     """Return what may be changed of mappings of some sizes, and the loops to start from.
@@ -50,7 +50,6 @@ def space_of(
     ]
     keeps = [_keeps(k, accelerator, machine, rules) for k in range(len(names))]
     ideal = layer.macs / accelerator.mac.instances
-    most = ideal / rules.least_utilization if rules.least_utilization > 0 else math.inf
     space = Space(
         primes=np.array(primes, np.int64).reshape(-1, 2),
         slots=padded(slots, 3 * len(names)),
@@ -58,10 +57,8 @@ def space_of(
         keeps=padded(keeps, max(len(options) for options in keeps)),
         keep_count=np.array([len(options) for options in keeps], np.int64),
         ordered=np.array([name in rules.order for name in names], np.int64),
-        limits=np.array([most, ideal]),
-        program=aim.program,
-        quantities=np.array([0.0, 0.0, 0.0, area_mm2(accelerator)]),
-        stack=np.zeros(DEPTH),
+        goal=exponents_of(goal),
+        most_cycles=ideal / rules.least_utilization if rules.least_utilization > 0 else math.inf,
     )
     loops = np.ones((len(names), 4, len(layer.dims)), np.int64)
     loops[:, at.ORDER] = np.arange(len(layer.dims))

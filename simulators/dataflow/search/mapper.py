@@ -7,6 +7,7 @@ the bound. A race ends where a walk has come to the bound.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -16,10 +17,10 @@ from simulators.catalog.accelerator import Accelerator
 from simulators.core.errors import Infeasible, UserError
 from simulators.dataflow.energy.evaluation import Evaluation, evaluated, problem_of
 from simulators.dataflow.mapping.loop_nest import Mapping, decode
-from simulators.dataflow.search.bounds import bounds, compulsory, floors
+from simulators.dataflow.search.bounds import Bounds, bounds, compulsory, floors
 from simulators.dataflow.search.constraints import Constraints
 from simulators.dataflow.search.map_space import rounded_up, space_of
-from simulators.dataflow.search.objective import objective
+from simulators.dataflow.search.objective import exponents_of
 from simulators.dataflow.search.race import LEAST_STEPS, Start, Walk, race
 from simulators.dataflow.search.spreads import spreads
 from simulators.workload.loop_nest import Layer
@@ -36,10 +37,15 @@ class Found:
     evaluation: Evaluation
     evaluations: int  # mappings tried
     feasible: int  # of them
-    energy_bound_pj: float
-    cycles_bound: int
-    edp_bound: float  # pJ cycles
-    gap: float  # of the goal: 0 is proven optimal, 0.5 at most half as much is possible, 1 unknown
+    bounds: Bounds
+    gap: float  # of the goal: 0 is proven optimal, 0.5 at most half as much is possible
+
+    def restated(self, evaluation: Evaluation, energy_pj: float, cycles: int) -> Found:
+        """Return the mapping with another evaluation, and other bounds of energy and cycles."""
+        edp = energy_pj * cycles
+        gap = max(0.0, 1.0 - edp / evaluation.edp)
+        least = Bounds(energy_pj, cycles, edp)
+        return dataclasses.replace(self, evaluation=evaluation, bounds=least, gap=gap)
 
 
 def find(
@@ -54,37 +60,37 @@ def find(
 ) -> Found:
     """Return the best mapping found within a budget.
 
-    The goal is `edp`, `energy`, `cycles`, or an expression as of `objective` that is positive. With
-    `remainders` loops need not divide their dimension, so that last tiles are smaller; half of the
-    mappings tried are then of dimensions rounded up.
+    The goal is one of `GOALS`. With `remainders`, loops need not divide their dimension, so that
+    last tiles are smaller; half of the mappings tried are then of dimensions rounded up.
 
     Raises:
         Infeasible: a buffer cannot hold one word of each tensor it must keep, fixed loops fit
             nowhere, or no mapping reaches the utilisation asked for.
-        UserError: the goal or a constraint names something that is not there.
+        UserError: the goal or a constraint names something that does not exist, or the accelerator
+            states no energy.
     """
-    rules, aim = constraints or Constraints(), objective(goal)
+    rules, exponents = constraints or Constraints(), exponents_of(goal)
     rounded = rounded_up(layer, accelerator) if remainders else []
     share = evaluations // 2 // len(rounded) if rounded else 0
     plan = [(layer.bounds, evaluations - share * len(rounded))]
     plan += [(sizes, share) for sizes in rounded]
     problem = problem_of(layer, accelerator)
     unknown, widest = np.zeros((0, 4)), accelerator.mac.instances
-    least = bounds(layer, accelerator, problem, aim, unknown, widest)
+    least, least_goal = bounds(layer, accelerator, problem, exponents, unknown, widest)
     walked: list[Walk] = []
     for sizes, budget in plan:
-        space, loops = space_of(layer, sizes, accelerator, aim, rules)
+        space, loops = space_of(layer, sizes, accelerator, goal, rules)
         most = FEWEST_SPREADS + budget // MAPPINGS_A_SPREAD
         spread, left_out = spreads(space, loops, problem.sizes, most)
         floor, keep = floors(layer, accelerator, problem, space, spread)
         fitting = np.isfinite(floor[:, 3])
         if fitting.any() and not remainders:
-            least = bounds(layer, accelerator, problem, aim, floor, left_out)
+            least, least_goal = bounds(layer, accelerator, problem, exponents, floor, left_out)
         most = min(int(fitting.sum()), max(1, budget // LEAST_STEPS))
         order = np.argsort(floor[:, 3], kind="stable")[:most]
         starts = [Start(spread[k], keep[k], _log(floor[k, 3])) for k in order]
         if starts:
-            floor_log = _log(least.goal)
+            floor_log = _log(least_goal)
             walked.append(race(problem, space, loops, starts, budget, seed, floor_log))
             if walked[-1].best <= floor_log:
                 break
@@ -92,7 +98,7 @@ def find(
         raise Infeasible("constraints_exceed_buffer", "no mapping with the fixed loops fits")
     best = min(walked, key=lambda w: w.best)
     if best.best == -math.inf:
-        raise UserError(f"goal '{goal}' is not positive; the mapper compares ratios")
+        raise UserError(f"goal '{goal}' is zero: accelerator {accelerator.name} states no energy")
     if not math.isfinite(best.best):
         raise Infeasible("utilization_too_low", f"none reaches {rules.least_utilization:g}")
     mapping = decode(*best.mapping, layer, accelerator)
@@ -103,15 +109,13 @@ def find(
         evaluation=evaluation,
         evaluations=sum(w.evaluations for w in walked),
         feasible=sum(w.feasible for w in walked),
-        energy_bound_pj=least.energy_pj,
-        cycles_bound=least.cycles,
-        edp_bound=least.edp,
+        bounds=least,
         gap=max(0.0, 1.0 - math.exp(floor_log - best.best)),
     )
 
 
 def _log(goal: float) -> float:
-    """Return the logarithm of a goal, of which nothing is known unless it is positive."""
+    """Return the logarithm of a bound of a goal, -inf of zero."""
     return math.log(goal) if goal > 0 else -math.inf
 
 
@@ -125,15 +129,6 @@ def given(mapping: Mapping, layer: Layer, accelerator: Accelerator) -> Found:
     evaluation = evaluated(mapping, layer, accelerator)
     if isinstance(evaluation, str):
         raise Infeasible(evaluation, "the mapping that was given does not fit")
-    energy_bound_pj, cycles_bound = compulsory(layer, accelerator, problem_of(layer, accelerator))
-    best = energy_bound_pj * cycles_bound
-    return Found(
-        mapping=mapping,
-        evaluation=evaluation,
-        evaluations=1,
-        feasible=1,
-        energy_bound_pj=energy_bound_pj,
-        cycles_bound=cycles_bound,
-        edp_bound=best,
-        gap=1.0 - best / evaluation.edp,
-    )
+    energy_pj, cycles = compulsory(layer, accelerator, problem_of(layer, accelerator))
+    found = Found(mapping, evaluation, 1, 1, Bounds(energy_pj, cycles, 0.0), 1.0)
+    return found.restated(evaluation, energy_pj, cycles)

@@ -8,7 +8,6 @@ empty. Wu et al., "Sparseloop" (MICRO 2022). Whether tiles fit is judged as if t
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -85,15 +84,7 @@ def sparse_of(found: Found, layer: Layer, accelerator: Accelerator, zeros: Spars
     mac_pj = evaluation.mac_energy_pj
     steps = zeros.multiplies if zeros.action == "skipping" else 1.0
     cycles = math.ceil(layer.macs * steps / accelerator.mac.instances)
-    gap = max(0.0, 1.0 - mac_pj * cycles / evaluation.edp)
-    return dataclasses.replace(
-        found,
-        evaluation=evaluation,
-        energy_bound_pj=mac_pj,
-        cycles_bound=cycles,
-        edp_bound=mac_pj * cycles,
-        gap=gap,
-    )
+    return found.restated(evaluation, mac_pj, cycles)
 
 
 def _expected(

@@ -1,10 +1,10 @@
-"""Counts as Timeloop extrapolates them from a few iterations, for comparisons with it.
+"""Timeloop's counts of a mapping: it walks a few iterations of each loop and extrapolates.
 
-Words between neighbouring levels come from a walk of the first instance (`sampled_walk`). Fills are
-averages over the whole fan-out, idle elements included. A level that bypasses a tensor passes on
-the words of its children, scaled by how many of the words sent to it arrive on average. What
-linked elements hand to each other is read and filled there, averaged over the elements in use.
-Where bounds divide and no halo outlives a loop, these are the counts of `access`.
+Words between neighbouring levels come from a walk of the first instance (`timeloop_walk`). Fills
+are averages over the whole fan-out, idle elements included. A level that bypasses a tensor passes
+on the words of its children, scaled by the average share of the words sent to it that arrive. Words
+that linked elements exchange are read and filled in these elements, averaged over the elements in
+use. Where bounds divide and no halo outlives a loop, the counts equal those of `dataflow.access`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from fractions import Fraction
 
 import numpy as np
 
+from lab.parity import timeloop_walk as sampled
 from simulators.catalog.accelerator import TENSORS, Accelerator, Level
 from simulators.core.jit import Floats, Ints
 from simulators.dataflow.access import arrays as at
-from simulators.dataflow.access import sampled_walk as sampled
 from simulators.dataflow.energy.evaluation import Evaluation, Traffic, totalled
 from simulators.dataflow.energy.technology import machine_of
 from simulators.dataflow.mapping.loop_nest import Mapping

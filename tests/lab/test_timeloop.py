@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from simulators.core.errors import UserError
+from lab.parity.timeloop import extrapolated
 from simulators.dataflow.energy.evaluation import Evaluation, evaluated
-from simulators.dataflow.energy.extrapolated import extrapolated
 from simulators.dataflow.mapping.loop_nest import LevelLoops, Mapping
-from simulators.dataflow.simulator import DataflowPoint, simulate
 from simulators.workload.loop_nest import Layer, conv, dwconv, matmul
 from tests.dataflow.test_access import ALL, cut_nests, machine, nests
 
@@ -111,17 +109,3 @@ def test_idle_elements_take_nothing_away() -> None:
     assert both is not None
     sums = next(t for t in both[1].traffic if (t.level, t.tensor) == ("L1", "Outputs"))
     assert (sums.reads, sums.fills, sums.updates) == (0, 0, 2)
-
-
-def test_what_cannot_be_extrapolated_is_refused() -> None:
-    fc = {"network": "resnet50", "layer": "fc", "evaluations": 500}
-    with pytest.raises(UserError, match="did you mean 'extrapolated'"):
-        simulate(DataflowPoint("two_level", counting="extrapolate", **fc))
-    with pytest.raises(UserError, match="links"):
-        simulate(DataflowPoint("two_level", links=True, **fc))
-    with pytest.raises(UserError, match="dense"):
-        simulate(DataflowPoint("two_level", counting="extrapolated", zeros="gating", **fc))
-    plain = simulate(DataflowPoint("two_level", **fc))
-    again = simulate(DataflowPoint("two_level", counting="extrapolated", **fc))
-    assert again.cycles == plain.cycles
-    assert again.energy_j == pytest.approx(plain.energy_j)
