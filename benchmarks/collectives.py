@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.timing import median_cpu_s
-from lab.parity.astra_sim import request
 from simulators.collectives.closed.phase_model import collectives_ns
 from simulators.collectives.events.run import simulate
 from simulators.collectives.point import CollectivePoint
@@ -20,6 +19,7 @@ from simulators.collectives.simulator import SIMULATOR
 from simulators.collectives.topologies.plan import plan_of
 from simulators.core.contract import Check
 from simulators.core.report import print_checks
+from tests.parity.astra_sim import request
 
 _BATCH = 1_000_000
 _ROWS = 200_000

@@ -24,7 +24,7 @@ def main(words: list[str]) -> int:
     """Print each check as soon as it is computed; return 1 when one fails."""
     parser = argparse.ArgumentParser("sweeper-lab validate", description=__doc__)
     parser.add_argument(
-        "claims", nargs="*", help=f"{', '.join(groups())}, or one file such as kernels/versions"
+        "claims", nargs="*", help=f"{', '.join(groups())}, or one file such as composition/ablation"
     )
     parser.add_argument("--reference", type=Path, help="folder of measured tables")
     parser.add_argument("--rows", choices=(runner.TEST, runner.ALL), default=runner.TEST)

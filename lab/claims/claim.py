@@ -70,7 +70,7 @@ class ClaimsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def files_of(named: str = "") -> list[Path]:
-    """Return the claims files of a group ("kernels") or the one named ("kernels/versions").
+    """Return the claims files of a group ("kernels") or the one named ("composition/ablation").
 
     All files if no name is given, the package's first.
 

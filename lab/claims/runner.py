@@ -23,7 +23,7 @@ TEST, ALL = "test", "all"
 
 
 def run(named: str, reference: Path, rows: str = TEST) -> Iterator[Check]:
-    """Yield the lines of a group ("kernels") or of one claims file ("kernels/versions").
+    """Yield the lines of a group ("kernels") or of one claims file ("composition/ablation").
 
     Args:
         named: a group of claims, or one of its files.

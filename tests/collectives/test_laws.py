@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import integers, sampled_from
 
-from lab.parity import astra_sim
 from simulators.collectives.algorithms import COLLECTIVES
 from simulators.collectives.closed.phase_model import collectives_ns
 from simulators.collectives.events.loop import run
@@ -18,6 +17,7 @@ from simulators.collectives.events.state import IN_TURN, SHARED
 from simulators.collectives.measured import busbw_factor
 from simulators.collectives.topologies.plan import Plan, plan_for, plan_of
 from simulators.collectives.topologies.topology import Dimension, Topology
+from tests.parity import astra_sim
 
 MEMORY = 3.35e12
 TOPOLOGIES = (

@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lab.parity.astra_sim import request
 from simulators.collectives.closed.phase_model import flow_shop_ns
 from simulators.collectives.events.links import DOWN, LEAF_DOWN, LEAF_UP, UP
 from simulators.collectives.events.loop import run
@@ -18,6 +17,7 @@ from simulators.collectives.events.run import Report, simulate, state_of, uncont
 from simulators.collectives.events.state import IN_TURN, SHARED
 from simulators.collectives.topologies.plan import plan_of
 from simulators.core.jit import Floats, Ints
+from tests.parity.astra_sim import request
 
 AR, AG, RS, A2A = "all_reduce", "all_gather", "reduce_scatter", "all_to_all"
 MEMORY = 2e9

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lab.parity.astra_sim import request
 from simulators.collectives.algorithms import COLLECTIVES
 from simulators.collectives.closed.phases import (
     ANY_QUEUE,
@@ -19,6 +18,7 @@ from simulators.collectives.closed.phases import (
 from simulators.collectives.events.run import simulate, uncontended_ns
 from simulators.collectives.topologies.plan import Plan, plan_for, plan_of
 from simulators.collectives.topologies.topology import Dimension, Topology
+from tests.parity.astra_sim import request
 
 RS, AR, AG, A2A = "reduce_scatter", "all_reduce", "all_gather", "all_to_all"
 NEVER = 1e30  # bytes per second of a memory that costs no time

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lab.parity.astra_sim import request
 from simulators.collectives.closed.phase_model import collectives_ns
 from simulators.collectives.events.run import simulate
 from simulators.collectives.topologies.plan import plan_of
+from tests.parity.astra_sim import request
 
 PUBLISHED_NS = {
     "all_reduce": 57_426,

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis.strategies import integers, sampled_from
 
-from lab.parity.astra_sim import request
 from simulators.collectives.events.run import simulate, uncontended_ns
 from simulators.collectives.events.state import ALONE, IN_TURN
 from simulators.collectives.topologies.blocks import reduction_ns
 from simulators.collectives.topologies.plan import plan_of
+from tests.parity.astra_sim import request
 
 MEMORY = 3e9  # an addition of m bytes takes m ns: three times a third
 

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.parity.sparse_tensor_cores import (
-    SparseProduct,
-    expected_groups,
-    tensor_core_cycles,
-)
 from simulators.core.errors import UserError
 from simulators.dataflow.sparsity.densities import (
     Density,
     empty_chance,
     hypergeometric,
     metadata_bits,
+)
+from tests.parity.sparse_tensor_cores import (
+    SparseProduct,
+    expected_groups,
+    tensor_core_cycles,
 )
 
 

@@ -11,8 +11,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.parity.in_memory_chips import InMemoryChip
 from lab.tables.rows import Record, read_records
+from tests.parity.in_memory_chips import InMemoryChip
 
 CHIPS = "dataflow/imc_chips_silicon.parquet"
 

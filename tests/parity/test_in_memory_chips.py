@@ -1,12 +1,14 @@
-"""What a digital in-memory chip draws and occupies."""
+"""Energy and area of digital in-memory computing chips: by hand, and of published chips."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from lab.parity.in_memory_chips import (
+from tests.parity.chip_table import measured_chips
+from tests.parity.in_memory_chips import (
     InMemoryChip,
     area_mm2,
     joules_per_cycle,
@@ -57,3 +59,14 @@ def test_trees_of_single_bits_of_weights_add_less_and_are_put_together_by_place(
     apart = replace(whole, tree_bits=1)
     assert joules_per_cycle(apart) - joules_per_cycle(whole) == pytest.approx(0.7e-15 * 6 * 2)
     assert joules_per_cycle(replace(whole, tree_bits=16)) == joules_per_cycle(whole)
+
+
+def test_areas_and_energies_of_published_chips(reference: Path) -> None:
+    digital = [one for one in measured_chips(reference) if one.chip is not None]
+    assert len(digital) == 4
+    areas = [abs(area_mm2(one.chip) / one.area_mm2 - 1.0) for one in digital]
+    assert sum(areas) / len(areas) <= 0.25
+    for one in digital:
+        if one.states_sparsity:
+            joules = one.operations_per_joule / operations_per_joule(one.chip)
+            assert abs(joules - 1.0) <= 0.09, one.name

@@ -1,7 +1,7 @@
-"""Cycles of named dataflows beside MAESTRO's.
+"""Cycles of named dataflows and of systolic arrays equal those of MAESTRO and SCALE-Sim.
 
-Its rows give no sizes of a layer, but counts that follow from them: weights, inputs and outputs in
-the shared buffer, multiplies, and the window each element keeps.
+Rows of MAESTRO give no layer sizes. They follow from the counts: weights, inputs and outputs in the
+shared buffer, multiplies, and the window of each processing element.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import polars as pl
+import numpy as np
+from scipy.stats import spearmanr
 
-from lab.parity.maestro import CLUSTER, Window, named_cycles
-from lab.parity.scale_sim import systolic_cycles
 from lab.tables.rows import read_records
+from tests.parity.maestro import CLUSTER, Window, named_cycles
+from tests.parity.scale_sim import systolic_cycles
 
 ELEMENTS = 256
 KINDS = {"kcp": "kc_p", "ckp": "ck_p", "yxp": "yx_p"}
@@ -23,25 +24,23 @@ WORDS_PER_WINDOW = 6
 """A buffered element keeps two of each of three operands per tap of its window."""
 
 
-def named_dataflows(reference: Path) -> pl.DataFrame:
-    """Return cycles of each layer of MAESTRO's table."""
-    rows = []
+def test_cycles_of_named_dataflows_are_near_those_of_maestro(reference: Path) -> None:
+    ours, theirs = [], []
     for row in read_records(reference / "dataflow/maestro_256pe.csv"):
         kind = KINDS[row["mapping_file"].split("_")[-2]]
-        cycles = named_cycles(kind, _window_of(row, kind), elements=ELEMENTS)
-        rows.append({"predicted": float(cycles), "measured": float(row["Runtime (Cycles)"])})
-    return pl.DataFrame(rows)
+        ours.append(named_cycles(kind, _window_of(row, kind), elements=ELEMENTS))
+        theirs.append(float(row["Runtime (Cycles)"]))
+    errors = np.abs(np.array(ours) / np.array(theirs) - 1.0)
+    assert np.median(errors) <= 0.15
+    assert spearmanr(ours, theirs).statistic >= 0.9
 
 
-def systolic(reference: Path) -> pl.DataFrame:
-    """Return cycles of products on systolic arrays, beside SCALE-Sim's."""
-    rows = []
+def test_cycles_of_systolic_arrays_equal_those_of_scale_sim(reference: Path) -> None:
     for row in read_records(reference / "dataflow/scalesim_32x32.csv"):
         high, wide = (int(side) for side in row["array"].split("x"))
         m, n, k = (int(row[name]) for name in "MNK")
-        ours = systolic_cycles(m, n, k, rows=high, columns=wide, dataflow=row["dataflow"])
-        rows.append({"equal": ours == int(row["total_cycles"]), "predicted": float(ours)})
-    return pl.DataFrame(rows)
+        cycles = systolic_cycles(m, n, k, rows=high, columns=wide, dataflow=row["dataflow"])
+        assert cycles == int(row["total_cycles"]), row
 
 
 def _window_of(row: Mapping[str, Any], kind: str) -> Window:
@@ -58,13 +57,13 @@ def _window_of(row: Mapping[str, Any], kind: str) -> Window:
     spread = CLUSTER[kind] if kind == "kc_p" else ELEMENTS // CLUSTER[kind]
     fitting = [c for c in range(pairs, 0, -1) if pairs % c == 0 and _square(inputs / c)]
 
-    def strangeness(c: int) -> float:
+    def mismatch(c: int) -> float:
         """Sums leave once per block of channels; a depthwise layer has one filter each."""
         passes = 1.0 if c == pairs else math.ceil(c / spread)
         expected = pairs if c == pairs and outputs > pairs / 2 else pairs // c * passes
         return abs(expected / outputs - 1.0)
 
-    c = min(fitting, key=strangeness, default=pairs)
+    c = min(fitting, key=mismatch, default=pairs)
     depthwise = c == pairs and outputs > pairs / 2
     return Window(k=0 if depthwise else pairs // c, c=c, r=side, s=side, p=p, q=p)
 
