@@ -1,7 +1,8 @@
-"""Write how sure a composed answer is, and how errors compose: `python -m docs.errors`.
+"""Write the pages about the error of a composed prediction: `python -m docs.errors`.
 
-`docs/composed_question.md` answers one question over all layers, with the part of each layer in
-its error; between the marks of `docs/method.md` stand the rules of composition as data show them.
+`docs/explanation/composed_question.md` answers one question over all layers, with each layer's
+share of the error. The tables between the marks of `docs/explanation/method.md` show the rules of
+composition on measured data.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from simulators.serving.prices.iteration_table import EVERYDAY
 from sweeper.report.evidence import stored
 from sweeper.report.shares import in_words, shares_of_row
 
-FOLDER = Path(__file__).resolve().parent
+FOLDER = Path(__file__).resolve().parent / "explanation"
 BEGIN, END = "<!-- rules: begin -->", "<!-- rules: end -->"
 
 QUESTION = (
@@ -229,4 +230,4 @@ def pages() -> Iterator[tuple[Path, str]]:
 if __name__ == "__main__":
     for file, text in pages():
         file.write_text(text, encoding="utf-8")
-        print(file.relative_to(FOLDER.parent))
+        print(file.relative_to(FOLDER.parents[1]))

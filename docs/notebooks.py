@@ -1,4 +1,4 @@
-"""The worked examples as notebooks: each page of `docs/examples/` is one, cell by cell.
+"""The tutorials as notebooks: each page of `docs/tutorial/` is one, cell by cell.
 
     python -m docs.notebooks        write them again beside their pages
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).resolve().parent / "examples"
+FOLDER = Path(__file__).resolve().parent / "tutorial"
 _BLOCK = re.compile(r"^```python(?: needs=(\w+))?\n(.*?)^```\n?", re.S | re.M)
 
 

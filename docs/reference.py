@@ -36,7 +36,7 @@ def simulator_page(name: str) -> str:
     parts = [
         f"# `{name}`: inputs and metrics",
         f"{WRITTEN} from the fields of `simulators/{name}/`; "
-        f"[what they mean and by which equations](../{name}.md).",
+        f"[what they mean and by which equations](../explanation/{name}.md).",
         "## Inputs",
         "Each is an axis of a space; what a space leaves out has its default.",
         table(("input", "unit", "default", "what it says"), map(_input, inputs)),
@@ -82,7 +82,12 @@ def _input(f: Column) -> tuple[str, ...]:
 def _metric(f: Column) -> tuple[str, ...]:
     better = {"min": "lower", "max": "higher"}.get(f.metadata.get("better") or "", "")
     doc, page = f.metadata.get("doc", ""), f.metadata.get("page", "")
-    return f.name, f.metadata.get("unit", ""), better, f"[{doc}](../{page})" if page else doc
+    return (
+        f.name,
+        f.metadata.get("unit", ""),
+        better,
+        f"[{doc}](../explanation/{page})" if page else doc,
+    )
 
 
 def _cell(text: str) -> str:

@@ -184,7 +184,7 @@ def _fields(kind: type, only: str = "") -> None:
         if f.default not in (dataclasses.MISSING, ""):
             notes.append(f"default {f.default}")
         if page := f.metadata.get("page"):
-            notes.append(f"docs/{page}")
+            notes.append(f"docs/explanation/{page}")
         note = ", ".join(n for n in notes if n)
         doc = f.metadata.get("doc", "")
         if f.group and not only:

@@ -1,4 +1,4 @@
-"""The page of the architecture names files that are there, in which a parameter can be found."""
+"""The architecture page names existing files, and its example parameters occur in them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from docs.draw import ROOT, floors
+from docs.draw import ROOT, layers
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
-WAYS = re.findall(r"### `(\w+)`\n(.*?)(?=\n### |\Z)", PAGE, flags=re.DOTALL)
+PATHS = re.findall(r"### `(\w+)`\n(.*?)(?=\n### |\Z)", PAGE, flags=re.DOTALL)
 NAMED = re.compile(r"`((?:spaces|sweeper|simulators|lab|deploy|planning|formats)/[\w./]+?)`")
-PAGES = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BY_NAME = (
     "spaces/",
     "point.py",
@@ -28,19 +28,19 @@ BY_NAME = (
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_path_on_a_page_is_there(page: Path) -> None:
-    named = [path for path in NAMED.findall(page.read_text()) if not re.search("[A-Z]{4}", path)]
-    assert [path for path in named if not (ROOT / path).exists()] == []
+def test_every_path_on_a_page_exists(page: Path) -> None:
+    named = [file for file in NAMED.findall(page.read_text()) if not re.search("[A-Z]{4}", file)]
+    assert [file for file in named if not (ROOT / file).exists()] == []
 
 
-def test_every_room_of_the_picture_has_a_line_on_the_page() -> None:
-    rooms = {room.replace(".", "/") for floor in floors() for room in floor}
-    assert {room for room in rooms if f"`{room}" not in PAGE} == set()
+def test_every_package_of_the_picture_has_a_line_on_the_page() -> None:
+    packages = {package.replace(".", "/") for layer in layers() for package in layer}
+    assert {package for package in packages if f"`{package}" not in PAGE} == set()
 
 
-@pytest.mark.parametrize(("parameter", "way"), WAYS)
-def test_a_parameter_is_found_in_the_files_of_its_way(parameter: str, way: str) -> None:
-    files = NAMED.findall(way)
+@pytest.mark.parametrize(("parameter", "path"), PATHS)
+def test_a_parameter_occurs_in_the_files_of_its_path(parameter: str, path: str) -> None:
+    files = NAMED.findall(path)
     assert len(files) >= 6
     bearing = [file for file in files if any(part in file for part in BY_NAME)]
     missing = [
@@ -49,7 +49,7 @@ def test_a_parameter_is_found_in_the_files_of_its_way(parameter: str, way: str) 
     assert missing == []
 
 
-def test_doors_stand_in_their_rooms() -> None:
+def test_entry_modules_exist() -> None:
     lines = re.findall(r"^\| `([\w/]+)` \|[^|]*\| `(\w+\.py)` \|", PAGE, flags=re.MULTILINE)
     assert len(lines) > 10
-    assert [(room, door) for room, door in lines if not (ROOT / room / door).is_file()] == []
+    assert [line for line in lines if not ROOT.joinpath(*line).is_file()] == []

@@ -1,4 +1,4 @@
-"""Every metric of every simulator is defined under a heading of `docs/`, which it names."""
+"""Every metric is defined in `docs/explanation/`, under the heading that the metric names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECTION = re.compile(r"^(#+) (.+?)\n(.*?)(?=^#|\Z)", re.S | re.M)
 
 def sections(page: str) -> dict[str, str]:
     """Return the text under each heading, by the name that links give the heading."""
-    text = CODE.sub("", (ROOT / "docs" / page).read_text(encoding="utf-8"))
+    text = CODE.sub("", (ROOT / "docs" / "explanation" / page).read_text(encoding="utf-8"))
     named = {
         re.sub(r"[^\w\- ]", "", title).lower(): body for _, title, body in SECTION.findall(text)
     }
@@ -50,4 +50,6 @@ def names(text: str) -> set[str]:
 def test_a_metric_is_defined_on_its_page(simulator: str, metric: str, page: str) -> None:
     file, _, heading = page.partition("#")
     assert file == f"{simulator}.md"
-    assert metric in names(sections(file).get(heading, "")), f"docs/{page} does not define it"
+    assert metric in names(sections(file).get(heading, "")), (
+        f"docs/explanation/{page} does not define it"
+    )

@@ -1,4 +1,4 @@
-"""The worked examples run as they are printed, and as notebooks."""
+"""The tutorials run as they are printed, and as notebooks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from docs.notebooks import as_text
 from tests.conftest import ROOT
 
-PAGES = sorted((ROOT / "docs" / "examples").glob("*.md"))
-NOTEBOOKS = sorted((ROOT / "docs" / "examples").glob("*.ipynb"))
+PAGES = sorted((ROOT / "docs" / "tutorial").glob("*.md"))
+NOTEBOOKS = sorted((ROOT / "docs" / "tutorial").glob("*.ipynb"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[p.stem for p in PAGES])

@@ -1,4 +1,4 @@
-"""The house keeps its proportions: short files, small folders, flat rooms, floors as drawn."""
+"""Limits on files, folders and import chains, and the picture of the packages."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import pytest
 
 from docs.draw import PICTURE, ROOT, imported, picture
 
-HOUSES = ("simulators", "sweeper", "lab", "deploy", "planning", "formats")
+PACKAGE_ROOTS = ("simulators", "sweeper", "lab", "deploy", "planning", "formats")
 LONGEST_FILE, FULLEST_FOLDER, DEEPEST_CHAIN = 600, 15, 8
-ROOMS = [
+PACKAGES = [
     folder
-    for house in HOUSES
-    for folder in sorted((ROOT / house).glob("*/"))
+    for top in PACKAGE_ROOTS
+    for folder in sorted((ROOT / top).glob("*/"))
     if (folder / "__init__.py").is_file()
 ]
-WHOLE = [ROOT / house for house in HOUSES if (ROOT / house).is_dir()]
+TOP_LEVEL = [ROOT / top for top in PACKAGE_ROOTS if (ROOT / top).is_dir()]
 
 
 def files() -> list[Path]:
-    return [file for house in HOUSES for file in (ROOT / house).rglob("*.py")]
+    return [file for top in PACKAGE_ROOTS for file in (ROOT / top).rglob("*.py")]
 
 
 def module_of(file: Path) -> str:
@@ -30,9 +30,9 @@ def module_of(file: Path) -> str:
     return name.removesuffix(".__init__")
 
 
-def chain(room: Path) -> list[str]:
-    """Return the longest chain of files of a room of which each imports the next."""
-    modules = {module_of(file): file for file in room.rglob("*.py")}
+def chain(package: Path) -> list[str]:
+    """Return the longest chain of files of a package in which each imports the next."""
+    modules = {module_of(file): file for file in package.rglob("*.py")}
 
     @functools.cache
     def longest(module: str) -> tuple[str, ...]:
@@ -42,7 +42,7 @@ def chain(room: Path) -> list[str]:
     try:
         return list(max((longest(module) for module in sorted(modules)), key=len))
     except RecursionError:
-        pytest.fail(f"files of {room.name} import each other in a circle")
+        pytest.fail(f"files of {package.name} import each other in a circle")
 
 
 def test_long_files_are_warned_about() -> None:
@@ -52,27 +52,29 @@ def test_long_files_are_warned_about() -> None:
             warnings.warn(f"{file.relative_to(ROOT)} has {count} lines", stacklevel=1)
 
 
-def test_no_folder_holds_more_files_than_one_remembers() -> None:
+def test_folders_have_at_most_fifteen_files() -> None:
     folders = {file.parent for file in files()}
     counts = {str(folder): len(list(folder.glob("*.py"))) for folder in folders}
     assert {folder: count for folder, count in counts.items() if count > FULLEST_FOLDER} == {}
 
 
-@pytest.mark.parametrize("house", WHOLE, ids=lambda house: house.name)
-def test_no_two_files_import_each_other_in_a_circle(house: Path) -> None:
-    assert chain(house)
+@pytest.mark.parametrize("top", TOP_LEVEL, ids=lambda top: top.name)
+def test_no_two_files_import_each_other_in_a_circle(top: Path) -> None:
+    assert chain(top)
 
 
-@pytest.mark.parametrize("room", ROOMS, ids=lambda room: f"{room.parent.name}-{room.name}")
-def test_imports_inside_a_room_are_shallow(room: Path) -> None:
-    found = chain(room)
+@pytest.mark.parametrize(
+    "package", PACKAGES, ids=lambda package: f"{package.parent.name}-{package.name}"
+)
+def test_imports_inside_a_package_are_shallow(package: Path) -> None:
+    found = chain(package)
     assert len(found) <= DEEPEST_CHAIN, " -> ".join(found)
 
 
-def test_every_folder_says_what_lives_in_it() -> None:
+def test_every_package_has_a_docstring() -> None:
     silent = [f for f in files() if f.name == "__init__.py" and '"""' not in f.read_text()[:4]]
     assert not silent
 
 
-def test_the_picture_of_the_rooms_is_what_the_imports_are() -> None:
+def test_picture_matches_imports() -> None:
     assert PICTURE.read_text() == picture(), "python -m docs.draw"
