@@ -241,48 +241,38 @@ def resized(accelerator: Accelerator, changes: Changes) -> Accelerator:
         energy_node_nm=accelerator.energy_node_nm or accelerator.node_nm,
         mac=dataclasses.replace(accelerator.mac, mesh=now),
         levels=tuple(
-            dataclasses.replace(
-                _resized_level(level, changes, clock_hz), mesh=_mesh(level.mesh, was, now)
-            )
-            for level in accelerator.levels
+            _resized_level(one, changes, clock_hz, was, now) for one in accelerator.levels
         ),
     )
     _check_meshes(found, accelerator.name)
     return found
 
 
-def _mesh(old: tuple[int, ...], was: tuple[int, ...], now: tuple[int, int]) -> tuple[int, int]:
-    """Return the mesh of a level when the multipliers' changes: sides as long as theirs follow."""
-    if old == (1, 1):
-        return (1, 1)
-    return (now[0] if old[0] == was[0] else old[0], now[1] if old[1] == was[1] else old[1])
-
-
-def _resized_level(old: Level, changes: Changes, clock_hz: float) -> Level:
-    """Return a level as deep and as fast as is asked for."""
+def _resized_level(
+    old: Level, changes: Changes, clock_hz: float, was: tuple[int, ...], now: tuple[int, int]
+) -> Level:
+    """Return a level with the changes applied; sides as long as those of the PE array follow it."""
     is_shared = old.instances == 1
     scale = changes.buffer_scale if is_shared else changes.spad_scale
+    sides = zip(old.mesh, was, now, strict=True)
     found = dataclasses.replace(
         old,
+        mesh=old.mesh if old.mesh == (1, 1) else tuple(n if s == w else s for s, w, n in sides),
         depth=None if old.depth is None else round(old.depth * scale),
         energy_depth=old.energy_depth or old.depth,
     )
     if old.kind != "dram":
-        rates = {name: getattr(old, name) for name in _RATES} if is_shared else {}
-        faster = changes.buffer_rate_scale
-        return dataclasses.replace(
-            found, **{name: rate and rate * faster for name, rate in rates.items()}
-        )
+        if not is_shared:
+            return found
+        stated = {n: rate for n in _RATES if (rate := getattr(old, n))}
+        faster = {name: rate * changes.buffer_rate_scale for name, rate in stated.items()}
+        return dataclasses.replace(found, **faster)
     if changes.dram_type and changes.dram_type != old.dram_type:
         found = dataclasses.replace(found, dram_type=changes.dram_type, energy_pj={})
     if changes.memory_bytes_per_s:
         words = changes.memory_bytes_per_s * 8 / old.word_bits / clock_hz
-        found = dataclasses.replace(
-            found,
-            read_words_per_cycle=None,
-            write_words_per_cycle=None,
-            shared_words_per_cycle=words,
-        )
+        rates: dict[str, Any] = dict.fromkeys(_RATES) | {"shared_words_per_cycle": words}
+        found = dataclasses.replace(found, **rates)
     return found
 
 

@@ -61,18 +61,12 @@ class Cluster:
         """
         if ranks > self.gpus_per_node:
             return self.inter
-        inside = self.intra.bytes_per_s * self._links_of_rings(ranks)
+        # A chip of a torus sends both ways round each ring that it is on. Fewer chips than close a
+        # torus have one ring, which winds through all of them.
+        rings = self.torus_dimensions if ranks >= self.torus_closed else 1
+        inside = self.intra.bytes_per_s * (2 * rings if self.torus_dimensions else 1)
         port = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s or inside
         return dataclasses.replace(self.intra, bytes_per_s=min(inside, port))
-
-    def _links_of_rings(self, ranks: int) -> int:
-        """Return the links that a chip sends over at once: both ways round each ring it is on.
-
-        Fewer chips than close a torus have one ring, which winds through all of them.
-        """
-        if not self.torus_dimensions:
-            return 1
-        return 2 * (self.torus_dimensions if ranks >= self.torus_closed else 1)
 
 
 def load_cluster(name: str) -> Cluster:

@@ -8,7 +8,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +36,8 @@ OUTCOME = pa.schema(
 infeasible, and where a simulator does not say what it rests on."""
 
 
-def schema_of(kind: type) -> pa.Schema:
+@functools.cache
+def schema_of(kind: Any) -> pa.Schema:
     """Return the Arrow schema of a point, facts or metrics dataclass; units travel as metadata.
 
     >>> @dataclass(frozen=True)
@@ -46,11 +47,6 @@ def schema_of(kind: type) -> pa.Schema:
     >>> schema_of(Point).types
     [DataType(string), DataType(int64)]
     """
-    return _schema_of(kind)
-
-
-@functools.cache
-def _schema_of(kind: Any) -> pa.Schema:
     return pa.schema(
         [
             pa.field(c.name, _arrow_type(c.hint), metadata={"unit": c.metadata.get("unit", "")})
@@ -213,7 +209,7 @@ def evaluate_pointwise(
 
     All that a simulator says may rest on numbers of one level, a position in `LEVELS`.
     """
-    schema = schema_of(metrics)
+    schema = schema_of(cast(Any, metrics))
     found: list[M | None] = []
     reasons: list[str] = []
     for design in points_of(point, batch):

@@ -82,13 +82,14 @@ def listed(name: str, known: Sequence[str]) -> str:
     """
     if len(known) <= _LISTED:
         return ", ".join(known) or "none"
-    near = sorted(known, key=lambda other: -_likeness(name.casefold(), other.casefold()))
+    wanted = name.casefold()
+
+    def similarity(other: str) -> float:
+        spelt = other.casefold()
+        return (wanted in spelt) + difflib.SequenceMatcher(None, spelt, wanted).ratio()
+
+    near = sorted(known, key=similarity, reverse=True)
     return f"{', '.join(near[:_LISTED])}, ... and {len(known) - _LISTED} more"
-
-
-def _likeness(name: str, other: str) -> float:
-    """Return how near a name is to another: first what it is a part of, then what looks alike."""
-    return (name in other) + difflib.SequenceMatcher(None, other, name).ratio()
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

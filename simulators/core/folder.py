@@ -98,7 +98,8 @@ class Folder:
             return alias
         if self.besides is not None and self.besides.has(name):
             return self.besides.find(name)
-        listed = f"`list {shlex.quote(self.plural)}` shows all; to" if self.is_listed else "To"
+        is_listed = self.kind in FOLDERS
+        listed = f"`list {shlex.quote(self.plural)}` shows all; to" if is_listed else "To"
         raise UnknownNameError(
             self.kind,
             name,
@@ -106,11 +107,6 @@ class Folder:
             f"{listed} add one, write "
             f"catalog/{Path(self.path).name}/{Path(name).name}{self.suffix}",
         )
-
-    @property
-    def is_listed(self) -> bool:
-        """Whether `list` knows the kind."""
-        return self.kind in FOLDERS
 
     def check_length(self, name: str) -> None:
         """Raise `UserError` for a text that can be no file's name."""

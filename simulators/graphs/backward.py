@@ -22,23 +22,10 @@ BINARY: Moved = (2.0, 1.0)
 READ: Moved = (2.0, 0.0)
 
 DERIVATIVES: dict[str, tuple[Moved, ...]] = {
-    "input": (),
-    "weight": (),
-    "view": (),
-    "copy": (),
-    "scatter": (),
-    "shift": (),
-    "add": (),
-    "sum": (),
-    "part": (READ_WRITE,),  # put together, in the order of the whole
-    "scale": (READ_WRITE,),
-    "mask": (READ_WRITE,),
+    **dict.fromkeys(("input", "weight", "view", "copy", "scatter", "shift", "add", "sum"), ()),
+    **dict.fromkeys(("part", "scale", "mask"), (READ_WRITE,)),  # slices are put together
+    **dict.fromkeys(("relu", "gelu", "tanh", "silu", "sigmoid"), (BINARY,)),
     "pow": (READ_WRITE, READ_WRITE, BINARY),  # x^(p-1), p times that, times the gradient
-    "relu": (BINARY,),
-    "gelu": (BINARY,),
-    "tanh": (BINARY,),
-    "silu": (BINARY,),
-    "sigmoid": (BINARY,),
     "rsqrt": (BINARY, READ_WRITE),
     "softmax": (BINARY, BINARY),
     "layer_norm": (BINARY, READ),
@@ -57,21 +44,14 @@ for each of the two forward products (Dao et al., FlashAttention, 2022)."""
 
 def backward_launches(graph: Graph, dtype: str) -> tuple[Launch, ...]:
     """Return the kernels of a backward pass, last operators first."""
-    readers = graph.readers()
-    return tuple(
-        Launch(kernel, node.repeat, node.name, BACKWARD, pace=pace)
-        for position, node in reversed(list(enumerate(graph.nodes)))
-        for kernel, pace in (
-            *((kernel, "") for kernel in _sums(graph, readers[position], node, dtype)),
-            *_paced(node, _derivative(graph, node, dtype)),
-        )
-    )
-
-
-def _paced(node: Node, kernels: tuple[Compute, ...]) -> Iterator[tuple[Compute, str]]:
-    """Yield kernels of a derivative with their paces."""
-    paces = DEPTHWISE[1:] if node.is_depthwise else ()
-    return zip(kernels, (*paces, *("" for _ in kernels)), strict=False)
+    readers, found = graph.readers(), list[Launch]()
+    for position, node in reversed(list(enumerate(graph.nodes))):
+        sums = [(kernel, "") for kernel in _sums(graph, readers[position], node, dtype)]
+        kernels = _derivative(graph, node, dtype)
+        paces = (DEPTHWISE[1:] if node.is_depthwise else ()) + ("",) * len(kernels)
+        for kernel, pace in (*sums, *zip(kernels, paces, strict=False)):
+            found.append(Launch(kernel, node.repeat, node.name, BACKWARD, pace=pace))
+    return tuple(found)
 
 
 def _sums(graph: Graph, readers: tuple[int, ...], node: Node, dtype: str) -> Iterator[Compute]:

@@ -61,23 +61,12 @@ def forward_launches(
     >>> [type(launch.kernel).__name__ for launch in forward_launches(sketch.graph(), "fp32")]
     ['Gemm', 'Elementwise']
     """
-    phase = FORWARD if training else INFERENCE
-    found = [
-        (
-            at,
-            Launch(
-                kernel,
-                node.repeat,
-                node.name,
-                phase,
-                waits=node.waits,
-                pace=DEPTHWISE[0] if node.is_depthwise else "",
-            ),
-        )
-        for at, node in enumerate(graph.nodes)
-        if not fused or _stays_alone(node)
-        for kernel in _kernels(graph, node, dtype, training=training)
-    ]
+    phase, found = FORWARD if training else INFERENCE, list[tuple[int, Launch]]()
+    for at, node in enumerate(graph.nodes):
+        if not fused or _stays_alone(node):
+            pace = DEPTHWISE[0] if node.is_depthwise else ""
+            for kernel in _kernels(graph, node, dtype, training=training):
+                found.append((at, Launch(kernel, node.repeat, node.name, phase, node.waits, pace)))
     if fused:
         found += _fused_groups(graph, dtype, training=training)
     return tuple(launch for _, launch in sorted(found, key=lambda pair: pair[0]))
@@ -150,17 +139,13 @@ def _kernels(graph: Graph, node: Node, dtype: str, *, training: bool) -> tuple[C
     if kind == "scatter":
         size = float(math.prod(graph.shape(node, 1)))
         return (stream(size, (1.0, 1.0), dtype),)
-    read = _read_by(graph, node)
+    if kind == "embedding_bag":
+        read = float(math.prod(graph.shape(node)) * node.shape[-1])
+    elif kind == "mask":  # its other input is a byte or less per number, shared by heads
+        read = size
+    else:
+        read = sum(_operand(graph.nodes[s].shape, node.shape) for s in node.inputs)
     return (stream(size, (read / size, 1.0), dtype, "powu" if kind == "pow" else ""),)
-
-
-def _read_by(graph: Graph, node: Node) -> float:
-    """Return the numbers a pointwise operator or reduction reads."""
-    if node.kind == "embedding_bag":
-        return float(math.prod(graph.shape(node)) * node.shape[-1])
-    if node.kind == "mask":  # its other input is a byte or less per number, shared by heads
-        return float(node.numbers)
-    return sum(_operand(graph.nodes[s].shape, node.shape) for s in node.inputs)
 
 
 def _operand(shape: Shape, result: Shape) -> float:
@@ -221,15 +206,10 @@ def _fused_groups(graph: Graph, dtype: str, *, training: bool) -> Iterator[tuple
         members.setdefault(head, set()).add(position)
     users = graph.users(through_dropout=not training)
     for inside in members.values():
-        sources = {
-            graph.base(s, through_dropout=not training)
-            for i in inside
-            for s in graph.nodes[i].inputs
-        } - inside
-        reads = sum(graph.nodes[s].numbers for s in sorted(sources))
-        writes = sum(
-            graph.nodes[i].numbers for i in inside if not users[i] or not users[i] <= inside
-        )
+        inputs = (s for i in inside for s in graph.nodes[i].inputs)
+        sources = {graph.base(s, through_dropout=not training) for s in inputs} - inside
+        results = [i for i in inside if not users[i] or not users[i] <= inside]
+        reads, writes = (sum(graph.nodes[i].numbers for i in some) for some in (sources, results))
         last = graph.nodes[max(inside)]
         kernel = stream(1.0, (float(reads), float(writes)), dtype)
         phase = FORWARD if training else INFERENCE

@@ -20,6 +20,7 @@ from simulators.collectives.price import collective_time
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
 from simulators.core.levels import FITTED, LEVELS, Shares
+from simulators.graphs import timeline
 from simulators.graphs.backward import backward_launches
 from simulators.graphs.forward import (
     BACKWARD,
@@ -30,16 +31,7 @@ from simulators.graphs.forward import (
     forward_launches,
     stream,
 )
-from simulators.graphs.timeline import (
-    CALIBRATION,
-    Framework,
-    PricedLaunches,
-    Span,
-    load_framework,
-    price_launches,
-    slowdown,
-    span,
-)
+from simulators.graphs.timeline import Framework, PricedLaunches, Span, price_launches, slowdown
 from simulators.kernels.energy import resting_w
 from simulators.kernels.price import flops, moved_bytes
 from simulators.workload.graphs.families import draw
@@ -59,7 +51,7 @@ BUCKET_BYTES = 25e6
 MOST_BUCKETS = 256
 """Larger models are cut into fewer, larger buckets: the exposed part hardly depends on it."""
 
-READS = (CALIBRATION,)
+READS = (timeline.CALIBRATION,)
 """Files that every pass depends on, besides those of kernels and messages."""
 
 NS = 1e9
@@ -94,7 +86,7 @@ class Job:
     @property
     def framework(self) -> Framework:
         """What running adds to the kernels."""
-        fitted = load_framework()
+        fitted = timeline.load_framework()
         launch_s = fitted.launch_s if self.is_launched else {}
         return replace(fitted, launch_s=launch_s, synchronises=self.synchronises)
 
@@ -141,7 +133,7 @@ def price_pass(job: Job) -> Pass:
     if training:
         launches += (*backward_launches(graph, job.dtype), _optimizer(graph, job.dtype))
     priced = price_launches(launches, job.gpu)
-    spans = {phase: span(priced, job.gpu, phase, job.framework) for phase in job.phases}
+    spans = {phase: timeline.span(priced, job.gpu, phase, job.framework) for phase in job.phases}
     exposed_s, exposed_level = 0.0, FITTED
     if training and job.replicas > 1:
         exposed_s, exposed_level = _exposed_s(job, graph.parameters, spans[BACKWARD].latency_s)

@@ -101,14 +101,8 @@ def price_launches(launches: Sequence[Launch], gpu: Gpu, level: Level = BEST) ->
         joules[where] = energy_j(operator, gpu, np.asarray(priced.latency_s, np.float64))
         levels[where] = priced.level
     repeats = np.array([launch.repeat for launch in launches], np.float64)
-    return PricedLaunches(
-        launches=tuple(launches),
-        seconds=seconds * repeats,
-        lo_s=lo_s * repeats,
-        hi_s=hi_s * repeats,
-        joules=joules * repeats,
-        levels=levels,
-    )
+    seconds, lo_s, hi_s, joules = (c * repeats for c in (seconds, lo_s, hi_s, joules))
+    return PricedLaunches(tuple(launches), seconds, lo_s, hi_s, joules, levels)
 
 
 def span(priced: PricedLaunches, gpu: Gpu, phase: str, framework: Framework) -> Span:

@@ -213,14 +213,12 @@ def awake_w(gpu: Gpu) -> float:
 
 
 def power_model_of(gpu: Gpu) -> PowerModel:
-    """Return the numbers of a board: its own, or the nearest metered one's without its trees."""
-    if not gpu.validated:
-        return _sheet_model(gpu)
-    return _power_model(gpu.measured_as or gpu.name, gpu.architecture)
+    """Return the power model of a GPU: its own, or without trees that of the nearest metered GPU.
 
-
-def _sheet_model(gpu: Gpu) -> PowerModel:
-    """Return the numbers of a device that was never metered: DRAM by the joules of its bits."""
+    A device that was never metered has the energy per bit of its DRAM, if the catalog states one.
+    """
+    if gpu.validated:
+        return _power_model(gpu.measured_as or gpu.name, gpu.architecture)
     joules = load_memory(gpu.memory).energy_j_per_bit if gpu.memory else None
     if joules is None:
         return PowerModel()

@@ -14,6 +14,7 @@ from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.columns import batch_of
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES
+from simulators.core.grouping import values_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
 
@@ -77,7 +78,7 @@ def test_serving_of_a_release_is_that_of_its_runtime() -> None:
 
 
 def test_batches_of_releases_are_answered_row_by_row() -> None:
-    usual = vars(BASE) | {"runtime": "auto"}
+    usual = values_of(BASE) | {"runtime": "auto"}
     rows = [usual | {"release": release} for release in ("", "0.11", "2025-10-01")]
     found = SIMULATOR.evaluate(pa.RecordBatch.from_pylist(rows)).column("tpot_mean_s").to_pylist()
     assert found[1] == found[2] == simulate(replace(BASE, runtime="vllm_0_13")).tpot_mean_s
