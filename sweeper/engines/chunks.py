@@ -7,12 +7,12 @@ Polychronopoulos and Kuck, 1987).
 
 from __future__ import annotations
 
-from collections import deque
+import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from sweeper.space.spans import Batch, Span, cut, split, spread, width
-from sweeper.store.store import Part, merged
+from sweeper.space.spans import Batch, Span, cut, width
+from sweeper.store.store import Part
 
 PART = 200_000
 """Most points of a part, which is one Parquet row group."""
@@ -26,8 +26,6 @@ _WORTH = 10.0
 """Least duration of a chunk, in multiples of the time to write a part."""
 _TAPER = 16
 """Largest ratio of a full chunk to a last one: each chunk costs a round trip and a file."""
-_STRETCHES = 64
-"""Stretches of a range that are evaluated in turn, so that early results sample all of it."""
 _MEMORY = 0.5
 """Weight of the newest measurement in the running mean of seconds per point."""
 
@@ -36,10 +34,10 @@ _MEMORY = 0.5
 class Chunks:
     """Cuts batches into chunks for `workers` workers, learning how long a point takes.
 
-    First chunks are small. Once one is back, a range is cut into stretches, and chunks are
-    taken from the stretches in the order of van der Corput (1935), so that any number of them
-    samples the range. Batches of numbers keep their order. Chunks of at least half of `together`
-    points end at multiples of `together`.
+    First chunks are small. Once one is back, the next chunk is taken from the middle of the longest
+    piece of the ranges that is left, so that any number of chunks samples all of them. Batches of
+    numbers keep their order. Chunks of at least half of `together` points end at multiples of
+    `together`.
     """
 
     batches: Iterable[Batch]
@@ -49,17 +47,17 @@ class Chunks:
     spent_s: float = 0.0
     part_s: float = 0.0  # time to write a part
     together: int = 1  # consecutive points that are cheaper in one chunk
-    _source: Iterator[Batch] = field(init=False)
-    _waiting: deque[Batch] = field(default_factory=deque)
-    _in_turn: bool = False
-    _stretched_at_s: float = 0.0  # time of a point when stretches were cut
     is_known: bool = field(init=False)  # whether the time of a point was measured
+    _source: Iterator[Batch] = field(init=False)
+    _pieces: list[tuple[int, int, Batch]] = field(default_factory=list)  # a heap, longest first
 
     def __post_init__(self) -> None:
         self.is_known = self.point_s > 0.0
         self.point_s = self.point_s or UNTRIED_S
-        ranges = isinstance(self.batches, list) and all(isinstance(b, Span) for b in self.batches)
-        self._source = iter(spread(list(self.batches)) if ranges else self.batches)
+        self._source = iter(self.batches)
+        if isinstance(self.batches, list) and all(isinstance(b, Span) for b in self.batches):
+            for span in self._source:
+                self._keep(span)
 
     def learn(self, points: int, seconds: float, written_s: float = 0.0) -> None:
         """Record how long a chunk took, and how long writing its parts took."""
@@ -84,58 +82,42 @@ class Chunks:
         return self
 
     def __next__(self) -> Batch:
-        if not self._waiting:
-            self._waiting.append(next(self._source))
-            self._in_turn = False
-        if self.spent_s and not self._in_turn and isinstance(self._waiting[0], Span):
-            self._stretch()
-        size = self.size()
-        batch = self._joined(self._waiting.popleft(), size)
-        size = self._whole(batch, size)
+        if not self._pieces:
+            self._keep(next(self._source))
+        *_, batch = heapq.heappop(self._pieces)
+        first, last = self._ends(batch)
+        self._keep(cut(batch, 0, first))
+        self._keep(cut(batch, last, width(batch)))
+        chunk = cut(batch, first, last)
+        self.total = max(self.total - len(chunk), 0)
+        return chunk
+
+    def _keep(self, batch: Batch) -> None:
+        """Keep a piece for later chunks, unless it is empty."""
+        if width(batch):
+            start = batch.lo if isinstance(batch, Span) else 0
+            heapq.heappush(self._pieces, (-width(batch), start, batch))
+
+    def _ends(self, batch: Batch) -> tuple[int, int]:
+        """Return the positions in a piece between which the next chunk lies."""
+        size, whole = self.size(), width(batch)
         most = min(size + size // 2, LARGEST, int(LAST_S / max(self.point_s, 1e-12)))
-        if width(batch) > max(size, most):  # else the rest would be tiny
-            rest = cut(batch, size, width(batch))
-            (self._waiting.append if self._in_turn else self._waiting.appendleft)(rest)
-            batch = cut(batch, 0, size)
-        self.total = max(self.total - len(batch), 0)
-        return batch
+        if whole <= max(size, most):  # else the rest would be tiny
+            return 0, whole
+        if not isinstance(batch, Span):
+            return 0, size
+        together, lo = self._kept_together(size), batch.lo
 
-    def _joined(self, batch: Batch, size: int) -> Batch:
-        """Return a stretch joined with those that follow it, if points are far cheaper by now.
+        def aligned(position: int) -> int:
+            return (lo + position + together // 2) // together * together - lo
 
-        A stretch is then shorter than a chunk should be; points of vectorised simulators are.
-        """
-        if not self._in_turn or 2 * self.point_s > self._stretched_at_s:
-            return batch
-        while isinstance(batch, Span) and 3 * width(batch) <= 2 * size:
-            end = batch.hi
-            after = next((b for b in self._waiting if isinstance(b, Span) and b.lo == end), None)
-            if after is None:
-                break
-            self._waiting.remove(after)
-            batch = merged([batch, after])[0]
-        return batch
-
-    def _whole(self, batch: Batch, size: int) -> int:
-        """Return a size near `size` that ends the chunk at a multiple of `together`."""
-        whole = self._kept_together(size)
-        if not isinstance(batch, Span) or whole == 1:
-            return size
-        ends = (batch.lo + size + whole // 2) // whole * whole
-        return ends - batch.lo if ends > batch.lo else size
+        first = max(aligned(whole // 2), 0) if self.spent_s and whole > 3 * size else 0
+        last = aligned(first + size)
+        return first, min(last if last > first else first + size, whole)
 
     def _kept_together(self, size: int) -> int:
         """Return how many consecutive points chunks of a size keep together."""
         return self.together if 2 * size >= self.together else 1
-
-    def _stretch(self) -> None:
-        """Cut the current range into stretches of several chunks, if it is long enough."""
-        whole = self._waiting.popleft()
-        size = self.size()
-        pieces = min(_STRETCHES, -(-width(whole) // size))
-        parts = split(whole, pieces, self._kept_together(size)) if pieces > 1 else [whole]
-        self._waiting.extend(spread(parts) or [whole])
-        self._in_turn, self._stretched_at_s = True, self.point_s
 
 
 def learn(chunks: Chunks, parts: Sequence[Part]) -> None:

@@ -71,19 +71,6 @@ def split(batch: Batch, pieces: int, together: int = 1) -> list[Batch]:
     return [part for part in parts if len(part)]
 
 
-def spread(batches: list[Batch]) -> list[Batch]:
-    """Return batches in an order of which every beginning is spread over all of them.
-
-    That is the order of van der Corput's sequence: halves, then quarters, then eighths.
-
-    >>> [b.lo for b in spread([Span(i, i + 1) for i in range(5)])]
-    [0, 4, 2, 1, 3]
-    """
-    bits = max(len(batches) - 1, 0).bit_length()
-    places = sorted(range(1 << bits), key=lambda i: int(f"{i:0{bits or 1}b}"[::-1], 2))
-    return [batches[place] for place in places if place < len(batches)]
-
-
 def covered(index: Index, done: Sequence[Span]) -> Mask:
     """Return which numbers one of the spans settles (they are in order and apart)."""
     if not done:

@@ -7,14 +7,12 @@ checked before anything in it is decoded, since a decoder may crash on damaged i
 from __future__ import annotations
 
 import functools
-import io
 import queue
 import threading
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -30,7 +28,6 @@ _BEFORE = KEY.encode() + b"\x18\x08"
 _SHREDS = tuple(KEY[i : i + 6].encode() for i in range(len(KEY) - 5))
 """Pieces of the key: a footer with any of them had a checksum."""
 _MAGIC = b"PAR1"
-_BLOCK = 1 << 20
 _ANSWER_S = 8.0
 """Time within which an object store answers."""
 
@@ -122,46 +119,25 @@ def _wrong(folder: str, name: str, size: int | None, _mtime_ns: int | None) -> s
     """Return what is wrong with a file; empty if nothing is."""
     if not size:
         return "it is empty" if size == 0 else "it is gone"
+    fs, path = filesystem(folder)
     try:
-        with _opened(folder, name, size) as stream:
-            stream.seek(max(size - 8, 0))
-            tail = stream.read()
-            if len(tail) < 8 or tail[4:] != _MAGIC or _footer(tail) > size:
-                return "it does not end as Parquet does"
-            stream.seek(size - _footer(tail))
-            footer = stream.read()
-            before = footer.rfind(_BEFORE)
-            if before < 0:
-                return "its checksum has changed" if any(s in footer for s in _SHREDS) else ""
-            at = size - len(footer) + before + len(_BEFORE)
-            stream.seek(at)
-            stated = stream.read(len(BLANK))
-            stream.seek(0)
-            crc32 = _crc32(stream, at, 0)
-            stream.seek(at + len(BLANK))
-            crc32 = _crc32(stream, size, zlib.crc32(BLANK.encode(), crc32))
+        with fs.open_input_file(f"{path}/{name}") as stream:
+            content = memoryview(stream.read())
     except OSError as error:
         return f"it cannot be read ({error})"
-    return "" if stated == f"{crc32:08x}".encode() else "its bytes are not those that were written"
+    if len(content) < 8 or content[-4:] != _MAGIC or _footer(content[-8:]) > len(content):
+        return "it does not end as Parquet does"
+    footer = bytes(content[-_footer(content[-8:]) :])
+    before = footer.rfind(_BEFORE)
+    if before < 0:
+        return "its checksum has changed" if any(s in footer for s in _SHREDS) else ""
+    at = len(content) - len(footer) + before + len(_BEFORE)
+    end = at + len(BLANK)
+    crc32 = zlib.crc32(content[end:], zlib.crc32(BLANK.encode(), zlib.crc32(content[:at])))
+    is_whole = bytes(content[at:end]) == f"{crc32:08x}".encode()
+    return "" if is_whole else "its bytes are not those that were written"
 
 
-def _opened(folder: str, name: str, size: int) -> BinaryIO | pa.NativeFile:
-    """Open a part to read its bytes; a small one is read in one go."""
-    fs, path = filesystem(folder)
-    if size <= _BLOCK and isinstance(fs, pafs.LocalFileSystem):
-        return io.BytesIO(Path(path, name).read_bytes())
-    found = fs.open_input_file(f"{path}/{name}")
-    return io.BytesIO(found.read()) if size <= _BLOCK else found
-
-
-def _footer(tail: bytes) -> int:
+def _footer(tail: bytes | memoryview) -> int:
     """Return the size of the footer with its length and magic word, from the last eight bytes."""
     return int.from_bytes(tail[:4], "little") + 8
-
-
-def _crc32(stream: BinaryIO | pa.NativeFile, count: int, crc32: int) -> int:
-    """Return the checksum continued from `crc32` over at most `count` bytes."""
-    while count > 0 and (block := stream.read(min(count, _BLOCK))):
-        crc32 = zlib.crc32(block, crc32)
-        count -= len(block)
-    return crc32

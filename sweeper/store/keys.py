@@ -83,16 +83,6 @@ class Definition:
 
     def may_overlap(self, other: Definition) -> bool:
         """Whether some point could be in both definitions and read the same contents in both."""
-        if other.id not in self._overlapping:
-            self._overlapping[other.id] = self._meets(other)
-        return self._overlapping[other.id]
-
-    @functools.cached_property
-    def _overlapping(self) -> dict[str, bool]:
-        """Cached results of `may_overlap`, by the other definition."""
-        return {self.id: True}
-
-    def _meets(self, other: Definition) -> bool:
         if (self.simulator, self.version) != (other.simulator, other.version):
             return False
         if self.shared() != other.shared():

@@ -22,8 +22,6 @@ from sweeper.store.store import Store, grouped, merged, repeated
 
 ROWS = 200_000
 """Points of a part: this many rows make a good Parquet row group."""
-_AT_ONCE = 1 << 22
-"""Bytes that are copied at a time."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +112,7 @@ def _copy(fs: pafs.FileSystem, path: str, there: pafs.FileSystem, folder: str, n
     if local:
         there.create_dir(folder, recursive=True)
     written = f"{folder}/.{name}.0.tmp" if local else f"{folder}/{name}"
-    with fs.open_input_stream(path) as source, there.open_output_stream(written) as sink:
-        while block := source.read(_AT_ONCE):
-            sink.write(block)
+    pafs.copy_files(path, written, fs, there)
     if local:
         there.move(written, f"{folder}/{name}")
 

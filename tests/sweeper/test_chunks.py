@@ -84,13 +84,13 @@ def test_the_first_chunk_takes_a_second_where_it_is_known_what_a_point_takes() -
     assert not Chunks([Span(0, 10**6)], 10**6).is_known
 
 
-def test_chunks_outgrow_the_stretches_that_first_points_called_for() -> None:
+def test_chunks_outgrow_the_size_that_first_points_called_for() -> None:
     chunks, found = Chunks([Span(0, 10**7)], 10**7), list[Span]()
     for chunk in chunks:
         assert isinstance(chunk, Span)
         found.append(chunk)
         chunks.learn(len(chunk), 1e-3 + len(chunk) * 1e-7)  # a call is dear, a point is not
-    assert max(map(len, found)) > LARGEST / 2, "a sixty-fourth of the range is 156,250 points"
+    assert max(map(len, found)) > LARGEST / 2
     found.sort(key=lambda chunk: chunk.lo)
     assert all(a.hi == b.lo for a, b in pairwise(found)), "nothing twice, nothing left"
 
@@ -136,7 +136,7 @@ def test_expensive_points_are_cut_although_they_belong_together() -> None:
     for chunk in chunks:
         sizes.append(len(chunk))
         chunks.learn(len(chunk), len(chunk) * 0.1)
-    assert max(sizes[1:]) <= 20
+    assert max(sizes[1:]) * 0.1 <= LAST_S < 500 * 0.1
 
 
 def test_one_slow_chunk_does_not_make_all_later_ones_tiny() -> None:
