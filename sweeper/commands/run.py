@@ -237,7 +237,7 @@ def plan(words: list[str]) -> int:
 def _probed(sweep: Sweep, picked: int) -> Estimate:
     """Return how long a point takes, from a few of so many that are picked."""
     task = Task(sweep.space, sweep.store, sweep.objectives, sweep.where, sweep.limits)
-    return probed(task, picked, patience_s=_PATIENCE_S)
+    return probed(task, picked, _PATIENCE_S)
 
 
 def _to_do(sweep: Sweep, picked: int) -> int:

@@ -37,7 +37,6 @@ class Pool(Protocol):
             say: receives one line about the workers.
             point_s: expected seconds per point; 0 if unknown.
         """
-        ...
 
 
 class Engine(Protocol):
@@ -45,7 +44,6 @@ class Engine(Protocol):
 
     def open(self) -> AbstractContextManager[Pool]:
         """Return a context with a pool of workers, which are shut down at its end."""
-        ...
 
 
 ENGINES = ("auto", "inline", "process", "ray")

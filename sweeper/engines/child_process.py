@@ -17,9 +17,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -28,7 +27,7 @@ from typing import Any
 from simulators.core.errors import UserError
 from sweeper.engines.limits import ONE_THREAD
 from sweeper.engines.pool import LostWorker, WorkerPool
-from sweeper.engines.probe import PROBE_S, PROBES, Estimate, steps
+from sweeper.engines.probe import PROBE_S, Estimate, measured
 from sweeper.engines.task import Task
 from sweeper.space.spans import Batch
 from sweeper.store.store import Part
@@ -41,8 +40,8 @@ _PDEATHSIG = 1  # <linux/prctl.h>
 READY_S = 900.0
 """Time within which a child is ready: with cold caches it compiles everything first."""
 
-_PROBE_LIMIT_S = 10.0
-"""A probed point that takes longer ends the probe."""
+_PROBE_LIMIT_S = 20.0
+"""A probe that takes longer is ended; it should take two seconds."""
 
 
 class ChildProcess:
@@ -185,25 +184,21 @@ def opened_pool(children: int = 1) -> Iterator[WorkerPool]:
             slot.worker.shut_down()
 
 
-def probed(task: Task, asked: int, *, patience_s: float = PROBE_S) -> Estimate:
-    """Return the time of a point as `probe.steps` measures it in a child.
+def probed(task: Task, asked: int, patience_s: float = PROBE_S) -> Estimate:
+    """Return the time of a point as `probe.measured` measures it in a child.
 
-    If the child is lost or silent, the estimate so far counts the time of the points in progress.
+    A child that is lost or silent counts as one point of `_PROBE_LIMIT_S`.
     """
-    found, child = Estimate(0, 0.0), ProcessFactory().spawn("probe")
-    since = time.monotonic()
+    child = ProcessFactory().spawn("probe")
+    limit_s = min(task.limits.timeout_s, _PROBE_LIMIT_S)
     try:
         child.load(task)
         _await(child, READY_S)
-        child.send("probe", asked, PROBES, patience_s)
-        while (news := _await(child, min(task.limits.timeout_s, _PROBE_LIMIT_S))) != "done":
-            found, since = news, time.monotonic()
+        child.send("probe", asked, patience_s)
+        found: Estimate = _await(child, limit_s)
     except LostWorker as how:
         child.shut_down()
-        # As many points again were in progress.
-        tried_s = found.probes * found.point_s + time.monotonic() - since
-        point_s = tried_s / (2 * found.probes + 1) if found.probes else _PROBE_LIMIT_S
-        return replace(found, point_s=point_s, stopped=f"one of them: {how}")
+        return Estimate(0, limit_s, stopped=f"one of them: {how}")
     except BaseException:
         child.shut_down()
         raise
@@ -263,13 +258,10 @@ class _Child:
         assert self.task
         return list(self.task.answer_in_parts(batch))
 
-    def probe(self, asked: int, probes: int, patience_s: float) -> str:
-        """Evaluate a few points; send the estimate after each step."""
+    def probe(self, asked: int, patience_s: float) -> Estimate:
+        """Evaluate a few points without keeping them, and return the time of one."""
         assert self.task
-        space = self.task.space
-        for estimate in steps(space, asked=asked, probes=probes, patience_s=patience_s):
-            self.pipe.send(estimate)
-        return "done"
+        return measured(self.task.space, asked, patience_s)
 
 
 def serve(file: int) -> None:

@@ -55,23 +55,18 @@ class Worker(Protocol):
 
     def load(self, task: Task) -> None:
         """Start to load what a task needs."""
-        ...
 
     def ready(self) -> bool:
         """Return whether the task is loaded; raise `LostWorker` or `UnfitWorker` if never."""
-        ...
 
     def submit(self, batch: Batch) -> None:
         """Queue a batch."""
-        ...
 
     def poll(self) -> list[Part] | UserError | None:
         """Return the oldest answer, None if there is none yet; raise `LostWorker` if never."""
-        ...
 
     def shut_down(self) -> None:
         """Kill the worker if it is alive."""
-        ...
 
 
 class WorkerFactory(Protocol):
@@ -82,15 +77,12 @@ class WorkerFactory(Protocol):
 
     def spawn(self, name: str) -> Worker:
         """Return a new worker, which need not be ready."""
-        ...
 
     def wait(self, workers: Sequence[Any], seconds: float) -> Sequence[Any]:
         """Return the workers that have news, after at most so many seconds."""
-        ...
 
     def capacity(self) -> int:
         """Return how many workers there may be now; a cluster can grow during a sweep."""
-        ...
 
     def obstacle(self, workers: Sequence[Any]) -> str:
         """Return what keeps workers from starting, as far as is known.
@@ -98,7 +90,6 @@ class WorkerFactory(Protocol):
         Raises:
             UserError: no worker will ever start.
         """
-        ...
 
 
 @dataclass(frozen=True)

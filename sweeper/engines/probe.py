@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,40 +50,27 @@ def hinted(space: DesignSpace, asked: int | None = None) -> Estimate | None:
     return Estimate(0, float(guesses) / len(where))
 
 
-def steps(
-    space: DesignSpace,
-    *,
-    asked: int | None = None,
-    probes: int = PROBES,
-    patience_s: float = PROBE_S,
-) -> Iterator[Estimate]:
-    """Evaluate points without keeping them, and yield the estimate after each step.
+def measured(space: DesignSpace, asked: int, patience_s: float = PROBE_S) -> Estimate:
+    """Return the time of a point of a sweep of `asked` points; nothing is kept.
 
     First points spread over the space are evaluated, then growing stretches of neighbours, as a
     chunk of work has: neighbours share preparation, and whole columns cost little more than a row.
-    The longest stretch gives the estimate. The first step only loads the simulator.
-
-    Args:
-        space: of the points.
-        asked: how many points are wanted; the fewer, the further apart neighbours are.
-        probes: points spread over the space.
-        patience_s: seconds for those, and again for the stretches.
+    The longest stretch gives the estimate. A first point only loads the simulator.
+    Points and stretches each take `patience_s` at most, and the last of them.
     """
     simulator = load_simulator(space.simulator)
-    order = np.random.default_rng(0).permutation(_spread(space, probes))
+    order = np.random.default_rng(0).permutation(_spread(space, PROBES))
     allowed = space.kept(order)
     first = order[:1] if allowed is None else order[allowed][:1]
     share = 1.0 if allowed is None else float(allowed.mean())
-    spent, done, rows = 0.0, 0, 1
     evaluate(simulator, space.batch(first))
-    yield Estimate(0, 0.0)
+    spent, done, rows = 0.0, 0, 1
     while done < len(order) and spent < patience_s:
         where = np.sort(order[done : done + rows])
         spent += _timed(simulator, space, where)[0]
         done += len(where)
         rows *= 2
-        yield Estimate(done, spent / done)
-    wanted = min(asked or len(space), len(space))
+    wanted = min(asked, len(space))
     point_s, spent, rows = spent / max(done, 1), 0.0, 1
     while wanted > len(order) and spent < patience_s and rows < min(wanted, _LONGEST):
         rows = max(1, min(_GROWTH * rows, int((patience_s - spent) / max(point_s, 1e-9))))
@@ -94,7 +80,7 @@ def steps(
         spent, done = spent + taken, done + rows
         if answered:
             point_s = min(point_s, share * taken / answered)
-        yield Estimate(done, point_s)
+    return Estimate(done, point_s)
 
 
 def _timed(simulator: Simulator, space: DesignSpace, where: Index) -> tuple[float, int]:

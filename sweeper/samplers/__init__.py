@@ -33,11 +33,9 @@ class Sampler(Protocol):
 
     def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
         """Yield rounds of batches; a round sees the results of those before it."""
-        ...
 
     def size(self, space: DesignSpace) -> int:
         """Return how many points will be picked, constraints apart."""
-        ...
 
 
 MEETS, SIMULATED, IMPOSSIBLE = 0, 1, 2
@@ -94,11 +92,9 @@ class Search(Protocol):
 
         Known and forbidden designs among them are dropped by the driver.
         """
-        ...
 
     def tell(self, observed: Observations) -> None:
         """Learn the results of designs that were asked for, or drawn because none was new."""
-        ...
 
 
 @runtime_checkable
@@ -110,11 +106,9 @@ class SearchSampler(Protocol):
 
     def search(self, space: DesignSpace, goal: Goal) -> Search:
         """Return a new search of a space."""
-        ...
 
     def size(self, space: DesignSpace) -> int:
         """Return the most points that will be picked, constraints apart."""
-        ...
 
 
 def names() -> tuple[str, ...]:

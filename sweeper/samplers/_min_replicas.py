@@ -48,15 +48,12 @@ class Requirement(Protocol):
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that `misses` needs."""
-        ...
 
     def misses(self, rows: pl.DataFrame) -> Floats:
         """Return the factor by which each row misses the requirement; at most 1 if it is met."""
-        ...
 
     def prefilter(self, batch: pa.RecordBatch) -> Floats:
         """Return a lower bound of that factor before points are evaluated; 1 if unknown."""
-        ...
 
 
 @dataclass(frozen=True)
