@@ -62,7 +62,7 @@ DTYPES = ("fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4", "int4")
 
 
 @pytest.mark.parametrize("name", ASKED_FOR)
-def test_a_data_sheet_states_everything(name: str) -> None:
+def test_data_sheet_is_complete(name: str) -> None:
     gpu = load_gpu(name)
     assert set(gpu.peak_flops) <= set(DTYPES)
     assert "fp32" in gpu.peak_flops
@@ -81,7 +81,7 @@ def test_peak_rates_are_whole_operations_per_sm_and_clock(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ASKED_FOR)
-def test_narrower_numbers_are_not_slower(name: str) -> None:
+def test_peak_flops_grow_as_dtypes_get_smaller(name: str) -> None:
     peaks = load_gpu(name).peak_flops
     sized = [peaks[d] for d in ("fp32", "fp16", "int8", "fp4") if d in peaks]
     assert sized == sorted(sized)
@@ -98,22 +98,22 @@ def test_narrower_numbers_are_not_slower(name: str) -> None:
         ("v100", "v100_sxm"),
     ],
 )
-def test_an_alias_is_the_same_gpu(alias: str, name: str) -> None:
+def test_gpu_alias_loads_the_same_gpu(alias: str, name: str) -> None:
     assert load_gpu(alias) == load_gpu(name)
 
 
 @pytest.mark.parametrize("name", GPUS.names())
-def test_every_gpu_has_a_usual_machine(name: str) -> None:
+def test_every_gpu_has_a_default_cluster(name: str) -> None:
     gpu = load_gpu(name)
     assert cluster_for("auto", gpu).gpus_per_node >= 8
 
 
-def test_a_system_has_the_memory_its_data_sheet_adds_up_to() -> None:
+def test_memory_of_eight_gpus_matches_the_system_data_sheet() -> None:
     assert 8 * load_gpu("b300_sxm").hbm_bytes == pytest.approx(2.3e12, rel=0.01)
     assert 8 * load_gpu("h100_sxm").hbm_bytes == 640 * 2**30
 
 
-def test_a_memory_size_in_words_is_refused(tmp_path: Path) -> None:
+def test_memory_size_as_text_is_refused(tmp_path: Path) -> None:
     text = GPUS.find("h100_sxm").read_text().replace("85_899_345_920", '"80 GB"')
     path = tmp_path / "mine.toml"
     path.write_text(text)
@@ -122,9 +122,7 @@ def test_a_memory_size_in_words_is_refused(tmp_path: Path) -> None:
 
 
 @given(sms=st.floats(0.1, 4), clock=st.floats(0.1, 4), bandwidth=st.floats(0.1, 4))
-def test_peaks_of_a_what_if_device_follow_its_sms_and_clock(
-    sms: float, clock: float, bandwidth: float
-) -> None:
+def test_what_if_peaks_scale_with_sms_and_clock(sms: float, clock: float, bandwidth: float) -> None:
     real = load_gpu("h100_sxm")
     scaled = what_if(real, sm_scale=sms, clock_scale=clock, bandwidth_scale=bandwidth)
     per_sm_and_clock = real.peak("fp16") / real.sm_count / real.clock_hz
@@ -147,7 +145,7 @@ def own(folder: Path, name: str, text: str) -> Path:
     return file
 
 
-def test_a_board_like_another_has_its_facts_its_measurements_and_its_price(
+def test_gpu_declared_like_another_inherits_facts_measurements_and_price(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -167,7 +165,7 @@ def test_a_board_like_another_has_its_facts_its_measurements_and_its_price(
     assert not price(operator, mine).extrapolated.any()
 
 
-def test_a_copied_sheet_is_told_how_to_take_what_was_measured(
+def test_copied_data_sheet_gets_a_hint_about_the_like_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -181,7 +179,7 @@ def test_a_copied_sheet_is_told_how_to_take_what_was_measured(
 
 
 @pytest.mark.parametrize("name", ["h1000", "itself"])
-def test_a_board_is_like_another_that_there_is(
+def test_like_key_requires_an_existing_different_gpu(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -95,16 +95,16 @@ ACTIVE = {
 
 
 @pytest.mark.parametrize("name", MODELS.names())
-def test_parameters_are_the_published_ones(name: str) -> None:
+def test_parameter_counts_match_published_counts(name: str) -> None:
     assert load_model(name).parameters == pytest.approx(PUBLISHED[name], rel=0.01)
 
 
 @pytest.mark.parametrize("name", ACTIVE)
-def test_a_token_passes_the_published_active_parameters(name: str) -> None:
+def test_active_parameter_counts_match_published_counts(name: str) -> None:
     assert load_model(name).active_parameters == pytest.approx(ACTIVE[name], rel=0.02)
 
 
-def test_a_hugging_face_config_is_a_model(tmp_path: Path) -> None:
+def test_hugging_face_config_loads_as_a_model(tmp_path: Path) -> None:
     config = {
         "model_type": "llama",
         "num_hidden_layers": 32,
@@ -122,7 +122,7 @@ def test_a_hugging_face_config_is_a_model(tmp_path: Path) -> None:
     assert load_model(str(path)).parameters == load_model("llama3_1_8b").parameters
 
 
-def test_a_hugging_face_config_of_a_mixture_with_latent_attention_is_a_model(
+def test_hugging_face_config_with_experts_and_mla_loads_as_a_model(
     tmp_path: Path,
 ) -> None:
     config = {
@@ -152,7 +152,7 @@ def test_a_hugging_face_config_of_a_mixture_with_latent_attention_is_a_model(
     assert load_model(str(path)).parameters == load_model("deepseek_v3").parameters
 
 
-def test_a_hugging_face_config_of_gpt2_is_a_model(tmp_path: Path) -> None:
+def test_hugging_face_config_of_gpt2_loads_as_a_model(tmp_path: Path) -> None:
     config = {
         "model_type": "gpt2",
         "n_layer": 12,
@@ -167,7 +167,7 @@ def test_a_hugging_face_config_of_gpt2_is_a_model(tmp_path: Path) -> None:
     assert load_model(str(path)).parameters == load_model("gpt2").parameters
 
 
-def test_a_config_without_layers_says_what_is_missing(tmp_path: Path) -> None:
+def test_config_without_layers_names_the_missing_key(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": "llama", "hidden_size": 64}))
     with pytest.raises(UserError, match="num_hidden_layers"):
@@ -184,12 +184,12 @@ def test_a_config_without_layers_says_what_is_missing(tmp_path: Path) -> None:
         ("GPT-OSS 120B", "gpt_oss_120b"),
     ],
 )
-def test_a_model_is_found_by_its_repository(written: str, name: str) -> None:
+def test_model_is_found_by_repository_name(written: str, name: str) -> None:
     assert MODELS.has(written)
     assert load_model(written).name == name
 
 
-def test_no_two_models_share_a_name() -> None:
+def test_model_names_are_unique() -> None:
     shipped = [read_toml(MODELS.shipped / f"{name}.toml") for name in MODELS.names()]
     names = [folded(n) for n in MODELS.names()]
     aliases = [folded(n) for sheet in shipped for n in sheet.get("aliases", ())]
@@ -197,17 +197,17 @@ def test_no_two_models_share_a_name() -> None:
     assert [name for name, times in both.items() if times > 1] == []
 
 
-def test_a_context_is_the_config_s() -> None:
+def test_context_length_comes_from_the_config() -> None:
     assert load_model("llama4_scout").max_context == 10 * 2**20
     assert load_model("llama4_maverick").max_context == 2**20
 
 
-def test_an_unknown_repository_is_said_to_be_unknown() -> None:
+def test_unknown_repository_is_refused() -> None:
     with pytest.raises(UnknownNameError, match="unknown model 'nobody/nothing-9b'"):
         load_model("nobody/nothing-9b")
 
 
-def test_a_misspelt_model_gets_a_suggestion() -> None:
+def test_misspelt_model_gets_a_suggestion() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'llama2_70b'"):
         load_model("lama2_70b")
 
@@ -222,7 +222,7 @@ def test_a_misspelt_model_gets_a_suggestion() -> None:
         ('published_experts = "fp4"', "and not mxfp4"),
     ],
 )
-def test_a_mistake_in_a_model_file_is_named(tmp_path: Path, line: str, said: str) -> None:
+def test_error_in_a_model_file_names_the_key(tmp_path: Path, line: str, said: str) -> None:
     key = line.split(" = ")[0]
     text = (MODELS.find("llama2_7b")).read_text()
     kept = [old for old in text.splitlines() if not old.startswith(f"{key} =")]

@@ -30,7 +30,7 @@ BASE = ServingPoint(
 
 
 @pytest.mark.parametrize("name", ENGINES.names())
-def test_the_last_release_of_an_engine_is_todays(name: str) -> None:
+def test_newest_release_is_the_default_runtime(name: str) -> None:
     engine = load_engine(name)
     releases = engine.releases
     assert engine.runtime_of_release(releases[-1].last) == engine.today
@@ -54,30 +54,28 @@ def test_the_last_release_of_an_engine_is_todays(name: str) -> None:
         ("trtllm", "", "trtllm"),
     ],
 )
-def test_a_version_or_a_date_chooses_the_runtime(
-    scheduler: str, release: str, runtime: str
-) -> None:
+def test_version_or_date_selects_the_runtime(scheduler: str, release: str, runtime: str) -> None:
     assert resolve_runtime("auto", scheduler, release) == runtime
 
 
 @pytest.mark.parametrize("release", ["0.30", "latest", "2026-13-01", "0.0.1"])
-def test_an_unknown_release_is_refused_and_known_ones_are_named(release: str) -> None:
+def test_unknown_release_is_refused_with_known_releases(release: str) -> None:
     with pytest.raises(UserError, match=r"of vllm is unknown; known are 0\.8 to 0\.13"):
         replace(BASE, runtime="auto", release=release)
 
 
-def test_a_release_needs_an_engine() -> None:
+def test_release_requires_an_engine() -> None:
     with pytest.raises(UserError, match="needs the runtime of an engine"):
         replace(BASE, runtime="eager", release="0.8.5")
 
 
-def test_serving_of_a_release_is_that_of_its_runtime() -> None:
+def test_serving_with_a_release_equals_serving_with_the_runtime() -> None:
     older = simulate(replace(BASE, runtime="auto", release="0.11"))
     assert older == simulate(replace(BASE, runtime="vllm_0_13"))
     assert older != simulate(BASE)
 
 
-def test_batches_of_releases_are_answered_row_by_row() -> None:
+def test_batch_with_several_releases_equals_single_rows() -> None:
     usual = values_of(BASE) | {"runtime": "auto"}
     rows = [usual | {"release": release} for release in ("", "0.11", "2025-10-01")]
     found = SIMULATOR.evaluate(pa.RecordBatch.from_pylist(rows)).column("tpot_mean_s").to_pylist()
@@ -85,7 +83,7 @@ def test_batches_of_releases_are_answered_row_by_row() -> None:
     assert found[0] == simulate(BASE).tpot_mean_s
 
 
-def test_composition_of_a_release_is_that_of_its_runtime() -> None:
+def test_composition_with_a_release_equals_composition_with_the_runtime() -> None:
     def latency_s(**changes: str) -> float:
         usual = {"model": "gpt_oss_20b", "gpu": "h100_sxm", "dtype": "bf16+w4a16", "batch": 64}
         batch = batch_of(COMPOSITION.point, COMPOSITION.point(**usual, **changes).__dict__)
@@ -96,14 +94,14 @@ def test_composition_of_a_release_is_that_of_its_runtime() -> None:
     assert older > latency_s(runtime="vllm")
 
 
-def test_a_row_depends_on_the_runtimes_that_its_release_may_choose() -> None:
+def test_row_depends_on_the_runtime_files_of_the_release() -> None:
     for simulator in (SIMULATOR, COMPOSITION):
         files = {file.stem for file in simulator.reads("release", "0.11")}
         assert {"vllm_0_13", "sglang_0_5_8", "trtllm_1_1"} <= files
         assert simulator.reads("release", "") == ()
 
 
-def test_public_deployments_take_the_runtime_of_the_same_table() -> None:
+def test_public_deployments_use_the_runtime_of_the_release_table() -> None:
     assert deployments.runtime_of("trtllm", "1.1.0rc2.post2", "2025-12-15") == "trtllm_1_1"
     assert deployments.runtime_of("sglang", "", "2025-11-02") == "sglang_0_5_9"
     assert load_runtime("sglang_0_5_8").like == "sglang_0_5_9"

@@ -29,7 +29,7 @@ def answer(**choices: Any) -> dict[str, Any]:
     return dict(row)
 
 
-def test_boards_of_one_die_have_its_area_whatever_part_of_it_they_sell() -> None:
+def test_gpus_with_the_same_die_have_the_same_area() -> None:
     for gpu in ("h100_sxm", "h100_pcie", "h200_sxm"):
         assert gpu_area_mm2(load_gpu(gpu)) == pytest.approx(814.0)
     assert not has_die(load_gpu("b200_sxm"))
@@ -37,7 +37,7 @@ def test_boards_of_one_die_have_its_area_whatever_part_of_it_they_sell() -> None
 
 
 @pytest.mark.parametrize("gpu", ["a100_sxm", "h100_sxm", "l4"])
-def test_more_of_anything_but_clock_takes_silicon(gpu: str) -> None:
+def test_area_grows_with_sms_bandwidth_and_l2_but_not_with_clock(gpu: str) -> None:
     board = load_gpu(gpu)
     for size in ("sm", "bandwidth", "l2"):
         more, less = (
@@ -49,7 +49,7 @@ def test_more_of_anything_but_clock_takes_silicon(gpu: str) -> None:
     assert gpu_area_mm2(everything) == pytest.approx(2.0 * gpu_area_mm2(board), rel=0.01)
 
 
-def test_a_fit_is_of_the_dies_it_is_given_and_each_number_is_an_area() -> None:
+def test_fitted_area_scales_with_the_areas_of_the_dies() -> None:
     model = fitted(dies())
     assert min(model.weights) > 0.0
     doubled = fitted(
@@ -58,7 +58,7 @@ def test_a_fit_is_of_the_dies_it_is_given_and_each_number_is_an_area() -> None:
     assert doubled.mm2(dies()[0]) == pytest.approx(2.0 * model.mm2(dies()[0]), rel=1e-4)
 
 
-def test_a_gpu_that_computes_itself_is_served_by_as_ever_and_its_die_is_told() -> None:
+def test_scaled_gpu_without_an_accelerator_reports_die_area() -> None:
     whole, half = answer(), answer(sm_scale=0.5)
     assert whole["area_mm2"] == pytest.approx(814.0)
     assert half["area_mm2"] < 600.0
@@ -66,7 +66,7 @@ def test_a_gpu_that_computes_itself_is_served_by_as_ever_and_its_die_is_told() -
     assert half["unmodelled_share"] + half["extrapolated_share"] > 0.9
 
 
-def test_what_has_no_die_or_no_array_says_so() -> None:
+def test_missing_die_or_missing_array_is_reported() -> None:
     assert str(answer(gpu="b200_sxm")["reason"]).startswith("die_unknown: nobody stated the area")
     with pytest.raises(UserError, match="pe_rows: sizes of an array, and accelerator is nothing"):
         answer(pe_rows=64)

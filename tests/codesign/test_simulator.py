@@ -30,7 +30,7 @@ def answer(**choices: Any) -> dict[str, Any]:
     return dict(row)
 
 
-def test_it_serves_as_the_serving_simulator_does_with_that_array() -> None:
+def test_metrics_equal_those_of_the_serving_simulator() -> None:
     design = POINT | {"pe_rows": 256, "node_nm": 16.0}
     [same] = SERVING.evaluate(batch_of(ServingPoint, served(design))).to_pylist()
     ours = answer(pe_rows=256, node_nm=16.0)
@@ -39,7 +39,7 @@ def test_it_serves_as_the_serving_simulator_does_with_that_array() -> None:
     assert ours["area_mm2"] > 0.0
 
 
-def test_a_larger_array_is_faster_and_a_finer_node_smaller_and_thriftier() -> None:
+def test_larger_array_is_faster_and_smaller_node_saves_area_and_energy() -> None:
     small, large = answer(pe_rows=64, pe_cols=64), answer(pe_rows=256, pe_cols=256)
     assert large["ttft_mean_s"] < small["ttft_mean_s"]
     assert large["area_mm2"] > small["area_mm2"]
@@ -49,7 +49,7 @@ def test_a_larger_array_is_faster_and_a_finer_node_smaller_and_thriftier() -> No
     assert finer["tpot_mean_s"] == small["tpot_mean_s"]
 
 
-def test_events_and_the_steady_state_agree_on_the_array() -> None:
+def test_event_and_analytic_fidelity_agree() -> None:
     steady, events = (answer(fidelity=f, pe_rows=256, pe_cols=256) for f in ("analytic", "event"))
     assert events["tpot_mean_s"] == pytest.approx(steady["tpot_mean_s"], rel=0.1)
     assert events["energy_j_per_token"] == pytest.approx(steady["energy_j_per_token"], rel=0.1)
@@ -57,7 +57,7 @@ def test_events_and_the_steady_state_agree_on_the_array() -> None:
     assert events["unmodelled_share"] > 0.5
 
 
-def test_goodput_of_means_lies_near_that_of_events() -> None:
+def test_analytic_goodput_is_near_event_goodput() -> None:
     for qps in (0.05, 0.2):
         steady, events = (
             answer(fidelity=f, pe_rows=256, pe_cols=256, qps=qps) for f in ("analytic", "event")
@@ -69,14 +69,14 @@ def test_goodput_of_means_lies_near_that_of_events() -> None:
     assert answer(qps=1e6)["goodput_per_s"] == 0.0  # more than is served
 
 
-def test_its_memory_is_the_gpus() -> None:
+def test_accelerator_uses_the_memory_bandwidth_of_the_gpu() -> None:
     array = array_of(values_of(point_from(CodesignPoint, POINT)))
     assert "memory_bytes_per_s=3.35e+12" in array
     assert "dataflow" not in array  # any leaves what the sheet allows
     assert answer(bandwidth_scale=2.0)["tpot_mean_s"] < answer()["tpot_mean_s"]
 
 
-def test_what_depends_on_a_design_is_read_and_explained() -> None:
+def test_accelerator_file_is_a_dependency_and_explanations_name_the_array() -> None:
     assert any(path.stem == "tpu_like" for path in SIMULATOR.reads("accelerator", "tpu_like"))
     assert SIMULATOR.reads("pe_rows", 256) == ()
     rows = SIMULATOR.explain(POINT | {"fidelity": "event", "requests": 20, "pe_rows": 256})
@@ -85,7 +85,7 @@ def test_what_depends_on_a_design_is_read_and_explained() -> None:
         answer(accelerator="tpu_like?pe_rows=256")
 
 
-def test_a_search_for_mappings_is_refused_in_the_steady_state() -> None:
+def test_mapping_search_is_refused_in_analytic_fidelity() -> None:
     verdict = answer(mapping="searched")
     assert verdict["status"] == "infeasible"
     assert verdict["reason"].startswith("mapping_searched_needs_fidelity_event")

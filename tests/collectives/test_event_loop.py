@@ -76,7 +76,7 @@ def state_with(events: list[tuple[int, int]], *, mode: int = at.IN_TURN, room: i
 FLOWS: Call = ("flow", loop.FOREVER_NS)
 
 
-def test_events_happen_by_time_until_none_is_left(calls: Calls) -> None:
+def test_events_run_in_time_order_until_the_queue_is_empty(calls: Calls) -> None:
     events = [(5, at.HOP + 4 * 7), (3, at.READY + 4 * 9), (3, at.HEAR + 4 * 2)]
     state = state_with(events)
     loop.run.py_func(state, 100)
@@ -90,7 +90,7 @@ def test_events_happen_by_time_until_none_is_left(calls: Calls) -> None:
     assert state.shared_until_ns[0] == -1.0
 
 
-def test_a_run_is_given_up_after_so_many_link_events(
+def test_run_stops_at_the_limit_of_link_events(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     state = state_with([(time, at.HOP) for time in range(5)])
@@ -113,7 +113,7 @@ def test_a_run_is_given_up_after_so_many_link_events(
         (1, 0, 9, 2, False),
     ],
 )
-def test_a_run_asks_for_more_room_before_its_reserve_is_needed(
+def test_run_requests_more_memory_before_the_reserve_is_used(
     calls: Calls, waiting: int, flying: int, room: int, spares: int, has_room: bool
 ) -> None:
     state = state_with([(3, at.HEAR)] * waiting, room=room)
@@ -123,7 +123,7 @@ def test_a_run_asks_for_more_room_before_its_reserve_is_needed(
     assert len(calls) == 1 + int(has_room)
 
 
-def test_messages_that_share_links_flow_until_the_next_event(
+def test_messages_sharing_links_advance_to_the_next_event(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One flies; nothing is ahead. It arrives at 20, which is an event, and nothing flies any more.
@@ -142,9 +142,7 @@ def test_messages_that_share_links_flow_until_the_next_event(
     assert state.shared_until_ns[0] == 20.0
 
 
-def test_messages_flow_until_the_only_event_there_is(
-    calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_messages_advance_to_the_only_event(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     state = state_with([(50, at.HEAR)], mode=at.SHARED)
     state.clock[at.FLYING] = 1
     monkeypatch.setattr(loop, "_happen", lambda state, *_: state.clock.fill(0))
@@ -152,7 +150,7 @@ def test_messages_flow_until_the_only_event_there_is(
     assert calls == [("_start_all",), ("flow", 50)]
 
 
-def test_messages_do_not_flow_between_events_of_one_instant(
+def test_messages_do_not_advance_between_simultaneous_events(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One flies and does not arrive until 50, when two events happen; the second takes it away.
@@ -176,7 +174,7 @@ def test_messages_do_not_flow_between_events_of_one_instant(
     ]
 
 
-def test_all_streams_of_all_ranks_join_before_queues_of_the_rank_start(
+def test_all_streams_join_before_any_queue_starts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Two ranks of three chunks, the first of which waits in the second of two queues.
@@ -218,7 +216,7 @@ def test_all_streams_of_all_ranks_join_before_queues_of_the_rank_start(
         (at.HEAR, 4, {}, ["hear"]),
     ],
 )
-def test_an_event_happens_to_a_message_or_to_a_stream(
+def test_event_dispatches_to_a_message_or_a_stream(
     calls: Calls,
     monkeypatch: pytest.MonkeyPatch,
     what: int,
@@ -259,7 +257,7 @@ def test_an_event_happens_to_a_message_or_to_a_stream(
         (6, BINARY, 0, at.WAITING, loop.NOBODY, False),
     ],
 )
-def test_a_message_is_delivered_to_whoever_waits_for_it(
+def test_message_is_delivered_to_the_waiting_receiver(
     calls: Calls,
     monkeypatch: pytest.MonkeyPatch,
     slot: int,

@@ -10,7 +10,7 @@ from simulators.collectives.events.event_queue import COUNTERS, LENGTH, SCHEDULE
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 5)), max_size=60))
-def test_events_leave_by_time_and_then_as_scheduled(what: list[int | None]) -> None:
+def test_event_queue_orders_by_time_then_insertion(what: list[int | None]) -> None:
     """None takes the next event out; a number schedules one at that time."""
     queue, clock = np.full((60, 3), 99, np.int64), np.zeros(COUNTERS, np.int64)
     out, waiting, scheduled = np.zeros(2, np.int64), list[tuple[int, int]](), 0
@@ -28,7 +28,7 @@ def test_events_leave_by_time_and_then_as_scheduled(what: list[int | None]) -> N
     assert not waiting
 
 
-def test_the_last_event_sinks_along_the_earlier_of_two_below() -> None:
+def test_heap_sift_down_follows_the_earlier_child() -> None:
     # After the first has left, the last, 11, sinks below 2 and then below 3, which is next to 4.
     queue, clock, out = np.zeros((7, 3), np.int64), np.zeros(COUNTERS, np.int64), np.zeros(2, int)
     times = [1, 2, 9, 3, 4, 10, 11]

@@ -20,7 +20,7 @@ PERFECT = Rates(start_s=0.0, inside=1.0, between=1.0)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4, 8, 16, 64])
-def test_a_token_reaches_as_many_parts_as_draws_do(parts: int) -> None:
+def test_expected_destination_ranks_match_random_draws(parts: int) -> None:
     rng, routed = np.random.default_rng(0), Routed(256, 8, groups=8, chosen=4)
     reached = []
     for _ in range(2000):
@@ -30,7 +30,7 @@ def test_a_token_reaches_as_many_parts_as_draws_do(parts: int) -> None:
     assert routed.reached(parts) == pytest.approx(np.mean(reached), rel=0.02)
 
 
-def test_low_latency_sends_a_copy_for_every_expert() -> None:
+def test_low_latency_mode_sends_one_copy_per_expert() -> None:
     found = expert_exchange_time(
         LOW_LATENCY, 1e6, Routed(256, 8), ranks=16, gpu=H800, cluster=DGX, rates=PERFECT
     )
@@ -38,7 +38,7 @@ def test_low_latency_sends_a_copy_for_every_expert() -> None:
 
 
 @pytest.mark.parametrize("mode", [HIGH_THROUGHPUT, LOW_LATENCY])
-def test_an_exchange_takes_longer_over_more_nodes_and_with_more_tokens(mode: str) -> None:
+def test_all_to_all_time_grows_with_nodes_and_tokens(mode: str) -> None:
     def taken(ranks: int) -> np.ndarray:
         return expert_exchange_time(
             mode, np.array([1e5, 1e7]), Routed(256, 8), ranks=ranks, gpu=H800, cluster=DGX
@@ -49,7 +49,7 @@ def test_an_exchange_takes_longer_over_more_nodes_and_with_more_tokens(mode: str
     assert np.all(np.diff(taken(8)) > 0.0)
 
 
-def test_fewer_nodes_for_a_token_take_less() -> None:
+def test_node_limited_routing_is_faster() -> None:
     def taken(chosen: int) -> float:
         routed = Routed(256, 8, groups=8, chosen=chosen)
         return float(

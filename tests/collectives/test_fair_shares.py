@@ -49,29 +49,29 @@ def ends_of(flows: Sequence[Flow], capacity: Sequence[float]) -> list[float]:
 
 
 @given(integers(1, 40))
-def test_incast_gives_each_of_n_senders_an_nth(senders: int) -> None:
+def test_incast_shares_bandwidth_equally_among_senders(senders: int) -> None:
     flows = [(1e6, (i, senders)) for i in range(senders)]
     assert ends_of(flows, [1e9] * (senders + 1)) == pytest.approx([senders * 1e-3] * senders)
 
 
-def test_what_one_flow_cannot_use_goes_to_the_others() -> None:
+def test_unused_bandwidth_goes_to_the_remaining_flows() -> None:
     # Flow 0 is held to 1 by its own link; flow 1 gets the other 9 of the shared link's 10.
     assert rates_of([(1.0, (0, 1)), (9.0, (1,))], [1.0, 10.0]) == [1.0, 9.0]
 
 
-def test_a_wider_link_is_not_held_by_a_narrower_one_beside_it() -> None:
+def test_independent_links_do_not_limit_each_other() -> None:
     assert rates_of([(1.0, (0,)), (1.0, (1,))], [1.0, 1.5]) == [1.0, 1.5]
 
 
-def test_a_flow_speeds_up_when_another_ends() -> None:
+def test_flow_speeds_up_when_another_flow_ends() -> None:
     assert ends_of([(1.0, (0,)), (3.0, (0,))], [1.0]) == pytest.approx([2.0, 4.0])
 
 
-def test_a_flow_that_crosses_a_link_twice_counts_twice() -> None:
+def test_flow_crossing_a_link_twice_counts_twice() -> None:
     assert rates_of([(1.0, (0, 0)), (1.0, (0,))], [9.0]) == [3.0, 3.0]
 
 
-def test_compiled_rates_are_those_of_plain_python() -> None:
+def test_compiled_rates_match_plain_python() -> None:
     random = np.random.default_rng(0)
     flows = [(1.0, tuple(random.integers(0, 9, 3).tolist())) for _ in range(20)]
     capacity = random.uniform(1.0, 9.0, 9).tolist()

@@ -50,7 +50,7 @@ def analytic_ns(topology: str, algorithm: str, asked: Any, rate: float = 4e11) -
     integers(10, 26),
 )
 @settings(max_examples=60, deadline=None)
-def test_reduce_scatter_then_all_gather_takes_as_long_as_all_reduce(
+def test_all_reduce_time_equals_reduce_scatter_plus_all_gather(
     topology: str, algorithm: str, power: int
 ) -> None:
     ranks = plan_of(topology, algorithm).ranks
@@ -77,7 +77,7 @@ def event_ns(plan: Plan, asked: Any, *, mode: int = IN_TURN, every_rank: bool = 
     integers(10, 24),
 )
 @settings(max_examples=100, deadline=None)
-def test_doubling_all_bandwidths_never_slows(
+def test_doubling_bandwidths_never_increases_time(
     topology: str, algorithm: str, collective: str, power: int
 ) -> None:
     asked = request(collective, 1 << power)
@@ -101,7 +101,7 @@ def test_doubling_all_bandwidths_never_slows(
     sampled_from(MODES),
 )
 @settings(max_examples=150, deadline=None)
-def test_every_message_arrives_once(
+def test_every_message_arrives_exactly_once(
     topology: str,
     algorithm: str,
     collective: str,
@@ -130,7 +130,7 @@ def test_every_message_arrives_once(
     sampled_from(MODES),
 )
 @settings(max_examples=60, deadline=None)
-def test_one_rank_stands_for_all_where_all_are_alike(
+def test_one_simulated_rank_represents_symmetric_ranks(
     topology: str, algorithm: str, collective: str, power: int, queues: int, mode: int
 ) -> None:
     plan = plan_of(topology, algorithm)
@@ -149,7 +149,7 @@ def test_one_rank_stands_for_all_where_all_are_alike(
     integers(8, 26),
 )
 @settings(max_examples=60, deadline=None)
-def test_where_no_two_messages_meet_all_models_agree(
+def test_models_agree_without_contention(
     topology: str, algorithm: str, collective: str, power: int
 ) -> None:
     asked = request(collective, 1 << power, 1, 1)
@@ -163,9 +163,7 @@ def test_where_no_two_messages_meet_all_models_agree(
 
 @given(sampled_from((2, 4, 8, 16)), integers(8, 26))
 @settings(max_examples=30, deadline=None)
-def test_a_double_binary_tree_without_contention_takes_its_longest_way(
-    ranks: int, power: int
-) -> None:
+def test_double_binary_tree_time_is_the_longest_path(ranks: int, power: int) -> None:
     asked = request("all_reduce", 1 << power, 1, 1)
     plan = plan_of(f"full:{ranks}", "double_binary_tree", 4e11, 1e-6)
     alone = analytic_ns(f"full:{ranks}", "double_binary_tree", asked)
@@ -179,7 +177,7 @@ def test_a_double_binary_tree_without_contention_takes_its_longest_way(
     integers(8, 26),
 )
 @settings(max_examples=30, deadline=None)
-def test_a_fair_switch_delays_no_message_that_has_its_ports_to_itself(
+def test_fair_switch_does_not_delay_uncontended_messages(
     topology: str, algorithm: str, collective: str, power: int
 ) -> None:
     asked = request(collective, 1 << power, 1, 1)
@@ -197,7 +195,7 @@ def test_a_fair_switch_delays_no_message_that_has_its_ports_to_itself(
     sampled_from(MODES),
 )
 @settings(max_examples=60, deadline=None)
-def test_the_slowest_cut_bounds_the_bus_bandwidth(
+def test_bisection_bandwidth_bounds_bus_bandwidth(
     block: str, algorithm: str, power: int, size_power: int, mode: int
 ) -> None:
     ranks, rate, over = 1 << power, 1e11, 2.0
@@ -222,7 +220,7 @@ def test_the_slowest_cut_bounds_the_bus_bandwidth(
     integers(10, 24),
 )
 @settings(max_examples=30, deadline=None)
-def test_a_dimension_of_one_rank_changes_nothing(
+def test_dimension_of_one_rank_has_no_effect(
     topology: str, collective: str, mode: int, power: int
 ) -> None:
     plan, asked = plan_of(topology, "direct"), request(collective, 1 << power)
@@ -234,7 +232,7 @@ def test_a_dimension_of_one_rank_changes_nothing(
 
 @given(sampled_from(("switch:8", "ring:8", "full:8")), integers(0, 7), sampled_from(MODES))
 @settings(max_examples=20, deadline=None)
-def test_renumbering_the_ranks_of_a_symmetric_network_changes_nothing(
+def test_rank_order_does_not_matter_on_symmetric_networks(
     topology: str, shift: int, mode: int
 ) -> None:
     """A rank's chunks wait, send and hear at the same times whichever number it has."""
@@ -247,7 +245,7 @@ def test_renumbering_the_ranks_of_a_symmetric_network_changes_nothing(
     assert by_rank[shift] == pytest.approx(by_rank[0], rel=1e-12)
 
 
-def test_trunks_of_a_fat_tree_are_shared_by_the_ranks_of_a_leaf() -> None:
+def test_ranks_of_a_leaf_share_fat_tree_uplinks() -> None:
     asked = request("all_to_all", 1 << 26, 1, 1)
     for mode in MODES:
         full, halved = (
@@ -257,7 +255,7 @@ def test_trunks_of_a_fat_tree_are_shared_by_the_ranks_of_a_leaf() -> None:
         assert halved == pytest.approx(2 * full, rel=0.1)
 
 
-def test_incast_of_a_tree_shares_the_parents_port() -> None:
+def test_tree_incast_shares_the_port_of_the_parent() -> None:
     # Four ranks, one chunk: both children of rank 2 send to it at once, then it sends to the root.
     size, rate = 10**6, 1e9
     plan = plan_of("switch:4", "double_binary_tree", rate, 0.0)
@@ -266,21 +264,21 @@ def test_incast_of_a_tree_shares_the_parents_port() -> None:
     assert taken == pytest.approx(up + down, abs=200)
 
 
-def test_a_chain_passes_chunks_on_while_others_follow() -> None:
+def test_chain_forwards_chunks_in_a_pipeline() -> None:
     chunks, ranks, size = 16, 4, 16 * 10**6
     plan = plan_of(f"full:{ranks}", "ring", 1e9, 0.0)
     taken = simulate(plan, request("broadcast", size, chunks, 1), MEMORY).finish_ns
     assert taken == pytest.approx((chunks + ranks - 2) * size / chunks, rel=0.001)
 
 
-def test_contention_never_helps_a_ring() -> None:
+def test_contention_never_speeds_up_a_ring() -> None:
     for topology in ("switch:8", "ring:8", "full:8"):
         asked = request("all_reduce", 1 << 22)
         plan = plan_of(topology, "ring", 4e11, 1e-6)
         assert simulate(plan, asked, MEMORY).finish_ns >= analytic_ns(topology, "ring", asked)
 
 
-def test_compiled_events_are_those_of_plain_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_events_match_plain_python(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of("torus:3x2", "direct")
     asked = request("all_reduce", 5_000, 3, 2, 2)
     compiled = simulate(plan, asked, MEMORY, every_rank=True)
@@ -288,7 +286,7 @@ def test_compiled_events_are_those_of_plain_python(monkeypatch: pytest.MonkeyPat
     assert simulate(plan, asked, MEMORY, every_rank=True) == compiled
 
 
-def test_compiled_formulas_are_those_of_plain_python() -> None:
+def test_compiled_formulas_match_plain_python() -> None:
     plan = plan_of("torus:4x2", "ring,halving_doubling", 1e11, 1e-6)
     asked = np.stack([request(c, 70_001, 5, 2, 2) for c in COLLECTIVES[:3]])
     results = []
@@ -299,6 +297,6 @@ def test_compiled_formulas_are_those_of_plain_python() -> None:
     assert results[0] == results[1]
 
 
-def test_a_large_ring_costs_events_in_proportion_to_its_steps() -> None:
+def test_event_count_of_a_large_ring_grows_with_steps() -> None:
     report = simulate(plan_of("switch:1024", "ring"), request("all_reduce", 1 << 30), MEMORY)
     assert report.link_events == 4 * 2 * 1023 * 2  # chunks, halves, steps, links of a hop

@@ -33,7 +33,7 @@ def run(*programs: list[Operator], talk_ns: int = 100) -> Timeline:
     return timeline(nodes_of(dict(enumerate(programs)), lambda o, rank: talk_ns))
 
 
-def test_a_pipeline_of_two_stages_waits_for_what_is_sent() -> None:
+def test_second_pipeline_stage_waits_for_the_receive() -> None:
     step = run(
         [compute(0, "first", 1_000), send(1, "out", 1, 0)],
         [recv(0, "in", 0), compute(1, "second", 500, 0)],
@@ -43,7 +43,7 @@ def test_a_pipeline_of_two_stages_waits_for_what_is_sent() -> None:
     assert step.comm_total_ns == 100
 
 
-def test_a_collective_begins_when_the_last_rank_has_come() -> None:
+def test_collective_starts_when_the_last_rank_arrives() -> None:
     step = run(
         [compute(0, "short", 10), gather(1, "sum", 0), compute(2, "after", 5, 1)],
         [compute(0, "long", 70), gather(1, "sum", 0)],
@@ -51,7 +51,7 @@ def test_a_collective_begins_when_the_last_rank_has_come() -> None:
     assert step.end_ns.tolist() == [10, 170, 175, 70, 170]
 
 
-def test_groups_of_ranks_do_not_wait_for_others() -> None:
+def test_rank_groups_are_independent() -> None:
     step = run(
         [gather(0, "pair", group=(0, 1))],
         [gather(0, "pair", group=(0, 1))],
@@ -60,7 +60,7 @@ def test_groups_of_ranks_do_not_wait_for_others() -> None:
     assert step.end_ns.tolist() == [100, 100, 900]
 
 
-def test_receives_do_not_keep_a_rank_from_sending() -> None:
+def test_receive_does_not_block_sends() -> None:
     step = run(
         [recv(0, "in", 1), send(1, "out", 1)],
         [recv(0, "in", 0), send(1, "out", 0)],
@@ -68,7 +68,7 @@ def test_receives_do_not_keep_a_rank_from_sending() -> None:
     assert step.finish_ns == 100
 
 
-def test_messages_of_one_kind_meet_in_order() -> None:
+def test_messages_with_equal_tags_match_in_order() -> None:
     step = run(
         [compute(0, "a", 50), send(1, "x", 1, 0), send(2, "y", 1, 1)],
         [recv(5, "first", 0), recv(6, "second", 0)],
@@ -76,7 +76,7 @@ def test_messages_of_one_kind_meet_in_order() -> None:
     assert step.end_ns.tolist()[-2:] == [150, 250]
 
 
-def test_what_became_ready_last_goes_first_if_so_wished() -> None:
+def test_lifo_order_runs_the_newest_ready_node_first() -> None:
     program = [
         compute(0, "a", 10),
         gather(1, "one", 0),
@@ -102,12 +102,12 @@ def test_what_became_ready_last_goes_first_if_so_wished() -> None:
         (([gather(0, "a", group=(1,))], []), "is without rank 0"),
     ],
 )
-def test_what_never_meets_is_named(programs: tuple[list[Operator], ...], said: str) -> None:
+def test_unmatched_messages_are_named(programs: tuple[list[Operator], ...], said: str) -> None:
     with pytest.raises(UserError, match=said):
         run(*programs)
 
 
-def test_a_deadlock_names_the_nodes_of_its_circle() -> None:
+def test_deadlock_error_names_the_nodes_of_the_cycle() -> None:
     with pytest.raises(UserError, match=r"4 nodes wait .*: 'out' of rank 0, 'back' of rank 1"):
         run(
             [recv(0, "in", 1), send(1, "out", 1, 0)],
@@ -115,7 +115,7 @@ def test_a_deadlock_names_the_nodes_of_its_circle() -> None:
         )
 
 
-def test_ranks_that_come_to_collectives_in_different_order_are_named() -> None:
+def test_collective_order_mismatch_names_the_ranks() -> None:
     one, other = gather(1, "one", group=(0, 1)), gather(2, "other", group=(0, 1, 2))
     with pytest.raises(UserError, match="never end: 'one' of rank 0, 'other' of rank 1"):
         run(

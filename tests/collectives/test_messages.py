@@ -87,7 +87,7 @@ MESH = [
 
 
 @pytest.mark.parametrize(("algorithm", "collective", "size", "wanted"), MESH)
-def test_algorithms_among_four_ranks_without_contention(
+def test_algorithm_times_on_four_ranks_match_closed_forms(
     algorithm: str, collective: str, size: int, wanted: int
 ) -> None:
     assert alone_ns("full:4", algorithm, collective, size) == wanted
@@ -98,7 +98,7 @@ def test_algorithms_among_four_ranks_without_contention(
             assert report.sent == report.delivered == report.link_events or mode == SHARED
 
 
-def test_halving_and_doubling_of_eight_ranks_adds_but_for_the_first_half() -> None:
+def test_halving_doubling_on_eight_ranks_matches_the_sum_of_steps() -> None:
     halves = (4_000, 2_000, 1_000)
     down = sum(100 + m + 10 for m in halves)
     wanted = 10 + down + 3_000 + 1_500 + down
@@ -106,7 +106,7 @@ def test_halving_and_doubling_of_eight_ranks_adds_but_for_the_first_half() -> No
     assert taken("full:8", "halving_doubling", AR, 8_000).finish_ns == wanted
 
 
-def test_messages_of_a_rank_leave_its_port_one_after_the_other() -> None:
+def test_messages_of_a_rank_serialize_at_the_port() -> None:
     # To the next rank at 10, to the one after at 1,010; of the two that go to a rank the second is
     # at the switch at 2,110 and there at 3,210.
     report = taken("switch:3", "direct", AG, 1_000)
@@ -119,7 +119,7 @@ def test_messages_of_a_rank_leave_its_port_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("every_rank", [False, True])
-def test_messages_take_the_shorter_way_round_and_clockwise_if_there_is_none(
+def test_ring_messages_take_the_shorter_direction_and_clockwise_on_ties(
     every_rank: bool,
 ) -> None:
     # Clockwise a rank's own to the next, its own to the one after, and what passes by, which is
@@ -132,7 +132,7 @@ def test_messages_take_the_shorter_way_round_and_clockwise_if_there_is_none(
 
 
 @pytest.mark.parametrize("every_rank", [False, True])
-def test_the_second_half_of_a_direct_exchange_waits_for_the_whole_first(every_rank: bool) -> None:
+def test_direct_all_gather_starts_after_the_whole_reduce_scatter(every_rank: bool) -> None:
     # From both neighbours at 1,110, from opposite at 3,210, added by 4,720; then all of it again,
     # without adding: another 3,200 and 10.
     report = taken("ring:4", "direct", AR, 4_000, every_rank=every_rank)
@@ -140,13 +140,13 @@ def test_the_second_half_of_a_direct_exchange_waits_for_the_whole_first(every_ra
 
 
 @pytest.mark.parametrize("every_rank", [False, True])
-def test_every_dimension_has_links_of_its_own(every_rank: bool) -> None:
+def test_dimensions_use_separate_links(every_rank: bool) -> None:
     # Inside 2,000 bytes once each way, outside shares of 500 of them three times each way.
     report = taken("full:2,full:4", "ring", AR, 4_000, every_rank=every_rank)
     assert report.busy_ns == (4_000, 3_000, 0, 0)
 
 
-def test_partners_at_halving_exchange_both_ways_round_a_ring() -> None:
+def test_halving_partners_use_both_ring_directions() -> None:
     # Rank 0 sends 4,000 bytes to its neighbour, 2,000 to the second and 1,000 to the fourth, and
     # passes on 1,000 of three others; of the neighbour's, all but the last go the other way.
     report = taken("ring:8", "halving_doubling", RS, 8_000)
@@ -154,7 +154,7 @@ def test_partners_at_halving_exchange_both_ways_round_a_ring() -> None:
 
 
 @pytest.mark.parametrize("collective", [AR, AG, RS, A2A])
-def test_a_rank_alone_has_nothing_to_say(collective: str) -> None:
+def test_single_rank_sends_no_message(collective: str) -> None:
     assert alone_ns("full:1,full:1", "ring", collective, 4_000) == 0
 
 
@@ -167,7 +167,7 @@ def test_a_rank_alone_has_nothing_to_say(collective: str) -> None:
     ],
 )
 @pytest.mark.parametrize("every_rank", [False, True])
-def test_queues_of_the_second_half_go_anticlockwise(
+def test_second_half_of_queues_runs_anticlockwise(
     queues: int, active: int, wanted: int, every_rank: bool
 ) -> None:
     report = taken(
@@ -190,7 +190,7 @@ def test_queues_of_the_second_half_go_anticlockwise(
         (AR, 7, 7, 1, 1),
     ],
 )
-def test_a_dimension_serves_so_many_chunks_at_once(
+def test_dimension_processes_a_limited_number_of_chunks(
     collective: str, chunks: int, active: int, queues: int, rounds: int
 ) -> None:
     each = {AG: 10 + 3 * STEP, AR: 10 + 3 * (STEP + 1_500) + 3 * STEP}[collective]
@@ -200,7 +200,7 @@ def test_a_dimension_serves_so_many_chunks_at_once(
     assert alone_ns("full:4", "ring", collective, size, **settings) == wanted
 
 
-def test_a_chunk_waits_for_the_dimension_that_is_slower() -> None:
+def test_chunk_waits_for_the_slower_dimension() -> None:
     # Two rings of two; a chunk of 4,000 bytes scatters 2,000 inside, sums 1,000 each way outside
     # and gathers 2,000 inside.
     scatter, outer, gather = 10 + 2_110 + 3_000, 10 + STEP + 1_500 + STEP, 10 + 2_110
@@ -215,7 +215,7 @@ def test_a_chunk_waits_for_the_dimension_that_is_slower() -> None:
         assert (report.finish_ns == wanted) == (active == 1)  # two at once share links
 
 
-def test_four_chunks_wait_in_line_for_both_dimensions() -> None:
+def test_four_chunks_queue_for_both_dimensions() -> None:
     # One at a time, as above. Inside, the others wait from the start: the second scatters until
     # 10,240, the third until 15,360 and the fourth until 20,480; then the first gathers, which has
     # been back since 8,850, until 22,600, and after it the second and the third. The fourth is
@@ -228,18 +228,18 @@ def test_four_chunks_wait_in_line_for_both_dimensions() -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [(2, 1), (3, 2), (5, 3)])
-def test_five_chunks_three_at_a_time_take_two_rounds(first: int, second: int) -> None:
+def test_five_chunks_with_three_slots_take_two_rounds(first: int, second: int) -> None:
     phases = np.array([[0, 0, 0, 0], [1, 0, 0, 0]])
     durations = np.array([first, second])
     assert flow_shop_ns(5, phases, durations, 3, 1) == 2 * first + second
 
 
-def test_gathers_over_two_dimensions_take_both() -> None:
+def test_all_gather_over_two_dimensions_uses_both() -> None:
     # 1,000 bytes three times outside, then the 4,000 of all four inside.
     assert alone_ns("full:2,full:4", "ring", AG, 1_000) == 10 + 3 * STEP + 10 + 4_100 + 10
 
 
-def test_two_queues_of_a_dimension_are_served_side_by_side() -> None:
+def test_two_queues_of_a_dimension_run_concurrently() -> None:
     # The second half of the queues gathers: as the first chunk is back it does so at once, at
     # 8,850, while the third scatters. The last scatters until 20,480, sums until 24,210, gathers.
     settings = {"splits": 4, "active": 1, "queues": 2}
@@ -248,7 +248,7 @@ def test_two_queues_of_a_dimension_are_served_side_by_side() -> None:
 
 
 @pytest.mark.parametrize(("over", "wanted"), [(1, 6_000), (2, 7_000)])
-def test_messages_share_the_uplinks_of_their_leaf(over: int, wanted: int) -> None:
+def test_messages_share_leaf_uplinks(over: int, wanted: int) -> None:
     # Two leaves of two ranks. With one uplink a leaf the four messages that leave it follow each
     # other there from 1,110 to 5,110, the last is down in its leaf at 6,310 and there at 7,410.
     # With two, messages to either rank of the other leaf have one to themselves: rank 0 sends to
@@ -257,7 +257,7 @@ def test_messages_share_the_uplinks_of_their_leaf(over: int, wanted: int) -> Non
     assert report.finish_ns == 10 + wanted + 4 * 100 + 10
 
 
-def test_who_sends_to_other_leaves_waits_at_his_own() -> None:
+def test_messages_to_other_leaves_queue_at_the_source_leaf() -> None:
     # To five others in three leaves, with half a link's rate out of each: the last comes to its
     # leaf at 5,110, behind three of 2,000 ns each since 2,110, so to the spine at 10,210, when the
     # one before has gone down. It is in its leaf at 12,310 and there at 13,410.
@@ -271,13 +271,13 @@ def test_who_sends_to_other_leaves_waits_at_his_own() -> None:
     assert busy_ns[:, DOWN].tolist() == [0, 1_000, 1_000, 1_000, 1_000, 1_000]
 
 
-def test_fat_trees_of_an_outer_dimension_are_apart() -> None:
+def test_fat_trees_of_an_outer_dimension_are_separate() -> None:
     # As with one uplink above, then 4,000 bytes to the neighbour inside.
     report = taken("full:2,fat_tree:4:2:2", "direct", AG, 1_000, every_rank=True)
     assert report.finish_ns == 7_420 + 10 + 4_100 + 10
 
 
-def test_messages_of_a_tree_take_their_ways_round_a_ring() -> None:
+def test_tree_messages_are_routed_around_a_ring() -> None:
     # Root 7 above 3 above 1 and 5 above the others. Clockwise go, up and down, 0-1, 1-2-3, 3-4-5
     # and so on, and, as neither way is shorter, 3-4-5-6-7 and 7-0-1-2-3; the rest anticlockwise.
     assert links_ns("ring:8", "double_binary_tree", AR)[:, :2].T.tolist() == [
@@ -286,7 +286,7 @@ def test_messages_of_a_tree_take_their_ways_round_a_ring() -> None:
     ]
 
 
-def test_flows_share_an_oversubscribed_leaf_equally() -> None:
+def test_flows_share_oversubscribed_leaf_bandwidth_equally() -> None:
     # Four flows leave each leaf over one link's worth of uplinks: 4,000 ns.
     report = taken("fat_tree:4:2:2", "direct", AG, 1_000, mode=SHARED)
     assert report.finish_ns == 10 + 4 * 1_000 + 4 * 100 + 10
@@ -295,7 +295,7 @@ def test_flows_share_an_oversubscribed_leaf_equally() -> None:
     assert report.finish_ns == 10 + 3 * 1_000 + 4 * 100 + 10
 
 
-def test_neighbours_in_a_leaf_do_not_climb() -> None:
+def test_traffic_inside_a_leaf_uses_no_uplink() -> None:
     # Rank 1's message to rank 2 does.
     report = taken("fat_tree:4:2:1", "ring", "send_recv", 1_000)
     assert report.finish_ns == 10 + 4 * 1_100 + 10

@@ -41,7 +41,7 @@ def legs(collective: str, *, baseline: bool = False) -> list[tuple[int, str, int
     return [(d, COLLECTIVES[part], payload) for d, part, payload, _ in phases.tolist()]
 
 
-def test_an_all_reduce_goes_outwards_in_shrinking_shares_and_comes_back() -> None:
+def test_hierarchical_all_reduce_shrinks_outwards_and_grows_back() -> None:
     assert legs(AR) == [
         (0, RS, 24_000),
         (1, RS, 12_000),
@@ -51,22 +51,22 @@ def test_an_all_reduce_goes_outwards_in_shrinking_shares_and_comes_back() -> Non
     ]
 
 
-def test_in_the_baseline_order_each_dimension_sums_the_whole() -> None:
+def test_baseline_order_reduces_the_whole_buffer_in_each_dimension() -> None:
     assert legs(AR, baseline=True) == [(0, AR, 24_000), (1, AR, 24_000), (2, AR, 24_000)]
 
 
-def test_gathers_come_inwards_and_scatters_go_outwards() -> None:
+def test_all_gather_runs_inwards_and_reduce_scatter_outwards() -> None:
     assert legs(AG) == [(2, AG, 1_000), (1, AG, 4_000), (0, AG, 12_000)]
     assert legs(RS) == [(0, RS, 24_000), (1, RS, 12_000), (2, RS, 4_000)]
     assert legs(A2A) == [(0, A2A, 24_000), (1, A2A, 24_000), (2, A2A, 24_000)]
 
 
-def test_a_message_to_one_rank_crosses_one_dimension() -> None:
+def test_point_to_point_message_crosses_one_dimension() -> None:
     assert legs("send_recv") == [(0, "send_recv", 24_000)]
 
 
 @pytest.mark.parametrize("collective", [AR, AG, RS, A2A])
-def test_dimensions_of_one_rank_have_no_legs(collective: str) -> None:
+def test_dimensions_of_one_rank_have_no_phases(collective: str) -> None:
     op, plan = COLLECTIVES.index(collective), plan_of("full:1,full:2,full:1,full:4", "ring")
     order = {AR: [1, 3, 1], AG: [3, 1], RS: [1, 3], A2A: [1, 3]}[collective]
     assert phases_of(plan.whole, op, 8_000, baseline=False)[:, 0].tolist() == order
@@ -74,7 +74,7 @@ def test_dimensions_of_one_rank_have_no_legs(collective: str) -> None:
     assert len(phases_of(nobody.whole, op, 8_000, baseline=False)) == 0
 
 
-def test_four_dimensions_have_seven_legs() -> None:
+def test_four_dimensions_have_seven_phases() -> None:
     plan = plan_of("full:2,full:2,full:2,full:2", "ring")
     phases = phases_of(plan.whole, COLLECTIVES.index(AR), 8_000, baseline=False)
     assert phases[:, 0].tolist() == [0, 1, 2, 3, 2, 1, 0]
@@ -95,7 +95,7 @@ def test_four_dimensions_have_seven_legs() -> None:
         (AG, 3, 4, 3, 1),
     ],
 )
-def test_a_buffer_is_cut_into_chunks(
+def test_buffer_is_split_into_chunks(
     collective: str, size: int, splits: int, chunks: int, each: int
 ) -> None:
     asked = request(collective, size, splits=splits)
@@ -114,13 +114,13 @@ def test_a_buffer_is_cut_into_chunks(
         (SECOND_HALF, 5, [2, 3, 4, 2, 3]),
     ],
 )
-def test_chunks_take_the_queues_of_their_half_in_turn(
+def test_chunks_are_assigned_to_queues_round_robin(
     half: int, queues: int, turns: list[int]
 ) -> None:
     assert [queue_of(half, queues, turn) for turn in range(5)] == turns
 
 
-def test_trees_take_both_of_their_legs_with_the_whole() -> None:
+def test_tree_phases_carry_the_whole_buffer() -> None:
     plan = plan_of("ring:2,switch:4,ring:2", "ring,double_binary_tree,ring")
     phases = phases_of(plan.whole, COLLECTIVES.index(AR), 8_000, baseline=False)
     assert [(d, COLLECTIVES[part], size) for d, part, size, _ in phases.tolist()] == [
@@ -151,7 +151,7 @@ def test_trees_take_both_of_their_legs_with_the_whole() -> None:
         (2, True, 2_630 + 10_450 + 2 * 96_070),
     ],
 )
-def test_legs_take_what_they_carry(chunks: int, baseline: bool, wanted: int) -> None:
+def test_phase_time_follows_phase_bytes(chunks: int, baseline: bool, wanted: int) -> None:
     plan = uneven()
     asked = request(AR, 24_000 * chunks, splits=chunks, active=1, baseline=baseline)
     assert uncontended_ns([plan], asked[None], np.array([NEVER]))[0] == wanted

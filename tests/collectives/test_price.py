@@ -25,7 +25,7 @@ def summed(ranks: int, **given: object) -> CollectiveTime:
 
 @pytest.mark.parametrize("kind", COLLECTIVES)
 @pytest.mark.parametrize(("cluster", "gpu"), [("dgx_h100", "h100_sxm"), ("dgx_v100", "v100_sxm")])
-def test_larger_buffers_take_longer_on_any_cluster(kind: str, cluster: str, gpu: str) -> None:
+def test_larger_buffers_take_longer_on_every_cluster(kind: str, cluster: str, gpu: str) -> None:
     for ranks in (2, 8, 12, 16):
         found = collective_time(
             kind, SIZES, ranks=ranks, cluster=load_cluster(cluster), gpu=load_gpu(gpu)
@@ -34,7 +34,7 @@ def test_larger_buffers_take_longer_on_any_cluster(kind: str, cluster: str, gpu:
         assert np.all((found.lo_s <= found.time_s) & (found.time_s <= found.hi_s))
 
 
-def test_a_time_says_what_it_rests_on() -> None:
+def test_collective_time_reports_evidence() -> None:
     assert set(summed(8).level) == {MEASURED}
     assert set(summed(6).level) == {EXTRAPOLATED}
     assert set(summed(16).level) == {FITTED}  # networks between nodes were measured, not this one
@@ -47,12 +47,12 @@ def test_a_time_says_what_it_rests_on() -> None:
     assert set(summed(8, **v100).level) == {UNMODELLED}
 
 
-def test_the_network_between_nodes_is_slower_than_the_one_inside() -> None:
+def test_network_between_nodes_is_slower_than_inside_a_node() -> None:
     assert np.all(summed(16).time_s > summed(8).time_s)
     assert np.all(summed(8, span=64).time_s > summed(8).time_s)
 
 
-def test_a_large_sum_over_nodes_takes_as_long_as_its_slowest_port() -> None:
+def test_large_multi_node_all_reduce_is_bound_by_the_slowest_port() -> None:
     ideal = Network(hops=1.0, share=1.0)
     slow = replace(DGX, inter=replace(DGX.inter, bytes_per_s=1e10))
     found = collective_time("all_reduce", 2.0**34, ranks=16, gpu=H100, cluster=slow, network=ideal)
@@ -60,13 +60,13 @@ def test_a_large_sum_over_nodes_takes_as_long_as_its_slowest_port() -> None:
     assert float(found.time_s) == pytest.approx(each_sends / 1e10, rel=1e-3)
 
 
-def test_the_first_library_that_was_measured_counts() -> None:
+def test_first_measured_library_of_the_list_is_used() -> None:
     own = summed(8, libraries=("none", "trtllm", "nccl"), dtype="bf16")
     assert own.time_s[0] < 0.5 * summed(8).time_s[0]
     assert np.all(summed(8, libraries=("none", "nccl")).time_s == summed(8).time_s)
 
 
-def test_a_column_keeps_its_shape() -> None:
+def test_column_of_sizes_keeps_shape() -> None:
     one = collective_time("send_recv", 1e6, ranks=2, gpu=H100, cluster=DGX, span=16)
     assert one.time_s.shape == one.level.shape == ()
     assert summed(1).time_s.tolist() == [0.0, 0.0, 0.0]

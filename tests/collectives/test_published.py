@@ -28,14 +28,14 @@ UNAWARE_NS = {
 
 
 @pytest.mark.parametrize("collective", list(PUBLISHED_NS))
-def test_the_published_table_is_reproduced_to_the_cycle(collective: str) -> None:
+def test_published_astra_sim_table_is_reproduced_exactly(collective: str) -> None:
     plan = plan_of("hgx_h100", "ring")
     found = simulate(plan, request(collective, 1 << 20), 3.35e12)
     assert found.finish_ns == PUBLISHED_NS[collective]
 
 
 @pytest.mark.parametrize("collective", list(UNAWARE_NS))
-def test_so_is_the_table_without_contention(collective: str) -> None:
+def test_published_table_without_contention_is_reproduced(collective: str) -> None:
     plan = plan_of("hgx_h100", "ring")
     out = np.zeros(1, np.int64)
     collectives_ns(
@@ -48,14 +48,14 @@ def test_so_is_the_table_without_contention(collective: str) -> None:
     assert out[0] == UNAWARE_NS[collective]
 
 
-def test_a_message_over_a_switch_pays_latency_and_serialisation_twice() -> None:
+def test_switch_message_pays_latency_and_serialization_twice() -> None:
     # 1000 bytes at 1 byte/ns over two links of 500 ns, 10 ns before and 10 ns after.
     plan = plan_of("switch:2", "ring", 1e9, 500e-9)
     asked = request("send_recv", 1000, splits=1, active=1)
     assert simulate(plan, asked, 3.35e12).finish_ns == 10 + 2 * (1000 + 500) + 10
 
 
-def test_in_network_reduction_moves_half_of_what_a_ring_does() -> None:
+def test_in_network_reduction_moves_half_the_bytes_of_a_ring() -> None:
     times = []
     for algorithm in ("in_network", "ring"):
         plan = plan_of("switch:256", algorithm, 1e11, 0.0)

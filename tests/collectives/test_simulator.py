@@ -28,7 +28,7 @@ def evaluate(**given: Any) -> dict[str, list[Any]]:
     return answer
 
 
-def test_a_row_is_the_same_alone_and_in_a_batch() -> None:
+def test_row_is_equal_alone_and_in_a_batch() -> None:
     fidelities = ["analytic", "event", "measured", "analytic"]
     together = evaluate(fidelity=fidelities, topology=["ring:8", "switch:4", "switch:8", "full:6"])
     alone = evaluate(fidelity="event", topology="switch:4")
@@ -36,14 +36,14 @@ def test_a_row_is_the_same_alone_and_in_a_batch() -> None:
     assert together["algbw_bytes_per_s"][1] == alone["algbw_bytes_per_s"][0]
 
 
-def test_an_all_gather_is_sized_by_what_a_rank_has_in_the_end() -> None:
+def test_all_gather_size_is_the_gathered_buffer() -> None:
     answer = evaluate(
         collective="all_gather", size_bytes=8 << 20, algorithm="ring", fidelity="event"
     )
     assert answer["time_s"] == [44_058e-9]
 
 
-def test_chunks_that_wait_for_each_other_for_ever_are_a_deadlock() -> None:
+def test_mutually_waiting_chunks_are_a_deadlock() -> None:
     given = {
         "topology": "switch:2,switch:2,full:2",
         "splits": 8,
@@ -73,7 +73,7 @@ def test_chunks_that_wait_for_each_other_for_ever_are_a_deadlock() -> None:
         ({"topology": "ring:1"}, "one_rank"),
     ],
 )
-def test_what_cannot_exist_is_a_row_with_a_reason(given: dict[str, Any], reason: str) -> None:
+def test_impossible_collective_is_a_row_with_a_reason(given: dict[str, Any], reason: str) -> None:
     answer = evaluate(**({"fidelity": "analytic"} | given))
     assert answer["status"] == ["infeasible"]
     assert answer["reason"][0].startswith(reason)
@@ -109,12 +109,12 @@ def test_what_cannot_exist_is_a_row_with_a_reason(given: dict[str, Any], reason:
         ({"algorithm": "direct:0"}, "only direct takes a window"),
     ],
 )
-def test_nonsense_is_refused_in_the_users_words(given: dict[str, Any], said: str) -> None:
+def test_invalid_input_is_refused_with_the_field_name(given: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said.replace("(", r"\(")):
         evaluate(**given)
 
 
-def test_a_topology_of_ones_own_is_a_file(tmp_path: Path) -> None:
+def test_custom_topology_is_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(
         '[[dimension]]\nblock = "switch"\nranks = 8\nbytes_per_s = 429496729600.0\n'
@@ -128,7 +128,7 @@ def test_a_topology_of_ones_own_is_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fidelity", ["event", "flow"])
-def test_links_are_in_use_as_long_as_their_bytes_take(fidelity: str) -> None:
+def test_link_busy_time_is_bytes_over_bandwidth(fidelity: str) -> None:
     answer = evaluate(
         topology="ring:4,switch:2",
         algorithm="ring",
@@ -147,7 +147,7 @@ def test_links_are_in_use_as_long_as_their_bytes_take(fidelity: str) -> None:
     assert answer["utilisation"] == answer["utilisation_1"]
 
 
-def test_a_broadcast_sends_a_buffer_to_each_other_rank_once() -> None:
+def test_broadcast_sends_one_buffer_per_receiver() -> None:
     for algorithm in ("ring", "direct", "halving_doubling"):
         answer = evaluate(
             collective="broadcast",
@@ -160,14 +160,14 @@ def test_a_broadcast_sends_a_buffer_to_each_other_rank_once() -> None:
         assert answer["wire_bytes"][0] == pytest.approx(7 / 8 * 2**20)
 
 
-def test_trees_do_all_reduces_alone_in_any_dimension() -> None:
+def test_trees_support_only_all_reduce() -> None:
     given = {"algorithm": "double_binary_tree", "topology": "switch:4,switch:2", "fidelity": "flow"}
     assert evaluate(**given)["status"] == evaluate(**given, order="baseline")["status"] == ["ok"]
     assert evaluate(**given | {"algorithm": "ring,double_binary_tree"})["status"] == ["ok"]
     assert "all_reduces alone" in evaluate(**given, collective="all_gather")["reason"][0]
 
 
-def test_a_run_that_would_not_fit_is_a_row_with_a_reason() -> None:
+def test_run_above_the_event_limit_is_a_row_with_a_reason() -> None:
     answer = evaluate(
         topology="fat_tree:4096:64:2", algorithm="direct", fidelity="flow", size_bytes=1 << 26
     )
@@ -175,7 +175,7 @@ def test_a_run_that_would_not_fit_is_a_row_with_a_reason() -> None:
     assert answer["reason"][0].startswith("too_many_messages")
 
 
-def test_measured_times_have_intervals_and_flags() -> None:
+def test_measured_times_have_intervals_and_evidence_flags() -> None:
     answer = evaluate(topology=["switch:8", "switch:16", "h100_rails_32"])
     assert answer["measured_share"] == [1.0, 0.0, 0.0]
     assert answer["extrapolated_share"] == [0.0, 1.0, 0.0]
@@ -184,18 +184,18 @@ def test_measured_times_have_intervals_and_flags() -> None:
         assert lo < mid < hi
 
 
-def test_int8_misses_the_switches_reduction() -> None:
+def test_int8_cannot_use_in_network_reduction() -> None:
     sizes = [1 << 28, 1 << 28]
     half, whole = evaluate(size_bytes=sizes, dtype=["fp16", "int8"])["time_s"]
     assert whole > 1.2 * half
 
 
-def test_a_frameworks_own_all_reduce_is_faster_when_small() -> None:
+def test_custom_all_reduce_of_a_framework_is_faster_for_small_messages() -> None:
     own, nccl = evaluate(size_bytes=8192, library=["trtllm", "nccl"], dtype="bf16")["time_s"]
     assert own < 0.5 * nccl
 
 
-def test_more_ranks_than_measured_still_take_longer_when_small() -> None:
+def test_small_messages_beyond_measured_ranks_take_longer() -> None:
     ranks = [f"switch:{n}" for n in (2, 3, 4, 6, 8, 16, 32)]
     times = evaluate(topology=ranks, size_bytes=4096)["time_s"]
     assert np.all(np.diff(times) > 0.0)
@@ -222,7 +222,7 @@ def test_more_ranks_than_measured_still_take_longer_when_small() -> None:
         ("[[dimension\n", "TOML"),
     ],
 )
-def test_a_malformed_topology_says_where(tmp_path: Path, content: str, said: str) -> None:
+def test_malformed_topology_names_the_key(tmp_path: Path, content: str, said: str) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(content)
     with pytest.raises(UserError, match=said):
@@ -230,7 +230,7 @@ def test_a_malformed_topology_says_where(tmp_path: Path, content: str, said: str
 
 
 @pytest.mark.parametrize("fidelity", ["analytic", "event", "flow", "measured"])
-def test_what_an_explanation_lists_adds_up(fidelity: str, tmp_path: Path) -> None:
+def test_explanation_rows_sum_to_the_total(fidelity: str, tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     link = "bytes_per_s = 1e11\nlatency_s = 1e-6\nenergy_j_per_bit = 2e-12\n"
     file.write_text(

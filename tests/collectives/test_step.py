@@ -53,7 +53,7 @@ def answer(trace: str, **given: Any) -> dict[str, Any]:
     return {name: column[0] for name, column in found.items()}
 
 
-def test_what_compute_does_not_hide_is_exposed(tmp_path: Path) -> None:
+def test_communication_not_hidden_by_compute_is_exposed(tmp_path: Path) -> None:
     # A sum of 1,000 bytes by two ranks takes 10 + 2 * (100 + 500 + 10) = 1,230. The first hides
     # behind 5,000 of compute, the second does not.
     program = (compute(0, 3_000), summed(1, 1_000, 0), compute(2, 5_000, 0), summed(3, 1_000, 2))
@@ -67,7 +67,7 @@ def test_what_compute_does_not_hide_is_exposed(tmp_path: Path) -> None:
     assert row["busbw_bytes_per_s"] is row["utilisation"] is None
 
 
-def test_a_pipeline_of_chakra_traces_sends_from_stage_to_stage(tmp_path: Path) -> None:
+def test_pipeline_of_chakra_traces_sends_between_stages(tmp_path: Path) -> None:
     send = Operator(1, "out", "send", (0,), size_bytes=380, peer=1, tag=7)
     recv = Operator(0, "in", "recv", size_bytes=380, peer=0, tag=7)
     write_chakra(tmp_path / "stage.0.et", (compute(0, 2_000), send))
@@ -78,7 +78,7 @@ def test_a_pipeline_of_chakra_traces_sends_from_stage_to_stage(tmp_path: Path) -
     assert row["messages"] == 1
 
 
-def test_a_list_of_layers_is_a_step_of_every_rank(tmp_path: Path) -> None:
+def test_layer_list_becomes_one_step_per_rank(tmp_path: Path) -> None:
     file = tmp_path / "layers.csv"
     file.write_text(
         "layer,forward_us,input_grad_us,weight_grad_us,weight_grad_all_reduce_bytes\n"
@@ -89,14 +89,14 @@ def test_a_list_of_layers_is_a_step_of_every_rank(tmp_path: Path) -> None:
     assert row["comm_exposed_s"] == 1_230e-9
 
 
-def test_what_is_issued_last_may_go_first(tmp_path: Path) -> None:
+def test_lifo_order_runs_the_last_collective_first(tmp_path: Path) -> None:
     program = (compute(0, 10), summed(1, 1_000, 0), summed(2, 1_000, 0), compute(3, 90, 2))
     file = graph(tmp_path / "step.json", program)
     assert answer(file)["time_s"] == (10 + 2 * 1_230 + 90) * 1e-9
     assert answer(file, issue="lifo")["time_s"] == (10 + 2 * 1_230) * 1e-9
 
 
-def test_groups_have_their_part_of_the_network_to_themselves(tmp_path: Path) -> None:
+def test_aligned_groups_use_separate_links(tmp_path: Path) -> None:
     # Two by two ranks, ten times slower between pairs: sums inside a pair, then across.
     network = tmp_path / "two.toml"
     network.write_text(
@@ -119,13 +119,13 @@ def test_groups_have_their_part_of_the_network_to_themselves(tmp_path: Path) -> 
     assert row["messages"] == 2 * 2 * 4
 
 
-def test_ranks_that_are_no_block_share_the_slowest_link() -> None:
+def test_scattered_groups_share_the_slowest_link() -> None:
     plan = plan_among((0, 1, 2), load_topology("ring:2,switch:2"), "ring,direct")
     assert [d.block for d in plan.topology.dimensions] == ["ring"]
     assert plan.ranks == 3
 
 
-def test_a_measured_step_has_an_interval(tmp_path: Path) -> None:
+def test_measured_step_has_an_interval(tmp_path: Path) -> None:
     file = graph(tmp_path / "step.json", (summed(0, 1 << 20), compute(1, 1_000, 0)))
     row = answer(file, topology="switch:8", fidelity="measured")
     assert row["time_s_lo"] < row["time_s"] < row["time_s_hi"]
@@ -134,19 +134,19 @@ def test_a_measured_step_has_an_interval(tmp_path: Path) -> None:
     assert row["measured_share"] == 1.0
 
 
-def test_a_row_of_one_collective_is_the_same_beside_a_step(tmp_path: Path) -> None:
+def test_collective_row_is_unchanged_in_a_batch_with_a_step(tmp_path: Path) -> None:
     file = graph(tmp_path / "step.json", (summed(0, 1_000),))
     both = evaluate(**PAIR | {"trace": ["", file], "size_bytes": 1_000})
     assert both["time_s"] == evaluate(**PAIR | {"size_bytes": 1_000})["time_s"] * 2
     assert both["comm_exposed_s"] == [None, both["time_s"][1]]
 
 
-def test_a_step_without_communication_is_its_compute(tmp_path: Path) -> None:
+def test_step_without_communication_equals_compute_time(tmp_path: Path) -> None:
     row = answer(graph(tmp_path / "step.json", (compute(0, 500), compute(1, 700))))
     assert (row["time_s"], row["comm_exposed_s"], row["messages"]) == (1_200e-9, 0, 0)
 
 
-def test_what_cannot_be_is_a_row_with_a_reason(tmp_path: Path) -> None:
+def test_impossible_step_is_a_row_with_a_reason(tmp_path: Path) -> None:
     for rank in range(2):
         graph(tmp_path / f"step.{rank}.json", (summed(0, 1_000),))
     assert answer(str(tmp_path), topology="switch:4")["reason"].startswith("other_ranks")
@@ -154,7 +154,7 @@ def test_what_cannot_be_is_a_row_with_a_reason(tmp_path: Path) -> None:
     assert "all_reduce of 1000 bytes: no_such_algorithm" in row["reason"]
 
 
-def test_nonsense_is_refused_in_the_users_words(tmp_path: Path) -> None:
+def test_invalid_input_is_refused_with_the_field_name(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="unknown trace 'step'"):
         answer("step")
     with pytest.raises(UserError, match="no such file"):
@@ -166,7 +166,7 @@ def test_nonsense_is_refused_in_the_users_words(tmp_path: Path) -> None:
         answer(file)
 
 
-def test_where_a_step_spends_its_time_adds_up(tmp_path: Path) -> None:
+def test_explanation_of_a_step_sums_to_the_step_time(tmp_path: Path) -> None:
     file = graph(tmp_path / "step.json", (compute(0, 500), summed(1, 1_000, 0), summed(2, 64, 0)))
     point = PAIR | {"trace": file}
     lines, row = SIMULATOR.explain(point), answer(file)
@@ -179,7 +179,7 @@ def test_where_a_step_spends_its_time_adds_up(tmp_path: Path) -> None:
     assert sum(line.moved_bytes for line in lines) == row["wire_bytes"] * row["ranks"]
 
 
-def test_an_edited_trace_is_another_point(tmp_path: Path) -> None:
+def test_edited_trace_is_a_different_point(tmp_path: Path) -> None:
     file = graph(tmp_path / "step.json", (summed(0, 1_000),))
     space = space_of({"simulator": "collectives", "axes": {"trace": file}})
     before = keys(define(space), space.points([0])).to_list()  # type: ignore[arg-type]
@@ -187,7 +187,7 @@ def test_an_edited_trace_is_another_point(tmp_path: Path) -> None:
     assert keys(define(space), space.points([0])).to_list() != before  # type: ignore[arg-type]
 
 
-def test_a_step_rests_on_its_trace_and_on_what_its_messages_do(tmp_path: Path) -> None:
+def test_step_depends_on_trace_and_network_files(tmp_path: Path) -> None:
     file = graph(tmp_path / "step.json", (summed(0, 1_000), compute(1, 3_000, 0)))
     row = answer(file)
     assert row["measured_share"] == pytest.approx(3e-6 / row["time_s"])

@@ -22,7 +22,7 @@ LAYERS = "layer,forward_us,input_grad_us,weight_grad_us,weight_grad_all_reduce_b
 
 
 @given(lists(integers(0, 50), min_size=1, max_size=20), integers(0, 40))
-def test_exposed_communication_is_between_none_and_all(times: list[int], talk: int) -> None:
+def test_exposed_communication_is_at_most_the_total(times: list[int], talk: int) -> None:
     nodes: list[Node] = []
     for t in times:
         after = (len(nodes) - 2,) if nodes else ()
@@ -32,31 +32,31 @@ def test_exposed_communication_is_between_none_and_all(times: list[int], talk: i
     assert step.compute_total_ns == sum(times)
 
 
-def test_of_ready_nodes_the_lowest_goes_first() -> None:
+def test_ready_node_with_the_lowest_id_runs_first() -> None:
     step = timeline([Node("a", 5), Node("b", 5), Node("c", 5, (1,))])
     assert step.start_ns.tolist() == [0, 5, 10]
 
 
-def test_ranks_have_devices_of_their_own() -> None:
+def test_ranks_use_separate_devices() -> None:
     step = timeline([Node("a", 5, rank=0), Node("b", 7, rank=1)])
     assert step.finish_ns == 7
 
 
-def test_nodes_that_wait_for_each_other_are_refused() -> None:
+def test_cyclic_dependencies_are_refused() -> None:
     with pytest.raises(UserError, match="wait for each other"):
         timeline([Node("a", 1, (1,)), Node("b", 1, (0,))])
     with pytest.raises(UserError, match="there are 1 nodes"):
         timeline([Node("a", 1, (4,))])
 
 
-def test_compiled_graphs_are_those_of_plain_python(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_graph_replay_matches_plain_python(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [Node(str(i), 3 + i % 4, (i // 2,) if i else (), i % 2) for i in range(40)]
     compiled = timeline(nodes)
     monkeypatch.setattr("simulators.collectives.traces.timeline.run_graph", run_graph.py_func)
     assert timeline(nodes).end_ns.tolist() == compiled.end_ns.tolist()
 
 
-def test_a_weight_gradients_all_reduce_hides_behind_the_layers_before(tmp_path: Path) -> None:
+def test_weight_gradient_all_reduce_overlaps_earlier_layers(tmp_path: Path) -> None:
     file = tmp_path / "two.csv"
     file.write_text(LAYERS + "first,10,10,10,1000\nsecond,20,20,20,2000\n")
     program = operators_of(read_layers(file))
@@ -67,7 +67,7 @@ def test_a_weight_gradients_all_reduce_hides_behind_the_layers_before(tmp_path: 
     assert step.comm_exposed_ns == 10_000
 
 
-def test_the_older_text_list_says_the_same(tmp_path: Path) -> None:
+def test_older_text_format_gives_the_same_step(tmp_path: Path) -> None:
     text, table = tmp_path / "two.txt", tmp_path / "two.csv"
     table.write_text(LAYERS + "first,10,11,12,1000\n")
     text.write_text("DATA\n1\nfirst -1 10 NONE 0 11 NONE 0 12 ALLREDUCE 1000 5\n")
@@ -75,7 +75,7 @@ def test_the_older_text_list_says_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "DATA\nx\n", "DATA\n2\na -1 1\n", LAYERS + "a,b,c,d,e\n"])
-def test_a_malformed_list_says_where(tmp_path: Path, content: str) -> None:
+def test_malformed_layer_list_names_the_line(tmp_path: Path, content: str) -> None:
     file = tmp_path / "bad.txt"
     file.write_text(content)
     with pytest.raises(UserError, match=r"bad\.txt"):

@@ -35,12 +35,12 @@ def graph_text(*operators: Operator) -> str:
     return json.dumps({"schema": "sweeper-operator-graph", "version": 1, "operators": entries})
 
 
-def test_a_graph_reads_back_as_it_was_written(tmp_path: Path) -> None:
+def test_written_graph_reads_back_equal(tmp_path: Path) -> None:
     (tmp_path / "step.json").write_text(graph_text(*STEP, AMONG_SOME))
     assert read_graph(tmp_path / "step.json") == (*STEP, AMONG_SOME)
 
 
-def test_a_chakra_trace_reads_back_as_it_was_written(tmp_path: Path) -> None:
+def test_written_chakra_trace_reads_back_equal(tmp_path: Path) -> None:
     write_chakra(tmp_path / "step.0.et", STEP)
     assert read_chakra(tmp_path / "step.0.et") == STEP
 
@@ -57,7 +57,7 @@ def test_a_chakra_trace_reads_back_as_it_was_written(tmp_path: Path) -> None:
         max_size=8,
     )
 )
-def test_a_step_of_layers_survives_a_chakra_trace(
+def test_layer_step_survives_a_chakra_round_trip(
     tmp_path_factory: pytest.TempPathFactory, layers: list[Layer]
 ) -> None:
     file = tmp_path_factory.getbasetemp() / "step.et"
@@ -65,7 +65,7 @@ def test_a_step_of_layers_survives_a_chakra_trace(
     assert read_chakra(file) == operators_of(layers)
 
 
-def test_a_trace_written_by_hand_is_read(tmp_path: Path) -> None:
+def test_hand_written_trace_is_read(tmp_path: Path) -> None:
     # Metadata, then node 5 "a" of type COMP_NODE that took 7 us and waits for nodes 1 and 2.
     node = bytes([0x08, 5, 0x12, 1, 0x61, 0x18, 4, 0x2A, 2, 1, 2, 0x38, 7])
     (tmp_path / "x.et").write_bytes(bytes([0, len(node)]) + node)
@@ -75,7 +75,7 @@ def test_a_trace_written_by_hand_is_read(tmp_path: Path) -> None:
 
 
 @given(binary(min_size=1, max_size=60))
-def test_noise_is_an_error_or_a_trace_but_no_crash(
+def test_random_bytes_give_an_error_or_a_trace_but_no_crash(
     tmp_path_factory: pytest.TempPathFactory, content: bytes
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "noise.et"
@@ -90,7 +90,7 @@ def entry(ident: object, kind: str) -> str:
     return f'{{"schema": "sweeper-operator-graph", "version": 1, "operators": [{operator}]}}'
 
 
-def test_malformed_files_are_refused(tmp_path: Path) -> None:
+def test_malformed_trace_files_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "bad.json"
     for content, said in (
         ("{", "cannot be read"),

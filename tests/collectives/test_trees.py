@@ -124,7 +124,7 @@ def walked_ns(
     kib=integers(1, 64),
     block=sampled_from(("switch", "ring", "full")),
 )
-def test_ranks_that_are_done_begin_the_next_chunk(
+def test_finished_ranks_start_the_next_chunk(
     power: int, chunks: int, slots: int, kib: int, block: str
 ) -> None:
     n, size = 1 << power, 3072 * kib
@@ -140,7 +140,7 @@ def test_ranks_that_are_done_begin_the_next_chunk(
     assert uncontended_ns([plan], asked[None], np.array([MEMORY]))[0] == wanted
 
 
-def test_two_chunks_of_four_ranks_one_at_a_time() -> None:
+def test_two_chunks_on_four_ranks_run_in_sequence() -> None:
     # Links of 50 ns, twice, and 1 byte/ns: 3,000 bytes take 3,100 ns, and 3,000 ns to be added.
     # First chunk, root 3 above 1 above 0 and 2. Leaves send at 10, rank 1 hears at 3,110 and sends
     # at 6,120, rank 3 hears at 9,220 and has ended at 12,230. Rank 1 hears at 15,330 and has ended
@@ -154,7 +154,7 @@ def test_two_chunks_of_four_ranks_one_at_a_time() -> None:
     assert simulate(plan, asked, MEMORY, mode=ALONE).finish_ns == 39_790
 
 
-def test_children_that_report_at_once_wait_at_a_switch() -> None:
+def test_simultaneous_child_messages_queue_at_the_switch() -> None:
     # As above, one chunk. Rank 1's port takes 3,000 ns a message: of 0 and 2, which both send at
     # 10, the second is there at 10 + 2 * 3,050 + 3,000. Rank 1 sends at 12,120, rank 3 hears at
     # 18,220, sends at 21,230, rank 1 hears at 27,330 and sends at 30,340, one after the other.
@@ -163,7 +163,7 @@ def test_children_that_report_at_once_wait_at_a_switch() -> None:
     assert simulate(plan, asked, MEMORY, mode=IN_TURN).finish_ns == 30_340 + 3_000 + 6_100 + 10
 
 
-def test_halfway_round_a_ring_all_messages_go_clockwise() -> None:
+def test_messages_to_the_opposite_ring_rank_go_clockwise() -> None:
     # Root 3 is two links from rank 1 either way. Up they are 1-2 and 2-3, and down 3-0 and 0-1.
     plan = plan_of("ring:4", "double_binary_tree", 1e9, 50e-9)
     asked = request("all_reduce", 3000, splits=1, active=1)
@@ -173,7 +173,7 @@ def test_halfway_round_a_ring_all_messages_go_clockwise() -> None:
     assert report.busy_ns[0] == 6_000  # rank 0's clockwise link: its report, and the root's answer
 
 
-def test_trees_of_several_dimensions_pass_whole_chunks() -> None:
+def test_trees_over_several_dimensions_send_whole_chunks() -> None:
     # Four ranks, two by two, one chunk. Alone a visit of a pair takes 10 + 3,100 + 3,010 to its
     # root's end and 3,110 more to its leaf's: 6,120 and 9,230.
     plan = plan_of("switch:2,switch:2", "double_binary_tree", 1e9, 50e-9)
@@ -187,7 +187,7 @@ def test_trees_of_several_dimensions_pass_whole_chunks() -> None:
     assert simulate(plan, two, MEMORY, mode=ALONE).finish_ns == 2 * 9_230 + 6_120
 
 
-def test_trees_of_three_dimensions_end_when_their_last_leaf_does() -> None:
+def test_tree_over_three_dimensions_ends_with_the_last_leaf() -> None:
     # Pairs on a ring, a switch and a full mesh: links of 50 ns are crossed once, twice and once,
     # so 3,000 bytes take 3,050, 3,100 and 3,050 ns. Ranks of a pair that begin together end at the
     # root after 10 + d + 3,010 and at the leaf d + 10 later; the leaves of all visits are last.
@@ -204,7 +204,7 @@ def test_trees_of_three_dimensions_end_when_their_last_leaf_does() -> None:
     assert simulate(plan, two, MEMORY, mode=ALONE).finish_ns == inner + middle + inner + sum(back)
 
 
-def test_a_tree_between_rings_takes_the_rings_share() -> None:
+def test_tree_between_rings_carries_the_ring_shard() -> None:
     # Rings of two scatter 6,000 bytes: 10 + 3,050 + 10 + 3,000. The tree of the 3,000 that are left
     # takes 10 + 3,100 + 3,010 + 3,100 + 10 to its leaf, and to its root's end 3,110 less. The outer
     # rings, of leaves and of roots apart, sum 1,500 each way: 10 + 1,550 + 10 + 1,500, 1,550 + 10.
@@ -219,9 +219,7 @@ def test_a_tree_between_rings_takes_the_rings_share() -> None:
 
 
 @pytest.mark.parametrize(("queues", "ends"), [(1, False), (2, True)])
-def test_visits_that_share_a_queue_may_wait_for_each_other_for_ever(
-    queues: int, ends: bool
-) -> None:
+def test_chunks_sharing_a_queue_can_deadlock(queues: int, ends: bool) -> None:
     plan = plan_of("switch:2,switch:2,full:2", "double_binary_tree", 1e10, 936.25e-9)
     asked = request("all_reduce", 1 << 20, splits=8, active=1, queues=queues)
     assert (simulate(plan, asked, 3.35e12, mode=ALONE).unfinished == 0) == ends

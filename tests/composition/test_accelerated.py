@@ -1,4 +1,4 @@
-"""A model on an accelerator: the same pass, computed elsewhere."""
+"""Composition on a custom accelerator: compute times come from the dataflow simulator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.composition.test_simulator import evaluate
 POINT = {"model": "gpt2", "gpu": "t4", "accelerator": "tpu_like", "batch": 4, "context": 64}
 
 
-def test_a_column_is_mapped_size_by_size() -> None:
+def test_column_of_products_is_mapped_one_size_at_a_time() -> None:
     product = Gemm(name="x", m=np.array([4.0, 64.0, 4.0]), n=96.0, k=64.0, repeat=3)
     design = dataclasses.replace(replica("gpt2", "t4"), accelerator="tpu_like")
     [row] = compute_rows((product,), design, "tokens")
@@ -29,7 +29,7 @@ def test_a_column_is_mapped_size_by_size() -> None:
     assert seconds[0] == seconds[2] < seconds[1]
 
 
-def test_the_accelerator_computes_and_the_rest_stays() -> None:
+def test_accelerator_replaces_only_compute_times() -> None:
     ours, gpus = evaluate(POINT, POINT | {"accelerator": "nothing"}).iter_rows(named=True)
     assert ours["status"] == gpus["status"] == "ok"
     assert ours["linear_s"] != gpus["linear_s"]
@@ -38,7 +38,7 @@ def test_the_accelerator_computes_and_the_rest_stays() -> None:
     assert ours["unmodelled_share"] > gpus["unmodelled_share"]
 
 
-def test_an_explanation_adds_up_there_too() -> None:
+def test_explanation_on_an_accelerator_sums_to_the_latency() -> None:
     [row] = evaluate(POINT).iter_rows(named=True)
     found = SIMULATOR.explain(POINT)
     assert sum(one.time_s for one in found) == pytest.approx(row["latency_s"], rel=1e-12)
@@ -46,7 +46,7 @@ def test_an_explanation_adds_up_there_too() -> None:
     assert (up.level, up.bound) == ("unmodelled", "mapping")
 
 
-def test_its_file_is_read_and_an_unknown_one_is_said() -> None:
+def test_accelerator_file_is_a_dependency_and_unknown_names_are_refused() -> None:
     assert any(path.stem == "tpu_like" for path in SIMULATOR.reads("accelerator", "tpu_like"))
     assert SIMULATOR.reads("accelerator", "nothing") == ()
     with pytest.raises(UnknownNameError, match="did you mean 'tpu_like'"):

@@ -1,4 +1,4 @@
-"""Boards whose clock is held down, or whose power is limited."""
+"""GPUs with a lower clock or a power limit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def taken(replica: Replica, step: Step) -> tuple[float, float]:
     return float(np.sum(found.latency_s)), float(np.sum(found.energy_j))
 
 
-def test_a_prompt_slows_down_with_the_clock_and_a_decode_hardly() -> None:
+def test_lower_clock_slows_prefill_more_than_decode() -> None:
     slow = replace(REPLICA, gpu=held_at(H100, 0.5))
     assert 1.4 < taken(slow, PROMPT)[0] / taken(REPLICA, PROMPT)[0] < 2.1
     assert 1.0 <= taken(slow, DECODE)[0] / taken(REPLICA, DECODE)[0] < 1.3
@@ -35,19 +35,19 @@ def test_a_prompt_slows_down_with_the_clock_and_a_decode_hardly() -> None:
 
 
 @pytest.mark.parametrize("step", [PROMPT, DECODE])
-def test_no_clock_is_quicker_than_the_highest(step: Step) -> None:
+def test_highest_clock_is_fastest(step: Step) -> None:
     times = [taken(replace(REPLICA, gpu=held_at(H100, s)), step)[0] for s in (0.4, 0.6, 0.8, 1.0)]
     assert times == sorted(times, reverse=True)
 
 
-def test_a_board_keeps_to_its_limit() -> None:
+def test_power_stays_below_the_power_limit() -> None:
     seconds, joules = taken(replace(REPLICA, power_limit_w=350.0), PROMPT)
     assert joules / seconds <= 350.0
     assert seconds > taken(REPLICA, PROMPT)[0]
     assert taken(replace(REPLICA, power_limit_w=2 * H100.tdp_w), PROMPT) == taken(REPLICA, PROMPT)
 
 
-def test_watts_of_what_is_clocked_fall_faster_than_the_clock() -> None:
+def test_dynamic_power_falls_faster_than_the_clock() -> None:
     product = Gemm(name="product", m=8192.0, n=8192.0, k=8192.0, dtype="bf16")
     seconds = np.array([4.0 * 8192.0**3 / H100.peak("bf16")])  # half of the peak
     full, held = (

@@ -1,4 +1,4 @@
-"""What lies between kernels can be left out, and then is gone and nothing else."""
+"""Each effect between kernels can be left out, and leaving out one changes no other."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def without(design: Replica, effect: str) -> Replica:
     return dataclasses.replace(design, effects=effects_without(effect))
 
 
-def test_an_unknown_effect_is_said_in_the_users_words() -> None:
+def test_unknown_effect_gets_a_suggestion() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'fusion'"):
         effects_without("fussion")
 
 
 @pytest.mark.parametrize("effect", ["launch", "synchronisation", "clocks"])
 @pytest.mark.parametrize("runtime", ["graphs", "eager", "eager_tp"])
-def test_less_to_wait_for_takes_no_longer(effect: str, runtime: str) -> None:
+def test_leaving_out_an_effect_never_increases_time(effect: str, runtime: str) -> None:
     design = dataclasses.replace(replica(tp=2), runtime=load_runtime(runtime))
     for step in (decode_step(1.0, 64.0), prefill_step(4.0, 2000.0)):
         freed, whole = (seconds(iteration(one, step)) for one in (without(design, effect), design))
@@ -56,7 +56,7 @@ HOSTS = ("graphs", "vllm", "sglang", "trtllm", "trtllm_session", "eager", "eager
 
 @pytest.mark.parametrize("model", ["gpt2", "llama3_2_1b"])
 @pytest.mark.parametrize("name", HOSTS)
-def test_tiny_models_are_no_faster_than_their_host(name: str, model: str) -> None:
+def test_tiny_models_are_bound_by_host_launches(name: str, model: str) -> None:
     runtime = load_runtime(name)
     design = dataclasses.replace(replica(model), runtime=runtime)
     for n in (1.0, 64.0):
@@ -69,7 +69,7 @@ def test_tiny_models_are_no_faster_than_their_host(name: str, model: str) -> Non
         assert float(one.latency_s) >= runtime.prepare_s == 0.732e-3
 
 
-def test_a_host_that_prepares_ahead_shows_only_behind_less_work_than_that() -> None:
+def test_asynchronous_scheduling_hides_host_time_behind_gpu_work() -> None:
     runtime = Runtime(name="mine", layer_s=0.0, host_s=2e-4, sequence_s=0.0, prepare_s=7e-4)
     cluster = replica("gpt2").cluster
     waits = [float(runtime.launch_s(12, 1.0, busy_s, cluster)) for busy_s in (1e-4, 5e-4, 9e-4)]
@@ -78,7 +78,7 @@ def test_a_host_that_prepares_ahead_shows_only_behind_less_work_than_that() -> N
     assert float(free) == 2e-4
 
 
-def test_fusion_saves_traffic_and_quantising() -> None:
+def test_fusion_saves_memory_traffic_and_quantization_kernels() -> None:
     for dtype in ("bf16", "fp8"):
         design = dataclasses.replace(replica("llama2_7b"), dtype=dtype)
         step = decode_step(64.0, 512.0)
@@ -87,7 +87,7 @@ def test_fusion_saves_traffic_and_quantising() -> None:
         assert seconds(fused, "decode_attention_s") == seconds(apart, "decode_attention_s")
 
 
-def test_unfused_steps_move_what_lies_between_them_twice() -> None:
+def test_unfused_kernels_write_and_read_intermediate_results() -> None:
     model, cut = load_model("llama2_70b"), Parallelism(tp=4)
     fused = token_operators(Shard(model, cut, stage_of(model, cut, 0), "bf16"), 100.0)
     apart = unfused(fused, model)
@@ -98,7 +98,7 @@ def test_unfused_steps_move_what_lies_between_them_twice() -> None:
     assert products[0] == products[1]
 
 
-def test_a_framework_that_quantises_in_its_call_is_not_paid_for_it_twice() -> None:
+def test_quantization_inside_a_gemm_call_is_counted_once() -> None:
     # TensorRT-LLM's fp8 call starts 12 us after an empty one, its 16-bit call 3 us (kernels' page).
     gpu = load_gpu("h100_sxm")
     narrow = Gemm(name="x", m=8.0, n=8192.0, k=8192.0, dtype="fp8")
@@ -113,7 +113,7 @@ def test_a_framework_that_quantises_in_its_call_is_not_paid_for_it_twice() -> No
     layers=st.integers(1, 40),
 )
 @settings(deadline=None, max_examples=100)
-def test_the_slower_of_host_and_gpu_sets_the_pace(
+def test_iteration_time_is_the_maximum_of_host_and_gpu_time(
     busy: list[float], launch_s: float, layers: int
 ) -> None:
     # A host launches kernels one after another; each runs when it is launched and the GPU is free.
@@ -138,7 +138,7 @@ def test_the_slower_of_host_and_gpu_sets_the_pace(
     assert gpu_s <= ours_s + one_layer_s * (1 + 1e-9)
 
 
-def test_hidden_sums_are_not_waited_for() -> None:
+def test_overlapped_all_reduce_adds_no_time() -> None:
     step = decode_step(64.0, 1024.0)
     shown = replica("llama2_70b", tp=8)
     half = dataclasses.replace(shown, overlap=0.5)
@@ -147,12 +147,12 @@ def test_hidden_sums_are_not_waited_for() -> None:
     assert seconds(other, "tokens_s") == seconds(one, "tokens_s")
 
 
-def test_everything_is_counted_by_default() -> None:
+def test_all_effects_are_on_by_default() -> None:
     assert all(dataclasses.astuple(EVERYTHING))
     assert effects_without("nothing") == EVERYTHING
 
 
-def test_what_is_timed_with_experts_is_not_priced_beside_them() -> None:
+def test_kernels_included_in_moe_measurements_are_not_counted_again() -> None:
     design = replica("mixtral_8x7b", tp=2)
     part = stage_of(design.model, design.cut, 0)
     operators = token_operators(Shard(design.model, design.cut, part, "bf16"), 64.0)
@@ -164,19 +164,19 @@ def test_what_is_timed_with_experts_is_not_priced_beside_them() -> None:
     assert {row.operator.name for row in compute_rows(wide, design, "tokens")} == listed
 
 
-def test_boards_asked_for_less_a_joule_slow_down_less_and_none_more_than_the_mean() -> None:
+def test_clock_slowdown_falls_with_flops_per_joule_and_is_bounded_by_the_mean() -> None:
     geforce, sister, mean = (slowdown(load_gpu(n)) for n in ("rtx_4090", "rtx_pro_6000", "l40s"))
     assert 0.0 == geforce < sister < mean
     assert slowdown(load_gpu("l4")) == slowdown(load_gpu("p4")) == mean
 
 
-def test_a_clock_is_the_cube_root_of_the_watts_that_are_there_for_each_flop() -> None:
+def test_clock_follows_the_cube_root_of_power_per_flop() -> None:
     lender, board = load_gpu("a100_sxm"), load_gpu("rtx_a5000")
     held = flops_per_j(board) / flops_per_j(lender)
     kept = (1.0 - slowdown(lender)) / (1.0 - transferred_slowdown(board))
     assert kept**3 == pytest.approx(held)
 
 
-def test_a_board_whose_layers_were_measured_is_foretold_by_another() -> None:
+def test_transferred_slowdown_matches_the_measured_slowdown_of_a40() -> None:
     board = load_gpu("a40")
     assert transferred_slowdown(board) == pytest.approx(slowdown(board), abs=0.03)

@@ -1,4 +1,4 @@
-"""Runtimes of whole engines: how they are cut, whose kernels run, what is fitted and how."""
+"""Engine runtimes: parallelism, kernel libraries and fitted factors."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def a_replica(model: str, cut: Parallelism, runtime: str = "vllm", dtype: str = 
     )
 
 
-def test_expert_parallelism_moves_weights_but_not_their_sum() -> None:
+def test_expert_parallelism_keeps_the_total_weight_bytes() -> None:
     model = load_model("qwen3_235b")
     by_width = weight_bytes(model, Parallelism(tp=8), "fp8")
     by_expert = weight_bytes(model, Parallelism(tp=8, ep=8), "fp8")
     assert by_expert == by_width
 
 
-def test_groups_that_attend_apart_hold_all_of_attention_and_a_share_of_the_cache() -> None:
+def test_data_parallel_attention_replicates_attention_weights_and_splits_the_cache() -> None:
     model = load_model("minimax_m2_5")
     together, apart = Parallelism(tp=4), Parallelism(tp=1, attention_dp=4, ep=4)
     assert apart.gpus == together.gpus == 4
@@ -50,7 +50,7 @@ def test_groups_that_attend_apart_hold_all_of_attention_and_a_share_of_the_cache
     assert kv_bytes_per_token(model, apart, "fp8") == kv_bytes_per_token(model, together, "fp8")
 
 
-def test_experts_that_cannot_be_dealt_out_are_infeasible() -> None:
+def test_experts_not_divisible_by_ep_are_infeasible() -> None:
     with pytest.raises(Infeasible, match="ep_does_not_divide_experts"):
         check_cut(load_model("llama3_1_8b"), Parallelism(tp=2, ep=2))
     with pytest.raises(Infeasible, match="ep_does_not_divide_gpus"):
@@ -58,13 +58,13 @@ def test_experts_that_cannot_be_dealt_out_are_infeasible() -> None:
 
 
 @given(requests=integers(1, 4096), groups=integers(1, 64))
-def test_the_busiest_group_holds_its_share_and_at_least_one(requests: int, groups: int) -> None:
+def test_busiest_attention_group_has_at_least_one_request(requests: int, groups: int) -> None:
     share = busiest_group(decode_step(float(requests), 100.0), groups)
     assert share.decodes == pytest.approx(max(1.0, requests / groups))
     assert share.decode_kv_tokens == pytest.approx(100.0 * float(share.decodes))
 
 
-def test_a_host_works_for_its_rank_and_one_for_what_all_of_them_stream() -> None:
+def test_host_time_counts_requests_of_a_rank_and_streamed_tokens_of_all_ranks() -> None:
     apart = Parallelism(tp=1, attention_dp=8, ep=8)
 
     def hosted(one: Replica) -> list[float]:
@@ -74,7 +74,7 @@ def test_a_host_works_for_its_rank_and_one_for_what_all_of_them_stream() -> None
     assert hosted(a_replica("llama3_1_8b", Parallelism(tp=2))) == [80.0] * 3
 
 
-def test_a_window_bounds_what_decodes_read() -> None:
+def test_sliding_window_bounds_decode_reads() -> None:
     short, long = (
         iteration(a_replica("gpt_oss_120b", Parallelism(), dtype="bf16"), decode_step(8.0, context))
         for context in (1000.0, 100_000.0)
@@ -87,12 +87,12 @@ def test_a_window_bounds_what_decodes_read() -> None:
 
 
 @pytest.mark.parametrize(("model", "more"), [("gpt_oss_120b", 2.0), ("llama3_1_70b", 1.0)])
-def test_tensorrt_llm_keeps_the_keys_behind_a_window(model: str, more: float) -> None:
+def test_trtllm_keeps_kv_blocks_beyond_the_window(model: str, more: float) -> None:
     vllm, trtllm = (a_replica(model, Parallelism(), name) for name in ("vllm", "trtllm"))
     assert trtllm.kv_token_bytes == more * vllm.kv_token_bytes
 
 
-def test_competing_kernels_are_no_slower_than_any_of_them() -> None:
+def test_fastest_competing_kernel_is_used() -> None:
     free = a_replica("llama3_1_70b", Parallelism(tp=2), dtype="bf16")
     steps = decode_step(np.array([1.0, 16.0, 200.0, 4000.0]), 500.0)
     best = np.asarray(iteration(free, steps).tokens_s)
@@ -103,7 +103,7 @@ def test_competing_kernels_are_no_slower_than_any_of_them() -> None:
         ).all()
 
 
-def test_a_pace_of_borrowed_kernels_leaves_a_gpus_own_alone() -> None:
+def test_factor_for_transferred_kernels_leaves_measured_kernels_unchanged() -> None:
     runtime = replace(load_runtime("vllm"), paces={}, borrowed={"ada": {"gemm": 2.0}})
 
     def gemms_s(gpu: str, runtime: Runtime) -> float:
@@ -125,7 +125,7 @@ def test_a_pace_of_borrowed_kernels_leaves_a_gpus_own_alone() -> None:
     ("gpu", "dtype", "factor"),
     [("b200_sxm", "bf16+w4a16", 1.0), ("b200_sxm", "fp8", 2.0), ("b300_sxm", "fp8", 2.0)],
 )
-def test_a_pace_says_nothing_of_experts_that_its_architecture_was_not_timed_at(
+def test_factor_does_not_apply_to_unmeasured_expert_formats(
     gpu: str, dtype: str, factor: float
 ) -> None:
     plain = replace(load_runtime("vllm"), paces={}, borrowed={}, many={})
@@ -145,7 +145,7 @@ def test_a_pace_says_nothing_of_experts_that_its_architecture_was_not_timed_at(
     assert experts_s(slow) == pytest.approx(factor * experts_s(plain))
 
 
-def test_an_older_release_is_another_one_but_for_experts_of_a_batch(tmp_path: Path) -> None:
+def test_older_release_differs_only_in_batched_experts(tmp_path: Path) -> None:
     today, older = load_runtime("vllm"), load_runtime("vllm_0_13")
     assert replace(older, name="vllm", like="", batch_times={}, kernels=today.kernels) == today
     lone = older.pace_of("hopper", "experts", 4096.0, rows=1.0)
@@ -156,7 +156,7 @@ def test_an_older_release_is_another_one_but_for_experts_of_a_batch(tmp_path: Pa
     assert older.pace_of("hopper", "gemm", 4096.0) == today.pace_of("hopper", "gemm", 4096.0)
 
 
-def test_experts_of_narrow_weights_have_a_factor_and_kernels_of_their_own() -> None:
+def test_quantized_experts_have_separate_factors_and_kernels() -> None:
     today, older = load_runtime("vllm"), load_runtime("vllm_0_13")
     for kind in ("experts", "widened_experts"):
         slower = older.batch_times[f"{kind}.ampere"] * today.pace_of("ampere", "experts", 512.0)
@@ -168,20 +168,20 @@ def test_experts_of_narrow_weights_have_a_factor_and_kernels_of_their_own() -> N
     assert older.competing("narrow_experts", "hopper") == older.competing("experts", "hopper")
 
 
-def test_an_older_release_has_nothing_else_of_its_own(tmp_path: Path) -> None:
+def test_older_release_refuses_other_keys(tmp_path: Path) -> None:
     (file := tmp_path / "mine.toml").write_text('[runtime]\nlike = "vllm"\nlayer_s = 1.0\n')
     with pytest.raises(UserError, match="like another"):
         load_runtime(str(file))
 
 
-def test_whose_kernels_compete_may_differ_by_architecture() -> None:
+def test_competing_libraries_depend_on_the_architecture() -> None:
     sglang = load_runtime("sglang")
     assert sglang.competing("experts", "hopper") == ["sglang"]
     assert "flashinfer" in sglang.competing("experts", "blackwell")
     assert not sglang.competing("vector", "hopper")
 
 
-def test_a_changed_board_keeps_the_paces_of_the_one_it_was() -> None:
+def test_what_if_gpu_keeps_the_factors_of_the_real_gpu() -> None:
     replica = replace(
         a_replica("llama3_1_8b", Parallelism(), dtype="bf16"), gpu=load_gpu("rtx_4090")
     )
@@ -192,7 +192,7 @@ def test_a_changed_board_keeps_the_paces_of_the_one_it_was() -> None:
     )
 
 
-def test_borrowed_kernels_go_at_the_pace_of_own_ones_where_those_were_fitted() -> None:
+def test_transferred_kernels_use_fitted_factors_where_available() -> None:
     runtime = load_runtime("vllm")
     assert runtime.pace("hopper", "gemm", is_own=False) == runtime.pace("hopper", "gemm") != 1.0
     assert runtime.pace("ada", "gemm", is_own=False) != runtime.pace("ada", "gemm") == 1.0
@@ -205,7 +205,7 @@ def names_of(model: str, cut: Parallelism, runtime: str) -> set[str]:
     return {row.operator.name for row in rows}
 
 
-def test_sums_over_tensor_ranks_have_norms_in_them_where_the_engine_and_the_model_do() -> None:
+def test_all_reduce_is_fused_with_norms_where_engine_and_model_allow() -> None:
     norms = {"attention_norm", "ffn_norm"}
     two, apart = Parallelism(tp=2), Parallelism(tp=1, attention_dp=2, ep=2)
     assert not norms & names_of("llama3_1_70b", two, "trtllm")
@@ -215,7 +215,7 @@ def test_sums_over_tensor_ranks_have_norms_in_them_where_the_engine_and_the_mode
     assert norms <= names_of("qwen3_235b", apart, "trtllm")
 
 
-def test_what_an_engine_does_not_fuse_for_a_model_is_launched_apart() -> None:
+def test_kernels_an_engine_does_not_fuse_are_separate_launches() -> None:
     two, apart = Parallelism(tp=2), {"attention_norm_quantise", "ffn_norm_quantise"}
     launched = names_of("qwen3_32b", two, "trtllm")
     assert apart | {"attention_norm", "ffn_norm"} <= launched

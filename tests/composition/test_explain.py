@@ -1,4 +1,4 @@
-"""An explanation adds up to what it explains, and names what stands in the way."""
+"""Explanations sum to the latency and name the bottleneck."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_composition_explains() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(point=designs)
-def test_contributions_add_up_to_the_pass(point: dict[str, Any]) -> None:
+def test_contributions_sum_to_the_latency(point: dict[str, Any]) -> None:
     [answer] = evaluate(point).iter_rows(named=True)
     if answer["status"] != "ok":
         return
@@ -58,7 +58,7 @@ def test_contributions_add_up_to_the_pass(point: dict[str, Any]) -> None:
         assert fullest == pytest.approx(needed, rel=1e-12)
 
 
-def test_a_decode_is_bound_by_memory_and_a_prompt_by_arithmetic() -> None:
+def test_decode_is_memory_bound_and_prefill_is_compute_bound() -> None:
     base = {"model": "llama2_70b", "gpu": "h100_sxm", "tp": 8}
     for phase, context, bound in (("decode", 1024, "memory"), ("prefill", 4096, "compute")):
         rows = SIMULATOR.explain(base | {"phase": phase, "context": context, "batch": 4})
@@ -67,7 +67,7 @@ def test_a_decode_is_bound_by_memory_and_a_prompt_by_arithmetic() -> None:
         assert by_time[-1].bound == bound
 
 
-def test_unmeasured_boards_and_stretched_ones_are_told_apart() -> None:
+def test_unmeasured_and_what_if_gpus_have_different_evidence_levels() -> None:
     base = {"model": "llama2_7b", "batch": 8}
     known = SIMULATOR.explain(base | {"gpu": "h100_sxm", "dtype": "bf16"})
     unknown = SIMULATOR.explain(base | {"gpu": "l40s", "dtype": "bf16"})
@@ -79,7 +79,7 @@ def test_unmeasured_boards_and_stretched_ones_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
-def test_layers_that_keep_a_state_are_priced_as_measured(phase: str) -> None:
+def test_state_space_layers_use_measured_times(phase: str) -> None:
     point = {"model": "qwen3_5_397b", "gpu": "h200_sxm", "dtype": "bf16", "tp": 8, "phase": phase}
     rows = {row.name: row for row in SIMULATOR.explain(point | {"framework": "vllm"})}
     for name in (f"{phase}_state_convolution", f"{phase}_state"):
@@ -87,7 +87,7 @@ def test_layers_that_keep_a_state_are_priced_as_measured(phase: str) -> None:
         assert rows[name].time_s > 45 * 1e-6  # a kernel that is launched in each of 45 layers
 
 
-def test_attention_is_followed_by_quantising_where_its_library_does_not_do_it_itself() -> None:
+def test_attention_output_is_quantized_separately_unless_the_library_fuses_it() -> None:
     point = {"model": "llama3_1_8b", "gpu": "h100_sxm", "dtype": "fp8", "batch": 64}
     for library, own in (("vllm", True), ("sglang", True), ("trtllm", False)):
         rows = {row.name: row for row in SIMULATOR.explain(point | {"framework": library})}
@@ -96,7 +96,7 @@ def test_attention_is_followed_by_quantising_where_its_library_does_not_do_it_it
             assert rows["attention_quantise"].level == "fitted"
 
 
-def test_what_cannot_be_explained_is_said_in_the_users_words() -> None:
+def test_invalid_explain_requests_name_the_field() -> None:
     with pytest.raises(UserError, match="gpu missing"):
         SIMULATOR.explain({"model": "gpt2"})
     with pytest.raises(UnknownNameError, match="did you mean 'tp'"):
@@ -105,7 +105,7 @@ def test_what_cannot_be_explained_is_said_in_the_users_words() -> None:
         SIMULATOR.explain({"model": "llama2_70b", "gpu": "h100_sxm"})
 
 
-def test_an_explanation_says_what_each_effect_is_worth() -> None:
+def test_explanation_lists_the_time_of_each_effect() -> None:
     point = {"model": "llama2_7b", "gpu": "h100_sxm", "dtype": "fp8", "batch": 64}
     rows = SIMULATOR.explain(point)
     worth = {row.name: row.note for row in rows if row.phase == "effects"}

@@ -1,4 +1,4 @@
-"""Intervals of passes lie between those of kernels that err alone and that err together."""
+"""Intervals of an iteration lie between independent and fully correlated kernel errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ halves = st.floats(0.0, 1.0)
 
 
 @given(first=halves, second=halves, third=halves)
-def test_families_lie_between_their_squares_and_their_sum(
+def test_combined_half_width_lies_between_quadrature_and_sum(
     first: float, second: float, third: float
 ) -> None:
     half_widths = {
@@ -34,7 +34,7 @@ def test_families_lie_between_their_squares_and_their_sum(
 
 @settings(deadline=None, max_examples=20)
 @given(batch=st.integers(1, 256), tp=st.sampled_from([1, 4]), pp=st.sampled_from([1, 2]))
-def test_a_pass_lies_in_its_interval_and_the_interval_in_that_of_kernels_together(
+def test_latency_lies_inside_the_interval_and_below_fully_correlated_bounds(
     batch: int, tp: int, pp: int
 ) -> None:
     design, step = replica("llama2_70b", tp=tp, pp=pp), decode_step(float(batch), 999.0)
@@ -49,7 +49,7 @@ def test_a_pass_lies_in_its_interval_and_the_interval_in_that_of_kernels_togethe
     assert float(hi_s) - latency_s <= widest + share * latency_s + 1e-12
 
 
-def test_boards_nobody_measured_have_wider_intervals() -> None:
+def test_unmeasured_gpus_have_wider_intervals() -> None:
     point = {"model": "llama2_7b", "batch": 8, "dtype": "bf16"}
     known, unknown = evaluate(point | {"gpu": "h100_sxm"}, point | {"gpu": "rtx_4090"}).iter_rows(
         named=True
@@ -61,7 +61,7 @@ def test_boards_nobody_measured_have_wider_intervals() -> None:
         assert row["energy_j_lo"] < row["energy_j"] < row["energy_j_hi"]
 
 
-def test_a_board_new_to_a_runtime_is_less_certain() -> None:
+def test_gpu_without_runtime_fits_has_wider_intervals() -> None:
     runtime = load_runtime("graphs")
     known, new = (unexplained_share(runtime, load_gpu(name)) for name in ("h100_sxm", "b200_sxm"))
     assert new > known > 0.0

@@ -1,4 +1,4 @@
-"""An iteration: its parts depend on what they say they do, and more work takes more time."""
+"""Time components of an iteration depend on their inputs, and more work takes more time."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ lengths = st.integers(1, 8192)
 
 @settings(deadline=None, max_examples=60)
 @given(design=designs, batch=counts, context=lengths)
-def test_a_larger_decode_batch_takes_no_less(design: Replica, batch: int, context: int) -> None:
+def test_larger_decode_batch_is_not_faster(design: Replica, batch: int, context: int) -> None:
     small = iteration(design, decode_step(float(batch), float(context)))
     large = iteration(design, decode_step(float(2 * batch), float(context)))
     assert seconds(large) >= seconds(small) * (1 - 1e-3)
@@ -71,7 +71,7 @@ def test_a_larger_decode_batch_takes_no_less(design: Replica, batch: int, contex
 
 @settings(deadline=None, max_examples=60)
 @given(design=designs, batch=counts, context=lengths)
-def test_a_longer_context_takes_no_less(design: Replica, batch: int, context: int) -> None:
+def test_longer_context_is_not_faster(design: Replica, batch: int, context: int) -> None:
     short = iteration(design, decode_step(float(batch), float(context)))
     long = iteration(design, decode_step(float(batch), 2.0 * context))
     assert seconds(long) >= seconds(short)
@@ -79,7 +79,7 @@ def test_a_longer_context_takes_no_less(design: Replica, batch: int, context: in
 
 @settings(deadline=None, max_examples=60)
 @given(design=designs, prompt=lengths)
-def test_a_longer_prompt_takes_no_less(design: Replica, prompt: int) -> None:
+def test_longer_prompt_is_not_faster(design: Replica, prompt: int) -> None:
     short = iteration(design, prefill_step(1.0, float(prompt)))
     long = iteration(design, prefill_step(1.0, 2.0 * prompt))
     assert seconds(long) >= seconds(short) * (1 - 1e-3)
@@ -87,7 +87,7 @@ def test_a_longer_prompt_takes_no_less(design: Replica, prompt: int) -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(layers=st.integers(1, 100), batch=counts, context=lengths)
-def test_more_layers_take_more(layers: int, batch: int, context: int) -> None:
+def test_more_layers_take_longer(layers: int, batch: int, context: int) -> None:
     step = decode_step(float(batch), float(context))
     fewer = dataclasses.replace(load_model("llama2_7b"), layers=layers)
     more = dataclasses.replace(fewer, layers=layers + 1)
@@ -96,7 +96,7 @@ def test_more_layers_take_more(layers: int, batch: int, context: int) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(design=designs, tokens=counts, decodes=counts, keys=st.integers(0, 100_000))
-def test_each_part_depends_on_its_own_sums_alone(
+def test_each_time_component_depends_only_on_its_inputs(
     design: Replica, tokens: int, decodes: int, keys: int
 ) -> None:
     base = Step(
@@ -130,7 +130,7 @@ def test_each_part_depends_on_its_own_sums_alone(
     assert seconds(d, "decode_attention_s") == 0.0
 
 
-def test_an_iteration_of_nothing_computes_nothing() -> None:
+def test_empty_iteration_takes_no_compute_time() -> None:
     empty = iteration(replica(tp=8, pp=2), Step())
     assert [seconds(empty, part) for part in PARTS] == [0.0] * 5
     assert seconds(empty, "tokens_j") == 0.0
@@ -138,9 +138,7 @@ def test_an_iteration_of_nothing_computes_nothing() -> None:
 
 @settings(deadline=None, max_examples=20)
 @given(design=designs, batches=st.lists(counts, min_size=1, max_size=20), context=lengths)
-def test_a_column_is_priced_as_its_rows_one_by_one(
-    design: Replica, batches: list[int], context: int
-) -> None:
+def test_column_equals_single_rows(design: Replica, batches: list[int], context: int) -> None:
     column = np.array(batches, np.float64)
     together = iteration(design, decode_step(column, np.full(column.size, float(context))))
     for i, batch in enumerate(batches):
@@ -157,9 +155,7 @@ def test_a_column_is_priced_as_its_rows_one_by_one(
     pp=st.sampled_from([2, 4, 8]),
     batch=counts,
 )
-def test_stages_of_a_pipeline_compute_what_the_whole_does(
-    model: str, tp: int, pp: int, batch: int
-) -> None:
+def test_pipeline_stages_sum_to_the_whole_model(model: str, tp: int, pp: int, batch: int) -> None:
     step = decode_step(float(batch), 1000.0)
     whole = iteration(replica(model, tp=tp), step)
     stages = pipeline_iterations(replica(model, tp=tp, pp=pp), step)
@@ -178,7 +174,7 @@ def test_stages_of_a_pipeline_compute_what_the_whole_does(
     batch=counts,
     context=lengths,
 )
-def test_the_parts_of_a_cut_compute_what_the_whole_does(
+def test_parallel_shards_do_the_work_of_the_whole_model(
     model: str, tp: int, pp: int, batch: int, context: int
 ) -> None:
     step = decode_step(float(batch), float(context))
@@ -197,7 +193,7 @@ def test_the_parts_of_a_cut_compute_what_the_whole_does(
     assert parts == pytest.approx(work(whole, 0), rel=1e-9)
 
 
-def test_the_slowest_stage_is_the_one_with_most_to_do() -> None:
+def test_slowest_stage_has_the_most_work() -> None:
     # 80 layers in 3 stages: 27, 27, 26; the last also has the LM head.
     design = replica("llama2_70b", tp=4, pp=3)
     step = decode_step(64.0, 1024.0)
@@ -206,34 +202,34 @@ def test_the_slowest_stage_is_the_one_with_most_to_do() -> None:
     assert seconds(stage_iteration(design, step, 1)) == times[1]
 
 
-def test_weights_read_at_full_bandwidth_are_the_least_a_decode_takes() -> None:
+def test_decode_time_is_at_least_weight_bytes_over_bandwidth() -> None:
     # 13.48 GB of fp16 weights, of which the embedding (0.26 GB) is only looked up, at 3.35 TB/s.
     one = iteration(replica("llama2_7b"), decode_step(1.0, 1.0))
     assert seconds(one) > (13.48e9 - 0.26e9) / 3.35e12
 
 
-def test_no_launch_means_a_graph_and_a_graph_hides_launches() -> None:
+def test_cuda_graphs_hide_kernel_launches() -> None:
     step = decode_step(1.0, 16.0)
     graphs = iteration(replica("gpt2"), step)
     eager = iteration(dataclasses.replace(replica("gpt2"), runtime=load_runtime("eager")), step)
     assert seconds(eager) > seconds(graphs)
 
 
-def test_a_long_prompt_hides_the_launches_of_its_kernels() -> None:
+def test_long_prefill_hides_kernel_launches() -> None:
     eager = dataclasses.replace(replica("llama2_7b"), runtime=load_runtime("eager"))
     short, long = (iteration(eager, prefill_step(1.0, n)) for n in (1.0, 8192.0))
     assert seconds(long, "launch_s") / seconds(long) < 0.01
     assert seconds(short, "launch_s") / seconds(short) > seconds(long, "launch_s") / seconds(long)
 
 
-def test_few_tokens_behind_any_cache_take_as_long_as_the_host_that_launches_them() -> None:
+def test_short_chunks_behind_a_prefix_are_bound_by_host_launches() -> None:
     eager = dataclasses.replace(replica("llama2_7b"), runtime=load_runtime("eager"))
     host_s = eager.runtime.host_s + 32 * eager.runtime.prompt_layer_s["any"]
     for past in (16.0, 1024.0):
         assert seconds(iteration(eager, chunk_step(32.0, past, 1.0))) == pytest.approx(host_s)
 
 
-def test_energy_lies_between_rest_and_the_power_limit() -> None:
+def test_energy_lies_between_idle_power_and_power_limit() -> None:
     design = replica("llama2_70b", tp=8)
     for step in (decode_step(64.0, 1024.0), prefill_step(8.0, 2048.0)):
         one = iteration(design, step)
@@ -241,6 +237,6 @@ def test_energy_lies_between_rest_and_the_power_limit() -> None:
         assert 70.0 <= watts <= 700.0
 
 
-def test_a_model_that_cannot_be_cut_is_infeasible() -> None:
+def test_model_not_divisible_by_tp_is_infeasible() -> None:
     with pytest.raises(Infeasible, match="tp_does_not_divide_heads"):
         iteration(replica("gpt2", tp=8), decode_step(1.0, 1.0))

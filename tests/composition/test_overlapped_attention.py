@@ -1,4 +1,4 @@
-"""Chunks and decodes that attend beside each other: bounds, and what is gained over a sweep."""
+"""Prefill and decode attention overlapped: bounds, and gains over a sweep."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def attention(replica: Replica, step: Step) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def test_beside_each_other_is_no_longer_than_in_turn_and_no_shorter_than_the_longer() -> None:
+def test_overlapped_attention_lies_between_maximum_and_sum() -> None:
     beside_s, beside_j = attention(BESIDE, SWEEP)
     in_turn_s, in_turn_j = attention(APART, SWEEP)
     done = stage_iteration(APART, SWEEP, 0)
@@ -70,7 +70,7 @@ def test_beside_each_other_is_no_longer_than_in_turn_and_no_shorter_than_the_lon
     assert (beside_j <= in_turn_j).all()
 
 
-def test_over_a_sweep_about_as_much_is_gained_as_its_authors_claim() -> None:
+def test_overlap_gains_match_the_published_range() -> None:
     """They state 1.28 in the mean, or 1.33 of a figure, and at most 1.6: here nothing is lost."""
     gains = attention(APART, SWEEP)[0] / attention(BESIDE, SWEEP)[0]
     assert 1.0 <= gains.min() < 1.1
@@ -79,6 +79,6 @@ def test_over_a_sweep_about_as_much_is_gained_as_its_authors_claim() -> None:
 
 
 @pytest.mark.parametrize(("chunk", "decodes"), [(0.0, 16.0), (512.0, 0.0)])
-def test_a_batch_of_one_kind_is_as_before(chunk: float, decodes: float) -> None:
+def test_batch_of_only_prefills_or_decodes_is_unchanged(chunk: float, decodes: float) -> None:
     step = mixed(chunk, 100.0, decodes, 1000.0)
     assert attention(BESIDE, step)[0] == attention(APART, step)[0]

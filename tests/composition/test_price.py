@@ -1,4 +1,4 @@
-"""Stages made of layers are the stages that composition prices whole."""
+"""Stages composed of layers equal directly computed stages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def replica(model: str, gpu: str, *, pp: int, runtime: str) -> Replica:
 
 @pytest.mark.parametrize("runtime", ["graphs", "eager"])
 @pytest.mark.parametrize("model", ["llama2_70b", "mixtral_8x7b", "deepseek_v3"])
-def test_a_stage_made_of_layers_is_the_stage_priced_whole(model: str, runtime: str) -> None:
+def test_stage_composed_of_layers_equals_directly_computed_stage(model: str, runtime: str) -> None:
     batches = np.array([1.0, 17.0, 256.0])[:, None]
     step = Step(
         decodes=batches,

@@ -1,4 +1,4 @@
-"""Tokens drawn from sorted probabilities: what is moved, by whom, and what it costs a pass."""
+"""Nucleus sampling: bytes moved and time added to an iteration."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ NUCLEUS = replace(LIKELIEST, nucleus=True)
 
 
 @pytest.mark.parametrize(("rows", "bytes_a_logit"), [(8, 96 + 156), (127, 252), (128, 96 + 176)])
-def test_passes_over_the_logits_of_all_ranks(rows: int, bytes_a_logit: int) -> None:
+def test_sampling_passes_read_the_logits_of_all_ranks(rows: int, bytes_a_logit: int) -> None:
     for tp in (1, 4):
         shard = Shard(MODEL, Parallelism(tp=tp), HEAD, "bf16")
         moved = sum(moved_bytes(one) for one in nucleus_operators(shard, float(rows)))
         assert moved == pytest.approx(bytes_a_logit * rows * MODEL.vocab)
 
 
-def test_a_pass_takes_as_much_longer_as_the_passes_over_memory_take() -> None:
+def test_nucleus_sampling_adds_the_time_of_memory_passes() -> None:
     def seconds(replica: Replica, requests: float) -> float:
         return float(np.asarray(stage_iteration(replica, decode_step(requests, 500.0), 0).busy_s))
 

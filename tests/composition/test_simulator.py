@@ -1,4 +1,4 @@
-"""The simulator of one pass: every point becomes a row, and rows do not know each other."""
+"""The composition simulator: every point becomes a row, and rows are independent."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ POINTS = [
 ]
 
 
-def test_it_is_all_that_a_simulator_can_be() -> None:
+def test_simulator_implements_all_protocols() -> None:
     assert isinstance(SIMULATOR, Simulator)
     assert isinstance(SIMULATOR, Reads)
     assert isinstance(SIMULATOR, Describes)
     assert isinstance(SIMULATOR, WarmsUp)
 
 
-def test_a_row_is_the_same_alone_and_in_any_company() -> None:
+def test_row_is_equal_alone_and_in_any_batch() -> None:
     together = evaluate(*POINTS)
     backwards = evaluate(*POINTS[::-1]).reverse()
     assert together.equals(backwards)
@@ -60,7 +60,7 @@ def test_a_row_is_the_same_alone_and_in_any_company() -> None:
         assert evaluate(POINTS[i]).equals(together[i : i + 1])
 
 
-def test_feasible_rows_are_whole_and_infeasible_ones_empty() -> None:
+def test_feasible_rows_are_complete_and_infeasible_rows_have_no_metrics() -> None:
     rows = evaluate(*POINTS)
     names = [f.name for f in fields(CompositionMetrics)]
     feasible = rows.filter(pl.col("status").cast(pl.String) == "ok").select(names)
@@ -71,7 +71,7 @@ def test_feasible_rows_are_whole_and_infeasible_ones_empty() -> None:
     assert others["reason"].null_count() == 0
 
 
-def test_parts_sum_to_the_latency() -> None:
+def test_time_components_sum_to_the_latency() -> None:
     rows = evaluate(*POINTS).drop_nulls("latency_s")
     parts = [
         "linear_s",
@@ -99,7 +99,7 @@ def test_parts_sum_to_the_latency() -> None:
         ({"model": "gpt2", "gpu": "h100_sxm", "pp": 99}, "pp_exceeds_layers"),
     ],
 )
-def test_a_point_that_cannot_exist_says_why(point: dict[str, Any], reason: str) -> None:
+def test_infeasible_point_has_a_reason(point: dict[str, Any], reason: str) -> None:
     assert evaluate(point)["reason"][0].startswith(reason)
 
 
@@ -118,14 +118,14 @@ def test_a_point_that_cannot_exist_says_why(point: dict[str, Any], reason: str) 
         ({"model": "gpt2", "gpu": "h100_sxm", "overlap": 1.5}, UserError, "and at most 1"),
     ],
 )
-def test_what_cannot_be_run_is_said_in_the_users_words(
+def test_invalid_point_raises_a_user_error(
     point: dict[str, Any], error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):
         evaluate(point)
 
 
-def test_a_point_reads_the_files_its_words_name() -> None:
+def test_point_depends_on_the_files_of_the_axis_values() -> None:
     assert MODELS.find("gpt2") in SIMULATOR.reads("model", "gpt2")
     assert GPUS.find("t4") in SIMULATOR.reads("gpu", "t4")
     assert CLUSTERS.find("pcie_server") in SIMULATOR.reads("gpu", "t4")
@@ -137,7 +137,7 @@ def test_a_point_reads_the_files_its_words_name() -> None:
         assert path.is_file()
 
 
-def test_eager_above_one_gpu_is_what_was_measured_with_one_process_a_gpu() -> None:
+def test_eager_with_tp_uses_the_measured_multi_process_runtime() -> None:
     def passes(runtime: str, **cut: int) -> pl.DataFrame:
         point = {"model": "llama2_7b", "gpu": "a100_sxm", "runtime": runtime, **cut}
         return evaluate(point).drop("runtime", strict=False)
@@ -155,14 +155,14 @@ def test_eager_above_one_gpu_is_what_was_measured_with_one_process_a_gpu() -> No
     assert [file.stem for file in files] == ["eager", "eager_tp"]
 
 
-def test_facts_need_no_simulation() -> None:
+def test_facts_are_available_without_simulation() -> None:
     facts = SIMULATOR.describe(batch_of({"model": "gpt2", "gpu": "h100_sxm", "tp": 2, "pp": 3}))
     assert facts.to_pylist() == [
         {"gpus": 6, "model_parameters": 124_439_808, "hbm_bytes_per_gpu": 80 * 2**30}
     ]
 
 
-def test_a_what_if_device_is_marked_as_extrapolated() -> None:
+def test_what_if_gpu_is_flagged_as_extrapolated() -> None:
     base = {"model": "gpt2", "gpu": "h100_sxm", "without": "launch"}
     real, scaled = evaluate(base, base | {"bandwidth_scale": 2.0}).iter_rows(named=True)
     assert scaled["latency_s"] < real["latency_s"]
@@ -170,7 +170,7 @@ def test_a_what_if_device_is_marked_as_extrapolated() -> None:
     assert real["fitted_share"] > scaled["fitted_share"]
 
 
-def test_tensor_parallelism_shortens_a_decode_of_a_large_model() -> None:
+def test_tensor_parallelism_shortens_decode_of_a_large_model() -> None:
     rows = evaluate(
         *[{"model": "llama2_70b", "gpu": "h100_sxm", "tp": tp, "batch": 8} for tp in (2, 4, 8)]
     )

@@ -1,4 +1,4 @@
-"""Attention to chosen keys: whole lists, whole tiles of heads, and engines that do without."""
+"""Sparse attention with an index: list lengths, head tiles and dense short prefills."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def a_replica(runtime: str, tp: int = 8) -> Replica:
     )
 
 
-def test_a_short_context_takes_as_long_as_a_full_list() -> None:
+def test_sparse_attention_time_is_constant_up_to_the_list_length() -> None:
     # Only the indexer, which scores every key, sees that there are more.
     replica = a_replica("vllm")
     seconds = [
@@ -37,7 +37,7 @@ def test_a_short_context_takes_as_long_as_a_full_list() -> None:
     assert seconds[0]["index_scores"] < seconds[1]["index_scores"]
 
 
-def test_ranks_of_few_heads_work_on_as_many_as_a_tile_has() -> None:
+def test_ranks_with_few_heads_compute_a_whole_tile() -> None:
     # vllm-project/recipes, pull request 234: 16 heads a rank are filled up to 64.
     narrow, whole, wide = (
         sum(
@@ -50,7 +50,7 @@ def test_ranks_of_few_heads_work_on_as_many_as_a_tile_has() -> None:
     assert narrow == whole < wide
 
 
-def test_an_engine_that_expands_short_prompts_reads_them_sooner() -> None:
+def test_engine_with_dense_short_prefill_is_faster() -> None:
     short, long = prefill_step(40.0, 200.0), prefill_step(2.0, 4000.0)
     sglang, vllm = (
         [float(iteration(a_replica(name), step).prefill_attention_s) for step in (short, long)]

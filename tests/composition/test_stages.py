@@ -1,4 +1,4 @@
-"""What a stage's time and energy are made of, worked out by hand."""
+"""Time and energy of a pipeline stage, worked out by hand."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def named(rows: Sequence[Row], name: str) -> Any:
     return found
 
 
-def test_an_iteration_is_the_sum_of_its_parts_and_waits_draw_power() -> None:
+def test_iteration_time_is_the_sum_of_components_and_waits_draw_power() -> None:
     one = replace(
         part_iteration(replica(Parallelism()), decode_step(1.0, 1.0), DENSE),
         tokens_s=1.0,
@@ -82,7 +82,7 @@ def test_an_iteration_is_the_sum_of_its_parts_and_waits_draw_power() -> None:
     assert one.energy_j == 15.0 + 10.0 * (16.0 + 32.0 + 64.0)
 
 
-def test_groups_share_requests_and_a_single_request_is_one_groups() -> None:
+def test_attention_groups_split_requests_but_not_a_single_request() -> None:
     step = Step(
         prefills=1.0,
         prefill_tokens=300.0,
@@ -109,7 +109,7 @@ def test_groups_share_requests_and_a_single_request_is_one_groups() -> None:
 
 
 @pytest.mark.parametrize(("decodes", "tokens", "rows"), [(96.0, 24.0, 24.0), (0.0, 1.0, 1.0)])
-def test_groups_share_the_tokens_and_nothing_is_priced_as_one(
+def test_attention_groups_split_tokens_and_empty_batches_take_no_time(
     decodes: float, tokens: float, rows: float
 ) -> None:
     one = replica(Parallelism(attention_dp=4), "mixtral_8x7b")
@@ -119,7 +119,7 @@ def test_groups_share_the_tokens_and_nothing_is_priced_as_one(
     assert all((row.seconds > 0.0) == (decodes > 0.0) for row in priced if row.part == "tokens")
 
 
-def test_sums_are_collectives_and_hand_overs_are_not() -> None:
+def test_all_reduces_and_stage_transfers_are_separate_components() -> None:
     priced = rows_of(replica(Parallelism(tp=2, pp=2)), decode_step(8.0, 100.0))
     kinds = {(row.part, getattr(row.operator, "kind", "")) for row in priced}
     assert ("collective", "all_reduce") in kinds
@@ -128,7 +128,7 @@ def test_sums_are_collectives_and_hand_overs_are_not() -> None:
     assert {kind for part, kind in kinds if part == "send_recv"} == {"send_recv"}
 
 
-def test_only_what_is_asked_for_and_there_is_priced() -> None:
+def test_only_requested_components_are_computed() -> None:
     one, step = replica(Parallelism()), decode_step(1.0, 100.0)
     assert {row.part for row in rows_of(one, step, ("tokens",))} == {"tokens"}
     assert {row.part for row in rows_of(one, step, ("decode_attention",))} == {"decode_attention"}
@@ -149,7 +149,7 @@ def test_only_what_is_asked_for_and_there_is_priced() -> None:
         (1.0, 1.0, {"mixed_attention"}),
     ],
 )
-def test_one_kernel_takes_the_place_of_both_where_there_is_work_for_both(
+def test_unified_kernel_replaces_prefill_and_decode_kernels_in_mixed_batches(
     chunk: float, decodes: float, parts: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = replica(Parallelism(), unified=True)
@@ -172,7 +172,7 @@ def test_one_kernel_takes_the_place_of_both_where_there_is_work_for_both(
     assert attending == parts
 
 
-def test_every_gpu_of_a_stage_computes_and_waits() -> None:
+def test_energy_counts_every_gpu_of_a_stage() -> None:
     one = replica(Parallelism(tp=2, attention_dp=2), "mixtral_8x7b")
     step = replace(
         decode_step(8.0, 500.0),
@@ -192,7 +192,7 @@ def test_every_gpu_of_a_stage_computes_and_waits() -> None:
     assert made.mixed_attention_s == made.send_recv_s == 0.0
 
 
-def test_a_host_waits_for_chunks_and_decodes() -> None:
+def test_host_time_counts_chunks_and_decodes() -> None:
     one = replica(Parallelism(), runtime=HOST)
     step = Step(prefills=3.0, decodes=5.0)
     # A millisecond, 8 sequences of 10 us, 32 layers of 1 us.
@@ -200,7 +200,7 @@ def test_a_host_waits_for_chunks_and_decodes() -> None:
     assert stage_iteration(one, decode_step(5.0, 9.0), 0).launch_s == pytest.approx(1.082e-3)
 
 
-def test_the_ends_of_a_pass_are_shares_of_its_time() -> None:
+def test_interval_ends_follow_the_unexplained_share() -> None:
     one, step = replica(Parallelism(pp=2), runtime=HOST), decode_step(4.0, 100.0)
     stages = pipeline_iterations(one, step)
     whole_s = float(sum(stage.latency_s for stage in stages))
@@ -216,14 +216,14 @@ def test_the_ends_of_a_pass_are_shares_of_its_time() -> None:
     assert hi == pytest.approx(1.0 + math.hypot(*above_s) / whole_s, rel=1e-12)
 
 
-def test_an_iteration_is_the_slowest_stage_of_an_everyday_batch() -> None:
+def test_pipelined_iteration_time_is_the_slowest_stage() -> None:
     # Of two equal halves the second has the head, and the first looks up an embedding.
     two, step = replica(Parallelism(pp=2), "llama2_7b"), prefill_step(1.0, 7.0)
     assert iteration(two, step).latency_s == stage_iteration(two, step, 1).latency_s
     assert iteration(two, step).latency_s != stage_iteration(two, step, 0).latency_s
 
 
-def test_stages_are_made_of_the_layers_and_ends_that_a_model_has() -> None:
+def test_stages_combine_layers_embedding_and_head() -> None:
     cut, step = Parallelism(tp=2), decode_step(1.0, 100.0)
     kinds = {
         model: set(layers_of(replica(cut, model), step).parts)
@@ -236,7 +236,7 @@ def test_stages_are_made_of_the_layers_and_ends_that_a_model_has() -> None:
 
 @pytest.mark.parametrize("tp", [1, 2])
 @pytest.mark.parametrize("tokens", [0.0, 1.0, 300.0])
-def test_a_stage_made_of_layers_hands_over_what_the_whole_does(tp: int, tokens: float) -> None:
+def test_composed_stage_sends_the_same_activations(tp: int, tokens: float) -> None:
     one = replica(Parallelism(tp=tp, pp=4))
     step = decode_step(tokens, 50.0)
     layers = layers_of(one, step)
@@ -249,7 +249,7 @@ def test_a_stage_made_of_layers_hands_over_what_the_whole_does(tp: int, tokens: 
         assert all(layer.send_recv_s == 0.0 for layer in layers.parts.values())
 
 
-def test_launches_of_a_stage_made_of_layers_hide_behind_all_its_work() -> None:
+def test_launches_of_a_composed_stage_overlap_with_all_its_work() -> None:
     slow = replace(HOST, launch_layer_s={"any": 200e-6})
     one, step = replica(Parallelism(tp=2, pp=2), runtime=slow), decode_step(8.0, 100.0)
     made, priced = layers_of(one, step).stage(2, 0), stage_iteration(one, step, 0)
@@ -260,7 +260,7 @@ def test_launches_of_a_stage_made_of_layers_hide_behind_all_its_work() -> None:
     assert made.launch_s == pytest.approx(priced.launch_s, rel=1e-12)
 
 
-def test_no_graph_is_replayed_with_kernels_of_high_throughput() -> None:
+def test_cuda_graphs_are_off_with_high_throughput_all_to_all() -> None:
     model, gpu = load_model("deepseek_v3"), load_gpu("h200_sxm")
     step = decode_step(16.0, 100.0)
     waits = {

@@ -1,4 +1,4 @@
-"""The arithmetic of prompts behind a cached prefix: products fall with it, attention less."""
+"""FLOPs saved by a cached prefix: GEMMs in proportion, attention by less."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def saved(prompt: float, cached: float) -> float:
     return prompt_flops_saved(replica(), np.array([prompt]), np.array([cached]))
 
 
-def test_nothing_found_spares_nothing() -> None:
+def test_empty_prefix_saves_no_flops() -> None:
     assert saved(1000.0, 0.0) == pytest.approx(0.0)
 
 
-def test_half_a_prompt_spares_half_its_products_and_a_quarter_of_its_pairs() -> None:
+def test_half_prefix_saves_half_the_gemms_and_a_quarter_of_attention() -> None:
     model = load_model(replica().model.name)
     tables = 2 * model.vocab * model.hidden  # embeddings are looked up; the head has one answer
     products = 2.0 * (model.active_parameters - tables)

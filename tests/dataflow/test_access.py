@@ -1,4 +1,4 @@
-"""Closed form against a walk of every iteration, and laws any accelerator obeys."""
+"""Closed-form access counts against a walk of every iteration, and general laws."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def nests(draw: st.DrawFn) -> tuple[Layer, Mapping]:
 
 @settings(max_examples=400, deadline=None)
 @given(nest=nests())
-def test_the_closed_form_counts_what_a_walk_counts(nest: tuple[Layer, Mapping]) -> None:
+def test_closed_form_counts_match_a_full_walk(nest: tuple[Layer, Mapping]) -> None:
     layer, mapping = nest
     accelerator = machine(len(mapping.levels))
     result = evaluated(mapping, layer, accelerator)
@@ -135,7 +135,7 @@ def cut_nests(draw: st.DrawFn) -> tuple[Layer, Mapping]:
 
 @settings(max_examples=300, deadline=None)
 @given(nest=cut_nests())
-def test_smaller_last_tiles_are_counted_as_a_walk_counts_them(nest: tuple[Layer, Mapping]) -> None:
+def test_remainder_tiles_match_a_full_walk(nest: tuple[Layer, Mapping]) -> None:
     layer, mapping = nest
     instances = math.prod(
         b for level in mapping.levels for _, b in (*level.spatial_x, *level.spatial_y)
@@ -151,7 +151,7 @@ def test_smaller_last_tiles_are_counted_as_a_walk_counts_them(nest: tuple[Layer,
 
 @settings(max_examples=50, deadline=None)
 @given(nest=st.one_of(nests(), cut_nests()))
-def test_compiled_and_plain_agree_bit_for_bit(nest: tuple[Layer, Mapping]) -> None:
+def test_compiled_and_python_counts_are_bit_equal(nest: tuple[Layer, Mapping]) -> None:
     layer, mapping = nest
     accelerator = machine(len(mapping.levels))
     loops, keep = encode(mapping, layer, accelerator)
@@ -165,7 +165,7 @@ def test_compiled_and_plain_agree_bit_for_bit(nest: tuple[Layer, Mapping]) -> No
 
 @settings(max_examples=50, deadline=None)
 @given(nest=nests())
-def test_a_mapping_survives_encoding(nest: tuple[Layer, Mapping]) -> None:
+def test_mapping_survives_encoding(nest: tuple[Layer, Mapping]) -> None:
     layer, mapping = nest
     accelerator = machine(len(mapping.levels))
     again = decode(*encode(mapping, layer, accelerator), layer, accelerator)
@@ -173,11 +173,11 @@ def test_a_mapping_survives_encoding(nest: tuple[Layer, Mapping]) -> None:
 
 
 @given(m=st.integers(1, 9), n=st.integers(1, 9), a=st.integers(1, 12), b=st.integers(1, 12))
-def test_diagonals_that_coincide_are_counted_once(m: int, n: int, a: int, b: int) -> None:
+def test_coinciding_diagonals_are_counted_once(m: int, n: int, a: int, b: int) -> None:
     assert distinct_sums(m, a, n, b) == len({a * i + b * j for i in range(m) for j in range(n)})
 
 
-def test_a_network_in_stages_sends_shared_diagonals_twice() -> None:
+def test_multi_stage_network_sends_shared_diagonals_twice() -> None:
     layer = conv("c", m=1, c=1, r=1, s=3, p=1, q=4)
     plain = machine(2)
     staged = dataclasses.replace(
@@ -192,7 +192,7 @@ def test_a_network_in_stages_sends_shared_diagonals_twice() -> None:
     assert reads == [6, 12]
 
 
-def test_bandwidth_stretches_time_and_not_energy() -> None:
+def test_bandwidth_changes_time_but_not_energy() -> None:
     layer = matmul("g", n=8, c=8, m=8)
     free = machine(2)
     slow = dataclasses.replace(free.levels[0], shared_words_per_cycle=0.5)
@@ -208,7 +208,7 @@ def test_bandwidth_stretches_time_and_not_energy() -> None:
     assert one.energy_pj == other.energy_pj
 
 
-def test_an_einsum_is_the_layer_it_spells() -> None:
+def test_einsum_equals_the_written_layer() -> None:
     spelt = einsum(
         "c",
         "Outputs[N,M,P,Q] += Inputs[N,C,R+2*P,S+2*Q] * Weights[C,M,R,S]",
@@ -231,11 +231,11 @@ def test_an_einsum_is_the_layer_it_spells() -> None:
         ("O[m] += I[z] * W[m,k]", "uses 'z'"),
     ],
 )
-def test_a_projection_that_cannot_be_read_says_why(projection: str, said: str) -> None:
+def test_unreadable_projection_raises_a_user_error(projection: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         einsum("mine", projection, m=2, k=2)
 
 
-def test_a_layer_whose_counts_would_overflow_is_refused() -> None:
+def test_layer_with_overflowing_counts_is_refused() -> None:
     with pytest.raises(UserError, match="too large"):
         matmul("huge", n=1 << 30, c=1 << 30, m=1 << 10)

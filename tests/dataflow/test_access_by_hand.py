@@ -1,4 +1,4 @@
-"""Each count of the closed forms on numbers that are followed by hand."""
+"""Each access count of the closed forms on numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def sums() -> Any:
 
 
 @pytest.mark.parametrize(("bound", "tile", "left"), [(10, 4, 2), (8, 4, 4), (3, 4, 3), (9, 4, 1)])
-def test_the_last_tile_is_what_whole_ones_leave(bound: int, tile: int, left: int) -> None:
+def test_last_tile_is_the_remainder(bound: int, tile: int, left: int) -> None:
     assert cut.left_over.py_func(bound, tile) == left
 
 
@@ -46,7 +46,7 @@ def test_the_last_tile_is_what_whole_ones_leave(bound: int, tile: int, left: int
     ("bound", "tile", "times", "last"),
     [(10, 2, 3, 2), (12, 2, 3, 3), (7, 2, 3, 1), (9, 2, 3, 2), (5, 2, 3, 3), (10, 1, 4, 2)],
 )
-def test_the_last_run_of_a_loop_ends_with_its_dimension(
+def test_last_loop_run_ends_with_the_dimension(
     bound: int, tile: int, times: int, last: int
 ) -> None:
     assert cut.last_run.py_func(bound, tile, times) == last
@@ -63,7 +63,7 @@ def test_the_last_run_of_a_loop_ends_with_its_dimension(
         (1, 1, 0, WHOLE, STEP),
     ],
 )
-def test_iterations_add_up_or_look_like_the_first(
+def test_iterations_are_summed_or_equal_to_the_first(
     axis: int, last: int, added: int, whole: list[int], step: list[int]
 ) -> None:
     found = sums()
@@ -80,13 +80,13 @@ def test_iterations_add_up_or_look_like_the_first(
         (1, 3, [20, 10 + 5 + 3, 6 + 2 * 2, 6 + 2 + 1]),
     ],
 )
-def test_steps_send_what_the_tile_before_had_not(axis: int, last: int, whole: list[int]) -> None:
+def test_steps_send_only_new_words(axis: int, last: int, whole: list[int]) -> None:
     found = sums()
     cut.slide.py_func(found, axis, 3, last)
     assert found.tolist() == [whole, STEP]
 
 
-def test_of_tiles_on_a_diagonal_the_largest_counts() -> None:
+def test_largest_tile_on_a_diagonal_is_counted() -> None:
     # i + j for i < 2 and j < 3 is 0 to 3. With both last: (0, 0); (0, 1), (1, 0) of 6; (0, 2) of 7
     # and (1, 1) of 6; (1, 2) of 4.
     assert cut.of_diagonals.py_func(sums(), 0, 2, 1, 3, 1, 3, 1) == 10 + 10 + 7 + 4
@@ -98,7 +98,7 @@ STEPS = [(1, 1), (1, 2), (2, 1), (2, 3), (4, 2), (3, 3)]
 
 
 @pytest.mark.parametrize(("a", "b"), STEPS)
-def test_every_value_of_two_loops_counts_once(a: int, b: int) -> None:
+def test_distinct_values_of_two_loops_are_counted_once(a: int, b: int) -> None:
     finest = int(np.gcd(a, b))
     for m, n, state in itertools.product((1, 2, 4), (2, 3, 5), range(4)):
         largest: dict[int, int] = {}
@@ -111,7 +111,7 @@ def test_every_value_of_two_loops_counts_once(a: int, b: int) -> None:
         assert exact.distinct_sums.py_func(m, a, n, b) == len(largest)
 
 
-def test_a_fan_out_over_both_dimensions() -> None:
+def test_fan_out_over_two_dimensions_is_counted() -> None:
     found = sums()  # all of 2 x 3, of which 1 x 2 at the end
     cut.fan_out.py_func(found, 2, 1, 1, 3, 2, 1, cut.EACH)
     assert found[0].tolist() == [60, 2 * (10 + 7), 3 * 6, 6 + 4]
@@ -140,7 +140,7 @@ def test_a_fan_out_over_both_dimensions() -> None:
         ([0, 2, -1, 0], 0, 3, [7, 7, 3, 3], [6, 6, 2, 2]),
     ],
 )
-def test_extents_of_whole_and_last_tiles_and_what_a_step_adds(
+def test_extents_of_whole_tiles_last_tiles_and_steps(
     rank: list[int], slides: int, step: int, whole: list[int], fresh: list[int]
 ) -> None:
     # Tiles of 4 of 10 and of 2 of 5: the last ones are of 2 and of 1.
@@ -151,7 +151,7 @@ def test_extents_of_whole_and_last_tiles_and_what_a_step_adds(
     assert problem.sums.tolist() == [whole, fresh]
 
 
-def test_words_of_a_tile_with_and_without_one_of_its_ranks() -> None:
+def test_tile_words_with_and_without_a_rank() -> None:
     # The second tensor: 2 * i + 3 * j for i < 4 and j < 2, that is 10 long, by 5, by 1 + 2 * 3.
     terms = np.full((8, 4), -1)
     terms[:4] = 0  # of another tensor
@@ -177,7 +177,7 @@ def test_words_of_a_tile_with_and_without_one_of_its_ranks() -> None:
         ([0, 1, 1, 3], at.SPATIAL_X, cut.DISTINCT, [70, 57, 56, 41]),  # steps of 6 both: diagonals
     ],
 )
-def test_columns_and_rows_of_one_fan_out(
+def test_fan_out_has_columns_and_rows(
     rank: list[int], row: int, how: int, wanted: list[int]
 ) -> None:
     loops = np.ones((1, 4, 2), int)
@@ -201,7 +201,7 @@ def test_columns_and_rows_of_one_fan_out(
         (1, (2, 1), (1, 1), 7 * 5 * 19),
     ],
 )
-def test_different_tiles_of_a_fan_out(
+def test_fan_out_counts_distinct_tiles(
     staged: int, inner: tuple[int, int], steps: tuple[int, int], wanted: int
 ) -> None:
     terms, loops = np.full((8, 4), -1), np.ones((1, 4, 3), int)
@@ -247,7 +247,7 @@ NEST: Levels = (
 )
 
 
-def test_loops_tiles_and_instances_are_laid_out() -> None:
+def test_nest_layout_lists_loops_tiles_and_instances() -> None:
     count, problem = laid_out(PRODUCT, mapping_of(NEST))
     dims = PRODUCT.dims
     placed = [(dims[d], bound, level, after) for d, bound, level, after in problem.placed[:count]]
@@ -264,7 +264,7 @@ def test_loops_tiles_and_instances_are_laid_out() -> None:
     assert problem.cut[0] == 0
 
 
-def test_a_tile_ends_where_its_dimension_does() -> None:
+def test_tile_ends_at_the_dimension_boundary() -> None:
     nest: Levels = (((("C", 2), ("N", 4), ("M", 5)), (), ()), ((("C", 4),), (), ()))
     count, problem = laid_out(PRODUCT, mapping_of(nest))
     assert count == 4
@@ -283,7 +283,7 @@ def test_a_tile_ends_where_its_dimension_does() -> None:
         ({"CAPACITY": [(1, 6)]}, -at.TOO_LARGE),
     ],
 )
-def test_what_is_too_wide_or_too_large_is_refused(
+def test_oversized_fan_outs_and_tiles_are_refused(
     sizes: dict[str, list[tuple[int, int]]], wanted: int
 ) -> None:
     assert laid_out(PRODUCT, mapping_of(NEST), **sizes)[0] == wanted
@@ -336,7 +336,7 @@ NESTS: list[tuple[Layer, Mapping]] = [
 
 
 @pytest.mark.parametrize(("layer", "mapping"), NESTS)
-def test_a_nest_is_counted_as_a_walk_counts_it(layer: Layer, mapping: Mapping) -> None:
+def test_nest_counts_match_a_full_walk(layer: Layer, mapping: Mapping) -> None:
     result = evaluated(mapping, layer, machine(len(mapping.levels)))
     assert isinstance(result, Evaluation)
     counted = {(t.level, t.tensor): (t.reads, t.fills, t.updates) for t in result.traffic}
@@ -404,9 +404,7 @@ CUT: list[tuple[Layer, Mapping]] = [
 
 
 @pytest.mark.parametrize(("layer", "mapping"), CUT)
-def test_smaller_last_tiles_are_counted_as_a_walk_counts_them(
-    layer: Layer, mapping: Mapping
-) -> None:
+def test_remainder_tiles_match_a_full_walk(layer: Layer, mapping: Mapping) -> None:
     result = evaluated(mapping, layer, machine(len(mapping.levels)))
     assert isinstance(result, Evaluation)
     check_walked(result, layer, mapping)

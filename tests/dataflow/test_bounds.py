@@ -1,4 +1,4 @@
-"""Floors of spreads against an enumeration of all mappings of small layers."""
+"""Lower bounds of spatial mappings against an enumeration for small layers."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ def spread_of(loops: np.ndarray) -> Spread:
     ],
     ids=lambda layer: layer.name,
 )
-def test_no_mapping_beats_the_floor_of_its_spread(layer: Layer, accelerator: Accelerator) -> None:
+def test_lower_bound_of_a_spread_holds_for_every_mapping(
+    layer: Layer, accelerator: Accelerator
+) -> None:
     space, loops = space_of(layer, layer.bounds, accelerator, "edp", Constraints())
     problem = problem_of(layer, accelerator)
     spread, left_out = spreads(space, loops, problem.sizes, 100)
@@ -113,7 +115,7 @@ def test_no_mapping_beats_the_floor_of_its_spread(layer: Layer, accelerator: Acc
     assert found.evaluation.edp == pytest.approx(least, rel=1e-12)
 
 
-def test_floors_are_near_what_is_found() -> None:
+def test_lower_bounds_are_near_the_best_mapping() -> None:
     layer, accelerator = matmul("product", n=64, c=64, m=64), load_accelerator("two_level")
     found = find(layer, accelerator, evaluations=20_000)
     assert found.gap < 0.05
@@ -121,19 +123,19 @@ def test_floors_are_near_what_is_found() -> None:
     assert energy_pj * cycles < 0.8 * found.bounds.edp
 
 
-def test_gaps_of_a_stride_need_not_be_read() -> None:
+def test_strided_gaps_are_not_read() -> None:
     layer, accelerator = conv("skip", m=8, c=8, r=1, s=1, p=8, q=8, stride=2), small(64)
     energy_pj, _ = compulsory(layer, accelerator, problem_of(layer, accelerator))
     assert energy_pj == 8**4 * 1.0 + 40.0 * (64 + 8 * 64 + 8 * 64)
 
 
-def test_a_search_that_reaches_the_bound_ends() -> None:
+def test_search_stops_at_the_lower_bound() -> None:
     found = find(matmul("dot", n=1, c=64, m=1), small(64, banks=1e9), evaluations=100_000)
     assert found.gap == 0.0
     assert found.evaluations < 100_000
 
 
-def test_more_spreads_are_listed_where_more_mappings_are_tried() -> None:
+def test_larger_budgets_list_more_spreads() -> None:
     layer, accelerator = layers_of("resnet50", "conv3_2_3x3")[0][0], load_accelerator("tpu_like")
     space, loops = space_of(layer, layer.bounds, accelerator, "edp", Constraints())
     sizes = problem_of(layer, accelerator).sizes

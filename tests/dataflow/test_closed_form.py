@@ -1,4 +1,4 @@
-"""Products in closed form, beside what the mapper finds for them."""
+"""Closed-form matrix products against the mapper."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHAPES = [(1, 8192, 7168), (64, 1024, 8192), (512, 128, 4096), (2048, 4096, 1792
     ("name", "cycles_within", "energy_within"),
     [("tpu_like", 1.05, 1.1), ("gpu_sm_like", 1.4, 1.6), ("simba_like", 1.1, 1.7)],
 )
-def test_it_is_close_to_what_the_mapper_finds(
+def test_closed_form_is_close_to_the_mapper(
     name: str, cycles_within: float, energy_within: float
 ) -> None:
     accelerator = load_accelerator(name)
@@ -40,7 +40,7 @@ def test_it_is_close_to_what_the_mapper_finds(
 
 
 @pytest.mark.parametrize("name", ["tpu_like", "gpu_sm_like", "simba_like", "two_level"])
-def test_no_product_beats_what_no_mapping_can(name: str) -> None:
+def test_closed_form_respects_the_lower_bound(name: str) -> None:
     accelerator, rng = load_accelerator(name), np.random.default_rng(0)
     n, c, m = 2.0 ** rng.integers(0, 12, (3, 20))
     closed = products(accelerator, np.ones(n.size), n, c, m)
@@ -51,7 +51,7 @@ def test_no_product_beats_what_no_mapping_can(name: str) -> None:
         assert closed.energy_pj[i] >= 0.999 * energy_pj
 
 
-def test_each_product_costs_the_same_in_any_company() -> None:
+def test_product_cost_is_independent_of_the_batch() -> None:
     accelerator = load_accelerator("tpu_like")
     n, c, m = np.array(SHAPES, np.float64).T
     all_of_them = products(accelerator, np.full(n.size, 3.0), n, c, m)
@@ -61,7 +61,7 @@ def test_each_product_costs_the_same_in_any_company() -> None:
         assert all_of_them.energy_pj[i] == 3.0 * alone.energy_pj[0]
 
 
-def test_a_fixed_dataflow_is_never_better_than_any() -> None:
+def test_fixed_dataflow_is_never_better_than_free_dataflow() -> None:
     free, fixed = (
         products(
             load_accelerator("tpu_like"), *np.ones((1, 1)), *np.full((3, 1), 512.0), dataflow=d
@@ -71,7 +71,7 @@ def test_a_fixed_dataflow_is_never_better_than_any() -> None:
     assert free.cycles * free.energy_pj <= fixed.cycles * fixed.energy_pj
 
 
-def test_a_table_is_exact_at_powers_of_two_and_smooth_between() -> None:
+def test_table_is_exact_at_powers_of_two_and_monotonic_between() -> None:
     version = ("tpu_like", 0)
     n = np.array([64.0, 96.0, 128.0])
     cycles, energy_pj = tabulated(version, 2.0, n, 1024.0, 4096.0)
@@ -83,7 +83,7 @@ def test_a_table_is_exact_at_powers_of_two_and_smooth_between() -> None:
     assert cycles[0] <= cycles[1] <= cycles[2]
 
 
-def test_operators_with_columns_are_estimated_and_what_streams_is_exact() -> None:
+def test_matrix_operators_are_interpolated_and_streaming_operators_exact() -> None:
     seconds, joules = estimate(
         Gemm(name="up", m=np.array([1.0, 64.0]), n=4096.0, k=1024.0), "tpu_like"
     )
@@ -94,7 +94,7 @@ def test_operators_with_columns_are_estimated_and_what_streams_is_exact() -> Non
     assert estimate(norm, "two_level") == (exact.latency_s, exact.energy_j)
 
 
-def test_an_accelerator_may_be_changed_by_its_name() -> None:
+def test_accelerator_name_accepts_size_overrides() -> None:
     wide = load_accelerator("tpu_like?pe_cols=256&clock_hz=1e9&memory_bytes_per_s=1e12")
     assert wide.mac.mesh == (256, 128)
     assert wide.levels[0].shared_words_per_cycle == 1000.0
@@ -106,7 +106,7 @@ def test_an_accelerator_may_be_changed_by_its_name() -> None:
         load_accelerator("tpu_like?mapping=best")
 
 
-def test_a_buffer_too_small_for_its_array_is_said() -> None:
+def test_buffer_too_small_for_the_array_is_infeasible() -> None:
     tiny = load_accelerator("tpu_like?buffer_scale=1e-6")
     with pytest.raises(Infeasible, match="less than its multipliers need"):
         products(tiny, *np.full((4, 1), 256.0))

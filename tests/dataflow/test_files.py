@@ -1,4 +1,4 @@
-"""Timeloop's files, of versions 3 and 4, and our own lists of layers."""
+"""Timeloop files of versions 3 and 4, and custom layer lists."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def written(folder: Path, text: str, name: str = "file.yaml") -> str:
     return str(path)
 
 
-def test_a_problem_of_timeloop_is_a_layer(tmp_path: Path) -> None:
+def test_timeloop_problem_loads_as_a_layer(tmp_path: Path) -> None:
     [(layer, times)] = layers_named(written(tmp_path, PROBLEM), "all")
     ours = conv("conv", m=4, c=3, r=3, s=3, p=8, q=8, stride=2)
     assert times == 1
@@ -81,7 +81,7 @@ def test_a_problem_of_timeloop_is_a_layer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [V3, V4])
-def test_both_versions_of_an_architecture_say_the_same(tmp_path: Path, text: str) -> None:
+def test_timeloop_version_3_and_4_architectures_load_equal(tmp_path: Path, text: str) -> None:
     found = accelerator_named(written(tmp_path, text))
     assert [level.name for level in found.levels] == ["DRAM", "buffer", "spad"]
     assert [level.kind for level in found.levels] == ["dram", "sram", "register"]
@@ -90,7 +90,7 @@ def test_both_versions_of_an_architecture_say_the_same(tmp_path: Path, text: str
     assert found.node_nm == 45.0
 
 
-def test_a_mapping_of_timeloop_is_evaluated_as_it_stands(tmp_path: Path) -> None:
+def test_timeloop_mapping_is_evaluated_unchanged(tmp_path: Path) -> None:
     files = {
         "accelerator": written(tmp_path, V3, "arch.yaml"),
         "network": written(tmp_path, PROBLEM, "problem.yaml"),
@@ -108,7 +108,7 @@ def test_a_mapping_of_timeloop_is_evaluated_as_it_stands(tmp_path: Path) -> None
     assert mapping.levels[2].keep == ("Outputs",)
 
 
-def test_layers_of_ones_own_are_written_by_name_or_as_an_einsum(tmp_path: Path) -> None:
+def test_custom_layers_are_named_or_einsums(tmp_path: Path) -> None:
     text = """layers:
 - {name: up, times: 2, matmul: {n: 8, c: 16, m: 32}}
 - {name: mine, einsum: "O[m,p] += I[c,2*p+r] * W[c,m,r]", sizes: {m: 4, p: 6, c: 2, r: 3}}

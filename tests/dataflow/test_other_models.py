@@ -23,7 +23,7 @@ from tests.parity.sparse_tensor_cores import (
 
 
 @given(tile=st.integers(1, 30), more=st.integers(0, 60), share=st.floats(0, 0.99))
-def test_single_lanes_take_a_round_per_non_zero(tile: int, more: int, share: float) -> None:
+def test_single_lanes_take_one_cycle_per_nonzero(tile: int, more: int, share: float) -> None:
     whole = tile + more
     filled = round(share * whole)
     empty = hypergeometric(0, tile, filled, whole)  # an empty tile takes a round as well
@@ -31,21 +31,21 @@ def test_single_lanes_take_a_round_per_non_zero(tile: int, more: int, share: flo
     assert math.isclose(rounds - empty, tile * filled / whole, rel_tol=1e-9, abs_tol=1e-9)
 
 
-def test_chances_of_an_empty_tile_are_those_of_an_urn() -> None:
+def test_empty_tile_probability_is_hypergeometric() -> None:
     # Two words of four, two of which are filled: one pair in six is empty.
     assert empty_chance(Density("uniform", 0.5), 2, 4) == pytest.approx(1 / 6)
     assert empty_chance(Density("structured", n=2, m=4), 4, 16) == 0.0
     assert empty_chance(Density("banded", 0.25), 4, 16) == 0.75
 
 
-def test_formats_cost_the_bits_they_need() -> None:
+def test_sparse_formats_cost_their_metadata_bits() -> None:
     assert metadata_bits("bitmask", 64, 16) == 64
     assert metadata_bits("coordinate", 64, 16) == 16 * 6
     assert metadata_bits("run_length", 64, 16) == 16 * 6
     assert metadata_bits("none", 64, 16) == 0
 
 
-def test_packed_lanes_take_whole_rounds() -> None:
+def test_packed_lanes_take_whole_cycles() -> None:
     assert expected_groups(1.0, 32, 1024, 16) == 2.0
     assert expected_groups(0.0, 32, 1024, 16) == 1.0
 

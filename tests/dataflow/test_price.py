@@ -16,7 +16,7 @@ from simulators.workload.loop_nest import matmul
 from simulators.workload.operators import Attention, Elementwise, Gemm, Norm
 
 
-def test_operators_are_priced_one_by_one() -> None:
+def test_operators_are_priced_independently() -> None:
     product = Gemm(name="up", m=8.0, n=64.0, k=32.0)
     twice = Gemm(name="up", m=8.0, n=64.0, k=32.0, repeat=2)
     heads = Attention(
@@ -35,7 +35,7 @@ def test_operators_are_priced_one_by_one() -> None:
     assert attention.latency_s >= 2 * 2 * 4 * 64 * 16 / 64 / 1e9  # multiplies over multipliers
 
 
-def test_what_has_no_multiplies_streams_through_memory() -> None:
+def test_operators_without_multiplies_stream_through_memory() -> None:
     norm, add = price(
         [
             Norm(name="norm", rows=10.0, cols=100.0),
@@ -48,12 +48,12 @@ def test_what_has_no_multiplies_streams_through_memory() -> None:
     assert add.energy_j == pytest.approx(3000 * 16 * 8e-12)
 
 
-def test_a_fraction_of_a_row_is_refused() -> None:
+def test_fractional_row_is_refused() -> None:
     with pytest.raises(UserError, match="whole and positive"):
         price([Gemm(name="up", m=0.5, n=64.0, k=32.0)], "two_level")
 
 
-def test_contributions_add_up_to_what_the_simulator_says() -> None:
+def test_contributions_sum_to_simulated_energy_and_time() -> None:
     point = {
         "accelerator": "gpu_sm_like",
         "network": "mobilenet",
@@ -68,7 +68,7 @@ def test_contributions_add_up_to_what_the_simulator_says() -> None:
     assert any("steps of" in line.note or "once" in line.note for line in lines)
 
 
-def test_explanations_name_the_loop_that_moves_a_tile() -> None:
+def test_explanation_names_the_loop_that_moves_a_tile() -> None:
     layer = matmul("g", n=3, c=4, m=5)
     mapping = Mapping(
         (
@@ -83,7 +83,7 @@ def test_explanations_name_the_loop_that_moves_a_tile() -> None:
     )
 
 
-def test_smaller_last_tiles_are_explained_too() -> None:
+def test_remainder_tiles_are_explained() -> None:
     layer, accelerator = matmul("g", n=13, c=29, m=31), load_accelerator("two_level")
     found = find(layer, accelerator, evaluations=4000, remainders=True)
     assert any(

@@ -1,4 +1,4 @@
-"""The mapper against an enumeration of everything, against its own bound, and under constraints."""
+"""The mapper against full enumeration and its lower bound, with and without constraints."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def least_edp(layer: Layer, accelerator: Accelerator) -> float:
 @pytest.mark.parametrize(
     "layer", [matmul("a", n=4, c=6, m=2), matmul("b", n=1, c=4, m=6), matmul("c", n=3, c=2, m=2)]
 )
-def test_the_best_of_a_tiny_problem_is_found(layer: Layer) -> None:
+def test_mapper_finds_the_optimum_of_tiny_problems(layer: Layer) -> None:
     found = find(layer, small(), evaluations=30_000)
     assert found.evaluation.edp == pytest.approx(least_edp(layer, small()), rel=1e-12)
 
@@ -95,7 +95,7 @@ def test_the_best_of_a_tiny_problem_is_found(layer: Layer) -> None:
     stride=st.integers(1, 2),
     name=st.sampled_from(["eyeriss_like", "simba_like", "tpu_like", "two_level", "gpu_sm_like"]),
 )
-def test_every_layer_gets_a_mapping_no_better_than_its_bound(
+def test_mapping_cost_is_at_least_the_lower_bound(
     m: int, c: int, p: int, r: int, stride: int, name: str
 ) -> None:
     layer, accelerator = (
@@ -109,14 +109,14 @@ def test_every_layer_gets_a_mapping_no_better_than_its_bound(
     assert 0.0 <= found.gap < 1.0
 
 
-def test_one_evaluation_is_enough_for_a_mapping() -> None:
+def test_one_evaluation_gives_a_valid_mapping() -> None:
     found = find(
         conv("c", m=64, c=64, r=3, s=3, p=56, q=56), load_accelerator("eyeriss_like"), evaluations=1
     )
     assert found.evaluation.cycles > 0
 
 
-def test_the_same_seed_finds_the_same_mapping_and_more_time_none_worse() -> None:
+def test_seed_is_reproducible_and_longer_search_is_never_worse() -> None:
     layer, accelerator = matmul("g", n=64, c=96, m=128), load_accelerator("two_level")
     first, again = (find(layer, accelerator, evaluations=20_000, seed=3) for _ in range(2))
     longer = find(layer, accelerator, evaluations=60_000, seed=3)
@@ -124,7 +124,7 @@ def test_the_same_seed_finds_the_same_mapping_and_more_time_none_worse() -> None
     assert longer.evaluation.edp <= first.evaluation.edp
 
 
-def test_goals_pull_their_own_way() -> None:
+def test_each_goal_is_best_for_its_metric() -> None:
     layer, accelerator = conv("c", m=32, c=16, r=3, s=3, p=28, q=28), load_accelerator("two_level")
     by_goal = {
         goal: find(layer, accelerator, goal=goal) for goal in ("energy", "cycles", "edp", "ed2p")
@@ -148,7 +148,7 @@ def test_constraints_are_obeyed() -> None:
     assert not inner.spatial_x
 
 
-def test_loops_that_are_fixed_stay_and_orders_are_kept() -> None:
+def test_fixed_loops_and_orders_are_kept() -> None:
     rules = Constraints(
         fixed={"buffer": {"spatial_x": {"M": 2}, "temporal": {"C": 3}}},
         order={"DRAM": ("N", "M", "C")},
@@ -161,14 +161,14 @@ def test_loops_that_are_fixed_stay_and_orders_are_kept() -> None:
     assert [dim for dim, _ in outer.temporal] == wanted
 
 
-def test_fixed_loops_that_fit_nowhere_are_a_verdict() -> None:
+def test_fixed_loops_without_a_fit_are_infeasible() -> None:
     rules = Constraints(fixed={"buffer": {"temporal": {"N": 64, "C": 64}}})
     with pytest.raises(Infeasible, match="constraints_exceed_buffer"):
         find(matmul("g", n=64, c=64, m=4), small(24), constraints=rules, evaluations=500)
 
 
 @pytest.mark.parametrize("bound", [7, 13, 31, 197])
-def test_smaller_last_tiles_help_dimensions_that_do_not_divide(bound: int) -> None:
+def test_remainder_tiles_help_indivisible_dimensions(bound: int) -> None:
     layer, accelerator = matmul("g", n=bound, c=64, m=bound), load_accelerator("two_level")
     whole, cut = (
         find(layer, accelerator, evaluations=40_000, remainders=choice) for choice in (False, True)
@@ -186,7 +186,7 @@ def test_smaller_last_tiles_help_dimensions_that_do_not_divide(bound: int) -> No
         assert math.prod(loops) >= size
 
 
-def test_constraints_are_read_from_a_table() -> None:
+def test_constraints_are_read_from_toml() -> None:
     table = {
         "buffer": {"spatial_x": ["M"], "temporal": {"C": 3}, "order": ["C"], "keep": ["Inputs"]},
         "least_utilization": 0.25,
@@ -211,12 +211,12 @@ def test_constraints_are_read_from_a_table() -> None:
         ({"least_utilization": 2}, "not between 0 and 1"),
     ],
 )
-def test_wrong_constraints_say_what_is_wrong(table: object, said: str) -> None:
+def test_invalid_constraints_name_the_error(table: object, said: str) -> None:
     with pytest.raises(UserError, match=said):
         read_constraints(table)
 
 
-def test_a_utilization_that_is_asked_for_is_reached_or_refused() -> None:
+def test_minimum_utilization_is_reached_or_infeasible() -> None:
     layer = matmul("g", n=4, c=4, m=4)
     free = small(depth=64, banks=1e9)
     found = find(layer, free, goal="energy", constraints=Constraints(least_utilization=1.0))
@@ -225,7 +225,7 @@ def test_a_utilization_that_is_asked_for_is_reached_or_refused() -> None:
         find(matmul("p", n=1, c=1, m=1), free, constraints=Constraints(least_utilization=1.0))
 
 
-def test_a_buffer_smaller_than_its_tensors_is_infeasible() -> None:
+def test_buffer_smaller_than_one_tile_is_infeasible() -> None:
     tiny = small(depth=1)
     with pytest.raises(Infeasible, match="buffer_too_small"):
         find(matmul("g", n=2, c=2, m=2), tiny)
@@ -245,12 +245,12 @@ def test_a_buffer_smaller_than_its_tensors_is_infeasible() -> None:
         ({"constraints": Constraints(keep={"buffer": ("Weight",)})}, "did you mean 'Weights'"),
     ],
 )
-def test_what_cannot_be_asked_is_said(changes: dict[str, object], said: str) -> None:
+def test_invalid_search_options_raise_a_user_error(changes: dict[str, object], said: str) -> None:
     with pytest.raises(UserError, match=said):
         find(matmul("g", n=2, c=2, m=2), small(), **changes)  # type: ignore[arg-type]
 
 
-def test_a_bigger_buffer_costs_more_per_access_and_saves_dram() -> None:
+def test_larger_buffer_costs_more_per_access_and_saves_dram_traffic() -> None:
     layer = conv("c", m=256, c=256, r=3, s=3, p=28, q=28)
     base = load_accelerator("two_level")
     large = dataclasses.replace(

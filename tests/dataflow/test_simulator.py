@@ -1,4 +1,4 @@
-"""The room as a simulator, the files it reads, and what it says about wrong ones."""
+"""The dataflow simulator, its input files, and errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sweeper.testing import check_simulator
 FC = {"network": "resnet50", "layer": "fc", "evaluations": 2000}
 
 
-def test_the_contract_of_simulators_holds() -> None:
+def test_simulator_fulfils_the_contract() -> None:
     points = [
         DataflowPoint(accelerator=name, **FC) for name in ("eyeriss_like", "two_level", "tpu_like")
     ]
@@ -32,7 +32,7 @@ def test_the_contract_of_simulators_holds() -> None:
 
 
 @pytest.mark.parametrize("name", ACCELERATORS.names())
-def test_every_accelerator_runs_every_kind_of_layer(name: str) -> None:
+def test_every_accelerator_maps_every_layer_type(name: str) -> None:
     for net, layer in (("mobilenet", "dw3"), ("bert_base_128", "scores"), ("vgg16", "conv3")):
         found = simulate(DataflowPoint(name, network=net, layer=layer, evaluations=500))
         assert found.energy_j >= found.energy_bound_j * (1 - 1e-12)
@@ -43,13 +43,13 @@ def test_every_accelerator_runs_every_kind_of_layer(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "gigamacs"), [("resnet50", 4.09), ("vgg16", 15.47), ("mobilenet", 0.57)]
 )
-def test_networks_have_the_multiplies_their_papers_state(name: str, gigamacs: float) -> None:
+def test_network_macs_match_published_counts(name: str, gigamacs: float) -> None:
     assert sum(layer.macs * times for layer, times in network(name)) / 1e9 == pytest.approx(
         gigamacs, rel=0.01
     )
 
 
-def test_a_network_is_the_sum_of_its_layers() -> None:
+def test_network_is_the_sum_of_layers() -> None:
     whole = simulate(DataflowPoint("two_level", network="bert_base_128", evaluations=300))
     parts = [
         (
@@ -67,14 +67,14 @@ def test_a_network_is_the_sum_of_its_layers() -> None:
 
 
 @pytest.mark.parametrize("dataflow", SPREAD)
-def test_a_named_dataflow_is_no_better_than_any(dataflow: str) -> None:
+def test_named_dataflow_is_never_better_than_free_dataflow(dataflow: str) -> None:
     point = {"network": "resnet50", "layer": "conv3_2_3x3", "evaluations": 60_000}
     free = simulate(DataflowPoint("eyeriss_like", **point))
     tied = simulate(DataflowPoint("eyeriss_like", dataflow=dataflow, **point))
     assert tied.edp_js >= free.edp_js * 0.99
 
 
-def test_more_elements_cost_area_and_save_time() -> None:
+def test_more_processing_elements_cost_area_and_save_time() -> None:
     point = {"network": "resnet50", "layer": "conv3_2_3x3", "evaluations": 20_000}
     few = simulate(DataflowPoint("eyeriss_like", pe_rows=8, pe_cols=8, **point))
     many = simulate(DataflowPoint("eyeriss_like", pe_rows=16, pe_cols=16, **point))
@@ -82,14 +82,14 @@ def test_more_elements_cost_area_and_save_time() -> None:
     assert many.latency_s < few.latency_s
 
 
-def test_cheaper_memory_cheapens_the_network() -> None:
+def test_lower_memory_energy_lowers_network_energy() -> None:
     lpddr, hbm = (
         simulate(DataflowPoint("two_level", dram_type=kind, **FC)) for kind in ("lpddr4", "hbm2")
     )
     assert hbm.energy_j < lpddr.energy_j
 
 
-def test_stated_energies_follow_what_is_resized() -> None:
+def test_stated_energies_scale_with_resized_memories() -> None:
     base = load_accelerator("eyeriss_like")
     assert (machine_of(resized(base, Changes())).energy_pj == machine_of(base).energy_pj).all()
     larger = machine_of(resized(base, Changes(spad_scale=2.0))).energy_pj
@@ -99,12 +99,12 @@ def test_stated_energies_follow_what_is_resized() -> None:
     assert area_mm2(resized(base, Changes(node_nm=16.0))) < area_mm2(base)
 
 
-def test_a_buffer_that_holds_nothing_is_a_verdict() -> None:
+def test_too_small_buffer_is_infeasible() -> None:
     with pytest.raises(Infeasible, match="buffer_too_small"):
         simulate(DataflowPoint("two_level", buffer_scale=1e-9, **FC))
 
 
-def test_a_network_of_ones_own_is_a_file_and_part_of_a_points_identity(
+def test_custom_network_file_is_part_of_the_point_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "catalog" / "layers" / "mine.toml"
@@ -138,7 +138,7 @@ def test_a_network_of_ones_own_is_a_file_and_part_of_a_points_identity(
         ({"seed": -1}, "seed is -1"),
     ],
 )
-def test_a_wrong_word_is_answered_in_words(change: dict[str, object], said: str) -> None:
+def test_unknown_option_gets_a_suggestion(change: dict[str, object], said: str) -> None:
     point = {"accelerator": "eyeriss_like", **FC, **change}
     with pytest.raises((UserError, UnknownNameError), match=said):
         simulate(DataflowPoint(**point))  # type: ignore[arg-type]
@@ -193,11 +193,11 @@ def test_a_wrong_file_says_what_is_wrong(tmp_path: Path, old: str, new: str, sai
         ({"temporal": []}, "needs its name"),
     ],
 )
-def test_a_wrong_mapping_says_what_is_wrong(table: dict[str, object], said: str) -> None:
+def test_invalid_mapping_names_the_error(table: dict[str, object], said: str) -> None:
     with pytest.raises(UserError, match=said):
         read_mapping([table])
 
 
-def test_all_networks_are_made_of_layers() -> None:
+def test_every_network_has_layers() -> None:
     assert len(network_names()) >= 6
     assert all(times > 0 for name in network_names() for _, times in network(name))

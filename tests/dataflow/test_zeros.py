@@ -1,4 +1,4 @@
-"""Zeros inside a mapping's counts, and layers that share the buffer."""
+"""Sparsity inside a mapping's counts, and fused layers."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def dense() -> Found:
     return find(LAYER, EYERISS, evaluations=3000)
 
 
-def test_dense_operands_leave_a_mapping_as_it_is(dense: Found) -> None:
+def test_dense_operands_leave_counts_unchanged(dense: Found) -> None:
     same = with_zeros(dense.mapping, dense.evaluation, LAYER, EYERISS, Sparsity(action="skipping"))
     assert same.traffic == dense.evaluation.traffic
     assert same.cycles == dense.evaluation.cycles
     assert same.energy_pj == pytest.approx(dense.evaluation.energy_pj, rel=1e-9)
 
 
-def test_skipping_two_of_four_halves_the_multiplies_and_their_cycles(dense: Found) -> None:
+def test_two_of_four_sparsity_halves_multiplies_and_cycles(dense: Found) -> None:
     zeros = Sparsity(
         densities={"Weights": Density("structured", n=2, m=4)},
         action="skipping",
@@ -46,7 +46,7 @@ def test_skipping_two_of_four_halves_the_multiplies_and_their_cycles(dense: Foun
 
 @settings(max_examples=30, deadline=None)
 @given(share=st.floats(0.05, 1.0), layout=st.sampled_from(["bitmask", "run_length", "coordinate"]))
-def test_gating_spares_energy_and_no_cycle(dense: Found, share: float, layout: str) -> None:
+def test_gating_saves_energy_but_no_cycles(dense: Found, share: float, layout: str) -> None:
     densities = {"Weights": Density("uniform", share), "Inputs": Density("uniform", share)}
     gated, skipped = (
         with_zeros(
@@ -75,7 +75,7 @@ def test_gating_spares_energy_and_no_cycle(dense: Found, share: float, layout: s
     assert after.reads >= before.reads * share
 
 
-def test_a_bitmask_adds_a_bit_per_word(dense: Found) -> None:
+def test_bitmask_format_adds_one_bit_per_word(dense: Found) -> None:
     zeros = Sparsity(
         densities={"Weights": Density("structured", n=1, m=2)}, formats={"Weights": "bitmask"}
     )
@@ -91,7 +91,7 @@ def mapper(layer: Layer, accelerator: object) -> Found:
     return find(layer, accelerator, evaluations=4000)  # type: ignore[arg-type]
 
 
-def test_a_tensor_between_two_layers_stays_on_chip() -> None:
+def test_fused_intermediate_tensor_stays_on_chip() -> None:
     first, second = matmul("up", n=32, c=64, m=96), matmul("down", n=32, c=96, m=64)
     pair = fused(first, second, EYERISS, mapper)
     assert pair is not None
@@ -106,14 +106,14 @@ def test_a_tensor_between_two_layers_stays_on_chip() -> None:
     )
 
 
-def test_what_does_not_fit_is_not_fused() -> None:
+def test_layers_that_do_not_fit_are_not_fused() -> None:
     large = conv("a", m=256, c=64, r=1, s=1, p=112, q=112)
     assert fused(large, conv("b", m=8, c=256, r=1, s=1, p=112, q=112), EYERISS, mapper) is None
     assert not feeds(large, conv("b", m=8, c=255, r=1, s=1, p=112, q=112))
 
 
 @pytest.mark.parametrize("name", network_names())
-def test_chains_are_the_network_in_order(name: str) -> None:
+def test_fused_chains_cover_the_network_in_order(name: str) -> None:
     layers = [layer for chain in chains(name) for layer in chain]
     assert sum(layer.macs for layer in layers) == sum(
         layer.macs * times for layer, times in network(name)
@@ -147,7 +147,7 @@ def test_zeros_and_fusion_are_axes() -> None:
         ({"fused": True, "layer": "fc"}, "whole network"),
     ],
 )
-def test_wrong_words_about_zeros_are_answered(change: dict[str, object], said: str) -> None:
+def test_invalid_sparsity_options_raise_a_user_error(change: dict[str, object], said: str) -> None:
     point = {"accelerator": "two_level", "layer": "fc", "evaluations": 100, **change}
     with pytest.raises(UserError, match=said):
         simulate(DataflowPoint(**point))  # type: ignore[arg-type]

@@ -49,7 +49,9 @@ def test_a_slower_array_serves_each_token_later(small: ServingPoint, tmp_path: P
     assert fast != simulate(small)
 
 
-def test_its_file_is_read_and_an_unknown_one_is_said(small: ServingPoint) -> None:
+def test_accelerator_file_is_a_dependency_and_unknown_names_are_refused(
+    small: ServingPoint,
+) -> None:
     assert any(path.stem == "tpu_like" for path in SIMULATOR.reads("accelerator", "tpu_like"))
     with pytest.raises(UnknownNameError, match="did you mean 'tpu_like'"):
         simulate(dataclasses.replace(small, accelerator="tpu_lik"))
