@@ -70,25 +70,18 @@ def explained(
         if abs(seconds) > 0.0
     ]
     place = "first stage, end of warm-up" if memory.is_first[0] else "last stage, at the loss"
-    kept = {
-        "weights": memory.weights,
-        "gradients": memory.gradients,
-        "states": memory.states,
-        "activations": memory.activations,
-        "workspace": memory.workspace,
-        "reserved": np.full(1, RESERVED_BYTES),
-    }
-    rows += [
-        Contribution(phase="memory", name=name, memory_bytes=float(held[0]), note=place)
-        for name, held in kept.items()
-        if held[0]
+    kept = {name: float(held[0]) for name, held in vars(memory).items() if name != "is_first"}
+    kept["reserved"] = RESERVED_BYTES
+    return rows + [
+        Contribution(phase="memory", name=name, memory_bytes=size, note=place)
+        for name, size in kept.items()
+        if size
     ]
-    return rows
 
 
 def _kernels(work: Work, constants: Constants, gpus: int) -> list[Contribution]:
     """Return what each kind of kernels of each pass takes."""
-    plans, found = work.plans, []
+    plans = work.plans
     often = float(plans.micro_batches[0]) / float(plans.pp[0])
     counts, column = counts_of(work.job), int(work.which[0])
     sums: dict[tuple[str, str], list[float]] = {}
@@ -96,28 +89,26 @@ def _kernels(work: Work, constants: Constants, gpus: int) -> list[Contribution]:
     for name, piece in work.pieces.items():
         is_layer = name in ("dense", "experts")
         for (phase, kind), seconds in piece.seconds.items():
-            is_run = (
-                float(runs(phase, plans)[0])
-                if is_layer or phase == SUMS
-                else phase not in RUNS_AGAIN
-            )
-            times = often * counts[name] * is_run
+            times = often * counts[name]
+            if is_layer or phase == SUMS:
+                times *= float(runs(phase, plans)[0])
+            elif phase in RUNS_AGAIN:
+                times = 0.0
             row = sums.setdefault((phase, kind), [0.0, 0.0, 0.0])
             row[0] += times * pace(constants, work.job, kind) * float(seconds[column])
             row[1] += gpus * times * float(piece.joules[phase, kind][column])
             row[2] += times
-    for (phase, kind), (seconds_s, joules, count) in sums.items():
-        if seconds_s:
-            found.append(
-                Contribution(
-                    phase=PHASES[phase],
-                    name=kind.rstrip("_"),
-                    count=count,
-                    time_s=seconds_s,
-                    energy_j=joules,
-                    devices=gpus,
-                    bound="memory" if kind in ("streams", "scores") else "compute",
-                    level=LEVELS[int(np.argmax(layer.by_level[:, column]))],
-                )
-            )
-    return found
+    return [
+        Contribution(
+            phase=PHASES[phase],
+            name=kind.rstrip("_"),
+            count=count,
+            time_s=seconds_s,
+            energy_j=joules,
+            devices=gpus,
+            bound="memory" if kind in ("streams", "scores") else "compute",
+            level=LEVELS[int(np.argmax(layer.by_level[:, column]))],
+        )
+        for (phase, kind), (seconds_s, joules, count) in sums.items()
+        if seconds_s
+    ]

@@ -103,8 +103,7 @@ def passes_of(work: Work, constants: Constants) -> Passes:
     """Return what a micro-batch takes, before any pipeline is played."""
     job, plans, priced = work.job, work.plans, work.pieces
     parts = np.zeros((plans.size, COLUMNS))
-    exposed = {TENSOR: np.zeros(plans.size), CONTEXT: np.zeros(plans.size)}
-    exposed |= {EXPERTS: np.zeros(plans.size), GRADIENTS: np.zeros(plans.size)}
+    exposed = {what: np.zeros(plans.size) for what in (TENSOR, CONTEXT, EXPERTS, GRADIENTS)}
     counts = counts_of(job)
     compute = np.zeros(plans.size)
     for place, name in enumerate(PIECES):
@@ -260,7 +259,7 @@ def _exposed(
 ) -> dict[tuple[str, str], Floats]:
     """Return the messages of a piece that nothing hides, by pass and kind."""
     job, plans, which, sent = work.job, work.plans, work.which, work.messages[name]
-    hides_experts = _hides_experts(job, plans)
+    hides_experts = hides_expert_exchange(job, plans)
     others = {FORWARD: passes[INPUTS] + passes[WEIGHTS], INPUTS: passes[FORWARD]}
     found: dict[tuple[str, str], Floats] = {}
     share: float | Floats
@@ -282,8 +281,8 @@ def _exposed(
     return found
 
 
-def _hides_experts(job: Job, plans: Plans) -> NDArray[np.bool_]:
-    """Say for each row whether tokens travel to experts while another micro-batch computes.
+def hides_expert_exchange(job: Job, plans: Plans) -> NDArray[np.bool_]:
+    """Return whether expert all-to-all runs behind the compute of another micro-batch, per row.
 
     Megatron-Core pairs a chunk's forward with another's backward for that where layers are
     interleaved and none runs again whole (`--overlap-moe-expert-parallel-comm`), as a dualpipe

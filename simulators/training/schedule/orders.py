@@ -32,16 +32,8 @@ FORWARD, INPUTS, WEIGHTS, BACKWARD = range(4)
 MOST_TASKS = 3
 """Of a rank for one micro-batch of one of its chunks."""
 
-ORDER = i8(i8, i8, i8, i8, i8, matrix(i8))
-PLACE = i8(i8, i8, i8, i8)
-PAIRED = i8(i8, i8, i8, i8, matrix(i8))
-PUT = i8(matrix(i8), i8, i8, i8, i8)
-NUMBERED = i8(matrix(i8), i8, i8, matrix(i8))
-ORDERS = i8(i8, i8, i8, i8, array(i8, 3), array(i8))
-STAGE = i8(i8, i8, i8, i8)
 
-
-@kernel(PLACE)
+@kernel(i8(i8, i8, i8, i8))
 def place(turn: int, pp: int, chunks: int, micro_batches: int) -> int:
     """Return chunk x micro_batches + micro-batch of the `turn`-th forward of an interleaved rank.
 
@@ -53,7 +45,7 @@ def place(turn: int, pp: int, chunks: int, micro_batches: int) -> int:
     return (rest // size) * micro_batches + group * pp + rest % size
 
 
-@kernel(ORDER)
+@kernel(i8(i8, i8, i8, i8, i8, matrix(i8)))
 def fill_order(
     schedule: int, rank: int, pp: int, chunks: int, micro_batches: int, order: Ints
 ) -> int:
@@ -76,26 +68,22 @@ def fill_order(
     while backwards < total or weights < (total if schedule == 3 else 0):
         if forwards < total and (forwards < warm_up or forwards - warm_up <= backwards):
             where = place(forwards, pp, chunks, micro_batches)
-            order[count, 0], order[count, 1] = 0, where // micro_batches
-            order[count, 2] = where % micro_batches
+            count = put(order, count, 0, where // micro_batches, where % micro_batches)
             forwards += 1
-            count += 1
             if forwards <= warm_up:
                 continue
         if backwards < total:
             where = place(backwards, pp, chunks, micro_batches)
-            order[count, 0], order[count, 1] = backward, chunks - 1 - where // micro_batches
-            order[count, 2] = where % micro_batches
+            chunk = chunks - 1 - where // micro_batches
+            count = put(order, count, backward, chunk, where % micro_batches)
             backwards += 1
-            count += 1
         if schedule == 3 and (backwards - weights > late or backwards == total):
-            order[count, 0], order[count, 1], order[count, 2] = 2, 0, weights
+            count = put(order, count, 2, 0, weights)
             weights += 1
-            count += 1
     return count
 
 
-@kernel(PAIRED)
+@kernel(i8(i8, i8, i8, i8, matrix(i8)))
 def fill_paired(half: int, ranks: int, each: int, swaps: int, order: Ints) -> int:
     """Write the tasks of a rank of a dualpipe in turn; return their number.
 
@@ -139,14 +127,14 @@ def fill_paired(half: int, ranks: int, each: int, swaps: int, order: Ints) -> in
     return number_tasks(tasks, count, swaps, order)
 
 
-@kernel(PUT)
-def put(tasks: Ints, count: int, kind: int, chunk: int, is_paired: int) -> int:
-    """Write a task; return how many there are then."""
-    tasks[count, 0], tasks[count, 1], tasks[count, 2] = kind, chunk, is_paired
+@kernel(i8(matrix(i8), i8, i8, i8, i8))
+def put(tasks: Ints, count: int, kind: int, chunk: int, number: int) -> int:
+    """Append a task with its micro-batch, or whether it is paired; return the number of tasks."""
+    tasks[count, 0], tasks[count, 1], tasks[count, 2] = kind, chunk, number
     return count + 1
 
 
-@kernel(NUMBERED)
+@kernel(i8(matrix(i8), i8, i8, matrix(i8)))
 def number_tasks(tasks: Ints, count: int, swaps: int, order: Ints) -> int:
     """Write which micro-batch and which chunk each task is of; return how many there are.
 
@@ -175,7 +163,7 @@ def number_tasks(tasks: Ints, count: int, swaps: int, order: Ints) -> int:
     return count
 
 
-@kernel(ORDERS)
+@kernel(i8(i8, i8, i8, i8, array(i8, 3), array(i8)))
 def fill_orders(
     schedule: int, pp: int, chunks: int, micro_batches: int, orders: Ints, counts: Ints
 ) -> int:
@@ -191,7 +179,7 @@ def fill_orders(
     return int(counts.sum())
 
 
-@kernel(STAGE)
+@kernel(i8(i8, i8, i8, i8))
 def stage_of(schedule: int, chunk: int, rank: int, pp: int) -> int:
     """Return which chunk of the pipeline a rank's chunk is; a second copy follows the first."""
     if schedule == 5 and chunk == 1:

@@ -34,14 +34,8 @@ none), whether that is on another rank, and whether it runs together with the ta
 
 KINDS = 4
 
-SHARES = i8(i8, i8, i8, i8)
-NEEDS = i8(i8, i8, i8, i8, i8, matrix(i8))
-SORTED = i8(i8, i8, i8, i8, array(i8, 3), array(i8), matrix(i8))
-SECONDS = i8(i8, i8, i8, matrix(f8), array(f8, 3))
-PLAY = i8(i8, matrix(i8), array(f8, 3), array(f8), array(f8))
 
-
-@kernel(SHARES)
+@kernel(i8(i8, i8, i8, i8))
 def layers_of_chunk(chunk: int, chunks: int, layers: int, upto: int) -> int:
     """Return how many of the first `upto` of all layers are in a chunk of the whole pipeline."""
     each, extra = layers // chunks, layers % chunks
@@ -60,7 +54,7 @@ def layers_of_chunk(chunk: int, chunks: int, layers: int, upto: int) -> int:
     return 0
 
 
-@kernel(NEEDS)
+@kernel(i8(i8, i8, i8, i8, i8, matrix(i8)))
 def needed_by(kind: int, stage: int, micro: int, length: int, lanes: int, places: Ints) -> int:
     """Return the position of the task that another waits for: -1 for none, -2 if not yet written.
 
@@ -75,7 +69,7 @@ def needed_by(kind: int, stage: int, micro: int, length: int, lanes: int, places
     return int(places[before, micro])
 
 
-@kernel(SORTED)
+@kernel(i8(i8, i8, i8, i8, array(i8, 3), array(i8), matrix(i8)))
 def fill_sorted(
     schedule: int,
     pp: int,
@@ -123,7 +117,7 @@ def fill_sorted(
     return written
 
 
-@kernel(SECONDS)
+@kernel(i8(i8, i8, i8, matrix(f8), array(f8, 3)))
 def fill_seconds(number: int, layers: int, dense: int, parts: Floats, seconds: Floats) -> int:
     """Write what each kind of task of each chunk of each row takes; return how many chunks."""
     for chunk in range(number):
@@ -147,7 +141,7 @@ def fill_seconds(number: int, layers: int, dense: int, parts: Floats, seconds: F
     return number
 
 
-@kernel(PLAY)
+@kernel(i8(i8, matrix(i8), array(f8, 3), array(f8), array(f8)))
 def play(pp: int, tasks: Ints, seconds: Floats, send_s: Floats, out: Floats) -> int:
     """Write when the last task of each row ends; return how many rows there are.
 
@@ -216,15 +210,10 @@ def _of_shape(
     schedule: int, pp: int, chunks: int, m: int, layers: int, dense: int, parts: Floats
 ) -> Floats:
     """Return the end of each row's pipeline, for rows of one shape; equal rows are played once."""
-    first: dict[bytes, int] = {}
-    keys = [row.tobytes() for row in parts]
-    for row, key in enumerate(keys):
-        first.setdefault(key, row)
-    places = {key: place for place, key in enumerate(first)}
-    which, distinct = np.array([places[key] for key in keys]), parts[list(first.values())]
+    distinct, which = np.unique(parts, axis=0, return_inverse=True)
     number, tasks = pp * chunks, sorted_tasks(schedule, pp, chunks, m)
     seconds = np.zeros((len(distinct), number, KINDS))
     fill_seconds(number, layers, dense, distinct, seconds)
     ends = np.zeros(len(distinct))
     play(pp, tasks, seconds, distinct[:, SEND] * (pp > 1), ends)
-    return np.asarray(ends[which], np.float64)
+    return np.asarray(ends[which.reshape(-1)], np.float64)
