@@ -82,7 +82,7 @@ def fields_of(kind: type, part: str) -> tuple[str, ...]:
 def metric(doc: str, *, unit: str = "", better: Direction | None = None, page: str = "") -> Any:
     """Declare a field of a metrics type: one result column, an objective if `better` is given.
 
-    `page` is where the metric is defined: a page of `docs/explanation/` and its heading, `serving.md#rates`.
+    `page` names the definition: a page of `docs/explanation/` and a heading, `serving.md#rates`.
     """
     return field(metadata={"doc": doc, "unit": unit, "better": better, "page": page})
 
