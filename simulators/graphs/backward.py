@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from simulators.graphs.forward import BACKWARD, DEPTHWISE, Launch, Moved, gemm, product, stream
-from simulators.workload.graphs.graph import PRODUCTS, Graph, Node
+from simulators.workload.graphs.graph import ACTIVATIONS, PRODUCTS, Graph, Node
 from simulators.workload.operators import Attention, Compute, Gemm
 from simulators.workload.precision import BYTES
 
@@ -24,7 +24,7 @@ READ: Moved = (2.0, 0.0)
 DERIVATIVES: dict[str, tuple[Moved, ...]] = {
     **dict.fromkeys(("input", "weight", "view", "copy", "scatter", "shift", "add", "sum"), ()),
     **dict.fromkeys(("part", "scale", "mask"), (READ_WRITE,)),  # slices are put together
-    **dict.fromkeys(("relu", "gelu", "tanh", "silu", "sigmoid"), (BINARY,)),
+    **dict.fromkeys(ACTIVATIONS, (BINARY,)),
     "pow": (READ_WRITE, READ_WRITE, BINARY),  # x^(p-1), p times that, times the gradient
     "rsqrt": (BINARY, READ_WRITE),
     "softmax": (BINARY, BINARY),

@@ -130,69 +130,62 @@ def why_not(job: Job, plans: Plans, batch: NDArray[Any], targets: Floats) -> lis
     """
     reasons = [""] * plans.size
 
-    def note(broken: NDArray[np.bool_], words: Any) -> None:
+    def note(broken: NDArray[np.bool_], words: str, *columns: Any) -> None:
+        values = [np.broadcast_to(column, plans.size) for column in columns]
         for row in np.flatnonzero(broken):
-            reasons[row] = reasons[row] or words(int(row))
+            reasons[row] = reasons[row] or words.format(*(value[row] for value in values))
 
-    pp, m = plans.pp, plans.micro_batches
+    model, pp, m = job.model, plans.pp, plans.micro_batches
+    schedules = np.array([*SCHEDULES, ""])[plans.schedule]
+    is_interleaved, is_folded = plans.schedule == INTERLEAVED, plans.schedule == DUALPIPE_V
+    is_pairing, twice = np.isin(plans.schedule, PAIRING), plans.models > 1
     note(
         batch != plans.dp * plans.micro_batch * m,
-        lambda r: (
-            f"batch_not_divisible: {batch[r]} sequences over dp {plans.dp[r]} "
-            f"x micro_batch {plans.micro_batch[r]:g}"
-        ),
+        "batch_not_divisible: {} sequences over dp {} x micro_batch {:g}",
+        *(batch, plans.dp, plans.micro_batch),
     )
     note(
-        pp * plans.chunks > job.model.layers,
-        lambda r: (
-            f"pp_exceeds_layers: pp {pp[r]} x chunks {plans.chunks[r]}, {job.model.layers} layers"
-        ),
+        pp * plans.chunks > model.layers,
+        "pp_exceeds_layers: pp {} x chunks {}, {} layers",
+        *(pp, plans.chunks, model.layers),
     )
-    is_interleaved, is_folded = plans.schedule == INTERLEAVED, plans.schedule == DUALPIPE_V
     note(
         np.where(is_folded, plans.chunks != 2, (plans.chunks > 1) & ~is_interleaved),
-        lambda r: (
-            f"chunks_need_interleaving: {plans.chunks[r]} under {SCHEDULES[plans.schedule[r]]}"
-        ),
+        "chunks_need_interleaving: {} under {}",
+        *(plans.chunks, schedules),
     )
     note(
         is_interleaved & (pp > 1) & (m % pp > 0),
-        lambda r: (
-            f"micro_batches_not_multiple_of_pp: {m[r]} micro-batches, pp {pp[r]}, interleaved"
-        ),
+        "micro_batches_not_multiple_of_pp: {} micro-batches, pp {}, interleaved",
+        *(m, pp),
     )
-    is_pairing, twice = np.isin(plans.schedule, PAIRING), plans.models > 1
     note(
         is_pairing & ((m < 2 * pp) | (twice & ((pp % 2 > 0) | (m % 2 > 0)))),
-        lambda r: (
-            f"micro_batches_too_few_to_pair: {m[r]} micro-batches, pp {pp[r]}, "
-            f"{SCHEDULES[plans.schedule[r]]}"
-        ),
+        "micro_batches_too_few_to_pair: {} micro-batches, pp {}, {}",
+        *(m, pp, schedules),
     )
     copies = plans.dp * job.cp * plans.models
     note(
         copies % plans.shards > 0,
-        lambda r: f"shard_ranks_do_not_divide: {plans.shards[r]} of {copies[r]} copies",
+        "shard_ranks_do_not_divide: {} of {} copies",
+        *(plans.shards, copies),
     )
+    ranks = plans.dp * job.cp * job.tp
     note(
-        plans.dp * job.cp * job.tp % (job.ep * job.expert_tp) > 0,
-        lambda r: (
-            f"experts_exceed_ranks: ep {job.ep} x expert_tp {job.expert_tp} of "
-            f"{plans.dp[r] * job.cp * job.tp} ranks of a stage"
-        ),
+        ranks % (job.ep * job.expert_tp) > 0,
+        "experts_exceed_ranks: ep {} x expert_tp {} of {} ranks of a stage",
+        *(job.ep, job.expert_tp, ranks),
     )
     note(
         (plans.offloads > 0) & (job.gpu.pcie_bytes_per_s <= 0.0),
-        lambda _: f"no_host_link: gpu '{job.gpu.name}' states no pcie_bytes_per_s",
+        "no_host_link: gpu '{}' states no pcie_bytes_per_s",
+        job.gpu.name,
     )
-    weights = job.model.active_parameters
-    never = (targets > 0) & np.isinf(tokens_to_loss(weights, targets))
+    weights = model.active_parameters
     note(
-        never,
-        lambda r: (
-            f"loss_out_of_reach: {targets[r]:g}; a scaling law expects {job.model.name} to stay "
-            f"above {float(expected_loss(weights, np.array(np.inf))):.3g}"
-        ),
+        (targets > 0) & np.isinf(tokens_to_loss(weights, targets)),
+        "loss_out_of_reach: {:g}; a scaling law expects {} to stay above {:.3g}",
+        *(targets, model.name, expected_loss(weights, np.array(np.inf))),
     )
     return reasons
 

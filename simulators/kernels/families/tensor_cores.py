@@ -50,16 +50,11 @@ TENSOR_SPEEDUP = 3.0
 """A precision this much faster than fp32 runs on matrix units; P100's fp16 (2x) does not. Boards
 with a tf32 rate have matrix units anyway: on GeForce ones these are only twice as fast as fp32."""
 
-NUMBERS = (
-    "compute",
-    "bandwidth",
-    "load_bytes_per_clock",
-    "tail",
-    "prologue",
-    "start_s",
-    "step_s",
-    "split_s",
+RATES, LATENCIES = (
+    ("compute", "bandwidth", "load_bytes_per_clock"),
+    ("start_s", "step_s", "split_s"),
 )
+NUMBERS = (*RATES, "tail", "prologue", *LATENCIES)
 
 MEASURED = {
     "bf16": ("bf16", "bf16"),

@@ -10,28 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulators.workload.graphs.graph import VIEWS, Graph, Node
+from simulators.workload.graphs.graph import PRODUCTS, VIEWS, Graph, Node
 from simulators.workload.precision import BYTES
 
 STATES = 2
 """Numbers that Adam keeps per weight, in fp32."""
 
-KEPT_INPUTS = (
-    "linear",
-    "conv",
-    "matmul",
-    "attention",
-    "grouped_linear",
-    "layer_norm",
-    "rms_norm",
-    "batch_norm",
-    "group_norm",
-    "gelu",
-    "silu",
-    "pow",
-    "mul",
-    "maximum",
-)
+KEPT_NORMS = ("layer_norm", "rms_norm", "batch_norm", "group_norm")
+KEPT_INPUTS = (*PRODUCTS, *KEPT_NORMS, "gelu", "silu", "pow", "mul", "maximum")
 KEPT_RESULTS = ("softmax", "relu", "tanh", "sigmoid", "rsqrt", "attention")
 MASK_BYTES = {"dropout": 1.0, "pool": 8.0}
 """Of a number: whether it was dropped, and where the largest of a window was."""

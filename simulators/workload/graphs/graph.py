@@ -23,29 +23,15 @@ Shape = tuple[int, ...]
 PRODUCTS = ("linear", "matmul", "conv", "attention", "grouped_linear")
 """Kinds that multiply matrices; between two of them everything is bound by memory."""
 
-POINTWISE = (
-    "add",
-    "mul",
-    "scale",
-    "shift",
-    "pow",
-    "rsqrt",
-    "maximum",
-    "mask",
-    "relu",
-    "gelu",
-    "tanh",
-    "silu",
-    "sigmoid",
-    "dropout",
-)
+ACTIVATIONS = ("relu", "gelu", "tanh", "silu", "sigmoid")
+ARITHMETIC = ("add", "mul", "scale", "shift", "pow", "rsqrt", "maximum", "mask", "dropout")
 NORMS = ("softmax", "layer_norm", "rms_norm", "group_norm", "batch_norm")
 TABLES = ("embedding", "embedding_bag", "gather", "scatter")
 MOVES = ("copy", "mean", "sum", "pool")
 VIEWS = ("input", "weight", "view", "part")
 """Kinds no kernel runs for: what is there beforehand, a weight, another shape, a slice."""
 
-KINDS = (*VIEWS, *PRODUCTS, *POINTWISE, *NORMS, *TABLES, *MOVES)
+KINDS = (*VIEWS, *PRODUCTS, *ACTIVATIONS, *ARITHMETIC, *NORMS, *TABLES, *MOVES)
 
 
 @dataclass(frozen=True)
@@ -256,10 +242,10 @@ class Sketch:
         """Multiply `a[..., m, k]` by `b[..., k, n]`, one product per leading index."""
         return self.node("matmul", (a, b), (*self.shape(a)[:-1], self.shape(b)[-1]), name=name)
 
-    def attention(self, q: int, k: int, v: int, *, causal: bool, name: str = "") -> int:
+    def attention(self, q: int, k: int, v: int, *, causal: bool) -> int:
         """Attend in one kernel; all are [batch, length, heads, width]."""
         shape = (*self.shape(q)[:-1], self.shape(v)[-1])
-        return self.node("attention", (q, k, v), shape, causal=causal, name=name)
+        return self.node("attention", (q, k, v), shape, causal=causal)
 
     def view(self, x: int, shape: Shape) -> int:
         """Look at a result under another shape; the node itself is free."""
@@ -279,12 +265,12 @@ class Sketch:
         shape = (*self.shape(ids), table[1])
         return self.node("embedding", (ids,), shape, weights=(table,), name=name)
 
-    def norm(self, x: int, kind: str = "layer_norm", *, name: str = "") -> int:
+    def norm(self, x: int, kind: str = "layer_norm") -> int:
         """Normalise rows (layer, RMS), channels (batch) or groups of channels (group)."""
         shape = self.shape(x)
         width = shape[1] if kind in ("batch_norm", "group_norm") else shape[-1]
         weights = ((width,),) if kind == "rms_norm" else ((width,), (width,))
-        return self.node(kind, (x,), shape, weights=weights, name=name)
+        return self.node(kind, (x,), shape, weights=weights)
 
     def softmax(self, x: int) -> int:
         """Normalise exponentials along the last rank."""
@@ -300,7 +286,6 @@ class Sketch:
         groups: int = 1,
         padding: int | None = None,
         bias: bool = False,
-        name: str = "",
     ) -> int:
         """Convolve images [batch, channels, height, width]; padded to keep their size if unsaid."""
         batch, channels, *sides = self.shape(x)
@@ -308,15 +293,8 @@ class Sketch:
         out = tuple((side + 2 * pad - kernel) // stride + 1 for side in sides)
         weights: tuple[Shape, ...] = ((filters, channels // groups, kernel, kernel),)
         weights += ((filters,),) if bias else ()
-        return self.node(
-            "conv",
-            (x,),
-            (batch, filters, *out),
-            weights=weights,
-            stride=stride,
-            groups=groups,
-            name=name,
-        )
+        shape = (batch, filters, *out)
+        return self.node("conv", (x,), shape, weights=weights, stride=stride, groups=groups)
 
     def pool(self, x: int, kernel: int, *, stride: int, padding: int = 0) -> int:
         """Take the largest or mean number of each window."""
@@ -328,17 +306,17 @@ class Sketch:
         """Average over whatever `shape` leaves out."""
         return self.node("mean", (x,), shape)
 
-    def add(self, a: int, b: int, *, name: str = "") -> int:
+    def add(self, a: int, b: int) -> int:
         """Add two results; the smaller is broadcast."""
-        return self.node("add", (a, b), self._wider(a, b), name=name)
+        return self.node("add", (a, b), self._wider(a, b))
 
-    def mul(self, a: int, b: int, *, name: str = "") -> int:
+    def mul(self, a: int, b: int) -> int:
         """Multiply two results number by number; the smaller is broadcast."""
-        return self.node("mul", (a, b), self._wider(a, b), name=name)
+        return self.node("mul", (a, b), self._wider(a, b))
 
-    def pointwise(self, kind: str, x: int, *others: int, weights: tuple[Shape, ...] = ()) -> int:
+    def pointwise(self, kind: str, x: int, *others: int) -> int:
         """Apply a function to every number."""
-        return self.node(kind, (x, *others), self.shape(x), weights=weights)
+        return self.node(kind, (x, *others), self.shape(x))
 
     def relu(self, x: int) -> int:
         """Cut off what is negative."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from simulators.catalog.model import LanguageModel
 from simulators.core.errors import Infeasible
-from simulators.workload.llm.routing import USUAL, Routing, check_routing
+from simulators.workload.llm.routing import GATHERED, ROUNDING, USUAL, Routing
 from simulators.workload.precision import BLOCKS, precision
 
 
@@ -117,20 +117,36 @@ def check_cut(model: LanguageModel, cut: Parallelism) -> None:
         raise Infeasible(
             "ep_does_not_divide_experts", f"ep {cut.ep}, {model.name} has {held} experts"
         )
-    check_routing(
-        cut.routing,
-        ep=cut.ep,
-        width=cut.width,
-        groups=cut.attention_dp,
-        experts=model.experts,
-        top_k=model.top_k,
-    )
+    _check_routing(model, cut)
     if model.heads % cut.tp:
         raise Infeasible(
             "tp_does_not_divide_heads", f"tp {cut.tp}, {model.name} has {model.heads} heads"
         )
     if cut.pp > max(1, model.layers):  # heads alone have none
         raise Infeasible("pp_exceeds_layers", f"pp {cut.pp}, {model.name} has {model.layers}")
+
+
+def _check_routing(model: LanguageModel, cut: Parallelism) -> None:
+    """Raise `Infeasible` if the experts cannot be reached, copied, or counted as is asked."""
+    routing, counted = cut.routing, cut.routing.counted
+    if routing.backend != GATHERED and not (cut.ep == cut.width > 1 and cut.attention_dp > 1):
+        raise Infeasible(
+            "moe_backend_needs_ep",
+            f"{routing.backend} sends tokens of groups of ranks to whole experts: attention_dp "
+            f"above 1, and ep {cut.width}, that of all GPUs of a stage",
+        )
+    if counted and routing.skew:
+        raise Infeasible("routing_histogram_beside_skew", "one or the other says it")
+    if counted and len(counted) != model.experts:
+        raise Infeasible(
+            "routing_histogram_of_other_experts", f"{len(counted)} of {model.experts} experts"
+        )
+    if counted and max(counted) * model.top_k > sum(counted) * (1.0 + ROUNDING):
+        raise Infeasible(
+            "routing_histogram_above_tokens", f"a token takes {model.top_k} experts, each but once"
+        )
+    if routing.redundant and cut.ep == 1:
+        raise Infeasible("redundant_experts_need_ep", "copies go to other GPUs: ep above 1")
 
 
 def check_blocks(model: LanguageModel, cut: Parallelism, dtype: str) -> None:
@@ -145,8 +161,7 @@ multiple of the 128 numbers that share a scale in fp8_block; tp 4 is the largest
     """
     for name, size, ranks, block in _split_sizes(model, cut, dtype):
         if ranks > 1 and size % (ranks * block):
-            fewer = (_with_tp(cut, tp) for tp in range(cut.tp - 1, 0, -1))
-            works = next((less.tp for less in fewer if _keeps_blocks(model, less, dtype)), 0)
+            works = next((n for n in range(cut.tp - 1, 0, -1) if _works(model, cut, n, dtype)), 0)
             largest = f"tp {works} is the largest that works" if works else "no smaller tp works"
             raise Infeasible(
                 "tp_cuts_blocks",
@@ -155,17 +170,12 @@ multiple of the 128 numbers that share a scale in fp8_block; tp 4 is the largest
             )
 
 
-def _with_tp(cut: Parallelism, tp: int) -> Parallelism:
-    """Return a cut over fewer ranks, experts dealt to as many of them as can be."""
-    return replace(cut, tp=tp, ep=math.gcd(cut.ep, tp * cut.attention_dp))
-
-
-def _keeps_blocks(model: LanguageModel, cut: Parallelism, dtype: str) -> bool:
-    """Whether a cut is possible, and cuts no block."""
-    if model.heads % cut.tp:
-        return False
-    shared = _split_sizes(model, cut, dtype)
-    return not any(ranks > 1 and size % (ranks * block) for _, size, ranks, block in shared)
+def _works(model: LanguageModel, cut: Parallelism, tp: int, dtype: str) -> bool:
+    """Return whether fewer tensor ranks divide the heads and cut no block."""
+    fewer = replace(cut, tp=tp, ep=math.gcd(cut.ep, tp * cut.attention_dp))
+    sizes = _split_sizes(model, fewer, dtype)
+    cuts = any(ranks > 1 and size % (ranks * block) for _, size, ranks, block in sizes)
+    return model.heads % tp == 0 and not cuts
 
 
 def _split_sizes(

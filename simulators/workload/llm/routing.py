@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulators.core.errors import Infeasible, UserError
+from simulators.core.errors import UserError
 
 GATHERED = "allgather_reducescatter"
 HIGH_THROUGHPUT, LOW_LATENCY = "deepep_high_throughput", "deepep_low_latency"
@@ -75,34 +75,6 @@ def counted_tokens(text: str) -> tuple[float, ...]:
 def is_file(text: str) -> bool:
     """Return whether a histogram is the name of a file."""
     return bool(re.search(r"[^-+\d.eE,\s]", text))
-
-
-def check_routing(
-    routing: Routing, *, ep: int, width: int, groups: int, experts: int, top_k: int
-) -> None:
-    """Raise `Infeasible` if experts cannot be reached or copied, or were not counted so.
-
-    `ep` parts of a stage have whole experts; `groups` of its `width` GPUs attend on their own.
-    """
-    if routing.backend != GATHERED and not (ep == width > 1 and groups > 1):
-        raise Infeasible(
-            "moe_backend_needs_ep",
-            f"{routing.backend} sends tokens of groups of ranks to whole experts: attention_dp "
-            f"above 1, and ep {width}, that of all GPUs of a stage",
-        )
-    if routing.counted:
-        if routing.skew:
-            raise Infeasible("routing_histogram_beside_skew", "one or the other says it")
-        if len(routing.counted) != experts:
-            raise Infeasible(
-                "routing_histogram_of_other_experts", f"{len(routing.counted)} of {experts} experts"
-            )
-        if max(routing.counted) * top_k > sum(routing.counted) * (1.0 + ROUNDING):
-            raise Infeasible(
-                "routing_histogram_above_tokens", f"a token takes {top_k} experts, each but once"
-            )
-    if routing.redundant and ep == 1:
-        raise Infeasible("redundant_experts_need_ep", "copies go to other GPUs: ep above 1")
 
 
 @functools.lru_cache(maxsize=256)
