@@ -1,4 +1,4 @@
-"""Kernels: called by other kernels and from Python, compiled once."""
+"""Compiled kernels: callable from kernels and from Python, compiled once."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ def _quarter(x: float) -> float:
     return _half(_half(x))
 
 
-def test_a_kernel_that_others_call_is_called_from_python_too() -> None:
+def test_kernel_is_callable_from_kernels_and_from_python() -> None:
     assert _quarter(8.0) == _quarter.py_func(8.0) == 2.0
     assert _half.inner.stats.cache_path == _half.compiled.stats.cache_path
     assert _half(8.0) == 4.0
@@ -39,7 +39,7 @@ def _scaled_twice(x: float) -> float:
     return _scaled(_scaled(x))
 
 
-def test_a_kernel_is_compiled_for_other_constants_of_its_callees_too() -> None:
+def test_kernel_recompiles_for_other_constants() -> None:
     other = _scaled_twice.where(DOUBLES=False)
     assert other is _scaled_twice.where(DOUBLES=False)
     assert (_scaled_twice(8.0), other(8.0), other.py_func(8.0)) == (32.0, 2.0, 2.0)
@@ -58,7 +58,7 @@ for made in (_half.compiled, _half.inner, _quarter.compiled):
 """
 
 
-def test_processes_that_start_together_compile_a_kernel_once(tmp_path: Path) -> None:
+def test_concurrent_processes_compile_a_kernel_once(tmp_path: Path) -> None:
     words = [sys.executable, "-c", _COUNT_COMPILATIONS]
     paths = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": paths, "NUMBA_CACHE_DIR": str(tmp_path)}
@@ -90,7 +90,7 @@ print("unchanged")
 """
 
 
-def test_numba_stays_as_installed() -> None:
+def test_numba_configuration_is_unchanged() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _NUMBA_AS_INSTALLED],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},

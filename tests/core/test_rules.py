@@ -1,4 +1,4 @@
-"""A rule stands on its field, and everything that breaks one is told at once."""
+"""Field rules: every violation of a point or batch is reported at once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def batch(*points: Point) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist([asdict(p) for p in points], schema=schema_of(Point))
 
 
-def test_all_that_is_wrong_with_a_point_is_told_at_once() -> None:
+def test_all_errors_of_a_point_are_reported_at_once() -> None:
     check_point(GOOD)
     with pytest.raises(UserError) as error:
         check_point(BAD)
@@ -46,7 +46,7 @@ def test_all_that_is_wrong_with_a_point_is_told_at_once() -> None:
     ]
 
 
-def test_a_batch_is_told_what_its_points_would_be() -> None:
+def test_batch_errors_equal_point_errors() -> None:
     check_batch(Point, batch(GOOD, replace(GOOD, qps=3.0), GOOD))
     with pytest.raises(UserError) as one:
         check_point(BAD)
@@ -55,7 +55,7 @@ def test_a_batch_is_told_what_its_points_would_be() -> None:
     assert str(many.value) == str(one.value)
 
 
-def test_encoded_values_that_no_row_has_break_no_rule() -> None:
+def test_unused_dictionary_values_break_no_rule() -> None:
     words = pa.array(["swap", "swop"]).dictionary_encode()
     columns = {n: batch(GOOD).column(n) for n in Point.__dataclass_fields__}
     check_batch(Point, pa.RecordBatch.from_pydict({**columns, "preemption": words[:1]}))
@@ -63,5 +63,5 @@ def test_encoded_values_that_no_row_has_break_no_rule() -> None:
         check_batch(Point, pa.RecordBatch.from_pydict({**columns, "preemption": words[1:]}))
 
 
-def test_fields_are_told_apart_by_their_part() -> None:
+def test_fields_are_grouped_by_part() -> None:
     assert fields_of(Point, "cut") == ("tp",)

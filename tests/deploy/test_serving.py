@@ -1,4 +1,4 @@
-"""Designs become commands that their engines document, or say why they cannot."""
+"""Serving designs become documented engine commands, or errors with a reason."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ DESIGNS = {
 
 @pytest.mark.parametrize("engine", ENGINES.names())
 @pytest.mark.parametrize("design", DESIGNS.values(), ids=DESIGNS)
-def test_options_are_documented_and_say_what_the_design_says(
+def test_command_options_are_documented_and_match_the_design(
     design: ServingPoint, engine: str
 ) -> None:
     known = load_engine(engine)
@@ -105,7 +105,7 @@ MIXTURES = {
 }
 
 
-def test_kubernetes_scales_replicas_by_the_rule_they_were_priced_by() -> None:
+def test_kubernetes_autoscaler_uses_the_simulated_rule() -> None:
     design = replace(
         DESIGNS["vllm"],
         autoscaling=AutoscaleConfig(min_replicas=1, replica_qps=0.25, scale_down_s=90.0),
@@ -125,7 +125,7 @@ def test_kubernetes_scales_replicas_by_the_rule_they_were_priced_by() -> None:
         )
 
 
-def test_how_often_an_answer_is_streamed_is_told_where_there_is_an_option() -> None:
+def test_stream_interval_is_passed_where_the_engine_has_the_option() -> None:
     often = replace(LLAMA, chunk_size=2048, client=replace(LLAMA.client, stream_interval=10))
     with pytest.raises(UserError, match="send each token"):
         launch_of(often, "vllm")
@@ -146,7 +146,7 @@ EAGER = {
 
 @pytest.mark.parametrize("engine", ENGINES.names())
 @pytest.mark.parametrize("dtype", MIXTURES)
-def test_a_checkpoint_brings_its_precision(dtype: str, engine: str) -> None:
+def test_quantized_checkpoint_needs_no_dtype_option(dtype: str, engine: str) -> None:
     model, gpu = MIXTURES[dtype]
     design = ServingPoint(
         model=model,
@@ -164,7 +164,7 @@ def test_a_checkpoint_brings_its_precision(dtype: str, engine: str) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES.names())
-def test_all_of_a_model_in_mxfp4_is_documented_by_no_engine(engine: str) -> None:
+def test_fully_mxfp4_models_are_refused(engine: str) -> None:
     design = replace(
         LLAMA,
         gpu="b200_sxm",
@@ -176,7 +176,7 @@ def test_all_of_a_model_in_mxfp4_is_documented_by_no_engine(engine: str) -> None
 
 
 @pytest.mark.parametrize(("engine", "told"), EAGER.items())
-def test_an_engine_launches_one_by_one_where_the_designs_host_does(engine: str, told: str) -> None:
+def test_eager_runtime_disables_cuda_graphs(engine: str, told: str) -> None:
     scheduler = load_engine(engine).schedulers[0]
     design = replace(
         LLAMA,
@@ -201,7 +201,7 @@ def test_an_engine_launches_one_by_one_where_the_designs_host_does(engine: str, 
     assert f"{host}AWQ's TinyChat of 2023, one process\n" in alone
 
 
-def test_five_designs_deploy_and_keep_their_names() -> None:
+def test_five_designs_deploy_with_stable_names() -> None:
     for name, design in list(DESIGNS.items())[:5]:
         text = deployment(design, "", f"space {name}")
         assert text.startswith(f"# space {name}: llama3_1_70b on h100_sxm")
@@ -211,7 +211,7 @@ def test_five_designs_deploy_and_keep_their_names() -> None:
 
 
 @pytest.mark.parametrize("target", ["kubernetes", "dynamo"])
-def test_manifests_are_yaml_that_asks_for_the_gpus(target: str) -> None:
+def test_manifests_request_the_gpus(target: str) -> None:
     documents = list(yaml.safe_load_all(deployment(DESIGNS["vllm"], target)))
     text = str(documents)
     assert "'nvidia.com/gpu': 4" in text or "'nvidia.com/gpu': '4'" in text
@@ -222,7 +222,7 @@ def test_manifests_are_yaml_that_asks_for_the_gpus(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["kubernetes", "dynamo"])
-def test_manifests_for_amd_ask_for_its_gpus_and_say_what_is_not_known(target: str) -> None:
+def test_manifests_for_amd_request_amd_gpus_and_note_unknowns(target: str) -> None:
     text = deployment(replace(DESIGNS["vllm"], gpu="mi300x"), target)
     list(yaml.safe_load_all(text))
     assert "amd.com/gpu" in text
@@ -245,7 +245,7 @@ POOLS = replace(
 )
 
 
-def test_separate_pools_are_two_kinds_of_workers() -> None:
+def test_disaggregated_pools_become_two_worker_types() -> None:
     text = deployment(POOLS, "dynamo", "mine")
     assert text.startswith(
         "# mine: llama3_1_70b on h100_sxm, 4 replica(s) of 2 GPU(s) for prefill; "
@@ -271,7 +271,7 @@ def test_separate_pools_are_two_kinds_of_workers() -> None:
         }
 
 
-def test_llm_d_gets_values_of_its_chart_for_both_pools() -> None:
+def test_llm_d_gets_chart_values_for_both_pools() -> None:
     text = deployment(POOLS, "llm_d", "mine")
     values = yaml.safe_load(text)
     assert values["modelArtifacts"]["uri"] == "hf://meta-llama/Llama-3.1-70B"
@@ -290,7 +290,7 @@ def test_llm_d_gets_values_of_its_chart_for_both_pools() -> None:
         assert yaml.safe_load(told["--kv-transfer-config"])["kv_connector"] == "NixlConnector"
 
 
-def test_pools_in_a_node_are_told_that_pods_share_no_nvlink() -> None:
+def test_pools_inside_a_node_warn_that_pods_share_no_nvlink() -> None:
     text = deployment(
         replace(
             POOLS, replicas=1, pools=replace(POOLS.pools, kv_link="auto", decode_gpu="nothing")
@@ -334,9 +334,7 @@ def test_pools_in_a_node_are_told_that_pods_share_no_nvlink() -> None:
         ({"pools.prefill_gpus": 0}, "dynamo", "one_pool_without_the_other"),
     ],
 )
-def test_pools_that_cannot_be_deployed_say_why(
-    change: dict[str, Any], target: str, said: str
-) -> None:
+def test_undeployable_pools_raise_a_reason(change: dict[str, Any], target: str, said: str) -> None:
     assert said in refused(updated(POOLS, change), target)
 
 
@@ -357,7 +355,9 @@ def refused(design: ServingPoint, target: str = "") -> str:
         ({"tp": 8, "pp": 2}, "kubernetes", "one replica spans 2 nodes"),
     ],
 )
-def test_what_cannot_be_deployed_says_why(change: dict[str, Any], target: str, said: str) -> None:
+def test_undeployable_designs_raise_a_reason(
+    change: dict[str, Any], target: str, said: str
+) -> None:
     assert said in refused(updated(LLAMA, {"chunk_size": 2048} | change), target)
 
 
@@ -374,7 +374,7 @@ def test_what_cannot_be_deployed_says_why(change: dict[str, Any], target: str, s
         ),
     ],
 )
-def test_an_engine_is_told_of_its_prefix_cache(
+def test_prefix_cache_option_is_passed_to_the_engine(
     engine: str, on: str, off: str, on_host: str
 ) -> None:
     def said(**changes: Any) -> str:
@@ -401,7 +401,7 @@ def test_an_engine_is_told_of_its_prefix_cache(
             said(**{"cache.prefix_caching": True, "cache.prefix_host_bytes": 64e9})
 
 
-def test_ways_to_experts_are_told_in_each_engine_s_words() -> None:
+def test_all_to_all_backend_uses_the_option_of_each_engine() -> None:
     design = updated(DESIGNS["experts by DeepEP"], {"moe.backend": "deepep_low_latency"})
     told = " ".join(launch_of(design, "sglang").command)
     assert "--moe-a2a-backend deepep --deepep-mode low_latency" in told
@@ -418,7 +418,7 @@ def test_ways_to_experts_are_told_in_each_engine_s_words() -> None:
             launch_of(other, engine)
 
 
-def test_adapters_are_told_by_how_many_are_kept() -> None:
+def test_lora_options_state_the_number_of_adapters() -> None:
     design = DESIGNS["adapters"]
     told = " ".join(launch_of(design, "vllm").command)
     assert "--enable-lora --max-loras 256 --max-lora-rank 32 --max-cpu-loras 500" in told
@@ -432,7 +432,7 @@ def test_adapters_are_told_by_how_many_are_kept() -> None:
             launch_of(updated(design, change), engine)  # type: ignore[arg-type]
 
 
-def test_a_part_of_a_gpu_is_not_deployed() -> None:
+def test_gpu_partitions_are_not_deployed() -> None:
     with pytest.raises(UserError, match="CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"):
         launch_of(
             replace(LLAMA, colocation=replace(LLAMA.colocation, sharing="mps", sm_share=0.5)),
@@ -440,7 +440,7 @@ def test_a_part_of_a_gpu_is_not_deployed() -> None:
         )
 
 
-def test_heads_of_medusa_are_told_to_the_engine_that_has_them_alone() -> None:
+def test_medusa_heads_are_passed_only_to_trtllm() -> None:
     medusa = replace(
         LLAMA,
         chunk_size=2048,
@@ -461,11 +461,11 @@ def test_heads_of_medusa_are_told_to_the_engine_that_has_them_alone() -> None:
         {"dynamic.exit_depth": 0.5},
     ],
 )
-def test_what_no_engine_offers_is_not_deployed(change: dict[str, object]) -> None:
+def test_options_without_engine_support_are_not_deployed(change: dict[str, object]) -> None:
     with pytest.raises(UserError, match="no engine on offer"):
         launch_of(updated(LLAMA, change), "vllm")  # type: ignore[arg-type]
 
 
-def test_engines_that_are_built_ahead_are_no_command() -> None:
+def test_ahead_of_time_engines_have_no_launch_command() -> None:
     with pytest.raises(UserError, match="built ahead by trtllm-build"):
         launch_of(replace(LLAMA, scheduler="trtllm", runtime="trtllm_executor"), "trtllm")

@@ -1,4 +1,4 @@
-"""Training designs as torchrun commands: what Megatron-LM is told, and what it cannot be."""
+"""Training designs become torchrun commands of Megatron-LM, or errors with a reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def told(**changes):
     return {w: words[i + 1] if i + 1 < len(words) else "" for i, w in enumerate(words)}
 
 
-def test_a_design_is_a_command_of_its_own_shape():
+def test_torchrun_command_matches_the_design():
     options = told()
     assert options["--tensor-model-parallel-size"] == "8"
     assert options["--num-layers-per-virtual-pipeline-stage"] == "2"
@@ -43,7 +43,7 @@ def test_a_design_is_a_command_of_its_own_shape():
     assert told(recompute="elementwise")["--recompute-modules"] == "layernorm"
 
 
-def test_a_script_names_nodes_and_ranks():
+def test_script_names_nodes_and_ranks():
     text = DEPLOYMENTS.deployment(vars(GPT3), "", "best")
     assert text.startswith("#!/bin/sh\n# best: gpt3_175b on 1024 h100_sxm\nexec env CUDA_DEVICE")
     assert "CONNECTIONS=1 torchrun" in text
@@ -67,12 +67,12 @@ def test_a_script_names_nodes_and_ranks():
         ({"cuda_graphs": True, "recompute": "full"}, "does not replay full recomputation"),
     ],
 )
-def test_what_megatron_cannot_be_told_says_so(changes, words):
+def test_options_without_megatron_support_raise_a_reason(changes, words):
     with pytest.raises(UserError, match=words):
         told(**changes)
 
 
-def test_designs_that_cannot_be_and_unknown_targets_are_told():
+def test_infeasible_designs_and_unknown_targets_raise_errors():
     with pytest.raises(Infeasible, match="memory_exceeds_hbm"):
         DEPLOYMENTS.deployment(
             vars(replace(GPT3, tp=1, dp=128, zero=0, schedule="1f1b", chunks=1)), "", ""
@@ -81,14 +81,14 @@ def test_designs_that_cannot_be_and_unknown_targets_are_told():
         DEPLOYMENTS.deployment(vars(GPT3), "vllm", "")
 
 
-def test_what_is_hidden_and_summed_is_told():
+def test_overlap_and_fusion_options_are_passed():
     mixture = {"model": "mixtral_8x7b", "ep": 8, "expert_tp": 2, "tp": 2, "pp": 4, "chunks": 2}
     assert "--overlap-moe-expert-parallel-comm" in told(**mixture)
     assert "--overlap-moe-expert-parallel-comm" not in told(**mixture | {"expert_tp": 1})
     assert "--no-gradient-accumulation-fusion" in told(fusion="eager")
 
 
-def test_context_and_expert_ranks_are_told():
+def test_context_and_expert_parallel_options_are_passed():
     options = told(model="deepseek_v3", tp=2, pp=4, cp=2, ep=8, chunks=1, schedule="1f1b")
     assert options["--context-parallel-size"] == "2"
     assert options["--cp-comm-type"] == "p2p"
@@ -99,13 +99,13 @@ def test_context_and_expert_ranks_are_told():
     assert {"--multi-latent-attention", "--moe-grouped-gemm"} <= set(options)
 
 
-def test_layers_that_do_not_divide_are_laid_out():
+def test_uneven_layers_get_an_explicit_pipeline_layout():
     options = told(model="llama3_1_405b", chunks=8)  # 126 layers over 64 chunks
     assert options["--pipeline-model-parallel-layout"] == f"Et*1|{'t*2|' * 62}t*1L"
     assert "--num-layers-per-virtual-pipeline-stage" not in options
 
 
-def test_options_that_the_trainer_wants_together_come_together():
+def test_dependent_trainer_options_are_passed_together():
     assert "--no-check-for-nan-in-loss-and-grad" in told(cuda_graphs=True)
     assert "--use-precision-aware-optimizer" in told(offload=True)
     assert told(zero=3)["--ckpt-format"] == "fsdp_dtensor"

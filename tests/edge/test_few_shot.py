@@ -1,4 +1,4 @@
-"""Devices from a few samples: what must hold of any, and cases with a known answer."""
+"""Edge devices fitted from a few samples: general laws, and cases with a known answer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def seconds(costs: np.ndarray) -> np.ndarray:
     return np.asarray(1e-3 * (3.0 + NETWORKS @ costs))
 
 
-def test_a_device_that_is_a_sum_of_layers_is_found_from_a_few_samples() -> None:
+def test_additive_device_is_recovered_from_a_few_samples() -> None:
     known = learn(NETWORKS, [seconds(c) for c in COSTS], list("abcd"), own=0.05)
     true = seconds(np.array([1.0, 3.0, 4.0]))
     said, low, high = adapt(known, NETWORKS[:8], true[:8]).seconds(NETWORKS)
@@ -40,7 +40,7 @@ def test_a_device_that_is_a_sum_of_layers_is_found_from_a_few_samples() -> None:
     assert (said <= high).all()
 
 
-def test_more_samples_leave_less_unsure() -> None:
+def test_more_samples_narrow_the_interval() -> None:
     known = learn(NETWORKS, [seconds(c) for c in COSTS], list("abcd"), own=0.05)
     widths = []
     for count in (2, 8, 40):
@@ -49,38 +49,38 @@ def test_more_samples_leave_less_unsure() -> None:
     assert widths == sorted(widths, reverse=True)
 
 
-def test_twins_count_as_one_device() -> None:
+def test_identical_devices_count_once() -> None:
     plain = learn(NETWORKS, [seconds(c) for c in COSTS[:2]], ["a", "b"], own=0.0)
     twins = learn(NETWORKS, [seconds(c) for c in COSTS[[0, 0, 1]]], ["a", "a", "b"], own=0.0)
     assert_allclose(twins.mean, plain.mean)
     assert_allclose(twins.covariance, plain.covariance)
 
 
-def test_chosen_networks_teach_more_than_the_first() -> None:
+def test_selected_samples_fit_better_than_the_first_ones() -> None:
     known = prior("nb201")
     cells = [cell_text([*["nor_conv_3x3"] * i, *["none"] * (6 - i)]) for i in range(7)]
     rows = features("nb201", [*["|" + cells[0][1:]] * 10, *cells])
     assert not {*choose(known, rows, 2).tolist()} <= set(range(10))
 
 
-def test_samples_must_be_times() -> None:
+def test_sample_latencies_must_be_positive() -> None:
     with pytest.raises(UserError, match="above zero"):
         adapt(prior("nb201"), features("nb201", [cell_text(["none"] * 6)]), np.array([0.0]))
 
 
-def test_a_path_that_leads_nowhere_is_pruned() -> None:
+def test_dead_end_path_is_pruned() -> None:
     text = cell_text(["nor_conv_3x3", *["none"] * 4, "nor_conv_1x1"])
     assert features("nb201", [text])[0].tolist() == [0, 1, 1, 0, 0, 0, 0, 0]
     assert cell_operations(text)[5] == "nor_conv_1x1"
 
 
 @pytest.mark.parametrize(("space", "text"), [("nb201", "|x~0|"), ("fbnet", "k3_e1"), ("ofa", "{}")])
-def test_what_is_no_network_is_refused(space: str, text: str) -> None:
+def test_malformed_network_is_refused(space: str, text: str) -> None:
     with pytest.raises(UserError, match="is no"):
         features(space, [text])
 
 
-def test_a_stored_device_is_read_and_says_what_it_said() -> None:
+def test_stored_device_predicts_the_same_after_reading() -> None:
     cell = features("nb201", [cell_text(["nor_conv_3x3"] * 6), cell_text(["skip_connect"] * 6)])
     said, low, high = device("nb201", str(STORED)).seconds(cell)
     assert_allclose(said, STORED_SECONDS, rtol=1e-9)
@@ -88,7 +88,7 @@ def test_a_stored_device_is_read_and_says_what_it_said() -> None:
     assert (said < high).all()
 
 
-def test_a_device_of_format_1_says_what_it_said_before_fused_kernels_were_counted() -> None:
+def test_format_1_device_keeps_predictions() -> None:
     stored = [
         [0.007233298666983519, 0.012174694417061292],
         [0.005523051110939405, 0.008113228593944817],
@@ -103,7 +103,7 @@ def test_a_device_of_format_1_says_what_it_said_before_fused_kernels_were_counte
     assert_allclose(said, stored, rtol=1e-12)
 
 
-def test_sums_behind_the_first_block_of_a_stage_end_in_its_projection() -> None:
+def test_residual_sums_end_in_the_projection() -> None:
     blocks = ["skip"] * 22
     none = features("fbnet", [" ".join(blocks)])[0]
     blocks[1] = "k3_e1"  # narrows its input: nothing is added to it
@@ -114,12 +114,12 @@ def test_sums_behind_the_first_block_of_a_stage_end_in_its_projection() -> None:
     assert (second - first)[-5:].tolist() == [1, 0, 0, 0, 0]
 
 
-def test_the_first_expansion_of_a_stage_is_at_the_resolution_before_it() -> None:
+def test_first_expansion_of_a_stage_uses_the_previous_resolution() -> None:
     wide = {"ks": [3] * 20, "e": [6, 3, 3, 3] * 5, "d": [2] * 5, "r": 112}
     assert features("ofa", [json.dumps(wide)])[0][-5:].tolist() == [6 / 4] * 5
 
 
-def test_a_device_is_written_as_it_is_read(tmp_path: Path) -> None:
+def test_written_device_equals_read_device(tmp_path: Path) -> None:
     file = tmp_path / "again.json"
     file.write_text(text_of(device("nb201", str(STORED)), "nb201", {"rows": 10}))
     cell = features("nb201", [cell_text(["nor_conv_1x1"] * 6)])
@@ -131,7 +131,7 @@ def test_a_device_is_written_as_it_is_read(tmp_path: Path) -> None:
         assert a.tolist() == b.tolist()
 
 
-def test_a_device_of_another_space_or_a_newer_format_is_refused(tmp_path: Path) -> None:
+def test_device_of_another_search_space_or_newer_format_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not of fbnet"):
         device("fbnet", str(STORED))
     newer = tmp_path / "newer.json"
@@ -142,7 +142,7 @@ def test_a_device_of_another_space_or_a_newer_format_is_refused(tmp_path: Path) 
         device("nb201", "pixel22")
 
 
-def test_programs_of_a_chip_follow_those_that_go_with_them() -> None:
+def test_compilers_of_a_chip_share_related_devices() -> None:
     level, base = np.log([1.0, 2.0, 4.0]), np.log([1.0, 10.0, 100.0, 1000.0])
     log_s = base + level[:, None]
     log_s[2, 3] = np.nan

@@ -1,4 +1,4 @@
-"""What is shipped of devices is what the fit writes."""
+"""Shipped edge calibrations equal the output of the fit."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from simulators.core.calibration import reference_folder
 
 @pytest.mark.slow
 @pytest.mark.skipif(reference_folder() is None, reason="no measured tables")
-def test_the_calibrations_are_reproduced(capsys: pytest.CaptureFixture[str]) -> None:
+def test_shipped_edge_calibrations_are_reproduced(capsys: pytest.CaptureFixture[str]) -> None:
     main(["edge", "nb201", "ofa", "--check"])
     assert capsys.readouterr().out.count("reproduced") == 2

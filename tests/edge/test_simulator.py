@@ -1,4 +1,4 @@
-"""The simulator of networks on devices keeps the contract and the user's accuracies."""
+"""The edge simulator fulfils the contract and uses the accuracies of the user."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simulators.edge.device import device
 from simulators.edge.simulator import SIMULATOR, EdgePoint
 
 
-def test_a_cell_is_the_same_by_its_edges_and_by_its_text() -> None:
+def test_cell_notations_are_equivalent() -> None:
     text = cell_text(["none", "none", "none", "nor_conv_3x3", "none", "none"])
     by_text = SIMULATOR.evaluate(batch_of(EdgePoint, {"device": "raspi4", "network": text}))
     by_edge = SIMULATOR.evaluate(
@@ -25,7 +25,7 @@ def test_a_cell_is_the_same_by_its_edges_and_by_its_text() -> None:
     assert by_text.equals(by_edge)
 
 
-def test_accuracies_are_the_users(tmp_path: Path) -> None:
+def test_accuracies_come_from_the_user(tmp_path: Path) -> None:
     file, text = tmp_path / "mine.csv", cell_text(["none"] * 6)
     file.write_text(f"network,accuracy\n{text},0.91\n")
     point = {"device": "fpga", "accuracy": str(file)}
@@ -38,12 +38,12 @@ def test_accuracies_are_the_users(tmp_path: Path) -> None:
         SIMULATOR.evaluate(batch_of(EdgePoint, {**point, "accuracy": str(file), "op_0_1": "none"}))
 
 
-def test_another_space_needs_its_network() -> None:
+def test_other_search_spaces_require_a_matching_network() -> None:
     with pytest.raises(UserError, match="network is missing"):
         SIMULATOR.evaluate(batch_of(EdgePoint, {"device": "pixel2", "search_space": "fbnet"}))
 
 
-def test_a_convolution_more_takes_longer() -> None:
+def test_additional_convolution_takes_longer() -> None:
     rows = [
         SIMULATOR.evaluate(
             batch_of(EdgePoint, {"device": "pixel2", **dict.fromkeys(some, "nor_conv_3x3")})
@@ -68,7 +68,7 @@ def test_a_convolution_more_takes_longer() -> None:
         ({"search_space": 3}, "search_space is 3"),
     ],
 )
-def test_a_file_that_is_no_device_is_told(
+def test_malformed_device_file_is_refused(
     tmp_path: Path, change: dict[str, object], said: str
 ) -> None:
     whole = json.loads(text_of(device("nb201", "raspi4"), "nb201", {}))

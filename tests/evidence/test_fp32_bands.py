@@ -1,4 +1,4 @@
-"""What fp32 operators of boards that were left out say of the next board."""
+"""Intervals of fp32 operators, from leave-one-GPU-out errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulators.evidence.intervals import WIDEST
 NAMES = [board.name for board in boards()]
 
 
-def test_of_boards_that_lie_off_as_wholes_nine_tenths_are_held() -> None:
+def test_interval_covers_ninety_percent_with_gpu_level_bias() -> None:
     draw = np.random.default_rng(0)
     middles = (np.arange(20) + 0.5) / 20
 
@@ -28,7 +28,7 @@ def test_of_boards_that_lie_off_as_wholes_nine_tenths_are_held() -> None:
     assert np.mean(held) == pytest.approx(0.9, abs=0.05)
 
 
-def test_rows_of_its_own_say_how_far_a_board_is_off() -> None:
+def test_own_rows_narrow_the_interval_of_a_gpu() -> None:
     near, far = (band_by_rows("linear", np.full(10, off), NAMES) for off in (0.01, 0.3))
     assert far.lo[0] < near.lo[0] < 1.0 < near.hi[0] < far.hi[0]
     none = band_by_rows("linear", np.zeros(0), NAMES)
@@ -37,7 +37,7 @@ def test_rows_of_its_own_say_how_far_a_board_is_off() -> None:
     assert band_by_rows("no such class", np.zeros(0), NAMES) == WIDEST
 
 
-def test_every_class_of_the_boards_has_a_band_and_none_is_of_the_board_itself() -> None:
+def test_every_kernel_class_has_a_leave_one_gpu_out_interval() -> None:
     classes = {label for board in boards() for label in board.rates}
     assert set(bands_by_sheet(NAMES)) == classes
     others = bands_by_sheet([name for name in NAMES if name != "mi210"])

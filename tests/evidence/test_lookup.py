@@ -1,4 +1,4 @@
-"""Whose measurements a GPU is priced by: the nearest there are, and less surely the farther."""
+"""Evidence lookup: own measurements first, then the nearest GPU with a wider interval."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ def decode(name: str = "a") -> Attention:
 
 
 @pytest.mark.parametrize("kind", kinds())
-def test_how_far_a_board_lends_is_said_with_a_reason(kind: str) -> None:
+def test_transfer_relations_have_reasons(kind: str) -> None:
     row = kinds()[kind]
     assert row.reason
     assert row.transfers_to in {"none", "architecture", "line", "all"}
 
 
-def test_own_measurements_come_first_and_never_enter_an_answer_without_them() -> None:
+def test_own_measurements_come_first_and_zero_shot_excludes_them() -> None:
     assert near("fused", "h200_sxm")[:2] == [("h200_sxm", "own"), ("h100_sxm", "architecture")]
     assert near("fused", "h200_sxm", "zero_shot")[0] == ("h100_sxm", "architecture")
     assert "h200_sxm" not in dict(near("fused", "h200_sxm", "zero_shot"))
@@ -78,14 +78,14 @@ def test_own_measurements_come_first_and_never_enter_an_answer_without_them() ->
     assert set(dict(near("fused", "mi300x")).values()) == {"any"}
 
 
-def test_of_boards_as_near_the_newer_comes_first_and_one_of_half_rate_lends_to_nobody() -> None:
+def test_newer_of_equally_near_gpus_comes_first_and_half_rate_gpus_are_excluded() -> None:
     hopper = [board for board, relation in near("tensor", "h100_pcie") if relation == "generation"]
     assert hopper == ["b200_sxm", "gb200", "a100_sxm"]
     assert "rtx_4090" not in dict(near("tensor", "l4"))
     assert dict(near("tensor", "rtx_4090"))["rtx_4090"] == "own"
 
 
-def test_nobody_borrows_what_depends_on_a_cache() -> None:
+def test_cache_dependent_numbers_are_not_transferred() -> None:
     assert near("chain", "rtx_4090") == [("rtx_4090", "own")]
     assert near("chain", "l40s") == []
     norm = Elementwise(name="ffn_norm", elements=1e6, dtype="bf16")
@@ -108,7 +108,7 @@ def found(
     )
 
 
-def test_the_lender_is_the_one_that_errs_least() -> None:
+def test_source_with_the_least_transfer_error_is_chosen() -> None:
     sister, here = ("h100_sxm", "vllm", "wanted"), ("h200_sxm", "trtllm", "wanted")
     assert (
         error_of("decode.bf16_bf16", "architecture").error
@@ -123,9 +123,7 @@ def test_the_lender_is_the_one_that_errs_least() -> None:
     assert own.is_own
 
 
-def test_a_slow_latent_kernel_of_another_board_yields_to_the_boards_own_of_another_framework() -> (
-    None
-):
+def test_own_mla_kernel_of_another_framework_beats_a_slow_transferred_kernel() -> None:
     best = found(
         [("a100_sxm", "vllm", "wanted"), ("h200_sxm", "trtllm", "wanted")],
         family="mla_decode.bf16_bf16",
@@ -134,7 +132,7 @@ def test_a_slow_latent_kernel_of_another_board_yields_to_the_boards_own_of_anoth
     assert (best.board, best.framework) == ("h200_sxm", "trtllm")
 
 
-def test_an_interval_covers_what_is_borrowed() -> None:
+def test_interval_covers_transferred_numbers() -> None:
     own, sister = found([("h200_sxm", "vllm", "wanted")]), found([("h100_sxm", "vllm", "wanted")])
     other, far = found([("h200_sxm", "vllm", "other")]), found([("rtx_pro_6000", "vllm", "wanted")])
 
@@ -150,7 +148,7 @@ def test_an_interval_covers_what_is_borrowed() -> None:
     assert width(own) < width(other)
 
 
-def test_a_kind_of_borrowing_never_seen_comes_after_all_others() -> None:
+def test_transfer_kind_without_errors_comes_last() -> None:
     seen = {
         "all": {
             "architecture": TransferError(0.1, 0.9, 1.2),
@@ -162,14 +160,14 @@ def test_a_kind_of_borrowing_never_seen_comes_after_all_others() -> None:
     assert error_of("scan", "own", seen).error == 0.0
 
 
-def test_nobody_lends_where_the_data_sheet_alone_errs_less() -> None:
+def test_data_sheet_is_used_where_transfer_errors_are_larger() -> None:
     sheet = shipped_errors()["bf16"]["sheet"]
     assert sheet is not None
     assert error_of("bf16", "generation").error < sheet.error < error_of("bf16", "vendor").error
     assert found([("rtx_pro_6000", "vllm", "wanted")], family="bf16") is None
 
 
-def test_a_users_own_calibration_of_any_kind_stands_before_those_shipped(
+def test_user_calibration_overrides_shipped_calibrations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = load_gpu("l40s")
@@ -191,7 +189,7 @@ def test_gpus_without_a_timed_kernel_are_named() -> None:
     assert both.startswith("l4, gh200: no kernel of these GPUs was measured")
 
 
-def test_what_a_framework_runs_elsewhere_is_the_library_it_runs_there() -> None:
+def test_framework_kernels_resolve_to_the_library_of_the_gpu() -> None:
     latent = "mla_decode.bf16_bf16"
     wanted = ("sglang", "blackwell")
     lent = transfer_kinds("generation", latent, wanted, ("trtllm", "hopper"), True)
@@ -204,7 +202,7 @@ def test_what_a_framework_runs_elsewhere_is_the_library_it_runs_there() -> None:
     assert [loan.name for loan in here] == ["own_framework"]
 
 
-def test_boards_whose_tensor_cores_take_the_same_instructions_are_related_by_them() -> None:
+def test_gpus_with_the_same_tensor_core_instructions_are_related() -> None:
     wanted, lent = ("trtllm", "ampere"), ("trtllm", "blackwell_rtx")
     loans = transfer_kinds("vendor", "mla_decode.bf16_bf16", wanted, lent, True)
     assert [loan.name for loan in loans] == ["vendor", "instructions"]
@@ -225,7 +223,7 @@ def test_boards_whose_tensor_cores_take_the_same_instructions_are_related_by_the
     assert is_within(TransferKind("architecture"), same)
 
 
-def test_eight_bit_keys_are_widened_where_tensor_cores_multiply_none() -> None:
+def test_fp8_keys_are_upcast_without_fp8_tensor_cores() -> None:
     def lender(gpu: str) -> tuple[str, bool]:
         keys = latent_entry(gpu, ("bf16_fp8", "bf16_bf16"))
         return keys.board, keys.numbers == latent_entry(gpu, ("bf16_bf16",)).numbers

@@ -1,4 +1,4 @@
-"""What of its peak a board sustains that nobody measured, by what others do."""
+"""Sustained share of the peak on unmeasured GPUs, estimated from measured GPUs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from simulators.kernels.price import price
 from simulators.workload.operators import Gemm
 
 
-def test_the_more_a_peak_asks_of_a_joule_the_less_of_it_is_sustained() -> None:
+def test_sustained_share_falls_with_peak_flops_per_joule() -> None:
     shares = [sustained_share(load_gpu("b200_sxm"), dtype) for dtype in ("bf16", "fp8", "fp4")]
     assert 1.0 > shares[0] > shares[1] > shares[2] > 0.3
     assert flops_per_j(load_gpu("a100_sxm"), "bf16") == pytest.approx(312 / 400)
     assert sustained_share(load_gpu("a100_sxm"), "bf16") <= 1.0
 
 
-def test_a_vendor_has_the_factor_that_its_boards_show_and_is_less_sure_by_it() -> None:
+def test_vendor_factor_follows_measured_gpus_and_widens_the_interval() -> None:
     points = [
         Point("one", name, "bf16", math.log(asked), math.log(0.8 * asked**-0.5))
         for name, asked in (("a", 1.0), ("b", 2.0), ("c", 4.0))
@@ -36,7 +36,7 @@ def test_a_vendor_has_the_factor_that_its_boards_show_and_is_less_sure_by_it() -
     assert unknown == theirs
 
 
-def test_products_of_a_board_nobody_measured_reach_what_its_vendors_others_do() -> None:
+def test_unmeasured_gpu_sustains_the_share_of_the_vendor() -> None:
     """AMD's own figures of hipBLASLt stand near 620 TFLOP/s, which no fit has seen."""
     gpu, side = load_gpu("mi300x"), 8192
     product = Gemm(name="square", m=side, n=side, k=side, dtype="bf16")
@@ -48,7 +48,7 @@ def test_products_of_a_board_nobody_measured_reach_what_its_vendors_others_do() 
 
 
 @pytest.mark.parametrize("name", ["a40", "rtx_3090", "mi300x"])
-def test_a_large_product_by_the_data_sheet_sustains_no_more_than_its_board(name: str) -> None:
+def test_data_sheet_gemm_is_at_most_the_sustained_rate(name: str) -> None:
     gpu, side = load_gpu(name), 8192.0
     seconds = float(price(Gemm(name="large", dtype="fp16", m=side, n=side, k=side), gpu).latency_s)
     assert 2.0 * side**3 / seconds <= 1.02 * sustained_share(gpu, "fp16") * gpu.peak("fp16")

@@ -1,4 +1,4 @@
-"""On several machines: whoever would mix in other rows, or lose them, is refused by name."""
+"""Sweeps on several nodes: nodes that would mix or lose rows are refused by name."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def machines() -> Iterator[Machines]:
         ("no code", "No module named 'sweeper|digest of sources"),
     ],
 )
-def test_a_machine_of_another_kind_is_refused_by_name(
+def test_node_with_a_different_environment_is_refused_by_name(
     machines: Machines, tmp_path: Path, kind: str, said: str
 ) -> None:
     folder = tmp_path / "shared" / "work"
@@ -73,9 +73,7 @@ def test_a_machine_of_another_kind_is_refused_by_name(
     assert_frame_equal(rows(folder), rows(alone), check_exact=True)
 
 
-def test_damaged_parts_cost_their_points_on_two_machines(
-    machines: Machines, tmp_path: Path
-) -> None:
+def test_damaged_parts_are_reevaluated_on_two_nodes(machines: Machines, tmp_path: Path) -> None:
     quick = SPACE.replace("0.05", "0.01")
     assert start(tmp_path, quick, "engine=inline").wait() == 0
     quiet = rows(tmp_path)
@@ -97,7 +95,7 @@ def test_damaged_parts_cost_their_points_on_two_machines(
     assert_frame_equal(found.select(quiet.columns), quiet, check_exact=True)
 
 
-def test_survivors_of_a_lost_machine_go_on(machines: Machines, tmp_path: Path) -> None:
+def test_sweep_continues_after_losing_a_node(machines: Machines, tmp_path: Path) -> None:
     folder = tmp_path / "work"
     node = machines.join()
     words = ("engine=ray", f"engine.address={machines.address}")
@@ -113,7 +111,7 @@ def test_survivors_of_a_lost_machine_go_on(machines: Machines, tmp_path: Path) -
     assert not LINES_OF_RAY.search(running.text()), running.text()
 
 
-def test_a_machine_that_joins_a_running_sweep_is_used(machines: Machines, tmp_path: Path) -> None:
+def test_node_joining_a_running_sweep_is_used(machines: Machines, tmp_path: Path) -> None:
     words = ("engine=ray", f"engine.address={machines.address}")
     running = start(tmp_path, SPACE.replace("0.05", "0.4"), *words)
     log = tmp_path / "log.txt"
@@ -143,7 +141,7 @@ sys.stdin.read()
 """
 
 
-def test_a_busy_cluster_is_said_and_waited_for(machines: Machines, tmp_path: Path) -> None:
+def test_busy_cluster_is_reported_and_waited_for(machines: Machines, tmp_path: Path) -> None:
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, machines.address],
         env=ENVIRONMENT,
@@ -169,7 +167,7 @@ def test_a_busy_cluster_is_said_and_waited_for(machines: Machines, tmp_path: Pat
     assert len(rows(tmp_path)) == 200
 
 
-def test_a_cluster_that_is_gone_ends_the_sweep(tmp_path: Path) -> None:
+def test_lost_cluster_ends_the_sweep(tmp_path: Path) -> None:
     with cluster() as machines:
         words = ("engine=ray", f"engine.address={machines.address}", "engine.ready_s=20")
         running = start(tmp_path, SPACE.replace("0.05", "0.2"), *words)

@@ -1,4 +1,4 @@
-"""What disks, folders and clocks do to a sweep is said, and its rows are those of a quiet one."""
+"""Disk, folder and clock faults are reported, and resumed rows equal undisturbed rows."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def same(folder: Path, quiet: pl.DataFrame, name: str = "toy") -> None:
 
 
 @needs_namespaces
-def test_a_full_disk_ends_the_sweep_and_room_lets_it_go_on(
+def test_full_disk_ends_the_sweep_and_free_space_resumes_the_sweep(
     tmp_path: Path, quiet: pl.DataFrame
 ) -> None:
     (tmp_path / "outputs").mkdir()
@@ -97,7 +97,7 @@ def test_a_full_disk_ends_the_sweep_and_room_lets_it_go_on(
 
 
 @pytest.mark.skipif(not hasattr(resource, "RLIMIT_FSIZE"), reason="no limits of files here")
-def test_a_file_that_may_not_grow_ends_the_sweep(tmp_path: Path, quiet: pl.DataFrame) -> None:
+def test_file_size_limit_ends_the_sweep(tmp_path: Path, quiet: pl.DataFrame) -> None:
     limited = f"ulimit -f 2; exec {sys.executable} -m sweeper +space=toy plot=false {INLINE}"
     (tmp_path / "spaces").mkdir()
     (tmp_path / "spaces" / "toy.yaml").write_text(SPACE)
@@ -115,7 +115,7 @@ def test_a_file_that_may_not_grow_ends_the_sweep(tmp_path: Path, quiet: pl.DataF
 
 
 @needs_namespaces
-def test_a_folder_that_may_not_be_written_is_said_before_the_work(
+def test_unwritable_folder_is_reported_before_evaluation(
     tmp_path: Path, ended: Path, quiet: pl.DataFrame
 ) -> None:
     shutil.copytree(ended, tmp_path, dirs_exist_ok=True)
@@ -146,7 +146,9 @@ def test_a_folder_that_may_not_be_written_is_said_before_the_work(
     same(tmp_path, quiet)
 
 
-def test_two_drivers_at_once_do_not_ask_twice(tmp_path: Path, quiet: pl.DataFrame) -> None:
+def test_two_concurrent_drivers_evaluate_each_point_once(
+    tmp_path: Path, quiet: pl.DataFrame
+) -> None:
     slow = SPACE.replace("0.002", "0.02")
     first = start(tmp_path, slow, INLINE)
     first.until(lambda: (tmp_path / "log.txt").exists())
@@ -169,7 +171,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_part_costs_its_points(
+def test_damaged_part_is_reevaluated(
     tmp_path: Path, ended: Path, quiet: pl.DataFrame, damage: str
 ) -> None:
     shutil.copytree(ended, tmp_path, dirs_exist_ok=True)
@@ -187,7 +189,7 @@ def test_a_damaged_part_costs_its_points(
     ("file", "damage"),
     [("config.json", "truncated"), ("definition.json", "zeros"), ("summary.json", "empty")],
 )
-def test_a_damaged_side_file_leaves_results_to_be_asked(
+def test_damaged_metadata_leaves_results_readable(
     tmp_path: Path, ended: Path, quiet: pl.DataFrame, file: str, damage: str
 ) -> None:
     shutil.copytree(ended, tmp_path, dirs_exist_ok=True)
@@ -201,7 +203,7 @@ def test_a_damaged_side_file_leaves_results_to_be_asked(
     same(tmp_path, quiet)
 
 
-def test_the_latest_run_is_told_by_its_number_whatever_the_time_zone(
+def test_latest_run_is_found_by_number_in_any_time_zone(
     tmp_path: Path, quiet: pl.DataFrame
 ) -> None:
     assert start(tmp_path, SPACE, INLINE, TZ="Pacific/Kiritimati").wait() == 0
@@ -218,7 +220,7 @@ def test_the_latest_run_is_told_by_its_number_whatever_the_time_zone(
 
 
 @pytest.mark.parametrize("name", ["it's größe", "-dash", "a" * 200, "a;b 100%"])
-def test_names_are_any_or_refused_in_a_sentence(
+def test_space_names_work_or_are_refused_with_a_message(
     tmp_path: Path, quiet: pl.DataFrame, name: str
 ) -> None:
     folder = tmp_path / f"a {name[:60]} 'folder'"

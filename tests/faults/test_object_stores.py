@@ -1,4 +1,4 @@
-"""Results in an S3-compatible store: the rows of a folder, and its failures in a sentence."""
+"""Results in an S3-compatible store: rows equal those of a folder; failures give a message."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def ended_in_a_sentence(running: Running, said: str, seconds: float = 60.0) -> N
     assert len(running.text().splitlines()) < 12
 
 
-def test_rows_are_those_of_a_folder_and_are_asked_once(tmp_path: Path, store: ObjectStore) -> None:
+def test_object_store_rows_equal_folder_rows_and_are_evaluated_once(
+    tmp_path: Path, store: ObjectStore
+) -> None:
     for words in (("engine=process", WORDS[1]), WORDS):  # the second goes on: nothing is left
         assert begin(tmp_path, store, *words).wait() == 0
     assert answered(tmp_path) == 200
@@ -67,7 +69,7 @@ def test_rows_are_those_of_a_folder_and_are_asked_once(tmp_path: Path, store: Ob
         ("no bucket", "does not exist"),
     ],
 )
-def test_what_cannot_be_written_is_said_before_the_work(
+def test_unwritable_object_store_is_reported_before_evaluation(
     tmp_path: Path, store: ObjectStore, mood: str, said: str
 ) -> None:
     words = WORDS if mood != "no bucket" else (WORDS[0], "outputs=s3://nowhere/all")
@@ -79,7 +81,7 @@ def test_what_cannot_be_written_is_said_before_the_work(
 
 
 @pytest.mark.parametrize("mood", ["403 Forbidden", "503 Slow Down"])
-def test_what_was_taken_before_a_store_refused_is_kept(
+def test_parts_written_before_a_store_error_are_kept(
     tmp_path: Path, store: ObjectStore, mood: str
 ) -> None:
     running = begin(tmp_path, store)
@@ -93,14 +95,14 @@ def test_what_was_taken_before_a_store_refused_is_kept(
     assert "200 rows (200 ok)" in again.text()
 
 
-def test_a_store_that_goes_away_ends_the_sweep(tmp_path: Path, store: ObjectStore) -> None:
+def test_lost_object_store_ends_the_sweep(tmp_path: Path, store: ObjectStore) -> None:
     running = begin(tmp_path, store)
     running.until(lambda: answered(tmp_path) > 64)
     store.go()
     ended_in_a_sentence(running, "the same command goes on")
 
 
-def test_a_slow_store_makes_large_parts(tmp_path: Path, store: ObjectStore) -> None:
+def test_slow_object_store_gets_larger_parts(tmp_path: Path, store: ObjectStore) -> None:
     store.pause_s = 0.3
     running = begin(tmp_path, store)
     assert running.wait() == 0, running.text()

@@ -1,4 +1,4 @@
-"""A point that hangs, exits or hoards costs its row, and whoever is told to end ends."""
+"""A point that hangs, exits or exhausts memory costs one row; signals end the sweep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HANGING = "simulator: tests.toys.trouble\naxes: {n: 0..63, hangs: 0}\n"
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_the_default_engine_keeps_the_limits_of_a_point(tmp_path: Path) -> None:
+def test_default_engine_enforces_time_and_memory_limits(tmp_path: Path) -> None:
     running = start(tmp_path, SPACE, "failures.timeout_s=6", "failures.memory_gb=2")
     assert running.wait(300) == 3, running.text()
     found = rows(tmp_path)
@@ -34,7 +34,7 @@ def test_the_default_engine_keeps_the_limits_of_a_point(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_signals_end_a_sweep_and_leave_no_process_behind(tmp_path: Path, number: int) -> None:
+def test_signals_end_a_sweep_without_orphan_processes(tmp_path: Path, number: int) -> None:
     running = start(tmp_path, HANGING, MARK=str(tmp_path))
     running.until(lambda: len(kin(str(tmp_path))) > 1)
     running.process.send_signal(number)
@@ -46,7 +46,7 @@ def test_signals_end_a_sweep_and_leave_no_process_behind(tmp_path: Path, number:
 
 
 @pytest.mark.slow
-def test_no_worker_outlives_a_driver_that_was_killed(tmp_path: Path) -> None:
+def test_workers_exit_with_a_killed_driver(tmp_path: Path) -> None:
     running = start(tmp_path, HANGING, MARK=str(tmp_path))
     running.until(lambda: len(kin(str(tmp_path))) > 1)
     running.process.kill()
@@ -59,6 +59,6 @@ def test_no_worker_outlives_a_driver_that_was_killed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "address", ["127.0.0.1:1", "nowhere.invalid:6379", "ray://127.0.0.1:1", "here"]
 )
-def test_an_unreachable_address_is_refused_at_once(address: str) -> None:
+def test_unreachable_address_is_refused_immediately(address: str) -> None:
     with pytest.raises(UserError, match=r"engine\.address="):
         check_address(address)

@@ -1,4 +1,4 @@
-"""Figures of shipped spaces that moved without being accepted are printed with their change."""
+"""Figures of shipped spaces equal the accepted figures; changes are printed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.figures import TOLERANCE, accepted, computed
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", shipped_files.spaces())
-def test_the_figures_of_a_space_are_those_accepted(name: str) -> None:
+def test_figures_of_a_space_match_the_accepted_figures(name: str) -> None:
     figures, moved = [figure for figure in accepted() if figure.space == name], []
     assert figures, f"no figure of {name}: python -m tests.figures --write"
     today = computed(name, sorted({figure.point for figure in figures}))

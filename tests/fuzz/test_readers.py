@@ -1,4 +1,4 @@
-"""Whatever a file holds, its reader answers, or says in a few lines what is wrong with it."""
+"""Every file reader returns a result or a short error for arbitrary file contents."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ QUICK, ALL, BATCH = 500, 10_000, 1_000
 
 
 @pytest.mark.timeout(300)
-def test_five_hundred_changed_files_end_well(workplace: Path) -> None:
+def test_five_hundred_mutated_files_give_rows_or_messages(workplace: Path) -> None:
     assert [said for number in range(QUICK) if (said := wrong(number))] == []
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("first", range(QUICK, ALL, BATCH))
-def test_ten_thousand_changed_files_end_well(tmp_path: Path, first: int) -> None:
+def test_ten_thousand_mutated_files_give_rows_or_messages(tmp_path: Path, first: int) -> None:
     """In a process whose memory is bounded; one that a case takes along is started behind it."""
     said, number, end = [], first, min(first + BATCH, ALL)
     while number < end:

@@ -1,4 +1,4 @@
-"""Whatever a space file holds ends as a sentence with exit code 2, never as a traceback."""
+"""Arbitrary space files end with a message and exit code 2, never with a traceback."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def written(**changed: str) -> str:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("value", NASTY, ids=lambda v: v[:20])
 @pytest.mark.parametrize("key", ["axes", "zip", "union", "simulator", "constraints"])
-def test_a_key_of_another_kind_is_a_sentence(
+def test_key_of_a_wrong_type_gives_a_message(
     workplace: Path, capsys: pytest.CaptureFixture[str], key: str, value: str
 ) -> None:
     ends_well(written(**{key: value}), capsys)
@@ -96,7 +96,7 @@ def test_a_key_of_another_kind_is_a_sentence(
 @pytest.mark.parametrize(
     "text", [BOMB, "", "- 1", "12", "a: &a {b: *a}", "\x00", "a: [", "null: 1"]
 )
-def test_a_file_that_is_no_space_is_a_sentence(
+def test_file_without_a_space_gives_a_message(
     workplace: Path, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
     assert ends_well(text, capsys) == 2
@@ -124,14 +124,14 @@ def test_a_file_that_is_no_space_is_a_sentence(
         "outputs=null",
     ],
 )
-def test_an_override_of_another_kind_is_a_sentence(
+def test_override_of_a_wrong_type_gives_a_message(
     workplace: Path, capsys: pytest.CaptureFixture[str], word: str
 ) -> None:
     ends_well(written(), capsys, word)
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_mutated_spaces_end_well(
+def test_mutated_spaces_give_rows_or_messages(
     workplace: Path, capsys: pytest.CaptureFixture[str], seed: int
 ) -> None:
     dice = random.Random(seed)  # noqa: S311 - dice

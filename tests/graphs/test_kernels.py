@@ -1,4 +1,4 @@
-"""Whole models as graphs of kernels: what runs, what it adds up to, and what is measured."""
+"""Whole models as kernel graphs: kernels, totals and comparison with measurements."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def reference() -> Path:
     return folder
 
 
-def test_graphs_run_the_products_that_were_recorded(reference: Path) -> None:
+def test_graph_gemms_match_recorded_gemms(reference: Path) -> None:
     recorded = pq.read_table(reference / "gpu_models/op_graphs.parquet").to_pylist()
     names = {row["graph"]: row["graph"] for row in pq.read_table(reference / TABLE).to_pylist()}
     tested = 0
@@ -86,7 +86,7 @@ def test_graphs_run_the_products_that_were_recorded(reference: Path) -> None:
     assert tested > 30
 
 
-def test_a_linear_layer_has_two_products_behind_it() -> None:
+def test_linear_layer_has_two_backward_gemms() -> None:
     g = Sketch("mlp")
     x = g.linear(g.input((8, 4)), 16, bias=False)
     g.linear(x, 32, bias=False)
@@ -97,7 +97,7 @@ def test_a_linear_layer_has_two_products_behind_it() -> None:
     assert sum(products.values()) == 3  # what comes from outside needs no gradient
 
 
-def test_a_result_read_twice_has_its_gradients_summed() -> None:
+def test_gradients_of_a_shared_result_are_summed() -> None:
     g = Sketch("residual")
     x = g.linear(g.input((8, 4)), 4, bias=False)
     g.add(x, g.relu(x))
@@ -105,7 +105,7 @@ def test_a_result_read_twice_has_its_gradients_summed() -> None:
     assert sum(isinstance(k, Elementwise) for k in streams) == 2  # relu's own, and the sum
 
 
-def test_dropout_costs_nothing_without_training() -> None:
+def test_dropout_is_free_in_inference() -> None:
     graph = classic_graph(GPT2, 1, 32)
     quiet = [launch.node for launch in forward_launches(graph, "fp32")]
     assert not any("dropout" in node for node in quiet)
@@ -113,7 +113,7 @@ def test_dropout_costs_nothing_without_training() -> None:
     assert any("dropout" in node for node in noisy)
 
 
-def test_a_fused_chain_moves_its_ends_alone() -> None:
+def test_fused_chain_moves_only_inputs_and_outputs() -> None:
     g = Sketch("chain")
     x = g.linear(g.input((8, 4)), 16, bias=False)
     for _ in range(5):
@@ -124,7 +124,7 @@ def test_a_fused_chain_moves_its_ends_alone() -> None:
     assert chain.elements * (chain.reads + chain.writes) == 2 * 8 * 16
 
 
-def test_fusion_does_not_wait_for_a_later_product() -> None:
+def test_fusion_does_not_delay_later_gemms() -> None:
     g = Sketch("residual")
     x = g.relu(g.linear(g.input((8, 4)), 4, bias=False))
     y = g.linear(x, 4, bias=False)
@@ -139,7 +139,7 @@ def test_fusion_does_not_wait_for_a_later_product() -> None:
     batch=integers(1, 4),
     length=sampled_from([32, 64]),
 )
-def test_more_sequences_tokens_or_layers_never_take_less(
+def test_more_sequences_tokens_or_layers_are_never_faster(
     code: str, batch: int, length: int
 ) -> None:
     model = Classic(
@@ -154,18 +154,18 @@ def test_more_sequences_tokens_or_layers_never_take_less(
     assert _seconds(classic_graph(deeper, batch, length)) >= seconds
 
 
-def test_training_takes_longer_and_fusing_does_not() -> None:
+def test_training_is_slower_and_fusion_is_not() -> None:
     graph = classic_graph(GPT2, 2, 64)
     assert _seconds(graph, training=True) > _seconds(graph)
     assert _seconds(graph, fused=True) <= _seconds(graph)
 
 
-def test_tensor_ranks_share_the_products_of_the_layers() -> None:
+def test_tensor_parallel_ranks_split_layer_gemms() -> None:
     whole, part = (classic_graph(GPT2, 2, 64, tp) for tp in (1, 2))
     assert part.flops == pytest.approx(whole.flops / 2)
 
 
-def test_a_slow_host_leaves_the_gpu_idle() -> None:
+def test_slow_host_leaves_the_gpu_idle() -> None:
     graph = classic_graph(GPT2, 1, 32)
     priced = price_graph(graph, V100, dtype="fp32", training=True)
     launches = float(priced.repeats[priced.of(FORWARD)].sum())
@@ -175,7 +175,7 @@ def test_a_slow_host_leaves_the_gpu_idle() -> None:
     assert span(priced, V100, BACKWARD, slow).launch_s == 0.0
 
 
-def test_a_host_that_reads_results_cannot_run_ahead() -> None:
+def test_host_reading_results_cannot_run_ahead() -> None:
     times, once = np.full(4, 5.0), np.ones(4)
     free, reads = np.zeros(4, bool), np.array([True, True, True, False])
     assert finish_s(times, once, free, launch_s=1.0) == 21.0  # the first launch, then kernels
@@ -189,7 +189,7 @@ def test_a_host_that_reads_results_cannot_run_ahead() -> None:
     launch=floats(0, 5),
     data=data(),
 )
-def test_a_timeline_takes_at_least_either_side(
+def test_timeline_is_at_least_host_and_gpu_time(
     each: list[float], repeat: int, launch: float, data: DataObject
 ) -> None:
     waits = np.array(data.draw(lists(booleans(), min_size=len(each), max_size=len(each))), bool)
@@ -201,7 +201,7 @@ def test_a_timeline_takes_at_least_either_side(
     assert end >= finish_s(times, repeats, np.zeros(len(each), bool), launch) - 1e-9
 
 
-def test_depthwise_kernels_run_at_their_own_pace() -> None:
+def test_depthwise_convolutions_have_a_separate_rate() -> None:
     g = Sketch("separable")
     x = g.conv(g.input((1, 3, 8, 8)), 16, 1)
     g.conv(x, 16, 3, groups=16)
@@ -216,7 +216,7 @@ def test_depthwise_kernels_run_at_their_own_pace() -> None:
     assert [p for p in paces if p] == ["depthwise", "depthwise_input", "depthwise_weight"]
 
 
-def test_the_interval_holds_the_prediction() -> None:
+def test_interval_contains_the_prediction() -> None:
     priced = price_graph(classic_graph(GPT2, 2, 64), V100, dtype="fp32")
     part = span(priced, V100, INFERENCE, Framework())
     assert part.lo_s < part.latency_s < part.hi_s

@@ -1,4 +1,4 @@
-"""Passes over graphs, as points of the composition simulator."""
+"""Forward and training passes over graphs, as points of the composition simulator."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def asked(**more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", GRAPHS.names())
-def test_every_family_has_a_time_and_a_memory(name: str) -> None:
+def test_every_model_family_has_time_and_memory(name: str) -> None:
     size = 10_000 if name == "gcn_products" else 0
     found = asked(model=name, batch=1, size=size)
     assert found["status"] == "ok"
@@ -46,14 +46,14 @@ def test_every_family_has_a_time_and_a_memory(name: str) -> None:
     assert 0 < found["mfu"] < 1
 
 
-def test_the_parts_of_a_pass_add_up() -> None:
+def test_components_of_a_pass_sum_to_the_latency() -> None:
     for more in ({}, {"phase": "training", "dp": 8}, {"runtime": "eager"}, {"model": "vit_b16"}):
         found = asked(**more)
         names = ("linear_s", "prefill_attention_s", "collective_s", "launch_s")
         assert sum(found[name] for name in names) == pytest.approx(found["latency_s"])
 
 
-def test_a_mixed_batch_answers_as_its_rows_alone() -> None:
+def test_mixed_batch_rows_equal_single_rows() -> None:
     batch = points(
         {"model": "resnet50", "gpu": "a100_sxm", "phase": "inference", "batch": 2},
         {"model": "gpt2", "gpu": "a100_sxm", "phase": "decode", "batch": 2},
@@ -64,20 +64,20 @@ def test_a_mixed_batch_answers_as_its_rows_alone() -> None:
     check_simulator(SIMULATOR, batch)
 
 
-def test_a_training_step_is_several_forward_passes() -> None:
+def test_training_step_costs_several_forward_passes() -> None:
     forward, step = asked(runtime="graphs"), asked(phase="training")
     assert 2.5 * forward["latency_s"] < step["latency_s"] < 8 * forward["latency_s"]
     assert step["weight_bytes"] == pytest.approx(16 / 2 * forward["weight_bytes"])
 
 
-def test_gradients_of_more_gpus_are_summed_behind_the_backward_pass() -> None:
+def test_gradient_all_reduce_overlaps_the_backward_pass() -> None:
     alone, few, many = (asked(phase="training", batch=64, dp=dp) for dp in (1, 8, 64))
     assert alone["collective_s"] == 0.0
     assert 0.0 < few["collective_s"] < 0.1 * few["latency_s"]
     assert many["tokens_per_s"] > 4 * few["tokens_per_s"]
 
 
-def test_small_batches_wait_for_their_launches_unless_graphs_are_replayed() -> None:
+def test_small_batches_are_launch_bound_without_cuda_graphs() -> None:
     eager, replayed = (asked(batch=1, runtime=runtime) for runtime in ("eager", "graphs"))
     assert eager["launch_s"] > eager["linear_s"]
     assert replayed["launch_s"] == 0.0
@@ -93,18 +93,18 @@ def test_small_batches_wait_for_their_launches_unless_graphs_are_replayed() -> N
         ({"dtype": "fp8", "gpu": "h100_sxm"}, "dtype_unsupported"),
     ],
 )
-def test_what_cannot_be_says_why(more: dict[str, Any], reason: str) -> None:
+def test_impossible_point_has_a_reason(more: dict[str, Any], reason: str) -> None:
     found = asked(**more)
     assert found["status"] == "infeasible"
     assert found["reason"].startswith(reason)
 
 
-def test_a_batch_of_none_is_the_users_mistake() -> None:
+def test_empty_batch_size_is_a_user_error() -> None:
     with pytest.raises(UserError, match="at least 1"):
         asked(batch=0)
 
 
-def test_explained_rows_add_up_to_the_pass() -> None:
+def test_explained_rows_sum_to_the_latency() -> None:
     point = {"gpu": "a100_sxm", "batch": 4, "model": "resnet50", "phase": "training", "dp": 4}
     fields = dataclasses.fields(CompositionPoint)
     filled = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}

@@ -1,4 +1,4 @@
-"""Convolutions and updates of states, encoders and quantisation: laws and known answers."""
+"""State-space, encoder and quantization kernels: laws and known answers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def seconds(side: Auxiliary, gpu: str = "h100_sxm", framework: str = "vllm") -> 
     each=integers(1, 16384),
     more=integers(1, 8),
 )
-def test_time_never_falls_when_requests_or_their_tokens_grow(
+def test_time_never_falls_with_more_requests_or_tokens(
     make: Callable[[float, float], Auxiliary],
     gpu: str,
     framework: str,
@@ -89,42 +89,42 @@ def test_time_never_falls_when_requests_or_their_tokens_grow(
 
 
 @given(make=sampled_from(MAKERS), gpu=sampled_from(GPUS), requests=integers(1, 128))
-def test_no_answer_is_below_the_roofline(
+def test_latency_is_at_least_the_roofline(
     make: Callable[[float, float], Auxiliary], gpu: str, requests: int
 ) -> None:
     side = make(float(requests), 700.0)
     assert seconds(side, gpu) >= float(roofline_s(side, load_gpu(gpu)))
 
 
-def test_a_decode_reads_and_writes_every_state() -> None:
+def test_state_space_decode_reads_and_writes_every_state() -> None:
     # 8 requests of 32 heads with states of 128 x 128 numbers of four bytes, in and out.
     state_bytes = 8 * 32 * 128 * 128 * 4 * 2
     assert float(moved_bytes(states(8.0, 1.0, "decode"))) == pytest.approx(state_bytes, rel=0.01)
 
 
-def test_an_encoder_scores_every_pair() -> None:
+def test_encoder_attention_counts_every_pair() -> None:
     assert float(flops(encoder(2.0, 100.0))) == 4 * 2 * 100 * 100 * 16 * 64
 
 
-def test_quantising_moves_two_bytes_in_and_one_out_and_a_scan_reads_alone() -> None:
+def test_quantization_reads_two_bytes_and_writes_one_and_a_scan_only_reads() -> None:
     assert float(moved_bytes(Quantisation(name="q", rows=10.0, cols=4.0))) == 120.0
     assert float(moved_bytes(Quantisation(name="q", rows=10.0, cols=4.0, scan=True))) == 80.0
 
 
-def test_an_embedding_is_bound_by_its_indices_not_by_memory() -> None:
+def test_embedding_lookup_is_bound_by_indices() -> None:
     # Vidur's table: 2,656 rows of 8,192 numbers in 160 us on an H100, a sixth of its bandwidth.
     rows = Embedding(name="embedding", rows=2656.0, cols=8192.0, dtype="bf16")
     assert seconds(rows) == pytest.approx(1.6e-4, rel=0.1)
     assert float(roofline_s(rows, load_gpu("h100_sxm"))) < 3e-5
 
 
-def test_measured_boards_are_calibrated_and_others_and_other_rules_are_not() -> None:
+def test_only_measured_gpus_and_update_rules_are_calibrated() -> None:
     assert price(states(4.0, 100.0), load_gpu("h100_sxm"), framework="vllm").calibrated
     assert not price(states(4.0, 100.0), load_gpu("l40s"), framework="vllm").calibrated
     assert not price(states(4.0, 100.0, rule="ssd"), load_gpu("h100_sxm")).calibrated
 
 
-def test_intervals_hold_the_answer() -> None:
+def test_intervals_contain_the_prediction() -> None:
     side = states(np.array([1.0, 64.0]), np.array([64.0, 4096.0]))  # type: ignore[arg-type]
     priced = price(side, load_gpu("b200_sxm"), framework="sglang")
     assert (priced.lo_s <= priced.latency_s).all()
@@ -137,7 +137,7 @@ def test_intervals_hold_the_answer() -> None:
     name=sampled_from(("ffn_norm", "ffn_activation", "rotary_cache_write")),
     gpu=sampled_from(("rtx_4090", "rtx_pro_6000", "h100_sxm")),
 )
-def test_a_chain_never_falls_and_gains_by_l2(
+def test_fused_chain_time_is_monotonic_and_benefits_from_l2(
     elements: float, more: float, name: str, gpu: str
 ) -> None:
     board = load_gpu(gpu)
@@ -147,7 +147,7 @@ def test_a_chain_never_falls_and_gains_by_l2(
     assert float(price(one, what_if(board, l2_scale=2.0)).latency_s) <= alone_s
 
 
-def test_a_chain_beyond_l2_is_bound_by_device_memory() -> None:
+def test_fused_chain_beyond_l2_is_bound_by_device_memory() -> None:
     board = load_gpu("rtx_4090")
     inside, beyond = (
         Elementwise(name="ffn_norm", elements=n, reads=2.0, writes=2.0) for n in (4e6, 4e8)
@@ -156,7 +156,7 @@ def test_a_chain_beyond_l2_is_bound_by_device_memory() -> None:
     assert float(price(beyond, board).latency_s) > 0.99 * float(roofline_s(beyond, board))
 
 
-def test_narrower_formats_than_were_timed_write_less_and_are_less_sure() -> None:
+def test_unmeasured_smaller_dtypes_write_less_and_have_wider_intervals() -> None:
     board = load_gpu("b200_sxm")
     narrow, narrower = (
         price(Quantisation(name="q", rows=65536.0, cols=8192.0, to=to), board, framework="vllm")

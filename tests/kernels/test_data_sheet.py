@@ -1,4 +1,4 @@
-"""Devices that nobody timed: bounds that every level of their sheets must keep."""
+"""Devices known only from data sheets: bounds that every memory level must keep."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def seconds(operator: Compute, gpu: Gpu = TPU) -> float:
 
 
 @pytest.mark.parametrize("name", BY_SHEET)
-def test_dram_alone_is_never_quicker_than_the_roofline(name: str) -> None:
+def test_dram_model_is_never_faster_than_the_roofline(name: str) -> None:
     gpu = replace(load_gpu(name), levels=())
     for operator in (product(1.0), product(8192.0), chain(1e9)):
         found = price(operator, gpu)
@@ -52,7 +52,7 @@ def test_dram_alone_is_never_quicker_than_the_roofline(name: str) -> None:
 
 
 @given(m=SIZES, rate=st.floats(1e11, 1e13), flops=st.floats(1e11, 1e14))
-def test_work_inside_memory_helps_and_no_more_than_its_banks_allow(
+def test_processing_in_memory_speedup_is_bounded_by_banks(
     m: float, rate: float, flops: float
 ) -> None:
     inside = seconds(product(m), with_level(kind=PIM, bytes_per_s=rate, flops=flops))
@@ -62,7 +62,7 @@ def test_work_inside_memory_helps_and_no_more_than_its_banks_allow(
 
 
 @given(m=SIZES, link=st.floats(1e9, 1e13), count=st.integers(1, 16))
-def test_links_between_chiplets_only_cost(m: float, link: float, count: int) -> None:
+def test_chiplet_links_never_reduce_time(m: float, link: float, count: int) -> None:
     linked = seconds(product(m), with_level(kind=CHIPLET, bytes_per_s=link, count=count))
     assert linked >= seconds(product(m))
     if count == 1:
@@ -70,7 +70,7 @@ def test_links_between_chiplets_only_cost(m: float, link: float, count: int) -> 
 
 
 @given(part=st.floats(0.01, 0.99), rate=st.floats(1e9, 1e13))
-def test_a_pool_is_no_quicker_than_all_memories_at_once(part: float, rate: float) -> None:
+def test_memory_pool_is_not_faster_than_the_sum_of_bandwidths(part: float, rate: float) -> None:
     size = int(part * TPU.hbm_bytes)
     pooled = with_level(kind=POOL, bytes_per_s=rate, bytes=size)
     whole = chain(1e9)
@@ -81,7 +81,7 @@ def test_a_pool_is_no_quicker_than_all_memories_at_once(part: float, rate: float
         assert seconds(whole, pooled) == pytest.approx(moved * size / TPU.hbm_bytes / rate)
 
 
-def test_a_cache_serves_what_fits_and_is_handed_on() -> None:
+def test_cache_serves_fitting_data_and_forwards_the_rest() -> None:
     cached = with_level(kind=CACHE, bytes_per_s=1e13, bytes=2**20)
     assert seconds(chain(1e5), cached) < seconds(chain(1e5))
     assert seconds(chain(1e7), cached) == seconds(chain(1e7))
@@ -89,24 +89,24 @@ def test_a_cache_serves_what_fits_and_is_handed_on() -> None:
 
 
 @pytest.mark.parametrize("name", MEMORIES.names())
-def test_rows_in_order_are_read_faster_than_any_row(name: str) -> None:
+def test_sequential_rows_are_read_faster_than_random_rows(name: str) -> None:
     memory = load_memory(name)
     assert 0.0 < memory.random <= memory.streaming < 1.0
     assert memory.streaming > 0.9
 
 
-def test_gathered_rows_are_slower_than_as_many_bytes_in_order() -> None:
+def test_gathered_rows_are_slower_than_sequential_bytes() -> None:
     table = Embedding(name="table", rows=1e6, cols=512.0, dtype="bf16")
     in_order = np.asarray(roofline_s(table, TPU)) / load_memory(TPU.memory).streaming
     assert seconds(table) > in_order
 
 
-def test_peaks_of_a_cpu_follow_cores_lanes_and_clock() -> None:
+def test_cpu_peak_is_cores_times_lanes_times_clock() -> None:
     assert load_gpu("xeon_8480").peak("fp32") == 56 * 2 * 16 * 2 * 2.0e9
     assert load_gpu("grace").peak("fp32") == 72 * 4 * 4 * 2 * 3.1e9
 
 
-def test_a_torus_gives_a_chip_all_links_once_every_ring_closes() -> None:
+def test_torus_uses_all_links_when_every_ring_closes() -> None:
     chip = load_gpu("tpu_v4")
     pod = cluster_for("auto", chip)
     assert [pod.link(n, chip).bytes_per_s for n in (4, 32, 64)] == [1e11, 1e11, 3e11]
@@ -114,7 +114,7 @@ def test_a_torus_gives_a_chip_all_links_once_every_ring_closes() -> None:
     assert [pod.link(n, TPU).bytes_per_s for n in (8, 256)] == [1e11, 2e11]
 
 
-def test_dearer_bits_draw_more() -> None:
+def test_higher_energy_per_bit_draws_more_power() -> None:
     stream = chain(1e9)
     watts = [
         float(power_w(stream, replace(TPU, memory=name), price(stream, TPU).latency_s))
@@ -132,14 +132,14 @@ def test_dearer_bits_draw_more() -> None:
         ('kind = "chiplet"\nbytes_per_s = 1e12\nshare = 2.0', "share lies between 0 and 1"),
     ],
 )
-def test_a_level_that_means_nothing_is_told(tmp_path: Path, level: str, said: str) -> None:
+def test_invalid_memory_level_raises_a_user_error(tmp_path: Path, level: str, said: str) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(f'source = "mine"\nlike = "tpu_v5e"\n[[levels]]\n{level}\n')
     with pytest.raises(UserError, match=said):
         load_gpu(str(file))
 
 
-def test_levels_are_of_sheets_that_say_they_were_never_validated(tmp_path: Path) -> None:
+def test_memory_levels_require_an_unvalidated_data_sheet(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('source = "mine"\nlike = "h100_sxm"\nmemory = "hbm3"\n')
     with pytest.raises(UserError, match="validated = false"):

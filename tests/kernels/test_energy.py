@@ -1,4 +1,4 @@
-"""Watts lie between rest and the limit, rise with activity, and follow what meters showed."""
+"""Power lies between idle and the limit, rises with activity and matches measurements."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def product(n: float, dtype: str = "fp16") -> Gemm:
 
 
 @given(name=sampled_from(BOARDS), n=floats(1.0, 16384.0), scale=floats(0.1, 100.0))
-def test_watts_lie_between_rest_and_the_limit(name: str, n: float, scale: float) -> None:
+def test_power_lies_between_idle_and_the_power_limit(name: str, n: float, scale: float) -> None:
     gpu = load_gpu(name)
     for operator in (product(n), Norm(name="n", rows=n, cols=n), Elementwise(name="e", elements=n)):
         latency_s = scale * price(operator, gpu).latency_s
@@ -31,14 +31,14 @@ def test_watts_lie_between_rest_and_the_limit(name: str, n: float, scale: float)
 
 
 @given(name=sampled_from(BOARDS), n=floats(1.0, 16384.0), slower=floats(1.0, 10.0))
-def test_the_same_work_in_more_time_draws_no_more(name: str, n: float, slower: float) -> None:
+def test_same_work_in_more_time_draws_less_power(name: str, n: float, slower: float) -> None:
     gpu = load_gpu(name)
     operator = product(n)
     latency_s = price(operator, gpu).latency_s
     assert power_w(operator, gpu, slower * latency_s) <= power_w(operator, gpu, latency_s)
 
 
-def test_joules_are_watts_times_seconds() -> None:
+def test_energy_is_power_times_time() -> None:
     gpu = load_gpu("h200_sxm")
     operator = product(4096.0)
     latency_s = price(operator, gpu).latency_s
@@ -46,14 +46,14 @@ def test_joules_are_watts_times_seconds() -> None:
     assert energy_j(operator, gpu, latency_s) == pytest.approx(watts * latency_s)
 
 
-def test_a_large_product_runs_a_board_to_its_limit() -> None:
+def test_large_gemm_reaches_the_power_limit() -> None:
     gpu = load_gpu("h200_sxm")
     operator = product(16384.0, "bf16")
     watts = float(power_w(operator, gpu, price(operator, gpu).latency_s))
     assert 0.9 * gpu.tdp_w < watts <= gpu.tdp_w
 
 
-def test_boards_borrow_parts_of_the_nearest_metered_one_without_its_shapes() -> None:
+def test_power_model_transfers_from_the_nearest_metered_gpu_without_shapes() -> None:
     own, lent = power_model_of(load_gpu("h200_sxm")), power_model_of(load_gpu("h100_sxm"))
     assert own.shapes
     assert lent == replace(own, shapes={})
@@ -63,7 +63,7 @@ def test_boards_borrow_parts_of_the_nearest_metered_one_without_its_shapes() -> 
     assert set(calibrations("power")) == {"h200_sxm", "b200_sxm"}
 
 
-def test_a_calibration_knows_the_tables_it_rests_on() -> None:
+def test_power_calibration_names_the_fitted_tables() -> None:
     files = [file for found in calibrations("power").values() for file in found]
     tables = fitted_tables(files)
     assert len(tables) == 3
@@ -74,7 +74,7 @@ def joules(operator: Gemm | Elementwise, gpu: Gpu) -> float:
     return float(energy_j(operator, gpu, price(operator, gpu).latency_s))
 
 
-def test_a_larger_device_spends_what_its_board_does_on_a_flop_and_on_a_byte() -> None:
+def test_what_if_gpu_keeps_energy_per_flop_and_byte() -> None:
     """It is done sooner, and draws as much more while it is at work."""
     board = load_gpu("h100_sxm")
     large, half = (what_if(board, sm_scale=scale) for scale in (2.0, 0.5))
@@ -88,14 +88,14 @@ def test_a_larger_device_spends_what_its_board_does_on_a_flop_and_on_a_byte() ->
     assert wider == pytest.approx(dynamic, rel=0.1)
 
 
-def test_a_slower_clock_needs_less_voltage_and_a_faster_one_more() -> None:
+def test_energy_falls_with_a_lower_clock() -> None:
     board, work = load_gpu("h100_sxm"), product(8192.0, "bf16")
     slow, fast = (what_if(board, clock_scale=scale) for scale in (0.8, 1.2))
     assert joules(work, slow) < joules(work, board) < joules(work, fast)
     assert awake_w(slow) < awake_w(board) < awake_w(fast)
 
 
-def test_what_is_idle_costs_more_the_more_there_is_of_it() -> None:
+def test_idle_power_grows_with_the_number_of_sms() -> None:
     board = load_gpu("h100_sxm")
     small = product(256.0, "bf16")
     assert joules(small, what_if(board, sm_scale=2.0)) > joules(small, board)

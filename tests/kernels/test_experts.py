@@ -1,4 +1,4 @@
-"""Layers of experts: what their form counts, and what never makes them faster."""
+"""Fused MoE layers: terms of the model, and monotonicity."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ EIGHTH = GroupedGemm(
 """One of eight GPUs over which 128 experts are dealt, of which a token chooses eight."""
 
 
-def test_a_gpu_has_its_share_of_the_rows_and_passes_those_of_all() -> None:
+def test_expert_parallel_gpu_gets_its_share_of_rows() -> None:
     sizes = expert_sizes(EIGHTH)
     assert (float(sizes.rows), float(sizes.routed)) == (64.0, 512.0)
     assert float(sizes.awake) == pytest.approx(16.0 * (1.0 - (15.0 / 16.0) ** 64))
     assert float(sizes.awake) == float(active_experts(EIGHTH))
 
 
-def test_the_form_adds_what_each_part_takes() -> None:
+def test_moe_time_is_the_sum_of_terms() -> None:
     board = load_gpu("h100_sxm")
     nothing = dict.fromkeys(("pad", "step_s", "awake_clocks", "expert_clocks"), 0.0)
     nothing |= dict.fromkeys(("compute", "bandwidth", "traffic", "passing"), np.inf)
@@ -75,7 +75,7 @@ def test_the_form_adds_what_each_part_takes() -> None:
     tokens=st.integers(1, 20_000),
     more=st.integers(1, 5000),
 )
-def test_neither_more_tokens_nor_others_rows_pass_faster(
+def test_more_tokens_or_remote_rows_are_never_faster(
     gpu: str, framework: str, weights: str, tokens: int, more: int
 ) -> None:
     def seconds(grouped: GroupedGemm) -> float:
@@ -87,7 +87,7 @@ def test_neither_more_tokens_nor_others_rows_pass_faster(
 
 
 @pytest.mark.parametrize(("model", "stored"), [("gpt_oss_120b", "fp4"), ("qwen3_30b", "int4")])
-def test_four_bits_are_unpacked_by_the_kernels_of_their_format(model: str, stored: str) -> None:
+def test_four_bit_experts_use_the_kernels_of_the_dtype(model: str, stored: str) -> None:
     step = decode_step(4.0, 400.0)
     operators = forward(load_model(model), Parallelism(), step, "bf16+w4a16", "bf16")
     grouped = [one for one in operators if isinstance(one, GroupedGemm)]
@@ -100,7 +100,7 @@ def test_four_bits_are_unpacked_by_the_kernels_of_their_format(model: str, store
     assert used.numbers == meant.numbers
 
 
-def test_eight_bits_are_unpacked_as_four_and_read_twice_the_bytes() -> None:
+def test_eight_bit_experts_read_twice_the_bytes_of_four_bit_experts() -> None:
     board = load_gpu("a100_sxm")
     profile = replace(profile_of(board, "best"), framework="vllm")
     whole = replace(EIGHTH, n=3072, k=4096, width=1536.0, ranks=1.0, dtype="fp16")

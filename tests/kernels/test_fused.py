@@ -62,7 +62,7 @@ def attention(phase: str, requests: float, new: float, past: float, heads: float
     which=st.integers(0, 2),
     more=st.integers(1, 5000),
 )
-def test_more_requests_or_tokens_never_attend_faster(
+def test_attention_is_never_faster_with_more_requests_or_tokens(
     gpu: str,
     whose: str,
     heads: float,
@@ -88,7 +88,7 @@ def test_more_requests_or_tokens_never_attend_faster(
 
 @settings(deadline=None)
 @given(gpu=GPUS, tokens=st.integers(1, 20_000), more=st.integers(1, 5000))
-def test_more_tokens_never_pass_experts_faster(gpu: str, tokens: int, more: int) -> None:
+def test_experts_are_never_faster_with_more_tokens(gpu: str, tokens: int, more: int) -> None:
     def seconds(count: float) -> float:
         operator = GroupedGemm(
             name="up", tokens=count, n=4096, k=2048, experts=64, top_k=8.0, dtype="bf16"
@@ -111,7 +111,7 @@ def experts(tokens: float, dtype: str, weight_dtype: str = "") -> GroupedGemm:
     )
 
 
-def test_four_bit_weights_help_few_tokens_and_not_many_where_they_are_multiplied_wide() -> None:
+def test_four_bit_weights_help_small_batches_but_not_large_ones() -> None:
     board = load_gpu("h100_sxm")
     for tokens, helped in ((8.0, True), (8192.0, False)):
         wide = float(price(experts(tokens, "bf16"), board).latency_s)
@@ -133,7 +133,7 @@ def test_four_bit_weights_help_few_tokens_and_not_many_where_they_are_multiplied
         ("b200_sxm", "fp16", "int4", False),
     ],
 )
-def test_narrow_experts_are_priced_as_measured_or_borrowed(
+def test_quantized_experts_use_measured_or_transferred_numbers(
     gpu: str, dtype: str, weight_dtype: str, at_home: bool
 ) -> None:
     priced = price(experts(64.0, dtype, weight_dtype), load_gpu(gpu))
@@ -143,13 +143,13 @@ def test_narrow_experts_are_priced_as_measured_or_borrowed(
 
 @settings(deadline=None)
 @given(gpu=GPUS, requests=st.integers(1, 300), past=st.integers(0, 90_000))
-def test_more_bandwidth_never_slows_decode(gpu: str, requests: int, past: int) -> None:
+def test_higher_bandwidth_never_slows_decode(gpu: str, requests: int, past: int) -> None:
     board, operator = load_gpu(gpu), attention("decode", float(requests), 1.0, float(past), 32.0)
     faster = price(operator, what_if(board, bandwidth_scale=1.5)).latency_s
     assert float(faster) <= float(price(operator, board).latency_s) * SLACK
 
 
-def test_a_row_is_priced_alone_as_in_a_column() -> None:
+def test_row_equals_its_value_in_a_column() -> None:
     requests = np.array([1.0, 7.0, 64.0, 256.0])
     board = load_gpu("h100_sxm")
     column = attention("decode", 1.0, 1.0, 1000.0, 32.0)
@@ -196,7 +196,7 @@ def test_a_row_is_priced_alone_as_in_a_column() -> None:
 @pytest.mark.parametrize(
     ("gpu", "known"), [("h100_sxm", True), ("b200_sxm", True), ("l40s", False)]
 )
-def test_only_measured_boards_say_they_are_calibrated(gpu: str, known: bool) -> None:
+def test_only_measured_gpus_are_calibrated(gpu: str, known: bool) -> None:
     operator = attention("decode", 8.0, 1.0, 1000.0, 32.0)
     assert price(operator, load_gpu(gpu)).calibrated is known
     assert price(operator, load_gpu(gpu), "zero_shot").calibrated is False
@@ -224,9 +224,7 @@ def latent(phase: str, width: float) -> Attention:
 @pytest.mark.parametrize("gpu", ["a100_sxm", "h100_sxm", "b200_sxm", "rtx_pro_6000", "l40s"])
 @pytest.mark.parametrize("whose", ["trtllm", "vllm"])
 @pytest.mark.parametrize(("phase", "width"), [("prefill", 160.0), ("decode", 544.0)])
-def test_latent_attention_of_neighbouring_widths_follows_one_law(
-    gpu: str, whose: str, phase: str, width: float
-) -> None:
+def test_mla_times_are_smooth_in_the_width(gpu: str, whose: str, phase: str, width: float) -> None:
     board = load_gpu(gpu)
     seconds = [
         float(price(latent(phase, width + more), board, framework=whose).latency_s)
@@ -237,7 +235,7 @@ def test_latent_attention_of_neighbouring_widths_follows_one_law(
 
 
 @pytest.mark.parametrize("gpu", ["a100_sxm", "h100_sxm", "b200_sxm", "rtx_pro_6000"])
-def test_a_head_as_wide_as_a_latents_is_priced_as_its_neighbours(gpu: str) -> None:
+def test_head_as_wide_as_a_latent_fits_between_neighbours(gpu: str) -> None:
     seconds = [
         float(price(replace(latent("prefill", d), latent=False), load_gpu(gpu)).latency_s)
         for d in (159.0, 160.0, 161.0)
@@ -245,7 +243,7 @@ def test_a_head_as_wide_as_a_latents_is_priced_as_its_neighbours(gpu: str) -> No
     assert seconds == sorted(seconds)
 
 
-def test_twice_the_exponentials_speed_up_prompts_by_less_than_that() -> None:
+def test_doubled_exponential_rate_gives_less_than_double_speed() -> None:
     ultra = load_gpu("b300_sxm")
     assert ultra.exponentials_per_clock == 2 * load_gpu("b200_sxm").exponentials_per_clock
     chunk = Attention(
@@ -268,7 +266,7 @@ def test_twice_the_exponentials_speed_up_prompts_by_less_than_that() -> None:
     assert 0.5 < fast / slow < 0.99
 
 
-def test_low_tiles_pad_less_and_odd_widths_are_read_slower() -> None:
+def test_small_tiles_pad_less_and_unaligned_widths_are_slower() -> None:
     gpu = load_gpu("a100_sxm")
 
     def seconds(tokens: float, width: float, **more: float) -> float:

@@ -1,4 +1,4 @@
-"""Prompts of latent attention by warps: exponentials beside products, and copies in 8 bits."""
+"""MLA prefill with warp-level MMA: exponentials overlapped with MMA, and fp8 copies."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ def seconds(attention: Attention, gpu: Gpu) -> float:
 
 
 @pytest.mark.parametrize("gpu", [A100, RTX])
-def test_a_pair_costs_its_products_and_an_exponential(gpu: Gpu) -> None:
+def test_pair_costs_its_gemms_and_one_exponential(gpu: Gpu) -> None:
     pairs = 128 * 32768 * 32769 / 2
     products_s = 2 * (192 + 128) * pairs / (0.5 * gpu.peak("bf16"))
     exponentials_s = pairs / (16 * gpu.sm_count * gpu.clock_hz)
     assert seconds(prompt(32768), gpu) == pytest.approx(products_s + exponentials_s, rel=1e-3)
 
 
-def test_long_prompts_on_narrow_keys_multiply_twice_as_fast_where_a_gpu_can() -> None:
+def test_long_prefill_with_fp8_keys_is_twice_as_fast_on_fp8_gpus() -> None:
     narrow, wide = (seconds(prompt(65536, kv_dtype=kv), RTX) for kv in ("fp8", "bf16"))
     assert 0.5 < narrow / wide < 0.6
     same = [seconds(prompt(65536, kv_dtype=kv), A100) for kv in ("fp8", "bf16")]
     assert same[0] == pytest.approx(same[1], rel=1e-3)
 
 
-def test_many_short_prompts_on_narrow_keys_pay_for_their_copies() -> None:
+def test_short_prompts_with_fp8_keys_pay_for_dequantization() -> None:
     # 32,768 tokens of 128 heads: 1,536 bytes each, six gigabytes in all, through 1.597 TB/s.
     narrow, wide = (seconds(prompt(16, 2048, kv), RTX) for kv in ("fp8", "bf16"))
     assert narrow - wide == pytest.approx(32768 * 128 * 1536 / 1.597e12, rel=0.3)

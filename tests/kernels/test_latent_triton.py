@@ -1,4 +1,4 @@
-"""Latent decode in Triton: splits by vLLM and by SGLang, blocks with and without keys."""
+"""MLA decode in Triton: KV splits of vLLM and SGLang, blocks with and without keys."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def clocks(attention: Attention, gpu: Gpu, splits: float = 4.0) -> float:
     return float((seconds - START_S) * gpu.clock_hz)
 
 
-def test_a_quarter_of_a_requests_keys_sets_the_pace_of_four_splits() -> None:
+def test_four_splits_take_the_time_of_a_quarter_of_the_keys() -> None:
     # 2 x 16 x (576 + 512) FLOPs a key of 2,048 (less 2 %) that an A100's SM has a clock.
     products = 2 * 16 * 1088 / (312e12 / (108 * 1.41e9))
     expected = 65536 / 4 * (products + 100) + 4 * STEP_CLOCKS
@@ -62,13 +62,13 @@ def test_a_quarter_of_a_requests_keys_sets_the_pace_of_four_splits() -> None:
     assert clocks(step(28, 65536), A100) == pytest.approx(2 * expected, rel=1e-3)
 
 
-def test_where_one_tile_fits_alone_its_loads_are_paid() -> None:
+def test_single_tile_per_sm_exposes_loads() -> None:
     products = 2 * 16 * 1088 / (480e12 / (188 * 2.493e9))
     expected = 65536 / 4 * (products + 100 + 2 * 1088 / 64) + 4 * STEP_CLOCKS
     assert clocks(step(1, 65536), RTX) == pytest.approx(expected, rel=1e-6)
 
 
-def test_sglang_deals_out_sms_by_octaves_and_adds_up_one_split_after_the_other() -> None:
+def test_sglang_assigns_splits_by_octaves_and_reduces_sequentially() -> None:
     # 8,192 keys are 7 octaves beyond 64: 1,316 blocks for 8 tiles are 165 splits of 50 keys, two
     # tiles of 32, so that 128 of 256 launched have any.
     one = clocks(step(1, 8192, heads=128.0), RTX, splits=0.0)
@@ -77,20 +77,20 @@ def test_sglang_deals_out_sms_by_octaves_and_adds_up_one_split_after_the_other()
     assert one == pytest.approx(live * 64 * pace + (empty + 128) * STEP_CLOCKS, rel=1e-6)
 
 
-def test_a_library_may_share_keys_out_by_more_heads_than_a_gpu_has() -> None:
+def test_library_may_split_keys_by_more_heads_than_local() -> None:
     mine = step(8, 4096)
     assert clocks(replace(mine, split_heads=128.0), RTX, 0.0) != clocks(mine, RTX, 0.0)
     assert clocks(replace(mine, split_heads=128.0), RTX) == clocks(mine, RTX)
 
 
-def test_releases_of_2025_made_eight_splits_at_most() -> None:
+def test_releases_of_2025_used_at_most_eight_splits() -> None:
     few = NUMBERS | {"splits": 0.0, "most_splits": 8.0}
     fast, one = replace(A100, hbm_bytes_per_s=1e18), step(1, 65536)
     found = float(triton_latent_seconds(one, fast, few, attention_bytes(one)) - START_S)
     assert found * A100.clock_hz == pytest.approx(clocks(one, A100, 8.0), rel=1e-6)
 
 
-def test_kernels_that_a_launch_names_are_lent_though_others_were_timed_on_the_board() -> None:
+def test_explicitly_selected_kernels_are_transferred_despite_measured_ones() -> None:
     times = [
         float(np.max(price(step(16, 4096, 20.0), load_gpu("b200_sxm"), framework=name).latency_s))
         for name in ("sglang", "triton_8")

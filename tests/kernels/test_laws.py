@@ -70,7 +70,7 @@ def latency(operator: Compute, gpu: str, **scales: float) -> float:
 
 @settings(deadline=None)  # the first example compiles
 @given(gemm=gemms(), gpu=devices, size=st.sampled_from(("m", "n", "k", "batch")), more=sizes)
-def test_time_never_falls_when_a_product_grows(gemm: Gemm, gpu: str, size: str, more: int) -> None:
+def test_time_never_falls_with_a_larger_gemm(gemm: Gemm, gpu: str, size: str, more: int) -> None:
     step = 1 if size == "batch" else 256
     larger = dataclasses.replace(gemm, **{size: getattr(gemm, size) + step * (1 + more % 40)})
     assert latency(larger, gpu) * SLACK >= latency(gemm, gpu)
@@ -78,7 +78,7 @@ def test_time_never_falls_when_a_product_grows(gemm: Gemm, gpu: str, size: str, 
 
 @settings(deadline=None)  # the first example compiles
 @given(operator=operators(), gpu=devices)
-def test_nothing_is_faster_than_the_data_sheet_allows(operator: Compute, gpu: str) -> None:
+def test_latency_is_at_least_the_data_sheet_roofline(operator: Compute, gpu: str) -> None:
     least = float(roofline_s(operator, load_gpu(gpu)))
     assert latency(operator, gpu) * SLACK >= least
     assert float(price_call(operator, load_gpu(gpu)).latency_s) * SLACK >= least
@@ -92,7 +92,7 @@ def test_nothing_is_faster_than_the_data_sheet_allows(operator: Compute, gpu: st
     base=st.floats(0.25, 4.0),
     factor=st.floats(1.0, 8.0),
 )
-def test_more_hardware_never_slows_anything(
+def test_more_hardware_never_increases_latency(
     operator: Compute, gpu: str, what: str, base: float, factor: float
 ) -> None:
     before = latency(operator, gpu, **{what: base})
@@ -101,20 +101,18 @@ def test_more_hardware_never_slows_anything(
 
 @settings(deadline=None)  # the first example compiles
 @given(gemm=gemms(), gpu=devices, others=st.lists(sizes, min_size=1, max_size=9))
-def test_a_row_has_the_same_bits_alone_and_in_company(
-    gemm: Gemm, gpu: str, others: list[int]
-) -> None:
+def test_row_is_bit_equal_alone_and_in_a_batch(gemm: Gemm, gpu: str, others: list[int]) -> None:
     column = np.array([*others, gemm.m], np.float64)
     together = price(dataclasses.replace(gemm, m=column), load_gpu(gpu)).latency_s[-1]
     assert together == latency(gemm, gpu)
 
 
-def test_a_precision_the_gpu_lacks_is_named_with_those_it_has() -> None:
+def test_unsupported_dtype_lists_supported_dtypes() -> None:
     with pytest.raises(UserError, match="has no fp8 rate"):
         price(Gemm(name="gemm", m=1, n=1, k=1, dtype="fp8"), load_gpu("v100_pcie"))
 
 
-def test_what_is_priced_again_is_known_up_to_the_last_bit_of_its_sizes() -> None:
+def test_cached_prices_require_bit_equal_sizes() -> None:
     gpu, rows = load_gpu("h100_sxm"), np.array([16.0, 32.0])
     norm = Norm(name="norm", rows=rows, cols=4096.0, kind="rms")
     again = dataclasses.replace(norm, rows=rows.copy(), repeat=80)

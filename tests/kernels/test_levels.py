@@ -1,4 +1,4 @@
-"""Levels of information are kept apart, and say what they rest on."""
+"""Levels of information are separate, and results name their evidence."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from simulators.workload.operators import Attention, Elementwise, Gemm
 LINEAR = Gemm(name="linear", m=4096.0, n=4096.0, k=4096.0, dtype="fp32")
 
 
-def test_a_calibrated_board_says_so_and_a_stranger_does_not() -> None:
+def test_only_calibrated_gpus_report_calibration() -> None:
     assert price(LINEAR, load_gpu("v100_pcie")).calibrated
     assert not price(LINEAR, load_gpu("l40s")).calibrated
 
 
-def test_the_data_sheet_alone_knows_nothing_of_the_boards_own_measurements() -> None:
+def test_zero_shot_level_excludes_own_measurements() -> None:
     own = profile_of(load_gpu("v100_pcie"), "full")
     sheet = profile_of(load_gpu("v100_pcie"), "zero_shot")
     assert own.gemm["linear"].tiles != sheet.gemm["linear"].tiles
@@ -32,20 +32,20 @@ def test_the_data_sheet_alone_knows_nothing_of_the_boards_own_measurements() -> 
     assert all(rates.correction is None for rates in sheet.gemm.values())
 
 
-def test_a_level_that_was_not_measured_is_refused_with_the_way_to_get_it() -> None:
+def test_unmeasured_level_is_refused_with_instructions() -> None:
     with pytest.raises(UserError, match="--measured FILE"):
         price(LINEAR, load_gpu("l40s"), "full")
     with pytest.raises(UnknownNameError, match="did you mean 'zero_shot'"):
         price(LINEAR, load_gpu("l40s"), "zero_shop")
 
 
-def test_less_information_has_wider_bands() -> None:
+def test_less_information_has_wider_intervals() -> None:
     gpu = load_gpu("a100_pcie_40gb")
     own, sheet = price(LINEAR, gpu, "full"), price(LINEAR, gpu, "zero_shot")
     assert own.hi_s / own.lo_s < sheet.hi_s / sheet.lo_s
 
 
-def test_an_interval_holds_its_prediction() -> None:
+def test_interval_holds_the_prediction() -> None:
     sizes = np.array([1.0, 64.0, 4096.0])
     for operator in (
         dataclasses.replace(LINEAR, m=sizes),
@@ -57,21 +57,21 @@ def test_an_interval_holds_its_prediction() -> None:
         assert np.all(priced.latency_s <= priced.hi_s)
 
 
-def test_what_lies_outside_the_fit_is_marked() -> None:
+def test_values_outside_the_fit_are_flagged() -> None:
     rows = dataclasses.replace(LINEAR, n=np.array([4096.0, 1e6]))
     assert price(rows, load_gpu("v100_pcie")).extrapolated.tolist() == [False, True]
     scaled = what_if(load_gpu("v100_pcie"), bandwidth_scale=2.0)
     assert np.all(price(LINEAR, scaled).extrapolated)
 
 
-def test_a_what_if_device_shares_the_calibration_of_the_real_one() -> None:
+def test_what_if_gpu_uses_the_calibration_of_the_real_gpu() -> None:
     gpu = load_gpu("v100_pcie")
     double = what_if(gpu, clock_scale=2.0)
     assert profile_of(double) == profile_of(gpu)
     assert price(LINEAR, double).latency_s < price(LINEAR, gpu).latency_s
 
 
-def test_tensor_core_kernels_are_not_called_calibrated_by_fp32_measurements() -> None:
+def test_fp32_measurements_do_not_calibrate_tensor_core_kernels() -> None:
     half = dataclasses.replace(LINEAR, dtype="fp16")
     assert not price(half, load_gpu("v100_pcie")).calibrated
     attention = Attention(
@@ -88,7 +88,7 @@ def test_tensor_core_kernels_are_not_called_calibrated_by_fp32_measurements() ->
     assert not price(attention, load_gpu("v100_pcie")).calibrated
 
 
-def test_a_calibration_changed_by_hand_is_refused(
+def test_hand_edited_calibration_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shipped = calibration_file("fp32", "v100_pcie")
@@ -101,7 +101,7 @@ def test_a_calibration_changed_by_hand_is_refused(
         price(LINEAR, load_gpu("v100_pcie"))
 
 
-def test_every_shipped_board_loads_with_its_provenance() -> None:
+def test_every_shipped_calibration_loads_with_provenance() -> None:
     assert len(boards()) >= 9
     for board in boards():
         assert profile_of(load_gpu(board.name)).level == "full"

@@ -1,4 +1,4 @@
-"""Laws of chunks on a prefix, mixed batches, windows and intervals of attention and experts."""
+"""Laws of chunked prefill, mixed batches, windows and intervals of attention and experts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def mixed(chunk: float, past: float, decodes: float, keys: float) -> Attention:
     which=st.integers(0, 3),
     more=st.integers(1, 5000),
 )
-def test_more_of_anything_never_speeds_up_a_mixed_batch(
+def test_more_work_never_speeds_up_a_mixed_batch(
     gpu: str, framework: str, sizes: tuple[int, int, int, int], which: int, more: int
 ) -> None:
     board = load_gpu(gpu)
@@ -59,7 +59,7 @@ def test_more_of_anything_never_speeds_up_a_mixed_batch(
 
 
 @pytest.mark.parametrize("framework", ["trtllm", "vllm"])
-def test_a_mixed_batch_without_chunks_is_a_decode(framework: str) -> None:
+def test_mixed_batch_without_chunks_equals_decode(framework: str) -> None:
     board = load_gpu("rtx_pro_6000")
     batch = mixed(0.0, 0.0, 16.0, 2000.0)
     alone = replace(batch, phase="decode", decodes=0.0, decode_kv_tokens=0.0)
@@ -67,7 +67,7 @@ def test_a_mixed_batch_without_chunks_is_a_decode(framework: str) -> None:
     assert float(together) == float(apart)
 
 
-def test_libraries_without_a_mixed_kernel_launch_two() -> None:
+def test_libraries_without_a_mixed_kernel_launch_two_kernels() -> None:
     board = load_gpu("h100_sxm")
     batch = mixed(512.0, 4096.0, 64.0, 3000.0)
     chunk = replace(mixed(512.0, 4096.0, 0.0, 1.0), phase="prefill")
@@ -79,7 +79,7 @@ def test_libraries_without_a_mixed_kernel_launch_two() -> None:
     assert float(price(batch, board).latency_s) == pytest.approx(one_by_one, rel=1e-9)
 
 
-def test_one_launch_for_all_splits_no_keys_and_so_waits_for_the_longest() -> None:
+def test_unified_launch_without_split_kv_waits_for_the_longest_request() -> None:
     board = load_gpu("rtx_pro_6000")
     batch = mixed(64.0, 0.0, 1.0, 16_384.0)
     together = float(price(batch, board, framework="vllm").latency_s)
@@ -94,7 +94,7 @@ def test_one_launch_for_all_splits_no_keys_and_so_waits_for_the_longest() -> Non
     keys=st.integers(1, 200_000),
     which=st.booleans(),
 )
-def test_laws_of_decode_hold_on_what_if_boards(
+def test_decode_laws_hold_on_what_if_gpus(
     scale: float, requests: int, keys: int, which: bool
 ) -> None:
     board = what_if(load_gpu("h200_sxm"), bandwidth_scale=scale)
@@ -106,14 +106,14 @@ def test_laws_of_decode_hold_on_what_if_boards(
     assert before <= after * SLACK
 
 
-def test_a_narrow_window_is_never_slower_than_none_at_long_contexts() -> None:
+def test_sliding_window_is_never_slower_at_long_contexts() -> None:
     board = load_gpu("h100_sxm")
     whole = replace(mixed(0.0, 0.0, 64.0, 8192.0), phase="decode")
     seen = replace(whole, kv_tokens=64.0 * 128.0, pairs=64.0 * 128.0, window=128.0)
     assert float(price(seen, board).latency_s) < float(price(whole, board).latency_s)
 
 
-def test_nothing_to_do_takes_no_time() -> None:
+def test_empty_work_takes_no_time() -> None:
     board = load_gpu("h100_sxm")
     none = replace(
         mixed(0.0, 0.0, 0.0, 1.0),
@@ -132,7 +132,7 @@ def test_nothing_to_do_takes_no_time() -> None:
     assert float(price(experts, board).latency_s) == 0.0
 
 
-def test_a_borrowed_interval_is_no_narrower() -> None:
+def test_transferred_interval_is_not_narrower() -> None:
     decode = replace(mixed(0.0, 0.0, 16.0, 2000.0), phase="decode")
     own, lent = (price(decode, load_gpu(gpu)) for gpu in ("h100_sxm", "h100_pcie"))
     assert own.lo_s < own.latency_s < own.hi_s

@@ -43,27 +43,27 @@ def seconds(m: float, n: float, k: float, batch: float = 1.0, **machine: float) 
     return float(tile_seconds(*sizes, ONE_TILE, dataclasses.replace(MACHINE, **machine))[0])
 
 
-def test_one_full_wave_takes_a_tiles_time() -> None:
+def test_one_full_wave_takes_one_tile_time() -> None:
     # 100 tiles of 128 x 128 x 1000 on 100 SMs: 2 * 128 * 128 * 1000 FLOPs each, at 1e12 per second.
     assert seconds(1280.0, 1280.0, 1000.0) == pytest.approx(2 * 128 * 128 * 1000 / 1e12)
 
 
-def test_one_tile_more_than_a_wave_takes_two() -> None:
+def test_one_extra_tile_takes_two_waves() -> None:
     assert seconds(1281.0, 1280.0, 1000.0) == pytest.approx(2 * seconds(1280.0, 1280.0, 1000.0))
 
 
-def test_half_of_the_tail_is_paid_when_so_calibrated() -> None:
+def test_calibrated_tail_factor_halves_the_last_wave() -> None:
     # 110 tiles on 100 SMs: half of them waves in full (2), half as work is (1.1).
     tile_s = 2 * 128 * 128 * 1000 / 1e12
     assert seconds(1408.0, 1280.0, 1000.0, tail=0.5) == pytest.approx(1.55 * tile_s)
 
 
-def test_a_bandwidth_bound_product_takes_its_bytes() -> None:
+def test_bandwidth_bound_gemm_takes_bytes_over_bandwidth() -> None:
     moved = 4.0 * (1 * 4096 + 4096 * 4096 + 1 * 4096)
     assert seconds(1.0, 4096.0, 4096.0, hbm_bytes_per_s=1e6) == pytest.approx(moved / 1e6)
 
 
-def test_a_gemm_of_a_large_square_is_near_its_peak() -> None:
+def test_large_square_gemm_is_near_peak() -> None:
     priced = price(Gemm(name="g", m=8192, n=8192, k=8192, dtype="bf16"), load_gpu("h100_sxm"))
     mfu = 2 * 8192**3 / (989e12 * float(priced.latency_s))
     assert 0.5 < mfu < 0.9
@@ -103,12 +103,12 @@ def test_causal_prefill_counts_half_the_square() -> None:
     assert float(flops(prompt)) == 4 * 64 * 2 * 500_500
 
 
-def test_one_token_wakes_its_experts_and_many_wake_all() -> None:
+def test_one_token_activates_top_k_experts_and_many_tokens_activate_all() -> None:
     mixture = GroupedGemm(name="up", tokens=np.array([1.0, 1e6]), n=1, k=1, experts=64, top_k=6.0)
     assert active_experts(mixture) == pytest.approx([6.0, 64.0])
 
 
-def test_a_strided_convolution_shrinks_its_image() -> None:
+def test_strided_convolution_shrinks_the_image() -> None:
     stem = Convolution(
         name="stem",
         batch=2,
@@ -123,7 +123,7 @@ def test_a_strided_convolution_shrinks_its_image() -> None:
     assert float(convolution_flops(stem)) == 2 * 2 * 112 * 112 * 64 * 3 * 49
 
 
-def test_long_rows_are_read_again_when_l2_has_lost_them() -> None:
+def test_long_rows_beyond_l2_are_read_again() -> None:
     gpu = load_gpu("v100_pcie")
     short = Norm(name="s", rows=8192.0 * 16, cols=1024.0, kind="softmax", dtype="fp32")
     long = Norm(name="s", rows=8192.0, cols=16384.0, kind="softmax", dtype="fp32")
@@ -132,14 +132,14 @@ def test_long_rows_are_read_again_when_l2_has_lost_them() -> None:
     assert 1.7 < ratio < 2.2  # three reads and a write instead of one and one
 
 
-def test_a_streaming_kernel_takes_bytes_over_bandwidth() -> None:
+def test_streaming_kernel_takes_bytes_over_bandwidth() -> None:
     add = Elementwise(name="add", elements=1e9, reads=2.0, dtype="fp32")
     gpu = load_gpu("a100_pcie_40gb")
     assert float(roofline_s(add, gpu)) == pytest.approx(12e9 / gpu.hbm_bytes_per_s)
     assert 1.0 < float(price(add, gpu).latency_s) / float(roofline_s(add, gpu)) < 1.3
 
 
-def test_power_lies_between_idle_and_the_limit() -> None:
+def test_kernel_power_lies_between_idle_and_the_limit() -> None:
     gpu = load_gpu("h100_sxm")
     for operator in (
         Gemm(name="g", m=8192.0, n=8192.0, k=8192.0, dtype="bf16"),
@@ -154,7 +154,7 @@ def test_power_lies_between_idle_and_the_limit() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16"])
-def test_a_batch_is_never_faster_than_one_of_its_products(dtype: str) -> None:
+def test_batched_gemm_is_never_faster_than_a_single_gemm(dtype: str) -> None:
     sizes = np.array([16.0, 300.0, 4096.0])
     one = Gemm(name="g", m=sizes, n=sizes, k=np.array([60_000.0, 300.0, 64.0]), dtype=dtype)
     gpu = load_gpu("p100_pcie")

@@ -1,4 +1,4 @@
-"""Tiles of one's choice: what fits an SM, how they rank, and that the library's is not beaten."""
+"""User-chosen tiles: SM limits, ranking, and the library choice as the best."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def seconds(**axes: object) -> np.ndarray:
         (Schedule(64, 64), "xeon_8480", "tile_unknown"),
     ],
 )
-def test_what_no_block_runs_is_refused(schedule: Schedule, gpu: str, why: str) -> None:
+def test_tile_exceeding_an_sm_is_refused(schedule: Schedule, gpu: str, why: str) -> None:
     assert schedule.refusal(load_gpu(gpu), "fp16").startswith(why)
     assert not Schedule(128, 128).refusal(load_gpu("a100_sxm"), "fp16")
 
 
-def test_no_tile_beats_the_library_which_takes_the_best_of_its_own() -> None:
+def test_no_tile_beats_the_library_choice() -> None:
     [library] = seconds(k=8192)
     ours = seconds(k=8192, tile_m=[64, 128], tile_n=[128, 256], split_k=[1, 2, 4, 8])
     assert library <= ours.min() <= 1.25 * library
 
 
-def test_the_best_of_a_hundred_at_random_is_nearly_the_best_of_all() -> None:
+def test_best_of_a_hundred_random_tiles_is_nearly_optimal() -> None:
     generator = np.random.default_rng(0)
     for k in (1024, 8192):
         every = seconds(k=k, tile_m=SIDES, tile_n=SIDES, split_k=[1, 2, 4, 8])
@@ -57,13 +57,13 @@ def test_the_best_of_a_hundred_at_random_is_nearly_the_best_of_all() -> None:
         assert np.median(every) > 1.5 * every.min()  # it matters which one is taken
 
 
-def test_a_larger_product_is_never_faster_by_the_same_tile() -> None:
+def test_larger_gemm_is_never_faster_with_the_same_tile() -> None:
     for tile in itertools.product((32, 128), (64, 192)):
         by_k = seconds(k=[512, 1024, 4096], tile_m=tile[0], tile_n=tile[1])
         assert (np.diff(by_k) >= 0.0).all()
 
 
-def test_operators_without_tiles_say_so_and_chosen_tiles_are_not_fitted() -> None:
+def test_operators_without_tiles_are_refused_and_explicit_tiles_are_not_fitted() -> None:
     [row] = rows(op="softmax", rows=64, cols=64, tile_m=64, tile_n=64)
     assert str(row["reason"]).startswith("op_has_no_tile")
     [row] = rows(k=1024, tile_m=64, tile_n=64)

@@ -53,7 +53,7 @@ EVERY_OP = [
 ]
 
 
-def test_every_operator_has_an_answer_inside_its_interval() -> None:
+def test_every_operator_latency_lies_inside_the_interval() -> None:
     for row in answers(EVERY_OP):
         assert row["status"] == "ok"
         assert 0 < row["latency_s_lo"] <= row["latency_s"] <= row["latency_s_hi"]
@@ -61,14 +61,14 @@ def test_every_operator_has_an_answer_inside_its_interval() -> None:
         assert 0 <= row["mfu"] <= 1
 
 
-def test_a_row_has_the_same_bits_alone_in_company_and_in_any_order() -> None:
+def test_row_is_bit_equal_alone_in_a_batch_and_in_any_order() -> None:
     rows = [{**row, "gpu": gpu} for row in EVERY_OP for gpu in ("v100_pcie", "mi210", "h100_sxm")]
     together = answers(rows)
     assert answers(rows[::-1])[::-1] == together
     assert [answers([row])[0] for row in rows] == together
 
 
-def test_a_precision_the_gpu_lacks_is_an_answer() -> None:
+def test_unsupported_dtype_is_an_infeasible_row() -> None:
     old, new = answers([{"gpu": "v100_pcie", "dtype": "fp8"}, {"dtype": "fp8"}])
     assert old["status"] == "infeasible"
     assert old["reason"].startswith("dtype_unsupported")
@@ -76,11 +76,11 @@ def test_a_precision_the_gpu_lacks_is_an_answer() -> None:
     assert new["status"] == "ok"
 
 
-def test_a_size_of_nothing_is_infeasible() -> None:
+def test_zero_size_is_infeasible() -> None:
     assert answers([{"m": 0}])[0]["reason"] == "size_not_positive"
 
 
-def test_misspelt_words_get_suggestions() -> None:
+def test_misspelt_names_get_suggestions() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'h100_sxm'"):
         answers([{"gpu": "h100_smx"}])
     with pytest.raises(UserError, match="did you mean 'softmax'"):
@@ -91,50 +91,50 @@ def test_misspelt_words_get_suggestions() -> None:
         answers([{"information": "everything"}])
 
 
-def test_a_call_timed_alone_includes_the_host() -> None:
+def test_isolated_call_includes_host_time() -> None:
     stream, alone = answers([{"m": 8}, {"m": 8, "isolated": True}])
     assert alone["latency_s"] > stream["latency_s"]
 
 
-def test_points_depend_on_data_sheet_and_calibration() -> None:
+def test_point_depends_on_data_sheet_and_calibration() -> None:
     files = [path.name for path in SIMULATOR.reads("gpu", "v100_pcie")]
     assert files.count("v100_pcie.toml") == 2
     assert "boards.toml" in files
     assert SIMULATOR.reads("m", 3) == ()
 
 
-def test_points_depend_on_the_boards_that_lend_and_no_others() -> None:
+def test_point_depends_on_the_source_gpus_of_transferred_numbers() -> None:
     files = [f"{path.parent.name}/{path.name}" for path in SIMULATOR.reads("gpu", "h200_sxm")]
     assert files.count("evidence/relatives.toml") == 1
     assert {"fused/h200_sxm.toml", "fused/h100_sxm.toml", "power/h200_sxm.toml"} <= set(files)
     assert not {"fused/rtx_4090.toml", "tensor/rtx_4090.toml"} & set(files)
 
 
-def test_gathering_rows_needs_no_arithmetic_in_their_precision() -> None:
+def test_gather_supports_dtypes_without_arithmetic() -> None:
     (old,) = answers([{"gpu": "p4", "op": "embedding", "rows": 64, "cols": 64, "dtype": "bf16"}])
     assert old["status"] == "ok"
 
 
-def test_experts_may_be_stored_narrower_than_they_are_multiplied() -> None:
+def test_expert_weight_dtype_may_differ_from_compute_dtype() -> None:
     row = {"gpu": "h100_sxm", "op": "grouped_gemm", "m": 8, "n": 5760, "k": 2880, "experts": 32}
     wide, narrow = answers([{**row, "dtype": "fp16"}, {**row, "dtype": "w4a16"}])
     assert narrow["bytes"] < wide["bytes"]
     assert narrow["latency_s"] < wide["latency_s"]
 
 
-def test_what_if_scales_reach_the_device() -> None:
+def test_what_if_scales_change_the_latency() -> None:
     sizes = {"m": 4096, "n": 4096, "k": 4096}
     base, fast = answers([{**sizes, "dtype": "bf16"}, {**sizes, "dtype": "bf16", "sm_scale": 2.0}])
     assert fast["latency_s"] < base["latency_s"]
     assert base["fitted_share"] == fast["extrapolated_share"] == 1.0
 
 
-def test_an_empty_batch_has_an_empty_answer() -> None:
+def test_empty_batch_gives_no_rows() -> None:
     empty = batch([{}]).slice(0, 0)
     assert SIMULATOR.evaluate(empty).num_rows == 0
 
 
-def test_columns_of_any_integer_type_are_welcome() -> None:
+def test_columns_of_any_integer_type_are_accepted() -> None:
     rows = batch([{"m": 128, "n": 128, "k": 128}])
     narrow = rows.set_column(
         rows.schema.get_field_index("m"), "m", pa.array(np.array([128], np.int32))
@@ -142,7 +142,7 @@ def test_columns_of_any_integer_type_are_welcome() -> None:
     assert SIMULATOR.evaluate(narrow).to_pylist() == SIMULATOR.evaluate(rows).to_pylist()
 
 
-def test_a_scheme_is_a_word_for_two_formats() -> None:
+def test_quantization_scheme_sets_weight_and_compute_dtype() -> None:
     sizes = {"op": "linear", "m": 64, "n": 4096, "k": 4096}
     pairs = {
         "fp8_block": ("fp8", "fp8_block"),
@@ -161,7 +161,7 @@ def test_a_scheme_is_a_word_for_two_formats() -> None:
         assert short["unmodelled_share"] == 0.0
 
 
-def test_a_head_is_a_product_and_drawing_a_token_a_pass_over_its_logits() -> None:
+def test_lm_head_is_a_gemm_and_sampling_reads_the_logits() -> None:
     sizes = {"gpu": "h100_sxm", "m": 64, "n": 128_256, "k": 4096, "dtype": "bf16"}
     head, linear = answers([{**sizes, "op": "lm_head"}, {**sizes, "op": "linear"}])
     assert head == linear
@@ -170,7 +170,7 @@ def test_a_head_is_a_product_and_drawing_a_token_a_pass_over_its_logits() -> Non
     assert drawn == softmax
 
 
-def test_points_name_a_framework() -> None:
+def test_points_accept_a_framework() -> None:
     row = {"gpu": "h100_sxm", "op": "linear", "m": 8, "n": 4096, "k": 4096, "dtype": "fp8"}
     ours, theirs = answers([row, {**row, "framework": "vllm"}])
     assert ours["latency_s"] != theirs["latency_s"]
@@ -178,7 +178,7 @@ def test_points_name_a_framework() -> None:
         answers([{**row, "framework": "vlm"}])
 
 
-def test_side_kernels_take_requests_and_their_tokens() -> None:
+def test_auxiliary_kernels_accept_requests_and_tokens() -> None:
     base = {"gpu": "h100_sxm", "dtype": "bf16", "framework": "vllm", "batch": 4, "heads": 32}
     base |= {"kv_heads": 16, "head_dim": 128, "cols": 8192, "new_tokens": 512}
     ops = [op for op in AUXILIARY if "quantise" not in op]

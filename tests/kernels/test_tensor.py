@@ -1,4 +1,4 @@
-"""Tensor-core products: laws with measured rates, whose rates are taken, what is claimed."""
+"""Tensor-core GEMMs: laws with measured rates, source of the rates, evidence flags."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def seconds(gemm: Gemm, gpu: str, **scales: float) -> float:
 
 @settings(deadline=None)
 @given(product=products(), size=st.sampled_from(("m", "n", "k", "batch")), more=sizes)
-def test_time_never_falls_when_a_tensor_product_grows(
+def test_tensor_core_time_never_falls_with_a_larger_gemm(
     product: tuple[Gemm, str], size: str, more: int
 ) -> None:
     gemm, gpu = product
@@ -63,7 +63,7 @@ def test_time_never_falls_when_a_tensor_product_grows(
     product=products(),
     scale=st.sampled_from(("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")),
 )
-def test_better_hardware_is_never_slower_at_tensor_products(
+def test_better_hardware_is_never_slower_at_tensor_core_gemms(
     product: tuple[Gemm, str], scale: str
 ) -> None:
     gemm, gpu = product
@@ -72,12 +72,12 @@ def test_better_hardware_is_never_slower_at_tensor_products(
 
 @settings(deadline=None)
 @given(product=products())
-def test_tensor_products_are_never_below_their_roofline(product: tuple[Gemm, str]) -> None:
+def test_tensor_core_gemm_is_at_least_the_roofline(product: tuple[Gemm, str]) -> None:
     gemm, gpu = product
     assert seconds(gemm, gpu) * SLACK >= float(roofline_s(gemm, load_gpu(gpu)))
 
 
-def test_a_row_has_the_same_bits_alone_and_in_a_batch() -> None:
+def test_row_has_equal_bits_alone_and_in_a_batch() -> None:
     m = np.arange(1.0, 600.0)
     gpu = load_gpu("h200_sxm")
     together = price(Gemm(name="p", m=m, n=4096.0, k=4096.0, dtype="fp8"), gpu).latency_s
@@ -88,7 +88,7 @@ def test_a_row_has_the_same_bits_alone_and_in_a_batch() -> None:
 
 
 @pytest.mark.parametrize("gpu", MEASURED)
-def test_measured_boards_say_calibrated_inside_the_range_of_the_fit(gpu: str) -> None:
+def test_measured_gpus_are_calibrated_inside_the_fitted_range(gpu: str) -> None:
     inside = price(Gemm(name="p", m=256.0, n=4096.0, k=4096.0, dtype="bf16"), load_gpu(gpu))
     outside = price(Gemm(name="p", m=256.0, n=1e6, k=4096.0, dtype="bf16"), load_gpu(gpu))
     assert inside.calibrated
@@ -96,20 +96,20 @@ def test_measured_boards_say_calibrated_inside_the_range_of_the_fit(gpu: str) ->
     assert np.all(outside.extrapolated)
 
 
-def test_formats_and_boards_nobody_measured_say_so() -> None:
+def test_unmeasured_dtypes_and_gpus_are_flagged() -> None:
     half = Gemm(name="p", m=256.0, n=4096.0, k=4096.0, dtype="fp16")
     assert not price(half, load_gpu("h100_sxm")).calibrated
     assert not price(dataclasses.replace(half, dtype="bf16"), load_gpu("l40s")).calibrated
 
 
-def test_data_sheets_alone_never_use_a_boards_own_measurements() -> None:
+def test_zero_shot_never_uses_own_measurements() -> None:
     profile = profile_of(load_gpu("h200_sxm"), "zero_shot")
     lenders = {rates.measured_on for rates in profile.tensor.values()}
     assert lenders <= set(MEASURED) - {"h200_sxm"}
     assert not any(rates.calibrated for rates in profile.tensor.values())
 
 
-def test_frameworks_have_kernels_of_their_own() -> None:
+def test_frameworks_use_different_kernels() -> None:
     gemm = Gemm(name="p", m=8.0, n=4096.0, k=4096.0, dtype="fp8")
     gpu = load_gpu("h100_sxm")
     # TensorRT-LLM's call quantises the activations too, which takes longer than this product.
@@ -121,7 +121,7 @@ def test_frameworks_have_kernels_of_their_own() -> None:
         price(gemm, gpu, framework="vlm")
 
 
-def test_a_geforce_board_reads_a_models_weights_at_nearly_its_bandwidth() -> None:
+def test_geforce_gpu_reads_weights_at_nearly_full_bandwidth() -> None:
     gpu = load_gpu("rtx_4090")
     layer = ((6144.0, 4096.0), (4096.0, 4096.0), (28672.0, 4096.0), (4096.0, 14336.0))
     products = [Gemm(name="p", m=35.0, n=n, k=k, dtype="fp16") for n, k in layer]
@@ -129,7 +129,7 @@ def test_a_geforce_board_reads_a_models_weights_at_nearly_its_bandwidth() -> Non
     assert sum(float(price(gemm, gpu).latency_s) for gemm in products) < 1.4 * read_s
 
 
-def test_heads_with_a_matrix_each_have_rates_of_their_own() -> None:
+def test_batched_per_head_gemms_have_separate_rates() -> None:
     gpu = load_gpu("h100_sxm")
     heads = Gemm(name="p", m=64.0, n=512.0, k=128.0, batch=np.array([1.0, 16.0]), dtype="bf16")
     priced = price(heads, gpu)
@@ -141,7 +141,7 @@ def test_heads_with_a_matrix_each_have_rates_of_their_own() -> None:
     assert (single, batched) == ("tensor_bf16", "tensor_bmm")
 
 
-def test_block_scales_are_a_format_of_the_weights() -> None:
+def test_block_scaled_weights_are_a_separate_dtype() -> None:
     blocks = Gemm(name="p", m=64.0, n=4096.0, k=4096.0, dtype="fp8", weight_dtype="fp8_block")
     gpu = load_gpu("h200_sxm")
     assert price(blocks, gpu).calibrated
@@ -149,13 +149,13 @@ def test_block_scales_are_a_format_of_the_weights() -> None:
     assert price(blocks, gpu).latency_s != price(plain, gpu).latency_s
 
 
-def test_relatives_come_in_order_of_likeness() -> None:
+def test_source_gpus_are_ordered_by_similarity() -> None:
     assert tensor_rates("h100_pcie", "hopper", "trtllm")["bf16"].measured_on == "h100_sxm"
     assert tensor_rates("l40s", "ada", "trtllm")["bf16"].measured_on == "rtx_pro_6000"
     assert tensor_rates("mi300x", "cdna3", "trtllm") == {}
 
 
-def test_a_board_of_half_rate_lends_to_nobody_and_runs_by_its_own_numbers() -> None:
+def test_half_rate_gpu_is_never_a_source_and_uses_own_numbers() -> None:
     assert tensor_rates("rtx_4090", "ada", "trtllm")["bf16"].measured_on == "rtx_4090"
     assert tensor_rates("l4", "ada", "trtllm")["bf16"].measured_on == "rtx_pro_6000"
     assert tensor_rates("rtx_4090", "ada", "trtllm")["fp8"].measured_on == "rtx_pro_6000"
@@ -173,7 +173,7 @@ BOARDS = (*MEASURED, "l40s", "l4", "a10", "rtx_3090", "rtx_4090", "t4", "v100_sx
     n=st.integers(64, 40_000),
     k=st.integers(64, 40_000),
 )
-def test_narrow_weights_cost_few_rows_no_time_unless_measured_so(
+def test_quantized_weights_never_slow_small_batches_unless_measured(
     gpu: str, framework: str, weights: str, m: int, n: int, k: int
 ) -> None:
     board = load_gpu(gpu)
@@ -190,7 +190,7 @@ def test_narrow_weights_cost_few_rows_no_time_unless_measured_so(
 @pytest.mark.parametrize("gpu", BOARDS)
 @pytest.mark.parametrize("framework", ["trtllm", "vllm", "sglang"])
 @pytest.mark.parametrize("weights", ["int8", "int4"])
-def test_large_matrices_are_read_no_slower_in_fewer_bits(
+def test_large_matrices_are_not_slower_with_fewer_bits(
     gpu: str, framework: str, weights: str
 ) -> None:
     if (gpu, framework, weights) == ("h100_sxm", "sglang", "int8"):
@@ -203,7 +203,7 @@ def test_large_matrices_are_read_no_slower_in_fewer_bits(
     assert narrow_s <= wide_s * SLACK
 
 
-def test_a_kernel_that_reads_no_faster_is_not_lent_to_other_libraries() -> None:
+def test_kernel_without_quantization_gain_is_not_transferred_to_other_libraries() -> None:
     # SGLang's w8a16 on an H100 takes longer than its 16-bit product, TensorRT-LLM's on an H200 not.
     lent = {
         whose: tensor_rates("h100_sxm", "hopper", whose)["w8a16"]

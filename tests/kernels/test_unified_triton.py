@@ -1,4 +1,4 @@
-"""vLLM's attention in Triton: who runs it, and what a block's steps take."""
+"""Unified Triton attention of vLLM: when the kernel runs, and the time of a block."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def seconds(attention: Attention, gpu: str = "a100_sxm", framework: str = "vllm"
     return float(price(attention, load_gpu(gpu), framework=framework).latency_s)
 
 
-def test_a_block_is_two_queries_of_eight_heads_that_walk_32_keys_a_step() -> None:
+def test_block_holds_two_queries_of_eight_heads_and_steps_over_32_keys() -> None:
     one = prompt(2.0, 0.0, pairs=2.0 * 320.0)  # a block of each of eight key heads
     steps = 320.0 / 32.0 + 0.5
     clocks = 8.0 * steps * 2.0 * 64.0
@@ -47,7 +47,7 @@ def test_a_block_is_two_queries_of_eight_heads_that_walk_32_keys_a_step() -> Non
     assert found == pytest.approx(clocks / (A100.sm_count * A100.clock_hz))
 
 
-def test_heads_and_rows_are_filled_up() -> None:
+def test_heads_and_rows_are_padded() -> None:
     wide, padded = (prompt(512.0, 4096.0, head_dim=dim) for dim in (256.0, 192.0))
     assert unified_seconds(wide, A100, NUMBERS) == unified_seconds(padded, A100, NUMBERS)
     four, eight = (prompt(512.0, 4096.0, heads=heads) for heads in (32.0, 64.0))
@@ -55,7 +55,7 @@ def test_heads_and_rows_are_filled_up() -> None:
     assert ratio == pytest.approx(2.0)  # the work; both leave no row of a block empty
 
 
-def test_it_runs_where_no_other_kernel_knows_sinks_and_is_never_quicker() -> None:
+def test_triton_attention_runs_for_attention_sinks_and_is_never_faster() -> None:
     long = prompt(2048.0, 30_000.0)
     without = replace(long, sinks=False)
     assert seconds(long) > 2.0 * seconds(without)
@@ -65,13 +65,13 @@ def test_it_runs_where_no_other_kernel_knows_sinks_and_is_never_quicker() -> Non
     assert seconds(short) >= seconds(replace(short, sinks=False))
 
 
-def test_it_is_not_said_to_be_measured() -> None:
+def test_triton_attention_is_not_flagged_as_measured() -> None:
     long = price(prompt(2048.0, 30_000.0), A100, framework="vllm")
     assert not long.calibrated
     assert float(long.hi_s / long.lo_s) > 1.5
 
 
-def test_chunks_beside_decodes_take_both() -> None:
+def test_chunks_and_decodes_in_one_launch_take_the_sum() -> None:
     chunk = prompt(2048.0, 30_000.0)
     decodes, keys = 64.0, 64.0 * 2000.0
     mixed = replace(
@@ -87,6 +87,6 @@ def test_chunks_beside_decodes_take_both() -> None:
     assert seconds(mixed) > seconds(chunk)
 
 
-def test_models_of_openai_have_sinks() -> None:
+def test_openai_models_have_attention_sinks() -> None:
     assert load_model("gpt_oss_20b").attention_sinks
     assert not load_model("llama3_1_8b").attention_sinks

@@ -1,4 +1,4 @@
-"""Few rows make a board or a device, and carry kernels from one GPU to another."""
+"""A few measured rows calibrate a GPU or edge device, or transfer kernels between GPUs."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def rows_of(tmp_path: Path) -> Callable[[float], Timings]:
     return read
 
 
-def test_times_that_are_a_plain_multiple_are_carried_as_one(
+def test_constant_factor_between_gpus_is_recovered(
     rows_of: Callable[[float], Timings],
 ) -> None:
     here, there = rows_of(1.0), rows_of(0.5)
@@ -86,7 +86,7 @@ def test_times_that_are_a_plain_multiple_are_carried_as_one(
     assert_allclose(said, there.seconds, rtol=0.25)
 
 
-def test_rows_to_measure_lie_apart_and_their_number_is_kept(
+def test_selected_rows_are_spread_and_keep_the_requested_number(
     rows_of: Callable[[float], Timings],
 ) -> None:
     here = rows_of(1.0)
@@ -97,7 +97,7 @@ def test_rows_to_measure_lie_apart_and_their_number_is_kept(
     assert common_shapes(here.sizes, here.where(chosen).sizes)[0].size == 4
 
 
-def test_what_a_library_is_slow_at_is_read_off_boards_that_run_it(
+def test_library_slowdown_is_learned_from_gpus_with_the_library(
     rows_of: Callable[[float], Timings],
 ) -> None:
     """rocBLAS is slow at a very long k: the other AMD board's calibration says so of this one."""
@@ -108,7 +108,7 @@ def test_what_a_library_is_slow_at_is_read_off_boards_that_run_it(
     assert np.median(library_corrections(long, mi210)) > np.median(library_corrections(long, h100))
 
 
-def test_carried_rows_are_written_as_the_profiler_writes(workplace: Path) -> None:
+def test_transferred_rows_use_the_profiler_format(workplace: Path) -> None:
     pq.write_table(timed(1.0), "a.parquet")
     found = transfer(SOURCE.name, TARGET.name, Path("a.parquet"), None)
     write_transferred(found, TARGET.name, Path("b.parquet"))
@@ -117,7 +117,7 @@ def test_carried_rows_are_written_as_the_profiler_writes(workplace: Path) -> Non
     assert found[0].ratio < 1.0
 
 
-def test_classes_of_several_operators_are_written_under_one_that_readers_know(
+def test_merged_kernel_classes_use_a_known_name(
     workplace: Path,
 ) -> None:
     rows = [
@@ -132,7 +132,7 @@ def test_classes_of_several_operators_are_written_under_one_that_readers_know(
     assert [one.rows.kernel for one in again] == ["binary", "layer_norm", "unary"]
 
 
-def test_the_rows_to_time_are_written_and_the_profiler_reads_them(
+def test_rows_to_measure_are_readable_by_the_profiler(
     workplace: Path, rows_of: Callable[[float], Timings], capsys: pytest.CaptureFixture[str]
 ) -> None:
     pq.write_table(timed(1.0), "a.parquet")
@@ -147,7 +147,7 @@ def test_the_rows_to_time_are_written_and_the_profiler_reads_them(
     assert "needs --write FILE" in capsys.readouterr().err
 
 
-def test_a_board_of_own_rows_is_written_and_found_again(workplace: Path) -> None:
+def test_calibrated_gpu_is_written_and_loaded(workplace: Path) -> None:
     sheet_of_own()
     pq.write_table(timed(0.5), "rows.parquet")
     [gain], file = calibrate("my_gpu", Path("rows.parquet"))
@@ -156,7 +156,7 @@ def test_a_board_of_own_rows_is_written_and_found_again(workplace: Path) -> None
     assert gain.after < gain.before
 
 
-def test_a_phone_of_own_rows_is_written_as_json(workplace: Path) -> None:
+def test_calibrated_edge_device_is_written_as_json(workplace: Path) -> None:
     draw = np.random.default_rng(1)
     cells = [cell_text(draw.choice(CELL_OPERATIONS, 6).tolist()) for _ in range(12)]
     seconds, _, _ = device("nb201", "raspi4").seconds(features("nb201", cells))
@@ -175,7 +175,7 @@ def test_too_few_rows_are_refused(workplace: Path) -> None:
         calibrate("h100_sxm", Path("two.parquet"))
 
 
-def test_the_commands_print_errors_before_and_after(
+def test_calibration_commands_print_errors_before_and_after(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pq.write_table(timed(1.0), "a.parquet")
@@ -187,7 +187,7 @@ def test_the_commands_print_errors_before_and_after(
     assert "more rows that would halve it" in capsys.readouterr().out
 
 
-def test_a_second_calibration_does_not_judge_by_what_the_first_has_written(
+def test_second_calibration_ignores_the_first_calibration(
     workplace: Path,
 ) -> None:
     sheet_of_own()
@@ -198,7 +198,7 @@ def test_a_second_calibration_does_not_judge_by_what_the_first_has_written(
     assert file.is_file()
 
 
-def test_a_class_that_rows_do_not_improve_stays_as_it_was(workplace: Path) -> None:
+def test_kernel_class_without_improvement_is_unchanged(workplace: Path) -> None:
     sheet_of_own()
     like, products = profile_of(load_gpu("h100_sxm")), timed(0.5).to_pylist()
     batched = [row | {"op": "bmm", "batch": 4} for row in products]
@@ -218,7 +218,7 @@ def test_a_class_that_rows_do_not_improve_stays_as_it_was(workplace: Path) -> No
     ("name", "latency", "said"),
     [("my_phone", "fast", "column 'latency_s' holds 'fast'"), ("no/phone", "0.01", "no/phone")],
 )
-def test_a_phone_that_cannot_be_written_is_told(
+def test_unwritable_edge_device_raises_a_user_error(
     workplace: Path, name: str, latency: str, said: str
 ) -> None:
     cells = [cell_text([one] * 6) for one in CELL_OPERATIONS] * 2
@@ -231,7 +231,7 @@ def test_a_phone_that_cannot_be_written_is_told(
 @pytest.mark.parametrize(
     ("latency", "said"), [("fast", "latency_us holds no numbers"), ("-1", "must be above zero")]
 )
-def test_times_of_a_gpu_that_are_none_are_told(workplace: Path, latency: str, said: str) -> None:
+def test_invalid_gpu_latencies_raise_a_user_error(workplace: Path, latency: str, said: str) -> None:
     sizes = "\n".join(f"linear,64,64,{2**i},10" for i in range(5))
     Path("mine.csv").write_text(f"op,m,n,k,latency_us\nlinear,64,64,64,{latency}\n{sizes}\n")
     with pytest.raises(UserError, match=said):
@@ -248,7 +248,7 @@ def deployments(file: Path, framework: str = "vllm", more: str = "4,99,9,0.01,")
     return file
 
 
-def test_three_deployments_make_a_runtime(workplace: Path) -> None:
+def test_three_deployments_fit_a_runtime(workplace: Path) -> None:
     lines = [f"llama3_1_8b,h100_sxm,vllm,1,bf16,bf16,{n},200,20,1.0," for n in (2, 4, 8)]
     Path("mine.csv").write_text(HEAD + "\n".join(lines))
     rows = [measured_deployment(row) for row in read_table(Path("mine.csv")).to_pylist()]
@@ -265,7 +265,7 @@ def test_three_deployments_make_a_runtime(workplace: Path) -> None:
     assert mine.kernels == theirs.kernels
 
 
-def test_deployments_of_two_families_are_refused(workplace: Path) -> None:
+def test_deployments_of_two_engines_are_refused(workplace: Path) -> None:
     line = "llama3_1_8b,h100_sxm,vllm,1,bf16,bf16,4,99,9,0.01,\n"
     Path("both.csv").write_text(HEAD + line + line.replace("h100_sxm", "b200_sxm"))
     with pytest.raises(UserError, match="2 families"):
@@ -283,24 +283,24 @@ def test_deployments_of_two_families_are_refused(workplace: Path) -> None:
         ("0,99,9,0.01,", "clients of a measured row is 0; it must be at least 1"),
     ],
 )
-def test_a_number_that_is_no_measurement_is_refused(workplace: Path, more: str, said: str) -> None:
+def test_non_positive_measurement_is_refused(workplace: Path, more: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         calibrate_deployment("mine", deployments(Path("mine.csv"), more=more))
 
 
 @pytest.mark.parametrize("framework", ["trtllm_cutlass", "trtllm_session", "sglagn"])
-def test_deployments_name_a_framework_not_a_runtime(workplace: Path, framework: str) -> None:
+def test_deployments_require_a_framework_name(workplace: Path, framework: str) -> None:
     with pytest.raises(UserError, match="Known: sglang, trtllm, vllm"):
         calibrate_deployment("mine", deployments(Path("mine.csv"), framework))
 
 
 @pytest.mark.parametrize("name", ["vllm", "graphs"])
-def test_a_runtime_of_ones_own_hides_no_shipped_one(workplace: Path, name: str) -> None:
+def test_user_runtime_cannot_shadow_a_shipped_runtime(workplace: Path, name: str) -> None:
     with pytest.raises(UserError, match="built-in runtime"):
         calibrate_deployment(name, deployments(Path("mine.csv")))
 
 
-def test_a_file_that_is_no_table_is_refused(workplace: Path) -> None:
+def test_file_without_a_table_is_refused(workplace: Path) -> None:
     Path("void.csv").write_text("")
     with pytest.raises(UserError, match="void"):
         calibrate_deployment("mine", Path("void.csv"))

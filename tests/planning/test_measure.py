@@ -1,4 +1,4 @@
-"""What is measured has the reference columns, and what we foretold ourselves is off by nothing."""
+"""Measurements use the reference columns, and comparing own predictions gives zero error."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def foretold(count: int, device: str, name: str = "") -> pa.Table:
     )
 
 
-def test_a_file_of_calls_that_are_none_is_told() -> None:
+def test_malformed_call_file_raises_a_user_error() -> None:
     file, product = Path("todo.csv"), {"op": "bmm", "m": 8, "n": 8, "k": 8}
     (call,) = calls_of(pa.Table.from_pylist([product]), file)
     assert call.sizes == {"m": 8, "n": 8, "k": 8, "batch": 1}
@@ -93,7 +93,7 @@ def test_a_file_of_calls_that_are_none_is_told() -> None:
         calls_of(pa.Table.from_pylist([product | {"op": "prefill"}]), file)
 
 
-def test_calls_differ_and_are_small_enough_to_be_timed() -> None:
+def test_sampled_calls_are_distinct_and_bounded() -> None:
     many = first_calls(400)
     assert len({(c.op, c.dtype, *c.sizes.items()) for c in many}) > 380
     for call in many:
@@ -102,17 +102,17 @@ def test_calls_differ_and_are_small_enough_to_be_timed() -> None:
         assert flops <= MOST_FLOPS
 
 
-def test_sizes_fill_their_range_evenly() -> None:
+def test_sampled_sizes_cover_the_range_evenly() -> None:
     places = np.sort([np.log2(c.sizes["cols"]) for c in first_calls(64, ops="vector")])
     assert np.max(np.diff(places)) < 0.1 * (places[-1] - places[0])
 
 
-def test_no_size_is_above_what_is_asked_for() -> None:
+def test_sampled_sizes_respect_the_maximum() -> None:
     sizes = [c.sizes for c in first_calls(50, largest=128, ops="linear")]
     assert max(max(s["m"], s["n"], s["k"]) for s in sizes) <= 128
 
 
-def test_of_our_own_answers_we_are_not_off(
+def test_comparing_own_predictions_gives_zero_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pa.parquet.write_table(foretold(90, "l40s"), tmp_path / "mine.parquet")
@@ -123,7 +123,7 @@ def test_of_our_own_answers_we_are_not_off(
     assert all(float(line.split("MAPE")[1].split()[0]) < 1e-6 for line in lines)
 
 
-def test_twice_as_slow_as_foretold_is_off_by_half(
+def test_doubled_latency_gives_an_error_of_half(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = foretold(60, "l40s", name="my board")
@@ -146,7 +146,7 @@ def test_twice_as_slow_as_foretold_is_off_by_half(
         (["--dtype", "int9"], "unknown precision"),
     ],
 )
-def test_what_cannot_be_timed_is_said(
+def test_unmeasurable_calls_are_reported(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["measure", "--write", str(tmp_path / "x.parquet"), *words]) == 2
@@ -210,7 +210,7 @@ def timed(call: Call, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[str]]:
     return Bench(board, "cuda", board).time(call), board.queue
 
 
-def test_a_cold_call_follows_an_eviction_that_is_not_timed(
+def test_cold_call_follows_an_untimed_cache_flush(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     result, queue = timed(first_calls(1, ops="linear")[0], monkeypatch)
@@ -218,14 +218,14 @@ def test_a_cold_call_follows_an_eviction_that_is_not_timed(
     assert queue[-2:] == ["evict", "call"]
 
 
-def test_a_loop_is_replayed_and_its_time_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_graph_loop_time_is_divided_by_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     result, queue = timed(first_calls(1, ops="gemm")[0], monkeypatch)
     assert (result.warm_s, result.timing) == (1.0, "graph")
     assert "replay" in queue
 
 
 @pytest.mark.slow
-def test_this_machine_is_timed_and_compared(
+def test_local_machine_is_measured_and_compared(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'sweeper[measure]'")
@@ -240,7 +240,7 @@ def test_this_machine_is_timed_and_compared(
 
 
 @pytest.mark.slow
-def test_a_board_is_fitted_to_its_measured_products(
+def test_gpu_is_fitted_to_measured_gemms(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

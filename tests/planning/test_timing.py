@@ -1,4 +1,4 @@
-"""The timing loop, on a backend of numpy whose clock is told, so that what it says is known."""
+"""The timing loop on a numpy backend with a simulated clock."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def product(backend: NumpyBackend) -> Callable[[], object]:
     return lambda: backend.done.append(str((a @ a).shape))
 
 
-def test_warm_ramped_and_cold_calls_are_told_apart() -> None:
+def test_warm_ramped_and_cold_timings_differ() -> None:
     backend = NumpyBackend()
     work = product(backend)
     assert alone_s(backend, work, 3) == pytest.approx([2e-3] * 3)
@@ -75,13 +75,13 @@ def test_warm_ramped_and_cold_calls_are_told_apart() -> None:
     assert cold_s(backend, work, 2) == pytest.approx([7e-3] * 2)
 
 
-def test_a_loop_shares_its_time_among_its_calls() -> None:
+def test_loop_time_is_divided_by_the_number_of_calls() -> None:
     backend = NumpyBackend(in_a_row=SETTLED)
     assert looped_s(backend, product(backend), 10, 2) == pytest.approx([1e-3] * 2)
     assert len(backend.done) == 30
 
 
-def test_a_row_has_the_medians_and_what_the_board_said() -> None:
+def test_row_holds_median_time_power_and_clock() -> None:
     backend = NumpyBackend()
     row = timed(backend, product(backend), looped=False, meters=lambda: (70.0, 1980.0, 55.0))
     assert (row.warm_s, row.ramped_s, row.cold_s) == pytest.approx((2e-3, 1e-3, 7e-3))
@@ -89,7 +89,7 @@ def test_a_row_has_the_medians_and_what_the_board_said() -> None:
     assert row.temperature_c == 55.0
 
 
-def test_calls_in_a_row_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_calls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "MOST_RAMPED", 8)
     backend = NumpyBackend()
     assert len(ramped_s(backend, product(backend), 1e-9)) == 2

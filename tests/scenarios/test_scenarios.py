@@ -1,4 +1,4 @@
-"""Scenarios: figures in SQL over single rows, bands and intervals, and all that are shipped."""
+"""Scenarios: SQL figures over single rows, bands and intervals, and the shipped scenarios."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def answered(folder: Path, text: str = BOWL) -> Outcome:
     return read_scenario(written(folder, text)).answer(folder / "outputs")
 
 
-def test_figures_are_sql_over_named_rows(tmp_path: Path) -> None:
+def test_figures_are_sql_expressions_over_named_rows(tmp_path: Path) -> None:
     outcome = answered(tmp_path)
     cost, ratio = outcome.figures
     assert (cost.value, cost.in_band) == (4.0, True)
@@ -48,7 +48,7 @@ def test_figures_are_sql_over_named_rows(tmp_path: Path) -> None:
     assert not outcome.in_band
 
 
-def test_a_figure_without_evidence_has_no_band_and_no_verdict(
+def test_figure_without_evidence_has_no_band_and_no_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     i = BOWL.index("    cost: {")
@@ -60,7 +60,7 @@ def test_a_figure_without_evidence_has_no_band_and_no_verdict(
     assert (one["in_band"], one["metrics"]["cost"]["band"]) == (None, None)
 
 
-def test_a_row_that_cannot_be_is_a_reason(tmp_path: Path) -> None:
+def test_infeasible_scenario_row_has_a_reason(tmp_path: Path) -> None:
     outcome = answered(tmp_path, BOWL.replace("left: x = 1 AND n = 1", "left: x = 1 AND n = 13"))
     assert not outcome.supported
     assert outcome.reason.startswith("case 'left' has no answer")
@@ -78,7 +78,7 @@ def test_a_row_that_cannot_be_is_a_reason(tmp_path: Path) -> None:
         ("id: B1.2", "name: B1.2", "unknown field `name`"),
     ],
 )
-def test_mistakes_are_told(tmp_path: Path, was: str, now: str, said: str) -> None:
+def test_scenario_errors_raise_a_user_error(tmp_path: Path, was: str, now: str, said: str) -> None:
     with pytest.raises(UserError, match=r"b1_2\.yaml") as raised:
         read_scenario(written(tmp_path, BOWL.replace(was, now)))
     assert said in str(raised.value)
@@ -92,13 +92,13 @@ def test_mistakes_are_told(tmp_path: Path, was: str, now: str, said: str) -> Non
         ("left: x = 1 AND n = 1", "left: n = 1", "is one row, and 3 meet its condition"),
     ],
 )
-def test_what_cannot_be_computed_is_not_supported(
+def test_uncomputable_scenario_is_marked_unsupported(
     tmp_path: Path, was: str, now: str, said: str
 ) -> None:
     assert said in answered(tmp_path, BOWL.replace(was, now)).reason
 
 
-def test_the_board_names_what_misses_and_why(
+def test_coverage_page_names_missing_capabilities_and_reasons(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -115,13 +115,13 @@ def test_the_board_names_what_misses_and_why(
     assert one["metrics"]["cost"]["band"] == [3.0, 5.0]
 
 
-def test_a_table_that_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_table_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWEEPER_REFERENCE", str(tmp_path))
     outcome = answered(tmp_path, BOWL.replace("n: [1, 13]", "n: [1, 13], label: reference:a.csv"))
     assert outcome.reason.startswith("a.csv is not here; $SWEEPER_REFERENCE names the folder")
 
 
-def test_without_measured_tables_others_are_answered(
+def test_scenarios_without_tables_run_when_tables_are_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("SWEEPER_REFERENCE", raising=False)
@@ -131,12 +131,12 @@ def test_without_measured_tables_others_are_answered(
     assert "1 of 2 scenarios of the survey are supported" in said
 
 
-def test_an_unknown_scenario_is_named() -> None:
+def test_unknown_scenario_is_named() -> None:
     with pytest.raises(UserError, match="there is no scenario 'T9'"):
         command.main(["T9"])
 
 
-def test_every_shipped_scenario_has_a_number_of_its_own() -> None:
+def test_scenario_numbers_are_unique() -> None:
     shipped = command.shipped()
     assert len({one.id for one in shipped}) == len(shipped)
     assert all(one.targets or one.missing for one in shipped)

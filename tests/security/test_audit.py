@@ -1,4 +1,4 @@
-"""Advisories fail a change only where something can be done about them."""
+"""The audit fails only for advisories with a fix."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def audit() -> ModuleType:
         ([{**KNOWN, "vulns": [OPEN]}], 0, "known 1: A-2: no version mends it yet"),
     ],
 )
-def test_what_can_be_acted_on_fails(
+def test_fixable_advisories_fail_the_audit(
     audit: ModuleType,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -54,7 +54,7 @@ def test_what_can_be_acted_on_fails(
     assert audit.main() == 0
 
 
-def test_a_slow_service_is_left(
+def test_slow_advisory_service_is_skipped(
     audit: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def late(*_: object, **__: object) -> None:

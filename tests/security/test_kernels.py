@@ -1,4 +1,4 @@
-"""Compiled kernels, which are pickles, load only from folders that are the user's alone."""
+"""Compiled kernels are pickles and load only from folders that only the user can write."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_kernels_are_kept_where_nobody_else_writes(home: Path) -> None:
+def test_compiled_kernels_are_stored_in_a_private_folder(home: Path) -> None:
     ours = jit.cache_folder()
     assert ours.is_relative_to(home / "home")
     ours.parent.chmod(0o777)
@@ -36,7 +36,7 @@ def test_kernels_are_kept_where_nobody_else_writes(home: Path) -> None:
     assert jit.cache_folder() != alone
 
 
-def test_versions_that_were_used_last_are_kept(home: Path) -> None:
+def test_most_recent_kernel_versions_are_kept(home: Path) -> None:
     ours = jit.cache_folder()
     others = [ours.with_name(f"{n:016x}") for n in range(12)]
     for age, other in enumerate(others):
@@ -48,7 +48,7 @@ def test_versions_that_were_used_last_are_kept(home: Path) -> None:
     assert set(ours.parent.iterdir()) == {ours, *others[:7]}
 
 
-def test_an_open_mask_closes_no_cache(home: Path) -> None:
+def test_permissive_umask_keeps_the_cache_private(home: Path) -> None:
     """Where groups may write what one writes, folders of kernels are still one's own."""
     before = os.umask(0o002)
     try:
@@ -59,7 +59,7 @@ def test_an_open_mask_closes_no_cache(home: Path) -> None:
         os.umask(before)
 
 
-def test_a_home_that_may_not_be_written_loads_nobody_elses_pickle(home: Path) -> None:
+def test_unwritable_home_never_loads_foreign_pickles(home: Path) -> None:
     """Another user was first to make the folder of this user's temporary kernels."""
     (home / "home").write_text("no folder")
     planted = home / "tmp" / f"sweeper-{os.getuid()}"
@@ -72,7 +72,7 @@ def test_a_home_that_may_not_be_written_loads_nobody_elses_pickle(home: Path) ->
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can plant files of others")
-def test_what_somebody_else_has_left_is_not_loaded(home: Path) -> None:
+def test_foreign_cache_files_are_not_loaded(home: Path) -> None:
     ours = jit.cache_folder()
     planted = ours / "engine" / "planted.nbi"
     planted.parent.mkdir()
@@ -86,7 +86,7 @@ def test_what_somebody_else_has_left_is_not_loaded(home: Path) -> None:
 
 
 @pytest.mark.parametrize("named", ["", "relative"])
-def test_nothing_is_kept_in_the_current_folder(
+def test_current_folder_is_never_used_as_a_cache(
     workplace: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", named)
@@ -95,7 +95,7 @@ def test_nothing_is_kept_in_the_current_folder(
     assert list(workplace.iterdir()) == []
 
 
-def test_a_folder_for_one_process_goes_with_it(home: Path) -> None:
+def test_temporary_cache_folder_is_removed_at_exit(home: Path) -> None:
     code = "from simulators.core import jit; print(jit.cache_folder())"
     environment = {"PYTHONPATH": str(ROOT), "PATH": os.defpath, "HOME": str(home / "file")}
     (home / "file").write_text("")

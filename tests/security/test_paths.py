@@ -1,4 +1,4 @@
-"""Nothing that is written leaves the folder of its space, whatever leads out of it."""
+"""Files are written only inside the folder of their space."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RUN = ["engine=inline", "plot=false"]
 
 
 @pytest.mark.parametrize("name", ["..", "...", ".hidden", "a\nb", "a\x1b]0;owned\x07"])
-def test_a_space_has_a_name_that_is_a_folder(
+def test_space_name_must_be_a_valid_folder_name(
     workplace: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     home = workplace / "inside"
@@ -39,7 +39,7 @@ def test_a_space_has_a_name_that_is_a_folder(
         Configuration("../elsewhere", {})
 
 
-def test_a_simulator_by_path_writes_into_the_folder_of_its_space(
+def test_simulator_given_by_path_writes_inside_the_space_folder(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (workplace / "a" / "b").mkdir(parents=True)
@@ -54,7 +54,7 @@ def test_a_simulator_by_path_writes_into_the_folder_of_its_space(
     assert "0 of them new" in capsys.readouterr().out
 
 
-def test_a_lock_follows_no_link(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lock_file_follows_no_symlink(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("toy.yaml").write_text(TOY)
     assert main(["+space=toy.yaml", *RUN]) == 0
     (lock,) = Path("outputs/toy").glob(".*.lock")
@@ -67,7 +67,7 @@ def test_a_lock_follows_no_link(workplace: Path, capsys: pytest.CaptureFixture[s
     assert diary.read_text() == "dear"
 
 
-def test_temporary_files_follow_no_link(workplace: Path) -> None:
+def test_temporary_files_follow_no_symlink(workplace: Path) -> None:
     diary = Path("diary")
     diary.write_text("dear")
     for link in (f".{os.getpid()}.tmp", f".probe.{os.getpid()}"):
@@ -78,7 +78,7 @@ def test_temporary_files_follow_no_link(workplace: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["${oc.env:SECRET}", "x${${n}:SECRET}", "${hydra:runtime.cwd}"])
-def test_variables_of_the_caller_stay_with_the_caller(
+def test_environment_variables_are_not_expanded(
     workplace: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setenv("SECRET", "s3cret")

@@ -1,4 +1,4 @@
-"""What leaves the house is quoted for where it goes: shells, YAML, pages, terminals."""
+"""Output is quoted for shells, YAML, web pages and terminals."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def design(workplace: Path) -> ServingPoint:
     return replace(LLAMA, model=str(sheet), replicas=2)
 
 
-def test_no_line_of_a_script_is_anything_but_the_command(design: ServingPoint) -> None:
+def test_deployment_script_contains_only_the_command(design: ServingPoint) -> None:
     text = deployment(design, "", "a name\nrm -rf /")
     lines = text.replace("\\\n", " ").splitlines()
     commands = [line for line in lines if not line.startswith("#")]
@@ -61,13 +61,13 @@ def test_no_line_of_a_script_is_anything_but_the_command(design: ServingPoint) -
 
 
 @pytest.mark.parametrize("target", ["kubernetes", "dynamo"])
-def test_manifests_are_yaml_that_says_what_was_meant(design: ServingPoint, target: str) -> None:
+def test_manifest_values_survive_yaml_quoting(design: ServingPoint, target: str) -> None:
     for document in yaml.safe_load_all(deployment(design, target, ODD)):
         assert re.fullmatch(r"[a-z0-9-]+", document["metadata"]["name"])
 
 
 @pytest.mark.parametrize("target", ["", "kubernetes", "dynamo"])
-def test_a_gpu_of_an_odd_name_stands_in_comments(workplace: Path, target: str) -> None:
+def test_unusual_gpu_name_appears_only_in_comments(workplace: Path, target: str) -> None:
     sheet = workplace / "h\ntouch owned\nowned: true.toml"
     sheet.write_text(GPUS.find("h100_sxm").read_text())
     text = deployment(replace(LLAMA, gpu=str(sheet)), target)
@@ -76,7 +76,7 @@ def test_a_gpu_of_an_odd_name_stands_in_comments(workplace: Path, target: str) -
         assert all("owned" not in document for document in yaml.safe_load_all(text))
 
 
-def test_training_is_one_command(workplace: Path) -> None:
+def test_training_script_is_one_command(workplace: Path) -> None:
     (workplace / "a\ntouch owned\n").mkdir()
     sheet = workplace / "a\ntouch owned\n" / "$(touch owned).toml"
     sheet.write_text(MODELS.find("gpt2").read_text())
@@ -87,19 +87,19 @@ def test_training_is_one_command(workplace: Path) -> None:
     assert shlex.split(commands[0])[:4:3] == ["exec", "torchrun"]
 
 
-def test_a_file_in_a_script_ends_where_it_ends(tmp_path: Path) -> None:
+def test_heredoc_files_cannot_be_terminated_early(tmp_path: Path) -> None:
     text = "a: 1\nYAML\ntouch owned\nYAML_\n$(touch owned)\n"
     subprocess.run(["sh", "-c", written("a b.yaml", text)], cwd=tmp_path, check=True)
     assert [file.name for file in tmp_path.iterdir()] == ["a b.yaml"]
     assert (tmp_path / "a b.yaml").read_text() == text
 
 
-def test_comments_stay_on_their_line() -> None:
+def test_comments_stay_on_one_line() -> None:
     assert len(comment(ODD).splitlines()) == 1
     assert label("....") == "model"
 
 
-def test_completion_offers_no_name_that_a_shell_would_run(workplace: Path) -> None:
+def test_completion_offers_no_shell_metacharacters(workplace: Path) -> None:
     (workplace / "spaces").mkdir()
     for name in ("$(touch owned)", "`touch owned`", "a' ; touch owned; '", 'b"; touch owned; "'):
         (workplace / "spaces" / f"{name}.yaml").write_text(SPACE)
@@ -113,7 +113,7 @@ def test_completion_offers_no_name_that_a_shell_would_run(workplace: Path) -> No
     assert not Path("owned").exists()
 
 
-def test_tables_hold_text_and_nothing_that_acts() -> None:
+def test_tables_contain_no_markup_or_formulas() -> None:
     texts = ["=1+1", "a|b\n| c |", "<img src=x>", "![x](http://x)", "`x`", "-1", "\x1b[2J"]
     table = pl.DataFrame({"=name": texts, "n": [-1.0] * len(texts)})
     lines = as_markdown(table).splitlines()
@@ -126,7 +126,7 @@ def test_tables_hold_text_and_nothing_that_acts() -> None:
     assert json.loads(as_json(table))[1]["=name"] == texts[1]
 
 
-def test_a_page_runs_its_own_script_alone(
+def test_report_page_runs_only_the_bundled_script(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (workplace / "spaces").mkdir()
@@ -145,7 +145,7 @@ def test_a_page_runs_its_own_script_alone(
     assert text.count('id="meta"') == text.count('id="data"') == 1
 
 
-def test_json_in_a_page_ends_no_element() -> None:
+def test_json_in_a_page_cannot_close_the_script_element() -> None:
     text = _json({"a": "</script><!--<script>"})
     assert "<" not in text
     assert json.loads(text) == {"a": "</script><!--<script>"}
@@ -158,7 +158,7 @@ class Screen(io.StringIO):
         return True
 
 
-def test_a_terminal_is_told_nothing_to_obey() -> None:
+def test_terminal_output_has_no_escape_sequences() -> None:
     assert printable("\x1b]0;owned\x07 ü\n") == "?]0;owned? ü\n"
     stream = Screen()
     print("\x1b[1mbold\x1b[0m \x1b[2Jgone\r\u202eback", file=quoting(stream))
@@ -167,7 +167,7 @@ def test_a_terminal_is_told_nothing_to_obey() -> None:
 
 
 @pytest.mark.slow
-def test_whoever_writes_to_a_terminal_is_quoted(workplace: Path) -> None:
+def test_every_terminal_writer_escapes_control_characters(workplace: Path) -> None:
     """A sheet is shown as it stands; what is piped is not touched."""
     (workplace / "catalog" / "gpus").mkdir(parents=True)
     sheet = workplace / "catalog" / "gpus" / "odd.toml"

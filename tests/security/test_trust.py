@@ -1,4 +1,4 @@
-"""Code runs only from folders that the user trusts, whoever names it and wherever it lies."""
+"""Code runs only from folders that the user trusts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def stranger(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
     ids=" ".join,
 )
-def test_no_sweep_runs_what_lies_about(
+def test_sweep_runs_no_code_from_untrusted_folders(
     stranger: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     code, said = main([*words, "engine=inline", "plot=false"]), capsys.readouterr()
@@ -73,7 +73,7 @@ def test_no_sweep_runs_what_lies_about(
 
 
 @pytest.mark.parametrize("words", [["completion", "bash"], ["schema"], ["list"]])
-def test_no_command_runs_what_lies_about(
+def test_commands_run_no_code_from_untrusted_folders(
     stranger: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     assert main(words) == 0
@@ -82,7 +82,7 @@ def test_no_command_runs_what_lies_about(
 
 
 @pytest.mark.parametrize("words", [["pareto", "toy"], ["verify", "toy"], ["show", "toy", "knee"]])
-def test_results_of_others_name_no_code_that_runs(
+def test_foreign_results_cannot_name_code_to_run(
     stranger: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     shutil.rmtree("catalog/samplers")
@@ -95,7 +95,7 @@ def test_results_of_others_name_no_code_that_runs(
 
 
 @pytest.mark.slow
-def test_what_is_installed_comes_before_what_lies_about(stranger: Path) -> None:
+def test_installed_packages_come_before_the_current_folder(stranger: Path) -> None:
     for words in (["-m", "sweeper"], [str(ROOT / "sweeper" / "__main__.py")]):
         done = subprocess.run(
             [sys.executable, *words, "list", "samplers"],
@@ -108,7 +108,7 @@ def test_what_is_installed_comes_before_what_lies_about(stranger: Path) -> None:
     assert not (stranger / "owned").exists()
 
 
-def test_a_folder_is_trusted_by_a_file_of_ones_own(
+def test_folder_is_trusted_through_the_user_trust_file(
     stranger: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["plan", "+space=toy", "space.simulator=planted"]
@@ -125,7 +125,7 @@ def test_a_folder_is_trusted_by_a_file_of_ones_own(
     capsys.readouterr()
 
 
-def test_a_link_leads_out_of_a_trusted_folder(
+def test_symlink_out_of_a_trusted_folder_is_refused(
     stranger: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = stranger.parent / "mine"

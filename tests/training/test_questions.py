@@ -1,4 +1,4 @@
-"""A question about training by flags: its space, its words, and what cannot be asked."""
+"""Training questions by command-line flags: spaces, flags and errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def flags(**changes):
     return Flags(**{"model": "llama3_1_8b", "gpu": "h100_sxm", "gpus": 16} | changes)
 
 
-def test_tokens_and_batches_become_sequences_and_a_limit():
+def test_token_and_batch_flags_become_sequences_and_a_limit():
     question = question_of(
         flags(tokens="2T", batch_tokens="4M", sequence=4096, days=30.0), SIMULATOR.evaluate
     )
@@ -25,12 +25,12 @@ def test_tokens_and_batches_become_sequences_and_a_limit():
     assert question.space["constraints"] == ["gpus == 16"]
 
 
-def test_a_mixture_may_be_cut_over_expert_ranks():
+def test_moe_question_includes_expert_parallelism():
     question = question_of(flags(model="mixtral_8x7b"), SIMULATOR.evaluate)
     assert question.space["axes"]["ep"] == [1, 2, 4, 8]
 
 
 @pytest.mark.parametrize("changes", [{"tokens": "many"}, {"batch_tokens": "-4M"}, {"days": 0.0}])
-def test_numbers_that_mean_nothing_are_told(changes):
+def test_invalid_numbers_raise_a_user_error(changes):
     with pytest.raises(UserError, match="write a number"):
         question_of(flags(**changes), SIMULATOR.evaluate)

@@ -1,4 +1,4 @@
-"""Pipelines played out: bubbles of even stages, and hand-worked steps tick by tick."""
+"""Pipeline schedules: bubbles of even stages, and hand-worked steps tick by tick."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def played(schedule, pp, m, chunks, layers, parts):
 
 @pytest.mark.parametrize(("pp", "m"), [(2, 2), (4, 8), (8, 37), (16, 128), (64, 512)])
 @pytest.mark.parametrize("schedule", [GPIPE, ONE_F_ONE_B])
-def test_the_bubble_of_even_stages_is_p_less_one_passes(schedule, pp, m):
+def test_bubble_of_even_stages_is_p_minus_one_passes(schedule, pp, m):
     end = step(schedule, pp, m)
     assert end == 3.0 * (m + pp - 1)
     assert (end - 3.0 * m) / end == pytest.approx((pp - 1) / (m + pp - 1), abs=1e-15)
@@ -54,14 +54,14 @@ def test_interleaving_divides_the_bubble_by_the_chunks(chunks):
 
 
 @pytest.mark.parametrize(("pp", "m"), [(4, 8), (8, 64), (16, 128)])
-def test_zero_bubble_is_below_both(pp, m):
+def test_zero_bubble_schedule_has_the_smallest_bubble(pp, m):
     end = step(ZERO_BUBBLE, pp, m)
     assert end == 3.0 * m + (pp - 1)  # Qi et al.: (p - 1)(forward + inputs - weights)
     assert end < step(INTERLEAVED, pp, m, 2, 2 * pp) / 2 < step(ONE_F_ONE_B, pp, m)
 
 
 @pytest.mark.parametrize(("pp", "m"), [(2, 4), (4, 8), (8, 20), (8, 64), (16, 128)])
-def test_the_bubble_of_a_dualpipe_is_the_published_one(pp, m):
+def test_dualpipe_bubble_matches_the_published_formula(pp, m):
     # (PP/2 - 1)(F&B + B - 3W), of which F = W = 1 and B = 2 (DeepSeek-V3, table 2)
     assert step(DUALPIPE, pp, m) - 3.0 * m == (pp / 2 - 1) * (3 + 2 - 3)
     folded = step(DUALPIPE_V, pp, m, 2, 2 * pp)
@@ -69,7 +69,7 @@ def test_the_bubble_of_a_dualpipe_is_the_published_one(pp, m):
 
 
 @pytest.mark.parametrize("passes", [(1.0, 1.2, 0.8), (1.0, 1.5, 0.5), (1.0, 0.8, 0.6)])
-def test_a_dualpipe_waits_less_than_zero_bubble_whatever_passes_take(passes):
+def test_dualpipe_bubble_is_below_zero_bubble(passes):
     work = 32 * sum(passes)
     waits = [step(s, 8, 32, passes=passes) - work for s in (DUALPIPE, ZERO_BUBBLE, ONE_F_ONE_B)]
     assert waits[0] < 0.8 * waits[1] < waits[1] < waits[2]
@@ -123,7 +123,7 @@ def test_four_stages_and_eight_micro_batches_of_zero_bubble_tick_by_tick():
 
 
 @pytest.mark.parametrize(("schedule", "pp", "chunks", "m"), [(4, 4, 1, 8), (5, 2, 2, 4)])
-def test_the_order_of_four_ranks_and_eight_micro_batches_of_a_dualpipe(schedule, pp, chunks, m):
+def test_dualpipe_order_of_four_ranks_and_eight_micro_batches(schedule, pp, chunks, m):
     # forwards, whole backwards, gradients of inputs and of weights, by stage; pairs by `&`.
     ranks = [""] * pp
     for rank, duration, _, _, is_paired in sorted_tasks(schedule, pp, chunks, m).tolist():
@@ -133,7 +133,7 @@ def test_the_order_of_four_ranks_and_eight_micro_batches_of_a_dualpipe(schedule,
     assert ranks == [outer, inner, inner, outer][:pp]
 
 
-def test_a_rank_a_little_slower_slows_a_long_step_down_late():
+def test_slightly_slow_rank_delays_a_long_step():
     parts = np.zeros((1, COLUMNS))
     parts[0, DENSE : DENSE + 3], parts[0, HEAD : HEAD + 3] = (1.0, 1.0, 1.0), 0.01
     ends = [played(ONE_F_ONE_B, 4, m, 1, 4, parts) for m in (8, 400, 800)]
@@ -141,7 +141,7 @@ def test_a_rank_a_little_slower_slows_a_long_step_down_late():
     assert ends[1] - ends[0] == pytest.approx(392 * 3.03, rel=1e-3)
 
 
-def test_the_compiled_pipeline_is_the_written_one():
+def test_compiled_pipeline_matches_plain_python():
     seconds = np.linspace(0.5, 2.0, 64).reshape(2, 8, 4)
     compiled, written = np.zeros(2), np.zeros(2)
     arguments = (4, sorted_tasks(INTERLEAVED, 4, 2, 8), seconds, np.array([0.1, 0.0]))
@@ -151,7 +151,7 @@ def test_the_compiled_pipeline_is_the_written_one():
 
 
 @pytest.mark.parametrize(("layers", "chunks"), [(126, 64), (126, 16), (61, 8), (96, 96), (7, 4)])
-def test_layers_of_chunks_add_up_and_are_short_at_the_ends(layers, chunks):
+def test_layers_of_chunks_sum_to_the_model_with_fewer_at_the_ends(layers, chunks):
     sizes = [layers_of_chunk(c, chunks, layers, layers) for c in range(chunks)]
     assert sum(sizes) == layers
     assert max(sizes) - min(sizes) <= 1

@@ -1,4 +1,4 @@
-"""A step of a small model: what each way of cutting and running it changes."""
+"""A training step of a small model: the effect of every parallelism and memory option."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def one(**changes):
     return row
 
 
-def test_a_row_is_the_same_alone_and_among_others():
+def test_training_row_is_equal_alone_and_in_a_batch():
     points = [replace(BASE, micro_batch=mb, tp=tp, dp=8 // tp) for mb in (1, 2) for tp in (1, 2)]
     together = evaluate(*points)
     assert together == [evaluate(point)[0] for point in points]
 
 
-def test_parts_add_up_without_a_pipeline():
+def test_components_sum_to_the_step_without_a_pipeline():
     row = one()
     parts = (
         "compute_s",
@@ -51,14 +51,14 @@ def test_parts_add_up_without_a_pipeline():
     assert row["bubble_s"] == row["bubble_share"] == 0.0
 
 
-def test_recomputation_takes_time_and_gives_memory():
+def test_recomputation_takes_time_and_saves_memory():
     none, full = (one(recompute=r, micro_batch=1) for r in ("none", "full"))
     assert 1.2 < full["step_s"] / none["step_s"] < 4 / 3  # head and exchange run once
     assert full["activation_bytes"] < none["activation_bytes"] / 4
     assert full["flops_per_s_per_gpu"] < none["flops_per_s_per_gpu"]
 
 
-def test_elementwise_recomputation_keeps_no_results_of_norms_and_activations():
+def test_elementwise_recomputation_drops_norm_and_activation_results():
     none, some, full = (one(recompute=r, micro_batch=1) for r in ("none", "elementwise", "full"))
     assert none["step_s"] < some["step_s"] < 1.05 * none["step_s"] < full["step_s"]
     model = load_model(BASE.model)
@@ -68,7 +68,7 @@ def test_elementwise_recomputation_keeps_no_results_of_norms_and_activations():
     assert some["workspace_bytes"] - none["workspace_bytes"] == tokens * left  # one layer's
 
 
-def test_attention_in_eight_bits_is_faster_and_keeps_half_as_much_of_its_heads():
+def test_fp8_attention_is_faster_and_stores_half_the_bytes():
     model = load_model(BASE.model)
     wide, narrow = (one(attention=kernel, sequence=8192) for kernel in ("flash", "flash_fp8"))
     assert narrow["compute_s"] < wide["compute_s"]
@@ -78,7 +78,7 @@ def test_attention_in_eight_bits_is_faster_and_keeps_half_as_much_of_its_heads()
     assert row["reason"].startswith("dtype_unsupported")
 
 
-def test_residuals_are_dropped_out_where_attention_is_not_fused():
+def test_eager_attention_stores_dropout_masks_of_residuals():
     job = job_of({name: getattr(BASE, name) for name in JOB_FIELDS})
     for attention, kernels in (("flash", 0), ("unfused", 4)):  # two a layer, both ways
         found = tasks(replace(job, attention=attention), "dense", np.ones(1))
@@ -87,7 +87,7 @@ def test_residuals_are_dropped_out_where_attention_is_not_fused():
         assert len(residuals) == kernels
 
 
-def test_useful_flops_are_six_a_weight_and_token_and_attention():
+def test_useful_flops_are_six_per_weight_and_token_plus_attention():
     row = one()
     per_token = row["flops_per_s_per_gpu"] / row["tokens_per_s_per_gpu"]
     weights = 8.03e9 - 128_256 * 4096
@@ -95,7 +95,7 @@ def test_useful_flops_are_six_a_weight_and_token_and_attention():
     assert per_token == pytest.approx(6 * weights + attention, rel=0.01)
 
 
-def test_sharing_out_divides_weights_gradients_and_states():
+def test_zero_stages_divide_weights_gradients_and_optimizer_states():
     rows = [one(zero=zero, gpu="b200_sxm") for zero in range(4)]
     states, gradients, weights = (
         [row[f"{name}_bytes"] for row in rows] for name in ("state", "gradient", "weight")
@@ -106,7 +106,7 @@ def test_sharing_out_divides_weights_gradients_and_states():
     assert weights[0] == pytest.approx(2 * 8.03e9, rel=0.001)
 
 
-def test_what_cannot_be_says_why():
+def test_impossible_point_has_a_reason():
     reasons = [
         row["reason"].partition(":")[0]
         for row in evaluate(
@@ -132,7 +132,7 @@ def test_what_cannot_be_says_why():
     ]
 
 
-def test_more_failures_make_a_run_longer():
+def test_more_failures_lengthen_the_run():
     rows = [one(gpu_mtbf_h=hours) for hours in (1e2, 1e4, 1e6)]
     assert rows[0]["run_s"] > rows[1]["run_s"] > rows[2]["run_s"]
     assert all(0.0 < row["goodput_share"] < 1.0 for row in rows)
@@ -147,7 +147,7 @@ def test_facts_count_gpus():
     assert np.isfinite(facts["micro_batches"])
 
 
-def test_adapters_skip_a_third_of_the_work_and_nearly_all_states():
+def test_lora_skips_weight_gradients_and_most_optimizer_states():
     wide = {"zero": 1, "gpu": "b200_sxm", "micro_batch": 4, "recompute": "selective"}
     full, lora = one(**wide), one(**wide, lora_rank=16)
     assert 0.6 < lora["step_s"] / full["step_s"] < 0.8
@@ -156,7 +156,7 @@ def test_adapters_skip_a_third_of_the_work_and_nearly_all_states():
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "elementwise", "full"])
-def test_contributions_add_up_to_the_step(recompute):
+def test_contributions_sum_to_the_step_time(recompute):
     changes = {"pp": 2, "tp": 2, "dp": 4, "recompute": recompute, "zero": 1, "gpu": "b200_sxm"}
     row, told = one(**changes), SIMULATOR.explain(vars(replace(BASE, **changes)))
     assert sum(part.time_s for part in told) == pytest.approx(row["step_s"], rel=1e-9)
@@ -165,13 +165,13 @@ def test_contributions_add_up_to_the_step(recompute):
     assert held == pytest.approx(row["memory_bytes"], rel=1e-9)
 
 
-def test_gradients_are_summed_apart_where_products_do_not_and_nobody_shares_them_out():
+def test_gradient_accumulation_is_a_separate_kernel_without_fusion_and_sharding():
     fused, eager = (one(dp=1, tp=8, zero=0, fusion=f)["compute_s"] for f in ("fused", "eager"))
     shared = [one(zero=3, fusion=f)["compute_s"] for f in ("fused", "eager")]
     assert eager - fused > shared[1] - shared[0] > 0.0
 
 
-def test_messages_to_experts_of_other_nodes_hide_behind_another_micro_batch():
+def test_inter_node_all_to_all_overlaps_another_micro_batch():
     mixture = replace(
         BASE,
         model="mixtral_8x7b",
@@ -191,7 +191,7 @@ def test_messages_to_experts_of_other_nodes_hide_behind_another_micro_batch():
     assert once["experts_s"] == shown["experts_s"]
 
 
-def test_some_layers_that_run_again_lie_between_none_and_all():
+def test_partial_recomputation_lies_between_none_and_full():
     piped = {"pp": 2, "dp": 4, "zero": 1, "gpu": "b200_sxm"}  # 16 layers a rank
     none, some, every = (
         one(recompute=how, recompute_layers=layers, **piped)
@@ -202,7 +202,7 @@ def test_some_layers_that_run_again_lie_between_none_and_all():
     assert one(recompute="full", recompute_layers=16, **piped) == every
 
 
-def test_states_on_the_host_leave_the_gpu_and_wait_for_its_processors():
+def test_optimizer_offload_saves_gpu_memory_and_waits_for_the_cpu():
     names = {"zero": 2, "gpu": "b200_sxm", "cuda_graphs": True}  # which do not wait for hosts
     kept, moved = one(**names), one(offload=True, **names)
     assert moved["state_bytes"] == moved["gradient_bytes"] == 0.0 == kept["host_bytes"]
@@ -214,7 +214,7 @@ def test_states_on_the_host_leave_the_gpu_and_wait_for_its_processors():
     assert one(offload=True, host_adam_per_s=7.8e9, **names)["optimizer_s"] == waits_s / 2
 
 
-def test_weights_in_four_bits_make_room_and_are_widened_in_both_passes():
+def test_four_bit_weights_save_memory_and_are_dequantized_in_both_passes():
     adapted = {"lora_rank": 16, "lora_targets": "all", "zero": 1}
     wide, narrow = one(**adapted), one(base_dtype="nf4", **adapted)
     ends = 2 * 128_256 * 4096  # embedding and head stay wide
@@ -225,7 +225,7 @@ def test_weights_in_four_bits_make_room_and_are_widened_in_both_passes():
     assert reason.startswith("nf4_weights_are_frozen")
 
 
-def test_a_model_of_70b_trains_adapters_on_one_board_of_48_gb_in_four_bits():
+def test_qlora_of_a_70b_model_fits_one_48_gb_gpu():
     # Dettmers et al. (QLoRA, 2023) train 65B so, of rank 64 with a paged optimiser.
     point = replace(
         BASE,
@@ -244,14 +244,14 @@ def test_a_model_of_70b_trains_adapters_on_one_board_of_48_gb_in_four_bits():
     assert narrow["status"] == "ok"
 
 
-def test_compressed_gradients_send_less_and_cost_kernels():
+def test_compressed_gradients_send_fewer_bytes_and_add_kernels():
     far = {"dp": 64, "zero": 1, "gpu": "b200_sxm", "overlap": False}
     sent = [one(gradient_dtype=d, **far)["data_s"] for d in ("fp32", "bf16", "fp8", "int4")]
     assert sent == sorted(sent, reverse=True)
     assert sent[1] - sent[3] < 0.75 * (sent[0] - sent[1])  # a quarter saved, less its kernels
 
 
-def test_a_step_waits_for_a_batch_that_storage_gives_slowly():
+def test_slow_storage_delays_the_step():
     fast, slow = one(), one(token_bytes=4e3, storage_bytes_per_s=1e8)
     read_s = 64 * 4096 * 4e3 / 1e8
     assert fast["loading_s"] == 0.0
@@ -259,7 +259,7 @@ def test_a_step_waits_for_a_batch_that_storage_gives_slowly():
     assert slow["loading_s"] == pytest.approx(read_s - fast["step_s"])
 
 
-def test_checkpoints_take_what_their_bytes_take_and_losses_the_tokens_they_take():
+def test_checkpoint_time_follows_bytes_and_lost_work_follows_failures():
     row = one(storage_bytes_per_s=2e9)
     assert row["checkpoint_pause_s"] == pytest.approx(14 * 8.03e9 / 2e9, rel=1e-3)
     assert one(checkpoint_s=5.0)["checkpoint_pause_s"] == 5.0
@@ -270,14 +270,14 @@ def test_checkpoints_take_what_their_bytes_take_and_losses_the_tokens_they_take(
     assert never["reason"].startswith("loss_out_of_reach: 1.9; a scaling law expects llama3_1_8b")
 
 
-def test_narrow_products_gather_half_the_bytes_and_narrow_their_gradients():
+def test_fp8_gemms_gather_half_the_bytes_and_quantize_gradients():
     cut = {"tp": 8, "dp": 1, "zero": 1, "gpu": "b200_sxm", "batch": 16, "micro_batch": 4}
     wide, narrow = one(**cut), one(dtype="fp8", **cut)
     assert 0.7 < narrow["tensor_s"] / wide["tensor_s"] < 0.85  # sums keep 16 bits
     assert 0.5 < one(dtype="fp8")["compute_s"] / one()["compute_s"] < 0.9
 
 
-def test_no_product_takes_longer_for_narrower_operands():
+def test_fp8_operands_never_slow_a_gemm():
     wide = job_of(vars(replace(BASE, model="gpt2_medium")))
     sizes = np.array([1.0, 48.0])
     found = {dtype: pieces(replace(wide, dtype=dtype), sizes)["dense"] for dtype in ("fp8", "bf16")}
@@ -286,7 +286,7 @@ def test_no_product_takes_longer_for_narrower_operands():
         assert (narrow <= found["bf16"].seconds[phase, "bf16"]).all()
 
 
-def test_training_writes_no_cache_and_copies_keys_where_kernels_are_not_fused():
+def test_training_writes_no_kv_cache_and_eager_kernels_copy_keys():
     job = job_of(vars(replace(BASE, model="gpt3_175b")))
     names = {
         how: {task.kernel.name for task in tasks(replace(job, fusion=how), "dense", 1.0)}
@@ -295,7 +295,7 @@ def test_training_writes_no_cache_and_copies_keys_where_kernels_are_not_fused():
     assert names["eager"] - names["fused"] == {"cache_write", "gradient_sum"}
 
 
-def test_heads_are_narrowed_once_a_sequence_and_packed_where_they_are_swapped_for_tokens():
+def test_heads_are_quantized_once_per_sequence_and_packed_for_all_to_all():
     job = job_of(vars(replace(BASE, attention="flash_fp8", cp=2, dp=4)))
 
     def moved(job, micro_batch, name):
@@ -310,7 +310,7 @@ def test_heads_are_narrowed_once_a_sequence_and_packed_where_they_are_swapped_fo
     )
 
 
-def test_a_dualpipe_holds_two_models_shared_out_twice_as_far_and_waits_less():
+def test_dualpipe_holds_two_copies_and_has_a_smaller_bubble():
     piped = replace(BASE, gpu="b200_sxm", pp=4, dp=4, zero=1, batch=64)
     names = ("zero_bubble", "dualpipe", "dualpipe_v")
     zero, dual, folded = evaluate(*(replace(piped, schedule=name) for name in names))
@@ -321,7 +321,7 @@ def test_a_dualpipe_holds_two_models_shared_out_twice_as_far_and_waits_less():
     assert few["reason"].startswith("micro_batches_too_few_to_pair: 4 micro-batches, pp 4")
 
 
-def test_the_slowest_of_more_gpus_is_further_behind_and_none_is_without_a_spread():
+def test_straggler_wait_grows_with_gpus_and_is_zero_without_spread():
     few, many = one(dp=8), one(dp=64)
     for row in (few, many):
         assert row["step_s"] < row["step_p50_s"] < row["step_p95_s"]
@@ -331,7 +331,7 @@ def test_the_slowest_of_more_gpus_is_further_behind_and_none_is_without_a_spread
     assert even["step_p50_s"] == even["step_p95_s"] == even["step_s"] - even["late_s"]
 
 
-def test_steps_as_cuda_graphs_wait_for_no_launches_which_layers_with_experts_do():
+def test_cuda_graph_steps_hide_launches_except_for_moe_layers():
     mixture = {"model": "mixtral_8x7b", "gpu": "b300_sxm", "ep": 8, "recompute": "full"}
     for gain, changes in (((0.0, 0.04), {}), ((0.02, 0.5), mixture)):
         plain, graphs = one(**changes), one(cuda_graphs=True, **changes)
@@ -340,7 +340,7 @@ def test_steps_as_cuda_graphs_wait_for_no_launches_which_layers_with_experts_do(
         assert waits_s == pytest.approx(load_constants().step_s)  # of the step, for its host
 
 
-def test_layers_cut_thin_wait_for_the_host_that_launches_them_and_not_in_graphs():
+def test_thin_layers_are_launch_bound_without_cuda_graphs():
     thin = {"tp": 8, "dp": 1, "batch": 8, "zero": 1}
     short, longer = (one(**thin, sequence=sequence)["compute_s"] for sequence in (256, 512))
     assert short == pytest.approx(longer, rel=0.03)  # but for the head and the embedding
@@ -351,19 +351,19 @@ def test_layers_cut_thin_wait_for_the_host_that_launches_them_and_not_in_graphs(
     assert rings > 1.05 * longer  # keys of two ranks, one after the other
 
 
-def test_a_step_of_graphs_takes_no_less_than_its_host_needs():
+def test_cuda_graph_step_is_at_least_the_host_time():
     row = one(model="gpt2", sequence=128, batch=8, zero=1, cuda_graphs=True)
     assert row["step_s"] - row["late_s"] == pytest.approx(load_constants().step_s)
 
 
-def test_every_doubling_of_data_ranks_waits_for_a_slowest_that_is_as_much_later():
+def test_straggler_wait_grows_equally_per_doubling_of_dp():
     rows = [one(zero=1, dp=dp, batch=16 * dp, gpu="b200_sxm") for dp in (1, 2, 4, 16)]
     late = [row["late_s"] / (row["step_s"] - row["late_s"]) for row in rows]
     assert late == pytest.approx([0.0, late[1], 2 * late[1], 4 * late[1]])
     assert 0.0 < late[1] < 0.02
 
 
-def test_adapters_everywhere_keep_and_compute_more_than_those_of_attention():
+def test_lora_on_all_layers_costs_more_than_lora_on_attention():
     attention, everywhere = (one(lora_rank=16, lora_targets=t) for t in ("attention", "all"))
     trained = one(lora_rank=0)
     steps = [row["step_s"] for row in (attention, everywhere, trained)]
@@ -373,7 +373,7 @@ def test_adapters_everywhere_keep_and_compute_more_than_those_of_attention():
     assert attention["state_bytes"] < everywhere["state_bytes"] < trained["state_bytes"] / 100
 
 
-def test_experts_that_are_preferred_hold_up_the_others_until_tokens_are_dropped():
+def test_expert_skew_slows_the_step_until_tokens_are_dropped():
     mixture = replace(
         BASE, model="mixtral_8x7b", sequence=4096, batch=256, dp=64, ep=8, zero=1, recompute="full"
     )

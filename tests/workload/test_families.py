@@ -1,4 +1,4 @@
-"""Families of models: what their makers published follows from the sizes in the catalog."""
+"""Model families: published figures follow from the sizes in the catalog."""
 
 from __future__ import annotations
 
@@ -89,12 +89,12 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", PARAMETERS)
-def test_weights_are_those_the_makers_count(name: str) -> None:
+def test_family_weight_counts_match_published_counts(name: str) -> None:
     assert draw(name, Load(batch=1)).parameters == PARAMETERS[name]
 
 
 @pytest.mark.parametrize("name", GMACS)
-def test_products_are_those_the_makers_count(name: str) -> None:
+def test_family_macs_match_published_counts(name: str) -> None:
     assert draw(name, Load(batch=1)).flops / 2e9 == pytest.approx(GMACS[name], rel=2e-3)
 
 
@@ -107,7 +107,7 @@ def test_denoisers_have_their_published_sizes() -> None:
     assert dit.flops / 2e9 == pytest.approx(118.64, rel=1e-3)
 
 
-def test_guidance_doubles_what_a_denoiser_sees_and_steps_repeat_it() -> None:
+def test_guidance_doubles_the_denoiser_batch_and_steps_repeat_the_work() -> None:
     drawn = draw("dit_xl_2", Load(batch=2))
     (patches,) = [n for n in drawn.nodes if n.kind == "conv" and n.stride == 2]
     assert patches.shape[0] == 4
@@ -117,7 +117,7 @@ def test_guidance_doubles_what_a_denoiser_sees_and_steps_repeat_it() -> None:
 
 
 @pytest.mark.parametrize("name", MODELS.names())
-def test_a_decoder_as_a_graph_has_its_weights(name: str) -> None:
+def test_decoder_graph_has_the_weights_of_the_model(name: str) -> None:
     model = load_model(name)
     if model.has_states or model.index_top_k:
         with pytest.raises(UserError, match="is not drawn"):
@@ -127,7 +127,7 @@ def test_a_decoder_as_a_graph_has_its_weights(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_config_says_what_the_catalog_says(name: str, tmp_path: Path) -> None:
+def test_family_config_matches_the_catalog(name: str, tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps(CONFIGS[name]))
     assert is_graph_model(str(file))
@@ -136,28 +136,28 @@ def test_a_config_says_what_the_catalog_says(name: str, tmp_path: Path) -> None:
     assert theirs.flops == ours.flops
 
 
-def test_a_config_that_lacks_a_size_says_which(tmp_path: Path) -> None:
+def test_config_without_a_size_names_the_key(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"model_type": "vit", "hidden_size": 768}))
     with pytest.raises(UserError, match="num_hidden_layers"):
         draw(str(file), Load(batch=1))
 
 
-def test_an_unknown_family_says_what_is_known(tmp_path: Path) -> None:
+def test_unknown_family_lists_known_families(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('family = "resent"\nsource = "mine"\n')
     with pytest.raises(UnknownNameError, match="did you mean 'resnet'"):
         draw(str(file), Load(batch=1))
 
 
-def test_sizes_that_do_not_fit_together_are_the_users(tmp_path: Path) -> None:
+def test_inconsistent_sizes_raise_a_user_error(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text('family = "resnet"\nsource = "mine"\ndepths = [1, 1]\nwidths = [64]\n')
     with pytest.raises(UserError, match="do not fit together"):
         draw(str(file), Load(batch=1))
 
 
-def test_a_misspelt_model_is_suggested_across_folders() -> None:
+def test_misspelt_model_is_suggested_across_folders() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'resnet50'"):
         MODELS.find("resnet_5")
 
@@ -171,12 +171,12 @@ def test_work_grows_with_the_batch_and_weights_do_not(name: str, batch: int) -> 
 
 
 @pytest.mark.parametrize("name", GRAPHS.names())
-def test_inputs_stand_before_those_who_read_them(name: str) -> None:
+def test_graph_nodes_are_topologically_ordered(name: str) -> None:
     graph: Graph = draw(name, Load(batch=1))
     for position, node in enumerate(graph.nodes):
         assert all(source < position for source in node.inputs)
 
 
-def test_a_graph_model_is_no_decoder() -> None:
+def test_graph_models_are_not_decoders() -> None:
     with pytest.raises(UserError, match="composition"):
         load_model("resnet50")

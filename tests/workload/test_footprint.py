@@ -19,7 +19,7 @@ MEGATRON = [
 
 
 @pytest.mark.parametrize(("heads", "hidden", "length", "batch"), MEGATRON)
-def test_a_layer_keeps_what_the_megatron_paper_counts(
+def test_activation_bytes_per_layer_match_the_megatron_paper(
     heads: int, hidden: int, length: int, batch: int
 ) -> None:
     paper = length * batch * hidden * (34 + 5 * heads * length / hidden)  # its equation 1
@@ -44,19 +44,19 @@ def megatron_layer(heads: int, hidden: int, length: int, batch: int) -> Graph:
     return g.graph()
 
 
-def test_adam_in_mixed_precision_takes_sixteen_bytes_a_weight() -> None:
+def test_mixed_precision_adam_takes_sixteen_bytes_per_weight() -> None:
     # Rajbhandari et al., ZeRO (2020), table 1: 120 GB for 7.5e9 parameters on one GPU.
     assert training_footprint(7.5e9, "fp16").total == 120e9
     assert training_footprint(1e9, "bf16").total == 16e9
     assert training_footprint(1e9, "fp32").total == 16e9  # no copy, but wider weights
 
 
-def test_training_keeps_more_than_inference_holds_at_once() -> None:
+def test_training_stores_more_activations_than_inference() -> None:
     graph = draw("resnet50", Load(batch=4))
     assert kept_bytes(graph, "fp16") > 3 * peak_bytes(graph, "fp16")
 
 
-def test_a_chain_holds_two_results_at_once() -> None:
+def test_operator_chain_holds_two_results_at_once() -> None:
     g = Sketch("chain")
     x = g.input((1, 100))
     for _ in range(9):

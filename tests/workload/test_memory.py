@@ -1,4 +1,4 @@
-"""Memory: what published configurations hold, and what must hold for every cut."""
+"""Memory of published configurations, and laws for every parallelism."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ KV_CACHE = [
 
 
 @pytest.mark.parametrize(("name", "tp", "pp", "dtype", "expected", "source"), WEIGHTS)
-def test_weights_take_what_was_published(
+def test_weight_bytes_match_published_sizes(
     name: str, tp: int, pp: int, dtype: str, expected: float, source: str
 ) -> None:
     got = weight_bytes(load_model(name), Parallelism(tp, pp), dtype)
@@ -59,7 +59,7 @@ def test_weights_take_what_was_published(
 
 
 @pytest.mark.parametrize(("name", "expected", "source"), KV_CACHE)
-def test_a_token_takes_the_published_kv_cache(name: str, expected: float, source: str) -> None:
+def test_kv_bytes_per_token_match_published_sizes(name: str, expected: float, source: str) -> None:
     got = kv_bytes_per_token(load_model(name), Parallelism(), "bf16")
     assert got == pytest.approx(expected, rel=0.05), source
 
@@ -71,7 +71,7 @@ untied = st.sampled_from(
 
 
 @given(name=untied, cut=cuts)
-def test_the_parts_of_a_cut_sum_to_the_whole_model(name: str, cut: tuple[int, int]) -> None:
+def test_shards_sum_to_the_whole_model(name: str, cut: tuple[int, int]) -> None:
     model, parallelism = load_model(name), Parallelism(*cut)
     shares = [stage_weights(model, parallelism, "fp16", s) for s in range(parallelism.pp)]
     whole = sum(parallelism.tp * share.split + share.copied for share in shares)
@@ -79,7 +79,7 @@ def test_the_parts_of_a_cut_sum_to_the_whole_model(name: str, cut: tuple[int, in
 
 
 @given(name=st.sampled_from(["gpt2", "gpt2_xl", "gpt3_175b"]))
-def test_a_tied_table_is_held_once_on_one_gpu_and_twice_in_a_pipeline(name: str) -> None:
+def test_tied_embedding_is_stored_once_on_one_gpu_and_twice_in_a_pipeline(name: str) -> None:
     model = load_model(name)
     assert weight_bytes(model, Parallelism(), "fp16") == pytest.approx(2 * model.parameters)
     shares = [stage_weights(model, Parallelism(pp=2), "fp16", stage) for stage in range(2)]
@@ -88,7 +88,7 @@ def test_a_tied_table_is_held_once_on_one_gpu_and_twice_in_a_pipeline(name: str)
 
 
 @given(name=untied, pp=st.integers(1, 32))
-def test_stages_hold_every_layer_once(name: str, pp: int) -> None:
+def test_pipeline_stages_hold_every_layer_once(name: str, pp: int) -> None:
     model = load_model(name)
     stages = [stage_of(model, Parallelism(pp=pp), stage) for stage in range(pp)]
     assert sum(s.layers for s in stages) == model.layers
@@ -98,19 +98,19 @@ def test_stages_hold_every_layer_once(name: str, pp: int) -> None:
     assert [s.has_head for s in stages] == [i == pp - 1 for i in range(pp)]
 
 
-def test_scarce_kv_heads_are_copied_to_every_rank() -> None:
+def test_kv_heads_fewer_than_ranks_are_replicated() -> None:
     model = load_model("llama2_70b")
     eight, sixteen = (kv_bytes_per_token(model, Parallelism(tp), "fp16") for tp in (8, 16))
     assert eight == sixteen == kv_bytes_per_token(model, Parallelism(), "fp16") / 8
 
 
-def test_latents_are_copied_to_every_rank() -> None:
+def test_mla_latents_are_replicated_on_every_rank() -> None:
     model = load_model("deepseek_v3")
     whole = kv_bytes_per_token(model, Parallelism(), "bf16")
     assert kv_bytes_per_token(model, Parallelism(tp=8), "bf16") == whole
 
 
-def test_an_indexer_keeps_a_narrow_key_of_its_own() -> None:
+def test_sparse_attention_indexer_stores_a_separate_key() -> None:
     model = load_model("glm_5")
     assert kv_bytes_per_token(model, Parallelism(), "bf16") == 78 * (2 * 576 + 128 + 4)
     four, eight = (weight_bytes(model, Parallelism(tp), "bf16") for tp in (4, 8))
@@ -119,9 +119,7 @@ def test_an_indexer_keeps_a_narrow_key_of_its_own() -> None:
 
 
 @given(tokens=st.integers(1, 10**6), rows=st.integers(0, 10**4), tp=st.sampled_from([1, 2, 4, 8]))
-def test_workspace_grows_with_tokens_and_shrinks_with_ranks(
-    tokens: int, rows: int, tp: int
-) -> None:
+def test_workspace_grows_with_tokens_and_shrinks_with_tp(tokens: int, rows: int, tp: int) -> None:
     model = load_model("llama2_70b")
     here = activation_bytes(model, Parallelism(tp), "fp16", float(tokens), float(rows))
     more = activation_bytes(model, Parallelism(tp), "fp16", 2.0 * tokens, float(rows))
@@ -130,7 +128,7 @@ def test_workspace_grows_with_tokens_and_shrinks_with_ranks(
     assert alone >= here >= alone / tp - 1e-6
 
 
-def test_a_rank_has_room_for_the_tokens_of_all_ranks_at_its_experts() -> None:
+def test_expert_workspace_holds_the_tokens_of_all_ranks() -> None:
     # Llama 4 Maverick: hidden 5,120, dense layers of 16,384, one expert of 8,192 for each token.
     model = load_model("llama4_maverick")
     own, ranks = 2 * 5120 * 2.0, 8
@@ -151,7 +149,7 @@ def test_a_rank_has_room_for_the_tokens_of_all_ranks_at_its_experts() -> None:
         ("gpt2", Parallelism(tp=0), "no_gpus"),
     ],
 )
-def test_a_cut_that_cannot_be_is_infeasible(name: str, cut: Parallelism, reason: str) -> None:
+def test_impossible_parallelism_is_infeasible(name: str, cut: Parallelism, reason: str) -> None:
     with pytest.raises(Infeasible, match=reason):
         check_cut(load_model(name), cut)
 
@@ -184,7 +182,7 @@ SPLIT = [  # model, cut, precision, what vLLM says of the slice: refused because
 
 
 @pytest.mark.parametrize(("name", "cut", "dtype", "refusal"), SPLIT)
-def test_no_rank_gets_a_part_of_a_block(
+def test_quantization_blocks_are_not_split_across_ranks(
     name: str, cut: Parallelism, dtype: str, refusal: str
 ) -> None:
     model = load_model(name)
@@ -195,7 +193,7 @@ def test_no_rank_gets_a_part_of_a_block(
         check_blocks(model, cut, dtype)
 
 
-def test_an_even_share_of_a_stages_layers_sees_all_tokens() -> None:
+def test_hybrid_layers_are_spread_evenly_over_stages() -> None:
     model = load_model("llama2_7b")
     part = stage_of(model, Parallelism(pp=2), 0)
     shares = [attending_layers(replace(model, attention_every=n), part) for n in (1, 2, 3)]
@@ -215,12 +213,12 @@ def test_an_even_share_of_a_stages_layers_sees_all_tokens() -> None:
         (Parallelism(pp=33), "pp_exceeds_layers: pp 33, mixtral_8x7b has 32"),
     ],
 )
-def test_a_cut_that_cannot_be_says_why(cut: Parallelism, reason: str) -> None:
+def test_impossible_parallelism_has_a_reason(cut: Parallelism, reason: str) -> None:
     with pytest.raises(Infeasible, match=reason):
         check_cut(load_model("mixtral_8x7b"), cut)
 
 
-def test_a_cut_that_can_be_is_let_pass() -> None:
+def test_valid_parallelism_is_accepted() -> None:
     check_cut(load_model("mixtral_8x7b"), Parallelism(pp=32))
     check_cut(load_model("mixtral_8x7b"), Parallelism(tp=4, attention_dp=2, ep=8))
     with pytest.raises(Infeasible, match="ep_does_not_divide_experts: ep 2, llama2_7b has 0"):

@@ -1,4 +1,4 @@
-"""What ranks of a stage say to each other, in bytes worked out by hand."""
+"""Communication volume between ranks of a stage, in bytes worked out by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def messages(cut: Parallelism, part: Stage = INNER, dtype: str = "fp16") -> dict
 # Four groups have 80 tokens each, of 1,000 numbers: each rank gathers all 320,000, as narrow as the
 # experts' products, and the sums of as many numbers are scattered, however experts are dealt.
 @pytest.mark.parametrize(("ep", "dtype", "narrow"), [(4, "fp16", 2), (4, "fp8", 1), (1, "fp16", 2)])
-def test_experts_gather_the_tokens_of_all_groups_and_scatter_their_sums(
+def test_experts_gather_tokens_of_all_groups_and_scatter_sums(
     ep: int, dtype: str, narrow: int
 ) -> None:
     sent = messages(Parallelism(tp=2, attention_dp=4, ep=ep), dtype=dtype)
@@ -35,7 +35,7 @@ def test_experts_gather_the_tokens_of_all_groups_and_scatter_their_sums(
     assert (dispatch.ranks, dispatch.repeat) == (combine.ranks, combine.repeat) == (8, 3)
 
 
-def test_experts_of_two_groups_are_exchanged_and_of_one_are_not() -> None:
+def test_all_to_all_runs_only_between_several_groups() -> None:
     assert "experts_dispatch" in messages(Parallelism(attention_dp=2))
     assert "experts_dispatch" not in messages(Parallelism(tp=8, ep=8))
     dense = replace(INNER, expert_layers=0)
@@ -50,7 +50,7 @@ def test_experts_of_two_groups_are_exchanged_and_of_one_are_not() -> None:
         (2, False, 2 * 4 - 3),  # what comes back from experts is summed already
     ],
 )
-def test_tensor_ranks_sum_after_every_product_that_is_cut(
+def test_tensor_parallel_all_reduce_follows_every_split_gemm(
     attention_dp: int, embedding: bool, sums: int
 ) -> None:
     part = replace(INNER, has_embedding=embedding)
@@ -59,14 +59,14 @@ def test_tensor_ranks_sum_after_every_product_that_is_cut(
     assert total.size_bytes == 80 * 1_000 * 2
 
 
-def test_each_tensor_rank_hands_its_slice_to_the_next_stage() -> None:
+def test_tensor_parallel_ranks_send_slices_to_the_next_stage() -> None:
     sent = messages(Parallelism(tp=4, pp=2))["next_stage"]
     assert (sent.kind, sent.ranks, sent.size_bytes) == ("send_recv", 2, 80 * 1_000 * 2 / 4)
     assert "next_stage" not in messages(Parallelism(tp=4, pp=2), replace(INNER, has_head=True))
     assert "next_stage" not in messages(Parallelism(tp=4))
 
 
-def test_logits_are_gathered_where_the_head_is_cut() -> None:
+def test_logits_are_gathered_with_a_split_head() -> None:
     last = replace(INNER, has_head=True)
     [logits] = logits_collectives(Shard(MODEL, Parallelism(tp=4), last, "fp16"), 6.0)
     assert (logits.kind, logits.ranks) == ("all_gather", 4)
@@ -75,7 +75,7 @@ def test_logits_are_gathered_where_the_head_is_cut() -> None:
     assert logits_collectives(Shard(MODEL, Parallelism(tp=4), INNER, "fp16"), 6.0) == ()
 
 
-def test_a_norm_of_queries_and_keys_over_all_heads_needs_the_squares_of_all_ranks() -> None:
+def test_qk_norm_over_all_heads_needs_an_all_reduce() -> None:
     whole = Shard(load_model("minimax_m2_5"), Parallelism(tp=4), INNER, "fp16")
     sent = {one.name: one for one in collectives(whole, 80.0)}["qk_norm_sum"]
     assert (sent.kind, sent.ranks, sent.repeat) == ("all_reduce", 4, 4)

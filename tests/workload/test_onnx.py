@@ -42,7 +42,7 @@ def written(path: Path, kind: str = "Relu") -> str:
     return str(file)
 
 
-def test_a_file_is_a_graph_for_any_batch(tmp_path: Path) -> None:
+def test_onnx_file_loads_as_a_graph_for_any_batch(tmp_path: Path) -> None:
     name = written(tmp_path)
     assert is_graph_model(name)
     graph = draw(name, Load(batch=4))
@@ -53,12 +53,12 @@ def test_a_file_is_a_graph_for_any_batch(tmp_path: Path) -> None:
     assert graph.flops == 2 * 4 * (16 * 16 * 16 * 27 + 160)
 
 
-def test_an_operator_that_is_not_known_is_named(tmp_path: Path) -> None:
+def test_unknown_onnx_operator_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"'Det'|'Softsign'"):
         draw(written(tmp_path, "Softsign"), Load(batch=1))
 
 
-def test_a_file_that_is_none_says_so(tmp_path: Path) -> None:
+def test_non_onnx_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "no.onnx").write_bytes(b"not a model")
     with pytest.raises(UserError, match="not a readable ONNX model"):
         draw(str(tmp_path / "no.onnx"), Load(batch=1))

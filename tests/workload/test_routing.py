@@ -1,4 +1,4 @@
-"""How evenly tokens reach experts, and by which messages."""
+"""Balance of expert routing, and the messages between expert-parallel ranks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MODEL = load_model("deepseek_v3")
 CUT = Parallelism(tp=2, ep=16, attention_dp=8, routing=Routing(LOW_LATENCY))
 
 
-def test_skew_of_zipf_is_that_of_draws() -> None:
+def test_zipf_skew_matches_random_draws() -> None:
     """Busiest of devices over the mean, drawn: 256 experts, 8 a token, 32 ranks: 3.85 at 1."""
     assert skewed_share(256, 8, 32, 1.0) == pytest.approx(3.85, rel=0.2)
     assert skewed_share(256, 8, 32, 0.5) < skewed_share(256, 8, 32, 1.0)
 
 
-def test_counted_tokens_lie_on_the_ranks_in_their_order() -> None:
+def test_token_counts_are_assigned_to_ranks_in_order() -> None:
     counted = tuple([2.0] * 8 + [1.0] * 248)
     first = 8 * 2.0 / (sum(counted) / 32)
     assert skewed_share(256, 8, 32, 0.0, counted=counted) == pytest.approx(first)
@@ -34,7 +34,7 @@ def test_counted_tokens_lie_on_the_ranks_in_their_order() -> None:
     assert skewed_share(256, 8, 32, 0.0, redundant=32, counted=counted) < first
 
 
-def test_a_file_may_hold_the_counts(tmp_path: Path) -> None:
+def test_token_counts_are_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "counts.csv"
     file.write_text("3\n1\n2e3\n")
     assert counted_tokens(str(file)) == counted_tokens("3,1,2000") == (3.0, 1.0, 2000.0)
@@ -43,7 +43,7 @@ def test_a_file_may_hold_the_counts(tmp_path: Path) -> None:
             counted_tokens(wrong)
 
 
-def test_copies_even_ranks_out_and_take_memory() -> None:
+def test_redundant_experts_balance_ranks_and_take_memory() -> None:
     shares = [skewed_share(256, 8, 32, 1.0, redundant=r) for r in (0, 32, 64)]
     assert shares[0] > shares[1] >= shares[2] >= 1.0
     bytes_without, bytes_with = (
@@ -53,7 +53,7 @@ def test_copies_even_ranks_out_and_take_memory() -> None:
     assert bytes_with - bytes_without == pytest.approx(per_rank)
 
 
-def test_ranks_of_a_group_send_their_part_of_its_tokens() -> None:
+def test_ranks_of_a_group_send_a_share_of_the_tokens() -> None:
     operators = forward(MODEL, CUT, decode_step(64.0, 1000.0), "fp8", "fp8")
     sent = [o for o in operators if isinstance(o, ExpertExchange)]
     assert [(o.name, o.tokens, o.ranks) for o in sent] == [
@@ -86,6 +86,6 @@ def test_ranks_of_a_group_send_their_part_of_its_tokens() -> None:
         (replace(CUT, routing=Routing(redundant=8)), "ep_does_not_divide_experts"),
     ],
 )
-def test_what_no_kernel_does_is_refused(cut: Parallelism, why: str) -> None:
+def test_unsupported_all_to_all_is_refused(cut: Parallelism, why: str) -> None:
     with pytest.raises(Infeasible, match=why):
         check_cut(MODEL, cut)

@@ -1,4 +1,4 @@
-"""Operators of a transformer: their arithmetic and bytes are what the field counts by hand."""
+"""Transformer operators: FLOPs and bytes equal hand counts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def matrix_flops(operators: tuple[Operator, ...]) -> float:
 
 
 @pytest.mark.parametrize("name", DENSE)
-def test_a_token_costs_two_flops_a_weight(name: str) -> None:
+def test_token_costs_two_flops_per_weight(name: str) -> None:
     # Kaplan et al., Scaling laws (2020): 2N per token forward, embeddings aside.
     model = load_model(name)
     tokens = 512.0
@@ -58,7 +58,7 @@ def test_a_token_costs_two_flops_a_weight(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mixtral_8x7b"])
-def test_a_token_of_a_mixture_costs_two_flops_an_active_weight(name: str) -> None:
+def test_moe_token_costs_two_flops_per_active_weight(name: str) -> None:
     model = load_model(name)
     tokens = 512.0
     got = matrix_flops(forward(model, Parallelism(), prefill_step(1.0, tokens), "fp16", "fp16"))
@@ -68,7 +68,7 @@ def test_a_token_of_a_mixture_costs_two_flops_an_active_weight(name: str) -> Non
 
 
 @pytest.mark.parametrize(("tokens", "parts"), [(4, 4), (64, 8), (2048, 2)])
-def test_the_busiest_part_of_the_experts_is_as_busy_as_when_drawn(tokens: int, parts: int) -> None:
+def test_busiest_expert_rank_matches_random_draws(tokens: int, parts: int) -> None:
     model, rng = load_model("qwen3_235b"), np.random.default_rng(7)
     most = []
     for _ in range(400):
@@ -86,7 +86,7 @@ def test_the_busiest_part_of_the_experts_is_as_busy_as_when_drawn(tokens: int, p
     batch=st.integers(1, 64),
     context=st.integers(1, 4096),
 )
-def test_the_parts_of_a_cut_do_the_work_of_the_whole(
+def test_shards_do_the_work_of_the_whole_model(
     name: str, tp: int, pp: int, batch: int, context: int
 ) -> None:
     model, cut = load_model(name), Parallelism(tp, pp)
@@ -100,7 +100,7 @@ def test_the_parts_of_a_cut_do_the_work_of_the_whole(
 
 
 @given(chunks=st.lists(st.integers(1, 2000), min_size=1, max_size=6))
-def test_chunks_of_a_prompt_score_the_pairs_of_the_whole(chunks: list[int]) -> None:
+def test_prefill_chunks_score_the_pairs_of_the_whole_prompt(chunks: list[int]) -> None:
     past, pairs = 0, 0.0
     for chunk in chunks:
         pairs += chunk * past + chunk * (chunk + 1) / 2
@@ -108,7 +108,7 @@ def test_chunks_of_a_prompt_score_the_pairs_of_the_whole(chunks: list[int]) -> N
     assert pairs == prefill_step(1.0, float(past)).prefill_pairs
 
 
-def test_queries_and_keys_are_normed_a_row_a_head_or_a_row_of_all_heads() -> None:
+def test_qk_norm_is_per_head_or_over_all_heads() -> None:
     step = decode_step(10.0, 1024.0)
     rows: dict[str, list[tuple[Column, Column, float]]] = {}
     for name in ("qwen3_32b", "minimax_m2_5", "llama3_1_8b"):
@@ -123,7 +123,7 @@ def test_queries_and_keys_are_normed_a_row_a_head_or_a_row_of_all_heads() -> Non
     assert rows["llama3_1_8b"] == []
 
 
-def test_a_sum_over_ranks_follows_every_attention_and_every_feed_forward() -> None:
+def test_all_reduce_follows_every_attention_and_feed_forward() -> None:
     model = load_model("llama2_70b")
     operators = forward(model, Parallelism(tp=8), decode_step(16.0, 100.0), "fp16", "fp16")
     sums = [o for o in operators if isinstance(o, Collective) and o.kind == "all_reduce"]
@@ -131,7 +131,7 @@ def test_a_sum_over_ranks_follows_every_attention_and_every_feed_forward() -> No
     assert sums[0].size_bytes == 16 * 8192 * 2
 
 
-def test_only_a_cut_model_exchanges_messages() -> None:
+def test_only_parallel_models_communicate() -> None:
     step = decode_step(1.0, 1.0)
     alone = forward(load_model("llama2_7b"), Parallelism(), step, "fp16", "fp16")
     assert not [o for o in alone if isinstance(o, Collective)]
@@ -139,7 +139,7 @@ def test_only_a_cut_model_exchanges_messages() -> None:
     assert [o.kind for o in first if isinstance(o, Collective)] == ["send_recv"]
 
 
-def test_fused_chains_move_the_bytes_of_a_fused_layer() -> None:
+def test_fused_chains_move_the_bytes_of_one_fused_layer() -> None:
     # Per layer and T tokens: residual and norm 8Th in all, activation of a plain block 2Tf.
     model = load_model("gpt3_175b")
     tokens = 100.0
@@ -153,7 +153,7 @@ def test_fused_chains_move_the_bytes_of_a_fused_layer() -> None:
     assert moved["ffn_activation"] == 2 * tokens * model.ffn
 
 
-def test_a_latent_decode_reads_one_latent_a_key() -> None:
+def test_mla_decode_reads_one_latent_per_key() -> None:
     # DeepSeek-V3: 512 + 64 numbers a token and layer, whatever the heads.
     model = load_model("deepseek_v3")
     operators = forward(model, Parallelism(tp=8), decode_step(4.0, 1000.0), "bf16", "bf16")
@@ -164,7 +164,7 @@ def test_a_latent_decode_reads_one_latent_a_key() -> None:
     assert flops == pytest.approx(2 * 16 * 4000 * (576 + 512))
 
 
-def test_an_indexer_leaves_a_query_its_best_keys_alone() -> None:
+def test_sparse_attention_limits_a_query_to_the_top_keys() -> None:
     model = load_model("glm_5")
     for context, seen in ((1500.0, 1500.0), (9000.0, 2048.0)):
         shard = Shard(model, Parallelism(tp=8), stage_of(model, Parallelism(), 0), "fp8", "fp8")
@@ -176,7 +176,7 @@ def test_an_indexer_leaves_a_query_its_best_keys_alone() -> None:
         assert scores.elements == pytest.approx(4.0 * context)
 
 
-def test_short_prompts_of_a_model_with_an_indexer_attend_to_all_keys() -> None:
+def test_short_prompts_use_dense_attention_in_sparse_models() -> None:
     model, pairs = load_model("glm_5"), []
     for tokens in (2048.0, 8192.0):
         shard = Shard(model, Parallelism(), stage_of(model, Parallelism(), 0), "fp8", "fp8")
@@ -187,7 +187,7 @@ def test_short_prompts_of_a_model_with_an_indexer_attend_to_all_keys() -> None:
     assert pairs[1] == (1.0, 2.0 * 8192 * 2048)
 
 
-def test_an_engine_without_a_path_for_short_prompts_chooses_all_their_keys() -> None:
+def test_engine_without_a_dense_path_indexes_short_prompts() -> None:
     model = load_model("glm_5")
     shard = Shard(model, Parallelism(), stage_of(model, Parallelism(), 0), "fp8", "fp8")
     operators = prefill_operators(shard, prefill_step(2.0, 100.0), chooses=True)
@@ -196,7 +196,7 @@ def test_an_engine_without_a_path_for_short_prompts_chooses_all_their_keys() -> 
 
 
 @pytest.mark.parametrize("tp", [1, 8])
-def test_layers_with_states_convolve_and_update_them(tp: int) -> None:
+def test_state_space_layers_convolve_and_update_states(tp: int) -> None:
     # Qwen3.5: 45 of 60 layers; 16 key and 64 value heads of 128 numbers, a state of 128 x 128 each.
     model, cut = load_model("qwen3_5_397b"), Parallelism(tp=tp)
     step = replace(prefill_step(2.0, 1000.0), decodes=4.0, decode_kv_tokens=4.0)
@@ -212,7 +212,7 @@ def test_layers_with_states_convolve_and_update_them(tp: int) -> None:
         assert update.value_heads * update.key_dim * update.value_dim == 64 * 128 * 128 / tp
 
 
-def test_a_mamba_layer_updates_states_by_its_own_rule(tmp_path: Path) -> None:
+def test_mamba_layer_uses_a_separate_update_rule(tmp_path: Path) -> None:
     # As Granite 4.0's hybrids: 64 heads of 64 numbers, states of 128, one group, 36 of 40 layers.
     file = tmp_path / "hybrid.toml"
     file.write_text(
@@ -238,9 +238,7 @@ def test_a_mamba_layer_updates_states_by_its_own_rule(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("dtype", "to"), [("fp8", "fp8"), ("fp4", "fp4"), ("w8a8", "int8")])
 @pytest.mark.parametrize("name", ["llama3_1_8b", "deepseek_v3", "qwen3_5_397b"])
-def test_what_attention_writes_is_made_narrow_for_narrow_products(
-    name: str, dtype: str, to: str
-) -> None:
+def test_attention_output_is_quantized_for_quantized_gemms(name: str, dtype: str, to: str) -> None:
     model, cut, step = load_model(name), Parallelism(tp=8), decode_step(4.0, 9.0)
     operators = forward(model, cut, step, dtype, "fp8")
     (quantise,) = [o for o in operators if isinstance(o, Quantisation)]
@@ -252,7 +250,7 @@ def test_what_attention_writes_is_made_narrow_for_narrow_products(
         assert not any(isinstance(o, Quantisation) for o in operators)
 
 
-def test_weights_of_a_w4a16_model_are_narrow_and_its_products_wide() -> None:
+def test_w4a16_models_store_four_bits_and_multiply_sixteen() -> None:
     operators = forward(
         load_model("llama2_7b"), Parallelism(), decode_step(1.0, 4.0), "w4a16", "fp16"
     )
@@ -263,7 +261,7 @@ def test_weights_of_a_w4a16_model_are_narrow_and_its_products_wide() -> None:
     assert (head.dtype, head.weight_dtype) == ("fp16", "")
 
 
-def test_sizes_may_be_columns() -> None:
+def test_operator_sizes_accept_columns() -> None:
     step = Step(
         decodes=np.array([1.0, 2.0]), decode_kv_tokens=np.array([5.0, 9.0]), logits_rows=1.0
     )
