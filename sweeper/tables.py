@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
+import polars.selectors as cs
 import pyarrow as pa
-import pyarrow.compute as pc
-from pyarrow import csv, parquet
 
 from simulators.core.columns import outcome
 from simulators.core.contract import Direction, choice, metric
@@ -39,7 +39,7 @@ class Table:
         place = np.array([self._rows.get(design, -1) for design in designs], np.int64)
         known, table = place >= 0, _read(self.file)
         columns = {
-            f.name: table[f.name].to_numpy().astype(np.float64)[np.maximum(place, 0)]
+            f.name: table[f.name].cast(pl.Float64).to_numpy()[np.maximum(place, 0)]
             for f in dataclasses.fields(self.metrics)
         }
         reasons = ["" if k else "not_in_the_table" for k in known]
@@ -63,8 +63,7 @@ class Table:
     def _rows(self) -> dict[tuple[Any, ...], int]:
         """The row of each design."""
         table = _read(self.file)
-        designs = zip(*(table[n].to_pylist() for n in self._inputs), strict=True)
-        return {design: i for i, design in enumerate(designs)}
+        return {design: i for i, design in enumerate(table.select(self._inputs).rows())}
 
 
 def table_simulator(
@@ -83,21 +82,18 @@ def table_simulator(
     """
     columns = _read(str(file))
     for column in (*inputs, *outputs):
-        if column not in columns.column_names:
-            known = ", ".join(columns.column_names)
-            raise UserError(f"{file} has no column '{column}', but {known}")
-    ends = [(name, how) for name in outputs for how in ("min", "max")]
-    designs = columns.group_by(list(inputs)).aggregate(ends)
+        if column not in columns.columns:
+            raise UserError(f"{file} has no column '{column}', but {', '.join(columns.columns)}")
+    answers = columns.group_by(list(inputs)).agg(pl.col(list(outputs)).n_unique())
     for output in outputs:
-        twice = pc.not_equal(designs[f"{output}_min"], designs[f"{output}_max"])
-        if pc.any(twice).as_py():
-            (row,) = designs.filter(twice).slice(0, 1).select(list(inputs)).to_pylist()
+        if len(twice := answers.filter(pl.col(output) > 1)):
+            row = twice.select(inputs).row(0, named=True)
             design = ", ".join(f"{n}={v}" for n, v in row.items())
             raise UserError(f"{file} has two answers to one design, {design}: {output} differs")
-    kinds = {pa.string(): str, pa.int64(): int, pa.float64(): float, pa.bool_(): bool}
+    kinds: dict[Any, type] = {pl.String: str, pl.Int64: int, pl.Float64: float, pl.Boolean: bool}
     point = dataclasses.make_dataclass(
         "Point",
-        [(n, kinds[columns.schema.field(n).type], choice(n.replace("_", " "))) for n in inputs],
+        [(n, kinds[columns.schema[n]], choice(n.replace("_", " "))) for n in inputs],
         frozen=True,
     )
     metrics = dataclasses.make_dataclass(
@@ -109,21 +105,15 @@ def table_simulator(
 
 
 @functools.lru_cache(maxsize=8)
-def _read(file: str) -> pa.Table:
+def _read(file: str) -> pl.DataFrame:
     """Return a file's columns with plain types, named as Python identifiers."""
     try:
-        table = csv.read_csv(file) if file.endswith(".csv") else parquet.read_table(file)
-    except (OSError, pa.ArrowInvalid) as error:
+        is_csv = file.endswith(".csv")
+        table = pl.read_csv(file, infer_schema_length=None) if is_csv else pl.read_parquet(file)
+    except (OSError, pl.exceptions.PolarsError) as error:
         raise UserError(f"the table {file} cannot be read: {error}") from error
-    table = table.rename_columns([n.replace("-", "_") for n in table.column_names])
-    plain = []
-    for field in table.schema:
-        kind = field.type
-        if pa.types.is_integer(kind):
-            kind = pa.int64()
-        elif pa.types.is_floating(kind):
-            kind = pa.float64()
-        elif pa.types.is_dictionary(kind) or pa.types.is_large_string(kind):
-            kind = pa.string()
-        plain.append(pa.field(field.name, kind))
-    return table.cast(pa.schema(plain))
+    return table.rename(lambda name: name.replace("-", "_")).with_columns(
+        cs.integer().cast(pl.Int64),
+        cs.float().cast(pl.Float64),
+        cs.categorical().cast(pl.String),
+    )

@@ -109,21 +109,11 @@ def _main_effect(good: pl.LazyFrame, metric: str, axis: str) -> tuple[pl.DataFra
     found = _by_value(good.select(axis, metric), metric, axis)
     if len(found) <= _BINS or not found[axis].dtype.is_numeric():
         return found, found["rows"].n_unique() == 1
-    column = good.select(axis).collect().to_series()
-    edges = pl.Series([column.quantile(i / _BINS) for i in range(1, _BINS)])
-    bins = found.with_columns(bin=edges.search_sorted(found[axis], side="left"))
-    weight = pl.col("rows")
-    cut = (
-        bins.group_by("bin")
-        .agg(
-            pl.col(axis).median(),
-            mean=(pl.col("mean") * weight).sum() / weight.sum(),
-            rows=weight.sum(),
-        )
-        .sort(axis)
-        .drop("bin")
+    bins = good.select(axis, metric, __bin=pl.col(axis).qcut(_BINS, allow_duplicates=True))
+    means = bins.group_by("__bin").agg(
+        pl.col(axis).median(), mean=pl.col(metric).mean(), rows=pl.len()
     )
-    return cut, False
+    return means.sort(axis).drop("__bin").collect(), False
 
 
 def _by_value(good: pl.LazyFrame, metric: str, axis: str) -> pl.DataFrame:

@@ -18,7 +18,7 @@ from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
 from sweeper.questions import CarriesLoad
 from sweeper.samplers import Results
-from sweeper.samplers._search_driver import answers_at, stride_of
+from sweeper.samplers._search_driver import answers_at, at_first_value, single_axis
 from sweeper.samplers.random import allowed, in_blocks
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.notation import is_capacity
@@ -37,7 +37,8 @@ class Capacity:
 
     def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
         """Yield one round of probes per halving."""
-        base, step = self._combinations(space)
+        base, step = at_first_value(space, self.axis)
+        base = allowed(space, base)
         passes = np.full(len(base), -1)
         fails = np.full(len(base), len(space.axes[self.axis]))
         while (still := np.flatnonzero(fails - passes > 1)).size:
@@ -54,12 +55,6 @@ class Capacity:
         """Return the most probes there can be."""
         values = len(space.axes[self.axis])
         return space.size // values * math.ceil(math.log2(values + 1))
-
-    def _combinations(self, space: DesignSpace) -> tuple[Index, int]:
-        """Return the points at the first value of the axis, and its stride in point numbers."""
-        step, values = stride_of(space, self.axis), len(space.axes[self.axis])
-        every = np.arange(space.size // values, dtype=np.int64)
-        return allowed(space, every // step * (step * values) + every % step), step
 
     def _verdicts(
         self, space: DesignSpace, results: pl.LazyFrame, probes: Index
@@ -82,23 +77,19 @@ def capacity_search(written: SpaceConfig, space: DesignSpace) -> Capacity | None
     """
     asked = [name for name, values in written.axes.items() if is_capacity(values)]
     slo = checked(written.slo, space)
-    if len(asked) > 1:
-        raise UserError(f"only one axis can ask for a capacity, not {' and '.join(asked)}")
-    if not asked:
+    axis = single_axis(asked, space, "ask for a capacity")
+    if axis is None:
         if slo is not None:
             raise UserError(
                 "`slo` is met by bisection: write an axis as capacity 0.1..64, or use `where`"
             )
         return None
-    axis = asked[0]
     if slo is None:
         simulator = load_simulator(space.simulator)
         example = ""
         if isinstance(simulator, CarriesLoad):
             example = f", such as slo: {simulator.deadlines}"
         raise UserError(f"axis '{axis}' asks for a capacity, so the space needs an `slo:`{example}")
-    if any(axis in f.columns and len(f.columns) > 1 for f in space.factors):
-        raise UserError(f"axis '{axis}' asks for a capacity and cannot be zipped with others")
     for rule in space.rules:  # the ladder would end at a rung it forbids
         texts = (rule.text, *rule.derived.values())
         if any(axis in names_in(text, rule.what) for text in texts):

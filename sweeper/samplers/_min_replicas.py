@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from simulators.core.jit import Floats
 from sweeper.samplers import Results
-from sweeper.samplers._search_driver import answers_at, stride_of
+from sweeper.samplers._search_driver import answers_at, at_first_value
 from sweeper.samplers.random import in_blocks
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.spans import Batch, Index
@@ -87,9 +87,7 @@ class MinReplicasSearch:
     def _initial_state(self, space: DesignSpace) -> BisectionState:
         """Return all designs and sizes, without those that the prefilter calls hopeless."""
         values = len(space.axes[self.axis])
-        step = stride_of(space, self.axis)
-        every = np.arange(space.size // values, dtype=np.int64)
-        first = every // step * (step * values) + every % step
+        first, step = at_first_value(space, self.axis)
         index = first[:, np.newaxis] + step * np.arange(values)
         kept = space.kept(index.ravel())
         allowed = np.ones(index.shape, bool) if kept is None else kept.reshape(index.shape)

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from simulators.core.errors import UserError
 from sweeper.query.pareto import pareto_front
 from sweeper.samplers import Goal, Results
-from sweeper.samplers._search_driver import stride_of
+from sweeper.samplers._search_driver import at_first_value, single_axis
 from sweeper.samplers.random import allowed, in_blocks
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.notation import refined_values
@@ -35,12 +34,8 @@ class Refined:
 
     def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
         """Yield all points at the first value, then the front of these at the second."""
-        step = stride_of(space, self.axis)
-        if 2 * step == len(space):
-            yield [Span(0, step)]
-        else:
-            every = np.arange(len(space), dtype=np.int64)
-            yield in_blocks(allowed(space, every[every // step % 2 == 0]))
+        first, step = at_first_value(space, self.axis)
+        yield [Span(0, step)] if 2 * step == len(space) else in_blocks(allowed(space, first))
         yield in_blocks(self._front(space, results()) + step)
 
     def size(self, space: DesignSpace) -> int:
@@ -65,12 +60,5 @@ def refined_search(written: SpaceConfig, space: DesignSpace, goal: Goal) -> Refi
         UserError: two axes ask, or one that moves with others.
     """
     asked = [name for name, values in written.axes.items() if refined_values(values)]
-    if len(asked) > 1:
-        raise UserError(f"only one axis can have a first and a then, not {' and '.join(asked)}")
-    if not asked:
-        return None
-    if any(asked[0] in factor.columns and len(factor.columns) > 1 for factor in space.factors):
-        raise UserError(
-            f"axis '{asked[0]}' has a first and a then and cannot be zipped with others"
-        )
-    return Refined(asked[0], goal)
+    axis = single_axis(asked, space, "have a first and a then")
+    return None if axis is None else Refined(axis, goal)

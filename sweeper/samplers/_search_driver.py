@@ -300,6 +300,26 @@ def stride_of(space: DesignSpace, axis: str) -> int:
     return math.prod(len(factor) for factor in space.factors[place + 1 :])
 
 
+def at_first_value(space: DesignSpace, axis: str) -> tuple[Index, int]:
+    """Return the numbers of all points at the first value of an axis, and the axis's stride."""
+    step, values = stride_of(space, axis), len(space.axes[axis])
+    every = np.arange(space.size // values, dtype=np.int64)
+    return every // step * (step * values) + every % step, step
+
+
+def single_axis(asked: Sequence[str], space: DesignSpace, what: str) -> str | None:
+    """Return the one axis that asks for something; None if none does.
+
+    Raises:
+        UserError: two axes ask for it, or one that is zipped with others.
+    """
+    if len(asked) > 1:
+        raise UserError(f"only one axis can {what}, not {' and '.join(asked)}")
+    if asked and any(asked[0] in f.columns and len(f.columns) > 1 for f in space.factors):
+        raise UserError(f"axis '{asked[0]}' cannot {what}, because it is zipped with others")
+    return asked[0] if asked else None
+
+
 def with_value(space: DesignSpace, batch: pa.RecordBatch, name: str, value: Any) -> pa.RecordBatch:
     """Return a batch of points with one value in a column."""
     column = pa.array([value] * batch.num_rows, space.schema.field(name).type)

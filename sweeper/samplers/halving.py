@@ -12,9 +12,10 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
+import polars.selectors as cs
 import pyarrow as pa
 
-from simulators.core.columns import numbers
 from simulators.core.contract import Approximates, load_simulator
 from simulators.core.errors import UserError
 from sweeper.extras import load_extra
@@ -22,7 +23,6 @@ from sweeper.query.pareto_kernel import Matrix, distinct_front
 from sweeper.samplers import IMPOSSIBLE, MEETS, Goal, Observations, Search
 from sweeper.samplers._search_driver import (
     SearchOptions,
-    codes_of,
     initial_designs,
     ordered_of,
     scenario_numbers,
@@ -165,34 +165,17 @@ class _SurrogateSearch:
 
 def _axes(space: DesignSpace, index: Index) -> Matrix:
     """Return features of the varied axes: ordered ones as numbers, others one-hot."""
-    columns = []
-    codes = codes_of(space, index)
-    for place, (factor, ordered) in enumerate(zip(space.factors, ordered_of(space), strict=True)):
-        if len(factor) == 1:
-            continue
-        if ordered:
-            rising = [np.array(v, np.float64) for v in factor.columns.values()]
-            columns += [v[codes[:, place]] for v in rising]
-        else:
-            for values in factor.columns.values():
-                words = dict.fromkeys(values)
-                columns += [
-                    np.array([v == word for v in values], np.float64)[codes[:, place]]
-                    for word in words
-                ]
-    return standardised(np.stack(columns, axis=1) if columns else np.zeros((len(index), 0)))
+    pairs = zip(space.factors, ordered_of(space), strict=True)
+    words = [name for factor, ordered in pairs if not ordered for name in factor.columns]
+    axes = space.points(index).select(space.varied)
+    axes = axes.to_dummies([name for name in space.varied if name in words])
+    return standardised(axes.cast(pl.Float64).to_numpy())
 
 
 def _columns(answers: pa.RecordBatch) -> Matrix:
     """Return the principal components of the cheap metrics, scaled to deviation 1."""
-    kept = [
-        numbers(answers, f.name).astype(np.float64)
-        for f in answers.schema
-        if pa.types.is_floating(f.type)
-        or pa.types.is_integer(f.type)
-        or pa.types.is_boolean(f.type)
-    ]
-    columns = standardised(np.stack(kept, axis=1))
+    kept = pl.DataFrame(pl.from_arrow(answers)).select(cs.numeric() | cs.boolean())
+    columns = standardised(kept.cast(pl.Float64).fill_null(float("nan")).to_numpy())
     if min(columns.shape) < 2:
         return columns
     decomposition = load_extra("sklearn.decomposition", "sampler=halving")

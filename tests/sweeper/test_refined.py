@@ -58,7 +58,7 @@ def test_what_constraints_remove_is_not_expected() -> None:
     ("change", "fragment"),
     [
         ({"axes": WRITTEN["axes"] | {"status_note": "first a then b"}}, "status_note"),
-        ({"zip": [["n", "label"]]}, "cannot be zipped"),
+        ({"zip": [["n", "label"]]}, "is zipped with others"),
     ],
 )
 def test_mistakes_are_explained(change: dict[str, Any], fragment: str) -> None:
