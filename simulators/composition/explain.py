@@ -49,12 +49,9 @@ def explained(replica: Replica, step: Step, phase: str, prompt_s: float) -> list
         rows += _stage(replica, step, part, stage, name)
         rows += _memory(replica, step, part, i, name)
         if others_s := whole_s - _number(stage.latency_s):
+            idle_j = others_s * stage.waiting_w
             note = "while other stages work, or the host prepares the prompt"
-            rows.append(
-                Contribution(
-                    phase=name, name="idle", energy_j=others_s * stage.waiting_w, note=note
-                )
-            )
+            rows.append(Contribution(phase=name, name="idle", energy_j=idle_j, note=note))
     if prompt_s:
         level = LEVELS[runtime_level(replica)]
         rows.append(
@@ -86,16 +83,9 @@ def _stage(
         for row in part_rows(replica, step, part)
         if np.any(row.seconds)
     ]
-    without_launch = Effects(launch=False, synchronisation=replica.effects.synchronisation)
-    host_s = _number(
-        replica.runtime.launch_s(
-            part.layers,
-            step.prefills + step.decodes,
-            stage.busy_s,
-            replica.cluster,
-            effects=without_launch,
-        )
-    )
+    effects = Effects(launch=False, synchronisation=replica.effects.synchronisation)
+    of_stage = part.layers, step.prefills + step.decodes, stage.busy_s, replica.cluster
+    host_s = _number(replica.runtime.launch_s(*of_stage, effects=effects))
     waits = {"launch gaps": _number(stage.launch_s) - host_s, "host between iterations": host_s}
     return rows + [
         Contribution(
@@ -167,13 +157,9 @@ def _memory(
     products = sum(_weights(row.operator) for row in rows if np.any(row.seconds))
     rest = stage_weights(model, cut, replica.dtype, stage).total - products
     keys = _number(step.prefill_kv_tokens) + _number(step.decode_kv_tokens)
-    kept = {
-        "other weights": rest,
-        "KV cache": keys * replica.kv_token_bytes,
-        "workspace": _number(
-            activation_bytes(model, cut, replica.dtype, step.tokens, step.logits_rows)
-        ),
-    }
+    workspace = activation_bytes(model, cut, replica.dtype, step.tokens, step.logits_rows)
+    kept = {"other weights": rest, "KV cache": keys * replica.kv_token_bytes}
+    kept["workspace"] = _number(workspace)
     return [Contribution(phase=phase, name=name, memory_bytes=size) for name, size in kept.items()]
 
 

@@ -32,18 +32,9 @@ from simulators.core.levels import UNMODELLED
 from simulators.dataflow import price as dataflow
 from simulators.kernels.energy import energy_j
 from simulators.kernels.price import is_fitted, price, roofline_s
+from simulators.workload import operators as ops
 from simulators.workload.llm.routing import AUTO, FEW_TOKENS, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
-from simulators.workload.operators import (
-    Attention,
-    Collective,
-    Column,
-    Compute,
-    ExpertExchange,
-    Gemm,
-    GroupedGemm,
-    Operator,
-    active_experts,
-)
+from simulators.workload.operators import Attention, Collective, Column, Compute, Operator
 
 Levels = int | NDArray[np.int64]
 
@@ -147,7 +138,7 @@ def message_rows(messages: Sequence[Collective], replica: Replica, part: str) ->
     for message in (one for one in messages if one.repeat):
         once = message_time(message, replica)
         pace = 1.0  # of DeepEP's kernels, which no deployment of the fit ran
-        if not isinstance(message, ExpertExchange):
+        if not isinstance(message, ops.ExpertExchange):
             pace = replica.runtime.pace(replica.cluster.fabric_of(gpu), "messages")
         hidden = replica.overlap if message.kind == "all_reduce" else 0.0
         factor = pace * (1.0 - hidden) * message.repeat
@@ -162,7 +153,7 @@ def message_rows(messages: Sequence[Collective], replica: Replica, part: str) ->
 def message_time(message: Collective, replica: Replica) -> CollectiveTime:
     """Return what one message takes."""
     where: Any = {"ranks": message.ranks, "gpu": replica.gpu, "cluster": replica.cluster}
-    if isinstance(message, ExpertExchange):
+    if isinstance(message, ops.ExpertExchange):
         routed = Routed(message.experts, message.top_k, message.groups, message.chosen)
         few, many = (
             expert_exchange_time(mode, message.size_bytes, routed, **where)
@@ -185,30 +176,30 @@ def family_of(operator: Operator) -> str:
     """Return the name under which a runtime knows kernels of a kind, or messages."""
     if isinstance(operator, Attention):
         return operator.phase
-    named = {Collective: "messages", Gemm: "gemm", GroupedGemm: "experts"}
+    named = {Collective: "messages", ops.Gemm: "gemm", ops.GroupedGemm: "experts"}
     return named.get(type(operator), "vector")
 
 
 def kernels_of(operator: Operator) -> str:
     """Return the family, told apart where experts' weights are narrower than their activations."""
     family = family_of(operator)
-    if not (isinstance(operator, GroupedGemm) and operator.has_narrow_weights):
+    if not (isinstance(operator, ops.GroupedGemm) and operator.has_narrow_weights):
         return family
     return f"{WIDENED if operator.has_widened_weights else NARROW}{family}"
 
 
 def tokens_of(operator: Operator) -> Column:
     """Return the tokens that a product works on; 1 of other operators, whose pace is one."""
-    if isinstance(operator, Gemm):
+    if isinstance(operator, ops.Gemm):
         return operator.m
-    return operator.tokens if isinstance(operator, GroupedGemm) else 1.0
+    return operator.tokens if isinstance(operator, ops.GroupedGemm) else 1.0
 
 
 def rows_of(operator: Operator) -> Column:
     """Return the rows of an expert that meets any; those of other operators do not matter."""
-    if not isinstance(operator, GroupedGemm):
+    if not isinstance(operator, ops.GroupedGemm):
         return 1.0
-    return np.asarray(operator.tokens, np.float64) * operator.top_k / active_experts(operator)
+    return np.asarray(operator.tokens, np.float64) * operator.top_k / ops.active_experts(operator)
 
 
 def _kernel_row(operator: Compute, replica: Replica, part: str) -> Row:

@@ -15,12 +15,11 @@ from simulators.workload.operators import Collective
 def useful_flops(replica: Replica, step: Step) -> Floats:
     """Return the FLOPs of all GPUs of a replica, of each step of a column."""
     total = np.zeros_like(np.asarray(step.tokens, np.float64))
-    for stage in range(replica.cut.pp):
-        for operator in forward(
-            replica.model, replica.cut, step, replica.dtype, replica.kv_dtype, stage
-        ):
+    model, cut, dtypes = replica.model, replica.cut, (replica.dtype, replica.kv_dtype)
+    for stage in range(cut.pp):
+        for operator in forward(model, cut, step, *dtypes, stage):
             if not isinstance(operator, Collective):
-                total = total + replica.cut.tp * operator.repeat * flops(operator)
+                total = total + cut.tp * operator.repeat * flops(operator)
     return total
 
 

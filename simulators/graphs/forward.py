@@ -12,17 +12,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from simulators.workload import operators as ops
 from simulators.workload.graphs.graph import PRODUCTS, TABLES, VIEWS, Graph, Node, Shape
-from simulators.workload.operators import (
-    Attention,
-    Compute,
-    Convolution,
-    Elementwise,
-    Embedding,
-    Gemm,
-    GroupedGemm,
-    Norm,
-)
+from simulators.workload.operators import Compute
 from simulators.workload.precision import BYTES
 
 INFERENCE, FORWARD, BACKWARD, OPTIMIZER = "inference", "forward", "backward", "optimizer"
@@ -72,7 +64,7 @@ def forward_launches(
     return tuple(launch for _, launch in sorted(found, key=lambda pair: pair[0]))
 
 
-def stream(numbers: float, moved: Moved, dtype: str, name: str = "") -> Elementwise:
+def stream(numbers: float, moved: Moved, dtype: str, name: str = "") -> ops.Elementwise:
     """Return a pointwise kernel over so many numbers, as one or two inputs and a result.
 
     Kernels that read more than they write have two streams in.
@@ -80,7 +72,7 @@ def stream(numbers: float, moved: Moved, dtype: str, name: str = "") -> Elementw
     reads, writes = moved
     inputs = 2.0 if reads > writes else 1.0
     elements = numbers * (reads + writes) / (inputs + 1.0)
-    return Elementwise(name=name or "pointwise", elements=elements, reads=inputs, dtype=dtype)
+    return ops.Elementwise(name=name or "pointwise", elements=elements, reads=inputs, dtype=dtype)
 
 
 def product(graph: Graph, node: Node, dtype: str) -> Compute:
@@ -93,7 +85,7 @@ def product(graph: Graph, node: Node, dtype: str) -> Compute:
         return gemm(node.name, m, n, graph.shape(node)[-1], math.prod(batch), dtype)
     if node.kind == "grouped_linear":
         experts, n, k = node.weights[0]
-        return GroupedGemm(
+        return ops.GroupedGemm(
             name=node.name,
             tokens=node.numbers / n / node.groups,
             n=float(n),
@@ -107,9 +99,9 @@ def product(graph: Graph, node: Node, dtype: str) -> Compute:
     return _convolution(graph, node, dtype)
 
 
-def gemm(name: str, m: float, n: float, k: float, batch: float, dtype: str) -> Gemm:
+def gemm(name: str, m: float, n: float, k: float, batch: float, dtype: str) -> ops.Gemm:
     """Return `batch` products of m x k and k x n."""
-    return Gemm(name=name, m=float(m), n=float(n), k=float(k), batch=float(batch), dtype=dtype)
+    return ops.Gemm(name=name, m=float(m), n=float(n), k=float(k), batch=float(batch), dtype=dtype)
 
 
 def _stays_alone(node: Node) -> bool:
@@ -126,10 +118,10 @@ def _kernels(graph: Graph, node: Node, dtype: str, *, training: bool) -> tuple[C
         return (product(graph, node, dtype),)
     if kind in ("softmax", "layer_norm", "rms_norm"):
         cols = float(node.shape[-1])
-        return (Norm(name=node.name, rows=size / cols, cols=cols, kind=kind, dtype=dtype),)
+        return (ops.Norm(name=node.name, rows=size / cols, cols=cols, kind=kind, dtype=dtype),)
     if kind in ("embedding", "gather"):
         cols = float(node.shape[-1])
-        return (Embedding(name=node.name, rows=size / cols, cols=cols, dtype=dtype),)
+        return (ops.Embedding(name=node.name, rows=size / cols, cols=cols, dtype=dtype),)
     if kind == "dropout":  # the mask has a byte per number
         return (stream(size, (1.0, 1.0 + 1.0 / BYTES[dtype]), dtype),)
     if kind == "group_norm" or (kind == "batch_norm" and training):
@@ -157,11 +149,11 @@ def _operand(shape: Shape, result: Shape) -> float:
     return float(max(math.prod(shape), math.prod(result) if is_plane else 0))
 
 
-def _attention(graph: Graph, node: Node, dtype: str) -> Attention:
+def _attention(graph: Graph, node: Node, dtype: str) -> ops.Attention:
     batch, length, heads, width = graph.shape(node)
     _, seen, kv_heads, _ = graph.shape(node, 1)
     pairs = length * (length + 1) / 2 if node.causal else length * seen
-    return Attention(
+    return ops.Attention(
         name=node.name,
         phase="prefill",
         requests=float(batch),
@@ -185,7 +177,7 @@ def _convolution(graph: Graph, node: Node, dtype: str) -> Compute:
         return stream(float(node.numbers), (read / node.numbers, 1.0), dtype)
     side, out = math.sqrt(math.prod(sides)), math.sqrt(math.prod(node.shape[2:]))
     padding = max(0.0, ((out - 1) * node.stride + kernel - side) / 2)
-    return Convolution(
+    return ops.Convolution(
         name=node.name,
         batch=float(batch * node.groups),
         in_channels=float(depth),

@@ -28,15 +28,8 @@ from simulators.kernels.families.family import Family
 from simulators.kernels.monotone_correction import corrected
 from simulators.kernels.profile import Profile
 from simulators.kernels.tiling import four_norm
-from simulators.workload.operators import (
-    STATE_CHUNK,
-    CausalConvolution,
-    Column,
-    Embedding,
-    EncoderAttention,
-    Quantisation,
-    StateUpdate,
-)
+from simulators.workload import operators as ops
+from simulators.workload.operators import STATE_CHUNK, Column, Quantisation
 from simulators.workload.precision import BYTES
 
 TAPS = 4.0
@@ -55,7 +48,9 @@ UNMEASURED = {
 """Where a fit begins, and what stands in where no table was ever fitted."""
 
 
-Auxiliary = CausalConvolution | StateUpdate | Quantisation | EncoderAttention | Embedding
+Auxiliary = (
+    ops.CausalConvolution | ops.StateUpdate | Quantisation | ops.EncoderAttention | ops.Embedding
+)
 
 
 @dataclass(frozen=True)
@@ -80,13 +75,13 @@ def kernel_of(op: Auxiliary) -> str:
     >>> kernel_of(Quantisation(name="q", rows=1, cols=1))
     'quantise'
     """
-    if isinstance(op, CausalConvolution):
+    if isinstance(op, ops.CausalConvolution):
         return f"convolution_{op.phase}"
-    if isinstance(op, StateUpdate):
+    if isinstance(op, ops.StateUpdate):
         return f"{op.rule}_{op.phase}"
     if isinstance(op, Quantisation):
         return "scan" if op.scan else "quantise"
-    return "embedding" if isinstance(op, Embedding) else "encoder"
+    return "embedding" if isinstance(op, ops.Embedding) else "encoder"
 
 
 def auxiliary_seconds(op: Auxiliary, gpu: Gpu, profile: Profile) -> Floats:
@@ -126,7 +121,7 @@ def _peak(work: Work, dtype: str, gpu: Gpu) -> float:
     return gpu.peak(dtype) if np.any(work.flops) else math.inf
 
 
-def _convolution(c: CausalConvolution) -> Work:
+def _convolution(c: ops.CausalConvolution) -> Work:
     requests, tokens, channels = _columns(c.requests, c.tokens, c.channels)
     kept = requests * channels * (TAPS - 1.0)
     return Work(
@@ -138,7 +133,7 @@ def _convolution(c: CausalConvolution) -> Work:
     )
 
 
-def _states(s: StateUpdate) -> Work:
+def _states(s: ops.StateUpdate) -> Work:
     """Decode reads and writes each state once; a prompt does per chunk, with products between."""
     requests, tokens, keys, heads = _columns(s.requests, s.tokens, s.key_heads, s.value_heads)
     state = heads * s.key_dim * s.value_dim
@@ -172,7 +167,7 @@ def _quantisation(q: Quantisation) -> Work:
     )
 
 
-def _encoder(e: EncoderAttention) -> Work:
+def _encoder(e: ops.EncoderAttention) -> Work:
     requests, tokens, heads, dim = _columns(e.requests, e.tokens, e.heads, e.head_dim)
     pairs = tokens * _each(tokens, requests)
     return Work(
@@ -184,7 +179,7 @@ def _encoder(e: EncoderAttention) -> Work:
     )
 
 
-def _embedding(e: Embedding) -> Work:
+def _embedding(e: ops.Embedding) -> Work:
     rows, cols = _columns(e.rows, e.cols)
     return Work(
         flops=np.zeros_like(rows),
@@ -231,11 +226,11 @@ def _entry(op: Auxiliary, gpu: Gpu, profile: Profile) -> Entry | None:
 
 
 WORK: dict[type, Callable[[Any], Work]] = {
-    CausalConvolution: _convolution,
-    StateUpdate: _states,
+    ops.CausalConvolution: _convolution,
+    ops.StateUpdate: _states,
     Quantisation: _quantisation,
-    EncoderAttention: _encoder,
-    Embedding: _embedding,
+    ops.EncoderAttention: _encoder,
+    ops.Embedding: _embedding,
 }
 
 FAMILY = Family(
