@@ -56,7 +56,7 @@ def error_layers(replica: Replica, step: Step, metric: str) -> Squares:
 
 
 def band_of(squares: Squares, without: str = "") -> Ends:
-    """Return the band that layers make, with one of them switched off if it is named."""
+    """Return the interval of all error layers, except a named layer."""
     low, high = np.sqrt(
         np.sum([ends for layer, ends in squares.items() if layer != without], axis=0)
     ).tolist()

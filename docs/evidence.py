@@ -135,7 +135,7 @@ def answer(simulator: str, point: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def is_raised(flag: str, row: Mapping[str, Any]) -> bool:
-    """Say whether an answer has a flag: most of its time, a column that is true, or its verdict."""
+    """Return whether an answer has a flag: most time, a true column, or the verdict."""
     if (share := row.get(f"{flag}_share")) is not None:
         return bool(share > HALF)
     return bool(row.get(flag)) or str(row.get("reason") or "").startswith(flag)

@@ -1,1 +1,1 @@
-"""Measurement beside physics: tables, fits, claims, peers and a profiler; simulators know none."""
+"""Measured tables, fits of calibrations and accuracy claims; no simulator imports this package."""

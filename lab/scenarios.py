@@ -40,7 +40,7 @@ BASIS = "^(measured(-nearby|-trace)?|derived|published(-formula)?|claimed|survey
 
 
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One row of the results: the only one that meets `where`, or the extreme of a column."""
+    """One row of the results: the unique row with `where`, or the extreme of a column."""
 
     of: str = ""  # a space under `beside`; empty: the file's own
     where: str | None = None
@@ -312,7 +312,7 @@ def in_short(outcomes: Sequence[Outcome]) -> str:
     return " ".join(said)
 
 
-def print_board(outcomes: Sequence[Outcome]) -> None:
+def print_outcomes(outcomes: Sequence[Outcome]) -> None:
     """Print every scenario with its figures, the misses and the count."""
     for o in outcomes:
         sure = [by_measurements(row) for row in o.rows]
@@ -339,7 +339,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if chosen.json:
         print(json.dumps([outcome.to_dict() for outcome in outcomes], indent=1))
     else:
-        print_board(outcomes)
+        print_outcomes(outcomes)
     return 0
 
 

@@ -1,1 +1,1 @@
-"""What `validate` prints: a folder a room, a file a claim, found by its place; see `lines.py`."""
+"""Accuracy claims by group: `claims.toml` names rows, statistic and limit; modules predict rows."""

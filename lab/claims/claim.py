@@ -39,7 +39,7 @@ PACKAGE = Path(__file__).parent
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One entry of a claims file: it yields one line, or one for each group of rows."""
+    """One entry of a claims file, evaluated to a line per group of rows."""
 
     name: str  # of the line; {column} stands for the value of a grouping column
     predictions: str = ""  # "module:function"

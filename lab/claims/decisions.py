@@ -1,4 +1,4 @@
-"""What choices made by predictions give up, against those that measurements would have made.
+"""Regret of decisions: loss of choosing by predictions instead of by measurements.
 
 A decision has alternatives, each a design with the loads it was measured under. A design is worth
 what its best load is, as an operator finds the load once the design stands; a load that breaks its
@@ -24,7 +24,7 @@ FEWEST = 4
 """Alternatives that make a decision."""
 
 DEADLINES_S = (0.025, 0.05, 0.1)
-"""Of a token: a fast reader's, and two that leave more room for batches. Named, not fitted."""
+"""Of a token: a fast reader's, and two that leave more time for batches. Named, not fitted."""
 
 Times = Mapping[str, Floats]
 """Mean seconds per token and to the first one, of rows; NaN where none is given."""
@@ -51,15 +51,15 @@ class Decisions:
 
         Whoever believes that no alternative keeps the deadline gives up everything, where one does.
         """
-        true, told = self.worth(measured), self.worth(believed)
-        usable = which & ~np.isnan(true) & ~np.isnan(told)
+        true, predicted = self.worth(measured), self.worth(believed)
+        usable = which & ~np.isnan(true) & ~np.isnan(predicted)
         choices: dict[Hashable, dict[Hashable, list[int]]] = {}
         for i in np.flatnonzero(usable).tolist():
             choices.setdefault(self.of[i], {}).setdefault(self.designs[i], []).append(i)
         found = []
         for designs in choices.values():
             best = np.array([true[loads].max() for loads in designs.values()])
-            hoped = np.array([told[loads].max() for loads in designs.values()])
+            hoped = np.array([predicted[loads].max() for loads in designs.values()])
             kinds = {self.kinds[loads[0]] for loads in designs.values()} if self.kinds else ()
             if len(designs) < FEWEST or not best.any() or len(kinds) == 1:
                 continue
@@ -95,9 +95,11 @@ def across_gpus(rows: Sequence[Deployed], cost: Floats) -> list[Decisions]:
     return [Decisions(lengths, designs, worth(limit), gpus) for limit in DEADLINES_S]
 
 
-def regrets(decisions: Sequence[Decisions], measured: Times, told: Times, which: Bools) -> Floats:
+def regrets(
+    decisions: Sequence[Decisions], measured: Times, predicted: Times, which: Bools
+) -> Floats:
     """Return what each decision of several sets gives up, in percent."""
-    return np.concatenate([one.regrets(measured, told, which) for one in decisions])
+    return np.concatenate([one.regrets(measured, predicted, which) for one in decisions])
 
 
 def throughput(rows: Sequence[Deployed], times: Times) -> Floats:
@@ -114,6 +116,6 @@ def usd_per_hour(rows: Sequence[Deployed]) -> Floats:
     return usd_per_gpu_hours([row.gpu for row in rows], DEFAULT)
 
 
-def board_w(rows: Sequence[Deployed]) -> Floats:
-    """Return the power limit of each row's board: what it drew, nobody metered."""
+def power_limit_w(rows: Sequence[Deployed]) -> Floats:
+    """Return the power limit of the GPU of each row: no draw was metered."""
     return np.array([load_gpu(row.gpu).tdp_w for row in rows], np.float64)

@@ -1,7 +1,7 @@
 """Evaluates claims: one line for every group of predicted and measured rows.
 
 Lines are yielded as they are computed. A claim that raises is a failed line, not the end of the
-room; one whose reference table is absent says so and neither passes nor fails.
+group; one whose reference table is absent says so and neither passes nor fails.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def run(named: str, reference: Path, rows: str = TEST) -> Iterator[Check]:
 def _predictions(
     file: Path, inputs: Mapping[str, Mapping[str, Any]], reference: Path, rows: str, named: str
 ) -> pl.DataFrame | Exception:
-    """Return the frame of a function, or what it raised, so that it runs once for all claims."""
+    """Return the frame of a predictor, or the exception raised; all claims share one call."""
     try:
         frame = load_function(file, named)(reference, **inputs.get(named, {}))
     except Exception as error:  # noqa: BLE001 - whatever it is, it is reported as a failed line

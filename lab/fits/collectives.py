@@ -144,7 +144,7 @@ def fitted_curves(measured: Curves, *, with_bands: bool = True) -> dict[Key, Cur
 
 
 def _bands(held: Curves, errors: Floats) -> Floats:
-    """Return the band of each curve: that of all curves of its library, or its own if wider."""
+    """Return the interval of each curve: of the whole library, or of the curve if wider."""
     wide = max(_band(errors), LEAST_BAND)
     own = [errors[held.of(key)] for key in held.keys]
     return np.array([max(wide, _band(part)) if part.size else wide for part in own])

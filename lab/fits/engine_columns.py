@@ -30,7 +30,7 @@ ENGINE = {name: facts["like"] for name, facts in ENGINES.items() if "like" in fa
 """Runtimes with the constants of another."""
 
 FAMILIES = ("gemm", "experts", "prefill", "decode", "vector")
-BORROWED = {family: f"borrowed_{family}" for family in FAMILIES}
+TRANSFERRED = {family: f"borrowed_{family}" for family in FAMILIES}
 """Columns of kernels that were not measured on the GPU they run on."""
 
 MANY = {family: f"many_{family}" for family in ("gemm", "experts")}
@@ -39,7 +39,7 @@ MANY = {family: f"many_{family}" for family in ("gemm", "experts")}
 PACES, HOST_TIMES = ("paces", "borrowed", "many"), ("host_s", "sequence_s")
 GAPS = ("layer_s", *HOST_TIMES)
 KINDS = ("mixture_layer_s", "latent_layer_s", "index_layer_s", "state_layer_s")
-COLUMNS = ("fixed", *FAMILIES, *BORROWED.values(), *MANY.values(), "messages", *GAPS, *KINDS)
+COLUMNS = ("fixed", *FAMILIES, *TRANSFERRED.values(), *MANY.values(), "messages", *GAPS, *KINDS)
 """Terms of a step's time; all but `fixed` have constants."""
 
 KERNELS_PACE, MANY_PACE, MESSAGES_PACE = (1.0, 0.05), (1.0, 0.1), (1.0, 0.3)
@@ -131,16 +131,16 @@ def _columns_of(row: Row, replica: Replica, share: float) -> Iterator[tuple[str,
         many_s = share_of_many(tokens_of(operator)) * busy_s
         yield MANY[family], many_s
         busy_s = busy_s - many_s
-    yield family if row.is_own else BORROWED[family], busy_s
+    yield family if row.is_own else TRANSFERRED[family], busy_s
 
 
 def numbers_of(runtime: Runtime, replica: Replica) -> Floats:
     """Return the factor of each column under a runtime."""
     chip, fabric = replica.gpu.architecture, replica.cluster.fabric_of(replica.gpu)
     paces = {"fixed": 1.0, "messages": runtime.pace(fabric, "messages")}
-    for family, borrowed in BORROWED.items():
+    for family, column in TRANSFERRED.items():
         paces[family] = runtime.pace(chip, family)
-        paces[borrowed] = runtime.pace(chip, family, is_own=False)
+        paces[column] = runtime.pace(chip, family, is_own=False)
     for family, many in MANY.items():
         paces[many] = runtime.many.get(chip, {}).get(family, paces[family])
     return np.array([paces[name] if name in paces else getattr(runtime, name) for name in COLUMNS])
@@ -165,12 +165,14 @@ def constants_of(
     framework, release = np.array([ENGINE.get(name, name) for name in runtimes]), np.array(runtimes)
     for name in sorted(set(architecture)):
         for family in FAMILIES:
-            own, lent = (column[one] * (architecture == name) for one in (family, BORROWED[family]))
+            own, transferred = (
+                column[one] * (architecture == name) for one in (family, TRANSFERRED[family])
+            )
             many = column[MANY[family]] * (architecture == name) if family in MANY else 0.0 * own
-            if own.any() or not lent.any():
-                yield Constant(f"paces.{name}.{family}", own + lent, *KERNELS_PACE)
+            if own.any() or not transferred.any():
+                yield Constant(f"paces.{name}.{family}", own + transferred, *KERNELS_PACE)
             else:
-                yield Constant(f"borrowed.{name}.{family}", lent + many, *KERNELS_PACE)
+                yield Constant(f"borrowed.{name}.{family}", transferred + many, *KERNELS_PACE)
                 continue
             if family in MANY:
                 yield Constant(f"many.{name}.{family}", many, *MANY_PACE)

@@ -17,8 +17,8 @@ import numpy as np
 
 from lab.fits.driver import Calibration
 from lab.fits.engine_columns import (
-    BORROWED,
     COLUMNS,
+    TRANSFERRED,
     alike,
     bare,
     constants_of,
@@ -44,7 +44,7 @@ from simulators.workload.llm.step import decode_step, prefill_step
 from simulators.workload.operators import Collective
 
 FOLDER = PACKAGE / RUNTIMES.path
-DECODE = [COLUMNS.index(name) for name in ("decode", BORROWED["decode"])]
+DECODE = [COLUMNS.index(name) for name in ("decode", TRANSFERRED["decode"])]
 
 
 def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
@@ -70,7 +70,7 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
     }
     error = fitted.held_out_s / problem.measured_s - 1.0
     for name in sorted(set(frameworks)):
-        whose = framework_of(name)  # all its runtimes, as a later one may stand for a group's
+        whose = framework_of(name)  # all its runtimes, as a later one may replace a group's
         named = {g for g, f in zip(groups, frameworks, strict=True) if framework_of(f) == whose}
         named |= {row.model for row in rows if row.framework == name}
         held_out = error[np.array(frameworks) == name]

@@ -21,7 +21,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration
 from lab.fits.left_out import FOLDER as LEFT_OUT
-from lab.fits.left_out import runtime_without, shelf_of
+from lab.fits.left_out import run_cache_of, runtime_without
 from lab.fits.methods.held_out import quantile
 from lab.fits.methods.positive_least_squares import (
     Constant,
@@ -159,7 +159,7 @@ def engines_alone(rows: Sequence[PublicDeployment]) -> Rows:
     for indices in by_replica(rows).values():
         runtime = runtime_without(rows[indices[0]].runtime, rows[indices[0]].group)
         for pace, token_s in enumerate(TOKENS_S):
-            shelf = shelf_of(runtime, Frontend(token_s=token_s))
+            shelf = run_cache_of(runtime, Frontend(token_s=token_s))
             for i in indices:
                 found = simulate(updated(point_of(rows[i]), {"client.frontend": AUTO}), shelf)
                 ttft_s[pace, i], tpot_s[i] = found.ttft_mean_s, found.tpot_mean_s

@@ -44,7 +44,7 @@ def runtime_without(name: str, group: str) -> Runtime:
     return replace(load_runtime(name), **paces, **gaps)
 
 
-def shelf_without(name: str, group: str, decode: str = "") -> RunCache:
+def run_cache_without(name: str, group: str, decode: str = "") -> RunCache:
     """Return what simulates under a runtime fitted without a group, behind a server likewise.
 
     Of groups that nothing was fitted to, the usual ones. What sets an older release apart was
@@ -53,18 +53,18 @@ def shelf_without(name: str, group: str, decode: str = "") -> RunCache:
     Args:
         name: of the runtime.
         group: a model on a GPU.
-        decode: the kernel that an older release was told to decode by; empty: none.
+        decode: the kernel that an older release was configured to decode by; empty: none.
     """
     runtime = load_runtime(name)
     if runtime.like:
         model, models = group.partition(".")[0], _groups(FOLDER / "runtimes" / f"{name}.toml")
         times = models.get(model, {}).get("batch_times", runtime.batch_times)
         kernels = {**runtime.kernels, **({"decode": (decode,)} if decode else {})}
-        return older_shelf(runtime.like, group, times, kernels)
+        return older_run_cache(runtime.like, group, times, kernels)
     if group not in _numbers(name):
         return RunCache()
     server = _server_without(runtime.framework, group) or load_frontend(name)
-    return shelf_of(runtime_without(name, group), server)
+    return run_cache_of(runtime_without(name, group), server)
 
 
 def _numbers(name: str) -> Mapping[str, Any]:
@@ -73,13 +73,13 @@ def _numbers(name: str) -> Mapping[str, Any]:
     return _groups(file) if file.is_file() else {}
 
 
-def older_shelf(
+def older_run_cache(
     like: str,
     group: str,
     times: Mapping[str, float],
     kernels: Mapping[str, Sequence[str]],
 ) -> RunCache:
-    """Return what simulates an older release of an engine, fitted without a group if it was to it.
+    """Return the run cache of an older engine release, fitted without a group.
 
     Args:
         like: the runtime of today's release.
@@ -90,7 +90,7 @@ def older_shelf(
     today = load_runtime(like)
     if server := _server_without(today.framework, group):
         without = runtime_without(like, group)
-        return shelf_of(replace(without, batch_times=times, kernels=kernels), server)
+        return run_cache_of(replace(without, batch_times=times, kernels=kernels), server)
     return RunCache(runtime=lambda _: replace(today, batch_times=times, kernels=kernels))
 
 
@@ -100,12 +100,12 @@ def _server_without(framework: str, group: str) -> Frontend | None:
     return Frontend(**{number: server[number] for number in NUMBERS}) if server else None
 
 
-def shelf_of(runtime: Runtime, frontend: Frontend = NO_SERVER) -> RunCache:
+def run_cache_of(runtime: Runtime, frontend: Frontend = NO_SERVER) -> RunCache:
     """Return what simulates under a runtime and behind a server, whatever a point calls them."""
     return RunCache(runtime=lambda _: runtime, server=lambda _: frontend)
 
 
-def asked_without(model: str) -> RunCache:
+def online_run_cache_without(model: str) -> RunCache:
     """Return what simulates engines that their own process asks, as if without a model's runs."""
     left_out = _groups(IN_PROCESS)[model]
     return RunCache(process=lambda runtime: Frontend(**left_out.get(runtime, {})))

@@ -1,4 +1,4 @@
-"""A walk of a few iterations of each loop, which stand for the others.
+"""A walk of a few iterations of each loop, which represent all iterations.
 
 Timeloop counts so (Parashar et al., ISPASS 2019), and these are its rules. Of a loop in time it
 walks the first iteration, the second on behalf of all that follow and, over a dimension whose last
@@ -90,7 +90,7 @@ def moves_on(boxes: Ints, moving: int) -> int:
 
 @kernel(i8(matrix(i8)), borrows=True)
 def take_away(boxes: Ints) -> int:
-    """Take what is held out of what is new, if that leaves a box; return the ranks that differ."""
+    """Subtract the held box from the new one where the rest is a box; return differing ranks."""
     differ, which = 0, 0
     for rank in range(boxes.shape[1]):
         low, held = boxes[LOW, rank], boxes[HELD_LOW, rank]
@@ -115,7 +115,7 @@ def take_away(boxes: Ints) -> int:
 
 @kernel(i8(matrix(i8), i8))
 def step_to(boxes: Ints, moving: int) -> int:
-    """Find what is new of the tile; return whether it has begun to move along a vector."""
+    """Find what is new of the tile; return whether the tile has started to move along a vector."""
     boxes[NEW_LOW] = boxes[LOW]
     boxes[NEW_EXTENT] = boxes[EXTENT]
     stays = True
@@ -221,7 +221,7 @@ def runs_of(spatial: Ints, last: Ints, ends: Ints) -> int:
 
 @kernel(i8(array(i8), array(i8)), borrows=True)
 def advance(at: Ints, count: Ints) -> int:
-    """Go on to the next walked iterations, innermost first; return whether there are any."""
+    """Advance to the next walked iterations, innermost first; return whether any are left."""
     for k in range(at.size - 1, -1, -1):
         at[k] += 1
         if at[k] < count[k]:

@@ -130,10 +130,10 @@ def _positive(value: object, column: str, row: str) -> float:
     return number
 
 
-def _lines(name: str, task: Task, told: Figures, unmatched: int) -> Iterator[Check]:
+def _lines(name: str, task: Task, predicted: Figures, unmatched: int) -> Iterator[Check]:
     """Yield regrets of choices, then errors by figure and kind."""
-    answered = np.all([~np.isnan(column) for column in told.values()], axis=0)
-    true, believed = task.decided_by(task.measured), task.decided_by(told)
+    answered = np.all([~np.isnan(column) for column in predicted.values()], axis=0)
+    true, believed = task.decided_by(task.measured), task.decided_by(predicted)
     for about, among in task.choices.items() if answered.any() else ():
         given_up = regrets(among, true, believed, task.kinds["all"] & answered)
         if given_up.size:
@@ -143,14 +143,16 @@ def _lines(name: str, task: Task, told: Figures, unmatched: int) -> Iterator[Che
     unknown = f"; {unmatched:,} rows of the file name none" if unmatched else ""
     for figure, measured in task.measured.items():
         for kind, which in task.kinds.items():
-            if (which & ~np.isnan(told[figure])).any():
-                yield _error(f"{name}, {figure}, {kind}", told[figure], measured, which, unknown)
+            if (which & ~np.isnan(predicted[figure])).any():
+                yield _error(
+                    f"{name}, {figure}, {kind}", predicted[figure], measured, which, unknown
+                )
 
 
-def _error(title: str, told: Floats, measured: Floats, which: Bools, unknown: str) -> Check:
+def _error(title: str, predicted: Floats, measured: Floats, which: Bools, unknown: str) -> Check:
     """Return the mean error on the predicted rows of a kind, with its distribution as a note."""
-    rows = which & ~np.isnan(told)
-    ratio = told[rows] / measured[rows]
+    rows = which & ~np.isnan(predicted)
+    ratio = predicted[rows] / measured[rows]
     off = 100.0 * np.abs(ratio - 1.0)
     near = 100.0 * np.mean(np.abs(np.log2(ratio)) <= 1.0)
     bias = 100.0 * float(np.mean(ratio - 1.0))

@@ -13,7 +13,7 @@ from lab.claims.decisions import (
     TTFT,
     Decisions,
     across_gpus,
-    board_w,
+    power_limit_w,
     usd_per_hour,
     within_gpu,
 )
@@ -80,7 +80,7 @@ def deployments(reference: Path) -> Task:
         choices={
             "on one GPU, throughput": within_gpu(every),
             "across GPUs, tokens per dollar": across_gpus(every, usd_per_hour(every)),
-            "across GPUs, tokens per joule": across_gpus(every, board_w(every)),
+            "across GPUs, tokens per joule": across_gpus(every, power_limit_w(every)),
         },
         decided_by=lambda f: {TTFT: f["ttft_ms"] * 1e-3, TPOT: f["tpot_ms"] * 1e-3},
     )

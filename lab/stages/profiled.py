@@ -22,7 +22,7 @@ ONE_CHUNK = (GPIPE, ONE_F_ONE_B, ZERO_BUBBLE)
 
 @dataclass(frozen=True)
 class TimedStage:
-    """One pipeline stage on the slowest of its replicas, for one micro-batch."""
+    """Seconds of a pipeline stage for one micro-batch, on the slowest replica."""
 
     forward_s: float
     backward_s: float

@@ -82,7 +82,7 @@ def read_between_nodes(reference: Path) -> list[NodesCurve]:
 
 @dataclass(frozen=True)
 class Exchange:
-    """One dispatch or combine of DeepEP's own test, its time from the bandwidth that it prints."""
+    """A dispatch or combine of the test of DeepEP, timed by the printed bandwidth."""
 
     kernel: str  # V1-normal, V1-lowlat, V2
     gpu: str

@@ -37,12 +37,12 @@ MEAN_LENGTH = 0.9
 """The client of the concurrent table draws lengths evenly between 0.8 and 1 of the stated ones."""
 
 NO_RUNTIME = Runtime(name="none", layer_s=0.0, host_s=0.0, sequence_s=0.0)
-"""Kernels and messages alone; a case is told its runtime when it is predicted."""
+"""Kernels and messages alone; the runtime of a case is given with the prediction."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """A step, how often it ran within what was measured, and whether it was launched for itself."""
+    """A step, the number of runs in a measurement, and whether each run had a launch."""
 
     step: Step
     times: float = 1.0
@@ -51,7 +51,7 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One measurement: what ran on which replica, and how long it took.
+    """A measured forward pass: steps, replica and seconds.
 
     `is_test` says that its whole group is kept out of every fit.
     """

@@ -1,7 +1,7 @@
 """Whole models timed under PyTorch in fp32, as graphs beside what was measured.
 
 The table is that of NeuSight's artefact (Lee et al., ASPLOS 2025): forward and backward of six
-transformers on ten boards, and what four predictors said. Graphs are drawn from the models' shapes
+transformers on ten GPUs, and what four predictors said. Graphs are drawn from the models' shapes
 alone; the table's own operator lists are used to test them, not to price them.
 """
 

@@ -34,7 +34,7 @@ NAMES = ("forward_kernel", "backward_kernel", "grad_weight_kernel")
 
 @dataclass(frozen=True)
 class Profile:
-    """One workload: its kernels by name and duration, and those of its graph."""
+    """A profiled workload: measured kernels by name and duration, and kernels of the graph."""
 
     name: str
     kernels: tuple[tuple[str, float], ...]

@@ -2,7 +2,7 @@
 
 VIDUR's tables (Agrawal et al., 2024) have the medians of every linear operator of one layer of one
 rank, by model, tensor parallel degree and number of tokens. They ran vLLM's kernels of their time,
-which leave residual sums, norms and rotary embeddings apart, in loops that keep a board busy.
+which leave residual sums, norms and rotary embeddings apart, in loops that keep a GPU busy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from simulators.workload.operators import Collective
 
 LINEAR = "llm_ops/linear_ops.parquet"
 
-BOARDS = {"a100": "a100_sxm", "h100": "h100_sxm", "a40": "a40"}
+GPUS = {"a100": "a100_sxm", "h100": "h100_sxm", "a40": "a40"}
 """GPUs of the table's first source; its other sources time launches too, or reduced models."""
 
 SOURCE = "vidur"
@@ -57,7 +57,7 @@ ONE_LAYER = Stage(dense_layers=1, expert_layers=0, has_embedding=False, has_head
 
 @dataclass(frozen=True)
 class LayerRows:
-    """The measured layers of one model on one rank of one board, by number of tokens."""
+    """Measured layers of a model on a rank of a GPU, by number of tokens."""
 
     replica: Replica
     model: str  # its name in the table
@@ -93,7 +93,7 @@ class LayerRows:
 def layer_rows(reference: Path) -> list[LayerRows]:
     """Return the measured layers of every GPU, model and degree."""
     groups: dict[tuple[str, str, int], list[Record]] = {}
-    for row in read_records(reference / LINEAR, source=SOURCE, gpu=list(BOARDS)):
+    for row in read_records(reference / LINEAR, source=SOURCE, gpu=list(GPUS)):
         if all(row[f"{name}_ms"] is not None for name in TIMED):
             groups.setdefault((row.gpu, row.model, int(row.tp)), []).append(row)
     found = []
@@ -101,7 +101,7 @@ def layer_rows(reference: Path) -> list[LayerRows]:
         sums = [sum(row[f"{name}_ms"] * (1 + (name in TWICE)) for name in TIMED) for row in rows]
         replica = replica_of(
             _model(rows[0]),
-            BOARDS[gpu],
+            GPUS[gpu],
             cut=Parallelism(tp=tp),
             framework="vllm",
             effects=KERNEL_BY_KERNEL,

@@ -68,7 +68,7 @@ TASKS = {model: Task(**task) for model, task in FACTS["tasks"].items()}
 
 @dataclass(frozen=True)
 class Submission(PublishedRun):
-    """One measured system; its point is one replica with everything queued."""
+    """A measured system; `point` is a single replica with all requests queued."""
 
     name: str
     scenario: str
@@ -186,6 +186,6 @@ def _launched(version: str, gpu: str, model: str, scenario: str) -> Mapping[str,
 def _fewest(model: str, gpu: str, stored: str) -> int:
     """Return the least power of two of GPUs that hold a model."""
     weights, tp = load_model(model).parameters * precision(stored).weight_bytes, 1
-    while tp * load_gpu(gpu).hbm_bytes < FACTS["room"] * weights:
+    while tp * load_gpu(gpu).hbm_bytes < FACTS["memory_headroom"] * weights:
         tp *= 2
     return tp

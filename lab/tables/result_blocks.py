@@ -4,7 +4,7 @@ Options are those of the launch command beside a result, else the documented def
 (`EngineArgs`) and SGLang (`server_args.py`) by a GPU's memory, of TensorRT-LLM's server by its
 manual. All three keep a prefix cache unless configured otherwise, in which preempted requests find
 their prompts. Precisions are those of checkpoints. Results that cannot be used are counted by the
-reason (`untold`).
+reason (`reason_to_skip`).
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ def blocks(reference: Path) -> tuple[list[Block], list[str]]:
     usable: list[Block] = []
     reasons: list[str] = []
     for row in read_records(reference / BLOCKS):
-        if reason := untold(row):
+        if reason := reason_to_skip(row):
             reasons.append(reason)
         else:
             usable.append(_block(row))
     return usable, reasons
 
 
-def untold(row: Mapping[str, Any]) -> str:
+def reason_to_skip(row: Mapping[str, Any]) -> str:
     """Return the reason against using a result; empty without one."""
     launch = row["launch_command"] or ""
     rules = {
@@ -96,7 +96,7 @@ def untold(row: Mapping[str, Any]) -> str:
         "a remark on the numbers": (row["flags"] or "") not in ("", FACTS.generic_remark),
     }
     reason = next((why for why, holds in rules.items() if holds), "")
-    return reason or ("" if _load(row) else "the load is not told")
+    return reason or ("" if _load(row) else "the load is not stated")
 
 
 def _is_of_another(row: Mapping[str, Any]) -> bool:
@@ -256,7 +256,7 @@ def _batch(framework: str, gpu: Gpu) -> tuple[int, int]:
 
 
 def _dtype(row: Mapping[str, Any], model: str, gpu: Gpu) -> str:
-    """Return the precision of a checkpoint on a GPU; one without fp8 widens it as it reads."""
+    """Return the precision of a checkpoint; GPUs without fp8 convert weights as they read."""
     sheet = load_model(model)
     if sheet.published_experts == MXFP4:
         return four_bit_experts(model, gpu.name)

@@ -34,7 +34,7 @@ def test_every_line_stays_within_its_limit(claimed: Callable[[str], Lines], grou
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["seen NVIDIA boards, unfused", "T4", "fused by a compiler", "TP4, four GPUs"]
+    "name", ["seen NVIDIA GPUs, unfused", "T4", "fused by a compiler", "TP4, four GPUs"]
 )
 def test_errors_are_below_those_of_neusight(claimed: Callable[[str], Lines], name: str) -> None:
     line = claimed("composition")[f"composition/graphs: {name}"]

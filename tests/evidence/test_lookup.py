@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.fits.kernels.borrowed_kernels import is_within
+from lab.fits.kernels.transferred_kernels import is_within
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.calibration_files import CALIBRATIONS, kinds
 from simulators.evidence.intervals import Band

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lab.fits.engine_columns import bare, numbers_of, step_columns
-from lab.fits.left_out import runtime_without, shelf_without
+from lab.fits.left_out import run_cache_without, runtime_without
 from lab.fits.methods.positive_least_squares import Constant, Problem, fit
 from lab.tables.catalog_names import replica_of
 from simulators.composition.price import iteration
@@ -87,14 +87,18 @@ def test_engines_built_ahead_have_the_host_of_the_session_and_todays_kernels() -
 
 def test_the_runtime_of_static_batches_leaves_out_what_its_engine_was_deployed_with() -> None:
     point = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", runtime="trtllm_session")
-    shelf, other = (shelf_without(point.runtime, g) for g in ("llama3_1_8b.h100_sxm", "no.group"))
+    shelf, other = (
+        run_cache_without(point.runtime, g) for g in ("llama3_1_8b.h100_sxm", "no.group")
+    )
     without, whole = (one.deployment(point).hardware.replica.runtime for one in (shelf, other))
     assert whole.paces == load_runtime("trtllm_session").paces != without.paces
 
 
 def test_an_older_release_is_left_out_with_its_model_and_todays_with_its_group() -> None:
     point = ServingPoint(model="gpt_oss_120b", gpu="h100_sxm", tp=2, runtime="vllm_0_13")
-    shelf, other = (shelf_without("vllm_0_13", g) for g in ("gpt_oss_120b.h100_sxm", "no.group"))
+    shelf, other = (
+        run_cache_without("vllm_0_13", g) for g in ("gpt_oss_120b.h100_sxm", "no.group")
+    )
     without, whole = (one.deployment(point).hardware.replica.runtime for one in (shelf, other))
     assert without.paces == runtime_without("vllm", "gpt_oss_120b.h100_sxm").paces
     assert whole.paces == load_runtime("vllm").paces
@@ -118,7 +122,7 @@ def test_a_run_is_told_the_runtime_its_point_names() -> None:
     )
     group = "llama3_1_70b.h100_sxm"
     usual, without, unknown = (
-        simulate(point_of(row), shelf_without("vllm", name)).tpot_mean_s
+        simulate(point_of(row), run_cache_without("vllm", name)).tpot_mean_s
         for name in ("nothing.of_that_name", group, "no_such.group")
     )
     assert usual == unknown == simulate(point_of(row)).tpot_mean_s

@@ -1,4 +1,4 @@
-"""Layers of an error: they sum to the band that is stated, and one switched off narrows it."""
+"""Error layers sum to the stated interval; switching a layer off narrows the interval."""
 
 from __future__ import annotations
 

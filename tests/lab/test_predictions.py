@@ -1,4 +1,4 @@
-"""Predictions of others: choices by hand, a layout that is told, and what peers are known for."""
+"""Scores of predictions of other tools: decisions by hand, and known errors of baselines."""
 
 from __future__ import annotations
 

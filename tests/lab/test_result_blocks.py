@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lab.claims.serving.published import changed
-from lab.tables.result_blocks import BLOCKS, Block, blocks, untold
+from lab.tables.result_blocks import BLOCKS, Block, blocks, reason_to_skip
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.serving.demand.requests import requests_of
@@ -216,7 +216,7 @@ def test_groups_that_attend_apart_share_the_gpus_of_tp(tmp_path: Path) -> None:
         ({"gpu": None}, "unknown GPU"),
         ({"speculative": True}, "speculation"),
         ({"model": "Qwen/Qwen2.5-VL-7B-Instruct"}, "images"),
-        ({"max_concurrency_arg": 1000.0}, "the load is not told"),
+        ({"max_concurrency_arg": 1000.0}, "the load is not stated"),
         ({"flags": "no TTFT"}, "a remark on the numbers"),
         ({"launch_command": "vllm serve -dcp 8"}, "an option we have no axis for"),
         ({"bench_command": "vllm bench serve --model Qwen/Qwen3-8B"}, ANOTHER),
@@ -226,7 +226,7 @@ def test_groups_that_attend_apart_share_the_gpus_of_tp(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_told_says_why(change: dict[str, Any], why: str) -> None:
-    assert untold(ROW | change) == why
+    assert reason_to_skip(ROW | change) == why
 
 
 def test_a_pair_differs_in_one_kind_of_option(tmp_path: Path) -> None:

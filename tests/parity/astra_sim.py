@@ -1,4 +1,4 @@
-"""Rows of reference runs of ASTRA-sim, as requests of this room."""
+"""Reference runs of ASTRA-sim, as requests of the collectives simulator."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ def event_ns(runs: Runs) -> NDArray[np.int64]:
 
 
 def hgx(ranks: int, gbytes_per_s: float) -> Plan:
-    """Return the network of the peer's HGX-H100 configuration, of some NPUs and GB/s."""
+    """Return the network of the HGX-H100 configuration of ASTRA-sim."""
     return plan_of(f"switch:{ranks}", "ring", gbytes_per_s * GIB, HGX_LATENCY_S)
 
 
 def single_ns(plan: Plan, collective: str, size_bytes: int) -> int:
-    """Return what the event loop says of one collective under that configuration."""
+    """Return nanoseconds of a collective by the event loop, in the HGX configuration."""
     return simulate(plan, request(collective, size_bytes), HGX_MEMORY_BYTES_PER_S).finish_ns
 
 

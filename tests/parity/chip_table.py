@@ -1,7 +1,7 @@
 """In-memory computing chips as papers state them, collected by ZigZag-IMC.
 
 Records give cells, logic, voltage, area and TOPS/W. How many groups of cells share a macro's logic
-is told beside them; macros follow from the cells. Records state half of all bits where a paper
+is stated beside them; macros follow from the cells. Records state half of all bits where a paper
 states no sparsity, which leaves nothing to compare energy with.
 """
 
@@ -30,7 +30,7 @@ WITHOUT_SPARSITY = ("aimc2", "dimc_ISSCC2022_11_7", "dimc_ISSCC2023_16_3")
 
 @dataclass(frozen=True)
 class MeasuredChip:
-    """A chip beside what its paper states; no `chip` where it computes by charge or current."""
+    """A published chip; `chip` is None for computation by charge or current."""
 
     name: str
     chip: InMemoryChip | None

@@ -11,7 +11,7 @@ import math
 from typing import NamedTuple
 
 NOC_WORDS_PER_CYCLE = 50.0
-"""Read off the peer's cycles where its network sets the pace; its hardware files also say 64."""
+"""From cycles of MAESTRO where the network is the bottleneck; hardware files also say 64."""
 
 CLUSTER = {"kc_p": 64, "ck_p": 64, "yx_p": 8}
 """Elements of one cluster in MAESTRO's own mapping files of those names."""

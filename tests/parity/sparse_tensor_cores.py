@@ -2,7 +2,7 @@
 
 The case study of Wu et al., "Sparseloop" (MICRO 2022), figure 15: 1,024 multipliers of 8 bit in
 four subpartitions, a shared memory of 42 words per cycle (what two of four needs: 32 inputs, 8
-weights, 2 of metadata), and room in each subpartition for 2,048 sums. Dual-side cores after Wang et
+weights, 2 of metadata), and 2,048 accumulators in each subpartition. Dual-side cores after Wang et
 al., "Dual-side sparse tensor core" (ISCA 2021): outer products of operands packed into 16 lanes.
 """
 

@@ -12,7 +12,7 @@ import polars as pl
 from lab.claims.predictions import columns, together
 from lab.fits.intervals.pass_intervals import configurations, shares
 from lab.tables.forward_passes import TABLES
-from lab.tables.layers import BOARDS, LayerRows, layer_rows
+from lab.tables.layers import GPUS, LayerRows, layer_rows
 from simulators.composition.replica import EFFECTS, EVERYTHING, effects_without, load_runtime
 from simulators.composition.throttling import slowdown
 from simulators.core.jit import Floats
@@ -44,7 +44,7 @@ def layers(reference: Path) -> pl.DataFrame:
             pl.col("tokens").is_between(low, high)
         )
         for name, (low, high) in RANGES.items()
-        for gpu in BOARDS.values()
+        for gpu in GPUS.values()
         for one in layer_rows(reference)
         if one.replica.gpu.name == gpu
     )
@@ -66,10 +66,10 @@ def intervals(reference: Path) -> pl.DataFrame:
     """Return configurations with intervals whose unexplained share is of all other GPUs."""
     known = configurations(reference)
     rows = []
-    for gpu in dict.fromkeys(one.board for one in known):
-        share = shares([one for one in known if one.board != gpu])
+    for gpu in dict.fromkeys(one.gpu for one in known):
+        share = shares([one for one in known if one.gpu != gpu])
         for one in known:
-            if one.board == gpu and one.case.is_test and not isnan(share[one.is_known]):
+            if one.gpu == gpu and one.case.is_test and not isnan(share[one.is_known]):
                 lo, hi = one.interval_s(share[one.is_known])
                 cells = {"predicted": one.predicted_s, "measured": one.measured_s}
                 rows.append({"gpu": gpu, "lo": lo, "hi": hi, **cells})

@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 
 from lab.claims.predictions import predict
-from lab.fits.left_out import shelf_without
+from lab.fits.left_out import run_cache_without
 from lab.tables.kernels.served_energy import Served, served
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
@@ -27,11 +27,11 @@ from simulators.serving.simulator import simulate
 def energy(reference: Path) -> pl.DataFrame:
     """Return watts of all GPUs, and joules per token, of every served model."""
     known, unknown = served(reference)
-    shelf = functools.cache(shelf_without)
+    cache_of = functools.cache(run_cache_without)
 
     def answer(row: Served) -> list[dict[str, Any]]:
         gpus = row.point.tp * row.point.attention_dp * row.point.replicas
-        metrics = simulate(row.point, shelf(row.point.runtime, row.group))
+        metrics = simulate(row.point, cache_of(row.point.runtime, row.group))
         token_j = metrics.energy_j_per_token
         assert token_j is not None
         longer_s = 1.0 / row.tokens_per_s - 1.0 / metrics.tokens_per_s

@@ -27,10 +27,10 @@ EVALUATIONS = 400_000
 CYCLES_SLACK, ENERGY_SLACK = 2, 1e-5
 
 VARIANTS = {"exact": "default", "exact_without_link_transfers": "no_link_transfers"}
-"""Of the peer's counts, which one closed forms reproduce."""
+"""Of the baseline: which of the counts closed forms reproduce."""
 
 Lines = Mapping[tuple[str, str], Mapping[str, Any]]
-"""The peer's counts, by level and tensor."""
+"""Counts of the baseline, by level and tensor."""
 
 
 def counts(reference: Path) -> pl.DataFrame:
@@ -89,7 +89,7 @@ def _is_equal(result: Evaluation, wanted: Lines) -> bool:
 
 
 def mappings(reference: Path) -> pl.DataFrame:
-    """Return energy-delay products of mappings that are found, and the best that others found.
+    """Return energy-delay products of our mappings beside the best of other mappers.
 
     `gap` is the share that a better mapping could at most save, on the same or the worst other
     architecture.

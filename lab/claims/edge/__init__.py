@@ -1,1 +1,1 @@
-"""What `validate edge` states: devices of which a few latencies were measured, chips and boards."""
+"""Claims about edge devices: few-shot latencies of networks, chips and microcontrollers."""

@@ -75,7 +75,7 @@ def few_rows(reference: Path) -> pl.DataFrame:
 def _draws(rows: Rows) -> Iterator[pl.DataFrame]:
     gpu = load_gpu(rows.gpu)
     blank = zero_shot_profile(identity_of(gpu))
-    others = [board.name for board in boards() if board.name != gpu.name]
+    others = [one.name for one in boards() if one.name != gpu.name]
     for draw in range(SEEDS):
         one = few_shot_exercise(rows, gpu, blank, FEW_ROWS, draw)
         lo_s, hi_s = interval_s(band_by_rows(rows.kernel, one.missed, others), one.predicted_s)

@@ -11,8 +11,8 @@ import polars as pl
 
 from lab.claims.predictions import EMPTY, columns, together
 from lab.fits.kernels.fused_kernels import predicted_s as fused_s
-from lab.fits.methods.borrowing_trials import formats_of
 from lab.fits.methods.held_out import band_of
+from lab.fits.methods.transfer_trials import formats_of
 from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.intervals import Band, interval_s

@@ -28,7 +28,7 @@ from simulators.workload.operators import Gemm
 PRODUCTS = "gpu_kernels/gemm.parquet"
 COLUMNS = ("gpu", "split", "m", "n", "k", "latency_us", "tile_a", "tile_b", "grid_z")
 MOST = 600
-"""Products of a board, evenly spaced in its table: pairs grow with their square."""
+"""Products of a GPU, evenly spaced in its table: pairs grow with their square."""
 
 ALIKE = np.log(1.1)
 """Work that differs by less is equal, and so are times."""
@@ -36,7 +36,7 @@ ALIKE = np.log(1.1)
 
 @dataclass(frozen=True)
 class Tiled:
-    """Products of a board, with the rows, columns and shares that the library cut them by."""
+    """Products of a GPU, with the rows, columns and shares that the library cut them by."""
 
     gpu: str
     sizes: tuple[Floats, Floats, Floats]
@@ -44,7 +44,7 @@ class Tiled:
     schedules: NDArray[np.int64]  # a row each: rows and columns of the tile, shares of k
 
     def seconds_by(self, schedule: Schedule, which: NDArray[np.bool_]) -> Floats:
-        """Return what some of the products take with one schedule, by what other boards taught."""
+        """Return seconds of selected products under one schedule, fitted to other GPUs."""
         gpu = load_gpu(self.gpu)
         m, n, k = (size[which] for size in self.sizes)
         profile = held_to(profile_of(gpu, "zero_shot"), schedule)
@@ -55,19 +55,19 @@ def pairs(reference: Path) -> pl.DataFrame:
     """Return the predicted and measured ratio of times of two products of equal work, by GPU."""
     return together(
         columns(predicted=predicted, measured=measured, gpu=one.gpu)
-        for one in _boards(reference)
+        for one in _measured_gpus(reference)
         for predicted, measured in [_ratios(one)]
     )
 
 
-def _boards(reference: Path) -> Iterator[Tiled]:
+def _measured_gpus(reference: Path) -> Iterator[Tiled]:
     table = read_table(reference / PRODUCTS, COLUMNS, op="linear")
     column = {name: table[name].to_numpy() for name in COLUMNS}
     for gpu in np.unique(column["gpu"]).tolist():
         name = catalog_name(gpu)
         mine = (column["gpu"] == gpu) & (column["tile_a"] > 0)
-        for board, op, split in FAULTY:
-            mine &= (board, op) != (name, "linear") or column["split"] != split
+        for gpu, op, split in FAULTY:
+            mine &= (gpu, op) != (name, "linear") or column["split"] != split
         if load_gpu(name).vendor != "nvidia":
             continue  # another library's names, whose grids follow other rules
         some = np.flatnonzero(mine)[evenly(int(mine.sum()), MOST)]
@@ -76,15 +76,15 @@ def _boards(reference: Path) -> Iterator[Tiled]:
         yield Tiled(name, (m, n, k), 1e-6 * column["latency_us"][some], cut.astype(np.int64))
 
 
-def _ratios(board: Tiled) -> tuple[Floats, Floats]:
+def _ratios(gpu: Tiled) -> tuple[Floats, Floats]:
     """Return the ratios of all pairs of equal work that took unequal times."""
-    told_s = np.zeros(board.seconds.size)
-    for cut in np.unique(board.schedules, axis=0):
-        which = (board.schedules == cut).all(axis=1)
-        told_s[which] = board.seconds_by(Schedule(*cut.tolist()), which)
-    one, other = np.triu_indices(board.seconds.size, 1)
+    predicted_s = np.zeros(gpu.seconds.size)
+    for cut in np.unique(gpu.schedules, axis=0):
+        which = (gpu.schedules == cut).all(axis=1)
+        predicted_s[which] = gpu.seconds_by(Schedule(*cut.tolist()), which)
+    one, other = np.triu_indices(gpu.seconds.size, 1)
     predicted, measured, work = (
-        v[one] / v[other] for v in (told_s, board.seconds, np.prod(board.sizes, axis=0))
+        v[one] / v[other] for v in (predicted_s, gpu.seconds, np.prod(gpu.sizes, axis=0))
     )
     apart = (np.abs(np.log(work)) < ALIKE) & (np.abs(np.log(measured)) > ALIKE)
     return predicted[apart], measured[apart]

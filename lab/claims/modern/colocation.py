@@ -12,7 +12,7 @@ import polars as pl
 
 from lab.claims.predictions import columns, together
 from lab.tables.catalog_names import model_of
-from lab.tables.modern.colocation import BOARD, slowdowns
+from lab.tables.modern.colocation import GPU, slowdowns
 from lab.tables.rows import Floats, Record
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu, what_if
@@ -52,7 +52,7 @@ def predicted(rows: Record) -> dict[str, Floats]:
 
 def _passes_s(rows: Record, share: float) -> dict[str, Floats]:
     """Return the seconds of all rows' passes on one share of the SMs."""
-    sheet = load_gpu(BOARD)
+    sheet = load_gpu(GPU)
     cut = Parallelism(tp=rows.gpus)
     replica = Replica(
         model_of(rows.model),

@@ -30,7 +30,7 @@ REPLICAS = (8, 4)
 
 
 class Timed(NamedTuple):
-    """One setting: what ran, in tokens, and the medians of its repeats."""
+    """One setting: prompt and output tokens, and medians of repeated runs."""
 
     gpu: str
     tp: int

@@ -146,10 +146,10 @@ def _walk(rate: float) -> tuple[float, float]:
 
 def medusa_s(model: LanguageModel, gpu: str, rows: float) -> float:
     """Return the seconds of Medusa's heads: a square layer and an output each, on all rows."""
-    board = load_gpu(gpu)
+    chip = load_gpu(gpu)
     outputs = (float(model.hidden), float(model.vocab))
     products = [Gemm(name="head", m=rows, n=n, k=float(model.hidden)) for n in outputs]
-    return MEDUSA_HEADS * sum(float(price(one, board).latency_s) for one in products)
+    return MEDUSA_HEADS * sum(float(price(one, chip).latency_s) for one in products)
 
 
 def pass_s(model: LanguageModel, gpu: str, step: Step) -> float:

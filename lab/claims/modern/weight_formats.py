@@ -18,7 +18,7 @@ import polars as pl
 
 from lab.claims.predictions import columns, predict, together
 from lab.tables.catalog_names import gpu_name, model_name, replica_of
-from lab.tables.modern.weight_formats import MATRIX, board_at, exllama_decodes, speed_ups
+from lab.tables.modern.weight_formats import MATRIX, exllama_decodes, gpu_at, speed_ups
 from lab.tables.rows import Floats, read_records
 from simulators.catalog.gpu import Gpu
 from simulators.composition.price import iteration
@@ -43,7 +43,7 @@ def products(reference: Path, clocks: Mapping[str, Sequence[int]]) -> pl.DataFra
     for clock, aside in clocks.items():
         published = speed_ups(reference, clock)["marlin"]
         rows = [row for row in published if row not in aside]
-        gpu = board_at(clock)
+        gpu = gpu_at(clock)
         ours = _product_s(gpu, rows, "") / _product_s(gpu, rows, "int4")
         theirs = np.array([published[row] for row in rows])
         frames.append(columns(predicted=ours, measured=theirs, clock=clock))
@@ -142,10 +142,10 @@ def _tokens_per_s(dtype: str, prompt: float, output: float) -> float:
         framework="trtllm",
         runtime=load_runtime("trtllm_session"),
     )
-    room = MEMORY_SHARE * replica.gpu.hbm_bytes
-    room -= weight_bytes(replica.model, replica.cut, replica.dtype)
+    free_bytes = MEMORY_SHARE * replica.gpu.hbm_bytes
+    free_bytes -= weight_bytes(replica.model, replica.cut, replica.dtype)
     request = kv_bytes_per_token(replica.model, replica.cut, replica.kv_dtype) * (prompt + output)
-    batch = float(np.floor(room / request))
+    batch = float(np.floor(free_bytes / request))
     if batch < 1.0:
         return 0.0
     contexts = prompt + output * (np.arange(9) + 0.5) / 9.0

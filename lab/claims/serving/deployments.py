@@ -19,7 +19,7 @@ from lab.claims.decisions import (
     TTFT,
     Decisions,
     across_gpus,
-    board_w,
+    power_limit_w,
     regrets,
     usd_per_hour,
     within_gpu,
@@ -27,7 +27,7 @@ from lab.claims.decisions import (
 from lab.claims.pairs import kind_pairs
 from lab.claims.predictions import columns, predict, together
 from lab.fits.intervals import deployment_bands
-from lab.fits.left_out import shelf_without, width_without
+from lab.fits.left_out import run_cache_without, width_without
 from lab.fits.steady_state import by_replica, deployed_replica
 from lab.tables.deployments import QWEN3_32B, QWEN3_32B_PEER, PublicDeployment, silicon
 from lab.tables.rows import Bools, Floats, evenly
@@ -57,10 +57,10 @@ def _predicted(
     rows: Sequence[PublicDeployment], left_out: Callable[[PublicDeployment], str]
 ) -> tuple[list[PublicDeployment], pl.DataFrame]:
     """Return deployments that are feasible, and a frame with a row for each metric of each."""
-    shelf = functools.cache(shelf_without)
+    cache_of = functools.cache(run_cache_without)
 
     def answer(row: PublicDeployment) -> dict[str, float | None]:
-        metrics = simulate(point_of(row), shelf(row.runtime, left_out(row)))
+        metrics = simulate(point_of(row), cache_of(row.runtime, left_out(row)))
         return {TPOT: metrics.tpot_mean_s, TTFT: metrics.ttft_mean_s}
 
     numbers = {id(row): number for number, row in enumerate(rows)}
@@ -142,7 +142,7 @@ def decisions(reference: Path) -> pl.DataFrame:
     among = {
         "deployments regret": within_gpu(rows),
         "deployments regret across GPUs, per dollar,": across_gpus(rows, usd_per_hour(rows)),
-        "deployments regret across GPUs, per joule,": across_gpus(rows, board_w(rows)),
+        "deployments regret across GPUs, per joule,": across_gpus(rows, power_limit_w(rows)),
     }
     kept = np.array([not row.excluded for row in rows])
     answered = kept & ~np.isnan(_column(frame, TPOT, "peer"))

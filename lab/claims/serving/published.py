@@ -19,7 +19,7 @@ import polars as pl
 from lab.claims.predictions import columns, predict, together
 from lab.fits.engine_columns import numbers_of
 from lab.fits.engines import static_columns
-from lab.fits.left_out import asked_without, runtime_without, shelf_without
+from lab.fits.left_out import online_run_cache_without, run_cache_without, runtime_without
 from lab.tables import mlperf as mlperf_tables
 from lab.tables.mlperf import Submission
 from lab.tables.published_runs import PublishedRun, offline, online
@@ -47,10 +47,10 @@ ALIKE = 0.06
 
 def offline_runs(reference: Path) -> pl.DataFrame:
     """Return throughputs of TensorRT-LLM with all requests queued at once."""
-    shelf = functools.cache(shelf_without)
+    cache_of = functools.cache(run_cache_without)
 
     def answer(run: PublishedRun) -> dict[str, Any]:
-        metrics = simulate(run.point, shelf(run.point.runtime, run.group))
+        metrics = simulate(run.point, cache_of(run.point.runtime, run.group))
         return {"predicted": metrics.tokens_per_s, "measured": run.tokens_per_s}
 
     return predict(
@@ -65,10 +65,10 @@ def online_runs(reference: Path) -> pl.DataFrame:
 
     Runs of release 0.14, whose time to hand over a request was fitted to the other of two models.
     """
-    shelf = functools.cache(asked_without)
+    cache_of = functools.cache(online_run_cache_without)
 
     def answer(run: Any) -> list[dict[str, Any]]:
-        metrics = simulate(run.point, shelf(run.point.model))
+        metrics = simulate(run.point, cache_of(run.point.model))
         figures = {
             "TTFT": (metrics.ttft_mean_s, run.ttft_s),
             "TPOT": (metrics.tpot_mean_s, run.tpot_s),
@@ -104,11 +104,11 @@ def static_batches(reference: Path) -> pl.DataFrame:
 
 def mlperf(reference: Path) -> pl.DataFrame:
     """Return tokens per second and GPU of the best submissions to MLPerf Inference."""
-    shelf = functools.cache(shelf_without)
+    cache_of = functools.cache(run_cache_without)
 
     def answer(row: Submission) -> dict[str, Any]:
-        cache = shelf(row.point.runtime, row.group)
-        return {"predicted": tokens_per_gpu_s(row, cache), "measured": row.tokens_per_gpu_s}
+        run_cache = cache_of(row.point.runtime, row.group)
+        return {"predicted": tokens_per_gpu_s(row, run_cache), "measured": row.tokens_per_gpu_s}
 
     measured = calibrations("tensor")
     return predict(
@@ -116,20 +116,20 @@ def mlperf(reference: Path) -> pl.DataFrame:
         answer,
         lambda row: {
             "scenario": row.scenario,
-            "kernels": "boards measured here" if row.point.gpu in measured else "data sheet alone",
+            "kernels": "GPUs measured here" if row.point.gpu in measured else "data sheet alone",
             "label": f"{row.point.model}, {row.name}",
         },
     )
 
 
-def tokens_per_gpu_s(row: Submission, shelf: RunCache) -> float:
+def tokens_per_gpu_s(row: Submission, cache: RunCache) -> float:
     """Return our throughput per GPU: offline the highest; of a server the highest within its SLO.
 
     99 % of a server's requests, arriving as a Poisson process, must meet the benchmark's times.
     """
     point = row.point
     gpus = point.tp * point.pp * point.attention_dp
-    most = simulate(point, shelf).tokens_per_s
+    most = simulate(point, cache).tokens_per_s
     if row.scenario == mlperf_tables.OFFLINE:
         return most / gpus
     low, high = 0.0, most / row.task.output
@@ -143,7 +143,7 @@ def tokens_per_gpu_s(row: Submission, shelf: RunCache) -> float:
     for _ in range(HALVINGS):
         rate = (low + high) / 2.0
         requests = round(mlperf_tables.RUN_S * rate * replicas) or 1
-        times = simulate(replace(shared, qps=rate * replicas, requests=requests), shelf)
+        times = simulate(replace(shared, qps=rate * replicas, requests=requests), cache)
         limits = (times.ttft_p99_s, row.task.ttft_s), (times.tpot_p99_s, row.task.tpot_s)
         is_met = all(seconds is not None and seconds <= limit for seconds, limit in limits)
         low, high = (rate, high) if is_met else (low, rate)
@@ -154,10 +154,10 @@ def tokens_per_gpu_s(row: Submission, shelf: RunCache) -> float:
 def _blocks(reference: Path) -> tuple[list[Block], pl.DataFrame]:
     """Return the printed results with a prediction, and their predictions."""
     known, unknown = blocks(reference)
-    shelf = functools.cache(shelf_without)
+    cache_of = functools.cache(run_cache_without)
 
     def answer(block: Block) -> dict[str, Any]:
-        metrics = simulate(block.point, shelf(block.point.runtime, block.group, block.decode))
+        metrics = simulate(block.point, cache_of(block.point.runtime, block.group, block.decode))
         return {
             "number": numbers[id(block)],
             "TPOT": metrics.tpot_mean_s,
@@ -193,7 +193,7 @@ def result_blocks(reference: Path) -> pl.DataFrame:
 
 
 def option_pairs(reference: Path) -> pl.DataFrame:
-    """Return ratios of throughputs of results of one page that differ in one kind of option."""
+    """Return throughput ratios of results of the same page with one option changed."""
     found, frame = _blocks(reference)
     ours = frame["throughput"].drop_nulls().to_numpy()
     rows = []
@@ -207,7 +207,7 @@ def option_pairs(reference: Path) -> pl.DataFrame:
 def changed(one: Block, other: Block) -> str:
     """Return the one kind of option in which two results of a page under one load differ, if so.
 
-    Options without an axis are not told apart: points that differ in how long answers happened to
+    Options without an axis are not compared: points that differ in how long answers happened to
     be say nothing of them.
     """
     a, b = one.point, other.point

@@ -24,7 +24,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration
 from lab.fits.left_out import FOLDER as LEFT_OUT
-from lab.fits.left_out import shelf_of, shelf_without
+from lab.fits.left_out import run_cache_of, run_cache_without
 from lab.fits.methods.held_out import COVERED_SHARE, interval, quantile
 from lab.fits.steady_state import by_replica
 from lab.tables.deployments import SILICON, PublicDeployment, silicon
@@ -120,14 +120,14 @@ def predicted(reference: Path, known: Sequence[str] = KNOWN) -> Iterator[Seen]:
     """
     for some in _loads(reference):
         for level in known:
-            shelf = shelf_knowing(level, shelf_without(some[0].runtime, some[0].group))
+            shelf = shelf_knowing(level, run_cache_without(some[0].runtime, some[0].group))
             yield from _seen(shelf, level, some)
 
 
 def by_no_engine(reference: Path) -> Iterator[Seen]:
     """Yield predictions by kernels as measured, without constants of engine and front end."""
     for some in _loads(reference):
-        yield from _seen(shelf_of(load_runtime(NO_ENGINE)), BEST, some)
+        yield from _seen(run_cache_of(load_runtime(NO_ENGINE)), BEST, some)
 
 
 def _loads(reference: Path) -> Iterator[list[PublicDeployment]]:
@@ -236,7 +236,7 @@ def _outside(one: Seen, metric: str, width: Width) -> float:
 
 def tails(reference: Path) -> dict[str, Floats]:
     """Return measured over predicted ratios of the 99th percentile to the mean, by metric."""
-    shelf, ratios = functools.cache(shelf_without), []
+    shelf, ratios = functools.cache(run_cache_without), []
 
     def run(block: Block) -> Any:
         return run_of(block.point, cache=shelf(block.point.runtime, block.group)).metrics()

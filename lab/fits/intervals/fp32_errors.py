@@ -43,7 +43,7 @@ class Exercise:
 
 def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the errors of every calibrated GPU, by operator class."""
-    names = {board.name for board in boards()}
+    names = {one.name for one in boards()}
     parts = [part.layers for part in read_rows(reference)[0] if part.gpu in names]
     exercises, units, sheet_errors = {}, {}, {}
     for part in parts:

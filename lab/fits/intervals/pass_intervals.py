@@ -44,7 +44,7 @@ class Configuration:
     is_known: bool  # its runtime was fitted on its GPU
 
     @property
-    def board(self) -> str:
+    def gpu(self) -> str:
         """Name of the GPU."""
         return self.case.replica.gpu.name
 
@@ -78,7 +78,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         style=".3f",
         tables=[table.path for table in TABLES],
         rows=len(known),
-        split="known boards: configurations of the runtimes' fits; new ones: all; test: by device",
+        split="known GPUs: configurations of the runtimes' fits; new ones: all; test: by device",
         errors=np.expm1(np.abs(log_errors)),
     )
 
@@ -103,8 +103,8 @@ def shares(configurations: Sequence[Configuration]) -> dict[bool, float]:
     """Return the unexplained share of GPUs known to a runtime (True), and of new ones (False)."""
     known = [one for one in configurations if one.is_known and not one.case.is_test]
     new = [one for one in configurations if not one.is_known]
-    widest = _covering((one.board, one.needed_share) for one in known)
-    each = _covering((one.board, abs(one.off_share)) for one in new)
+    widest = _covering((one.gpu, one.needed_share) for one in known)
+    each = _covering((one.gpu, abs(one.off_share)) for one in new)
     return {True: max(widest, default=nan), False: float(np.mean(each)) if each else nan}
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from lab.fits.driver import Calibration, rounded
-from lab.fits.methods.borrowing_trials import TRIAL_ROWS
 from lab.fits.methods.held_out import band_of, leave_one_out
+from lab.fits.methods.transfer_trials import TRIAL_ROWS
 from lab.tables.kernels import fp32_kernels
 from lab.tables.kernels.tensor_cores import PRODUCERS, TABLE, read_tensor_rows
 from lab.tables.rows import Floats, Rows
@@ -39,7 +39,7 @@ KINDS = ("bf16", "fp8", "int8", "fp4")
 
 @dataclass(frozen=True)
 class Point:
-    """The share of peak that GPUs of one architecture sustain in one format."""
+    """Share of peak FLOP/s sustained by GPUs of an architecture in a dtype."""
 
     vendor: str
     architecture: str

@@ -50,7 +50,7 @@ class Fitted:
     gpu: Gpu
     profile: Profile
     rows: list[Rows]
-    donor: str
+    nearest: str
     errors: dict[str, tuple[float, float, int]]  # by class: before, after, rows
     bands: dict[str, Band]
 
@@ -77,7 +77,7 @@ def fit_measured(
             f"{measured} has no class with {FULL_ROWS} rows of products or {FULL_STREAM_ROWS} of "
             f"other operators; sweeper calibrate {gpu.name} --measured FILE takes fewer"
         )
-    fitted = _fitted(gpu, parts, [board for board in boards() if board.name != gpu.name])
+    fitted = _fitted(gpu, parts, [one for one in boards() if one.name != gpu.name])
     yield _calibration(fitted, [measured])
 
 
@@ -119,9 +119,9 @@ def _fitted(gpu: Gpu, parts: list[Rows], others: Sequence[Board]) -> Fitted:
         untouched = mape(call_seconds(judged.operator, gpu, before), judged.seconds)
         after = mape(call_seconds(judged.operator, gpu, profile), judged.seconds)
         errors[part.kernel] = (untouched, after, len(judged))
-    same_vendor = [board for board in others if board.vendor == gpu.vendor]
-    donor = nearest_gpu(of_architecture(gpu.architecture, same_vendor)) if others else ""
-    return Fitted(gpu, replace(profile, level="full"), kept, donor, errors, bands)
+    same_vendor = [one for one in others if one.vendor == gpu.vendor]
+    nearest = nearest_gpu(of_architecture(gpu.architecture, same_vendor)) if others else ""
+    return Fitted(gpu, replace(profile, level="full"), kept, nearest, errors, bands)
 
 
 def is_full(part: Rows) -> bool:
@@ -148,7 +148,7 @@ def _summary(fitted: Fitted) -> dict[str, Any]:
 def _calibration(fitted: Fitted, tables: Sequence[str | Path]) -> Calibration:
     """Return the calibration of one GPU."""
     profile, errors = fitted.profile, {}
-    content: dict[str, Any] = {"level": profile.level, "donor": fitted.donor}
+    content: dict[str, Any] = {"level": profile.level, "donor": fitted.nearest}
     for label, (_, after, _) in sorted(fitted.errors.items()):
         errors[label] = after
     for part in fitted.rows:

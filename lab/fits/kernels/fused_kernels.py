@@ -98,7 +98,7 @@ def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibra
 
 
 def _kept(reference: Path, gpu: str, kernel: str) -> list[Rows]:
-    """Return the rows of a kernel that are fitted to, those of one name together."""
+    """Return the fitted rows of a kernel, joined by calibration name."""
     found = [by_library(r) for r in read_measured(reference, gpu, kernel) if not r.variant]
     kept = [r for r in found if r.framework in SHIPPED or kernel != "prefill"] or found
     narrow = CONFIG["narrow"].get(gpu, ())

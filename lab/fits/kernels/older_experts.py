@@ -23,7 +23,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration
 from lab.fits.left_out import FOLDER as LEFT_OUT
-from lab.fits.left_out import older_shelf
+from lab.fits.left_out import older_run_cache
 from lab.tables.result_blocks import BLOCKS, Block, blocks
 from lab.tables.rows import Bools
 from simulators.catalog.gpu import load_gpu
@@ -117,7 +117,7 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
 
 
 def shrunk(own: float, of_all: float, models: int) -> float:
-    """Return an architecture's factor: its own, shrunk to that of all as by one model more.
+    """Return the factor of an architecture, shrunk towards the global one by one pseudo-model.
 
     >>> [shrunk(4.0, 1.0, models) for models in (1, 3)]
     [2.0, 2.8284271247461903]
@@ -131,7 +131,7 @@ def _is_plain(block: Block) -> bool:
 
 
 def _is_measured(block: Block) -> bool:
-    """Return whether kernels like those that ran were timed on its GPU: not of scaled channels."""
+    """Return whether the expert kernels of a result were timed on the same GPU."""
     model, (_, _, attention, _) = load_model(block.point.model), block.options["engine"]
     is_timed = not (model.fp8_channels and block.point.dtype == "fp8_block")
     is_timed = is_timed and not (model.is_latent and attention == UNMEASURED)
@@ -167,8 +167,8 @@ def _log_ratios(block: Block, factor: float) -> tuple[float, float]:
     like = LIKE.get(block.framework, block.framework)
     decode = {"decode": (block.decode,)} if block.decode else {}
     kernels = {**load_runtime(like).kernels, **KERNELS[block.framework], **decode}
-    shelf = older_shelf(like, block.group, dict.fromkeys(KINDS, factor), kernels)
-    metrics = simulate(replace(block.point, runtime=like), shelf)
+    cache = older_run_cache(like, block.group, dict.fromkeys(KINDS, factor), kernels)
+    metrics = simulate(replace(block.point, runtime=like), cache)
     assert metrics.tpot_mean_s is not None
     rates = metrics.tokens_per_s / block.tokens_per_s, metrics.tpot_mean_s / block.tpot_s
     return float(np.log(rates[0])), float(np.log(rates[1]))

@@ -45,7 +45,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         content={"numbers": _fit(gpus), "ends": {"lo": float(low), "hi": float(high)}},
         tables=[table],
         rows=sum(map(len, gpus)),
-        split="each board in turn",
+        split="each GPU in turn",
         errors=1.0 / ratio - 1.0,
     )
 

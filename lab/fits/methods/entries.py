@@ -22,7 +22,7 @@ SPLIT = "half of the shapes, by a hash of the shape; errors are of the other hal
 
 @dataclass(frozen=True)
 class Fitted:
-    """The entry of one kernel, the number of its rows and its error on held-out shapes."""
+    """The fitted entry of a kernel, the number of rows, and errors on held-out shapes."""
 
     name: str
     entry: Entry

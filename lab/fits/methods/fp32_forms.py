@@ -1,4 +1,4 @@
-"""From measured rows of one operator class on one GPU to the numbers of its profile.
+"""Fits of fp32 operator classes: measured rows of a GPU to the numbers of a profile.
 
 Full: tables, rates, and a correction where cross-validation over shapes says it helps. Few-shot:
 three numbers, held near what other boards suggest by the weight of a row or two.

@@ -42,7 +42,7 @@ def meter_of(gpu: Gpu, name: str) -> Correction | None:
 
 
 def meter_features(operator: Gemm | Attention, latency_s: Floats) -> Floats:
-    """Return what the trees look at, one row per feature, each also with its sign changed."""
+    """Return the features of the trees, one row each, also with the sign changed."""
     moved = moved_bytes(operator)
     columns = (latency_s, flops(operator) / latency_s, moved / latency_s, moved)
     flat = np.stack([np.broadcast_to(c, latency_s.shape).reshape(-1) for c in columns])

@@ -1,1 +1,1 @@
-"""Latencies of networks, models and benchmarks on phones, boards and chips."""
+"""Latencies of networks, models and benchmarks on phones, microcontrollers and chips."""

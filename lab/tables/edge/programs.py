@@ -1,8 +1,8 @@
-"""Programs on chips: Qualcomm AI Hub's models on phones and cars, MLPerf Tiny's on boards.
+"""Programs on chips: Qualcomm AI Hub's models on phones and cars, MLPerf Tiny's on devices.
 
 Each table becomes one matrix of log seconds (or joules), a row per chip and a column per program,
 whose name includes its runtime. Of Tiny, where submitters bring runtimes to four fixed models, a
-row is a board under one submitter's runtime.
+row is a device under one submitter's runtime.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Matrix:
 
 @dataclass(frozen=True)
 class System:
-    """A board under a submitter's runtime."""
+    """A device under a submitter's runtime."""
 
-    board: str
+    device: str
     submitter: str
     round: str
     name: str
@@ -52,7 +52,7 @@ def ai_hub(reference: Path) -> Matrix:
 
 
 def tiny(reference: Path, quantity: str) -> tuple[Sequence[System], Matrix]:
-    """Return boards, and `latency_s` or `energy_J_per_inference` of four models on them."""
+    """Return devices, and `latency_s` or `energy_J_per_inference` of four models on them."""
     systems: dict[str, System] = {}
     found: dict[tuple[str, tuple[str, ...]], float] = {}
     for row in read_records(reference / TINY):
@@ -61,21 +61,21 @@ def tiny(reference: Path, quantity: str) -> tuple[Sequence[System], Matrix]:
             continue
         folder = row.path.split("/")[-4]
         name = "/".join((row.round, row.submitter, row.system, folder))
-        systems[name] = System(board_of(folder), row.submitter, row.round, row.system)
+        systems[name] = System(device_of(folder), row.submitter, row.round, row.system)
         key = (name, (benchmark,))
         found[key] = min(float(value), found.get(key, np.inf))
     matrix = _matrix(found)
     return [systems[chip] for chip in matrix.chips], matrix
 
 
-def board_of(folder: str) -> str:
-    """Return the board that a folder of results is named after.
+def device_of(folder: str) -> str:
+    """Return the device that a folder of results is named after.
 
-    >>> board_of("NUCLEO-L4R5ZI_X-CUBE-AI-7.3"), board_of("zc706")
+    >>> device_of("NUCLEO-L4R5ZI_X-CUBE-AI-7.3"), device_of("zc706")
     ('L4R5ZI', 'ZC706')
     """
     plain = folder.upper().replace("-", "").replace("_", "")
-    return next((board for board in NAMES["boards"]["names"] if board in plain), plain)
+    return next((device for device in NAMES["devices"]["names"] if device in plain), plain)
 
 
 def _matrix(found: Mapping[tuple[str, tuple[str, ...]], float]) -> Matrix:

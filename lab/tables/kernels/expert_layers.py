@@ -46,13 +46,13 @@ def _frontier(path: Path, gpu: str, name: str) -> Rows:
     sizes = dict(zip(EXPERTS, numbers(table, SIZES).values(), strict=True))
     time_ms, routed, here, used = numbers(table, (*MORE, "expert_utilization")).values()
     keep = time_ms > 0.0
-    sizes |= {"routed": routed, "awake": used * here}
+    sizes |= {"routed": routed, "activated": used * here}
     if np.isfinite(routed).any():
         keep &= (routed > 0.0) & (words(table, "load_distribution") == "uniform")
     else:
         chance, tokens = sizes["topk"] / sizes["num_experts"], sizes["num_tokens"]
         sizes["routed"] = np.maximum(tokens * chance * here, 1.0)
-        sizes["awake"] = np.maximum(here * (1.0 - (1.0 - chance) ** tokens), 1.0)
+        sizes["activated"] = np.maximum(here * (1.0 - (1.0 - chance) ** tokens), 1.0)
     kept = {name: column[keep] for name, column in sizes.items()}
     labels = {"gpu": gpu, "framework": "frontier", "variant": "uniform"}
     return timed(kept, time_ms[keep] * 1e-3, "experts", "bf16", **labels)
@@ -60,7 +60,7 @@ def _frontier(path: Path, gpu: str, name: str) -> Rows:
 
 def _serving(path: Path, gpu: str) -> Rows:
     table = read_table(path, gpu=SERVING_GPUS[gpu])
-    tokens, awake, time_us = numbers(table, ("tokens", "activated_experts", "time_us")).values()
+    tokens, activated, time_us = numbers(table, ("tokens", "activated_experts", "time_us")).values()
     ones = np.ones(tokens.shape)
     sizes = {
         "num_tokens": tokens,
@@ -68,7 +68,7 @@ def _serving(path: Path, gpu: str) -> Rows:
         "moe_tp_size": ones,
         "moe_ep_size": ones,
         "routed": tokens * QWEN3_30B["topk"],
-        "awake": awake,
+        "activated": activated,
     }
     labels = {"gpu": gpu, "framework": "vllm", "variant": "activated"}
     return timed(sizes, time_us * 1e-6, "experts", "bf16", **labels)

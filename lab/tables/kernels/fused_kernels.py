@@ -189,16 +189,16 @@ def products_of(rows: Rows) -> tuple[ExpertSizes, ExpertSizes]:
     s = rows.sizes
     experts = np.maximum(s["num_experts"] / s["moe_ep_size"], 1.0)
     top_k = s["topk"] / s["moe_ep_size"]
-    mine, awake = _dealt(rows, experts, top_k)
+    mine, activated = _dealt(rows, experts, top_k)
     if rows.variant:
         chance = np.minimum(1.0, s["topk"] / s["num_experts"])
-        awake = np.maximum(experts * (1.0 - (1.0 - chance) ** s["num_tokens"]), 1.0)
+        activated = np.maximum(experts * (1.0 - (1.0 - chance) ** s["num_tokens"]), 1.0)
     width, hidden = s["inter_size"] / s["moe_tp_size"], s["hidden_size"]
     up = ExpertSizes(
         tokens=s["num_tokens"],
         routed=s["num_tokens"] * s["topk"],
         rows=s.get("routed", mine),
-        awake=s.get("awake", awake),
+        awake=s.get("activated", activated),
         experts=experts,
         chosen=top_k,
         width=width,
@@ -213,9 +213,9 @@ def _dealt(rows: Rows, experts: Floats, top_k: Floats) -> tuple[Floats, Floats]:
     s = rows.sizes
     label = rows.framework, rows.version
     mine = np.maximum(s["num_tokens"] * top_k, 1.0)
-    awake = np.minimum(experts, mine)
+    activated = np.minimum(experts, mine)
     if label in REPEATED:
-        return mine * np.minimum(s["topk"], s["moe_ep_size"]), awake
+        return mine * np.minimum(s["topk"], s["moe_ep_size"]), activated
     if label in GROUPED and rows.dtype == GROUPED_DTYPE:
         here = np.minimum(np.minimum(s["topk"], experts), s["topk"] / 2.0 + top_k)
         grouped = np.maximum(s["num_tokens"] * here, 1.0)
@@ -224,5 +224,5 @@ def _dealt(rows: Rows, experts: Floats, top_k: Floats) -> tuple[Floats, Floats]:
         drawn = pool * (1.0 - (1.0 - np.minimum(here / pool, 1.0)) ** s["num_tokens"])
         is_spread = s["num_tokens"] * s["topk"] >= s["num_experts"]
         few = np.where(is_spread, np.minimum(pool, grouped), np.maximum(drawn, 1.0))
-        return np.where(is_grouped, grouped, mine), np.where(is_grouped, few, awake)
-    return mine, awake
+        return np.where(is_grouped, grouped, mine), np.where(is_grouped, few, activated)
+    return mine, activated

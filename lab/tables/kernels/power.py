@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from lab.tables.kernels.fused_kernels import FOLDER, kernel_rows
-from lab.tables.kernels.tensor_cores import BOARDS, KIND_OF, product_rows
+from lab.tables.kernels.tensor_cores import GPUS, KIND_OF, product_rows
 from lab.tables.rows import Rows, by_labels, read_table
 
 TIMES = {"gemm": "gemm", "prefill": "context_attention", "decode": "generation_attention"}
@@ -41,7 +41,7 @@ def read_times(reference: Path, kernel: str, gpu: str, framework: str) -> list[R
     file = reference / FOLDER / f"{TIMES[kernel]}.parquet"
     if not file.is_file():
         return []
-    named = {ours: theirs for theirs, ours in BOARDS.items()}
+    named = {ours: theirs for theirs, ours in GPUS.items()}
     return _parts(read_table(file, gpu=named[gpu], framework=framework), kernel)
 
 
@@ -64,7 +64,7 @@ def _parts(table: pa.Table, kernel: str) -> list[Rows]:
     found = []
     for key, rows in by_labels(table, "gpu", "framework", "version", *columns):
         gpu, framework, _, *formats = key
-        if gpu in BOARDS and all(name in known for name in formats):
-            of = (BOARDS[gpu], framework, "_".join(known[name] for name in formats))
+        if gpu in GPUS and all(name in known for name in formats):
+            of = (GPUS[gpu], framework, "_".join(known[name] for name in formats))
             found.append(product_rows(rows, *of) if is_product else kernel_rows(rows, kernel, *of))
     return found

@@ -33,7 +33,7 @@ CONFIGURED = "configs/vllm/{task}/{model}/{gpu}/monolithic.config.yaml"
 ENGINE, RUNTIME = "vllm", "vllm_0_13"
 
 PROMPT_TOKENS = {"lm-arena-chat": 385, "gpqa": 230, "sourcegraph-fim": 1112}
-"""Tasks of text and their mean prompts: Llama-3.1-70B on four GPUs had room for 898 chats of 1,024,
+"""Tasks of text and their mean prompts: Llama-3.1-70B on four GPUs held 898 chats of 1,024,
 Qwen3-Coder-30B on two for 750 files of 768. Questions are as short as their set prints them."""
 
 TURNS, FEWEST = 2, 8

@@ -45,7 +45,7 @@ PRODUCERS = (*FRAMEWORKS, "pytorch")
 SPLIT = "matrices (n, k, batch) by hash: three quarters fitted, one quarter held out with all rows"
 
 FACTS = read_toml(Path(__file__).with_name("kernels.toml"))["tensor"]
-KIND_OF, LATENT_KIND_OF, BOARDS = FACTS["kinds"], FACTS["latent_kinds"], FACTS["gpus"]
+KIND_OF, LATENT_KIND_OF, GPUS = FACTS["kinds"], FACTS["latent_kinds"], FACTS["gpus"]
 
 KERNELS = {("vllm", "fp8"): "CutlassFP8ScaledMMLinearKernel"}
 """The kernel to use where a table mixes several."""
@@ -63,7 +63,7 @@ def read_tensor_rows(reference: Path, frameworks: tuple[str, ...]) -> tuple[Rows
 
 
 def plain_rows(
-    table: pa.Table, frameworks: Sequence[str], gpus: Mapping[str, str] = BOARDS
+    table: pa.Table, frameworks: Sequence[str], gpus: Mapping[str, str] = GPUS
 ) -> Iterator[Rows]:
     """Yield products with one weight matrix, by GPU, framework and kind.
 
@@ -125,7 +125,7 @@ def _product(kind: str, sizes: Sizes) -> Gemm:
 
 def _latent_rows(table: pa.Table, frameworks: Sequence[str]) -> Iterator[Rows]:
     """Yield products with one matrix per head."""
-    for key, rows in _known(table, "bmm_dtype", frameworks, BOARDS, LATENT_KIND_OF):
+    for key, rows in _known(table, "bmm_dtype", frameworks, GPUS, LATENT_KIND_OF):
         n, k = np.array([FACTS["latent_shapes"][op] for op in rows["op_name"].to_pylist()]).T
         m, batch, latency_us = numbers(rows, ("num_tokens", "num_heads", "latency_us")).values()
         labels = dict(zip(("gpu", "framework", "dtype"), key, strict=True))

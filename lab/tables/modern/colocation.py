@@ -13,7 +13,7 @@ import numpy as np
 from lab.tables.rows import Record, read_records
 
 PROFILE = "colocation/muxserve_mps_latency.parquet"
-BOARD = "a100_sxm"
+GPU = "a100_sxm"
 WHOLE = 100.0
 COLUMNS = ("share", "batch", "tokens", "prefill", "decode")
 

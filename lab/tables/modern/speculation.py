@@ -20,7 +20,7 @@ METHODS = ("eagle", "eagle3", "mtp", "ngram")
 
 @dataclass(frozen=True)
 class Drafts:
-    """Acceptance of one method for one model, or for one set of prompts."""
+    """Acceptance of a method for a model, or for a set of prompts."""
 
     method: str
     group: str  # held out together

@@ -26,7 +26,7 @@ CONTEXT = 128.0
 """Assumed tokens of context: the published decodes are of short texts."""
 
 
-def board_at(clock: str) -> Gpu:
+def gpu_at(clock: str) -> Gpu:
     """Return an A10 at its boost clock, or with its clock locked at the base."""
     gpu = load_gpu("a10")
     if clock != "base_locked":

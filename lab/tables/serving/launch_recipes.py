@@ -1,4 +1,4 @@
-"""How the engines of InferenceX were started: what its scripts say beyond what tables repeat.
+"""Launch options of the engines of InferenceX, from the scripts beside the tables.
 
 Read from github.com/SemiAnalysisAI/InferenceX, `benchmarks/` and `benchmarks/single_node/` (Apache
 2.0), as they stood from the month named on: a row of that model, precision, GPU and engine is

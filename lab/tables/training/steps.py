@@ -52,7 +52,7 @@ UNSTATED_PLANS = tuple((mbs, chunks) for mbs in (1, 2, 4, 8) for chunks in (1, 2
 
 @dataclass(frozen=True)
 class MeasuredStep:
-    """One measured step, with one plan for each way that its source leaves open."""
+    """A measured training step, with a plan for every option that the source leaves open."""
 
     row: str
     source: str  # a value of `SOURCES`

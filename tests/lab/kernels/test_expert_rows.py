@@ -1,4 +1,4 @@
-"""Rows that a benchmark of experts gave to one GPU, by its version and how layers were cut."""
+"""Rows of a benchmark of experts, by version and parallelism."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fit finds back what made its measurements, and writes it down whole."""
+"""A fit recovers the parameters behind synthetic measurements and stores all of them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHAPES = [(m, n, k) for m in (512, 4096) for n in (1024, 8192) for k in (1024, 4
 
 
 def table(compute: float) -> pa.Table:
-    """Return what an L40S that sustains this part of its peak would have measured."""
+    """Return measurements of an L40S that sustains a given share of peak."""
     gpu = load_gpu("l40s")
     profile = profile_of(gpu, "zero_shot")
     rates = dataclasses.replace(profile.gemm["linear"], compute=compute)

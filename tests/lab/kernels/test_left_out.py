@@ -28,7 +28,7 @@ MODELS = ((2048.0, 768.0, 8.0, 128.0), (4096.0, 1536.0, 8.0, 128.0), (7168.0, 20
 
 @pytest.fixture(scope="module")
 def made() -> Rows:
-    """Layers of three models that take what the form says with its first guesses."""
+    """Layers of three models with the seconds of the form at the initial parameters."""
     columns = [
         (tokens, *model, tp, ep)
         for model in MODELS

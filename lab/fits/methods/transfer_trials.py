@@ -53,9 +53,9 @@ class Trial:
     """A measured kernel priced with the numbers of one source."""
 
     rows: Rows
-    lender: str  # GPU that the numbers were fitted on
-    lender_framework: str
-    loan: TransferKind
+    source: str  # GPU that the numbers were fitted on
+    source_framework: str
+    transfer: TransferKind
     whole: bool  # with trees and grids
     band: Band  # of the source's own fit
     predicted_s: Floats

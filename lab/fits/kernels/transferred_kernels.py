@@ -1,7 +1,7 @@
 """Fit the error of pricing a kernel with numbers fitted on another GPU, framework or precision.
 
 Every measured kernel is priced with every other's numbers that a lookup may use
-(`borrowing_trials.py`). For each family and kind of transfer: the geometric mean of the errors of
+(`transfer_trials.py`). For each family and kind of transfer: the geometric mean of the errors of
 pairs of architectures and frameworks, the interval that covers 90 % of rows, and whether trees and
 grids transfer too. Pairs count alike, however many GPUs and rows they have.
 """
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from lab.fits.driver import Calibration
-from lab.fits.methods.borrowing_trials import Trial, trials
 from lab.fits.methods.held_out import interval
+from lab.fits.methods.transfer_trials import Trial, trials
 from lab.tables.kernels import auxiliary_kernels, fused_kernels, tensor_cores
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.transfer import (
@@ -63,7 +63,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         style=".3g",
         tables=[*tables, *auxiliary_kernels.TABLES, tensor_cores.TABLE, tensor_cores.LATENT_TABLE],
         rows=errors.size,
-        split="every kernel priced by other boards', frameworks' and precisions' alone, on its "
+        split="every kernel priced by other GPUs', frameworks' and precisions' numbers, on its "
         "held-out rows",
         errors=errors,
     )
@@ -80,8 +80,8 @@ def costs_of(found: Sequence[Trial]) -> Errors:
     A kind without trials in a family has the error of the kernel's other formats, else of all
     kernels; but equal instruction sets say nothing about other families.
     """
-    common = [t for t in found if t.loan.relation != INSTRUCTIONS]
-    every = _costs_by_kind(trial for trial in common if trial.loan.name != SHEET)
+    common = [t for t in found if t.transfer.relation != INSTRUCTIONS]
+    every = _costs_by_kind(trial for trial in common if trial.transfer.name != SHEET)
     kernels = dict.fromkeys(trial.rows.kernel for trial in found)
     of_kernel = {k: _costs_by_kind(t for t in common if t.rows.kernel == k) for k in kernels}
     costs = {ALL: _rising(every)}
@@ -95,7 +95,7 @@ def costs_of(found: Sequence[Trial]) -> Errors:
 def _costs_by_kind(found: Iterable[Trial]) -> dict[str, TransferError]:
     by_kind: dict[str, list[Trial]] = {}
     for trial in found:
-        by_kind.setdefault(trial.loan.name, []).append(trial)
+        by_kind.setdefault(trial.transfer.name, []).append(trial)
     return {name: _cost(some) for name, some in by_kind.items()}
 
 
@@ -105,15 +105,15 @@ def _rising(costs: Mapping[str, TransferError]) -> dict[str, TransferError]:
     Each error becomes the mean of the highest of nearer kinds and the lowest of farther ones.
     """
     kinds = {
-        loan.name: loan
+        transfer.name: transfer
         for relation in RELATIONS
-        for loan in (TransferKind(relation, f, p) for f in (True, False) for p in (True, False))
-        if loan.name in costs
+        for transfer in (TransferKind(relation, f, p) for f in (True, False) for p in (True, False))
+        if transfer.name in costs
     }
     risen = dict(costs)
-    for name, loan in kinds.items():
-        nearer = [costs[other].error for other, kind in kinds.items() if is_within(kind, loan)]
-        farther = [costs[other].error for other, kind in kinds.items() if is_within(loan, kind)]
+    for name, transfer in kinds.items():
+        nearer = [costs[other].error for other, kind in kinds.items() if is_within(kind, transfer)]
+        farther = [costs[other].error for other, kind in kinds.items() if is_within(transfer, kind)]
         risen[name] = replace(costs[name], error=(max(nearer) + min(farther)) / 2.0)
     return risen
 
@@ -124,7 +124,7 @@ def _cost(some: Sequence[Trial]) -> TransferError:
     Within an architecture trees and grids always transfer: its tiles and units are the same.
     """
     whole = _cost_of_pairs([trial for trial in some if trial.whole], whole=True)
-    if all(t.whole or t.loan.relation in (OWN, ARCHITECTURE) for t in some):
+    if all(t.whole or t.transfer.relation in (OWN, ARCHITECTURE) for t in some):
         return whole
     plain = _cost_of_pairs([trial for trial in some if not trial.whole], whole=False)
     return plain if plain.error < MUCH_LESS * whole.error else whole
@@ -143,7 +143,7 @@ def _cost_of_pairs(some: Sequence[Trial], *, whole: bool) -> TransferError:
 
 def _pair(trial: Trial) -> tuple[str, ...]:
     """Return what counts once: GPUs of one architecture are near copies of each other."""
-    source = trial.lender if trial.lender == SHEET else load_gpu(trial.lender).architecture
+    source = trial.source if trial.source == SHEET else load_gpu(trial.source).architecture
     return trial.family, load_gpu(trial.rows.gpu).architecture, source, trial.rows.framework
 
 
@@ -151,9 +151,9 @@ def substitutes(found: Sequence[Trial]) -> dict[str, dict[str, list[str]]]:
     """Return, by family and framework, the other frameworks on the same GPU by rising error."""
     errors: dict[tuple[str, str], dict[str, list[float]]] = {}
     for trial in found:
-        if trial.loan == TransferKind(OWN, same_framework=False) and trial.whole:
+        if trial.transfer == TransferKind(OWN, same_framework=False) and trial.whole:
             of_pair = errors.setdefault((trial.family, trial.rows.framework), {})
-            of_pair.setdefault(trial.lender_framework, []).append(np.log(trial.error))
+            of_pair.setdefault(trial.source_framework, []).append(np.log(trial.error))
     order: dict[str, dict[str, list[str]]] = {}
     for (family, framework), others in errors.items():
         means = {other: np.mean(some) for other, some in others.items()}

@@ -14,8 +14,8 @@ from pathlib import Path
 import polars as pl
 
 from lab.claims.predictions import columns, together
-from lab.fits.kernels.borrowed_kernels import costs_of
-from lab.fits.methods.borrowing_trials import Trial, trials
+from lab.fits.kernels.transferred_kernels import costs_of
+from lab.fits.methods.transfer_trials import Trial, trials
 from simulators.catalog.gpu import load_gpu
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import interval_s
@@ -31,22 +31,22 @@ class LeftOut:
 
     name: str
     key: Callable[[Trial], Hashable]  # of what is priced
-    lender: Callable[[Trial], Hashable]  # the same of who lends
+    source_key: Callable[[Trial], Hashable]  # of the source of the numbers
 
 
 WAYS = (
-    LeftOut("board", lambda trial: trial.rows.gpu, lambda trial: trial.lender),
+    LeftOut("GPU", lambda trial: trial.rows.gpu, lambda trial: trial.source),
     LeftOut(
         "architecture",
         lambda trial: load_gpu(trial.rows.gpu).architecture,
         lambda trial: (
-            trial.lender if trial.lender == SHEET else load_gpu(trial.lender).architecture
+            trial.source if trial.source == SHEET else load_gpu(trial.source).architecture
         ),
     ),
     LeftOut(
-        "framework on a board",
+        "framework on a GPU",
         lambda trial: (trial.rows.gpu, trial.rows.framework),
-        lambda trial: (trial.lender, trial.lender_framework),
+        lambda trial: (trial.source, trial.source_framework),
     ),
 )
 
@@ -78,8 +78,8 @@ def _chosen(found: Sequence[Trial], way: LeftOut) -> Iterator[tuple[Trial, Ends]
     for some in cases.values():
         key = way.key(some[0])
         if key not in known:
-            known[key] = costs_of([t for t in found if key not in (way.key(t), way.lender(t))])
-        left = [trial for trial in some if way.lender(trial) != key]
+            known[key] = costs_of([t for t in found if key not in (way.key(t), way.source_key(t))])
+        left = [trial for trial in some if way.source_key(trial) != key]
         if left:
             yield _choice(left, known[key])
 
@@ -88,19 +88,19 @@ def _choice(some: Sequence[Trial], costs: Errors) -> tuple[Trial, Ends]:
     """Return the first trial of the kind with the least error, and its interval."""
 
     def cost(trial: Trial) -> TransferError:
-        return error_of(trial.family, trial.loan.name, costs)
+        return error_of(trial.family, trial.transfer.name, costs)
 
     def place(trial: Trial) -> Hashable:
-        return trial.lender, trial.lender_framework, trial.loan.same_precision
+        return trial.source, trial.source_framework, trial.transfer.same_precision
 
-    nearer = {place(t) for t in some if t.loan.relation != VENDOR and cost(t).error < math.inf}
-    some = [t for t in some if t.loan.relation != VENDOR or place(t) not in nearer]
-    least = min(some, key=lambda trial: rank(cost(trial), trial.loan))
+    nearer = {place(t) for t in some if t.transfer.relation != VENDOR and cost(t).error < math.inf}
+    some = [t for t in some if t.transfer.relation != VENDOR or place(t) not in nearer]
+    least = min(some, key=lambda trial: rank(cost(trial), trial.transfer))
     alike = [
         t
         for t in some
-        if (t.lender, t.lender_framework, t.loan)
-        == (least.lender, least.lender_framework, least.loan)
+        if (t.source, t.source_framework, t.transfer)
+        == (least.source, least.source_framework, least.transfer)
     ]
     best = next((trial for trial in alike if trial.whole == cost(trial).whole), least)
     return best, interval_s(cost(best).widened(best.band), best.predicted_s)

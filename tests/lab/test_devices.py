@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lab.claims.edge.boards import CHOICES, chosen, left_out
+from lab.claims.edge.devices import CHOICES, chosen, left_out
 from lab.tables.edge.programs import System
 
 SYSTEMS = [
