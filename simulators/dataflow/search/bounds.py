@@ -147,39 +147,36 @@ def _entering(layer: Layer, room: int, kept: int, costs: Tensors, beyond: Rooms)
         beyond: words of each tensor that the inner buffers hold of what passes this one; 0 for
             tensors that do not pass. If a tile needs more, the tensor is sent in every step.
     """
-    divisors = [[n for n in range(1, bound + 1) if bound % n == 0] for bound in layer.bounds]
+    divisors = [[float(n) for n in range(1, b + 1) if b % n == 0] for b in layer.bounds]
     sides = np.stack([grid.ravel() for grid in np.meshgrid(*divisors, indexing="ij")])
     held = [t for t in range(len(TENSORS)) if kept >> t & 1]
     fits = sum(_tiles(layer, t, sides).prod(axis=0) for t in held) <= room
     sides = sides[:, np.broadcast_to(fits, sides.shape[1])]
-    steps = np.array(layer.bounds)[:, None] // sides
-    every_step = steps.prod(axis=0).astype(np.float64)
-    best = np.inf
-    for first in range(len(layer.dims)):  # the innermost loop outside the tile
-        spent = np.zeros(sides.shape[1])
-        for t, (cost, most) in enumerate(zip(costs, beyond, strict=True)):
-            if t in held or most > 0:
-                tile = _tiles(layer, t, sides).prod(axis=0)
-                words = np.where(every_step > 1.0, _sent(layer, t, sides, steps, first), tile)
-                if most > 0:
-                    words = np.where(tile > most, tile * every_step, words)
-                spent += cost * words
-        is_loop = (steps[first] > 1) | (every_step == 1.0)
-        best = min(best, spent[is_loop].min(initial=np.inf))
-    return float(best)
+    steps = np.array(layer.bounds, np.float64)[:, None] / sides
+    every_step = steps.prod(axis=0)
+    spent = np.zeros(sides.shape)  # by innermost loop outside the tile, and tile
+    for t, (cost, most) in enumerate(zip(costs, beyond, strict=True)):
+        if t in held or most > 0:
+            tile = _tiles(layer, t, sides).prod(axis=0)
+            words = np.where(every_step > 1.0, _sent(layer, t, sides, steps), tile)
+            if most > 0:
+                words = np.where(tile > most, tile * every_step, words)
+            spent += cost * words
+    is_loop = (steps > 1) | (every_step == 1.0)
+    return float(spent[is_loop].min(initial=np.inf))
 
 
-def _tiles(layer: Layer, tensor: int, sides: Ints) -> Ints:
+def _tiles(layer: Layer, tensor: int, sides: Floats) -> Floats:
     """Return the extents of tiles of a tensor, by rank and tile, from their sides by dimension."""
     extents = [
         1 + sum((sides[layer.dims.index(dim)] - 1) * c for dim, c in rank)
         for rank in layer.tensors[tensor].ranks
     ]
-    return np.array(extents, np.int64).reshape(-1, sides.shape[1])
+    return np.array(extents, np.float64).reshape(-1, sides.shape[1])
 
 
-def _sent(layer: Layer, tensor: int, sides: Ints, steps: Ints, first: int) -> Floats:
-    """Return the fewest words of a tensor that are sent, given the innermost loop of each tile.
+def _sent(layer: Layer, tensor: int, sides: Floats, steps: Floats) -> Floats:
+    """Return the fewest words of a tensor that are sent, by innermost loop and tile.
 
     If that loop indexes the tensor, every step of all loops sends the part of the tile that is new.
     Otherwise only loops that index the tensor send, the best of them innermost.
@@ -191,15 +188,16 @@ def _sent(layer: Layer, tensor: int, sides: Ints, steps: Ints, first: int) -> Fl
     }
     extents = _tiles(layer, tensor, sides)
     tile = extents.prod(axis=0)
-    sending = range(len(layer.dims)) if first in indexed else list(indexed)
-    times = steps[list(sending)].prod(axis=0).astype(np.float64)
-    least: Floats = times * tile
-    for d in [first] if first in indexed else indexed:
-        rank, coefficient = indexed[d]
+    every_step, own_steps = steps.prod(axis=0), steps[list(indexed)].prod(axis=0)
+    best: Floats = own_steps * tile
+    result = np.empty_like(steps)
+    for d, (rank, coefficient) in indexed.items():
         new = np.minimum(extents[rank], sides[d] * coefficient)
-        moved = (steps[d] - 1) * (tile // extents[rank]) * new
-        least = np.where(steps[d] > 1, np.minimum(least, times / steps[d] * (tile + moved)), least)
-    return least
+        slid = tile + (steps[d] - 1.0) * (tile / extents[rank]) * new
+        best = np.where(steps[d] > 1.0, np.minimum(best, own_steps / steps[d] * slid), best)
+        result[d] = np.minimum(every_step * tile, every_step / steps[d] * slid)
+    result[[d for d in range(len(steps)) if d not in indexed]] = best
+    return result
 
 
 def bounds(
