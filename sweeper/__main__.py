@@ -1,6 +1,6 @@
-"""The command line: a first word without `=` is a command, everything else is a sweep's overrides.
+"""Entry point of the command line: `sweeper COMMAND ...` or `sweeper +space=NAME OVERRIDE ...`.
 
-Each command is loaded when it is called, so that queries import neither Hydra nor Ray.
+Commands are imported when called, so that queries import neither Hydra nor Ray.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _WIDEST = 2000
 _PACKAGES = ("sweeper", "simulators", "deploy", "planning", "formats", "lab")
 USAGE = "\n".join(
     [
-        "python -m sweeper COMMAND ...      (`sweeper` is the same)\n",
+        "python -m sweeper COMMAND ...      (or: sweeper COMMAND ...)\n",
         "  +space=NAME  run or resume a sweep; prints its Pareto front",
         *(f"  {name:12} {one['about']}" for name, one in COMMANDS.items()),
         """
-KEY is the first digits of a design's key, or `knee`.
-COMMAND --help has examples.
+KEY is the first digits of a design's key, or `knee` for the best compromise.
+`COMMAND --help` prints options and examples.
 Overrides of a sweep, as in Hydra:
   'space.axes.tp=[4,8]'  'space.axes.qps=0.5..32 log 13'  output=json
   sampler=random sampler.points=500  engine=ray engine.actors=4
@@ -60,8 +60,8 @@ def main(argv: list[str] | None = None) -> int:
         _search_here_last()
     if argv is None:
         sys.stdout, sys.stderr = quoting(sys.stdout), quoting(sys.stderr)
-    _end_as_by_ctrl_c()
-    # Matrices are small here: more threads would mostly wait for each other. numpy reads it once.
+    _convert_signals()
+    # Matrices are small: more threads would only wait for each other. numpy reads this once.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     warnings.formatwarning = lambda message, *_: f"sweeper: {message}\n"
     try:
@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt as ended:
         print(
-            "\nsweeper: stopped; results are kept, and the same command resumes",
+            "\nsweeper: stopped; results so far are kept, and the same command resumes the sweep",
             file=sys.stderr,
         )
         return 128 + (ended.args[0] if ended.args else signal.SIGINT)
@@ -96,7 +96,7 @@ def _search_here_last() -> None:
     if sys.path and Path(sys.path[0]) == here:  # `python -m` put it there
         del sys.path[0]
     if is_trusted(here):
-        sys.path.append(str(here))  # for simulators of one's own
+        sys.path.append(str(here))  # for the user's own simulators
 
 
 def _shortened(said: str) -> str:
@@ -105,7 +105,7 @@ def _shortened(said: str) -> str:
     return "\n".join(x if len(x) <= _WIDEST else f"{x[:_WIDEST]} ..." for x in lines)
 
 
-def _end_as_by_ctrl_c() -> None:
+def _convert_signals() -> None:
     """Make SIGTERM and SIGHUP raise `KeyboardInterrupt`, as Ctrl-C does."""
 
     def end(number: int, _: object) -> None:
@@ -113,12 +113,12 @@ def _end_as_by_ctrl_c() -> None:
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores one, and means it
+            if signal.getsignal(number) is signal.SIG_DFL:  # `nohup` ignores SIGHUP on purpose
                 signal.signal(number, end)
 
 
 def _defect(error: BaseException) -> str:
-    """Return the message of an unexpected error: what, where, and how to report it."""
+    """Return the message of an unexpected error: type, place, and how to report the bug."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [f for f in frames if any(f"{os.sep}{h}{os.sep}" in f.filename for h in _PACKAGES)]
     last = (ours or frames)[-1]
@@ -127,7 +127,7 @@ def _defect(error: BaseException) -> str:
         f"{type(error).__name__}: {said}\n"
         f"This is a bug in sweeper {version('sweeper')} ({Path(last.filename).name}, line "
         f"{last.lineno}).\n"
-        "Please report it with the command and its files; SWEEPER_TRACEBACK=1 shows all of it"
+        "Please report the command and its files. SWEEPER_TRACEBACK=1 prints the traceback"
     )
 
 
@@ -156,18 +156,18 @@ def _called(command: str, words: list[str]) -> int:
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
-        raise UserError(f"'{str(error.filename)[:40]}...' is longer than a file's name") from error
+        raise UserError(f"'{str(error.filename)[:40]}...' is too long for a file name") from error
     return code
 
 
 def _no_command(first: str, rest: list[str]) -> UserError:
-    """Return the error for a word that is no command; a space's name is meant to be run."""
+    """Return the error for an unknown command; suggests `+space=` for the name of a space."""
     known = spaces()
     meant = next((w for w in (first, *rest) if w in known), "NAME")
     hint = "" if first in known else suggestion(first, COMMANDS)
     return UserError(
         f"there is no command '{first}'{hint}\n"
-        f"Commands: {', '.join(COMMANDS)}; a sweep is started by +space={meant}"
+        f"Commands: {', '.join(COMMANDS)}; to run a sweep: +space={meant}"
     )
 
 

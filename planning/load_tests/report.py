@@ -1,4 +1,4 @@
-"""Prints a run as a load test of the real service would."""
+"""Format a simulated run as the report of a load test."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from simulators.serving.engine import replica as at
 from simulators.serving.engine.state import ReplicaState
 
 LATENCIES = {
-    "ttft": "time to first token",
-    "queue": "wait for a first batch",
-    "tpot": "time per later token",
-    "itl": "gap between tokens",
-    "e2e": "whole answer",
+    "ttft": "TTFT",
+    "queue": "queueing time",
+    "tpot": "TPOT",
+    "itl": "ITL",
+    "e2e": "end-to-end latency",
 }
 PERIODS = 10
-"""The run is cut in so many equal times."""
+"""Number of equal time periods of the table."""
 
 
 def report_of(run: ServingRun) -> str:
-    """Return the text of a run whose batches were all logged."""
+    """Return the report of a run with a log of all batches."""
     point, metrics = run.point, run.metrics()
     title = f"{point.model} on {metrics.gpus} {point.gpu}, {point.scheduler}"
     return "\n".join(
@@ -42,12 +42,12 @@ def report_of(run: ServingRun) -> str:
 
 
 def _counts(m: ServingMetrics) -> Iterator[str]:
-    """Yield what was asked, answered and spent."""
+    """Yield lines of request counts, throughput, cost, energy and utilization."""
     yield _line("requests completed", m.completed_requests)
     for name, count in (
         ("rejected as too long", m.rejected_requests),
-        ("restarts, recomputed", m.restarts),
-        ("swaps to the host", m.swaps),
+        ("preemptions (recompute)", m.restarts),
+        ("preemptions (swap)", m.swaps),
         ("requests stalled while running", m.stalled_requests),
     ):
         if count:
@@ -55,22 +55,20 @@ def _counts(m: ServingMetrics) -> Iterator[str]:
     yield _line("duration", m.makespan_s, "s")
     yield _line("iterations", m.iterations)
     yield _line("requests per second", m.requests_per_s)
-    yield _line("  that met both deadlines", m.goodput_per_s)
+    yield _line("  goodput, within the SLO", m.goodput_per_s)
     yield _line("output tokens per second", m.tokens_per_s)
     yield _line("  per GPU", m.tokens_per_s_per_gpu)
     yield _line("  per user", m.tokens_per_s_per_user)
     yield _line("dollars per million output tokens", m.cost_usd_per_mtok)
     yield _line("joules per output token", m.energy_j_per_token)
-    yield _line("requests per batch", m.mean_batch)
-    yield _line("requests waiting or running", m.inside_mean)
-    yield _line("share of the time at work", m.busy)
-    yield _line(
-        "KV blocks in use, mean and most", f"{m.kv_use_mean:.1%}, {m.kv_use_max or 0.0:.1%}"
-    )
+    yield _line("mean batch size", m.mean_batch)
+    yield _line("mean requests in system", m.inside_mean)
+    yield _line("utilization", m.busy)
+    yield _line("KV blocks in use, mean and max", f"{m.kv_use_mean:.1%}, {m.kv_use_max or 0.0:.1%}")
     if m.cached_tokens:
-        yield _line("prompt tokens found in the cache", f"{m.prefix_hit_ratio:.1%}")
+        yield _line("prefix cache hit rate", f"{m.prefix_hit_ratio:.1%}")
     if m.saturated:
-        yield "The backlog grew while requests came: latencies depend on the length of the run."
+        yield "The queue kept growing: latencies depend on the length of the run."
 
 
 def _latencies(m: ServingMetrics) -> Iterator[str]:
@@ -83,7 +81,7 @@ def _latencies(m: ServingMetrics) -> Iterator[str]:
 
 
 def _course(state: ReplicaState) -> Iterator[str]:
-    """Yield what went on in each period: requests that came and went, batches, queue and memory."""
+    """Yield arrivals, completions, batch size, queue and KV use of each period."""
     log, times = batch_table(state), state.times
     began = float(times[:, at.ARRIVAL].min())
     edges = np.linspace(began, max(float(log["end_s"].to_numpy().max()), began), PERIODS + 1)
@@ -96,7 +94,7 @@ def _course(state: ReplicaState) -> Iterator[str]:
         for name in ("requests", "waiting", "kv_blocks")
     )
     came, went = (np.histogram(times[:, column], edges)[0] for column in (at.ARRIVAL, at.COMPLETED))
-    yield "from s      arrived  answered  in a batch  waiting  KV in use"
+    yield "from s      arrived completed  batch size  waiting  KV in use"
     for i in range(PERIODS):
         yield (
             f"{edges[i] - began:<10,.1f}{came[i]:>9,}{went[i]:>10,}{requests[i]:>12,.1f}"

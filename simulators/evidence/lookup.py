@@ -264,24 +264,27 @@ def notes_on(gpus: Iterable[str]) -> tuple[str, ...]:
     asked = list(dict.fromkeys(gpus))
     by_sheet = [name for name in asked if not load_gpu(name).validated]
     names = [name for name in unmeasured(asked) if name not in by_sheet]
-    these = "this GPU" if len(names) == 1 else "these GPUs"
-    said = f"{', '.join(names)}: no kernel of {these} was measured; times are by data sheets and "
-    notes = [f"{said}by kernels of other GPUs."] if names else []
+    notes = []
+    if names:
+        notes.append(
+            f"No measured kernels for {', '.join(names)}: times are estimated from data sheets and "
+            "from kernels of other GPUs."
+        )
     if by_sheet:
         notes.append(
-            f"{', '.join(by_sheet)}: nothing of such devices was ever measured here; times are the "
-            "least that their data sheets allow, and no library reaches them."
+            f"No measurements for {', '.join(by_sheet)}: times are lower bounds from data sheets, "
+            "which no library reaches."
         )
     measured = [name for name in asked if name not in (*names, *by_sheet)]
     if names and measured:
         errors = {name: _transfer_error(load_gpu(name)) for name in names}
         listed = ", ".join(
-            f"{name} {error:.0%}" if error < math.inf else f"{name} not known"
+            f"{name} {100 * error:.0f} %" if error < math.inf else f"{name} unknown"
             for name, error in errors.items()
         )
         notes.append(
-            f"Beside times of {', '.join(measured)} smaller differences say little: with kernels "
-            f"of such other GPUs measured ones were off in the mean by: {listed}."
+            f"Mean error of kernel times transferred from other GPUs: {listed}. Treat smaller "
+            f"differences to {', '.join(measured)} as a tie."
         )
     notes += [
         f'{name} has the rates of {original}: with  like = "{original}"  in its file it takes what '

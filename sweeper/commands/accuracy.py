@@ -1,4 +1,4 @@
-"""Stored accuracy: how far predictions were off on measured rows outside every fit."""
+"""The command `accuracy`: print stored errors of predictions on held-out measured rows."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ HEADER = ["", "check", "error", "limit", "rows", "baseline"]
 
 
 def main(words: list[str]) -> int:
-    """Print the checks of a simulator, a model or a GPU; the main ones without any of these."""
+    """Print the checks of a simulator, a model or a GPU; by default the main figures."""
     known = stored()
     parser = flags("accuracy")
-    add_words(parser, "simulators", known, nargs="*", help=f"of {', '.join(known)}")
+    add_words(parser, "simulators", known, nargs="*", help=f"groups of checks: {', '.join(known)}")
     parser.add_argument("--model", default="", help="checks that name a model")
     parser.add_argument("--gpu", default="", help="checks that name a GPU")
     parser.add_argument("--json", action="store_true")
@@ -40,7 +40,7 @@ def main(words: list[str]) -> int:
     }
     found = {group: checks for group, checks in found.items() if checks}
     if names and not found:
-        raise UserError(f"no stored check names {' and '.join(names)}")
+        raise UserError(f"no accuracy check exists for {' and '.join(names)}")
     if chosen.json:
         lines = [{"group": g, **dataclasses.asdict(c)} for g, cs in found.items() for c in cs]
         print(json.dumps(lines, indent=1))
@@ -48,8 +48,10 @@ def main(words: list[str]) -> int:
         print_table("", HEADER, [_cells(group, c) for group, cs in found.items() for c in cs])
     else:
         rows = [("", *headline.cells(known)) for headline in headlines()]
-        print_table("", ["", "what", "error", "rows", "baseline"], [list(row) for row in rows])
-        print_words(f"Checks of one group: accuracy {next(iter(known))}; --model and --gpu filter.")
+        print_table("", ["", "predicted", "error", "rows", "baseline"], [list(row) for row in rows])
+        print_words(
+            f"All checks of one group: accuracy {next(iter(known))}; filter: --model, --gpu."
+        )
     return 0
 
 

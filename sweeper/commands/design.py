@@ -38,7 +38,7 @@ from sweeper.questions import (
     known_beside,
 )
 from sweeper.report.answers import Answers, latest, point_of
-from sweeper.report.shares import in_words, shares_of_row
+from sweeper.report.shares import in_words, shares_of_row, spoken
 from sweeper.report.tables import print_table, print_words, read_text, write_text
 from sweeper.report.timeline import trace_events
 from sweeper.store.keys import SHOWN
@@ -50,7 +50,7 @@ _FASTER = 1.25
 _LEAST_TIME, _LEAST_ENERGY = 0.002, 0.02
 """Shares of a phase's time and energy below which operators are shown together."""
 _MOST = 12
-"""Operators of a comparison."""
+"""Operators printed by `compare`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,11 +87,11 @@ def contributions(name: str, row: Mapping[str, Any]) -> list[Contribution]:
     """Return the contributions of operators to a design, by its simulator."""
     simulator = load_simulator(name)
     if not isinstance(simulator, Explains):
-        raise UserError(f"the simulator '{name}' cannot say where a design's time goes")
+        raise UserError(f"the simulator '{name}' does not report the time of operators")
     try:
         return list(simulator.explain(point_of(simulator, row)))
     except Infeasible as verdict:
-        raise UserError(f"this design cannot exist: {verdict}") from verdict
+        raise UserError(f"this design is infeasible: {verdict}") from verdict
 
 
 def show(name: str, key: str, outputs: str, records: str | None) -> int:
@@ -105,8 +105,8 @@ def show(name: str, key: str, outputs: str, records: str | None) -> int:
     _print_figures("design", [*space.varied, *space.derived], design)
     _print_figures("fixed", own, design)
     if len(own) < len(fixed):
-        left = f"{len(fixed) - len(own)} further inputs are at their defaults"
-        print_words(f"  {left}: `show {space.simulator}` names them", "    ")
+        left = f"{len(fixed) - len(own)} further inputs have default values"
+        print_words(f"  {left}; `show {space.simulator}` lists them", "    ")
     _print_figures("outcome", [n for n in row if n not in (*space.axes, *space.derived)], design)
     tests = known_beside(simulator, LOAD_TESTS)
     if (
@@ -118,13 +118,13 @@ def show(name: str, key: str, outputs: str, records: str | None) -> int:
     if records is None:
         return 0
     if not isinstance(simulator, Records):
-        raise UserError(f"the simulator '{space.simulator}' keeps no records of events")
+        raise UserError(f"the simulator '{space.simulator}' records no events")
     _write_records(simulator.records(design.point), Path(records))
     return 0
 
 
 def _print_figures(title: str, names: Sequence[str], design: Design) -> None:
-    """Print columns of a design, each with its 90 % interval if it has one."""
+    """Print columns of a design, with 90 % prediction intervals where available."""
     print(title)
     last, row = design.last, design.row
     ends = {f"{name}_{end}" for name in names for end in ("lo", "hi")}
@@ -134,7 +134,8 @@ def _print_figures(title: str, names: Sequence[str], design: Design) -> None:
         mark = " *" if column in last.objectives else ""
         low, high = row.get(f"{column}_lo"), row.get(f"{column}_hi")
         if low is not None and high is not None and low < high:
-            mark += f"  (90 %: {last.human(column, low)} to {last.human(column, high)})"
+            ends_said = f"{last.human(column, low)} to {last.human(column, high)}"
+            mark += f"  (90 % prediction interval {ends_said})"
         print(f"  {column:24} {last.human(column, row[column])}{mark}")
 
 
@@ -152,17 +153,21 @@ def export(words: list[str]) -> int:
     """Print the deployment of a design, or write it to a file."""
     parser = results_flags("export")
     parser.add_argument("key", help=_KEY)
-    parser.add_argument("--target", default="", help="engine or orchestrator; else as designed")
-    parser.add_argument("--file", type=Path, metavar="FILE", help="write it there")
+    parser.add_argument(
+        "--target", default="", help="engine or orchestrator (default: the engine of the design)"
+    )
+    parser.add_argument("--file", type=Path, metavar="FILE", help="write the deployment to a file")
     chosen = parser.parse_args(words)
     last, [design] = designs(chosen.name, chosen.outputs, chosen.key)
     writer = known_beside(last.simulator, DEPLOYMENTS)
     if not isinstance(writer, Deploys):
-        raise UserError(f"designs of the simulator '{last.simulator.name}' are not deployments")
+        raise UserError(
+            f"sweeper writes no deployments for designs of the simulator '{last.simulator.name}'"
+        )
     try:
         text = writer.deployment(design.point, chosen.target, design.name)
     except Infeasible as verdict:
-        raise UserError(f"this design cannot exist: {verdict}") from verdict
+        raise UserError(f"this design is infeasible: {verdict}") from verdict
     if chosen.file:
         write_text(chosen.file, text)
         print(f"written to {chosen.file}")
@@ -175,7 +180,7 @@ def explain(words: list[str]) -> int:
     """Print the operators of a design, and what a faster part would gain."""
     parser = results_flags("explain")
     parser.add_argument("key", help=_KEY)
-    parser.add_argument("--all", action="store_true", help="also operators that hardly count")
+    parser.add_argument("--all", action="store_true", help="print small operators, too")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--trace", type=Path, metavar="FILE", help="write a timeline for Perfetto")
     chosen = parser.parse_args(words)
@@ -201,7 +206,7 @@ def explain(words: list[str]) -> int:
         for level in LEVELS
         if whole_s
     }
-    print_words(f"Evidence behind the time: {in_words(shares_of_row(design.row) or of_operators)}")
+    print_words(f"Time by evidence: {in_words(shares_of_row(design.row) or of_operators)}")
     for line in _what_if(design):
         print_words(line, " " * 13)
     if chosen.trace:
@@ -229,7 +234,7 @@ def _print_phase(phase: str, rows: Sequence[Contribution]) -> None:
         "achieved": [_amount(_per_s(c, c.flops), "flops/s") for c in rows],
         "moved": [_amount(_per_s(c, c.moved_bytes), "B/s") for c in rows],
         "bound by": [c.bound for c in rows],
-        "evidence": [c.level if c.time_s else "" for c in rows],
+        "evidence": [spoken(c.level) if c.time_s else "" for c in rows],
     }
     kept = [name for name in columns if name in ("", "operator") or any(columns[name])]
     lines = [list(line) for line in zip(*(columns[name] for name in kept), strict=True)]
@@ -246,7 +251,7 @@ def _per_s(c: Contribution, amount: float) -> float:
 
 
 def grouped(rows: Sequence[Contribution]) -> list[Contribution]:
-    """Return the operators that count, longest first, and one row for all others."""
+    """Return the largest operators, longest first, and one row for the remaining operators."""
     whole_s, whole_j = sum(c.time_s for c in rows), sum(c.energy_j for c in rows)
 
     def counts(c: Contribution) -> bool:
@@ -260,7 +265,7 @@ def grouped(rows: Sequence[Contribution]) -> list[Contribution]:
         return [*large, *small]
     others = Contribution(
         phase=rows[0].phase,
-        name=f"{len(small)} smaller ones",
+        name=f"{len(small)} smaller operators",
         time_s=sum(c.time_s for c in small),
         energy_j=sum(c.energy_j for c in small),
         level=max((c.level for c in small), key=LEVELS.index),
@@ -277,7 +282,7 @@ def _what_if(design: Design) -> Iterator[str]:
     if not scales or not wanted:
         return
     before = evaluated(last.simulator, row)
-    yield f"A part {_FASTER - 1:.0%} faster or larger would give:"
+    yield f"Effect of making one part of the GPU {100 * (_FASTER - 1):.0f} % faster or larger:"
     for scale in scales:
         after = evaluated(last.simulator, {**row, scale: row[scale] * _FASTER})
         gains = [
@@ -303,7 +308,7 @@ def compare(words: list[str]) -> int:
     """Compare two designs, a design with a benchmark's result, or two sweeps."""
     parser = results_flags("compare")
     parser.add_argument("keys", nargs="*", metavar="KEY", help="one or two designs, or `knee`")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="a benchmark's result")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="the log of a benchmark")
     parser.add_argument("--against", metavar="NAME", help="another sweep of the same simulator")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(words)
@@ -340,13 +345,12 @@ def _compare_designs(first: Design, second: Design) -> int:
     if asked := [n for n in given_of(last.simulator.point) if n in a and a[n] != b.get(n)]:
         values = ", ".join(f"{n} {last.human(n, a[n])} and {last.human(n, b[n])}" for n in asked)
         print_words(
-            f"They answer different questions ({values}). Compare at the same {', '.join(asked)}."
+            f"The inputs differ ({values}). Compare designs with the same {', '.join(asked)}."
         )
     simulator = last.simulator
     if isinstance(simulator, CarriesLoad) and a[n := simulator.copies] != b[n]:
         print_words(
-            f"They have {a[n]} and {b[n]} {n}, which share the load: rates, GPUs and energy are "
-            "sums over all of them."
+            f"The designs have {a[n]} and {b[n]} {n}. Rates, GPUs and energy are sums over all {n}."
         )
     if not lines:
         print("The two designs are the same.")
@@ -371,7 +375,7 @@ def _compare_operators(first: Design, second: Design) -> None:
         whole = sum(b - a for a, b in times.values())
         print()
         print_table(
-            f"Where the time differs ({_signed(whole)} in all)",
+            f"Operators whose time differs ({_signed(whole)} in total)",
             ["", "operator", "first", "second", "difference"],
             lines,
         )
@@ -389,13 +393,13 @@ def _change(a: Any, b: Any) -> str:
 
 
 def _compare_log(design: Design, file: Path, *, as_json: bool) -> int:
-    """Print a benchmark's result beside the predictions of a design."""
+    """Print the error of a design's predictions against a benchmark's log."""
     last, row = design.last, design.row
     text, reader = read_text(file), known_beside(last.simulator, LOAD_TESTS)
     logged = reader.read_log(text, str(file)) if isinstance(reader, ReadsLogs) else {}
     found = {n: v for n, v in logged.items() if row.get(n) is not None}
     if not found:
-        raise UserError(f"{file} measured nothing that '{last.space.simulator}' predicts")
+        raise UserError(f"{file} contains no metric that '{last.space.simulator}' predicts")
     errors = {n: row[n] / v - 1 for n, v in found.items() if v}
     if as_json:
         table = [
@@ -408,7 +412,7 @@ def _compare_log(design: Design, file: Path, *, as_json: bool) -> int:
         ["", n, last.human(n, v), last.human(n, float(row[n])), f"{errors[n]:+.1%}" if v else ""]
         for n, v in found.items()
     ]
-    title = f"{design.key[:SHOWN]} beside {file}"
+    title = f"{design.key[:SHOWN]} compared with {file}"
     print_table(title, ["", "metric", "measured", "predicted", "error"], lines)
     if isinstance(reader, ReadsLogs) and (lesson := reader.lesson(errors)):
         print(f"\n{lesson}")
@@ -425,12 +429,12 @@ def _compare_sweeps(a: Answers, b: Answers) -> int:
         ours, theirs = (list(dict.fromkeys(x.space.axes[name])) for x in (a, b))
         if set(ours) != set(theirs):
             values = (", ".join(a.human(name, v) for v in one[:6]) for one in (ours, theirs))
-            print_words(f"They were asked for other {name}: {' and '.join(values)}.")
+            print_words(f"The sweeps use different {name}: {' and '.join(values)}.")
     metrics = [n for n in a.objectives if n in b.objectives]
     axes = list(dict.fromkeys([*a.space.axes, *b.space.axes]))
     rows = [x.results.select(*axes, "status", *metrics).collect() for x in (a, b)]
     shared = rows[0].join(rows[1], on=axes, how="inner", suffix="_b", nulls_equal=True)
-    print(f"{len(rows[0]):,} and {len(rows[1]):,} designs, {len(shared):,} of them in both")
+    print(f"{len(rows[0]):,} and {len(rows[1]):,} designs, {len(shared):,} in both sweeps")
     both = shared.filter(pl.all_horizontal(pl.col("status", "status_b").cast(pl.String) == "ok"))
     lines = []
     for n in metrics:
@@ -439,7 +443,7 @@ def _compare_sweeps(a: Answers, b: Answers) -> int:
             quantiles = [ratio.quantile(q) or 0.0 for q in (0.05, 0.5, 0.95)]
             lines.append(["", n, *(f"{q - 1:+.1%}" for q in quantiles)])
     if lines:
-        title = f"Change from {a.name} to {b.name} on shared designs"
+        title = f"Change from {a.name} to {b.name}, designs in both sweeps"
         print_table(title, ["", "metric", "5 %", "median", "95 %"], lines)
     wanted = {n: a.objectives[n] for n in metrics}
     fronts = [pareto_front(qualifying(x.results), wanted, where=x.where) for x in (a, b)]
@@ -451,6 +455,6 @@ def _compare_sweeps(a: Answers, b: Answers) -> int:
             return 0
         print(
             f"Fronts of {len(fronts[0])} and {len(fronts[1])} designs dominate {shares[0]:.1%} "
-            f"and {shares[1]:.1%} of the box that holds both."
+            f"and {shares[1]:.1%} of their common bounding box."
         )
     return 0

@@ -1,4 +1,4 @@
-"""Help while typing: JSON Schema of space files for editors, completion for shells."""
+"""JSON Schema of space files for editors, and completion scripts for shells."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ SHELLS = ("bash", "zsh", "fish")
 _NOTATION = "a value, a list, or a range: 1..8, 0.5..32 log 13, pow2 1..64, capacity 0.1..64"
 _SQL = "polars SQL over axes, derived columns and facts"
 _ABOUT = {
-    "simulator": "the model that answers the points",
-    "axes": "values of each axis; an axis that is left out has its default",
-    "zip": "lists of axes that move together",
-    "union": "alternatives, each with axes of its own",
-    "derived": f"columns computed beforehand: name to {_SQL}",
-    "constraints": f"conditions points must meet before they are simulated: {_SQL}",
-    "when": f"axes that vary under a condition only, else at their first value: {_SQL}",
-    "slo": "a condition on metrics up to which a capacity axis is pushed",
+    "simulator": "the simulator that evaluates the points",
+    "axes": "values of each axis; axes left out have default values",
+    "zip": "axes whose lists of values are paired, element by element",
+    "union": "alternative sets of axes; the space is their union",
+    "derived": f"columns computed from axes: name to {_SQL}",
+    "constraints": f"conditions that points must meet to be simulated: {_SQL}",
+    "when": f"condition under which an axis varies (else: its first value): {_SQL}",
+    "slo": "the condition on metrics that limits a capacity axis",
     "where": "a condition on results that designs on the front must meet",
-    "objectives": "metrics to make small or large: name to min or max",
-    "given": "axes that a design does not choose: each value has a front of its own",
-    "scenario": "figures the space must answer, each an SQL expression with a plausible band",
+    "objectives": "metrics to optimize: name to min or max",
+    "given": "scenario axes: each combination of values has a separate front",
+    "scenario": "expected figures: an SQL expression with a plausible range each",
 }
 _SETTINGS = ("outputs=", "output=json", "output=text", "plot=false", "failures.retry=true")
 
@@ -60,10 +60,10 @@ def completion(words: list[str]) -> int:
 
 
 def complete() -> list[str]:
-    """Return the words of the line that a shell completes, up to the cursor.
+    """Return the words of the command line up to the cursor.
 
-    The first word is completed here, and so are the overrides of a sweep; options of a command are
-    completed by its parser.
+    This function completes the first word and overrides of a sweep; the parser of a command
+    completes the command's options.
     """
     line = os.environ["COMP_LINE"][: int(os.environ.get("COMP_POINT", 0))]
     *words, _ = shlex.split(f"{line}_")
@@ -77,7 +77,7 @@ def complete() -> list[str]:
 
 
 def _overrides(words: list[str]) -> list[str]:
-    """Return overrides: spaces, choices and options, and the axes of the space that is named."""
+    """Return known overrides: spaces, samplers, engines, their options, and axes of the space."""
     found = [f"+space={name}" for name in spaces()]
     for group, names, known, options in (
         ("sampler", samplers.names(), runnable(samplers.SAMPLERS), samplers.options_of),
@@ -102,13 +102,13 @@ def schema(words: list[str]) -> int:
         print(text, end="")
         return 0
     write_text(file, text)
-    print(f"written to {file}; name it in a space file's first line:")
+    print(f"written to {file}; write this first line into space files:")
     print(f"# yaml-language-server: $schema={file}")
     return 0
 
 
 def space_schema() -> dict[str, Any]:
-    """Return the schema, one case per simulator, from the types of spaces, points and metrics."""
+    """Return the JSON Schema of space files, with one case per simulator."""
     (kinds,) = (d["properties"] for d in msgspec.json.schema(SpaceConfig)["$defs"].values())
     kinds["simulator"]["examples"] = list(runnable(SIMULATORS))
     return {
@@ -145,7 +145,7 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def grouped(axes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of each group of options as a mapping of its own."""
+    """Return one schema per group of options."""
     groups: dict[str, Any] = {}
     for name, axis in axes.items():
         group, _, option = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""Options of commands: an argument parser with our error messages, examples and completion."""
+"""Argument parser of the commands, with error messages, examples and shell completion."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sweeper.space.shipped_files import spaces
 from sweeper.words import number_in
 
 _PLAIN = re.compile(r"[\w.+=:/@-]+", re.ASCII)
-"""A word that no shell interprets; other names, such as of files, are not completed."""
+"""A word without shell syntax; only such names are completed."""
 _LINES = 3
 """Lines of usage below an error; `--help` prints all."""
 
@@ -55,17 +55,17 @@ def flags(command: str) -> Flags:
 
 
 def results_flags(command: str, nargs: str | None = None) -> Flags:
-    """Return a parser for a command about results: the space's name and their folder."""
+    """Return a parser with the name of a space and the folder of its results."""
     parser = flags(command)
     add_words(parser, "name", spaces(), nargs=nargs, help="a space that has been run")
-    parser.add_argument("--outputs", default="outputs", help="the folder or URL of its results")
+    parser.add_argument("--outputs", default="outputs", help="the folder or URL of results")
     return parser
 
 
 def add_words(
     parser: argparse._ActionsContainer, name: str, known: Iterable[str], **more: Any
 ) -> None:
-    """Add an argument whose values a shell completes; other values are accepted, too."""
+    """Add an argument with shell completion of known values; other values are accepted."""
     action = parser.add_argument(name, **more)
     action.completer = lambda **_: list(filter(_PLAIN.fullmatch, known))  # type: ignore[attr-defined]
 

@@ -1,4 +1,4 @@
-"""A user's own hardware: time its kernels, and calibrate a GPU, phone or deployment to rows."""
+"""The commands `measure` and `calibrate`: time kernels and fit hardware to measured rows."""
 
 from __future__ import annotations
 
@@ -14,16 +14,22 @@ from sweeper.report.tables import print_table, print_words
 
 
 def measure(words: list[str]) -> int:
-    """Time kernels of this machine's GPU and write them."""
+    """Time kernels on this machine's GPU and write the rows."""
     run = importlib.import_module("planning.measure.run")
     parser = flags("measure")
     parser.add_argument("--write", type=Path, required=True, metavar="FILE", help="Parquet file")
-    parser.add_argument("--gpu", default="", help="its data sheet; else the driver's name")
+    parser.add_argument(
+        "--gpu", default="", help="name of the data sheet (default: the driver's name)"
+    )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--ops", default=",".join(run.FAMILIES), help="families of operators")
-    parser.add_argument("--dtype", default="fp32,bf16", help=f"of {', '.join(run.DTYPES)}")
+    parser.add_argument(
+        "--dtype", default="fp32,bf16", help=f"precisions, of {', '.join(run.DTYPES)}"
+    )
     parser.add_argument("--seconds", type=float, default=60.0, help="time to spend (60)")
-    parser.add_argument("--shapes", type=at_least(1), help="calls of each family (as many as fit)")
+    parser.add_argument(
+        "--shapes", type=at_least(1), help="calls per family (default: as many as fit)"
+    )
     parser.add_argument("--largest", type=at_least(1), default=run.UNLIMITED, help="largest size")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="time the fp32 calls of a file")
     chosen = vars(parser.parse_args(words))
@@ -31,7 +37,7 @@ def measure(words: list[str]) -> int:
     file = chosen.pop("write")
     name, counts, failed = run.measure(file, ops=ops, dtypes=dtypes, **chosen)
     for reason, count in failed.items():
-        print_words(f"left out: {count} calls that PyTorch could not run: {reason}")
+        print_words(f"skipped {count} calls that PyTorch could not run: {reason}")
     print_words(f"{name}: {', '.join(f'{count} {op}' for op, count in counts.items())}")
     print(f"Written: {file}\nNext   python -m sweeper calibrate GPU --measured {file}")
     return 0
@@ -49,7 +55,10 @@ def calibrate(words: list[str]) -> int:
     other.add_argument("--from", dest="source", metavar="GPU", help="the GPU of these rows")
     other.add_argument("--own", type=Path, metavar="FILE", help="rows of NAME, if there are any")
     other.add_argument(
-        "--ask", type=at_least(1), metavar="N", help="write which rows of NAME to time instead"
+        "--ask",
+        type=at_least(1),
+        metavar="N",
+        help="write the N most informative rows of NAME to time",
     )
     other.add_argument("--write", type=Path, metavar="FILE", help="write the predicted rows")
     chosen = parser.parse_args(words)
@@ -64,14 +73,14 @@ def calibrate(words: list[str]) -> int:
             f"{gain.rows:,}",
             f"{gain.before:.1%}",
             f"{gain.after:.1%}",
-            "no number would" if gain.more_rows is None else f"about {gain.more_rows:,}",
+            "not reachable" if gain.more_rows is None else f"about {gain.more_rows:,}",
         ]
         for gain in gains
     ]
-    header = ["", "rows", "error before", "after", "more rows that would halve it"]
-    print_table(f"{chosen.name}: errors on rows left out", header, lines)
+    header = ["", "rows", "error before", "error after", "more rows to halve the error"]
+    print_table(f"{chosen.name}: errors on held-out rows", header, lines)
     if file is None:
-        print_words(f"Nothing is written: these rows do not improve {chosen.name}.")
+        print_words(f"No file written: these rows do not improve {chosen.name}.")
         return 0
     print_words(f"Written: {file}")
     if worse := [gain.name for gain in gains if not gain.is_better]:
@@ -80,7 +89,7 @@ def calibrate(words: list[str]) -> int:
 
 
 def _calibrated(chosen: argparse.Namespace) -> Any:
-    """Return gains and file, by what the columns of the rows say they are."""
+    """Calibrate by the kind of rows, which the columns tell; return gains and the written file."""
     edge, deployment, kernels = (
         importlib.import_module(f"planning.calibrate.{name}")
         for name in ("edge", "deployment", "kernels")
@@ -93,7 +102,7 @@ def _calibrated(chosen: argparse.Namespace) -> Any:
 
 
 def _transfer(chosen: argparse.Namespace) -> int:
-    """Predict rows of one GPU on another, or choose which to measure there."""
+    """Predict rows of one GPU on another GPU, or choose the rows to measure there."""
     library = importlib.import_module("planning.calibrate.transfer")
     if chosen.ask:
         if not chosen.write:
@@ -113,13 +122,13 @@ def _transfer(chosen: argparse.Namespace) -> int:
         ]
         for one in found
     ]
-    header = ["", "rows", "time, relative", "own rows", "error", "by a ratio"]
+    header = ["", "rows", "relative time", "own rows", "error", "error of a ratio"]
     print_table(f"{chosen.source} to {chosen.name}", header, lines)
     print_words(
-        "Errors are on own rows that were left out; `by a ratio` of bandwidth or FLOP/s, the "
-        "better of the two."
+        "Errors on held-out own rows. `error of a ratio` scales by bandwidth or FLOP/s, whichever "
+        "is better."
         if chosen.own
-        else f"For the error, give a few rows of {chosen.name} by --own FILE."
+        else f"To measure the error, pass a few rows of {chosen.name}: --own FILE."
     )
     if chosen.write:
         library.write_transferred(found, chosen.name, chosen.write)

@@ -1,4 +1,4 @@
-"""The results of a command: the last run of a space, in price lists and scenarios."""
+"""Open the results of a command: the last run of a space, by price list and scenario."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sweeper.report.answers import Answers, latest
 from sweeper.report.tables import print_words
 
 _DIGITS, _MOST = 6, 4
-"""Digits of a definition that are printed, and definitions that are named."""
+"""Printed digits of a definition, and number of definitions printed."""
 
 
 def add_scenarios(parser: Flags) -> None:
@@ -22,7 +22,7 @@ def add_scenarios(parser: Flags) -> None:
         nargs="?",
         const="worst",
         metavar="HOW",
-        help="one design for all scenarios, by the worst over them (or: mean)",
+        help="one design for all scenarios, by the worst value of each objective (or: mean)",
     )
 
 
@@ -41,9 +41,9 @@ def opened(chosen: argparse.Namespace) -> Answers:
 
 
 def tell_progress(last: Answers, *, quiet: bool = False) -> None:
-    """Print how far an unfinished run is; on standard error for programs."""
+    """Print the progress of an unfinished run; `quiet` prints on standard error."""
     if progress := last.unfinished:
-        text = f"{progress}: this run of {last.name} has not ended."
+        text = f"This run of {last.name} has not finished: {progress}."
         print(text, file=sys.stderr) if quiet else print_words(text)
 
 
@@ -53,7 +53,7 @@ def warn_of_version(last: Answers) -> None:
     if then != now:
         name = last.space.simulator
         print(
-            f"Rows of {last.name} are of version {then} of '{name}', today's is {now}: "
-            f"python -m sweeper +space={last.name} computes them again",
+            f"The rows of {last.name} come from version {then} of '{name}'; the installed version "
+            f"is {now}. To simulate again: python -m sweeper +space={last.name}",
             file=sys.stderr,
         )

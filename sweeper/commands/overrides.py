@@ -1,4 +1,4 @@
-"""Overrides become a configuration, by Hydra's compose interface; its errors become one paragraph.
+"""Compose command-line overrides into a configuration with Hydra.
 
 This is the only module that imports Hydra.
 """
@@ -41,9 +41,7 @@ def compose(words: list[str]) -> dict[str, Any]:
             f"which space? Write +space={meant}\nKnown: {', '.join(spaces()) or 'none'}"
         )
     if flags := [w for w in words if w.startswith("-")]:
-        raise UserError(
-            f"'{flags[0]}' is no option of a sweep; its options are keys, as in output=json"
-        )
+        raise UserError(f"a sweep has no option '{flags[0]}'; write key=value, as in output=json")
     for word in words:
         if "=" not in word and not word.startswith("~"):
             raise UserError(f"'{word}' is not an override; write key=value")
@@ -56,7 +54,7 @@ def compose(words: list[str]) -> dict[str, Any]:
 
 
 def with_site(words: list[str]) -> list[str]:
-    """Return overrides with those that `site=NAME` stands for, as far as they are not given."""
+    """Return overrides with `site=NAME` expanded; explicit overrides take precedence."""
     named = [word.removeprefix("site=") for word in words if word.startswith("site=")]
     if not named:
         return words
@@ -71,9 +69,9 @@ def with_site(words: list[str]) -> list[str]:
 
 
 def map_replacements(overrides: list[str]) -> list[str]:
-    """Make an override of a whole mapping replace it, where Hydra would merge the two.
+    """Make an override of a whole mapping replace the mapping, where Hydra would merge both.
 
-    And read a condition as text, where Hydra would look for a grammar in its signs.
+    Conditions are quoted, so that Hydra reads them as text.
 
     >>> map_replacements(["space.objectives={mfu: max}"])
     ['~space.objectives', '+space.objectives={mfu: max}']
@@ -86,7 +84,7 @@ def map_replacements(overrides: list[str]) -> list[str]:
             result += [f"~{word.split('=')[0]}", f"+{word}"]
             continue
         if word.startswith(("space.derived.", "space.when.")):
-            word = f"++{word}"  # whether it is there already or not
+            word = f"++{word}"  # adds or replaces the key
         if match := re.fullmatch(rf"(\+*space\.{_CONDITION})=([^'\"\s].*)", word):
             text = match[2].replace("\\", "\\\\").replace('"', '\\"')
             result.append(word if text == "null" else f'{match[1]}="{text}"')
@@ -103,7 +101,7 @@ def _compose(name: str, node: dict[str, Any], overrides: list[str]) -> dict[str,
     _offer("sampler", sampler, samplers.options_of(sampler))
     for engine in engines.ENGINES:
         _offer("engine", engine, engines.options_of(engine))
-    store.repo.pop("space", None)  # Hydra copies all it was offered, each time
+    store.repo.pop("space", None)  # Hydra copies every stored space each time
     store.store(group="space", name=name, node=OmegaConf.create(node), package="space")
     with initialize_config_dir(version_base="1.3", config_dir=str(conf())):
         config = hydra_compose(config_name="config", overrides=overrides)
@@ -135,7 +133,7 @@ def _chosen(overrides: list[str]) -> dict[str, str]:
 
 
 def _known(group: str, chosen: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the keys that a part of the configuration has; of the whole if there is none such."""
+    """Return the keys of a part of the configuration; top-level keys for an unknown part."""
     if group in chosen:
         options = samplers.options_of if group == "sampler" else engines.options_of
         return tuple(f.name for f in dataclasses.fields(options(chosen[group])))
@@ -143,7 +141,7 @@ def _known(group: str, chosen: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _check_choices(plain: dict[str, Any], chosen: Mapping[str, str]) -> None:
-    """Raise `UserError` for a key added by `+` that nothing reads, or a choice of another kind."""
+    """Raise `UserError` for an unknown key added by `+`, or a value of the wrong type."""
     check_types(plain)
     for group in ("", "failures", *chosen):
         known = (*(["name"] if group in chosen else []), *_known(group, chosen))
@@ -154,7 +152,7 @@ def _check_choices(plain: dict[str, Any], chosen: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def _hydra_errors(overrides: list[str], axes: list[str]) -> Iterator[None]:
-    """Say in one paragraph what Hydra and OmegaConf say in several."""
+    """Convert errors of Hydra and OmegaConf to `UserError`."""
     try:
         yield
     except (ValueError, RecursionError) as error:
@@ -165,7 +163,7 @@ def _hydra_errors(overrides: list[str], axes: list[str]) -> Iterator[None]:
 
 
 def _plainly(hydra: str, omegaconf: str, overrides: list[str], axes: list[str]) -> str:
-    """Return what is wrong with the overrides, in terms of the words that were typed."""
+    """Return the error message in terms of the words that were typed."""
     if match := re.search(r"Could not find '(\w+)/([^']*)'", hydra):
         known = {"sampler": samplers.names(), "engine": engines.ENGINES}.get(match[1], ())
         return str(UnknownNameError(match[1], match[2], known))
@@ -194,7 +192,7 @@ def _plainly(hydra: str, omegaconf: str, overrides: list[str], axes: list[str]) 
 
 
 def _unknown_key(key: str, overrides: list[str], axes: list[str]) -> str:
-    """Return which key an override names that is not there, and which there are."""
+    """Return the message for an unknown key, with the known keys."""
     leaf = key.split(".")[-1]
     word = next((w for w in overrides if leaf and leaf in w.split("=")[0]), key)
     path = word.split("=")[0].lstrip("+~")

@@ -1,6 +1,6 @@
-"""Questions to results: the Pareto front, sensitivities, the cheapest design, neighbours.
+"""Analyse stored results: Pareto front, sensitivities, cheapest design, neighbours, fleets.
 
-Each scenario is answered on its own, and named in the first columns of the answer.
+Scenarios are analysed separately; the first columns of a table name the scenario.
 """
 
 from __future__ import annotations
@@ -39,27 +39,33 @@ _ROWS = 30
 
 
 def main(words: list[str]) -> int:
-    """Answer a question, and print or write the table."""
+    """Compute one analysis, and print or write the table."""
     parser = results_flags("query")
-    add_words(parser, "kind", KINDS, help="the question, one of those below")
+    add_words(parser, "kind", KINDS, help="the analysis, see below")
     parser.add_argument("of", nargs="*", help="metrics, or a design's key")
-    parser.add_argument("--where", metavar="SQL", help="a condition besides the space's own")
-    parser.add_argument("--slo", metavar="SQL", help="of cheapest: the deadlines to meet")
-    parser.add_argument("--level", metavar="COLUMN", help="of best-per: whose levels")
     parser.add_argument(
-        "--steps", type=at_least(1), help="of best-per: cut real numbers into so many"
+        "--where", metavar="SQL", help="a condition in addition to `where` of the space"
     )
-    parser.add_argument("--epsilon", type=float, default=0.05, help="of epsilon: relative step")
-    parser.add_argument("--band", type=float, default=0.1, help="of likely: 90 %% half-width")
-    parser.add_argument("--shared", type=float, default=0.0, help="of likely: shared error share")
-    parser.add_argument("--layers", type=at_least(1), default=3, help="of layers: how many")
-    parser.add_argument("--load", help="of fleet: the load, step by step by commas, or a file")
+    parser.add_argument("--slo", metavar="SQL", help="cheapest: the SLO to meet")
     parser.add_argument(
-        "--spare", type=at_least(0), default=1, help="of fleet: replicas that may fail"
+        "--level", metavar="COLUMN", help="best-per: the column whose values are compared"
     )
+    parser.add_argument(
+        "--steps", type=at_least(1), help="best-per: number of bins of a real column"
+    )
+    parser.add_argument("--epsilon", type=float, default=0.05, help="epsilon: relative step")
+    parser.add_argument(
+        "--band", type=float, default=0.1, help="likely: half-width of 90 %% intervals"
+    )
+    parser.add_argument(
+        "--shared", type=float, default=0.0, help="likely: share of the error common to all designs"
+    )
+    parser.add_argument("--layers", type=at_least(1), default=3, help="layers: number of fronts")
+    parser.add_argument("--load", help="fleet: load per hour, separated by commas, or a file")
+    parser.add_argument("--spare", type=at_least(0), default=1, help="fleet: spare replicas")
     add_scenarios(parser)
-    parser.add_argument("--rows", type=at_least(1), default=_ROWS, help="rows to print")
-    parser.add_argument("--write", metavar="FILE", help=".csv, .parquet, .md or .json")
+    parser.add_argument("--rows", type=at_least(1), default=_ROWS, help="number of rows to print")
+    parser.add_argument("--write", metavar="FILE", help="write a .csv, .parquet, .md or .json")
     parser.add_argument("--json", action="store_true")
     parser.epilog = f"Kinds:\n{_described()}\n\n{parser.epilog}"
     chosen = parser.parse_args(words)
@@ -85,11 +91,11 @@ def main(words: list[str]) -> int:
 
 
 def _answered(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """Return the answer to each scenario, with the scenario in front; of one design, to its own."""
+    """Return one table: the analysis of each scenario, or of one design."""
     kind, chosen.count = KINDS[chosen.kind], 1 if last.given else chosen.rows
     if chosen.kind in _OF_A_DESIGN:
         return kind(last, chosen)
-    if chosen.level in last.given:  # asked for each of its values as it is
+    if chosen.level in last.given:  # best-per already separates its values
         last = dataclasses.replace(last, given=tuple(n for n in last.given if n != chosen.level))
     found, refused = [], None
     for one in last.each():
@@ -104,12 +110,12 @@ def _answered(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
         raise refused
     if refused is not None:
         left = len(last.scenarios) - len(found)
-        print(f"{left:,} scenarios have no answer, as in: {refused}", file=sys.stderr)
+        print(f"{left:,} scenarios have no result, for example: {refused}", file=sys.stderr)
     return stacked(found)
 
 
 def _per_metric(table: str, last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """A table of the sensitivity of each metric: `indices` by axis, or `effects` of each value."""
+    """Return the sensitivity of each metric: `indices` per axis, or `effects` per value."""
     axes, where, found = list(last.space.varied), _where(last, chosen), []
     for metric in chosen.of or last.objectives:
         said: pl.DataFrame = getattr(sensitivity(last.results, metric, axes, where=where), table)
@@ -118,14 +124,14 @@ def _per_metric(table: str, last: Answers, chosen: argparse.Namespace) -> pl.Dat
 
 
 def _idle(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """Axes that change none of the metrics."""
+    """Axes that change no metric."""
     metrics = chosen.of or list(last.objectives)
     found = idle_axes(last.results, metrics, list(last.space.varied))
     return pl.DataFrame({"idle_axis": pl.Series(found, dtype=pl.String)})
 
 
 def _cheapest(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """The designs of least cost that meet the deadlines."""
+    """The cheapest designs that meet the SLO."""
     in_dollars = (name for name in last.objectives if last.units.get(name) in ("$", "USD"))
     cost = chosen.of[0] if chosen.of else next(in_dollars, next(iter(last.objectives)))
     slo = chosen.slo or _where(last, chosen)
@@ -137,7 +143,7 @@ def _cheapest(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
 
 
 def _best_per(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """The best design at each level of a column."""
+    """The best design at each value of a column."""
     if not chosen.level:
         raise UserError(f"best-per needs --level, as in --level {last.space.varied[0]}")
     objective = chosen.of[0] if chosen.of else next(iter(last.objectives))
@@ -175,13 +181,13 @@ def _front(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
 
 
 def _epsilon(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """The front thinned to designs that differ by more than a relative step in some objective."""
+    """The front, thinned to designs that differ by more than a relative step."""
     if not chosen.epsilon > 0:
         raise UserError(f"--epsilon {chosen.epsilon:g}: write a number above zero")
     front = _front(last, chosen)
     values = minimised(front, last.objectives)
     if not (abs(values) > 0).all():
-        raise UserError("an epsilon front steps by shares, so no objective may be zero")
+        raise UserError("an epsilon front uses relative steps, so no objective may be zero")
     signs = np.sign(values[0]) if len(values) else np.ones(values.shape[1])
     logs = signs * np.log(np.abs(values))
     kept = epsilon_front(logs, [float(np.log1p(chosen.epsilon))] * values.shape[1])
@@ -189,15 +195,15 @@ def _epsilon(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
 
 
 def _crowding(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """The front by the crowding distance of each design."""
+    """The front, sorted by crowding distance."""
     front = _front(last, chosen)
-    alone = pl.Series("crowding", crowding_distance(minimised(front, last.objectives)))
+    distances = pl.Series("crowding", crowding_distance(minimised(front, last.objectives)))
     table = _brief(last, front, list(last.objectives))
-    return table.with_columns(alone).sort("crowding", descending=True)
+    return table.with_columns(distances).sort("crowding", descending=True)
 
 
 def _likely(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """Designs by their probability to be on the front, given prediction errors."""
+    """Designs, sorted by the probability of being on the front given prediction errors."""
     bands = dict.fromkeys(last.objectives, chosen.band)
     found = probable_front(
         last.results, last.objectives, bands, where=_where(last, chosen), shared=chosen.shared
@@ -206,13 +212,13 @@ def _likely(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
 
 
 def _hypervolume(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """The share of the box around the qualifying designs that the front dominates."""
+    """The share of the objectives' bounding box that the front dominates."""
     values, _ = objective_matrix(last.results, last.objectives, where=_where(last, chosen))
     return pl.DataFrame({"designs": [len(values)], "dominated_share": dominated_shares(values)})
 
 
 def _near(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """The designs one axis step from a design, better ones first."""
+    """The designs one axis step away from a design, improvements first."""
     _, row = last.design(chosen.of[0] if chosen.of else KNEE)
     last = last.within({name: row[name] for name in last.given})
     axes = {n: list(dict.fromkeys(last.space.axes[n])) for n in last.space.varied}
@@ -220,7 +226,7 @@ def _near(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
 
 
 def _fleet(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """Replicas per hour for a load, with spare ones, and their cost."""
+    """Replicas per hour for a load, including spares, and their cost."""
     if not chosen.load:
         raise UserError("fleet needs --load, as in --load 3,5,9,4 or a file of numbers")
     load = _numbers(chosen.load)
@@ -228,18 +234,19 @@ def _fleet(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
     simulator = last.simulator
     if not isinstance(simulator, CarriesLoad):
         raise UserError(
-            f"fleet needs designs that carry a load, which those of '{last.space.simulator}' do not"
+            f"fleet needs designs that serve a load; designs of '{last.space.simulator}' do not"
         )
     axis = simulator.load
     if not row.get(axis):
-        raise UserError(f"fleet needs designs with `{axis}`, the load they carry")
+        raise UserError(f"fleet needs designs with a value of the load `{axis}`")
     one = float(row[axis]) / row[simulator.copies]
     fleet, each = replicas_for(load, one, spare=chosen.spare), simulator.standing(row)
     if not (chosen.json or chosen.write):
         most = [_amount(unit, n * fleet.bought) for unit, n in each.items()]
         print(
-            f"One replica carries {last.human(axis, one)}. At most {fleet.bought:,} stand at once "
-            f"({', '.join(most)}), {chosen.spare} of them spare; the load uses {fleet.used:.0%}."
+            f"One replica serves {last.human(axis, one)}. The peak needs {fleet.bought:,} replicas "
+            f"({', '.join(most)}), including {chosen.spare} spare; mean utilization "
+            f"{100 * fleet.used:.0f} %."
         )
     taken = {unit: [n * count for count in fleet.replicas] for unit, n in each.items()}
     hours = range(len(load))
@@ -258,10 +265,10 @@ def pareto(words: list[str]) -> int:
     parser.add_argument("--min", action="append", default=[], metavar="COLUMN")
     parser.add_argument("--max", action="append", default=[], metavar="COLUMN")
     parser.add_argument("--where", metavar="SQL")
-    parser.add_argument("--every", action="store_true", help="ignore the space's own `where`")
+    parser.add_argument("--every", action="store_true", help="ignore `where` of the space")
     parser.add_argument("--per", action="append", default=[], metavar="COLUMN")
     add_scenarios(parser)
-    parser.add_argument("--rows", type=at_least(1), default=20, help="designs to print at most")
+    parser.add_argument("--rows", type=at_least(1), default=20, help="most designs to print")
     parser.add_argument("--write", metavar="FILE", help=".csv, .parquet, .md or .json")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(words)
@@ -279,7 +286,7 @@ def pareto(words: list[str]) -> int:
     if front.is_empty():
         if silent := unstated(last.results, objectives, where=where):
             raise UserError(
-                f"no feasible design of '{chosen.name}' states {', '.join(silent)}; "
+                f"no feasible design of '{chosen.name}' has a value for {', '.join(silent)}; "
                 "choose other objectives by --min and --max"
             )
         raise UserError(
@@ -302,9 +309,7 @@ def pareto(words: list[str]) -> int:
     groups = front.partition_by(per, maintain_order=True) if per else [front]
     if not chosen.per and len(groups) > 1 and len(front) > chosen.rows:
         print_knees(last, rows=chosen.rows)
-        print_words(
-            f"The front of one: --at {at_example(last)}; one design for all of them: --across"
-        )
+        print_words(f"Front of one scenario: --at {at_example(last)}; one design for all: --across")
         return 0
     for group in groups:
         if per:
@@ -329,11 +334,11 @@ KINDS: dict[str, Callable[[Answers, argparse.Namespace], pl.DataFrame]] = {
     "fleet": _fleet,
 }
 _OF_A_DESIGN = ("near", "fleet")
-"""Questions about one design, which belongs to one scenario."""
+"""Analyses of one design, which belongs to one scenario."""
 
 
 def _described() -> str:
-    """Return each kind with what it answers."""
+    """Return the kinds of analysis with a description each."""
     said = {
         "sensitivity": "The share of a metric's variance that each axis explains alone.",
         "effects": "The mean of a metric at each value of each axis.",
@@ -347,7 +352,7 @@ def _where(last: Answers, chosen: argparse.Namespace) -> str | None:
 
 
 def _brief(last: Answers, table: pl.DataFrame, first: list[str]) -> pl.DataFrame:
-    """Return the key, what is asked, what was chosen and the objectives, for each design."""
+    """Return the key, the `first` columns, the axes and the objectives of each design."""
     named = last.named(table)
     wanted = dict.fromkeys(["key", *first, *last.space.varied, *last.objectives])
     return named.select(n for n in wanted if n in named.columns)

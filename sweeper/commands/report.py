@@ -1,4 +1,4 @@
-"""A sweep as one HTML page, or as a picture."""
+"""The command `report`: write a sweep as one HTML page or as a picture."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ def main(words: list[str]) -> int:
     """Write the page, or a picture."""
     parser = results_flags("report")
     add_scenarios(parser)
-    parser.add_argument("--file", type=Path, metavar="FILE", help="default: beside the run")
+    parser.add_argument(
+        "--file", type=Path, metavar="FILE", help="output file (default: in the folder of the run)"
+    )
     parser.add_argument("--rows", type=at_least(1), default=MOST, help="most rows of the page")
     parser.add_argument(
         "--band",
         type=float,
         default=0.1,
-        help="half the 90 %% interval of an objective without a stated one (0.1: 10 %%)",
+        help="half-width of the 90 %% prediction interval if none is stated (0.1: 10 %%)",
     )
     picture = parser.add_argument_group("a picture instead of the page")
     add_words(picture, "--plot", PICTURES, metavar="KIND", help=", ".join(PICTURES))
@@ -42,9 +44,7 @@ def main(words: list[str]) -> int:
     last = opened(chosen)
     last = last.across(chosen.across) if chosen.across else last
     if last.front.is_empty():
-        raise UserError(
-            f"no feasible design of '{last.name}' qualifies, so there is nothing to report"
-        )
+        raise UserError(f"no design of '{last.name}' qualifies, so there is nothing to report")
     if chosen.plot:
         file = chosen.file or last.folder / f"{chosen.plot}.png"
         _plot(last, chosen, file)
@@ -74,7 +74,7 @@ def _plot(last: Answers, chosen: argparse.Namespace, file: Path) -> None:
 
 def content_of(last: Answers, *, band: float) -> Content:
     """Return the content of the report on a run."""
-    asked = last.folder.parents[2] / "spaces" / f"{last.name}.yaml"  # what `ask` wrote
+    asked = last.folder.parents[2] / "spaces" / f"{last.name}.yaml"  # written by `ask`
     file = spaces().get(last.name) or (asked if asked.is_file() else None)
     text = about(file) if file else ""
     question = text[: text.index("?") + 1] if "?" in text else text

@@ -1,4 +1,4 @@
-"""Run a sweep, resume it by running it again, or plan it."""
+"""Run, resume or plan a sweep."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from sweeper.units import duration, human
 
 _PATIENCE_S = 0.2
 _AT_ONCE, _COUNTED = 1 << 20, 1 << 26
-"""Points whose constraints are looked at together, and up to which each is looked at."""
+"""Points whose constraints are evaluated together, and the limit of exact counting."""
 _BYTES = {"double": 8, "int64": 8, "bool": 1, "string": 2}
 """Bytes of a stored value by type, before compression (strings are stored as codes)."""
 
 
 class Asked(NamedTuple):
-    """A composed configuration, and the sweep it asks for."""
+    """A composed configuration and its sweep."""
 
     name: str
     sweep: Sweep
@@ -48,7 +48,7 @@ class Asked(NamedTuple):
 
 
 def asked_by(words: list[str]) -> Asked:
-    """Return the sweep that overrides ask for."""
+    """Return the sweep that command-line overrides describe."""
     asked = Configuration.from_dict(compose(words))
     return Asked(asked.name, asked.sweep(), asked.to_dict())
 
@@ -63,7 +63,7 @@ def main(words: list[str]) -> int:
     failure: UserError | None = None
     try:
         _write(ended, plot=asked.written["plot"])
-    except UserError as error:  # a full disk, say: the answer is shown all the same
+    except UserError as error:  # for example a full disk: the answer is printed nevertheless
         failure = error
     if as_json:
         found = {**ended.to_dict(), "run": str(ended.answers.folder)}
@@ -82,7 +82,7 @@ def sweep(asked: Asked) -> Ended:
     if sum(removed.values()) == space.size:
         listed = "\n".join(f"  {line}" for line in space.counts.in_words)
         raise UserError(
-            f"the space is empty: its constraints leave none of {space.size:,} points\n{listed}"
+            f"the space is empty: the constraints remove all {space.size:,} points\n{listed}"
         )
     with alone(store):
         picked = min(asked.sweep.sampler.size(space), space.size - sum(removed.values()))
@@ -91,7 +91,7 @@ def sweep(asked: Asked) -> Ended:
             return _answered(asked, folder)
         except UserError:
             if not store.finished() and not len(store.answered(space)):
-                # Without rows it would only hide an earlier run.
+                # An empty run would hide an earlier run.
                 shutil.rmtree(folder, ignore_errors=True)
             raise
 
@@ -120,10 +120,10 @@ def _answered(asked: Asked, folder: Path) -> Ended:
             if progress_of(folder) is None:
                 write_progress(folder, {"answered": progress.answered, "to_do": progress.total})
             if progress.answered:
-                say(f"{progress.answered:,} answered already, {progress.total:,} to do")
+                say(f"{progress.answered:,} designs stored already, {progress.total:,} to simulate")
 
         if failures["retry"] and (dropped := store.forget_failures()):
-            say(f"{dropped:,} points that failed before are asked again")
+            say(f"retrying {dropped:,} points that failed before")
         say(f"space {asked.name}: {space.size:,} points, {len(space.varied)} axes vary")
         for line in space.counts.in_words:
             say(f"  {line}")
@@ -143,7 +143,7 @@ def _check_failures(progress: Progress, most: int | None) -> None:
     failed = sum(progress.rows[s] for s in FAILURES)
     if most is not None and failed > most:
         raise UserError(
-            f"{failed:,} points failed, more than failures.max={most}; what was written is kept. "
+            f"{failed:,} points failed, more than failures.max={most}; stored results are kept. "
             f"Reasons: {dict(progress.reasons.most_common(3))}"
         )
 
@@ -165,7 +165,7 @@ def _write(ended: Ended, *, plot: bool) -> None:
 
 
 def _in_lines(found: Mapping[str, Any]) -> str:
-    """Return JSON with an entry and a row of a table a line: to indent it takes ten times as long.
+    """Return JSON with one entry or table row per line; `indent` takes ten times as long.
 
     >>> json.loads(_in_lines({"rows": [{"tp": 1}, {"tp": 2}], "none": [], "where": None}))
     {'rows': [{'tp': 1}, {'tp': 2}], 'none': [], 'where': None}
@@ -181,7 +181,7 @@ def _in_lines(found: Mapping[str, Any]) -> str:
 
 
 def plan(words: list[str]) -> int:
-    """Print what a sweep would do: points, what removes them, what is answered, time and bytes."""
+    """Print the points, constraints, stored rows, run time and result size of a sweep."""
     asked = asked_by(words)
     sweep, space = asked.sweep, asked.sweep.space
     removed = space.removed()
@@ -190,7 +190,7 @@ def plan(words: list[str]) -> int:
     todo = _to_do(sweep, picked)
     elsewhere = min(answered_elsewhere(sweep.store, space), todo)
     answered, todo = picked - todo, todo - elsewhere
-    # A dear simulator guesses: trying it would cost more than a plan should.
+    # A slow simulator estimates its time itself: timing points would take too long.
     estimate = (hinted(space, picked) or _probed(sweep, picked)) if todo else None
     work_s = estimate.point_s * (space.size if picked == allowed else picked) if estimate else 0.0
     work_s *= todo / max(picked, 1)
@@ -221,11 +221,13 @@ def plan(words: list[str]) -> int:
         print(f"  {name} × {size}")
     for line in space.counts.in_words:
         print(f"  {line}")
-    by_others = f", {elsewhere:,} by sweeps of other spaces" if elsewhere else ""
-    print(f"{picked:,} to be answered, {answered:,} answered already{by_others}, {todo:,} to do")
+    by_others = f", {elsewhere:,} stored by sweeps of other spaces" if elsewhere else ""
+    print(
+        f"{picked:,} points selected: {answered:,} stored already{by_others}, {todo:,} to simulate"
+    )
     if estimate:
-        how = f"{estimate.probes} points tried" if estimate.probes else "the simulator's estimate"
-        how = f"trying points: {estimate.stopped}" if estimate.stopped else how
+        how = f"{estimate.probes} points timed" if estimate.probes else "the simulator's estimate"
+        how = f"timing points: {estimate.stopped}" if estimate.stopped else how
         print(
             f"About {duration(work_s)} of CPU ({how}: {human(work_s / todo, 's')} each), "
             f"{duration(work_s / cores)} on {cores} cores, "
@@ -235,39 +237,41 @@ def plan(words: list[str]) -> int:
 
 
 def _probed(sweep: Sweep, picked: int) -> Estimate:
-    """Return how long a point takes, from a few of so many that are picked."""
+    """Return the time per point, from timing a few points."""
     task = Task(sweep.space, sweep.store, sweep.objectives, sweep.where, sweep.limits)
     return probed(task, picked, _PATIENCE_S)
 
 
 def _to_do(sweep: Sweep, picked: int) -> int:
-    """Return how many of the points picked are not answered in this space's store."""
+    """Return the number of selected points that are not stored yet."""
     space, store = sweep.space, sweep.store
     if not store.parts():
         return picked
     first = list(next(iter(sweep.picks.rounds(space, store.scan)), ()))
-    if sum(len(batch) for batch in first) < picked:  # a search: what it asks next is not known yet
+    if (
+        sum(len(batch) for batch in first) < picked
+    ):  # a search selects later points from earlier results
         settled = sum(_allowed(space, span) for span in store.finished())
         return max(picked - settled - len(store.answered(space)), 0)
     return sum(_allowed(space, batch) for batch in store.missing(space, first))
 
 
 def _allowed_of(space: DesignSpace, batches: Sequence[Batch], allowed: int) -> int:
-    """Return how many points of batches the constraints allow, which of all is known."""
+    """Return the number of points in batches that meet the constraints."""
     if sum(map(len, batches)) == space.size:
         return allowed
     return sum(_allowed(space, batch) for batch in batches)
 
 
 def _allowed(space: DesignSpace, batch: Batch) -> int:
-    """Return how many points of a batch the constraints allow, looking at a few at a time.
+    """Return the number of points in a batch that meet the constraints.
 
-    Of a very long one it is the share of the whole space that they allow.
+    A very long batch is estimated from the share in the whole space.
     """
     if not space.constraints:
         return len(batch)
     if len(batch) > _COUNTED:
         within = width(batch) * (space.size - sum(space.removed().values())) // space.size
-        return max(within - (width(batch) - len(batch)), 0)  # what it leaves out was answered
+        return max(within - (width(batch) - len(batch)), 0)  # the batch leaves out stored points
     pieces = split(batch, -(-len(batch) // _AT_ONCE)) if len(batch) else []
     return sum(space.count(piece) for piece in pieces)

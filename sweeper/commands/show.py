@@ -1,4 +1,4 @@
-"""Names by kind, and what a name is: a space, a simulator, a file of facts, a design."""
+"""The commands `list` and `show`: names by kind; a space, simulator, catalog file or design."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def list_names(words: list[str]) -> int:
     everything = kinds()
     parser = flags("list")
     add_words(parser, "kind", everything, nargs="?", help=", ".join(sorted(everything)))
-    parser.add_argument("word", nargs="?", help="part of a name or of a repository")
+    parser.add_argument("word", nargs="?", help="part of a name or alias")
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(words)
     if chosen.kind is not None and chosen.kind not in everything:
@@ -72,14 +72,14 @@ def _like(kind: str, names: list[str], word: str) -> list[str]:
 
 
 def _question(file: Path) -> str:
-    """Return the first sentence of a space's description; a stop within a word ends none."""
+    """Return the first sentence of a space's description."""
     whole = about(file)
     match = re.match(r".*?[.?](?=\s|$)", whole)
     return match[0] if match else whole
 
 
 def main(words: list[str]) -> int:
-    """Print what a name is."""
+    """Print the space, simulator, option group, catalog file or design with a name."""
     parser = flags("show")
     add_words(parser, "name", [n for names in kinds().values() for n in names])
     parser.add_argument("key", nargs="?", help="the first digits of a design's key")
@@ -124,7 +124,7 @@ def _alias(kind: str, name: str) -> Path | None:
 def _file(kind: str, file: Path) -> None:
     print(f"{kind} {file.stem}  ({file})")
     text = file.read_text(encoding="utf-8").rstrip()
-    if file.suffix == ".py":  # what a policy does, not how
+    if file.suffix == ".py":  # the description of a policy, not its code
         text = ast.get_docstring(ast.parse(text)) or text
     print(text)
 
@@ -135,7 +135,7 @@ def _space(name: str) -> None:
     space = space_of(config)
     print(f"space {name}  ({file})")
     print_words(about(file), "")
-    print(f"{space.size:,} points for the simulator '{space.simulator}'")
+    print(f"{space.size:,} points of the simulator '{space.simulator}'")
     units = {f.name: f.metadata[b"unit"].decode() for f in space.schema}
     for axis in space.varied:
         values = tuple(dict.fromkeys(space.axes[axis]))
@@ -156,7 +156,7 @@ def _space(name: str) -> None:
     wanted = objectives(config, space)
     if condition := where(config, space):
         print(f"  where {condition}")
-    print(f"  wanted: {', '.join(f'{n} {d}' for n, d in wanted.items())}")
+    print(f"  objectives: {', '.join(f'{n} {d}' for n, d in wanted.items())}")
 
 
 def _simulator(name: str) -> None:
@@ -166,9 +166,9 @@ def _simulator(name: str) -> None:
         print(title)
         _fields(kind)
         if groups := option_groups(kind):
-            print(f"`show {name}.{next(iter(groups))}` says more of a group")
+            print(f"All options of a group: `show {name}.{next(iter(groups))}`")
     if isinstance(simulator, Describes):
-        print("facts, for constraints and derived columns")
+        print("facts (for constraints and derived columns)")
         _fields(simulator.facts)
 
 

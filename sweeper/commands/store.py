@@ -1,4 +1,4 @@
-"""Result files: watch them grow, compact them, merge folders."""
+"""The commands `watch` and `store`: follow a running sweep, compact and merge result files."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ from sweeper.terminal import printable
 
 
 def watch(words: list[str]) -> int:
-    """Show how far the last run of a space is until it has ended."""
+    """Show the progress of the last run of a space until the run ends."""
     parser = results_flags("watch")
-    parser.add_argument("--page", metavar="FILE", help="write a small page that reloads itself")
-    parser.add_argument("--every", type=float, default=2.0, metavar="S", help="seconds (2)")
-    parser.add_argument("--once", action="store_true", help="look once, do not wait for the end")
-    parser.add_argument("--json", action="store_true", help="look once, for programs")
+    parser.add_argument("--page", metavar="FILE", help="write an HTML page that reloads itself")
+    parser.add_argument(
+        "--every", type=float, default=2.0, metavar="S", help="seconds between updates (2)"
+    )
+    parser.add_argument("--once", action="store_true", help="print the progress once")
+    parser.add_argument("--json", action="store_true", help="print the progress once, as JSON")
     chosen = parser.parse_args(words)
     every_s = max(chosen.every, 0.2)
     seen = Watch(latest(chosen.name, chosen.outputs))
@@ -41,8 +43,14 @@ def watch(words: list[str]) -> int:
     with shown(seen.progress) as display:
         display.say(f"watching {seen.answers.folder}")
         while True:
-            stopped = seen.stopped  # before one looks: what came last is seen
-            over = "stopped; the same command resumes" if stopped else "ended" if seen.ended else ""
+            stopped = seen.stopped  # read before `look`, so that the last parts are not missed
+            over = (
+                "stopped; the same command resumes the sweep"
+                if stopped
+                else "ended"
+                if seen.ended
+                else ""
+            )
             seen.look()
             display.tick()
             if chosen.page:
@@ -52,7 +60,7 @@ def watch(words: list[str]) -> int:
             time.sleep(every_s)
     print(printable(seen.progress.line()))
     if stopped:
-        print("The sweep was stopped or failed; the same command resumes it.")
+        print("The sweep was stopped or failed; the same command resumes the sweep.")
     return 0
 
 
@@ -80,10 +88,10 @@ def _prune(name: str, outputs: str) -> int:
     for store in definitions(home):
         with alone(store):
             total += compact(store)
-    print(f"{name}: {total.parts:,} parts are {total.left:,} now")
+    print(f"{name}: compacted {total.parts:,} parts to {total.left:,}")
     if total.damaged:
         print(
-            f"{len(total.damaged):,} damaged parts are removed: the same sweep computes them again"
+            f"{len(total.damaged):,} damaged parts removed; run the sweep again to restore the rows"
         )
     return 0
 
@@ -96,12 +104,12 @@ def _merge(sources: Sequence[str], outputs: str) -> int:
         for name in names:
             copied, known = copy(source, outputs, name)
             _copy_runs(source, outputs, name)
-            print(f"{name}: {copied:,} parts from {source}, {known:,} were there already")
+            print(f"{name}: copied {copied:,} parts from {source}; {known:,} parts existed already")
     return 0
 
 
 def _spaces(folder: str) -> list[str]:
-    """Return the spaces that a folder has results of."""
+    """Return the spaces with results in a folder."""
     fs, path = filesystem(folder)
     there = fs.get_file_info(pafs.FileSelector(path, allow_not_found=True))
     names = sorted(info.base_name for info in there if info.type == pafs.FileType.Directory)
@@ -112,7 +120,7 @@ def _spaces(folder: str) -> list[str]:
 
 
 def _copy_runs(source: str, target: str, name: str) -> None:
-    """Add the runs of another folder, as earlier ones; runs of results under a URL stay there."""
+    """Copy the runs of another folder as earlier runs; runs of results under a URL are skipped."""
     if "://" in source or "://" in target:
         return
     home = Path(target) / name / "runs"

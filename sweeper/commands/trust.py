@@ -1,4 +1,4 @@
-"""Whose code may run: folders that the user trusts, kept in a file of the user's own."""
+"""The command `trust`: list or add folders whose code sweeper may run."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from sweeper.report.tables import print_words, write_text
 
 
 def main(words: list[str]) -> int:
-    """Trust folders, or print those that are trusted."""
+    """Trust folders, or print the trusted folders."""
     parser = flags("trust")
-    parser.add_argument("folders", nargs="*", metavar="FOLDER", help="and all that is in it")
+    parser.add_argument(
+        "folders", nargs="*", metavar="FOLDER", help="folder to trust, including subfolders"
+    )
     for word in (chosen := parser.parse_args(words)).folders:
         _trust(Path(word))
     if not chosen.folders:
@@ -23,12 +25,12 @@ def main(words: list[str]) -> int:
 
 
 def _trust(folder: Path) -> None:
-    """Write a folder into the file, a line of its own."""
+    """Add a folder to the file of trusted folders."""
     home, file = folder.resolve(), trust_file().resolve()
     if not home.is_dir() or not str(home).isprintable():
-        raise UserError(f"{folder} is no folder that can be trusted")
+        raise UserError(f"{folder} is not a folder, or its name has unprintable characters")
     if not is_trusted(home):
         before = file.read_text(encoding="utf-8") if file.is_file() else ""
         write_text(file, f"{before.rstrip()}\n{home}\n".lstrip())
-        file.chmod(0o600)  # it counts only where nobody else may write
-    print_words(f"code in {home} runs when it is asked for; {file} says so")
+        file.chmod(0o600)  # ignored if other users may write
+    print_words(f"sweeper may now run code in {home}; the list of trusted folders is {file}")

@@ -1,4 +1,4 @@
-"""Simulate stored rows again and compare them; or load every fact, space and simulator."""
+"""The command `verify`: repeat stored rows, or check the installation."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ from sweeper.store.store import FAILURES
 def main(words: list[str]) -> int:
     """Verify a sweep or the installation; return 1 on a difference."""
     parser = results_flags("verify", nargs="?")
-    parser.add_argument("--rows", type=at_least(1), default=200, help="how many (default 200)")
-    parser.add_argument("--seed", type=at_least(0), default=0, help="of the sample")
+    parser.add_argument(
+        "--rows", type=at_least(1), default=200, help="number of rows (default 200)"
+    )
+    parser.add_argument("--seed", type=at_least(0), default=0, help="seed of the sample")
     chosen = parser.parse_args(words)
     if chosen.name is None:
         return _check_installation()
@@ -40,13 +42,15 @@ def main(words: list[str]) -> int:
     now = define(space)
     then = last.store.definition
     if now.contents != then.contents or now.version != then.version:
-        what = "files that these results were made with have changed since"
+        cause = "input files of these results have changed"
         if now.version != then.version:
-            of = f"of version {then.version} of '{now.simulator}', not {now.version}"
-            what = f"these results are {of}"
+            cause = (
+                f"these results come from version {then.version} of '{now.simulator}', "
+                f"not {now.version}"
+            )
         raise UserError(
-            f"{what}, so they would differ; "
-            f"run  python -m sweeper +space={chosen.name}  to answer what they touch again"
+            f"{cause}, so rows may differ; run  python -m sweeper +space={chosen.name}  to "
+            "simulate affected rows again"
         )
     stored = rows_of(last.store, space)
     sample, rows = _sampled(stored, chosen.rows, chosen.seed)
@@ -63,7 +67,7 @@ def main(words: list[str]) -> int:
         )
         wrong |= mine.ne_missing(kept.cast(mine.dtype))
     if not wrong.any():
-        print(f"{len(sample):,} of {rows:,} rows simulated again: equal to the bit")
+        print(f"{len(sample):,} of {rows:,} rows simulated again: bit-identical")
         return 0
     named = keys(last.store.definition, sample.filter(wrong)).str.head(SHOWN)
     print(f"{int(wrong.sum()):,} of {len(sample):,} rows differ: {', '.join(named[:10])}")
@@ -71,7 +75,7 @@ def main(words: list[str]) -> int:
 
 
 def _sampled(stored: pl.LazyFrame, count: int, seed: int) -> tuple[pl.DataFrame, int]:
-    """Return a random sample of the comparable rows, and how many such rows there are."""
+    """Return a random sample of the comparable rows, and the number of comparable rows."""
     done = ~pl.col("status").cast(pl.String).is_in(FAILURES)
     good = pl.concat(some.filter(done).select("__row").collect() for some in slices(stored))
     picked = np.random.default_rng(seed).choice(len(good), min(count, len(good)), replace=False)
@@ -79,7 +83,7 @@ def _sampled(stored: pl.LazyFrame, count: int, seed: int) -> tuple[pl.DataFrame,
 
 
 def _check_installation() -> int:
-    """Check facts, spaces and simulators, one line each; return 1 if one is out of order."""
+    """Check catalog files, spaces and simulators, one line each; return 1 on a failure."""
     checks: list[tuple[str, Callable[[], str]]] = [
         (folder.plural, functools.partial(_facts, folder))
         for folder in FOLDERS.values()
@@ -94,7 +98,7 @@ def _check_installation() -> int:
         except UserError as error:
             failed += 1
             print(f"FAILED  {what}: {error}")
-    verdict = f"{failed} out of order" if failed else "all in order"
+    verdict = f"{failed} checks failed" if failed else "all checks passed"
     print(f"python {sys.version.split()[0]}; {verdict}")
     return 1 if failed else 0
 
@@ -124,7 +128,7 @@ def _one_point(name: str) -> str:
                     if row["status"] == "error":
                         raise UserError(f"the first point of {space_name}: {row['reason']}")
                     return f"the first point of {space_name} is {row['status']}"
-    return "no space asks it"
+    return "no shipped space uses this simulator"
 
 
 @functools.cache

@@ -94,19 +94,17 @@ class _Choice:
         return _SEVERAL if work_s < self.options.worth_s else _RAY
 
     def _choose(self, estimate: Estimate, say: Say) -> Engine:
-        options, work_s = self.options, estimate.point_s * self.asked
+        work_s = estimate.point_s * self.asked
         point, work = human(estimate.point_s, "s"), human(work_s, "s")
-        source = "" if estimate.probes or estimate.stopped else " (the simulator's guess)"
-        figures = f"{self.asked:,} points × {point} = {work} of work{source}"
+        figures = f"{self.asked:,} designs at {point} each, about {work} of work"
         self.chosen = self._worth(estimate)
         if self.chosen == _RAY:
-            say(f"auto chose ray: {figures}, over {options.worth_s:g} s")
+            say(f"using Ray with {self._workers} workers ({figures})")
             return load_engine("ray", actors=self._workers)
         if self.chosen == _SEVERAL:
-            say(f"auto chose {self._workers} processes: {figures}, over {options.several_s:g} s")
+            say(f"using {self._workers} processes ({figures})")
             return load_engine("process", workers=self._workers)
-        why = "one core" if self._workers < 2 else f"under {options.several_s:g} s"
-        say(f"auto chose process: {figures}, {why}")
+        say(f"using 1 process ({figures})")
         return load_engine("process")
 
 

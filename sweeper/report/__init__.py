@@ -1,7 +1,7 @@
-"""Results: in the terminal, as an HTML page, as pictures, as files.
+"""Present results in the terminal, as an HTML page, as pictures and as files.
 
-`answers` are what a run of a space left behind. `summary` prints them, `tables` prints or writes
-any table as `layout` breaks it, `progress` shows a sweep as it runs. `browser` is the report as a
-page, `plots` draws pictures, `timeline` a trace; `words` are what columns are called there.
-`evidence` is how accurate the simulators behind the results are.
+`answers` reads the results of a run. `summary` prints them, `tables` prints or writes tables laid
+out by `layout`, and `progress` shows a running sweep. `browser` writes the HTML report, `plots`
+draws pictures, `timeline` writes a trace, `words` formats column names, and `evidence` reads the
+stored accuracy of the simulators.
 """

@@ -1,4 +1,4 @@
-"""Results of a space as its store holds them: the front, its knee, counts, units."""
+"""Read the results of a space from the store: Pareto front, knee, counts and units."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from sweeper.store.store import Store
 from sweeper.units import human
 
 KNEE = "knee"
-"""Stands for the key of the knee of the front."""
+"""Alias of the key of the front's knee."""
 _FEW = 3
-"""Values of an axis that are named while no others have results yet."""
+"""Values of an axis with results up to which an unfinished run lists them."""
 _IN_MEMORY = 2_000_000
-"""Rows up to which all are read at once to be split by scenario."""
+"""Rows up to which scenarios are split in memory."""
 
 
 @dataclass(frozen=True)
 class Answers:
     """Results of the last run of a space.
 
-    Each combination of values of `given` axes is a scenario with its own front: `each` yields the
-    results of every scenario, `at` those of some, `across` those of one design for all. A knee is
-    that of one scenario: of `usual`, if none is named.
+    Each combination of values of `given` axes is a scenario with a separate front. `each` yields
+    the results per scenario, `at` selects scenarios, and `across` evaluates one design for all
+    scenarios. Without a selection, the knee of the scenario `usual` is used.
     """
 
     name: str
@@ -55,9 +55,11 @@ class Answers:
     where: str | None  # the condition designs on the front must meet
     folder: Path  # of the run
     given: tuple[str, ...] = ()  # axes that vary and are not chosen
-    scenario: Mapping[str, Any] = field(default_factory=dict)  # what given axes were narrowed to
-    how: str = ""  # designs count over all scenarios: by their worst, or their mean
-    scanned: pl.LazyFrame | None = field(default=None, compare=False)  # the rows, if known already
+    scenario: Mapping[str, Any] = field(default_factory=dict)  # selected values of given axes
+    how: str = ""  # aggregation over scenarios: worst or mean
+    scanned: pl.LazyFrame | None = field(
+        default=None, compare=False
+    )  # the rows, if already selected
 
     @functools.cached_property
     def simulator(self) -> Simulator:
@@ -77,7 +79,7 @@ class Answers:
         axes = {"prices": lists.split(","), "usd_per_gpu_hour": None}
         simulator = self.simulator
         if not isinstance(simulator, Reprices) or "prices" not in simulator.priced:
-            raise UserError(f"designs of '{self.space.simulator}' state no costs to be priced")
+            raise UserError(f"designs of '{self.space.simulator}' have no costs")
         space = priced(self.space, {n: axes[n] for n in simulator.priced if n in axes})
         others = [n for n in self.given if n not in simulator.priced]
         known = [n for n in simulator.priced if n in space.varied]
@@ -98,7 +100,7 @@ class Answers:
                 said = " and ".join(self.human(name, v) for v in ordered)
                 lacking.append(f"{name} {said} only")
         total = f" of {self.points:,}" if self.points else ""
-        return f"{count:,}{total} points so far" + "".join(f", {said}" for said in lacking)
+        return f"{count:,}{total} points done" + "".join(f", {said}" for said in lacking)
 
     @functools.cached_property
     def others(self) -> list[str]:
@@ -145,24 +147,24 @@ class Answers:
 
     @functools.cached_property
     def usual(self) -> Answers:
-        """Results of one scenario: the middle one, or the next that has a front."""
+        """Results of the middle scenario, or of the nearest scenario with a front."""
         middle = len(self.scenarios) // 2
         outward = sorted(range(len(self.scenarios)), key=lambda i: abs(i - middle))
         found = [self.within(self.scenarios[i]) for i in outward]
         return next((one for one in found if len(one.front)), next(iter(found), self))
 
     def at(self, text: str | None) -> Answers:
-        """Return the results of scenarios that a user names, as in `qps=4,model=gpt2`.
+        """Return the results of the scenarios selected by text such as `qps=4,model=gpt2`.
 
         Raises:
-            UserError: it names no given axis, or a value that the axis does not take.
+            UserError: unknown axis or value.
         """
         chosen: dict[str, Any] = {}
         for word in filter(None, (text or "").split(",")):
             name, _, value = word.partition("=")
             if name not in self.given:
                 raise unknown(
-                    f"'{word}': '{name}' is no given axis here", name, self.given, "Given"
+                    f"'{word}': '{name}' is not a scenario axis", name, self.given, "Scenario axes"
                 )
             values = list(dict.fromkeys(self.space.axes[name]))
             spelt = {self.human(name, v): v for v in values} | {str(v): v for v in values}
@@ -179,7 +181,7 @@ class Answers:
         return dataclasses.replace(self, wanted=wanted, where=condition, given=given, scanned=rows)
 
     def across(self, how: str = WORST) -> Answers:
-        """Return results of designs over all scenarios: each objective its worst, or mean."""
+        """Return results of designs over all scenarios: the worst or mean of each objective."""
         if not self.given:
             return self
         chosen = [n for n in self.space.axes if n not in self.given]
@@ -201,7 +203,7 @@ class Answers:
     def asked(self) -> str:
         """The scenario as text; empty if there is only one."""
         if self.how:
-            return f"all scenarios at once, each objective its {self.how}"
+            return f"all scenarios together, {self.how} value of each objective"
         return ", ".join(f"{n}={self.human(n, v)}" for n, v in self.scenario.items())
 
     @property
@@ -211,7 +213,7 @@ class Answers:
 
     @functools.cached_property
     def objectives(self) -> Objectives:
-        """The objectives that some design has; without a price no design has a cost."""
+        """The objectives with values; without a price, for example, no design has a cost."""
         silent = unstated(self.results, self.wanted, where=self.where)
         return {n: d for n, d in self.wanted.items() if n not in silent} or self.wanted
 
@@ -265,7 +267,7 @@ class Answers:
         word = pl.col("reason").cast(pl.String)
         said = texts.group_by(word.str.split(":").list.first().alias("word")).agg(word.min())
         sentences = {
-            word: reason_in_words(example).replace(" (", " (of one: ", 1)
+            word: reason_in_words(example).replace(" (", " (example: ", 1)
             for word, example in said.collect().rows()
         }
         return [
@@ -321,10 +323,10 @@ class Answers:
         definition = self.store.definition
         found = begin_with(definition, self.results, prefix)
         if len(found) != 1:
-            what = "several keys begin" if len(found) else "no design has a key that begins"
+            what = "several keys start" if len(found) else "no key starts"
             others = begin_with(definition, self.results, prefix[:2])["key"][:5].str.head(SHOWN)
             near = ", ".join(others)
-            raise UserError(f"{what} with '{prefix}'" + (f"\nNear it: {near}" if near else ""))
+            raise UserError(f"{what} with '{prefix}'" + (f"\nSimilar keys: {near}" if near else ""))
         return found["key"][0], rows_at(self.results, found["__row"]).drop("__row").to_dicts()[0]
 
 

@@ -1,4 +1,4 @@
-"""Accuracy of the simulators behind a result: stored checks, written by `sweeper-lab validate`."""
+"""Read the stored accuracy checks of simulators, which `sweeper-lab validate` writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _IMPORTED = re.compile(r"^\s*(?:from|import) simulators\.(\w+)", re.M)
 
 @dataclass(frozen=True)
 class Evidence:
-    """The checks of a simulator's package and of the packages it imports, its own first."""
+    """Accuracy checks of a simulator's package and of imported packages, own package first."""
 
     groups: tuple[str, ...]
     by_group: Mapping[str, Sequence[Check]]
@@ -30,16 +30,16 @@ class Evidence:
         return tuple(check for group in self.groups for check in self.by_group[group])
 
     def errors_naming(self, names: Collection[str], most: int = 5) -> list[Check]:
-        """Return the simulator's own errors that name a model, a device ..., best matches first."""
+        """Return errors of the simulator whose names contain `names`, best matches first."""
         own = self.by_group[self.groups[0]] if self.groups else ()
         errors = [check for check in own if check.kind == ERROR and check.value is not None]
         return naming(errors, names)[:most] if names else []
 
     def in_short(self) -> str:
-        """Return how many checks pass, and how many types of intervals are well calibrated."""
+        """Return the number of passed checks and of well-calibrated interval types."""
         errors = [c for c in self.checks if c.kind == ERROR and c.ok is not None]
         if not errors:
-            return "Its accuracy has not been measured."
+            return "The accuracy of this simulator has not been measured."
         passed = f"{sum(bool(c.ok) for c in errors)} of {len(errors)} accuracy checks pass"
         verdicts = Counter(
             c.verdict for c in self.checks if c.kind == COVERAGE and c.ok is not None
@@ -68,7 +68,7 @@ def evidence(simulator: str) -> Evidence:
 
 
 def named_facts(simulator: Simulator, row: Mapping[str, Any]) -> list[str]:
-    """Return the facts that a design names, such as a model and a GPU."""
+    """Return the catalog entries that a design uses, such as the model and the GPU."""
     kinds = {
         kind: folder
         for kind, folder in FOLDERS.items()
@@ -82,13 +82,13 @@ def named_facts(simulator: Simulator, row: Mapping[str, Any]) -> list[str]:
 
 
 def stored() -> dict[str, list[Check]]:
-    """Return the checks that travel with the package, by group."""
+    """Return the checks shipped with the package, by group."""
     found = json.loads(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
     return {group: [Check(**check) for check in checks] for group, checks in found.items()}
 
 
 def _imports(package: str) -> list[str]:
-    """Return a package of `simulators` and those it imports, directly or through others."""
+    """Return a package of `simulators` and all packages imported directly or indirectly."""
     found: list[str] = []
     waiting = [package] if package else []
     while waiting:

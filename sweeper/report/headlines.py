@@ -10,7 +10,7 @@ from pathlib import Path
 from simulators.core.contract import Check
 
 FILE = Path(__file__).with_name("headlines.toml")
-HEADER = ("what", "mean error", "rows", "baseline")
+HEADER = ("predicted", "mean error", "rows", "baseline")
 
 Known = Mapping[str, Sequence[Check]]
 """Checks by group."""
@@ -31,7 +31,7 @@ class Headline:
         return [(label, by_name[name]) for label, name in self.lines if name in by_name]
 
     def cells(self, known: Known) -> tuple[str, str, str, str]:
-        """Return what was predicted, our errors, the number of rows and the baseline's errors."""
+        """Return the subject, our errors, the number of rows and the baseline's errors."""
         found = self.found(known)
         ours = [f"{label} {_rounded(c.value, c.unit)}".strip() for label, c in found]
         theirs = [_rounded(c.peer, c.unit) for _, c in found if c.peer is not None]
@@ -39,26 +39,11 @@ class Headline:
         baseline = f"{self.baseline} {', '.join(theirs)}" if theirs else "-"
         return f"{self.group}: {self.what}", ", ".join(ours) or "-", ", ".join(rows), baseline
 
-    def sentence(self, known: Known) -> str:
-        """Return the figures in one sentence; empty without stored checks."""
-        found = self.found(known)
-        if not found:
-            return ""
-        ours = ", ".join(f"{label} error {_rounded(c.value, c.unit)}".strip() for label, c in found)
-        theirs = [_rounded(c.peer, c.unit) for _, c in found if c.peer is not None]
-        beside = f" ({self.baseline}: {', '.join(theirs)})" if theirs else ""
-        return f"On {found[0][1].rows:,} {self.what}: {ours}{beside}."
-
 
 def headlines() -> list[Headline]:
     """Return the rows of the accuracy table, the most important first."""
     with FILE.open("rb") as stream:
         return [Headline(**one) for one in tomllib.load(stream)["headlines"]]
-
-
-def headline_of(groups: Sequence[str]) -> Headline | None:
-    """Return the first row about one of the groups, in their order."""
-    return next((h for group in groups for h in headlines() if h.group == group), None)
 
 
 def table(known: Known) -> str:

@@ -1,7 +1,7 @@
-"""Tables laid out for a width: headers wrap after underscores, sentences between words.
+"""Lay out tables for a terminal width: headers wrap after underscores, sentences between words.
 
-Numbers, names and keys stay whole. Columns that do not fit continue below, with the columns that
-name the row repeated.
+Numbers, names and keys are never broken. Columns that do not fit continue in further blocks, which
+repeat the columns that name the row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_WORDS = 10
 
 @dataclass(frozen=True)
 class Block:
-    """Columns side by side: the printed lines of their header, and those of each row."""
+    """Printed lines of adjacent columns: the header, and each row."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -43,7 +43,7 @@ def shared(header: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[str, l
 
 
 def blocks(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[Block]:
-    """Return a table in blocks that are no wider than `width`; in one where that is None."""
+    """Return a table in blocks at most `width` wide; one block if `width` is None."""
     columns = [list(column) for column in zip(header, *rows, strict=True)]
     if width is None:
         return [_block(columns, [max(map(len, column)) for column in columns])]

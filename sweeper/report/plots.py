@@ -1,4 +1,4 @@
-"""Pictures of a sweep: the front and its knee, the axes, what matters, where the points went.
+"""Draw pictures of a sweep: front, parallel coordinates, heat map, curves, sensitivity.
 
 The only module that imports matplotlib (the extra `viz`).
 """
@@ -27,14 +27,14 @@ _CLOUD = 20_000
 """Designs drawn behind the front; a larger sweep is sampled evenly."""
 _INK, _FRONT, _KNEE = "#9aa5b1", "#0b63ce", "#d1495b"
 _FEW = 8
-"""Values of an axis up to which each has its tick."""
+"""Most values of an axis with one tick each."""
 _LINES = 3_000
 """Designs drawn as lines of parallel coordinates."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """What to draw across, up, and in colour or along; each picture has defaults of its own."""
+    """Columns of the x axis, the y axis and the colour; pictures have different defaults."""
 
     x: str | None = None
     y: str | None = None
@@ -42,14 +42,14 @@ class Columns:
 
 
 def draw(kind: str, answers: Answers, file: Path, columns: Columns | None = None) -> None:
-    """Draw one of `KINDS` of a sweep with a front; the file's suffix chooses PNG, SVG or PDF."""
+    """Draw a picture of `KINDS`; the suffix of the file selects PNG, SVG or PDF."""
     figure = KINDS[kind](answers, columns or Columns())
     figure.savefig(file, dpi=140)
     plt.close(figure)
 
 
 def front(answers: Answers, asked: Columns) -> Any:
-    """Draw two objectives of a sweep; another one colours the front."""
+    """Draw two objectives of a sweep; a third objective colours the front."""
     if len(answers.objectives) < 2:
         raise UserError("a picture of the front needs two objectives")
     for named in filter(None, (asked.x, asked.y, asked.of)):
@@ -155,7 +155,7 @@ def heat(answers: Answers, asked: Columns) -> Any:
 
 
 def curves(answers: Answers, asked: Columns) -> Any:
-    """Draw how a metric changes along one axis, for the knee and others of the front.
+    """Draw a metric as a function of one axis, for the knee and other designs of the front.
 
     `of` names the axis that is walked along, `x` and `y` what is drawn; a load by default.
     """
@@ -190,7 +190,7 @@ def curves(answers: Answers, asked: Columns) -> Any:
 
 
 def sensitivity(answers: Answers, asked: Columns) -> Any:
-    """Draw which share of each objective's variance each axis explains alone."""
+    """Draw the first-order sensitivity of each objective to each axis."""
     metrics = [asked.of] if asked.of else list(answers.objectives)
     axes_varied, found = list(answers.space.varied), []
     for metric in metrics:
@@ -215,7 +215,7 @@ def sensitivity(answers: Answers, asked: Columns) -> Any:
 
 
 def waterfall(answers: Answers, _asked: Columns) -> Any:
-    """Draw what became of the points, from the whole space to the front."""
+    """Draw the number of points from the whole space to the front."""
     steps: list[tuple[str, int]] = [("points of the space", answers.space.size)]
     steps += [(f"− {text}", count) for text, count in answers.space.removed().items()]
     steps += answers.status.items()
@@ -243,11 +243,11 @@ KINDS: dict[str, Callable[[Answers, Columns], Any]] = {
     "sensitivity": sensitivity,
     "waterfall": waterfall,
 }
-"""The pictures there are, by name."""
+"""Drawing functions by name."""
 
 
 class _Scale:
-    """Places a column's values between 0 and 1: names by position, wide ranges by logarithm."""
+    """Scale a column to [0, 1]: names by position, wide ranges logarithmically."""
 
     def __init__(self, column: pl.Series) -> None:
         self.named = not column.dtype.is_numeric()
@@ -266,11 +266,11 @@ class _Scale:
         return np.log(values) if self.log else values
 
     def place(self, column: pl.Series) -> Any:
-        """Return where the values lie; NaN where there is none."""
+        """Return scaled values; NaN for missing values."""
         return (self._numbers(column) - self.low) / (self.width or 1.0)
 
     def ticks(self) -> list[tuple[Any, float]]:
-        """Return some values and where they lie."""
+        """Return tick values and their positions."""
         if self.named or len(self.levels) <= _FEW:
             places = self.place(self.levels)
             return list(zip(self.levels.to_list(), places.tolist(), strict=True))
@@ -286,7 +286,7 @@ def _wide(column: pl.Series) -> bool:
 
 
 def _ticks(axis: Any, answers: Answers, name: str) -> None:
-    """Write the ticks of an axis of a picture as a person would."""
+    """Format the ticks of an axis with units."""
     text = mpl.ticker.FuncFormatter(lambda value, _position: answers.human(name, float(value)))
     axis.set_major_formatter(text)
     axis.set_minor_formatter(mpl.ticker.NullFormatter())

@@ -1,7 +1,6 @@
-"""The live display of a sweep: how far it is, and how the front grows.
+"""Show the progress of a running sweep: finished designs, time left, size of the front.
 
-On a terminal it redraws in place; piped, it is a plain line now and then, without control
-characters.
+A terminal shows a bar that redraws in place; a pipe gets a plain line every ten seconds.
 """
 
 from __future__ import annotations
@@ -83,7 +82,7 @@ class Progress:
         parts = [f"{done:,} of {self.total:,} designs done", left]
         front = len(self.front())
         parts += [f"front {front}" if front else "no design qualifies yet"]
-        parts += [f"{self.answered:,} answered before"] if self.answered else []
+        parts += [f"{self.answered:,} stored before"] if self.answered else []
         parts += [f"{rate:,.0f}/s"] if rate is not None else []
         bad = {k: n for k, n in self.rows.copy().items() if k != "ok" and n}
         parts += [f"{status} {n:,}" for status, n in sorted(bad.items())]
@@ -113,7 +112,7 @@ class Progress:
 
 @contextmanager
 def shown(progress: Progress, stream: TextIO | None = None) -> Iterator[_Lines]:
-    """Show the progress, on standard error unless said otherwise, until the context ends."""
+    """Show the progress until the context ends, by default on standard error."""
     stream = stream or sys.stderr
     display = _Terminal(progress, stream) if stream.isatty() else _Lines(progress, stream)
     try:
@@ -123,7 +122,7 @@ def shown(progress: Progress, stream: TextIO | None = None) -> Iterator[_Lines]:
 
 
 class _Lines:
-    """Plain lines: what is said, and the progress now and then."""
+    """Print messages and progress as plain lines."""
 
     def __init__(self, progress: Progress, stream: TextIO) -> None:
         self.progress, self.stream = progress, stream
@@ -134,7 +133,7 @@ class _Lines:
         self.tick()
 
     def tick(self) -> None:
-        """Show the progress if it was not for a while."""
+        """Print the progress line if the last one is older than ten seconds."""
         if time.perf_counter() - self.drawn >= _LINE_S:
             self.drawn = time.perf_counter()
             self.say(self.progress.line())
@@ -147,7 +146,7 @@ class _Lines:
 
 
 class _Terminal(_Lines):
-    """A bar below what is said, which redraws itself."""
+    """Print messages above a progress bar that redraws itself."""
 
     def __init__(self, progress: Progress, stream: TextIO) -> None:
         super().__init__(progress, stream)
@@ -169,7 +168,7 @@ class _Terminal(_Lines):
         self.live.start()
 
     def tick(self) -> None:
-        """It redraws itself."""
+        """The bar redraws itself."""
 
     def say(self, line: str) -> None:
         self.live.console.print(printable(line), markup=False, highlight=False)

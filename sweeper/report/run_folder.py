@@ -1,7 +1,7 @@
-"""Folders of runs: `outputs/<space>/runs/<number>-<time>/`, with configuration and versions.
+"""Run folders `outputs/<space>/runs/<number>-<time>/`, with configuration and versions.
 
-Numbers order the runs, since clocks differ between machines; the time is UTC. Runs merged from
-elsewhere have the number 0, so that the last own run stays the last.
+Numbers order the runs, since clocks differ between machines; the time is UTC. Merged runs have the
+number 0, so that the latest local run stays the latest.
 """
 
 from __future__ import annotations
@@ -57,21 +57,21 @@ class Progressed(TypedDict, total=False):
 
     answered: Required[int]  # points that were answered before
     to_do: Required[int]
-    begun_ns: int  # when its first round began, by the clock of its files
-    rows: dict[str, int]  # new ones by status, once it has ended
+    begun_ns: int  # start of the first round, by the file system's clock
+    rows: dict[str, int]  # new rows by status; written at the end
 
 
-class DamagedRun(UserError):  # noqa: N818 - what is there, rather than what went wrong
+class DamagedRun(UserError):  # noqa: N818 - names the damaged object
     """The folder of a run cannot be read; results are stored elsewhere."""
 
 
 def home_of(outputs: str, name: str) -> Path:
-    """Return the folder of a space's runs; local even if results are under a URL."""
+    """Return the folder of a space's runs, which is local even if results are under a URL."""
     return Path(_HERE if "://" in outputs else outputs, name)
 
 
 def url_of(folder: Path) -> str:
-    """Return the URL of the results of a run; empty if they are beside it."""
+    """Return the URL of a run's results; empty for local results."""
     try:
         outputs = from_json((folder / "config.json").read_bytes(), _Asked).get("outputs", "")
     except (OSError, ValueError):
@@ -91,7 +91,7 @@ def asked(folder: Path) -> tuple[Definition, SpaceConfig]:
     """Return the definition of a run and its space.
 
     Raises:
-        DamagedRun: they cannot be read, or are not what was written.
+        DamagedRun: a file is unreadable or invalid.
     """
     try:
         written = from_json((folder / "config.json").read_bytes(), _Asked)["space"]
@@ -103,13 +103,13 @@ def asked(folder: Path) -> tuple[Definition, SpaceConfig]:
     except (*_BROKEN, UserError) as error:
         said = " ".join(str(error).split())[:200]
         raise DamagedRun(
-            f"{folder} is damaged ({type(error).__name__}: {said}); delete this folder: the "
-            "results are kept elsewhere, and earlier runs find them"
+            f"{folder} is damaged ({type(error).__name__}: {said}); delete this folder. The "
+            "results are stored elsewhere and stay available to earlier runs"
         ) from error
 
 
 def rows_of(store: Store, space: DesignSpace) -> pl.LazyFrame:
-    """Return the rows of a run; inputs that the simulator gained since have their defaults."""
+    """Return the rows of a run; inputs added to the simulator since then have default values."""
     rows = store.scan()
     known = set(rows.collect_schema().names())
     gained = (name for name in space.schema.names if name not in known)
@@ -154,7 +154,7 @@ def progress_of(folder: Path) -> Progressed | None:
 
 
 def is_from_here(folder: Path) -> bool:
-    """Return whether a run was begun on this machine."""
+    """Return whether a run was started on this machine."""
     try:
         found = from_json((folder / "versions.json").read_bytes(), dict[str, str])
     except (OSError, ValueError):

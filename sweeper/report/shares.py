@@ -1,4 +1,4 @@
-"""Evidence behind a design's time, in words: shares by level, and the least known operator."""
+"""Format the evidence behind a design's time: the share per level and the weakest operator."""
 
 from __future__ import annotations
 
@@ -11,11 +11,16 @@ from sweeper.report.answers import point_of
 
 LEAST = 0.005
 """Smaller shares of the time are left out."""
-_SPOKEN = {"unmodelled": "from the data sheet"}
+_SPOKEN = {"unmodelled": "data sheet"}
+
+
+def spoken(level: str) -> str:
+    """Return the printed name of an evidence level."""
+    return _SPOKEN.get(level, level)
 
 
 def shares_of_row(row: Mapping[str, Any]) -> dict[str, float]:
-    """Return the share of each level in a design's time; nothing where its simulator is silent."""
+    """Return the share of each evidence level in a design's time; empty without such columns."""
     found = {level: row.get(share) for level, share in zip(LEVELS, SHARES, strict=True)}
     return {level: share for level, share in found.items() if share is not None}
 
@@ -27,15 +32,13 @@ def by_measurements(row: Mapping[str, Any]) -> float:
 
 
 def in_words(shares: Mapping[str, float]) -> str:
-    """Return the shares that count.
+    """Return the shares of at least 0.5 % as text.
 
     >>> in_words({"measured": 0.25, "fitted": 0.748, "unmodelled": 0.002})
-    '25% measured, 75% fitted'
+    '25 % measured, 75 % fitted'
     """
     return ", ".join(
-        f"{share:.0%} {_SPOKEN.get(level, level)}"
-        for level, share in shares.items()
-        if share >= LEAST
+        f"{100 * share:.0f} % {spoken(level)}" for level, share in shares.items() if share >= LEAST
     )
 
 

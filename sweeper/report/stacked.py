@@ -1,4 +1,4 @@
-"""Tables of several scenarios as one."""
+"""Concatenate the tables of scenarios."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from sweeper.report.answers import Answers
 
 
 def stacked(tables: Sequence[tuple[Answers, pl.DataFrame]]) -> pl.DataFrame:
-    """Return the tables below each other, with the columns of all.
-
-    A scenario may leave an axis a single value, and its table out: it has that value there.
-    """
+    """Concatenate tables; axes fixed by a scenario become columns."""
     kinds = {name: kind for _, table in tables for name, kind in table.schema.items()}
     whole = []
     for one, table in tables:

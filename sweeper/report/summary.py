@@ -25,16 +25,16 @@ _PAST = " " * 7  # the words that open a line of the end
 
 @dataclass(frozen=True)
 class Ended:
-    """A sweep that has ended: its answers, and how they came about."""
+    """Results and run statistics of a finished sweep."""
 
-    answers: Answers  # those of earlier runs included
-    evaluated: int  # rows that are new
-    failed: int  # those of them that ended as error, timeout or crash
+    answers: Answers  # including earlier runs
+    evaluated: int  # new rows
+    failed: int  # new rows with status error, timeout or crash
     seconds: float
-    said: tuple[str, ...]  # by the engine, line by line
+    said: tuple[str, ...]  # lines printed by the engine
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything a program would want to know."""
+        """Return the summary as JSON-compatible values."""
         found = self.answers
         return {
             "space": found.name,
@@ -73,25 +73,25 @@ def print_ended(ended: Ended) -> None:
     status = ", ".join(f"{n:,} {word}" for word, n in found.status.items())
     rate = human(ended.evaluated / max(ended.seconds, 1e-9), "1/s")
     print_words(
-        f"{sum(found.status.values()):,} rows ({status}); {ended.evaluated:,} of them new, "
-        f"in {duration(ended.seconds)}" + (f" ({rate})" if ended.evaluated else "")
+        f"{sum(found.status.values()):,} rows ({status}); {ended.evaluated:,} simulated in "
+        f"{duration(ended.seconds)}" + (f" ({rate})" if ended.evaluated else "")
     )
     _print_reasons(found)
     if evidence := _evidence_sentence(found.usual):
         print_words(evidence)
     if silent := [n for n in found.wanted if n not in found.objectives]:
         print_words(
-            f"No design states {', '.join(silent)}: the front is one of the other objectives."
+            f"No design has a value for {', '.join(silent)}; the front uses the other objectives."
         )
     for note in found.notes:
         print_words(note)
-    print_words(f"Rows   {found.store.results}/*.parquet   (polars.scan_parquet reads them)", _PAST)
+    print_words(f"Rows   {found.store.results}/*.parquet   (read with polars.scan_parquet)", _PAST)
     picture = "  with front.png" if (found.folder / "front.png").exists() else ""
     print(f"Run    {found.folder}{picture}")
     where = elsewhere(found.folder.parents[2])
     if found.given:
         print(f"Next   python -m sweeper pareto {found.name} --at {at_example(found)}{where}")
-        words = f"{found.name} --across{where}   one design for all scenarios"
+        words = f"{found.name} --across{where}   # one design for all scenarios"
         print(f"       python -m sweeper pareto {words}")
         return
     print(f"Next   python -m sweeper show {found.name} {found.best['key'][:SHOWN]}{where}")
@@ -116,7 +116,7 @@ def at_example(found: Answers) -> str:
 
 
 def print_knees(answers: Answers, *, rows: int = _ROWS) -> None:
-    """Print the knee of each scenario's front: what was given, what is chosen, what it achieves."""
+    """Print the knee of each scenario's front: scenario, design choices and objectives."""
     knees = answers.knees
     shown = knees[_spread(len(knees), 0, rows)]
     chosen = [
@@ -139,13 +139,14 @@ def print_knees(answers: Answers, *, rows: int = _ROWS) -> None:
     more = f", {len(shown)} shown" if len(shown) < len(knees) else ""
     without = len(answers.scenarios) - len(knees)
     print_table(
-        f"Best compromise in each scenario: {words} ({len(knees):,} scenarios{more})",
+        f"Best compromise (knee of the Pareto front) per scenario: {words} "
+        f"({len(knees):,} scenarios{more})",
         ["", "design", *columns, "front"],
         lines,
         differing=True,
     )
     if without:
-        print(f"{without:,} further scenarios have no design that qualifies, of those tried.")
+        print(f"{without:,} further scenarios have no qualifying design.")
 
 
 def print_front(
@@ -156,7 +157,7 @@ def print_front(
     where: str | None = None,
     rows: int = _ROWS,
 ) -> None:
-    """Print a front: what each design chooses and what it achieves, in human units."""
+    """Print a front: design choices and objectives, in readable units."""
     space, best = answers.space, knee(front, objectives)
     places = _spread(len(front), best, rows)
     shown = front[places]
@@ -202,13 +203,13 @@ def _knee_sentence(found: Answers) -> str:
 
 
 def _evidence_sentence(found: Answers) -> str:
-    """Return what the knee's time rests on, and which operator of it is known worst."""
+    """Return the knee's time by evidence and the operator with the weakest evidence."""
     said = in_words(shares_of_row(found.best))
     if not said:
         return ""
     weakest = weakest_in_words(found.simulator, found.best)
-    more = " `explain` says more." if isinstance(found.simulator, Explains) else ""
-    return f"Evidence for the knee's time: {said}{weakest}.{more}"
+    more = " Details: `explain`." if isinstance(found.simulator, Explains) else ""
+    return f"Knee's time by evidence: {said}{weakest}.{more}"
 
 
 def _example(found: Answers) -> str:
@@ -219,7 +220,7 @@ def _example(found: Answers) -> str:
 
 
 def _print_reasons(found: Answers) -> None:
-    """Print why points cannot be, the most frequent reasons first."""
+    """Print the reasons of infeasible and failed points, most frequent first."""
     said = found.reasons_in_words
     for sentence in said[:_REASONS]:
         print_words(f"  {sentence}", "    ")
@@ -229,10 +230,12 @@ def _print_reasons(found: Answers) -> None:
 
 def _print_nothing(found: Answers) -> None:
     if silent := unstated(found.results, found.objectives, where=found.where):
-        print(f"No feasible design states {', '.join(silent)}, so there is no front.")
-        print("Choose `objectives` that this simulator states here; the rows show which do.")
+        print(f"No feasible design has a value for {', '.join(silent)}, so there is no front.")
+        print("Choose other `objectives`: columns that have values in the rows below.")
     elif feasible := found.status.get("ok", 0):
-        print(f"None of {feasible:,} feasible designs meets {found.where}, so there is no front.")
+        print(
+            f"No design of {feasible:,} feasible designs meets {found.where}, so there is no front."
+        )
     else:
         print("No design is feasible, so there is no front.")
     _print_reasons(found)

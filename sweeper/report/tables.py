@@ -21,19 +21,19 @@ _NARROWEST = 40
 _LONGEST = 100_000_000
 """Bytes of a text that is read."""
 _FORMULA = r"^[=+\-@\t\r]"
-"""How a cell begins that a spreadsheet would compute."""
+"""Start of a cell that a spreadsheet would evaluate."""
 
 
 def print_table(
     title: str, header: list[str], lines: list[list[str]], *, differing: bool = False
 ) -> None:
-    """Print a table as wide as the terminal, its headers faint and a line marked `*` bold there.
+    """Print a table for the terminal's width; headers are faint, lines marked `*` bold.
 
     Args:
-        title: what it is about; may be empty.
-        header: names of its columns.
-        lines: their cells, line by line.
-        differing: leave out columns of one value, and say them in a line above.
+        title: a line above the table; may be empty.
+        header: column names.
+        lines: cells of each row.
+        differing: print columns with a single value once, in a line above the table.
     """
     lines = [[printable(cell) for cell in line] for line in lines]
     said = ""
@@ -53,15 +53,12 @@ def print_table(
 
 
 def print_words(text: str, indent: str = "  ") -> None:
-    """Print a sentence, broken between words where the terminal ends."""
+    """Print a paragraph wrapped to the terminal's width."""
     print(wrapped(printable(text), width(), indent))
 
 
 def width() -> int | None:
-    """Return how many columns a line may have: of the terminal, or as `COLUMNS` says; else None.
-
-    What is piped is read by programs, line by line.
-    """
+    """Return the width of the terminal, or `COLUMNS`; None for piped output (not wrapped)."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return max(shutil.get_terminal_size().columns, _NARROWEST)
     return None
@@ -83,7 +80,7 @@ def read_text(file: Path) -> str:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Write a file whole or not at all, and the folder it is in."""
+    """Write a file atomically; creates the folder."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         if file.exists() and not file.is_file():  # a pipe, or a terminal
@@ -103,7 +100,9 @@ def write_text(file: Path, text: str) -> None:
 def write_table(table: pl.DataFrame, file: Path) -> None:
     """Write a table in the format that the file's suffix names."""
     if file.suffix not in _WRITERS:
-        raise UserError(f"{file}: write a file that ends in {', '.join(_WRITERS)}")
+        raise UserError(
+            f"{file}: unknown format; use a file name that ends in {', '.join(_WRITERS)}"
+        )
     try:
         _WRITERS[file.suffix](table, file)
     except OSError as error:
@@ -130,14 +129,14 @@ def as_json(table: pl.DataFrame) -> str:
 
 
 def _cell(value: object) -> str:
-    """Return a value as a cell that shows it, and neither ends nor links nor loads anything."""
+    """Return a value as an escaped Markdown cell."""
     text = "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
     text = " ".join(printable(text).split())
     return re.sub(r"[\\|`*\[\]<>&~]", lambda sign: f"&#{ord(sign[0])};", text)
 
 
 def as_csv(table: pl.DataFrame) -> str:
-    """Return a table as CSV in which spreadsheets find no formula: text that begins one is quoted.
+    """Return a table as CSV; text that a spreadsheet would read as a formula is quoted.
 
     >>> print(as_csv(pl.DataFrame({"name": ["=1+1", "l4"], "n": [-1, 2]})))
     name,n

@@ -1,8 +1,7 @@
-"""A design's contributions as a timeline in the Trace Event Format, which Perfetto opens.
+"""Convert a design's operators to a timeline in the Trace Event Format, for Perfetto.
 
-The Trace Event Format: complete events with a start and a duration in microseconds; an event lies
-within those that contain it on the same thread. Phases follow one another, and within a phase its
-operators do, each with all its repetitions in one.
+Events have a start and a duration in microseconds. Phases are consecutive; the operators of a phase
+are consecutive, and one event holds all repetitions of an operator.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def trace_events(found: Sequence[Contribution], name: str) -> dict[str, Any]:
         rows = [c for c in found if c.phase == phase and c.time_s > 0]
         start, inside = now, []
         for c in rows:
-            # Ends are cumulative sums and starts the ends before, so that nothing overlaps.
+            # Each start equals the previous end, so that events do not overlap.
             end = now + 1e6 * c.time_s
             inside.append(_event(c.name, now, end, c))
             now = end

@@ -1,4 +1,4 @@
-"""Progress of a sweep that runs elsewhere, from its files: each part is read once."""
+"""Read the progress of a sweep of another process from result files; reads each part once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Watch:
     def __post_init__(self) -> None:
         found = self.answers
         self.progress = Progress(found.points or found.space.size, found.objectives)
-        # The front of what was there before; a part of this run seen twice changes no front.
+        # Front of earlier rows; reading a part of this run again would not change the front.
         self.progress.add(Part("", 0, {}, {}, *self._front(found.front), seconds=0.0))
 
     @property
@@ -45,14 +45,14 @@ class Watch:
 
     @property
     def stopped(self) -> bool:
-        """Whether the run of this machine stopped before its end."""
+        """Whether a run on this machine stopped before the end."""
         folder, store = self.answers.folder, self.answers.store
         return is_from_here(folder) and not is_held(store) and not self.ended
 
     def look(self) -> int:
         """Read new parts, and return their number."""
         known = progress_of(self.answers.folder)
-        if known is None:  # what is written before the first round was answered before
+        if known is None:  # the first round has not started
             return 0
         store, progress = self.answers.store, self.progress
         progress.answered, progress.total = known["answered"], known["to_do"]
@@ -62,7 +62,7 @@ class Watch:
             try:
                 check(store.results, name)
                 progress.add(self._summary(name))
-            except UserError:  # being tidied up, or a query will tell
+            except UserError:  # being compacted, or damaged: a query reports damage
                 continue
         self.seen.update(new)
         if "rows" in known:
@@ -73,7 +73,7 @@ class Watch:
         return definition_in(name) == self.answers.store.definition.id
 
     def _summary(self, name: str) -> Part:
-        """Return the summary of a part, as its worker sent it to the driver."""
+        """Return the summary of a part."""
         found, wanted = self.answers, self.answers.objectives
         asked = names_in(found.where, "where") if found.where else []
         columns = list(dict.fromkeys([*wanted, *asked, "status", "reason"]))

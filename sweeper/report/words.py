@@ -1,7 +1,6 @@
-"""The names of columns as a person would say them: the field's abbreviations, no unit at the end.
+"""Format column names and reason codes for people.
 
-A column's name ends in its unit, so that a program can rely on it; a page and a picture write the
-unit beside each value.
+A column name ends in a unit; reports print the unit with each value instead.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _UNITS = {
     "nm": ("nm",),
     "mm2": ("mm2",),
 }
-"""How a name says the unit of its column."""
+"""Words of a column name that state the unit."""
 _ABBREVIATIONS = (
     "CP DP DRAM E2E EDP EP FLOPs GPU GPUs HBM ITL KV L2 LoRA MACs MFU MTBF PE PP QPS SLO SM TP "
     "TPOT TTFT"
@@ -34,13 +33,13 @@ _SPOKEN = {word.lower(): word for word in _ABBREVIATIONS.split()} | {
     "usd": "dollars",
 }
 _VERBLESS = ("below", "not", "out", "too", "unsupported")
-"""Words of a reason before which a verb is left out."""
+"""Words of a reason code that need a verb in front."""
 _SPANS = ("latency", "makespan", "time")
-"""Words that say by themselves that seconds are meant."""
+"""Words that need no further `time`."""
 
 
 def in_words(name: str, unit: str = "") -> str:
-    """Return what a column is called in a sentence.
+    """Return the printed name of a column.
 
     >>> in_words("ttft_p99_s", "s"), in_words("cost_usd_per_mtok", "$")
     ('TTFT p99', 'cost per million tokens')
@@ -60,7 +59,7 @@ def in_words(name: str, unit: str = "") -> str:
 
 
 def reason_in_words(reason: str) -> str:
-    """Return why a point cannot be, as a sentence: the word it begins with, and its figures.
+    """Return the reason of an infeasible point as a sentence: the code and the figures.
 
     >>> reason_in_words("weights_exceed_hbm: needs 171 GB, has 80 GB")
     'weights exceed HBM (needs 171 GB, has 80 GB)'

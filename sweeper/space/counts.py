@@ -25,7 +25,7 @@ _SAMPLE = 1 << 16
 
 @dataclass(frozen=True)
 class Counts:
-    """Points that each constraint removes and no earlier one did; `about`: those of a sample."""
+    """Points excluded by each constraint and no earlier constraint; `about`: sampled counts."""
 
     removed: Mapping[str, int]
     about: frozenset[str] = frozenset()
@@ -35,10 +35,10 @@ class Counts:
         """A line for each constraint.
 
         >>> Counts({"tp <= 4": 1200}, frozenset(["tp <= 4"])).in_words
-        ['about 1,200 removed by tp <= 4']
+        ['about 1,200 points excluded by constraint tp <= 4']
         """
         return [
-            f"{'about ' if text in self.about else ''}{count:,} removed by {text}"
+            f"{'about ' * (text in self.about)}{count:,} points excluded by constraint {text}"
             for text, count in self.removed.items()
             if count
         ]

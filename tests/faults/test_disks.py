@@ -216,7 +216,7 @@ def test_latest_run_is_found_by_number_in_any_time_zone(
     runs[1].rename(runs[1].with_name("000002-1999-01-01T00-00-00Z"))  # a clock that was set back
     running = command(tmp_path, "verify", "toy", "--rows", "250", TZ="Asia/Kathmandu")
     assert running.wait() == 0, running.text()
-    assert "250 of 250 rows simulated again: equal to the bit" in running.text()
+    assert "250 of 250 rows simulated again: bit-identical" in running.text()
 
 
 @pytest.mark.parametrize("name", ["it's größe", "-dash", "a" * 200, "a;b 100%"])

@@ -52,7 +52,7 @@ def test_object_store_rows_equal_folder_rows_and_are_evaluated_once(
     asked = "SELECT * EXCLUDE (log) FROM self ORDER BY n"
     front = command(tmp_path, "verify", "toy", "--outputs", WORDS[1][8:], **store.environment)
     assert front.wait() == 0, front.text()
-    assert "200 of 200 rows simulated again: equal to the bit" in front.text()
+    assert "200 of 200 rows simulated again: bit-identical" in front.text()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in store.environment.items():
             patch.setenv(name, value)

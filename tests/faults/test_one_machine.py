@@ -39,7 +39,7 @@ def test_signals_end_a_sweep_without_orphan_processes(tmp_path: Path, number: in
     running.until(lambda: len(kin(str(tmp_path))) > 1)
     running.process.send_signal(number)
     assert running.wait(30) == 128 + number
-    assert "stopped; results are kept" in running.text()
+    assert "stopped; results so far are kept" in running.text()
     assert "Traceback" not in running.text()
     time.sleep(1.0)
     assert kin(str(tmp_path)) == []

@@ -182,9 +182,9 @@ def test_calibration_commands_print_errors_before_and_after(
     pq.write_table(timed(0.5).slice(0, 12), "b.parquet")
     words = [TARGET.name, "--measured", "a.parquet", "--from", SOURCE.name]
     assert main(["calibrate", *words, "--own", "b.parquet", "--write", "c.parquet"]) == 0
-    assert "by a ratio" in capsys.readouterr().out
+    assert "error of a ratio" in capsys.readouterr().out
     assert main(["calibrate", "l40s", "--measured", "c.parquet"]) == 0
-    assert "more rows that would halve it" in capsys.readouterr().out
+    assert "more rows to halve the error" in capsys.readouterr().out
 
 
 def test_second_calibration_ignores_the_first_calibration(

@@ -51,7 +51,7 @@ def test_simulator_given_by_path_writes_inside_the_space_folder(
     assert parts
     assert all(file.is_relative_to(Path("outputs/mine").resolve()) for file in parts)
     assert main(["+space=mine.yaml", *RUN]) == 0  # and finds them again
-    assert "0 of them new" in capsys.readouterr().out
+    assert "0 simulated" in capsys.readouterr().out
 
 
 def test_lock_file_follows_no_symlink(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:

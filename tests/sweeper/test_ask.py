@@ -25,8 +25,8 @@ def test_a_question_by_flags_is_answered(
 ) -> None:
     text = ask(QUESTION, capsys)
     assert "per million tokens" in text
-    assert "Deadlines: ttft_p99_s <= " in text
-    assert "likely to meet both deadlines" in text
+    assert "SLO: TTFT p99 <= " in text
+    assert "P(meets SLO) " in text
     commands = ("vllm serve", "trtllm-serve", "--model-path")
     assert any(f"{command} meta-llama/Llama-3.1-8B" in text for command in commands)
     assert "Prices: public_cloud, h100_sxm $2.99 an hour (2025-06" in text
@@ -48,11 +48,11 @@ def test_it_is_said_of_each_gpu_what_its_times_rest_on(
 ) -> None:
     both = QUESTION.replace("h100_sxm", "h100_sxm,mi300x").replace("--gpus 2", "--gpus 1")
     text = ask(both, capsys)
-    assert "mi300x: no kernel of this GPU was measured" in text
-    assert "Best of each gpu" in text
+    assert "No measured kernels for mi300x" in text
+    assert "Best design per gpu" in text
     assert "measured" in text
-    assert "90 % interval: ttft_p99_s " in text
-    assert "Evidence: " in text
+    assert "90 % prediction interval: TTFT p99 " in text
+    assert "Time by evidence: " in text
     shares = json.loads(ask(f"{both} --json", capsys))["time_rests_on"]
     assert shares["h100_sxm"]["measured"] + shares["h100_sxm"]["fitted"] > 0.5
     assert shares["mi300x"]["unmodelled"] > 0.5
@@ -68,21 +68,21 @@ def test_where_no_design_is_sure_the_surest_is_the_answer(
     chances = [device["design"]["chance"] for device in answer["devices"] if device["does"]]
     assert len(chances) == 2
     assert answer["chance"] == max(chances) < 0.999
-    assert "no design is 99.9% likely" in ask(words, capsys)
+    assert "no design reaches P(meets SLO) = 99.9 %" in ask(words, capsys)
 
 
 def test_deadlines_nothing_meets(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = ask(f"{QUESTION} --ttft 0.001", capsys, code=1)
     assert "No design on at most 2 of h100_sxm meets" in text
-    assert "Nearest: " in text
+    assert "Nearest design: " in text
 
 
 def test_a_budget_that_is_all_a_design_lacks_is_named(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = ask(f"{QUESTION} --budget 1", capsys, code=1)
-    assert "No design on at most 2 of h100_sxm meets the deadlines within the budget." in text
-    assert "A budget of $2.99 (--budget) would do." in text
+    assert "No design on at most 2 of h100_sxm meets the SLO within the budget." in text
+    assert "A budget of $2.99 is enough (--budget)." in text
     assert "would help" not in text
     ask(f"{QUESTION} --budget 2.99", capsys)
 

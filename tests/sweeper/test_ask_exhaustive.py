@@ -14,7 +14,7 @@ import pytest
 from planning.questions.serving import QUESTIONS
 from sweeper.__main__ import main
 from sweeper.commands.ask.parsing import parsed
-from sweeper.commands.ask.verdicts import Sure
+from sweeper.commands.ask.verdicts import SloProbability
 from sweeper.query.pareto import qualifying
 from sweeper.space.design_space import space_of
 from sweeper.sweep import Sweep
@@ -69,7 +69,7 @@ def test_the_answer_is_the_cheapest_of_all_designs(
     printed = capsys.readouterr().out
     answer = json.loads(printed[printed.index("{\n") :])
     chosen, question = parsed(QUESTIONS, words)
-    sure = Sure(question, chosen.sure, chosen.band)
+    sure = SloProbability(question, chosen.sure, chosen.band)
     space = space_of(question.space)
     rows = qualifying(Sweep.of(space, outputs="all", engine="inline").run()).collect()
     does = rows.filter(pl.Series(sure.misses(rows) <= 1.0))

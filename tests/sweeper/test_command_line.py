@@ -61,17 +61,17 @@ def test_a_sweep_ends_with_its_front_its_knee_and_its_files(
 ) -> None:
     text = answer(SWEEP, capsys)
     assert "Pareto front: cost_usd min, gain max" in text
-    assert "34 rows (17 infeasible, 17 ok); 34 of them new" in text
-    assert "17 points: unlucky (of one: 13)." in text
+    assert "34 rows (17 infeasible, 17 ok); 34 simulated in" in text
+    assert "17 points: unlucky (example: 13)." in text
     assert "Knee" in text
-    assert "Evidence for the knee's time: 100% fitted." in text
+    assert "Knee's time by evidence: 100 % fitted." in text
     assert "`explain`" not in text, "this simulator does not explain"
     assert "Next   python -m sweeper show toy" in text
     rows = pl.scan_parquet("outputs/toy/results/*/*.parquet").collect()
     assert rows.height == 34
     assert not [c for c in text if unicodedata.category(c) == "Cc" and c != "\n"]
     again = answer(SWEEP, capsys)
-    assert "0 of them new" in again
+    assert "0 simulated" in again
 
 
 def test_json_is_all_of_it_for_programs(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -174,7 +174,7 @@ def test_failures_end_as_rows_and_can_be_retried(
     assert answer("+space=rough plot=false", capsys)  # nothing new failed
     Path("cure").touch()
     text = answer("+space=rough plot=false failures.retry=true", capsys)
-    assert "20 rows (1 infeasible, 19 ok); 1 of them new" in text
+    assert "20 rows (1 infeasible, 19 ok); 1 simulated in" in text
 
 
 def test_a_run_records_what_was_asked(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,7 +192,7 @@ def test_help_and_listings_answer(bench: Path, capsys: pytest.CaptureFixture[str
     )
     assert "h100_sxm" in answer("list gpu", capsys)
     assert json.loads(answer("list samplers --json", capsys))["samplers"]
-    assert "2 removed by x + y < 9" in answer("show toy", capsys)
+    assert "2 points excluded by constraint x + y < 9" in answer("show toy", capsys)
     assert "hbm_bytes_per_s" in answer("show h100_sxm", capsys)
     assert "metrics" in answer("show serving", capsys)
     assert "trtllm_cutlass" in answer("list runtimes", capsys)
@@ -241,7 +241,7 @@ MISTAKES = [
     ("+space=toy +outputz=3", "there is no key 'outputz'; did you mean 'output'?"),
     ("+space=toy +sampler.seed=3", "there is no key 'sampler.seed'"),
     ("+space=toy +engine.wages=3", "there is no key 'engine.wages'"),
-    ("+space=toy --verbose", "'--verbose' is no option of a sweep"),
+    ("+space=toy --verbose", "a sweep has no option '--verbose'"),
     ("+space=toy hello", "'hello' is not an override; write key=value"),
     ("+space=toy space.axes.xx=1", "axis 'xx' is not an input"),
     ("+space=toy +space.axes.xx=1", "axis 'xx' is not an input"),
@@ -268,7 +268,7 @@ MISTAKES = [
     ("+space=torn", "torn.yaml is not valid YAML"),
     ("+space=bare", "a space needs `simulator:`"),
     ("+space=lost", "unknown simulator 'nowhere.to_be_found'"),
-    ("+space=void", "the space is empty: its constraints leave none of 4 points"),
+    ("+space=void", "the space is empty: the constraints remove all 4 points"),
     ("+space=aim", "names no `objectives:`"),
     ("+space=binary", "cannot be read"),
     ("+space=gpu", "unknown gpu 'h100_smx'; did you mean 'h100_sxm'?"),
@@ -288,11 +288,11 @@ MISTAKES = [
     ("pareto toy --outputs nowhere", "there are no results of 'toy'"),
     ("pareto toy --limit 3", "unrecognized arguments"),
     ("pareto toy --rows many", "invalid int value"),
-    ("toy", "a sweep is started by +space=toy"),
+    ("toy", "to run a sweep: +space=toy"),
     ("plan toy", "Write +space=toy"),
     ("+space=toy sampler.points=4", "sampler 'grid' has no options"),
-    (f"trust {'n' * 300}", "is longer than a file's name"),
-    (f"+space={'n' * 300}", "is longer than a file's name"),
+    (f"trust {'n' * 300}", "is too long for a file name"),
+    (f"+space={'n' * 300}", "is too long for a file name"),
     ("accuracy kernel", "unknown group of checks 'kernel'; did you mean 'kernels'?"),
 ]
 
@@ -328,7 +328,7 @@ def test_a_mistake_gets_one_paragraph(
         ("query toy cheapest cost_usd --slo 'gain > 1' --rows -1", "write at least 1"),
         ("query toy epsilon --epsilon -1", "--epsilon -1: write a number above zero"),
         ("compare toy knee --log nofile", "nofile cannot be read: No such file"),
-        ("show toy zz", "no design has a key that begins with 'zz'"),
+        ("show toy zz", "no key starts with 'zz'"),
     ],
 )
 def test_a_mistake_in_a_query_gets_one_paragraph(
@@ -350,11 +350,11 @@ def test_a_run_that_came_to_nothing_hides_no_earlier_one(
     )
     asked = "+space=mine plot=false engine=inline"
     text = answer(asked, capsys)
-    assert "No design states ttft_p50_s, " in text  # a steady state has means alone
+    assert "No design has a value for ttft_p50_s, " in text  # a steady state has means alone
     text = answer(f"{asked} 'space.objectives={{ttft_p50_s: min}}'", capsys)
-    assert "No feasible design states ttft_p50_s, so there is no front" in text
+    assert "No feasible design has a value for ttft_p50_s, so there is no front" in text
     assert run("pareto mine") == 2
-    assert "states ttft_p50_s" in capsys.readouterr().err
+    assert "has a value for ttft_p50_s" in capsys.readouterr().err
     assert run("+space=mine plot=false engine=inline space.axes.qps=-1") == 2
     assert "must be positive" in capsys.readouterr().err
     assert "Pareto front" in answer("pareto mine --min ttft_mean_s --min tpot_mean_s", capsys)
@@ -369,7 +369,7 @@ def test_a_damaged_part_is_named_by_every_command(
     for command in ("pareto toy", SWEEP):
         with pytest.warns(UserWarning, match=f"{part.name} is damaged"):
             run(command)
-    assert "34 of them new" in capsys.readouterr().out
+    assert "34 simulated in" in capsys.readouterr().out
     assert "34 rows" in answer(SWEEP, capsys)
 
 

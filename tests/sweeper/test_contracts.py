@@ -47,7 +47,7 @@ def few_points(name: str) -> pa.RecordBatch:
         written = read_space(file)
         if written.get("simulator") == name:
             return _spread(space_of(written))
-    pytest.skip("no space asks this simulator")
+    pytest.skip("no space uses this simulator")
 
 
 POINTS = {

@@ -32,12 +32,6 @@ def test_a_row_has_errors_and_those_of_the_baseline() -> None:
 @pytest.mark.parametrize("name", ["gone", "unknown"])
 def test_a_check_without_a_value_is_left_out(name: str) -> None:
     assert headline(name).cells(KNOWN) == ("mine: GPUs", "-", "", "-")
-    assert headline(name).sentence(KNOWN) == ""
-
-
-def test_a_sentence_has_the_number_of_rows() -> None:
-    said = headline("from the data sheet").sentence(KNOWN)
-    assert said == "On 17 GPUs: l0 error 13.4 % (Other: 5.3 %)."
 
 
 def test_every_figure_of_the_table_is_stored() -> None:

@@ -49,7 +49,7 @@ def test_at_the_end_nothing_is_left() -> None:
 def test_what_was_answered_before_is_said_and_not_counted() -> None:
     progress = Progress(4, OBJECTIVES, answered=1500)
     progress.add(part((1.0, 1.0), ok=4))
-    assert progress.line() == "4 of 4 designs done · done · front 1 · 1,500 answered before"
+    assert progress.line() == "4 of 4 designs done · done · front 1 · 1,500 stored before"
 
 
 def test_one_line_has_the_room_it_has() -> None:

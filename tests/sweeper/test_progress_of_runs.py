@@ -42,7 +42,7 @@ def test_a_run_that_was_stopped_opens_with_how_far_it_came(
     capsys.readouterr()
     assert main(command.split()) == 0
     said = capsys.readouterr().out
-    assert said.startswith("8 of 800 points so far, x 1 m only: this run of toy has not")
+    assert said.startswith("This run of toy has not finished: 8 of 800 points done, x 1 m only")
 
 
 @pytest.mark.usefixtures("stopped")
@@ -51,7 +51,7 @@ def test_a_program_reads_it_beside_its_answer(capsys: pytest.CaptureFixture[str]
     assert main(["pareto", "toy", "--json"]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("[")
-    assert "8 of 800 points so far" in said.err
+    assert "8 of 800 points done" in said.err
 
 
 @pytest.mark.usefixtures("stopped")

@@ -85,9 +85,9 @@ def test_the_cheapest_is_the_cheapest(swept: Path, capsys: pytest.CaptureFixture
         ("query toy cheapest nonsense --slo 'gain > 1'", "no column 'nonsense'"),
         ("query toy best-per cost_usd", "best-per needs --level"),
         ("query toy fleet", "fleet needs --load"),
-        ("query toy fleet --load 3", "fleet needs designs that carry a load"),
+        ("query toy fleet --load 3", "fleet needs designs that serve a load"),
         ("query toy fleet --load 3,x", "write numbers separated by commas"),
-        ("query toy sensitivity --write t.xls", "write a file that ends in .csv, .parquet"),
+        ("query toy sensitivity --write t.xls", "use a file name that ends in .csv, .parquet"),
         ("report toy --plot pie --file p.png", "there is no picture 'pie'"),
         ("report toy --plot front --file p.gif", "write a file that ends in .png"),
         ("report toy --plot heat --file p.png --x nonsense", "no column 'nonsense'"),
@@ -122,11 +122,11 @@ def test_rows_of_another_version_are_told_from_what_is_computed_today(
     warn_of_version(
         dataclasses.replace(last, store=dataclasses.replace(last.store, definition=older))
     )
-    assert "Rows of toy are of version 0 of " in capsys.readouterr().err
+    assert "The rows of toy come from version 0 of " in capsys.readouterr().err
 
 
 def test_results_verify_to_the_bit(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "48 of 48 rows simulated again: equal to the bit" in run("verify toy", swept, capsys)
+    assert "48 of 48 rows simulated again: bit-identical" in run("verify toy", swept, capsys)
 
 
 def test_a_changed_row_is_found(

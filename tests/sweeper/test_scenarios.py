@@ -128,7 +128,7 @@ def test_each_scenario_is_answered_as_if_it_were_asked_alone(swept: Answers) -> 
 
 
 def test_a_scenario_that_is_none_is_refused(swept: Answers) -> None:
-    with pytest.raises(UserError, match="'x' is no given axis"):
+    with pytest.raises(UserError, match="'x' is not a scenario axis"):
         swept.at("x=1")
     with pytest.raises(UserError, match="y does not take the value '7'"):
         swept.at("y=7")

@@ -142,7 +142,7 @@ def test_what_was_run_elsewhere_is_found_here(
     words = ["+space=toy", "plot=false", "engine=inline"]
     assert main([*words, "outputs=there"]) == 0
     assert main(["store", "merge", "there", "--outputs", "here"]) == 0
-    assert "toy: 2 parts from there, 0 were there already" in capsys.readouterr().out
+    assert "toy: copied 2 parts from there; 0 parts existed already" in capsys.readouterr().out
     assert main(["pareto", "toy", "--outputs", "here"]) == 0
     assert main([*words, "outputs=here"]) == 0
     assert (tmp_path / "log.txt").read_text().count("\n") == 20

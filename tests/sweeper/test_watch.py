@@ -72,7 +72,7 @@ def test_what_was_answered_before_is_not_counted_again(ended: Path) -> None:
     watch = Watch(latest("a%b", "outputs"))
     watch.look()
     assert watch.progress.line().startswith("10 of 10 designs done · done")
-    assert "20 answered before" in watch.progress.line()
+    assert "20 stored before" in watch.progress.line()
     best = watch.answers.front["hashed"].to_list()
     assert sorted(set(watch.progress.front()[:, 0].tolist())) == sorted(set(best))
 

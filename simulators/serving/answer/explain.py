@@ -28,7 +28,7 @@ from simulators.serving.engine.state import ReplicaState
 from simulators.serving.speculation.drafter import Drafter, drafter_of
 from simulators.workload.llm.step import Step, decode_step
 
-QUEUE, PROMPT, MOVE, LATER = "waiting for a batch", "the prompt", "moving its cache", "later tokens"
+QUEUE, PROMPT, MOVE, LATER = "queue", "prefill", "KV transfer", "decode"
 
 
 def explained_request(run: ServingRun) -> list[Contribution]:
@@ -45,10 +45,13 @@ def explained_request(run: ServingRun) -> list[Contribution]:
     drafters = {phase: drafter_of(run.point, one) for phase, one in hardware.items()}
     fleets = {phase: fleet_of(run.point, one) for phase, one in hardware.items()}
     steps = _mean_steps(run.state)
-    moves_s = {"room to decode": metrics.kv_wait_mean_s, "KV transfer": metrics.kv_transfer_mean_s}
+    moves_s = {
+        "wait for KV blocks": metrics.kv_wait_mean_s,
+        "KV transfer": metrics.kv_transfer_mean_s,
+    }
     moved_s = sum(seconds or 0.0 for seconds in moves_s.values())
     spans = {PROMPT: ttft_s - queue_s - moved_s, LATER: e2e_s - ttft_s}
-    rows = [Contribution(phase=QUEUE, name="queue", time_s=queue_s, bound="load")]
+    rows = [Contribution(phase=QUEUE, name="waiting", time_s=queue_s, bound="load")]
     rows += [
         Contribution(phase=MOVE, name=name, time_s=seconds, bound="network")
         for name, seconds in moves_s.items()

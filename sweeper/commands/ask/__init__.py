@@ -1,7 +1,8 @@
-"""A question by flags, which a simulator declares, answered by the cheapest design that meets it.
+"""The `ask` command: find the cheapest design that meets an SLO.
 
-The question is written down as a space like any other, swept, and answered; the sweep stays, so
-that every other command can go on from it. Where a design may have copies, fewest are sought.
+The flags, which the simulator declares, become a space file. The command sweeps the space and
+prints the best design; all other commands work on the stored sweep. If designs have replicas, the
+search looks for the smallest number of replicas.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
 from sweeper.commands.ask.answer import Answer
 from sweeper.commands.ask.parsing import parsed
-from sweeper.commands.ask.verdicts import Sure, verdicts
+from sweeper.commands.ask.verdicts import SloProbability, verdicts
 from sweeper.commands.run import Asked, asked_by, sweep
 from sweeper.engines import load_engine
 from sweeper.engines.probe import hinted
@@ -23,18 +24,20 @@ from sweeper.report.tables import write_text
 from sweeper.samplers._min_replicas import MinReplicasSearch
 
 _LITTLE_S = 2.0
-"""CPU-seconds of work, as the simulator guesses: what it takes another process to get ready."""
+"""CPU-seconds of work below which starting a worker process takes longer than the sweep."""
 
 
 def main(words: list[str]) -> int:
-    """Ask, sweep and print the answer; exit code 1 when no design meets the deadlines."""
+    """Sweep and print the answer; the exit code is 1 if no design meets the SLO."""
     words = _named(words)
     named = bool(words) and not words[0].startswith("-")
     simulator = load_simulator(words[0] if named else QUESTIONS.names()[0])
     asks = known_beside(simulator, QUESTIONS)
     if not isinstance(asks, Asks):
         able = ", ".join(QUESTIONS.names())
-        raise UserError(f"'{simulator.name}' cannot be asked by flags; of the shipped, {able} can")
+        raise UserError(
+            f"`ask` does not support the simulator '{simulator.name}'; it supports {able}"
+        )
     chosen, question = parsed(asks, words[1:] if named else words)
     file = Path(chosen.outputs) / "spaces" / f"{question.name}.yaml"
     said = (f"{key}: {json.dumps(value)}\n" for key, value in question.space.items())
@@ -43,7 +46,7 @@ def main(words: list[str]) -> int:
     asked = asked_by([f"+space={file}", f"outputs={chosen.outputs}", *engine])
     if sum(asked.sweep.space.removed().values()) == asked.sweep.space.size:
         raise UserError(question.too_large)
-    sure = Sure(question, chosen.sure, chosen.band)
+    sure = SloProbability(question, chosen.sure, chosen.band)
     last = sweep(_fewest(asked, question, sure, is_free=chosen.engine_ == "auto")).answers
     answer = Answer(question, last, verdicts(question, last, sure), chosen)
     if chosen.json:
@@ -54,18 +57,18 @@ def main(words: list[str]) -> int:
 
 
 def _named(words: list[str]) -> list[str]:
-    """Return `--train MODEL` as `training --model MODEL`, and all other words as they are."""
+    """Expand `--train MODEL` to `training --model MODEL`."""
     verbs = {f"--{name.removesuffix('ing')}": name for name in QUESTIONS.names()}
     if words and words[0] in verbs:
         return [verbs[words[0]], "--model", *words[1:]]
     return words
 
 
-def _fewest(asked: Asked, question: Question, sure: Sure, *, is_free: bool) -> Asked:
-    """Return a sweep that looks for the fewest copies, where the question is of them.
+def _fewest(asked: Asked, question: Question, sure: SloProbability, *, is_free: bool) -> Asked:
+    """Return a sweep that searches for the fewest replicas, if the question has a replica axis.
 
-    To look ahead this process loads all that a worker would; little work is done in it, too, if
-    the engine is free to choose.
+    The prefilter already loads the simulator in this process, so small sweeps also run here unless
+    the user named an engine.
     """
     if not question.copies:
         return asked

@@ -1,20 +1,20 @@
-"""The printed answer of `ask`: a line per device, the best design, its chance and its command."""
+"""Print the answer of `ask`: the best design per device, its P(meets SLO) and its deployment."""
 
 from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from simulators.core.errors import UserError
-from sweeper.commands.ask.verdicts import Row, Verdict, in_percent, lateness
+from sweeper.commands.ask.verdicts import ALL_BUT, Row, Verdict, in_percent, lateness
 from sweeper.questions import DEPLOYMENTS, Deploys, Question, known_beside
 from sweeper.report.answers import Answers, point_of
 from sweeper.report.evidence import evidence, named_facts
-from sweeper.report.headlines import headline_of
 from sweeper.report.shares import (
     by_measurements,
     in_words,
@@ -28,8 +28,8 @@ from sweeper.units import human
 
 NO_COMMAND = "No command"
 
-_NAMED = 3
-"""Measured errors that are printed."""
+_NAMED = 2
+"""Accuracy checks printed."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Answer:
         return all(self._best(found) is not None for _, found in self._by_load())
 
     def print(self) -> None:
-        """Print a line per device, the best design and its command, for each load."""
+        """Print the devices, the best design and the deployment command for each load."""
         bests: list[Verdict] = []
         for given, found in self._by_load():
             best = self._best(found)
@@ -59,14 +59,12 @@ class Answer:
             else:
                 self._print_best(best, found)
         limits = [
-            f"{d.metric} <= {self._human(d.metric, d.limit)}" for d in self.question.deadlines
+            f"{self.last.word(d.metric)} <= {self._human(d.metric, d.limit)}"
+            for d in self.question.deadlines
         ]
         if self.question.budget is not None:
             limits.append(f"at most {human(self.question.budget, '$')} an hour")
-        print_words(f"Deadlines: {', '.join(limits)}.")
-        known = evidence(self.last.space.simulator)
-        if (headline := headline_of(known.groups)) is not None:
-            print_words(f"Accuracy. {headline.sentence(known.by_group)}")
+        print_words(f"SLO: {', '.join(limits)}.")
         for note in self.last.notes:
             print_words(note)
         if not bests:
@@ -98,8 +96,8 @@ class Answer:
     def _by_load(self) -> Iterator[tuple[Mapping[str, Any], list[Verdict]]]:
         """Yield each load with the verdicts on all devices."""
         for _, found in groupby(self.verdicts, key=lambda verdict: tuple(verdict.given.items())):
-            those = list(found)
-            yield those[0].given, those
+            group = list(found)
+            yield group[0].given, group
 
     def _best(self, found: Sequence[Verdict]) -> Verdict | None:
         """Return the cheapest design that is likely enough; if none is, the most likely one."""
@@ -122,7 +120,7 @@ class Answer:
         """Print a line per device: its best design, or the reason why it has none."""
         device, amounts = self.question.device, self._headings(found)
         metrics = [d.metric for d in self.question.deadlines]
-        header = ["", device, *amounts, *metrics, "likely", "measured", "design"]
+        header = ["", device, *amounts, *metrics, "P(meets SLO)", "measured or fitted", "design"]
         lines = []
         for verdict in found:
             row = verdict.row
@@ -131,13 +129,13 @@ class Answer:
                 costs, sure = ["-"] * len(amounts), ["-", "-", f"none: {verdict.why}"]
             else:
                 costs = [self._amount(row, prices, words) for prices, words in amounts.values()]
-                measured = f"{by_measurements(row):.0%}" if shares_of_row(row) else "-"
+                measured = f"{100 * by_measurements(row):.0f} %" if shares_of_row(row) else "-"
                 design = self._described(row) + (f"; {verdict.why}" if verdict.why else "")
                 sure = [in_percent(row["chance"]), measured, design]
             mark = "*" if verdict is best else ""
             lines.append([mark, verdict.device, *costs, *times, *sure])
         load = self._said(given)
-        print_table(f"Best of each {device}: {load}" if load else "", header, lines)
+        print_table(f"Best design per {device}: {load}" if load else "", header, lines)
 
     def _said(self, given: Mapping[str, Any]) -> str:
         """Return a load as text."""
@@ -170,28 +168,39 @@ class Answer:
             for prices, amounts in row["amounts"].items()
             for words, usd in amounts.items()
         ]
-        shown = [f"{n} {self._human(n, row[n])}" for n in question.shown if row.get(n)]
+        shown = [
+            f"{self.last.word(n)} {self._human(n, row[n])}" for n in question.shown if row.get(n)
+        ]
         print_words(f"  {', '.join(costs) or 'no price'}", "  ")
         print_words(f"  {', '.join(shown)}", "  ")
         if said := question.asked(row):
             print_words(f"  {said}", "  ")
-        deadlines = "both deadlines" if len(question.deadlines) > 1 else "the deadline"
         print_words(
-            f"{in_percent(row['chance'])} likely to meet {deadlines} ({self._rests_on(row)})"
-            + (f"; {best.why}." if best.why else ".")
+            f"{_probability(row)} ({self._rests_on(row)})" + (f"; {best.why}." if best.why else ".")
         )
         if spans := list(self._spans(row)):
-            print_words(f"90 % interval: {', '.join(spans)}.")
-        names = named_facts(self.last.simulator, row)
-        if known := evidence(self.last.space.simulator).errors_naming(names, _NAMED):
-            errors = "; ".join(f"{c.name} {c.value:.3g} {c.unit} ({c.rows:,} rows)" for c in known)
-            print_words(f"Measured errors that name {' or '.join(names)}: {errors}.")
+            print_words(f"90 % prediction interval: {', '.join(spans)}.")
         if shares := in_words(shares_of_row(row)):
-            print_words(f"Evidence: {shares}{weakest_in_words(self.last.simulator, row)}.")
+            print_words(f"Time by evidence: {shares}{weakest_in_words(self.last.simulator, row)}.")
+        print_words(self._accuracy(row))
         if (second := self._next_best(best)) is not None:
             print_words(self._beside(row, second))
         for prices in question.prices[1:]:
             self._print_other_prices(best, found, prices)
+
+    def _accuracy(self, row: Row) -> str:
+        """Return the errors on the most measured rows of the design's model or device."""
+        names = named_facts(self.last.simulator, row)
+        known = evidence(self.last.space.simulator).errors_naming(names, sys.maxsize)
+        if not known:
+            return f"Accuracy: no measured rows name {' or '.join(names)}."
+        known.sort(key=lambda check: -check.rows)
+        errors = "; ".join(
+            f"{c.name}: {c.value:.3g} {c.unit} ({c.rows:,} row{'s' if c.rows > 1 else ''})"
+            for c in known[:_NAMED]
+        )
+        flags = [f" --{kind} {row[kind]}" for kind in ("model", "gpu") if row.get(kind) in names]
+        return f"Error on measured rows: {errors}. More: sweeper accuracy{''.join(flags)}"
 
     def _print_other_prices(self, best: Verdict, found: Sequence[Verdict], prices: str) -> None:
         """Print the cheapest design by another price list."""
@@ -201,43 +210,44 @@ class Answer:
             if v.does and v.row is not None and v.row["amounts"][prices]
         }
         if not priced:
-            print_words(f"No price known in {prices}; give one by --prices.")
+            print_words(
+                f"The price list {prices} has no price for these GPUs; name another: --prices."
+            )
             return
         cost, cheapest = min(priced.values(), key=lambda pair: pair[0])
         assert cheapest.row is not None
-        same = "the same" if cheapest is best else self._described(cheapest.row)
-        print_words(f"Cheapest by {prices}: {same}, {human(cost, '$')}.")
+        same = "the same design" if cheapest is best else self._described(cheapest.row)
+        print_words(f"Cheapest design at {prices} prices: {same}, {human(cost, '$')}.")
 
     def _beside(self, row: Row, second: Row) -> str:
         """Return the next best design compared with the best."""
         by = "cost" if row["cost"] and second["cost"] else self.question.without_price
-        change, chance = second[by] / row[by] - 1, in_percent(second["chance"])
-        what = f"{change:+.0%} in {by}" if abs(change) >= 0.005 else f"Same {by}"
+        change = second[by] / row[by] - 1
+        what = f"{by} {100 * change:+.0f} %" if abs(change) >= 0.005 else f"same {by}"
         only = "but only " if change < 0 and second["chance"] < row["chance"] else ""
-        deadlines = "deadlines" if len(self.question.deadlines) > 1 else "deadline"
-        described = self._described(second)
-        return f"{what}, {only}{chance} likely to meet the {deadlines}: {described}"
+        return f"Alternative: {self._described(second)}: {what}, {only}{_probability(second)}."
 
     def _print_nearest(self, found: Sequence[Verdict]) -> None:
         """Print that no design meets the deadlines, and the nearest one."""
         question = self.question
         print()
         within = " within the budget" if question.budget is not None else ""
-        print_words(f"No design {question.among} meets the deadlines{within}.")
+        print_words(f"No design {question.among} meets the SLO{within}.")
         near = [(v.row, v.why) for v in found if v.row is not None]
         if near:
             row, why = min(near, key=lambda one: lateness(question, one[0]))
             times = (
-                f"{d.metric} {self._human(d.metric, row[d.metric])}" for d in question.deadlines
+                f"{self.last.word(d.metric)} {self._human(d.metric, row[d.metric])}"
+                for d in question.deadlines
             )
-            print_words(f"Nearest: {self._described(row)}: {', '.join(times)}; {why}.")
+            print_words(f"Nearest design: {self._described(row)}: {', '.join(times)}; {why}.")
 
     def _advice(self) -> str:
         """Return a hint: the budget that suffices, or the question's advice."""
         costs = [v.row.get("cost") for v in self.verdicts if v.row is not None]
         usd = min((usd for usd in costs if usd is not None), default=None)
         if usd is not None and len(list(self._by_load())) == 1:
-            return f"A budget of ${math.ceil(100 * usd) / 100:.2f} (--budget) would do."
+            return f"A budget of ${math.ceil(100 * usd) / 100:.2f} is enough (--budget)."
         return " ".join(self.question.advice)
 
     def _print_next(self, bests: Sequence[Verdict]) -> None:
@@ -263,8 +273,8 @@ class Answer:
     def _rests_on(self, row: Row) -> str:
         """Return the basis of the chance."""
         if row["stated"]:
-            return "by the simulator's 90 % intervals"
-        return f"if predictions are within {self.chosen.band:.0%} in 90 % of cases"
+            return "from the 90 % prediction intervals"
+        return f"assuming a 90 % prediction interval of ±{100 * self.chosen.band:.0f} %"
 
     def _spans(self, row: Row) -> Iterator[str]:
         """Yield the 90 % interval of each latency with a deadline, where stated."""
@@ -274,7 +284,7 @@ class Answer:
                 low, high = (
                     self._human(d.metric, row[d.metric] * end / row[d.interval]) for end in ends
                 )
-                yield f"{d.metric} {low} to {high}"
+                yield f"{self.last.word(d.metric)} {low} to {high}"
 
     def _next_best(self, best: Verdict) -> Row | None:
         """Return the cheapest design with other hardware, parallelism or replicas."""
@@ -297,3 +307,7 @@ class Answer:
             return writer.deployment(point_of(simulator, row), "", name)
         except UserError as refusal:
             return f"{NO_COMMAND}: {refusal}\n"
+
+
+def _probability(row: Row) -> str:
+    return f"P(meets SLO) {'' if row['chance'] > ALL_BUT else '= '}{in_percent(row['chance'])}"

@@ -1,4 +1,4 @@
-"""The flags of a question: those that its simulator declares, and those that all have."""
+"""Parse the flags of `ask`: common flags, and flags that the simulator's question declares."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sweeper.words import number_in
 
 
 def parsed(asks: Asks, words: list[str]) -> tuple[argparse.Namespace, Question]:
-    """Return the flags, and the question that is made of its own."""
+    """Return the parsed flags and the question built from them."""
     parser = flags("ask")
     fields = columns_of(asks.flags)
     for f in fields:
@@ -34,14 +34,21 @@ def parsed(asks: Asks, words: list[str]) -> tuple[argparse.Namespace, Question]:
         "--sure",
         type=share,
         default=0.8,
-        help="how likely the deadlines are to be met, as in 0.9 or 90 (0.8)",
+        help="minimum probability of meeting the SLO, as in 0.9 or 90 (0.8)",
     )
     parser.add_argument(
-        "--band", type=float, default=0.2, help="half the 90 %% interval where none is stated"
+        "--band",
+        type=float,
+        default=0.2,
+        help="half-width of the 90 %% prediction interval if none is stated (0.2)",
     )
-    parser.add_argument("--outputs", default="outputs")
+    parser.add_argument("--outputs", default="outputs", help="the folder or URL of results")
     parser.add_argument(
-        "--run-with", dest="engine_", metavar="HOW", default="auto", help="inline, ray or auto"
+        "--run-with",
+        dest="engine_",
+        metavar="HOW",
+        default="auto",
+        help="engine of the sweep: inline, ray or auto",
     )
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args(words)
@@ -50,7 +57,7 @@ def parsed(asks: Asks, words: list[str]) -> tuple[argparse.Namespace, Question]:
 
 
 def _reader(kind: Any, metadata: typing.Mapping[str, Any]) -> Callable[[str], Any]:
-    """Return what reads the word behind a flag as the type of its field."""
+    """Return the parser of a flag's value for the type of its field."""
     if isinstance(kind, types.UnionType):
         kind = next(k for k in typing.get_args(kind) if k is not type(None))
     if kind is int:
@@ -59,13 +66,13 @@ def _reader(kind: Any, metadata: typing.Mapping[str, Any]) -> Callable[[str], An
 
 
 def numbers_in(unit: str) -> Callable[[str], float]:
-    """Return what reads a number that may have a unit behind it."""
+    """Return a parser of numbers with an optional unit."""
 
     def read(text: str) -> float:
         number = number_in(text, unit)
         if number is None:
             example = {"s": "800ms or 1.5s", "1/s": "20 or 1.5k", "$": "40"}.get(unit, "64 or 10k")
-            raise argparse.ArgumentTypeError(f"'{text}' is no number; write {example}")
+            raise argparse.ArgumentTypeError(f"'{text}' is not a number; write {example}")
         return number
 
     return read
@@ -75,12 +82,12 @@ def whole(text: str) -> int:
     """Return a whole number, which may be written as 10k."""
     number = number_in(text)
     if number is None or number != int(number):
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number; write 64 or 10k")
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number; write 64 or 10k")
     return int(number)
 
 
 def share(word: str) -> float:
-    """Return a chance that is given as a share or in percent.
+    """Return a probability given as a fraction or in percent.
 
     >>> share("0.9"), share("90"), share("90%")
     (0.9, 0.9, 0.9)
@@ -91,5 +98,5 @@ def share(word: str) -> float:
         number = -1.0
     found = number / 100.0 if number > 1.0 or word.endswith("%") else number
     if not 0.0 <= found < 1.0:
-        raise argparse.ArgumentTypeError(f"'{word}' is no chance; write 0.9 or 90")
+        raise argparse.ArgumentTypeError(f"'{word}' is not a probability; write 0.9 or 90")
     return found

@@ -1,4 +1,4 @@
-"""Verdicts on a question: the best design of each device, or the reason why it has none."""
+"""Select the best design of each device that meets the SLO, or the reason why none does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sweeper.query.uncertainty import Z90, chance_within
 from sweeper.questions import Question
 from sweeper.report.answers import Answers
-from sweeper.report.words import reason_in_words
+from sweeper.report.words import in_words, reason_in_words
 
 _CANDIDATES = 400
 """Cheapest designs of a device that meet the deadlines, among which a likely one is sought."""
@@ -32,8 +32,8 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Sure:
-    """The chance that a design meets the deadlines of a question, and whether it suffices."""
+class SloProbability:
+    """Compute P(meets SLO) of designs and compare the result with the requested minimum."""
 
     question: Question
     least: float  # the chance wanted
@@ -48,11 +48,11 @@ class Sure:
         return tuple(dict.fromkeys((*times, *means, *ends, *self.question.excluded)))
 
     def misses(self, rows: pl.DataFrame) -> NDArray[np.float64]:
-        """Return the factor by which rows miss a deadline or the chance; up to 1 suffices."""
+        """Return the factor by which rows miss the SLO or the probability; 1 or less passes."""
         return np.array([self._miss(row) for row in rows.iter_rows(named=True)], np.float64)
 
     def prefilter(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
-        """Return by what factor points will miss a deadline at least, as the simulator foresees."""
+        """Return a lower bound of the ratio of each point's latency to the deadline."""
         if self.question.prefilter is None:
             return np.ones(batch.num_rows)
         return self.question.prefilter(batch)
@@ -90,9 +90,9 @@ def in_percent(chance: float) -> str:
     """Return a chance in percent, rounded down.
 
     >>> in_percent(0.796), in_percent(0.8), in_percent(0.9999)
-    ('79%', '80%', '>99%')
+    ('79 %', '80 %', '> 99 %')
     """
-    return ">99%" if chance > ALL_BUT else f"{math.floor(100.0 * chance + TINY):.0f}%"
+    return "> 99 %" if chance > ALL_BUT else f"{math.floor(100.0 * chance + TINY):.0f} %"
 
 
 def lateness(question: Question, row: Row) -> float:
@@ -112,7 +112,7 @@ class Verdict:
     others: Sequence[Row]  # other designs that meet the deadlines, cheapest first
 
 
-def verdicts(question: Question, last: Answers, sure: Sure) -> list[Verdict]:
+def verdicts(question: Question, last: Answers, sure: SloProbability) -> list[Verdict]:
     """Return a verdict on each device for each combination of given values."""
     rows = last.named(last.results.collect()).lazy()
     devices = _asked_of(last, question.device, question.refused)
@@ -135,7 +135,11 @@ def _asked_of(last: Answers, device: str, refused: Mapping[str, str]) -> list[st
 
 
 def _verdict(
-    question: Question, sure: Sure, given: Mapping[str, Any], device: str, rows: pl.LazyFrame
+    question: Question,
+    sure: SloProbability,
+    given: Mapping[str, Any],
+    device: str,
+    rows: pl.LazyFrame,
 ) -> Verdict:
     if device in question.refused:
         return Verdict(given, device, None, False, question.refused[device], ())
@@ -164,7 +168,12 @@ def _verdict(
         return Verdict(given, device, _surest_of_equals(enough, question), True, "", priced)
     best = max(priced, key=lambda row: row["chance"])
     return Verdict(
-        given, device, best, True, f"no design is {100.0 * sure.least:g}% likely", priced
+        given,
+        device,
+        best,
+        True,
+        f"no design reaches P(meets SLO) = {100.0 * sure.least:g} %",
+        priced,
     )
 
 
@@ -181,7 +190,7 @@ def _surest_of_equals(rows: Sequence[Row], question: Question) -> Row:
     return max((r for r in rows if r[by] == first[by]), key=lambda row: row["chance"])
 
 
-def _priced(question: Question, sure: Sure, row: Row) -> dict[str, Any]:
+def _priced(question: Question, sure: SloProbability, row: Row) -> dict[str, Any]:
     """Return a row with its chance, and its cost in each price list."""
     chance, stated = sure.chance(row)
     amounts = {prices: dict(question.amounts(row, prices)) for prices in question.prices}
@@ -203,7 +212,7 @@ def _nothing(
         return Verdict(given, device, row, False, "; ".join(_flaws(question, row)), ())
     reasons = rows.select("reason").collect()["reason"].drop_nulls().cast(pl.String)
     if reasons.is_empty():
-        return Verdict(given, device, None, False, "it does not fit", ())
+        return Verdict(given, device, None, False, "the model does not fit", ())
     common = reasons.str.split(":").list.first().mode().sort()[0]
     example = next(text for text in reasons if text.startswith(common))
     return Verdict(given, device, None, False, reason_in_words(example), ())
@@ -214,8 +223,11 @@ def _flaws(question: Question, row: Row) -> Iterator[str]:
     for d in question.deadlines:
         if row[d.metric] > d.limit:
             times = row[d.metric] / d.limit
-            by = f"{times - 1.0:.0%}" if times < _MANY else f"{times:.0f} times"
-            yield f"{d.metric} is {by} over"
+            name = in_words(d.metric, "s")
+            if times < _MANY:
+                yield f"{name} is {100 * (times - 1):.0f} % over the deadline"
+            else:
+                yield f"{name} is {times:.0f} times the deadline"
     for name, said in question.excluded.items():
         if row[name]:
             yield said

@@ -1,4 +1,4 @@
-"""The first thing a report says: which design, how much, how sure, and by what."""
+"""First section of the report: the best design, its objectives and their confidence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SCENARIOS = 500
 
 
 def answer(content: Content) -> str:
-    """Return the design to take, its objectives with their intervals, and how sure that is."""
+    """Return the best design, its objectives with prediction intervals, and the confidence."""
     found, row = content.answers, content.answers.best
     design = ", ".join(
         f"{escaped(content.word(a))} <b>{content.human(a, row[a])}</b>" for a in found.space.varied
@@ -30,13 +30,13 @@ def answer(content: Content) -> str:
     begin = f"For {escaped(asked)}: take" if asked else "Take"
     share, why = _likely(content)
     tiles = "".join(_tile(content, name) for name in found.objectives)
-    tiles += f'<div class="tile"><b>{share}</b><span>likely to be on the front</span></div>'
+    tiles += f'<div class="tile"><b>{share}</b><span>P(on the Pareto front)</span></div>'
     notes = "".join(f"<p>{escaped(note)}</p>" for note in found.notes)
     more = f"<details><summary>Prices and notes</summary>{notes}</details>" if notes else ""
     progress = f'<p class="note">{escaped(found.unfinished)}.</p>' if found.unfinished else ""
     return (
         f'{progress}<p class="says">{begin} {design}.</p><div class="tiles">{tiles}</div>'
-        f'<h2>How sure</h2><ul class="sure">{_accuracy_here(content)}{_time_rests_on(content)}'
+        f'<h2>Confidence</h2><ul class="sure">{_accuracy_here(content)}{_time_rests_on(content)}'
         f"<li>{why}</li></ul>{more}"
         f"<p>{_why(content)}</p><p>{_best_of_each(content)}</p>"
         f"<p><code>python -m sweeper show {escaped(found.name)} {row['key'][:SHOWN]}</code></p>"
@@ -44,7 +44,7 @@ def answer(content: Content) -> str:
 
 
 def selector(content: Content) -> str:
-    """Return a box for each given axis, by whose values the reader chooses a scenario."""
+    """Return a selection box per scenario axis."""
     views, whole = content.views, content.whole
     if whole is None or len(views) < 2:
         return ""
@@ -61,7 +61,7 @@ def selector(content: Content) -> str:
 
 
 def scenarios(content: Content) -> str:
-    """Return which design each scenario takes, where there are several."""
+    """Return the table of each scenario's knee; empty for a single scenario."""
     whole = content.whole
     if whole is None or not whole.given:
         return ""
@@ -79,32 +79,35 @@ def scenarios(content: Content) -> str:
         opens = "" if place is None else f' data-opens="{place}" tabindex="0"'
         cells = "".join(f"<td>{content.human(n, row[n])}</td>" for n in names)
         lines.append(f"<tr{opens}>{cells}</tr>")
-    some = f" {len(shown):,} of them stand here." if len(shown) < len(whole.knees) else ""
+    some = f" The table lists {len(shown):,} scenarios." if len(shown) < len(whole.knees) else ""
     empty = len(whole.scenarios) - len(whole.knees)
-    none = f" In {empty:,} no design meets the conditions." if empty else ""
+    none = f" In {empty:,} scenarios no design meets the conditions." if empty else ""
     others = (
-        "A click on a row shows it in full"
+        "Click a row for the full scenario"
         if len(content.views) == len(whole.knees)
-        else f"A click shows {len(content.views)} of them in full, <code>--at</code> any"
+        else f"Click a row for one of {len(content.views)} scenarios; <code>--at</code> selects any"
     )
     return (
-        "<details><summary>Every scenario beside the others</summary>"
+        "<details><summary>All scenarios</summary>"
         f'<p class="note">Each of {len(whole.scenarios):,} scenarios '
-        f"({listed([content.word(n) for n in whole.given])}) has a front of its own; this is the "
-        f"knee of each.{some}{none} {others}; <code>--across</code> seeks one design for all.</p>"
+        f"({listed([content.word(n) for n in whole.given])}) has a separate Pareto front; "
+        f"the table shows the knees.{some}{none} {others}; "
+        "<code>--across</code> selects one design for all scenarios.</p>"
         f"{scrolled(head, lines)}</details>"
     )
 
 
 def _tile(content: Content, name: str) -> str:
-    """Return one objective of the design with its 90 % interval."""
+    """Return one objective of the design with the 90 % prediction interval."""
     row = content.answers.best
     low, high = row.get(f"{name}_lo"), row.get(f"{name}_hi")
-    said = "no interval is stated"
+    said = "no prediction interval"
     if low is not None and low == high and content.answers.load:
-        said = "follows from the load"
+        said = "determined by the load"
     elif low is not None and high is not None and low < high:
-        said = f"{content.human(name, low)} to {content.human(name, high)}, 90 % interval"
+        said = (
+            f"{content.human(name, low)} to {content.human(name, high)}, 90 % prediction interval"
+        )
     doc = content.columns.get(name, ("", "", ""))[2]
     return (
         f'<div class="tile" title="{escaped(doc)}"><b>{content.human(name, row[name])}</b>'
@@ -113,21 +116,21 @@ def _tile(content: Content, name: str) -> str:
 
 
 def _accuracy_here(content: Content) -> str:
-    """Return how far the simulator was off for this model on this device, line by line."""
+    """Return the simulator's errors on measured rows of this model or device."""
     names, known = named_facts(content.answers.simulator, content.answers.best), content.evidence
     lines = known.errors_naming(names)
     if not lines:
-        none = f"No line of the accuracy table names {listed(names)}. " if names else ""
+        none = f"No measured rows name {listed(names)}. " if names else ""
         return f"<li>{none}{known.in_short()}</li>"
     errors = "".join(f"<li>{_error(check)}</li>" for check in lines)
-    return f"<li>Measured errors that name {listed(names)}:<ul>{errors}</ul></li>"
+    return f"<li>Errors on measured rows of {listed(names)}:<ul>{errors}</ul></li>"
 
 
 def _error(check: Check) -> str:
-    """Return an error with the rows it was read on."""
+    """Return an error with the number of measured rows."""
     value = f"{check.value:.3g} {check.unit}".strip()
     rows = f"{check.rows:,} row{'s' if check.rows != 1 else ''}"
-    limit = f", beyond its limit of {check.limit:g}" if check.ok is False else ""
+    limit = f", limit {check.limit:g} failed" if check.ok is False else ""
     return f"{escaped(check.name)}: <b>{escaped(value)}</b> ({rows}{limit})"
 
 
@@ -136,11 +139,12 @@ def _time_rests_on(content: Content) -> str:
     said = in_words(shares_of_row(found.best))
     if not said:
         return ""
-    return f"<li>Evidence: {escaped(said + weakest_in_words(found.simulator, found.best))}.</li>"
+    said += weakest_in_words(found.simulator, found.best)
+    return f"<li>Time by evidence: {escaped(said)}.</li>"
 
 
 def _likely(content: Content) -> tuple[str, str]:
-    """Return how likely the design is to be on the front, and what that rests on."""
+    """Return P(on the front) of the design, and the intervals used."""
     found = content.answers
     stated = [
         n
@@ -153,17 +157,17 @@ def _likely(content: Content) -> tuple[str, str]:
             found.results, found.objectives, bands, where=found.where, draws=_DRAWS, limit=5_000
         )
     except UserError:  # an objective that no logarithm describes
-        return "-", "Its probability to be on the front is not defined for these objectives."
+        return "-", "P(on the Pareto front) is not defined for these objectives."
     match = likely.filter(alike(found.best, found.space.axes))
     share = float(match["p_front"][0]) if len(match) else 0.0
-    sources = ["the simulator's 90 % intervals"] if stated else []
+    sources = ["90 % prediction intervals"] if stated else []
     if bands:
         words = listed([content.word(n) for n in bands])
-        sources.append(f"±{content.band:.0%} (90 %) for {words}")
+        sources.append(f"±{100 * content.band:.0f} % assumed for {words}")
     return (
-        f"{share:.0%}",
-        f"Allowing for our error ({', '.join(sources)}), it is a best compromise in "
-        f"{share:.0%} of cases.",
+        f"{100 * share:.0f} %",
+        f"P(on the Pareto front) = {100 * share:.0f} %, given the prediction errors "
+        f"({', '.join(sources)}).",
     )
 
 
@@ -174,10 +178,10 @@ def _why(content: Content) -> str:
     met = f" among those with <code>{escaped(found.where)}</code>" if found.where else ""
     together = f"in {listed([content.word(n) for n in found.objectives])} together{met}"
     if len(found.front) == 1:
-        return f"Nothing beats it {together}, and it beats or equals all others.{others}"
+        return f"No design is better {together}: the front has one design.{others}"
     return (
-        f"It is the knee of the Pareto front: of {len(found.front):,} designs that nothing "
-        f"beats {together}, it is nearest to the best of each.{others}"
+        f"The design is the knee of the Pareto front: of {len(found.front):,} non-dominated "
+        f"designs {together}, the knee is nearest to the best value of each objective.{others}"
     )
 
 

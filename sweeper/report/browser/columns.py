@@ -1,8 +1,8 @@
-"""The columns of a table as codes that a page carries: two bytes a value, deflated, as base64.
+"""Encode table columns for the HTML page: two bytes per value, deflated, as base64.
 
-Few values are listed and referred to by number, exactly; many are rounded to 65,000 steps of a
-linear or logarithmic scale, which no screen can show apart. The two bytes of a column are kept as
-two planes, which deflate better.
+Columns with few distinct values are dictionary-encoded exactly; other columns are rounded to 65,534
+steps of a linear or logarithmic scale. Low and high bytes are stored as separate planes, which
+compress better.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 _LISTED = 1024
-"""Distinct values up to which they are listed rather than rounded."""
+"""Most distinct values of a dictionary-encoded column."""
 _STEPS = 65_534
 _NOTHING = 65_535
 """The code of a missing value."""
@@ -26,7 +26,7 @@ _NOTHING = 65_535
 
 @dataclass(frozen=True)
 class Coded:
-    """One column of a page: how its codes read.
+    """One encoded column of the page.
 
     `levels` lists the values (codes are positions), or is empty where codes are steps between `low`
     and `high`; of a logarithmic scale these are logarithms.
@@ -85,7 +85,7 @@ def packed(columns: list[Coded]) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON can hold it; a float with the digits a screen shows."""
+    """Return a JSON-compatible value; floats are rounded to nine digits."""
     if isinstance(value, float):
         return float(f"{value:.9g}") if math.isfinite(value) else None
     return value

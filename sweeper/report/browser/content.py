@@ -1,4 +1,4 @@
-"""What the HTML report says of a sweep in words, tables and bars."""
+"""Text, tables and bar charts of the HTML report."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from sweeper.report.words import reason_in_words
 from sweeper.store.keys import SHOWN
 
 _VIEWS = 16
-"""Scenarios a reader may choose among, evenly spread; the usual one is one of them."""
+"""Scenarios that the page contains, evenly spread, including the default scenario."""
 _TABLE = 2_000
-"""Designs of the front that stand in the table; all of them are in the picture."""
+"""Designs of the front in the table; the picture shows all."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """A sweep that has a front, and what is known of how it came about."""
+    """A sweep with a front, its accuracy checks and its scenarios."""
 
     answers: Answers
-    question: str  # what the space asks, in words
+    question: str  # the question that the space answers
     evidence: Evidence  # accuracy of the simulators behind the results
-    band: float  # half the 90 % interval of objectives for which the simulator states none
-    whole: Answers | None = None  # the answers to all scenarios, where there are several
+    band: float  # half-width of 90 % intervals where the simulator states none
+    whole: Answers | None = None  # results of all scenarios, if there are several
 
     @functools.cached_property
     def columns(self) -> dict[str, tuple[str, str, str]]:
-        """The columns a page may draw: name to role, unit and one sentence."""
+        """Columns of the page: name to role, unit and description."""
         found, simulator = self.answers, self.answers.simulator
         metrics = columns_of(simulator.metrics)
         fields = (*columns_of(simulator.point), *metrics)
@@ -53,7 +53,7 @@ class Content:
 
     @functools.cached_property
     def views(self) -> list[Content]:
-        """The same of each scenario that a reader may choose and that has a front."""
+        """Contents of the selectable scenarios with a front."""
         whole = self.whole
         if whole is None or not whole.given:
             return [self]
@@ -66,11 +66,11 @@ class Content:
 
     @functools.cached_property
     def place(self) -> int:
-        """Which of these is shown first."""
+        """Index of the view shown first."""
         return next(place for place, view in enumerate(self.views) if view is self)
 
     def word(self, name: str) -> str:
-        """Return what a column is called in a sentence."""
+        """Return the printed name of a column."""
         return self.answers.word(name)
 
     def sensitivity(self) -> str:
@@ -86,16 +86,16 @@ class Content:
                 for axis, share in found.indices.select("axis", "first_order").rows()
                 if share >= 0.005
             ]
-            shares.append(("axes together", found.interaction, f"{found.interaction:.0%}"))
+            shares.append(("interaction", found.interaction, f"{found.interaction:.0%}"))
             blocks.append(f"<h3>{escaped(self.word(name))}</h3>{bars(shares, 1.0)}")
         note = (
             '<p class="note">Share of the variance over qualifying designs that each axis explains '
-            "by itself (first-order Sobol index); what is left is the axes acting together.</p>"
+            "alone (first-order Sobol index); the rest is interaction between axes.</p>"
         )
-        return "".join(blocks) + note if blocks else '<p class="note">Too few designs to say.</p>'
+        return "".join(blocks) + note if blocks else '<p class="note">Too few designs.</p>'
 
     def waterfall(self) -> str:
-        """Return what became of the points, from the whole space to the front."""
+        """Return the numbers of points from the whole space to the front."""
         found, space = self.answers, self.answers.space
         removed = space.removed()
         steps: list[tuple[str, float, str]] = [("points of the space", space.size, "")]
@@ -119,7 +119,7 @@ class Content:
         )
 
     def table(self) -> str:
-        """Return the front, the chosen design marked; rows refer to the picture by number."""
+        """Return the front as a table; `data-row` is the index of a design in the picture."""
         found, front = self.answers, self.answers.front
         chosen = [a for a in found.space.varied if front[a].n_unique() > 1]
         names = list(dict.fromkeys([*chosen, *found.objectives, "equivalents"]))
@@ -140,12 +140,14 @@ class Content:
             )
             mark = ' class="chosen"' if i == found.knee else ""
             lines.append(f'<tr data-row="{i}" tabindex="0"{mark}>{cells}</tr>')
-        said = [f"{len(kept):,} of {len(front):,} designs of the front."] * (len(kept) < len(front))
+        said = [f"The table lists {len(kept):,} of {len(front):,} designs."] * (
+            len(kept) < len(front)
+        )
         said += [f"Same for every row: {', '.join(same)}."] * bool(same)
         return (f'<p class="note">{" ".join(said)}</p>' if said else "") + scrolled(head, lines)
 
     def _sorts(self, name: str) -> str:
-        """Return the head of a column by which the reader may sort."""
+        """Return the header cell of a sortable column."""
         doc = self.columns.get(name, ("", "", ""))[2] or name
         word = "equal designs" if name == "equivalents" else self.word(name)
         return (
@@ -154,7 +156,7 @@ class Content:
         )
 
     def glossary(self) -> str:
-        """Return what the words mean: each column's name, unit and sentence."""
+        """Return the name, unit and description of each column."""
         lines = "".join(
             f"<dt>{escaped(self.word(name))} <code>{escaped(name)}</code></dt>"
             f"<dd>{escaped(doc)}{f' [{escaped(unit)}]' if unit else ''}</dd>"
@@ -164,9 +166,9 @@ class Content:
         return f"<dl>{lines}</dl>"
 
     def accuracy(self, names: Collection[str]) -> str:
-        """Return the checks of the simulators that were used, those that name something first."""
+        """Return the accuracy checks of the simulators, checks that contain `names` first."""
         if not self.evidence.checks:
-            return '<p class="note">No accuracy table travels with these simulators.</p>'
+            return '<p class="note">These simulators have no accuracy checks.</p>'
         head = '<th>check</th><th>value</th><th>limit</th><th>rows</th><th class="text">note</th>'
         lines, known = [], self.evidence.by_group
         here = self.evidence.errors_naming(names, len(self.evidence.checks))
@@ -194,7 +196,7 @@ class Content:
         )
 
     def provenance(self) -> str:
-        """Return what the results were made with and where they are."""
+        """Return simulator version, software versions, fixed inputs and result files."""
         found, space = self.answers, self.answers.space
         fixed = {n: v[0] for n, v in space.axes.items() if n not in space.varied and v[0]}
         versions = json.loads((found.folder / "versions.json").read_text(encoding="utf-8"))
@@ -208,7 +210,7 @@ class Content:
         return f"<dl>{lines}</dl>"
 
     def quantiles(self) -> dict[str, list[tuple[float, str]]]:
-        """Return the latencies of which several quantiles are columns: stem to share and column."""
+        """Return latencies with three or more quantiles: stem to quantiles and columns."""
         found: dict[str, list[tuple[float, str]]] = {}
         for name in self.columns:
             if match := re.fullmatch(r"(.+)_(?:p(\d\d)|(max))_s", name):
@@ -217,6 +219,6 @@ class Content:
         return {stem: sorted(points) for stem, points in found.items() if len(points) >= 3}
 
     def human(self, name: str, value: Any) -> str:
-        """Return a value of a column as a person would write it, for HTML."""
+        """Return a value with its unit, escaped for HTML."""
         unit = self.answers.units.get(name, "")
         return escaped(self.answers.scaled(name, real(value) if unit else value))

@@ -1,7 +1,6 @@
-"""A small page of a sweep that runs: how far it is, and its front as it grows.
+"""Write a small HTML page with the progress and the current front of a running sweep.
 
-It is one file without a script, written anew now and then, and asks to be read again; whatever
-serves files, or none, will show it.
+The page has no script; a meta tag makes the browser reload the file.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from sweeper.report.watching import Watch
 
 _WIDTH, _HEIGHT, _EDGE = 720, 360, 12
 _MOST = 5_000
-"""Designs that are drawn of a front."""
+"""Most designs drawn."""
 _ROWS = 20
-"""Designs that stand in the table."""
+"""Most designs in the table."""
 _STYLE = """\
 body{font:16px/1.5 system-ui,sans-serif;max-width:760px;margin:2em auto;padding:0 1em;color:#222}
 svg{width:100%;border:1px solid #ccc}circle{fill:#0b6bcb}td,th{padding:0 1em 0 0;text-align:left}
@@ -27,9 +26,9 @@ progress{width:100%}.note{color:#555}
 
 
 def live(watch: Watch, every_s: float, over: str) -> str:
-    """Return the page as HTML; it is to be read again so often, unless the sweep is `over`.
+    """Return the page as HTML, which reloads every `every_s` seconds unless `over` is set.
 
-    How it is over must have been known before the last look: else what came between is missed.
+    `over` must be determined before the last `Watch.look`, so that no part is missed.
     """
     answers, progress = watch.answers, watch.progress
     front = progress.front()
@@ -60,15 +59,15 @@ def live(watch: Watch, every_s: float, over: str) -> str:
 
 
 def _axes(watch: Watch, names: Sequence[str]) -> str:
-    """Return what the picture shows."""
+    """Return the caption of the picture."""
     if len(names) < 2:
         return ""
     across, up = (escaped(watch.answers.word(n)) for n in names[:2])
-    return f"; {across} to the right, {up} upwards, both from the least to the most"
+    return f"; x axis: {across}, y axis: {up}, from minimum to maximum"
 
 
 def _drawn(front: Matrix) -> str:
-    """Return the first two objectives of a front as a picture; logarithmic where they can be."""
+    """Return an SVG of the first two objectives of a front, on logarithmic axes if positive."""
     if not len(front) or front.shape[1] < 2:
         return ""
     values = front[:: -(-len(front) // _MOST), :2]

@@ -1,8 +1,7 @@
-"""The report of a sweep as one self-contained HTML page: the answer, then what is behind it.
+"""Write the report of a sweep as one self-contained HTML page.
 
-The words, tables and bars are plain HTML and need no script; the pictures are drawn by the
-scripts beside this file from the results themselves, which travel inside the page as codes
-(`columns.py`). The page asks nothing of the network.
+Text, tables and bars are plain HTML. Scripts in this folder draw the pictures from the results,
+which the page contains in encoded form (`columns.py`). The page makes no network requests.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from sweeper.store.keys import SHOWN
 _HERE = Path(__file__).resolve().parent
 _SCRIPTS = ("columns.js", "drawing.js", "pictures.js", "page.js")
 MOST = 100_000
-"""Rows a page carries; of a larger sweep the front and an even sample."""
+"""Most rows of a page; a larger sweep is sampled evenly, but the front is complete."""
 _PACKED = 2_400_000
 """Characters of packed columns, so that a page stays under three megabytes."""
 
 
 def page(content: Content, *, rows: int = MOST) -> str:
-    """Return the page as HTML text, with so many rows at most; the front always travels whole."""
+    """Return the page as HTML with at most `rows` rows; the front is always complete."""
     answers, views = content.answers, content.views
     least = sum(len(view.answers.front) for view in views)
     while True:
@@ -76,12 +75,12 @@ def page(content: Content, *, rows: int = MOST) -> str:
     }
     parts["policy"] = _policy(parts["js"])
     text = _read("page.html")
-    # In one pass: what is put in is not looked at again, whatever stands in it.
+    # One pass: inserted text is not searched for placeholders.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], text)
 
 
 def _of_each(content: Content, said: Iterable[str]) -> str:
-    """Return what is said of each scenario, of which the chosen one's is to be seen."""
+    """Return the text of all scenarios; only the selected scenario is visible."""
     texts = list(said)
     if len(texts) == 1:
         return texts[0]
@@ -92,10 +91,10 @@ def _of_each(content: Content, said: Iterable[str]) -> str:
 
 
 def _drawn(table: pl.DataFrame, total: int) -> str:
-    """Return how many designs of a scenario are drawn."""
+    """Return the number of drawn designs as a sentence."""
     if len(table) == total:
         return f"{total:,} feasible designs."
-    return f"The front and an even sample: {len(table):,} of {total:,} feasible designs."
+    return f"Shown: the front and an even sample, {len(table):,} of {total:,} feasible designs."
 
 
 def _read(name: str) -> str:
@@ -103,7 +102,7 @@ def _read(name: str) -> str:
 
 
 def _policy(script: str) -> str:
-    """Return a content security policy: one script runs, nothing is asked of the network."""
+    """Return a content security policy: one script, no network requests."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     drawing = "img-src data: blob:; style-src 'unsafe-inline'"
     nowhere = "base-uri 'none'; form-action 'none'"
@@ -111,7 +110,7 @@ def _policy(script: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """Return JSON that cannot end the script element it stands in."""
+    """Return JSON that is safe inside a script element."""
     return json.dumps(value, default=str, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -143,7 +142,7 @@ def _meta(content: Content, columns: list[Coded], sizes: list[int]) -> dict[str,
 
 
 def _rows(content: Content, rows: int) -> tuple[pl.DataFrame, int]:
-    """Return the front and then other feasible designs, and how many feasible ones there are."""
+    """Return the front and sampled feasible designs, and the number of feasible designs."""
     answers = content.answers
     schema = answers.results.collect_schema()
     names = schema.names()
@@ -161,7 +160,7 @@ def _rows(content: Content, rows: int) -> tuple[pl.DataFrame, int]:
 
 
 def _sample(results: pl.LazyFrame, columns: Sequence[pl.Expr], every: int) -> pl.DataFrame:
-    """Return some columns of the first of every so many feasible rows."""
+    """Return columns of every `every`-th feasible row."""
     found, seen = [], 0
     for some in slices(results):
         table = some.filter(FEASIBLE).select(columns).collect()
@@ -171,7 +170,7 @@ def _sample(results: pl.LazyFrame, columns: Sequence[pl.Expr], every: int) -> pl
 
 
 def _columns(content: Content, table: pl.DataFrame) -> list[Coded]:
-    """Return the columns worth drawing: what was varied, and every metric that moved."""
+    """Return encoded columns: varied axes, objectives and metrics with several values."""
     found, objectives = [], content.answers.objectives
     for name, (role, unit, doc) in content.columns.items():
         if name not in table.columns or table[name].null_count() == len(table):
