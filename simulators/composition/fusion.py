@@ -1,9 +1,8 @@
-"""What an engine runs as one kernel: norms with sums and with quantising, experts with their rows.
+"""Operators that an engine fuses into one kernel, or runs apart.
 
-Workloads fuse whatever stands between two products. Engines do more and less than that. Experts
-were timed with the gathering of their rows. TensorRT-LLM adds the residual and norms inside the
-sum over tensor ranks, and writes narrow numbers there, in models whose code asks for it; in others
-each of these is a kernel of its own, as it is without fusion.
+Workloads fuse everything between two products. Experts were timed with the gathering of their rows.
+TensorRT-LLM adds residual, norm and quantisation to the all-reduce, in models whose code asks for
+it; in other models, and without fusion, each of these is a kernel.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
-"""The 90 % interval of a pass, composed of those of its kernels and messages.
+"""The 90 % interval of a pass, composed of the intervals of its kernels and messages.
 
-Kernels of one family on one GPU share rates, trees and a framework: they are taken to err
-together, so half-widths of their intervals add up, over layers and stages too. Families err on
-their own: products know nothing of links. So families add up by squares, and with them what no
-kernel explains, a share of the whole that was seen on passes nothing was fitted to:
+Kernels of one family share rates, trees and a framework, so their errors are taken as fully
+correlated: half-widths add up. Families are independent and add up by squares, together with a
+share of the pass that no kernel explains, measured on held-out passes:
 
     w = ( (sum of products)^2 + (sum of attention)^2 + ... + (share of the pass)^2 )^(1/2)
 
-On a board of an architecture of which no such kernel was ever measured all families have one cause
-to be off, what is new about it, and are taken to err together.
+On a GPU of an architecture without any measured kernel all families are taken as correlated.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""What each operator and message of a stage takes among the others, and what that rests on.
+"""Time, energy and evidence of each operator and message of a pipeline stage.
 
-A kernel among others differs from one timed alone. Products that quantise their activations first
-were timed with that; in an engine the norm or activation before them writes the narrow numbers.
-Engines have paces of their own (`replica.py`), boards lower their clocks (`throttling.py`), and
-without fusion each step between two products is a kernel. An accelerator may compute in the GPU's
-place, its loops mapped operator by operator; memory, links and host stay the GPU's.
+A kernel inside a model differs from one timed alone: products that were timed with quantisation get
+quantised inputs from the norm before them, runtimes have paces (`replica.py`), clocks fall
+(`throttling.py`), and without fusion each step between two products is a kernel. An accelerator may
+compute in place of the GPU; memory, links and host stay the GPU's.
 """
 
 from __future__ import annotations

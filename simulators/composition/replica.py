@@ -1,12 +1,10 @@
-"""A replica: a model on the GPUs that hold one copy of it, and how it is run on them.
+"""A replica: a model, the GPUs that hold one copy of it, and the runtime that drives them.
 
-A runtime is what a way of running costs besides kernels. An engine that replays CUDA graphs pays a
-gap per layer, and host work per iteration and per sequence (scheduling, input preparation,
-sampling). One that launches every kernel pays as much as the host is slower than the GPU: small
-layers are bound by their launches, large ones hide them. A framework's runtime also says whose
-kernels run, and at what pace: with their weights prefetched and their starts overlapped kernels
-take less among others than alone. Where an engine may choose among kernels of several origins, it
-runs the fastest. A framework's numbers are fitted to whole deployments.
+A runtime holds the time that an engine adds to its kernels. With CUDA graphs that is a gap per
+layer and host work per iteration and per sequence (scheduling, input preparation, sampling).
+Without them layers also wait wherever launching takes longer than the kernels do. A runtime names
+the libraries that compete for each kernel, of which the fastest runs, and the pace of kernels
+inside a model over their time alone. All numbers are fitted to whole deployments.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""The time that lowered clocks add: whole models keep boards at their power limit.
+"""Time added by lower clocks: whole models keep GPUs at their power limit.
 
-Isolated kernels are timed on boards that have rested; the matrix units of a prompt of many tokens
-work without rest. While they work, a board that was measured under both takes a fitted share of
-their least possible time more. Another takes what its matrix units ask for: power rises with the
-clock and twice with the voltage that follows it, so that a clock under a power limit goes with the
-cube root of the FLOPs asked of each joule, from the measured board of the nearest lithography. A
-GeForce at half the matrix rate of its sisters never meets its limit. Boards pressed harder than
-those measured are not extrapolated to: none takes more than their mean, and no more do products of
-an H200 and a B200 in loops so long that a meter could settle (0.17 to 0.23 of their least time).
+Kernels were timed alone on rested GPUs; matrix units in a long prompt work without rest. A GPU that
+was measured both ways takes a fitted share of the roofline time longer. For another GPU, power
+rises with the clock and twice with the voltage that follows it, so the clock under a power limit
+goes with the cube root of FLOPs per joule, relative to the measured GPU of the nearest process
+node; a GeForce at half the matrix rate never reaches its limit. The slowdown is capped at the mean
+of the measured GPUs; long loops on an H200 and a B200 show no more (0.17 to 0.23 of their roofline
+time).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""What a data sheet alone is taken for: means and lines through all boards that were measured.
+"""Default fp32 rates of a GPU by its data sheet: means and lines over all measured GPUs.
 
-fp32 operators were measured on boards of many architectures. A GPU that was not among them sustains
-the part of its peak that a line through the others says, by the arithmetic it is asked to do per
-joule; its other rates are means, and its tiles those of one board.
+The sustained part of the fp32 peak follows a line through the measured GPUs, by FLOPs per joule;
+the other rates are means, and tiles are those of one measured GPU.
 """
 
 from __future__ import annotations

@@ -1,13 +1,9 @@
-"""The 90 % intervals of fp32 operators on a board that nobody calibrated, by those of other boards.
+"""90 % intervals of fp32 operators on a GPU without measurements, by errors on other GPUs.
 
-Each calibrated board was predicted as if it were new (`lab.fits fp32_errors`): from its data sheet,
-and from ten of its rows. The next board is as far off as any of these, each of which counts as much
-as the others: its interval holds nine tenths of all their rows, its ends moved out by `1 + 1 / n`
-for `n` boards, since few of them show less than there is.
-
-Where a few rows are known, errors are counted in a unit of the board's own: what these rows lie off
-when left out in turn, as the root of their mean square, with one more row that lies off as those of
-other boards do.
+Each measured GPU was predicted as if it were new (`lab.fits fp32_errors`), from its data sheet and
+from ten of its rows. The interval covers nine tenths of the pooled errors, each GPU weighted alike,
+widened by `1 + 1 / n` for `n` GPUs. With a few rows, errors are scaled by the root mean square of
+the GPU's own leave-one-out errors, with one more row that has the error of other GPUs.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""The part of its peak that matrix units sustain in large products, on a board nobody measured.
+"""Sustained part of the matrix-unit peak in large products, by the data sheet alone.
 
-The harder a data sheet presses on the power limit, the less of its peak is left: over architectures
-and formats from 16 to 4 bits the logarithm of the sustained part falls along a line in that of the
-FLOPs asked of each joule, up to the peak, and up to what any was seen to sustain. Vendors differ by
-a factor, which those of them have of whose boards any product on matrix units was measured, in
-whatever format. The line, the factors and the interval were fitted with one architecture left out
-in turn (`lab.fits sustained_peaks`).
+The more FLOPs per joule a data sheet promises, the less of the peak is sustained: over
+architectures and dtypes of 4 to 16 bits the log of the sustained part falls along a line in the log
+of FLOPs per joule, up to the most that was measured. Each vendor with measured products has a
+factor. Line, factors and interval are fitted leaving one architecture out in turn (`lab.fits
+sustained_peaks`).
 """
 
 from __future__ import annotations

@@ -1,18 +1,14 @@
-"""The watts of a board while a kernel runs, from its activity, and the joules of a launch.
+"""Power of a GPU while a kernel runs, from its activity, and the energy of a launch.
 
     want  = idle + (tdp - idle) * (awake + compute f + memory g)
     watts = (want^-8 + (limit tdp)^-8)^(-1/8)
 
-`f` and `g` are achieved over peak rate, of arithmetic in its format and of device memory. `awake`
-is what clocks, caches and leakage add as soon as anything runs; `compute` belongs to a format, and
-attention, whose exponentials run beside its products, has factors of its own. Above the limit the
-board lowers its clock, so the time grows and not the draw. Numbers were fitted to two boards, from
-which all others borrow them. A board held at a share of its clock switches less often and at a
-lower voltage: `awake` and `compute` count by `swing`. A device of other sizes than its board's has
-the board's joules of a FLOP, at a voltage that follows its clock, and of a byte; what its SMs draw
-awake, and the limit it is built for, grow with them. Of a board that was metered trees of the
-shape carry these watts to those its own meter settled at; time and rates are none of their concern,
-so that the same work in more time draws no more.
+`f` and `g` are achieved over peak rate, of arithmetic in its dtype and of device memory. `awake` is
+drawn by clocks, caches and leakage as soon as anything runs; `compute` is fitted per dtype, with
+extra factors for attention. Above the limit the clock falls: time grows, power does not. A lower
+clock scales `awake` and `compute` by `swing`. A what-if GPU keeps the measured GPU's energy per
+FLOP (at a voltage that follows its clock) and per byte; its active idle power and limit scale with
+its SMs. Trees fitted to a metered GPU correct these watts; they do not depend on time or rates.
 """
 
 from __future__ import annotations

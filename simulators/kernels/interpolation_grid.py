@@ -1,14 +1,13 @@
-"""The time of a decode step: a form's, times what measured steps departed from it by.
+"""Decode attention: a formula times interpolated residuals of measured steps.
 
-A library serves decode by a few kernels, each made for so many query heads per key head. Within one
-of them two numbers decide: how many (request, key head) pairs there are, which are the blocks, and
-how many tokens each of them looks back on. So a table has, by that many heads, numbers of the form
-and a grid of log residuals over powers of two of both; and by head size and window a grid of what
-these depart from it further.
+A library has a few decode kernels, each for a number of query heads per key head. Within a kernel
+two numbers decide: (request, key head) pairs, which are the blocks, and tokens per block. A table
+holds the formula's numbers and a grid of log residuals over powers of two of both per packing, and
+a second grid of residuals by head size and window.
 
-Times are read off nodes half an octave apart, form and residual together, laid so that they never
-fall along either side. Between nodes logarithms are linear, beyond the last ones time grows with
-the work. On another board, or on a what-if one, the form has that board's rates.
+Nodes lie half an octave apart and never fall along either side. Logarithms are linear between
+nodes; beyond the last node time grows with the work. Another GPU changes the rates of the formula
+alone.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
-"""The sustained rates of a GPU at a level of information; levels are never mixed.
+"""Sustained rates of a GPU at a level of information; levels are never mixed.
 
-- `zero_shot`: the data sheet alone. Tile tables come from another board of the same architecture,
-  else of the vendor's board that sustains most of its peak; the sustained part of the peak follows
-  the arithmetic a board is asked to do per watt, along a line through all other boards.
-- `few_shot`: some tens of rows. Three numbers per operator class are fitted; tables are borrowed
-  as above.
-- `full`: hundreds of rows. Tables, rates and, where it helps, a correction are the device's own.
+- `zero_shot`: the data sheet alone. Tiles come from a GPU of the same architecture, else from the
+  vendor's GPU that sustains most of its peak; the sustained part of the peak follows a line through
+  all other GPUs, by the arithmetic that the peak asks for per watt.
+- `few_shot`: tens of rows fit three numbers per operator class; tiles as above.
+- `full`: hundreds of rows fit tiles, rates and, where it helps, a correction.
 
-`best` is the highest level a device has. Nothing measured on a device enters its zero-shot answers.
+`best` is the highest level a GPU has. Zero-shot answers use no measurement of the GPU itself.
 """
 
 from __future__ import annotations

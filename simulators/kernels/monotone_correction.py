@@ -1,13 +1,11 @@
-"""Corrections of a model by boosted trees: towards measurements, and never against its laws.
+"""Corrections by boosted trees that are monotone in every size.
 
     log t' = alpha log t + offset + sum over trees (monotone in every size and in t itself)
 
-Boosted regression trees pick up what the tile model has no word for: the library's habits, TLB
-reach, a die that throttles. Each tree never falls when a size or the uncorrected time grows, so
-neither does the corrected time, and hardware that shortens `t` still never lengthens `t'`. With
-`alpha` a little below one the trees also have room to bend downwards. Beyond the range of times
-seen in the fit the slope is one again, and the trees hold their last value; such rows are marked
-as extrapolated.
+The trees cover what the tile model does not: library heuristics, TLB reach, throttling. No tree
+falls when a size or the uncorrected time grows, so the corrected time does not either. `alpha`
+below one lets trees bend downwards. Outside the fitted range of times the slope is one and the
+trees keep their last value; such rows are marked as extrapolated.
 """
 
 from __future__ import annotations

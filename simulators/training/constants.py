@@ -1,9 +1,8 @@
-"""The few numbers that were fitted to measured training steps, one set for all of them.
+"""Numbers fitted to measured training steps: one set for all models and GPUs.
 
-A pace is the time of a kernel among those of a training step over that of the kernel alone, on a
-board whose clock heat has lowered. A share is the part of a message that shows even where there is
-work to hide it behind. Messages of tensor and expert ranks have nothing to hide behind but what
-frameworks pipeline by hand.
+A pace is the time of a kernel in a training step over its time alone, at the lower clock of a warm
+GPU. A share is the part of a message that stays exposed although there is compute to hide it
+behind. Messages of tensor and expert ranks are exposed unless the framework pipelines them.
 """
 
 from __future__ import annotations

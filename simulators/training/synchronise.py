@@ -1,10 +1,10 @@
-"""What data-parallel ranks exchange: gradients at the end of a step, weights where they share them.
+"""Gradient and weight exchange of data-parallel ranks, and the optimizer step.
 
-A distributed optimiser reduce-scatters gradients and gathers weights; plain data parallelism sums
-gradients (Rajbhandari et al., ZeRO, 2020). Both run behind the last backward, or the next forward,
-as far as these reach. Fully sharded ranks gather each layer's weights in every pass and scatter its
-gradients, one layer ahead of the computing (Zhao et al., PyTorch FSDP, 2023). Sharing among fewer
-ranks than there are copies leaves a sum over the copies (hierarchical sharding).
+A distributed optimizer reduce-scatters gradients and gathers weights; plain data parallelism
+all-reduces gradients (Rajbhandari et al., ZeRO, 2020). Both overlap with the last backward or the
+next forward pass. Fully sharded ranks gather each layer's weights in every pass and scatter its
+gradients, one layer ahead (Zhao et al., PyTorch FSDP, 2023). Sharding over fewer ranks than there
+are copies adds an all-reduce over the copies (hierarchical sharding).
 """
 
 from __future__ import annotations

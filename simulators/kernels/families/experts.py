@@ -1,8 +1,7 @@
-"""The time of the grouped products of experts, of which only those awake read their weights.
+"""Grouped GEMMs of experts: only activated experts read their weights.
 
-With balanced random routing, `E (1 - (1 - k/E)^T)` of `E` experts see a token when `T` tokens
-choose `k` each. One grouped kernel then runs a product per awake expert, of unequal heights; the
-tile model prices it as that many products of the mean height.
+Under uniform routing `E (1 - (1 - k/E)^T)` of `E` experts are activated when `T` tokens choose `k`
+each. One grouped kernel runs a product per activated expert, priced at the mean height.
 """
 
 from __future__ import annotations

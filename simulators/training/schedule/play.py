@@ -1,15 +1,12 @@
-"""When the tasks of a pipeline end: ranks run theirs in turn, and wait for what comes from others.
+"""Execution of a pipeline schedule: when the tasks of every rank end.
 
-A forward waits for the forward of the layers before it, gradients of inputs for those of the layers
-after it; what crosses ranks arrives `send_s` later. Layers are shared out evenly over chunks; where
-they do not divide, the chunks with the ends of the model have one less, then the last ones.
+A forward waits for the forward of the layers before it, a backward for the backward of the layers
+after it; a message between ranks takes `send_s`. Layers are split evenly over chunks; where they do
+not divide, the chunks at the ends of the model have one less, then the last chunks.
 
-Which task waits for which depends on the schedule and on numbers alone. So tasks are put in an
-order in which each comes after all that it waits for, once for each shape of a pipeline, and rows
-of that shape are played by walking through it.
-
-All micro-batches are played. A pipeline that has filled up may look steady and yet slow down later,
-once a rank that is a little slower than the rest has used up the lead of those before it.
+Dependencies follow from schedule and sizes alone, so tasks are sorted topologically once per shape
+of a pipeline. All micro-batches are simulated: a pipeline may look steady and slow down later, when
+a slightly slower rank has used up the slack of the ranks before it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which of three passes runs a kernel of a layer, how often, and when it waits for its host.
+"""Passes of a layer: which kernels run in each, how often, and waits for the host.
 
-The passes are forward, gradients of inputs and gradients of weights. Recomputation runs kernels of
-the forward pass again with the gradients of inputs; sums over micro-batches belong to the gradients
-of weights. A host that launches kernels and messages one by one runs ahead of its GPU, until it
-needs longer for a pass than they take (from MLPerf Training v4.1 on such layers are CUDA graphs).
+The passes are forward, input gradients and weight gradients. Recomputed kernels run with the input
+gradients, sums over micro-batches with the weight gradients. A host that launches kernels one by
+one runs ahead of its GPU until launching a pass takes longer than its kernels; MLPerf Training v4.1
+and later submissions avoid that by CUDA graphs.
 """
 
 from __future__ import annotations
