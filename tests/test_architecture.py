@@ -1,4 +1,4 @@
-"""The house stands on its foundations: floors, protocols and rooms one can read in a sitting."""
+"""Layers, protocols and module conventions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODULES = sorted(f for house in HOUSES for f in (ROOT / house).rglob("*.py"))
 NAMES = [str(f.relative_to(ROOT)) for f in MODULES]
 
 
-def test_imports_point_downwards() -> None:
+def test_imports_follow_the_layers() -> None:
     script = (
         "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
     )
@@ -33,7 +33,7 @@ def test_imports_point_downwards() -> None:
 
 
 @pytest.mark.parametrize("name", SIMULATORS.names())
-def test_a_folder_with_a_simulator_keeps_the_protocol(name: str) -> None:
+def test_simulator_implements_the_protocol(name: str) -> None:
     simulator = load_simulator(name)
     assert isinstance(simulator, Simulator)
     assert simulator.name == name
@@ -46,12 +46,12 @@ def test_a_folder_with_a_simulator_keeps_the_protocol(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", samplers.names())
-def test_a_sampler_is_its_own_configuration(name: str) -> None:
+def test_sampler_is_a_frozen_configuration(name: str) -> None:
     _check_options(samplers.options_of(name))
 
 
 @pytest.mark.parametrize("name", engines.ENGINES)
-def test_an_engine_is_its_own_configuration(name: str) -> None:
+def test_engine_is_a_frozen_configuration(name: str) -> None:
     _check_options(engines.options_of(name))
 
 
@@ -62,13 +62,13 @@ def _check_options(kind: type) -> None:
         assert f.name in (kind.__doc__ or ""), f"the docstring says nothing about {f.name}"
 
 
-def test_every_engine_has_its_file_and_every_file_its_engine() -> None:
+def test_every_engine_has_one_module() -> None:
     files = (ROOT / "sweeper" / "engines").glob("*.py")
     assert {f.stem for f in files if "\nENGINE = " in f.read_text()} == set(engines.ENGINES)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=NAMES)
-def test_a_file_says_what_it_knows_and_hides_nothing(module: Path) -> None:
+def test_module_has_a_docstring_and_no_leftovers(module: Path) -> None:
     text = module.read_text(encoding="utf-8")
     assert text.lstrip().startswith('"""'), "a module opens with what it knows"
     assert module.stem not in ("utils", "common", "helpers", "base")
@@ -76,7 +76,7 @@ def test_a_file_says_what_it_knows_and_hides_nothing(module: Path) -> None:
         assert not re.search(left, text), f"{left} was left behind"
 
 
-def test_only_the_rooms_named_for_it_import_a_large_dependency() -> None:
+def test_large_dependencies_are_imported_in_one_module() -> None:
     rooms = {
         "ray": {"sweeper/engines/_ray_actors.py", "sweeper/engines/_ray_cluster.py"},
         "hydra": {"sweeper/commands/overrides.py"},
@@ -92,6 +92,6 @@ def test_only_the_rooms_named_for_it_import_a_large_dependency() -> None:
         assert found <= allowed, f"{dependency} is imported in {sorted(found - allowed)}"
 
 
-def test_what_the_command_line_needs_travels_with_the_package() -> None:
+def test_configuration_ships_with_the_package() -> None:
     assert (shipped_files.conf() / "config.yaml").is_file()
     assert shipped_files.spaces()

@@ -1,4 +1,4 @@
-"""The guide for contributors does what it says: its files are written and its commands run."""
+"""The contributor guide: its example files are written and its commands run."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ PROMISED = (
 )
 
 
-def test_every_kind_has_an_example() -> None:
+def test_every_extension_point_has_an_example() -> None:
     assert {name.split()[-1] for name in EXAMPLES} == set(PROMISED)
 
 
 @pytest.mark.parametrize("home", ["catalog", "SWEEPER_HOME"])
 @pytest.mark.parametrize("section", EXAMPLES)
-def test_an_example_runs(
+def test_contributing_example_runs(
     section: str,
     home: str,
     workplace: Path,

@@ -1,4 +1,4 @@
-"""Every space that travels with the package can be asked."""
+"""Every shipped space is valid and its first points are evaluated."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def built(file: Path) -> DesignSpace:
     return space_of(read_space(file))
 
 
-def test_there_are_spaces() -> None:
+def test_shipped_spaces_exist() -> None:
     assert FILES, "spaces/ is empty"
     assert len(set(NAMES)) == len(NAMES), "two spaces have one name"
 
 
 @pytest.mark.parametrize("file", FILES, ids=NAMES)
-def test_a_space_opens_with_its_question(file: Path) -> None:
+def test_space_file_opens_with_its_question(file: Path) -> None:
     assert about(file).rstrip(".").endswith("?") or "?" in about(file)
 
 
 @pytest.mark.parametrize("file", FILES, ids=NAMES)
-def test_a_space_has_points_and_objectives(file: Path) -> None:
+def test_space_has_points_and_objectives(file: Path) -> None:
     space = built(file)
     assert sum(space.removed().values()) < space.size
     wanted = objectives(parse_space(read_space(file)), space)
@@ -47,13 +47,13 @@ def test_a_space_has_points_and_objectives(file: Path) -> None:
 
 
 @pytest.mark.parametrize("file", FILES, ids=NAMES)
-def test_every_axis_of_a_space_can_be_overridden(file: Path) -> None:
+def test_every_axis_can_be_overridden(file: Path) -> None:
     written = read_space(file, complete=True)
     assert space_of(written).size == built(file).size
 
 
 @pytest.mark.parametrize("file", FILES, ids=NAMES)
-def test_the_first_allowed_points_of_a_space_are_answered(file: Path) -> None:
+def test_first_allowed_points_are_evaluated(file: Path) -> None:
     space = built(file)
     simulator = load_simulator(space.simulator)
     if isinstance(simulator, WarmsUp):

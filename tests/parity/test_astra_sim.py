@@ -45,7 +45,7 @@ def test_published_cycles_of_a_training_step_are_reproduced(
 
 
 @pytest.mark.slow
-def test_cycles_of_recorded_runs_equal_those_of_astra_sim(reference: Path) -> None:
+def test_cycles_of_recorded_runs_equal_astra_sim(reference: Path) -> None:
     known = read_runs(reference)
     ring = np.array(["ring" in set(a.removeprefix("flat:").split(",")) for a in known.algorithm])
     events, aware, analytic = event_ns(known), known.is_aware, analytic_ns(known)

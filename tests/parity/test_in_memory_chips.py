@@ -29,7 +29,7 @@ CHIP = InMemoryChip(
 )
 
 
-def test_a_chip_of_two_weights_by_hand() -> None:
+def test_chip_with_two_weights_matches_hand_calculation() -> None:
     # Two gates; one adder in the tree and three to accumulate (1 + 1 + log2 of 2 bits), each of six
     # NANDs; three registers of sums and two of inputs, of three NANDs each: 0.7 fF a NAND.
     femtofarads = 0.7 * (0.5 * 2 + 6 * 4 + 3 * 5)
@@ -39,7 +39,7 @@ def test_a_chip_of_two_weights_by_hand() -> None:
     assert area_mm2(CHIP) == pytest.approx(1e-6 * (0.614 * (2 + (3 + 2 * 2.4) * 4 + 6 * 5) + cells))
 
 
-def test_quiet_inputs_and_zeros_draw_less_and_more_cells_draw_nothing() -> None:
+def test_inactive_inputs_and_zeros_draw_less_energy() -> None:
     assert joules_per_cycle(replace(CHIP, density=0.5)) < joules_per_cycle(CHIP)
     assert joules_per_cycle(replace(CHIP, toggle=0.5)) < joules_per_cycle(CHIP)
     assert joules_per_cycle(replace(CHIP, voltage=0.5)) == pytest.approx(joules_per_cycle(CHIP) / 4)
@@ -48,12 +48,12 @@ def test_quiet_inputs_and_zeros_draw_less_and_more_cells_draw_nothing() -> None:
     assert area_mm2(deeper) > area_mm2(CHIP)
 
 
-def test_a_recoded_pair_of_bits_needs_one_tree() -> None:
+def test_booth_recoded_pair_needs_one_adder_tree() -> None:
     pair = replace(CHIP, inputs=32, weight_bits=8, input_bits=8, bits_per_cycle=2)
     assert area_mm2(replace(pair, booth=True)) < area_mm2(pair)
 
 
-def test_trees_of_single_bits_of_weights_add_less_and_are_put_together_by_place() -> None:
+def test_bitwise_adder_trees_are_combined_by_shift() -> None:
     """Two bits of two weights: a tree of two bits, or two of one and two adders for their sums."""
     whole = replace(CHIP, weight_bits=2)
     apart = replace(whole, tree_bits=1)

@@ -24,7 +24,7 @@ WORDS_PER_WINDOW = 6
 """A buffered element keeps two of each of three operands per tap of its window."""
 
 
-def test_cycles_of_named_dataflows_are_near_those_of_maestro(reference: Path) -> None:
+def test_cycles_of_named_dataflows_match_maestro(reference: Path) -> None:
     ours, theirs = [], []
     for row in read_records(reference / "dataflow/maestro_256pe.csv"):
         kind = KINDS[row["mapping_file"].split("_")[-2]]
@@ -35,7 +35,7 @@ def test_cycles_of_named_dataflows_are_near_those_of_maestro(reference: Path) ->
     assert spearmanr(ours, theirs).statistic >= 0.9
 
 
-def test_cycles_of_systolic_arrays_equal_those_of_scale_sim(reference: Path) -> None:
+def test_cycles_of_systolic_arrays_equal_scale_sim(reference: Path) -> None:
     for row in read_records(reference / "dataflow/scalesim_32x32.csv"):
         high, wide = (int(side) for side in row["array"].split("x"))
         m, n, k = (int(row[name]) for name in "MNK")

@@ -21,7 +21,7 @@ LIMITS = {
 """Largest relative error by design; designs that follow fixed rules are exact."""
 
 
-def test_ratios_to_the_dense_core_are_those_of_sparseloop(reference: Path) -> None:
+def test_ratios_to_the_dense_core_match_sparseloop(reference: Path) -> None:
     seen = set()
     for row in read_records(reference / "sparse/sparseloop_ref_outputs.parquet"):
         if not row["figure"].startswith(FIGURE):

@@ -1,4 +1,4 @@
-"""Requests served by an array of multipliers in the place of a GPU's kernels."""
+"""Serving on a custom accelerator in place of GPU kernels."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def small(tmp_path: Path) -> ServingPoint:
 
 
 @pytest.mark.slow
-def test_a_slower_array_serves_each_token_later(small: ServingPoint, tmp_path: Path) -> None:
+def test_slower_array_has_a_higher_tpot(small: ServingPoint, tmp_path: Path) -> None:
     sheet = ACCELERATORS.find("tpu_like").read_text()
     slower = tmp_path / "slower.toml"
     slower.write_text(sheet.replace("clock_hz = 700e6", "clock_hz = 7e4"))

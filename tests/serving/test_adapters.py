@@ -1,4 +1,4 @@
-"""Many adapters of one model: which a batch wants, what they take, and who waits for one."""
+"""LoRA adapters: distinct adapters per batch, memory, misses and added time."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def tpot_s(point: ServingPoint) -> float:
     return found
 
 
-def test_without_adapters_nothing_of_them_matters() -> None:
+def test_lora_options_have_no_effect_without_adapters() -> None:
     other = replace(
         PLAIN,
         lora=replace(PLAIN.lora, rank=64, zipf=1.0, slots=3),
@@ -54,7 +54,7 @@ def test_without_adapters_nothing_of_them_matters() -> None:
     assert simulate(other) == simulate(PLAIN)
 
 
-def test_a_batch_wants_as_many_adapters_as_drawing_them_finds() -> None:
+def test_expected_distinct_adapters_match_random_draws() -> None:
     shares, random = popularity(40, 1.0), np.random.default_rng(0)
     drawn = random.choice(40, size=(4000, 24), p=shares)
     found = np.mean([np.unique(batch).size for batch in drawn])
@@ -62,7 +62,7 @@ def test_a_batch_wants_as_many_adapters_as_drawing_them_finds() -> None:
 
 
 @pytest.mark.parametrize("kept", [4, 20])
-def test_as_many_miss_their_adapter_as_in_a_cache_of_the_last_used(kept: int) -> None:
+def test_adapter_miss_rate_matches_an_lru_cache(kept: int) -> None:
     shares, random = popularity(50, 0.8), np.random.default_rng(0)
     there: list[int] = []
     missed = 0
@@ -77,7 +77,7 @@ def test_as_many_miss_their_adapter_as_in_a_cache_of_the_last_used(kept: int) ->
     assert missing_share(shares, kept) == pytest.approx(missed / len(wanted), rel=0.03)
 
 
-def test_more_adapters_and_higher_ranks_take_longer() -> None:
+def test_more_adapters_and_higher_ranks_are_slower() -> None:
     times = [
         tpot_s(replace(PLAIN, lora=replace(PLAIN.lora, adapters=count))) for count in (0, 1, 8, 64)
     ]
@@ -87,7 +87,7 @@ def test_more_adapters_and_higher_ranks_take_longer() -> None:
     assert tpot_s(replace(MANY, lora=replace(MANY.lora, zipf=1.5))) < tpot_s(MANY)
 
 
-def test_where_each_token_reads_its_own_their_number_does_not_matter() -> None:
+def test_number_of_adapters_is_irrelevant_with_per_token_gather() -> None:
     one, many = (
         tpot_s(replace(MANY, lora=replace(MANY.lora, adapters=count, kernels="by_token")))
         for count in (1, 64)
@@ -96,7 +96,7 @@ def test_where_each_token_reads_its_own_their_number_does_not_matter() -> None:
     assert one > tpot_s(replace(MANY, lora=replace(MANY.lora, adapters=1)))
 
 
-def test_adapters_take_memory_of_the_blocks() -> None:
+def test_adapters_reduce_the_kv_blocks() -> None:
     point = replace(MANY, lora=replace(MANY.lora, slots=64))
     plain, adapted = simulate(PLAIN).kv_blocks, simulate(point).kv_blocks
     block_bytes = 16 * 131_072
@@ -104,7 +104,7 @@ def test_adapters_take_memory_of_the_blocks() -> None:
     assert fleet(replace(point, tp=2)).bytes_per_gpu == fleet(point).bytes_per_gpu / 2
 
 
-def test_who_misses_an_adapter_waits_for_the_host() -> None:
+def test_request_with_an_adapter_miss_waits_for_the_host() -> None:
     none = replace(
         PLAIN,
         lora=replace(PLAIN.lora, adapters=640, slots=640, rank=8),
@@ -139,7 +139,7 @@ def price(point: ServingPoint, prompts: float = 0.0, decodes: float = 0.0) -> Fl
 @pytest.mark.parametrize(
     "cut", [{"tp": 2}, {"pp": 2}, {"runtime": "eager"}, {"colocation.time_share": 0.5}]
 )
-def test_adapters_make_every_stage_longer(cut: dict[str, object]) -> None:
+def test_adapters_lengthen_every_pipeline_stage(cut: dict[str, object]) -> None:
     plain, adapted = (
         price(updated(point, cut), decodes=32.0)  # type: ignore[arg-type]
         for point in (PLAIN, MANY)
@@ -151,7 +151,7 @@ def test_adapters_make_every_stage_longer(cut: dict[str, object]) -> None:
     assert adapted[at.LAST_STAGE_S] == pytest.approx(whole_s, rel=1e-12)
 
 
-def test_what_is_cached_under_one_adapter_is_not_found_under_another() -> None:
+def test_prefix_cache_is_separate_per_adapter() -> None:
     chats = replace(
         PLAIN,
         arrivals=replace(PLAIN.arrivals, process="poisson"),
@@ -170,7 +170,7 @@ def test_what_is_cached_under_one_adapter_is_not_found_under_another() -> None:
     assert one > alike > apart
 
 
-def test_a_gpu_keeps_what_a_batch_may_want_as_an_engine_is_told() -> None:
+def test_gpu_adapter_slots_follow_the_engine_option() -> None:
     design = replace(MANY, lora=replace(MANY.lora, adapters=640), max_batch=128, chunk_size=2048)
     assert (
         fleet(design).kept
@@ -180,7 +180,7 @@ def test_a_gpu_keeps_what_a_batch_may_want_as_an_engine_is_told() -> None:
     assert "--max-loras 128" in deployment(design, "vllm").replace(" \\\n ", "")
 
 
-def test_everything_at_once_answers_every_request() -> None:
+def test_all_options_together_complete_every_request() -> None:
     point = replace(
         MANY,
         cache=replace(MANY.cache, prefix_caching=True),
@@ -196,7 +196,7 @@ def test_everything_at_once_answers_every_request() -> None:
     assert found.rejected_requests == 0
 
 
-def test_another_batch_size_keeps_others_and_is_not_answered_alike() -> None:
+def test_batch_size_changes_adapter_slots_and_prevents_result_reuse() -> None:
     few = replace(
         MANY,
         lora=replace(MANY.lora, adapters=640),
@@ -210,7 +210,7 @@ def test_another_batch_size_keeps_others_and_is_not_answered_alike() -> None:
     assert apart[0] != apart[1]
 
 
-def test_what_is_explained_names_their_products() -> None:
+def test_explanation_names_the_lora_gemms() -> None:
     rows = SIMULATOR.explain(values_of(MANY))
     found = [row for row in rows if row.name == "adapters"]
     assert len(found) == 2
@@ -236,7 +236,7 @@ def test_what_is_explained_names_their_products() -> None:
         ),
     ],
 )
-def test_what_is_not_modelled_with_adapters_is_said(point: ServingPoint, reason: str) -> None:
+def test_options_not_modelled_with_lora_are_refused(point: ServingPoint, reason: str) -> None:
     with pytest.raises(Infeasible) as verdict:
         simulate(point)
     assert verdict.value.reason == reason

@@ -1,4 +1,4 @@
-"""Steady states: against the event simulation, against queues with known answers, row by row."""
+"""Analytic fidelity against the event simulation and against queues with known results."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize("scheduler", ["vllm", "sarathi"])
 @pytest.mark.parametrize(("model", "gpu", "tp", "pp"), SETTINGS)
-def test_closed_clients_see_what_the_events_show(
+def test_closed_loop_analytic_results_match_event_results(
     model: str, gpu: str, tp: int, pp: int, scheduler: str
 ) -> None:
     steady = replace(
@@ -87,7 +87,7 @@ def test_closed_clients_see_what_the_events_show(
 
 @pytest.mark.parametrize("scheduler", ["vllm", "sarathi"])
 @pytest.mark.parametrize(("model", "gpu", "tp", "pp"), SETTINGS)
-def test_poisson_arrivals_see_what_the_events_show(
+def test_open_loop_analytic_results_match_event_results(
     model: str, gpu: str, tp: int, pp: int, scheduler: str
 ) -> None:
     steady = replace(CHAT, model=model, gpu=gpu, tp=tp, pp=pp, scheduler=scheduler)
@@ -104,7 +104,9 @@ def test_poisson_arrivals_see_what_the_events_show(
 @pytest.mark.parametrize(
     "load", [{"arrivals.process": "closed", "arrivals.clients": 48}, {"qps": 6.0}]
 )
-def test_drafts_bring_what_the_events_show(scheduler: str, load: dict[str, Any]) -> None:
+def test_analytic_speculative_decoding_matches_event_results(
+    scheduler: str, load: dict[str, Any]
+) -> None:
     drafted = replace(
         updated(CHAT, load),
         requests=800,
@@ -124,7 +126,7 @@ def test_drafts_bring_what_the_events_show(scheduler: str, load: dict[str, Any])
 
 
 @pytest.mark.parametrize("scheduler", ["vllm", "sarathi"])
-def test_fixed_lengths_have_the_throughput_of_a_saturated_event_run(scheduler: str) -> None:
+def test_fixed_lengths_match_saturated_event_throughput(scheduler: str) -> None:
     steady = replace(PLAIN, scheduler=scheduler)
     a = simulate(steady)
     e = simulate(replace(steady, fidelity="event", qps=1e3, requests=800))
@@ -135,7 +137,7 @@ def test_fixed_lengths_have_the_throughput_of_a_saturated_event_run(scheduler: s
     )
 
 
-def test_a_rate_above_capacity_is_saturated_and_has_no_first_token() -> None:
+def test_rate_above_capacity_is_saturated_without_ttft() -> None:
     most = simulate(PLAIN).requests_per_s
     above, below = (simulate(replace(PLAIN, qps=most * f)) for f in (1.05, 0.95))
     assert above.saturated
@@ -146,7 +148,7 @@ def test_a_rate_above_capacity_is_saturated_and_has_no_first_token() -> None:
     assert below.requests_per_s == pytest.approx(0.95 * most)
 
 
-def test_what_a_mean_cannot_know_is_null() -> None:
+def test_analytic_percentiles_are_null() -> None:
     metrics = simulate(PLAIN)
     known = {f.name for f in fields(ServingMetrics) if getattr(metrics, f.name) is not None}
     unknown = {f.name for f in fields(ServingMetrics)} - known
@@ -184,7 +186,7 @@ def test_what_a_mean_cannot_know_is_null() -> None:
     assert not spread & known
 
 
-def test_rows_that_cannot_be_say_why() -> None:
+def test_infeasible_rows_have_a_reason() -> None:
     assert verdict(replace(PLAIN, max_batch=4096)) == "kv_exceeds_hbm"
     assert verdict(replace(PLAIN, model="llama2_70b")) == "weights_exceed_hbm"
     assert verdict(replace(PLAIN, gpu="v100_sxm", dtype="fp8")) == "dtype_not_supported"
@@ -199,7 +201,7 @@ def test_rows_that_cannot_be_say_why() -> None:
         rows_of([replace(PLAIN, fidelity="analytical")])
 
 
-def test_a_gpu_without_a_price_has_no_cost() -> None:
+def test_gpu_without_a_price_has_no_cost() -> None:
     (row,) = rows_of([replace(PLAIN, gpu="mi250")])
     assert row["status"] == "ok"
     assert row["cost_usd_per_mtok"] is None
@@ -232,7 +234,7 @@ def many() -> list[ServingPoint]:
     return points
 
 
-def test_a_row_has_the_same_bits_alone_and_in_any_order() -> None:
+def test_row_is_bit_equal_alone_and_in_any_order() -> None:
     points = many()
     together = rows_of(points)
     assert {row["status"] for row in together} == {"ok", "infeasible"}
@@ -251,7 +253,7 @@ def test_a_row_has_the_same_bits_alone_and_in_any_order() -> None:
     pp=sampled_from([1, 2, 4]),
     scheduler=sampled_from(["vllm", "sarathi"]),
 )
-def test_clients_are_throughput_times_latency(
+def test_littles_law_holds_in_analytic_results(
     clients: int, prompt: int, output: int, pp: int, scheduler: str
 ) -> None:
     m = simulate(
@@ -273,9 +275,7 @@ def test_clients_are_throughput_times_latency(
 
 @settings(max_examples=20, deadline=None)
 @given(seats=integers(1, 63), scheduler=sampled_from(["vllm", "sarathi"]))
-def test_more_running_requests_raise_throughput_and_time_per_token(
-    seats: int, scheduler: str
-) -> None:
+def test_larger_concurrency_raises_throughput_and_tpot(seats: int, scheduler: str) -> None:
     few = simulate(replace(PLAIN, scheduler=scheduler, max_batch=seats))
     more = simulate(replace(PLAIN, scheduler=scheduler, max_batch=2 * seats))
     assert more.requests_per_s > few.requests_per_s
@@ -299,7 +299,7 @@ def engine(rate: float, seats: float) -> Station:
 
 
 @pytest.mark.parametrize("load", [0.1, 0.5, 0.9])
-def test_one_pace_for_any_number_is_an_m_m_1_queue(load: float) -> None:
+def test_constant_service_rate_is_an_m_m_1_queue(load: float) -> None:
     seats = np.arange(0.0, 401.0)[None, :]
     crowd = crowd_of(engine(load, 400.0), seats, np.minimum(seats, 1.0))
     assert crowd.running[0] == pytest.approx(load / (1.0 - load), rel=1e-6)
@@ -307,7 +307,7 @@ def test_one_pace_for_any_number_is_an_m_m_1_queue(load: float) -> None:
 
 
 @pytest.mark.parametrize(("servers", "offered"), [(1, 0.5), (4, 3.0), (32, 28.0)])
-def test_a_pace_of_its_own_for_each_seat_is_erlangs_queue(servers: int, offered: float) -> None:
+def test_parallel_servers_are_an_erlang_c_queue(servers: int, offered: float) -> None:
     blocked = 1.0  # Erlang's B by its recursion, and C from it
     for n in range(1, servers + 1):
         blocked = offered * blocked / (n + offered * blocked)
@@ -318,13 +318,13 @@ def test_a_pace_of_its_own_for_each_seat_is_erlangs_queue(servers: int, offered:
     assert crowd.waiting[0] == pytest.approx(waits * offered / (servers - offered), rel=1e-9)
 
 
-def test_facts_of_a_space_of_steady_states_are_those_of_events() -> None:
+def test_analytic_and_event_spaces_have_equal_facts() -> None:
     points = [PLAIN, replace(PLAIN, fidelity="event", qps=1.0)]
     first, second = SIMULATOR.describe(batch_of(points)).to_pylist()
     assert first == second
 
 
-def test_a_steady_state_has_the_server_before_its_engine() -> None:
+def test_analytic_latency_includes_the_frontend() -> None:
     """A seat that is always taken: the first token comes later by what the server adds."""
     changes = {"client.frontend": "auto", "runtime": "vllm"}
     behind, plain = simulate(updated(PLAIN, changes)), simulate(replace(PLAIN, runtime="vllm"))
@@ -336,7 +336,7 @@ def test_a_steady_state_has_the_server_before_its_engine() -> None:
 
 
 @pytest.mark.parametrize("cached", [False, True])
-def test_a_system_prompt_costs_what_the_events_show(cached: bool) -> None:
+def test_analytic_system_prompt_matches_event_results(cached: bool) -> None:
     loaded = replace(
         PLAIN,
         scheduler="vllm_v1",

@@ -1,4 +1,4 @@
-"""Requests as they are drawn, and as they are read from traces."""
+"""Requests drawn from distributions or read from traces."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ def drawn(**changes: object) -> Requests:
     return requests_of(point)
 
 
-def test_a_higher_rate_is_the_same_draw_compressed() -> None:
+def test_higher_rate_compresses_the_same_arrivals() -> None:
     slow, fast = drawn(qps=1.0), drawn(qps=8.0)
     assert np.allclose(slow.arrival_s, 8.0 * fast.arrival_s)
     assert np.array_equal(slow.prompt_tokens, fast.prompt_tokens)
     assert np.array_equal(slow.output_tokens, fast.output_tokens)
 
 
-def test_fewer_requests_are_the_first_of_more() -> None:
+def test_fewer_requests_are_a_prefix_of_more_requests() -> None:
     assert np.array_equal(drawn(requests=100).arrival_s, drawn().arrival_s[:100])
 
 
-def test_another_seed_draws_other_requests() -> None:
+def test_seeds_draw_different_requests() -> None:
     assert not np.array_equal(drawn(seed=1).arrival_s, drawn().arrival_s)
 
 
@@ -45,13 +45,15 @@ def test_another_seed_draws_other_requests() -> None:
     ("process", "variation"),
     [("poisson", 1.0), ("even", 0.0)],
 )
-def test_gaps_have_the_rate_and_the_variation_asked_for(process: str, variation: float) -> None:
+def test_interarrival_times_have_the_requested_rate_and_variation(
+    process: str, variation: float
+) -> None:
     gaps = np.diff(drawn(requests=100_000, **{"arrivals.process": process}).arrival_s)
     assert gaps.mean() == pytest.approx(0.5, rel=0.03)
     assert gaps.std() / gaps.mean() == pytest.approx(variation, abs=0.06 * max(variation, 0.1))
 
 
-def test_chat_answers_are_longer_than_those_to_code() -> None:
+def test_chat_outputs_are_longer_than_code_outputs() -> None:
     assert (
         drawn(workload="chat").output_tokens.mean()
         > 5 * drawn(workload="code").output_tokens.mean()
@@ -69,19 +71,19 @@ def test_chat_answers_are_longer_than_those_to_code() -> None:
         ({"workload": "nowhere.csv"}, "No such file"),
     ],
 )
-def test_a_choice_that_means_nothing_is_named(changes: dict[str, object], message: str) -> None:
+def test_invalid_arrival_option_is_named(changes: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         drawn(**changes)
 
 
-def test_default_conversations_of_clients_have_the_means_that_results_print() -> None:
+def test_default_sharegpt_lengths_have_published_means() -> None:
     asked = drawn(workload="sharegpt_v3", requests=20_000)
     assert asked.prompt_tokens.mean() == pytest.approx(219, rel=0.05)  # as of 1,000 printed ones
     assert asked.output_tokens.mean() == pytest.approx(197, rel=0.07)
     assert np.quantile(asked.output_tokens, 0.25) < 30
 
 
-def test_lengths_of_a_workload_are_stretched_to_the_stated_means() -> None:
+def test_workload_lengths_are_scaled_to_the_stated_means() -> None:
     fixed = {"prompt_tokens": 200, "output_tokens": 150}
     own = drawn(workload="sharegpt")
     ours = drawn(workload="sharegpt", **{"lengths.shape": "as_workload"}, **fixed)
@@ -92,7 +94,7 @@ def test_lengths_of_a_workload_are_stretched_to_the_stated_means() -> None:
     assert np.ptp(drawn(workload="sharegpt", **fixed).prompt_tokens) == 0
 
 
-def test_lengths_of_sglangs_client_are_what_numpy_draws_prompts_first() -> None:
+def test_sglang_client_lengths_match_numpy_draws() -> None:
     fixed = {"prompt_tokens": 100, "output_tokens": 40, "lengths.spread": 0.5, "requests": 50}
     ours = drawn(**{"lengths.shape": "bench_serving"}, seed=3, **fixed)
     generator = np.random.RandomState(3)
@@ -102,7 +104,7 @@ def test_lengths_of_sglangs_client_are_what_numpy_draws_prompts_first() -> None:
         drawn(**{"lengths.shape": "bench_serving"}, **fixed | {"output_tokens": 0})
 
 
-def test_longer_answers_end_where_they_may_be_no_longer() -> None:
+def test_outputs_are_truncated_at_the_maximum_length() -> None:
     own, ours = (
         drawn(workload="sharegpt", **{"lengths.max_output_tokens": most}) for most in (0, 300)
     )
@@ -111,12 +113,12 @@ def test_longer_answers_end_where_they_may_be_no_longer() -> None:
     assert np.array_equal(ours.prompt_tokens, own.prompt_tokens)
 
 
-def test_an_unknown_workload_gets_a_suggestion() -> None:
+def test_unknown_workload_gets_a_suggestion() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'chat'"):
         drawn(workload="chta")
 
 
-def test_a_workload_of_ones_own_is_a_small_file(tmp_path: Path) -> None:
+def test_custom_workload_is_a_small_file(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(
         "[prompt]\ntokens = [100]\n"
@@ -142,7 +144,7 @@ def test_a_workload_of_ones_own_is_a_small_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_malformed_workload_is_explained(tmp_path: Path, text: str, message: str) -> None:
+def test_malformed_workload_raises_a_user_error(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(text)
     with pytest.raises(UserError, match=message):
@@ -152,7 +154,7 @@ def test_a_malformed_workload_is_explained(tmp_path: Path, text: str, message: s
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
 
-def test_three_layouts_say_the_same(tmp_path: Path) -> None:
+def test_three_trace_layouts_give_the_same_requests(tmp_path: Path) -> None:
     azure, own, mooncake = (tmp_path / f"t{suffix}" for suffix in (".csv", ".parquet", ".jsonl"))
     azure.write_text(
         AZURE + "2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
@@ -174,7 +176,7 @@ def test_three_layouts_say_the_same(tmp_path: Path) -> None:
         assert trace.output_tokens.tolist() == [44, 109]
 
 
-def test_a_trace_keeps_its_arrivals_or_is_rescaled(tmp_path: Path) -> None:
+def test_trace_arrivals_are_kept_or_rescaled(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_text("arrival_s,prompt_tokens,output_tokens\n10,5,5\n11,5,5\n14,5,5\n")
     settings = {"workload": str(file), "requests": 0}
@@ -183,7 +185,7 @@ def test_a_trace_keeps_its_arrivals_or_is_rescaled(tmp_path: Path) -> None:
     assert drawn(workload=str(file), requests=2, qps=None).arrival_s.tolist() == [0.0, 1.0]
 
 
-def test_a_trace_of_lengths_takes_drawn_arrivals(tmp_path: Path) -> None:
+def test_trace_without_arrivals_uses_drawn_arrivals(tmp_path: Path) -> None:
     file = tmp_path / "lengths.parquet"
     pq.write_table(pa.table({"prompt_tokens": [1, 2, 3], "output_tokens": [4, 5, 6]}), file)
     requests = drawn(workload=str(file), requests=0)
@@ -218,7 +220,7 @@ def test_a_trace_of_lengths_takes_drawn_arrivals(tmp_path: Path) -> None:
         ("t.parquet", "no parquet", "cannot be read"),
     ],
 )
-def test_a_malformed_trace_is_named_with_its_row(
+def test_malformed_trace_error_names_the_row(
     tmp_path: Path, name: str, text: str, message: str
 ) -> None:
     file = tmp_path / name
@@ -227,7 +229,7 @@ def test_a_malformed_trace_is_named_with_its_row(
         load_trace(str(file))
 
 
-def test_a_parquet_trace_without_a_column_or_with_a_hole_is_explained(tmp_path: Path) -> None:
+def test_parquet_trace_with_missing_columns_or_nulls_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "t.parquet"
     pq.write_table(pa.table({"arrival_s": [0.0], "prompt_tokens": [1]}), file)
     with pytest.raises(UserError, match="lacks the column output_tokens"):
@@ -240,7 +242,7 @@ def test_a_parquet_trace_without_a_column_or_with_a_hole_is_explained(tmp_path: 
         load_trace(str(file))
 
 
-def test_an_edited_trace_is_read_again(tmp_path: Path) -> None:
+def test_edited_trace_is_reloaded(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     for tokens in (5, 66):
         file.write_text(f"arrival_s,prompt_tokens,output_tokens\n0,{tokens},1\n")
@@ -248,7 +250,7 @@ def test_an_edited_trace_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("process", ["mmpp", "diurnal"])
-def test_a_rate_that_changes_keeps_its_mean(process: str) -> None:
+def test_time_varying_rate_keeps_the_mean(process: str) -> None:
     pattern = {
         "arrivals.burst_ratio": 8.0,
         "arrivals.burst_s": 2.0,
@@ -263,7 +265,7 @@ def test_a_rate_that_changes_keeps_its_mean(process: str) -> None:
     assert np.array_equal(shorter, arrival[:500])
 
 
-def test_bursts_of_equal_rate_and_a_sine_without_swing_are_poisson() -> None:
+def test_degenerate_arrival_patterns_are_poisson() -> None:
     even = drawn().arrival_s
     for process in ("mmpp", "diurnal"):
         same = drawn(
@@ -272,7 +274,7 @@ def test_bursts_of_equal_rate_and_a_sine_without_swing_are_poisson() -> None:
         assert same == pytest.approx(even, rel=1e-9)
 
 
-def test_a_two_state_process_counts_as_the_cookbook_says() -> None:
+def test_mmpp_counts_match_the_mmpp_cookbook() -> None:
     """Index of dispersion of counts over long windows, from Fischer and Meier-Hellstern (1993)."""
     pattern = {"arrivals.burst_ratio": 9.0, "arrivals.burst_s": 1.0, "arrivals.calm_s": 3.0}
     arrival = drawn(requests=400_000, **{"arrivals.process": "mmpp"}, qps=3.0, **pattern).arrival_s
@@ -286,14 +288,14 @@ def test_a_two_state_process_counts_as_the_cookbook_says() -> None:
     assert counts.var() / counts.mean() == pytest.approx(dispersion, rel=0.15)
 
 
-def test_a_diurnal_rate_is_high_in_the_first_half_of_its_period() -> None:
+def test_diurnal_rate_is_high_in_the_first_half_of_the_period() -> None:
     pattern = {"arrivals.swing": 0.8, "arrivals.period_s": 10.0}
     arrival = drawn(requests=200_000, **{"arrivals.process": "diurnal"}, **pattern).arrival_s
     first_half = np.mean(arrival % 10.0 < 5.0)
     assert first_half == pytest.approx(0.5 + 0.8 / np.pi, abs=0.005)
 
 
-def test_a_pattern_that_means_nothing_is_named() -> None:
+def test_invalid_arrival_pattern_is_named() -> None:
     with pytest.raises(
         UserError, match=r"burst_s is 0; it must be positive\narrivals\.swing is 1\.5"
     ):
@@ -311,7 +313,7 @@ def lengths_of(folder: Path, prompt: str) -> np.ndarray:
     return drawn(workload=str(file), requests=50_000).prompt_tokens
 
 
-def test_lengths_are_drawn_as_their_distribution_says(tmp_path: Path) -> None:
+def test_lengths_follow_the_stated_distribution(tmp_path: Path) -> None:
     uniform = lengths_of(tmp_path, 'distribution = "uniform"\nleast = 10\nmost = 19')
     counts = np.bincount(uniform)
     assert (counts[:10] == 0).all()
@@ -338,7 +340,7 @@ def test_lengths_are_drawn_as_their_distribution_says(tmp_path: Path) -> None:
         ('distribution = "lognormal"\nmean = -1\nsigma = 1', "needs a positive mean, has -1"),
     ],
 )
-def test_a_distribution_that_means_nothing_is_explained(
+def test_invalid_length_distribution_raises_a_user_error(
     tmp_path: Path, prompt: str, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):

@@ -1,4 +1,4 @@
-"""Replicas that come and go with the arrivals: who is there when, and what is paid."""
+"""Autoscaling: number of replicas over time, and cost."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BURST = np.concatenate([np.arange(0.0, 100.0, 0.4), np.arange(100.0, 200.0, 2.5)
 """2.5 requests a second, then 0.4."""
 
 
-def test_replicas_follow_the_arrivals_and_are_there_when_they_have_started() -> None:
+def test_autoscaler_follows_arrivals_after_the_startup_time() -> None:
     plan = plan_of(POINT, BURST)
     assert plan.wanted[:2].tolist() == [1, 3]
     assert plan.wanted[-1] == 1
@@ -46,7 +46,7 @@ def test_replicas_follow_the_arrivals_and_are_there_when_they_have_started() -> 
     assert plan.routable[-1] == 1
 
 
-def test_what_is_paid_begins_at_the_start_and_ends_with_the_last_answer() -> None:
+def test_replica_cost_runs_from_start_to_the_last_response() -> None:
     plan = plan_of(POINT, BURST)
     stop = float(plan.looks_s[np.flatnonzero(plan.wanted == 1)[1]])
     nobody, no_s = np.array([0]), np.array([0.0])
@@ -57,7 +57,7 @@ def test_what_is_paid_begins_at_the_start_and_ends_with_the_last_answer() -> Non
     assert plan.paid_s(nobody, no_s, no_s, (0.0, 10.0)) == pytest.approx(10.0)
 
 
-def test_a_replica_that_is_started_again_while_it_drains_is_paid_for_once() -> None:
+def test_replica_restarted_while_draining_is_billed_once() -> None:
     point = replace(
         POINT,
         replicas=4,
@@ -78,13 +78,13 @@ def test_a_replica_that_is_started_again_while_it_drains_is_paid_for_once() -> N
     assert found.cost_usd_per_hour <= always.cost_usd_per_hour
 
 
-def test_fewer_replicas_than_always_run_are_refused() -> None:
+def test_max_replicas_below_min_replicas_is_refused() -> None:
     with pytest.raises(Infeasible) as verdict:
         simulate(replace(POINT, autoscaling=replace(POINT.autoscaling, min_replicas=4)))
     assert verdict.value.reason == "min_replicas_above_replicas"
 
 
-def test_where_all_run_all_the_time_nothing_of_it_matters() -> None:
+def test_autoscaling_options_have_no_effect_at_constant_replicas() -> None:
     always = replace(POINT, autoscaling=replace(POINT.autoscaling, min_replicas=0))
     assert simulate(
         replace(always, autoscaling=replace(always.autoscaling, replica_qps=9.0, startup_s=5.0))
@@ -95,7 +95,7 @@ def test_where_all_run_all_the_time_nothing_of_it_matters() -> None:
     assert simulate(always).replicas_mean == 3.0
 
 
-def test_fewer_replicas_cost_less_and_answer_later() -> None:
+def test_fewer_replicas_cost_less_and_are_slower() -> None:
     always, scaled = (
         simulate(replace(POINT, autoscaling=replace(POINT.autoscaling, min_replicas=0))),
         simulate(POINT),
@@ -115,7 +115,7 @@ def test_fewer_replicas_cost_less_and_answer_later() -> None:
     assert late < later
 
 
-def test_arrivals_that_wait_for_answers_are_not_foreseen() -> None:
+def test_autoscaling_refuses_closed_loop_arrivals() -> None:
     with pytest.raises(Infeasible) as verdict:
         simulate(replace(POINT, arrivals=replace(POINT.arrivals, process="closed")))
     assert verdict.value.reason == "min_replicas_needs_open_arrivals"

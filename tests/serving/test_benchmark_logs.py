@@ -1,4 +1,4 @@
-"""Results of serving benchmarks are read in our words."""
+"""Logs of serving benchmarks are read as metrics."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ AIPERF = {
     ],
     ids=["vllm", "sglang", "printed", "aiperf"],
 )
-def test_benchmarks_are_read_in_our_words(text: str) -> None:
+def test_benchmark_logs_are_read_as_metrics(text: str) -> None:
     found = measured(text, "log")
     said = {
         "ttft_mean_s": 0.12,
@@ -63,6 +63,6 @@ def test_benchmarks_are_read_in_our_words(text: str) -> None:
     assert {n: found[n] for n in said} == pytest.approx(said)
 
 
-def test_a_text_without_a_benchmark_is_refused() -> None:
+def test_text_without_a_benchmark_is_refused() -> None:
     with pytest.raises(UserError, match="log holds no result of a serving benchmark"):
         measured("nothing here", "log")

@@ -1,4 +1,4 @@
-"""No design of a box is better than the bounds of the box, and a box of one has them exactly."""
+"""Bounds of a box hold for every design, and are exact for a single design."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def drawn(seed: int, boxes: int) -> tuple[Index, Index, Index]:
 @pytest.mark.parametrize(
     ("seed", "boxes"), [(4, 25), *(pytest.param(s, 400, marks=pytest.mark.slow) for s in (1, 2, 3))]
 )
-def test_no_design_of_a_box_is_better_than_its_bounds(seed: int, boxes: int) -> None:
+def test_no_design_of_a_box_beats_the_bounds(seed: int, boxes: int) -> None:
     low, high, inside = drawn(seed, boxes)
     least = SIMULATOR.bounds(SPACE.batch(low), SPACE.batch(high))
     answers = SIMULATOR.evaluate(SPACE.batch(inside))
@@ -61,7 +61,7 @@ def test_no_design_of_a_box_is_better_than_its_bounds(seed: int, boxes: int) -> 
         assert not (found < np.repeat(bound, INSIDE)).any(), name
 
 
-def test_a_design_alone_is_what_it_is_among_others() -> None:
+def test_design_is_equal_alone_and_in_a_batch() -> None:
     """Prompts in chunks without decodes beside them are not priced as others of the same number."""
     space = SPACE.at({"model": "llama3_1_8b", "gpu": "h100_sxm", "output_tokens": 1, "tp": 1})
     some = np.random.default_rng(0).integers(len(space), size=24)
@@ -71,7 +71,7 @@ def test_a_design_alone_is_what_it_is_among_others() -> None:
         assert alone.equals(together.slice(place, 1))
 
 
-def test_limits_that_are_ignored_change_no_steady_state() -> None:
+def test_ignored_limits_do_not_change_analytic_results() -> None:
     space = SPACE.at({"gpu": "h100_sxm", "model": "llama3_1_8b", "qps": None, "pp": 1})
     batch = space.batch(np.random.default_rng(0).integers(len(space), size=60))
     answers, ignored = SIMULATOR.evaluate(batch), SIMULATOR.ignored(batch)
@@ -84,7 +84,7 @@ def test_limits_that_are_ignored_change_no_steady_state() -> None:
             assert again.column(metric).equals(answers.column(metric))
 
 
-def test_the_cost_of_a_box_of_one_design_is_exact() -> None:
+def test_cost_bound_of_a_single_design_is_exact() -> None:
     space = SPACE.at({"qps": None, "model": "llama3_1_8b", "gpu": "h100_sxm"})
     some = np.random.default_rng(0).integers(len(space), size=40)
     least = SIMULATOR.bounds(space.batch(some), space.batch(some))["cost_usd_per_mtok"]

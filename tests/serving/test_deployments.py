@@ -1,4 +1,4 @@
-"""Public deployments as points: schedulers of today, servers before them, few measured rows."""
+"""Public deployments as points: schedulers, frontends and corrections from measured rows."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def a_load(**changes: Any) -> DeploymentLoad:
     return load_of(a_deployment(**changes))
 
 
-def test_rows_are_left_out_for_what_they_are_and_never_for_their_times() -> None:
+def test_rows_are_excluded_by_configuration_and_never_by_latency() -> None:
     assert excluded(a_row()) == ""
     assert excluded(a_row(ttft_ms=1e6)) == ""
     assert excluded(a_row(suspect_parallelism=True)) == "parallelism multiplied out"
@@ -95,7 +95,7 @@ def test_rows_are_left_out_for_what_they_are_and_never_for_their_times() -> None
     assert excluded(a_row(gpu="gb200")) == "batch per rank unclear"
 
 
-def test_a_deployment_is_a_point_of_this_simulator() -> None:
+def test_deployment_is_a_point_of_the_serving_simulator() -> None:
     point = point_of(a_deployment(prompt=8192))
     assert point.scheduler == "trtllm"
     assert point.runtime == "trtllm"
@@ -103,7 +103,7 @@ def test_a_deployment_is_a_point_of_this_simulator() -> None:
     assert point.requests == 160
 
 
-def test_one_client_more_than_seats_waits_for_a_seat() -> None:
+def test_one_client_above_max_num_seqs_waits() -> None:
     alone = simulate(replace(BASE, max_batch=24))
     crowded = simulate(replace(BASE, max_batch=24, arrivals=replace(BASE.arrivals, clients=25)))
     assert alone.ttft_mean_s is not None
@@ -119,7 +119,7 @@ def test_sglang_never_mixes_prompts_with_decodes() -> None:
     assert (log["tokens"][with_prompts] == log["prompt_tokens"][with_prompts]).all()
 
 
-def test_vllm_and_trtllm_mix_them() -> None:
+def test_vllm_and_trtllm_mix_prefills_with_decodes() -> None:
     for scheduler in ("vllm_v1", "trtllm"):
         state = run_of(replace(BASE, scheduler=scheduler), log_rows=4000).state
         log = dict(zip(LOG_COLUMNS, state.log[: int(state.clock[-1])].T, strict=True))
@@ -127,7 +127,7 @@ def test_vllm_and_trtllm_mix_them() -> None:
         assert mixed.any()
 
 
-def test_an_engine_that_seldom_looks_for_requests_gathers_their_prompts() -> None:
+def test_rare_request_polling_batches_prefills() -> None:
     batches: list[int] = []
     waits: list[float] = []
     for interval in (1, 10, 30):
@@ -147,7 +147,7 @@ def test_an_engine_that_seldom_looks_for_requests_gathers_their_prompts() -> Non
     assert waits == sorted(waits)
 
 
-def test_engines_that_look_in_every_iteration_have_no_interval() -> None:
+def test_engines_polling_every_iteration_have_no_polling_interval() -> None:
     with pytest.raises(Infeasible, match="vllm_v1_has_no_poll_interval"):
         run_of(
             replace(
@@ -164,14 +164,14 @@ def a_launch(row: tuple[str, str, str, str], date: str | None, **load: Any) -> E
     return recipe.launch(Started(**(usual | load)))
 
 
-def test_recipes_look_for_requests_less_often_with_many_clients() -> None:
+def test_recipes_poll_less_often_with_many_clients() -> None:
     row = ("sglang", "deepseek_v3", "b200_sxm", "fp4")
     few, many = (a_launch(row, None, clients=n).poll_interval for n in (8, 16))
     assert 1 < few < many
     assert point_of(a_deployment(framework="vllm")).scheduling.poll_interval == 0
 
 
-def test_a_recipe_is_that_of_a_row_s_date_and_load() -> None:
+def test_recipe_follows_date_and_load_of_a_row() -> None:
     row = ("trtllm", "deepseek_v3", "b200_sxm", "fp8")
     assert a_launch(row, "2025-11-02").budget == 1152
     assert a_launch(row, "2026-01-29").budget == 8192
@@ -186,7 +186,7 @@ def test_a_recipe_is_that_of_a_row_s_date_and_load() -> None:
     assert recipe_of("vllm", "minimax_m2_5", "mi300x", "fp8", None) is None
 
 
-def test_engines_of_which_nothing_is_known_are_started_as_documented() -> None:
+def test_engines_without_a_recipe_use_documented_defaults() -> None:
     assert a_deployment(framework="sglang").budget == 8192
     assert a_deployment(framework="sglang", gpu="b200_sxm").budget == 16384
     assert a_deployment(launch=EngineLaunch(budget=4096)).budget == 4096
@@ -203,7 +203,7 @@ def test_engines_of_which_nothing_is_known_are_started_as_documented() -> None:
     assert told.budget == told.clients + 1024 + 1500
 
 
-def test_prompts_wait_for_more_while_others_decode_but_not_for_ever() -> None:
+def test_prefill_batching_delay_is_bounded() -> None:
     """With few clients nothing fills the tokens, so each prompt waits about as long as it may."""
     few = replace(
         BASE,
@@ -226,7 +226,7 @@ def test_prompts_wait_for_more_while_others_decode_but_not_for_ever() -> None:
     assert soon.ttft_mean_s < waiting.ttft_mean_s
 
 
-def test_a_server_works_on_one_prompt_after_another() -> None:
+def test_frontend_processes_prompts_sequentially() -> None:
     """The first clients ask at once: each waits for the prompts of those before it."""
     served = RunCache(server=lambda _: Frontend(token_s=1e-3))
     point = replace(
@@ -246,7 +246,7 @@ def test_a_server_works_on_one_prompt_after_another() -> None:
 
 
 @pytest.mark.parametrize("scheduler", ["sglang", "trtllm", "vllm_v1"])
-def test_all_requests_are_served_when_memory_is_short(scheduler: str) -> None:
+def test_all_requests_complete_under_memory_pressure(scheduler: str) -> None:
     tight = replace(BASE, scheduler=scheduler, memory_fraction=0.24, output_tokens=900)
     run = run_of(tight)
     assert run.metrics().completed_requests == 96
@@ -272,16 +272,16 @@ def widths_of_waves(scheduler: str, spread: float) -> Any:
     return np.ptp(waves, axis=1) / np.diff(waves[:, -1]).mean()
 
 
-def test_fixed_lengths_stay_locked_in_waves_where_prompts_come_first() -> None:
+def test_fixed_lengths_keep_closed_loop_waves_with_prefill_priority() -> None:
     assert (widths_of_waves("sglang", 0.0)[:10] < 0.01).all()
 
 
 @pytest.mark.parametrize("scheduler", ["sglang", "trtllm", "vllm_v1"])
-def test_drawn_lengths_dissolve_waves_within_three(scheduler: str) -> None:
+def test_random_lengths_dissolve_waves_within_three_rounds(scheduler: str) -> None:
     assert (widths_of_waves(scheduler, 0.2)[2:10] > 0.4).all()
 
 
-def test_the_client_of_a_row_decides_how_it_asks() -> None:
+def test_arrival_process_follows_the_benchmark_client() -> None:
     nvidia, other = "source_file=data/h100_sxm/x.csv", "source_file=2026-04-06.csv"
     assert client_of(nvidia, "sglang") is client_of(nvidia, "vllm") is NVIDIA
     assert client_of(nvidia, "trtllm") is NVIDIA_TRTLLM
@@ -292,7 +292,7 @@ def test_the_client_of_a_row_decides_how_it_asks() -> None:
     assert point_of(fixed).chunk_size < point_of(drawn).chunk_size
 
 
-def test_a_server_adds_its_delay_to_the_first_token_alone() -> None:
+def test_frontend_delay_affects_only_ttft() -> None:
     bare, served = (
         simulate(BASE),
         simulate(replace(BASE, client=replace(BASE.client, frontend="auto"))),
@@ -307,11 +307,11 @@ def test_a_server_adds_its_delay_to_the_first_token_alone() -> None:
     assert served.ttft_mean_s - bare.ttft_mean_s == pytest.approx(least, rel=0.3)
 
 
-def test_a_runtime_that_is_no_frameworks_has_no_server() -> None:
+def test_runtime_without_a_framework_has_no_frontend() -> None:
     assert load_frontend("graphs").request_s == 0.0
 
 
-def test_an_engine_in_its_own_process_takes_a_time_to_hear_of_a_request() -> None:
+def test_separate_engine_process_adds_receive_latency() -> None:
     point = replace(
         BASE,
         runtime="trtllm_session",
@@ -328,19 +328,19 @@ def test_an_engine_in_its_own_process_takes_a_time_to_hear_of_a_request() -> Non
     assert load_process("vllm") == load_process("graphs") == NO_SERVER
 
 
-def test_there_is_no_such_server() -> None:
+def test_unknown_frontend_is_refused() -> None:
     with pytest.raises(UserError, match="frontend"):
         simulate(replace(BASE, client=replace(BASE.client, frontend="nginx")))
 
 
-def test_lengths_spread_evenly_below_the_stated_ones() -> None:
+def test_benchmark_lengths_are_uniform_below_the_stated_ones() -> None:
     asked = run_of(replace(BASE, requests=960)).asked
     assert asked.prompt_tokens.max() <= 600
     assert asked.prompt_tokens.min() >= 480
     assert asked.prompt_tokens.mean() == pytest.approx(540, rel=0.02)
 
 
-def test_near_rows_are_corrected_most_and_far_ones_by_what_the_family_shares() -> None:
+def test_residual_correction_falls_with_distance() -> None:
     known = [(a_load(clients=n), 1.3) for n in (4, 16, 64)]
     near, far = corrected(known, [a_load(clients=16), a_load(clients=4096, prompt=128)], "TPOT")
     assert near == pytest.approx(1.3, rel=0.03)
@@ -348,7 +348,7 @@ def test_near_rows_are_corrected_most_and_far_ones_by_what_the_family_shares() -
     assert np.all(corrected([(a_load(), 1.0)], [a_load(clients=8)], "TTFT") == 1.0)
 
 
-def test_a_row_that_stalled_says_no_more_than_one_that_is_far_off() -> None:
+def test_stalled_row_has_bounded_influence() -> None:
     usual = [(a_load(clients=n), 1.1) for n in (4, 16)]
     far, stalled = (
         corrected([*usual, (a_load(clients=256), ratio)], [a_load(clients=64)], "TTFT")
@@ -383,7 +383,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingPoint]:
         yield point_of(row, "mine")
 
 
-def test_measured_rows_of_ones_own_correct_loads_like_theirs(mine: ServingPoint) -> None:
+def test_user_measurements_correct_similar_loads(mine: ServingPoint) -> None:
     for clients, slower, later in ((4, 1.1, 1.5), (64, 1.4, 2.0)):
         here = replace(
             mine, arrivals=replace(mine.arrivals, clients=clients), requests=10 * clients
@@ -397,7 +397,7 @@ def test_measured_rows_of_ones_own_correct_loads_like_theirs(mine: ServingPoint)
         assert answered == pytest.approx(expected, rel=0.05)
 
 
-def test_replicas_are_corrected_by_the_clients_of_each(mine: ServingPoint) -> None:
+def test_correction_uses_clients_per_replica(mine: ServingPoint) -> None:
     one = replace(mine, arrivals=replace(mine.arrivals, clients=4), requests=40)
     two = replace(one, replicas=2, arrivals=replace(one.arrivals, clients=8), requests=80)
     factors = [
@@ -407,9 +407,7 @@ def test_replicas_are_corrected_by_the_clients_of_each(mine: ServingPoint) -> No
     assert factors[0] == pytest.approx(factors[1], rel=1e-12)
 
 
-def test_both_formats_of_sixteen_bits_are_one_family(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bf16_and_fp16_are_one_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("wide.csv").write_text(
         "model,gpu,framework,clients,prompt_tokens,output_tokens,tpot_s\n"
@@ -428,7 +426,7 @@ def test_both_formats_of_sixteen_bits_are_one_family(
         assert simulate(point).tpot_mean_s != run_of(point).metrics().tpot_mean_s
 
 
-def test_measured_rows_correct_their_family_under_closed_loops_alone(mine: ServingPoint) -> None:
+def test_measured_rows_correct_only_closed_loops_of_the_family(mine: ServingPoint) -> None:
     for other in (
         replace(mine, gpu="b200_sxm"),
         replace(mine, arrivals=replace(mine.arrivals, process="poisson"), qps=20.0),
@@ -438,7 +436,7 @@ def test_measured_rows_correct_their_family_under_closed_loops_alone(mine: Servi
     assert simulate(mine).tpot_p50_s != run_of(mine).metrics().tpot_p50_s
 
 
-def test_a_report_says_that_measured_rows_do_not_correct_it(mine: ServingPoint) -> None:
+def test_report_states_that_no_correction_applies(mine: ServingPoint) -> None:
     here, usual = (values_of(replace(mine, runtime=runtime)) for runtime in (mine.runtime, "vllm"))
     assert LOAD_TESTS.report(here).endswith(UNCORRECTED)
     assert UNCORRECTED not in LOAD_TESTS.report(usual)

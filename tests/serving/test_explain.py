@@ -1,4 +1,4 @@
-"""What the mean request's time and energy went into adds up to the run's own figures."""
+"""The explanation of the mean request sums to the totals of the run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ POINT = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", qps=8.0, requests=120,
 
 
 @pytest.mark.parametrize("change", [{}, {"scheduler": "sarathi"}, {"tp": 2, "pp": 2}])
-def test_totals_are_those_of_the_run(change: dict[str, object]) -> None:
+def test_explanation_totals_equal_run_totals(change: dict[str, object]) -> None:
     point = updated(POINT, change)
     rows, metrics = SIMULATOR.explain(values_of(point)), simulate(point)
     assert metrics.e2e_mean_s is not None
@@ -35,7 +35,7 @@ def test_totals_are_those_of_the_run(change: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("tp", [1, 2])
-def test_rates_are_those_of_a_batch_however_many_a_span_holds(tp: int) -> None:
+def test_explained_rates_are_per_batch(tp: int) -> None:
     gpu, point = load_gpu(POINT.gpu), replace(POINT, tp=tp)
     rows = [
         r for r in SIMULATOR.explain(values_of(point)) if r.phase == LATER and r.bound == "memory"
@@ -46,6 +46,6 @@ def test_rates_are_those_of_a_batch_however_many_a_span_holds(tp: int) -> None:
     assert all(r.flops <= 1.001 * gpu.peak("fp16") * tp * r.time_s for r in rows)
 
 
-def test_a_steady_state_has_no_request_to_explain() -> None:
+def test_analytic_fidelity_has_no_explanation() -> None:
     with pytest.raises(UserError, match="has no events"):
         SIMULATOR.explain(values_of(POINT) | {"fidelity": "analytic"})

@@ -1,4 +1,4 @@
-"""Deployments come with intervals, wider the less was measured of the engine and of the GPU."""
+"""Prediction intervals of deployments: wider with fewer measurements of engine and GPU."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POINT = ServingPoint(
 )
 
 
-def test_a_measured_framework_states_intervals() -> None:
+def test_measured_framework_has_intervals() -> None:
     metrics = simulate(POINT)
     for name in WITH_BAND:
         value = getattr(metrics, name)
@@ -36,7 +36,7 @@ def test_a_measured_framework_states_intervals() -> None:
         assert 0.25 * value < low < value < high < 4.0 * value
 
 
-def test_what_a_token_costs_is_as_uncertain_as_what_is_answered() -> None:
+def test_cost_interval_follows_the_throughput_interval() -> None:
     """Of a load that is carried both are known; clients who wait for answers ask the less often."""
     carried, waited_for, thinking = (
         simulate(updated(POINT, more))
@@ -67,7 +67,7 @@ def width(point: ServingPoint) -> float:
     return metrics.tpot_mean_s_hi / metrics.tpot_mean_s_lo
 
 
-def test_an_engine_nobody_measured_is_as_uncertain_as_the_worst_known_one() -> None:
+def test_unmeasured_engine_has_the_widest_interval() -> None:
     for ends in ((0.95, 1.05), (0.7, 1.5)):
         reach = {"tpot": ends, "ttft": ends}
         unknown = deployment_bands("graphs", reach)
@@ -83,7 +83,7 @@ def chance(point: ServingPoint, name: str, room: float) -> float:
     return chance_within(metrics, name, room * metrics[name], interval=name, band=0.0)[0]
 
 
-def test_a_gpu_nobody_measured_is_less_certain() -> None:
+def test_unmeasured_gpu_has_a_wider_interval() -> None:
     measured = replace(POINT, model="llama3_1_70b", tp=8)
     unmeasured = replace(measured, gpu="mi300x")
     assert width(unmeasured) > 1.4 * width(measured)
@@ -95,7 +95,7 @@ def test_a_gpu_nobody_measured_is_less_certain() -> None:
         assert 1.0 - unknown > 1.15 * (1.0 - known)
 
 
-def test_parts_of_a_width_add_by_squares_and_both_ends_of_a_reach_count_for_either_side() -> None:
+def test_interval_components_add_in_quadrature() -> None:
     some = Width(engine=0.3, below=2.0, above=0.5)
     for ends in ((-0.8, 0.2), (-0.2, 0.8)):
         low, high = some.band((math.exp(ends[0]), math.exp(ends[1])))
@@ -114,9 +114,7 @@ def seen(
 
 
 @pytest.mark.slow
-def test_the_width_of_left_out_deployments_holds_nine_of_ten_and_splits_engine_from_kernels() -> (
-    None
-):
+def test_held_out_interval_covers_ninety_percent() -> None:
     draw = np.random.default_rng(0)
     reach = np.repeat([0.1, 0.7], 4000)
     ratio = np.exp(np.hypot(0.2, reach**POWER) * draw.laplace(0.0, 0.3, 8000))
@@ -135,7 +133,7 @@ def test_the_width_of_left_out_deployments_holds_nine_of_ten_and_splits_engine_f
     assert np.mean(inside) == pytest.approx(0.9, abs=0.01)
 
 
-def test_engines_have_parts_of_their_own_on_one_scale() -> None:
+def test_engine_interval_components_share_a_scale() -> None:
     draw = np.random.default_rng(1)
     some = [
         seen("h100_sxm", name, math.exp(part * error), (1.0, 1.0))
@@ -147,7 +145,7 @@ def test_engines_have_parts_of_their_own_on_one_scale() -> None:
     assert found["sglang"].above == found["vllm"].above
 
 
-def test_an_engine_seen_with_fewer_models_is_less_certain() -> None:
+def test_engine_measured_on_fewer_models_has_a_wider_interval() -> None:
     error = np.random.default_rng(3).laplace(0.0, 0.1, 2000)
     models = {"vllm": 20, "sglang": 2}
     some = [
@@ -161,7 +159,7 @@ def test_an_engine_seen_with_fewer_models_is_less_certain() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_side_reaches_further_if_it_does_so_on_all_gpus(shared: bool) -> None:
+def test_one_sided_bias_on_all_gpus_widens_that_side(shared: bool) -> None:
     draw = np.random.default_rng(2)
     error = np.abs(draw.laplace(0.0, 0.2, 1000))
     longer = {"a": 3.0, "b": 3.0, "c": 3.0} if shared else {"a": 3.0, "b": 1.0 / 3.0, "c": 1.0}
@@ -175,7 +173,7 @@ def test_a_side_reaches_further_if_it_does_so_on_all_gpus(shared: bool) -> None:
     assert found.above / found.below == pytest.approx(3.0**SHARED if shared else 1.0, rel=0.2)
 
 
-def test_a_percentile_is_less_certain_than_a_mean() -> None:
+def test_percentile_interval_is_wider_than_the_mean_interval() -> None:
     metrics = simulate(POINT)
     for kind in ("ttft", "tpot"):
         for end, sign in (("lo", -1.0), ("hi", 1.0)):

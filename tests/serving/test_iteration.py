@@ -1,4 +1,4 @@
-"""Tabulated iteration times against those of composition."""
+"""Tabulated iteration times against composition."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def replica(model: str, gpu: str, tp: int, pp: int, runtime: str = "graphs") -> 
         ("deepseek_v3", "h100_sxm", 8, 2, "graphs", 0.06, 0.003),
     ],
 )
-def test_interpolated_times_are_those_of_composition(
+def test_interpolated_times_match_composition(
     model: str, gpu: str, tp: int, pp: int, runtime: str, worst: float, usual: float
 ) -> None:
     one = replica(model, gpu, tp, pp, runtime)
@@ -89,7 +89,7 @@ def test_interpolated_times_are_those_of_composition(
     assert np.abs(prices[:, ENERGY_J] / joules - 1.0).mean() < 2.0 * usual
 
 
-def test_a_time_between_tabulated_decodes_lies_between_the_times_around_it() -> None:
+def test_interpolated_decode_time_lies_between_neighbours() -> None:
     """Whatever jumps there are, the error of an interpolated time is at most their height."""
     one = replica("llama3_1_8b", "h100_sxm", 1, 1)
     draw = np.random.default_rng(3)
@@ -122,7 +122,7 @@ def test_small_decode_batches_are_exact_at_tabulated_contexts() -> None:
     assert looked_up(one, steps)[:, LAST_STAGE_S] == pytest.approx(seconds, rel=1e-12)
 
 
-def test_a_mixed_batch_reads_its_weights_once() -> None:
+def test_mixed_batch_reads_weights_once() -> None:
     one = replica("llama2_70b", "h100_sxm", 8, 1)
     steps = np.zeros((COUNT, STEP_COLUMNS))
     steps[:2, DECODES], steps[:2, DECODE_KV], steps[:2, LOGITS_ROWS] = 64, 64_000, 64
@@ -135,21 +135,21 @@ def test_a_mixed_batch_reads_its_weights_once() -> None:
     assert max(decode, prefill) < mixed < 0.8 * (decode + prefill)
 
 
-def test_a_place_on_the_grid_is_where_its_number_is() -> None:
+def test_grid_lookup_returns_index_and_fraction() -> None:
     grid = octaves(4, 1 << 10)
     assert [grid_value(i, 4) for i in range(grid.size)] == grid.tolist()
     assert [place(float(value), 4) for value in grid] == list(range(grid.size))
     assert place(5.5, 4) == 5.5
 
 
-def test_equal_descriptions_share_a_table() -> None:
+def test_equal_replicas_share_a_table() -> None:
     one = replica("llama2_7b", "a100_sxm", 1, 1)
     other = replace(one, dtype="bf16")
     assert iteration_table(Hardware("a", one)) is iteration_table(Hardware("a", one))
     assert iteration_table(Hardware("a", one)) is not iteration_table(Hardware("b", other))
 
 
-def test_an_additive_step_is_its_two_parts_less_what_an_iteration_adds_once() -> None:
+def test_mixed_iteration_is_the_sum_minus_the_fixed_cost() -> None:
     one = replica("llama3_1_8b", "h100_sxm", 2, 1)
     hardware = Hardware(repr(one), one)
     both, added = iteration_table(hardware), iteration_table(hardware, additive=True)
@@ -177,7 +177,7 @@ def test_an_additive_step_is_its_two_parts_less_what_an_iteration_adds_once() ->
 @pytest.mark.parametrize(
     ("cluster", "waits"), [("pcie_server", True), ("pcie_through_host", False)]
 )
-def test_what_one_rank_sends_has_the_memory_of_a_host_for_itself(cluster: str, waits: bool) -> None:
+def test_single_rank_transfer_gets_full_host_bandwidth(cluster: str, waits: bool) -> None:
     """Links are each rank's own, so that tokens that all lie on one keep the others waiting."""
     one = replica("qwen3_30b", "rtx_pro_6000", 1, 1, "vllm")
     cut = Parallelism(1, 1, ep=2, attention_dp=2)
@@ -191,7 +191,7 @@ def test_what_one_rank_sends_has_the_memory_of_a_host_for_itself(cluster: str, w
     assert (seconds[1] > seconds[0]) == waits
 
 
-def test_one_attention_kernel_for_chunks_and_decodes_costs_what_composition_says() -> None:
+def test_unified_attention_kernel_time_matches_composition() -> None:
     """Its trees are jagged: between tabulated sizes they are met less well than other kernels."""
     apart = replica("llama3_1_8b", "rtx_pro_6000", 1, 1, "vllm")
     apart = replace(apart, dtype="bf16", kv_dtype="bf16")
@@ -208,7 +208,7 @@ def test_one_attention_kernel_for_chunks_and_decodes_costs_what_composition_says
     assert together[mixed].mean() > 1.05 * alone[mixed].mean()
 
 
-def test_where_no_library_has_such_a_kernel_two_are_launched() -> None:
+def test_two_attention_kernels_launch_without_a_unified_kernel() -> None:
     apart = replica("llama3_1_8b", "h100_sxm", 1, 1, "vllm")
     steps = random_batches(7, COUNT)
     together, alone = (looked_up(replace(apart, unified=u), steps) for u in (True, False))

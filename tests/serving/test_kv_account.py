@@ -1,4 +1,4 @@
-"""The account of KV blocks and who is let in, worked out by hand, one call at a time."""
+"""KV block accounting and admission, worked out by hand, one call at a time."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ def seated(here: View) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(0, 0), (1, 1), (16, 1), (17, 2), (33, 3)])
-def test_a_block_is_taken_for_its_first_token(tokens: int, blocks: int) -> None:
+def test_block_is_allocated_for_the_first_token(tokens: int, blocks: int) -> None:
     assert kv_cache.blocks_for(tokens, 16) == blocks
 
 
-def test_the_watermark_stays_free_when_a_request_is_let_in() -> None:
+def test_admission_keeps_the_watermark_free() -> None:
     here = view(FREE=10, WATERMARK=3)
     assert kv_cache.fits(here.limits, here.pool, 7)
     assert not kv_cache.fits(here.limits, here.pool, 8)
 
 
-def test_blocks_are_given_added_to_and_taken_back() -> None:
+def test_blocks_are_allocated_extended_and_freed() -> None:
     here = view({}, FREE=20, HOLDERS=1)
     assert kv_cache.allocate(here.pool, here.request, 0, 6, 0) == 14
     assert of(here, "FREE", "HOLDERS") == [14, 2]
@@ -95,9 +95,7 @@ def test_blocks_are_given_added_to_and_taken_back() -> None:
         (40, 100, 50),
     ],
 )
-def test_what_was_generated_joins_the_prompt_of_a_restart(
-    done: int, prompt: int, output: int
-) -> None:
+def test_recompute_adds_generated_tokens_to_the_prompt(done: int, prompt: int, output: int) -> None:
     mine = {"PROMPT": 100, "OUTPUT": 50, "DONE": done, "BLOCKS": 9, "RESTARTS": 1}
     here = queued(view({}, mine, FREE=2, HOLDERS=2, RESTARTED=4), 0)
     assert kv_cache.restart(here, 1) == 2  # wait, and it is their head
@@ -112,7 +110,7 @@ def test_what_was_generated_joins_the_prompt_of_a_restart(
     ]
 
 
-def test_a_preempted_request_goes_to_the_host_if_there_is_just_room() -> None:
+def test_preempted_request_swaps_if_host_blocks_suffice() -> None:
     mine = {"PROMPT": 10, "DONE": 90, "BLOCKS": 6, "BELOW": 7}
     counts = {"FREE": 1, "HOLDERS": 3, "SWAPPED": 2, "HOSTED": 4, "SWAPS": 5, "MOVED": 1, "TOP": 8}
     here = view({}, mine, **counts, HOST=10, RESTARTED=20)
@@ -130,7 +128,7 @@ def test_a_preempted_request_goes_to_the_host_if_there_is_just_room() -> None:
     assert held(here, 1, "BELOW", "BLOCKS", "DONE") == [8, 6, 90]
 
 
-def test_a_preempted_request_starts_again_if_the_host_has_a_block_too_few() -> None:
+def test_preempted_request_recomputes_if_one_host_block_is_missing() -> None:
     counts = {"FREE": 1, "HOLDERS": 3, "SWAPPED": 2, "HOSTED": 5, "SWAPS": 5}
     here = view({}, {"PROMPT": 10, "DONE": 90, "BLOCKS": 6}, **counts, HOST=10, RESTARTED=20)
     assert kv_cache.preempt(here, 1) == 26
@@ -155,7 +153,7 @@ def test_a_preempted_request_starts_again_if_the_host_has_a_block_too_few() -> N
         ({"FREE": 7}, False),
     ],
 )
-def test_who_is_on_the_host_needs_a_seat_and_the_watermark_too(
+def test_swapped_request_needs_a_running_slot_and_the_watermark(
     changes: dict[str, int], may: bool
 ) -> None:
     numbers = {"SWAPPED": 2, "TOP": 1, "FREE": 8, "WATERMARK": 3, "HOLDERS": 2} | changes
@@ -163,7 +161,7 @@ def test_who_is_on_the_host_needs_a_seat_and_the_watermark_too(
     assert kv_cache.may_return(here.limits, here.pool, here.request) == may
 
 
-def test_the_last_to_go_to_the_host_returns_first_while_there_is_room() -> None:
+def test_last_swapped_request_returns_first() -> None:
     counts = {"SWAPPED": 3, "TOP": 2, "HOSTED": 12, "MOVED": 1, "HOLDERS": 1}
     here = view(
         {"BLOCKS": 3, "BELOW": 9},
@@ -193,7 +191,7 @@ def decodes(done: int, blocks: int) -> dict[str, int]:
     return {"PROMPT": 10, "OUTPUT": 90, "DONE": done, "BLOCKS": blocks}
 
 
-def test_a_decode_takes_a_block_when_its_last_is_full() -> None:
+def test_decode_allocates_a_block_when_the_last_is_full() -> None:
     # 33 tokens, the newest of which is not stored yet, are more than two blocks hold; 32 are not.
     here = view(decodes(33, 2), decodes(32, 2), decodes(11, 1), FREE=5, SEATS=4)
     assert kv_cache.seat_decodes(idling(here, 0, 1, 2)) == 0
@@ -202,14 +200,14 @@ def test_a_decode_takes_a_block_when_its_last_is_full() -> None:
     assert of(here, "FREE", "IDLE") == [4, 0]
 
 
-def test_a_decode_has_room_for_its_drafts_but_none_beyond_its_end() -> None:
+def test_decode_reserves_blocks_for_draft_tokens_within_the_output() -> None:
     longer = decodes(30, 2) | {"OUTPUT": 40}
     here = view(longer, {"PROMPT": 16, "OUTPUT": 16, "DONE": 31, "BLOCKS": 2}, DRAFTED=4)
     missing = [kv_cache.blocks_missing(here.limits, here.request, who) for who in (0, 1)]
     assert missing == [1, 0]  # 34 tokens take a third block; the other's 32 are its last
 
 
-def test_prompts_that_were_cut_lead_the_idle_and_decodes_without_a_seat_follow() -> None:
+def test_chunked_prefills_come_before_unscheduled_decodes() -> None:
     cut = {"PROMPT": 50, "OUTPUT": 9, "DONE": 50, "BLOCKS": 4}  # has computed but not answered
     here = view(decodes(11, 1), cut, decodes(12, 1), decodes(13, 1), BATCH_SEATS=2)
     assert kv_cache.seat_decodes(idling(here, 0, 1, 2, 3)) == 1
@@ -218,7 +216,7 @@ def test_prompts_that_were_cut_lead_the_idle_and_decodes_without_a_seat_follow()
     assert of(here, "IDLE", "FREE") == [2, 100]
 
 
-def test_the_last_idle_request_makes_room_for_the_first() -> None:
+def test_newest_running_request_is_preempted_for_the_oldest() -> None:
     here = view(decodes(33, 2), decodes(11, 1), decodes(40, 3), FREE=0, HOLDERS=3)
     assert kv_cache.seat_decodes(idling(here, 0, 1, 2)) == 0
     # The third gives back three blocks, of which the first takes one.
@@ -227,7 +225,7 @@ def test_the_last_idle_request_makes_room_for_the_first() -> None:
     assert held(here, 2, "PROMPT", "OUTPUT", "DONE") == [40, 60, 0]
 
 
-def test_a_free_block_is_enough_for_the_first() -> None:
+def test_free_block_avoids_preemption() -> None:
     here = view(decodes(33, 2), FREE=1, HOLDERS=1)
     kv_cache.seat_decodes(idling(here, 0))
     assert (seated(here), of(here, "FREE", "RESTARTED")) == ([(0, 1)], [0, 0])
@@ -237,7 +235,7 @@ def test_a_free_block_is_enough_for_the_first() -> None:
     assert (seated(here), of(here, "FREE", "RESTARTED")) == ([(0, 1)], [1, 1])
 
 
-def test_the_last_who_decodes_without_a_block_is_put_out_itself() -> None:
+def test_newest_decode_without_a_block_preempts_itself() -> None:
     here = view(decodes(33, 2), decodes(12, 1), FREE=0, HOLDERS=2, BATCH_SEATS=2)
     here.pool[at.BATCH] = 1  # somebody else
     assert kv_cache.seat_decodes(idling(here, 0)) == 0
@@ -261,7 +259,7 @@ def test_the_last_who_decodes_without_a_block_is_put_out_itself() -> None:
         ({"BATCH": 2}, False, False),
     ],
 )
-def test_somebody_is_let_in_where_there_are_seats_and_nobody_to_overtake(
+def test_admission_needs_a_free_slot_and_no_swapped_request(
     changes: dict[str, int], seat: bool, may: bool
 ) -> None:
     here = queued(view({}, BATCH_SEATS=2, **({"HOLDERS": 2, "BATCH": 1} | changes)), 0)
@@ -269,12 +267,12 @@ def test_somebody_is_let_in_where_there_are_seats_and_nobody_to_overtake(
     assert admission.may_admit(here.limits, here.pool) == may
 
 
-def test_nobody_is_let_in_from_an_empty_queue() -> None:
+def test_empty_queue_admits_no_request() -> None:
     here = view({})
     assert not admission.finds_seat(here.limits, here.pool)
 
 
-def test_prompts_share_the_tokens_of_a_batch_in_the_order_of_the_queue() -> None:
+def test_prefills_share_the_token_budget_in_queue_order() -> None:
     here = queued(view({"PROMPT": 40}, {"PROMPT": 50}, {"PROMPT": 9}, FREE=100), 1, 0, 2)
     assert admission.admit_chunks(here, 70, False) == 0
     assert seated(here) == [(1, 50), (0, 20)]
@@ -282,13 +280,13 @@ def test_prompts_share_the_tokens_of_a_batch_in_the_order_of_the_queue() -> None
     assert of(here, "FREE", "HOLDERS", "WAITING") == [94, 2, 1]
 
 
-def test_the_last_token_of_a_batch_is_granted_too() -> None:
+def test_token_budget_is_used_to_the_last_token() -> None:
     here = queued(view({"PROMPT": 40}), 0)
     assert admission.admit_chunks(here, 1, False) == 0
     assert seated(here) == [(0, 1)]
 
 
-def test_whole_prompts_take_blocks_for_all_they_have() -> None:
+def test_unchunked_prefill_allocates_blocks_for_the_whole_prompt() -> None:
     here = queued(view({"PROMPT": 40}, {"PROMPT": 50}, FREE=100), 1, 0)
     assert admission.admit_chunks(here, 70, True) == 0
     assert seated(here) == [(1, 50), (0, 20)]
@@ -296,14 +294,14 @@ def test_whole_prompts_take_blocks_for_all_they_have() -> None:
 
 
 @pytest.mark.parametrize(("free", "admitted"), [(10, 2), (9, 1), (6, 1), (5, 0)])
-def test_prompts_are_let_in_while_the_watermark_stays(free: int, admitted: int) -> None:
+def test_prefills_are_admitted_while_the_watermark_is_free(free: int, admitted: int) -> None:
     # 50 tokens take four blocks, and two stay free.
     here = queued(view({"PROMPT": 50}, {"PROMPT": 50}, FREE=free, WATERMARK=2), 0, 1)
     assert admission.admit_chunks(here, 1000, False) == 1000 - 50 * admitted
     assert of(here, "FREE", "BATCH") == [free - 4 * admitted, admitted]
 
 
-def test_idle_requests_go_on_with_decodes_or_with_their_prompts() -> None:
+def test_running_requests_continue_decode_or_prefill() -> None:
     rows = ({"PROMPT": 50, "DONE": 20}, decodes(12, 1), {"PROMPT": 50, "DONE": 49}, decodes(10, 1))
     here = idling(view(*rows), 0, 1, 2, 3)
     assert admission.continue_idle(here, 33, True) == 2
@@ -316,7 +314,7 @@ def test_idle_requests_go_on_with_decodes_or_with_their_prompts() -> None:
     assert of(here, "IDLE") == [2]
 
 
-def test_idle_requests_wait_when_no_tokens_are_left() -> None:
+def test_running_requests_wait_without_token_budget() -> None:
     cut = {"PROMPT": 50, "DONE": 20}
     here = idling(view(cut, cut), 0, 1)
     assert admission.continue_idle(here, 25, True) == 0
@@ -327,7 +325,7 @@ def test_idle_requests_wait_when_no_tokens_are_left() -> None:
 
 
 @pytest.mark.parametrize(("free", "admitted"), [(20, 2), (19, 1), (10, 1), (9, 0)])
-def test_who_reserves_a_whole_life_needs_it_free(free: int, admitted: int) -> None:
+def test_full_reservation_needs_blocks_for_the_longest_output(free: int, admitted: int) -> None:
     rows = ({"PROMPT": 50}, {"PROMPT": 60})
     here = queued(view(*rows, FREE=free, RESERVED=10, WATERMARK=1), 0, 1)
     assert admission.admit_reserving(here) == admitted

@@ -1,4 +1,4 @@
-"""What a replica may hold and batch, by hand."""
+"""Memory and batch limits of a replica, worked out by hand."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def working(tokens: int, rows: int) -> int:
     return tokens * (2 * 4096 + 3 * 11_008) * 2 + rows * 32_000 * (2 + 4)
 
 
-def test_kernels_read_the_limits_in_whole_numbers() -> None:
+def test_compiled_kernels_read_limits_as_integers() -> None:
     vector = replace(
         BASE, drafted=2, survival=(0.5, 0.25), draft_up_to=(9, 7), draft_load=True
     ).vector()
@@ -104,13 +104,13 @@ def test_kernels_read_the_limits_in_whole_numbers() -> None:
         ({"reserves": True, "most_tokens": 15, "blocks": 9}, 9),  # counts as one
     ],
 )
-def test_a_batch_has_a_stages_share_of_the_seats_or_what_memory_reserves(
+def test_batch_limit_is_the_stage_share_of_max_num_seqs(
     changes: dict[str, Any], seats: int
 ) -> None:
     assert int(updated(BASE, changes).vector()[at.BATCH_SEATS]) == seats
 
 
-def test_who_could_never_end_alone_is_not_admitted() -> None:
+def test_request_too_large_for_memory_is_rejected() -> None:
     prompt, output = np.array([300, 300, 301]), np.array([29, 30, 30])
     assert BASE.admits(prompt, output).tolist() == [0, 1]  # 330 is the longest life
     small = replace(BASE, blocks=20, watermark=0.0)  # one block stays free: 19 * 16 = 304
@@ -120,7 +120,7 @@ def test_who_could_never_end_alone_is_not_admitted() -> None:
 
 
 @pytest.mark.parametrize("of_rest", [False, True])
-def test_blocks_fill_what_weights_and_activations_leave(of_rest: bool) -> None:
+def test_kv_blocks_fill_memory_left_by_weights_and_activations(of_rest: bool) -> None:
     usable = 0.9 * (HBM - WEIGHTS) + WEIGHTS if of_rest else 0.9 * HBM
     blocks = kv_blocks(
         hardware(), memory_fraction=0.9, block_size=16, tokens=512, rows=7, of_rest=of_rest
@@ -128,7 +128,7 @@ def test_blocks_fill_what_weights_and_activations_leave(of_rest: bool) -> None:
     assert blocks == int((usable - WEIGHTS - working(512, 7)) / BLOCK)
 
 
-def test_drafters_and_adapters_stand_beside_the_weights() -> None:
+def test_draft_models_and_adapters_reduce_kv_memory() -> None:
     def blocks(**more: Any) -> int:
         return kv_blocks(hardware(), memory_fraction=0.9, block_size=16, tokens=512, rows=7, **more)
 
@@ -138,14 +138,14 @@ def test_drafters_and_adapters_stand_beside_the_weights() -> None:
 
 
 @pytest.mark.parametrize(("pp", "overlaps"), [(1, True), (2, False)])
-def test_an_engine_overlaps_its_host_on_one_stage_alone(pp: int, overlaps: bool) -> None:
+def test_host_overlap_applies_only_to_one_stage(pp: int, overlaps: bool) -> None:
     known = {name: load_scheduler(name) for name in SCHEDULERS.names()}
     name, scheduler = next((name, one) for name, one in known.items() if one.overlaps)
     point = replace(LLAMA, pp=pp, scheduler=name)
     assert limits_of(point, hardware(point), scheduler, LENGTHS).overlaps == overlaps
 
 
-def test_decoders_of_the_session_hold_six_numbers_for_each_logit_of_the_most_requests() -> None:
+def test_trtllm_sampler_workspace_holds_six_values_per_logit() -> None:
     def blocks(runtime: str, rows: int, tp: int = 1) -> int:
         replica = hardware(replace(LLAMA, runtime=runtime, tp=tp))
         return kv_blocks(replica, memory_fraction=0.9, block_size=16, tokens=512, rows=rows)
@@ -157,7 +157,7 @@ def test_decoders_of_the_session_hold_six_numbers_for_each_logit_of_the_most_req
         assert fewer == pytest.approx(1000 * held / (BLOCK / tp), abs=1)
 
 
-def test_one_block_is_enough_and_less_is_not() -> None:
+def test_one_kv_block_is_the_minimum() -> None:
     least = (WEIGHTS + working(1, 1) + BLOCK) / HBM
 
     def blocks(fraction: float) -> int:
@@ -172,7 +172,7 @@ def test_one_block_is_enough_and_less_is_not() -> None:
         blocks(0.15)
 
 
-def test_the_host_holds_whole_blocks_and_moves_them_over_its_link() -> None:
+def test_host_cache_holds_whole_blocks_and_uses_the_host_link() -> None:
     replica = hardware().replica
     link = replica.gpu.pcie_bytes_per_s
     assert swap_space(replica, HOST, 3.9 * BLOCK, 16) == (3, BLOCK / link)
@@ -181,7 +181,7 @@ def test_the_host_holds_whole_blocks_and_moves_them_over_its_link() -> None:
         swap_space(unknown, HOST, 1e9, 16)
 
 
-def test_a_block_moves_to_a_peer_as_much_sooner_as_its_link_is_faster() -> None:
+def test_peer_block_transfer_time_scales_with_link_bandwidth() -> None:
     replica = hardware().replica
     gpu = replica.gpu
     (_, host_s), (_, peer_s) = (swap_space(replica, to, 1e9, 16) for to in (HOST, PEER))
@@ -210,15 +210,13 @@ SHARED_SEATS = replace(
         ({"scheduler": "trtllm"}, 1),  # which deals out
     ],
 )
-def test_ranks_have_queues_of_their_own_or_share_one(changes: dict[str, Any], ranks: int) -> None:
+def test_dp_ranks_have_separate_or_shared_queues(changes: dict[str, Any], ranks: int) -> None:
     point = updated(SHARED_SEATS, changes)
     assert ranks_of(point, load_scheduler(point.scheduler)) == ranks
 
 
 @pytest.mark.parametrize(("deals_out", "groups"), [(False, 1), (True, 4)])
-def test_groups_that_share_a_queue_add_up_their_seats_and_budgets(
-    deals_out: bool, groups: int
-) -> None:
+def test_groups_sharing_a_queue_sum_slots_and_budgets(deals_out: bool, groups: int) -> None:
     point = SHARED_SEATS
     scheduler = replace(load_scheduler("vllm_v1"), deals_out=deals_out)
     got = limits_of(point, hardware(point), scheduler, LENGTHS)
@@ -231,7 +229,7 @@ def test_groups_that_share_a_queue_add_up_their_seats_and_budgets(
 @pytest.mark.parametrize(
     ("longest", "budget", "tokens"), [(5000, 4096, 5000), (5000, 8192, 8192), (80, 50, 50)]
 )
-def test_room_is_kept_for_the_longest_prompt_that_ends_or_the_batchs_tokens(
+def test_workspace_covers_the_longest_prompt_or_the_token_budget(
     longest: int, budget: int, tokens: int
 ) -> None:
     # A context of 5,010 tokens: a prompt that leaves no room for its ten does not count.
@@ -261,13 +259,13 @@ def test_room_is_kept_for_the_longest_prompt_that_ends_or_the_batchs_tokens(
         ),
     ],
 )
-def test_what_a_scheduler_cannot_do_is_infeasible(changes: dict[str, Any], reason: str) -> None:
+def test_unsupported_scheduler_option_is_infeasible(changes: dict[str, Any], reason: str) -> None:
     point = updated(LLAMA, changes)
     with pytest.raises(Infeasible, match=reason):
         limits_of(point, hardware(), load_scheduler(point.scheduler), LENGTHS)
 
 
-def test_what_else_the_operator_sets_reaches_the_limits() -> None:
+def test_operator_options_reach_the_limits() -> None:
     def got(**changes: Any) -> ReplicaLimits:
         point = updated(LLAMA, changes)
         return limits_of(point, hardware(), load_scheduler(point.scheduler), LENGTHS)
@@ -285,7 +283,7 @@ def test_what_else_the_operator_sets_reaches_the_limits() -> None:
     assert got(scheduler="lightllm", **{"cache.block_size": 1}).patience == 10
 
 
-def test_prefixes_come_back_from_a_drive_at_its_pace_where_computing_them_takes_longer() -> None:
+def test_prefix_is_loaded_from_storage_if_faster_than_recompute() -> None:
     wide = ServingPoint(
         model="llama3_1_70b",
         gpu="h100_sxm",
@@ -307,7 +305,7 @@ def test_prefixes_come_back_from_a_drive_at_its_pace_where_computing_them_takes_
 
 
 @pytest.mark.parametrize(("blocks", "each"), [(11, 2), (4, 1), (3, 1)])
-def test_every_queue_of_its_own_has_a_block_at_least(
+def test_every_separate_queue_has_at_least_one_block(
     monkeypatch: pytest.MonkeyPatch, blocks: int, each: int
 ) -> None:
     monkeypatch.setattr(limits_module, "kv_blocks", lambda *_args, **_more: blocks)

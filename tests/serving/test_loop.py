@@ -1,4 +1,4 @@
-"""What must hold of the event loop, whatever the requests and whoever schedules them."""
+"""Laws of the event loop for all requests and schedulers."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ drafts = st.sampled_from(
     preemptions,
     drafts,
 )
-def test_blocks_never_leak_and_every_request_ends(
+def test_blocks_never_leak_and_every_request_completes(
     requests: Requests,
     scheduler: str,
     cut: tuple[int, int],
@@ -148,7 +148,7 @@ def test_littles_law_holds_in_every_run(
 
 @settings(max_examples=100, deadline=None)
 @given(workloads(), schedulers)
-def test_a_replica_works_whenever_a_request_is_inside(requests: Requests, scheduler: str) -> None:
+def test_replica_is_busy_with_requests_in_the_system(requests: Requests, scheduler: str) -> None:
     state = run(requests, scheduler, allowed=tight(scheduler))
     inside_s, until = 0.0, 0.0
     for begin, end in state.times[:, [ARRIVAL, COMPLETED]]:
@@ -159,7 +159,7 @@ def test_a_replica_works_whenever_a_request_is_inside(requests: Requests, schedu
 
 @settings(max_examples=60, deadline=None)
 @given(workloads(), st.sampled_from([0.5, 0.9, 1.0]), st.sampled_from([1.0, 1.1, 3.0]))
-def test_first_come_first_served_gains_from_speed_and_from_a_lower_rate(
+def test_fcfs_latency_falls_with_speed_and_lower_rate(
     requests: Requests, price: float, gap: float
 ) -> None:
     """One at a time; batches of several know anomalies, as any list schedule does (Graham 1969)."""
@@ -174,9 +174,7 @@ def test_first_come_first_served_gains_from_speed_and_from_a_lower_rate(
 
 @settings(max_examples=60, deadline=None)
 @given(workloads(), schedulers, st.sampled_from([1, 7, 200]))
-def test_more_memory_than_is_ever_used_changes_nothing(
-    requests: Requests, scheduler: str, more: int
-) -> None:
+def test_unused_memory_has_no_effect(requests: Requests, scheduler: str, more: int) -> None:
     size = 1 if scheduler == "lightllm" else 16
     enough = 40 * 400 // size + 200
     few, many = (
@@ -194,9 +192,7 @@ def test_more_memory_than_is_ever_used_changes_nothing(
 
 @pytest.mark.parametrize("scheduler", ["vllm", "vllm_v1", "sarathi", "orca"])
 @pytest.mark.parametrize("seed", range(3))
-def test_batches_gain_on_average_from_memory_speed_and_a_lower_rate(
-    scheduler: str, seed: int
-) -> None:
+def test_mean_latency_falls_with_memory_speed_and_lower_rate(scheduler: str, seed: int) -> None:
     draw = np.random.default_rng(seed)
     count = 400
     arrival_s = np.cumsum(draw.exponential(0.06, count))
@@ -216,9 +212,7 @@ def test_batches_gain_on_average_from_memory_speed_and_a_lower_rate(
 
 @settings(max_examples=60, deadline=None)
 @given(workloads(), schedulers)
-def test_every_token_is_computed_once_unless_a_request_is_restarted(
-    requests: Requests, scheduler: str
-) -> None:
+def test_every_token_is_computed_once_without_recompute(requests: Requests, scheduler: str) -> None:
     state = run(requests, scheduler)
     wanted = (requests.prompt_tokens + requests.output_tokens - 1).sum()
     assert state.pool[0, RESTARTED] == 0
@@ -235,7 +229,7 @@ def crowd() -> Requests:
 
 
 @pytest.mark.parametrize("scheduler", ["vllm", "vllm_v1", "sarathi"])
-def test_what_is_moved_to_the_host_is_not_computed_again(scheduler: str) -> None:
+def test_swapped_tokens_are_not_recomputed(scheduler: str) -> None:
     requests = crowd()
     moved = run(requests, scheduler, allowed=tight(scheduler, host_blocks=1000))
     again = run(requests, scheduler, allowed=tight(scheduler))
@@ -246,7 +240,7 @@ def test_what_is_moved_to_the_host_is_not_computed_again(scheduler: str) -> None
     assert again.pool[0, TOKENS_SEEN] > wanted
 
 
-def test_three_stages_do_not_put_each_other_out_for_ever() -> None:
+def test_three_stages_do_not_preempt_each_other_forever() -> None:
     """Whoever finds no memory while others are in flight keeps what it has, or nobody ends."""
     requests = asked(np.zeros(3), np.array([178, 196, 161]), np.array([172, 186, 199]))
     allowed = tight("vllm_v1", stages=3, host_blocks=5)
@@ -255,7 +249,7 @@ def test_three_stages_do_not_put_each_other_out_for_ever() -> None:
     assert (state.times[:, COMPLETED] > 0.0).all()
 
 
-def test_moving_blocks_takes_its_time() -> None:
+def test_block_swaps_take_time() -> None:
     """All blocks leave and return: two moves each, during which no iteration begins."""
     allowed = tight("vllm", host_blocks=1000)
     runs = [
@@ -269,7 +263,7 @@ def test_moving_blocks_takes_its_time() -> None:
     assert blocks >= 3 * runs[0].pool[0, SWAPS]
 
 
-def test_a_host_with_little_room_takes_what_it_can() -> None:
+def test_small_host_cache_swaps_a_part() -> None:
     state = run(crowd(), allowed=tight("vllm", host_blocks=6))
     assert state.pool[0, SWAPS] > 0
     assert state.pool[0, RESTARTED] > 0
@@ -285,7 +279,7 @@ def test_a_host_with_little_room_takes_what_it_can() -> None:
     preemptions,
     drafts,
 )
-def test_skipping_ahead_gives_the_times_of_asking_the_scheduler_each_time(
+def test_batch_repetition_equals_scheduling_every_iteration(
     requests: Requests,
     scheduler: str,
     cut: tuple[int, int],
@@ -312,7 +306,7 @@ def test_skipping_ahead_gives_the_times_of_asking_the_scheduler_each_time(
 @pytest.mark.parametrize(
     ("stages", "patience", "gap_s"), [(2, 2, 1.0), (2, 10, 1.0), (4, 2, 0.4), (4, 10, 0.2)]
 )
-def test_iterations_until_the_next_look_are_those_of_all_stages(
+def test_polling_interval_counts_iterations_of_all_stages(
     stages: int, patience: int, gap_s: float
 ) -> None:
     draw = np.random.default_rng(1)
@@ -327,7 +321,7 @@ def test_iterations_until_the_next_look_are_those_of_all_stages(
     assert np.array_equal(lazy.times[:, COMPLETED], eager.times[:, COMPLETED])
 
 
-def test_a_batch_that_put_somebody_out_asks_again_when_he_fits() -> None:
+def test_preemption_triggers_rescheduling_when_blocks_free_up() -> None:
     requests = asked(
         np.array([0.02, 0.02, 0.32, 0.321]),
         np.array([147, 1, 64, 98]),
@@ -344,7 +338,7 @@ def test_a_batch_that_put_somebody_out_asks_again_when_he_fits() -> None:
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
 @pytest.mark.parametrize("stages", [1, 2])
 @pytest.mark.parametrize("host_blocks", [0, 40])
-def test_the_compiled_loop_is_its_python_original_bit_for_bit(
+def test_compiled_loop_is_bit_equal_to_python(
     scheduler: str, stages: int, host_blocks: int
 ) -> None:
     stages = 1 if scheduler == "lightllm" else stages
@@ -365,7 +359,7 @@ def test_the_compiled_loop_is_its_python_original_bit_for_bit(
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_a_run_without_what_few_have_is_the_same_by_the_loop_that_knows_of_it(
+def test_optional_features_do_not_change_plain_runs(
     scheduler: str,
 ) -> None:
     draw = np.random.default_rng(3)
@@ -380,27 +374,27 @@ def test_a_run_without_what_few_have_is_the_same_by_the_loop_that_knows_of_it(
         assert np.array_equal(getattr(plain, name), getattr(whole, name)), name
 
 
-def test_requests_that_arrive_together_are_batched_together() -> None:
+def test_simultaneous_requests_share_a_batch() -> None:
     state = run(asked(np.zeros(3), np.full(3, 10), np.full(3, 5)))
     assert state.pool[0, ITERATIONS] == 5
     assert np.ptp(state.times[:, COMPLETED]) == 0.0
 
 
-def test_a_single_request_takes_its_prefill_and_one_iteration_per_later_token() -> None:
+def test_single_request_takes_one_prefill_and_one_iteration_per_token() -> None:
     state = run(asked(np.array([2.0]), np.array([100]), np.array([4])), prices=(0.01, 0.001, 0.0))
     assert state.times[0, FIRST_TOKEN] == pytest.approx(2.0 + 0.01 + 0.1)
     assert state.times[0, COMPLETED] == pytest.approx(2.0 + 0.11 + 3 * 0.011)
     assert state.times[0, STALLED] == 0.0
 
 
-def test_two_stages_take_two_batches_at_a_time() -> None:
+def test_two_stages_run_two_batches_concurrently() -> None:
     requests = asked(np.zeros(2), np.full(2, 10), np.full(2, 1))
     allowed = limits(seats=2, stages=2)
     state = run(requests, allowed=allowed, prices=(0.01, 0.0, 0.0))
     assert sorted(state.times[:, COMPLETED]) == pytest.approx([0.02, 0.03])
 
 
-def test_a_prompt_in_chunks_lets_decodes_go_on() -> None:
+def test_chunked_prefill_keeps_decodes_running() -> None:
     requests = asked(np.array([0.0, 0.5]), np.array([10, 1000]), np.array([200, 1]))
     prices = (0.01, 0.0, 0.0)
     longest = {
@@ -411,7 +405,7 @@ def test_a_prompt_in_chunks_lets_decodes_go_on() -> None:
     assert run(requests, "sarathi", prices=prices).times[0, STALLED] == 0.0
 
 
-def test_with_memory_for_one_the_other_is_restarted_and_keeps_its_first_token_time() -> None:
+def test_preempted_request_recomputes_and_keeps_its_ttft() -> None:
     allowed = limits(blocks=14, watermark=0.0, most_tokens=300)
     state = run(asked(np.zeros(2), np.full(2, 100), np.full(2, 100)), allowed=allowed)
     assert state.pool[0, RESTARTED] > 0
@@ -422,7 +416,7 @@ def test_with_memory_for_one_the_other_is_restarted_and_keeps_its_first_token_ti
 
 @settings(max_examples=60, deadline=None)
 @given(workloads(), st.integers(1, 4))
-def test_more_memory_delays_no_request_by_more_than_the_iteration_it_arrives_in(
+def test_more_memory_delays_a_request_by_at_most_one_iteration(
     requests: Requests, sets: int
 ) -> None:
     """Iterations begin at other moments then, and a request waits for the one under way."""
@@ -440,7 +434,7 @@ def test_more_memory_delays_no_request_by_more_than_the_iteration_it_arrives_in(
 
 @settings(max_examples=60, deadline=None)
 @given(workloads(), st.sampled_from(["vllm", "sarathi"]))
-def test_a_replica_never_rests_while_a_request_is_in_the_system(
+def test_replica_is_never_idle_with_requests_in_the_system(
     requests: Requests, scheduler: str
 ) -> None:
     state = run(requests, scheduler, log_rows=20_000)
@@ -454,7 +448,7 @@ def test_a_replica_never_rests_while_a_request_is_in_the_system(
 
 @settings(max_examples=60, deadline=None)
 @given(workloads())
-def test_the_blocks_in_use_follow_littles_law(requests: Requests) -> None:
+def test_blocks_in_use_follow_littles_law(requests: Requests) -> None:
     requests = dataclasses.replace(requests, output_tokens=np.ones_like(requests.output_tokens))
     state = run(requests)
     held_s = state.times[:, COMPLETED] - state.times[:, SCHEDULED]
@@ -462,7 +456,7 @@ def test_the_blocks_in_use_follow_littles_law(requests: Requests) -> None:
     assert state.gauge[0, BLOCK_SECONDS] == pytest.approx((blocks * held_s).sum(), rel=1e-9)
 
 
-def test_iterations_are_logged_in_the_order_in_which_they_are_formed() -> None:
+def test_iterations_are_logged_in_scheduling_order() -> None:
     draw = np.random.default_rng(0)
     requests = asked(
         np.cumsum(draw.exponential(0.1, 50)), draw.integers(1, 99, 50), draw.integers(1, 99, 50)
@@ -474,7 +468,7 @@ def test_iterations_are_logged_in_the_order_in_which_they_are_formed() -> None:
     assert (rows[:, 2] - rows[:, 1]).sum() == pytest.approx(state.gauge[0, BUSY_S])
 
 
-def test_closed_clients_ask_again_when_they_are_answered() -> None:
+def test_closed_loop_clients_send_after_each_response() -> None:
     """Four clients and a think time of a second; whoever is answered asks for the next request."""
     count, clients = 40, 4
     arrival = np.where(np.arange(count) < clients, 0.0, 1.0)
@@ -489,7 +483,7 @@ def test_closed_clients_ask_again_when_they_are_answered() -> None:
     assert max(inside) <= clients
 
 
-def test_routers_spread_requests_as_they_promise() -> None:
+def test_routers_follow_their_policy() -> None:
     requests = asked(np.arange(600) * 1e-3, np.full(600, 50), np.full(600, 20))
     shares = {
         router: np.bincount(

@@ -1,4 +1,4 @@
-"""Each function of the event loop on states that are written down, followed by hand.
+"""Each function of the event loop on hand-written states.
 
 What a batch costs is one second a stage, if nothing else is said.
 """
@@ -106,7 +106,7 @@ def test_unfinished_requests_are_counted() -> None:
         ([3.0, 1.0, inf], 2.0, 0, (1, 2.0)),
     ],
 )
-def test_the_replica_that_ends_first_runs_until_another_or_an_arrival(
+def test_earliest_replica_advances_to_the_next_event(
     ends_s: list[float],
     arrival_s: float,
     clients: int,
@@ -138,7 +138,7 @@ def test_the_replica_that_ends_first_runs_until_another_or_an_arrival(
     assert happened == [wanted]
 
 
-def test_only_replicas_that_were_given_a_request_form_batches() -> None:
+def test_only_replicas_with_new_requests_schedule() -> None:
     state = before([2.0, 2.0, 7.0], replicas=3, log_rows=9)
     left = loop.run.py_func(one_that_waits, lambda *_: 1, PRICE, state)
     assert left == 3  # they are never scheduled again once idle
@@ -149,7 +149,7 @@ def test_only_replicas_that_were_given_a_request_form_batches() -> None:
     ]
 
 
-def test_a_router_sees_what_waits_runs_and_has_been_routed_at_this_instant() -> None:
+def test_router_sees_waiting_running_and_just_routed_requests() -> None:
     state = before([5.0, 5.0, 6.0], replicas=2)
     state.pool[:, at.WAITING], state.pool[:, at.SWAPPED] = [1, 2], [4, 0]
     state.pool[:, at.HOLDERS] = [3, 7]
@@ -172,7 +172,7 @@ def test_a_router_sees_what_waits_runs_and_has_been_routed_at_this_instant() -> 
     assert state.gauge[:, at.INSIDE_SECONDS].tolist() == [0.0, 18.0]  # nine for two seconds
 
 
-def test_a_released_request_is_routed_before_one_listed_at_the_same_instant() -> None:
+def test_released_request_is_routed_before_a_simultaneous_listed_one() -> None:
     state = before([5.0, 5.0, 0.0], clients=2)
     state.released[0], state.released_who[0], state.clock[at.RELEASED] = 5.0, 2, 1
     assert loop.arrive.py_func(lambda *_: 0, state, 5.0) == 3
@@ -183,7 +183,7 @@ def test_a_released_request_is_routed_before_one_listed_at_the_same_instant() ->
     ("stages", "waiting", "idle", "swapped", "repeats"),
     [(1, 1, 1, 1, 5), (2, 0, 0, 0, 5), (2, 1, 0, 0, 0), (2, 0, 1, 0, 0), (2, 0, 0, 1, 0)],
 )
-def test_whoever_is_left_over_beside_a_full_pipeline_stops_repetitions(
+def test_unscheduled_request_stops_batch_repetition(
     stages: int, waiting: int, idle: int, swapped: int, repeats: int
 ) -> None:
     state = before([0.0], stages=stages)
@@ -193,7 +193,7 @@ def test_whoever_is_left_over_beside_a_full_pipeline_stops_repetitions(
     assert (state.rounds[:, at.REPEATS] == repeats).all()
 
 
-def test_batches_are_formed_while_a_place_in_the_pipeline_is_free() -> None:
+def test_batches_are_formed_while_a_pipeline_slot_is_free() -> None:
     # The second replica has three stages and one batch in flight; its ring goes on with places 1
     # and 2. Four blocks of a quarter of a second are moved before the first of the two, once.
     state = before([0.0] * 3, replicas=2, stages=3, move_s=0.25)
@@ -223,9 +223,7 @@ def test_batches_are_formed_while_a_place_in_the_pipeline_is_free() -> None:
         ((99, 99), 1, 0),
     ],
 )
-def test_ranks_repeat_together_as_often_as_each_of_them_may(
-    free: tuple[int, int], holds: int, repeats: int
-) -> None:
+def test_ranks_repeat_by_the_minimum_count(free: tuple[int, int], holds: int, repeats: int) -> None:
     state = before([0.0] * 3, replicas=2, ranks=2, move_s=0.25)
     decoding(state, 2, {0: 12, 1: 13})
     decoding(state, 3, {2: 14})
@@ -239,7 +237,7 @@ def test_ranks_repeat_together_as_often_as_each_of_them_may(
     assert not state.rounds[:2].any()
 
 
-def test_a_rank_without_a_batch_neither_leads_nor_is_waited_for() -> None:
+def test_rank_without_a_batch_is_ignored() -> None:
     state = before([0.0] * 2, ranks=2)
     decoding(state, 1, {0: 12})
     state.sizes[0] = 3  # of the last time
@@ -258,7 +256,7 @@ def test_a_rank_without_a_batch_neither_leads_nor_is_waited_for() -> None:
     ("tokens", "keys", "busiest"),
     [([9, 5, 5], [1, 7, 8], 2), ([9, 6, 5], [1, 7, 8], 1), ([9, 5, 5], [1, 7, 7], 1)],
 )
-def test_all_ranks_are_priced_as_if_each_had_what_the_busiest_has(
+def test_all_ranks_take_the_time_of_the_busiest(
     tokens: list[float], keys: list[float], busiest: int
 ) -> None:
     state = before([0.0], ranks=3, replicas=2)
@@ -276,7 +274,7 @@ def test_all_ranks_are_priced_as_if_each_had_what_the_busiest_has(
 @pytest.mark.parametrize(
     ("tokens", "uneven"), [([7, 7, 7], 0.0), ([9, 3, 0], 0.5), ([6, 4, 2], 0.25)]
 )
-def test_messages_take_longest_for_the_rank_with_the_fewest_tokens(
+def test_communication_wait_is_longest_for_the_least_loaded_rank(
     tokens: list[float], uneven: float
 ) -> None:
     state = before([0.0], ranks=3, replicas=1)
@@ -286,7 +284,7 @@ def test_messages_take_longest_for_the_rank_with_the_fewest_tokens(
     assert state.priced[:, at.UNEVEN].tolist() == [uneven] * 3
 
 
-def test_a_decision_is_measured_and_stands_unless_somebody_may_return() -> None:
+def test_batch_is_repeatable_unless_a_request_may_return() -> None:
     state = before([0.0] * 3, host_blocks=9, watermark=0.0)
     decoding(state, 0, {0: 12, 1: 20})
     pool = state.pool[0]
@@ -314,7 +312,7 @@ def test_a_decision_is_measured_and_stands_unless_somebody_may_return() -> None:
     assert pool[at.SWAPPED] == 0
 
 
-def test_a_batch_that_finds_its_stages_taken_stalls() -> None:
+def test_batch_stalls_on_busy_stages() -> None:
     # Ready at 2, the first stage is free at 3 and the second at 10: a second before it begins and
     # six in between. Whoever ended at 2 has waited from there.
     state = before([0.0] * 3, stages=2, log_rows=1)
@@ -335,7 +333,7 @@ def test_a_batch_that_finds_its_stages_taken_stalls() -> None:
 
 
 @pytest.mark.parametrize("checked", [1, 3])
-def test_the_sums_of_a_batch_are_those_of_its_members(checked: int) -> None:
+def test_batch_totals_sum_over_requests(checked: int) -> None:
     request = np.zeros((5, at.REQUEST_COLUMNS), np.int64)
     request[:, at.PROMPT], request[:, at.DONE] = [10, 10, 100, 50, 80], [12, 30, 65, 30, 64]
     batch, tokens = np.array([0, 1, 2, 3, 4]), np.array([1, 1, 10, 20, 4])
@@ -360,7 +358,7 @@ def in_flight_at(state: ReplicaState, done: dict[int, int], tokens: list[int]) -
     state.sizes[0], state.pool[0, at.IDLE] = len(done), 0
 
 
-def test_a_batch_that_was_repeated_ends_with_a_token_of_each_round() -> None:
+def test_repeated_batch_emits_one_token_per_repetition() -> None:
     # Three rounds after the first: the first is complete, the second outgrows its block.
     state = before([0.0] * 3)
     in_flight_at(state, {0: 12, 1: 30, 2: 12}, [1, 1, 1])
@@ -384,7 +382,7 @@ def test_a_batch_that_was_repeated_ends_with_a_token_of_each_round() -> None:
     assert state.pool[0, [at.ELAPSED, at.FREE, at.HOLDERS]].tolist() == [6, 101, 2]
 
 
-def test_one_repetition_has_waits_and_a_first_end_of_its_own() -> None:
+def test_single_repetition_has_separate_wait_and_first_end() -> None:
     state = before([0.0])
     in_flight_at(state, {0: 12}, [1])
     state.rounds[0, at.MADE] = 1
@@ -395,7 +393,7 @@ def test_one_repetition_has_waits_and_a_first_end_of_its_own() -> None:
     assert state.times[0, [at.FIRST_TOKEN, at.LONGEST_GAP, at.STALLED]].tolist() == [0.0, 5.0, 0.5]
 
 
-def test_the_last_chunk_of_a_prompt_brings_the_first_token() -> None:
+def test_last_prefill_chunk_emits_the_first_token() -> None:
     # The first chunk ends its prompt, the second not, the third is asked for one token alone.
     state = before([0.0] * 4)
     in_flight_at(state, {0: 4, 1: 3, 2: 4, 3: 12}, [6, 6, 6, 1])
@@ -414,7 +412,7 @@ def test_the_last_chunk_of_a_prompt_brings_the_first_token() -> None:
 
 
 @pytest.mark.parametrize(("closed", "logged"), [(True, [4.0]), (False, [4.0, 5.0])])
-def test_batches_of_a_replica_end_before_an_instant(closed: bool, logged: list[float]) -> None:
+def test_batches_complete_up_to_a_time(closed: bool, logged: list[float]) -> None:
     # One in flight ends at 4 and two wait, each for a second; the third would end at 6.
     state = before([0.0] * 3, log_rows=9)
     in_flight_at(state, {0: 12}, [1])
@@ -427,7 +425,7 @@ def test_batches_of_a_replica_end_before_an_instant(closed: bool, logged: list[f
     assert state.pool[0, at.FLIGHT] == 0
 
 
-def test_the_next_batch_of_a_pipeline_is_the_oldest_then() -> None:
+def test_next_batch_of_a_pipeline_is_the_oldest() -> None:
     # Places 1 and 2 of three are in flight, from the last of the ring on.
     state = before([0.0] * 2, stages=3)
     decoding(state, 0, {0: 12, 1: 12})
@@ -443,7 +441,7 @@ def test_the_next_batch_of_a_pipeline_is_the_oldest_then() -> None:
 
 
 @pytest.mark.parametrize(("survival", "accepted"), [((1.0, 1.0), 2), ((1.0, 0.0), 1), ((1.0,), 1)])
-def test_accepted_drafts_come_with_the_token_of_a_decode(
+def test_accepted_draft_tokens_are_emitted_with_the_decode_token(
     survival: tuple[float, ...], accepted: int
 ) -> None:
     # The second is asked for one token more, the third ends its prompt and has no drafts yet, the
@@ -461,7 +459,7 @@ def test_accepted_drafts_come_with_the_token_of_a_decode(
     assert state.step[0, at.TOKENS] == 1.0 + len(survival)
 
 
-def test_first_tokens_that_prompts_follow_are_seen_at_their_end_and_no_later() -> None:
+def test_first_tokens_are_visible_at_the_end_of_prefill() -> None:
     # The first two read their prompts in the batch that ends now, the third long ago.
     state = before([0.0] * 3)
     decoding(state, 0, {0: 11, 1: 11, 2: 30})

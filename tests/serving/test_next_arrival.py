@@ -1,4 +1,4 @@
-"""Who arrives next: those listed and not yet routed, or those released by others."""
+"""The next arrival: listed requests and requests released by a response."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from simulators.serving.engine.loop import next_arrival
         ([0, 0, 0], [7.0], 3, 7.0),
     ],
 )
-def test_the_first_of_listed_and_released_is_next(
+def test_next_arrival_is_the_earliest_of_listed_and_released(
     routed: list[int], released_s: list[float], listed: int, wanted: float
 ) -> None:
     clock = np.zeros(16, np.int64)

@@ -1,4 +1,4 @@
-"""Iteration times from operator times in a file: exact where measured, else interpolated."""
+"""Iteration times from an operator table: exact at measured sizes, otherwise interpolated."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def alone(path: str, **changes: object) -> ServingPoint:
 
 
 @pytest.mark.parametrize("name", ["ops.csv", "ops.parquet"])
-def test_an_iteration_is_the_sum_of_its_measured_operators(tmp_path: Path, name: str) -> None:
+def test_iteration_is_the_sum_of_measured_operators(tmp_path: Path, name: str) -> None:
     metrics = simulate(alone(written(tmp_path, rows(), name)))
     layer_ms = len(ONCE) * 0.01 * 1000 / 1000 + 0.03
     assert metrics.ttft_mean_s == pytest.approx(LAYERS * layer_ms / 1e3)
@@ -61,7 +61,7 @@ def test_an_iteration_is_the_sum_of_its_measured_operators(tmp_path: Path, name:
     assert metrics.energy_j_per_token is None
 
 
-def test_saving_keys_and_values_may_be_measured_apart(tmp_path: Path) -> None:
+def test_kv_cache_write_may_be_a_separate_operator(tmp_path: Path) -> None:
     saved = [*rows(), ("attn_kv_cache_save", 0, 0, 0.2), ("attn_kv_cache_save", 8192, 0, 0.2)]
     without, with_it = (
         simulate(alone(written(tmp_path, table, name))).tpot_mean_s
@@ -70,14 +70,14 @@ def test_saving_keys_and_values_may_be_measured_apart(tmp_path: Path) -> None:
     assert with_it - without == pytest.approx(LAYERS * 0.2e-3)
 
 
-def test_what_comes_once_per_iteration_is_not_multiplied_by_layers(tmp_path: Path) -> None:
+def test_per_iteration_operators_are_not_multiplied_by_layers(tmp_path: Path) -> None:
     known = simulate(alone(written(tmp_path, rows()))).tpot_mean_s
     with_head = [*rows(), ("iteration", 0, 0, 0.5), ("iteration", 8192, 0, 0.5)]
     more = simulate(alone(written(tmp_path, with_head, "head.csv"))).tpot_mean_s
     assert more - known == pytest.approx(0.5e-3)
 
 
-def test_pipeline_stages_share_the_layers(tmp_path: Path) -> None:
+def test_pipeline_stages_split_the_layers(tmp_path: Path) -> None:
     path = written(tmp_path, rows())
     one, two = (simulate(alone(path, pp=pp)).ttft_mean_s for pp in (1, 2))
     assert two == pytest.approx(one)
@@ -91,17 +91,19 @@ def test_pipeline_stages_share_the_layers(tmp_path: Path) -> None:
         ([*rows(), ("add", -8, 0, 1.0)], "not negative"),
     ],
 )
-def test_a_table_that_cannot_be_used_says_why(tmp_path: Path, table: Rows, message: str) -> None:
+def test_unusable_operator_table_raises_a_user_error(
+    tmp_path: Path, table: Rows, message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         simulate(alone(written(tmp_path, table)))
 
 
-def test_what_lies_beyond_the_table_is_named(tmp_path: Path) -> None:
+def test_sizes_beyond_the_table_are_flagged(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no time is known for a batch of 9000 tokens"):
         simulate(alone(written(tmp_path, rows()), prompt_tokens=9000))
 
 
-def test_all_reduces_are_needed_under_tensor_parallelism(tmp_path: Path) -> None:
+def test_all_reduce_rows_are_required_with_tensor_parallelism(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="lacks all_reduce"):
         simulate(alone(written(tmp_path, rows()), tp=2))
     reduced = [*rows(), ("all_reduce", 0, 0, 0.1), ("all_reduce", 8192, 0, 0.1)]
@@ -110,7 +112,7 @@ def test_all_reduces_are_needed_under_tensor_parallelism(tmp_path: Path) -> None
     assert metrics.tpot_mean_s == pytest.approx(LAYERS * layer_ms / 1e3)
 
 
-def test_the_file_is_part_of_what_a_point_depends_on(tmp_path: Path) -> None:
+def test_operator_table_is_a_dependency_of_the_point(tmp_path: Path) -> None:
     path = written(tmp_path, rows())
     assert SIMULATOR.reads("iteration_table", path) == (Path(path),)
     assert SIMULATOR.reads("iteration_table", "") == ()

@@ -1,4 +1,4 @@
-"""What is foreseen of designs that no steady state knows: those of whole experts and two pools."""
+"""The prefilter of designs outside analytic fidelity: expert parallel and disaggregated pools."""
 
 from __future__ import annotations
 
@@ -41,18 +41,20 @@ def faster_with_tp(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(map(pa.array, columns)), list(names))
 
 
-def test_whole_experts_are_foreseen_like_experts_that_are_cut() -> None:
+def test_prefilter_treats_ep_like_tp_experts() -> None:
     groups = replace(MIXTURE, tp=1, attention_dp=4, ep=4)
     found = foreseen(MIXTURE, replace(MIXTURE, ep=4), groups, steady=faster_with_tp)
     assert found == [2.0, 2.0, 1.0]
 
 
-def test_what_cannot_be_built_has_no_hope() -> None:
+def test_prefilter_rejects_infeasible_designs() -> None:
     assert foreseen(replace(DENSE, model="llama3_1_70b")) == [float("inf")]
 
 
 @pytest.mark.parametrize(("readers", "decoders"), [(1, 1), (2, 1), (1, 2)])
-def test_two_pools_are_foreseen_no_later_than_they_are(readers: int, decoders: int) -> None:
+def test_prefilter_ttft_of_disaggregated_pools_is_a_lower_bound(
+    readers: int, decoders: int
+) -> None:
     apart = replace(
         DENSE, qps=10.0, pools=replace(DENSE.pools, prefill_gpus=readers, decode_gpus=decoders)
     )
@@ -62,7 +64,7 @@ def test_two_pools_are_foreseen_no_later_than_they_are(readers: int, decoders: i
     assert foreseen(apart)[0] <= max(found.tpot_p99_s / 0.01, found.ttft_p99_s / 0.5)
 
 
-def test_a_pool_that_is_too_small_is_foreseen() -> None:
+def test_prefilter_rejects_undersized_pools() -> None:
     few = replace(DENSE, qps=80.0, pools=replace(DENSE.pools, prefill_gpus=1, decode_gpus=4))
     many = replace(few, pools=replace(few.pools, prefill_gpus=4))
     assert foreseen(few)[0] == FULL

@@ -1,4 +1,4 @@
-"""Blocks that prompts share are counted once, and found until others take them."""
+"""Shared prefix blocks are counted once and stay cached until eviction."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def in_a_dictionary(paths: list[list[int]], capacity: int) -> list[int]:
 
 
 @pytest.mark.parametrize("capacity", [12, 17, 40, 1000])
-def test_one_after_another_finds_what_a_dictionary_would_hold(capacity: int) -> None:
+def test_sequential_requests_hit_like_a_dictionary(capacity: int) -> None:
     rng = np.random.default_rng(7)
     paths = [
         [100 * tree + k for k in range(1 + int(rng.integers(11)))]
@@ -69,7 +69,7 @@ def test_one_after_another_finds_what_a_dictionary_would_hold(capacity: int) -> 
     assert (state.request[:, at.CACHED] // 16).tolist() == in_a_dictionary(paths, capacity)
 
 
-def test_who_comes_while_another_computes_finds_what_is_done() -> None:
+def test_concurrent_request_hits_completed_blocks() -> None:
     # Chunks of 64 tokens: 128 in two batches of a second each; the second request comes between.
     requests = hashed([list(range(8))] * 3, 0.0)
     requests = dataclasses.replace(requests, arrival_s=np.array([0.0, 1.5, 9.0]))
@@ -79,7 +79,7 @@ def test_who_comes_while_another_computes_finds_what_is_done() -> None:
     assert state.pool[0, at.MOST_USED] == 10  # the eight they share, and one each
 
 
-def test_a_copy_is_given_back_when_another_was_first() -> None:
+def test_duplicate_block_is_freed() -> None:
     # While the first's chunk is in one stage, the second begins the same 64 tokens in the other.
     requests = dataclasses.replace(
         asked([0.0, 0.0], [100, 100], [9, 9]),
@@ -91,7 +91,7 @@ def test_a_copy_is_given_back_when_another_was_first() -> None:
     assert_settled(state)
 
 
-def test_what_was_computed_before_preemption_is_found_again() -> None:
+def test_preempted_request_hits_its_cached_blocks() -> None:
     requests = asked(np.zeros(3), np.full(3, 120), np.full(3, 120))
     plain = limits("vllm_v1", blocks=30, watermark=0.0, most_tokens=400)
     without = run(requests, "vllm_v1", allowed=plain)
@@ -101,7 +101,7 @@ def test_what_was_computed_before_preemption_is_found_again() -> None:
     assert found.pool[0, at.TOKENS_SEEN] < without.pool[0, at.TOKENS_SEEN]
 
 
-def test_prompts_of_one_system_prompt_hold_it_once() -> None:
+def test_shared_system_prompt_is_stored_once() -> None:
     requests = behind_system_prompt(asked(np.zeros(8), np.full(8, 20), np.full(8, 30)), 1600)
     roomy = limits("vllm_v1", chunk=4096, caches=True)
     enough = dataclasses.replace(roomy, blocks=100 + 8 * 4 + 1, watermark=0.0)
@@ -112,7 +112,7 @@ def test_prompts_of_one_system_prompt_hold_it_once() -> None:
         assert state.pool[0, at.MOST_USED] == 100 + 8 * 4
 
 
-def test_what_the_gpu_forgets_is_moved_back_from_the_host() -> None:
+def test_evicted_blocks_are_restored_from_the_host() -> None:
     # Three prompts of ten blocks and one token take turns in memory for 21 blocks.
     paths = [[100 * (i % 3) + k for k in range(10)] for i in range(9)]
     tight = limits("vllm_v1", blocks=21, watermark=0.0, chunk=4096, caches=True, move_s=0.5)
@@ -195,7 +195,7 @@ def caching(scheduler: str, **changes: Any) -> ReplicaLimits:
     st.sampled_from([(1, 1), (2, 1), (1, 2)]),
     st.sampled_from([0, 0, 7, 100]),
 )
-def test_tokens_and_blocks_are_conserved_with_prefixes_drafts_and_preemption(
+def test_tokens_and_blocks_are_conserved_with_prefix_cache_drafts_and_preemption(
     requests: Requests,
     scheduler: str,
     replicas: int,
@@ -227,7 +227,7 @@ def test_tokens_and_blocks_are_conserved_with_prefixes_drafts_and_preemption(
 
 @settings(max_examples=40, deadline=None)
 @given(alike(), st.sampled_from(CACHING), st.sampled_from([0, 2]))
-def test_without_anything_in_common_a_cache_changes_no_time(
+def test_prefix_cache_has_no_effect_without_shared_prefixes(
     requests: Requests, scheduler: str, drafted: int
 ) -> None:
     alone = dataclasses.replace(requests, prefixes=None)
@@ -240,7 +240,7 @@ def test_without_anything_in_common_a_cache_changes_no_time(
 
 @settings(max_examples=3, deadline=None)
 @given(alike(), st.sampled_from(CACHING))
-def test_compiled_and_plain_keep_the_same_account(requests: Requests, scheduler: str) -> None:
+def test_compiled_and_python_accounting_match(requests: Requests, scheduler: str) -> None:
     compiled = run(requests, scheduler, allowed=caching(scheduler), replicas=2)
     with pure_python():
         plain = run(requests, scheduler, allowed=caching(scheduler), replicas=2)
@@ -248,7 +248,7 @@ def test_compiled_and_plain_keep_the_same_account(requests: Requests, scheduler:
         assert np.array_equal(getattr(compiled, name), getattr(plain, name)), name
 
 
-def test_a_scheduler_without_a_prefix_cache_says_so() -> None:
+def test_scheduler_without_a_prefix_cache_is_refused() -> None:
     point = ServingPoint(
         model="llama3_1_8b", gpu="h100_sxm", cache=CacheConfig(prefix_caching=True), requests=2
     )
@@ -274,13 +274,13 @@ def routed_with(*, waiting: list[int], running: list[int], found: list[int]) -> 
         ([130, 195, 140], [0, 900, 0], 1),  # 65 apart, but not half as many again
     ],
 )
-def test_a_router_follows_the_longest_match_until_loads_are_too_far_apart(
+def test_cache_aware_router_follows_the_longest_match_within_load_limits(
     running: list[int], found: list[int], replica: int
 ) -> None:
     assert routed_with(waiting=[0, 0, 0], running=running, found=found) == replica
 
 
-def test_turns_of_a_session_find_more_where_their_router_knows_who_has_them() -> None:
+def test_cache_aware_routing_raises_session_hit_rates() -> None:
     turns = 4
     prompt = np.arange(80) % turns * 170 + 70
     requests = asked(np.arange(80) * 0.05, prompt, np.full(80, 100))

@@ -1,4 +1,4 @@
-"""A cache of prefix blocks is an ordered dictionary that forgets its front."""
+"""The prefix cache equals an ordered dictionary with LRU eviction."""
 
 from __future__ import annotations
 
@@ -37,30 +37,30 @@ def in_a_dictionary(blocks: Ints, ends: Ints, capacity: int) -> list[int]:
 
 
 @pytest.mark.parametrize("capacity", [0, 1, 5, 17, 40, 1000])
-def test_every_request_finds_what_a_dictionary_would_hold(capacity: int) -> None:
+def test_prefix_hits_match_an_lru_dictionary(capacity: int) -> None:
     blocks, ends = drawn(300)
     assert hit_blocks(blocks, ends, capacity).tolist() == in_a_dictionary(blocks, ends, capacity)
 
 
-def test_compiled_and_plain_are_the_same() -> None:
+def test_compiled_and_python_prefix_caches_match() -> None:
     blocks, ends = np.array([3, 1, 3, 1, 2, 3]), np.array([2, 5, 6])
     plain, compiled = np.zeros(3, np.int64), np.zeros(3, np.int64)
     assert replay.py_func(blocks, ends, plain, 4, 2) == replay(blocks, ends, compiled, 4, 2) == 2
     assert plain.tolist() == compiled.tolist()
 
 
-def test_a_cache_without_end_finds_whatever_came_before() -> None:
+def test_unbounded_cache_hits_all_earlier_prefixes() -> None:
     blocks, ends = drawn(300)
     assert hit_blocks(blocks, ends).tolist() == in_a_dictionary(blocks, ends, blocks.size)
     assert hit_blocks(blocks, ends, 0).sum() == 0
 
 
-def test_no_requests_find_nothing() -> None:
+def test_empty_request_list_has_no_hits() -> None:
     none = np.zeros(0, np.int64)
     assert hit_blocks(none, none, 3).size == 0
 
 
 @pytest.mark.parametrize(("ends", "capacity"), [([2, 1], 3), ([1], 3), ([2], -1)])
-def test_what_makes_no_sense_is_said(ends: list[int], capacity: int) -> None:
+def test_invalid_prefix_cache_options_raise_a_user_error(ends: list[int], capacity: int) -> None:
     with pytest.raises(UserError):
         hit_blocks(np.array([1, 2]), np.array(ends), capacity)

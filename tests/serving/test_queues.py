@@ -1,4 +1,4 @@
-"""One server, one request at a time: queues whose waiting times are known in closed form."""
+"""Single-server queues with waiting times in closed form."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def mean_wait_s(
 
 
 @pytest.mark.parametrize("load", [0.3, 0.5, 0.7])
-def test_constant_service_waits_as_in_m_d_1(load: float) -> None:
+def test_constant_service_matches_m_d_1_waits(load: float) -> None:
     waits_s = [mean_wait_s(load, np.full(COUNT, 10), (1.0, 0.0, 0.0), seed) for seed in SEEDS]
     assert np.mean(waits_s) == pytest.approx(load / (2.0 * (1.0 - load)), rel=0.005)
 
 
 @pytest.mark.parametrize("load", [0.3, 0.5, 0.7])
-def test_exponential_service_waits_as_in_m_m_1(load: float) -> None:
+def test_exponential_service_matches_m_m_1_waits(load: float) -> None:
     waits_s = []
     for seed in SEEDS:
         service = stream(seed, "service").standard_exponential(COUNT)
@@ -44,9 +44,7 @@ def test_exponential_service_waits_as_in_m_m_1(load: float) -> None:
 
 @pytest.mark.parametrize(("load", "grows"), [(0.5, False), (0.8, False), (1.2, True), (2.0, True)])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_backlog_is_said_to_grow_when_more_is_asked_than_can_be_served(
-    load: float, grows: bool, seed: int
-) -> None:
+def test_overload_is_reported_as_a_growing_backlog(load: float, grows: bool, seed: int) -> None:
     count = 2000
     arrival = np.cumsum(stream(seed, "gaps").standard_exponential(count)) / load
     requests = asked(arrival, np.full(count, 10), np.ones(count))
@@ -58,7 +56,7 @@ def test_a_backlog_is_said_to_grow_when_more_is_asked_than_can_be_served(
         assert growth == pytest.approx(count / arrival[-1] - 1.0, abs=0.05)
 
 
-def test_neither_a_ramp_nor_a_burst_that_is_worked_off_is_a_growing_backlog() -> None:
+def test_ramps_and_absorbed_bursts_are_not_a_growing_backlog() -> None:
     arrival = np.linspace(0.0, 10.0, 1000)
     ramp = arrival + 0.25  # a quarter of a second in the queue of a large service, then 20 s
     assert not is_saturated(backlog_growth(arrival, ramp), arrival, ramp + 20.0 + arrival)
@@ -66,7 +64,7 @@ def test_neither_a_ramp_nor_a_burst_that_is_worked_off_is_a_growing_backlog() ->
     assert not is_saturated(backlog_growth(arrival, burst), arrival, burst + 0.1)
 
 
-def test_a_small_service_with_a_long_queue_falls_behind() -> None:
+def test_slow_service_with_a_long_queue_has_a_growing_backlog() -> None:
     arrival = np.linspace(0.0, 100.0, 1000)
     unlucky = arrival * np.where(np.arange(1000) % 250 < 125, 0.6, 1.0)  # some are luckier
     scheduled = arrival + 0.8 * unlucky

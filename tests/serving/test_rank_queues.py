@@ -1,4 +1,4 @@
-"""Ranks of data-parallel attention with queues of their own, whose iterations begin together."""
+"""Data-parallel attention ranks with separate queues and synchronized iterations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MIXTURE = ServingPoint(
 )
 
 
-def test_equal_ranks_take_what_each_would_with_all_tokens() -> None:
+def test_equal_ranks_match_the_single_rank_time() -> None:
     """Two ranks with a request each: a batch of both, so tokens and keys count twice."""
     one = run(asked(np.zeros(1), [40], [5]), prices=(0.01, 2e-5, 2e-7))
     two = run(asked(np.zeros(2), [40, 40], [5, 5]), allowed=limits(ranks=2))
@@ -37,7 +37,7 @@ def test_equal_ranks_take_what_each_would_with_all_tokens() -> None:
     assert two.gauge[:, BUSY_S].sum() == pytest.approx(one.gauge[0, BUSY_S])
 
 
-def test_every_rank_waits_for_the_busiest() -> None:
+def test_every_rank_waits_for_the_busiest_rank() -> None:
     """A decode beside the prompt of another rank takes as long as that prompt."""
     together = run(
         asked(np.array([0.0, 0.001]), [10, 1000], [9, 1]), allowed=limits(ranks=2, chunk=2048)
@@ -47,12 +47,12 @@ def test_every_rank_waits_for_the_busiest() -> None:
     assert together.times[0, COMPLETED] > second
 
 
-def test_a_request_waits_for_the_iteration_of_the_other_rank_to_end() -> None:
+def test_request_waits_for_the_iteration_of_the_other_rank() -> None:
     state = run(asked(np.array([0.0, 0.001]), [500, 10], [1, 1]), allowed=limits(ranks=2))
     assert state.times[1, FIRST_TOKEN] > state.times[0, FIRST_TOKEN] > state.times[1, ARRIVAL]
 
 
-def test_what_is_streamed_for_all_ranks_delays_every_token() -> None:
+def test_streaming_for_all_ranks_delays_every_token() -> None:
     def tpot_s(interval: int) -> float:
         return (
             simulate(
@@ -66,5 +66,5 @@ def test_what_is_streamed_for_all_ranks_delays_every_token() -> None:
     assert tpot_s(1) > tpot_s(10) > tpot_s(0)
 
 
-def test_ranks_share_a_queue_under_a_pipeline() -> None:
+def test_pipeline_parallel_ranks_share_a_queue() -> None:
     assert simulate(dataclasses.replace(MIXTURE, pp=2, requests=8)).completed_requests == 8

@@ -1,4 +1,4 @@
-"""Every event of a run, as tables and as the text of a load test."""
+"""Events of a run, as tables and as a load-test report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from simulators.serving.simulator import SIMULATOR, simulate
 POINT = {"model": "llama3_1_8b", "gpu": "h100_sxm", "requests": 120, "qps": 60.0}
 
 
-def test_records_add_up_to_the_metrics() -> None:
+def test_request_records_sum_to_the_metrics() -> None:
     tables = SIMULATOR.records({**POINT, "replicas": 2})
     metrics = simulate(point_from(ServingPoint, {**POINT, "replicas": 2}))
     requests, iterations = tables["requests"], tables["iterations"]
@@ -33,7 +33,7 @@ def test_records_add_up_to_the_metrics() -> None:
     assert iterations["kv_blocks"].to_numpy().max() <= metrics.kv_blocks
 
 
-def test_a_report_says_what_a_load_test_would() -> None:
+def test_report_matches_the_load_test_format() -> None:
     text = LOAD_TESTS.report(POINT)
     metrics = simulate(point_from(ServingPoint, POINT))
     assert text.startswith("Load test of llama3_1_8b on 1 h100_sxm, vllm")
@@ -43,14 +43,14 @@ def test_a_report_says_what_a_load_test_would() -> None:
     assert (arrived, answered) == (120, 120)
 
 
-def test_a_steady_state_has_no_events_to_report() -> None:
+def test_analytic_fidelity_has_no_event_report() -> None:
     assert isinstance(SIMULATOR, Records)
     assert LOAD_TESTS.report({**POINT, "fidelity": "analytic"}) == ""
     with pytest.raises(UserError, match="no events"):
         SIMULATOR.records({**POINT, "fidelity": "analytic"})
 
 
-def test_show_prints_the_report_of_a_design_and_writes_its_records(
+def test_show_prints_the_report_and_writes_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from sweeper.__main__ import main

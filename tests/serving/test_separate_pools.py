@@ -1,4 +1,4 @@
-"""Two pools: one reads prompts, one decodes, and KV caches move between them."""
+"""Disaggregated prefill and decode pools, and the KV transfer between them."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def pooled(
 
 
 @pytest.mark.parametrize("scheduler", TAKE_UP)
-def test_one_at_a_time_over_a_free_link_two_pools_are_one(scheduler: str) -> None:
+def test_sequential_requests_over_a_free_link_match_one_pool(scheduler: str) -> None:
     apart = pooled(20, scheduler, gap_s=10.0)
     together = serve(
         EngineKernels(load_scheduler(scheduler), load_router("round_robin"), linear_price),
@@ -85,7 +85,7 @@ def test_one_at_a_time_over_a_free_link_two_pools_are_one(scheduler: str) -> Non
     [{}, {"room": 24}, {"blocks": 30, "room": 24}, {"caches": True, "room": 24}, {"stages": 2}],
     ids=["roomy", "full", "tight", "cached", "pipeline"],
 )
-def test_who_is_served_leaves_nothing_behind(scheduler: str, more: dict[str, Any]) -> None:
+def test_completed_requests_free_all_blocks(scheduler: str, more: dict[str, Any]) -> None:
     if "caches" in more and not load_scheduler(scheduler).caches_prefixes:
         pytest.skip("it has no prefix cache")
     state = pooled(scheduler=scheduler, link=KVLink(setup_s=1e-3, token_s=1e-5), **more)
@@ -103,7 +103,7 @@ def test_who_is_served_leaves_nothing_behind(scheduler: str, more: dict[str, Any
     assert sent_s > 0.0
 
 
-def test_compiled_and_written_give_the_same_bits() -> None:
+def test_compiled_and_python_pools_are_bit_equal() -> None:
     more: dict[str, Any] = {"count": 24, "room": 24, "link": KVLink(setup_s=1e-3, token_s=1e-5)}
     compiled = pooled(**more)
     with pure_python():
@@ -112,7 +112,7 @@ def test_compiled_and_written_give_the_same_bits() -> None:
     assert compiled.request.tolist() == written.request.tolist()
 
 
-def test_readers_only_read_and_decoders_only_decode() -> None:
+def test_prefill_replicas_only_prefill_and_decode_replicas_only_decode() -> None:
     state = pooled(readers=1, decoders=2)
     iterations = state.pool[:, at.ITERATIONS]
     assert state.pool[:, at.TOKENS_SEEN].tolist()[0] == state.request[:, at.PROMPT].sum()
@@ -120,7 +120,7 @@ def test_readers_only_read_and_decoders_only_decode() -> None:
     assert (iterations > 0).all()
 
 
-def test_a_full_decode_pool_holds_blocks_where_prompts_are_read() -> None:
+def test_full_decode_pool_keeps_blocks_on_prefill_replicas() -> None:
     roomy, full = (pooled(gap_s=0.0, readers=1, decoders=1, room=room) for room in (10_000, 24))
     waits = [(s.times[:, at.SENDING] - s.times[:, at.READ]).max() for s in (roomy, full)]
     assert waits[0] == 0.0 < waits[1]
@@ -128,14 +128,14 @@ def test_a_full_decode_pool_holds_blocks_where_prompts_are_read() -> None:
     assert held[1] > 10.0 * held[0]
 
 
-def test_readers_without_room_for_more_wait_for_decoders() -> None:
+def test_full_prefill_replicas_wait_for_the_decode_pool() -> None:
     free, kept = (
         pooled(gap_s=0.0, readers=1, decoders=1, room=24, blocks=blocks) for blocks in (10_000, 30)
     )
     assert kept.times[:, at.READ].max() > 2.0 * free.times[:, at.READ].max()
 
 
-def test_a_cache_takes_its_link_after_the_one_before() -> None:
+def test_kv_transfers_serialize_on_the_link() -> None:
     link = KVLink(setup_s=0.5, token_s=0.01)
     state = pooled(2, gap_s=0.0, link=link, readers=1, decoders=1, prompt=95, chunk=4096)
     read = state.times[0, at.READ]
@@ -144,16 +144,14 @@ def test_a_cache_takes_its_link_after_the_one_before() -> None:
 
 
 @pytest.mark.parametrize(("token_s", "left_s"), [(1e-6, 1e-6 * 96 / 4), (1.0, 96 - 0.75 * 0.01095)])
-def test_by_layer_only_what_reading_was_too_short_for_comes_after(
-    token_s: float, left_s: float
-) -> None:
+def test_layerwise_transfer_overlaps_prefill(token_s: float, left_s: float) -> None:
     link = KVLink(setup_s=0.0, token_s=token_s, parts=4)
     state = pooled(1, link=link, readers=1, decoders=1, prompt=95, chunk=4096)
     after_s = state.times[0, at.FIRST_TOKEN] - state.times[0, at.READ]
     assert after_s == pytest.approx(left_s)
 
 
-def test_pools_may_have_other_cuts_and_gpus() -> None:
+def test_pools_may_differ_in_parallelism_and_gpu() -> None:
     point = replace(
         APART,
         pools=replace(
@@ -179,12 +177,12 @@ def test_pools_may_have_other_cuts_and_gpus() -> None:
         ({"fidelity": "analytic"}, "separate_pools_need_fidelity_event"),
     ],
 )
-def test_pools_that_cannot_be_say_why(changes: dict[str, Any], reason: str) -> None:
+def test_infeasible_pools_have_a_reason(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(Infeasible, match=reason):
         simulate(updated(APART, changes))
 
 
-def test_two_kinds_of_gpus_cost_what_each_does() -> None:
+def test_mixed_gpu_pools_cost_the_sum() -> None:
     point = replace(
         APART, requests=50, pools=replace(APART.pools, decode_gpus=3, decode_gpu="a100_sxm")
     )
@@ -201,12 +199,12 @@ def test_two_kinds_of_gpus_cost_what_each_does() -> None:
     assert again["cost_usd_per_mtok"].tolist() == pytest.approx([found.cost_usd_per_mtok])
 
 
-def test_ethernet_needs_a_rate() -> None:
+def test_ethernet_transfer_requires_a_bandwidth() -> None:
     with pytest.raises(UserError, match="kv_link_bytes_per_s"):
         simulate(replace(APART, pools=replace(APART.pools, kv_link="ethernet")))
 
 
-def test_a_link_is_as_fast_as_its_slower_end_and_its_narrower_replica() -> None:
+def test_kv_link_bandwidth_is_the_minimum_of_both_ends() -> None:
     deployed = run_of(replace(APART, requests=2)).deployment
     one = deployed.pools[0].hardware.replica
     wide = replace(one, cut=replace(one.cut, tp=8))
@@ -217,7 +215,7 @@ def test_a_link_is_as_fast_as_its_slower_end_and_its_narrower_replica() -> None:
     assert link_of(own, one, one).token_s == 2 * 32 * 8 * 128 * 2 / 2.0**30
 
 
-def test_facts_are_of_the_fuller_gpus() -> None:
+def test_memory_facts_describe_the_fuller_pool() -> None:
     point = replace(
         APART,
         model="llama3_1_70b",
@@ -230,7 +228,7 @@ def test_facts_are_of_the_fuller_gpus() -> None:
     assert both["weight_bytes_per_gpu"] == alone.to_pylist()[0]["weight_bytes_per_gpu"]
 
 
-def test_moving_takes_its_share_of_the_first_token() -> None:
+def test_kv_transfer_time_is_part_of_ttft() -> None:
     free, near, far = (
         simulate(replace(APART, pools=replace(APART.pools, kv_link=link)))
         for link in ("infinite", "nvlink", "rdma")
@@ -272,7 +270,7 @@ def best_split(slo_ttft_s: float, slo_tpot_s: float) -> int:
     return max(goodput, key=lambda readers: goodput[readers])
 
 
-def test_a_sooner_first_token_takes_more_readers_and_sooner_later_ones_more_decoders() -> None:
+def test_prefill_replicas_lower_ttft_and_decode_replicas_lower_tpot() -> None:
     readers = [best_split(slo_ttft_s, 1.0) for slo_ttft_s in (1.0, 0.5, 0.25)]
     assert readers == sorted(readers)
     assert readers[-1] > best_split(10.0, 0.012)

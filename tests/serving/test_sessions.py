@@ -1,4 +1,4 @@
-"""Requests that follow each other in a session."""
+"""Multi-turn sessions: each turn follows the response of the previous turn."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ BASE = ServingPoint(
 )
 
 
-def test_a_prompt_repeats_all_that_was_said() -> None:
+def test_session_prompt_contains_the_history() -> None:
     single = asked(np.arange(5.0), np.array([10, 20, 30, 7, 8]), np.array([1, 2, 3, 4, 5]))
     three = in_sessions(single, 3, 0.5)
     assert three.prompt_tokens.tolist() == [10, 31, 63, 7, 19]
     assert three.arrival_s.tolist() == [0.0, 0.5, 0.5, 1.0, 0.5]
 
 
-def test_a_tool_adds_its_answer_to_what_was_said() -> None:
+def test_tool_output_is_added_to_the_history() -> None:
     single = asked(np.arange(4.0), np.array([10, 20, 30, 7]), np.array([1, 2, 3, 4]))
     called = in_sessions(single, 4, 0.5, added=5)
     assert called.prompt_tokens.tolist() == [10, 16, 23, 31]
 
 
-def test_a_chain_takes_its_answers_and_what_lies_between_them() -> None:
+def test_chain_time_is_responses_plus_think_times() -> None:
     point = dataclasses.replace(
         BASE,
         requests=60,
@@ -80,7 +80,7 @@ def test_a_chain_takes_its_answers_and_what_lies_between_them() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 5), st.sampled_from(SCHEDULERS), st.floats(0.0, 3.0), st.integers(1, 2))
-def test_a_turn_comes_a_think_time_after_the_answer_before_it(
+def test_turn_arrives_one_think_time_after_the_previous_response(
     turns: int, scheduler: str, think_s: float, replicas: int
 ) -> None:
     draw = np.random.default_rng(turns)
@@ -95,7 +95,7 @@ def test_a_turn_comes_a_think_time_after_the_answer_before_it(
     assert np.array_equal(state.times[later, ARRIVAL], think_s + ends)
 
 
-def test_users_who_think_longer_ask_later_and_all_are_answered() -> None:
+def test_longer_think_time_delays_arrivals_and_all_turns_complete() -> None:
     quick, slow = (
         run_of(
             dataclasses.replace(BASE, client=dataclasses.replace(BASE.client, think_s=t))
@@ -106,7 +106,7 @@ def test_users_who_think_longer_ask_later_and_all_are_answered() -> None:
     assert slow.makespan_s > quick.makespan_s + 30.0
 
 
-def test_a_session_ends_at_the_first_turn_that_is_too_long() -> None:
+def test_session_ends_at_the_first_oversized_turn() -> None:
     point = dataclasses.replace(
         BASE, prompt_tokens=300, output_tokens=100, max_context=1000, requests=9
     )
@@ -114,7 +114,7 @@ def test_a_session_ends_at_the_first_turn_that_is_too_long() -> None:
     assert (metrics.completed_requests, metrics.rejected_requests) == (6, 3)
 
 
-def test_sessions_are_neither_closed_nor_replayed_nor_averaged() -> None:
+def test_sessions_refuse_closed_loop_traces_and_analytic_fidelity() -> None:
     with pytest.raises(UserError, match="turns is 3; sessions are drawn"):
         simulate(
             dataclasses.replace(BASE, arrivals=dataclasses.replace(BASE.arrivals, process="closed"))

@@ -1,4 +1,4 @@
-"""Models that share a GPU: what each gets, within bounds, and what it pays."""
+"""Models sharing a GPU: resources, bounds and cost shares."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def tpot_s(point: ServingPoint) -> float:
     return found
 
 
-def test_a_design_without_neighbours_is_itself() -> None:
+def test_design_without_colocation_is_unchanged() -> None:
     assert on_its_part(ALONE) is ALONE
     assert by_turns([IDLE]) == by_share(1.0, [1.0], [IDLE]) == by_share(1.0, [], [])
 
 
 @pytest.mark.parametrize("point", KINDS)
-def test_what_is_expected_lies_between_the_bounds(point: ServingPoint) -> None:
+def test_expected_interference_lies_between_bounds(point: ServingPoint) -> None:
     lower, expected, upper = (
         tpot_s(replace(point, colocation=replace(point.colocation, interference=how)))
         for how in ("lower", "expected", "upper")
@@ -60,7 +60,7 @@ def test_what_is_expected_lies_between_the_bounds(point: ServingPoint) -> None:
     assert tpot_s(ALONE) <= lower <= expected <= upper
 
 
-def test_turns_with_one_that_always_works_take_twice_the_time_of_kernels() -> None:
+def test_time_slicing_with_a_busy_neighbour_doubles_kernel_time() -> None:
     own = on_its_part(replace(TURNS, colocation=replace(TURNS.colocation, interference="upper")))
     assert own.colocation.time_share == 0.5
     twice = tpot_s(own) / tpot_s(replace(own, colocation=replace(own.colocation, time_share=1.0)))
@@ -68,21 +68,21 @@ def test_turns_with_one_that_always_works_take_twice_the_time_of_kernels() -> No
 
 
 @pytest.mark.parametrize("traffic", [(0.2, 0.9), (0.9, 0.9), (0.1, 0.1)])
-def test_bandwidth_is_never_given_twice(traffic: tuple[float, float]) -> None:
+def test_colocated_models_share_bandwidth(traffic: tuple[float, float]) -> None:
     parts = [by_share(0.5, [0.5], [Pressure(1.0, other)]) for other in reversed(traffic)]
     used = [min(part.bandwidth, asked) for part, asked in zip(parts, traffic, strict=True)]
     assert sum(used) <= 1.0 + 1.0 / 256.0
     assert sum(part.sms for part in parts) <= 1.0
 
 
-def test_nobody_gets_less_than_an_even_part() -> None:
+def test_each_model_gets_at_least_an_even_share() -> None:
     crowd = by_share(1.0, [1.0, 1.0], [GREEDY, GREEDY])
     assert crowd.sms == pytest.approx(1 / 3)
     assert crowd.bandwidth == pytest.approx(1 / 3, abs=1 / 256)
     assert by_turns([GREEDY, GREEDY]).time == pytest.approx(1 / 3)
 
 
-def test_memory_is_divided_and_one_pool_holds_at_least_as_much() -> None:
+def test_divided_memory_is_at_most_a_shared_pool() -> None:
     other = replace(TURNS, model=LARGE, colocation=replace(TURNS.colocation, models=SMALL))
     whole, mine, theirs = (simulate(point) for point in (ALONE, TURNS, other))
     pooled = simulate(replace(TURNS, colocation=replace(TURNS.colocation, kv_pool="shared")))
@@ -95,12 +95,12 @@ def test_memory_is_divided_and_one_pool_holds_at_least_as_much() -> None:
 
 
 @pytest.mark.parametrize("point", KINDS)
-def test_shares_of_the_price_add_up(point: ServingPoint) -> None:
+def test_price_shares_sum_to_the_gpu_price(point: ServingPoint) -> None:
     theirs = replace(point, model=LARGE, colocation=replace(point.colocation, models=SMALL))
     assert paid(point) + paid(theirs) == pytest.approx(1.0)
 
 
-def test_costs_from_rows_are_those_of_the_run() -> None:
+def test_costs_from_rows_equal_run_costs() -> None:
     points = [
         ALONE,
         *KINDS,
@@ -115,7 +115,7 @@ def test_costs_from_rows_are_those_of_the_run() -> None:
     np.testing.assert_allclose(again, rows["cost_usd_per_mtok"], rtol=1e-12)
 
 
-def test_a_slice_is_a_smaller_device_with_memory_of_its_own() -> None:
+def test_mig_slice_is_a_smaller_gpu_with_separate_memory() -> None:
     own = on_its_part(
         replace(ALONE, colocation=replace(ALONE.colocation, sharing="mig", mig_slice="4g"))
     )
@@ -129,7 +129,7 @@ def test_a_slice_is_a_smaller_device_with_memory_of_its_own() -> None:
     assert simulate(rest).kv_blocks < simulate(replace(ALONE, scheduler="trtllm")).kv_blocks / 2
 
 
-def test_a_part_of_a_board_draws_its_part_of_the_watts_at_rest() -> None:
+def test_mig_slice_draws_its_share_of_idle_power() -> None:
     whole = board_w(ALONE)
     assert board_w(SLICE) == pytest.approx((whole[0] * 3 / 7, whole[1] / 2))
     turns, shares = (
@@ -156,11 +156,11 @@ def joules(point: ServingPoint) -> float:
     return found
 
 
-def test_a_neighbour_without_experts_is_cut_by_tp_alone() -> None:
+def test_dense_neighbour_uses_only_tp() -> None:
     assert simulate(EXPERTS).completed_requests == EXPERTS.requests
 
 
-def test_a_steady_state_has_neighbours_too() -> None:
+def test_analytic_fidelity_supports_colocation() -> None:
     assert tpot_s(replace(SHARES, fidelity="analytic")) > tpot_s(
         replace(ALONE, fidelity="analytic")
     )
@@ -231,7 +231,7 @@ def test_a_steady_state_has_neighbours_too() -> None:
         ),
     ],
 )
-def test_what_cannot_be_shared_is_said(point: ServingPoint, reason: str) -> None:
+def test_unsupported_colocation_raises_a_reason(point: ServingPoint, reason: str) -> None:
     with pytest.raises(Infeasible) as verdict:
         simulate(point)
     assert verdict.value.reason == reason

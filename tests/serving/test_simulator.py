@@ -1,4 +1,4 @@
-"""The simulator as a sweep meets it: points in, metrics out, and reasons where there are none."""
+"""The serving simulator: points in; metrics or infeasibility reasons out."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def batch(*points: ServingPoint) -> pa.RecordBatch:
     )
 
 
-def test_the_simulator_keeps_its_contract() -> None:
+def test_serving_simulator_fulfils_the_contract() -> None:
     check_simulator(
         SIMULATOR,
         batch(
@@ -83,7 +83,7 @@ def test_the_simulator_keeps_its_contract() -> None:
         ({"pp": 2, "max_batch": 1}, "batch_smaller_than_pipeline"),
     ],
 )
-def test_a_design_that_cannot_exist_says_why(changes: dict[str, object], reason: str) -> None:
+def test_infeasible_design_has_a_reason(changes: dict[str, object], reason: str) -> None:
     with pytest.raises(Infeasible) as verdict:
         simulate(point(**changes))
     assert verdict.value.reason == reason
@@ -104,21 +104,21 @@ def test_a_design_that_cannot_exist_says_why(changes: dict[str, object], reason:
         ({"kv_dtype": "fp17"}, UnknownNameError, "unknown kv_dtype"),
     ],
 )
-def test_a_choice_that_means_nothing_is_explained(
+def test_invalid_serving_option_raises_a_user_error(
     changes: dict[str, object], error: type[UserError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         simulate(point(**changes))
 
 
-def test_prompts_too_long_for_the_context_are_rejected_and_counted(tmp_path: Path) -> None:
+def test_prompts_beyond_the_context_are_rejected_and_counted(tmp_path: Path) -> None:
     trace = tmp_path / "t.csv"
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n0,100,10\n1,9000,10\n2,100,10\n")
     metrics = simulate(point(workload=str(trace), requests=0, qps=None, max_context=8192))
     assert (metrics.completed_requests, metrics.rejected_requests) == (2, 1)
 
 
-def test_a_light_load_meets_its_deadlines_and_an_impossible_one_saturates() -> None:
+def test_light_load_meets_slos_and_overload_saturates() -> None:
     light, heavy = simulate(point(qps=0.5)), simulate(point(qps=500.0, requests=2000))
     assert not light.saturated
     assert light.goodput_per_s == light.requests_per_s
@@ -126,7 +126,7 @@ def test_a_light_load_meets_its_deadlines_and_an_impossible_one_saturates() -> N
     assert heavy.ttft_p99_s > 10 * light.ttft_p99_s
 
 
-def test_more_replicas_answer_sooner_at_the_same_price_per_hour_and_gpu() -> None:
+def test_more_replicas_lower_latency_at_constant_price_per_gpu_hour() -> None:
     one, four = simulate(point(qps=40.0)), simulate(point(qps=40.0, replicas=4))
     assert four.ttft_mean_s < one.ttft_mean_s
     assert four.tpot_mean_s < one.tpot_mean_s
@@ -135,13 +135,13 @@ def test_more_replicas_answer_sooner_at_the_same_price_per_hour_and_gpu() -> Non
     assert hourly[0] == pytest.approx(hourly[1])
 
 
-def test_a_faster_memory_shortens_decodes() -> None:
+def test_higher_memory_bandwidth_shortens_decodes() -> None:
     slow, fast = simulate(point()), simulate(point(bandwidth_scale=1.5))
     assert fast.tpot_mean_s < slow.tpot_mean_s
     assert fast.extrapolated_share > slow.extrapolated_share
 
 
-def test_metrics_agree_with_each_other() -> None:
+def test_metrics_are_consistent() -> None:
     m = simulate(point(scheduler="sarathi", requests=300))
     for name in ("ttft", "tpot", "e2e", "queue", "itl"):
         rising = [getattr(m, f"{name}_{which}_s") for which in RISING]
@@ -161,7 +161,7 @@ def test_metrics_agree_with_each_other() -> None:
     assert 60.0 < watts < 700.0
 
 
-def test_rates_are_of_the_steady_part_and_so_do_not_depend_on_the_length_of_a_run() -> None:
+def test_rates_of_the_steady_window_are_independent_of_run_length() -> None:
     """A short run of the same load is as dear by the token as a long one, but for chance."""
     runs = {
         n: simulate(point(qps=6.0, **{"arrivals.process": "even"}, requests=n)) for n in (400, 3200)
@@ -180,7 +180,7 @@ def test_rates_are_of_the_steady_part_and_so_do_not_depend_on_the_length_of_a_ru
     assert runs[400].judged_requests == 400
 
 
-def test_rates_of_clients_that_are_answered_in_waves_are_of_whole_waves() -> None:
+def test_closed_loop_wave_rates_use_whole_waves() -> None:
     """Each asks half a second before it is said to be answered: the host was late to hand it on."""
     times = np.zeros((24, at.TIME_COLUMNS))
     wave = np.repeat(np.arange(6.0), 4)
@@ -192,7 +192,7 @@ def test_rates_of_clients_that_are_answered_in_waves_are_of_whole_waves() -> Non
     assert steady_part(times[:8], clients=4) is None
 
 
-def test_percentiles_are_those_of_numpy_over_the_records_of_the_requests() -> None:
+def test_percentiles_match_numpy_over_request_records() -> None:
     run = run_of(point(requests=300))
     table, m = request_table(run.state), run.metrics()
     arrival, first, end = (
@@ -204,7 +204,7 @@ def test_percentiles_are_those_of_numpy_over_the_records_of_the_requests() -> No
     assert m.stalled_mean_s == pytest.approx(table["stalled_s"].to_numpy().mean())
 
 
-def test_an_unpriced_gpu_costs_nothing_known_unless_a_price_is_given(tmp_path: Path) -> None:
+def test_gpu_without_a_price_has_null_cost_unless_a_price_is_given(tmp_path: Path) -> None:
     from simulators.core.folder import GPUS
 
     sheet = tmp_path / "own_card.toml"
@@ -215,7 +215,7 @@ def test_an_unpriced_gpu_costs_nothing_known_unless_a_price_is_given(tmp_path: P
     assert simulate(point(gpu=str(sheet), usd_per_gpu_hour=2.0)).cost_usd_per_mtok > 0.0
 
 
-def test_weights_read_twice_slow_mixed_batches_and_no_others() -> None:
+def test_separate_weight_reads_slow_only_mixed_batches() -> None:
     for scheduler, slower in (("sarathi", True), ("vllm", False)):
         batch_s, added_s = (
             simulate(point(scheduler=scheduler, **{"scheduling.mixed_step": how})).e2e_mean_s
@@ -225,7 +225,7 @@ def test_weights_read_twice_slow_mixed_batches_and_no_others() -> None:
         assert slower or added_s == batch_s
 
 
-def test_requests_without_memory_are_moved_to_the_host_and_counted_apart() -> None:
+def test_swapped_requests_are_counted_separately() -> None:
     crowded = {"memory_fraction": 0.235, "qps": 40.0, "requests": 200}
     again = simulate(point(**crowded))
     moved = simulate(point(**{"cache.preemption": "swap"}, **crowded))
@@ -236,7 +236,7 @@ def test_requests_without_memory_are_moved_to_the_host_and_counted_apart() -> No
     assert nowhere == again
 
 
-def test_a_peer_gpu_takes_kv_caches_sooner_than_the_host_and_helps_under_pressure_alone() -> None:
+def test_peer_gpu_swap_is_faster_than_host_swap() -> None:
     def tokens_per_s(offload_to: str, **load: float) -> float:
         return simulate(
             point(**{"cache.preemption": "swap", "cache.offload_to": offload_to}, **load)
@@ -247,7 +247,7 @@ def test_a_peer_gpu_takes_kv_caches_sooner_than_the_host_and_helps_under_pressur
     assert tokens_per_s("peer", qps=1.0) == tokens_per_s("host", qps=1.0)
 
 
-def test_a_window_leaves_out_the_first_requests() -> None:
+def test_measurement_window_excludes_the_first_requests() -> None:
     """Of clients that all ask at once, the first wave waits longest."""
     closed = {"arrivals.process": "closed", "arrivals.clients": 32, "requests": 400}
     whole, steady = (
@@ -261,14 +261,14 @@ def test_a_window_leaves_out_the_first_requests() -> None:
         simulate(point(**{"measurement.warmup": 59}))
 
 
-def test_effects_that_are_left_out_take_no_time() -> None:
+def test_disabled_effects_take_no_time() -> None:
     whole, less = (simulate(point(without=w)).tpot_mean_s for w in ("nothing", "launch+clocks"))
     assert less < whole
     with pytest.raises(UnknownNameError, match="did you mean 'clocks'"):
         simulate(point(without="clock"))
 
 
-def test_facts_are_those_of_each_row() -> None:
+def test_facts_are_computed_per_row() -> None:
     facts = SIMULATOR.describe(batch(point(), point(model="llama2_70b", tp=4, pp=2, replicas=3)))
     assert facts["gpus"].to_pylist() == [1, 24]
     assert facts["model_parameters"].to_pylist() == [8030261248.0, 68976648192.0]
@@ -277,7 +277,7 @@ def test_facts_are_those_of_each_row() -> None:
     assert weights[1] == pytest.approx(2 * 68976648192.0 / 8, rel=0.02)
 
 
-def test_every_file_behind_a_point_is_named() -> None:
+def test_dependencies_list_every_file_of_a_point() -> None:
     named = {
         field: [file.name for file in SIMULATOR.reads(field, value)]
         for field, value in values_of(BASE).items()
@@ -290,7 +290,7 @@ def test_every_file_behind_a_point_is_named() -> None:
     assert SIMULATOR.reads("workload", "/a/trace.csv") == (Path("/a/trace.csv"),)
 
 
-def test_a_scheduler_of_ones_own_is_a_file(workplace: Path) -> None:
+def test_custom_scheduler_is_a_file(workplace: Path) -> None:
     folder = workplace / "catalog" / "schedulers"
     folder.mkdir(parents=True)
     room = Path(__file__).parents[2] / "simulators" / "serving" / "schedulers"
@@ -304,7 +304,7 @@ def test_a_scheduler_of_ones_own_is_a_file(workplace: Path) -> None:
     subprocess.run([sys.executable, "-c", again], check=True)  # from what the first one compiled
 
 
-def test_points_of_one_deployment_are_answered_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_points_of_one_deployment_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU that varies fastest would otherwise have every table built again and again."""
     points = [
         point(gpu=gpu, qps=qps) for qps in (1.0, 2.0, 3.0) for gpu in ("h100_sxm", "a100_sxm")
@@ -324,12 +324,12 @@ def test_points_of_one_deployment_are_answered_together(monkeypatch: pytest.Monk
     assert [row["ttft_mean_s"] for row in rows] == [simulate(p).ttft_mean_s for p in points]
 
 
-def test_hints_grow_with_the_requests() -> None:
+def test_cost_hints_grow_with_requests() -> None:
     hints = SIMULATOR.cost_hint_s(batch(point(requests=100), point(requests=200)))
     assert np.all(np.diff(hints) > 0)
 
 
-def test_closed_clients_keep_as_many_requests_in_the_system_as_they_are() -> None:
+def test_closed_loop_keeps_the_concurrency_in_the_system() -> None:
     metrics = simulate(
         point(**{"arrivals.process": "closed", "arrivals.clients": 16}, requests=400)
     )
@@ -340,7 +340,7 @@ def test_closed_clients_keep_as_many_requests_in_the_system_as_they_are() -> Non
     assert metrics.inside_mean == pytest.approx(16.0, rel=0.03)
 
 
-def test_clients_who_think_ask_less() -> None:
+def test_think_time_lowers_the_request_rate() -> None:
     busy, slow = (
         simulate(
             point(
@@ -354,7 +354,7 @@ def test_clients_who_think_ask_less() -> None:
     assert slow.tpot_mean_s < busy.tpot_mean_s
 
 
-def test_an_engine_that_fills_its_memory_runs_more_requests_and_pauses_some() -> None:
+def test_max_utilization_policy_runs_more_requests_and_preempts_some() -> None:
     crowded: dict[str, object] = {
         "qps": 60.0,
         "requests": 400,
@@ -384,9 +384,7 @@ def test_an_engine_that_fills_its_memory_runs_more_requests_and_pauses_some() ->
         ("orca", "vllm"),
     ],
 )
-def test_the_runtime_follows_the_scheduler_unless_one_is_chosen(
-    scheduler: str, runtime: str
-) -> None:
+def test_default_runtime_follows_the_scheduler(scheduler: str, runtime: str) -> None:
     left = point(scheduler=scheduler, runtime="auto")
     said = point(scheduler=scheduler, runtime=runtime)
     assert left == said

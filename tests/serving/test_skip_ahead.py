@@ -1,4 +1,4 @@
-"""Repetitions of a batch of decodes, followed by hand."""
+"""Repetition of decode batches, worked out by hand."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def deciding(done: list[int], blocks: list[int], output: list[int]) -> Any:
         ([9], [3], 90, 9, 0, None),
     ],
 )
-def test_a_batch_may_be_repeated_until_a_request_ends_or_needs_care(
+def test_batch_repeats_until_a_request_ends_or_needs_a_block(
     done: list[int],
     blocks: list[int],
     output: int,
@@ -76,7 +76,7 @@ def test_a_batch_may_be_repeated_until_a_request_ends_or_needs_care(
     ("stages", "ranks", "replica", "stopped"),
     [(1, 1, 1, [1]), (2, 1, 1, [2, 3]), (1, 2, 3, [2, 3]), (1, 2, 0, [0, 1])],
 )
-def test_ranks_and_stages_stop_together(
+def test_ranks_and_stages_stop_repeating_together(
     stages: int, ranks: int, replica: int, stopped: list[int]
 ) -> None:
     rounds = np.full((6, at.ROUND_COLUMNS), 7)
@@ -144,7 +144,7 @@ def unpriced(*_: object) -> float:
         ({"made": 3}, 5.5, 0, 6.0, 7, 9),  # the sixth round is the second modulo four
     ],
 )
-def test_a_batch_is_repeated_before_an_instant_while_it_may_be(
+def test_batch_repeats_up_to_a_time(
     changes: dict[str, float], until: float, ends: int, ended: float, made: int, free: int
 ) -> None:
     state = repeating()
@@ -157,7 +157,7 @@ def test_a_batch_is_repeated_before_an_instant_while_it_may_be(
     assert state.ends[0, 0] == 2.0
 
 
-def test_two_repetitions_are_counted_as_iterations_are() -> None:
+def test_repetitions_count_as_iterations() -> None:
     state = repeating(log_rows=1)
     state.price[1, at.SLOPE_S] = 0.125  # of 22 keys and then of 24: 3.75 and 4 seconds
     assert skip_ahead.repeat_first.py_func(unpriced, state, 1, 5.8) == 0
@@ -178,7 +178,7 @@ def test_two_repetitions_are_counted_as_iterations_are() -> None:
     assert not state.pool[0].any()
 
 
-def test_a_gap_at_the_edge_of_a_bin_is_counted_in_it() -> None:
+def test_itl_at_a_bin_edge_is_counted_in_the_bin() -> None:
     """Bins hold their lower edge and not the upper; the last gap's bin is remembered."""
     for gap, low, high, remembered in ((1.0, 1.0, 2.0, True), (2.0, 1.0, 2.0, False)):
         state = repeating()
@@ -192,7 +192,7 @@ def test_a_gap_at_the_edge_of_a_bin_is_counted_in_it() -> None:
             assert edges == [2.0, 2.0 + 2.0 / 256]
 
 
-def test_a_price_is_asked_for_again_where_its_line_ends() -> None:
+def test_iteration_time_is_looked_up_again_at_the_segment_end() -> None:
     asked: list[float] = []
 
     def price(step: Floats, shape: None, table: None, out: Floats) -> float:
@@ -207,7 +207,7 @@ def test_a_price_is_asked_for_again_where_its_line_ends() -> None:
     assert state.ends[1, 0] == 2.0 + 1.0 + 3 * 0.5
 
 
-def test_batches_in_a_pipeline_take_turns() -> None:
+def test_pipeline_batches_alternate() -> None:
     # Three places, two in flight, which end at 2 and 3 and are repeated at once; each passes three
     # stages of a second, free at 2, so one ends at 5 and the other, a second behind it, at 6.
     state = repeating(stages=3)
@@ -229,14 +229,14 @@ def test_batches_in_a_pipeline_take_turns() -> None:
     assert state.timing[3:5, at.STALL_S].tolist() == [0.0, 0.5]
 
 
-def test_a_stage_takes_longer_for_more_keys_from_its_floor_on() -> None:
+def test_stage_time_grows_with_keys_above_a_minimum() -> None:
     price, stages = np.zeros(at.PRICE_COLUMNS), np.zeros(2)
     price[[at.STAGE_BASE_S, at.STAGE_SLOPE_S, at.STAGE_FLOOR_S]] = 1, 0.5, 4
     ends = [skip_ahead.pass_stages.py_func(price, keys, 0 * stages, 0.0)[0] for keys in (4.0, 8.0)]
     assert ends == [4.0, 5.0]
 
 
-def test_seconds_waits_and_joules_of_a_batch_on_three_stages() -> None:
+def test_time_waits_and_energy_of_a_batch_on_three_stages() -> None:
     # 10 keys. A stage works for 1 + 0.1 * 10 but takes no less than 4, and 1 besides: 5, of which 3
     # it waits. The last works for 2 + 0.5 * 10 = 7 and takes no less than 6, and 2 besides: 9.
     price = np.zeros(at.PRICE_COLUMNS)

@@ -1,4 +1,4 @@
-"""Early exit, mixture-of-depths and pruned prompts: what a batch saves, and what it does not."""
+"""Early exit, mixture-of-depths and prompt pruning: savings per batch."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def depth_of(segments: Floats, decodes: int) -> float:
     return float(np.sum(segments[:, LAYERS] * (1.0 - skipped)))
 
 
-def test_where_no_token_skips_a_layer_the_run_is_the_plain_one() -> None:
+def test_run_without_skipped_layers_is_unchanged() -> None:
     neutral = replace(
         PLAIN,
         dynamic=replace(
@@ -73,7 +73,7 @@ def test_where_no_token_skips_a_layer_the_run_is_the_plain_one() -> None:
     assert simulate(neutral) == simulate(PLAIN)
 
 
-def test_nearly_all_layers_take_nearly_as_long_as_all() -> None:
+def test_executing_nearly_all_layers_takes_nearly_full_time() -> None:
     for name in ("dynamic.exit_depth", "dynamic.mod_capacity", "dynamic.prune_keep_ratio"):
         nearly = simulate(updated(PLAIN, {name: 1.0 - 1e-9}))
         plain = simulate(PLAIN)
@@ -88,7 +88,7 @@ def test_nearly_all_layers_take_nearly_as_long_as_all() -> None:
     st.integers(1, 200),
     st.floats(0.1, 1.0),
 )
-def test_a_batch_goes_deeper_than_its_tokens_do_on_average(
+def test_batch_exit_depth_exceeds_mean_token_depth(
     depth: float, spread: float, batch: int, routed: float
 ) -> None:
     point = replace(
@@ -110,7 +110,7 @@ def test_a_batch_goes_deeper_than_its_tokens_do_on_average(
     assert depths[2] <= 1.0 + 1e-12
 
 
-def test_tokens_that_leave_at_one_depth_save_that_share_of_every_batch() -> None:
+def test_uniform_exit_depth_saves_the_same_share() -> None:
     same = replace(PLAIN, dynamic=replace(PLAIN.dynamic, exit_depth=0.5))
     for batch in (1, 8, 64):
         saved_s = busy_s(PLAIN, decodes=batch) - busy_s(same, decodes=batch)
@@ -119,7 +119,7 @@ def test_tokens_that_leave_at_one_depth_save_that_share_of_every_batch() -> None
         assert 0.0 < head_s < 0.2 * layers_s  # 525 M of 7.5 G weights
 
 
-def test_what_early_exit_gains_falls_with_the_batch() -> None:
+def test_early_exit_gain_falls_with_batch_size() -> None:
     gains = [busy_s(PLAIN, decodes=n) / busy_s(EXIT, decodes=n) for n in (1, 2, 8, 32)]
     assert all(fewer > more for fewer, more in pairwise(gains))
     assert 1.7 < gains[0] < 2.0  # half the layers, and a whole head
@@ -127,7 +127,7 @@ def test_what_early_exit_gains_falls_with_the_batch() -> None:
     assert busy_s(EXIT, prompts=1) == pytest.approx(busy_s(PLAIN, prompts=1))
 
 
-def test_a_mixture_of_depths_halves_long_prompts_and_not_large_batches() -> None:
+def test_mixture_of_depths_halves_long_prefills_but_not_large_decodes() -> None:
     routed = replace(PLAIN, dynamic=replace(PLAIN.dynamic, mod_capacity=0.125))
     # Of half the layers an eighth is left: 0.5625 of the products, less of attention and its keys.
     assert 0.5 < busy_s(routed, prompts=8) / busy_s(PLAIN, prompts=8) < 0.62
@@ -137,7 +137,7 @@ def test_a_mixture_of_depths_halves_long_prompts_and_not_large_batches() -> None
     assert blocks[1] / blocks[0] == pytest.approx(1.0 / 0.5625, rel=0.01)
 
 
-def test_pruned_prompts_are_read_sooner_and_decoded_as_before() -> None:
+def test_prompt_pruning_speeds_up_prefill_only() -> None:
     pruned = replace(PLAIN, dynamic=replace(PLAIN.dynamic, prune_keep_ratio=0.5))
     assert 0.5 < busy_s(pruned, prompts=8) / busy_s(PLAIN, prompts=8) < 0.6
     assert busy_s(pruned, decodes=8) == pytest.approx(busy_s(PLAIN, decodes=8))
@@ -145,13 +145,13 @@ def test_pruned_prompts_are_read_sooner_and_decoded_as_before() -> None:
     assert busy_s(late, prompts=8) == pytest.approx(busy_s(PLAIN, prompts=8))
 
 
-def test_less_depth_is_never_slower() -> None:
+def test_lower_exit_depth_is_never_slower() -> None:
     for name in ("dynamic.exit_depth", "dynamic.mod_capacity", "dynamic.prune_keep_ratio"):
         times = [simulate(updated(PLAIN, {name: s})).e2e_mean_s for s in (0.25, 0.5, 0.75, 1.0)]
         assert times == sorted(times), name
 
 
-def test_what_is_not_modelled_of_skipped_layers_says_so() -> None:
+def test_unsupported_layer_skipping_options_are_refused() -> None:
     for changes, reason in (
         ({"pp": 2}, "skipped_layers_need_pp_1"),
         ({"speculation.method": "ngram"}, "skipped_layers_need_no_drafts"),

@@ -1,4 +1,4 @@
-"""Drafted tokens: how many count, what they cost, and that a run without them stays what it was."""
+"""Speculative decoding: acceptance, cost, and unchanged runs without draft tokens."""
 
 from __future__ import annotations
 
@@ -59,13 +59,13 @@ def limits(rates: tuple[float, ...]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("method", SPECULATIONS)
-def test_nothing_drafted_is_the_plain_run(method: str) -> None:
+def test_zero_draft_tokens_equal_the_plain_run(method: str) -> None:
     assert simulate(
         replace(PLAIN, speculation=replace(PLAIN.speculation, method=method, num_draft_tokens=0))
     ) == simulate(PLAIN)
 
 
-def test_what_is_accepted_has_the_shares_asked_for_and_depends_on_its_place_alone() -> None:
+def test_acceptance_rates_match_and_depend_only_on_position() -> None:
     shares = survival("", "0.8 0.5", 4)
     assert shares == pytest.approx((0.8, 0.4, 0.2, 0.1))
     told = limits(shares)
@@ -80,7 +80,7 @@ def test_what_is_accepted_has_the_shares_asked_for_and_depends_on_its_place_alon
     assert np.corrcoef(drawn[:, :-1].ravel(), drawn[:, 1:].ravel())[0, 1] < 0.02
 
 
-def test_long_answers_need_as_many_iterations_as_are_drawn() -> None:
+def test_long_outputs_take_the_expected_number_of_iterations() -> None:
     shares, later = survival("", "0.8 0.5", 4), 400
     told = limits(shares)
     needed = []
@@ -102,7 +102,7 @@ HOW = (
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_every_token_comes_once_and_every_block_returns(
+def test_every_token_is_emitted_once_and_every_block_is_freed(
     scheduler: str, how: dict[str, Any]
 ) -> None:
     point = replace(
@@ -138,7 +138,7 @@ def test_every_token_comes_once_and_every_block_returns(
         {"speculation.method": "ngram", "speculation.disable_batch": 8},
     ],
 )
-def test_holding_a_drafted_batch_gives_the_times_of_forming_it_each_time(
+def test_repeated_speculative_batch_equals_rescheduling(
     drafts: dict[str, Any],
 ) -> None:
     prepared = prepare(
@@ -154,7 +154,7 @@ def test_holding_a_drafted_batch_gives_the_times_of_forming_it_each_time(
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("scheduler", ["vllm_v1", "sglang", "trtllm"])
-def test_sessions_behind_a_prefix_cache_keep_tokens_and_blocks_too(
+def test_sessions_with_prefix_cache_and_drafts_conserve_blocks(
     scheduler: str, how: dict[str, Any]
 ) -> None:
     run = run_of(
@@ -178,7 +178,7 @@ def test_sessions_behind_a_prefix_cache_keep_tokens_and_blocks_too(
     assert run.metrics().completed_requests == run.point.requests
 
 
-def test_sure_drafts_divide_the_iterations() -> None:
+def test_certain_acceptance_divides_the_iterations() -> None:
     alone = replace(PLAIN, requests=1, output_tokens=101)
     sure = replace(
         alone,
@@ -206,7 +206,7 @@ def test_drafts_take_time_and_memory() -> None:
     assert plain.energy_j_per_token < head.energy_j_per_token
 
 
-def test_gains_fall_with_the_batch() -> None:
+def test_speculation_gain_falls_with_batch_size() -> None:
     def gain(clients: int) -> float:
         point = replace(
             PLAIN,
@@ -226,7 +226,7 @@ def test_gains_fall_with_the_batch() -> None:
     assert gain(256) < 1.0
 
 
-def test_a_tree_accepts_more_than_its_first_guesses_and_no_more_than_all() -> None:
+def test_tree_acceptance_lies_between_chain_and_sum() -> None:
     rates = (0.7, 0.6, 0.5)
     chain = survival("", "0.7 0.6 0.5", 3)
     assert tree_survival(rates, 0.7, 1, 3) == (pytest.approx(chain), 3)
@@ -240,7 +240,7 @@ def test_a_tree_accepts_more_than_its_first_guesses_and_no_more_than_all() -> No
 
 
 @pytest.mark.parametrize("fidelity", ["event", "analytic"])
-def test_trees_bring_more_tokens_and_cost_more_rows(fidelity: str) -> None:
+def test_draft_trees_emit_more_tokens_and_compute_more_rows(fidelity: str) -> None:
     alone = replace(
         PLAIN,
         requests=20,
@@ -256,7 +256,7 @@ def test_trees_bring_more_tokens_and_cost_more_rows(fidelity: str) -> None:
     assert wide.itl_mean_s > tree.itl_mean_s
 
 
-def test_a_sure_tree_is_a_sure_chain() -> None:
+def test_certain_tree_equals_certain_chain() -> None:
     sure = replace(
         PLAIN,
         requests=1,
@@ -275,7 +275,7 @@ def test_a_sure_tree_is_a_sure_chain() -> None:
     )
 
 
-def test_drafts_stop_above_a_number_of_requests() -> None:
+def test_speculation_stops_above_the_batch_limit() -> None:
     busy = replace(
         PLAIN,
         arrivals=replace(PLAIN.arrivals, process="closed", clients=30),
@@ -291,7 +291,7 @@ def test_drafts_stop_above_a_number_of_requests() -> None:
     assert never.iterations > few.iterations > always.iterations
 
 
-def test_what_drafts_waits_for_the_host_twice_and_eagle3_has_few_outputs() -> None:
+def test_draft_model_adds_host_time_and_eagle3_has_a_small_head() -> None:
     known = {}
     for name in ("eagle", "eagle3"):
         point = replace(
@@ -310,7 +310,7 @@ def test_what_drafts_waits_for_the_host_twice_and_eagle3_has_few_outputs() -> No
     assert known["eagle3"].model.vocab == 32_000
 
 
-def test_heads_of_medusa_are_products_over_all_that_is_checked() -> None:
+def test_medusa_heads_are_gemms_over_all_verified_tokens() -> None:
     point = replace(
         PLAIN,
         model="llama2_7b",
@@ -342,7 +342,7 @@ def test_heads_of_medusa_are_products_over_all_that_is_checked() -> None:
     assert event.energy_j_per_token == pytest.approx(steady.energy_j_per_token, rel=0.2)
 
 
-def test_as_many_are_drafted_as_pay() -> None:
+def test_adaptive_speculation_maximizes_tokens_per_second() -> None:
     """Also where prompts take the time: then none, but the drafter still reads them."""
     plain = replace(PLAIN, arrivals=replace(PLAIN.arrivals, process="closed"))
     for prompt, output, clients in (
@@ -379,7 +379,7 @@ def test_as_many_are_drafted_as_pay() -> None:
         assert found.tokens_per_s > 0.95 * best
 
 
-def test_fewer_are_drafted_the_more_run_and_where_prompts_are_read() -> None:
+def test_adaptive_speculation_drafts_less_under_load() -> None:
     hardware = deployment_of(PLAIN).hardware
     point = replace(
         PLAIN, speculation=replace(PLAIN.speculation, method="eagle", num_draft_tokens=5)
@@ -396,7 +396,7 @@ def test_fewer_are_drafted_the_more_run_and_where_prompts_are_read() -> None:
     assert all(fewer <= more for fewer, more in zip(beside, worth, strict=True))
 
 
-def test_what_cannot_be_drafted_says_why() -> None:
+def test_unsupported_speculation_has_a_reason() -> None:
     with pytest.raises(Infeasible, match="speculation_needs_pp_1"):
         simulate(replace(PLAIN, speculation=replace(PLAIN.speculation, method="eagle"), pp=2))
     with pytest.raises(Infeasible, match="ngram_drafts_no_tree"):
@@ -443,7 +443,7 @@ def test_what_cannot_be_drafted_says_why() -> None:
         )
 
 
-def test_rates_of_other_models_make_later_tokens_less_sure() -> None:
+def test_transferred_acceptance_rates_widen_the_interval() -> None:
     def reach(**drafts: object) -> float:
         found = simulate(updated(PLAIN, drafts))
         return found.tpot_mean_s_hi / found.tpot_mean_s_lo

@@ -1,4 +1,4 @@
-"""Rates, costs and use are of one window, and its sums are what happened in it."""
+"""Rates, costs and utilization use one measurement window."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simulators.serving.engine.replica import COMPLETED, REPLICA
 from tests.serving.cases import asked, run
 
 
-def test_sums_between_two_answers_are_those_of_the_batches_in_between() -> None:
+def test_window_sums_equal_the_sums_of_its_batches() -> None:
     draw = np.random.default_rng(3)
     requests = asked(
         np.cumsum(draw.exponential(0.1, 60)), draw.integers(1, 99, 60), draw.integers(1, 99, 60)
@@ -27,7 +27,7 @@ def test_sums_between_two_answers_are_those_of_the_batches_in_between() -> None:
     assert did.busy_s == pytest.approx((inside[:, 2] - inside[:, 1]).sum())
 
 
-def test_windows_that_follow_each_other_add_up_to_the_run_over_all_replicas() -> None:
+def test_consecutive_windows_sum_to_the_whole_run() -> None:
     requests = asked(np.arange(40) * 0.3, np.full(40, 50), np.full(40, 20))
     state = run(requests, replicas=3, router="random")
     assert set(state.request[:, REPLICA]) == {0, 1, 2}

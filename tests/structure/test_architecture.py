@@ -28,18 +28,18 @@ BY_NAME = (
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_path_on_a_page_exists(page: Path) -> None:
+def test_documented_paths_exist(page: Path) -> None:
     named = [file for file in NAMED.findall(page.read_text()) if not re.search("[A-Z]{4}", file)]
     assert [file for file in named if not (ROOT / file).exists()] == []
 
 
-def test_every_package_of_the_picture_has_a_line_on_the_page() -> None:
+def test_every_package_of_the_picture_is_documented() -> None:
     packages = {package.replace(".", "/") for layer in layers() for package in layer}
     assert {package for package in packages if f"`{package}" not in PAGE} == set()
 
 
 @pytest.mark.parametrize(("parameter", "path"), PATHS)
-def test_a_parameter_occurs_in_the_files_of_its_path(parameter: str, path: str) -> None:
+def test_parameter_occurs_in_the_files_of_its_path(parameter: str, path: str) -> None:
     files = NAMED.findall(path)
     assert len(files) >= 6
     bearing = [file for file in files if any(part in file for part in BY_NAME)]

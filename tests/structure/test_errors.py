@@ -1,4 +1,4 @@
-"""The pages of how errors compose are what `python -m docs.errors` writes, and its parts sum."""
+"""The pages of composed errors equal the output of `python -m docs.errors`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulators.core.calibration import reference_folder
 REFERENCE = reference_folder()
 
 
-def test_the_parts_of_every_figure_sum_to_all_of_it() -> None:
+def test_components_of_every_error_sum_to_the_total() -> None:
     text = (errors.FOLDER / "composed_question.md").read_text(encoding="utf-8")
     rows = [line.split("|")[2:-1] for line in text.splitlines() if line.startswith("| `")]
     for column in zip(*rows, strict=True):
@@ -23,6 +23,6 @@ def test_the_parts_of_every_figure_sum_to_all_of_it() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(REFERENCE is None or not REFERENCE.is_dir(), reason="no measured data")
-def test_the_pages_are_what_is_computed() -> None:
+def test_error_pages_match_the_generator() -> None:
     for file, text in errors.pages():
         assert file.read_text(encoding="utf-8") == text, "python -m docs.errors"

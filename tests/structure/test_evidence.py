@@ -21,20 +21,20 @@ def answers() -> list[Outcome]:
     return evidence.answers()
 
 
-def test_the_accuracy_page_shows_every_stored_figure() -> None:
+def test_accuracy_page_shows_every_stored_figure() -> None:
     assert evidence.accuracy().count("\n| ") > 50
 
 
 @pytest.mark.slow
 @measured
-def test_what_misses_is_explained() -> None:
+def test_missing_scenarios_have_a_reason() -> None:
     for one in answers():
         assert one.reason == one.scenario.missing
         assert all(f.in_band or f.target.miss for f in one.figures), one.scenario.id
 
 
 @pytest.mark.slow
-def test_every_point_beyond_what_is_known_raises_its_flag() -> None:
+def test_every_point_outside_the_evidence_raises_a_flag() -> None:
     silent = [
         one["when"] for one in evidence.breaks() if not evidence.is_raised(one["flag"], one["row"])
     ]

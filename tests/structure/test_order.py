@@ -156,7 +156,7 @@ def called(call: ast.Call) -> str:
         "both = {k: a[k] for k in set(a) | set(b)}",
     ],
 )
-def test_a_walk_over_a_set_is_seen(text: str) -> None:
+def test_iteration_over_a_set_is_detected(text: str) -> None:
     assert list(walked(ast.parse(text)))
 
 
@@ -170,11 +170,11 @@ def test_a_walk_over_a_set_is_seen(text: str) -> None:
         "for name in dict.fromkeys(a): pass",
     ],
 )
-def test_what_has_no_order_to_lose_is_allowed(text: str) -> None:
+def test_order_independent_use_of_a_set_is_allowed(text: str) -> None:
     assert not list(walked(ast.parse(text)))
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(Path(f).relative_to(ROOT)))
-def test_no_set_is_walked(file: Path) -> None:
+def test_simulators_never_iterate_over_sets(file: Path) -> None:
     found = walked(ast.parse(file.read_text(encoding="utf-8")))
     assert sorted({f"line {node.lineno}: {ast.unparse(node)}" for node in found}) == []

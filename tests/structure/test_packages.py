@@ -59,7 +59,7 @@ def test_folders_have_at_most_fifteen_files() -> None:
 
 
 @pytest.mark.parametrize("top", TOP_LEVEL, ids=lambda top: top.name)
-def test_no_two_files_import_each_other_in_a_circle(top: Path) -> None:
+def test_imports_have_no_cycles(top: Path) -> None:
     assert chain(top)
 
 

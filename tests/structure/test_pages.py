@@ -47,7 +47,7 @@ def names(text: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("simulator", "metric", "page"), METRICS)
-def test_a_metric_is_defined_on_its_page(simulator: str, metric: str, page: str) -> None:
+def test_metric_is_defined_on_its_page(simulator: str, metric: str, page: str) -> None:
     file, _, heading = page.partition("#")
     assert file == f"{simulator}.md"
     assert metric in names(sections(file).get(heading, "")), (

@@ -10,7 +10,7 @@ from tests.conftest import ROOT
 GENERATED = {"accuracy.md", "calibrations.md", "coverage.md"}
 
 
-def test_the_site_lists_every_page() -> None:
+def test_site_lists_every_page() -> None:
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
     listed: set[str] = set()
     waiting = [nav]

@@ -37,7 +37,7 @@ def named(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield getattr(node, "lineno", 0), text
 
 
-def test_simulators_name_no_engine_and_no_model() -> None:
+def test_simulator_code_names_no_engine_or_model() -> None:
     files = sorted(PACKAGE.rglob("*.py"))
     found = [
         f"{file.relative_to(PACKAGE)}:{line}: {text}"
@@ -52,7 +52,7 @@ def test_simulators_name_no_engine_and_no_model() -> None:
 @pytest.mark.parametrize(
     "code", ["x = 'vllm'", "sglang_s = 1.0", "f(trtllm=2)", "f'of {x} vLLM'", "import vllm"]
 )
-def test_names_are_found_wherever_they_stand(code: str) -> None:
+def test_engine_names_are_found_in_code_and_strings(code: str) -> None:
     assert list(named(ast.parse(code)))
     assert not list(named(ast.parse('"""As vLLM does."""\nx = 1\n"""And SGLang."""')))
 

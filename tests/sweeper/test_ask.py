@@ -1,4 +1,4 @@
-"""A question by flags ends in a deployment, or in what stands in its way."""
+"""`ask` answers a question by flags with a deployment, or with the obstacle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ask(words: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
     return captured.err if code == 2 else captured.out
 
 
-def test_a_question_by_flags_is_answered(
+def test_ask_answers_a_question_by_flags(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = ask(QUESTION, capsys)
@@ -43,7 +43,7 @@ def test_a_question_by_flags_is_answered(
     assert main(["pareto", answer["space"]]) == 0
 
 
-def test_it_is_said_of_each_gpu_what_its_times_rest_on(
+def test_ask_prints_the_evidence_of_each_gpu(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = QUESTION.replace("h100_sxm", "h100_sxm,mi300x").replace("--gpus 2", "--gpus 1")
@@ -59,7 +59,7 @@ def test_it_is_said_of_each_gpu_what_its_times_rest_on(
     assert sum(shares["mi300x"].values()) == pytest.approx(1.0)
 
 
-def test_where_no_design_is_sure_the_surest_is_the_answer(
+def test_ask_returns_the_most_probable_design(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = QUESTION.replace("h100_sxm", "h100_sxm,mi300x").replace("--gpus 2", "--gpus 1")
@@ -71,15 +71,15 @@ def test_where_no_design_is_sure_the_surest_is_the_answer(
     assert "no design reaches P(meets SLO) = 99.9 %" in ask(words, capsys)
 
 
-def test_deadlines_nothing_meets(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ask_reports_slos_without_a_feasible_design(
+    workplace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = ask(f"{QUESTION} --ttft 0.001", capsys, code=1)
     assert "No design on at most 2 of h100_sxm meets" in text
     assert "Nearest design: " in text
 
 
-def test_a_budget_that_is_all_a_design_lacks_is_named(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ask_names_the_missing_budget(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = ask(f"{QUESTION} --budget 1", capsys, code=1)
     assert "No design on at most 2 of h100_sxm meets the SLO within the budget." in text
     assert "A budget of $2.99 is enough (--budget)." in text
@@ -87,7 +87,7 @@ def test_a_budget_that_is_all_a_design_lacks_is_named(
     ask(f"{QUESTION} --budget 2.99", capsys)
 
 
-def test_a_checkpoint_answered_by_the_sheet_of_another_is_told(
+def test_ask_reports_a_substituted_model_file(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = "meta-llama/Llama-3.1-8B-Instruct is simulated as llama3_1_8b"

@@ -1,4 +1,4 @@
-"""For bursty loads the answer is the cheapest of all designs, every number of replicas tried."""
+"""For bursty loads the answer of `ask` is the cheapest of all designs and replica counts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def write_trace(file: Path, *, burst: int, gap_s: float, requests: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", DEPLOYMENTS)
-def test_the_answer_is_the_cheapest_of_all_designs(
+def test_ask_answer_is_the_cheapest_design(
     which: str, workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if which == "conversations" and not CONVERSATIONS.is_file():

@@ -1,4 +1,4 @@
-"""The front that bounds prove is that of all points, for few of them."""
+"""The bounds sampler finds the full front with few evaluations."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def vectors(rows: pl.LazyFrame, per: list[str], where: str | None) -> set[tuple[
 
 
 @pytest.mark.parametrize("where", [None, "time_s <= 8"])
-def test_the_front_is_that_of_all_points(where: str | None, tmp_path: Path) -> None:
+def test_bounded_search_front_equals_the_full_front(where: str | None, tmp_path: Path) -> None:
     factory = Factory()
     space = DesignSpace.of(
         factory,
@@ -94,7 +94,7 @@ def test_the_front_is_that_of_all_points(where: str | None, tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_front_of_steady_states_is_that_of_all_of_them(seed: int, tmp_path: Path) -> None:
+def test_bounded_search_of_analytic_points_equals_the_full_front(seed: int, tmp_path: Path) -> None:
     random, gpus = np.random.default_rng(seed), ["l4", "h100_sxm", "mi300x", "b200_sxm"]
     space = DesignSpace.of(
         "serving",
@@ -125,11 +125,11 @@ def test_the_front_of_steady_states_is_that_of_all_of_them(seed: int, tmp_path: 
     assert few < 0.8 * all_points
 
 
-def test_it_holds_to_the_contract_of_samplers() -> None:
+def test_bounds_sampler_fulfils_the_contract() -> None:
     check_sampler(load_sampler("bounds"), DesignSpace.of(Factory(), size="1..9", speed="1..4"))
 
 
-def test_what_states_no_bounds_is_refused(tmp_path: Path) -> None:
+def test_simulator_without_bounds_is_refused(tmp_path: Path) -> None:
     space = DesignSpace.of("kernels", gpu="l4", op="gemm", m="1..4")
     sweep = Sweep.of(space, outputs=str(tmp_path / "rows"), sampler="bounds")
     with pytest.raises(UserError, match="needs a simulator that states bounds"):

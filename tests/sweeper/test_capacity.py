@@ -1,4 +1,4 @@
-"""A capacity axis is bisected: few probes, the largest value that still meets the objective."""
+"""A capacity axis is bisected to the largest value that meets the objective."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def answered(folder: Path) -> tuple[pl.DataFrame, list[Part]]:
     return sweep.run(parts.append).collect(), parts
 
 
-def test_the_largest_value_that_meets_the_objective_is_found(tmp_path: Path) -> None:
+def test_bisection_finds_the_largest_value_that_meets_the_objective(tmp_path: Path) -> None:
     probes, _ = answered(tmp_path)
     best = probes.filter(pl.col("cost_usd") <= 100).group_by("n").agg(pl.col("x").max())
     found = dict(best.iter_rows())
@@ -48,7 +48,7 @@ def test_the_largest_value_that_meets_the_objective_is_found(tmp_path: Path) -> 
         assert limit / CAPACITY_STEP < found[n] <= limit
 
 
-def test_bisection_needs_a_logarithm_of_the_values_and_gives_up_where_nothing_can_be_built(
+def test_bisection_takes_logarithmic_steps_and_stops_at_infeasible_designs(
     tmp_path: Path,
 ) -> None:
     probes, _ = answered(tmp_path)
@@ -58,7 +58,7 @@ def test_bisection_needs_a_logarithm_of_the_values_and_gives_up_where_nothing_ca
     assert per_design.filter(pl.col("n") == 13)["len"].to_list() == [1, 1]
 
 
-def test_a_capacity_that_was_found_is_not_searched_again(tmp_path: Path) -> None:
+def test_found_capacity_is_reused(tmp_path: Path) -> None:
     first, _ = answered(tmp_path)
     again, parts = answered(tmp_path)
     assert parts == []
@@ -79,7 +79,7 @@ def test_a_capacity_that_was_found_is_not_searched_again(tmp_path: Path) -> None
         ({"derived": {"twice": "2 * x"}, "constraints": ["twice > n"]}, "no constraint can name"),
     ],
 )
-def test_mistakes_in_a_capacity_are_explained(change: dict[str, Any], fragment: str) -> None:
+def test_capacity_errors_raise_a_user_error(change: dict[str, Any], fragment: str) -> None:
     written = {**WRITTEN, **change}
     with pytest.raises(UserError, match=fragment):
         capacity_search(parse_space(written), space_of(written))

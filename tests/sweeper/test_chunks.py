@@ -1,4 +1,4 @@
-"""A chunk is sized by time, small at first, tapering off at the end."""
+"""Chunk sizes follow the time of a point: small at first, large later, tapering at the end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def works(draw: st.DrawFn) -> list[Batch]:
 
 
 @given(batches=works(), workers=st.integers(1, 4), data=st.data())
-def test_chunks_are_the_batches_cut(
+def test_chunks_partition_the_batches(
     batches: list[Batch], workers: int, data: st.DataObject
 ) -> None:
     chunks = Chunks(iter(batches), sum(map(len, batches)), workers)
@@ -56,7 +56,7 @@ def test_early_chunks_sample_the_whole_range() -> None:
 
 
 @given(batches=works(), pieces=st.integers(1, 6))
-def test_pieces_are_the_batch(batches: list[Batch], pieces: int) -> None:
+def test_pieces_reassemble_the_batch(batches: list[Batch], pieces: int) -> None:
     for batch in batches:
         parts = split(batch, pieces)
         assert len(parts) <= pieces
@@ -73,18 +73,18 @@ def run(total: int, point_s: float, workers: int = 1) -> list[int]:
     return sizes
 
 
-def test_the_first_chunk_is_small_since_a_point_may_take_minutes() -> None:
+def test_first_chunk_is_small_without_a_time_estimate() -> None:
     assert Chunks([Span(0, 10**6)], 10**6).size() <= 64
 
 
-def test_the_first_chunk_takes_a_second_where_it_is_known_what_a_point_takes() -> None:
+def test_first_chunk_takes_a_second_with_a_time_estimate() -> None:
     chunks = Chunks([Span(0, 10**6)], 10**6, point_s=0.2)
     assert chunks.is_known
     assert chunks.size() == 5
     assert not Chunks([Span(0, 10**6)], 10**6).is_known
 
 
-def test_chunks_outgrow_the_size_that_first_points_called_for() -> None:
+def test_chunks_grow_as_points_become_cheaper() -> None:
     chunks, found = Chunks([Span(0, 10**7)], 10**7), list[Span]()
     for chunk in chunks:
         assert isinstance(chunk, Span)
@@ -95,23 +95,23 @@ def test_chunks_outgrow_the_size_that_first_points_called_for() -> None:
     assert all(a.hi == b.lo for a, b in pairwise(found)), "nothing twice, nothing left"
 
 
-def test_quick_points_come_in_large_parts() -> None:
+def test_cheap_points_get_large_parts() -> None:
     sizes = run(10**7, 1e-7)
     assert 0.9 * LARGEST < max(sizes) <= LARGEST
     assert len(sizes) < 20
 
 
-def test_a_chunk_takes_about_a_second_at_first_and_never_much_more_than_a_few() -> None:
+def test_chunk_time_is_bounded() -> None:
     sizes = run(100_000, 1e-2)
     assert 50 <= sizes[1] <= 200
     assert max(sizes) * 1e-2 <= LAST_S * 1.01
 
 
-def test_points_slower_than_a_second_come_one_by_one() -> None:
+def test_points_slower_than_a_second_get_single_chunks() -> None:
     assert set(run(100, 30.0)[1:]) == {1}
 
 
-def test_the_tail_tapers_off_so_that_no_worker_waits_long() -> None:
+def test_chunks_shrink_at_the_end() -> None:
     workers = 4
     sizes = run(100_000, 1e-3, workers)
     assert sizes[-1] < max(sizes) / 2
@@ -119,7 +119,7 @@ def test_the_tail_tapers_off_so_that_no_worker_waits_long() -> None:
     assert max(last_round) * 1e-3 <= 1.0
 
 
-def test_points_that_share_a_run_stay_in_one_chunk() -> None:
+def test_points_sharing_a_simulation_stay_in_one_chunk() -> None:
     chunks = Chunks([Span(0, 9_360)], 9_360, workers=2, together=260)
     found = []
     for chunk in chunks:
@@ -130,7 +130,7 @@ def test_points_that_share_a_run_stay_in_one_chunk() -> None:
     assert len(whole) > 0.7 * 9_360 / 260
 
 
-def test_expensive_points_are_cut_although_they_belong_together() -> None:
+def test_expensive_groups_are_split() -> None:
     chunks = Chunks([Span(0, 1_000)], 1_000, together=500)
     sizes = []
     for chunk in chunks:
@@ -139,7 +139,7 @@ def test_expensive_points_are_cut_although_they_belong_together() -> None:
     assert max(sizes[1:]) * 0.1 <= LAST_S < 500 * 0.1
 
 
-def test_one_slow_chunk_does_not_make_all_later_ones_tiny() -> None:
+def test_one_slow_chunk_does_not_shrink_later_chunks() -> None:
     chunks = Chunks([Span(0, 10**6)], 10**6)
     chunks.learn(64, 64e-3)
     chunks.learn(1000, 100.0)

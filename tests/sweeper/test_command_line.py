@@ -1,4 +1,4 @@
-"""A command answers, or says in one paragraph what is wrong with it."""
+"""Commands print a result, or one paragraph about the error."""
 
 from __future__ import annotations
 
@@ -56,9 +56,7 @@ def answer(command: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> s
 SWEEP = "+space=toy plot=false"
 
 
-def test_a_sweep_ends_with_its_front_its_knee_and_its_files(
-    bench: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_sweep_prints_front_knee_and_files(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = answer(SWEEP, capsys)
     assert "Pareto front: cost_usd min, gain max" in text
     assert "34 rows (17 infeasible, 17 ok); 34 simulated in" in text
@@ -74,7 +72,7 @@ def test_a_sweep_ends_with_its_front_its_knee_and_its_files(
     assert "0 simulated" in again
 
 
-def test_json_is_all_of_it_for_programs(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_is_complete(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(answer(f"{SWEEP} output=json", capsys))
     assert found["rows"] == {"infeasible": 17, "ok": 17}
     assert found["points"] == 36
@@ -84,7 +82,7 @@ def test_json_is_all_of_it_for_programs(bench: Path, capsys: pytest.CaptureFixtu
     assert found["knee"] in found["front"]
 
 
-def test_overrides_and_samplers_change_what_is_asked(
+def test_overrides_and_samplers_change_the_points(
     bench: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cases = (
@@ -103,16 +101,16 @@ def test_overrides_and_samplers_change_what_is_asked(
         assert sum(found["rows"].values()) == rows, words
 
 
-def test_the_key_in_the_table_finds_the_design(
-    bench: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_printed_key_finds_the_design(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(answer(f"{SWEEP} output=json", capsys))
     key = found["knee"]["key"]
     text = answer(f"show toy {key[:10]}", capsys)
     assert f"x                        {found['knee']['x']:g} m" in text
 
 
-def test_queries_read_what_a_sweep_left(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_queries_read_the_results_of_a_sweep(
+    bench: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     answer(SWEEP, capsys)
     front = json.loads(answer("pareto toy --min cost_usd --where 'gain > 13' --json", capsys))
     assert [(d["x"], d["y"], d["equivalents"]) for d in front] == [(5.0, 3.0, 1)]
@@ -124,7 +122,7 @@ def test_queries_read_what_a_sweep_left(bench: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(("rows", "shown"), [(1, 1), (2, 2), (3, 3), (20, 3)])
-def test_a_front_is_printed_in_as_many_rows_as_asked(
+def test_front_is_limited_to_the_requested_rows(
     bench: Path, capsys: pytest.CaptureFixture[str], rows: int, shown: int
 ) -> None:
     answer(SWEEP, capsys)
@@ -135,9 +133,7 @@ def test_a_front_is_printed_in_as_many_rows_as_asked(
     assert sum(line.startswith("*") for line in table) == 1
 
 
-def test_a_plan_tells_what_a_sweep_would_do(
-    bench: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_prints_the_work_of_a_sweep(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = json.loads(answer("plan +space=toy output=json", capsys))
     wanted = {"points": 36, "removed": {"x + y < 9": 2}, "picked": 34, "answered": 0, "to_do": 34}
     assert {k: before[k] for k in wanted} == wanted
@@ -149,7 +145,7 @@ def test_a_plan_tells_what_a_sweep_would_do(
     assert (grown["answered"], grown["to_do"]) == (34, 2)
 
 
-def test_a_plan_of_a_sample_counts_what_that_sample_lacks(
+def test_plan_of_a_sample_counts_missing_points(
     bench: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sample = "+space=toy sampler=random sampler.points=9 output=json"
@@ -165,7 +161,7 @@ def test_a_plan_of_a_sample_counts_what_that_sample_lacks(
     assert rest["to_do"] == 34 - sum(after["rows"].values())
 
 
-def test_failures_end_as_rows_and_can_be_retried(
+def test_failures_become_rows_and_can_be_retried(
     bench: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = answer("+space=rough plot=false", capsys, code=3)
@@ -177,7 +173,7 @@ def test_failures_end_as_rows_and_can_be_retried(
     assert "20 rows (1 infeasible, 19 ok); 1 simulated in" in text
 
 
-def test_a_run_records_what_was_asked(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_records_its_configuration(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answer(SWEEP, capsys)
     (folder,) = Path("outputs/toy/runs").iterdir()
     assert json.loads((folder / "config.json").read_text())["name"] == "toy"
@@ -185,7 +181,7 @@ def test_a_run_records_what_was_asked(bench: Path, capsys: pytest.CaptureFixture
     assert pl.read_parquet(folder / "front.parquet").height == 3
 
 
-def test_help_and_listings_answer(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_listings_succeed(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "+space=NAME" in answer("--help", capsys)
     assert "toy                      Where in the plane is it best?" in answer(
         "list spaces", capsys
@@ -298,7 +294,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("command", "complaint"), MISTAKES, ids=[m[0] for m in MISTAKES])
-def test_a_mistake_gets_one_paragraph(
+def test_user_error_prints_one_paragraph(
     bench: Path, capsys: pytest.CaptureFixture[str], command: str, complaint: str
 ) -> None:
     for name, text in BAD_SPACES.items():
@@ -331,7 +327,7 @@ def test_a_mistake_gets_one_paragraph(
         ("show toy zz", "no key starts with 'zz'"),
     ],
 )
-def test_a_mistake_in_a_query_gets_one_paragraph(
+def test_query_error_prints_one_paragraph(
     bench: Path, capsys: pytest.CaptureFixture[str], command: str, complaint: str
 ) -> None:
     answer(SWEEP, capsys)
@@ -341,7 +337,7 @@ def test_a_mistake_in_a_query_gets_one_paragraph(
     assert "Traceback" not in told
 
 
-def test_a_run_that_came_to_nothing_hides_no_earlier_one(
+def test_empty_run_does_not_hide_an_earlier_run(
     bench: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("spaces", "mine.yaml").write_text(
@@ -360,7 +356,7 @@ def test_a_run_that_came_to_nothing_hides_no_earlier_one(
     assert "Pareto front" in answer("pareto mine --min ttft_mean_s --min tpot_mean_s", capsys)
 
 
-def test_a_damaged_part_is_named_by_every_command(
+def test_every_command_names_a_damaged_part(
     bench: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer(SWEEP, capsys)
@@ -375,7 +371,7 @@ def test_a_damaged_part_is_named_by_every_command(
 
 @pytest.mark.parametrize("name", ["definition.json", "config.json"])
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"space": 3}'])
-def test_a_damaged_side_file_is_named(
+def test_damaged_metadata_file_is_named(
     bench: Path, capsys: pytest.CaptureFixture[str], name: str, content: str
 ) -> None:
     answer(SWEEP, capsys)
@@ -393,7 +389,7 @@ def test_spaces_are_found_by_path(bench: Path, capsys: pytest.CaptureFixture[str
     assert found["rows"] == {"infeasible": 17, "ok": 17}
 
 
-def test_results_under_a_url_are_queried_by_it_or_by_name(
+def test_results_under_a_url_are_found_by_url_or_name(
     bench: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = f"file://{bench}/far"
@@ -407,7 +403,7 @@ def test_results_under_a_url_are_queried_by_it_or_by_name(
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/x", "nothing://x"])
-def test_a_url_that_nobody_answers_is_a_sentence(
+def test_unreachable_url_gives_a_message(
     bench: Path, capsys: pytest.CaptureFixture[str], url: str
 ) -> None:
     assert run(f"{SWEEP} outputs={url}") == 2
@@ -424,7 +420,7 @@ class Silent:
             raise OSError(url)
 
 
-def test_a_store_that_does_not_answer_is_left(
+def test_unresponsive_store_times_out(
     bench: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checksums, "_ANSWER_S", 0.05)
@@ -435,9 +431,7 @@ def test_a_store_that_does_not_answer_is_left(
     assert run(f"{SWEEP} outputs=") == 2
 
 
-def test_a_sweep_that_runs_is_not_run_twice_at_once(
-    bench: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_running_sweep_cannot_start_twice(bench: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import fcntl
 
     answer(SWEEP, capsys)
@@ -461,7 +455,7 @@ print("heavy:", sorted(heavy), "code:", code, file=sys.stderr)
     "command",
     ["--help", "list", "show toy", "plan +space=toy", "pareto toy", "pareto toy --per y"],
 )
-def test_queries_import_nothing_heavy(
+def test_queries_import_no_large_dependency(
     bench: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     if command.startswith("pareto"):
@@ -477,8 +471,6 @@ def test_queries_import_nothing_heavy(
     assert done.stderr.strip().endswith("heavy: [] code: 0"), done.stderr
 
 
-def test_an_axis_of_a_union_is_suggested_too(
-    workplace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_axis_of_a_union_is_suggested(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("+space=llama70b_h100 space.axes.schedulr=vllm") == 2
     assert "did you mean 'scheduler'?" in capsys.readouterr().err

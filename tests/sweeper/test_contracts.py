@@ -1,4 +1,4 @@
-"""Everything the folders offer holds to the contract of its kind."""
+"""Every shipped simulator, sampler and engine fulfils its contract."""
 
 from __future__ import annotations
 
@@ -90,19 +90,19 @@ def _spread(asked: DesignSpace) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize("name", SIMULATORS.names())
-def test_a_simulator_of_the_house_holds_to_the_contract(name: str) -> None:
+def test_shipped_simulator_fulfils_the_contract(name: str) -> None:
     check_simulator(load_simulator(name), few_points(name))
 
 
 @pytest.mark.parametrize("name", [QUADRATIC, TROUBLE])
-def test_a_simulator_from_elsewhere_holds_to_the_contract(name: str) -> None:
+def test_external_simulator_fulfils_the_contract(name: str) -> None:
     asked = bowl() if name == QUADRATIC else space(TROUBLE, {"n": "0..9", "dies": [3, 4]})
     check_simulator(load_simulator(name), asked.batch(Span(0, 20)))
 
 
 @pytest.mark.parametrize("name", [n for n in samplers.names() if n != "bounds"])  # has none here
 @pytest.mark.parametrize("points", [20, 1000])
-def test_a_sampler_holds_to_the_contract(name: str, points: int) -> None:
+def test_sampler_fulfils_the_contract(name: str, points: int) -> None:
     fields = samplers.options_of(name).__dataclass_fields__
     if name == "bayes":
         pytest.importorskip("optuna", reason="needs the extra search")
@@ -111,13 +111,13 @@ def test_a_sampler_holds_to_the_contract(name: str, points: int) -> None:
 
 
 @pytest.mark.parametrize("name", [e for e in engines.ENGINES if e != "ray"])
-def test_an_engine_in_this_process_holds_to_the_contract(name: str) -> None:
+def test_inline_engine_fulfils_the_contract(name: str) -> None:
     check_engine(load_engine(name), bowl())
 
 
 @pytest.mark.ray
 @pytest.mark.parametrize("actors", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_the_engine_ray_holds_to_the_contract(local_ray: None, actors: int) -> None:
+def test_ray_engine_fulfils_the_contract(local_ray: None, actors: int) -> None:
     check_engine(load_engine("ray", actors=actors), bowl())
 
 
@@ -174,7 +174,7 @@ def _narrow(results: pa.RecordBatch, _: pa.RecordBatch) -> pa.RecordBatch:
         (lambda r, _: r.slice(0).to_struct_array(), "evaluate returned StructArray"),
     ],
 )
-def test_a_spoilt_simulator_is_found_out(spoil: Any, complaint: str) -> None:
+def test_contract_suite_detects_a_broken_simulator(spoil: Any, complaint: str) -> None:
     asked = space(QUADRATIC, {"x": "1..5", "n": [1, 13]})
     with pytest.raises(AssertionError, match=complaint):
         check_simulator(Broken(spoil), asked.batch(Span(0, 10)))  # type: ignore[arg-type]
@@ -191,21 +191,21 @@ class Spoilt:
     ("numbers", "complaint"),
     [([[]], "at least one"), ([[1, 1]], "more than once"), ([[1], [1]], "more than once")],
 )
-def test_a_spoilt_sampler_is_found_out(numbers: list[list[int]], complaint: str) -> None:
+def test_contract_suite_detects_a_broken_sampler(numbers: list[list[int]], complaint: str) -> None:
     rounds = [[np.array(r, np.int64)] for r in numbers]
     sampler = Spoilt(rounds=lambda *_: iter(rounds), size=len)
     with pytest.raises(AssertionError, match=complaint):
         check_sampler(sampler, bowl())
 
 
-def test_a_sampler_that_draws_anew_each_time_is_found_out() -> None:
+def test_contract_suite_detects_a_nondeterministic_sampler() -> None:
     random = np.random.default_rng()
     sampler = Spoilt(rounds=lambda s, _: iter([[random.permutation(len(s))[:30]]]), size=len)
     with pytest.raises(AssertionError, match="other points"):
         check_sampler(sampler, bowl())
 
 
-def test_an_engine_that_loses_a_batch_is_found_out() -> None:
+def test_contract_suite_detects_a_lost_batch() -> None:
     class Lazy:
         @contextmanager
         def open(self) -> Iterator[Any]:
@@ -217,11 +217,11 @@ def test_an_engine_that_loses_a_batch_is_found_out() -> None:
         check_engine(Lazy(), bowl())
 
 
-def test_the_same_command_gives_the_same_bits_in_any_order(tmp_path: Path) -> None:
+def test_results_are_bit_equal_in_any_order(tmp_path: Path) -> None:
     log = tmp_path / "log"
     check_engine(load_engine("inline"), space(COUNTING, {"n": "0..30", "log": str(log)}))
 
 
-def test_a_users_mistake_inside_a_simulator_stops_the_sweep() -> None:
+def test_user_error_in_a_simulator_stops_the_sweep() -> None:
     with pytest.raises(UserError, match="n=4 means nothing"):
         check_engine(load_engine("inline"), space(TROUBLE, {"n": "0..9", "refuses": 4}))

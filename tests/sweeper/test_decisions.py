@@ -1,4 +1,4 @@
-"""What follows a front: volumes, ranks, shares of variance, probabilities, neighbours, fleets."""
+"""Decisions after a front: hypervolume, ranks, sensitivity, probabilities, neighbours, fleets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _points(seed: int, rows: int, width: int, *, ties: bool = False) -> Matrix:
     return np.round(drawn, 1) if ties else drawn
 
 
-def test_a_hypervolume_is_the_area_that_points_dominate() -> None:
+def test_hypervolume_is_the_dominated_area() -> None:
     assert hypervolume(np.array([[1.0, 3.0], [2.0, 1.0], [9.0, 0.0]]), [4.0, 4.0]) == 7.0
     assert hypervolume(np.array([[1.0], [3.0]]), [4.0]) == 3.0
     assert hypervolume(np.array([[5.0, np.nan]]), [4.0, 4.0]) == 0.0
@@ -35,7 +35,7 @@ def test_a_hypervolume_is_the_area_that_points_dominate() -> None:
         hypervolume(np.ones((1, 2)), [4.0])
 
 
-def test_a_hypervolume_without_moocore_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hypervolume_without_moocore_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "moocore", None)
     with pytest.raises(UserError, match=r'pip install "sweeper\[search\]"'):
         hypervolume(np.ones((1, 2)), [4.0, 4.0])
@@ -56,7 +56,7 @@ def test_ranks_and_crowding_agree_with_pymoo(width: int) -> None:
     np.testing.assert_allclose(crowding_distance(front), theirs, rtol=1e-9)
 
 
-def test_a_rank_counts_equal_designs_alike() -> None:
+def test_equal_designs_have_equal_ranks() -> None:
     points = np.array([[1.0, 1.0], [1.0, 1.0], [2.0, 2.0], [np.nan, 0.0]])
     assert rank_layers(points).tolist() == [1, 1, 2, 0]
     assert rank_layers(points, 1).tolist() == [1, 1, 0, 0]
@@ -64,7 +64,7 @@ def test_a_rank_counts_equal_designs_alike() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.integers(2, 4), st.floats(0.01, 0.5))
-def test_an_epsilon_front_covers_the_whole_front(seed: int, width: int, step: float) -> None:
+def test_epsilon_front_covers_the_whole_front(seed: int, width: int, step: float) -> None:
     points = _points(seed, 200, width)
     kept = points[epsilon_front(points, [step] * width)]
     front = points[distinct_front(points)[0]]
@@ -123,7 +123,7 @@ def test_sensitivity_on_a_full_grid_is_exact() -> None:
     assert idle_axes(rows.lazy(), ["y"], ["a", "b", "c"]) == ["c"]
 
 
-def test_wrong_columns_are_named() -> None:
+def test_unknown_columns_are_named() -> None:
     rows = pl.LazyFrame({"a": [1, 2], "y": [1.0, 2.0]})
     with pytest.raises(UserError, match="no column 'b'"):
         sensitivity(rows, "y", ["b"])
@@ -131,7 +131,7 @@ def test_wrong_columns_are_named() -> None:
         cheapest(rows, "y", "y < 0")
 
 
-def test_the_probability_of_the_front() -> None:
+def test_front_probability_matches_monte_carlo() -> None:
     rows = pl.LazyFrame({"cost": [1.0, 1.001, 1.5, 4.0], "wait": [1.0, 1.001, 0.9, 4.0]})
     objectives = {"cost": "min", "wait": "min"}
     exact = probable_front(rows, objectives, {})  # type: ignore[arg-type]
@@ -166,7 +166,7 @@ def test_steps_that_improve_come_first() -> None:
     ]
 
 
-def test_levels_and_fleets() -> None:
+def test_fleet_question_returns_the_cheapest_mix() -> None:
     rows = pl.LazyFrame({"usd": [1.0, 2.0, 4.0, 8.0], "qps": [1.0, 3.0, 2.0, 9.0]})
     assert best_per(rows, "usd", "qps", "max", steps=2).rows() == [(2.0, 3.0), (8.0, 9.0)]
     fleet = replicas_for([0.0, 4.0, 8.1], 4.0, spare=2)

@@ -1,4 +1,4 @@
-"""An engine decides where the work is done; a bad point costs one row wherever it is."""
+"""Engines decide where points are evaluated; a failing point costs one row in every engine."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def named(rows: pl.DataFrame) -> list[tuple[int, str, str]]:
     return [(r["n"], r["status"], r["reason"]) for r in bad.to_dicts()]
 
 
-def test_one_point_that_raises_costs_one_row(tmp_path: Path) -> None:
+def test_failing_point_costs_one_row(tmp_path: Path) -> None:
     rows, _ = answers(tmp_path, troubled(raises=41, dies=77), load_engine("inline"))
     assert named(rows) == [
         (41, "error", "ValueError: cannot square 41"),
@@ -63,7 +63,7 @@ def test_one_point_that_raises_costs_one_row(tmp_path: Path) -> None:
     assert good["square"].to_list() == [n * n for n in range(100) if n not in (41, 77)]
 
 
-def test_points_that_raise_side_by_side_are_all_found(tmp_path: Path) -> None:
+def test_adjacent_failing_points_are_all_isolated(tmp_path: Path) -> None:
     axes = {"n": "0..9", "raises": [3, 4, 5]}
     rows, _ = answers(tmp_path, space(TROUBLE, axes), load_engine("inline"))
     assert [n for n, *_ in named(rows)] == [3, 4, 5]
@@ -94,7 +94,7 @@ def chosen_by(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return chosen
 
 
-def test_auto_says_what_it_chose_and_why(tmp_path: Path) -> None:
+def test_auto_engine_prints_choice_and_reason(tmp_path: Path) -> None:
     _, said = answers(tmp_path, troubled(), load_engine("auto"))
     assert said[0].startswith("using 1 process (100 designs at ")
     assert said[0].endswith(" of work)")
@@ -104,7 +104,7 @@ def test_auto_says_what_it_chose_and_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("points", "engine"), [(100, "1 process"), (300, "2 processes"), (20_000, "Ray")]
 )
-def test_auto_takes_more_workers_for_more_work(
+def test_auto_engine_uses_more_workers_for_more_work(
     monkeypatch: pytest.MonkeyPatch, points: int, engine: str
 ) -> None:
     chosen_by(monkeypatch)
@@ -115,7 +115,7 @@ def test_auto_takes_more_workers_for_more_work(
     assert said[0].startswith(f"using {engine} ")
 
 
-def test_several_processes_give_the_rows_of_one(tmp_path: Path) -> None:
+def test_process_engine_rows_equal_inline_rows(tmp_path: Path) -> None:
     asked = space(QUADRATIC, {"x": "0..60", "y": "0.1..3 log 20", "n": [1, 13]})
     one, _ = answers(tmp_path / "one", asked, load_engine("inline"))
     rows, said = answers(tmp_path / "two", asked, load_engine("process", workers=2))
@@ -123,7 +123,7 @@ def test_several_processes_give_the_rows_of_one(tmp_path: Path) -> None:
     assert_frame_equal(rows, one, check_exact=True)
 
 
-def test_auto_starts_more_workers_once_the_rounds_of_a_search_add_up(
+def test_auto_engine_adds_workers_over_search_rounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ten rounds of 100 points, a tenth of a second each: the third is worth actors."""
@@ -136,7 +136,7 @@ def test_auto_starts_more_workers_once_the_rounds_of_a_search_add_up(
     assert chosen == ["process", "ray"]
 
 
-def test_auto_tries_no_points_where_the_simulators_guess_leaves_no_doubt(
+def test_auto_engine_skips_the_probe_with_a_clear_estimate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A hundred of a tenth of a second are ten seconds: twice the four, not twice the six."""
@@ -151,7 +151,7 @@ def test_auto_tries_no_points_where_the_simulators_guess_leaves_no_doubt(
     assert said[0].endswith("of work (the simulator's guess), over 4 s")
 
 
-def test_the_guess_for_a_whole_space_is_of_neighbours_that_share_work(
+def test_time_estimate_accounts_for_shared_work(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Shared:
@@ -170,7 +170,7 @@ def test_the_guess_for_a_whole_space_is_of_neighbours_that_share_work(
     assert few.point_s == pytest.approx(1.0, rel=0.1)
 
 
-def test_a_probe_asks_only_for_points_that_constraints_allow() -> None:
+def test_probe_evaluates_only_allowed_points() -> None:
     """A constraint is often there because the simulator refuses the others."""
     asked = space(TROUBLE, {"n": "0..9", "refuses": [4, 5]}, constraints=["n <> refuses"])
     assert measured(asked, len(asked)).probes == 20
@@ -180,7 +180,7 @@ def test_a_probe_asks_only_for_points_that_constraints_allow() -> None:
 
 
 @pytest.mark.parametrize("size", [64, 640, 6400])
-def test_a_probe_meets_every_value_of_the_fastest_axis(size: int) -> None:
+def test_probe_covers_every_value_of_the_fastest_axis(size: int) -> None:
     """Even where its period divides the stride of the probes."""
     asked = space(TROUBLE, {"raises": f"1..{size}", "n": "1..8"})
     seen: set[int] = set()
@@ -196,7 +196,7 @@ def test_a_probe_meets_every_value_of_the_fastest_axis(size: int) -> None:
     assert seen == set(range(1, 9))
 
 
-def test_a_probe_keeps_nothing(tmp_path: Path) -> None:
+def test_probe_stores_no_results(tmp_path: Path) -> None:
     log = tmp_path / "log"
     asked = space(COUNTING, {"n": "0..5", "log": str(log)})
     answers(tmp_path, asked, load_engine("auto"))
@@ -205,7 +205,7 @@ def test_a_probe_keeps_nothing(tmp_path: Path) -> None:
     assert sum(done.values()) == 6 + 6 + 1  # once for the answer, once probed, the first one warm
 
 
-def test_an_unknown_engine_lists_the_known_ones() -> None:
+def test_unknown_engine_lists_known_engines() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'inline'"):
         load_engine("inlin")
 
@@ -232,7 +232,7 @@ def test_one_error_one_crash_and_one_hang_cost_three_rows(
 
 
 @pytest.mark.slow
-def test_first_points_that_take_longer_than_guessed_are_evaluated_once(tmp_path: Path) -> None:
+def test_slow_first_points_are_evaluated_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
     asked = space(COUNTING, {"n": "0..59", "log": str(log), "pause_s": 0.2})
     rows, _ = answers(tmp_path / "rows", asked, load_engine("process"))
@@ -247,7 +247,7 @@ def test_expensive_points_after_cheap_ones_are_evaluated_once(tmp_path: Path) ->
     assert len(rows) == len(log.read_text().split()) == 40
 
 
-def test_first_points_that_each_keep_their_limit_are_evaluated_once(tmp_path: Path) -> None:
+def test_first_points_within_the_limit_are_evaluated_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
     asked = space(COUNTING, {"pause_s": 0.3, "n": "0..5", "log": str(log)})
     limits = Limits(timeout_s=0.9)
@@ -256,7 +256,7 @@ def test_first_points_that_each_keep_their_limit_are_evaluated_once(tmp_path: Pa
     assert len(log.read_text().split()) == 6
 
 
-def test_a_later_round_knows_what_points_of_the_one_before_took(tmp_path: Path) -> None:
+def test_later_round_reuses_measured_point_times(tmp_path: Path) -> None:
     task = Task(troubled(), Store(str(tmp_path), define(troubled())), {})
     Path(task.store.results).mkdir(parents=True)
     Path(task.store.results, driver.FILE).touch()
@@ -269,7 +269,7 @@ def test_a_later_round_knows_what_points_of_the_one_before_took(tmp_path: Path) 
     assert max(few) == 1, "nobody is left idle"
 
 
-def test_a_probe_that_is_stopped_assumes_expensive_points(
+def test_interrupted_probe_assumes_expensive_points(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told = list[float]()
@@ -284,7 +284,7 @@ def test_a_probe_that_is_stopped_assumes_expensive_points(
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_many_crashes_do_not_blame_their_neighbours(local_ray: None, tmp_path: Path) -> None:
+def test_crashes_do_not_affect_other_points(local_ray: None, tmp_path: Path) -> None:
     asked = space(TROUBLE, {"n": "0..11", "exits": [2, 3, 9]})
     rows, _ = answers(tmp_path, asked, load_engine("ray", actors=2))
     assert [(n, status) for n, status, _ in named(rows)] == [
@@ -297,9 +297,7 @@ def test_many_crashes_do_not_blame_their_neighbours(local_ray: None, tmp_path: P
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_rounds_share_their_actors_and_bits_do_not_depend_on_them(
-    local_ray: None, tmp_path: Path
-) -> None:
+def test_search_rounds_share_actors_and_stay_bit_equal(local_ray: None, tmp_path: Path) -> None:
     asked = space(QUADRATIC, {"x": "0..60", "y": "0.1..3 log 20", "n": [1, 13]})
     inline, _ = answers(tmp_path / "one", asked, load_engine("inline"))
     rows, said = answers(tmp_path / "two", asked, load_engine("auto", worth_s=0.0, actors=2))
@@ -310,21 +308,19 @@ def test_rounds_share_their_actors_and_bits_do_not_depend_on_them(
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_users_mistake_in_an_actor_stops_the_sweep(local_ray: None, tmp_path: Path) -> None:
+def test_user_error_in_an_actor_stops_the_sweep(local_ray: None, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="n=42 means nothing"):
         answers(tmp_path, troubled(refuses=42), load_engine("ray", actors=2))
 
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_more_actors_than_the_cluster_has_room_for_are_refused(
-    local_ray: None, tmp_path: Path
-) -> None:
+def test_more_actors_than_cluster_cpus_are_refused(local_ray: None, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"engine\.actors=5: the cluster has only 2 CPUs"):
         answers(tmp_path, troubled(), load_engine("ray", actors=5))
 
 
-def test_a_probe_sees_that_neighbours_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_measures_cheap_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch takes a second and a row of it a millisecond: a grid of 10,000 takes no hours."""
     monkeypatch.setattr(probe_module, "_timed", lambda *a: (1.0 + 0.001 * len(a[-1]), len(a[-1])))
     asked = space(TROUBLE, {"n": "0..9999"})
@@ -332,7 +328,7 @@ def test_a_probe_sees_that_neighbours_cost_little(monkeypatch: pytest.MonkeyPatc
     assert near.point_s < 0.002 < far.point_s
 
 
-def test_points_that_constraints_remove_make_the_others_no_cheaper(
+def test_removed_points_do_not_lower_the_time_estimate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def timed(_: object, space: DesignSpace, where: np.ndarray) -> tuple[float, int]:
@@ -345,7 +341,7 @@ def test_points_that_constraints_remove_make_the_others_no_cheaper(
 
 
 @pytest.mark.ray
-def test_an_actor_that_ray_has_not_registered_yet_is_nowhere(
+def test_unregistered_actor_has_no_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from sweeper.engines import _ray_actors

@@ -1,4 +1,4 @@
-"""The tutorials run as they are printed, and as notebooks."""
+"""The tutorials run as printed, and as notebooks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ NOTEBOOKS = sorted((ROOT / "docs" / "tutorial").glob("*.ipynb"))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=[p.stem for p in PAGES])
-def test_the_notebook_of_a_page_is_what_the_page_says(page: Path) -> None:
+def test_notebook_matches_the_tutorial_page(page: Path) -> None:
     written = page.with_suffix(".ipynb").read_text(encoding="utf-8")
     assert written == as_text(page.read_text(encoding="utf-8")), "python -m docs.notebooks"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=[p.stem for p in NOTEBOOKS])
-def test_the_cells_of_a_notebook_run_in_order(file: Path, workplace: Path) -> None:
+def test_notebook_cells_run_in_order(file: Path, workplace: Path) -> None:
     cells = [c for c in json.loads(file.read_text())["cells"] if c["cell_type"] == "code"]
     assert cells
     names: dict[str, object] = {}

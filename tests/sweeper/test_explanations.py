@@ -1,4 +1,4 @@
-"""Where a design's time goes, what separates two designs, and what a measurement says of one."""
+"""Explanations of a design, comparison of two designs, and validation by a measurement."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def refused(command: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().err
 
 
-def test_explain_says_what_takes_the_time_and_what_would_help(
+def test_explain_prints_time_shares_and_improvements(
     swept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = printed(["explain", "layers", "knee"], capsys)
@@ -63,7 +63,7 @@ def test_explain_says_what_takes_the_time_and_what_would_help(
     assert sum(c["energy_j"] for c in found) == row["energy_j"]
 
 
-def test_a_timeline_nests_and_nothing_overlaps(
+def test_timeline_spans_nest_without_overlap(
     swept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printed(["explain", "layers", "knee", "--trace", "trace.json"], capsys)
@@ -81,7 +81,9 @@ def test_a_timeline_nests_and_nothing_overlaps(
     assert phases[1]["ts"] == pytest.approx(phases[0]["ts"] + phases[0]["dur"])
 
 
-def test_two_designs_and_why_they_differ(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_explains_the_difference_of_two_designs(
+    swept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     last = latest("layers", "outputs")
     rows = last.store.scan().collect().sort("latency_s")
     from sweeper.store.keys import keys
@@ -96,7 +98,9 @@ def test_two_designs_and_why_they_differ(swept: Path, capsys: pytest.CaptureFixt
     assert "The two designs are the same." in same
 
 
-def test_two_sweeps_on_what_they_share(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_joins_two_sweeps_on_shared_points(
+    swept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = printed(["compare", "layers", "--against", "fewer"], capsys)
     assert "6 and 4 designs, 4 in both sweeps" in text
     assert "latency_s  +0.0%" in text
@@ -112,7 +116,7 @@ def test_mistakes_are_explained(swept: Path, capsys: pytest.CaptureFixture[str])
     assert "sweeper writes no deployments" in refused(["export", "layers", "knee"], capsys)
 
 
-def test_memories_of_an_array_that_take_energy_but_no_time_are_told() -> None:
+def test_explanation_keeps_rows_with_energy_but_no_time() -> None:
     rows = [
         Contribution(phase="conv1", name="mac", time_s=1.0, energy_j=0.1),
         Contribution(phase="conv1", name="DRAM Inputs", energy_j=0.7),
@@ -124,6 +128,6 @@ def test_memories_of_an_array_that_take_energy_but_no_time_are_told() -> None:
     assert told[3] == ("3 smaller operators", pytest.approx(0.003))
 
 
-def test_contributions_need_a_simulator_that_explains() -> None:
+def test_contributions_require_an_explaining_simulator() -> None:
     with pytest.raises(UserError, match="does not report"):
         contributions("tests.toys.quadratic", {"x": 1.0})

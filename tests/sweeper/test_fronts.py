@@ -1,4 +1,4 @@
-"""Fronts of small tables, found in each of the ways that large ones are."""
+"""Fronts of small tables, computed by each algorithm for large tables."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def small_sizes(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
     ],
 )
 @pytest.mark.parametrize("seed", range(25))
-def test_no_row_of_a_front_is_dominated_and_all_others_are(
+def test_front_rows_are_nondominated_and_other_rows_are_dominated(
     seed: int, sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_sizes(monkeypatch, **sizes)
@@ -59,7 +59,7 @@ def test_no_row_of_a_front_is_dominated_and_all_others_are(
     ]
 
 
-def test_rows_that_a_member_dominates_are_marked() -> None:
+def test_dominated_rows_are_marked() -> None:
     members = np.array([[1.0, 4.0], [3.0, 2.0]])
     values = np.array(
         [[1.0, 4.0], [1.0, 5.0], [2.0, 4.0], [3.0, 2.0], [4.0, 3.0], [2.0, 3.0], [0.0, 9.0]]
@@ -75,7 +75,7 @@ def test_rows_that_a_member_dominates_are_marked() -> None:
     ]
 
 
-def test_a_dominating_row_takes_the_place_of_all_it_dominates() -> None:
+def test_dominating_row_replaces_all_dominated_rows() -> None:
     values = np.array([[3.0, 1.0], [2.0, 2.0], [1.0, 3.0], [2.0, 0.0], [2.0, 0.0]])
     rows, ties = distinct_front(values)
     assert (rows.tolist(), ties.tolist()) == ([2, 3], [1, 2])
@@ -84,7 +84,7 @@ def test_a_dominating_row_takes_the_place_of_all_it_dominates() -> None:
 @pytest.mark.parametrize(
     "sizes", [{}, {"SMALL": 0}, {"SMALL": 0, "MANY": 2, "STRIDE": 2, "STRONG": 1}]
 )
-def test_each_group_has_a_front_of_its_own(
+def test_each_group_has_a_separate_front(
     sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small_sizes(monkeypatch, **sizes)
@@ -105,6 +105,6 @@ def test_each_group_has_a_front_of_its_own(
     assert (rows.tolist(), ties.tolist()) == ([0, 1, 2, 7, 8], [1, 1, 2, 1, 1])
 
 
-def test_no_rows_have_no_groups_and_no_front() -> None:
+def test_empty_table_has_no_front() -> None:
     rows, ties = group_fronts(np.empty((0, 2)), np.empty(0, np.int64))
     assert (rows.tolist(), ties.tolist()) == ([], [])

@@ -1,4 +1,4 @@
-"""Options of a group are axes with dotted names, wherever an axis is named."""
+"""Options of a group are axes with dotted names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(command: str) -> int:
     return main(shlex.split(command))
 
 
-def test_columns_of_a_group_have_dotted_names_and_make_the_same_point() -> None:
+def test_dotted_columns_build_the_same_point() -> None:
     names = [column.name for column in columns_of(GroupedPoint)]
     assert names == ["tp", "drafting.method", "drafting.num_tokens"]
     point = GroupedPoint(tp=2, drafting=Drafting(method="mtp"))
@@ -39,13 +39,13 @@ def test_columns_of_a_group_have_dotted_names_and_make_the_same_point() -> None:
     assert points_of(GroupedPoint, batch_of(GroupedPoint, values_of(point))) == [point]
 
 
-def test_a_rule_of_a_grouped_option_names_the_option() -> None:
+def test_rule_of_a_grouped_option_names_the_option() -> None:
     with pytest.raises(UserError, match=r"drafting\.num_tokens is -1; it must be at least 0"):
         check_point(GroupedPoint(drafting=Drafting(num_tokens=-1)))
 
 
 @pytest.mark.parametrize("axes", AXES, ids=["nested", "dotted"])
-def test_an_axis_may_be_written_nested_or_dotted(axes: dict[str, Any]) -> None:
+def test_axis_may_be_written_nested_or_dotted(axes: dict[str, Any]) -> None:
     space = space_of(
         {
             "simulator": GROUPED,
@@ -69,13 +69,13 @@ def test_an_axis_may_be_written_nested_or_dotted(axes: dict[str, Any]) -> None:
         ({"tp": {"from": 1}}, "axis 'tp' is a mapping"),
     ],
 )
-def test_a_mistake_in_a_grouped_axis_is_explained(axes: dict[str, Any], complaint: str) -> None:
+def test_error_in_a_grouped_axis_names_the_option(axes: dict[str, Any], complaint: str) -> None:
     with pytest.raises(UserError) as caught:
         space_of({"simulator": GROUPED, "axes": axes})
     assert complaint in str(caught.value)
 
 
-def test_a_sweep_over_grouped_options_is_run_queried_and_explained(
+def test_sweep_over_grouped_options_runs_and_is_queried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -106,6 +106,6 @@ def test_a_sweep_over_grouped_options_is_run_queried_and_explained(
     assert "is a group of options" in capsys.readouterr().err
 
 
-def test_the_schema_of_a_group_is_a_mapping_of_its_options() -> None:
+def test_schema_of_a_group_is_a_mapping() -> None:
     found = grouped({"tp": {}, "drafting.method": {"type": "string"}})
     assert found["drafting"]["properties"] == {"method": {"type": "string"}}

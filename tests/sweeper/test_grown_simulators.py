@@ -1,4 +1,4 @@
-"""Rows from before a simulator gained a field are asked about as if it stood at its default."""
+"""Rows written before a simulator gained a field use the default of the field."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sweeper.store.keys import define
 from sweeper.store.store import Store
 
 
-def test_a_field_that_rows_lack_is_at_its_default(tmp_path: Path) -> None:
+def test_field_missing_in_old_rows_has_the_default(tmp_path: Path) -> None:
     space = DesignSpace.of("kernels", op="gemm", gpu="h100_sxm", m=[1, 2], n=8, k=8)
 
     class Old(Store):

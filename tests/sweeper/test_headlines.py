@@ -1,4 +1,4 @@
-"""The accuracy table: stored errors beside those of a baseline, and the command `accuracy`."""
+"""The accuracy table: stored errors beside baseline errors, and the command `accuracy`."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def headline(*names: str) -> Headline:
     return Headline("mine", "GPUs", [(f"l{i}", name) for i, name in enumerate(names)], "Other")
 
 
-def test_a_row_has_errors_and_those_of_the_baseline() -> None:
+def test_accuracy_row_has_errors_and_baseline_errors() -> None:
     found = headline("from the data sheet", "ten rows").cells(KNOWN)
     assert found == ("mine: GPUs", "l0 13.4 %, l1 2.0 %", "17, 10", "Other 5.3 %")
 
 
 @pytest.mark.parametrize("name", ["gone", "unknown"])
-def test_a_check_without_a_value_is_left_out(name: str) -> None:
+def test_check_without_a_value_is_omitted(name: str) -> None:
     assert headline(name).cells(KNOWN) == ("mine: GPUs", "-", "", "-")
 
 
-def test_every_figure_of_the_table_is_stored() -> None:
+def test_every_accuracy_figure_is_stored() -> None:
     known = evidence.stored()
     assert all(len(one.found(known)) == len(one.lines) for one in headlines())
     assert len(headlines()) <= 8
@@ -53,6 +53,6 @@ def test_stored_checks_are_printed_by_group_model_and_gpu(
     assert "aiconfigurator" in capsys.readouterr().out
 
 
-def test_an_unknown_group_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_accuracy_group_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["accuracy", "servng"]) == 2
     assert "did you mean 'serving'" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Every command and every question says how it is used; a shell completes all of it."""
+"""Every command and question documents its usage, and the shell completes all of them."""
 
 from __future__ import annotations
 
@@ -27,16 +27,14 @@ def said(words: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_a_commands_help_ends_with_what_one_may_type(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_help_ends_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     text = said(f"{command} --help", capsys)
     _, _, examples = text.partition("For example:\n")
     assert examples.startswith(f"  python -m sweeper {command}")
     assert f"\n  {command} " in USAGE
 
 
-def test_every_example_names_flags_that_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_examples_use_existing_flags(capsys: pytest.CaptureFixture[str]) -> None:
     for command, known in COMMANDS.items():
         text = said(f"{command} --help", capsys)
         for line in known["examples"]:
@@ -45,7 +43,7 @@ def test_every_example_names_flags_that_are_there(capsys: pytest.CaptureFixture[
             assert command == "store" or all(w in text for w in options), line
 
 
-def test_every_kind_of_question_is_explained_by_a_sentence_and_an_example(
+def test_every_question_has_a_description_and_an_example(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     text = said("query --help", capsys)
@@ -56,7 +54,7 @@ def test_every_kind_of_question_is_explained_by_a_sentence_and_an_example(
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_shell_reads_the_completion_script(
+def test_shell_accepts_the_completion_script(
     shell: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     text = said(f"completion {shell}", capsys)
@@ -78,7 +76,7 @@ def test_a_shell_reads_the_completion_script(
         ("sweeper +space=quickstart space.axes.scheduler", "space.axes.scheduler="),
     ],
 )
-def test_words_are_completed(line: str, answer: str, tmp_path: Path) -> None:
+def test_completion_suggests_words(line: str, answer: str, tmp_path: Path) -> None:
     """The shell's script asks the program, which writes the words to descriptor 8."""
     asked = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE": "1"}
     asked["_ARGCOMPLETE_COMP_WORDBREAKS"] = " \t\n\"'><=;|&(:"
@@ -87,7 +85,7 @@ def test_words_are_completed(line: str, answer: str, tmp_path: Path) -> None:
     assert (tmp_path / "words").read_text().split() == [answer]
 
 
-def test_both_programs_find_modules_of_the_current_folder(tmp_path: Path) -> None:
+def test_both_entry_points_import_modules_of_the_current_folder(tmp_path: Path) -> None:
     """An installed script starts with its own folder in the path, not with the current one."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "toy.py").write_text(

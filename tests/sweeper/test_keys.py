@@ -1,4 +1,4 @@
-"""A point is its values and the content of every file that those values make it read."""
+"""A point key covers the values and the content of every file that the values refer to."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def touch(file: str, text: str) -> None:
     os.utime(file, ns=(before + 10**9, before + 10**9))
 
 
-def test_a_changed_file_changes_exactly_the_keys_of_the_points_that_read_it(
+def test_changed_file_changes_only_keys_of_dependent_points(
     sheets: list[str],
 ) -> None:
     asked = space(READER, {"times": "1..3", "sheet": sheets})
@@ -53,7 +53,7 @@ def test_a_changed_file_changes_exactly_the_keys_of_the_points_that_read_it(
     assert changed == [sheets[1]] * 3
 
 
-def test_the_same_content_again_is_the_same_key_again(sheets: list[str]) -> None:
+def test_restored_content_restores_the_key(sheets: list[str]) -> None:
     asked = space(READER, {"sheet": sheets})
     before, name = keys_of(asked), define(asked).id
     touch(sheets[1], "20")
@@ -62,7 +62,7 @@ def test_the_same_content_again_is_the_same_key_again(sheets: list[str]) -> None
     assert (keys_of(asked), define(asked).id) == (before, name)
 
 
-def test_a_file_that_every_point_reads_is_part_of_every_key(
+def test_shared_file_is_part_of_every_key(
     sheets: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shared = tmp_path / "shared.txt"
@@ -75,13 +75,13 @@ def test_a_file_that_every_point_reads_is_part_of_every_key(
     assert len({*without, *first, *keys_of(asked)}) == 9
 
 
-def test_a_missing_file_is_a_mistake_of_the_users(sheets: list[str]) -> None:
+def test_missing_file_is_a_user_error(sheets: list[str]) -> None:
     asked = space(READER, {"sheet": [*sheets, "nowhere.txt"]})
     with pytest.raises(UserError, match=r"nowhere\.txt"):
         define(asked)
 
 
-def test_a_point_has_one_key_in_every_space_that_holds_it() -> None:
+def test_point_key_is_independent_of_the_space() -> None:
     small = space(QUADRATIC, {"x": [2, 3], "n": 7})
     large = space(
         QUADRATIC,
@@ -94,7 +94,7 @@ def test_a_point_has_one_key_in_every_space_that_holds_it() -> None:
     assert keys(define(large), points).to_list() == keys_of(small)
 
 
-def test_zipped_and_plain_axes_give_a_point_the_same_key() -> None:
+def test_zipped_and_plain_axes_give_equal_keys() -> None:
     zipped = space(QUADRATIC, {"x": [1, 2], "n": [3, 4]}, zip=[["x", "n"]])
     plain = space(QUADRATIC, {"n": [3, 4], "x": [1, 2]})
     assert set(keys_of(zipped)) < set(keys_of(plain))
@@ -112,12 +112,12 @@ def test_keys_of_different_points_differ(data: st.DataObject) -> None:
     assert keys(define(asked), asked.points(order)).to_list() == [found[i] for i in order]
 
 
-def test_swapping_the_values_of_two_axes_is_another_point() -> None:
+def test_swapping_values_of_two_axes_changes_the_key() -> None:
     asked = space(QUADRATIC, {"x": [1, 2], "y": [1, 2]})
     assert len(set(keys_of(asked))) == 4
 
 
-def test_a_definition_survives_json() -> None:
+def test_definition_survives_json() -> None:
     asked = space(
         QUADRATIC,
         {"x": "0.1..7 log 5", "bonus": [None, 2.5], "flipped": [True, False], "label": ["ä", 'q"']},
@@ -130,7 +130,7 @@ def test_a_definition_survives_json() -> None:
     assert back.space() == asked
 
 
-def test_a_definition_changes_with_everything_that_gives_point_numbers_their_meaning() -> None:
+def test_definition_hash_covers_axes_order_and_values() -> None:
     axes = {"x": "1..4", "y": "1..3"}
     spaces = [
         space(QUADRATIC, axes),

@@ -1,4 +1,4 @@
-"""The fewest copies that do, over all designs: the same as by trying everything."""
+"""The minimum-replicas search equals exhaustive search."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def space_of(load: float, luck: float, most: int) -> DesignSpace:
     most=st.sampled_from([1, 3, 8, 24]),
     foresees=st.booleans(),
 )
-def test_it_is_the_smallest_of_all_of_each_site(
+def test_min_replicas_search_finds_the_smallest_fleet_per_scenario(
     load: float, limit_s: float, most: int, foresees: bool
 ) -> None:
     space = space_of(load, 0.0, most)
@@ -103,9 +103,7 @@ def smallest(rows: pl.DataFrame, limit_s: float) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("luck", [0.0, 0.05])
-def test_a_sweep_that_seeks_tries_few_and_tries_near_misses_with_fewer(
-    tmp_path: Path, luck: float
-) -> None:
+def test_min_replicas_search_evaluates_few_points(tmp_path: Path, luck: float) -> None:
     space = space_of(40.0, luck, 24)
     sweep = Sweep.of(space, outputs=str(tmp_path / "rows"), engine="inline")
     sampler = MinReplicasSearch("copies", "servers_of_all", ("site",), Deadline(0.5))

@@ -1,4 +1,4 @@
-"""An axis in the one notation means the same in a file and in an override."""
+"""The axis notation has the same meaning in a file and in an override."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def values(written: Any, kind: pa.DataType = WHOLE, *, nullable: bool = False) -
 
 
 @given(low=st.integers(-1000, 1000), steps=st.integers(0, 100))
-def test_a_range_of_whole_numbers_includes_both_ends(low: int, steps: int) -> None:
+def test_integer_range_includes_both_ends(low: int, steps: int) -> None:
     assert values(f"{low}..{low + steps}") == list(range(low, low + steps + 1))
 
 
 @given(low=st.integers(0, 40), more=st.integers(0, 20))
-def test_powers_of_two_double_from_end_to_end(low: int, more: int) -> None:
+def test_powers_of_two_double_between_the_ends(low: int, more: int) -> None:
     found = values(f"pow2 {2**low}..{2 ** (low + more)}")
     assert found == [2**e for e in range(low, low + more + 1)]
 
@@ -49,7 +49,7 @@ def test_powers_of_two_stay_between_the_ends(low: int, high: int) -> None:
     count=st.integers(2, 50),
     how=st.sampled_from(("lin", "log")),
 )
-def test_spaced_values_rise_from_exactly_the_first_end_to_exactly_the_last(
+def test_spaced_values_include_both_exact_ends(
     low: float, high: float, count: int, how: str
 ) -> None:
     low, high = float(f"{low:.6g}"), float(f"{high:.6g}")
@@ -68,27 +68,27 @@ def test_spaced_values_rise_from_exactly_the_first_end_to_exactly_the_last(
     assert steps == pytest.approx([ratio] * (count - 1), rel=1e-5)
 
 
-def test_logarithmic_values_that_are_round_are_round() -> None:
+def test_logarithmic_values_are_rounded_when_near_round_numbers() -> None:
     found = values("0.5..32 log 13", REAL)
     assert [v for v in found if v == int(v)] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
 
 
-def test_spaced_whole_numbers_are_rounded_and_not_repeated() -> None:
+def test_spaced_integers_are_rounded_and_unique() -> None:
     assert values("1..1000 log 4") == [1, 10, 100, 1000]
     assert values("1..3 lin 9") == [1, 2, 3]
 
 
 @given(number=st.integers(-(2**63) + 1, 2**63 - 1))
-def test_a_whole_number_keeps_all_its_digits(number: int) -> None:
+def test_large_integer_keeps_all_digits(number: int) -> None:
     assert values(number) == [number]
 
 
 @given(number=st.floats(allow_nan=False, allow_infinity=False))
-def test_a_number_means_the_same_written_and_typed(number: float) -> None:
+def test_number_is_equal_in_file_and_override(number: float) -> None:
     assert values(number, REAL) == [number] == values(repr(number), REAL)
 
 
-def test_there_is_one_zero() -> None:
+def test_negative_zero_equals_zero() -> None:
     assert math.copysign(1.0, values([-0.0], REAL)[0]) == 1.0  # type: ignore[arg-type]
 
 
@@ -109,13 +109,13 @@ def test_there_is_one_zero() -> None:
         (["a", 7], WORD, ["a", "7"]),
     ],
 )
-def test_this_is_how_it_is_read(written: Any, kind: pa.DataType, expected: list[Scalar]) -> None:
+def test_axis_notation_is_parsed(written: Any, kind: pa.DataType, expected: list[Scalar]) -> None:
     found = values(written, kind)
     assert found == expected
     assert [type(v) for v in found] == [type(v) for v in expected]
 
 
-def test_null_is_a_value_where_the_field_allows_it() -> None:
+def test_null_is_a_value_of_optional_fields() -> None:
     assert values([None, 1.5], REAL, nullable=True) == [None, 1.5]
     assert values("null", REAL, nullable=True) == [None]
     with pytest.raises(UserError, match="cannot be null"):

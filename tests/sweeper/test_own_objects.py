@@ -1,4 +1,4 @@
-"""Simulators and samplers of one's own: objects, folders, files; what they return is looked at."""
+"""User-defined simulators and samplers: objects, folders and files; outputs are validated."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ class Every:
         return -(-len(space) // self.step)
 
 
-def test_a_simulator_and_a_sampler_may_be_objects(workplace: Path) -> None:
+def test_simulator_and_sampler_may_be_objects(workplace: Path) -> None:
     space = DesignSpace.of(Doubling(), n="1..9")
     rows = Sweep.of(space, sampler=Every(4), outputs=str(workplace)).run().collect()
     assert dict(rows.select("n", "twice").sort("n").rows()) == {1: 2.0, 5: 10.0, 9: 18.0}
 
 
-def test_what_is_no_simulator_is_refused() -> None:
+def test_object_without_the_protocol_is_refused() -> None:
     with pytest.raises(UserError, match="Every is no simulator: it needs `name`"):
         DesignSpace.of(Every(1), n=1)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="there is a simulator 'serving' already"):
@@ -107,7 +107,7 @@ def test_what_is_no_simulator_is_refused() -> None:
         ("status", "gave a point the status 'done'; a point is ok or infeasible"),
     ],
 )
-def test_a_malformed_answer_is_told_and_never_stored(
+def test_malformed_output_is_reported_and_never_stored(
     workplace: Path, mistake: str, said: str
 ) -> None:
     space = DesignSpace.of(Doubling(mistake, name=f"bad_{mistake}"), n="1..9")
@@ -117,7 +117,7 @@ def test_a_malformed_answer_is_told_and_never_stored(
     assert not list(workplace.rglob("*.parquet"))
 
 
-def test_a_folder_is_a_simulator(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_loads_as_a_simulator(workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = workplace / "mine"
     folder.mkdir()
     toy = Path(__file__).parents[1] / "toys" / "rented.py"
@@ -131,7 +131,7 @@ def test_a_folder_is_a_simulator(workplace: Path, capsys: pytest.CaptureFixture[
     assert list(workplace.glob("outputs/own/results/**/*.parquet"))
 
 
-def test_the_public_names_are_listed_and_there() -> None:
+def test_public_names_are_listed_and_exist() -> None:
     listed = dir(sweeper)
     assert {"DesignSpace", "Sweep", "pareto_front", "across", "latest", "Configuration"} <= set(
         listed
@@ -140,7 +140,7 @@ def test_the_public_names_are_listed_and_there() -> None:
     assert (Path(str(sweeper.__file__)).parent / "py.typed").is_file()
 
 
-def test_a_runs_configuration_is_read_back_as_it_was(workplace: Path) -> None:
+def test_run_configuration_survives_a_round_trip(workplace: Path) -> None:
     (workplace / "spaces").mkdir()
     (workplace / "spaces" / "toy.yaml").write_text(
         "simulator: tests.toys.rented\naxes: {box: [a, b], boxes: [1, 4]}\n"

@@ -1,4 +1,4 @@
-"""One display says how far a sweep is; piped, it is plain lines."""
+"""The progress display of a sweep; piped output is plain lines."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ def watched(*parts: Part, total: int = 10) -> Progress:
     return progress
 
 
-def test_the_line_says_what_has_come_back() -> None:
+def test_progress_line_counts_completed_points() -> None:
     progress = watched(part((1.0, 1.0), ok=3), part((2.0, 5.0), (3.0, 4.0), ok=2, infeasible=1))
     assert progress.line() == (
         "6 of 10 designs done · estimating time left · front 2 · infeasible 1 · (why infeasible 1)"
     )
 
 
-def test_at_the_end_nothing_is_left() -> None:
+def test_finished_progress_has_no_remaining_points() -> None:
     assert " · done · " in watched(part((1.0, 1.0), ok=10)).line()
     assert "0 of 10 designs done" in watched().line()
 
 
-def test_what_was_answered_before_is_said_and_not_counted() -> None:
+def test_reused_points_are_reported_separately() -> None:
     progress = Progress(4, OBJECTIVES, answered=1500)
     progress.add(part((1.0, 1.0), ok=4))
     assert progress.line() == "4 of 4 designs done · done · front 1 · 1,500 stored before"
 
 
-def test_one_line_has_the_room_it_has() -> None:
+def test_progress_line_fits_the_terminal_width() -> None:
     progress = watched(part((1.0, 1.0), ok=3, infeasible=2))
     assert progress.line(50) == "5 of 10 designs done · estimating time left"
     assert progress.line(10) == "5 of 10 designs done"
 
 
-def test_what_is_left_goes_by_the_pace_of_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remaining_time_uses_the_recent_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(progress_module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     progress = Progress(10_100, OBJECTIVES, started=0.0)
@@ -71,7 +71,7 @@ def test_what_is_left_goes_by_the_pace_of_late(monkeypatch: pytest.MonkeyPatch) 
     assert "545/s" in progress.line()
 
 
-def test_the_live_front_is_that_of_all_parts() -> None:
+def test_live_front_equals_the_front_of_all_parts() -> None:
     progress = watched(
         part((2.0, 2.0), ok=1), part((1.0, 2.0), ok=1), part((1.0, 2.0), (0.5, 1.0), ok=2)
     )
@@ -79,7 +79,7 @@ def test_the_live_front_is_that_of_all_parts() -> None:
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
-def test_parts_may_arrive_while_the_display_draws() -> None:
+def test_parts_may_arrive_during_a_redraw() -> None:
     progress = Progress(10**6, OBJECTIVES)
     stop = threading.Event()
 
@@ -111,7 +111,7 @@ def test_piped_progress_has_no_control_characters(
     assert not [c for c in text if unicodedata.category(c) == "Cc" and c != "\n"]
 
 
-def test_a_terminal_is_redrawn_in_place(tmp_path: Path) -> None:
+def test_terminal_progress_is_redrawn_in_place(tmp_path: Path) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True

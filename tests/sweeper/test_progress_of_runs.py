@@ -1,4 +1,4 @@
-"""What has been answered so far is said so: a run that was stopped opens with how far it came."""
+"""An interrupted run reports its progress when results are read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stopped(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "command", ["pareto toy", "query toy sensitivity", "show toy knee", "report toy"]
 )
-def test_a_run_that_was_stopped_opens_with_how_far_it_came(
+def test_interrupted_run_reports_its_progress(
     capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     capsys.readouterr()
@@ -46,7 +46,7 @@ def test_a_run_that_was_stopped_opens_with_how_far_it_came(
 
 
 @pytest.mark.usefixtures("stopped")
-def test_a_program_reads_it_beside_its_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_holds_the_progress(capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert main(["pareto", "toy", "--json"]) == 0
     said = capsys.readouterr()
@@ -55,7 +55,7 @@ def test_a_program_reads_it_beside_its_answer(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.usefixtures("stopped")
-def test_a_run_that_has_ended_says_nothing_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_run_reports_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
     assert latest("toy", "outputs").unfinished
     assert main(COMMAND) == 0
     capsys.readouterr()
@@ -65,7 +65,7 @@ def test_a_run_that_has_ended_says_nothing_of_it(capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.usefixtures("stopped")
-def test_the_last_run_is_that_of_a_name_and_a_definition(
+def test_last_run_is_found_by_name_and_definition(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(COMMAND) == 0
@@ -84,7 +84,7 @@ def test_the_last_run_is_that_of_a_name_and_a_definition(
         latest("toy@ffffff", "outputs")
 
 
-def test_a_first_run_has_no_answers_from_before(
+def test_first_run_has_no_reused_points(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of a first and a then fewer points are expected than are picked before constraints."""

@@ -1,4 +1,4 @@
-"""A row is on the front if no other is at least as good everywhere and better somewhere."""
+"""Pareto fronts: a row is on the front if no other row dominates it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def tables(draw: st.DrawFn, most: int = 60) -> Matrix:
 
 
 @given(values=tables())
-def test_the_front_of_a_small_table_is_that_of_brute_force(values: Matrix) -> None:
+def test_front_of_a_small_table_matches_brute_force(values: Matrix) -> None:
     assert found(values) == brute_force(values)
 
 
@@ -80,13 +80,13 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(values=tables())
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_the_compiled_front_is_that_of_brute_force(compiled: None, values: Matrix) -> None:
+def test_compiled_front_matches_brute_force(compiled: None, values: Matrix) -> None:
     assert found(values) == brute_force(values)
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("kind", ["uniform", "correlated", "anticorrelated", "grid"])
-def test_the_front_of_two_thousand_rows_is_that_of_brute_force(
+def test_front_of_two_thousand_rows_matches_brute_force(
     compiled: None, columns: int, kind: str
 ) -> None:
     random = np.random.default_rng(columns)
@@ -102,7 +102,7 @@ def test_the_front_of_two_thousand_rows_is_that_of_brute_force(
 
 
 @given(values=tables(), data=st.data())
-def test_the_order_of_rows_changes_nothing(values: Matrix, data: st.DataObject) -> None:
+def test_front_is_independent_of_row_order(values: Matrix, data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(values))))
     assert found(values[order]) == found(values)
 
@@ -150,7 +150,7 @@ def as_set(front: pl.DataFrame, wanted: dict[str, Direction]) -> set[tuple[tuple
 
 
 @given(given_results=results())
-def test_the_pareto_front_is_that_of_brute_force(
+def test_pareto_front_matches_brute_force(
     given_results: tuple[pl.DataFrame, dict[str, Direction]],
 ) -> None:
     rows, wanted = given_results
@@ -165,7 +165,7 @@ def test_the_pareto_front_is_that_of_brute_force(
 
 
 @given(given_results=results(), least=st.integers(-3, 3))
-def test_a_condition_applies_before_the_front(
+def test_condition_applies_before_the_front(
     given_results: tuple[pl.DataFrame, dict[str, Direction]], least: int
 ) -> None:
     rows, wanted = given_results
@@ -175,7 +175,7 @@ def test_a_condition_applies_before_the_front(
 
 
 @given(given_results=results())
-def test_each_group_has_its_own_front(
+def test_each_group_has_one_front(
     given_results: tuple[pl.DataFrame, dict[str, Direction]],
 ) -> None:
     rows, wanted = given_results
@@ -187,7 +187,7 @@ def test_each_group_has_its_own_front(
 
 
 @given(given_results=results(), data=st.data())
-def test_the_front_of_the_fronts_of_parts_is_the_front(
+def test_front_of_part_fronts_equals_the_front(
     given_results: tuple[pl.DataFrame, dict[str, Direction]], data: st.DataObject
 ) -> None:
     rows, wanted = given_results
@@ -204,13 +204,13 @@ def test_the_front_of_the_fronts_of_parts_is_the_front(
     assert merged == expected_front(rows, wanted)
 
 
-def test_whole_numbers_and_truths_can_be_objectives() -> None:
+def test_integers_and_booleans_can_be_objectives() -> None:
     rows = pl.LazyFrame({"n": [3, 1, 2, 1], "calibrated": [True, False, True, False]})
     front = pareto_front(rows, {"n": "min", "calibrated": "max"})
     assert front.rows() == [(1, False, 2), (2, True, 1)]
 
 
-def test_status_may_be_a_category() -> None:
+def test_status_may_be_categorical() -> None:
     rows = pl.LazyFrame(
         {"a": [1.0, 2.0], "status": pl.Series(["error", "ok"], dtype=pl.Categorical)}
     )
@@ -229,14 +229,14 @@ def test_status_may_be_a_category() -> None:
         ({"where": "cost + 1"}, "where 'cost + 1'"),
     ],
 )
-def test_a_mistake_in_a_query_is_explained(arguments: dict[str, Any], complaint: str) -> None:
+def test_query_mistake_raises_a_user_error(arguments: dict[str, Any], complaint: str) -> None:
     rows = pl.LazyFrame({"cost": [1.0, 2.0], "gpu": ["a", "b"]})
     with pytest.raises(UserError) as caught:
         pareto_front(rows, **{"objectives": {"cost": "min"}, **arguments})
     assert complaint in str(caught.value)
 
 
-def test_the_knee_is_the_design_nearest_to_the_best_of_everything() -> None:
+def test_knee_is_nearest_to_the_ideal_point() -> None:
     front = pl.DataFrame({"cost": [1.0, 2.0, 50.0], "speed": [1.0, 90.0, 100.0]})
     assert knee(front, {"cost": "min", "speed": "max"}) == 1
     assert knee(front[:1], {"cost": "min", "speed": "max"}) == 0
@@ -244,20 +244,20 @@ def test_the_knee_is_the_design_nearest_to_the_best_of_everything() -> None:
         knee(front.clear(), {"cost": "min", "speed": "max"})
 
 
-def test_the_knee_weighs_objectives_by_their_spread_over_the_front() -> None:
+def test_knee_scales_objectives_by_the_front_range() -> None:
     # Of 10 and of 100: shares of 0, .3, 1 and of 1, .4, 0; the squares of the second add to .25.
     front = pl.DataFrame({"a": [0.0, 3.0, 10.0], "b": [100.0, 40.0, 0.0]})
     assert knee(front, {"a": "min", "b": "min"}) == 1
 
 
-def test_what_no_qualifying_row_states_is_named() -> None:
+def test_missing_objective_values_are_named() -> None:
     rows = pl.LazyFrame({"a": [1.0, None], "b": [None, 2.0], "status": ["ok", "infeasible"]})
     assert unstated(rows, ["a", "b"]) == ["b"]
     assert unstated(rows, ["a", "b"], where="a > 5") == []
 
 
 @given(scale=st.floats(1e-6, 1e6), values=st.lists(st.integers(1, 999), min_size=1, max_size=9))
-def test_the_knee_does_not_depend_on_units(scale: float, values: list[int]) -> None:
+def test_knee_is_independent_of_units(scale: float, values: list[int]) -> None:
     front = pl.DataFrame({"a": sorted(values), "b": sorted(values, reverse=True)}).cast(pl.Float64)
     wanted: dict[str, Direction] = {"a": "min", "b": "min"}
     other = front.with_columns(pl.col("a") * 2.0 ** round(math.log2(scale)))
@@ -268,13 +268,13 @@ def test_the_knee_does_not_depend_on_units(scale: float, values: list[int]) -> N
     assert distances[0] == pytest.approx(distances[1], abs=1e-9)
 
 
-def test_missing_values_become_nan_and_maxima_change_sign() -> None:
+def test_missing_values_become_nan_and_maximized_objectives_are_negated() -> None:
     rows = pl.DataFrame({"a": [1, None], "b": [0.5, math.nan]})
     expected = np.array([[1.0, -0.5], [np.nan, np.nan]])
     assert np.array_equal(minimised(rows, {"a": "min", "b": "max"}), expected, equal_nan=True)
 
 
-def test_pieces_of_results_are_read_one_behind_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_batches_are_read_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = pl.LazyFrame({"usd": [5.0, 4.0, 9.0, 2.0, 1.0, 7.0, 1.0], "status": ["ok"] * 7})
     wanted: dict[str, Direction] = {"usd": "min"}
     whole = pareto_front(rows, wanted)

@@ -1,4 +1,4 @@
-"""Queries, pictures, schema and verification by the command line."""
+"""Queries, plots, schema and verification on the command line."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ ASKED = {
 
 
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - {"fleet"}))
-def test_every_query_answers_as_a_table_and_as_a_file(
+def test_every_query_writes_a_table_and_a_file(
     kind: str, swept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = f"query toy {kind} {ASKED.get(kind, '')}"
@@ -71,7 +71,9 @@ def test_every_query_answers_as_a_table_and_as_a_file(
     assert pl.read_parquet(swept / "t.parquet").height == len(table)
 
 
-def test_the_cheapest_is_the_cheapest(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cheapest_query_returns_the_minimum_cost(
+    swept: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = json.loads(run(f"query toy cheapest {ASKED['cheapest']} --json", swept, capsys))
     costs = [row["cost_usd"] for row in found]
     assert costs == sorted(costs)
@@ -111,7 +113,7 @@ def test_every_picture_is_drawn(kind: str, swept: Path, capsys: pytest.CaptureFi
     assert (swept / f"{kind}.svg").read_text().rstrip().endswith("</svg>")
 
 
-def test_rows_of_another_version_are_told_from_what_is_computed_today(
+def test_rows_of_another_version_are_reported_by_verify(
     swept: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(swept)
@@ -125,11 +127,11 @@ def test_rows_of_another_version_are_told_from_what_is_computed_today(
     assert "The rows of toy come from version 0 of " in capsys.readouterr().err
 
 
-def test_results_verify_to_the_bit(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_confirms_bit_equal_results(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "48 of 48 rows simulated again: bit-identical" in run("verify toy", swept, capsys)
 
 
-def test_a_changed_row_is_found(
+def test_verify_finds_a_changed_row(
     swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import shutil
@@ -148,7 +150,7 @@ def test_a_changed_row_is_found(
     assert "1 of 48 rows differ" in run("verify toy", tmp_path / "copy", capsys, code=1)
 
 
-def test_the_schema_knows_every_simulator_and_its_axes() -> None:
+def test_schema_lists_every_simulator_and_axis() -> None:
     schema = space_schema()
     cases = {c["if"]["properties"]["simulator"]["const"]: c["then"] for c in schema["allOf"]}
     assert set(cases) == set(SIMULATORS.names())
@@ -157,7 +159,7 @@ def test_the_schema_knows_every_simulator_and_its_axes() -> None:
     assert serving["tp"]["default"] == 1
 
 
-def test_every_shipped_space_keeps_the_schema() -> None:
+def test_every_shipped_space_validates_against_the_schema() -> None:
     validator = jsonschema.Draft202012Validator(space_schema())
     for file in shipped_files.spaces().values():
         assert not list(validator.iter_errors(read_space(file))), file

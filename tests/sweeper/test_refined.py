@@ -1,4 +1,4 @@
-"""An axis with a first and a then: all points at the one, the front of these at the other."""
+"""Two fidelities: all points at the first, and the front at the second."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WANTED = Goal({"cost_usd": "min", "x": "max"}, "label = 'plainer'", ("n",))
 
 
 @pytest.mark.parametrize("first", ["n", "label"])  # in the middle of a space, and its outermost
-def test_the_front_of_the_first_value_is_answered_at_the_second(tmp_path: Path, first: str) -> None:
+def test_front_of_the_first_fidelity_is_evaluated_at_the_second(tmp_path: Path, first: str) -> None:
     axes = {
         name: WRITTEN["axes"][name] for name in sorted(WRITTEN["axes"], key=lambda n: n != first)
     }
@@ -47,7 +47,7 @@ def test_the_front_of_the_first_value_is_answered_at_the_second(tmp_path: Path, 
     assert sorted(dear.select("n", "x").iter_rows()) == [(1, 3.0), (1, 5.0), (4, 3.0), (4, 5.0)]
 
 
-def test_what_constraints_remove_is_not_expected() -> None:
+def test_removed_points_are_not_expected() -> None:
     space = space_of(WRITTEN | {"constraints": ["x > 2"]})
     sampler = refined_search(parse_space(WRITTEN), space, WANTED)
     assert sampler is not None

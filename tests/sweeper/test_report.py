@@ -1,4 +1,4 @@
-"""The report of a sweep: one file, nothing from the network, right in a real browser."""
+"""The report of a sweep: one file, no network access, rendered in a browser."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def read(text: str) -> tuple[dict[str, Any], dict[str, list[Any]]]:
     return meta, columns
 
 
-def test_columns_come_back_as_they_went() -> None:
+def test_report_columns_survive_encoding() -> None:
     random = np.random.default_rng(0)
     table = pl.DataFrame(
         {
@@ -109,7 +109,7 @@ def test_columns_come_back_as_they_went() -> None:
     np.testing.assert_allclose(back["wide"], table["wide"], atol=1e-4)
 
 
-def test_a_report_is_one_page_that_answers(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_is_one_self_contained_page(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "toy", "--file", "page.html"]) == 0
     assert "open it in a browser" in capsys.readouterr().out
     text = Path("page.html").read_text()
@@ -126,7 +126,7 @@ def test_a_report_is_one_page_that_answers(swept: Path, capsys: pytest.CaptureFi
         assert said in text
 
 
-def test_a_large_sweep_travels_as_its_front_and_a_sample(swept: Path) -> None:
+def test_large_sweep_report_holds_front_and_sample(swept: Path) -> None:
     content = content_of(latest("toy", "outputs"), band=0.1)
     text = page(content, rows=40)
     meta, _ = read(text)
@@ -135,14 +135,14 @@ def test_a_large_sweep_travels_as_its_front_and_a_sample(swept: Path) -> None:
     assert "the front and an even sample" in text
 
 
-def test_a_report_needs_a_front(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_requires_a_front(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (swept / "spaces" / "toy.yaml").write_text(SPACE.replace("whole < 90", "whole < 0"))
     assert main(["+space=toy", "plot=false", "engine=inline"]) == 0
     assert main(["report", "toy"]) == 2
     assert "no design of 'toy' qualifies" in capsys.readouterr().err
 
 
-def test_evidence_in_one_sentence() -> None:
+def test_report_summarizes_evidence() -> None:
     checks = (Check("a", 1.0, ok=True), Check("b", 2.0, ok=False), Check("c", 3.0))
     said = Evidence(("kernels",), {"kernels": checks}).in_short()
     assert said == "1 of 2 accuracy checks pass."
@@ -191,7 +191,7 @@ def opened(browser: Any, file: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_report_works_in_a_real_browser(swept: Path, browser: Any) -> None:
+def test_report_works_in_a_browser(swept: Path, browser: Any) -> None:
     from selenium.webdriver.common.action_chains import ActionChains
 
     assert main(["report", "toy", "--file", "page.html"]) == 0
@@ -223,7 +223,7 @@ def test_a_report_works_in_a_real_browser(swept: Path, browser: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_reader_chooses_among_scenarios(swept: Path, browser: Any) -> None:
+def test_report_offers_a_choice_of_scenarios(swept: Path, browser: Any) -> None:
     (swept / "spaces" / "toy.yaml").write_text(f"{SPACE}given: [n]\n")
     assert main(["+space=toy", "plot=false", "engine=inline"]) == 0
     assert main(["report", "toy", "--file", "page.html"]) == 0

@@ -1,4 +1,4 @@
-"""Costs follow from rows that are there: no price list asks for a new simulation."""
+"""Costs are derived from stored rows: a new price list needs no simulation."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def told(command: str, capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 @pytest.mark.usefixtures("swept", "idle")
-def test_price_lists_are_compared_and_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_price_lists_are_compared_without_simulation(capsys: pytest.CaptureFixture[str]) -> None:
     rows = told("pareto toy --min usd --prices fair,dear", capsys)
     assert {(row["prices"], row["box"], row["usd"]) for row in rows} == {
         ("fair", "a", 1.0),
@@ -63,7 +63,7 @@ def test_price_lists_are_compared_and_nothing_runs(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.usefixtures("swept", "idle")
-def test_a_space_in_other_prices_is_answered_already(capsys: pytest.CaptureFixture[str]) -> None:
+def test_space_with_another_price_list_reuses_results(capsys: pytest.CaptureFixture[str]) -> None:
     command = "+space=toy plot=false engine=inline output=json"
     capsys.readouterr()
     assert main([*command.split(), "space.axes.prices=[dear,fair]"]) == 0
@@ -74,7 +74,7 @@ def test_a_space_in_other_prices_is_answered_already(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.usefixtures("swept", "idle")
-def test_costs_are_those_of_the_list_as_it_is_now(
+def test_costs_use_the_current_price_list(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(rented.LISTS["fair"], "a", 0.25)
@@ -82,7 +82,7 @@ def test_costs_are_those_of_the_list_as_it_is_now(
     assert [row["usd"] for row in rows] == [0.25]
 
 
-def test_prices_are_no_part_of_what_is_simulated() -> None:
+def test_prices_are_not_part_of_the_point_key() -> None:
     plain = DesignSpace.of("tests.toys.rented", boxes=[1, 2])
     several = DesignSpace.of("tests.toys.rented", boxes=[1, 2], prices=["dear", "fair"])
     assert unpriced(several).axes == plain.axes
@@ -95,7 +95,7 @@ def test_prices_are_no_part_of_what_is_simulated() -> None:
         unpriced(DesignSpace.of("tests.toys.rented", constraints=["prices = 'dear'"]))
 
 
-def test_a_notebook_gets_both_lists(workplace: Path) -> None:
+def test_notebook_queries_accept_two_price_lists(workplace: Path) -> None:
     space = DesignSpace.of("tests.toys.rented", boxes=[1, 2], prices=["dear", "fair"])
     rows = Sweep.of(space, outputs=str(workplace), engine="inline").run().collect()
     assert dict(rows.filter(boxes=1).select("prices", "usd").rows()) == {"dear": 2.0, "fair": 1.0}
@@ -109,9 +109,7 @@ def test_a_notebook_gets_both_lists(workplace: Path) -> None:
         ("training", {"model": "gpt2", "gpu": ["l4", "h100_sxm"], "batch": 8, "dtype": "fp16"}),
     ],
 )
-def test_simulators_state_the_costs_that_follow_from_their_other_columns(
-    name: str, axes: dict[str, Any]
-) -> None:
+def test_simulators_derive_costs_from_metric_columns(name: str, axes: dict[str, Any]) -> None:
     simulator = load_simulator(name)
     assert isinstance(simulator, Reprices)
     space = DesignSpace.of(name, prices=["owned", "public_cloud"], **axes)

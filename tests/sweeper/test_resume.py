@@ -1,4 +1,4 @@
-"""Resuming is running again: whatever moment a sweep was killed at, the rows are the same."""
+"""A killed sweep resumes and gives the same rows."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> pl.DataFrame:
     ],
     ids=["inline", "random", "ray"],
 )
-def test_a_sweep_killed_three_times_ends_with_the_rows_of_an_undisturbed_one(
+def test_sweep_killed_three_times_gives_undisturbed_rows(
     tmp_path: Path, undisturbed: pl.DataFrame, words: tuple[str, ...], workers: int
 ) -> None:
     for points in (1, 150, 330):
@@ -98,7 +98,7 @@ def test_a_sweep_killed_three_times_ends_with_the_rows_of_an_undisturbed_one(
 
 
 @pytest.mark.slow
-def test_a_finished_sweep_evaluates_nothing_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_finished_sweep_evaluates_no_point_and_leaves_no_temporary_files(tmp_path: Path) -> None:
     for _ in range(2):
         assert start(tmp_path, "engine=inline").wait(timeout=120) == 0
     assert len(evaluated(tmp_path)) == ROWS
@@ -108,7 +108,7 @@ def test_a_finished_sweep_evaluates_nothing_and_leaves_nothing_behind(tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_more_actors_than_cores_work_on_this_machine(tmp_path: Path) -> None:
+def test_more_actors_than_cores_are_allowed_locally(tmp_path: Path) -> None:
     many = (os.cpu_count() or 1) + 1
     assert start(tmp_path, "engine=ray", f"engine.actors={many}").wait(timeout=300) == 0
     told = (tmp_path / "told.txt").read_text()

@@ -1,4 +1,4 @@
-"""A sampler picks points; how evenly, how many, and which ones again."""
+"""Samplers: coverage, number of points and reproducibility."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def cube(**more: Any) -> DesignSpace:
     return space(QUADRATIC, {"x": "1..16", "y": "1..16", "n": "1..16"}, **more)
 
 
-def test_a_grid_is_every_point_in_order() -> None:
+def test_grid_sampler_lists_every_point_in_order() -> None:
     assert picked(cube(), "grid") == list(range(16**3))
 
 
-def test_a_sobol_sample_meets_every_value_of_every_axis_equally_often() -> None:
+def test_sobol_sample_covers_axis_values_evenly() -> None:
     points = cube().points(np.array(picked(cube(), "sobol", points=256), np.int64))
     for name in ("x", "y", "n"):
         assert set(points[name].value_counts()["count"]) == {16}
 
 
 @pytest.mark.parametrize("name", ["random", "sobol"])
-def test_a_sample_has_as_many_points_as_asked_for_all_of_them_allowed(name: str) -> None:
+def test_sample_has_the_requested_number_of_allowed_points(name: str) -> None:
     asked = cube(constraints=["x + y + n < 20"])
     found = picked(asked, name, points=100, seed=5)
     assert len(set(found)) == 100
@@ -49,14 +49,14 @@ def test_a_sample_has_as_many_points_as_asked_for_all_of_them_allowed(name: str)
 
 @pytest.mark.parametrize("name", ["random", "sobol"])
 @pytest.mark.parametrize("points", [4096, 10_000])
-def test_a_sample_larger_than_the_space_is_the_space(name: str, points: int) -> None:
+def test_sample_larger_than_the_space_equals_the_space(name: str, points: int) -> None:
     asked = cube(constraints=["n <> 3"])
     allowed = np.flatnonzero(asked.kept(Span(0, len(asked))))
     assert sorted(picked(asked, name, points=points)) == allowed.tolist()
 
 
 @pytest.mark.parametrize("name", ["random", "sobol"])
-def test_seeds_differ_and_a_seed_does_not(name: str) -> None:
+def test_different_seeds_differ_and_equal_seeds_agree(name: str) -> None:
     first, again, other = (picked(cube(), name, points=64, seed=s) for s in (1, 1, 2))
     assert first == again
     assert set(first) != set(other)
@@ -68,7 +68,7 @@ def test_sobol_without_scipy_names_the_extra(monkeypatch: pytest.MonkeyPatch) ->
         picked(cube(), "sobol")
 
 
-def test_a_random_sample_is_uniform() -> None:
+def test_random_sample_is_uniform() -> None:
     """Chi-squared over 16 values of an axis: 15 degrees of freedom, 37.7 at 0.1 %."""
     points = cube().points(np.array(picked(cube(), "random", points=800), np.int64))
     for name in ("x", "y", "n"):
@@ -77,7 +77,7 @@ def test_a_random_sample_is_uniform() -> None:
 
 
 @pytest.mark.parametrize("name", ["random", "sobol"])
-def test_a_space_of_a_trillion_points_is_sampled_at_once(name: str) -> None:
+def test_space_of_a_trillion_points_is_sampled_quickly(name: str) -> None:
     wide = dict.fromkeys(("x", "y", "n"), "1..10000")
     found = picked(space(QUADRATIC, wide), name, points=500)
     assert len(set(found)) == 500
@@ -93,14 +93,14 @@ def test_one_point_can_be_sampled() -> None:
     ("options", "complaint"),
     [({"points": 0}, "sampler.points=0"), ({"points": -5}, "at least one"), ({"seed": -1}, "seed")],
 )
-def test_a_mistake_in_the_options_is_explained(
+def test_invalid_sampler_options_raise_a_user_error(
     name: str, options: dict[str, int], complaint: str
 ) -> None:
     with pytest.raises(UserError, match=complaint):
         load_sampler(name, **options)
 
 
-def test_an_unknown_sampler_lists_similar_names() -> None:
+def test_unknown_sampler_lists_similar_names() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'sobol'"):
         load_sampler("sobel")
     assert {"grid", "random", "sobol"} <= set(names())

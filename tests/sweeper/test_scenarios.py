@@ -1,4 +1,4 @@
-"""Given axes make scenarios: each has answers of its own, or one design answers all of them."""
+"""Given axes define scenarios: results per scenario, or one design for all scenarios."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def swept(workplace: Path) -> Answers:
     return latest("toy", "outputs")
 
 
-def test_a_model_a_load_and_a_size_are_given_and_a_cut_is_not() -> None:
+def test_model_load_and_size_are_given_axes_and_parallelism_is_not() -> None:
     serving = given_of(load_simulator("serving").point)
     assert {"model", "workload", "qps", "prices"} <= set(serving)
     assert not {"gpu", "tp", "replicas", "max_batch", "dtype"} & set(serving)
@@ -49,7 +49,7 @@ def test_a_model_a_load_and_a_size_are_given_and_a_cut_is_not() -> None:
     assert {"network", "layer"} <= set(given_of(load_simulator("dataflow").point))
 
 
-def test_what_varies_is_given_as_the_simulator_says_unless_the_space_does() -> None:
+def test_given_axes_come_from_the_space_or_the_simulator() -> None:
     space = DesignSpace.of("kernels", gpu=["l4", "t4"], op="gemm", m=[1, 2], k=[8, 16])
     assert given(SpaceConfig(), space) == ("m", "k")
     assert given(SpaceConfig(given=["m"]), space) == ("m",)
@@ -60,7 +60,7 @@ def test_what_varies_is_given_as_the_simulator_says_unless_the_space_does() -> N
 
 
 @drawn(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4), st.integers(0, 4)), max_size=40))
-def test_fronts_of_groups_are_those_of_each_group_alone(rows: list[tuple[int, int, int]]) -> None:
+def test_grouped_fronts_equal_separate_fronts(rows: list[tuple[int, int, int]]) -> None:
     table = np.array(rows, np.float64).reshape(-1, 3)
     groups, values = table[:, 0].astype(np.int64), table[:, 1:]
     kept, ties = group_fronts(values, groups)
@@ -73,7 +73,7 @@ def test_fronts_of_groups_are_those_of_each_group_alone(rows: list[tuple[int, in
     assert (np.diff(kept) > 0).all()
 
 
-def test_fronts_of_many_groups_by_compiled_loops_are_those_of_each_alone() -> None:
+def test_compiled_grouped_fronts_equal_separate_fronts() -> None:
     random = np.random.default_rng(0)
     rows = pl.DataFrame(
         {
@@ -87,13 +87,13 @@ def test_fronts_of_many_groups_by_compiled_loops_are_those_of_each_alone() -> No
     assert found.equals(pl.concat(alone).sort("g", "a"))
 
 
-def test_scenarios_come_in_the_order_of_the_axes() -> None:
+def test_scenarios_follow_the_axis_order() -> None:
     rows = pl.LazyFrame({"model": ["b", "a", "a"], "qps": [2, 8, 2], "tp": [1, 1, 1]})
     found = scenarios_of(rows, ["model", "qps"], {"model": ["b", "a"], "qps": [8, 2]})
     assert [tuple(s.values()) for s in found] == [("b", 2), ("a", 8), ("a", 2)]
 
 
-def test_a_design_for_all_scenarios_qualifies_in_every_one() -> None:
+def test_design_for_all_scenarios_qualifies_in_each_scenario() -> None:
     rows = pl.LazyFrame(
         {
             "qps": [1, 2, 1, 2, 1, 2],
@@ -110,7 +110,7 @@ def test_a_design_for_all_scenarios_qualifies_in_every_one() -> None:
     assert dict(mean.select("tp", "usd").rows()) == {1: 1.5, 2: 2.5}
 
 
-def test_each_scenario_is_answered_as_if_it_were_asked_alone(swept: Answers) -> None:
+def test_scenario_results_equal_separate_sweeps(swept: Answers) -> None:
     assert swept.given == ("y",)
     assert [s["y"] for s in swept.scenarios] == [1.0, 2.0, 3.0]
     for one in swept.each():
@@ -127,14 +127,14 @@ def test_each_scenario_is_answered_as_if_it_were_asked_alone(swept: Answers) -> 
     assert swept.at("y=3 m").scenario == {"y": 3.0}, "as it is printed"
 
 
-def test_a_scenario_that_is_none_is_refused(swept: Answers) -> None:
+def test_unknown_given_axis_is_refused(swept: Answers) -> None:
     with pytest.raises(UserError, match="'x' is not a scenario axis"):
         swept.at("x=1")
     with pytest.raises(UserError, match="y does not take the value '7'"):
         swept.at("y=7")
 
 
-def test_commands_answer_each_scenario_or_all_at_once(
+def test_commands_report_per_scenario_or_overall(
     swept: Answers, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def said(command: str) -> Any:
@@ -163,7 +163,7 @@ def test_commands_answer_each_scenario_or_all_at_once(
 
 
 @pytest.mark.usefixtures("swept")
-def test_designs_of_two_scenarios_are_compared_with_a_warning(
+def test_comparing_designs_of_two_scenarios_warns(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Of simulators that say which of their fields are given."""

@@ -1,4 +1,4 @@
-"""Searches find fronts, learn from earlier results, and judge designs over several scenarios."""
+"""Searches find fronts, use earlier results and rank designs over several scenarios."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def share_found(folder: Path, name: str, **options: Any) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["nsga2", "halving"])
-def test_a_search_finds_nearly_all_of_a_front_with_a_fifth_of_the_points(
+def test_search_finds_most_of_the_front_with_a_fifth_of_the_points(
     name: str, tmp_path: Path
 ) -> None:
     assert share_found(tmp_path, name, points=680) > 0.995
@@ -48,13 +48,13 @@ def test_a_search_finds_nearly_all_of_a_front_with_a_fifth_of_the_points(
 
 
 @pytest.mark.slow
-def test_bayes_finds_more_of_a_front_than_a_random_sample(tmp_path: Path) -> None:
+def test_bayesian_search_beats_random_sampling(tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="needs the extra search")
     ours = share_found(tmp_path, "bayes", points=60)
     assert ours > share_found(tmp_path, "random", points=60)
 
 
-def test_designs_that_meet_the_condition_come_first_and_each_scenario_has_its_front() -> None:
+def test_ranking_prefers_feasible_designs_per_scenario() -> None:
     told = Observations(
         index=np.arange(4),
         losses=np.array([[5.0], [1.0], [7.0], [math.inf]]),
@@ -65,13 +65,13 @@ def test_designs_that_meet_the_condition_come_first_and_each_scenario_has_its_fr
     assert ranked(told)[0].tolist() == [0, 1, 0, 2]
 
 
-def test_designs_that_miss_a_limit_are_ranked_by_how_much_they_miss() -> None:
+def test_infeasible_designs_are_ranked_by_constraint_violation() -> None:
     none, missed = np.zeros(3, np.int64), np.full(3, MEETS + 1)
     losses, excess = np.array([[1.0], [2.0], [3.0]]), np.array([0.7, 0.1, 0.4])
     assert ranked(Observations(np.arange(3), losses, missed, none, excess))[0].tolist() == [2, 0, 1]
 
 
-def test_across_scenarios_a_design_counts_by_its_worst(tmp_path: Path) -> None:
+def test_design_ranking_uses_the_worst_scenario(tmp_path: Path) -> None:
     """Of n given as 1 and 2, the cost counts twice: a design's points are picked together."""
     seen: list[Observations] = []
 
@@ -102,7 +102,7 @@ def test_across_scenarios_a_design_counts_by_its_worst(tmp_path: Path) -> None:
     ]
 
 
-def test_a_search_begins_with_the_designs_nearest_to_earlier_ones(tmp_path: Path) -> None:
+def test_search_starts_near_earlier_designs(tmp_path: Path) -> None:
     file = tmp_path / "front.parquet"
     pl.DataFrame({"x": [7.4, 40.0], "n": [2, 1], "cost_usd": [0.1, 0.2]}).write_parquet(file)
     found = plane().points(designs_in_file(plane(), str(file))).select("x", "y", "n").rows()
@@ -112,14 +112,14 @@ def test_a_search_begins_with_the_designs_nearest_to_earlier_ones(tmp_path: Path
 
 
 @pytest.mark.parametrize("rows", ["", "nan,2\n", ",b\n"])
-def test_a_file_without_a_design_is_refused(tmp_path: Path, rows: str) -> None:
+def test_initial_design_file_without_designs_is_refused(tmp_path: Path, rows: str) -> None:
     (tmp_path / "front.csv").write_text(f"x,label\n{rows}")
     asked = space(QUADRATIC, {"x": [1, 2], "label": ["a", "c"]})
     with pytest.raises(UserError, match="no row is a design of this space"):
         designs_in_file(asked, str(tmp_path / "front.csv"))
 
 
-def test_empty_cells_say_nothing_and_numbers_below_zero_have_neighbours(tmp_path: Path) -> None:
+def test_initial_designs_ignore_empty_cells_and_accept_negative_numbers(tmp_path: Path) -> None:
     (tmp_path / "front.csv").write_text("x,y\n-2.4,\n0,9\n")
     asked = space(QUADRATIC, {"x": [-5, -2, 1], "y": [4, 8]})
     assert asked.points(designs_in_file(asked, str(tmp_path / "front.csv"))).select(
@@ -131,7 +131,7 @@ def test_empty_cells_say_nothing_and_numbers_below_zero_have_neighbours(tmp_path
 
 
 @pytest.mark.parametrize("name", ["nsga2", "halving", "bayes"])
-def test_a_search_of_fewer_points_evaluates_a_subset(name: str) -> None:
+def test_smaller_search_evaluates_a_subset(name: str) -> None:
     if name == "bayes":
         pytest.importorskip("optuna", reason="needs the extra search")
     goal = Goal({"cost_usd": "min"})
@@ -145,14 +145,14 @@ def test_a_search_of_fewer_points_evaluates_a_subset(name: str) -> None:
     assert len(set(plane().points(np.array(sorted(chosen)))["x"])) > 7  # they are spread
 
 
-def test_over_all_scenarios_a_design_takes_a_point_in_each(tmp_path: Path) -> None:
+def test_overall_search_evaluates_each_scenario_of_a_design(tmp_path: Path) -> None:
     sampler = load_sampler("nsga2", points=1, across="worst")
     goal = Goal({"cost_usd": "min"}, given=("n",))
     with pytest.raises(UserError, match="a design takes 2 points"):
         next(SearchDriver(sampler, goal).rounds(plane(), pl.LazyFrame))  # type: ignore[arg-type]
 
 
-def test_an_axis_counts_when_its_condition_holds() -> None:
+def test_conditional_axis_is_active_only_with_its_condition() -> None:
     asked = space(QUADRATIC, {"x": [1, 2], "label": ["a", "b"], "y": "0..4"}, when={"y": "x = 2"})
     rows = asked.points(np.flatnonzero(asked.kept(np.arange(len(asked)))))
     assert rows.filter(pl.col("x") == 1)["y"].unique().to_list() == [0.0]
@@ -163,7 +163,7 @@ def test_an_axis_counts_when_its_condition_holds() -> None:
         space(QUADRATIC, {"x": 1}, when={"x": None})
 
 
-def test_an_axis_of_a_union_stays_at_the_first_value_of_its_branch() -> None:
+def test_inactive_union_axis_stays_at_its_first_value() -> None:
     branches = [{"label": "a", "y": 5}, {"label": "b'", "y": [1, 2]}]
     asked = space(QUADRATIC, {"x": [1, 2]}, union=branches, when={"y": "x = 2"})
     rows = asked.points(np.flatnonzero(asked.kept(np.arange(len(asked)))))
@@ -181,14 +181,12 @@ def test_an_axis_of_a_union_stays_at_the_first_value_of_its_branch() -> None:
         ({"population": 1}, "two designs"),
     ],
 )
-def test_a_mistake_in_a_searchs_options_is_explained(
-    options: dict[str, Any], complaint: str
-) -> None:
+def test_invalid_search_option_raises_a_user_error(options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(UserError, match=complaint):
         load_sampler("nsga2", **options)
 
 
-def test_each_scenario_gets_equally_many_offspring() -> None:
+def test_offspring_are_split_evenly_among_scenarios() -> None:
     designs = space(QUADRATIC, {"x": list(range(9)), "y": list(range(9)), "n": [1, 2, 3, 4]})
     sampler: Any = load_sampler("nsga2", population=16, points=64)
     search = sampler.search(designs, Goal({"cost_usd": "min"}, given=("n",)))
@@ -203,7 +201,7 @@ def test_each_scenario_gets_equally_many_offspring() -> None:
 
 
 @pytest.mark.slow
-def test_a_study_is_read_and_continued(tmp_path: Path) -> None:
+def test_optuna_study_is_read_and_continued(tmp_path: Path) -> None:
     """Trials of others are learned from; ours are written once, in values of axes."""
     optuna = pytest.importorskip("optuna", reason="needs the extra search")
     url = f"sqlite:///{tmp_path}/study.db"
@@ -232,7 +230,7 @@ def test_a_study_is_read_and_continued(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_study_goes_on_in_a_space_with_other_values(tmp_path: Path) -> None:
+def test_optuna_study_continues_in_a_changed_space(tmp_path: Path) -> None:
     """Numbers are learned from and widen what the study knows; new words want another study."""
     optuna = pytest.importorskip("optuna", reason="needs the extra search")
     url = f"sqlite:///{tmp_path}/study.db"
@@ -259,7 +257,7 @@ def test_a_study_goes_on_in_a_space_with_other_values(tmp_path: Path) -> None:
         search({"n": [1, 2], "label": ["a", "c"]})
 
 
-def test_a_gaussian_process_interpolates_and_is_uncertain_elsewhere() -> None:
+def test_gaussian_process_interpolates_with_uncertainty_elsewhere() -> None:
     told = np.linspace(-1.0, 1.0, 9)[:, np.newaxis]
     asked = np.array([[0.25], [0.1], [9.0]])
     mean, deviation = predicted(told, np.sin(2.0 * told[:, 0]), asked)
@@ -267,7 +265,7 @@ def test_a_gaussian_process_interpolates_and_is_uncertain_elsewhere() -> None:
     assert deviation[2] > 5.0 * deviation[:2].max()
 
 
-def test_scenarios_have_the_same_number_in_every_batch() -> None:
+def test_scenario_numbers_are_stable_across_batches() -> None:
     asked = space(QUADRATIC, {"x": "1..3", "y": "1..2", "n": [1, 2]})
     every = np.arange(len(asked))
     whole = scenario_numbers(asked, ["n", "x"], every)
@@ -277,7 +275,7 @@ def test_scenarios_have_the_same_number_in_every_batch() -> None:
 
 
 @pytest.mark.slow
-def test_the_cheap_fidelity_of_serving_is_its_steady_state() -> None:
+def test_low_fidelity_of_serving_is_analytic() -> None:
     asked = space("serving", {"model": "llama3_1_8b", "gpu": "l4", "qps": [0.5, 1]})
     answers = cheap_answers(asked, np.arange(2))
     assert answers is not None

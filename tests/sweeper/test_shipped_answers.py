@@ -1,4 +1,4 @@
-"""Answers to every shipped space: printed at three widths, drawn, and opened in a real browser."""
+"""Results of every shipped space: printed at three widths, plotted and shown in a browser."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_page_opens_wide_and_narrow_light_and_dark(
+def test_report_page_renders_at_two_widths_and_themes(
     name: str, shipped: str, browser: Any, tmp_path: Path
 ) -> None:
     from selenium.webdriver.support.ui import WebDriverWait

@@ -1,4 +1,4 @@
-"""Site configurations stand for overrides, and the files that start clusters say what is there."""
+"""Site configurations expand to overrides, and cluster files match the package."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ CLUSTER = ROOT / "docs" / "cluster"
 
 
 @pytest.mark.parametrize("site", sites())
-def test_a_shipped_site_is_a_configuration(site: str) -> None:
+def test_shipped_site_is_a_valid_configuration(site: str) -> None:
     found = compose(["+space=quickstart", f"site={site}"])
     assert found["engine"]["name"] == "ray"
     assert found["engine"]["address"] == "auto"
 
 
-def test_what_is_typed_counts_more_than_a_site(
+def test_overrides_take_precedence_over_a_site(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "conf" / "site").mkdir(parents=True)
@@ -52,7 +52,7 @@ def sweeps(text: str) -> list[list[str]]:
     return [shlex.split(line) for line in re.findall(r"python -m sweeper (\+space.*)", text)]
 
 
-def test_a_job_of_kubernetes_starts_a_sweep_on_one_image() -> None:
+def test_kubernetes_job_starts_a_sweep_with_one_image() -> None:
     job: dict[str, Any] = yaml.safe_load((CLUSTER / "rayjob.yaml").read_text())
     (words,) = sweeps(job["spec"]["entrypoint"])
     assert compose(words)["engine"]["address"] == "auto"
@@ -66,21 +66,21 @@ def test_a_job_of_kubernetes_starts_a_sweep_on_one_image() -> None:
     assert f"ray=={cluster['rayVersion']}" in lock
 
 
-def test_what_ray_up_starts_is_of_one_image() -> None:
+def test_ray_up_configuration_uses_one_image() -> None:
     asked: dict[str, Any] = yaml.safe_load((CLUSTER / "ray-up.yaml").read_text())
     assert asked["head_node_type"] in asked["available_node_types"]
     job: str = (CLUSTER / "rayjob.yaml").read_text()
     assert asked["docker"]["image"] in job
 
 
-def test_the_batch_script_is_one() -> None:
+def test_slurm_script_is_valid() -> None:
     text = (CLUSTER / "slurm.sh").read_text()
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
     assert re.search(r'python -m sweeper "\$@" site=slurm', text)
 
 
 @pytest.mark.slow
-def test_what_the_image_holds_is_enough(tmp_path: Path) -> None:
+def test_container_image_holds_all_required_files(tmp_path: Path) -> None:
     text = (CLUSTER / "Containerfile").read_text()
     for source, target in re.findall(r"^COPY (.+) (\S+)$", text, flags=re.MULTILINE):
         for name in source.split():

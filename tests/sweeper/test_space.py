@@ -1,4 +1,4 @@
-"""A point is a number in mixed radix, the first axis slowest."""
+"""Point numbers are mixed-radix numbers; the first axis varies slowest."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def everything(asked: DesignSpace) -> Span:
 
 
 @given(asked=spaces())
-def test_numbers_decode_as_numpy_unravels_them(asked: DesignSpace) -> None:
+def test_point_numbers_decode_like_numpy_unravel_index(asked: DesignSpace) -> None:
     sizes = [len(factor) for factor in asked.factors]
     expected = np.unravel_index(np.arange(len(asked)), sizes)
     for where in (everything(asked), np.arange(len(asked))):
@@ -73,7 +73,7 @@ def test_points_are_the_product_of_the_factors_in_order(asked: DesignSpace) -> N
 
 
 @given(asked=spaces(), data=st.data())
-def test_any_part_of_a_range_decodes_like_the_whole(
+def test_partial_range_decodes_like_the_whole_range(
     asked: DesignSpace, data: st.DataObject
 ) -> None:
     lo = data.draw(st.integers(0, len(asked)))
@@ -91,7 +91,7 @@ def test_any_part_of_a_range_decodes_like_the_whole(
 
 
 @given(lo=st.integers(0, 20), data=st.data())
-def test_a_cut_keeps_what_is_left_out(lo: int, data: st.DataObject) -> None:
+def test_filtered_batch_keeps_the_remaining_axes(lo: int, data: st.DataObject) -> None:
     hi = data.draw(st.integers(lo + 1, 40))
     without = data.draw(st.lists(st.integers(lo, hi - 1), unique=True).map(sorted))
     span = Span(lo, hi, np.array(without, np.int64))
@@ -103,13 +103,13 @@ def test_a_cut_keeps_what_is_left_out(lo: int, data: st.DataObject) -> None:
 
 
 @given(asked=spaces(), data=st.data())
-def test_a_point_knows_its_number(asked: DesignSpace, data: st.DataObject) -> None:
+def test_point_is_converted_to_its_number(asked: DesignSpace, data: st.DataObject) -> None:
     index = np.array(data.draw(st.permutations(range(len(asked)))), np.int64)[:50]
     assert asked.index_of(asked.points(index)).tolist() == index.tolist()
 
 
 @given(asked=spaces())
-def test_a_point_of_elsewhere_has_no_number(asked: DesignSpace) -> None:
+def test_point_outside_the_space_has_no_number(asked: DesignSpace) -> None:
     points = asked.points(everything(asked)).with_columns(y=pl.col("y") + 1000.0)
     assert (asked.index_of(points) == -1).all()
 
@@ -138,9 +138,7 @@ def brute_force(asked: DesignSpace) -> pl.DataFrame:
 
 
 @given(asked=spaces(), rules=st.lists(st.sampled_from(RULES), max_size=4, unique=True))
-def test_constraints_keep_and_count_what_brute_force_keeps_and_counts(
-    asked: DesignSpace, rules: list[str]
-) -> None:
+def test_constraints_match_brute_force(asked: DesignSpace, rules: list[str]) -> None:
     asked = DesignSpace(asked.simulator, asked.factors, DERIVED, tuple(rules))
     table = brute_force(asked)
     alive = np.ones(len(table), bool)
@@ -158,7 +156,7 @@ def test_constraints_keep_and_count_what_brute_force_keeps_and_counts(
 
 
 @given(asked=spaces(), table=st.sampled_from((0, 1 << 21)))
-def test_derived_columns_are_what_sql_says(asked: DesignSpace, table: int) -> None:
+def test_derived_columns_equal_sql_expressions(asked: DesignSpace, table: int) -> None:
     derived = {**DERIVED, "where": "label || '!'", "some": "bonus + 1", "one": "1"}
     asked = DesignSpace(asked.simulator, asked.factors, derived)
     expected = brute_force(asked)
@@ -170,13 +168,13 @@ def test_derived_columns_are_what_sql_says(asked: DesignSpace, table: int) -> No
         assert pl.Series(name, found[name]).to_list() == expected[name].to_list()[::-1]
 
 
-def test_a_derived_text_has_its_type_even_when_nothing_is_left() -> None:
+def test_derived_text_column_keeps_its_type_without_rows() -> None:
     asked = space(QUADRATIC, {"x": "1..3"}, derived={"word": "label || '!'"})
     nothing = np.empty(0, np.int64)
     assert asked.derive(nothing)["word"].type == asked.derive(np.arange(1))["word"].type
 
 
-def test_a_fact_is_evaluated_only_on_the_axes_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fact_is_evaluated_only_on_required_axes(monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.toys.quadratic import Quadratic
 
     asked_rows = []
@@ -189,7 +187,7 @@ def test_a_fact_is_evaluated_only_on_the_axes_it_needs(monkeypatch: pytest.Monke
     assert max(asked_rows) == 20
 
 
-def test_a_billion_points_are_counted_by_the_axes_that_matter() -> None:
+def test_billion_points_are_counted_by_relevant_axes() -> None:
     axes = {"x": "1..1000", "y": "1..1000", "n": "1..1000"}
     asked = space(QUADRATIC, axes, constraints=["x <= 100", "n > 10"])
     assert len(asked) == 10**9
@@ -199,7 +197,7 @@ def test_a_billion_points_are_counted_by_the_axes_that_matter() -> None:
 TRILLION = {"x": "1..1000", "y": "1..1000", "n": "1..1000", "bonus": "1..1000"}
 
 
-def test_constraints_on_a_trillion_points_are_counted_apart_and_drawn_from() -> None:
+def test_independent_constraints_on_a_trillion_points_are_counted_exactly() -> None:
     asked = space(QUADRATIC, TRILLION, constraints=["x + y <= 20", "n = bonus", "x > 1"])
     assert len(asked) == 10**12
     assert asked.removed() == {
@@ -213,7 +211,7 @@ def test_constraints_on_a_trillion_points_are_counted_apart_and_drawn_from() -> 
     assert asked.kept(picked) is None
 
 
-def test_constraints_that_couple_too_much_are_counted_by_a_sample(
+def test_strongly_coupled_constraints_are_counted_by_a_sample(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sweeper.samplers.random._PATIENCE", 1 << 17)
@@ -226,7 +224,7 @@ def test_constraints_that_couple_too_much_are_counted_by_a_sample(
     assert len(Random(points=5).draw(asked)) == 0
 
 
-def test_a_point_far_out_in_a_large_space_is_decoded_exactly() -> None:
+def test_large_point_number_is_decoded_exactly() -> None:
     asked = space(QUADRATIC, {"x": "1..100000", "y": "1..100000", "n": "1..100000"})
     number = 99_999 * 10**10 + 54_321 * 10**5 + 12
     row = asked.points(np.array([number], np.int64)).row(0, named=True)
@@ -234,7 +232,7 @@ def test_a_point_far_out_in_a_large_space_is_decoded_exactly() -> None:
     assert asked.points(Span(number, number + 1)).row(0, named=True) == row
 
 
-def test_a_space_travels_without_its_caches() -> None:
+def test_pickled_space_has_no_caches() -> None:
     asked = space(QUADRATIC, {"x": "1..4", "y": "1..5"}, constraints=["area <= 10"])
     small = len(pickle.dumps(asked))
     asked.removed(), asked.points(everything(asked))
@@ -244,7 +242,7 @@ def test_a_space_travels_without_its_caches() -> None:
     assert copy.removed() == asked.removed()
 
 
-def test_a_zip_moves_together_and_a_union_does_not_repeat() -> None:
+def test_zipped_axes_move_together_and_unions_have_no_duplicates() -> None:
     zipped = space(QUADRATIC, {"x": [1, 2], "n": [10, 20], "y": [5]}, zip=[["x", "n"]])
     assert zipped.points(everything(zipped)).select("x", "n").rows() == [(1.0, 10), (2.0, 20)]
     grids = [{"x": [1, 2], "n": 1}, {"x": [2, 3], "n": [1, 2]}]
@@ -295,14 +293,14 @@ def test_zipped_axes_of_unequal_length_are_refused() -> None:
         ({"constraints": {"x": 1}}, "`constraints` is a list of SQL conditions"),
     ],
 )
-def test_a_mistake_in_a_space_is_explained(change: dict[str, Any], complaint: str) -> None:
+def test_error_in_a_space_raises_a_user_error(change: dict[str, Any], complaint: str) -> None:
     written = {"axes": {"x": "1..4", "y": "1..4"}, **change}
     with pytest.raises(UserError) as caught:
         space(written.pop("simulator", QUADRATIC), written.pop("axes"), **written).removed()
     assert complaint in str(caught.value)
 
 
-def test_one_constraint_need_not_be_a_list() -> None:
+def test_single_constraint_may_be_a_string() -> None:
     assert space(QUADRATIC, {"x": "1..4"}, constraints="x <= 3").removed() == {"x <= 3": 1}
 
 
@@ -315,7 +313,7 @@ def test_one_constraint_need_not_be_a_list() -> None:
         (AIMLESS, {}, "names no `objectives:`"),
     ],
 )
-def test_a_mistake_in_the_objectives_is_explained(
+def test_error_in_objectives_raises_a_user_error(
     simulator: str, wanted: Any, complaint: str
 ) -> None:
     axes = {"x": 1} if simulator == QUADRATIC else {"n": 1}
@@ -326,7 +324,7 @@ def test_a_mistake_in_the_objectives_is_explained(
     assert complaint in str(caught.value)
 
 
-def test_without_objectives_the_simulators_own_are_wanted_and_derived_ones_can_be() -> None:
+def test_default_objectives_come_from_the_simulator_and_derived_columns_are_allowed() -> None:
     asked = space(QUADRATIC, {"x": 1}, derived={"double": "x * 2"})
     assert objectives(SpaceConfig(), asked) == {"cost_usd": "min", "gain": "max"}
     assert objectives(SpaceConfig(objectives={"double": "max"}), asked) == {"double": "max"}

@@ -1,4 +1,4 @@
-"""Conditions are SQL over one row at a time, of bounded length, and end as sentences."""
+"""Conditions are SQL over one row, of bounded length; errors are messages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "message"), REFUSED, ids=lambda text: text[:20])
-def test_what_judges_no_single_row_is_a_sentence(text: str, message: str) -> None:
+def test_aggregate_condition_is_refused_with_a_message(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message) as raised:
         condition(text, SCHEMA)
     assert len(str(raised.value).splitlines()) < 12
@@ -44,7 +44,7 @@ def test_what_judges_no_single_row_is_a_sentence(text: str, message: str) -> Non
 
 
 @pytest.mark.parametrize(("text", "message"), REFUSED[:6], ids=lambda text: text[:20])
-def test_constraints_are_read_by_the_same_rule(text: str, message: str) -> None:
+def test_constraints_refuse_aggregates(text: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         space(QUADRATIC, {"x": "1..3"}, constraints=[text])
     with pytest.raises(UserError, match=message):
@@ -63,17 +63,17 @@ def test_constraints_are_read_by_the_same_rule(text: str, message: str) -> None:
         "TRUE",
     ],
 )
-def test_what_judges_each_row_alone_is_read(text: str) -> None:
+def test_row_wise_condition_is_accepted(text: str) -> None:
     rows = pl.LazyFrame({"x": [1.0, 2.0], "n": [1, 2], "label": ["a", "b"]}, schema=SCHEMA)
     assert rows.filter(condition(text, SCHEMA)).collect().height <= 2
 
 
-def test_columns_are_named_once_in_order() -> None:
+def test_columns_of_an_expression_are_unique_and_ordered() -> None:
     assert names_in("n > 1 AND x > n", "it") == ("n", "x")
     assert parsed("x", "it").meta.root_names() == ["x"]
 
 
-def test_a_front_of_an_aggregate_is_refused() -> None:
+def test_front_of_an_aggregate_is_refused() -> None:
     rows = pl.LazyFrame({"x": [1.0, 2.0], "status": ["ok", "ok"]})
     with pytest.raises(UserError, match="many points at once"):
         pareto_front(rows, {"x": "min"}, where="x < AVG(x)")

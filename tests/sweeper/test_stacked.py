@@ -1,4 +1,4 @@
-"""Tables of scenarios below each other."""
+"""Concatenated tables of scenarios."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def answers(**axes: Any) -> Any:
     return SimpleNamespace(space=SimpleNamespace(axes=axes))
 
 
-def test_an_axis_with_one_value_stands_where_others_vary_it() -> None:
+def test_constant_axis_fills_the_column_of_a_varying_axis() -> None:
     one = answers(copies=[0])
     many = answers(copies=[0, 32])
     table = stacked(
@@ -26,7 +26,7 @@ def test_an_axis_with_one_value_stands_where_others_vary_it() -> None:
     assert table.to_dict(as_series=False) == {"qps": [1.0, 2.0, 3.0], "copies": [0, 0, 32]}
 
 
-def test_what_is_no_axis_is_not_known() -> None:
+def test_non_axis_column_is_unknown() -> None:
     table = stacked(
         [
             (answers(), pl.DataFrame({"a": [1]})),

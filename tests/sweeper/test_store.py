@@ -1,4 +1,4 @@
-"""A result is done if and only if its file exists."""
+"""A result exists if and only if its file exists."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def grid(**axes: Any) -> DesignSpace:
     return space(QUADRATIC, {"x": "1..10", "y": "1..6", **axes})
 
 
-def test_a_part_holds_the_points_their_metrics_and_the_outcome(tmp_path: Path) -> None:
+def test_part_holds_points_metrics_and_status(tmp_path: Path) -> None:
     asked = space(
         QUADRATIC, {"x": [1, 3], "n": [2, 13], "bonus": [None, 0.5]}, derived={"d": "x * 10"}
     )
@@ -105,14 +105,14 @@ def test_a_part_holds_the_points_their_metrics_and_the_outcome(tmp_path: Path) -
     assert found.schema["status"] == pl.String  # any reader sees words, not codes
 
 
-def test_polars_reads_the_folder_itself(tmp_path: Path) -> None:
+def test_polars_reads_the_result_folder(tmp_path: Path) -> None:
     kept = answer(tmp_path, grid(), Span(0, 30), Span(30, 60))
     assert pl.scan_parquet(f"{kept.results}/*.parquet").collect().height == 60
 
 
 @given(data=st.data())
 @settings(max_examples=40)
-def test_what_is_missing_is_what_no_file_holds(
+def test_missing_points_are_those_without_a_part(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Whatever was answered in whatever order, and whatever files are deleted afterwards."""
@@ -143,14 +143,14 @@ def test_what_is_missing_is_what_no_file_holds(
     assert missing(kept, asked) == []
 
 
-def test_parts_settle_the_points_that_constraints_removed(tmp_path: Path) -> None:
+def test_parts_record_points_removed_by_constraints(tmp_path: Path) -> None:
     asked = space(QUADRATIC, {"x": "1..10", "y": "1..6"}, constraints=["x > 5"])
     kept = answer(tmp_path, asked, Span(0, 25), Span(25, 60))
     assert missing(kept, asked) == []
     assert len(numbers(kept)) == 30
 
 
-def test_a_part_of_which_nothing_is_left_reads_like_any_other(tmp_path: Path) -> None:
+def test_part_without_rows_is_readable(tmp_path: Path) -> None:
     asked = space(
         QUADRATIC,
         {"x": "1..4", "label": ["a", "b"]},
@@ -161,7 +161,7 @@ def test_a_part_of_which_nothing_is_left_reads_like_any_other(tmp_path: Path) ->
     assert rows(kept)["word"].to_list() == ["a!", "b!", "a!", "b!"]
 
 
-def test_a_worker_that_outlived_its_driver_does_not_double_rows(tmp_path: Path) -> None:
+def test_surviving_worker_does_not_duplicate_rows(tmp_path: Path) -> None:
     """Its part overlaps those of the next run, which were cut otherwise."""
     asked = grid()
     kept = answer(
@@ -171,7 +171,7 @@ def test_a_worker_that_outlived_its_driver_does_not_double_rows(tmp_path: Path) 
     assert missing(kept, asked) == list(range(51, 60))
 
 
-def test_a_grown_axis_asks_only_for_the_new_points(tmp_path: Path) -> None:
+def test_extended_axis_evaluates_only_new_points(tmp_path: Path) -> None:
     before = answer(tmp_path, grid(), Span(0, 60))
     asked = grid(y="0..7")
     kept = store(tmp_path, asked)
@@ -183,7 +183,7 @@ def test_a_grown_axis_asks_only_for_the_new_points(tmp_path: Path) -> None:
     assert_frame_equal(kept.scan().collect().sort("x", "y").select(old.columns), old)
 
 
-def test_a_shrunk_or_constrained_space_shows_only_its_own_points(tmp_path: Path) -> None:
+def test_reduced_space_shows_only_its_points(tmp_path: Path) -> None:
     answer(tmp_path, grid(), Span(0, 60))
     asked = space(QUADRATIC, {"x": [2, 3], "y": "1..6"}, constraints=["y <= 4"])
     kept = store(tmp_path, asked)
@@ -191,7 +191,7 @@ def test_a_shrunk_or_constrained_space_shows_only_its_own_points(tmp_path: Path)
     assert missing(kept, asked) == [4, 5, 10, 11]  # removed by the constraint: no rows, no harm
 
 
-def test_derived_columns_are_those_of_the_space_as_it_is_now(tmp_path: Path) -> None:
+def test_derived_columns_follow_the_current_space(tmp_path: Path) -> None:
     answer(tmp_path, space(QUADRATIC, {"x": [1, 2]}, derived={"a": "x", "b": "x + 1"}), Span(0, 2))
     kept = store(tmp_path, space(QUADRATIC, {"x": [1, 2]}, derived={"a": "x * 100", "c": "x"}))
     found = rows(kept)
@@ -200,7 +200,7 @@ def test_derived_columns_are_those_of_the_space_as_it_is_now(tmp_path: Path) -> 
     assert "b" not in found.columns
 
 
-def test_an_edited_file_asks_again_exactly_the_points_that_read_it(tmp_path: Path) -> None:
+def test_edited_file_reevaluates_only_dependent_points(tmp_path: Path) -> None:
     sheets = [str(tmp_path / f"{n}.txt") for n in "ab"]
     for sheet in sheets:
         Path(sheet).write_text("5")
@@ -215,7 +215,7 @@ def test_an_edited_file_asks_again_exactly_the_points_that_read_it(tmp_path: Pat
     assert rows(store(tmp_path, asked))["total"].to_list() == [5.0, 5.0, 10.0, 10.0, 15.0, 15.0]
 
 
-def test_another_space_of_the_simulator_is_reused(tmp_path: Path) -> None:
+def test_results_of_another_space_are_reused(tmp_path: Path) -> None:
     theirs = sweep(tmp_path, grid(), name="theirs")
     theirs.run()
     asked = grid(x="5..12", n=[1, 2])
@@ -231,7 +231,7 @@ def test_another_space_of_the_simulator_is_reused(tmp_path: Path) -> None:
     assert list(adopt(ours.store, asked)) == []
 
 
-def test_what_failed_elsewhere_is_asked_again_here(tmp_path: Path) -> None:
+def test_failures_of_another_space_are_reevaluated(tmp_path: Path) -> None:
     sweep(tmp_path, space(TROUBLE, {"n": "0..9", "raises": 4}), name="theirs").run()
     ours = sweep(tmp_path, space(TROUBLE, {"n": "0..12", "raises": 4}), name="ours")
     seen: Counter[str] = Counter()
@@ -240,7 +240,7 @@ def test_what_failed_elsewhere_is_asked_again_here(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("first", ["grid", "random", "grown"])
-def test_failures_are_forgotten_and_asked_again(tmp_path: Path, first: str) -> None:
+def test_forgotten_failures_are_reevaluated(tmp_path: Path, first: str) -> None:
     """Whichever part, of whichever definition, holds them; and everything else is kept."""
     cure = tmp_path / "cure"
     axes = {"raises": 5, "dies": 7, "healed": str(cure)}
@@ -269,7 +269,7 @@ def _statuses(kept: Store) -> dict[str, int]:
 
 @pytest.mark.parametrize("moment", range(4))
 @pytest.mark.parametrize("then", ["retry", "run first"])
-def test_forgetting_can_be_interrupted_anywhere(
+def test_forgetting_failures_is_crash_safe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: int, then: str
 ) -> None:
     """At any rename or removal of a file the process may die; nothing is lost or doubled."""
@@ -303,7 +303,7 @@ def test_forgetting_can_be_interrupted_anywhere(
     assert not list(Path(kept.results).glob(".retry*"))
 
 
-def test_a_half_forgotten_part_keeps_the_contents_it_was_made_of(
+def test_interrupted_forgetting_keeps_part_contents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file edited between two retries must not be credited with answers of the old content."""
@@ -324,7 +324,7 @@ def test_a_half_forgotten_part_keeps_the_contents_it_was_made_of(
 
 
 @pytest.mark.parametrize("damage", [lambda b: b"", lambda b: b[:-100], lambda b: b[:90] + b[91:]])
-def test_a_damaged_part_costs_its_points_and_is_named(
+def test_damaged_part_is_named_and_reevaluated(
     tmp_path: Path, damage: Callable[[bytes], bytes]
 ) -> None:
     kept = answer(tmp_path, grid(), Span(0, 30), Span(30, 60))
@@ -340,7 +340,7 @@ def test_a_damaged_part_costs_its_points_and_is_named(
     assert numbers(kept) == list(range(60))
 
 
-def test_flipped_bits_give_no_wrong_row(tmp_path: Path) -> None:
+def test_bit_flips_never_give_wrong_rows(tmp_path: Path) -> None:
     kept = answer(tmp_path, space(QUADRATIC, {"x": "1..10", "label": ["a", "b"]}), Span(0, 20))
     (part,), sound, whole = kept.parts(), kept.scan().collect(), 0
     file = Path(kept.results, part)
@@ -359,7 +359,7 @@ def test_flipped_bits_give_no_wrong_row(tmp_path: Path) -> None:
     assert whole < 20  # what a flip does not reach: words nobody reads
 
 
-def test_a_part_without_a_checksum_is_read(tmp_path: Path) -> None:
+def test_part_without_a_checksum_is_read(tmp_path: Path) -> None:
     kept = answer(tmp_path, grid(), Span(0, 60))
     (part,), sound = kept.parts(), kept.scan().collect()
     meta = json.dumps({k: v for k, v in files.metadata(kept.results, part).items() if k != "seal"})
@@ -369,20 +369,20 @@ def test_a_part_without_a_checksum_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"a,b\n1,2\n"])
-def test_a_stranger_among_the_parts_is_named(tmp_path: Path, content: bytes) -> None:
+def test_foreign_file_among_parts_is_named(tmp_path: Path, content: bytes) -> None:
     kept = answer(tmp_path, grid(), Span(0, 60))
     Path(kept.results, "0123456789ab-000000000000-000000000004.parquet").write_bytes(content)
     with pytest.warns(UserWarning, match=r"0123456789ab.* is damaged"):
         assert len(kept.scan().collect()) == 60
 
 
-def test_files_that_are_no_parts_are_left_alone(tmp_path: Path) -> None:
+def test_unrelated_files_are_left_alone(tmp_path: Path) -> None:
     kept = answer(tmp_path, grid(), Span(0, 60))
     Path(kept.results, "notes.parquet").write_bytes(b"mine")
     assert kept.scan().collect().height == 60
 
 
-def test_a_full_disk_is_explained_and_leaves_no_trace(
+def test_full_disk_is_reported_and_leaves_no_partial_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = answer(tmp_path, grid(), Span(0, 30))
@@ -398,9 +398,7 @@ def test_a_full_disk_is_explained_and_leaves_no_trace(
     assert missing(kept, grid()) == list(range(30, 60))
 
 
-def test_a_folder_that_may_not_be_written_is_explained(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unwritable_folder_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
@@ -409,13 +407,13 @@ def test_a_folder_that_may_not_be_written_is_explained(
         check_writable(str(tmp_path))
 
 
-def test_a_file_in_place_of_the_folder_is_explained(tmp_path: Path) -> None:
+def test_file_in_place_of_the_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "toy").write_text("in the way")
     with pytest.raises(UserError, match="toy"):
         sweep(tmp_path, grid()).run()
 
 
-def test_leftovers_of_dead_writers_are_swept_up_and_others_left(tmp_path: Path) -> None:
+def test_temporary_files_of_dead_writers_are_removed(tmp_path: Path) -> None:
     dead, alive, recent = (
         tmp_path / f".part.parquet.{pid}.tmp" for pid in (2**22 + 1, os.getpid(), 2**22 + 2)
     )
@@ -427,7 +425,7 @@ def test_leftovers_of_dead_writers_are_swept_up_and_others_left(tmp_path: Path) 
     assert [f.exists() for f in (dead, alive, recent)] == [False, True, True]
 
 
-def test_folders_may_have_any_name(tmp_path: Path) -> None:
+def test_result_folders_may_have_any_name(tmp_path: Path) -> None:
     folder = tmp_path / "we[i]rd *?" / "a=b"
     folder.mkdir(parents=True)
     assert sweep(folder, grid(), name="x=7").run().collect().height == 60
@@ -442,7 +440,7 @@ def test_point_numbers_of_thirteen_digits_are_in_order(tmp_path: Path) -> None:
 
 
 @given(numbers=st.lists(st.integers(0, 2**62), unique=True).map(sorted))
-def test_what_a_part_leaves_out_survives_its_metadata(
+def test_removed_points_survive_lost_metadata(
     numbers: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     asked = space(QUADRATIC, {"x": "1..4"})
@@ -452,7 +450,7 @@ def test_what_a_part_leaves_out_survives_its_metadata(
     assert kept.finished()[0].without.tolist() == numbers
 
 
-def test_a_url_is_a_folder_too(tmp_path: Path) -> None:
+def test_url_works_like_a_folder(tmp_path: Path) -> None:
     kept = answer(tmp_path, grid(), Span(0, 30))
     url = Store(f"file://{tmp_path}/toy", kept.definition)
     url.write(files.read(kept.results, kept.parts()[0]), Span(30, 60))
@@ -460,7 +458,7 @@ def test_a_url_is_a_folder_too(tmp_path: Path) -> None:
     assert url.scan().collect().height == 60
 
 
-def test_shuffled_and_chopped_work_leaves_the_same_rows(tmp_path: Path) -> None:
+def test_shuffled_chunks_give_the_same_rows(tmp_path: Path) -> None:
     asked = grid(n="1..3")
     whole = rows(answer(tmp_path / "whole", asked, Span(0, 180)))
     order = list(range(180))
@@ -471,14 +469,14 @@ def test_shuffled_and_chopped_work_leaves_the_same_rows(tmp_path: Path) -> None:
     assert_frame_equal(rows(answer(tmp_path / "single", asked, *single)), whole, check_exact=True)
 
 
-def test_nothing_is_evaluated_twice(tmp_path: Path) -> None:
+def test_points_are_evaluated_once(tmp_path: Path) -> None:
     log = tmp_path / "log"
     for last in (9, 9, 14):
         sweep(tmp_path, space(COUNTING, {"n": f"0..{last}", "log": str(log)})).run()
     assert sorted(map(int, log.read_text().split())) == list(range(15))
 
 
-def test_no_answers_are_a_table_of_the_right_columns_and_types(tmp_path: Path) -> None:
+def test_empty_results_have_the_right_columns_and_types(tmp_path: Path) -> None:
     asked = space(QUADRATIC, {"x": "1..4", "bonus": [None]}, derived={"d": "label || '!'"})
     empty = store(tmp_path, asked).scan().collect()
     full = answer(tmp_path, asked, Span(0, 4)).scan().collect()
@@ -486,7 +484,7 @@ def test_no_answers_are_a_table_of_the_right_columns_and_types(tmp_path: Path) -
     assert dict(empty.schema) == dict(full.schema)
 
 
-def test_rows_of_many_parts_are_those_of_few(
+def test_many_parts_and_few_parts_give_equal_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = space(QUADRATIC, axes={"x": "0..9", "y": 2, "label": "plain"})

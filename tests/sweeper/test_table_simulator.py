@@ -1,4 +1,4 @@
-"""A table answers its own rows exactly."""
+"""The table simulator returns its rows exactly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rows(tmp_path: Path) -> Path:
     return tmp_path / "products.csv"
 
 
-def test_a_row_is_answered_as_it_stands_and_another_design_cannot_be(
+def test_table_simulator_returns_its_rows_and_rejects_other_designs(
     rows: Path, tmp_path: Path
 ) -> None:
     table = table_simulator("products", rows, ["device", "size_n"], {"time_s": "min"})
@@ -37,18 +37,18 @@ def test_a_row_is_answered_as_it_stands_and_another_design_cannot_be(
     assert found["reason"].to_list() == [None, "not_in_the_table"] * 2
 
 
-def test_a_column_that_is_not_there_is_named(rows: Path) -> None:
+def test_missing_table_column_is_named(rows: Path) -> None:
     with pytest.raises(UserError, match="no column 'speed', but device"):
         table_simulator("none", rows, ["device"], {"speed": "max"})
 
 
-def test_a_table_with_two_answers_to_a_design_is_refused(tmp_path: Path) -> None:
+def test_table_with_duplicate_designs_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "twice.csv"
     file.write_text("n,t\n1,2.0\n1,3.0\n")
     with pytest.raises(UserError, match="two answers to one design, n=1: t differs"):
         table_simulator("bad", file, ["n"], {"t": "min"})
 
 
-def test_a_table_is_a_simulator(rows: Path) -> None:
+def test_csv_table_loads_as_a_simulator(rows: Path) -> None:
     table = table_simulator("contract", rows, ["device", "size_n"], {"time_s": "min"})
     check_simulator(table, DesignSpace.of(table, device=["a", "c"], size_n=8.0).batch(Span(0, 2)))

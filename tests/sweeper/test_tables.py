@@ -1,4 +1,4 @@
-"""Tables fit the terminal: nothing is lost, keys stay whole, what all rows share is said once."""
+"""Tables fit the terminal: no value is lost, keys stay whole, shared values are printed once."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def text(width: int | None) -> str:
     return "\n".join("\n".join([*b.header, *(p for row in b.rows for p in row)]) for b in found)
 
 
-def test_without_a_limit_every_row_is_one_line() -> None:
+def test_unlimited_width_prints_one_line_per_row() -> None:
     assert text(None).splitlines()[1].split("  ")[:2] == ["*", KEY]
     assert len(text(None).splitlines()) == 3
 
 
-def test_headers_and_sentences_wrap_and_figures_do_not() -> None:
+def test_headers_and_text_wrap_and_numbers_do_not() -> None:
     assert text(50).splitlines() == [
         "   design         cost_   ttft_  what",
         "               usd_per_   p99_s",
@@ -39,7 +39,7 @@ def test_headers_and_sentences_wrap_and_figures_do_not() -> None:
     ]
 
 
-def test_what_does_not_fit_goes_on_below_with_its_key() -> None:
+def test_overflowing_columns_continue_below_with_the_key() -> None:
     found = blocks(HEADER, ROWS, 32)
     assert len(found) > 1
     for block in found:
@@ -53,7 +53,7 @@ def test_what_does_not_fit_goes_on_below_with_its_key() -> None:
     ),
     st.integers(30, 140),
 )
-def test_no_line_is_too_wide_and_no_word_is_lost(rows: list[list[str]], width: int) -> None:
+def test_wrapped_table_fits_and_keeps_every_word(rows: list[list[str]], width: int) -> None:
     rows = [[row[0].replace(" ", "_")[:12], *row[1:]] for row in rows]
     header = ["key", "first_metric_s", "second", "a_third_with_a_long_name"]
     found = blocks(header, rows, width)
@@ -65,14 +65,14 @@ def test_no_line_is_too_wide_and_no_word_is_lost(rows: list[list[str]], width: i
         assert all(word in there for cell in row for word in cell.split())
 
 
-def test_what_all_rows_share_is_said_once() -> None:
+def test_shared_values_are_printed_once() -> None:
     rows = [["", "k1", "l4", "1", ""], ["*", "k2", "l4", "2", ""]]
     assert shared(["", "key", "gpu", "tp", "equal"], rows) == ("gpu l4", [0, 1, 3])
     assert shared(["key", "gpu", "equal"], [["k1", "l4", ""]]) == ("", [0, 1])
 
 
 @pytest.mark.parametrize("columns", [80, 100, 140])
-def test_a_printed_table_keeps_to_the_terminal(
+def test_printed_table_fits_the_terminal(
     columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -89,7 +89,7 @@ def test_a_printed_table_keeps_to_the_terminal(
 @pytest.mark.parametrize(
     "words", ["list", "show serving", "show quickstart", "accuracy collectives"]
 )
-def test_what_there_is_fits_the_terminal(
+def test_printed_listing_fits_the_terminal(
     words: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -98,7 +98,7 @@ def test_what_there_is_fits_the_terminal(
     assert not [line for line in lines if len(line) > columns and len(line.split()) > 2]
 
 
-def test_what_is_piped_is_not_broken(
+def test_piped_output_is_not_wrapped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -106,5 +106,5 @@ def test_what_is_piped_is_not_broken(
     assert len(capsys.readouterr().out.splitlines()) == 2
 
 
-def test_a_paragraph_keeps_its_words_whole() -> None:
+def test_paragraph_wraps_between_words() -> None:
     assert wrapped(f"see {'k' * 20} there", 10) == f"see\n{'k' * 20}\nthere"

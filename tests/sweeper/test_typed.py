@@ -1,4 +1,4 @@
-"""What is written is told apart by type, with its place, before anything else looks at it."""
+"""Input is validated by type, and errors name the place."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from sweeper.typed import MistypedError, from_json
         ("where: [1]", "line 1: `where` is one SQL condition"),
     ],
 )
-def test_a_space_file_says_line_and_rule(tmp_path: Path, text: str, said: str) -> None:
+def test_space_file_error_names_line_and_rule(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text(text)
     with pytest.raises(UserError) as error:
@@ -50,13 +50,13 @@ def test_a_space_file_says_line_and_rule(tmp_path: Path, text: str, said: str) -
         ({"sampller": {}}, "did you mean 'sampler'"),
     ],
 )
-def test_a_configuration_says_which_key(changed: dict[str, Any], said: str) -> None:
+def test_configuration_error_names_the_key(changed: dict[str, Any], said: str) -> None:
     good = Configuration("toy", {"simulator": "kernels"}).to_dict()
     with pytest.raises(UserError, match=said):
         Configuration.from_dict(good | changed)
 
 
-def test_a_definition_is_read_as_it_was_written() -> None:
+def test_definition_is_read_back_unchanged() -> None:
     stored = define(DesignSpace.of("kernels", gpu=["l4", "a40"], op="gemm", m="1..4"))
     assert Definition.from_json(stored.to_json()) == stored
     for key, value in (("factors", [{"m": "word"}]), ("version", True), ("contents", {"m": 1})):
@@ -65,12 +65,12 @@ def test_a_definition_is_read_as_it_was_written() -> None:
             Definition.from_json(damaged)
 
 
-def test_depth_ends_as_a_sentence() -> None:
+def test_deep_nesting_gives_a_message() -> None:
     with pytest.raises(MistypedError, match="too deep"):
         from_json("[" * 100_000, list[Any])
 
 
-def test_a_sheet_says_the_line_of_a_key_that_is_stated_once(tmp_path: Path) -> None:
+def test_data_sheet_error_names_the_line(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     sheet = GPUS.find("l4").read_text()
     file.write_text(sheet.replace("sm_count =", "sm_kount ="))

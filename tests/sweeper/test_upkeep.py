@@ -1,4 +1,4 @@
-"""Results are compacted and merged without losing, repeating or changing a row."""
+"""Compaction and merging never lose, repeat or change a row."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def rows(kept: Store) -> pl.DataFrame:
 
 @given(st.lists(BATCHES, min_size=1, max_size=8))
 @settings(max_examples=30, deadline=None)
-def test_compacting_keeps_every_row_once(
+def test_compaction_keeps_every_row_once(
     tmp_path_factory: pytest.TempPathFactory, batches: list[Batch]
 ) -> None:
     kept = answered(tmp_path_factory.mktemp("compact"), *batches)
@@ -69,16 +69,14 @@ def _numbers(batch: Batch) -> list[int]:
     return [int(i) for i in (batch.index() if isinstance(batch, Span) else batch)]
 
 
-def test_many_parts_become_one(tmp_path: Path) -> None:
+def test_compaction_merges_parts(tmp_path: Path) -> None:
     kept = answered(tmp_path, *(Span(i, i + 1) for i in range(100)))
     assert compact(kept) == upkeep.Kept(100, 1)
     assert compact(kept) == upkeep.Kept(1, 1)
     assert [len(d.parts()) for d in definitions(kept)] == [1]
 
 
-def test_a_compaction_that_is_killed_half_way_costs_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_compaction_loses_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = answered(tmp_path, *(Span(i, i + 10) for i in range(0, 100, 10)), np.array([3, 7]))
     before = rows(kept)
     taken = []
@@ -98,7 +96,7 @@ def test_a_compaction_that_is_killed_half_way_costs_nothing(
     assert_frame_equal(rows(kept), before, check_exact=True)
 
 
-def test_a_damaged_part_is_taken_away_and_asked_again(tmp_path: Path) -> None:
+def test_damaged_part_is_quarantined_and_reevaluated(tmp_path: Path) -> None:
     kept = answered(tmp_path, Span(0, 50), Span(50, 100))
     part = Path(kept.results, kept.parts()[1])
     part.write_bytes(part.read_bytes()[:-9])
@@ -108,7 +106,7 @@ def test_a_damaged_part_is_taken_away_and_asked_again(tmp_path: Path) -> None:
     assert list(kept.missing(ASKED, [Span(0, 100)])) == [Span(50, 100)]
 
 
-def test_parts_that_are_all_damaged_are_taken_away(tmp_path: Path) -> None:
+def test_all_damaged_parts_are_quarantined(tmp_path: Path) -> None:
     kept = answered(tmp_path, Span(0, 100))
     part = Path(kept.results, kept.parts()[0])
     part.write_bytes(part.read_bytes()[:-9])
@@ -117,7 +115,7 @@ def test_parts_that_are_all_damaged_are_taken_away(tmp_path: Path) -> None:
     assert kept.parts() == []
 
 
-def test_folders_are_merged_once(tmp_path: Path) -> None:
+def test_result_folders_are_merged_once(tmp_path: Path) -> None:
     mine = answered(tmp_path / "mine", Span(0, 60))
     answered(tmp_path / "theirs", Span(0, 60), Span(60, 100))
     source, target = str(tmp_path / "theirs"), str(tmp_path / "mine")
@@ -133,7 +131,7 @@ def test_folders_are_merged_once(tmp_path: Path) -> None:
 SPACE = "simulator: tests.toys.counting\naxes: {n: 0..19, log: log.txt}\n"
 
 
-def test_what_was_run_elsewhere_is_found_here(
+def test_merged_results_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -151,9 +149,7 @@ def test_what_was_run_elsewhere_is_found_here(
     assert main(["store", "merge", "nowhere", "--outputs", "here"]) == 2
 
 
-def test_the_last_run_stays_the_last_when_others_are_merged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_last_run_stays_last_after_a_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "spaces").mkdir()
     (tmp_path / "spaces" / "toy.yaml").write_text(SPACE)

@@ -1,4 +1,4 @@
-"""A sweep that runs elsewhere is seen as it grows: in a terminal, by programs, in a browser."""
+"""A running sweep is watched in a terminal, as JSON and in a browser."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_files_show_is_what_the_driver_knew(ended: Path) -> None:
+def test_progress_from_files_equals_driver_progress(ended: Path) -> None:
     watch = Watch(latest("a%b", "outputs"))
     assert watch.look() == 2
     assert watch.look() == 0
@@ -41,7 +41,7 @@ def test_what_files_show_is_what_the_driver_knew(ended: Path) -> None:
     assert sorted(d["hashed"] for d in told["front"]) == sorted(front["hashed"].to_list())
 
 
-def test_the_page_is_quoted_and_ends_with_the_sweep(ended: Path) -> None:
+def test_watch_page_is_escaped_and_ends_with_the_sweep(ended: Path) -> None:
     watch = Watch(latest("a%b", "outputs"))
     watch.look()
     text = live(watch, 2.0, "ended")
@@ -58,7 +58,7 @@ def test_the_page_is_quoted_and_ends_with_the_sweep(ended: Path) -> None:
     assert 'http-equiv="refresh" content="2"' in live(watch, 2.0, "")
 
 
-def test_it_ends_when_the_sweep_has(ended: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_watch_ends_with_the_sweep(ended: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["watch", "a%b", "--page", "live.html"]) == 0
     assert "20 of 20 designs done · done" in capsys.readouterr().out
     assert "20 of 20 points; ended" in Path("live.html").read_text()
@@ -66,7 +66,7 @@ def test_it_ends_when_the_sweep_has(ended: Path, capsys: pytest.CaptureFixture[s
     assert main(["watch", "nothing"]) == 2
 
 
-def test_what_was_answered_before_is_not_counted_again(ended: Path) -> None:
+def test_watch_does_not_count_reused_points(ended: Path) -> None:
     words = ["+space=a%b", "space.where=half > 9", "space.axes.n=0..29", "plot=false"]
     assert main([*words, "engine=inline"]) == 0
     watch = Watch(latest("a%b", "outputs"))
@@ -77,7 +77,7 @@ def test_what_was_answered_before_is_not_counted_again(ended: Path) -> None:
     assert sorted(set(watch.progress.front()[:, 0].tolist())) == sorted(set(best))
 
 
-def test_it_ends_when_the_sweep_was_stopped(
+def test_watch_ends_with_an_interrupted_sweep(
     ended: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def stop(*_: object) -> None:
@@ -91,7 +91,7 @@ def test_it_ends_when_the_sweep_was_stopped(
 
 
 @pytest.mark.slow
-def test_a_page_grows_in_a_browser(tmp_path: Path, browser: object) -> None:  # noqa: F811
+def test_watch_page_updates_in_a_browser(tmp_path: Path, browser: object) -> None:  # noqa: F811
     from selenium.webdriver.support.ui import WebDriverWait
 
     from tests.faults.machines import command

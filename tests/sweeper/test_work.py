@@ -1,4 +1,4 @@
-"""A worker decodes, drops, evaluates, writes and summarises."""
+"""A worker decodes, filters, evaluates, writes and summarizes points."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def part_of(folder: Path, asked: DesignSpace, **more: Any) -> Part:
     return Task(asked, store(folder, asked), WANTED, **more).answer(Span(0, len(asked)))
 
 
-def test_a_part_counts_its_rows_its_reasons_and_what_it_settles(tmp_path: Path) -> None:
+def test_part_summary_counts_rows_reasons_and_removed_points(tmp_path: Path) -> None:
     part = part_of(tmp_path, bowl(constraints=["x <> 6"]))
     assert part.points == 72
     assert part.rows == {"ok": 30, "infeasible": 30}
@@ -36,7 +36,7 @@ def test_a_part_counts_its_rows_its_reasons_and_what_it_settles(tmp_path: Path) 
     assert part.seconds > 0
 
 
-def test_a_part_knows_its_own_front(tmp_path: Path) -> None:
+def test_part_summary_holds_its_front(tmp_path: Path) -> None:
     """On paper: from the bottom of the bowl at (3, 4) the gain rises towards (6, 6)."""
     part = part_of(tmp_path, bowl())
     costs, gains = part.front.T
@@ -46,12 +46,12 @@ def test_a_part_knows_its_own_front(tmp_path: Path) -> None:
     assert part.ties.tolist() == [1] * len(part.front)
 
 
-def test_a_condition_on_results_bounds_the_front(tmp_path: Path) -> None:
+def test_result_condition_limits_the_front(tmp_path: Path) -> None:
     part = part_of(tmp_path, bowl(), where="gain <= 20")
     assert part.front[:, 1].max() == 20.0
 
 
-def test_what_a_simulator_raises_is_split_down_to_the_point_that_raises_it() -> None:
+def test_failing_batch_is_split_to_the_failing_point() -> None:
     asked = space(TROUBLE, {"n": "0..99", "raises": 63, "dies": 62})
     rows = evaluate(load_simulator(TROUBLE), asked.batch(Span(0, 100))).to_pylist()
     bad = {i: (row["status"], row["reason"]) for i, row in enumerate(rows) if row["status"] != "ok"}
@@ -61,7 +61,7 @@ def test_what_a_simulator_raises_is_split_down_to_the_point_that_raises_it() -> 
     }
 
 
-def test_a_point_that_is_given_up_has_a_row_without_metrics(tmp_path: Path) -> None:
+def test_abandoned_point_has_a_row_without_metrics(tmp_path: Path) -> None:
     asked = bowl()
     kept = store(tmp_path, asked)
     part = Task(asked, kept, WANTED).give_up(Span(4, 5), "timeout", "timeout: no answer in time")
@@ -70,7 +70,7 @@ def test_a_point_that_is_given_up_has_a_row_without_metrics(tmp_path: Path) -> N
     assert (row["status"], row["cost_usd"], row["x"]) == ("timeout", None, 1.0)
 
 
-def test_a_simulator_may_have_its_own_code_for_each_status(
+def test_simulators_may_define_status_codes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = quadratic.Quadratic.evaluate
@@ -90,7 +90,7 @@ def test_a_simulator_may_have_its_own_code_for_each_status(
     assert part_of(tmp_path / "none", space(QUADRATIC, {"x": 1, "n": 13})).rows == {"infeasible": 1}
 
 
-def test_a_large_piece_of_work_is_written_in_several_parts(
+def test_large_chunk_is_written_in_several_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sweeper.engines.task.PART", 10)
@@ -107,7 +107,7 @@ def test_a_large_piece_of_work_is_written_in_several_parts(
     assert other.answered(asked).tolist() == index.tolist()
 
 
-def test_parts_of_a_lost_worker_are_summarised_from_their_files(tmp_path: Path) -> None:
+def test_parts_of_a_lost_worker_are_summarized_from_files(tmp_path: Path) -> None:
     asked, whole = bowl(constraints=["x <> 6"]), Span(0, 72)
     task = Task(asked, store(tmp_path, asked), WANTED)
     assert list(task.written(whole)) == []
