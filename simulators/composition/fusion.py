@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from simulators.catalog.model import LanguageModel
 from simulators.composition.replica import Replica
@@ -34,25 +35,16 @@ def launched(operators: Sequence[Compute], replica: Replica) -> Sequence[Compute
 def inside_others(operators: Sequence[Compute], replica: Replica) -> Sequence[str]:
     """Return the names of operators that other kernels or messages have in their time already."""
     inside = replica.kernel_choices.fused_into_attention
-    if sums_have_norms(replica):
-        inside = (*inside, *RESIDUAL_NORMS)
+    cut, asked = replica.cut, replica.runtime.norms_in_sums
+    asked = asked and replica.library not in replica.model.apart_in
+    if replica.is_fused and asked and cut.tp > 1 and cut.attention_dp == 1:
+        inside = (*inside, *RESIDUAL_NORMS)  # in the all-reduce after each block
     experts = next((one for one in operators if isinstance(one, GroupedGemm)), None)
     if experts is None or not is_timed_as_layer(
         experts, replica.gpu, replica.library, replica.level
     ):
         return inside
     return (*inside, *AROUND_EXPERTS)
-
-
-def sums_have_norms(replica: Replica) -> bool:
-    """Say whether the kernel that sums over tensor ranks adds the residual and norms.
-
-    Ranks that attend to requests of their own have no such sum after experts.
-    """
-    cut = replica.cut
-    has_sums = cut.tp > 1 and cut.attention_dp == 1
-    asked = replica.runtime.norms_in_sums and replica.library not in replica.model.apart_in
-    return replica.is_fused and has_sums and asked
 
 
 def quantised_apart(operators: Sequence[Compute], replica: Replica) -> tuple[Compute, ...]:
@@ -64,16 +56,10 @@ def quantised_apart(operators: Sequence[Compute], replica: Replica) -> tuple[Com
     for operator in operators:
         found.append(operator)
         if isinstance(operator, Elementwise) and operator.name in RESIDUAL_NORMS:
-            found.append(
-                Quantisation(
-                    name=f"{operator.name}_quantise",
-                    rows=operator.elements / replica.model.hidden,
-                    cols=replica.model.hidden,
-                    to=how.compute,
-                    dtype=how.activations,
-                    repeat=operator.repeat,
-                )
-            )
+            hidden, name = replica.model.hidden, f"{operator.name}_quantise"
+            size: dict[str, Any] = {"rows": operator.elements / hidden, "cols": hidden}
+            size |= {"to": how.compute, "dtype": how.activations, "repeat": operator.repeat}
+            found.append(Quantisation(name=name, **size))
     return tuple(found)
 
 

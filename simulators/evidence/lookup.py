@@ -217,9 +217,8 @@ def _rates(gpu: Gpu) -> tuple[float, float]:
 
 
 def _is_source(gpu: Gpu, row: Kind) -> bool:
-    """Return whether the 16-bit rate of a GPU is as many times its fp32 rate as sources need."""
-    fp32 = gpu.peak("fp32")
-    return gpu.peak_flops.get("bf16", fp32) >= row.least_ratio * fp32
+    """Return whether the 16-bit rate of a GPU is high enough over its fp32 rate for a source."""
+    return _rates(gpu)[1] >= row.least_ratio * gpu.peak("fp32")
 
 
 def files_behind(gpu: Gpu) -> tuple[Path, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -113,20 +114,14 @@ def _without_launch_s(attention: Attention, gpu: Gpu, profile: Profile, entry: E
 
 
 def fitted_seconds(attention: Attention, gpu: Gpu, entry: Entry) -> Floats:
-    """Return the seconds of one launch: off the nodes of a table, else by a form and its trees."""
-    if entry.grid is None:
-        return formula_seconds(attention, gpu, entry)
-    return interpolated_s(entry.grid, attention, partial(form_seconds, gpu=gpu))
-
-
-def formula_seconds(attention: Attention, gpu: Gpu, entry: Entry) -> Floats:
-    """Return the seconds of one launch by a fitted form and the trees that bend it."""
+    """Return the seconds of one launch: interpolated in a grid, else by a formula and its trees."""
+    if entry.grid is not None:
+        return interpolated_s(entry.grid, attention, partial(form_seconds, gpu=gpu))
     seconds = form_seconds(attention, gpu, entry.numbers)
     if entry.correction is None:
         return seconds
-    looked_at = mixed_features if attention.phase == "mixed" else attention_features
-    features = looked_at(attention, seconds.shape)
-    return corrected(entry.correction, features, seconds)
+    features_of = mixed_features if attention.phase == "mixed" else attention_features
+    return corrected(entry.correction, features_of(attention, seconds.shape), seconds)
 
 
 def form_seconds(attention: Attention, gpu: Gpu, numbers: Numbers) -> Floats:
@@ -140,25 +135,14 @@ def apart(attention: Attention) -> tuple[Attention, Attention]:
     """Return the chunks and the decodes of a mixed batch as two launches."""
     chunks, chunk_keys, decodes, decode_keys = split_sums(attention)
     queries, pairs, _, _ = sums(attention)
-    plain = replace(attention, decodes=0.0, decode_kv_tokens=0.0)
-    return (
-        replace(
-            plain,
-            phase="prefill",
-            requests=chunks,
-            query_tokens=queries - decodes,
-            pairs=pairs - decode_keys,
-            kv_tokens=chunk_keys,
-        ),
-        replace(
-            plain,
-            phase="decode",
-            requests=decodes,
-            query_tokens=decodes,
-            pairs=decode_keys,
-            kv_tokens=decode_keys,
-        ),
-    )
+
+    def part(phase: str, requests: Floats, new: Floats, pairs: Floats, keys: Floats) -> Attention:
+        load: dict[str, Any] = {"requests": requests, "query_tokens": new}
+        load |= {"pairs": pairs, "kv_tokens": keys}
+        return replace(attention, phase=phase, decodes=0.0, decode_kv_tokens=0.0, **load)
+
+    prefill = part("prefill", chunks, queries - decodes, pairs - decode_keys, chunk_keys)
+    return prefill, part("decode", decodes, decodes, decode_keys, decode_keys)
 
 
 def kernel_of(attention: Attention) -> str:

@@ -55,10 +55,8 @@ def mixed_operators(shard: Shard, step: Step) -> tuple[Compute, ...]:
     if shard.model.is_latent:
         return ()
     found: list[Compute] = []
-    pairs = zip(
-        _attentions("prefill", shard, step), _attentions("decode", shard, step), strict=True
-    )
-    for chunks, decodes in pairs:
+    both = (_attentions(phase, shard, step) for phase in ("prefill", "decode"))
+    for chunks, decodes in zip(*both, strict=True):
         if isinstance(chunks, Attention) and isinstance(decodes, Attention):
             found.append(_together(chunks, decodes))
         else:
@@ -179,22 +177,18 @@ def _states(phase: str, shard: Shard, layers: float, step: Step) -> tuple[Comput
     sums = _sums(phase, step)
     shared = {name: sums[name] for name in ("phase", "requests")}
     shared |= {"tokens": sums["query_tokens"], "dtype": shard.how.activations, "repeat": layers}
-    return (
-        CausalConvolution(
-            name=f"{phase}_state_convolution",
-            channels=(2 * model.state_keys + model.state_values) / tp,
-            **shared,
-        ),
-        StateUpdate(
-            name=f"{phase}_state",
-            key_heads=model.state_key_heads / tp,
-            value_heads=model.state_value_heads / tp,
-            key_dim=float(model.state_head_dim),
-            value_dim=float(model.state_value_dim or model.state_head_dim),
-            rule=model.state_rule,
-            **shared,
-        ),
+    channels = (2 * model.state_keys + model.state_values) / tp
+    update = StateUpdate(
+        name=f"{phase}_state",
+        key_heads=model.state_key_heads / tp,
+        value_heads=model.state_value_heads / tp,
+        key_dim=float(model.state_head_dim),
+        value_dim=float(model.state_value_dim or model.state_head_dim),
+        rule=model.state_rule,
+        **shared,
     )
+    name = f"{phase}_state_convolution"
+    return CausalConvolution(name=name, channels=channels, **shared), update
 
 
 def _sums(phase: str, step: Step) -> dict[str, Any]:

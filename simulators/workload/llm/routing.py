@@ -55,14 +55,13 @@ def counted_tokens(text: str) -> tuple[float, ...]:
     >>> counted_tokens("3, 1, 0, 0")
     (3.0, 1.0, 0.0, 0.0)
     """
-    words = re.split(r"\s*,\s*|\s+", text.strip())
     if is_file(text):
         try:
-            words = re.split(r"\s*,\s*|\s+", Path(text).read_text(encoding="utf-8").strip())
+            text = Path(text).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"routing_histogram '{text}' cannot be read: {error}") from error
     try:
-        found = tuple(float(word) for word in words)
+        found = tuple(float(word) for word in re.split(r"\s*,\s*|\s+", text.strip()))
     except ValueError as error:
         raise UserError(
             f"routing_histogram: a number for each expert, with commas between; {error}"
