@@ -1,8 +1,7 @@
-"""The time and energy of one iteration of a replica: what the floors above ask.
+"""Time and energy of one iteration of a replica.
 
-Kernels run one after another on one stream, so a stage's time is a sum. It is kept in parts, each
-of which depends on a few sums over the requests and on nothing else, so that a floor above may
-tabulate them one by one:
+Kernels run one after another on one stream, so the time of a stage is a sum. Each part depends on a
+few sums over the requests alone, so that callers can tabulate the parts one by one:
 
     tokens_s              the number of tokens of a group of ranks, and the rows of logits
     experts_s             the number of tokens of all groups
@@ -13,10 +12,9 @@ tabulate them one by one:
     send_recv_s           the number of tokens
     launch_s              sequences of a host; under a runtime without CUDA graphs, everything
 
-A pipeline stage is the unit: requests flow through all stages, and the slowest one sets the pace.
-It is some layers of either kind, perhaps the embedding or the LM head, and the message to the next
-stage: one layer of each kind and each end, priced for a step, make the stages of every pipeline of
-the same tensor parallel degree, up to the rounding of sums.
+Requests flow through all pipeline stages; the slowest stage sets the throughput. One layer of each
+kind, the embedding and the LM head, priced for a step, add up to the stages of any pipeline of the
+same tensor parallel degree, up to rounding.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Kernels that attend to chosen keys: they work on whole lists of keys and whole tiles of heads.
+"""Sparse attention kernels read whole lists of keys and whole tiles of heads.
 
-An indexer fills a list of as many keys as it may choose for every query (DeepSeek-V3.2, GLM-5). Of
-a short context the rest of the list is empty, and computed all the same. FlashMLA's kernels take
-64 heads or more of a rank: engines fill up those of ranks that share layers (TensorRT-LLM's
-collector for these kernels; sgl-project/sglang, pull request 13646; vllm-project/recipes, pull
-request 234, which advises against such ranks for it). Other kernels of Blackwell may do without.
+An indexer fills a list of as many keys as it may choose for each query (DeepSeek-V3.2, GLM-5). In a
+short context the rest of the list is empty and still computed. FlashMLA's kernels take 64 heads or
+more per rank, so tensor-parallel engines pad (TensorRT-LLM's collector for these kernels; sgl-
+project/sglang, pull request 13646; vllm-project/recipes, pull request 234).
 
-Engines differ in prompts shorter than the list: SGLang attends to all keys of every head there
-(pull request 11892); vLLM's implementations have no such path (`SparseMLAAttentionImpl`), and
-TensorRT-LLM's must be asked for (`TRTLLM_MLA_SHORT_SEQ_MHA_THRESHOLD`).
+In prompts shorter than the list SGLang attends to all keys (pull request 11892), vLLM has no such
+path (`SparseMLAAttentionImpl`), and TensorRT-LLM's is off by default
+(`TRTLLM_MLA_SHORT_SEQ_MHA_THRESHOLD`).
 """
 
 from __future__ import annotations

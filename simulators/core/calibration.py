@@ -1,14 +1,11 @@
-"""A calibration is fitted to measurements, and says which: no number in it is anybody's guess.
+"""Calibrations: fitted numbers with their provenance and a hash against changes by hand.
 
-Each file opens with `[provenance]`: the measured tables, their hashes, the number of rows, the
-rule that split them, the error on rows that were held out, and the versions of driver and
-framework. The last line of the file is a hash of everything above it, so that a number changed by
-hand is noticed: to change a number, change the fit.
+Each file opens with `[provenance]`: measured tables with hashes, number of rows, split, held-out
+error, versions of driver and framework. Its last line is a hash of everything above. Measured
+tables belong to others and live outside the repository, in a reference folder.
 
-Measured tables are other people's data and live outside the repository, in a reference folder.
-
-What was parsed once is kept by its hash, as JSON, in the user's cache folder: parsing what one
-answer needs takes a quarter of a second in each process, reading it as JSON a fortieth of that.
+Parsed files are cached by hash as JSON in the user's cache folder: parsing the TOML of one answer
+takes a quarter of a second per process, reading the JSON a fortieth of that.
 """
 
 from __future__ import annotations

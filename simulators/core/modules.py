@@ -1,12 +1,11 @@
 """Loads the Python file behind a name: a scheduler, a sampler, an engine, a simulator.
 
 `mine` is `catalog/<kind>s/mine.py` or a file of the package, a path is itself, and a dotted name is
-a module that is installed.
+an installed module.
 
-A space, a configuration or results of somebody else's may name any file, and the folder one stands
-in may hold anything. So code runs only from folders the user trusts: the package, what is installed
-and `$SWEEPER_HOME` are, absolute folders of `$PYTHONPATH`, those of `$SWEEPER_TRUST`, and those in
-the file that `python -m sweeper trust FOLDER` writes.
+A space, a configuration or results from elsewhere may name any file. So code runs only from trusted
+folders: the package, installed packages, `$SWEEPER_HOME`, absolute folders of `$PYTHONPATH`, those
+of `$SWEEPER_TRUST`, and those that `python -m sweeper trust FOLDER` recorded.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """A whole run: steps until the tokens are used up, checkpoints, and failures between them.
 
-A run on `n` GPUs stops every `mtbf / n` hours, loses what came after the last checkpoint, and takes
-some time to start again. Checkpoints follow each other at the interval that loses least,
-`sqrt(2 C M)` (Young, 1974), and the share of time in which lasting steps are made is Daly's first
-order: `1 / (1 + C/I + (I/2 + R)/M)` with checkpoint `C`, interval `I`, restart `R`, mean time `M`.
+A run on `n` GPUs fails every `mtbf / n` hours, loses the work since the last checkpoint, and takes
+`R` to restart. Checkpoints use the best interval, `I = sqrt(2 C M)` (Young, 1974); the goodput is
+Daly's first order, `1 / (1 + C/I + (I/2 + R)/M)`, with checkpoint time `C` and mean time `M`.
 
-What loss a run ends at is an assumption, not a prediction of this model: a scaling law of dense
-models of up to 16e9 weights on web text, `L = E + A / N^a + B / D^b` (Hoffmann et al., 2022), with
-the constants of Besiroglu et al., Chinchilla scaling: a replication attempt (2024).
+The loss at the end is an assumption: a scaling law of dense models of up to 16e9 weights on web
+text, `L = E + A / N^a + B / D^b` (Hoffmann et al., 2022), with the constants of Besiroglu et al.,
+Chinchilla scaling: a replication attempt (2024).
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""The time of state convolutions and updates, encoder attention, quantisation and embedding.
+"""State convolutions and updates, encoder attention, quantisation and embedding.
 
-They have one form, with four or five numbers per GPU, framework and kernel, and trees on top:
+All have one form, with four or five numbers per GPU, framework and kernel, and trees on top:
 
     t = start + ((flops / (compute peak))^4 + (bytes / (bandwidth b))^4)^(1/4)
               + blocks block_clocks / (SMs clock) + longest chain_clocks / clock
 
-`blocks` are what a library starts one by one, such as a request's heads; or the numbers an
-embedding gathers, which take PyTorch's one or two clocks of an SM each whatever the memory could
-do. `longest` is how many tokens one block must walk in order, because each state needs the one
-before it.
+`blocks` are started one by one, such as the heads of a request, or the numbers that an embedding
+gathers (one or two clocks of an SM each in PyTorch). `longest` is the number of tokens that one
+block must walk in order, because each state needs the one before it.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
-"""The time of pointwise kernels: bytes over bandwidth, or over that of L2 inside a model's layer.
+"""Pointwise kernels: bytes over memory bandwidth, or over that of L2 inside a layer.
 
-A chain of pointwise operations that is fused into one kernel moves its inputs and its result once,
-whatever it computes in between. Two input streams and one share the memory system differently, so
-they have rates of their own. Between the products of a layer a chain finds in L2 what the product
-before it left there, which is faster than device memory allows, and so than a stream's roofline:
+A fused chain of pointwise operations moves its inputs and its result once. One and two input
+streams have separate rates. Inside a layer a chain finds in L2 what the product before it wrote:
 
     kept = traffic, one copy of each number: half of it where a kernel works in place
     lost = f^6 / (1 + f^6),  f = kept / (share L2)
     far  = lost max(0, traffic - rest L2)
     t    = start + (traffic - far) / (l2 SMs clock) + far / (bandwidth b)
 
-with five numbers per GPU and kernel, fitted to layers timed in an engine; nobody borrows them.
+with five numbers per GPU and kernel, fitted to layers timed in an engine and never transferred.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""The time of norms and softmax, which read a row again where L2 has lost it meanwhile.
+"""Norms and softmax: a row is read again from memory if L2 has lost it.
 
 Short rows stay in registers: one read, one write. A block that owns a longer row walks it several
-times (softmax: maximum, sum, result; layer norm: moments, result) and finds it in L2 as long as all
-rows in flight fit there together: blocks per SM, times SMs, times bytes per row, against a share of
-L2. Beyond that every walk reads device memory. The launch geometry is PyTorch's: softmax keeps up
-to 1,024 numbers in registers, else gives a row a block of `cols / 4` threads rounded down to a
-power of two, at most 512; layer norm has blocks of 128 threads. A walk takes one step per four
-numbers and thread, and a step per number for what is left over.
+times (softmax: maximum, sum, result; layer norm: moments, result) and hits L2 as long as all rows
+in flight fit: blocks per SM, times SMs, times bytes per row, against a share of L2. Launch geometry
+is PyTorch's: softmax keeps up to 1,024 numbers in registers, else a row has a block of `cols / 4`
+threads rounded down to a power of two, at most 512; layer norm has blocks of 128 threads. A walk
+takes a step per four numbers and thread, and a step per number for the remainder.
 """
 
 from __future__ import annotations
