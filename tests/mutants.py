@@ -119,14 +119,14 @@ EQUAL = {
     "head = np.full(lines, -1, np.int64): 1 -> 2": "any negative number is nobody",
     "follower = np.full(chunks, -1, np.int64): 1 -> 2": "any negative number is nobody",
     "room = min(chunks, lines * servers): min(chunks, lines * servers) -> "
-    "max(chunks, lines * servers)": "more room than is needed",
+    "max(chunks, lines * servers)": "more memory than needed",
     "busy, sequence, now, left = 0, 0, 0, chunks: 0 -> 1": "counts from 1; now is written first",
     "elif head[line] < 0:: 0 -> 1": "chunk 0 never waits at the start",
     "busy_until[i] == busy_until[first] and order[i] < order[first]: "
     "order[i] < order[first] -> order[i] <= order[first]": "no two have one order",
     "lanes = 1 + queue_of(half, queues, max(1, queues // 2) - 1) if half else queues: "
     "1 -> 2": "of one queue any turn is the first",
-    "lines = (int(np.max(phases[:, at.DIMENSION])) + 1) * queues: 1 -> 2": "more room than needed",
+    "lines = (int(np.max(phases[:, at.DIMENSION])) + 1) * queues: 1 -> 2": "more memory than needed",
     "line = phases[0, at.DIMENSION] * queues + queue_of(phases[0, at.HALF], queues, s): "
     "0 -> 1": "the first two phases use the same half",
     "busy, sequence = busy + 1, sequence + 1: 1 -> 2": "the same order",
@@ -153,7 +153,7 @@ EQUAL = {
     "at.NONE)": "other slots, as distinct",
     "clock[at.STALE] = int(kept < count): kept < count -> kept <= count": "shares anew, alike",
     "turn = 0 if state.settings.mode == at.SHARED else to // stride % n % state.uplinks[d]: "
-    "0 -> 1": "another rank of the leaf stands for its uplinks",
+    "0 -> 1": "another rank of the leaf represents its uplinks",
     "rounds[at.REPEATS] = possible_repeats(state, slot, holds) if holds > 1 else 0: "
     "holds > 1 -> holds >= 1": "what holds for one iteration is never repeated",
     "rounds[at.REPEATS] = possible_repeats(state, slot, holds) if holds > 1 else 0: "
@@ -161,7 +161,7 @@ EQUAL = {
     "window = _window_pass.compiled if len(order) > _SMALL else None: len(order) > _SMALL -> "
     "len(order) >= _SMALL": "another way",
     "rows, counts = kept[size : size + _WINDOW], ties[size : size + _WINDOW]: size + _WINDOW -> "
-    "size - _WINDOW": "no room for the window, so another way",
+    "size - _WINDOW": "no space for the window, so another algorithm",
     "if found < 0:  # few rows in all, or a front that outgrows the window: found < 0 -> "
     "found <= 0": "an empty front, one way or the other",
     "if found < 0:  # few rows in all, or a front that outgrows the window: "

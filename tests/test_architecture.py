@@ -17,8 +17,8 @@ from sweeper import engines, samplers
 from sweeper.space import shipped_files
 from tests.conftest import ROOT
 
-HOUSES = ("sweeper", "simulators", "planning", "formats")
-MODULES = sorted(f for house in HOUSES for f in (ROOT / house).rglob("*.py"))
+PACKAGES = ("sweeper", "simulators", "planning", "formats")
+MODULES = sorted(f for package in PACKAGES for f in (ROOT / package).rglob("*.py"))
 NAMES = [str(f.relative_to(ROOT)) for f in MODULES]
 
 
@@ -77,13 +77,13 @@ def test_module_has_a_docstring_and_no_leftovers(module: Path) -> None:
 
 
 def test_large_dependencies_are_imported_in_one_module() -> None:
-    rooms = {
+    importers = {
         "ray": {"sweeper/engines/_ray_actors.py", "sweeper/engines/_ray_cluster.py"},
         "hydra": {"sweeper/commands/overrides.py"},
         "matplotlib": {"sweeper/report/plots.py"},
         "numba": {"simulators/core/jit.py"},
     }
-    for dependency, allowed in rooms.items():
+    for dependency, allowed in importers.items():
         found = {
             name
             for name, module in zip(NAMES, MODULES, strict=True)

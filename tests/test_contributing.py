@@ -71,7 +71,7 @@ def test_contributing_example_runs(
 
 
 def _check(expected: str, printed: str) -> None:
-    """Look for what the page says is printed; `...` there stands for anything."""
+    """Check the printed output against the page; `...` matches any text."""
     parts = (" ".join(part.split()) for part in expected.split("..."))
     pattern = ".*".join(re.escape(part) for part in parts)
     assert re.search(pattern, " ".join(printed.split())), f"{expected}\nis not in\n{printed}"

@@ -38,15 +38,15 @@ def test_gpus_with_the_same_die_have_the_same_area() -> None:
 
 @pytest.mark.parametrize("gpu", ["a100_sxm", "h100_sxm", "l4"])
 def test_area_grows_with_sms_bandwidth_and_l2_but_not_with_clock(gpu: str) -> None:
-    board = load_gpu(gpu)
+    device = load_gpu(gpu)
     for size in ("sm", "bandwidth", "l2"):
         more, less = (
-            gpu_area_mm2(what_if(board, **{f"{size}_scale": scale})) for scale in (2.0, 0.5)
+            gpu_area_mm2(what_if(device, **{f"{size}_scale": scale})) for scale in (2.0, 0.5)
         )
-        assert less < gpu_area_mm2(board) < more < 2.0 * gpu_area_mm2(board)
-    assert gpu_area_mm2(what_if(board, clock_scale=1.5)) == pytest.approx(gpu_area_mm2(board))
-    everything = what_if(board, sm_scale=2.0, bandwidth_scale=2.0, l2_scale=2.0)
-    assert gpu_area_mm2(everything) == pytest.approx(2.0 * gpu_area_mm2(board), rel=0.01)
+        assert less < gpu_area_mm2(device) < more < 2.0 * gpu_area_mm2(device)
+    assert gpu_area_mm2(what_if(device, clock_scale=1.5)) == pytest.approx(gpu_area_mm2(device))
+    everything = what_if(device, sm_scale=2.0, bandwidth_scale=2.0, l2_scale=2.0)
+    assert gpu_area_mm2(everything) == pytest.approx(2.0 * gpu_area_mm2(device), rel=0.01)
 
 
 def test_fitted_area_scales_with_the_areas_of_the_dies() -> None:

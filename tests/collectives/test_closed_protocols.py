@@ -58,12 +58,12 @@ def test_link_without_measurements_is_flagged() -> None:
     assert not sustained(cluster_for("auto", mi300x), mi300x, 8)[1]
 
 
-BOARD = {"gpu": load_gpu("rtx_pro_6000"), "cluster": load_cluster("pcie_through_host")}
+HOST_PCIE = {"gpu": load_gpu("rtx_pro_6000"), "cluster": load_cluster("pcie_through_host")}
 
 
 def test_gpus_without_peer_access_share_host_memory_bandwidth() -> None:
     """Four gather 3/4 of a buffer each, two 1/2 of it: thrice as many bytes through one memory."""
-    two, four = (collective_time("all_gather", 1e10, ranks=n, **BOARD).time_s for n in (2, 4))  # type: ignore[arg-type]
+    two, four = (collective_time("all_gather", 1e10, ranks=n, **HOST_PCIE).time_s for n in (2, 4))  # type: ignore[arg-type]
     assert four / two == pytest.approx(3.0, rel=1e-3)
 
 
@@ -72,8 +72,8 @@ def test_all_reduce_of_two_gpus_without_peer_access_matches_measurement() -> Non
 
     As LLMServingSim's authors timed their own server (profiler/perf/RTXPRO6000/hardware.yaml).
     """
-    direct = BOARD | {"cluster": cluster_for("auto", BOARD["gpu"])}
-    for where, seen_s, within in ((BOARD, 1.309e-3, 0.1), (direct, 587e-6, 0.25)):
+    direct = HOST_PCIE | {"cluster": cluster_for("auto", HOST_PCIE["gpu"])}
+    for where, seen_s, within in ((HOST_PCIE, 1.309e-3, 0.1), (direct, 587e-6, 0.25)):
         taken_s = collective_time("all_reduce", 20.0 * 2**20, ranks=2, **where).time_s  # type: ignore[arg-type]
         assert taken_s == pytest.approx(seen_s, rel=within)
 
@@ -84,17 +84,17 @@ def test_send_between_nodes_is_slower_than_inside_a_node() -> None:
     assert float(across.time_s) > 4 * float(inside.time_s)
 
 
-@pytest.mark.parametrize("board", ["l40s", "rtx_pro_6000"])
+@pytest.mark.parametrize("name", ["l40s", "rtx_pro_6000"])
 @pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_measured_pcie_servers_lie_inside_the_interval(board: str, ranks: int) -> None:
+def test_measured_pcie_servers_lie_inside_the_interval(name: str, ranks: int) -> None:
     """NCCL on eight L40S took 16 times as long as by peers, half more than through the host."""
-    gpu, sizes = load_gpu(board), np.exp2(np.arange(20.0, 28.0))
+    gpu, sizes = load_gpu(name), np.exp2(np.arange(20.0, 28.0))
     unknown, named = (
         collective_time("all_reduce", sizes, ranks=ranks, gpu=gpu, cluster=cluster)
         for cluster in (cluster_for("auto", gpu), load_cluster("pcie_through_host"))
     )
     measured = measured_time(
-        gpu=board,
+        gpu=name,
         library="nccl",
         collective="all_reduce",
         dtype="fp16",

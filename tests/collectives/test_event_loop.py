@@ -57,13 +57,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     return calls
 
 
-def state_with(events: list[tuple[int, int]], *, mode: int = at.IN_TURN, room: int = 64) -> Any:
+def state_with(events: list[tuple[int, int]], *, mode: int = at.IN_TURN, capacity: int = 64) -> Any:
     """Return a state with events of these times and numbers ahead, and 7 unfinished streams."""
     state = SimpleNamespace(
         clock=np.zeros(at.COUNTERS, np.int64),
         report=np.zeros(at.UNFINISHED + 1, np.int64),
         event=np.zeros(2, np.int64),
-        queue=np.zeros((room, 3), np.int64),
+        queue=np.zeros((capacity, 3), np.int64),
         settings=SimpleNamespace(mode=mode, reserve=2),
         shared_until_ns=np.full(1, -1.0),
     )
@@ -104,7 +104,7 @@ def test_run_stops_at_the_limit_of_link_events(
 
 
 @pytest.mark.parametrize(
-    ("waiting", "flying", "room", "spares", "has_room"),
+    ("waiting", "flying", "capacity", "spares", "has_space"),
     [
         (1, 0, 4, 9, True),  # with two in reserve three of four are taken
         (2, 0, 4, 9, False),
@@ -114,13 +114,13 @@ def test_run_stops_at_the_limit_of_link_events(
     ],
 )
 def test_run_requests_more_memory_before_the_reserve_is_used(
-    calls: Calls, waiting: int, flying: int, room: int, spares: int, has_room: bool
+    calls: Calls, waiting: int, flying: int, capacity: int, spares: int, has_space: bool
 ) -> None:
-    state = state_with([(3, at.HEAR)] * waiting, room=room)
+    state = state_with([(3, at.HEAR)] * waiting, capacity=capacity)
     state.clock[[at.FLYING, at.SPARES]] = flying, spares
     loop.run.py_func(state, 100)
-    assert state.report[at.UNFINISHED] == (7 if has_room else at.NO_ROOM)
-    assert len(calls) == 1 + int(has_room)
+    assert state.report[at.UNFINISHED] == (7 if has_space else at.NO_ROOM)
+    assert len(calls) == 1 + int(has_space)
 
 
 def test_messages_sharing_links_advance_to_the_next_event(

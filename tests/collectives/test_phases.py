@@ -1,4 +1,4 @@
-"""The legs of collectives over three dimensions: their order, what they carry, what that takes."""
+"""Phases of collectives over three dimensions: order, bytes and time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What other rooms ask of this one."""
+"""Collective times as other packages request them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One interface for three fidelities, and what it says to nonsense."""
+"""The collectives simulator at three fidelities, and errors for invalid input."""
 
 from __future__ import annotations
 

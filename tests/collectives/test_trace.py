@@ -85,7 +85,7 @@ def test_random_bytes_give_an_error_or_a_trace_but_no_crash(
 
 
 def entry(ident: object, kind: str) -> str:
-    """Return a graph of one operator; what follows its kind is written along."""
+    """Return the JSON of a graph with one operator; `kind` may hold more fields."""
     operator = f'{{"id": {json.dumps(ident)}, "name": "a", "kind": {kind}}}'
     return f'{{"schema": "sweeper-operator-graph", "version": 1, "operators": [{operator}]}}'
 

@@ -56,7 +56,7 @@ def walked_ns(
     trees = [Tree(n, root_is_last=k % 2 == 0) for k in range(chunks)]
     queue: list[tuple[int, int, Callable[[int], None]]] = []
     order = itertools.count()
-    begun = [0] * n
+    started = [0] * n
     busy = [0] * n
     heard: dict[tuple[int, int], int] = {}
     started: set[tuple[int, int]] = set()
@@ -67,9 +67,9 @@ def walked_ns(
         heapq.heappush(queue, (time, next(order), what))
 
     def start_more(rank: int, now: int) -> None:
-        while begun[rank] < chunks and busy[rank] < slots:
-            chunk = begun[rank]
-            begun[rank] += 1
+        while started[rank] < chunks and busy[rank] < slots:
+            chunk = started[rank]
+            started[rank] += 1
             busy[rank] += 1
             started.add((rank, chunk))
             if not trees[chunk].children[rank]:
@@ -145,7 +145,7 @@ def test_two_chunks_on_four_ranks_run_in_sequence() -> None:
     # First chunk, root 3 above 1 above 0 and 2. Leaves send at 10, rank 1 hears at 3,110 and sends
     # at 6,120, rank 3 hears at 9,220 and has ended at 12,230. Rank 1 hears at 15,330 and has ended
     # at 18,340, the leaves hear at 21,440 and have ended at 21,450.
-    # Second chunk, root 0 above 2 above 1 and 3. Rank 3 has begun at 12,230, rank 1 at 18,340 and
+    # Second chunk, root 0 above 2 above 1 and 3. Rank 3 has started at 12,230, rank 1 at 18,340 and
     # sends at 18,350, so rank 2 hears at 21,450, when it begins. It sends at 24,460, rank 0 hears
     # at 27,560 and has ended at 30,570, rank 2 hears at 33,670 and has ended at 36,680, the leaves
     # hear at 39,780 and have ended at 39,790: 3,110 ns before twice the first chunk's time.

@@ -171,12 +171,12 @@ def test_clock_slowdown_falls_with_flops_per_joule_and_is_bounded_by_the_mean() 
 
 
 def test_clock_follows_the_cube_root_of_power_per_flop() -> None:
-    lender, board = load_gpu("a100_sxm"), load_gpu("rtx_a5000")
-    held = flops_per_j(board) / flops_per_j(lender)
-    kept = (1.0 - slowdown(lender)) / (1.0 - transferred_slowdown(board))
+    source, target = load_gpu("a100_sxm"), load_gpu("rtx_a5000")
+    held = flops_per_j(target) / flops_per_j(source)
+    kept = (1.0 - slowdown(source)) / (1.0 - transferred_slowdown(target))
     assert kept**3 == pytest.approx(held)
 
 
 def test_transferred_slowdown_matches_the_measured_slowdown_of_a40() -> None:
-    board = load_gpu("a40")
-    assert transferred_slowdown(board) == pytest.approx(slowdown(board), abs=0.03)
+    target = load_gpu("a40")
+    assert transferred_slowdown(target) == pytest.approx(slowdown(target), abs=0.03)

@@ -41,9 +41,9 @@ PARTS = (
 def replica(
     model: str | LanguageModel = "llama2_7b", gpu: str = "h100_sxm", tp: int = 1, pp: int = 1
 ) -> Replica:
-    board = load_gpu(gpu)
+    device = load_gpu(gpu)
     shape = load_model(model) if isinstance(model, str) else model
-    return Replica(shape, board, cluster_for("auto", board), Parallelism(tp, pp))
+    return Replica(shape, device, cluster_for("auto", device), Parallelism(tp, pp))
 
 
 def seconds(one: Iteration, part: str = "latency_s") -> float:

@@ -23,7 +23,7 @@ compute = 0.8
 
 
 def test_written_calibration_is_read_back(tmp_path: Path) -> None:
-    file = tmp_path / "board.toml"
+    file = tmp_path / "gpu.toml"
     write_calibration(file, BODY)
     assert read_calibration(file)["gemm"]["compute"] == 0.8
     assert read_calibration(file)["provenance"]["rows"] == 3
@@ -44,7 +44,7 @@ def test_parsed_calibration_is_cached_by_hash_and_damaged_caches_are_rebuilt(
 
 
 def test_hand_edited_number_fails_the_checksum(tmp_path: Path) -> None:
-    file = tmp_path / "board.toml"
+    file = tmp_path / "gpu.toml"
     write_calibration(file, BODY)
     file.write_text(file.read_text().replace("0.8", "0.9"))
     with pytest.raises(UserError, match="does not match its hash"):
@@ -52,14 +52,14 @@ def test_hand_edited_number_fails_the_checksum(tmp_path: Path) -> None:
 
 
 def test_calibration_without_a_checksum_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "board.toml"
+    file = tmp_path / "gpu.toml"
     file.write_text(BODY)
     with pytest.raises(UserError, match="is missing"):
         read_calibration(file)
 
 
 def test_calibration_without_provenance_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "board.toml"
+    file = tmp_path / "gpu.toml"
     write_calibration(file, "[gemm]\ncompute = 0.8\n")
     with pytest.raises(UserError, match="lacks measured, sha256"):
         read_calibration(file)
@@ -71,7 +71,7 @@ def test_missing_calibration_is_named(tmp_path: Path) -> None:
 
 
 def test_calibration_names_the_fitted_tables(tmp_path: Path) -> None:
-    file = tmp_path / "board.toml"
+    file = tmp_path / "gpu.toml"
     write_calibration(file, BODY.format(digest="a" * 64))
     assert fitted_tables([file]) == {("table.csv", "a" * 64)}
 

@@ -110,7 +110,7 @@ def test_closed_form_counts_match_a_full_walk(nest: tuple[Layer, Mapping]) -> No
 
 @st.composite
 def cut_nests(draw: st.DrawFn) -> tuple[Layer, Mapping]:
-    """Draw loops that need not divide: each outermost one ends where its dimension does."""
+    """Draw loops with remainders: the outermost loop ends at the dimension boundary."""
     layer = draw(LAYERS)
     levels = draw(st.integers(2, 3))
     slots: dict[tuple[int, int], dict[str, int]] = {}

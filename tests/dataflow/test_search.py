@@ -229,7 +229,7 @@ def test_buffer_smaller_than_one_tile_is_infeasible() -> None:
     tiny = small(depth=1)
     with pytest.raises(Infeasible, match="buffer_too_small"):
         find(matmul("g", n=2, c=2, m=2), tiny)
-    two = small(depth=2)  # room for one word of two tensors: they bypass in turn
+    two = small(depth=2)  # space for one word of two tensors: either tensor bypasses
     assert find(matmul("g", n=2, c=2, m=2), two, evaluations=100).evaluation.cycles > 0
 
 

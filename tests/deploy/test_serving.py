@@ -90,9 +90,9 @@ def test_command_options_are_documented_and_match_the_design(
     assert set(flags) <= set(known.options)
     assert len(flags) == len(set(flags))
     assert launch.gpus == design.tp * design.pp * design.attention_dp
-    told = dict(zip(launch.command, launch.command[1:], strict=False))
+    options = dict(zip(launch.command, launch.command[1:], strict=False))
     batch = {"vllm": "--max-num-seqs", "sglang": "--max-running-requests"}
-    assert told[batch.get(engine, "--max_batch_size")] == str(design.max_batch)
+    assert options[batch.get(engine, "--max_batch_size")] == str(design.max_batch)
     for key in (yaml.safe_load(launch.file) or {}) if launch.file else {}:
         assert key in known.keys
 
@@ -175,8 +175,8 @@ def test_fully_mxfp4_models_are_refused(engine: str) -> None:
     assert f"{engine} documents no weights in w4a8; it has fp16" in refused(design)
 
 
-@pytest.mark.parametrize(("engine", "told"), EAGER.items())
-def test_eager_runtime_disables_cuda_graphs(engine: str, told: str) -> None:
+@pytest.mark.parametrize(("engine", "note"), EAGER.items())
+def test_eager_runtime_disables_cuda_graphs(engine: str, note: str) -> None:
     scheduler = load_engine(engine).schedulers[0]
     design = replace(
         LLAMA,
@@ -192,7 +192,7 @@ def test_eager_runtime_disables_cuda_graphs(engine: str, told: str) -> None:
             {"runtime": "eager", "tp": 1, "model": "llama3_1_8b"},
         )
     )
-    assert [told in text for text in (replayed, eager, alone)] == [engine == "trtllm"] + 2 * [
+    assert [note in text for text in (replayed, eager, alone)] == [engine == "trtllm"] + 2 * [
         engine != "trtllm"
     ]
     host = "# kernels are launched one by one; the host's time is that of "
@@ -262,10 +262,10 @@ def test_disaggregated_pools_become_two_worker_types() -> None:
         assert pod["nodeSelector"] == {"nvidia.com/gpu.product": f"NVIDIA-{gpu}"}
         (main,) = pod["containers"]
         assert main["resources"]["limits"] == {"nvidia.com/gpu": tp}
-        told = dict(zip(main["args"], main["args"][1:], strict=False))
-        assert told["--tensor-parallel-size"] == tp
-        assert told["--disaggregation-mode"] == role
-        assert yaml.safe_load(told["--kv-transfer-config"]) == {
+        options = dict(zip(main["args"], main["args"][1:], strict=False))
+        assert options["--tensor-parallel-size"] == tp
+        assert options["--disaggregation-mode"] == role
+        assert yaml.safe_load(options["--kv-transfer-config"]) == {
             "kv_connector": "NixlConnector",
             "kv_role": "kv_both",
         }
@@ -285,9 +285,9 @@ def test_llm_d_gets_chart_values_for_both_pools() -> None:
         assert pool["nodeSelector"] == {"nvidia.com/gpu.product": f"NVIDIA-{gpu}"}
         (vllm,) = pool["containers"]
         assert "--tensor-parallel-size" not in vllm["args"]
-        told = dict(zip(vllm["args"], vllm["args"][1:], strict=False))
-        assert told["--max-num-seqs"] == str(POOLS.max_batch)
-        assert yaml.safe_load(told["--kv-transfer-config"])["kv_connector"] == "NixlConnector"
+        options = dict(zip(vllm["args"], vllm["args"][1:], strict=False))
+        assert options["--max-num-seqs"] == str(POOLS.max_batch)
+        assert yaml.safe_load(options["--kv-transfer-config"])["kv_connector"] == "NixlConnector"
 
 
 def test_pools_inside_a_node_warn_that_pods_share_no_nvlink() -> None:
@@ -403,9 +403,9 @@ def test_prefix_cache_option_is_passed_to_the_engine(
 
 def test_all_to_all_backend_uses_the_option_of_each_engine() -> None:
     design = updated(DESIGNS["experts by DeepEP"], {"moe.backend": "deepep_low_latency"})
-    told = " ".join(launch_of(design, "sglang").command)
-    assert "--moe-a2a-backend deepep --deepep-mode low_latency" in told
-    assert "--enable-eplb --ep-num-redundant-experts 32" in told
+    options = " ".join(launch_of(design, "sglang").command)
+    assert "--moe-a2a-backend deepep --deepep-mode low_latency" in options
+    assert "--enable-eplb --ep-num-redundant-experts 32" in options
     vllm = replace(design, scheduler="vllm_v1", runtime="vllm")
     assert "--all2all-backend deepep_low_latency" in " ".join(launch_of(vllm, "vllm").command)
     for backend, engine in (("deepep_auto", "vllm"), ("deepep_low_latency", "trtllm")):
@@ -420,8 +420,8 @@ def test_all_to_all_backend_uses_the_option_of_each_engine() -> None:
 
 def test_lora_options_state_the_number_of_adapters() -> None:
     design = DESIGNS["adapters"]
-    told = " ".join(launch_of(design, "vllm").command)
-    assert "--enable-lora --max-loras 256 --max-lora-rank 32 --max-cpu-loras 500" in told
+    options = " ".join(launch_of(design, "vllm").command)
+    assert "--enable-lora --max-loras 256 --max-lora-rank 32 --max-cpu-loras 500" in options
     sglang = replace(
         design, scheduler="sglang", runtime="sglang", lora=replace(design.lora, slots=300)
     )

@@ -26,21 +26,21 @@ GPT3 = TrainingPoint(
 )
 
 
-def told(**changes):
+def megatron_options(**changes):
     words = arguments(replace(GPT3, **changes))
     return {w: words[i + 1] if i + 1 < len(words) else "" for i, w in enumerate(words)}
 
 
 def test_torchrun_command_matches_the_design():
-    options = told()
+    options = megatron_options()
     assert options["--tensor-model-parallel-size"] == "8"
     assert options["--num-layers-per-virtual-pipeline-stage"] == "2"
     assert options["--num-layers"] == "96"
     assert options["--train-iters"] == "95368"
     assert {"--sequence-parallel", "--use-distributed-optimizer", "--bf16"} <= set(options)
     assert "--group-query-attention" not in options
-    assert told(cuda_graphs=True)["--cuda-graph-scope"] == "full_iteration"
-    assert told(recompute="elementwise")["--recompute-modules"] == "layernorm"
+    assert megatron_options(cuda_graphs=True)["--cuda-graph-scope"] == "full_iteration"
+    assert megatron_options(recompute="elementwise")["--recompute-modules"] == "layernorm"
 
 
 def test_script_names_nodes_and_ranks():
@@ -69,7 +69,7 @@ def test_script_names_nodes_and_ranks():
 )
 def test_options_without_megatron_support_raise_a_reason(changes, words):
     with pytest.raises(UserError, match=words):
-        told(**changes)
+        megatron_options(**changes)
 
 
 def test_infeasible_designs_and_unknown_targets_raise_errors():
@@ -83,13 +83,17 @@ def test_infeasible_designs_and_unknown_targets_raise_errors():
 
 def test_overlap_and_fusion_options_are_passed():
     mixture = {"model": "mixtral_8x7b", "ep": 8, "expert_tp": 2, "tp": 2, "pp": 4, "chunks": 2}
-    assert "--overlap-moe-expert-parallel-comm" in told(**mixture)
-    assert "--overlap-moe-expert-parallel-comm" not in told(**mixture | {"expert_tp": 1})
-    assert "--no-gradient-accumulation-fusion" in told(fusion="eager")
+    assert "--overlap-moe-expert-parallel-comm" in megatron_options(**mixture)
+    assert "--overlap-moe-expert-parallel-comm" not in megatron_options(
+        **mixture | {"expert_tp": 1}
+    )
+    assert "--no-gradient-accumulation-fusion" in megatron_options(fusion="eager")
 
 
 def test_context_and_expert_parallel_options_are_passed():
-    options = told(model="deepseek_v3", tp=2, pp=4, cp=2, ep=8, chunks=1, schedule="1f1b")
+    options = megatron_options(
+        model="deepseek_v3", tp=2, pp=4, cp=2, ep=8, chunks=1, schedule="1f1b"
+    )
     assert options["--context-parallel-size"] == "2"
     assert options["--cp-comm-type"] == "p2p"
     assert options["--expert-model-parallel-size"] == "8"
@@ -100,14 +104,14 @@ def test_context_and_expert_parallel_options_are_passed():
 
 
 def test_uneven_layers_get_an_explicit_pipeline_layout():
-    options = told(model="llama3_1_405b", chunks=8)  # 126 layers over 64 chunks
+    options = megatron_options(model="llama3_1_405b", chunks=8)  # 126 layers over 64 chunks
     assert options["--pipeline-model-parallel-layout"] == f"Et*1|{'t*2|' * 62}t*1L"
     assert "--num-layers-per-virtual-pipeline-stage" not in options
 
 
 def test_dependent_trainer_options_are_passed_together():
-    assert "--no-check-for-nan-in-loss-and-grad" in told(cuda_graphs=True)
-    assert "--use-precision-aware-optimizer" in told(offload=True)
-    assert told(zero=3)["--ckpt-format"] == "fsdp_dtensor"
+    assert "--no-check-for-nan-in-loss-and-grad" in megatron_options(cuda_graphs=True)
+    assert "--use-precision-aware-optimizer" in megatron_options(offload=True)
+    assert megatron_options(zero=3)["--ckpt-format"] == "fsdp_dtensor"
     sharded = replace(GPT3, zero=3, tp=1, pp=1, dp=1024, chunks=1, schedule="1f1b")
     assert "CONNECTIONS=32" in script(sharded)

@@ -79,7 +79,7 @@ def test_own_measurements_come_first_and_zero_shot_excludes_them() -> None:
 
 
 def test_newer_of_equally_near_gpus_comes_first_and_half_rate_gpus_are_excluded() -> None:
-    hopper = [board for board, relation in near("tensor", "h100_pcie") if relation == "generation"]
+    hopper = [name for name, relation in near("tensor", "h100_pcie") if relation == "generation"]
     assert hopper == ["b200_sxm", "gb200", "a100_sxm"]
     assert "rtx_4090" not in dict(near("tensor", "l4"))
     assert dict(near("tensor", "rtx_4090"))["rtx_4090"] == "own"
@@ -96,7 +96,7 @@ def test_cache_dependent_numbers_are_not_transferred() -> None:
 def found(
     has: Collection[tuple[str, str, str]], gpu: str = "h200_sxm", family: str = "decode.bf16_bf16"
 ) -> Found[bool] | None:
-    """Return what decode by vllm in `wanted` takes, of boards, frameworks and formats there are."""
+    """Return the source of vLLM decode numbers of `wanted` among GPUs, frameworks and dtypes."""
     return find(
         "fused",
         gpu,
@@ -192,30 +192,30 @@ def test_gpus_without_a_timed_kernel_are_named() -> None:
 def test_framework_kernels_resolve_to_the_library_of_the_gpu() -> None:
     latent = "mla_decode.bf16_bf16"
     wanted = ("sglang", "blackwell")
-    lent = transfer_kinds("generation", latent, wanted, ("trtllm", "hopper"), True)
-    assert [loan.name for loan in lent] == ["generation"]
+    source = transfer_kinds("generation", latent, wanted, ("trtllm", "hopper"), True)
+    assert [kind.name for kind in source] == ["generation"]
     other = transfer_kinds(
         "generation", latent, ("sglang", "blackwell"), ("sglang", "hopper"), True
     )
-    assert [loan.name for loan in other] == ["generation_framework"]
+    assert [kind.name for kind in other] == ["generation_framework"]
     here = transfer_kinds("own", latent, wanted, ("trtllm", "blackwell"), True)
-    assert [loan.name for loan in here] == ["own_framework"]
+    assert [kind.name for kind in here] == ["own_framework"]
 
 
 def test_gpus_with_the_same_tensor_core_instructions_are_related() -> None:
-    wanted, lent = ("trtllm", "ampere"), ("trtllm", "blackwell_rtx")
-    loans = transfer_kinds("vendor", "mla_decode.bf16_bf16", wanted, lent, True)
-    assert [loan.name for loan in loans] == ["vendor", "instructions"]
+    wanted, source = ("trtllm", "ampere"), ("trtllm", "blackwell_rtx")
+    kinds = transfer_kinds("vendor", "mla_decode.bf16_bf16", wanted, source, True)
+    assert [kind.name for kind in kinds] == ["vendor", "instructions"]
     seen = {
         "mla_decode": {
             "vendor": TransferError(0.2, 0.9, 1.2),
             "instructions": TransferError(0.3, 0.5, 2.0),
         }
     }
-    assert least_error("mla_decode", loans, seen)[1].name == "instructions"
+    assert least_error("mla_decode", kinds, seen)[1].name == "instructions"
     assert (
-        least_error("mla_decode", loans, {"all": {"vendor": TransferError(0.2, 0.9, 1.2)}})[1]
-        == loans[0]
+        least_error("mla_decode", kinds, {"all": {"vendor": TransferError(0.2, 0.9, 1.2)}})[1]
+        == kinds[0]
     )
     generation, same = TransferKind("generation"), TransferKind("instructions")
     assert not is_within(same, generation)
@@ -224,18 +224,18 @@ def test_gpus_with_the_same_tensor_core_instructions_are_related() -> None:
 
 
 def test_fp8_keys_are_upcast_without_fp8_tensor_cores() -> None:
-    def lender(gpu: str) -> tuple[str, bool]:
+    def source_of(gpu: str) -> tuple[str, bool]:
         keys = latent_entry(gpu, ("bf16_fp8", "bf16_bf16"))
         return keys.board, keys.numbers == latent_entry(gpu, ("bf16_bf16",)).numbers
 
-    assert lender("a100_sxm") == ("rtx_pro_6000", True)
-    assert lender("h100_sxm") == ("h200_sxm", False)
+    assert source_of("a100_sxm") == ("rtx_pro_6000", True)
+    assert source_of("h100_sxm") == ("h200_sxm", False)
 
 
 def latent_entry(gpu: str, formats: tuple[str, ...]) -> Entry:
     """Return what prompts of latent attention run by if nothing was measured of the GPU."""
-    board = load_gpu(gpu)
-    profile = profile_of(board, "zero_shot")
-    entry = entry_of(board, profile, "mla_prefill", formats)
+    device = load_gpu(gpu)
+    profile = profile_of(device, "zero_shot")
+    entry = entry_of(device, profile, "mla_prefill", formats)
     assert entry is not None
     return entry

@@ -45,11 +45,11 @@ class Running:
     """A command of the sweeper that was started."""
 
     process: subprocess.Popen[str]
-    told: Path
+    log: Path
 
     def text(self) -> str:
         """Return all that it printed."""
-        return self.told.read_text()
+        return self.log.read_text()
 
     def wait(self, seconds: float = 240.0) -> int:
         """Return its exit code."""
@@ -64,13 +64,13 @@ def until(
     happened: Callable[[], object],
     seconds: float,
     alive: Callable[[], bool] = lambda: True,
-    told: Callable[[], str] = lambda: "",
+    log: Callable[[], str] = lambda: "",
 ) -> None:
     """Wait for something to happen."""
     end = time.monotonic() + seconds
     while not happened():
-        assert alive(), f"it ended: {told()}"
-        assert time.monotonic() < end, f"it did not happen: {told()}"
+        assert alive(), f"it ended: {log()}"
+        assert time.monotonic() < end, f"it did not happen: {log()}"
         time.sleep(0.05)
 
 
@@ -83,8 +83,8 @@ def start(folder: Path, space: str, *words: str, name: str = "toy", **environmen
 
 def command(folder: Path, *words: str, **environment: str) -> Running:
     """Start a command of the sweeper in a folder."""
-    told = folder / f"told-{time.monotonic_ns()}.txt"
-    with told.open("w") as stream:
+    log = folder / f"log-{time.monotonic_ns()}.txt"
+    with log.open("w") as stream:
         process = subprocess.Popen(
             [sys.executable, "-m", "sweeper", *words],
             cwd=folder,
@@ -93,7 +93,7 @@ def command(folder: Path, *words: str, **environment: str) -> Running:
             env={**ENVIRONMENT, **environment},
             text=True,
         )
-    return Running(process, told)
+    return Running(process, log)
 
 
 def rows(folder: Path, by: str = "n", name: str = "toy") -> pl.DataFrame:
@@ -149,8 +149,8 @@ class Machines:
             timeout=120,
             check=False,
         )
-        told = re.search(r"^CPUs (\d+)$", done.stdout, flags=re.MULTILINE)  # Ray adds lines
-        return int(told[1]) if told else 0
+        cpus = re.search(r"^CPUs (\d+)$", done.stdout, flags=re.MULTILINE)  # Ray adds lines
+        return int(cpus[1]) if cpus else 0
 
     def leave(self, node: subprocess.Popen[bytes]) -> None:
         """Kill a raylet and all that it started."""

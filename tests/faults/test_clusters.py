@@ -61,11 +61,11 @@ def test_node_with_a_different_environment_is_refused_by_name(
         assert running.wait() == 0, running.text()
     finally:
         machines.leave(node)
-    told = running.text()
-    refused = next(line for line in told.splitlines() if "refused actor-" in line)
+    log = running.text()
+    refused = next(line for line in log.splitlines() if "refused actor-" in line)
     assert re.search(said, refused)
-    assert "engine ray: 1 worker in" in told
-    assert not LINES_OF_RAY.search(told), told
+    assert "engine ray: 1 worker in" in log
+    assert not LINES_OF_RAY.search(log), log
     assert rows(folder)["n"].to_list() == list(range(200))
     assert not list((folder / "outputs").rglob(".token-*"))
     alone = tmp_path / "alone"

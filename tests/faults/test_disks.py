@@ -58,7 +58,7 @@ def ended_in_a_sentence(running: Running, code: int, said: str) -> None:
 
 
 def same(folder: Path, quiet: pl.DataFrame, name: str = "toy") -> None:
-    """Check that the same command goes on to the rows of a quiet sweep."""
+    """Check that the same command resumes and gives the rows of an undisturbed sweep."""
     running = start(folder, SPACE, INLINE, name=name)
     assert running.wait() == 0, running.text()
     assert_frame_equal(rows(folder, name=name), quiet, check_exact=True)
@@ -121,9 +121,9 @@ def test_unwritable_folder_is_reported_before_evaluation(
     shutil.copytree(ended, tmp_path, dirs_exist_ok=True)
     other = SPACE.replace("199", "299")
     (tmp_path / "spaces" / "toy.yaml").write_text(other)
-    told = {}
+    results = {}
     for words in ("+space=toy plot=false", "pareto toy"):
-        told[words] = subprocess.run(
+        results[words] = subprocess.run(
             [
                 "unshare",
                 "-m",
@@ -138,7 +138,7 @@ def test_unwritable_folder_is_reported_before_evaluation(
             text=True,
             check=False,
         )
-    refused, asked = told.values()
+    refused, asked = results.values()
     assert refused.returncode == 2, refused.stderr
     assert "may not be written (Read-only file system)" in refused.stderr
     assert asked.returncode == 0, asked.stderr

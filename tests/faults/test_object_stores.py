@@ -46,7 +46,10 @@ def ended_in_a_sentence(running: Running, said: str, seconds: float = 60.0) -> N
 def test_object_store_rows_equal_folder_rows_and_are_evaluated_once(
     tmp_path: Path, store: ObjectStore
 ) -> None:
-    for words in (("engine=process", WORDS[1]), WORDS):  # the second goes on: nothing is left
+    for words in (
+        ("engine=process", WORDS[1]),
+        WORDS,
+    ):  # the second command finds no remaining points
         assert begin(tmp_path, store, *words).wait() == 0
     assert answered(tmp_path) == 200
     asked = "SELECT * EXCLUDE (log) FROM self ORDER BY n"

@@ -123,7 +123,7 @@ def _answered() -> Path:
 
 
 def _stored(pattern: str) -> Callable[[Path], None]:
-    """Return what puts a file in the place of one that a sweep wrote, and asks for the answers."""
+    """Return a reader that replaces a stored file of a sweep and queries the results."""
 
     def read(file: Path) -> None:
         shutil.rmtree("outputs", ignore_errors=True)

@@ -24,7 +24,7 @@ def test_five_hundred_mutated_files_give_rows_or_messages(workplace: Path) -> No
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("first", range(QUICK, ALL, BATCH))
 def test_ten_thousand_mutated_files_give_rows_or_messages(tmp_path: Path, first: int) -> None:
-    """In a process whose memory is bounded; one that a case takes along is started behind it."""
+    """Run cases in a process with a memory limit; restart the process after a crash."""
     said, number, end = [], first, min(first + BATCH, ALL)
     while number < end:
         words = [str(number), str(end - number), str(tmp_path)]

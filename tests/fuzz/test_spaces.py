@@ -67,7 +67,7 @@ KEYS = [*GOOD, "zip", "union", "derived", "slo", "where", "nonsense"]
 
 
 def ends_well(text: str, capsys: pytest.CaptureFixture[str], *more: str) -> int:
-    """Run a space, hold what it says to the rules of every message, and return its exit code."""
+    """Run a space, check the format of its messages and return the exit code."""
     Path("spaces").mkdir(exist_ok=True)
     Path("spaces/mine.yaml").write_text(text)
     code = main(["+space=mine", "plot=false", "engine=inline", *more])

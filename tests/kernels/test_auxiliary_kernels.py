@@ -140,26 +140,26 @@ def test_intervals_contain_the_prediction() -> None:
 def test_fused_chain_time_is_monotonic_and_benefits_from_l2(
     elements: float, more: float, name: str, gpu: str
 ) -> None:
-    board = load_gpu(gpu)
+    device = load_gpu(gpu)
     one, larger = (Elementwise(name=name, elements=n) for n in (elements, elements * more))
-    alone_s = float(price(one, board).latency_s)
-    assert float(price(larger, board).latency_s) >= alone_s
-    assert float(price(one, what_if(board, l2_scale=2.0)).latency_s) <= alone_s
+    alone_s = float(price(one, device).latency_s)
+    assert float(price(larger, device).latency_s) >= alone_s
+    assert float(price(one, what_if(device, l2_scale=2.0)).latency_s) <= alone_s
 
 
 def test_fused_chain_beyond_l2_is_bound_by_device_memory() -> None:
-    board = load_gpu("rtx_4090")
+    device = load_gpu("rtx_4090")
     inside, beyond = (
         Elementwise(name="ffn_norm", elements=n, reads=2.0, writes=2.0) for n in (4e6, 4e8)
     )
-    assert float(price(inside, board).latency_s) < float(roofline_s(inside, board))
-    assert float(price(beyond, board).latency_s) > 0.99 * float(roofline_s(beyond, board))
+    assert float(price(inside, device).latency_s) < float(roofline_s(inside, device))
+    assert float(price(beyond, device).latency_s) > 0.99 * float(roofline_s(beyond, device))
 
 
 def test_unmeasured_smaller_dtypes_write_less_and_have_wider_intervals() -> None:
-    board = load_gpu("b200_sxm")
+    device = load_gpu("b200_sxm")
     narrow, narrower = (
-        price(Quantisation(name="q", rows=65536.0, cols=8192.0, to=to), board, framework="vllm")
+        price(Quantisation(name="q", rows=65536.0, cols=8192.0, to=to), device, framework="vllm")
         for to in ("fp8", "fp4")
     )
     assert narrow.calibrated

@@ -15,14 +15,14 @@ from simulators.kernels.energy import awake_w, energy_j, power_model_of, power_w
 from simulators.kernels.price import price
 from simulators.workload.operators import Elementwise, Gemm, Norm
 
-BOARDS = ("h200_sxm", "b200_sxm", "h100_sxm", "a100_sxm", "mi210")
+GPUS = ("h200_sxm", "b200_sxm", "h100_sxm", "a100_sxm", "mi210")
 
 
 def product(n: float, dtype: str = "fp16") -> Gemm:
     return Gemm(name="g", m=n, n=n, k=n, dtype=dtype)
 
 
-@given(name=sampled_from(BOARDS), n=floats(1.0, 16384.0), scale=floats(0.1, 100.0))
+@given(name=sampled_from(GPUS), n=floats(1.0, 16384.0), scale=floats(0.1, 100.0))
 def test_power_lies_between_idle_and_the_power_limit(name: str, n: float, scale: float) -> None:
     gpu = load_gpu(name)
     for operator in (product(n), Norm(name="n", rows=n, cols=n), Elementwise(name="e", elements=n)):
@@ -30,7 +30,7 @@ def test_power_lies_between_idle_and_the_power_limit(name: str, n: float, scale:
         assert resting_w(gpu) <= power_w(operator, gpu, latency_s) <= gpu.tdp_w
 
 
-@given(name=sampled_from(BOARDS), n=floats(1.0, 16384.0), slower=floats(1.0, 10.0))
+@given(name=sampled_from(GPUS), n=floats(1.0, 16384.0), slower=floats(1.0, 10.0))
 def test_same_work_in_more_time_draws_less_power(name: str, n: float, slower: float) -> None:
     gpu = load_gpu(name)
     operator = product(n)
@@ -54,9 +54,9 @@ def test_large_gemm_reaches_the_power_limit() -> None:
 
 
 def test_power_model_transfers_from_the_nearest_metered_gpu_without_shapes() -> None:
-    own, lent = power_model_of(load_gpu("h200_sxm")), power_model_of(load_gpu("h100_sxm"))
+    own, transferred = power_model_of(load_gpu("h200_sxm")), power_model_of(load_gpu("h100_sxm"))
     assert own.shapes
-    assert lent == replace(own, shapes={})
+    assert transferred == replace(own, shapes={})
     gpu = load_gpu("h100_sxm")
     rest_w = resting_w(gpu)
     assert awake_w(gpu) == pytest.approx(rest_w + own.awake * (gpu.tdp_w - rest_w))
@@ -76,28 +76,28 @@ def joules(operator: Gemm | Elementwise, gpu: Gpu) -> float:
 
 def test_what_if_gpu_keeps_energy_per_flop_and_byte() -> None:
     """It is done sooner, and draws as much more while it is at work."""
-    board = load_gpu("h100_sxm")
-    large, half = (what_if(board, sm_scale=scale) for scale in (2.0, 0.5))
+    real = load_gpu("h100_sxm")
+    large, half = (what_if(real, sm_scale=scale) for scale in (2.0, 0.5))
     work = product(16384.0, "bf16")
     for device in (large, half):
-        assert joules(work, device) == pytest.approx(joules(work, board), rel=0.25)
-    wide = what_if(board, bandwidth_scale=2.0)
+        assert joules(work, device) == pytest.approx(joules(work, real), rel=0.25)
+    wide = what_if(real, bandwidth_scale=2.0)
     stream = Elementwise(name="e", elements=1e9)
-    dynamic = joules(stream, board) - awake_w(board) * float(price(stream, board).latency_s)
+    dynamic = joules(stream, real) - awake_w(real) * float(price(stream, real).latency_s)
     wider = joules(stream, wide) - awake_w(wide) * float(price(stream, wide).latency_s)
     assert wider == pytest.approx(dynamic, rel=0.1)
 
 
 def test_energy_falls_with_a_lower_clock() -> None:
-    board, work = load_gpu("h100_sxm"), product(8192.0, "bf16")
-    slow, fast = (what_if(board, clock_scale=scale) for scale in (0.8, 1.2))
-    assert joules(work, slow) < joules(work, board) < joules(work, fast)
-    assert awake_w(slow) < awake_w(board) < awake_w(fast)
+    real, work = load_gpu("h100_sxm"), product(8192.0, "bf16")
+    slow, fast = (what_if(real, clock_scale=scale) for scale in (0.8, 1.2))
+    assert joules(work, slow) < joules(work, real) < joules(work, fast)
+    assert awake_w(slow) < awake_w(real) < awake_w(fast)
 
 
 def test_idle_power_grows_with_the_number_of_sms() -> None:
-    board = load_gpu("h100_sxm")
+    real = load_gpu("h100_sxm")
     small = product(256.0, "bf16")
-    assert joules(small, what_if(board, sm_scale=2.0)) > joules(small, board)
-    held = held_at(board, 0.7)
-    assert awake_w(held_at(what_if(board, sm_scale=1.0), 0.7)) == awake_w(held)
+    assert joules(small, what_if(real, sm_scale=2.0)) > joules(small, real)
+    held = held_at(real, 0.7)
+    assert awake_w(held_at(what_if(real, sm_scale=1.0), 0.7)) == awake_w(held)

@@ -46,22 +46,22 @@ def test_expert_parallel_gpu_gets_its_share_of_rows() -> None:
 
 
 def test_moe_time_is_the_sum_of_terms() -> None:
-    board = load_gpu("h100_sxm")
+    device = load_gpu("h100_sxm")
     nothing = dict.fromkeys(("pad", "step_s", "awake_clocks", "expert_clocks"), 0.0)
     nothing |= dict.fromkeys(("compute", "bandwidth", "traffic", "passing"), np.inf)
     nothing |= {"start_s": 0.0}
 
     def seconds(**numbers: float) -> float:
-        return float(expert_seconds(expert_sizes(EIGHTH), "bf16", board, nothing | numbers))
+        return float(expert_seconds(expert_sizes(EIGHTH), "bf16", device, nothing | numbers))
 
-    n, k, awake = 1536.0, 2048.0, float(active_experts(EIGHTH))
+    n, k, active = 1536.0, 2048.0, float(active_experts(EIGHTH))
     assert seconds(start_s=3e-6) == 3e-6
     assert seconds(step_s=1e-9) == pytest.approx(k * 1e-9)
-    assert seconds(bandwidth=0.5) == pytest.approx(awake * n * k * 2.0 / (0.5 * 3.35e12))
+    assert seconds(bandwidth=0.5) == pytest.approx(active * n * k * 2.0 / (0.5 * 3.35e12))
     assert seconds(passing=1.0) == pytest.approx(512.0 * n * 2.0 / 3.35e12)
-    assert seconds(expert_clocks=100.0) == pytest.approx(16.0 * 100.0 / board.clock_hz)
-    rows = 64.0 + 8.0 * awake
-    full_s = 2.0 * n * k * rows / board.peak("bf16")
+    assert seconds(expert_clocks=100.0) == pytest.approx(16.0 * 100.0 / device.clock_hz)
+    rows = 64.0 + 8.0 * active
+    full_s = 2.0 * n * k * rows / device.peak("bf16")
     assert seconds(compute=1.0, pad=8.0) == pytest.approx(full_s)
     assert seconds(compute=1.0, pad=8.0, tuned_16_768=2.0) == pytest.approx(full_s / 2.0)
     assert seconds(compute=1.0, pad=8.0, tuned_8_768=2.0) == pytest.approx(full_s)
@@ -92,30 +92,30 @@ def test_four_bit_experts_use_the_kernels_of_the_dtype(model: str, stored: str) 
     operators = forward(load_model(model), Parallelism(), step, "bf16+w4a16", "bf16")
     grouped = [one for one in operators if isinstance(one, GroupedGemm)]
     assert {one.weight_dtype for one in grouped} == {stored}
-    board, name = load_gpu("h100_sxm"), {"fp4": "mxfp4", "int4": "w4a16"}[stored]
-    profile = replace(profile_of(board, "best"), framework="sglang")
-    used, meant = entry_for(grouped[0], board, profile), measured_entry(board, profile, name)
+    device, name = load_gpu("h100_sxm"), {"fp4": "mxfp4", "int4": "w4a16"}[stored]
+    profile = replace(profile_of(device, "best"), framework="sglang")
+    used, meant = entry_for(grouped[0], device, profile), measured_entry(device, profile, name)
     assert used is not None
     assert meant is not None
     assert used.numbers == meant.numbers
 
 
 def test_eight_bit_experts_read_twice_the_bytes_of_four_bit_experts() -> None:
-    board = load_gpu("a100_sxm")
-    profile = replace(profile_of(board, "best"), framework="vllm")
+    device = load_gpu("a100_sxm")
+    profile = replace(profile_of(device, "best"), framework="vllm")
     whole = replace(EIGHTH, n=3072, k=4096, width=1536.0, ranks=1.0, dtype="fp16")
     four, eight = (replace(whole, weight_dtype=name) for name in ("int4", "int8"))
-    used, meant = entry_for(eight, board, profile), entry_for(four, board, profile)
+    used, meant = entry_for(eight, device, profile), entry_for(four, device, profile)
     assert used is not None
     assert meant is not None
     assert (used.numbers, used.calibrated) == (meant.numbers, False)
 
     def seconds(grouped: GroupedGemm, tokens: float) -> float:
-        return float(price(replace(grouped, tokens=tokens), board, framework="vllm").latency_s)
+        return float(price(replace(grouped, tokens=tokens), device, framework="vllm").latency_s)
 
     assert seconds(eight, 64.0) > 1.04 * seconds(four, 64.0)
     assert seconds(eight, 20_000.0) == pytest.approx(seconds(four, 20_000.0), rel=0.01)
 
 
-def measured_entry(board: Gpu, profile: Profile, name: str) -> Entry | None:
-    return entry_of(board, profile, "experts", (name,))
+def measured_entry(device: Gpu, profile: Profile, name: str) -> Entry | None:
+    return entry_of(device, profile, "experts", (name,))

@@ -74,16 +74,16 @@ def test_attention_is_never_faster_with_more_requests_or_tokens(
     more: int,
 ) -> None:
     def seconds(operator: Attention) -> float:
-        return float(price(operator, board, framework=whose).latency_s)
+        return float(price(operator, device, framework=whose).latency_s)
 
     sizes = [float(requests), float(new), float(past)]
-    board = load_gpu(gpu)
+    device = load_gpu(gpu)
     operator = attention(phase, sizes[0], sizes[1], sizes[2], heads)
     before = seconds(operator)
     sizes[which] += more
     after = seconds(attention(phase, sizes[0], sizes[1], sizes[2], heads))
     assert before <= after * SLACK
-    assert before >= float(roofline_s(operator, board))
+    assert before >= float(roofline_s(operator, device))
 
 
 @settings(deadline=None)
@@ -112,10 +112,10 @@ def experts(tokens: float, dtype: str, weight_dtype: str = "") -> GroupedGemm:
 
 
 def test_four_bit_weights_help_small_batches_but_not_large_ones() -> None:
-    board = load_gpu("h100_sxm")
+    device = load_gpu("h100_sxm")
     for tokens, helped in ((8.0, True), (8192.0, False)):
-        wide = float(price(experts(tokens, "bf16"), board).latency_s)
-        narrow = float(price(experts(tokens, "fp16", "int4"), board).latency_s)
+        wide = float(price(experts(tokens, "bf16"), device).latency_s)
+        narrow = float(price(experts(tokens, "fp16", "int4"), device).latency_s)
         assert (narrow < wide) == helped
 
 
@@ -144,14 +144,14 @@ def test_quantized_experts_use_measured_or_transferred_numbers(
 @settings(deadline=None)
 @given(gpu=GPUS, requests=st.integers(1, 300), past=st.integers(0, 90_000))
 def test_higher_bandwidth_never_slows_decode(gpu: str, requests: int, past: int) -> None:
-    board, operator = load_gpu(gpu), attention("decode", float(requests), 1.0, float(past), 32.0)
-    faster = price(operator, what_if(board, bandwidth_scale=1.5)).latency_s
-    assert float(faster) <= float(price(operator, board).latency_s) * SLACK
+    device, operator = load_gpu(gpu), attention("decode", float(requests), 1.0, float(past), 32.0)
+    faster = price(operator, what_if(device, bandwidth_scale=1.5)).latency_s
+    assert float(faster) <= float(price(operator, device).latency_s) * SLACK
 
 
 def test_row_equals_its_value_in_a_column() -> None:
     requests = np.array([1.0, 7.0, 64.0, 256.0])
-    board = load_gpu("h100_sxm")
+    device = load_gpu("h100_sxm")
     column = attention("decode", 1.0, 1.0, 1000.0, 32.0)
     together = price(
         Attention(
@@ -167,7 +167,7 @@ def test_row_equals_its_value_in_a_column() -> None:
             dtype="bf16",
             kv_dtype="bf16",
         ),
-        board,
+        device,
     ).latency_s
     alone = [
         float(
@@ -185,7 +185,7 @@ def test_row_equals_its_value_in_a_column() -> None:
                     dtype="bf16",
                     kv_dtype="bf16",
                 ),
-                board,
+                device,
             ).latency_s
         )
         for r in requests.tolist()
@@ -225,9 +225,9 @@ def latent(phase: str, width: float) -> Attention:
 @pytest.mark.parametrize("whose", ["trtllm", "vllm"])
 @pytest.mark.parametrize(("phase", "width"), [("prefill", 160.0), ("decode", 544.0)])
 def test_mla_times_are_smooth_in_the_width(gpu: str, whose: str, phase: str, width: float) -> None:
-    board = load_gpu(gpu)
+    device = load_gpu(gpu)
     seconds = [
-        float(price(latent(phase, width + more), board, framework=whose).latency_s)
+        float(price(latent(phase, width + more), device, framework=whose).latency_s)
         for more in (-1.0, 0.0, 1.0)
     ]
     assert seconds == sorted(seconds)

@@ -103,5 +103,5 @@ def test_hand_edited_calibration_is_refused(
 
 def test_every_shipped_calibration_loads_with_provenance() -> None:
     assert len(boards()) >= 9
-    for board in boards():
-        assert profile_of(load_gpu(board.name)).level == "full"
+    for calibration in boards():
+        assert profile_of(load_gpu(calibration.name)).level == "full"

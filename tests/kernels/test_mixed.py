@@ -50,40 +50,40 @@ def mixed(chunk: float, past: float, decodes: float, keys: float) -> Attention:
 def test_more_work_never_speeds_up_a_mixed_batch(
     gpu: str, framework: str, sizes: tuple[int, int, int, int], which: int, more: int
 ) -> None:
-    board = load_gpu(gpu)
+    device = load_gpu(gpu)
     larger = [float(size) for size in sizes]
-    before = price(mixed(*larger), board, framework=framework).latency_s
+    before = price(mixed(*larger), device, framework=framework).latency_s
     larger[which] += more
-    after = price(mixed(*larger), board, framework=framework).latency_s
+    after = price(mixed(*larger), device, framework=framework).latency_s
     assert float(before) <= float(after) * SLACK
 
 
 @pytest.mark.parametrize("framework", ["trtllm", "vllm"])
 def test_mixed_batch_without_chunks_equals_decode(framework: str) -> None:
-    board = load_gpu("rtx_pro_6000")
+    device = load_gpu("rtx_pro_6000")
     batch = mixed(0.0, 0.0, 16.0, 2000.0)
     alone = replace(batch, phase="decode", decodes=0.0, decode_kv_tokens=0.0)
-    together, apart = (price(a, board, framework=framework).latency_s for a in (batch, alone))
+    together, apart = (price(a, device, framework=framework).latency_s for a in (batch, alone))
     assert float(together) == float(apart)
 
 
 def test_libraries_without_a_mixed_kernel_launch_two_kernels() -> None:
-    board = load_gpu("h100_sxm")
+    device = load_gpu("h100_sxm")
     batch = mixed(512.0, 4096.0, 64.0, 3000.0)
     chunk = replace(mixed(512.0, 4096.0, 0.0, 1.0), phase="prefill")
     decode = replace(mixed(0.0, 0.0, 64.0, 3000.0), phase="decode")
     one_by_one = sum(
-        float(price(replace(a, decodes=0.0, decode_kv_tokens=0.0), board).latency_s)
+        float(price(replace(a, decodes=0.0, decode_kv_tokens=0.0), device).latency_s)
         for a in (chunk, decode)
     )
-    assert float(price(batch, board).latency_s) == pytest.approx(one_by_one, rel=1e-9)
+    assert float(price(batch, device).latency_s) == pytest.approx(one_by_one, rel=1e-9)
 
 
 def test_unified_launch_without_split_kv_waits_for_the_longest_request() -> None:
-    board = load_gpu("rtx_pro_6000")
+    device = load_gpu("rtx_pro_6000")
     batch = mixed(64.0, 0.0, 1.0, 16_384.0)
-    together = float(price(batch, board, framework="vllm").latency_s)
-    split = float(price(mixed(0.0, 0.0, 1.0, 16_384.0), board, framework="vllm").latency_s)
+    together = float(price(batch, device, framework="vllm").latency_s)
+    split = float(price(mixed(0.0, 0.0, 1.0, 16_384.0), device, framework="vllm").latency_s)
     assert together > 3.0 * split
 
 
@@ -97,24 +97,24 @@ def test_unified_launch_without_split_kv_waits_for_the_longest_request() -> None
 def test_decode_laws_hold_on_what_if_gpus(
     scale: float, requests: int, keys: int, which: bool
 ) -> None:
-    board = what_if(load_gpu("h200_sxm"), bandwidth_scale=scale)
+    device = what_if(load_gpu("h200_sxm"), bandwidth_scale=scale)
     more = (2 * requests, keys) if which else (requests, 2 * keys)
     before, after = (
-        float(price(mixed(0.0, 0.0, float(r), float(k)), board).latency_s)
+        float(price(mixed(0.0, 0.0, float(r), float(k)), device).latency_s)
         for r, k in ((requests, keys), more)
     )
     assert before <= after * SLACK
 
 
 def test_sliding_window_is_never_slower_at_long_contexts() -> None:
-    board = load_gpu("h100_sxm")
+    device = load_gpu("h100_sxm")
     whole = replace(mixed(0.0, 0.0, 64.0, 8192.0), phase="decode")
     seen = replace(whole, kv_tokens=64.0 * 128.0, pairs=64.0 * 128.0, window=128.0)
-    assert float(price(seen, board).latency_s) < float(price(whole, board).latency_s)
+    assert float(price(seen, device).latency_s) < float(price(whole, device).latency_s)
 
 
 def test_empty_work_takes_no_time() -> None:
-    board = load_gpu("h100_sxm")
+    device = load_gpu("h100_sxm")
     none = replace(
         mixed(0.0, 0.0, 0.0, 1.0),
         phase="decode",
@@ -123,17 +123,17 @@ def test_empty_work_takes_no_time() -> None:
         pairs=np.array([0.0, 400.0]),
         kv_tokens=np.array([0.0, 400.0]),
     )
-    idle, busy = price(none, board).latency_s.tolist()
+    idle, busy = price(none, device).latency_s.tolist()
     assert idle == 0.0
     assert busy > 0.0
     experts = GroupedGemm(
         name="up", tokens=0.0, n=4096, k=2048, experts=64, top_k=8.0, dtype="bf16"
     )
-    assert float(price(experts, board).latency_s) == 0.0
+    assert float(price(experts, device).latency_s) == 0.0
 
 
 def test_transferred_interval_is_not_narrower() -> None:
     decode = replace(mixed(0.0, 0.0, 16.0, 2000.0), phase="decode")
-    own, lent = (price(decode, load_gpu(gpu)) for gpu in ("h100_sxm", "h100_pcie"))
+    own, transferred = (price(decode, load_gpu(gpu)) for gpu in ("h100_sxm", "h100_pcie"))
     assert own.lo_s < own.latency_s < own.hi_s
-    assert float(lent.hi_s / lent.lo_s) >= float(own.hi_s / own.lo_s)
+    assert float(transferred.hi_s / transferred.lo_s) >= float(own.hi_s / own.lo_s)

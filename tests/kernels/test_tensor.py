@@ -104,8 +104,8 @@ def test_unmeasured_dtypes_and_gpus_are_flagged() -> None:
 
 def test_zero_shot_never_uses_own_measurements() -> None:
     profile = profile_of(load_gpu("h200_sxm"), "zero_shot")
-    lenders = {rates.measured_on for rates in profile.tensor.values()}
-    assert lenders <= set(MEASURED) - {"h200_sxm"}
+    sources = {rates.measured_on for rates in profile.tensor.values()}
+    assert sources <= set(MEASURED) - {"h200_sxm"}
     assert not any(rates.calibrated for rates in profile.tensor.values())
 
 
@@ -161,12 +161,12 @@ def test_half_rate_gpu_is_never_a_source_and_uses_own_numbers() -> None:
     assert tensor_rates("rtx_4090", "ada", "trtllm")["fp8"].measured_on == "rtx_pro_6000"
 
 
-BOARDS = (*MEASURED, "l40s", "l4", "a10", "rtx_3090", "rtx_4090", "t4", "v100_sxm", "mi300x")
+GPUS = (*MEASURED, "l40s", "l4", "a10", "rtx_3090", "rtx_4090", "t4", "v100_sxm", "mi300x")
 
 
 @settings(deadline=None)
 @given(
-    gpu=st.sampled_from(BOARDS),
+    gpu=st.sampled_from(GPUS),
     framework=st.sampled_from(["trtllm", "vllm", "sglang"]),
     weights=st.sampled_from(["int8", "int4"]),
     m=st.integers(1, 16),
@@ -176,18 +176,18 @@ BOARDS = (*MEASURED, "l40s", "l4", "a10", "rtx_3090", "rtx_4090", "t4", "v100_sx
 def test_quantized_weights_never_slow_small_batches_unless_measured(
     gpu: str, framework: str, weights: str, m: int, n: int, k: int
 ) -> None:
-    board = load_gpu(gpu)
+    device = load_gpu(gpu)
     narrow = Gemm(name="p", m=float(m), n=float(n), k=float(k), dtype="fp16", weight_dtype=weights)
-    (_, rates), _ = rates_of(narrow, board, profile_for(gpu, framework))
+    (_, rates), _ = rates_of(narrow, device, profile_for(gpu, framework))
     assume(getattr(rates, "framework", "") != framework)  # as measured, which it may be
     wide = dataclasses.replace(narrow, weight_dtype="")
     narrow_s, wide_s = (
-        float(price(one, board, framework=framework).latency_s) for one in (narrow, wide)
+        float(price(one, device, framework=framework).latency_s) for one in (narrow, wide)
     )
     assert narrow_s <= wide_s * SLACK
 
 
-@pytest.mark.parametrize("gpu", BOARDS)
+@pytest.mark.parametrize("gpu", GPUS)
 @pytest.mark.parametrize("framework", ["trtllm", "vllm", "sglang"])
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_large_matrices_are_not_slower_with_fewer_bits(
@@ -205,12 +205,12 @@ def test_large_matrices_are_not_slower_with_fewer_bits(
 
 def test_kernel_without_quantization_gain_is_not_transferred_to_other_libraries() -> None:
     # SGLang's w8a16 on an H100 takes longer than its 16-bit product, TensorRT-LLM's on an H200 not.
-    lent = {
+    found = {
         whose: tensor_rates("h100_sxm", "hopper", whose)["w8a16"]
         for whose in ("sglang", "trtllm", "vllm")
     }
-    boards = {whose: rates.measured_on for whose, rates in lent.items()}
-    assert boards == {"sglang": "h100_sxm", "trtllm": "h200_sxm", "vllm": "h200_sxm"}
+    sources = {whose: rates.measured_on for whose, rates in found.items()}
+    assert sources == {"sglang": "h100_sxm", "trtllm": "h200_sxm", "vllm": "h200_sxm"}
 
 
 def profile_for(gpu: str, framework: str) -> Profile:

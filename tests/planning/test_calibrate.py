@@ -100,7 +100,7 @@ def test_selected_rows_are_spread_and_keep_the_requested_number(
 def test_library_slowdown_is_learned_from_gpus_with_the_library(
     rows_of: Callable[[float], Timings],
 ) -> None:
-    """rocBLAS is slow at a very long k: the other AMD board's calibration says so of this one."""
+    """rocBLAS is slow at a very long k; the calibration of another AMD GPU shows the slowdown."""
     here = rows_of(1.0)
     long = replace(here, sizes=here.sizes | {"k": np.full(len(here), 65536)})
     mi210, h100 = load_gpu("mi210"), load_gpu("h100_sxm")

@@ -126,11 +126,11 @@ def test_comparing_own_predictions_gives_zero_error(
 def test_doubled_latency_gives_an_error_of_half(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = foretold(60, "l40s", name="my board")
+    table = foretold(60, "l40s", name="my gpu")
     slow = pa.array(2.0 * table["latency_us"].to_numpy())
     column = table.schema.get_field_index("latency_us")
     pa.parquet.write_table(table.set_column(column, "latency_us", slow), tmp_path / "mine.parquet")
-    with pytest.raises(UserError, match="rows of 'my board'"):
+    with pytest.raises(UserError, match="rows of 'my gpu'"):
         compare([str(tmp_path / "mine.parquet")])
     compare([str(tmp_path / "mine.parquet"), "--gpu", "l40s"])
     lines = capsys.readouterr().out.splitlines()[1:]
@@ -154,8 +154,8 @@ def test_unmeasurable_calls_are_reported(
 
 
 @dataclasses.dataclass
-class Board:
-    """Stands for torch on a GPU: writes down what is queued, and takes a second for each entry."""
+class FakeGpu:
+    """Fake torch on a GPU: records the queue, and takes one second per entry."""
 
     queue: list[str] = dataclasses.field(default_factory=list)
 
@@ -202,12 +202,12 @@ class Replayed:
 
 
 def timed(call: Call, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[str]]:
-    board = Board()
-    monkeypatch.setattr(Bench, "prepared", lambda *_: lambda: board.queue.append("call"))
+    gpu = FakeGpu()
+    monkeypatch.setattr(Bench, "prepared", lambda *_: lambda: gpu.queue.append("call"))
     monkeypatch.setattr("planning.measure.torch_bench.MOST_LOOPED", 20)
     monkeypatch.setattr("planning.measure.torch_bench.LOOP_S", 1e3)
     monkeypatch.setattr("planning.measure.torch_bench._nvml", lambda: None)
-    return Bench(board, "cuda", board).time(call), board.queue
+    return Bench(gpu, "cuda", gpu).time(call), gpu.queue
 
 
 def test_cold_call_follows_an_untimed_cache_flush(

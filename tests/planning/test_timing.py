@@ -31,7 +31,7 @@ class Moment:
 class NumpyBackend:
     """Multiplies with numpy; a call takes a millisecond, more on a cold cache or after a pause."""
 
-    name: str = "told"
+    name: str = "simulated"
     now_s: float = 0.0
     in_a_row: int = 0
     is_cold: bool = False
@@ -85,7 +85,7 @@ def test_row_holds_median_time_power_and_clock() -> None:
     backend = NumpyBackend()
     row = timed(backend, product(backend), looped=False, meters=lambda: (70.0, 1980.0, 55.0))
     assert (row.warm_s, row.ramped_s, row.cold_s) == pytest.approx((2e-3, 1e-3, 7e-3))
-    assert (row.timing, row.power_w, row.clock_mhz) == ("told", 70.0, 1980.0)
+    assert (row.timing, row.power_w, row.clock_mhz) == ("simulated", 70.0, 1980.0)
     assert row.temperature_c == 55.0
 
 

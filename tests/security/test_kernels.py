@@ -49,7 +49,7 @@ def test_most_recent_kernel_versions_are_kept(home: Path) -> None:
 
 
 def test_permissive_umask_keeps_the_cache_private(home: Path) -> None:
-    """Where groups may write what one writes, folders of kernels are still one's own."""
+    """With a group-writable umask the kernel folder stays private."""
     before = os.umask(0o002)
     try:
         first = jit.cache_folder()

@@ -116,5 +116,5 @@ ASKED_EACH_TIME = {name: asked_each_time(name) for name in SCHEDULERS}
 
 
 def pure_python() -> AbstractContextManager[object]:
-    """Let every kernel of the room run as the Python function it was written as."""
+    """Run every kernel of the package as plain Python."""
     return mock.patch.object(Kernel, "compiled", property(lambda kernel: kernel.py_func))

@@ -199,8 +199,8 @@ def test_engines_without_a_recipe_use_documented_defaults() -> None:
     assert shares == pytest.approx([0.86, 0.82], abs=0.02)
     assert memory_fraction(framework="vllm") == 0.9
     assert memory_fraction(framework="sglang", launch=EngineLaunch(memory_fraction=0.8)) == 0.8
-    told = a_deployment(framework="vllm", client=NVIDIA)
-    assert told.budget == told.clients + 1024 + 1500
+    stated = a_deployment(framework="vllm", client=NVIDIA)
+    assert stated.budget == stated.clients + 1024 + 1500
 
 
 def test_prefill_batching_delay_is_bounded() -> None:

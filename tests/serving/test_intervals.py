@@ -77,21 +77,21 @@ def test_unmeasured_engine_has_the_widest_interval() -> None:
     assert width(replace(POINT, runtime="graphs")) > width(POINT)
 
 
-def chance(point: ServingPoint, name: str, room: float) -> float:
-    """Return how likely a deadline is met that leaves so much room to what is predicted."""
+def chance(point: ServingPoint, name: str, margin: float) -> float:
+    """Return P(meets SLO) of a limit that is `margin` times the predicted value."""
     metrics = vars(simulate(point))
-    return chance_within(metrics, name, room * metrics[name], interval=name, band=0.0)[0]
+    return chance_within(metrics, name, margin * metrics[name], interval=name, band=0.0)[0]
 
 
 def test_unmeasured_gpu_has_a_wider_interval() -> None:
     measured = replace(POINT, model="llama3_1_70b", tp=8)
     unmeasured = replace(measured, gpu="mi300x")
     assert width(unmeasured) > 1.4 * width(measured)
-    for room in (1.1, 1.2):
-        known, unknown = (chance(one, "tpot_mean_s", room) for one in (measured, unmeasured))
+    for margin in (1.1, 1.2):
+        known, unknown = (chance(one, "tpot_mean_s", margin) for one in (measured, unmeasured))
         assert 1.0 - unknown > 2.0 * (1.0 - known)
-    for room in (1.5, 2.0):
-        known, unknown = (chance(one, "tpot_p99_s", room) for one in (measured, unmeasured))
+    for margin in (1.5, 2.0):
+        known, unknown = (chance(one, "tpot_p99_s", margin) for one in (measured, unmeasured))
         assert 1.0 - unknown > 1.15 * (1.0 - known)
 
 

@@ -178,7 +178,7 @@ def test_mixed_iteration_is_the_sum_minus_the_fixed_cost() -> None:
     ("cluster", "waits"), [("pcie_server", True), ("pcie_through_host", False)]
 )
 def test_single_rank_transfer_gets_full_host_bandwidth(cluster: str, waits: bool) -> None:
-    """Links are each rank's own, so that tokens that all lie on one keep the others waiting."""
+    """Ranks have separate links, so unbalanced tokens make the other ranks wait."""
     one = replica("qwen3_30b", "rtx_pro_6000", 1, 1, "vllm")
     cut = Parallelism(1, 1, ep=2, attention_dp=2)
     one = replace(one, cluster=load_cluster(cluster), cut=cut, dtype="bf16", kv_dtype="bf16")

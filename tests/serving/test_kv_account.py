@@ -10,7 +10,7 @@ from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import View, push_waiting
 
 LIMITS = ("BLOCK", "WATERMARK", "SEATS", "BATCH_SEATS", "RESERVED", "HOST", "DRAFTED")
-ROOM = 4  # of the queue and of a batch
+CAPACITY = 4  # of the queue and of a batch
 NO_TREE = np.zeros((0, at.TREE_COLUMNS), np.int64)
 
 
@@ -22,7 +22,7 @@ def view(*requests: dict[str, int], **numbers: int) -> View:
     limits, pool = np.zeros(at.LIMITS, np.int64), np.zeros(at.POOL_COLUMNS, np.int64)
     rows = np.zeros((max(1, len(requests)), at.REQUEST_COLUMNS), np.int64)
     times = np.full((len(rows), at.TIME_COLUMNS), -1.0)
-    waiting, idle, batch, tokens = np.zeros((4, ROOM), np.int64)
+    waiting, idle, batch, tokens = np.zeros((4, CAPACITY), np.int64)
     known = {"BLOCK": 16, "SEATS": 3, "BATCH_SEATS": 3, "FREE": 100} | numbers
     for name, number in known.items():
         (limits if name in LIMITS else pool)[getattr(at, name)] = number
@@ -187,7 +187,7 @@ def test_last_swapped_request_returns_first() -> None:
 
 
 def decodes(done: int, blocks: int) -> dict[str, int]:
-    """Return a request that has begun to answer a prompt of ten."""
+    """Return a decoding request with a prompt of ten tokens."""
     return {"PROMPT": 10, "OUTPUT": 90, "DONE": done, "BLOCKS": blocks}
 
 

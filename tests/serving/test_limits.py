@@ -232,7 +232,7 @@ def test_groups_sharing_a_queue_sum_slots_and_budgets(deals_out: bool, groups: i
 def test_workspace_covers_the_longest_prompt_or_the_token_budget(
     longest: int, budget: int, tokens: int
 ) -> None:
-    # A context of 5,010 tokens: a prompt that leaves no room for its ten does not count.
+    # A context of 5,010 tokens: a prompt that leaves no space for ten output tokens does not count.
     point = replace(
         LLAMA,
         scheduler="vllm",

@@ -241,7 +241,7 @@ def test_swapped_tokens_are_not_recomputed(scheduler: str) -> None:
 
 
 def test_three_stages_do_not_preempt_each_other_forever() -> None:
-    """Whoever finds no memory while others are in flight keeps what it has, or nobody ends."""
+    """A stage without free blocks keeps its blocks while other stages are in flight."""
     requests = asked(np.zeros(3), np.array([178, 196, 161]), np.array([172, 186, 199]))
     allowed = tight("vllm_v1", stages=3, host_blocks=5)
     with pure_python():  # in which a test that never ended would be stopped
@@ -422,8 +422,8 @@ def test_more_memory_delays_a_request_by_at_most_one_iteration(
     """Iterations begin at other moments then, and a request waits for the one under way."""
     iteration_s = 0.01
     ends = []
-    for room in (sets, sets + 1):
-        allowed = limits("orca", blocks=25 * room, most_tokens=400)
+    for count in (sets, sets + 1):
+        allowed = limits("orca", blocks=25 * count, most_tokens=400)
         ends.append(
             run(requests, "orca", allowed=allowed, prices=(iteration_s, 0.0, 0.0)).times[
                 :, COMPLETED

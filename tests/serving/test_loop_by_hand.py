@@ -194,7 +194,7 @@ def test_unscheduled_request_stops_batch_repetition(
 
 
 def test_batches_are_formed_while_a_pipeline_slot_is_free() -> None:
-    # The second replica has three stages and one batch in flight; its ring goes on with places 1
+    # The second replica has three stages and one batch in flight; its ring continues with places 1
     # and 2. Four blocks of a quarter of a second are moved before the first of the two, once.
     state = before([0.0] * 3, replicas=2, stages=3, move_s=0.25)
     state.pool[1, [at.OLDEST, at.FLIGHT, at.MOVED]] = 2, 1, 4
@@ -329,7 +329,7 @@ def test_batch_stalls_on_busy_stages() -> None:
     assert state.times[:, at.STALLED].tolist() == [2 * 6.0, 2 * (3.0 + 6.0), 2 * (1.0 + 6.0)]
     assert state.timing[0, :3].tolist() == [11.0, 0.0, 0.0]
     assert state.pool[0, [at.ITERATIONS, at.BATCHED, at.TOKENS_SEEN]].tolist() == [2, 6, 6]
-    assert state.clock[at.LOGGED] == 1  # there is room for one row
+    assert state.clock[at.LOGGED] == 1  # the log has space for one row
 
 
 @pytest.mark.parametrize("checked", [1, 3])

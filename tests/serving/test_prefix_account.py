@@ -163,7 +163,7 @@ def alike(draw: st.DrawFn) -> Requests:
         trees = draw(st.lists(st.integers(0, 2), min_size=count, max_size=count))
         ids = [1000 * tree + k for tree, n in zip(trees, counts, strict=True) for k in range(n)]
         ends = np.cumsum(counts)
-        full = hashed * counts  # equal hashes stand for equally many tokens
+        full = hashed * counts  # equal hashes have equal token counts
         prompt, prefixes = full, of_hashes(np.array(ids), ends, hashed, full, output)
     elif how == "sessions":
         turn = np.arange(count) % 3

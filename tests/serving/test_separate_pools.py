@@ -38,7 +38,7 @@ def pooled(
     link: KVLink = NO_WAY,
     readers: int = 2,
     decoders: int = 2,
-    room: int = 10_000,
+    decode_blocks: int = 10_000,
     router: str = "round_robin",
     prompt: int = 100,
     output: int = 20,
@@ -55,7 +55,7 @@ def pooled(
         shape=shape,
         table=PRICES,
         decoders=Decoders(
-            limits=limits(scheduler, **{**more, "blocks": room}),
+            limits=limits(scheduler, **{**more, "blocks": decode_blocks}),
             replicas=decoders,
             shape=shape,
             table=PRICES,
@@ -82,8 +82,14 @@ def test_sequential_requests_over_a_free_link_match_one_pool(scheduler: str) -> 
 @pytest.mark.parametrize("scheduler", TAKE_UP)
 @pytest.mark.parametrize(
     "more",
-    [{}, {"room": 24}, {"blocks": 30, "room": 24}, {"caches": True, "room": 24}, {"stages": 2}],
-    ids=["roomy", "full", "tight", "cached", "pipeline"],
+    [
+        {},
+        {"decode_blocks": 24},
+        {"blocks": 30, "decode_blocks": 24},
+        {"caches": True, "decode_blocks": 24},
+        {"stages": 2},
+    ],
+    ids=["large", "full", "tight", "cached", "pipeline"],
 )
 def test_completed_requests_free_all_blocks(scheduler: str, more: dict[str, Any]) -> None:
     if "caches" in more and not load_scheduler(scheduler).caches_prefixes:
@@ -104,7 +110,11 @@ def test_completed_requests_free_all_blocks(scheduler: str, more: dict[str, Any]
 
 
 def test_compiled_and_python_pools_are_bit_equal() -> None:
-    more: dict[str, Any] = {"count": 24, "room": 24, "link": KVLink(setup_s=1e-3, token_s=1e-5)}
+    more: dict[str, Any] = {
+        "count": 24,
+        "decode_blocks": 24,
+        "link": KVLink(setup_s=1e-3, token_s=1e-5),
+    }
     compiled = pooled(**more)
     with pure_python():
         written = pooled(**more)
@@ -121,16 +131,20 @@ def test_prefill_replicas_only_prefill_and_decode_replicas_only_decode() -> None
 
 
 def test_full_decode_pool_keeps_blocks_on_prefill_replicas() -> None:
-    roomy, full = (pooled(gap_s=0.0, readers=1, decoders=1, room=room) for room in (10_000, 24))
-    waits = [(s.times[:, at.SENDING] - s.times[:, at.READ]).max() for s in (roomy, full)]
+    large, full = (
+        pooled(gap_s=0.0, readers=1, decoders=1, decode_blocks=decode_blocks)
+        for decode_blocks in (10_000, 24)
+    )
+    waits = [(s.times[:, at.SENDING] - s.times[:, at.READ]).max() for s in (large, full)]
     assert waits[0] == 0.0 < waits[1]
-    held = [state.gauge[0, at.BLOCK_SECONDS] for state in (roomy, full)]
+    held = [state.gauge[0, at.BLOCK_SECONDS] for state in (large, full)]
     assert held[1] > 10.0 * held[0]
 
 
 def test_full_prefill_replicas_wait_for_the_decode_pool() -> None:
     free, kept = (
-        pooled(gap_s=0.0, readers=1, decoders=1, room=24, blocks=blocks) for blocks in (10_000, 30)
+        pooled(gap_s=0.0, readers=1, decoders=1, decode_blocks=24, blocks=blocks)
+        for blocks in (10_000, 30)
     )
     assert kept.times[:, at.READ].max() > 2.0 * free.times[:, at.READ].max()
 

@@ -130,10 +130,10 @@ def test_mig_slice_is_a_smaller_gpu_with_separate_memory() -> None:
 
 
 def test_mig_slice_draws_its_share_of_idle_power() -> None:
-    whole = board_w(ALONE)
-    assert board_w(SLICE) == pytest.approx((whole[0] * 3 / 7, whole[1] / 2))
+    whole = gpu_power_w(ALONE)
+    assert gpu_power_w(SLICE) == pytest.approx((whole[0] * 3 / 7, whole[1] / 2))
     turns, shares = (
-        board_w(replace(point, colocation=replace(point.colocation, interference="lower")))
+        gpu_power_w(replace(point, colocation=replace(point.colocation, interference="lower")))
         for point in (TURNS, SHARES)
     )
     assert turns == shares == pytest.approx((whole[0] / 2, whole[1]))
@@ -144,7 +144,7 @@ def test_mig_slice_draws_its_share_of_idle_power() -> None:
     assert joules(replace(SLICE, qps=0.05)) < 0.6 * joules(quiet)
 
 
-def board_w(point: ServingPoint) -> tuple[float, float]:
+def gpu_power_w(point: ServingPoint) -> tuple[float, float]:
     """Return the watts at rest and at most of what a design has of its GPU."""
     gpu = deployment_of(on_its_part(point)).hardware.replica.gpu
     return resting_w(gpu), gpu.tdp_w

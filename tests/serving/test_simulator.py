@@ -293,8 +293,8 @@ def test_dependencies_list_every_file_of_a_point() -> None:
 def test_custom_scheduler_is_a_file(workplace: Path) -> None:
     folder = workplace / "catalog" / "schedulers"
     folder.mkdir(parents=True)
-    room = Path(__file__).parents[2] / "simulators" / "serving" / "schedulers"
-    (folder / "mine.py").write_text((room / "vllm.py").read_text())
+    schedulers = Path(__file__).parents[2] / "simulators" / "serving" / "schedulers"
+    (folder / "mine.py").write_text((schedulers / "vllm.py").read_text())
     theirs, ours = simulate(point(scheduler="mine")), simulate(point())
     assert theirs == ours
     again = (

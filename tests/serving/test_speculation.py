@@ -68,26 +68,33 @@ def test_zero_draft_tokens_equal_the_plain_run(method: str) -> None:
 def test_acceptance_rates_match_and_depend_only_on_position() -> None:
     shares = survival("", "0.8 0.5", 4)
     assert shares == pytest.approx((0.8, 0.4, 0.2, 0.1))
-    told = limits(shares)
+    replica_limits = limits(shares)
     drawn = np.array(
-        [[accepted(told, len(shares), who, done) for done in range(300)] for who in range(100)]
+        [
+            [accepted(replica_limits, len(shares), who, done) for done in range(300)]
+            for who in range(100)
+        ]
     )
     for count, share in enumerate(shares, start=1):
         assert np.mean(drawn >= count) == pytest.approx(share, abs=0.01)
     assert 1.0 + drawn.mean() == pytest.approx(tokens_per_step(shares), abs=0.02)
-    assert accepted(told, 4, 7, 40) == accepted.py_func(told, 4, 7, 40) == drawn[7, 40]
+    assert (
+        accepted(replica_limits, 4, 7, 40)
+        == accepted.py_func(replica_limits, 4, 7, 40)
+        == drawn[7, 40]
+    )
     assert np.ptp(drawn.mean(axis=1)) < 0.4  # no request is lucky
     assert np.corrcoef(drawn[:, :-1].ravel(), drawn[:, 1:].ravel())[0, 1] < 0.02
 
 
 def test_long_outputs_take_the_expected_number_of_iterations() -> None:
     shares, later = survival("", "0.8 0.5", 4), 400
-    told = limits(shares)
+    replica_limits = limits(shares)
     needed = []
     for who in range(200):
         done = count = 0
         while done < later:
-            done += 1 + accepted(told, len(shares), who, done)
+            done += 1 + accepted(replica_limits, len(shares), who, done)
             count += 1
         needed.append(count)
     foreseen = (later + last_step_excess(shares)) / tokens_per_step(shares)

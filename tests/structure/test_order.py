@@ -14,8 +14,8 @@ import pytest
 
 from tests.conftest import ROOT
 
-HOUSES = ("simulators", "planning", "formats")
-FILES = sorted(file for house in HOUSES for file in (ROOT / house).rglob("*.py"))
+PACKAGES = ("simulators", "planning", "formats")
+FILES = sorted(file for package in PACKAGES for file in (ROOT / package).rglob("*.py"))
 ORDERLESS = {"sorted", "len", "any", "all", "min", "max", "set", "frozenset", "bool"}
 """What takes a set without its order telling; of equal elements min and max are alike."""
 WALKING = {

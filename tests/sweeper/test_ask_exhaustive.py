@@ -24,7 +24,7 @@ CONVERSATIONS = TRACES / "azure_llm_2023_conv.parquet"
 
 DEPLOYMENTS = {
     "8b, long bursts": "--model llama3_1_8b --gpu h100_sxm --gpus 12 --workload long.csv",
-    "8b, cheap boards": "--model llama3_1_8b --gpu l40s,a10 --gpus 16 --workload short.csv",
+    "8b, cheap gpus": "--model llama3_1_8b --gpu l40s,a10 --gpus 16 --workload short.csv",
     "8b, half precision": "--model qwen3_8b --gpu a100_sxm --gpus 8 --workload long.csv "
     "--traffic 2x",
     "14b, tight": "--model qwen3_14b --gpu h100_sxm --gpus 8 --workload short.csv --tpot 20ms",

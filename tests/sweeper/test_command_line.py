@@ -47,7 +47,7 @@ def run(command: str) -> int:
 
 
 def answer(command: str, capsys: pytest.CaptureFixture[str], code: int = 0) -> str:
-    """Run a command that prints and return what it printed."""
+    """Run a command and return its standard output."""
     capsys.readouterr()
     assert run(command) == code
     return capsys.readouterr().out
@@ -301,8 +301,8 @@ def test_user_error_prints_one_paragraph(
         Path("spaces", f"{name}.yaml").write_text(text, errors="surrogateescape")
     Path("occupied").write_text("a file, no folder")
     assert run(command) == 2
-    told = capsys.readouterr()
-    paragraph = told.err[told.err.index("sweeper: ") :]
+    captured = capsys.readouterr()
+    paragraph = captured.err[captured.err.index("sweeper: ") :]
     assert complaint in paragraph
     assert "Traceback" not in paragraph
     assert len(paragraph.strip().splitlines()) <= 6
@@ -332,9 +332,9 @@ def test_query_error_prints_one_paragraph(
 ) -> None:
     answer(SWEEP, capsys)
     assert run(command) == 2
-    told = capsys.readouterr().err
-    assert complaint in told
-    assert "Traceback" not in told
+    captured = capsys.readouterr().err
+    assert complaint in captured
+    assert "Traceback" not in captured
 
 
 def test_empty_run_does_not_hide_an_earlier_run(

@@ -181,7 +181,7 @@ def test_contract_suite_detects_a_broken_simulator(spoil: Any, complaint: str) -
 
 
 class Spoilt:
-    """A sampler or an engine that does what it is told to do wrong."""
+    """A sampler or an engine with overridden, faulty parts."""
 
     def __init__(self, **parts: Any) -> None:
         self.__dict__.update(parts)

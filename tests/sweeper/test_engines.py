@@ -272,14 +272,14 @@ def test_later_round_reuses_measured_point_times(tmp_path: Path) -> None:
 def test_interrupted_probe_assumes_expensive_points(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = list[float]()
+    limits = list[float]()
     chosen_by(monkeypatch)
-    monkeypatch.setattr(NoWorkers, "run", lambda *given: told.append(given[-1]) or iter(()))
+    monkeypatch.setattr(NoWorkers, "run", lambda *given: limits.append(given[-1]) or iter(()))
     monkeypatch.setattr(auto, "probed", lambda *_: Estimate(0, 10.0, "one of them: no answer"))
     task = Task(troubled(), Store("nowhere", define(troubled())), {})
     with auto.Auto(actors=2).open() as pool:
         assert not list(pool.run(task, [], 100, lambda _: None))
-    assert told == [10.0]
+    assert limits == [10.0]
 
 
 @pytest.mark.ray

@@ -123,9 +123,9 @@ def test_explanation_keeps_rows_with_energy_but_no_time() -> None:
         Contribution(phase="conv1", name="spad Inputs", energy_j=0.3),
         *(Contribution(phase="conv1", name=f"spad {n}", energy_j=0.001) for n in range(3)),
     ]
-    told = [(c.name, c.energy_j) for c in grouped(rows)]
-    assert told[:3] == [("mac", 0.1), ("DRAM Inputs", 0.7), ("spad Inputs", 0.3)]
-    assert told[3] == ("3 smaller operators", pytest.approx(0.003))
+    found = [(c.name, c.energy_j) for c in grouped(rows)]
+    assert found[:3] == [("mac", 0.1), ("DRAM Inputs", 0.7), ("spad Inputs", 0.3)]
+    assert found[3] == ("3 smaller operators", pytest.approx(0.003))
 
 
 def test_contributions_require_an_explaining_simulator() -> None:

@@ -42,7 +42,7 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Doubling:
-    """A simulator that lives in this test, with a mistake if it is asked for one."""
+    """A simulator that doubles its input, with an optional deliberate mistake."""
 
     mistake: str = ""
     name: str = "doubling"

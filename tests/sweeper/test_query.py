@@ -48,7 +48,7 @@ def found(values: Matrix) -> dict[tuple[float, ...], int]:
     assert (np.diff(rows) > 0).all()
     picked = (values[rows] + 0.0).tolist()
     assert all(not (values[:row] == values[row]).all(axis=1).any() for row in rows), (
-        "the first of equal rows stands for them"
+        "the first of equal rows represents the group"
     )
     return {tuple(v): int(n) for v, n in zip(picked, ties, strict=True)}
 

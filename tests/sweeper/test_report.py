@@ -69,7 +69,7 @@ def swept(workplace: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 
 
 def read(text: str) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """Return what a page carries: its description and its columns, decoded as the script does."""
+    """Return the metadata and decoded columns of a report page."""
     meta = json.loads(re.search(r'id="meta"[^>]*>(.*?)</script>', text, re.S)[1])  # type: ignore[index]
     data = re.search(r'id="data"[^>]*>(.*?)</script>', text, re.S)[1]  # type: ignore[index]
     raw = np.frombuffer(zlib.decompress(base64.b64decode(data)), np.uint8)

@@ -44,7 +44,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rented.Rented, "evaluate", fails)
 
 
-def told(command: str, capsys: pytest.CaptureFixture[str]) -> Any:
+def printed(command: str, capsys: pytest.CaptureFixture[str]) -> Any:
     capsys.readouterr()
     assert main([*command.split(), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
@@ -52,13 +52,13 @@ def told(command: str, capsys: pytest.CaptureFixture[str]) -> Any:
 
 @pytest.mark.usefixtures("swept", "idle")
 def test_price_lists_are_compared_without_simulation(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = told("pareto toy --min usd --prices fair,dear", capsys)
+    rows = printed("pareto toy --min usd --prices fair,dear", capsys)
     assert {(row["prices"], row["box"], row["usd"]) for row in rows} == {
         ("fair", "a", 1.0),
         ("dear", "a", 2.0),
     }
     assert latest("toy", "outputs").in_prices("dear").status == {"ok": 6}
-    best = told("query toy cheapest usd --slo speed>=2 --prices fair,dear", capsys)
+    best = printed("query toy cheapest usd --slo speed>=2 --prices fair,dear", capsys)
     assert [(row["prices"], row["usd"]) for row in best] == [("fair", 2.0), ("dear", 4.0)]
 
 
@@ -78,7 +78,7 @@ def test_costs_use_the_current_price_list(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(rented.LISTS["fair"], "a", 0.25)
-    rows = told("pareto toy --min usd", capsys)
+    rows = printed("pareto toy --min usd", capsys)
     assert [row["usd"] for row in rows] == [0.25]
 
 

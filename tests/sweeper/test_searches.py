@@ -55,14 +55,14 @@ def test_bayesian_search_beats_random_sampling(tmp_path: Path) -> None:
 
 
 def test_ranking_prefers_feasible_designs_per_scenario() -> None:
-    told = Observations(
+    observed = Observations(
         index=np.arange(4),
         losses=np.array([[5.0], [1.0], [7.0], [math.inf]]),
         tier=np.array([MEETS, MEETS + 1, MEETS, MEETS + 2]),
         group=np.array([0, 0, 1, 0]),
         excess=np.zeros(4),
     )
-    assert ranked(told)[0].tolist() == [0, 1, 0, 2]
+    assert ranked(observed)[0].tolist() == [0, 1, 0, 2]
 
 
 def test_infeasible_designs_are_ranked_by_constraint_violation() -> None:
@@ -88,8 +88,8 @@ def test_design_ranking_uses_the_worst_scenario(tmp_path: Path) -> None:
         def ask(self) -> Index:
             return np.array([0, 1, 41, 42])
 
-        def tell(self, told: Observations) -> None:
-            seen.append(told)
+        def tell(self, observed: Observations) -> None:
+            seen.append(observed)
 
     asked = plane()
     sweep = Sweep.of(
@@ -258,9 +258,9 @@ def test_optuna_study_continues_in_a_changed_space(tmp_path: Path) -> None:
 
 
 def test_gaussian_process_interpolates_with_uncertainty_elsewhere() -> None:
-    told = np.linspace(-1.0, 1.0, 9)[:, np.newaxis]
+    inputs = np.linspace(-1.0, 1.0, 9)[:, np.newaxis]
     asked = np.array([[0.25], [0.1], [9.0]])
-    mean, deviation = predicted(told, np.sin(2.0 * told[:, 0]), asked)
+    mean, deviation = predicted(inputs, np.sin(2.0 * inputs[:, 0]), asked)
     assert mean[:2] == pytest.approx([math.sin(0.5), math.sin(0.2)], abs=2e-2)
     assert deviation[2] > 5.0 * deviation[:2].max()
 

@@ -34,11 +34,11 @@ def test_progress_from_files_equals_driver_progress(ended: Path) -> None:
     watch = Watch(latest("a%b", "outputs"))
     assert watch.look() == 2
     assert watch.look() == 0
-    told = json.loads(state(watch))
-    assert told["points"] == told["rows"]["ok"] == 20
-    assert told["ended"]
+    watched = json.loads(state(watch))
+    assert watched["points"] == watched["rows"]["ok"] == 20
+    assert watched["ended"]
     front = watch.answers.front
-    assert sorted(d["hashed"] for d in told["front"]) == sorted(front["hashed"].to_list())
+    assert sorted(d["hashed"] for d in watched["front"]) == sorted(front["hashed"].to_list())
 
 
 def test_watch_page_is_escaped_and_ends_with_the_sweep(ended: Path) -> None:

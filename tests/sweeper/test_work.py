@@ -111,12 +111,12 @@ def test_parts_of_a_lost_worker_are_summarized_from_files(tmp_path: Path) -> Non
     asked, whole = bowl(constraints=["x <> 6"]), Span(0, 72)
     task = Task(asked, store(tmp_path, asked), WANTED)
     assert list(task.written(whole)) == []
-    told = task.answer(whole)
+    summary = task.answer(whole)
     [read] = task.written(whole)
     assert (read.name, read.points, read.rows, read.reasons) == (
-        told.name,
-        told.points,
-        told.rows,
-        told.reasons,
+        summary.name,
+        summary.points,
+        summary.rows,
+        summary.reasons,
     )
-    np.testing.assert_array_equal(read.front, told.front)
+    np.testing.assert_array_equal(read.front, summary.front)

@@ -33,7 +33,7 @@ class Metrics:
 
     cost_usd: float = metric("squared distance", unit="USD", better="min")
     gain: float = metric("product of the coordinates", better="max")
-    whole: int = metric("floor of the cost")
+    whole: int = metric("cost rounded down")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from simulators.core.errors import Infeasible, UserError
 
 @dataclass(frozen=True)
 class Point:
-    """Point number `n` goes wrong if it is one of those named."""
+    """Point number `n` fails if a fault names `n`."""
 
     n: int = choice("which")
     raises: int = choice("the one that raises", default=-1)

@@ -158,10 +158,10 @@ def test_lora_skips_weight_gradients_and_most_optimizer_states():
 @pytest.mark.parametrize("recompute", ["none", "selective", "elementwise", "full"])
 def test_contributions_sum_to_the_step_time(recompute):
     changes = {"pp": 2, "tp": 2, "dp": 4, "recompute": recompute, "zero": 1, "gpu": "b200_sxm"}
-    row, told = one(**changes), SIMULATOR.explain(vars(replace(BASE, **changes)))
-    assert sum(part.time_s for part in told) == pytest.approx(row["step_s"], rel=1e-9)
-    assert sum(part.energy_j for part in told) == pytest.approx(row["energy_j"], rel=1e-9)
-    held = sum(part.memory_bytes for part in told)
+    row, parts = one(**changes), SIMULATOR.explain(vars(replace(BASE, **changes)))
+    assert sum(part.time_s for part in parts) == pytest.approx(row["step_s"], rel=1e-9)
+    assert sum(part.energy_j for part in parts) == pytest.approx(row["energy_j"], rel=1e-9)
+    held = sum(part.memory_bytes for part in parts)
     assert held == pytest.approx(row["memory_bytes"], rel=1e-9)
 
 
