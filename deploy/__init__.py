@@ -1,4 +1,4 @@
-"""What a design becomes on an engine: the command that starts it, or an orchestrator's manifest.
+"""Export a design as the command of an engine or the manifest of an orchestrator.
 
 `deployments/` has one file per simulator. An engine is two files of
 `engines/`: `NAME.toml` lists its documented options and `NAME.py` writes them for a design; an

@@ -1,4 +1,4 @@
-"""One replica's command line, and the shell script that runs it."""
+"""Command line of one replica, and the shell script that runs the command."""
 
 from __future__ import annotations
 
@@ -27,10 +27,9 @@ from simulators.serving.point import (
 
 @dataclass(frozen=True)
 class Launch:
-    """What starts one replica.
+    """Command of one replica.
 
-    `options` are the words after the model; `file` is the text of a YAML file that the command
-    names, `engine.yaml`, or empty.
+    `options` follow the model; `file` is the content of `engine.yaml`, or empty.
     """
 
     engine: ServingEngine
@@ -47,17 +46,17 @@ class Launch:
 
 
 HEADS = (MEDUSA, EAGLE, EAGLE3)
-"""What drafts by a head that was trained apart."""
+"""Speculation methods with a separately trained head."""
 
 HEAD = "DRAFT_HEAD"
-"""Stands in a command for the repository of a head that drafts, which the user has to name."""
+"""Placeholder in a command for the repository of the draft head."""
 
 
 def drafts_model(point: ServingPoint) -> str:
-    """Return the repository of what drafts; empty for a look-up and for a model's own head.
+    """Return the repository of the draft model; empty for n-gram lookup and MTP.
 
     Raises:
-        UserError: the sheet of the draft model names none.
+        UserError: the draft model's TOML file names no repository.
     """
     if point.speculation.method == DRAFT:
         return repository_of(load_model(point.speculation.draft_model))
@@ -65,10 +64,10 @@ def drafts_model(point: ServingPoint) -> str:
 
 
 def method_of(point: ServingPoint, engine: str, known: Mapping[str, str]) -> str:
-    """Return what an engine calls the way in which tokens are drafted.
+    """Return the engine's name of the speculation method.
 
     Raises:
-        UserError: it has no such way.
+        UserError: the engine does not support the method.
     """
     if point.speculation.method not in known:
         raise UserError(f"{engine} drafts by {', '.join(known)}, not by {point.speculation.method}")
@@ -76,10 +75,10 @@ def method_of(point: ServingPoint, engine: str, known: Mapping[str, str]) -> str
 
 
 def adapters_kept(point: ServingPoint) -> int:
-    """Return how many adapters an engine keeps on a GPU, all of which a batch may use.
+    """Return the number of adapters kept on a GPU, all of which a batch may use.
 
     Raises:
-        UserError: their products are not those of engines on offer.
+        UserError: no engine has the LoRA kernels of the design.
     """
     if point.lora.kernels == BY_TOKEN:
         raise UserError(
@@ -89,10 +88,10 @@ def adapters_kept(point: ServingPoint) -> int:
 
 
 def drafts(point: ServingPoint) -> bool:
-    """Whether tokens are drafted.
+    """Return whether the design uses speculative decoding.
 
     Raises:
-        UserError: the number of draft tokens follows a rule that no engine has.
+        UserError: no engine supports the rule for the number of draft tokens.
     """
     if point.speculation.method == NOTHING or point.speculation.num_draft_tokens == 0:
         return False
@@ -114,10 +113,10 @@ def check_chain(point: ServingPoint, engine: str) -> None:
 
 
 def repository_of(model: LanguageModel) -> str:
-    """Return the Hugging Face repository that the model's sheet names as its source.
+    """Return the Hugging Face repository named by the `source` of a model.
 
     Raises:
-        UserError: it names none.
+        UserError: no repository is named.
     """
     found = re.search(r"([\w.-]+/[\w.-]+) config\.json", model.source)
     if not found:
@@ -129,12 +128,12 @@ def repository_of(model: LanguageModel) -> str:
 
 
 def scales(point: ServingPoint) -> bool:
-    """Whether replicas of a design come and go with the arrivals."""
+    """Return whether a design uses autoscaling."""
     return 0 < point.autoscaling.min_replicas < point.replicas
 
 
 def unscaled(point: ServingPoint) -> str:
-    """Return a comment that nothing starts and stops replicas; nothing where all run always."""
+    """Return a comment that autoscaling is not exported; empty without autoscaling."""
     if not scales(point):
         return ""
     return comment(
@@ -144,7 +143,7 @@ def unscaled(point: ServingPoint) -> str:
 
 
 def launches(point: ServingPoint) -> bool:
-    """Whether the design's host launches kernel by kernel: engines replay graphs by default."""
+    """Return whether kernels are launched one by one, without CUDA graphs."""
     return deployment_of(point).hardware.replica.runtime.is_launching
 
 
@@ -162,7 +161,7 @@ def pairs(options: Mapping[str, object], least: float = -math.inf) -> list[str]:
 
 
 def script(launch: Launch, point: ServingPoint) -> str:
-    """Return the command as lines of a shell, an option each."""
+    """Return the command as shell lines, one option per line."""
     port, text = launch.engine.port, command(launch.command)
     if launch.file:
         text = f"{written('engine.yaml', launch.file)}{text}"

@@ -1,7 +1,7 @@
-"""What stands in a design is text to a shell and to YAML, whatever it holds: one rule a target.
+"""Quote text for shells, comments and YAML.
 
-A model or a GPU may be a path with line breaks, quotes and `$(...)` in it. YAML that is written
-here quotes text as JSON, which is part of it.
+A model or a GPU may be a path with line breaks, quotes and `$(...)`. YAML text is quoted as JSON,
+a subset of YAML.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 CONTROLS = "[\\x00-\\x1f\\x7f-\\x9f\\u2028\\u2029]+"
-"""What could end a comment's line, or speak to a terminal."""
+"""Characters that end a comment line, or control a terminal."""
 _END = "YAML"
 _LABEL = 50
-"""Letters of a label; Kubernetes takes 63 with what is put behind."""
+"""Longest label; Kubernetes allows 63 characters including suffixes."""
 
 
 def comment(text: str) -> str:
-    r"""Return text as one line of a comment in a shell script or YAML, whatever the text holds.
+    r"""Return text as one comment line of a shell script or YAML.
 
     >>> comment("a model\nrm -rf x")
     '# a model rm -rf x\n'
@@ -28,7 +28,7 @@ def comment(text: str) -> str:
 
 
 def command(words: Sequence[str], expanded: Collection[str] = ()) -> str:
-    r"""Return words as one command of a shell, an option a line; some are left for it to expand.
+    r"""Return words as one shell command, one option per line; some words are not quoted.
 
     >>> command(["serve", "a model", "--port", "1"])
     "serve 'a model' \\\n    --port 1\n"
@@ -41,7 +41,7 @@ def command(words: Sequence[str], expanded: Collection[str] = ()) -> str:
 
 
 Options = Sequence[tuple[object, str]]
-"""Words of a command, each with the condition under which they are written."""
+"""Words of a command, each with a condition."""
 
 
 def chosen(options: Options) -> list[str]:
@@ -54,7 +54,7 @@ def chosen(options: Options) -> list[str]:
 
 
 def written(file: str, text: str) -> str:
-    """Return the lines of a shell that write a text of whole lines into a file."""
+    """Return shell lines that write text to a file."""
     end = _END
     while end in text.splitlines():
         end += "_"
@@ -62,7 +62,7 @@ def written(file: str, text: str) -> str:
 
 
 def label(name: str) -> str:
-    """Return a name as Kubernetes allows it, beginning with a letter and no word of YAML.
+    """Return a valid Kubernetes name that starts with a letter and is no YAML keyword.
 
     >>> label("llama3_1_70b"), label("3b.toml"), label("true")
     ('llama3-1-70b', 'model-3b', 'model-true')

@@ -1,5 +1,5 @@
-"""Files that other tools write, read as our types: one file a format.
+"""Read files of other tools, one module per format.
 
-A simulator that is given such a file loads its reader by the format's name, and no other: physics
-knows models, graphs, programs and mappings, and none of the words in which others write them.
+A simulator loads a reader by the name of the format. Simulators use models, graphs, programs and
+mappings only, and know no file format.
 """

@@ -1,7 +1,7 @@
-"""Reading Chakra execution traces: metadata and nodes, length-prefixed protocol-buffer messages.
+"""Read Chakra execution traces: length-prefixed protocol-buffer messages.
 
-Sridharan et al., "Chakra" (2023); schema 0.0.4 of mlcommons/chakra. The few fields that timing
-needs are read here in the wire format itself; all others are passed over. Durations are whole
+Sridharan et al., "Chakra" (2023); schema 0.0.4 of mlcommons/chakra. Only the fields
+needed for timing are decoded. Durations are whole
 microseconds.
 """
 
@@ -38,7 +38,7 @@ def read_chakra(path: Path) -> tuple[Operator, ...]:
     """Return the operators of one rank's Chakra trace.
 
     Raises:
-        UserError: the file is cut off or is no such trace, or has a collective unknown here.
+        UserError: the file is truncated, is not a Chakra trace, or has an unknown collective.
     """
     try:
         content = path.read_bytes()
@@ -48,7 +48,7 @@ def read_chakra(path: Path) -> tuple[Operator, ...]:
         messages = list(_delimited(content))
         return tuple(_node(_fields(message), path) for message in messages[1:])
     except (IndexError, ValueError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: is not a Chakra execution trace: {error}") from error
+        raise UserError(f"{path}: not a Chakra execution trace: {error}") from error
 
 
 Fields = list[tuple[int, int | bytes]]
@@ -88,7 +88,7 @@ def _node(entries: Fields, path: Path) -> Operator:
 
 
 def _attribute(entries: Fields) -> dict[str, int]:
-    """Return an attribute that is a whole number, or nothing."""
+    """Return an integer attribute, or None."""
     name, found = "", None
     for number, value in entries:
         if number == 1 and isinstance(value, bytes):
@@ -105,7 +105,7 @@ def _delimited(content: bytes) -> Iterator[bytes]:
     while at < len(content):
         length, at = _read_varint(content, at)
         if at + length > len(content):
-            raise ValueError(f"a message of {length} bytes is cut off at byte {at}")
+            raise ValueError(f"a message of {length} bytes is truncated at byte {at}")
         yield content[at : at + length]
         at += length
 
@@ -126,7 +126,7 @@ def _fields(message: bytes) -> Fields:
         elif not length:
             raise ValueError(f"wire type {wire} at byte {at}")
         if at + length > len(message):
-            raise ValueError(f"field {number} is cut off at byte {at}")
+            raise ValueError(f"field {number} is truncated at byte {at}")
         found.append((number, message[at : at + length]))
         at += length
     return found

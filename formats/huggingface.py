@@ -1,6 +1,6 @@
-"""A Hugging Face `config.json` says the shape of a model, in words that vary by family.
+"""Read the shape of a language model from a Hugging Face `config.json`.
 
-`huggingface.toml` has the words, and what holds of families without being stated.
+`huggingface.toml` maps the key names of model families, and holds values implied by a family.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def read_config(path: Path) -> dict[str, Any]:
     """Return the content of a `config.json`.
 
     Raises:
-        UserError: the file is not JSON, or no object.
+        UserError: the file is not a JSON object.
     """
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -78,5 +78,5 @@ def _implied(config: dict[str, Any], family: str, sheet: dict[str, Any]) -> dict
 
 
 def _first(config: dict[str, Any], words: Sequence[str]) -> int:
-    """Return the first of several words that the config gives a whole number for, or 0."""
+    """Return the first integer among several keys, or 0."""
     return next((int(config[word]) for word in words if isinstance(config.get(word), int)), 0)

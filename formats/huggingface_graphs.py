@@ -1,6 +1,6 @@
-"""A `config.json` of an encoder, of an image model or of a denoiser says the sizes of its family.
+"""Read the sizes of encoders, image models and denoisers from a `config.json`.
 
-`huggingface_graphs.toml` has the words; what follows from other sizes is here.
+`huggingface_graphs.toml` maps key names; this module derives the remaining sizes.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ Config = dict[str, Any]
 SPELLINGS = Path(__file__).with_suffix(".toml")
 
 CLIP_LAYERS = {768: 12, 1024: 23}
-"""Layers of the text encoder that belongs to a width: CLIP ViT-L/14, and OpenCLIP ViT-H/14 but its
+"""Layers of the text encoder by width: CLIP ViT-L/14, and OpenCLIP ViT-H/14 but its
 last (configs of stable-diffusion-v1-5 and stable-diffusion-2)."""
 
 DECODER_WIDTHS = [512, 512, 256, 128]
-"""Of the autoencoder that all denoisers share."""
+"""Sizes of the autoencoder shared by all denoisers."""
 
 
 def is_graph_config(path: Path) -> bool:
-    """Say whether a config is of one of the families here; all others are read as decoders.
+    """Return whether a config describes one of these families; other configs are decoders.
 
     Raises:
-        UserError: the file is no JSON object.
+        UserError: the file is not a JSON object.
     """
     return bool(_family_of(read_config(path)))
 
@@ -38,7 +38,7 @@ def graph_sheet_of_config(path: Path) -> dict[str, Any]:
     """Return the family and sizes a config states.
 
     Raises:
-        UserError: it lacks a size.
+        UserError: a size is missing.
     """
     config = read_config(path)
     family = _family_of(config)
@@ -59,10 +59,10 @@ def _family_of(config: Config) -> str:
 
 
 def _first(config: Config, words: list[str]) -> Any:
-    """Return the first of several words that is stated.
+    """Return the value of the first key present.
 
     Raises:
-        KeyError: none is.
+        KeyError: no key is present.
     """
     return next((config[word] for word in words if config.get(word)), None) or config[words[-1]]
 
@@ -73,7 +73,9 @@ def _classes(config: Config, _sheet: Config) -> Config:
 
 def _resnet(config: Config, sheet: Config) -> Config:
     if config.get("layer_type", "bottleneck") != "bottleneck":
-        raise UserError("a resnet config with basic blocks is not drawn; use layer_type bottleneck")
+        raise UserError(
+            "resnet configs with basic blocks are not supported; use layer_type bottleneck"
+        )
     return _classes(config, sheet)
 
 
@@ -90,7 +92,7 @@ def _unet(config: Config, sheet: Config) -> Config:
     width = sheet["text_hidden"]
     if width not in CLIP_LAYERS:
         known = ", ".join(map(str, CLIP_LAYERS))
-        raise UserError(f"a denoiser's text width of {width} is not known here; it may be {known}")
+        raise UserError(f"unknown text width {width} of a denoiser; known widths: {known}")
     return {
         "attends": ["Attn" in kind for kind in config["down_block_types"]],
         "text_layers": CLIP_LAYERS[width],
@@ -109,4 +111,4 @@ FOLLOWS: dict[str, Callable[[Config, Config], Config]] = {
     "diffusion_transformer": _dit,
     "latent_diffusion": _unet,
 }
-"""What a family has besides."""
+"""Derived sizes by family."""

@@ -1,6 +1,6 @@
-"""Reads an ONNX file as a graph: its operators become nodes, its initialisers their weights.
+"""Read an ONNX file as a graph: operators become nodes, initialisers become weights.
 
-Shapes are those that ONNX infers once the first rank of every input is the batch. Reading needs the
+ONNX infers shapes with the first dimension of every input set to the batch size. Reading needs the
 package `onnx`, an extra that is imported when a file is read.
 """
 
@@ -21,7 +21,7 @@ def graph_of_onnx(path: Path, load: Load) -> Graph:
     """Return the graph of an ONNX file for a batch.
 
     Raises:
-        UserError: the package is missing, the file is no ONNX model, an operator is unknown here,
+        UserError: the package is missing, the file is not an ONNX model, an operator is unknown,
             or a shape cannot be inferred.
     """
     proto = _read(path, load.batch)
@@ -58,7 +58,7 @@ def _read(path: Path, batch: int) -> Any:
 
 
 class _Reader:
-    """What of a file has been drawn."""
+    """State of the conversion: nodes and values so far."""
 
     def __init__(self, path: Path, proto: Any) -> None:
         self.path = path
@@ -79,11 +79,11 @@ class _Reader:
                 self.drawn[value.name] = self.sketch.input(shape, value.name)
 
     def add(self, node: Any) -> None:
-        """Draw one operator; what follows from shapes alone is a weight, and free."""
+        """Convert one operator; results that depend on shapes only count as weights, at no cost."""
         kind, result = node.op_type, node.output[0]
         if kind not in self.known:
             raise UserError(
-                f"{self.path}: operator '{kind}' of node '{node.name}' is not known here"
+                f"{self.path}: operator '{kind}' of node '{node.name}' is not supported"
                 f"{suggestion(kind, self.known)}"
             )
         inputs = [self.drawn[name] for name in node.input if name in self.drawn]
@@ -139,7 +139,7 @@ class _Reader:
 
 
 def _shape_of(value: Any) -> Shape | None:
-    """Return a value's shape, or nothing where a rank is unknown."""
+    """Return a value's shape, or None if a dimension is unknown."""
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
@@ -148,7 +148,7 @@ def _shape_of(value: Any) -> Shape | None:
 
 
 def _attribute(node: Any, name: str, otherwise: Any) -> Any:
-    """Return a whole number or a list of them that a node states."""
+    """Return an integer attribute of a node, or a list of integers."""
     for attribute in node.attribute:
         if attribute.name == name:
             return list(attribute.ints) or attribute.i

@@ -1,8 +1,8 @@
-"""Timeloop's problems, architectures and mappings, versions 3 and 4, read one way.
+"""Read problems, architectures and mappings of Timeloop, versions 3 and 4.
 
-An architecture keeps levels, sizes, meshes, bandwidths and technology; energies come from the
-technology table. What has no counterpart here is refused, not dropped silently: names of built-in
-shapes, sums of more than two terms, sizes written as expressions.
+Levels, sizes, meshes, bandwidths and technology are read; energies come from the technology table.
+Unsupported input is refused: names of built-in shapes, sums of more than two terms, sizes written
+as expressions.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def layer_of(
 
 
 def tensor_labels(spaces: Any, where: str) -> dict[str, str]:
-    """Return which of our tensors each data space is: by its name, or in the order given."""
+    """Return the tensor of each data space, by name or by order."""
     if not isinstance(spaces, Sequence) or len(spaces) != len(TENSORS):
         raise UserError(f"{where}: three data spaces are needed: two operands and one output")
     for space in spaces:
@@ -123,7 +123,7 @@ def accelerator_of_architecture(architecture: Any, path: Path) -> Accelerator:
 def mapping_of_directives(
     directives: Sequence[Mapping[str, Any]], layer: Layer, accelerator: Accelerator, where: str
 ) -> LoopNest:
-    """Return Timeloop's mapping: per target and type factors, permutation, split, keep, bypass."""
+    """Return a mapping from Timeloop directives."""
     names = [level.name for level in accelerator.levels]
     loops: dict[str, dict[str, tuple[Loop, ...]]] = {name: {} for name in names}
     keep: dict[str, tuple[str, ...]] = dict.fromkeys(names, TENSORS)
@@ -176,7 +176,7 @@ def _flat_subtree(
 def _flat_nodes(nodes: Any, path: Path) -> Iterator[tuple[str, str, dict[str, Any], list[int]]]:
     """Yield the components of a version 4 list; meshes of outer nodes multiply."""
     if not isinstance(nodes, Sequence):
-        raise UserError(f"{path}: nodes is no list")
+        raise UserError(f"{path}: nodes is not a list")
     mesh = [1, 1]
     attributes: dict[str, Any] = {}
     for node in nodes:
@@ -196,7 +196,7 @@ def _flat_nodes(nodes: Any, path: Path) -> Iterator[tuple[str, str, dict[str, An
 def _level(
     name: str, kind: str, attributes: Mapping[str, Any], mesh: list[int], path: Path
 ) -> dict[str, Any]:
-    """Return one storage level as our files write it."""
+    """Return one storage level in our format."""
     level: dict[str, Any] = {"name": name, "mesh": mesh}
     level["kind"] = "dram" if "dram" in kind else "sram"
     if level["kind"] == "sram" and ("reg" in kind or kind.endswith("rf")):
@@ -215,14 +215,14 @@ def _level(
 
 
 def _directed(entry: Mapping[str, Any], layer: Layer, where: str) -> tuple[Loop, ...]:
-    """Return the loops of one directive, outermost first; a factor of 0 is what is left."""
+    """Return the loops of one directive, outermost first; a factor of 0 takes the remainder."""
     factors: dict[str, int] = {}
     given = entry.get("factors", "")
     text = " ".join(str(f) for f in given) if isinstance(given, list) else str(given)
     for word in text.split():
         read = re.fullmatch(r"([A-Za-z_]+)\s*=?\s*(\d+)(?:,\d+)?", word)
         if read is None or read[1] not in layer.dims:
-            raise UserError(f"{where}: '{word}' is no factor such as {layer.dims[0]}4")
+            raise UserError(f"{where}: '{word}' is not a factor such as {layer.dims[0]}4")
         factors[read[1]] = int(read[2])
     return tuple(
         (dim, factors[dim])
@@ -232,7 +232,7 @@ def _directed(entry: Mapping[str, Any], layer: Layer, where: str) -> tuple[Loop,
 
 
 def _permutation(entry: Mapping[str, Any], layer: Layer) -> list[str]:
-    """Return all dimensions, innermost first, those that are not named last."""
+    """Return all dimensions, innermost first, unnamed dimensions last."""
     given = entry.get("permutation", "")
     words = list(given) if isinstance(given, list) else re.findall(r"\w+", str(given))
     if len(words) == 1 and words[0] not in layer.dims:
@@ -241,11 +241,13 @@ def _permutation(entry: Mapping[str, Any], layer: Layer) -> list[str]:
 
 
 def _fill_up(loops: dict[str, dict[str, tuple[Loop, ...]]], layer: Layer, where: str) -> None:
-    """Replace factors of 0 by what the others leave of a dimension."""
+    """Replace factors of 0 by the remainder of a dimension."""
     for dim, bound in layer.extents.items():
         every = [b for rows in loops.values() for row in rows.values() for d, b in row if d == dim]
         if every.count(0) > 1:
-            raise UserError(f"{where}: two factors of {dim} are 0; one can be what is left")
+            raise UserError(
+                f"{where}: two factors of {dim} are 0; only one factor can take the remainder"
+            )
         rest = -(-bound // math.prod(b for b in every if b))
         for rows in loops.values():
             for key, row in rows.items():
@@ -253,7 +255,7 @@ def _fill_up(loops: dict[str, dict[str, tuple[Loop, ...]]], layer: Layer, where:
 
 
 def _counted(name: str) -> tuple[str, int]:
-    """Split `PE[0..167]` into its name and how many there are."""
+    """Split `PE[0..167]` into name and count."""
     read = re.fullmatch(r"(.*)\[(\d+)\.\.(\d+)\]", name)
     return (read[1], int(read[3]) - int(read[2]) + 1) if read else (name, 1)
 

@@ -1,5 +1,5 @@
-"""What planners ask of simulators, and read beside them: questions by flags, logs of load tests.
+"""Questions of `ask`, load-test logs and calibration, one file per simulator.
 
-It composes spaces and words of answers, and prices nothing: `simulators` imports none of it, and
-commands of the sweeper load what is about a simulator by that simulator's name.
+`simulators` imports nothing from this package. Commands of the sweeper load a file by the name of
+the simulator.
 """

@@ -1,4 +1,4 @@
-"""Candidate deployments of a model on some GPUs, and the reasons against others.
+"""Candidate deployments of a model on some GPUs, and reasons why GPUs are excluded.
 
 Degrees of parallelism are powers of two; experts are split by expert or tensor parallelism; each
 GPU runs the engines that support its vendor, in the precisions of the published checkpoint.
@@ -77,7 +77,7 @@ def options_on(gpu: str, models: Sequence[str], engines: str, dtypes: str) -> Gp
         refused = f"{titles} {do} not run on {sheet.vendor.upper()} devices"
     elif not any(tried.values()):
         wanted = dtypes if dtypes != CHECKPOINT else ", ".join(_formats(load_model(models[0])))
-        refused = f"it has no {wanted} rate"
+        refused = f"no {wanted} support"
     else:
         refused = ""
     return GpuOptions(gpu, tuple(engine.schedulers[0] for engine in able), tried, refused)
@@ -145,10 +145,10 @@ def parallelism_of(models: Sequence[str], gpus: int) -> tuple[dict[str, list[int
 
 
 def backends_of(names: str, *, mixtures: bool) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the axis of MoE backends and its constraints, unless the default is asked for.
+    """Return the axis of MoE backends and constraints; empty for the default backend.
 
     Raises:
-        UserError: a name is none, or no model has experts.
+        UserError: unknown name, or no model has experts.
     """
     asked = _known(names, "--moe-backend", BACKENDS)
     if asked == [GATHERED]:
@@ -178,7 +178,7 @@ def pools_of_gpus(
     powers = [2**n for n in range(int(log2(gpus)) + 1)]
     sizes = sorted(n for n in {*powers, *(3 * n for n in powers)} if n < gpus)
     if not sizes:
-        raise UserError(f"--pools {pools}: two pools need two GPUs; say --gpus")
+        raise UserError(f"--pools {pools}: two pools need at least two GPUs (--gpus)")
     cuts = [n for n in powers if n <= min(WIDEST_TP, gpus - 1)]
     apart = {
         "pools.prefill_gpus": sizes,
@@ -221,7 +221,7 @@ def _quoted(names: Sequence[str]) -> str:
 
 
 def drafting_of(methods: str, draft_model: str, acceptance: str) -> list[dict[str, Any]]:
-    """Return grids of speculative decoding; empty if none is asked for.
+    """Return grids of speculative decoding; empty without speculation.
 
     Raises:
         UserError: a name is unknown, or the acceptance length of a draft is.

@@ -39,7 +39,7 @@ class Prefilter:
     tpot_s: float  # deadline of TPOT
 
     def __call__(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
-        """Return the factor of each row; infinity for designs that cannot exist."""
+        """Return the factor of each row; infinity for infeasible designs."""
         rates = numbers(batch, "qps").astype(np.float64)
         even = np.where(np.isnan(rates), self.own_rate, rates)
         batch = _with(batch, {"qps": even, "fidelity": ANALYTIC})

@@ -1,1 +1,1 @@
-"""One file a simulator whose designs are deployed: the text that starts one on a target."""
+"""Deployments, one file per simulator: write the command or manifest of a design."""

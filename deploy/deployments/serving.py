@@ -1,7 +1,7 @@
-"""A design of the simulator `serving` becomes the text that starts it on an engine.
+"""Export serving designs as the command line of an engine or the manifest of an orchestrator.
 
-An engine's options are listed in its TOML file, with their source; every written option is
-looked up there. Designs that no engine can run are refused with the reason.
+The TOML file of an engine lists the documented options; every option is checked against the list.
+Designs that no engine can run are refused with the reason.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from simulators.serving.sharing.tenants import shares_gpu
 
 ORCHESTRATORS = Folder("orchestrator", "orchestrators", ".py", package="deploy")
 OPTIONS = Folder("serving engine", "engines", ".py", package="deploy")
-"""What tells each engine a design, beside the sheets of `ENGINES`."""
+"""Folder with a module per engine, next to the TOML files of `ENGINES`."""
 
 Options = Callable[[ServingPoint, LanguageModel], tuple[list[str], str]]
 Manifest = Callable[[Launch, ServingPoint], str]
@@ -41,12 +41,12 @@ class Deployments:
     """Writes deployments for `sweeper export`."""
 
     def deployment(self, point: Mapping[str, Any], target: str, name: str) -> str:
-        """Return the text that deploys a design; what a comment in it calls the design is `name`.
+        """Return the text that deploys a design; a comment contains `name`.
 
         Raises:
             Infeasible: the design cannot exist.
-            UnknownNameError: no engine or orchestrator answers to the target.
-            UserError: no engine runs such a design, or this one does not; says why.
+            UnknownNameError: unknown engine or orchestrator.
+            UserError: no engine runs the design, or the target does not.
         """
         return deployment(point_from(ServingPoint, point), target, name)
 
@@ -68,7 +68,7 @@ def deployment(point: ServingPoint, target: str = "", name: str = "") -> str:
 
 
 def _titled(parts: Sequence[tuple[Launch, ServingPoint]], name: str) -> str:
-    """Return the comments above all that deploys a design: what it is, and what no option says."""
+    """Return the leading comments: the design, and settings without an option."""
     on = [f"on {p.gpu}, {p.replicas} replica(s) of {launch.gpus} GPU(s)" for launch, p in parts]
     title = f"{name or 'design'}: {parts[0][1].model} {' for prefill; '.join(on)}"
     title += " for decode" if len(parts) > 1 else ""
@@ -77,10 +77,10 @@ def _titled(parts: Sequence[tuple[Launch, ServingPoint]], name: str) -> str:
 
 
 def engine_of(point: ServingPoint) -> str:
-    """Return the engine that forms batches as the design's scheduler does.
+    """Return the engine that implements the design's scheduler.
 
     Raises:
-        UserError: none does.
+        UserError: no engine does.
     """
     return _engines_of(point.scheduler)[0]
 
@@ -95,7 +95,7 @@ def launch_of(point: ServingPoint, engine: str) -> Launch:
     sheet, options = _engine(engine)
     if point.scheduler not in (*sheet.schedulers, *sheet.optional_schedulers):
         raise UserError(
-            f"{sheet.name} does not batch as '{point.scheduler}' does; that is "
+            f"{sheet.name} does not implement the scheduler '{point.scheduler}'; engines that do: "
             f"{', '.join(_engines_of(point.scheduler))}"
         )
     deployment_of(point)  # raises where the design cannot exist
@@ -133,7 +133,7 @@ def launch_of(point: ServingPoint, engine: str) -> Launch:
 
 
 def _manifest(target: str) -> Manifest | None:
-    """Return what writes an orchestrator's manifest; None where the target is none."""
+    """Return the function that writes an orchestrator's manifest; None for other targets."""
     if is_dotted(target):
         return getattr(load_module(ORCHESTRATORS, target), "manifest", None)
     if target in ORCHESTRATORS.names() or target.endswith(".py"):
@@ -142,14 +142,14 @@ def _manifest(target: str) -> Manifest | None:
 
 
 def _pools_manifest(target: str) -> PoolsManifest | None:
-    """Return what writes an orchestrator's manifest of two pools; None where it can hold none."""
+    """Return the function that writes a manifest with two pools; None if unsupported."""
     if _manifest(target) is None:
         return None
     return getattr(load_module(ORCHESTRATORS, target), "pools", None)
 
 
 def _engine(name: str) -> tuple[ServingEngine, Options]:
-    """Return an engine's sheet, and what tells it a design: two files of one name."""
+    """Return an engine's TOML file and module."""
     if is_dotted(name):
         name = str(Path(str(load_module(OPTIONS, name).__file__)).with_suffix(".toml"))
     beside = f"{name.removesuffix('.toml')}.py" if name.endswith(".toml") else name
@@ -157,26 +157,26 @@ def _engine(name: str) -> tuple[ServingEngine, Options]:
 
 
 def _engines_of(scheduler: str) -> list[str]:
-    """Return the engines that form batches as a scheduler does, those of their own accord first."""
+    """Return the engines that implement a scheduler, engines with this default first."""
     sheets = [load_engine(name) for name in ENGINES.names()]
     found = [sheet.name for sheet in sheets if scheduler in sheet.schedulers]
     found += [sheet.name for sheet in sheets if scheduler in sheet.optional_schedulers]
     if not found:
         known = dict.fromkeys(scheduler for sheet in sheets for scheduler in sheet.schedulers)
         raise UserError(
-            f"no engine of today batches as '{scheduler}' does, so there is nothing to deploy; "
+            f"no supported engine implements the scheduler '{scheduler}'; "
             f"sweep scheduler over {', '.join(known)}"
         )
     return found
 
 
 def _remarks(point: ServingPoint, engine: ServingEngine) -> Iterator[str]:
-    """Yield what no option of the command says about the precision, and whose host is priced."""
+    """Yield comments about settings without an option: precision, host, clocks, heads."""
     runtime = deployment_of(point).hardware.replica.runtime
     if runtime.host:
         yield f"kernels are launched one by one; the host's time is that of {runtime.host}"
     if point.dtype not in ("fp16", "bf16") and not engine.dtypes[point.dtype]:
-        yield f"the precision is that of the checkpoint: name one in {point.dtype}"
+        yield f"the checkpoint sets the precision: use a {point.dtype} checkpoint"
     if point.dtype in engine.remarks:
         yield engine.remarks[point.dtype]
     if clock := point.power.clock_hz:
@@ -184,15 +184,15 @@ def _remarks(point: ServingPoint, engine: ServingEngine) -> Iterator[str]:
     if limit := point.power.limit_w:
         yield f"on each node first: nvidia-smi --power-limit={limit:.0f}"
     if point.speculation.method in HEADS and point.speculation.num_draft_tokens:
-        yield f"{HEAD} stands for the repository of a head that was trained for the model"
+        yield f"replace {HEAD} by the repository of a draft head trained for the model"
     if point.speculation.method == MTP and point.speculation.num_draft_tokens:
-        yield "mtp needs a checkpoint with a head of its own (num_nextn_predict_layers)"
+        yield "mtp needs a checkpoint with an MTP head (num_nextn_predict_layers)"
 
 
 def _check_what_if(point: ServingPoint) -> None:
     scales = (*GPU_SCALES, "colocation.time_share")
     if changed := [name for name in scales if attrgetter(name)(point) != 1.0]:
-        raise UserError(f"a what-if device cannot be deployed: {', '.join(changed)} is not 1")
+        raise UserError(f"a hypothetical device cannot be deployed: {', '.join(changed)} is not 1")
     if point.pools.prefill_gpus:
         raise UserError(
             "pools.prefill_gpus, pools.decode_gpus: separate pools need what moves requests and KV "
@@ -201,7 +201,7 @@ def _check_what_if(point: ServingPoint) -> None:
         )
     if shares_gpu(point):
         raise UserError(
-            "a model on a part of a GPU is not deployed: start each model's engine by hand, under "
+            "co-located models cannot be exported: start each model's engine by hand, under "
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE for a share of the SMs"
         )
 

@@ -1,4 +1,4 @@
-"""A design of the simulator `training` becomes the torchrun command that starts it on Megatron-LM.
+"""Export training designs as torchrun commands of Megatron-LM.
 
 Names of options are those of `megatron/training/arguments.py`, Megatron-LM, core 0.14 (2025).
 Refused, for want of an option: schedules other than 1F1B (interleaved or not), unbalanced rings,
@@ -23,7 +23,7 @@ from simulators.training.simulator import SIMULATOR
 
 TARGET = "megatron"
 MASTER = "$MASTER_ADDR:29500"
-"""Where ranks meet; the shell puts in the address."""
+"""Rendezvous of the ranks; the shell expands the address."""
 SCHEDULES = ("1f1b", "interleaved")
 CONTEXT = {"zigzag": "p2p", "ulysses": "a2a", "gather": "all_gather"}
 PRECISION = {
@@ -34,7 +34,7 @@ PRECISION = {
 }
 SENT = ("fp32", "bf16")
 MANY_QUEUES = 32
-"""The most that `CUDA_DEVICE_MAX_CONNECTIONS` takes (CUDA C++ Programming Guide)."""
+"""Largest `CUDA_DEVICE_MAX_CONNECTIONS` (CUDA C++ Programming Guide)."""
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 
 
@@ -42,11 +42,11 @@ class Deployments:
     """Writes deployments for `sweeper export`."""
 
     def deployment(self, point: Mapping[str, Any], target: str, name: str) -> str:
-        """Return the script that starts a design; what a comment in it calls the design is `name`.
+        """Return the script that starts a design; a comment contains `name`.
 
         Raises:
             Infeasible: the design cannot exist.
-            UnknownNameError: nothing answers to the target.
+            UnknownNameError: unknown target.
             UserError: Megatron-LM has no option for what the design asks.
         """
         if target not in ("", TARGET):
@@ -233,7 +233,7 @@ def _layout(layers: int, number: int) -> str:
 
 
 def _hides_experts(design: TrainingPoint) -> bool:
-    """Say whether tokens travel to experts while another micro-batch computes."""
+    """Return whether expert communication overlaps with another micro-batch."""
     cluster = cluster_for(design.cluster, load_gpu(design.gpu))
     crosses = design.ep * design.expert_tp > cluster.gpus_per_node
     return crosses and design.chunks > 1 and design.recompute != "full"

@@ -1,1 +1,1 @@
-"""Engines, two files each: `NAME.toml`, its documented options, and `NAME.py` with `options`."""
+"""Engines: `NAME.toml` lists the documented options, `NAME.py` defines `options`."""

@@ -1,4 +1,4 @@
-"""SGLang: `sglang.launch_server`, which mixes prefill and decode only if asked to."""
+"""SGLang: `sglang.launch_server`, which mixes prefill and decode only with an option."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEEPEP_MODES = {HIGH_THROUGHPUT: "normal", LOW_LATENCY: "low_latency", AUTO: "au
 
 
 def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
-    """Return the words after the model; SGLang needs no file."""
+    """Return the options; SGLang needs no file."""
     context = point.max_context or model.max_context
     spare = point.moe.redundant_experts
     caches = point.cache.prefix_caching or point.cache.preemption == CACHED

@@ -1,4 +1,4 @@
-"""TensorRT-LLM: `trtllm-serve`, which reads what it has no options for from a YAML file."""
+"""TensorRT-LLM: `trtllm-serve` with command-line options and a YAML file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DECODING = {EAGLE: "Eagle", EAGLE3: "Eagle3", MTP: "MTP", DRAFT: "DraftTarget", 
 
 
 def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
-    """Return the words after the model, and the text of the file they name."""
+    """Return the options, and the content of the YAML file."""
     if point.moe.backend != GATHERED or point.moe.redundant_experts:
         raise UserError(
             f"moe.backend {GATHERED} and moe.redundant_experts 0 are all that is written for "
@@ -35,7 +35,7 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
         )
     hbm = load_gpu(point.gpu).hbm_bytes
     weights = weight_bytes(model, deployment_of(point).hardware.replica.cut, point.dtype)
-    # The option is a share of the memory that the weights leave, not of all memory.
+    # The option is a share of the memory left by the weights, not of all memory.
     free = (point.memory_fraction * hbm - weights) / (hbm - weights)
     words = [
         "--backend",

@@ -1,4 +1,4 @@
-"""vLLM: `vllm serve`, whose one token budget holds prompts whole or in chunks."""
+"""vLLM: `vllm serve`, with one token budget for whole or chunked prompts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulators.workload.llm.routing import AUTO, GATHERED, HIGH_THROUGHPUT, LOW
 
 
 def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
-    """Return the words after the model; vLLM needs no file."""
+    """Return the options; vLLM needs no file."""
     whole = point.scheduler == "vllm"
     budget = point.scheduling.max_batch_tokens if whole else point.chunk_size
     context = point.max_context or model.max_context

@@ -1,1 +1,1 @@
-"""Orchestrators, one file each: a function `manifest` writes what starts all replicas."""
+"""Orchestrators, one file each: `manifest` writes the deployment of all replicas."""

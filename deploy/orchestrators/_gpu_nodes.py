@@ -1,4 +1,4 @@
-"""Which nodes of a cluster hold a GPU: the label they are found by, what GPUs are asked for by."""
+"""Kubernetes resource names and node labels of GPUs."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ SECRET, KEY = "hf-token-secret", "token"
 
 
 def resource(gpu: str) -> str:
-    """Return what a pod asks for one of these GPUs by.
+    """Return the resource name by which a pod requests a GPU.
 
     Raises:
-        UserError: its vendor has no device plugin that is known.
+        UserError: no device plugin of the vendor is known.
 
     >>> resource("mi300x")
     'amd.com/gpu'
     """
     known, vendor = read_toml(TABLE)["resources"], load_gpu(gpu).vendor
     if vendor not in known:
-        raise unknown(f"it is not known what pods ask for GPUs of '{vendor}' by", vendor, known)
+        raise unknown(f"no Kubernetes resource name is known for GPUs of '{vendor}'", vendor, known)
     return str(known[vendor])
 
 
 def selector(gpu: str) -> dict[str, str]:
-    """Return the label and its value of nodes with this GPU; nothing where no name is known.
+    """Return the node label of a GPU; empty if unknown.
 
     >>> selector("h100_sxm")
     {'nvidia.com/gpu.product': 'NVIDIA-H100-80GB-HBM3'}
@@ -41,7 +41,7 @@ def selector(gpu: str) -> dict[str, str]:
 
 
 def node_lines(gpu: str, indent: int) -> str:
-    """Return the lines of a pod's specification that say which nodes will do."""
+    """Return the node selector of a pod as YAML lines."""
     blank = " " * indent
     chosen = selector(gpu)
     if not chosen:
@@ -51,7 +51,7 @@ def node_lines(gpu: str, indent: int) -> str:
 
 
 def token_lines(indent: int) -> str:
-    """Return the lines of a container's specification that read its token from the secret."""
+    """Return the YAML lines that pass the Hugging Face token to a container."""
     lines = (
         "env:",
         "  - name: HF_TOKEN",
@@ -61,7 +61,7 @@ def token_lines(indent: int) -> str:
 
 
 def notes(gpu: str) -> str:
-    """Return comments: how the secret comes to be, and where the image is not of this vendor."""
+    """Return comments: creation of the secret, and a warning for images of another vendor."""
     command = f"kubectl create secret generic {SECRET} --from-literal={KEY}=$HF_TOKEN"
     said = f"# gated models need a token once per namespace: {command}\n"
     if (vendor := load_gpu(gpu).vendor) != "nvidia":

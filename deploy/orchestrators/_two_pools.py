@@ -1,4 +1,4 @@
-"""Separate pools of workers in pods of their own: what none of them can do, and what they need."""
+"""Checks and comments for separate prefill and decode pools in Kubernetes."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ from simulators.core.errors import UserError
 from simulators.serving.point import AUTO, BY_LAYER, INFINITE, NVLINK, ServingPoint
 
 ROLES = ("prefill", "decode")
-"""Of the workers of two pools, what reads prompts first, as orchestrators call them."""
+"""Names of the pools: prefill first."""
 
 
 def check(parts: Sequence[tuple[Launch, ServingPoint]], point: ServingPoint, who: str) -> None:
     """Refuse pools that an orchestrator's guides to disaggregated serving exclude.
 
     Raises:
-        UserError: KV caches move otherwise, it is another engine, or a replica spans nodes.
+        UserError: unsupported KV transfer or engine, or a replica spans nodes.
     """
     if point.pools.kv_link == INFINITE:
-        raise UserError("pools.kv_link infinite: a what-if cannot be deployed; choose rdma")
+        raise UserError(
+            "pools.kv_link infinite: a hypothetical link cannot be deployed; choose rdma"
+        )
     if point.pools.kv_link == NVLINK:
         raise UserError(
-            "pools.kv_link nvlink: workers in pods of their own share no NVLink; choose rdma"
+            "pools.kv_link nvlink: workers in separate pods share no NVLink; choose rdma"
         )
     if point.pools.kv_transfer == BY_LAYER:
         raise UserError(
-            f"pools.kv_transfer by_layer: {who} moves a KV cache once its prompt is read; "
-            "choose serial"
+            f"pools.kv_transfer by_layer: {who} transfers a KV cache after prefill; choose serial"
         )
     for role, (launch, _) in zip(ROLES, parts, strict=True):
         engine = launch.engine
@@ -47,8 +48,8 @@ def check(parts: Sequence[tuple[Launch, ServingPoint]], point: ServingPoint, who
 
 
 def remarks(point: ServingPoint) -> Iterator[str]:
-    """Yield what the ways of KV caches need, and where the design was priced with others."""
-    yield "KV caches move by RDMA only if pods are given their cluster's RDMA devices (as rdma/ib)"
+    """Yield comments about KV transfer: requirements, and differences from the simulation."""
+    yield "KV transfer uses RDMA only if pods request the cluster's RDMA devices (as rdma/ib)"
     gpus = point.replicas * (point.pools.prefill_gpus + point.pools.decode_gpus)
     if (
         point.pools.kv_link == AUTO

@@ -14,7 +14,7 @@ from simulators.core.errors import UserError
 from simulators.serving.point import ServingPoint
 
 VERSION = "1.0.2"
-"""Of the runtimes' images: Dynamo documentation, release artifacts."""
+"""Tag of the runtime images: Dynamo documentation, release artifacts."""
 
 
 def manifest(launch: Launch, point: ServingPoint) -> str:
@@ -27,7 +27,7 @@ def manifest(launch: Launch, point: ServingPoint) -> str:
 
 
 def pools(parts: Sequence[tuple[Launch, ServingPoint]], point: ServingPoint) -> str:
-    """Return the manifest of a design with two pools, given each: what reads prompts comes first.
+    """Return the manifest of a design with prefill and decode pools.
 
     Raises:
         UserError: Dynamo's workers have no option for the design or its KV transfer.
@@ -69,8 +69,8 @@ def _graph(workers: str, launch: Launch, point: ServingPoint) -> str:
     engine = launch.engine
     if launch.file:
         raise UserError(
-            f"Dynamo's {engine.title or engine.name} workers take their engine's settings in a "
-            f"file of their own; use --target {engine.name} or kubernetes"
+            f"Dynamo's {engine.title or engine.name} workers read engine settings from a file, "
+            f"which is not written here; use --target {engine.name} or kubernetes"
         )
     if not engine.dynamo_model:
         raise UserError(f"Dynamo has no workers of {engine.title or engine.name}")

@@ -1,7 +1,7 @@
-"""Kubernetes: a Deployment of as many pods as replicas, a Service before them, what scales them.
+"""Kubernetes: a Deployment with a pod per replica, a Service and an optional autoscaler.
 
-A horizontal autoscaler (`autoscaling/v2`) with a metric of pods wants `ceil(sum of the metric /
-averageValue)` of them: with requests per second that is the rule that designs are priced by.
+A horizontal autoscaler (`autoscaling/v2`) with a pod metric runs `ceil(sum of the metric /
+averageValue)` pods. With requests per second, the simulator uses the same rule.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from simulators.core.errors import UserError
 from simulators.serving.point import ServingPoint
 
 METRIC = "requests_per_second"
-"""Of a pod, by a name of ours: a cluster's metrics adapter has to serve it."""
+"""Name of the pod metric, which the cluster's metrics adapter must provide."""
 
 MOST_KEPT_S = 3600
-"""Of a stabilisation window."""
+"""Longest stabilisation window in seconds."""
 
 _LEAST_S = 1
-"""Of a policy's period: as many pods at a time as are wanted."""
+"""Pods per policy period: no limit in practice."""
 
 LOOKS_S = 15.0
 """Default period of a cluster's autoscaler."""
 
-ANY_HOST = "0.0.0.0"  # noqa: S104 - within a pod, whose service decides who may come
+ANY_HOST = "0.0.0.0"  # noqa: S104 - within a pod; the service controls access
 
 
 def manifest(launch: Launch, point: ServingPoint) -> str:
@@ -38,7 +38,7 @@ def manifest(launch: Launch, point: ServingPoint) -> str:
     """
     if launch.nodes > 1:
         raise UserError(
-            f"one replica spans {launch.nodes} nodes, which a Kubernetes Deployment cannot hold; "
+            f"one replica spans {launch.nodes} nodes, which a Kubernetes Deployment does not support; "
             "use --target dynamo, or a design whose tp * pp fits in a node"
         )
     name, port = label(point.model), launch.engine.port
@@ -90,7 +90,7 @@ spec:
 
 
 def _autoscaler(point: ServingPoint, name: str) -> str:
-    """Return the manifest of what starts and stops pods as arrivals want."""
+    """Return the manifest of the autoscaler."""
     if point.autoscaling.scale_down_s > MOST_KEPT_S:
         raise UserError(
             f"autoscaling.scale_down_s {point.autoscaling.scale_down_s:g}: an autoscaler of "
@@ -128,7 +128,7 @@ spec:
 
 
 def _volumes(launch: Launch, name: str) -> tuple[str, str, str]:
-    """Return a pod's volumes, where they are mounted, and the manifest of what one holds."""
+    """Return a pod's volumes, mount points and the manifest of the config map."""
     volumes = "- {name: shm, emptyDir: {medium: Memory, sizeLimit: 16Gi}}"
     mounts = "- {name: shm, mountPath: /dev/shm}"
     if not launch.file:

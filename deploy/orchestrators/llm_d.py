@@ -1,9 +1,9 @@
 """llm-d: values of its Helm chart `llm-d-modelservice`, for two pools of vLLM workers.
 
 The chart writes the command `vllm serve MODEL --port`, with the degrees of parallelism, and a
-routing sidecar beside what decodes. Gateway and scheduler, which choose the pods of a request, are
-installed by llm-d's guide to disaggregation (github.com/llm-d/llm-d, guides/pd-disaggregation); its
-pool of endpoints finds pods by their labels.
+routing sidecar next to decode workers. Gateway and scheduler, which choose the pods of a request,
+are installed by llm-d's guide to disaggregation (github.com/llm-d/llm-d,
+guides/pd-disaggregation); its pool of endpoints finds pods by their labels.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from simulators.core.errors import UserError
 from simulators.serving.point import ServingPoint
 
 CHART, IMAGE = "v0.4.0", "ghcr.io/llm-d/llm-d-cuda:v0.4.0"
-"""Of llm-d-incubation/llm-d-modelservice, whose values these are; and of llm-d's vLLM."""
+"""Versions of llm-d-incubation/llm-d-modelservice, and of llm-d's vLLM."""
 
 SECRET, KEY = "llm-d-hf-token", "HF_TOKEN"
-"""The secret with a Hugging Face token, as the guide names it; the chart reads that key."""
+"""Secret and key with a Hugging Face token, as in the guide."""
 
 NUMBER_BYTES = 2.2
 """Disk bytes per parameter of a checkpoint: 16 bits at most, and further files."""
@@ -32,7 +32,7 @@ NUMBER_BYTES = 2.2
 GUIDE = "pd-disaggregation"
 
 PARALLEL = ("--tensor-parallel-size", "--data-parallel-size")
-"""What the chart tells vLLM by itself."""
+"""Options that the chart sets."""
 
 
 def manifest(_launch: Launch, _point: ServingPoint) -> str:
@@ -42,16 +42,16 @@ def manifest(_launch: Launch, _point: ServingPoint) -> str:
         UserError: always.
     """
     raise UserError(
-        "llm_d is written here for separate pools (pools.prefill_gpus, pools.decode_gpus); for one "
+        "llm_d supports only separate pools (pools.prefill_gpus, pools.decode_gpus); for one "
         "pool use --target kubernetes or dynamo"
     )
 
 
 def pools(parts: Sequence[tuple[Launch, ServingPoint]], point: ServingPoint) -> str:
-    """Return the chart's values for a design with two pools, given each: readers come first.
+    """Return the chart's values for a design with prefill and decode pools.
 
     Raises:
-        UserError: llm-d's chart has no option for the design, or KV caches move otherwise.
+        UserError: llm-d's chart has no option for the design, or the KV transfer is unsupported.
     """
     _two_pools.check(parts, point, "llm-d")
     if point.pp > 1:
@@ -61,7 +61,7 @@ def pools(parts: Sequence[tuple[Launch, ServingPoint]], point: ServingPoint) -> 
         )
     for _, part in parts:
         if resource(part.gpu) != resource("h100_sxm"):
-            raise UserError(f"llm-d's image with vLLM that is known here is not for {part.gpu}")
+            raise UserError(f"llm-d's vLLM image does not support {part.gpu}")
     repository = parts[0][0].repository
     workers = zip(_two_pools.ROLES, parts, strict=True)
     return f"""\
@@ -87,7 +87,7 @@ accelerator:
 
 
 def _remarks(point: ServingPoint) -> Iterator[str]:
-    yield f"llm-d's guide {GUIDE} first: its gateway, and a scheduler that sends prompts apart"
+    yield f"llm-d's guide {GUIDE} first: gateway, and scheduler for disaggregated prefill"
     yield f"gated models need a token: kubectl create secret generic {SECRET} --from-literal={KEY}=$HF_TOKEN"  # noqa: E501 - one command
     yield "helm repo add llm-d https://llm-d-incubation.github.io/llm-d-modelservice/"
     yield f"helm install {label(point.model)} llm-d/llm-d-modelservice --version {CHART} -f FILE"
@@ -123,7 +123,7 @@ def _worker(role: str, launch: Launch, point: ServingPoint) -> str:
 
 
 def _without(words: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Return the words of a command but for some options and their values.
+    """Return the words of a command without some options and their values.
 
     >>> _without(["--a", "1", "--b", "2"], ["--a"])
     ['--b', '2']

@@ -40,7 +40,7 @@ BETWEEN_FAMILIES, WITHIN_FAMILY = 0.2, 0.1
 
 
 def is_deployment_file(file: Path) -> bool:
-    """Whether a file holds measured deployments."""
+    """Return whether a file contains measured deployments."""
     return "tpot_s" in read_table(file).column_names
 
 
@@ -86,17 +86,17 @@ def calibrate_deployment(name: str, measured: Path) -> tuple[list[Gain], Path]:
 def _tpot_s(row: Deployed) -> float:
     found = simulate(point_of(row)).tpot_mean_s
     if found is None:
-        raise UserError(f"{row.model} on {row.gpu}: such a row has no predicted time per token")
+        raise UserError(f"{row.model} on {row.gpu}: the simulator predicts no TPOT for this row")
     return found
 
 
 def _shrunk(ratios: Floats) -> float:
-    """Return the logarithm of the factor that rows suggest."""
+    """Return the logarithm of the shrunk factor."""
     return float(ratios.sum() / (ratios.size + (WITHIN_FAMILY / BETWEEN_FAMILIES) ** 2))
 
 
 def _left_out(ratios: Floats) -> Floats:
-    """Return the relative error of each row predicted with the factor of the others."""
+    """Return the leave-one-out relative error of each row."""
     others = np.array([_shrunk(np.delete(ratios, i)) for i in range(ratios.size)])
     return np.expm1(others - ratios)
 

@@ -28,7 +28,7 @@ from simulators.edge.device import FORMAT, SUFFIX, Weights, calibration_of, with
 
 NETWORK, LATENCY = "network", "latency_s"
 FEWEST = 4
-"""Networks below which none can be left out."""
+"""Fewest networks for a held-out test."""
 LEVEL_SPREAD, LOG_LEVEL_SPREAD = 0.15, 1.0
 """Deviation of the mean of a few samples from that of all networks, relative; and of log seconds
 where devices are only known to be of one kind."""
@@ -73,7 +73,7 @@ class Prior:
 
 
 def prior(space: str) -> Prior:
-    """Return the prior of a device for networks of a search space."""
+    """Return the prior of a device's weights for networks of a search space."""
     found = once(read_calibration, calibration_of(space))["prior"]
     arrays = {n: np.array(found[n]) for n in ("centre", "scale", "mean", "spread", "noises")}
     return Prior(own=float(found["own"]), is_log=False, **arrays)
@@ -86,7 +86,7 @@ def adapt(prior: Prior, features: Floats, seconds: Floats) -> Weights:
         UserError: there is no sample, or one that is no positive time.
     """
     if not seconds.size or not np.all(np.isfinite(seconds) & (seconds > 0.0)):
-        raise UserError("samples are measured latencies above zero, and at least one of them")
+        raise UserError("write at least one measured latency, all above zero")
     design, covariance = prior.design(features), prior.covariance
     if prior.is_log:
         unit_s = float(np.exp(np.mean(np.log(seconds) - design[:, 1:] @ prior.mean)))
@@ -114,7 +114,7 @@ def _log_evidence(explained: Floats, off: Floats, noise: float) -> float:
 
 
 def is_edge_file(file: Path) -> bool:
-    """Whether a file holds latencies of networks, rather than timed operators."""
+    """Return whether a file contains latencies of networks, not timed operators."""
     return {NETWORK, LATENCY} <= {*read_table(file).column_names}
 
 
@@ -176,7 +176,7 @@ def _latency(value: object, measured: Path) -> float:
 def _left_out(
     given: Prior, rows: Floats, seconds: Floats, some: Ints, *, blind: bool
 ) -> Iterator[float]:
-    """Yield the relative error of each network by the others; if blind, by their mean alone."""
+    """Yield the leave-one-out relative error of each network; `blind` predicts the mean."""
     for left in some.tolist():
         others = some[some != left]
         if blind:

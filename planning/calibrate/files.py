@@ -1,4 +1,4 @@
-"""Calibration files: TOML with the rows they rest on, closed by a hash of everything above it."""
+"""Calibration files: TOML with provenance of the fitted rows, closed by a hash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What measured rows gain, and how many more would halve the error.
+"""Error reduction from measured rows, and the number of rows that would halve the error.
 
 The square of an error is the error of the form plus a part that falls with the number of rows;
 errors with all rows and with half of them tell the two apart.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Gain:
-    """Relative errors on rows that were left out, for one kind of measurement."""
+    """Relative errors on held-out rows, for one kind of measurement."""
 
     name: str
     rows: int
@@ -27,7 +27,7 @@ class Gain:
 
     @property
     def more_rows(self) -> int | None:
-        """How many more rows would halve the error; None if no number would.
+        """Further rows that would halve the error; None if no number of rows would.
 
         >>> Gain("linear", 10, before=0.5, halved=0.2, after=0.1).more_rows
         110

@@ -1,7 +1,7 @@
 """Few-shot fit of fp32 operators: three numbers per operator class, from as few as four rows.
 
 Rates of other GPUs are the prior. A class is written only if its rows lower the error on rows that
-were left out; other classes stay as they are known without the rows.
+were held out; other classes keep the previous calibration.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ Rates = GemmRates | VectorRates | ReductionRates
 OWN = Path("catalog") / "kernels"
 """Folder of a user's own calibrations."""
 FEWEST, FOLDS = 4, 5
-"""Rows of a class below which none can be left out, and folds of the cross-validation."""
+"""Fewest rows of a class for a held-out test, and folds of the cross-validation."""
 LONGEST_DISPATCH_S = 1e-3
 """No framework takes a millisecond to call an empty kernel."""
 LONG_S = 1e-3
-"""Kernels much longer than this run many waves, and so say most about sustained rates."""
+"""Seconds; longer kernels run many waves and determine sustained rates."""
 FEW_SHOT_RIDGE = {"compute": 0.3, "bandwidth": 6.0, "dispatch_s": 6.0, "ramp_s": 6.0}
 """Pull towards other GPUs, by number: bandwidths and overheads scatter less than peaks do."""
 FITTED_OF_PRODUCTS = ("compute", "bandwidth", "dispatch_s")
 NOT_FITTED = ("calibrated", "start_s", "step_s", "split_s")
-"""Fields that only tensor-core products have numbers for."""
+"""Fields of tensor-core products only."""
 
 
 def calibrate_gpu(name: str, measured: Path) -> tuple[list[Gain], Path | None]:
@@ -62,7 +62,9 @@ def calibrate_gpu(name: str, measured: Path) -> tuple[list[Gain], Path | None]:
         )
     parts = [part for part in read_timings(measured) if len(part) >= FEWEST]
     if not parts:
-        raise UserError(f"{measured}: no fp32 operator has {FEWEST} rows; some must be left out")
+        raise UserError(
+            f"{measured}: no fp32 operator has {FEWEST} rows, the minimum for a held-out test"
+        )
     file = OWN / f"{gpu.name}.toml"
     blank = zero_shot_profile(replace(identity_of(gpu), name=gpu.name))
     gains = [_gain(part, gpu, blank, file) for part in parts]
@@ -74,7 +76,7 @@ def calibrate_gpu(name: str, measured: Path) -> tuple[list[Gain], Path | None]:
 
 
 def _gain(part: Timings, gpu: Gpu, blank: Profile, own: Path) -> Gain:
-    """Return what a class gains. `before` ignores an earlier calibration, which saw the rows."""
+    """Return the gain of a class. `before` ignores earlier calibrations, which saw the rows."""
     identity = identity_of(gpu)
     files = [file for file in scalar_files(gpu.name, identity.name) if file != own]
     known_s = call_seconds(part.operator, gpu, measured_profile(identity, files))
@@ -122,7 +124,7 @@ def _numbers(rates: Rates) -> dict[str, float]:
 
 
 def left_out_s(part: Timings, gpu: Gpu, under: Profile) -> Floats:
-    """Return the predicted time of each row by a fit that did not see its shape; NaN if none."""
+    """Return cross-validated times: each shape is predicted by a fit without the shape."""
     shapes = np.stack(list(part.sizes.values()), axis=1)
     fold = np.unique(shapes, axis=0, return_inverse=True)[1].reshape(-1) % FOLDS
     predicted_s = np.full(len(part), np.nan)
@@ -135,7 +137,7 @@ def left_out_s(part: Timings, gpu: Gpu, under: Profile) -> Floats:
 
 
 def fit_few(rows: Timed, gpu: Gpu, under: Profile) -> Profile:
-    """Return the profile `under` with the three numbers of this class fitted to a few rows."""
+    """Return the profile `under` with three fitted numbers of one class."""
     rates = rates_of(under, rows.kernel)
     names = [name for name in FEW_SHOT_RIDGE if hasattr(rates, name)]
     start = np.log([getattr(rates, name) for name in names])

@@ -1,4 +1,4 @@
-"""Parameters are fitted to logarithms of times; large misses count by size, not by square.
+"""Robust least squares on the logarithms of times.
 
 Levenberg-Marquardt with iteratively reweighted least squares: the loss is quadratic for small
 residuals and linear beyond `WIDTH`, so that the fit minimises about the mean absolute percentage
@@ -24,7 +24,7 @@ STEP, LONGEST_STEP = 1e-4, 0.5
 """Step of the numerical derivative, and the longest move; parameters are logarithms."""
 
 STEPS = 40
-"""At most; a fit ends before if a step gains next to nothing."""
+"""Most iterations; a fit ends earlier if a step gains little."""
 
 
 def fit_log(
@@ -85,12 +85,12 @@ def fit_named(
     Args:
         model: seconds by these numbers.
         names: of the numbers.
-        start: logarithms to begin with, and what the ridge pulls to.
-        measured_s: what the model should say.
+        start: logarithms of the initial numbers, and centre of the ridge.
+        measured_s: measured seconds.
         low: least logarithms.
         high: largest logarithms.
         ridge: weight of the start, in rows.
-        weights: of the rows; alike unless given.
+        weights: of the rows; equal by default.
     """
 
     def named(p: Floats) -> dict[Name, float]:

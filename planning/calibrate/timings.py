@@ -1,4 +1,4 @@
-"""A user's timed fp32 operators of one GPU: Parquet or CSV, with the columns of `sweeper measure`.
+"""Read timed fp32 operators of one GPU: Parquet or CSV with the columns of `sweeper measure`.
 
 One row per call: `op`, the sizes and `latency_us`. Operators of one class share their rates.
 """
@@ -135,7 +135,7 @@ def read_timings(file: Path) -> list[Timings]:
             raise UserError(f"{file}: `latency_us` of {label} must be above zero in every row")
         found.append(Timings(label, sizes, seconds))
     if not found:
-        raise UserError(f"{file}: no fp32 operator; column `op` names them")
+        raise UserError(f"{file}: no fp32 operators; write operator names in the column `op`")
     return found
 
 
@@ -146,7 +146,7 @@ def read_table(file: Path, needs: Sequence[str] = ()) -> pa.Table:
         UserError: the file is absent, cannot be read, or lacks a column.
     """
     if not file.is_file():
-        raise UserError(f"{file}: there is no such file")
+        raise UserError(f"{file}: file not found")
     read = pyarrow.csv.read_csv if file.suffix == ".csv" else pyarrow.parquet.read_table
     try:
         table: pa.Table = read(file)
@@ -167,7 +167,9 @@ def _numbers(table: pa.Table, name: str, file: Path) -> Floats:
     try:
         return np.asarray(table[name].to_numpy().astype(np.float64))
     except (TypeError, ValueError) as error:
-        raise UserError(f"{file}: column {name} holds no numbers ({error})") from error
+        raise UserError(
+            f"{file}: column {name} contains values that are not numbers ({error})"
+        ) from error
 
 
 def relative_error(predicted: Floats, measured: Floats) -> float:

@@ -31,7 +31,7 @@ from simulators.kernels.price import call_seconds
 
 SHARES_OF_SIMILAR, SHARES_OF_OTHERS = (0.5, 0.5, 0.5), (0.15, 0.0, 0.7)
 """Share of each correction without rows of the target: for a GPU of the source's architecture or
-the generation next to it, and for others. Chosen among NVIDIA GPUs on shapes that no claim uses."""
+an adjacent generation, and for other GPUs. Chosen on NVIDIA GPUs and shapes that no claim uses."""
 SHARE_DEVIATION, LEVEL_DEVIATION = 0.3, 0.1
 """Standard deviations of these shares, and of the log of all times together."""
 BATCH_WEIGHT = 0.5
@@ -52,7 +52,7 @@ FREEDOM, ROUNDS = 2.0, 3
 
 @dataclass(frozen=True)
 class Transferred:
-    """One operator class on the target; errors are on rows of the target that were left out."""
+    """Predictions of one operator class on the target, with errors on held-out rows."""
 
     rows: Timings  # of the source
     seconds: Floats  # on the target
@@ -71,9 +71,9 @@ def transfer(source: str, target: str, measured: Path, own: Path | None) -> list
 
     Args:
         source: data sheet of the GPU that was measured.
-        target: data sheet of the other.
+        target: data sheet of the other GPU.
         measured: rows of the source.
-        own: rows of the target; half of them are left out for the errors.
+        own: rows of the target; half of the rows are held out for the errors.
 
     Raises:
         UserError: a file cannot be read or has no fp32 operator, or a data sheet is unknown.
@@ -109,7 +109,7 @@ def write_transferred(found: list[Transferred], target: str, file: Path) -> None
 
 
 def write_rows_to_measure(measured: Path, count: int, file: Path) -> int:
-    """Write the `count` most informative calls of each class, and return how many there are.
+    """Write the `count` most informative calls of each class, and return the number of rows.
 
     Raises:
         UserError: the file of measured rows cannot be read or has no fp32 operator.

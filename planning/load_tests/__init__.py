@@ -1,1 +1,1 @@
-"""One file a simulator whose designs are load-tested: reads their logs, and prints runs as one."""
+"""Load tests, one file per simulator: read benchmark logs, format runs as load-test reports."""

@@ -1,4 +1,4 @@
-"""A deployment on an accelerator of one's own under a load test: like any that serves."""
+"""Load tests of deployments on a custom accelerator."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from simulators.codesign.simulator import served
 
 
 class LoadTests(serving.LoadTests):
-    """Reads logs of load tests of the real thing, and reports runs as one."""
+    """Read load-test logs, and format runs as load-test reports."""
 
     def report(self, point: Mapping[str, Any]) -> str:
-        """Return the run of a design as a load test would print it; of a steady state, nothing."""
+        """Return the load-test report of a design; empty for a steady state."""
         return super().report(served(point))
 
 

@@ -52,7 +52,7 @@ def measured(text: str, source: str) -> dict[str, float]:
     Seconds and rates per second; of several runs in one text the last.
 
     Raises:
-        UserError: the text holds no figure that is known.
+        UserError: the text contains no known metric.
     """
     found = _printed(text)
     for run in _objects(text):

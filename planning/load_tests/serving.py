@@ -1,4 +1,4 @@
-"""A serving deployment under a load test: as benchmarks logged it, and as they would print it."""
+"""Load tests of serving deployments: read benchmark logs, format runs as reports."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from simulators.serving.run import logged_run
 from simulators.serving.simulator import on_its_part
 
 UNCORRECTED = (
-    "Measured rows of its runtime correct the figures of the design, not those of this report."
+    "Measured rows of this runtime correct the metrics of the design, but not this report."
 )
 
 
 class LoadTests:
-    """Reads logs of load tests of the real thing, and reports runs as one."""
+    """Read load-test logs, and format runs as load-test reports."""
 
     read_log = staticmethod(measured)
     lesson = staticmethod(lesson)
 
     def report(self, point: Mapping[str, Any]) -> str:
-        """Return the run of a design as a load test would print it; of a steady state, nothing."""
+        """Return the load-test report of a design; empty for a steady state."""
         design = point_from(ServingPoint, point)
         if design.fidelity != EVENT:
             return ""

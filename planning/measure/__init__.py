@@ -1,1 +1,1 @@
-"""Times kernels on this machine's GPU with PyTorch: which calls, how they are timed, one file."""
+"""Time kernels on this machine's GPU with PyTorch."""

@@ -24,7 +24,7 @@ from simulators.core.errors import UnknownNameError, UserError
 
 UNLIMITED = 2**31
 FORMATS = {"bf16": "bfloat16", "fp8": "fp8"}
-"""Precisions as the tables of engines' kernels spell them."""
+"""Names of precisions in the reference tables of kernels."""
 PRECISIONS = ("gemm_dtype", "attn_dtype", "kv_cache_dtype")
 PRECISIONS_OF = {
     "gemm": PRECISIONS[:1],
@@ -77,7 +77,7 @@ def measure(
         UserError: a name is unknown, there is no PyTorch or GPU, or no call could be timed.
     """
     if not file.resolve().parent.is_dir():
-        raise UserError(f"{file}: there is no folder {file.parent}")
+        raise UserError(f"{file}: the folder {file.parent} does not exist")
     if rows is not None:
         some = calls_of(read_table(rows, ("op",)), rows)
     else:
@@ -93,7 +93,7 @@ def measure(
 
 
 def designs_of(ops: Sequence[str], dtypes: Sequence[str]) -> tuple[Design, ...]:
-    """Return what to time of the families and precisions asked for.
+    """Return the designs of calls to time for some families and precisions.
 
     >>> [design.ops for design in designs_of(["attention"], ["bf16"])]
     [('prefill',), ('decode',)]

@@ -26,7 +26,7 @@ MOST_FLOPS = 2.0**41
 """Of one call: a thirtieth of a second at 67 TFLOP/s."""
 
 SCAN = 64
-"""A range in which so many points in a row are too large holds nothing that can be timed."""
+"""Consecutive points that are too large after which a range is given up."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ FAMILIES: Mapping[str, tuple[Design, ...]] = {
         ),
     ),
 }
-"""What can be timed, by the name `--ops` knows it under."""
+"""Families of calls by the name used in `--ops`."""
 
 DTYPES = tuple(dict.fromkeys(d.dtype for designs in FAMILIES.values() for d in designs))
 
@@ -150,7 +150,7 @@ def calls_of(table: pa.Table, file: Path) -> Iterator[Call]:
     """
     rows = [row for row in table.to_pylist() if row["op"] in CLASS_OF]
     if not rows:
-        raise UserError(f"{file}: no fp32 operator; column `op` names them")
+        raise UserError(f"{file}: no fp32 operators; write operator names in the column `op`")
     found = []
     for row in rows:
         names = SIZES.get(row["op"], ("rows", "cols"))
@@ -164,7 +164,7 @@ def calls_of(table: pa.Table, file: Path) -> Iterator[Call]:
 
 
 def _calls(design: Design, largest: int) -> Iterator[Call]:
-    """Yield the calls of one design that are small enough; end where none is left to find."""
+    """Yield the calls of one design below the size limits."""
     step = _steps(len(design.sizes))
     made, skipped = 0, 0
     for i in count(1):
@@ -185,7 +185,7 @@ def _calls(design: Design, largest: int) -> Iterator[Call]:
 
 
 def _completed(op: str, sizes: dict[str, int]) -> dict[str, int]:
-    """Return the sizes with those that follow from them, under the names of the reference tables.
+    """Return all sizes, with derived ones, under the names of the reference tables.
 
     >>> _completed("decode", {"step": 63, "num_key_value_heads": 2, "group": 4})["num_heads"]
     8

@@ -1,4 +1,4 @@
-"""PyTorch's kernels on this machine, timed warm and with a cold cache. Imports torch when opened.
+"""Time PyTorch kernels, with warm and with cold caches. Torch is imported when a bench is opened.
 
 The column `timing` names the clock of a row:
 
@@ -50,7 +50,7 @@ DATA_SHEETS = {
     "V100-SXM2-32GB": "v100_sxm",
     "RTX PRO 6000 Blackwell Server Edition": "rtx_pro_6000",
 }
-"""Data sheets of GPUs by the driver's name, where the two differ."""
+"""Data sheet by the driver's name of a GPU, where the names differ."""
 
 
 class Event(Protocol):
@@ -171,7 +171,7 @@ class Bench:
 
     @property
     def name(self) -> str:
-        """The data sheet's name, or the driver's where that is unknown."""
+        """Name of the data sheet, or the driver's name for unknown GPUs."""
         if self.device == "cpu":
             return "cpu"
         name = str(self.torch.cuda.get_device_name())

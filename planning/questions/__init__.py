@@ -1,1 +1,1 @@
-"""One file a simulator that can be asked by flags: what it may be asked, and the space of that."""
+"""Questions of `ask`, one file per simulator: flags, and the space of candidate designs."""

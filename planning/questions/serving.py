@@ -1,4 +1,4 @@
-"""Which deployment serves a model best: options of `ask` as a space of serving designs."""
+"""Build the space of serving deployments for the flags of `ask`."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ HOUR, MTOK = "an hour", "per million tokens"
 
 @dataclass(frozen=True)
 class Flags:
-    """Options: a model, GPUs, a load and its deadlines."""
+    """Flags of `ask`: model, GPUs, load and SLO."""
 
-    model: str = flag("models, as in llama3_1_70b or Qwen/Qwen3-32B; or a config.json")
+    model: str = flag("models, as in llama3_1_70b or Qwen/Qwen3-32B, or the path of a config.json")
     gpu: str = flag("GPUs to choose from, as in h100_sxm,l40s")
-    gpus: int = flag("how many there are (default 8)", least=1, default=8)
+    gpus: int = flag("number of GPUs (default 8)", least=1, default=8)
     workload: str = flag(
         "chat, code, sharegpt, summarization, or the path of a trace", default="chat"
     )
@@ -68,48 +68,50 @@ class Flags:
         default=0,
     )
     qps: float | None = flag(
-        "requests per second (default 1, of a trace its own)", unit="1/s", default=None
+        "requests per second (default 1; a trace has its own rate)", unit="1/s", default=None
     )
-    traffic: str = flag("multiples of that load, as in 1x,2x", default="1x")
+    traffic: str = flag("multiples of the load, as in 1x,2x", default="1x")
     ttft: float = flag("deadline of TTFT (default 1s)", unit="s", default=1.0)
     tpot: float = flag("deadline of TPOT (default 50ms)", unit="s", default=0.05)
     percentile: int = flag(
-        "of requests that must meet the deadlines (default 99)",
+        "percentile of requests that must meet the SLO (default 99)",
         choices=(50, 90, 95, 99),
         default=99,
     )
-    budget: float | None = flag("$ per hour that may be spent", unit="$", default=None)
+    budget: float | None = flag("largest cost in $ per hour", unit="$", default=None)
     prices: str = flag("price lists, as in public_cloud,owned", default=PUBLIC_CLOUD)
-    dtype: str = flag("precisions (default those of the makers' checkpoint)", default=CHECKPOINT)
-    engine: str = flag(f"of {', '.join(ENGINES.names())} (default any that runs)", default=ANY)
+    dtype: str = flag("precisions (default: those of the published checkpoint)", default=CHECKPOINT)
+    engine: str = flag(
+        f"engines, of {', '.join(ENGINES.names())} (default: all that support the GPU)", default=ANY
+    )
     pools: str = flag(
-        "separate prefill and decode pools: no, also (besides one pool), only (default no)",
+        "separate prefill and decode pools: no, also (with and without), only (default no)",
         choices=POOLS,
         default=NO,
     )
     moe_backend: str = flag(
-        f"MoE backend, of {', '.join(BACKENDS)}; several are compared",
+        f"MoE backend, of {', '.join(BACKENDS)}; separate several by commas",
         default=GATHERED,
     )
     speculation: str = flag(
-        f"speculative decoding: {', '.join(SPECULATIONS)}; several are compared (default nothing)",
+        f"speculative decoding: {', '.join(SPECULATIONS)}, by commas (default nothing)",
         default=NOTHING,
     )
     drafter: str = flag("draft model, for --speculation draft", default=NOTHING)
     acceptance: str = flag(
-        "acceptance rate, or one for each position (default as measured)", default=""
+        "acceptance rate, or one rate per position (default: measured rates)", default=""
     )
     requests: int = flag(
-        "how many (default a whole trace, or enough for the percentile)",
+        "number of requests (default: the whole trace, or enough for the percentile)",
         least=0,
         default=0,
     )
 
 
 def question_of(flags: Flags, steady: Steady) -> Question:
-    """Return the question that options ask.
+    """Return the question for parsed flags.
 
-    `steady` evaluates designs in the steady state, to skip designs that cannot meet a deadline.
+    `steady` evaluates designs in steady state, to skip designs that cannot meet the SLO.
 
     Raises:
         UserError: a number is not above zero, or a name is unknown.
@@ -135,7 +137,7 @@ def question_of(flags: Flags, steady: Steady) -> Question:
     space = _space(flags, models, tried, methods, load, deadlines, prices[0])
     mark = hashlib.blake2b(json.dumps(space).encode(), digest_size=3).hexdigest()
     rates = ", ".join("its own" if rate is None else f"{rate:.4g}" for rate in load.rates)
-    asked = "that trace" if load.rates == (None,) else f"{rates} requests per second"
+    asked = "the load of the trace" if load.rates == (None,) else f"{rates} requests per second"
     among = f"on at most {flags.gpus} of {', '.join(gpus)}"
     return Question(
         name=f"ask_{Path(models[0]).stem}_{mark}",
@@ -153,7 +155,7 @@ def question_of(flags: Flags, steady: Steady) -> Question:
         prefilter=Prefilter(
             steady, load.own_rate, flags.ttft if flags.percentile >= TAIL else None, flags.tpot
         ),
-        excluded={"saturated": "its queue grows without end"},
+        excluded={"saturated": "the queue grows without bound"},
         shown=(
             *(f"{n}_p{p}_s" for n in ("ttft", "tpot") for p in sorted({50, flags.percentile, 99})),
             "tokens_per_s",
@@ -181,13 +183,13 @@ def question_of(flags: Flags, steady: Steady) -> Question:
         described=_described,
         refused=refused,
         too_large=(
-            f"{flags.model} does not fit on {flags.gpus} {flags.gpu}; take more (--gpus), larger "
-            "ones (--gpu) or a smaller precision (--dtype fp8 or w4a16)"
+            f"{flags.model} does not fit on {flags.gpus} {flags.gpu}; use more GPUs (--gpus), "
+            "larger GPUs (--gpu) or a smaller precision (--dtype fp8 or w4a16)"
         ),
         among=among,
         advice=(
-            "More or faster GPUs (--gpus, --gpu), fewer requests (--qps) or a smaller precision",
-            "(--dtype fp8) would help.",
+            "Use more or faster GPUs (--gpus, --gpu), fewer requests (--qps) or a smaller",
+            "precision (--dtype fp8).",
         ),
         target=lambda row: "dynamo" if row["pools.prefill_gpus"] else "kubernetes",
     )
@@ -200,7 +202,7 @@ def _check(flags: Flags) -> None:
         if value is not None and not value > 0:
             raise UserError(f"--{what} {value:g}: write a number above zero")
     if flags.tpot > SLOWEST:
-        raise UserError(f"--tpot {flags.tpot:g}: that is in seconds, for each token; as in 50ms")
+        raise UserError(f"--tpot {flags.tpot:g}: the TPOT deadline is in seconds; write 50ms")
     if flags.engine != ANY:
         for engine in flags.engine.split(","):
             if engine not in ENGINES.names():
@@ -217,7 +219,7 @@ def _named(words: str, canonical: Any) -> list[str]:
 
 
 def _substitutes(words: str) -> str:
-    """Return which checkpoints are simulated as another model of the same shape.
+    """Return a note for each checkpoint simulated as another model of the same shape.
 
     >>> _substitutes("meta-llama/Llama-3.1-8B-Instruct,meta-llama/Llama-3.1-8B,qwen3_32b")
     '; meta-llama/Llama-3.1-8B-Instruct is simulated as llama3_1_8b, whose checkpoint is deployed'
@@ -248,26 +250,26 @@ def _factors(words: str) -> list[float]:
 
 
 def _replayed(row: Mapping[str, Any], workload: str, load: Load) -> str:
-    """Return which requests a design answered, of how many."""
+    """Return the load of a design as a sentence."""
     answered = row["completed_requests"] or 0
-    rate = "at its own pace" if row["qps"] is None else f"at {row['qps']:.4g} a second"
+    rate = "at the trace's rate" if row["qps"] is None else f"{row['qps']:.4g} per second"
     if is_trace(workload):
         of = f"{answered:,} of {load.available:,} requests of {Path(workload).name}"
     else:
         of = f"{answered:,} of {row['requests']:,} requests of {workload}"
     drafts = ""
     if row["speculation.method"] != NOTHING and not row["speculation.acceptance"].strip():
-        drafts = "; acceptance as published (or give --acceptance)"
+        drafts = "; published acceptance rates (change: --acceptance)"
     shared = ""
     if row["sessions.system_prompt_tokens"]:
-        shared = f", behind a system prompt of {row['sessions.system_prompt_tokens']:,} tokens"
+        shared = f", with a system prompt of {row['sessions.system_prompt_tokens']:,} tokens"
     if row["cache.prefix_caching"]:
-        shared += f"; {row['prefix_hit_ratio']:.0%} of prompt tokens found in the prefix cache"
+        shared += f"; prefix cache hit rate {100 * row['prefix_hit_ratio']:.0f} %"
     return f"{of}, {rate}{shared}{drafts}"
 
 
 def _amounts(row: Mapping[str, Any], prices: str) -> dict[str, float]:
-    """Return what a design costs by a price list; nothing if that has no price of its GPU."""
+    """Return the costs of a design at a price list; empty without a price of the GPU."""
     listed, gpu = load_prices(prices), load_gpu(row["gpu"])
     if listed.quote(gpu) is None:
         return {}
@@ -287,7 +289,7 @@ def _space(
     deadlines: tuple[Deadline, ...],
     prices: str,
 ) -> dict[str, Any]:
-    """Return the designs to choose from."""
+    """Return the space of candidate designs."""
     slo = " AND ".join(f"{d.metric} <= {d.limit:g}" for d in deadlines)
     cut, rules = parallelism_of(models, flags.gpus)
     backends, supported = backends_of(flags.moe_backend, mixtures="ep" in cut)
@@ -327,12 +329,12 @@ def _space(
 
 
 def _pool(row: Mapping[str, Any], name: str, does: str) -> str:
-    """Return one of two pools in a phrase."""
+    """Return the description of a prefill or decode pool."""
     tp = row[f"pools.{name}_tp"]
     return f"{row[f'pools.{name}_gpus'] // tp} × {tp} {row['gpu']} {does}"
 
 
-ROLES = (("prefill", "for prefill"), ("decode", "for decode"))
+ROLES = (("prefill", "prefill"), ("decode", "decode"))
 
 
 def _described(row: Mapping[str, Any]) -> str:
@@ -354,12 +356,12 @@ def _described(row: Mapping[str, Any]) -> str:
 
 
 class Questions:
-    """What may be asked of the serving simulator."""
+    """Questions about serving."""
 
     flags = Flags
 
     def question(self, flags: Flags) -> Question:
-        """Return the question that options ask."""
+        """Return the question for parsed flags."""
         return question_of(flags, SIMULATOR.evaluate)
 
 

@@ -1,4 +1,4 @@
-"""How a model is best trained on some GPUs: options of `ask training` as a space of designs."""
+"""Build the space of training designs for the flags of `ask training`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ COST = "run_cost_usd"
 DAY_S = 86_400.0
 TONNE_G, KG_G = 1e6, 1e3
 LEAST, MOST_CHANGES = 0.01, 6
-"""Least share of a part or gain that is printed, and most gains."""
+"""Smallest share or gain printed, and most gains printed."""
 
 NEXT_GPUS = ("h200_sxm", "b200_sxm", "gb300")
-"""Further GPUs that are tried."""
+"""GPUs tried as alternatives."""
 
 PARTS = {
     "compute": "kernels",
@@ -50,34 +50,34 @@ HELD = {
     "state": "optimiser states",
     "workspace": "logits and workspace",
 }
-"""Parts of a step and of a rank's memory, in words."""
+"""Printed names of the parts of a step and of a rank's memory."""
 
 
 @dataclass(frozen=True)
 class Flags:
-    """What may be asked: a model, GPUs, and how many tokens it is trained on."""
+    """Flags of `ask training`: model, GPUs, training tokens and time limit."""
 
     model: str = flag("a model of the catalog, or a config.json")
     gpu: str = flag("GPUs to choose from, as in h100_sxm,b200_sxm")
-    gpus: int = flag("how many there are (default 1024)", least=1, default=1024)
-    tokens: str = flag("of the run, as in 2T (default 1T)", default="1T")
-    batch_tokens: str = flag("of a step, as in 4M (default 4M)", default="4M")
-    sequence: int = flag("tokens of a sequence (default 8192)", least=1, default=8192)
+    gpus: int = flag("number of GPUs (default 1024)", least=1, default=1024)
+    tokens: str = flag("training tokens of the run, as in 2T (default 1T)", default="1T")
+    batch_tokens: str = flag("tokens per step, as in 4M (default 4M)", default="4M")
+    sequence: int = flag("tokens per sequence (default 8192)", least=1, default=8192)
     dtype: str = flag("precisions to choose from (default bf16)", default="bf16")
-    loss: float = flag("to train to by a scaling law, instead of --tokens", default=0.0)
-    days: float = flag("in which it must be done (default 365)", default=365.0)
+    loss: float = flag("target loss of a scaling law, instead of --tokens", default=0.0)
+    days: float = flag("time limit of the run in days (default 365)", default=365.0)
 
 
 Evaluate = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 def question_of(flags: Flags, evaluate: Evaluate) -> Question:
-    """Return the question that some flags put.
+    """Return the question for parsed flags.
 
-    `evaluate` is the simulator's, by which designs beside the answer are tried.
+    `evaluate` is the simulator's function, used to evaluate changes of the best design.
 
     Raises:
-        UserError: a number of tokens or days means nothing.
+        UserError: a number of tokens or days is not positive.
     """
     if not flags.days > 0:
         raise UserError(f"--days {flags.days:g}: write a number above zero")
@@ -108,21 +108,21 @@ def question_of(flags: Flags, evaluate: Evaluate) -> Question:
         alternatives=("gpu", "tp", "pp", "cp", "dtype", "recompute"),
         device="gpu",
         described=_described,
-        too_large=f"no cut uses exactly {flags.gpus} GPUs; take a power of two times 8",
+        too_large=f"no parallelism uses exactly {flags.gpus} GPUs; use a power of two times 8",
         among=f"on {flags.gpus} of {flags.gpu}",
         advice=(
-            "More or faster GPUs (--gpus, --gpu), a narrower precision (--dtype fp8), or more",
-            "days (--days) would help.",
+            "Use more or faster GPUs (--gpus, --gpu), a smaller precision (--dtype fp8), or more",
+            "days (--days).",
         ),
         target=lambda _: "megatron",
     )
 
 
 def tokens_of(text: str, name: str) -> float:
-    """Return a number with a unit of thousands.
+    """Parse a number with a suffix such as K, M or T.
 
     Raises:
-        UserError: it is none.
+        UserError: not a positive number.
 
     >>> tokens_of("4M", "batch_tokens")
     4000000.0
@@ -134,7 +134,7 @@ def tokens_of(text: str, name: str) -> float:
 
 
 def _space(flags: Flags) -> dict[str, Any]:
-    """Return the designs to choose from: all parallelism in powers of two."""
+    """Return the space of candidate designs: all parallelism in powers of two."""
     model = load_model(flags.model)
     each = tokens_of(flags.batch_tokens, "batch_tokens") / flags.sequence
     batch = 2 ** max(0, round(math.log2(each)))
@@ -170,20 +170,20 @@ def _space(flags: Flags) -> dict[str, Any]:
 
 
 def remarks_on(row: Mapping[str, Any], evaluate: Evaluate) -> str:
-    """Return where time and memory of a design go, and the gain of single changes."""
+    """Return the parts of a step and of memory, and the gains of single changes."""
     carbon = row["run_carbon_g"]
     return " ".join(
         (
-            f"Of a step {_shares(row, 's', PARTS)}.",
-            f"Of the fullest rank {_shares(row, 'bytes', HELD)}; {_where_full(row)}.",
+            f"Step time: {_shares(row, 's', PARTS)}.",
+            f"Memory of the fullest rank: {_shares(row, 'bytes', HELD)}; {_where_full(row)}.",
             f"{_mass(carbon)} of CO2 for the run." if carbon else "",
-            f"Tokens a second, one change each: {_faster(row, evaluate)}.",
+            f"Throughput gain of single changes: {_faster(row, evaluate)}.",
         )
     )
 
 
 def _mass(grams: float) -> str:
-    """Return a mass in tonnes, or in kilograms where it is less than ten.
+    """Return a mass in tonnes, or in kilograms below ten tonnes.
 
     >>> _mass(1.234e9), _mass(68_600.0)
     ('1,234 t', '68.6 kg')
@@ -192,15 +192,15 @@ def _mass(grams: float) -> str:
 
 
 def _shares(row: Mapping[str, Any], unit: str, parts: Mapping[str, str]) -> str:
-    """Return what parts of a metric take of their sum, those above a hundredth."""
+    """Return the shares of a metric's parts of at least 1 %."""
     sizes = {name: row[f"{key}_{unit}"] for key, name in parts.items()}
     whole = sum(sizes.values())
-    shown = [f"{name} {n / whole:.0%}" for name, n in sizes.items() if n >= LEAST * whole]
+    shown = [f"{name} {100 * n / whole:.0f} %" for name, n in sizes.items() if n >= LEAST * whole]
     return ", ".join(shown)
 
 
 def _where_full(row: Mapping[str, Any]) -> str:
-    """Return on which stage a design's memory is fullest, and when."""
+    """Return the pipeline stage and time of the largest memory use."""
     design = TrainingPoint(**_design(row))
     batch = batch_of([design])
     memory = rank_memory(job_of(vars(design)), plans_of(batch))
@@ -221,8 +221,12 @@ def _faster(row: Mapping[str, Any], evaluate: Evaluate) -> str:
         for rate, (words, _) in zip(rates, changes, strict=True)
         if rate is not None
     ]
-    best = [f"{words} {gain:+.0%}" for gain, words in sorted(gains, reverse=True) if gain >= LEAST]
-    return "; ".join(best[:MOST_CHANGES]) or "no change that was tried is faster"
+    best = [
+        f"{words} {100 * gain:+.0f} %"
+        for gain, words in sorted(gains, reverse=True)
+        if gain >= LEAST
+    ]
+    return "; ".join(best[:MOST_CHANGES]) or "none of the changes tried"
 
 
 def _design(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -238,14 +242,14 @@ def _changes(design: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]
     for schedule in ("zero_bubble", "dualpipe", "dualpipe_v"):
         yield f"schedule {schedule}", {"schedule": schedule, "chunks": 1}
     yield "gradients in bf16", {"gradient_dtype": "bf16"}
-    yield "steps as CUDA graphs", {"cuda_graphs": True}
+    yield "CUDA graphs", {"cuda_graphs": True}
     yield "batch x 2", {"batch": 2 * design["batch"]}
-    yield "attention in Ulysses", {"context_exchange": "ulysses"}
+    yield "Ulysses attention", {"context_exchange": "ulysses"}
     if design["recompute"] != "none":
         yield "no recomputation", {"recompute": "none"}
     for gpu in NEXT_GPUS:
         if gpu != design["gpu"]:
-            yield f"as many {gpu}", {"gpu": gpu, "cluster": AUTO}
+            yield f"same number of {gpu}", {"gpu": gpu, "cluster": AUTO}
 
 
 def _described(row: Mapping[str, Any]) -> str:
@@ -258,15 +262,15 @@ def _described(row: Mapping[str, Any]) -> str:
 
 
 class Questions:
-    """What may be asked of the simulator of training."""
+    """Questions about training."""
 
     flags = Flags
 
     def question(self, flags: Flags) -> Question:
-        """Return the question that some flags put.
+        """Return the question for parsed flags.
 
         Raises:
-            UserError: a number of tokens or days means nothing.
+            UserError: a number of tokens or days is not positive.
         """
         return question_of(flags, SIMULATOR.evaluate)
 

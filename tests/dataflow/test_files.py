@@ -138,7 +138,7 @@ def test_custom_layers_are_named_or_einsums(tmp_path: Path) -> None:
             V4.replace("class: intmac", "class: wire"),
             "storage levels and a mac",
         ),
-        ("mapping", MAPPING.replace("C3", "K3"), "'K3' is no factor"),
+        ("mapping", MAPPING.replace("C3", "K3"), "'K3' is not a factor"),
         ("mapping", MAPPING.replace("target: spad", "target: spads"), "did you mean 'spad'"),
         ("mapping", MAPPING.replace("type: spatial", "type: spacial"), "not temporal, spatial"),
         ("mapping", MAPPING.replace("Weights, Inputs", "Weight"), "did you mean 'Weights'"),

@@ -82,7 +82,7 @@ def test_command_options_are_documented_and_match_the_design(
 ) -> None:
     known = load_engine(engine)
     if design.scheduler not in (*known.schedulers, *known.optional_schedulers):
-        with pytest.raises(UserError, match="does not batch as"):
+        with pytest.raises(UserError, match="does not implement the scheduler"):
             launch_of(design, engine)
         return
     launch = launch_of(design, engine)
@@ -157,7 +157,7 @@ def test_quantized_checkpoint_needs_no_dtype_option(dtype: str, engine: str) -> 
         chunk_size=2048,
     )
     text = deployment(design, engine)
-    assert f"# the precision is that of the checkpoint: name one in {dtype}\n" in text
+    assert f"# the checkpoint sets the precision: use a {dtype}\n" in text
     assert "--quantization" not in text
     needs_more = (dtype, engine) == ("bf16+w4a8", "vllm")
     assert ("VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1" in text) == needs_more
@@ -251,7 +251,7 @@ def test_disaggregated_pools_become_two_worker_types() -> None:
         "# mine: llama3_1_70b on h100_sxm, 4 replica(s) of 2 GPU(s) for prefill; "
         "on h200_sxm, 2 replica(s) of 4 GPU(s) for decode\n"
     )
-    assert "pods are given their cluster's RDMA devices" in text
+    assert "pods request the cluster's RDMA devices" in text
     assert "priced with NVLink" not in text
     workers = yaml.safe_load(text)["spec"]["components"][1:]
     for worker, role, replicas, tp, gpu in zip(
@@ -310,7 +310,11 @@ def test_pools_inside_a_node_warn_that_pods_share_no_nvlink() -> None:
         ({}, "kubernetes", "which no engine's command starts: --target dynamo"),
         ({"scheduler": "sglang"}, "dynamo", "pools of sglang workers are not written here"),
         ({"scheduler": "trtllm"}, "dynamo", "workers are not written here, only those of vLLM"),
-        ({"pools.kv_link": "infinite"}, "dynamo", "kv_link infinite: a what-if cannot be deployed"),
+        (
+            {"pools.kv_link": "infinite"},
+            "dynamo",
+            "kv_link infinite: a hypothetical link cannot be deployed",
+        ),
         ({"pools.kv_link": "nvlink"}, "dynamo", "share no NVLink; choose rdma"),
         ({"pools.kv_transfer": "by_layer"}, "dynamo", "once its prompt is read; choose serial"),
         (
@@ -324,11 +328,11 @@ def test_pools_inside_a_node_warn_that_pods_share_no_nvlink() -> None:
             "llm_d",
             "counts the GPUs of a worker by tensor and data parallelism alone",
         ),
-        ({"gpu": "mi300x"}, "llm_d", "known here is not for mi300x"),
+        ({"gpu": "mi300x"}, "llm_d", "vLLM image does not support mi300x"),
         (
             {"pools.prefill_gpus": 0, "pools.decode_gpus": 0},
             "llm_d",
-            "written here for separate pools",
+            "supports only separate pools",
         ),
         ({"pools.decode_gpus": 0}, "dynamo", "one_pool_without_the_other"),
         ({"pools.prefill_gpus": 0}, "dynamo", "one_pool_without_the_other"),
@@ -348,10 +352,14 @@ def refused(design: ServingPoint, target: str = "") -> str:
     ("change", "target", "said"),
     [
         ({"scheduler": "orca"}, "", "no engine of today batches as 'orca' does"),
-        ({"scheduler": "sglang"}, "vllm", "vllm does not batch as 'sglang' does; that is sglang"),
+        (
+            {"scheduler": "sglang"},
+            "vllm",
+            "vllm does not implement the scheduler 'sglang'; engines that do: sglang",
+        ),
         ({"cache.block_size": 7}, "", "vllm has no KV blocks of 7 tokens; it has 8, 16, 32"),
         ({"chunk_size": 100}, "", "a token budget of at least max_batch: 100 tokens for 256"),
-        ({"bandwidth_scale": 2.0}, "", "a what-if device cannot be deployed: bandwidth_scale"),
+        ({"bandwidth_scale": 2.0}, "", "a hypothetical device cannot be deployed: bandwidth_scale"),
         ({"tp": 8, "pp": 2}, "kubernetes", "one replica spans 2 nodes"),
     ],
 )

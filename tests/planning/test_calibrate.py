@@ -171,7 +171,7 @@ def test_calibrated_edge_device_is_written_as_json(workplace: Path) -> None:
 
 def test_too_few_rows_are_refused(workplace: Path) -> None:
     pq.write_table(timed(1.0).slice(0, 2), "two.parquet")
-    with pytest.raises(UserError, match="some must be left out"):
+    with pytest.raises(UserError, match="the minimum for a held-out test"):
         calibrate("h100_sxm", Path("two.parquet"))
 
 
@@ -229,7 +229,8 @@ def test_unwritable_edge_device_raises_a_user_error(
 
 
 @pytest.mark.parametrize(
-    ("latency", "said"), [("fast", "latency_us holds no numbers"), ("-1", "must be above zero")]
+    ("latency", "said"),
+    [("fast", "latency_us contains values that are not numbers"), ("-1", "must be above zero")],
 )
 def test_invalid_gpu_latencies_raise_a_user_error(workplace: Path, latency: str, said: str) -> None:
     sizes = "\n".join(f"linear,64,64,{2**i},10" for i in range(5))
