@@ -38,7 +38,7 @@ def manifest(launch: Launch, point: ServingPoint) -> str:
     """
     if launch.nodes > 1:
         raise UserError(
-            f"one replica spans {launch.nodes} nodes, which a Kubernetes Deployment does not support; "
+            f"one replica spans {launch.nodes} nodes, which a Kubernetes Deployment cannot do; "
             "use --target dynamo, or a design whose tp * pp fits in a node"
         )
     name, port = label(point.model), launch.engine.port

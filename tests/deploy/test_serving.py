@@ -157,7 +157,7 @@ def test_quantized_checkpoint_needs_no_dtype_option(dtype: str, engine: str) -> 
         chunk_size=2048,
     )
     text = deployment(design, engine)
-    assert f"# the checkpoint sets the precision: use a {dtype}\n" in text
+    assert f"# the checkpoint sets the precision: use a {dtype} checkpoint\n" in text
     assert "--quantization" not in text
     needs_more = (dtype, engine) == ("bf16+w4a8", "vllm")
     assert ("VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1" in text) == needs_more
@@ -316,7 +316,11 @@ def test_pools_inside_a_node_warn_that_pods_share_no_nvlink() -> None:
             "kv_link infinite: a hypothetical link cannot be deployed",
         ),
         ({"pools.kv_link": "nvlink"}, "dynamo", "share no NVLink; choose rdma"),
-        ({"pools.kv_transfer": "by_layer"}, "dynamo", "once its prompt is read; choose serial"),
+        (
+            {"pools.kv_transfer": "by_layer"},
+            "dynamo",
+            "transfers a KV cache after prefill; choose serial",
+        ),
         (
             {"pp": 4, "pools.prefill_gpus": 16, "pools.decode_gpus": 16},
             "dynamo",
@@ -351,7 +355,7 @@ def refused(design: ServingPoint, target: str = "") -> str:
 @pytest.mark.parametrize(
     ("change", "target", "said"),
     [
-        ({"scheduler": "orca"}, "", "no engine of today batches as 'orca' does"),
+        ({"scheduler": "orca"}, "", "no supported engine implements the scheduler 'orca'"),
         (
             {"scheduler": "sglang"},
             "vllm",

@@ -176,6 +176,6 @@ def test_comparing_designs_of_two_scenarios_warns(
     other = rows.filter(box="b", prices="fair")["key"][0]
     capsys.readouterr()
     assert main(["compare", "rent", fair, dear]) == 0
-    assert "different questions (prices fair and dear)" in capsys.readouterr().out
+    assert "inputs differ (prices fair and dear)" in capsys.readouterr().out
     assert main(["compare", "rent", fair, other]) == 0
-    assert "different questions" not in capsys.readouterr().out
+    assert "inputs differ" not in capsys.readouterr().out

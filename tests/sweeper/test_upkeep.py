@@ -145,7 +145,7 @@ def test_merged_results_are_found(
     assert main([*words, "outputs=here"]) == 0
     assert (tmp_path / "log.txt").read_text().count("\n") == 20
     assert main(["store", "prune", "toy", "--outputs", "here"]) == 0
-    assert "toy: 2 parts are 1 now" in capsys.readouterr().out
+    assert "toy: compacted 2 parts to 1" in capsys.readouterr().out
     assert main(["store", "merge", "nowhere", "--outputs", "here"]) == 2
 
 
