@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from simulators.composition.intervals import HalfWidth, summed, unexplained_share
+from simulators.composition.intervals import HalfWidth, added, unexplained_share
 from simulators.composition.price import Iteration, pass_interval, pipeline_iterations
 from simulators.composition.replica import Replica
 from simulators.core.jit import Floats
@@ -68,7 +68,7 @@ def _parts(replica: Replica, stages: Sequence[Iteration]) -> Mapping[str, Ends]:
 
     Where no kernel of the architecture was measured all err together, so half-widths add up.
     """
-    families = summed(stage.half_widths for stage in stages)
+    families = added(stage.half_widths for stage in stages)
     unexplained_s = unexplained_share(replica.runtime, replica.gpu) * sum(
         float(np.asarray(stage.latency_s)) for stage in stages
     )

@@ -169,6 +169,7 @@ def pools_of(point: ServingPoint) -> tuple[ServingPoint, ...]:
     Raises:
         Infeasible: one pool is there without the other, or its GPUs are no whole replicas.
 
+    >>> from simulators.serving.point import PoolsConfig
     >>> both = ServingPoint("llama3_1_8b", "h100_sxm", pools=PoolsConfig(1, 4, 0, 2))
     >>> [(pool.tp, pool.replicas) for pool in pools_of(both)]
     [(1, 1), (2, 2)]

@@ -44,7 +44,7 @@ _AXES = {f.name for f in fields(TrainingPoint)}
 JOB_FIELDS = (*(f.name for f in fields(Job) if f.name in _AXES), "prices")
 """Fields of a point that all rows of one job have in common."""
 
-STEP_METRICS = {f.name for f in fields(Steps)} & {f.name for f in fields(TrainingMetrics)}
+STEP_METRICS = [f.name for f in fields(TrainingMetrics) if f.name in Steps.__annotations__]
 """Columns of `Steps` that are metrics as they are."""
 
 GB = 1e9

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lab.tables.deployments import NVIDIA, NVIDIA_TRTLLM, client_of, excluded
-from lab.tables.serving.launch_recipes import DeploymentLoad as Started
+from lab.tables.serving.launch_recipes import Load as Started
 from lab.tables.serving.launch_recipes import recipe_of
 from planning.calibrate.deployment import calibrate_deployment
 from planning.load_tests.serving import LOAD_TESTS, UNCORRECTED

@@ -84,6 +84,7 @@ def slots_of(point: ServingPoint) -> int:
     S-LoRA, whose kernels gather by token, has adapters and caches in the same pages: of its own
     accord it keeps as many as a full batch wants on average.
 
+    >>> from simulators.serving.point import LoraConfig
     >>> slots_of(ServingPoint("llama3_1_8b", "h100_sxm", max_batch=128, lora=LoraConfig(200)))
     128
     """
