@@ -9,7 +9,7 @@ read their factors in orders that libraries like better.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,7 +24,7 @@ from simulators.evidence.lookup import BEST
 from simulators.graphs.forward import BACKWARD, Launch
 from simulators.kernels.energy import energy_j, resting_w
 from simulators.kernels.price import Level, price
-from simulators.workload.operators import Compute, Elementwise, Gemm
+from simulators.workload.operators import Compute, Elementwise, Gemm, positions_alike
 
 CALIBRATION = PACKAGE / "graphs" / "calibration" / "pytorch.toml"
 
@@ -94,7 +94,7 @@ def price_launches(launches: Sequence[Launch], gpu: Gpu, level: Level = BEST) ->
     count = len(launches)
     seconds, lo_s, hi_s, joules = (np.zeros(count) for _ in range(4))
     levels = np.zeros(count, np.int64)
-    for where in _alike(launch.kernel for launch in launches):
+    for where in positions_alike([launch.kernel for launch in launches], _varying):
         operator = _stacked([launches[i].kernel for i in where])
         priced = price(operator, gpu, level)
         seconds[where], lo_s[where], hi_s[where] = priced.latency_s, priced.lo_s, priced.hi_s
@@ -182,16 +182,10 @@ def _spread(priced: PricedLaunches, factor: Floats, mine: NDArray[np.bool_]) -> 
     return lo, hi
 
 
-def _alike(kernels: Iterable[Compute]) -> list[NDArray[np.int64]]:
-    """Return the positions of kernels that one call can price."""
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for position, kernel in enumerate(kernels):
-        varying = {*_columns(kernel), "repeat"}
-        # A pointwise kernel's name is its class of rates.
-        varying |= set() if isinstance(kernel, Elementwise) else {"name"}
-        shared = (value for name, value in vars(kernel).items() if name not in varying)
-        groups.setdefault((type(kernel), *shared), []).append(position)
-    return [np.array(where, np.int64) for where in groups.values()]
+def _varying(kernel: Compute) -> set[str]:
+    """Return the fields that do not matter for pricing together: rates go by a stream's name."""
+    names = {"repeat"} if isinstance(kernel, Elementwise) else {"repeat", "name"}
+    return names.union(_columns(kernel))
 
 
 def _columns(kernel: Compute) -> list[str]:

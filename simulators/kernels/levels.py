@@ -185,17 +185,13 @@ def profile_from(content: Table, under: Profile, otherwise: Profile | None = Non
     """
     rest = otherwise or under
     gemm, vector, reduction = (content.get(name, {}) for name in ("gemm", "vector", "reduction"))
+    vectors = {k: VectorRates(**t, calibrated=True) for k, t in vector.items()}
+    reductions = {k: ReductionRates(**t, calibrated=True) for k, t in reduction.items()}
     return replace(
         under,
         level=str(content["level"]),
         gemm={**rest.gemm, **{k: rates_from(t, under.gemm[k]) for k, t in gemm.items()}},
-        vector={
-            **rest.vector,
-            **{k: VectorRates(**t, calibrated=True) for k, t in vector.items()},
-        },
-        reduction={
-            **rest.reduction,
-            **{k: ReductionRates(**t, calibrated=True) for k, t in reduction.items()},
-        },
+        vector={**rest.vector, **vectors},
+        reduction={**rest.reduction, **reductions},
         bands={**rest.bands, **{k: band_from(t) for k, t in content.get("bands", {}).items()}},
     )

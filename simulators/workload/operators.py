@@ -6,7 +6,9 @@ prices a thousand iterations in one vectorised call. All columns of one list bro
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -230,3 +232,15 @@ Compute = (
     | StateUpdate
 )
 Operator = Compute | Collective
+
+
+def positions_alike(
+    kernels: Sequence[Compute], varying: Callable[[Compute], set[str]]
+) -> list[list[int]]:
+    """Return the positions of kernels of one type that agree in all fields but the varying ones."""
+    groups: dict[Any, list[int]] = {}
+    for position, kernel in enumerate(kernels):
+        free = varying(kernel)
+        shared = tuple((name, value) for name, value in vars(kernel).items() if name not in free)
+        groups.setdefault((type(kernel), shared), []).append(position)
+    return list(groups.values())

@@ -148,13 +148,9 @@ def tensor_rates(
             nearest=nearest,
         )
         if found is not None:
-            band = found.widened(found.numbers.band or WIDEST)
-            rates[kind] = replace(
-                found.numbers,
-                band=band,
-                calibrated=found.is_of_this_board,
-                framework=found.framework,
-            )
+            numbers, is_own = found.numbers, found.is_of_this_board
+            band = found.widened(numbers.band or WIDEST)
+            rates[kind] = replace(numbers, band=band, calibrated=is_own, framework=found.framework)
     return rates
 
 

@@ -38,6 +38,7 @@ from simulators.workload.operators import (
     Gemm,
     GroupedGemm,
     Norm,
+    positions_alike,
 )
 
 PRODUCTS = ("bf16", "fp16", "fp8", "fp4")
@@ -159,7 +160,7 @@ def _priced(
     replica = Replica(model=job.model, gpu=job.gpu, cluster=job.cluster, cut=job.cut)
     seconds: list[Floats] = [np.zeros(columns)] * len(kernels)
     joules, levels = list(seconds), [np.zeros(columns, np.int64)] * len(kernels)
-    for where in _alike(kernels):
+    for where in positions_alike(kernels, _varying):
         stacked = _stacked([kernels[i] for i in where], columns)
         for row in compute_rows((stacked,), replica, "tokens"):  # none if another kernel has it
             shape = np.shape(row.seconds)
@@ -177,16 +178,10 @@ def _priced(
     return seconds, joules, levels
 
 
-def _alike(kernels: Sequence[Compute]) -> list[list[int]]:
-    """Return the positions of kernels that one call prices."""
-    groups: dict[Any, list[int]] = {}
-    for position, kernel in enumerate(kernels):
-        varying = {*_sizes(kernel), "name", "repeat"}
-        if isinstance(kernel, Elementwise):
-            varying |= {"reads", "writes"}
-        shared = tuple((name, value) for name, value in vars(kernel).items() if name not in varying)
-        groups.setdefault((type(kernel), shared), []).append(position)
-    return list(groups.values())
+def _varying(kernel: Compute) -> set[str]:
+    """Return the fields that do not matter for pricing together: streams go by bytes moved."""
+    names = {"reads", "writes"} if isinstance(kernel, Elementwise) else set()
+    return names.union(_sizes(kernel), ("name", "repeat"))
 
 
 def _sizes(kernel: Compute) -> tuple[str, ...]:
