@@ -55,8 +55,6 @@ PENDING_WORDS: set[str] = {
     "deploy/orchestrators",
     "docs",
     "docs/cluster",
-    "docs/explanation",
-    "docs/how-to",
     "lab/calibration",
     "lab/claims",
     "lab/fits",
