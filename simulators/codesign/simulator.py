@@ -32,7 +32,7 @@ from simulators.catalog.gpu import GPU_SCALES, load_gpu, what_if
 from simulators.codesign.die_area import gpu_area_mm2, has_die
 from simulators.composition.replica import NOTHING
 from simulators.core.columns import evaluate_pointwise, numbers, schema_of, which
-from simulators.core.contract import Contribution, choice, metric
+from simulators.core.contract import Contribution, choice, fields_of, metric
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.grouping import columns_of, point_from, values_of
 from simulators.core.jit import Floats, Ints
@@ -104,17 +104,8 @@ class CodesignMetrics(ServingMetrics):
     )
 
 
-OWN = (
-    "pe_rows",
-    "pe_cols",
-    "buffer_scale",
-    "spad_scale",
-    "array_clock_hz",
-    "node_nm",
-    "dram_type",
-    "dataflow",
-    "mapping",
-)
+OWN = tuple(name for name in fields_of(CodesignPoint, "accelerator") if name != "accelerator")
+"""Columns that change the accelerator."""
 DEFAULTS = {column.name: column.default for column in columns_of(CodesignPoint)}
 DESIGNED = ("accelerator", *OWN, "gpu", "bandwidth_scale")
 SILICON = (*DESIGNED, *GPU_SCALES[:2], GPU_SCALES[3])

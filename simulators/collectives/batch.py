@@ -15,7 +15,7 @@ from simulators.collectives.closed import phases as at
 from simulators.collectives.measured import busbw_factor
 from simulators.collectives.topologies.plan import NS, Plan, plan_among, plan_of
 from simulators.collectives.traces.operators import Message
-from simulators.core.columns import categories, numbers
+from simulators.core.columns import alike, categories, numbers
 
 WORDS = (
     "collective",
@@ -29,8 +29,6 @@ WORDS = (
     "trace",
     "issue",
 )
-_NULL = -(2.0**60)
-"""What stands for null where rows are told apart: NaNs would all be distinct."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class Rows:
             UserError: a topology or an algorithm that means nothing.
         """
         words = {name: categories(batch, name) for name in WORDS}
-        plans, plan = _plans(batch, words)
+        plans, plan = _plans(batch)
         size = numbers(batch, "size_bytes").astype(np.int64)
         ranks = np.array([p.ranks for p in plans], np.int64)[plan]
         op = np.array([COLLECTIVES.index(c) for c in words["collective"][1]], np.int64)
@@ -128,22 +126,10 @@ class Rows:
         return reasons
 
 
-def _plans(
-    batch: pa.RecordBatch, words: dict[str, tuple[NDArray[np.int64], list[Any]]]
-) -> tuple[tuple[Plan, ...], NDArray[np.int64]]:
-    """Return the distinct plans of a batch, and which of them each row has."""
-    links = [
-        np.nan_to_num(numbers(batch, name).astype(np.float64), nan=_NULL)
-        for name in ("link_bytes_per_s", "latency_s")
-    ]
-    keys = [words[name][0].astype(np.float64) for name in ("topology", "algorithm")] + links
-    distinct, plan = np.unique(np.stack(keys, axis=1), axis=0, return_inverse=True)
-    plans = tuple(
-        plan_of(
-            words["topology"][1][int(t)],
-            words["algorithm"][1][int(a)],
-            *(None if link == _NULL else float(link) for link in (rate, latency)),
-        )
-        for t, a, rate, latency in distinct
-    )
-    return plans, plan.reshape(-1).astype(np.int64)
+def _plans(batch: pa.RecordBatch) -> tuple[tuple[Plan, ...], NDArray[np.int64]]:
+    """Return the distinct plans of a batch, and the position of the plan of each row."""
+    groups = alike(batch, ("topology", "algorithm", "link_bytes_per_s", "latency_s"))
+    plan = np.zeros(batch.num_rows, np.int64)
+    for position, (rows, _) in enumerate(groups):
+        plan[rows] = position
+    return tuple(plan_of(*words.values()) for _, words in groups), plan

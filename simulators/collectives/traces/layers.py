@@ -36,29 +36,18 @@ class Layer:
 
 
 def read_layers(path: Path) -> tuple[Layer, ...]:
-    """Return the layers of a list: CSV with a header, or ASTRA-sim's older text format.
+    """Return the layers of a CSV file with the header `COLUMNS`.
 
     Raises:
         UserError: the file is malformed; says where.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: cannot be read as a list of layers: {error}") from error
-    if lines and "," in lines[0]:
-        rows = list(csv.reader(lines))
-        if tuple(rows[0]) != COLUMNS:
-            raise UserError(f"{path}: its header is not {', '.join(COLUMNS)}")
-        fields = [(i + 1, row) for i, row in enumerate(rows[1:], 1)]
-        return tuple(_layer(row, path, line, (0, 1, 2, 3, 4)) for line, row in fields)
-    # Text: parallelism, number of layers, then per layer: name, reserved, forward time, kind and
-    # bytes, input-gradient time, kind and bytes, weight-gradient time, kind and bytes, update.
-    if len(lines) < 2 or not lines[1].strip().isdigit():
-        raise UserError(f"{path}: line 2 must be the number of layers")
-    body = [(i + 3, line.split()) for i, line in enumerate(lines[2:]) if line.strip()]
-    if len(body) != int(lines[1]):
-        raise UserError(f"{path}: says it has {lines[1].strip()} layers and lists {len(body)}")
-    return tuple(_layer(row, path, line, (0, 2, 5, 8, 10)) for line, row in body)
+    if not rows or tuple(rows[0]) != COLUMNS:
+        raise UserError(f"{path}: its header is not {', '.join(COLUMNS)}")
+    return tuple(_layer(row, path, line) for line, row in enumerate(rows[1:], start=2))
 
 
 def operators_of(layers: Sequence[Layer]) -> tuple[Operator, ...]:
@@ -91,10 +80,10 @@ def operators_of(layers: Sequence[Layer]) -> tuple[Operator, ...]:
     return tuple(operators)
 
 
-def _layer(row: Sequence[str], path: Path, line: int, columns: Sequence[int]) -> Layer:
+def _layer(row: Sequence[str], path: Path, line: int) -> Layer:
     try:
-        name, *numbers = (row[column] for column in columns)
-        forward, inputs, weights, size = (int(number) for number in numbers)
-    except (IndexError, ValueError) as error:
+        name, *numbers = row
+        forward, inputs, weights, size = map(int, numbers)
+    except ValueError as error:
         raise UserError(f"{path}, line {line}: is not a layer: {' '.join(row)}") from error
     return Layer(name, forward * NS_PER_US, inputs * NS_PER_US, weights * NS_PER_US, size)

@@ -22,7 +22,7 @@ from simulators.core.folder import Folder
 from simulators.core.modules import reader
 
 TRACES = Folder("trace", "collectives/traces", ".json")
-CHAKRA, GRAPH, LAYERS = ".et", ".json", (".csv", ".txt")
+CHAKRA, GRAPH, LAYERS = ".et", ".json", ".csv"
 
 
 @dataclass(frozen=True)
@@ -108,4 +108,4 @@ def _program(file: Path, _mtime_ns: int) -> tuple[Operator, ...]:
     if file.suffix == CHAKRA:
         program: tuple[Operator, ...] = reader("chakra", "read_chakra")(file)
         return program
-    return operators_of(read_layers(file)) if file.suffix in LAYERS else read_graph(file)
+    return operators_of(read_layers(file)) if file.suffix == LAYERS else read_graph(file)
