@@ -126,7 +126,7 @@ EQUAL = {
     "order[i] < order[first] -> order[i] <= order[first]": "no two have one order",
     "lanes = 1 + queue_of(half, queues, max(1, queues // 2) - 1) if half else queues: "
     "1 -> 2": "of one queue any turn is the first",
-    "lines = (int(np.max(phases[:, at.DIMENSION])) + 1) * queues: 1 -> 2": "more memory than needed",
+    "lines = (int(np.max(phases[:, at.DIMENSION])) + 1) * queues: 1 -> 2": "more memory than used",
     "line = phases[0, at.DIMENSION] * queues + queue_of(phases[0, at.HALF], queues, s): "
     "0 -> 1": "the first two phases use the same half",
     "busy, sequence = busy + 1, sequence + 1: 1 -> 2": "the same order",

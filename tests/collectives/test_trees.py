@@ -56,7 +56,7 @@ def walked_ns(
     trees = [Tree(n, root_is_last=k % 2 == 0) for k in range(chunks)]
     queue: list[tuple[int, int, Callable[[int], None]]] = []
     order = itertools.count()
-    started = [0] * n
+    issued = [0] * n
     busy = [0] * n
     heard: dict[tuple[int, int], int] = {}
     started: set[tuple[int, int]] = set()
@@ -67,9 +67,9 @@ def walked_ns(
         heapq.heappush(queue, (time, next(order), what))
 
     def start_more(rank: int, now: int) -> None:
-        while started[rank] < chunks and busy[rank] < slots:
-            chunk = started[rank]
-            started[rank] += 1
+        while issued[rank] < chunks and busy[rank] < slots:
+            chunk = issued[rank]
+            issued[rank] += 1
             busy[rank] += 1
             started.add((rank, chunk))
             if not trees[chunk].children[rank]:
