@@ -25,9 +25,11 @@ from numpy.typing import NDArray
 
 from simulators.core.columns import OUTCOME, schema_of
 from simulators.core.contract import Describes, Hints, Simulator, load_simulator, objectives_of
+from simulators.core.errors import UserError
 from simulators.core.levels import SHARES
 from sweeper.engines import Engine, load_engine
 from sweeper.engines.task import Task
+from sweeper.engines.validate_output import validated
 from sweeper.samplers import Sampler, SearchSampler
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import Objectives
@@ -93,10 +95,11 @@ def check_engine(engine: Engine, space: DesignSpace) -> None:
 def _evaluate_twice(simulator: Simulator, batch: pa.RecordBatch) -> pa.RecordBatch:
     before = pickle.dumps(batch.to_pydict())
     results = simulator.evaluate(batch)
-    assert isinstance(results, pa.RecordBatch), f"evaluate returned {type(results).__name__}"
+    try:
+        validated(simulator, batch.num_rows, results)
+    except UserError as error:
+        raise AssertionError(str(error).splitlines()[0]) from error
     assert pickle.dumps(batch.to_pydict()) == before, "evaluate changed its input"
-    rows = f"{batch.num_rows} points went in, {results.num_rows} rows came out"
-    assert results.num_rows == batch.num_rows, rows
     again = simulator.evaluate(batch)
     _check_bits(again, results, "evaluated twice, the same batch gives different bits")
     return results
@@ -109,12 +112,9 @@ def _check_columns(simulator: Simulator, results: pa.RecordBatch) -> None:
     point, metrics = schema_of(simulator.point), schema_of(simulator.metrics)
     twice = set(point.names) & {*metrics.names, *OUTCOME.names}
     assert not twice, f"columns that are inputs as well as metrics: {sorted(twice)}"
-    promised = {f.name: f.type for f in answer_schema(simulator)}
-    there = {f.name: f.type for f in results.schema}
-    both = f"columns promised: {list(promised)}; columns returned: {list(there)}"
-    assert list(there) == list(promised), both
-    wrong = {n: f"{there[n]}, not {t}" for n, t in promised.items() if there[n] != t}
-    assert not wrong, f"columns of another type than promised: {wrong}"
+    declared = answer_schema(simulator).names
+    returned = f"columns declared: {declared}; columns returned: {results.schema.names}"
+    assert results.schema.names == declared, returned
     units = {f.name: (f.metadata or {}).get(b"unit", b"") for f in results.schema}
     lost = [f.name for f in metrics if f.name in units and units[f.name] != f.metadata[b"unit"]]
     assert not lost, f"metrics that lost their unit on the way: {lost}"
@@ -122,8 +122,6 @@ def _check_columns(simulator: Simulator, results: pa.RecordBatch) -> None:
 
 def _check_rows(results: pa.RecordBatch) -> None:
     status = np.array(results["status"].to_pylist(), dtype=object)
-    strange = set(status) - {"ok", "infeasible"}
-    assert not strange, f"a simulator returns ok or infeasible, not {sorted(strange)}"
     reasons = np.array([bool(r) for r in results["reason"].to_pylist()])
     assert (reasons == (status != "ok")).all(), "rows have a reason if and only if they are not ok"
     _check_shares(results, status)

@@ -90,7 +90,7 @@ class _Remote:
             return list(self.task.answer_in_parts(batch))
         except UserError as error:  # returned as a value: Ray would wrap it in its own
             return error
-        except MemoryError:  # beyond its limit where no point can be told from another
+        except MemoryError:  # over its limit, at no identifiable point
             os._exit(1)
 
 
@@ -218,8 +218,8 @@ class ActorFactory:
         alive = [node for node in ray.nodes() if node["Alive"]]
         if not any(node["Resources"].get("CPU") for node in alive):
             raise UserError(
-                "engine ray: no machine of the cluster is left; what was written is kept, and the "
-                "same command goes on"
+                "engine ray: no machine of the cluster is left; written results are kept, and the "
+                "same command continues"
             )
         unplaced = sum(not worker.is_placed() for worker in workers)
         free = int(ray.available_resources().get("CPU", 0))

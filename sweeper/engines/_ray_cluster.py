@@ -74,9 +74,9 @@ def check_address(address: str) -> None:
                 line.settimeout(_ANSWER_S)
                 line.sendall(_HELLO)
                 if (line.recv(9) + bytes(9))[3] != _SETTINGS:
-                    why = "what answers is no Ray"
+                    why = "the server is not Ray"
     except (OSError, OverflowError, UnicodeError) as error:
-        why = f"nobody answers ({error})"
+        why = f"no answer ({error})"
     if why:
         raise UserError(f"engine.address={address}: {why}; is the cluster running?")
 

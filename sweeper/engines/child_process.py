@@ -281,7 +281,7 @@ def serve(file: int) -> None:
         except UserError as error:
             answer = error
         except MemoryError:
-            os._exit(1)  # beyond its limit where no point can be told from another
+            os._exit(1)  # over its limit, at no identifiable point
         except Exception as error:  # noqa: BLE001 - raised again by the parent
             answer = _Defect(error)
         try:

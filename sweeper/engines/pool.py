@@ -253,8 +253,8 @@ class WorkerPool:
         if not self.slots:
             reasons = "\n".join(f"  {why}" for why in self.reports[-6:])
             raise UserError(
-                f"engine {self.factory.engine}: nobody is left to do the work; what was written is "
-                f"kept, and the same command goes on\n{reasons}"
+                f"engine {self.factory.engine}: no worker is left; written results are kept, and "
+                f"the same command continues\n{reasons}"
             )
 
     def _submit(self, chunks: Chunks, again: deque[_Job], some: Sequence[Slot]) -> bool:
@@ -297,7 +297,7 @@ class WorkerPool:
             if unseen := next((p for p in answer if not appears(folder, p.name)), None):
                 again.extendleft(reversed([job, *slot.jobs]))
                 why = f"its part {unseen.name} is not in {folder}, where this process reads"
-                self._drop(slot, f"{slot.worker.name} is let go: {why}", say, unfit=True)
+                self._drop(slot, f"{slot.worker.name} is dropped: {why}", say, unfit=True)
                 return
             learn(chunks, answer)
             yield from answer

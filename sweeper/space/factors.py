@@ -71,7 +71,7 @@ def axis_values(name: str, written: Any, simulator: Simulator) -> tuple[Scalar, 
 
 
 def _found(kind: str, value: str) -> str:
-    """Return the name that a word stands for, or the path it is; that nothing does is a mistake."""
+    """Return the name that a word is an alias of, or the path it is; refuse any other word."""
     folder = FOLDERS[kind]
     if value in folder.names() or Path(value).is_file():
         return value

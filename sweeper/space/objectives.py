@@ -1,7 +1,7 @@
-"""What a space wants of its results: objectives to make small or large, conditions to meet.
+"""The objectives and conditions of a space, and which of its axes are given.
 
-And which of its axes are given, the scenarios that it asks about, rather than chosen: nobody makes
-an answer cheaper by asking another question.
+Given axes are scenarios (a model, a load) and are not chosen: designs of different scenarios are
+not compared.
 """
 
 from __future__ import annotations

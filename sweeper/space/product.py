@@ -1,7 +1,7 @@
 """A point is a number in mixed radix over the factors of a space, the first factor slowest.
 
-So neighbours share what is dear to set up. Axes that belong together (`zip`, `union`) form one
-factor of the product.
+Neighbouring points thus share expensive preparation. Axes that move together (`zip`, `union`) form
+one factor of the product.
 """
 
 from __future__ import annotations

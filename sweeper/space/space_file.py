@@ -60,7 +60,7 @@ def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:
 
 
 def read_site(file: Path) -> dict[str, str]:
-    """Return the overrides that a site configuration stands for: a flat mapping.
+    """Return the overrides of a site configuration: a flat mapping.
 
     Raises:
         UserError: it is something else, or an override of a space.
@@ -90,7 +90,7 @@ def _check_size(root: Any, file: Path) -> None:
             raise UserError(f"{file} nests deeper than {_DEEPEST}, or an anchor refers to itself")
         called = node.value.partition("${")[2] if isinstance(node.value, str) else ""
         if ":" in called or len(called) > _LONGEST_NAME:
-            # OmegaConf would call a function, as `oc.env` for a variable of whoever reads the file.
+            # OmegaConf would call a function, as `oc.env` for an environment variable.
             raise UserError(
                 f"{file}, line {node.start_mark.line + 1}: '{shown(node.value)}' would be computed "
                 "from what is outside of this file; write the value itself"

@@ -65,8 +65,8 @@ def split(batch: Batch, pieces: int, together: int = 1) -> list[Batch]:
     [(3, 10), (10, 20)]
     """
     size = -(-width(batch) // (pieces * together)) * together
-    begun = batch.lo % together if isinstance(batch, Span) else 0
-    starts = [0, *range(size - begun, width(batch), size)]
+    offset = batch.lo % together if isinstance(batch, Span) else 0
+    starts = [0, *range(size - offset, width(batch), size)]
     parts = [cut(batch, *both) for both in pairwise([*starts, width(batch)])]
     return [part for part in parts if len(part)]
 

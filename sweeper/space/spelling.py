@@ -1,6 +1,6 @@
-"""What people write in conditions and axes, as the house spells it: `800ms`, `10k`, `gpu = 'H100'`.
+"""Normalises conditions and values of axes: `800ms`, `10k`, `gpu = 'H100'`.
 
-Numbers with a unit behind them become plain ones, and aliases of things kept as files their names.
+Numbers with a unit become plain numbers, and aliases of catalog entries become their names.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _KINDS = {"prices": "price"}
 
 
 def spelt(text: str) -> str:
-    """Return a condition with plain numbers and with the names that aliases stand for.
+    """Return a condition with plain numbers and with names in place of aliases.
 
     >>> spelt("ttft_p99_s <= 800ms AND gpu = 'H100'")
     "ttft_p99_s <= 0.8 AND gpu = 'h100_sxm'"

@@ -76,7 +76,7 @@ def answered(url: str, ask: Callable[[], T]) -> T:
         found = answers.get(timeout=_ANSWER_S)
     except queue.Empty:
         raise UserError(
-            f"outputs: {url} cannot be reached: nobody answers within {_ANSWER_S:g} s"
+            f"outputs: {url} cannot be reached: no answer within {_ANSWER_S:g} s"
         ) from None
     if isinstance(found, (OSError, ValueError)):
         said = " ".join(str(found).split())[:200]

@@ -147,7 +147,7 @@ def explained(error: OSError, folder: str) -> UserError:
     if error.errno == errno.ENOSPC or "No space left" in str(error):
         return UserError(
             f"the disk under {folder} is full. Everything written so far is kept: make room, or "
-            "set outputs=/another/folder, and run the same command again to go on"
+            "set outputs=/another/folder, and run the same command again to continue"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return UserError(
@@ -157,8 +157,8 @@ def explained(error: OSError, folder: str) -> UserError:
     if "://" in folder:
         said = " ".join(str(error).split())[:300]
         return UserError(
-            f"{folder}: the store of objects failed ({said}). What it has taken is kept, and the "
-            "same command goes on"
+            f"{folder}: the store of objects failed ({said}). What it has stored is kept, and the "
+            "same command continues"
         )
     return UserError(f"{folder}: {error}")
 

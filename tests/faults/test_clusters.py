@@ -159,7 +159,7 @@ def test_busy_cluster_is_reported_and_waited_for(machines: Machines, tmp_path: P
         running.until(lambda: "waiting for 1 CPUs held by others" in running.text())
         impatient = start(tmp_path / "other", SPACE, *words, "engine.ready_s=3")
         assert impatient.wait() == 2
-        assert "nobody is left to do the work" in impatient.text()
+        assert "no worker is left" in impatient.text()
     finally:
         holder.stdin.close()
         holder.wait()

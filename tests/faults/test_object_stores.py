@@ -90,7 +90,7 @@ def test_parts_written_before_a_store_error_are_kept(
     running = begin(tmp_path, store)
     running.until(lambda: answered(tmp_path) > 8)  # the first part is there
     store.refuses = mood
-    ended_in_a_sentence(running, "What it has taken is kept, and the same command goes on")
+    ended_in_a_sentence(running, "What it has stored is kept, and the same command continues")
     store.refuses, before = "", answered(tmp_path)
     again = begin(tmp_path, store)
     assert again.wait() == 0, again.text()
@@ -102,7 +102,7 @@ def test_lost_object_store_ends_the_sweep(tmp_path: Path, store: ObjectStore) ->
     running = begin(tmp_path, store)
     running.until(lambda: answered(tmp_path) > 64)
     store.go()
-    ended_in_a_sentence(running, "the same command goes on")
+    ended_in_a_sentence(running, "the same command continues")
 
 
 def test_slow_object_store_gets_larger_parts(tmp_path: Path, store: ObjectStore) -> None:
