@@ -149,18 +149,18 @@ def _short(value: float) -> str:
 
 
 def rules() -> str:
-    """Return how often measured passes lie in intervals by each rule, then from layer to layer."""
+    """Return the coverage of intervals of passes by each rule, and from layer to layer."""
     reference = reference_folder()
     if reference is None:
         raise UserError("no reference folder; set SWEEPER_REFERENCE")
     known = configurations(reference)
-    boards = dict.fromkeys(one.board for one in known)
-    judged = [(board, [one for one in known if one.board == board]) for board in boards]
+    gpus = dict.fromkeys(one.gpu for one in known)
+    judged = [(gpu, [one for one in known if one.gpu == gpu]) for gpu in gpus]
     return "\n\n".join(
         [
             table(
                 ("GPU", "passes", *RULES, "90 % of errors are within"),
-                [_board(board, many) for board, many in judged],
+                [_coverage_on(gpu, many) for gpu, many in judged],
             ),
             table(("from", "to", "nominal", "covered"), _coverages()),
         ]
@@ -170,8 +170,8 @@ def rules() -> str:
 RULES = ("all kernels together", "families by squares", "with the unexplained share")
 
 
-def _board(board: str, many: Sequence[Configuration]) -> tuple[str, ...]:
-    """Return the mean half-width by each rule, how many passes it holds, and what was seen."""
+def _coverage_on(gpu: str, many: Sequence[Configuration]) -> tuple[str, ...]:
+    """Return the mean half-width and coverage by each rule, and the 90th percentile of errors."""
     cells = []
     for rule in RULES:
         ends = [_interval(one, rule) for one in many]
@@ -179,13 +179,13 @@ def _board(board: str, many: Sequence[Configuration]) -> tuple[str, ...]:
         wide = [(hi - lo) / 2.0 / one.predicted_s for one, (lo, hi) in zip(many, ends, strict=True)]
         cells.append(f"±{np.mean(wide):.0%} covers {np.mean(held):.0%}")
     off = np.quantile([abs(one.off_share) for one in many], 0.9)
-    return board, str(len(many)), *cells, f"±{off:.0%}"
+    return gpu, str(len(many)), *cells, f"±{off:.0%}"
 
 
 def _interval(one: Configuration, rule: str) -> tuple[float, float]:
     if rule != RULES[0]:
-        shares = read_calibration(CALIBRATION)["unexplained"]
-        share = float(shares["known_boards" if one.is_known else "new_boards"])
+        known, new = read_calibration(CALIBRATION)["unexplained"].values()
+        share = float(known if one.is_known else new)
         return one.interval_s(share if rule == RULES[2] else 0.0)
     together = {"all": sum(one.half_widths.values(), HalfWidth())}
     lo_s, hi_s = interval_s(one.predicted_s, together, 0.0)
@@ -202,13 +202,13 @@ LINES = (
         r"deployments (T...), kernels of the GPU unmeasured, all: within intervals",
     ),
 )
-"""Lines of `validate` that say how often what a layer predicts of the next one holds."""
+"""Checks of the coverage of one layer's intervals on measurements of the next layer."""
 
 
 def _coverages() -> Iterator[tuple[str, ...]]:
     known = stored()
-    for below, above, room, pattern in LINES:
-        for check in known.get(room, ()):
+    for below, above, package, pattern in LINES:
+        for check in known.get(package, ()):
             if (found := re.fullmatch(pattern, check.name)) and check.value is not None:
                 yield f"{below}", f"{above}, {found[1]}", "90 %", f"{check.value:.0f} %"
 

@@ -122,8 +122,8 @@ def beside(outcomes: Sequence[Outcome]) -> str:
 
 def breaks() -> list[Mapping[str, Any]]:
     """Return the points that leave what simulators know, with their answers under `row`."""
-    told = yaml.safe_load((FOLDER / "breaks.yaml").read_text(encoding="utf-8"))
-    return [{**one, "row": answer(one["simulator"], one["point"])} for one in told]
+    listed = yaml.safe_load((FOLDER / "breaks.yaml").read_text(encoding="utf-8"))
+    return [{**one, "row": answer(one["simulator"], one["point"])} for one in listed]
 
 
 def answer(simulator: str, point: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -53,8 +53,6 @@ PENDING_WORDS: set[str] = {
     "benchmarks",
     "deploy/deployments",
     "deploy/orchestrators",
-    "docs",
-    "docs/cluster",
     "lab/calibration",
     "lab/claims",
     "lab/fits",
