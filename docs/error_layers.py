@@ -1,4 +1,4 @@
-"""Which layer makes how much of a latency's interval: kernels, messages, the pass or the engine.
+"""Shares of a latency interval by error layer: kernels, messages, passes and the engine.
 
 Within a pass, families of kernels and messages add up by squares, and with them what no kernel
 explains; what the engine does adds to the logarithm of that by squares (`error_bands.py`). So the

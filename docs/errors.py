@@ -17,7 +17,7 @@ import numpy as np
 from docs.error_layers import LAYERS, Squares, band_of, error_layers
 from docs.evidence import answer
 from docs.reference import table
-from lab.fits.intervals.pass_intervals import Configuration, configurations
+from lab.fits.intervals.pass_intervals import PassConfiguration, configurations
 from simulators.composition.intervals import CALIBRATION, HalfWidth, interval_s
 from simulators.core.calibration import read_calibration, reference_folder
 from simulators.core.errors import UserError
@@ -170,7 +170,7 @@ def rules() -> str:
 RULES = ("all kernels together", "families by squares", "with the unexplained share")
 
 
-def _coverage_on(gpu: str, many: Sequence[Configuration]) -> tuple[str, ...]:
+def _coverage_on(gpu: str, many: Sequence[PassConfiguration]) -> tuple[str, ...]:
     """Return the mean half-width and coverage by each rule, and the 90th percentile of errors."""
     cells = []
     for rule in RULES:
@@ -182,7 +182,7 @@ def _coverage_on(gpu: str, many: Sequence[Configuration]) -> tuple[str, ...]:
     return gpu, str(len(many)), *cells, f"±{off:.0%}"
 
 
-def _interval(one: Configuration, rule: str) -> tuple[float, float]:
+def _interval(one: PassConfiguration, rule: str) -> tuple[float, float]:
     if rule != RULES[0]:
         known, new = read_calibration(CALIBRATION)["unexplained"].values()
         share = float(known if one.is_known else new)

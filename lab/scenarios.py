@@ -39,7 +39,7 @@ SETS = {"survey": " of the survey", "today": " of today"}
 BASIS = "^(measured(-nearby|-trace)?|derived|published(-formula)?|claimed|survey-simulated)$"
 
 
-class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScenarioCase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One row of the results: the unique row with `where`, or the extreme of a column."""
 
     of: str = ""  # a space under `beside`; empty: the file's own
@@ -84,7 +84,7 @@ class Written(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: str = ""
     set: str = "own"
     beside: dict[str, dict[str, Any]] = {}
-    cases: dict[str, str | Case] = {}
+    cases: dict[str, str | ScenarioCase] = {}
     missing: str = ""
 
 
@@ -186,7 +186,7 @@ class Scenario:
     set: str
     spaces: Mapping[str, DesignSpace]
     targets: Mapping[str, Target]
-    cases: Mapping[str, Case]
+    cases: Mapping[str, ScenarioCase]
     missing: str = ""  # what is lacking to answer it
 
     def answer(self, outputs: Path) -> Outcome:
@@ -229,7 +229,9 @@ def read_scenario(file: Path) -> Scenario:
     lacking: list[str] = []
     placed = ({"": space} if "simulator" in space else {}) | written.beside
     placed = {name: _with_tables(one, lacking) for name, one in placed.items()}
-    cases = {n: Case(where=c) if isinstance(c, str) else c for n, c in written.cases.items()}
+    cases = {
+        n: ScenarioCase(where=c) if isinstance(c, str) else c for n, c in written.cases.items()
+    }
     for case in cases.values():
         if case.of not in placed:
             message = f"{file}: there is no space '{case.of}' beside"
@@ -241,7 +243,7 @@ def read_scenario(file: Path) -> Scenario:
         set=written.set,
         spaces={} if lacking else {name: space_of(one) for name, one in placed.items()},
         targets=written.targets,
-        cases=cases or {"": Case()},
+        cases=cases or {"": ScenarioCase()},
         missing="; ".join(dict.fromkeys(lacking)) or written.missing,
     )
 

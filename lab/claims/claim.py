@@ -41,7 +41,7 @@ PACKAGE = Path(__file__).parent
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One entry of a claims file, evaluated to a line per group of rows."""
 
-    name: str  # of the line; {column} stands for the value of a grouping column
+    name: str  # of the line; {column} is the value of a grouping column
     predictions: str = ""  # "module:function"
     split: str = ""  # how the rows were kept from the fits, in words
     where: str = ""  # a condition in SQL on the rows

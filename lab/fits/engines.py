@@ -29,7 +29,7 @@ from lab.fits.engine_columns import (
     step_columns,
 )
 from lab.fits.left_out import FOLDER as LEFT_OUT
-from lab.fits.methods.positive_least_squares import Problem, fit, solve
+from lab.fits.methods.positive_least_squares import LeastSquares, fit, solve
 from lab.fits.steady_state import by_replica, deployed_replica, steady_state
 from lab.tables.deployments import SILICON, silicon
 from lab.tables.static_batches import SESSION, STATIC, StaticBatch, static_rows
@@ -57,7 +57,7 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
     frameworks = [row.framework for row in rows] + [SESSION] * len(batches)
     runtimes = [row.runtime for row in rows] + [SESSION] * len(batches)
     groups = [row.group for row in rows] + [row.group for row in batches]
-    problem = Problem(
+    problem = LeastSquares(
         measured_s=np.array([r.tpot_s for r in rows] + [b.measured_s for b in batches]),
         groups=groups,
         fixed_s=together[:, COLUMNS.index("fixed")],

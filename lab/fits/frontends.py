@@ -25,7 +25,7 @@ from lab.fits.left_out import run_cache_of, runtime_without
 from lab.fits.methods.held_out import quantile
 from lab.fits.methods.positive_least_squares import (
     Constant,
-    Problem,
+    LeastSquares,
     fit,
     group_weights,
     least_log_error,
@@ -58,17 +58,17 @@ ROUNDS, LEAST_ERROR = 30, 0.02
 
 
 @dataclass(frozen=True)
-class Rows:
+class FrontendRows:
     """Deployments with the simulated times of their engines."""
 
     deployed: Sequence[PublicDeployment]
     ttft_s: Floats  # a row for each of TOKENS_S
     tpot_s: Floats
 
-    def of(self, which: Bools) -> Rows:
+    def of(self, which: Bools) -> FrontendRows:
         """Return some of the rows."""
         kept = [d for d, w in zip(self.deployed, which, strict=True) if w]
-        return Rows(kept, self.ttft_s[:, which], self.tpot_s[which])
+        return FrontendRows(kept, self.ttft_s[:, which], self.tpot_s[which])
 
     def column(self, name: str) -> Any:
         """Return a field of each row."""
@@ -127,7 +127,7 @@ def _in_process(reference: Path) -> Iterator[Calibration]:
     alone = RunCache(process=lambda _: NO_SERVER)
     measured_s = np.array([run.ttft_s for run in runs])
     found = fit(
-        Problem(
+        LeastSquares(
             measured_s=measured_s,
             groups=[run.point.model for run in runs],
             fixed_s=np.array([simulate(run.point, alone).ttft_mean_s for run in runs]),
@@ -150,7 +150,7 @@ def _in_process(reference: Path) -> Iterator[Calibration]:
     yield replace(whole, folder=LEFT_OUT, content={"without": without})
 
 
-def engines_alone(rows: Sequence[PublicDeployment]) -> Rows:
+def engines_alone(rows: Sequence[PublicDeployment]) -> FrontendRows:
     """Return simulated times of deployments behind servers of all paces that add no more.
 
     Engines have the constants fitted without their groups.
@@ -163,10 +163,10 @@ def engines_alone(rows: Sequence[PublicDeployment]) -> Rows:
             for i in indices:
                 found = simulate(updated(point_of(rows[i]), {"client.frontend": AUTO}), shelf)
                 ttft_s[pace, i], tpot_s[i] = found.ttft_mean_s, found.tpot_mean_s
-    return Rows(rows, ttft_s, tpot_s)
+    return FrontendRows(rows, ttft_s, tpot_s)
 
 
-def fit_frontend(rows: Rows) -> Numbers:
+def fit_frontend(rows: FrontendRows) -> Numbers:
     """Return seconds per request, seconds per prompt token, and iterations."""
     measured = rows.column("ttft_s")
     weights = group_weights([d.group for d in rows.deployed])
@@ -188,7 +188,7 @@ def fit_frontend(rows: Rows) -> Numbers:
     return min(found)[1]
 
 
-def predicted_ttft_s(rows: Rows, numbers: Numbers) -> Floats:
+def predicted_ttft_s(rows: FrontendRows, numbers: Numbers) -> Floats:
     """Return times to the first token behind a server of given numbers."""
     request_s, token_s, iterations = numbers
     served_s: Floats = rows.ttft_s[TOKENS_S.index(token_s)]

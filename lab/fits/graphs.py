@@ -1,7 +1,7 @@
 """Fit a framework's constants to whole fp32 models.
 
 Constants are the speed of backward products, one number per vendor; the host's time for a launch,
-by phase; and the pace of depthwise convolutions over plain streaming. GPUs that stand for new ones
+by phase; and the pace of depthwise convolutions over plain streaming. GPUs that act as new ones
 have kernels fitted to ten rows per operator. Rows whose forward pass shows fresh allocations count
 in their backward pass alone.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.fits.driver import Calibration, rounded
-from lab.tables.graphs import SHAPES, TABLE, Case, read_cases
+from lab.tables.graphs import SHAPES, TABLE, GraphCase, read_cases
 from lab.tables.kernel_profiles import TABLE as PROFILES
 from lab.tables.kernel_profiles import depthwise_paces, read_profiles
 from lab.tables.kernels.fp32_kernels import read_rows
@@ -36,7 +36,7 @@ GRADIENTS = tuple(round(0.70 + 0.01 * step, 2) for step in range(41))
 """Candidates for launch times and for factors of backward products."""
 
 NEW, ROWS, FEWEST = ("h100_sxm", "a100_pcie_80gb"), 10, 2
-"""GPUs that stand for one that nothing was fitted to, the rows of each operator class that are
+"""GPUs that act as unmeasured ones, the rows of each operator class that are
 known of it, and the least rows of a class, of which half are drawn."""
 
 ODD = "p4"
@@ -46,10 +46,10 @@ FOLDER = CALIBRATION.parent
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class FittedGraph:
     """A measured case with its kernels priced."""
 
-    case: Case
+    case: GraphCase
     priced: PricedLaunches
 
     @property
@@ -97,12 +97,12 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     )
 
 
-def priced_cases(reference: Path) -> list[Fitted]:
+def priced_cases(reference: Path) -> list[FittedGraph]:
     """Return the unfused cases of one GPU that can be fitted to."""
     rows = read_rows(reference)[0]
     drawn = {name: few_shot_profile(load_gpu(name), rows, seed=0) for name in NEW}
     return [
-        Fitted(case, case.price(reference, drawn.get(case.gpu.name, BEST)))
+        FittedGraph(case, case.price(reference, drawn.get(case.gpu.name, BEST)))
         for case in read_cases(reference)
         if case.parallelism == "none"
         and not case.is_fused
@@ -113,7 +113,7 @@ def priced_cases(reference: Path) -> list[Fitted]:
 
 def few_shot_profile(gpu: Gpu, rows: Sequence[Rows], seed: int) -> Profile:
     """Return a GPU's profile by its data sheet and `ROWS` rows of each operator class."""
-    others = [board for board in boards() if board.name != gpu.name]
+    others = [one for one in boards() if one.name != gpu.name]
     profile = zero_shot_profile(identity_of(gpu), among=others)
     # Batched products first: the dispatch they show is an upper bound for single ones.
     for part in sorted(rows, key=lambda part: part.kernel):
@@ -124,7 +124,7 @@ def few_shot_profile(gpu: Gpu, rows: Sequence[Rows], seed: int) -> Profile:
     return profile
 
 
-def fit(rows: Sequence[Fitted]) -> Framework:
+def fit(rows: Sequence[FittedGraph]) -> Framework:
     """Return the constants of least error: backward products first, then the host.
 
     Raises:
@@ -152,7 +152,7 @@ def fit(rows: Sequence[Fitted]) -> Framework:
 
 
 def _error(
-    rows: Sequence[Fitted], phase: str, launch_s: float, gradient: float | Framework
+    rows: Sequence[FittedGraph], phase: str, launch_s: float, gradient: float | Framework
 ) -> float:
     """Return the mean |log(predicted / measured)| of one phase."""
     ratios = []
@@ -163,6 +163,6 @@ def _error(
     return float(np.mean(np.abs(np.log(ratios))))
 
 
-def fit_without(rows: Sequence[Fitted], graph: str) -> Framework:
+def fit_without(rows: Sequence[FittedGraph], graph: str) -> Framework:
     """Return the constants fitted to the rows of all graphs but one."""
     return fit([row for row in rows if row.case.graph_name != graph])

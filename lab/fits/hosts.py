@@ -1,7 +1,7 @@
 """Fit the least time in which an engine's host prepares an iteration: scheduling, inputs, sampling.
 
 A line over the batch size gives the part that does not depend on it. The fastest GPU and release
-stands for all engines, as current ones have not been timed so: it is a lower bound.
+represents all engines, as current ones have not been timed so: a lower bound.
 """
 
 from __future__ import annotations

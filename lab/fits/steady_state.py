@@ -28,7 +28,7 @@ OF_REST = ("trtllm",)
 
 
 @dataclass(frozen=True)
-class SteadyState:
+class ServingMean:
     """Two steps and their weights, with a column per load of one replica."""
 
     decode: Step
@@ -64,7 +64,7 @@ def deployed_replica(row: Deployed, runtime: Runtime) -> Replica:
     )
 
 
-def steady_state(replica: Replica, loads: Sequence[Deployed]) -> SteadyState:
+def steady_state(replica: Replica, loads: Sequence[Deployed]) -> ServingMean:
     """Return the steps of loads of one replica, with their weights in the time per token."""
     longest, most, clients, budget = (
         np.array([getattr(d, name) for d in loads], np.float64)
@@ -86,7 +86,7 @@ def steady_state(replica: Replica, loads: Sequence[Deployed]) -> SteadyState:
         ranks = np.array([d.cut.attention_dp for d in loads], np.float64)
         at_once = np.maximum(at_once, np.where(poll > 1.0, np.minimum(ranks, running), 1.0))
     beside = 0.0 if apart else running
-    return SteadyState(
+    return ServingMean(
         decode=Step(decodes=running, decode_kv_tokens=running * context, logits_rows=running),
         prefill=Step(
             prefills=at_once,

@@ -39,7 +39,7 @@ CODE, SAME_AS, CODE_BEFORE, STAMP = range(4)
 
 @kernel(i8(matrix(i8), matrix(i8), array(i8), array(i8), array(i8), matrix(i8)), borrows=True)
 def go_to(loops: Ints, dims: Ints, at: Ints, count: Ints, last: Ints, boxes: Ints) -> int:
-    """Place the tile for the walked iterations `at`; return how many iterations it stands for."""
+    """Place the tile for the walked iterations `at`; return the iterations represented."""
     weight = 1
     last[:] = 1
     boxes[LOW] = 0

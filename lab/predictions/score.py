@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from lab.claims.decisions import regrets
-from lab.predictions.tasks import TASKS, Figures, Key, Task, key_of
+from lab.predictions.tasks import TASKS, Figures, Key, ScoredTask, key_of
 from lab.tables.rows import Bools, read_table
 from lab.validate import measured_tables
 from simulators.core.contract import Check
@@ -94,7 +94,7 @@ def _predictions(named: str, reference: Path) -> list[pa.Table]:
     return found
 
 
-def _aligned(task: Task, tables: Sequence[pa.Table]) -> tuple[dict[str, Floats], int]:
+def _aligned(task: ScoredTask, tables: Sequence[pa.Table]) -> tuple[dict[str, Floats], int]:
     """Return the predictions of a task's rows, NaN where there is none, and unmatched rows.
 
     Raises:
@@ -130,7 +130,7 @@ def _positive(value: object, column: str, row: str) -> float:
     return number
 
 
-def _lines(name: str, task: Task, predicted: Figures, unmatched: int) -> Iterator[Check]:
+def _lines(name: str, task: ScoredTask, predicted: Figures, unmatched: int) -> Iterator[Check]:
     """Yield regrets of choices, then errors by figure and kind."""
     answered = np.all([~np.isnan(column) for column in predicted.values()], axis=0)
     true, believed = task.decided_by(task.measured), task.decided_by(predicted)

@@ -31,7 +31,7 @@ Figures = Mapping[str, Floats]
 
 
 @dataclass(frozen=True)
-class Task:
+class ScoredTask:
     """Measured rows of one kind."""
 
     key: tuple[str, ...]  # columns that identify a row
@@ -57,7 +57,7 @@ def _word(value: object) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
-def deployments(reference: Path) -> Task:
+def deployments(reference: Path) -> ScoredTask:
     """Return deployments: mean TTFT and TPOT, and choices on one GPU and across GPUs."""
     rows = silicon(reference)
     own = silicon(reference, QWEN3_32B, QWEN3_32B_PEER) if (reference / QWEN3_32B).is_file() else []
@@ -69,7 +69,7 @@ def deployments(reference: Path) -> Task:
         kinds[gpu] = kept & first & np.array([row.gpu == gpu for row in every])
     if own:
         kinds["Qwen3-32B on H100"] = kept & ~first
-    return Task(
+    return ScoredTask(
         key=("id",),
         names=[(row.name,) for row in every],
         measured={
@@ -86,12 +86,12 @@ def deployments(reference: Path) -> Task:
     )
 
 
-def fp32_models(reference: Path) -> Task:
+def fp32_models(reference: Path) -> ScoredTask:
     """Return whole transformers in fp32 under PyTorch, by how many GPUs ran them."""
     key = ("gpu", "model", "mode", "batch", "seq_len", "fused", "parallelism")
     rows = read_records(reference / TABLE)
     alone = np.array([row.n_gpus == 1 for row in rows], bool)
-    return Task(
+    return ScoredTask(
         key=key,
         names=[key_of([row[name] for name in key]) for row in rows],
         measured={"total_ms": np.array([row.measured_ms for row in rows], np.float64)},
@@ -99,7 +99,7 @@ def fp32_models(reference: Path) -> Task:
     )
 
 
-def training_steps(reference: Path) -> Task:
+def training_steps(reference: Path) -> ScoredTask:
     """Return training steps whose time is known, by source."""
     rows = [row for row in read_records(reference / MEASURED) if row.step_time_s]
     reasons = flagged(reference)
@@ -108,7 +108,7 @@ def training_steps(reference: Path) -> Task:
     kinds = {"all": kept, "with flagged rows": np.ones(len(rows), bool)}
     for source in dict.fromkeys(filter(None, sources)):
         kinds[source] = kept & np.array([name == source for name in sources])
-    return Task(
+    return ScoredTask(
         key=("row_id",),
         names=[(row.row_id,) for row in rows],
         measured={"step_time_s": np.array([row.step_time_s for row in rows], np.float64)},
@@ -116,7 +116,7 @@ def training_steps(reference: Path) -> Task:
     )
 
 
-TASKS: Mapping[str, tuple[Callable[[Path], Task], Sequence[str]]] = {
+TASKS: Mapping[str, tuple[Callable[[Path], ScoredTask], Sequence[str]]] = {
     "deployments": (deployments, (SILICON,)),
     "fp32_models": (fp32_models, (TABLE,)),
     "training_steps": (training_steps, (MEASURED, FLAGGED)),

@@ -81,7 +81,7 @@ def read_between_nodes(reference: Path) -> list[NodesCurve]:
 
 
 @dataclass(frozen=True)
-class Exchange:
+class DeepEpExchange:
     """A dispatch or combine of the test of DeepEP, timed by the printed bandwidth."""
 
     kernel: str  # V1-normal, V1-lowlat, V2
@@ -112,7 +112,7 @@ NUMBER_BYTES = {"dispatch": 1.0 + 4.0 / 128.0, "combine": 2.0}
 LOW_LATENCY_KERNEL = "V1-lowlat"
 
 
-def read_exchanges(reference: Path) -> list[Exchange]:
+def read_exchanges(reference: Path) -> list[DeepEpExchange]:
     """Return DeepEP's dispatches and combines.
 
     Bandwidths count bytes as the tests do, local copies included: at low latency one copy per
@@ -129,7 +129,7 @@ def read_exchanges(reference: Path) -> list[Exchange]:
         if kernel == LOW_LATENCY_KERNEL:
             copies = float(TOP_K)
         gpu, tokens = facts["gpu_names"][row.gpu], facts["tokens"][kernel]
-        one = Exchange(kernel, gpu, ranks, row.op, tokens, routed, 0.0)
+        one = DeepEpExchange(kernel, gpu, ranks, row.op, tokens, routed, 0.0)
         seconds = copies * one.rank_bytes / (row.bandwidth_gb_s * 1e9)
         if row.latency_us is not None:
             seconds = row.latency_us * 1e-6

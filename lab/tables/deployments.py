@@ -15,7 +15,7 @@ from typing import Any
 from lab.tables.catalog_names import four_bit_experts, is_gpu, is_model, model_name
 from lab.tables.records import known_rows
 from lab.tables.rows import Record, read_records
-from lab.tables.serving.launch_recipes import Load, recipe_of
+from lab.tables.serving.launch_recipes import RecipeLoad, recipe_of
 from lab.tables.serving.sweeps import defined_cut
 from simulators.catalog.engine import load_engine
 from simulators.catalog.model import load_model
@@ -115,7 +115,7 @@ def _deployed(row: Record, peer: Mapping[str, Any], cut: Parallelism) -> PublicD
     precision = row.precision or "bf16"
     is_answered = bool(peer.get("aic_ok"))
     client = client_of(row.provenance, framework)
-    load = Load(row.isl, row.osl, clients, cut.width, cut.attention_dp > 1)
+    load = RecipeLoad(row.isl, row.osl, clients, cut.width, cut.attention_dp > 1)
     recipe = None
     if client is INFERENCEX:
         recipe = recipe_of(framework, model, row.gpu, precision, row.measured_date)

@@ -50,7 +50,7 @@ class Term:
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class PassCase:
     """A measured forward pass: steps, replica and seconds.
 
     `is_test` says that its whole group is kept out of every fit.
@@ -93,7 +93,7 @@ class Case:
         )
 
 
-def splitwise(reference: Path, phase: str) -> Iterator[Case]:
+def splitwise(reference: Path, phase: str) -> Iterator[PassCase]:
     """Yield prompt or token times of Llama-2-70B on A100 and H100 (Patel et al., 2024).
 
     Rows marked as synthetic were derived, not measured. Prompts of a batch ran one after another
@@ -109,10 +109,10 @@ def splitwise(reference: Path, phase: str) -> Iterator[Case]:
         tp, seconds = int(row.tensor_parallel), row[f"{phase}_time"] * 1e-3
         replica = _replica(row.model, row.hardware, tp, "fp16", framework="vllm")
         group = f"{replica.gpu.name} tp{tp}"
-        yield Case(group, replica, (Term(step),), seconds, tp == 4, is_tokenised=is_prompt)
+        yield PassCase(group, replica, (Term(step),), seconds, tp == 4, is_tokenised=is_prompt)
 
 
-def tinychat(reference: Path, column: str) -> Iterator[Case]:
+def tinychat(reference: Path, column: str) -> Iterator[PassCase]:
     """Yield decode times at batch 1 and four tokens of context, in fp16 or with 4-bit weights.
 
     Those on A100 are fitted to.
@@ -123,10 +123,10 @@ def tinychat(reference: Path, column: str) -> Iterator[Case]:
             gpu = gpu_name(row.gpu)
             replica = _replica(row.model, gpu, 1, dtype)
             terms = (Term(decode_step(1.0, 4.0)),)
-            yield Case(gpu, replica, terms, row[column] * 1e-3, is_test=gpu != "a100_sxm")
+            yield PassCase(gpu, replica, terms, row[column] * 1e-3, is_test=gpu != "a100_sxm")
 
 
-def tinychat_prompts(reference: Path, *, reused: bool) -> Iterator[Case]:
+def tinychat_prompts(reference: Path, *, reused: bool) -> Iterator[PassCase]:
     """Yield TTFT of a question behind a history, in 4 bits on an RTX 4090.
 
     The history is cached, or computed again. Computed ones of no more history than question are
@@ -139,10 +139,10 @@ def tinychat_prompts(reference: Path, *, reused: bool) -> Iterator[Case]:
         whole = prefill_step(1.0, history + QUESTION)
         terms = (Term(chunk_step(QUESTION, history, 1.0) if reused else whole),)
         replica, is_test = _replica("LLaMA-3-8B", "RTX4090", 1, "w4a16"), history > QUESTION
-        yield Case(f"{history:,.0f}", replica, terms, row[column] * 1e-3, reused or is_test)
+        yield PassCase(f"{history:,.0f}", replica, terms, row[column] * 1e-3, reused or is_test)
 
 
-def concurrent(reference: Path, gpu: str) -> Iterator[Case]:
+def concurrent(reference: Path, gpu: str) -> Iterator[PassCase]:
     """Yield TPOT of dense Llama-3.1 at a fixed number of clients.
 
     While a request decodes, each of the others is prefilled once in as many iterations as a
@@ -167,10 +167,10 @@ def concurrent(reference: Path, gpu: str) -> Iterator[Case]:
             Term(prefill_step(1.0, prompt), prompts, is_launched=False),
         )
         group = f"{row.framework} {replica.model.name} tp{tp}"
-        yield Case(group, replica, terms, row.tpot_ms * 1e-3, gpu != "h100_sxm" or tp == 4)
+        yield PassCase(group, replica, terms, row.tpot_ms * 1e-3, gpu != "h100_sxm" or tp == 4)
 
 
-def static_batches(reference: Path, version: str) -> Iterator[Case]:
+def static_batches(reference: Path, version: str) -> Iterator[PassCase]:
     """Yield whole static batches of LLaMA 7B and 70B in one release of TensorRT-LLM.
 
     A batch is one prefill of all prompts and a decode for each further token, without a scheduler.
@@ -189,7 +189,7 @@ def static_batches(reference: Path, version: str) -> Iterator[Case]:
         terms = (Term(prefill_step(batch, prompt)), *decodes)
         seconds = batch * output / row.output_tokens_per_s_total
         group = f"{replica.gpu.name} {replica.model.name} tp{tp}"
-        yield Case(group, replica, terms, seconds, is_scheduled=False)
+        yield PassCase(group, replica, terms, seconds, is_scheduled=False)
 
 
 def _rows(path: Path, gpu: str = "gpu") -> Iterator[Record]:
@@ -214,26 +214,26 @@ def _replica(
 
 
 @dataclass(frozen=True)
-class Table:
+class PassTable:
     """A table of measured passes, its reader, and the runtime it was measured under."""
 
     name: str
     path: str
-    read: Callable[[Path], Iterator[Case]]
+    read: Callable[[Path], Iterator[PassCase]]
     runtime: str
 
     @functools.cache  # noqa: B019 - tables are few and last; cases remember their prices
-    def cases(self, reference: Path) -> Sequence[Case]:
+    def cases(self, reference: Path) -> Sequence[PassCase]:
         """Return its rows, read and priced once."""
         return tuple(self.read(reference))
 
 
 TABLES = (
-    Table("llama2_70b_token_time", SPLITWISE, lambda r: splitwise(r, "token"), "eager_tp"),
-    Table("llama2_70b_prompt_time", SPLITWISE, lambda r: splitwise(r, "prompt"), "eager_tp"),
-    Table("decode_w4a16", TINYCHAT, lambda r: tinychat(r, "int4_awq_ms_per_token"), "eager"),
-    Table("decode_fp16", TINYCHAT, lambda r: tinychat(r, "fp16_ms_per_token"), "eager"),
-    Table("llama3_1_tpot_h100", CONCURRENT, lambda r: concurrent(r, "h100_sxm"), "graphs"),
-    Table("llama3_1_tpot_b200", CONCURRENT, lambda r: concurrent(r, "b200_sxm"), "graphs"),
-    Table("static_batch", STATIC, lambda r: static_batches(r, "v0.9.0"), "graphs"),
+    PassTable("llama2_70b_token_time", SPLITWISE, lambda r: splitwise(r, "token"), "eager_tp"),
+    PassTable("llama2_70b_prompt_time", SPLITWISE, lambda r: splitwise(r, "prompt"), "eager_tp"),
+    PassTable("decode_w4a16", TINYCHAT, lambda r: tinychat(r, "int4_awq_ms_per_token"), "eager"),
+    PassTable("decode_fp16", TINYCHAT, lambda r: tinychat(r, "fp16_ms_per_token"), "eager"),
+    PassTable("llama3_1_tpot_h100", CONCURRENT, lambda r: concurrent(r, "h100_sxm"), "graphs"),
+    PassTable("llama3_1_tpot_b200", CONCURRENT, lambda r: concurrent(r, "b200_sxm"), "graphs"),
+    PassTable("static_batch", STATIC, lambda r: static_batches(r, "v0.9.0"), "graphs"),
 )

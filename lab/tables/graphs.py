@@ -48,7 +48,7 @@ The rule reads no prediction."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class GraphCase:
     """One measured configuration."""
 
     gpu: Gpu
@@ -85,16 +85,16 @@ class Case:
         )
 
 
-def read_cases(reference: Path) -> list[Case]:
+def read_cases(reference: Path) -> list[GraphCase]:
     """Return every row of the table whose model and GPU are known."""
     rows = read_records(reference / TABLE)
     known = known_rows(rows, TABLE, gpu=is_in_catalog, model=CODES.__contains__)
     return [_case(row) for row in known]
 
 
-def _case(row: Record) -> Case:
+def _case(row: Record) -> GraphCase:
     found = {peer: row[f"{peer}_predicted_ms"] for peer in PEERS}
-    return Case(
+    return GraphCase(
         gpu=load_gpu(catalog_name(row.gpu)),
         graph_name=f"{row.model} {row.mode} {row.seq_len} x {row.batch}",
         model=row.model,

@@ -33,7 +33,7 @@ NAMES = ("forward_kernel", "backward_kernel", "grad_weight_kernel")
 
 
 @dataclass(frozen=True)
-class Profile:
+class WorkloadProfile:
     """A profiled workload: measured kernels by name and duration, and kernels of the graph."""
 
     name: str
@@ -50,7 +50,7 @@ class Profile:
         return float(np.sum(self.priced.seconds * slowdown(self.priced, load_gpu(GPU), framework)))
 
 
-def read_profiles(reference: Path) -> list[Profile]:
+def read_profiles(reference: Path) -> list[WorkloadProfile]:
     """Return the profiles of the table that a graph can be drawn for."""
     workloads = declared("orion")["workloads"]
     seen: dict[str, list[tuple[str, float]]] = {}
@@ -61,11 +61,11 @@ def read_profiles(reference: Path) -> list[Profile]:
         if name in seen:
             graph = draw(model, Load(batch=batch, training=training))
             priced = price_graph(graph, load_gpu(GPU), dtype="fp32", training=training)
-            found.append(Profile(name, tuple(seen[name]), priced))
+            found.append(WorkloadProfile(name, tuple(seen[name]), priced))
     return found
 
 
-def depthwise_paces(profiles: list[Profile]) -> dict[str, float]:
+def depthwise_paces(profiles: list[WorkloadProfile]) -> dict[str, float]:
     """Return the time of depthwise kernels over that of streaming their inputs and outputs.
 
     Raises:

@@ -54,7 +54,7 @@ unless configured otherwise (NVIDIA's harness of v5.1: `GenerationConfig.streami
 `DEFAULT_EXTRA_CONFIG` in `llmlib/config.py`)."""
 
 
-class Task(NamedTuple):
+class ServingBenchmark(NamedTuple):
     """A benchmark: mean lengths in tokens, and limits of 99 % of requests to a server."""
 
     prompt: int
@@ -63,17 +63,17 @@ class Task(NamedTuple):
     tpot_s: float
 
 
-TASKS = {model: Task(**task) for model, task in FACTS["tasks"].items()}
+TASKS = {model: ServingBenchmark(**task) for model, task in FACTS["tasks"].items()}
 
 
 @dataclass(frozen=True)
-class Submission(PublishedRun):
+class InferenceSubmission(PublishedRun):
     """A measured system; `point` is a single replica with all requests queued."""
 
     name: str
     scenario: str
     gpus: int
-    task: Task
+    task: ServingBenchmark
 
     @property
     def tokens_per_gpu_s(self) -> float:
@@ -81,9 +81,9 @@ class Submission(PublishedRun):
         return self.tokens_per_s / self.gpus
 
 
-def mlperf(reference: Path) -> list[Submission]:
+def mlperf(reference: Path) -> list[InferenceSubmission]:
     """Return the submission of each round, benchmark, GPU and scenario with most tokens per GPU."""
-    best: dict[tuple[str, ...], Submission] = {}
+    best: dict[tuple[str, ...], InferenceSubmission] = {}
     for version, row in _rows(reference):
         one = _submission(version, row)
         key = (version, one.group, one.scenario)
@@ -102,7 +102,7 @@ def _rows(reference: Path) -> Iterator[tuple[str, Record]]:
                 yield version, one
 
 
-def _submission(version: str, row: Record) -> Submission:
+def _submission(version: str, row: Record) -> InferenceSubmission:
     model, gpu = model_name(row.model), gpu_name(row.accelerator)
     task = TASKS[model]._replace(output=_mean_output(row, TASKS[model].output))
     gpus, scenario = int(row.n_accelerators), row.scenario
@@ -112,7 +112,7 @@ def _submission(version: str, row: Record) -> Submission:
     share = point.tp * point.pp * point.attention_dp / gpus
     asked = max(1, round(RUN_S * share * row.tokens_per_s / task.output))
     requests = launched.get("requests", asked)
-    return Submission(
+    return InferenceSubmission(
         point=updated(point, {"arrivals.clients": requests, "requests": requests}),
         tokens_per_s=row.tokens_per_s,
         name=f"{version} {row.vendor} {gpus} x {gpu}",
@@ -138,7 +138,7 @@ def _mean_output(row: Record, usual: int) -> int:
     return round(stated or (tokens / samples if tokens and samples else usual))
 
 
-def _replica(row: Record, model: str, gpu: str, task: Task) -> ServingPoint:
+def _replica(row: Record, model: str, gpu: str, task: ServingBenchmark) -> ServingPoint:
     """Return one replica as configured, with everything queued."""
     sheet, has_experts = load_gpu(gpu), load_model(model).experts > 0
     narrowest = "fp4" if "fp4" in sheet.peak_flops else "fp8"

@@ -45,7 +45,7 @@ MIB = 2.0**20
 
 
 @dataclass(frozen=True)
-class Block:
+class ResultBlock:
     """One printed result; times in seconds."""
 
     point: ServingPoint
@@ -66,9 +66,9 @@ class Block:
         return f"{self.point.model}.{self.point.gpu}"
 
 
-def blocks(reference: Path) -> tuple[list[Block], list[str]]:
+def blocks(reference: Path) -> tuple[list[ResultBlock], list[str]]:
     """Return the usable results, and the reason against each other one."""
-    usable: list[Block] = []
+    usable: list[ResultBlock] = []
     reasons: list[str] = []
     for row in read_records(reference / BLOCKS):
         if reason := reason_to_skip(row):
@@ -155,7 +155,7 @@ def _load(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _block(row: Record) -> Block:
+def _block(row: Record) -> ResultBlock:
     model, gpu, framework = model_name(row.model), load_gpu(gpu_name(row.gpu)), row.framework
     engine, is_sglang = load_engine(framework), framework == "sglang"
     cut = _cut(row, model)
@@ -189,7 +189,7 @@ def _block(row: Record) -> Block:
     decodes = FACTS.latent_decodes.get(point.runtime, {}) if load_model(model).is_latent else {}
     options = {kind: tuple(row[name] for name in names) for kind, names in FACTS.options.items()}
     is_async = bool(re.search(PATTERNS["async_scheduling"], row.launch_command))
-    return Block(
+    return ResultBlock(
         point=point,
         framework=framework,
         path=row.path,

@@ -16,12 +16,12 @@ Lines = dict[str, Check]
 
 @pytest.fixture(scope="session")
 def claimed() -> Callable[[str], Lines]:
-    """The lines of a room on rows nothing was fitted to, by name."""
+    """Lines of a group of claims on held-out rows, by name."""
     if reference_folder() is None:
         pytest.skip("no measured tables: set SWEEPER_REFERENCE to a reference folder")
 
     @functools.cache
-    def lines(room: str) -> Lines:
-        return {check.name: check for check in run(room)}
+    def lines(group: str) -> Lines:
+        return {check.name: check for check in run(group)}
 
     return lines

@@ -21,14 +21,14 @@ def found(claimed: Callable[[str], dict[str, Check]]) -> dict[str, Check]:
 
 
 @pytest.mark.slow
-def test_every_board_beats_its_roofline_on_the_data_sheet_alone(found: dict[str, Check]) -> None:
+def test_every_gpu_beats_the_roofline_on_the_data_sheet_alone(found: dict[str, Check]) -> None:
     sheets = [c for c in found.values() if c.name.endswith("operators, data sheet alone")]
     assert len(sheets) >= 9
     assert all(check.ok for check in sheets)
 
 
 @pytest.mark.slow
-def test_nine_of_ten_rows_lie_within_their_interval(found: dict[str, Check]) -> None:
+def test_intervals_of_fp32_kernels_cover_nine_tenths_of_rows(found: dict[str, Check]) -> None:
     families = ("linear", "bmm", "elementwise", "softmax + norm", "conv")
     assert all(found[f"{family} coverage"].ok for family in families)
     new = [
@@ -39,19 +39,19 @@ def test_nine_of_ten_rows_lie_within_their_interval(found: dict[str, Check]) -> 
 
 
 @pytest.mark.slow
-def test_nine_of_ten_rows_of_attention_and_experts_lie_within_their_interval(
+def test_intervals_of_attention_and_experts_cover_nine_tenths_of_rows(
     found: dict[str, Check],
 ) -> None:
     octaves = {"decode": ", octaves left out", "mla_decode": ", octaves left out"}
     held = [found[f"{kernel} coverage{octaves.get(kernel, '')}"] for kernel in (*TABLES, "mixed")]
     assert len(held) == 6
-    missed = {"mla_prefill coverage": 86.0}  # told as too narrow: GB200's own hold 77 to 86
+    missed = {"mla_prefill coverage": 86.0}  # reported as too narrow: GB200's own hold 77 to 86
     least = {check.name: missed.get(check.name, 100.0) for check in held}
     assert all(c.ok or (c.value or 0.0) >= least[c.name] for c in held), held
 
 
 @pytest.mark.slow
-def test_intervals_of_tensor_products_hold_as_often_as_those_of_fp32(
+def test_intervals_of_tensor_products_cover_nine_tenths_of_rows(
     found: dict[str, Check],
 ) -> None:
     kinds = ("bf16", "fp8", "fp8_block", "fp4", "tensor")
@@ -64,7 +64,7 @@ def test_shipped_calibrations_belong_to_the_measured_tables() -> None:
     reference = reference_folder()
     if reference is None:
         pytest.skip("no measured tables: set SWEEPER_REFERENCE to a reference folder")
-    files = [calibration_file("fp32", board.name) for board in boards()]
+    files = [calibration_file("fp32", one.name) for one in boards()]
     assert None not in files
     kinds = (calibrations(kind).values() for kind in ("tensor", "fused", "power"))
     files += [file for kind in kinds for found in kind for file in found]
@@ -73,8 +73,8 @@ def test_shipped_calibrations_belong_to_the_measured_tables() -> None:
             assert sha256_of(reference / name) == digest, name
 
 
-def test_calibrations_of_all_rooms_stay_modest() -> None:
-    # Of the ten boards with tables of three engines each brings up to .3 MB.
+def test_calibration_files_stay_small() -> None:
+    # Each of ten GPUs with tables of three engines has up to 0.3 MB.
     files = [file for folder in PACKAGE.glob("*/calibration") for file in folder.rglob("*.toml")]
     sizes = [file.stat().st_size for file in files]
     assert max(sizes) < 300_000

@@ -16,15 +16,15 @@ from lab.claims.dataflow import closed_form, timeloop
 from lab.tables.rows import evenly
 from simulators.core.calibration import reference_folder
 
-ROOMS = ("collectives", "composition", "dataflow", "kernels", "serving", "catalog")
+GROUPS = ("collectives", "composition", "dataflow", "kernels", "serving", "catalog")
 ROWS = 24
 """Of a table that is kept; the others are left out at random."""
 
 SIMULATED = 3
 """The same, where a row is a whole run of an engine."""
 
-QUICK = [(room, 1) for room in ROOMS]
-MORE = [(room, seed) for room in ROOMS for seed in range(34) if seed != 1]
+QUICK = [(group, 1) for group in GROUPS]
+MORE = [(group, seed) for group in GROUPS for seed in range(34) if seed != 1]
 
 REFERENCE = reference_folder()
 pytestmark = pytest.mark.skipif(
@@ -32,29 +32,29 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize(("room", "seed"), QUICK)
-def test_claims_on_a_part_of_the_tables(room: str, seed: int, tmp_path: Path) -> None:
-    _judge(room, seed, tmp_path)
+@pytest.mark.parametrize(("group", "seed"), QUICK)
+def test_claims_on_a_part_of_the_tables(group: str, seed: int, tmp_path: Path) -> None:
+    _judge(group, seed, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("room", "seed"), MORE)
-def test_claims_on_more_parts_of_the_tables(room: str, seed: int, tmp_path: Path) -> None:
-    _judge(room, seed, tmp_path)
+@pytest.mark.parametrize(("group", "seed"), MORE)
+def test_claims_on_more_parts_of_the_tables(group: str, seed: int, tmp_path: Path) -> None:
+    _judge(group, seed, tmp_path)
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_claims_on_an_empty_folder(room: str, tmp_path: Path) -> None:
-    _judged(room, tmp_path)
+@pytest.mark.parametrize("group", GROUPS)
+def test_claims_on_an_empty_folder(group: str, tmp_path: Path) -> None:
+    _judged(group, tmp_path)
 
 
-def _judge(room: str, seed: int, folder: Path) -> None:
-    _part_of_the_reference(folder, np.random.default_rng([seed, ROOMS.index(room)]))
-    _judged(room, folder)
+def _judge(group: str, seed: int, folder: Path) -> None:
+    _part_of_the_reference(folder, np.random.default_rng([seed, GROUPS.index(group)]))
+    _judged(group, folder)
 
 
-def _judged(room: str, folder: Path) -> None:
-    checks = list(validate.run(room, folder, "all"))
+def _judged(group: str, folder: Path) -> None:
+    checks = list(validate.run(group, folder, "all"))
     assert checks
     assert all(check.note for check in checks if check.value is None)
     assert not any(check.value is not None and np.isnan(check.value) for check in checks)

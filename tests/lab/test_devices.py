@@ -1,4 +1,4 @@
-"""MLPerf Tiny: what a board is predicted by never looks at the board."""
+"""MLPerf Tiny: predictions of a device do not use rows of the device."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from lab.claims.edge.devices import CHOICES, chosen, left_out
 from lab.tables.edge.programs import System
 
 SYSTEMS = [
-    System(board, submitter, "v1", submitter)
-    for board in ("a", "b", "c", "d")
+    System(device, submitter, "v1", submitter)
+    for device in ("a", "b", "c", "d")
     for submitter in ("one", "two")
 ]
 DRAW = np.random.default_rng(3)
@@ -18,7 +18,7 @@ LOG = (
 )
 
 
-def test_how_much_a_runtime_counts_is_chosen_without_the_board() -> None:
+def test_weight_of_a_runtime_is_chosen_without_the_device() -> None:
     other = LOG.copy()
     other[:2] = DRAW.normal(size=(2, 3))
     assert chosen(SYSTEMS, LOG, "a") == chosen(SYSTEMS, other, "a")

@@ -9,7 +9,7 @@ import pytest
 
 from lab.fits.engine_columns import bare, numbers_of, step_columns
 from lab.fits.left_out import run_cache_without, runtime_without
-from lab.fits.methods.positive_least_squares import Constant, Problem, fit
+from lab.fits.methods.positive_least_squares import Constant, LeastSquares, fit
 from lab.tables.catalog_names import replica_of
 from simulators.composition.price import iteration
 from simulators.composition.replica import Replica, load_runtime
@@ -106,7 +106,7 @@ def test_an_older_release_is_left_out_with_its_model_and_todays_with_its_group()
     assert without.batch_times["experts"] > 1.0
 
 
-def test_a_run_is_told_the_runtime_its_point_names() -> None:
+def test_a_run_uses_the_runtime_of_the_point() -> None:
     row = Deployed(
         framework="vllm",
         model="llama3_1_70b",
@@ -133,7 +133,7 @@ def test_a_fit_finds_the_constants_that_made_the_times() -> None:
     draw = np.random.default_rng(7)
     columns = draw.uniform(1.0, 3.0, (60, 2))
     true = np.array([1.02, 4e-4])
-    problem = Problem(
+    problem = LeastSquares(
         measured_s=columns[:, 0] * true[0] + 1e4 * columns[:, 1] * true[1],
         groups=["one"] * 30 + ["other"] * 30,
         fixed_s=np.zeros(60),

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lab.tables.mlperf import LAUNCHES, LENGTHS, TABLES, TASKS, Submission, mlperf
+from lab.tables.mlperf import LAUNCHES, LENGTHS, TABLES, TASKS, InferenceSubmission, mlperf
 from simulators.core.folder import read_toml
 from simulators.serving.demand.requests import requests_of
 
@@ -44,7 +44,7 @@ ROW = {
 }
 
 
-def submissions(folder: Path, *later: dict[str, Any]) -> list[Submission]:
+def submissions(folder: Path, *later: dict[str, Any]) -> list[InferenceSubmission]:
     rows = {"v4.1": [EARLIER], "v5.1": [ROW | one for one in later or ({},)], "v6.0": [ROW]}
     for version, table in TABLES.items():
         (folder / table).parent.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def test_as_many_are_asked_as_a_repository_tells(tmp_path: Path) -> None:
     assert (offline.point.requests, server.point.requests) == (23403, asked)
 
 
-def test_a_server_streams_each_token_unless_told_otherwise(tmp_path: Path) -> None:
+def test_a_server_streams_each_token_by_default(tmp_path: Path) -> None:
     names = {"accelerator": "NVIDIA GB200", "model": "deepseek-r1", "cfg_attention_dp": "True"}
     streams = {"scenario": "Server", "completed_tokens_per_s": None}
     offline, server = submissions(tmp_path, names, names | streams)[1:3]
@@ -98,7 +98,7 @@ def test_each_configuration_has_a_source_and_is_of_one_system() -> None:
     assert len({(row["round"], row["gpu"], row["model"]) for row in rows}) == len(rows)
 
 
-def test_the_best_of_alike_stands_for_them(tmp_path: Path) -> None:
+def test_the_best_of_equal_submissions_is_kept(tmp_path: Path) -> None:
     found = submissions(tmp_path, {"tokens_per_s": 2e4}, {"tokens_per_s": 5e4}, {})
     assert [one.tokens_per_s for one in found] == [8e3, 5e4, 4e4]
 
@@ -107,7 +107,7 @@ def test_the_best_of_alike_stands_for_them(tmp_path: Path) -> None:
     "change",
     [{"accelerator": None}, {"n_accelerators": 0}, {"model": "resnet"}, {"model": "mixtral-8x7b"}],
 )
-def test_what_cannot_be_told_is_left_out(tmp_path: Path, change: dict[str, Any]) -> None:
+def test_unusable_submissions_are_left_out(tmp_path: Path, change: dict[str, Any]) -> None:
     assert len(submissions(tmp_path, change)) == 2
 
 
@@ -134,7 +134,7 @@ def test_engines_are_of_their_days(tmp_path: Path) -> None:
     assert runtimes == ["trtllm_executor", "trtllm_executor", "trtllm"]
 
 
-def test_boards_of_amd_run_under_vllm(tmp_path: Path) -> None:
+def test_gpus_of_amd_run_vllm(tmp_path: Path) -> None:
     names = {"accelerator": "AMD Instinct MI355X 288GB HBM3e", "software": "ROCm"}
     _, one, _ = submissions(tmp_path, names)
     assert (one.point.runtime, one.point.scheduler) == ("vllm", "vllm_v1")

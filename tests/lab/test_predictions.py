@@ -24,8 +24,8 @@ EVERY = np.ones(5, bool)
 
 def test_a_design_is_worth_its_best_load() -> None:
     choice = Decisions(["one"] * 5, DESIGNS, lambda times: times["rate"])
-    told = {"rate": np.array([3.0, 3.0, 4.0, 3.5, 3.0])}
-    assert choice.regrets(RATES, told, EVERY) == pytest.approx([100 * (1 - 6.0 / 10.0)])
+    predicted = {"rate": np.array([3.0, 3.0, 4.0, 3.5, 3.0])}
+    assert choice.regrets(RATES, predicted, EVERY) == pytest.approx([100 * (1 - 6.0 / 10.0)])
     assert choice.regrets(RATES, RATES, EVERY) == pytest.approx([0.0])
 
 
@@ -58,7 +58,7 @@ def test_peers_have_the_figures_they_are_known_for(entry: str, line: str, value:
 
 
 @measured
-def test_a_file_of_ones_own_is_scored_and_its_mistakes_are_told(tmp_path: Path) -> None:
+def test_a_file_of_predictions_is_scored_and_wrong_rows_are_reported(tmp_path: Path) -> None:
     assert REFERENCE is not None
     file = tmp_path / "mine.csv"
     file.write_text("row_id,step_time_s\ntr00594,3.6974066287304352\nunknown,1\n")
@@ -87,7 +87,7 @@ def test_a_file_of_ones_own_is_scored_and_its_mistakes_are_told(tmp_path: Path) 
         ("[[files]]\ncolumns = {}", r"write \[\[files\]\]"),
     ],
 )
-def test_an_entry_that_names_no_table_is_told(tmp_path: Path, text: str, said: str) -> None:
+def test_an_entry_without_a_table_is_an_error(tmp_path: Path, text: str, said: str) -> None:
     entry = tmp_path / "mine.toml"
     entry.write_text(text)
     with pytest.raises(UserError, match=said):

@@ -61,7 +61,7 @@ def test_gpt_oss_is_multiplied_in_what_a_gpu_has(tmp_path: Path) -> None:
     assert (hopper.dtype, hopper.kv_dtype) == ("bf16+w4a16", "bf16")
 
 
-def test_an_iteration_has_room_for_the_longest_prompt(tmp_path: Path) -> None:
+def test_an_iteration_fits_the_longest_prompt(tmp_path: Path) -> None:
     assert point_of(tmp_path, isl=20_000, osl=2000).chunk_size == 20_000
     assert point_of(tmp_path).chunk_size == 8192
 
@@ -84,7 +84,7 @@ def test_release_0_14_has_its_limits_from_a_file(
     assert (point.max_batch, point.chunk_size) == limits
 
 
-def test_later_engines_that_were_built_have_room_for_what_their_memory_holds(
+def test_later_engines_are_built_for_the_requests_that_fit_memory(
     tmp_path: Path,
 ) -> None:
     # 0.95 (80 GiB - 70.55e9 bytes) in caches of 163,840 bytes a token: 22 requests of 4,096.

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lab.claims.serving.published import changed
-from lab.tables.result_blocks import BLOCKS, Block, blocks, reason_to_skip
+from lab.tables.result_blocks import BLOCKS, ResultBlock, blocks, reason_to_skip
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.serving.demand.requests import requests_of
@@ -74,18 +74,18 @@ ROW: dict[str, Any] = {
 ANOTHER = "another model or cut is named beside"
 
 
-def block_of(folder: Path, **changes: Any) -> Block:
+def block_of(folder: Path, **changes: Any) -> ResultBlock:
     (folder / BLOCKS).parent.mkdir(parents=True, exist_ok=True)
     version = {"framework_version": "0.5.10"} if changes.get("framework") == "sglang" else {}
     pq.write_table(pa.Table.from_pylist([ROW | version | changes]), folder / BLOCKS)
-    told, untold_ = blocks(folder)
-    assert not untold_
-    return told[0]
+    found, skipped = blocks(folder)
+    assert not skipped
+    return found[0]
 
 
 def test_drafts_are_those_of_a_models_own_head(tmp_path: Path) -> None:
-    told = '{"method":"mtp","num_speculative_tokens":2}'
-    point = block_of(tmp_path, speculative=True, spec_config=told).point
+    found = '{"method":"mtp","num_speculative_tokens":2}'
+    point = block_of(tmp_path, speculative=True, spec_config=found).point
     assert (point.speculation.method, point.speculation.num_draft_tokens, point.max_batch) == (
         "mtp",
         2,
@@ -160,8 +160,8 @@ def test_chosen_keys_have_the_precision_that_the_engine_gives_them(tmp_path: Pat
     assert [gpu_engine for gpu_engine, dtype in found.items() if dtype == "bf16"] == [
         ("H200", "sglang")
     ]
-    told = block_of(tmp_path, **chosen, gpu="H200", kv_dtype="bfloat16").point
-    assert (told.kv_dtype, block_of(tmp_path).point.kv_dtype) == ("bf16", "bf16")
+    found = block_of(tmp_path, **chosen, gpu="H200", kv_dtype="bfloat16").point
+    assert (found.kv_dtype, block_of(tmp_path).point.kv_dtype) == ("bf16", "bf16")
 
 
 def test_lengths_that_sglangs_client_drew_are_those_very_ones(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_groups_that_attend_apart_share_the_gpus_of_tp(tmp_path: Path) -> None:
         ({"heading": "Max Num Seqs 256", "max_running": 512}, "its heading is of another launch"),
     ],
 )
-def test_what_cannot_be_told_says_why(change: dict[str, Any], why: str) -> None:
+def test_unusable_results_have_a_reason(change: dict[str, Any], why: str) -> None:
     assert reason_to_skip(ROW | change) == why
 
 
@@ -268,8 +268,8 @@ def test_sglang_reserves_what_its_server_says(
     working = float(activation_bytes(model, cut, point.dtype, tokens, rows))
     static = memory * point.memory_fraction - working
     assert static == pytest.approx(memory - reserved_mib * 2.0**20)
-    told = block_of(tmp_path, **asked, dp=dp, dp_attention_flag=bool(dp), mem_fraction="0.7").point
-    assert told.memory_fraction == pytest.approx(0.7 + working / memory)
+    found = block_of(tmp_path, **asked, dp=dp, dp_attention_flag=bool(dp), mem_fraction="0.7").point
+    assert found.memory_fraction == pytest.approx(0.7 + working / memory)
 
 
 def test_vllm_keeps_no_keys_where_its_first_pass_draws_tokens(tmp_path: Path) -> None:

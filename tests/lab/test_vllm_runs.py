@@ -41,7 +41,7 @@ def test_a_run_that_states_no_blocks_has_its_share_of_memory() -> None:
     assert point_of_run({**RUN, "num_gpu_blocks": None}).memory_fraction == RUN["mem_util"]
 
 
-def test_two_boards_run_where_their_owners_timed_them() -> None:
+def test_two_gpus_run_on_the_host_where_they_were_timed() -> None:
     """Their NCCL sustained 16 of the 63 GB/s of a slot, months after the runs."""
     run = {**RUN, "gpu": "RTXPRO6000", "num_gpu_blocks": None}
     assert point_of_run(run).cluster == "pcie_through_host"

@@ -13,7 +13,7 @@ import polars as pl
 
 from lab.claims.predictions import columns, together
 from lab.fits.networks.expert_exchange import FITTED, fitted, left_out, log_errors
-from lab.tables.collectives import Exchange, read_exchanges
+from lab.tables.collectives import DeepEpExchange, read_exchanges
 from lab.tables.rows import Floats
 
 
@@ -29,7 +29,7 @@ def exchanges(reference: Path) -> pl.DataFrame:
     return together([*frames, version_2])
 
 
-def _frame(rows: Sequence[Exchange], log_error: Floats) -> pl.DataFrame:
+def _frame(rows: Sequence[DeepEpExchange], log_error: Floats) -> pl.DataFrame:
     return columns(
         predicted=np.exp(log_error),
         measured=np.ones(len(rows)),

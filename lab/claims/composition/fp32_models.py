@@ -1,7 +1,7 @@
 """Whole fp32 models beside measured ones, with constants fitted to all other graphs.
 
-Kernels come from their own calibrations: full where a GPU was measured at length; GPUs that stand
-for new ones are known by ten rows an operator, in four draws, or by the data sheet alone, as the
+Kernels come from their own calibrations: full where a GPU was measured at length; GPUs that play
+new ones are known by ten rows an operator, in four draws, or by the data sheet alone, as the
 other tool (NeuSight) knew them.
 """
 
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from lab.fits.graphs import NEW, Fitted, few_shot_profile, fit_without, priced_cases
-from lab.tables.graphs import Case, price_graph, read_cases
+from lab.fits.graphs import NEW, FittedGraph, few_shot_profile, fit_without, priced_cases
+from lab.tables.graphs import GraphCase, price_graph, read_cases
 from lab.tables.kernel_profiles import FITTED, depthwise_paces, read_profiles
 from lab.tables.kernels.fp32_kernels import read_rows
 from simulators.catalog.cluster import AUTO, cluster_for
@@ -64,7 +64,7 @@ def one_gpu(reference: Path) -> pl.DataFrame:
         if case.gpu.name in NEW:
             levels.append(("data sheet", "zero_shot"))
         for number, (name, level) in enumerate(levels):
-            fitted = Fitted(case, case.price(reference, level))
+            fitted = FittedGraph(case, case.price(reference, level))
             spans = fitted.spans(framework).values()
             rows.append(
                 {
@@ -81,7 +81,7 @@ def one_gpu(reference: Path) -> pl.DataFrame:
     return pl.DataFrame(rows).with_columns(pl.col("lo", "hi").mean().over("row", "level"))
 
 
-def _labels(case: Case) -> dict[str, Any]:
+def _labels(case: GraphCase) -> dict[str, Any]:
     return {
         "row": id(case),
         "gpu": case.gpu.name,
@@ -109,7 +109,7 @@ def four_gpus(reference: Path) -> pl.DataFrame:
     )
 
 
-def _parallel_s(reference: Path, constants: _Constants, case: Case) -> Iterator[float]:
+def _parallel_s(reference: Path, constants: _Constants, case: GraphCase) -> Iterator[float]:
     """Yield the seconds of a training step on four GPUs for each draw.
 
     Tensor parallel ranks sum activations twice a layer either way, and once after the embedding.
@@ -132,7 +132,7 @@ def _parallel_s(reference: Path, constants: _Constants, case: Case) -> Iterator[
 
     for _, level in constants.levels(case.gpu.name):
         priced = price_graph(graph, case.gpu, dtype="fp32", training=True, level=level)
-        spans = Fitted(case, priced).spans(framework)
+        spans = FittedGraph(case, priced).spans(framework)
         busy_s = sum(part.latency_s for part in spans.values())
         if cut == "TP4":
             yield busy_s + (4 * layers + 1) * message_s("all_reduce", stream_bytes)

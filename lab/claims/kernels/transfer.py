@@ -46,10 +46,10 @@ def pairs(reference: Path) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-def _pairs(boards: Mapping[str, Rows], count: int) -> Iterator[tuple[str, float, float]]:
-    for source, target in itertools.permutations(boards, 2):
-        first, second = common_shapes(boards[source].sizes, boards[target].sizes)
-        one, other = boards[source].where(first), boards[target].where(second)
+def _pairs(by_gpu: Mapping[str, Rows], count: int) -> Iterator[tuple[str, float, float]]:
+    for source, target in itertools.permutations(by_gpu, 2):
+        first, second = common_shapes(by_gpu[source].sizes, by_gpu[target].sizes)
+        one, other = by_gpu[source].where(first), by_gpu[target].where(second)
         if len(other) < FEWEST:
             continue
         some = evenly(len(one), MOST)

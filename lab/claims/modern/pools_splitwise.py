@@ -29,7 +29,7 @@ REPLICAS = (8, 4)
 """GPUs of a replica."""
 
 
-class Timed(NamedTuple):
+class TimedSetting(NamedTuple):
     """One setting: prompt and output tokens, and medians of repeated runs."""
 
     gpu: str
@@ -55,7 +55,7 @@ def pools(reference: Path) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-def timed(reference: Path, tp: int) -> list[Timed]:
+def timed(reference: Path, tp: int) -> list[TimedSetting]:
     """Return the settings of one cut; rows marked as synthetic were derived, not measured."""
     found: dict[tuple[str, int, int, int], list[tuple[float, float]]] = {}
     rows = read_records(
@@ -65,12 +65,12 @@ def timed(reference: Path, tp: int) -> list[Timed]:
         key = gpu_name(row["hardware"]), row["prompt_size"], row["batch_size"], row["token_size"]
         found.setdefault(key, []).append((row["prompt_time"] * 1e-3, row["token_time"] * 1e-3))
     return [
-        Timed(gpu, tp, prompt, batch, output, *np.median(times, axis=0).tolist())
+        TimedSetting(gpu, tp, prompt, batch, output, *np.median(times, axis=0).tolist())
         for (gpu, prompt, batch, output), times in sorted(found.items())
     ]
 
 
-def _seconds(row: Timed) -> tuple[float, float]:
+def _seconds(row: TimedSetting) -> tuple[float, float]:
     """Return when the last prompt of a batch has been read, and the mean time of later tokens."""
     point = ServingPoint(
         MODEL,

@@ -59,7 +59,7 @@ MEDUSA_HEADS = 4
 
 
 @dataclass(frozen=True)
-class Iteration:
+class VerifyStep:
     """What a method runs for each pass of the model."""
 
     checked: float  # rows of that pass
@@ -68,10 +68,10 @@ class Iteration:
 
 
 TREES = {
-    "EAGLE": Iteration(checked=26.0, drafts=5.0, drafted=4.0),
-    "EAGLE2": Iteration(checked=60.0, drafts=6.0, drafted=10.0),
-    "Medusa": Iteration(checked=64.0),
-    "PLD": Iteration(checked=11.0),
+    "EAGLE": VerifyStep(checked=26.0, drafts=5.0, drafted=4.0),
+    "EAGLE2": VerifyStep(checked=60.0, drafts=6.0, drafted=10.0),
+    "Medusa": VerifyStep(checked=64.0),
+    "PLD": VerifyStep(checked=11.0),
 }
 """EAGLE: the 25 nodes of `mc_sim_7b_63` in 5 levels, of which a middle one drafts from 4. EAGLE-2:
 59 nodes, the 10 best of each of 5 levels behind the first. Medusa: the 63 nodes of its
@@ -100,7 +100,7 @@ def speed_up(row: Record) -> float:
     return float(row.tokens * plain_s / (checked_s + accepted_s + drafting_s(row, runs)))
 
 
-def drafting_s(row: Record, runs: Iteration) -> float:
+def drafting_s(row: Record, runs: VerifyStep) -> float:
     """Return the seconds of what drafts, for one pass of the model."""
     if row.method == "SpS":
         return runs.drafts * pass_s(
@@ -112,7 +112,7 @@ def drafting_s(row: Record, runs: Iteration) -> float:
     return runs.drafts * pass_s(head, row.gpu, step) if runs.drafts else 0.0
 
 
-def assisted(tokens: float) -> Iteration:
+def assisted(tokens: float) -> VerifyStep:
     """Return what assisted generation of HF transformers comes to, from its tokens an iteration.
 
     It drafts two tokens more after all were accepted and one less, at least one, after any was not
@@ -127,7 +127,7 @@ def assisted(tokens: float) -> Iteration:
         rate = (low + high) / 2.0
         brought, drafts = _walk(rate)
         low, high = (rate, high) if brought < tokens else (low, rate)
-    return Iteration(checked=drafts + 1.0, drafts=drafts)
+    return VerifyStep(checked=drafts + 1.0, drafts=drafts)
 
 
 @functools.cache

@@ -21,9 +21,9 @@ from lab.fits.engine_columns import numbers_of
 from lab.fits.engines import static_columns
 from lab.fits.left_out import online_run_cache_without, run_cache_without, runtime_without
 from lab.tables import mlperf as mlperf_tables
-from lab.tables.mlperf import Submission
+from lab.tables.mlperf import InferenceSubmission
 from lab.tables.published_runs import PublishedRun, offline, online
-from lab.tables.result_blocks import Block, blocks
+from lab.tables.result_blocks import ResultBlock, blocks
 from lab.tables.static_batches import SESSION, StaticBatch, static_rows
 from simulators.catalog.model import load_model
 from simulators.core.grouping import updated
@@ -106,7 +106,7 @@ def mlperf(reference: Path) -> pl.DataFrame:
     """Return tokens per second and GPU of the best submissions to MLPerf Inference."""
     cache_of = functools.cache(run_cache_without)
 
-    def answer(row: Submission) -> dict[str, Any]:
+    def answer(row: InferenceSubmission) -> dict[str, Any]:
         run_cache = cache_of(row.point.runtime, row.group)
         return {"predicted": tokens_per_gpu_s(row, run_cache), "measured": row.tokens_per_gpu_s}
 
@@ -122,7 +122,7 @@ def mlperf(reference: Path) -> pl.DataFrame:
     )
 
 
-def tokens_per_gpu_s(row: Submission, cache: RunCache) -> float:
+def tokens_per_gpu_s(row: InferenceSubmission, cache: RunCache) -> float:
     """Return our throughput per GPU: offline the highest; of a server the highest within its SLO.
 
     99 % of a server's requests, arriving as a Poisson process, must meet the benchmark's times.
@@ -151,12 +151,12 @@ def tokens_per_gpu_s(row: Submission, cache: RunCache) -> float:
 
 
 @functools.lru_cache(maxsize=1)
-def _blocks(reference: Path) -> tuple[list[Block], pl.DataFrame]:
+def _blocks(reference: Path) -> tuple[list[ResultBlock], pl.DataFrame]:
     """Return the printed results with a prediction, and their predictions."""
     known, unknown = blocks(reference)
     cache_of = functools.cache(run_cache_without)
 
-    def answer(block: Block) -> dict[str, Any]:
+    def answer(block: ResultBlock) -> dict[str, Any]:
         metrics = simulate(block.point, cache_of(block.point.runtime, block.group, block.decode))
         return {
             "number": numbers[id(block)],
@@ -204,7 +204,7 @@ def option_pairs(reference: Path) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-def changed(one: Block, other: Block) -> str:
+def changed(one: ResultBlock, other: ResultBlock) -> str:
     """Return the one kind of option in which two results of a page under one load differ, if so.
 
     Options without an axis are not compared: points that differ in how long answers happened to

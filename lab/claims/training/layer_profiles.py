@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from lab.stages.profiled import timed_step_s
-from lab.tables.training.layer_profiles import Iteration, iterations
+from lab.tables.training.layer_profiles import ProfiledPlan, iterations
 
 
 def plans(reference: Path) -> pl.DataFrame:
@@ -43,7 +43,7 @@ def plans(reference: Path) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-def _sync_of(plans: Sequence[Iteration]) -> tuple[float, float]:
+def _sync_of(plans: Sequence[ProfiledPlan]) -> tuple[float, float]:
     """Return the latency and the seconds per byte that fit the measured sums of gradients best."""
     sizes = np.array([[1.0, _ring_bytes(plan)] for plan in plans])
     seconds = np.array([plan.sync_s for plan in plans])
@@ -51,6 +51,6 @@ def _sync_of(plans: Sequence[Iteration]) -> tuple[float, float]:
     return max(0.0, float(latency_s)), max(0.0, float(s_per_byte))
 
 
-def _ring_bytes(plan: Iteration) -> float:
+def _ring_bytes(plan: ProfiledPlan) -> float:
     """Return the bytes a rank sends when gradients are summed in a ring."""
     return 2.0 * (plan.dp - 1) / plan.dp * plan.gradient_bytes

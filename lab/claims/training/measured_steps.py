@@ -19,7 +19,7 @@ from lab.claims.predictions import predict
 from lab.fits.training.training_steps import (
     FITTED_SOURCES,
     SPLITS,
-    Priced,
+    PricedSteps,
     fastest_s,
     halves,
     priced_steps,
@@ -39,7 +39,7 @@ def steps(reference: Path) -> pl.DataFrame:
         for split in range(SPLITS)
     ]
 
-    def answer(one: Priced) -> list[dict[str, Any]]:
+    def answer(one: PricedSteps) -> list[dict[str, Any]]:
         step, usual_s = one.step, fastest_s(one, used)
         cells = {
             "row": step.row,
@@ -64,9 +64,9 @@ def steps(reference: Path) -> pl.DataFrame:
 
 
 def _held_out(
-    one: Priced,
+    one: PricedSteps,
     table: Mapping[str, Any],
-    fitting: Sequence[Priced],
+    fitting: Sequence[PricedSteps],
     splits: Sequence[Mapping[str, bool]],
 ) -> Iterator[tuple[float, float | None]]:
     """Yield the seconds of a step by the constants, and by the MFU, of each split's other half."""
@@ -78,7 +78,7 @@ def _held_out(
         yield fastest_s(one, constants_of(table[name])), _ideal_s(one) / share if share else None
 
 
-def _mfus(rows: Sequence[Priced]) -> Mapping[tuple[str, str], float]:
+def _mfus(rows: Sequence[PricedSteps]) -> Mapping[tuple[str, str], float]:
     """Return the median MFU by source, and by source and precision."""
     found: dict[tuple[str, str], list[float]] = {}
     for one in rows:
@@ -87,6 +87,6 @@ def _mfus(rows: Sequence[Priced]) -> Mapping[tuple[str, str], float]:
     return {key: float(np.median(values)) for key, values in found.items()}
 
 
-def _ideal_s(one: Priced) -> float:
+def _ideal_s(one: PricedSteps) -> float:
     """Return the seconds of a step at the peak of its precision."""
     return one.step.useful_flops / one.step.job.gpu.peak(one.step.job.dtype)

@@ -17,7 +17,7 @@ import polars as pl
 
 from lab.claims.predictions import predict
 from lab.fits.training.host_launches import FIRST, SECOND, in_first_half
-from lab.tables.training.mlperf_training import Submission, submissions
+from lab.tables.training.mlperf_training import TrainingSubmission, submissions
 from simulators.core.calibration import read_calibration
 from simulators.training.constants import CALIBRATION, Constants, load_constants
 from simulators.training.job import check_job
@@ -30,7 +30,7 @@ def step_times(reference: Path) -> pl.DataFrame:
     first = in_first_half(rows)
     others = {half: _of_submitters(half) for half in (FIRST, SECOND)}
 
-    def answer(row: Submission) -> dict[str, Any]:
+    def answer(row: TrainingSubmission) -> dict[str, Any]:
         check_job(row.job)
         constants = others[SECOND if row.submitter in first else FIRST]
         predicted_s = float(steps(work_of(row.job, row.plans), constants).step_s[0])

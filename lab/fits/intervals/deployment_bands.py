@@ -28,7 +28,7 @@ from lab.fits.left_out import run_cache_of, run_cache_without
 from lab.fits.methods.held_out import COVERED_SHARE, interval, quantile
 from lab.fits.steady_state import by_replica
 from lab.tables.deployments import SILICON, PublicDeployment, silicon
-from lab.tables.result_blocks import BLOCKS, Block, blocks
+from lab.tables.result_blocks import BLOCKS, ResultBlock, blocks
 from lab.tables.rows import evenly
 from simulators.composition.replica import load_runtime
 from simulators.core.errors import Infeasible, UserError
@@ -238,7 +238,7 @@ def tails(reference: Path) -> dict[str, Floats]:
     """Return measured over predicted ratios of the 99th percentile to the mean, by metric."""
     shelf, ratios = functools.cache(run_cache_without), []
 
-    def run(block: Block) -> Any:
+    def run(block: ResultBlock) -> Any:
         return run_of(block.point, cache=shelf(block.point.runtime, block.group)).metrics()
 
     for block, ours in _feasible(blocks(reference)[0], run):

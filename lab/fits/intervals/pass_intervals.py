@@ -18,7 +18,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration
 from lab.fits.methods.held_out import COVERED_SHARE, quantile
-from lab.tables.forward_passes import TABLES, Case
+from lab.tables.forward_passes import TABLES, PassCase
 from simulators.composition.intervals import (
     CALIBRATION,
     HalfWidths,
@@ -34,10 +34,10 @@ FOLDER = CALIBRATION.parent
 
 
 @dataclass(frozen=True)
-class Configuration:
+class PassConfiguration:
     """A measured configuration: the mean of its repeats, and its prediction."""
 
-    case: Case
+    case: PassCase
     measured_s: float
     predicted_s: float
     half_widths: HalfWidths
@@ -83,14 +83,14 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     )
 
 
-def configurations(reference: Path) -> list[Configuration]:
+def configurations(reference: Path) -> list[PassConfiguration]:
     """Return every configuration of the tables in the reference folder."""
     found = []
     for table in TABLES:
         if not (reference / table.path).is_file():
             continue
         runtime = load_runtime(table.runtime)
-        repeats: dict[tuple[str, ...], list[Case]] = {}
+        repeats: dict[tuple[str, ...], list[PassCase]] = {}
         for case in table.cases(reference):
             replica = case.replica
             key = (case.group, replica.model.name, replica.dtype, repr(case.terms))
@@ -99,7 +99,7 @@ def configurations(reference: Path) -> list[Configuration]:
     return found
 
 
-def shares(configurations: Sequence[Configuration]) -> dict[bool, float]:
+def shares(configurations: Sequence[PassConfiguration]) -> dict[bool, float]:
     """Return the unexplained share of GPUs known to a runtime (True), and of new ones (False)."""
     known = [one for one in configurations if one.is_known and not one.case.is_test]
     new = [one for one in configurations if not one.is_known]
@@ -116,7 +116,7 @@ def _covering(shares: Iterable[tuple[str, float]]) -> list[float]:
     return [float(quantile(many, COVERED_SHARE)) for many in of_gpu.values()]
 
 
-def _configuration(same: Sequence[Case], runtime: Runtime) -> Configuration:
+def _configuration(same: Sequence[PassCase], runtime: Runtime) -> PassConfiguration:
     case = same[0]
     replica = dataclasses.replace(case.replica, runtime=runtime)
     part = stage_of(replica.model, replica.cut, 0)
@@ -127,7 +127,7 @@ def _configuration(same: Sequence[Case], runtime: Runtime) -> Configuration:
         }
         for term in case.terms
     ]
-    return Configuration(
+    return PassConfiguration(
         case=case,
         measured_s=float(np.mean([one.measured_s for one in same])),
         predicted_s=case.predicted_s(runtime),

@@ -49,7 +49,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Line:
+class SustainedLine:
     """Sustained share as a line in log-log space, and the log of each vendor's factor."""
 
     level: float
@@ -94,7 +94,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     )
 
 
-def _band(parts: Sequence[Rows], others: Mapping[str, Line]) -> Band:
+def _band(parts: Sequence[Rows], others: Mapping[str, SustainedLine]) -> Band:
     """Return the interval of products, by lines that their architecture was left out of."""
     pairs, seen = [], set[str]()
     for rows in parts:
@@ -122,7 +122,7 @@ def points_of(parts: Sequence[Rows]) -> list[Point]:
     return [Point(*place, *np.median(some, axis=0).tolist()) for place, some in found.items()]
 
 
-def line_of(points: Sequence[Point]) -> Line:
+def line_of(points: Sequence[Point]) -> SustainedLine:
     """Return the line through the vendor with most points, and the other vendors' factors.
 
     Architectures have equal weights, however many formats they have.
@@ -134,14 +134,14 @@ def line_of(points: Sequence[Point]) -> Line:
     weights = np.array([architectures.count(name) for name in architectures]) ** -0.5
     asked, share = np.array([(p.asked, p.share) for p in some]).T
     slope, level = np.polyfit(asked, share, 1, w=weights).tolist()
-    line = Line(level, min(slope, 0.0), 1.0, {})
+    line = SustainedLine(level, min(slope, 0.0), 1.0, {})
     for name in dict.fromkeys(names):
         off = [p.share - math.log(line.share("", p.asked)) for p in points if p.vendor == name]
         line.vendors[name] = 0.0 if name == first else float(np.mean(off))
     return replace(line, most=math.exp(share.max()))
 
 
-def sheet_seconds(rows: Rows, line: Line) -> Floats:
+def sheet_seconds(rows: Rows, line: SustainedLine) -> Floats:
     """Return the seconds of products by the data sheet and a line of sustained shares."""
     gpu, operator = load_gpu(rows.gpu), rows.operator
     profile = default_profile(gpu.vendor)

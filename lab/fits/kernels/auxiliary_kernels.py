@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.fits.driver import Calibration, chosen
-from lab.fits.methods.entries import Fitted, entries, judged, plain_entry
+from lab.fits.methods.entries import FittedEntry, entries, judged, plain_entry
 from lab.fits.methods.forms import form
 from lab.fits.methods.monotone_trees import fit_bend
 from lab.tables.kernels.auxiliary_kernels import GPUS, TABLES, read_auxiliary_rows
@@ -59,7 +59,7 @@ def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibra
         yield entries(name, done, TABLES, leaf_step=LEAF_STEP)
 
 
-def _fit_chain(rows: Rows, gpu: Gpu) -> Fitted:
+def _fit_chain(rows: Rows, gpu: Gpu) -> FittedEntry:
     """Return the entry of one pointwise chain."""
     seen = rows.where(~rows.held_out)
     operator = seen.operator
@@ -74,7 +74,7 @@ def _fit_chain(rows: Rows, gpu: Gpu) -> Fitted:
     )
 
 
-def _fit_kernel(parts: Sequence[Rows], gpu: Gpu) -> Fitted:
+def _fit_kernel(parts: Sequence[Rows], gpu: Gpu) -> FittedEntry:
     seen = [part.where(~part.held_out) for part in parts]
     names = ("flops", "moved_bytes", "blocks", "longest", "features")
     works = [work_of(part.operator) for part in seen]

@@ -17,7 +17,7 @@ from itertools import product
 import numpy as np
 
 from lab.fits.methods.decode_grids import fit_grids, places
-from lab.fits.methods.entries import Fitted, plain_entry
+from lab.fits.methods.entries import FittedEntry, plain_entry
 from lab.fits.methods.forms import Numbers, form
 from lab.fits.methods.held_out import band_of
 from lab.tables.rows import Floats, Rows, mape
@@ -41,14 +41,14 @@ RIDGE, PACKED_RIDGE = 0.1, 5.0
 MUCH_LESS = 0.9
 
 
-def fit_decode(rows: Rows) -> Fitted:
+def fit_decode(rows: Rows) -> FittedEntry:
     """Return the entry fitted to rows that are not held out; band and error are of octaves."""
     gpu = load_gpu(rows.gpu)
     entry = fit_entry(rows.where(~rows.held_out), gpu)
     parts = octaves_left_out(rows)
     predicted, measured = (np.concatenate(column) for column in zip(*parts, strict=True))
     band = band_of(predicted, measured) if predicted.size else WIDEST
-    return Fitted(rows.name, replace(entry, band=band), len(rows), mape(predicted, measured))
+    return FittedEntry(rows.name, replace(entry, band=band), len(rows), mape(predicted, measured))
 
 
 def octaves_left_out(rows: Rows) -> list[tuple[Floats, Floats]]:

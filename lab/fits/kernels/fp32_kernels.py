@@ -44,7 +44,7 @@ OF_ITS_OWN = ("tail", "prologue", "prologue_rate", "k_step", "load_bytes_per_clo
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedGpu:
     """A GPU's profile, with its errors on held-out rows."""
 
     gpu: Gpu
@@ -104,7 +104,7 @@ def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibra
         )
 
 
-def _fitted(gpu: Gpu, parts: list[Rows], others: Sequence[Board]) -> Fitted:
+def _fitted(gpu: Gpu, parts: list[Rows], others: Sequence[Board]) -> FittedGpu:
     """Fit every class of one GPU."""
     before = zero_shot_profile(replace(identity_of(gpu), name=gpu.name), among=others)
     profile, errors, bands, kept = before, {}, {}, []
@@ -121,7 +121,7 @@ def _fitted(gpu: Gpu, parts: list[Rows], others: Sequence[Board]) -> Fitted:
         errors[part.kernel] = (untouched, after, len(judged))
     same_vendor = [one for one in others if one.vendor == gpu.vendor]
     nearest = nearest_gpu(of_architecture(gpu.architecture, same_vendor)) if others else ""
-    return Fitted(gpu, replace(profile, level="full"), kept, nearest, errors, bands)
+    return FittedGpu(gpu, replace(profile, level="full"), kept, nearest, errors, bands)
 
 
 def is_full(part: Rows) -> bool:
@@ -129,7 +129,7 @@ def is_full(part: Rows) -> bool:
     return len(part) >= (FULL_ROWS if part.kernel in SIZES else FULL_STREAM_ROWS)
 
 
-def _summary(fitted: Fitted) -> dict[str, Any]:
+def _summary(fitted: FittedGpu) -> dict[str, Any]:
     """Return the numbers of a GPU that transfer to others."""
     gpu, rates = fitted.gpu, {}
     for part in fitted.rows:
@@ -145,7 +145,7 @@ def _summary(fitted: Fitted) -> dict[str, Any]:
     }
 
 
-def _calibration(fitted: Fitted, tables: Sequence[str | Path]) -> Calibration:
+def _calibration(fitted: FittedGpu, tables: Sequence[str | Path]) -> Calibration:
     """Return the calibration of one GPU."""
     profile, errors = fitted.profile, {}
     content: dict[str, Any] = {"level": profile.level, "donor": fitted.nearest}

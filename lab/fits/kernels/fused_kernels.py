@@ -17,7 +17,7 @@ import numpy as np
 from lab.fits.driver import Calibration, chosen
 from lab.fits.kernels.decode_attention import fit_decode, multiplies_by_warps
 from lab.fits.kernels.triton_latent import fit_triton
-from lab.fits.methods.entries import Fitted, entries, judged, plain_entry
+from lab.fits.methods.entries import FittedEntry, entries, judged, plain_entry
 from lab.fits.methods.forms import Numbers, form
 from lab.fits.methods.held_out import band_of
 from lab.fits.methods.monotone_trees import fit_bend
@@ -129,7 +129,7 @@ def _tables(gpu: str, kernels: set[str]) -> list[str]:
     ]
 
 
-def fit_kernel(rows: Rows) -> Fitted:
+def fit_kernel(rows: Rows) -> FittedEntry:
     """Return the entry of one kernel; the interval of experts is that of models left out."""
     if rows.kernel.endswith("decode"):
         return fit_decode(rows)

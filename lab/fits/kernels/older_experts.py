@@ -24,7 +24,7 @@ import numpy as np
 from lab.fits.driver import Calibration
 from lab.fits.left_out import FOLDER as LEFT_OUT
 from lab.fits.left_out import older_run_cache
-from lab.tables.result_blocks import BLOCKS, Block, blocks
+from lab.tables.result_blocks import BLOCKS, ResultBlock, blocks
 from lab.tables.rows import Bools
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
@@ -125,12 +125,12 @@ def shrunk(own: float, of_all: float, models: int) -> float:
     return float((own**models * of_all) ** (1.0 / (models + 1.0)))
 
 
-def _is_plain(block: Block) -> bool:
+def _is_plain(block: ResultBlock) -> bool:
     """Return whether a result is of experts without drafts, whose acceptance is not known."""
     return load_model(block.point.model).experts > 0 and block.point.speculation.method == NOTHING
 
 
-def _is_measured(block: Block) -> bool:
+def _is_measured(block: ResultBlock) -> bool:
     """Return whether the expert kernels of a result were timed on the same GPU."""
     model, (_, _, attention, _) = load_model(block.point.model), block.options["engine"]
     is_timed = not (model.fp8_channels and block.point.dtype == "fp8_block")
@@ -138,7 +138,7 @@ def _is_measured(block: Block) -> bool:
     return is_timed and block.point.gpu in calibrations("tensor")
 
 
-def _kind(block: Block) -> str:
+def _kind(block: ResultBlock) -> str:
     """Return the kind of a result's experts."""
     how = precision(block.point.dtype)
     stored, multiplied = how.expert_weights or how.weights, how.expert_compute or how.compute
@@ -147,7 +147,7 @@ def _kind(block: Block) -> str:
     return KINDS[2 if BYTES[stored] > BYTES["int4"] else 1]
 
 
-def _errors(results: Sequence[Block]) -> tuple[list[Block], Floats]:
+def _errors(results: Sequence[ResultBlock]) -> tuple[list[ResultBlock], Floats]:
     """Return the results that can be simulated, and log(predicted / measured) by factor and row.
 
     The last axis is tokens per second and time per token.
@@ -162,7 +162,7 @@ def _errors(results: Sequence[Block]) -> tuple[list[Block], Floats]:
     return rows, np.array(errors).transpose(1, 0, 2)
 
 
-def _log_ratios(block: Block, factor: float) -> tuple[float, float]:
+def _log_ratios(block: ResultBlock, factor: float) -> tuple[float, float]:
     """Return the errors of a result under its release, with experts of a batch slowed down."""
     like = LIKE.get(block.framework, block.framework)
     decode = {"decode": (block.decode,)} if block.decode else {}

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.fits.kernels.decode_attention import multiplies_by_warps
-from lab.fits.methods.entries import Fitted, judged, plain_entry
+from lab.fits.methods.entries import FittedEntry, judged, plain_entry
 from lab.fits.methods.forms import Numbers, form
 from lab.tables.kernels.fused_kernels import LEAST_ROWS, NAMED, measured_in, tables_of
 from lab.tables.rows import Rows, is_host_timed, read_table
@@ -43,7 +43,7 @@ PROMPTS, PROMPT_DTYPE, WIDE_HEADS, FEWEST_WIDE = "mla_prefill", "bf16_bf16", 512
 RIDGE = 0.1
 
 
-def fit_triton(reference: Path, gpu: str) -> Iterator[Fitted]:
+def fit_triton(reference: Path, gpu: str) -> Iterator[FittedEntry]:
     """Yield the entries of Triton's latent attention on a GPU, under the names it is found by."""
     if multiplies_by_warps(load_gpu(gpu)):
         table = read_table(reference / tables_of(KERNEL)[0], gpu=NAMED.get(gpu, gpu))
@@ -76,7 +76,7 @@ def beyond_host(rows: Rows) -> Rows:
     return rows.where(least_s > HICCUP * rows.seconds)
 
 
-def _fit(name: str, rows: Rows, fixed: Numbers) -> Fitted:
+def _fit(name: str, rows: Rows, fixed: Numbers) -> FittedEntry:
     gpu, seen = load_gpu(rows.gpu), rows.where(~rows.held_out)
     numbers = form(name).fit(
         lambda numbers: form_seconds(seen.operator, gpu, {**numbers, **fixed}),

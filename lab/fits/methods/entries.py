@@ -21,7 +21,7 @@ SPLIT = "half of the shapes, by a hash of the shape; errors are of the other hal
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedEntry:
     """The fitted entry of a kernel, the number of rows, and errors on held-out shapes."""
 
     name: str
@@ -37,7 +37,7 @@ def plain_entry(rows: Rows, numbers: Mapping[str, float]) -> Entry:
 
 def judged(
     entry: Entry, parts: Sequence[Rows], rows: int, predicted_s: Callable[[Rows, Entry], Floats]
-) -> Fitted:
+) -> FittedEntry:
     """Return an entry with its interval, from three quarters of the held-out rows, and its error.
 
     Args:
@@ -51,12 +51,12 @@ def judged(
     measured = np.concatenate([part.seconds for part in unseen])
     banded = np.concatenate([part.bucket for part in unseen]) < BANDED
     entry = replace(entry, band=band_of(predicted[banded], measured[banded]))
-    return Fitted(parts[0].name, entry, rows, mape(predicted, measured))
+    return FittedEntry(parts[0].name, entry, rows, mape(predicted, measured))
 
 
 def entries(
     gpu: str,
-    done: Sequence[Fitted],
+    done: Sequence[FittedEntry],
     tables: Sequence[str],
     split: str = SPLIT,
     **trees: Any,
@@ -77,7 +77,7 @@ def entries(
     )
 
 
-def _table(fitted: Fitted, trees: Mapping[str, Any]) -> dict[str, Any]:
+def _table(fitted: FittedEntry, trees: Mapping[str, Any]) -> dict[str, Any]:
     entry = fitted.entry
     table: dict[str, Any] = {
         "numbers": rounded(entry.numbers, ".5g"),

@@ -20,7 +20,7 @@ REACH = 4.0
 
 
 @dataclass(frozen=True)
-class Form:
+class CalibrationForm:
     """Starting values of the numbers of a formula, and their bounds as logarithms."""
 
     start: dict[str, float]
@@ -57,7 +57,7 @@ class Form:
 
 
 @functools.cache
-def form(name: str) -> Form:
+def form(name: str) -> CalibrationForm:
     """Return a form of `forms.toml`."""
     numbers = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[name]
     rows = {key: one if isinstance(one, dict) else {"start": one} for key, one in numbers.items()}
@@ -65,4 +65,4 @@ def form(name: str) -> Form:
     reach = float(np.exp(REACH))
     low = [row.get("least", row["start"] / reach) for row in rows.values()]
     high = [row.get("most", row["start"] * reach) for row in rows.values()]
-    return Form(start, np.log(low), np.log(high))
+    return CalibrationForm(start, np.log(low), np.log(high))

@@ -1,7 +1,7 @@
 """Fits of fp32 operator classes: measured rows of a GPU to the numbers of a profile.
 
 Full: tables, rates, and a correction where cross-validation over shapes says it helps. Few-shot:
-three numbers, held near what other boards suggest by the weight of a row or two.
+three numbers, held near what other GPUs suggest by the weight of a row or two.
 """
 
 from __future__ import annotations

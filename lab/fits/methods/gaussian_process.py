@@ -25,7 +25,7 @@ OWN, OTHER_COLLECTIVE, OTHER_DTYPE, OTHER_RANKS = 0.05, 0.6, 0.9, 0.6
 
 
 @dataclass(frozen=True)
-class Line:
+class LinearTrend:
     """The plain part of a curve."""
 
     start_s: float
@@ -36,7 +36,7 @@ class Line:
         return np.log(self.start_s + np.exp2(octave) / self.bytes_per_s)
 
 
-def plain_line(octave: Floats, log_s: Floats) -> Line:
+def plain_line(octave: Floats, log_s: Floats) -> LinearTrend:
     """Return the start and rate with the least mean |log error|, by search on a grid."""
     size, seconds = np.exp2(octave), np.exp(log_s)
     starts = seconds.min() * np.linspace(0.6, 1.05, 19)
@@ -44,15 +44,15 @@ def plain_line(octave: Floats, log_s: Floats) -> Line:
     plain = starts[:, None, None] + size / rates[None, :, None]
     errors = np.abs(np.log(plain) - log_s).mean(axis=2)
     best = np.unravel_index(np.argmin(errors), errors.shape)
-    return Line(float(starts[best[0]]), float(rates[best[1]]))
+    return LinearTrend(float(starts[best[0]]), float(rates[best[1]]))
 
 
 @dataclass(frozen=True)
-class Process:
+class GaussianProcess:
     """A fitted process: the plain part of every curve, and a weight for every row."""
 
     seen: Curves
-    lines: dict[int, Line]
+    lines: dict[int, LinearTrend]
     weights: Floats
 
     def log_s(self, curve: Ints, octave: Floats) -> Floats:
@@ -64,7 +64,7 @@ class Process:
         return log_s
 
 
-def learn(seen: Curves) -> Process:
+def learn(seen: Curves) -> GaussianProcess:
     """Return the process fitted to some rows."""
     residual = np.zeros_like(seen.log_s)
     lines = {}
@@ -78,7 +78,7 @@ def learn(seen: Curves) -> Process:
         weights = np.linalg.solve(gram + np.diag(variance), residual).astype(np.float64)
         left = weights * variance
         variance = np.maximum((TAIL * NOISE**2 + left**2) / (TAIL + 1.0), NOISE**2)
-    return Process(seen, lines, weights)
+    return GaussianProcess(seen, lines, weights)
 
 
 def _covariance(seen: Curves, curve: Ints, octave: Floats) -> Floats:

@@ -33,7 +33,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Problem:
+class LeastSquares:
     """Measured times of rows, each in a group, and the terms of their sums."""
 
     measured_s: Floats
@@ -52,7 +52,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Fitted:
+class LeastSquaresFit:
     """Constants of all rows and without each group, and the predictions of each group left out."""
 
     values: Floats
@@ -60,7 +60,7 @@ class Fitted:
     held_out_s: Floats
 
 
-def fit(problem: Problem) -> Fitted:
+def fit(problem: LeastSquares) -> LeastSquaresFit:
     """Return the constants of all rows, and those with each group left out."""
     groups = np.array(problem.groups)
     without, held_out = {}, np.empty(groups.size)
@@ -68,10 +68,10 @@ def fit(problem: Problem) -> Fitted:
         inside = groups == group
         without[str(group)] = solve(problem, ~inside)
         held_out[inside] = problem.predicted_s(without[str(group)])[inside]
-    return Fitted(solve(problem, np.ones(groups.size, bool)), without, held_out)
+    return LeastSquaresFit(solve(problem, np.ones(groups.size, bool)), without, held_out)
 
 
-def solve(problem: Problem, train: Bools) -> Floats:
+def solve(problem: LeastSquares, train: Bools) -> Floats:
     """Return the constants fitted to some of the rows."""
     design = np.stack([c.column for c in problem.constants], axis=-1)[train]
     mean = np.array([c.mean for c in problem.constants])

@@ -1,9 +1,9 @@
-"""What a board's own meter shows of a kernel in a loop is not what the kernel draws.
+"""Readings of the GPU's power meter for a kernel in a loop, from settled watts.
 
 Loops of the measured tables aim at 0.3 s for kernels below 0.1 ms and a second above, but stop
 after 3,000 launches; the meter is read ten times a second and shows a mean over the second before,
 and a row holds the mean of what was read (ai-dynamo/aiconfigurator, `collector/helper.py`). So even
-a second's loop shows in good part what the board did before: set-up, or the cases whose loops it
+a second's loop shows in good part what the GPU did before: set-up, or the cases whose loops it
 ran last. Readings of short kernels say little else; how long the loop was depends also on what the
 host did before: new buffers, kernels loaded for the first time. Trees carry the settled watts of
 `energy.py` to what the meter shows, by shape and time; they may bend either way. Only comparisons
@@ -36,7 +36,7 @@ def reading_w(
 
 
 def meter_of(gpu: Gpu, name: str) -> Correction | None:
-    """Return a board's trees for a kernel such as `gemm_bf16` or `decode`, if there are any."""
+    """Return the trees of a GPU for a kernel such as `gemm_bf16` or `decode`, if there are any."""
     table = (measured_power(gpu.name) or {}).get("meter", {}).get(name)
     return None if table is None else correction_from(table)
 

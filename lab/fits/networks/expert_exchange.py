@@ -13,7 +13,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration
 from lab.fits.methods.held_out import COVERED_SHARE, leave_one_out, quantile
-from lab.tables.collectives import EXCHANGES, Exchange, read_exchanges
+from lab.tables.collectives import EXCHANGES, DeepEpExchange, read_exchanges
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.collectives.closed.expert_exchange import CALIBRATION, Rates
@@ -41,13 +41,13 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     )
 
 
-def left_out(rows: Sequence[Exchange]) -> Iterator[tuple[list[Exchange], Floats]]:
+def left_out(rows: Sequence[DeepEpExchange]) -> Iterator[tuple[list[DeepEpExchange], Floats]]:
     """Yield the rows of each number of ranks, and their log errors by a fit to the others."""
     for mine, rates in leave_one_out(rows, lambda row: row.ranks, fitted):
         yield mine, log_errors(mine, rates)
 
 
-def fitted(rows: Sequence[Exchange]) -> Rates:
+def fitted(rows: Sequence[DeepEpExchange]) -> Rates:
     """Return the rates with the least mean absolute log error."""
     seconds = np.array([row.seconds for row in rows])
     near_s, far_s = (
@@ -63,12 +63,12 @@ def fitted(rows: Sequence[Exchange]) -> Rates:
     return min((Rates(*numbers) for numbers in tried), key=error)
 
 
-def log_errors(rows: Sequence[Exchange], rates: Rates | None) -> Floats:
+def log_errors(rows: Sequence[DeepEpExchange], rates: Rates | None) -> Floats:
     """Return log(predicted / measured) of each row; without rates, by the calibrated ones."""
     return np.array([float(np.log(_predicted_s(row, rates) / row.seconds)) for row in rows])
 
 
-def _predicted_s(row: Exchange, rates: Rates | None) -> float:
+def _predicted_s(row: DeepEpExchange, rates: Rates | None) -> float:
     gpu = load_gpu(row.gpu)
     found = expert_exchange_time(
         row.mode,

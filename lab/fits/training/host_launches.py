@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.tables.training.mlperf_training import LORA, Submission, submissions
+from lab.tables.training.mlperf_training import LORA, TrainingSubmission, submissions
 from simulators.training.constants import Constants
 from simulators.training.step import steps, work_of
 
@@ -26,12 +26,12 @@ FEW_GPUS = 4
 """GPUs to which a layer of 70B parameters is kept that hosts have time to launch."""
 
 
-def without_graphs(rows: Iterable[Submission]) -> list[Submission]:
+def without_graphs(rows: Iterable[TrainingSubmission]) -> list[TrainingSubmission]:
     """Return the systems that train adapters and launch every kernel of a layer."""
     return [row for row in rows if row.benchmark == LORA and not row.job.layer_graphs]
 
 
-def in_first_half(rows: Iterable[Submission]) -> frozenset[str]:
+def in_first_half(rows: Iterable[TrainingSubmission]) -> frozenset[str]:
     """Return the submitters of the first half; either half has some that cut layers thin."""
     thin: dict[str, bool] = {}
     for row in without_graphs(rows):
@@ -56,7 +56,7 @@ def launch_times_s(reference: Path, constants: Constants) -> dict[str, float]:
     return {name: fitted_launch_s(mine, constants) for name, mine in halves.items()}
 
 
-def fitted_launch_s(rows: Sequence[Submission], constants: Constants) -> float:
+def fitted_launch_s(rows: Sequence[TrainingSubmission], constants: Constants) -> float:
     """Return the time under which steps are off by the least, in the mean of logarithms."""
     works = [work_of(row.job, row.plans) for row in rows]
     measured_s = np.array([row.seconds for row in rows])

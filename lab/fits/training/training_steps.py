@@ -52,7 +52,7 @@ REACH, LEAST_ERROR, ROUNDS, LEAST_GAIN = 0.5, 5e-3, 25, 1e-5
 
 
 @dataclass(frozen=True)
-class Priced:
+class PricedSteps:
     """A measured step and its work, before any constant."""
 
     step: MeasuredStep
@@ -60,7 +60,7 @@ class Priced:
     fits: Floats  # 1 where a way of running it fits the memory, or where none does
 
 
-def priced_steps(reference: Path) -> Iterator[Priced]:
+def priced_steps(reference: Path) -> Iterator[PricedSteps]:
     """Yield measured steps whose parallelism is supported, with their work."""
     for step in measured_steps(reference):
         try:
@@ -69,10 +69,10 @@ def priced_steps(reference: Path) -> Iterator[Priced]:
         except (Infeasible, UserError):
             continue
         fits = rank_memory(step.job, step.plans).total <= step.job.gpu.hbm_bytes
-        yield Priced(step, work, np.where(fits | ~fits.any(), 1.0, np.inf))
+        yield PricedSteps(step, work, np.where(fits | ~fits.any(), 1.0, np.inf))
 
 
-def fastest_s(one: Priced, constants: Constants) -> float:
+def fastest_s(one: PricedSteps, constants: Constants) -> float:
     """Return the step time of the fastest way of running a measured step."""
     return float(np.min(steps(one.work, constants).step_s * one.fits))
 
@@ -91,7 +91,7 @@ def nested(numbers: Mapping[str, float]) -> dict[str, object]:
     return found
 
 
-def halves(rows: Sequence[Priced], split: int) -> list[bool]:
+def halves(rows: Sequence[PricedSteps], split: int) -> list[bool]:
     """Return for each step whether its group falls to the first half of a split.
 
     Groups of one source, one kind of model and one architecture are dealt out in turn, in an order
@@ -145,7 +145,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     )
 
 
-def fitted(rows: Sequence[Priced]) -> dict[str, float]:
+def fitted(rows: Sequence[PricedSteps]) -> dict[str, float]:
     """Return the constants of least loss; exposed shares of communication do not exceed one."""
     start: dict[str, float] = CONFIG["start"]
     names = list(start)

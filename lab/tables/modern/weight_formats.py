@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lab.tables.catalog_names import model_of, replica_of
-from lab.tables.forward_passes import Case, Term
+from lab.tables.forward_passes import PassCase, Term
 from lab.tables.records import file_of, records
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.composition.replica import load_runtime
@@ -44,7 +44,7 @@ def speed_ups(reference: Path, clock: str) -> Mapping[str, Mapping[int, float]]:
     return {kernel: dict(sorted(rows.items())) for kernel, rows in found.items()}
 
 
-def exllama_decodes(reference: Path) -> Iterator[Case]:
+def exllama_decodes(reference: Path) -> Iterator[PassCase]:
     """Yield decodes of one sequence with 4-bit weights on the GPU that the catalog has.
 
     Compiled code launches the layers, so the runtime `graphs` is nearest: with `eager`, the runtime
@@ -55,4 +55,4 @@ def exllama_decodes(reference: Path) -> Iterator[Case]:
         model = model_of(f"{row.family} {row.size}")
         replica = replica_of(model, "rtx_4090", dtype="w4a16", kv_dtype="fp16", runtime=runtime)
         terms = (Term(decode_step(1.0, CONTEXT)),)
-        yield Case(model.name, replica, terms, 1.0 / row.tokens_per_s_bs1)
+        yield PassCase(model.name, replica, terms, 1.0 / row.tokens_per_s_bs1)

@@ -26,7 +26,7 @@ STEP = 64
 """Scripts of TensorRT-LLM round tokens up to multiples of it."""
 
 
-class Load(NamedTuple):
+class RecipeLoad(NamedTuple):
     """What a script knows of the run it starts an engine for."""
 
     prompt: int  # longest, in tokens
@@ -36,31 +36,31 @@ class Load(NamedTuple):
     attention_dp: bool
 
 
-def _one_prompt(load: Load) -> int:
+def _one_prompt(load: RecipeLoad) -> int:
     """Return `(CONC + ISL + 64 + 63) / 64 * 64`: one prompt beside everybody's decodes."""
     return (load.clients + load.prompt + STEP + STEP - 1) // STEP * STEP
 
 
-def _llama_waits(load: Load) -> int:
+def _llama_waits(load: RecipeLoad) -> int:
     return 20 if load.prompt == load.output == 1024 and load.tp < 8 else 0
 
 
-def _for_ranks(load: Load) -> int:
+def _for_ranks(load: RecipeLoad) -> int:
     return 60 if load.attention_dp else 0
 
 
-def _deepseek_waits(load: Load) -> int:
+def _deepseek_waits(load: RecipeLoad) -> int:
     is_busy = load.prompt == load.output == 1024 and load.clients >= 64
     return 40 if is_busy and not load.attention_dp else _for_ranks(load)
 
 
-BUDGETS: Mapping[str, Callable[[Load], int]] = {
+BUDGETS: Mapping[str, Callable[[RecipeLoad], int]] = {
     "two_prompts": lambda load: 2 * load.prompt,
     "one_prompt": _one_prompt,
     "at_least_8k": lambda load: max(8192, _one_prompt(load)),
     "deepseek": lambda load: 8192 if load.tp == 4 else 32768,
 }
-WAITS: Mapping[str, Callable[[Load], int]] = {
+WAITS: Mapping[str, Callable[[RecipeLoad], int]] = {
     "llama": _llama_waits,
     "ranks": _for_ranks,
     "deepseek": _deepseek_waits,
@@ -79,7 +79,7 @@ class Recipe:
     memory_fraction: float = 0.0  # 0: the script is silent
     kv_dtype: str = ""
 
-    def launch(self, load: Load) -> EngineLaunch:
+    def launch(self, load: RecipeLoad) -> EngineLaunch:
         """Return the options of a load."""
         budget, wait = self.budget, self.poll_interval
         return EngineLaunch(

@@ -27,7 +27,7 @@ COPIES = ("clariden/OPT-350/N4/plan_config_N4_D4.json", "mit/N6/plan_config_N6_D
 
 
 @dataclass(frozen=True)
-class Iteration:
+class ProfiledPlan:
     """One measured plan, with its stages from the profile, without the sum of gradients."""
 
     name: str
@@ -50,7 +50,7 @@ class Iteration:
         return tuple(replace(stage, sync_s=sync_s) for stage in self.stages)
 
 
-def iterations(reference: Path) -> Iterator[Iteration]:
+def iterations(reference: Path) -> Iterator[ProfiledPlan]:
     """Yield plans whose layers were all profiled; copies and broken rows are left out."""
     times = {
         (row.model, row.gpu, row.mbs, row.tp, int(row.layer)): (row.fwd_s, row.bwd_s, row.update_s)
@@ -70,7 +70,7 @@ def _iteration(
     row: Record,
     times: Mapping[tuple[Any, ...], tuple[float, float, float]],
     sizes: Mapping[tuple[str, int, int], Record],
-) -> Iteration | None:
+) -> ProfiledPlan | None:
     """Return one plan; None where a layer was not timed."""
     [plan] = json.loads(row.pipeline_list)
     layers, placed = plan["layers_per_stage"], plan["tmp_per_stage"]
@@ -96,7 +96,7 @@ def _iteration(
         activations = in_flight * mbs * sum(one.act_mem_bytes for one in known)
         held = max(held, 4 * weights + activations + logits)
     boundary = sizes.get((model, placed[0][0][1], layers[0][-1]))
-    return Iteration(
+    return ProfiledPlan(
         name=row.file,
         cluster=row.cluster,
         model=model,

@@ -52,7 +52,7 @@ that sums gradients in blocks behind the backward pass (`--dwu-overlap-reduction
 
 
 @dataclass(frozen=True)
-class Submission:
+class TrainingSubmission:
     """The step of one system."""
 
     name: str
@@ -65,7 +65,7 @@ class Submission:
     rounds: tuple[str, ...]  # in which it was submitted: software changes between them
 
 
-def submissions(reference: Path) -> Iterator[Submission]:
+def submissions(reference: Path) -> Iterator[TrainingSubmission]:
     """Yield systems with stated parallelism and a step time, or a rate that gives one."""
     found: dict[tuple[Any, ...], tuple[Record, list[str]]] = {}
     for row in records(reference, "mlperf_training", benchmark=list(BENCHMARKS)):
@@ -127,7 +127,7 @@ def _adapter_options(row: Record, architecture: str, cp: int, micro_batches: int
     }
 
 
-def _submission(row: Record, rounds: tuple[str, ...]) -> Submission:
+def _submission(row: Record, rounds: tuple[str, ...]) -> TrainingSubmission:
     model, sequence = BENCHMARKS[row.benchmark]
     gpu = load_gpu(GPUS[row.accelerator])
     gpus, tp, cp = int(row.n_accelerators), int(row.tp or 1), int(row.cp or 1)
@@ -166,4 +166,4 @@ def _submission(row: Record, rounds: tuple[str, ...]) -> Submission:
         overlaps=not is_bert or IN_BLOCKS in configuration,
     )
     name, seconds = f"{row.submitter} {row.system}", step_seconds(row)
-    return Submission(name, row.benchmark, row.submitter, gpus, job, plans, seconds, rounds)
+    return TrainingSubmission(name, row.benchmark, row.submitter, gpus, job, plans, seconds, rounds)

@@ -70,7 +70,7 @@ def test_trees_find_a_step_in_one_size() -> None:
 
 
 def test_compiled_and_plain_python_agree_bit_for_bit() -> None:
-    from simulators.kernels import monotone_correction as room
+    from simulators.kernels import monotone_correction as correction
 
     bent = fitted(3)
     draw = np.random.default_rng(np.random.SeedSequence(2))
@@ -79,6 +79,6 @@ def test_compiled_and_plain_python_agree_bit_for_bit() -> None:
     bends = np.array([bent.alpha, bent.offset, bent.log_t_lo, bent.log_t_hi])
     trees = (bent.depth, bent.features, bent.thresholds, bent.values)
     compiled, plain = np.empty(300), np.empty(300)
-    room._walk(rows, bends, *trees, compiled)
-    room._walk.py_func(rows, bends, *trees, plain)
+    correction._walk(rows, bends, *trees, compiled)
+    correction._walk.py_func(rows, bends, *trees, plain)
     assert np.array_equal(compiled, plain)

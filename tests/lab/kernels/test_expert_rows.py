@@ -39,8 +39,8 @@ def test_one_version_gave_rows_again_up_to_as_often_as_tokens_choose() -> None:
 
 def test_routing_by_groups_gives_the_timed_rank_half_of_all_choices() -> None:
     rows = layers("vllm", "0.24.0", "fp8_block", 512.0, [1.0, 2.0, 8.0, 256.0])
-    given, awake = dealt(rows)
+    given, activated = dealt(rows)
     assert given == [4096.0, 4096.0, 2560.0, 512.0]
-    assert awake == [128.0, 128.0, 32.0, 1.0]
+    assert activated == [128.0, 128.0, 32.0, 1.0]
     few = layers("vllm", "0.24.0", "fp8_block", 1.0, [1.0])
     assert dealt(few)[1] == pytest.approx([8.0])

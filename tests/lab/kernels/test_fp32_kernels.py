@@ -66,7 +66,7 @@ def test_a_missing_size_is_named() -> None:
         list(rows_of_table(table(0.5).drop_columns(["k"])))
 
 
-def test_boards_are_found_under_the_names_of_measured_tables() -> None:
+def test_gpus_are_found_by_the_names_of_measured_tables() -> None:
     assert catalog_name("V100-PCIE-32GB") == "v100_pcie"
     assert catalog_name("H100-SXM-80GB") == "h100_sxm"
     assert catalog_name("MI250") == "mi210"  # one die of it: twins

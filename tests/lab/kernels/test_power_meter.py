@@ -23,7 +23,7 @@ def test_a_meter_shows_less_of_short_kernels_than_they_draw() -> None:
     assert shown[1] == pytest.approx(draw[1], rel=0.1)
 
 
-def test_no_meter_is_made_up_for_a_board_nobody_metered() -> None:
+def test_gpus_without_readings_have_no_meter() -> None:
     assert meter_of(load_gpu("h100_sxm"), "gemm_bf16") is None
 
 
