@@ -53,3 +53,26 @@ def test_metric_is_defined_on_its_page(simulator: str, metric: str, page: str) -
     assert metric in names(sections(file).get(heading, "")), (
         f"docs/explanation/{page} does not define it"
     )
+
+
+HEADINGS = ["Model", "Assumptions", "Equations", "Metrics", "Limitations", "Accuracy"]
+LONGEST_PAGE, MOST_ENTRIES = 500, 60
+
+
+@pytest.mark.parametrize("simulator", [*SIMULATORS.names(), "graphs"])
+def test_simulator_pages_have_the_same_headings(simulator: str) -> None:
+    text = (ROOT / "docs" / "explanation" / f"{simulator}.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## (.+)$", CODE.sub("", text), re.M) == HEADINGS
+
+
+def test_no_page_is_longer_than_500_lines() -> None:
+    pages = [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs").glob("[!r]*/*.md")]
+    counts = {page.name: len(page.read_text(encoding="utf-8").splitlines()) for page in pages}
+    generated = {"accuracy.md", "calibrations.md", "coverage.md"}
+    assert {p: n for p, n in counts.items() if n > LONGEST_PAGE and p not in generated} == {}
+
+
+def test_changelog_has_at_most_sixty_entries() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert len(re.findall(r"^- ", text, re.M)) <= MOST_ENTRIES
+    assert re.findall(r"^### (.+)$", text, re.M) == ["Added", "Changed", "Fixed"]
