@@ -13,7 +13,6 @@ from lab.fits.collectives import (
     COLLECTIVES,
     NVLINK,
     errors_between,
-    errors_of,
     growth_coverage,
     growth_errors,
     held_out_coverage,
@@ -22,9 +21,6 @@ from lab.fits.collectives import (
 from lab.tables.collectives import Curves, Libraries, read_libraries
 from lab.tables.rows import Floats
 from simulators.collectives.measured import NETWORKS
-
-FEW_SIZES = 5
-"""Sizes per curve from which a new interconnect is fitted."""
 
 
 def sizes(reference: Path) -> pl.DataFrame:
@@ -60,18 +56,6 @@ def ranks_between(reference: Path) -> pl.DataFrame:
         for key in curves.keys
         if key[2] == 4
     )
-
-
-def few_sizes(reference: Path) -> pl.DataFrame:
-    """Return the same of GPUs that are fitted anew from a few sizes of every curve."""
-    frames = []
-    for gpu, curves in _nvlink(_known(reference)):
-        seen = np.zeros(curves.curve.size, bool)
-        for key in curves.keys:
-            mine = np.flatnonzero(curves.of(key))
-            seen[mine[np.round(np.linspace(0, mine.size - 1, FEW_SIZES)).astype(int)]] = True
-        frames.append(_frame(errors_of(curves, ~seen), gpu=gpu))
-    return together(frames)
 
 
 def coverage(reference: Path) -> pl.DataFrame:

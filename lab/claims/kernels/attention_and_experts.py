@@ -1,8 +1,7 @@
-"""Decode attention and layers of experts: octaves, models and whole GPUs left out.
+"""Decode attention and layers of experts: octaves and models left out.
 
 Shapes of one model's layer are near copies of each other, so shapes held out at random flatter a
-fit: models and octaves are left out whole. Intervals are those of the other turns. A GPU that is
-left out is priced from other GPUs.
+fit: models and octaves are left out whole. Intervals are those of the other turns.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from lab.claims.kernels.frames import band_of_turns, by_entry, entry_for, in_turns, own_entry
+from lab.claims.kernels.frames import band_of_turns, by_entry, in_turns, own_entry
 from lab.claims.predictions import together
 from lab.fits.kernels.decode_attention import octaves_left_out
 from lab.fits.kernels.fused_kernels import (
@@ -34,9 +33,6 @@ FORMATS = {
 }
 """Formats of experts that share a line; weights of the last are unpacked to 16 bits."""
 
-UNFITTED = ("b300_sxm",)
-"""GPUs in the tables without a calibration of their own."""
-
 
 def octaves(reference: Path) -> pl.DataFrame:
     """Return decodes, every third octave of pairs and of tokens left out in turn."""
@@ -52,17 +48,6 @@ def octaves(reference: Path) -> pl.DataFrame:
         for gpu in GPUS
         for part in read_measured(reference, gpu, kernel)
         if own_entry(part) is not None
-    )
-
-
-def gpus_left_out(reference: Path) -> pl.DataFrame:
-    """Return decodes and latent prompts of GPUs that are priced from other GPUs."""
-    return together(
-        by_entry(part, entry)
-        for kernel in ("decode", "mla_decode", "mla_prefill")
-        for gpu in (*GPUS, *UNFITTED)
-        for part in read_measured(reference, gpu, kernel)
-        if (entry := entry_for(part, "zero_shot")) is not None
     )
 
 

@@ -3,17 +3,14 @@
 Three figures. "watts": what the meter shows of a loop, which is what the tables hold. "settled
 draw": kernels of 0.1 ms and more, whose loops last long enough for the meter, by the GPU's own
 numbers and by those of the other metered GPU. "joules": products from their shape alone, time and
-watts both predicted. Two readings of one shape, in formats that take the same time, say how well
-the meter repeats itself.
+watts both predicted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import combinations
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 
 from lab.claims.kernels.frames import shipped_price
@@ -30,9 +27,6 @@ from simulators.kernels.energy import (
     power_model_from,
     power_w,
 )
-
-SAME_TIME = 0.02
-"""Two readings whose times differ by less are of the same work."""
 
 
 def readings(reference: Path) -> pl.DataFrame:
@@ -70,26 +64,3 @@ def _shown_w(part: Rows) -> Floats:
     bend = meter_of(gpu, meter_name(part))
     watts = power_w(part.operator, gpu, part.seconds)
     return watts if bend is None else reading_w(bend, part.operator, part.seconds, watts)
-
-
-def repeats(reference: Path) -> pl.DataFrame:
-    """Return how far two readings of one shape are apart, over sqrt(2), as shares."""
-    groups: dict[tuple[str, str], list[Rows]] = {}
-    for part in read_power_rows(reference):
-        rows = part.where(part.held_out)
-        if part.kernel != "gemm" and not is_host_timed(rows):
-            groups.setdefault((part.gpu, TABLES[part.kernel]), []).append(rows)
-    return together(
-        columns(predicted=_apart(parts) / np.sqrt(2.0), gpu=gpu, table=table)
-        for (gpu, table), parts in groups.items()
-    )
-
-
-def _apart(parts: Sequence[Rows]) -> Floats:
-    """Return how far readings of the same shape and time in two formats are apart, as logs."""
-    apart = [np.zeros(0)]
-    for a, b in combinations(parts, 2):
-        _, i, j = np.intersect1d(a.group, b.group, return_indices=True)
-        same = np.abs(a.seconds[i] / b.seconds[j] - 1.0) < SAME_TIME
-        apart.append(np.abs(np.log(a.watts[i] / b.watts[j]))[same])
-    return np.concatenate(apart)

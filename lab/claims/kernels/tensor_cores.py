@@ -10,14 +10,12 @@ import polars as pl
 
 from lab.claims.kernels.frames import (
     as_shipped,
-    band_of_turns,
-    in_turns,
     kernel_rows,
     priced,
     shipped_price,
 )
 from lab.claims.predictions import together
-from lab.fits.kernels.tensor_cores import IN_LAYERS, inner_lengths_left_out, seconds_of
+from lab.fits.kernels.tensor_cores import IN_LAYERS, seconds_of
 from lab.tables.kernels.auxiliary_kernels import GPUS as AUXILIARY_GPUS
 from lab.tables.kernels.auxiliary_kernels import read_auxiliary_rows
 from lab.tables.kernels.engine_layers import GPUS, read_chain_rows, read_layer_products
@@ -26,7 +24,7 @@ from lab.tables.rows import BANDED, Rows
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.calibration_files import calibrations
 from simulators.evidence.lookup import DEFAULT_FRAMEWORK
-from simulators.kernels.families.tensor_cores import WEIGHT_ONLY, measured_rates
+from simulators.kernels.families.tensor_cores import measured_rates
 from simulators.kernels.price import roofline_s
 
 
@@ -58,18 +56,6 @@ def transfers(reference: Path, pairs: Sequence[tuple[str, str]]) -> pl.DataFrame
                 least_s = roofline_s(rows.operator, gpu)
                 predicted_s = np.maximum(seconds_of(rows, rates, gpu), least_s)
                 frames.append(kernel_rows(rows, predicted_s, source=source))
-    return together(frames)
-
-
-def weight_only(reference: Path) -> pl.DataFrame:
-    """Return products of quantized weights, a fifth of the inner lengths left out at a time."""
-    frames = []
-    for part in read_tensor_rows(reference, PRODUCERS):
-        shipped = measured_rates(part.gpu).get((part.framework, part.dtype))
-        if part.dtype in WEIGHT_ONLY and shipped is not None:
-            turns = inner_lengths_left_out(part, shipped)
-            labels = {"gpu": part.gpu, "framework": part.framework, "dtype": part.dtype}
-            frames.append(in_turns(turns, band_of_turns, **labels))
     return together(frames)
 
 

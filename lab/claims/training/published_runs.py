@@ -1,51 +1,17 @@
-"""Training set-ups of papers and scenarios: published speeds, and bands of published metrics.
-
-Nothing was fitted to them. Whether a run fits the memory is not asked: parts of a layer are
-recomputed there, and some are kept in FP8. What a report leaves out is as in Megatron-LM,
-interleaved.
-"""
+"""Training set-ups of scenarios against bands of published metrics; nothing was fitted to them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from simulators.dataflow.mapping.files import read_yaml
-from simulators.training.constants import load_constants
-from simulators.training.metrics import JOB_FIELDS, job_of, plans_of
+from simulators.training.metrics import JOB_FIELDS, job_of
 from simulators.training.point import TrainingPoint, batch_of
 from simulators.training.simulator import SIMULATOR
-from simulators.training.step import steps, work_of
-
-TOKENS = 1e12
-
-
-def published(_reference: Path, runs: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
-    """Return the predicted and published speed of each run.
-
-    Args:
-        runs: each with its point and one published figure: TFLOP/s of a GPU in bf16, seconds of a
-            step, or GPU-hours for 1e12 tokens.
-    """
-    rows = []
-    for run in runs:
-        point = TrainingPoint(**run["point"])
-        gpus = point.tp * point.pp * point.cp * point.dp
-        result = steps(work_of(job_of(vars(point)), plans_of(batch_of([point]))), load_constants())
-        step_s, flops = float(result.step_s[0]), float(result.flops[0])
-        gpu_hours = TOKENS / (point.batch * point.sequence) * step_s * gpus / 3600.0
-        teraflops = flops / step_s / gpus / 1e12
-        if "teraflops" in run:  # as times of the same work
-            predicted, measured = 1.0 / teraflops, 1.0 / run["teraflops"]
-        elif "gpu_hours" in run:
-            predicted, measured = gpu_hours, run["gpu_hours"]
-        else:
-            predicted, measured = step_s, run["step_s"]
-        rows.append({"run": run["name"], "predicted": predicted, "measured": measured})
-    return pl.DataFrame(rows).with_columns(label="run")
 
 
 def anchors(

@@ -1,8 +1,7 @@
 """Mean watts of kernels in loops: the reference tables `llm_kernels/*_power.parquet`.
 
 They have the columns of the tables of times, and `power_w`, which the GPU's own meter showed while
-the kernel ran again and again. Their versions are older than those of the tables of times, which
-can be read the same way and are split alike.
+the kernel ran again and again. The versions are older than in the tables of times.
 """
 
 from __future__ import annotations
@@ -16,9 +15,12 @@ from lab.tables.kernels.fused_kernels import FOLDER, kernel_rows
 from lab.tables.kernels.tensor_cores import GPUS, KIND_OF, product_rows
 from lab.tables.rows import Rows, by_labels, read_table
 
-TIMES = {"gemm": "gemm", "prefill": "context_attention", "decode": "generation_attention"}
-TABLES = {kernel: f"{name}_power" for kernel, name in TIMES.items()}
-"""Tables of times alone, and of times and watts."""
+TABLES = {
+    "gemm": "gemm_power",
+    "prefill": "context_attention_power",
+    "decode": "generation_attention_power",
+}
+"""Tables of times and watts by kernel."""
 
 SPLIT = "gemm by (n, k), a quarter held out; attention by shape, half held out"
 
@@ -34,15 +36,6 @@ def read_power_rows(reference: Path) -> tuple[Rows, ...]:
         if (file := reference / FOLDER / f"{name}.parquet").is_file()
         for rows in _parts(read_table(file), kernel)
     )
-
-
-def read_times(reference: Path, kernel: str, gpu: str, framework: str) -> list[Rows]:
-    """Return rows of the table of times of one GPU and framework, by version and formats."""
-    file = reference / FOLDER / f"{TIMES[kernel]}.parquet"
-    if not file.is_file():
-        return []
-    named = {ours: theirs for theirs, ours in GPUS.items()}
-    return _parts(read_table(file, gpu=named[gpu], framework=framework), kernel)
 
 
 def power_tables(reference: Path) -> list[str]:
