@@ -107,7 +107,7 @@ EQUAL = {
     "if len(found) == 1:: 1 -> 2": "the front of one front is that front",
     "return part.layers / model.attention_every if model.attention_every > 1 else part.layers: "
     "model.attention_every > 1 -> model.attention_every >= 1": "the same, over one",
-    "if RARE and cached > 0:: cached > 0 -> cached >= 0": "what is not found nobody holds",
+    "if OPTIONAL_FEATURES and cached > 0:: cached > 0 -> cached >= 0": "nothing is cached",
     "launch_s=0.0,: 0.0 -> 1.0": "is replaced once the rest is known",
     "times = [0.0]: 0.0 -> 1.0": "the only stage is the slowest",
     "if replica.cut.pp > 1:: replica.cut.pp > 1 -> replica.cut.pp >= 1": "the same",

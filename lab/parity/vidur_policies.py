@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from simulators.core.jit import Floats, Ints
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.admission import admit, may_admit
-from simulators.serving.engine.kv_cache import blocks_for, fits
+from simulators.serving.engine.admission import admit, can_admit
+from simulators.serving.engine.kv_cache import blocks_for, has_free_blocks
 from simulators.serving.engine.replica import ROUTE, SCHEDULE, View, kernel
 from simulators.serving.schedulers.vllm import decode_all
 
-WHOLE_FIRST = True
+PREFILL_FIRST = True
 
 
 @kernel(SCHEDULE)
@@ -20,16 +20,19 @@ def schedule(_now: float, view: View) -> int:
     """Admit prompts while they fit, each counted as if padded to the longest; none: decode all."""
     limits, pool = view.limits, view.pool
     longest = 0
-    while may_admit(limits, pool):
-        prompt = view.request[view.waiting[pool[at.HEAD]], at.PROMPT]
+    while can_admit(limits, pool):
+        prompt = view.request[view.waiting[pool[at.WAITING_HEAD]], at.PROMPT]
         longest = max(longest, prompt)
-        if pool[at.BATCH] > 0 and (pool[at.BATCH] + 1) * longest > limits[at.BATCH_TOKENS]:
+        if (
+            pool[at.BATCH_SIZE] > 0
+            and (pool[at.BATCH_SIZE] + 1) * longest > limits[at.MAX_PREFILL_TOKENS]
+        ):
             break
         blocks = blocks_for(prompt, limits[at.BLOCK])
-        if not fits(limits, pool, blocks):
+        if not has_free_blocks(limits, pool, blocks):
             break
         admit(view, blocks, prompt, 0)
-    return 1 if pool[at.BATCH] > 0 else decode_all(view)
+    return 1 if pool[at.BATCH_SIZE] > 0 else decode_all(view)
 
 
 @kernel(ROUTE)

@@ -98,7 +98,7 @@ def _course(state: ReplicaState) -> Iterator[str]:
     for i in range(PERIODS):
         yield (
             f"{edges[i] - began:<10,.1f}{came[i]:>9,}{went[i]:>10,}{requests[i]:>12,.1f}"
-            f"{waiting[i]:>9,.1f}{blocks[i] / state.pool[0, at.TOTAL]:>11.1%}"
+            f"{waiting[i]:>9,.1f}{blocks[i] / state.pool[0, at.TOTAL_BLOCKS]:>11.1%}"
         )
 
 

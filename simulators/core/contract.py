@@ -64,9 +64,9 @@ asked = functools.partial(choice, given=True)
 """Declare a field that belongs to the question."""
 
 
-def group(kind: type, doc: str) -> Any:
-    """Declare a field of a point type that holds related options: a frozen dataclass of choices."""
-    return field(metadata={"doc": doc}, default=kind())
+def group(kind: type) -> Any:
+    """Declare a field with a group of options, a frozen dataclass; its docstring is the text."""
+    return field(metadata={"doc": (kind.__doc__ or "").removesuffix(".")}, default=kind())
 
 
 def given_of(kind: type) -> tuple[str, ...]:

@@ -43,65 +43,53 @@ asked = functools.partial(choice, part="demand", given=True)
 
 @dataclass(frozen=True)
 class SpeculationConfig:
-    """Tokens drafted ahead and checked in one pass."""
+    """Speculative decoding."""
 
     method: str = built(
-        "what drafts tokens that one pass checks: ngram (a look-up), draft (draft_model), medusa "
-        "(a head for each place), eagle, eagle3 or mtp (a head of one layer), or nothing",
+        "speculative decoding: ngram, draft (draft_model), medusa, eagle, eagle3, mtp or nothing",
         known=SPECULATIONS,
         default=NOTHING,
     )
-    draft_model: str = built("of speculation draft", names="model", default=NOTHING)
+    draft_model: str = built("draft model of method draft", names="model", default=NOTHING)
     num_draft_tokens: int = built(
-        "drafted for each sequence and iteration", at_least=0, at_most=16, default=3
+        "draft tokens per sequence and iteration", at_least=0, at_most=16, default=3
     )
-    topk: int = built(
-        "guesses that a draft branches into; 1: a chain", at_least=1, at_most=16, default=1
-    )
+    topk: int = built("branches of a draft tree; 1: a chain", at_least=1, at_most=16, default=1)
     tree_nodes: int = built(
-        "tokens of a tree that one pass checks, the likeliest; 0: num_draft_tokens times topk",
-        at_least=0,
-        at_most=128,
-        default=0,
+        "verified tokens of a tree; 0: num_draft_tokens * topk", at_least=0, at_most=128, default=0
     )
     disable_batch: int = choice(
-        "running requests up to which tokens are drafted; 0: all that run", at_least=0, default=0
+        "running requests above which nothing is drafted; 0: no limit", at_least=0, default=0
     )
     rule: str = choice(
-        "how many are drafted: fixed; or adaptive, up to num_draft_tokens, as many as bring most "
-        "tokens a second at the number that run or wait",
+        "number of draft tokens: fixed, or adaptive (up to num_draft_tokens, by load)",
         known=(FIXED, ADAPTIVE),
         default=FIXED,
     )
     acceptance: str = choice(
-        "share of drafted tokens that the model agrees with, given those before: one, or one for "
-        "each position; empty: as measured of the method",
+        "acceptance rate of draft tokens, given the earlier ones: one, or one per position; "
+        "empty: as measured",
         default="",
     )
 
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """Blocks of the KV cache: prefixes, preemption, offloading."""
+    """KV cache: blocks, prefix caching, preemption, offloading."""
 
     block_size: int = choice("tokens per KV block", at_least=1, default=16)
     watermark: float = choice(
         "share of KV blocks kept free at admission", at_least=0.0, below=1.0, default=0.01
     )
-    prefix_caching: bool = choice(
-        "whether prompts find blocks of others that begin alike; else all are computed whole",
-        default=False,
-    )
+    prefix_caching: bool = choice("whether prompts reuse cached KV blocks", default=False)
     prefix_host_bytes: float = choice(
-        "host memory per GPU that keeps what the prefix cache evicts, if moving it back is quicker "
-        "than computing it",
+        "host memory per GPU for evicted prefixes, used where copying is faster than computing",
         unit="B",
         at_least=0.0,
         default=0.0,
     )
     preemption: str = choice(
-        "what becomes of a running request without memory: recompute, swap to the host, or cached: "
-        "recompute what others took of its blocks, as with prefix_caching",
+        "preemption by recompute, swap (to the host) or cached (recompute overwritten blocks only)",
         known=PREEMPTIONS,
         default=RECOMPUTE,
     )
@@ -109,9 +97,7 @@ class CacheConfig:
         "memory per GPU for swapped requests", unit="B", at_least=0.0, default=4e9
     )
     offload_to: str = choice(
-        "what takes what swap and prefix_host_bytes move out: the host's memory; a peer's, "
-        "another GPU that has room, over the links between GPUs; or, of prefixes, an ssd, one for "
-        "each GPU",
+        "target of swapped requests and evicted prefixes: host, peer (another GPU), ssd (prefixes)",
         known=OFFLOADS,
         default=HOST,
     )
@@ -119,33 +105,31 @@ class CacheConfig:
 
 @dataclass(frozen=True)
 class PoolsConfig:
-    """Separate GPUs for prefill and decode."""
+    """Separate prefill and decode replicas."""
 
     prefill_gpus: int = built(
-        "GPUs that only read prompts, of each copy; 0: no separate pools, all do both",
-        at_least=0,
-        default=0,
+        "GPUs of prefill replicas, per copy; 0: no separate pools", at_least=0, default=0
     )
-    decode_gpus: int = built(
-        "GPUs that decode what those have read, of each copy", at_least=0, default=0
+    decode_gpus: int = built("GPUs of decode replicas, per copy", at_least=0, default=0)
+    prefill_tp: int = built("tp of prefill replicas; 0: tp", at_least=0, default=0)
+    decode_tp: int = built("tp of decode replicas; 0: tp", at_least=0, default=0)
+    decode_gpu: str = built(
+        "GPU of decode replicas; nothing: the same", names="gpu", default=NOTHING
     )
-    prefill_tp: int = built("tp of what reads prompts; 0: tp", at_least=0, default=0)
-    decode_tp: int = built("tp of what decodes; 0: tp", at_least=0, default=0)
-    decode_gpu: str = built("GPU of what decodes; nothing: the same", names="gpu", default=NOTHING)
     kv_link: str = built(
-        "what KV caches move by between pools: nvlink (within a node), rdma, ethernet, infinite "
-        "(moving is free), or auto: NVLink where both pools fit in a node, else RDMA",
+        "link of KV transfers: nvlink (within a node), rdma, ethernet, infinite, or auto "
+        "(NVLink within a node, else RDMA)",
         known=LINKS,
         default=AUTO,
     )
     kv_link_bytes_per_s: float | None = built(
-        "what each GPU's end of that link sustains; null: a share of its data sheet's, as measured",
+        "rate of that link per GPU; null: the measured share of its data sheet",
         unit="B/s",
         above=0.0,
         default=None,
     )
     kv_transfer: str = built(
-        "serial, when a prompt has been read; or by_layer, while later layers are computed",
+        "KV transfer: serial (after the prefill) or by_layer (during it)",
         known=TRANSFERS,
         default=SERIAL,
     )
@@ -153,7 +137,7 @@ class PoolsConfig:
 
 @dataclass(frozen=True)
 class MoeConfig:
-    """Experts: exchange of tokens, copies, routing."""
+    """Mixture of experts: dispatch, redundant experts, routing."""
 
     backend: str = built(
         f"how tokens get to experts on other GPUs, of attention_dp: {', '.join(BACKENDS)}",
@@ -161,19 +145,17 @@ class MoeConfig:
         default=GATHERED,
     )
     redundant_experts: int = built(
-        "copies of experts a layer holds besides one of each, so that ranks work alike",
-        at_least=0,
-        default=0,
+        "expert copies per layer, for balanced ranks", at_least=0, default=0
     )
     routing_skew: float = built(
-        "how much tokens prefer some experts: the exponent of Zipf's law; 0: not at all",
+        "expert popularity: exponent of Zipf's law; 0: uniform",
         at_least=0.0,
         default=0.0,
         given=True,
     )
     routing_histogram: str = built(
-        "tokens that each expert of a layer got, in the order of ranks: a number for each, with "
-        "commas between, or the path of a file of them; empty: routing_skew says it",
+        "tokens of each expert of a layer, by rank: comma-separated numbers or a file; empty: "
+        "routing_skew",
         default="",
         given=True,
     )
@@ -187,14 +169,14 @@ class SchedulingConfig:
         "prompt tokens of a batch of whole prompts", at_least=1, default=4096
     )
     poll_interval: int = choice(
-        "decode iterations between looks at the queue, of schedulers that wait; 0: their default",
+        "decode iterations between polls of the queue; 0: the scheduler's default",
         at_least=0,
         default=0,
     )
     mixed_step: str = built(
-        "prefills and decodes of one iteration: unified, in one attention kernel too, where the "
-        "engine's library has one; batch, in a kernel each; overlapped, the attention of both at "
-        "once on every SM; or additive, each reading the weights",
+        "prefills and decodes of one iteration: unified (one attention kernel, where "
+        "available), batch (a kernel each), overlapped (both at once), additive (one after "
+        "the other)",
         known=MIXED_STEPS,
         default=UNIFIED,
     )
@@ -202,97 +184,88 @@ class SchedulingConfig:
 
 @dataclass(frozen=True)
 class ArrivalsConfig:
-    """When requests arrive."""
+    """Arrival process."""
 
     process: str = asked(
         f"gaps between arrivals: {', '.join(ARRIVALS)}", known=ARRIVALS, default=POISSON
     )
-    clients: int = asked("of closed arrivals: each asks when answered", at_least=1, default=64)
-    burst_ratio: float = asked("of mmpp: rate in bursts over between", above=0.0, default=4.0)
-    burst_s: float = asked("of mmpp: mean length of a burst", unit="s", above=0.0, default=10.0)
-    calm_s: float = asked("of mmpp: mean time between bursts", unit="s", above=0.0, default=50.0)
+    clients: int = asked("clients of a closed loop", at_least=1, default=64)
+    burst_ratio: float = asked("mmpp: rate in bursts over the rate between", above=0.0, default=4.0)
+    burst_s: float = asked("mmpp: mean length of a burst", unit="s", above=0.0, default=10.0)
+    calm_s: float = asked("mmpp: mean time between bursts", unit="s", above=0.0, default=50.0)
     swing: float = asked(
-        "of diurnal: highest rate over the mean, less one", at_least=0.0, at_most=1.0, default=0.5
+        "diurnal: peak rate over the mean, minus 1", at_least=0.0, at_most=1.0, default=0.5
     )
-    period_s: float = asked("of diurnal: peak to peak", unit="s", above=0.0, default=86_400.0)
+    period_s: float = asked(
+        "diurnal: time from peak to peak", unit="s", above=0.0, default=86_400.0
+    )
 
 
 @dataclass(frozen=True)
 class LengthsConfig:
-    """How lengths of prompts and answers vary."""
+    """Distribution of prompt and output lengths."""
 
     spread: float = asked(
-        "fixed lengths are drawn evenly from those down to this share less",
+        "fixed lengths are uniform down to this share below them",
         at_least=0.0,
         below=1.0,
         default=0.0,
     )
     shape: str = asked(
-        "how fixed lengths differ: evenly, by spread; as_workload, stretched until they are "
-        "means; or bench_serving: those that the client of that name draws under this seed",
+        "distribution of fixed lengths: evenly (by spread), as_workload (scaled to these "
+        "means) or bench_serving (as that client draws them)",
         known=SHAPES,
         default=EVENLY,
     )
-    max_output_tokens: int = asked("longer answers end there; 0: none do", at_least=0, default=0)
+    max_output_tokens: int = asked("limit of the output; 0: none", at_least=0, default=0)
 
 
 @dataclass(frozen=True)
 class SessionsConfig:
-    """Conversations, and what their prompts share."""
+    """Multi-turn sessions and shared prefixes."""
 
     turns: int = asked(
-        "requests of a session, each after the answer before it, which its prompt repeats",
-        at_least=1,
-        default=1,
+        "requests per session; each prompt repeats the turns before it", at_least=1, default=1
     )
     turn_tokens: int = asked(
-        "that each later turn of a session adds to what was said: a tool's answer, say; 0: as many "
-        "as a first prompt has",
+        "new prompt tokens of later turns, as of a tool's answer; 0: as the first prompt",
         at_least=0,
         default=0,
     )
-    system_prompt_tokens: int = asked(
-        "that all prompts begin with, before what the workload or a session says",
-        at_least=0,
-        default=0,
-    )
+    system_prompt_tokens: int = asked("tokens that begin all prompts", at_least=0, default=0)
 
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """The client and the server in front of the engine."""
+    """Client and API server."""
 
     think_s: float = asked(
-        "how long such a client, or the user of a session, waits before",
+        "think time of closed-loop clients and between turns of a session",
         unit="s",
         at_least=0.0,
         default=0.0,
     )
     frontend: str = choice(
-        "server between client and engine: auto (of the runtime's framework, if any) or none",
-        known=FRONTENDS,
-        default=AUTO,
+        "API server: auto (that of the runtime's framework) or none", known=FRONTENDS, default=AUTO
     )
     frontend_s: float = choice(
-        "that a request takes to the engine besides", unit="s", at_least=0.0, default=0.0
+        "additional latency before the engine", unit="s", at_least=0.0, default=0.0
     )
     stream_interval: int = built(
-        "iterations between messages of an answer to its client; 0: it is sent whole",
-        at_least=0,
-        default=1,
+        "iterations between streamed messages; 0: no streaming", at_least=0, default=1
     )
 
 
 @dataclass(frozen=True)
 class MeasurementConfig:
-    """Which part of which runs is measured."""
+    """Requests and time window that metrics refer to."""
 
     warmup: int = choice(
-        "first requests left out of latencies and rates", at_least=0, default=0, given=True
+        "first requests that latencies leave out", at_least=0, default=0, given=True
     )
     window: str = choice(
-        "what rates and costs are of: steady, the run without its ramp and drain; or whole, as "
-        "programs count that measure a server",
+        "window of rates and costs: steady (without ramp and drain) or whole (as benchmark "
+        "clients count)",
         known=WINDOWS,
         default=STEADY,
     )
@@ -300,56 +273,38 @@ class MeasurementConfig:
 
 @dataclass(frozen=True)
 class AutoscaleConfig:
-    """Replicas that follow the load."""
+    """Autoscaling of replicas."""
 
     min_replicas: int = built(
-        "replicas that always run, of those at most; others are started and stopped with the load; "
-        "0: all of them run",
-        at_least=0,
-        default=0,
+        "replicas that always run, of `replicas` at most; 0: no autoscaling", at_least=0, default=0
     )
     replica_qps: float = built(
-        "arrivals per second for which a replica is started", unit="1/s", above=0.0, default=1.0
+        "arrivals per second for each started replica", unit="1/s", above=0.0, default=1.0
     )
-    startup_s: float = built(
-        "from the start of a replica to its first request", unit="s", at_least=0.0, default=60.0
-    )
-    interval_s: float = built(
-        "between looks at the arrivals since the last one", unit="s", above=0.0, default=15.0
-    )
+    startup_s: float = built("time to start a replica", unit="s", at_least=0.0, default=60.0)
+    interval_s: float = built("interval of scaling decisions", unit="s", above=0.0, default=15.0)
     scale_down_s: float = built(
-        "for how long fewer replicas must do before one is stopped",
-        unit="s",
-        at_least=0.0,
-        default=300.0,
+        "time of lower load before a replica stops", unit="s", at_least=0.0, default=300.0
     )
 
 
 @dataclass(frozen=True)
 class LoraConfig:
-    """Low-rank adapters."""
+    """LoRA adapters."""
 
-    adapters: int = built(
-        "low-rank adapters (LoRA) of which each request wants one; 0: none", at_least=0, default=0
-    )
-    rank: int = built("of all of them", at_least=1, default=16)
+    adapters: int = built("LoRA adapters, one per request; 0: none", at_least=0, default=0)
+    rank: int = built("rank of all adapters", at_least=1, default=16)
     targets: str = built(
-        "what they adapt: attention (the projections around it), or all linear layers",
-        known=TARGETS,
-        default=ALL,
+        "adapted layers: attention projections, or all linear layers", known=TARGETS, default=ALL
     )
-    zipf: float = built(
-        "exponent of their popularity; 0: all are wanted alike", at_least=0.0, default=0.0
-    )
+    zipf: float = built("adapter popularity: exponent of Zipf's law", at_least=0.0, default=0.0)
     kernels: str = built(
-        "grouped: tokens of one adapter are multiplied together (SGMV); or by_token: in "
-        "decodes each token reads its own (BGMV, S-LoRA)",
+        "adapter kernels: grouped by adapter (SGMV) or by_token in decodes (BGMV, S-LoRA)",
         known=ADAPTER_KERNELS,
         default=GROUPED,
     )
     slots: int = built(
-        "adapters that a GPU keeps, the others wait on the host; 0: all that a batch may want, of "
-        "by_token as many as it wants on average",
+        "adapters kept on a GPU; 0: those of a full batch (by_token: their mean)",
         at_least=0,
         default=0,
     )
@@ -357,92 +312,79 @@ class LoraConfig:
 
 @dataclass(frozen=True)
 class ColocationConfig:
-    """Other models on the same GPUs."""
+    """Several models on the same GPUs."""
 
-    models: str = built(
-        "other models on the same GPUs, each a process of its own, joined by +; or nothing",
-        default=NOTHING,
-    )
+    models: str = built("other models on the same GPUs, joined by +, or nothing", default=NOTHING)
     qps: float | None = built(
-        "requests per second to each of them, of lengths like the model's; null: as many as to it",
+        "requests per second to each of them, with this model's lengths; null: the same",
         unit="1/s",
         above=0.0,
         default=None,
     )
     sharing: str = built(
-        "how models share a GPU: time_slice (by turns), mps (each on a share of the SMs), or mig "
-        "(a slice with memory of its own)",
+        "GPU sharing: time_slice, mps (shares of the SMs) or mig (a slice with its own memory)",
         known=SHARINGS,
         default=TIME_SLICE,
     )
-    sm_share: float = built(
-        "of mps: share of the SMs that the model may use", above=0.0, at_most=1.0, default=1.0
-    )
+    sm_share: float = built("mps: SM share of the model", above=0.0, at_most=1.0, default=1.0)
     other_sm_share: float = built(
-        "of mps: that each other model may use; 0: what sm_share leaves, evenly",
+        "mps: SM share of each other model; 0: an equal part of the rest",
         at_least=0.0,
         at_most=1.0,
         default=0.0,
     )
-    mig_slice: str = built("of mig: the profile, as in 3g; empty: the whole GPU", default="")
+    mig_slice: str = built("mig: profile, such as 3g; empty: the whole GPU", default="")
     kv_pool: str = built(
-        "what weights leave of the memory of several models: split evenly; or one shared pool, "
-        "of which the model has what the others do not hold",
+        "KV memory of co-located models: split evenly, or one shared pool",
         known=POOLS,
         default=SPLIT,
     )
     interference: str = built(
-        "how often others are at work: expected, by their load; or the bounds: lower (never) and "
-        "upper (always, with as much memory traffic as they can get)",
+        "load of the other models: expected, lower bound (idle) or upper bound (always busy)",
         known=INTERFERENCES,
         default=EXPECTED,
     )
-    time_share: float = built(
-        "of a GPU's time that kernels get, where others have the rest",
-        above=0.0,
-        at_most=1.0,
-        default=1.0,
-    )
-    power_share: float = built(
-        "of a GPU's watts at rest that are the design's, where others have the rest",
-        above=0.0,
-        at_most=1.0,
-        default=1.0,
-    )
+    time_share: float = built("share of a GPU's time", above=0.0, at_most=1.0, default=1.0)
+    power_share: float = built("share of a GPU's idle power", above=0.0, at_most=1.0, default=1.0)
 
 
 @dataclass(frozen=True)
 class DynamicInferenceConfig:
-    """Layers that tokens skip: early exit, mixture of depths, pruned prompts."""
+    """Early exit, mixture of depths, pruned prompts."""
 
     exit_depth: float = built(
-        "share of layers a decoded token passes: early exit", above=0.0, at_most=1.0, default=1.0
+        "early exit: mean share of layers of a decoded token", above=0.0, at_most=1.0, default=1.0
     )
     exit_depth_std: float = built(
-        "its deviation between tokens", at_least=0.0, below=0.5, default=0.0
+        "early exit: its standard deviation", at_least=0.0, below=0.5, default=0.0
     )
     mod_capacity: float = built(
-        "that every other layer takes: mixture of depths", above=0.0, at_most=1.0, default=1.0
+        "mixture of depths: share of tokens in every other layer",
+        above=0.0,
+        at_most=1.0,
+        default=1.0,
     )
     prune_keep_ratio: float = built(
-        "share of a prompt that layers after prune_after take", above=0.0, at_most=1.0, default=1.0
+        "pruned prompts: share of tokens kept after prune_after_layer",
+        above=0.0,
+        at_most=1.0,
+        default=1.0,
     )
-    prune_after_layer: int = built("layers before a prompt is pruned", at_least=0, default=2)
+    prune_after_layer: int = built("pruned prompts: layers before pruning", at_least=0, default=2)
 
 
 @dataclass(frozen=True)
 class PowerConfig:
-    """Clocks and power limits of GPUs."""
+    """GPU clocks and power limits."""
 
     clock_hz: float = built(
-        "clock that GPUs are locked to (nvidia-smi --lock-gpu-clocks); 0: none, they run at their "
-        "highest",
+        "locked GPU clock (nvidia-smi --lock-gpu-clocks); 0: the highest",
         unit="Hz",
         at_least=0.0,
         default=0.0,
     )
     limit_w: float = built(
-        "of a GPU (nvidia-smi --power-limit), for which it lowers its clock; 0: the data sheet's",
+        "GPU power limit (nvidia-smi --power-limit); 0: the data sheet's",
         unit="W",
         at_least=0.0,
         default=0.0,
@@ -451,53 +393,52 @@ class PowerConfig:
 
 @dataclass(frozen=True)
 class ServingPoint:
-    """One deployment and what is asked of it."""
+    """A deployment and its load."""
 
     model: str = built("the language model", names="model", given=True)
-    gpu: str = built("the GPU, or the path of a data sheet of one's own", names="gpu")
-    cluster: str = built("the nodes; auto: those the GPU is usually bought in", default="auto")
+    gpu: str = built("the GPU, or the path of a data sheet", names="gpu")
+    cluster: str = built("the nodes; auto: the usual ones of the GPU", default="auto")
     tp: int = built("tensor parallel degree", at_least=1, default=1)
     pp: int = built("pipeline stages", at_least=1, default=1)
-    ep: int = built("parts of a stage that whole experts are dealt to", at_least=1, default=1)
+    ep: int = built("expert parallel degree", at_least=1, default=1)
     attention_dp: int = built(
-        "groups of tp GPUs that attend to requests of their own and share the experts",
+        "data parallel degree of attention: groups of tp GPUs that share the experts",
         at_least=1,
         default=1,
     )
-    replicas: int = built("copies, each on tp * pp * attention_dp GPUs", at_least=1, default=1)
-    scheduler: str = choice("how batches are formed", names="scheduler", default=DEFAULT_SCHEDULER)
-    router: str = choice("which replica takes a request", names="router", default="round_robin")
-    chunk_size: int = choice("tokens of an iteration with chunks", at_least=1, default=512)
-    max_batch: int = choice("requests a replica runs at a time", at_least=1, default=128)
+    replicas: int = built("replicas of tp * pp * attention_dp GPUs each", at_least=1, default=1)
+    scheduler: str = choice("scheduler", names="scheduler", default=DEFAULT_SCHEDULER)
+    router: str = choice("router of requests to replicas", names="router", default="round_robin")
+    chunk_size: int = choice(
+        "token budget of an iteration with chunked prefill", at_least=1, default=512
+    )
+    max_batch: int = choice("running requests per replica", at_least=1, default=128)
     qps: float | None = asked(
-        "requests per second to all replicas; null keeps a trace's arrivals, and in the analytic "
-        "fidelity gives each freed seat to a new request",
+        "requests per second to all replicas; null: the trace's arrivals, or (analytic) a "
+        "full batch",
         unit="1/s",
         above=0.0,
         default=1.0,
     )
     workload: str = asked(
-        "lengths: chat, code, sharegpt, summarization, a file of one's own, or the path of a trace",
+        "lengths: chat, code, sharegpt, summarization, a file, or the path of a trace",
         names="workload",
         default="chat",
     )
-    prompt_tokens: int = asked("of every prompt; 0: the workload's", at_least=0, default=0)
-    output_tokens: int = asked("of every answer; 0: the workload's", at_least=0, default=0)
-    requests: int = asked("simulated; of a trace the first, 0: all", at_least=0, default=500)
-    seed: int = asked("of arrivals and lengths", at_least=0, default=0)
+    prompt_tokens: int = asked("prompt tokens; 0: the workload's", at_least=0, default=0)
+    output_tokens: int = asked("output tokens; 0: the workload's", at_least=0, default=0)
+    requests: int = asked("simulated requests; 0: all of a trace", at_least=0, default=500)
+    seed: int = asked("seed of arrivals and lengths", at_least=0, default=0)
     sampling: str = built(
-        "how tokens are drawn: the likeliest; or nucleus, of the likeliest that add up to a share "
-        "(top_p), for which engines sort the vocabulary",
+        "sampling: likeliest, or nucleus (top_p), for which engines sort the vocabulary",
         known=SAMPLINGS,
         default=LIKELIEST,
     )
     iteration_table: str = choice(
-        "path of operator times of one's own; empty: iterations are priced by composition",
-        default="",
-        given=True,
+        "file of measured operator times; empty: priced by composition", default="", given=True
     )
     memory_fraction: float = choice(
-        "share of GPU memory the engine may use", above=0.0, at_most=1.0, default=0.9
+        "share of GPU memory for the engine", above=0.0, at_most=1.0, default=0.9
     )
     dtype: str = built("precision: fp16, fp8, int8, w4a16 ...", default="fp16", reads=precision)
     kv_dtype: str = built("precision of the KV cache", default="fp16", reads=number_bytes)
@@ -507,13 +448,12 @@ class ServingPoint:
         default=AUTO,
     )
     release: str = built(
-        "of the engine: a version such as 0.8.5 or a date such as 2026-01-31, which choose its "
-        "runtime; empty: today's",
+        "engine version such as 0.8.5, or date such as 2026-01-31, that selects the runtime; "
+        "empty: today's",
         default="",
     )
     accelerator: str = built(
-        "an accelerator that computes in the GPU's place, its memory and links kept; or nothing",
-        default=NOTHING,
+        "accelerator in place of the GPU's compute, or nothing", default=NOTHING
     )
     without: str = built(
         f"effects beside kernels that are left out, joined by +: {', '.join(EFFECTS)}, or nothing",
@@ -521,12 +461,10 @@ class ServingPoint:
         given=True,
     )
     max_context: int = choice(
-        "longest prompt and output together; 0: as long as the model allows", at_least=0, default=0
+        "longest prompt and output together; 0: the model's limit", at_least=0, default=0
     )
-    slo_ttft_s: float = choice("deadline of the first token", unit="s", default=1.0, given=True)
-    slo_tpot_s: float = choice(
-        "deadline of the mean later token", unit="s", default=0.05, given=True
-    )
+    slo_ttft_s: float = choice("SLO of TTFT", unit="s", default=1.0, given=True)
+    slo_tpot_s: float = choice("SLO of TPOT", unit="s", default=0.05, given=True)
     prices: str = built("price list", names="price", default=PUBLIC_CLOUD, given=True)
     usd_per_gpu_hour: float | None = built(
         "overrides the price list", unit="$", default=None, given=True
@@ -537,34 +475,25 @@ class ServingPoint:
         default=EVENT,
         given=True,
     )
-    sm_scale: float = built("SMs of a what-if device, relative", above=0.0, default=1.0)
-    clock_scale: float = built("clock of such a device, relative", above=0.0, default=1.0)
-    bandwidth_scale: float = built("its memory bandwidth, relative", above=0.0, default=1.0)
-    l2_scale: float = built("its L2 size, relative", above=0.0, default=1.0)
-    speculation: SpeculationConfig = group(
-        SpeculationConfig, "tokens drafted ahead and checked in one pass"
-    )
-    cache: CacheConfig = group(
-        CacheConfig, "blocks of the KV cache: prefixes, preemption, offloading"
-    )
-    pools: PoolsConfig = group(PoolsConfig, "separate GPUs for prefill and decode")
-    moe: MoeConfig = group(MoeConfig, "experts: exchange of tokens, copies, routing")
-    scheduling: SchedulingConfig = group(SchedulingConfig, "details of the scheduler")
-    arrivals: ArrivalsConfig = group(ArrivalsConfig, "when requests arrive")
-    lengths: LengthsConfig = group(LengthsConfig, "how lengths of prompts and answers vary")
-    sessions: SessionsConfig = group(SessionsConfig, "conversations, and what their prompts share")
-    client: ClientConfig = group(ClientConfig, "the client and the server in front of the engine")
-    measurement: MeasurementConfig = group(
-        MeasurementConfig, "which part of which runs is measured"
-    )
-    autoscaling: AutoscaleConfig = group(AutoscaleConfig, "replicas that follow the load")
-    lora: LoraConfig = group(LoraConfig, "low-rank adapters")
-    colocation: ColocationConfig = group(ColocationConfig, "other models on the same GPUs")
-    dynamic: DynamicInferenceConfig = group(
-        DynamicInferenceConfig,
-        "layers that tokens skip: early exit, mixture of depths, pruned prompts",
-    )
-    power: PowerConfig = group(PowerConfig, "clocks and power limits of GPUs")
+    sm_scale: float = built("what-if: SMs, relative", above=0.0, default=1.0)
+    clock_scale: float = built("what-if: clock, relative", above=0.0, default=1.0)
+    bandwidth_scale: float = built("what-if: memory bandwidth, relative", above=0.0, default=1.0)
+    l2_scale: float = built("what-if: L2 size, relative", above=0.0, default=1.0)
+    speculation: SpeculationConfig = group(SpeculationConfig)
+    cache: CacheConfig = group(CacheConfig)
+    pools: PoolsConfig = group(PoolsConfig)
+    moe: MoeConfig = group(MoeConfig)
+    scheduling: SchedulingConfig = group(SchedulingConfig)
+    arrivals: ArrivalsConfig = group(ArrivalsConfig)
+    lengths: LengthsConfig = group(LengthsConfig)
+    sessions: SessionsConfig = group(SessionsConfig)
+    client: ClientConfig = group(ClientConfig)
+    measurement: MeasurementConfig = group(MeasurementConfig)
+    autoscaling: AutoscaleConfig = group(AutoscaleConfig)
+    lora: LoraConfig = group(LoraConfig)
+    colocation: ColocationConfig = group(ColocationConfig)
+    dynamic: DynamicInferenceConfig = group(DynamicInferenceConfig)
+    power: PowerConfig = group(PowerConfig)
 
     def __post_init__(self) -> None:
         """Resolve the runtime by scheduler and release; the release is empty afterwards."""

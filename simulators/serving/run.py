@@ -191,7 +191,7 @@ def prepare(
     cache = cache or RunCache()
     deployment, scheduler = cache.deployment(point), cache.scheduler(point.scheduler)
     asked = asked or cache.requests(point)
-    if deployment.pools and not scheduler.takes_up:
+    if deployment.pools and not scheduler.kv_transfer:
         raise Infeasible(f"{point.scheduler}_has_no_separate_pools")
     pools = [
         _pool(part, built, scheduler, asked, is_decoder=place > 0)
@@ -327,6 +327,6 @@ def _admitted(asked: Requests, pools: Sequence[ReplicaLimits]) -> tuple[Requests
         raise Infeasible(
             "no_request_fits",
             f"{rejected} requests, {least.blocks * least.block_size} tokens of KV memory, "
-            f"{least.most_tokens} of context",
+            f"{least.max_model_len} of context",
         )
     return (asked.take(fit) if rejected else asked), rejected

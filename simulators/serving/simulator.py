@@ -145,7 +145,7 @@ class Serving:
             table_price,
             run,
         )
-        compile_all(*(each.where(RARE=False) for each in kernels))
+        compile_all(*(each.where(OPTIONAL_FEATURES=False) for each in kernels))
 
     def weakest(self, point: Mapping[str, Any]) -> Contribution | None:
         """Return the operator of an everyday batch whose time is known worst."""

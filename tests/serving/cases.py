@@ -64,12 +64,12 @@ def limits(scheduler: str = "vllm", **changes: object) -> ReplicaLimits:
         "blocks": 10_000,
         "block_size": 1 if scheduler == "lightllm" else 16,
         "watermark": 0.01,
-        "seats": 64,
-        "batch_tokens": 4096,
-        "chunk": 64,
-        "most_tokens": 4096,
+        "max_num_seqs": 64,
+        "max_prefill_tokens": 4096,
+        "token_budget": 64,
+        "max_model_len": 4096,
         "reserves": load_scheduler(scheduler).reserves,
-        "lifelong": load_scheduler(scheduler).lifelong,
+        "reserves_output": load_scheduler(scheduler).reserves_output,
     }
     return ReplicaLimits(**{**settings, **changes})  # type: ignore[arg-type]
 
@@ -102,11 +102,11 @@ def run(
 def asked_each_time(scheduler: str) -> Scheduler:
     """Return a scheduler that decides the same, without saying how long the decision holds."""
     known = load_scheduler(scheduler)
-    decide = known.schedule
+    form_batch = known.schedule
 
     @kernel(SCHEDULE)
     def schedule(now: float, view: View) -> int:
-        decide(now, view)
+        form_batch(now, view)
         return 1
 
     return Scheduler(schedule, chunked=known.chunked, reserves=known.reserves)

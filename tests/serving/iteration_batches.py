@@ -30,7 +30,7 @@ def random_batches(seed: int, count: int) -> Floats:
             step[at.PREFILL_PAIRS] += chunk * past + chunk * (chunk + 1) / 2
             step[at.PREFILL_KV] += past + chunk
             step[at.LOGITS_ROWS] += draw.integers(0, 2)
-        step[at.TOKENS] = step[at.EVERYWHERE] = step[at.DECODES] + step[at.PREFILL_TOKENS]
+        step[at.TOKENS] = step[at.ALL_RANK_TOKENS] = step[at.DECODES] + step[at.PREFILL_TOKENS]
     return steps
 
 

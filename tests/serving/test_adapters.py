@@ -127,7 +127,7 @@ def price(point: ServingPoint, prompts: float = 0.0, decodes: float = 0.0) -> Fl
     step[at.PREFILLS], step[at.PREFILL_TOKENS], step[at.PREFILL_KV] = prompts, tokens, tokens
     step[at.PREFILL_PAIRS] = tokens * 257.0 / 2.0
     step[at.DECODES], step[at.DECODE_KV] = decodes, 300.0 * decodes
-    step[at.TOKENS] = step[at.EVERYWHERE] = tokens + decodes
+    step[at.TOKENS] = step[at.ALL_RANK_TOKENS] = tokens + decodes
     step[at.LOGITS_ROWS] = prompts + decodes
     kernel(step, table.shape, table.table, found)
     plain = np.zeros_like(found)

@@ -19,7 +19,7 @@ from simulators.core.errors import Infeasible, UserError
 from simulators.core.grouping import values_of
 from simulators.serving.answer.neighbour_correction import DeploymentLoad, corrected, load_of
 from simulators.serving.engine.frontend import NO_SERVER, Frontend, load_frontend, load_process
-from simulators.serving.engine.replica import ARRIVAL, RESTARTED, SCHEDULED
+from simulators.serving.engine.replica import ARRIVAL, RECOMPUTE_PREEMPTIONS, SCHEDULED
 from simulators.serving.engine.state import LOG_COLUMNS
 from simulators.serving.measured_deployments import INFERENCEX, Deployed, EngineLaunch, point_of
 from simulators.serving.point import (
@@ -251,7 +251,7 @@ def test_all_requests_complete_under_memory_pressure(scheduler: str) -> None:
     run = run_of(tight)
     assert run.metrics().completed_requests == 96
     if scheduler == "trtllm":
-        assert run.state.pool[:, RESTARTED].sum() == 0
+        assert run.state.pool[:, RECOMPUTE_PREEMPTIONS].sum() == 0
 
 
 def widths_of_waves(scheduler: str, spread: float) -> Any:

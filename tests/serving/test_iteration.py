@@ -13,10 +13,10 @@ from simulators.catalog.model import load_model
 from simulators.composition.replica import Replica, load_runtime
 from simulators.serving.engine.replica import (
     ADDED_S,
+    ALL_RANK_TOKENS,
     DECODE_KV,
     DECODES,
     ENERGY_J,
-    EVERYWHERE,
     LAST_STAGE_S,
     LOGITS_ROWS,
     PREFILL_KV,
@@ -24,10 +24,10 @@ from simulators.serving.engine.replica import (
     PREFILL_TOKENS,
     PREFILLS,
     PRICE_COLUMNS,
+    RANK_IMBALANCE,
     STAGE_S,
     STEP_COLUMNS,
     TOKENS,
-    UNEVEN,
 )
 from simulators.serving.prices.iteration_table import (
     Hardware,
@@ -183,9 +183,9 @@ def test_single_rank_transfer_gets_full_host_bandwidth(cluster: str, waits: bool
     cut = Parallelism(1, 1, ep=2, attention_dp=2)
     one = replace(one, cluster=load_cluster(cluster), cut=cut, dtype="bf16", kv_dtype="bf16")
     tables, step = iteration_table(Hardware(repr(one), one)), np.zeros(STEP_COLUMNS)
-    step[[TOKENS, EVERYWHERE]] = 2048.0
+    step[[TOKENS, ALL_RANK_TOKENS]] = 2048.0
     seconds = []
-    for step[UNEVEN] in (0.0, 1.0):
+    for step[RANK_IMBALANCE] in (0.0, 1.0):
         price = np.zeros(PRICE_COLUMNS)
         seconds.append(float(table_price(step, tables.shape, tables.table, price)))
     assert (seconds[1] > seconds[0]) == waits

@@ -9,7 +9,15 @@ from simulators.serving.engine import admission, kv_cache
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import View, push_waiting
 
-LIMITS = ("BLOCK", "WATERMARK", "SEATS", "BATCH_SEATS", "RESERVED", "HOST", "DRAFTED")
+LIMITS = (
+    "BLOCK",
+    "WATERMARK",
+    "MAX_NUM_SEQS",
+    "MAX_BATCH_SEQS",
+    "RESERVED",
+    "SWAP_CAPACITY",
+    "NUM_DRAFT_TOKENS",
+)
 CAPACITY = 4  # of the queue and of a batch
 NO_TREE = np.zeros((0, at.TREE_COLUMNS), np.int64)
 
@@ -23,7 +31,7 @@ def view(*requests: dict[str, int], **numbers: int) -> View:
     rows = np.zeros((max(1, len(requests)), at.REQUEST_COLUMNS), np.int64)
     times = np.full((len(rows), at.TIME_COLUMNS), -1.0)
     waiting, idle, batch, tokens = np.zeros((4, CAPACITY), np.int64)
-    known = {"BLOCK": 16, "SEATS": 3, "BATCH_SEATS": 3, "FREE": 100} | numbers
+    known = {"BLOCK": 16, "MAX_NUM_SEQS": 3, "MAX_BATCH_SEQS": 3, "FREE_BLOCKS": 100} | numbers
     for name, number in known.items():
         (limits if name in LIMITS else pool)[getattr(at, name)] = number
     for row, given in zip(rows, requests, strict=False):
@@ -51,14 +59,14 @@ def queued(here: View, *members: int) -> View:
 
 def idling(here: View, *members: int) -> View:
     """Let requests hold memory without a batch."""
-    here.idle[: len(members)] = members
-    here.pool[at.IDLE] = len(members)
+    here.running[: len(members)] = members
+    here.pool[at.RUNNING] = len(members)
     return here
 
 
 def seated(here: View) -> list[tuple[int, int]]:
     """Return the batch: who has how many tokens."""
-    count = here.pool[at.BATCH]
+    count = here.pool[at.BATCH_SIZE]
     return list(zip(here.batch[:count].tolist(), here.tokens[:count].tolist(), strict=True))
 
 
@@ -68,22 +76,22 @@ def test_block_is_allocated_for_the_first_token(tokens: int, blocks: int) -> Non
 
 
 def test_admission_keeps_the_watermark_free() -> None:
-    here = view(FREE=10, WATERMARK=3)
-    assert kv_cache.fits(here.limits, here.pool, 7)
-    assert not kv_cache.fits(here.limits, here.pool, 8)
+    here = view(FREE_BLOCKS=10, WATERMARK=3)
+    assert kv_cache.has_free_blocks(here.limits, here.pool, 7)
+    assert not kv_cache.has_free_blocks(here.limits, here.pool, 8)
 
 
 def test_blocks_are_allocated_extended_and_freed() -> None:
-    here = view({}, FREE=20, HOLDERS=1)
+    here = view({}, FREE_BLOCKS=20, NUM_RUNNING=1)
     assert kv_cache.allocate(here.pool, here.request, 0, 6, 0) == 14
-    assert of(here, "FREE", "HOLDERS") == [14, 2]
-    assert kv_cache.extend(here.pool, here.request, 0, 3) == 11
-    assert kv_cache.extend(here.pool, here.request, 0, 0) == 11
-    assert kv_cache.extend(here.pool, here.request, 0, -2) == 11
-    assert of(here, "FREE", "HOLDERS") == [11, 2]
+    assert of(here, "FREE_BLOCKS", "NUM_RUNNING") == [14, 2]
+    assert kv_cache.append_blocks(here.pool, here.request, 0, 3) == 11
+    assert kv_cache.append_blocks(here.pool, here.request, 0, 0) == 11
+    assert kv_cache.append_blocks(here.pool, here.request, 0, -2) == 11
+    assert of(here, "FREE_BLOCKS", "NUM_RUNNING") == [11, 2]
     assert held(here, 0, "BLOCKS") == [9]
     assert kv_cache.release(here.limits, here.pool, here.request, here.tree, 0) == 20
-    assert of(here, "FREE", "HOLDERS") == [20, 1]
+    assert of(here, "FREE_BLOCKS", "NUM_RUNNING") == [20, 1]
     assert held(here, 0, "BLOCKS") == [0]
 
 
@@ -96,12 +104,17 @@ def test_blocks_are_allocated_extended_and_freed() -> None:
     ],
 )
 def test_recompute_adds_generated_tokens_to_the_prompt(done: int, prompt: int, output: int) -> None:
-    mine = {"PROMPT": 100, "OUTPUT": 50, "DONE": done, "BLOCKS": 9, "RESTARTS": 1}
-    here = queued(view({}, mine, FREE=2, HOLDERS=2, RESTARTED=4), 0)
-    assert kv_cache.restart(here, 1) == 2  # wait, and it is their head
-    assert here.waiting[here.pool[at.HEAD]] == 1
-    assert of(here, "FREE", "HOLDERS", "RESTARTED", "WAITING") == [11, 1, 5, 2]
-    assert held(here, 1, "PROMPT", "OUTPUT", "DONE", "BLOCKS", "RESTARTS") == [
+    mine = {"PROMPT": 100, "OUTPUT": 50, "NUM_COMPUTED": done, "BLOCKS": 9, "NUM_RECOMPUTES": 1}
+    here = queued(view({}, mine, FREE_BLOCKS=2, NUM_RUNNING=2, RECOMPUTE_PREEMPTIONS=4), 0)
+    assert kv_cache.preempt_recompute(here, 1) == 2  # wait, and it is their head
+    assert here.waiting[here.pool[at.WAITING_HEAD]] == 1
+    assert of(here, "FREE_BLOCKS", "NUM_RUNNING", "RECOMPUTE_PREEMPTIONS", "WAITING") == [
+        11,
+        1,
+        5,
+        2,
+    ]
+    assert held(here, 1, "PROMPT", "OUTPUT", "NUM_COMPUTED", "BLOCKS", "NUM_RECOMPUTES") == [
         prompt,
         output,
         0,
@@ -111,11 +124,29 @@ def test_recompute_adds_generated_tokens_to_the_prompt(done: int, prompt: int, o
 
 
 def test_preempted_request_swaps_if_host_blocks_suffice() -> None:
-    mine = {"PROMPT": 10, "DONE": 90, "BLOCKS": 6, "BELOW": 7}
-    counts = {"FREE": 1, "HOLDERS": 3, "SWAPPED": 2, "HOSTED": 4, "SWAPS": 5, "MOVED": 1, "TOP": 8}
-    here = view({}, mine, **counts, HOST=10, RESTARTED=20)
+    mine = {"PROMPT": 10, "NUM_COMPUTED": 90, "BLOCKS": 6, "SWAPPED_BEFORE": 7}
+    counts = {
+        "FREE_BLOCKS": 1,
+        "NUM_RUNNING": 3,
+        "NUM_SWAPPED": 2,
+        "SWAPPED_BLOCKS": 4,
+        "SWAP_PREEMPTIONS": 5,
+        "BLOCKS_TO_MOVE": 1,
+        "SWAPPED_LAST": 8,
+    }
+    here = view({}, mine, **counts, SWAP_CAPACITY=10, RECOMPUTE_PREEMPTIONS=20)
     assert kv_cache.preempt(here, 1) == 26  # six swaps and twenty restarts
-    assert of(here, "FREE", "HOLDERS", "SWAPPED", "HOSTED", "SWAPS", "MOVED", "TOP", "WAITING") == [
+    assert of(
+        here,
+        "FREE_BLOCKS",
+        "NUM_RUNNING",
+        "NUM_SWAPPED",
+        "SWAPPED_BLOCKS",
+        "SWAP_PREEMPTIONS",
+        "BLOCKS_TO_MOVE",
+        "SWAPPED_LAST",
+        "WAITING",
+    ) == [
         7,
         2,
         3,
@@ -125,14 +156,35 @@ def test_preempted_request_swaps_if_host_blocks_suffice() -> None:
         1,
         0,
     ]
-    assert held(here, 1, "BELOW", "BLOCKS", "DONE") == [8, 6, 90]
+    assert held(here, 1, "SWAPPED_BEFORE", "BLOCKS", "NUM_COMPUTED") == [8, 6, 90]
 
 
 def test_preempted_request_recomputes_if_one_host_block_is_missing() -> None:
-    counts = {"FREE": 1, "HOLDERS": 3, "SWAPPED": 2, "HOSTED": 5, "SWAPS": 5}
-    here = view({}, {"PROMPT": 10, "DONE": 90, "BLOCKS": 6}, **counts, HOST=10, RESTARTED=20)
+    counts = {
+        "FREE_BLOCKS": 1,
+        "NUM_RUNNING": 3,
+        "NUM_SWAPPED": 2,
+        "SWAPPED_BLOCKS": 5,
+        "SWAP_PREEMPTIONS": 5,
+    }
+    here = view(
+        {},
+        {"PROMPT": 10, "NUM_COMPUTED": 90, "BLOCKS": 6},
+        **counts,
+        SWAP_CAPACITY=10,
+        RECOMPUTE_PREEMPTIONS=20,
+    )
     assert kv_cache.preempt(here, 1) == 26
-    assert of(here, "FREE", "HOLDERS", "SWAPPED", "HOSTED", "SWAPS", "RESTARTED", "WAITING") == [
+    assert of(
+        here,
+        "FREE_BLOCKS",
+        "NUM_RUNNING",
+        "NUM_SWAPPED",
+        "SWAPPED_BLOCKS",
+        "SWAP_PREEMPTIONS",
+        "RECOMPUTE_PREEMPTIONS",
+        "WAITING",
+    ) == [
         7,
         2,
         2,
@@ -147,35 +199,56 @@ def test_preempted_request_recomputes_if_one_host_block_is_missing() -> None:
     ("changes", "may"),
     [
         ({}, True),
-        ({"SWAPPED": 0}, False),
-        ({"SWAPPED": 1}, True),
-        ({"HOLDERS": 3}, False),
-        ({"FREE": 7}, False),
+        ({"NUM_SWAPPED": 0}, False),
+        ({"NUM_SWAPPED": 1}, True),
+        ({"NUM_RUNNING": 3}, False),
+        ({"FREE_BLOCKS": 7}, False),
     ],
 )
 def test_swapped_request_needs_a_running_slot_and_the_watermark(
     changes: dict[str, int], may: bool
 ) -> None:
-    numbers = {"SWAPPED": 2, "TOP": 1, "FREE": 8, "WATERMARK": 3, "HOLDERS": 2} | changes
+    numbers = {
+        "NUM_SWAPPED": 2,
+        "SWAPPED_LAST": 1,
+        "FREE_BLOCKS": 8,
+        "WATERMARK": 3,
+        "NUM_RUNNING": 2,
+    } | changes
     here = view({}, {"BLOCKS": 5}, **numbers)
-    assert kv_cache.may_return(here.limits, here.pool, here.request) == may
+    assert kv_cache.can_swap_in(here.limits, here.pool, here.request) == may
 
 
 def test_last_swapped_request_returns_first() -> None:
-    counts = {"SWAPPED": 3, "TOP": 2, "HOSTED": 12, "MOVED": 1, "HOLDERS": 1}
+    counts = {
+        "NUM_SWAPPED": 3,
+        "SWAPPED_LAST": 2,
+        "SWAPPED_BLOCKS": 12,
+        "BLOCKS_TO_MOVE": 1,
+        "NUM_RUNNING": 1,
+    }
     here = view(
-        {"BLOCKS": 3, "BELOW": 9},
-        {"BLOCKS": 4, "BELOW": 0},
-        {"BLOCKS": 5, "BELOW": 1},
-        FREE=14,
+        {"BLOCKS": 3, "SWAPPED_BEFORE": 9},
+        {"BLOCKS": 4, "SWAPPED_BEFORE": 0},
+        {"BLOCKS": 5, "SWAPPED_BEFORE": 1},
+        FREE_BLOCKS=14,
         WATERMARK=3,
-        SEATS=9,
+        MAX_NUM_SEQS=9,
         **counts,
     )
     # 14 - 5 = 9, 9 - 4 = 5; the third would leave 2 of the 3 that stay free.
     assert kv_cache.swap_in(idling(here, 3)) == 1
-    assert here.idle[:3].tolist() == [3, 2, 1]
-    assert of(here, "SWAPPED", "TOP", "HOSTED", "MOVED", "HOLDERS", "FREE", "IDLE") == [
+    assert here.running[:3].tolist() == [3, 2, 1]
+    assert of(
+        here,
+        "NUM_SWAPPED",
+        "SWAPPED_LAST",
+        "SWAPPED_BLOCKS",
+        "BLOCKS_TO_MOVE",
+        "NUM_RUNNING",
+        "FREE_BLOCKS",
+        "RUNNING",
+    ) == [
         1,
         0,
         3,
@@ -188,58 +261,75 @@ def test_last_swapped_request_returns_first() -> None:
 
 def decodes(done: int, blocks: int) -> dict[str, int]:
     """Return a decoding request with a prompt of ten tokens."""
-    return {"PROMPT": 10, "OUTPUT": 90, "DONE": done, "BLOCKS": blocks}
+    return {"PROMPT": 10, "OUTPUT": 90, "NUM_COMPUTED": done, "BLOCKS": blocks}
 
 
 def test_decode_allocates_a_block_when_the_last_is_full() -> None:
     # 33 tokens, the newest of which is not stored yet, are more than two blocks hold; 32 are not.
-    here = view(decodes(33, 2), decodes(32, 2), decodes(11, 1), FREE=5, SEATS=4)
-    assert kv_cache.seat_decodes(idling(here, 0, 1, 2)) == 0
+    here = view(decodes(33, 2), decodes(32, 2), decodes(11, 1), FREE_BLOCKS=5, MAX_NUM_SEQS=4)
+    assert kv_cache.schedule_decodes(idling(here, 0, 1, 2)) == 0
     assert seated(here) == [(0, 1), (1, 1), (2, 1)]
     assert [held(here, who, "BLOCKS") for who in range(3)] == [[3], [2], [1]]
-    assert of(here, "FREE", "IDLE") == [4, 0]
+    assert of(here, "FREE_BLOCKS", "RUNNING") == [4, 0]
 
 
 def test_decode_reserves_blocks_for_draft_tokens_within_the_output() -> None:
     longer = decodes(30, 2) | {"OUTPUT": 40}
-    here = view(longer, {"PROMPT": 16, "OUTPUT": 16, "DONE": 31, "BLOCKS": 2}, DRAFTED=4)
+    here = view(
+        longer, {"PROMPT": 16, "OUTPUT": 16, "NUM_COMPUTED": 31, "BLOCKS": 2}, NUM_DRAFT_TOKENS=4
+    )
     missing = [kv_cache.blocks_missing(here.limits, here.request, who) for who in (0, 1)]
     assert missing == [1, 0]  # 34 tokens take a third block; the other's 32 are its last
 
 
 def test_chunked_prefills_come_before_unscheduled_decodes() -> None:
-    cut = {"PROMPT": 50, "OUTPUT": 9, "DONE": 50, "BLOCKS": 4}  # has computed but not answered
-    here = view(decodes(11, 1), cut, decodes(12, 1), decodes(13, 1), BATCH_SEATS=2)
-    assert kv_cache.seat_decodes(idling(here, 0, 1, 2, 3)) == 1
+    cut = {
+        "PROMPT": 50,
+        "OUTPUT": 9,
+        "NUM_COMPUTED": 50,
+        "BLOCKS": 4,
+    }  # has computed but not answered
+    here = view(decodes(11, 1), cut, decodes(12, 1), decodes(13, 1), MAX_BATCH_SEQS=2)
+    assert kv_cache.schedule_decodes(idling(here, 0, 1, 2, 3)) == 1
     assert seated(here) == [(0, 1), (2, 1)]
-    assert here.idle[:2].tolist() == [1, 3]
-    assert of(here, "IDLE", "FREE") == [2, 100]
+    assert here.running[:2].tolist() == [1, 3]
+    assert of(here, "RUNNING", "FREE_BLOCKS") == [2, 100]
 
 
 def test_newest_running_request_is_preempted_for_the_oldest() -> None:
-    here = view(decodes(33, 2), decodes(11, 1), decodes(40, 3), FREE=0, HOLDERS=3)
-    assert kv_cache.seat_decodes(idling(here, 0, 1, 2)) == 0
+    here = view(decodes(33, 2), decodes(11, 1), decodes(40, 3), FREE_BLOCKS=0, NUM_RUNNING=3)
+    assert kv_cache.schedule_decodes(idling(here, 0, 1, 2)) == 0
     # The third gives back three blocks, of which the first takes one.
     assert seated(here) == [(0, 1), (1, 1)]
-    assert of(here, "FREE", "HOLDERS", "RESTARTED", "WAITING", "IDLE") == [2, 2, 1, 1, 0]
-    assert held(here, 2, "PROMPT", "OUTPUT", "DONE") == [40, 60, 0]
+    assert of(
+        here, "FREE_BLOCKS", "NUM_RUNNING", "RECOMPUTE_PREEMPTIONS", "WAITING", "RUNNING"
+    ) == [2, 2, 1, 1, 0]
+    assert held(here, 2, "PROMPT", "OUTPUT", "NUM_COMPUTED") == [40, 60, 0]
 
 
 def test_free_block_avoids_preemption() -> None:
-    here = view(decodes(33, 2), FREE=1, HOLDERS=1)
-    kv_cache.seat_decodes(idling(here, 0))
-    assert (seated(here), of(here, "FREE", "RESTARTED")) == ([(0, 1)], [0, 0])
+    here = view(decodes(33, 2), FREE_BLOCKS=1, NUM_RUNNING=1)
+    kv_cache.schedule_decodes(idling(here, 0))
+    assert (seated(here), of(here, "FREE_BLOCKS", "RECOMPUTE_PREEMPTIONS")) == ([(0, 1)], [0, 0])
     # He takes it, so the second finds none and gives back his own.
-    here = view(decodes(33, 2), decodes(11, 1), FREE=1, HOLDERS=2)
-    kv_cache.seat_decodes(idling(here, 0, 1))
-    assert (seated(here), of(here, "FREE", "RESTARTED")) == ([(0, 1)], [1, 1])
+    here = view(decodes(33, 2), decodes(11, 1), FREE_BLOCKS=1, NUM_RUNNING=2)
+    kv_cache.schedule_decodes(idling(here, 0, 1))
+    assert (seated(here), of(here, "FREE_BLOCKS", "RECOMPUTE_PREEMPTIONS")) == ([(0, 1)], [1, 1])
 
 
 def test_newest_decode_without_a_block_preempts_itself() -> None:
-    here = view(decodes(33, 2), decodes(12, 1), FREE=0, HOLDERS=2, BATCH_SEATS=2)
-    here.pool[at.BATCH] = 1  # somebody else
-    assert kv_cache.seat_decodes(idling(here, 0)) == 0
-    assert of(here, "BATCH", "FREE", "HOLDERS", "RESTARTED", "WAITING", "IDLE") == [
+    here = view(decodes(33, 2), decodes(12, 1), FREE_BLOCKS=0, NUM_RUNNING=2, MAX_BATCH_SEQS=2)
+    here.pool[at.BATCH_SIZE] = 1  # somebody else
+    assert kv_cache.schedule_decodes(idling(here, 0)) == 0
+    assert of(
+        here,
+        "BATCH_SIZE",
+        "FREE_BLOCKS",
+        "NUM_RUNNING",
+        "RECOMPUTE_PREEMPTIONS",
+        "WAITING",
+        "RUNNING",
+    ) == [
         1,
         2,
         1,
@@ -247,37 +337,37 @@ def test_newest_decode_without_a_block_preempts_itself() -> None:
         1,
         0,
     ]
-    assert here.waiting[here.pool[at.HEAD]] == 0
+    assert here.waiting[here.pool[at.WAITING_HEAD]] == 0
 
 
 @pytest.mark.parametrize(
     ("changes", "seat", "may"),
     [
         ({}, True, True),
-        ({"SWAPPED": 1}, True, False),
-        ({"HOLDERS": 3}, False, False),
-        ({"BATCH": 2}, False, False),
+        ({"NUM_SWAPPED": 1}, True, False),
+        ({"NUM_RUNNING": 3}, False, False),
+        ({"BATCH_SIZE": 2}, False, False),
     ],
 )
 def test_admission_needs_a_free_slot_and_no_swapped_request(
     changes: dict[str, int], seat: bool, may: bool
 ) -> None:
-    here = queued(view({}, BATCH_SEATS=2, **({"HOLDERS": 2, "BATCH": 1} | changes)), 0)
-    assert admission.finds_seat(here.limits, here.pool) == seat
-    assert admission.may_admit(here.limits, here.pool) == may
+    here = queued(view({}, MAX_BATCH_SEQS=2, **({"NUM_RUNNING": 2, "BATCH_SIZE": 1} | changes)), 0)
+    assert admission.has_waiting_slot(here.limits, here.pool) == seat
+    assert admission.can_admit(here.limits, here.pool) == may
 
 
 def test_empty_queue_admits_no_request() -> None:
     here = view({})
-    assert not admission.finds_seat(here.limits, here.pool)
+    assert not admission.has_waiting_slot(here.limits, here.pool)
 
 
 def test_prefills_share_the_token_budget_in_queue_order() -> None:
-    here = queued(view({"PROMPT": 40}, {"PROMPT": 50}, {"PROMPT": 9}, FREE=100), 1, 0, 2)
+    here = queued(view({"PROMPT": 40}, {"PROMPT": 50}, {"PROMPT": 9}, FREE_BLOCKS=100), 1, 0, 2)
     assert admission.admit_chunks(here, 70, False) == 0
     assert seated(here) == [(1, 50), (0, 20)]
     assert [held(here, who, "BLOCKS") for who in range(3)] == [[2], [4], [0]]
-    assert of(here, "FREE", "HOLDERS", "WAITING") == [94, 2, 1]
+    assert of(here, "FREE_BLOCKS", "NUM_RUNNING", "WAITING") == [94, 2, 1]
 
 
 def test_token_budget_is_used_to_the_last_token() -> None:
@@ -287,7 +377,7 @@ def test_token_budget_is_used_to_the_last_token() -> None:
 
 
 def test_unchunked_prefill_allocates_blocks_for_the_whole_prompt() -> None:
-    here = queued(view({"PROMPT": 40}, {"PROMPT": 50}, FREE=100), 1, 0)
+    here = queued(view({"PROMPT": 40}, {"PROMPT": 50}, FREE_BLOCKS=100), 1, 0)
     assert admission.admit_chunks(here, 70, True) == 0
     assert seated(here) == [(1, 50), (0, 20)]
     assert [held(here, who, "BLOCKS") for who in range(2)] == [[3], [4]]
@@ -296,38 +386,43 @@ def test_unchunked_prefill_allocates_blocks_for_the_whole_prompt() -> None:
 @pytest.mark.parametrize(("free", "admitted"), [(10, 2), (9, 1), (6, 1), (5, 0)])
 def test_prefills_are_admitted_while_the_watermark_is_free(free: int, admitted: int) -> None:
     # 50 tokens take four blocks, and two stay free.
-    here = queued(view({"PROMPT": 50}, {"PROMPT": 50}, FREE=free, WATERMARK=2), 0, 1)
+    here = queued(view({"PROMPT": 50}, {"PROMPT": 50}, FREE_BLOCKS=free, WATERMARK=2), 0, 1)
     assert admission.admit_chunks(here, 1000, False) == 1000 - 50 * admitted
-    assert of(here, "FREE", "BATCH") == [free - 4 * admitted, admitted]
+    assert of(here, "FREE_BLOCKS", "BATCH_SIZE") == [free - 4 * admitted, admitted]
 
 
 def test_running_requests_continue_decode_or_prefill() -> None:
-    rows = ({"PROMPT": 50, "DONE": 20}, decodes(12, 1), {"PROMPT": 50, "DONE": 49}, decodes(10, 1))
+    rows = (
+        {"PROMPT": 50, "NUM_COMPUTED": 20},
+        decodes(12, 1),
+        {"PROMPT": 50, "NUM_COMPUTED": 49},
+        decodes(10, 1),
+    )
     here = idling(view(*rows), 0, 1, 2, 3)
-    assert admission.continue_idle(here, 33, True) == 2
+    assert admission.schedule_running(here, 33, True) == 2
     assert seated(here) == [(0, 30), (2, 1)]
-    assert here.idle[:2].tolist() == [1, 3]
+    assert here.running[:2].tolist() == [1, 3]
     here = idling(view(*rows), 0, 1, 2, 3)
-    assert admission.continue_idle(here, 33, False) == 31
+    assert admission.schedule_running(here, 33, False) == 31
     assert seated(here) == [(1, 1), (3, 1)]
-    assert here.idle[:2].tolist() == [0, 2]
-    assert of(here, "IDLE") == [2]
+    assert here.running[:2].tolist() == [0, 2]
+    assert of(here, "RUNNING") == [2]
 
 
 def test_running_requests_wait_without_token_budget() -> None:
-    cut = {"PROMPT": 50, "DONE": 20}
+    cut = {"PROMPT": 50, "NUM_COMPUTED": 20}
     here = idling(view(cut, cut), 0, 1)
-    assert admission.continue_idle(here, 25, True) == 0
-    assert (seated(here), of(here, "IDLE")) == ([(0, 25)], [1])
+    assert admission.schedule_running(here, 25, True) == 0
+    assert (seated(here), of(here, "RUNNING")) == ([(0, 25)], [1])
     here = idling(view(decodes(12, 1), decodes(13, 1)), 0, 1)
-    assert admission.continue_idle(here, 1, False) == 0
-    assert (seated(here), of(here, "IDLE")) == ([(0, 1)], [1])
+    assert admission.schedule_running(here, 1, False) == 0
+    assert (seated(here), of(here, "RUNNING")) == ([(0, 1)], [1])
 
 
 @pytest.mark.parametrize(("free", "admitted"), [(20, 2), (19, 1), (10, 1), (9, 0)])
 def test_full_reservation_needs_blocks_for_the_longest_output(free: int, admitted: int) -> None:
     rows = ({"PROMPT": 50}, {"PROMPT": 60})
-    here = queued(view(*rows, FREE=free, RESERVED=10, WATERMARK=1), 0, 1)
-    assert admission.admit_reserving(here) == admitted
+    here = queued(view(*rows, FREE_BLOCKS=free, RESERVED=10, WATERMARK=1), 0, 1)
+    assert admission.admit_with_reservation(here) == admitted
     assert seated(here) == [(0, 50), (1, 60)][:admitted]
-    assert of(here, "FREE", "WAITING") == [free - 10 * admitted, 2 - admitted]
+    assert of(here, "FREE_BLOCKS", "WAITING") == [free - 10 * admitted, 2 - admitted]

@@ -36,15 +36,15 @@ BASE = ReplicaLimits(
     blocks=100,
     block_size=16,
     watermark=0.019,
-    seats=12,
-    batch_tokens=4096,
-    chunk=512,
-    most_tokens=330,
+    max_num_seqs=12,
+    max_prefill_tokens=4096,
+    token_budget=512,
+    max_model_len=330,
     stages=5,
-    host_blocks=7,
+    swap_capacity=7,
     move_s=1.5e-6,
     ranks=3,
-    patience=4,
+    poll_interval=4,
 )
 
 
@@ -59,34 +59,38 @@ def working(tokens: int, rows: int) -> int:
 
 def test_compiled_kernels_read_limits_as_integers() -> None:
     vector = replace(
-        BASE, drafted=2, survival=(0.5, 0.25), draft_up_to=(9, 7), draft_load=True
+        BASE,
+        num_draft_tokens=2,
+        acceptance=(0.5, 0.25),
+        draft_max_running=(9, 7),
+        draft_counts_waiting=True,
     ).vector()
     names = {
         at.BLOCK: 16,
         at.WATERMARK: 1,
-        at.SEATS: 12,
-        at.BATCH_SEATS: 2,
-        at.BATCH_TOKENS: 4096,
-        at.CHUNK: 512,
+        at.MAX_NUM_SEQS: 12,
+        at.MAX_BATCH_SEQS: 2,
+        at.MAX_PREFILL_TOKENS: 4096,
+        at.TOKEN_BUDGET: 512,
         at.RESERVED: 20,
         at.STAGES: 5,
-        at.PATIENCE: 4,
-        at.HOST: 7,
+        at.POLL_INTERVAL: 4,
+        at.SWAP_CAPACITY: 7,
         at.MOVE_NS: 1500,
-        at.CACHES: 0,
-        at.HOST_KEEPS: 0,
+        at.PREFIX_CACHING: 0,
+        at.HOST_CACHE_CAPACITY: 0,
         at.RANKS: 3,
-        at.DRAFTED: 2,
+        at.NUM_DRAFT_TOKENS: 2,
         at.SEED: 0,
-        at.READERS: 0,
-        at.LIFELONG: 0,
-        at.OVERLAPS: 0,
-        at.DRAFT_LOAD: 1,
-        at.SURVIVE: at.CERTAIN // 2,
-        at.SURVIVE + 1: at.CERTAIN // 4,
-        at.DEPTH: 2,
-        at.DRAFT_UP_TO: 9,
-        at.DRAFT_UP_TO + 1: 7,
+        at.PREFILL_REPLICAS: 0,
+        at.RESERVES_OUTPUT: 0,
+        at.OVERLAP_SCHEDULE: 0,
+        at.DRAFT_COUNTS_WAITING: 1,
+        at.ACCEPTANCE: at.CERTAIN // 2,
+        at.ACCEPTANCE + 1: at.CERTAIN // 4,
+        at.DRAFT_DEPTH: 2,
+        at.DRAFT_MAX_RUNNING: 9,
+        at.DRAFT_MAX_RUNNING + 1: 7,
     }
     assert {name: int(vector[name]) for name in names} == names
     assert len(names) - 4 + 2 * at.MOST_DRAFTED == at.LIMITS == vector.size
@@ -100,14 +104,14 @@ def test_compiled_kernels_read_limits_as_integers() -> None:
         ({"stages": 13}, 1),  # never none
         ({"reserves": True}, 5),  # 100 // 20
         ({"reserves": True, "blocks": 1000}, 12),
-        ({"reserves": True, "most_tokens": 15}, 12),  # no whole block each
-        ({"reserves": True, "most_tokens": 15, "blocks": 9}, 9),  # counts as one
+        ({"reserves": True, "max_model_len": 15}, 12),  # no whole block each
+        ({"reserves": True, "max_model_len": 15, "blocks": 9}, 9),  # counts as one
     ],
 )
 def test_batch_limit_is_the_stage_share_of_max_num_seqs(
     changes: dict[str, Any], seats: int
 ) -> None:
-    assert int(updated(BASE, changes).vector()[at.BATCH_SEATS]) == seats
+    assert int(updated(BASE, changes).vector()[at.MAX_BATCH_SEQS]) == seats
 
 
 def test_request_too_large_for_memory_is_rejected() -> None:
@@ -119,11 +123,16 @@ def test_request_too_large_for_memory_is_rejected() -> None:
     assert kept.admits(np.array([200, 200]), np.array([72, 73])).tolist() == [0]
 
 
-@pytest.mark.parametrize("of_rest", [False, True])
-def test_kv_blocks_fill_memory_left_by_weights_and_activations(of_rest: bool) -> None:
-    usable = 0.9 * (HBM - WEIGHTS) + WEIGHTS if of_rest else 0.9 * HBM
+@pytest.mark.parametrize("fraction_of_free", [False, True])
+def test_kv_blocks_fill_memory_left_by_weights_and_activations(fraction_of_free: bool) -> None:
+    usable = 0.9 * (HBM - WEIGHTS) + WEIGHTS if fraction_of_free else 0.9 * HBM
     blocks = kv_blocks(
-        hardware(), memory_fraction=0.9, block_size=16, tokens=512, rows=7, of_rest=of_rest
+        hardware(),
+        memory_fraction=0.9,
+        block_size=16,
+        tokens=512,
+        rows=7,
+        fraction_of_free=fraction_of_free,
     )
     assert blocks == int((usable - WEIGHTS - working(512, 7)) / BLOCK)
 
@@ -137,12 +146,14 @@ def test_draft_models_and_adapters_reduce_kv_memory() -> None:
     assert blocks(drafter=drafter) == blocks() - 7
 
 
-@pytest.mark.parametrize(("pp", "overlaps"), [(1, True), (2, False)])
-def test_host_overlap_applies_only_to_one_stage(pp: int, overlaps: bool) -> None:
+@pytest.mark.parametrize(("pp", "overlap_schedule"), [(1, True), (2, False)])
+def test_host_overlap_applies_only_to_one_stage(pp: int, overlap_schedule: bool) -> None:
     known = {name: load_scheduler(name) for name in SCHEDULERS.names()}
-    name, scheduler = next((name, one) for name, one in known.items() if one.overlaps)
+    name, scheduler = next((name, one) for name, one in known.items() if one.overlap_schedule)
     point = replace(LLAMA, pp=pp, scheduler=name)
-    assert limits_of(point, hardware(point), scheduler, LENGTHS).overlaps == overlaps
+    assert (
+        limits_of(point, hardware(point), scheduler, LENGTHS).overlap_schedule == overlap_schedule
+    )
 
 
 def test_trtllm_sampler_workspace_holds_six_values_per_logit() -> None:
@@ -215,12 +226,16 @@ def test_dp_ranks_have_separate_or_shared_queues(changes: dict[str, Any], ranks:
     assert ranks_of(point, load_scheduler(point.scheduler)) == ranks
 
 
-@pytest.mark.parametrize(("deals_out", "groups"), [(False, 1), (True, 4)])
-def test_groups_sharing_a_queue_sum_slots_and_budgets(deals_out: bool, groups: int) -> None:
+@pytest.mark.parametrize(("shared_rank_queue", "groups"), [(False, 1), (True, 4)])
+def test_groups_sharing_a_queue_sum_slots_and_budgets(shared_rank_queue: bool, groups: int) -> None:
     point = SHARED_SEATS
-    scheduler = replace(load_scheduler("vllm_v1"), deals_out=deals_out)
+    scheduler = replace(load_scheduler("vllm_v1"), shared_rank_queue=shared_rank_queue)
     got = limits_of(point, hardware(point), scheduler, LENGTHS)
-    assert (got.seats, got.batch_tokens, got.chunk) == (10 * groups, 4096 * groups, 512 * groups)
+    assert (got.max_num_seqs, got.max_prefill_tokens, got.token_budget) == (
+        10 * groups,
+        4096 * groups,
+        512 * groups,
+    )
     # Tokens of all four are in the account of a replica; a queue of its own has a quarter.
     whole = kv_blocks(hardware(point), memory_fraction=0.9, block_size=16, tokens=512, rows=10)
     assert got.blocks == whole * groups // 4
@@ -244,7 +259,7 @@ def test_workspace_covers_the_longest_prompt_or_the_token_budget(
     got = limits_of(point, hardware(), scheduler, (np.array([100, 5000, 5005]), np.full(3, 10)))
     fits = kv_blocks(hardware(), memory_fraction=0.9, block_size=16, tokens=tokens, rows=3)
     assert got.blocks == fits
-    assert got.most_tokens == longest + 10
+    assert got.max_model_len == longest + 10
 
 
 @pytest.mark.parametrize(
@@ -273,14 +288,17 @@ def test_operator_options_reach_the_limits() -> None:
     plain, cached, swapped = (
         got(**{"cache.preemption": how}) for how in ("recompute", "cached", "swap")
     )
-    assert [one.caches for one in (plain, cached, swapped)] == [False, True, False]
-    assert [one.host_blocks for one in (plain, cached)] == [0, 0]
-    assert swapped.host_blocks == int(4e9 // BLOCK)
-    assert (plain.most_tokens, plain.move_s, plain.patience) == (4096, 0.0, 1)
+    assert [one.prefix_caching for one in (plain, cached, swapped)] == [False, True, False]
+    assert [one.swap_capacity for one in (plain, cached)] == [0, 0]
+    assert swapped.swap_capacity == int(4e9 // BLOCK)
+    assert (plain.max_model_len, plain.move_s, plain.poll_interval) == (4096, 0.0, 1)
     assert swapped.move_s > 0.0
     sglang = {"scheduler": "sglang"}
-    assert [got(**sglang, **{"scheduling.poll_interval": n}).patience for n in (0, 7)] == [1, 7]
-    assert got(scheduler="lightllm", **{"cache.block_size": 1}).patience == 10
+    assert [got(**sglang, **{"scheduling.poll_interval": n}).poll_interval for n in (0, 7)] == [
+        1,
+        7,
+    ]
+    assert got(scheduler="lightllm", **{"cache.block_size": 1}).poll_interval == 10
 
 
 def test_prefix_is_loaded_from_storage_if_faster_than_recompute() -> None:

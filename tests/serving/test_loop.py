@@ -14,33 +14,33 @@ from simulators.serving.demand.requests import Requests
 from simulators.serving.engine.limits import ReplicaLimits
 from simulators.serving.engine.replica import (
     ARRIVAL,
+    BATCHED_TOKENS,
     BLOCK_SECONDS,
     BLOCKS,
     BUSY_S,
     COMPLETED,
-    DONE,
     FIRST_TOKEN,
-    FLIGHT,
-    FREE,
+    FREE_BLOCKS,
     GAPS_S,
-    HOLDERS,
-    HOSTED,
-    IDLE,
-    INSIDE_SECONDS,
+    IN_FLIGHT,
     ITERATIONS,
     LONGEST_GAP,
-    MOST_USED,
+    MAX_USED_BLOCKS,
+    NUM_COMPUTED,
+    NUM_RECOMPUTES,
+    NUM_RUNNING,
+    NUM_SWAPPED,
     OUTPUT,
     PROMPT,
+    RECOMPUTE_PREEMPTIONS,
     REPLICA,
-    RESTARTED,
-    RESTARTS,
+    REQUEST_SECONDS,
+    RUNNING,
     SCHEDULED,
     STALLED,
-    SWAPPED,
-    SWAPS,
-    TOKENS_SEEN,
-    TOTAL,
+    SWAP_PREEMPTIONS,
+    SWAPPED_BLOCKS,
+    TOTAL_BLOCKS,
     WAITING,
 )
 from tests.serving.cases import (
@@ -74,23 +74,24 @@ def tight(scheduler: str, **changes: object) -> ReplicaLimits:
     size = 1 if scheduler == "lightllm" else 16
     blocks = 420 if scheduler == "lightllm" else 30
     return limits(
-        scheduler, blocks=blocks, block_size=size, most_tokens=400, move_s=1e-3, **changes
+        scheduler, blocks=blocks, block_size=size, max_model_len=400, move_s=1e-3, **changes
     )
 
 
 hosts = st.sampled_from([0, 5, 1000])
 stages_or_ranks = st.sampled_from([(1, 1), (2, 1), (3, 1), (1, 2), (1, 3)])
 preemptions = st.one_of(
-    hosts.map(lambda blocks: {"host_blocks": blocks}), st.just({"host_blocks": 0, "caches": True})
+    hosts.map(lambda blocks: {"swap_capacity": blocks}),
+    st.just({"swap_capacity": 0, "prefix_caching": True}),
 )
 
 drafts = st.sampled_from(
     [
         {},
-        {"drafted": 3, "survival": (0.7, 0.5, 0.1)},
-        {"drafted": 3, "survival": (1.0, 1.0, 1.0), "draft_up_to": (9, 3, 1)},
-        {"drafted": 12, "survival": (0.9, 0.6), "draft_up_to": (5, 5)},
-        {"drafted": 1, "survival": (0.8,)},
+        {"num_draft_tokens": 3, "acceptance": (0.7, 0.5, 0.1)},
+        {"num_draft_tokens": 3, "acceptance": (1.0, 1.0, 1.0), "draft_max_running": (9, 3, 1)},
+        {"num_draft_tokens": 12, "acceptance": (0.9, 0.6), "draft_max_running": (5, 5)},
+        {"num_draft_tokens": 1, "acceptance": (0.8,)},
     ]
 )
 """None, a chain, as many as the load allows, a tree, a single token."""
@@ -117,21 +118,23 @@ def test_blocks_never_leak_and_every_request_completes(
     stages = 1 if scheduler == "lightllm" or drafted else stages
     allowed = tight(scheduler, stages=stages, ranks=ranks, **preempted, **drafted)
     state = run(requests, scheduler, allowed=allowed, replicas=replicas)
-    assert (state.pool[:, FREE] == state.pool[:, TOTAL]).all()
-    assert (state.pool[:, [HOLDERS, IDLE, WAITING, FLIGHT, SWAPPED, HOSTED]] == 0).all()
-    assert (state.pool[:, MOST_USED] <= state.pool[:, TOTAL]).all()
+    assert (state.pool[:, FREE_BLOCKS] == state.pool[:, TOTAL_BLOCKS]).all()
+    assert (
+        state.pool[:, [NUM_RUNNING, RUNNING, WAITING, IN_FLIGHT, NUM_SWAPPED, SWAPPED_BLOCKS]] == 0
+    ).all()
+    assert (state.pool[:, MAX_USED_BLOCKS] <= state.pool[:, TOTAL_BLOCKS]).all()
     assert (state.request[:, BLOCKS] == 0).all()
     times = state.times
     assert (times[:, COMPLETED] >= 0.0).all()
     lengths = state.request[:, [PROMPT, OUTPUT]].sum(axis=1)
-    assert (state.request[:, DONE] == lengths).all()
+    assert (state.request[:, NUM_COMPUTED] == lengths).all()
     assert (lengths == requests.prompt_tokens + requests.output_tokens).all()
     assert (times[:, ARRIVAL] <= times[:, SCHEDULED]).all()
     assert (times[:, SCHEDULED] < times[:, FIRST_TOKEN]).all()
     assert (times[:, FIRST_TOKEN] <= times[:, COMPLETED]).all()
     assert (state.request[:, REPLICA] >= 0).all()
-    if preempted["host_blocks"] == 0:
-        assert state.pool[:, SWAPS].sum() == 0
+    if preempted["swap_capacity"] == 0:
+        assert state.pool[:, SWAP_PREEMPTIONS].sum() == 0
 
 
 @settings(max_examples=100, deadline=None)
@@ -140,10 +143,10 @@ def test_littles_law_holds_in_every_run(
     requests: Requests, scheduler: str, replicas: int, host_blocks: int
 ) -> None:
     """The time integral of the requests inside is the sum of the times that each was inside."""
-    allowed = tight(scheduler, host_blocks=host_blocks)
+    allowed = tight(scheduler, swap_capacity=host_blocks)
     state = run(requests, scheduler, allowed=allowed, replicas=replicas)
     inside_s = (state.times[:, COMPLETED] - state.times[:, ARRIVAL]).sum()
-    assert state.gauge[:, INSIDE_SECONDS].sum() == pytest.approx(inside_s, rel=1e-9, abs=1e-9)
+    assert state.gauge[:, REQUEST_SECONDS].sum() == pytest.approx(inside_s, rel=1e-9, abs=1e-9)
 
 
 @settings(max_examples=100, deadline=None)
@@ -163,7 +166,7 @@ def test_fcfs_latency_falls_with_speed_and_lower_rate(
     requests: Requests, price: float, gap: float
 ) -> None:
     """One at a time; batches of several know anomalies, as any list schedule does (Graham 1969)."""
-    alone = limits(seats=1)
+    alone = limits(max_num_seqs=1)
     slow = run(requests, allowed=alone).times
     easy = dataclasses.replace(requests, arrival_s=requests.arrival_s * gap)
     prices = (0.01 * price, 1e-5 * price, 1e-7 * price)
@@ -182,7 +185,12 @@ def test_unused_memory_has_no_effect(requests: Requests, scheduler: str, more: i
             requests,
             scheduler,
             allowed=limits(
-                scheduler, blocks=blocks, block_size=size, most_tokens=400, watermark=0.0, seats=40
+                scheduler,
+                blocks=blocks,
+                block_size=size,
+                max_model_len=400,
+                watermark=0.0,
+                max_num_seqs=40,
             ),
         )
         for blocks in (enough, enough + more)
@@ -199,7 +207,7 @@ def test_mean_latency_falls_with_memory_speed_and_lower_rate(scheduler: str, see
     requests = asked(arrival_s, draw.integers(1, 200, count), draw.integers(1, 200, count))
 
     def mean_s(requests: Requests, *, blocks: int = 90, price: float = 1.0) -> float:
-        allowed = limits(scheduler, blocks=blocks, most_tokens=400)
+        allowed = limits(scheduler, blocks=blocks, max_model_len=400)
         prices = (0.01 * price, 1e-5 * price, 1e-7 * price)
         times = run(requests, scheduler, allowed=allowed, prices=prices).times
         return float((times[:, COMPLETED] - times[:, ARRIVAL]).mean())
@@ -215,8 +223,8 @@ def test_mean_latency_falls_with_memory_speed_and_lower_rate(scheduler: str, see
 def test_every_token_is_computed_once_without_recompute(requests: Requests, scheduler: str) -> None:
     state = run(requests, scheduler)
     wanted = (requests.prompt_tokens + requests.output_tokens - 1).sum()
-    assert state.pool[0, RESTARTED] == 0
-    assert state.pool[0, TOKENS_SEEN] == wanted
+    assert state.pool[0, RECOMPUTE_PREEMPTIONS] == 0
+    assert state.pool[0, BATCHED_TOKENS] == wanted
     assert state.gaps.sum() == (requests.output_tokens - 1).sum()
     assert state.gauge[0, GAPS_S] == pytest.approx(
         (state.times[:, COMPLETED] - state.times[:, FIRST_TOKEN]).sum(), abs=1e-9
@@ -231,19 +239,19 @@ def crowd() -> Requests:
 @pytest.mark.parametrize("scheduler", ["vllm", "vllm_v1", "sarathi"])
 def test_swapped_tokens_are_not_recomputed(scheduler: str) -> None:
     requests = crowd()
-    moved = run(requests, scheduler, allowed=tight(scheduler, host_blocks=1000))
+    moved = run(requests, scheduler, allowed=tight(scheduler, swap_capacity=1000))
     again = run(requests, scheduler, allowed=tight(scheduler))
     wanted = (requests.prompt_tokens + requests.output_tokens - 1).sum()
-    assert (moved.pool[0, RESTARTED], again.pool[0, SWAPS]) == (0, 0)
-    assert moved.pool[0, SWAPS] > 0
-    assert moved.pool[0, TOKENS_SEEN] == wanted
-    assert again.pool[0, TOKENS_SEEN] > wanted
+    assert (moved.pool[0, RECOMPUTE_PREEMPTIONS], again.pool[0, SWAP_PREEMPTIONS]) == (0, 0)
+    assert moved.pool[0, SWAP_PREEMPTIONS] > 0
+    assert moved.pool[0, BATCHED_TOKENS] == wanted
+    assert again.pool[0, BATCHED_TOKENS] > wanted
 
 
 def test_three_stages_do_not_preempt_each_other_forever() -> None:
     """A stage without free blocks keeps its blocks while other stages are in flight."""
     requests = asked(np.zeros(3), np.array([178, 196, 161]), np.array([172, 186, 199]))
-    allowed = tight("vllm_v1", stages=3, host_blocks=5)
+    allowed = tight("vllm_v1", stages=3, swap_capacity=5)
     with pure_python():  # in which a test that never ended would be stopped
         state = run(requests, "vllm_v1", allowed=allowed)
     assert (state.times[:, COMPLETED] > 0.0).all()
@@ -251,22 +259,22 @@ def test_three_stages_do_not_preempt_each_other_forever() -> None:
 
 def test_block_swaps_take_time() -> None:
     """All blocks leave and return: two moves each, during which no iteration begins."""
-    allowed = tight("vllm", host_blocks=1000)
+    allowed = tight("vllm", swap_capacity=1000)
     runs = [
         run(crowd(), allowed=dataclasses.replace(allowed, move_s=move_s), log_rows=10_000)
         for move_s in (0.0, 1e-3)
     ]
     free, paid = (state.times[:, COMPLETED].max() for state in runs)
-    assert runs[0].pool[0, SWAPS] == runs[1].pool[0, SWAPS]
+    assert runs[0].pool[0, SWAP_PREEMPTIONS] == runs[1].pool[0, SWAP_PREEMPTIONS]
     blocks = (paid - free) / 2e-3
     assert blocks == pytest.approx(round(blocks), abs=1e-6)
-    assert blocks >= 3 * runs[0].pool[0, SWAPS]
+    assert blocks >= 3 * runs[0].pool[0, SWAP_PREEMPTIONS]
 
 
 def test_small_host_cache_swaps_a_part() -> None:
-    state = run(crowd(), allowed=tight("vllm", host_blocks=6))
-    assert state.pool[0, SWAPS] > 0
-    assert state.pool[0, RESTARTED] > 0
+    state = run(crowd(), allowed=tight("vllm", swap_capacity=6))
+    assert state.pool[0, SWAP_PREEMPTIONS] > 0
+    assert state.pool[0, RECOMPUTE_PREEMPTIONS] > 0
 
 
 @settings(max_examples=80, deadline=None)
@@ -290,14 +298,16 @@ def test_batch_repetition_equals_scheduling_every_iteration(
 ) -> None:
     stages, ranks = cut
     stages = 1 if scheduler == "lightllm" else stages
-    allowed = tight(scheduler, stages=stages, ranks=ranks, patience=patience, **preempted, **drafts)
+    allowed = tight(
+        scheduler, stages=stages, ranks=ranks, poll_interval=patience, **preempted, **drafts
+    )
     lazy = run(requests, scheduler, allowed=allowed, router=router, replicas=2)
     eager = run(requests, ASKED_EACH_TIME[scheduler], allowed=allowed, router=router, replicas=2)
     exact = [ARRIVAL, SCHEDULED, FIRST_TOKEN, COMPLETED, LONGEST_GAP]
     assert np.array_equal(lazy.times[:, exact], eager.times[:, exact])
     assert np.array_equal(lazy.request, eager.request)
     assert np.array_equal(lazy.gaps, eager.gaps)
-    counted = [ITERATIONS, TOKENS_SEEN, RESTARTED, SWAPS, MOST_USED]
+    counted = [ITERATIONS, BATCHED_TOKENS, RECOMPUTE_PREEMPTIONS, SWAP_PREEMPTIONS, MAX_USED_BLOCKS]
     assert np.array_equal(lazy.pool[:, counted], eager.pool[:, counted])
     assert np.allclose(lazy.times[:, STALLED], eager.times[:, STALLED], rtol=1e-9, atol=1e-12)
     assert np.allclose(lazy.gauge, eager.gauge, rtol=1e-9)
@@ -315,7 +325,7 @@ def test_polling_interval_counts_iterations_of_all_stages(
         draw.integers(1, 200, 200),
         draw.integers(1, 200, 200),
     )
-    allowed = tight("sglang", stages=stages, patience=patience)
+    allowed = tight("sglang", stages=stages, poll_interval=patience)
     lazy = run(requests, "sglang", allowed=allowed)
     eager = run(requests, ASKED_EACH_TIME["sglang"], allowed=allowed)
     assert np.array_equal(lazy.times[:, COMPLETED], eager.times[:, COMPLETED])
@@ -326,12 +336,11 @@ def test_preemption_triggers_rescheduling_when_blocks_free_up() -> None:
         np.array([0.02, 0.02, 0.32, 0.321]),
         np.array([147, 1, 64, 98]),
         np.array([64, 30, 35, 33]),
-        np.full(4, np.inf),
     )
-    allowed = tight("sarathi", host_blocks=1000)
+    allowed = tight("sarathi", swap_capacity=1000)
     lazy = run(requests, "sarathi", allowed=allowed)
     eager = run(requests, ASKED_EACH_TIME["sarathi"], allowed=allowed)
-    assert lazy.pool[0, SWAPS] > 0
+    assert lazy.pool[0, SWAP_PREEMPTIONS] > 0
     assert np.array_equal(lazy.times[:, COMPLETED], eager.times[:, COMPLETED])
 
 
@@ -347,9 +356,8 @@ def test_compiled_loop_is_bit_equal_to_python(
         np.cumsum(draw.exponential(0.05, 60)),
         draw.integers(1, 200, 60),
         draw.integers(1, 40, 60),
-        draw.exponential(10.0, 60),
     )
-    allowed = tight(scheduler, stages=stages, host_blocks=host_blocks)
+    allowed = tight(scheduler, stages=stages, swap_capacity=host_blocks)
     settings = {"allowed": allowed, "replicas": 2, "router": "power_of_two"}
     compiled = run(requests, scheduler, **settings)
     with pure_python():
@@ -368,7 +376,7 @@ def test_optional_features_do_not_change_plain_runs(
     )
     settings = {"allowed": tight(scheduler), "replicas": 2}
     plain = run(requests, scheduler, **settings)
-    with mock.patch("simulators.serving.engine.service._is_rare", return_value=True):
+    with mock.patch("simulators.serving.engine.service._has_optional_features", return_value=True):
         whole = run(requests, scheduler, **settings)
     for name in ("request", "times", "pool", "gauge", "gaps", "stages", "step"):
         assert np.array_equal(getattr(plain, name), getattr(whole, name)), name
@@ -389,7 +397,7 @@ def test_single_request_takes_one_prefill_and_one_iteration_per_token() -> None:
 
 def test_two_stages_run_two_batches_concurrently() -> None:
     requests = asked(np.zeros(2), np.full(2, 10), np.full(2, 1))
-    allowed = limits(seats=2, stages=2)
+    allowed = limits(max_num_seqs=2, stages=2)
     state = run(requests, allowed=allowed, prices=(0.01, 0.0, 0.0))
     assert sorted(state.times[:, COMPLETED]) == pytest.approx([0.02, 0.03])
 
@@ -406,10 +414,10 @@ def test_chunked_prefill_keeps_decodes_running() -> None:
 
 
 def test_preempted_request_recomputes_and_keeps_its_ttft() -> None:
-    allowed = limits(blocks=14, watermark=0.0, most_tokens=300)
+    allowed = limits(blocks=14, watermark=0.0, max_model_len=300)
     state = run(asked(np.zeros(2), np.full(2, 100), np.full(2, 100)), allowed=allowed)
-    assert state.pool[0, RESTARTED] > 0
-    assert state.request[0, RESTARTS] == 0
+    assert state.pool[0, RECOMPUTE_PREEMPTIONS] > 0
+    assert state.request[0, NUM_RECOMPUTES] == 0
     assert state.times[1, FIRST_TOKEN] == state.times[0, FIRST_TOKEN]
     assert state.times[1, COMPLETED] > state.times[0, COMPLETED]
 
@@ -423,7 +431,7 @@ def test_more_memory_delays_a_request_by_at_most_one_iteration(
     iteration_s = 0.01
     ends = []
     for count in (sets, sets + 1):
-        allowed = limits("orca", blocks=25 * count, most_tokens=400)
+        allowed = limits("orca", blocks=25 * count, max_model_len=400)
         ends.append(
             run(requests, "orca", allowed=allowed, prices=(iteration_s, 0.0, 0.0)).times[
                 :, COMPLETED
@@ -464,7 +472,7 @@ def test_iterations_are_logged_in_scheduling_order() -> None:
     state = run(requests, log_rows=100_000)
     rows = state.log[: state.pool[0, ITERATIONS]]
     assert (np.diff(rows[:, 1]) > 0).all()
-    assert rows[:, 5].sum() == state.pool[0, TOKENS_SEEN]
+    assert rows[:, 5].sum() == state.pool[0, BATCHED_TOKENS]
     assert (rows[:, 2] - rows[:, 1]).sum() == pytest.approx(state.gauge[0, BUSY_S])
 
 

@@ -26,7 +26,7 @@ def test_next_arrival_is_the_earliest_of_listed_and_released(
     routed: list[int], released_s: list[float], listed: int, wanted: float
 ) -> None:
     clock = np.zeros(16, np.int64)
-    clock[at.RELEASED] = len(released_s)
+    clock[at.HEAP_SIZE] = len(released_s)
     request = np.zeros((3, 32), np.int64)
     request[:, at.REPLICA] = routed
     times = np.zeros((3, 32))
@@ -34,4 +34,4 @@ def test_next_arrival_is_the_earliest_of_listed_and_released(
     released = np.array([*released_s, 0.0, 0.0])
     state: Any = SimpleNamespace(clock=clock, request=request, times=times, released=released)
     assert next_arrival.py_func(state) == wanted
-    assert clock[at.LISTED] == listed
+    assert clock[at.NEXT_LISTED] == listed

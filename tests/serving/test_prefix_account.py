@@ -64,19 +64,21 @@ def test_sequential_requests_hit_like_a_dictionary(capacity: int) -> None:
         [100 * tree + k for k in range(1 + int(rng.integers(11)))]
         for tree in rng.integers(6, size=300)
     ]
-    allowed = limits("vllm_v1", blocks=capacity + 1, watermark=0.0, chunk=4096, caches=True)
+    allowed = limits(
+        "vllm_v1", blocks=capacity + 1, watermark=0.0, token_budget=4096, prefix_caching=True
+    )
     state = run(hashed(paths, 100.0), "vllm_v1", allowed=allowed)
-    assert (state.request[:, at.CACHED] // 16).tolist() == in_a_dictionary(paths, capacity)
+    assert (state.request[:, at.NUM_CACHED] // 16).tolist() == in_a_dictionary(paths, capacity)
 
 
 def test_concurrent_request_hits_completed_blocks() -> None:
     # Chunks of 64 tokens: 128 in two batches of a second each; the second request comes between.
     requests = hashed([list(range(8))] * 3, 0.0)
     requests = dataclasses.replace(requests, arrival_s=np.array([0.0, 1.5, 9.0]))
-    allowed = limits("vllm_v1", caches=True)
+    allowed = limits("vllm_v1", prefix_caching=True)
     state = run(requests, "vllm_v1", prices=(1.0, 0.0, 0.0), allowed=allowed)
-    assert state.request[:, at.CACHED].tolist() == [0, 128, 128]
-    assert state.pool[0, at.MOST_USED] == 10  # the eight they share, and one each
+    assert state.request[:, at.NUM_CACHED].tolist() == [0, 128, 128]
+    assert state.pool[0, at.MAX_USED_BLOCKS] == 10  # the eight they share, and one each
 
 
 def test_duplicate_block_is_freed() -> None:
@@ -85,67 +87,73 @@ def test_duplicate_block_is_freed() -> None:
         asked([0.0, 0.0], [100, 100], [9, 9]),
         prefixes=Prefixes(np.array([5, 0, 5, 1]), np.array([64, 108, 64, 108]), np.array([2, 4])),
     )
-    allowed = limits("vllm_v1", caches=True, chunk=48, stages=2)
+    allowed = limits("vllm_v1", prefix_caching=True, token_budget=48, stages=2)
     state = run(requests, "vllm_v1", allowed=allowed)
-    assert state.request[:, at.CACHED].tolist() == [0, 0]
+    assert state.request[:, at.NUM_CACHED].tolist() == [0, 0]
     assert_settled(state)
 
 
 def test_preempted_request_hits_its_cached_blocks() -> None:
     requests = asked(np.zeros(3), np.full(3, 120), np.full(3, 120))
-    plain = limits("vllm_v1", blocks=30, watermark=0.0, most_tokens=400)
+    plain = limits("vllm_v1", blocks=30, watermark=0.0, max_model_len=400)
     without = run(requests, "vllm_v1", allowed=plain)
-    found = run(requests, "vllm_v1", allowed=dataclasses.replace(plain, caches=True))
-    restarts = [state.pool[0, at.RESTARTED] for state in (without, found)]
+    found = run(requests, "vllm_v1", allowed=dataclasses.replace(plain, prefix_caching=True))
+    restarts = [state.pool[0, at.RECOMPUTE_PREEMPTIONS] for state in (without, found)]
     assert min(restarts) > 0
-    assert found.pool[0, at.TOKENS_SEEN] < without.pool[0, at.TOKENS_SEEN]
+    assert found.pool[0, at.BATCHED_TOKENS] < without.pool[0, at.BATCHED_TOKENS]
 
 
 def test_shared_system_prompt_is_stored_once() -> None:
     requests = behind_system_prompt(asked(np.zeros(8), np.full(8, 20), np.full(8, 30)), 1600)
-    roomy = limits("vllm_v1", chunk=4096, caches=True)
+    roomy = limits("vllm_v1", token_budget=4096, prefix_caching=True)
     enough = dataclasses.replace(roomy, blocks=100 + 8 * 4 + 1, watermark=0.0)
     for allowed in (roomy, enough):
         state = run(requests, "vllm_v1", allowed=allowed)
         # 100 blocks together, and at the end four of each one's own: 49 tokens behind them.
-        assert state.request[:, at.CACHED].tolist() == [0] + [1600] * 7
-        assert state.pool[0, at.MOST_USED] == 100 + 8 * 4
+        assert state.request[:, at.NUM_CACHED].tolist() == [0] + [1600] * 7
+        assert state.pool[0, at.MAX_USED_BLOCKS] == 100 + 8 * 4
 
 
 def test_evicted_blocks_are_restored_from_the_host() -> None:
     # Three prompts of ten blocks and one token take turns in memory for 21 blocks.
     paths = [[100 * (i % 3) + k for k in range(10)] for i in range(9)]
-    tight = limits("vllm_v1", blocks=21, watermark=0.0, chunk=4096, caches=True, move_s=0.5)
+    tight = limits(
+        "vllm_v1", blocks=21, watermark=0.0, token_budget=4096, prefix_caching=True, move_s=0.5
+    )
     forgets, keeps, small = (
-        run(hashed(paths, 100.0), "vllm_v1", allowed=dataclasses.replace(tight, host_keeps=blocks))
+        run(
+            hashed(paths, 100.0),
+            "vllm_v1",
+            allowed=dataclasses.replace(tight, host_cache_capacity=blocks),
+        )
         for blocks in (0, 30, 15)
     )
-    assert forgets.request[:, at.CACHED].sum() < keeps.request[:, at.CACHED].sum()
-    assert keeps.request[3:, at.CACHED].tolist() == [160] * 6
-    moved = keeps.pool[0, at.FETCHED]
+    assert forgets.request[:, at.NUM_CACHED].sum() < keeps.request[:, at.NUM_CACHED].sum()
+    assert keeps.request[3:, at.NUM_CACHED].tolist() == [160] * 6
+    moved = keeps.pool[0, at.HOST_FETCHED_BLOCKS]
     assert 0 < moved <= 60
     waited = keeps.times[:, at.FIRST_TOKEN] - keeps.times[:, at.SCHEDULED]
     assert waited[3:].sum() > 0.5 * moved
-    assert small.pool[0, at.ON_HOSTS] <= 15
+    assert small.pool[0, at.HOST_CACHED_BLOCKS] <= 15
     assert_settled(keeps)
 
 
 def assert_settled(state: ReplicaState) -> None:
     """Nobody holds anything, and what is kept is what stands in the rings."""
     pool, tree = state.pool, state.tree
-    assert (pool[:, at.FREE] == pool[:, at.TOTAL]).all()
-    assert (pool[:, at.MOST_USED] <= pool[:, at.TOTAL]).all()
-    assert (state.request[:, [at.BLOCKS, at.JOINED]] == 0).all()
-    assert (pool[:, at.KEPT] <= pool[:, at.TOTAL]).all()
-    assert (pool[:, at.ON_HOSTS] <= state.limits[at.HOST_KEEPS]).all()
-    rows = np.append(pool[:, at.ROOT], len(tree))
+    assert (pool[:, at.FREE_BLOCKS] == pool[:, at.TOTAL_BLOCKS]).all()
+    assert (pool[:, at.MAX_USED_BLOCKS] <= pool[:, at.TOTAL_BLOCKS]).all()
+    assert (state.request[:, [at.BLOCKS, at.HELD_NODES]] == 0).all()
+    assert (pool[:, at.CACHED_FREE_BLOCKS] <= pool[:, at.TOTAL_BLOCKS]).all()
+    assert (pool[:, at.HOST_CACHED_BLOCKS] <= state.limits[at.HOST_CACHE_CAPACITY]).all()
+    rows = np.append(pool[:, at.TREE_ROOT], len(tree))
     for replica in range(len(pool)):
         nodes = tree[rows[replica] + 1 : rows[replica + 1]]
-        assert (nodes[:, at.HOLD] == 0).all()
-        assert ((nodes[:, at.NEWER] > 0) == (nodes[:, at.HELD] > 0)).all()
-        assert nodes[:, at.HELD].sum() == pool[replica, at.KEPT]
-        assert nodes[:, at.ON_HOST].sum() == pool[replica, at.ON_HOSTS]
-        assert ((nodes[:, at.HOST_NEWER] > 0) == (nodes[:, at.ON_HOST] > 0)).all()
+        assert (nodes[:, at.REF_COUNT] == 0).all()
+        assert ((nodes[:, at.NEWER] > 0) == (nodes[:, at.CACHED_BLOCKS] > 0)).all()
+        assert nodes[:, at.CACHED_BLOCKS].sum() == pool[replica, at.CACHED_FREE_BLOCKS]
+        assert nodes[:, at.HOST_BLOCKS].sum() == pool[replica, at.HOST_CACHED_BLOCKS]
+        assert ((nodes[:, at.HOST_NEWER] > 0) == (nodes[:, at.HOST_BLOCKS] > 0)).all()
 
 
 @st.composite
@@ -182,7 +190,12 @@ def alike(draw: st.DrawFn) -> Requests:
 
 def caching(scheduler: str, **changes: Any) -> ReplicaLimits:
     """Return limits under which the longest request just fits."""
-    settled = {"blocks": 26, "watermark": 0.01, "most_tokens": 400, "caches": True} | changes
+    settled = {
+        "blocks": 26,
+        "watermark": 0.01,
+        "max_model_len": 400,
+        "prefix_caching": True,
+    } | changes
     return limits(scheduler, **settled)
 
 
@@ -206,11 +219,11 @@ def test_tokens_and_blocks_are_conserved_with_prefix_cache_drafts_and_preemption
     stages, ranks = cut
     allowed = caching(
         scheduler,
-        drafted=drafted,
-        survival=SURE[:drafted],
+        num_draft_tokens=drafted,
+        acceptance=SURE[:drafted],
         stages=stages,
         ranks=ranks,
-        host_keeps=host,
+        host_cache_capacity=host,
         move_s=1e-4,
     )
     state = run(requests, scheduler, allowed=allowed, replicas=replicas)
@@ -218,11 +231,11 @@ def test_tokens_and_blocks_are_conserved_with_prefix_cache_drafts_and_preemption
     assert_settled(state)
     total = state.request[:, at.PROMPT] + state.request[:, at.OUTPUT]
     assert (total == requests.prompt_tokens + requests.output_tokens).all()
-    cached = state.request[:, at.CACHED]
+    cached = state.request[:, at.NUM_CACHED]
     assert ((cached >= 0) & (cached < requests.prompt_tokens)).all()
-    if drafted == 0 and state.pool[:, at.RESTARTED].sum() == 0:
+    if drafted == 0 and state.pool[:, at.RECOMPUTE_PREEMPTIONS].sum() == 0:
         computed = requests.prompt_tokens - cached + requests.output_tokens - 1
-        assert state.pool[:, at.TOKENS_SEEN].sum() == computed.sum()
+        assert state.pool[:, at.BATCHED_TOKENS].sum() == computed.sum()
 
 
 @settings(max_examples=40, deadline=None)
@@ -231,9 +244,9 @@ def test_prefix_cache_has_no_effect_without_shared_prefixes(
     requests: Requests, scheduler: str, drafted: int
 ) -> None:
     alone = dataclasses.replace(requests, prefixes=None)
-    roomy = caching(scheduler, blocks=1000, drafted=drafted, survival=SURE[:drafted])
+    roomy = caching(scheduler, blocks=1000, num_draft_tokens=drafted, acceptance=SURE[:drafted])
     with_cache = run(alone, scheduler, allowed=roomy)
-    without = run(requests, scheduler, allowed=dataclasses.replace(roomy, caches=False))
+    without = run(requests, scheduler, allowed=dataclasses.replace(roomy, prefix_caching=False))
     assert (with_cache.times == without.times).all()
     assert (with_cache.gauge == without.gauge).all()
 
@@ -287,10 +300,10 @@ def test_cache_aware_routing_raises_session_hit_rates() -> None:
     requests = dataclasses.replace(
         requests, prefixes=of_sessions(np.arange(80) % turns, prompt + 100)
     )
-    roomy = limits("vllm_v1", caches=True, chunk=2048)
+    roomy = limits("vllm_v1", prefix_caching=True, token_budget=2048)
     states = {
         router: run(requests, "vllm_v1", router=router, replicas=3, allowed=roomy)
         for router in ("cache_aware", "round_robin")
     }
-    cached = {router: state.request[:, at.CACHED].sum() for router, state in states.items()}
+    cached = {router: state.request[:, at.NUM_CACHED].sum() for router, state in states.items()}
     assert cached["cache_aware"] > 1.5 * cached["round_robin"]

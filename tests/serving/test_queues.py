@@ -12,7 +12,7 @@ from tests.serving.cases import asked, limits, run
 
 COUNT, SEEDS = 400_000, range(6)
 """The mean wait over one run still differs from theory by a percent, now and then by two."""
-ONE_AT_A_TIME = {"seats": 1, "blocks": 4000, "most_tokens": 60_000, "watermark": 0.0}
+ONE_AT_A_TIME = {"max_num_seqs": 1, "blocks": 4000, "max_model_len": 60_000, "watermark": 0.0}
 
 
 def mean_wait_s(

@@ -40,7 +40,8 @@ def test_equal_ranks_match_the_single_rank_time() -> None:
 def test_every_rank_waits_for_the_busiest_rank() -> None:
     """A decode beside the prompt of another rank takes as long as that prompt."""
     together = run(
-        asked(np.array([0.0, 0.001]), [10, 1000], [9, 1]), allowed=limits(ranks=2, chunk=2048)
+        asked(np.array([0.0, 0.001]), [10, 1000], [9, 1]),
+        allowed=limits(ranks=2, token_budget=2048),
     )
     first, second = together.times[:, FIRST_TOKEN]
     assert second - first == pytest.approx(0.01 + 2 * 1000 * 1e-5)  # the busiest rank's, twice

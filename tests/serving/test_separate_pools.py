@@ -23,7 +23,7 @@ from simulators.serving.run import run_of
 from simulators.serving.simulator import SIMULATOR, simulate
 from tests.serving.cases import SCHEDULERS, asked, limits, linear_price, pure_python
 
-TAKE_UP = [name for name in SCHEDULERS if load_scheduler(name).takes_up]
+TAKE_UP = [name for name in SCHEDULERS if load_scheduler(name).kv_transfer]
 
 PRICES = np.array([0.01, 1e-5, 1e-7])
 PLAIN = ServingPoint("llama3_1_8b", "h100_sxm", scheduler="vllm_v1", requests=200, qps=6.0)
@@ -86,25 +86,32 @@ def test_sequential_requests_over_a_free_link_match_one_pool(scheduler: str) -> 
         {},
         {"decode_blocks": 24},
         {"blocks": 30, "decode_blocks": 24},
-        {"caches": True, "decode_blocks": 24},
+        {"prefix_caching": True, "decode_blocks": 24},
         {"stages": 2},
     ],
     ids=["large", "full", "tight", "cached", "pipeline"],
 )
 def test_completed_requests_free_all_blocks(scheduler: str, more: dict[str, Any]) -> None:
-    if "caches" in more and not load_scheduler(scheduler).caches_prefixes:
+    if "prefix_caching" in more and not load_scheduler(scheduler).caches_prefixes:
         pytest.skip("it has no prefix cache")
     state = pooled(scheduler=scheduler, link=KVLink(setup_s=1e-3, token_s=1e-5), **more)
     times, pool = state.times, state.pool
     assert (times[:, at.COMPLETED] >= 0.0).all()
-    assert pool[:, at.FREE].tolist() == pool[:, at.TOTAL].tolist()
-    for left in (at.WAITING, at.HANDED, at.IDLE, at.HOLDERS, at.FLIGHT):
+    assert pool[:, at.FREE_BLOCKS].tolist() == pool[:, at.TOTAL_BLOCKS].tolist()
+    for left in (at.WAITING, at.WAITING_KV, at.RUNNING, at.NUM_RUNNING, at.IN_FLIGHT):
         assert not pool[:, left].any()
-    steps = (at.ARRIVAL, at.SCHEDULED, at.READ, at.SENDING, at.FIRST_TOKEN, at.COMPLETED)
+    steps = (
+        at.ARRIVAL,
+        at.SCHEDULED,
+        at.PREFILL_END,
+        at.TRANSFER_START,
+        at.FIRST_TOKEN,
+        at.COMPLETED,
+    )
     assert (np.diff(times[:, steps], axis=1) >= 0.0).all()
     inside_s = (times[:, at.COMPLETED] - times[:, at.ARRIVAL]).sum()
-    sent_s = (times[:, at.FIRST_TOKEN] - times[:, at.READ]).sum()
-    counted = state.gauge[:, at.INSIDE_SECONDS].sum()
+    sent_s = (times[:, at.FIRST_TOKEN] - times[:, at.PREFILL_END]).sum()
+    counted = state.gauge[:, at.REQUEST_SECONDS].sum()
     assert counted == pytest.approx(inside_s, rel=1e-9)  # Little
     assert sent_s > 0.0
 
@@ -125,7 +132,7 @@ def test_compiled_and_python_pools_are_bit_equal() -> None:
 def test_prefill_replicas_only_prefill_and_decode_replicas_only_decode() -> None:
     state = pooled(readers=1, decoders=2)
     iterations = state.pool[:, at.ITERATIONS]
-    assert state.pool[:, at.TOKENS_SEEN].tolist()[0] == state.request[:, at.PROMPT].sum()
+    assert state.pool[:, at.BATCHED_TOKENS].tolist()[0] == state.request[:, at.PROMPT].sum()
     assert set(state.request[:, at.REPLICA].tolist()) == {1, 2}
     assert (iterations > 0).all()
 
@@ -135,7 +142,9 @@ def test_full_decode_pool_keeps_blocks_on_prefill_replicas() -> None:
         pooled(gap_s=0.0, readers=1, decoders=1, decode_blocks=decode_blocks)
         for decode_blocks in (10_000, 24)
     )
-    waits = [(s.times[:, at.SENDING] - s.times[:, at.READ]).max() for s in (large, full)]
+    waits = [
+        (s.times[:, at.TRANSFER_START] - s.times[:, at.PREFILL_END]).max() for s in (large, full)
+    ]
     assert waits[0] == 0.0 < waits[1]
     held = [state.gauge[0, at.BLOCK_SECONDS] for state in (large, full)]
     assert held[1] > 10.0 * held[0]
@@ -146,13 +155,13 @@ def test_full_prefill_replicas_wait_for_the_decode_pool() -> None:
         pooled(gap_s=0.0, readers=1, decoders=1, decode_blocks=24, blocks=blocks)
         for blocks in (10_000, 30)
     )
-    assert kept.times[:, at.READ].max() > 2.0 * free.times[:, at.READ].max()
+    assert kept.times[:, at.PREFILL_END].max() > 2.0 * free.times[:, at.PREFILL_END].max()
 
 
 def test_kv_transfers_serialize_on_the_link() -> None:
     link = KVLink(setup_s=0.5, token_s=0.01)
-    state = pooled(2, gap_s=0.0, link=link, readers=1, decoders=1, prompt=95, chunk=4096)
-    read = state.times[0, at.READ]
+    state = pooled(2, gap_s=0.0, link=link, readers=1, decoders=1, prompt=95, token_budget=4096)
+    read = state.times[0, at.PREFILL_END]
     moved_s = np.sort(state.times[:, at.FIRST_TOKEN]) - read
     assert moved_s.tolist() == pytest.approx([0.5 + 0.96, 0.5 + 2 * 0.96])
 
@@ -160,8 +169,8 @@ def test_kv_transfers_serialize_on_the_link() -> None:
 @pytest.mark.parametrize(("token_s", "left_s"), [(1e-6, 1e-6 * 96 / 4), (1.0, 96 - 0.75 * 0.01095)])
 def test_layerwise_transfer_overlaps_prefill(token_s: float, left_s: float) -> None:
     link = KVLink(setup_s=0.0, token_s=token_s, parts=4)
-    state = pooled(1, link=link, readers=1, decoders=1, prompt=95, chunk=4096)
-    after_s = state.times[0, at.FIRST_TOKEN] - state.times[0, at.READ]
+    state = pooled(1, link=link, readers=1, decoders=1, prompt=95, token_budget=4096)
+    after_s = state.times[0, at.FIRST_TOKEN] - state.times[0, at.PREFILL_END]
     assert after_s == pytest.approx(left_s)
 
 

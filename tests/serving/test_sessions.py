@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.grouping import updated
 from simulators.serving.demand.requests import in_sessions
-from simulators.serving.engine.replica import ARRIVAL, COMPLETED, FREE, TOTAL
+from simulators.serving.engine.replica import ARRIVAL, COMPLETED, FREE_BLOCKS, TOTAL_BLOCKS
 from simulators.serving.point import ClientConfig, ServingPoint, SessionsConfig
 from simulators.serving.run import run_of
 from simulators.serving.simulator import simulate
@@ -89,7 +89,7 @@ def test_turn_arrives_one_think_time_after_the_previous_response(
     )
     sessions = in_sessions(single, turns, think_s)
     state = run(sessions, scheduler, replicas=replicas)
-    assert (state.pool[:, FREE] == state.pool[:, TOTAL]).all()
+    assert (state.pool[:, FREE_BLOCKS] == state.pool[:, TOTAL_BLOCKS]).all()
     later = np.flatnonzero(np.arange(23) % turns)
     ends = state.times[later - 1, COMPLETED]
     assert np.array_equal(state.times[later, ARRIVAL], think_s + ends)

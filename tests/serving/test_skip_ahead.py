@@ -32,7 +32,7 @@ def deciding(done: list[int], blocks: list[int], output: list[int]) -> Any:
     count = len(done)
     request = np.zeros((count, at.REQUEST_COLUMNS), np.int64)
     request[:, at.PROMPT], request[:, at.OUTPUT] = 10, output
-    request[:, at.DONE], request[:, at.BLOCKS] = done, blocks
+    request[:, at.NUM_COMPUTED], request[:, at.BLOCKS] = done, blocks
     return SimpleNamespace(
         request=request,
         limits=limits(block_size=BLOCK).vector(),
@@ -84,7 +84,7 @@ def test_ranks_and_stages_stop_repeating_together(
     state: Any = SimpleNamespace(limits=allowed, rounds=rounds)
     assert skip_ahead.stop_repeating.py_func(state, replica) == stages
     assert np.flatnonzero(rounds[:, at.REPEATS] == 0).tolist() == stopped
-    assert (rounds[:, [at.MADE, at.GROWTH, at.LEADS]] == 7).all()
+    assert (rounds[:, [at.REPEATED, at.KEYS_PER_REPEAT, at.COUNTS_ITERATION]] == 7).all()
 
 
 def repeating(*, stages: int = 1, log_rows: int = 0) -> Any:
@@ -115,7 +115,12 @@ def repeating(*, stages: int = 1, log_rows: int = 0) -> Any:
         shape=[None],
         table=[None],
     )
-    state.pool[1, [at.TOTAL, at.FREE, at.FLIGHT, at.MOST_USED]] = 20, 12, 1, 9
+    state.pool[1, [at.TOTAL_BLOCKS, at.FREE_BLOCKS, at.IN_FLIGHT, at.MAX_USED_BLOCKS]] = (
+        20,
+        12,
+        1,
+        9,
+    )
     state.gauge[1, at.CLOCK_S] = 1.0
     state.rounds[stages] = [9, 0, 2, 1]
     state.crossings[stages, 2] = 3
@@ -149,11 +154,11 @@ def test_batch_repeats_up_to_a_time(
 ) -> None:
     state = repeating()
     state.rounds[1, at.REPEATS] = changes.get("repeats", 9)
-    state.rounds[1, at.MADE] = changes.get("made", 0)
-    state.pool[1, at.FREE] = changes.get("free", 12)
+    state.rounds[1, at.REPEATED] = changes.get("made", 0)
+    state.pool[1, at.FREE_BLOCKS] = changes.get("free", 12)
     assert skip_ahead.repeat_first.py_func(unpriced, state, 1, until) == ends
-    assert (state.ends[1, 0], state.pool[1, at.FREE]) == (ended, free)
-    assert state.rounds[1, at.MADE] == made
+    assert (state.ends[1, 0], state.pool[1, at.FREE_BLOCKS]) == (ended, free)
+    assert state.rounds[1, at.REPEATED] == made
     assert state.ends[0, 0] == 2.0
 
 
@@ -165,15 +170,15 @@ def test_repetitions_count_as_iterations() -> None:
     assert state.rounds[1].tolist() == [7, 2, 2, 1]
     assert state.priced[1, at.DECODE_KV] == 24.0
     pool, gauge = state.pool[1], state.gauge[1]
-    assert pool[[at.FREE, at.MOST_USED]].tolist() == [9, 11]
-    assert pool[[at.ITERATIONS, at.BATCHED, at.TOKENS_SEEN]].tolist() == [2, 4, 4]
+    assert pool[[at.FREE_BLOCKS, at.MAX_USED_BLOCKS]].tolist() == [9, 11]
+    assert pool[[at.ITERATIONS, at.BATCHED_REQUESTS, at.BATCHED_TOKENS]].tolist() == [2, 4, 4]
     assert gauge[at.BLOCK_SECONDS] == 8 * (1.0 + 3.75)  # the three are taken at 5.75
     assert gauge[at.CLOCK_S] == 5.75
     assert gauge[at.GAPS_S] == 2 * (3.75 + 4.0)
     assert state.timing[1, at.LONGEST_S] == 4.0
     assert [state.gaps[gap_bin.py_func(gap)] for gap in (3.75, 4.0)] == [2, 2]
     assert state.gaps.sum() == 4
-    assert state.clock[at.LOGGED] == 1
+    assert state.clock[at.LOG_ROWS] == 1
     assert state.log[0, [0, 1, 2]].tolist() == [1.0, 2.0, 5.75]
     assert not state.pool[0].any()
 
@@ -211,7 +216,7 @@ def test_pipeline_batches_alternate() -> None:
     # Three places, two in flight, which end at 2 and 3 and are repeated at once; each passes three
     # stages of a second, free at 2, so one ends at 5 and the other, a second behind it, at 6.
     state = repeating(stages=3)
-    state.pool[1, [at.FLIGHT, at.OLDEST]] = 2, 2
+    state.pool[1, [at.IN_FLIGHT, at.OLDEST]] = 2, 2
     state.in_flight[1] = [1, 2, 0]  # from the third: places 0 and 1 are in flight, 2 is free
     state.ends[1] = [2.0, 2.5, 99.0]
     state.stages[1] = [1.0, 1.0, 2.5]
@@ -222,7 +227,7 @@ def test_pipeline_batches_alternate() -> None:
     state.crossings[:] = 0
     assert skip_ahead.repeat_first.py_func(unpriced, state, 1, 4.9) == 0
     assert state.ends[1].tolist() == [5.0, 6.0, 99.0]
-    assert state.rounds[:, at.MADE].tolist() == [0, 0, 0, 1, 1, 0]
+    assert state.rounds[:, at.REPEATED].tolist() == [0, 0, 0, 1, 1, 0]
     oldest, ring = int(state.pool[1, at.OLDEST]), state.in_flight[1].tolist()
     assert [ring[(oldest + turn) % 3] for turn in range(3)] == [0, 1, 2]
     assert oldest == 1

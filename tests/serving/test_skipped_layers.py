@@ -41,7 +41,7 @@ def priced(point: ServingPoint, *, prompts: int = 0, decodes: int = 0) -> np.nda
     step[at.PREFILL_TOKENS] = step[at.PREFILL_KV] = 1000.0 * prompts
     step[at.PREFILL_PAIRS] = 500_500.0 * prompts
     step[at.DECODE_KV] = 1000.0 * decodes
-    step[at.TOKENS] = step[at.EVERYWHERE] = 1000.0 * prompts + decodes
+    step[at.TOKENS] = step[at.ALL_RANK_TOKENS] = 1000.0 * prompts + decodes
     step[at.LOGITS_ROWS] = prompts + decodes
     out = np.zeros(3 * at.PRICE_COLUMNS)
     price(step, table.shape, table.table, out)

@@ -123,9 +123,9 @@ def test_every_token_is_emitted_once_and_every_block_is_freed(
     )
     run = run_of(point)
     request = run.state.request
-    assert np.all(request[:, at.DONE] == request[:, at.PROMPT] + request[:, at.OUTPUT])
+    assert np.all(request[:, at.NUM_COMPUTED] == request[:, at.PROMPT] + request[:, at.OUTPUT])
     assert run.metrics().completed_requests == point.requests
-    assert np.all(run.state.pool[:, at.FREE] == run.state.pool[:, at.TOTAL])
+    assert np.all(run.state.pool[:, at.FREE_BLOCKS] == run.state.pool[:, at.TOTAL_BLOCKS])
 
 
 @pytest.mark.parametrize(
@@ -180,8 +180,8 @@ def test_sessions_with_prefix_cache_and_drafts_conserve_blocks(
         )
     )
     request = run.state.request
-    assert np.all(request[:, at.DONE] == request[:, at.PROMPT] + request[:, at.OUTPUT])
-    assert np.all(run.state.pool[:, at.FREE] == run.state.pool[:, at.TOTAL])
+    assert np.all(request[:, at.NUM_COMPUTED] == request[:, at.PROMPT] + request[:, at.OUTPUT])
+    assert np.all(run.state.pool[:, at.FREE_BLOCKS] == run.state.pool[:, at.TOTAL_BLOCKS])
     assert run.metrics().completed_requests == run.point.requests
 
 

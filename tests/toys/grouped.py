@@ -21,7 +21,7 @@ class GroupedPoint:
     """A design with a group of options."""
 
     tp: int = choice("tensor parallel degree", default=1)
-    drafting: Drafting = group(Drafting, "tokens drafted ahead")
+    drafting: Drafting = group(Drafting)
 
 
 @dataclass(frozen=True)

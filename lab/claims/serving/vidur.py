@@ -85,10 +85,10 @@ def _replayed(outcome: Mapping[str, Any], theirs: Columns, prices: OpTable) -> R
         blocks=outcome["num_blocks_per_replica"],
         block_size=outcome["block_size"],
         watermark=0.01,
-        seats=outcome["batch_size_cap"],
-        batch_tokens=4096,
-        chunk=outcome["chunk_size"],
-        most_tokens=outcome["max_request_tokens"],
+        max_num_seqs=outcome["batch_size_cap"],
+        max_prefill_tokens=4096,
+        token_budget=outcome["chunk_size"],
+        max_model_len=outcome["max_request_tokens"],
         stages=outcome["pp"],
         reserves=scheduler.reserves,
     )
@@ -110,7 +110,10 @@ def _is_equal(outcome: Mapping[str, Any], theirs: Columns, state: ReplicaState) 
         latency_s = state.times[:, [at.FIRST_TOKEN, at.COMPLETED]] - theirs["arrival_s"][:, None]
         means = np.array([outcome["ttft_s_mean"], outcome["e2e_s_mean"]])
         return bool(np.abs(latency_s.mean(axis=0) / means - 1.0).max() <= CLOSE)
-    ours = int(state.pool[:, at.ITERATIONS].sum()), int(state.pool[:, at.RESTARTED].sum())
+    ours = (
+        int(state.pool[:, at.ITERATIONS].sum()),
+        int(state.pool[:, at.RECOMPUTE_PREEMPTIONS].sum()),
+    )
     counts = int(outcome["num_iterations"]), int(outcome["restarts"])
     error_s = max(np.abs(state.times[:, i] - theirs[name]).max() for name, i in TIMES.items())
     return bool(error_s <= EXACT_S and ours == counts)

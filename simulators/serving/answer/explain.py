@@ -81,7 +81,7 @@ def _mean_steps(state: ReplicaState) -> dict[str, Step]:
     decodes = (tokens - prompts) / (1.0 + drafted)
     asked, answered = state.request[:, [at.PROMPT, at.OUTPUT]].T.astype(float)
     context = float(answered @ (asked + answered / 2.0)) / max(float(answered.sum()), 1.0)
-    past = float(state.request[:, at.CACHED].mean())
+    past = float(state.request[:, at.NUM_CACHED].mean())
     sums = {
         "prefills": requests - decodes,
         "prefill_tokens": prompts,

@@ -2,8 +2,7 @@
 
 TTFT runs from arrival to the first token, TPOT is the mean time of a request's later tokens, ITL is
 each single gap between tokens, E2E runs to the last token. A stall is a wait between two iterations
-of a running request; a restart gives its KV cache up and recomputes it, a swap moves it to the host
-and back.
+of a running request. Restarts and swaps are preemptions, by recomputation and by swapping.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ WITH_BAND = ("ttft_mean_s", "ttft_p99_s", "tpot_mean_s", "tpot_p99_s")
 """Latencies with a 90 % interval in the columns `<metric>_lo` and `<metric>_hi`."""
 
 RATES_WITH_BAND = ("tokens_per_s", "cost_usd_per_mtok")
-"""What has one that follows from those of latencies."""
+"""Rates with a 90 % interval that follows from those of latencies."""
 
 
 _latency = partial(metric, unit="s", page="serving.md#latencies")
@@ -43,11 +42,13 @@ _use = partial(metric, page="serving.md#use-of-the-gpus")
 _pools = partial(metric, page="serving.md#separate-pools")
 _count = partial(metric, page="serving.md#counts-of-requests")
 _share = partial(metric, page="serving.md#evidence")
+_cost = partial(metric, page="serving.md#cost-and-energy")
+_saturation = partial(metric, page="serving.md#saturation")
 
 
 @dataclass(frozen=True)
 class ServingMetrics:
-    """What an operator of the service would put on a dashboard; null where a mean cannot know."""
+    """Metrics of a run; null where the analytic fidelity has no value."""
 
     ttft_mean_s: float | None = _latency("time to first token, mean", better="min")
     ttft_p50_s: float | None = _latency("time to first token, median", better="min")
@@ -62,12 +63,10 @@ class ServingMetrics:
     prefill_mean_s: float | None = _latency("first scheduled to first token, mean")
     prefill_p99_s: float | None = _latency("first scheduled to first token, 99th percentile")
     kv_wait_mean_s: float | None = _pools(
-        "prompt read to room found where it is decoded, mean; null without separate pools", unit="s"
+        "prefill end to KV transfer start, mean; null without pools", unit="s"
     )
-    kv_transfer_mean_s: float | None = _pools(
-        "from then on until the KV cache is there, and the first token out, mean", unit="s"
-    )
-    kv_transfer_share: float | None = _pools("share of TTFT that this takes")
+    kv_transfer_mean_s: float | None = _pools("KV transfer to the decode replica, mean", unit="s")
+    kv_transfer_share: float | None = _pools("share of KV transfers in TTFT")
     tpot_mean_s: float | None = _latency("time per later token of a request, mean", better="min")
     tpot_p50_s: float | None = _latency("time per later token, median", better="min")
     tpot_p90_s: float | None = _latency("time per later token, 90th percentile", better="min")
@@ -90,12 +89,8 @@ class ServingMetrics:
     e2e_p95_s: float | None = _latency("arrival to last token, 95th percentile")
     e2e_p99_s: float | None = _latency("arrival to last token, 99th percentile", better="min")
     e2e_max_s: float | None = _latency("arrival to last token, longest")
-    session_mean_s: float | None = _latency(
-        "arrival of a session to its last answer, think times included, mean; null without turns"
-    )
-    session_p99_s: float | None = _latency(
-        "arrival of a session to its last answer, 99th percentile"
-    )
+    session_mean_s: float | None = _latency("first arrival to last answer of a session, mean")
+    session_p99_s: float | None = _latency("the same, 99th percentile")
     queue_mean_s: float | None = _latency("arrival to first scheduled, mean", better="min")
     queue_p50_s: float | None = _latency("arrival to first scheduled, median")
     queue_p90_s: float | None = _latency("arrival to first scheduled, 90th percentile")
@@ -109,72 +104,58 @@ class ServingMetrics:
     tokens_per_s_lo: float | None = _rate_low()
     tokens_per_s_hi: float | None = _rate_high()
     tokens_per_s_per_gpu: float = _rate("output tokens per GPU", better="max")
-    tokens_per_s_per_user: float | None = _rate(
-        "output tokens that a user sees each second, of the mean later token"
-    )
-    goodput_per_s: float | None = _rate("completed requests that met both deadlines", better="max")
-    cost_usd_per_mtok: float | None = metric(
-        "GPU-hours per million output tokens",
-        unit="$",
-        better="min",
-        page="serving.md#cost-and-energy",
+    tokens_per_s_per_user: float | None = _rate("output tokens per user: 1 / mean TPOT")
+    goodput_per_s: float | None = _rate("completed requests that meet both SLOs", better="max")
+    cost_usd_per_mtok: float | None = _cost(
+        "GPU-hours per million output tokens", unit="$", better="min"
     )
     cost_usd_per_mtok_lo: float | None = _cost_low()
     cost_usd_per_mtok_hi: float | None = _cost_high()
-    cost_usd_per_hour: float | None = metric(
-        "of all GPUs, busy or not",
-        unit="$",
-        page="serving.md#cost-and-energy",
+    cost_usd_per_hour: float | None = _cost("cost of all GPUs per hour", unit="$")
+    energy_j_per_token: float | None = _cost(
+        "GPU energy per output token, idle included", unit="J", better="min"
     )
-    energy_j_per_token: float | None = metric(
-        "energy of the GPUs per output token, idle time included",
-        unit="J",
-        better="min",
-        page="serving.md#cost-and-energy",
-    )
-    kv_use_mean: float = _use("KV blocks in use, mean over time")
-    kv_use_max: float | None = _use("KV blocks in use, most on any replica in the whole run")
+    kv_use_mean: float = _use("share of KV blocks in use, mean over time")
+    kv_use_max: float | None = _use("share of KV blocks in use, highest of any replica")
     kv_filled_mean: float | None = _use(
-        "slots of KV blocks in use that hold a token, mean over the whole run"
+        "share of the slots of used KV blocks that hold a token, mean"
     )
-    inside_mean: float | None = _use("requests that wait or run, mean over time")
+    inside_mean: float | None = _use("waiting and running requests, mean over time")
     mean_batch: float = _use("requests per iteration")
-    tokens_per_step: float | None = _use("output tokens of a request and decode; 1 without drafts")
-    busy: float = _use("share of the time that stages work")
-    prefill_busy: float | None = _pools("busy, of the GPUs that read prompts")
-    decode_busy: float | None = _pools("busy, of those that decode")
-    pool_imbalance: float | None = _pools("by what share the idler pool works less than the other")
-    mfu: float = _use("model FLOPs of computed tokens over peak FLOPs of the GPUs", better="max")
-    prefix_hit_ratio: float | None = _use("prompt tokens found in a prefix cache, share of all")
+    tokens_per_step: float | None = _use(
+        "output tokens per request and decode; 1 without speculation"
+    )
+    busy: float = _use("utilization of the pipeline stages")
+    prefill_busy: float | None = _pools("utilization of prefill replicas")
+    decode_busy: float | None = _pools("utilization of decode replicas")
+    pool_imbalance: float | None = _pools("share by which one pool is utilized less than the other")
+    mfu: float = _use("model FLOPs of computed tokens over peak FLOPs", better="max")
+    prefix_hit_ratio: float | None = _use("share of prompt tokens found in the prefix cache")
     prompt_flops_saved: float | None = _use(
-        "arithmetic of prompts that the prefix cache spares, share of all; null without one"
+        "share of prompt FLOPs saved by the prefix cache; null without"
     )
-    fetched_tokens: int | None = _use("tokens moved back from the host's copies of prefixes")
-    cached_tokens: int | None = _use("prompt tokens found there, when requests were first let in")
-    restarts: int = _count("times a request gave up its KV cache and was recomputed", better="min")
-    swaps: int | None = _count("times the KV cache of a request was moved to the host")
-    stalled_requests: int | None = _count("requests that waited between iterations while running")
+    fetched_tokens: int | None = _use("tokens of prefixes copied back from the host")
+    cached_tokens: int | None = _use("prompt tokens found in the prefix cache at first admission")
+    restarts: int = _count("preemptions by recomputation", better="min")
+    swaps: int | None = _count("preemptions by swapping")
+    stalled_requests: int | None = _count("requests that waited between iterations")
     stalled_mean_s: float | None = _count("wait of a request between iterations, mean", unit="s")
-    completed_requests: int | None = _count("requests served to their end")
-    judged_requests: int | None = _count("requests that latencies are of")
-    rejected_requests: int | None = _count("requests too long for the context or for KV memory")
-    saturated: bool = metric(
-        "the backlog grows: latencies depend on the length of the run", page="serving.md#saturation"
+    completed_requests: int | None = _count("completed requests")
+    judged_requests: int | None = _count("requests that latencies refer to")
+    rejected_requests: int | None = _count("requests too long for the context or the KV cache")
+    saturated: bool = _saturation(
+        "whether the backlog grows: latencies depend on the length of the run"
     )
-    backlog_growth: float | None = metric(
-        "by how many seconds longer a request waits for each second that it comes later; null of "
-        "closed clients",
-        page="serving.md#saturation",
+    backlog_growth: float | None = _saturation(
+        "growth of the wait per second of arrival time; null for closed loops"
     )
     gpus: int = _use("GPUs of all replicas", better="min")
-    replicas_mean: float = _use(
-        "replicas that are paid for, mean over time: fewer than there may be where they come and go"
-    )
+    replicas_mean: float = _use("paid replicas, mean over time: autoscaling may stop some")
     kv_blocks: int = _use("KV blocks of one replica")
     iterations: int | None = _use("batches, over all replicas")
     makespan_s: float | None = _use("first arrival to last token", unit="s")
-    window_s: float | None = _use("time that rates, costs, energy and use are of", unit="s")
-    measured_share: float | None = _share("share of the time by measured figures")
-    fitted_share: float | None = _share("by figures fitted on the GPU")
-    extrapolated_share: float | None = _share("by figures beyond their fit")
-    unmodelled_share: float | None = _share("by another GPU's, or a data sheet's")
+    window_s: float | None = _use("time window of rates, costs, energy and use", unit="s")
+    measured_share: float | None = _share("share of the time priced by measurements")
+    fitted_share: float | None = _share("by fits on this GPU")
+    extrapolated_share: float | None = _share("by extrapolated fits")
+    unmodelled_share: float | None = _share("by transfer from another GPU or by the data sheet")

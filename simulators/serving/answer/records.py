@@ -18,7 +18,7 @@ TIMES = {
     "stalled_s": at.STALLED,
     "longest_gap_s": at.LONGEST_GAP,
 }
-COUNTS = {"replica": at.REPLICA, "restarts": at.RESTARTS, "cached_tokens": at.CACHED}
+COUNTS = {"replica": at.REPLICA, "restarts": at.NUM_RECOMPUTES, "cached_tokens": at.NUM_CACHED}
 
 
 def request_table(state: ReplicaState) -> pa.Table:
@@ -39,7 +39,7 @@ def request_table(state: ReplicaState) -> pa.Table:
 
 def batch_table(state: ReplicaState) -> pa.Table:
     """Return one row per logged batch, in the order in which they were formed."""
-    rows = state.log[: int(state.clock[at.LOGGED])]
+    rows = state.log[: int(state.clock[at.LOG_ROWS])]
     whole = [name for name in LOG_COLUMNS if not name.endswith("_s")]
     columns = {name: rows[:, i] for i, name in enumerate(LOG_COLUMNS)}
     return pa.table({n: c.astype(np.int64) if n in whole else c for n, c in columns.items()})

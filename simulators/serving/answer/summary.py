@@ -79,7 +79,7 @@ class ServingRun:
         elif point.measurement.window == STEADY:
             window = steady_part(everyone.times, self.asked.clients) or whole
         request = self.state.request
-        seen = request[:, at.PROMPT] + request[:, at.OUTPUT] - request[:, at.CACHED]
+        seen = request[:, at.PROMPT] + request[:, at.OUTPUT] - request[:, at.NUM_CACHED]
         grows_s = None if self.asked.clients else backlog_growth(arrival, times[:, at.SCHEDULED])
         each = [sums_within(self.state, window, whole, n) for n in range(len(self.tables))]
         did, pool = together(each), self.state.pool
@@ -208,7 +208,7 @@ def _use(
     """Return what replicas did, and what of them was used."""
     state, built, tables = run.state, run.deployment, run.tables
     times, pool = state.times, state.pool
-    cached = int(state.request[:, at.CACHED].sum())
+    cached = int(state.request[:, at.NUM_CACHED].sum())
     counted: list[int] = pool.sum(axis=0).tolist()
     did = together(each)
     stages = [one.gpus // one.hardware.replica.cut.width * share for one in built.pools or (built,)]
@@ -225,14 +225,14 @@ def _use(
         "prefix_hit_ratio": float(cached / run.asked.prompt_tokens.sum()),
         "prompt_flops_saved": _flops_saved(run),
         "cached_tokens": cached,
-        "fetched_tokens": counted[at.FETCHED] * run.point.cache.block_size,
+        "fetched_tokens": counted[at.HOST_FETCHED_BLOCKS] * run.point.cache.block_size,
         "kv_filled_mean": _filled(run, float(state.gauge[:, at.BLOCK_SECONDS].sum())),
         "mean_batch": did.batched / did.iterations,
         "tokens_per_step": _tokens_per_step(state),
         "busy": did.busy_s / (window.span_s * sum(stages)),
         **balance(busy),
-        "restarts": counted[at.RESTARTED],
-        "swaps": counted[at.SWAPS],
+        "restarts": counted[at.RECOMPUTE_PREEMPTIONS],
+        "swaps": counted[at.SWAP_PREEMPTIONS],
         "stalled_requests": int(np.count_nonzero(times[:, at.STALLED] > 0.0)),
         "stalled_mean_s": float(times[:, at.STALLED].sum()) / times.shape[0],
         "gpus": built.gpus,
@@ -254,14 +254,14 @@ def _flops_saved(run: ServingRun) -> float | None:
     """Return the share of the prompts' arithmetic that the cache spares; None without a cache."""
     if not run.point.cache.prefix_caching:
         return None
-    prompt, cached = run.state.request[:, [at.PROMPT, at.CACHED]].T.astype(np.float64)
+    prompt, cached = run.state.request[:, [at.PROMPT, at.NUM_CACHED]].T.astype(np.float64)
     return prompt_flops_saved(run.deployment.hardware.replica, prompt, cached)
 
 
 def _tokens_per_step(state: ReplicaState) -> float | None:
     """Return how many tokens after its first a request gets in an iteration; None without any."""
     steps = int(state.gaps.sum())
-    later = state.request[:, at.DONE] - state.request[:, at.PROMPT] - 1
+    later = state.request[:, at.NUM_COMPUTED] - state.request[:, at.PROMPT] - 1
     return int(later[later > 0].sum()) / steps if steps else None
 
 
@@ -272,8 +272,8 @@ def _filled(run: ServingRun, block_seconds: float) -> float | None:
     its first token to its last. None where requests gave blocks up on the way, or shared them.
     """
     times, state = run.state.times, run.state
-    gave_up = state.pool[:, [at.RESTARTED, at.SWAPS]].any()
-    if not block_seconds or gave_up or state.request[:, at.CACHED].any():
+    gave_up = state.pool[:, [at.RECOMPUTE_PREEMPTIONS, at.SWAP_PREEMPTIONS]].any()
+    if not block_seconds or gave_up or state.request[:, at.NUM_CACHED].any():
         return None
     scheduled, first, end = times[:, [at.SCHEDULED, at.FIRST_TOKEN, at.COMPLETED]].T
     prompt, output = state.request[:, [at.PROMPT, at.OUTPUT]].T

@@ -66,13 +66,13 @@ def sums_within(
     evenly.
     """
     gauges = state.gauge[:, [at.BLOCK_SECONDS, at.BUSY_S, at.JOULES]]
-    last = np.hstack((gauges, state.pool[:, [at.ITERATIONS, at.BATCHED]]))
-    times, readers = state.times, int(state.limits[at.READERS])
+    last = np.hstack((gauges, state.pool[:, [at.ITERATIONS, at.BATCHED_REQUESTS]]))
+    times, readers = state.times, int(state.limits[at.PREFILL_REPLICAS])
     if readers and pool == 0:
         replica, ended, column, last = (
-            state.request[:, at.READER],
-            at.READ,
-            at.READER_SUMS,
+            state.request[:, at.PREFILL_REPLICA],
+            at.PREFILL_END,
+            at.PREFILL_SUMS,
             last[:readers],
         )
     else:

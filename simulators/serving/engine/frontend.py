@@ -81,20 +81,20 @@ def seen_by_clients(state: ReplicaState, frontend: Frontend, output_tokens: Ints
     times = state.times.copy()
     later = np.maximum(output_tokens - 1, 1)
     tpot_s = (times[:, at.COMPLETED] - times[:, at.FIRST_TOKEN]) / later
-    times[:, at.ARRIVAL] = times[:, at.ASKED] - frontend.iterations * tpot_s
+    times[:, at.ARRIVAL] = times[:, at.SENT] - frontend.iterations * tpot_s
     return state._replace(times=times)
 
 
 @kernel(i8(STATE, i8, f8, f8))
-def show_late(state: ReplicaState, replica: int, now: float, end: float) -> int:
+def delay_first_tokens(state: ReplicaState, replica: int, now: float, end: float) -> int:
     """Let first tokens of the batch that ended now be seen when that of prompts after it ends.
 
     Return how many have been seen.
     """
-    times, idle = state.times, state.idle[replica]
-    waiting = state.pool[replica, at.IDLE]
+    times, running = state.times, state.running[replica]
+    waiting = state.pool[replica, at.RUNNING]
     for i in range(waiting):
-        row = times[idle[i]]
+        row = times[running[i]]
         if row[at.LAST_END] == now and row[at.FIRST_TOKEN] == now:
             row[at.FIRST_TOKEN] = row[at.LAST_TOKEN] = end
     return waiting  # type: ignore[no-any-return]

@@ -1,21 +1,21 @@
-"""The paged KV cache: requests take blocks, outgrow them, give them back or lose them.
+"""The paged KV cache: allocation, growth, release and preemption.
 
 Kwon et al., "Efficient Memory Management for Large Language Model Serving with PagedAttention"
-(2023). New requests leave a watermark of free blocks; running ones do not. When none is free, the
-request that arrived last is preempted: it gives its blocks back and later recomputes its context;
-or, where the host has room, they are moved there, and back before anybody else is admitted.
+(2023). Admission leaves a watermark of free blocks; running requests do not. Without a free block,
+the request that arrived last is preempted. It frees its blocks and recomputes its context later;
+or, with swap space on the host, its blocks move there, and back before any other admission.
 """
 
 from __future__ import annotations
 
 from simulators.core.jit import Ints, arrays, boolean, i8, matrix
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.prefix_cache import ACCOUNT, leave
+from simulators.serving.engine.prefix_cache import ACCOUNT, release_path
 from simulators.serving.engine.replica import (
-    RARE,
+    OPTIONAL_FEATURES,
     VIEW,
     View,
-    keep_idle,
+    keep_running,
     kernel,
     return_waiting,
     schedule_request,
@@ -24,151 +24,153 @@ from simulators.serving.engine.replica import (
 
 @kernel(i8(i8, i8))
 def blocks_for(tokens: int, block: int) -> int:
-    """Return the blocks that hold so many tokens."""
+    """Return the number of blocks for some tokens."""
     return (tokens + block - 1) // block
 
 
 @kernel(i8(*arrays(i8, 1), matrix(i8), i8))
-def blocks_missing(limits: Ints, request: Ints, who: int) -> int:
-    """Return the blocks that a request that decodes lacks for its next token and its drafts."""
-    end = request[who, at.PROMPT] + request[who, at.OUTPUT]
-    tokens = max(request[who, at.DONE], min(request[who, at.DONE] + limits[at.DRAFTED], end))
-    if tokens <= request[who, at.BLOCKS] * limits[at.BLOCK]:  # mostly, and products cost less
+def blocks_missing(limits: Ints, request: Ints, req: int) -> int:
+    """Return the blocks that a decode needs to allocate for its next token and its drafts."""
+    end = request[req, at.PROMPT] + request[req, at.OUTPUT]
+    tokens = max(
+        request[req, at.NUM_COMPUTED],
+        min(request[req, at.NUM_COMPUTED] + limits[at.NUM_DRAFT_TOKENS], end),
+    )
+    if tokens <= request[req, at.BLOCKS] * limits[at.BLOCK]:  # mostly, and products cost less
         return 0
-    return blocks_for(tokens, limits[at.BLOCK]) - request[who, at.BLOCKS]  # type: ignore[no-any-return]
+    return blocks_for(tokens, limits[at.BLOCK]) - request[req, at.BLOCKS]  # type: ignore[no-any-return]
 
 
 @kernel(boolean(*arrays(i8, 2), i8))
-def fits(limits: Ints, pool: Ints, blocks: int) -> bool:
-    """Return whether a new request may take so many blocks and leave the watermark."""
-    return pool[at.FREE] - blocks >= limits[at.WATERMARK]  # type: ignore[no-any-return]
+def has_free_blocks(limits: Ints, pool: Ints, blocks: int) -> bool:
+    """Return whether admission can allocate some blocks and leave the watermark."""
+    return pool[at.FREE_BLOCKS] - blocks >= limits[at.WATERMARK]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*arrays(i8, 1), matrix(i8), i8, i8, i8))
-def allocate(pool: Ints, request: Ints, who: int, blocks: int, shared: int) -> int:
-    """Give a request its first blocks, of which others hold some, and return how many are free."""
-    request[who, at.BLOCKS] = blocks
-    pool[at.FREE] -= blocks - shared
-    pool[at.HOLDERS] += 1
-    return pool[at.FREE]  # type: ignore[no-any-return]
+def allocate(pool: Ints, request: Ints, req: int, blocks: int, shared: int) -> int:
+    """Allocate the first blocks of a request, `shared` ones excepted; return the free blocks."""
+    request[req, at.BLOCKS] = blocks
+    pool[at.FREE_BLOCKS] -= blocks - shared
+    pool[at.NUM_RUNNING] += 1
+    return pool[at.FREE_BLOCKS]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*arrays(i8, 1), matrix(i8), i8, i8))
-def extend(pool: Ints, request: Ints, who: int, blocks: int) -> int:
-    """Give a request more blocks, if any, and return how many are free."""
-    request[who, at.BLOCKS] += max(blocks, 0)
-    pool[at.FREE] -= max(blocks, 0)
-    return pool[at.FREE]  # type: ignore[no-any-return]
+def append_blocks(pool: Ints, request: Ints, req: int, blocks: int) -> int:
+    """Allocate further blocks for a request and return the number of free blocks."""
+    request[req, at.BLOCKS] += max(blocks, 0)
+    pool[at.FREE_BLOCKS] -= max(blocks, 0)
+    return pool[at.FREE_BLOCKS]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*ACCOUNT, i8))
-def release(limits: Ints, pool: Ints, request: Ints, tree: Ints, who: int) -> int:
-    """Take the blocks of a request back that nobody else holds and return how many are free."""
-    freed = request[who, at.BLOCKS]
-    if RARE:
-        freed = leave(limits, pool, request, tree, who)  # which may free a copy besides
-    pool[at.FREE] += freed
-    pool[at.HOLDERS] -= 1
-    request[who, at.BLOCKS] = 0
-    return pool[at.FREE]  # type: ignore[no-any-return]
+def release(limits: Ints, pool: Ints, request: Ints, tree: Ints, req: int) -> int:
+    """Free the blocks of a request that no other request references; return the free blocks."""
+    freed = request[req, at.BLOCKS]
+    if OPTIONAL_FEATURES:
+        freed = release_path(limits, pool, request, tree, req)  # which may free a copy besides
+    pool[at.FREE_BLOCKS] += freed
+    pool[at.NUM_RUNNING] -= 1
+    request[req, at.BLOCKS] = 0
+    return pool[at.FREE_BLOCKS]  # type: ignore[no-any-return]
 
 
 @kernel(i8(VIEW, i8))
-def restart(view: View, who: int) -> int:
-    """Send a request back to the front of the queue; what it has generated joins its prompt."""
+def preempt_recompute(view: View, req: int) -> int:
+    """Return a request to the front of the queue; generated tokens become part of its prompt."""
     pool, request = view.pool, view.request
-    release(view.limits, pool, request, view.tree, who)
-    done = request[who, at.DONE]
-    if done > request[who, at.PROMPT]:
-        request[who, at.OUTPUT] += request[who, at.PROMPT] - done
-        request[who, at.PROMPT] = done
-    request[who, at.DONE] = 0
-    request[who, at.RESTARTS] += 1
-    pool[at.RESTARTED] += 1
-    return return_waiting(pool, view.waiting, who)
+    release(view.limits, pool, request, view.tree, req)
+    num_computed = request[req, at.NUM_COMPUTED]
+    if num_computed > request[req, at.PROMPT]:
+        request[req, at.OUTPUT] += request[req, at.PROMPT] - num_computed
+        request[req, at.PROMPT] = num_computed
+    request[req, at.NUM_COMPUTED] = 0
+    request[req, at.NUM_RECOMPUTES] += 1
+    pool[at.RECOMPUTE_PREEMPTIONS] += 1
+    return return_waiting(pool, view.waiting, req)
 
 
 @kernel(i8(VIEW, i8))
-def preempt(view: View, who: int) -> int:
-    """Take the blocks of a running request: to the host if it has room, else to be recomputed.
+def preempt(view: View, req: int) -> int:
+    """Preempt a running request: by swapping while the host has space, else by recomputation.
 
-    Returns how often requests of the replica have been preempted.
+    Returns the number of preemptions of the replica.
     """
     pool, request = view.pool, view.request
-    blocks = request[who, at.BLOCKS]
-    if view.limits[at.HOST] - pool[at.HOSTED] < blocks:
-        restart(view, who)
+    blocks = request[req, at.BLOCKS]
+    if view.limits[at.SWAP_CAPACITY] - pool[at.SWAPPED_BLOCKS] < blocks:
+        preempt_recompute(view, req)
         return preemptions(pool)
-    pool[at.FREE] += blocks
-    pool[at.HOLDERS] -= 1
-    request[who, at.BELOW] = pool[at.TOP]
-    pool[at.TOP] = who
-    pool[at.SWAPPED] += 1
-    pool[at.SWAPS] += 1
-    pool[at.HOSTED] += blocks
-    pool[at.MOVED] += blocks
+    pool[at.FREE_BLOCKS] += blocks
+    pool[at.NUM_RUNNING] -= 1
+    request[req, at.SWAPPED_BEFORE] = pool[at.SWAPPED_LAST]
+    pool[at.SWAPPED_LAST] = req
+    pool[at.NUM_SWAPPED] += 1
+    pool[at.SWAP_PREEMPTIONS] += 1
+    pool[at.SWAPPED_BLOCKS] += blocks
+    pool[at.BLOCKS_TO_MOVE] += blocks
     return preemptions(pool)
 
 
 @kernel(i8(*arrays(i8, 1)))
 def preemptions(pool: Ints) -> int:
-    """Return how often requests of a replica have been preempted, one way or the other."""
-    return pool[at.RESTARTED] + pool[at.SWAPS]  # type: ignore[no-any-return]
+    """Return the number of preemptions of a replica, of both kinds."""
+    return pool[at.RECOMPUTE_PREEMPTIONS] + pool[at.SWAP_PREEMPTIONS]  # type: ignore[no-any-return]
 
 
 @kernel(boolean(*arrays(i8, 2), matrix(i8)))
-def may_return(limits: Ints, pool: Ints, request: Ints) -> bool:
-    """Return whether the first request on the host would find a seat and room here."""
+def can_swap_in(limits: Ints, pool: Ints, request: Ints) -> bool:
+    """Return whether the swapped request at the top of the stack has a slot and blocks."""
     return (
-        pool[at.SWAPPED] > 0
-        and pool[at.HOLDERS] < limits[at.SEATS]
-        and fits(limits, pool, request[pool[at.TOP], at.BLOCKS])
+        pool[at.NUM_SWAPPED] > 0
+        and pool[at.NUM_RUNNING] < limits[at.MAX_NUM_SEQS]
+        and has_free_blocks(limits, pool, request[pool[at.SWAPPED_LAST], at.BLOCKS])
     )
 
 
 @kernel(i8(VIEW))
 def swap_in(view: View) -> int:
-    """Bring requests back from the host while they fit; return how many are still there."""
+    """Swap requests in while they fit; return the number of requests still swapped."""
     pool, request = view.pool, view.request
-    while may_return(view.limits, pool, request):
-        who = pool[at.TOP]
-        blocks = request[who, at.BLOCKS]
-        pool[at.TOP] = request[who, at.BELOW]
-        pool[at.SWAPPED] -= 1
-        pool[at.HOSTED] -= blocks
-        pool[at.MOVED] += blocks
-        allocate(pool, request, who, blocks, 0)
-        view.idle[pool[at.IDLE]] = who
-        pool[at.IDLE] += 1
-    return pool[at.SWAPPED]  # type: ignore[no-any-return]
+    while can_swap_in(view.limits, pool, request):
+        req = pool[at.SWAPPED_LAST]
+        blocks = request[req, at.BLOCKS]
+        pool[at.SWAPPED_LAST] = request[req, at.SWAPPED_BEFORE]
+        pool[at.NUM_SWAPPED] -= 1
+        pool[at.SWAPPED_BLOCKS] -= blocks
+        pool[at.BLOCKS_TO_MOVE] += blocks
+        allocate(pool, request, req, blocks, 0)
+        view.running[pool[at.RUNNING]] = req
+        pool[at.RUNNING] += 1
+    return pool[at.NUM_SWAPPED]  # type: ignore[no-any-return]
 
 
 @kernel(i8(VIEW))
-def seat_decodes(view: View) -> int:
-    """Give one token to each idle request that decodes, in the order of `idle`.
+def schedule_decodes(view: View) -> int:
+    """Schedule one token for each decode, in the order of `running`.
 
-    Without a free block the last of those still idle is preempted, and if that is the request
-    itself, itself. Returns how many partly prefilled requests now lead `idle`; those that found no
-    seat follow them.
+    Without a free block the last entry of `running` is preempted, which may be the request itself.
+    Returns the number of partial prefills at the head of `running`; decodes without a slot follow.
     """
-    limits, pool, request, idle = view.limits, view.pool, view.request, view.idle
-    head, count, partial = 0, pool[at.IDLE], 0
-    while head < count and pool[at.BATCH] < limits[at.BATCH_SEATS]:
-        who = idle[head]
+    limits, pool, request, running = view.limits, view.pool, view.request, view.running
+    head, count, partial = 0, pool[at.RUNNING], 0
+    while head < count and pool[at.BATCH_SIZE] < limits[at.MAX_BATCH_SEQS]:
+        req = running[head]
         head += 1
-        if request[who, at.DONE] <= request[who, at.PROMPT]:
-            idle[partial] = who
+        if request[req, at.NUM_COMPUTED] <= request[req, at.PROMPT]:
+            running[partial] = req
             partial += 1
             continue
-        needed = blocks_missing(limits, request, who)
-        while pool[at.FREE] < max(1, needed) and head < count:
+        needed = blocks_missing(limits, request, req)
+        while pool[at.FREE_BLOCKS] < max(1, needed) and head < count:
             count -= 1
-            preempt(view, idle[count])
-        if pool[at.FREE] < max(1, needed):
-            preempt(view, who)
+            preempt(view, running[count])
+        if pool[at.FREE_BLOCKS] < max(1, needed):
+            preempt(view, req)
             continue
         if needed > 0:
-            extend(pool, request, who, needed)
-        schedule_request(view, who, 1)
-    keep_idle(view, partial, head, count)
+            append_blocks(pool, request, req, needed)
+        schedule_request(view, req, 1)
+    keep_running(view, partial, head, count)
     return partial

@@ -1,4 +1,4 @@
-"""What a replica may hold and batch: seats, tokens of an iteration, and the KV blocks that fit."""
+"""Limits of a replica: running requests, tokens of an iteration and KV blocks."""
 
 from __future__ import annotations
 
@@ -16,14 +16,7 @@ from simulators.serving.adapters.fleet import fleet_of
 from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.policies import Scheduler
-from simulators.serving.point import (
-    ADAPTIVE,
-    CACHED,
-    PEER,
-    SSD,
-    SWAP,
-    ServingPoint,
-)
+from simulators.serving.point import ADAPTIVE, CACHED, PEER, SSD, SWAP, ServingPoint
 from simulators.serving.prices.skipped_layers import kept_keys
 from simulators.serving.speculation.drafter import Drafter
 from simulators.workload.llm.memory import activation_bytes, weight_bytes
@@ -37,73 +30,77 @@ SSD_BYTES_PER_S = 6.9e9
 many for data (NVIDIA DGX H100 data sheet)."""
 
 
+COPIED = (
+    *("max_num_seqs", "max_prefill_tokens", "token_budget", "stages", "ranks", "poll_interval"),
+    *("prefix_caching", "swap_capacity", "host_cache_capacity", "reserves_output"),
+    *("overlap_schedule", "num_draft_tokens", "draft_counts_waiting", "seed"),
+)
+"""Fields of `ReplicaLimits` that kernels read as columns of the same name."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReplicaLimits:
-    """What the operator of the service sets; equal for all replicas."""
+    """The configuration of a replica, equal for all replicas of a pool."""
 
-    blocks: int
+    blocks: int  # of the KV cache
     block_size: int
-    watermark: float  # share of the blocks kept free when a request is admitted
-    seats: int  # requests that run at a time, over all stages
-    batch_tokens: int  # prompt tokens in a batch of whole prompts
-    chunk: int  # tokens in a batch of chunks
-    most_tokens: int  # a request's longest possible life
+    watermark: float  # share of the blocks kept free at admission
+    max_num_seqs: int  # running requests over all stages
+    max_prefill_tokens: int  # prompt tokens in a batch of whole prompts
+    token_budget: int  # tokens in a batch with chunked prefill
+    max_model_len: int  # longest prompt and output together
     stages: int = 1
     reserves: bool = False
-    lifelong: bool = False
-    overlaps: bool = False
-    host_blocks: int = 0  # that the host holds for preempted requests; 0: these are recomputed
-    move_s: float = 0.0  # to move a block there or back
-    caches: bool = False  # blocks that nobody holds are found again until others take them
-    host_keeps: int = 0  # blocks of prefixes that the host has room for
-    ranks: int = 1  # with queues of their own that step together; the limits are those of one
-    drafted: int = 0  # tokens of each decode that its pass checks beside its own
-    survival: tuple[float, ...] = ()  # shares of iterations that accept at least 1, 2 ... of them
-    draft_up_to: tuple[int, ...] = ()  # running requests while at least 1, 2 ... are drafted
-    draft_load: bool = False  # those that wait count as well
+    reserves_output: bool = False
+    overlap_schedule: bool = False
+    swap_capacity: int = 0  # host blocks for preempted requests; 0: recompute
+    move_s: float = 0.0  # to move a block to or from the host
+    prefix_caching: bool = False
+    host_cache_capacity: int = 0  # host blocks for evicted prefixes
+    ranks: int = 1  # synchronous ranks with queues of their own; the limits are those of one
+    num_draft_tokens: int = 0  # of each decode
+    acceptance: tuple[float, ...] = ()  # shares of iterations that accept at least 1, 2 ... drafts
+    draft_max_running: tuple[int, ...] = ()  # running requests up to which 1, 2 ... are drafted
+    draft_counts_waiting: bool = False  # waiting requests count as running
     seed: int = 0
-    patience: int = 10  # decode iterations between looks at the queue (LightLLM's default)
+    poll_interval: int = 10  # decode iterations between polls of the queue (LightLLM's default)
 
     def vector(self) -> Ints:
         """Return the limits as the kernels read them.
 
-        A policy that reserves fills its batch with as many requests as memory holds.
+        Schedulers that reserve memory run as many requests as fit at their longest.
         """
         limits = np.zeros(at.LIMITS, np.int64)
-        limits[at.BLOCK] = self.block_size
-        limits[at.WATERMARK] = self.kept_free
-        limits[at.SEATS] = self.seats
-        limits[at.BATCH_SEATS] = self.batch_seats
-        limits[at.RESERVED] = self.most_tokens // self.block_size
+        for name in COPIED:
+            limits[getattr(at, name.upper())] = getattr(self, name)
+        limits[at.BLOCK], limits[at.WATERMARK] = self.block_size, self.watermark_blocks
+        limits[at.MOVE_NS] = round(self.move_s * 1e9)
+        limits[at.RESERVED] = reserved = self.max_model_len // self.block_size
+        fit = self.blocks // max(1, reserved)
+        limits[at.MAX_BATCH_SEQS] = self.max_batch_seqs
         if self.reserves:
-            limits[at.BATCH_SEATS] = min(self.seats, self.blocks // max(1, limits[at.RESERVED]))
-        limits[at.BATCH_TOKENS], limits[at.CHUNK] = self.batch_tokens, self.chunk
-        limits[at.HOST], limits[at.MOVE_NS] = self.host_blocks, round(self.move_s * 1e9)
-        limits[at.STAGES], limits[at.PATIENCE] = self.stages, self.patience
-        limits[at.CACHES] = self.caches
-        limits[at.RANKS], limits[at.HOST_KEEPS] = self.ranks, self.host_keeps
-        limits[at.LIFELONG], limits[at.OVERLAPS] = self.lifelong, self.overlaps
-        limits[at.DRAFTED], limits[at.SEED] = self.drafted, self.seed
-        depth = limits[at.DEPTH] = len(self.survival)
-        limits[at.DRAFT_LOAD] = self.draft_load
-        limits[at.SURVIVE : at.SURVIVE + depth] = np.rint(at.CERTAIN * np.array(self.survival))
-        limits[at.DRAFT_UP_TO : at.DRAFT_UP_TO + depth] = self.draft_up_to or at.ALL_DECODES
+            limits[at.MAX_BATCH_SEQS] = min(self.max_num_seqs, fit)
+        depth = limits[at.DRAFT_DEPTH] = len(self.acceptance)
+        shares = np.rint(at.CERTAIN * np.array(self.acceptance))
+        limits[at.ACCEPTANCE : at.ACCEPTANCE + depth] = shares
+        running = self.draft_max_running or at.ALL_DECODES
+        limits[at.DRAFT_MAX_RUNNING : at.DRAFT_MAX_RUNNING + depth] = running
         return limits
 
     @property
-    def batch_seats(self) -> int:
-        """Requests in one batch."""
-        return max(1, self.seats // self.stages)
+    def max_batch_seqs(self) -> int:
+        """Return the requests of one batch."""
+        return max(1, self.max_num_seqs // self.stages)
 
     @property
-    def kept_free(self) -> int:
-        """Blocks kept free when a request is admitted."""
+    def watermark_blocks(self) -> int:
+        """Return the blocks kept free at admission."""
         return int(self.watermark * self.blocks)
 
     def admits(self, prompt_tokens: Ints, output_tokens: Ints) -> Ints:
-        """Return which requests could ever run to their end, alone on a replica."""
-        room = (self.blocks - max(1, self.kept_free)) * self.block_size
-        return np.flatnonzero(prompt_tokens + output_tokens <= min(self.most_tokens, room))
+        """Return the requests that fit alone on a replica, up to their last token."""
+        room = (self.blocks - max(1, self.watermark_blocks)) * self.block_size
+        return np.flatnonzero(prompt_tokens + output_tokens <= min(self.max_model_len, room))
 
 
 def limits_of(
@@ -160,7 +157,7 @@ def limits_of(
         block_size=point.cache.block_size,
         tokens=tokens,
         rows=point.max_batch,
-        of_rest=scheduler.of_rest,
+        fraction_of_free=scheduler.fraction_of_free,
         drafter=drafter,
         adapter_bytes=fleet.bytes_per_gpu if fleet else 0.0,
         kept_keys=kept_keys(point),
@@ -169,24 +166,24 @@ def limits_of(
         blocks=max(1, blocks // ranks),
         block_size=point.cache.block_size,
         watermark=point.cache.watermark,
-        seats=point.max_batch * groups,
-        batch_tokens=point.scheduling.max_batch_tokens * groups,
-        chunk=point.chunk_size * groups,
-        most_tokens=context,
+        max_num_seqs=point.max_batch * groups,
+        max_prefill_tokens=point.scheduling.max_batch_tokens * groups,
+        token_budget=point.chunk_size * groups,
+        max_model_len=context,
         stages=point.pp,
         ranks=ranks,
         reserves=scheduler.reserves,
-        lifelong=scheduler.lifelong,
-        overlaps=scheduler.overlaps and point.pp == 1,
-        caches=caches,
-        host_keeps=host_keeps // ranks,
-        host_blocks=host_blocks,
+        reserves_output=scheduler.reserves_output,
+        overlap_schedule=scheduler.overlap_schedule and point.pp == 1,
+        prefix_caching=caches,
+        host_cache_capacity=host_keeps // ranks,
+        swap_capacity=host_blocks,
         move_s=move_s,
-        patience=max(1, point.scheduling.poll_interval or scheduler.poll_interval),
-        drafted=drafter.drafted if drafter else 0,
-        survival=drafter.survival if drafter else (),
-        draft_up_to=drafter.up_to if drafter else (),
-        draft_load=point.speculation.rule == ADAPTIVE,
+        poll_interval=max(1, point.scheduling.poll_interval or scheduler.poll_interval),
+        num_draft_tokens=drafter.drafted if drafter else 0,
+        acceptance=drafter.survival if drafter else (),
+        draft_max_running=drafter.up_to if drafter else (),
+        draft_counts_waiting=point.speculation.rule == ADAPTIVE,
         seed=point.seed,
     )
 
@@ -197,7 +194,7 @@ def ranks_of(point: ServingPoint, scheduler: Scheduler) -> int:
     Each rank of data-parallel attention has a queue, unless the scheduler distributes one queue
     over the ranks, or there is a pipeline.
     """
-    return 1 if scheduler.deals_out or point.pp > 1 else point.attention_dp
+    return 1 if scheduler.shared_rank_queue or point.pp > 1 else point.attention_dp
 
 
 @functools.lru_cache(maxsize=1024)
@@ -208,7 +205,7 @@ def kv_blocks(
     block_size: int,
     tokens: int,
     rows: int,
-    of_rest: bool = False,
+    fraction_of_free: bool = False,
     drafter: Drafter | None = None,
     adapter_bytes: float = 0.0,
     kept_keys: float = 1.0,
@@ -227,7 +224,7 @@ def kv_blocks(
     usable = replica.gpu.hbm_bytes * memory_fraction
     weights = weight_bytes(model, cut, replica.dtype) + (drafter.weight_bytes if drafter else 0.0)
     beside = weights + adapter_bytes
-    if of_rest:
+    if fraction_of_free:
         usable += (1.0 - memory_fraction) * beside
     if beside > usable:
         what = "weights" if weights > usable or not adapter_bytes else "adapters"

@@ -1,8 +1,8 @@
 """Loads schedulers and routers, each a file with a kernel, by their names.
 
-`mine` is `catalog/schedulers/mine.py` or a scheduler of this room; a dotted name is a module that
-is installed. What a scheduler is besides its kernel it states in capital letters, as in
-`CHUNKED = True`: the fields of `Scheduler` say what it may state.
+`mine` is `catalog/schedulers/mine.py` or a scheduler of this package; a dotted name is an installed
+module. A scheduler's file sets its properties as constants, as in `CHUNKED = True`: they are the
+fields of `Scheduler`.
 """
 
 from __future__ import annotations
@@ -20,28 +20,24 @@ from simulators.core.modules import load_module
 from simulators.serving.engine.replica import ROUTE
 
 ROUTED_BY = len(ROUTE.arguments)
-"""What a router is told."""
+"""Number of arguments of a router."""
 
 
 @dataclass(frozen=True)
 class Scheduler:
-    """How batches are formed: a kernel, and what its file states in capital letters."""
+    """A scheduler: its kernel, and the properties that its file sets as constants."""
 
     schedule: Kernel[..., int]
-    chunked: bool = False  # it cuts prompts in chunks
-    whole_first: bool = False  # prompts are processed whole, before any decode
-    reserves: bool = False  # it sets memory aside for a request's longest possible life
-    of_rest: bool = False  # its memory fraction is one of what weights leave
-    caches_prefixes: bool = False  # it looks for what a prompt begins with in a prefix cache
-    deals_out: bool = False  # to ranks of data-parallel attention, evenly in every iteration; where
-    # it does not, those have queues of their own
-    lifelong: bool = False  # who is let in takes blocks for prompt and answer
-    overlaps: bool = (
-        False  # it hands tokens on while the next batch runs: first tokens that another
-    )
-    # batch of prompts follows come at its end
-    takes_up: bool = False  # it goes on with requests whose prompts others have read
-    poll_interval: int = 0  # decode iterations between looks at the queue; 0: no choice
+    chunked: bool = False  # chunked prefill
+    prefill_first: bool = False  # whole prompts are processed before any decode
+    reserves: bool = False  # memory is reserved for the longest possible sequence
+    fraction_of_free: bool = False  # memory_fraction refers to what the weights leave
+    caches_prefixes: bool = False  # has a prefix cache
+    shared_rank_queue: bool = False  # one queue for all data-parallel ranks, not one for each
+    reserves_output: bool = False  # admission allocates the blocks of prompt and output
+    overlap_schedule: bool = False  # tokens are sent while the next batch runs
+    kv_transfer: bool = False  # can decode requests of separate prefill replicas
+    poll_interval: int = 0  # decode iterations between polls of the queue; 0: not configurable
     requires: Mapping[str, int] = field(default_factory=dict)  # fields of a point and their values
 
 

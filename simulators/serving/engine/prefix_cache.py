@@ -1,18 +1,17 @@
-"""The prefix cache of a replica: free KV blocks whose content may be found again, oldest forgotten.
+"""The prefix cache of a replica: free KV blocks stay cached until they are overwritten (LRU).
 
-Prompts that begin alike share their first blocks, so that requests are paths in a radix tree
-(Zheng et al., "SGLang: efficient execution of structured language model programs", 2024): a node
-stands for blocks that are always read together. A node that requests hold is counted once, however
-many they are. One that nobody holds is free, yet found until its blocks are taken: those of the
-node that was let go of first, of a path its end before its beginning, and of a node its last block
-first. That is both the order of vLLM's queue of free blocks and the least recently used leaf of
-SGLang's tree, which coincide because who holds a node holds all before it.
+Prompts with a common beginning share their first blocks: requests are paths in a radix tree (Zheng
+et al., "SGLang: efficient execution of structured language model programs", 2024), and a node is a
+run of blocks that always occur together. A referenced node is allocated once, whatever its number
+of references. An unreferenced node is free, but cached until its blocks are overwritten: least
+recently released nodes first, the end of a path before its beginning, the last block of a node
+first. That is the order of vLLM's free block queue and of SGLang's LRU leaves: both coincide, since
+a request that references a node references all nodes before it.
 
-Nodes that nobody holds stand in a ring, closed by the root, whose newer neighbour is the oldest: in
-`tree` the row ROOT of a replica, before those of its nodes. Blocks are taken without looking at
-the ring: what has been overwritten since is forgotten at the next look, before any block becomes
-free. Memory of the host may keep a copy of what is let go, in a ring of its own; what is found
-there alone is moved back, for which the batch waits.
+Unreferenced nodes form a circular LRU list, closed by the row TREE_ROOT of the replica. Allocation
+does not visit the list: overwritten nodes are evicted at the next lookup, before a block is freed.
+The host may keep copies of released nodes in an LRU list of its own; blocks found only there are
+copied back before the batch starts.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ACCOUNT = (*arrays(i8, 2), matrix(i8), matrix(i8))
 
 @kernel(i8(matrix(i8), i8, i8))
 def unlink(tree: Ints, ring: int, node: int) -> int:
-    """Take a node out of a ring, which is named by its column of newer neighbours; return it."""
+    """Remove a node from the LRU list of a column of newer neighbours; return the node."""
     newer, older = tree[node, ring], tree[node, ring + 1]
     tree[older, ring], tree[newer, ring + 1] = newer, older
     tree[node, ring] = tree[node, ring + 1] = 0
@@ -36,7 +35,7 @@ def unlink(tree: Ints, ring: int, node: int) -> int:
 
 @kernel(i8(matrix(i8), i8, i8, i8))
 def link_newest(tree: Ints, ring: int, root: int, node: int) -> int:
-    """Put a node into a ring as the newest one; return it."""
+    """Append a node to an LRU list as the newest one; return the node."""
     before = tree[root, ring + 1]
     tree[before, ring] = tree[root, ring + 1] = node
     tree[node, ring + 1], tree[node, ring] = before, root
@@ -44,200 +43,208 @@ def link_newest(tree: Ints, ring: int, root: int, node: int) -> int:
 
 
 @kernel(i8(matrix(i8), i8, i8, i8, i8))
-def forget_oldest(tree: Ints, ring: int, root: int, held: int, surplus: int) -> int:
-    """Forget blocks of a ring, the oldest first, that the column `held` counts; return how many."""
-    left = max(0, surplus)
-    while left > 0:
+def evict_oldest(tree: Ints, ring: int, root: int, held: int, surplus: int) -> int:
+    """Evict `surplus` blocks of an LRU list, counted in column `held`; return how many."""
+    remaining = max(0, surplus)
+    while remaining > 0:
         oldest = tree[root, ring]
-        lost = min(tree[oldest, held], left)
+        lost = min(tree[oldest, held], remaining)
         tree[oldest, held] -= lost
-        left -= lost
+        remaining -= lost
         if tree[oldest, held] == 0:
             unlink(tree, ring, oldest)
     return max(0, surplus)
 
 
 @kernel(i8(*arrays(i8, 1), matrix(i8)))
-def forget_taken(pool: Ints, tree: Ints) -> int:
-    """Forget what has been taken by others since; return the free blocks that are still found."""
-    taken = pool[at.KEPT] - pool[at.FREE]
-    pool[at.KEPT] -= forget_oldest(tree, at.NEWER, pool[at.ROOT], at.HELD, taken)
-    return pool[at.KEPT]  # type: ignore[no-any-return]
+def evict_overwritten(pool: Ints, tree: Ints) -> int:
+    """Evict cached blocks that were overwritten; return the cached free blocks."""
+    taken = pool[at.CACHED_FREE_BLOCKS] - pool[at.FREE_BLOCKS]
+    pool[at.CACHED_FREE_BLOCKS] -= evict_oldest(
+        tree, at.NEWER, pool[at.TREE_ROOT], at.CACHED_BLOCKS, taken
+    )
+    return pool[at.CACHED_FREE_BLOCKS]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*arrays(i8, 1), matrix(i8), i8))
 def row_of(pool: Ints, tree: Ints, step: int) -> int:
-    """Return the row of the node that a step of a path leads to."""
-    return pool[at.ROOT] + 1 + tree[step, at.NODE]  # type: ignore[no-any-return]
+    """Return the row of the node at a step of a path."""
+    return pool[at.TREE_ROOT] + 1 + tree[step, at.NODE]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*ACCOUNT, i8))
-def cached_tokens(limits: Ints, pool: Ints, request: Ints, tree: Ints, who: int) -> int:
-    """Return how many tokens of a prompt are found: whole blocks, and one is left to compute."""
-    if limits[at.CACHES] == 0:
+def cached_tokens(limits: Ints, pool: Ints, request: Ints, tree: Ints, req: int) -> int:
+    """Return the cached tokens of a prompt: whole blocks, and at least one token is computed."""
+    if limits[at.PREFIX_CACHING] == 0:
         return 0
-    forget_taken(pool, tree)
+    evict_overwritten(pool, tree)
     found = 0
-    for k in range(request[who, at.PATH], request[who, at.PATH_END]):
+    for k in range(request[req, at.PATH], request[req, at.PATH_END]):
         node, size = row_of(pool, tree, k), tree[k, at.END] - found
-        held = max(tree[node, at.HELD], tree[node, at.ON_HOST])
+        held = max(tree[node, at.CACHED_BLOCKS], tree[node, at.HOST_BLOCKS])
         found += min(held, size)
         if held < size:
             break
-    most = (request[who, at.PROMPT] - 1) // limits[at.BLOCK]
+    most = (request[req, at.PROMPT] - 1) // limits[at.BLOCK]
     return min(found, most) * limits[at.BLOCK]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*arrays(i8, 1), matrix(i8), matrix(i8), i8))
-def blocks_held(pool: Ints, request: Ints, tree: Ints, who: int) -> int:
-    """Return the blocks of a path, from its beginning on, that others hold."""
+def blocks_held(pool: Ints, request: Ints, tree: Ints, req: int) -> int:
+    """Return the blocks from the beginning of a path that other requests reference."""
     held = 0
-    for k in range(request[who, at.PATH], request[who, at.PATH_END]):
+    for k in range(request[req, at.PATH], request[req, at.PATH_END]):
         if tree[k, at.END] > held:
-            if tree[row_of(pool, tree, k), at.HOLD] == 0:
+            if tree[row_of(pool, tree, k), at.REF_COUNT] == 0:
                 break
             held = tree[k, at.END]
     return held
 
 
 @kernel(i8(*ACCOUNT, i8, i8))
-def join(limits: Ints, pool: Ints, request: Ints, tree: Ints, who: int, cached: int) -> int:
-    """Let a request hold what is found of its path; return the blocks that were not free.
+def acquire_prefix(
+    limits: Ints, pool: Ints, request: Ints, tree: Ints, req: int, cached: int
+) -> int:
+    """Reference the cached nodes of a request's path; return the blocks that were not free.
 
-    So many tokens need not be computed; those found on the host alone are moved into blocks of the
-    request's own. So becomes what is left of a node that has lost its end.
+    `cached` tokens count as computed. Blocks cached on the host alone are copied into blocks of the
+    request. A node that has lost its end is not referenced: its blocks become the request's own.
     """
-    request[who, at.DONE] = cached
-    if request[who, at.RESTARTS] == 0:
-        request[who, at.CACHED] = cached
-    begin, stop, before, shared = request[who, at.PATH], request[who, at.PATH_END], 0, 0
-    request[who, at.JOINED] = 0
+    request[req, at.NUM_COMPUTED] = cached
+    if request[req, at.NUM_RECOMPUTES] == 0:
+        request[req, at.NUM_CACHED] = cached
+    begin, stop, before, shared = request[req, at.PATH], request[req, at.PATH_END], 0, 0
+    request[req, at.HELD_NODES] = 0
     if cached == 0:
         return 0
     here = 0
     for k in range(begin, stop):
         node, size = row_of(pool, tree, k), tree[k, at.END] - before
-        held = tree[node, at.HELD]
+        held = tree[node, at.CACHED_BLOCKS]
         here += held
         if held < size:
             if held > 0:
                 unlink(tree, at.NEWER, node)
-                pool[at.KEPT] -= held
-                tree[node, at.HELD] = 0
+                pool[at.CACHED_FREE_BLOCKS] -= held
+                tree[node, at.CACHED_BLOCKS] = 0
             break
         before += size
-        request[who, at.JOINED] += 1
+        request[req, at.HELD_NODES] += 1
         if size > 0:
-            shared += size if tree[node, at.HOLD] > 0 else 0
-            hold(pool, tree, node)
+            shared += size if tree[node, at.REF_COUNT] > 0 else 0
+            acquire_node(pool, tree, node)
     fetched = max(0, cached // limits[at.BLOCK] - here)
-    pool[at.MOVED] += fetched
-    pool[at.FETCHED] += fetched
+    pool[at.BLOCKS_TO_MOVE] += fetched
+    pool[at.HOST_FETCHED_BLOCKS] += fetched
     return shared
 
 
 @kernel(i8(*arrays(i8, 1), matrix(i8), i8))
-def hold(pool: Ints, tree: Ints, node: int) -> int:
-    """Count one more request that holds a whole node; return how many do."""
-    if tree[node, at.HOLD] == 0 and tree[node, at.NEWER] > 0:
+def acquire_node(pool: Ints, tree: Ints, node: int) -> int:
+    """Add a reference to a whole node; return its number of references."""
+    if tree[node, at.REF_COUNT] == 0 and tree[node, at.NEWER] > 0:
         unlink(tree, at.NEWER, node)
-        pool[at.KEPT] -= tree[node, at.HELD]
-    tree[node, at.HOLD] += 1
-    return tree[node, at.HOLD]  # type: ignore[no-any-return]
+        pool[at.CACHED_FREE_BLOCKS] -= tree[node, at.CACHED_BLOCKS]
+    tree[node, at.REF_COUNT] += 1
+    return tree[node, at.REF_COUNT]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*ACCOUNT, i8, i8))
-def publish(limits: Ints, pool: Ints, request: Ints, tree: Ints, who: int, tokens: int) -> int:
-    """Let others find the nodes that so many tokens of a request fill; return how many it holds.
+def cache_blocks(limits: Ints, pool: Ints, request: Ints, tree: Ints, req: int, tokens: int) -> int:
+    """Cache the nodes that the first tokens of a request fill; return the nodes it references.
 
-    A node that another has filled meanwhile is held in place of the request's own copy of it.
+    A node that another request has cached meanwhile replaces the request's own copy.
     """
-    if limits[at.CACHES] == 0:
+    if limits[at.PREFIX_CACHING] == 0:
         return 0
-    begin, stop = request[who, at.PATH], request[who, at.PATH_END]
+    begin, stop = request[req, at.PATH], request[req, at.PATH_END]
     filled = tokens // limits[at.BLOCK]
-    while begin + request[who, at.JOINED] < stop:
-        k = begin + request[who, at.JOINED]
+    while begin + request[req, at.HELD_NODES] < stop:
+        k = begin + request[req, at.HELD_NODES]
         if tree[k, at.END] > filled:
             break
         node = row_of(pool, tree, k)
         size = tree[k, at.END] - (tree[k - 1, at.END] if k > begin else 0)
-        request[who, at.JOINED] += 1
+        request[req, at.HELD_NODES] += 1
         if size == 0:
             continue
-        forget_taken(pool, tree)
-        if tree[node, at.HELD] == size:
-            pool[at.FREE] += size  # of the copy
-            if tree[node, at.HOLD] == 0:
-                pool[at.FREE] -= size
-            hold(pool, tree, node)
+        evict_overwritten(pool, tree)
+        if tree[node, at.CACHED_BLOCKS] == size:
+            pool[at.FREE_BLOCKS] += size  # of the copy
+            if tree[node, at.REF_COUNT] == 0:
+                pool[at.FREE_BLOCKS] -= size
+            acquire_node(pool, tree, node)
         else:
-            hold(pool, tree, node)
-            tree[node, at.HELD] = size
-    return request[who, at.JOINED]  # type: ignore[no-any-return]
+            acquire_node(pool, tree, node)
+            tree[node, at.CACHED_BLOCKS] = size
+    return request[req, at.HELD_NODES]  # type: ignore[no-any-return]
 
 
 @kernel(i8(VIEW))
-def publish_batch(view: View) -> int:
-    """Let others find what the batch being formed computes of prompts; return its size."""
+def cache_batch_blocks(view: View) -> int:
+    """Cache the blocks of prompts that the new batch computes; return the batch size."""
     request = view.request
-    for i in range(view.pool[at.BATCH]):
-        who = view.batch[i]
-        if request[who, at.DONE] <= request[who, at.PROMPT]:
-            tokens = request[who, at.DONE] + view.tokens[i]
-            publish(view.limits, view.pool, request, view.tree, who, tokens)
-    return view.pool[at.BATCH]  # type: ignore[no-any-return]
+    for i in range(view.pool[at.BATCH_SIZE]):
+        req = view.batch[i]
+        if request[req, at.NUM_COMPUTED] <= request[req, at.PROMPT]:
+            tokens = request[req, at.NUM_COMPUTED] + view.tokens[i]
+            cache_blocks(view.limits, view.pool, request, view.tree, req, tokens)
+    return view.pool[at.BATCH_SIZE]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*arrays(i8, 2), matrix(i8), i8, i8))
-def keep_on_host(limits: Ints, pool: Ints, tree: Ints, node: int, blocks: int) -> int:
-    """Copy a node to the host, which forgets the oldest copies; return the blocks it has."""
-    if limits[at.HOST_KEEPS] == 0:
+def copy_to_host(limits: Ints, pool: Ints, tree: Ints, node: int, blocks: int) -> int:
+    """Copy a node to the host, which evicts its oldest copies; return the blocks on the host."""
+    if limits[at.HOST_CACHE_CAPACITY] == 0:
         return 0
     if tree[node, at.HOST_NEWER] > 0:
         unlink(tree, at.HOST_NEWER, node)
-    pool[at.ON_HOSTS] += max(0, blocks - tree[node, at.ON_HOST])
-    tree[node, at.ON_HOST] = max(blocks, tree[node, at.ON_HOST])
-    link_newest(tree, at.HOST_NEWER, pool[at.ROOT], node)
-    surplus = pool[at.ON_HOSTS] - limits[at.HOST_KEEPS]
-    pool[at.ON_HOSTS] -= forget_oldest(tree, at.HOST_NEWER, pool[at.ROOT], at.ON_HOST, surplus)
-    return pool[at.ON_HOSTS]  # type: ignore[no-any-return]
+    pool[at.HOST_CACHED_BLOCKS] += max(0, blocks - tree[node, at.HOST_BLOCKS])
+    tree[node, at.HOST_BLOCKS] = max(blocks, tree[node, at.HOST_BLOCKS])
+    link_newest(tree, at.HOST_NEWER, pool[at.TREE_ROOT], node)
+    surplus = pool[at.HOST_CACHED_BLOCKS] - limits[at.HOST_CACHE_CAPACITY]
+    pool[at.HOST_CACHED_BLOCKS] -= evict_oldest(
+        tree, at.HOST_NEWER, pool[at.TREE_ROOT], at.HOST_BLOCKS, surplus
+    )
+    return pool[at.HOST_CACHED_BLOCKS]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*ACCOUNT, i8))
-def leave(limits: Ints, pool: Ints, request: Ints, tree: Ints, who: int) -> int:
-    """Let go of a path, whose blocks are found until others take them; return those now free.
+def release_path(limits: Ints, pool: Ints, request: Ints, tree: Ints, req: int) -> int:
+    """Release the path of a request, whose blocks stay cached; return the blocks that become free.
 
-    The last token of a request that decodes has not been stored yet.
+    The last token of a decode has no keys in the cache yet.
     """
-    if limits[at.CACHES] == 0:
-        return request[who, at.BLOCKS]  # type: ignore[no-any-return]
-    tokens = request[who, at.DONE] - (request[who, at.DONE] > request[who, at.PROMPT])
-    publish(limits, pool, request, tree, who, tokens)
-    forget_taken(pool, tree)
-    begin = request[who, at.PATH]
-    last = begin + request[who, at.JOINED]
+    if limits[at.PREFIX_CACHING] == 0:
+        return request[req, at.BLOCKS]  # type: ignore[no-any-return]
+    tokens = request[req, at.NUM_COMPUTED] - (
+        request[req, at.NUM_COMPUTED] > request[req, at.PROMPT]
+    )
+    cache_blocks(limits, pool, request, tree, req, tokens)
+    evict_overwritten(pool, tree)
+    begin = request[req, at.PATH]
+    last = begin + request[req, at.HELD_NODES]
     before = tree[last - 1, at.END] if last > begin else 0
-    freed = request[who, at.BLOCKS] - before
+    freed = request[req, at.BLOCKS] - before
     part = tokens // limits[at.BLOCK] - before
     if (
-        last < request[who, at.PATH_END]
+        last < request[req, at.PATH_END]
         and part > 0
-        and tree[row_of(pool, tree, last), at.HELD] == 0
+        and tree[row_of(pool, tree, last), at.CACHED_BLOCKS] == 0
     ):
-        tree[row_of(pool, tree, last), at.HELD] = part
-        link_newest(tree, at.NEWER, pool[at.ROOT], row_of(pool, tree, last))
-        pool[at.KEPT] += part
-        keep_on_host(limits, pool, tree, row_of(pool, tree, last), part)
+        tree[row_of(pool, tree, last), at.CACHED_BLOCKS] = part
+        link_newest(tree, at.NEWER, pool[at.TREE_ROOT], row_of(pool, tree, last))
+        pool[at.CACHED_FREE_BLOCKS] += part
+        copy_to_host(limits, pool, tree, row_of(pool, tree, last), part)
     for k in range(last - 1, begin - 1, -1):
         node = row_of(pool, tree, k)
         size = tree[k, at.END] - (tree[k - 1, at.END] if k > begin else 0)
         if size > 0:
-            tree[node, at.HOLD] -= 1
-            keep_on_host(limits, pool, tree, node, size)
-            if tree[node, at.HOLD] == 0:
-                link_newest(tree, at.NEWER, pool[at.ROOT], node)
-                pool[at.KEPT] += size
+            tree[node, at.REF_COUNT] -= 1
+            copy_to_host(limits, pool, tree, node, size)
+            if tree[node, at.REF_COUNT] == 0:
+                link_newest(tree, at.NEWER, pool[at.TREE_ROOT], node)
+                pool[at.CACHED_FREE_BLOCKS] += size
                 freed += size
-    request[who, at.JOINED] = 0
+    request[req, at.HELD_NODES] = 0
     return freed  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Serves requests: sets the state of all replicas up, runs the loop and says what stopped it."""
+"""Serves requests: builds the initial state, runs the event loop and explains unfinished runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ N = TypeVar("N", np.int64, np.float64)
 
 @dataclass(frozen=True)
 class EngineKernels:
-    """The compiled policies and prices a run goes by."""
+    """The compiled scheduler, router and price of a run."""
 
     scheduler: Scheduler
     route: Kernel[..., int]
@@ -33,7 +33,7 @@ class EngineKernels:
 
 @dataclass(frozen=True, kw_only=True)
 class Decoders:
-    """Replicas that decode what others have read, and the link by which they get its cache."""
+    """The decode replicas of separate pools, and their link to the prefill replicas."""
 
     limits: ReplicaLimits
     replicas: int
@@ -53,28 +53,33 @@ def serve(
     log_rows: int = 0,
     decoders: Decoders | None = None,
 ) -> ReplicaState:
-    """Return the state after the last request has left; each could run alone on a replica.
+    """Return the state after the last request; every request must fit alone on a replica.
 
-    `shape` and `table` are what the price kernel reads, `log_rows` the batches to log. Where ranks
-    have queues of their own, each is a replica of the state. Where others decode, the replicas read
-    prompts only, and those others follow them in the state.
+    `shape` and `table` are the price tables, `log_rows` the number of batches to log. A rank with a
+    queue of its own is a replica of the state. With `decoders`, the replicas only prefill, and the
+    decode replicas follow them in the state.
 
     Raises:
-        UserError: a request never ends, for want of a batch or of a batch's price.
+        UserError: a request never ends: the scheduler forms no batch, or a batch has no price.
     """
     state = initial_state(limits, requests, replicas, log_rows, shape, table, decoders)
-    rare, kernels = _is_rare(state), (run, engine.scheduler.schedule, engine.route, engine.price)
-    loop, schedule, route, price = (each.where(RARE=rare).compiled for each in kernels)
-    left = loop(schedule, route, price, state)
-    if left:
+    optional = _has_optional_features(state)
+    kernels = (run, engine.scheduler.schedule, engine.route, engine.price)
+    loop, schedule, route, price = (
+        each.where(OPTIONAL_FEATURES=optional).compiled for each in kernels
+    )
+    unfinished = loop(schedule, route, price, state)
+    if unfinished:
         count = state.times.shape[0]
-        raise UserError(f"{left} of {count} requests never end: {_why(state, engine)}")
+        raise UserError(f"{unfinished} of {count} requests never end: {_why(state, engine)}")
     return state
 
 
-def _is_rare(state: ReplicaState) -> bool:
-    """Return whether a run may have what few have, which loops are compiled without too."""
-    few = state.own[:, [at.CACHES, at.DRAFTED, at.HOST, at.READERS]].any()
+def _has_optional_features(state: ReplicaState) -> bool:
+    """Return whether a run needs kernels with the optional features."""
+    few = state.own[
+        :, [at.PREFIX_CACHING, at.NUM_DRAFT_TOKENS, at.SWAP_CAPACITY, at.PREFILL_REPLICAS]
+    ].any()
     return bool(few or state.limits[at.RANKS] > 1)
 
 
@@ -93,23 +98,23 @@ def initial_state(
     replicas *= allowed.ranks
     doors = replicas
     if decoders:
-        own[:, at.READERS] = replicas
-        own[0, at.LIFELONG] = 0
+        own[:, at.PREFILL_REPLICAS] = replicas
+        own[0, at.RESERVES_OUTPUT] = 0
         replicas += decoders.replicas * allowed.ranks
-    stages, seats = allowed.stages, max(pool.seats for pool in pools) + 1
+    stages, seats = allowed.stages, max(pool.max_num_seqs for pool in pools) + 1
     there = doors if asked.routable is None else asked.routable * allowed.ranks
     request, times, served_s = _asked_for(asked, there, is_pooled=decoders is not None)
-    listed = request[:, at.REPLICA] != at.UNBORN
+    listed = request[:, at.REPLICA] != at.NOT_RELEASED
     gauge = np.zeros((replicas, at.GAUGE_COLUMNS))
     if asked.clients:
-        gauge[0, at.SERVED_S] = served_s[-1]
+        gauge[0, at.FRONTEND_FREE_S] = served_s[-1]
     pool = np.zeros((replicas, at.POOL_COLUMNS), np.int64)
-    pool[:, at.TOTAL] = allowed.blocks
+    pool[:, at.TOTAL_BLOCKS] = allowed.blocks
     if decoders:
-        pool[own[0, at.READERS] :, at.TOTAL] = decoders.limits.blocks
-    pool[:, at.FREE] = pool[:, at.TOTAL]
+        pool[own[0, at.PREFILL_REPLICAS] :, at.TOTAL_BLOCKS] = decoders.limits.blocks
+    pool[:, at.FREE_BLOCKS] = pool[:, at.TOTAL_BLOCKS]
     clock = np.zeros(at.CLOCK_COLUMNS, np.int64)
-    clock[at.UNRELEASED] = count if listed.all() else listed.argmin()
+    clock[at.NEXT_SUCCESSOR] = count if listed.all() else listed.argmin()
     released = int(np.count_nonzero(~listed)) + (count if decoders else 0)
     ring = 1 << max(count - 1, 1).bit_length()
     slots = replicas * stages
@@ -123,8 +128,8 @@ def initial_state(
         gauge=gauge,
         load=np.zeros((at.LOAD_ROWS, replicas), np.int64),
         waiting=np.empty((replicas, ring), np.int64),
-        handed=np.empty((replicas, ring if decoders else 1), np.int64),
-        idle=np.empty((replicas, seats), np.int64),
+        waiting_kv=np.empty((replicas, ring if decoders else 1), np.int64),
+        running=np.empty((replicas, seats), np.int64),
         batch=np.empty((slots, seats), np.int64),
         tokens=np.empty((slots, seats), np.int64),
         sizes=np.zeros(slots, np.int64),
@@ -139,7 +144,7 @@ def initial_state(
         stages=np.zeros((replicas, stages)),
         draws=asked.draws.copy(),  # kernels take writable arrays
         released=np.empty(released),
-        released_who=np.empty(released, np.int64),
+        released_req=np.empty(released, np.int64),
         clock=clock,
         gaps=np.zeros(GAP_BINS, np.int64),
         log=np.empty((log_rows, len(LOG_COLUMNS))),
@@ -165,11 +170,11 @@ def _asked_for(
     request = np.zeros((count, at.REQUEST_COLUMNS), np.int64)
     request[:, at.PROMPT], request[:, at.OUTPUT] = asked.prompt_tokens, asked.output_tokens
     request[:, at.SUCCESSOR], request[:, at.ROUTABLE] = follower, routable
-    request[:, at.REPLICA] = np.where(unborn, at.UNBORN, at.UNROUTED)
+    request[:, at.REPLICA] = np.where(unborn, at.NOT_RELEASED, at.UNROUTED)
     times = np.full((count, at.POOLED_TIME_COLUMNS if is_pooled else at.TIME_COLUMNS), -1.0)
     times[:, at.ARRIVAL] = asked.arrival_s
     times[:, at.SERVICE] = asked.service_s
-    times[:, at.ASKED] = np.where(unborn, asked.delay_s, asked.arrival_s)
+    times[:, at.SENT] = np.where(unborn, asked.delay_s, asked.arrival_s)
     listed = ~unborn
     served_s = fifo_departures(asked.arrival_s[listed], times[listed, at.SERVICE])
     times[listed, at.ARRIVAL] = served_s + asked.delay_s
@@ -178,7 +183,7 @@ def _asked_for(
 
 
 def _side_by_side(first: NDArray[N], second: NDArray[N] | None) -> NDArray[N]:
-    """Return what a kernel reads of one pool of replicas, or of two, in a row each."""
+    """Return the arrays of one pool, or of two, as rows of a matrix."""
     if second is None:
         return first[None, :]
     rows = np.zeros((2, max(first.size, second.size)), first.dtype)
@@ -187,17 +192,17 @@ def _side_by_side(first: NDArray[N], second: NDArray[N] | None) -> NDArray[N]:
 
 
 def _tree(allowed: ReplicaLimits, asked: Requests, request: Ints, pool: Ints) -> Ints:
-    """Return the paths of requests, and each replica's tree, of which it has nothing yet.
+    """Return the paths of all requests and an empty prefix tree of each replica.
 
-    Requests and replicas learn where theirs are. Without a prefix cache there is nothing.
+    Writes the places of paths and trees to `request` and `pool`. Empty without a prefix cache.
     """
-    if not allowed.caches:
+    if not allowed.prefix_caching:
         return np.zeros((0, at.TREE_COLUMNS), np.int64)
     shared = asked.prefixes or own(asked.prompt_tokens + asked.output_tokens)
     request[:, at.PATH_END] = shared.stops
     request[1:, at.PATH] = shared.stops[:-1]
     steps, rows = shared.nodes.size, int(shared.nodes.max()) + 2
-    pool[:, at.ROOT] = roots = steps + rows * np.arange(pool.shape[0])
+    pool[:, at.TREE_ROOT] = roots = steps + rows * np.arange(pool.shape[0])
     tree = np.zeros((steps + rows * roots.size, at.TREE_COLUMNS), np.int64)
     tree[:steps, at.NODE], tree[:steps, at.END] = shared.nodes, shared.ends // allowed.block_size
     for ring in (at.NEWER, at.HOST_NEWER):
@@ -206,28 +211,30 @@ def _tree(allowed: ReplicaLimits, asked: Requests, request: Ints, pool: Ints) ->
 
 
 def fifo_departures(arrival_s: Floats, service_s: Floats) -> Floats:
-    """Return when each of some requests has passed a server that takes one after another.
+    """Return the departures from a server that serves requests one after another.
 
     >>> fifo_departures(np.array([0.0, 0.0, 5.0]), np.array([1.0, 2.0, 1.0])).tolist()
     [1.0, 3.0, 6.0]
     """
     worked_s = np.cumsum(service_s)
-    begun: Floats = np.maximum.accumulate(arrival_s - (worked_s - service_s))
-    return begun + worked_s
+    start_s: Floats = np.maximum.accumulate(arrival_s - (worked_s - service_s))
+    return start_s + worked_s
 
 
 def _followers(requests: Requests) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return whom each request's end releases, and who waits to be released."""
+    """Return the successor of each request, and which requests wait for a predecessor."""
     count = requests.arrival_s.size
     if requests.session is not None:
         later = np.diff(requests.session, prepend=-1) == 0
-        return np.where(np.append(later[1:], False), np.arange(1, count + 1), at.NOBODY), later
+        return np.where(
+            np.append(later[1:], False), np.arange(1, count + 1), at.NO_SUCCESSOR
+        ), later
     unborn = np.arange(count) >= (requests.clients or count)
-    return np.full(count, at.NEXT if requests.clients else at.NOBODY), unborn
+    return np.full(count, at.NEXT_UNRELEASED if requests.clients else at.NO_SUCCESSOR), unborn
 
 
 def _why(state: ReplicaState, engine: EngineKernels) -> str:
-    """Say what stopped a run before its end."""
+    """Return why requests of a run are unfinished."""
     unpriced = np.flatnonzero(np.isnan(state.ends).ravel())
     if unpriced.size == 0:
         return f"scheduler '{engine.scheduler.schedule.__module__}' forms no batch while they wait"

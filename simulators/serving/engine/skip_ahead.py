@@ -1,9 +1,8 @@
-"""Repeats a batch of decodes without asking the scheduler, while nothing but context lengths grows.
+"""Repeats a batch of decodes without calling the scheduler, while only context lengths grow.
 
-Each repetition is an iteration like any other: it is priced, takes blocks, ends at its own time.
-What is saved is looking at every request in turn, but for what each accepts of its drafts: that is
-drawn when an iteration ends, so that a batch is repeated until a request does. The times of all
-requests are those of asking the scheduler each time, to the last bit (a test compares the two).
+A repeat is priced, allocates blocks and ends like any other iteration, but does not visit every
+request, except to draw its accepted draft tokens. Times of requests are bit-identical to those of
+calling the scheduler in every iteration (a test compares both).
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from typing import Any
 from simulators.core.jit import Floats, arrays, f8, i8, pointer, several
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.drafts import draw
-from simulators.serving.engine.replica import PRICE, RARE, kernel
+from simulators.serving.engine.replica import OPTIONAL_FEATURES, PRICE, kernel
 from simulators.serving.engine.state import (
     STATE,
     ReplicaState,
-    count,
+    count_batch,
     gap_bin,
     gap_edge,
     log_batch,
@@ -27,22 +26,22 @@ from simulators.serving.engine.state import (
 
 @kernel(i8(STATE, i8, i8))
 def possible_repeats(state: ReplicaState, slot: int, holds: int) -> int:
-    """Return how often a batch of decodes may be repeated before a request ends or needs care.
+    """Return how often a batch of decodes can be repeated before a request ends.
 
-    The iterations at which requests outgrow their blocks are counted by their remainder modulo the
-    block size, so that a repetition knows its new blocks without looking at the requests.
+    `crossings` counts the requests that need a block by iteration modulo the block size, so that a
+    repeat knows its new blocks without visiting the requests.
     """
     request, block = state.request, state.limits[at.BLOCK]
     crossings = state.crossings[slot]
     crossings[:] = 0
     repeats = holds - 1
     for i in range(state.sizes[slot]):
-        who = state.batch[slot, i]
-        done = request[who, at.DONE]
-        if done <= request[who, at.PROMPT]:
+        req = state.batch[slot, i]
+        num_computed = request[req, at.NUM_COMPUTED]
+        if num_computed <= request[req, at.PROMPT]:
             return 0
-        repeats = min(repeats, request[who, at.PROMPT] + request[who, at.OUTPUT] - done - 1)
-        crossing = request[who, at.BLOCKS] * block - done + 1
+        repeats = min(repeats, request[req, at.PROMPT] + request[req, at.OUTPUT] - num_computed - 1)
+        crossing = request[req, at.BLOCKS] * block - num_computed + 1
         if crossing > block:
             repeats = min(repeats, crossing - 1)
         elif crossing == block:
@@ -54,9 +53,9 @@ def possible_repeats(state: ReplicaState, slot: int, holds: int) -> int:
 
 @kernel(i8(STATE, i8))
 def stop_repeating(state: ReplicaState, replica: int) -> int:
-    """Have the scheduler asked at the end of every batch in flight; return the pipeline's slots.
+    """Call the scheduler again at the end of every batch in flight, on all ranks of a replica.
 
-    Ranks that step together stop together.
+    Returns the number of pipeline stages.
     """
     stages = state.limits[at.STAGES]
     ranks = state.limits[at.RANKS]
@@ -68,19 +67,19 @@ def stop_repeating(state: ReplicaState, replica: int) -> int:
 
 @kernel(i8(pointer(PRICE), STATE, i8, f8))
 def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) -> int:
-    """Repeat the batch that ends first, while that is before `until` and it may be repeated.
+    """Repeat the batch that ends first while its end is before `until` and repeats are left.
 
     Returns 1 if the batch that ends first cannot be repeated again: its repeats are used up, or
     no block is free. Most iterations happen here, so the sums of a replica are local variables.
     """
     pool, gauge, block = state.pool[replica], state.gauge[replica], state.limits[at.BLOCK]
     ends, stages, ring = state.ends[replica], state.stages[replica], state.in_flight[replica]
-    inside = pool[at.WAITING] + pool[at.HANDED] + pool[at.HOLDERS] + pool[at.SWAPPED]
-    free, oldest, last = pool[at.FREE], pool[at.OLDEST], stages.size - 1
-    total, alone = pool[at.TOTAL], pool[at.FLIGHT] == 1
-    drafts = state.own[pool_of(state, replica), at.DRAFTED] > 0
+    inside = pool[at.WAITING] + pool[at.WAITING_KV] + pool[at.NUM_RUNNING] + pool[at.NUM_SWAPPED]
+    free, oldest, last = pool[at.FREE_BLOCKS], pool[at.OLDEST], stages.size - 1
+    total, alone = pool[at.TOTAL_BLOCKS], pool[at.IN_FLIGHT] == 1
+    drafts = state.own[pool_of(state, replica), at.NUM_DRAFT_TOKENS] > 0
     clock_s = gauge[at.CLOCK_S]
-    block_seconds, inside_seconds = gauge[at.BLOCK_SECONDS], gauge[at.INSIDE_SECONDS]
+    block_seconds, inside_seconds = gauge[at.BLOCK_SECONDS], gauge[at.REQUEST_SECONDS]
     busy_s, joules = gauge[at.BUSY_S], gauge[at.JOULES]
     gaps_s, batched, iterations, must_end = gauge[at.GAPS_S], 0, 0, 0
     place = ring[oldest]
@@ -89,15 +88,19 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
         slot = replica * stages.size + place
         rounds, timing, crossings = state.rounds[slot], state.timing[slot], state.crossings[slot]
         step, priced, size = state.priced[slot], state.price[slot], state.sizes[slot]
-        keys, growth, leads = step[at.DECODE_KV], rounds[at.GROWTH], rounds[at.LEADS]
+        keys, growth, leads = (
+            step[at.DECODE_KV],
+            rounds[at.KEYS_PER_REPEAT],
+            rounds[at.COUNTS_ITERATION],
+        )
         made, most, stall_s = 0, rounds[at.REPEATS], timing[at.STALL_S]
-        phase, counted, longest_s = rounds[at.MADE] % block, 0, timing[at.LONGEST_S]
+        phase, counted, longest_s = rounds[at.REPEATED] % block, 0, timing[at.LONGEST_S]
         low_s, high_s = timing[at.BIN_LOW_S], timing[at.BIN_HIGH_S]
         while now < until:
             phase = phase + 1 if phase + 1 < block else 0
             new_blocks = crossings[phase]
-            if RARE and drafts:
-                new_blocks, growth = draw(state, replica, slot, rounds[at.MADE] + made)
+            if OPTIONAL_FEATURES and drafts:
+                new_blocks, growth = draw(state, replica, slot, rounds[at.REPEATED] + made)
             if made == most or free - new_blocks < 1:
                 must_end = 1
                 break
@@ -126,8 +129,8 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
             gaps_s += size * gap
             longest_s = max(longest_s, gap)
             now = end
-            if state.clock[at.LOGGED] < state.log.shape[0]:
-                pool[at.FREE] = free
+            if state.clock[at.LOG_ROWS] < state.log.shape[0]:
+                pool[at.FREE_BLOCKS] = free
                 log_batch(state, replica, slot, clock_s, end)
             if not alone:
                 break
@@ -136,11 +139,11 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
         timing[at.STALL_S], timing[at.LONGEST_S] = stall_s, longest_s
         timing[at.BIN_LOW_S], timing[at.BIN_HIGH_S] = low_s, high_s
         rounds[at.REPEATS] -= made
-        rounds[at.MADE] += made
+        rounds[at.REPEATED] += made
         batched += made * size
         iterations += made * leads
         if not alone and must_end == 0:
-            back = oldest + pool[at.FLIGHT]
+            back = oldest + pool[at.IN_FLIGHT]
             back = back if back <= last else back - stages.size
             ring[oldest], ring[back] = ring[back], place
             oldest = oldest + 1 if oldest < last else 0
@@ -148,10 +151,10 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
             now = ends[place]
     gauge[at.CLOCK_S], gauge[at.GAPS_S] = clock_s, gaps_s
     gauge[at.BUSY_S], gauge[at.JOULES] = busy_s, joules
-    gauge[at.BLOCK_SECONDS], gauge[at.INSIDE_SECONDS] = block_seconds, inside_seconds
-    pool[at.FREE], pool[at.OLDEST] = free, oldest
-    pool[at.MOST_USED] = max(pool[at.MOST_USED], total - free)
-    count(pool, iterations, batched, batched * (1 + pool[at.DRAFTS]))
+    gauge[at.BLOCK_SECONDS], gauge[at.REQUEST_SECONDS] = block_seconds, inside_seconds
+    pool[at.FREE_BLOCKS], pool[at.OLDEST] = free, oldest
+    pool[at.MAX_USED_BLOCKS] = max(pool[at.MAX_USED_BLOCKS], total - free)
+    count_batch(pool, iterations, batched, batched * (1 + pool[at.NUM_DRAFTS]))
     return must_end
 
 
@@ -159,10 +162,10 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
 def pass_stages(
     priced: Floats, keys: float, stages: Floats, now: float
 ) -> tuple[float, float, float]:
-    """Pass a priced batch from stage to stage, each of which takes batches in order.
+    """Pass a priced batch through the stages, each of which processes batches in order.
 
-    Returns when it ends, for how long stages work on it and how long it waits for them. A price
-    that is not a number stays none: `max` returns its first argument unless another is larger.
+    Returns its end, the work of all stages and the waits between them. NaN prices stay NaN: `max`
+    returns its first argument unless another one is larger.
     """
     last = max(priced[at.BASE_S] + priced[at.SLOPE_S] * keys, priced[at.FLOOR_S])
     last += priced[at.ADDED_S] + priced[at.DRAFTS_SLOPE_S] * keys
@@ -173,21 +176,21 @@ def pass_stages(
         )
         each += priced[at.STAGE_ADDED_S]
         for stage in range(stages.size - 1):
-            begun = max(end, stages[stage])
-            waited += begun - end
-            end = begun + each
+            start_s = max(end, stages[stage])
+            waited += start_s - end
+            end = start_s + each
             stages[stage] = end
             worked += each
-    begun = max(end, stages[stages.size - 1])
-    waited += begun - end
-    end = begun + last
+    start_s = max(end, stages[stages.size - 1])
+    waited += start_s - end
+    end = start_s + last
     stages[stages.size - 1] = end
     return end, worked + last, waited
 
 
 @kernel(f8(*arrays(f8, 1), f8, i8))
 def drawn_j(priced: Floats, keys: float, stages: int) -> float:
-    """Return the joules of a priced batch, those of stages that wait for its launches included."""
+    """Return the joules of a priced batch, idle stages during its launches included."""
     busy = priced[at.BASE_S] + priced[at.SLOPE_S] * keys
     waits = max(busy, priced[at.FLOOR_S]) + priced[at.ADDED_S] - busy
     if stages > 1:
@@ -207,9 +210,9 @@ def run_stages(
     now: float,
     leads: int,
 ) -> float:
-    """Pass a priced batch through its stages and keep what it took; return when it ends.
+    """Pass a priced batch through its stages and add work and joules; return its end.
 
-    Work and joules are those of all ranks: they count where the batch leads.
+    One batch of the synchronous ranks counts the work and joules of all of them.
     """
     end, worked, waited = pass_stages(priced, keys, stages, now)
     timing[at.STALL_S] += waited

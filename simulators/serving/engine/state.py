@@ -1,6 +1,6 @@
-"""The state of a run, a few named arrays, and what the loop keeps in it: integrals, gaps, arrivals.
+"""The arrays of a run, and operations on them: time integrals, histogram of gaps, heap of arrivals.
 
-Rows are replicas, requests, or slots: the places for a batch in the pipeline of each replica.
+Rows are replicas, requests, or slots (a batch in flight in the pipeline of a replica).
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class ReplicaState(NamedTuple):
     gauge: FloatMatrix
     load: IntMatrix
     waiting: IntMatrix  # ring of waiting requests of each replica; its length is a power of two
-    handed: IntMatrix  # ring of requests that wait for their KV transfer to this replica
-    idle: IntMatrix
+    waiting_kv: IntMatrix  # ring of requests that wait for their KV transfer to this replica
+    running: IntMatrix
     batch: IntMatrix  # requests of each slot
     tokens: IntMatrix  # scheduled tokens of each of them
     sizes: Ints  # number of requests of each slot
@@ -61,7 +61,7 @@ class ReplicaState(NamedTuple):
     stages: FloatMatrix  # when each pipeline stage is free
     draws: FloatMatrix  # uniform random numbers of each request, for routers
     released: Floats  # heap of arrival times
-    released_who: Ints  # requests of that heap
+    released_req: Ints  # requests of that heap
     clock: Ints
     gaps: Ints  # histogram of the gaps between tokens
     log: FloatMatrix  # one row per batch while there is room
@@ -76,7 +76,7 @@ STATE: Any = struct(ReplicaState)
 
 @kernel(i8(f8))
 def gap_bin(gap_s: float) -> int:
-    """Return the bin of the histogram that a gap between two tokens is counted in."""
+    """Return the histogram bin of a gap between two tokens."""
     fraction, exponent = frexp(gap_s)  # the fraction lies in [1/2, 1)
     place = int((2.0 * fraction - 1.0) * BINS_PER_OCTAVE)
     return min(max((exponent - 1 - LOWEST_OCTAVE) * BINS_PER_OCTAVE + place, 0), GAP_BINS - 1)
@@ -100,38 +100,38 @@ def gap_edges_s() -> Floats:
 
 
 @kernel(f8(*arrays(i8, 1), *arrays(f8, 1), f8))
-def tick(pool: Ints, gauge: Floats, now: float) -> float:
-    """Bring a replica's time integrals up to now; return that of its blocks in use."""
+def update_integrals(pool: Ints, gauge: Floats, now: float) -> float:
+    """Advance the time integrals of a replica to now; return the block-seconds."""
     passed_s = now - gauge[at.CLOCK_S]
-    gauge[at.BLOCK_SECONDS] += (pool[at.TOTAL] - pool[at.FREE]) * passed_s
-    inside = pool[at.WAITING] + pool[at.HANDED] + pool[at.HOLDERS] + pool[at.SWAPPED]
-    gauge[at.INSIDE_SECONDS] += inside * passed_s
+    gauge[at.BLOCK_SECONDS] += (pool[at.TOTAL_BLOCKS] - pool[at.FREE_BLOCKS]) * passed_s
+    inside = pool[at.WAITING] + pool[at.WAITING_KV] + pool[at.NUM_RUNNING] + pool[at.NUM_SWAPPED]
+    gauge[at.REQUEST_SECONDS] += inside * passed_s
     gauge[at.CLOCK_S] = now
     return gauge[at.BLOCK_SECONDS]  # type: ignore[no-any-return]
 
 
 @kernel(i8(*arrays(i8, 1), i8, i8, i8))
-def count(pool: Ints, leads: int, size: int, tokens: int) -> int:
-    """Count a batch, and the iteration if it leads it; return how many there were."""
+def count_batch(pool: Ints, leads: int, size: int, tokens: int) -> int:
+    """Count a batch, and its iteration if it counts it; return the number of iterations."""
     pool[at.ITERATIONS] += leads
-    pool[at.BATCHED] += size
-    pool[at.TOKENS_SEEN] += tokens
+    pool[at.BATCHED_REQUESTS] += size
+    pool[at.BATCHED_TOKENS] += tokens
     return pool[at.ITERATIONS]  # type: ignore[no-any-return]
 
 
 @kernel(i8(STATE, i8))
 def pool_of(state: ReplicaState, replica: int) -> int:
-    """Return the row of `own`, `shape` and `table` that is a replica's."""
-    return 1 if 0 < state.limits[at.READERS] <= replica else 0
+    """Return the pool of a replica: the row of `own`, `shape` and `table`."""
+    return 1 if 0 < state.limits[at.PREFILL_REPLICAS] <= replica else 0
 
 
 @kernel(f8(STATE, i8, i8, i8))
-def keep_sums(state: ReplicaState, replica: int, who: int, first: int) -> float:
-    """Keep what a replica's sums are with a request it is done with, from a column on."""
+def snapshot_sums(state: ReplicaState, replica: int, req: int, first: int) -> float:
+    """Copy the sums of a replica to columns of a request that has left it."""
     pool, gauge, times = state.pool[replica], state.gauge[replica], state.times
-    times[who, first] = gauge[at.BLOCK_SECONDS]
-    times[who, first + 1], times[who, first + 2] = gauge[at.BUSY_S], gauge[at.JOULES]
-    times[who, first + 3], times[who, first + 4] = pool[at.ITERATIONS], pool[at.BATCHED]
+    times[req, first] = gauge[at.BLOCK_SECONDS]
+    times[req, first + 1], times[req, first + 2] = gauge[at.BUSY_S], gauge[at.JOULES]
+    times[req, first + 3], times[req, first + 4] = pool[at.ITERATIONS], pool[at.BATCHED_REQUESTS]
     return gauge[at.BLOCK_SECONDS]  # type: ignore[no-any-return]
 
 
@@ -139,74 +139,77 @@ def keep_sums(state: ReplicaState, replica: int, who: int, first: int) -> float:
 def log_batch(state: ReplicaState, replica: int, slot: int, formed: float, end: float) -> int:
     """Write a row for a batch and return the number of rows."""
     clock, step, pool = state.clock, state.step[slot], state.pool[replica]
-    row = state.log[clock[at.LOGGED]]
+    row = state.log[clock[at.LOG_ROWS]]
     row[0], row[1], row[2] = replica, formed, end
     row[3], row[4] = step[at.PREFILLS] + step[at.DECODES], step[at.PREFILL_TOKENS]
-    row[5], row[6] = step[at.TOKENS], pool[at.WAITING] + pool[at.SWAPPED]
-    row[7], row[8] = pool[at.TOTAL] - pool[at.FREE], pool[at.DRAFTS]
-    clock[at.LOGGED] += 1
-    return clock[at.LOGGED]  # type: ignore[no-any-return]
+    row[5], row[6] = step[at.TOKENS], pool[at.WAITING] + pool[at.NUM_SWAPPED]
+    row[7], row[8] = pool[at.TOTAL_BLOCKS] - pool[at.FREE_BLOCKS], pool[at.NUM_DRAFTS]
+    clock[at.LOG_ROWS] += 1
+    return clock[at.LOG_ROWS]  # type: ignore[no-any-return]
 
 
 @kernel(i8(STATE, f8, i8))
-def push_release(state: ReplicaState, time: float, who: int) -> int:
-    """Put an arrival on the heap, ordered by time and then by request; return its size."""
-    times, whos = state.released, state.released_who
-    place = state.clock[at.RELEASED]
-    state.clock[at.RELEASED] = place + 1
+def push_release(state: ReplicaState, time: float, req: int) -> int:
+    """Push an arrival on the heap, ordered by time and request; return the size of the heap."""
+    times, requests = state.released, state.released_req
+    place = state.clock[at.HEAP_SIZE]
+    state.clock[at.HEAP_SIZE] = place + 1
     while place > 0:
         parent = (place - 1) // 2
-        if (times[parent], whos[parent]) <= (time, who):
+        if (times[parent], requests[parent]) <= (time, req):
             break
-        times[place], whos[place] = times[parent], whos[parent]
+        times[place], requests[place] = times[parent], requests[parent]
         place = parent
-    times[place], whos[place] = time, who
-    return state.clock[at.RELEASED]  # type: ignore[no-any-return]
+    times[place], requests[place] = time, req
+    return state.clock[at.HEAP_SIZE]  # type: ignore[no-any-return]
 
 
 @kernel(i8(STATE))
 def pop_release(state: ReplicaState) -> int:
-    """Take the earliest arrival off the heap."""
-    times, whos = state.released, state.released_who
-    first, size = whos[0], state.clock[at.RELEASED] - 1
-    state.clock[at.RELEASED] = size
-    time, who = times[size], whos[size]
+    """Pop the earliest arrival from the heap."""
+    times, requests = state.released, state.released_req
+    first, size = requests[0], state.clock[at.HEAP_SIZE] - 1
+    state.clock[at.HEAP_SIZE] = size
+    time, req = times[size], requests[size]
     place = 0
     while 2 * place + 1 < size:
         child = 2 * place + 1
-        if child + 1 < size and (times[child + 1], whos[child + 1]) < (times[child], whos[child]):
+        if child + 1 < size and (times[child + 1], requests[child + 1]) < (
+            times[child],
+            requests[child],
+        ):
             child += 1
-        if (time, who) <= (times[child], whos[child]):
+        if (time, req) <= (times[child], requests[child]):
             break
-        times[place], whos[place] = times[child], whos[child]
+        times[place], requests[place] = times[child], requests[child]
         place = child
-    times[place], whos[place] = time, who
+    times[place], requests[place] = time, req
     return first  # type: ignore[no-any-return]
 
 
 @kernel(f8(*arrays(f8, 1), *arrays(f8, 1), f8))
-def pass_server(times: Floats, gauge: Floats, now: float) -> float:
-    """Write when a released request is asked, and when it has passed the server; return that.
+def pass_frontend(times: Floats, gauge: Floats, now: float) -> float:
+    """Write when a released request is sent and when it leaves the frontend; return the latter.
 
-    The server works on one request after another; what else it takes to the engine does not queue.
+    The frontend serves requests one after another; the delay to the engine does not queue.
     """
-    delay_s = times[at.ASKED]
-    times[at.ASKED] = times[at.ARRIVAL] + now
-    gauge[at.SERVED_S] = max(gauge[at.SERVED_S], times[at.ASKED]) + times[at.SERVICE]
-    times[at.ARRIVAL] = gauge[at.SERVED_S] + delay_s
+    delay_s = times[at.SENT]
+    times[at.SENT] = times[at.ARRIVAL] + now
+    gauge[at.FRONTEND_FREE_S] = max(gauge[at.FRONTEND_FREE_S], times[at.SENT]) + times[at.SERVICE]
+    times[at.ARRIVAL] = gauge[at.FRONTEND_FREE_S] + delay_s
     return times[at.ARRIVAL]  # type: ignore[no-any-return]
 
 
 @kernel(i8(STATE, i8, f8))
-def release_successor(state: ReplicaState, who: int, now: float) -> int:
-    """Let the request that waits for this one's end arrive after its think time; return it."""
-    follower = state.request[who, at.SUCCESSOR]
-    if follower == at.NEXT:
-        if state.clock[at.UNRELEASED] == state.request.shape[0]:
-            return at.NOBODY
-        follower = state.clock[at.UNRELEASED]
-        state.clock[at.UNRELEASED] += 1
+def release_successor(state: ReplicaState, req: int, now: float) -> int:
+    """Release the successor of a finished request, after its think time; return the successor."""
+    follower = state.request[req, at.SUCCESSOR]
+    if follower == at.NEXT_UNRELEASED:
+        if state.clock[at.NEXT_SUCCESSOR] == state.request.shape[0]:
+            return at.NO_SUCCESSOR
+        follower = state.clock[at.NEXT_SUCCESSOR]
+        state.clock[at.NEXT_SUCCESSOR] += 1
     if follower >= 0:
-        pass_server(state.times[follower], state.gauge[0], now)
+        pass_frontend(state.times[follower], state.gauge[0], now)
         push_release(state, state.times[follower, at.ARRIVAL], follower)
     return follower  # type: ignore[no-any-return]

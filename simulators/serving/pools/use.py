@@ -13,12 +13,12 @@ MOVING = ("kv_wait_mean_s", "kv_transfer_mean_s", "kv_transfer_share")
 
 def moving(times: Floats) -> dict[str, float | None]:
     """Return what moving the caches of some answered requests took; nothing of one pool."""
-    if times.shape[1] <= at.READ:
+    if times.shape[1] <= at.PREFILL_END:
         return dict.fromkeys(MOVING)
     ttft_s = float((times[:, at.FIRST_TOKEN] - times[:, at.ARRIVAL]).sum())
-    moved, count = times[times[:, at.SENDING] >= 0.0], len(times)
-    waited_s = float((moved[:, at.SENDING] - moved[:, at.READ]).sum())
-    sent_s = float((moved[:, at.FIRST_TOKEN] - moved[:, at.SENDING]).sum())
+    moved, count = times[times[:, at.TRANSFER_START] >= 0.0], len(times)
+    waited_s = float((moved[:, at.TRANSFER_START] - moved[:, at.PREFILL_END]).sum())
+    sent_s = float((moved[:, at.FIRST_TOKEN] - moved[:, at.TRANSFER_START]).sum())
     return dict(zip(MOVING, (waited_s / count, sent_s / count, sent_s / ttft_s), strict=True))
 
 
@@ -41,9 +41,9 @@ def memory(pool: Ints, ranks: int, block_seconds: float, span_s: float) -> dict[
 
     `block_seconds` are the blocks in use, integrated over `span_s`.
     """
-    total = pool[:, at.TOTAL]
+    total = pool[:, at.TOTAL_BLOCKS]
     return {
         "kv_use_mean": block_seconds / (span_s * int(total.sum())),
-        "kv_use_max": float((pool[:, at.MOST_USED] / total).max()),
+        "kv_use_max": float((pool[:, at.MAX_USED_BLOCKS] / total).max()),
         "kv_blocks": int(total[-1]) * ranks,
     }

@@ -146,8 +146,7 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
     sides = [g.size for g in (tokens, rows, decodes, contexts, batches, chunks, pasts)]
     return IterationTable(
         shape=np.array(
-            [*starts, *sides, end if mixed.size else 0, experts, messages, *steps],
-            np.int64,
+            [*starts, *sides, end if mixed.size else 0, experts, messages, *steps], np.int64
         ),
         table=np.concatenate([part.ravel() for part in [*parts, mixed, *of_all]]),
         waiting_w=everyday.waiting_w,

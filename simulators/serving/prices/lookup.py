@@ -236,8 +236,8 @@ def join_attention(step: Floats, shape: Ints, table: Floats, price: Floats) -> f
 def table_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
     """Return the seconds of the last stage of a batch, interpolated between tabulated ones."""
     price[:] = 0.0
-    tokens, everywhere, rows = step[at.TOKENS], step[at.EVERYWHERE], step[at.LOGITS_ROWS]
-    uneven = step[at.UNEVEN] * table[UNEVEN]
+    tokens, everywhere, rows = step[at.TOKENS], step[at.ALL_RANK_TOKENS], step[at.LOGITS_ROWS]
+    uneven = step[at.RANK_IMBALANCE] * table[UNEVEN]
     is_mixed = step[at.PREFILLS] > 0.0 and step[at.DECODES] > 0.0
     if is_mixed and table[ADDITIVE] > 0.0:
         checked = tokens - step[at.PREFILL_TOKENS]

@@ -181,7 +181,7 @@ def skipping_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> f
         decodes, keys = all_decodes * share, share * routed
         tokens = seen[at.PREFILL_TOKENS] + decodes
         part[at.LAST_STAGE_S] = part[at.ENERGY_J] = part[at.SLOPE_S] = part[at.SLOPE_J] = 0.0
-        add_rows(tokens, tokens, step[at.UNEVEN], 0.0, layers, known, part)
+        add_rows(tokens, tokens, step[at.RANK_IMBALANCE], 0.0, layers, known, part)
         part[at.BASE_S], part[at.BASE_J] = part[at.LAST_STAGE_S], part[at.ENERGY_J]
         part[at.LAST_STAGE_S] += read_s
         part[at.ENERGY_J] += read_j

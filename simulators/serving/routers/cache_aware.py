@@ -1,11 +1,10 @@
-"""The replica that has most of the prompt in its prefix cache, unless that one is too busy.
+"""The replica with the longest cached prefix of the prompt, unless the load is too unbalanced.
 
-SGLang's router (`sgl-router`, policy `cache_aware`, with its default thresholds): where loads are
-spread too unevenly, the replica with the fewest requests takes the next; else the one with the
-longest match does, if that is more than a share of the prompt. Of a new prompt SGLang picks the
-replica whose tree is smallest, here the one with the fewest requests does. SGLang keeps trees of
-its own of what it has sent where; here it is known what replicas hold, as where engines publish it
-(llm-d, Dynamo).
+SGLang's router (`sgl-router`, policy `cache_aware`, with its default thresholds): with unbalanced
+loads, the replica with the fewest requests takes the next; else the replica with the longest match,
+if that exceeds a share of the prompt. For a new prompt SGLang picks the replica with the smallest
+tree, here the one with the fewest requests. SGLang estimates the caches from what it has routed;
+here the router knows them, as where engines publish their KV events (llm-d, Dynamo).
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ MATCHED = 300
 """Thousandths of a prompt above which a match counts."""
 
 APART, TIMES = 64, 1.5
-"""Requests by which, and times as many as the least busy replica has, make a spread uneven."""
+"""Difference and ratio of the requests of two replicas above which the load is unbalanced."""
 
 
 @kernel(ROUTE)
 def route(_arrivals: int, waiting: Ints, running: Ints, found: Ints, _draws: Floats) -> int:
-    """Follow the longest match; of equal ones, and without one, the fewest requests."""
+    """Return the replica with the longest match, or with the fewest requests."""
     least, most, best = 0, 0, 0
     for replica in range(1, waiting.size):
         load = waiting[replica] + running[replica]

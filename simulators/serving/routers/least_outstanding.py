@@ -8,7 +8,7 @@ from simulators.serving.engine.replica import ROUTE, kernel
 
 @kernel(ROUTE)
 def route(_arrivals: int, waiting: Ints, running: Ints, _found: Ints, _draws: Floats) -> int:
-    """Join the shortest system."""
+    """Return the replica with the fewest requests."""
     best = 0
     for replica in range(1, waiting.size):
         if waiting[replica] + running[replica] < waiting[best] + running[best]:

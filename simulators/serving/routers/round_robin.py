@@ -1,4 +1,4 @@
-"""Each replica in turn, whatever it is doing."""
+"""Each replica in turn, whatever its load."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from simulators.serving.engine.replica import ROUTE, kernel
 
 @kernel(ROUTE)
 def route(arrivals: int, waiting: Ints, _running: Ints, _found: Ints, _draws: Floats) -> int:
-    """Deal the requests like cards."""
+    """Return the replica after that of the last arrival."""
     return arrivals % waiting.size

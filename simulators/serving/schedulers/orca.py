@@ -1,25 +1,26 @@
-"""Prompts join the running decodes at any iteration; memory is set aside for the longest life.
+"""Iteration-level batching with memory reserved for the longest sequence.
 
 Yu et al., "Orca: A Distributed Serving System for Transformer-Based Generative Models" (2022):
-iteration-level scheduling. Without paging a request reserves what it might ever need, so few run.
+prompts join the running decodes at any iteration. Without paging a request reserves memory for the
+longest possible sequence, so that few requests run.
 """
 
 from __future__ import annotations
 
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.admission import admit_reserving
-from simulators.serving.engine.replica import SCHEDULE, View, keep_idle, kernel, schedule_request
+from simulators.serving.engine.admission import admit_with_reservation
+from simulators.serving.engine.replica import SCHEDULE, View, keep_running, kernel, schedule_request
 
 RESERVES = True
 
 
 @kernel(SCHEDULE)
 def schedule(_now: float, view: View) -> int:
-    """One token to each running request, then whole prompts while seats and memory last."""
+    """Schedule running requests, then whole prompts while slots and memory last."""
     pool = view.pool
-    seated = min(pool[at.IDLE], view.limits[at.BATCH_SEATS])
-    for i in range(seated):
-        schedule_request(view, view.idle[i], 1)
-    keep_idle(view, 0, seated, pool[at.IDLE])
-    admit_reserving(view)
-    return at.FOREVER if pool[at.BATCH] == seated and pool[at.IDLE] == 0 else 1
+    scheduled = min(pool[at.RUNNING], view.limits[at.MAX_BATCH_SEQS])
+    for i in range(scheduled):
+        schedule_request(view, view.running[i], 1)
+    keep_running(view, 0, scheduled, pool[at.RUNNING])
+    admit_with_reservation(view)
+    return at.UNTIL_CHANGED if pool[at.BATCH_SIZE] == scheduled and pool[at.RUNNING] == 0 else 1

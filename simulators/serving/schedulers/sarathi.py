@@ -1,26 +1,28 @@
-"""Decodes first, then prompts in chunks until the batch is full: no prompt stalls a decode.
+"""Decodes first, then chunked prefills within the token budget: no prefill stalls a decode.
 
 Agrawal et al., "Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve" (2024).
-Decodes count against the chunk; a prompt offered no token keeps its place.
+Decodes count against the budget; a prompt without a token keeps its place in the queue.
 """
 
 from __future__ import annotations
 
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.admission import admit_chunks, continue_idle
-from simulators.serving.engine.kv_cache import seat_decodes
+from simulators.serving.engine.admission import admit_chunks, schedule_running
+from simulators.serving.engine.kv_cache import schedule_decodes
 from simulators.serving.engine.replica import SCHEDULE, View, kernel, sort_by_arrival
 
-CHUNKED = CACHES_PREFIXES = TAKES_UP = True
+CHUNKED = CACHES_PREFIXES = KV_TRANSFER = True
 
 
 @kernel(SCHEDULE)
 def schedule(_now: float, view: View) -> int:
-    """One token to every decode; what is left of the chunk to begun prompts, then to new ones."""
+    """Schedule all decodes, then partial prefills, then new prompts with the rest of the budget."""
     pool = view.pool
-    seat_decodes(view)
-    decodes = pool[at.BATCH]
-    left = continue_idle(view, view.limits[at.CHUNK] - decodes * (1 + pool[at.DRAFTS]), True)
-    sort_by_arrival(view.request, view.idle, pool[at.IDLE])
-    admit_chunks(view, left, True)
-    return at.FOREVER if pool[at.BATCH] == decodes and pool[at.IDLE] == 0 else 1
+    schedule_decodes(view)
+    decodes = pool[at.BATCH_SIZE]
+    token_budget = schedule_running(
+        view, view.limits[at.TOKEN_BUDGET] - decodes * (1 + pool[at.NUM_DRAFTS]), True
+    )
+    sort_by_arrival(view.request, view.running, pool[at.RUNNING])
+    admit_chunks(view, token_budget, True)
+    return at.UNTIL_CHANGED if pool[at.BATCH_SIZE] == decodes and pool[at.RUNNING] == 0 else 1

@@ -1,9 +1,9 @@
-"""Prompts first, in batches of their own; decodes run when nobody waits or nobody else fits.
+"""Prefills first, in batches of their own; decodes run when no waiting request fits.
 
 SGLang's scheduler (Zheng et al., "SGLang: efficient execution of structured language model
 programs", 2024; `managers/schedule_policy.py`): `chunk_size` is its `chunked_prefill_size`. A
-prompt is let in if what the running requests are still expected to write also fits: a share of what
-they may write, which starts at 0.7 and falls to 0.14 of that within 600 iterations; the low end is
+prompt is admitted if the expected output of the running requests also fits: a share of their
+longest output, which starts at 0.7 and falls to 0.14 of that within 600 iterations; the low end is
 used.
 
 `poll_interval` is its `scheduler_recv_interval`: new requests are received after every batch of
@@ -18,19 +18,19 @@ from simulators.core.jit import f8
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.admission import (
     admit,
-    continue_idle,
-    finds_seat,
-    found_of,
-    shared_by,
+    cached_tokens_of,
+    has_waiting_slot,
+    schedule_running,
+    shared_blocks,
 )
-from simulators.serving.engine.kv_cache import blocks_for, seat_decodes
+from simulators.serving.engine.kv_cache import blocks_for, schedule_decodes
 from simulators.serving.engine.replica import SCHEDULE, VIEW, View, kernel, sort_by_arrival
 
-CHUNKED = CACHES_PREFIXES = TAKES_UP = OVERLAPS = True
+CHUNKED = CACHES_PREFIXES = KV_TRANSFER = OVERLAP_SCHEDULE = True
 POLL_INTERVAL = 1
 
-AT_ONCE = -1
-"""Memo of a decision after which the queue is looked at again."""
+POLL_NEXT = -1
+"""Value of MEMO after which the queue is polled again."""
 
 EXPECTED = 0.7 * 0.14
 """Share of their longest output that running requests are expected to write."""
@@ -38,52 +38,54 @@ EXPECTED = 0.7 * 0.14
 
 @kernel(SCHEDULE)
 def schedule(_now: float, view: View) -> int:
-    """Continue the prompt that was cut, then take new ones; with none of either, decode all.
+    """Continue the partial prefill, then admit new prompts; without prompts, decode all requests.
 
-    `MEMO` counts decode iterations since the queue was last looked at.
+    `MEMO` counts decode iterations since the queue was last polled.
     """
     limits, pool = view.limits, view.pool
-    looks = pool[at.MEMO] == AT_ONCE or pool[at.IDLE] == 0
-    pool[at.MEMO] = 0 if looks else (pool[at.MEMO] + pool[at.ELAPSED]) % limits[at.PATIENCE]
-    looks = looks or pool[at.MEMO] == 0
-    left = continue_idle(view, limits[at.CHUNK], True)
+    polls = pool[at.MEMO] == POLL_NEXT or pool[at.RUNNING] == 0
+    pool[at.MEMO] = 0 if polls else (pool[at.MEMO] + pool[at.ELAPSED]) % limits[at.POLL_INTERVAL]
+    polls = polls or pool[at.MEMO] == 0
+    token_budget = schedule_running(view, limits[at.TOKEN_BUDGET], True)
     expected = expected_blocks(view)
-    while looks and left > 0 and finds_seat(limits, pool):
-        who = view.waiting[pool[at.HEAD]]
-        prompt, cached = view.request[who, at.PROMPT], found_of(view, who)
+    while polls and token_budget > 0 and has_waiting_slot(limits, pool):
+        req = view.waiting[pool[at.WAITING_HEAD]]
+        prompt, cached = view.request[req, at.PROMPT], cached_tokens_of(view, req)
         blocks = blocks_for(prompt, limits[at.BLOCK])
-        taken = blocks - shared_by(view, who, cached)
-        if pool[at.FREE] - taken < expected and pool[at.HOLDERS] > 0:
+        taken = blocks - shared_blocks(view, req, cached)
+        if pool[at.FREE_BLOCKS] - taken < expected and pool[at.NUM_RUNNING] > 0:
             break
-        granted = min(prompt - cached, left)
-        admit(view, blocks, granted, cached)
-        left -= granted
-    if pool[at.BATCH] > 0:
-        pool[at.MEMO] = AT_ONCE
+        num_scheduled = min(prompt - cached, token_budget)
+        admit(view, blocks, num_scheduled, cached)
+        token_budget -= num_scheduled
+    if pool[at.BATCH_SIZE] > 0:
+        pool[at.MEMO] = POLL_NEXT
         return 1
-    sort_by_arrival(view.request, view.idle, pool[at.IDLE])
-    restarts = pool[at.RESTARTED]
-    seat_decodes(view)
-    # What decodes are expected to take falls with every token, free blocks only with every block:
-    # whoever waits for memory may find it between two blocks.
-    hopeful = looks and pool[at.WAITING] > 0 and pool[at.HOLDERS] < limits[at.SEATS]
-    if pool[at.IDLE] > 0 or pool[at.RESTARTED] > restarts or hopeful:
-        pool[at.MEMO] = AT_ONCE
+    sort_by_arrival(view.request, view.running, pool[at.RUNNING])
+    restarts = pool[at.RECOMPUTE_PREEMPTIONS]
+    schedule_decodes(view)
+    # The expected blocks of decodes fall with every token, free blocks only with every block: a
+    # waiting request may be admitted between two blocks.
+    may_admit_soon = (
+        polls and pool[at.WAITING] > 0 and pool[at.NUM_RUNNING] < limits[at.MAX_NUM_SEQS]
+    )
+    if pool[at.RUNNING] > 0 or pool[at.RECOMPUTE_PREEMPTIONS] > restarts or may_admit_soon:
+        pool[at.MEMO] = POLL_NEXT
         return 1
-    if pool[at.WAITING] > 0 and looks:
-        pool[at.MEMO] = AT_ONCE  # they were received, and take the next free seats
-    if limits[at.STAGES] > 1 and limits[at.PATIENCE] > 1:
+    if pool[at.WAITING] > 0 and polls:
+        pool[at.MEMO] = POLL_NEXT  # received requests take the next free slots
+    if limits[at.STAGES] > 1 and limits[at.POLL_INTERVAL] > 1:
         return 1
-    if pool[at.WAITING] > 0 and not looks:
-        return limits[at.PATIENCE] - pool[at.MEMO]  # type: ignore[no-any-return]
-    return at.FOREVER
+    if pool[at.WAITING] > 0 and not polls:
+        return limits[at.POLL_INTERVAL] - pool[at.MEMO]  # type: ignore[no-any-return]
+    return at.UNTIL_CHANGED
 
 
 @kernel(f8(VIEW))
 def expected_blocks(view: View) -> float:
-    """Return the blocks that those who decode are expected to take yet."""
+    """Return the blocks that running requests are expected to allocate."""
     request, tokens = view.request, 0
-    for i in range(view.pool[at.IDLE]):
-        who = view.idle[i]
-        tokens += request[who, at.PROMPT] + request[who, at.OUTPUT] - request[who, at.DONE]
+    for i in range(view.pool[at.RUNNING]):
+        req = view.running[i]
+        tokens += request[req, at.PROMPT] + request[req, at.OUTPUT] - request[req, at.NUM_COMPUTED]
     return EXPECTED * tokens / view.limits[at.BLOCK]  # type: ignore[no-any-return]

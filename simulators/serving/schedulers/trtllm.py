@@ -1,10 +1,10 @@
-"""Prompts join the running decodes, and nobody is let in who might have to be put out again.
+"""In-flight batching without eviction: admitted requests are never preempted.
 
 TensorRT-LLM's in-flight batching under its default capacity policy, GUARANTEED_NO_EVICT: a request
 enters when the blocks of its prompt and of its longest output are free, and keeps them.
 `chunk_size` is `max_num_tokens`: decodes take one each, whole prompts what is left; a prompt that
-could never fit whole is cut. The memory fraction is one of what weights and activations leave.
-Under attention data parallelism one queue is dealt out to the ranks by their load, each iteration.
+could never fit whole is chunked. The memory fraction refers to what weights and activations leave.
+Under attention data parallelism one queue is distributed over the ranks in every iteration.
 
 `poll_interval` is its `batch_wait_timeout_iters`: while others decode, new prompts wait until they
 and the decodes fill `FILLED` of the tokens (`batch_wait_max_tokens_ratio`), so many iterations at
@@ -17,15 +17,16 @@ from simulators.core.jit import i8
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.admission import (
     admit,
-    continue_idle,
-    finds_seat,
-    found_of,
-    shared_by,
+    cached_tokens_of,
+    has_waiting_slot,
+    schedule_running,
+    shared_blocks,
 )
 from simulators.serving.engine.kv_cache import blocks_for
 from simulators.serving.engine.replica import SCHEDULE, VIEW, View, kernel
 
-CHUNKED = OF_REST = DEALS_OUT = CACHES_PREFIXES = LIFELONG = TAKES_UP = True
+CHUNKED = CACHES_PREFIXES = KV_TRANSFER = True
+FRACTION_OF_FREE = SHARED_RANK_QUEUE = RESERVES_OUTPUT = True
 POLL_INTERVAL = 1
 
 FILLED = 0.9
@@ -34,36 +35,40 @@ FILLED = 0.9
 
 @kernel(SCHEDULE)
 def schedule(_now: float, view: View) -> int:
-    """One token to each decode, then prompts that were cut, then whole ones while tokens last.
+    """Schedule decodes, then partial prefills, then whole prompts within the token budget.
 
-    `MEMO` is one more than the iterations that prompts were kept waiting, 0 if none was.
+    `MEMO` is one more than the iterations for which prompts were delayed, 0 if none was.
     """
     limits, pool, request = view.limits, view.pool, view.request
-    left = continue_idle(view, limits[at.CHUNK], False)
-    decodes = pool[at.BATCH]
-    left = continue_idle(view, left, True)
-    running = pool[at.BATCH]
-    if limits[at.PATIENCE] > 1:
+    token_budget = schedule_running(view, limits[at.TOKEN_BUDGET], False)
+    decodes = pool[at.BATCH_SIZE]
+    token_budget = schedule_running(view, token_budget, True)
+    running = pool[at.BATCH_SIZE]
+    if limits[at.POLL_INTERVAL] > 1:
         waited = pool[at.MEMO] - 1 + pool[at.ELAPSED] if pool[at.MEMO] > 0 else 0
-        waits = pool[at.WAITING] > 0 and decodes > 0 and waited < limits[at.PATIENCE]
+        waits = pool[at.WAITING] > 0 and decodes > 0 and waited < limits[at.POLL_INTERVAL]
         pool[at.MEMO] = 0
-        if waits and limits[at.CHUNK] - left + waiting_tokens(view) < FILLED * limits[at.CHUNK]:
+        if (
+            waits
+            and limits[at.TOKEN_BUDGET] - token_budget + waiting_tokens(view)
+            < FILLED * limits[at.TOKEN_BUDGET]
+        ):
             pool[at.MEMO] = waited + 1
-            return limits[at.PATIENCE] - waited if running == decodes else 1
-    while left > 0 and finds_seat(limits, pool):
-        who = view.waiting[pool[at.HEAD]]
-        prompt, cached = request[who, at.PROMPT], found_of(view, who)
-        alone, missing = pool[at.BATCH] == running, prompt - cached
-        if missing > left and not (alone and missing + running > limits[at.CHUNK]):
+            return limits[at.POLL_INTERVAL] - waited if running == decodes else 1
+    while token_budget > 0 and has_waiting_slot(limits, pool):
+        req = view.waiting[pool[at.WAITING_HEAD]]
+        prompt, cached = request[req, at.PROMPT], cached_tokens_of(view, req)
+        alone, missing = pool[at.BATCH_SIZE] == running, prompt - cached
+        if missing > token_budget and not (alone and missing + running > limits[at.TOKEN_BUDGET]):
             break
-        life = prompt + limits[at.LIFELONG] * request[who, at.OUTPUT]
+        life = prompt + limits[at.RESERVES_OUTPUT] * request[req, at.OUTPUT]
         blocks = blocks_for(life, limits[at.BLOCK])
-        if pool[at.FREE] < blocks - shared_by(view, who, cached):
+        if pool[at.FREE_BLOCKS] < blocks - shared_blocks(view, req, cached):
             break
-        granted = min(missing, left)
-        admit(view, blocks, granted, cached)
-        left -= granted
-    return at.FOREVER if pool[at.BATCH] == decodes and pool[at.IDLE] == 0 else 1
+        num_scheduled = min(missing, token_budget)
+        admit(view, blocks, num_scheduled, cached)
+        token_budget -= num_scheduled
+    return at.UNTIL_CHANGED if pool[at.BATCH_SIZE] == decodes and pool[at.RUNNING] == 0 else 1
 
 
 @kernel(i8(VIEW))
@@ -71,7 +76,7 @@ def waiting_tokens(view: View) -> int:
     """Return the prompt tokens in the queue, up to what fills an iteration."""
     pool, waiting, tokens = view.pool, view.waiting, 0
     for i in range(pool[at.WAITING]):
-        if tokens >= view.limits[at.CHUNK]:
+        if tokens >= view.limits[at.TOKEN_BUDGET]:
             break
-        tokens += view.request[waiting[(pool[at.HEAD] + i) & (waiting.size - 1)], at.PROMPT]
+        tokens += view.request[waiting[(pool[at.WAITING_HEAD] + i) & (waiting.size - 1)], at.PROMPT]
     return tokens

@@ -9,39 +9,44 @@ from __future__ import annotations
 
 from simulators.core.jit import i8
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.admission import admit, may_admit
-from simulators.serving.engine.kv_cache import blocks_for, fits, preemptions, seat_decodes
+from simulators.serving.engine.admission import admit, can_admit
+from simulators.serving.engine.kv_cache import (
+    blocks_for,
+    has_free_blocks,
+    preemptions,
+    schedule_decodes,
+)
 from simulators.serving.engine.replica import SCHEDULE, VIEW, View, kernel, sort_by_arrival
 
-WHOLE_FIRST = TAKES_UP = True
+PREFILL_FIRST = KV_TRANSFER = True
 
 
 @kernel(SCHEDULE)
 def schedule(_now: float, view: View) -> int:
-    """Admit prompts from the head of the queue while they fit; none taken: decode all.
+    """Admit prompts from the head of the queue while they fit; without any, decode all requests.
 
-    A prompt longer than the token limit travels alone.
+    A prompt longer than the token limit is a batch of its own.
     """
     limits, pool = view.limits, view.pool
     total = 0
-    while may_admit(limits, pool):
-        prompt = view.request[view.waiting[pool[at.HEAD]], at.PROMPT]
+    while can_admit(limits, pool):
+        prompt = view.request[view.waiting[pool[at.WAITING_HEAD]], at.PROMPT]
         total += prompt
-        if pool[at.BATCH] > 0 and total > limits[at.BATCH_TOKENS]:
+        if pool[at.BATCH_SIZE] > 0 and total > limits[at.MAX_PREFILL_TOKENS]:
             break
         blocks = blocks_for(prompt, limits[at.BLOCK])
-        if not fits(limits, pool, blocks):
+        if not has_free_blocks(limits, pool, blocks):
             break
         admit(view, blocks, prompt, 0)
-    return 1 if pool[at.BATCH] > 0 else decode_all(view)
+    return 1 if pool[at.BATCH_SIZE] > 0 else decode_all(view)
 
 
 @kernel(i8(VIEW))
 def decode_all(view: View) -> int:
     """Schedule one token for every running request; return the iterations that holds."""
     pool = view.pool
-    sort_by_arrival(view.request, view.idle, pool[at.IDLE])
+    sort_by_arrival(view.request, view.running, pool[at.RUNNING])
     preempted = preemptions(pool)
-    seat_decodes(view)
-    # What a preempted request has freed may let a prompt in at the next look at the queue.
-    return at.FOREVER if pool[at.IDLE] == 0 and preemptions(pool) == preempted else 1
+    schedule_decodes(view)
+    # The blocks of a preempted request may admit a prompt in the next iteration.
+    return at.UNTIL_CHANGED if pool[at.RUNNING] == 0 and preemptions(pool) == preempted else 1

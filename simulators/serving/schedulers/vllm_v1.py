@@ -2,9 +2,9 @@
 
 vLLM since version 1 (`vllm/v1/core/sched/scheduler.py`): `chunk_size` is its
 `max_num_batched_tokens`. A prompt takes what the budget leaves and blocks for those tokens only.
-Without a free block the request admitted last is preempted, and then nobody is admitted in this
-iteration; while batches in flight hold the memory, the request waits for them. What is found of a
-prompt in the prefix cache is not computed, be it another's beginning or its own before preemption.
+Without a free block the request admitted last is preempted, and no request is admitted in this
+iteration; while batches in flight hold the memory, the request waits for them. Cached tokens of a
+prompt are not computed, also after a preemption.
 """
 
 from __future__ import annotations
@@ -12,64 +12,66 @@ from __future__ import annotations
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.admission import admit_chunks
 from simulators.serving.engine.kv_cache import (
+    append_blocks,
     blocks_for,
     blocks_missing,
-    extend,
     preempt,
     preemptions,
 )
 from simulators.serving.engine.replica import (
     SCHEDULE,
     View,
-    keep_idle,
+    keep_running,
     kernel,
     schedule_request,
     sort_by_arrival,
 )
 
-CHUNKED = CACHES_PREFIXES = TAKES_UP = True
+CHUNKED = CACHES_PREFIXES = KV_TRANSFER = True
 
 
 @kernel(SCHEDULE)
 def schedule(_now: float, view: View) -> int:
-    """Give the budget to running requests in the order of admission, the rest to the queue.
+    """Schedule running requests in the order of admission, then the queue, within the budget.
 
-    `MEMO` counts admissions; a request's rank becomes the number of its own.
+    `MEMO` counts admissions; the ARRIVAL_ORDER of a request becomes the number of its admission.
     """
-    limits, pool, request, idle = view.limits, view.pool, view.request, view.idle
-    left, prefills, preempted = limits[at.CHUNK], 0, preemptions(pool)
-    sort_by_arrival(request, idle, pool[at.IDLE])
-    head, count, waits = 0, pool[at.IDLE], False
-    while head < count and left > 0 and pool[at.BATCH] < limits[at.BATCH_SEATS]:
-        who = idle[head]
+    limits, pool, request, running = view.limits, view.pool, view.request, view.running
+    token_budget, prefills, preempted = limits[at.TOKEN_BUDGET], 0, preemptions(pool)
+    sort_by_arrival(request, running, pool[at.RUNNING])
+    head, count, waits = 0, pool[at.RUNNING], False
+    while head < count and token_budget > 0 and pool[at.BATCH_SIZE] < limits[at.MAX_BATCH_SEQS]:
+        req = running[head]
         head += 1
-        done, prompt = request[who, at.DONE], request[who, at.PROMPT]
-        granted = 1 if done > prompt else min(prompt - done, left)
-        needed = blocks_missing(limits, request, who)
-        if done <= prompt:
-            needed = blocks_for(done + granted, limits[at.BLOCK]) - request[who, at.BLOCKS]
-        while pool[at.FREE] < needed and head < count:
+        num_computed, prompt = request[req, at.NUM_COMPUTED], request[req, at.PROMPT]
+        num_scheduled = 1 if num_computed > prompt else min(prompt - num_computed, token_budget)
+        needed = blocks_missing(limits, request, req)
+        if num_computed <= prompt:
+            needed = (
+                blocks_for(num_computed + num_scheduled, limits[at.BLOCK]) - request[req, at.BLOCKS]
+            )
+        while pool[at.FREE_BLOCKS] < needed and head < count:
             count -= 1
-            preempt(view, idle[count])
-        if pool[at.FREE] < needed and pool[at.FLIGHT] > 0:
-            head, waits = head - 1, True  # those in flight come back, the last to be preempted
+            preempt(view, running[count])
+        if pool[at.FREE_BLOCKS] < needed and pool[at.IN_FLIGHT] > 0:
+            head, waits = head - 1, True  # the last of the requests in flight will be preempted
             break
-        if pool[at.FREE] < needed:
-            preempt(view, who)
+        if pool[at.FREE_BLOCKS] < needed:
+            preempt(view, req)
             continue
-        extend(pool, request, who, needed)
-        schedule_request(view, who, granted)
-        left -= granted
-        if done > prompt:
-            left -= pool[at.DRAFTS]
-        prefills += 1 if done <= prompt else 0
-    keep_idle(view, 0, head, count)
+        append_blocks(pool, request, req, needed)
+        schedule_request(view, req, num_scheduled)
+        token_budget -= num_scheduled
+        if num_computed > prompt:
+            token_budget -= pool[at.NUM_DRAFTS]
+        prefills += 1 if num_computed <= prompt else 0
+    keep_running(view, 0, head, count)
     if waits or preemptions(pool) > preempted:
         return 1
-    first = pool[at.BATCH]
-    admit_chunks(view, left, False)
-    for i in range(first, pool[at.BATCH]):
-        request[view.batch[i], at.RANK] = pool[at.MEMO]
+    first = pool[at.BATCH_SIZE]
+    admit_chunks(view, token_budget, False)
+    for i in range(first, pool[at.BATCH_SIZE]):
+        request[view.batch[i], at.ARRIVAL_ORDER] = pool[at.MEMO]
         pool[at.MEMO] += 1
-    prefills += pool[at.BATCH] - first
-    return at.FOREVER if prefills == 0 and pool[at.IDLE] == 0 else 1
+    prefills += pool[at.BATCH_SIZE] - first
+    return at.UNTIL_CHANGED if prefills == 0 and pool[at.RUNNING] == 0 else 1

@@ -70,6 +70,5 @@ def by_share(share: float, shares: Sequence[float], others: Sequence[Pressure]) 
     bandwidth = 1.0 / ((1.0 - beside) + beside / left)
     crowd = max(1.0, share + sum(shares))
     return GpuPartition(
-        sms=share / ((1.0 - beside) + beside * crowd),
-        bandwidth=round(bandwidth * STEPS) / STEPS,
+        sms=share / ((1.0 - beside) + beside * crowd), bandwidth=round(bandwidth * STEPS) / STEPS
     )

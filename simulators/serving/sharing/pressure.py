@@ -40,7 +40,7 @@ def steady(point: ServingPoint) -> ServingPoint:
     if known.arrivals.process in MODULATED:
         known = replace(known, arrivals=replace(known.arrivals, process=POISSON))
     policy = load_scheduler(known.scheduler)
-    has_closed_form = policy.chunked or policy.whole_first
+    has_closed_form = policy.chunked or policy.prefill_first
     return known if has_closed_form else replace(known, scheduler=DEFAULT_SCHEDULER)
 
 

@@ -208,7 +208,7 @@ def _on_slice(point: ServingPoint) -> ServingPoint:
     part = GpuPartition(sms=cut.sm_count / gpu.sm_count, bandwidth=cut.memory_share)
     paid_usd = None if usd is None else usd * cut.compute_share
     whole = point.memory_fraction * cut.memory_share
-    if load_scheduler(point.scheduler).of_rest:
+    if load_scheduler(point.scheduler).fraction_of_free:
         whole = _fraction(point, cut.memory_share * gpu.hbm_bytes, point.memory_fraction)
     own = _on_part(updated(point, ALONE), part, whole, paid_usd)
     return replace(
@@ -343,7 +343,7 @@ def _rest_bytes(point: ServingPoint, weights: Sequence[float]) -> float:
         Infeasible: they leave nothing.
     """
     usable = point.memory_fraction * load_gpu(point.gpu).hbm_bytes
-    if load_scheduler(point.scheduler).of_rest:
+    if load_scheduler(point.scheduler).fraction_of_free:
         usable += (1.0 - point.memory_fraction) * sum(weights)
     if (rest := usable - sum(weights)) <= 0.0:
         needed, has = sum(weights) / GB, usable / GB
@@ -356,15 +356,15 @@ def _weight_bytes(point: ServingPoint) -> float:
     return weight_bytes(replica.model, replica.cut, replica.dtype)
 
 
-def _fraction(point: ServingPoint, memory_bytes: float, of_rest: float) -> float:
+def _fraction(point: ServingPoint, memory_bytes: float, fraction_of_free: float) -> float:
     """Return the `memory_fraction` by which a scheduler's engine uses so many bytes.
 
     Of engines whose fraction is one of what weights leave, `of_rest` of that is used.
     """
     memory = float(load_gpu(point.gpu).hbm_bytes)
-    if not load_scheduler(point.scheduler).of_rest:
+    if not load_scheduler(point.scheduler).fraction_of_free:
         return memory_bytes / memory
     weights = _weight_bytes(updated(point, ALONE))
     if memory_bytes <= weights:
         raise Infeasible("weights_exceed_hbm")
-    return of_rest * (memory_bytes - weights) / (memory - weights)
+    return fraction_of_free * (memory_bytes - weights) / (memory - weights)

@@ -36,10 +36,7 @@ class MeanLoad:
 
 
 def worth_drafting(
-    survival: tuple[float, ...],
-    table: IterationTable,
-    price: Kernel[..., float],
-    load: MeanLoad,
+    survival: tuple[float, ...], table: IterationTable, price: Kernel[..., float], load: MeanLoad
 ) -> tuple[int, ...]:
     """Return up to how many requests that run or wait it pays to draft at least 1, 2 ... tokens.
 
@@ -98,7 +95,7 @@ def drafted_s(
     length, read = prompts
     step: Floats = np.zeros(at.STEP_COLUMNS)
     step[at.DECODES], step[at.DECODE_KV] = decodes, decodes * context
-    step[at.TOKENS] = step[at.EVERYWHERE] = decodes * (1 + drafts) + read
+    step[at.TOKENS] = step[at.ALL_RANK_TOKENS] = decodes * (1 + drafts) + read
     step[at.LOGITS_ROWS] = decodes * (1 + drafts)
     if read:
         step[at.PREFILLS] = count = max(1.0, read / length)

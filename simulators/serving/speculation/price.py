@@ -70,14 +70,14 @@ def add_drafts(
     width: float,
 ) -> float:
     """Add the passes in which tokens are drafted for each sequence; return their seconds."""
-    tokens, everywhere, rows = step[at.TOKENS], step[at.EVERYWHERE], step[at.LOGITS_ROWS]
+    tokens, everywhere, rows = step[at.TOKENS], step[at.ALL_RANK_TOKENS], step[at.LOGITS_ROWS]
     prefills = step[at.PREFILLS]
     decodes = step[at.DECODES]
     step[at.TOKENS] = step[at.LOGITS_ROWS] = width * decodes
-    step[at.EVERYWHERE] = everywhere * width * decodes / tokens
+    step[at.ALL_RANK_TOKENS] = everywhere * width * decodes / tokens
     step[at.PREFILLS] = 0.0
     table_price(step, shape, table, draft)
-    step[at.TOKENS], step[at.EVERYWHERE], step[at.LOGITS_ROWS] = tokens, everywhere, rows
+    step[at.TOKENS], step[at.ALL_RANK_TOKENS], step[at.LOGITS_ROWS] = tokens, everywhere, rows
     step[at.PREFILLS] = prefills
     return add_pass(price, draft, step[at.DECODE_KV], passes)
 
@@ -85,14 +85,14 @@ def add_drafts(
 @kernel(f8(*arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 3)))
 def add_prompts(step: Floats, shape: Ints, table: Floats, price: Floats, draft: Floats) -> float:
     """Add the drafter's pass over prompts; return its seconds."""
-    tokens, everywhere, rows = step[at.TOKENS], step[at.EVERYWHERE], step[at.LOGITS_ROWS]
+    tokens, everywhere, rows = step[at.TOKENS], step[at.ALL_RANK_TOKENS], step[at.LOGITS_ROWS]
     decodes = step[at.DECODES]
     step[at.TOKENS] = step[at.PREFILL_TOKENS]
-    step[at.EVERYWHERE] = everywhere * step[at.PREFILL_TOKENS] / tokens
+    step[at.ALL_RANK_TOKENS] = everywhere * step[at.PREFILL_TOKENS] / tokens
     step[at.LOGITS_ROWS] = min(rows, step[at.PREFILLS])
     step[at.DECODES] = 0.0
     table_price(step, shape, table, draft)
-    step[at.TOKENS], step[at.EVERYWHERE], step[at.LOGITS_ROWS] = tokens, everywhere, rows
+    step[at.TOKENS], step[at.ALL_RANK_TOKENS], step[at.LOGITS_ROWS] = tokens, everywhere, rows
     step[at.DECODES] = decodes
     return add_pass(price, draft, 0.0, 1)
 

@@ -192,7 +192,7 @@ def _schedulers(
         if not policy.caches_prefixes:
             wrong = (codes == code) & numbers(batch, "cache.prefix_caching").astype(bool)
             verdicts.add(wrong, f"{name}_has_no_prefix_cache")
-        if not policy.chunked and not policy.whole_first:
+        if not policy.chunked and not policy.prefill_first:
             verdicts.add(codes == code, f"{name}_needs_fidelity_event")
         for field, needed in policy.requires.items():
             wrong = (codes == code) & (column[field] != needed)
