@@ -12,20 +12,7 @@ import numpy as np
 from simulators.catalog.model import load_model
 from simulators.core.jit import Floats, Ints
 from simulators.serving.engine.replica import DECODES, PREFILLS, PRICE, TOKENS, kernel
-from simulators.serving.prices.user_operator_times import (
-    CHUNKS,
-    END,
-    KV_SAVE,
-    TOKEN_STEP,
-    OpTable,
-    Times,
-    by_tokens,
-    decode_s,
-    layer_ms,
-    prefill_s,
-    stage_table,
-    with_layers_s,
-)
+from simulators.serving.prices import user_operator_times
 
 LAUNCH_MS = 0.02
 """Host time of one collective, added to each of the two all-reduces of a layer."""
@@ -46,7 +33,7 @@ LAYERS_AND_GQA = {
 }
 """Shapes of the models VIDUR ships profiles for, from their Hugging Face configurations."""
 
-SAVED, GROUPED = CHUNKS + 1, CHUNKS + 2
+SAVED, GROUPED = user_operator_times.CHUNKS + 1, user_operator_times.CHUNKS + 2
 """Further entries of a table's `shape`: sizes at which keys and values are saved, whether heads
 share them. Their times follow the other tables."""
 
@@ -63,15 +50,19 @@ def layers_and_gqa(model: str) -> tuple[int, bool]:
     return known.layers, known.kv_heads != known.heads
 
 
-def vidur_table(times: Times, *, layers: int, grouped: bool, tp: int) -> OpTable:
+def vidur_table(
+    times: user_operator_times.Times, *, layers: int, grouped: bool, tp: int
+) -> user_operator_times.OpTable:
     """Return the price table of a stage of `layers` layers.
 
     Raises:
         UserError: an operator is missing.
     """
-    known = stage_table(times, layer_ms(times, tp=tp, launch_ms=LAUNCH_MS), layers=layers)
-    saves = by_tokens(times, KV_SAVE) * layers
-    return OpTable(
+    known = user_operator_times.stage_table(
+        times, user_operator_times.layer_ms(times, tp=tp, launch_ms=LAUNCH_MS), layers=layers
+    )
+    saves = user_operator_times.by_tokens(times, user_operator_times.KV_SAVE) * layers
+    return user_operator_times.OpTable(
         np.array([*known.shape, saves.size, grouped], np.int64),
         np.concatenate([known.table, saves / 1e3]),
     )
@@ -86,11 +77,14 @@ def vidur_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> floa
     """
     price[:] = 0.0
     spent, tokens = 0.0, int(step[TOKENS])
-    if tokens % TOKEN_STEP == 0 and tokens // TOKEN_STEP < shape[SAVED]:
-        spent += table[shape[END] + tokens // TOKEN_STEP]
+    if (
+        tokens % user_operator_times.TOKEN_STEP == 0
+        and tokens // user_operator_times.TOKEN_STEP < shape[SAVED]
+    ):
+        spent += table[shape[user_operator_times.END] + tokens // user_operator_times.TOKEN_STEP]
     grouped = shape[GROUPED] == 1
-    part = decode_s(step, shape, table, price)
+    part = user_operator_times.decode_s(step, shape, table, price)
     spent += part * GQA_FACTOR if grouped and step[DECODES] > 1.0 else part
-    part = prefill_s(step, shape, table, price)
+    part = user_operator_times.prefill_s(step, shape, table, price)
     spent += part * GQA_FACTOR if grouped and step[PREFILLS] > 1.0 else part
-    return with_layers_s(spent, step, shape, table, price)
+    return user_operator_times.with_layers_s(spent, step, shape, table, price)

@@ -9,15 +9,7 @@ import numpy as np
 import polars as pl
 
 from lab.claims.predictions import columns, together
-from lab.fits.collectives import (
-    COLLECTIVES,
-    NVLINK,
-    errors_between,
-    growth_coverage,
-    growth_errors,
-    held_out_coverage,
-    held_out_errors,
-)
+from lab.fits import collectives
 from lab.tables.collectives import Curves, Libraries, read_libraries
 from lab.tables.rows import Floats
 from simulators.collectives.measured import NETWORKS
@@ -28,7 +20,7 @@ def sizes(reference: Path) -> pl.DataFrame:
     frames = []
     for gpu, libraries in _known(reference).items():
         for library, curves in libraries.items():
-            held, errors = held_out_errors(curves)
+            held, errors = collectives.held_out_errors(curves)
             names = np.array([" ".join(map(str, key)) for key in curves.keys])
             frames.append(
                 _frame(
@@ -43,15 +35,15 @@ def growth(reference: Path) -> pl.DataFrame:
     table = _known(reference)
     return together(
         _frame(errors, gpu=gpu, collective=collective)
-        for collective in COLLECTIVES
-        for gpu, errors in growth_errors(table, NVLINK, collective).items()
+        for collective in collectives.COLLECTIVES
+        for gpu, errors in collectives.growth_errors(table, collectives.NVLINK, collective).items()
     )
 
 
 def ranks_between(reference: Path) -> pl.DataFrame:
     """Return the same at four ranks, from two and eight."""
     return together(
-        _frame(errors_between(curves, key), gpu=gpu)
+        _frame(collectives.errors_between(curves, key), gpu=gpu)
         for gpu, curves in _nvlink(_known(reference))
         for key in curves.keys
         if key[2] == 4
@@ -62,8 +54,13 @@ def coverage(reference: Path) -> pl.DataFrame:
     """Return whether rows are inside intervals fitted without them, by what was left out."""
     table = _known(reference)
     splits = {
-        "sizes": [held_out_coverage(one["nccl"]) for one in table.values() if "nccl" in one],
-        "ranks_8_from_4": [growth_coverage(table, NVLINK, name) for name in COLLECTIVES],
+        "sizes": [
+            collectives.held_out_coverage(one["nccl"]) for one in table.values() if "nccl" in one
+        ],
+        "ranks_8_from_4": [
+            collectives.growth_coverage(table, collectives.NVLINK, name)
+            for name in collectives.COLLECTIVES
+        ],
     }
     return together(
         columns(predicted=inside, split=split)
@@ -78,7 +75,7 @@ def _known(reference: Path) -> Libraries:
 
 
 def _nvlink(table: Libraries) -> Iterator[tuple[str, Curves]]:
-    for gpu in NVLINK:
+    for gpu in collectives.NVLINK:
         if "nccl" in table.get(gpu, {}):
             yield gpu, table[gpu]["nccl"]
 

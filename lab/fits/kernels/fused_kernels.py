@@ -21,6 +21,7 @@ from lab.fits.methods.entries import FittedEntry, entries, judged, plain_entry
 from lab.fits.methods.forms import Numbers, form
 from lab.fits.methods.held_out import band_of
 from lab.fits.methods.monotone_trees import fit_bend
+from lab.tables.kernels import prompt_chunks
 from lab.tables.kernels.expert_layers import FRONTIER, FRONTIER_GPUS, read_layers
 from lab.tables.kernels.fused_kernels import (
     GPUS,
@@ -30,15 +31,6 @@ from lab.tables.kernels.fused_kernels import (
     products_of,
     read_measured,
     tables_of,
-)
-from lab.tables.kernels.prompt_chunks import (
-    CHUNK_GPUS,
-    CHUNKS,
-    MIXED,
-    MIXED_GPUS,
-    POINT_GPUS,
-    POINTS,
-    read_chunks,
 )
 from lab.tables.rows import Floats, Groups, Rows, joined
 from simulators.catalog.gpu import Gpu, load_gpu
@@ -103,7 +95,7 @@ def _kept(reference: Path, gpu: str, kernel: str) -> list[Rows]:
     kept = [r for r in found if r.framework in SHIPPED or kernel != "prefill"] or found
     narrow = CONFIG["narrow"].get(gpu, ())
     kept = [r for r in kept if r.dtype not in NARROW or f"{r.framework}.{r.dtype}" in narrow]
-    kept += read_chunks(reference, gpu, kernel)
+    kept += prompt_chunks.read_chunks(reference, gpu, kernel)
     if kernel == "experts":
         kept += read_layers(reference, gpu)
     together = joined(kept, lambda rows: rows.name)
@@ -118,9 +110,9 @@ def by_library(rows: Rows) -> Rows:
 
 def _tables(gpu: str, kernels: set[str]) -> list[str]:
     others = (
-        (MIXED, MIXED_GPUS),
-        (CHUNKS, CHUNK_GPUS),
-        (POINTS, POINT_GPUS),
+        (prompt_chunks.MIXED, prompt_chunks.MIXED_GPUS),
+        (prompt_chunks.CHUNKS, prompt_chunks.CHUNK_GPUS),
+        (prompt_chunks.POINTS, prompt_chunks.POINT_GPUS),
         (FRONTIER, FRONTIER_GPUS),
     )
     return [

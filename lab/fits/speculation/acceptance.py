@@ -13,15 +13,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration
 from lab.fits.methods.held_out import leave_one_out, quantile
-from lab.tables.modern.speculation import (
-    ACCEPTED_LENGTHS,
-    BY_GUESS,
-    METHODS,
-    PER_STEP,
-    Drafts,
-    measured_drafts,
-    rates_by_guess,
-)
+from lab.tables.modern import speculation
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
 from simulators.serving.speculation.acceptance import CALIBRATION
@@ -33,10 +25,10 @@ MOST_DRAFTS = 5
 
 def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the rates of all methods."""
-    rows = list(measured_drafts(reference))
+    rows = list(speculation.measured_drafts(reference))
     rates: dict[str, Sequence[float]] = {}
     ratios: list[float] = []
-    for method in METHODS:
+    for method in speculation.METHODS:
         mine = [row for row in rows if row.method == method]
         rates[method] = mean_rates(mine)
         for out, others in leave_one_out(mine, lambda row: row.group, mean_rates):
@@ -46,7 +38,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
                 ratios += (ours[:count] / theirs[:count]).tolist()
     growth = round(float(np.mean(growths(reference))), 3)
     heads: dict[int, list[float]] = {}
-    for (_, head), guesses in rates_by_guess(reference).items():
+    for (_, head), guesses in speculation.rates_by_guess(reference).items():
         heads.setdefault(head, []).append(first_guess(guesses, growth))
     rates["medusa"] = [float(np.mean(heads[head])) for head in sorted(heads)]
     yield Calibration(
@@ -57,14 +49,14 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
             "ranks": {"growth": growth},
         },
         style=".3g",
-        tables=[PER_STEP, ACCEPTED_LENGTHS, BY_GUESS],
+        tables=[speculation.PER_STEP, speculation.ACCEPTED_LENGTHS, speculation.BY_GUESS],
         rows=sum(len(row.rates) for row in rows),
         split="each model, or set of prompts, predicted from the others of its method",
         errors=np.array(ratios) - 1.0,
     )
 
 
-def mean_rates(rows: Sequence[Drafts]) -> tuple[float, ...]:
+def mean_rates(rows: Sequence[speculation.Drafts]) -> tuple[float, ...]:
     """Return the mean rate at each position: the mean over groups of the means within each."""
     groups: dict[str, list[tuple[float, ...]]] = {}
     for row in rows:
@@ -94,7 +86,7 @@ def first_guess(guesses: Mapping[int, float], growth: float) -> float:
 def growths(reference: Path) -> list[float]:
     """Return the exponent with which odds of acceptance grow with guesses, of heads with one."""
     found = []
-    for among in rates_by_guess(reference).values():
+    for among in speculation.rates_by_guess(reference).values():
         odds = {rank: share / (1.0 - share) for rank, share in among.items()}
         if 1 in odds:
             found += [np.log(odds[r] / odds[1]) / np.log(r) for r in odds if r > 1]
