@@ -1,1 +1,1 @@
-"""What things cost, in CPU-seconds: `python -m benchmarks.NAME [--json]` prints one table each."""
+"""Benchmarks in CPU-seconds: `python -m benchmarks.NAME [--json]` prints one table."""

@@ -1,4 +1,4 @@
-"""How many collectives a CPU-second answers, and how many link events it simulates."""
+"""Collectives predicted and link events simulated per CPU-second."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GIB = 1 << 30
 
 
 def main() -> None:
-    """Print the rates and what was asked."""
+    """Print the rates."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()

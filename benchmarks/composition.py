@@ -30,7 +30,7 @@ REPLICAS: dict[str, list[dict[str, Any]]] = {
     ],
     "decode, mixture": [{"model": "deepseek_v3", "gpu": "b200_sxm", "tp": 8, "dtype": "fp8"}],
     "pipeline of 4": [{"model": "llama2_70b", "gpu": "a100_sxm", "tp": 2, "pp": 4}],
-    "unmeasured board": [{"model": "llama2_7b", "gpu": "rtx_4090"}],
+    "GPU without measured kernels": [{"model": "llama2_7b", "gpu": "rtx_4090"}],
     "64 replicas mixed": [
         {"model": model, "gpu": gpu, "tp": tp, "dtype": dtype}
         for model in ("llama2_70b", "mixtral_8x7b")
@@ -39,7 +39,7 @@ REPLICAS: dict[str, list[dict[str, Any]]] = {
         for dtype in ("bf16", "w4a16")
     ],
 }
-"""What the rows of a batch are of; their batches and contexts are drawn."""
+"""Replicas of the rows; batches and contexts are drawn."""
 
 
 def main() -> None:

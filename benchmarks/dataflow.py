@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def _evaluations(accelerator_name: str, layer_name: str) -> Check:
-    """Return the rate on good mappings, laid out one after the other; each run has its own."""
+    """Return the rate of evaluating feasible mappings; each run has new mappings."""
     accelerator = load_accelerator(accelerator_name)
     layer = layers_of("resnet50", layer_name)[0][0]
     problem = problem_of(layer, accelerator)
@@ -74,7 +74,7 @@ def _evaluations(accelerator_name: str, layer_name: str) -> Check:
 
 @kernel(i8(PROBLEM, array(i8, 4), matrix(i8), COUNTS))
 def evaluate_all(problem: Problem, loops: Ints, keep: Ints, counts: Ints) -> int:
-    """Evaluate many mappings, each on its own; return how many are feasible."""
+    """Evaluate many mappings, and return the number of feasible ones."""
     feasible, out = 0, np.zeros(RESULTS)
     for row in range(keep.shape[0]):
         feasible += evaluate(problem, loops[row], keep[row], counts, out) == FEASIBLE

@@ -1,9 +1,9 @@
-"""The driver's loop alone, with up to ten thousand simulated actors: where does it saturate?
+"""Saturation of the driver loop with up to ten thousand simulated actors.
 
-The actors are this process's: what they are given they have answered once the time for it is over,
-on a clock that counts the driver's own CPU time and leaps over whatever nobody is busy in. Measured
-are the driver's seconds a message, and the share of the actors' time in which they waited for it.
-`--ray` adds what Ray takes of the driver for a message and its answer.
+The actors live in this process. An actor answers when the simulated time of the work is over, on
+a clock that counts the CPU time of the driver and skips idle time. The table has seconds per
+message, and the share of actor time spent waiting for the driver. `--ray` adds the time of Ray per
+message.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from sweeper.store.keys import define
 from sweeper.store.store import Part, Store
 
 FILE = "one.parquet"
-"""The file in place of every part: the driver looks whether a part is there."""
+"""File used for every part; the driver checks that parts exist."""
 _POINT_S = 1e-2
 _MESSAGES = 30_000
-"""That are sent at least, each of eight seconds of work at most; three to each actor."""
+"""Fewest messages, each of at most eight seconds of work; three per actor."""
 
 
 @dataclass
 class Clock:
-    """The CPU time of this process, and what was leapt over."""
+    """CPU time of this process plus skipped idle time."""
 
     leapt_s: float = 0.0
     due: list[float] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Clock:
         return time.process_time() + self.leapt_s
 
     def leap(self) -> None:
-        """Go on to when the next answer is there, if none is yet."""
+        """Skip to the time of the next answer."""
         while self.due and self.due[0] <= self.now():
             heapq.heappop(self.due)
         if self.due:
@@ -60,7 +60,7 @@ class Clock:
 
 @dataclass
 class Simulated:
-    """An actor that evaluates a point in so many seconds and writes nothing."""
+    """Actor with a fixed time per point, which writes nothing."""
 
     name: str
     clock: Clock
@@ -73,11 +73,11 @@ class Simulated:
         """Load nothing."""
 
     def ready(self) -> bool:
-        """Return that it is."""
+        """Return that the actor is ready."""
         return True
 
     def submit(self, batch: Batch) -> None:
-        """Start the batch when the ones before are done."""
+        """Start the batch after earlier batches."""
         seconds = len(batch) * self.point_s
         self.free = max(self.free, self.clock.now()) + seconds
         rows = {"ok": len(batch)}
@@ -106,21 +106,21 @@ class Factory:
     ready_s: float = 60.0
 
     def spawn(self, name: str) -> Simulated:
-        """Return another one."""
+        """Return a new actor."""
         return Simulated(name, self.clock, self.point_s)
 
     def wait(self, workers: Sequence[Any], seconds: float) -> list[Any]:  # noqa: ARG002
-        """Go on to the next answer, and return who has one."""
+        """Skip to the next answer, and return the actors with answers."""
         self.clock.leap()
         now = self.clock.now()
         return [w for w in workers if w.given and w.given[0][0] <= now]
 
     def capacity(self) -> int:
-        """Return how many there are."""
+        """Return the number of actors."""
         return self.count
 
     def obstacle(self, workers: Sequence[Any]) -> str:  # noqa: ARG002
-        """Return that nothing is in the way."""
+        """Return no obstacle."""
         return ""
 
 
@@ -138,7 +138,7 @@ def main() -> None:
 
 
 def driven(count: int) -> Iterator[Check]:
-    """Yield what the loop takes with so many actors whose chunks take seconds."""
+    """Yield the loop's time per message for several numbers of actors."""
     each = max(3, _MESSAGES // count)
     grid, points = space(50), int(count * each * LAST_S / _POINT_S)
     with tempfile.TemporaryDirectory() as name:
@@ -164,7 +164,7 @@ def driven(count: int) -> Iterator[Check]:
 
 
 def ray_message(messages: int = 4_000) -> list[Check]:
-    """Return what Ray takes of the driver's processor for a message to an actor and its answer."""
+    """Return Ray's CPU time in the driver per message and answer."""
     import ray
 
     class Idle:

@@ -1,4 +1,4 @@
-"""Large sweeps and many small ones: what their drivers and questions take, each as a command.
+"""Time and memory of commands on large sweeps and on many small sweeps.
 
 Ten million points of one space; a space in thousands of parts, and with one more value on an axis;
 thousands of small sweeps in one folder; a trillion points under constraints. Times are wall times
@@ -32,7 +32,7 @@ from sweeper.store.keys import define, keys
 from sweeper.store.store import Store
 
 _ROOT = Path(__file__).resolve().parents[1]
-_TOLD = """\
+_MEASURED_COMMAND = """\
 import resource, sys
 from sweeper.__main__ import main
 code = main(sys.argv[1:])
@@ -64,14 +64,14 @@ def main() -> None:
 
 
 def many_points(values: int) -> Iterator[Check]:
-    """Yield what the driver of a large sweep holds, and questions to it."""
+    """Yield time and memory of a large sweep and of queries."""
     with tempfile.TemporaryDirectory() as name:
         folder, steps = Path(name), f"1..{values}"
-        boards = ", ".join(f"device_{i}" for i in range(values))
+        devices = ", ".join(f"device_{i}" for i in range(values))
         roofline(
             folder,
             "big",
-            device=f"[{boards}]",
+            device=f"[{devices}]",
             m=steps,
             n=steps,
             k=steps,
@@ -80,17 +80,19 @@ def many_points(values: int) -> Iterator[Check]:
             devices=steps,
         )
         rows = values**7
-        yield from told("sweep", ask(folder, "+space=big", "engine=process", "plot=false"), rows)
-        yield from told("pareto", ask(folder, "pareto", "big"), rows)
+        yield from command_checks(
+            "sweep", ask(folder, "+space=big", "engine=process", "plot=false"), rows
+        )
+        yield from command_checks("pareto", ask(folder, "pareto", "big"), rows)
         space = space_of(read_space(folder / "spaces" / "big.yaml"))
         key = keys(define(space), space.points(np.array([rows // 2])))[0]
-        yield from told("show KEY", ask(folder, "show", "big", key), rows)
-        yield from told("verify", ask(folder, "verify", "big"), rows)
-        yield from told("report", ask(folder, "report", "big"), rows)
+        yield from command_checks("show KEY", ask(folder, "show", "big", key), rows)
+        yield from command_checks("verify", ask(folder, "verify", "big"), rows)
+        yield from command_checks("report", ask(folder, "report", "big"), rows)
 
 
 def many_parts(count: int) -> Iterator[Check]:
-    """Yield the seconds of going on with a space in many parts, and of asking it."""
+    """Yield the seconds of resuming and querying a space with many parts."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         roofline(folder, "parts", m="1..100", n="1..100", k="1..10", batch="1..10")
@@ -111,7 +113,7 @@ def many_parts(count: int) -> Iterator[Check]:
 
 
 def many_sweeps(count: int) -> Iterator[Check]:
-    """Yield the seconds of one small sweep more in a folder of many, in one process."""
+    """Yield the seconds of a further small sweep in a folder of many sweeps."""
     for kind in ("spaces", "overrides of one space"):
         with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
             seconds = []
@@ -138,8 +140,8 @@ def many_combinations(values: int) -> Iterator[Check]:
             yield Check(f"1,024 points by {sampler}", seconds, "s", rows=values**4)
 
 
-def told(what: str, asked: Asked, rows: int) -> list[Check]:
-    """Return the seconds of a command, and the memory it held."""
+def command_checks(what: str, asked: CommandRun, rows: int) -> list[Check]:
+    """Return the checks of a command: seconds and peak memory."""
     peak = asked.peak_bytes / 1e6
     return [
         Check(f"{what}: time", asked.seconds, "s", rows=rows),
@@ -160,18 +162,18 @@ def _quietly(words: Sequence[str]) -> float:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A command that has ended: its seconds, and the bytes its process held at most."""
+class CommandRun:
+    """Seconds and peak memory of a finished command."""
 
     seconds: float
     peak_bytes: float
 
 
-def ask(folder: Path, *words: str) -> Asked:
+def ask(folder: Path, *words: str) -> CommandRun:
     """Run a command of the sweeper in a folder."""
     started = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-c", _TOLD, *words],
+        [sys.executable, "-c", _MEASURED_COMMAND, *words],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -182,11 +184,11 @@ def ask(folder: Path, *words: str) -> Asked:
     if done.returncode:
         raise SystemExit(f"{' '.join(words)}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
     peak = int(done.stderr.rpartition("PEAK ")[2])
-    return Asked(seconds, 1024.0 * peak)
+    return CommandRun(seconds, 1024.0 * peak)
 
 
 def roofline(folder: Path, name: str, **axes: str) -> None:
-    """Write a space of the benchmark's simulator: `**axes` as they are written in YAML."""
+    """Write a space of the benchmark's simulator with axes as in YAML."""
     usual = {
         n: str(v) for n, v in {"device": "device_0", "m": 64, "n": 64, "k": 64, "batch": 8}.items()
     }

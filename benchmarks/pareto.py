@@ -57,14 +57,14 @@ def _uniform(width: int, random: np.random.Generator) -> NDArray[np.float64]:
 
 
 def _anti_correlated(random: np.random.Generator) -> NDArray[np.float64]:
-    """Rows near a simplex: what is good in one objective is bad in another."""
+    """Rows near a simplex: objectives conflict."""
     values = random.random((100_000, 4))
     values /= values.sum(axis=1, keepdims=True)
     return values + 0.08 * random.random((100_000, 4))
 
 
 def _tied(random: np.random.Generator) -> NDArray[np.float64]:
-    """A hundred vectors that dominate everything, each reached thousands of times."""
+    """A hundred dominating vectors, each repeated thousands of times."""
     x = np.sort(random.random(100))
     values = 1.0 + random.random((_ROWS, 2))
     where = random.choice(_ROWS, 700_000, replace=False)

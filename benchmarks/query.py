@@ -1,4 +1,4 @@
-"""Questions asked of a million and of ten million stored rows, in CPU-seconds from Parquet."""
+"""CPU-seconds of queries over one and ten million rows stored as Parquet."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from sweeper.store.keys import define
 from sweeper.store.store import Store
 
 _ASKED = {1_000_000: 1.0, 10_000_000: 3.0}
-"""CPU-seconds within which a question is to be answered, by stored rows."""
+"""Limit in CPU-seconds of a query, by stored rows."""
 
 
 def main() -> None:
-    """Print the CPU-seconds of each question."""
+    """Print the CPU-seconds of each query."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--values", type=int, nargs="+", default=[1, 10])
@@ -62,7 +62,7 @@ def _space(devices: int) -> DesignSpace:
 
 
 def measure(grid: DesignSpace, folder: str) -> list[Check]:
-    """Store the grid, ask every question of it, and return what each cost."""
+    """Store the grid, run every query, and return the costs."""
     store = Store(folder, define(grid))
     writer = multiprocessing.get_context("spawn").Process(target=_fill, args=(grid, store))
     writer.start()  # a process of its own, so that the peak below is the questions' alone
@@ -104,12 +104,12 @@ def measure(grid: DesignSpace, folder: str) -> list[Check]:
 
 
 def _repriced(file: Path) -> Check:
-    """Return what it costs to price a million rows of a serving sweep in two other price lists."""
+    """Return the cost of repricing a million rows of a serving sweep in two price lists."""
     random, rows = np.random.default_rng(0), 1_000_000
-    boards = ["h100_sxm", "l4", "a100_sxm", "b200_sxm", "mi300x"]
+    gpus = ["h100_sxm", "l4", "a100_sxm", "b200_sxm", "mi300x"]
     pl.DataFrame(
         {
-            "gpu": random.choice(boards, rows),
+            "gpu": random.choice(gpus, rows),
             "prices": "public_cloud",
             "usd_per_gpu_hour": pl.Series([None] * rows, dtype=pl.Float64),
             "gpus": random.integers(1, 64, rows),
@@ -118,7 +118,7 @@ def _repriced(file: Path) -> Check:
         }
     ).write_parquet(file)
     lists = ["owned", "public_cloud"]
-    space = DesignSpace.of("serving", model="llama3_1_8b", gpu=boards, prices=lists)
+    space = DesignSpace.of("serving", model="llama3_1_8b", gpu=gpus, prices=lists)
     started = time.process_time()
     priced = repriced(pl.scan_parquet(file), space).group_by("prices", "gpu")
     priced.agg(pl.col("cost_usd_per_mtok").min()).collect()

@@ -1,8 +1,8 @@
-"""Searches against whole grids and chance: what share of a front for how many runs.
+"""Share of the front found by searches, compared with full grids and random sampling.
 
-The flagship is answered whole once; searches are then replayed over its rows. A share is that of
-the hypervolume which the whole front dominates, up to a tenth beyond its worst values, averaged
-over scenarios.
+The flagship space is evaluated once; searches are replayed over the stored rows. Shares are of the
+hypervolume of the full front, with a reference point 10 % beyond the worst values, averaged over
+scenarios.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ BILLION = (
     "space.axes.chunk_size=128..8192 lin 64",
     "space.axes.max_batch_tokens=2048..16384 lin 8",
 )
-"""What the space of GPUs, precisions and cuts is asked with: 1.7e9 designs."""
+"""Flags of the question about GPUs, precisions and parallelism: 1.7e9 designs."""
 FIDELITIES = {
     "ttft_p99_s": "ttft_mean_s",
     "tpot_p99_s": "tpot_mean_s",
     "cost_usd_per_mtok": "cost_usd_per_mtok",
 }
-"""What of the cheap fidelity foretells an objective of the dear one best."""
+"""Metric of the fast fidelity that predicts an objective of the slow fidelity."""
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 class Whole:
-    """All answers to a space, over which searches are replayed."""
+    """All rows of a space, over which searches are replayed."""
 
     def __init__(self, sweep: Sweep) -> None:
         self.sweep = sweep
@@ -87,7 +87,7 @@ class Whole:
         return float(np.mean(shares))
 
     def replayed(self, name: str, **options: Any) -> Iterator[Index]:
-        """Yield all points that a search has picked, round by round."""
+        """Yield the points picked by a search, round by round."""
         sweep = self.sweep
         goal = Goal(sweep.objectives, sweep.where, sweep.given)
         sampler = as_sampler(load_sampler(name, **options), goal)
@@ -98,7 +98,7 @@ class Whole:
 
 
 def flagship(outputs: str) -> Iterator[Check]:
-    """Yield what searches need of the runs of the flagship's grid."""
+    """Yield the share of the flagship's runs that searches need."""
     sweep = asked_by([f"+space={FLAGSHIP}", f"outputs={outputs}", "plot=false"]).sweep
     sweep.answer()
     whole = Whole(sweep)
@@ -129,7 +129,7 @@ def flagship(outputs: str) -> Iterator[Check]:
 
 
 def billion(outputs: str) -> Check:
-    """Return how long it takes to prove the front of more than a billion steady states."""
+    """Return the time to prove the front of more than a billion steady states."""
     asked = [f"+space={GPUS}", f"outputs={outputs}", "plot=false", *BILLION]
     sweep = asked_by([*asked, "sampler=bounds", "engine=inline"]).sweep
     began_s = time.perf_counter()

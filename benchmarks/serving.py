@@ -1,6 +1,6 @@
-"""What a simulated iteration and a simulated request cost, all metrics included.
+"""CPU time per simulated iteration and request, including all metrics.
 
-The limits come from the fastest simulators that could be measured: VIDUR spends 113 us on an
+The limits come from the fastest simulators measured: VIDUR spends 113 us on an
 iteration of the first case and 173 us on one of the second; AISimulate, with a core in Rust, serves
 13,100, 8,600 and 28,500 requests per CPU-second in the three cases that follow.
 """
@@ -48,7 +48,7 @@ TECHNIQUES: Mapping[str, Mapping[str, Any]] = {
     "overlapped attention": {"scheduling.mixed_step": "overlapped"},
     "early exit": {"dynamic.exit_depth": 0.5, "dynamic.exit_depth_std": 0.2},
 }
-"""What is asked besides; each within the limit of the same requests without."""
+"""Further options, each with the limit of the same requests without the option."""
 
 
 def main() -> None:
@@ -84,9 +84,9 @@ def _llama2(size: str, gpu: str, *, tp: int) -> ServingPoint:
 
 
 def _chats(count: int, qps: float, run: int = 0) -> tuple[Requests, str]:
-    """Return consecutive chats of the production trace, else as many drawn ones.
+    """Return consecutive chats of the production trace, or drawn chats without the trace.
 
-    Every run begins elsewhere in the trace and has arrivals of its own.
+    Every run starts at another place of the trace and has new arrivals.
     """
     reference = reference_folder()
     file = None if reference is None else reference / TRACES["chat"]
@@ -183,7 +183,7 @@ def _mooncake() -> Iterator[Check]:
 
 
 def _memory() -> Check:
-    """Return how far the process grows over a run of 100,000 requests."""
+    """Return the memory growth of the process over a run of 100,000 requests."""
     asked, note = _chats(100_000, 2.0)
     if asked.prompt_tokens.size < asked.arrival_s.size:
         again = np.arange(asked.arrival_s.size) % asked.prompt_tokens.size
@@ -211,7 +211,7 @@ CANDIDATES = {
 
 
 def _candidates() -> Iterator[Check]:
-    """Yield how many deployments of 1,000 requests a sweep answers in a CPU-second, and where.
+    """Yield the deployments of 1,000 requests evaluated per CPU-second, by stage.
 
     The first sweep tabulates the iterations of each deployment; the second has other requests and
     finds the tables known.

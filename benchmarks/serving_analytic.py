@@ -1,7 +1,7 @@
 """Steady states of LLM serving: points per CPU-second of the model alone, and written to Parquet.
 
-Spans spread over `spaces/llm_gpus_grid.yaml` are evaluated in this process. Compiling, and what is
-read once, happens before the clock starts.
+Spans spread over `spaces/llm_gpus_grid.yaml` are evaluated in this process. Compilation
+and one-time reads are not timed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def measure(space: DesignSpace, count: int, folder: str, objectives: Any) -> list[Check]:
-    """Evaluate spans of the grid and return what it cost."""
+    """Evaluate spans of the grid and return the cost."""
     stride = (len(space) - SPAN) // max(count - 1, 1)
     spans = [Span(i * stride, i * stride + SPAN) for i in range(count)]
     for span in spans:  # data sheets are read and facts tabulated

@@ -1,8 +1,8 @@
 """Ten million points of seven axes through two Ray actors into Parquet, with a live front.
 
-What a sweep costs beside its simulator, in CPU-seconds of all processes together; interpreter
-start, `ray.init` and hiring are left out by running a small sweep with the same actors first. Then
-the same of twenty thousand points of a millisecond each.
+Overhead of a sweep beyond the simulator, in CPU-seconds of all processes. A small sweep with the
+same actors runs first, so that interpreter start, `ray.init` and actor start are not counted. The
+second case has twenty thousand points of a millisecond each.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def measure(grid: DesignSpace, folder: str) -> list[Check]:
-    """Sweep the grid and return what it cost."""
+    """Sweep the grid and return the cost."""
     laps: Counter[str] = Counter()
     progress = Progress(total=len(grid), objectives=OBJECTIVES)
     with Ray(actors=2).open() as pool:
@@ -105,7 +105,7 @@ def measure(grid: DesignSpace, folder: str) -> list[Check]:
 
 
 def measure_slow(points: int, folder: str) -> list[Check]:
-    """Sweep points of a millisecond and return what all but the simulator cost."""
+    """Sweep points of a millisecond and return the overhead."""
     grid, laps = space(simulator="benchmarks.points.millisecond"), Counter[str]()
     progress = Progress(total=points, objectives=OBJECTIVES)
     with Ray(actors=2).open() as pool:

@@ -1,4 +1,4 @@
-"""CPU time of a workload, with inputs of its own in every run so that no cache answers it."""
+"""CPU time of a workload, with new inputs in every run so that caches do not help."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Training steps priced per CPU-second, and a search: `python -m benchmarks.training [--json]`.
 
 Calculon prices 570 configurations per second. Configurations are all parallelization plans of
-GPT-3 175B on 1,024 H100s; every timed run has a sequence length of its own.
+GPT-3 175B on 1,024 H100s; every timed run has a new sequence length.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCHEDULES = (("1f1b", 1), ("zero_bubble", 1), ("interleaved", 2), ("interleaved"
 
 
 def main() -> None:
-    """Print configurations per CPU-second, and what the search for the best cut finds."""
+    """Print configurations per CPU-second, and the result of the search."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _priced(run: int) -> Callable[[], pa.RecordBatch]:
-    """Return the pricing of all plans for a sequence length that no other run has."""
+    """Return a function that prices all plans for a new sequence length."""
     batch = batch_of(list(plans(sequence=2048 + 64 * run)))
     return functools.partial(SIMULATOR.evaluate, batch)
 
@@ -94,7 +94,7 @@ def plans(gpus: int = 1024, sequence: int = BASE.sequence) -> Iterator[TrainingP
 
 
 def pareto(answer: pa.RecordBatch) -> Floats:
-    """Return the rows that no other beats in both step time and memory."""
+    """Return the rows on the front of step time and memory."""
     step_s = answer.column("step_s").to_numpy(zero_copy_only=False)
     held = answer.column("memory_bytes").to_numpy(zero_copy_only=False)
     order = [row for row in np.lexsort((held, step_s)) if not np.isnan(step_s[row])]

@@ -26,7 +26,7 @@ from simulators.serving.point import (
 
 
 @dataclass(frozen=True)
-class Launch:
+class EngineCommand:
     """Command of one replica.
 
     `options` follow the model; `file` is the content of `engine.yaml`, or empty.
@@ -160,7 +160,7 @@ def pairs(options: Mapping[str, object], least: float = -math.inf) -> list[str]:
     return found
 
 
-def script(launch: Launch, point: ServingPoint) -> str:
+def script(launch: EngineCommand, point: ServingPoint) -> str:
     """Return the command as shell lines, one option per line."""
     port, text = launch.engine.port, command(launch.command)
     if launch.file:

@@ -253,7 +253,7 @@ def drafting_of(methods: str, draft_model: str, acceptance: str) -> list[dict[st
 
 
 @dataclass(frozen=True)
-class Load:
+class OfferedLoad:
     """The load: request rates, and the number of replayed requests."""
 
     rates: tuple[float | None, ...]  # None: the trace's own
@@ -264,7 +264,7 @@ class Load:
 
 def load_of(
     workload: str, qps: float | None, traffic: Sequence[float], percentile: int, requests: int
-) -> Load:
+) -> OfferedLoad:
     """Return the load: a whole trace, or enough requests for a stable percentile."""
     if is_trace(workload):
         trace = load_trace(workload)
@@ -274,11 +274,11 @@ def load_of(
             raise UserError(f"trace '{workload}' has no arrival times; say --qps")
         rates = tuple(None if qps is None and f == 1.0 else base * f for f in traffic)
         count = trace.prompt_tokens.size
-        return Load(rates, min(requests, count), count, own or 0.0)
+        return OfferedLoad(rates, min(requests, count), count, own or 0.0)
     drawn = tuple((qps or 1.0) * factor for factor in traffic)
     tail = SETTLED / (1.0 - percentile / 100.0)
     enough = max(tail, *(rate * LEAST_S for rate in drawn))
-    return Load(drawn, requests or int(_rounded_up(enough)), 0)
+    return OfferedLoad(drawn, requests or int(_rounded_up(enough)), 0)
 
 
 def _own_rate(arrival_s: Any) -> float | None:

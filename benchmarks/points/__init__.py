@@ -1,1 +1,1 @@
-"""Simulators that are swept to see what a sweep costs: one far cheaper than it, one far dearer."""
+"""Simulators for measuring the overhead of sweeps: one very fast, one slow."""

@@ -1,6 +1,6 @@
-"""The roofline again, a millisecond of a core for each point: a simulator that is not cheap.
+"""A roofline simulator that takes a millisecond of CPU time per point.
 
-A sweep of such points shows what orchestration costs where work is worth a chunk but no pause.
+Sweeps of this simulator measure the overhead relative to real work.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ POINT_S = 1e-3
 
 @dataclass(frozen=True)
 class Millisecond(Roofline):
-    """The formula on columns, after as much work as event-driven points take."""
+    """Roofline with additional work of a millisecond per point."""
 
     name: str = "benchmarks.points.millisecond"
 

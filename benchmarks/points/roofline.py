@@ -1,4 +1,4 @@
-"""A GEMM on a roofline: so cheap a simulator that it is the sweep itself that is measured.
+"""A GEMM on a roofline: a simulator so fast that a sweep measures only the overhead.
 
 Williams, Waterman and Patterson, "Roofline" (2009): time is the larger of arithmetic over the peak
 rate and traffic over the memory bandwidth.
@@ -15,11 +15,11 @@ from simulators.core.columns import categories, numbers, outcome
 from simulators.core.contract import choice, metric
 
 _PEAK_FLOPS = {f"device_{i}": 100e12 * 1.25**i for i in range(10)}
-"""Ten imaginary devices, each a quarter faster than the one before."""
+"""Ten hypothetical devices, each 25 % faster than the previous device."""
 
 
 @dataclass(frozen=True)
-class Point:
+class RooflinePoint:
     """A GEMM and the device it runs on."""
 
     device: str = choice("one of ten imaginary devices")
@@ -33,7 +33,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Metrics:
-    """What a roofline says."""
+    """Metrics of the roofline."""
 
     latency_s: float = metric("time", unit="s", better="min")
     cost: float = metric("device-seconds per TFLOP", better="min")
@@ -43,11 +43,11 @@ class Metrics:
 
 @dataclass(frozen=True)
 class Roofline:
-    """The formula on columns."""
+    """Roofline model on columns."""
 
     name: str = "benchmarks.points.roofline"
     version: int = 1
-    point: type = Point
+    point: type = RooflinePoint
     metrics: type = Metrics
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:

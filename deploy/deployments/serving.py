@@ -12,7 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, cast
 
-from deploy.launch import HEAD, HEADS, Launch, repository_of, script
+from deploy.launch import HEAD, HEADS, EngineCommand, repository_of, script
 from deploy.quoting import comment
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.engine import ServingEngine, load_engine
@@ -33,11 +33,11 @@ OPTIONS = Folder("serving engine", "engines", ".py", package="deploy")
 """Folder with a module per engine, next to the TOML files of `ENGINES`."""
 
 Options = Callable[[ServingPoint, LanguageModel], tuple[list[str], str]]
-Manifest = Callable[[Launch, ServingPoint], str]
-PoolsManifest = Callable[[Sequence[tuple[Launch, ServingPoint]], ServingPoint], str]
+Manifest = Callable[[EngineCommand, ServingPoint], str]
+PoolsManifest = Callable[[Sequence[tuple[EngineCommand, ServingPoint]], ServingPoint], str]
 
 
-class Deployments:
+class ServingDeployments:
     """Writes deployments for `sweeper export`."""
 
     def deployment(self, point: Mapping[str, Any], target: str, name: str) -> str:
@@ -51,7 +51,7 @@ class Deployments:
         return deployment(point_from(ServingPoint, point), target, name)
 
 
-DEPLOYMENTS = Deployments()
+DEPLOYMENTS = ServingDeployments()
 
 
 def deployment(point: ServingPoint, target: str = "", name: str = "") -> str:
@@ -67,7 +67,7 @@ def deployment(point: ServingPoint, target: str = "", name: str = "") -> str:
     return _titled([(launch, point)], name) + (manifest or script)(launch, point)
 
 
-def _titled(parts: Sequence[tuple[Launch, ServingPoint]], name: str) -> str:
+def _titled(parts: Sequence[tuple[EngineCommand, ServingPoint]], name: str) -> str:
     """Return the leading comments: the design, and settings without an option."""
     on = [f"on {p.gpu}, {p.replicas} replica(s) of {launch.gpus} GPU(s)" for launch, p in parts]
     title = f"{name or 'design'}: {parts[0][1].model} {' for prefill; '.join(on)}"
@@ -85,7 +85,7 @@ def engine_of(point: ServingPoint) -> str:
     return _engines_of(point.scheduler)[0]
 
 
-def launch_of(point: ServingPoint, engine: str) -> Launch:
+def launch_of(point: ServingPoint, engine: str) -> EngineCommand:
     """Return the command of one replica on an engine, given by name, path or dotted module.
 
     Raises:
@@ -129,7 +129,9 @@ def launch_of(point: ServingPoint, engine: str) -> Launch:
             raise AssertionError(f"{sheet.name} documents no option {word}")
     gpus = point.tp * point.pp * point.attention_dp
     per_node = cluster_for(point.cluster, load_gpu(point.gpu)).gpus_per_node
-    return Launch(sheet, repository_of(model), tuple(words), math.ceil(gpus / per_node), gpus, file)
+    return EngineCommand(
+        sheet, repository_of(model), tuple(words), math.ceil(gpus / per_node), gpus, file
+    )
 
 
 def _manifest(target: str) -> Manifest | None:

@@ -38,7 +38,7 @@ MANY_QUEUES = 32
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 
 
-class Deployments:
+class TrainingDeployments:
     """Writes deployments for `sweeper export`."""
 
     def deployment(self, point: Mapping[str, Any], target: str, name: str) -> str:
@@ -59,7 +59,7 @@ class Deployments:
         return script(replace(design, tokens=answer["run_tokens"]), name)
 
 
-DEPLOYMENTS = Deployments()
+DEPLOYMENTS = TrainingDeployments()
 
 
 def script(design: TrainingPoint, name: str = "") -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from deploy.launch import Launch
+from deploy.launch import EngineCommand
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.core.errors import UserError
@@ -14,7 +14,9 @@ ROLES = ("prefill", "decode")
 """Names of the pools: prefill first."""
 
 
-def check(parts: Sequence[tuple[Launch, ServingPoint]], point: ServingPoint, who: str) -> None:
+def check(
+    parts: Sequence[tuple[EngineCommand, ServingPoint]], point: ServingPoint, who: str
+) -> None:
     """Refuse pools that an orchestrator's guides to disaggregated serving exclude.
 
     Raises:

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 
-from deploy.launch import Launch, unscaled
+from deploy.launch import EngineCommand, unscaled
 from deploy.orchestrators._gpu_nodes import node_lines, notes, resource, token_lines
 from deploy.orchestrators._two_pools import ROLES, check, remarks
 from deploy.quoting import comment, label
@@ -17,7 +17,7 @@ VERSION = "1.0.2"
 """Tag of the runtime images: Dynamo documentation, release artifacts."""
 
 
-def manifest(launch: Launch, point: ServingPoint) -> str:
+def manifest(launch: EngineCommand, point: ServingPoint) -> str:
     """Return the manifest.
 
     Raises:
@@ -26,7 +26,7 @@ def manifest(launch: Launch, point: ServingPoint) -> str:
     return notes(point.gpu) + _graph(_worker("worker", launch, point), launch, point)
 
 
-def pools(parts: Sequence[tuple[Launch, ServingPoint]], point: ServingPoint) -> str:
+def pools(parts: Sequence[tuple[EngineCommand, ServingPoint]], point: ServingPoint) -> str:
     """Return the manifest of a design with prefill and decode pools.
 
     Raises:
@@ -41,7 +41,9 @@ def pools(parts: Sequence[tuple[Launch, ServingPoint]], point: ServingPoint) -> 
     return "".join(said) + _graph(workers, parts[0][0], point)
 
 
-def _worker(role: str, launch: Launch, point: ServingPoint, extra: Sequence[str] = ()) -> str:
+def _worker(
+    role: str, launch: EngineCommand, point: ServingPoint, extra: Sequence[str] = ()
+) -> str:
     """Return the lines of one kind of workers."""
     args = [launch.engine.dynamo_model, launch.repository, *launch.options, *extra]
     spread = f"\n      multinode:\n        nodeCount: {launch.nodes}" if launch.nodes > 1 else ""
@@ -64,7 +66,7 @@ def _worker(role: str, launch: Launch, point: ServingPoint, extra: Sequence[str]
 """
 
 
-def _graph(workers: str, launch: Launch, point: ServingPoint) -> str:
+def _graph(workers: str, launch: EngineCommand, point: ServingPoint) -> str:
     """Return the graph of a frontend and the lines of its workers."""
     engine = launch.engine
     if launch.file:
@@ -92,5 +94,5 @@ spec:
 {workers}"""
 
 
-def _image(launch: Launch) -> str:
+def _image(launch: EngineCommand) -> str:
     return json.dumps(f"nvcr.io/nvidia/ai-dynamo/{launch.engine.name}-runtime:{VERSION}")

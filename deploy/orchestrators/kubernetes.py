@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 
-from deploy.launch import Launch, scales
+from deploy.launch import EngineCommand, scales
 from deploy.orchestrators._gpu_nodes import node_lines, notes, resource, token_lines
 from deploy.quoting import comment, label
 from simulators.core.errors import UserError
@@ -30,7 +30,7 @@ LOOKS_S = 15.0
 ANY_HOST = "0.0.0.0"  # noqa: S104 - within a pod; the service controls access
 
 
-def manifest(launch: Launch, point: ServingPoint) -> str:
+def manifest(launch: EngineCommand, point: ServingPoint) -> str:
     """Return the manifests.
 
     Raises:
@@ -127,7 +127,7 @@ spec:
 """
 
 
-def _volumes(launch: Launch, name: str) -> tuple[str, str, str]:
+def _volumes(launch: EngineCommand, name: str) -> tuple[str, str, str]:
     """Return a pod's volumes, mount points and the manifest of the config map."""
     volumes = "- {name: shm, emptyDir: {medium: Memory, sizeLimit: 16Gi}}"
     mounts = "- {name: shm, mountPath: /dev/shm}"

@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 
-from deploy.launch import Launch
+from deploy.launch import EngineCommand
 from deploy.orchestrators import _two_pools
 from deploy.orchestrators._gpu_nodes import node_lines, resource
 from deploy.quoting import comment, label
@@ -35,7 +35,7 @@ PARALLEL = ("--tensor-parallel-size", "--data-parallel-size")
 """Options that the chart sets."""
 
 
-def manifest(_launch: Launch, _point: ServingPoint) -> str:
+def manifest(_launch: EngineCommand, _point: ServingPoint) -> str:
     """Refuse designs of one pool.
 
     Raises:
@@ -47,7 +47,7 @@ def manifest(_launch: Launch, _point: ServingPoint) -> str:
     )
 
 
-def pools(parts: Sequence[tuple[Launch, ServingPoint]], point: ServingPoint) -> str:
+def pools(parts: Sequence[tuple[EngineCommand, ServingPoint]], point: ServingPoint) -> str:
     """Return the chart's values for a design with prefill and decode pools.
 
     Raises:
@@ -94,7 +94,7 @@ def _remarks(point: ServingPoint) -> Iterator[str]:
     yield from _two_pools.remarks(point)
 
 
-def _worker(role: str, launch: Launch, point: ServingPoint) -> str:
+def _worker(role: str, launch: EngineCommand, point: ServingPoint) -> str:
     """Return the lines of one pool."""
     args = [*_without(launch.options, PARALLEL), *launch.engine.kv_connector]
     return f"""\

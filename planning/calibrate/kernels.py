@@ -16,7 +16,7 @@ import numpy as np
 from planning.calibrate.files import write_calibration
 from planning.calibrate.gain import Gain
 from planning.calibrate.least_squares import fit_named
-from planning.calibrate.timings import Timed, Timings, read_timings, relative_error
+from planning.calibrate.timings import TimedCalls, Timings, read_timings, relative_error
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats
@@ -136,7 +136,7 @@ def left_out_s(part: Timings, gpu: Gpu, under: Profile) -> Floats:
     return predicted_s
 
 
-def fit_few(rows: Timed, gpu: Gpu, under: Profile) -> Profile:
+def fit_few(rows: TimedCalls, gpu: Gpu, under: Profile) -> Profile:
     """Return the profile `under` with three fitted numbers of one class."""
     rates = rates_of(under, rows.kernel)
     names = [name for name in FEW_SHOT_RIDGE if hasattr(rates, name)]
@@ -159,12 +159,12 @@ def fit_few(rows: Timed, gpu: Gpu, under: Profile) -> Profile:
     return replace(with_numbers(under, rows.kernel, fitted), level="few_shot")
 
 
-def seconds_by(rows: Timed, gpu: Gpu, under: Profile, numbers: dict[str, float]) -> Floats:
+def seconds_by(rows: TimedCalls, gpu: Gpu, under: Profile, numbers: dict[str, float]) -> Floats:
     """Return the times of calls when some numbers of their class are replaced."""
     return call_seconds(rows.operator, gpu, with_numbers(under, rows.kernel, numbers))
 
 
-def longest_dispatch(rows: Timed, under: Profile) -> float:
+def longest_dispatch(rows: TimedCalls, under: Profile) -> float:
     """Return the logarithm of the longest dispatch a class may have.
 
     A single product cannot take longer to dispatch than a batch of products, if that was measured.

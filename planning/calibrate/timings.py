@@ -45,7 +45,7 @@ Sizes = Mapping[str, Floats]
 Mask = NDArray[np.bool_] | NDArray[np.int64]
 
 
-class Timed(Protocol):
+class TimedCalls(Protocol):
     """Timed calls of one operator class on one GPU."""
 
     @property

@@ -21,7 +21,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from planning.calibrate.kernels import fit_few
-from planning.calibrate.timings import Sizes, Timed, Timings, read_timings, relative_error
+from planning.calibrate.timings import Sizes, TimedCalls, Timings, read_timings, relative_error
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.jit import Floats, Ints
 from simulators.evidence.boards import boards, identity_of, of_architecture
@@ -125,7 +125,7 @@ def write_rows_to_measure(measured: Path, count: int, file: Path) -> int:
     return len(rows)
 
 
-def transferred_s(rows: Timed, source: Gpu, target: Gpu, own: Timed) -> Floats:
+def transferred_s(rows: TimedCalls, source: Gpu, target: Gpu, own: TimedCalls) -> Floats:
     """Return the seconds of calls of one operator class on a second GPU.
 
     Args:
@@ -151,7 +151,7 @@ def transferred_s(rows: Timed, source: Gpu, target: Gpu, own: Timed) -> Floats:
     return np.asarray(np.exp(predicted), np.float64)
 
 
-def library_corrections(rows: Timed, gpu: Gpu) -> Floats:
+def library_corrections(rows: TimedCalls, gpu: Gpu) -> Floats:
     """Return the mean correction of tile models on GPUs like this one, in log seconds.
 
     GPUs like this one are fully calibrated ones of its architecture, else of its vendor, else all.
@@ -168,7 +168,7 @@ def library_corrections(rows: Timed, gpu: Gpu) -> Floats:
     return np.asarray(np.mean(found, axis=0), np.float64)
 
 
-def most_informative(rows: Timed, count: int) -> NDArray[np.bool_]:
+def most_informative(rows: TimedCalls, count: int) -> NDArray[np.bool_]:
     """Return which rows to measure on a second GPU.
 
     Greedy choice of the row that leaves the least variance, if rows correlate by their distance in
@@ -239,7 +239,7 @@ def correlation(one: Floats, other: Floats, length_scale: float) -> Floats:
     return np.asarray(np.exp(-squares / (2.0 * length_scale**2)), np.float64)
 
 
-def _octaves(rows: Timed) -> Floats:
+def _octaves(rows: TimedCalls) -> Floats:
     """Return the sizes and the time on the source of each call, in octaves."""
     sizes = [
         (BATCH_WEIGHT if name == "batch" else 1.0) * np.log2(np.maximum(rows.sizes[name], 1.0))
@@ -248,7 +248,7 @@ def _octaves(rows: Timed) -> Floats:
     return np.stack([*sizes, np.log2(rows.seconds / UNIT_S)], axis=1)
 
 
-def _modelled_s(rows: Timed, gpu: Gpu, measured: Timed) -> Floats:
+def _modelled_s(rows: TimedCalls, gpu: Gpu, measured: TimedCalls) -> Floats:
     """Return the times by the tile model of a GPU, fitted to measured rows if there are any."""
     profile = zero_shot_profile(identity_of(gpu))
     if len(measured):

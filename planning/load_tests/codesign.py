@@ -9,7 +9,7 @@ from planning.load_tests import serving
 from simulators.codesign.simulator import served
 
 
-class LoadTests(serving.LoadTests):
+class CodesignLoadTests(serving.ServingLoadTests):
     """Read load-test logs, and format runs as load-test reports."""
 
     def report(self, point: Mapping[str, Any]) -> str:
@@ -17,4 +17,4 @@ class LoadTests(serving.LoadTests):
         return super().report(served(point))
 
 
-LOAD_TESTS = LoadTests()
+LOAD_TESTS = CodesignLoadTests()

@@ -18,7 +18,7 @@ UNCORRECTED = (
 )
 
 
-class LoadTests:
+class ServingLoadTests:
     """Read load-test logs, and format runs as load-test reports."""
 
     read_log = staticmethod(measured)
@@ -33,4 +33,4 @@ class LoadTests:
         return f"{text}\n\n{UNCORRECTED}" if has_own_rows(design) else text
 
 
-LOAD_TESTS = LoadTests()
+LOAD_TESTS = ServingLoadTests()

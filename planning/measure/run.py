@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from planning.calibrate.timings import SIZES, read_table
-from planning.measure.shapes import DTYPES, FAMILIES, Call, Design, calls, calls_of
-from planning.measure.torch_bench import Bench, Timed, open_bench
+from planning.measure.shapes import DTYPES, FAMILIES, Call, CallFamily, calls, calls_of
+from planning.measure.torch_bench import Bench, TimedCalls, open_bench
 from simulators.core.errors import UnknownNameError, UserError
 
 UNLIMITED = 2**31
@@ -92,7 +92,7 @@ def measure(
     return name, Counter(str(row["op"]) for row in found), failed
 
 
-def designs_of(ops: Sequence[str], dtypes: Sequence[str]) -> tuple[Design, ...]:
+def designs_of(ops: Sequence[str], dtypes: Sequence[str]) -> tuple[CallFamily, ...]:
     """Return the designs of calls to time for some families and precisions.
 
     >>> [design.ops for design in designs_of(["attention"], ["bf16"])]
@@ -131,7 +131,7 @@ def measured_rows(
     return rows, failed
 
 
-def _row(call: Call, timed: Timed, gpu: str, version: str) -> dict[str, Any]:
+def _row(call: Call, timed: TimedCalls, gpu: str, version: str) -> dict[str, Any]:
     """Return a measurement as a row of the file."""
     return {
         **call.sizes,

@@ -30,7 +30,7 @@ SCAN = 64
 
 
 @dataclass(frozen=True)
-class Span:
+class SizeRange:
     """Sizes from `least` to `most` in steps of `step`, spread by their logarithms."""
 
     least: int
@@ -56,12 +56,12 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Design:
+class CallFamily:
     """One family of calls: its operators, taken in turn, its precision and the ranges of sizes."""
 
     ops: tuple[str, ...]
     dtype: str
-    sizes: Mapping[str, Span | Choice]
+    sizes: Mapping[str, SizeRange | Choice]
     looped: bool  # timed in a loop on the device, as the tables of engines' kernels were
 
 
@@ -75,47 +75,51 @@ class Call:
     looped: bool
 
 
-def _loop(op: str, dtype: str, /, **sizes: Span | Choice) -> Design:
-    return Design((op,), dtype, sizes, looped=True)
+def _loop(op: str, dtype: str, /, **sizes: SizeRange | Choice) -> CallFamily:
+    return CallFamily((op,), dtype, sizes, looped=True)
 
 
-def _call(*ops: str, **sizes: Span | Choice) -> Design:
-    return Design(ops, "fp32", sizes, looped=False)
+def _call(*ops: str, **sizes: SizeRange | Choice) -> CallFamily:
+    return CallFamily(ops, "fp32", sizes, looped=False)
 
 
-_WIDE = Span(64, 16384, 8)
-_CHANNELS = Span(16, 1024, 8)
+_WIDE = SizeRange(64, 16384, 8)
+_CHANNELS = SizeRange(16, 1024, 8)
 _HEADS = {
     "num_key_value_heads": Choice((1, 2, 4, 8)),
     "group": Choice((1, 4, 8)),
     "head_dim": Choice((64, 128)),
 }
-_WEIGHTS = {"n": Span(256, 32768, 64), "k": Span(256, 32768, 64)}
+_WEIGHTS = {"n": SizeRange(256, 32768, 64), "k": SizeRange(256, 32768, 64)}
 _VECTOR_OPS = (
     *("add", "relu", "softmax", "mul", "gelu", "ln", "div", "tanh", "softmax", "pow"),
     *("addu", "ln", "mulu", "divu", "powu"),
 )
 
-FAMILIES: Mapping[str, tuple[Design, ...]] = {
+FAMILIES: Mapping[str, tuple[CallFamily, ...]] = {
     "gemm": (
-        _loop("gemm", "bf16", m=Span(1, 16384), **_WEIGHTS),
-        _loop("gemm", "fp8", m=Span(16, 16384, 16), **_WEIGHTS),
+        _loop("gemm", "bf16", m=SizeRange(1, 16384), **_WEIGHTS),
+        _loop("gemm", "fp8", m=SizeRange(16, 16384, 16), **_WEIGHTS),
     ),
     "attention": (
-        _loop("prefill", "bf16", batch_size=Span(1, 64), isl=Span(16, 16384), **_HEADS),
-        _loop("decode", "bf16", batch_size=Span(1, 256), step=Span(15, 65535), **_HEADS),
+        _loop("prefill", "bf16", batch_size=SizeRange(1, 64), isl=SizeRange(16, 16384), **_HEADS),
+        _loop("decode", "bf16", batch_size=SizeRange(1, 256), step=SizeRange(15, 65535), **_HEADS),
     ),
-    "linear": (_call("linear", m=Span(16, 16384), n=_WIDE, k=_WIDE),),
-    "bmm": (_call("bmm", batch=Span(1, 512), **dict.fromkeys(("m", "n", "k"), Span(16, 2048, 4))),),
-    "vector": (_call(*_VECTOR_OPS, rows=Span(16, 65536), cols=_WIDE),),
+    "linear": (_call("linear", m=SizeRange(16, 16384), n=_WIDE, k=_WIDE),),
+    "bmm": (
+        _call(
+            "bmm", batch=SizeRange(1, 512), **dict.fromkeys(("m", "n", "k"), SizeRange(16, 2048, 4))
+        ),
+    ),
+    "vector": (_call(*_VECTOR_OPS, rows=SizeRange(16, 65536), cols=_WIDE),),
     "conv": (
         _call(
             "conv",
-            batch=Span(1, 64),
+            batch=SizeRange(1, 64),
             in_channels=_CHANNELS,
             out_channels=_CHANNELS,
             kernel_size=Choice((1, 3, 5, 7)),
-            input_size=Span(7, 224),
+            input_size=SizeRange(7, 224),
             stride=Choice((1, 2)),
         ),
     ),
@@ -125,7 +129,7 @@ FAMILIES: Mapping[str, tuple[Design, ...]] = {
 DTYPES = tuple(dict.fromkeys(d.dtype for designs in FAMILIES.values() for d in designs))
 
 
-def calls(designs: tuple[Design, ...], largest: int) -> Iterator[Call]:
+def calls(designs: tuple[CallFamily, ...], largest: int) -> Iterator[Call]:
     """Yield calls without end, one of each design in turn.
 
     Args:
@@ -163,7 +167,7 @@ def calls_of(table: pa.Table, file: Path) -> Iterator[Call]:
     return iter(found)
 
 
-def _calls(design: Design, largest: int) -> Iterator[Call]:
+def _calls(design: CallFamily, largest: int) -> Iterator[Call]:
     """Yield the calls of one design below the size limits."""
     step = _steps(len(design.sizes))
     made, skipped = 0, 0

@@ -88,7 +88,7 @@ class Backend(Protocol):
 
 
 @dataclass(frozen=True)
-class Timed:
+class Measurement:
     """Median seconds of a call, and what the GPU reported meanwhile."""
 
     warm_s: float
@@ -101,7 +101,9 @@ class Timed:
     temperature_c: float | None
 
 
-def timed(backend: Backend, work: Work, *, looped: bool, meters: Callable[[], Meters]) -> Timed:
+def timed(
+    backend: Backend, work: Work, *, looped: bool, meters: Callable[[], Meters]
+) -> Measurement:
     """Time a call on a backend: warm, with risen clocks, and with a cold cache."""
     first_s = median(alone_s(backend, work, 3)[1:])
     repeats = int(min(max(SHAPE_S / first_s / 3.0, FEWEST), REPEATS))
@@ -112,7 +114,7 @@ def timed(backend: Backend, work: Work, *, looped: bool, meters: Callable[[], Me
         warm = alone_s(backend, work, repeats)
     ramped, read = ramped_s(backend, work, first_s), meters()
     cold = cold_s(backend, work, FEWEST)
-    return Timed(median(warm), median(ramped), median(cold), repeats, backend.name, *read)
+    return Measurement(median(warm), median(ramped), median(cold), repeats, backend.name, *read)
 
 
 def alone_s(backend: Backend, work: Work, repeats: int) -> list[float]:
@@ -179,7 +181,7 @@ class Bench:
             name = name.removeprefix(maker)
         return DATA_SHEETS.get(name, name)
 
-    def time(self, call: Call) -> Timed:
+    def time(self, call: Call) -> Measurement:
         """Time a call.
 
         Raises:

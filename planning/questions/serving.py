@@ -18,7 +18,7 @@ from planning.candidates import (
     NO,
     POOLS,
     GpuOptions,
-    Load,
+    OfferedLoad,
     backends_of,
     drafting_of,
     engine_named,
@@ -53,7 +53,7 @@ HOUR, MTOK = "an hour", "per million tokens"
 
 
 @dataclass(frozen=True)
-class Flags:
+class ServingFlags:
     """Flags of `ask`: model, GPUs, load and SLO."""
 
     model: str = flag("models, as in llama3_1_70b or Qwen/Qwen3-32B, or the path of a config.json")
@@ -108,7 +108,7 @@ class Flags:
     )
 
 
-def question_of(flags: Flags, steady: Steady) -> Question:
+def question_of(flags: ServingFlags, steady: Steady) -> Question:
     """Return the question for parsed flags.
 
     `steady` evaluates designs in steady state, to skip designs that cannot meet the SLO.
@@ -195,7 +195,7 @@ def question_of(flags: Flags, steady: Steady) -> Question:
     )
 
 
-def _check(flags: Flags) -> None:
+def _check(flags: ServingFlags) -> None:
     """Raise `UserError` for a number that is not above zero, or an unknown engine."""
     for what in ("qps", "ttft", "tpot", "budget"):
         value = getattr(flags, what)
@@ -249,7 +249,7 @@ def _factors(words: str) -> list[float]:
     return list(dict.fromkeys(found))
 
 
-def _replayed(row: Mapping[str, Any], workload: str, load: Load) -> str:
+def _replayed(row: Mapping[str, Any], workload: str, load: OfferedLoad) -> str:
     """Return the load of a design as a sentence."""
     answered = row["completed_requests"] or 0
     rate = "at the trace's rate" if row["qps"] is None else f"{row['qps']:.4g} per second"
@@ -281,11 +281,11 @@ def _amounts(row: Mapping[str, Any], prices: str) -> dict[str, float]:
 
 
 def _space(
-    flags: Flags,
+    flags: ServingFlags,
     models: Sequence[str],
     tried: Sequence[GpuOptions],
     methods: Sequence[Mapping[str, Any]],
-    load: Load,
+    load: OfferedLoad,
     deadlines: tuple[Deadline, ...],
     prices: str,
 ) -> dict[str, Any]:
@@ -355,14 +355,14 @@ def _described(row: Mapping[str, Any]) -> str:
     return f"{copies}{gpus} {row['gpu']} ({cut}), {engine_named(row['scheduler'])}{drafts}"
 
 
-class Questions:
+class ServingQuestions:
     """Questions about serving."""
 
-    flags = Flags
+    flags = ServingFlags
 
-    def question(self, flags: Flags) -> Question:
+    def question(self, flags: ServingFlags) -> Question:
         """Return the question for parsed flags."""
         return question_of(flags, SIMULATOR.evaluate)
 
 
-QUESTIONS = Questions()
+QUESTIONS = ServingQuestions()

@@ -54,7 +54,7 @@ HELD = {
 
 
 @dataclass(frozen=True)
-class Flags:
+class TrainingFlags:
     """Flags of `ask training`: model, GPUs, training tokens and time limit."""
 
     model: str = flag("a model of the catalog, or a config.json")
@@ -71,7 +71,7 @@ class Flags:
 Evaluate = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
-def question_of(flags: Flags, evaluate: Evaluate) -> Question:
+def question_of(flags: TrainingFlags, evaluate: Evaluate) -> Question:
     """Return the question for parsed flags.
 
     `evaluate` is the simulator's function, used to evaluate changes of the best design.
@@ -133,7 +133,7 @@ def tokens_of(text: str, name: str) -> float:
     return number
 
 
-def _space(flags: Flags) -> dict[str, Any]:
+def _space(flags: TrainingFlags) -> dict[str, Any]:
     """Return the space of candidate designs: all parallelism in powers of two."""
     model = load_model(flags.model)
     each = tokens_of(flags.batch_tokens, "batch_tokens") / flags.sequence
@@ -261,12 +261,12 @@ def _described(row: Mapping[str, Any]) -> str:
     return f"{gpus} {row['gpu']} ({cut}), {row['schedule']}{chunks}"
 
 
-class Questions:
+class TrainingQuestions:
     """Questions about training."""
 
-    flags = Flags
+    flags = TrainingFlags
 
-    def question(self, flags: Flags) -> Question:
+    def question(self, flags: TrainingFlags) -> Question:
         """Return the question for parsed flags.
 
         Raises:
@@ -275,4 +275,4 @@ class Questions:
         return question_of(flags, SIMULATOR.evaluate)
 
 
-QUESTIONS = Questions()
+QUESTIONS = TrainingQuestions()

@@ -54,7 +54,7 @@ _MOST = 12
 
 
 @dataclasses.dataclass(frozen=True)
-class Design:
+class StoredDesign:
     """One row of a sweep."""
 
     last: Answers
@@ -76,11 +76,11 @@ class Design:
         return contributions(self.last.space.simulator, self.row)
 
 
-def designs(name: str, outputs: str, *keys: str) -> tuple[Answers, list[Design]]:
+def designs(name: str, outputs: str, *keys: str) -> tuple[Answers, list[StoredDesign]]:
     """Return the last run of a space and the designs with these keys."""
     last = latest(name, outputs)
     warn_of_version(last)
-    return last, [Design(last, *last.design(key)) for key in keys]
+    return last, [StoredDesign(last, *last.design(key)) for key in keys]
 
 
 def contributions(name: str, row: Mapping[str, Any]) -> list[Contribution]:
@@ -123,7 +123,7 @@ def show(name: str, key: str, outputs: str, records: str | None) -> int:
     return 0
 
 
-def _print_figures(title: str, names: Sequence[str], design: Design) -> None:
+def _print_figures(title: str, names: Sequence[str], design: StoredDesign) -> None:
     """Print columns of a design, with 90 % prediction intervals where available."""
     print(title)
     last, row = design.last, design.row
@@ -273,7 +273,7 @@ def grouped(rows: Sequence[Contribution]) -> list[Contribution]:
     return [*large, others]
 
 
-def _what_if(design: Design) -> Iterator[str]:
+def _what_if(design: StoredDesign) -> Iterator[str]:
     """Yield what the objectives gain from each part of the device made faster."""
     last, row = design.last, design.row
     scales = [n for n in last.space.schema.names if n.endswith("_scale") and row.get(n) is not None]
@@ -325,7 +325,7 @@ def compare(words: list[str]) -> int:
     )
 
 
-def _compare_designs(first: Design, second: Design) -> int:
+def _compare_designs(first: StoredDesign, second: StoredDesign) -> int:
     last, a, b = first.last, first.row, second.row
     numbers = schema_of(last.simulator.metrics).names
     choices = [n for n in (*last.space.axes, *last.space.derived) if a.get(n) != b.get(n)]
@@ -359,7 +359,7 @@ def _compare_designs(first: Design, second: Design) -> int:
     return 0
 
 
-def _compare_operators(first: Design, second: Design) -> None:
+def _compare_operators(first: StoredDesign, second: StoredDesign) -> None:
     """Print the operators with the largest difference in time."""
     times: dict[tuple[str, str], list[float]] = {}
     for place, design in enumerate((first, second)):
@@ -392,7 +392,7 @@ def _change(a: Any, b: Any) -> str:
     return f"{b / a - 1:+.1%}" if numeric else ""
 
 
-def _compare_log(design: Design, file: Path, *, as_json: bool) -> int:
+def _compare_log(design: StoredDesign, file: Path, *, as_json: bool) -> int:
     """Print the error of a design's predictions against a benchmark's log."""
     last, row = design.last, design.row
     text, reader = read_text(file), known_beside(last.simulator, LOAD_TESTS)

@@ -20,7 +20,7 @@ from simulators.core.grouping import Column, columns_of
 from simulators.core.modules import runnable
 from sweeper import engines, samplers
 from sweeper.commands import COMMANDS
-from sweeper.commands.flags import Flags, add_words, flags
+from sweeper.commands.flags import CommandParser, add_words, flags
 from sweeper.report.tables import write_text
 from sweeper.space.shipped_files import spaces
 from sweeper.space.space_config import KEYS, SpaceConfig, flat
@@ -70,7 +70,7 @@ def complete() -> list[str]:
     if len(words) > 1 and words[1] in COMMANDS and words[1] != "plan":
         os.environ["_ARGCOMPLETE"] = str(int(os.environ["_ARGCOMPLETE"]) + 1)
         return words[1:]
-    parser = Flags()
+    parser = CommandParser()
     add_words(parser, "words", [*COMMANDS, *_overrides(words)], nargs="*")
     parser.parse_args([])
     raise AssertionError("argcomplete ends the process")

@@ -19,7 +19,7 @@ _LINES = 3
 """Lines of usage below an error; `--help` prints all."""
 
 
-class Flags(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """An argument parser whose errors are one paragraph with a suggestion and an example."""
 
     def parse_args(  # type: ignore[override]
@@ -43,9 +43,9 @@ class Flags(argparse.ArgumentParser):
         raise UserError("\n".join(filter(None, lines)))
 
 
-def flags(command: str) -> Flags:
+def flags(command: str) -> CommandParser:
     """Return a parser for `python -m sweeper COMMAND`."""
-    return Flags(
+    return CommandParser(
         prog=f"python -m sweeper {command}",
         description=COMMANDS[command]["about"],
         epilog=f"For example:\n{examples(command)}",
@@ -54,7 +54,7 @@ def flags(command: str) -> Flags:
     )
 
 
-def results_flags(command: str, nargs: str | None = None) -> Flags:
+def results_flags(command: str, nargs: str | None = None) -> CommandParser:
     """Return a parser with the name of a space and the folder of its results."""
     parser = flags(command)
     add_words(parser, "name", spaces(), nargs=nargs, help="a space that has been run")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from sweeper.commands.flags import Flags
+from sweeper.commands.flags import CommandParser
 from sweeper.report.answers import Answers, latest
 from sweeper.report.tables import print_words
 
@@ -13,7 +13,7 @@ _DIGITS, _MOST = 6, 4
 """Printed digits of a definition, and number of definitions printed."""
 
 
-def add_scenarios(parser: Flags) -> None:
+def add_scenarios(parser: CommandParser) -> None:
     """Add the options that select scenarios."""
     parser.add_argument("--prices", metavar="LIST", help="price lists, as in owned,public_cloud")
     parser.add_argument("--at", metavar="AXIS=VALUE", help="the scenario, as in qps=4,model=gpt2")

@@ -22,7 +22,7 @@ MOST_WORDS = 10
 
 
 @dataclass(frozen=True)
-class Block:
+class TableBlock:
     """Printed lines of adjacent columns: the header, and each row."""
 
     header: tuple[str, ...]
@@ -42,7 +42,9 @@ def shared(header: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[str, l
     return ", ".join(f"{header[i]} {rows[0][i]}" for i in left), kept
 
 
-def blocks(header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[Block]:
+def blocks(
+    header: Sequence[str], rows: Sequence[Sequence[str]], width: int | None
+) -> list[TableBlock]:
     """Return a table in blocks at most `width` wide; one block if `width` is None."""
     columns = [list(column) for column in zip(header, *rows, strict=True)]
     if width is None:
@@ -111,7 +113,7 @@ def _widths(
     return list(widths.values())
 
 
-def _block(columns: Sequence[Sequence[str]], widths: Sequence[int]) -> Block:
+def _block(columns: Sequence[Sequence[str]], widths: Sequence[int]) -> TableBlock:
     """Return columns of these widths side by side, figures to the right."""
     broken = [
         [_broken(cell, width, _WORD if row else _PIECE) for row, cell in enumerate(column)]
@@ -121,7 +123,7 @@ def _block(columns: Sequence[Sequence[str]], widths: Sequence[int]) -> Block:
     left = [i < named or any(len(cell) > 1 for cell in c[1:]) for i, c in enumerate(broken)]
     widths = [max(len(part) for cell in column for part in cell) for column in broken]
     rows = [_lines(cells, widths, left) for cells in zip(*broken, strict=True)]
-    return Block(rows[0], tuple(rows[1:]))
+    return TableBlock(rows[0], tuple(rows[1:]))
 
 
 def _lines(

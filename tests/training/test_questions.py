@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from planning.questions.training import Flags, question_of
+from planning.questions.training import TrainingFlags, question_of
 from simulators.core.errors import UserError
 from simulators.training.simulator import SIMULATOR
 
 
 def flags(**changes):
-    return Flags(**{"model": "llama3_1_8b", "gpu": "h100_sxm", "gpus": 16} | changes)
+    return TrainingFlags(**{"model": "llama3_1_8b", "gpu": "h100_sxm", "gpus": 16} | changes)
 
 
 def test_token_and_batch_flags_become_sequences_and_a_limit():
