@@ -19,7 +19,7 @@ import pyarrow.parquet
 
 from planning.calibrate.timings import SIZES, read_table
 from planning.measure.shapes import DTYPES, FAMILIES, Call, CallFamily, calls, calls_of
-from planning.measure.torch_bench import Bench, TimedCalls, open_bench
+from planning.measure.torch_bench import Bench, Measurement, open_bench
 from simulators.core.errors import UnknownNameError, UserError
 
 UNLIMITED = 2**31
@@ -131,7 +131,7 @@ def measured_rows(
     return rows, failed
 
 
-def _row(call: Call, timed: TimedCalls, gpu: str, version: str) -> dict[str, Any]:
+def _row(call: Call, timed: Measurement, gpu: str, version: str) -> dict[str, Any]:
     """Return a measurement as a row of the file."""
     return {
         **call.sizes,

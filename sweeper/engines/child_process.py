@@ -69,7 +69,7 @@ class ChildProcess:
         return {**os.environ, **(ONE_THREAD if self.one_thread else {})}
 
     def load(self, task: Task) -> None:
-        """Start to load, or compile, what a task needs."""
+        """Start to load or compile the simulator of a task."""
         self.send("load", task, str(Path.cwd()), self.environment)
 
     def ready(self) -> bool:
@@ -150,7 +150,7 @@ class ProcessFactory:
     def obstacle(self, workers: Sequence[ChildProcess]) -> str:
         """Return what children that are not ready are doing."""
         names = ", ".join(worker.name for worker in workers)
-        return f"waiting for {names} to load, or compile, what the simulator needs"
+        return f"compiling the simulator in {names} (first run only)"
 
 
 @functools.cache
