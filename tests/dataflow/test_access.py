@@ -133,6 +133,7 @@ def cut_nests(draw: st.DrawFn) -> tuple[Layer, Mapping]:
     return layer, Mapping(tuple(found))
 
 
+@pytest.mark.slow  # test_access_by_hand covers remainders in the quick run
 @settings(max_examples=300, deadline=None)
 @given(nest=cut_nests())
 def test_remainder_tiles_match_a_full_walk(nest: tuple[Layer, Mapping]) -> None:

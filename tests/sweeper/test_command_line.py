@@ -453,7 +453,12 @@ print("heavy:", sorted(heavy), "code:", code, file=sys.stderr)
 
 @pytest.mark.parametrize(
     "command",
-    ["--help", "list", "show toy", "plan +space=toy", "pareto toy", "pareto toy --per y"],
+    [
+        "--help",
+        "plan +space=toy",
+        "pareto toy --per y",
+        *(pytest.param(c, marks=pytest.mark.slow) for c in ("list", "show toy", "pareto toy")),
+    ],
 )
 def test_queries_import_no_large_dependency(
     bench: Path, capsys: pytest.CaptureFixture[str], command: str

