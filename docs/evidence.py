@@ -70,20 +70,20 @@ def answers() -> list[Outcome]:
 
 
 def coverage(outcomes: Sequence[Outcome]) -> str:
-    """Return the page of what is asked."""
+    """Return the coverage page: scenarios, tools, flags and commands."""
     parts = [
         scenarios(outcomes).rstrip(),
         "## Beside other tools",
         beside(outcomes),
-        "## When a simulator leaves what it knows",
-        "Each of these raises a flag: a share of the time that rests on numbers fitted elsewhere "
-        "(`extrapolated`) or on the data sheet alone (`unmodelled`), `saturated`, or a verdict.",
-        table(("simulator", "when", "a point", "flag"), map(_break, breaks())),
-        "## What known systems offer, by command",
-        "Those of another nature (cycle-level simulators, DRAM and network simulators, compilers) "
-        "are met by what a designer wants from them, not by their method. Files that a command "
-        "reads stand with it in `tests/questions/systems.yaml`.",
-        table(("system", "what is wanted of it", "command"), map(_system, systems())),
+        "## Points outside the calibrated range",
+        "Each point raises a flag: a share of time with extrapolated (`extrapolated`) or data-sheet "
+        "(`unmodelled`) numbers, `saturated`, or the reason of an infeasible design.",
+        table(("simulator", "case", "point", "flag"), map(_break, breaks())),
+        "## Features of other systems, by command",
+        "Cycle-level simulators, DRAM and network simulators and compilers are compared by the "
+        "questions that they answer, not by their method. `tests/questions/systems.yaml` contains "
+        "the files that a command reads.",
+        table(("system", "question", "command"), map(_system, systems())),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -94,40 +94,40 @@ def scenarios(outcomes: Sequence[Outcome]) -> str:
     heads = ((o.scenario.id, o.scenario.title, o.verdict) for o in outcomes)
     figures = ((o.scenario.id, *f.cells, f.basis) for o in outcomes for f in o.figures)
     parts = [
-        "# Coverage\n\nA band is a sanity interval, no accuracy target: "
-        "a figure outside its band needs an explanation, and has one below.",
+        "# Scenario coverage\n\nA plausible range is a sanity check, not an accuracy target: every "
+        "figure outside its range has an explanation below.",
         in_short(outcomes),
-        table(("id", "scenario", "verdict"), heads),
+        table(("id", "scenario", "result"), heads),
         "## Figures",
         table(("id", "figure", "value", "90 %", "plausible", "basis"), figures),
-        "## Misses and their explanations",
+        "## Figures outside their range, with explanations",
         "\n".join(misses) or "Nothing.",
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def beside(outcomes: Sequence[Outcome]) -> str:
-    """Return which kinds of scenarios are answered, here and by others."""
+    """Return the number of answered scenarios by kind, for this project and other tools."""
     rows = []
     for kind, theirs in OTHERS.items():
         mine = [o for o in outcomes if o.scenario.id.startswith(f"{kind.split()[0]}.")]
         rows.append((kind, f"{sum(o.supported for o in mine)} of {len(mine)}", *theirs))
     return (
-        "The survey that the first 28 come from counted, of the five tools it tried, 5 answered "
-        "and 3 in part, 7 and 2, 6 and 2, none, none. Tools of today by what they document (none "
-        "was run on these scenarios; of InferaSim nothing public was found to judge it by):\n\n"
-        + table(("kind", "here", *TOOLS), rows)
+        "The first 28 scenarios come from a survey of five tools, which answered 5 (and 3 in part), "
+        "7 (2), 6 (2), 0 and 0 of them. The table lists other tools by their documentation; none "
+        "was run on these scenarios, and no public documentation of InferaSim was found:\n\n"
+        + table(("kind", "sweeper", *TOOLS), rows)
     )
 
 
 def breaks() -> list[Mapping[str, Any]]:
-    """Return the points that leave what simulators know, with their answers under `row`."""
+    """Return the points outside the calibrated range, with their rows under `row`."""
     listed = yaml.safe_load((FOLDER / "breaks.yaml").read_text(encoding="utf-8"))
     return [{**one, "row": answer(one["simulator"], one["point"])} for one in listed]
 
 
 def answer(simulator: str, point: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a simulator says of a point."""
+    """Return the row of a point."""
     space = space_of({"simulator": simulator, "axes": dict(point)})
     rows: pa.RecordBatch = evaluate(load_simulator(simulator), space.batch(np.arange(1)))
     found: Mapping[str, Any] = rows.to_pylist()[0]
@@ -135,7 +135,7 @@ def answer(simulator: str, point: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def is_raised(flag: str, row: Mapping[str, Any]) -> bool:
-    """Return whether an answer has a flag: most time, a true column, or the verdict."""
+    """Return whether a row has a flag: most of the time, a true column, or its reason."""
     if (share := row.get(f"{flag}_share")) is not None:
         return bool(share > HALF)
     return bool(row.get(flag)) or str(row.get("reason") or "").startswith(flag)

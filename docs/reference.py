@@ -23,7 +23,7 @@ WRITTEN = "Generated"
 
 
 def pages() -> Iterator[tuple[Path, str]]:
-    """Yield every page of the reference, and what it says."""
+    """Yield the file and the text of every reference page."""
     for name in SIMULATORS.names():
         yield FOLDER / f"{name}.md", simulator_page(name)
     yield FOLDER / "commands.md", commands_page()
@@ -36,12 +36,12 @@ def simulator_page(name: str) -> str:
     parts = [
         f"# `{name}`: inputs and metrics",
         f"{WRITTEN} from the fields of `simulators/{name}/`; "
-        f"[what they mean and by which equations](../explanation/{name}.md).",
+        f"[model and equations](../explanation/{name}.md).",
         "## Inputs",
-        "Each is an axis of a space; what a space leaves out has its default.",
-        table(("input", "unit", "default", "what it says"), map(_input, inputs)),
+        "Every input is an axis of a space; an omitted input has its default.",
+        table(("input", "unit", "default", "meaning"), map(_input, inputs)),
         "## Metrics",
-        table(("metric", "unit", "better", "what it is"), map(_metric, metrics)),
+        table(("metric", "unit", "better", "definition"), map(_metric, metrics)),
     ]
     if isinstance(simulator, Describes):
         facts = (
@@ -51,16 +51,16 @@ def simulator_page(name: str) -> str:
         parts += [
             "## Facts",
             "Known before a point is simulated: constraints and derived columns may name them.",
-            table(("fact", "unit", "what it is"), facts),
+            table(("fact", "unit", "definition"), facts),
         ]
     return "\n\n".join(parts) + "\n"
 
 
 def commands_page() -> str:
-    """Return what can be typed, and examples of each command."""
+    """Return the usage of the command line, and examples of each command."""
     parts = [
-        "# The command line",
-        f"{WRITTEN}; `python -m sweeper COMMAND --help` says more of each.",
+        "# Commands",
+        f"{WRITTEN}; `python -m sweeper COMMAND --help` prints the options of a command.",
         f"```text\n{USAGE}```",
     ]
     parts += [f"## `{command}`\n\n{_indented(examples(command))}" for command in COMMANDS]
