@@ -76,8 +76,8 @@ def coverage(outcomes: Sequence[Outcome]) -> str:
         "## Beside other tools",
         beside(outcomes),
         "## Points outside the calibrated range",
-        "Each point raises a flag: a share of time with extrapolated (`extrapolated`) or data-sheet "
-        "(`unmodelled`) numbers, `saturated`, or the reason of an infeasible design.",
+        "Each point raises a flag: a share of time with numbers `extrapolated` or from a data sheet "
+        "(`unmodelled`), `saturated`, or the reason of an infeasible design.",
         table(("simulator", "case", "point", "flag"), map(_break, breaks())),
         "## Features of other systems, by command",
         "Cycle-level simulators, DRAM and network simulators and compilers are compared by the "
@@ -113,7 +113,7 @@ def beside(outcomes: Sequence[Outcome]) -> str:
         mine = [o for o in outcomes if o.scenario.id.startswith(f"{kind.split()[0]}.")]
         rows.append((kind, f"{sum(o.supported for o in mine)} of {len(mine)}", *theirs))
     return (
-        "The first 28 scenarios come from a survey of five tools, which answered 5 (and 3 in part), "
+        "The first 28 scenarios come from a survey of five tools. They answered 5 (and 3 in part), "
         "7 (2), 6 (2), 0 and 0 of them. The table lists other tools by their documentation; none "
         "was run on these scenarios, and no public documentation of InferaSim was found:\n\n"
         + table(("kind", "sweeper", *TOOLS), rows)
