@@ -57,7 +57,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class CallFamily:
-    """One family of calls: its operators, taken in turn, its precision and the ranges of sizes."""
+    """Family of calls: operators (taken in turn), precision and ranges of sizes."""
 
     ops: tuple[str, ...]
     dtype: str

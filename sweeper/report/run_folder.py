@@ -57,7 +57,7 @@ class Progressed(TypedDict, total=False):
 
     answered: Required[int]  # points that were answered before
     to_do: Required[int]
-    begun_ns: int  # start of the first round, by the file system's clock
+    started_ns: int  # start of the first round, by the file system's clock
     rows: dict[str, int]  # new rows by status; written at the end
 
 
@@ -136,7 +136,7 @@ def begin(store: Store, written: Mapping[str, Any]) -> Path:
 def write_progress(folder: Path, known: Progressed) -> None:
     """Write the progress of a run."""
     if before := progress_of(folder):
-        known = {**known, "begun_ns": before["begun_ns"]}
+        known = {**known, "started_ns": before["started_ns"]}
     write_text(folder / _PROGRESS, json.dumps(known))
 
 
@@ -145,7 +145,7 @@ def progress_of(folder: Path) -> Progressed | None:
     try:
         file = folder / _PROGRESS
         written: Progressed = {
-            "begun_ns": file.stat().st_mtime_ns,
+            "started_ns": file.stat().st_mtime_ns,
             **from_json(file.read_bytes(), Progressed),
         }
     except (OSError, ValueError):

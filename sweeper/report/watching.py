@@ -56,7 +56,7 @@ class Watch:
             return 0
         store, progress = self.answers.store, self.progress
         progress.answered, progress.total = known["answered"], known["to_do"]
-        parts = store.parts(since_ns=known["begun_ns"])
+        parts = store.parts(since_ns=known["started_ns"])
         new = [name for name in parts if name not in self.seen and self._is_ours(name)]
         for name in new:
             try:

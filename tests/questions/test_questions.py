@@ -1,4 +1,4 @@
-"""What users ask, word for word, and what the answer must name: one YAML file per theme.
+"""User questions as commands with expected words in the answer: one YAML file per theme.
 
 An entry of a file:
 

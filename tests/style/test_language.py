@@ -50,7 +50,6 @@ PRONOUNS = {"it", "its", "what", "those", "others", "who", "one", "that"}
 
 PENDING_WORDS: set[str] = {
     ".",
-    "deploy/orchestrators",
     "lab/calibration",
     "lab/claims",
     "lab/fits",
@@ -72,7 +71,6 @@ PENDING_WORDS: set[str] = {
     "simulators/workload",
     "sweeper",
     "sweeper/query",
-    "sweeper/report",
     "sweeper/space",
     "sweeper/store",
     "tests",
@@ -86,7 +84,6 @@ PENDING_WORDS: set[str] = {
     "tests/serving",
 }
 PENDING_DOCSTRINGS: set[str] = {
-    "planning/measure",
     "simulators/catalog",
     "simulators/codesign",
     "simulators/collectives",
@@ -106,7 +103,6 @@ PENDING_DOCSTRINGS: set[str] = {
     "sweeper/samplers",
     "sweeper/space",
     "sweeper/store",
-    "tests/questions",
 }
 PENDING_CLASSES = True
 """Packages that still hold refused words or pronoun docstrings, and whether class names repeat."""
