@@ -15,6 +15,7 @@ from pathlib import Path
 from lab.tables.kernels.fp32_kernels import catalog_name, is_in_catalog
 from lab.tables.records import known_rows
 from lab.tables.rows import Record, read_records
+from lab.tables.unfused_transformers import TimedTransformer, unfused_graph
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
 from simulators.evidence.lookup import BEST
@@ -24,7 +25,6 @@ from simulators.graphs.timeline import PricedLaunches, price_launches
 from simulators.kernels.price import Level
 from simulators.kernels.profile import Profile
 from simulators.workload.graphs.graph import Graph
-from simulators.workload.graphs.unfused_transformers import Classic, classic_graph
 
 TABLE = "gpu_models/labels.parquet"
 SHAPES = "gpu_models/models.json"
@@ -74,7 +74,7 @@ class GraphCase:
     def graph(self, reference: Path, batch: int = 0, tp: int = 1) -> Graph:
         """Return the model as one GPU runs it."""
         shape = _model(reference, self.model, language_head=self.is_training)
-        return classic_graph(shape, batch or self.batch, self.length, tp)
+        return unfused_graph(shape, batch or self.batch, self.length, tp)
 
     def price(self, reference: Path, level: str | Profile = BEST) -> PricedLaunches:
         """Return the kernels of the whole model on one GPU."""
@@ -113,7 +113,7 @@ def _case(row: Record) -> GraphCase:
 
 
 @functools.lru_cache(maxsize=16)
-def _model(reference: Path, name: str, *, language_head: bool) -> Classic:
+def _model(reference: Path, name: str, *, language_head: bool) -> TimedTransformer:
     """Return the shape of one of the table's models."""
     file = reference / SHAPES
     if not file.is_file():
@@ -121,7 +121,7 @@ def _model(reference: Path, name: str, *, language_head: bool) -> Classic:
     shape = json.loads(file.read_text(encoding="utf-8"))["models"][name]
     sizes = {key: shape[key] for key in ("layers", "hidden", "heads", "ffn", "vocab")}
     more = {key: shape.get(key, 0) for key in ("head_dim", "experts", "expert_capacity")}
-    return Classic(
+    return TimedTransformer(
         name=name,
         code=CODES[name],
         max_context=shape["seq_len_measured"],

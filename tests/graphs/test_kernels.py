@@ -21,16 +21,16 @@ from hypothesis.strategies import (
 )
 
 from lab.tables.graphs import TABLE, price_graph, read_cases
+from lab.tables.unfused_transformers import TimedTransformer, unfused_graph
 from simulators.catalog.gpu import load_gpu
 from simulators.core.calibration import reference_folder
 from simulators.graphs.backward import backward_launches
 from simulators.graphs.forward import BACKWARD, FORWARD, INFERENCE, forward_launches
 from simulators.graphs.timeline import Framework, finish_s, span
 from simulators.workload.graphs.graph import Graph, Sketch
-from simulators.workload.graphs.unfused_transformers import Classic, classic_graph
 from simulators.workload.operators import Elementwise, Gemm
 
-GPT2 = Classic(
+GPT2 = TimedTransformer(
     name="small", code="gpt2", layers=2, hidden=256, heads=4, ffn=1024, vocab=512, max_context=64
 )
 V100 = load_gpu("v100_pcie")
@@ -106,7 +106,7 @@ def test_gradients_of_a_shared_result_are_summed() -> None:
 
 
 def test_dropout_is_free_in_inference() -> None:
-    graph = classic_graph(GPT2, 1, 32)
+    graph = unfused_graph(GPT2, 1, 32)
     quiet = [launch.node for launch in forward_launches(graph, "fp32")]
     assert not any("dropout" in node for node in quiet)
     noisy = [launch.node for launch in forward_launches(graph, "fp32", training=True)]
@@ -142,31 +142,31 @@ def test_fusion_does_not_delay_later_gemms() -> None:
 def test_more_sequences_tokens_or_layers_are_never_faster(
     code: str, batch: int, length: int
 ) -> None:
-    model = Classic(
+    model = TimedTransformer(
         name="m", code=code, layers=2, hidden=128, heads=2, ffn=256, vocab=512, max_context=256
     )
-    deeper = Classic(
+    deeper = TimedTransformer(
         name="m", code=code, layers=4, hidden=128, heads=2, ffn=256, vocab=512, max_context=256
     )
-    seconds = _seconds(classic_graph(model, batch, length))
-    assert _seconds(classic_graph(model, batch + 1, length)) >= seconds
-    assert _seconds(classic_graph(model, batch, 2 * length)) >= seconds
-    assert _seconds(classic_graph(deeper, batch, length)) >= seconds
+    seconds = _seconds(unfused_graph(model, batch, length))
+    assert _seconds(unfused_graph(model, batch + 1, length)) >= seconds
+    assert _seconds(unfused_graph(model, batch, 2 * length)) >= seconds
+    assert _seconds(unfused_graph(deeper, batch, length)) >= seconds
 
 
 def test_training_is_slower_and_fusion_is_not() -> None:
-    graph = classic_graph(GPT2, 2, 64)
+    graph = unfused_graph(GPT2, 2, 64)
     assert _seconds(graph, training=True) > _seconds(graph)
     assert _seconds(graph, fused=True) <= _seconds(graph)
 
 
 def test_tensor_parallel_ranks_split_layer_gemms() -> None:
-    whole, part = (classic_graph(GPT2, 2, 64, tp) for tp in (1, 2))
+    whole, part = (unfused_graph(GPT2, 2, 64, tp) for tp in (1, 2))
     assert part.flops == pytest.approx(whole.flops / 2)
 
 
 def test_slow_host_leaves_the_gpu_idle() -> None:
-    graph = classic_graph(GPT2, 1, 32)
+    graph = unfused_graph(GPT2, 1, 32)
     priced = price_graph(graph, V100, dtype="fp32", training=True)
     launches = float(priced.repeats[priced.of(FORWARD)].sum())
     slow = Framework(launch_s={FORWARD: 1e-3})
@@ -217,6 +217,6 @@ def test_depthwise_convolutions_have_a_separate_rate() -> None:
 
 
 def test_interval_contains_the_prediction() -> None:
-    priced = price_graph(classic_graph(GPT2, 2, 64), V100, dtype="fp32")
+    priced = price_graph(unfused_graph(GPT2, 2, 64), V100, dtype="fp32")
     part = span(priced, V100, INFERENCE, Framework())
     assert part.lo_s < part.latency_s < part.hi_s

@@ -19,13 +19,13 @@ from simulators.workload.graphs.diffusion import DiffusionTransformer, LatentDif
 from simulators.workload.graphs.encoder import Encoder
 from simulators.workload.graphs.graph import Family, Graph, Load
 from simulators.workload.graphs.recommendation import GraphConvolution, Recommender
-from simulators.workload.graphs.unfused_transformers import Classic
+from simulators.workload.graphs.unfused_transformers import UnfusedTransformer
 from simulators.workload.graphs.vision import MobileNet, ResNet, Vgg, VisionTransformer
 
 CONFIG = "huggingface_graphs"
 
 FAMILIES: dict[str, type[Family]] = {
-    "classic": Classic,
+    "opt": UnfusedTransformer,
     "encoder": Encoder,
     "resnet": ResNet,
     "vgg": Vgg,

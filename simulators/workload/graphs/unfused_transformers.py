@@ -1,9 +1,7 @@
-"""Transformers of 2018 to 2022 as their framework runs them, one kernel after another.
+"""Decoders of 2018 to 2022 whose attention writes all scores to memory, one kernel per operator.
 
-BERT (Devlin et al., 2019), GPT-2 and GPT-3 (Radford et al., 2019; Brown et al., 2020), OPT (Zhang
-et al., 2022) and Switch (Fedus et al., 2021), in the operators of Hugging Face's PyTorch code:
-scores and probabilities are written to memory, GPT's activation is a chain of eight pointwise
-kernels, and a product over a batch of heads first copies what it reads into the order it needs.
+OPT (Zhang et al., 2022) in the operators of Hugging Face's PyTorch code: separate projections,
+heads copied before each batched product, explicit mask, softmax and weighted sum.
 """
 
 from __future__ import annotations
@@ -14,10 +12,9 @@ from simulators.workload.graphs.graph import Family, Graph, Load, Sketch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classic(Family):
-    """The shape of a transformer with explicit scores."""
+class UnfusedTransformer(Family):
+    """The shape of a transformer with explicit attention scores."""
 
-    code: str  # whose implementation: bert, gpt2, opt, switch
     layers: int
     hidden: int
     heads: int
@@ -25,79 +22,27 @@ class Classic(Family):
     vocab: int
     head_dim: int = 0  # 0: hidden / heads
     max_context: int = 0
-    experts: int = 0
-    expert_capacity: int = 0
-    has_language_head: bool = True  # BERT: else a classifier of whole sequences
     source: str = ""
 
     def draw(self, load: Load) -> Graph:
-        """Return the graph for a batch of sequences; the length is their tokens."""
-        return classic_graph(self, load.batch, load.length or self.max_context)
+        """Return the graph for a batch of sequences of `load.length` tokens."""
+        return opt_graph(self, load.batch, load.length or self.max_context)
 
     @property
     def attention_width(self) -> int:
-        """Numbers of one token's queries."""
+        """Numbers in one token's queries, over all heads."""
         return self.heads * (self.head_dim or self.hidden // self.heads)
 
 
-def classic_graph(model: Classic, batch: int, length: int, tp: int = 1) -> Graph:
-    """Return the graph of a whole model over `batch` sequences of `length` tokens.
+def opt_graph(model: UnfusedTransformer, batch: int, length: int, tp: int = 1) -> Graph:
+    """Return OPT's graph on one of `tp` ranks: pre-norm, heads copied, scores clamped from below.
 
-    >>> bert = Classic(name="bert", code="bert", layers=2, hidden=8, heads=2, ffn=32, vocab=100)
-    >>> len([n for n in classic_graph(bert, 2, 16).nodes if n.kind == "linear"])
-    10
+    >>> opt = UnfusedTransformer(name="opt", layers=2, hidden=8, heads=2, ffn=32, vocab=100)
+    >>> len([n for n in opt_graph(opt, 2, 16).nodes if n.kind == "linear"])
+    7
     """
-    draw = {"bert": _bert, "gpt2": _gpt2, "opt": _opt, "switch": _switch}[model.code]
-    return draw(model, batch, length, tp)
-
-
-def _bert(model: Classic, batch: int, length: int, tp: int) -> Graph:
-    """Norms after the residual; a pooler and a masked-language head."""
     g = Sketch(model.name)
-    x = _embedded(g, model, batch, length, types=True)
-    x = g.pointwise("dropout", g.norm(x))
-    mask = g.input((batch, 1, 1, length), "mask")
-    with g.layers(model.layers):
-        q, k, v = (g.linear(x, model.attention_width // tp, name=n) for n in ("q", "k", "v"))
-        scores = g.add(g.pointwise("scale", _scores(g, model, q, k, tp)), mask)
-        seen = _weighted(g, model, g.pointwise("dropout", g.softmax(scores)), v, tp)
-        out = g.pointwise("dropout", g.linear(seen, model.hidden, name="out"))
-        y = g.norm(g.add(out, x))
-        up = g.pointwise("gelu", g.linear(y, model.ffn // tp, name="up"))
-        down = g.pointwise("dropout", g.linear(up, model.hidden, name="down"))
-        x = g.norm(g.add(down, y))
-    first = g.part(x, (batch, model.hidden))
-    pooled = g.pointwise("tanh", g.linear(first, model.hidden, name="pooler"))
-    g.linear(pooled, 2, name="classifier")
-    if not model.has_language_head:
-        return g.graph()
-    y = g.norm(g.pointwise("gelu", g.linear(x, model.hidden, name="transform")))
-    g.linear(y, model.vocab // tp, tied=True, name="lm_head")
-    return g.graph()
-
-
-def _gpt2(model: Classic, batch: int, length: int, tp: int) -> Graph:
-    """Norms before; one projection for queries, keys and values; GELU by its formula."""
-    g = Sketch(model.name)
-    x = g.pointwise("dropout", _embedded(g, model, batch, length))
-    mask = g.input((1, 1, length, length), "mask")
-    width = model.attention_width // tp
-    with g.layers(model.layers):
-        qkv = g.linear(g.norm(x), 3 * width, name="qkv")
-        q, k, v = (g.part(qkv, (batch, length, width), name=n) for n in ("q", "k", "v"))
-        scores = g.pointwise("mask", g.pointwise("scale", _scores(g, model, q, k, tp)), mask)
-        seen = _weighted(g, model, g.pointwise("dropout", g.softmax(scores)), v, tp)
-        x = g.add(g.pointwise("dropout", g.linear(seen, model.hidden, name="out")), x)
-        up = _gelu_by_formula(g, g.linear(g.norm(x), model.ffn // tp, name="up"))
-        x = g.add(g.pointwise("dropout", g.linear(up, model.hidden, name="down")), x)
-    g.linear(g.norm(x), model.vocab // tp, bias=False, tied=True, name="lm_head")
-    return g.graph()
-
-
-def _opt(model: Classic, batch: int, length: int, tp: int) -> Graph:
-    """Norms before; separate projections, copied per head; scores kept above the least float."""
-    g = Sketch(model.name)
-    x = _embedded(g, model, batch, length)
+    x = embed_tokens(g, model, batch, length)
     mask = g.input((batch, 1, length, length), "mask")
     width, heads = model.attention_width // tp, model.heads // tp
     with g.layers(model.layers):
@@ -105,7 +50,9 @@ def _opt(model: Classic, batch: int, length: int, tp: int) -> Graph:
         q = g.pointwise("scale", g.linear(y, width, name="q"))
         k, v = g.linear(y, width, name="k"), g.linear(y, width, name="v")
         q, k, v = (
-            g.copy((g.part(t, (batch, heads, length, width // heads)),), _per_head(g, t, heads))
+            g.copy(
+                (g.part(t, (batch, heads, length, width // heads)),), per_head_shape(g, t, heads)
+            )
             for t in (q, k, v)
         )
         k = g.view(k, (batch, heads, width // heads, length))
@@ -119,31 +66,9 @@ def _opt(model: Classic, batch: int, length: int, tp: int) -> Graph:
     return g.graph()
 
 
-def _switch(model: Classic, batch: int, length: int, tp: int) -> Graph:
-    """Encoder and decoder of T5; every other feed-forward block has experts, one a token."""
-    g = Sketch(model.name)
-    ids = g.input((batch, length), "ids")
-    table = (model.vocab // tp, model.hidden)
-    bias = g.input((batch, model.heads // tp, length, length), "position_bias")
-    x = g.pointwise("dropout", g.embedding(ids, table, name="tokens"))
-    with g.layers(model.layers // 2, "encoder"):
-        for sparse in (False, True):
-            x = _t5_attention(g, model, x, x, bias, tp)
-            x = _t5_ffn(g, model, x, tp, sparse=sparse)
-    memory = g.pointwise("dropout", _t5_norm(g, x))
-    y = g.embedding(g.input((batch, length), "ids"), table, name="decoder_tokens")
-    y = g.pointwise("dropout", y)
-    with g.layers(model.layers // 2, "decoder"):
-        for sparse in (False, True):
-            y = _t5_attention(g, model, y, y, bias, tp)
-            y = _t5_attention(g, model, y, memory, bias, tp)
-            y = _t5_ffn(g, model, y, tp, sparse=sparse)
-    y = g.pointwise("scale", g.pointwise("dropout", _t5_norm(g, y)))
-    g.linear(y, model.vocab // tp, bias=False, tied=True, name="lm_head")
-    return g.graph()
-
-
-def _embedded(g: Sketch, model: Classic, batch: int, length: int, *, types: bool = False) -> int:
+def embed_tokens(
+    g: Sketch, model: UnfusedTransformer, batch: int, length: int, *, types: bool = False
+) -> int:
     """Draw the sum of token, position and, for BERT, segment embeddings."""
     rows = model.max_context or length
     x = g.embedding(g.input((batch, length), "ids"), (model.vocab, model.hidden), name="tokens")
@@ -154,78 +79,7 @@ def _embedded(g: Sketch, model: Classic, batch: int, length: int, *, types: bool
     return g.add(x, g.embedding(places, (rows, model.hidden), name="positions"))
 
 
-def _per_head(g: Sketch, x: int, heads: int) -> tuple[int, int, int, int]:
+def per_head_shape(g: Sketch, x: int, heads: int) -> tuple[int, int, int, int]:
+    """Return the shape [batch, heads, length, width per head] of a tensor of tokens."""
     batch, length, width = g.shape(x)
     return batch, heads, length, width // heads
-
-
-def _heads_of(g: Sketch, x: int, heads: int) -> int:
-    """Draw the heads of [batch, length, width]; a batch of several is copied to be multiplied."""
-    part = g.part(x, _per_head(g, x, heads))
-    return g.copy((part,), g.shape(part)) if g.shape(x)[0] > 1 else part
-
-
-def _scores(g: Sketch, model: Classic, q: int, k: int, tp: int) -> int:
-    queries, keys = (_heads_of(g, x, model.heads // tp) for x in (q, k))
-    batch, heads, length, width = g.shape(keys)
-    return g.matmul(queries, g.view(keys, (batch, heads, width, length)), name="scores")
-
-
-def _weighted(g: Sketch, model: Classic, probabilities: int, v: int, tp: int) -> int:
-    """Draw the weighted sum of values, and its copy back to one row per token."""
-    seen = g.matmul(probabilities, _heads_of(g, v, model.heads // tp), name="weighted")
-    batch, heads, length, width = g.shape(seen)
-    return g.copy((seen,), (batch, length, heads * width))
-
-
-def _gelu_by_formula(g: Sketch, x: int) -> int:
-    """Draw `0.5 x (1 + tanh(c (x + 0.044715 x^3)))` in eight kernels."""
-    half = g.pointwise("scale", x)
-    cubed = g.pointwise("scale", g.pointwise("pow", x))
-    inner = g.pointwise("scale", g.add(x, cubed))
-    return g.mul(half, g.pointwise("shift", g.pointwise("tanh", inner)))
-
-
-def _t5_norm(g: Sketch, x: int) -> int:
-    """Draw T5's RMS norm: square, mean, root, two products."""
-    root = g.pointwise("rsqrt", g.mean(g.pointwise("pow", x), (*g.shape(x)[:-1], 1)))
-    weight = g.node("weight", (), (g.shape(x)[-1],), weights=((g.shape(x)[-1],),))
-    return g.mul(g.mul(x, root), weight)
-
-
-def _t5_attention(g: Sketch, model: Classic, x: int, memory: int, bias: int, tp: int) -> int:
-    """Draw attention of `x` to itself or to an encoder's result."""
-    y = _t5_norm(g, x)
-    width = model.attention_width // tp
-    source = y if memory == x else memory
-    q = g.linear(y, width, bias=False, name="q")
-    k, v = (g.linear(source, width, bias=False, name=n) for n in ("k", "v"))
-    scores = g.add(_scores(g, model, q, k, tp), bias)
-    seen = _weighted(g, model, g.pointwise("dropout", g.softmax(scores)), v, tp)
-    out = g.linear(seen, model.hidden, bias=False, name="out")
-    return g.add(x, g.pointwise("dropout", out))
-
-
-def _t5_ffn(g: Sketch, model: Classic, x: int, tp: int, *, sparse: bool) -> int:
-    """Draw a feed-forward block; of a mixture, as many rows as its experts have room for."""
-    y = _t5_norm(g, x)
-    if sparse:
-        y = _switch_experts(g, model, y, tp)
-    else:
-        up = g.pointwise("dropout", g.relu(g.linear(y, model.ffn // tp, bias=False, name="up")))
-        y = g.linear(up, model.hidden, bias=False, name="down")
-    return g.add(x, g.pointwise("dropout", y))
-
-
-def _switch_experts(g: Sketch, model: Classic, y: int, tp: int) -> int:
-    """Draw a router and the experts in turn, each over the rows it has room for."""
-    batch, length, hidden = g.shape(y)
-    chances = g.softmax(g.linear(y, model.experts, bias=False, name="router"))
-    joined = g.copy((y,), g.shape(y), name="next_states")
-    rows = batch * min(length, model.expert_capacity)
-    for _ in range(model.experts):
-        mine = g.node("gather", (y,), (rows, hidden), waits=True)
-        up = g.relu(g.linear(mine, model.ffn // tp, bias=False, name="expert_up"))
-        down = g.linear(g.pointwise("dropout", up), hidden, bias=False, name="expert_down")
-        joined = g.node("scatter", (joined, down), (batch, length, hidden), waits=True)
-    return g.mul(joined, g.part(chances, (batch, length, 1)))
