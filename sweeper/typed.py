@@ -1,4 +1,4 @@
-"""What is read is parsed into a type before anything looks at it; a mistake is told in words."""
+"""Parse input into typed values; errors name the key, the value and the place."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from sweeper.space.space_config import SpaceConfig, parse_space
 from sweeper.space.spans import Batch, Index, Mask, Span
 
 _LARGEST = 2**62
-"""Points have 64-bit numbers; the last bit is room to count past the end."""
+"""Points have 64-bit numbers; the last bit allows counting past the end."""
 
 
 @dataclass(frozen=True)

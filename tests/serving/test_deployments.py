@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from lab.tables.deployments import NVIDIA, NVIDIA_TRTLLM, client_of, excluded
-from lab.tables.serving.launch_recipes import Load as Started
-from lab.tables.serving.launch_recipes import recipe_of
+from lab.tables.serving.launch_recipes import RecipeLoad, recipe_of
 from planning.calibrate.deployment import calibrate_deployment
 from planning.load_tests.serving import LOAD_TESTS, UNCORRECTED
 from simulators.core.errors import Infeasible, UserError
@@ -161,7 +160,7 @@ def a_launch(row: tuple[str, str, str, str], date: str | None, **load: Any) -> E
     recipe = recipe_of(*row, date)
     assert recipe is not None
     usual = {"prompt": 1024, "output": 1024, "clients": 16, "tp": 4, "attention_dp": False}
-    return recipe.launch(Started(**(usual | load)))
+    return recipe.launch(RecipeLoad(**(usual | load)))
 
 
 def test_recipes_poll_less_often_with_many_clients() -> None:
