@@ -146,7 +146,7 @@ def explained(error: OSError, folder: str) -> UserError:
     """Return an operating system's error as a message about a folder of results."""
     if error.errno == errno.ENOSPC or "No space left" in str(error):
         return UserError(
-            f"the disk under {folder} is full. Everything written so far is kept: free disk space, or "
+            f"the disk under {folder} is full. Everything written so far is kept: free space, or "
             "set outputs=/another/folder, and run the same command again to continue"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

@@ -39,7 +39,7 @@ REFUSED = (
 """Words and phrases of the glossary's last section, with their inflections."""
 
 ALLOWED = {
-    r"\.floor\b|\bfloor(div| division)\b": "the rounding function",
+    r"\.floor\b|\bfloor div(ision)?\b": "the rounding function",
     r"\bexp floor greatest\b": "functions of SQL",
     r"\bboard power\b": "total board power, the power limit in data sheets of AMD and NVIDIA",
     r"\bvisual wake words\b": "a benchmark of MLPerf Tiny",
