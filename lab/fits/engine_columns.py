@@ -30,13 +30,13 @@ ENGINE = {name: facts["like"] for name, facts in ENGINES.items() if "like" in fa
 """Runtimes with the constants of another."""
 
 FAMILIES = ("gemm", "experts", "prefill", "decode", "vector")
-TRANSFERRED = {family: f"borrowed_{family}" for family in FAMILIES}
+TRANSFERRED = {family: f"transferred_{family}" for family in FAMILIES}
 """Columns of kernels that were not measured on the GPU they run on."""
 
 MANY = {family: f"many_{family}" for family in ("gemm", "experts")}
 """Columns of products, for the part that they are of many tokens."""
 
-PACES, HOST_TIMES = ("paces", "borrowed", "many"), ("host_s", "sequence_s")
+PACES, HOST_TIMES = ("paces", "transferred", "many"), ("host_s", "sequence_s")
 GAPS = ("layer_s", *HOST_TIMES)
 KINDS = ("mixture_layer_s", "latent_layer_s", "index_layer_s", "state_layer_s")
 COLUMNS = ("fixed", *FAMILIES, *TRANSFERRED.values(), *MANY.values(), "messages", *GAPS, *KINDS)
@@ -172,7 +172,7 @@ def constants_of(
             if own.any() or not transferred.any():
                 yield Constant(f"paces.{name}.{family}", own + transferred, *KERNELS_PACE)
             else:
-                yield Constant(f"borrowed.{name}.{family}", transferred + many, *KERNELS_PACE)
+                yield Constant(f"transferred.{name}.{family}", transferred + many, *KERNELS_PACE)
                 continue
             if family in MANY:
                 yield Constant(f"many.{name}.{family}", many, *MANY_PACE)

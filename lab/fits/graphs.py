@@ -24,8 +24,8 @@ from lab.tables.rows import Rows
 from planning.calibrate.kernels import fit_few
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
-from simulators.evidence.boards import boards, identity_of
 from simulators.evidence.lookup import BEST
+from simulators.evidence.measured_gpus import identity_of, measured_gpus
 from simulators.graphs.forward import BACKWARD, FORWARD, INFERENCE
 from simulators.graphs.timeline import CALIBRATION, Framework, PricedLaunches, Span, span
 from simulators.kernels.levels import zero_shot_profile
@@ -113,7 +113,7 @@ def priced_cases(reference: Path) -> list[FittedGraph]:
 
 def few_shot_profile(gpu: Gpu, rows: Sequence[Rows], seed: int) -> Profile:
     """Return a GPU's profile by its data sheet and `ROWS` rows of each operator class."""
-    others = [one for one in boards() if one.name != gpu.name]
+    others = [one for one in measured_gpus() if one.name != gpu.name]
     profile = zero_shot_profile(identity_of(gpu), among=others)
     # Batched products first: the dispatch they show is an upper bound for single ones.
     for part in sorted(rows, key=lambda part: part.kernel):

@@ -107,7 +107,7 @@ def _scaled(row: Deployed, factor: float) -> Mapping[str, Any]:
     written = read_choice(RUNTIMES.find(row.framework))
     chip, fabric = gpu.architecture, cluster_for("auto", gpu).fabric_of(gpu)
     pace = {name: factor * runtime.pace(chip, name) for name in FAMILIES}
-    borrowed = {name: factor * runtime.pace(chip, name, is_own=False) for name in FAMILIES}
+    transferred = {name: factor * runtime.pace(chip, name, is_own=False) for name in FAMILIES}
     many = runtime.many.get(chip, {})
     return {
         "runtime": {
@@ -115,7 +115,7 @@ def _scaled(row: Deployed, factor: float) -> Mapping[str, Any]:
             for name, value in written["runtime"].items()
         },
         "paces": {chip: pace, fabric: {"messages": factor * runtime.pace(fabric, "messages")}},
-        "borrowed": {chip: borrowed},
+        "transferred": {chip: transferred},
         "many": {chip: {n: factor * many[n] if n in many else pace[n] for n in FAMILIES[:2]}},
         **{name: written[name] for name in ("kernels", "batch_times") if name in written},
     }

@@ -20,9 +20,14 @@ from planning.calibrate.timings import TimedCalls, Timings, read_timings, relati
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats
-from simulators.evidence.boards import boards, identity_of, nearest_gpu, of_architecture
-from simulators.evidence.fp32_bands import band_of_boards, errors_of
+from simulators.evidence.fp32_bands import band_of_gpus, errors_of
 from simulators.evidence.intervals import WIDEST, Band
+from simulators.evidence.measured_gpus import (
+    identity_of,
+    measured_gpus,
+    nearest_gpu,
+    of_architecture,
+)
 from simulators.kernels.levels import measured_profile, scalar_files, zero_shot_profile
 from simulators.kernels.price import call_seconds
 from simulators.kernels.profile import GemmRates, Profile, ReductionRates, VectorRates
@@ -90,7 +95,7 @@ def _gain(part: Timings, gpu: Gpu, blank: Profile, own: Path) -> Gain:
 
 
 def _write(gpu: Gpu, parts: Sequence[Timings], file: Path, measured: Path) -> None:
-    peers = [other for other in boards() if other.name != gpu.name]
+    peers = [other for other in measured_gpus() if other.name != gpu.name]
     before = profile = zero_shot_profile(replace(identity_of(gpu), name=gpu.name), among=peers)
     bands: dict[str, Band] = {}
     errors: dict[str, float] = {}
@@ -104,7 +109,9 @@ def _write(gpu: Gpu, parts: Sequence[Timings], file: Path, measured: Path) -> No
     same_vendor = [other for other in peers if other.vendor == gpu.vendor]
     content: dict[str, Any] = {
         "level": "few_shot",
-        "donor": nearest_gpu(of_architecture(gpu.architecture, same_vendor)) if same_vendor else "",
+        "source": nearest_gpu(of_architecture(gpu.architecture, same_vendor))
+        if same_vendor
+        else "",
         "provenance": {"held_out_mape_of": errors},
         "bands": {n: {"lo": list(band.lo), "hi": list(band.hi)} for n, band in bands.items()},
     }
@@ -211,7 +218,7 @@ def band_by_rows(label: str, missed: Floats, names: Sequence[str]) -> Band:
     if not (found := errors_of(names).get(label)):
         return WIDEST
     unit = unit_of(missed, [float(errors["unit"]) for errors in found])
-    return band_of_boards([np.array(errors["rows"]) for errors in found], unit)
+    return band_of_gpus([np.array(errors["rows"]) for errors in found], unit)
 
 
 def unit_of(missed: Floats, others: Sequence[float]) -> float:

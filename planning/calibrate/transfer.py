@@ -24,7 +24,7 @@ from planning.calibrate.kernels import fit_few
 from planning.calibrate.timings import Sizes, TimedCalls, Timings, read_timings, relative_error
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.jit import Floats, Ints
-from simulators.evidence.boards import boards, identity_of, of_architecture
+from simulators.evidence.measured_gpus import identity_of, measured_gpus, of_architecture
 from simulators.evidence.transfer import ARCHITECTURE, GENERATION, relation_of
 from simulators.kernels.levels import profile_of, zero_shot_profile
 from simulators.kernels.price import call_seconds
@@ -156,7 +156,7 @@ def library_corrections(rows: TimedCalls, gpu: Gpu) -> Floats:
 
     GPUs like this one are fully calibrated ones of its architecture, else of its vendor, else all.
     """
-    others = [other for other in boards() if other.name != gpu.name]
+    others = [other for other in measured_gpus() if other.name != gpu.name]
     peers = [other for other in others if other.vendor == gpu.vendor] or others
     found = []
     for other in of_architecture(gpu.architecture, peers):

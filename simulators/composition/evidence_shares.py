@@ -42,7 +42,7 @@ def add_up(parts: Iterable[tuple[float, Mapping[K, Any]]], zero: Any = 0.0) -> d
 
 
 def runtime_level(replica: Replica) -> int:
-    """Return what launches and waits for the host rest on: a runtime was fitted on some boards."""
+    """Return what launches and waits for the host rest on: a runtime was fitted on some GPUs."""
     return FITTED if replica.runtime.knows(replica.gpu) else EXTRAPOLATED
 
 

@@ -92,6 +92,6 @@ def pass_interval_s(
 
 
 def unexplained_share(runtime: Runtime, gpu: Gpu) -> float:
-    """Return what no kernel's interval explains of a pass, wider on boards new to a runtime."""
+    """Return what no kernel's interval explains of a pass, wider on GPUs new to a runtime."""
     shares = once(read_calibration, CALIBRATION)["unexplained"]
-    return float(shares["known_boards" if runtime.knows(gpu) else "new_boards"])
+    return float(shares["known_gpus" if runtime.knows(gpu) else "new_gpus"])

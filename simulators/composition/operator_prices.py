@@ -48,7 +48,7 @@ MODES_OF = {
 """The kernels of DeepEP by which few tokens of a rank, and many, get to their experts."""
 
 CLOCKS = tuple(1.0 - step / 20.0 for step in range(1, 17))
-"""Shares of the clock that a board falls to, one after the other, until it keeps to a limit."""
+"""Shares of the clock that a GPU falls to, one after the other, until it keeps to a limit."""
 
 ALIKE = 1.5
 """Intervals up to so many times as wide as the narrowest are those of kernels known as well."""
@@ -74,7 +74,7 @@ class Row:
     hi_s: Column
     level: Levels  # positions in `core.levels.LEVELS`
     is_own: bool = True  # kernels measured on the GPU itself
-    is_foreign: bool = False  # experts in a format that no board of the architecture was timed in
+    is_foreign: bool = False  # experts in a format that no GPU of the architecture was timed in
 
     def mask(self, present: Column) -> Row:
         """Return the row with zeros where nothing is present."""
@@ -202,7 +202,7 @@ def rows_of(operator: Operator) -> Column:
 
 
 def _kernel_row(operator: Compute, replica: Replica, part: str) -> Row:
-    """Return the price of a kernel at the highest clock at which a board keeps to its limit."""
+    """Return the price of a kernel at the highest clock at which a GPU keeps to its limit."""
     row = _held_row(operator, replica, part)
     if not replica.power_limit_w:
         return row
@@ -217,7 +217,7 @@ def _kernel_row(operator: Compute, replica: Replica, part: str) -> Row:
 
 
 def _held_row(operator: Compute, replica: Replica, part: str) -> Row:
-    """Return the price of a kernel at a board's clock; no less than where nobody holds it down."""
+    """Return the price of a kernel at a GPU's clock; no less than where nobody holds it down."""
     row, gpu = _row_at_clock(operator, replica, part), replica.gpu
     if gpu.clock_share == 1.0:
         return row

@@ -52,14 +52,14 @@ class Effects:
     launch: bool = True  # hosts take time to launch kernels, with gaps between those of a layer
     fusion: bool = True  # what stands between two products runs as one kernel
     synchronisation: bool = True  # a host waits for an iteration's tokens before it prepares more
-    clocks: bool = True  # boards at their power limit slow down while matrix units are busy
+    clocks: bool = True  # GPUs at their power limit slow down while matrix units are busy
     prompt: bool = True  # a host turns the text of a prompt into tokens
 
 
 EVERYTHING = Effects()
 EFFECTS = tuple(f.name for f in fields(Effects))
 
-TABLES = "kernels", "paces", "borrowed", "many", "batch_times"
+TABLES = "kernels", "paces", "transferred", "many", "batch_times"
 """Of the file of a runtime, each left out where it is empty."""
 
 NARROW, WIDENED = "narrow_", "widened_"
@@ -137,7 +137,7 @@ class Runtime:
     latent_layer_s: float = 0.0  # and one of latent attention
     index_layer_s: float = 0.0  # and one whose keys an indexer chooses
     state_layer_s: float = 0.0  # and one that keeps a state
-    boards: Sequence[str] = ()  # the GPUs it was fitted on
+    gpus: Sequence[str] = ()  # the GPUs it was fitted on
     across: str = ""  # the runtime that stands for it where GPUs share layers; empty: itself
     host: str = ""  # whose host was measured, where it is not that of an engine as deployed
     is_fused: bool = True  # what stands between products runs as one kernel
@@ -147,7 +147,7 @@ class Runtime:
     prompt_token_s: Mapping[str, float] = field(default_factory=dict)  # tokenising, per token
     prompt_ktoken_s: Mapping[str, float] = field(default_factory=dict)  # more of it, per 1,000
     paces: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
-    borrowed: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
+    transferred: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
     many: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # paces of many tokens
     like: str = ""  # the runtime whose numbers it has, of an older release, but for kernels and
     batch_times: Mapping[str, float] = field(
@@ -163,13 +163,13 @@ class Runtime:
     def pace(self, device: str, family: str, *, is_own: bool = True) -> float:
         """Return what kernels of a family take among others, over what they take alone.
 
-        Kernels differ by the architecture of a GPU, messages by the fabric between GPUs. Where the
-        GPUs that a pace was fitted on had borrowed all their kernels, it says as much of what they
-        borrowed, and only `borrowed` has it: kernels measured on a GPU itself go without.
+        Kernels differ by the architecture of a GPU, messages by the fabric between GPUs. A
+        pace fitted on GPUs without measured kernels includes the error of the transfer; such paces
+        are in `transferred` only and do not apply to kernels measured on the GPU itself.
         A device is an architecture or a fabric; a family is one of kernels, or `messages`.
         """
         own = self.paces.get(device, {}).get(family, 1.0)
-        return own if is_own else self.borrowed.get(device, {}).get(family, own)
+        return own if is_own else self.transferred.get(device, {}).get(family, own)
 
     def pace_of(
         self,
@@ -203,7 +203,7 @@ class Runtime:
 
     def knows(self, gpu: Gpu) -> bool:
         """Say whether it was fitted on a GPU, or on the one that a what-if device varies."""
-        return (gpu.measured_as or gpu.name) in self.boards
+        return (gpu.measured_as or gpu.name) in self.gpus
 
     def extra_gaps_s(self, model: LanguageModel, part: Stage) -> float:
         """Return the gaps of a stage's layers of unusual kinds."""

@@ -31,7 +31,7 @@ SOURCES = {
     "blackwell": "h100_sxm",
     "blackwell_rtx": "h100_sxm",
 }
-"""By architecture, the measured board of the nearest lithography: TSMC's 7 nm beside Samsung's 8;
+"""By architecture, the measured GPU of the nearest lithography: TSMC's 7 nm beside Samsung's 8;
 TSMC's 4N, of which Blackwell's 4NP is a variant. A FLOP of an older architecture or of another
 vendor's takes other joules than any of these."""
 
@@ -39,7 +39,7 @@ vendor's takes other joules than any of these."""
 def slowdown(gpu: Gpu) -> float:
     """Return what is added while matrix units work, as a share of their least possible time.
 
-    A board held at a lower clock has as much less to give up.
+    A GPU held at a lower clock has as much less to give up.
     """
     if not gpu.validated:
         return 0.0
@@ -73,6 +73,6 @@ def throttled_s(operator: Compute, gpu: Gpu, share: float) -> Column:
 
 @functools.cache
 def _calibration() -> dict[str, float]:
-    """Return the fitted shares by board."""
+    """Return the fitted shares by GPU."""
     content: dict[str, dict[str, float]] = read_calibration(CALIBRATION)
     return content["slowdown"]

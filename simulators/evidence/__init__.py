@@ -3,6 +3,6 @@
 `lookup.py` is the entry point: which GPU's calibration of a kind is taken, how much wider the
 interval becomes and which files that rests on. `transfer.py` has errors by kind of transfer;
 `relatives.toml` says which GPUs are sources, `lines.toml` which architectures follow which.
-`boards.py` has what a data sheet alone is taken for: means and lines through all measured GPUs.
+`measured_gpus.py` has the defaults of a data sheet: means and lines through measured GPUs.
 `intervals.py` has the 90 % intervals.
 """

@@ -1,4 +1,4 @@
-"""The files of calibrations: where each kind of a board's lies, and when they last changed."""
+"""Calibration files of GPUs: their paths by kind, and the time of the last change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulators.core.folder import PACKAGE, read_toml
 
 CALIBRATIONS = PACKAGE / "kernels" / "calibration"
 RELATIVES = Path(__file__).with_name("relatives.toml")
-SUMMARY = "boards"  # the file of fp32 calibrations that sums up all boards shipped
+SUMMARY = "measured_gpus"  # the file of fp32 calibrations that sums up all GPUs shipped
 POWER = "power"  # the kind of calibration that is of watts; all others are of times
 
 Stamp = tuple[int, ...]
@@ -32,19 +32,19 @@ class Kind:
 
 
 def calibrations(kind: str) -> Mapping[str, tuple[Path, ...]]:
-    """Return the files of each measured board, one per folder of a kind."""
+    """Return the files of each measured GPU, one per folder of a kind."""
     return _files(kind, places(), stamp())
 
 
-def calibration_file(kind: str, board: str) -> Path | None:
-    """Return the first calibration of a kind that a board has, if any."""
-    return next(iter(calibrations(kind).get(board, ())), None)
+def calibration_file(kind: str, gpu: str) -> Path | None:
+    """Return the first calibration of a kind that a GPU has, if any."""
+    return next(iter(calibrations(kind).get(gpu, ())), None)
 
 
-def calibration_files(kind: str, board: str) -> tuple[Path, ...]:
-    """Return every calibration of a kind that a board has, those that nearer ones hide included."""
+def calibration_files(kind: str, gpu: str) -> tuple[Path, ...]:
+    """Return all calibration files of a kind for a GPU, with the ones that another folder hides."""
     paths = (
-        place / folder / f"{board}.toml" for place in places() for folder in kinds()[kind].folders
+        place / folder / f"{gpu}.toml" for place in places() for folder in kinds()[kind].folders
     )
     return tuple(path for path in paths if path.is_file())
 
@@ -56,7 +56,7 @@ def _files(kind: str, folders: tuple[Path, ...], _now: Stamp) -> Mapping[str, tu
         for folder in kinds()[kind].folders:
             for file in sorted((place / folder).glob("*.toml")):
                 found.setdefault(file.stem, {}).setdefault(folder, file)
-    return {board: tuple(files.values()) for board, files in found.items()}
+    return {gpu: tuple(files.values()) for gpu, files in found.items()}
 
 
 def places() -> tuple[Path, ...]:

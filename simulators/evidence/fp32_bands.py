@@ -22,28 +22,28 @@ from simulators.evidence.intervals import COVERED, Band, everywhere
 CALIBRATION = Path(__file__).parent / "calibration" / "fp32_errors.toml"
 
 
-def bands_by_sheet(boards: Collection[str]) -> dict[str, Band]:
-    """Return the bands of a board whose data sheet alone is known, by class of operators."""
+def bands_by_sheet(gpus: Collection[str]) -> dict[str, Band]:
+    """Return the bands of a GPU whose data sheet alone is known, by class of operators."""
     return {
-        label: band_of_boards([np.array(errors["sheet"]) for errors in found])
-        for label, found in errors_of(boards).items()
+        label: band_of_gpus([np.array(errors["sheet"]) for errors in found])
+        for label, found in errors_of(gpus).items()
     }
 
 
-def band_of_boards(errors: Collection[Floats], unit: float = 1.0) -> Band:
-    """Return what nine of ten rows of one more board fall into.
+def band_of_gpus(errors: Collection[Floats], unit: float = 1.0) -> Band:
+    """Return what nine of ten rows of one more GPU fall into.
 
-    Errors are quantiles of each board, as many of each, of logarithms of measured over predicted.
+    Errors are quantiles of each GPU, as many of each, of logarithms of measured over predicted.
     """
     ends = np.quantile(np.concatenate([*errors]), COVERED) * unit * (1.0 + 1.0 / len(errors))
     return everywhere(*np.exp(ends).tolist())
 
 
-def errors_of(boards: Collection[str]) -> Mapping[str, list[Mapping[str, Any]]]:
-    """Return the errors of some boards, by class of operators."""
+def errors_of(gpus: Collection[str]) -> Mapping[str, list[Mapping[str, Any]]]:
+    """Return the errors of some GPUs, by class of operators."""
     found: dict[str, list[Mapping[str, Any]]] = {}
-    known = once(read_calibration, CALIBRATION)["board"]
-    for board in boards:
-        for label, errors in known.get(board, {}).items():
+    known = once(read_calibration, CALIBRATION)["gpu"]
+    for gpu in gpus:
+        for label, errors in known.get(gpu, {}).items():
             found.setdefault(label, []).append(errors)
     return found

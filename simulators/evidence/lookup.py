@@ -68,21 +68,21 @@ class Found(Generic[T]):
     """Numbers of one kind for a GPU, and the transfer they come by."""
 
     numbers: T
-    board: str  # that was measured
+    gpu: str  # that was measured
     framework: str
     kind: transfer.TransferKind
     error: transfer.TransferError
     here: Found[T] | None = None  # own numbers for the same work, where another GPU's are taken
 
     @property
-    def is_of_this_board(self) -> bool:
+    def is_of_this_gpu(self) -> bool:
         """Whether this was measured on the GPU itself."""
         return self.kind.relation == transfer.OWN
 
     @property
     def is_own(self) -> bool:
         """Whether this was measured on the GPU itself, in the precision asked for."""
-        return self.is_of_this_board and self.kind.same_precision
+        return self.is_of_this_gpu and self.kind.same_precision
 
     def widened(self, band: Band) -> Band:
         """Return a measured band as wide as the transfer makes it."""
@@ -224,13 +224,13 @@ def _is_source(gpu: Gpu, row: Kind) -> bool:
 def files_behind(gpu: Gpu) -> tuple[Path, ...]:
     """Return every file that times of a GPU may rest on: its own, its sources', and who they are.
 
-    In fp32 all GPUs are sources, through the summary that `boards.py` reads.
+    In fp32 all GPUs are sources, through the summary that `measured_gpus.py` reads.
     """
     name = gpu.measured_as or gpu.name
     summary = calibration_file("fp32", SUMMARY)
-    summed = read_calibration(summary)["board"] if summary is not None else ()
+    summed = read_calibration(summary)["gpu"] if summary is not None else ()
     names = {kind: [one.gpu for one in sources(kind, name, gpu.architecture)] for kind in kinds()}
-    names["fp32"] = [SUMMARY, name, *(str(board["name"]) for board in summed)]
+    names["fp32"] = [SUMMARY, name, *(str(other["name"]) for other in summed)]
     found = (f for kind, some in names.items() for n in some for f in calibrations(kind).get(n, ()))
     dram = (MEMORIES.find(gpu.memory),) if gpu.memory else ()
     return tuple(

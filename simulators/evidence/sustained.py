@@ -25,7 +25,7 @@ CALIBRATION = Path(__file__).parent / "calibration" / "sustained_peaks.toml"
 def sustained_share(gpu: Gpu, dtype: str) -> float:
     """Return the part of the dense peak of a precision that large products sustain.
 
-    A what-if board sustains what the real one does. A vendor of whom nothing was measured has no
+    A what-if GPU sustains what the real one does. A vendor of whom nothing was measured has no
     factor of its own.
     """
     line, vendors = _fitted()["line"], _fitted()["vendor"]
@@ -36,7 +36,7 @@ def sustained_share(gpu: Gpu, dtype: str) -> float:
 def share_of(asked: float, level: float, slope: float, most: float, factor: float = 1.0) -> float:
     """Return the sustained part where the logarithm of the TFLOPs per joule is `asked`.
 
-    The line ends at the peak; with the vendor's factor it is no more than was seen of any board.
+    The line ends at the peak; with the vendor's factor it is no more than was seen of any GPU.
 
     >>> [round(share_of(math.log(x), -0.2, -0.3, 0.9), 3) for x in (0.1, 1.0, 2.0)]
     [0.9, 0.819, 0.665]
@@ -51,10 +51,10 @@ def flops_per_j(gpu: Gpu, dtype: str) -> float:
 
 
 def sheet_bands(vendor: str) -> dict[str, Band]:
-    """Return the intervals of products that a data sheet alone speaks for, of a vendor's boards.
+    """Return the intervals of products that a data sheet alone speaks for, of a vendor's GPUs.
 
     Of `plain` formats and of those whose calls quantise activations first: `quantised`. They were
-    seen on boards of the vendor whose factor is one. Another's factor comes from other formats, so
+    seen on GPUs of the vendor whose factor is one. Another's factor comes from other formats, so
     it may as well be absent or twice as large in logarithms, and adds by squares; where there is
     none, the farthest that was seen may be missing.
     """

@@ -1,9 +1,9 @@
 """Errors of kernel times that are transferred from another GPU, library or precision.
 
 Every measured kernel was predicted by every other that could substitute for it
-(`lab.fits borrowed_kernels`). For each family of kernels and each kind of transfer the calibration
-holds the mean absolute error, the 90 % interval of measured over predicted, and whether trees and
-grids are transferred too. `lines.toml` says which architectures follow which.
+(`lab.fits transferred_kernels`). By family of kernels and kind of transfer the calibration holds
+the mean absolute error, the 90 % interval of measured over predicted, and whether trees
+and grids are transferred too. `lines.toml` says which architectures follow which.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simulators.core.calibration import read_calibration
 from simulators.core.folder import read_toml
 from simulators.evidence.intervals import Band
 
-CALIBRATION = Path(__file__).parent / "calibration" / "borrowed_kernels.toml"
+CALIBRATION = Path(__file__).parent / "calibration" / "transferred_kernels.toml"
 LINES = Path(__file__).with_name("lines.toml")
 
 OWN, ARCHITECTURE, GENERATION, VENDOR, OTHER = "own", "architecture", "generation", "vendor", "any"
@@ -125,7 +125,7 @@ def shipped_errors() -> Errors:
 @functools.cache
 def substitutes() -> Mapping[str, Mapping[str, Sequence[str]]]:
     """Return by family and library the nearest libraries on the same GPU, in order."""
-    table: Mapping[str, Mapping[str, Sequence[str]]] = read_calibration(CALIBRATION)["stands_in"]
+    table: Mapping[str, Mapping[str, Sequence[str]]] = read_calibration(CALIBRATION)["substitutes"]
     return table
 
 

@@ -1,14 +1,15 @@
 """Power of a GPU while a kernel runs, from its activity, and the energy of a launch.
 
-    want  = idle + (tdp - idle) * (awake + compute f + memory g)
+    want  = idle + (tdp - idle) * (active_idle + compute f + memory g)
     watts = (want^-8 + (limit tdp)^-8)^(-1/8)
 
-`f` and `g` are achieved over peak rate, of arithmetic in its dtype and of device memory. `awake` is
-drawn by clocks, caches and leakage as soon as anything runs; `compute` is fitted per dtype, with
+`f` and `g` are achieved over peak rate, of arithmetic in its dtype and of device memory. Clocks,
+caches and leakage draw `active_idle` as soon as anything runs; `compute` is fitted per dtype, with
 extra factors for attention. Above the limit the clock falls: time grows, power does not. A lower
-clock scales `awake` and `compute` by `swing`. A what-if GPU keeps the measured GPU's energy per
-FLOP (at a voltage that follows its clock) and per byte; its active idle power and limit scale with
-its SMs. Trees fitted to a metered GPU correct these watts; they do not depend on time or rates.
+clock scales `active_idle` and `compute` by `swing`. A what-if GPU keeps the measured GPU's energy
+per FLOP (at a voltage that follows its clock) and per byte; its active idle power and limit scale
+with its SMs. Trees fitted to a metered GPU correct these watts; the trees do not depend on time or
+rates.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ from simulators.kernels.price import flops, moved_bytes
 from simulators.workload.operators import Attention, Compute, Elementwise, Embedding, Gemm, Norm
 
 COMPUTE_SHARE = 1.0
-"""Boards are designed so that the matrix units at full rate reach the power limit."""
+"""GPUs are designed so that the matrix units at full rate reach the power limit."""
 
 MEMORY_SHARE = 0.55
-"""HBM and its path take about half of a board's dynamic power in streaming kernels."""
+"""HBM and its path take about half of a GPU's dynamic power in streaming kernels."""
 
 IDLE_SHARE = 0.15
-"""Idle part of the board's limit where a data sheet does not state it."""
+"""Idle part of the GPU's limit where a data sheet does not state it."""
 
 ALIKE = {"fp16": "bf16", "tf32": "bf16", "int8": "fp8", "int4": "fp4"}
 """Formats nobody measured, by the one whose multipliers they use."""
 
 LOWEST_VOLTAGE = 0.7
-"""Of the voltage at full clock, below which none goes: about 0.7 V of 1.0 V on boards of today. A
-choice: no table of boards at several clocks stands behind it."""
+"""Of the voltage at full clock, below which none goes: about 0.7 V of 1.0 V on GPUs of today. A
+choice: no table of GPUs at several clocks stands behind it."""
 
 DIGITS = 9
 """Of a ratio of clocks: one that is held and let go again is what it was."""
@@ -57,21 +58,21 @@ SHARPNESS = 8.0
 class PowerModel:
     """Parts of the room between idle and the limit that activity takes."""
 
-    awake: float = 0.0
+    active_idle: float = 0.0
     memory: float = MEMORY_SHARE
     compute: Mapping[str, float] = field(default_factory=dict)  # by format, else `COMPUTE_SHARE`
     factor: Mapping[str, float] = field(default_factory=dict)  # on compute, of attention by phase
-    limit: float = 1.0  # of the data sheet's, that the board holds
+    limit: float = 1.0  # of the data sheet's, that the GPU holds
     shapes: Mapping[str, Correction] = field(default_factory=dict)  # by `kernel_of`, if its own
 
 
 def energy_j(operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
-    """Return the joules the board draws during one launch that takes `latency_s`."""
+    """Return the joules the GPU draws during one launch that takes `latency_s`."""
     return power_w(operator, gpu, latency_s) * latency_s
 
 
 def power_w(operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
-    """Return the mean watts of the board while such launches follow each other, at most its limit.
+    """Return the mean watts of the GPU while such launches follow each other, at most its limit.
 
     Raises:
         UserError: a calibration is unreadable.
@@ -101,7 +102,7 @@ def formula_w(model: PowerModel, operator: Compute, gpu: Gpu, latency_s: Floats)
     g = moved_bytes(operator) / (gpu.hbm_bytes_per_s * latency_s)
     idle_w = resting_w(gpu)
     sms, memory = _sizes_of(gpu)
-    core = sms * swing(gpu.clock_share) * (model.awake + share * np.minimum(f, 1.0))
+    core = sms * swing(gpu.clock_share) * (model.active_idle + share * np.minimum(f, 1.0))
     streams = model.memory * np.minimum(g, 1.0)
     want_w = idle_w + (gpu.tdp_w - idle_w) * (core + memory * streams)
     # The limit grows with the SMs, and by what memory draws that has grown more than they have.
@@ -110,18 +111,18 @@ def formula_w(model: PowerModel, operator: Compute, gpu: Gpu, latency_s: Floats)
 
 
 def _sizes_of(gpu: Gpu) -> tuple[float, float]:
-    """Return the power of SMs and of memory of a device, over that of the board that it varies.
+    """Return the power of SMs and of memory of a device, over that of the GPU that it varies.
 
-    A part of a board, and a sheet that states a limit, have watts of their own.
+    A part of a GPU, and a sheet that states a limit, have watts of their own.
     """
     if not (gpu.is_what_if and gpu.validated):
         return 1.0, 1.0
-    board = as_sold(gpu)
-    if gpu.tdp_w != board.tdp_w or gpu.idle_w != board.idle_w:
+    sold = as_sold(gpu)
+    if gpu.tdp_w != sold.tdp_w or gpu.idle_w != sold.idle_w:
         return 1.0, 1.0
-    clock = round(gpu.clock_hz / (board.clock_hz * gpu.clock_share), DIGITS)
-    sms = gpu.sm_count / board.sm_count * swing(clock)
-    return sms, gpu.hbm_bytes_per_s / board.hbm_bytes_per_s
+    clock = round(gpu.clock_hz / (sold.clock_hz * gpu.clock_share), DIGITS)
+    sms = gpu.sm_count / sold.sm_count * swing(clock)
+    return sms, gpu.hbm_bytes_per_s / sold.hbm_bytes_per_s
 
 
 def swing(clock_share: float) -> float:
@@ -137,7 +138,7 @@ def swing(clock_share: float) -> float:
 
 
 def kernel_of(operator: Compute) -> str:
-    """Return what a metered board knows an operator's kernel by; nothing of those never metered.
+    """Return what a metered GPU knows an operator's kernel by; nothing of those never metered.
 
     >>> kernel_of(Gemm(name="g", m=1, n=1, k=1, dtype="fp8"))
     'gemm_fp8'
@@ -186,12 +187,12 @@ def format_of(operator: Compute) -> str:
 
 
 def resting_w(gpu: Gpu) -> float:
-    """Return the watts of a board at rest, by its data sheet or as a part of its limit."""
+    """Return the watts of a GPU at rest, by its data sheet or as a part of its limit."""
     return IDLE_SHARE * gpu.tdp_w if gpu.idle_w is None else gpu.idle_w
 
 
 def part_of(gpu: Gpu, rest: float, work: float) -> Gpu:
-    """Return a GPU that draws a part of a board's watts: of those at rest, and of its limit.
+    """Return a GPU that draws a part of a GPU's watts: of those at rest, and of its limit.
 
     >>> from simulators.catalog.gpu import load_gpu
     >>> half = part_of(load_gpu("h100_sxm"), 0.5, 1.0)
@@ -202,10 +203,10 @@ def part_of(gpu: Gpu, rest: float, work: float) -> Gpu:
 
 
 def awake_w(gpu: Gpu) -> float:
-    """Return the watts of a board between kernels that follow each other: clocks run on."""
+    """Return the watts of a GPU between kernels that follow each other: clocks run on."""
     idle_w = resting_w(gpu)
-    awake = _sizes_of(gpu)[0] * swing(gpu.clock_share) * power_model_of(gpu).awake
-    return idle_w + (gpu.tdp_w - idle_w) * awake
+    active = _sizes_of(gpu)[0] * swing(gpu.clock_share) * power_model_of(gpu).active_idle
+    return idle_w + (gpu.tdp_w - idle_w) * active
 
 
 def power_model_of(gpu: Gpu) -> PowerModel:
@@ -222,18 +223,18 @@ def power_model_of(gpu: Gpu) -> PowerModel:
 
 
 @functools.lru_cache(maxsize=128)
-def _power_model(board: str, architecture: str) -> PowerModel:
-    found = find("power", board, architecture, lambda board, _whose, _dtype: measured_power(board))
+def _power_model(gpu: str, architecture: str) -> PowerModel:
+    found = find("power", gpu, architecture, lambda gpu, _whose, _dtype: measured_power(gpu))
     if found is None:
         return PowerModel()
-    return power_model_from(found.numbers, whole=found.is_of_this_board)
+    return power_model_from(found.numbers, whole=found.is_of_this_gpu)
 
 
 def power_model_from(content: Mapping[str, Any], *, whole: bool) -> PowerModel:
-    """Return what the calibration of a metered board holds; unless whole, without its trees."""
+    """Return what the calibration of a metered GPU holds; unless whole, without its trees."""
     table, shapes = content["draw"], content["shapes"] if whole else {}
     return PowerModel(
-        awake=float(table["awake"]),
+        active_idle=float(table["active_idle"]),
         memory=float(table["memory"]),
         compute={name: float(share) for name, share in table["compute"].items()},
         factor={name: float(factor) for name, factor in table["factor"].items()},
@@ -242,7 +243,7 @@ def power_model_from(content: Mapping[str, Any], *, whole: bool) -> PowerModel:
     )
 
 
-def measured_power(board: str) -> Mapping[str, Any] | None:
-    """Return what the calibration of a metered board holds."""
-    file = calibration_file("power", board)
+def measured_power(gpu: str) -> Mapping[str, Any] | None:
+    """Return what the calibration of a metered GPU holds."""
+    file = calibration_file("power", gpu)
     return None if file is None else read_calibration(file)

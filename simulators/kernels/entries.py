@@ -1,4 +1,4 @@
-"""The fitted numbers of one fused kernel on a GPU: its own board's, or a relative's.
+"""The fitted numbers of one fused kernel on a GPU: its own GPU's, or a relative's.
 
 Calibrations hold one entry per framework, kernel and precisions.
 """
@@ -41,7 +41,7 @@ class Entry:
     correction: Correction | None
     grid: GridTable | None
     band: Band  # of the 90 % interval
-    board: str  # that was measured
+    gpu: str  # that was measured
     calibrated: bool  # measured on this GPU, in this precision
     here: Entry | None = None  # of this GPU for the same work, where another GPU's is taken
     most: float = math.inf  # times what `here` takes, in which nineteen of twenty kernels run
@@ -72,10 +72,10 @@ def _entry(
     widens: bool,
     now: Stamp,
 ) -> Entry | None:
-    def look(board: str, whose: str, dtype: str) -> Mapping[str, Any] | None:
-        if widens and board != gpu and multiplies_narrow(board, dtype):
+    def look(source: str, whose: str, dtype: str) -> Mapping[str, Any] | None:
+        if widens and source != gpu and multiplies_narrow(source, dtype):
             return None
-        return tables_of(board, now).get(f"{whose}.{kernel}.{dtype}")
+        return tables_of(source, now).get(f"{whose}.{kernel}.{dtype}")
 
     first = kernel.partition("_")[0]
     found = find(
@@ -90,16 +90,16 @@ def _entry(
     )
     if found is None:
         return None
-    entry = entry_from(found.numbers, found.board, found.framework, whole=found.error.whole)
+    entry = entry_from(found.numbers, found.gpu, found.framework, whole=found.error.whole)
     entry = replace(entry, band=found.widened(entry.band), calibrated=found.is_own)
     if (here := found.here) is None:
         return entry
-    known = entry_from(here.numbers, here.board, here.framework, whole=here.error.whole)
+    known = entry_from(here.numbers, here.gpu, here.framework, whole=here.error.whole)
     return replace(entry, here=known, most=here.error.hi)
 
 
 def is_timed(gpu: Gpu, profile: Profile, kernel: str, dtypes: tuple[str, ...]) -> bool:
-    """Say whether a kernel was timed in one of some precisions on a board of a GPU's architecture.
+    """Say whether a kernel was timed in one of some precisions on a GPU of a GPU's architecture.
 
     By whichever framework.
     """
@@ -111,21 +111,21 @@ def is_timed(gpu: Gpu, profile: Profile, kernel: str, dtypes: tuple[str, ...]) -
 def _is_timed(
     gpu: str, architecture: str, kernel: str, dtypes: tuple[str, ...], now: Stamp
 ) -> bool:
-    boards = [
+    gpus = [
         one.gpu
         for one in sources("fused", gpu, architecture)
         if one.relation in (OWN, ARCHITECTURE)
     ]
-    named = {name.partition(".")[2] for board in boards for name in tables_of(board, now)}
+    named = {name.partition(".")[2] for source in gpus for name in tables_of(source, now)}
     return any(f"{kernel}.{dtype}" in named for dtype in dtypes)
 
 
-def multiplies_narrow(board: str, dtype: str) -> bool:
-    """Say whether a board's attention in a format has its products in 8 bits."""
+def multiplies_narrow(source: str, dtype: str) -> bool:
+    """Say whether a GPU's attention in a format has its products in 8 bits."""
     if not dtype.endswith(f"_{EIGHT_BITS}"):
         return False
     try:
-        return EIGHT_BITS in load_gpu(board).peak_flops
+        return EIGHT_BITS in load_gpu(source).peak_flops
     except UserError:  # a data sheet given by path has no name to be found by
         return False
 
@@ -133,15 +133,15 @@ def multiplies_narrow(board: str, dtype: str) -> bool:
 def seconds_by(entry: Entry, seconds: Callable[[Entry], Floats]) -> Floats:
     """Return the seconds by an entry, those of a kernel of this GPU at most.
 
-    A borrowed kernel that is slower than what the GPU has for the same work, and by more than such
-    kernels were seen to differ, is not what runs there.
+    A transferred kernel does not run if the GPU has a kernel for the same work that is faster by
+    more than the measured differences between such kernels.
     """
     taken = seconds(entry)
     return taken if entry.here is None else np.minimum(taken, entry.most * seconds(entry.here))
 
 
 def entry_from(
-    table: Mapping[str, Any], board: str, framework: str, *, whole: bool = True
+    table: Mapping[str, Any], source: str, framework: str, *, whole: bool = True
 ) -> Entry:
     """Return what a calibration holds of a kernel; unless whole, without trees and grid."""
     return Entry(
@@ -150,15 +150,15 @@ def entry_from(
         correction=correction_from(table["bend"]) if whole and "bend" in table else None,
         grid=grids_from(table["knots"]) if whole and "knots" in table else None,
         band=band_from(table["band"]),
-        board=board,
+        gpu=source,
         calibrated=True,
     )
 
 
 @functools.lru_cache(maxsize=16)
-def tables_of(board: str, _now: Stamp) -> Mapping[str, Any]:
-    """Return a board's entries by name."""
+def tables_of(source: str, _now: Stamp) -> Mapping[str, Any]:
+    """Return a GPU's entries by name."""
     found: dict[str, Any] = {}
-    for file in calibrations("fused").get(board, ()):
+    for file in calibrations("fused").get(source, ()):
         found |= read_calibration(file)["entry"]
     return found

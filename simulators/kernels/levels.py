@@ -20,16 +20,6 @@ from typing import Any, TypeVar
 from simulators.catalog.gpu import Gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.evidence.boards import (
-    Board,
-    Identity,
-    boards,
-    identity_of,
-    mean_of,
-    nearest_gpu,
-    of_architecture,
-    sustained_by_line,
-)
 from simulators.evidence.calibration_files import (
     Stamp,
     calibration_file,
@@ -48,6 +38,16 @@ from simulators.evidence.lookup import (
     NEW_ARCHITECTURE,
     nearest_relation,
 )
+from simulators.evidence.measured_gpus import (
+    Identity,
+    MeasuredGpu,
+    identity_of,
+    mean_of,
+    measured_gpus,
+    nearest_gpu,
+    of_architecture,
+    sustained_by_line,
+)
 from simulators.evidence.sustained import sheet_bands
 from simulators.kernels.families.tensor_cores import (
     SHEET_CLASSES,
@@ -64,7 +64,7 @@ V = TypeVar("V", VectorRates, ReductionRates)
 def profile_of(gpu: Gpu, level: str = BEST, framework: str = DEFAULT_FRAMEWORK) -> Profile:
     """Return what is known of a GPU at a level of information.
 
-    `framework` says whose tensor-core kernels run; a board measured with others alone has theirs.
+    `framework` says whose tensor-core kernels run; a GPU measured with others alone has theirs.
 
     Raises:
         UserError: there is no such level or framework, or the device was not measured that far; or
@@ -101,7 +101,7 @@ def _scalar_profile(device: Identity, like: str, level: str) -> Profile:
     if wanted == "zero_shot":
         return zero_shot_profile(device)
     if wanted == NEW_ARCHITECTURE:
-        others = [board for board in boards() if board.architecture != device.architecture]
+        others = [other for other in measured_gpus() if other.architecture != device.architecture]
         return zero_shot_profile(device, among=others)
     if wanted != has:
         raise UserError(
@@ -115,34 +115,34 @@ def _scalar_profile(device: Identity, like: str, level: str) -> Profile:
 def measured_profile(device: Identity, files: Sequence[Path]) -> Profile:
     """Return each class of scalar operators by the first of some calibrations that holds it.
 
-    A board of one's own rows may hold some classes alone: the others are as they were before it.
+    A GPU of one's own rows may hold some classes alone: the others are as they were before it.
     """
     profile: Profile | None = None
     for file in reversed(files):
         content = read_calibration(file)
-        donor = str(content["donor"]) if content["level"] == "few_shot" else ""
-        under = zero_shot_profile(replace(device, name=file.stem), donor=donor)
+        source = str(content["source"]) if content["level"] == "few_shot" else ""
+        under = zero_shot_profile(replace(device, name=file.stem), source=source)
         profile = profile_from(content, under, otherwise=profile or under)
     return profile or zero_shot_profile(device)
 
 
 def scalar_files(*names: str) -> tuple[Path, ...]:
-    """Return the calibrations of scalar operators of some boards, which may be one twice."""
+    """Return the calibrations of scalar operators of some GPUs, which may be one twice."""
     return tuple(f for name in dict.fromkeys(names) for f in calibration_files("fp32", name))
 
 
 def zero_shot_profile(
-    device: Identity, *, donor: str = "", among: Sequence[Board] | None = None
+    device: Identity, *, source: str = "", among: Sequence[MeasuredGpu] | None = None
 ) -> Profile:
-    """Return what other boards and the data sheet say about a device."""
-    others = [b for b in (boards() if among is None else among) if b.name != device.name]
-    peers = [board for board in others if board.vendor == device.vendor]
+    """Return what other GPUs and the data sheet say about a device."""
+    others = [b for b in (measured_gpus() if among is None else among) if b.name != device.name]
+    peers = [other for other in others if other.vendor == device.vendor]
     profile = default_profile(device.vendor)
     if not peers:
         return profile
     kin = of_architecture(device.architecture, peers)
-    lender = donor if any(b.name == donor for b in peers) else nearest_gpu(kin)
-    if (file := calibration_file("fp32", lender)) is not None:
+    nearest = source if any(b.name == source for b in peers) else nearest_gpu(kin)
+    if (file := calibration_file("fp32", nearest)) is not None:
         profile = profile_from(read_calibration(file), profile)
     gemm = {
         label: replace(
@@ -154,7 +154,7 @@ def zero_shot_profile(
             seen=(),
             calibrated=False,
         )
-        if any(label in board.rates for board in peers)
+        if any(label in other.rates for other in peers)
         else rates
         for label, rates in profile.gemm.items()
     }
@@ -166,12 +166,12 @@ def zero_shot_profile(
         reduction={
             label: _averaged(rates, label, kin) for label, rates in profile.reduction.items()
         },
-        bands=bands_by_sheet([board.name for board in others]),
+        bands=bands_by_sheet([other.name for other in others]),
     )
 
 
-def _averaged(rates: V, label: str, kin: Sequence[Board]) -> V:
-    """Return rates with every number the mean over the boards that have it."""
+def _averaged(rates: V, label: str, kin: Sequence[MeasuredGpu]) -> V:
+    """Return rates with every number the mean over the GPUs that have it."""
     names = [name for name in rates.__dataclass_fields__ if name != "calibrated"]
     numbers: Any = {name: mean_of(label, name, kin, getattr(rates, name)) for name in names}
     return replace(rates, **numbers, calibrated=False)

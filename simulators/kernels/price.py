@@ -16,9 +16,9 @@ import numpy as np
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.jit import Floats, Ints
 from simulators.core.levels import EXTRAPOLATED, FITTED, UNMODELLED
-from simulators.evidence.boards import boards
 from simulators.evidence.intervals import WIDEST, interval_s
 from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK
+from simulators.evidence.measured_gpus import measured_gpus
 from simulators.kernels.data_sheet import sheet_seconds
 from simulators.kernels.families import (
     attention,
@@ -65,7 +65,7 @@ class Priced:
     extrapolated: Flags
     quantising_s: float = 0.0  # of it, until the activations of a narrow product are as narrow
     is_near: bool = False  # not calibrated, but by the GPU's own products in another precision
-    is_foreign: bool = False  # experts in a format that no board of the architecture was timed in
+    is_foreign: bool = False  # experts in a format that no GPU of the architecture was timed in
 
     @property
     def level(self) -> Ints:
@@ -196,8 +196,8 @@ def is_timed_as_layer(grouped: GroupedGemm, gpu: Gpu, framework: str, level: str
 
 def warm_up() -> None:
     """Compile the tile model and the corrections."""
-    for board in boards():
-        price(Gemm(name="warm", m=1.0, n=1.0, k=1.0, dtype="fp32"), load_gpu(board.name))
+    for gpu in measured_gpus():
+        price(Gemm(name="warm", m=1.0, n=1.0, k=1.0, dtype="fp32"), load_gpu(gpu.name))
 
 
 def _profile(gpu: Gpu, level: Level, framework: str) -> Profile:

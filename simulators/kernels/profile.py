@@ -186,7 +186,7 @@ L2_BYTES_PER_CLOCK = 64.0
 def default_profile(vendor: str) -> Profile:
     """Return what is assumed of a GPU nothing was measured on.
 
-    Numbers without a reason of their own are about the mean over the boards that were measured.
+    Numbers without a reason of their own are about the mean over the GPUs that were measured.
     """
     maker = "amd" if vendor == "amd" else "nvidia"
     dispatch_s = DISPATCH_S[maker]

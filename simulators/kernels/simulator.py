@@ -280,7 +280,7 @@ class KernelMetrics:
     latency_s: float = _time("time of one launch", better="min")
     latency_s_lo: float = _time("lower end of its 90 % interval")
     latency_s_hi: float = _time("upper end of its 90 % interval")
-    energy_j: float = _energy("energy of the board during the launch", better="min")
+    energy_j: float = _energy("energy of the GPU during the launch", better="min")
     energy_j_lo: float = _energy("lower end of its 90 % interval")
     energy_j_hi: float = _energy("upper end of its 90 % interval")
     flops: float = _work("arithmetic asked for, without padding")

@@ -68,7 +68,7 @@ class GroupedGemm(Launched):
 def active_experts(grouped: GroupedGemm) -> NDArray[np.float64]:
     """Return how many experts see at least one token, on average.
 
-    `top_k` may exceed `experts` where several GPUs' tokens meet on one; then all are awake.
+    `top_k` may exceed `experts` where several GPUs' tokens meet on one; then all are activated.
 
     >>> mixture = GroupedGemm(name="up", tokens=1.0, n=1, k=1, experts=8, top_k=2.0)
     >>> float(active_experts(mixture))

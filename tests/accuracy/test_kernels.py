@@ -11,8 +11,8 @@ from lab.tables.kernels.fused_kernels import TABLES
 from simulators.core.calibration import reference_folder
 from simulators.core.contract import Check
 from simulators.core.folder import PACKAGE
-from simulators.evidence.boards import boards
 from simulators.evidence.calibration_files import calibration_file, calibrations
+from simulators.evidence.measured_gpus import measured_gpus
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_shipped_calibrations_belong_to_the_measured_tables() -> None:
     reference = reference_folder()
     if reference is None:
         pytest.skip("no measured tables: set SWEEPER_REFERENCE to a reference folder")
-    files = [calibration_file("fp32", one.name) for one in boards()]
+    files = [calibration_file("fp32", one.name) for one in measured_gpus()]
     assert None not in files
     kinds = (calibrations(kind).values() for kind in ("tensor", "fused", "power"))
     files += [file for kind in kinds for found in kind for file in found]

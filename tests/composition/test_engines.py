@@ -104,7 +104,7 @@ def test_fastest_competing_kernel_is_used() -> None:
 
 
 def test_factor_for_transferred_kernels_leaves_measured_kernels_unchanged() -> None:
-    runtime = replace(load_runtime("vllm"), paces={}, borrowed={"ada": {"gemm": 2.0}})
+    runtime = replace(load_runtime("vllm"), paces={}, transferred={"ada": {"gemm": 2.0}})
 
     def gemms_s(gpu: str, runtime: Runtime) -> float:
         replica = replace(
@@ -116,7 +116,7 @@ def test_factor_for_transferred_kernels_leaves_measured_kernels_unchanged() -> N
         rows = part_rows(replica, decode_step(32.0, 500.0), stage_of(replica.model, replica.cut, 0))
         return float(sum(row.seconds for row in rows if isinstance(row.operator, Gemm)))
 
-    plain = replace(runtime, borrowed={})
+    plain = replace(runtime, transferred={})
     assert gemms_s("rtx_4090", runtime) == gemms_s("rtx_4090", plain)
     assert gemms_s("l40s", runtime) == pytest.approx(2.0 * gemms_s("l40s", plain))
 
@@ -128,7 +128,7 @@ def test_factor_for_transferred_kernels_leaves_measured_kernels_unchanged() -> N
 def test_factor_does_not_apply_to_unmeasured_expert_formats(
     gpu: str, dtype: str, factor: float
 ) -> None:
-    plain = replace(load_runtime("vllm"), paces={}, borrowed={}, many={})
+    plain = replace(load_runtime("vllm"), paces={}, transferred={}, many={})
 
     def experts_s(runtime: Runtime) -> float:
         replica = replace(

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from planning.calibrate.kernels import band_by_rows, unit_of
-from simulators.evidence.boards import boards
-from simulators.evidence.fp32_bands import band_of_boards, bands_by_sheet
+from simulators.evidence.fp32_bands import band_of_gpus, bands_by_sheet
 from simulators.evidence.intervals import WIDEST
+from simulators.evidence.measured_gpus import measured_gpus
 
-NAMES = [calibration.name for calibration in boards()]
+NAMES = [calibration.name for calibration in measured_gpus()]
 
 
 def test_interval_covers_ninety_percent_with_gpu_level_bias() -> None:
@@ -22,7 +22,7 @@ def test_interval_covers_ninety_percent_with_gpu_level_bias() -> None:
 
     held = []
     for _ in range(300):
-        band = band_of_boards([np.quantile(sampled_gpu(), middles) for _ in range(8)])
+        band = band_of_gpus([np.quantile(sampled_gpu(), middles) for _ in range(8)])
         new = np.exp(sampled_gpu())
         held.append(np.mean((band.lo[0] <= new) & (new <= band.hi[0])))
     assert np.mean(held) == pytest.approx(0.9, abs=0.05)
@@ -38,7 +38,7 @@ def test_own_rows_narrow_the_interval_of_a_gpu() -> None:
 
 
 def test_every_kernel_class_has_a_leave_one_gpu_out_interval() -> None:
-    classes = {label for calibration in boards() for label in calibration.rates}
+    classes = {label for calibration in measured_gpus() for label in calibration.rates}
     assert set(bands_by_sheet(NAMES)) == classes
     others = bands_by_sheet([name for name in NAMES if name != "mi210"])
     assert others["bmm"] != bands_by_sheet(NAMES)["bmm"]

@@ -117,7 +117,7 @@ def test_source_with_the_least_transfer_error_is_chosen() -> None:
     for order in ([sister, here], [here, sister]):
         best = found(order)
         assert best is not None
-        assert (best.board, best.framework) == sister[:2]
+        assert (best.gpu, best.framework) == sister[:2]
     own = found([sister, ("h200_sxm", "vllm", "wanted")])
     assert own is not None
     assert own.is_own
@@ -129,7 +129,7 @@ def test_own_mla_kernel_of_another_framework_beats_a_slow_transferred_kernel() -
         family="mla_decode.bf16_bf16",
     )
     assert best is not None
-    assert (best.board, best.framework) == ("h200_sxm", "trtllm")
+    assert (best.gpu, best.framework) == ("h200_sxm", "trtllm")
 
 
 def test_interval_covers_transferred_numbers() -> None:
@@ -226,7 +226,7 @@ def test_gpus_with_the_same_tensor_core_instructions_are_related() -> None:
 def test_fp8_keys_are_upcast_without_fp8_tensor_cores() -> None:
     def source_of(gpu: str) -> tuple[str, bool]:
         keys = latent_entry(gpu, ("bf16_fp8", "bf16_bf16"))
-        return keys.board, keys.numbers == latent_entry(gpu, ("bf16_bf16",)).numbers
+        return keys.gpu, keys.numbers == latent_entry(gpu, ("bf16_bf16",)).numbers
 
     assert source_of("a100_sxm") == ("rtx_pro_6000", True)
     assert source_of("h100_sxm") == ("h200_sxm", False)

@@ -59,7 +59,7 @@ def test_power_model_transfers_from_the_nearest_metered_gpu_without_shapes() -> 
     assert transferred == replace(own, shapes={})
     gpu = load_gpu("h100_sxm")
     rest_w = resting_w(gpu)
-    assert awake_w(gpu) == pytest.approx(rest_w + own.awake * (gpu.tdp_w - rest_w))
+    assert awake_w(gpu) == pytest.approx(rest_w + own.active_idle * (gpu.tdp_w - rest_w))
     assert set(calibrations("power")) == {"h200_sxm", "b200_sxm"}
 
 

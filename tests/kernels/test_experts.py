@@ -41,13 +41,13 @@ EIGHTH = GroupedGemm(
 def test_expert_parallel_gpu_gets_its_share_of_rows() -> None:
     sizes = expert_sizes(EIGHTH)
     assert (float(sizes.rows), float(sizes.routed)) == (64.0, 512.0)
-    assert float(sizes.awake) == pytest.approx(16.0 * (1.0 - (15.0 / 16.0) ** 64))
-    assert float(sizes.awake) == float(active_experts(EIGHTH))
+    assert float(sizes.activated) == pytest.approx(16.0 * (1.0 - (15.0 / 16.0) ** 64))
+    assert float(sizes.activated) == float(active_experts(EIGHTH))
 
 
 def test_moe_time_is_the_sum_of_terms() -> None:
     device = load_gpu("h100_sxm")
-    nothing = dict.fromkeys(("pad", "step_s", "awake_clocks", "expert_clocks"), 0.0)
+    nothing = dict.fromkeys(("pad", "step_s", "activated_clocks", "expert_clocks"), 0.0)
     nothing |= dict.fromkeys(("compute", "bandwidth", "traffic", "passing"), np.inf)
     nothing |= {"start_s": 0.0}
 

@@ -275,7 +275,7 @@ def test_small_tiles_pad_less_and_unaligned_widths_are_slower() -> None:
             tokens=tokens * one,
             routed=tokens * one,
             rows=tokens * one,
-            awake=4.0 * one,
+            activated=4.0 * one,
             experts=8.0 * one,
             chosen=one,
             width=width * one,

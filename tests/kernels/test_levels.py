@@ -10,8 +10,8 @@ import pytest
 
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.evidence.boards import boards
 from simulators.evidence.calibration_files import calibration_file
+from simulators.evidence.measured_gpus import measured_gpus
 from simulators.kernels.levels import profile_of
 from simulators.kernels.price import price
 from simulators.workload.operators import Attention, Elementwise, Gemm
@@ -102,6 +102,6 @@ def test_hand_edited_calibration_is_refused(
 
 
 def test_every_shipped_calibration_loads_with_provenance() -> None:
-    assert len(boards()) >= 9
-    for calibration in boards():
+    assert len(measured_gpus()) >= 9
+    for calibration in measured_gpus():
         assert profile_of(load_gpu(calibration.name)).level == "full"

@@ -99,7 +99,7 @@ def test_isolated_call_includes_host_time() -> None:
 def test_point_depends_on_data_sheet_and_calibration() -> None:
     files = [path.name for path in SIMULATOR.reads("gpu", "v100_pcie")]
     assert files.count("v100_pcie.toml") == 2
-    assert "boards.toml" in files
+    assert "measured_gpus.toml" in files
     assert SIMULATOR.reads("m", 3) == ()
 
 

@@ -20,8 +20,8 @@ from lab.tables.kernels.fp32_kernels import read_rows
 from lab.tables.rows import Rows
 from planning.calibrate.kernels import band_by_rows
 from simulators.catalog.gpu import load_gpu
-from simulators.evidence.boards import boards, identity_of
 from simulators.evidence.intervals import interval_s
+from simulators.evidence.measured_gpus import identity_of, measured_gpus
 from simulators.kernels.levels import profile_of, zero_shot_profile
 from simulators.kernels.price import price_call, roofline_s
 
@@ -75,7 +75,7 @@ def few_rows(reference: Path) -> pl.DataFrame:
 def _draws(rows: Rows) -> Iterator[pl.DataFrame]:
     gpu = load_gpu(rows.gpu)
     blank = zero_shot_profile(identity_of(gpu))
-    others = [one.name for one in boards() if one.name != gpu.name]
+    others = [one.name for one in measured_gpus() if one.name != gpu.name]
     for draw in range(SEEDS):
         one = few_shot_exercise(rows, gpu, blank, FEW_ROWS, draw)
         lo_s, hi_s = interval_s(band_by_rows(rows.kernel, one.missed, others), one.predicted_s)

@@ -21,8 +21,8 @@ from lab.tables.kernels.fp32_kernels import TABLES, read_rows
 from lab.tables.rows import Floats, Rows
 from planning.calibrate.kernels import unit_of
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.evidence.boards import boards, identity_of
 from simulators.evidence.fp32_bands import CALIBRATION
+from simulators.evidence.measured_gpus import identity_of, measured_gpus
 from simulators.kernels.levels import zero_shot_profile
 from simulators.kernels.price import call_seconds
 from simulators.kernels.profile import Profile
@@ -43,7 +43,7 @@ class Exercise:
 
 def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the errors of every calibrated GPU, by operator class."""
-    names = {one.name for one in boards()}
+    names = {one.name for one in measured_gpus()}
     parts = [part.layers for part in read_rows(reference)[0] if part.gpu in names]
     exercises, units, sheet_errors = {}, {}, {}
     for part in parts:
@@ -67,7 +67,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     errors = np.concatenate(list(sheet_errors.values()))
     yield Calibration(
         name=CALIBRATION.stem,
-        content={"board": content},
+        content={"gpu": content},
         tables=TABLES,
         rows=errors.size,
         split=("each GPU in turn: from its data sheet, and from ten rows, their shapes left out"),

@@ -74,7 +74,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     log_errors = np.log([one.predicted_s / one.measured_s for one in known])
     yield Calibration(
         name=CALIBRATION.stem,
-        content={"unexplained": {"known_boards": share[True], "new_boards": share[False]}},
+        content={"unexplained": {"known_gpus": share[True], "new_gpus": share[False]}},
         style=".3f",
         tables=[table.path for table in TABLES],
         rows=len(known),
@@ -132,5 +132,5 @@ def _configuration(same: Sequence[PassCase], runtime: Runtime) -> PassConfigurat
         measured_s=float(np.mean([one.measured_s for one in same])),
         predicted_s=case.predicted_s(runtime),
         half_widths=added(steps),
-        is_known=replica.gpu.name in runtime.boards,
+        is_known=replica.gpu.name in runtime.gpus,
     )

@@ -25,9 +25,15 @@ from planning.calibrate.timings import NEEDS, SIZES
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.contract import Check
 from simulators.core.errors import UserError
-from simulators.evidence.boards import Board, boards, identity_of, nearest_gpu, of_architecture
 from simulators.evidence.calibration_files import CALIBRATIONS, SUMMARY
 from simulators.evidence.intervals import Band
+from simulators.evidence.measured_gpus import (
+    MeasuredGpu,
+    identity_of,
+    measured_gpus,
+    nearest_gpu,
+    of_architecture,
+)
 from simulators.kernels.levels import zero_shot_profile
 from simulators.kernels.price import call_seconds
 from simulators.kernels.profile import GemmRates, Profile
@@ -77,7 +83,7 @@ def fit_measured(
             f"{measured} has no class with {FULL_ROWS} rows of products or {FULL_STREAM_ROWS} of "
             f"other operators; sweeper calibrate {gpu.name} --measured FILE takes fewer"
         )
-    fitted = _fitted(gpu, parts, [one for one in boards() if one.name != gpu.name])
+    fitted = _fitted(gpu, parts, [one for one in measured_gpus() if one.name != gpu.name])
     yield _calibration(fitted, [measured])
 
 
@@ -95,7 +101,7 @@ def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibra
     if SUMMARY in wanted:
         yield Calibration(
             name=SUMMARY,
-            content={"board": [_summary(fitted) for fitted in done]},
+            content={"gpu": [_summary(fitted) for fitted in done]},
             style=".6g",
             tables=TABLES,
             rows=sum(map(len, rows)),
@@ -104,7 +110,7 @@ def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibra
         )
 
 
-def _fitted(gpu: Gpu, parts: list[Rows], others: Sequence[Board]) -> FittedGpu:
+def _fitted(gpu: Gpu, parts: list[Rows], others: Sequence[MeasuredGpu]) -> FittedGpu:
     """Fit every class of one GPU."""
     before = zero_shot_profile(replace(identity_of(gpu), name=gpu.name), among=others)
     profile, errors, bands, kept = before, {}, {}, []
@@ -148,7 +154,7 @@ def _summary(fitted: FittedGpu) -> dict[str, Any]:
 def _calibration(fitted: FittedGpu, tables: Sequence[str | Path]) -> Calibration:
     """Return the calibration of one GPU."""
     profile, errors = fitted.profile, {}
-    content: dict[str, Any] = {"level": profile.level, "donor": fitted.nearest}
+    content: dict[str, Any] = {"level": profile.level, "source": fitted.nearest}
     for label, (_, after, _) in sorted(fitted.errors.items()):
         errors[label] = after
     for part in fitted.rows:

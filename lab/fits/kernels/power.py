@@ -99,7 +99,7 @@ def _fit_trees(
 
 def _draw(numbers: Mapping[str, float]) -> PowerModel:
     return PowerModel(
-        awake=numbers["awake"],
+        active_idle=numbers["active_idle"],
         memory=numbers["memory"],
         compute={name: numbers[name] for name in FORMATS if name in numbers},
         factor={name: numbers[name] for name in PHASES},

@@ -54,7 +54,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     yield Calibration(
         name=CALIBRATION.stem,
         content={
-            "stands_in": substitutes(found),
+            "substitutes": substitutes(found),
             "family": {
                 family: {name: _written(cost) for name, cost in of_family.items()}
                 for family, of_family in costs.items()

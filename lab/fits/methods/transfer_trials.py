@@ -21,10 +21,10 @@ from lab.tables.kernels.fused_kernels import TABLES, read_measured
 from lab.tables.kernels.tensor_cores import PRODUCERS, read_tensor_rows
 from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.evidence.boards import identity_of
 from simulators.evidence.calibration_files import stamp
 from simulators.evidence.intervals import WIDEST, Band
 from simulators.evidence.lookup import FRAMEWORKS, sources
+from simulators.evidence.measured_gpus import identity_of
 from simulators.evidence.transfer import (
     OWN,
     SHEET,

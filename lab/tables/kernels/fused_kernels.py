@@ -198,7 +198,7 @@ def products_of(rows: Rows) -> tuple[ExpertSizes, ExpertSizes]:
         tokens=s["num_tokens"],
         routed=s["num_tokens"] * s["topk"],
         rows=s.get("routed", mine),
-        awake=s.get("activated", activated),
+        activated=s.get("activated", activated),
         experts=experts,
         chosen=top_k,
         width=width,

@@ -53,7 +53,7 @@ def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Fl
         )
     else:
         s, tiled = expert_sizes(grouped), machine(gpu, rates, grouped.dtype)
-        seconds = tile_seconds(s.rows, s.n, s.k, s.awake, rates.tiles, tiled)
+        seconds = tile_seconds(s.rows, s.n, s.k, s.activated, rates.tiles, tiled)
     return np.maximum(seconds, FAMILY.roofline_s(grouped, gpu))
 
 
@@ -66,7 +66,7 @@ def expert_sizes(grouped: GroupedGemm) -> ExpertSizes:
         tokens=tokens,
         routed=rows * grouped.ranks,
         rows=rows,
-        awake=active_experts(grouped),
+        activated=active_experts(grouped),
         experts=experts,
         chosen=chosen,
         width=np.asarray(grouped.width, np.float64),
@@ -89,7 +89,7 @@ def grouped_gemm_flops(grouped: GroupedGemm) -> Floats:
 
 
 def grouped_gemm_bytes(grouped: GroupedGemm) -> Floats:
-    """Return the bytes of the awake experts' weights and of the tokens in and out."""
+    """Return the bytes of the activated experts' weights and of the tokens in and out."""
     rows = np.asarray(grouped.tokens, np.float64) * grouped.top_k
     weights = active_experts(grouped) * grouped.n * grouped.k
     read = weights * BYTES[grouped.weight_dtype or grouped.dtype]
@@ -110,7 +110,7 @@ def entry_for(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Entry | None:
 
 
 def is_foreign(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> bool:
-    """Say whether no board of a GPU's architecture was timed at experts in this format.
+    """Say whether no GPU of a GPU's architecture was timed at experts in this format.
 
     Then nothing is known of how its engines run them.
     """

@@ -27,12 +27,13 @@ either's:
     padded  = as above + tile KVd + tile step Rd
     t       = start + ((compute^4 + (tail block)^4) + memory^4)^(1/4)
 
-Experts, for one grouped product of `rows` over `awake` of a GPU's `experts`; `routed` are the rows
-of all GPUs the experts are dealt over, which kernels sort, skip and add up:
+Experts, for one grouped product of `rows` over `activated` of a GPU's `experts`; `routed` are
+the rows of all GPUs that share the experts; kernels sort, skip and sum these rows:
 
-    compute = 2 n k (rows + pad awake) / (compute peak)
-    weights = awake n k bytes / (bandwidth b)      moved = rows (k + n) bytes / (traffic b)
-    shared  = 2 routed n / (passing b) + awake awake_clocks / clock + experts expert_clocks / clock
+    compute = 2 n k (rows + pad activated) / (compute peak)
+    weights = activated n k bytes / (bandwidth b)      moved = rows (k + n) bytes / (traffic b)
+    clocks  = activated activated_clocks + experts expert_clocks
+    shared  = 2 routed n / (passing b) + clocks / clock
     t       = start + (compute^4 + weights^4)^(1/4) + k step + moved + shared
 
 Libraries with tiles for few and for many tokens pad `LOW_TILE` of `pad` up to a token an expert and
@@ -62,8 +63,8 @@ class ExpertSizes:
     tokens: Floats  # that choose among the experts of all GPUs
     routed: Floats  # rows of all GPUs: so many experts were chosen in all
     rows: Floats  # of this GPU's experts
-    awake: Floats  # experts with a row at least
-    experts: Floats  # of this GPU, awake or not
+    activated: Floats  # experts with a row at least
+    experts: Floats  # of this GPU, activated or not
     chosen: Floats  # of them, by a token
     width: Floats  # of one, as cut
     n: Floats
@@ -77,7 +78,7 @@ LOW_TILE, VECTOR = 0.25, 16.0
 """Rows of a low tile over those of a tall one, 16 of 64; and numbers that a wide load takes."""
 
 EXPONENTIALS = 16
-"""Of an SM in a clock, on every board that a form was fitted to; Blackwell Ultra has twice that."""
+"""Of an SM in a clock, on every GPU that a form was fitted to; Blackwell Ultra has twice that."""
 
 TUNED = "tuned_"
 """How numbers begin that say how much faster tuned tiles are."""
@@ -142,19 +143,21 @@ def decode_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats
 
 def expert_seconds(sizes: ExpertSizes, dtype: str, gpu: Gpu, numbers: Numbers) -> Floats:
     """Return the uncorrected seconds of one grouped product."""
-    rows, awake, n, k = sizes.rows, sizes.awake, sizes.n, sizes.k
+    rows, activated, n, k = sizes.rows, sizes.activated, sizes.n, sizes.k
     how = precision(STORED_AS.get(dtype, dtype))
     peak = numbers["compute"] * gpu.peak(how.compute)
     rate = peak * tuned_speedup(sizes, numbers)
     pad, slower = _tile(sizes, numbers)
     unaligned = np.where(sizes.width % VECTOR == 0.0, 1.0, numbers.get("unaligned", 1.0))
-    compute_s = 2.0 * n * k * (rows + pad * awake) / rate * unaligned
-    weights_s = awake * n * k * BYTES[how.weights] / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
+    compute_s = 2.0 * n * k * (rows + pad * activated) / rate * unaligned
+    weights_s = (
+        activated * n * k * BYTES[how.weights] / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
+    )
     weights_s = weights_s * slower * unaligned
     moved = rows * (k * BYTES[how.compute] + 2.0 * n)
     moved_s = moved / (numbers["traffic"] * gpu.hbm_bytes_per_s)
     passing_s = 2.0 * sizes.routed * n / (numbers["passing"] * gpu.hbm_bytes_per_s)
-    clocks = awake * numbers["awake_clocks"] + sizes.experts * numbers["expert_clocks"]
+    clocks = activated * numbers["activated_clocks"] + sizes.experts * numbers["expert_clocks"]
     busy_s = four_norm(compute_s, weights_s) + k * numbers["step_s"]
     return numbers["start_s"] + busy_s + moved_s + passing_s + clocks / gpu.clock_hz
 
@@ -239,10 +242,10 @@ def expert_features(sizes: ExpertSizes) -> Floats:
     Libraries tune tiles for some shapes of layers and not for others: the shape is let bend both
     ways. They take small tiles where there are fewer tokens than experts.
     """
-    tokens, routed, rows, awake, experts, chosen, _, n, k = np.broadcast_arrays(
+    tokens, routed, rows, activated, experts, chosen, _, n, k = np.broadcast_arrays(
         *vars(sizes).values()
     )
-    products = rows, awake, n, k, n * k, rows * n, rows * k
-    routing = experts, rows / awake, chosen, tokens / experts, routed, routed * n
+    products = rows, activated, n, k, n * k, rows * n, rows * k
+    routing = experts, rows / activated, chosen, tokens / experts, routed, routed * n
     columns = (*products, *routing, -n, -k, -experts, -chosen)
     return np.stack([column.reshape(-1) for column in columns])

@@ -49,8 +49,8 @@ def gemm_seconds(gemm: Gemm, gpu: Gpu, profile: Profile) -> Floats:
     of a single product quantises its activations, which can take longer than a few heads' products.
 
     Weights narrower than the arithmetic never cost time by another framework's kernel: how long
-    that one takes to start on small matrices is its own habit. Nor does another board's kernel read
-    them at a higher rate than this board's memory serves its plain product at, or multiply at a
+    that one takes to start on small matrices is its own habit. Nor does another GPU's kernel read
+    them at a higher rate than this GPU's memory serves its plain product at, or multiply at a
     higher one than plain products are multiplied at: the instructions are the same.
     """
     seconds = _seconds(gemm, gpu, profile)

@@ -1,7 +1,7 @@
 """A decode step of latent attention by warps that multiply: blocks walk all keys of a request.
 
 Where tensor cores are fed from registers (mma.sync), libraries have one kernel for latent decode on
-all boards: a tile of 64 query heads is the work of two blocks, each of which scores the 576 numbers
+all GPUs: a tile of 64 query heads is the work of two blocks, each of which scores the 576 numbers
 of a key and sums half of its 512 values, and no block shares a request's keys with another. So a
 lone block's pace decides, in clocks a key: those of its products at the tensor cores' rate, and as
 many again in which loads and exponentials wait for each other. Blocks beyond one an SM come in
@@ -11,7 +11,7 @@ waves, half of which run beside the wave before (`W` waves, `k` keys of a reques
                  + (W - 1) (wave_clocks + k (products + gap_clocks))] / clock
 
 to the fourth power beside the bytes, as elsewhere, which move at the full rate: no such kernel is
-slow for them, and a fit to one board would find none but a chance rate. Numbers fitted to an A100
+slow for them, and a fit to one GPU would find none but a chance rate. Numbers fitted to an A100
 foretell an RTX PRO 6000, and the other way round, for what differs is on the data sheet: clock,
 SMs and their rate.
 
@@ -19,7 +19,7 @@ All 128 heads on 8-bit keys have a kernel of their own on workstations' Blackwel
 `cpp/kernels/xqa/mla_sm120.cu`): clusters of four SMs, of which two score every other tile of keys
 and two sum half of the values each. One group of a block's warps multiplies while the other waits
 for loads and exponentials, so keys pass as fast as two SMs score them, a request a cluster. No
-other board runs it, and nothing was fitted to it: its launch is taken for that of the blocks above.
+other GPU runs it, and nothing was fitted to it: its launch is taken for that of the blocks above.
 """
 
 from __future__ import annotations

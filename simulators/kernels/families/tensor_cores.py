@@ -41,13 +41,13 @@ from simulators.workload.precision import BYTES, QUANTISED
 R = TypeVar("R", bound=ProductRates)
 
 PLAIN = "bf16"
-"""The kind every measured board has; formats nobody measured borrow its numbers."""
+"""The kind every measured GPU has; formats nobody measured borrow its numbers."""
 
 PLAIN_BATCH = "bmm"
 """The kind of 16-bit products with a matrix each."""
 
 TENSOR_SPEEDUP = 3.0
-"""A precision this much faster than fp32 runs on matrix units; P100's fp16 (2x) does not. Boards
+"""A precision this much faster than fp32 runs on matrix units; P100's fp16 (2x) does not. GPUs
 with a tf32 rate have matrix units anyway: on GeForce ones these are only twice as fast as fp32."""
 
 RATES, LATENCIES = (
@@ -74,7 +74,7 @@ WEIGHT_ONLY = ("w8a16", "w4a16")
 """Kinds that exist to read fewer bytes of weights: they are unpacked before they are multiplied."""
 
 SIDE = 8192.0
-"""One row by a square matrix of this side is nothing but reading it, on every board; two such
+"""One row by a square matrix of this side is nothing but reading it, on every GPU; two such
 matrices are nothing but arithmetic."""
 
 
@@ -131,7 +131,7 @@ def band_name(kind: str) -> str:
 def tensor_rates(
     gpu: str, architecture: str, framework: str, nearest: str = OWN
 ) -> dict[str, TensorRates]:
-    """Return the rates of each kind for a GPU, by lenders of a `nearest` relation or farther.
+    """Return the rates of each kind for a GPU, by sources of a `nearest` relation or farther.
 
     Empty where no relative was measured.
     """
@@ -148,7 +148,7 @@ def tensor_rates(
             nearest=nearest,
         )
         if found is not None:
-            numbers, is_own = found.numbers, found.is_of_this_board
+            numbers, is_own = found.numbers, found.is_of_this_gpu
             band = found.widened(numbers.band or WIDEST)
             rates[kind] = replace(numbers, band=band, calibrated=is_own, framework=found.framework)
     return rates
@@ -164,17 +164,17 @@ def stand_in_kinds(kind: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((kind, wider, PLAIN)))
 
 
-def _offered(asked: tuple[str, str], board: str, whose: str, kind: str) -> TensorRates | None:
-    """Return what was measured on a board, if it says anything of the board and framework asked.
+def _offered(asked: tuple[str, str], source: str, whose: str, kind: str) -> TensorRates | None:
+    """Return what was measured on a GPU, if it says anything of the GPU and framework asked.
 
     A weight-only kernel that reads no faster than its own library's plain one says nothing of any
     other's: engines have kernels of that kind to read faster.
     """
-    measured = measured_rates(board)
+    measured = measured_rates(source)
     rates, plain = measured.get((whose, kind)), measured.get((whose, PLAIN))
-    if rates is None or plain is None or kind not in WEIGHT_ONLY or (board, whose) == asked:
+    if rates is None or plain is None or kind not in WEIGHT_ONLY or (source, whose) == asked:
         return rates
-    one, side, gpu = np.ones(1), np.full(1, SIDE), load_gpu(board)
+    one, side, gpu = np.ones(1), np.full(1, SIDE), load_gpu(source)
     narrow_s, plain_s = (
         float(product_seconds(of, (one, side, side, one), gpu, *MEASURED[of.kind])[0])
         for of in (rates, plain)
@@ -182,9 +182,9 @@ def _offered(asked: tuple[str, str], board: str, whose: str, kind: str) -> Tenso
     return rates if narrow_s < plain_s else None
 
 
-def measured_rates(board: str) -> Mapping[tuple[str, str], TensorRates]:
-    """Return what was measured on a board, by framework and kind."""
-    file = calibration_file("tensor", board)
+def measured_rates(source: str) -> Mapping[tuple[str, str], TensorRates]:
+    """Return what was measured on a GPU, by framework and kind."""
+    file = calibration_file("tensor", source)
     return {} if file is None else _rates_of(file, stamp())
 
 

@@ -24,7 +24,7 @@ def layers(framework: str, version: str, dtype: str, tokens: float, ranks: list[
 def dealt(rows: Rows) -> tuple[list[float], list[float]]:
     up, down = products_of(rows)
     assert up.rows.tolist() == down.rows.tolist()
-    return up.rows.tolist(), up.awake.tolist()
+    return up.rows.tolist(), up.activated.tolist()
 
 
 def test_a_rank_has_its_share_of_the_rows() -> None:

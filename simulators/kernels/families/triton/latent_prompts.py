@@ -17,7 +17,7 @@ waves. Memory moves queries and results once, and keys as often as L2 has lost t
 beside each other share what they read. The rope part of a latent's scores is a product of its own.
 
 Ordinary heads of 512 numbers run in tiles of the same height, too low for Hopper's warp groups:
-there, too, warps multiply. What was timed of those foretells latents on other boards.
+there, too, warps multiply. What was timed of those foretells latents on other GPUs.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ def triton_prompt_seconds(
     tiles = np.ceil(queries / TILE_QUERIES)
     seen = np.asarray(a.pairs, np.float64) / (requests * queries)
     last = seen + (np.minimum(queries, TILE_QUERIES) - 1.0) / 2.0  # of a tile's keys, in the mean
-    begun = (1.0 - TILE_QUERIES / tile_keys) / 2.0
-    steps = np.where(tiles > 1.0, last / tile_keys + begun, np.ceil(last / tile_keys))
+    started = (1.0 - TILE_QUERIES / tile_keys) / 2.0
+    steps = np.where(tiles > 1.0, last / tile_keys + started, np.ceil(last / tile_keys))
     steps = np.maximum(steps, 1.0)
     blocks = requests * a.heads * tiles
     longest = numbers["block_clocks"] + np.ceil(keys / tile_keys) * step

@@ -9,7 +9,7 @@ before them, 32 a step:
     block = (block_clocks / number_clocks + keys / 32 + 1/2) step
     t     = start + blocks block / (SMs clock)
 
-Rows are too few for tensor cores to matter: five boards of two instruction sets take the same
+Rows are too few for tensor cores to matter: five GPUs of two instruction sets take the same
 clocks within a twelfth, and what was timed there foretells others. Decodes are left to memory,
 which such blocks keep up with.
 """
@@ -56,7 +56,7 @@ def unified_seconds(a: Attention, gpu: Gpu, numbers: Mapping[str, float] | None 
 
 
 def unified_band() -> Band:
-    """Return how far off boards lie that were left out of the fit."""
+    """Return how far off GPUs lie that were left out of the fit."""
     ends = _calibration()["ends"]
     return everywhere(float(ends["lo"]), float(ends["hi"]))
 

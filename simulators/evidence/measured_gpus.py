@@ -18,8 +18,8 @@ from simulators.catalog.gpu import Gpu, as_sold
 from simulators.core.calibration import read_calibration
 from simulators.evidence.calibration_files import SUMMARY, Stamp, calibration_file, stamp
 
-LINE_BOARDS = 3
-"""A line through fewer boards than this says nothing about another; their mean stands in."""
+MIN_GPUS_OF_LINE = 3
+"""A line through fewer GPUs than this says nothing about another; their mean stands in."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class Identity:
     name: str
     vendor: str
     architecture: str
-    flops_per_j: float  # fp32 peak over the power limit: how hard the board presses on it
+    flops_per_j: float  # fp32 peak over the power limit: how hard the GPU presses on it
 
 
 @dataclass(frozen=True)
-class Board(Identity):
-    """A calibrated board in a few numbers: what other boards can borrow."""
+class MeasuredGpu(Identity):
+    """A calibrated GPU in a few numbers: what other GPUs can borrow."""
 
     rates: Mapping[str, Mapping[str, Any]]  # by operator class: compute, bandwidth, dispatch_s ...
 
@@ -46,48 +46,48 @@ def identity_of(gpu: Gpu) -> Identity:
     return Identity(gpu.measured_as or gpu.name, sold.vendor, sold.architecture, per_j)
 
 
-def boards() -> tuple[Board, ...]:
-    """Return all calibrated boards that shipped calibrations sum up."""
+def measured_gpus() -> tuple[MeasuredGpu, ...]:
+    """Return all calibrated GPUs that shipped calibrations sum up."""
     file = calibration_file("fp32", SUMMARY)
-    return () if file is None else _boards(file, stamp())
+    return () if file is None else _measured_gpus(file, stamp())
 
 
 @functools.lru_cache(maxsize=4)
-def _boards(file: Path, _now: Stamp) -> tuple[Board, ...]:
-    return tuple(Board(**table) for table in read_calibration(file)["board"])
+def _measured_gpus(file: Path, _now: Stamp) -> tuple[MeasuredGpu, ...]:
+    return tuple(MeasuredGpu(**table) for table in read_calibration(file)["gpu"])
 
 
-def of_architecture(architecture: str, peers: Sequence[Board]) -> Sequence[Board]:
-    """Return the boards of an architecture; all if there is none."""
-    return [board for board in peers if board.architecture == architecture] or peers
+def of_architecture(architecture: str, peers: Sequence[MeasuredGpu]) -> Sequence[MeasuredGpu]:
+    """Return the GPUs of an architecture; all if there is none."""
+    return [gpu for gpu in peers if gpu.architecture == architecture] or peers
 
 
-def nearest_gpu(kin: Sequence[Board]) -> str:
+def nearest_gpu(kin: Sequence[MeasuredGpu]) -> str:
     """Return the GPU whose tiles are taken: the one that sustains most of its peak.
 
     A GPU that reaches its data sheet's clock shows its tiles without the effect of a power limit.
     """
 
-    def sustained(board: Board) -> tuple[float, str]:
-        return float(board.rates.get("linear", {}).get("compute", 0.0)), board.name
+    def sustained(gpu: MeasuredGpu) -> tuple[float, str]:
+        return float(gpu.rates.get("linear", {}).get("compute", 0.0)), gpu.name
 
     return max(kin, key=sustained).name
 
 
-def mean_of(label: str, number: str, among: Sequence[Board], otherwise: float) -> float:
-    """Return the geometric mean of a number over boards: rates and overheads differ by factors."""
-    values = [board.rates[label][number] for board in among if label in board.rates]
+def mean_of(label: str, number: str, among: Sequence[MeasuredGpu], otherwise: float) -> float:
+    """Return the geometric mean of a number over GPUs: rates and overheads differ by factors."""
+    values = [gpu.rates[label][number] for gpu in among if label in gpu.rates]
     return float(np.exp(np.mean(np.log(values)))) if values else otherwise
 
 
-def sustained_by_line(label: str, peers: Sequence[Board], flops_per_j: float) -> float:
-    """Return the part of the peak a board sustains, by the FLOPs asked of each joule.
+def sustained_by_line(label: str, peers: Sequence[MeasuredGpu], flops_per_j: float) -> float:
+    """Return the part of the peak a GPU sustains, by the FLOPs asked of each joule.
 
-    A straight line through the other boards, between the least seen and one.
+    A straight line through the other GPUs, between the least seen and one.
     """
     seen = [(b.flops_per_j, float(b.rates[label]["compute"])) for b in peers if label in b.rates]
     x, s = np.array(seen).T
-    if len(seen) < LINE_BOARDS:
+    if len(seen) < MIN_GPUS_OF_LINE:
         return float(np.mean(s))
     slope = np.sum((x - x.mean()) * (s - s.mean())) / np.sum((x - x.mean()) ** 2)
     guess = s.mean() + min(float(slope), 0.0) * (flops_per_j - x.mean())
