@@ -11,7 +11,7 @@ from simulators.core.grouping import point_from
 from simulators.serving.answer.user_measurements import has_own_rows
 from simulators.serving.point import EVENT, ServingPoint
 from simulators.serving.run import logged_run
-from simulators.serving.simulator import on_its_part
+from simulators.serving.simulator import validated_partition
 
 UNCORRECTED = (
     "Measured rows of this runtime correct the metrics of the design, but not this report."
@@ -29,7 +29,7 @@ class ServingLoadTests:
         design = point_from(ServingPoint, point)
         if design.fidelity != EVENT:
             return ""
-        text = report_of(logged_run(on_its_part(design)))
+        text = report_of(logged_run(validated_partition(design)))
         return f"{text}\n\n{UNCORRECTED}" if has_own_rows(design) else text
 
 

@@ -1,4 +1,4 @@
-"""What a design point deploys: a model on GPUs, its cost, and what is known before any request."""
+"""The deployment of a design point: model, GPUs, hardware limits and cost."""
 
 from __future__ import annotations
 
@@ -119,9 +119,9 @@ def _description(key: _ById[Any]) -> str:
 def deployment_of(
     point: ServingPoint, runtime: Callable[[str], Runtime] = load_runtime
 ) -> Deployment:
-    """Return the deployment a point describes, under the runtime that its name stands for.
+    """Return the deployment of a point with the runtime of that name.
 
-    That of two pools has the hardware of the one that reads prompts, and means over all GPUs.
+    With two pools, the hardware is that of the prefill pool, and costs are means over all GPUs.
 
     Raises:
         Infeasible: the model cannot be cut so, or the GPU lacks the precision.
@@ -190,7 +190,7 @@ def pools_of(point: ServingPoint) -> tuple[ServingPoint, ...]:
 
 
 def _pool(point: ServingPoint, name: str, gpus: int, tp: int, gpu: str) -> ServingPoint:
-    """Return one pool; what is not said of it is as of the whole."""
+    """Return the design of one pool; unset fields are those of the whole design."""
     tp = tp or point.tp
     each = tp * point.pp * point.attention_dp
     if gpus % each:
@@ -204,7 +204,7 @@ def _pool(point: ServingPoint, name: str, gpus: int, tp: int, gpu: str) -> Servi
 
 
 def _together(pools: Sequence[Deployment]) -> Deployment:
-    """Return one deployment of several: all GPUs, and what one of them costs and can on average."""
+    """Return several deployments as one: all GPUs, with the mean cost and peak FLOP/s of a GPU."""
     gpus = sum(pool.gpus for pool in pools)
     usd = [pool.usd_per_gpu_hour for pool in pools]
     costs = [pool.gpus * each for pool, each in zip(pools, usd, strict=True) if each is not None]
@@ -270,7 +270,7 @@ def _hardware(
             f"power_limit_w {power_limit_w:g}: {device.name} draws {device.tdp_w:g} W at most",
         )
     if power_share < 1.0:
-        work = max(sm, bandwidth)  # of the board's limit: no less than a part of it may take
+        work = max(sm, bandwidth)  # of the GPU's limit: at least the share of the partition's units
         device = part_of(device, power_share, work)
         power_limit_w *= work
     replica = Replica(

@@ -42,7 +42,7 @@ class Client:
     inferred: tuple[str, ...] = ()  # what nobody says, and why it is believed
     frontend: str = AUTO
     budgets: dict[str, int] = field(default_factory=dict, hash=False)  # unlike the usual, by engine
-    # Tokens of an iteration beyond a prompt and a token of every client, by engine, where told so.
+    # Tokens of an iteration beyond a prompt and a token of every client, by engine, if stated.
     beside_prompt: dict[str, int] = field(default_factory=dict, hash=False)
 
     @property
@@ -63,7 +63,7 @@ INFERENCEX = Client(
 
 @dataclass(frozen=True)
 class EngineLaunch:
-    """How an engine was started; 0 where nobody says, which stands for its default."""
+    """Launch options of an engine; 0 means the engine's default."""
 
     budget: int = 0  # tokens of an iteration
     poll_interval: int = 0  # decode iterations between looks for new requests
@@ -100,8 +100,8 @@ class Deployed:
         defaults = load_engine(self.framework).defaults
         usual = defaults.tokens(load_gpu(self.gpu).hbm_bytes)
         beyond = defaults.tokens_beyond_prompt
-        room = self.prompt + beyond if beyond else 0
-        return max(self.client.budgets.get(self.framework, usual), room)
+        needed = self.prompt + beyond if beyond else 0
+        return max(self.client.budgets.get(self.framework, usual), needed)
 
 
 def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
@@ -152,7 +152,7 @@ TIMES = ("tpot_s", "ttft_s")
 
 
 def measured_deployment(row: Mapping[str, Any]) -> Deployed:
-    """Return a user's measured row; its time to the first token is NaN where nobody measured it.
+    """Return a user's measured row; TTFT is NaN if the row has none.
 
     Raises:
         UnknownNameError: its framework is not one of those fitted.

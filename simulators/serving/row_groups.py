@@ -19,7 +19,7 @@ Evaluate = Callable[[pa.RecordBatch], pa.RecordBatch]
 def evaluate_together(
     evaluate: Evaluate, batch: pa.RecordBatch, alike: Sequence[str]
 ) -> pa.RecordBatch:
-    """Return all rows, those that agree in the columns `alike` evaluated one after another."""
+    """Evaluate all rows, grouped by equal values of the columns `alike`; keep their order."""
     kinds = kinds_of(batch, alike)
     if (np.diff(kinds) >= 0).all():
         return evaluate(batch)

@@ -1,4 +1,4 @@
-"""One simulated run of a design point: look up its deployment, then serve its requests."""
+"""Simulation of a design point: look up the deployment, then serve the requests."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ def logged_run(point: ServingPoint) -> ServingRun:
 
 
 def _admitted(asked: Requests, pools: Sequence[ReplicaLimits]) -> tuple[Requests, int]:
-    """Return the requests that fit into every pool, and the number of those that do not.
+    """Return the requests that fit into every pool, and the number of rejected requests.
 
     Prefill replicas hold prompts alone.
     """

@@ -46,7 +46,7 @@ from simulators.serving.prices.iteration_table import PROBE
 from simulators.serving.prices.lookup import table_price
 from simulators.serving.row_groups import evaluate_apart, evaluate_together, kinds_of
 from simulators.serving.run import RunCache, logged_run, run_of
-from simulators.serving.sharing.tenants import PAYS, alone_on_its_part, paid_shares, shared_rows
+from simulators.serving.sharing.tenants import PAYS, as_partition, paid_shares, shared_rows
 from simulators.serving.steady.least import RANGED, ignored_limits, steady_bounds
 from simulators.serving.steady.steady_state import evaluate_analytic, simulate_analytic
 from simulators.workload.llm.routing import is_file
@@ -129,7 +129,7 @@ class Serving:
 
     def records(self, point: Mapping[str, Any]) -> Mapping[str, pa.Table]:
         """Return every request and every iteration of a design."""
-        state = logged_run(on_its_part(point_from(ServingPoint, point))).state
+        state = logged_run(validated_partition(point_from(ServingPoint, point))).state
         return {"requests": request_table(state), "iterations": batch_table(state)}
 
     def warm_up(self) -> None:
@@ -149,12 +149,14 @@ class Serving:
 
     def weakest(self, point: Mapping[str, Any]) -> Contribution | None:
         """Return the operator of an everyday batch whose time is known worst."""
-        replica = deployment_of(on_its_part(point_from(ServingPoint, point))).hardware.replica
+        replica = deployment_of(
+            validated_partition(point_from(ServingPoint, point))
+        ).hardware.replica
         return weakest_of(explained(replica, PROBE, "decode", 0.0))
 
     def explain(self, point: Mapping[str, Any]) -> Sequence[Contribution]:
         """Return what the mean request's time and energy went into, operator by operator."""
-        return explained_request(logged_run(on_its_part(point_from(ServingPoint, point))))
+        return explained_request(logged_run(validated_partition(point_from(ServingPoint, point))))
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
         """Say when and by whom the prices were quoted, and of which GPUs nothing was measured."""
@@ -253,10 +255,10 @@ def with_runtimes(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 
 
-def on_its_part(point: ServingPoint) -> ServingPoint:
+def validated_partition(point: ServingPoint) -> ServingPoint:
     """Validate the point and reduce it to its share of the GPU."""
     check_point(point)
-    return alone_on_its_part(point, simulate_analytic)
+    return as_partition(point, simulate_analytic)
 
 
 def evaluate_events(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -289,7 +291,7 @@ def simulate(point: ServingPoint, cache: RunCache | None = None) -> ServingMetri
 
 def _simulated_alone(point: ServingPoint, cache: RunCache | None) -> ServingMetrics:
     """Return the metrics of a valid design; co-located models are reduced to a GPU partition."""
-    point = alone_on_its_part(point, simulate_analytic)
+    point = as_partition(point, simulate_analytic)
     if point.fidelity == ANALYTIC:
         return simulate_analytic(point)
     known = cache or RunCache()

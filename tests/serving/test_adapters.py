@@ -147,7 +147,7 @@ def test_adapters_lengthen_every_pipeline_stage(cut: dict[str, object]) -> None:
     for column in (at.STAGE_S, at.LAST_STAGE_S, at.ENERGY_J, at.BASE_J):
         assert adapted[column] > plain[column]
     busy_s = adapted[at.BASE_S] + adapted[at.SLOPE_S] * 32.0 * 300.0
-    whole_s = max(busy_s, adapted[at.FLOOR_S]) + adapted[at.ADDED_S]
+    whole_s = max(busy_s, adapted[at.MIN_S]) + adapted[at.ADDED_S]
     assert adapted[at.LAST_STAGE_S] == pytest.approx(whole_s, rel=1e-12)
 
 

@@ -20,7 +20,7 @@ from simulators.serving.engine.frontend import load_frontend
 from simulators.serving.point import ClientConfig, ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
 from simulators.serving.steady.columns import Station
-from simulators.serving.steady.queueing import crowd_of
+from simulators.serving.steady.queueing import queue_state_of
 
 PLAIN = ServingPoint(
     model="llama3_1_8b",
@@ -301,9 +301,9 @@ def engine(rate: float, seats: float) -> Station:
 @pytest.mark.parametrize("load", [0.1, 0.5, 0.9])
 def test_constant_service_rate_is_an_m_m_1_queue(load: float) -> None:
     seats = np.arange(0.0, 401.0)[None, :]
-    crowd = crowd_of(engine(load, 400.0), seats, np.minimum(seats, 1.0))
-    assert crowd.running[0] == pytest.approx(load / (1.0 - load), rel=1e-6)
-    assert crowd.busy[0] == pytest.approx(load)
+    queue = queue_state_of(engine(load, 400.0), seats, np.minimum(seats, 1.0))
+    assert queue.running[0] == pytest.approx(load / (1.0 - load), rel=1e-6)
+    assert queue.busy[0] == pytest.approx(load)
 
 
 @pytest.mark.parametrize(("servers", "offered"), [(1, 0.5), (4, 3.0), (32, 28.0)])
@@ -313,9 +313,9 @@ def test_parallel_servers_are_an_erlang_c_queue(servers: int, offered: float) ->
         blocked = offered * blocked / (n + offered * blocked)
     waits = blocked / (1.0 - offered / servers * (1.0 - blocked))
     seats = np.arange(0.0, servers + 1.0)[None, :]
-    crowd = crowd_of(engine(offered, float(servers)), seats, seats)
-    assert crowd.running[0] == pytest.approx(offered, rel=1e-9)
-    assert crowd.waiting[0] == pytest.approx(waits * offered / (servers - offered), rel=1e-9)
+    queue = queue_state_of(engine(offered, float(servers)), seats, seats)
+    assert queue.running[0] == pytest.approx(offered, rel=1e-9)
+    assert queue.waiting[0] == pytest.approx(waits * offered / (servers - offered), rel=1e-9)
 
 
 def test_analytic_and_event_spaces_have_equal_facts() -> None:

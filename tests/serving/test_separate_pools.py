@@ -18,7 +18,7 @@ from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.engine.service import Decoders, EngineKernels, serve
 from simulators.serving.engine.state import ReplicaState
 from simulators.serving.point import ServingPoint
-from simulators.serving.pools.link import NO_WAY, KVLink, link_of
+from simulators.serving.pools.link import INSTANT_LINK, KVLink, link_of
 from simulators.serving.run import run_of
 from simulators.serving.simulator import SIMULATOR, simulate
 from tests.serving.cases import SCHEDULERS, asked, limits, linear_price, pure_python
@@ -35,7 +35,7 @@ def pooled(
     scheduler: str = "vllm_v1",
     *,
     gap_s: float = 0.02,
-    link: KVLink = NO_WAY,
+    link: KVLink = INSTANT_LINK,
     readers: int = 2,
     decoders: int = 2,
     decode_blocks: int = 10_000,

@@ -14,9 +14,9 @@ from simulators.core.grouping import values_of
 from simulators.kernels.energy import resting_w
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint
-from simulators.serving.sharing.partition import GREEDY, IDLE, Pressure, by_share, by_turns
+from simulators.serving.sharing.partition import ALWAYS_BUSY, IDLE, Pressure, by_share, by_turns
 from simulators.serving.sharing.tenants import paid
-from simulators.serving.simulator import SIMULATOR, on_its_part, simulate
+from simulators.serving.simulator import SIMULATOR, simulate, validated_partition
 
 SMALL, LARGE = "llama2_7b", "llama2_13b"
 ALONE = ServingPoint(
@@ -47,7 +47,7 @@ def tpot_s(point: ServingPoint) -> float:
 
 
 def test_design_without_colocation_is_unchanged() -> None:
-    assert on_its_part(ALONE) is ALONE
+    assert validated_partition(ALONE) is ALONE
     assert by_turns([IDLE]) == by_share(1.0, [1.0], [IDLE]) == by_share(1.0, [], [])
 
 
@@ -61,7 +61,9 @@ def test_expected_interference_lies_between_bounds(point: ServingPoint) -> None:
 
 
 def test_time_slicing_with_a_busy_neighbour_doubles_kernel_time() -> None:
-    own = on_its_part(replace(TURNS, colocation=replace(TURNS.colocation, interference="upper")))
+    own = validated_partition(
+        replace(TURNS, colocation=replace(TURNS.colocation, interference="upper"))
+    )
     assert own.colocation.time_share == 0.5
     twice = tpot_s(own) / tpot_s(replace(own, colocation=replace(own.colocation, time_share=1.0)))
     assert 1.9 < twice < 2.2  # host time is not doubled, but batches grow
@@ -76,10 +78,10 @@ def test_colocated_models_share_bandwidth(traffic: tuple[float, float]) -> None:
 
 
 def test_each_model_gets_at_least_an_even_share() -> None:
-    crowd = by_share(1.0, [1.0, 1.0], [GREEDY, GREEDY])
-    assert crowd.sms == pytest.approx(1 / 3)
-    assert crowd.bandwidth == pytest.approx(1 / 3, abs=1 / 256)
-    assert by_turns([GREEDY, GREEDY]).time == pytest.approx(1 / 3)
+    oversubscription = by_share(1.0, [1.0, 1.0], [ALWAYS_BUSY, ALWAYS_BUSY])
+    assert oversubscription.sms == pytest.approx(1 / 3)
+    assert oversubscription.bandwidth == pytest.approx(1 / 3, abs=1 / 256)
+    assert by_turns([ALWAYS_BUSY, ALWAYS_BUSY]).time == pytest.approx(1 / 3)
 
 
 def test_divided_memory_is_at_most_a_shared_pool() -> None:
@@ -116,7 +118,7 @@ def test_costs_from_rows_equal_run_costs() -> None:
 
 
 def test_mig_slice_is_a_smaller_gpu_with_separate_memory() -> None:
-    own = on_its_part(
+    own = validated_partition(
         replace(ALONE, colocation=replace(ALONE.colocation, sharing="mig", mig_slice="4g"))
     )
     assert (own.sm_scale, own.bandwidth_scale) == (56 / 108, 0.5)
@@ -146,7 +148,7 @@ def test_mig_slice_draws_its_share_of_idle_power() -> None:
 
 def gpu_power_w(point: ServingPoint) -> tuple[float, float]:
     """Return the watts at rest and at most of what a design has of its GPU."""
-    gpu = deployment_of(on_its_part(point)).hardware.replica.gpu
+    gpu = deployment_of(validated_partition(point)).hardware.replica.gpu
     return resting_w(gpu), gpu.tdp_w
 
 

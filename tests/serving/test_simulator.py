@@ -15,7 +15,7 @@ from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.grouping import updated, values_of
 from simulators.serving.answer.records import request_table
-from simulators.serving.answer.window import steady_part
+from simulators.serving.answer.window import steady_window
 from simulators.serving.engine import replica as at
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import run_of
@@ -185,11 +185,11 @@ def test_closed_loop_wave_rates_use_whole_waves() -> None:
     times = np.zeros((24, at.TIME_COLUMNS))
     wave = np.repeat(np.arange(6.0), 4)
     times[:, at.ARRIVAL], times[:, at.COMPLETED] = np.maximum(10 * wave - 0.5, 0), 10 * (wave + 1)
-    window = steady_part(times, clients=4)
+    window = steady_window(times, clients=4)
     assert window == (10.0, 50.0)
     assert np.count_nonzero(window.holds(times[:, at.COMPLETED])) == 16
-    assert steady_part(times) == (10.5, 49.5)  # which holds three waves
-    assert steady_part(times[:8], clients=4) is None
+    assert steady_window(times) == (10.5, 49.5)  # which holds three waves
+    assert steady_window(times[:8], clients=4) is None
 
 
 def test_percentiles_match_numpy_over_request_records() -> None:

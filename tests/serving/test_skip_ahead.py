@@ -236,7 +236,7 @@ def test_pipeline_batches_alternate() -> None:
 
 def test_stage_time_grows_with_keys_above_a_minimum() -> None:
     price, stages = np.zeros(at.PRICE_COLUMNS), np.zeros(2)
-    price[[at.STAGE_BASE_S, at.STAGE_SLOPE_S, at.STAGE_FLOOR_S]] = 1, 0.5, 4
+    price[[at.STAGE_BASE_S, at.STAGE_SLOPE_S, at.STAGE_MIN_S]] = 1, 0.5, 4
     ends = [skip_ahead.pass_stages.py_func(price, keys, 0 * stages, 0.0)[0] for keys in (4.0, 8.0)]
     assert ends == [4.0, 5.0]
 
@@ -245,8 +245,8 @@ def test_time_waits_and_energy_of_a_batch_on_three_stages() -> None:
     # 10 keys. A stage works for 1 + 0.1 * 10 but takes no less than 4, and 1 besides: 5, of which 3
     # it waits. The last works for 2 + 0.5 * 10 = 7 and takes no less than 6, and 2 besides: 9.
     price = np.zeros(at.PRICE_COLUMNS)
-    price[[at.STAGE_BASE_S, at.STAGE_SLOPE_S, at.STAGE_FLOOR_S, at.STAGE_ADDED_S]] = 1, 0.1, 4, 1
-    price[[at.BASE_S, at.SLOPE_S, at.FLOOR_S, at.ADDED_S]] = 2, 0.5, 6, 2
+    price[[at.STAGE_BASE_S, at.STAGE_SLOPE_S, at.STAGE_MIN_S, at.STAGE_ADDED_S]] = 1, 0.1, 4, 1
+    price[[at.BASE_S, at.SLOPE_S, at.MIN_S, at.ADDED_S]] = 2, 0.5, 6, 2
     price[[at.BASE_J, at.SLOPE_J, at.WAITING_W]] = 100, 3, 10
     for leads in (0, 1):
         stages, timing = np.array([1.0, 9.0, 3.0]), np.zeros(at.TIMING_COLUMNS)

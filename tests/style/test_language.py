@@ -92,7 +92,6 @@ PENDING_DOCSTRINGS: set[str] = {
     "simulators/evidence",
     "simulators/graphs",
     "simulators/kernels",
-    "simulators/serving",
     "simulators/training",
     "simulators/workload",
     "sweeper",

@@ -102,7 +102,7 @@ def products_of(
 
 
 def _waits_s(replica: Replica, fleet: AdapterSet, part: Stage) -> tuple[float, float]:
-    """Return what more kernels cost the host of a stage that launches one by one, and in gaps."""
+    """Return the seconds that adapter kernels add to a stage: host launches, and gaps."""
     shard = Shard(replica.model, replica.cut, part, replica.dtype)
     layer = replace(part, has_embedding=False, has_head=False)
     one: Any = np.ones(())
@@ -144,12 +144,12 @@ def adapted_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> fl
             added_j = more
             break
         price[at.STAGE_BASE_S + column] += more
-        price[at.STAGE_FLOOR_S + column] += table[numbers + LAUNCHING + column]
+        price[at.STAGE_MIN_S + column] += table[numbers + LAUNCHING + column]
         price[at.STAGE_ADDED_S + column] += table[numbers + GAPS + column] + loads_s
         busy_s = price[at.STAGE_BASE_S + column]
         busy_s += price[at.STAGE_SLOPE_S + column] * step[at.DECODE_KV]
         before = price[column]
-        price[column] = max(price[at.STAGE_FLOOR_S + column], busy_s)
+        price[column] = max(price[at.STAGE_MIN_S + column], busy_s)
         price[column] += price[at.STAGE_ADDED_S + column]
         if column == at.LAST_STAGE_S:
             waits_s = price[column] - before - more

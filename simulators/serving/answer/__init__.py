@@ -1,4 +1,4 @@
-"""What is told of a run: metrics, percentiles, intervals, records, a load test's report.
+"""Results of a run: metrics, percentiles, prediction intervals, request records, saturation.
 
-`summary.py` is the door: it turns a run that has ended into the metrics of `metrics.py`.
+Entry point: `summary.py` computes the metrics of `metrics.py` from a completed run.
 """

@@ -1,22 +1,21 @@
-"""The 90 % intervals of latencies: what engines were seen to err by, wider where less is known.
+"""90 % prediction intervals of latencies, from held-out errors of measured deployments.
 
-Kernels and messages of a deployment have intervals of their own, and a pass of them the two ends
-`r` that `composition` makes of these: wide where a GPU takes others' numbers. What an engine does
-besides adds a part of its own, and the two add by squares. On that scale measured times lie from
-predicted ones as in deployments whose model on that GPU was left out of all fits, with the kernels
-of their GPU or of its architecture hidden as well (`lab.fits deployment_bands`):
+`composition` combines the intervals of kernels and messages into the interval `r` of a forward
+pass, which is wide where kernel times are transferred from another GPU. The error of the engine
+itself is independent, so squares add. The widths are fitted to deployments whose model on that GPU
+was held out, some with the kernels of their GPU or architecture hidden (`lab.fits
+deployment_bands`):
 
     scale = ( engine^2 + (ln(r_high) ln(1 / r_low))^(3/2) )^(1/2)
     ends of the band = exp( -below * scale ), exp( +above * scale )
 
-A GPU's kernels lie off together, to a side that nobody knows before: so both ends of `r` count for
-either side. They also lie off the more together the further they are borrowed, so errors grow
-faster than the reach, in passes whose kernels were hidden by its power of 3/2.
+The kernels of one GPU share an error of unknown sign, so both ends of `r` count for either end.
+Errors of transferred kernels are more correlated, so the scale grows faster than `r`: in passes
+with hidden kernels by a power of 3/2.
 
-An engine that nobody measured has the widest of the engines' bands and of that of these
-deployments under no engine's constants. A 99th percentile lies further off than a mean: by what
-published runs show, and that adds by squares too. Rates and costs have the intervals that follow
-from those of latencies.
+An engine without measured deployments has the widest of all bands, including that fitted without
+engine constants. A 99th percentile has a further, independent error, fitted to published runs.
+Intervals of rates and costs follow from those of latencies.
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ from simulators.serving.prices.iteration_table import Ends
 CALIBRATION = Path(__file__).parents[1] / "calibration" / "deployment_bands.toml"
 
 UNMEASURED = "unmeasured"
-"""What stands for an engine whose deployments nobody measured."""
+"""The entry of engines without measured deployments."""
 
 LEAST = 1e-2
 """Intervals reach no further down than to this share."""
 
 POWER = 1.5
-"""Of the reach, in logarithms, that errors grow by: the likeliest of 1, 1.25 ... 3 of errors of 372
-forward passes on five boards that count alike, with kernels as measured, hidden, and hidden with
-their architecture's. With boards left out, the least interval score is that of 1.6."""
+"""Exponent of errors over the log width of a pass: maximum likelihood among 1, 1.25 ... 3 for 372
+forward passes on five GPUs of equal weight, with kernels measured, hidden, and hidden with
+their architecture's. Leave-one-GPU-out interval scores are least at 1.6."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Width:
     """How far a latency is off, in logarithms."""
 
     engine: float  # beside the reach of its passes
-    below: float  # of the scale of both, to the lower end of nine times in ten
+    below: float  # lower end of the 90 % interval, in units of the combined scale
     above: float
 
     def band(self, reach: Ends) -> Ends:
@@ -98,7 +97,7 @@ def deployment_bands(runtime: str, reach: Mapping[str, Ends]) -> Mapping[str, En
 
 
 def engines_of(framework: str) -> tuple[str, ...]:
-    """Return the engines whose widths a framework has; of one nobody measured, all of them."""
+    """Return the engines whose widths apply to a framework: all for an unmeasured one."""
     return (framework,) if framework in FRAMEWORKS else (UNMEASURED, *FRAMEWORKS)
 
 

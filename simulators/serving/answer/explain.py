@@ -1,9 +1,8 @@
-"""What the time and energy of the mean request go into: its queue, its prompt, its later tokens.
+"""Breakdown of the mean request's time and energy: queue, prefill, decode, and their operators.
 
-The three spans are the run's own means, exactly. Within the prompt and within the later tokens time
-and energy are divided among operators as in one batch of the mean composition: that of the batches
-with prompts in them, and that which the mean decode shares. A request waits for the whole batch
-that it is in, so the times of its batches are its own.
+The three spans equal the means of the run. Prefill and decode time and energy are divided among
+operators as in one mean batch: the mean batch with prompts, and the mean batch that a decode
+shares. A request waits for its whole batch, so batch times count as request times.
 """
 
 from __future__ import annotations

@@ -22,10 +22,10 @@ COUNTS = {"replica": at.REPLICA, "restarts": at.NUM_RECOMPUTES, "cached_tokens":
 
 
 def request_table(state: ReplicaState) -> pa.Table:
-    """Return one row per request that was let in, in order of arrival.
+    """Return one row per admitted request, in order of arrival.
 
-    What never happened is null. `total_tokens` is prompt and output together, which a restart does
-    not change.
+    Times of events that did not occur are null. `total_tokens` counts prompt and output; preemption
+    by recomputation does not change it.
     """
     total = state.request[:, at.PROMPT] + state.request[:, at.OUTPUT]
     arrival_s = state.times[:, at.ARRIVAL]  # as the client saw it, which may lie before the run

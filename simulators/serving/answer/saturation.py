@@ -1,10 +1,10 @@
-"""Whether a service falls behind: whether the later a request comes, the longer it must wait.
+"""Saturation: whether waiting times grow with the arrival time.
 
-Behind a service of less than the rate of arrivals the queue grows as long as they go on: a request
-that comes at time t waits (rho - 1) t. So what is looked at is the slope of waits over arrivals, by
-least squares: it does not depend on how many GPUs there are, nor on how long a request takes, and a
-burst that is worked off again leaves none. A service whose batch may grow without end lets nobody
-wait, but takes ever longer; of that the second half of a long run tells.
+With a load rho above 1 the queue grows while requests arrive: a request that arrives at time t
+waits (rho - 1) t. The growth is the least-squares slope of waits over arrival times. The slope does
+not depend on the number of GPUs or on the service time, and a burst that is worked off leaves no
+slope. If the batch may grow without limit, requests do not wait but take ever longer; a second
+slope, of times in system over the later half of a long run, detects this.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import numpy as np
 from simulators.core.jit import Floats
 
 FALLS_BEHIND = 0.05
-"""Seconds of wait a second from which a service falls behind: a load 5 % above what it carries."""
+"""Growth of the wait, in s/s, above which a run is saturated: a load 5 % above capacity."""
 
 SLOWS_DOWN = 0.1
-"""The same for the time a request takes in all, in the second half of a run."""
+"""The same limit for the time in system, in the later half of a run."""
 
 DEVIATIONS = 3.0
 """Standard errors by which a slope must exceed chance."""
 
 LONG = 4.0
-"""Median times of a request after which a run is long enough to tell that they grow."""
+"""Length of a run, in median times in system, from which growth of these times is tested."""
 
 FEWEST = 8
-"""Requests of which a slope says something."""
+"""Fewest requests for which a slope is computed."""
 
 
 def backlog_growth(arrival: Floats, scheduled: Floats) -> float:
-    """Return by how many seconds longer requests wait for each second that they come later.
+    """Return the growth of waiting times over arrival times, in s/s.
 
     >>> came = np.arange(100.0)
     >>> round(backlog_growth(came, 1.25 * came), 3)
@@ -40,7 +40,7 @@ def backlog_growth(arrival: Floats, scheduled: Floats) -> float:
 
 
 def is_saturated(growth: float, arrival: Floats, end: Floats) -> bool:
-    """Return whether a service falls behind: by its queue's growth, or as it slows down."""
+    """Return whether a run is saturated: its queue grows, or its requests take ever longer."""
     if growth > FALLS_BEHIND:
         return True
     taken_s, span_s = end - arrival, float(np.ptp(arrival))

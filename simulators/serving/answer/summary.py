@@ -1,4 +1,4 @@
-"""A run that has ended, and its metrics: from the times of requests to latencies, rates and use."""
+"""Metrics of a completed run: latencies, rates, cost, energy and utilization."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from simulators.serving.answer.saturation import backlog_growth, is_saturated
 from simulators.serving.answer.window import (
     MeasurementWindow,
     Sums,
-    steady_part,
+    steady_window,
     sums_within,
     together,
 )
@@ -35,18 +35,18 @@ from simulators.serving.prices.iteration_table import IterationTable
 
 @dataclass(frozen=True)
 class ServingRun:
-    """A run that has ended: what was asked, and what every request and replica went through."""
+    """A completed run: the design, the requests, and the final state of requests and replicas."""
 
     point: ServingPoint
     deployment: Deployment
-    tables: Sequence[IterationTable]  # of all replicas, or of those that read and those that decode
-    asked: Requests  # those let in
+    tables: Sequence[IterationTable]  # of all replicas, or of prefill and decode replicas
+    asked: Requests  # admitted
     rejected: int
     state: ReplicaState
-    plan: AutoscalingPlan | None = None  # of replicas that come and go
+    plan: AutoscalingPlan | None = None  # with autoscaling
 
     def running_share(self, window: MeasurementWindow) -> float:
-        """Return the replicas that are paid for within a window, mean over it, over all."""
+        """Return the mean share of all replicas that is paid for within a window."""
         if self.plan is None:
             return 1.0
         paid_s = self.plan.paid_s(
@@ -72,12 +72,12 @@ class ServingRun:
         arrival, end = times[:, at.ARRIVAL], times[:, at.COMPLETED]
         whole = MeasurementWindow(float(arrival.min()), float(end.max()))
         everyone = RequestLatencies(times, output_tokens)
-        judged, window = everyone, whole
+        measured, window = everyone, whole
         if point.measurement.warmup:
-            judged = everyone.take(slice(point.measurement.warmup, None))
-            window = _between(judged.times[:, at.ARRIVAL])
+            measured = everyone.take(slice(point.measurement.warmup, None))
+            window = _between(measured.times[:, at.ARRIVAL])
         elif point.measurement.window == STEADY:
-            window = steady_part(everyone.times, self.asked.clients) or whole
+            window = steady_window(everyone.times, self.asked.clients) or whole
         request = self.state.request
         seen = request[:, at.PROMPT] + request[:, at.OUTPUT] - request[:, at.NUM_CACHED]
         grows_s = None if self.asked.clients else backlog_growth(arrival, times[:, at.SCHEDULED])
@@ -86,14 +86,14 @@ class ServingRun:
         share = self.running_share(window)
         ranks = int(self.state.limits[at.RANKS])
         columns: dict[str, Any] = {
-            **_latencies(judged),
+            **_latencies(measured),
             **_columns("itl", gap_spread(self.state)),
             **_sessions(self.asked.session, times),
             **_rates(self, everyone, seen, window, share),
             **_use(self, everyone, window, each, share),
             **memory(pool, ranks, did.block_seconds, window.span_s),
             "inside_mean": window.mean_inside(arrival, end),
-            "judged_requests": judged.output_tokens.size,
+            "judged_requests": measured.output_tokens.size,
             "rejected_requests": self.rejected,
             "completed_requests": output_tokens.size,
             "saturated": grows_s is not None and is_saturated(grows_s, arrival, end),
@@ -105,7 +105,7 @@ class ServingRun:
 
 
 class RequestLatencies(NamedTuple):
-    """Requests that were answered: their row of `times` and the tokens they asked for."""
+    """Completed requests: their rows of `times` and their output tokens."""
 
     times: Floats
     output_tokens: Ints
@@ -124,7 +124,7 @@ def _between(arrival: Floats) -> MeasurementWindow:
 
 
 def _latencies(served: RequestLatencies) -> dict[str, float | None]:
-    """Return how long requests waited and took."""
+    """Return TTFT, TPOT, E2E and queue statistics."""
     times, output_tokens = served
     arrival, scheduled = times[:, at.ARRIVAL], times[:, at.SCHEDULED]
     first, end = times[:, at.FIRST_TOKEN], times[:, at.COMPLETED]
@@ -172,9 +172,9 @@ def _tpot_s(served: RequestLatencies) -> Floats:
 def _rates(
     run: ServingRun, everyone: RequestLatencies, seen: Ints, window: MeasurementWindow, share: float
 ) -> dict[str, float | None]:
-    """Return what was answered per second within a window, what it costs and takes.
+    """Return the throughput, goodput, cost and MFU within a window.
 
-    `seen` are the tokens of each request, of prompt and answer, but for those found in a cache;
+    `seen` holds the computed tokens of each request: prompt and output without cached tokens;
     `share` of the replicas is paid for.
     """
     point, built, usd = run.point, run.deployment, run.deployment.usd_per_gpu_hour
@@ -182,14 +182,14 @@ def _rates(
     within = window.holds(everyone.times[:, at.COMPLETED])
     paid, span_s = everyone.take(within), window.span_s
     ttft_s = paid.times[:, at.FIRST_TOKEN] - paid.times[:, at.ARRIVAL]
-    met = (ttft_s <= point.slo_ttft_s) & (_tpot_s(paid) <= point.slo_tpot_s)
+    within_slo = (ttft_s <= point.slo_ttft_s) & (_tpot_s(paid) <= point.slo_tpot_s)
     per_s, tokens = 1.0 / span_s, int(paid.output_tokens.sum())
     return {
         "requests_per_s": paid.output_tokens.size * per_s,
         "tokens_per_s": tokens * per_s,
         **dict.fromkeys(f"{name}_{end}" for name in RATES_WITH_BAND for end in ("lo", "hi")),
         "tokens_per_s_per_gpu": tokens * per_s / gpus,
-        "goodput_per_s": int(np.count_nonzero(met)) * per_s,
+        "goodput_per_s": int(np.count_nonzero(within_slo)) * per_s,
         "mfu": built.flops_per_token * int(seen[within].sum()) * per_s / (gpus * built.peak_flops),
         "cost_usd_per_hour": None if usd is None else usd * gpus,
         "cost_usd_per_mtok": (
@@ -205,7 +205,7 @@ def _use(
     each: Sequence[Sums],
     share: float,
 ) -> dict[str, Any]:
-    """Return what replicas did, and what of them was used."""
+    """Return the work of the replicas: energy, cache hits, batches, utilization, preemptions."""
     state, built, tables = run.state, run.deployment, run.tables
     times, pool = state.times, state.pool
     cached = int(state.request[:, at.NUM_CACHED].sum())
@@ -243,7 +243,7 @@ def _use(
 
 
 def _shares(tables: Sequence[IterationTable], busy: Sequence[float]) -> list[float]:
-    """Return the shares of the time by what they rest on, of two pools as each of them works."""
+    """Return the shares of the time by evidence; two pools are weighted by their utilization."""
     if len(tables) == 1 or not sum(busy):
         return list(tables[0].shares.tolist())
     shares = np.average([table.shares for table in tables], axis=0, weights=busy)

@@ -1,7 +1,7 @@
-"""The part of a run that rates are of: when its ramp is over, and before it is drained.
+"""Measurement window for rates: the part of a run between ramp-up and drain.
 
-A benchmark's client counts from its first request to its last answer: then a server that fills up
-and runs empty looks slower, and a token dearer, than in operation.
+Benchmark clients count from the first request to the last answer, which includes ramp-up and drain
+and so underestimates throughput and overestimates cost in operation.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from simulators.serving.engine import replica as at
 from simulators.serving.engine.state import ReplicaState
 
 RAMP = 0.95
-"""A service has filled up once as much time has passed as all but a few requests take: as long as
-the long ones do not end, fewer end than come."""
+"""Quantile of the time in system that the ramp-up lasts: before then, fewer requests complete than
+arrive."""
 
 LEAST_SHARE = 0.25
-"""A window with fewer of the answered requests is none: such a run is all ramp and drain."""
+"""A window must hold this share of all completed requests; else the run has no steady part."""
 
 
 class MeasurementWindow(NamedTuple):
-    """A part of a run: rates count what is answered after its beginning, up to its end."""
+    """A time interval of a run, open at the start: rates count completions inside."""
 
     begin_s: float
     end_s: float
 
     @property
     def span_s(self) -> float:
-        """How long it is."""
+        """Return the length of the window."""
         return self.end_s - self.begin_s
 
     def holds(self, moments: Floats) -> NDArray[np.bool_]:
-        """Say which moments lie in it."""
+        """Return which moments lie in the window."""
         found: NDArray[np.bool_] = (moments > self.begin_s) & (moments <= self.end_s)
         return found
 
     def mean_inside(self, arrival: Floats, end: Floats) -> float:
-        """Return how many requests were in the system, in the mean over it."""
+        """Return the mean number of requests in the system within the window."""
         within_s = np.minimum(end, self.end_s) - np.maximum(arrival, self.begin_s)
         return float(np.maximum(within_s, 0.0).sum()) / self.span_s
 
 
 class Sums(NamedTuple):
-    """What replicas did in some time, of all of them together."""
+    """Work of all replicas over some time."""
 
     block_seconds: float
     busy_s: float  # of all stages
@@ -59,11 +59,10 @@ class Sums(NamedTuple):
 def sums_within(
     state: ReplicaState, window: MeasurementWindow, whole: MeasurementWindow, pool: int = 0
 ) -> Sums:
-    """Return what the replicas of a pool did within a window of the whole run.
+    """Return the work of a pool's replicas within a window of the whole run.
 
-    Sums of a replica are known at each of its answers, or where it reads prompts for others when it
-    has read one, and at both ends of the run; from one of these moments to the next they grow
-    evenly.
+    The sums of a replica are recorded whenever a request completes (on a prefill replica, whenever
+    a prefill ends) and at both ends of the run. Between these moments sums are interpolated.
     """
     gauges = state.gauge[:, [at.BLOCK_SECONDS, at.BUSY_S, at.JOULES]]
     last = np.hstack((gauges, state.pool[:, [at.ITERATIONS, at.BATCHED_REQUESTS]]))
@@ -95,7 +94,7 @@ def sums_within(
 
 
 def together(each: Sequence[Sums]) -> Sums:
-    """Return what several pools did.
+    """Return the work of several pools.
 
     >>> together([Sums(1.0, 2.0, 3.0, 4.0, 5.0)] * 2).joules
     6.0
@@ -108,7 +107,7 @@ def _sums_at(
 ) -> Floats:
     """Return the sums of a replica at a moment, between those before and after it.
 
-    Of answers at one instant the first is the one that comes after, the last the one before.
+    Of completions at one instant, the first is the next one and the last is the previous one.
     """
     begin_s, before, end_s, after = whole.begin_s, np.zeros_like(at_end), whole.end_s, at_end
     past = ended_s < moment
@@ -124,14 +123,13 @@ def _sums_at(
     return found
 
 
-def steady_part(times: Floats, clients: int = 0) -> MeasurementWindow | None:
-    """Return a run of answered requests without its ramp and its drain; nothing of a short one.
+def steady_window(times: Floats, clients: int = 0) -> MeasurementWindow | None:
+    """Return the window without ramp-up and drain, or None for a run without a steady part.
 
-    It ramps up for as long as nearly all requests take, from the first arrival, and is drained
-    after the last. Where each of some clients asks again once it is answered, whole rounds of all
-    of them count, without the first and the last: they may all be answered together. What is left
-    must hold a quarter of the answers and last as long as a request does, or there was no steady
-    part: requests that all end together are no rate.
+    Open loop: the ramp-up starts at the first arrival and lasts as long as nearly all requests
+    take; the drain starts at the last arrival. Closed loop: the window holds whole rounds of all
+    clients without the first and the last, because all clients may complete together. The window
+    must hold a quarter of the completed requests and last at least as long as the ramp-up.
     """
     if not len(times):
         return None

@@ -23,7 +23,7 @@ from simulators.core.jit import Floats
 from simulators.serving.point import DIURNAL, EVEN, MMPP, POISSON, ServingPoint
 
 _BLOCK = 64
-"""Pairs of states drawn at a time; longer runs go on where shorter ones stop."""
+"""Pairs of states drawn at a time; the draws of a shorter run are a prefix of a longer run's."""
 
 _HALVINGS = 60
 """Of a span, until nothing is left of it in double precision."""

@@ -1,10 +1,10 @@
-"""Replicas that are started and stopped with the arrivals: who is there when, and what is paid.
+"""Autoscaling: the number of replicas over time, and the replica-seconds that are paid for.
 
-At every look the arrivals since the last one say how many replicas are wanted, `ceil(rate /
-replica_qps)`; the most wanted within `scale_down_s` are kept, so that one is stopped only after so
-long (Kubernetes' horizontal autoscaler with a metric of requests: looks each 15 s, and 300 s to
-stabilise, by default). A started replica takes requests after `startup_s`. One that is stopped
-takes no more, and ends what it has. All of this follows from the arrivals alone.
+At every interval the arrival rate gives the wanted replicas, `ceil(rate / replica_qps)`; the
+maximum over the last `scale_down_s` is kept (Kubernetes' horizontal autoscaler with a request
+metric: interval 15 s, stabilisation window 300 s by default). A started replica receives requests
+after `startup_s`. A stopped replica receives no more and completes its requests. The plan depends
+on the arrivals alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simulators.serving.point import ServingPoint
 
 @dataclass(frozen=True)
 class AutoscalingPlan:
-    """Which replicas there are: the first ones, at any time."""
+    """The number of replicas over time; they start in order and stop in reverse order."""
 
     looks_s: Floats  # when their number may change
     wanted: Ints  # replicas from each look on, those that are starting included
@@ -29,10 +29,10 @@ class AutoscalingPlan:
     def paid_s(
         self, replica: Ints, arrival_s: Floats, end_s: Floats, span: tuple[float, float]
     ) -> float:
-        """Return the seconds that replicas are paid for within a span, all of them together.
+        """Return the replica-seconds that are paid for within a span.
 
-        A replica is paid from its start until it is stopped and has ended what it has, once
-        where it is started again meanwhile.
+        A replica is paid from its start until it is stopped and drained; overlapping runs of one
+        replica count once.
         """
         begin, end = span
         paid = 0.0
@@ -74,7 +74,7 @@ def plan_of(point: ServingPoint, arrival_s: Floats) -> AutoscalingPlan:
 
 
 def _routable(looks: Floats, wanted: Ints, point: ServingPoint, arrival_s: Floats) -> Ints:
-    """Return how many replicas take each request: those still wanted that have been for so long."""
+    """Return the replicas that can receive each request: wanted for at least `startup_s`."""
     look = np.searchsorted(looks, arrival_s, side="right") - 1
     ready = np.searchsorted(looks, arrival_s - point.autoscaling.startup_s, side="right") - 1
     pairs, which = np.unique(np.stack((ready, look)), axis=1, return_inverse=True)

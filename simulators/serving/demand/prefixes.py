@@ -1,9 +1,9 @@
-"""What prompts have in common: each request is a path through a tree, from its first token on.
+"""Shared prefixes: each request is a path through a prefix tree, from its first token on.
 
-A node stands for tokens that are always sent together: a stretch of the system prompt that all
-share, what a session has said by one of its turns, a block of a trace whose hash stands for its
-content and all before it. The last node of every path is the request's own: the rest of its prompt
-and its answer, but for the last token, whose keys are never computed.
+A node is a run of tokens that requests share: a stretch of the system prompt, the history of a
+session up to a turn, or a block of a trace, whose hash covers its content and all tokens before.
+The last node of a path belongs to one request: the rest of its prompt and its output, without the
+last token, whose keys are never computed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STRETCH = 512
 a choice, no longer than what engines compute at a time."""
 
 LONGEST_HASHED = 1 << 16
-"""Tokens that one hash of a trace may stand for, at most."""
+"""Most tokens per hash of a trace."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def of_hashes(hashes: Ints, stops: Ints, hashed: int, prompt: Ints, output: Ints
 
 
 def hashed_tokens(prompt: Ints, counts: Ints) -> int:
-    """Return how many tokens a hash stands for: the power of two by which all prompts were cut.
+    """Return the tokens per hash: the power of two into which all prompts were divided.
 
     Raises:
         UserError: there is none.

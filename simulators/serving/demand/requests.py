@@ -1,11 +1,10 @@
-"""The requests that a design point describes: when they come, their lengths, who waits for whom.
+"""The requests of a design point: arrival times, lengths, sessions and closed-loop clients.
 
-Lengths are those of a workload, of a trace, fixed by the point, a workload's stretched until their
-means are those of the point, or those that a client of benchmarks draws. Closed clients ask again
-when they are answered. In a session each prompt repeats all that was said before, and comes a think
-time after the answer: a slow service is asked less. A call of a tool is such a turn, which adds the
-tool's answer. A system prompt stands before all of it. What need not be computed anew is for a
-prefix cache to say, which is told what requests have in common.
+Lengths come from a workload, a trace, the point itself, a workload scaled to the means of the
+point, or a benchmark client's distribution. A closed-loop client sends its next request after an
+answer. In a session each prompt repeats the conversation so far and arrives a think time after the
+answer. A tool call is such a turn, which adds the tool's output. A system prompt precedes every
+prompt. Shared prefixes are passed on to the prefix cache.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Hashes:
 
     hashes: Ints  # of all prompts, one behind the other
     stops: Ints  # where those of each prompt stop
-    tokens: int  # that one stands for
+    tokens: int  # per hash
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,7 @@ def _workload(path: Path) -> Workload:
 
 
 def _distribution(path: Path, where: str, table: Any) -> Distribution:
-    """Return the distribution of one table of the file, or say what is wrong with it."""
+    """Return the distribution of one table of a workload file, or raise a UserError."""
     table = table if isinstance(table, dict) else {}
     kind = str(table.get("distribution", QUANTILES))
     try:

@@ -75,17 +75,17 @@ def draw(state: ReplicaState, replica: int, slot: int, made: int) -> tuple[int, 
         if num_computed <= prompt:
             continue
         end, num_computed = prompt + request[req, at.OUTPUT], num_computed + tokens[i] + made
-        room = request[req, at.BLOCKS] * block
+        allocated = request[req, at.BLOCKS] * block
         needed = min(num_computed - 1 + ahead, end)
-        if made > 0 and needed > room:
+        if made > 0 and needed > allocated:
             request[req, at.BLOCKS] = -(-needed // block)
-            room = request[req, at.BLOCKS] * block
+            allocated = request[req, at.BLOCKS] * block
         more = min(end - num_computed, accepted(limits, drafts, req, num_computed))
         tokens[i] += more
         grown += 1 + more
         needed = min(num_computed + more + ahead, end)
         if num_computed + more == end:
             lacking += at.UNTIL_CHANGED
-        elif needed > room:
+        elif needed > allocated:
             lacking += -(-needed // block) - request[req, at.BLOCKS]
     return lacking, grown

@@ -66,18 +66,18 @@ def load_frontend(runtime: str) -> Frontend:
 
 
 def load_process(runtime: str) -> Frontend:
-    """Return what a runtime's engine takes to hear of a request that its own process asks."""
+    """Return the request overhead of an engine that runs in its client's process (no server)."""
     return Frontend(**once(read_calibration, IN_PROCESS)["in_process"].get(runtime, {}))
 
 
 def after_frontend(asked: Requests, frontend: Frontend, replicas: int) -> Requests:
-    """Return the requests with what servers, one for each replica, do to them before an engine."""
+    """Return the requests with the service time and delay of one API server per replica."""
     service_s = np.asarray(frontend.token_s / replicas * asked.prompt_tokens, np.float64)
     return replace(asked, service_s=service_s, delay_s=frontend.request_s)
 
 
 def seen_by_clients(state: ReplicaState, frontend: Frontend, output_tokens: Ints) -> ReplicaState:
-    """Return the state after a run as its clients saw it: they asked earlier, by what they wait."""
+    """Return the state with arrival times of the client: earlier by the server's delay."""
     times = state.times.copy()
     later = np.maximum(output_tokens - 1, 1)
     tpot_s = (times[:, at.COMPLETED] - times[:, at.FIRST_TOKEN]) / later
@@ -87,9 +87,9 @@ def seen_by_clients(state: ReplicaState, frontend: Frontend, output_tokens: Ints
 
 @kernel(i8(STATE, i8, f8, f8))
 def delay_first_tokens(state: ReplicaState, replica: int, now: float, end: float) -> int:
-    """Let first tokens of the batch that ended now be seen when that of prompts after it ends.
+    """Delay the first tokens of the batch that ended now to the end of the next prefill batch.
 
-    Return how many have been seen.
+    Return the number of running requests.
     """
     times, running = state.times, state.running[replica]
     waiting = state.pool[replica, at.RUNNING]

@@ -30,7 +30,7 @@ def blocks_for(tokens: int, block: int) -> int:
 
 @kernel(i8(*arrays(i8, 1), matrix(i8), i8))
 def blocks_missing(limits: Ints, request: Ints, req: int) -> int:
-    """Return the blocks that a decode needs to allocate for its next token and its drafts."""
+    """Return the number of blocks to allocate for a decode's next token and draft tokens."""
     end = request[req, at.PROMPT] + request[req, at.OUTPUT]
     tokens = max(
         request[req, at.NUM_COMPUTED],

@@ -99,8 +99,8 @@ class ReplicaLimits:
 
     def admits(self, prompt_tokens: Ints, output_tokens: Ints) -> Ints:
         """Return the requests that fit alone on a replica, up to their last token."""
-        room = (self.blocks - max(1, self.watermark_blocks)) * self.block_size
-        return np.flatnonzero(prompt_tokens + output_tokens <= min(self.max_model_len, room))
+        kv_tokens = (self.blocks - max(1, self.watermark_blocks)) * self.block_size
+        return np.flatnonzero(prompt_tokens + output_tokens <= min(self.max_model_len, kv_tokens))
 
 
 def limits_of(
@@ -112,8 +112,8 @@ def limits_of(
 ) -> ReplicaLimits:
     """Return the limits of a point's replicas, which serve prompts and outputs of some lengths.
 
-    Room is kept for the activations of the largest batch: a chunk, or a batch of whole prompts, of
-    which the longest may be alone.
+    Memory is reserved for the activations of the largest batch: a chunk, or a batch of whole
+    prompts, at least the longest.
 
     Raises:
         Infeasible: the model does not fit, or the scheduler cannot do what is asked of it.

@@ -148,11 +148,11 @@ def route_arrivals(route: Any, state: ReplicaState, now: float) -> int:
 def lookup_prefixes(state: ReplicaState, req: int) -> int:
     """Write the cached thousandths of a prompt on each replica; return the replicas looked at."""
     found, request = state.load[at.LOAD_CACHED], state.request
-    doors = state.limits[at.PREFILL_REPLICAS] or found.size
-    for r in range(doors):
+    num_replicas = state.limits[at.PREFILL_REPLICAS] or found.size
+    for r in range(num_replicas):
         cached = cached_tokens(state.limits, state.pool[r], request, state.tree, req)
         found[r] = 1000 * cached // request[req, at.PROMPT]
-    return doors  # type: ignore[no-any-return]
+    return num_replicas  # type: ignore[no-any-return]
 
 
 @kernel(i8(STATE, i8, f8))

@@ -25,7 +25,7 @@ ROUTED_BY = len(ROUTE.arguments)
 
 @dataclass(frozen=True)
 class Scheduler:
-    """A scheduler: its kernel, and the properties that its file sets as constants."""
+    """A scheduler: a compiled kernel, and the properties set as constants in its file."""
 
     schedule: Kernel[..., int]
     chunked: bool = False  # chunked prefill

@@ -191,8 +191,8 @@ PAST_STEP = 64
     STAGE_BASE_S,
     BASE_S,
     BASE_J,
-    STAGE_FLOOR_S,
-    FLOOR_S,
+    STAGE_MIN_S,
+    MIN_S,
     STAGE_ADDED_S,
     ADDED_S,
     WAITING_W,
@@ -201,7 +201,7 @@ PAST_STEP = 64
 ) = range(16)
 PRICE_COLUMNS = 16
 """Below UNTIL_KV keys of the decodes, the last stage works for `busy = BASE_S + SLOPE_S * keys` and
-takes `max(FLOOR_S, busy) + ADDED_S + DRAFTS_SLOPE_S * keys`. Other stages have the columns STAGE_*,
+takes `max(MIN_S, busy) + ADDED_S + DRAFTS_SLOPE_S * keys`. Other stages have the columns STAGE_*,
 without drafts. The replica draws `BASE_J + SLOPE_J * keys`, and each stage WAITING_W while idle."""
 
 # One row of `gauge`: a replica's sums over time.
@@ -251,7 +251,7 @@ UNTIL_CHANGED = 1 << 40
 
 
 class View(NamedTuple):
-    """The state of a replica that a scheduler reads, and the batch that it writes."""
+    """The state of one replica that a scheduler reads, and the batch to fill in."""
 
     limits: Ints
     pool: Ints

@@ -17,7 +17,7 @@ from simulators.serving.engine.limits import ReplicaLimits
 from simulators.serving.engine.loop import run
 from simulators.serving.engine.policies import Scheduler
 from simulators.serving.engine.state import GAP_BINS, LOG_COLUMNS, ReplicaState
-from simulators.serving.pools.link import NO_WAY, KVLink
+from simulators.serving.pools.link import INSTANT_LINK, KVLink
 
 N = TypeVar("N", np.int64, np.float64)
 
@@ -96,14 +96,14 @@ def initial_state(
     pools = [allowed] if decoders is None else [allowed, decoders.limits]
     own, count = np.stack([pool.vector() for pool in pools]), asked.arrival_s.size
     replicas *= allowed.ranks
-    doors = replicas
+    entry_replicas = replicas
     if decoders:
         own[:, at.PREFILL_REPLICAS] = replicas
         own[0, at.RESERVES_OUTPUT] = 0
         replicas += decoders.replicas * allowed.ranks
     stages, seats = allowed.stages, max(pool.max_num_seqs for pool in pools) + 1
-    there = doors if asked.routable is None else asked.routable * allowed.ranks
-    request, times, served_s = _asked_for(asked, there, is_pooled=decoders is not None)
+    routable = entry_replicas if asked.routable is None else asked.routable * allowed.ranks
+    request, times, served_s = _asked_for(asked, routable, is_pooled=decoders is not None)
     listed = request[:, at.REPLICA] != at.NOT_RELEASED
     gauge = np.zeros((replicas, at.GAUGE_COLUMNS))
     if asked.clients:
@@ -151,7 +151,7 @@ def initial_state(
         tree=_tree(allowed, asked, request, pool),
         shape=_side_by_side(shape, decoders.shape if decoders else None),
         table=_side_by_side(table, decoders.table if decoders else None),
-        link=(decoders.link if decoders else NO_WAY).vector(),
+        link=(decoders.link if decoders else INSTANT_LINK).vector(),
     )
 
 

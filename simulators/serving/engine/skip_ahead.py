@@ -167,12 +167,12 @@ def pass_stages(
     Returns its end, the work of all stages and the waits between them. NaN prices stay NaN: `max`
     returns its first argument unless another one is larger.
     """
-    last = max(priced[at.BASE_S] + priced[at.SLOPE_S] * keys, priced[at.FLOOR_S])
+    last = max(priced[at.BASE_S] + priced[at.SLOPE_S] * keys, priced[at.MIN_S])
     last += priced[at.ADDED_S] + priced[at.DRAFTS_SLOPE_S] * keys
     end, worked, waited = now, 0.0, 0.0
     if stages.size > 1:
         each = max(
-            priced[at.STAGE_BASE_S] + priced[at.STAGE_SLOPE_S] * keys, priced[at.STAGE_FLOOR_S]
+            priced[at.STAGE_BASE_S] + priced[at.STAGE_SLOPE_S] * keys, priced[at.STAGE_MIN_S]
         )
         each += priced[at.STAGE_ADDED_S]
         for stage in range(stages.size - 1):
@@ -192,10 +192,10 @@ def pass_stages(
 def drawn_j(priced: Floats, keys: float, stages: int) -> float:
     """Return the joules of a priced batch, idle stages during its launches included."""
     busy = priced[at.BASE_S] + priced[at.SLOPE_S] * keys
-    waits = max(busy, priced[at.FLOOR_S]) + priced[at.ADDED_S] - busy
+    waits = max(busy, priced[at.MIN_S]) + priced[at.ADDED_S] - busy
     if stages > 1:
         busy = priced[at.STAGE_BASE_S] + priced[at.STAGE_SLOPE_S] * keys
-        each = max(busy, priced[at.STAGE_FLOOR_S]) + priced[at.STAGE_ADDED_S]
+        each = max(busy, priced[at.STAGE_MIN_S]) + priced[at.STAGE_ADDED_S]
         waits += (stages - 1) * (each - busy)
     return priced[at.BASE_J] + priced[at.SLOPE_J] * keys + priced[at.WAITING_W] * waits  # type: ignore[no-any-return]
 

@@ -64,7 +64,7 @@ class ReplicaState(NamedTuple):
     released_req: Ints  # requests of that heap
     clock: Ints
     gaps: Ints  # histogram of the gaps between tokens
-    log: FloatMatrix  # one row per batch while there is room
+    log: FloatMatrix  # one row per batch, up to its size
     tree: IntMatrix  # prefix tree: the steps of all requests' paths, then each replica's nodes
     shape: IntMatrix  # shape of the price tables of each pool
     table: FloatMatrix
@@ -112,7 +112,7 @@ def update_integrals(pool: Ints, gauge: Floats, now: float) -> float:
 
 @kernel(i8(*arrays(i8, 1), i8, i8, i8))
 def count_batch(pool: Ints, leads: int, size: int, tokens: int) -> int:
-    """Count a batch, and its iteration if it counts it; return the number of iterations."""
+    """Count a batch, and an iteration if `leads` is 1; return the number of iterations."""
     pool[at.ITERATIONS] += leads
     pool[at.BATCHED_REQUESTS] += size
     pool[at.BATCHED_TOKENS] += tokens

@@ -1,4 +1,4 @@
-"""Separate pools: replicas that only read prompts, and others that decode what those have read.
+"""Disaggregated serving: separate pools of prefill replicas and decode replicas.
 
 Zhong et al., "DistServe" (2024); Patel et al., "Splitwise" (2024); Qin et al., "Mooncake" (2024).
 """

@@ -89,8 +89,8 @@ def send_waiting(state: ReplicaState, replica: int, now: float) -> int:
     while pool[at.WAITING_KV] > 0:
         req = ring[pool[at.WAITING_KV_HEAD]]
         prompt = blocks_for(request[req, at.PROMPT], limits[at.BLOCK])
-        life = limits[at.RESERVES_OUTPUT] * request[req, at.OUTPUT]
-        blocks = blocks_for(request[req, at.PROMPT] + life, limits[at.BLOCK])
+        reserved = limits[at.RESERVES_OUTPUT] * request[req, at.OUTPUT]
+        blocks = blocks_for(request[req, at.PROMPT] + reserved, limits[at.BLOCK])
         free = (
             pool[at.NUM_RUNNING] < limits[at.MAX_NUM_SEQS]
             and pool[at.WAITING] + pool[at.NUM_SWAPPED] == 0
@@ -116,10 +116,10 @@ def transfer_end_s(state: ReplicaState, req: int, tokens: int, now: float) -> fl
     whole_s, parts = state.link[at.TOKEN_S] * tokens, 1.0
     if now == times[at.PREFILL_END]:
         parts = state.link[at.LAYERS]
-    reading_s = times[at.PREFILL_END] - times[at.SCHEDULED]
-    begun = now - reading_s * (parts - 1.0) / parts
-    begun = max(begun, gauge[prefill_replica, at.LINK_FREE_S], gauge[replica, at.LINK_FREE_S])
-    sent = max(begun + whole_s, now + whole_s / parts)
+    prefill_s = times[at.PREFILL_END] - times[at.SCHEDULED]
+    start_s = now - prefill_s * (parts - 1.0) / parts
+    start_s = max(start_s, gauge[prefill_replica, at.LINK_FREE_S], gauge[replica, at.LINK_FREE_S])
+    sent = max(start_s + whole_s, now + whole_s / parts)
     gauge[prefill_replica, at.LINK_FREE_S] = gauge[replica, at.LINK_FREE_S] = sent
     return sent + state.link[at.SETUP_S]  # type: ignore[no-any-return]
 

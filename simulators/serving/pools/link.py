@@ -1,9 +1,9 @@
-"""The link by which KV caches move between pools: as fast as the GPUs' links, less what is lost.
+"""The link for KV transfer between pools: bandwidth of the GPUs' links times a fitted efficiency.
 
-The GPUs of a replica send their shares of a cache at once, each over its own link; of two replicas
-that are cut otherwise the narrower one's links and shares count. What of a link's rate is kept, and
-what preparing each layer takes, was fitted to published transfers over RDMA, by framework; no
-transfer over NVLink was found, so that the same share is taken of it.
+The GPUs of a replica send their shares of a KV cache in parallel, each over its own link; if `tp`
+differs between pools, the replica with fewer GPUs sets the rate. The efficiency and the set-up time
+per layer are fitted to published transfers over RDMA, by framework. No measured transfer over
+NVLink was found, so NVLink has the same efficiency.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from simulators.workload.llm.memory import kv_bytes_per_token
 CALIBRATION = Path(__file__).parents[1] / "calibration" / "kv_transfer.toml"
 
 OTHER = "other"
-"""The entry of frameworks whose transfers nobody has published: between those that were."""
+"""The entry of frameworks without published transfers: between the published ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KVLink:
-    """How long a KV cache is on its way from one replica to another."""
+    """Set-up time and time per token of a KV transfer between two replicas."""
 
     setup_s: float
     token_s: float
-    parts: int = 1  # that are sent while the prompt is still read; 1: all afterwards
+    parts: int = 1  # sent during the prefill; 1: all afterwards
 
     def vector(self) -> Floats:
         """Return what the event loop reads."""
@@ -46,27 +46,27 @@ class KVLink:
         return numbers
 
 
-NO_WAY = KVLink(setup_s=0.0, token_s=0.0)
-"""Between replicas that do both, or over a link of infinite rate."""
+INSTANT_LINK = KVLink(setup_s=0.0, token_s=0.0)
+"""The link without separate pools, or with infinite bandwidth."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Transfers:
-    """What the transfers of a framework's connector take."""
+    """Efficiency and set-up time of a framework's KV connector."""
 
     share: float  # of a link's rate that is kept
     layer_s: float  # to prepare a layer
 
 
 def link_of(point: ServingPoint, reader: Replica, decoder: Replica) -> KVLink:
-    """Return the link between a replica that reads prompts and one that decodes.
+    """Return the link between a prefill replica and a decode replica.
 
     Raises:
         Infeasible: the pools have no such link.
-        UserError: nobody has said how fast it is.
+        UserError: the bandwidth of the link is unknown.
     """
     if point.pools.kv_link == INFINITE:
-        return NO_WAY
+        return INSTANT_LINK
     model = reader.model
     narrow = min(reader, decoder, key=lambda replica: replica.cut.tp)
     shared_bytes = kv_bytes_per_token(model, narrow.cut, narrow.kv_dtype)
@@ -81,11 +81,11 @@ def link_of(point: ServingPoint, reader: Replica, decoder: Replica) -> KVLink:
 
 
 def wire_of(point: ServingPoint, reader: Replica, decoder: Replica) -> Wire:
-    """Return the link of one GPU to one of the other pool, by data sheets: the slower end's.
+    """Return the data sheet's link from a GPU to the other pool: the slower of both ends.
 
     Raises:
         Infeasible: NVLink is asked for between pools that share no node.
-        UserError: Ethernet is, at a rate that nobody has said.
+        UserError: Ethernet without a bandwidth.
     """
     ends = (reader, decoder)
     node, size = (
@@ -105,6 +105,6 @@ def wire_of(point: ServingPoint, reader: Replica, decoder: Replica) -> Wire:
 
 
 def transfers_of(framework: str) -> Transfers:
-    """Return what the transfers of a framework take."""
+    """Return the fitted transfer constants of a framework."""
     known = once(read_calibration, CALIBRATION)["transfer"]
     return Transfers(**known.get(framework, known[OTHER]))

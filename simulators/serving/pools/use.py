@@ -1,4 +1,4 @@
-"""What two pools did: how long caches were on their way, and which pool waited for the other."""
+"""Metrics of two pools: waits and times of KV transfers, utilization and imbalance."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from simulators.core.jit import Floats, Ints
 from simulators.serving.engine import replica as at
 
 MOVING = ("kv_wait_mean_s", "kv_transfer_mean_s", "kv_transfer_share")
-"""What is known of the caches that move; of one pool, nothing."""
+"""Metrics of KV transfers; None without separate pools."""
 
 
 def moving(times: Floats) -> dict[str, float | None]:
-    """Return what moving the caches of some answered requests took; nothing of one pool."""
+    """Return the mean KV transfer times of some completed requests; None without separate pools."""
     if times.shape[1] <= at.PREFILL_END:
         return dict.fromkeys(MOVING)
     ttft_s = float((times[:, at.FIRST_TOKEN] - times[:, at.ARRIVAL]).sum())
@@ -23,7 +23,7 @@ def moving(times: Floats) -> dict[str, float | None]:
 
 
 def balance(busy: Sequence[float]) -> dict[str, float | None]:
-    """Return how busy each of two pools is, and how far they are from equal; of one, nothing.
+    """Return the utilization of both pools and their imbalance; None without separate pools.
 
     >>> balance([0.25, 0.5])
     {'prefill_busy': 0.25, 'decode_busy': 0.5, 'pool_imbalance': 0.5}

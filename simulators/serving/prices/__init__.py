@@ -1,4 +1,4 @@
 """What an iteration takes: tables filled by composition or from a user's file, and their lookup.
 
-`batch_price.py` is the door: it returns the tables of a design and the kernel that reads them.
+Entry point: `batch_price.py` returns the price tables of a design and their kernel.
 """

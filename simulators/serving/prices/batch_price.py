@@ -21,7 +21,7 @@ from simulators.serving.speculation.price import drafted_price, with_drafts
 def prices_of(
     point: ServingPoint, hardware: Hardware, drafter: Drafter | None = None
 ) -> tuple[IterationTable, Kernel[..., float]]:
-    """Return the tables of a point and of what drafts for it, and the kernel that reads them."""
+    """Return the price tables of a point and of its drafter, and the kernel for both."""
     if point.iteration_table and not point.lora.adapters and not skips_layers(point):
         layers = hardware.replica.model.layers // point.pp
         known = load_op_table(point.iteration_table, layers=layers, tp=point.tp)

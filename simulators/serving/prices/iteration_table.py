@@ -201,7 +201,7 @@ def _header(stages: _Stages, awake_w: float) -> Floats:
     if stages.replica.runtime.prompt_layer_s:
         launching = np.subtract(stages.launch_s(Step(prefills=1.0), 0.0), one)
     header[[lookup.PROMPT_LAUNCHING_S, lookup.LAST_PROMPT_LAUNCHING_S]] = launching
-    header[lookup.AWAKE_W] = awake_w
+    header[lookup.ACTIVE_IDLE_W] = awake_w
     header[lookup.SENDERS] = stages.senders
     replica = stages.replica  # what one rank sends has the host's memory for itself
     header[lookup.UNEVEN] = replica.cluster.fabric_of(replica.gpu) != THROUGH_HOST
@@ -264,7 +264,7 @@ def _prefill_columns(stages: _Stages, batches: Floats, chunks: Floats, pasts: Fl
 
 
 def _mixed_shares(stages: _Stages) -> Floats:
-    """Return what one kernel for chunks and decodes takes, over both apart; nothing without one."""
+    """Return the time of fused prefill-decode attention over two kernels; empty without fusion."""
     sizes = []
     axes = zip(lookup.MIXED_FIRST, lookup.MIXED_STEPS, lookup.MIXED_NODES, strict=True)
     for first, steps, nodes in axes:

@@ -61,7 +61,7 @@ COLUMNS = 3  # seconds on a stage that sends on, on the last one, joules of the 
     LAST_GAPS_S,
     LAUNCHING_S,
     LAST_LAUNCHING_S,
-    AWAKE_W,
+    ACTIVE_IDLE_W,
     SENDERS,
     ADDITIVE,
     PROMPT_LAUNCHING_S,
@@ -202,9 +202,9 @@ def add_decodes(decodes: float, keys: float, shape: Ints, table: Floats, price: 
 
 @kernel(f8(*arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 2)))
 def join_attention(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
-    """Turn attention of chunks and of decodes into that of one kernel; return its share of theirs.
+    """Replace prefill and decode attention by the fused kernel; return the ratio of their times.
 
-    What is not attention stands in the places of the base, and attention has been added since.
+    The base columns hold the time without attention; attention has been added since.
     """
     prefills, decodes = step[at.PREFILLS], step[at.DECODES]
     chunk = step[at.PREFILL_TOKENS] / prefills
@@ -263,15 +263,15 @@ def add_waits(step: Floats, table: Floats, price: Floats) -> float:
     """Add launches, gaps and what waiting draws to the work; return the last stage's seconds."""
     keys = step[at.DECODE_KV]
     sequences_s = table[SEQUENCE_S] * (step[at.PREFILLS] + step[at.DECODES])
-    price[at.WAITING_W] = table[AWAKE_W]
+    price[at.WAITING_W] = table[ACTIVE_IDLE_W]
     waits_s = 0.0
     launching = PROMPT_LAUNCHING_S if step[at.PREFILLS] > 0.0 else LAUNCHING_S
     for stage in range(2):
         price[at.STAGE_BASE_S + stage] = price[stage]
-        price[at.STAGE_FLOOR_S + stage] = table[launching + stage]
+        price[at.STAGE_MIN_S + stage] = table[launching + stage]
         price[at.STAGE_ADDED_S + stage] = table[GAPS_S + stage] + sequences_s
         busy_s = price[at.STAGE_BASE_S + stage] + price[at.STAGE_SLOPE_S + stage] * keys
-        price[stage] = max(price[at.STAGE_FLOOR_S + stage], busy_s)
+        price[stage] = max(price[at.STAGE_MIN_S + stage], busy_s)
         price[stage] += price[at.STAGE_ADDED_S + stage]
         waits_s += (price[stage] - busy_s) * (1.0 if stage == at.LAST_STAGE_S else table[SENDERS])
     price[at.BASE_J] = price[at.ENERGY_J]

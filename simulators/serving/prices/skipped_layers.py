@@ -111,11 +111,13 @@ def beta_quantiles(mean: float, deviation: float, count: int) -> Floats:
     Raises:
         Infeasible: no distribution between 0 and 1 has this deviation.
     """
-    room = mean * (1.0 - mean) / deviation**2 - 1.0
-    if room <= 0.0:
+    concentration = mean * (1.0 - mean) / deviation**2 - 1.0
+    if concentration <= 0.0:
         raise Infeasible("exit_spread_too_wide", f"{deviation:g} around {mean:g}")
     values = (np.arange(INTEGRATION_STEPS) + 0.5) / INTEGRATION_STEPS
-    logs = (mean * room - 1.0) * np.log(values) + ((1.0 - mean) * room - 1.0) * np.log1p(-values)
+    logs = (mean * concentration - 1.0) * np.log(values) + (
+        (1.0 - mean) * concentration - 1.0
+    ) * np.log1p(-values)
     share = np.cumsum(np.exp(logs - logs.max()))
     found: Floats = np.interp((np.arange(count) + 0.5) / count, share / share[-1], values)
     return found
@@ -147,10 +149,10 @@ def with_segments(table: IterationTable, point: ServingPoint, layers: int) -> tu
 
 @kernel(PRICE)
 def skipping_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
-    """Return the seconds of a batch whose tokens skip layers: head and host are those of all.
+    """Return the seconds of a batch whose tokens skip layers; the head and the host process all.
 
-    Layers see the decodes that are expected where any get there; with prompts, which all layers
-    see, where or not. `price` has room for one more price and one more step.
+    A layer processes the expected decodes that reach the layer, given that any do; with prompts,
+    which pass all layers, unconditionally. `price` has space for one more price and step.
     """
     ends, numbers = shape[shape.size + SHAPE_END], shape[TABLE_END]
     known, layers = table[:numbers], shape[:ends]

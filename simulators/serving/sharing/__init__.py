@@ -1,5 +1,5 @@
-"""Several models on one GPU: what of it each gets, and how busy the others keep it.
+"""Co-location: several models on one GPU by time slicing, MPS or MIG.
 
-No open table holds what two language models cost each other. What is measured is one model alone on
-a share of the SMs; what others add is bounded.
+No open data set holds the interference of two language models. One model alone on a share of the
+SMs is measured; the interference of neighbours is bounded.
 """

@@ -1,16 +1,15 @@
-"""What one of several processes on a GPU gets of it: SMs, memory bandwidth, time.
+"""Partition of a GPU among processes: shares of SMs, memory bandwidth and time.
 
 A process alone on a share `x` of the SMs keeps all of the bandwidth: the kernel model with fewer
-SMs prices it. While others are at work, bandwidth is shared max-min fairly: who asks for little
-gets it, the rest is for the others, and nobody gets less than an even part.
+SMs prices it. While neighbours are busy, bandwidth is shared max-min fairly: every process gets its
+demand up to an even share, and the rest is divided.
 
-    bandwidth beside others   b = max(1 - what they take, 1 / processes)
+    bandwidth beside others   b = max(1 - traffic of neighbours, 1 / processes)
     SMs beside others         x / max(1, sum of all shares)
     over time                 1 / effective = (1 - p) / alone + p / beside
 
-`p` is how often another is at work. Turns of equal length (time slicing) make kernels `1 + sum of
-the others' busy shares` times as long. Switches between processes are not counted, nor is what
-processes evict of each other's L2.
+`p` is the probability that a neighbour is busy. With time slicing, kernels take `1 + sum of the
+neighbours' busy shares` times as long. Context switches and L2 evictions are not modelled.
 """
 
 from __future__ import annotations
@@ -20,25 +19,25 @@ from dataclasses import dataclass
 from math import prod
 
 STEPS = 256
-"""Bandwidth is told in so many steps: finer than anything is known, and equal ones share tables."""
+"""Bandwidth shares are rounded to this many steps, so that equal shares reuse price tables."""
 
 
 @dataclass(frozen=True)
 class Pressure:
-    """What another process does on the GPU."""
+    """Load of another process on the GPU."""
 
     busy: float = 0.0  # share of the time it has work
     traffic: float = 0.0  # share of the memory bandwidth it takes meanwhile
     kv_bytes: float = 0.0  # that it holds on each GPU, mean over time
 
 
-IDLE, GREEDY = Pressure(), Pressure(busy=1.0, traffic=1.0)
-"""What bounds others: no work at all, or work at all times and all the bandwidth one can get."""
+IDLE, ALWAYS_BUSY = Pressure(), Pressure(busy=1.0, traffic=1.0)
+"""Bounds of a neighbour's load: idle, or always busy with all available bandwidth."""
 
 
 @dataclass(frozen=True)
 class GpuPartition:
-    """What of a whole GPU a process gets."""
+    """Shares of a whole GPU that a process gets."""
 
     sms: float = 1.0
     bandwidth: float = 1.0
@@ -46,7 +45,7 @@ class GpuPartition:
 
 
 def by_turns(others: Sequence[Pressure]) -> GpuPartition:
-    """Return the part of a process that takes turns with others while these have work.
+    """Return the partition of a process under time slicing.
 
     >>> by_turns([Pressure(busy=1.0), Pressure(busy=0.5)]).time
     0.4
@@ -55,7 +54,7 @@ def by_turns(others: Sequence[Pressure]) -> GpuPartition:
 
 
 def by_share(share: float, shares: Sequence[float], others: Sequence[Pressure]) -> GpuPartition:
-    """Return the part of a process on a share of the SMs, beside others on `shares` of them.
+    """Return the partition of a process on a share of the SMs, with neighbours on `shares`.
 
     >>> by_share(0.5, [0.5], [IDLE])
     GpuPartition(sms=0.5, bandwidth=1.0, time=1.0)
@@ -68,7 +67,8 @@ def by_share(share: float, shares: Sequence[float], others: Sequence[Pressure]) 
     taken = sum(other.busy * other.traffic for other in others) / beside
     left = max(1.0 - taken, 1.0 / (1 + len(others)))
     bandwidth = 1.0 / ((1.0 - beside) + beside / left)
-    crowd = max(1.0, share + sum(shares))
+    oversubscription = max(1.0, share + sum(shares))
     return GpuPartition(
-        sms=share / ((1.0 - beside) + beside * crowd), bandwidth=round(bandwidth * STEPS) / STEPS
+        sms=share / ((1.0 - beside) + beside * oversubscription),
+        bandwidth=round(bandwidth * STEPS) / STEPS,
     )

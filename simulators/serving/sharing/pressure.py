@@ -1,7 +1,7 @@
-"""How busy a model keeps its part of a GPU, and how much memory bandwidth it takes, by means.
+"""Load of a model on its partition of a GPU: busy share, memory traffic and KV bytes.
 
-Traffic is what operators of a mean request must move, over the time they take: its prompt alone,
-and its share of the batches that its answer is written in.
+Traffic is the minimum bytes of the mean request's operators over their time: its prefill alone, and
+its share of the decode batches.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from simulators.workload.llm.step import decode_step, prefill_step
 from simulators.workload.operators import Collective
 
 SteadyState = Callable[[ServingPoint], ServingMetrics]
-"""What answers a design by its steady state."""
+"""Function from a design to its steady-state metrics."""
 
 
 def steady(point: ServingPoint) -> ServingPoint:
-    """Return the design nearest to a point whose steady state can be asked for.
+    """Return the nearest design with a steady state.
 
     Bursts become Poisson arrivals, and schedulers without a closed form the default.
     """
@@ -45,10 +45,10 @@ def steady(point: ServingPoint) -> ServingPoint:
 
 
 def pressure_of(point: ServingPoint, answer: SteadyState) -> Pressure:
-    """Return what a model does on the part of a GPU that its design stands on.
+    """Return the load of a model on its partition of the GPU.
 
     Raises:
-        Infeasible: it has no steady state.
+        Infeasible: the design has no steady state.
     """
     state = answer(point)
     replica = deployment_of(point).hardware.replica
@@ -71,7 +71,7 @@ def pressure_of(point: ServingPoint, answer: SteadyState) -> Pressure:
 
 
 def _moved_bytes(one: Iteration) -> float:
-    """Return what the kernels of a pass move at least."""
+    """Return the minimum bytes moved by the kernels of a pass."""
     return sum(
         float(np.asarray(moved_bytes(row.operator))) * row.operator.repeat
         for row in one.rows

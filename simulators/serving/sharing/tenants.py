@@ -1,9 +1,9 @@
-"""A design that shares its GPUs with other models, as a design of its own on what it gets of them.
+"""Co-located models: reduce a design with neighbours to a design alone on a GPU partition.
 
-How often the others are at work follows from their load, and that from what they get of the GPU in
-turn: their steady states are computed anew until they agree. A design with neighbours is answered
-as one on a device with fewer SMs, less bandwidth or less time, which makes its latencies those of
-mean interference: a burst of a neighbour is spread over all of its time.
+The busy share of each model depends on its partition, and each partition on the busy shares of the
+neighbours: a fixed-point iteration over steady states solves both. The result is a device with
+fewer SMs, less bandwidth or less time. Latencies include mean interference: bursts of a neighbour
+are averaged over time.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from simulators.serving.point import (
 )
 from simulators.serving.row_groups import kinds_of
 from simulators.serving.sharing.partition import (
-    GREEDY,
+    ALWAYS_BUSY,
     IDLE,
     GpuPartition,
     Pressure,
@@ -55,7 +55,7 @@ from simulators.workload.llm.memory import weight_bytes
 GB = 1e9
 
 ROUNDS, SETTLED = 12, 1e-3
-"""Steady states are computed anew at most so often, or until no busy share moves by more."""
+"""Most fixed-point iterations, and the largest change of a busy share at convergence."""
 
 ALONE: dict[str, Any] = {
     "colocation.models": NOTHING,
@@ -67,43 +67,43 @@ ALONE: dict[str, Any] = {
     "colocation.interference": "expected",
     "colocation.qps": None,
 }
-"""What a design without neighbours says."""
+"""Fields of a design without neighbours."""
 
 
-OF_NEIGHBOURS = (
+NOT_FOR_SLICES = (
     "colocation.sm_share",
     "colocation.other_sm_share",
     "colocation.kv_pool",
     "colocation.interference",
     "colocation.qps",
 )
-"""What means nothing on a slice."""
+"""Fields that a MIG slice does not have."""
 
 
 @dataclass(frozen=True)
 class Tenant:
-    """One model on the GPU: its design as if alone, and its share of the SMs."""
+    """One co-located model: the design without neighbours, and a share of the SMs."""
 
     point: ServingPoint
     sm_share: float
 
 
 def shares_gpu(point: ServingPoint) -> bool:
-    """Say whether a design has but a part of its GPUs."""
+    """Return whether a design runs on a partition of its GPUs."""
     return point.colocation.models != NOTHING or point.colocation.sharing != TIME_SLICE
 
 
 def shared_rows(batch: pa.RecordBatch) -> NDArray[np.bool_]:
-    """Return which rows of a batch of designs have but a part of their GPUs."""
+    """Return the rows of a batch that run on a partition of their GPUs."""
     return which(batch, "colocation.models", NOTHING.__ne__) | which(
         batch, "colocation.sharing", TIME_SLICE.__ne__
     )
 
 
-def alone_on_its_part(point: ServingPoint, answer: SteadyState) -> ServingPoint:
-    """Return a design of a model alone on what it gets of its GPUs; one without others as it is.
+def as_partition(point: ServingPoint, answer: SteadyState) -> ServingPoint:
+    """Validate a point and reduce it to a design alone on its partition of the GPUs.
 
-    `answer` says the steady states of the models on the GPU.
+    `answer` returns the steady state of each model. Unshared points are returned unchanged.
 
     Raises:
         Infeasible: weights do not fit together, or the GPU cannot be shared so.
@@ -116,7 +116,7 @@ def alone_on_its_part(point: ServingPoint, answer: SteadyState) -> ServingPoint:
         return _on_slice(point)
     tenants = _tenants(point)
     others = _others(point, tenants, answer)
-    part = _part(point.colocation.sharing, tenants, 0, others)
+    part = _partition(point.colocation.sharing, tenants, 0, others)
     own, usd = tenants[0].point, _usd_per_gpu_hour(point)
     if point.colocation.kv_pool == ONE_POOL and point.colocation.interference != UPPER:
         own = _one_pool(point, tenants, others)
@@ -125,14 +125,14 @@ def alone_on_its_part(point: ServingPoint, answer: SteadyState) -> ServingPoint:
         own,
         colocation=replace(own.colocation, power_share=own.colocation.power_share * paid(point)),
     )
-    return _on_part(own, part, own.memory_fraction, usd)
+    return _on_partition(own, part, own.memory_fraction, usd)
 
 
 def paid(point: ServingPoint) -> float:
     """Return the share of a GPU's price that a design pays.
 
-    Processes that take turns pay evenly, those with shares of the SMs by these, and a slice by its
-    part of those that are sold.
+    Time-sliced processes pay evenly, MPS processes by their SM shares, and MIG slices by their
+    compute share.
     """
     if point.colocation.sharing == MIG:
         return mig_slice(load_gpu(point.gpu), point.colocation.mig_slice).compute_share
@@ -153,7 +153,7 @@ PAYS = (
     "colocation.other_sm_share",
     "colocation.mig_slice",
 )
-"""The fields of a point, besides its GPU, that say what share of a GPU's price it pays."""
+"""The fields of a point, besides its GPU, that determine its share of a GPU's price."""
 
 
 def paid_shares(rows: pa.RecordBatch) -> Floats:
@@ -168,23 +168,26 @@ def paid_shares(rows: pa.RecordBatch) -> Floats:
     first = np.unique(kind, return_index=True)[1].tolist()
     known = np.full(len(first), np.nan)
     for number, row in enumerate(first):
-        told = {name: rows.column(name)[row].as_py() for name in names}
+        fields = {name: rows.column(name)[row].as_py() for name in names}
         with contextlib.suppress(Infeasible):
-            known[number] = paid(point_from(ServingPoint, {"model": "", **told}))
+            known[number] = paid(point_from(ServingPoint, {"model": "", **fields}))
     shares: Floats = known[kind]
     return shares
 
 
 def _check(point: ServingPoint) -> None:
-    """Raise an error for what cannot be shared."""
+    """Raise Infeasible for designs that cannot share a GPU."""
     if point.iteration_table or point.accelerator != NOTHING:
-        raise Infeasible("sharing_needs_composition", "other times are not those of a part")
+        raise Infeasible(
+            "sharing_needs_composition",
+            "times of user operators or other accelerators do not scale to a partition",
+        )
     if point.pools.prefill_gpus:
         raise Infeasible("shared_gpus_have_no_separate_pools")
     if point.colocation.sharing == MIG:
         if point.colocation.models != NOTHING:
             raise Infeasible("mig_slices_are_apart", "a model on a slice has no neighbours")
-        for name in OF_NEIGHBOURS:
+        for name in NOT_FOR_SLICES:
             if attrgetter(name)(point) != ALONE[name]:
                 option = name.replace(".", "_")
                 raise Infeasible(f"mig_has_no_{option}", "a model on a slice has no neighbours")
@@ -201,7 +204,7 @@ def _check(point: ServingPoint) -> None:
 
 
 def _on_slice(point: ServingPoint) -> ServingPoint:
-    """Return a design on a device as large as its slice: nothing of it is shared."""
+    """Return the design on a device of the size of its MIG slice."""
     gpu = load_gpu(point.gpu)
     cut = mig_slice(gpu, point.colocation.mig_slice)
     usd = _usd_per_gpu_hour(point)
@@ -210,7 +213,7 @@ def _on_slice(point: ServingPoint) -> ServingPoint:
     whole = point.memory_fraction * cut.memory_share
     if load_scheduler(point.scheduler).fraction_of_free:
         whole = _fraction(point, cut.memory_share * gpu.hbm_bytes, point.memory_fraction)
-    own = _on_part(updated(point, ALONE), part, whole, paid_usd)
+    own = _on_partition(updated(point, ALONE), part, whole, paid_usd)
     return replace(
         own,
         l2_scale=own.l2_scale * cut.memory_share,
@@ -220,7 +223,7 @@ def _on_slice(point: ServingPoint) -> ServingPoint:
     )
 
 
-def _on_part(
+def _on_partition(
     point: ServingPoint, part: GpuPartition, memory_fraction: float, usd: float | None
 ) -> ServingPoint:
     return replace(
@@ -252,10 +255,10 @@ def _share_of_others(point: ServingPoint) -> float:
 
 
 def _tenants(point: ServingPoint) -> tuple[Tenant, ...]:
-    """Return the model that is asked about and those beside it, memory split evenly.
+    """Return the design's own model and its neighbours, with free memory split evenly.
 
     Raises:
-        Infeasible: the weights of all do not fit.
+        Infeasible: the weights of all models do not fit.
     """
     own = updated(point, ALONE)
     if point.colocation.models == NOTHING:
@@ -274,7 +277,7 @@ def _tenants(point: ServingPoint) -> tuple[Tenant, ...]:
 
 
 def _neighbour(own: ServingPoint, model: str, qps: float | None) -> ServingPoint:
-    """Return another model on the GPUs of a design; without experts it is cut by `tp` alone."""
+    """Return a neighbour model on the GPUs of a design; dense models have `ep` 1."""
     ep = own.ep if load_model(model).experts else 1
     return replace(
         own, model=model, qps=qps, arrivals=replace(own.arrivals, process=POISSON), ep=ep
@@ -284,7 +287,7 @@ def _neighbour(own: ServingPoint, model: str, qps: float | None) -> ServingPoint
 def _one_pool(
     point: ServingPoint, tenants: Sequence[Tenant], others: Sequence[Pressure]
 ) -> ServingPoint:
-    """Return a design that has what others do not hold of one pool of blocks, or its even part."""
+    """Return the design with the unused blocks of a shared KV pool, at least an even share."""
     weights = [_weight_bytes(one.point) for one in tenants]
     rest = _rest_bytes(point, weights) - sum(other.kv_bytes for other in others)
     own = tenants[0].point
@@ -292,10 +295,10 @@ def _one_pool(
     return replace(own, memory_fraction=max(own.memory_fraction, fraction))
 
 
-def _part(
+def _partition(
     sharing: str, tenants: Sequence[Tenant], which: int, others: Sequence[Pressure]
 ) -> GpuPartition:
-    """Return what one of the tenants gets beside the others."""
+    """Return the partition of one tenant, given the loads of its neighbours."""
     if sharing == TIME_SLICE:
         return by_turns(others)
     shares = [t.sm_share for i, t in enumerate(tenants) if i != which]
@@ -305,12 +308,12 @@ def _part(
 def _others(
     point: ServingPoint, tenants: Sequence[Tenant], answer: SteadyState
 ) -> tuple[Pressure, ...]:
-    """Return what the other models do on the GPU."""
+    """Return the loads of the neighbours."""
     count = len(tenants) - 1
     if point.colocation.interference == LOWER or not count:
         return (IDLE,) * count
     if point.colocation.interference == UPPER:
-        return (GREEDY,) * count
+        return (ALWAYS_BUSY,) * count
     if any(one.point.ep > 1 for one in tenants):
         raise Infeasible(
             "expected_interference_needs_ep_1",
@@ -322,14 +325,14 @@ def _others(
 
 @functools.lru_cache(maxsize=256)
 def _agreed(sharing: str, tenants: tuple[Tenant, ...], answer: SteadyState) -> tuple[Pressure, ...]:
-    """Return what each tenant does where all get what the others leave."""
+    """Return the load of every tenant at the fixed point of loads and partitions."""
     found = [IDLE] * len(tenants)
     for _ in range(ROUNDS):
         before = list(found)
         for i, tenant in enumerate(tenants):
-            part = _part(sharing, tenants, i, found[:i] + found[i + 1 :])
+            part = _partition(sharing, tenants, i, found[:i] + found[i + 1 :])
             one = tenant.point
-            found[i] = pressure_of(_on_part(one, part, one.memory_fraction, None), answer)
+            found[i] = pressure_of(_on_partition(one, part, one.memory_fraction, None), answer)
         moved = [abs(new.busy - old.busy) for new, old in zip(found, before, strict=True)]
         if max(moved) < SETTLED:
             break
@@ -337,10 +340,10 @@ def _agreed(sharing: str, tenants: tuple[Tenant, ...], answer: SteadyState) -> t
 
 
 def _rest_bytes(point: ServingPoint, weights: Sequence[float]) -> float:
-    """Return what the weights of all models leave of the memory that their engines may use.
+    """Return the usable memory of the engines without the weights of all models.
 
     Raises:
-        Infeasible: they leave nothing.
+        Infeasible: no memory is left.
     """
     usable = point.memory_fraction * load_gpu(point.gpu).hbm_bytes
     if load_scheduler(point.scheduler).fraction_of_free:

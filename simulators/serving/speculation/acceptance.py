@@ -88,7 +88,7 @@ def odds_growth() -> float:
 
 
 def times_interval() -> tuple[float, float]:
-    """Return the 90 % interval of a token's time, of models whose acceptance nobody measured."""
+    """Return the 90 % interval of TPOT for models without a measured acceptance rate."""
     low, high = _fitted()["times"]["ends"]
     return float(low), float(high)
 

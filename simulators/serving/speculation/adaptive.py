@@ -2,11 +2,11 @@
 
 Drafts cost more the more sequences run, since one pass then checks more rows than it has bytes to
 wait for. The rule takes, at each number of requests that run or wait, the `k` with the largest
-`B t(k) / T(k, B)`: tokens of an iteration over its time at the mean context. Each answer makes room
-for a prompt, so an iteration reads as many tokens of prompts as `B t(k)` tokens of answers go with;
-where prompts travel in chunks, drafts take of the same budget, and fewer run if it is full. It is
-this project's own; engines switch drafts off above a number of requests that they are told
-(`speculation.disable_batch`). What a prefix cache finds counts as if it were read.
+`B t(k) / T(k, B)`: tokens of an iteration over its time at the mean context. Each answer is
+followed by a prompt, so an iteration prefills the prompt tokens that belong to `B t(k)` output
+tokens. With chunked prefill, draft tokens use the same budget, and fewer requests run if it is
+full. The rule is this project's own; engines disable drafts above a configured number of requests
+(`speculation.disable_batch`). Prefix cache hits count as computed.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ def _rate(
     read = made * load.prompt_tokens / load.output_tokens
     if read == 0.0:
         return made / decodes_s
-    room = load.budget - (1 + drafts) * decodes
-    chunk = min(room, max(load.prompt_tokens, read))
+    free_tokens = load.budget - (1 + drafts) * decodes
+    chunk = min(free_tokens, max(load.prompt_tokens, read))
     share = read / chunk  # of the iterations that have prompts
     beside = decodes if load.budget < inf else 0.0
     prompts = (load.prompt_tokens, chunk)

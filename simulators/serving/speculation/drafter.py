@@ -165,7 +165,7 @@ def _drafting_model(point: ServingPoint, target: LanguageModel) -> LanguageModel
 
 
 def last_layer(model: LanguageModel) -> LanguageModel:
-    """Return a model of one layer of the kind that the last one is."""
+    """Return a model with one layer like the last layer of a model (multi-token prediction)."""
     return replace(model, name=f"{model.name} mtp", layers=1, dense_layers=0)
 
 

@@ -101,16 +101,15 @@ def add_prompts(step: Floats, shape: Ints, table: Floats, price: Floats, draft: 
 def add_pass(price: Floats, draft: Floats, keys: float, times: int) -> float:
     """Add passes of the drafter to the price of an iteration; return their seconds.
 
-    They count as waiting for what the model's kernels draw, so what waiting draws is taken off. A
-    pass takes no less than its launches, `FLOOR_S`: a line in the keys up to where its kernels take
-    as long, and another from there on.
+    The model's energy counts these seconds as idle, so idle energy is subtracted. A pass takes at
+    least its launches, `MIN_S`: constant in the keys until its kernels take as long, then linear.
     """
-    base, slope, floor = draft[at.BASE_S], draft[at.SLOPE_S], draft[at.FLOOR_S]
-    turn = inf if base <= floor else -inf
+    base, slope, least_s = draft[at.BASE_S], draft[at.SLOPE_S], draft[at.MIN_S]
+    turn = inf if base <= least_s else -inf
     if slope != 0.0:
-        turn = (floor - base) / slope
+        turn = (least_s - base) / slope
     is_launched = (keys < turn) == (slope >= 0.0)
-    fixed, growing = (floor, 0.0) if is_launched else (base, slope)
+    fixed, growing = (least_s, 0.0) if is_launched else (base, slope)
     waits_s = fixed + draft[at.ADDED_S] - base
     joules = draft[at.BASE_J] + draft[at.WAITING_W] * waits_s
     joules_slope = draft[at.SLOPE_J] + draft[at.WAITING_W] * (growing - slope)

@@ -1,4 +1,4 @@
 """The analytic fidelity: steady states from mean lengths and queueing theory, many rows at once.
 
-`steady_state.py` is the door.
+Entry point: `steady_state.py`.
 """

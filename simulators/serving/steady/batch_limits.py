@@ -64,18 +64,18 @@ EVENT_ONLY = {
         "dynamic.prune_keep_ratio",
     )
 }
-"""Fields, and their only values, of which a steady state knows."""
+"""Fields that the analytic fidelity supports only at their default values."""
 
 
 class Verdicts:
-    """Why rows cannot exist: the first reason found for each."""
+    """The first infeasibility reason of each row."""
 
     def __init__(self, rows: int) -> None:
         self.codes = np.zeros(rows, np.int32)
         self.texts: list[str | None] = [None]
 
     def add(self, condemned: NDArray[np.bool_] | Ints, reason: str) -> None:
-        """Condemn rows, by a mask or by their numbers, that were not condemned before."""
+        """Mark rows, by mask or row numbers, as infeasible; keep the first reason of a row."""
         rows = np.arange(self.codes.size)[condemned]
         rows = rows[self.codes[rows] == 0]
         if rows.size:
@@ -90,7 +90,7 @@ class Verdicts:
 def design_of(
     batch: pa.RecordBatch, families: list[ReplicaFamily], verdicts: Verdicts
 ) -> SteadyDesign:
-    """Return what every row asks for, and condemn those that cannot be."""
+    """Return the replica and load of every row; mark infeasible rows in `verdicts`."""
     column = {name: numbers(batch, name).astype(np.float64) for name in _NUMBERS}
     _need_events(batch, verdicts)
     shared = _shared(families, batch.num_rows, verdicts)
@@ -170,7 +170,7 @@ _NUMBERS = (
 
 
 def _need_events(batch: pa.RecordBatch, verdicts: Verdicts) -> None:
-    """Condemn rows that ask for what only events can answer."""
+    """Mark rows with options that need `fidelity: event`."""
     for name in MODULATED:
         wrong = which(batch, "arrivals.process", name.__eq__)
         verdicts.add(wrong, f"{name}_needs_fidelity_event")
@@ -183,7 +183,7 @@ def _need_events(batch: pa.RecordBatch, verdicts: Verdicts) -> None:
 def _schedulers(
     batch: pa.RecordBatch, column: dict[str, Floats], verdicts: Verdicts
 ) -> NDArray[np.bool_]:
-    """Return which rows cut prompts in chunks; condemn policies without a closed form."""
+    """Return which rows cut prompts in chunks; mark policies without a closed form."""
     codes, names = categories(batch, "scheduler")
     chunked = np.zeros(len(names), bool)
     for code, name in enumerate(names):

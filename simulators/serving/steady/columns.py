@@ -1,4 +1,4 @@
-"""What a steady state knows of each row: its requests, its queueing station, its deployment."""
+"""Inputs of the steady state per row: request lengths, queueing station, deployment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from simulators.core.jit import Floats, Ints
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
-    """Of each row: what its requests are like; NaN where none fits into the context."""
+    """Mean request lengths of each row; NaN where no request fits into the context."""
 
     prompt: Floats  # tokens that are computed
     output: Floats
@@ -27,7 +27,7 @@ class Lengths:
 
 @dataclass(frozen=True, kw_only=True)
 class Station:
-    """Of each row: what its replica may do."""
+    """Limits and arrivals of one replica, per row."""
 
     stages: Floats
     checked: Floats  # tokens that a decode passes through the model: its own and those drafted
@@ -43,7 +43,7 @@ class Station:
 
 @dataclass(frozen=True, kw_only=True)
 class SteadyDesign:
-    """Of each row: the replica it asks for, and the load."""
+    """The replica and the load of each row."""
 
     station: Station
     lengths: Lengths
@@ -52,6 +52,6 @@ class SteadyDesign:
     kv_blocks: Floats
     gpus: Floats  # of one replica
     replicas: Floats
-    usd_per_gpu_hour: Floats  # NaN: nobody knows
+    usd_per_gpu_hour: Floats  # NaN: unknown
     flops_per_token: Floats
     peak_flops: Floats  # of one GPU

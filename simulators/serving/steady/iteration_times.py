@@ -137,7 +137,7 @@ def _family(batch: pa.RecordBatch, rows: Ints, stages: Ints) -> ReplicaFamily:
 
 
 def no_prices(rows: int) -> Prices:
-    """Return room for the prices of so many rows."""
+    """Return uninitialised prices of a number of rows."""
     columns: dict[str, Any] = {f.name: np.empty(rows) for f in fields(Prices)}
     columns |= {f"{kind}_levels_s": np.zeros((len(LEVELS), rows)) for kind in ("decode", "prompt")}
     return Prices(**columns)
@@ -184,7 +184,7 @@ def _checked(step: Step, drafted: int) -> Step:
 def _add_drafts(
     prices: Prices, replica: Replica, drafter: Drafter, asked: Iterations, rows: Ints
 ) -> None:
-    """Add the passes of what drafts: one for each level of the decodes, one of prompts."""
+    """Add the passes of the drafter: one per draft level for decodes, one for prompts."""
     prompts = Step(
         prefills=asked.prompts,
         prefill_tokens=asked.prompt_tokens,
@@ -282,7 +282,7 @@ def _stages(
 
 
 def slowest_sender(model: LanguageModel, pp: int) -> int:
-    """Return the stage that takes longest of those that send on.
+    """Return the slowest stage, without the last stage.
 
     >>> from simulators.catalog.model import load_model
     >>> slowest_sender(load_model("llama2_70b"), 4), slowest_sender(load_model("deepseek_v3"), 8)

@@ -1,4 +1,4 @@
-"""How many requests a replica holds in the steady state, and how long they wait: queueing theory.
+"""Queueing model of one replica: mean number of requests and waiting times in the steady state.
 
 A replica with `n` running requests completes `X(n)` per second, all of them at the same pace. That
 is processor sharing with state-dependent rates, in which for Poisson arrivals of rate `r` the
@@ -6,11 +6,11 @@ number of requests is distributed as
 
     p(n) ~ product over k = 1 .. n of r / X(min(k, seats))
 
-whatever their lengths (Cohen, "The multiple phase service network with generalized processor
-sharing", 1979; with limited seats Zhang and Zwart, 2008). Little's law makes times of numbers. The
-wait for a seat is scaled by the variation of gaps and lengths, as in a GI/G/m queue (Allen and
-Cunneen). Prompts wait for one another as in an M/G/1 queue whose server goes on vacation for one
-decode iteration whenever no prompt is left (Doshi, "Queueing systems with vacations", 1986).
+for any distribution of lengths (Cohen, "The multiple phase service network with generalized
+processor sharing", 1979; with limited seats Zhang and Zwart, 2008). Little's law converts numbers
+to times. The wait for a seat is scaled by the variation of gaps and lengths, as in a GI/G/m queue
+(Allen and Cunneen). Prompts wait as in an M/G/1 queue whose server takes a vacation of one decode
+iteration whenever no prompt is left (Doshi, "Queueing systems with vacations", 1986).
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ SEAT_STEPS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class QueueState:
-    """Of each row: how many requests a replica has."""
+    """Mean numbers of running and waiting requests of one replica, per row."""
 
     busy: Floats  # share of the time with any; of closed clients, of their batches in flight
     running: Floats  # mean number in seats
     waiting: Floats  # mean number without; infinite where more arrive than can be served
 
     def put(self, rows: Ints, part: QueueState) -> None:
-        """Write some rows."""
+        """Write rows of this state."""
         for name, column in vars(self).items():
             column[rows] = getattr(part, name)
 
 
-def is_known(station: Station) -> NDArray[np.bool_]:
-    """Return for which rows the number of requests does not depend on the replica's pace."""
+def has_fixed_population(station: Station) -> NDArray[np.bool_]:
+    """Return the rows whose number of requests does not depend on the replica's speed."""
     known: NDArray[np.bool_] = np.isnan(station.rate) & (station.think_s == 0.0)
     return known
 
 
 def closed_population(station: Station) -> QueueState:
-    """Return how many requests there are where that is known, and room for the other rows."""
+    """Return the state with all clients at the replica; a placeholder for other rows."""
     seats = station.stages * station.seats
     clients = np.where(np.isinf(station.clients), seats, station.clients)
     running = np.minimum(clients, seats)
@@ -60,7 +60,7 @@ def closed_population(station: Station) -> QueueState:
     )
 
 
-def seats_looked_at(most: float) -> Floats:
+def priced_batch_sizes(most: float) -> Floats:
     """Return the numbers of seats between which throughput is interpolated, 0 first.
 
     >>> seats_looked_at(10.0)
@@ -70,8 +70,8 @@ def seats_looked_at(most: float) -> Floats:
     return grid[: int(np.searchsorted(grid, most)) + 1]
 
 
-def crowd_of(station: Station, seats: Floats, per_s: Floats) -> QueueState:
-    """Return how many requests there are on average, in rows of equally many stages.
+def queue_state_of(station: Station, seats: Floats, per_s: Floats) -> QueueState:
+    """Return the mean numbers of requests of rows with equally many stages.
 
     `seats` are, per row, the numbers of seats priced, rising from 0, the last all of them; `per_s`
     the requests per second with each of them taken, in every stage's batch.
@@ -89,45 +89,47 @@ def crowd_of(station: Station, seats: Floats, per_s: Floats) -> QueueState:
 
 
 def _returning(station: Station, numbers: Floats, per_s: Floats) -> QueueState:
-    """Return the crowd of clients who think between an answer and the next request."""
+    """Return the state of a closed loop with think times, interpolated over running requests."""
     clients = np.where(np.isinf(station.clients), numbers[:, -1], station.clients)
-    all_told = numbers + station.think_s[:, None] * per_s  # in seats and thinking
+    circulating = numbers + station.think_s[:, None] * per_s  # running and thinking clients
     rows = np.arange(clients.size)
-    above = np.minimum((all_told < clients[:, None]).sum(axis=1), numbers.shape[1] - 1)
-    low, high = all_told[rows, above - 1], all_told[rows, above]
-    along = np.clip((clients - low) / np.where(high > low, high - low, 1.0), 0.0, 1.0)
+    above = np.minimum((circulating < clients[:, None]).sum(axis=1), numbers.shape[1] - 1)
+    low, high = circulating[rows, above - 1], circulating[rows, above]
+    fraction = np.clip((clients - low) / np.where(high > low, high - low, 1.0), 0.0, 1.0)
     low_n, high_n = numbers[rows, above - 1], numbers[rows, above]
-    running = low_n + along * (high_n - low_n)
+    running = low_n + fraction * (high_n - low_n)
     return QueueState(
         busy=np.minimum(1.0, running / station.stages),
         running=running,
-        waiting=np.maximum(0.0, clients - all_told[:, -1]),
+        waiting=np.maximum(0.0, clients - circulating[:, -1]),
     )
 
 
 def _arriving(rate: Floats, numbers: Floats, per_s: Floats) -> QueueState:
-    """Return the crowd of requests that arrive at a rate."""
+    """Return the state of an open loop: the distribution `p(n)` of the module's docstring."""
     most = numbers[:, -1]
     number = np.arange(1.0, most.max() + 1.0)
     high = np.searchsorted(numbers.max(axis=0), number)
     low_n, high_n = numbers[:, high - 1], numbers[:, high]
-    there = number <= most[:, None]
-    along = np.where(there, (number - low_n) / np.where(there, high_n - low_n, 1.0), 1.0)
-    able = per_s[:, high - 1] + along * (per_s[:, high] - per_s[:, high - 1])
-    log_p = np.cumsum(np.log(rate[:, None] / able), axis=1)
-    top = np.maximum(0.0, np.where(there, log_p, -np.inf).max(axis=1))
-    weight = np.where(there, np.exp(np.minimum(0.0, log_p - top[:, None])), 0.0)
+    is_possible = number <= most[:, None]
+    fraction = np.where(
+        is_possible, (number - low_n) / np.where(is_possible, high_n - low_n, 1.0), 1.0
+    )
+    completions_per_s = per_s[:, high - 1] + fraction * (per_s[:, high] - per_s[:, high - 1])
+    log_p = np.cumsum(np.log(rate[:, None] / completions_per_s), axis=1)
+    log_scale = np.maximum(0.0, np.where(is_possible, log_p, -np.inf).max(axis=1))
+    weight = np.where(is_possible, np.exp(np.minimum(0.0, log_p - log_scale[:, None])), 0.0)
     rows, last = np.arange(rate.size), most.astype(np.int64) - 1
-    none, full = np.exp(-top), weight[rows, last]
-    used = rate / per_s[:, -1]
-    stable = used < 1.0
-    more = full * used / np.where(stable, 1.0 - used, 1.0)
+    p_empty, p_full = np.exp(-log_scale), weight[rows, last]
+    utilization = rate / per_s[:, -1]
+    stable = utilization < 1.0
+    tail = p_full * utilization / np.where(stable, 1.0 - utilization, 1.0)
     # Sums run along the numbers of requests, one after another: the same in every batch.
-    total = none + np.cumsum(weight, axis=1)[rows, last] + more
-    running = np.cumsum(weight * number, axis=1)[rows, last] + more * most
-    waiting = more / np.where(stable, 1.0 - used, 1.0)
+    total = p_empty + np.cumsum(weight, axis=1)[rows, last] + tail
+    running = np.cumsum(weight * number, axis=1)[rows, last] + tail * most
+    waiting = tail / np.where(stable, 1.0 - utilization, 1.0)
     return QueueState(
-        busy=np.where(stable, 1.0 - none / total, 1.0),
+        busy=np.where(stable, 1.0 - p_empty / total, 1.0),
         running=np.where(stable, running / total, most),
         waiting=np.where(stable, waiting / total, np.inf),
     )
@@ -152,26 +154,26 @@ def state_of(
     cycle: Cycle,
     prices: Prices,
     seats: Floats,
-    crowd: QueueState,
+    queue: QueueState,
 ) -> SteadyState:
     """Return the steady state; so many seats of each batch are taken while there is work."""
     cycle_s = station.stages * cycle.pace_s(prices)
     closed = np.isnan(station.rate)
-    saturated = np.isinf(crowd.waiting)
-    full = closed | saturated
-    busy = np.where(saturated, 1.0, crowd.busy)
-    actual = np.where(full, busy * station.stages * seats / cycle_s, station.rate)
+    saturated = np.isinf(queue.waiting)
+    p_full = closed | saturated
+    busy = np.where(saturated, 1.0, queue.busy)
+    actual = np.where(p_full, busy * station.stages * seats / cycle_s, station.rate)
     first_s = cycle.chunks * prices.prompt_pass_s
     backlog_s = cycle.backlog * station.stages * prices.prompt_pace_s
     decode_s = station.stages * prices.decode_pace_s
-    open_s = _prompt_wait_s(station, lengths, cycle, prices, crowd.busy, actual)
-    seated_s = np.where(full, cycle_s, crowd.running / actual)
+    open_s = _prompt_wait_s(station, lengths, cycle, prices, queue.busy, actual)
+    seated_s = np.where(p_full, cycle_s, queue.running / actual)
     # Of the time in a seat, what the own prompt and the least a decode takes leave.
     spare_s = np.maximum(0.0, seated_s - first_s - station.decodes * decode_s)
     at_once = saturated | (closed & (station.think_s == 0.0))
     prompt_wait_s = np.where(at_once, backlog_s, np.minimum(open_s, spare_s))
     varied = (station.arrival_scv + lengths.output_scv) / 2.0
-    seat_wait_s = np.where(closed, 1.0, varied) * np.where(saturated, 0.0, crowd.waiting) / actual
+    seat_wait_s = np.where(closed, 1.0, varied) * np.where(saturated, 0.0, queue.waiting) / actual
     later_s = (seated_s - first_s - prompt_wait_s) / np.maximum(cycle.later, 1.0)
     # Where prompts are cut, a decode waits for nothing but iterations, and gets tokens in each.
     round_s = cycle_s / cycle.rounds * cycle.per_token
@@ -179,7 +181,7 @@ def state_of(
     queue_s = np.where(saturated, np.nan, seat_wait_s + prompt_wait_s)
     return SteadyState(
         requests_per_s=actual,
-        running=crowd.running,
+        running=queue.running,
         busy=busy,
         ttft_s=queue_s + first_s,
         tpot_s=np.where(cycle.later > 0.0, later_s, np.nan),

@@ -43,18 +43,18 @@ from simulators.serving.steady.queueing import (
     QueueState,
     SteadyState,
     closed_population,
-    crowd_of,
-    is_known,
-    seats_looked_at,
+    has_fixed_population,
+    priced_batch_sizes,
+    queue_state_of,
     state_of,
 )
 from simulators.serving.steady.server import server_s_of
 
-Living = list[list[tuple[Replica, Drafter | None, Ints]]]
-"""For each family its replicas and what drafts for them, and the rows of each that can be."""
+FeasibleReplicas = list[list[tuple[Replica, Drafter | None, Ints]]]
+"""Per family: replicas, their drafters, and the feasible rows of each."""
 
 ROWS_AT_ONCE = 1024
-"""Rows with arrivals of their own that are looked at together: each has a column per request."""
+"""Open-loop rows per batch: each has a column per request."""
 
 
 def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -66,7 +66,7 @@ def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
     is_alive = verdicts.codes == 0
     alive, place = np.flatnonzero(is_alive), np.cumsum(is_alive) - 1
     design = everything if alive.size == batch.num_rows else rows_of(everything, alive)
-    living: Living = []
+    feasible: FeasibleReplicas = []
     for family in families:
         found = [
             (p.replica, p.drafter, place[p.rows[is_alive[p.rows]]])
@@ -74,18 +74,18 @@ def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
             if p.replica
         ]
         if parts := [part for part in found if part[2].size]:
-            living.append(parts)
-    crowd = _crowd(design, living)
+            feasible.append(parts)
+    queue = _queue_state(design, feasible)
     station = design.station
-    at_work = crowd.running / crowd.busy / station.stages  # in each batch while there is any work
+    at_work = queue.running / queue.busy / station.stages  # in each batch while there is any work
     seats = np.clip(at_work, 1.0, station.seats)
     cycle = cycle_of(station, design.lengths, design.kind, seats)
     prices = no_prices(alive.size)
-    for parts in living:
+    for parts in feasible:
         members = [(replica.cut.pp, rows) for replica, _, rows in parts]
         replica, drafter, _ = parts[0]
         put_prices(prices, replica, cycle.iterations, members, drafter)
-    state = state_of(design.station, design.lengths, cycle, prices, seats, crowd)
+    state = state_of(design.station, design.lengths, cycle, prices, seats, queue)
     columns = _columns(design, cycle, prices, state, seats)
     server_s = server_s_of(batch, alive, design.lengths, state.tpot_s)
     for name in ("ttft_mean_s", "e2e_mean_s"):
@@ -101,15 +101,15 @@ def simulate_analytic(point: ServingPoint) -> ServingMetrics:
     return ServingMetrics(**{name: row[name] for name in schema_of(ServingMetrics).names})
 
 
-def _crowd(design: SteadyDesign, living: Living) -> QueueState:
-    """Return how many requests a replica has where that depends on its pace."""
-    station, known = design.station, is_known(design.station)
-    crowd = closed_population(station)
-    for replica, drafter, rows in (part for parts in living for part in parts):
+def _queue_state(design: SteadyDesign, feasible: FeasibleReplicas) -> QueueState:
+    """Return the queue state of all rows."""
+    station, known = design.station, has_fixed_population(design.station)
+    queue = closed_population(station)
+    for replica, drafter, rows in (part for parts in feasible for part in parts):
         unknown = rows[~known[rows]]
         for start in range(0, unknown.size, ROWS_AT_ONCE):
             some = unknown[start : start + ROWS_AT_ONCE]
-            looked_at = seats_looked_at(float(station.seats[some].max()))
+            looked_at = priced_batch_sizes(float(station.seats[some].max()))
             tried = np.minimum(looked_at, station.seats[some][:, None])
             each = np.repeat(some, looked_at.size - 1)
             part, taken = rows_of(station, each), np.ascontiguousarray(tried[:, 1:]).reshape(-1)
@@ -120,14 +120,14 @@ def _crowd(design: SteadyDesign, living: Living) -> QueueState:
             pace_s = cycle.pace_s(prices)
             per_s = np.zeros(tried.shape)
             per_s[:, 1:] = (taken / pace_s).reshape(some.size, -1)
-            crowd.put(some, crowd_of(rows_of(station, some), tried, per_s))
-    return crowd
+            queue.put(some, queue_state_of(rows_of(station, some), tried, per_s))
+    return queue
 
 
 def _columns(
     design: SteadyDesign, cycle: Cycle, prices: Prices, state: SteadyState, seats: Floats
 ) -> dict[str, Any]:
-    """Return the metrics that a steady state has."""
+    """Return the metrics of the steady state, by column."""
     station, lengths = design.station, design.lengths
     per_s, tokens = state.requests_per_s * design.replicas, lengths.output
     gpus = design.gpus * design.replicas
