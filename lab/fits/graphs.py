@@ -27,7 +27,7 @@ from simulators.core.errors import UserError
 from simulators.evidence.lookup import BEST
 from simulators.evidence.measured_gpus import identity_of, measured_gpus
 from simulators.graphs.forward import BACKWARD, FORWARD, INFERENCE
-from simulators.graphs.timeline import CALIBRATION, Framework, PricedLaunches, Span, span
+from simulators.graphs.timeline import CALIBRATION, Framework, PhaseTime, PricedLaunches, span
 from simulators.kernels.levels import zero_shot_profile
 from simulators.kernels.profile import Profile
 
@@ -58,7 +58,7 @@ class FittedGraph:
         launches = np.sum(self.priced.repeats[self.priced.of(FORWARD)])
         return self.case.is_training and self.case.is_allocating(float(launches))
 
-    def spans(self, framework: Framework) -> dict[str, Span]:
+    def spans(self, framework: Framework) -> dict[str, PhaseTime]:
         """Return the phases under a framework."""
         phases = (FORWARD, BACKWARD) if self.case.is_training else (INFERENCE,)
         return {phase: span(self.priced, self.case.gpu, phase, framework) for phase in phases}

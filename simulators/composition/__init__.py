@@ -1,4 +1,4 @@
-"""From kernels to models: operators, cut across devices, become one iteration of a replica.
+"""Latency and energy of one iteration of a replica, from operators partitioned across devices.
 
-`price.py` is the door for the floors above, about a `Replica` as `replica.py` describes it.
+`price.py` is the entry point for other packages; `replica.py` defines its argument, a `Replica`.
 """

@@ -38,7 +38,7 @@ from simulators.workload.operators import Attention, Collective, Column, Compute
 Levels = int | NDArray[np.int64]
 
 LIBRARIES = ("nccl", "oneccl")
-"""Of vendors: what frameworks leave to them, and where nobody measured a framework's own."""
+"""Libraries of vendors: used where frameworks call them, and for unmeasured collectives."""
 
 MODES_OF = {
     HIGH_THROUGHPUT: (FOR_MANY, FOR_MANY),
@@ -54,8 +54,8 @@ ALIKE = 1.5
 """Intervals up to so many times as wide as the narrowest are those of kernels known as well."""
 
 MESSAGE_BAND, UNMEASURED_BAND = 1.25, 2.0
-"""Nine of ten are within these factors: messages among kernels of those timed alone, and what
-nobody measured."""
+"""Nine of ten are within these factors: messages among kernels of those timed alone, and
+unmeasured operators."""
 
 
 COLUMNS = ("seconds", "joules", "lo_s", "hi_s")
@@ -64,7 +64,7 @@ COLUMNS = ("seconds", "joules", "lo_s", "hi_s")
 
 @dataclass(frozen=True)
 class Row:
-    """One operator or message of a stage: all its repetitions on one GPU."""
+    """All repetitions of an operator or a message of a stage, on one GPU."""
 
     operator: Operator
     part: str  # of an iteration: tokens, prefill_attention, ... as in `price.py`
@@ -180,7 +180,7 @@ def family_of(operator: Operator) -> str:
 
 
 def kernels_of(operator: Operator) -> str:
-    """Return the family, told apart where experts' weights are narrower than their activations."""
+    """Return the family; experts with weights narrower than activations have their own family."""
     family = family_of(operator)
     if not (isinstance(operator, ops.GroupedGemm) and operator.has_narrow_weights):
         return family
@@ -252,7 +252,7 @@ def _known_alike(kernels: Sequence[Row]) -> list[Row]:
 
 
 def _among_others(operator: Compute, replica: Replica, framework: str, part: str) -> Row:
-    """Return a framework's kernel: what it takes alone, less or more what differs in a model.
+    """Return the price of a framework's kernel inside a model, from its price alone.
 
     It runs once, and its joules are not known yet.
     """
@@ -298,7 +298,7 @@ def _estimated_row(operator: Compute, replica: Replica, part: str) -> Row:
 
 
 def _columns_of(operator: Compute) -> tuple[list[str], list[Floats]]:
-    """Return the sizes of an operator that are columns, all of one shape; one number if none is."""
+    """Return the column sizes of an operator, broadcast to one shape; a scalar without columns."""
     sizes = {
         f.name: value
         for f in dataclasses.fields(operator)
@@ -308,7 +308,7 @@ def _columns_of(operator: Compute) -> tuple[list[str], list[Floats]]:
 
 
 def _unmeasured_row(operator: Compute, part: str, seconds: Floats, joules: Floats) -> Row:
-    """Return the row of an operator whose one run takes so long, on what nobody measured."""
+    """Return the row of an unmeasured operator, from the seconds of one run."""
     seconds, joules = seconds * operator.repeat, joules * operator.repeat
     lo_s, hi_s = seconds / UNMEASURED_BAND, seconds * UNMEASURED_BAND
     return Row(operator, part, seconds, joules, lo_s, hi_s, UNMODELLED, is_own=False)

@@ -1,4 +1,4 @@
-"""What one pass is asked by, and what it answers: fields are axes, columns and documentation."""
+"""Point and metrics of one pass: their fields are axes, columns and documentation."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ PROBE = decode_step(64.0, 1024.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Iteration:
-    """Seconds of one iteration of one pipeline stage by part, and joules of all its GPUs."""
+    """Seconds by part and joules of all GPUs, for one iteration of a pipeline stage."""
 
     tokens_s: Column
     experts_s: Column
@@ -107,7 +107,7 @@ class Iteration:
 
     @property
     def seconds_by_level(self) -> Seconds:
-        """What the whole iteration takes, by what it rests on."""
+        """Time of the whole iteration by evidence level."""
         return add_up([(1.0, self.busy_by_level), (1.0, {self.waits_level: self.launch_s})])
 
     @property
@@ -262,7 +262,7 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
 
 
 def launch_s(replica: Replica, step: Step, part: Stage, busy_s: Column) -> Column:
-    """Return the seconds that a stage waits for the host, in which nothing else goes on."""
+    """Return the seconds that a stage waits for the host, while the GPUs are idle."""
     runtime = replica.runtime
     if replica.cut.routing.backend == HIGH_THROUGHPUT and not runtime.is_launching:
         runtime = replace(runtime, launch_layer_s=load_runtime(LAUNCHED).launch_layer_s)

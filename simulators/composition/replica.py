@@ -1,4 +1,4 @@
-"""A replica: a model, the GPUs that hold one copy of it, and the runtime that drives them.
+"""A replica: one copy of a model, its GPUs and their runtime.
 
 A runtime holds the time that an engine adds to its kernels. With CUDA graphs that is a gap per
 layer and host work per iteration and per sequence (scheduling, input preparation, sampling).
@@ -39,7 +39,7 @@ HOST = Path(__file__).parent / "calibration" / "host.toml"
 
 ANY = "any"
 NOTHING = "nothing"
-"""What stands for no choice in a point: no effect left out, no accelerator."""
+"""Value of an axis without a choice: no effect left out, no accelerator."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Runtime:
     sequence_s: float  # of one sequence in an iteration
     prepare_s: float = 0.0  # of one iteration, behind the GPU's work; files that are silent: HOST's
     launch_layer_s: Mapping[str, float] = field(default_factory=dict)  # host time, by cluster
-    framework: str = ""  # whose kernels and messages; empty: the default of the kernels' room
+    framework: str = ""  # whose kernels and messages; empty: the default of `kernels`
     kernels: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by family: whose compete,
     # and by `family.architecture` where it is others'
     mixture_layer_s: float = 0.0  # gaps that a layer of experts has besides
@@ -138,7 +138,7 @@ class Runtime:
     index_layer_s: float = 0.0  # and one whose keys an indexer chooses
     state_layer_s: float = 0.0  # and one that keeps a state
     gpus: Sequence[str] = ()  # the GPUs it was fitted on
-    across: str = ""  # the runtime that stands for it where GPUs share layers; empty: itself
+    across: str = ""  # the runtime with tensor parallelism; empty: itself
     host: str = ""  # whose host was measured, where it is not that of an engine as deployed
     is_fused: bool = True  # what stands between products runs as one kernel
     norms_in_sums: bool = False  # a kernel that sums over tensor ranks adds residual and norm, too
@@ -161,7 +161,7 @@ class Runtime:
         return next((self.kernels[name] for name in names if name in self.kernels), ())
 
     def pace(self, device: str, family: str, *, is_own: bool = True) -> float:
-        """Return what kernels of a family take among others, over what they take alone.
+        """Return the time of a family's kernels inside a model over their time alone.
 
         Kernels differ by the architecture of a GPU, messages by the fabric between GPUs. A
         pace fitted on GPUs without measured kernels includes the error of the transfer; such paces
@@ -202,7 +202,7 @@ class Runtime:
         return bool(self.launch_layer_s)
 
     def knows(self, gpu: Gpu) -> bool:
-        """Say whether it was fitted on a GPU, or on the one that a what-if device varies."""
+        """Return whether the runtime was fitted on a GPU or on the original of a what-if GPU."""
         return (gpu.measured_as or gpu.name) in self.gpus
 
     def extra_gaps_s(self, model: LanguageModel, part: Stage) -> float:
@@ -308,7 +308,7 @@ def _runtime(path: Path, name: str, _mtime_ns: int) -> Runtime:
 
 @dataclass(frozen=True)
 class Replica:
-    """A model on the GPUs that hold one copy of it."""
+    """One copy of a model on its GPUs."""
 
     model: LanguageModel
     gpu: Gpu

@@ -3,7 +3,7 @@
 A replica's pass is a prefill of whole prompts, or one decode iteration. A batch passes all pipeline
 stages, one after another; nothing else is in flight. What many requests do to each other is the
 serving simulator's question. Passes over whole graphs are priced in `simulators/graphs`: this
-module alone stands above both rooms.
+module alone imports both packages.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ SHARED = tuple(f.name for f in fields(CompositionPoint) if f.name not in PER_ROW
 
 @dataclass(frozen=True)
 class Composition:
-    """The simulator of this room."""
+    """The simulator of this package."""
 
     name: str = "composition"
     version: int = 16
@@ -189,7 +189,7 @@ class Composition:
         return notes_on(axes["gpu"])
 
     def warm_up(self) -> None:
-        """Compile what the kernels' room compiles."""
+        """Compile the functions of `kernels`."""
         kernels.warm_up()
 
 
@@ -202,7 +202,7 @@ def _graph_rows(batch: pa.RecordBatch) -> NDArray[np.bool_]:
     return by_phase | which(batch, "model", is_graph_model)
 
 
-def _job_of(point: Mapping[str, Any]) -> graphs.Job:
+def _job_of(point: Mapping[str, Any]) -> graphs.GraphJob:
     """Return what a design point asks for; of a graph model, any phase but training is inference.
 
     Raises:
@@ -219,7 +219,7 @@ def _job_of(point: Mapping[str, Any]) -> graphs.Job:
     replayed = point["runtime"] == DEFAULT_RUNTIME
     size = point["size"] if is_graph_model(point["model"]) else point["size"] or point["context"]
     training = point["phase"] == TRAINING
-    return graphs.Job(
+    return graphs.GraphJob(
         model=point["model"],
         gpu=gpu,
         cluster=cluster_for(point["cluster"], gpu),
@@ -232,7 +232,7 @@ def _job_of(point: Mapping[str, Any]) -> graphs.Job:
     )
 
 
-def _graph_metrics(job: graphs.Job, one: graphs.Pass) -> Mapping[str, float]:
+def _graph_metrics(job: graphs.GraphJob, one: graphs.Pass) -> Mapping[str, float]:
     """Return the metrics of a pass over a graph; items are tokens, or inputs of a graph model."""
     each = 1 if is_graph_model(job.model) else job.load.length
     items = float(job.load.batch * job.replicas * each)

@@ -64,7 +64,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Found(Generic[T]):
+class CalibrationMatch(Generic[T]):
     """Numbers of one kind for a GPU, and the transfer they come by."""
 
     numbers: T
@@ -72,7 +72,9 @@ class Found(Generic[T]):
     framework: str
     kind: transfer.TransferKind
     error: transfer.TransferError
-    here: Found[T] | None = None  # own numbers for the same work, where another GPU's are taken
+    here: CalibrationMatch[T] | None = (
+        None  # own numbers for the same work, where another GPU's are taken
+    )
 
     @property
     def is_of_this_gpu(self) -> bool:
@@ -106,7 +108,7 @@ def find(
     framework: str = "",
     precisions: Sequence[str] = ("",),
     nearest: str = transfer.OWN,
-) -> Found[T] | None:
+) -> CalibrationMatch[T] | None:
     """Return the numbers with the least error for a GPU; none if the data sheet is better.
 
     Of equal errors the library's own kernel goes first, then the nearest GPU. Numbers of another
@@ -129,8 +131,8 @@ def find(
     frameworks = [
         name for name in names if transfer.can_substitute(name, framework, family, architecture)
     ]
-    best: Found[T] | None = None
-    here: Found[T] | None = None
+    best: CalibrationMatch[T] | None = None
+    here: CalibrationMatch[T] | None = None
     for source in sources(kind, gpu, architecture, nearest):
         for precision in precisions:
             for whose in frameworks:
@@ -143,7 +145,7 @@ def find(
                 ):
                     continue
                 if (numbers := look(source.gpu, whose, precision)) is not None:
-                    best = Found(numbers, source.gpu, whose, way, error, here)
+                    best = CalibrationMatch(numbers, source.gpu, whose, way, error, here)
         if source.relation == transfer.OWN:
             here = best
     without = transfer.shipped_errors().get(family, {}).get(transfer.SHEET)
@@ -222,7 +224,7 @@ def _is_source(gpu: Gpu, row: Kind) -> bool:
 
 
 def files_behind(gpu: Gpu) -> tuple[Path, ...]:
-    """Return every file that times of a GPU may rest on: its own, its sources', and who they are.
+    """Return the calibration files behind times of a GPU: own, sources' and the tables of sources.
 
     In fp32 all GPUs are sources, through the summary that `measured_gpus.py` reads.
     """
@@ -248,7 +250,7 @@ def has_kin(gpu: Gpu, level: str = BEST) -> bool:
 
 
 def unmeasured(gpus: Iterable[str]) -> list[str]:
-    """Return the GPUs of which no kernel was timed; a varied one is what it was measured as."""
+    """Return the GPUs without measured kernels; a what-if GPU counts as its original."""
     known = {name for kind in kinds() if kind != POWER for name in calibrations(kind)}
     found = {name: load_gpu(name) for name in dict.fromkeys(gpus)}
     return [name for name, gpu in found.items() if (gpu.measured_as or gpu.name) not in known]

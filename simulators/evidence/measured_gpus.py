@@ -24,7 +24,7 @@ MIN_GPUS_OF_LINE = 3
 
 @dataclass(frozen=True)
 class Identity:
-    """What of a GPU decides whose numbers it gets: scaled variants of a device share one."""
+    """The properties by which sources are chosen; scaled variants of a device share them."""
 
     name: str
     vendor: str
@@ -34,13 +34,13 @@ class Identity:
 
 @dataclass(frozen=True)
 class MeasuredGpu(Identity):
-    """A calibrated GPU in a few numbers: what other GPUs can borrow."""
+    """A calibrated GPU in a few numbers that can be transferred to other GPUs."""
 
     rates: Mapping[str, Mapping[str, Any]]  # by operator class: compute, bandwidth, dispatch_s ...
 
 
 def identity_of(gpu: Gpu) -> Identity:
-    """Return what decides whose numbers a GPU gets, of the real device behind a what-if one."""
+    """Return the identity of a GPU; a what-if GPU has the identity of the real device."""
     sold = as_sold(gpu)
     per_j = sold.peak_flops.get("fp32", 0.0) / sold.tdp_w
     return Identity(gpu.measured_as or gpu.name, sold.vendor, sold.architecture, per_j)
@@ -63,7 +63,7 @@ def of_architecture(architecture: str, peers: Sequence[MeasuredGpu]) -> Sequence
 
 
 def nearest_gpu(kin: Sequence[MeasuredGpu]) -> str:
-    """Return the GPU whose tiles are taken: the one that sustains most of its peak.
+    """Return the source of tiles: the GPU that sustains the largest share of peak.
 
     A GPU that reaches its data sheet's clock shows its tiles without the effect of a power limit.
     """

@@ -44,7 +44,7 @@ Place = tuple[str, str, int]  # vendor, line and position in the line
 
 @dataclass(frozen=True)
 class TransferKind:
-    """What differs between a measured kernel and the one that it substitutes for."""
+    """Differences between a measured kernel and a kernel for which it substitutes."""
 
     relation: str
     same_framework: bool = True

@@ -12,7 +12,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from simulators.graphs.forward import BACKWARD, DEPTHWISE, Launch, Moved, gemm, product, stream
+from simulators.graphs.forward import (
+    BACKWARD,
+    DEPTHWISE,
+    KernelLaunch,
+    Moved,
+    gemm,
+    product,
+    stream,
+)
 from simulators.workload.graphs.graph import ACTIVATIONS, PRODUCTS, Graph, Node
 from simulators.workload.operators import Attention, Compute, Gemm
 from simulators.workload.precision import BYTES
@@ -42,15 +50,15 @@ ATTENTION_BACKWARD = 2.5
 for each of the two forward products (Dao et al., FlashAttention, 2022)."""
 
 
-def backward_launches(graph: Graph, dtype: str) -> tuple[Launch, ...]:
+def backward_launches(graph: Graph, dtype: str) -> tuple[KernelLaunch, ...]:
     """Return the kernels of a backward pass, last operators first."""
-    readers, found = graph.readers(), list[Launch]()
+    readers, found = graph.readers(), list[KernelLaunch]()
     for position, node in reversed(list(enumerate(graph.nodes))):
         sums = [(kernel, "") for kernel in _sums(graph, readers[position], node, dtype)]
         kernels = _derivative(graph, node, dtype)
         paces = (DEPTHWISE[1:] if node.is_depthwise else ()) + ("",) * len(kernels)
         for kernel, pace in (*sums, *zip(kernels, paces, strict=False)):
-            found.append(Launch(kernel, node.repeat, node.name, BACKWARD, pace=pace))
+            found.append(KernelLaunch(kernel, node.repeat, node.name, BACKWARD, pace=pace))
     return tuple(found)
 
 
@@ -85,7 +93,7 @@ def _derivative(graph: Graph, node: Node, dtype: str) -> tuple[Compute, ...]:
 
 
 def _factors(graph: Graph, node: Node, dtype: str) -> Iterator[Compute]:
-    """Yield a product for each factor that has a gradient, and its sum where it was broadcast."""
+    """Yield a product per factor with a gradient, and the sum of broadcast factors."""
     for source in node.inputs:
         factor = graph.nodes[source]
         if factor.kind != "input":

@@ -28,20 +28,20 @@ Moved = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Launch:
+class KernelLaunch:
     """A kernel, how often it runs, and the node it belongs to."""
 
     kernel: Compute
     repeat: int
     node: str
     phase: str = INFERENCE
-    waits: bool = False  # the host reads its result before it goes on
+    waits: bool = False  # the host reads the result before the next launch
     pace: str = ""  # kernels of this kind run at a pace of their own, if one was measured
 
 
 def forward_launches(
     graph: Graph, dtype: str, *, training: bool = False, fused: bool = False
-) -> tuple[Launch, ...]:
+) -> tuple[KernelLaunch, ...]:
     """Return the kernels of a forward pass.
 
     In training dropout is on and norms take statistics; `fused`: a compiler joins what stands
@@ -53,12 +53,14 @@ def forward_launches(
     >>> [type(launch.kernel).__name__ for launch in forward_launches(sketch.graph(), "fp32")]
     ['Gemm', 'Elementwise']
     """
-    phase, found = FORWARD if training else INFERENCE, list[tuple[int, Launch]]()
+    phase, found = FORWARD if training else INFERENCE, list[tuple[int, KernelLaunch]]()
     for at, node in enumerate(graph.nodes):
         if not fused or _stays_alone(node):
             pace = DEPTHWISE[0] if node.is_depthwise else ""
             for kernel in _kernels(graph, node, dtype, training=training):
-                found.append((at, Launch(kernel, node.repeat, node.name, phase, node.waits, pace)))
+                found.append(
+                    (at, KernelLaunch(kernel, node.repeat, node.name, phase, node.waits, pace))
+                )
     if fused:
         found += _fused_groups(graph, dtype, training=training)
     return tuple(launch for _, launch in sorted(found, key=lambda pair: pair[0]))
@@ -169,7 +171,7 @@ def _attention(graph: Graph, node: Node, dtype: str) -> ops.Attention:
 
 
 def _convolution(graph: Graph, node: Node, dtype: str) -> Compute:
-    """Return a convolution's kernel; with one filter per channel it streams, at its own pace."""
+    """Return the kernel of a convolution; a depthwise convolution streams, with a fitted pace."""
     batch, _, *sides = graph.shape(node)
     filters, depth, kernel, _ = node.weights[0]
     if node.is_depthwise:
@@ -190,8 +192,10 @@ def _convolution(graph: Graph, node: Node, dtype: str) -> Compute:
     )
 
 
-def _fused_groups(graph: Graph, dtype: str, *, training: bool) -> Iterator[tuple[int, Launch]]:
-    """Yield one stream per group of neighbours that wait for the same products, and its place."""
+def _fused_groups(
+    graph: Graph, dtype: str, *, training: bool
+) -> Iterator[tuple[int, KernelLaunch]]:
+    """Yield one stream and its position per group of neighbours with the same inputs."""
     group = _groups(graph, training=training)
     members: dict[int, set[int]] = {}
     for position, head in group.items():
@@ -205,7 +209,7 @@ def _fused_groups(graph: Graph, dtype: str, *, training: bool) -> Iterator[tuple
         last = graph.nodes[max(inside)]
         kernel = stream(1.0, (float(reads), float(writes)), dtype)
         phase = FORWARD if training else INFERENCE
-        yield max(inside), Launch(kernel, last.repeat, last.name, phase)
+        yield max(inside), KernelLaunch(kernel, last.repeat, last.name, phase)
 
 
 def _groups(graph: Graph, *, training: bool) -> dict[int, int]:

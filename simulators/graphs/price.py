@@ -27,11 +27,17 @@ from simulators.graphs.forward import (
     FORWARD,
     INFERENCE,
     OPTIMIZER,
-    Launch,
+    KernelLaunch,
     forward_launches,
     stream,
 )
-from simulators.graphs.timeline import Framework, PricedLaunches, Span, price_launches, slowdown
+from simulators.graphs.timeline import (
+    Framework,
+    PhaseTime,
+    PricedLaunches,
+    price_launches,
+    slowdown,
+)
 from simulators.kernels.energy import resting_w
 from simulators.kernels.price import flops, moved_bytes
 from simulators.workload.graphs.families import draw
@@ -60,7 +66,7 @@ PASSES = 3.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class GraphJob:
     """What is asked of a graph."""
 
     model: str
@@ -95,10 +101,10 @@ class Job:
 class Pass:
     """Where the time, the energy and the memory of one pass go, on each of its GPUs."""
 
-    spans: Mapping[str, Span]
+    spans: Mapping[str, PhaseTime]
     attention_s: float
     collective_s: float  # of sums that computing does not hide
-    waiting_j: float  # while they go on
+    waiting_j: float  # during exposed collectives
     useful_flops: float
     memory: Footprint
     shares: Shares  # of its time, by what it rests on
@@ -119,7 +125,7 @@ class Pass:
         return float(sum(getattr(part, name) for part in self.spans.values()))
 
 
-def price_pass(job: Job) -> Pass:
+def price_pass(job: GraphJob) -> Pass:
     """Return the pass.
 
     Raises:
@@ -154,7 +160,7 @@ def price_pass(job: Job) -> Pass:
     )
 
 
-def explained_pass(job: Job, one: Pass) -> list[Contribution]:
+def explained_pass(job: GraphJob, one: Pass) -> list[Contribution]:
     """Return what each operator and wait takes, summed over operators of one name."""
     factor = slowdown(one.priced, job.gpu, job.framework)
     columns = (one.priced.repeats, one.priced.seconds * factor, one.priced.joules * factor)
@@ -207,7 +213,7 @@ def explained_pass(job: Job, one: Pass) -> list[Contribution]:
     return found
 
 
-def _bound(job: Job, work: float, moved: float) -> str:
+def _bound(job: GraphJob, work: float, moved: float) -> str:
     """Return which rate of the data sheet would take longer."""
     compute = work / job.gpu.peak(job.dtype)
     memory = moved / job.gpu.hbm_bytes_per_s
@@ -219,7 +225,7 @@ def _drawn(model: str, load: Load) -> Graph:
     return draw(model, load)
 
 
-def _memory(job: Job, graph: Graph) -> Footprint:
+def _memory(job: GraphJob, graph: Graph) -> Footprint:
     """Return what one GPU holds.
 
     Raises:
@@ -241,16 +247,16 @@ def _memory(job: Job, graph: Graph) -> Footprint:
     return replace(fixed, activations=kept)
 
 
-def _optimizer(graph: Graph, dtype: str) -> Launch:
+def _optimizer(graph: Graph, dtype: str) -> KernelLaunch:
     """Return Adam's walk over gradients, states and weights, all in one kernel."""
     width = BYTES[dtype] / BYTES["fp32"]
     copy = width if width < 1.0 else 0.0  # the narrow weights, written besides
     kernel = stream(float(graph.parameters), (3.0 + width, 3.0 + copy), "fp32")
-    return Launch(kernel, 1, "adam", OPTIMIZER)
+    return KernelLaunch(kernel, 1, "adam", OPTIMIZER)
 
 
-def _exposed_s(job: Job, parameters: float, backward_s: float) -> tuple[float, int]:
-    """Return what of summing gradients the backward pass does not cover, and what that rests on.
+def _exposed_s(job: GraphJob, parameters: float, backward_s: float) -> tuple[float, int]:
+    """Return the exposed seconds of gradient all-reduce and their evidence level.
 
     Equal buckets become ready one after another and are sent one after another, so either the
     first waits for computing and all others for sending, or the last for computing.

@@ -1,7 +1,7 @@
 """The time of a whole graph: its kernels in a row, as far as the host keeps up with them.
 
 The host launches kernels one after another and runs ahead of the GPU; where it falls behind, or has
-to read a result before it can go on, the GPU waits. Its times are fitted to whole models
+to read a result before the next launch, the GPU waits. Its times are fitted to whole models
 (`lab/fits/graphs.py`), and so is what tells products of a backward pass from forward ones: they
 read their factors in orders that libraries like better.
 """
@@ -21,7 +21,7 @@ from simulators.core.calibration import read_calibration
 from simulators.core.folder import PACKAGE
 from simulators.core.jit import Floats, Ints
 from simulators.evidence.lookup import BEST
-from simulators.graphs.forward import BACKWARD, Launch
+from simulators.graphs.forward import BACKWARD, KernelLaunch
 from simulators.kernels.energy import energy_j, resting_w
 from simulators.kernels.price import Level, price
 from simulators.workload.operators import Compute, Elementwise, Gemm, positions_alike
@@ -34,7 +34,7 @@ SCALARS = ("reads", "writes", "heads", "kv_heads", "head_dim", "top_k")
 
 @dataclass(frozen=True, kw_only=True)
 class Framework:
-    """What running a model adds to its kernels, one number each."""
+    """Overheads of a framework in addition to kernel times."""
 
     launch_s: Mapping[str, float] = field(default_factory=dict)  # of a kernel, by phase
     gradient: Mapping[str, float] = field(default_factory=dict)  # by vendor: backward products
@@ -42,7 +42,7 @@ class Framework:
     synchronises: bool = True  # whether waits of the host are counted
 
     def gradient_of(self, gpu: Gpu) -> float:
-        """Return the time of a backward product over that of a forward one of its size."""
+        """Return the time of a backward product over a forward product of equal size."""
         return self.gradient.get(gpu.vendor, 1.0)
 
 
@@ -50,7 +50,7 @@ class Framework:
 class PricedLaunches:
     """Kernels of a graph with their times, all repetitions included, in seconds and joules."""
 
-    launches: tuple[Launch, ...]
+    launches: tuple[KernelLaunch, ...]
     seconds: Floats
     lo_s: Floats
     hi_s: Floats
@@ -68,8 +68,8 @@ class PricedLaunches:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Span:
-    """One phase of a pass: what its kernels take, and what the host adds."""
+class PhaseTime:
+    """Seconds and joules of one phase of a pass: kernels and host launches."""
 
     busy_s: float
     launch_s: float
@@ -89,7 +89,9 @@ def load_framework() -> Framework:
     return Framework(**{name: table[name] for name in ("launch_s", "gradient", "pace")})
 
 
-def price_launches(launches: Sequence[Launch], gpu: Gpu, level: Level = BEST) -> PricedLaunches:
+def price_launches(
+    launches: Sequence[KernelLaunch], gpu: Gpu, level: Level = BEST
+) -> PricedLaunches:
     """Return kernels with their times; kernels of one kind are priced in one call."""
     count = len(launches)
     seconds, lo_s, hi_s, joules = (np.zeros(count) for _ in range(4))
@@ -105,7 +107,7 @@ def price_launches(launches: Sequence[Launch], gpu: Gpu, level: Level = BEST) ->
     return PricedLaunches(tuple(launches), seconds, lo_s, hi_s, joules, levels)
 
 
-def span(priced: PricedLaunches, gpu: Gpu, phase: str, framework: Framework) -> Span:
+def span(priced: PricedLaunches, gpu: Gpu, phase: str, framework: Framework) -> PhaseTime:
     """Return the time of one phase under a framework.
 
     Bands of kernels of one class are taken to err together, and classes independently.
@@ -121,7 +123,7 @@ def span(priced: PricedLaunches, gpu: Gpu, phase: str, framework: Framework) -> 
         end_s = finish_s(each_s, repeats, waits & framework.synchronises, host_s)
         launch_s = max(end_s - busy_s, 0.0)
     below, above = _spread(priced, factor, mine)
-    return Span(
+    return PhaseTime(
         busy_s=busy_s,
         launch_s=launch_s,
         lo_s=busy_s + launch_s - below,
@@ -133,8 +135,8 @@ def span(priced: PricedLaunches, gpu: Gpu, phase: str, framework: Framework) -> 
 def finish_s(each_s: Floats, repeats: Floats, waits: NDArray[np.bool_], launch_s: float) -> float:
     """Return when the last kernel ends under a host that launches one after another.
 
-    The host runs ahead of the GPU as far as it can, and the GPU runs kernels in order; where the
-    host reads a result it goes on when that is there. Neighbours that repeat alike are a loop.
+    The host runs ahead of the GPU as far as it can, and the GPU runs kernels in order; a launch
+    waits for a result that the host reads first. Neighbours that repeat alike are a loop.
 
     >>> times, once = np.array([1.0, 5.0, 1.0]), np.ones(3)
     >>> finish_s(times, once, np.zeros(3, bool), launch_s=2.0)

@@ -1,7 +1,8 @@
-"""How long one operator takes on one GPU, and what it draws.
+"""Latency and power of one operator on one GPU.
 
-`price.py` is the door for the rooms above, with `energy.py` for watts; `simulator.py` is the
-sweeper's. `families/` has the formulas, a file a family of operators. `levels.py` says what is
-known of a GPU, as `profile.py` (sustained rates) and `entries.py` (fitted numbers of one kernel);
-`tiling.py`, `monotone_correction.py` and `interpolation_grid.py` are what formulas are made of.
+`price.py` (latency) and `energy.py` (power) are the entry points for other packages; `simulator.py`
+is the entry point of the sweeper. `families/` has one file of formulas per family of operators.
+`levels.py` returns the calibration of a GPU as `profile.py` (sustained rates) and `entries.py`
+(fitted numbers of one kernel). Formulas are built from `tiling.py`, `monotone_correction.py` and
+`interpolation_grid.py`.
 """

@@ -14,11 +14,11 @@ import numpy as np
 from simulators.catalog.gpu import Gpu
 from simulators.catalog.memory import CACHE, CHIPLET, PIM, POOL, Level, load_memory
 from simulators.core.jit import Floats
-from simulators.kernels.families.family import Family
+from simulators.kernels.families.family import OperatorFamily
 from simulators.workload.operators import Compute, Embedding
 
 
-def sheet_seconds(operator: Compute, gpu: Gpu, family: Family[Any]) -> Floats:
+def sheet_seconds(operator: Compute, gpu: Gpu, family: OperatorFamily[Any]) -> Floats:
     """Return the seconds of an operator by a device's sheet, shaped as its sizes are.
 
     Work inside the memory counts where it is quicker; what is sent there and back is not counted.

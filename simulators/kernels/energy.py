@@ -6,10 +6,10 @@
 `f` and `g` are achieved over peak rate, of arithmetic in its dtype and of device memory. Clocks,
 caches and leakage draw `active_idle` as soon as anything runs; `compute` is fitted per dtype, with
 extra factors for attention. Above the limit the clock falls: time grows, power does not. A lower
-clock scales `active_idle` and `compute` by `swing`. A what-if GPU keeps the measured GPU's energy
-per FLOP (at a voltage that follows its clock) and per byte; its active idle power and limit scale
-with its SMs. Trees fitted to a metered GPU correct these watts; the trees do not depend on time or
-rates.
+clock scales `active_idle` and `compute` by `power_at_clock`. A what-if GPU keeps the measured GPU's
+energy per FLOP (at a voltage that follows its clock) and per byte; its active idle power and limit
+scale with its SMs. Trees fitted to a metered GPU correct these watts; the trees do not depend on
+time or rates.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ IDLE_SHARE = 0.15
 """Idle part of the GPU's limit where a data sheet does not state it."""
 
 ALIKE = {"fp16": "bf16", "tf32": "bf16", "int8": "fp8", "int4": "fp4"}
-"""Formats nobody measured, by the one whose multipliers they use."""
+"""Unmeasured formats, by the measured format with the same multipliers."""
 
 LOWEST_VOLTAGE = 0.7
-"""Of the voltage at full clock, below which none goes: about 0.7 V of 1.0 V on GPUs of today. A
-choice: no table of GPUs at several clocks stands behind it."""
+"""Lowest voltage over the voltage at full clock: about 0.7 V of 1.0 V on current GPUs. A choice:
+no table of GPUs at several clocks supports it."""
 
 DIGITS = 9
 """Of a ratio of clocks: one that is held and let go again is what it was."""
@@ -56,7 +56,7 @@ SHARPNESS = 8.0
 
 @dataclass(frozen=True, kw_only=True)
 class PowerModel:
-    """Parts of the room between idle and the limit that activity takes."""
+    """Dynamic power by activity, as shares of the difference between limit and idle power."""
 
     active_idle: float = 0.0
     memory: float = MEMORY_SHARE
@@ -102,7 +102,7 @@ def formula_w(model: PowerModel, operator: Compute, gpu: Gpu, latency_s: Floats)
     g = moved_bytes(operator) / (gpu.hbm_bytes_per_s * latency_s)
     idle_w = resting_w(gpu)
     sms, memory = _sizes_of(gpu)
-    core = sms * swing(gpu.clock_share) * (model.active_idle + share * np.minimum(f, 1.0))
+    core = sms * power_at_clock(gpu.clock_share) * (model.active_idle + share * np.minimum(f, 1.0))
     streams = model.memory * np.minimum(g, 1.0)
     want_w = idle_w + (gpu.tdp_w - idle_w) * (core + memory * streams)
     # The limit grows with the SMs, and by what memory draws that has grown more than they have.
@@ -111,7 +111,7 @@ def formula_w(model: PowerModel, operator: Compute, gpu: Gpu, latency_s: Floats)
 
 
 def _sizes_of(gpu: Gpu) -> tuple[float, float]:
-    """Return the power of SMs and of memory of a device, over that of the GPU that it varies.
+    """Return the power of SMs and of memory of a what-if device over the original GPU's.
 
     A part of a GPU, and a sheet that states a limit, have watts of their own.
     """
@@ -121,17 +121,17 @@ def _sizes_of(gpu: Gpu) -> tuple[float, float]:
     if gpu.tdp_w != sold.tdp_w or gpu.idle_w != sold.idle_w:
         return 1.0, 1.0
     clock = round(gpu.clock_hz / (sold.clock_hz * gpu.clock_share), DIGITS)
-    sms = gpu.sm_count / sold.sm_count * swing(clock)
+    sms = gpu.sm_count / sold.sm_count * power_at_clock(clock)
     return sms, gpu.hbm_bytes_per_s / sold.hbm_bytes_per_s
 
 
-def swing(clock_share: float) -> float:
-    """Return the power of what is clocked, at a share of the full clock, over that at all of it.
+def power_at_clock(clock_share: float) -> float:
+    """Return the power of clocked logic at a share of the full clock, over power at full clock.
 
-    Power goes as clock times voltage squared, and voltage as the clock, down to a floor: cubic,
+    Power goes as clock times voltage squared, and voltage as the clock, down to a minimum: cubic,
     then linear, as Kandiah et al. model GPUs ("AccelWattch", MICRO 2021, section 4).
 
-    >>> swing(1.0), round(swing(0.8), 3), round(swing(0.5), 3)
+    >>> power_at_clock(1.0), round(power_at_clock(0.8), 3), round(power_at_clock(0.5), 3)
     (1.0, 0.512, 0.245)
     """
     return clock_share * max(LOWEST_VOLTAGE, clock_share) ** 2
@@ -192,7 +192,7 @@ def resting_w(gpu: Gpu) -> float:
 
 
 def part_of(gpu: Gpu, rest: float, work: float) -> Gpu:
-    """Return a GPU that draws a part of a GPU's watts: of those at rest, and of its limit.
+    """Return a GPU with a part `rest` of the idle power and a part `work` of the power limit.
 
     >>> from simulators.catalog.gpu import load_gpu
     >>> half = part_of(load_gpu("h100_sxm"), 0.5, 1.0)
@@ -205,7 +205,7 @@ def part_of(gpu: Gpu, rest: float, work: float) -> Gpu:
 def awake_w(gpu: Gpu) -> float:
     """Return the watts of a GPU between kernels that follow each other: clocks run on."""
     idle_w = resting_w(gpu)
-    active = _sizes_of(gpu)[0] * swing(gpu.clock_share) * power_model_of(gpu).active_idle
+    active = _sizes_of(gpu)[0] * power_at_clock(gpu.clock_share) * power_model_of(gpu).active_idle
     return idle_w + (gpu.tdp_w - idle_w) * active
 
 

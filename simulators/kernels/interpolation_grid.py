@@ -41,7 +41,7 @@ LATENT_PACKINGS = (1.0, 16.0, 32.0, 64.0, 128.0)
 
 NOMINAL = (*PACKINGS, 128.0)
 LATENT_NOMINAL = (*LATENT_PACKINGS, 256.0)
-"""Query heads a grid stands for, by packing."""
+"""Query heads represented by a grid, by packing."""
 
 LATENT_WIDTH = 512.0 + 64.0
 """Numbers cached per token of latent attention, in every model with it so far."""
@@ -56,7 +56,7 @@ SIGNS = "".join(map(chr, [*range(35, 92), *range(93, 124)]))
 
 @dataclass(frozen=True)
 class Slice:
-    """What one grid stands for."""
+    """The decode kernels that share one grid."""
 
     head_dim: float  # 0: of all head sizes and windows together
     window: float  # keys a query sees at most; 0: all
@@ -183,7 +183,7 @@ def context_of(attention: Attention) -> Floats:
 
 
 def nominal(where: Slice, pairs: Floats, tokens: Floats, like: Attention) -> Attention:
-    """Return the decode steps a slice stands for, in the precisions of another."""
+    """Return the decode steps represented by a slice, in the precisions of `like`."""
     seen = tokens if where.window == 0.0 else np.minimum(tokens, where.window)
     return Attention(
         name="nodes",

@@ -1,8 +1,8 @@
-"""The latency of one operator on one GPU, from its shape, with what is known of the GPU.
+"""Latency of an operator on a GPU, from its shape and the calibration of the GPU.
 
-This is the only door to the room for the floors above, beside `energy.py`. Sizes may be columns;
-all of them broadcast. `price` is one launch among others on a stream; `price_call` is a call timed
-alone from the host, which is what isolated measurements hold.
+Other packages import this module and `energy.py` only. Sizes may be columns; all of them broadcast.
+`price` is one launch among others on a stream; `price_call` is a call timed alone from the host,
+like isolated measurements.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from simulators.kernels.families import (
     pointwise,
     row_reductions,
 )
-from simulators.kernels.families.family import Family, Flags
+from simulators.kernels.families.family import Flags, OperatorFamily
 from simulators.kernels.levels import profile_of
 from simulators.kernels.profile import Profile, TensorRates
 from simulators.kernels.tiling import four_norm
@@ -39,7 +39,7 @@ from simulators.workload.operators import Attention, Compute, Gemm, GroupedGemm
 Level = str | Profile
 """A level of information, or what is known of a GPU as a caller's own profile says."""
 
-FAMILIES: dict[type, Family[Any]] = {
+FAMILIES: dict[type, OperatorFamily[Any]] = {
     Gemm: gemm.FAMILY,
     GroupedGemm: experts.FAMILY,
     Attention: attention.FAMILY,
@@ -220,7 +220,7 @@ def _is_empty(operator: Compute) -> Flags:
 
 
 def _priced(operator: Compute, gpu: Gpu, profile: Profile, latency_s: Floats) -> Priced:
-    """Add the interval, by the operator's own fit or its class, and what is known of its origin."""
+    """Add the prediction interval and the evidence of a latency, by the fit or the class."""
     family = FAMILIES[type(operator)]
     latency_s = np.asarray(latency_s, np.float64)
     calibrated, extrapolated = family.origin(operator, gpu, profile)

@@ -18,7 +18,7 @@ from simulators.evidence.calibration_files import Stamp
 from simulators.evidence.intervals import Band
 from simulators.evidence.lookup import DEFAULT_FRAMEWORK
 from simulators.kernels.monotone_correction import Correction, corrected_seconds
-from simulators.kernels.tiling import Machine, Tile, tile_seconds
+from simulators.kernels.tiling import Tile, TileRates, tile_seconds
 from simulators.workload.precision import BYTES
 
 Sizes = tuple[Floats, Floats, Floats, Floats]
@@ -53,14 +53,14 @@ class ProductRates:
 
 @dataclass(frozen=True, kw_only=True)
 class GemmRates(ProductRates):
-    """One class of products: fp32 ones, or on tensor cores nobody measured."""
+    """One class of products: fp32, or tensor cores without measurements."""
 
     dispatch_s: float  # an empty call from the host, timed alone
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRates(ProductRates):
-    """One framework's tensor-core products of one kind, on one GPU or on one like it."""
+    """Tensor-core products of a kind and a framework, measured on the GPU or a similar GPU."""
 
     kind: str
     measured_on: str
@@ -105,7 +105,7 @@ class AttentionRates:
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """The sustained rates of one GPU at one level of information, and the bands of that level."""
+    """Sustained rates of a GPU and their error bands, at one level of information."""
 
     level: str
     gemm: Mapping[str, GemmRates]  # linear, bmm, conv: fp32; tensor: faster, not measured
@@ -177,7 +177,7 @@ DISPATCH_S = {"nvidia": 30e-6, "amd": 15e-6}
 """An empty framework call timed from the host: 25-50 us under CUDA, 12-30 us under ROCm."""
 
 SUSTAINED = {"nvidia": 0.8, "amd": 0.65}
-"""fp32 products sustain .5 to .97 of the peak, by the room the power limit leaves."""
+"""fp32 products sustain .5 to .97 of the peak, by the margin to the power limit."""
 
 L2_BYTES_PER_CLOCK = 64.0
 """What the path from L2 hands an SM in a clock, on every NVIDIA GPU since Volta."""
@@ -260,10 +260,10 @@ def result_bytes(dtype: str) -> float:
     return max(2.0, BYTES[dtype])
 
 
-def machine(gpu: Gpu, rates: ProductRates, dtype: str, weight_dtype: str = "") -> Machine:
+def machine(gpu: Gpu, rates: ProductRates, dtype: str, weight_dtype: str = "") -> TileRates:
     """Return what the tile model needs to know of `gpu` for one precision."""
     flops_per_s_per_sm = gpu.peak(dtype) / gpu.sm_count
-    return Machine(
+    return TileRates(
         sm_count=gpu.sm_count,
         flops_per_s_per_sm=rates.compute * flops_per_s_per_sm,
         load_bytes_per_s_per_sm=rates.load_bytes_per_clock * gpu.clock_hz,

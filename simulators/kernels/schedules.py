@@ -1,4 +1,4 @@
-"""A matrix product cut by a tile of one's choice, in the place of the one its library takes.
+"""A matrix product with a chosen tile instead of the tile that the library selects.
 
 A schedule is the rows and columns of the tile that a block computes, and into how many shares the
 inner products are split. Compilers that search for schedules (Ansor, Zheng et al., OSDI 2020; TLP,

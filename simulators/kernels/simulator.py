@@ -1,4 +1,4 @@
-"""One operator on one GPU: seconds, joules and the share of the peak that is reached.
+"""Latency, energy and utilization of one operator on one GPU.
 
 Points name an operator and the sizes it has; sizes it does not have are ignored. The four scales
 make what-if devices of real ones.
@@ -210,9 +210,9 @@ ALIKE = (*NAMES, *WHOLE, "isolated", *GPU_SCALES, *SCHEDULE)
 
 @dataclass(frozen=True)
 class KernelPoint:
-    """One operator, its sizes, and the GPU it runs on."""
+    """An operator, its sizes and a GPU."""
 
-    gpu: str = choice("the GPU, or the path of a data sheet of one's own", names="gpu")
+    gpu: str = choice("the GPU, or the path of a data sheet of your own", names="gpu")
     op: str = choice(f"the operator: {', '.join(OPS)}", known=tuple(OPS), given=True)
     dtype: str = choice(
         f"precision of the operands: {', '.join(PRECISIONS)}", default="fp16", known=FORMATS
@@ -290,7 +290,7 @@ class KernelMetrics:
 
 @dataclass(frozen=True)
 class Kernels:
-    """The simulator of this room."""
+    """The simulator of this package."""
 
     name: str = "kernels"
     version: int = 14
@@ -347,7 +347,7 @@ SIMULATOR = Kernels()
 
 
 def _spelled_out(group: Group) -> Group:
-    """Return the group with the formats a precision stands for in the place of its name."""
+    """Return the group with the name of a precision replaced by its formats."""
     if group["dtype"] is None:
         raise UserError("dtype is missing; it names the precision of the operands, such as fp16")
     how = PRECISIONS.get(group["dtype"])

@@ -36,8 +36,8 @@ class Tile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
-    """What the tile model asks of a GPU, for one precision, already scaled to what is sustained.
+class TileRates:
+    """Sustained rates of a GPU in one precision, as parameters of the tile model.
 
     Its numbers go to the compiled loop in the order of the fields.
     """
@@ -63,7 +63,7 @@ def tile_seconds(
     k: NDArray[np.float64],
     batch: NDArray[np.float64],
     tiles: tuple[Tile, ...],
-    machine: Machine,
+    machine: TileRates,
 ) -> NDArray[np.float64]:
     """Return the seconds of each product in columns of sizes, over the best few of `tiles`.
 

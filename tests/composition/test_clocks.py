@@ -12,7 +12,7 @@ from simulators.catalog.gpu import at_full_clock, held_at, load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition.price import iteration
 from simulators.composition.replica import Replica
-from simulators.kernels.energy import power_w, swing
+from simulators.kernels.energy import power_at_clock, power_w
 from simulators.workload.llm.step import Step, decode_step, prefill_step
 from simulators.workload.operators import Gemm
 
@@ -54,5 +54,5 @@ def test_dynamic_power_falls_faster_than_the_clock() -> None:
         power_w(product, gpu, seconds / gpu.clock_share)[0] for gpu in (H100, held_at(H100, 0.8))
     )
     assert held < 0.8 * full
-    assert swing(0.8) < 0.8
+    assert power_at_clock(0.8) < 0.8
     assert at_full_clock(held_at(H100, 0.8)).peak("bf16") == pytest.approx(H100.peak("bf16"))

@@ -17,7 +17,7 @@ from simulators.evidence.intervals import Band
 from simulators.evidence.lookup import (
     BEST,
     NEW_ARCHITECTURE,
-    Found,
+    CalibrationMatch,
     files_behind,
     find,
     nearest_relation,
@@ -95,7 +95,7 @@ def test_cache_dependent_numbers_are_not_transferred() -> None:
 
 def found(
     has: Collection[tuple[str, str, str]], gpu: str = "h200_sxm", family: str = "decode.bf16_bf16"
-) -> Found[bool] | None:
+) -> CalibrationMatch[bool] | None:
     """Return the source of vLLM decode numbers of `wanted` among GPUs, frameworks and dtypes."""
     return find(
         "fused",
@@ -136,7 +136,7 @@ def test_interval_covers_transferred_numbers() -> None:
     own, sister = found([("h200_sxm", "vllm", "wanted")]), found([("h100_sxm", "vllm", "wanted")])
     other, far = found([("h200_sxm", "vllm", "other")]), found([("rtx_pro_6000", "vllm", "wanted")])
 
-    def width(one: Found[bool] | None) -> float:
+    def width(one: CalibrationMatch[bool] | None) -> float:
         assert one is not None
         band = one.widened(BAND)
         assert band.lo[0] <= min(BAND.lo[0], one.error.lo)

@@ -11,7 +11,7 @@ from simulators.catalog.gpu import load_gpu
 from simulators.kernels.energy import energy_j, power_w
 from simulators.kernels.families.convolution import convolution_flops, output_size
 from simulators.kernels.price import flops, moved_bytes, price, roofline_s
-from simulators.kernels.tiling import Machine, Tile, tile_seconds
+from simulators.kernels.tiling import Tile, TileRates, tile_seconds
 from simulators.workload.operators import (
     Attention,
     Convolution,
@@ -22,7 +22,7 @@ from simulators.workload.operators import (
     active_experts,
 )
 
-MACHINE = Machine(
+MACHINE = TileRates(
     sm_count=100,
     flops_per_s_per_sm=1e12,
     load_bytes_per_s_per_sm=1e18,

@@ -24,7 +24,7 @@ from lab.tables.rows import Rows, evenly
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.calibration_files import CALIBRATIONS
 from simulators.kernels.families.auxiliary_kernels import (
-    Work,
+    KernelWork,
     fitted_seconds,
     form_seconds,
     work_of,
@@ -79,9 +79,9 @@ def _fit_kernel(parts: Sequence[Rows], gpu: Gpu) -> FittedEntry:
     names = ("flops", "moved_bytes", "blocks", "longest", "features")
     works = [work_of(part.operator) for part in seen]
     columns = [np.concatenate([getattr(w, name) for w in works], axis=-1) for name in names]
-    work, seconds = Work(*columns), np.concatenate([part.seconds for part in seen])
+    work, seconds = KernelWork(*columns), np.concatenate([part.seconds for part in seen])
     few = evenly(seconds.size, FORM_ROWS)
-    some = Work(*(column[..., few] for column in columns))
+    some = KernelWork(*(column[..., few] for column in columns))
     numbers = form("auxiliary").fit(
         lambda numbers: form_seconds(some, "bf16", gpu, numbers), seconds[few], ridge=RIDGE
     )

@@ -18,7 +18,7 @@ import numpy as np
 from simulators.catalog.gpu import INSTRUCTION_ROWS, Gpu
 from simulators.core.jit import Floats
 from simulators.kernels.entries import Entry, entry_of, seconds_by
-from simulators.kernels.families.family import Family
+from simulators.kernels.families.family import OperatorFamily
 from simulators.kernels.families.fused import (
     Numbers,
     attention_features,
@@ -79,7 +79,7 @@ def attention_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Float
 
 
 def _with_sinks_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
-    """Return the seconds of a kernel that is no quicker than those that know no sinks."""
+    """Return the seconds of attention with sinks, at least those of attention without sinks."""
     without = replace(attention, sinks=False)
     if attention.phase == "mixed":
         chunks, decodes = apart(without)
@@ -217,7 +217,7 @@ def stand_in_formats(dtype: str, kv_dtype: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((f"{dtype}_{kv_dtype}", f"bf16_{kv_dtype}", "bf16_bf16")))
 
 
-FAMILY = Family(
+FAMILY = OperatorFamily(
     seconds=attention_seconds,
     call=lambda _attention, _gpu, profile: (0.0, profile.attention.dispatch_s),
     flops=attention_flops,

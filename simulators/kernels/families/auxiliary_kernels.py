@@ -23,7 +23,7 @@ import numpy as np
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
 from simulators.kernels.entries import Entry, entry_of, seconds_by
-from simulators.kernels.families.family import Family
+from simulators.kernels.families.family import OperatorFamily
 from simulators.kernels.monotone_correction import corrected
 from simulators.kernels.profile import Profile
 from simulators.kernels.tiling import four_norm
@@ -53,7 +53,7 @@ Auxiliary = (
 
 
 @dataclass(frozen=True)
-class Work:
+class KernelWork:
     """What an operator asks for, and what trees look at."""
 
     flops: Floats
@@ -63,7 +63,7 @@ class Work:
     features: Floats  # one row each, in the shape of the others; none falls when a batch grows
 
 
-def work_of(op: Auxiliary) -> Work:
+def work_of(op: Auxiliary) -> KernelWork:
     """Return arithmetic, traffic and blocks of an operator."""
     return WORK[type(op)](op)
 
@@ -105,7 +105,7 @@ def fitted_seconds(op: Auxiliary, gpu: Gpu, entry: Entry | Mapping[str, float]) 
     return np.maximum(seconds, least_s)
 
 
-def form_seconds(work: Work, dtype: str, gpu: Gpu, numbers: Mapping[str, float]) -> Floats:
+def form_seconds(work: KernelWork, dtype: str, gpu: Gpu, numbers: Mapping[str, float]) -> Floats:
     """Return the seconds of the form alone."""
     compute_s = work.flops / (numbers["compute"] * _peak(work, dtype, gpu))
     memory_s = work.moved_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
@@ -115,15 +115,15 @@ def form_seconds(work: Work, dtype: str, gpu: Gpu, numbers: Mapping[str, float])
     return np.asarray(seconds, np.float64)
 
 
-def _peak(work: Work, dtype: str, gpu: Gpu) -> float:
+def _peak(work: KernelWork, dtype: str, gpu: Gpu) -> float:
     """Return the rate of a precision; what does no arithmetic needs none."""
     return gpu.peak(dtype) if np.any(work.flops) else math.inf
 
 
-def _convolution(c: ops.CausalConvolution) -> Work:
+def _convolution(c: ops.CausalConvolution) -> KernelWork:
     requests, tokens, channels = _columns(c.requests, c.tokens, c.channels)
     kept = requests * channels * (TAPS - 1.0)
-    return Work(
+    return KernelWork(
         flops=2.0 * TAPS * tokens * channels,
         moved_bytes=2.0 * (tokens * channels + kept) * BYTES[c.dtype],
         blocks=requests * channels / STATE_CHUNK,
@@ -132,7 +132,7 @@ def _convolution(c: ops.CausalConvolution) -> Work:
     )
 
 
-def _states(s: ops.StateUpdate) -> Work:
+def _states(s: ops.StateUpdate) -> KernelWork:
     """Decode reads and writes each state once; a prompt does per chunk, with products between."""
     requests, tokens, keys, heads = _columns(s.requests, s.tokens, s.key_heads, s.value_heads)
     state = heads * s.key_dim * s.value_dim
@@ -145,7 +145,7 @@ def _states(s: ops.StateUpdate) -> Work:
         inside = 2.0 * STATE_CHUNK * (s.key_dim + s.value_dim) * heads
         flops = tokens * (6.0 * state + 2.0 * inside)
         chunks = np.ceil(_each(tokens, requests) / STATE_CHUNK) * requests
-    return Work(
+    return KernelWork(
         flops=flops,
         moved_bytes=ends + streams + 2.0 * chunks * state * BYTES[s.dtype],
         blocks=(requests + chunks) * heads,
@@ -154,10 +154,10 @@ def _states(s: ops.StateUpdate) -> Work:
     )
 
 
-def _quantisation(q: Quantisation) -> Work:
+def _quantisation(q: Quantisation) -> KernelWork:
     rows, cols = _columns(q.rows, q.cols)
     written = 0.0 if q.scan else BYTES[q.to]
-    return Work(
+    return KernelWork(
         flops=2.0 * rows * cols,
         moved_bytes=rows * cols * (BYTES[q.dtype] + written),
         blocks=rows,
@@ -166,10 +166,10 @@ def _quantisation(q: Quantisation) -> Work:
     )
 
 
-def _encoder(e: ops.EncoderAttention) -> Work:
+def _encoder(e: ops.EncoderAttention) -> KernelWork:
     requests, tokens, heads, dim = _columns(e.requests, e.tokens, e.heads, e.head_dim)
     pairs = tokens * _each(tokens, requests)
-    return Work(
+    return KernelWork(
         flops=4.0 * pairs * heads * dim,
         moved_bytes=4.0 * tokens * heads * dim * BYTES[e.dtype],
         blocks=np.ceil(_each(tokens, requests) / 128.0) * requests * heads,
@@ -178,9 +178,9 @@ def _encoder(e: ops.EncoderAttention) -> Work:
     )
 
 
-def _embedding(e: ops.Embedding) -> Work:
+def _embedding(e: ops.Embedding) -> KernelWork:
     rows, cols = _columns(e.rows, e.cols)
-    return Work(
+    return KernelWork(
         flops=np.zeros_like(rows),
         moved_bytes=2.0 * rows * cols * BYTES[e.dtype],
         blocks=rows * cols,
@@ -211,9 +211,9 @@ def _rows(requests: Floats, tokens: Floats, width: Floats) -> Floats:
 
 
 def _entry(op: Auxiliary, gpu: Gpu, profile: Profile) -> Entry | None:
-    """Return the entry that applies; what nobody timed borrows from its like in 16 bits.
+    """Return the entry for an operator; unmeasured kernels use the entry of a similar kernel.
 
-    States of Mamba-2 do from those of the delta rule, other narrow formats from fp8.
+    Mamba-2 states use the entry of the delta rule; other narrow formats use the entry of fp8.
     """
     kernel = kernel_of(op)
     dtype = "bf16" if BYTES[op.dtype] == BYTES["bf16"] else op.dtype
@@ -224,7 +224,7 @@ def _entry(op: Auxiliary, gpu: Gpu, profile: Profile) -> Entry | None:
     return entry_of(gpu, profile, kernel, tuple(dict.fromkeys((dtype, "bf16"))))
 
 
-WORK: dict[type, Callable[[Any], Work]] = {
+WORK: dict[type, Callable[[Any], KernelWork]] = {
     ops.CausalConvolution: _convolution,
     ops.StateUpdate: _states,
     Quantisation: _quantisation,
@@ -232,7 +232,7 @@ WORK: dict[type, Callable[[Any], Work]] = {
     ops.Embedding: _embedding,
 }
 
-FAMILY = Family(
+FAMILY = OperatorFamily(
     seconds=auxiliary_seconds,
     launch_s=lambda _op, _gpu, _profile: 0.0,  # measured loops have their launches inside
     flops=lambda op: work_of(op).flops,

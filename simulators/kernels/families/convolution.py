@@ -14,7 +14,7 @@ import numpy as np
 
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
-from simulators.kernels.families.family import MEASURED_DTYPE, Family, Flags, outside
+from simulators.kernels.families.family import MEASURED_DTYPE, Flags, OperatorFamily, outside
 from simulators.kernels.monotone_correction import corrected_seconds
 from simulators.kernels.profile import GemmRates, Profile, Sizes, product_seconds
 from simulators.workload.operators import Convolution
@@ -106,7 +106,7 @@ def _origin(conv: Convolution, _gpu: Gpu, profile: Profile) -> tuple[bool, Flags
     return calibrated, outside(implicit_sizes(conv), rates.seen)
 
 
-FAMILY = Family(
+FAMILY = OperatorFamily(
     seconds=convolution_seconds,
     call=lambda _conv, _gpu, profile: (0.0, profile.gemm["conv"].dispatch_s),
     flops=convolution_flops,

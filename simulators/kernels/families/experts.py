@@ -15,7 +15,7 @@ from simulators.catalog.engine import kernel_choices
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
 from simulators.kernels.entries import Entry, entry_of, is_timed, seconds_by
-from simulators.kernels.families.family import Family
+from simulators.kernels.families.family import OperatorFamily
 from simulators.kernels.families.fused import ExpertSizes, expert_features, expert_seconds
 from simulators.kernels.families.tensor_cores import on_tensor_cores, sheet_rates
 from simulators.kernels.monotone_correction import corrected
@@ -76,7 +76,7 @@ def expert_sizes(grouped: GroupedGemm) -> ExpertSizes:
 
 
 def fitted_expert_seconds(sizes: ExpertSizes, dtype: str, gpu: Gpu, entry: Entry) -> Floats:
-    """Return the seconds of one product by a fitted form and the trees that correct it."""
+    """Return the seconds of one product by a fitted form and its correction trees."""
     seconds = np.asarray(expert_seconds(sizes, dtype, gpu, entry.numbers), np.float64)
     if entry.correction is None:
         return seconds
@@ -160,7 +160,7 @@ def _rates(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> tuple[str, GemmR
     return "bmm", profile.gemm["bmm"]
 
 
-FAMILY = Family(
+FAMILY = OperatorFamily(
     seconds=grouped_gemm_seconds,
     call=lambda grouped, gpu, profile: (0.0, _rates(grouped, gpu, profile)[1].dispatch_s),
     flops=grouped_gemm_flops,

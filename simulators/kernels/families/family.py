@@ -23,7 +23,7 @@ MEASURED_DTYPE = "fp32"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family(Generic[O]):
+class OperatorFamily(Generic[O]):
     """What can be asked of an operator of one family."""
 
     seconds: Callable[[O, Gpu, Profile], Floats]  # on the GPU itself
@@ -69,7 +69,7 @@ def streaming(
 
 
 def outside(sizes: Sequence[Floats], seen: Sequence[tuple[float, float]]) -> NDArray[np.bool_]:
-    """Say which sizes lie beyond those of a fit; none if it does not say what it has seen."""
+    """Return which sizes are outside the fitted range; all False without a recorded range."""
     beyond = np.zeros(np.broadcast_shapes(*(size.shape for size in sizes)), bool)
     for size, (least, most) in zip(sizes, seen, strict=False):
         beyond = beyond | (size < least) | (size > most)

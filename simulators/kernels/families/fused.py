@@ -13,7 +13,7 @@ or, where the longest blocks run beside all others and not after them,
 
 Decode; keys that L2 holds from one call to the next are read faster, every query head of a group
 scores all keys, a block has a fixed cost, and the keys of one are walked in order, by as many
-blocks as a few pairs of request and key head leave room for (`blocks = R kv_heads`):
+blocks as SMs can hold beside few pairs of request and key head (`blocks = R kv_heads`):
 
     memory  = bytes (lost + (1 - lost) / l2_speed) / (bandwidth b)     lost: of keys in l2_share L2
     compute = heads (KV + lead R) (4 d) / (compute peak)

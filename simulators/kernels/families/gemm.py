@@ -16,7 +16,7 @@ import numpy as np
 
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
-from simulators.kernels.families.family import MEASURED_DTYPE, Family, Flags, outside
+from simulators.kernels.families.family import MEASURED_DTYPE, Flags, OperatorFamily, outside
 from simulators.kernels.families.tensor_cores import (
     MEASURED,
     PLAIN,
@@ -103,10 +103,10 @@ def rates_of(gemm: Gemm, gpu: Gpu, profile: Profile) -> tuple[Named, Named]:
 
 
 def quantising_s(gemm: Gemm, gpu: Gpu, profile: Profile) -> float:
-    """Return what a measured product spends on quantising its activations before it starts.
+    """Return the seconds that a measured product spends on quantizing its activations.
 
-    It is what the product starts later than one of 16-bit numbers by the same framework. Products
-    of heads were timed without.
+    The time is the start of the product less that of a 16-bit product by the same framework.
+    Products of heads were timed without.
     """
     if gemm.dtype not in QUANTISED or np.any(np.asarray(gemm.batch) > 1.0):
         return 0.0
@@ -178,7 +178,7 @@ def _is_measured(gemm: Gemm, name: str, rates: GemmRates | TensorRates) -> bool:
     return rates.calibrated and (name in SHEET_CLASSES or gemm.dtype == MEASURED_DTYPE)
 
 
-FAMILY = Family(
+FAMILY = OperatorFamily(
     seconds=gemm_seconds,
     launch_s=_launch_s,
     call=_call,

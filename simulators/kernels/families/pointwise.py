@@ -20,7 +20,7 @@ import numpy as np
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
 from simulators.kernels.entries import Entry, entry_of
-from simulators.kernels.families.family import Family, streaming
+from simulators.kernels.families.family import OperatorFamily, streaming
 from simulators.kernels.profile import Profile, VectorRates
 from simulators.kernels.tiling import lost_of_l2
 from simulators.workload.operators import Elementwise
@@ -71,7 +71,7 @@ def vector_bytes(vector: Elementwise) -> Floats:
 
 
 def _chain_entry(vector: Elementwise, gpu: Gpu, profile: Profile) -> Entry | None:
-    """Return the numbers that apply to a chain; none to what is not one of a transformer's."""
+    """Return the entry of an elementwise chain of a transformer; None for other operators."""
     kernel = chain_of(vector.name)
     if not kernel or BYTES[vector.dtype] != BYTES["bf16"]:
         return None
@@ -89,7 +89,7 @@ def _rates(vector: Elementwise, profile: Profile) -> VectorRates:
     return profile.vector[_class(vector, profile)]
 
 
-FAMILY = Family(
+FAMILY = OperatorFamily(
     seconds=vector_seconds,
     flops=lambda vector: np.asarray(vector.elements, np.float64) * vector.reads,
     moved_bytes=vector_bytes,

@@ -14,7 +14,7 @@ import numpy as np
 
 from simulators.catalog.gpu import Gpu, as_sold
 from simulators.core.jit import Floats
-from simulators.kernels.families.family import Family, streaming
+from simulators.kernels.families.family import OperatorFamily, streaming
 from simulators.kernels.profile import Profile, ReductionRates
 from simulators.kernels.tiling import four_norm, lost_of_l2
 from simulators.workload.operators import Norm
@@ -90,7 +90,7 @@ def _softmax_threads(cols: Floats, vector: float) -> Floats:
     return np.clip(threads, WARP, LONGEST_BLOCK)
 
 
-FAMILY = Family(
+FAMILY = OperatorFamily(
     seconds=reduction_seconds,
     flops=lambda norm: 4.0 * np.asarray(norm.rows, np.float64) * np.asarray(norm.cols, np.float64),
     moved_bytes=reduction_bytes,

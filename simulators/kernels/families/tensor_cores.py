@@ -1,4 +1,4 @@
-"""Kinds of tensor-core products, and the measured rates of each that a GPU has or borrows.
+"""Kinds of tensor-core products, and the own or transferred rates of each for a GPU.
 
     t = start + tiles in waves, with a latency per step of k and a price for splitting it
 
@@ -41,7 +41,7 @@ from simulators.workload.precision import BYTES, QUANTISED
 R = TypeVar("R", bound=ProductRates)
 
 PLAIN = "bf16"
-"""The kind every measured GPU has; formats nobody measured borrow its numbers."""
+"""The kind that every measured GPU has; unmeasured formats use its numbers."""
 
 PLAIN_BATCH = "bmm"
 """The kind of 16-bit products with a matrix each."""
@@ -103,7 +103,7 @@ SHEET_CLASSES = ("tensor", "tensor_quantised")
 
 
 def sheet_rates(gpu: Gpu, profile: Profile, dtype: str) -> tuple[str, GemmRates]:
-    """Return the class and the rates of products on matrix units that nobody measured."""
+    """Return the class and the rates of unmeasured products on matrix units."""
     rates = profile.gemm["tensor"]
     if not rates.calibrated:
         rates = sustaining(rates, sustained_share(gpu, dtype), gpu, dtype)
@@ -202,7 +202,7 @@ def _rates_of(file: Path, _now: Stamp) -> Mapping[tuple[str, str], TensorRates]:
 
 
 def rates_from(table: Mapping[str, Any], under: R) -> R:
-    """Return rates with what a calibration holds of them; what it lacks stays as it was."""
+    """Return rates updated with a calibration; numbers missing there keep their value."""
     found: dict[str, Any] = {k: v for k, v in table.items() if isinstance(v, float | int)}
     if "tiles" in table:
         found["tiles"] = tuple(
