@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from simulators.core.contract import is_lent, load_simulator, objectives_of
+from simulators.core.contract import is_registered, load_simulator, objectives_of
 from sweeper.engines import Engine, Say, load_engine
 from sweeper.engines.limits import UNSTATED, Limits
 from sweeper.engines.task import Task
@@ -63,7 +63,7 @@ class Sweep:
         engine `auto`, `inline`, `process` or `ray`. A simulator that is an object is answered in
         this process.
         """
-        if engine == "auto" and is_lent(space.simulator):
+        if engine == "auto" and is_registered(space.simulator):
             engine = "inline"
         wanted = objectives or objectives_of(load_simulator(space.simulator))
         simulated = unpriced(space)

@@ -18,12 +18,12 @@ AUTO = "auto"
 """Instead of a cluster's name: the machine the GPU is usually bought in."""
 
 PCIE, THROUGH_HOST = "pcie", "pcie_through_host"
-"""Fabrics of boards without ports: they read each other's memory, or send through the host's."""
+"""Fabrics of GPUs without NVLink: peer-to-peer access, or copies through host memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """One direction of what joins a GPU to its peers."""
+    """One direction of the link between a GPU and its peers."""
 
     bytes_per_s: float
     latency_s: float  # one hop of a message sent for latency

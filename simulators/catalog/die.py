@@ -1,4 +1,4 @@
-"""A die as its maker describes it: what is on it in full, its node, transistors and area."""
+"""Dies as described by their makers: all units on the die, node, transistors and area."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FACTS = Path(__file__).with_name("dies.toml")
 
 @dataclass(frozen=True, kw_only=True)
 class Die:
-    """One die; boards that are made of it sell a part of its SMs and L2."""
+    """A die; products enable a part of the SMs and of the L2."""
 
     name: str
     node: str
@@ -37,7 +37,7 @@ def dies() -> tuple[Die, ...]:
 
 
 def die_of(gpu: str) -> Die | None:
-    """Return the die of a board, by the board's name; None if nobody stated its area.
+    """Return the die of a GPU, by the name of the GPU; None if its area is unknown.
 
     >>> die_of("h200_sxm").name, die_of("b200_sxm")
     ('gh100', None)

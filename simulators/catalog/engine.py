@@ -64,7 +64,7 @@ class Defaults:
     """What an engine does unless it is configured otherwise."""
 
     token_budget: tuple[TokenBudget, ...] = ()  # in order of memory
-    tokens_beyond_prompt: int = 0  # a budget has room for the longest prompt and these
+    tokens_beyond_prompt: int = 0  # a budget holds the longest prompt and these
     reserved_memory: tuple[ReservedMemory, ...] = ()  # in order of memory
     gpu_memory_fraction: float = 0.9  # for weights and cache, if no reserved memory is stated
     stream_interval: int = 1  # iterations between messages to a client

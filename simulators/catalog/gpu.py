@@ -19,7 +19,7 @@ INSTRUCTION_ROWS = 16.0
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One accelerator as its vendor describes it; peak rates are dense.
+    """An accelerator as described by its vendor; peak rates are dense.
 
     A what-if device has its scaled name in `name` and keeps the name of what was measured in
     `measured_as`, so that a calibration can still be found and the result marked as extrapolated.
@@ -153,7 +153,7 @@ def _with_vector_peaks(sheet: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _base_of(sheet: Mapping[str, object], path: Path) -> Gpu | None:
-    """Return the GPU that a sheet says it is like, if it says so."""
+    """Return the GPU named by the key `like` of a sheet, or None."""
     name = sheet.get("like")
     if name is None:
         return None
@@ -199,7 +199,7 @@ def what_if(
 
 
 def held_at(gpu: Gpu, clock_share: float) -> Gpu:
-    """Return a GPU that runs at a share of its clock, at a lower voltage than it was made for.
+    """Return a GPU at a share of the nominal clock, at the voltage for that clock.
 
     >>> half = held_at(load_gpu("h100_sxm"), 0.5)
     >>> half.clock_share, half.peak("fp16") / load_gpu("h100_sxm").peak("fp16")

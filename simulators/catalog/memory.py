@@ -20,7 +20,7 @@ ACTIVATES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """One type of DRAM, of one channel of its own commands (of HBM a pseudo-channel)."""
+    """A type of DRAM; figures are per channel (HBM: pseudo-channel)."""
 
     name: str
     pin_bits_per_s: float

@@ -1,4 +1,4 @@
-"""Multi-instance GPUs: the slices a board can be cut into, with SMs and memory of their own."""
+"""Multi-instance GPUs: slices of a GPU with separate SMs and memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEMORY_SLICES, COMPUTE_SLICES = 8, 7
 
 @dataclass(frozen=True)
 class MigSlice:
-    """One profile of a board: SMs, and shares of the whole board."""
+    """A MIG profile of a GPU: SMs, and shares of the whole GPU."""
 
     sm_count: int
     memory_share: float  # of memory, its bandwidth and L2
@@ -23,11 +23,11 @@ class MigSlice:
 
 
 def mig_slice(gpu: Gpu, profile: str) -> MigSlice:
-    """Return a slice of a board by the name of its profile, without the memory: `3g`.
+    """Return a slice of a GPU by the name of its profile, without the memory: `3g`.
 
     Raises:
-        Infeasible: nobody has said how the board is cut.
-        UnknownNameError: it has no such profile.
+        Infeasible: the MIG profiles of the GPU are unknown.
+        UnknownNameError: the GPU has no such profile.
 
     >>> from simulators.catalog.gpu import load_gpu
     >>> mig_slice(load_gpu("a100_sxm"), "3g")

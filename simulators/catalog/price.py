@@ -30,7 +30,7 @@ Amount = TypeVar("Amount", float, NDArray[np.float64])
 
 @dataclass(frozen=True, kw_only=True)
 class Quote:
-    """One number, the day it was true and who said so."""
+    """A quoted number, with its date and source."""
 
     value: float
     date: str
@@ -66,11 +66,11 @@ class PriceList:
         return self.gpus.get(name) or owned.get(name)
 
     def _listed(self, gpu: Gpu) -> str:
-        """Return the name a GPU is priced under: its own, else that of the one it is like."""
+        """Return the GPU's name in the price list; without an entry, the name of its base GPU."""
         return gpu.name if gpu.name in self._priced() else gpu.measured_as or gpu.name
 
     def usd_per_gpu_hour(self, gpu: Gpu) -> float:
-        """Return the price of one GPU for one hour; a what-if device costs what the real one does.
+        """Return USD per GPU-hour; a what-if device costs as much as its base GPU.
 
         An owned GPU costs its share of the node and the network over the hours it works, and the
         power that it and its share of the host draw at the meter.

@@ -14,11 +14,11 @@ from simulators.core.errors import UserError, suggestion
 
 T = TypeVar("T")
 _WIDEST = 500
-"""Letters of a line in which a key is looked for, when a mistake is told."""
+"""Most letters of a line in which error messages look for a key."""
 
 
 def fill(kind: type[T], sheet: Mapping[str, Any], path: Path, what: str) -> T:
-    """Return the `kind` that a sheet describes; its name is the file's unless it states one.
+    """Return the `kind` described by a sheet; the name defaults to the name of the file.
 
     `path` and `what`, such as `gpu`, are named in errors; tables inside a sheet, such as
     `[levels[0]]`, state their own names.

@@ -92,7 +92,7 @@ def _parsed(path: Path, seal: str) -> dict[str, Any]:
 
 
 def _kept_in() -> Path:
-    """Return the folder of what was parsed; one that is not the user's alone is left empty."""
+    """Return the folder of parsed files, or the null device if other users can write there."""
     folder = folder_of_user("XDG_CACHE_HOME", "~/.cache") / "sweeper" / "calibrations"
     with contextlib.suppress(OSError):
         for place in (folder.parent, folder):

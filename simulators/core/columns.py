@@ -74,7 +74,7 @@ def numbers(batch: pa.RecordBatch, name: str) -> NDArray[Any]:
 
 
 def categories(batch: pa.RecordBatch, name: str) -> tuple[NDArray[np.int64], list[Any]]:
-    """Return a column as codes and the distinct values they stand for."""
+    """Return a column as codes and the distinct values of the codes."""
     column = batch.column(name)
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()

@@ -25,7 +25,7 @@ from simulators.core.folder import SIMULATORS
 from simulators.core.grouping import columns_of
 from simulators.core.levels import LEVELS
 from simulators.core.modules import load_from
-from simulators.core.rules import Rule
+from simulators.core.rules import ValueRule
 
 Direction = Literal["min", "max"]
 
@@ -49,14 +49,14 @@ def choice(
         names: the folder its values name (`gpu`, `model` ...), so that the content of the named
             file becomes part of a point's identity and misspelt values get suggestions.
         otherwise: the word for none of those files, where it is not the default.
-        part: what the field says something about, where fields are told apart by that.
+        part: the component that the field describes, where fields are grouped by component.
         given: whether it belongs to the question (a model, a load, a size) rather than to what a
             designer chooses; answers are then for each of its values, unless a space says else.
         default: as in `dataclasses.field`.
-        **rule: which values mean something, as in `Rule`: `at_least=1`, `above=0`, `known=(...)`.
+        **rule: allowed values, as in `ValueRule`: `at_least=1`, `above=0`, `known=(...)`.
     """
     metadata = {"doc": doc, "unit": unit, "names": names, "part": part, "given": given}
-    metadata |= {"rule": Rule(**rule), "otherwise": otherwise}
+    metadata |= {"rule": ValueRule(**rule), "otherwise": otherwise}
     return field(metadata=metadata, default=default)
 
 
@@ -149,7 +149,7 @@ class Hints(Protocol):
 
 @runtime_checkable
 class Shares(Protocol):
-    """A simulator that answers several points by one run where it meets them together."""
+    """A simulator that evaluates several points of a batch by one run."""
 
     shares: tuple[str, ...]  # fields along which points often have the same run
 
@@ -192,7 +192,7 @@ class Notes(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Contribution:
-    """What one operator, message or wait of a design takes, of what bounds it, on what evidence.
+    """Time and energy of an operator, message or wait, with its bound and evidence level.
 
     Times and energies are those of all its repetitions; those of one design add up to its totals.
     """
@@ -235,7 +235,7 @@ class NamesWeakest(Protocol):
     def weakest(self, point: Mapping[str, Any]) -> Contribution | None:
         """Return of the contributions on the worst level the one that takes longest, cheaply.
 
-        Nothing where the design takes no time; what can be cheap may stand for a mean batch.
+        Nothing where the design takes no time; a cheap answer may be that of a mean batch.
         """
 
 
@@ -247,7 +247,7 @@ def weakest_of(rows: Sequence[Contribution]) -> Contribution | None:
 
 @runtime_checkable
 class Records(Protocol):
-    """A simulator of events: it can tell everything that happened in the run of one design."""
+    """A simulator of events that can return all events of the run of a design."""
 
     def records(self, point: Mapping[str, Any]) -> Mapping[str, pa.Table]:
         """Return a table of each kind of event, by its name.
@@ -265,7 +265,7 @@ hold; of counts and times against another program's, or against a rule."""
 
 @dataclass(frozen=True)
 class Check:
-    """One line of `sweeper validate` or of a benchmark: what was measured and what was asked.
+    """A line of `sweeper-lab validate` or of a benchmark: the value and its limit.
 
     `ok` is None where no limit is set, or where the table behind the check is absent. The limit of
     a coverage is the low end of its range.
@@ -309,16 +309,16 @@ def load_simulator(name: str) -> Simulator:
         UnknownNameError: nothing of that name is here.
         UserError: what is here is no simulator.
     """
-    simulator: Simulator = _LENT.get(name) or load_from(SIMULATORS, name, "SIMULATOR")
+    simulator: Simulator = _REGISTERED.get(name) or load_from(SIMULATORS, name, "SIMULATOR")
     return simulator
 
 
-_LENT: dict[str, Simulator] = {}
+_REGISTERED: dict[str, Simulator] = {}
 """Simulators that are objects of this process, as of a notebook, by name."""
 
 
-def lend(simulator: Simulator) -> str:
-    """Make an object known by its name in this process, and return the name.
+def register(simulator: Simulator) -> str:
+    """Register an object by its name in this process, and return the name.
 
     Raises:
         UserError: it is no simulator, or its name is that of one that is shipped.
@@ -330,10 +330,10 @@ def lend(simulator: Simulator) -> str:
         )
     if simulator.name in SIMULATORS.names():
         raise UserError(f"there is a simulator '{simulator.name}' already; choose another name")
-    _LENT[simulator.name] = simulator
+    _REGISTERED[simulator.name] = simulator
     return simulator.name
 
 
-def is_lent(name: str) -> bool:
-    """Say whether a name stands for an object of this process, which no other process knows."""
-    return name in _LENT
+def is_registered(name: str) -> bool:
+    """Return whether a name is that of a registered object, unknown to other processes."""
+    return name in _REGISTERED

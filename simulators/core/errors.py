@@ -19,7 +19,7 @@ _LISTED = 16
 
 
 class UserError(Exception):
-    """What was written, what is wrong with it and what would be right, in the user's words.
+    """A mistake of the user: the text as written, the mistake, and a correct alternative.
 
     The command line prints it without a traceback.
     """
@@ -45,7 +45,7 @@ class UnknownNameError(UserError):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by what it was made of, so that it survives the way back from a worker."""
+        """Pickle by constructor arguments, so that workers can return the error."""
         return (type(self), (self.kind, self.name, self.known, self.hint))
 
 

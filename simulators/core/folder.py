@@ -24,7 +24,7 @@ from simulators.core.errors import UnknownNameError, UserError
 T = TypeVar("T")
 
 READ_BY_PATH = (".json", ".onnx")
-"""Files of other tools that may stand for a name."""
+"""Files of other tools that may be given instead of a name."""
 
 _LONGEST = 240
 """Letters of a name: what file systems take, less a suffix."""
@@ -124,7 +124,7 @@ class Folder:
         return folded(name) in self._aliases() or name in self.names()
 
     def _files(self) -> list[Path]:
-        """Every file, those that hide others of their name last."""
+        """Every file; files that override earlier ones come last."""
         return [f for place in reversed(self.places) for f in place.glob(f"*{self.suffix}")]
 
     def _aliases(self) -> dict[str, Path]:

@@ -295,7 +295,7 @@ def _where(kernel: Kernel[..., Any], constants: tuple[tuple[str, bool], ...]) ->
 
 
 def _callees(function: Callable[..., Any]) -> list[Kernel[..., Any]]:
-    """Return the kernels that a function calls, but where a constant of its module rules it out."""
+    """Return the kernels called by a function, except in branches disabled by module constants."""
     known, found, until = function.__globals__, dict[str, Any](), 0
     code = list(dis.get_instructions(function))
     for place, instruction in enumerate(code):

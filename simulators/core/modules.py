@@ -47,7 +47,7 @@ def trusted() -> tuple[Path, ...]:
 
 
 def trust_file() -> Path:
-    """Return the file that names trusted folders, one a line; it may not be there."""
+    """Return the file of trusted folders, a folder per line; the file may be missing."""
     return folder_of_user("XDG_CONFIG_HOME", "~/.config") / "sweeper" / "trusted"
 
 
@@ -88,7 +88,7 @@ def is_dotted(name: str) -> bool:
 def file_of_user(folder: Folder, name: str) -> Path | None:
     """Return the user's file behind a name or a path; None for a module shipped or installed.
 
-    What is shipped is a simulator's own code, whose results its version stands for.
+    Shipped modules are part of a simulator, whose version identifies the results.
     """
     file = None if is_dotted(name) else folder.find(name)
     return None if file is None or file.is_relative_to(folder.shipped) else file

@@ -21,7 +21,7 @@ from simulators.core.grouping import columns_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
+class ValueRule:
     """The range of a finite number, or the words a text is one of; null breaks neither.
 
     Where words are made of others, `reads` tells: it raises `UserError` for what means nothing.
@@ -37,7 +37,7 @@ class Rule:
     def allows(self, value: Any) -> bool:
         """Say whether a value means something.
 
-        >>> [Rule(above=0.0, at_most=1.0).allows(value) for value in (0.0, 0.5, 1.0, None)]
+        >>> [ValueRule(above=0.0, at_most=1.0).allows(value) for value in (0.0, 0.5, 1.0, None)]
         [False, True, True, True]
         """
         if value is None:
@@ -49,7 +49,7 @@ class Rule:
     def broken_by(self, name: str, value: Any) -> UserError | None:
         """Return what is wrong with a value of the field `name`, or nothing.
 
-        >>> Rule(at_least=0.0, below=1.0).broken_by("watermark", 1.5)
+        >>> ValueRule(at_least=0.0, below=1.0).broken_by("watermark", 1.5)
         UserError('watermark is 1.5; it must be at least 0 and below 1')
         """
         if self.reads and value is not None:
@@ -95,10 +95,10 @@ def is_sound(kind: type, batch: pa.RecordBatch) -> bool:
 
 
 @functools.cache
-def rules_of(kind: Any) -> tuple[tuple[str, Rule], ...]:
+def rules_of(kind: Any) -> tuple[tuple[str, ValueRule], ...]:
     """Return the fields of a point type that have a rule."""
-    rules = ((c.name, c.metadata.get("rule", Rule())) for c in columns_of(kind))
-    return tuple((name, rule) for name, rule in rules if rule != Rule())
+    rules = ((c.name, c.metadata.get("rule", ValueRule())) for c in columns_of(kind))
+    return tuple((name, rule) for name, rule in rules if rule != ValueRule())
 
 
 def _telling(column: pa.Array) -> list[Any]:

@@ -24,9 +24,9 @@ class Constants:
 
     products: Mapping[str, float] = field(default_factory=dict)  # pace, by architecture
     formats: Mapping[str, float] = field(default_factory=dict)  # of narrow ones, over that
-    boards: Mapping[str, float] = field(default_factory=dict)  # of matrix units, over that
+    gpus: Mapping[str, float] = field(default_factory=dict)  # matrix units of one GPU, over that
     attention: Mapping[str, float] = field(default_factory=dict)  # by kernel and architecture
-    streams: Mapping[str, float] = field(default_factory=dict)  # pace, by who fused them
+    streams: Mapping[str, float] = field(default_factory=dict)  # pace, by fusion
     experts: Mapping[str, float] = field(default_factory=dict)  # pace, by precision
     step_s: float = 0.0  # that a step waits for its host before the next
     layer_s: float = 0.0  # that a layer waits for launches in a pass

@@ -64,7 +64,7 @@ def explained(
             devices=gpus,
             bound=bound,
             level=LEVELS[FITTED],
-            note=f"boards draw {resting_w(job.gpu):.0f} W and more",
+            note=f"an idle GPU draws {resting_w(job.gpu):.0f} W or more",
         )
         for name, (seconds, bound) in messages.items()
         if abs(seconds) > 0.0

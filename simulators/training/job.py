@@ -1,4 +1,4 @@
-"""What is trained on what: the fields that rows of a batch share, and how a model is cut for it.
+"""The job that all rows of a batch share: model, GPU, cluster, tensor, context and expert ranks.
 
 A replica's ranks are numbered tensor ranks first, then context, data and pipeline ranks, as
 Megatron-LM places them: neighbours share what they exchange most. Experts are dealt to ranks that
@@ -40,7 +40,7 @@ FUSED, EAGER = FUSIONS
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What rows of one layer price share."""
+    """Fields that rows with the same layer times have in common."""
 
     model: LanguageModel
     gpu: Gpu
@@ -85,7 +85,7 @@ class Job:
 
     @property
     def trained_share(self) -> float:
-        """Weights that have gradients over those that have not: all, or the adapters alone."""
+        """Share of the weights that is trained: all, or the adapters' weights over the model's."""
         model = self.model
         adapters = self.lora_rank * adapter_numbers(model, self.lora_targets)
         return adapters / model.parameters if self.lora_rank else 1.0

@@ -104,7 +104,7 @@ def _has_both_ends(plans: Plans) -> NDArray[np.bool_]:
 
 
 def layer_activation_bytes(job: Job, plans: Plans) -> Floats:
-    """Return what one layer keeps of one micro-batch on a rank, after recomputation."""
+    """Return the activation bytes per rank, layer and micro-batch that await the backward pass."""
     model = job.model
     tokens = plans.micro_batch * job.sequence / job.cp
     between = 8.0 * model.hidden / job.norm_ranks  # inputs of norms and of products
@@ -148,7 +148,7 @@ def kept_chunks(plans: Plans) -> Floats:
 
 
 def rank_memory(job: Job, plans: Plans) -> RankMemory:
-    """Return what the fullest rank of each row holds."""
+    """Return the memory of the fullest rank of each row."""
     model = job.model
     weights = parameters(job, plans)
     ranks = plans.shards
@@ -211,7 +211,7 @@ def optimized_weights(job: Job, plans: Plans, held: Parameters) -> Floats:
 
 
 def _recomputed_bytes(job: Job, plans: Plans, layer: Floats) -> Floats:
-    """Return the activations of one layer that recomputation restores for its backward pass."""
+    """Return the activation bytes of one layer that recomputation restores at a time."""
     without = replace(
         plans, recompute=np.full_like(plans.recompute, NONE), again=np.zeros(plans.size)
     )

@@ -1,4 +1,4 @@
-"""A batch of points becomes jobs and plans, and what their steps say, metrics."""
+"""Converts batches of points to jobs and plans, and step times to metrics."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def step_metrics(job: Job, plans: Plans, done: Steps, constants: Constants) -> C
 
 
 def memory_metrics(job: Job, plans: Plans, memory: RankMemory) -> Columns:
-    """Return the bytes that the fullest rank holds, and those in the memory of its host."""
+    """Return the bytes in memory of the fullest rank, by use, and of a host."""
     return {
         "memory_bytes": memory.total,
         "host_bytes": host_bytes(job, plans),
@@ -281,9 +281,9 @@ def loading_s(job: Job, plans: Plans, batch: pa.RecordBatch, where: NDArray[np.i
 
 
 def stretched_s(done: Columns, gpus: Floats, spread: Floats) -> Columns:
-    """Return the step by quantiles of its slowest GPU, which its kernels and all that wait take.
+    """Return percentiles of the step time over draws of the slowest GPU's speed.
 
-    What the slowest is drawn to take stands in place of the waits that were fitted.
+    The drawn delay replaces the fitted straggler wait.
     """
     working_s = done["compute_s"] + done["bubble_s"]
     even_s = done["step_s"] - done["late_s"]

@@ -1,4 +1,4 @@
-"""What a training run is asked by, and what it answers: fields are axes, columns, documentation."""
+"""Axes and metrics of a training run: fields are axes, columns and documentation."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class TrainingPoint:
         at_least=0,
     )
     restart_s: float = asked(
-        "seconds from a failure until training goes on", unit="s", default=900.0, at_least=0
+        "seconds from a failure until training resumes", unit="s", default=900.0, at_least=0
     )
     gpu_spread: float = asked(
         "standard deviation of a GPU's speed, relative: 8 % lie between fast and slow ones of a "

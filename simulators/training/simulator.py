@@ -45,7 +45,7 @@ from simulators.training.step import after_loading, steps, work_of
 
 @dataclass(frozen=True)
 class Training:
-    """The simulator of this room."""
+    """The simulator of training runs."""
 
     name: str = "training"
     version: int = 8
@@ -152,7 +152,7 @@ class Training:
         return table_of(TrainingFacts, columns)
 
     def warm_up(self) -> None:
-        """Compile what the kernels' room compiles, and the pipeline."""
+        """Compile the kernel models and the pipeline."""
         kernels.warm_up()
 
 

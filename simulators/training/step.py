@@ -44,7 +44,7 @@ GRADIENTS, GATHERED, SHARDED = "gradients", "gathered", "sharded"
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """One step of each row, in seconds; parts are those of one rank of a stage of mean length."""
+    """Step times of each row in seconds; parts belong to one rank of a stage of mean length."""
 
     step_s: Floats
     pipeline_s: Floats  # until the last rank has run its tasks
@@ -110,11 +110,11 @@ def passes_of(work: Work, constants: Constants) -> Passes:
         if name not in priced:
             continue
         passes = _passes(work, name, constants)
-        told = _exposed(work, name, passes, constants)
+        unhidden = _exposed(work, name, passes, constants)
         sharded = _sharded(work.exchange, passes, constants) if name in LAYERS else {}
         for kind, column in enumerate((FORWARD, INPUTS, WEIGHTS)):
             parts[:, DENSE * place + kind] = passes[column]
-        for (direction, what), seconds in (told | sharded).items():
+        for (direction, what), seconds in (unhidden | sharded).items():
             parts[:, DENSE * place + (0 if direction == FORWARD else 1)] += seconds
             exposed[what] += counts[name] * seconds
         compute += counts[name] * sum(passes.values())
@@ -226,10 +226,10 @@ def counts_of(job: Job) -> dict[str, float]:
 
 
 def pace(constants: Constants, job: Job, kind: str) -> float:
-    """Return the pace of a kind of kernels on an architecture; 1 where nobody trained on it."""
-    on, board = f"_{job.gpu.architecture}", job.gpu.measured_as or job.gpu.name
+    """Return the pace of a kind of kernels on an architecture; 1 without measured rows."""
+    on, gpu = f"_{job.gpu.architecture}", job.gpu.measured_as or job.gpu.name
     attention = FLASH if job.attention == FLASH_FP8 else job.attention
-    matrix = constants.boards.get(board, 1.0)
+    matrix = constants.gpus.get(gpu, 1.0)
     if kind in PRODUCTS:
         narrow = constants.formats.get(kind, 1.0)
         return matrix * narrow * constants.products.get(job.gpu.architecture, 1.0)
@@ -263,8 +263,8 @@ def _exposed(
     others = {FORWARD: passes[INPUTS] + passes[WEIGHTS], INPUTS: passes[FORWARD]}
     found: dict[tuple[str, str], Floats] = {}
     share: float | Floats
-    for direction, told in ((FORWARD, sent.forward), (INPUTS, sent.backward)):
-        for what, column in told.items():
+    for direction, sizes in ((FORWARD, sent.forward), (INPUTS, sent.backward)):
+        for what, column in sizes.items():
             seconds = column[which]
             if direction == INPUTS:
                 seconds = seconds + plans.again * sent.forward[what][which]
@@ -308,13 +308,13 @@ def _sharded(
 
 
 def _left(sending_s: Floats, window_s: Floats, share: float, plans: Plans) -> Floats:
-    """Return what a pass leaves of an exchange: a share always, all that is longer than it."""
+    """Return the exposed seconds of an exchange: a fixed share, or all beyond the window."""
     hidden = np.maximum(share * sending_s, sending_s - window_s)
     return np.where(plans.overlaps > 0, hidden, sending_s)
 
 
 def _energy_j(work: Work, step_s: Floats, busy_s: Floats) -> Floats:
-    """Return the joules of one rank: its kernels', and the board's at rest in what is left."""
+    """Return the joules of one rank: kernels, and idle power in the remaining time."""
     plans, counts, spent_j = work.plans, counts_of(work.job), np.zeros(work.plans.size)
     for name, piece in work.pieces.items():
         for (phase, _), joules in piece.joules.items():

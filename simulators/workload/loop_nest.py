@@ -33,7 +33,7 @@ class Tensor:
 
     @property
     def dims(self) -> frozenset[str]:
-        """The dimensions that walk this tensor; loops over others reuse it."""
+        """Dimensions that index the tensor; loops over any other dimension reuse the tensor."""
         return frozenset(dim for rank in self.ranks for dim, _ in rank)
 
     def words(self, extents: Mapping[str, int]) -> int:

@@ -20,7 +20,7 @@ Column = float | NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """What every operator has: a name, the format of its numbers, and how often it runs."""
+    """Fields of every operator: name, precision of the numbers, number of runs."""
 
     name: str
     dtype: str = "fp16"
@@ -51,7 +51,7 @@ class GroupedGemm(Launched):
     experts: int
     top_k: float
     weight_dtype: str = ""  # of the stored weights, if narrower
-    width: float = 0.0  # of an expert, as cut: what libraries tune tiles by; 0: not told
+    width: float = 0.0  # of an expert, as cut: the width libraries tune tiles for; 0: unknown
     ranks: float = 1.0  # GPUs the experts are dealt over; kernels walk over the rows of all of them
 
     @property

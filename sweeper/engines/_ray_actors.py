@@ -72,7 +72,7 @@ class _Remote:
         return name, found
 
     def load(self, task: Task) -> str:
-        """Load a task; return what is wrong with the files that it reads here, if anything."""
+        """Load a task; return the problem with files read on this node, or nothing."""
         self.task = task
         try:
             check_facts(task)

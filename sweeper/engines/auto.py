@@ -1,4 +1,4 @@
-"""The engine that chooses: one child process for little work, one per core for more, then Ray.
+"""Engine `auto`: a child process for little work, a process per core for more, then Ray.
 
 A process starts in two seconds, Ray in about ten. The work is estimated from a few points, which a
 child process evaluates without keeping them, unless the simulator's own guess suffices.

@@ -317,7 +317,7 @@ class WorkerPool:
     def _replace(
         self, task: Task, slot: Slot, again: deque[_Job], status: str, reason: str
     ) -> Iterator[Part]:
-        """Spawn another worker; requeue jobs that waited, split or give up the one that ran."""
+        """Spawn another worker; requeue waiting jobs, split or abandon the running job."""
         slot.worker.shut_down()
         self.slots.remove(slot)
         self._spawn()

@@ -1,4 +1,4 @@
-"""The neighbours of a design: those that differ from it by one step of one axis."""
+"""Neighbours of a design: designs at a distance of a step along an axis."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def steps_from(
     axes: Mapping[str, Sequence[Any]],
     objectives: Objectives,
 ) -> pl.DataFrame:
-    """Return the evaluated designs one step of one axis away, and what the step changes.
+    """Return the evaluated neighbours of a design, and the changes of metrics.
 
     One row per neighbour: `axis`, `from`, `to` (as text), `better` (no objective worse, one
     better), and per objective the new value and, as `NAME_change`, its relative change. Steps that

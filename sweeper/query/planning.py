@@ -1,4 +1,4 @@
-"""What to buy: the cheapest design that meets its deadlines, and how many of it a load needs."""
+"""Capacity planning: the cheapest design that meets the SLO, and its number of replicas."""
 
 from __future__ import annotations
 

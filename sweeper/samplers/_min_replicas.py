@@ -140,7 +140,7 @@ class BisectionState:
         self._compared = np.zeros(answers, bool)
 
     def drop_hopeless(self) -> None:
-        """Forbid sizes at and below a hopeless one; an answer without others keeps its best."""
+        """Exclude sizes up to the largest hopeless size; always keep the best size of a design."""
         places = np.arange(self.devices.shape[1])
         last = np.where(self.predicted > _HOPELESS, places, -1).max(axis=1, initial=-1)
         kept = np.where(places <= last[:, np.newaxis], np.inf, self.devices)

@@ -112,7 +112,7 @@ class SearchDriver:
 
 
 def as_sampler(sampler: Sampler | SearchSampler, goal: Goal) -> Sampler:
-    """Return a sampler as it is, or the driver that runs its search."""
+    """Return a sampler unchanged, or wrap a search sampler in a driver."""
     return SearchDriver(sampler, goal) if isinstance(sampler, SearchSampler) else sampler
 
 

@@ -129,7 +129,7 @@ class _Proof:
         self._boxes = self._bounded(*self._without_ignored(*_combined(stretches)))
 
     def _without_ignored(self, low: Ints, high: Ints) -> tuple[Ints, Ints]:
-        """Reduce boxes to one value of each axis that changes no metric and that no rule names."""
+        """Reduce boxes to a single value of axes without effect on metrics or constraints."""
         if not isinstance(self._simulator, Ignores):
             return low, high
         high, asked = high.copy(), {root for rule in self._space.rules for root in rule.roots}

@@ -1,4 +1,4 @@
-"""A design space: the product of its axes, less what its constraints forbid."""
+"""Design spaces: the product of the axes, without points that violate a constraint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from simulators.core.columns import schema_of
-from simulators.core.contract import Describes, Simulator, lend, load_simulator
+from simulators.core.contract import Describes, Simulator, load_simulator, register
 from simulators.core.errors import UserError, unknown
 from sweeper.space.counts import Counts, counts_of, drawn
 from sweeper.space.factors import defaults, factors_of
@@ -54,7 +54,7 @@ class DesignSpace(Product):
         Each of `**axes` is a value, a list, or a range in words such as "0.5..32 log 13". The
         simulator is a name, a dotted module, a file, a folder, or an object.
         """
-        name = simulator if isinstance(simulator, str) else lend(simulator)
+        name = simulator if isinstance(simulator, str) else register(simulator)
         written = {"simulator": name, "axes": axes, "derived": dict(derived or {})}
         return space_of({**written, "constraints": list(constraints)})
 
@@ -164,7 +164,7 @@ def _conditional(conditions: Mapping[str, Any], space: DesignSpace) -> tuple[str
 
 
 def _first_of(name: str, factor: Factor) -> str:
-    """Return as SQL that an axis has its first value: that of each choice of axes it moves with."""
+    """Return an SQL condition: the axis has its first value, per choice of its factor."""
     others = [n for n in factor.columns if n != name]
     firsts: dict[tuple[Scalar, ...], Scalar] = {}
     for *choice, value in zip(*(factor.columns[n] for n in (*others, name)), strict=True):
@@ -193,7 +193,7 @@ def _equals(name: str, value: Scalar) -> str:
 
 
 def _check_names(space: DesignSpace, simulator: Simulator) -> None:
-    """Evaluate what is written once, so that mistakes in it come to light."""
+    """Evaluate every expression once, so that mistakes are reported at load time."""
     taken = {*space.axes, *schema_of(simulator.metrics).names}
     for name in space.derived:
         if name in taken:

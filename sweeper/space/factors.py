@@ -88,7 +88,7 @@ def _found(kind: str, value: str) -> str:
 def _zipped(
     columns: Mapping[str, tuple[Scalar, ...]], written: Sequence[str | list[str]]
 ) -> list[Factor]:
-    """Return one factor per axis, or per group of axes that move together, where its first was."""
+    """Return a factor per axis or per group of axes, at the place of the group's first axis."""
     alone = [name for name in written if isinstance(name, str)]
     groups = [alone] if alone else [group for group in written if isinstance(group, list)]
     home: dict[str, list[str]] = {}

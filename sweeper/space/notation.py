@@ -59,7 +59,7 @@ def values_of(name: str, written: Any, kind: pa.DataType, *, nullable: bool) -> 
 
 
 def cast(name: str, item: Any, kind: pa.DataType, *, nullable: bool) -> Scalar:
-    """Return one value as the type of its field, or say what it is not."""
+    """Return a value converted to the type of its field, or raise UserError."""
     if item is None or (item == "null" and nullable):
         if not nullable:
             raise UserError(f"axis '{name}' cannot be null; {_kind_name(kind)} is wanted")

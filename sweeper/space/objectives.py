@@ -46,9 +46,9 @@ def objectives(written: SpaceConfig, space: DesignSpace) -> dict[str, Direction]
 
 
 def given(written: SpaceConfig, space: DesignSpace, wanted: Iterable[str] = ()) -> tuple[str, ...]:
-    """Return the axes that vary and are given: what `given:` names, else what the simulator says.
+    """Return the varying axes that are given: named by `given:`, else by the simulator.
 
-    What is made small or large is chosen, so objectives (`wanted`) are not among them.
+    Objectives (`wanted`) are chosen, not given.
     """
     usual = given_of(load_simulator(space.simulator).point)
     named = usual if written.given is None else written.given

@@ -31,7 +31,7 @@ CODE = "code"
 
 @dataclass(frozen=True)
 class Factor:
-    """Axes that move together: one row per joint choice. A plain axis is a factor of one column."""
+    """Axes that vary together, with a row per joint choice; a plain axis is a factor alone."""
 
     columns: Mapping[str, tuple[Scalar, ...]]
 

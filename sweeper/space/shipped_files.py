@@ -43,7 +43,7 @@ def sites() -> dict[str, Path]:
 
 
 def _searched() -> tuple[Path, ...]:
-    """Return the folders that are looked through, those that count most last."""
+    """Return the searched folders in order of increasing precedence."""
     home = os.environ.get("SWEEPER_HOME")
     return (*reversed(_SHIPPED), *([Path(home)] if home else []), Path())
 

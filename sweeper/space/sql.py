@@ -29,7 +29,7 @@ FUNCTIONS = _set(
     "LEFT LENGTH LN LOG LOG10 LOG1P LOG2 LOWER LTRIM MOD NULLIF PI POW POWER REGEXP_LIKE RIGHT "
     "ROUND RTRIM SIGN SIN SQRT STARTS_WITH STRPOS SUBSTR TAN TRY_CAST UPPER"
 )
-"""Functions of single values whose results are no longer than what they are given."""
+"""Functions of single values whose results are no longer than their arguments."""
 AGGREGATES = _set(
     "AVG CORR COUNT COVAR COVAR_POP COVAR_SAMP CUME_DIST DENSE_RANK FIRST FIRST_VALUE LAG LAST "
     "LAST_VALUE LEAD MAX MEAN MEDIAN MIN OVER QUANTILE_CONT QUANTILE_DISC RANK ROW_NUMBER SELECT "
@@ -56,7 +56,7 @@ _DOTTED = re.compile(r"""'(?:[^']|'')*'|"[^"]*"|`[^`]*`|(?P<name>[^\W\d]\w*(?:\.
 
 
 def names_in(text: str, what: str) -> tuple[str, ...]:
-    """Return the columns an SQL expression names; `what` is what messages call it."""
+    """Return the columns named in an SQL expression; messages call the expression `what`."""
     return tuple(dict.fromkeys(parsed(text, what).meta.root_names()))
 
 
@@ -103,7 +103,7 @@ def condition(where: str, schema: Mapping[str, pl.DataType]) -> pl.Expr:
 
 @contextmanager
 def computed(what: str) -> Iterator[None]:
-    """Turn what goes wrong while an expression is computed into a mistake of who wrote it."""
+    """Convert errors of an expression's evaluation to UserError."""
     try:
         yield
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:

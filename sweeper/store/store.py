@@ -105,7 +105,7 @@ class Store:
     def whole(
         self, definition: Definition, *, only: bool = False, but: Container[str] = ()
     ) -> Iterator[str]:
-        """Yield the parts that may hold points of a definition, or `only` those written under it.
+        """Yield the parts that may hold points of a definition; `only`: parts written under it.
 
         A damaged part is left out with a warning.
         """

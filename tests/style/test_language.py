@@ -56,7 +56,6 @@ PENDING_WORDS: set[str] = {
     "lab/parity",
     "lab/tables",
     "planning/calibrate",
-    "simulators/catalog",
     "simulators/codesign",
     "simulators/collectives",
     "simulators/composition",
@@ -65,10 +64,7 @@ PENDING_WORDS: set[str] = {
     "simulators/edge",
     "simulators/kernels",
     "simulators/serving",
-    "simulators/training",
-    "simulators/workload",
     "sweeper",
-    "sweeper/space",
     "tests",
     "tests/accuracy",
     "tests/collectives",
@@ -79,20 +75,12 @@ PENDING_WORDS: set[str] = {
     "tests/serving",
 }
 PENDING_DOCSTRINGS: set[str] = {
-    "simulators/catalog",
     "simulators/codesign",
     "simulators/collectives",
     "simulators/core",
     "simulators/dataflow",
     "simulators/edge",
-    "simulators/training",
-    "simulators/workload",
     "sweeper",
-    "sweeper/engines",
-    "sweeper/query",
-    "sweeper/samplers",
-    "sweeper/space",
-    "sweeper/store",
 }
 PENDING_CLASSES = True
 """Packages that still hold refused words or pronoun docstrings, and whether class names repeat."""

@@ -88,7 +88,7 @@ def fill_paired(half: int, ranks: int, each: int, swaps: int, order: Ints) -> in
     """Write the tasks of a rank of a dualpipe in turn; return their number.
 
     The phases are those of DualPipe's published step: forwards of the near half, forwards of both,
-    backwards that make room for forwards, pairs, backwards, and weights' gradients that are left.
+    backwards that free memory for forwards, pairs, backwards, and remaining weight gradients.
     `half` is the distance of the rank from its end of the pipeline, of which one half has `ranks`;
     `each` micro-batches pass either chunk; `swaps`: the near chunk is the second.
     """

@@ -76,7 +76,7 @@ def fill_sorted(
     counts: Ints,
     tasks: Ints,
 ) -> int:
-    """Write all tasks so that each comes after those it waits for; return how many there are.
+    """Write all tasks in dependency order; return their number.
 
     `orders` are (kind, chunk, micro-batch, whether paired with the next) of each rank in turn;
     tasks are written as `RANK` ff., fewer than all if ranks wait for each other.

@@ -1,1 +1,1 @@
-"""What one layer of a model asks of a GPU in a training step, and what that takes."""
+"""Kernels and messages of one layer in a training step, with their times."""

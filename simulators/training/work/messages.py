@@ -44,7 +44,7 @@ class Messages:
 def messages(job: Job, piece: str, micro_batches: Floats) -> Messages:
     """Return the messages of one piece for a column of micro-batch sizes.
 
-    Messages of context ranks are told whole; what attention hides of them is the caller's.
+    Messages of context ranks are not reduced by the overlap with attention; callers subtract it.
     """
     tokens = micro_batches * job.sequence / job.cp
     sums = SUMS[piece]

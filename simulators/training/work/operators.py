@@ -83,20 +83,20 @@ KEPT_NORMS = (*NORMS, "final_norm", "latent_norms")
 
 
 @dataclass(frozen=True)
-class Task:
-    """A kernel of one pass of a piece; those of attention's core are told apart."""
+class PassKernel:
+    """A kernel of one pass of a piece; `is_core` marks kernels of core attention."""
 
     kernel: Compute
     phase: str
     is_core: bool = False
 
 
-def tasks(job: Job, piece: str, micro_batch: Column) -> list[Task]:
-    """Return the kernels of one piece of a model, for one micro-batch on one rank."""
+def tasks(job: Job, piece: str, micro_batch: Column) -> list[PassKernel]:
+    """Return the kernels of a piece of a model for a micro-batch on a rank."""
     part = PIECES[piece]
     tokens = micro_batch * job.sequence / job.cp
     shard = Shard(job.model, job.cut, part, job.dtype)
-    found: list[Task] = []
+    found: list[PassKernel] = []
     for operator in token_operators(shard, tokens):
         if operator.repeat and (operator.name != CACHE_WRITE or job.fusion == EAGER):
             found += _with_gradients(_shared_out(operator, job))
@@ -112,7 +112,7 @@ def tasks(job: Job, piece: str, micro_batch: Column) -> list[Task]:
         found += _loss(job, predicted)
     if part.layers:
         found += [
-            Task(task.kernel, task.phase, is_core=True)
+            PassKernel(task.kernel, task.phase, is_core=True)
             for task in _attention(job, shard, micro_batch)
         ]
     if job.lora_rank:  # frozen weights have no gradients
@@ -122,7 +122,7 @@ def tasks(job: Job, piece: str, micro_batch: Column) -> list[Task]:
     return found
 
 
-def _narrowed(product: Compute, job: Job) -> Iterable[Task]:
+def _narrowed(product: Compute, job: Job) -> Iterable[PassKernel]:
     """Return the kernel that narrows the gradient of a product's result to 8 or 4 bits.
 
     It writes rows and columns apart, one for either backward product, as matrix units read one of
@@ -136,10 +136,12 @@ def _narrowed(product: Compute, job: Job) -> Iterable[Task]:
     rows = product.m if isinstance(product, Gemm) else product.tokens
     share = job.norm_ranks if product.name in LAST_OF_BLOCKS else 1
     writes = 2.0 * BYTES[product.dtype] / BYTES["bf16"]
-    yield Task(_pointwise("narrowing", rows * product.n / share, 1.0, writes, product), INPUTS)
+    yield PassKernel(
+        _pointwise("narrowing", rows * product.n / share, 1.0, writes, product), INPUTS
+    )
 
 
-def _dropout(operator: Compute, job: Job) -> Iterable[Task]:
+def _dropout(operator: Compute, job: Job) -> Iterable[PassKernel]:
     """Return what dropout adds to a residual sum, as models had it until 2022.
 
     The sum, which writes a mask besides, and the norm after it are two kernels (Megatron-LM).
@@ -148,8 +150,8 @@ def _dropout(operator: Compute, job: Job) -> Iterable[Task]:
         return
     assert isinstance(operator, Elementwise)
     sums = replace(operator, name="dropout", elements=operator.elements / job.norm_ranks)
-    yield Task(replace(sums, reads=1.0, writes=0.5), FORWARD)
-    yield Task(replace(sums, reads=1.5, writes=1.0), INPUTS)
+    yield PassKernel(replace(sums, reads=1.0, writes=0.5), FORWARD)
+    yield PassKernel(replace(sums, reads=1.5, writes=1.0), INPUTS)
 
 
 def _pointwise(
@@ -161,7 +163,7 @@ def _pointwise(
     )
 
 
-def _dequantized(task: Task) -> Iterable[Task]:
+def _dequantized(task: PassKernel) -> Iterable[PassKernel]:
     """Return the kernel that converts a frozen product's 4-bit weights to 16 bits before it."""
     product = task.kernel
     if not isinstance(product, Gemm | GroupedGemm):
@@ -170,10 +172,10 @@ def _dequantized(task: Task) -> Iterable[Task]:
         return
     often = product.experts if isinstance(product, GroupedGemm) else product.batch
     numbers, reads = often * product.n * product.k, NF4_BYTES / BYTES["bf16"]
-    yield Task(_pointwise("widening", numbers, reads, 1.0, product), task.phase)
+    yield PassKernel(_pointwise("widening", numbers, reads, 1.0, product), task.phase)
 
 
-def _summed(product: Compute) -> Iterable[Task]:
+def _summed(product: Compute) -> Iterable[PassKernel]:
     """Return the kernel that adds a product's 16-bit gradients to an fp32 sum of micro-batches.
 
     Since 2022 Megatron-LM's products do so themselves.
@@ -184,10 +186,10 @@ def _summed(product: Compute) -> Iterable[Task]:
         numbers = product.experts * product.n * product.k
     else:
         return
-    yield Task(_pointwise("gradient_sum", numbers, 1.0 + WIDE, WIDE, product), SUMS)
+    yield PassKernel(_pointwise("gradient_sum", numbers, 1.0 + WIDE, WIDE, product), SUMS)
 
 
-def _adapter(operator: Compute, job: Job) -> list[Task]:
+def _adapter(operator: Compute, job: Job) -> list[PassKernel]:
     """Return the two thin products beside an adapted one, and the sums with its own results.
 
     Outputs of both are summed (Hu et al., LoRA, 2021), and so are the gradients of what both read,
@@ -202,7 +204,7 @@ def _adapter(operator: Compute, job: Job) -> list[Task]:
     m, n, k = operator.m, operator.n, operator.k
     outputs = _pointwise("adapter_sum", m * n * operator.batch, 2.0, 1.0, operator)
     inputs = replace(outputs, elements=m * k * operator.batch)
-    sums = [Task(outputs, FORWARD), Task(inputs, INPUTS)]
+    sums = [PassKernel(outputs, FORWARD), PassKernel(inputs, INPUTS)]
     return [*_with_gradients(down), *_with_gradients(up), *sums]
 
 
@@ -218,7 +220,7 @@ def _shared_out(operator: Compute, job: Job) -> Compute:
     return operator
 
 
-def _attention(job: Job, shard: Shard, micro_batch: Column) -> Iterable[Task]:
+def _attention(job: Job, shard: Shard, micro_batch: Column) -> Iterable[PassKernel]:
     """Return attention between the projections: one kernel, or products with all scores.
 
     Context ranks run a share of it, at the pace of the whole.
@@ -237,22 +239,22 @@ def _attention(job: Job, shard: Shard, micro_batch: Column) -> Iterable[Task]:
                 yield from _in_ring(share, job, FORWARD, merged=1.0)
                 yield from _in_ring(backward, job, INPUTS, merged=3.0)
             else:
-                yield Task(share, FORWARD)
-                yield Task(backward, INPUTS)
+                yield PassKernel(share, FORWARD)
+                yield PassKernel(backward, INPUTS)
             if job.cp > 1 and job.context_exchange == ULYSSES:
-                yield from (Task(_packed(share), phase) for phase in (FORWARD, INPUTS))
+                yield from (PassKernel(_packed(share), phase) for phase in (FORWARD, INPUTS))
         else:
             yield from _with_gradients(share)
 
 
-def _narrowed_heads(attention: Attention) -> Iterable[Task]:
+def _narrowed_heads(attention: Attention) -> Iterable[PassKernel]:
     """Return the kernels that narrow queries, keys and values, and the gradient of the output."""
     numbers = attention.query_tokens * attention.head_dim
     writes = BYTES["fp8"] / BYTES["bf16"]
     cast = _pointwise("narrowing", numbers * attention.heads, 1.0, writes, attention)
     width = attention.heads + 2.0 * attention.kv_heads
-    yield Task(replace(cast, elements=numbers * width), FORWARD)
-    yield Task(cast, INPUTS)
+    yield PassKernel(replace(cast, elements=numbers * width), FORWARD)
+    yield PassKernel(cast, INPUTS)
 
 
 def _packed(attention: Attention) -> Elementwise:
@@ -264,8 +266,8 @@ def _packed(attention: Attention) -> Elementwise:
     return _pointwise("packing", 2.0 * attention.query_tokens * width, 1.0, 1.0, attention)
 
 
-def _in_ring(attention: Attention, job: Job, phase: str, merged: float) -> Iterable[Task]:
-    """Return attention to one rank's keys at a time, and the fp32 sums of what that gives.
+def _in_ring(attention: Attention, job: Job, phase: str, merged: float) -> Iterable[PassKernel]:
+    """Return ring attention: the kernel of each block of keys, and fp32 sums of partial outputs.
 
     Blocks are taken to run at the pace of the whole. Of a causal mask a plain ring leaves some
     rank a whole block at every step but the first, of which half is masked; a zigzag gives all
@@ -275,13 +277,13 @@ def _in_ring(attention: Attention, job: Job, phase: str, merged: float) -> Itera
     """
     ranks = float(job.cp)
     uneven = (2.0 * ranks - 1.0) / ranks if job.context_exchange == RINGS[0] else 1.0
-    yield Task(replace(attention, repeat=uneven * attention.repeat), phase)
+    yield PassKernel(replace(attention, repeat=uneven * attention.repeat), phase)
     numbers = attention.query_tokens / ranks * attention.heads * attention.head_dim
     merge = _pointwise("merge", merged * numbers, 2 * WIDE, WIDE, attention)
-    yield Task(replace(merge, repeat=attention.repeat * job.cp * (job.cp - 1)), phase)
+    yield PassKernel(replace(merge, repeat=attention.repeat * job.cp * (job.cp - 1)), phase)
 
 
-def _unfused(attention: Attention, job: Job) -> Iterable[Task]:
+def _unfused(attention: Attention, job: Job) -> Iterable[PassKernel]:
     """Return attention as products, a masked softmax and dropout, each over all scores."""
     length = float(job.sequence)
     batch = attention.requests * attention.heads
@@ -293,45 +295,49 @@ def _unfused(attention: Attention, job: Job) -> Iterable[Task]:
     softmax = Norm(name="masked_softmax", rows=rows, cols=length, kind="softmax", **shared)
     dropout = _pointwise("dropout", numbers, 1.0, 1.5, attention)
     for product in (scores, sums):
-        yield Task(product, FORWARD)
-        yield Task(product, INPUTS)  # of either factor
-        yield Task(product, INPUTS)
-    yield Task(softmax, FORWARD)
-    yield Task(dropout, FORWARD)
-    yield Task(replace(dropout, reads=2.0, writes=1.0), INPUTS)
-    yield Task(replace(dropout, reads=1.5, writes=1.0), INPUTS)
+        yield PassKernel(product, FORWARD)
+        yield PassKernel(product, INPUTS)  # of either factor
+        yield PassKernel(product, INPUTS)
+    yield PassKernel(softmax, FORWARD)
+    yield PassKernel(dropout, FORWARD)
+    yield PassKernel(replace(dropout, reads=2.0, writes=1.0), INPUTS)
+    yield PassKernel(replace(dropout, reads=1.5, writes=1.0), INPUTS)
 
 
-def _with_gradients(operator: Compute) -> list[Task]:
+def _with_gradients(operator: Compute) -> list[PassKernel]:
     """Return an operator of a forward pass and its gradients."""
-    forward = Task(operator, FORWARD)
+    forward = PassKernel(operator, FORWARD)
     if isinstance(operator, Gemm):
         m, n, k = operator.m, operator.n, operator.k
         inputs = replace(operator, n=k, k=n, weight_dtype=operator.dtype)
         weights = replace(operator, m=k, n=n, k=m, weight_dtype=operator.dtype)
-        return [forward, Task(inputs, INPUTS), Task(weights, WEIGHTS)]
+        return [forward, PassKernel(inputs, INPUTS), PassKernel(weights, WEIGHTS)]
     if isinstance(operator, GroupedGemm):
         inputs_of = replace(operator, n=operator.k, k=operator.n)
-        return [forward, Task(inputs_of, INPUTS), Task(operator, WEIGHTS)]
+        return [forward, PassKernel(inputs_of, INPUTS), PassKernel(operator, WEIGHTS)]
     if isinstance(operator, Norm):
         moved = Elementwise(
             name=operator.name, elements=operator.rows * operator.cols, reads=2.0, writes=1.0
         )
-        return [forward, Task(moved, INPUTS)]
+        return [forward, PassKernel(moved, INPUTS)]
     if isinstance(operator, Embedding):
         moved = Elementwise(name=operator.name, elements=operator.rows * operator.cols, reads=2.0)
-        return [forward, Task(moved, WEIGHTS)]
+        return [forward, PassKernel(moved, WEIGHTS)]
     if isinstance(operator, Elementwise):
         back = replace(operator, reads=operator.reads + operator.writes, writes=operator.reads)
-        return [forward, Task(back, INPUTS)]
+        return [forward, PassKernel(back, INPUTS)]
     if isinstance(operator, Quantisation):
         return [forward]
-    return [forward, Task(operator, INPUTS), Task(operator, INPUTS)]  # a scan, both ways
+    return [
+        forward,
+        PassKernel(operator, INPUTS),
+        PassKernel(operator, INPUTS),
+    ]  # a scan
 
 
-def _loss(job: Job, tokens: Column) -> list[Task]:
+def _loss(job: Job, tokens: Column) -> list[PassKernel]:
     """Return the cross entropy of a rank's part of the logits: fp32 numbers, read and written."""
     logits = tokens * job.model.vocab / job.tp
     forward = Elementwise(name="loss", elements=logits, reads=1.0 + 2 * WIDE, writes=WIDE)
     backward = Elementwise(name="loss", elements=logits, reads=WIDE, writes=1.0)
-    return [Task(forward, FORWARD), Task(backward, INPUTS)]
+    return [PassKernel(forward, FORWARD), PassKernel(backward, INPUTS)]

@@ -27,7 +27,7 @@ from simulators.training.work.operators import (
     NORMS,
     PIECES,
     RINGS,
-    Task,
+    PassKernel,
     tasks,
 )
 from simulators.workload.operators import (
@@ -104,7 +104,7 @@ def pieces(job: Job, micro_batches: Floats) -> dict[str, Piece]:
     return found
 
 
-def kind_of(task: Task) -> str:
+def kind_of(task: PassKernel) -> str:
     """Return the kind of a kernel, by which it has a pace."""
     kernel = task.kernel
     if isinstance(kernel, Gemm):
@@ -116,7 +116,7 @@ def kind_of(task: Task) -> str:
     return EXPERTS + kernel.dtype if isinstance(kernel, GroupedGemm) else STREAMS
 
 
-def _summed(mine: Sequence[Task], columns: Sequence[Floats]) -> dict[tuple[str, str], Floats]:
+def _summed(mine: Sequence[PassKernel], columns: Sequence[Floats]) -> dict[tuple[str, str], Floats]:
     """Return the sums by pass and kind; what recomputation runs again are passes too."""
     sums: dict[tuple[str, str], Floats] = {}
     for task, column in zip(mine, columns, strict=True):
@@ -126,7 +126,7 @@ def _summed(mine: Sequence[Task], columns: Sequence[Floats]) -> dict[tuple[str, 
     return sums
 
 
-def _launches(job: Job, mine: Sequence[Task]) -> dict[str, float]:
+def _launches(job: Job, mine: Sequence[PassKernel]) -> dict[str, float]:
     """Return the kernels of each pass; a ring attends to the keys of one rank at a time."""
     rings = job.cp if job.context_exchange in RINGS else 1
     found: dict[str, float] = {}
@@ -137,7 +137,7 @@ def _launches(job: Job, mine: Sequence[Task]) -> dict[str, float]:
     return found
 
 
-def _phases(task: Task) -> Iterator[tuple[str, float]]:
+def _phases(task: PassKernel) -> Iterator[tuple[str, float]]:
     """Yield the passes in which a kernel runs, and the share of it that does."""
     yield task.phase, 1.0
     if task.phase != FORWARD:
@@ -164,8 +164,8 @@ def _priced(
         stacked = _stacked([kernels[i] for i in where], columns)
         for row in compute_rows((stacked,), replica, "tokens"):  # none if another kernel has it
             shape = np.shape(row.seconds)
-            told = (np.broadcast_to(x, shape) for x in (row.seconds, row.joules, row.level))
-            for i, second, joule, level in zip(where, *told, strict=True):
+            columns_of = (np.broadcast_to(x, shape) for x in (row.seconds, row.joules, row.level))
+            for i, second, joule, level in zip(where, *columns_of, strict=True):
                 often = kernels[i].repeat  # of some layers, a share has a kernel
                 if isinstance(kernels[i], GroupedGemm):
                     often *= job.busiest  # others wait for the rank whose experts are preferred

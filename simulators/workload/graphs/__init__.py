@@ -1,4 +1,4 @@
 """Whole models as graphs of operators: vision, diffusion, encoders, tables, training of decoders.
 
-`families.py` is the door: it draws a model by name as a `Graph` (`graph.py`) for a load.
+`families.py` is the entry point: it draws a model by name as a `Graph` (`graph.py`) for a load.
 """

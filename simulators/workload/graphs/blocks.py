@@ -25,8 +25,8 @@ def self_attention(
 ) -> int:
     """Draw attention of [batch, length, hidden] to itself, without norm and residual.
 
-    There are as many key and value heads as query heads unless it is told otherwise, and the hidden
-    width is shared out among them. Queries and keys may be normalised per head, or over all heads
+    By default there are as many key and value heads as query heads, and the hidden width is divided
+    among the heads. Queries and keys may be normalised per head, or over all heads
     at once.
     """
     hidden = g.shape(x)[2]

@@ -1,4 +1,4 @@
-"""Diffusion models: a denoiser that runs many steps, a text encoder before it, a decoder after it.
+"""Diffusion models: a text encoder, a denoiser that runs many steps, and a decoder.
 
 A U-Net of residual and transformer blocks with text as a second sequence (Rombach et al., Latent
 diffusion, 2022) or a transformer over patches whose norms are set by the time step (Peebles and
@@ -17,7 +17,7 @@ from simulators.workload.graphs.blocks import (
     feed_forward,
     self_attention,
 )
-from simulators.workload.graphs.graph import Family, Graph, Load, Sketch
+from simulators.workload.graphs.graph import Graph, Load, ModelFamily, Sketch
 
 LATENT_CHANNELS = 4
 """Numbers per pixel of the latent image, as Stable Diffusion's autoencoder has them."""
@@ -27,7 +27,7 @@ REDUCTION = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diffusion(Family):
+class Diffusion(ModelFamily):
     """A denoiser of latent images that runs several steps, and the autoencoder's decoder."""
 
     decoder_widths: tuple[int, ...]

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from simulators.workload.graphs.blocks import feed_forward, self_attention
-from simulators.workload.graphs.graph import Family, Graph, Load, Sketch
+from simulators.workload.graphs.graph import Graph, Load, ModelFamily, Sketch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoder(Family):
+class Encoder(ModelFamily):
     """A post-norm encoder with a pooler."""
 
     layers: int

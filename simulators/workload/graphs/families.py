@@ -17,14 +17,14 @@ from simulators.core.modules import reader
 from simulators.workload.graphs.decoder import decoder_graph
 from simulators.workload.graphs.diffusion import DiffusionTransformer, LatentDiffusion
 from simulators.workload.graphs.encoder import Encoder
-from simulators.workload.graphs.graph import Family, Graph, Load
+from simulators.workload.graphs.graph import Graph, Load, ModelFamily
 from simulators.workload.graphs.recommendation import GraphConvolution, Recommender
 from simulators.workload.graphs.unfused_transformers import UnfusedTransformer
 from simulators.workload.graphs.vision import MobileNet, ResNet, Vgg, VisionTransformer
 
 CONFIG = "huggingface_graphs"
 
-FAMILIES: dict[str, type[Family]] = {
+FAMILIES: dict[str, type[ModelFamily]] = {
     "opt": UnfusedTransformer,
     "encoder": Encoder,
     "resnet": ResNet,
@@ -77,7 +77,7 @@ def draw(name: str, load: Load) -> Graph:
         raise UserError(f"{path}: the model's sizes do not fit together: {error}") from error
 
 
-def _model(path: Path) -> Family:
+def _model(path: Path) -> ModelFamily:
     is_config = path.suffix == ".json"
     sheet = dict(reader(CONFIG, "graph_sheet_of_config")(path) if is_config else read_toml(path))
     family = str(sheet.pop("family"))

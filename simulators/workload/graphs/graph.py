@@ -1,10 +1,10 @@
-"""A model as a graph of the operators its author wrote, each with what it reads.
+"""A model as a graph of the operators in the code of its author, with their inputs.
 
 One list of nodes answers for every phase: which kernels a forward pass runs, what the backward pass
 adds, what has to be kept for it in between, and how many weights there are. Layers that repeat are
 drawn once and counted. Sizes are whole numbers: a graph belongs to one batch and one length.
 
-`Sketch` draws a graph; `Graph` is what was drawn. Kernels are chosen a floor above.
+`Sketch` draws a graph; `Graph` is what was drawn. Package `simulators.graphs` chooses kernels.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Load:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family(ABC):
+class ModelFamily(ABC):
     """A kind of model that draws itself, and what every file of such a model states."""
 
     name: str
@@ -58,19 +58,19 @@ class Family(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One operator: what it reads, the shape of its result, its own weights."""
+    """An operator: inputs, shape of the result, weights."""
 
     name: str
     kind: str  # one of KINDS
     inputs: tuple[int, ...]  # positions of the nodes it reads
     shape: Shape  # of the result; the last rank is contiguous
     weights: tuple[Shape, ...] = ()  # none where they are another node's (tied)
-    repeat: int = 1  # how often it runs: layers it stands for, times steps
-    copies: int = 1  # of its weights: layers it stands for
+    repeat: int = 1  # number of runs: layers represented, times steps
+    copies: int = 1  # of the weights: layers represented
     stride: int = 1  # of a convolution or pool
     groups: int = 1  # of a convolution; routed copies per row of a grouped linear
     causal: bool = False  # attention that sees only what came before
-    waits: bool = False  # the host reads the result before it goes on
+    waits: bool = False  # the host waits for the result
 
     @property
     def numbers(self) -> int:
@@ -94,7 +94,7 @@ class Node:
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
-    """The operators of one model for one batch, inputs before those who read them."""
+    """The operators of a model for a batch, in topological order."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -131,7 +131,7 @@ class Graph:
         return tuple(map(frozenset, found))
 
     def readers(self) -> tuple[tuple[int, ...], ...]:
-        """Return for every node the positions of those that read it, views among them."""
+        """Return for every node the positions of its readers, views included."""
         found: list[list[int]] = [[] for _ in self.nodes]
         for position, node in enumerate(self.nodes):
             for source in node.inputs:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulators.workload.graphs.graph import Family, Graph, Load, Sketch
+from simulators.workload.graphs.graph import Graph, Load, ModelFamily, Sketch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recommender(Family):
+class Recommender(ModelFamily):
     """Dense features through one stack, tables beside it, pairwise products into another."""
 
     dense: int  # dense features
@@ -49,7 +49,7 @@ class Recommender(Family):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphConvolution(Family):
+class GraphConvolution(ModelFamily):
     """Layers of gather, sum per node, and multiply, over one whole graph."""
 
     nodes: int

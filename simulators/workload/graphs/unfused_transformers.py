@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulators.workload.graphs.graph import Family, Graph, Load, Sketch
+from simulators.workload.graphs.graph import Graph, Load, ModelFamily, Sketch
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnfusedTransformer(Family):
+class UnfusedTransformer(ModelFamily):
     """The shape of a transformer with explicit attention scores."""
 
     layers: int

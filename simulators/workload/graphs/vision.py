@@ -10,11 +10,11 @@ from abc import abstractmethod
 from dataclasses import dataclass
 
 from simulators.workload.graphs.blocks import encoder_layer
-from simulators.workload.graphs.graph import Family, Graph, Load, Sketch
+from simulators.workload.graphs.graph import Graph, Load, ModelFamily, Sketch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classifier(Family):
+class Classifier(ModelFamily):
     """A model that assigns each image to a class."""
 
     image: int = 224

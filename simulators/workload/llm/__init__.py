@@ -1,4 +1,4 @@
 """Language models: the operators of one iteration of a replica, and the memory it needs.
 
-`transformer.py` is the door: it lists the operators of a `Step`, cut as `parallelism.py` says.
+`transformer.py` is the entry point: it lists the operators of a `Step`, split by `parallelism.py`.
 """

@@ -139,7 +139,7 @@ def _latent_decode(shard: Shard, step: Step) -> tuple[Compute, ...]:
 
 
 def _attentions(phase: str, shard: Shard, step: Step) -> tuple[Compute, ...]:
-    """Return the layers that see all tokens, and those that see a window or keep a state."""
+    """Return the layers of full attention, then layers with a window or a state."""
     model = shard.model
     full = attending_layers(model, shard.part)
     whole = _attention(phase, shard, full, step)
@@ -192,7 +192,7 @@ def _states(phase: str, shard: Shard, layers: float, step: Step) -> tuple[Comput
 
 
 def _sums(phase: str, step: Step) -> dict[str, Any]:
-    """Return a phase, and what its kernels are told of a batch, by the fields of `Attention`."""
+    """Return a phase and the sums over its batch, by the fields of `Attention`."""
     decode = ("decodes", "decodes", "decode_kv_tokens", "decode_kv_tokens")
     sums = (getattr(step, name) for name in (PREFILL_SUMS if phase == "prefill" else decode))
     names = ("requests", "query_tokens", "pairs", "kv_tokens")

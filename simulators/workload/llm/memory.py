@@ -36,7 +36,7 @@ WIDE_WINDOW = 4096
 
 MOST_AT_ONCE = 1 << 16
 """Tokens that experts take at once where ranks bring theirs together: what eight bring to
-TensorRT-LLM by default, which cuts no batch unless told to. vLLM cuts after 16,384 or 32,768, by
+TensorRT-LLM, which by default splits no batch. vLLM cuts after 16,384 or 32,768, by
 release (`VLLM_FUSED_MOE_CHUNK_SIZE`)."""
 
 MXFP4_TILE = 256
@@ -149,8 +149,8 @@ def _routed_bytes(model: LanguageModel, cut: Parallelism, dtype: str, tokens: Co
 
     Ranks that attend to tokens of their own gather those of all, and give back as many sums. The
     two products of a chunk of them share a buffer of what they read, and one of what they write in
-    16 bits. So TensorRT-LLM (`getWorkspaceSize` of its CUTLASS runner; `moe_max_num_tokens`, unless
-    told otherwise the tokens of an iteration times the ranks) and, but for one more copy, vLLM's
+    16 bits. So TensorRT-LLM (`getWorkspaceSize` of its CUTLASS runner; `moe_max_num_tokens`, by
+    default the tokens of an iteration times the ranks) and, but for one more copy, vLLM's
     `fused_moe.py`.
     """
     if not model.experts:

@@ -45,7 +45,7 @@ class Parallelism:
 
 @dataclass(frozen=True)
 class Stage:
-    """The layers that one pipeline stage holds, and whether it holds the ends of the model."""
+    """Layers of a pipeline stage, and whether the stage holds the embedding or the LM head."""
 
     dense_layers: int
     expert_layers: int

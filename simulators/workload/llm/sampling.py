@@ -8,7 +8,7 @@ all put back in place; softmax, and a race of exponentials whose first is drawn.
 PyTorch sorts fewer than 128 rows together by a radix sort of 32 bits in four passes, with indices
 of 8 bytes, then by row; more rows each by itself, in six passes that read the keys twice
 (aten/native/cuda/SortStable.cu, and CUB's device radix sorts). Taking the likeliest token reads
-logits once, which is not told apart from the LM head.
+logits once, which is counted with the LM head.
 
 Holtzman et al., "The curious case of neural text degeneration" (ICLR 2020).
 """

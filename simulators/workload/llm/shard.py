@@ -1,4 +1,4 @@
-"""What one GPU of a pipeline stage runs, and the linear layers it makes of it."""
+"""The shard of a pipeline stage on one GPU, and its linear layers."""
 
 from __future__ import annotations
 

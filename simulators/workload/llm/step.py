@@ -1,4 +1,4 @@
-"""One iteration as a few sums over its requests, so that unequal requests add up."""
+"""An iteration as sums over its requests; requests may differ in length."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DECODE_SUMS = ("decodes", "drafted", "decode_kv_tokens")
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What one iteration processes, as sums over its requests; each may be a column.
+    """Work of an iteration as sums over its requests; a sum may be a column of rows.
 
     A prefill chunk of `c` tokens after `past` earlier ones scores `c * past + c * (c + 1) / 2`
     pairs and reads `past + c` keys; a decode reads every key of its request, the new one included.

@@ -52,7 +52,7 @@ def forward(
     kv_dtype: str,
     stage: int = 0,
 ) -> tuple[Operator, ...]:
-    """Return the operators that each GPU of one pipeline stage runs in one iteration.
+    """Return the operators of an iteration on each GPU of a pipeline stage.
 
     `repeat` counts layers; the order is that of the lists, not of execution.
 
