@@ -37,7 +37,7 @@ CODE, SAME_AS, CODE_BEFORE, STAMP = range(4)
 """Rows of elements: where its tile begins, the first that has the same, both, a step before."""
 
 
-@kernel(i8(matrix(i8), matrix(i8), array(i8), array(i8), array(i8), matrix(i8)), borrows=True)
+@kernel(i8(matrix(i8), matrix(i8), array(i8), array(i8), array(i8), matrix(i8)), no_refcount=True)
 def go_to(loops: Ints, dims: Ints, at: Ints, count: Ints, last: Ints, boxes: Ints) -> int:
     """Place the tile for the walked iterations `at`; return the iterations represented."""
     weight = 1
@@ -61,7 +61,7 @@ def go_to(loops: Ints, dims: Ints, at: Ints, count: Ints, last: Ints, boxes: Int
     return weight
 
 
-@kernel(i8(matrix(i8), array(i8), i8, matrix(i8)), borrows=True)
+@kernel(i8(matrix(i8), array(i8), i8, matrix(i8)), no_refcount=True)
 def measure(dims: Ints, last: Ints, column: int, boxes: Ints) -> int:
     """Fill in the extents of a tile; return its words."""
     boxes[EXTENT] = 1
@@ -77,7 +77,7 @@ def measure(dims: Ints, last: Ints, column: int, boxes: Ints) -> int:
     return words
 
 
-@kernel(i8(matrix(i8), i8), borrows=True)
+@kernel(i8(matrix(i8), i8), no_refcount=True)
 def moves_on(boxes: Ints, moving: int) -> int:
     """Return whether the tile moved by the same vector as before, or is the first that moves."""
     for rank in range(boxes.shape[1]):
@@ -88,7 +88,7 @@ def moves_on(boxes: Ints, moving: int) -> int:
     return 1
 
 
-@kernel(i8(matrix(i8)), borrows=True)
+@kernel(i8(matrix(i8)), no_refcount=True)
 def take_away(boxes: Ints) -> int:
     """Subtract the held box from the new one where the rest is a box; return differing ranks."""
     differ, which = 0, 0
@@ -139,7 +139,7 @@ def step_to(boxes: Ints, moving: int) -> int:
     return moving
 
 
-@kernel(i8(matrix(i8), matrix(i8), array(i8), array(i8), matrix(i8)), borrows=True)
+@kernel(i8(matrix(i8), matrix(i8), array(i8), array(i8), matrix(i8)), no_refcount=True)
 def spread_out(spatial: Ints, dims: Ints, ends: Ints, radix: Ints, elements: Ints) -> int:
     """Fill in where the tiles of all elements begin, relative to the first; return their number."""
     active = 1
@@ -161,7 +161,7 @@ def spread_out(spatial: Ints, dims: Ints, ends: Ints, radix: Ints, elements: Int
     return active
 
 
-@kernel(i8(matrix(i8), i8, i8, i8, i8, i8), borrows=True)
+@kernel(i8(matrix(i8), i8, i8, i8, i8, i8), no_refcount=True)
 def handed_over(elements: Ints, e: int, before: int, shift: int, columns: int, rows: int) -> int:
     """Return whether a neighbour had, a step before, what an element needs now."""
     code = elements[CODE, e] + shift
@@ -177,7 +177,7 @@ def handed_over(elements: Ints, e: int, before: int, shift: int, columns: int, r
     return 0
 
 
-@kernel(i8(matrix(i8), i8, i8, i8, i8, i8, i8, i8, i8, array(i8)), borrows=True)
+@kernel(i8(matrix(i8), i8, i8, i8, i8, i8, i8, i8, i8, array(i8)), no_refcount=True)
 def fan_out_words(
     elements: Ints,
     active: int,
@@ -207,7 +207,7 @@ def fan_out_words(
     return left
 
 
-@kernel(i8(matrix(i8), array(i8), array(i8)), borrows=True)
+@kernel(i8(matrix(i8), array(i8), array(i8)), no_refcount=True)
 def runs_of(spatial: Ints, last: Ints, ends: Ints) -> int:
     """Fill in how far spatial loops run, of which the first instance is at; return the elements."""
     active = 1
@@ -219,7 +219,7 @@ def runs_of(spatial: Ints, last: Ints, ends: Ints) -> int:
     return active
 
 
-@kernel(i8(array(i8), array(i8)), borrows=True)
+@kernel(i8(array(i8), array(i8)), no_refcount=True)
 def advance(at: Ints, count: Ints) -> int:
     """Advance to the next walked iterations, innermost first; return whether any are left."""
     for k in range(at.size - 1, -1, -1):

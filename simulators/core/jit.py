@@ -341,13 +341,13 @@ def _try_lock(file: IO[str]) -> bool:
 
 
 def kernel(
-    signature: Signature, *, borrows: bool = False, simd: bool = False
+    signature: Signature, *, no_refcount: bool = False, simd: bool = False
 ) -> Callable[[Callable[A, R]], Kernel[A, R]]:
     """Compile the decorated function for `signature` when it is first called.
 
     Args:
         signature: argument and result types.
-        borrows: the function allocates nothing and keeps no array, so numba need not count
+        no_refcount: the function allocates nothing and keeps no array, so numba need not count
             references, and calls between such kernels are inlined. For event loops.
         simd: division by zero gives an infinity instead of an exception. Without that check,
             loops over columns compile to vector instructions.
@@ -358,7 +358,7 @@ def kernel(
     >>> double(2.0) == double.py_func(2.0) == 4.0
     True
     """
-    options: dict[str, Any] = {"_nrt": False, "forceinline": True} if borrows else {}
+    options: dict[str, Any] = {"_nrt": False, "forceinline": True} if no_refcount else {}
     if simd:
         options["error_model"] = "numpy"
     return lambda function: Kernel(function, signature, options)

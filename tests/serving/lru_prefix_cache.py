@@ -76,7 +76,7 @@ def replay(blocks: Ints, ends: Ints, hits: Ints, known: int, capacity: int) -> i
     return held
 
 
-@kernel(i8(*arrays(i8, 2), i8), borrows=True)
+@kernel(i8(*arrays(i8, 2), i8), no_refcount=True)
 def unlink(newer: Ints, older: Ints, block: int) -> int:
     """Take a block out of the ring; return it."""
     newer[older[block]] = newer[block]
@@ -85,7 +85,7 @@ def unlink(newer: Ints, older: Ints, block: int) -> int:
     return block
 
 
-@kernel(i8(*arrays(i8, 2), i8, i8), borrows=True)
+@kernel(i8(*arrays(i8, 2), i8, i8), no_refcount=True)
 def link_newest(newer: Ints, older: Ints, root: int, block: int) -> int:
     """Put a block into the ring as the newest one; return it."""
     before = older[root]

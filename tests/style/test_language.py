@@ -59,7 +59,6 @@ PENDING_WORDS: set[str] = {
     "simulators/codesign",
     "simulators/collectives",
     "simulators/composition",
-    "simulators/core",
     "simulators/dataflow",
     "simulators/edge",
     "simulators/kernels",
@@ -77,7 +76,6 @@ PENDING_WORDS: set[str] = {
 PENDING_DOCSTRINGS: set[str] = {
     "simulators/codesign",
     "simulators/collectives",
-    "simulators/core",
     "simulators/dataflow",
     "simulators/edge",
     "sweeper",

@@ -29,7 +29,7 @@ DONE: Final = 1e-12
         array(i8),
         array(i8),
     ),
-    borrows=True,
+    no_refcount=True,
 )
 def fair_rates(
     flying: Ints,
@@ -77,7 +77,9 @@ def fair_rates(
         _fill(flying, count, routes, shares, capacity, room, load)
 
 
-@kernel(void(array(i8), i8, matrix(i8), matrix(f8), array(f8), array(f8), array(i8)), borrows=True)
+@kernel(
+    void(array(i8), i8, matrix(i8), matrix(f8), array(f8), array(f8), array(i8)), no_refcount=True
+)
 def _fill(
     flying: Ints,
     count: int,

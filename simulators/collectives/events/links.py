@@ -47,7 +47,7 @@ def links_of(block: int, ranks: int) -> int:
     return 4 if block == FAT_TREE_BLOCK else 2
 
 
-@kernel(i8(STATE, i8, i8, i8), borrows=True)
+@kernel(i8(STATE, i8, i8, i8), no_refcount=True)
 def moved(state: State, rank: int, d: int, ahead: int) -> int:
     """Return the rank that is `ahead` further along a dimension."""
     if state.is_alike[d]:
@@ -58,7 +58,7 @@ def moved(state: State, rank: int, d: int, ahead: int) -> int:
     return to
 
 
-@kernel(void(STATE, i8, i8, i8, i8, i8, i8, i8, i8), borrows=True)
+@kernel(void(STATE, i8, i8, i8, i8, i8, i8, i8, i8), no_refcount=True)
 def dispatch(
     state: State,
     now: int,
@@ -102,7 +102,7 @@ def dispatch(
         push(state.queue, state.clock, there, at.HOP + at.KINDS * m)
 
 
-@kernel(void(STATE, i8, i8), borrows=True)
+@kernel(void(STATE, i8, i8), no_refcount=True)
 def serve(state: State, m: int, now: int) -> None:
     """Put a message on its next link, behind those before it."""
     message = state.messages[m]
@@ -115,7 +115,7 @@ def serve(state: State, m: int, now: int) -> None:
     push(state.queue, state.clock, there, at.HOP + at.KINDS * m)
 
 
-@kernel(boolean(STATE, i8), borrows=True)
+@kernel(boolean(STATE, i8), no_refcount=True)
 def pass_on(state: State, m: int) -> bool:
     """Move a message to its next link, and say whether there is one."""
     message = state.messages[m]
@@ -142,7 +142,7 @@ def pass_on(state: State, m: int) -> bool:
     return True
 
 
-@kernel(i8(STATE, i8, i8, i8), borrows=True)
+@kernel(i8(STATE, i8, i8, i8), no_refcount=True)
 def _uplink(state: State, rank: int, to: int, d: int) -> int:
     """Return the rank of a leaf switch that owns the uplink towards `to`."""
     n, leaf, stride = state.whole[d, RANKS], state.whole[d, LEAF], state.strides[d]
@@ -208,7 +208,7 @@ def flow(state: State, until_ns: float) -> bool:
     return has_left
 
 
-@kernel(void(STATE, i8), borrows=True)
+@kernel(void(STATE, i8), no_refcount=True)
 def _leave(state: State, m: int) -> None:
     """The last byte of a message has left: it arrives after the latency of its links."""
     message = state.messages[m]

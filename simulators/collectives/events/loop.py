@@ -59,7 +59,7 @@ def run(state: State, limit: int) -> None:
     report[at.UNFINISHED] = clock[at.STREAMS_LEFT]
 
 
-@kernel(void(STATE), borrows=True)
+@kernel(void(STATE), no_refcount=True)
 def _start_all(state: State) -> None:
     """Queue all streams of all ranks for their first phase, and start those that have room."""
     streams, ranks = state.settings.streams, state.settings.ranks
@@ -72,7 +72,7 @@ def _start_all(state: State) -> None:
             start(state, first + turn, 0)
 
 
-@kernel(void(STATE, i8, i8, i8), borrows=True)
+@kernel(void(STATE, i8, i8, i8), no_refcount=True)
 def _happen(state: State, what: int, index: int, now: int) -> None:
     """Let one event happen: to a message, or to a stream of a rank."""
     if what == at.READY:
@@ -91,7 +91,7 @@ def _happen(state: State, what: int, index: int, now: int) -> None:
         hear(state, who, now)
 
 
-@kernel(i8(STATE, i8, i8), borrows=True)
+@kernel(i8(STATE, i8, i8), no_refcount=True)
 def _deliver(state: State, m: int, now: int) -> int:
     """Return the stream that waited for a message outside trees; one not yet asked for waits."""
     message = state.messages[m]

@@ -20,7 +20,7 @@ BELOW, ABOVE = range(2)
 """Slots of what a rank of a tree hears."""
 
 
-@kernel(void(STATE, i8, i8), borrows=True)
+@kernel(void(STATE, i8, i8), no_refcount=True)
 def insert(state: State, who: int, now: int) -> None:
     """Make the next packet of a stream; it is ready after the delays of its turn."""
     mine, phases, settings = state.stream[who], state.phases, state.settings
@@ -43,7 +43,7 @@ def insert(state: State, who: int, now: int) -> None:
     push(state.queue, state.clock, now + delay_ns, at.READY + at.KINDS * who)
 
 
-@kernel(void(STATE, i8, i8, i8), borrows=True)
+@kernel(void(STATE, i8, i8, i8), no_refcount=True)
 def join(state: State, rank: int, who: int, p: int) -> None:
     """Put a stream at the tail of the queue of its phase."""
     line = line_of(state, rank, who, p)
@@ -57,7 +57,7 @@ def join(state: State, rank: int, who: int, p: int) -> None:
     state.tail[line] = who
 
 
-@kernel(i8(STATE, i8, i8, i8), borrows=True)
+@kernel(i8(STATE, i8, i8, i8), no_refcount=True)
 def line_of(state: State, rank: int, who: int, p: int) -> int:
     """Return the queue of a rank that a stream waits in for a phase."""
     queues = state.settings.queues
@@ -67,7 +67,7 @@ def line_of(state: State, rank: int, who: int, p: int) -> int:
     return line
 
 
-@kernel(void(STATE, i8, i8), borrows=True)
+@kernel(void(STATE, i8, i8), no_refcount=True)
 def start(state: State, line: int, now: int) -> None:
     """Start the streams of a queue, in the order they came, while there is room."""
     while state.head[line] >= 0 and state.running[line] < state.settings.servers:
@@ -83,7 +83,7 @@ def start(state: State, line: int, now: int) -> None:
             _start_in_tree(state, who, now)
 
 
-@kernel(void(STATE, i8, i8), borrows=True)
+@kernel(void(STATE, i8, i8), no_refcount=True)
 def finish(state: State, who: int, now: int) -> None:
     """End a stream's phase: the next one joins its queue, and whoever waited may start."""
     rank, p = who // state.settings.streams, state.stream[who, at.STAGE]
@@ -102,14 +102,14 @@ def finish(state: State, who: int, now: int) -> None:
             start(state, free, now)
 
 
-@kernel(void(STATE, i8, i8), borrows=True)
+@kernel(void(STATE, i8, i8), no_refcount=True)
 def hear(state: State, who: int, now: int) -> None:
     """Let a message that a stream waited for free its next packet."""
     state.stream[who, at.HEARD] += 1
     insert(state, who, now)
 
 
-@kernel(boolean(STATE, i8, i8), borrows=True)
+@kernel(boolean(STATE, i8, i8), no_refcount=True)
 def send(state: State, who: int, now: int) -> bool:
     """Send what a packet that is ready allows, and say whether the phase has ended."""
     mine, phases = state.stream[who], state.phases
@@ -153,7 +153,7 @@ def send(state: State, who: int, now: int) -> bool:
     return has_ended
 
 
-@kernel(i8(STATE, i8), borrows=True)
+@kernel(i8(STATE, i8), no_refcount=True)
 def _is_mirrored(state: State, who: int) -> int:
     """Say whether a stream takes the mirror image of the tree, whose root is the last rank."""
     mirror = state.phases.mirror[state.stream[who, at.STAGE]]
@@ -162,7 +162,7 @@ def _is_mirrored(state: State, who: int) -> int:
     return int(mirror == at.ALL)
 
 
-@kernel(i8(STATE, i8), borrows=True)
+@kernel(i8(STATE, i8), no_refcount=True)
 def _tree_position(state: State, who: int) -> int:
     """Return where in the tree of its chunk a rank is."""
     p, phases = state.stream[who, at.STAGE], state.phases
@@ -171,7 +171,7 @@ def _tree_position(state: State, who: int) -> int:
     return phases.ranks[p] - 1 - position if _is_mirrored(state, who) else position
 
 
-@kernel(i8(STATE, i8), borrows=True)
+@kernel(i8(STATE, i8), no_refcount=True)
 def tree_slot(state: State, p: int) -> int:
     """Return the first of the slots in which ranks of a tree hear; two visits have two pairs."""
     slot: int = state.first_slot[state.phases.axis[p]] + 2 * int(state.phases.mirror[p] == at.NONE)
@@ -231,7 +231,7 @@ def send_in_tree(state: State, who: int, now: int) -> bool:
     return True
 
 
-@kernel(void(STATE, i8, i8, i8, i8), borrows=True)
+@kernel(void(STATE, i8, i8, i8, i8), no_refcount=True)
 def _along(state: State, who: int, offset: int, slot: int, now: int) -> None:
     """Send a chunk along an edge of its tree."""
     p, phases = state.stream[who, at.STAGE], state.phases

@@ -35,7 +35,7 @@ class Wire(NamedTuple):
 WIRE: Any = struct(Wire)
 
 
-@kernel(WIRE(array(i8), array(f8)), borrows=True)
+@kernel(WIRE(array(i8), array(f8)), no_refcount=True)
 def wire_of(whole: Ints, rates: Floats) -> Wire:
     """Return how a dimension is joined, from its rows of numbers."""
     return Wire(

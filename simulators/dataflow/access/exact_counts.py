@@ -17,7 +17,7 @@ from simulators.dataflow.access import arrays as at
 from simulators.dataflow.access.arrays import COUNTS, KEEP, LOOPS, PROBLEM, Problem
 
 
-@kernel(i8(i8, i8, i8, i8), borrows=True)
+@kernel(i8(i8, i8, i8, i8), no_refcount=True)
 def distinct_sums(m: int, a: int, n: int, b: int) -> int:
     """Return how many values `a * i + b * j` takes for i < m and j < n.
 
@@ -32,7 +32,7 @@ def distinct_sums(m: int, a: int, n: int, b: int) -> int:
     return m * n - max(0, m - b // g) * max(0, n - a // g)
 
 
-@kernel(i8(matrix(i8), i8, matrix(i8), i8, i8), borrows=True)
+@kernel(i8(matrix(i8), i8, matrix(i8), i8, i8), no_refcount=True)
 def tile_words(terms: Ints, tensor: int, extents: Ints, row: int, without: int) -> int:
     """Return the words of a tile; the rank `without` is left out."""
     words = 1
@@ -49,7 +49,7 @@ def tile_words(terms: Ints, tensor: int, extents: Ints, row: int, without: int) 
     return words
 
 
-@kernel(i8(PROBLEM, LOOPS, i8, i8), borrows=True)
+@kernel(i8(PROBLEM, LOOPS, i8, i8), no_refcount=True)
 def distinct_tiles(problem: Problem, loops: Ints, tensor: int, level: int) -> int:
     """Return how many different tiles one fan-out hands out.
 
@@ -75,7 +75,7 @@ def distinct_tiles(problem: Problem, loops: Ints, tensor: int, level: int) -> in
     return number
 
 
-@kernel(i8(PROBLEM, i8, i8, i8), borrows=True)
+@kernel(i8(PROBLEM, i8, i8, i8), no_refcount=True)
 def deliveries(problem: Problem, tensor: int, child: int, temporal: int) -> int:
     """Return the words that arrive at one instance of `child` over the whole layer."""
     terms, loops, extents = problem.terms, problem.placed, problem.extents
@@ -98,7 +98,7 @@ def deliveries(problem: Problem, tensor: int, child: int, temporal: int) -> int:
     return words
 
 
-@kernel(i8(PROBLEM, LOOPS, KEEP), borrows=True)
+@kernel(i8(PROBLEM, LOOPS, KEEP), no_refcount=True)
 def lay_out(problem: Problem, loops: Ints, keep: Ints) -> int:
     """Fill in tiles and loops; return their number, or minus the reason it cannot be."""
     sizes, extents, spread = problem.sizes, problem.extents, problem.spread
@@ -150,7 +150,7 @@ def lay_out(problem: Problem, loops: Ints, keep: Ints) -> int:
     return n
 
 
-@kernel(i8(PROBLEM, LOOPS, KEEP, i8, COUNTS), borrows=True)
+@kernel(i8(PROBLEM, LOOPS, KEEP, i8, COUNTS), no_refcount=True)
 def count(problem: Problem, loops: Ints, keep: Ints, temporal: int, counts: Ints) -> int:
     """Fill in reads, fills and updates per instance, by level and tensor; return the cycles."""
     instances, outputs, levels = problem.instances, problem.words[at.OUTPUT], keep.size

@@ -25,19 +25,19 @@ ALL, NONE = 1 << 30, -1
 RANK = array(i8)  # dim, coefficient, dim or -1, coefficient
 
 
-@kernel(i8(i8, i8), borrows=True)
+@kernel(i8(i8, i8), no_refcount=True)
 def left_over(bound: int, tile: int) -> int:
     """Return the size of the last tile."""
     return bound - (bound - 1) // tile * tile
 
 
-@kernel(i8(i8, i8, i8), borrows=True)
+@kernel(i8(i8, i8, i8), no_refcount=True)
 def last_run(bound: int, tile: int, times: int) -> int:
     """Return the iterations of a loop over tiles that is the last one of its dimension."""
     return (left_over(bound, tile * times) - 1) // tile + 1
 
 
-@kernel(i8(matrix(i8), i8, i8, i8, i8), borrows=True)
+@kernel(i8(matrix(i8), i8, i8, i8, i8), no_refcount=True)
 def repeat(sums: Ints, axis: int, times: int, last: int, added: int) -> int:
     """Take a loop over one dimension in: its iterations add up, or look like the first one."""
     for table in range(2):
@@ -52,7 +52,7 @@ def repeat(sums: Ints, axis: int, times: int, last: int, added: int) -> int:
     return 0
 
 
-@kernel(i8(matrix(i8), i8, i8, i8), borrows=True)
+@kernel(i8(matrix(i8), i8, i8, i8), no_refcount=True)
 def slide(sums: Ints, axis: int, times: int, last: int) -> int:
     """Take in the loop whose steps send only what they do not share with the tile before."""
     for other in range(2):
@@ -64,7 +64,7 @@ def slide(sums: Ints, axis: int, times: int, last: int) -> int:
     return 0
 
 
-@kernel(i8(matrix(i8), i8, i8, i8, i8, i8, i8, i8), borrows=True)
+@kernel(i8(matrix(i8), i8, i8, i8, i8, i8, i8, i8), no_refcount=True)
 def of_diagonals(
     sums: Ints, table: int, m: int, a: int, n: int, b: int, state: int, finest: int
 ) -> int:
@@ -88,7 +88,7 @@ def of_diagonals(
     return total
 
 
-@kernel(i8(matrix(i8), i8, i8, i8, i8, i8, i8, i8), borrows=True)
+@kernel(i8(matrix(i8), i8, i8, i8, i8, i8, i8, i8), no_refcount=True)
 def fan_out(sums: Ints, m: int, m_last: int, a: int, n: int, n_last: int, b: int, how: int) -> int:
     """Take in the loops of one fan-out over both dimensions of a rank."""
     if how != DISTINCT or m == 1 or n == 1:
@@ -107,7 +107,7 @@ def fan_out(sums: Ints, m: int, m_last: int, a: int, n: int, n_last: int, b: int
     return 0
 
 
-@kernel(i8(PROBLEM, RANK, i8, i8, i8), borrows=True)
+@kernel(i8(PROBLEM, RANK, i8, i8, i8), no_refcount=True)
 def tile_sums(problem: Problem, rank: Ints, child: int, slides: int, step: int) -> int:
     """Start sums with the extents of one tile, and with what a step of `slides` adds to it."""
     d, e = rank[0], rank[2]
@@ -173,7 +173,7 @@ def along(
     return int(problem.sums[0, 3])
 
 
-@kernel(i8(PROBLEM, LOOPS, RANK, i8, i8, i8), borrows=True)
+@kernel(i8(PROBLEM, LOOPS, RANK, i8, i8, i8), no_refcount=True)
 def side_by_side(problem: Problem, loops: Ints, rank: Ints, level: int, row: int, how: int) -> int:
     """Take in one level's fan-out over columns, over rows, or over both (`row` 0)."""
     d, e = rank[0], rank[2]
@@ -193,7 +193,7 @@ def side_by_side(problem: Problem, loops: Ints, rank: Ints, level: int, row: int
     return fan_out(problem.sums, m, m_last, tile * rank[1], n, n_last, other * rank[3], how)
 
 
-@kernel(i8(PROBLEM, LOOPS, i8, i8, i8, i8, i8), borrows=True)
+@kernel(i8(PROBLEM, LOOPS, i8, i8, i8, i8, i8), no_refcount=True)
 def words_moved(
     problem: Problem, loops: Ints, tensor: int, parent: int, child: int, outside: int, between: int
 ) -> int:
@@ -225,7 +225,7 @@ def words_moved(
     return words * times_again(problem, loops, tensor, parent, child, outside, between, place)
 
 
-@kernel(i8(PROBLEM, LOOPS, i8, i8, i8, i8, i8, i8), borrows=True)
+@kernel(i8(PROBLEM, LOOPS, i8, i8, i8, i8, i8, i8), no_refcount=True)
 def times_again(
     problem: Problem,
     loops: Ints,
@@ -247,7 +247,7 @@ def times_again(
     return times
 
 
-@kernel(i8(PROBLEM, LOOPS, i8, i8), borrows=True)
+@kernel(i8(PROBLEM, LOOPS, i8, i8), no_refcount=True)
 def words_seen(problem: Problem, loops: Ints, level: int, how: int) -> int:
     """Return the different words of the output that instances of a level ever see."""
     words = 1
@@ -258,7 +258,7 @@ def words_seen(problem: Problem, loops: Ints, level: int, how: int) -> int:
     return words * times_again(problem, loops, at.OUTPUT, level, level, how, how, NONE)
 
 
-@kernel(i8(PROBLEM, LOOPS, KEEP, COUNTS, i8), borrows=True)
+@kernel(i8(PROBLEM, LOOPS, KEEP, COUNTS, i8), no_refcount=True)
 def count_instances(problem: Problem, loops: Ints, keep: Ints, counts: Ints, how: int) -> int:
     """Fill in accesses, of the first instance or of all, by level and tensor."""
     levels = keep.size

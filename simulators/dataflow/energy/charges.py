@@ -18,7 +18,7 @@ ENERGY_PJ, CYCLES, COMPUTE_CYCLES, MACS_USED = range(4)
 RESULTS = 4
 
 
-@kernel(i8(PROBLEM, KEEP, COUNTS, i8, array(f8)), borrows=True)
+@kernel(i8(PROBLEM, KEEP, COUNTS, i8, array(f8)), no_refcount=True)
 def charge(problem: Problem, keep: Ints, counts: Ints, compute: int, out: Floats) -> int:
     """Fill in energy and cycles from the counts; return the cycles.
 
@@ -65,7 +65,7 @@ def charge(problem: Problem, keep: Ints, counts: Ints, compute: int, out: Floats
     return int(cycles)
 
 
-@kernel(i8(PROBLEM, LOOPS, KEEP, COUNTS, array(f8)), borrows=True)
+@kernel(i8(PROBLEM, LOOPS, KEEP, COUNTS, array(f8)), no_refcount=True)
 def evaluate(problem: Problem, loops: Ints, keep: Ints, counts: Ints, out: Floats) -> int:
     """Count and charge one mapping; return why it is infeasible, or 0."""
     temporal = lay_out(problem, loops, keep)

@@ -50,7 +50,7 @@ def padded(rows: list[list[int]], width: int) -> Ints:
     return np.array([[*row, *[0] * (width - len(row))] for row in rows], np.int64)
 
 
-@kernel(i8(LOOPS, array(i8), matrix(i8), i8, i8), borrows=True)
+@kernel(i8(LOOPS, array(i8), matrix(i8), i8, i8), no_refcount=True)
 def place(loops: Ints, where: Ints, primes: Ints, factor: int, slot: int) -> int:
     """Move one prime factor to a slot."""
     d, prime = int(primes[factor, 0]), primes[factor, 1]
@@ -64,7 +64,7 @@ def place(loops: Ints, where: Ints, primes: Ints, factor: int, slot: int) -> int
     return d
 
 
-@kernel(i8(array(i8, 4), matrix(i8), matrix(i8), i8, i8), borrows=True)
+@kernel(i8(array(i8, 4), matrix(i8), matrix(i8), i8, i8), no_refcount=True)
 def copy(loops: Ints, keep: Ints, where: Ints, source: int, target: int) -> int:
     """Copy a mapping over another; return its levels."""
     levels, rows, dims = loops.shape[1:]
@@ -78,14 +78,14 @@ def copy(loops: Ints, keep: Ints, where: Ints, source: int, target: int) -> int:
     return int(levels)
 
 
-@kernel(i8(array(i8), i8, i8, f8), borrows=True)
+@kernel(i8(array(i8), i8, i8, f8), no_refcount=True)
 def other(options: Ints, number: int, current: int, draw: float) -> int:
     """Return one of the first options that is not the current one."""
     found = options[int(draw * (number - 1))]
     return int(options[number - 1] if found == current else found)
 
 
-@kernel(i8(SPACE, LOOPS, f8, f8, f8), borrows=True)
+@kernel(i8(SPACE, LOOPS, f8, f8, f8), no_refcount=True)
 def reorder(space: Space, loops: Ints, u: float, v: float, w: float) -> int:
     """Put one loop in time before or behind another of its level; return whether any can move.
 
@@ -123,7 +123,7 @@ def reorder(space: Space, loops: Ints, u: float, v: float, w: float) -> int:
     return 0
 
 
-@kernel(i8(SPACE, LOOPS, i8), borrows=True)
+@kernel(i8(SPACE, LOOPS, i8), no_refcount=True)
 def movable(space: Space, loops: Ints, level: int) -> int:
     """Return the loops in time of a level that are free to change places."""
     running = 0
@@ -133,7 +133,7 @@ def movable(space: Space, loops: Ints, level: int) -> int:
     return running
 
 
-@kernel(i8(SPACE, LOOPS, KEEP, array(i8), matrix(f8), i8, i8), borrows=True)
+@kernel(i8(SPACE, LOOPS, KEEP, array(i8), matrix(f8), i8, i8), no_refcount=True)
 def change(
     space: Space, loops: Ints, keep: Ints, where: Ints, draws: Floats, step: int, first: int
 ) -> int:
@@ -174,7 +174,7 @@ def change(
     return 0
 
 
-@kernel(f8(PROBLEM, SPACE, LOOPS, KEEP, COUNTS, array(f8)), borrows=True)
+@kernel(f8(PROBLEM, SPACE, LOOPS, KEEP, COUNTS, array(f8)), no_refcount=True)
 def goal_of(
     problem: Problem, space: Space, loops: Ints, keep: Ints, counts: Ints, out: Floats
 ) -> float:
@@ -198,7 +198,7 @@ def goal_of(
         matrix(i8),
         array(f8),
     ),
-    borrows=True,
+    no_refcount=True,
 )
 def anneal(
     problem: Problem,

@@ -223,7 +223,7 @@ def bounds(
     return Bounds(energy_pj, round(cycles), edp), value
 
 
-@kernel(i8(PROBLEM, i8, i8), borrows=True)
+@kernel(i8(PROBLEM, i8, i8), no_refcount=True)
 def _least_words(problem: Problem, tensor: int, level: int) -> int:
     """Return the fewest words one instance needs of a tensor; `extents` are instances around."""
     words = 1
@@ -243,7 +243,7 @@ def _least_words(problem: Problem, tensor: int, level: int) -> int:
     return int(words)
 
 
-@kernel(i8(PROBLEM, i8, i8), borrows=True)
+@kernel(i8(PROBLEM, i8, i8), no_refcount=True)
 def _least_tiles(problem: Problem, tensor: int, level: int) -> int:
     """Return the fewest different tiles one fan-out hands out: sums of two sets are no fewer."""
     number = 1
@@ -258,7 +258,7 @@ def _least_tiles(problem: Problem, tensor: int, level: int) -> int:
     return int(number)
 
 
-@kernel(i8(PROBLEM, KEEP, COUNTS), borrows=True)
+@kernel(i8(PROBLEM, KEEP, COUNTS), no_refcount=True)
 def _least_counts(problem: Problem, keep: Ints, counts: Ints) -> int:
     """Fill in the fewest accesses per instance, as `exact_counts.count` does; return the cycles."""
     instances, outputs, levels = problem.instances, problem.words[at.OUTPUT], keep.size
@@ -304,7 +304,7 @@ def _least_counts(problem: Problem, keep: Ints, counts: Ints) -> int:
         matrix(f8),
         array(i8),
     ),
-    borrows=True,
+    no_refcount=True,
 )
 def _floors(
     problem: Problem,

@@ -27,7 +27,7 @@ def exponents_of(goal: str) -> Floats:
     return np.array(GOALS[goal])
 
 
-@kernel(f8(array(f8), f8, f8), borrows=True)
+@kernel(f8(array(f8), f8, f8), no_refcount=True)
 def score(exponents: Floats, energy_pj: float, cycles: float) -> float:
     """Return the value of the goal for a mapping; less is better."""
     return float(energy_pj ** exponents[0] * cycles ** exponents[1])

@@ -290,7 +290,7 @@ def kernel(signature: Signature) -> Callable[[Callable[A, R]], Kernel[A, R]]:
     requests), and the caller owns the arrays for the whole run. So kernels take them without
     reference counting and are inlined.
     """
-    return jit.kernel(signature, borrows=True)
+    return jit.kernel(signature, no_refcount=True)
 
 
 @kernel(i8(*arrays(i8, 2)))
