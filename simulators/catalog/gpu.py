@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from simulators.catalog.memory import Level, check_level, load_memory
+from simulators.catalog.memory import MemoryLevel, check_level, load_memory
 from simulators.catalog.sheet import fill, positive
 from simulators.core.errors import UserError, suggestion
 from simulators.core.folder import GPUS, read_toml
@@ -47,7 +47,7 @@ class Gpu:
     memory: str = ""  # DRAM type, by its name in the catalog
     vector_bits: int = 0  # of a core of a CPU: peaks that are not stated follow
     vector_units: int = 0  # that multiply and add at once
-    levels: tuple[Level, ...] = ()  # around its memory
+    levels: tuple[MemoryLevel, ...] = ()  # around its memory
     like: str = ""  # the GPU whose facts it has but for those that its file states
     measured_as: str = field(default="")
     clock_share: float = 1.0  # of the clock of its sheet, at which it is held

@@ -72,7 +72,7 @@ KINDS = (CACHE, CHIPLET, POOL, PIM)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Level:
+class MemoryLevel:
     """One thing between the arithmetic of a device and its data.
 
     `cache` holds what operators hand to each other; `chiplet` is a link of each die, which `share`
@@ -93,7 +93,7 @@ class Level:
         return 1.0 - 1.0 / self.count if self.share is None else self.share
 
 
-def check_level(level: Level, hbm_bytes: int, path: Path) -> None:
+def check_level(level: MemoryLevel, hbm_bytes: int, path: Path) -> None:
     """Raise a `UserError` unless a level of a sheet means something."""
     if level.kind not in KINDS:
         raise UserError(f"{path}: a level's kind is '{level.kind}'; it is {', '.join(KINDS)}")

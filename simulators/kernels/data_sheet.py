@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from simulators.catalog.gpu import Gpu
-from simulators.catalog.memory import CACHE, CHIPLET, PIM, POOL, Level, load_memory
+from simulators.catalog.memory import CACHE, CHIPLET, PIM, POOL, MemoryLevel, load_memory
 from simulators.core.jit import Floats
 from simulators.kernels.families.family import OperatorFamily
 from simulators.workload.operators import Compute, Embedding
@@ -63,6 +63,6 @@ def _memory_s(moved: Floats, gpu: Gpu, *, is_random: bool) -> Floats:
     return np.asarray(seconds, np.float64)
 
 
-def _part(pool: Level, gpu: Gpu) -> float:
+def _part(pool: MemoryLevel, gpu: Gpu) -> float:
     """Return the part of what a device addresses that lies in a pool."""
     return pool.bytes / gpu.hbm_bytes

@@ -12,7 +12,7 @@ from simulators.collectives.traces.layers import operators_of, read_layers
 from simulators.collectives.traces.matching import nodes_of
 from simulators.collectives.traces.timeline import (
     COMMUNICATION,
-    Node,
+    TraceNode,
     run_graph,
     timeline,
 )
@@ -23,34 +23,34 @@ LAYERS = "layer,forward_us,input_grad_us,weight_grad_us,weight_grad_all_reduce_b
 
 @given(lists(integers(0, 50), min_size=1, max_size=20), integers(0, 40))
 def test_exposed_communication_is_at_most_the_total(times: list[int], talk: int) -> None:
-    nodes: list[Node] = []
+    nodes: list[TraceNode] = []
     for t in times:
         after = (len(nodes) - 2,) if nodes else ()
-        nodes += [Node("c", t, after), Node("a", talk, (len(nodes),), COMMUNICATION)]
+        nodes += [TraceNode("c", t, after), TraceNode("a", talk, (len(nodes),), COMMUNICATION)]
     step = timeline(nodes)
     assert 0 <= step.comm_exposed_ns <= step.comm_total_ns == talk * len(times)
     assert step.compute_total_ns == sum(times)
 
 
 def test_ready_node_with_the_lowest_id_runs_first() -> None:
-    step = timeline([Node("a", 5), Node("b", 5), Node("c", 5, (1,))])
+    step = timeline([TraceNode("a", 5), TraceNode("b", 5), TraceNode("c", 5, (1,))])
     assert step.start_ns.tolist() == [0, 5, 10]
 
 
 def test_ranks_use_separate_devices() -> None:
-    step = timeline([Node("a", 5, rank=0), Node("b", 7, rank=1)])
+    step = timeline([TraceNode("a", 5, rank=0), TraceNode("b", 7, rank=1)])
     assert step.finish_ns == 7
 
 
 def test_cyclic_dependencies_are_refused() -> None:
     with pytest.raises(UserError, match="wait for each other"):
-        timeline([Node("a", 1, (1,)), Node("b", 1, (0,))])
+        timeline([TraceNode("a", 1, (1,)), TraceNode("b", 1, (0,))])
     with pytest.raises(UserError, match="there are 1 nodes"):
-        timeline([Node("a", 1, (4,))])
+        timeline([TraceNode("a", 1, (4,))])
 
 
 def test_compiled_graph_replay_matches_plain_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    nodes = [Node(str(i), 3 + i % 4, (i // 2,) if i else (), i % 2) for i in range(40)]
+    nodes = [TraceNode(str(i), 3 + i % 4, (i // 2,) if i else (), i % 2) for i in range(40)]
     compiled = timeline(nodes)
     monkeypatch.setattr("simulators.collectives.traces.timeline.run_graph", run_graph.py_func)
     assert timeline(nodes).end_ns.tolist() == compiled.end_ns.tolist()

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis.strategies import binary, builds, from_regex, integers, lists
 
 from formats.chakra import read_chakra
-from simulators.collectives.traces.layers import Layer, operators_of
+from simulators.collectives.traces.layers import TraceLayer, operators_of
 from simulators.collectives.traces.matching import nodes_of
 from simulators.collectives.traces.operators import Operator, read_graph
 from simulators.core.errors import UserError
@@ -48,7 +48,7 @@ def test_written_chakra_trace_reads_back_equal(tmp_path: Path) -> None:
 @given(
     lists(
         builds(
-            Layer,
+            TraceLayer,
             from_regex("[a-z0-9_]{1,9}", fullmatch=True),
             *(integers(0, 10**6).map(lambda us: 1000 * us),) * 3,
             integers(0, 2**40),
@@ -58,7 +58,7 @@ def test_written_chakra_trace_reads_back_equal(tmp_path: Path) -> None:
     )
 )
 def test_layer_step_survives_a_chakra_round_trip(
-    tmp_path_factory: pytest.TempPathFactory, layers: list[Layer]
+    tmp_path_factory: pytest.TempPathFactory, layers: list[TraceLayer]
 ) -> None:
     file = tmp_path_factory.getbasetemp() / "step.et"
     write_chakra(file, operators_of(layers))

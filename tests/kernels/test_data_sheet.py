@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.catalog.memory import CACHE, CHIPLET, PIM, POOL, Level, load_memory
+from simulators.catalog.memory import CACHE, CHIPLET, PIM, POOL, MemoryLevel, load_memory
 from simulators.core.errors import UserError
 from simulators.core.folder import GPUS, MEMORIES
 from simulators.core.levels import UNMODELLED
@@ -35,7 +35,7 @@ def chain(elements: float) -> Elementwise:
 
 
 def with_level(**level: Any) -> Gpu:
-    return replace(TPU, levels=(Level(**level),))
+    return replace(TPU, levels=(MemoryLevel(**level),))
 
 
 def seconds(operator: Compute, gpu: Gpu = TPU) -> float:

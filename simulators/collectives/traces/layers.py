@@ -25,7 +25,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Layer:
+class TraceLayer:
     """One layer as a profile of one GPU knows it."""
 
     name: str
@@ -35,7 +35,7 @@ class Layer:
     all_reduce_bytes: int
 
 
-def read_layers(path: Path) -> tuple[Layer, ...]:
+def read_layers(path: Path) -> tuple[TraceLayer, ...]:
     """Return the layers of a CSV file with the header `COLUMNS`.
 
     Raises:
@@ -50,7 +50,7 @@ def read_layers(path: Path) -> tuple[Layer, ...]:
     return tuple(_layer(row, path, line) for line, row in enumerate(rows[1:], start=2))
 
 
-def operators_of(layers: Sequence[Layer]) -> tuple[Operator, ...]:
+def operators_of(layers: Sequence[TraceLayer]) -> tuple[Operator, ...]:
     """Return a training step as operators, first to last layer and back, in order of issue."""
     operators: list[Operator] = []
 
@@ -80,10 +80,10 @@ def operators_of(layers: Sequence[Layer]) -> tuple[Operator, ...]:
     return tuple(operators)
 
 
-def _layer(row: Sequence[str], path: Path, line: int) -> Layer:
+def _layer(row: Sequence[str], path: Path, line: int) -> TraceLayer:
     try:
         name, *numbers = row
         forward, inputs, weights, size = map(int, numbers)
     except ValueError as error:
         raise UserError(f"{path}, line {line}: is not a layer: {' '.join(row)}") from error
-    return Layer(name, forward * NS_PER_US, inputs * NS_PER_US, weights * NS_PER_US, size)
+    return TraceLayer(name, forward * NS_PER_US, inputs * NS_PER_US, weights * NS_PER_US, size)

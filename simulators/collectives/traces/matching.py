@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from simulators.collectives.traces.operators import Operator
-from simulators.collectives.traces.timeline import COMMUNICATION, COMPUTE, RECEIVE, Node
+from simulators.collectives.traces.timeline import COMMUNICATION, COMPUTE, RECEIVE, TraceNode
 from simulators.core.errors import UserError
 
 
@@ -33,7 +33,7 @@ class _Issued:
 
 def nodes_of(
     programs: Mapping[int, Sequence[Operator]], communication_ns: Callable[[Operator, int], int]
-) -> tuple[Node, ...]:
+) -> tuple[TraceNode, ...]:
     """Return the nodes of all ranks, in order of ranks and then of ids.
 
     `communication_ns` is the time of a send or collective of a rank alone on its network.
@@ -43,7 +43,7 @@ def nodes_of(
             without a receive or the reverse; a collective that some rank of its group lacks or has
             in another order. Names the operators.
     """
-    nodes: list[Node] = []
+    nodes: list[TraceNode] = []
     issued: list[_Issued] = []
     for rank in sorted(programs):
         ordered = sorted(programs[rank], key=lambda o: o.id)
@@ -58,11 +58,11 @@ def nodes_of(
             after, is_compute = tuple(position[before] for before in o.after), o.kind == "compute"
             issued.append(_Issued(rank, o, len(nodes)))
             if o.kind == "recv":
-                nodes.append(Node(o.name, 0, after, RECEIVE, rank))
+                nodes.append(TraceNode(o.name, 0, after, RECEIVE, rank))
             else:
                 taken_ns = o.duration_ns if is_compute else communication_ns(o, rank)
                 kind = COMPUTE if is_compute else COMMUNICATION
-                nodes.append(Node(o.name, taken_ns, after, kind, rank))
+                nodes.append(TraceNode(o.name, taken_ns, after, kind, rank))
     for sent, received in _pairs(issued):
         after = (*nodes[received].after, sent)
         nodes[received] = dataclasses.replace(nodes[received], after=after)

@@ -26,7 +26,7 @@ CHAKRA, GRAPH, LAYERS = ".et", ".json", ".csv"
 
 
 @dataclass(frozen=True)
-class Step:
+class TraceStep:
     """Programs by rank; of several ranks that run the same one, that of rank 0."""
 
     programs: tuple[tuple[Operator, ...], ...]
@@ -90,7 +90,7 @@ def trace_files(name: str) -> tuple[Path, ...]:
     return tuple(ranks[rank] for rank in sorted(ranks))
 
 
-def load_step(name: str, ranks: int) -> Step:
+def load_step(name: str, ranks: int) -> TraceStep:
     """Return a step on a network of so many ranks.
 
     Raises:
@@ -100,7 +100,7 @@ def load_step(name: str, ranks: int) -> Step:
     files = trace_files(name)
     if len(files) not in (1, ranks):
         raise Infeasible("other_ranks", f"the trace is of {len(files)} ranks, the network {ranks}")
-    return Step(tuple(_program(file, file.stat().st_mtime_ns) for file in files), ranks)
+    return TraceStep(tuple(_program(file, file.stat().st_mtime_ns) for file in files), ranks)
 
 
 @functools.lru_cache(maxsize=4096)

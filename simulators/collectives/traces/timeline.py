@@ -30,7 +30,7 @@ NAMED = 6
 
 
 @dataclass(frozen=True)
-class Node:
+class TraceNode:
     """One operator of a graph, on one resource of one rank."""
 
     name: str
@@ -53,7 +53,7 @@ class Timeline:
     comm_exposed_ns: int  # the step less the compute of its busiest rank
 
 
-class Graph(NamedTuple):
+class TraceGraph(NamedTuple):
     """Nodes as arrays: durations, resources, and who waits for whom."""
 
     duration_ns: Ints
@@ -67,10 +67,10 @@ class Graph(NamedTuple):
     is_lifo: int
 
 
-GRAPH = struct(Graph)
+GRAPH = struct(TraceGraph)
 
 
-def timeline(nodes: Sequence[Node], order: str = "fifo") -> Timeline:
+def timeline(nodes: Sequence[TraceNode], order: str = "fifo") -> Timeline:
     """Return when every node runs; `order` is one of `ORDERS`.
 
     Raises:
@@ -78,8 +78,8 @@ def timeline(nodes: Sequence[Node], order: str = "fifo") -> Timeline:
             nodes wait for each other.
 
     >>> step = [
-    ...     Node("forward", 10), Node("gradient", 20, (0,)),
-    ...     Node("all_reduce", 30, (1,), COMMUNICATION), Node("rest", 25, (1,)),
+    ...     TraceNode("forward", 10), TraceNode("gradient", 20, (0,)),
+    ...     TraceNode("all_reduce", 30, (1,), COMMUNICATION), TraceNode("rest", 25, (1,)),
     ... ]
     >>> timeline(step).finish_ns, timeline(step).comm_exposed_ns
     (60, 5)
@@ -99,7 +99,7 @@ def timeline(nodes: Sequence[Node], order: str = "fifo") -> Timeline:
     return Timeline(start, end, finish, compute, talk, comm_exposed_ns=finish - compute)
 
 
-def _graph_of(nodes: Sequence[Node], *, is_lifo: bool) -> Graph:
+def _graph_of(nodes: Sequence[TraceNode], *, is_lifo: bool) -> TraceGraph:
     """Return the arrays of a graph."""
     count = len(nodes)
     for i, node in enumerate(nodes):
@@ -116,7 +116,7 @@ def _graph_of(nodes: Sequence[Node], *, is_lifo: bool) -> Graph:
     group = np.array([n.group for n in nodes], np.int64)
     grouped = np.flatnonzero(group != ALONE)
     first_member, member = _by_owner(group[grouped], int(group.max(initial=ALONE)) + 1)
-    return Graph(
+    return TraceGraph(
         duration_ns=np.array([n.duration_ns for n in nodes], np.int64),
         resource=np.array([KINDS * n.rank + n.resource for n in nodes], np.int64),
         waits_for=np.array([len(n.after) for n in nodes], np.int64),
@@ -136,7 +136,7 @@ def _by_owner(owner: Ints, owners: int) -> tuple[Ints, Ints]:
     return starts, np.argsort(owner, kind="stable").astype(np.int64)
 
 
-def _why_stuck(nodes: Sequence[Node], graph: Graph, start_ns: Ints, end_ns: Ints) -> str:
+def _why_stuck(nodes: Sequence[TraceNode], graph: TraceGraph, start_ns: Ints, end_ns: Ints) -> str:
     """Name the nodes that wait for one another, or for partners that never come."""
 
     def named(which: Sequence[int]) -> str:
@@ -158,7 +158,7 @@ def _why_stuck(nodes: Sequence[Node], graph: Graph, start_ns: Ints, end_ns: Ints
 
 
 @kernel(i8(GRAPH, array(i8), array(i8)))
-def run_graph(graph: Graph, start_ns: Ints, end_ns: Ints) -> int:
+def run_graph(graph: TraceGraph, start_ns: Ints, end_ns: Ints) -> int:
     """Write starts and ends, and return how many nodes ran."""
     count, resource, group = graph.duration_ns.size, graph.resource, graph.group
     if count == 0:
