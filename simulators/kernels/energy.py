@@ -83,11 +83,11 @@ def power_w(operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
 def modelled_w(model: PowerModel, operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
     """Return the watts by given numbers, between those of rest and the data sheet's limit."""
     watts = formula_w(model, operator, gpu, latency_s)
-    bend = model.shapes.get(kernel_of(operator))
-    if bend is None:
+    correction = model.shapes.get(kernel_of(operator))
+    if correction is None:
         return watts
     assert isinstance(operator, Gemm | Attention)
-    settled = corrected(bend, shape_features(operator, watts.shape), watts.reshape(-1))
+    settled = corrected(correction, shape_features(operator, watts.shape), watts.reshape(-1))
     most_w = gpu.tdp_w * max(_sizes_of(gpu))
     return np.clip(settled.reshape(watts.shape), resting_w(gpu), most_w)
 
@@ -239,7 +239,7 @@ def power_model_from(content: Mapping[str, Any], *, whole: bool) -> PowerModel:
         compute={name: float(share) for name, share in table["compute"].items()},
         factor={name: float(factor) for name, factor in table["factor"].items()},
         limit=float(table["limit"]),
-        shapes={name: correction_from(bend) for name, bend in shapes.items()},
+        shapes={name: correction_from(correction) for name, correction in shapes.items()},
     )
 
 

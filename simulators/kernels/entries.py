@@ -147,8 +147,10 @@ def entry_from(
     return Entry(
         framework=framework,
         numbers={key: float(value) for key, value in table["numbers"].items()},
-        correction=correction_from(table["bend"]) if whole and "bend" in table else None,
-        grid=grids_from(table["knots"]) if whole and "knots" in table else None,
+        correction=correction_from(table["correction"])
+        if whole and "correction" in table
+        else None,
+        grid=grids_from(table["grid"]) if whole and "grid" in table else None,
         band=band_from(table["band"]),
         gpu=source,
         calibrated=True,

@@ -61,6 +61,8 @@ def _readings(reference: Path) -> Iterator[pl.DataFrame]:
 def _shown_w(part: Rows) -> Floats:
     """Return what the meter shows of loops, times as measured."""
     gpu = load_gpu(part.gpu)
-    bend = meter_of(gpu, meter_name(part))
+    correction = meter_of(gpu, meter_name(part))
     watts = power_w(part.operator, gpu, part.seconds)
-    return watts if bend is None else reading_w(bend, part.operator, part.seconds, watts)
+    return (
+        watts if correction is None else reading_w(correction, part.operator, part.seconds, watts)
+    )

@@ -16,7 +16,7 @@ import numpy as np
 from lab.fits.driver import Calibration, chosen
 from lab.fits.methods.entries import FittedEntry, entries, judged, plain_entry
 from lab.fits.methods.forms import form
-from lab.fits.methods.monotone_trees import fit_bend
+from lab.fits.methods.monotone_trees import fit_correction
 from lab.tables.kernels.auxiliary_kernels import GPUS, TABLES, read_auxiliary_rows
 from lab.tables.kernels.engine_layers import GPUS as LAYER_GPUS
 from lab.tables.kernels.engine_layers import LAYERS, read_chain_rows
@@ -88,6 +88,8 @@ def _fit_kernel(parts: Sequence[Rows], gpu: Gpu) -> FittedEntry:
     entry = plain_entry(parts[0], numbers)
     if seconds.size >= FEWEST_ROWS:
         plain_s = form_seconds(work, "bf16", gpu, numbers)
-        bend = fit_bend(work.features, plain_s, seconds, alpha=ALPHA, trees=TREES, depth=DEPTH)
-        entry = replace(entry, correction=bend)
+        correction = fit_correction(
+            work.features, plain_s, seconds, alpha=ALPHA, trees=TREES, depth=DEPTH
+        )
+        entry = replace(entry, correction=correction)
     return judged(entry, parts, seconds.size, lambda part, e: fitted_seconds(part.operator, gpu, e))

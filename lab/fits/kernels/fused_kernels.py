@@ -20,7 +20,7 @@ from lab.fits.kernels.triton_latent import fit_triton
 from lab.fits.methods.entries import FittedEntry, entries, judged, plain_entry
 from lab.fits.methods.forms import Numbers, form
 from lab.fits.methods.held_out import band_of
-from lab.fits.methods.monotone_trees import fit_bend
+from lab.fits.methods.monotone_trees import fit_correction
 from lab.tables.kernels import prompt_chunks
 from lab.tables.kernels.expert_layers import FRONTIER, FRONTIER_GPUS, read_layers
 from lab.tables.kernels.fused_kernels import (
@@ -154,7 +154,7 @@ def _fit(seen: Rows, gpu: Gpu) -> Entry:
         return plain
     is_experts = seen.kernel == "experts"
     features, seconds, target = _tree_rows(seen.thinned(TREE_ROWS), gpu, plain)
-    bend = fit_bend(
+    correction = fit_correction(
         features,
         seconds,
         target,
@@ -162,7 +162,7 @@ def _fit(seen: Rows, gpu: Gpu) -> Entry:
         trees=CONFIG["trees"].get(seen.name, EXPERT_TREES if is_experts else TREES),
         depth=DEPTH,
     )
-    return replace(plain, correction=bend)
+    return replace(plain, correction=correction)
 
 
 def predicted_s(rows: Rows, gpu: Gpu, entry: Entry) -> Floats:

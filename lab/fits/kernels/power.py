@@ -15,7 +15,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration, chosen, rounded
 from lab.fits.methods.forms import form
-from lab.fits.methods.monotone_trees import fit_bend, tree_table
+from lab.fits.methods.monotone_trees import fit_correction, tree_table
 from lab.fits.methods.power_meter import SETTLED_S, meter_features, reading_w
 from lab.tables.kernels.power import SPLIT, meter_name, power_tables, read_power_rows
 from lab.tables.rows import Floats, Rows, is_host_timed
@@ -86,7 +86,7 @@ def _fit_trees(
     """Return trees from the watts of a draw to those that the meter showed."""
     watts = [modelled_w(draw, part.operator, gpu, part.seconds) for part in parts]
     features = np.concatenate([features_of(part) for part in parts], axis=-1)
-    return fit_bend(
+    return fit_correction(
         features,
         np.concatenate(watts),
         np.concatenate([part.watts for part in parts]),
@@ -127,17 +127,19 @@ def _fit_gpu(gpu: Gpu, parts: Sequence[Rows], tables: Sequence[str]) -> Calibrat
     meters, errors = {}, {}
     for name, some in _by_meter(parts).items():
         fitted = [part.where(~part.held_out) for part in some]
-        bend = _fit_trees(fitted, draw, gpu, lambda p: meter_features(p.operator, p.seconds), TREES)
+        correction = _fit_trees(
+            fitted, draw, gpu, lambda p: meter_features(p.operator, p.seconds), TREES
+        )
         off = []
         for part in some:
             unseen = part.where(part.held_out)
             settled = modelled_w(draw, unseen.operator, gpu, unseen.seconds)
-            read = reading_w(bend, unseen.operator, unseen.seconds, settled)
+            read = reading_w(correction, unseen.operator, unseen.seconds, settled)
             off.append(np.abs(read / unseen.watts - 1.0))
         errors[name] = float(np.mean(np.concatenate(off)))
         meters[name] = {
             "held_out_mape": round(errors[name], 4),
-            **tree_table(bend, leaf_step=LEAF_STEP),
+            **tree_table(correction, leaf_step=LEAF_STEP),
         }
     return Calibration(
         name=gpu.name,
@@ -147,7 +149,8 @@ def _fit_gpu(gpu: Gpu, parts: Sequence[Rows], tables: Sequence[str]) -> Calibrat
                 {name: value for name, value in vars(draw).items() if name != "shapes"}, ".4g"
             ),
             "shapes": {
-                name: tree_table(bend, leaf_step=1e-3, digits=3) for name, bend in shapes.items()
+                name: tree_table(correction, leaf_step=1e-3, digits=3)
+                for name, correction in shapes.items()
             },
             "meter": meters,
         },

@@ -19,7 +19,7 @@ import numpy as np
 from lab.fits.driver import Calibration, chosen, gpu_of, rounded
 from lab.fits.methods.forms import form
 from lab.fits.methods.held_out import band_of
-from lab.fits.methods.monotone_trees import fit_bend, tree_table
+from lab.fits.methods.monotone_trees import fit_correction, tree_table
 from lab.tables.kernels import tensor_cores
 from lab.tables.kernels.engine_layers import HEADS, LAYER_SPLIT, LAYERS, read_layer_products
 from lab.tables.rows import LOWER_QUARTER, Bools, Floats, Rows, fraction, group_of, mape, read_table
@@ -212,8 +212,10 @@ def _corrected(rows: Rows, gpu: Gpu, plain: TensorRates, alpha: float) -> Tensor
     """Return the rates with monotone trees on what the formula misses."""
     model_s = seconds_of(rows, plain, gpu)
     features = features_of(tensor_cores.sizes_of(rows), model_s)[:-1]
-    bend = fit_bend(features, model_s, rows.seconds, alpha=alpha, trees=TREES, depth=DEPTH)
-    return replace(plain, correction=bend)
+    correction = fit_correction(
+        features, model_s, rows.seconds, alpha=alpha, trees=TREES, depth=DEPTH
+    )
+    return replace(plain, correction=correction)
 
 
 def _rates_table(rates: TensorRates) -> dict[str, Any]:

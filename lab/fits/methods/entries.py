@@ -85,9 +85,9 @@ def _table(fitted: FittedEntry, trees: Mapping[str, Any]) -> dict[str, Any]:
         "band": rounded(vars(entry.band), ".4f"),
     }
     if entry.correction is not None:
-        table["bend"] = tree_table(entry.correction, **trees)
+        table["correction"] = tree_table(entry.correction, **trees)
     if entry.grid is not None:
-        table["knots"] = grid_table(entry.grid)
+        table["grid"] = grid_table(entry.grid)
     return table
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lab.fits.methods.monotone_trees import fit_bend
+from lab.fits.methods.monotone_trees import fit_correction
 from lab.tables.rows import Bools, Floats, Rows, fraction, mape
 from planning.calibrate.kernels import fit_few as fit_few
 from planning.calibrate.kernels import longest_dispatch, seconds_by, with_numbers, with_rates
@@ -198,7 +198,7 @@ def _corrected(rows: Rows, gpu: Gpu, plain: Profile, bend: Bend) -> Profile:
     model_s = _running_s(rates, kept, gpu)[clear]
     running_s = (kept.seconds[clear] ** 4 - rates.dispatch_s**4) ** 0.25
     features = features_of(tuple(size[clear] for size in sizes), model_s)[:-1]
-    correction = fit_bend(
+    correction = fit_correction(
         features,
         model_s,
         running_s,

@@ -24,30 +24,30 @@ residual beyond which the loss is linear."""
 
 
 def tree_table(
-    bend: Correction, *, leaf_step: float = 0.0, digits: int = 4, value_digits: int = 3
+    correction: Correction, *, leaf_step: float = 0.0, digits: int = 4, value_digits: int = 3
 ) -> dict[str, Any]:
     """Return a correction as a calibration stores it.
 
     Args:
-        bend: the correction.
+        correction: the correction.
         leaf_step: leaves are stored in multiples of it; 0: as values.
         digits: significant digits of thresholds.
         value_digits: significant digits of values.
     """
     table: dict[str, Any] = {
-        **{name: getattr(bend, name) for name in ("alpha", "offset", "log_t_lo", "log_t_hi")},
-        "depth": bend.depth,
-        "features": " ".join(map(str, bend.features.tolist())),
-        "thresholds": " ".join(f"{x:.{digits}g}" for x in bend.thresholds.tolist()),
+        **{name: getattr(correction, name) for name in ("alpha", "offset", "log_t_lo", "log_t_hi")},
+        "depth": correction.depth,
+        "features": " ".join(map(str, correction.features.tolist())),
+        "thresholds": " ".join(f"{x:.{digits}g}" for x in correction.thresholds.tolist()),
     }
     if not leaf_step:
-        values = " ".join(f"{x:.{value_digits}g}" for x in bend.values.tolist())
+        values = " ".join(f"{x:.{value_digits}g}" for x in correction.values.tolist())
         return table | {"values": values}
-    leaves = " ".join(f"{x:.0f}" for x in np.rint(bend.values / leaf_step).tolist())
+    leaves = " ".join(f"{x:.0f}" for x in np.rint(correction.values / leaf_step).tolist())
     return table | ({} if leaf_step == LEAF_STEP else {"leaf_step": leaf_step}) | {"leaves": leaves}
 
 
-def fit_bend(
+def fit_correction(
     features: Floats,
     seconds: Floats,
     measured_s: Floats,

@@ -27,11 +27,11 @@ a second, attention for 0.3 s: what is read of it still holds what ran before.""
 
 
 def reading_w(
-    bend: Correction, operator: Gemm | Attention, latency_s: Floats, watts: Floats
+    correction: Correction, operator: Gemm | Attention, latency_s: Floats, watts: Floats
 ) -> Floats:
     """Return what the meter shows of a loop of launches that draw `watts` once settled."""
     shape = latency_s.shape
-    shown = corrected(bend, meter_features(operator, latency_s), watts.reshape(-1))
+    shown = corrected(correction, meter_features(operator, latency_s), watts.reshape(-1))
     return shown.reshape(shape)
 
 

@@ -122,7 +122,7 @@ def _fused_trials(rows: Rows) -> Iterator[Trial]:
         return tables_of(source, stamp()).get(f"{framework}.{rows.kernel}.{dtype}")
 
     for source, framework, kind, table in _sources("fused", rows, gpu, formats_of(rows), look):
-        for whole in (True, False) if {"bend", "knots"} & set(table) else (True,):
+        for whole in (True, False) if {"correction", "grid"} & set(table) else (True,):
             entry = entry_from(table, source, framework, whole=whole)
             if rows.kernel in TABLES:
                 predicted_s = fused_kernels.predicted_s(rows, gpu, entry)

@@ -13,12 +13,12 @@ from simulators.workload.operators import Attention, Gemm
 
 def test_a_meter_shows_less_of_short_kernels_than_they_draw() -> None:
     gpu: Gpu = load_gpu("h200_sxm")
-    bend = meter_of(gpu, "gemm_bf16")
-    assert bend is not None
+    correction = meter_of(gpu, "gemm_bf16")
+    assert correction is not None
     operator = Gemm(name="g", m=np.array([1.0, 4096.0]), n=4096.0, k=4096.0, dtype="bf16")
     latency_s = np.array([8e-6, 2.5e-4])
     draw = power_w(operator, gpu, latency_s)
-    shown = reading_w(bend, operator, latency_s, draw)
+    shown = reading_w(correction, operator, latency_s, draw)
     assert shown[0] < 0.9 * draw[0]
     assert shown[1] == pytest.approx(draw[1], rel=0.1)
 
