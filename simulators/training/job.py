@@ -26,13 +26,6 @@ multiplies and keeps 8 bits, both ways."""
 LORA_TARGETS = TARGETS
 """Products beside which adapters are trained: attention's projections, or a dense layer's all."""
 
-BASES = ("bf16", "nf4")
-NF4 = BASES[1]
-"""Formats of weights beside adapters."""
-
-NF4_BYTES = (4.0 + 0.127) / 8.0
-"""Of a weight in NF4, and its share of twice quantised scales (Dettmers et al., QLoRA, 2023)."""
-
 FUSIONS = ("fused", "eager")
 FUSED, EAGER = FUSIONS
 """What stands between products: one kernel, or those of PyTorch one after another."""
@@ -57,7 +50,6 @@ class Job:
     context_exchange: str = "zigzag"
     lora_rank: int = 0  # of adapters, all else frozen; 0: none
     lora_targets: str = LORA_TARGETS[0]
-    base_dtype: str = BASES[0]
     routing_skew: float = 0.0  # Zipf's exponent of how tokens prefer experts
     capacity_factor: float = 0.0  # of experts, beyond which tokens are dropped; 0: none are
     cuda_graphs: bool = False  # replay whole steps, so that no layer waits for launches
@@ -104,8 +96,6 @@ def check_job(job: Job) -> None:
             "experts_do_not_divide_ranks", f"ep {job.ep} x expert_tp {job.expert_tp}, tp {job.tp}"
         )
     check_cut(job.model, job.cut)
-    if job.base_dtype == NF4 and not job.lora_rank:
-        raise Infeasible("nf4_weights_are_frozen", "base_dtype nf4 needs adapters, lora_rank is 0")
     if job.sequence % job.cp:
         raise Infeasible("cp_does_not_divide_sequence", f"cp {job.cp}, {job.sequence} tokens")
     for dtype in ("bf16", job.dtype, "fp8" if job.attention == FLASH_FP8 else "bf16"):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.core.jit import Floats
-from simulators.training.job import FLASH_FP8, LORA_TARGETS, NF4, NF4_BYTES, UNFUSED, Job
+from simulators.training.job import FLASH_FP8, LORA_TARGETS, UNFUSED, Job
 from simulators.training.plan import ELEMENTWISE, FULL, NONE, SELECTIVE, SHARED_GRADIENTS, Plans
 from simulators.training.schedule.orders import DUALPIPE, DUALPIPE_V, GPIPE, INTERLEAVED
 from simulators.workload.llm.parallelism import kv_heads_per_gpu
@@ -58,8 +58,6 @@ class Parameters:
     last: Floats
     first_experts: Floats  # held by fewer ranks: experts are dealt out among data ranks
     last_experts: Floats
-    first_ends: Floats  # of `first`, those of the embedding and the head
-    last_ends: Floats
 
 
 def parameters(job: Job, plans: Plans) -> Parameters:
@@ -93,8 +91,6 @@ def parameters(job: Job, plans: Plans) -> Parameters:
         last=np.where(twice, first + last, last),
         first_experts=np.where(twice, first_experts + last_experts, first_experts),
         last_experts=np.where(twice, first_experts + last_experts, last_experts),
-        first_ends=np.where(twice, first_ends + last_ends, first_ends),
-        last_ends=np.where(twice, first_ends + last_ends, last_ends),
     )
 
 
@@ -152,7 +148,6 @@ def rank_memory(job: Job, plans: Plans) -> RankMemory:
     model = job.model
     weights = parameters(job, plans)
     ranks = plans.shards
-    base = NF4_BYTES if job.base_dtype == NF4 else BYTES["bf16"]
     expert_ranks = np.maximum(1.0, ranks * job.tp / (job.ep * job.expert_tp))
     layer = layer_activation_bytes(job, plans)
     stage = np.ceil(model.layers / plans.pp)
@@ -160,24 +155,18 @@ def rank_memory(job: Job, plans: Plans) -> RankMemory:
     predicted = tokens * job.predicted_share
     logits = predicted * model.vocab / job.tp * (BYTES["bf16"] + BYTES["fp32"])
     again = _recomputed_bytes(job, plans, layer)
-    if job.base_dtype == NF4:  # the weights of the widest product in 16 bits
-        widest = max(model.ffn, model.expert_ffn) * (2 if model.gated_ffn else 1)
-        again = again + BYTES["bf16"] * model.hidden * widest / job.tp
     on_gpu = 1.0 - plans.offloads
     first_kept, last_kept = kept_chunks(plans), np.minimum(plans.chunks, plans.micro_batches)
 
-    def of(
-        dense: Floats, experts: Floats, ends: Floats, kept: Floats, more: Floats
-    ) -> dict[str, Floats]:
+    def of(dense: Floats, experts: Floats, kept: Floats, more: Floats) -> dict[str, Floats]:
         def bytes_of(each: float, level: int) -> Floats:
             shared = plans.zero >= level
             whole = dense / np.where(shared, ranks, 1.0)
             return np.asarray(each * (whole + experts / np.where(shared, expert_ranks, 1.0)))
 
         gradients = bytes_of(BYTES["fp32"] * job.trained_share, 2)
-        wide = (BYTES["bf16"] - base) * ends / np.where(plans.zero >= 3, ranks, 1.0)
         return {
-            "weights": bytes_of(base, 3) + wide,
+            "weights": bytes_of(BYTES["bf16"], 3),
             "gradients": np.where(plans.zero >= SHARED_GRADIENTS, on_gpu, 1.0) * gradients,
             "states": on_gpu * bytes_of(STATES_BYTES * job.trained_share, 1),
             "activations": kept * stage * layer,
@@ -185,8 +174,8 @@ def rank_memory(job: Job, plans: Plans) -> RankMemory:
         }
 
     has_loss = _has_both_ends(plans) | (plans.models > 1)
-    on_first = weights.first, weights.first_experts, weights.first_ends
-    on_last = weights.last, weights.last_experts, weights.last_ends
+    on_first = weights.first, weights.first_experts
+    on_last = weights.last, weights.last_experts
     first = of(*on_first, first_kept, np.where(has_loss, logits, 0.0))
     last = of(*on_last, last_kept.astype(np.float64), logits)
     is_first = sum(first.values()) >= sum(last.values())

@@ -12,7 +12,7 @@ from simulators.catalog.cluster import AUTO
 from simulators.catalog.price import DEFAULT
 from simulators.core.columns import schema_of
 from simulators.core.contract import asked, choice, fact, metric
-from simulators.training.job import ATTENTIONS, BASES, FLASH, FUSED, FUSIONS, LORA_TARGETS
+from simulators.training.job import ATTENTIONS, FLASH, FUSED, FUSIONS, LORA_TARGETS
 from simulators.training.plan import RECOMPUTES
 from simulators.training.schedule.orders import SCHEDULES
 from simulators.training.work.messages import CONTEXT_EXCHANGES, ZIGZAG
@@ -103,11 +103,6 @@ class TrainingPoint:
         "products with adapters: attention's projections, or all of a dense layer",
         default=LORA_TARGETS[0],
         known=LORA_TARGETS,
-    )
-    base_dtype: str = asked(
-        "format in which weights beside adapters are kept; nf4 ones are widened for every product",
-        default="bf16",
-        known=BASES,
     )
     gradient_dtype: str = choice(
         "precision in which gradients are sent; fp8 and int4 are compressed for that alone",

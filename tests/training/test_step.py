@@ -214,36 +214,6 @@ def test_optimizer_offload_saves_gpu_memory_and_waits_for_the_cpu():
     assert one(offload=True, host_adam_per_s=7.8e9, **names)["optimizer_s"] == waits_s / 2
 
 
-def test_four_bit_weights_save_memory_and_are_dequantized_in_both_passes():
-    adapted = {"lora_rank": 16, "lora_targets": "all", "zero": 1}
-    wide, narrow = one(**adapted), one(base_dtype="nf4", **adapted)
-    ends = 2 * 128_256 * 4096  # embedding and head stay wide
-    expected = 4.127 / 8 * (8.03e9 - ends) + 2 * ends
-    assert narrow["weight_bytes"] == pytest.approx(expected, rel=1e-3)
-    assert wide["compute_s"] < narrow["compute_s"] < 1.5 * wide["compute_s"]
-    [reason] = [row["reason"] for row in evaluate(replace(BASE, base_dtype="nf4"))]
-    assert reason.startswith("nf4_weights_are_frozen")
-
-
-def test_qlora_of_a_70b_model_fits_one_48_gb_gpu():
-    # Dettmers et al. (QLoRA, 2023) train 65B so, of rank 64 with a paged optimiser.
-    point = replace(
-        BASE,
-        model="llama2_70b",
-        gpu="l40s",
-        dp=1,
-        batch=16,
-        sequence=512,
-        micro_batch=1,
-        lora_rank=16,
-        lora_targets="all",
-        recompute="full",
-    )
-    wide, narrow = evaluate(point, replace(point, base_dtype="nf4"))
-    assert wide["reason"].startswith("memory_exceeds_hbm")
-    assert narrow["status"] == "ok"
-
-
 def test_compressed_gradients_send_fewer_bytes_and_add_kernels():
     far = {"dp": 64, "zero": 1, "gpu": "b200_sxm", "overlap": False}
     sent = [one(gradient_dtype=d, **far)["data_s"] for d in ("fp32", "bf16", "fp8", "int4")]

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulators.training.job import EAGER, FLASH_FP8, NF4, NF4_BYTES, UNFUSED, Job
+from simulators.training.job import EAGER, FLASH_FP8, UNFUSED, Job
 from simulators.training.work.messages import ULYSSES
 from simulators.workload.llm.attention import prefill_operators
 from simulators.workload.llm.parallelism import Stage
@@ -103,8 +103,6 @@ def tasks(job: Job, piece: str, micro_batch: Column) -> list[PassKernel]:
             found += _adapter(operator, job)
             found += _narrowed(operator, job)
             found += _dropout(operator, job)
-    if job.base_dtype == NF4:
-        found += [kernel for task in found for kernel in _dequantized(task)]
     predicted = tokens * job.predicted_share
     for operator in head_operators(shard, predicted):
         found += _with_gradients(_shared_out(operator, job))
@@ -161,18 +159,6 @@ def _pointwise(
     return Elementwise(
         name=name, elements=elements, reads=reads, writes=writes, dtype="bf16", repeat=like.repeat
     )
-
-
-def _dequantized(task: PassKernel) -> Iterable[PassKernel]:
-    """Return the kernel that converts a frozen product's 4-bit weights to 16 bits before it."""
-    product = task.kernel
-    if not isinstance(product, Gemm | GroupedGemm):
-        return
-    if task.phase == WEIGHTS or product.name == ADAPTER:
-        return
-    often = product.experts if isinstance(product, GroupedGemm) else product.batch
-    numbers, reads = often * product.n * product.k, NF4_BYTES / BYTES["bf16"]
-    yield PassKernel(_pointwise("widening", numbers, reads, 1.0, product), task.phase)
 
 
 def _summed(product: Compute) -> Iterable[PassKernel]:
