@@ -92,7 +92,7 @@ def _stage(
             phase=phase,
             name=name,
             time_s=seconds,
-            energy_j=seconds * stage.awake_w,
+            energy_j=seconds * stage.active_idle_w,
             bound="host",
             level=LEVELS[runtime_level(replica)],
         )

@@ -142,7 +142,7 @@ def message_rows(messages: Sequence[Collective], replica: Replica, part: str) ->
         hidden = replica.overlap if message.kind == "all_reduce" else 0.0
         factor = pace * (1.0 - hidden) * message.repeat
         seconds = once.time_s * factor
-        joules = seconds * replica.awake_w  # ring kernels leave most SMs idle
+        joules = seconds * replica.active_idle_w  # ring kernels leave most SMs idle
         lo_s = np.minimum(once.lo_s, once.time_s / MESSAGE_BAND) * factor
         hi_s = np.maximum(once.hi_s, once.time_s * MESSAGE_BAND) * factor
         rows.append(Row(message, part, seconds, joules, lo_s, hi_s, once.level))

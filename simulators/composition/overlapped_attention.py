@@ -35,13 +35,13 @@ def overlapped_rows(chunks: Sequence[Row], decodes: Sequence[Row], replica: Repl
         chunk, single = one.operator, other.operator
         if isinstance(chunk, Attention) and isinstance(single, Attention):
             shared_s = _shared_s(chunk, single, np.asarray(one.seconds), np.asarray(other.seconds))
-            rows.append(_beside(one, other, shared_s, replica.awake_w))
+            rows.append(_beside(one, other, shared_s, replica.active_idle_w))
         else:
             rows += [one, other]
     return rows
 
 
-def _beside(one: Row, other: Row, shared_s: Floats, awake_w: float) -> Row:
+def _beside(one: Row, other: Row, shared_s: Floats, active_idle_w: float) -> Row:
     """Return two kernels side by side: their work is the same, clocks and leakage run less long."""
     in_turn_s = np.asarray(one.seconds + other.seconds, np.float64)
     seconds = np.clip(shared_s, np.maximum(one.seconds, other.seconds), in_turn_s)
@@ -49,7 +49,7 @@ def _beside(one: Row, other: Row, shared_s: Floats, awake_w: float) -> Row:
         one,
         operator=replace(one.operator, name=one.operator.name.replace("prefill", "mixed")),
         seconds=seconds,
-        joules=one.joules + other.joules - awake_w * (in_turn_s - seconds),
+        joules=one.joules + other.joules - active_idle_w * (in_turn_s - seconds),
         lo_s=np.maximum(one.lo_s, other.lo_s),
         hi_s=one.hi_s + other.hi_s,
         level=np.maximum(np.maximum(one.level, other.level), EXTRAPOLATED),

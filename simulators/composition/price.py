@@ -90,7 +90,7 @@ class Iteration:
     decode_attention_j: Column
     mixed_attention_j: Column
     waiting_w: float  # of all GPUs of the stage without work
-    awake_w: float  # of the same during messages and launches
+    active_idle_w: float  # of the same during messages and launches
     waits_level: int  # what launches rest on
     rows: Sequence[Row] = ()  # of all kernels and messages, where they were priced one by one
     parts_by_level: Seconds | None = None  # else what they take, by what their prices rest on
@@ -126,7 +126,7 @@ class Iteration:
         """Energy of the stage's GPUs; while they wait they draw what they draw at rest."""
         waiting_s = self.collective_s + self.send_recv_s + self.launch_s
         computing_j: Column = sum((getattr(self, f"{name}_j") for name in COMPUTED), start=0.0)
-        return computing_j + self.awake_w * waiting_s
+        return computing_j + self.active_idle_w * waiting_s
 
 
 def iteration(replica: Replica, step: Step) -> Iteration:
@@ -192,7 +192,7 @@ def part_iteration(
         **sums,
         launch_s=0.0,
         waiting_w=width * replica.resting_w,
-        awake_w=width * replica.awake_w,
+        active_idle_w=width * replica.active_idle_w,
         waits_level=runtime_level(replica),
         rows=rows,
     )
@@ -336,7 +336,7 @@ class Layers:
             send_recv_s=send_s,
             launch_s=launch_s(replica, self.step, part, busy_s),
             waiting_w=self.waiting_w,
-            awake_w=self.parts[HEAD].awake_w,
+            active_idle_w=self.parts[HEAD].active_idle_w,
             waits_level=runtime_level(replica),
             parts_by_level=add_up([*busy, (1.0, seconds_by_level(sent))]),
         )

@@ -26,7 +26,7 @@ from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import RUNTIMES
 from simulators.dataflow.price import standing_w
 from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK
-from simulators.kernels.energy import awake_w, resting_w
+from simulators.kernels.energy import active_idle_w, resting_w
 from simulators.workload.llm.memory import kv_bytes_per_token
 from simulators.workload.llm.parallelism import Parallelism, Stage, attending_layers
 from simulators.workload.operators import Column
@@ -357,9 +357,9 @@ class Replica:
         return own + (sequences - own) / self.stream_interval if self.stream_interval else own
 
     @property
-    def awake_w(self) -> float:
+    def active_idle_w(self) -> float:
         """Watts of a device during messages and launches."""
-        return standing_w(self.accelerator) if self.accelerator else awake_w(self.gpu)
+        return standing_w(self.accelerator) if self.accelerator else active_idle_w(self.gpu)
 
     @property
     def resting_w(self) -> float:

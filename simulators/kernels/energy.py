@@ -202,7 +202,7 @@ def part_of(gpu: Gpu, rest: float, work: float) -> Gpu:
     return replace(gpu, idle_w=rest * resting_w(gpu), tdp_w=work * gpu.tdp_w)
 
 
-def awake_w(gpu: Gpu) -> float:
+def active_idle_w(gpu: Gpu) -> float:
     """Return the watts of a GPU between kernels that follow each other: clocks run on."""
     idle_w = resting_w(gpu)
     active = _sizes_of(gpu)[0] * power_at_clock(gpu.clock_share) * power_model_of(gpu).active_idle

@@ -32,7 +32,7 @@ from simulators.composition.price import (
     stage_iteration,
 )
 from simulators.composition.replica import Replica, Runtime
-from simulators.kernels.energy import awake_w, resting_w
+from simulators.kernels.energy import active_idle_w, resting_w
 from simulators.workload.llm.parallelism import Parallelism, Stage, stage_of
 from simulators.workload.llm.routing import HIGH_THROUGHPUT, LOW_LATENCY, Routing
 from simulators.workload.llm.step import Step, decode_step, prefill_step
@@ -69,7 +69,7 @@ def test_iteration_time_is_the_sum_of_components_and_waits_draw_power() -> None:
         collective_s=16.0,
         send_recv_s=32.0,
         launch_s=64.0,
-        awake_w=10.0,
+        active_idle_w=10.0,
         tokens_j=1.0,
         prefill_attention_j=2.0,
         decode_attention_j=4.0,
@@ -183,7 +183,7 @@ def test_energy_counts_every_gpu_of_a_stage() -> None:
     )
     rows, made = rows_of(one, step), stage_iteration(one, step, 0)
     assert made.waiting_w == pytest.approx(4.0 * resting_w(SHEET))
-    assert made.awake_w == pytest.approx(4.0 * awake_w(SHEET))
+    assert made.active_idle_w == pytest.approx(4.0 * active_idle_w(SHEET))
     for part in ("tokens", "prefill_attention", "decode_attention"):
         mine = [row for row in rows if row.part == part]
         assert mine

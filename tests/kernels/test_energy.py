@@ -11,7 +11,7 @@ from hypothesis.strategies import floats, sampled_from
 from lab.fits.driver import fitted_tables
 from simulators.catalog.gpu import Gpu, held_at, load_gpu, what_if
 from simulators.evidence.calibration_files import calibrations
-from simulators.kernels.energy import awake_w, energy_j, power_model_of, power_w, resting_w
+from simulators.kernels.energy import active_idle_w, energy_j, power_model_of, power_w, resting_w
 from simulators.kernels.price import price
 from simulators.workload.operators import Elementwise, Gemm, Norm
 
@@ -59,7 +59,7 @@ def test_power_model_transfers_from_the_nearest_metered_gpu_without_shapes() -> 
     assert transferred == replace(own, shapes={})
     gpu = load_gpu("h100_sxm")
     rest_w = resting_w(gpu)
-    assert awake_w(gpu) == pytest.approx(rest_w + own.active_idle * (gpu.tdp_w - rest_w))
+    assert active_idle_w(gpu) == pytest.approx(rest_w + own.active_idle * (gpu.tdp_w - rest_w))
     assert set(calibrations("power")) == {"h200_sxm", "b200_sxm"}
 
 
@@ -83,8 +83,8 @@ def test_what_if_gpu_keeps_energy_per_flop_and_byte() -> None:
         assert joules(work, device) == pytest.approx(joules(work, real), rel=0.25)
     wide = what_if(real, bandwidth_scale=2.0)
     stream = Elementwise(name="e", elements=1e9)
-    dynamic = joules(stream, real) - awake_w(real) * float(price(stream, real).latency_s)
-    wider = joules(stream, wide) - awake_w(wide) * float(price(stream, wide).latency_s)
+    dynamic = joules(stream, real) - active_idle_w(real) * float(price(stream, real).latency_s)
+    wider = joules(stream, wide) - active_idle_w(wide) * float(price(stream, wide).latency_s)
     assert wider == pytest.approx(dynamic, rel=0.1)
 
 
@@ -92,7 +92,7 @@ def test_energy_falls_with_a_lower_clock() -> None:
     real, work = load_gpu("h100_sxm"), product(8192.0, "bf16")
     slow, fast = (what_if(real, clock_scale=scale) for scale in (0.8, 1.2))
     assert joules(work, slow) < joules(work, real) < joules(work, fast)
-    assert awake_w(slow) < awake_w(real) < awake_w(fast)
+    assert active_idle_w(slow) < active_idle_w(real) < active_idle_w(fast)
 
 
 def test_idle_power_grows_with_the_number_of_sms() -> None:
@@ -100,4 +100,4 @@ def test_idle_power_grows_with_the_number_of_sms() -> None:
     small = product(256.0, "bf16")
     assert joules(small, what_if(real, sm_scale=2.0)) > joules(small, real)
     held = held_at(real, 0.7)
-    assert awake_w(held_at(what_if(real, sm_scale=1.0), 0.7)) == awake_w(held)
+    assert active_idle_w(held_at(what_if(real, sm_scale=1.0), 0.7)) == active_idle_w(held)

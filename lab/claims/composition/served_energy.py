@@ -20,7 +20,7 @@ from lab.fits.left_out import run_cache_without
 from lab.tables.kernels.served_energy import Served, served
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.kernels.energy import awake_w
+from simulators.kernels.energy import active_idle_w
 from simulators.serving.simulator import simulate
 
 
@@ -39,7 +39,7 @@ def energy(reference: Path) -> pl.DataFrame:
             "watts": (token_j * metrics.tokens_per_s, row.watts * gpus),
             "joules": (token_j, row.token_j),
             "activity": (
-                token_j + gpus * awake_w(load_gpu(row.point.gpu)) * longer_s,
+                token_j + gpus * active_idle_w(load_gpu(row.point.gpu)) * longer_s,
                 row.token_j,
             ),
         }

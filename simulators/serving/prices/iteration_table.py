@@ -130,7 +130,7 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
     everyday = passes[-1][-1]
     apart = replica.cut.attention_dp > 1  # ranks may have other tokens than the experts see
     parts = [
-        _header(stages, everyday.awake_w),
+        _header(stages, everyday.active_idle_w),
         _token_columns(stages, tokens, OF_RANKS if apart else OF_RANKS + OF_EXPERTS + OF_MESSAGES),
         _columns(stages, Step(logits_rows=rows), ("tokens",)),
         _decode_columns(stages, decodes, contexts),
@@ -184,7 +184,7 @@ class _Stages:
         return (sender, last) if self.senders else (last, last)
 
 
-def _header(stages: _Stages, awake_w: float) -> Floats:
+def _header(stages: _Stages, active_idle_w: float) -> Floats:
     """Return what is added to an iteration besides kernels and messages.
 
     Launching is hidden behind work: asked with no work at all it shows whole, and with work that
@@ -201,7 +201,7 @@ def _header(stages: _Stages, awake_w: float) -> Floats:
     if stages.replica.runtime.prompt_layer_s:
         launching = np.subtract(stages.launch_s(Step(prefills=1.0), 0.0), one)
     header[[lookup.PROMPT_LAUNCHING_S, lookup.LAST_PROMPT_LAUNCHING_S]] = launching
-    header[lookup.ACTIVE_IDLE_W] = awake_w
+    header[lookup.ACTIVE_IDLE_W] = active_idle_w
     header[lookup.SENDERS] = stages.senders
     replica = stages.replica  # what one rank sends has the host's memory for itself
     header[lookup.UNEVEN] = replica.cluster.fabric_of(replica.gpu) != THROUGH_HOST
@@ -228,7 +228,7 @@ def _sum(iteration: Iteration, parts: Sequence[str]) -> tuple[Floats, Floats]:
     seconds, joules = np.zeros(1), np.zeros(1)
     for part in parts:
         spent = np.asarray(getattr(iteration, f"{part}_s"), np.float64)
-        drawn = getattr(iteration, f"{part}_j", iteration.awake_w * spent)
+        drawn = getattr(iteration, f"{part}_j", iteration.active_idle_w * spent)
         seconds, joules = seconds + spent, joules + drawn
     return seconds, joules
 
