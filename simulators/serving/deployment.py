@@ -50,7 +50,7 @@ class Hardware:
 
 @dataclass(frozen=True)
 class Deployment:
-    """Replicas on GPUs, and what they cost by the hour."""
+    """Replicas on GPUs, and their cost per hour."""
 
     hardware: Hardware
     gpus: int
@@ -79,7 +79,7 @@ ONE_POOL: Mapping[str, Any] = {**dict.fromkeys(POOLS, 0), "pools.decode_gpu": NO
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a deployment before any request arrives."""
+    """Facts of a deployment that do not depend on requests."""
 
     gpus: int = fact("GPUs of all replicas", needs=(*CUT, "replicas", *POOLS))
     weight_bytes_per_gpu: float = fact(
@@ -309,7 +309,7 @@ def _check_sinks(framework: str, gpu: Gpu) -> None:
 
 
 def _array(accelerator: str) -> tuple[str, str]:
-    """Return the name of an accelerator and what its file says; nothing of none."""
+    """Return the name and the contents of an accelerator; two empty strings without one."""
     if accelerator == NOTHING:
         return "", ""
     return accelerator, repr(load_accelerator(accelerator))
@@ -326,7 +326,7 @@ def describe(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _facts(row: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return the facts of one replica, or of two pools: then those of the pool with fuller GPUs."""
+    """Return the facts of one replica; with two pools, of the pool with fuller GPUs."""
     dp, routing = row["attention_dp"], Routing(redundant=row["moe.redundant_experts"])
     model = load_model(row["model"])
     gpus, pools = row["tp"] * row["pp"] * dp, [(row["gpu"], row["tp"])]

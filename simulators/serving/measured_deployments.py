@@ -33,7 +33,7 @@ from simulators.workload.llm.parallelism import Parallelism
 
 @dataclass(frozen=True)
 class Client:
-    """A closed loop: each client asks again as soon as it is answered, the first all at once."""
+    """A closed-loop load: clients start together and send the next request after each answer."""
 
     name: str
     length_spread: float  # drawn evenly from the stated ones down to this share less; 0: fixed
@@ -92,7 +92,7 @@ class Deployed:
 
     @property
     def budget(self) -> int:
-        """Tokens of an iteration: as launched, as the client's source says, or the default."""
+        """Token budget: as launched, as in the client's source, or the engine's default."""
         if self.launch.budget:
             return self.launch.budget
         if self.framework in self.client.beside_prompt:

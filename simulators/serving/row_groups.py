@@ -30,7 +30,7 @@ def evaluate_together(
 def evaluate_apart(
     chosen: NDArray[np.bool_], one: Evaluate, other: Evaluate, batch: pa.RecordBatch
 ) -> pa.RecordBatch:
-    """Return all rows, those chosen evaluated by `one` and the rest by `other`."""
+    """Evaluate the chosen rows by `one` and the rest by `other`; return all rows in order."""
     if chosen.all():
         return one(batch)
     if not chosen.any():
@@ -64,7 +64,7 @@ def groups_of(kinds: Ints) -> list[Ints]:
 
 
 def rows_of(columns: C, rows: Ints) -> C:
-    """Return some rows of a dataclass of columns, those within it included."""
+    """Return some rows of a dataclass of columns, including nested dataclasses."""
     parts: dict[str, Any] = {
         name: column[rows] if isinstance(column, np.ndarray) else rows_of(column, rows)
         for name, column in vars(columns).items()

@@ -106,7 +106,7 @@ class Serving:
     describe = staticmethod(describe)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
-        """A point depends on data sheets, policies, workloads and what was calibrated."""
+        """Inputs of a point: data sheets, policies, workloads and calibrations."""
         text = str(value)
         if name == "workload":
             return (Path(text) if is_trace(text) else WORKLOADS.find(text),)
@@ -155,11 +155,11 @@ class Serving:
         return weakest_of(explained(replica, PROBE, "decode", 0.0))
 
     def explain(self, point: Mapping[str, Any]) -> Sequence[Contribution]:
-        """Return what the mean request's time and energy went into, operator by operator."""
+        """Return the time and energy of the mean request by operator."""
         return explained_request(logged_run(validated_partition(point_from(ServingPoint, point))))
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
-        """Say when and by whom the prices were quoted, and of which GPUs nothing was measured."""
+        """Return the date and provider of prices, and the GPUs without measurements."""
         unknown = notes_on(axes["gpu"])
         if any(usd is not None for usd in axes["usd_per_gpu_hour"]):
             return ("GPU-hours cost what usd_per_gpu_hour says.", *unknown)
@@ -187,7 +187,7 @@ class Serving:
         return {**dict(zip(names, per_mtok, strict=True)), "cost_usd_per_hour": usd * size}
 
     def standing(self, row: Mapping[str, Any]) -> Mapping[str, float]:
-        """Return the GPUs of one replica, and what they cost an hour where a price is known."""
+        """Return the GPUs of one replica, and their cost per hour if known."""
         taken = {"gpus": row["gpus"] / row["replicas"]}
         if row["cost_usd_per_mtok"] is not None:
             usd = row["cost_usd_per_mtok"] * row["tokens_per_s"] * 3600.0 / 1e6
@@ -195,7 +195,7 @@ class Serving:
         return taken
 
     def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
-        """Guess: time goes with the requests; every design asks for about the same iterations."""
+        """Estimate: simulation time is proportional to the number of requests."""
         counts = numbers(batch, "requests").astype(np.float64)
         event_s = PER_REQUEST_S * np.where(counts > 0.0, counts, TYPICAL_TRACE)
         return np.where(is_analytic(batch), STEADY_STATE_S, event_s)

@@ -60,14 +60,12 @@ PENDING_WORDS: set[str] = {
     "simulators/collectives",
     "simulators/dataflow",
     "simulators/edge",
-    "simulators/serving",
     "sweeper",
     "tests",
     "tests/accuracy",
     "tests/collectives",
     "tests/dataflow",
     "tests/lab",
-    "tests/serving",
 }
 PENDING_DOCSTRINGS: set[str] = {
     "simulators/codesign",

@@ -1,1 +1,1 @@
-"""Many low-rank adapters of one model: which requests want which, what they take and delay."""
+"""LoRA adapters of one model: popularity, cost of adapter products, and loading from the host."""

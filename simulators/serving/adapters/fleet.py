@@ -33,7 +33,7 @@ class AdapterSet:
     bytes_per_gpu: float  # of all that are kept
 
     def wanted(self, requests: Floats) -> Floats:
-        """Return how many adapters a batch of so many requests has, on average."""
+        """Return the mean number of distinct adapters in a batch."""
         return distinct(popularity(self.adapters, self.zipf), requests)
 
 
@@ -103,7 +103,7 @@ def _missing(adapters: int, zipf: float, kept: int) -> float:
 
 
 def _check(point: ServingPoint, replica: Replica) -> None:
-    """Raise `Infeasible` where adapters meet what is not modelled with them."""
+    """Raise `Infeasible` for options that are not modelled together with adapters."""
     if point.speculation.method != NOTHING and point.speculation.num_draft_tokens:
         raise Infeasible("adapters_with_drafts")
     if point.iteration_table or replica.accelerator:

@@ -37,7 +37,7 @@ def distinct(shares: Floats, requests: Floats) -> Floats:
 
 
 def missing_share(shares: Floats, kept: int) -> float:
-    """Return the share of requests whose adapter is not among those kept.
+    """Return the share of requests whose adapter is not cached on the GPU.
 
     >>> missing_share(popularity(4, 0.0), 4), round(missing_share(popularity(4, 0.0), 1), 3)
     (0.0, 0.75)

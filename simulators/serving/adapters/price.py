@@ -1,4 +1,4 @@
-"""What adapters add to an iteration: their products, launches, and loads from the host.
+"""Cost of LoRA adapters in an iteration: products, launches, and loads from the host.
 
 Products are those of the kernel model, tabulated over tokens and requests behind the table of the
 replica. Each is one more kernel: a host that launches one by one takes as long for it as for

@@ -41,7 +41,7 @@ UNMEASURED = "unmeasured"
 """The entry of engines without measured deployments."""
 
 LEAST = 1e-2
-"""Intervals reach no further down than to this share."""
+"""Lower ends of intervals are clipped at this share."""
 
 POWER = 1.5
 """Exponent of errors over the log width of a pass: maximum likelihood among 1, 1.25 ... 3 for 372
@@ -51,7 +51,7 @@ their architecture's. Leave-one-GPU-out interval scores are least at 1.6."""
 
 @dataclass(frozen=True)
 class Width:
-    """How far a latency is off, in logarithms."""
+    """Width of the error distribution of a latency, in logarithms."""
 
     engine: float  # beside the reach of its passes
     below: float  # lower end of the 90 % interval, in units of the combined scale
@@ -69,14 +69,14 @@ class Width:
 
 
 def scale(engine: float | Floats, ends: Floats) -> Floats:
-    """Return the scale of errors of passes whose intervals end there, one pair of ends a row."""
+    """Return the error scale of passes; each row of `ends` is one interval."""
     reach = np.sqrt(np.prod(np.abs(np.log(np.maximum(ends, LEAST))), axis=-1))
     found: Floats = np.hypot(engine, reach**POWER)
     return found
 
 
 def width_from(table: Mapping[str, float]) -> Width:
-    """Return the width that a calibration holds."""
+    """Return the width in a table of the calibration."""
     return Width(**{name: float(table[name]) for name in ("engine", "below", "above")})
 
 
@@ -102,7 +102,7 @@ def engines_of(framework: str) -> tuple[str, ...]:
 
 
 def shipped_width(engine: str, metric: str) -> Width:
-    """Return how far `tpot` or `ttft` of deployments is off under an engine."""
+    """Return the fitted width of `tpot` or `ttft` of an engine."""
     return width_from(_fitted()["width"][engine][metric])
 
 
@@ -129,11 +129,11 @@ def banded(
 
 
 def rate_band(metrics: ServingMetrics, bands: Mapping[str, Ends], think_s: float) -> Ends:
-    """Return the 90 % interval of tokens per second over their mean, by those of latencies.
+    """Return the relative 90 % interval of throughput, from the intervals of latencies.
 
-    What comes is answered, however long it takes, unless the backlog grows: then as fast as later
-    tokens follow each other. Clients who wait for their answers ask the less often the longer these
-    take; that both their times err the same way makes their interval a wide one.
+    In an open loop the throughput equals the arrival rate, unless the run is saturated: then the
+    throughput scales with TPOT. In a closed loop the throughput scales with the time per request;
+    TTFT and TPOT are assumed to err in the same direction, which makes the interval wide.
     """
     is_closed = metrics.backlog_growth is None
     if not is_closed and not metrics.saturated:
@@ -148,7 +148,7 @@ def rate_band(metrics: ServingMetrics, bands: Mapping[str, Ends], think_s: float
 
 
 def both(one: Ends, other: Ends) -> Ends:
-    """Return the band of two errors that know nothing of each other: they add by squares.
+    """Return the combined interval of two independent errors: squares of logarithms add.
 
     >>> [round(end, 3) for end in both((1.0, 2.0), (0.5, 1.0))]
     [0.5, 2.0]

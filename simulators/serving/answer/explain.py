@@ -31,7 +31,7 @@ QUEUE, PROMPT, MOVE, LATER = "queue", "prefill", "KV transfer", "decode"
 
 
 def explained_request(run: ServingRun) -> list[Contribution]:
-    """Return what the mean completed request of a logged run spent its time and energy on.
+    """Return the time and energy breakdown of the mean completed request of a logged run.
 
     Times add up to `e2e_mean_s`, energies to `energy_j_per_token` times the mean output;
     `memory_bytes` is what one GPU keeps.
@@ -68,9 +68,9 @@ def explained_request(run: ServingRun) -> list[Contribution]:
 
 
 def _mean_steps(state: ReplicaState) -> dict[str, Step]:
-    """Return the mean batch with prompts, and the mean batch that a decode is in.
+    """Return the mean batch with prompts, and the mean batch weighted by decodes.
 
-    A decode finds what its request has so far, in the mean over all tokens of all requests.
+    The context of a decode is the mean over all output tokens of all requests.
     """
     log = batch_table(state)
     requests, prompts, tokens, drafted = (
@@ -113,7 +113,7 @@ def _divided(
     drafter: Drafter | None,
     fleet: AdapterSet | None,
 ) -> list[Contribution]:
-    """Return the rows of one batch as if so many of it, not all whole, filled a span."""
+    """Return the rows of one batch, scaled to fill a span of time."""
     rows = [row for row in explained(replica, step, phase, 0.0) if row.phase.startswith(phase)]
     if drafter and drafter.hardware:
         decodes = max(float(step.decodes), 1e-9)
@@ -130,7 +130,7 @@ def _divided(
         tokens, requests = float(step.tokens), float(step.prefills + step.decodes)
         prompts = phase == PROMPT
         time_s, joules = products_of(replica, fleet, tokens, requests, prompts=prompts)
-        note = "their products; the share of their launches is with the others'"
+        note = "adapter products; their launches are included in other rows"
         rows.append(
             Contribution(
                 phase=phase,
@@ -150,13 +150,13 @@ def _divided(
 
 
 def _times(row: Contribution, scale: float) -> Contribution:
-    """Return a row that takes and does so many times as much."""
+    """Return a row with time, energy, FLOPs and bytes scaled."""
     names = ("time_s", "energy_j", "flops", "moved_bytes")
     return replace(row, **{name: getattr(row, name) * scale for name in names})
 
 
 def _with_energy(rows: Sequence[Contribution], joules: float) -> list[Contribution]:
-    """Return rows whose energies add up to a request's share of all that the GPUs drew."""
+    """Return the rows with energies scaled to a request's share of the GPUs' energy."""
     whole = sum(row.energy_j for row in rows)
     scale = joules / whole if whole else 0.0
     return [replace(row, energy_j=row.energy_j * scale) for row in rows]

@@ -32,7 +32,7 @@ choice; accuracy changes by a tenth of itself if any of them is doubled."""
 
 
 class DeploymentLoad(NamedTuple):
-    """What is asked of a deployment of a family, and of how many GPUs: columns as in `REACH`."""
+    """Load of a deployment and its number of GPUs: the columns of `REACH`."""
 
     clients: float
     gpus: float

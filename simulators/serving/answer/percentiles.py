@@ -34,7 +34,7 @@ NOTHING = Spread(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def spread(values: Floats) -> Spread:
-    """Return how values over requests are spread; of nothing, zeros.
+    """Return the mean and percentiles of values over requests; zeros without values.
 
     >>> spread(np.array([1.0, 2.0, 3.0]))
     Spread(mean=2.0, p50=2.0, p90=2.8, p95=2.9, p99=2.98, longest=3.0)

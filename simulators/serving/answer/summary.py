@@ -251,7 +251,7 @@ def _shares(tables: Sequence[IterationTable], busy: Sequence[float]) -> list[flo
 
 
 def _flops_saved(run: ServingRun) -> float | None:
-    """Return the share of the prompts' arithmetic that the cache spares; None without a cache."""
+    """Return the share of prefill FLOPs saved by the prefix cache; None without a cache."""
     if not run.point.cache.prefix_caching:
         return None
     prompt, cached = run.state.request[:, [at.PROMPT, at.NUM_CACHED]].T.astype(np.float64)
@@ -259,17 +259,17 @@ def _flops_saved(run: ServingRun) -> float | None:
 
 
 def _tokens_per_step(state: ReplicaState) -> float | None:
-    """Return how many tokens after its first a request gets in an iteration; None without any."""
+    """Return the mean acceptance length: decoded tokens per request and iteration, or None."""
     steps = int(state.gaps.sum())
     later = state.request[:, at.NUM_COMPUTED] - state.request[:, at.PROMPT] - 1
     return int(later[later > 0].sum()) / steps if steps else None
 
 
 def _filled(run: ServingRun, block_seconds: float) -> float | None:
-    """Return which share of the slots of blocks in use holds a token, mean over time.
+    """Return the mean share of slots of allocated blocks that hold a token.
 
-    A prompt fills its slots from when it is first scheduled, an answer one by one and evenly from
-    its first token to its last. None where requests gave blocks up on the way, or shared them.
+    A prompt fills its slots when first scheduled; output tokens fill slots evenly from the first
+    token to the last. None if requests were preempted or shared blocks.
     """
     times, state = run.state.times, run.state
     gave_up = state.pool[:, [at.RECOMPUTE_PREEMPTIONS, at.SWAP_PREEMPTIONS]].any()

@@ -1,9 +1,9 @@
-"""A user's own measured deployments correct the times of others of their family.
+"""Correction of predicted latencies by a user's own measured deployments of the same family.
 
-`sweeper calibrate NAME --measured FILE` writes a runtime in which everything takes
-the family's factor longer, and keeps the measured rows beside it. What these rows still deviate by
-is smoothed over loads (`neighbour_correction.py`). Clients of a closed loop wait for nothing but
-their answers, so their rates follow from both times; goodput, energy and queues stay as simulated.
+`sweeper calibrate NAME --measured FILE` writes a runtime whose times are scaled by the family's
+factor, with the measured rows. The remaining deviations of these rows are smoothed over loads
+(`neighbour_correction.py`). In a closed loop, rates follow from TTFT and TPOT; goodput, energy and
+queues are not corrected.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RATES = ("requests_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu")
 
 
 class UserRows:
-    """The measured rows of runtimes and what these deviate by, found once."""
+    """Measured rows of runtimes and their deviations from predictions, cached."""
 
     def __init__(self) -> None:
         self._rows = functools.cache(measured_rows)
@@ -43,7 +43,7 @@ class UserRows:
     def correct(
         self, metrics: ServingMetrics, point: ServingPoint, predict: Predict
     ) -> ServingMetrics:
-        """Return predicted metrics as the measured rows of the point's runtime correct them."""
+        """Return the metrics, corrected by the measured rows of the point's runtime."""
         rows = self._rows(point.runtime)
         if not rows or not _is_like(point, rows[0]):
             return metrics
@@ -57,7 +57,7 @@ class UserRows:
 
 
 def has_own_rows(point: ServingPoint) -> bool:
-    """Say whether the point's runtime has measured rows that correct its times."""
+    """Return whether the point's runtime has measured rows of its family."""
     rows = measured_rows(point.runtime)
     return bool(rows) and _is_like(point, rows[0])
 
@@ -72,9 +72,9 @@ def _measured(file: Path) -> tuple[Deployed, ...]:
 
 
 def _is_like(point: ServingPoint, row: Deployed) -> bool:
-    """Say whether a point belongs to the family of a row, under a load such as rows have.
+    """Return whether a point has the model, GPU and dtype of a row and a closed-loop load.
 
-    Both formats of 16 bits are alike.
+    bf16 and fp16 count as equal.
     """
     dtypes = {dtype.replace("fp16", "bf16") for dtype in (point.dtype, row.dtype)}
     family = (point.model, point.gpu) == (row.model, row.gpu) and len(dtypes) == 1
@@ -97,7 +97,7 @@ def _load(point: ServingPoint) -> DeploymentLoad:
 
 
 def _deviations(rows: Sequence[Deployed], runtime: str, predict: Predict) -> Deviations:
-    """Return measured over predicted times to the first token, and per later token."""
+    """Return the ratios of measured over predicted TTFT and TPOT."""
     first, later = [], []
     for row in rows:
         found = predict(point_of(row, runtime))
@@ -109,7 +109,7 @@ def _deviations(rows: Sequence[Deployed], runtime: str, predict: Predict) -> Dev
 
 
 def _scaled(metrics: ServingMetrics, ttft: float, tpot: float) -> ServingMetrics:
-    """Return the metrics with other times, and what follows from them."""
+    """Return the metrics with scaled TTFT and TPOT, and rates and costs derived from both."""
     first_s, whole_s = metrics.ttft_mean_s, metrics.e2e_mean_s
     if not first_s or not whole_s:
         return metrics

@@ -66,31 +66,34 @@ def sums_within(
     """
     gauges = state.gauge[:, [at.BLOCK_SECONDS, at.BUSY_S, at.JOULES]]
     last = np.hstack((gauges, state.pool[:, [at.ITERATIONS, at.BATCHED_REQUESTS]]))
-    times, readers = state.times, int(state.limits[at.PREFILL_REPLICAS])
-    if readers and pool == 0:
+    times, prefill_replicas = state.times, int(state.limits[at.PREFILL_REPLICAS])
+    if prefill_replicas and pool == 0:
         replica, ended, column, last = (
             state.request[:, at.PREFILL_REPLICA],
             at.PREFILL_END,
             at.PREFILL_SUMS,
-            last[:readers],
+            last[:prefill_replicas],
         )
     else:
         replica, ended, column, last = (
-            state.request[:, at.REPLICA] - readers,
+            state.request[:, at.REPLICA] - prefill_replicas,
             at.COMPLETED,
             at.SUMS,
-            last[readers:],
+            last[prefill_replicas:],
         )
     if window == whole:
         return Sums(*last.sum(axis=0).tolist())
     answered = times[:, ended] >= 0.0
-    grown = np.zeros(len(Sums._fields))
+    increase = np.zeros(len(Sums._fields))
     for own, at_end in enumerate(last):
-        mine = np.flatnonzero(answered & (replica == own))
-        ended_s, kept = times[mine, ended], times[mine, column : column + at.SUM_COLUMNS]
+        own_requests = np.flatnonzero(answered & (replica == own))
+        ended_s, kept = (
+            times[own_requests, ended],
+            times[own_requests, column : column + at.SUM_COLUMNS],
+        )
         begin, end = (_sums_at(moment, whole, ended_s, kept, at_end) for moment in window)
-        grown += end - begin
-    return Sums(*grown.tolist())
+        increase += end - begin
+    return Sums(*increase.tolist())
 
 
 def together(each: Sequence[Sums]) -> Sums:
@@ -105,7 +108,7 @@ def together(each: Sequence[Sums]) -> Sums:
 def _sums_at(
     moment: float, whole: MeasurementWindow, ended_s: Floats, kept: Floats, at_end: Floats
 ) -> Floats:
-    """Return the sums of a replica at a moment, between those before and after it.
+    """Return the sums of a replica at a moment, interpolated between completions.
 
     Of completions at one instant, the first is the next one and the last is the previous one.
     """

@@ -1,4 +1,4 @@
-"""What is asked of a deployment: arrivals, lengths, traces, sessions.
+"""Load of a deployment: arrivals, request lengths, traces and sessions.
 
 Entry point: `requests.py` makes the requests that a design point describes.
 """

@@ -39,7 +39,7 @@ def stream(seed: int, name: str) -> np.random.Generator:
 
 
 def arrival_times(point: ServingPoint, count: int) -> Floats:
-    """Return so many arrival times at a point's mean rate; a session counts as one arrival."""
+    """Return `count` arrival times at a point's mean rate; a session counts as one arrival."""
     if point.qps is None:
         raise UserError(
             f"workload '{point.workload}' says nothing about arrivals, so qps is needed. Only a "

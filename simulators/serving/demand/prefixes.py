@@ -16,8 +16,8 @@ from simulators.core.errors import UserError
 from simulators.core.jit import Ints
 
 STRETCH = 512
-"""Tokens of a system prompt that are found as soon as they are computed, in prompts cut in chunks:
-a choice, no longer than what engines compute at a time."""
+"""Tokens of a system prompt per node of the tree, and so the unit of its cache hits: a choice, at
+most the tokens that engines compute at a time."""
 
 LONGEST_HASHED = 1 << 16
 """Most tokens per hash of a trace."""
@@ -25,9 +25,9 @@ LONGEST_HASHED = 1 << 16
 
 @dataclass(frozen=True)
 class Prefixes:
-    """Paths of requests; what two of them have in common are nodes of the same number."""
+    """Paths of requests through the prefix tree; shared prefixes are nodes of equal number."""
 
-    nodes: Ints  # of all requests, one path behind the other
+    nodes: Ints  # of all requests, paths concatenated
     ends: Ints  # tokens of the request up to the end of each node
     stops: Ints  # where each request's path stops
 
@@ -43,12 +43,12 @@ class Prefixes:
         return Prefixes(self.nodes[rows], self.ends[rows], np.cumsum(counts))
 
     def alone(self) -> Prefixes:
-        """Return the same requests, as if they had nothing in common."""
+        """Return the same requests without shared prefixes."""
         count = self.stops.size
         return Prefixes(np.arange(count), self.ends[self.stops - 1], np.arange(1, count + 1))
 
     def apart(self, group: Ints) -> Prefixes:
-        """Return the same requests, of which only those of one group have anything in common.
+        """Return the same requests, with prefixes shared only within a group.
 
         >>> of_sessions(np.array([0, 1, 0]), np.array([9, 9, 9])).apart(np.array([0, 1, 0])).nodes
         array([0, 2, 3, 1])
@@ -74,8 +74,8 @@ class Prefixes:
             self.stops + ends.size * np.arange(1, self.stops.size + 1),
         )
 
-    def found_at_best(self) -> Ints:
-        """Return the tokens each request would find, one after another, if nothing were forgotten.
+    def max_prefix_hits(self) -> Ints:
+        """Return the cached tokens of each request, in order, with an unlimited prefix cache.
 
         >>> of_sessions(np.array([0, 1, 0]), np.array([10, 30, 8])).found_at_best().tolist()
         [0, 9, 0]
@@ -94,7 +94,7 @@ class Prefixes:
 
 
 def own(tokens: Ints) -> Prefixes:
-    """Return requests of so many tokens, prompt and answer, that have nothing in common.
+    """Return requests without shared prefixes; `tokens` counts prompt and output.
 
     >>> own([3, 5]).nodes.tolist()
     [0, 1]
@@ -159,7 +159,7 @@ def hashed_tokens(prompt: Ints, counts: Ints) -> int:
 
 
 def _ranges(starts: Ints, counts: Ints) -> Ints:
-    """Return so many whole numbers from each start on, one range behind the other.
+    """Return ranges of `counts` integers from each start, concatenated.
 
     >>> _ranges(np.array([5, 0]), np.array([2, 3])).tolist()
     [5, 6, 0, 1, 2]

@@ -26,7 +26,7 @@ from simulators.serving.point import AS_WORKLOAD, BENCH_SERVING, CLOSED, Serving
 
 @dataclass(frozen=True)
 class Requests:
-    """What clients ask for, in order of arrival."""
+    """Requests of all clients, in order of arrival."""
 
     arrival_s: Floats
     prompt_tokens: Ints
@@ -91,7 +91,7 @@ def requests_of(point: ServingPoint) -> Requests:
 
 
 def _hashed(trace: Trace, prompt: Ints, output: Ints) -> Prefixes | None:
-    """Return what a trace's first requests have in common, by its hashes of blocks."""
+    """Return the shared prefixes of a trace's first requests, from its block hashes."""
     if trace.hashes is None:
         return None
     stops = trace.hashes.stops[: prompt.size]
@@ -110,10 +110,10 @@ def token_counts(workload: str, seed: int, requests: int) -> tuple[Ints, Ints]:
     return trace.prompt_tokens[first], trace.output_tokens[first]
 
 
-def found_at_best(workload: str, prompt: Ints, output: Ints) -> Ints:
-    """Return what each prompt finds in a cache that never forgets; of drawn ones, nothing."""
+def max_prefix_hits(workload: str, prompt: Ints, output: Ints) -> Ints:
+    """Return the cached tokens of each prompt with an unlimited prefix cache; 0 without hashes."""
     prefixes = _hashed(load_trace(workload), prompt, output) if is_trace(workload) else None
-    return np.zeros(prompt.size, np.int64) if prefixes is None else prefixes.found_at_best()
+    return np.zeros(prompt.size, np.int64) if prefixes is None else prefixes.max_prefix_hits()
 
 
 def _arriving(point: ServingPoint, trace: Trace | None, count: int) -> Floats:
@@ -206,7 +206,7 @@ def _draws(seed: int, count: int) -> Floats:
 
 
 def in_sessions(asked: Requests, turns: int, think_s: float, added: int = 0) -> Requests:
-    """Return the same questions, so many after each other in a session.
+    """Return the requests grouped into sessions of consecutive turns.
 
     The first arrivals become those of the sessions, of which the last may be shorter. Later turns
     ask as many tokens as are `added`, if any are said to be.

@@ -1,4 +1,4 @@
-"""Reads traces: when real requests came and how long they were.
+"""Reads traces: arrival times and lengths of recorded requests.
 
 Parquet with `arrival_s`, `prompt_tokens`, `output_tokens` (lengths alone will do); CSV with these
 columns or those of the Azure LLM inference traces (`TIMESTAMP`, `ContextTokens`,
@@ -37,16 +37,16 @@ _ZONE = re.compile(r"(Z|[+-]\d\d:?\d\d)$")
 
 @dataclass(frozen=True)
 class Hashes:
-    """What the blocks of prompts are known by."""
+    """Hashes of the token blocks of all prompts."""
 
-    hashes: Ints  # of all prompts, one behind the other
+    hashes: Ints  # of all prompts, concatenated
     stops: Ints  # where those of each prompt stop
     tokens: int  # per hash
 
 
 @dataclass(frozen=True)
 class Trace:
-    """The requests of a trace, in order; `arrival_s` starts at 0, and is None in one of lengths."""
+    """Requests of a trace, in order; `arrival_s` starts at 0 and is None without timestamps."""
 
     arrival_s: Floats | None
     prompt_tokens: Ints
@@ -108,7 +108,7 @@ def _trace(file: Path, _mtime_ns: int, _size: int) -> Trace:
 
 
 def _hashes(file: Path, lists: pa.Array, prompt: Ints) -> Hashes:
-    """Return the hashes of a trace's prompts, which must be cut alike."""
+    """Return the hashes of a trace's prompts, which must have equal block sizes."""
     counts = np.asarray(lists.value_lengths().fill_null(0), np.int64)
     try:
         hashes = np.asarray(lists.flatten().cast(pa.int64()), np.int64)
@@ -177,7 +177,7 @@ def _json_lines(file: Path, stream: Iterable[str]) -> Iterator[tuple[int, Any]]:
 def _columns(
     file: Path, layout: Sequence[str], rows: Iterable[tuple[int, Any]], per_s: float
 ) -> Columns:
-    """Return the columns of a layout whose times count so many to a second."""
+    """Return the columns of a trace layout, with times divided into seconds."""
     cells: list[list[Any]] = [[], [], []]
     hashes: list[Any] = []
     numbers: list[int] = []

@@ -100,7 +100,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Lognormal:
-    """The logarithm is normal; what lies beyond the least and the most is moved there."""
+    """A log-normal distribution, clipped to the minimum and maximum."""
 
     mean: float  # before anything is moved
     sigma: float

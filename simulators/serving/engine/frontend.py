@@ -50,7 +50,7 @@ NUMBERS = tuple(f.name for f in fields(Frontend))
 def frontend_of(
     point: ServingPoint, server: Callable[[str], Frontend], process: Callable[[str], Frontend]
 ) -> Frontend:
-    """Return what stands before a point's engine: the server of its runtime's framework, if any.
+    """Return the API server in front of a point's engine, if its runtime's framework has one.
 
     Without a server it is the process that the engine of its runtime is in.
     """

@@ -129,10 +129,14 @@ def route_arrivals(route: Any, state: ReplicaState, now: float) -> int:
             continue
         if OPTIONAL_FEATURES and state.limits[at.PREFIX_CACHING] == 1:
             lookup_prefixes(state, req)
-        there = state.request[req, at.ROUTABLE]
+        routable = state.request[req, at.ROUTABLE]
         queued, running, found = load[at.LOAD_WAITING], load[at.LOAD_RUNNING], load[at.LOAD_CACHED]
         replica = route(
-            clock[at.ARRIVED], queued[:there], running[:there], found[:there], state.draws[req]
+            clock[at.ARRIVED],
+            queued[:routable],
+            running[:routable],
+            found[:routable],
+            state.draws[req],
         )
         state.request[req, at.REPLICA] = replica
         state.request[req, at.ARRIVAL_ORDER] = rank
@@ -221,14 +225,14 @@ def form_rank_batches(
     if formed == 0:
         return 0
     growth = combine_ranks(state, first)
-    leads = 1
+    counts_iteration = 1
     for rank in range(first, first + ranks):
         if state.sizes[rank] > 0:
             rounds = state.rounds[rank]
             rounds[at.KEYS_PER_REPEAT], rounds[at.REPEATS] = growth, repeats
-            rounds[at.COUNTS_ITERATION] = leads
+            rounds[at.COUNTS_ITERATION] = counts_iteration
             state.ends[rank, 0] = launch(price, state, rank, rank, now, now + moved_s)
-            leads = 0
+            counts_iteration = 0
     return formed
 
 
@@ -289,7 +293,7 @@ def launch(
 ) -> float:
     """Send a new batch through the pipeline stages; return its end."""
     members, size, times = state.batch[slot], state.sizes[slot], state.times
-    pool, leads = state.pool[replica], state.rounds[slot, at.COUNTS_ITERATION]
+    pool, counts_iteration = state.pool[replica], state.rounds[slot, at.COUNTS_ITERATION]
     priced, cost = state.priced[slot], state.price[slot]
     kind = pool_of(state, replica)
     price(priced, state.shape[kind], state.table[kind], cost)
@@ -297,7 +301,7 @@ def launch(
     timing, gauge = state.timing[slot], state.gauge[replica]
     timing[at.STALL_S] = 0.0
     keys = priced[at.DECODE_KV]
-    end = run_stages(cost, keys, state.stages[replica], timing, gauge, ready, leads)
+    end = run_stages(cost, keys, state.stages[replica], timing, gauge, ready, counts_iteration)
     bubbles = timing[at.STALL_S] - (start - ready)
     for i in range(size):
         row = times[members[i]]
@@ -310,7 +314,7 @@ def launch(
     if state.limits[at.OVERLAP_SCHEDULE] == 1 and state.step[slot, at.PREFILLS] > 0:
         delay_first_tokens(state, replica, now, end)
     timing[at.FIRST_END], timing[at.LONGEST_S], timing[at.STALL_S] = end, 0.0, 0.0
-    count_batch(pool, leads, size, int(state.step[slot, at.TOKENS]))
+    count_batch(pool, counts_iteration, size, int(state.step[slot, at.TOKENS]))
     if state.clock[at.LOG_ROWS] < state.log.shape[0]:
         log_batch(state, replica, slot, now, end)
     return end
@@ -355,7 +359,7 @@ def finish(state: ReplicaState, replica: int, slot: int, now: float) -> int:
     known_gap, known_bin, counted = 0.0, gap_bin(0.0), 0
     gauge, kept = state.gauge[replica], pool[at.RUNNING]
     gaps_s = gauge[at.GAPS_S]
-    reads = replica < state.limits[at.PREFILL_REPLICAS]
+    is_prefill_replica = replica < state.limits[at.PREFILL_REPLICAS]
     for i in range(size):
         req = state.batch[slot, i]
         prompt = request[req, at.PROMPT]
@@ -385,7 +389,7 @@ def finish(state: ReplicaState, replica: int, slot: int, now: float) -> int:
             snapshot_sums(state, replica, req, at.SUMS)
             release(state.limits, pool, request, state.tree, req)
             release_successor(state, req, now)
-        elif OPTIONAL_FEATURES and reads and num_computed > prompt:
+        elif OPTIONAL_FEATURES and is_prefill_replica and num_computed > prompt:
             start_kv_transfer(state, replica, req, now)
         else:
             running[kept] = req

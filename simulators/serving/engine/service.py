@@ -103,7 +103,7 @@ def initial_state(
         replicas += decoders.replicas * allowed.ranks
     stages, seats = allowed.stages, max(pool.max_num_seqs for pool in pools) + 1
     routable = entry_replicas if asked.routable is None else asked.routable * allowed.ranks
-    request, times, served_s = _asked_for(asked, routable, is_pooled=decoders is not None)
+    request, times, served_s = _initial_requests(asked, routable, is_pooled=decoders is not None)
     listed = request[:, at.REPLICA] != at.NOT_RELEASED
     gauge = np.zeros((replicas, at.GAUGE_COLUMNS))
     if asked.clients:
@@ -155,27 +155,27 @@ def initial_state(
     )
 
 
-def _asked_for(
+def _initial_requests(
     asked: Requests, routable: Ints | int, *, is_pooled: bool
 ) -> tuple[Ints, Floats, Floats]:
-    """Return the columns of requests, their times, and when the server takes in those listed.
+    """Return the initial columns and times of requests, and when the server has processed them.
 
     Args:
         asked: the requests.
-        routable: replicas that each may be sent to.
-        is_pooled: some replicas read prompts and others decode.
+        routable: number of replicas that can receive each request.
+        is_pooled: prefill and decode replicas are separate.
     """
     count = asked.arrival_s.size
-    follower, unborn = _followers(asked)
+    follower, is_follow_up = _followers(asked)
     request = np.zeros((count, at.REQUEST_COLUMNS), np.int64)
     request[:, at.PROMPT], request[:, at.OUTPUT] = asked.prompt_tokens, asked.output_tokens
     request[:, at.SUCCESSOR], request[:, at.ROUTABLE] = follower, routable
-    request[:, at.REPLICA] = np.where(unborn, at.NOT_RELEASED, at.UNROUTED)
+    request[:, at.REPLICA] = np.where(is_follow_up, at.NOT_RELEASED, at.UNROUTED)
     times = np.full((count, at.POOLED_TIME_COLUMNS if is_pooled else at.TIME_COLUMNS), -1.0)
     times[:, at.ARRIVAL] = asked.arrival_s
     times[:, at.SERVICE] = asked.service_s
-    times[:, at.SENT] = np.where(unborn, asked.delay_s, asked.arrival_s)
-    listed = ~unborn
+    times[:, at.SENT] = np.where(is_follow_up, asked.delay_s, asked.arrival_s)
+    listed = ~is_follow_up
     served_s = fifo_departures(asked.arrival_s[listed], times[listed, at.SERVICE])
     times[listed, at.ARRIVAL] = served_s + asked.delay_s
     times[:, at.STALLED] = times[:, at.LONGEST_GAP] = 0.0
@@ -229,8 +229,8 @@ def _followers(requests: Requests) -> tuple[Ints, NDArray[np.bool_]]:
         return np.where(
             np.append(later[1:], False), np.arange(1, count + 1), at.NO_SUCCESSOR
         ), later
-    unborn = np.arange(count) >= (requests.clients or count)
-    return np.full(count, at.NEXT_UNRELEASED if requests.clients else at.NO_SUCCESSOR), unborn
+    is_follow_up = np.arange(count) >= (requests.clients or count)
+    return np.full(count, at.NEXT_UNRELEASED if requests.clients else at.NO_SUCCESSOR), is_follow_up
 
 
 def _why(state: ReplicaState, engine: EngineKernels) -> str:

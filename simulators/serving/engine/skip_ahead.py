@@ -88,7 +88,7 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
         slot = replica * stages.size + place
         rounds, timing, crossings = state.rounds[slot], state.timing[slot], state.crossings[slot]
         step, priced, size = state.priced[slot], state.price[slot], state.sizes[slot]
-        keys, growth, leads = (
+        keys, growth, counts_iteration = (
             step[at.DECODE_KV],
             rounds[at.KEYS_PER_REPEAT],
             rounds[at.COUNTS_ITERATION],
@@ -116,7 +116,7 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
                 price(step, state.shape[kind], state.table[kind], priced)
             end, worked, waited = pass_stages(priced, keys, stages, now)
             stall_s += waited
-            if leads:
+            if counts_iteration:
                 busy_s += worked
                 joules += drawn_j(priced, keys, stages.size)
             gap = end - now
@@ -141,7 +141,7 @@ def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) ->
         rounds[at.REPEATS] -= made
         rounds[at.REPEATED] += made
         batched += made * size
-        iterations += made * leads
+        iterations += made * counts_iteration
         if not alone and must_end == 0:
             back = oldest + pool[at.IN_FLIGHT]
             back = back if back <= last else back - stages.size
@@ -208,7 +208,7 @@ def run_stages(
     timing: Floats,
     gauge: Floats,
     now: float,
-    leads: int,
+    counts_iteration: int,
 ) -> float:
     """Pass a priced batch through its stages and add work and joules; return its end.
 
@@ -216,7 +216,7 @@ def run_stages(
     """
     end, worked, waited = pass_stages(priced, keys, stages, now)
     timing[at.STALL_S] += waited
-    if leads:
+    if counts_iteration:
         gauge[at.BUSY_S] += worked
         gauge[at.JOULES] += drawn_j(priced, keys, stages.size)
     return end

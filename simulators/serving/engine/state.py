@@ -111,9 +111,9 @@ def update_integrals(pool: Ints, gauge: Floats, now: float) -> float:
 
 
 @kernel(i8(*arrays(i8, 1), i8, i8, i8))
-def count_batch(pool: Ints, leads: int, size: int, tokens: int) -> int:
-    """Count a batch, and an iteration if `leads` is 1; return the number of iterations."""
-    pool[at.ITERATIONS] += leads
+def count_batch(pool: Ints, counts_iteration: int, size: int, tokens: int) -> int:
+    """Count a batch, and an iteration if `counts_iteration` is 1; return the iterations so far."""
+    pool[at.ITERATIONS] += counts_iteration
     pool[at.BATCHED_REQUESTS] += size
     pool[at.BATCHED_TOKENS] += tokens
     return pool[at.ITERATIONS]  # type: ignore[no-any-return]

@@ -39,7 +39,7 @@ class KVLink:
     parts: int = 1  # sent during the prefill; 1: all afterwards
 
     def vector(self) -> Floats:
-        """Return what the event loop reads."""
+        """Return the numbers of the link as the event loop's array."""
         numbers = np.zeros(3)
         numbers[at.SETUP_S], numbers[at.TOKEN_S] = self.setup_s, self.token_s
         numbers[at.LAYERS] = self.parts
@@ -58,7 +58,7 @@ class Transfers:
     layer_s: float  # to prepare a layer
 
 
-def link_of(point: ServingPoint, reader: Replica, decoder: Replica) -> KVLink:
+def link_of(point: ServingPoint, prefill: Replica, decode: Replica) -> KVLink:
     """Return the link between a prefill replica and a decode replica.
 
     Raises:
@@ -67,11 +67,11 @@ def link_of(point: ServingPoint, reader: Replica, decoder: Replica) -> KVLink:
     """
     if point.pools.kv_link == INFINITE:
         return INSTANT_LINK
-    model = reader.model
-    narrow = min(reader, decoder, key=lambda replica: replica.cut.tp)
+    model = prefill.model
+    narrow = min(prefill, decode, key=lambda replica: replica.cut.tp)
     shared_bytes = kv_bytes_per_token(model, narrow.cut, narrow.kv_dtype)
-    known = transfers_of(reader.runtime.framework)
-    wire = wire_of(point, reader, decoder)
+    known = transfers_of(prefill.runtime.framework)
+    wire = wire_of(point, prefill, decode)
     rate = point.pools.kv_link_bytes_per_s or known.share * wire.bytes_per_s
     return KVLink(
         setup_s=wire.latency_s + known.layer_s * model.layers,
@@ -80,26 +80,26 @@ def link_of(point: ServingPoint, reader: Replica, decoder: Replica) -> KVLink:
     )
 
 
-def wire_of(point: ServingPoint, reader: Replica, decoder: Replica) -> Wire:
+def wire_of(point: ServingPoint, prefill: Replica, decode: Replica) -> Wire:
     """Return the data sheet's link from a GPU to the other pool: the slower of both ends.
 
     Raises:
         Infeasible: NVLink is asked for between pools that share no node.
         UserError: Ethernet without a bandwidth.
     """
-    ends = (reader, decoder)
+    ends = (prefill, decode)
     node, size = (
-        reader.cluster,
+        prefill.cluster,
         point.replicas * (point.pools.prefill_gpus + point.pools.decode_gpus),
     )
-    one_node = decoder.cluster == node and size <= node.gpus_per_node
+    one_node = decode.cluster == node and size <= node.gpus_per_node
     if point.pools.kv_link == NVLINK and not one_node:
         raise Infeasible("no_nvlink_between_pools", f"{size} GPUs, {node.gpus_per_node} a node")
     if point.pools.kv_link == NVLINK or (point.pools.kv_link == AUTO and one_node):
         return min((end.cluster.link(2, end.gpu) for end in ends), key=attrgetter("bytes_per_s"))
     if point.pools.kv_link == ETHERNET and point.pools.kv_link_bytes_per_s is None:
         raise UserError(
-            "pools.kv_link ethernet needs pools.kv_link_bytes_per_s: what of it a GPU has"
+            "pools.kv_link ethernet needs pools.kv_link_bytes_per_s: the bandwidth of one GPU"
         )
     return min((end.cluster.inter for end in ends), key=attrgetter("bytes_per_s"))
 

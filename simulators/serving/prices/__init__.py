@@ -1,4 +1,4 @@
-"""What an iteration takes: tables filled by composition or from a user's file, and their lookup.
+"""Iteration times: tables filled by composition or from a user's file, and table lookup.
 
 Entry point: `batch_price.py` returns the price tables of a design and their kernel.
 """

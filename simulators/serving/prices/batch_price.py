@@ -1,4 +1,4 @@
-"""What an iteration is priced by: composition's tables, or operator times from a file."""
+"""Selects the price tables of iterations: composition, or operator times from a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tabulates what iterations of a replica take, once per design, for the loop to look up.
+"""Tabulates iteration times of a replica once per design, for lookup by the event loop.
 
 Composition prices a batch from a few sums over its requests, in parts that depend on few of them:
 linear layers and messages on the tokens, the LM head on its rows, attention of decodes on their
@@ -40,35 +40,35 @@ from simulators.workload.llm.step import Step, decode_step, prefill_step
 from simulators.workload.operators import Column
 
 MOST_TOKENS, MOST_ROWS, MOST_PREFILLS = 1 << 17, 1 << 13, 1 << 8
-"""The tables' ends; an iteration beyond them is extrapolated along the last step."""
+"""Sizes of the tables; larger iterations are extrapolated along the last step."""
 
 LONG_S = 60.0
-"""No host takes as long to launch an iteration."""
+"""Upper bound of the launch time of an iteration."""
 
 PROBE = decode_step(64.0, 1024.0)
-"""An everyday batch: what stages are compared by."""
+"""A typical batch, by which stages are compared."""
 
-OF_RANKS, OF_EXPERTS, OF_MESSAGES = ("tokens", "send_recv"), ("experts",), ("collective",)
-"""What depends on the tokens of a rank, on those of all ranks of data-parallel attention, and on
-how unevenly these lie."""
+BY_RANK_TOKENS, BY_ALL_TOKENS, BY_SKEW = ("tokens", "send_recv"), ("experts",), ("collective",)
+"""Operators by their argument: tokens of a rank, tokens of all attention-dp ranks, and
+imbalance of tokens between ranks."""
 
 EVERYDAY = ((1.0, prefill_step(1.0, 1024.0)), (256.0 / 64.0, PROBE))
-"""A request of 1024 tokens and its part of the batches that its answer of 256 is written in."""
+"""A request of 1024 prompt tokens, and its share of the decode batches of 256 output tokens."""
 
 
 Ends = tuple[float, float]
-"""Of an interval, as shares of the value."""
+"""Ends of an interval, relative to the value."""
 
 
 @dataclass(frozen=True)
 class IterationTable:
-    """The iteration times of one replica, as the price kernel reads them."""
+    """The iteration times of one replica, in the layout of the price kernel."""
 
     shape: Ints
     table: Floats
     waiting_w: float | None  # of all GPUs of one stage; None: energy is unknown
-    shares: Shares  # of the time of an everyday request, by what it rests on
-    reach: Mapping[str, Ends]  # intervals of everyday passes, by the latency they make
+    shares: Shares  # of a typical request's time, by evidence
+    reach: Mapping[str, Ends]  # intervals of typical passes, by metric
 
 
 Pass = tuple[Iteration, ...]
@@ -76,7 +76,7 @@ Pass = tuple[Iteration, ...]
 
 
 def everyday_reach(replica: Replica) -> dict[str, Ends]:
-    """Return the 90 % intervals of passes, as shares of their time, by the latency they make."""
+    """Return the relative 90 % intervals of typical passes, by metric."""
     return _reach(replica, _everyday_passes(replica))
 
 
@@ -131,7 +131,11 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
     apart = replica.cut.attention_dp > 1  # ranks may have other tokens than the experts see
     parts = [
         _header(stages, everyday.active_idle_w),
-        _token_columns(stages, tokens, OF_RANKS if apart else OF_RANKS + OF_EXPERTS + OF_MESSAGES),
+        _token_columns(
+            stages,
+            tokens,
+            BY_RANK_TOKENS if apart else BY_RANK_TOKENS + BY_ALL_TOKENS + BY_SKEW,
+        ),
         _columns(stages, Step(logits_rows=rows), ("tokens",)),
         _decode_columns(stages, decodes, contexts),
         _prefill_columns(stages, batches, chunks, pasts),
@@ -140,7 +144,7 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
     mixed = _mixed_shares(stages)
     of_all = [
         _token_columns(stages, tokens, parts) if apart else np.zeros(0)
-        for parts in (OF_EXPERTS, OF_MESSAGES)
+        for parts in (BY_ALL_TOKENS, BY_SKEW)
     ]
     experts, messages = (end + mixed.size, end + mixed.size + of_all[0].size) if apart else (0, 0)
     sides = [g.size for g in (tokens, rows, decodes, contexts, batches, chunks, pasts)]
@@ -158,7 +162,7 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
 
 
 class _Stages:
-    """The two kinds of stage of a pipeline: the slowest of those that send on, and the last."""
+    """The two kinds of stage of a pipeline: the slowest stage before the last, and the last."""
 
     def __init__(self, replica: Replica, probed: Pass) -> None:
         self.replica = replica
@@ -185,7 +189,7 @@ class _Stages:
 
 
 def _header(stages: _Stages, active_idle_w: float) -> Floats:
-    """Return what is added to an iteration besides kernels and messages.
+    """Return the overhead of an iteration besides kernels and messages.
 
     Launching is hidden behind work: asked with no work at all it shows whole, and with work that
     takes longer than any launch, not at all.
@@ -224,7 +228,7 @@ def _columns(
 
 
 def _sum(iteration: Iteration, parts: Sequence[str]) -> tuple[Floats, Floats]:
-    """Return the seconds and joules of parts; messages draw what clocks that run do."""
+    """Return the seconds and joules of parts; messages draw active idle power."""
     seconds, joules = np.zeros(1), np.zeros(1)
     for part in parts:
         spent = np.asarray(getattr(iteration, f"{part}_s"), np.float64)
@@ -234,7 +238,7 @@ def _sum(iteration: Iteration, parts: Sequence[str]) -> tuple[Floats, Floats]:
 
 
 def _token_columns(stages: _Stages, tokens: Floats, parts: Sequence[str]) -> Floats:
-    """Return what depends on tokens, at the first and the last number of each step."""
+    """Return the token-dependent price at the first and last number of each step."""
     ends = np.stack([tokens[:-1] + 1.0, tokens[1:]], axis=-1)
     return _columns(stages, Step(prefill_tokens=ends), parts, ends.shape)
 

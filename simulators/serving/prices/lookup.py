@@ -1,7 +1,7 @@
-"""Looks the price of a batch up in tables over a few sums, from the compiled loop.
+"""Looks up the time and energy of a batch in tables over sums of the batch, in compiled code.
 
-`iteration_table` fills the tables; here is how they are laid out and read. A number's place on a
-grid is found from its exponent, so that no search is needed.
+`iteration_table` fills the tables. The position of a number on a grid is computed from its
+exponent, without a search.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MIXED_NODES = (3, 6, 6, 41, 11)
 """One attention kernel for chunks and decodes is tabulated over prompts, mean chunk, mean past,
 decodes and their mean keys: from these sizes on, so many steps to the octave, so many in all."""
 
-COLUMNS = 3  # seconds on a stage that sends on, on the last one, joules of the replica
+COLUMNS = 3  # seconds of other stages, seconds of the last stage, joules of the replica
 
 # Entries of `shape`: where each table begins, its nodes along each side, and steps per octave.
 (
@@ -98,7 +98,7 @@ def grid_value(index: int, steps: int) -> float:
 
 @kernel(f8(f8, i8, *arrays(i8, 1), *arrays(f8, 2)))
 def add_steps(tokens: float, start: int, shape: Ints, table: Floats, price: Floats) -> float:
-    """Add what a table over tokens says to a price; return the seconds of the last stage."""
+    """Add the entry of a table over tokens to a price; return the last stage's seconds."""
     x = place(tokens, shape[TOKEN_STEPS])
     i = min(ceil(x) - 1, shape[TOKEN_NODES] - 2)
     width = float(1 << max(i // shape[TOKEN_STEPS] - 1, 0))
@@ -114,7 +114,7 @@ def add_steps(tokens: float, start: int, shape: Ints, table: Floats, price: Floa
 def add_line(
     value: float, steps: int, start: int, size: int, table: Floats, price: Floats
 ) -> float:
-    """Add what a table over one number says to a price; return the seconds of the last stage."""
+    """Add the entry of a one-dimensional table to a price; return the last stage's seconds."""
     x = place(value, steps)
     i = min(int(x), size - 2)
     right = x - i
@@ -136,7 +136,7 @@ def add_plane(
     table: Floats,
     price: Floats,
 ) -> float:
-    """Add what a table over two places says, times a weight; return the last stage's seconds."""
+    """Add the weighted entry of a two-dimensional table; return the last stage's seconds."""
     i, j = min(int(x), rows - 2), min(int(y), columns - 2)
     u, v = x - i, y - j
     low = start + COLUMNS * (i * columns + j)
@@ -171,7 +171,7 @@ def add_rows(
 
 @kernel(f8(f8, *arrays(i8, 1), *arrays(f8, 2)))
 def add_head(rows: float, shape: Ints, table: Floats, price: Floats) -> float:
-    """Add the LM head of so many rows; return the seconds of the last stage."""
+    """Add the LM head of a number of rows; return the last stage's seconds."""
     return add_line(rows, shape[ROW_STEPS], shape[ROW_TABLE], shape[ROW_NODES], table, price)
 
 
@@ -260,7 +260,7 @@ def table_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> floa
 
 @kernel(f8(*arrays(f8, 3)))
 def add_waits(step: Floats, table: Floats, price: Floats) -> float:
-    """Add launches, gaps and what waiting draws to the work; return the last stage's seconds."""
+    """Add launches, gaps and idle energy to the price; return the last stage's seconds."""
     keys = step[at.DECODE_KV]
     sequences_s = table[SEQUENCE_S] * (step[at.PREFILLS] + step[at.DECODES])
     price[at.WAITING_W] = table[ACTIVE_IDLE_W]

@@ -71,7 +71,7 @@ def skips_layers(point: ServingPoint) -> bool:
 
 
 def segments_of(point: ServingPoint, layers: int) -> Floats:
-    """Return the segments of a model of so many layers, a row each.
+    """Return the segments of a model's layers, one row each.
 
     Raises:
         Infeasible: no shares of layers between 0 and 1 differ so much.

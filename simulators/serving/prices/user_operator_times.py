@@ -54,7 +54,7 @@ KV_SAVE = "attn_kv_cache_save"
 
 @dataclass(frozen=True)
 class OpTable:
-    """The times of one model, cut and GPU, as the price kernel reads them."""
+    """Operator times of one model, parallelism and GPU, in the layout of the price kernel."""
 
     shape: Ints
     table: Floats
@@ -75,7 +75,7 @@ def by_operator(op: NDArray[np.str_], a: Ints, b: Ints, ms: Floats) -> Times:
 def layer_ms(
     times: Times, *, tp: int, more: tuple[str, ...] = (), launch_ms: float = 0.0
 ) -> Floats:
-    """Return what depends on tokens alone, of one layer, by tokens divided by `TOKEN_STEP`.
+    """Return the token-dependent seconds of one layer, by tokens divided by `TOKEN_STEP`.
 
     Besides what every table has these are `more` operators, and host time of each all-reduce.
 
@@ -92,7 +92,7 @@ def layer_ms(
 
 
 def stage_table(times: Times, layer: Floats, *, layers: int) -> OpTable:
-    """Return the price table of a stage, given what depends on tokens alone of one layer.
+    """Return the price table of a stage, given the token-dependent seconds of one layer.
 
     `iteration`, which may be left out, is what the last stage adds to all its layers: the LM head,
     sampling, the host. So may be the time to send tokens on.
@@ -108,7 +108,7 @@ def stage_table(times: Times, layer: Floats, *, layers: int) -> OpTable:
 
 
 def by_tokens(times: Times, name: str) -> Floats:
-    """Return milliseconds by tokens divided by `TOKEN_STEP`; what the table lacks is NaN."""
+    """Return milliseconds by tokens divided by `TOKEN_STEP`; missing entries are NaN."""
     a, _, ms = times[name]
     out = np.full(a.max() // TOKEN_STEP + 1, np.nan)
     out[a // TOKEN_STEP] = ms
@@ -116,14 +116,14 @@ def by_tokens(times: Times, name: str) -> Floats:
 
 
 def _grid(a: Ints, b: Ints, ms: Floats, *, a_step: int, b_step: int) -> Floats:
-    """Return milliseconds as a matrix over both keys; what the table lacks is NaN."""
+    """Return milliseconds as a matrix over both keys; missing entries are NaN."""
     out = np.full((a.max() // a_step + 1, b.max() // b_step + 1), np.nan)
     out[a // a_step, b // b_step] = ms
     return out
 
 
 def load_op_table(path: str, *, layers: int, tp: int) -> OpTable:
-    """Return the price table of a stage of so many layers from a file of operator times.
+    """Return the price table of a stage with `layers` layers from a file of operator times.
 
     With tensor parallelism the file must tell what an all-reduce takes.
     """
@@ -149,7 +149,7 @@ def _op_table(file: Path, _mtime_ns: int, layers: int, tp: int) -> OpTable:
 
 
 def _read(file: Path) -> Times:
-    """Return what was measured of each operator."""
+    """Return the measured times of each operator."""
     try:
         table = pq.read_table(file) if file.suffix == ".parquet" else pa.csv.read_csv(file)
         names = table.column_names
@@ -230,7 +230,7 @@ def prefill_s(step: Floats, shape: Ints, table: Floats, _price: Floats) -> float
 
 @kernel(f8(f8, *arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 2)))
 def with_layers_s(spent: float, step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
-    """Write the price of a stage that spends some seconds besides what depends on tokens alone."""
+    """Write the price of a stage: token-dependent seconds plus `spent`."""
     row = (int(step[at.TOKENS]) + TOKEN_STEP - 1) // TOKEN_STEP
     if row >= shape[ROWS]:
         row, spent = shape[ROWS] - 1, nan

@@ -73,7 +73,7 @@ def schedule(_now: float, view: View) -> int:
 
 @kernel(i8(VIEW))
 def waiting_tokens(view: View) -> int:
-    """Return the prompt tokens in the queue, up to what fills an iteration."""
+    """Return the prompt tokens in the queue, up to a full iteration."""
     pool, waiting, tokens = view.pool, view.waiting, 0
     for i in range(pool[at.WAITING]):
         if tokens >= view.limits[at.TOKEN_BUDGET]:

@@ -360,9 +360,9 @@ def _weight_bytes(point: ServingPoint) -> float:
 
 
 def _fraction(point: ServingPoint, memory_bytes: float, fraction_of_free: float) -> float:
-    """Return the `memory_fraction` by which a scheduler's engine uses so many bytes.
+    """Return the `memory_fraction` with which a scheduler's engine uses `memory_bytes`.
 
-    Of engines whose fraction is one of what weights leave, `of_rest` of that is used.
+    For engines with a fraction of free memory, `fraction_of_free` of it is used.
     """
     memory = float(load_gpu(point.gpu).hbm_bytes)
     if not load_scheduler(point.scheduler).fraction_of_free:

@@ -39,7 +39,7 @@ def survival(method: str, written: str, drafted: int) -> tuple[float, ...]:
 
 
 def rates_of(method: str, written: str, drafted: int) -> list[float]:
-    """Return the rate of each position, given those before; the last known holds beyond."""
+    """Return the conditional acceptance rate of each position; the last rate is repeated."""
     rates = _rates(written) if written.strip() else measured_rates(method)
     return [*rates, *[rates[-1]] * max(0, drafted - len(rates))][:drafted]
 

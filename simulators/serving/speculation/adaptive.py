@@ -26,7 +26,7 @@ BATCHES_PER_OCTAVE = 4
 
 @dataclass(frozen=True, kw_only=True)
 class MeanLoad:
-    """What requests ask for on average, and how many fit."""
+    """Mean request lengths, and the requests that fit."""
 
     context: float  # keys of a decode
     prompt_tokens: float  # that the replica reads; 0: others do
@@ -62,7 +62,7 @@ def _rate(
     drafts: int,
     tokens: float,
 ) -> float:
-    """Return tokens a second of so many requests whose decodes bring so many tokens each."""
+    """Return tokens per second of a number of requests with a mean acceptance length."""
     needed = load.output_tokens / tokens
     whole = load.prompt_tokens + (1 + drafts) * needed  # of the budget, in a request's life
     decodes = min(requests, load.budget * needed / whole)
@@ -88,7 +88,7 @@ def drafted_s(
     context: float,
     prompts: tuple[float, float] = (1.0, 0.0),
 ) -> float:
-    """Return the seconds of an iteration of decodes, each with so many tokens drafted.
+    """Return the seconds of an iteration of decodes with `drafts` draft tokens each.
 
     Beside them it reads tokens of prompts of some length: that, and how many.
     """

@@ -1,4 +1,4 @@
-"""What drafts tokens: a small model, a head of one layer on the model's own states, or a look-up.
+"""Draft models: a small model, a one-layer head on the target's hidden states, or n-gram lookup.
 
 A draft model runs once for each drafted token, at the batch of the sequences, and reads prompts as
 the model does. A head (Li et al., EAGLE, 2024; DeepSeek-V3's multi-token prediction, 2024) is one
@@ -42,7 +42,7 @@ from simulators.workload.precision import precision
 
 @dataclass(frozen=True)
 class Drafter:
-    """What drafts, how much of it, and how often the model agrees."""
+    """A drafter: hardware, numbers of draft tokens, and acceptance rates."""
 
     drafted: int  # tokens of a sequence and iteration
     survival: tuple[float, ...]  # shares of iterations that accept at least 1, 2 ... of them
@@ -67,7 +67,7 @@ at once, and one in which the head reads what was accepted (sgl-project/sglang, 
 
 
 def drafter_of(point: ServingPoint, hardware: Hardware) -> Drafter | None:
-    """Return what drafts for a design, if anything does.
+    """Return the drafter of a design, or None.
 
     Raises:
         Infeasible: the draft model cannot be cut as the model is, or there is a pipeline.
@@ -170,13 +170,13 @@ def last_layer(model: LanguageModel) -> LanguageModel:
 
 
 def outputs_alone(model: LanguageModel, heads: int) -> LanguageModel:
-    """Return a model of no layers whose outputs are those of all heads, and their square layers."""
+    """Return a model without layers for Medusa heads: output projections and square layers."""
     outputs = heads * (model.vocab + model.hidden)
     return replace(model, name=f"{model.name} heads", layers=0, dense_layers=0, vocab=outputs)
 
 
 def few_outputs(model: LanguageModel) -> LanguageModel:
-    """Return a model of one layer without experts that knows the most frequent tokens alone."""
+    """Return a one-layer dense model with a vocabulary of the most frequent tokens."""
     return replace(dense_layer(model), vocab=min(model.vocab, MOST_OUTPUTS))
 
 

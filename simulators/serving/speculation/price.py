@@ -1,8 +1,8 @@
-"""What an iteration takes in which tokens are drafted and checked: the model's pass and the drafts.
+"""Price of an iteration with speculative decoding: the target model's pass plus the drafts.
 
-The tables of both stand in one array, the drafter's behind the model's; the last two entries of
-`shape` say where they begin. Drafts follow each other and the model's pass, so their time is added
-to it; prompts pass through the drafter once.
+One array holds the tables of the model, then those of the drafter; the last two entries of `shape`
+are the offsets of the latter. Draft passes run one after another, so their times add to the model's
+pass; prompts pass through the drafter once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ more, how many these draft, and where the drafter's shape and table begin."""
 
 
 def with_drafts(table: IterationTable, drafter: Drafter, *, additive: bool) -> tuple[Ints, Floats]:
-    """Return shape and table of a replica and of what drafts for it."""
+    """Return the combined shape and table of a replica and its drafter."""
     alone, wide, shape, numbers = 0, 0, table.shape, table.table
     if drafter.hardware is not None:
         drafts = iteration_table(drafter.hardware, additive=additive)

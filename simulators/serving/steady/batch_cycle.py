@@ -34,13 +34,13 @@ from simulators.core.levels import Shares
 from simulators.serving.steady.columns import Lengths, Station
 from simulators.serving.steady.iteration_times import Iterations, Prices
 
-EVENLY = 0.5
-"""Share that goes first, where nothing says who does."""
+EXPECTED_SHARE_BEFORE = 0.5
+"""Expected share of competing prompts that are processed before a given one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cycle:
-    """How often each iteration occurs while every seat of a batch serves one request."""
+    """Numbers of iterations per cycle, in which every seat of a batch serves one request."""
 
     decodes_n: Floats
     prompts_n: Floats
@@ -50,7 +50,7 @@ class Cycle:
     per_token: Floats  # decodes for each of them
     chunks: Floats  # iterations one prompt needs
     prompt_tokens: Floats
-    backlog: Floats  # iterations that a prompt which takes its seat at once still waits
+    backlog: Floats  # iterations that a seated prompt waits for its prefill
     iterations: Iterations
 
     def pace_s(self, prices: Prices) -> Floats:
@@ -64,7 +64,7 @@ class Cycle:
         return self.decodes_n * prices.decode_pass_s + self.prompts_n * prices.prompt_pass_s
 
     def shares(self, prices: Prices) -> Shares:
-        """Return the shares of a turn's work by what they rest on."""
+        """Return the shares of a cycle's time by evidence."""
         seconds = self.decodes_n * prices.decode_levels_s + self.prompts_n * prices.prompt_levels_s
         return np.asarray(seconds / seconds.sum(axis=0), np.float64)
 
@@ -114,16 +114,18 @@ def power(base: Floats, exponent: Floats) -> Floats:
 
 
 def _whole(station: Station, lengths: Lengths, seats: Floats) -> list[Floats]:
-    """Return the columns of a cycle in which prompts are processed whole, before any decode."""
+    """Return the columns of a cycle that prefills whole prompts before decodes."""
     needed = station.decodes
     most = np.maximum(1.0, np.floor(station.tokens / lengths.prompt))
     freed = np.where(needed > 0.0, seats / np.maximum(needed, 1.0), seats)  # during one decode
     prompts = np.clip(np.rint(freed), 1.0, np.minimum(most, np.maximum(1.0, np.floor(seats))))
-    # Whoever takes a freed seat meets, besides itself, as many others as are freed on average. Of
-    # those that do not fit into its iteration, as many go before it as after.
-    met = 1.0 + freed * (1.0 - 1.0 / np.maximum(seats, 1.0))
-    before = np.where(met > most, EVENLY, 1.0)
-    groups = np.where(needed > 0.0, before * (met / prompts - 1.0), seats / prompts - 1.0)
+    # A request in a freed seat competes with as many requests as seats are freed on average. Of
+    # requests that do not fit into its iteration, half are processed before it.
+    arriving_together = 1.0 + freed * (1.0 - 1.0 / np.maximum(seats, 1.0))
+    before = np.where(arriving_together > most, EXPECTED_SHARE_BEFORE, 1.0)
+    groups = np.where(
+        needed > 0.0, before * (arriving_together / prompts - 1.0), seats / prompts - 1.0
+    )
     return [
         seats,
         np.zeros(seats.size),
@@ -137,7 +139,7 @@ def _whole(station: Station, lengths: Lengths, seats: Floats) -> list[Floats]:
 
 
 def _chunked(station: Station, lengths: Lengths, seats: Floats) -> list[Floats]:
-    """Return the columns of a cycle in which prompts travel in chunks, beside decodes."""
+    """Return the columns of a cycle with chunked prefill beside decodes."""
     needed, checked = station.decodes, station.checked
     need = lengths.prompt + checked * needed
     most = (station.tokens - 1.0) / checked

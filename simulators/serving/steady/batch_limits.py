@@ -1,7 +1,7 @@
-"""What a replica may run in a steady state: seats, tokens of an iteration, the memory behind both.
+"""Limits of a replica in the steady state: running requests, tokens per iteration, KV memory.
 
-Every running request holds KV memory for its whole life. Where a batch size was chosen and does not
-fit, the row is infeasible; where the rate of arrivals decides, memory limits the seats.
+A running request reserves KV memory for its prompt and output. If `max_batch` is given and does not
+fit, the row is infeasible; with a given arrival rate, memory limits the running requests.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def _need_events(batch: pa.RecordBatch, verdicts: Verdicts) -> None:
 def _schedulers(
     batch: pa.RecordBatch, column: dict[str, Floats], verdicts: Verdicts
 ) -> NDArray[np.bool_]:
-    """Return which rows cut prompts in chunks; mark policies without a closed form."""
+    """Return which rows use chunked prefill; mark policies without a closed form."""
     codes, names = categories(batch, "scheduler")
     chunked = np.zeros(len(names), bool)
     for code, name in enumerate(names):
@@ -201,7 +201,7 @@ def _schedulers(
 
 
 class Shared(NamedTuple):
-    """What the rows of a replica have in common, as columns."""
+    """Properties of the replica of each row, as columns."""
 
     hbm: Floats
     weights: Floats
@@ -213,18 +213,18 @@ class Shared(NamedTuple):
     flops_per_token: Floats
     peak: Floats
     checked: Floats
-    gained: Floats  # tokens of a decode
-    excess: Floats  # of the last one
+    gained: Floats  # acceptance length: tokens per decode
+    excess: Floats  # tokens of the last decode beyond the output
 
 
 def _decodes(lengths: Lengths, shared: Shared) -> Floats:
-    """Return the decodes that a request needs for all tokens after its first."""
+    """Return the decode iterations of a request."""
     later = lengths.output - 1.0
     return np.clip((later + shared.excess) / shared.gained, np.minimum(later, 1.0), later)
 
 
 def _shared(families: list[ReplicaFamily], rows: int, verdicts: Verdicts) -> Shared:
-    """Return as columns what the rows of one replica have in common."""
+    """Return the properties of the replica of each row, as columns."""
     number = np.empty(rows, np.int64)
     table: list[tuple[float, ...]] = []
     for family in families:
@@ -240,7 +240,7 @@ def _shared(families: list[ReplicaFamily], rows: int, verdicts: Verdicts) -> Sha
 
 
 def _facts(pipeline: Pipeline, replica: Replica, deployment: Deployment) -> tuple[float, ...]:
-    """Return what the rows of a replica share, in the order of `Shared`."""
+    """Return the properties of a replica, in the order of `Shared`."""
     model, cut, dtype = replica.model, replica.cut, replica.dtype
     drafter = pipeline.drafter or NO_DRAFTER
     usd = deployment.usd_per_gpu_hour

@@ -16,7 +16,7 @@ class Lengths:
 
     prompt: Floats  # tokens that are computed
     output: Floats
-    found: Floats  # tokens before a prompt that a prefix cache has
+    found: Floats  # cached prefix tokens
     pairs: Floats  # query-key pairs a prompt scores
     keys: Floats  # tokens a decode reads
     prompt_scv: Floats  # squared coefficient of variation: variance over squared mean
@@ -30,15 +30,15 @@ class Station:
     """Limits and arrivals of one replica, per row."""
 
     stages: Floats
-    checked: Floats  # tokens that a decode passes through the model: its own and those drafted
-    decodes: Floats  # of a request: one for each later token, or fewer where tokens are drafted
+    checked: Floats  # tokens per decode: one and its draft tokens
+    decodes: Floats  # iterations per request: fewer than later tokens with drafts
     seats: Floats  # most requests of one batch in flight
     chunked: NDArray[np.bool_]
     tokens: Floats  # of an iteration with prompts
-    rate: Floats  # arrivals per second and replica; NaN: an answer brings the next request
+    rate: Floats  # arrivals per second and replica; NaN: closed loop
     arrival_scv: Floats  # squared coefficient of variation of the gaps
-    clients: Floats  # that ask again when they are answered, per replica; more than enough: inf
-    think_s: Floats  # how long each of them waits before
+    clients: Floats  # of a closed loop, per replica; inf: seats always full
+    think_s: Floats  # of each client before its next request
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,10 @@
-"""Prices the two iterations that a steady state needs of each row: of decodes, and with prompts.
+"""Prices of the two iterations of a steady state per row: decodes alone, and with prompts.
 
-Rows of one model on one kind of GPU are priced together, every distinct batch in one call. Linear
-layers see the batch alone and attention of decodes sees batch and context, so rows that combine
-both are priced as a table with a row per batch and a column per context. A pipeline is made of the
-same layers whatever its length. As in the event simulation it has two kinds of stage: the last one,
-and of those that send on the slowest, which is the first of those with most expert layers, then
-with most layers.
+Rows with one model on one GPU are priced together, every distinct batch once. Linear layers depend
+on the batch alone and decode attention on batch and context, so rows are priced as a table with a
+row per batch and a column per context. Pipelines of all lengths share the same layers. As in the
+event simulation, a pipeline has two kinds of stage: the last stage, and the slowest other stage,
+which is the first with most expert layers, then with most layers.
 """
 
 from __future__ import annotations
@@ -46,18 +45,18 @@ OWN = (
     "scheduling.mixed_step",
     "usd_per_gpu_hour",
 )
-"""Fields of a deployment that rows priced together may differ in, or that only events know of."""
+"""Fields in which rows priced together may differ, or that only the event fidelity uses."""
 
 SHARED = (*(name for name in DEPLOYED if name not in OWN), "speculation.acceptance")
-"""The fields that rows priced together have in common."""
+"""Fields in which rows priced together are equal."""
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The rows of a family that have as many stages."""
+    """The rows of a family with one number of pipeline stages."""
 
     replica: Replica | None
-    verdict: str  # why there is none
+    verdict: str  # reason if infeasible
     rows: Ints
     drafter: Drafter | None = None
 
@@ -86,7 +85,7 @@ class Iterations:
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """Of each row: seconds of the slowest stage and of all stages, joules of all GPUs."""
+    """Prices per row: seconds of the slowest stage and of all stages, joules of all GPUs."""
 
     decode_pace_s: Floats
     decode_pass_s: Floats
@@ -95,12 +94,12 @@ class Prices:
     prompt_pass_s: Floats
     prompt_j: Floats
     waiting_w: Floats  # of the GPUs of one stage without work
-    decode_levels_s: Floats  # of all stages by what they rest on: a row for each of `LEVELS`
+    decode_levels_s: Floats  # of all stages by evidence: a row for each of `LEVELS`
     prompt_levels_s: Floats
 
 
 Members = Sequence[tuple[int, Ints]]
-"""Numbers of stages, and the rows that have them."""
+"""Numbers of stages, and the rows of each."""
 
 
 def families_of(batch: pa.RecordBatch) -> list[ReplicaFamily]:
@@ -136,21 +135,21 @@ def _family(batch: pa.RecordBatch, rows: Ints, stages: Ints) -> ReplicaFamily:
     return ReplicaFamily(deployment, tuple(pipelines))
 
 
-def no_prices(rows: int) -> Prices:
+def empty_prices(rows: int) -> Prices:
     """Return uninitialised prices of a number of rows."""
     columns: dict[str, Any] = {f.name: np.empty(rows) for f in fields(Prices)}
     columns |= {f"{kind}_levels_s": np.zeros((len(LEVELS), rows)) for kind in ("decode", "prompt")}
     return Prices(**columns)
 
 
-def put_prices(
+def write_prices(
     prices: Prices,
     replica: Replica,
     asked: Iterations,
     members: Members,
     drafter: Drafter | None = None,
 ) -> None:
-    """Write the prices of a family's rows, of all that were asked; the replica has any stages."""
+    """Write the prices of a family's rows; the number of stages of `replica` is ignored."""
     some = rows_of(asked, np.concatenate([r for _, r in members]))
     step, shape, decode, prompt = _table(some)
     if drafter:
@@ -171,12 +170,12 @@ def put_prices(
             prices.decode_levels_s[level, where] = whole[decodes]
             prices.prompt_levels_s[level, where] = whole[prompts]
     if drafter and drafter.hardware:
-        [(_, where)] = members  # a pipeline drafts nothing
+        [(_, where)] = members  # no speculative decoding with pipelines
         _add_drafts(prices, drafter.hardware.replica, drafter, some, where)
 
 
 def _checked(step: Step, drafted: int) -> Step:
-    """Return a step in which each decode has so many drafted tokens checked beside its own."""
+    """Return a step in which each decode verifies a number of draft tokens."""
     more = drafted * step.decodes
     return replace(step, drafted=more, logits_rows=step.logits_rows + more)
 
@@ -216,7 +215,7 @@ Place = tuple[Ints, ...]
 
 
 def _table(asked: Iterations) -> tuple[Step, tuple[int, ...], Place, Place]:
-    """Return a step for all rows, its shape, and where the two iterations of each row stand."""
+    """Return a step for all rows, its shape, and the positions of each row's two iterations."""
     rows = asked.decodes.size
     batches, batch = np.unique(asked.decodes, return_inverse=True)
     kinds, first, kind = np.unique(asked.kind, return_index=True, return_inverse=True)
@@ -242,9 +241,9 @@ def _table(asked: Iterations) -> tuple[Step, tuple[int, ...], Place, Place]:
 def _step(
     decodes: Floats, keys: Floats, prompts: Iterations, beside: Floats, as_rows: bool = False
 ) -> Step:
-    """Return a step of batches of decodes, and behind them batches with prompts and decodes beside.
+    """Return a step of decode batches, followed by batches with prompts and decodes.
 
-    A decode reads so many keys by batch or, where each batch is a row (`as_rows`), by column.
+    `keys` of decodes are per batch or, if each batch is a row (`as_rows`), per column.
     """
     none = np.zeros(decodes.size)
 
@@ -267,7 +266,7 @@ def _step(
 def _stages(
     layers: Layers, pp: int, shape: tuple[int, ...]
 ) -> tuple[list[Floats], Mapping[int, Column]]:
-    """Return seconds of the slowest stage, of all stages, joules; what the passes rest on."""
+    """Return seconds of the slowest stage, of all stages, and joules; and seconds by evidence."""
     last = layers.stage(pp, pp - 1)
     pace_s = pass_s = last.latency_s
     joules, by_level = last.energy_j, last.seconds_by_level

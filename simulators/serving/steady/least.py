@@ -1,14 +1,14 @@
-"""What the steady states of a box of designs cannot do better: interval arithmetic over the cycle.
+"""Lower bounds on analytic metrics over a box of designs: interval arithmetic over the cycle.
 
-A box lets seats and tokens of an iteration vary; all else is one value. No step takes longer with
-less in it, so that a step is priced at the least that any design of the box puts into it. With `n`
+In a box only the seats and the tokens of an iteration vary. A step with less work takes no longer,
+so each step is priced at the least work of any design in the box. With `n`
 seats, `R` rounds of which `C` are calm, and a decode and a prompt iteration of `d <= p` seconds,
 
     cost   ~ pace / n             pace = C d + (R - C) p = R d + (R - C) (p - d)
     TTFT  >= backlog * pp * p + chunks * (pass of a prompt)
     TPOT  >= pp * (needed * d + others * p + stretched * (p - d)) / later
 
-where each factor takes the end of its interval that makes the product least (Moore, "Interval
+where each factor takes the end of its interval that minimises the product (Moore, "Interval
 Analysis", 1966). `others` are iterations of whole prompts that neither a request nor its backlog
 needs, `stretched = needed - C` the decodes that share one with chunks. The monotone parts are
 
@@ -16,8 +16,8 @@ needs, `stretched = needed - C` the decodes that share one with chunks. The mono
     chunks           decodes beside them rise with both; chunks of a prompt fall with tokens
     both             rounds rise with seats and fall with tokens
 
-Where requests arrive at a rate, a replica without any others bounds its latencies, and the rate
-itself what it answers. Closed clients and drafts are not bounded.
+In an open loop, latencies are bounded by a request alone on a replica, and throughput by the
+arrival rate. Closed loops and speculative decoding are not bounded.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Hardware
 from simulators.serving.engine.policies import load_scheduler
 from simulators.serving.row_groups import rows_of
-from simulators.serving.steady.batch_cycle import EVENLY, power
+from simulators.serving.steady.batch_cycle import EXPECTED_SHARE_BEFORE, power
 from simulators.serving.steady.batch_limits import Verdicts, design_of
 from simulators.serving.steady.columns import SteadyDesign
 from simulators.serving.steady.iteration_times import (
     Iterations,
     Prices,
     ReplicaFamily,
+    empty_prices,
     families_of,
-    no_prices,
-    put_prices,
+    write_prices,
 )
 from simulators.serving.steady.server import server_s_of
 from simulators.workload.llm.step import Step
@@ -59,16 +59,16 @@ RANGED = ("replicas", "max_batch", "scheduling.max_batch_tokens", "chunk_size")
 BOUNDED = ("ttft_mean_s", "tpot_mean_s", "cost_usd_per_mtok")
 
 ROUNDING = 1e-9
-"""Relative: sums of a bound and of what it bounds are added up in another order."""
+"""Relative margin for floating-point sums in a different order."""
 
-LOOKED_AT = np.unique(np.rint(np.geomspace(1.0, 1 << 15, 2000)))
-"""Tokens of a step at which messages are looked at: those of some GPUs take less, as they grow,
-where the library changes its algorithm. All else takes longer with more in it."""
+MESSAGE_TOKENS = np.unique(np.rint(np.geomspace(1.0, 1 << 15, 2000)))
+"""Tokens of a step at which collective times are sampled: on some GPUs a larger message takes less
+time where the library changes its algorithm. All other times are monotone."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """The least and the greatest of something in each box."""
+    """Smallest and largest value of a quantity in each box."""
 
     low: Floats
     high: Floats
@@ -76,10 +76,10 @@ class Range:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """How often, at least, something happens in the designs of each box."""
+    """Lower bounds of the counts in the equations, per box."""
 
     rounds_per_seat: Floats
-    stalled: Floats  # share of the rounds in which a batch in flight has a prompt
+    mixed_share: Floats  # share of the rounds in which a batch in flight has a prompt
     chunks: Floats
     backlog: Floats
     others: Floats
@@ -87,11 +87,11 @@ class Terms:
 
 
 def steady_bounds(low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Floats]:
-    """Return what the analytic metrics of boxes are not below; infinite where no design can be."""
+    """Return lower bounds of the analytic metrics per box; infinite without a feasible design."""
     rows, verdicts, of_high = low.num_rows, Verdicts(low.num_rows), Verdicts(low.num_rows)
     families = families_of(low)
     best, most = design_of(low, families, verdicts), design_of(high, families, of_high)
-    cramped = numbers(low, "pp") > numbers(low, "max_batch")  # a larger batch of the box may not be
+    cramped = numbers(low, "pp") > numbers(low, "max_batch")  # but a larger batch may fit
     possible = (verdicts.codes == 0) | cramped
     possible &= numbers(low, "pp") <= numbers(high, "max_batch")
     station = best.station
@@ -112,27 +112,27 @@ def steady_bounds(low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Flo
 
 
 def ignored_limits(batch: pa.RecordBatch, steady: Mask) -> Mapping[str, Mask]:
-    """Return where limits on the tokens of an iteration change no steady state.
+    """Return, by field, the rows whose steady state is independent of that token limit.
 
-    Whole prompts are limited by one, chunks by the other.
+    `chunk_size` applies to chunked prefill only, `max_batch_tokens` to whole prompts only.
     """
     chunked = which(batch, "scheduler", lambda name: load_scheduler(name).chunked)
     return {"chunk_size": steady & ~chunked, "scheduling.max_batch_tokens": steady & chunked}
 
 
 @functools.lru_cache(maxsize=4096)
-def dip_of(hardware: Hardware) -> float:
-    """Return twice the part of a step by which its messages take less at most as they grow."""
+def max_collective_dip(hardware: Hardware) -> float:
+    """Return twice the largest relative decrease of a step's time as its messages grow."""
     replica = hardware.replica
-    step = Step(prefill_tokens=LOOKED_AT)
+    step = Step(prefill_tokens=MESSAGE_TOKENS)
     layer = stage_iteration(replica, step, 0, ("collective", "tokens"))
-    sent_s = np.broadcast_to(np.asarray(layer.collective_s), LOOKED_AT.shape)
+    sent_s = np.broadcast_to(np.asarray(layer.collective_s), MESSAGE_TOKENS.shape)
     whole_s = sent_s + np.asarray(layer.tokens_s)
     return 2.0 * float(((np.maximum.accumulate(sent_s) - sent_s) / whole_s).max())
 
 
 class _Box:
-    """Boxes of one kind of scheduling, and the steps that their designs take at least."""
+    """Boxes with one kind of scheduling, and lower bounds of their steps."""
 
     def __init__(
         self,
@@ -151,21 +151,21 @@ class _Box:
         self.seats = Range(first, np.maximum(most.station.seats, first))
         self.tokens = Range(best.station.tokens, most.station.tokens)
         one = (self.seats.low == self.seats.high) & (self.tokens.low == self.tokens.high)
-        self.dips = np.where(one, 0.0, self._of_replicas())
-        self.margin = 1.0 - ROUNDING - self.dips
+        self.collective_dips = np.where(one, 0.0, self._collective_dips())
+        self.margin = 1.0 - ROUNDING - self.collective_dips
 
-    def _of_replicas(self) -> Floats:
-        """Return by which part a step of each box's replicas may take less with more in it."""
+    def _collective_dips(self) -> Floats:
+        """Return the largest relative decrease of a step's time with more work, per box."""
         found = np.zeros(self.seats.low.size)
         for family in self.families:
             for pipeline in family.pipelines:
                 where = self.place[pipeline.rows]
                 if family.deployment and (where := where[where >= 0]).size:
-                    found[where] = dip_of(family.deployment.hardware)
+                    found[where] = max_collective_dip(family.deployment.hardware)
         return found
 
     def least(self) -> tuple[Floats, Floats, Floats]:
-        """Return the least seconds to the first token, per later one, and dollars per Mtoken."""
+        """Return lower bounds of TTFT and TPOT in seconds, and of dollars per million tokens."""
         chunked = bool(self.station.chunked[0])
         return self._priced(*(_chunked(self) if chunked else _whole(self)))
 
@@ -181,7 +181,7 @@ class _Box:
         tpot_s = needed * decode_s + np.where(self.open, 0.0, shared_s)
         tpot_s = np.where(self.open & ~station.chunked, 0.0, station.stages * tpot_s / later)
         tpot_s = np.where(lengths.output > 1.0, tpot_s, np.inf)
-        pace_s = terms.rounds_per_seat * (decode_s + terms.stalled * longer_s)
+        pace_s = terms.rounds_per_seat * (decode_s + terms.mixed_share * longer_s)
         per_s = design.replicas * np.where(self.open, station.rate, 1.0 / pace_s)
         size = design.gpus * design.replicas
         usd = usd_per_mtok(design.usd_per_gpu_hour, size, per_s * lengths.output)
@@ -192,9 +192,9 @@ class _Box:
     def step(
         self, decodes: Floats, beside: Floats, prompts: Floats, tokens: Floats, kind: Ints
     ) -> Iterations:
-        """Return the two iterations of each box: so many decodes, and prompts with others beside.
+        """Return the two iterations of each box: decodes alone, and prompts beside decodes.
 
-        Rows of one kind with as many prompts have as many tokens.
+        Rows of equal kind and number of prompts have equal numbers of tokens.
         """
         lengths = self.lengths
         found = lengths.found + lengths.prompt / 2.0
@@ -210,8 +210,8 @@ class _Box:
         )
 
     def _prices(self, asked: Iterations) -> Prices:
-        """Return what the steps of each box take."""
-        prices = no_prices(self.seats.low.size)
+        """Return the prices of the steps of each box."""
+        prices = empty_prices(self.seats.low.size)
         for family in self.families:
             members, replica = [], None
             for pipeline in family.pipelines:
@@ -220,49 +220,69 @@ class _Box:
                     members.append((pipeline.replica.cut.pp, where))
                     replica = replica or pipeline.replica
             if replica:
-                put_prices(prices, replica, asked, members)
+                write_prices(prices, replica, asked, members)
         return prices
 
 
 def _whole(box: _Box) -> tuple[Terms, Iterations]:
-    """Return the cycle of boxes in which prompts are processed whole, before any decode."""
+    """Return the cycle of boxes that prefill whole prompts before decodes."""
     lengths, needed, seats = box.lengths, box.station.decodes, box.seats
     most = _each(lambda t: np.maximum(1.0, np.floor(t / lengths.prompt)), box.tokens)
-    life = np.maximum(needed, 1.0)
-    freed = _each(lambda n: np.where(needed > 0.0, n / life, n), seats)
+    decodes_per_request = np.maximum(needed, 1.0)
+    freed = _each(lambda n: np.where(needed > 0.0, n / decodes_per_request, n), seats)
     prompts = Range(
         *(
             np.clip(np.rint(f), 1.0, np.minimum(m, np.maximum(1.0, np.floor(n))))
             for f, m, n in _ends(freed, most, seats)
         )
     )
-    met = Range(*(1.0 + f * (1.0 - 1.0 / n) for f, n in _ends(freed, seats)))
-    turns = Range(seats.low / prompts.high, seats.high / prompts.low)
+    arriving_together = Range(*(1.0 + f * (1.0 - 1.0 / n) for f, n in _ends(freed, seats)))
+    prefill_iterations = Range(seats.low / prompts.high, seats.high / prompts.low)
     backlog = Range(
-        _backlog(needed, met.low, met.high > most.low, prompts.high, turns.low),
-        _backlog(needed, met.high, met.low > most.high, prompts.low, turns.high),
+        _backlog(
+            needed,
+            arriving_together.low,
+            arriving_together.high > most.low,
+            prompts.high,
+            prefill_iterations.low,
+        ),
+        _backlog(
+            needed,
+            arriving_together.high,
+            arriving_together.low > most.high,
+            prompts.low,
+            prefill_iterations.high,
+        ),
     )
     terms = Terms(
         rounds_per_seat=needed / seats.high + 1.0 / prompts.high,
-        stalled=1.0 - power(needed / (needed + turns.low), box.station.stages),
+        mixed_share=1.0 - power(needed / (needed + prefill_iterations.low), box.station.stages),
         chunks=np.ones(needed.size),
         backlog=backlog.low,
-        others=np.maximum(0.0, turns.low - 1.0 - backlog.high),
+        others=np.maximum(0.0, prefill_iterations.low - 1.0 - backlog.high),
         stretched=np.zeros(needed.size),
     )
     tokens = prompts.low * lengths.prompt
     return terms, box.step(seats.low, np.zeros(needed.size), prompts.low, tokens, box.design.kind)
 
 
-def _backlog(needed: Floats, met: Floats, halved: Mask, prompts: Floats, turns: Floats) -> Floats:
-    """Return the iterations that a prompt which takes its seat at once still waits."""
-    before = np.where(halved, EVENLY, 1.0)
-    ahead = np.where(needed > 0.0, before * (met / prompts - 1.0), turns - 1.0)
+def _backlog(
+    needed: Floats,
+    arriving_together: Floats,
+    halved: Mask,
+    prompts: Floats,
+    prefill_iterations: Floats,
+) -> Floats:
+    """Return the iterations that a seated prompt waits for its prefill."""
+    before = np.where(halved, EXPECTED_SHARE_BEFORE, 1.0)
+    ahead = np.where(
+        needed > 0.0, before * (arriving_together / prompts - 1.0), prefill_iterations - 1.0
+    )
     return np.maximum(0.0, ahead)
 
 
 def _chunked(box: _Box) -> tuple[Terms, Iterations]:
-    """Return the cycle of boxes in which prompts travel in chunks, beside decodes."""
+    """Return the cycle of boxes with chunked prefill beside decodes."""
     lengths, needed, seats, most = box.lengths, box.station.decodes, box.seats, box.tokens
     need, prompt = lengths.prompt + needed, lengths.prompt
 
@@ -288,7 +308,7 @@ def _chunked(box: _Box) -> tuple[Terms, Iterations]:
     calm = power(1.0 - mixed, box.station.stages)
     terms = Terms(
         rounds_per_seat=1.0 / served.high,
-        stalled=1.0 - calm,
+        mixed_share=1.0 - calm,
         chunks=chunks.low,
         backlog=np.maximum(0.0, seats.low * need / most.high - needed - chunks.high),
         others=np.zeros(needed.size),
@@ -301,7 +321,7 @@ def _chunked(box: _Box) -> tuple[Terms, Iterations]:
 
 
 def _each(rises: Callable[[Floats], Floats], over: Range) -> Range:
-    """Return the range of what rises over a range."""
+    """Return the range of an increasing function over a range."""
     return Range(rises(over.low), rises(over.high))
 
 

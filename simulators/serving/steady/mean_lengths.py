@@ -1,10 +1,9 @@
-"""Means over requests that a steady state depends on: of tokens, of pairs scored, of keys read.
+"""Mean request lengths for the steady state: tokens, query-key pairs, keys read by decodes.
 
-Fixed lengths are their own means. Drawn ones, and those of a trace, are the means over the very
-requests that an event simulation of the same point would serve, those too long for the context
-left out. A system prompt before all of them is computed each time, or found each time in a prefix
-cache: in an endless run its first time does not count. Of a trace with hashes a prefix cache finds
-whatever came before: what it forgets, a mean does not know.
+Drawn lengths and traces are averaged over the requests that an event simulation of the same point
+serves, without requests longer than the context. A system prompt is computed for every request, or
+is a prefix cache hit for every request: the first computation is neglected. With hashes of a trace,
+every earlier block is a prefix cache hit: evictions are not modelled.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from numpy.typing import NDArray
 
 from simulators.core.columns import categories, numbers
 from simulators.core.jit import Floats, Ints
-from simulators.serving.demand.requests import found_at_best, token_counts
+from simulators.serving.demand.requests import max_prefix_hits, token_counts
 from simulators.serving.steady.columns import Lengths
 
 NAMES = tuple(f.name for f in fields(Lengths))
 
 
 def lengths_of(batch: pa.RecordBatch, context: Floats) -> tuple[Lengths, Ints]:
-    """Return the lengths of every row, and a number that rows of equal lengths share.
+    """Return the lengths of every row, and a group number that is equal for equal lengths.
 
     `context` is the longest prompt and output together that each row allows.
     """
@@ -63,7 +62,7 @@ def lengths_of(batch: pa.RecordBatch, context: Floats) -> tuple[Lengths, Ints]:
 
 
 def _precede(columns: dict[str, Floats], *, computed: Floats, found: Floats) -> None:
-    """Put tokens before every prompt: such as are computed with it, and such as are found."""
+    """Prepend a system prompt to every prompt: computed tokens and cached tokens."""
     prompt = columns["prompt"]
     longer = prompt + computed
     columns["pairs"] += computed * prompt + computed * (computed + 1.0) / 2.0 + found * longer
@@ -75,7 +74,7 @@ def _precede(columns: dict[str, Floats], *, computed: Floats, found: Floats) -> 
 
 
 def _fill(columns: dict[str, Floats], batch: pa.RecordBatch, drawn: Ints, context: Floats) -> Ints:
-    """Write the means of rows whose lengths are drawn; return a number per kind of draw, else 0."""
+    """Write the means of rows with drawn lengths; return a group number per row, 0 for the rest."""
     workloads, names = categories(batch, "workload")
     keys = [workloads.astype(np.float64), context]
     keys += [
@@ -104,7 +103,7 @@ def _means(
     outputs = np.full(prompts.size, output) if output else outputs
     found = np.zeros(prompts.size)
     if cached and not prompt:
-        found = found_at_best(workload, prompts, outputs).astype(np.float64)
+        found = max_prefix_hits(workload, prompts, outputs).astype(np.float64)
     fits = prompts + outputs <= context
     if not fits.any():
         return np.full(len(NAMES), np.nan)

@@ -34,9 +34,9 @@ SEAT_STEPS = 4
 class QueueState:
     """Mean numbers of running and waiting requests of one replica, per row."""
 
-    busy: Floats  # share of the time with any; of closed clients, of their batches in flight
+    busy: Floats  # share of the time with requests; closed loop: of the batches in flight
     running: Floats  # mean number in seats
-    waiting: Floats  # mean number without; infinite where more arrive than can be served
+    waiting: Floats  # mean number of waiting requests; infinite above capacity
 
     def put(self, rows: Ints, part: QueueState) -> None:
         """Write rows of this state."""
@@ -156,7 +156,7 @@ def state_of(
     seats: Floats,
     queue: QueueState,
 ) -> SteadyState:
-    """Return the steady state; so many seats of each batch are taken while there is work."""
+    """Return the steady state, with `seats` running requests per batch while there is work."""
     cycle_s = station.stages * cycle.pace_s(prices)
     closed = np.isnan(station.rate)
     saturated = np.isinf(queue.waiting)
@@ -168,14 +168,14 @@ def state_of(
     decode_s = station.stages * prices.decode_pace_s
     open_s = _prompt_wait_s(station, lengths, cycle, prices, queue.busy, actual)
     seated_s = np.where(p_full, cycle_s, queue.running / actual)
-    # Of the time in a seat, what the own prompt and the least a decode takes leave.
+    # Time in a seat beyond the request's own prefill and its shortest decodes.
     spare_s = np.maximum(0.0, seated_s - first_s - station.decodes * decode_s)
     at_once = saturated | (closed & (station.think_s == 0.0))
     prompt_wait_s = np.where(at_once, backlog_s, np.minimum(open_s, spare_s))
     varied = (station.arrival_scv + lengths.output_scv) / 2.0
     seat_wait_s = np.where(closed, 1.0, varied) * np.where(saturated, 0.0, queue.waiting) / actual
     later_s = (seated_s - first_s - prompt_wait_s) / np.maximum(cycle.later, 1.0)
-    # Where prompts are cut, a decode waits for nothing but iterations, and gets tokens in each.
+    # With chunked prefill, every iteration decodes, so TPOT follows from the mean iteration.
     round_s = cycle_s / cycle.rounds * cycle.per_token
     later_s = np.where(station.chunked & ~at_once, round_s, later_s)
     queue_s = np.where(saturated, np.nan, seat_wait_s + prompt_wait_s)
@@ -193,14 +193,14 @@ def state_of(
 def _prompt_wait_s(
     station: Station, lengths: Lengths, cycle: Cycle, prices: Prices, busy: Floats, rate: Floats
 ) -> Floats:
-    """Return how long a prompt waits for those before it and for the iteration under way."""
+    """Return the wait of a prompt for earlier prompts and for the current iteration."""
     varied = (station.arrival_scv + lengths.prompt_scv) / 2.0
     filled = cycle.prompt_tokens / cycle.iterations.prompt_tokens  # those shared by their share
     one_s = filled * prices.prompt_pace_s
     share = np.minimum(busy, rate * one_s)
     left = np.maximum(1.0 - share, 1.0 / (1.0 + station.stages * station.seats))
     behind_s = varied * share * one_s / left
-    # The iteration under way: one of decodes, or where prompts are cut also one with a chunk.
+    # The current iteration: decodes alone, or with chunked prefill also one with a chunk.
     under_way_s = np.where(
         station.chunked, cycle.pace_s(prices) / cycle.rounds, prices.decode_pace_s
     )

@@ -1,4 +1,4 @@
-"""What the server before an engine adds to the first token of the mean request."""
+"""Mean delay of the first token by the API server in front of an engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulators.serving.steady.columns import Lengths
 
 
 def server_s_of(batch: pa.RecordBatch, alive: Ints, lengths: Lengths, tpot_s: Floats) -> Floats:
-    """Return what the server before an engine adds to the first token of the mean request."""
+    """Return the mean delay of the first token by the API server, in seconds per row."""
     runtimes, names = categories(batch, "runtime")
     choices, words = categories(batch, "client.frontend")
     known = [(load_process(str(name)), load_frontend(str(name))) for name in names]

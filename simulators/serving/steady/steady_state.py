@@ -1,19 +1,18 @@
-"""The steady state of one replica, by its number of running requests: no events, all rows at once.
+"""Analytic fidelity: the steady state of one replica by its number of running requests.
 
-`fidelity: analytic` answers what an endless run tends to, from means alone. Where `qps` is null, a
-new request takes each freed seat, so `max_batch` requests always run; closed clients run as many as
-they are, less those who think. Where `qps` is given, as many run as it takes to serve them, and
-rates beyond the capacity are `saturated`, without latencies of the first token. The equations are
-those of `batch_cycle` and `queueing`; iterations are priced by composition.
+The metrics are the limits of an endless run, computed from means for all rows at once. If `qps` is
+null, a new request takes each freed seat, so `max_batch` requests always run; in a closed loop all
+clients run that do not think. If `qps` is given, the number of running requests follows from
+queueing; rates above capacity are `saturated` and have no TTFT. `batch_cycle` and `queueing` hold
+the equations; composition prices iterations.
 
     TTFT = wait for a seat, for earlier prompts and the iteration under way + own prefill
-           + what the server before the engine adds
+           + delay of the API server
     TPOT = (cycle of a seat - time to its first token) / (output tokens - 1)
     cost = GPUs * $/h / output tokens/h        energy = work of a cycle + waiting of idle stages
 
-Every running request has KV memory for its whole life, so nothing is ever restarted; a batch that
-does not fit is infeasible. A mean knows no percentiles: those columns, and all that counts the
-requests of one run, are null.
+KV memory is reserved for prompt and output, so requests are never preempted; a batch that does not
+fit is infeasible. Percentiles and counts of one run are null.
 """
 
 from __future__ import annotations
@@ -38,7 +37,12 @@ from simulators.serving.speculation.drafter import Drafter
 from simulators.serving.steady.batch_cycle import Cycle, cycle_of
 from simulators.serving.steady.batch_limits import Verdicts, design_of
 from simulators.serving.steady.columns import SteadyDesign
-from simulators.serving.steady.iteration_times import Prices, families_of, no_prices, put_prices
+from simulators.serving.steady.iteration_times import (
+    Prices,
+    empty_prices,
+    families_of,
+    write_prices,
+)
 from simulators.serving.steady.queueing import (
     QueueState,
     SteadyState,
@@ -63,13 +67,13 @@ def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
     verdicts = Verdicts(batch.num_rows)
     families = families_of(batch)
     everything = design_of(batch, families, verdicts)
-    is_alive = verdicts.codes == 0
-    alive, place = np.flatnonzero(is_alive), np.cumsum(is_alive) - 1
+    is_feasible = verdicts.codes == 0
+    alive, place = np.flatnonzero(is_feasible), np.cumsum(is_feasible) - 1
     design = everything if alive.size == batch.num_rows else rows_of(everything, alive)
     feasible: FeasibleReplicas = []
     for family in families:
         found = [
-            (p.replica, p.drafter, place[p.rows[is_alive[p.rows]]])
+            (p.replica, p.drafter, place[p.rows[is_feasible[p.rows]]])
             for p in family.pipelines
             if p.replica
         ]
@@ -80,11 +84,11 @@ def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
     at_work = queue.running / queue.busy / station.stages  # in each batch while there is any work
     seats = np.clip(at_work, 1.0, station.seats)
     cycle = cycle_of(station, design.lengths, design.kind, seats)
-    prices = no_prices(alive.size)
+    prices = empty_prices(alive.size)
     for parts in feasible:
         members = [(replica.cut.pp, rows) for replica, _, rows in parts]
         replica, drafter, _ = parts[0]
-        put_prices(prices, replica, cycle.iterations, members, drafter)
+        write_prices(prices, replica, cycle.iterations, members, drafter)
     state = state_of(design.station, design.lengths, cycle, prices, seats, queue)
     columns = _columns(design, cycle, prices, state, seats)
     server_s = server_s_of(batch, alive, design.lengths, state.tpot_s)
@@ -114,9 +118,9 @@ def _queue_state(design: SteadyDesign, feasible: FeasibleReplicas) -> QueueState
             each = np.repeat(some, looked_at.size - 1)
             part, taken = rows_of(station, each), np.ascontiguousarray(tried[:, 1:]).reshape(-1)
             cycle = cycle_of(part, rows_of(design.lengths, each), design.kind[each], taken)
-            prices = no_prices(each.size)
+            prices = empty_prices(each.size)
             members = [(replica.cut.pp, np.arange(each.size))]
-            put_prices(prices, replica, cycle.iterations, members, drafter)
+            write_prices(prices, replica, cycle.iterations, members, drafter)
             pace_s = cycle.pace_s(prices)
             per_s = np.zeros(tried.shape)
             per_s[:, 1:] = (taken / pace_s).reshape(some.size, -1)
