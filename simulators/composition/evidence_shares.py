@@ -18,7 +18,7 @@ Seconds = Mapping[int, Column]
 
 
 def seconds_by_level(rows: Sequence[Row]) -> Seconds:
-    """Return what rows take, by what their prices rest on."""
+    """Return the seconds of rows by evidence level."""
     found: dict[int, Column] = {}
     for row in rows:
         levels = np.asarray(row.level)

@@ -30,7 +30,7 @@ LATENT = 0.3
 
 
 def explained(replica: Replica, step: Step, phase: str, prompt_s: float) -> list[Contribution]:
-    """Return what each operator, message and wait of one pass takes on all GPUs of the replica.
+    """Return time and energy of every operator, message and wait of a pass, over all GPUs.
 
     Times are those of a stage, which all its GPUs take; energies are those of all its GPUs;
     `memory_bytes` is what one GPU of a stage keeps.

@@ -150,7 +150,7 @@ def message_rows(messages: Sequence[Collective], replica: Replica, part: str) ->
 
 
 def message_time(message: Collective, replica: Replica) -> CollectiveTime:
-    """Return what one message takes."""
+    """Return the price of one message."""
     where: Any = {"ranks": message.ranks, "gpu": replica.gpu, "cluster": replica.cluster}
     if isinstance(message, ops.ExpertExchange):
         routed = Routed(message.experts, message.top_k, message.groups, message.chosen)
@@ -188,7 +188,7 @@ def kernels_of(operator: Operator) -> str:
 
 
 def tokens_of(operator: Operator) -> Column:
-    """Return the tokens that a product works on; 1 of other operators, whose pace is one."""
+    """Return the tokens of a product; 1 for other operators, with a pace of one."""
     if isinstance(operator, ops.Gemm):
         return operator.m
     return operator.tokens if isinstance(operator, ops.GroupedGemm) else 1.0

@@ -368,5 +368,5 @@ class Replica:
 
     @property
     def is_fused(self) -> bool:
-        """Whether what stands between two products runs as one kernel."""
+        """Whether the operators between two products run as one kernel."""
         return self.effects.fusion and self.runtime.is_fused

@@ -31,7 +31,7 @@ def bands_by_sheet(gpus: Collection[str]) -> dict[str, Band]:
 
 
 def band_of_gpus(errors: Collection[Floats], unit: float = 1.0) -> Band:
-    """Return what nine of ten rows of one more GPU fall into.
+    """Return the 90 % prediction interval for rows of a new GPU.
 
     Errors are quantiles of each GPU, as many of each, of logarithms of measured over predicted.
     """

@@ -25,8 +25,7 @@ CALIBRATION = Path(__file__).parent / "calibration" / "sustained_peaks.toml"
 def sustained_share(gpu: Gpu, dtype: str) -> float:
     """Return the part of the dense peak of a precision that large products sustain.
 
-    A what-if GPU sustains what the real one does. A vendor of whom nothing was measured has no
-    factor of its own.
+    A what-if GPU has the share of the real GPU. A vendor without measurements has a factor of 1.
     """
     line, vendors = _fitted()["line"], _fitted()["vendor"]
     asked = math.log(flops_per_j(gpu, dtype))
@@ -36,7 +35,7 @@ def sustained_share(gpu: Gpu, dtype: str) -> float:
 def share_of(asked: float, level: float, slope: float, most: float, factor: float = 1.0) -> float:
     """Return the sustained part where the logarithm of the TFLOPs per joule is `asked`.
 
-    The line ends at the peak; with the vendor's factor it is no more than was seen of any GPU.
+    The line ends at the peak; with the vendor's factor, at the largest measured share.
 
     >>> [round(share_of(math.log(x), -0.2, -0.3, 0.9), 3) for x in (0.1, 1.0, 2.0)]
     [0.9, 0.819, 0.665]
@@ -51,12 +50,12 @@ def flops_per_j(gpu: Gpu, dtype: str) -> float:
 
 
 def sheet_bands(vendor: str) -> dict[str, Band]:
-    """Return the intervals of products that a data sheet alone speaks for, of a vendor's GPUs.
+    """Return the prediction intervals of products priced by data sheet, for a vendor's GPUs.
 
-    Of `plain` formats and of those whose calls quantise activations first: `quantised`. They were
-    seen on GPUs of the vendor whose factor is one. Another's factor comes from other formats, so
-    it may as well be absent or twice as large in logarithms, and adds by squares; where there is
-    none, the farthest that was seen may be missing.
+    `plain` is for formats without quantization of activations, `quantised` for the others. Both
+    were measured on GPUs of the vendor with a factor of one. Another's factor comes from other
+    formats, so it may as well be absent or twice as large in logarithms, and adds by squares; where
+    there is none, the farthest that was seen may be missing.
     """
     factors = _fitted()["vendor"]
     known = {name: abs(math.log(factor)) for name, factor in factors.items()}

@@ -112,7 +112,7 @@ def _stays_alone(node: Node) -> bool:
 
 
 def _kernels(graph: Graph, node: Node, dtype: str, *, training: bool) -> tuple[Compute, ...]:
-    """Return what one operator's forward pass launches."""
+    """Return the kernel launches of an operator's forward pass."""
     kind, size = node.kind, float(node.numbers)
     if kind in VIEWS or (kind == "dropout" and not training):
         return ()

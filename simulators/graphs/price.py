@@ -161,7 +161,7 @@ def price_pass(job: GraphJob) -> Pass:
 
 
 def explained_pass(job: GraphJob, one: Pass) -> list[Contribution]:
-    """Return what each operator and wait takes, summed over operators of one name."""
+    """Return time and energy per operator name, waits included."""
     factor = slowdown(one.priced, job.gpu, job.framework)
     columns = (one.priced.repeats, one.priced.seconds * factor, one.priced.joules * factor)
     rows: dict[tuple[str, str], list[float]] = {}
@@ -226,7 +226,7 @@ def _drawn(model: str, load: Load) -> Graph:
 
 
 def _memory(job: GraphJob, graph: Graph) -> Footprint:
-    """Return what one GPU holds.
+    """Return the memory footprint of one GPU.
 
     Raises:
         Infeasible: it cannot.

@@ -138,7 +138,7 @@ def power_at_clock(clock_share: float) -> float:
 
 
 def kernel_of(operator: Compute) -> str:
-    """Return what a metered GPU knows an operator's kernel by; nothing of those never metered.
+    """Return the name of an operator's kernel in power calibrations; empty if unmetered.
 
     >>> kernel_of(Gemm(name="g", m=1, n=1, k=1, dtype="fp8"))
     'gemm_fp8'

@@ -134,7 +134,7 @@ def scalar_files(*names: str) -> tuple[Path, ...]:
 def zero_shot_profile(
     device: Identity, *, source: str = "", among: Sequence[MeasuredGpu] | None = None
 ) -> Profile:
-    """Return what other GPUs and the data sheet say about a device."""
+    """Return the profile of a device from other GPUs and the data sheet."""
     others = [b for b in (measured_gpus() if among is None else among) if b.name != device.name]
     peers = [other for other in others if other.vendor == device.vendor]
     profile = default_profile(device.vendor)

@@ -261,7 +261,7 @@ def result_bytes(dtype: str) -> float:
 
 
 def machine(gpu: Gpu, rates: ProductRates, dtype: str, weight_dtype: str = "") -> TileRates:
-    """Return what the tile model needs to know of `gpu` for one precision."""
+    """Return the tile model's rates of `gpu` in one precision."""
     flops_per_s_per_sm = gpu.peak(dtype) / gpu.sm_count
     return TileRates(
         sm_count=gpu.sm_count,

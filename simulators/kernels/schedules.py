@@ -60,7 +60,7 @@ class Schedule:
 
 
 def held_to(profile: Profile, schedule: Schedule) -> Profile:
-    """Return what is known of a GPU whose products are all cut so."""
+    """Return the profile of a GPU with this tile for all products."""
     gemm: dict[str, GemmRates] = {n: _by_one(r, schedule) for n, r in profile.gemm.items()}
     tensor: dict[str, TensorRates] = {n: _by_one(r, schedule) for n, r in profile.tensor.items()}
     return replace(profile, gemm=gemm, tensor=tensor)

@@ -209,7 +209,7 @@ def _entry(attention: Attention, gpu: Gpu, profile: Profile) -> Entry | None:
 
 
 def stand_in_formats(dtype: str, kv_dtype: str) -> tuple[str, ...]:
-    """Return the formats of arithmetic and cache, and those whose numbers stand in for them.
+    """Return the formats of arithmetic and cache, followed by their substitutes.
 
     >>> stand_in_formats("fp8", "fp8")
     ('fp8_fp8', 'bf16_fp8', 'bf16_bf16')

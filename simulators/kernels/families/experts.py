@@ -127,7 +127,7 @@ def _timed_as(name: str, gpu: Gpu, profile: Profile) -> str:
 
 
 def stand_in_formats(name: str) -> tuple[str, ...]:
-    """Return a format of experts and those whose numbers stand in for it."""
+    """Return a format of experts, followed by its substitutes."""
     others = {
         "fp8": ("bf16",),
         "fp8_block": ("fp8", "bf16"),

@@ -55,7 +55,7 @@ class OperatorFamily(Generic[O]):
 def streaming(
     rates_of: Callable[[O, Profile], VectorRates | ReductionRates],
 ) -> dict[str, Any]:
-    """Return what families with one set of rates answer alike, as fields of `Family`."""
+    """Return the fields of `OperatorFamily` shared by families with one set of rates."""
 
     def call(operator: O, _gpu: Gpu, profile: Profile) -> tuple[float, float]:
         rates = rates_of(operator, profile)

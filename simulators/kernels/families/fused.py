@@ -207,7 +207,7 @@ def mixed_features(a: Attention, shape: tuple[int, ...]) -> Floats:
 
 
 def attention_features(a: Attention, shape: tuple[int, ...]) -> Floats:
-    """Return what trees look at, one row per feature; none falls when a batch grows.
+    """Return the features of trees, one row each; no feature falls when a batch grows.
 
     Libraries choose a kernel by the geometry of the heads, whose times rise and fall with it; so
     the geometry is let bend both ways, and the laws are those of requests and tokens. A window is
@@ -237,7 +237,7 @@ def _rows(columns: tuple[Floats, ...], shape: tuple[int, ...]) -> Floats:
 
 
 def expert_features(sizes: ExpertSizes) -> Floats:
-    """Return what trees look at, one row per feature; none falls when there are more tokens.
+    """Return the features of trees, one row each; no feature falls with more tokens.
 
     Libraries tune tiles for some shapes of layers and not for others: the shape is let bend both
     ways. They take small tiles where there are fewer tokens than experts.

@@ -155,7 +155,7 @@ def tensor_rates(
 
 
 def stand_in_kinds(kind: str) -> tuple[str, ...]:
-    """Return a kind and those whose numbers stand in for it.
+    """Return a kind, followed by its substitutes.
 
     >>> stand_in_kinds("bmm_fp8")
     ('bmm_fp8', 'fp8', 'bf16')
