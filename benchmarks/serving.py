@@ -177,7 +177,7 @@ def _mooncake() -> Iterator[Check]:
         "CPU-s",
         3.0,
         spent <= 3.0,
-        metrics.judged_requests or 0,
+        metrics.measured_requests or 0,
         f"{metrics.prefix_hit_ratio:.1%} of prompt tokens found",
     )
 

@@ -46,8 +46,8 @@ def _counts(m: ServingMetrics) -> Iterator[str]:
     yield _line("requests completed", m.completed_requests)
     for name, count in (
         ("rejected as too long", m.rejected_requests),
-        ("preemptions (recompute)", m.restarts),
-        ("preemptions (swap)", m.swaps),
+        ("preemptions (recompute)", m.preemptions_recompute),
+        ("preemptions (swap)", m.preemptions_swap),
         ("requests stalled while running", m.stalled_requests),
     ):
         if count:
@@ -62,8 +62,8 @@ def _counts(m: ServingMetrics) -> Iterator[str]:
     yield _line("dollars per million output tokens", m.cost_usd_per_mtok)
     yield _line("joules per output token", m.energy_j_per_token)
     yield _line("mean batch size", m.mean_batch)
-    yield _line("mean requests in system", m.inside_mean)
-    yield _line("utilization", m.busy)
+    yield _line("mean requests in system", m.requests_in_system_mean)
+    yield _line("utilization", m.utilization)
     yield _line("KV blocks in use, mean and max", f"{m.kv_use_mean:.1%}, {m.kv_use_max or 0.0:.1%}")
     if m.cached_tokens:
         yield _line("prefix cache hit rate", f"{m.prefix_hit_ratio:.1%}")

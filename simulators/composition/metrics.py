@@ -60,7 +60,7 @@ def replica_of(group: Mapping[str, Any]) -> Replica:
         if dtype not in gpu.peak_flops:
             has = ", ".join(gpu.peak_flops)
             raise Infeasible(
-                "dtype_unsupported", f"gpu '{gpu.name}' has no {dtype} rate, it has {has}"
+                "dtype_not_supported", f"gpu '{gpu.name}' has no {dtype} rate, it has {has}"
             )
     runtime = resolve_runtime(group["runtime"], release=group["release"])
     return Replica(

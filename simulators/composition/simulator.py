@@ -82,7 +82,7 @@ class Composition:
     """The simulator of this package."""
 
     name: str = "composition"
-    version: int = 16
+    version: int = 17
     point: type = CompositionPoint
     metrics: type = CompositionMetrics
     facts: type = CompositionFacts
@@ -211,7 +211,7 @@ def _job_of(point: Mapping[str, Any]) -> graphs.GraphJob:
     """
     gpu, dtype = gpu_of(point), point["dtype"]
     if dtype not in gpu.peak_flops or BYTES.get(dtype, 0.0) < BYTES["fp16"]:
-        raise Infeasible("dtype_unsupported", f"graphs on '{gpu.name}' are not run in {dtype}")
+        raise Infeasible("dtype_not_supported", f"graphs on '{gpu.name}' are not run in {dtype}")
     if point["tp"] * point["pp"] != 1:
         raise Infeasible("cut_unsupported", "a graph runs whole on each GPU; dp has replicas")
     resolve_runtime(point["runtime"], release=point["release"])

@@ -314,7 +314,7 @@ class Kernels:
             if group["op"] not in STREAMS and group["dtype"] not in gpu.peak_flops:
                 lacks = f"gpu '{gpu.name}' has no {group['dtype']} rate"
                 has = ", ".join(gpu.peak_flops)
-                reasons[where] = f"dtype_unsupported: {lacks}, it has {has}"
+                reasons[where] = f"dtype_not_supported: {lacks}, it has {has}"
                 continue
             schedule = Schedule(*(int(group[name]) for name in SCHEDULE))
             if schedule.is_chosen and (why := _refusal(schedule, group, gpu)):

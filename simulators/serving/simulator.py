@@ -57,7 +57,7 @@ class Serving:
     """The serving simulator: its point, metrics, bounds, costs and explanations."""
 
     name: str = "serving"
-    version: int = 16
+    version: int = 17
     point: type = ServingPoint
     metrics: type = ServingMetrics
     facts: type = Facts

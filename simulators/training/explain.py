@@ -44,12 +44,12 @@ def explained(
     computing_s = sum(row.time_s for row in rows)
     messages = {
         "launches between layers": (float(done.compute_s[0]) - computing_s, "host"),
-        "sums over tensor ranks": (float(done.tensor_s[0]), "link"),
-        "keys over context ranks": (float(done.context_s[0]), "link"),
-        "tokens to experts and back": (float(done.experts_s[0]), "link"),
+        "sums over tensor ranks": (float(done.tp_comm_s[0]), "link"),
+        "keys over context ranks": (float(done.cp_comm_s[0]), "link"),
+        "tokens to experts and back": (float(done.ep_comm_s[0]), "link"),
         "other stages": (float(done.bubble_s[0]), "latency"),
-        "gradients and weights": (float(done.data_s[0]), "link"),
-        "slowest data rank": (float(done.late_s[0]), "latency"),
+        "gradients and weights": (float(done.dp_comm_s[0]), "link"),
+        "slowest data rank": (float(done.straggler_s[0]), "latency"),
         "optimiser": (float(done.optimizer_s[0]), "memory"),
         "batch from storage": (float(done.loading_s[0]), "host"),
     }

@@ -101,4 +101,4 @@ def check_job(job: Job) -> None:
     for dtype in ("bf16", job.dtype, "fp8" if job.attention == FLASH_FP8 else "bf16"):
         if dtype not in job.gpu.peak_flops:
             has = ", ".join(job.gpu.peak_flops)
-            raise Infeasible("dtype_unsupported", f"gpu '{job.gpu.name}' has {has}, not {dtype}")
+            raise Infeasible("dtype_not_supported", f"gpu '{job.gpu.name}' has {has}, not {dtype}")

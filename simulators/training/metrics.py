@@ -214,7 +214,7 @@ def memory_metrics(job: Job, plans: Plans, memory: RankMemory) -> Columns:
         "host_bytes": host_bytes(job, plans),
         "weight_bytes": memory.weights,
         "gradient_bytes": memory.gradients,
-        "state_bytes": memory.states,
+        "optimizer_state_bytes": memory.states,
         "activation_bytes": memory.activations,
         "workspace_bytes": memory.workspace,
     }
@@ -286,7 +286,7 @@ def stretched_s(done: Columns, gpus: Floats, spread: Floats) -> Columns:
     The drawn delay replaces the fitted straggler wait.
     """
     working_s = done["compute_s"] + done["bubble_s"]
-    even_s = done["step_s"] - done["late_s"]
+    even_s = done["step_s"] - done["straggler_s"]
     return {
         f"step_p{percent}_s": even_s + working_s * slowest(gpus, spread, percent / 100.0)
         for percent in PERCENTILES

@@ -48,7 +48,7 @@ class Training:
     """The simulator of training runs."""
 
     name: str = "training"
-    version: int = 8
+    version: int = 9
     point: type = TrainingPoint
     metrics: type = TrainingMetrics
     facts: type = TrainingFacts

@@ -50,11 +50,11 @@ class Steps:
     pipeline_s: Floats  # until the last rank has run its tasks
     compute_s: Floats  # kernels of one rank
     bubble_s: Floats  # in which a rank waits for others
-    tensor_s: Floats  # messages that nothing hides
-    context_s: Floats
-    experts_s: Floats
-    data_s: Floats
-    late_s: Floats  # waits for the slowest of the ranks that exchange gradients
+    tp_comm_s: Floats  # messages that nothing hides
+    cp_comm_s: Floats
+    ep_comm_s: Floats
+    dp_comm_s: Floats
+    straggler_s: Floats  # waits for the slowest of the ranks that exchange gradients
     optimizer_s: Floats
     loading_s: Floats  # waits for the batch, where it takes longer to read than the step
     flops: Floats  # of forward and backward passes of the whole batch, on all GPUs
@@ -140,13 +140,15 @@ def after_passes(work: Work, parts: Floats, constants: Constants) -> tuple[Float
     layers_on_rank = work.job.model.layers / plans.pp
     backward_s = layers_on_rank * (parts[:, 4] + parts[:, 5] + parts[:, 7] + parts[:, 8])
     forward_s = layers_on_rank * (parts[:, 3] + parts[:, 6])
-    data_s = _left(done.gradients_s, backward_s, constants.exposed.get(GRADIENTS, 0.0), plans)
-    data_s = data_s + _left(done.weights_s, forward_s, constants.exposed.get(GATHERED, 0.0), plans)
+    dp_comm_s = _left(done.gradients_s, backward_s, constants.exposed.get(GRADIENTS, 0.0), plans)
+    dp_comm_s = dp_comm_s + _left(
+        done.weights_s, forward_s, constants.exposed.get(GATHERED, 0.0), plans
+    )
     streams = constants.streams.get(FUSED, 1.0)
-    data_s = data_s + done.compressing_s * streams
+    dp_comm_s = dp_comm_s + done.compressing_s * streams
     optimizer_s = done.optimizer_s * streams
     host_s = done.host_s + (0.0 if work.job.cuda_graphs else constants.step_s)
-    return data_s, optimizer_s + host_s + _left(done.to_host_s, backward_s, 0.0, plans)
+    return dp_comm_s, optimizer_s + host_s + _left(done.to_host_s, backward_s, 0.0, plans)
 
 
 def steps(work: Work, constants: Constants) -> Steps:
@@ -154,7 +156,7 @@ def steps(work: Work, constants: Constants) -> Steps:
     job, plans = work.job, work.plans
     passes = passes_of(work, constants)
     parts, exposed, compute = passes.parts, passes.exposed, passes.compute
-    data_s, optimizer_s = after_passes(work, parts, constants)
+    dp_comm_s, optimizer_s = after_passes(work, parts, constants)
     model, counts, which = job.model, counts_of(job), work.which
     pipeline_s = pipelines_s(
         plans.schedule,
@@ -165,13 +167,13 @@ def steps(work: Work, constants: Constants) -> Steps:
         model.layers - model.expert_layers,
         parts,
     )
-    worked_s = pipeline_s + data_s + optimizer_s
+    worked_s = pipeline_s + dp_comm_s + optimizer_s
     if job.cuda_graphs:  # nothing is read back, but hosts need as long for the next graphs
         optimizer_s = optimizer_s + np.maximum(0.0, constants.step_s - worked_s)
         worked_s = np.maximum(worked_s, constants.step_s)
     # Measured steps of one layout grow by much the same share whenever the data ranks double.
-    late_s = constants.late * np.log2(plans.dp * job.cp) * worked_s
-    step_s = worked_s + late_s
+    straggler_s = constants.late * np.log2(plans.dp * job.cp) * worked_s
+    step_s = worked_s + straggler_s
     per_rank = plans.micro_batches / plans.pp
     busy_s = per_rank * (compute + sum(exposed.values()))
     ranks = plans.pp * plans.dp * job.tp * job.cp
@@ -181,16 +183,16 @@ def steps(work: Work, constants: Constants) -> Steps:
         pipeline_s=pipeline_s,
         compute_s=per_rank * compute,
         bubble_s=np.where(plans.pp > 1, np.maximum(0.0, pipeline_s - busy_s), 0.0),
-        tensor_s=per_rank * exposed[TENSOR],
-        context_s=per_rank * exposed[CONTEXT],
-        experts_s=per_rank * exposed[EXPERTS],
-        data_s=data_s + per_rank * exposed[GRADIENTS],
-        late_s=late_s,
+        tp_comm_s=per_rank * exposed[TENSOR],
+        cp_comm_s=per_rank * exposed[CONTEXT],
+        ep_comm_s=per_rank * exposed[EXPERTS],
+        dp_comm_s=dp_comm_s + per_rank * exposed[GRADIENTS],
+        straggler_s=straggler_s,
         optimizer_s=optimizer_s,
         loading_s=np.zeros(plans.size),
         flops=3.0 * forward_flops * per_rank * ranks,
         energy_j=_energy_j(work, step_s, per_rank * compute) * ranks,
-        shares=_shares(work, per_rank, busy_s - per_rank * compute + data_s),
+        shares=_shares(work, per_rank, busy_s - per_rank * compute + dp_comm_s),
     )
 
 

@@ -95,7 +95,7 @@ def test_time_components_sum_to_the_latency() -> None:
         ),
         ({"model": "llama2_7b", "gpu": "l4", "batch": 64, "context": 4096}, "batch_exceeds_hbm"),
         ({"model": "gpt2", "gpu": "h100_sxm", "tp": 8}, "tp_does_not_divide_heads"),
-        ({"model": "gpt2", "gpu": "t4", "dtype": "bf16"}, "dtype_unsupported"),
+        ({"model": "gpt2", "gpu": "t4", "dtype": "bf16"}, "dtype_not_supported"),
         ({"model": "gpt2", "gpu": "h100_sxm", "pp": 99}, "pp_exceeds_layers"),
     ],
 )

@@ -90,7 +90,7 @@ def test_small_batches_are_launch_bound_without_cuda_graphs() -> None:
         ({"model": "gpt2_xl", "gpu": "t4", "phase": "training"}, "weights_exceed_hbm"),
         ({"batch": 100_000}, "batch_exceeds_hbm"),
         ({"tp": 2}, "cut_unsupported"),
-        ({"dtype": "fp8", "gpu": "h100_sxm"}, "dtype_unsupported"),
+        ({"dtype": "fp8", "gpu": "h100_sxm"}, "dtype_not_supported"),
     ],
 )
 def test_impossible_point_has_a_reason(more: dict[str, Any], reason: str) -> None:

@@ -71,7 +71,7 @@ def test_row_is_bit_equal_alone_in_a_batch_and_in_any_order() -> None:
 def test_unsupported_dtype_is_an_infeasible_row() -> None:
     old, new = answers([{"gpu": "v100_pcie", "dtype": "fp8"}, {"dtype": "fp8"}])
     assert old["status"] == "infeasible"
-    assert old["reason"].startswith("dtype_unsupported")
+    assert old["reason"].startswith("dtype_not_supported")
     assert old["latency_s"] is None
     assert new["status"] == "ok"
 

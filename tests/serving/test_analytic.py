@@ -82,7 +82,7 @@ def test_closed_loop_analytic_results_match_event_results(
     assert within(0.1, a.requests_per_s, e.requests_per_s)
     assert within(0.1, a.tpot_mean_s, e.tpot_mean_s)
     assert within(0.1, a.energy_j_per_token, e.energy_j_per_token)
-    assert within(0.1, a.busy, e.busy)
+    assert within(0.1, a.utilization, e.utilization)
 
 
 @pytest.mark.parametrize("scheduler", ["vllm", "sarathi"])
@@ -164,21 +164,21 @@ def test_analytic_percentiles_are_null() -> None:
         "makespan_s",
         "prefill_mean_s",
         "tokens_per_s_per_user",
-        "inside_mean",
-        "swaps",
+        "requests_in_system_mean",
+        "preemptions_swap",
         "window_s",
-        "judged_requests",
+        "measured_requests",
         "backlog_growth",
         "prefix_hit_ratio",
         "cached_tokens",
-        "fetched_tokens",
-        "kv_filled_mean",
+        "kv_fetched_tokens",
+        "kv_block_fill",
         "prompt_flops_saved",
         "kv_wait_mean_s",
         "kv_transfer_mean_s",
         "kv_transfer_share",
-        "prefill_busy",
-        "decode_busy",
+        "prefill_utilization",
+        "decode_utilization",
         "pool_imbalance",
         "session_mean_s",
     }
@@ -269,7 +269,7 @@ def test_littles_law_holds_in_analytic_results(
     assert m.e2e_mean_s is not None
     if output > 1:
         assert m.requests_per_s * m.e2e_mean_s == pytest.approx(clients, rel=1e-9)
-    assert 0.0 < m.busy <= 1.0 + 1e-9
+    assert 0.0 < m.utilization <= 1.0 + 1e-9
     assert 0.0 < m.mfu < 1.0
 
 
@@ -349,4 +349,4 @@ def test_analytic_system_prompt_matches_event_results(cached: bool) -> None:
     means, events = simulate(loaded), simulate(replace(loaded, fidelity="event"))
     assert means.ttft_mean_s == pytest.approx(events.ttft_mean_s, rel=0.2)
     assert means.tpot_mean_s == pytest.approx(events.tpot_mean_s, rel=0.1)
-    assert means.busy == pytest.approx(events.busy, rel=0.05)
+    assert means.utilization == pytest.approx(events.utilization, rel=0.05)

@@ -149,7 +149,7 @@ def test_metrics_are_consistent() -> None:
         assert rising[0] <= rising[-1]
         assert getattr(m, f"{name}_mean_s") <= rising[-1]
     assert 0.0 < m.kv_use_mean < m.kv_use_max <= 1.0
-    assert 0.0 < m.busy <= 1.0 + 1e-12
+    assert 0.0 < m.utilization <= 1.0 + 1e-12
     assert 0.0 < m.mfu < 1.0
     assert m.tokens_per_s_per_gpu == m.tokens_per_s / m.gpus
     whole = simulate(point(scheduler="sarathi", requests=300, **{"measurement.window": "whole"}))
@@ -172,12 +172,14 @@ def test_rates_of_the_steady_window_are_independent_of_run_length() -> None:
     assert runs[400].requests_per_s == pytest.approx(6.0, rel=0.02)
     assert runs[3200].requests_per_s == pytest.approx(6.0, rel=0.01)
     assert whole.requests_per_s < 0.97 * 6.0
-    assert runs[400].inside_mean == pytest.approx(runs[3200].inside_mean, rel=0.05)
+    assert runs[400].requests_in_system_mean == pytest.approx(
+        runs[3200].requests_in_system_mean, rel=0.05
+    )
     energy_j = [runs[n].energy_j_per_token for n in (400, 3200)]
     assert energy_j[0] == pytest.approx(energy_j[1], rel=0.05)
     assert runs[400].mean_batch == pytest.approx(runs[3200].mean_batch, rel=0.05)
     assert whole.mean_batch < 0.97 * runs[400].mean_batch
-    assert runs[400].judged_requests == 400
+    assert runs[400].measured_requests == 400
 
 
 def test_closed_loop_wave_rates_use_whole_waves() -> None:
@@ -229,9 +231,9 @@ def test_swapped_requests_are_counted_separately() -> None:
     crowded = {"memory_fraction": 0.235, "qps": 40.0, "requests": 200}
     again = simulate(point(**crowded))
     moved = simulate(point(**{"cache.preemption": "swap"}, **crowded))
-    assert again.restarts > 0
-    assert (again.swaps, moved.restarts) == (0, 0)
-    assert moved.swaps > 0
+    assert again.preemptions_recompute > 0
+    assert (again.preemptions_swap, moved.preemptions_recompute) == (0, 0)
+    assert moved.preemptions_swap > 0
     nowhere = simulate(point(**{"cache.preemption": "swap", "cache.swap_bytes": 0.0}, **crowded))
     assert nowhere == again
 
@@ -336,8 +338,8 @@ def test_closed_loop_keeps_the_concurrency_in_the_system() -> None:
     assert not metrics.saturated
     assert 12.0 < metrics.mean_batch <= 16.0
     inside = metrics.requests_per_s * metrics.e2e_mean_s
-    assert inside == pytest.approx(metrics.inside_mean, rel=0.03)
-    assert metrics.inside_mean == pytest.approx(16.0, rel=0.03)
+    assert inside == pytest.approx(metrics.requests_in_system_mean, rel=0.03)
+    assert metrics.requests_in_system_mean == pytest.approx(16.0, rel=0.03)
 
 
 def test_think_time_lowers_the_request_rate() -> None:
@@ -366,7 +368,7 @@ def test_max_utilization_policy_runs_more_requests_and_preempts_some() -> None:
     }
     kept = simulate(point(scheduler="trtllm", **crowded))
     filled = simulate(point(scheduler="trtllm_max_utilization", **crowded))
-    assert kept.restarts == 0 < filled.restarts
+    assert kept.preemptions_recompute == 0 < filled.preemptions_recompute
     assert filled.queue_mean_s is not None
     assert kept.queue_mean_s is not None
     assert filled.queue_mean_s < kept.queue_mean_s

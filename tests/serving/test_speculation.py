@@ -23,8 +23,8 @@ from simulators.serving.run import prepare, run_of
 from simulators.serving.simulator import simulate
 from simulators.serving.speculation.acceptance import (
     last_step_excess,
+    mean_acceptance_length,
     survival,
-    tokens_per_step,
 )
 from simulators.serving.speculation.adaptive import MeanLoad, drafted_s, worth_drafting
 from simulators.serving.speculation.drafter import drafter_of
@@ -77,7 +77,7 @@ def test_acceptance_rates_match_and_depend_only_on_position() -> None:
     )
     for count, share in enumerate(shares, start=1):
         assert np.mean(drawn >= count) == pytest.approx(share, abs=0.01)
-    assert 1.0 + drawn.mean() == pytest.approx(tokens_per_step(shares), abs=0.02)
+    assert 1.0 + drawn.mean() == pytest.approx(mean_acceptance_length(shares), abs=0.02)
     assert (
         accepted(replica_limits, 4, 7, 40)
         == accepted.py_func(replica_limits, 4, 7, 40)
@@ -97,7 +97,7 @@ def test_long_outputs_take_the_expected_number_of_iterations() -> None:
             done += 1 + accepted(replica_limits, len(shares), who, done)
             count += 1
         needed.append(count)
-    foreseen = (later + last_step_excess(shares)) / tokens_per_step(shares)
+    foreseen = (later + last_step_excess(shares)) / mean_acceptance_length(shares)
     assert np.mean(needed) == pytest.approx(foreseen, rel=0.005)
 
 
@@ -240,7 +240,12 @@ def test_tree_acceptance_lies_between_chain_and_sum() -> None:
     small, count = tree_survival(rates, 0.7, 3, 8)
     large, _ = tree_survival(rates, 0.7, 8, 60)
     assert count == 8
-    assert tokens_per_step(chain) < tokens_per_step(small) < tokens_per_step(large) < 4.0
+    assert (
+        mean_acceptance_length(chain)
+        < mean_acceptance_length(small)
+        < mean_acceptance_length(large)
+        < 4.0
+    )
     assert all(above >= below for above, below in pairwise(large))
     assert tree_survival((0.5,), 0.7, 4, 99)[1] == 4  # there are no more nodes
     assert sum(ranked(0.5, 0.7, 50)) < 1.0

@@ -75,7 +75,7 @@ def by_batch(
         survival = acceptance.survival(
             decoder.speculation.method, decoder.speculation.acceptance, int(drafts)
         )
-        tokens = acceptance.tokens_per_step(survival)
+        tokens = acceptance.mean_acceptance_length(survival)
         for batch, measured in speed_ups.items():
             plain_s = _pass_s(
                 replace(decoder, speculation=replace(decoder.speculation, num_draft_tokens=0)),

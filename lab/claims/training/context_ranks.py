@@ -18,7 +18,7 @@ from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.training.job import FLASH, Job
-from simulators.training.work.messages import context_s
+from simulators.training.work.messages import cp_comm_s
 from simulators.training.work.operators import FORWARD, INPUTS
 from simulators.training.work.pieces import ATTENTION, SCORES, pieces
 
@@ -66,7 +66,7 @@ def _attention_s(job: Job, backward: bool) -> tuple[float, float]:
     seconds = pieces(job, one)["dense"].seconds
     phases = (FORWARD, INPUTS) if backward else (FORWARD,)
     kernels_s, exposed_s = 0.0, 0.0
-    for phase, sent in zip(phases, context_s(job, one), strict=False):
+    for phase, sent in zip(phases, cp_comm_s(job, one), strict=False):
         attending = float(seconds[phase, ATTENTION][0])
         kernels_s += attending + float(seconds.get((phase, SCORES), np.zeros(1))[0])
         exposed_s += max(0.0, float(sent[0]) - attending)

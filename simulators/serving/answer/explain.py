@@ -40,7 +40,7 @@ def explained_request(run: ServingRun) -> list[Contribution]:
     hardware = {PROMPT: pools[0].hardware, LATER: pools[-1].hardware}
     queue_s, ttft_s, e2e_s = metrics.queue_mean_s, metrics.ttft_mean_s, metrics.e2e_mean_s
     if queue_s is None or ttft_s is None or e2e_s is None:
-        raise Infeasible("nothing_completed", "no request was answered to its end")
+        raise Infeasible("no_request_is_answered", "no request was answered to its end")
     drafters = {phase: drafter_of(run.point, one) for phase, one in hardware.items()}
     fleets = {phase: fleet_of(run.point, one) for phase, one in hardware.items()}
     steps = _mean_steps(run.state)

@@ -117,31 +117,31 @@ class ServingMetrics:
     )
     kv_use_mean: float = _use("share of KV blocks in use, mean over time")
     kv_use_max: float | None = _use("share of KV blocks in use, highest of any replica")
-    kv_filled_mean: float | None = _use(
+    kv_block_fill: float | None = _use(
         "share of the slots of used KV blocks that hold a token, mean"
     )
-    inside_mean: float | None = _use("waiting and running requests, mean over time")
+    requests_in_system_mean: float | None = _use("waiting and running requests, mean over time")
     mean_batch: float = _use("requests per iteration")
-    tokens_per_step: float | None = _use(
+    mean_acceptance_length: float | None = _use(
         "output tokens per request and decode; 1 without speculation"
     )
-    busy: float = _use("utilization of the pipeline stages")
-    prefill_busy: float | None = _pools("utilization of prefill replicas")
-    decode_busy: float | None = _pools("utilization of decode replicas")
+    utilization: float = _use("utilization of the pipeline stages")
+    prefill_utilization: float | None = _pools("utilization of prefill replicas")
+    decode_utilization: float | None = _pools("utilization of decode replicas")
     pool_imbalance: float | None = _pools("share by which one pool is utilized less than the other")
     mfu: float = _use("model FLOPs of computed tokens over peak FLOPs", better="max")
     prefix_hit_ratio: float | None = _use("share of prompt tokens found in the prefix cache")
     prompt_flops_saved: float | None = _use(
         "share of prompt FLOPs saved by the prefix cache; null without"
     )
-    fetched_tokens: int | None = _use("tokens of prefixes copied back from the host")
+    kv_fetched_tokens: int | None = _use("tokens of prefixes copied back from the host")
     cached_tokens: int | None = _use("prompt tokens found in the prefix cache at first admission")
-    restarts: int = _count("preemptions by recomputation", better="min")
-    swaps: int | None = _count("preemptions by swapping")
+    preemptions_recompute: int = _count("preemptions by recomputation", better="min")
+    preemptions_swap: int | None = _count("preemptions by swapping")
     stalled_requests: int | None = _count("requests that waited between iterations")
     stalled_mean_s: float | None = _count("wait of a request between iterations, mean", unit="s")
     completed_requests: int | None = _count("completed requests")
-    judged_requests: int | None = _count("requests that latencies refer to")
+    measured_requests: int | None = _count("requests that latencies refer to")
     rejected_requests: int | None = _count("requests too long for the context or the KV cache")
     saturated: bool = _saturation(
         "whether the backlog grows: latencies depend on the length of the run"

@@ -18,7 +18,11 @@ TIMES = {
     "stalled_s": at.STALLED,
     "longest_gap_s": at.LONGEST_GAP,
 }
-COUNTS = {"replica": at.REPLICA, "restarts": at.NUM_RECOMPUTES, "cached_tokens": at.NUM_CACHED}
+COUNTS = {
+    "replica": at.REPLICA,
+    "preemptions_recompute": at.NUM_RECOMPUTES,
+    "cached_tokens": at.NUM_CACHED,
+}
 
 
 def request_table(state: ReplicaState) -> pa.Table:

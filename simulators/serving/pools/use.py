@@ -26,9 +26,9 @@ def balance(busy: Sequence[float]) -> dict[str, float | None]:
     """Return the utilization of both pools and their imbalance; None without separate pools.
 
     >>> balance([0.25, 0.5])
-    {'prefill_busy': 0.25, 'decode_busy': 0.5, 'pool_imbalance': 0.5}
+    {'prefill_utilization': 0.25, 'decode_utilization': 0.5, 'pool_imbalance': 0.5}
     """
-    names = ("prefill_busy", "decode_busy", "pool_imbalance")
+    names = ("prefill_utilization", "decode_utilization", "pool_imbalance")
     if len(busy) == 1:
         return dict.fromkeys(names)
     most = max(busy)

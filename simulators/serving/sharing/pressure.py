@@ -64,7 +64,7 @@ def pressure_of(point: ServingPoint, answer: SteadyState) -> Pressure:
     seconds = sum(count * float(np.asarray(one.latency_s)) for count, one in passes)
     moved = sum(count * _moved_bytes(one) for count, one in passes)
     return Pressure(
-        busy=1.0 if state.saturated else min(1.0, state.busy),
+        busy=1.0 if state.saturated else min(1.0, state.utilization),
         traffic=min(1.0, moved / (seconds * load_gpu(point.gpu).hbm_bytes_per_s)),
         kv_bytes=held * replica.kv_token_bytes,
     )

@@ -44,10 +44,10 @@ def rates_of(method: str, written: str, drafted: int) -> list[float]:
     return [*rates, *[rates[-1]] * max(0, drafted - len(rates))][:drafted]
 
 
-def tokens_per_step(survival: tuple[float, ...]) -> float:
+def mean_acceptance_length(survival: tuple[float, ...]) -> float:
     """Return the mean tokens of a sequence that one iteration brings.
 
-    >>> tokens_per_step((0.5, 0.25))
+    >>> mean_acceptance_length((0.5, 0.25))
     1.75
     """
     return 1.0 + sum(survival)
@@ -64,7 +64,7 @@ def last_step_excess(survival: tuple[float, ...]) -> float:
     >>> last_step_excess((1.0,))
     0.5
     """
-    return sum(i * share for i, share in enumerate(survival, 1)) / tokens_per_step(survival)
+    return sum(i * share for i, share in enumerate(survival, 1)) / mean_acceptance_length(survival)
 
 
 def measured_rates(method: str) -> tuple[float, ...]:

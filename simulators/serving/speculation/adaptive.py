@@ -19,7 +19,7 @@ import numpy as np
 from simulators.core.jit import Floats, Kernel
 from simulators.serving.engine import replica as at
 from simulators.serving.prices.iteration_table import IterationTable, octaves
-from simulators.serving.speculation.acceptance import tokens_per_step
+from simulators.serving.speculation.acceptance import mean_acceptance_length
 
 BATCHES_PER_OCTAVE = 4
 
@@ -46,7 +46,7 @@ def worth_drafting(
     best = []
     for batch in batches.tolist():
         ks = range(len(survival) + 1)
-        each = [tokens_per_step(survival[:k]) for k in ks]
+        each = [mean_acceptance_length(survival[:k]) for k in ks]
         best.append(int(np.argmax([_rate(table, price, load, batch, k, each[k]) for k in ks])))
     least = np.minimum.accumulate(best)  # what pays at a larger batch alone is noise of kernels
     ends = np.append(batches[1:] - 1.0, np.inf)

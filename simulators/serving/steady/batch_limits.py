@@ -21,7 +21,7 @@ from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine.policies import load_scheduler
 from simulators.serving.point import CLOSED, EVEN, MODULATED, POISSON, ServingPoint
-from simulators.serving.speculation.acceptance import last_step_excess, tokens_per_step
+from simulators.serving.speculation.acceptance import last_step_excess, mean_acceptance_length
 from simulators.serving.speculation.drafter import NO_DRAFTER
 from simulators.serving.steady.columns import Lengths, Station, SteadyDesign
 from simulators.serving.steady.iteration_times import Pipeline, ReplicaFamily
@@ -255,6 +255,6 @@ def _facts(pipeline: Pipeline, replica: Replica, deployment: Deployment) -> tupl
         deployment.flops_per_token,
         deployment.peak_flops,
         1.0 + drafter.drafted,
-        tokens_per_step(drafter.survival),
+        mean_acceptance_length(drafter.survival),
         last_step_excess(drafter.survival),
     )

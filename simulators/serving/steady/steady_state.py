@@ -159,13 +159,13 @@ def _columns(
         "energy_j_per_token": joules / tokens,
         "kv_use_mean": state.running * (lengths.prompt + tokens / 2.0) / design.kv_tokens,
         "mean_batch": members / iterations,
-        "tokens_per_step": 1.0 / cycle.per_token,
-        "busy": busy,
+        "mean_acceptance_length": 1.0 / cycle.per_token,
+        "utilization": busy,
         "mfu": design.flops_per_token
         * (lengths.prompt + tokens)
         * per_s
         / (gpus * design.peak_flops),
-        "restarts": whole,
+        "preemptions_recompute": whole,
         "saturated": state.saturated,
         "gpus": gpus.astype(np.int64),
         "replicas_mean": design.replicas.astype(np.float64),

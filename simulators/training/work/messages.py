@@ -52,7 +52,7 @@ def messages(job: Job, piece: str, micro_batches: Floats) -> Messages:
     forward: dict[str, Floats] = {TENSOR: sums[0] * once_s}
     backward: dict[str, Floats] = {TENSOR: sums[1] * once_s}
     if piece in LAYERS:
-        forward[CONTEXT], backward[CONTEXT] = context_s(job, micro_batches)
+        forward[CONTEXT], backward[CONTEXT] = cp_comm_s(job, micro_batches)
     if piece == "experts":
         exchange_s = expert_exchange_s(job, tokens)
         forward[EXPERTS] = backward[EXPERTS] = exchange_s
@@ -87,7 +87,7 @@ def tensor_sum_s(job: Job, tokens: Floats, dtype: str) -> Floats:
     return scatter_s + message_s(job, "all_gather", numbers * BYTES[dtype], job.tp, job.tp)
 
 
-def context_s(job: Job, micro_batches: Floats) -> tuple[Floats, Floats]:
+def cp_comm_s(job: Job, micro_batches: Floats) -> tuple[Floats, Floats]:
     """Return the seconds in which a layer's context ranks exchange keys, forward and backward."""
     if job.cp == 1:
         return np.zeros_like(micro_batches), np.zeros_like(micro_batches)
