@@ -1,4 +1,4 @@
-"""An accelerator is a list of storage levels, outermost first, that fan out to its multipliers.
+"""Accelerators: storage levels, outermost first, above an array of multipliers.
 
 Each level says how many instances there are, as a mesh, how wide and deep one is, how many words
 move per cycle, and what an access costs: given in pJ, or left to the technology table.

@@ -46,7 +46,7 @@ class Cluster:
     aliases: tuple[str, ...] = ()
 
     def fabric_of(self, gpu: Gpu) -> str:
-        """Return what joins GPUs inside a node: its fabric, or PCIe where they have no ports."""
+        """Return the link between GPUs of a node: the fabric, or PCIe for GPUs without fabric ports."""
         has_no_ports = self.fabric in (PCIE, THROUGH_HOST)
         return self.fabric if gpu.link_bytes_per_s or has_no_ports else PCIE
 

@@ -61,7 +61,7 @@ class ReservedMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """What an engine does unless it is configured otherwise."""
+    """Defaults of an engine."""
 
     token_budget: tuple[TokenBudget, ...] = ()  # in order of memory
     tokens_beyond_prompt: int = 0  # a budget holds the longest prompt and these
@@ -83,7 +83,7 @@ class Defaults:
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """A range of releases that one runtime describes."""
+    """A range of releases with a common runtime."""
 
     first: str
     last: str
@@ -174,7 +174,7 @@ def kernel_choices(library: str) -> KernelChoices:
 
 
 def resolve_runtime(runtime: str, scheduler: str = "", release: str = "") -> str:
-    """Return the runtime that a point names by itself, by its scheduler, or by a release.
+    """Return the runtime of a point, named directly, by scheduler or by release.
 
     Args:
         runtime: a name, or `AUTO` for the engine of the scheduler.

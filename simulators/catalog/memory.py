@@ -1,4 +1,4 @@
-"""DRAM by its type, and what stands around a device's memory: caches, chiplets, pools, PIM.
+"""DRAM types, and memory levels of a device: caches, chiplets, pools, PIM.
 
 How much of its rate a DRAM can sustain follows from its timings: all but refresh where rows are
 read in order, and what four activates in a window allow where every access opens a row (Jacob, Ng
@@ -73,7 +73,7 @@ KINDS = (CACHE, CHIPLET, POOL, PIM)
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryLevel:
-    """One thing between the arithmetic of a device and its data.
+    """A memory level between the arithmetic units and the data.
 
     `cache` holds what operators hand to each other; `chiplet` is a link of each die, which `share`
     of its data crosses; `pool` is memory behind a link, such as CXL, a part of `hbm_bytes` over

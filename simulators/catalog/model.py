@@ -1,4 +1,4 @@
-"""A language model is the shape of its layers; everything else about it follows by counting.
+"""Language models: sizes of the layers, and counts of parameters derived from the sizes.
 
 The fields are those of a Hugging Face `config.json`, under the words of the field, and such a file
 may be given by path in place of a name. Parameters are counted from the shape, and agree with the
@@ -209,7 +209,7 @@ def _model(path: Path) -> LanguageModel:
 
 
 def _checked(path: Path, model: LanguageModel) -> LanguageModel:
-    """Return the model, or say what in its file cannot be."""
+    """Return the model, or raise UserError for impossible sizes in the file."""
     for size in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "max_context"):
         positive(getattr(model, size), path, size)
     if model.heads % model.kv_heads:

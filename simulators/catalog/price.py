@@ -1,4 +1,4 @@
-"""What a GPU-hour, a kilowatt-hour and a gram of CO2 are taken to cost, with the day it was true.
+"""Price lists: GPU-hours, electricity and CO2, each with date and source.
 
 List prices change monthly and are negotiated; they are indicative, and meant to be replaced by a
 file of one's own in `catalog/prices/`.
@@ -39,7 +39,7 @@ class Quote:
 
 @dataclass(frozen=True, kw_only=True)
 class Ownership:
-    """What machines cost whoever buys them, and over how many hours that is spread."""
+    """Purchase costs of GPUs and nodes, and the hours of depreciation."""
 
     nodes: Mapping[str, Quote]  # $ per node, by the GPU in it
     network_usd_per_gpu: Quote  # switches, cables, their share of the building
@@ -60,7 +60,7 @@ class PriceList:
     ownership: Ownership | None = None  # prices what the list of rents does not
 
     def quote(self, gpu: Gpu) -> Quote | None:
-        """Return the quote that a GPU's price rests on, if there is one."""
+        """Return the quote for a GPU, or None."""
         name = self._listed(gpu)
         owned = self.ownership.nodes if self.ownership else {}
         return self.gpus.get(name) or owned.get(name)

@@ -233,14 +233,14 @@ class NamesWeakest(Protocol):
     """A simulator that can name the operator of a design whose time is known worst."""
 
     def weakest(self, point: Mapping[str, Any]) -> Contribution | None:
-        """Return of the contributions on the worst level the one that takes longest, cheaply.
+        """Return the longest contribution on the worst evidence level, without a full simulation.
 
         Nothing where the design takes no time; a cheap answer may be that of a mean batch.
         """
 
 
 def weakest_of(rows: Sequence[Contribution]) -> Contribution | None:
-    """Return of the rows on the worst level the one that takes longest, if any takes time."""
+    """Return the longest contribution on the worst evidence level; None if nothing takes time."""
     timed = [row for row in rows if row.time_s > 0.0]
     return max(timed, key=lambda row: (LEVELS.index(row.level), row.time_s), default=None)
 

@@ -26,7 +26,7 @@ class UserError(Exception):
 
 
 class UnknownNameError(UserError):
-    """A name that nothing answers to, with the nearest names that something does.
+    """An unknown name, with the nearest known names.
 
     >>> raise UnknownNameError("gpu", "h100_smx", ["a100_sxm", "h100_sxm"])
     Traceback (most recent call last):

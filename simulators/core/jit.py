@@ -275,7 +275,7 @@ class Kernel(Generic[A, R]):
 
 @functools.lru_cache(maxsize=512)
 def _where(kernel: Kernel[..., Any], constants: tuple[tuple[str, bool], ...]) -> Any:
-    """Return a kernel with some constants; itself if neither it nor its callees have any."""
+    """Return a kernel specialised to constants; unchanged if no callee uses any."""
     function = kernel.py_func
     names, known = function.__code__.co_names, function.__globals__
     changed: dict[str, Any] = {name: value for name, value in constants if name in names}

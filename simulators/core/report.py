@@ -1,4 +1,4 @@
-"""One output for all that measures: a table for people, a list of objects for programs."""
+"""Prints checks as a table, or as JSON for programs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from simulators.core.contract import Check
 
 
 def print_checks(checks: Sequence[Check], *, as_json: bool = False) -> None:
-    """Print what was measured beside what was asked.
+    """Print measured values and limits.
 
     >>> print_checks([Check("V100 linear MAPE", 4.2, "%", limit=5.0, ok=True, rows=120)])
     name              value  unit  limit  ok  rows  note

@@ -70,7 +70,7 @@ class Job:
 
     @property
     def busiest(self) -> float:
-        """Tokens of the busiest expert rank over those of a mean one."""
+        """Tokens of the busiest expert rank over the mean tokens per rank."""
         return skewed_share(
             self.model.experts, self.model.top_k, self.ep, self.routing_skew, self.capacity_factor
         )
@@ -84,7 +84,7 @@ class Job:
 
     @property
     def norm_ranks(self) -> int:
-        """Tensor ranks that share out norms and what is between the tensor-parallel products."""
+        """Ranks that split norms and pointwise kernels (sequence parallelism)."""
         return self.tp if self.sequence_parallel else 1
 
 

@@ -95,7 +95,7 @@ def parameters(job: Job, plans: Plans) -> Parameters:
 
 
 def _has_both_ends(plans: Plans) -> NDArray[np.bool_]:
-    """Say for each row whether one stage of its first rank's has the embedding and the head."""
+    """Return for each row whether the first rank holds both embedding and head."""
     return np.asarray((plans.pp == 1) | (plans.schedule == DUALPIPE_V), np.bool_)
 
 
@@ -134,7 +134,7 @@ def layer_activation_bytes(job: Job, plans: Plans) -> Floats:
 
 
 def kept_chunks(plans: Plans) -> Floats:
-    """Return the most micro-batches of all its layers that the first rank keeps at once."""
+    """Return the largest number of micro-batches whose activations the first rank holds."""
     pp, m, chunks = plans.pp, plans.micro_batches, plans.chunks
     warm_up = np.minimum(2 * (pp - 1) + (chunks - 1) * pp + 1, m * chunks)
     kept = np.where(plans.schedule == INTERLEAVED, warm_up / chunks, np.minimum(pp, m))
@@ -184,7 +184,7 @@ def rank_memory(job: Job, plans: Plans) -> RankMemory:
 
 
 def host_bytes(job: Job, plans: Plans) -> Floats:
-    """Return what offloaded states and gradients of a node's ranks take of its memory."""
+    """Return the bytes of host memory for offloaded states and gradients of a node."""
     mine = optimized_weights(job, plans, parameters(job, plans))
     on_node = np.minimum(job.cluster.gpus_per_node, plans.pp * plans.dp * job.tp * job.cp)
     each = (STATES_BYTES + BYTES["fp32"]) * job.trained_share

@@ -264,7 +264,7 @@ def tokens_of(job: Job, batch: pa.RecordBatch, where: NDArray[np.int64]) -> Floa
 
 
 def writing_s(job: Job, gpus: Floats, batch: pa.RecordBatch, where: NDArray[np.int64]) -> Floats:
-    """Return the seconds in which all nodes write what is trained, and its states, to storage."""
+    """Return the seconds to write a checkpoint: trained weights and optimizer states."""
     each = numbers(batch, "storage_bytes_per_s")[where].astype(np.float64)
     size = job.model.parameters * job.trained_share * (BYTES["bf16"] + STATES_BYTES)
     return np.asarray(size / (np.ceil(gpus / job.cluster.gpus_per_node) * each), np.float64)

@@ -1,4 +1,4 @@
-"""What differs among rows of one job: numbers of ranks and micro-batches, the way of a pass."""
+"""Plans of the rows of a job: pp, dp, micro-batches, schedule, recomputation, sharding."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _degree = partial(choice, at_least=1, at_most=1 << 16)
 
 @dataclass(frozen=True)
 class TrainingPoint:
-    """A model on GPUs, how it is cut and run, and how many tokens it is trained on."""
+    """A training run: model, GPUs, parallelism, kernels and number of tokens."""
 
     model: str = asked("the model, or the path of a config.json", names="model")
     gpu: str = choice("the GPU, or the path of a data sheet of one's own", names="gpu")
@@ -220,7 +220,7 @@ class TrainingMetrics:
 
 @dataclass(frozen=True)
 class TrainingFacts:
-    """What a constraint may ask about a point without simulating it."""
+    """Facts of a point that constraints may use without simulation."""
 
     gpus: int = fact("GPUs of all replicas", needs=("tp", "pp", "dp", "cp"))
     model_parameters: int = fact("weights of the model", needs=("model",))

@@ -64,7 +64,7 @@ class Steps:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What rows of one job run and send, timed alone: before any constant."""
+    """Kernels and messages of the rows of a job, timed alone, before fitted constants."""
 
     job: Job
     plans: Plans
@@ -76,7 +76,7 @@ class Work:
 
 
 def work_of(job: Job, plans: Plans) -> Work:
-    """Return what the rows of one job run and send."""
+    """Return the kernels and messages of the rows of a job."""
     sizes, inverse = np.unique(plans.micro_batch, return_inverse=True)
     priced = pieces(job, sizes)
     return Work(
@@ -92,7 +92,7 @@ def work_of(job: Job, plans: Plans) -> Work:
 
 @dataclass(frozen=True, kw_only=True)
 class Passes:
-    """What one micro-batch takes on ranks of each row."""
+    """Seconds per micro-batch on the ranks of each row."""
 
     parts: Floats  # seconds of all parts, as `schedule.play` wants them
     exposed: Mapping[str, Floats]  # messages that show, of all layers
@@ -209,7 +209,7 @@ def after_loading(done: Steps, read_s: Floats, job: Job, plans: Plans) -> Steps:
 
 
 def _shares(work: Work, per_rank: Floats, messages_s: Floats) -> Shares:
-    """Return what shares of a step rest on numbers of each level; waits rest on what is waited for.
+    """Return the shares of a step by evidence level; a wait has the level of its cause.
 
     Messages are those of measured curves and fitted networks, among kernels by fitted shares.
     """
@@ -299,7 +299,7 @@ def hides_expert_exchange(job: Job, plans: Plans) -> NDArray[np.bool_]:
 def _sharded(
     done: Exchange, passes: Mapping[str, Floats], constants: Constants
 ) -> dict[tuple[str, str], Floats]:
-    """Return what gathering a layer's weights and scattering its gradients adds to a pass."""
+    """Return the seconds that weight all-gather and gradient reduce-scatter add to a pass."""
     share = constants.exposed.get(SHARDED, 0.0)
     forward, backward = passes[FORWARD], passes[INPUTS] + passes[WEIGHTS]
     gather, both = done.layer_gather_s, done.layer_gather_s + done.layer_scatter_s

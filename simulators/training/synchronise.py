@@ -74,7 +74,7 @@ def exchange(job: Job, plans: Plans) -> Exchange:
 
 
 def _of_copies(job: Job, plans: Plans, numbers: Floats, copies: int, shards: int) -> Floats:
-    """Return seconds of gradients, weights, one layer's weights and its gradients.
+    """Return seconds to send gradients, weights, a layer's weights and a layer's gradients.
 
     The weights are held by `copies` ranks, of which `shards` share them out.
     """

@@ -237,7 +237,7 @@ Operator = Compute | Collective
 def positions_alike(
     kernels: Sequence[Compute], varying: Callable[[Compute], set[str]]
 ) -> list[list[int]]:
-    """Return the positions of kernels of one type that agree in all fields but the varying ones."""
+    """Return groups of positions of kernels that agree in type and in all but varying fields."""
     groups: dict[Any, list[int]] = {}
     for position, kernel in enumerate(kernels):
         free = varying(kernel)

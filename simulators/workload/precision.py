@@ -50,7 +50,7 @@ the groups of experts until they divide."""
 
 @dataclass(frozen=True)
 class Precision:
-    """What linear layers multiply in, how their weights are stored, what flows between them."""
+    """Precisions of products, of stored weights and of activations."""
 
     compute: str  # of the tensor units
     weights: str  # as stored
@@ -60,12 +60,12 @@ class Precision:
 
     @property
     def weight_bytes(self) -> float:
-        """Bytes of one stored weight of a linear layer, with its share of a scale."""
+        """Bytes per stored weight of a linear layer, scales included."""
         return stored_bytes(self.weights)
 
     @property
     def expert_bytes(self) -> float:
-        """Bytes of one stored weight of a routed expert, with its share of a scale."""
+        """Bytes per stored weight of a routed expert, scales included."""
         return stored_bytes(self.expert_weights or self.weights)
 
     @property
@@ -117,7 +117,7 @@ def precision(name: str) -> Precision:
 
 
 def stored_bytes(weights: str) -> float:
-    """Return the bytes of one stored weight of a format, with its share of a scale."""
+    """Return the bytes per stored weight of a format, scales included."""
     return BYTES[weights] + SCALES.get(weights, 0.0)
 
 

@@ -1,1 +1,1 @@
-"""Pipeline schedules: which task each rank runs next, and when tasks that wait for others end."""
+"""Pipeline schedules: the task order of each rank, and end times of dependent tasks."""

@@ -167,7 +167,7 @@ def play(pp: int, tasks: Ints, seconds: Floats, send_s: Floats, out: Floats) -> 
 
 @functools.lru_cache(maxsize=512)
 def sorted_tasks(schedule: int, pp: int, chunks: int, micro_batches: int) -> Ints:
-    """Return all tasks of a pipeline, each after those it waits for."""
+    """Return all tasks of a pipeline in dependency order."""
     orders = np.zeros((pp, MOST_TASKS * micro_batches * chunks, KINDS), np.int64)
     counts = np.zeros(pp, np.int64)
     count = fill_orders(schedule, pp, chunks, micro_batches, orders, counts)

@@ -34,7 +34,7 @@ TENSOR, CONTEXT, EXPERTS = "tensor", "context", "experts"
 
 @dataclass(frozen=True)
 class Messages:
-    """Seconds of a piece's messages for one micro-batch, by pass and by what they serve."""
+    """Seconds of a piece's messages per micro-batch, by pass and purpose."""
 
     forward: Mapping[str, Floats]
     backward: Mapping[str, Floats]

@@ -1,4 +1,4 @@
-"""Operators of a training step: those of a forward pass, and what their gradients are made of.
+"""Operators of a training step: forward pass and gradients.
 
 A product `m x n x k` has two gradients of its size: of its input, `m x k x n`, and of its weights,
 `k x n x m`. Fused attention computes its scores once more (Dao et al., FlashAttention, 2022). Where
@@ -140,7 +140,7 @@ def _narrowed(product: Compute, job: Job) -> Iterable[PassKernel]:
 
 
 def _dropout(operator: Compute, job: Job) -> Iterable[PassKernel]:
-    """Return what dropout adds to a residual sum, as models had it until 2022.
+    """Return the kernels of dropout at a residual sum (models until 2022).
 
     The sum, which writes a mask besides, and the norm after it are two kernels (Megatron-LM).
     """
@@ -176,7 +176,7 @@ def _summed(product: Compute) -> Iterable[PassKernel]:
 
 
 def _adapter(operator: Compute, job: Job) -> list[PassKernel]:
-    """Return the two thin products beside an adapted one, and the sums with its own results.
+    """Return the two LoRA products of an adapted layer, and the sums with the layer's results.
 
     Outputs of both are summed (Hu et al., LoRA, 2021), and so are the gradients of what both read,
     each by a kernel, as in PEFT and NeMo.
@@ -195,7 +195,7 @@ def _adapter(operator: Compute, job: Job) -> list[PassKernel]:
 
 
 def _shared_out(operator: Compute, job: Job) -> Compute:
-    """Return an operator with the tokens that one tensor rank norms."""
+    """Return an operator with the tokens of a tensor rank under sequence parallelism."""
     if operator.name not in KEPT_NORMS and not isinstance(operator, Embedding):
         return operator
     share = job.norm_ranks

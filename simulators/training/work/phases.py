@@ -58,14 +58,14 @@ def runs(phase: str, plans: Plans) -> Floats:
 
 
 def is_launched(piece: str, job: Job) -> bool:
-    """Say whether a host launches the kernels of a piece one by one: of layers, but in graphs."""
+    """Return whether the host launches the kernels of a piece separately, without CUDA graphs."""
     return piece in LAYERS and not (job.cuda_graphs or job.layer_graphs)
 
 
 def launch_waits_s(
     launches: Mapping[str, float], sent: Messages, shown: Floats, constants: Constants, plans: Plans
 ) -> Floats:
-    """Return what a layer's forward and backward pass wait for the host that launches them.
+    """Return the launch waits of a layer's forward and backward pass in seconds.
 
     `shown` are the seconds of a layer's passes forward, to gradients of inputs and of weights, for
     each row.

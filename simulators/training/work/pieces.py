@@ -138,7 +138,7 @@ def _launches(job: Job, mine: Sequence[PassKernel]) -> dict[str, float]:
 
 
 def _phases(task: PassKernel) -> Iterator[tuple[str, float]]:
-    """Yield the passes in which a kernel runs, and the share of it that does."""
+    """Yield the passes of a kernel, each with the share of the kernel's work."""
     yield task.phase, 1.0
     if task.phase != FORWARD:
         return
@@ -185,7 +185,7 @@ def _varying(kernel: Compute) -> set[str]:
 
 
 def _sizes(kernel: Compute) -> tuple[str, ...]:
-    """Return the fields in which kernels that are priced in one call may differ."""
+    """Return the fields that may differ between kernels priced in the same call."""
     known = SIZES.get(type(kernel), ())
     return known or tuple(n for n, value in vars(kernel).items() if isinstance(value, np.ndarray))
 

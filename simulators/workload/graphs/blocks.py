@@ -1,4 +1,4 @@
-"""Blocks that families of models share: attention in one kernel, feed-forward, and their residuals.
+"""Blocks shared by model families: fused attention, feed-forward, residuals.
 
 These are the operators of implementations since 2023: scores never reach memory (Dao et al.,
 FlashAttention, 2022), and an activation is one kernel.

@@ -1,4 +1,4 @@
-"""A language model as a graph, for what its iterations cannot tell: training, step by step.
+"""Language models as operator graphs, for training and operator-by-operator execution.
 
 Grouped and latent keys, gates, experts with shared ones, norms and biases are as the catalog states
 them. Attention is one kernel and experts are one grouped product per matrix, as in Megatron Core
@@ -89,7 +89,7 @@ def _dense(g: Sketch, model: LanguageModel, x: int) -> int:
 
 
 def _mixture(g: Sketch, model: LanguageModel, x: int) -> int:
-    """Draw a router, the experts of every token, and those that all tokens share."""
+    """Draw a router, routed experts and shared experts."""
     batch, length, hidden = g.shape(x)
     chances = g.softmax(g.linear(x, model.experts, bias=False, name="router"))
     rows = batch * length * model.top_k

@@ -48,7 +48,7 @@ class Diffusion(ModelFamily):
         return g.graph()
 
     def _text(self, _g: Sketch, _batch: int) -> int | None:
-        """Draw the encoder of a text that the images show, if there is one."""
+        """Draw the text encoder, if the model has a text encoder."""
         return None
 
     @abstractmethod

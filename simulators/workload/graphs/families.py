@@ -1,4 +1,4 @@
-"""Draws the graph of a model by its name: each family of models is a class that draws itself.
+"""Draws the graph of a model by name; each family of models is a class.
 
 A file in `catalog/graphs/` states `family` and the sizes that family asks for; a Hugging Face
 `config.json` of one of the known kinds is read the same way. Adding a family is adding a class

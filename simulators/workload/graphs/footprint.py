@@ -1,4 +1,4 @@
-"""What a graph keeps in memory: weights, what a backward pass needs, and the widest moment.
+"""Memory of a graph: weights, saved activations and peak of temporary results.
 
 Training keeps, besides weights and gradients, the states of Adam: 16 bytes a weight in all in mixed
 precision (Rajbhandari et al., ZeRO, 2020). Of every operator it keeps what its derivative reads
@@ -65,7 +65,7 @@ def kept_bytes(graph: Graph, dtype: str) -> float:
 
 
 def peak_bytes(graph: Graph, dtype: str) -> float:
-    """Return the most that results take at once when each is freed after its last reader.
+    """Return the peak bytes of results; a result is freed after the last reader.
 
     >>> from simulators.workload.graphs.graph import Sketch
     >>> g = Sketch("mlp")

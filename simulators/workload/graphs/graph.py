@@ -36,7 +36,7 @@ KINDS = (*VIEWS, *PRODUCTS, *ACTIVATIONS, *ARITHMETIC, *NORMS, *TABLES, *MOVES)
 
 @dataclass(frozen=True)
 class Load:
-    """What a model is run on: how many inputs, how long each is, and whether it is trained."""
+    """The load of a graph: batch, length of each input, training or inference."""
 
     batch: int
     length: int = 0  # tokens, pixels a side, rows a lookup ...; 0: the model's usual
@@ -45,7 +45,7 @@ class Load:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFamily(ABC):
-    """A kind of model that draws itself, and what every file of such a model states."""
+    """A family of models: sizes from the model's file, and a method that draws the graph."""
 
     name: str
     source: str
@@ -161,7 +161,7 @@ def product_flops(graph: Graph, node: Node) -> float:
 
 @dataclass
 class Sketch:
-    """A graph while it is drawn: every method adds a node and returns its position.
+    """A graph under construction: every method adds a node and returns the node's position.
 
     >>> sketch = Sketch("mlp")
     >>> x = sketch.input((4, 8))
@@ -183,7 +183,7 @@ class Sketch:
 
     @contextmanager
     def layers(self, count: int, scope: str = "layer") -> Iterator[None]:
-        """Draw one layer for `count` alike, each with weights of its own."""
+        """Draw a layer that represents `count` equal layers with separate weights."""
         outer, self._copies = self._copies, self._copies * count
         with self.steps(count, scope):
             yield

@@ -36,7 +36,7 @@ def adapter_numbers(model: LanguageModel, targets: str) -> int:
 def adapter_products(
     shard: Shard, rank: float, targets: str, tokens: Column, groups: Column, *, fused: bool = True
 ) -> tuple[Gemm, ...]:
-    """Return the products that adapters add to a step on one GPU: two beside each layer.
+    """Return the LoRA products of a step on a GPU: two per adapted layer.
 
     The rank is of all adapters, groups of tokens are multiplied by one copy of an adapter. `fused`:
     layers with the same input, as queries, keys and values, are adapted in one launch.

@@ -168,7 +168,7 @@ def _seen_through(step: Step, window: float) -> Step:
 
 
 def _states(phase: str, shard: Shard, layers: float, step: Step) -> tuple[Compute, ...]:
-    """Return what layers that keep a state run in the place of attention.
+    """Return the operators of layers with a recurrent state instead of attention.
 
     A short convolution over queries, keys and values comes first; then tokens pass through a matrix
     per value head, a prompt's in chunks.

@@ -145,7 +145,7 @@ def activation_bytes(
 
 
 def _routed_bytes(model: LanguageModel, cut: Parallelism, dtype: str, tokens: Column) -> Column:
-    """Return what a rank sets aside for experts: as if all tokens chose its own alone.
+    """Return the expert workspace of a rank in bytes, for all tokens routed to the rank.
 
     Ranks that attend to tokens of their own gather those of all, and give back as many sums. The
     two products of a chunk of them share a buffer of what they read, and one of what they write in

@@ -59,7 +59,7 @@ class Stage:
 
 
 def stage_of(model: LanguageModel, cut: Parallelism, stage: int) -> Stage:
-    """Return the layers of one stage; layers that do not divide evenly go to the first stages.
+    """Return the layers of a stage; the first stages hold the remainder.
 
     >>> from simulators.catalog.model import load_model
     >>> stage_of(load_model("deepseek_v3"), Parallelism(tp=8, pp=4), 0)
@@ -181,7 +181,7 @@ def _works(model: LanguageModel, cut: Parallelism, tp: int, dtype: str) -> bool:
 def _split_sizes(
     model: LanguageModel, cut: Parallelism, dtype: str
 ) -> Iterator[tuple[str, int, int, int]]:
-    """Yield name and size of all that ranks share in quantised matrices, how many do, its block.
+    """Yield name, size, number of sharing ranks and block size of quantised matrices.
 
     Widths between two products are outputs of the first and inputs of the second; keys and values
     are outputs alone. Latent attention's have the sizes of heads, layers with a state go without.

@@ -86,7 +86,7 @@ def skewed_share(
     redundant: int = 0,
     counted: tuple[float, ...] = (),
 ) -> float:
-    """Return the tokens of the busiest rank over those of a mean one; 1 or more.
+    """Return the tokens of the busiest rank over the mean tokens per rank, at least 1.
 
     A token prefers the experts by Zipf's law of exponent `skew` and takes `top_k` of them: an
     expert of popularity p is taken with 1 - exp(-rate * p), the rate such that these sum to

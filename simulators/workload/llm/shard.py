@@ -23,7 +23,7 @@ class Shard:
 
     @property
     def how(self) -> Precision:
-        """What the linear layers multiply in, and what flows between them."""
+        """Precisions of products and activations of linear layers."""
         return precision(self.dtype)
 
     @property

@@ -251,7 +251,7 @@ def _latent_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
 def _quantised(
     name: str, shard: Shard, tokens: Column, width: float, layers: float
 ) -> tuple[Compute, ...]:
-    """Return the kernel that makes a product's input narrow, if it multiplies in few bits.
+    """Return the kernel that quantises the input of a low-precision product, or nothing.
 
     Norms and activations write narrow numbers themselves; attention writes wide ones.
     """
