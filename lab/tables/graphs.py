@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.tables.kernels.fp32_kernels import catalog_name, is_in_catalog
+from lab.tables.kernels.unfused_transformers import TimedTransformer, unfused_graph
 from lab.tables.records import known_rows
 from lab.tables.rows import Record, read_records
-from lab.tables.unfused_transformers import TimedTransformer, unfused_graph
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
 from simulators.evidence.lookup import BEST

@@ -46,7 +46,7 @@ class Cluster:
     aliases: tuple[str, ...] = ()
 
     def fabric_of(self, gpu: Gpu) -> str:
-        """Return the link between GPUs of a node: the fabric, or PCIe for GPUs without fabric ports."""
+        """Return the link between GPUs of a node: its fabric, or PCIe without ports."""
         has_no_ports = self.fabric in (PCIE, THROUGH_HOST)
         return self.fabric if gpu.link_bytes_per_s or has_no_ports else PCIE
 

@@ -28,45 +28,45 @@ class TrainingPoint:
     """A training run: model, GPUs, parallelism, kernels and number of tokens."""
 
     model: str = asked("the model, or the path of a config.json", names="model")
-    gpu: str = choice("the GPU, or the path of a data sheet of one's own", names="gpu")
+    gpu: str = choice("the GPU, or the path of a user's data sheet", names="gpu")
     cluster: str = choice("the machine; auto: the one the GPU is sold in", default=AUTO)
-    tp: int = _degree("tensor ranks: GPUs that share every layer", default=1)
-    pp: int = _degree("pipeline ranks: groups of GPUs that share the layers out", default=1)
-    dp: int = _degree("data ranks: replicas that sum their gradients", default=1)
-    cp: int = _degree("context ranks: GPUs that share every sequence", default=1)
-    ep: int = _degree("expert ranks, among data, context and tensor ranks", default=1)
-    expert_tp: int = _degree("tensor ranks of every expert", default=1)
+    tp: int = _degree("tensor-parallel size: GPUs that split every layer", default=1)
+    pp: int = _degree("pipeline-parallel size: stages of consecutive layers", default=1)
+    dp: int = _degree("data-parallel size: replicas that reduce their gradients", default=1)
+    cp: int = _degree("context-parallel size: GPUs that split every sequence", default=1)
+    ep: int = _degree("expert-parallel size, within data, context and tensor ranks", default=1)
+    expert_tp: int = _degree("tensor-parallel size of every expert", default=1)
     chunks: int = _degree(
-        "chunks of layers on a pipeline rank, if interleaved; of dualpipe_v always 2", default=1
+        "virtual pipeline stages per rank, if interleaved; always 2 for dualpipe_v", default=1
     )
-    batch: int = asked("sequences of a step, of all replicas", default=1024, at_least=1)
-    micro_batch: int = choice("sequences of a pass of a replica", default=1, at_least=1)
-    sequence: int = asked("tokens of a sequence", default=4096, at_least=1)
+    batch: int = asked("global batch size in sequences", default=1024, at_least=1)
+    micro_batch: int = choice("micro-batch size in sequences", default=1, at_least=1)
+    sequence: int = asked("sequence length in tokens", default=4096, at_least=1)
     dtype: str = choice("precision of the linear layers' products", default="bf16", known=DTYPES)
     schedule: str = choice(
-        f"of the pipeline: {', '.join(SCHEDULES)}", default="1f1b", known=SCHEDULES
+        f"pipeline schedule: {', '.join(SCHEDULES)}", default="1f1b", known=SCHEDULES
     )
     recompute: str = choice(
-        "what the backward pass runs again: none, selective (attention), elementwise (norms and "
+        "activation recomputation: none, selective (attention), elementwise (norms and "
         "activations, but no product), full layers",
         default="selective",
         known=RECOMPUTES,
     )
     recompute_layers: int = choice(
-        "layers of a pipeline rank that run again whole, under full; 0: all of them",
+        "recomputed layers per pipeline rank under full; 0: all layers",
         default=0,
         at_least=0,
     )
     zero: int = choice(
-        "what data ranks share out: 0 nothing, 1 optimiser states, 2 gradients, 3 weights",
+        "ZeRO stage: 0 none, 1 optimiser states, 2 and gradients, 3 and weights",
         default=1,
         at_least=0,
         at_most=3,
     )
     shard_ranks: int = choice(
-        "data and context ranks among which that is; 0: all of them", default=0, at_least=0
+        "ranks of a ZeRO sharding group; 0: all data and context ranks", default=0, at_least=0
     )
-    sequence_parallel: bool = choice("whether tensor ranks share out norms too", default=True)
+    sequence_parallel: bool = choice("whether tensor ranks split norms too", default=True)
     attention: str = choice(
         "the GPU's best kernel, FlashAttention-2, products that keep all scores, or the GPU's best "
         "kernel in fp8",
@@ -74,7 +74,7 @@ class TrainingPoint:
         known=ATTENTIONS,
     )
     fusion: str = choice(
-        "what stands between products: fused kernels, or PyTorch's one by one",
+        "kernels between products: fused, or PyTorch's eager kernels",
         default=FUSED,
         known=FUSIONS,
     )
@@ -84,20 +84,22 @@ class TrainingPoint:
         default=False,
     )
     routing_skew: float = asked(
-        "how much tokens prefer some experts: the exponent of Zipf's law; 0: not at all",
+        "imbalance of expert routing: the exponent of Zipf's law; 0: uniform",
         default=0.0,
         at_least=0.0,
     )
     capacity_factor: float = choice(
-        "times the mean beyond which an expert drops tokens; 0: none are dropped",
+        "capacity of an expert over the mean load; 0: no token is dropped",
         default=0.0,
         at_least=0.0,
     )
     context_exchange: str = choice(
-        "how context ranks share keys", default=ZIGZAG, known=CONTEXT_EXCHANGES
+        "exchange of keys and values between context ranks", default=ZIGZAG, known=CONTEXT_EXCHANGES
     )
     lora_rank: int = asked(
-        "of adapters, all other weights frozen; 0: all are trained", default=0, at_least=0
+        "rank of LoRA adapters, other weights frozen; 0: all weights are trained",
+        default=0,
+        at_least=0,
     )
     lora_targets: str = asked(
         "products with adapters: attention's projections, or all of a dense layer",
@@ -105,48 +107,45 @@ class TrainingPoint:
         known=LORA_TARGETS,
     )
     gradient_dtype: str = choice(
-        "precision in which gradients are sent; fp8 and int4 are compressed for that alone",
+        "precision of gradient communication; fp8 and int4 add compression kernels",
         default="fp32",
         known=GRADIENTS,
     )
     offload: bool = choice(
-        "whether optimiser states lie in the host's memory and its CPUs update weights",
+        "whether host memory holds optimiser states and host CPUs update weights",
         default=False,
     )
     host_adam_per_s: float = asked(
-        "weights that a node's CPUs update in a second: 10e9 in 2.57 s (Ren et al., ZeRO-Offload, "
+        "weights updated per second by a node's CPUs: 10e9 in 2.57 s (Ren et al., ZeRO-Offload, "
         "2021, two Xeon 8168)",
         unit="1/s",
         default=3.9e9,
         above=0,
     )
-    overlap: bool = choice("whether gradients are summed behind the backward pass", default=True)
+    overlap: bool = choice("whether gradient reduction overlaps the backward pass", default=True)
     tokens: float = asked("tokens of the whole run", default=1e12, above=0)
-    target_loss: float = asked(
-        "loss that the run trains to, instead of `tokens`; 0: none", default=0.0, at_least=0
-    )
+    target_loss: float = asked("target loss, instead of `tokens`; 0: none", default=0.0, at_least=0)
     token_bytes: float = asked(
-        "bytes of a batch that are read for each of its tokens: 4 of text",
+        "bytes read from storage per token of a batch: 4 for text",
         unit="B",
         default=4.0,
         above=0,
     )
     storage_bytes_per_s: float = asked(
-        "what a node reads from storage, or writes to it: 2 TB/s over 2,048 nodes "
-        "(Grattafiori et al., 2024)",
+        "storage bandwidth of a node: 2 TB/s over 2,048 nodes (Grattafiori et al., 2024)",
         unit="B/s",
         default=1e9,
         above=0,
     )
     gpu_mtbf_h: float = asked(
-        "hours a GPU runs until it stops a run: 419 stops in 54 days of 16,384 "
+        "mean time between failures of a GPU: 419 failures in 54 days of 16,384 "
         "(Grattafiori et al., 2024)",
         unit="h",
         default=50_700.0,
         above=0,
     )
     checkpoint_s: float = asked(
-        "seconds in which writing a checkpoint stops the run; 0: those its bytes take to storage",
+        "pause of training per checkpoint; 0: bytes over storage bandwidth",
         unit="s",
         default=0.0,
         at_least=0,
@@ -155,8 +154,8 @@ class TrainingPoint:
         "seconds from a failure until training resumes", unit="s", default=900.0, at_least=0
     )
     gpu_spread: float = asked(
-        "standard deviation of a GPU's speed, relative: 8 % lie between fast and slow ones of a "
-        "cluster (Sinha et al., SC 2022), four of it",
+        "relative standard deviation of GPU speed: fast and slow GPUs of a cluster differ by 8 %, "
+        "four deviations (Sinha et al., SC 2022)",
         default=0.02,
         at_least=0,
         at_most=0.5,

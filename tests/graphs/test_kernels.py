@@ -21,7 +21,7 @@ from hypothesis.strategies import (
 )
 
 from lab.tables.graphs import TABLE, price_graph, read_cases
-from lab.tables.unfused_transformers import TimedTransformer, unfused_graph
+from lab.tables.kernels.unfused_transformers import TimedTransformer, unfused_graph
 from simulators.catalog.gpu import load_gpu
 from simulators.core.calibration import reference_folder
 from simulators.graphs.backward import backward_launches
