@@ -77,7 +77,7 @@ class Prefixes:
     def max_prefix_hits(self) -> Ints:
         """Return the cached tokens of each request, in order, with an unlimited prefix cache.
 
-        >>> of_sessions(np.array([0, 1, 0]), np.array([10, 30, 8])).found_at_best().tolist()
+        >>> of_sessions(np.array([0, 1, 0]), np.array([10, 30, 8])).max_prefix_hits().tolist()
         [0, 9, 0]
         """
         who = np.repeat(np.arange(self.stops.size), np.diff(self.stops, prepend=0))
