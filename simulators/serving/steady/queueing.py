@@ -63,7 +63,7 @@ def closed_population(station: Station) -> QueueState:
 def priced_batch_sizes(most: float) -> Floats:
     """Return the numbers of seats between which throughput is interpolated, 0 first.
 
-    >>> seats_looked_at(10.0)
+    >>> priced_batch_sizes(10.0)
     array([ 0.,  1.,  2.,  3.,  4.,  5.,  6.,  7.,  8., 10.])
     """
     grid = octaves(SEAT_STEPS, max(1, int(np.ceil(most))))
