@@ -1,4 +1,4 @@
-"""What a run was asked, as one value: written beside its results, read back, and run again.
+"""The configuration of a run: written beside the results, read back, and run again.
 
 asked = Configuration.of_run("outputs/quickstart/runs/2026-01-31T12-00-00")
 dataclasses.replace(asked, engine={"name": "ray"}).sweep().run()
@@ -34,7 +34,7 @@ _LIMITS = ("timeout_s", "memory_gb")
 
 
 class Failures(TypedDict, total=False):
-    """What becomes of points that fail, and what a point may take."""
+    """Retries of failed points, and limits on time and memory per point."""
 
     retry: bool
     max: int | None
@@ -76,7 +76,7 @@ def check_types(written: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Configuration:
-    """A space as it was written, how its points are picked, who answers, and where answers go."""
+    """Configuration of a run: space, sampler, engine, limits on failures, and output."""
 
     name: str
     space: Mapping[str, Any]

@@ -76,7 +76,7 @@ def check_sampler(sampler: Sampler | SearchSampler, space: DesignSpace) -> None:
 
 
 def check_engine(engine: Engine, space: DesignSpace) -> None:
-    """Check that an engine answers every point once, with the bits that one process gives.
+    """Check that an engine evaluates every point once, bit-equal to a single process.
 
     The space should be evaluated quickly and have constraints and infeasible points.
     """

@@ -118,7 +118,7 @@ EQUAL = {
     "tail = np.full(lines, -1, np.int64): 1 -> 2": "is written before it is read",
     "head = np.full(lines, -1, np.int64): 1 -> 2": "any negative number is nobody",
     "follower = np.full(chunks, -1, np.int64): 1 -> 2": "any negative number is nobody",
-    "room = min(chunks, lines * servers): min(chunks, lines * servers) -> "
+    "slots = min(chunks, lines * servers): min(chunks, lines * servers) -> "
     "max(chunks, lines * servers)": "more memory than needed",
     "busy, sequence, now, left = 0, 0, 0, chunks: 0 -> 1": "counts from 1; now is written first",
     "elif head[line] < 0:: 0 -> 1": "chunk 0 never waits at the start",

@@ -1,4 +1,4 @@
-"""The silicon of a GPU of other sizes than those that are sold: its SMs, L2 and paths to memory.
+"""Die area of what-if GPUs, from the number of SMs, the L2 and the memory channels.
 
     mm2 = s lanes / density + l cells of L2 + m channels / sqrt(density)
 
@@ -64,7 +64,7 @@ def fitted(known: Sequence[Die]) -> AreaModel:
 
 
 def has_die(gpu: Gpu) -> bool:
-    """Whether somebody stated the area of the die of a GPU, or of the one that it varies."""
+    """Return whether the die area of a GPU, or of the GPU behind a what-if design, is known."""
     return die_of(as_sold(gpu).name) is not None
 
 
@@ -76,14 +76,14 @@ def gpu_area_mm2(gpu: Gpu) -> float:
 
     It must have a die.
     """
-    board = as_sold(gpu)
-    die = die_of(board.name)
+    sold = as_sold(gpu)
+    die = die_of(sold.name)
     assert die is not None
-    wider = gpu.hbm_bytes_per_s / board.hbm_bytes_per_s
+    wider = gpu.hbm_bytes_per_s / sold.hbm_bytes_per_s
     changed = replace(
         die,
-        sms=die.sms * gpu.sm_count / board.sm_count,
-        l2_mib=die.l2_mib * gpu.l2_bytes / board.l2_bytes,
+        sms=die.sms * gpu.sm_count / sold.sm_count,
+        l2_mib=die.l2_mib * gpu.l2_bytes / sold.l2_bytes,
         hbm=die.hbm * wider,
         gddr=die.gddr * wider,
     )

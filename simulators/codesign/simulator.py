@@ -113,7 +113,7 @@ SILICON = (*DESIGNED, *GPU_SCALES[:2], GPU_SCALES[3])
 
 @dataclass(frozen=True)
 class Codesign(Serving):
-    """The simulator of this room."""
+    """The simulator of designs of GPUs under one workload."""
 
     name: str = "codesign"
     version: int = 5

@@ -32,7 +32,7 @@ WORDS = (
 
 
 @dataclass(frozen=True)
-class Rows:
+class CollectiveBatch:
     """A batch as the arrays that kernels take."""
 
     words: dict[str, tuple[NDArray[np.int64], list[Any]]]
@@ -43,7 +43,7 @@ class Rows:
     size_bytes: NDArray[np.int64]
 
     @staticmethod
-    def of(batch: pa.RecordBatch) -> Rows:
+    def of(batch: pa.RecordBatch) -> CollectiveBatch:
         """Read a batch that keeps the rules of its fields.
 
         Raises:
@@ -68,9 +68,9 @@ class Rows:
         requests[:, at.ENDPOINT_NS] = np.rint(numbers(batch, "endpoint_delay_s") * NS)
         codes, orders = words["order"]
         requests[:, at.BASELINE] = np.array([o == "baseline" for o in orders], np.int64)[codes]
-        return Rows(words, plans, plan, requests, memory, size)
+        return CollectiveBatch(words, plans, plan, requests, memory, size)
 
-    def of_messages(self, row: int, messages: Sequence[Message]) -> Rows:
+    def of_messages(self, row: int, messages: Sequence[Message]) -> CollectiveBatch:
         """Return rows of messages of a step, each on its part of the network of one row."""
         whole, algorithm = self.plans[self.plan[row]], self.named_at("algorithm", row)
         plans = (*(plan_among(m.ranks, whole.topology, algorithm) for m in messages), whole)
@@ -84,7 +84,7 @@ class Rows:
         requests[:, at.SIZE] = size
         gathered = size * np.where(op == ALL_GATHER, [len(m.ranks) for m in messages], 1)
         memory = np.full(count, self.memory_bytes_per_s[row])
-        return Rows(words, plans, np.arange(count), requests, memory, gathered)
+        return CollectiveBatch(words, plans, np.arange(count), requests, memory, gathered)
 
     def named_at(self, name: str, row: int) -> str:
         """Return the word of one row."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.collectives.algorithms import IMPOSSIBLE
-from simulators.collectives.batch import Rows
+from simulators.collectives.batch import CollectiveBatch
 from simulators.collectives.closed.hierarchy import measured_s
 from simulators.collectives.closed.phases import BASELINE, OP
 from simulators.collectives.closed.traffic import BUSY_NS, COLUMNS, ENERGY_J, RANK_BYTES, traffic
@@ -52,7 +52,7 @@ class Times:
             column[where] = seconds[bound if len(seconds) > 1 else 0]
 
 
-def timed(rows: Rows, reasons: NDArray[Any]) -> Times:
+def timed(rows: CollectiveBatch, reasons: NDArray[Any]) -> Times:
     """Return the times of rows that have no reason yet why they cannot exist."""
     count, whole = len(rows.plan), rows.stacked("whole")
     seen = np.zeros((count, COLUMNS))
@@ -131,7 +131,7 @@ class PlayedStep:
         return rows
 
 
-def played(rows: Rows, row: int) -> PlayedStep:
+def played(rows: CollectiveBatch, row: int) -> PlayedStep:
     """Return the step of a row, its messages timed by the fidelity the row asks for.
 
     Raises:
@@ -158,7 +158,7 @@ def played(rows: Rows, row: int) -> PlayedStep:
     return PlayedStep(timelines, messages, senders, times)
 
 
-def _analytic(rows: Rows, times: Times) -> None:
+def _analytic(rows: CollectiveBatch, times: Times) -> None:
     """Time the rows that ask for the phase model."""
     where = np.flatnonzero(rows.is_word("fidelity", "analytic") & (times.reasons == ""))
     taken = uncontended_ns(rows.plans, rows.requests[where], rows.memory_bytes_per_s[where])
@@ -168,7 +168,7 @@ def _analytic(rows: Rows, times: Times) -> None:
     times.write(where[~impossible], taken[~impossible] / NS)
 
 
-def _event(rows: Rows, fidelity: str, times: Times) -> None:
+def _event(rows: CollectiveBatch, fidelity: str, times: Times) -> None:
     """Time the rows that ask for events, each distinct one once."""
     where = np.flatnonzero(rows.is_word("fidelity", fidelity) & (times.reasons == ""))
     done: dict[bytes, Report | str] = {}
@@ -206,7 +206,7 @@ def _simulated(plan: Plan, request: Ints, memory_bytes_per_s: float, mode: int) 
     return report
 
 
-def _measured(rows: Rows, times: Times) -> None:
+def _measured(rows: CollectiveBatch, times: Times) -> None:
     """Look up the rows that ask for measured times; rows of one curve together."""
     where = np.flatnonzero(rows.is_word("fidelity", "measured") & (times.reasons == ""))
     named = ("collective", "gpu", "library", "dtype")
@@ -230,7 +230,7 @@ def _measured(rows: Rows, times: Times) -> None:
         times.level[mine] = found.level
 
 
-def _why_not(rows: Rows, row: int) -> str:
+def _why_not(rows: CollectiveBatch, row: int) -> str:
     """Say which rule an algorithm breaks."""
     plan = rows.plans[rows.plan[row]]
     words = (rows.named_at("algorithm", row), rows.named_at("collective", row), plan.topology.name)

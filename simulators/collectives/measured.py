@@ -44,7 +44,7 @@ NEAREST = {
 }
 """In-switch reduction takes floating point but not int8, so an int8 curve is not an fp16 curve."""
 STAND_INS = {"broadcast": "all_gather", "send_recv": "all_to_all"}
-"""What is measured instead of a collective that nobody measured."""
+"""Collectives whose curves replace those of unmeasured collectives."""
 PCIE_NETWORKS = ("l40s", "rtx_pro_6000", "b60")
 STEP_BAND = 1.5
 """Each further doubling beyond what was measured widens the interval by this factor."""
@@ -52,7 +52,7 @@ STEP_BAND = 1.5
 
 @dataclass(frozen=True)
 class Curve:
-    """The time of one collective of one library over its size, in bytes as nccl-tests count."""
+    """Measured time of a library's collective by size, in bytes as nccl-tests count."""
 
     start_s: float
     bytes_per_s: float
@@ -101,11 +101,11 @@ def over_nodes(
     *,
     at_once: bool = False,
 ) -> CollectiveTime:
-    """Return what a collective takes over several nodes: one part between, others inside each.
+    """Return the time of a collective over several nodes: a part between nodes, parts inside each.
 
     The buffer is reduce-scattered inside, combined between nodes by each GPU for its share, and
-    gathered inside; what is not combined crosses whole. Parts follow one another, or go on at once,
-    as those of NCCL's rings do: then the slower counts.
+    gathered inside; what is not combined crosses whole. Parts follow one another, or overlap as in
+    NCCL's rings: then the slower part counts.
     """
     halves = {"all_reduce": ("reduce_scatter", "all_gather"), "send_recv": ()}
     parts = [inside(part) for part in halves.get(kind, (kind,))]
@@ -126,8 +126,8 @@ def measured_time(
     library is `nccl`, or a framework of which its own all-reduce was measured.
 
     Raises:
-        UnknownNameError: nobody measured the library on this GPU.
-        Infeasible: nobody measured this collective with it.
+        UnknownNameError: the library was not measured on this GPU.
+        Infeasible: this collective was not measured with the library.
     """
     if ranks < 1:
         raise Infeasible("no_ranks", f"{ranks} ranks")

@@ -1,8 +1,8 @@
 """Seconds of a collective or a send among GPUs of a cluster, with interval and evidence.
 
-The door of this room for the rooms above. Inside a node whose libraries were measured the time is
-measured, else it is that of NCCL's rings on the node's links. Over several nodes it is that inside,
-and of rings or trees between, each GPU carrying its share over its own port.
+The interface of this package to other packages. Inside a node with measured libraries the time is
+measured, otherwise the time of NCCL's rings on the node's links. Over several nodes the time inside
+is added to rings or trees between nodes; each GPU sends its share over its own port.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ READS = (GROWTH, CALIBRATION, BETWEEN, EXCHANGE)
 
 FITTED_BAND, UNMODELLED_BAND = 1.25, 2.0
 """Nine of ten large messages are within these factors of NCCL's rings inside a node: on fabrics
-whose sustained share was fitted, and on others. Whether boards on PCIe read each other's memory no
-data sheet of theirs tells: if not, they send through the host's, which is their upper end."""
+whose sustained share was fitted, and on others. Data sheets of PCIe GPUs do not
+state peer access; without peer access GPUs send through host memory, the upper end."""
 
 
 def collective_time(
@@ -60,7 +60,7 @@ def collective_time(
     are spread evenly over `span` neighbouring GPUs; 0 is as many as they are, and more than a node
     has means as many nodes as they fill. The first of the libraries that was measured counts. A
     what-if GPU has the ports of the real one, and is extrapolated; `network` is between nodes, as
-    InfiniBand was measured unless another is told.
+    InfiniBand was measured unless another is given.
 
     >>> from simulators.catalog.cluster import load_cluster
     >>> from simulators.core.levels import MEASURED
@@ -103,7 +103,7 @@ def expert_exchange_time(
     """Return the seconds of DeepEP's dispatch of tokens to experts, or of its combine.
 
     `mode` is `high_throughput` or `low_latency`; `rank_bytes` are of one copy of all tokens of a
-    rank, shaped as the answer is. Rates are those that were measured, if none are told.
+    rank, shaped as the answer is. Rates default to the measured ones.
 
     >>> from simulators.catalog.cluster import load_cluster
     >>> h800, dgx = load_gpu("h800"), load_cluster("dgx_h100")
@@ -126,9 +126,9 @@ def expert_exchange_time(
 def network_of(gpu: Gpu, cluster: Cluster) -> str:
     """Return the GPU whose measured curves hold for one: itself, or one with ports as wide.
 
-    GPUs with ports of their own are wired alike wherever they are sold. Boards without them are as
-    far apart as their host's slots, so no other host's curve holds for them: of two measured L40S
-    servers one sums four times as fast as the other.
+    GPUs with ports of their own are wired alike in every server. GPUs without ports depend on the
+    slots of their host, so no other host's curve holds: of two measured L40S servers one sums four
+    times as fast as the other.
 
     >>> from simulators.catalog.cluster import load_cluster
     >>> network_of(load_gpu("h200_sxm"), load_cluster("hgx_h200"))

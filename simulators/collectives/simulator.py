@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.collectives.batch import Rows
+from simulators.collectives.batch import CollectiveBatch
 from simulators.collectives.closed.traffic import ENERGY_J, MESSAGES, RANK_BYTES
 from simulators.collectives.explain import explained
 from simulators.collectives.fidelities import Times, played, timed
@@ -39,7 +39,7 @@ BOUNDS = ("", "_lo", "_hi")
 
 @dataclass(frozen=True)
 class Collectives:
-    """The simulator of this room."""
+    """The simulator of collectives and traces of operators."""
 
     name: str = "collectives"
     version: int = 6
@@ -49,7 +49,7 @@ class Collectives:
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Time every row: the formulas in one call, events and measured curves by group."""
         check_batch(CollectivePoint, batch)
-        rows = Rows.of(batch)
+        rows = CollectiveBatch.of(batch)
         reasons, is_step = rows.reasons(), ~rows.is_word("trace", "")
         reasons[is_step] = "played below"
         times = timed(rows, reasons)
@@ -70,7 +70,7 @@ class Collectives:
         if row["status"] != "ok":
             name, _, words = row["reason"].partition(": ")
             raise Infeasible(name, words)
-        rows, [given] = Rows.of(batch), batch.to_pylist()
+        rows, [given] = CollectiveBatch.of(batch), batch.to_pylist()
         if given["trace"]:
             return played(rows, 0).contributions()
         memory = float(rows.memory_bytes_per_s[0])
@@ -97,7 +97,7 @@ class Collectives:
 SIMULATOR = Collectives()
 
 
-def _columns(rows: Rows, times: Times) -> Columns:
+def _columns(rows: CollectiveBatch, times: Times) -> Columns:
     """Return the metrics of rows of single collectives; others have no time yet."""
     out: Columns = {f.name: np.full(len(rows.plan), np.nan) for f in fields(CollectiveMetrics)}
     size = rows.size_bytes.astype(np.float64)
@@ -114,7 +114,7 @@ def _columns(rows: Rows, times: Times) -> Columns:
     return out
 
 
-def _play(rows: Rows, row: int, out: Columns, shares: Shares) -> str:
+def _play(rows: CollectiveBatch, row: int, out: Columns, shares: Shares) -> str:
     """Write the metrics and shares of a row that is a step, or return why it cannot be."""
     try:
         step = played(rows, row)

@@ -1,6 +1,6 @@
 """Dataflow: energy and time of loop nests on spatial accelerators, under the best mapping found.
 
-`simulator.py` is the sweeper's door, `price.py` that of the rooms above. `mapping/` knows layers,
-loop nests and their files, `access/` how often levels are read and written, `energy/` what that
-costs, `search/` is the mapper, `sparsity/` knows zeros.
+The sweeper calls `simulator.py`; other packages call `price.py`. `mapping/` has layers, loop nests
+and their files, `access/` counts reads and writes of memory levels, `energy/` their energy and
+cycles, `search/` is the mapper, `sparsity/` models zeros in operands.
 """

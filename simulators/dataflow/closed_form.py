@@ -36,7 +36,7 @@ UNINDEXED = (0, 2, 1)
 """The dimension that does not index weights (N), inputs (M) and outputs (C)."""
 
 STEPS = 2.0 ** np.arange(0, 15, 2)
-"""Blocks are so many times as long as what is spread, and as long as the level has room."""
+"""Candidate block lengths, as multiples of the spatial tile; the level's capacity limits them."""
 
 LOOK_AHEAD = 0.1
 """What enters levels further in counts so much beside what enters a level, as if it stayed as far
@@ -203,9 +203,9 @@ def _block(
     parts: Floats,
     around: Floats,
 ) -> tuple[Floats, Floats, Floats]:
-    """Return the block of a level, the tensor that stays in it, and whether it fits at all.
+    """Return the block of a level, the stationary tensor, and whether the block fits.
 
-    Two lengths are tried in steps; the third is as long as there is room for.
+    Two lengths are tried in steps; the third is the longest that the capacity allows.
     """
     columns = np.arange(around.shape[1])
     best = np.full(columns.size, np.inf)
@@ -240,10 +240,10 @@ def _candidates(
             held += sides[0] * sides[1]
         else:
             per_last += sides[0]
-    room = float(level.capacity_words or 0)
+    capacity = float(level.capacity_words or 0)
     with np.errstate(divide="ignore"):
-        most = np.floor((room - held) / per_last) if per_last.any() else np.inf
-    lengths[last] = np.minimum(np.where(held <= room, most, 0.0) * parts[last], around[last])
+        most = np.floor((capacity - held) / per_last) if per_last.any() else np.inf
+    lengths[last] = np.minimum(np.where(held <= capacity, most, 0.0) * parts[last], around[last])
     return lengths
 
 
@@ -282,7 +282,7 @@ class _Traffic:
         self.energy_pj: Floats = np.zeros(count)
 
     def entry_pj(self, tensor: int, position: int) -> float:
-        """Return the energy of a word that enters a level, the read where it comes from in it."""
+        """Return the energy of one word that enters a level, with the read of the outer level."""
         return self.leaving_pj(tensor) + self._word_pj(position, FILLS)
 
     def leaving_pj(self, tensor: int) -> float:
@@ -290,7 +290,7 @@ class _Traffic:
         return self._word_pj(self._keeper[tensor], UPDATES if tensor == OUTPUTS else READS)
 
     def enter(self, tensor: int, position: int, reuse: Floats, copies: Floats) -> None:
-        """Move a tensor from the level that keeps it into one further in."""
+        """Move a tensor from its current level into a level further in."""
         self.leave(tensor, reuse)
         words = self._macs / reuse
         if tensor == OUTPUTS:  # a sum does not come in before it has left once

@@ -15,7 +15,7 @@ from simulators.workload.loop_nest import Layer
 def contributions(
     layer: Layer, times: int, mapping: Mapping, evaluation: Evaluation, accelerator: Accelerator
 ) -> list[Contribution]:
-    """Return one line per level and tensor, one of multiplies, and one of what else costs energy.
+    """Return a line per level and tensor, one for multiplies, and one for all other energy.
 
     The time of the layer stands at what sets its pace: the multipliers, or the slowest level.
     """
@@ -73,7 +73,7 @@ def contributions(
 def reasons(mapping: Mapping, layer: Layer, accelerator: Accelerator) -> dict[tuple[str, str], str]:
     """Return why a level sends as many words of a tensor to each child: the loop that moves them.
 
-    The same rules as the closed form, told in words.
+    The same rules as the closed form, in words.
     """
     loops, keep = encode(mapping, layer, accelerator)
     problem = problem_of(layer, accelerator)

@@ -1,4 +1,4 @@
-"""Two layers that share the buffer: what the first one makes never leaves the chip.
+"""Layer fusion: the output of the first layer stays on chip as the input of the second.
 
 The whole intermediate tensor stays in a shared on-chip level while both layers run, each mapped
 with what is left of that level. Its words then cross neither the outermost level nor that level's
@@ -56,7 +56,7 @@ def fused(
     """
     held = first.words(first.tensors[2].name)
     for k, level in enumerate(accelerator.levels[1:], start=1):
-        if level.instances > 1 or (room := level.capacity_words) is None or held >= room:
+        if level.instances > 1 or (words := level.capacity_words) is None or held >= words:
             continue
         kept = ("Outputs", "Inputs")
         sets = [tuple(s for s in level.may_keep if tensor in s) for tensor in kept]

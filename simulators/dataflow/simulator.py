@@ -1,4 +1,4 @@
-"""One layer or one network on one accelerator: the best mapping found, and what it costs.
+"""Energy and time of a layer or a network on an accelerator, under the best mapping found.
 
 Layers run one after the other, each with its own mapping; nothing stays in a buffer between them,
 unless neighbours are fused.
@@ -109,7 +109,7 @@ class DataflowMetrics:
 
 @dataclass(frozen=True)
 class Dataflow:
-    """The simulator of this room."""
+    """The simulator of loop nests on spatial accelerators."""
 
     name: str = "dataflow"
     version: int = 6

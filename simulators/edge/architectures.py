@@ -10,7 +10,7 @@ Runtimes run a convolution with the norm, the activation and the addition behind
 so norms and activations are no features. What of fusion differs between networks is: of FBNet, how
 many additions end in a projection, which blocks that narrow their input have none of; of OFA, how
 wide the first fused kernel of a stage is, that still runs at the resolution before it. Additions of
-cells told nothing of devices that were left out, and are none.
+cells did not improve predictions for held-out devices and are no features.
 """
 
 from __future__ import annotations

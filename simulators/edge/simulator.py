@@ -1,4 +1,4 @@
-"""One network of a search space on one device: its latency, beside an accuracy the user brings.
+"""Latency of a network of a search space on a device, beside an accuracy given by the user.
 
 Latency is the sum of what a device's weights say of the network's layers. A network is given by its
 text, or, of NAS-Bench-201, by the operations of a cell's six edges, which are then six axes.
@@ -59,7 +59,7 @@ class EdgePoint:
     op_1_3: str = _edge("operation from node 1 to the output")
     op_2_3: str = _edge("operation from node 2 to the output")
     accuracy: str = choice(
-        "CSV with columns network and accuracy, of one's own; without it none is told",
+        "the user's CSV with columns network and accuracy; without it no accuracy is reported",
         default="",
         given=True,
     )
@@ -82,7 +82,7 @@ class EdgeMetrics:
 
 @dataclass(frozen=True)
 class Edge:
-    """The simulator of this room."""
+    """The simulator of networks on edge devices."""
 
     name: str = "edge"
     version: int = 1

@@ -119,7 +119,7 @@ def test_run_requests_more_memory_before_the_reserve_is_used(
     state = state_with([(3, at.HEAR)] * waiting, capacity=capacity)
     state.clock[[at.FLYING, at.SPARES]] = flying, spares
     loop.run.py_func(state, 100)
-    assert state.report[at.UNFINISHED] == (7 if has_space else at.NO_ROOM)
+    assert state.report[at.UNFINISHED] == (7 if has_space else at.NO_CAPACITY)
     assert len(calls) == 1 + int(has_space)
 
 

@@ -13,7 +13,7 @@ from simulators.dataflow.access import arrays as at
 from simulators.dataflow.energy.charges import CYCLES, ENERGY_PJ, evaluate
 from simulators.dataflow.energy.evaluation import problem_of
 from simulators.dataflow.mapping.networks import layers_of
-from simulators.dataflow.search.bounds import compulsory, floors
+from simulators.dataflow.search.bounds import compulsory, spread_bounds
 from simulators.dataflow.search.constraints import Constraints
 from simulators.dataflow.search.map_space import space_of
 from simulators.dataflow.search.mapper import find
@@ -102,8 +102,8 @@ def test_lower_bound_of_a_spread_holds_for_every_mapping(
     space, loops = space_of(layer, layer.bounds, accelerator, "edp", Constraints())
     problem = problem_of(layer, accelerator)
     spread, left_out = spreads(space, loops, problem.sizes, 100)
-    floor, _ = floors(layer, accelerator, problem, space, spread)
-    listed = dict(zip(map(spread_of, spread), floor, strict=True))
+    least_costs, _ = spread_bounds(layer, accelerator, problem, space, spread)
+    listed = dict(zip(map(spread_of, spread), least_costs, strict=True))
     goals = all_goals(layer, accelerator)
     assert left_out == 0
     assert {key for key, row in listed.items() if np.isfinite(row[3])} == set(goals)

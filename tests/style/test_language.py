@@ -50,30 +50,9 @@ PRONOUNS = {"it", "its", "what", "those", "others", "who", "one", "that"}
 
 PENDING_WORDS: set[str] = {
     ".",
-    "lab/calibration",
-    "lab/claims",
-    "lab/fits",
-    "lab/parity",
     "lab/tables",
-    "planning/calibrate",
-    "simulators/codesign",
-    "simulators/collectives",
-    "simulators/dataflow",
-    "simulators/edge",
-    "sweeper",
-    "tests",
-    "tests/accuracy",
-    "tests/collectives",
-    "tests/dataflow",
-    "tests/lab",
 }
-PENDING_DOCSTRINGS: set[str] = {
-    "simulators/codesign",
-    "simulators/collectives",
-    "simulators/dataflow",
-    "simulators/edge",
-    "sweeper",
-}
+PENDING_DOCSTRINGS: set[str] = set()
 PENDING_CLASSES = True
 """Packages that still hold refused words or pronoun docstrings, and whether class names repeat."""
 

@@ -1,4 +1,4 @@
-"""Algorithms carry out one collective among the ranks of one dimension: one module each.
+"""Algorithms of collectives among the ranks of a dimension, with a module for each.
 
 `phase_ns` of a module is the time of the whole phase when nothing else is on the wires, in whole
 nanoseconds, truncated wherever the reference simulator truncates (ASTRA-sim with its analytical

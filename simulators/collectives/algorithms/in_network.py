@@ -1,4 +1,4 @@
-"""In-network reduction: a switch that adds what its ports send needs one crossing, whatever n.
+"""In-network reduction: a switch adds the data of all ports in a single crossing, for any n.
 
 Graham et al., "Scalable hierarchical aggregation protocol" (2016); NVLink switches of the third
 generation do the same (NVLS). Each rank sends its buffer once and receives the sum once, so an

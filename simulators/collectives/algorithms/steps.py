@@ -53,7 +53,7 @@ def reducing(algorithm: int, op: int, ranks: int, window: int) -> int:
 
 @kernel(i8(i8, i8, i8, i8))
 def offset_of(algorithm: int, op: int, ranks: int, step: int) -> int:
-    """Return how far away the peer of a step is."""
+    """Return the distance, in ranks, to the partner of a step."""
     if algorithm == codes.DIRECT:
         return 1 + step % (ranks - 1)
     if algorithm == codes.HALVING_DOUBLING:

@@ -1,8 +1,8 @@
 """Seconds to take tokens to the GPUs of their experts, and to bring sums back, as DeepEP does.
 
 Two kinds of kernels, both of which send over links inside nodes and over cards between them at
-once. High throughput: a token crosses once to each node that has an expert of its, and goes on from
-there to each GPU that has one. Low latency: a copy for each expert goes there straight. DeepSeek,
+once. High throughput: a token crosses once to each node with one of its experts, and from there to
+each GPU with one. Low latency: a copy for each expert goes there straight. DeepSeek,
 github.com/deepseek-ai/DeepEP, README; node-limited routing by groups of experts: DeepSeek-V3
 technical report (2024), section 2.1.2. What a message costs to start, and which shares of data
 sheets links sustain, is fitted.
@@ -57,7 +57,7 @@ class Routed:
 
 @dataclass(frozen=True)
 class Rates:
-    """What an exchange takes to start, and the shares of data sheets that it sustains."""
+    """Start time of an exchange, and sustained shares of data-sheet bandwidths."""
 
     start_s: float
     inside: float  # of a GPU's ports to others of its node
@@ -98,5 +98,5 @@ def exchange_rates() -> Rates:
 
 
 def _hit(near: int, mine: int, top_k: int) -> float:
-    """Return the chance that one of `mine` of the experts a token keeps to is among its own."""
+    """Return the probability that a token activates at least one of `mine` of `near` experts."""
     return 1.0 - comb(near - mine, top_k) / comb(near, top_k) if mine < near else 1.0

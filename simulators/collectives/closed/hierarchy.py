@@ -32,8 +32,8 @@ def measured_s(
     """Return the time on a node, or on several.
 
     Raises:
-        UnknownNameError: nobody measured the library on this GPU.
-        Infeasible: nobody measured this collective with it.
+        UnknownNameError: the library was not measured on this GPU.
+        Infeasible: this collective was not measured with the library.
     """
     inside = plan.topology.dimensions[0].ranks
 

@@ -27,7 +27,7 @@ from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix, voi
 def phase_ns(
     op: int, payload: int, whole: Ints, rates: Floats, endpoint_ns: int, memory_bytes_per_s: float
 ) -> int:
-    """Return the time of one phase on one dimension, by whatever algorithm it uses."""
+    """Return the time of a phase on a dimension, by the algorithm of the dimension."""
     wire = wire_of(whole, rates)
     phase = Phase(op, whole[blocks.WINDOW], payload, endpoint_ns, memory_bytes_per_s)
     algorithm = whole[blocks.ALGORITHM]
@@ -57,10 +57,10 @@ def flow_shop_ns(chunks: int, phases: Ints, duration: Ints, active: int, queues:
     running = np.zeros(lines, np.int64)
     follower = np.full(chunks, -1, np.int64)
     stage = np.zeros(chunks, np.int64)
-    room = min(chunks, lines * servers)
-    busy_until = np.zeros(room, np.int64)
-    order = np.zeros(room, np.int64)
-    who = np.zeros(room, np.int64)
+    slots = min(chunks, lines * servers)
+    busy_until = np.zeros(slots, np.int64)
+    order = np.zeros(slots, np.int64)
+    who = np.zeros(slots, np.int64)
     busy, sequence, now, left = 0, 0, 0, chunks
     for s in range(chunks):
         line = phases[0, at.DIMENSION] * queues + queue_of(phases[0, at.HALF], queues, s)

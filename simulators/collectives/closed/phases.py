@@ -72,7 +72,7 @@ def lay_out(op: int, is_baseline: int, network: Ints, chunk: int, phases: Ints) 
 
 @kernel(i8(i8, i8, i8))
 def queue_of(half: int, queues: int, turn: int) -> int:
-    """Return the queue of its dimension that a stream joins: in turn among those it may use."""
+    """Return the queue that a stream joins: round robin among the queues of its half."""
     if half == FIRST_HALF:
         return turn % max(1, queues // 2)
     if half == SECOND_HALF:

@@ -1,4 +1,4 @@
-"""Time of a ring by NCCL's protocols, where nobody measured: steps at the start, bytes on a link.
+"""Time of an unmeasured ring by NCCL's protocols: start-up steps, and bytes on a link.
 
 A ring all-reduce moves 2(n-1)/n of the data over every link in 2(n-1) steps (Patarasuk and Yuan,
 2009). Libraries send small messages with a protocol of short hops that wastes most of the link, and
@@ -67,8 +67,8 @@ def sustained_between() -> float:
 def sustained(cluster: Cluster, gpu: Gpu, ranks: int) -> tuple[float, bool]:
     """Return what large messages sustain of a link inside a node, and whether it was measured.
 
-    The memory of a host is one, whose share of a link's rate all boards have among them. Fabrics
-    nobody measured get the mean of those that were.
+    All GPUs of a host share its memory, and so its share of a link's rate. Fabrics without
+    measurements get the mean of the measured ones.
     """
     fitted = read_calibration(CALIBRATION)["sustained"]
     fabric = cluster.fabric_of(gpu)

@@ -1,4 +1,4 @@
 """Collectives message by message: links serve messages in turn or share themselves out fairly.
 
-`run.py` is the door: it lays a collective out and runs the loop.
+The entry point is `run.py`, which lays a collective out and runs the loop.
 """

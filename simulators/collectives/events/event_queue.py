@@ -35,7 +35,7 @@ def push(queue: Ints, clock: Ints, time: int, what: int) -> None:
 
 @kernel(void(matrix(i8), array(i8), array(i8)))
 def pop(queue: Ints, clock: Ints, out: Ints) -> None:
-    """Take the next event: its time and what it is."""
+    """Take the next event off the queue; write time and event into `out`."""
     out[0], out[1] = queue[0, TIME], queue[0, WHAT]
     length = clock[LENGTH] - 1
     clock[LENGTH] = length

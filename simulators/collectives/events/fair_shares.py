@@ -37,7 +37,7 @@ def fair_rates(
     routes: Ints,
     capacity: Floats,
     shares: Floats,
-    room: Floats,
+    free_bandwidth: Floats,
     load: Ints,
     used: Ints,
 ) -> None:
@@ -54,7 +54,7 @@ def fair_rates(
             if link < 0:
                 break
             if load[link] == 0:
-                used[links], room[link] = link, capacity[link]
+                used[links], free_bandwidth[link] = link, capacity[link]
                 links += 1
             load[link] += 1
     pending = count
@@ -62,19 +62,19 @@ def fair_rates(
         tightest = np.inf
         for k in range(links):
             if load[used[k]] > 0:
-                tightest = min(tightest, room[used[k]] / load[used[k]])
+                tightest = min(tightest, free_bandwidth[used[k]] / load[used[k]])
         for i in range(count):
             flow = flying[i]
             if shares[flow, 1] > 0.0:
                 continue
             is_held = False
             for link in routes[flow]:
-                if link >= 0 and room[link] <= tightest * load[link] * (1.0 + DONE):
+                if link >= 0 and free_bandwidth[link] <= tightest * load[link] * (1.0 + DONE):
                     is_held = True
             if is_held:
                 shares[flow, 1] = tightest
                 pending -= 1
-        _fill(flying, count, routes, shares, capacity, room, load)
+        _fill(flying, count, routes, shares, capacity, free_bandwidth, load)
 
 
 @kernel(
@@ -86,18 +86,18 @@ def _fill(
     routes: Ints,
     shares: Floats,
     capacity: Floats,
-    room: Floats,
+    free_bandwidth: Floats,
     load: Ints,
 ) -> None:
     """Write what every link has left for the flows that have no rate yet, and how many they are."""
     for i in range(count):
         for link in routes[flying[i]]:
             if link >= 0:
-                room[link], load[link] = capacity[link], 0
+                free_bandwidth[link], load[link] = capacity[link], 0
     for i in range(count):
         rate = shares[flying[i], 1]
         for link in routes[flying[i]]:
             if link < 0:
                 break
-            room[link] -= rate
+            free_bandwidth[link] -= rate
             load[link] += int(rate == 0.0)

@@ -104,7 +104,7 @@ def dispatch(
 
 @kernel(void(STATE, i8, i8), no_refcount=True)
 def serve(state: State, m: int, now: int) -> None:
-    """Put a message on its next link, behind those before it."""
+    """Queue a message on the next link of the route, behind earlier messages."""
     message = state.messages[m]
     link = message[at.TRACK]
     serial = message[at.BYTES] / state.capacity[link]
@@ -179,7 +179,7 @@ def flow(state: State, until_ns: float) -> bool:
             state.routes,
             state.capacity,
             shares,
-            state.room,
+            state.free_bandwidth,
             state.load,
             state.used,
         )

@@ -40,11 +40,11 @@ def run(state: State, limit: int) -> None:
     """Simulate one collective and fill in the state's report; give up after `limit` link events."""
     _start_all(state)
     clock, report, event = state.clock, state.report, state.event
-    room, reserve = state.queue.shape[0], state.settings.reserve
+    capacity, reserve = state.queue.shape[0], state.settings.reserve
     now = 0
     while clock[LENGTH] + clock[at.FLYING] > 0 and report[at.LINK_EVENTS] < limit:
-        if clock[LENGTH] + clock[at.FLYING] + reserve >= room or clock[at.SPARES] <= reserve:
-            report[at.UNFINISHED] = at.NO_ROOM
+        if clock[LENGTH] + clock[at.FLYING] + reserve >= capacity or clock[at.SPARES] <= reserve:
+            report[at.UNFINISHED] = at.NO_CAPACITY
             return
         following_ns = FOREVER_NS
         if clock[LENGTH] > 0:
@@ -61,7 +61,7 @@ def run(state: State, limit: int) -> None:
 
 @kernel(void(STATE), no_refcount=True)
 def _start_all(state: State) -> None:
-    """Queue all streams of all ranks for their first phase, and start those that have room."""
+    """Queue all streams of all ranks for their first phase, and start those with a free server."""
     streams, ranks = state.settings.streams, state.settings.ranks
     state.clock[at.STREAMS_LEFT] = ranks * streams
     for rank in range(ranks):

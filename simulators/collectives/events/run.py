@@ -49,7 +49,7 @@ from simulators.core.jit import Floats, Ints, i8, kernel, matrix, void
 EVENT_LIMIT = 500_000_000
 """Link events after which a run is given up: about a minute."""
 MOST_MESSAGES = 1 << 21
-"""Messages that may be under way at once, of a run that is begun: half a gigabyte."""
+"""Messages that may be under way at once, of a run: half a gigabyte."""
 
 
 class Report(NamedTuple):
@@ -85,7 +85,7 @@ def simulate(
     """Return what a run reports.
 
     Columns of `request` are as of `phases`; `mode` is how messages meet on links: IN_TURN, SHARED
-    or ALONE of `state`. With `every_rank` all ranks run, even where one stands for all.
+    or ALONE of `state`. With `every_rank` all ranks run, even where a single rank represents all.
 
     Raises:
         Infeasible: too many messages would be under way at once.
@@ -96,7 +96,7 @@ def simulate(
             plan, request, memory_bytes_per_s, every_rank=every_rank, mode=mode, slack=slack
         )
         run(state, EVENT_LIMIT)
-        if state.report[at.UNFINISHED] != at.NO_ROOM:
+        if state.report[at.UNFINISHED] != at.NO_CAPACITY:
             break
         slack *= 4
     busy_ns = state.busy_ns.reshape(state.settings.ranks, -1)
@@ -140,7 +140,7 @@ def state_of(
     mode: int,
     slack: int,
 ) -> State:
-    """Return the arrays of a run before its first event; `slack` multiplies the room for events."""
+    """Return the arrays of a run before its first event; `slack` multiplies the event slots."""
     whole, queues = plan.whole, int(request[asked_for.QUEUES])
     streams = chunks_of(request, plan.ranks)
     phases = phases_of(
@@ -158,18 +158,18 @@ def state_of(
     servers = -(-int(request[asked_for.ACTIVE]) // queues)
     widest = max(_widest(whole[d], int(op)) for d, op, *_ in phases)
     at_once = min(streams, lines * servers)
-    room = slack * (64 + 2 * ranks * at_once * widest)
+    free_slots = slack * (64 + 2 * ranks * at_once * widest)
     waiting = ranks * streams * slots
-    if max(room, waiting) > MOST_MESSAGES:
+    if max(free_slots, waiting) > MOST_MESSAGES:
         raise Infeasible(
             "too_many_messages",
-            f"{ranks:,} ranks with {streams:,} chunks may have {max(room, waiting):,} messages "
-            f"under way; up to {MOST_MESSAGES:,} are simulated",
+            f"{ranks:,} ranks with {streams:,} chunks may have {max(free_slots, waiting):,} "
+            f"messages under way; up to {MOST_MESSAGES:,} are simulated",
         )
     clock = np.zeros(at.COUNTERS, np.int64)
-    clock[at.SPARES] = room
+    clock[at.SPARES] = free_slots
     links, is_fair = ranks * owned, mode == at.SHARED
-    sharing = room if is_fair else 1
+    sharing = free_slots if is_fair else 1
     route = max([4, *(int(d[RANKS]) // 2 for d in whole if d[BLOCK] == RING_BLOCK)])
     return State(
         settings=Settings(
@@ -198,19 +198,19 @@ def state_of(
         tail=np.full(ranks * lines, -1, np.int64),
         running=np.zeros(ranks * lines, np.int64),
         follower=np.full(ranks * streams, -1, np.int64),
-        messages=np.zeros((room, at.MESSAGE_FIELDS), np.int64),
-        spare=np.arange(room)[::-1].copy(),
+        messages=np.zeros((free_slots, at.MESSAGE_FIELDS), np.int64),
+        spare=np.arange(free_slots)[::-1].copy(),
         shares=np.zeros((sharing, 3)),
         routes=np.full((sharing, route if is_fair else 1), -1, np.int64),
         flying=np.zeros(sharing, np.int64),
         shared_until_ns=np.zeros(1),
         capacity=_capacity(plan, ranks, first_link, is_fair=is_fair),
-        room=np.zeros(links),
+        free_bandwidth=np.zeros(links),
         load=np.zeros(links, np.int64),
         used=np.zeros(links, np.int64),
         free_at=np.zeros(links, np.int64),
         busy_ns=np.zeros(links),
-        queue=np.zeros((room, 3), np.int64),
+        queue=np.zeros((free_slots, 3), np.int64),
         event=np.zeros(2, np.int64),
         clock=clock,
         report=np.zeros(at.UNFINISHED + 1, np.int64),
@@ -218,7 +218,7 @@ def state_of(
 
 
 def _alike(plan: Plan, phases: Ints) -> Ints:
-    """Say of which dimensions one rank stands for all: it does the same at the same time.
+    """Return the dimensions whose ranks all send the same messages at the same time.
 
     Ranks of a tree have different parts. On a ring, partners of halving-doubling share links with
     some ranks and not with others; in a fat tree some peers are behind the same leaf switch.

@@ -18,8 +18,8 @@ LEFT, RATE, ELAPSED = range(3)
 """Of a message that shares its links: bytes left, bytes per ns, and ns since it started."""
 FINISH_NS, SENT_MESSAGES, DELIVERED, LINK_EVENTS, UNFINISHED = range(5)
 """What a run counts; UNFINISHED are streams."""
-NO_ROOM: Final = -1
-"""Unfinished streams of a run that needs more room for events than it was given."""
+NO_CAPACITY: Final = -1
+"""Unfinished streams of a run whose events exceed its arrays."""
 SPARES, FLYING, STALE, STREAMS_LEFT = range(event_queue.COUNTERS, event_queue.COUNTERS + 4)
 """What a clock counts besides events: free places for messages, messages that share links, whether
 their rates are out of date, and streams that have not ended."""
@@ -43,7 +43,7 @@ class Settings(NamedTuple):
     queues: int  # of a dimension
     endpoint_ns: int
     owned: int  # links of a rank
-    reserve: int  # room that one event may take up
+    reserve: int  # slots that one event may take up
     mode: int  # how messages meet on links
     memory_bytes_per_s: float
 
@@ -75,7 +75,7 @@ class State(NamedTuple):
     whole: IntMatrix  # per dimension, columns as of `blocks`
     rates: FloatMatrix  # the same of other numbers
     strides: Ints  # between neighbours of a dimension, in simulated ranks
-    is_alike: Ints  # per dimension: one rank stands for all
+    is_alike: Ints  # per dimension: a single rank is simulated for all
     uplinks: Ints  # per dimension, of a leaf switch
     first_link: Ints  # of a dimension, among those a rank owns
     first_slot: Ints  # of a dimension, among the peers a stream hears from
@@ -92,7 +92,7 @@ class State(NamedTuple):
     flying: Ints  # messages that share links, oldest first
     shared_until_ns: Floats  # one number
     capacity: Floats  # per link, bytes per ns
-    room: Floats  # per link: scratch of the fair shares
+    free_bandwidth: Floats  # per link: scratch of the fair shares
     load: Ints
     used: Ints
     free_at: Ints  # per link

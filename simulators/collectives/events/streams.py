@@ -69,7 +69,7 @@ def line_of(state: State, rank: int, who: int, p: int) -> int:
 
 @kernel(void(STATE, i8, i8), no_refcount=True)
 def start(state: State, line: int, now: int) -> None:
-    """Start the streams of a queue, in the order they came, while there is room."""
+    """Start the waiting streams of a queue in order of arrival, while servers are free."""
     while state.head[line] >= 0 and state.running[line] < state.settings.servers:
         who = state.head[line]
         state.head[line] = state.follower[who]

@@ -70,7 +70,7 @@ def load_topology(text: str) -> Topology:
 
 
 def file_behind(text: str) -> Path | None:
-    """Return the file a topology's name stands for, if it does."""
+    """Return the file of a named topology, or None for a written topology."""
     return TOPOLOGIES.find(text) if ":" not in text or os.sep in text else None
 
 

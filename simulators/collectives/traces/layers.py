@@ -26,7 +26,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class TraceLayer:
-    """One layer as a profile of one GPU knows it."""
+    """A layer of a model, profiled on a single GPU."""
 
     name: str
     forward_ns: int

@@ -27,7 +27,7 @@ CHAKRA, GRAPH, LAYERS = ".et", ".json", ".csv"
 
 @dataclass(frozen=True)
 class TraceStep:
-    """Programs by rank; of several ranks that run the same one, that of rank 0."""
+    """Programs by rank; ranks with equal programs share the program of rank 0."""
 
     programs: tuple[tuple[Operator, ...], ...]
     ranks: int
@@ -51,7 +51,7 @@ class TraceStep:
         """
         given = [{o.id: o for o in program} for program in self.programs]
         programs = dict(enumerate(self.programs))
-        if self.ranks > len(programs):  # of equal ranks one stands for all
+        if self.ranks > len(programs):  # one of the equal ranks runs for all
             programs = {0: tuple(dataclasses.replace(o, group=()) for o in self.programs[0])}
 
         def taken(operator: Operator, rank: int) -> int:

@@ -31,7 +31,7 @@ NAMED = 6
 
 @dataclass(frozen=True)
 class TraceNode:
-    """One operator of a graph, on one resource of one rank."""
+    """An operator of a graph, on a resource of a rank."""
 
     name: str
     duration_ns: int
@@ -137,15 +137,15 @@ def _by_owner(owner: Ints, owners: int) -> tuple[Ints, Ints]:
 
 
 def _why_stuck(nodes: Sequence[TraceNode], graph: TraceGraph, start_ns: Ints, end_ns: Ints) -> str:
-    """Name the nodes that wait for one another, or for partners that never come."""
+    """Name the nodes that wait for each other, or for partners that never start."""
 
     def named(which: Sequence[int]) -> str:
         said = [f"'{nodes[i].name}' of rank {nodes[i].rank}" for i in which[:NAMED]]
         return ", ".join(said) + (" ..." if len(which) > NAMED else "")
 
     stuck = np.flatnonzero(end_ns < 0).tolist()
-    if begun := [i for i in stuck if start_ns[i] >= 0]:
-        return f"{len(stuck)} nodes never end: {named(begun)} wait for partners that are held up"
+    if started := [i for i in stuck if start_ns[i] >= 0]:
+        return f"{len(stuck)} nodes never end: {named(started)} wait for partners that are held up"
     before: dict[int, int] = {}
     for node in stuck:
         first, last = graph.first_follower[node], graph.first_follower[node + 1]
@@ -196,14 +196,14 @@ def run_graph(graph: TraceGraph, start_ns: Ints, end_ns: Ints) -> int:
             if is_busy[r] or clocks[r, LENGTH] == 0:
                 continue
             pop(ready[base[r] : base[r + 1]], clocks[r], event)
-            begun = event[1]
-            start_ns[begun], is_busy[r] = now, int(r % KINDS != RECEIVE)
-            if group[begun] == ALONE:
-                push(running, clock, now + graph.duration_ns[begun], begun)
+            task = event[1]
+            start_ns[task], is_busy[r] = now, int(r % KINDS != RECEIVE)
+            if group[task] == ALONE:
+                push(running, clock, now + graph.duration_ns[task], task)
                 continue
-            missing[group[begun]] -= 1
-            if missing[group[begun]] == 0:
-                members = graph.first_member[group[begun]], graph.first_member[group[begun] + 1]
+            missing[group[task]] -= 1
+            if missing[group[task]] == 0:
+                members = graph.first_member[group[task]], graph.first_member[group[task] + 1]
                 for m in graph.members[members[0] : members[1]]:
                     push(running, clock, now + graph.duration_ns[m], m)
         if clock[LENGTH] == 0:

@@ -24,7 +24,7 @@ USED, FAN, SPLIT = range(3)
 
 
 class Problem(NamedTuple):
-    """A layer, an accelerator, and room for intermediate results."""
+    """A layer, an accelerator, and scratch arrays for intermediate results."""
 
     bounds: Ints
     terms: IntMatrix  # row 4 * tensor + rank: dim, coefficient, dim, coefficient; dim -1 is none

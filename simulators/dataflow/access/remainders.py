@@ -33,13 +33,13 @@ def left_over(bound: int, tile: int) -> int:
 
 @kernel(i8(i8, i8, i8), no_refcount=True)
 def last_run(bound: int, tile: int, times: int) -> int:
-    """Return the iterations of a loop over tiles that is the last one of its dimension."""
+    """Return the iterations of the last run of a loop over tiles of a dimension."""
     return (left_over(bound, tile * times) - 1) // tile + 1
 
 
 @kernel(i8(matrix(i8), i8, i8, i8, i8), no_refcount=True)
 def repeat(sums: Ints, axis: int, times: int, last: int, added: int) -> int:
-    """Take a loop over one dimension in: its iterations add up, or look like the first one."""
+    """Apply a loop over one dimension: iterations add words, or repeat the first iteration."""
     for table in range(2):
         for other in range(2):
             whole, cut = (other, 2 + other) if axis == 0 else (2 * other, 2 * other + 1)
@@ -109,7 +109,7 @@ def fan_out(sums: Ints, m: int, m_last: int, a: int, n: int, n_last: int, b: int
 
 @kernel(i8(PROBLEM, RANK, i8, i8, i8), no_refcount=True)
 def tile_sums(problem: Problem, rank: Ints, child: int, slides: int, step: int) -> int:
-    """Start sums with the extents of one tile, and with what a step of `slides` adds to it."""
+    """Initialize sums with the extents of a tile and the words that a step of `slides` adds."""
     d, e = rank[0], rank[2]
     for state in range(4):
         p = problem.extents[child, d]

@@ -30,7 +30,7 @@ from simulators.workload.loop_nest import Layer
 
 @dataclass(frozen=True)
 class Traffic:
-    """What one tensor does at one level; words are those of the first instance.
+    """Accesses of one tensor at one level, in words of the level's first instance.
 
     The other instances have as many, unless the last tile of a dimension is smaller.
     """
@@ -142,7 +142,7 @@ def evaluated(mapping: Mapping, layer: Layer, accelerator: Accelerator) -> Evalu
 
 
 def level_cycles(level: int, lines: Iterable[Traffic], accelerator: Accelerator) -> int:
-    """Return the cycles that the words of one level take at its bandwidths."""
+    """Return the cycles that a level needs to move its words at the level's bandwidths."""
     mine = [line for line in lines if line.level == accelerator.levels[level].name]
     reads = sum(line.reads for line in mine)
     writes = sum(line.fills + line.updates for line in mine)

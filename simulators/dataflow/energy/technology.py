@@ -48,8 +48,8 @@ def _machine_of(accelerator: Accelerator, _version: int) -> Machine:
         capacity, block = level.capacity_words, level.block_words
         shift = block.bit_length() - 1 if block & (block - 1) == 0 else -1
         fan_out = inner[0] // level.mesh[0], inner[1] // level.mesh[1]
-        room = UNLIMITED if capacity is None else capacity
-        sizes.append((room, block, shift, *fan_out, int(level.staged)))
+        words = UNLIMITED if capacity is None else capacity
+        sizes.append((words, block, shift, *fan_out, int(level.staged)))
         accesses_pj = level_energy_pj(level, accelerator.node_nm, stated_nm)
         energy_pj.append((*accesses_pj, level.energy_pj.get("leak", 0.0)))
         speeds = (

@@ -110,7 +110,7 @@ def ordered(inner: Sequence[str], layer: Layer) -> list[int]:
 
 
 def decode(loops: Ints, keep: Ints, layer: Layer, accelerator: Accelerator) -> Mapping:
-    """Return the mapping that loops and keep masks stand for; loops that go past the end stop."""
+    """Return the mapping of loops and keep masks; loops past the end of a dimension stop."""
     loops = loops.copy()
     for d, size in enumerate(layer.bounds):
         _stop_at_end(loops, d, size)

@@ -1,1 +1,1 @@
-"""The mapper: what it minimises, what it must obey, and its walk among mappings."""
+"""The mapper: objective, constraints, and the search among mappings."""

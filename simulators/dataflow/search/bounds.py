@@ -30,11 +30,11 @@ from simulators.dataflow.search.objective import score
 from simulators.workload.loop_nest import Layer
 
 Tensors = tuple[float, float, float]
-Rooms = tuple[int, int, int]
+Capacities = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
-class Bounds:
+class MappingBounds:
     """Lower bounds of all mappings of a layer on an accelerator."""
 
     energy_pj: float
@@ -71,13 +71,13 @@ def compulsory(layer: Layer, accelerator: Accelerator, problem: Problem) -> tupl
     )
 
 
-def floors(
+def spread_bounds(
     layer: Layer, accelerator: Accelerator, problem: Problem, space: Space, spread: Ints
 ) -> tuple[Floats, Ints]:
     """Return least energy in pJ, cycles, energy-delay product and goal by spread, and what to keep.
 
-    A spread whose tiles fit nowhere has infinite floors. What is kept, level by level, is what the
-    goal is least with.
+    A spread whose tiles fit nowhere has infinite bounds. The kept tensors, level by level, are
+    the choice with the least goal.
     The loops of the layer divide its dimensions. `spread` are loops by mapping, level, row and
     dimension, with whatever is not spread outermost.
     """
@@ -86,7 +86,7 @@ def floors(
     surplus = np.array([_surplus(layer, accelerator, problem, tuple(row)) for row in kept.tolist()])
     counts, result = np.zeros_like(problem.totals), np.zeros(RESULTS)
     found, best = np.full((len(spread), 4), np.inf), np.zeros(len(spread), np.int64)
-    _floors(problem, space, spread, kept, surplus, counts, result, found, best)
+    _spread_bounds(problem, space, spread, kept, surplus, counts, result, found, best)
     return found, kept[best]
 
 
@@ -99,7 +99,7 @@ def _surplus(
     for level in range(1, len(kept)):
         if accelerator.levels[level].instances > 1:
             break
-        costs, rooms = [0.0, 0.0, 0.0], [0, 0, 0]
+        costs, capacities = [0.0, 0.0, 0.0], [0, 0, 0]
         whole = 0.0
         for t in range(len(TENSORS)):
             outer = max(k for k in range(level) if kept[k] >> t & 1)
@@ -116,10 +116,10 @@ def _surplus(
                 costs[t] += float(energy[outer, at.UPDATES]) / blocks[1]
             whole += costs[t] * _words(problem, t)
             if passes:
-                room = int(problem.sizes[inner, at.CAPACITY])
-                rooms[t] = min(room * accelerator.levels[inner].instances, UNLIMITED)
-        room = int(problem.sizes[level, at.CAPACITY])
-        entering = _entering(layer, room, kept[level], tuple(costs), tuple(rooms))
+                capacity = int(problem.sizes[inner, at.CAPACITY])
+                capacities[t] = min(capacity * accelerator.levels[inner].instances, UNLIMITED)
+        capacity = int(problem.sizes[level, at.CAPACITY])
+        entering = _entering(layer, capacity, kept[level], tuple(costs), tuple(capacities))
         spent += max(0.0, entering - whole)
     return spent
 
@@ -136,12 +136,12 @@ def _words(problem: Problem, tensor: int) -> int:
 
 
 @functools.lru_cache(maxsize=8192)
-def _entering(layer: Layer, room: int, kept: int, costs: Tensors, beyond: Rooms) -> float:
-    """Return the least cost of the words that enter or pass one buffer, over all tiles that fit.
+def _entering(layer: Layer, capacity: int, kept: int, costs: Tensors, beyond: Capacities) -> float:
+    """Return the least cost of words that enter or pass a buffer, over all tiles that fit.
 
     Args:
         layer: the sides of a tile divide its bounds.
-        room: words that the buffer holds.
+        capacity: words that the buffer holds.
         kept: mask of the tensors that the buffer keeps.
         costs: pJ of a word of each tensor.
         beyond: words of each tensor that the inner buffers hold of what passes this one; 0 for
@@ -150,7 +150,7 @@ def _entering(layer: Layer, room: int, kept: int, costs: Tensors, beyond: Rooms)
     divisors = [[float(n) for n in range(1, b + 1) if b % n == 0] for b in layer.bounds]
     sides = np.stack([grid.ravel() for grid in np.meshgrid(*divisors, indexing="ij")])
     held = [t for t in range(len(TENSORS)) if kept >> t & 1]
-    fits = sum(_tiles(layer, t, sides).prod(axis=0) for t in held) <= room
+    fits = sum(_tiles(layer, t, sides).prod(axis=0) for t in held) <= capacity
     sides = sides[:, np.broadcast_to(fits, sides.shape[1])]
     steps = np.array(layer.bounds, np.float64)[:, None] / sides
     every_step = steps.prod(axis=0)
@@ -205,22 +205,22 @@ def bounds(
     accelerator: Accelerator,
     problem: Problem,
     goal: Floats,
-    floor: Floats,
+    least_costs: Floats,
     left_out: int,
-) -> tuple[Bounds, float]:
+) -> tuple[MappingBounds, float]:
     """Return the bounds of all mappings, and the bound of the goal.
 
-    `floor` has the rows of `floors` for the listed spreads. Spreads that are not listed use at most
-    `left_out` multipliers; 0 if all are listed.
+    `least_costs` has the rows of `spread_bounds` for the listed spreads. Unlisted spreads use at
+    most `left_out` multipliers; 0 if all are listed.
     """
     energy_pj, cycles = compulsory(layer, accelerator, problem)
     least = np.array([energy_pj, cycles, energy_pj * cycles, 0.0])
     if left_out:
         cycles = max(cycles, math.ceil(layer.macs / left_out))
         value = score(goal, energy_pj, cycles)
-        floor = np.vstack([floor, [energy_pj, cycles, energy_pj * cycles, value]])
-    energy_pj, cycles, edp, value = np.maximum(floor.min(axis=0), least).tolist()
-    return Bounds(energy_pj, round(cycles), edp), value
+        least_costs = np.vstack([least_costs, [energy_pj, cycles, energy_pj * cycles, value]])
+    energy_pj, cycles, edp, value = np.maximum(least_costs.min(axis=0), least).tolist()
+    return MappingBounds(energy_pj, round(cycles), edp), value
 
 
 @kernel(i8(PROBLEM, i8, i8), no_refcount=True)
@@ -306,7 +306,7 @@ def _least_counts(problem: Problem, keep: Ints, counts: Ints) -> int:
     ),
     no_refcount=True,
 )
-def _floors(
+def _spread_bounds(
     problem: Problem,
     space: Space,
     spread: Ints,
@@ -317,7 +317,7 @@ def _floors(
     found: Floats,
     best: Ints,
 ) -> int:
-    """Fill in the rows of `floors`, and by row the best choice of what is kept; return rows."""
+    """Fill in the rows of `spread_bounds` and the best kept tensors by row; return rows."""
     levels, dims = kept.shape[1], problem.bounds.size
     around = problem.extents
     for row in range(spread.shape[0]):

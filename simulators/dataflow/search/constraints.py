@@ -58,7 +58,7 @@ class Constraints:
 
 
 def read_constraints(table: Any) -> Constraints:
-    """Return constraints written as a table by level, and a floor of utilization.
+    """Return constraints written as a table by level, and a minimum utilization.
 
     Each level may have `temporal`, `spatial_x` and `spatial_y`: a list of the dimensions allowed
     there, or a table of the bounds that are fixed; `order`; and `keep`.

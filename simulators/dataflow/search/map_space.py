@@ -136,11 +136,11 @@ def _keeps(k: int, accelerator: Accelerator, machine: Machine, rules: Constraint
     options = [rules.keep[level.name]] if level.name in rules.keep else list(level.may_keep)
     if unknown := [t for keep in options for t in keep if t not in TENSORS]:
         raise UserError(f"constraint keeps '{unknown[0]}'{suggestion(unknown[0], TENSORS)}")
-    room = int(machine.sizes[k, at.CAPACITY])
-    fitting = [keep for keep in options if len(keep) <= room]
+    words = int(machine.sizes[k, at.CAPACITY])
+    fitting = [keep for keep in options if len(keep) <= words]
     if not fitting:
         raise Infeasible(
             "buffer_too_small",
-            f"{level.name} holds {room} words, fewer than the tensors it must keep",
+            f"{level.name} holds {words} words, fewer than the tensors it must keep",
         )
     return [sum(1 << TENSORS.index(tensor) for tensor in keep) for keep in fitting]

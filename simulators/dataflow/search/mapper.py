@@ -1,8 +1,8 @@
 """The mapper: the best mapping found within a budget, and a bound no mapping can beat.
 
-What may be spread over the array is listed, and each spread has a floor: what no mapping with it
-can beat. Walks in time race from the spreads with the least floors, and the least of all floors is
-the bound. A race ends where a walk has come to the bound.
+All spatial mappings (spreads) are listed, and each has a lower bound that none of its mappings can
+beat. Temporal searches race from the spreads with the least bounds; the least of all bounds is the
+bound of the layer. A race ends when a search reaches that bound.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from simulators.catalog.accelerator import Accelerator
 from simulators.core.errors import Infeasible, UserError
 from simulators.dataflow.energy.evaluation import Evaluation, evaluated, problem_of
 from simulators.dataflow.mapping.loop_nest import Mapping, decode
-from simulators.dataflow.search.bounds import Bounds, bounds, compulsory, floors
+from simulators.dataflow.search.bounds import MappingBounds, bounds, compulsory, spread_bounds
 from simulators.dataflow.search.constraints import Constraints
 from simulators.dataflow.search.map_space import rounded_up, space_of
 from simulators.dataflow.search.objective import exponents_of
@@ -37,14 +37,14 @@ class Found:
     evaluation: Evaluation
     evaluations: int  # mappings tried
     feasible: int  # of them
-    bounds: Bounds
+    bounds: MappingBounds
     gap: float  # of the goal: 0 is proven optimal, 0.5 at most half as much is possible
 
     def restated(self, evaluation: Evaluation, energy_pj: float, cycles: int) -> Found:
         """Return the mapping with another evaluation, and other bounds of energy and cycles."""
         edp = energy_pj * cycles
         gap = max(0.0, 1.0 - edp / evaluation.edp)
-        least = Bounds(energy_pj, cycles, edp)
+        least = MappingBounds(energy_pj, cycles, edp)
         return dataclasses.replace(self, evaluation=evaluation, bounds=least, gap=gap)
 
 
@@ -82,17 +82,19 @@ def find(
         space, loops = space_of(layer, sizes, accelerator, goal, rules)
         most = FEWEST_SPREADS + budget // MAPPINGS_A_SPREAD
         spread, left_out = spreads(space, loops, problem.sizes, most)
-        floor, keep = floors(layer, accelerator, problem, space, spread)
-        fitting = np.isfinite(floor[:, 3])
+        least_costs, keep = spread_bounds(layer, accelerator, problem, space, spread)
+        fitting = np.isfinite(least_costs[:, 3])
         if fitting.any() and not remainders:
-            least, least_goal = bounds(layer, accelerator, problem, exponents, floor, left_out)
+            least, least_goal = bounds(
+                layer, accelerator, problem, exponents, least_costs, left_out
+            )
         most = min(int(fitting.sum()), max(1, budget // LEAST_STEPS))
-        order = np.argsort(floor[:, 3], kind="stable")[:most]
-        starts = [Start(spread[k], keep[k], _log(floor[k, 3])) for k in order]
+        order = np.argsort(least_costs[:, 3], kind="stable")[:most]
+        starts = [Start(spread[k], keep[k], _log(least_costs[k, 3])) for k in order]
         if starts:
-            floor_log = _log(least_goal)
-            walked.append(race(problem, space, loops, starts, budget, seed, floor_log))
-            if walked[-1].best <= floor_log:
+            bound_log = _log(least_goal)
+            walked.append(race(problem, space, loops, starts, budget, seed, bound_log))
+            if walked[-1].best <= bound_log:
                 break
     if not walked:
         raise Infeasible("constraints_exceed_buffer", "no mapping with the fixed loops fits")
@@ -110,7 +112,7 @@ def find(
         evaluations=sum(w.evaluations for w in walked),
         feasible=sum(w.feasible for w in walked),
         bounds=least,
-        gap=max(0.0, 1.0 - math.exp(floor_log - best.best)),
+        gap=max(0.0, 1.0 - math.exp(bound_log - best.best)),
     )
 
 
@@ -130,5 +132,5 @@ def given(mapping: Mapping, layer: Layer, accelerator: Accelerator) -> Found:
     if isinstance(evaluation, str):
         raise Infeasible(evaluation, "the mapping that was given does not fit")
     energy_pj, cycles = compulsory(layer, accelerator, problem_of(layer, accelerator))
-    found = Found(mapping, evaluation, 1, 1, Bounds(energy_pj, cycles, 0.0), 1.0)
+    found = Found(mapping, evaluation, 1, 1, MappingBounds(energy_pj, cycles, 0.0), 1.0)
     return found.restated(evaluation, energy_pj, cycles)

@@ -97,12 +97,12 @@ def race(
     starts: Sequence[Start],
     evaluations: int,
     seed: int,
-    floor: float,
+    lower_bound: float,
 ) -> Walk:
     """Return the best of walks from some starts, which counts the mappings that all have tried.
 
     Starts are spreads of `loops`, which have all that is free outermost, in time; the best promise
-    goes first. `floor` is the logarithm of a goal that cannot be beaten.
+    goes first. `lower_bound` is the logarithm of a goal that cannot be beaten.
     """
     counts = np.zeros_like(problem.totals)
     raced = evaluations - int(FREED * evaluations)
@@ -119,14 +119,14 @@ def race(
             own = draws[k * steps : (k + 1) * steps]
             one.walk(problem, counts, own, WARM if number else HOT)
         best = min(field, key=lambda one: one.best)
-        if best.best <= floor:
+        if best.best <= lower_bound:
             break
         alive = [one for one in alive if one.promise < best.best]
         alive.sort(key=lambda one: one.best + one.promise)
         alive = alive[: math.ceil(len(alive) / 2)] or [best]
     tried = sum(one.evaluations for one in field)
     winner = _freed(best, space, loops)
-    if best.best > floor and tried < evaluations:
+    if best.best > lower_bound and tried < evaluations:
         winner.walk(problem, counts, _draws(seed, rounds, evaluations - tried), WARM)
     winner.evaluations += tried
     winner.feasible += sum(one.feasible for one in field)

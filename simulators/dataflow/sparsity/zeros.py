@@ -76,7 +76,7 @@ def with_zeros(
 
 
 def sparse_of(found: Found, layer: Layer, accelerator: Accelerator, zeros: Sparsity) -> Found:
-    """Return what a search found, with zeros; its bounds are those of the multiplies that remain.
+    """Return a search result with zeros; bounds cover only the multiplies that remain.
 
     The mapping is the best one of dense operands.
     """
@@ -122,7 +122,7 @@ def _expected(
 
 
 def _stored(operand: str, tile: int, word_bits: int, zeros: Sparsity) -> float:
-    """Return the words that stand for one word of a tile: its non-zeros, and their places."""
+    """Return stored words per word of a tile: non-zeros and their metadata."""
     layout = zeros.formats.get(operand, "none")
     if layout == "none":
         return 1.0
