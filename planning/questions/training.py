@@ -34,12 +34,12 @@ NEXT_GPUS = ("h200_sxm", "b200_sxm", "gb300")
 
 PARTS = {
     "compute": "kernels",
-    "bubble": "other stages",
-    "tensor": "tensor ranks",
-    "context": "context ranks",
-    "experts": "experts",
-    "data": "data ranks",
-    "late": "slowest rank",
+    "bubble": "pipeline bubble",
+    "tp_comm": "tensor-parallel communication",
+    "cp_comm": "context-parallel communication",
+    "ep_comm": "expert-parallel communication",
+    "dp_comm": "data-parallel communication",
+    "straggler": "straggler wait",
     "optimizer": "optimiser",
     "loading": "storage",
 }
@@ -47,7 +47,7 @@ HELD = {
     "activation": "activations",
     "weight": "weights",
     "gradient": "gradients",
-    "state": "optimiser states",
+    "optimizer_state": "optimizer states",
     "workspace": "logits and workspace",
 }
 """Printed names of the parts of a step and of a rank's memory."""

@@ -135,7 +135,7 @@ def _print_figures(title: str, names: Sequence[str], design: StoredDesign) -> No
         low, high = row.get(f"{column}_lo"), row.get(f"{column}_hi")
         if low is not None and high is not None and low < high:
             ends_said = f"{last.human(column, low)} to {last.human(column, high)}"
-            mark += f"  (90 % prediction interval {ends_said})"
+            mark += f"  (90 % interval {ends_said})"
         print(f"  {column:24} {last.human(column, row[column])}{mark}")
 
 

@@ -48,12 +48,12 @@ def limits(rates: tuple[float, ...]) -> np.ndarray:
         blocks=10,
         block_size=16,
         watermark=0.0,
-        seats=1,
-        batch_tokens=1,
-        chunk=1,
-        most_tokens=10,
-        drafted=len(rates),
-        survival=rates,
+        max_num_seqs=1,
+        max_prefill_tokens=1,
+        token_budget=1,
+        max_model_len=10,
+        num_draft_tokens=len(rates),
+        acceptance=rates,
         seed=3,
     ).vector()
 
