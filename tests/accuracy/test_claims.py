@@ -21,7 +21,7 @@ def test_stored_figures_are_within_their_limits(group: str) -> None:
     assert not exceeded(lines, limits)
 
 
-@pytest.mark.slow
+@pytest.mark.accuracy
 @pytest.mark.parametrize("group", LIMITS)
 def test_every_line_stays_within_its_limit(claimed: Callable[[str], Lines], group: str) -> None:
     found, limits = claimed(group), LIMITS[group]
@@ -32,7 +32,7 @@ def test_every_line_stays_within_its_limit(claimed: Callable[[str], Lines], grou
     assert any(line.ok for line in found.values())
 
 
-@pytest.mark.slow
+@pytest.mark.accuracy
 @pytest.mark.parametrize(
     "name", ["seen NVIDIA GPUs, unfused", "T4", "fused by a compiler", "TP4, four GPUs"]
 )

@@ -19,7 +19,7 @@ def test_readme_shows_the_stored_table() -> None:
     assert table(stored()) in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
+@pytest.mark.accuracy
 @pytest.mark.parametrize("headline", headlines(), ids=lambda one: f"{one.group}: {one.what}")
 def test_a_figure_equals_what_is_computed_now(
     claimed: Callable[[str], dict[str, Check]], headline: Headline

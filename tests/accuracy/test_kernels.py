@@ -20,14 +20,14 @@ def found(claimed: Callable[[str], dict[str, Check]]) -> dict[str, Check]:
     return claimed("kernels")
 
 
-@pytest.mark.slow
+@pytest.mark.accuracy
 def test_every_gpu_beats_the_roofline_on_the_data_sheet_alone(found: dict[str, Check]) -> None:
     sheets = [c for c in found.values() if c.name.endswith("operators, data sheet alone")]
     assert len(sheets) >= 9
     assert all(check.ok for check in sheets)
 
 
-@pytest.mark.slow
+@pytest.mark.accuracy
 def test_intervals_of_fp32_kernels_cover_nine_tenths_of_rows(found: dict[str, Check]) -> None:
     families = ("linear", "bmm", "elementwise", "softmax + norm", "conv")
     assert all(found[f"{family} coverage"].ok for family in families)
@@ -38,7 +38,7 @@ def test_intervals_of_fp32_kernels_cover_nine_tenths_of_rows(found: dict[str, Ch
     assert all(check.ok for check in new), [(c.name, c.value) for c in new]
 
 
-@pytest.mark.slow
+@pytest.mark.accuracy
 def test_intervals_of_attention_and_experts_cover_nine_tenths_of_rows(
     found: dict[str, Check],
 ) -> None:
@@ -50,7 +50,7 @@ def test_intervals_of_attention_and_experts_cover_nine_tenths_of_rows(
     assert all(c.ok or (c.value or 0.0) >= least[c.name] for c in held), held
 
 
-@pytest.mark.slow
+@pytest.mark.accuracy
 def test_intervals_of_tensor_products_cover_nine_tenths_of_rows(
     found: dict[str, Check],
 ) -> None:
@@ -59,7 +59,7 @@ def test_intervals_of_tensor_products_cover_nine_tenths_of_rows(
     assert found["auxiliary kernel coverage"].ok
 
 
-@pytest.mark.slow
+@pytest.mark.accuracy
 def test_shipped_calibrations_belong_to_the_measured_tables() -> None:
     reference = reference_folder()
     if reference is None:

@@ -53,7 +53,7 @@ PENDING_WORDS: set[str] = {
     "lab/tables",
 }
 PENDING_DOCSTRINGS: set[str] = set()
-PENDING_CLASSES = True
+PENDING_CLASSES = False
 """Packages that still hold refused words or pronoun docstrings, and whether class names repeat."""
 
 _WORD = re.compile(rf"(?<![a-z])({'|'.join(REFUSED)})(?![a-z])".replace(" ", r"[\s#*>_]+"))
