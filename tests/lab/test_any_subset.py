@@ -37,7 +37,7 @@ def test_claims_on_a_part_of_the_tables(group: str, seed: int, tmp_path: Path) -
     _judge(group, seed, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.accuracy
 @pytest.mark.parametrize(("group", "seed"), MORE)
 def test_claims_on_more_parts_of_the_tables(group: str, seed: int, tmp_path: Path) -> None:
     _judge(group, seed, tmp_path)
