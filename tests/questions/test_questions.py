@@ -12,7 +12,7 @@ An entry of a file:
       files: {name: text}                    # written into the folder first
       columns: 80        # of the terminal, which every line with more than two words fits
       reads: page.html   # the file that holds the answer, instead of what is printed
-      slow: true         # left to `-m slow`
+      slow: true         # left to `-m slow`; to `-m accuracy` if the command computes claims
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def _entries() -> Iterator[Any]:
     """Return every question of every file as a case of its own."""
     for file in sorted(HERE.glob("*.yaml")):
         for number, entry in enumerate(yaml.safe_load(file.read_text(encoding="utf-8")), 1):
-            marks = [pytest.mark.slow] if entry.get("slow") else []
+            claims = "lab validate" in str(entry["command"])
+            slow = pytest.mark.accuracy if claims else pytest.mark.slow
+            marks = [slow] if entry.get("slow") else []
             yield pytest.param(entry, id=f"{file.stem}-{number}", marks=marks)
 
 
