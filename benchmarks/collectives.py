@@ -17,8 +17,7 @@ from simulators.collectives.events.run import simulate
 from simulators.collectives.point import CollectivePoint
 from simulators.collectives.simulator import SIMULATOR
 from simulators.collectives.topologies.plan import plan_of
-from simulators.core.contract import Check
-from simulators.core.report import print_checks
+from simulators.core.checks import Check, print_checks
 from tests.parity.astra_sim import request
 
 _BATCH = 1_000_000

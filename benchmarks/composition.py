@@ -16,9 +16,8 @@ import pyarrow as pa
 from benchmarks.timing import median_cpu_s
 from simulators.composition.point import CompositionPoint
 from simulators.composition.simulator import SIMULATOR
+from simulators.core.checks import Check, print_checks
 from simulators.core.columns import schema_of
-from simulators.core.contract import Check
-from simulators.core.report import print_checks
 
 ROWS = 20_000
 BAR = 20_000.0

@@ -13,9 +13,8 @@ import numpy as np
 
 from benchmarks.timing import median_cpu_s
 from simulators.catalog.accelerator import load_accelerator
-from simulators.core.contract import Check
+from simulators.core.checks import Check, print_checks
 from simulators.core.jit import Ints, array, i8, kernel, matrix
-from simulators.core.report import print_checks
 from simulators.dataflow.access.arrays import COUNTS, FEASIBLE, PROBLEM, Problem
 from simulators.dataflow.energy.charges import RESULTS, evaluate
 from simulators.dataflow.energy.evaluation import problem_of

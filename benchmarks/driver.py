@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.sweep_overhead import OBJECTIVES, space
-from simulators.core.contract import Check
-from simulators.core.report import print_checks
+from simulators.core.checks import Check, print_checks
 from sweeper.engines.chunks import LAST_S
 from sweeper.engines.pool import WorkerPool
 from sweeper.engines.task import Task

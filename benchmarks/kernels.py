@@ -14,8 +14,7 @@ import numpy as np
 
 from benchmarks.timing import RUNS, median_cpu_s
 from simulators.catalog.gpu import load_gpu
-from simulators.core.contract import Check
-from simulators.core.report import print_checks
+from simulators.core.checks import Check, print_checks
 from simulators.kernels.energy import power_w
 from simulators.kernels.price import price
 from simulators.workload.operators import (

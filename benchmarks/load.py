@@ -21,8 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.sweep_overhead import OBJECTIVES
-from simulators.core.contract import Check
-from simulators.core.report import print_checks
+from simulators.core.checks import Check, print_checks
 from sweeper.__main__ import main as sweeper
 from sweeper.engines.task import Task
 from sweeper.space.design_space import space_of

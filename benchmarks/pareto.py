@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.timing import median_cpu_s
-from simulators.core.contract import Check
-from simulators.core.report import print_checks
+from simulators.core.checks import Check, print_checks
 from sweeper.query import pareto_kernel
 
 _ROWS = 10_000_000

@@ -14,8 +14,7 @@ import numpy as np
 import polars as pl
 
 from benchmarks.sweep_overhead import OBJECTIVES, space
-from simulators.core.contract import Check
-from simulators.core.report import print_checks
+from simulators.core.checks import Check, print_checks
 from sweeper.engines.inline import Inline
 from sweeper.engines.task import Task
 from sweeper.query import pareto_kernel

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from simulators.core.contract import Check
-from simulators.core.report import print_checks
+from simulators.core.checks import Check, print_checks
 from sweeper.commands.run import asked_by
 from sweeper.query.hypervolume import hypervolume
 from sweeper.query.pareto import minimised, pareto_front

@@ -20,9 +20,8 @@ import numpy as np
 from benchmarks.timing import median_cpu_s
 from lab.fits.request_lengths import TRACES
 from simulators.core.calibration import reference_folder
-from simulators.core.contract import Check
-from simulators.core.grouping import updated
-from simulators.core.report import print_checks
+from simulators.core.checks import Check, print_checks
+from simulators.core.fields import updated
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.demand.arrivals import stream
 from simulators.serving.demand.requests import Requests, requests_of

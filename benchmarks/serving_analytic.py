@@ -15,8 +15,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from simulators.core.contract import Check
-from simulators.core.report import print_checks
+from simulators.core.checks import Check, print_checks
 from simulators.serving.simulator import SIMULATOR
 from sweeper.engines.task import Task
 from sweeper.space.design_space import DesignSpace, space_of

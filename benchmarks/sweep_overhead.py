@@ -13,8 +13,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from simulators.core.contract import Check, Direction
-from simulators.core.report import print_checks
+from simulators.core.checks import Check, print_checks
+from simulators.core.contract import Direction
 from sweeper.engines import Pool
 from sweeper.engines.ray import Ray
 from sweeper.engines.task import Task

@@ -17,9 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.timing import median_cpu_s
-from simulators.core.contract import Check
+from simulators.core.checks import Check, print_checks
 from simulators.core.jit import Floats
-from simulators.core.report import print_checks
 from simulators.training.point import TrainingPoint, batch_of
 from simulators.training.simulator import SIMULATOR
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from simulators.core.contract import Describes, load_simulator
+from simulators.core.fields import Column, columns_of
 from simulators.core.folder import SIMULATORS
-from simulators.core.grouping import Column, columns_of
 from sweeper.__main__ import USAGE
 from sweeper.commands import COMMANDS
 from sweeper.commands.flags import examples

@@ -32,10 +32,9 @@ from lab.tables.kernels.tensor_cores import own_products
 from lab.tables.rows import read_table
 from planning.calibrate.timings import CLASS_OF, NEEDS
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.core.contract import Check
+from simulators.core.checks import Check, print_checks
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import GPUS
-from simulators.core.report import print_checks
 from simulators.evidence.calibration_files import calibrations
 from simulators.evidence.lookup import DEFAULT_FRAMEWORK
 from simulators.kernels.levels import profile_of

@@ -15,7 +15,7 @@ from pathlib import Path
 from lab.claims import runner
 from lab.claims.claim import files_of, groups
 from simulators.core.calibration import reference_folder
-from simulators.core.contract import ERROR, Check
+from simulators.core.checks import ERROR, Check
 from simulators.core.errors import UserError
 from sweeper.report import evidence
 

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from simulators.core.errors import UserError, suggestion
-from simulators.core.modules import is_trusted
+from simulators.core.folder import is_trusted
 from sweeper.commands import COMMANDS
 from sweeper.commands.flags import examples
 from sweeper.space.shipped_files import spaces

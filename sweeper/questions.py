@@ -16,8 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.core.contract import Simulator
-from simulators.core.folder import Folder
-from simulators.core.modules import load_from
+from simulators.core.folder import Folder, load_from
 
 QUESTIONS = Folder("question", "questions", ".py", package="planning")
 LOAD_TESTS = Folder("load test", "load_tests", ".py", package="planning")

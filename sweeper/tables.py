@@ -17,10 +17,9 @@ import polars as pl
 import polars.selectors as cs
 import pyarrow as pa
 
-from simulators.core.columns import outcome
+from simulators.core.columns import EXTRAPOLATED, MEASURED, outcome, shares_of
 from simulators.core.contract import Direction, choice, metric
 from simulators.core.errors import UserError
-from simulators.core.levels import EXTRAPOLATED, MEASURED, shares_of
 
 
 @dataclass(frozen=True)

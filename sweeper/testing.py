@@ -23,10 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from simulators.core.columns import OUTCOME, schema_of
+from simulators.core.columns import OUTCOME, SHARES, schema_of
 from simulators.core.contract import Describes, Hints, Simulator, load_simulator, objectives_of
 from simulators.core.errors import UserError
-from simulators.core.levels import SHARES
 from sweeper.engines import Engine, load_engine
 from sweeper.engines.task import Task
 from sweeper.engines.validate_output import validated

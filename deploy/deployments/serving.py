@@ -20,9 +20,8 @@ from simulators.catalog.gpu import GPU_SCALES, load_gpu
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.core.folder import ENGINES, Folder
-from simulators.core.grouping import point_from
-from simulators.core.modules import is_dotted, load_from, load_module
+from simulators.core.fields import point_from
+from simulators.core.folder import ENGINES, Folder, is_dotted, load_from, load_module
 from simulators.serving.deployment import deployment_of, pools_of
 from simulators.serving.point import HOST, MTP, OVERLAPPED, ServingPoint
 from simulators.serving.prices.skipped_layers import skips_layers

@@ -29,10 +29,9 @@ from typing import Any
 import msgspec
 import polars as pl
 
-from simulators.core.contract import COVERAGE, ERROR
+from simulators.core.checks import COVERAGE, ERROR
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.core.folder import Folder, read_toml
-from simulators.core.modules import import_file
+from simulators.core.folder import Folder, import_file, read_toml
 
 FOLDER = Folder("claim", "claims", package="lab")
 PACKAGE = Path(__file__).parent

@@ -15,7 +15,7 @@ import polars as pl
 
 from lab.claims.claim import Claim, files_of, load_claims, load_function
 from lab.claims.statistics import ERRORS, STATISTICS, described
-from simulators.core.contract import Check
+from simulators.core.checks import Check
 from simulators.core.errors import UserError
 
 TEST, ALL = "test", "all"

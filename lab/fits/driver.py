@@ -28,11 +28,9 @@ from numpy.typing import ArrayLike
 from planning.calibrate.files import toml_lines
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import SEAL, read_calibration, reference_folder
-from simulators.core.contract import Check
+from simulators.core.checks import Check, print_checks
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
-from simulators.core.folder import Folder
-from simulators.core.modules import import_file
-from simulators.core.report import print_checks
+from simulators.core.folder import Folder, import_file
 
 FITS = Folder("fit", "fits", ".py", package="lab")
 MAPE_TOLERANCE = 6e-4

@@ -35,7 +35,7 @@ from lab.tables.deployments import SILICON, PublicDeployment, silicon
 from lab.tables.published_runs import ONLINE, online
 from lab.tables.rows import Bools
 from simulators.composition.replica import FRAMEWORKS
-from simulators.core.grouping import updated
+from simulators.core.fields import updated
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
 from simulators.serving.engine.frontend import CALIBRATION, IN_PROCESS, NO_SERVER, NUMBERS, Frontend

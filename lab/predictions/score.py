@@ -13,11 +13,10 @@ from lab.claims.decisions import regrets
 from lab.predictions.tasks import TASKS, Figures, Key, ScoredTask, key_of
 from lab.tables.rows import Bools, read_table
 from lab.validate import measured_tables
-from simulators.core.contract import Check
+from simulators.core.checks import Check, print_checks
 from simulators.core.errors import UserError
 from simulators.core.folder import Folder, read_toml
 from simulators.core.jit import Floats
-from simulators.core.report import print_checks
 
 ENTRIES = Folder("entry", "predictions/entries", package="lab")
 

@@ -25,8 +25,8 @@ from lab.tables.rows import Record, read_records
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
+from simulators.core.fields import updated
 from simulators.core.folder import read_toml
-from simulators.core.grouping import updated
 from simulators.serving.point import (
     AS_WORKLOAD,
     CLOSED,

@@ -25,8 +25,8 @@ from lab.tables.static_batches import SESSION
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import MXFP4, LanguageModel, load_model
+from simulators.core.fields import updated
 from simulators.core.folder import read_toml
-from simulators.core.grouping import updated
 from simulators.serving.point import WHOLE, ArrivalsConfig, MeasurementConfig, ServingPoint
 
 OFFLINE = "serving_measured/trtllm_perf_overview_offline.parquet"

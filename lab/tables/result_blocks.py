@@ -22,8 +22,8 @@ from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import MXFP4, load_model
 from simulators.composition.replica import FRAMEWORKS, NOTHING
+from simulators.core.fields import updated
 from simulators.core.folder import read_toml
-from simulators.core.grouping import updated
 from simulators.serving.point import (
     CACHED,
     CLOSED,

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from simulators.catalog.sheet import fill, positive
 from simulators.core.errors import UserError
-from simulators.core.folder import MODELS, read_toml
-from simulators.core.modules import reader
+from simulators.core.folder import MODELS, read_toml, reader
 
 MXFP4 = "mxfp4"
 """A format of 4-bit numbers that share an exponent by 32 (OCP Microscaling Formats, 2023)."""

@@ -34,9 +34,8 @@ from simulators.composition.replica import NOTHING
 from simulators.core.columns import evaluate_pointwise, numbers, schema_of, which
 from simulators.core.contract import Contribution, choice, fields_of, metric
 from simulators.core.errors import Infeasible, UserError
-from simulators.core.grouping import columns_of, point_from, values_of
+from simulators.core.fields import check_batch, columns_of, point_from, values_of
 from simulators.core.jit import Floats, Ints
-from simulators.core.rules import check_batch
 from simulators.dataflow.energy.technology import area_mm2
 from simulators.dataflow.search.named_dataflows import ANY, dataflows
 from simulators.dataflow.simulator import SIMULATOR as DATAFLOW

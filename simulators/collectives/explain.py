@@ -13,9 +13,9 @@ from simulators.collectives.closed.phase_model import phase_ns
 from simulators.collectives.closed.traffic import ENERGY_J, RANK_BYTES, phase_traffic
 from simulators.collectives.topologies import blocks
 from simulators.collectives.topologies.plan import Plan
+from simulators.core.columns import LEVELS
 from simulators.core.contract import Contribution
 from simulators.core.jit import Ints
-from simulators.core.levels import LEVELS
 
 BUSY = 0.5
 """Share of the time links are in use from which a phase is bound by them, not by its latency."""

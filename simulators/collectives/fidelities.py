@@ -27,10 +27,10 @@ from simulators.collectives.topologies.plan import NS, Plan
 from simulators.collectives.traces.operators import Message
 from simulators.collectives.traces.step import load_step
 from simulators.collectives.traces.timeline import Timeline
+from simulators.core.columns import LEVELS, MEASURED, UNMODELLED, shares_of
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
-from simulators.core.levels import LEVELS, MEASURED, UNMODELLED, shares_of
 
 TINY_S = 1e-12
 """Instead of no time at all where shares of it are taken."""
@@ -44,7 +44,7 @@ class Times:
     seconds: Floats  # the time, and the lower and upper end of its interval
     busy_ns: Floats  # of the busiest links of each dimension; NaN without such a dimension
     traffic: Floats  # columns as of `traffic`
-    level: Ints  # positions in `core.levels.LEVELS`
+    level: Ints  # positions in `core.columns.LEVELS`
 
     def write(self, where: Any, *seconds: Any) -> None:
         """Write times; a model without an interval states none wider than itself."""

@@ -23,9 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.core.calibration import read_calibration
+from simulators.core.columns import EXTRAPOLATED, MEASURED
 from simulators.core.errors import Infeasible, UnknownNameError
 from simulators.core.folder import PACKAGE, Folder
-from simulators.core.levels import EXTRAPOLATED, MEASURED
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -91,7 +91,7 @@ class CollectiveTime:
     time_s: Floats
     lo_s: Floats
     hi_s: Floats
-    level: NDArray[np.int64]  # positions in `core.levels.LEVELS`
+    level: NDArray[np.int64]  # positions in `core.columns.LEVELS`
 
 
 def over_nodes(

@@ -29,9 +29,9 @@ from simulators.collectives.measured import (
     measured_time,
     over_nodes,
 )
+from simulators.core.columns import EXTRAPOLATED, FITTED, UNMODELLED
 from simulators.core.folder import GPUS
 from simulators.core.jit import Floats
-from simulators.core.levels import EXTRAPOLATED, FITTED, UNMODELLED
 
 READS = (GROWTH, CALIBRATION, BETWEEN, EXCHANGE)
 """Files behind every time; `curves_behind` has the curves of a GPU."""
@@ -63,7 +63,7 @@ def collective_time(
     InfiniBand was measured unless another is given.
 
     >>> from simulators.catalog.cluster import load_cluster
-    >>> from simulators.core.levels import MEASURED
+    >>> from simulators.core.columns import MEASURED
     >>> from simulators.catalog.gpu import load_gpu
     >>> h100, dgx = load_gpu("h100_sxm"), load_cluster("dgx_h100")
     >>> sums = collective_time("all_reduce", 2.0**20, ranks=8, gpu=h100, cluster=dgx)

@@ -26,11 +26,10 @@ from simulators.collectives.point import EVENTFUL, CollectiveMetrics, Collective
 from simulators.collectives.topologies.plan import NS
 from simulators.collectives.topologies.topology import file_behind
 from simulators.collectives.traces.step import trace_files
-from simulators.core.columns import batch_of, outcome
+from simulators.core.columns import Shares, batch_of, outcome, shares_of
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
-from simulators.core.levels import Shares, shares_of
-from simulators.core.rules import check_batch
+from simulators.core.fields import check_batch
 
 Columns = dict[str, NDArray[Any]]
 BOUNDS = ("", "_lo", "_hi")

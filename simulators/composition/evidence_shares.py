@@ -9,12 +9,12 @@ import numpy as np
 
 from simulators.composition.operator_prices import Row
 from simulators.composition.replica import Replica
-from simulators.core.levels import EXTRAPOLATED, FITTED, LEVELS, Shares
+from simulators.core.columns import EXTRAPOLATED, FITTED, LEVELS, Shares
 from simulators.workload.operators import Column
 
 K = TypeVar("K")
 Seconds = Mapping[int, Column]
-"""By position in `core.levels.LEVELS`."""
+"""By position in `core.columns.LEVELS`."""
 
 
 def seconds_by_level(rows: Sequence[Row]) -> Seconds:

@@ -16,8 +16,8 @@ from simulators.composition.evidence_shares import runtime_level
 from simulators.composition.operator_prices import Row
 from simulators.composition.price import Iteration, part_iteration, part_rows, pipeline_iterations
 from simulators.composition.replica import EFFECTS, Effects, Replica
+from simulators.core.columns import LEVELS
 from simulators.core.contract import Contribution
-from simulators.core.levels import LEVELS
 from simulators.kernels.price import flops, moved_bytes
 from simulators.workload.llm.memory import activation_bytes, stage_weights
 from simulators.workload.llm.parallelism import Stage, check_cut, stage_of

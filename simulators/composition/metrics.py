@@ -24,9 +24,8 @@ from simulators.composition.replica import (
     runtime_across,
 )
 from simulators.composition.useful_flops import useful_flops
-from simulators.core.columns import categories, numbers
+from simulators.core.columns import Shares, categories, numbers
 from simulators.core.errors import Infeasible
-from simulators.core.levels import Shares
 from simulators.workload.llm.memory import activation_bytes, weight_bytes
 from simulators.workload.llm.parallelism import Parallelism, check_blocks, check_cut
 from simulators.workload.llm.step import Step, decode_step, prefill_step

@@ -26,8 +26,8 @@ from simulators.collectives.price import collective_time, expert_exchange_time
 from simulators.composition.fusion import inside_others, launched
 from simulators.composition.replica import FRAMEWORKS, NARROW, WIDENED, Replica
 from simulators.composition.throttling import slowdown, throttled_s
+from simulators.core.columns import UNMODELLED
 from simulators.core.jit import Floats
-from simulators.core.levels import UNMODELLED
 from simulators.dataflow import price as dataflow
 from simulators.kernels.energy import energy_j
 from simulators.kernels.price import is_fitted, price, roofline_s
@@ -72,7 +72,7 @@ class Row:
     joules: Column
     lo_s: Column  # the 90 % interval
     hi_s: Column
-    level: Levels  # positions in `core.levels.LEVELS`
+    level: Levels  # positions in `core.columns.LEVELS`
     is_own: bool = True  # kernels measured on the GPU itself
     is_foreign: bool = False  # experts in a format that no GPU of the architecture was timed in
 

@@ -19,8 +19,8 @@ import numpy as np
 
 from simulators.composition.operator_prices import Row
 from simulators.composition.replica import Replica
+from simulators.core.columns import EXTRAPOLATED
 from simulators.core.jit import Floats
-from simulators.core.levels import EXTRAPOLATED
 from simulators.kernels.price import moved_bytes, padded_flops
 from simulators.workload.operators import Attention
 

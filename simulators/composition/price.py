@@ -38,7 +38,7 @@ from simulators.composition.operator_prices import Row, compute_rows, is_one_lau
 from simulators.composition.overlapped_attention import overlapped_rows
 from simulators.composition.replica import Replica, load_runtime
 from simulators.composition.sparse_attention import whole_lists
-from simulators.core.levels import Shares
+from simulators.core.columns import Shares
 from simulators.workload.llm.attention import decode_operators, mixed_operators, prefill_operators
 from simulators.workload.llm.feed_forward import SEEN_BY_EXPERTS
 from simulators.workload.llm.parallelism import Parallelism, Stage, check_cut, stage_of

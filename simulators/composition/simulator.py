@@ -51,6 +51,7 @@ from simulators.composition.replica import (
     load_runtime,
 )
 from simulators.core.columns import (
+    LEVELS,
     alike,
     batch_of,
     categories,
@@ -62,9 +63,8 @@ from simulators.core.columns import (
 )
 from simulators.core.contract import Contribution, weakest_of
 from simulators.core.errors import Infeasible
+from simulators.core.fields import check_batch
 from simulators.core.folder import CLUSTERS, GPUS, MODELS, RUNTIMES
-from simulators.core.levels import LEVELS
-from simulators.core.rules import check_batch
 from simulators.dataflow.simulator import SIMULATOR as DATAFLOW
 from simulators.evidence.lookup import files_behind, notes_on
 from simulators.graphs import price as graphs

@@ -15,12 +15,21 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
+from simulators.core.fields import columns_of
 from simulators.core.folder import FOLDERS
-from simulators.core.grouping import columns_of
-from simulators.core.levels import SHARES, Shares
 
 P = TypeVar("P")
 M = TypeVar("M")
+
+LEVELS = ("measured", "fitted", "extrapolated", "unmodelled")
+MEASURED, FITTED, EXTRAPOLATED, UNMODELLED = range(len(LEVELS))
+"""Positions in `LEVELS`, the best first."""
+
+SHARES = tuple(f"{level}_share" for level in LEVELS)
+"""Columns of every answer: the shares of its time that rest on numbers of each level."""
+
+Shares = NDArray[np.float64]
+"""A row for each of `LEVELS`, a column for each point."""
 
 STATUSES = ("ok", "infeasible", "error", "timeout", "crash")
 """Every point ends as a row; a simulator itself says `ok` or `infeasible`, the engine the rest."""
@@ -196,6 +205,16 @@ def outcome(
     else:
         evidence = [pa.array(share, mask=dead) for share in shares]
     return _answer(schema, arrays, infeasible, evidence)
+
+
+def shares_of(level: NDArray[np.int64] | int) -> Shares:
+    """Return the shares of points of which each rests on numbers of one level.
+
+    >>> shares_of(np.array([FITTED, UNMODELLED])).tolist()
+    [[0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]
+    """
+    positions = np.arange(len(LEVELS))[:, None]
+    return np.asarray(positions == np.atleast_1d(level), np.float64)
 
 
 def evaluate_pointwise(

@@ -20,12 +20,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from simulators.core.columns import LEVELS
 from simulators.core.errors import UserError
-from simulators.core.folder import SIMULATORS
-from simulators.core.grouping import columns_of
-from simulators.core.levels import LEVELS
-from simulators.core.modules import load_from
-from simulators.core.rules import ValueRule
+from simulators.core.fields import ValueRule, columns_of
+from simulators.core.folder import SIMULATORS, load_from
 
 Direction = Literal["min", "max"]
 
@@ -207,7 +205,7 @@ class Contribution:
     moved_bytes: float = 0.0  # over memory or links, at least
     devices: int = 1  # that its FLOPs and bytes are summed over
     bound: str = ""  # compute, memory, latency, link, host ...
-    level: str = "fitted"  # one of `core.levels.LEVELS`
+    level: str = "fitted"  # one of `core.columns.LEVELS`
     on: str = ""  # the device whose numbers these are
     note: str = ""
 
@@ -256,43 +254,6 @@ class Records(Protocol):
             Infeasible: the design cannot exist.
             UserError: a value nothing answers to, or the design was not answered by events.
         """
-
-
-ERROR, COVERAGE, PARITY = "error", "coverage", "parity"
-"""Kinds of checks: of predictions against measurements; of intervals, how many measurements they
-hold; of counts and times against another program's, or against a rule."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """A line of `sweeper-lab validate` or of a benchmark: the value and its limit.
-
-    `ok` is None where no limit is set, or where the table behind the check is absent. The limit of
-    a coverage is the low end of its range.
-    """
-
-    name: str
-    value: float | None
-    unit: str = ""
-    limit: float | None = None
-    ok: bool | None = None
-    rows: int = 0
-    note: str = ""
-    kind: str = ERROR
-    peer: float | None = None  # the same figure of a peer, on the rows that it answers
-
-    @property
-    def verdict(self) -> str:
-        """What the limit makes of the value: a coverage is too wide or too narrow.
-
-        >>> Check("ours", 99.0, "%", limit=85.0, ok=False, kind=COVERAGE).verdict
-        'too wide'
-        """
-        if self.ok is None or self.ok:
-            return "" if self.ok is None else "ok"
-        if self.kind != COVERAGE or self.value is None or self.limit is None:
-            return "MISSED"
-        return "too wide" if self.value > self.limit else "too narrow"
 
 
 def objectives_of(simulator: Simulator) -> dict[str, Direction]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from simulators.catalog.accelerator import TENSORS, Accelerator
+from simulators.core.columns import LEVELS, UNMODELLED
 from simulators.core.contract import Contribution
-from simulators.core.levels import LEVELS, UNMODELLED
 from simulators.dataflow.access.exact_counts import lay_out
 from simulators.dataflow.energy.evaluation import Evaluation, level_cycles, problem_of
 from simulators.dataflow.energy.technology import PJ_PER_J

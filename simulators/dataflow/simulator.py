@@ -22,12 +22,11 @@ from simulators.catalog.accelerator import (
     resized,
     sheet_name,
 )
-from simulators.core.columns import evaluate_pointwise
+from simulators.core.columns import UNMODELLED, evaluate_pointwise
 from simulators.core.contract import Contribution, asked, choice, metric
 from simulators.core.errors import UserError
+from simulators.core.fields import check_point
 from simulators.core.folder import ACCELERATORS
-from simulators.core.levels import UNMODELLED
-from simulators.core.rules import check_point
 from simulators.dataflow.energy.technology import PJ_PER_J, TECHNOLOGY, area_mm2
 from simulators.dataflow.explain import contributions
 from simulators.dataflow.fusion import in_pairs

@@ -15,12 +15,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from simulators.core.columns import alike, outcome
+from simulators.core.columns import EXTRAPOLATED, FITTED, alike, outcome, shares_of
 from simulators.core.contract import choice, metric
 from simulators.core.errors import UserError
+from simulators.core.fields import check_batch
 from simulators.core.folder import once
-from simulators.core.levels import EXTRAPOLATED, FITTED, shares_of
-from simulators.core.rules import check_batch
 from simulators.edge.architectures import (
     CELL_OPERATIONS,
     EDGES,

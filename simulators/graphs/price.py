@@ -17,9 +17,9 @@ import numpy as np
 from simulators.catalog.cluster import Cluster
 from simulators.catalog.gpu import Gpu
 from simulators.collectives.price import collective_time
+from simulators.core.columns import FITTED, LEVELS, Shares
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
-from simulators.core.levels import FITTED, LEVELS, Shares
 from simulators.graphs import timeline
 from simulators.graphs.backward import backward_launches
 from simulators.graphs.forward import (

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.core.columns import EXTRAPOLATED, FITTED, UNMODELLED
 from simulators.core.jit import Floats, Ints
-from simulators.core.levels import EXTRAPOLATED, FITTED, UNMODELLED
 from simulators.evidence.intervals import WIDEST, interval_s
 from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK
 from simulators.evidence.measured_gpus import measured_gpus
@@ -69,7 +69,7 @@ class Priced:
 
     @property
     def level(self) -> Ints:
-        """What each time rests on, as positions in `core.levels.LEVELS`."""
+        """What each time rests on, as positions in `core.columns.LEVELS`."""
         known = np.where(self.extrapolated, EXTRAPOLATED, FITTED)
         otherwise = EXTRAPOLATED if self.is_near else UNMODELLED
         return known if self.calibrated else np.full_like(known, otherwise)

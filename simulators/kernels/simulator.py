@@ -17,13 +17,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from simulators.catalog.gpu import GPU_SCALES, Gpu, load_gpu, what_if
-from simulators.core.columns import alike, numbers, outcome
+from simulators.core.columns import alike, numbers, outcome, shares_of
 from simulators.core.contract import choice, metric
 from simulators.core.errors import UserError
+from simulators.core.fields import check_batch
 from simulators.core.folder import GPUS
 from simulators.core.jit import Floats
-from simulators.core.levels import shares_of
-from simulators.core.rules import check_batch
 from simulators.evidence.lookup import (
     BEST,
     DEFAULT_FRAMEWORK,

@@ -28,7 +28,7 @@ from simulators.composition.replica import (
 from simulators.core.columns import numbers, table_of
 from simulators.core.contract import fact
 from simulators.core.errors import Infeasible
-from simulators.core.grouping import updated
+from simulators.core.fields import updated
 from simulators.kernels.energy import part_of, resting_w
 from simulators.serving.point import NUCLEUS, OVERLAPPED, UNIFIED, ServingPoint
 from simulators.serving.row_groups import kinds_of

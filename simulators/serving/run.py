@@ -13,8 +13,8 @@ import numpy as np
 
 from simulators.composition.replica import NOTHING, Runtime, load_runtime
 from simulators.core.errors import Infeasible, UserError
+from simulators.core.fields import check_point
 from simulators.core.jit import Kernel
-from simulators.core.rules import check_point
 from simulators.serving.adapters.popularity import popularity
 from simulators.serving.answer.error_bands import both, deployment_bands
 from simulators.serving.answer.summary import ServingRun

@@ -25,11 +25,9 @@ from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.columns import categories, evaluate_pointwise, numbers, which
 from simulators.core.contract import Contribution, weakest_of
 from simulators.core.errors import UserError
-from simulators.core.folder import ROUTERS, RUNTIMES, SCHEDULERS, WORKLOADS
-from simulators.core.grouping import point_from
+from simulators.core.fields import check_point, is_sound, point_from
+from simulators.core.folder import ROUTERS, RUNTIMES, SCHEDULERS, WORKLOADS, file_of_user
 from simulators.core.jit import Kernel, compile_all
-from simulators.core.modules import file_of_user
-from simulators.core.rules import check_point, is_sound
 from simulators.evidence.calibration_files import one_look
 from simulators.evidence.lookup import notes_on
 from simulators.serving.answer.error_bands import banded

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from simulators.core.columns import FITTED, LEVELS
 from simulators.core.contract import Contribution
-from simulators.core.levels import FITTED, LEVELS
 from simulators.kernels.energy import resting_w
 from simulators.training.constants import Constants
 from simulators.training.memory import RESERVED_BYTES, RankMemory

@@ -15,12 +15,11 @@ from simulators.catalog.price import priced_by, usd_per_gpu_hours
 from simulators.collectives.price import READS
 from simulators.composition import throttling
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
-from simulators.core.columns import alike, categories, mapped, numbers, outcome, table_of
+from simulators.core.columns import LEVELS, alike, categories, mapped, numbers, outcome, table_of
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
+from simulators.core.fields import check_batch
 from simulators.core.jit import Floats
-from simulators.core.levels import LEVELS
-from simulators.core.rules import check_batch
 from simulators.evidence.lookup import notes_on
 from simulators.kernels import price as kernels
 from simulators.training.constants import CALIBRATION, load_constants

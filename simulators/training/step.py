@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from simulators.core.columns import FITTED, LEVELS, Shares
 from simulators.core.jit import Floats, Ints
-from simulators.core.levels import FITTED, LEVELS, Shares
 from simulators.kernels.energy import resting_w
 from simulators.training.constants import Constants
 from simulators.training.job import FLASH, FLASH_FP8, FUSED, Job

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from simulators.core.contract import Check
+from simulators.core.checks import Check
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import FOLDERS
 from sweeper.commands.flags import add_words, flags

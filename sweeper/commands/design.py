@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from simulators.core.columns import schema_of
+from simulators.core.columns import LEVELS, schema_of
 from simulators.core.contract import (
     Contribution,
     Explains,
@@ -22,8 +22,7 @@ from simulators.core.contract import (
     load_simulator,
 )
 from simulators.core.errors import Infeasible, UserError
-from simulators.core.grouping import columns_of
-from simulators.core.levels import LEVELS
+from simulators.core.fields import columns_of
 from sweeper.commands.flags import results_flags
 from sweeper.commands.opened import tell_progress, warn_of_version
 from sweeper.query.hypervolume import dominated_shares

@@ -15,9 +15,8 @@ import msgspec
 from simulators.core.columns import schema_of
 from simulators.core.contract import load_simulator, objectives_of
 from simulators.core.errors import unknown
-from simulators.core.folder import FOLDERS, SIMULATORS
-from simulators.core.grouping import Column, columns_of
-from simulators.core.modules import runnable
+from simulators.core.fields import Column, columns_of
+from simulators.core.folder import FOLDERS, SIMULATORS, runnable
 from sweeper import engines, samplers
 from sweeper.commands import COMMANDS
 from sweeper.commands.flags import CommandParser, add_words, flags

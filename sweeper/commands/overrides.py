@@ -19,7 +19,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from simulators.core.errors import UnknownNameError, UserError, unknown
-from simulators.core.modules import is_dotted
+from simulators.core.folder import is_dotted
 from sweeper import engines, samplers
 from sweeper.configuration import FAILURES, TOP, check_types
 from sweeper.space.shipped_files import conf, find_space, sites, spaces

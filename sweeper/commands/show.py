@@ -10,8 +10,8 @@ from pathlib import Path
 
 from simulators.core.contract import Describes, load_simulator
 from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.fields import columns_of, option_groups
 from simulators.core.folder import FOLDERS, SIMULATORS
-from simulators.core.grouping import columns_of, option_groups
 from sweeper import engines, samplers
 from sweeper.commands.design import show
 from sweeper.commands.flags import add_words, flags

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from simulators.core.errors import UserError
-from simulators.core.modules import is_trusted, trust_file, trusted
+from simulators.core.folder import is_trusted, trust_file, trusted
 from sweeper.commands.flags import flags
 from sweeper.report.tables import print_words, write_text
 

@@ -21,7 +21,7 @@ import ray
 from ray._private import state
 
 from simulators.core.errors import UserError
-from simulators.core.modules import TRUST, trusted
+from simulators.core.folder import TRUST, trusted
 from sweeper.engines._ray_cluster import joined
 from sweeper.engines.fingerprint import EnvironmentFingerprint, check_facts, difference, fingerprint
 from sweeper.engines.pool import LostWorker, UnfitWorker, WorkerPool

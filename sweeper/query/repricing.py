@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from simulators.core.contract import Reprices, load_simulator
 from simulators.core.errors import UserError
-from simulators.core.grouping import columns_of
+from simulators.core.fields import columns_of
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.factors import axis_values
 from sweeper.space.product import Factor

@@ -16,7 +16,7 @@ import polars as pl
 from simulators.core.columns import schema_of
 from simulators.core.contract import Notes, Reprices, Simulator, load_simulator
 from simulators.core.errors import UserError, listed, suggestion, unknown
-from simulators.core.grouping import columns_of
+from simulators.core.fields import columns_of
 from sweeper.query.pareto import alike, knee, pareto_front, rows_at, unstated
 from sweeper.query.repricing import priced, repriced
 from sweeper.query.scenarios import WORST, across, scenarios_of

@@ -9,9 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulators.core.contract import COVERAGE, ERROR, Check, Simulator, load_simulator
+from simulators.core.checks import COVERAGE, ERROR, Check
+from simulators.core.contract import Simulator, load_simulator
+from simulators.core.fields import columns_of
 from simulators.core.folder import FOLDERS, PACKAGE
-from simulators.core.grouping import columns_of
 
 FILE = PACKAGE / "accuracy.json"
 _IMPORTED = re.compile(r"^\s*(?:from|import) simulators\.(\w+)", re.M)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulators.core.contract import Check
+from simulators.core.checks import Check
 
 FILE = Path(__file__).with_name("headlines.toml")
 HEADER = ("predicted", "mean error", "rows", "baseline")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from simulators.core.columns import LEVELS, SHARES
 from simulators.core.contract import NamesWeakest, Simulator
-from simulators.core.levels import LEVELS, SHARES
 from sweeper.report.answers import point_of
 
 LEAST = 0.005

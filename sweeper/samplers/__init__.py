@@ -15,9 +15,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import polars as pl
 
-from simulators.core.folder import Folder
+from simulators.core.folder import Folder, load_from
 from simulators.core.jit import Floats, Ints
-from simulators.core.modules import load_from
 from sweeper.query.pareto_kernel import Matrix
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.objectives import Objectives

@@ -17,8 +17,8 @@ import pyarrow as pa
 from simulators.core.columns import schema_of
 from simulators.core.contract import Simulator
 from simulators.core.errors import UserError, suggestion, unknown
+from simulators.core.fields import columns_of, option_groups
 from simulators.core.folder import FOLDERS
-from simulators.core.grouping import columns_of, option_groups
 from sweeper.space.notation import EXPECTED, Scalar, values_of
 from sweeper.space.product import Factor
 from sweeper.space.space_config import SpaceConfig

@@ -8,7 +8,7 @@ from typing import Any
 
 from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
-from simulators.core.grouping import columns_of
+from simulators.core.fields import columns_of
 from sweeper.space.space_config import nested, parse_space
 from sweeper.space.sql import shown
 

@@ -9,7 +9,7 @@ import pytest
 
 from lab.validate import run
 from simulators.core.calibration import reference_folder
-from simulators.core.contract import Check
+from simulators.core.checks import Check
 
 Lines = dict[str, Check]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from simulators.core.contract import Check
+from simulators.core.checks import Check
 
 LIMITS: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(
     Path(__file__).with_name("budgets.toml").read_text()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from simulators.core.contract import Check
+from simulators.core.checks import Check
 from sweeper.report.evidence import stored
 from tests.accuracy.limits import LIMITS, exceeded
 

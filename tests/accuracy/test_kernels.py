@@ -9,7 +9,7 @@ import pytest
 from lab.fits.driver import fitted_tables, sha256_of
 from lab.tables.kernels.fused_kernels import TABLES
 from simulators.core.calibration import reference_folder
-from simulators.core.contract import Check
+from simulators.core.checks import Check
 from simulators.core.folder import PACKAGE
 from simulators.evidence.calibration_files import calibration_file, calibrations
 from simulators.evidence.measured_gpus import measured_gpus

@@ -13,8 +13,8 @@ from simulators.composition.replica import load_runtime
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.columns import batch_of
 from simulators.core.errors import UserError
+from simulators.core.fields import values_of
 from simulators.core.folder import ENGINES
-from simulators.core.grouping import values_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
 

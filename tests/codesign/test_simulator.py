@@ -9,7 +9,7 @@ import pytest
 from simulators.codesign.simulator import SIMULATOR, CodesignPoint, array_of, served
 from simulators.core.columns import batch_of
 from simulators.core.errors import UserError
-from simulators.core.grouping import point_from, values_of
+from simulators.core.fields import point_from, values_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR as SERVING
 

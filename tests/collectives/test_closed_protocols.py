@@ -14,7 +14,7 @@ from simulators.catalog.gpu import load_gpu
 from simulators.collectives.closed.protocols import ring_s, sustained
 from simulators.collectives.measured import measured_time
 from simulators.collectives.price import collective_time
-from simulators.core.levels import FITTED, UNMODELLED
+from simulators.core.columns import FITTED, UNMODELLED
 
 LINK = Link(bytes_per_s=450e9, latency_s=0.6e-6, bulk_latency_s=1.9e-6)
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")

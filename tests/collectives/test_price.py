@@ -12,7 +12,7 @@ from simulators.catalog.gpu import load_gpu, what_if
 from simulators.collectives.algorithms import COLLECTIVES
 from simulators.collectives.closed.between import Network
 from simulators.collectives.price import CollectiveTime, collective_time
-from simulators.core.levels import EXTRAPOLATED, FITTED, MEASURED, UNMODELLED
+from simulators.core.columns import EXTRAPOLATED, FITTED, MEASURED, UNMODELLED
 
 SIZES = np.array([2.0**12, 2.0**20, 2.0**28])
 H100, DGX = load_gpu("h100_sxm"), load_cluster("dgx_h100")

@@ -10,7 +10,7 @@ import pytest
 from simulators.core.columns import schema_of
 from simulators.core.contract import choice, fields_of
 from simulators.core.errors import UserError
-from simulators.core.rules import check_batch, check_point
+from simulators.core.fields import check_batch, check_point
 from simulators.workload.precision import PRECISIONS, precision
 
 

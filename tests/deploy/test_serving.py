@@ -12,8 +12,8 @@ import yaml
 from deploy.deployments.serving import deployment, launch_of
 from simulators.catalog.engine import load_engine
 from simulators.core.errors import Infeasible, UserError
+from simulators.core.fields import updated
 from simulators.core.folder import ENGINES
-from simulators.core.grouping import updated
 from simulators.serving.point import AutoscaleConfig, CacheConfig, MoeConfig, ServingPoint
 
 LLAMA = ServingPoint(model="llama3_1_70b", gpu="h100_sxm", tp=4, scheduler="vllm_v1", max_batch=256)

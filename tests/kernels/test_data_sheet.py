@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.memory import CACHE, CHIPLET, PIM, POOL, MemoryLevel, load_memory
+from simulators.core.columns import UNMODELLED
 from simulators.core.errors import UserError
 from simulators.core.folder import GPUS, MEMORIES
-from simulators.core.levels import UNMODELLED
 from simulators.kernels.energy import power_w
 from simulators.kernels.price import price, roofline_s
 from simulators.workload.operators import Compute, Elementwise, Embedding, Gemm

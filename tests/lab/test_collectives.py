@@ -11,8 +11,8 @@ from lab.fits.collectives import held_out_coverage
 from lab.fits.driver import main
 from lab.tables.collectives import read_own
 from simulators.collectives.measured import measured_time
+from simulators.core.columns import EXTRAPOLATED
 from simulators.core.errors import UserError
-from simulators.core.levels import EXTRAPOLATED
 
 SIZES = tuple(1 << power for power in range(10, 30, 2))
 

@@ -12,7 +12,7 @@ import pytest
 
 from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
-from simulators.core.modules import trust_file
+from simulators.core.folder import trust_file
 from sweeper.__main__ import main
 from tests.conftest import ROOT
 

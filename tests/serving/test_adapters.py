@@ -11,7 +11,7 @@ import pytest
 from deploy.deployments.serving import deployment
 from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible
-from simulators.core.grouping import updated, values_of
+from simulators.core.fields import updated, values_of
 from simulators.core.jit import Floats
 from simulators.serving.adapters.fleet import AdapterSet, fleet_of
 from simulators.serving.adapters.popularity import distinct, missing_share, popularity

@@ -14,7 +14,7 @@ from hypothesis.strategies import integers, sampled_from
 
 from simulators.core.columns import schema_of
 from simulators.core.errors import UserError
-from simulators.core.grouping import updated, values_of
+from simulators.core.fields import updated, values_of
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.engine.frontend import load_frontend
 from simulators.serving.point import ClientConfig, ServingPoint

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.core.grouping import updated
-from simulators.core.rules import check_point
+from simulators.core.fields import check_point, updated
 from simulators.serving.demand.requests import Requests, requests_of
 from simulators.serving.demand.traces import load_trace
 from simulators.serving.demand.workloads import load_workload

@@ -15,7 +15,7 @@ from lab.tables.serving.launch_recipes import RecipeLoad, recipe_of
 from planning.calibrate.deployment import calibrate_deployment
 from planning.load_tests.serving import LOAD_TESTS, UNCORRECTED
 from simulators.core.errors import Infeasible, UserError
-from simulators.core.grouping import values_of
+from simulators.core.fields import values_of
 from simulators.serving.answer.neighbour_correction import DeploymentLoad, corrected, load_of
 from simulators.serving.engine.frontend import NO_SERVER, Frontend, load_frontend, load_process
 from simulators.serving.engine.replica import ARRIVAL, RECOMPUTE_PREEMPTIONS, SCHEDULED

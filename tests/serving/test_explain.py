@@ -9,7 +9,7 @@ import pytest
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import LEVELS
 from simulators.core.errors import UserError
-from simulators.core.grouping import updated, values_of
+from simulators.core.fields import updated, values_of
 from simulators.serving.answer.explain import LATER, PROMPT, QUEUE
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lab.fits.intervals.deployment_bands import SHARED, Seen, widths_of
-from simulators.core.grouping import updated
+from simulators.core.fields import updated
 from simulators.serving.answer.error_bands import POWER, Width, both, deployment_bands
 from simulators.serving.answer.metrics import WITH_BAND
 from simulators.serving.point import ServingPoint

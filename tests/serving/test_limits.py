@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from simulators.core.errors import Infeasible, UserError
+from simulators.core.fields import updated
 from simulators.core.folder import SCHEDULERS
-from simulators.core.grouping import updated
 from simulators.serving.deployment import Hardware, deployment_of
 from simulators.serving.engine import limits as limits_module
 from simulators.serving.engine import replica as at

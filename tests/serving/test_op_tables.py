@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from simulators.core.errors import UserError
-from simulators.core.grouping import point_from
+from simulators.core.fields import point_from
 from simulators.serving.point import ServingPoint
 from simulators.serving.prices.user_operator_times import ONCE
 from simulators.serving.simulator import SIMULATOR, simulate

@@ -9,7 +9,7 @@ import pytest
 
 from planning.prefilter import FULL, Prefilter, Steady
 from simulators.core.columns import schema_of
-from simulators.core.grouping import values_of
+from simulators.core.fields import values_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
 

@@ -11,7 +11,7 @@ import pytest
 from planning.load_tests.serving import LOAD_TESTS
 from simulators.core.contract import Records
 from simulators.core.errors import UserError
-from simulators.core.grouping import point_from
+from simulators.core.fields import point_from
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
 

@@ -11,7 +11,7 @@ import pytest
 
 from simulators.core.columns import batch_of
 from simulators.core.errors import Infeasible, UserError
-from simulators.core.grouping import updated, values_of
+from simulators.core.fields import updated, values_of
 from simulators.serving.deployment import describe, pools_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.policies import load_router, load_scheduler

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.core.errors import Infeasible, UserError
-from simulators.core.grouping import updated
+from simulators.core.fields import updated
 from simulators.serving.demand.requests import in_sessions
 from simulators.serving.engine.replica import ARRIVAL, COMPLETED, FREE_BLOCKS, TOTAL_BLOCKS
 from simulators.serving.point import ClientConfig, ServingPoint, SessionsConfig

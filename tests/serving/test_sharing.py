@@ -10,7 +10,7 @@ import pytest
 
 from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible
-from simulators.core.grouping import values_of
+from simulators.core.fields import values_of
 from simulators.kernels.energy import resting_w
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint

@@ -13,7 +13,7 @@ import pytest
 
 from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
-from simulators.core.grouping import updated, values_of
+from simulators.core.fields import updated, values_of
 from simulators.serving.answer.records import request_table
 from simulators.serving.answer.window import steady_window
 from simulators.serving.engine import replica as at

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.core.errors import Infeasible
-from simulators.core.grouping import updated
+from simulators.core.fields import updated
 from simulators.core.jit import Floats
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at

@@ -12,7 +12,7 @@ import pytest
 from simulators.catalog.model import load_model
 from simulators.composition.replica import load_runtime
 from simulators.core.errors import Infeasible, UserError
-from simulators.core.grouping import updated
+from simulators.core.fields import updated
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.drafts import accepted

@@ -12,8 +12,7 @@ import pytest
 
 from simulators.core.columns import batch_of, points_of
 from simulators.core.errors import UserError
-from simulators.core.grouping import columns_of, point_from, values_of
-from simulators.core.rules import check_point
+from simulators.core.fields import check_point, columns_of, point_from, values_of
 from sweeper.__main__ import main
 from sweeper.commands.editor import grouped
 from sweeper.space.design_space import space_of

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from simulators.core.contract import Check
+from simulators.core.checks import Check
 from sweeper.__main__ import main
 from sweeper.report import evidence
 from sweeper.report.headlines import Headline, headlines, table

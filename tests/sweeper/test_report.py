@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from simulators.core.contract import COVERAGE, PARITY, Check
+from simulators.core.checks import COVERAGE, PARITY, Check
 from sweeper.__main__ import main
 from sweeper.commands.report import content_of
 from sweeper.report.answers import latest

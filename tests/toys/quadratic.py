@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from simulators.core.columns import numbers, outcome, schema_of
+from simulators.core.columns import EXTRAPOLATED, FITTED, numbers, outcome, schema_of, shares_of
 from simulators.core.contract import choice, fact, metric
-from simulators.core.levels import EXTRAPOLATED, FITTED, shares_of
 
 
 @dataclass(frozen=True)

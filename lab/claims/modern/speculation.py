@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from lab.tables.rows import read_records
-from simulators.core.grouping import point_from
+from simulators.core.fields import point_from
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.prices.batch_price import prices_of

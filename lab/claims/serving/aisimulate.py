@@ -15,7 +15,7 @@ import polars as pl
 
 from lab.tables.rows import numbers, read_table
 from simulators.core.errors import UserError
-from simulators.core.grouping import point_from
+from simulators.core.fields import point_from
 from simulators.serving.demand.requests import Requests
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import run_of

@@ -26,7 +26,7 @@ from lab.tables.published_runs import PublishedRun, offline, online
 from lab.tables.result_blocks import ResultBlock, blocks
 from lab.tables.static_batches import SESSION, StaticBatch, static_rows
 from simulators.catalog.model import load_model
-from simulators.core.grouping import updated
+from simulators.core.fields import updated
 from simulators.evidence.calibration_files import calibrations
 from simulators.serving.run import RunCache
 from simulators.serving.simulator import simulate

@@ -23,7 +23,7 @@ from lab.tables.kernels.fp32_kernels import SPLIT, TABLES, read_rows, rows_of_ta
 from lab.tables.rows import Rows, mape, read_table
 from planning.calibrate.timings import NEEDS, SIZES
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.core.contract import Check
+from simulators.core.checks import Check
 from simulators.core.errors import UserError
 from simulators.evidence.calibration_files import CALIBRATIONS, SUMMARY
 from simulators.evidence.intervals import Band

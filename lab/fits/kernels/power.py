@@ -21,7 +21,7 @@ from lab.tables.kernels.power import SPLIT, meter_name, power_tables, read_power
 from lab.tables.rows import Floats, Rows, is_host_timed
 from planning.calibrate.least_squares import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.core.contract import Check
+from simulators.core.checks import Check
 from simulators.evidence.calibration_files import CALIBRATIONS
 from simulators.kernels.energy import PowerModel, format_of, modelled_w, shape_features
 from simulators.kernels.monotone_correction import LEAF_STEP, Correction

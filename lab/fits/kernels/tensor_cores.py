@@ -25,7 +25,7 @@ from lab.tables.kernels.engine_layers import HEADS, LAYER_SPLIT, LAYERS, read_la
 from lab.tables.rows import LOWER_QUARTER, Bools, Floats, Rows, fraction, group_of, mape, read_table
 from planning.calibrate.least_squares import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.core.contract import Check
+from simulators.core.checks import Check
 from simulators.core.errors import UserError
 from simulators.evidence.calibration_files import CALIBRATIONS
 from simulators.kernels.families.tensor_cores import MEASURED, NUMBERS, WEIGHT_ONLY

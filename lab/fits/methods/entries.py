@@ -12,7 +12,7 @@ from lab.fits.driver import Calibration, rounded
 from lab.fits.methods.held_out import band_of
 from lab.fits.methods.monotone_trees import tree_table
 from lab.tables.rows import BANDED, Floats, Rows, mape
-from simulators.core.contract import Check
+from simulators.core.checks import Check
 from simulators.evidence.intervals import WIDEST
 from simulators.kernels.entries import Entry
 from simulators.kernels.interpolation_grid import SIGNS, STEP, GridTable

@@ -24,7 +24,7 @@ from lab.tables.rows import Record, read_records
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import MXFP4, load_model
-from simulators.core.grouping import updated
+from simulators.core.fields import updated
 from simulators.serving.point import CLOSED, NUCLEUS, ArrivalsConfig, ServingPoint
 
 SERVED = "power/mlenergy_llm_serving.parquet"

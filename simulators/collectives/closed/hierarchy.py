@@ -13,9 +13,9 @@ from simulators.collectives.closed.phases import OP, PLAN, SIZE
 from simulators.collectives.measured import CollectiveTime, measured_time, over_nodes
 from simulators.collectives.topologies.blocks import RANKS
 from simulators.collectives.topologies.plan import NS, Plan
+from simulators.core.columns import UNMODELLED
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
-from simulators.core.levels import UNMODELLED
 
 
 def measured_s(

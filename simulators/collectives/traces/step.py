@@ -18,8 +18,7 @@ from simulators.collectives.traces.matching import nodes_of
 from simulators.collectives.traces.operators import Message, Operator, read_graph
 from simulators.collectives.traces.timeline import Timeline, timeline
 from simulators.core.errors import Infeasible, UserError
-from simulators.core.folder import Folder
-from simulators.core.modules import reader
+from simulators.core.folder import Folder, reader
 
 TRACES = Folder("trace", "collectives/traces", ".json")
 CHAKRA, GRAPH, LAYERS = ".et", ".json", ".csv"

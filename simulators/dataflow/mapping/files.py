@@ -12,7 +12,7 @@ from typing import Any
 
 from simulators.catalog.accelerator import Accelerator, load_accelerator
 from simulators.core.errors import UserError, suggestion
-from simulators.core.modules import reader
+from simulators.core.folder import reader
 from simulators.dataflow.mapping.loop_nest import Mapping as LoopNest
 from simulators.dataflow.mapping.loop_nest import read_mapping
 from simulators.dataflow.mapping.networks import Counted, layer_from, layers_of

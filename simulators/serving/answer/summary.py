@@ -10,9 +10,9 @@ import numpy as np
 
 from simulators.catalog.price import usd_per_mtok
 from simulators.composition.useful_flops import prompt_flops_saved
+from simulators.core.columns import SHARES
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
-from simulators.core.levels import SHARES
 from simulators.serving.answer.metrics import RATES_WITH_BAND, WITH_BAND, ServingMetrics
 from simulators.serving.answer.percentiles import COLUMNS, Spread, gap_spread, spread, spreads
 from simulators.serving.answer.saturation import backlog_growth, is_saturated

@@ -14,9 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from simulators.core.errors import UserError
-from simulators.core.folder import ROUTERS, SCHEDULERS
+from simulators.core.folder import ROUTERS, SCHEDULERS, load_module
 from simulators.core.jit import Kernel
-from simulators.core.modules import load_module
 from simulators.serving.engine.replica import ROUTE
 
 ROUTED_BY = len(ROUTE.arguments)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from simulators.core.columns import MEASURED, shares_of
 from simulators.core.jit import Kernel
-from simulators.core.levels import MEASURED, shares_of
 from simulators.serving.adapters.fleet import fleet_of
 from simulators.serving.adapters.price import adapted_price, with_adapters
 from simulators.serving.deployment import Hardware

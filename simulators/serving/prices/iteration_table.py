@@ -31,8 +31,8 @@ from simulators.composition.price import (
     time_shares,
 )
 from simulators.composition.replica import Replica
+from simulators.core.columns import Shares
 from simulators.core.jit import Floats, Ints
-from simulators.core.levels import Shares
 from simulators.serving.deployment import Hardware
 from simulators.serving.prices import lookup
 from simulators.workload.llm.parallelism import stage_of

@@ -14,7 +14,7 @@ import numpy as np
 from simulators.catalog.gpu import load_gpu
 from simulators.composition.price import Iteration, iteration
 from simulators.core.columns import batch_of
-from simulators.core.grouping import updated, values_of
+from simulators.core.fields import updated, values_of
 from simulators.kernels.price import moved_bytes
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.deployment import deployment_of

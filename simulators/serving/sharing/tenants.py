@@ -26,7 +26,7 @@ from simulators.catalog.price import load_prices
 from simulators.composition.replica import NOTHING
 from simulators.core.columns import which
 from simulators.core.errors import Infeasible
-from simulators.core.grouping import point_from, updated
+from simulators.core.fields import point_from, updated
 from simulators.core.jit import Floats
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine.policies import load_scheduler

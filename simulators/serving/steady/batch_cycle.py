@@ -29,8 +29,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from simulators.core.columns import Shares
 from simulators.core.jit import Floats, Ints
-from simulators.core.levels import Shares
 from simulators.serving.steady.columns import Lengths, Station
 from simulators.serving.steady.iteration_times import Iterations, Prices
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simulators.composition.replica import Replica
 from simulators.core.columns import categories, mapped, numbers, which
-from simulators.core.grouping import columns_of
+from simulators.core.fields import columns_of
 from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Deployment
 from simulators.serving.engine.policies import load_scheduler

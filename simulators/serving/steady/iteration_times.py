@@ -21,11 +21,10 @@ from simulators.catalog.model import LanguageModel
 from simulators.composition.evidence_shares import add_up
 from simulators.composition.price import Layers, layers_of
 from simulators.composition.replica import Replica
-from simulators.core.columns import numbers
+from simulators.core.columns import LEVELS, numbers
 from simulators.core.errors import Infeasible
-from simulators.core.grouping import point_from
+from simulators.core.fields import point_from
 from simulators.core.jit import Floats, Ints
-from simulators.core.levels import LEVELS
 from simulators.serving.deployment import Deployment, deployment_of
 from simulators.serving.point import DEPLOYED, ServingPoint
 from simulators.serving.row_groups import groups_of, kinds_of, rows_of

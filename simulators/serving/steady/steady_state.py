@@ -24,12 +24,10 @@ import pyarrow as pa
 
 from simulators.catalog.price import usd_per_mtok
 from simulators.composition.replica import Replica
-from simulators.core.columns import batch_of, outcome, schema_of
+from simulators.core.columns import SHARES, batch_of, outcome, schema_of
 from simulators.core.errors import Infeasible
-from simulators.core.grouping import values_of
+from simulators.core.fields import check_batch, values_of
 from simulators.core.jit import Floats, Ints
-from simulators.core.levels import SHARES
-from simulators.core.rules import check_batch
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.point import ServingPoint
 from simulators.serving.row_groups import rows_of

@@ -14,8 +14,8 @@ import numpy as np
 
 from simulators.composition.operator_prices import compute_rows
 from simulators.composition.replica import Replica
+from simulators.core.columns import LEVELS
 from simulators.core.jit import Floats, Ints
-from simulators.core.levels import LEVELS
 from simulators.kernels.price import flops
 from simulators.training.job import Job
 from simulators.training.work.operators import (

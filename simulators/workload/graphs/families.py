@@ -12,8 +12,7 @@ from pathlib import Path
 from simulators.catalog.model import load_model
 from simulators.catalog.sheet import fill
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.core.folder import MODELS, once, read_toml
-from simulators.core.modules import reader
+from simulators.core.folder import MODELS, once, read_toml, reader
 from simulators.workload.graphs.decoder import decoder_graph
 from simulators.workload.graphs.diffusion import DiffusionTransformer, LatentDiffusion
 from simulators.workload.graphs.encoder import Encoder

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
-from simulators.core.grouping import columns_of
+from simulators.core.fields import columns_of
 from sweeper.commands.flags import at_least, flags
 from sweeper.questions import Asks, Question
 from sweeper.words import number_in

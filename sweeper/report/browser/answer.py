@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from simulators.core.contract import Check
+from simulators.core.checks import Check
 from simulators.core.errors import UserError
 from sweeper.query.pareto import alike
 from sweeper.query.uncertainty import probable_front

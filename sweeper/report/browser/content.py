@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from simulators.core.errors import UserError
-from simulators.core.grouping import columns_of
+from simulators.core.fields import columns_of
 from sweeper.query.pareto import qualifying
 from sweeper.query.sensitivity import sensitivity
 from sweeper.report.answers import Answers, real

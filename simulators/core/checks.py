@@ -5,8 +5,43 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from simulators.core.contract import Check
+ERROR, COVERAGE, PARITY = "error", "coverage", "parity"
+"""Kinds of checks: of predictions against measurements; of intervals, how many measurements they
+hold; of counts and times against another program's, or against a rule."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A line of `sweeper-lab validate` or of a benchmark: the value and its limit.
+
+    `ok` is None where no limit is set, or where the table behind the check is absent. The limit of
+    a coverage is the low end of its range.
+    """
+
+    name: str
+    value: float | None
+    unit: str = ""
+    limit: float | None = None
+    ok: bool | None = None
+    rows: int = 0
+    note: str = ""
+    kind: str = ERROR
+    peer: float | None = None  # the same figure of a peer, on the rows that it answers
+
+    @property
+    def verdict(self) -> str:
+        """What the limit makes of the value: a coverage is too wide or too narrow.
+
+        >>> Check("ours", 99.0, "%", limit=85.0, ok=False, kind=COVERAGE).verdict
+        'too wide'
+        """
+        if self.ok is None or self.ok:
+            return "" if self.ok is None else "ok"
+        if self.kind != COVERAGE or self.value is None or self.limit is None:
+            return "MISSED"
+        return "too wide" if self.value > self.limit else "too narrow"
 
 
 def print_checks(checks: Sequence[Check], *, as_json: bool = False) -> None:
