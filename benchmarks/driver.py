@@ -27,7 +27,7 @@ from sweeper.engines.pool import WorkerPool
 from sweeper.engines.task import Task
 from sweeper.query import pareto_kernel
 from sweeper.report.progress import Progress
-from sweeper.space.spans import Batch, Span
+from sweeper.space.points import Batch, Span
 from sweeper.store.keys import define
 from sweeper.store.store import Part, Store
 

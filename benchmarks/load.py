@@ -25,8 +25,8 @@ from simulators.core.checks import Check, print_checks
 from sweeper.__main__ import main as sweeper
 from sweeper.engines.task import Task
 from sweeper.space.design_space import space_of
+from sweeper.space.points import Span, split
 from sweeper.space.space_file import read_space
-from sweeper.space.spans import Span, split
 from sweeper.store.keys import define, keys
 from sweeper.store.store import Store
 

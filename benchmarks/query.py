@@ -25,7 +25,7 @@ from sweeper.query.repricing import repriced
 from sweeper.query.sensitivity import sensitivity
 from sweeper.query.uncertainty import probable_front
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Span
+from sweeper.space.points import Span
 from sweeper.store.keys import define
 from sweeper.store.store import Store
 

@@ -24,7 +24,7 @@ from sweeper.query.pareto_kernel import distinct_front
 from sweeper.samplers import Goal, load_sampler
 from sweeper.samplers._search_driver import as_sampler, scenario_numbers
 from sweeper.samplers.halving import cheap_answers
-from sweeper.space.spans import Index, numbers
+from sweeper.space.points import Index, numbers
 from sweeper.space.sql import parsed
 from sweeper.sweep import Sweep
 

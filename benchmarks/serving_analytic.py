@@ -19,7 +19,7 @@ from simulators.core.checks import Check, print_checks
 from simulators.serving.simulator import SIMULATOR
 from sweeper.engines.task import Task
 from sweeper.space.design_space import DesignSpace, space_of
-from sweeper.space.spans import Span
+from sweeper.space.points import Span
 from sweeper.store.keys import define
 from sweeper.store.store import Store
 

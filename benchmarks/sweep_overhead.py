@@ -19,10 +19,9 @@ from sweeper.engines import Pool
 from sweeper.engines.ray import Ray
 from sweeper.engines.task import Task
 from sweeper.report.progress import Progress
+from sweeper.space.axes import Factor, Scalar
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.notation import Scalar
-from sweeper.space.product import Factor
-from sweeper.space.spans import Span
+from sweeper.space.points import Span
 from sweeper.store.keys import define
 from sweeper.store.store import Store
 

@@ -20,10 +20,9 @@ from sweeper.query.repricing import unpriced
 from sweeper.samplers import Goal, Sampler, SearchSampler, load_sampler
 from sweeper.samplers._capacity import capacity_search
 from sweeper.samplers._refined import refined_search
-from sweeper.space.design_space import DesignSpace, space_of
-from sweeper.space.objectives import given, objectives, where
+from sweeper.space.design_space import DesignSpace, given, objectives, space_of, where
 from sweeper.space.shipped_files import check_name
-from sweeper.space.space_config import SpaceConfig, parse_space
+from sweeper.space.space_file import SpaceConfig, parse_space
 from sweeper.space.sql import shown
 from sweeper.store.keys import define
 from sweeper.store.store import Store

@@ -15,10 +15,9 @@ from sweeper.engines.task import Task
 from sweeper.query.repricing import repriced, unpriced
 from sweeper.samplers import Goal, Sampler, SearchSampler, load_sampler
 from sweeper.samplers._search_driver import as_sampler
-from sweeper.space.design_space import DesignSpace
-from sweeper.space.objectives import Objectives, given
-from sweeper.space.space_config import SpaceConfig
-from sweeper.space.spans import Batch
+from sweeper.space.design_space import DesignSpace, Objectives, given
+from sweeper.space.points import Batch
+from sweeper.space.space_file import SpaceConfig
 from sweeper.store.keys import define
 from sweeper.store.parquet import check_writable
 from sweeper.store.reuse import adopt

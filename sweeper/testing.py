@@ -30,9 +30,8 @@ from sweeper.engines import Engine, load_engine
 from sweeper.engines.task import Task
 from sweeper.engines.validate_output import validated
 from sweeper.samplers import Sampler, SearchSampler
-from sweeper.space.design_space import DesignSpace
-from sweeper.space.objectives import Objectives
-from sweeper.space.spans import Batch, Span, numbers
+from sweeper.space.design_space import DesignSpace, Objectives
+from sweeper.space.points import Batch, Span, numbers
 from sweeper.store.keys import define
 from sweeper.store.store import Store, answer_schema
 from sweeper.sweep import Sweep

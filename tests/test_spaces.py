@@ -10,10 +10,8 @@ import pytest
 
 from simulators.core.contract import WarmsUp, load_simulator
 from sweeper.engines.task import evaluate
-from sweeper.space.design_space import DesignSpace, space_of
-from sweeper.space.objectives import objectives
-from sweeper.space.space_config import parse_space
-from sweeper.space.space_file import about, read_space
+from sweeper.space.design_space import DesignSpace, objectives, space_of
+from sweeper.space.space_file import about, parse_space, read_space
 from tests.conftest import ROOT
 
 FILES = sorted((ROOT / "spaces").glob("*.yaml"))  # scenarios have tests of their own

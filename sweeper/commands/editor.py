@@ -22,8 +22,7 @@ from sweeper.commands import COMMANDS
 from sweeper.commands.flags import CommandParser, add_words, flags
 from sweeper.report.tables import write_text
 from sweeper.space.shipped_files import spaces
-from sweeper.space.space_config import KEYS, SpaceConfig, flat
-from sweeper.space.space_file import read_space
+from sweeper.space.space_file import KEYS, SpaceConfig, flat, read_space
 
 SHELLS = ("bash", "zsh", "fish")
 _NOTATION = "a value, a list, or a range: 1..8, 0.5..32 log 13, pow2 1..64, capacity 0.1..64"

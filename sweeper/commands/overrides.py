@@ -23,8 +23,7 @@ from simulators.core.folder import is_dotted
 from sweeper import engines, samplers
 from sweeper.configuration import FAILURES, TOP, check_types
 from sweeper.space.shipped_files import conf, find_space, sites, spaces
-from sweeper.space.space_config import KEYS, flat
-from sweeper.space.space_file import read_site, read_space
+from sweeper.space.space_file import KEYS, flat, read_site, read_space
 from sweeper.space.sql import shown
 
 _USUAL = {"sampler": "grid", "engine": "auto"}

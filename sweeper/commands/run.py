@@ -24,8 +24,8 @@ from sweeper.report.run_folder import begin, progress_of, write_progress
 from sweeper.report.summary import Ended, print_ended
 from sweeper.report.tables import write_text
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.space_config import parse_space
-from sweeper.space.spans import Batch, split, width
+from sweeper.space.points import Batch, split, width
+from sweeper.space.space_file import parse_space
 from sweeper.store.lock import alone
 from sweeper.store.reuse import answered_elsewhere
 from sweeper.store.store import FAILURES, Part

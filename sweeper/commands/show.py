@@ -16,11 +16,9 @@ from sweeper import engines, samplers
 from sweeper.commands.design import show
 from sweeper.commands.flags import add_words, flags
 from sweeper.report.tables import print_words
-from sweeper.space.design_space import space_of
-from sweeper.space.objectives import objectives, where
+from sweeper.space.design_space import objectives, space_of, where
 from sweeper.space.shipped_files import spaces
-from sweeper.space.space_config import parse_space
-from sweeper.space.space_file import about, read_space
+from sweeper.space.space_file import about, parse_space, read_space
 from sweeper.units import human
 
 _INDENT = " " * 27  # of the text beside a name

@@ -20,9 +20,9 @@ from sweeper.query.repricing import unpriced
 from sweeper.report.answers import latest
 from sweeper.report.run_folder import rows_of
 from sweeper.space.design_space import DesignSpace, space_of
+from sweeper.space.points import Span
 from sweeper.space.shipped_files import spaces
 from sweeper.space.space_file import read_space
-from sweeper.space.spans import Span
 from sweeper.store.keys import SHOWN, define, keys
 from sweeper.store.store import FAILURES
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from simulators.core.errors import UnknownNameError
 from sweeper.engines.task import Task
-from sweeper.space.spans import Batch
+from sweeper.space.points import Batch
 from sweeper.store.store import Part
 
 Say = Callable[[str], None]

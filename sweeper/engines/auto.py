@@ -16,7 +16,7 @@ from sweeper.engines.child_process import probed
 from sweeper.engines.chunks import UNTRIED_S
 from sweeper.engines.probe import Estimate, hinted
 from sweeper.engines.task import Task
-from sweeper.space.spans import Batch
+from sweeper.space.points import Batch
 from sweeper.store.store import Part
 from sweeper.units import human
 

@@ -29,7 +29,7 @@ from sweeper.engines.limits import ONE_THREAD
 from sweeper.engines.pool import LostWorker, WorkerPool
 from sweeper.engines.probe import PROBE_S, Estimate, measured
 from sweeper.engines.task import Task
-from sweeper.space.spans import Batch
+from sweeper.space.points import Batch
 from sweeper.store.store import Part
 
 _CODE = (

@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from sweeper.space.spans import Batch, Span, cut, width
+from sweeper.space.points import Batch, Span, cut, width
 from sweeper.store.store import Part
 
 PART = 200_000

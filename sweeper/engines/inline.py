@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sweeper.engines import Say
 from sweeper.engines.chunks import Chunks, learn
 from sweeper.engines.task import Task
-from sweeper.space.spans import Batch
+from sweeper.space.points import Batch
 from sweeper.store.store import Part
 
 

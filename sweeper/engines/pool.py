@@ -20,7 +20,7 @@ from simulators.core.errors import UserError
 from sweeper.engines import Say
 from sweeper.engines.chunks import Chunks, learn
 from sweeper.engines.task import Task
-from sweeper.space.spans import Batch, split
+from sweeper.space.points import Batch, split
 from sweeper.store.shared_storage import appears
 from sweeper.store.store import Part
 

@@ -10,7 +10,7 @@ import numpy as np
 from simulators.core.contract import Hints, Simulator, load_simulator
 from sweeper.engines.task import evaluate
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Index
+from sweeper.space.points import Index
 
 PROBES, PROBE_S = 64, 1.0
 """Points evaluated to estimate a sweep, and the time after which fewer suffice."""

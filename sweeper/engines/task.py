@@ -23,9 +23,8 @@ from sweeper.engines.chunks import PART
 from sweeper.engines.limits import UNSTATED, Limits
 from sweeper.engines.validate_output import validated
 from sweeper.query.pareto import local_front
-from sweeper.space.design_space import DesignSpace
-from sweeper.space.objectives import Objectives
-from sweeper.space.spans import Batch, Mask, split, width
+from sweeper.space.design_space import DesignSpace, Objectives
+from sweeper.space.points import Batch, Mask, split, width
 from sweeper.space.sql import computed, names_in, parsed
 from sweeper.store.parquet import read
 from sweeper.store.part_names import name_of

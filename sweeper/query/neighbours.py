@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from sweeper.query.pareto import alike, minimised, qualifying
-from sweeper.space.objectives import Objectives
+from sweeper.space.design_space import Objectives
 
 
 def steps_from(

@@ -18,9 +18,8 @@ import pyarrow as pa
 from simulators.core.contract import Reprices, load_simulator
 from simulators.core.errors import UserError
 from simulators.core.fields import columns_of
+from sweeper.space.axes import Factor, axis_values
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.factors import axis_values
-from sweeper.space.product import Factor
 from sweeper.space.sql import names_in
 
 

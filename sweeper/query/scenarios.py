@@ -13,7 +13,7 @@ import polars as pl
 
 from simulators.core.errors import unknown
 from sweeper.query.pareto import qualifying
-from sweeper.space.objectives import Objectives
+from sweeper.space.design_space import Objectives
 
 WORST, MEAN = "worst", "mean"
 """How a design's values over all scenarios become one."""

@@ -20,7 +20,7 @@ from simulators.core.jit import Ints
 from sweeper.query.pareto import objective_pieces, rows_at
 from sweeper.query.pareto_kernel import Matrix, distinct_front
 from sweeper.query.ranks import rank_layers
-from sweeper.space.objectives import Objectives
+from sweeper.space.design_space import Objectives
 from sweeper.space.sql import check_columns
 
 Z90 = 1.6448536269514722

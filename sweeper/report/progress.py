@@ -19,7 +19,7 @@ from simulators.core.jit import Ints
 from sweeper.query.pareto import merge_fronts
 from sweeper.query.pareto_kernel import Matrix
 from sweeper.report.words import reason_in_words
-from sweeper.space.objectives import Objectives
+from sweeper.space.design_space import Objectives
 from sweeper.store.store import Part
 from sweeper.terminal import printable
 from sweeper.units import duration

@@ -26,8 +26,8 @@ import pyarrow as pa
 from simulators.core.errors import UserError
 from sweeper.report.tables import write_text
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.space_config import SpaceConfig, parse_space
-from sweeper.space.spans import Span
+from sweeper.space.points import Span
+from sweeper.space.space_file import SpaceConfig, parse_space
 from sweeper.store.keys import Definition
 from sweeper.store.store import Store
 from sweeper.typed import from_json

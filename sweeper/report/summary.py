@@ -15,7 +15,7 @@ from sweeper.query.pareto import knee, unstated
 from sweeper.report.answers import Answers, real
 from sweeper.report.shares import in_words, shares_of_row, weakest_in_words
 from sweeper.report.tables import print_table, print_words
-from sweeper.space.objectives import Objectives
+from sweeper.space.design_space import Objectives
 from sweeper.store.keys import SHOWN
 from sweeper.units import duration, human
 

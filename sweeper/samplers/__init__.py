@@ -18,9 +18,8 @@ import polars as pl
 from simulators.core.folder import Folder, load_from
 from simulators.core.jit import Floats, Ints
 from sweeper.query.pareto_kernel import Matrix
-from sweeper.space.design_space import DesignSpace
-from sweeper.space.objectives import Objectives
-from sweeper.space.spans import Batch, Index
+from sweeper.space.design_space import DesignSpace, Objectives
+from sweeper.space.points import Batch, Index
 
 SAMPLERS = Folder("sampler", "samplers", ".py", package="sweeper")
 

@@ -20,11 +20,10 @@ from sweeper.questions import CarriesLoad
 from sweeper.samplers import Results
 from sweeper.samplers._search_driver import answers_at, at_first_value, single_axis
 from sweeper.samplers.random import allowed, in_blocks
-from sweeper.space.design_space import DesignSpace
-from sweeper.space.notation import is_capacity
-from sweeper.space.objectives import checked
-from sweeper.space.space_config import SpaceConfig
-from sweeper.space.spans import Batch, Index, Mask
+from sweeper.space.axes import is_capacity
+from sweeper.space.design_space import DesignSpace, checked
+from sweeper.space.points import Batch, Index, Mask
+from sweeper.space.space_file import SpaceConfig
 from sweeper.space.sql import names_in, parsed, shown
 
 

@@ -27,7 +27,7 @@ from sweeper.samplers import Results
 from sweeper.samplers._search_driver import answers_at, at_first_value
 from sweeper.samplers.random import in_blocks
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Batch, Index
+from sweeper.space.points import Batch, Index
 
 _PER_ROUND = 24
 """Designs tried per round and answer, the most promising first."""

@@ -16,10 +16,10 @@ from sweeper.query.pareto import pareto_front
 from sweeper.samplers import Goal, Results
 from sweeper.samplers._search_driver import at_first_value, single_axis
 from sweeper.samplers.random import allowed, in_blocks
+from sweeper.space.axes import refined_values
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.notation import refined_values
-from sweeper.space.space_config import SpaceConfig
-from sweeper.space.spans import Batch, Index, Span
+from sweeper.space.points import Batch, Index, Span
+from sweeper.space.space_file import SpaceConfig
 
 SHARE = 1e-3
 """Expected share of points on the front."""

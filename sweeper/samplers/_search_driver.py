@@ -35,10 +35,9 @@ from sweeper.samplers import (
 )
 from sweeper.samplers.lhs import spread_evenly
 from sweeper.samplers.random import allowed, in_blocks
+from sweeper.space.axes import Scalar
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.notation import Scalar
-from sweeper.space.product import Codes
-from sweeper.space.spans import Batch, Index, Mask
+from sweeper.space.points import Batch, Codes, Index, Mask
 from sweeper.space.sql import excess, parsed
 
 _PATIENCE = 8

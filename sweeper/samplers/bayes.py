@@ -28,7 +28,7 @@ from sweeper.samplers._search_driver import (
     sizes_of,
 )
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Index
+from sweeper.space.points import Index
 from sweeper.store.keys import define
 
 _NUMBER, _TIER, _DEFINITION = "sweeper_number", "sweeper_tier", "sweeper_definition"

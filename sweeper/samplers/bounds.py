@@ -26,7 +26,7 @@ from sweeper.samplers import MEETS, Goal, Observations, Search
 from sweeper.samplers._search_driver import number_of, scenario_numbers, sizes_of, with_value
 from sweeper.samplers.random import allowed
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Index, Mask
+from sweeper.space.points import Index, Mask
 from sweeper.space.sql import at_most
 
 ALL = 1 << 62

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sweeper.samplers import Results
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Batch, Span
+from sweeper.space.points import Batch, Span
 
 
 @dataclass(frozen=True)

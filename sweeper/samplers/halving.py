@@ -30,7 +30,7 @@ from sweeper.samplers._search_driver import (
 )
 from sweeper.samplers.random import allowed
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Index, Span
+from sweeper.space.points import Index, Span
 
 MOST = 200_000
 """Most points of a space: the surrogate predicts all of them."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from sweeper.samplers.random import Random, allowed, first_distinct
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Index
+from sweeper.space.points import Index
 
 
 @dataclass(frozen=True)

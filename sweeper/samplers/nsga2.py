@@ -27,7 +27,7 @@ from sweeper.samplers._search_driver import (
     sizes_of,
 )
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Index
+from sweeper.space.points import Index
 
 _ETA = 3.0
 """Distribution index, pymoo's for whole numbers: the larger, the nearer offspring to parents."""

@@ -10,7 +10,7 @@ import numpy as np
 from simulators.core.errors import UserError
 from sweeper.samplers import Results
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Batch, Index
+from sweeper.space.points import Batch, Index
 
 BLOCK = 4096
 """Points are sent in blocks of the order drawn, sorted inside: early results are a fair sample."""

@@ -13,7 +13,7 @@ from sweeper.extras import load_extra
 from sweeper.samplers._search_driver import number_of
 from sweeper.samplers.random import Random, allowed, first_distinct
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Index
+from sweeper.space.points import Index
 
 
 @dataclass(frozen=True)

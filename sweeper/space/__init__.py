@@ -1,7 +1,6 @@
-"""Design spaces: which points there are, and what a file or an override says of them.
+"""Design spaces: the points there are, as a space file or an override describes them.
 
-`notation` reads the values of an axis, `factors` the axes of a space, `space_file` a YAML file and
-`shipped_files` finds it. `product` numbers the combinations, `spans` are ranges of such numbers.
-`rules` evaluate constraints and derived columns, whose language is in `sql`; `design_space` joins
-them all. `objectives` are what a space wants of its results.
+`space_file` reads a YAML file, which `shipped_files` finds; `axes` the values of its axes. `points`
+numbers their combinations. `rules` evaluates constraints and derived columns in the language of
+`sql`. `design_space` joins all of them, with the objectives of the space.
 """

@@ -22,9 +22,8 @@ import polars as pl
 
 from simulators.core.contract import Reads, load_simulator
 from simulators.core.errors import UserError
+from sweeper.space.axes import Factor, Scalar
 from sweeper.space.design_space import DesignSpace, completed
-from sweeper.space.notation import Scalar
-from sweeper.space.product import Factor
 from sweeper.typed import from_json
 
 SHOWN = 10

@@ -12,7 +12,7 @@ import zlib
 
 import numpy as np
 
-from sweeper.space.spans import Batch, Index, Span
+from sweeper.space.points import Batch, Index, Span
 
 _NAME = re.compile(
     r"^(?P<definition>[0-9a-f]{12})-"

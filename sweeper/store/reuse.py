@@ -14,7 +14,7 @@ import pyarrow.fs as pafs
 
 from simulators.core.errors import UserError
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Index, covered
+from sweeper.space.points import Index, covered
 from sweeper.store.checksums import filesystem
 from sweeper.store.parquet import read_frames
 from sweeper.store.part_names import definition_in

@@ -30,9 +30,8 @@ from numpy.typing import NDArray
 from simulators.core.columns import OUTCOME, schema_of
 from simulators.core.contract import Simulator, load_simulator
 from simulators.core.errors import UserError
-from sweeper.space.design_space import DesignSpace
-from sweeper.space.objectives import columns_of
-from sweeper.space.spans import Batch, Index, Mask, Span, covered, subtract
+from sweeper.space.design_space import DesignSpace, columns_of
+from sweeper.space.points import Batch, Index, Mask, Span, covered, subtract
 from sweeper.store.checksums import DamagedPart, check, filesystem, warn
 from sweeper.store.keys import Definition
 from sweeper.store.parquet import explained, metadata, put, read, read_frame, read_frames

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow.fs as pafs
 
 from simulators.core.errors import UserError
-from sweeper.space.spans import Index, Span, covered
+from sweeper.space.points import Index, Span, covered
 from sweeper.store.checksums import DamagedPart, check, filesystem
 from sweeper.store.parquet import metadata, read_frames
 from sweeper.store.part_names import definition_in, is_part

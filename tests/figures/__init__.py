@@ -20,10 +20,8 @@ from numpy.typing import NDArray
 from simulators.core.contract import Simulator, WarmsUp, load_simulator
 from sweeper.engines.task import evaluate
 from sweeper.space import shipped_files
-from sweeper.space.design_space import DesignSpace, space_of
-from sweeper.space.objectives import objectives
-from sweeper.space.space_config import parse_space
-from sweeper.space.space_file import read_space
+from sweeper.space.design_space import DesignSpace, objectives, space_of
+from sweeper.space.space_file import parse_space, read_space
 
 FILE = Path(__file__).with_name("figures.toml")
 MOST_FIGURES = 3

@@ -33,10 +33,8 @@ from simulators.serving.prices.user_operator_times import load_op_table
 from sweeper.__main__ import main
 from sweeper.commands.run import asked_by
 from sweeper.report.answers import latest
-from sweeper.space.design_space import space_of
-from sweeper.space.objectives import objectives, where
-from sweeper.space.space_config import parse_space
-from sweeper.space.space_file import read_space
+from sweeper.space.design_space import objectives, space_of, where
+from sweeper.space.space_file import parse_space, read_space
 from sweeper.space.sql import condition
 from tests.fuzz.mutations import NASTY, mutated
 

@@ -12,7 +12,7 @@ from simulators.serving.simulator import SIMULATOR
 from simulators.serving.steady.least import BOUNDED
 from sweeper.samplers._search_driver import number_of, sizes_of
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Index
+from sweeper.space.points import Index
 
 SPACE = DesignSpace.of(
     "serving",

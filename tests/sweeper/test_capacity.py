@@ -12,9 +12,9 @@ import pytest
 from simulators.core.errors import UserError
 from sweeper.engines import load_engine
 from sweeper.samplers._capacity import capacity_search
+from sweeper.space.axes import CAPACITY_STEP
 from sweeper.space.design_space import space_of
-from sweeper.space.notation import CAPACITY_STEP
-from sweeper.space.space_config import parse_space
+from sweeper.space.space_file import parse_space
 from sweeper.store.keys import define
 from sweeper.store.store import Part, Store
 from sweeper.sweep import Sweep

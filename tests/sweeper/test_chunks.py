@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.engines.chunks import LARGEST, LAST_S, Chunks
-from sweeper.space.spans import Batch, Span, split
+from sweeper.space.points import Batch, Span, split
 
 
 def numbers(batch: Batch) -> list[int]:

@@ -19,8 +19,8 @@ from sweeper.engines import load_engine
 from sweeper.samplers import load_sampler
 from sweeper.space import shipped_files
 from sweeper.space.design_space import DesignSpace, space_of
+from sweeper.space.points import Span
 from sweeper.space.space_file import read_space
-from sweeper.space.spans import Span
 from sweeper.testing import check_engine, check_sampler, check_simulator
 from tests.toys import COUNTING, QUADRATIC, TROUBLE, space
 

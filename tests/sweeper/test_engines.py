@@ -25,7 +25,7 @@ from sweeper.engines.probe import Estimate, hinted, measured
 from sweeper.engines.task import Task
 from sweeper.samplers import load_sampler
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Span
+from sweeper.space.points import Span
 from sweeper.store.keys import define
 from sweeper.store.store import Part, Store
 from sweeper.testing import check_engine

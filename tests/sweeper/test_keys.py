@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from simulators.core.errors import UserError
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Span
+from sweeper.space.points import Span
 from sweeper.store.keys import Definition, define, keys
 from tests.toys import QUADRATIC, READER, space
 from tests.toys.reader import SHARED

@@ -16,7 +16,7 @@ from sweeper.engines.task import evaluate
 from sweeper.query.pareto import qualifying
 from sweeper.samplers._min_replicas import MinReplicasSearch
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import numbers
+from sweeper.space.points import numbers
 from sweeper.sweep import Sweep
 
 COLUMNS = ("wait_s",)

@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from simulators.core.errors import UserError
-from sweeper.space.notation import Scalar, values_of
+from sweeper.space.axes import Scalar, values_of
 
 WHOLE, REAL, WORD, TRUTH = pa.int64(), pa.float64(), pa.string(), pa.bool_()
 

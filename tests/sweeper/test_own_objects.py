@@ -22,7 +22,7 @@ from sweeper.__main__ import main
 from sweeper.configuration import Configuration
 from sweeper.samplers import Results
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Batch
+from sweeper.space.points import Batch
 from sweeper.sweep import Sweep
 
 

@@ -12,7 +12,7 @@ from simulators.core.errors import UserError
 from sweeper.samplers import Goal
 from sweeper.samplers._refined import refined_search
 from sweeper.space.design_space import space_of
-from sweeper.space.space_config import parse_space
+from sweeper.space.space_file import parse_space
 from sweeper.sweep import Sweep
 
 # Cost is n * (x - 3)^2: x = 2 is dearer than 3 and gains less.

@@ -12,7 +12,7 @@ import pytest
 from simulators.core.errors import UnknownNameError, UserError
 from sweeper.samplers import load_sampler, names
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Span
+from sweeper.space.points import Span
 from tests.toys import QUADRATIC, space
 
 

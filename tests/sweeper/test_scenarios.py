@@ -19,9 +19,8 @@ from sweeper.query.pareto import pareto_front
 from sweeper.query.pareto_kernel import distinct_front, group_fronts
 from sweeper.query.scenarios import across, scenarios_of
 from sweeper.report.answers import Answers, latest
-from sweeper.space.design_space import DesignSpace
-from sweeper.space.objectives import given
-from sweeper.space.space_config import SpaceConfig
+from sweeper.space.design_space import DesignSpace, given
+from sweeper.space.space_file import SpaceConfig
 
 SPACE = """\
 simulator: tests.toys.quadratic

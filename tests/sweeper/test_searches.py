@@ -17,7 +17,7 @@ from sweeper.samplers import MEETS, Goal, Observations, Search, load_sampler
 from sweeper.samplers._search_driver import SearchDriver, designs_in_file, ranked, scenario_numbers
 from sweeper.samplers.halving import cheap_answers, predicted
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Index
+from sweeper.space.points import Index
 from sweeper.sweep import Sweep
 from tests.toys import QUADRATIC, space
 

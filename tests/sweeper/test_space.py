@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 from simulators.core.errors import UserError
 from sweeper.samplers.random import Random
 from sweeper.space import rules
-from sweeper.space.design_space import DesignSpace
-from sweeper.space.objectives import objectives
-from sweeper.space.product import Factor
-from sweeper.space.space_config import SpaceConfig
-from sweeper.space.spans import Span
+from sweeper.space.axes import Factor
+from sweeper.space.design_space import DesignSpace, objectives
+from sweeper.space.points import Span
+from sweeper.space.space_file import SpaceConfig
 from tests.toys import AIMLESS, QUADRATIC, space
 
 FLOATS = st.lists(st.integers(-50, 50).map(float), min_size=1, max_size=5, unique=True)

@@ -25,7 +25,7 @@ from simulators.core.errors import UserError
 from sweeper.engines.task import Task
 from sweeper.samplers import load_sampler
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Batch, Span
+from sweeper.space.points import Batch, Span
 from sweeper.store import parquet as files
 from sweeper.store.parquet import check_writable
 from sweeper.store.reuse import adopt, answered_elsewhere, stores_beside

@@ -10,7 +10,7 @@ import pytest
 
 from simulators.core.errors import UserError
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Span
+from sweeper.space.points import Span
 from sweeper.sweep import Sweep
 from sweeper.tables import table_simulator
 from sweeper.testing import check_simulator

@@ -17,7 +17,7 @@ from sweeper.__main__ import main
 from sweeper.engines.task import Task
 from sweeper.report.answers import latest
 from sweeper.report.run_folder import runs
-from sweeper.space.spans import Batch, Span
+from sweeper.space.points import Batch, Span
 from sweeper.store import upkeep
 from sweeper.store.store import Store
 from sweeper.store.upkeep import compact, copy, definitions, quarantine_corrupt

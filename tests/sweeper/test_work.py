@@ -12,7 +12,7 @@ import pytest
 from simulators.core.contract import load_simulator
 from sweeper.engines.task import Task, evaluate
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.spans import Span
+from sweeper.space.points import Span
 from sweeper.store.keys import define
 from sweeper.store.store import Part, Store
 from tests.toys import QUADRATIC, TROUBLE, quadratic, space, store
