@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.timing import median_cpu_s
-from simulators.collectives.closed.phase_model import collectives_ns
 from simulators.collectives.events.run import simulate
+from simulators.collectives.phase_model import collectives_ns
 from simulators.collectives.point import CollectivePoint
 from simulators.collectives.simulator import SIMULATOR
 from simulators.collectives.topologies.plan import plan_of

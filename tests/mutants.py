@@ -82,13 +82,10 @@ MUTATED: dict[str, tuple[str, ...]] = {
     ),
     "simulators/serving/engine/loop.py": LOOP,
     "simulators/serving/engine/skip_ahead.py": LOOP,
-    "simulators/collectives/closed/phases.py": PHASES,
-    "simulators/collectives/closed/phase_model.py": PHASES,
-    "simulators/collectives/events/streams.py": EVENTS,
-    "simulators/collectives/events/links.py": EVENTS,
+    "simulators/collectives/phase_model.py": PHASES,
     "simulators/collectives/events/loop.py": EVENTS,
     "simulators/collectives/events/event_queue.py": ("tests/collectives/test_event_queue.py",),
-    "simulators/collectives/events/fair_shares.py": (
+    "simulators/collectives/events/links.py": (
         "tests/collectives/test_fair_shares.py",
         *EVENTS,
     ),

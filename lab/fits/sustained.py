@@ -23,13 +23,13 @@ from lab.tables.collectives import NCCL
 from lab.tables.rows import read_records, read_table
 from simulators.catalog.cluster import THROUGH_HOST, Link, load_cluster
 from simulators.catalog.gpu import load_gpu
-from simulators.collectives.closed.protocols import CALIBRATION, ring_s
+from simulators.collectives.library_models import SUSTAINED_CALIBRATION, ring_s
 from simulators.core.jit import Floats
 
 RingErrors = Callable[[float], Floats]
 Rings = Sequence[tuple[str, int]]
 
-FOLDER = CALIBRATION.parent
+FOLDER = SUSTAINED_CALIBRATION.parent
 NETWORK = "llm_ops/network.parquet"
 LINKS = {
     "a100_dgx": ("dgx_a100", 300e9),
@@ -72,7 +72,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     held_out += [(THROUGH_HOST, e) for gpu in others for e in _through_host(reference, gpu)]
     sustained = {fabric: best_share(SUSTAINED, errors) for fabric, errors in fitted.items()}
     yield Calibration(
-        name=CALIBRATION.stem,
+        name=SUSTAINED_CALIBRATION.stem,
         content={
             "sustained": {"other": float(np.mean([sustained[f] for f in RINGS])), **sustained}
         },

@@ -13,7 +13,7 @@ import numpy as np
 
 from lab.tables.records import declared, file_of, records
 from lab.tables.rows import Bools, Record, read_records
-from simulators.collectives.closed.expert_exchange import HIGH_THROUGHPUT, LOW_LATENCY, Routed
+from simulators.collectives.library_models import HIGH_THROUGHPUT, LOW_LATENCY, Routed
 from simulators.core.jit import Floats, Ints
 
 Key = tuple[str, str, int]  # collective, dtype, ranks

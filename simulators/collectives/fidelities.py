@@ -1,19 +1,18 @@
-"""Times of rows by the fidelity they ask for: formulas, events or measured curves."""
+"""Times of a batch of collectives by fidelity: formulas, events or measured curves."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.collectives.algorithms import IMPOSSIBLE
-from simulators.collectives.batch import CollectiveBatch
-from simulators.collectives.closed.hierarchy import measured_s
-from simulators.collectives.closed.phases import BASELINE, OP
-from simulators.collectives.closed.traffic import BUSY_NS, COLUMNS, ENERGY_J, RANK_BYTES, traffic
+from simulators.collectives import phase_model as at
+from simulators.collectives.algorithms import ALL_GATHER, COLLECTIVES, IMPOSSIBLE, SEND_RECV
 from simulators.collectives.events.run import (
     EVENT_LIMIT,
     Report,
@@ -21,16 +20,214 @@ from simulators.collectives.events.run import (
     simulate,
     uncontended_ns,
 )
+from simulators.collectives.measured import CollectiveTime, busbw_factor, measured_time, over_nodes
+from simulators.collectives.phase_model import (
+    BASELINE,
+    BUSY_NS,
+    COLUMNS,
+    ENERGY_J,
+    OP,
+    PLAN,
+    RANK_BYTES,
+    SIZE,
+    collectives_ns,
+    traffic,
+)
 from simulators.collectives.point import EVENTFUL
 from simulators.collectives.topologies.blocks import RANKS
-from simulators.collectives.topologies.plan import NS, Plan
+from simulators.collectives.topologies.plan import NS, Plan, plan_among, plan_of
 from simulators.collectives.traces.operators import Message
 from simulators.collectives.traces.step import load_step
 from simulators.collectives.traces.timeline import Timeline
-from simulators.core.columns import LEVELS, MEASURED, UNMODELLED, shares_of
+from simulators.core.columns import (
+    LEVELS,
+    MEASURED,
+    UNMODELLED,
+    alike,
+    categories,
+    numbers,
+    shares_of,
+)
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
+
+WORDS = (
+    "collective",
+    "topology",
+    "algorithm",
+    "fidelity",
+    "order",
+    "gpu",
+    "library",
+    "dtype",
+    "trace",
+    "issue",
+)
+
+
+@dataclass(frozen=True)
+class CollectiveBatch:
+    """A batch as the arrays that kernels take."""
+
+    words: dict[str, tuple[NDArray[np.int64], list[Any]]]
+    plans: tuple[Plan, ...]
+    plan: NDArray[np.int64]
+    requests: NDArray[np.int64]
+    memory_bytes_per_s: NDArray[np.float64]
+    size_bytes: NDArray[np.int64]
+
+    @staticmethod
+    def of(batch: pa.RecordBatch) -> CollectiveBatch:
+        """Read a batch that keeps the rules of its fields.
+
+        Raises:
+            UserError: a topology or an algorithm that means nothing.
+        """
+        words = {name: categories(batch, name) for name in WORDS}
+        plans, plan = _plans(batch)
+        size = numbers(batch, "size_bytes").astype(np.int64)
+        ranks = np.array([p.ranks for p in plans], np.int64)[plan]
+        op = np.array([COLLECTIVES.index(c) for c in words["collective"][1]], np.int64)
+        op = op[words["collective"][0]]
+        memory = numbers(batch, "local_memory_bytes_per_s").astype(np.float64)
+        requests = np.zeros((batch.num_rows, 8), np.int64)
+        requests[:, at.PLAN], requests[:, at.OP] = plan, op
+        requests[:, at.SIZE] = np.maximum(np.where(op == ALL_GATHER, size // ranks, size), 1)
+        for column, name in (
+            (at.SPLITS, "splits"),
+            (at.ACTIVE, "active_chunks"),
+            (at.QUEUES, "queues"),
+        ):
+            requests[:, column] = numbers(batch, name).astype(np.int64)
+        requests[:, at.ENDPOINT_NS] = np.rint(numbers(batch, "endpoint_delay_s") * NS)
+        codes, orders = words["order"]
+        requests[:, at.BASELINE] = np.array([o == "baseline" for o in orders], np.int64)[codes]
+        return CollectiveBatch(words, plans, plan, requests, memory, size)
+
+    def of_messages(self, row: int, messages: Sequence[Message]) -> CollectiveBatch:
+        """Return rows of messages of a step, each on its part of the network of one row."""
+        whole, algorithm = self.plans[self.plan[row]], self.named_at("algorithm", row)
+        plans = (*(plan_among(m.ranks, whole.topology, algorithm) for m in messages), whole)
+        count = len(messages)
+        words = {name: (np.zeros(count, np.int64), [self.named_at(name, row)]) for name in WORDS}
+        op = np.array([COLLECTIVES.index(message.kind) for message in messages])
+        words["collective"] = op, list(COLLECTIVES)
+        size = np.array([max(message.size_bytes, 1) for message in messages])
+        requests = np.tile(self.requests[row], (count, 1))
+        requests[:, at.PLAN], requests[:, at.OP] = np.arange(count), op
+        requests[:, at.SIZE] = size
+        gathered = size * np.where(op == ALL_GATHER, [len(m.ranks) for m in messages], 1)
+        memory = np.full(count, self.memory_bytes_per_s[row])
+        return CollectiveBatch(words, plans, np.arange(count), requests, memory, gathered)
+
+    def named_at(self, name: str, row: int) -> str:
+        """Return the word of one row."""
+        codes, values = self.words[name]
+        return str(values[codes[row]])
+
+    def is_word(self, name: str, value: str) -> NDArray[np.bool_]:
+        """Say which rows have a word."""
+        codes, values = self.words[name]
+        found: NDArray[np.bool_] = np.array([v == value for v in values], bool)[codes]
+        return found
+
+    @property
+    def ranks(self) -> NDArray[np.int64]:
+        """Ranks that take part."""
+        ranks: NDArray[np.int64] = np.array([p.ranks for p in self.plans], np.int64)[self.plan]
+        return ranks
+
+    @property
+    def busbw_factor(self) -> NDArray[np.float64]:
+        """Busbw over algbw."""
+        codes, collectives = self.words["collective"]
+        table = np.array([[busbw_factor(c, p.ranks) for p in self.plans] for c in collectives])
+        factor: NDArray[np.float64] = table[codes, self.plan]
+        return factor
+
+    def stacked(self, field: str) -> NDArray[Any]:
+        """Return an array of all plans, one after the other."""
+        return np.stack([getattr(p, field) for p in self.plans])
+
+    def reasons(self) -> NDArray[Any]:
+        """Return why rows cannot exist, where that is known from sizes."""
+        ranks = self.ranks
+        reasons = np.full(self.size_bytes.size, "", object)
+        reasons[ranks < 2] = "one_rank: a collective needs at least two"
+        small = (self.size_bytes < ranks) & (self.requests[:, at.OP] != SEND_RECV)
+        for i in np.flatnonzero(small | (self.size_bytes < 1)):
+            reasons[i] = f"size_below_ranks: {self.size_bytes[i]} bytes for {ranks[i]} ranks"
+        return reasons
+
+
+def _plans(batch: pa.RecordBatch) -> tuple[tuple[Plan, ...], NDArray[np.int64]]:
+    """Return the distinct plans of a batch, and the position of the plan of each row."""
+    groups = alike(batch, ("topology", "algorithm", "link_bytes_per_s", "latency_s"))
+    plan = np.zeros(batch.num_rows, np.int64)
+    for position, (rows, _) in enumerate(groups):
+        plan[rows] = position
+    return tuple(plan_of(*words.values()) for _, words in groups), plan
+
+
+def measured_s(
+    plan: Plan,
+    *,
+    collective: str,
+    gpu: str,
+    library: str,
+    dtype: str,
+    size_bytes: Floats,
+    requests: Ints,
+    memory_bytes_per_s: Floats,
+) -> CollectiveTime:
+    """Return the time on a node, or on several.
+
+    Raises:
+        UnknownNameError: the library was not measured on this GPU.
+        Infeasible: this collective was not measured with the library.
+    """
+    inside = plan.topology.dimensions[0].ranks
+
+    def timed(part: str) -> CollectiveTime:
+        return measured_time(
+            gpu=gpu,
+            library=library,
+            collective=part,
+            dtype=dtype,
+            ranks=inside,
+            size_bytes=size_bytes,
+        )
+
+    if plan.ranks == inside:
+        return timed(collective)
+    between_s = _between_s(plan, collective, size_bytes / inside, requests, memory_bytes_per_s)
+    level = np.full(size_bytes.shape, UNMODELLED)
+    return over_nodes(collective, CollectiveTime(between_s, between_s, between_s, level), timed)
+
+
+def _between_s(
+    plan: Plan, collective: str, share_bytes: Floats, requests: Ints, memory_bytes_per_s: Floats
+) -> Floats:
+    """Return what the dimensions between nodes take, by the phase model."""
+    whole = plan.whole.copy()
+    whole[0, RANKS] = 1
+    op = COLLECTIVES.index(collective)
+    nodes = int(np.prod(whole[:, RANKS]))
+    asked = requests.copy()
+    asked[:, PLAN] = 0
+    size = share_bytes / nodes if op == ALL_GATHER else share_bytes
+    if collective in ("all_to_all", "send_recv", "broadcast"):
+        size = share_bytes * plan.whole[0, RANKS]
+    asked[:, OP], asked[:, SIZE] = op, np.maximum(size.astype(np.int64), 1)
+    taken = np.zeros(len(asked), np.int64)
+    collectives_ns(asked, memory_bytes_per_s, whole[None], plan.rates[None], taken)
+    if (taken == IMPOSSIBLE).any():
+        raise Infeasible(
+            "no_such_algorithm", f"{collective} over {nodes} nodes of {plan.topology.name}"
+        )
+    return taken / NS
+
 
 TINY_S = 1e-12
 """Instead of no time at all where shares of it are taken."""

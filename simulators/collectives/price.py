@@ -16,11 +16,20 @@ import numpy as np
 
 from simulators.catalog.cluster import AUTO, PCIE, THROUGH_HOST, Cluster, cluster_for
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.collectives.closed.between import CALIBRATION as BETWEEN
-from simulators.collectives.closed.between import Network, between_s, network_between
-from simulators.collectives.closed.expert_exchange import CALIBRATION as EXCHANGE
-from simulators.collectives.closed.expert_exchange import Rates, Routed, exchange_rates, exchange_s
-from simulators.collectives.closed.protocols import CALIBRATION, ring_s, sustained
+from simulators.collectives.library_models import (
+    BETWEEN_CALIBRATION,
+    EXCHANGE_CALIBRATION,
+    SUSTAINED_CALIBRATION,
+    Network,
+    Rates,
+    Routed,
+    between_s,
+    exchange_rates,
+    exchange_s,
+    network_between,
+    ring_s,
+    sustained,
+)
 from simulators.collectives.measured import (
     GROWTH,
     NETWORKS,
@@ -33,7 +42,7 @@ from simulators.core.columns import EXTRAPOLATED, FITTED, UNMODELLED
 from simulators.core.folder import GPUS
 from simulators.core.jit import Floats
 
-READS = (GROWTH, CALIBRATION, BETWEEN, EXCHANGE)
+READS = (GROWTH, SUSTAINED_CALIBRATION, BETWEEN_CALIBRATION, EXCHANGE_CALIBRATION)
 """Files behind every time; `curves_behind` has the curves of a GPU."""
 
 FITTED_BAND, UNMODELLED_BAND = 1.25, 2.0

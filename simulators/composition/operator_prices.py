@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from simulators.catalog.accelerator import SEARCHED, load_accelerator
 from simulators.catalog.gpu import at_full_clock, held_at
-from simulators.collectives.closed.expert_exchange import HIGH_THROUGHPUT as FOR_MANY
-from simulators.collectives.closed.expert_exchange import LOW_LATENCY as FOR_FEW
-from simulators.collectives.closed.expert_exchange import Routed
+from simulators.collectives.library_models import HIGH_THROUGHPUT as FOR_MANY
+from simulators.collectives.library_models import LOW_LATENCY as FOR_FEW
+from simulators.collectives.library_models import Routed
 from simulators.collectives.measured import CollectiveTime
 from simulators.collectives.price import collective_time, expert_exchange_time
 from simulators.composition.fusion import inside_others, launched

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simulators.catalog.cluster import Link, cluster_for, load_cluster
 from simulators.catalog.gpu import load_gpu
-from simulators.collectives.closed.protocols import ring_s, sustained
+from simulators.collectives.library_models import ring_s, sustained
 from simulators.collectives.measured import measured_time
 from simulators.collectives.price import collective_time
 from simulators.core.columns import FITTED, UNMODELLED

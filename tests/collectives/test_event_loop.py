@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulators.collectives.algorithms.trees import BINARY, NO_TREE
+from simulators.collectives.algorithms.steps import BINARY, NO_TREE
 from simulators.collectives.events import loop
 from simulators.collectives.events import state as at
 from simulators.collectives.events.event_queue import LENGTH, pop, push

@@ -7,12 +7,7 @@ import pytest
 
 from simulators.catalog.cluster import load_cluster
 from simulators.catalog.gpu import load_gpu
-from simulators.collectives.closed.expert_exchange import (
-    HIGH_THROUGHPUT,
-    LOW_LATENCY,
-    Rates,
-    Routed,
-)
+from simulators.collectives.library_models import HIGH_THROUGHPUT, LOW_LATENCY, Rates, Routed
 from simulators.collectives.price import expert_exchange_time
 
 H800, DGX = load_gpu("h800"), load_cluster("dgx_h100")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import integers
 
-from simulators.collectives.events.fair_shares import fair_rates
+from simulators.collectives.events.links import fair_rates
 
 Flow = tuple[float, tuple[int, ...]]  # size, links it crosses
 

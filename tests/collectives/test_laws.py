@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis.strategies import integers, sampled_from
 
 from simulators.collectives.algorithms import COLLECTIVES
-from simulators.collectives.closed.phase_model import collectives_ns
 from simulators.collectives.events.loop import run
 from simulators.collectives.events.run import has_event_model, simulate, state_of
 from simulators.collectives.events.state import IN_TURN, SHARED
 from simulators.collectives.measured import busbw_factor
-from simulators.collectives.topologies.plan import Plan, plan_for, plan_of
-from simulators.collectives.topologies.topology import Dimension, Topology
+from simulators.collectives.phase_model import collectives_ns
+from simulators.collectives.topologies.plan import Dimension, Plan, Topology, plan_for, plan_of
 from tests.parity import astra_sim
 
 MEMORY = 3.35e12

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from simulators.collectives.traces.matching import nodes_of
 from simulators.collectives.traces.operators import Operator
+from simulators.collectives.traces.step import nodes_of
 from simulators.collectives.traces.timeline import Timeline, timeline
 from simulators.core.errors import UserError
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulators.collectives.closed.phase_model import flow_shop_ns
 from simulators.collectives.events.links import DOWN, LEAF_DOWN, LEAF_UP, UP
 from simulators.collectives.events.loop import run
 from simulators.collectives.events.run import Report, simulate, state_of, uncontended_ns
 from simulators.collectives.events.state import IN_TURN, SHARED
+from simulators.collectives.phase_model import flow_shop_ns
 from simulators.collectives.topologies.plan import plan_of
 from simulators.core.jit import Floats, Ints
 from tests.parity.astra_sim import request

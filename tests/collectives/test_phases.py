@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from simulators.collectives.algorithms import COLLECTIVES
-from simulators.collectives.closed.phases import (
+from simulators.collectives.events.run import simulate, uncontended_ns
+from simulators.collectives.phase_model import (
     ANY_QUEUE,
     FIRST_HALF,
     SECOND_HALF,
@@ -15,9 +16,7 @@ from simulators.collectives.closed.phases import (
     phases_of,
     queue_of,
 )
-from simulators.collectives.events.run import simulate, uncontended_ns
-from simulators.collectives.topologies.plan import Plan, plan_for, plan_of
-from simulators.collectives.topologies.topology import Dimension, Topology
+from simulators.collectives.topologies.plan import Dimension, Plan, Topology, plan_for, plan_of
 from tests.parity.astra_sim import request
 
 RS, AR, AG, A2A = "reduce_scatter", "all_reduce", "all_gather", "all_to_all"

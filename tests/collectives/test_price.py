@@ -10,7 +10,7 @@ import pytest
 from simulators.catalog.cluster import load_cluster
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.collectives.algorithms import COLLECTIVES
-from simulators.collectives.closed.between import Network
+from simulators.collectives.library_models import Network
 from simulators.collectives.price import CollectiveTime, collective_time
 from simulators.core.columns import EXTRAPOLATED, FITTED, MEASURED, UNMODELLED
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulators.collectives.closed.phase_model import collectives_ns
 from simulators.collectives.events.run import simulate
+from simulators.collectives.phase_model import collectives_ns
 from simulators.collectives.topologies.plan import plan_of
 from tests.parity.astra_sim import request
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from simulators.collectives.simulator import SIMULATOR
-from simulators.collectives.topologies.plan import plan_among
-from simulators.collectives.topologies.topology import load_topology
+from simulators.collectives.topologies.plan import load_topology, plan_among
 from simulators.collectives.traces.operators import Operator
 from simulators.core.errors import UnknownNameError, UserError
 from sweeper.space.design_space import space_of

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import integers, lists
 
-from simulators.collectives.traces.layers import operators_of, read_layers
-from simulators.collectives.traces.matching import nodes_of
+from simulators.collectives.traces.operators import operators_of, read_layers
+from simulators.collectives.traces.step import nodes_of
 from simulators.collectives.traces.timeline import (
     COMMUNICATION,
     TraceNode,

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis.strategies import binary, builds, from_regex, integers, lists
 
 from formats.chakra import read_chakra
-from simulators.collectives.traces.layers import TraceLayer, operators_of
-from simulators.collectives.traces.matching import nodes_of
-from simulators.collectives.traces.operators import Operator, read_graph
+from simulators.collectives.traces.operators import Operator, TraceLayer, operators_of, read_graph
+from simulators.collectives.traces.step import nodes_of
 from simulators.core.errors import UserError
 from tests.collectives.chakra_writer import write_chakra
 

@@ -23,7 +23,7 @@ from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.catalog.price import load_prices
-from simulators.collectives.topologies.topology import load_topology
+from simulators.collectives.topologies.plan import load_topology
 from simulators.collectives.traces.operators import read_graph
 from simulators.composition.replica import load_runtime
 from simulators.core.folder import FOLDERS

@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from lab.tables.rows import read_records
 from simulators.collectives.algorithms import COLLECTIVES
-from simulators.collectives.closed.phases import PLAN
 from simulators.collectives.events.run import simulate, uncontended_ns
-from simulators.collectives.topologies.plan import Plan, plan_for, plan_of
-from simulators.collectives.topologies.topology import Dimension, Topology
+from simulators.collectives.phase_model import PLAN
+from simulators.collectives.topologies.plan import Dimension, Plan, Topology, plan_for, plan_of
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
 

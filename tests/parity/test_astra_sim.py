@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from simulators.collectives.traces.layers import operators_of, read_layers
-from simulators.collectives.traces.matching import nodes_of
-from simulators.collectives.traces.operators import Operator
+from simulators.collectives.traces.operators import Operator, operators_of, read_layers
+from simulators.collectives.traces.step import nodes_of
 from simulators.collectives.traces.timeline import timeline
 from tests.parity.astra_sim import analytic_ns, event_ns, hgx, read_runs, single_ns
 

@@ -17,8 +17,8 @@ from lab.fits.methods.held_out import COVERED_SHARE, leave_one_out, quantile
 from lab.tables.collectives import BETWEEN_NODES, NodesCurve, read_between_nodes
 from simulators.catalog.cluster import Cluster, cluster_for
 from simulators.catalog.gpu import load_gpu
-from simulators.collectives.closed.between import (
-    CALIBRATION,
+from simulators.collectives.library_models import (
+    BETWEEN_CALIBRATION,
     EXCHANGES,
     RINGS,
     Network,
@@ -28,7 +28,7 @@ from simulators.collectives.closed.between import (
 from simulators.collectives.price import collective_time
 from simulators.core.jit import Floats
 
-FOLDER = CALIBRATION.parent
+FOLDER = BETWEEN_CALIBRATION.parent
 INFINIBAND = ("sophia", "example-cluster01")
 LARGE_BYTES = 2.0**20
 """Smaller messages measure hops and host launches."""
@@ -48,7 +48,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         content[kind] = {"hops": found.hops, "share": found.share, "band": float(band)}
         errors.append(np.expm1(off))
     yield Calibration(
-        name=CALIBRATION.stem,
+        name=BETWEEN_CALIBRATION.stem,
         content=content,
         style=".3f",
         tables=[BETWEEN_NODES],

@@ -16,11 +16,11 @@ from lab.fits.methods.held_out import COVERED_SHARE, leave_one_out, quantile
 from lab.tables.collectives import EXCHANGES, DeepEpExchange, read_exchanges
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
-from simulators.collectives.closed.expert_exchange import CALIBRATION, Rates
+from simulators.collectives.library_models import EXCHANGE_CALIBRATION, Rates
 from simulators.collectives.price import expert_exchange_time
 from simulators.core.jit import Floats
 
-FOLDER = CALIBRATION.parent
+FOLDER = EXCHANGE_CALIBRATION.parent
 FITTED = "V1"
 STARTS_S, SHARES = np.arange(10e-6, 60e-6, 2e-6), np.arange(0.5, 1.0 + 1e-9, 0.02)
 
@@ -31,7 +31,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     errors = np.concatenate([off for _, off in left_out(rows)])
     band = float(np.exp(quantile(np.abs(errors), COVERED_SHARE)))
     yield Calibration(
-        name=CALIBRATION.stem,
+        name=EXCHANGE_CALIBRATION.stem,
         content={"exchange": {**vars(fitted(rows)), "band": band}},
         style=".3g",
         tables=[EXCHANGES],

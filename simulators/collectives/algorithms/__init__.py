@@ -2,8 +2,7 @@
 
 `phase_ns` of a module is the time of the whole phase when nothing else is on the wires, in whole
 nanoseconds, truncated wherever the reference simulator truncates (ASTRA-sim with its analytical
-network backend: Rashidi et al., 2020; Won et al., 2023). `steps.py` and `trees.py` say what is sent
-to whom.
+network backend: Rashidi et al., 2020; Won et al., 2023). `steps.py` lists the messages.
 """
 
 from __future__ import annotations

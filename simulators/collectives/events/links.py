@@ -1,22 +1,29 @@
-"""Links and the messages on them: link by link in turn, or all links of a route in fair shares.
+"""Links and their messages: served in turn link by link, or in max-min fair shares of a route.
 
-First come, first served: a message that starts on a link at t is at the next device at
-t + latency + bytes/bandwidth, and the link is free again at t + bytes/bandwidth. This is the
-congestion-aware model of ASTRA-sim (Won et al., 2023). In fair shares a message flows through all
-its links at the rate of its tightest, and arrives a latency per link after its last byte has left.
+First come, first served: a message that starts on a link at t is at the next device at t + latency
++ bytes/bandwidth, and the link is free again at t + bytes/bandwidth. This is the congestion-aware
+model of ASTRA-sim (Won et al., 2023).
 
-In a fat tree a message turns round in its leaf switch if it can. Else it takes the uplink that its
-destination's number names, as static routing of InfiniBand does (Zahavi, 2012), or its share of all
-uplinks together.
+Fair shares: a message flows through all its links at the rate of the tightest, and arrives a
+latency per link after its last byte has left. Every flow gets as much as it can without taking from
+a flow that has less: the links fill up one after another, the tightest first (Bertsekas and
+Gallager, "Data Networks", 1992, section 6.5). Long-lived transport on a lossless fabric tends to
+these shares, which show incast of n senders and oversubscribed uplinks; a queue per message shows
+neither.
+
+In a fat tree a message turns around in its leaf switch if it can. Otherwise it takes the uplink
+given by its destination's number, as static routing of InfiniBand does (Zahavi, 2012), or its share
+of all uplinks.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from simulators.collectives.events import state as at
 from simulators.collectives.events.event_queue import push
-from simulators.collectives.events.fair_shares import DONE, fair_rates
 from simulators.collectives.events.state import STATE, State
 from simulators.collectives.topologies.blocks import (
     BLOCK,
@@ -30,7 +37,96 @@ from simulators.collectives.topologies.blocks import (
     hops,
     wire_of,
 )
-from simulators.core.jit import boolean, f8, i8, kernel, void
+from simulators.core.jit import Floats, Ints, array, boolean, f8, i8, kernel, matrix, void
+
+DONE: Final = 1e-12
+"""Bytes of a flow over its size below which it has ended: rounding, not data."""
+
+
+@kernel(
+    void(
+        array(i8),
+        i8,
+        matrix(i8),
+        array(f8),
+        matrix(f8),
+        array(f8),
+        array(i8),
+        array(i8),
+    ),
+    no_refcount=True,
+)
+def fair_rates(
+    flying: Ints,
+    count: int,
+    routes: Ints,
+    capacity: Floats,
+    shares: Floats,
+    free_bandwidth: Floats,
+    load: Ints,
+    used: Ints,
+) -> None:
+    """Write the max-min fair rate of every flow: fill the tightest links, and repeat.
+
+    Routes are the links that a flow crosses, filled up with -1; one crossed twice counts twice.
+    `shares` are bytes left and the rate, which is filled in. The last three are scratch per link;
+    `load` is left as it comes, zeros.
+    """
+    links = 0
+    for i in range(count):
+        shares[flying[i], 1] = 0.0
+        for link in routes[flying[i]]:
+            if link < 0:
+                break
+            if load[link] == 0:
+                used[links], free_bandwidth[link] = link, capacity[link]
+                links += 1
+            load[link] += 1
+    pending = count
+    while pending > 0:
+        tightest = np.inf
+        for k in range(links):
+            if load[used[k]] > 0:
+                tightest = min(tightest, free_bandwidth[used[k]] / load[used[k]])
+        for i in range(count):
+            flow = flying[i]
+            if shares[flow, 1] > 0.0:
+                continue
+            is_held = False
+            for link in routes[flow]:
+                if link >= 0 and free_bandwidth[link] <= tightest * load[link] * (1.0 + DONE):
+                    is_held = True
+            if is_held:
+                shares[flow, 1] = tightest
+                pending -= 1
+        _fill(flying, count, routes, shares, capacity, free_bandwidth, load)
+
+
+@kernel(
+    void(array(i8), i8, matrix(i8), matrix(f8), array(f8), array(f8), array(i8)), no_refcount=True
+)
+def _fill(
+    flying: Ints,
+    count: int,
+    routes: Ints,
+    shares: Floats,
+    capacity: Floats,
+    free_bandwidth: Floats,
+    load: Ints,
+) -> None:
+    """Write what every link has left for the flows that have no rate yet, and how many they are."""
+    for i in range(count):
+        for link in routes[flying[i]]:
+            if link >= 0:
+                free_bandwidth[link], load[link] = capacity[link], 0
+    for i in range(count):
+        rate = shares[flying[i], 1]
+        for link in routes[flying[i]]:
+            if link < 0:
+                break
+            free_bandwidth[link] -= rate
+            load[link] += int(rate == 0.0)
+
 
 UP, DOWN, LEAF_UP, LEAF_DOWN = range(4)
 """Links of a rank at a switch or fat tree; on a ring the first two are its two directions. The

@@ -1,35 +1,256 @@
 """The event loop: ranks and links act on one another in order of time.
 
-Every link is a first-come-first-served server, or messages share links fairly (`links.py`); every
-rank works on its chunks in turn (`streams.py`). Messages of one dimension meet on its links,
-whatever chunk they belong to.
+Every link is a first-come-first-served server, or messages share links fairly (`links.py`).
+Messages of all chunks of one dimension share its links.
 
-Where all ranks of a dimension are alike, what happens at one happens at all: one is simulated, and
-what it sends to a neighbour it hears from the other. Ties between messages of different ranks are
-then broken the same way everywhere.
+A rank's chunks wait for a queue of their dimension, send what their step allows, and move on. A
+packet is ready an endpoint delay after it was made and, in a reducing half, after the addition of
+the received data: ASTRA-sim's packet counters say which receives are charged (`steps.py`). In a
+tree a rank waits for all its children, adds their data one after the other, sends the sum to its
+parent, and passes on data from its parent.
+
+Where all ranks of a dimension behave alike, one rank is simulated for all, and what it sends to one
+neighbor it receives from the other. Ties between messages of different ranks then break the same
+way everywhere.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from simulators.collectives.algorithms.trees import NO_TREE
+from simulators.collectives import algorithms as codes
+from simulators.collectives.algorithms.steps import NO_TREE, child, children, parent
 from simulators.collectives.events import state as at
-from simulators.collectives.events.event_queue import LENGTH, TIME, pop
-from simulators.collectives.events.links import flow, pass_on, serve
+from simulators.collectives.events.event_queue import LENGTH, TIME, pop, push
+from simulators.collectives.events.links import dispatch, flow, pass_on, serve
 from simulators.collectives.events.state import STATE, State
-from simulators.collectives.events.streams import (
-    finish,
-    hear,
-    hear_in_tree,
-    join,
-    line_of,
-    send,
-    send_in_tree,
-    start,
-    tree_slot,
-)
-from simulators.core.jit import i8, kernel, void
+from simulators.collectives.topologies.blocks import log2, reduction_ns
+from simulators.core.jit import boolean, i8, kernel, void
+
+BELOW, ABOVE = range(2)
+"""Slots of what a rank of a tree hears."""
+
+
+@kernel(void(STATE, i8, i8), no_refcount=True)
+def insert(state: State, who: int, now: int) -> None:
+    """Make the next packet of a stream; it is ready after the delays of its turn."""
+    mine, phases, settings = state.stream[who], state.phases, state.settings
+    p = mine[at.STAGE]
+    plain, charged = mine[at.PLAIN], mine[at.CHARGED]
+    if plain == 0 and charged == 0:
+        plain, charged = phases.flight[p], phases.charged[p]
+        mine[at.TOGGLE] = 1 - mine[at.TOGGLE]
+    delay_ns = settings.endpoint_ns
+    if plain > 0:
+        plain -= 1
+    else:
+        charged -= 1
+        op = phases.op[p]
+        if op == codes.REDUCE_SCATTER or (op == codes.ALL_REDUCE and mine[at.TOGGLE] == 1):
+            step = 0 if phases.is_uniform[p] else mine[at.INSERTED]
+            delay_ns += reduction_ns(phases.bytes_of[p, step], settings.memory_bytes_per_s)
+    mine[at.PLAIN], mine[at.CHARGED] = plain, charged
+    mine[at.INSERTED] += 1
+    push(state.queue, state.clock, now + delay_ns, at.READY + at.KINDS * who)
+
+
+@kernel(void(STATE, i8, i8, i8), no_refcount=True)
+def join(state: State, rank: int, who: int, p: int) -> None:
+    """Put a stream at the tail of the queue of its phase."""
+    line = line_of(state, rank, who, p)
+    state.stream[who, :] = 0
+    state.stream[who, at.STAGE], state.stream[who, at.TO_SEND] = p, at.WAITING
+    state.follower[who] = -1
+    if state.head[line] < 0:
+        state.head[line] = who
+    else:
+        state.follower[state.tail[line]] = who
+    state.tail[line] = who
+
+
+@kernel(i8(STATE, i8, i8, i8), no_refcount=True)
+def line_of(state: State, rank: int, who: int, p: int) -> int:
+    """Return the queue of a rank that a stream waits in for a phase."""
+    queues = state.settings.queues
+    lines = state.whole.shape[0] * queues
+    turn = state.phases.turn_of[p, who - rank * state.settings.streams]
+    line: int = rank * lines + state.phases.axis[p] * queues + turn
+    return line
+
+
+@kernel(void(STATE, i8, i8), no_refcount=True)
+def start(state: State, line: int, now: int) -> None:
+    """Start the waiting streams of a queue in order of arrival, while servers are free."""
+    while state.head[line] >= 0 and state.running[line] < state.settings.servers:
+        who = state.head[line]
+        state.head[line] = state.follower[who]
+        state.running[line] += 1
+        p = state.stream[who, at.STAGE]
+        state.stream[who, at.TO_SEND] = state.phases.sends[p]
+        if state.phases.shape[p] == NO_TREE:
+            for _ in range(state.phases.flight[p]):
+                insert(state, who, now)
+        else:
+            _start_in_tree(state, who, now)
+
+
+@kernel(void(STATE, i8, i8), no_refcount=True)
+def finish(state: State, who: int, now: int) -> None:
+    """End a stream's phase: the next one joins its queue, and whoever waited may start."""
+    rank, p = who // state.settings.streams, state.stream[who, at.STAGE]
+    line = line_of(state, rank, who, p)
+    state.running[line] -= 1
+    joined = -1
+    if p + 1 < state.settings.phases:
+        join(state, rank, who, p + 1)
+        joined = line_of(state, rank, who, p + 1)
+    else:
+        state.stream[who, at.TO_SEND] = at.WAITING
+        state.clock[at.STREAMS_LEFT] -= 1
+        state.report[at.FINISH_NS] = now
+    for free in (line, joined):
+        if free >= 0:
+            start(state, free, now)
+
+
+@kernel(void(STATE, i8, i8), no_refcount=True)
+def hear(state: State, who: int, now: int) -> None:
+    """Let a message that a stream waited for free its next packet."""
+    state.stream[who, at.HEARD] += 1
+    insert(state, who, now)
+
+
+@kernel(boolean(STATE, i8, i8), no_refcount=True)
+def send(state: State, who: int, now: int) -> bool:
+    """Send what a packet that is ready allows, and say whether the phase has ended."""
+    mine, phases = state.stream[who], state.phases
+    p = mine[at.STAGE]
+    mine[at.FREE] += 1
+    algorithm, n, d = phases.algorithm[p], phases.ranks[p], phases.axis[p]
+    tries = 1
+    if algorithm == codes.DIRECT and phases.op[p] == codes.ALL_REDUCE and mine[at.TO_SEND] <= n - 1:
+        if mine[at.HEARD] < n - 1:
+            return False  # the second half waits for the whole first
+        tries = phases.flight[p]
+    rank = who // state.settings.streams
+    stream = who - rank * state.settings.streams
+    half = state.settings.queues // 2
+    is_backwards = half > 0 and phases.turn_of[p, stream] >= half
+    for _ in range(tries):
+        step = mine[at.SENT]
+        if mine[at.INSERTED] == step or mine[at.TO_SEND] == 0 or mine[at.FREE] == 0:
+            break
+        column = 0 if phases.is_steady[p] else step
+        offset, slot = phases.offset_of[p, column], state.first_slot[d]
+        size = phases.bytes_of[p, column]
+        ahead = n - offset if is_backwards else offset
+        if algorithm == codes.DIRECT:
+            slot += offset
+        elif algorithm == codes.HALVING_DOUBLING:
+            slot += log2(offset)
+            ahead = offset
+            if not state.is_alike[d]:
+                position = rank // state.strides[d] % n
+                ahead = (position ^ offset) - position
+                ahead += n * int(ahead < 0)
+        state.matched[who, slot] -= 1
+        if state.matched[who, slot] >= 0:
+            push(state.queue, state.clock, now, at.HEAR + at.KINDS * who)
+        dispatch(state, now, rank, stream, d, ahead, size, slot, int(is_backwards))
+        mine[at.SENT] += 1
+        mine[at.TO_SEND] -= 1
+        mine[at.FREE] -= 1
+    has_ended: bool = mine[at.TO_SEND] == 0 and mine[at.FREE] == phases.flight[p]
+    return has_ended
+
+
+@kernel(i8(STATE, i8), no_refcount=True)
+def _is_mirrored(state: State, who: int) -> int:
+    """Say whether a stream takes the mirror image of the tree, whose root is the last rank."""
+    mirror = state.phases.mirror[state.stream[who, at.STAGE]]
+    if mirror == at.EVEN:
+        return int(who % state.settings.streams % 2 == 0)
+    return int(mirror == at.ALL)
+
+
+@kernel(i8(STATE, i8), no_refcount=True)
+def _tree_position(state: State, who: int) -> int:
+    """Return where in the tree of its chunk a rank is."""
+    p, phases = state.stream[who, at.STAGE], state.phases
+    rank = who // state.settings.streams
+    position: int = rank // state.strides[phases.axis[p]] % phases.ranks[p]
+    return phases.ranks[p] - 1 - position if _is_mirrored(state, who) else position
+
+
+@kernel(i8(STATE, i8), no_refcount=True)
+def tree_slot(state: State, p: int) -> int:
+    """Return the first of the slots in which ranks of a tree hear; two visits have two pairs."""
+    slot: int = state.first_slot[state.phases.axis[p]] + 2 * int(state.phases.mirror[p] == at.NONE)
+    return slot
+
+
+@kernel(void(STATE, i8, i8))
+def _start_in_tree(state: State, who: int, now: int) -> None:
+    """Let leaves, or the root of a broadcast, begin; of others, handle what came too early."""
+    p, phases = state.stream[who, at.STAGE], state.phases
+    position = _tree_position(state, who)
+    slot = tree_slot(state, p)
+    below = children(phases.shape[p], phases.ranks[p], position)
+    reduces = phases.op[p] == codes.ALL_REDUCE
+    begins = below == 0 if reduces else position == 0
+    heard = BELOW if reduces and state.matched[who, slot + BELOW] == below else ABOVE
+    if begins:
+        ready_ns = now + state.settings.endpoint_ns
+        push(state.queue, state.clock, ready_ns, at.READY + at.KINDS * who)
+    elif state.matched[who, slot + heard] > 0:
+        hear_in_tree(state, who, slot + heard, now)
+
+
+@kernel(void(STATE, i8, i8, i8))
+def hear_in_tree(state: State, who: int, slot: int, now: int) -> None:
+    """Add what came from all below, or take what came from above.
+
+    Both are charged as one addition, as in the reference simulator: it adds what two children sent
+    at once, and what a parent sent once more. Leaves and broadcasts add nothing.
+    """
+    p, phases = state.stream[who, at.STAGE], state.phases
+    below = children(phases.shape[p], phases.ranks[p], _tree_position(state, who))
+    is_from_below = slot == tree_slot(state, p) + BELOW
+    if is_from_below and state.matched[who, slot] < below:
+        return
+    ready_ns = now + state.settings.endpoint_ns
+    if phases.op[p] == codes.ALL_REDUCE and below > 0:
+        ready_ns += reduction_ns(phases.bytes_of[p, 0], state.settings.memory_bytes_per_s)
+    push(state.queue, state.clock, ready_ns, at.READY + at.KINDS * who)
+
+
+@kernel(boolean(STATE, i8, i8))
+def send_in_tree(state: State, who: int, now: int) -> bool:
+    """Report upwards, else pass on downwards, lower ranks first, and have ended."""
+    p, phases = state.stream[who, at.STAGE], state.phases
+    shape, n, slot = phases.shape[p], phases.ranks[p], tree_slot(state, p)
+    position, is_mirrored = _tree_position(state, who), _is_mirrored(state, who)
+    if phases.op[p] == codes.ALL_REDUCE and state.stream[who, at.SENT] == 0:
+        state.stream[who, at.SENT] = 1
+        if position != 0:
+            _along(state, who, parent(n, position) - position, slot + BELOW, now)
+            return False
+    below = children(shape, n, position)
+    for turn in range(below):
+        to = child(shape, n, position, below - 1 - turn if is_mirrored else turn)
+        _along(state, who, to - position, slot + ABOVE, now)
+    return True
+
+
+@kernel(void(STATE, i8, i8, i8, i8), no_refcount=True)
+def _along(state: State, who: int, offset: int, slot: int, now: int) -> None:
+    """Send a chunk along an edge of its tree."""
+    p, phases = state.stream[who, at.STAGE], state.phases
+    d, size = phases.axis[p], phases.bytes_of[p, 0]
+    rank = who // state.settings.streams
+    ahead = (-offset if _is_mirrored(state, who) else offset) % phases.ranks[p]
+    dispatch(state, now, rank, who % state.settings.streams, d, ahead, size, slot, 0)
+
 
 FOREVER_NS: Final = float(1 << 62)
 NOBODY: Final = -1

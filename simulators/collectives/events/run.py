@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from simulators.collectives import phase_model as asked_for
 from simulators.collectives.algorithms import (
     ALL_REDUCE,
     DIRECT,
@@ -18,20 +19,27 @@ from simulators.collectives.algorithms import (
     IN_NETWORK,
 )
 from simulators.collectives.algorithms.steps import (
+    BINARY,
+    NO_TREE,
+    STAR,
     in_flight,
     message_of,
     offset_of,
     reducing,
     sends,
+    shape_of,
 )
-from simulators.collectives.algorithms.trees import BINARY, NO_TREE, STAR, shape_of
-from simulators.collectives.closed import phases as asked_for
-from simulators.collectives.closed.phase_model import collectives_ns
-from simulators.collectives.closed.phases import chunk_bytes, chunks_of, phases_of, queue_of
 from simulators.collectives.events import state as at
 from simulators.collectives.events.links import LEAF_DOWN, LEAF_UP, links_of
 from simulators.collectives.events.loop import run
 from simulators.collectives.events.state import PHASES, PhaseTable, Settings, State
+from simulators.collectives.phase_model import (
+    chunk_bytes,
+    chunks_of,
+    collectives_ns,
+    phases_of,
+    queue_of,
+)
 from simulators.collectives.topologies import blocks
 from simulators.collectives.topologies.blocks import (
     BLOCK,

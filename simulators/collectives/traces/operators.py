@@ -1,15 +1,21 @@
-"""Operators of a rank from a JSON file: compute, messages, and what waits for what.
+"""Operators of a rank from a file: compute, messages, and their dependencies.
 
-The schema, version 1, is a JSON object: `{"schema": "sweeper-operator-graph", "version": 1,
+The JSON schema, version 1, is an object: `{"schema": "sweeper-operator-graph", "version": 1,
 "operators": [...]}`, one file per rank. An operator has an `id`, a `name`, a `kind` (`compute`,
 `collective`, `send`, `recv`), the ids it waits for in `after`, `duration_ns` (compute), and
-`collective`, `size_bytes`, `peer`, `tag` and `group` (communication; the group lists the ranks that
-take part, and is empty for all). Ids are unique and issue order is by id.
+`collective`, `size_bytes`, `peer`, `tag` and `group` (communication; the group lists the
+participating ranks, and is empty for all ranks). Ids are unique and issue order is by id.
+
+A CSV file lists the layers of a data-parallel CNN: compute times and gradient bytes. The forward
+pass is a chain. The backward pass walks the layers in reverse: a layer's weight gradient is
+all-reduced while its input gradient, and then the layers before it, are computed.
 """
 
 from __future__ import annotations
 
+import csv
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
@@ -97,3 +103,78 @@ def _checked(operator: Operator, path: Path) -> Operator:
     if operator.kind == "collective" and operator.collective not in COLLECTIVES:
         raise UnknownNameError(f"collective in {path}:", operator.collective, COLLECTIVES)
     return operator
+
+
+NS_PER_US = 1000
+COLUMNS = (
+    "layer",
+    "forward_us",
+    "input_grad_us",
+    "weight_grad_us",
+    "weight_grad_all_reduce_bytes",
+)
+
+
+@dataclass(frozen=True)
+class TraceLayer:
+    """A layer of a model, profiled on a single GPU."""
+
+    name: str
+    forward_ns: int
+    input_grad_ns: int
+    weight_grad_ns: int
+    all_reduce_bytes: int
+
+
+def read_layers(path: Path) -> tuple[TraceLayer, ...]:
+    """Return the layers of a CSV file with the header `COLUMNS`.
+
+    Raises:
+        UserError: the file is malformed; says where.
+    """
+    try:
+        rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path}: cannot be read as a list of layers: {error}") from error
+    if not rows or tuple(rows[0]) != COLUMNS:
+        raise UserError(f"{path}: its header is not {', '.join(COLUMNS)}")
+    return tuple(_layer(row, path, line) for line, row in enumerate(rows[1:], start=2))
+
+
+def operators_of(layers: Sequence[TraceLayer]) -> tuple[Operator, ...]:
+    """Return a training step as operators, first to last layer and back, in order of issue."""
+    operators: list[Operator] = []
+
+    def compute(name: str, duration_ns: int, after: tuple[int, ...]) -> tuple[int, ...]:
+        ident = len(operators)
+        operators.append(Operator(ident, name, "compute", after, duration_ns))
+        return (ident,)
+
+    last: tuple[int, ...] = ()
+    for layer in layers:
+        last = compute(f"{layer.name} forward", layer.forward_ns, last)
+    for i, layer in reversed(list(enumerate(layers))):
+        last = compute(f"{layer.name} weight gradient", layer.weight_grad_ns, last)
+        if layer.all_reduce_bytes > 0:
+            operators.append(
+                Operator(
+                    len(operators),
+                    f"{layer.name} all_reduce",
+                    "collective",
+                    last,
+                    collective="all_reduce",
+                    size_bytes=layer.all_reduce_bytes,
+                )
+            )
+        if i > 0:
+            last = compute(f"{layer.name} input gradient", layer.input_grad_ns, last)
+    return tuple(operators)
+
+
+def _layer(row: Sequence[str], path: Path, line: int) -> TraceLayer:
+    try:
+        name, *numbers = row
+        forward, inputs, weights, size = map(int, numbers)
+    except ValueError as error:
+        raise UserError(f"{path}, line {line}: is not a layer: {' '.join(row)}") from error
+    return TraceLayer(name, forward * NS_PER_US, inputs * NS_PER_US, weights * NS_PER_US, size)

@@ -1,1 +1,0 @@
-"""Times of collectives by formula: their phases, what each takes alone, and how chunks queue."""

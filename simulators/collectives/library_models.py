@@ -1,0 +1,244 @@
+"""Times of NCCL's rings and trees and of DeepEP's exchanges, where no library was measured.
+
+NCCL estimates each protocol and algorithm and runs the fastest, as here (NCCL 2.19,
+src/graph/tuning.cc: start-up times, hops and shares of the link). A ring all-reduce moves 2(n-1)/n
+of the data over every link in 2(n-1) steps (Patarasuk and Yuan, 2009). Small messages use a
+protocol with short hops that wastes most of the link, large messages one with longer hops that
+fills the link.
+
+Between nodes a ring goes through all GPUs of a node and on to the next: a link between nodes
+carries as much as one GPU carries of a ring over all ranks, and every GPU's port is in a ring of
+its own. A double binary tree (Sanders et al., 2009) sends a whole buffer up and down, in as many
+hops between nodes as its height.
+
+DeepEP's kernels send over links inside nodes and over network cards at once. High throughput: a
+token crosses once to each node with one of its experts, and from there to each GPU with one. Low
+latency: a copy for each expert goes there directly (DeepSeek, github.com/deepseek-ai/DeepEP,
+README). Node-limited routing by groups of experts: DeepSeek-V3 technical report (2024), section
+2.1.2.
+
+Fitted to clusters: how long hops and starts take beyond NCCL's estimate, and which share of its
+data sheet a link sustains.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import comb
+
+import numpy as np
+
+from simulators.catalog.cluster import THROUGH_HOST, Cluster, Link
+from simulators.catalog.gpu import Gpu
+from simulators.collectives.measured import busbw_factor
+from simulators.core.calibration import read_calibration
+from simulators.core.folder import PACKAGE, once
+from simulators.core.jit import Floats
+
+SUSTAINED_CALIBRATION = PACKAGE / "collectives" / "calibration" / "sustained.toml"
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a message is cut and acknowledged: a start, hops of a link, and a share of it."""
+
+    start_s: float
+    is_bulk: bool
+    share: float
+    hop: float = 1.0  # a multiple of one of the link's
+
+
+PROTOCOLS = (
+    Protocol(start_s=6.6e-6, is_bulk=False, share=0.25),  # 4 of 8 bytes are flags, both ways
+    Protocol(start_s=14.0e-6, is_bulk=True, share=0.92),  # 120 of 128 bytes are data
+)
+"""NCCL's ring protocols LL and LL128."""
+
+
+def ring_s(kind: str, size_bytes: Floats, ranks: int, link: Link, fraction: float) -> Floats:
+    """Return the seconds of a collective, alone on links of which `fraction` is sustained.
+
+    >>> link = Link(bytes_per_s=100e9, latency_s=1e-6, bulk_latency_s=2e-6)
+    >>> ring_s("send_recv", np.array([1e9]), 2, link, fraction=1.0).round(5).tolist()
+    [0.01089]
+    """
+    around = 1 if kind == "send_recv" else ranks - 1
+    steps = 2 * around if kind == "all_reduce" else around
+    moved = size_bytes * busbw_factor(kind, ranks)
+    times = [
+        protocol.start_s
+        + steps * (link.bulk_latency_s if protocol.is_bulk else link.latency_s)
+        + moved / (link.bytes_per_s * fraction * protocol.share)
+        for protocol in PROTOCOLS
+    ]
+    return np.minimum(*times)
+
+
+def sustained_between() -> float:
+    """Return what large messages sustain of a link between nodes: the mean of measured fabrics."""
+    return float(read_calibration(SUSTAINED_CALIBRATION)["sustained"]["other"])
+
+
+def sustained(cluster: Cluster, gpu: Gpu, ranks: int) -> tuple[float, bool]:
+    """Return what large messages sustain of a link inside a node, and whether it was measured.
+
+    All GPUs of a host share its memory, and so its share of a link's rate. Fabrics without
+    measurements get the mean of the measured ones.
+    """
+    fitted = read_calibration(SUSTAINED_CALIBRATION)["sustained"]
+    fabric = cluster.fabric_of(gpu)
+    sharing = ranks if fabric == THROUGH_HOST else 1
+    return (fitted[fabric] / sharing, True) if fabric in fitted else (sustained_between(), False)
+
+
+BETWEEN_CALIBRATION = PACKAGE / "collectives" / "calibration" / "between_nodes.toml"
+
+RINGS, EXCHANGES = "rings", "exchanges"
+"""What is passed on by rings and trees, and what every node sends to every other."""
+
+TREE_HOP, TREE_SHARE = 2.0, 0.92
+"""Of a tree: its hop between nodes over a ring's, and the share of the link it fills over a
+ring's."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a network between nodes was measured to do."""
+
+    hops: float  # time of a hop over that of NCCL's estimate
+    share: float  # of the data sheet's bandwidth, for large messages
+    band: float = 2.0  # nine of ten messages are within this factor
+
+
+SIMPLE = Protocol(start_s=8.4e-6, is_bulk=True, share=1.0, hop=3.5)
+"""The protocol of large messages: a hop takes 14 us where one of LL128 takes 4."""
+
+
+def family(kind: str) -> str:
+    """Return whether a collective is passed on or exchanged."""
+    return EXCHANGES if kind in ("all_to_all", "send_recv") else RINGS
+
+
+def between_s(
+    kind: str, size_bytes: Floats, nodes: int, inside: int, cluster: Cluster, network: Network
+) -> Floats:
+    """Return the seconds of a collective of `inside` GPUs of each node, by their ports alone.
+
+    >>> from simulators.catalog.cluster import load_cluster
+    >>> dgx, ideal = load_cluster("dgx_h100"), Network(hops=1.0, share=1.0)
+    >>> size = np.array([1e6])
+    >>> many, few = (between_s("all_reduce", size, n, 8, dgx, ideal) for n in (256, 2))
+    >>> bool(many < 8 * few)  # a tree: 128 times as many nodes, eight times as many hops
+    True
+    """
+    if family(kind) == EXCHANGES or kind == "broadcast":
+        ranks, crosses, apart = nodes, 1.0, 0
+    else:
+        ranks, crosses, apart = nodes * inside, 1.0 / inside, (inside - 1) * nodes
+    around = 1 if kind == "send_recv" else nodes - 1
+    passes = 2 if kind == "all_reduce" else 1
+    moved = size_bytes * crosses * busbw_factor(kind, ranks)
+    rate = cluster.inter.bytes_per_s * network.share
+    least = np.full(np.shape(size_bytes), np.inf)
+    for protocol in (*PROTOCOLS, SIMPLE):
+        hop_s, near_s = (
+            protocol.hop * (link.bulk_latency_s if protocol.is_bulk else link.latency_s)
+            for link in (cluster.inter, cluster.intra)
+        )
+        hop_s *= network.hops
+        latency_s = protocol.start_s + passes * (around * hop_s + apart * near_s)
+        least = np.minimum(least, latency_s + moved / (rate * protocol.share))
+        if kind == "all_reduce":
+            high = np.ceil(np.log2(nodes)) * TREE_HOP
+            latency_s = protocol.start_s + 2.0 * (high * hop_s + (inside - 1) * near_s)
+            wire_s = 2.0 * size_bytes * crosses / (rate * protocol.share * TREE_SHARE)
+            least = np.minimum(least, latency_s + wire_s)
+    return np.asarray(least, np.float64)
+
+
+def network_between(kind: str) -> Network:
+    """Return what InfiniBand was measured to do between nodes, for a collective."""
+    return Network(**once(read_calibration, BETWEEN_CALIBRATION)[family(kind)])
+
+
+EXCHANGE_CALIBRATION = PACKAGE / "collectives" / "calibration" / "expert_exchange.toml"
+
+HIGH_THROUGHPUT, LOW_LATENCY = "high_throughput", "low_latency"
+
+
+@dataclass(frozen=True)
+class Routed:
+    """How a token chooses its experts, which are dealt evenly to ranks."""
+
+    experts: int
+    top_k: int
+    groups: int = 1  # of neighbouring experts
+    chosen: int = 1  # of these groups, which a token keeps to
+
+    def reached(self, parts: int) -> float:
+        """Return how many of equal parts of the experts a token reaches, on average.
+
+        >>> Routed(256, 8).reached(1), round(Routed(256, 8).reached(8), 2)
+        (1.0, 5.29)
+        >>> round(Routed(256, 8, groups=8, chosen=4).reached(8), 2)
+        3.63
+        """
+        near = self.experts * self.chosen // self.groups
+        if parts >= self.groups:
+            hit = _hit(near, self.experts // parts, self.top_k)
+            return parts * self.chosen / self.groups * hit
+        each, size = self.groups // parts, self.experts // self.groups
+        ways, total = comb(self.groups, self.chosen), 0.0
+        for within in range(1, min(each, self.chosen) + 1):
+            if self.chosen - within > self.groups - each:
+                continue
+            chance = comb(each, within) * comb(self.groups - each, self.chosen - within) / ways
+            total += chance * _hit(near, within * size, self.top_k)
+        return parts * total
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Start time of an exchange, and sustained shares of data-sheet bandwidths."""
+
+    start_s: float
+    inside: float  # of a GPU's ports to others of its node
+    between: float  # of its card to other nodes
+    band: float = 2.0  # nine of ten exchanges are within this factor
+
+
+def exchange_s(
+    mode: str,
+    rank_bytes: Floats,
+    routed: Routed,
+    *,
+    ranks: int,
+    inside: int,
+    link_bytes_per_s: tuple[float, float],
+    rates: Rates,
+) -> Floats:
+    """Return the seconds of one dispatch, or of one combine, of evenly liked experts.
+
+    `rank_bytes` are of one copy of all tokens of a rank. Of the ranks that the experts are dealt
+    to, `inside` are on one node; links are a GPU's, to others of its node and to other nodes.
+    """
+    nodes = ranks // inside
+    if mode == LOW_LATENCY:
+        crossing = routed.top_k * (nodes - 1) / nodes
+        near = routed.top_k * (inside - 1) / ranks
+    else:
+        crossing = routed.reached(nodes) * (nodes - 1) / nodes
+        near = routed.reached(ranks) * (inside - 1) / inside
+    port, card = link_bytes_per_s
+    slower = max(near / (rates.inside * port), crossing / (rates.between * card))
+    return np.asarray(rates.start_s + slower * rank_bytes, np.float64)
+
+
+def exchange_rates() -> Rates:
+    """Return what DeepEP was measured to sustain."""
+    return Rates(**once(read_calibration, EXCHANGE_CALIBRATION)["exchange"])
+
+
+def _hit(near: int, mine: int, top_k: int) -> float:
+    """Return the probability that a token activates at least one of `mine` of `near` experts."""
+    return 1.0 - comb(near - mine, top_k) / comb(near, top_k) if mine < near else 1.0
