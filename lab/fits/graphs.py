@@ -24,8 +24,8 @@ from lab.tables.rows import Rows
 from planning.calibrate.kernels import fit_few
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
+from simulators.evidence.default_rates import identity_of, measured_gpus
 from simulators.evidence.lookup import BEST
-from simulators.evidence.measured_gpus import identity_of, measured_gpus
 from simulators.graphs.forward import BACKWARD, FORWARD, INFERENCE
 from simulators.graphs.timeline import CALIBRATION, Framework, PhaseTime, PricedLaunches, span
 from simulators.kernels.levels import zero_shot_profile

@@ -20,14 +20,15 @@ from planning.calibrate.timings import TimedCalls, Timings, read_timings, relati
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats
-from simulators.evidence.fp32_bands import band_of_gpus, errors_of
-from simulators.evidence.intervals import WIDEST, Band
-from simulators.evidence.measured_gpus import (
+from simulators.evidence.default_rates import (
+    band_of_gpus,
+    errors_of,
     identity_of,
     measured_gpus,
     nearest_gpu,
     of_architecture,
 )
+from simulators.evidence.intervals import WIDEST, Band
 from simulators.kernels.levels import measured_profile, scalar_files, zero_shot_profile
 from simulators.kernels.price import call_seconds
 from simulators.kernels.profile import GemmRates, Profile, ReductionRates, VectorRates

@@ -24,7 +24,7 @@ from planning.calibrate.kernels import fit_few
 from planning.calibrate.timings import Sizes, TimedCalls, Timings, read_timings, relative_error
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.jit import Floats, Ints
-from simulators.evidence.measured_gpus import identity_of, measured_gpus, of_architecture
+from simulators.evidence.default_rates import identity_of, measured_gpus, of_architecture
 from simulators.evidence.transfer import ARCHITECTURE, GENERATION, relation_of
 from simulators.kernels.levels import profile_of, zero_shot_profile
 from simulators.kernels.price import call_seconds

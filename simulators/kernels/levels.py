@@ -1,12 +1,13 @@
-"""Sustained rates of a GPU at a level of information; levels are never mixed.
+"""Kinds of tensor-core products, and the own or transferred rates of each for a GPU.
 
-- `zero_shot`: the data sheet alone. Tiles come from a GPU of the same architecture, else from the
-  vendor's GPU that sustains most of its peak; the sustained part of the peak follows a line through
-  all other GPUs, by the arithmetic that the peak asks for per watt.
-- `few_shot`: tens of rows fit three numbers per operator class; tiles as above.
-- `full`: hundreds of rows fit tiles, rates and, where it helps, a correction.
+    t = start + tiles in waves, with a latency per step of k and a price for splitting it
 
-`best` is the highest level a GPU has. Zero-shot answers use no measurement of the GPU itself.
+Matrix units are fast enough that latencies show: each step of k waits for its strips however small
+the tile is, and a split k costs a second pass that adds up the shares. Eight numbers per GPU,
+framework and kind of product (`NUMBERS`) and a table of tiles are fitted, and monotone trees
+correct what is left; features and formula only ever rise with a size, so the laws hold.
+
+A kind is a pair of formats: of the multiplication and of the stored weights.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from simulators.catalog.gpu import Gpu
+import numpy as np
+
+from simulators.catalog.gpu import Gpu, as_sold, load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.evidence.calibration_files import (
@@ -27,8 +30,20 @@ from simulators.evidence.calibration_files import (
     calibrations,
     stamp,
 )
-from simulators.evidence.fp32_bands import bands_by_sheet
-from simulators.evidence.intervals import band_from
+from simulators.evidence.default_rates import (
+    Identity,
+    MeasuredGpu,
+    bands_by_sheet,
+    identity_of,
+    mean_of,
+    measured_gpus,
+    nearest_gpu,
+    of_architecture,
+    sheet_bands,
+    sustained_by_line,
+    sustained_share,
+)
+from simulators.evidence.intervals import WIDEST, band_from
 from simulators.evidence.lookup import (
     BEST,
     DEFAULT_FRAMEWORK,
@@ -36,26 +51,200 @@ from simulators.evidence.lookup import (
     LEVELS,
     NAMED_KERNELS,
     NEW_ARCHITECTURE,
+    find,
     nearest_relation,
 )
-from simulators.evidence.measured_gpus import (
-    Identity,
-    MeasuredGpu,
-    identity_of,
-    mean_of,
-    measured_gpus,
-    nearest_gpu,
-    of_architecture,
-    sustained_by_line,
+from simulators.evidence.transfer import OWN
+from simulators.kernels.corrections import correction_from
+from simulators.kernels.profile import (
+    GemmRates,
+    ProductRates,
+    Profile,
+    ReductionRates,
+    TensorRates,
+    VectorRates,
+    default_profile,
+    product_seconds,
 )
-from simulators.evidence.sustained import sheet_bands
-from simulators.kernels.families.tensor_cores import (
-    SHEET_CLASSES,
-    band_name,
-    rates_from,
-    tensor_rates,
+from simulators.kernels.tiling import Tile
+from simulators.workload.precision import BYTES, QUANTISED
+
+R = TypeVar("R", bound=ProductRates)
+
+PLAIN = "bf16"
+"""The kind that every measured GPU has; unmeasured formats use its numbers."""
+
+PLAIN_BATCH = "bmm"
+"""The kind of 16-bit products with a matrix each."""
+
+TENSOR_SPEEDUP = 3.0
+"""A precision this much faster than fp32 runs on matrix units; P100's fp16 (2x) does not. GPUs
+with a tf32 rate have matrix units anyway: on GeForce ones these are only twice as fast as fp32."""
+
+RATES, LATENCIES = (
+    ("compute", "bandwidth", "load_bytes_per_clock"),
+    ("start_s", "step_s", "split_s"),
 )
-from simulators.kernels.profile import Profile, ReductionRates, VectorRates, default_profile
+NUMBERS = (*RATES, "tail", "prologue", *LATENCIES)
+
+MEASURED = {
+    "bf16": ("bf16", "bf16"),
+    "fp8": ("fp8", "fp8"),
+    "fp8_block": ("fp8", "fp8_block"),
+    "fp4": ("fp4", "fp4"),
+    "int8": ("int8", "int8"),
+    "w8a16": ("fp16", "int8"),
+    "w4a16": ("fp16", "int4"),
+    "bmm": ("bf16", "bf16"),
+    "bmm_fp8": ("fp8", "fp8"),
+}
+"""Formats of the multiplication and of the weights in the tables of each kind."""
+
+
+WEIGHT_ONLY = ("w8a16", "w4a16")
+"""Kinds that exist to read fewer bytes of weights: they are unpacked before they are multiplied."""
+
+SIDE = 8192.0
+"""One row by a square matrix of this side is nothing but reading it, on every GPU; two such
+matrices are nothing but arithmetic."""
+
+
+def kind_of(dtype: str, weight_dtype: str = "") -> str:
+    """Return the kind of a product.
+
+    >>> kind_of("fp16"), kind_of("fp8"), kind_of("fp8", "fp8_block"), kind_of("fp16", "int4")
+    ('bf16', 'fp8', 'fp8_block', 'w4a16')
+    """
+    if (dtype, weight_dtype) == MEASURED["fp8_block"]:
+        return "fp8_block"
+    if weight_dtype and BYTES[weight_dtype] < BYTES[dtype] <= BYTES["bf16"]:
+        return "w4a16" if BYTES[weight_dtype] <= BYTES["int4"] else "w8a16"
+    return dtype if dtype in ("fp8", "fp4", "int8") else PLAIN
+
+
+def on_tensor_cores(gpu: Gpu, dtype: str) -> bool:
+    """Say whether a precision runs on matrix units with tiles of their own."""
+    fp32 = gpu.peak_flops.get("fp32", gpu.peak(dtype))
+    has_units = "tf32" in gpu.peak_flops or gpu.peak(dtype) > TENSOR_SPEEDUP * fp32
+    return dtype != "fp32" and has_units
+
+
+SHEET_CLASSES = ("tensor", "tensor_quantised")
+"""Classes of products by the data sheet alone, and of those in formats that are quantised to."""
+
+
+def sheet_rates(gpu: Gpu, profile: Profile, dtype: str) -> tuple[str, GemmRates]:
+    """Return the class and the rates of unmeasured products on matrix units."""
+    rates = profile.gemm["tensor"]
+    if not rates.calibrated:
+        rates = sustaining(rates, sustained_share(gpu, dtype), gpu, dtype)
+    return SHEET_CLASSES[dtype in QUANTISED], rates
+
+
+def sustaining(rates: GemmRates, share: float, gpu: Gpu, dtype: str) -> GemmRates:
+    """Return rates by which a large square product reaches no more than a share of the peak.
+
+    Tiles that do equally well add up in the soft minimum over them, to a tenth more than any does.
+    By how much is the real device's: one with more of something is never slower for it.
+    """
+    rates, gpu = replace(rates, compute=share), as_sold(gpu)
+    one, side = np.ones(1), np.full(1, SIDE)
+    least_s = 2.0 * SIDE**3 / (share * gpu.peak(dtype))
+    seconds = float(product_seconds(rates, (side, side, side, one), gpu, dtype)[0])
+    return replace(rates, compute=share * min(1.0, seconds / least_s))
+
+
+def band_name(kind: str) -> str:
+    """Return the class under which a profile has the band of a kind."""
+    return f"tensor_{kind}"
+
+
+def tensor_rates(
+    gpu: str, architecture: str, framework: str, nearest: str = OWN
+) -> dict[str, TensorRates]:
+    """Return the rates of each kind for a GPU, by sources of a `nearest` relation or farther.
+
+    Empty where no relative was measured.
+    """
+    rates = {}
+    for kind in MEASURED:
+        found = find(
+            "tensor",
+            gpu,
+            architecture,
+            functools.partial(_offered, (gpu, framework)),
+            family=kind,
+            framework=framework,
+            precisions=stand_in_kinds(kind),
+            nearest=nearest,
+        )
+        if found is not None:
+            numbers, is_own = found.numbers, found.is_of_this_gpu
+            band = found.widened(numbers.band or WIDEST)
+            rates[kind] = replace(numbers, band=band, calibrated=is_own, framework=found.framework)
+    return rates
+
+
+def stand_in_kinds(kind: str) -> tuple[str, ...]:
+    """Return a kind, followed by its substitutes.
+
+    >>> stand_in_kinds("bmm_fp8")
+    ('bmm_fp8', 'fp8', 'bf16')
+    """
+    wider = {PLAIN_BATCH: PLAIN, "bmm_fp8": "fp8"}.get(kind, PLAIN)
+    return tuple(dict.fromkeys((kind, wider, PLAIN)))
+
+
+def _offered(asked: tuple[str, str], source: str, whose: str, kind: str) -> TensorRates | None:
+    """Return what was measured on a GPU, if it says anything of the GPU and framework asked.
+
+    A weight-only kernel that reads no faster than its own library's plain one says nothing of any
+    other's: engines have kernels of that kind to read faster.
+    """
+    measured = measured_rates(source)
+    rates, plain = measured.get((whose, kind)), measured.get((whose, PLAIN))
+    if rates is None or plain is None or kind not in WEIGHT_ONLY or (source, whose) == asked:
+        return rates
+    one, side, gpu = np.ones(1), np.full(1, SIDE), load_gpu(source)
+    narrow_s, plain_s = (
+        float(product_seconds(of, (one, side, side, one), gpu, *MEASURED[of.kind])[0])
+        for of in (rates, plain)
+    )
+    return rates if narrow_s < plain_s else None
+
+
+def measured_rates(source: str) -> Mapping[tuple[str, str], TensorRates]:
+    """Return what was measured on a GPU, by framework and kind."""
+    file = calibration_file("tensor", source)
+    return {} if file is None else _rates_of(file, stamp())
+
+
+@functools.lru_cache(maxsize=64)
+def _rates_of(file: Path, _now: Stamp) -> Mapping[tuple[str, str], TensorRates]:
+    content = read_calibration(file)
+    rates = {}
+    for framework, kinds in content["tensor"].items():
+        for kind, table in kinds.items():
+            numbers: dict[str, Any] = {name: float(table[name]) for name in NUMBERS}
+            plain = TensorRates(**numbers, tiles=(), kind=kind, measured_on=str(content["name"]))
+            band = band_from(table["band"])
+            rates[framework, kind] = replace(rates_from(table, plain), band=band)
+    return rates
+
+
+def rates_from(table: Mapping[str, Any], under: R) -> R:
+    """Return rates updated with a calibration; numbers missing there keep their value."""
+    found: dict[str, Any] = {k: v for k, v in table.items() if isinstance(v, float | int)}
+    if "tiles" in table:
+        found["tiles"] = tuple(
+            Tile(int(m), int(n), float(efficiency), int(splits))
+            for splits in table["splits"]
+            for m, n, efficiency in table["tiles"]
+        )
+    correction = correction_from(table["correction"]) if "correction" in table else None
+    seen = tuple((float(lo), float(hi)) for lo, hi in table.get("seen", ()))
+    return replace(under, **found, seen=seen, correction=correction, calibrated=True)
+
 
 Table = Mapping[str, Any]
 V = TypeVar("V", VectorRates, ReductionRates)

@@ -14,39 +14,31 @@ from typing import Any
 import numpy as np
 
 from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.catalog.memory import CACHE, CHIPLET, PIM, POOL, MemoryLevel, load_memory
 from simulators.core.columns import EXTRAPOLATED, FITTED, UNMODELLED
 from simulators.core.jit import Floats, Ints
+from simulators.evidence.default_rates import measured_gpus
 from simulators.evidence.intervals import WIDEST, interval_s
 from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK
-from simulators.evidence.measured_gpus import measured_gpus
-from simulators.kernels.data_sheet import sheet_seconds
-from simulators.kernels.families import (
-    attention,
-    auxiliary_kernels,
-    convolution,
-    experts,
-    gemm,
-    pointwise,
-    row_reductions,
-)
+from simulators.kernels.families import attention, auxiliary_kernels, experts, gemm, streaming
 from simulators.kernels.families.family import Flags, OperatorFamily
 from simulators.kernels.levels import profile_of
 from simulators.kernels.profile import Profile, TensorRates
 from simulators.kernels.tiling import four_norm
 from simulators.workload import operators
-from simulators.workload.operators import Attention, Compute, Gemm, GroupedGemm
+from simulators.workload.operators import Attention, Compute, Embedding, Gemm, GroupedGemm
 
 Level = str | Profile
 """A level of information, or what is known of a GPU as a caller's own profile says."""
 
 FAMILIES: dict[type, OperatorFamily[Any]] = {
-    Gemm: gemm.FAMILY,
-    GroupedGemm: experts.FAMILY,
-    Attention: attention.FAMILY,
-    operators.Norm: row_reductions.FAMILY,
-    operators.Elementwise: pointwise.FAMILY,
-    operators.Convolution: convolution.FAMILY,
-    **dict.fromkeys(auxiliary_kernels.WORK, auxiliary_kernels.FAMILY),
+    Gemm: gemm.GEMM,
+    GroupedGemm: experts.EXPERTS,
+    Attention: attention.ATTENTION,
+    operators.Norm: streaming.NORM,
+    operators.Elementwise: streaming.ELEMENTWISE,
+    operators.Convolution: gemm.CONVOLUTION,
+    **dict.fromkeys(auxiliary_kernels.WORK, auxiliary_kernels.AUXILIARY),
 }
 
 
@@ -251,3 +243,53 @@ def _interval_of_classes(
         lo, hi = interval_s(profile.bands.get(name, WIDEST), latency_s)
         lo_s, hi_s = np.where(rows, lo, lo_s), np.where(rows, hi, hi_s)
     return lo_s, hi_s
+
+
+def sheet_seconds(operator: Compute, gpu: Gpu, family: OperatorFamily[Any]) -> Floats:
+    """Return the seconds of an operator by a device's sheet, shaped as its sizes are.
+
+    Work inside the memory counts where it is quicker; what is sent there and back is not counted.
+
+    Raises:
+        UserError: the device has no such precision.
+    """
+    moved = np.asarray(family.moved_bytes(operator), np.float64)
+    compute_s: Floats = np.zeros(())
+    flops: Floats = np.zeros(())
+    if not family.streams:
+        flops = np.asarray(family.flops(operator) / family.saving(operator), np.float64)
+        compute_s = flops / gpu.peak(operator.dtype)
+    is_random = isinstance(operator, Embedding)
+    memory_s = _sheet_memory_s(moved, gpu, is_random=is_random)
+    for level in gpu.levels:
+        if level.kind == CACHE and family.streams and not is_random:
+            memory_s = np.where(moved <= level.bytes, moved / level.bytes_per_s, memory_s)
+    seconds = np.maximum(compute_s, memory_s)
+    for level in gpu.levels:
+        if level.kind == PIM:
+            inside_s = np.maximum(flops / level.flops, moved / level.bytes_per_s)
+            seconds = np.minimum(seconds, inside_s)
+    return np.asarray(seconds, np.float64)
+
+
+def _sheet_memory_s(moved: Floats, gpu: Gpu, *, is_random: bool) -> Floats:
+    """Return the seconds to move bytes: from DRAM and pools at once, over the links of dies."""
+    rate = gpu.hbm_bytes_per_s
+    if gpu.memory:
+        memory = load_memory(gpu.memory)
+        rate *= memory.random if is_random else memory.streaming
+    pools = [level for level in gpu.levels if level.kind == POOL]
+    near = 1.0 - sum(_pool_share(pool, gpu) for pool in pools)
+    seconds = moved * near / rate
+    for pool in pools:
+        seconds = np.maximum(seconds, moved * _pool_share(pool, gpu) / pool.bytes_per_s)
+    for level in gpu.levels:
+        if level.kind == CHIPLET:
+            links = level.count * level.bytes_per_s
+            seconds = np.maximum(seconds, moved * level.crossing / links)
+    return np.asarray(seconds, np.float64)
+
+
+def _pool_share(pool: MemoryLevel, gpu: Gpu) -> float:
+    """Return the part of what a device addresses that lies in a pool."""
+    return pool.bytes / gpu.hbm_bytes

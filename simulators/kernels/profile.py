@@ -17,7 +17,7 @@ from simulators.core.jit import Floats
 from simulators.evidence.calibration_files import Stamp
 from simulators.evidence.intervals import Band
 from simulators.evidence.lookup import DEFAULT_FRAMEWORK
-from simulators.kernels.monotone_correction import Correction, corrected_seconds
+from simulators.kernels.corrections import Correction, corrected_seconds
 from simulators.kernels.tiling import Tile, TileRates, tile_seconds
 from simulators.workload.precision import BYTES
 

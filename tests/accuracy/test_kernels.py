@@ -12,7 +12,7 @@ from simulators.core.calibration import reference_folder
 from simulators.core.checks import Check
 from simulators.core.folder import PACKAGE
 from simulators.evidence.calibration_files import calibration_file, calibrations
-from simulators.evidence.measured_gpus import measured_gpus
+from simulators.evidence.default_rates import measured_gpus
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ from simulators.evidence.transfer import (
     shipped_errors,
     transfer_kinds,
 )
-from simulators.kernels.entries import Entry, entry_of
+from simulators.kernels.families.family import Entry, entry_of
 from simulators.kernels.levels import profile_of
 from simulators.kernels.price import price
 from simulators.workload.operators import Attention, Elementwise

@@ -8,7 +8,7 @@ import pytest
 
 from lab.fits.intervals.sustained_peaks import Point, line_of
 from simulators.catalog.gpu import load_gpu
-from simulators.evidence.sustained import flops_per_j, sheet_bands, sustained_share
+from simulators.evidence.default_rates import flops_per_j, sheet_bands, sustained_share
 from simulators.kernels.levels import profile_of
 from simulators.kernels.price import price
 from simulators.workload.operators import Gemm

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import load_model
-from simulators.kernels.entries import Entry, entry_of
-from simulators.kernels.families.experts import entry_for, expert_sizes
-from simulators.kernels.families.fused import expert_seconds
+from simulators.kernels.families.experts import entry_for, expert_seconds, expert_sizes
+from simulators.kernels.families.family import Entry, entry_of
 from simulators.kernels.levels import profile_of
 from simulators.kernels.price import price
 from simulators.kernels.profile import Profile

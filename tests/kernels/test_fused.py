@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lab.fits.methods.forms import form
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.evidence.lookup import FRAMEWORKS
-from simulators.kernels.families.fused import ExpertSizes, expert_seconds
+from simulators.kernels.families.experts import ExpertSizes, expert_seconds
 from simulators.kernels.price import price, roofline_s
 from simulators.workload.operators import Attention, GroupedGemm
 

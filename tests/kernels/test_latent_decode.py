@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.kernels.corrections import LATENT_WIDTH
 from simulators.kernels.families.attention import attention_bytes
-from simulators.kernels.families.latent_decode import warp_latent_seconds
-from simulators.kernels.interpolation_grid import LATENT_WIDTH
+from simulators.kernels.families.latent_attention import warp_latent_seconds
 from simulators.workload.operators import Attention
 
 A100, RTX = load_gpu("a100_sxm"), load_gpu("rtx_pro_6000")

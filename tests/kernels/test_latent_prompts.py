@@ -6,7 +6,7 @@ import pytest
 
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.kernels.families.attention import LATENT_PREFILL_DIM, attention_bytes
-from simulators.kernels.families.latent_prompts import warp_prompt_seconds
+from simulators.kernels.families.latent_attention import warp_prompt_seconds
 from simulators.workload.operators import Attention
 
 A100, RTX = load_gpu("a100_sxm"), load_gpu("rtx_pro_6000")

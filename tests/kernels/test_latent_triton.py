@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.kernels.corrections import LATENT_WIDTH
 from simulators.kernels.families.attention import LATENT_DECODE_DIM, attention_bytes
-from simulators.kernels.families.triton.latent_decode import (
-    START_S,
+from simulators.kernels.families.latent_attention import (
     STEP_CLOCKS,
+    TRITON_START_S,
     triton_latent_seconds,
 )
-from simulators.kernels.interpolation_grid import LATENT_WIDTH
 from simulators.kernels.price import price
 from simulators.workload.operators import Attention
 
@@ -50,7 +50,7 @@ def clocks(attention: Attention, gpu: Gpu, splits: float = 4.0) -> float:
     fast = replace(gpu, hbm_bytes_per_s=1e18)
     numbers = NUMBERS | {"splits": splits}
     seconds = triton_latent_seconds(attention, fast, numbers, attention_bytes(attention))
-    return float((seconds - START_S) * gpu.clock_hz)
+    return float((seconds - TRITON_START_S) * gpu.clock_hz)
 
 
 def test_four_splits_take_the_time_of_a_quarter_of_the_keys() -> None:
@@ -86,7 +86,7 @@ def test_library_may_split_keys_by_more_heads_than_local() -> None:
 def test_releases_of_2025_used_at_most_eight_splits() -> None:
     few = NUMBERS | {"splits": 0.0, "most_splits": 8.0}
     fast, one = replace(A100, hbm_bytes_per_s=1e18), step(1, 65536)
-    found = float(triton_latent_seconds(one, fast, few, attention_bytes(one)) - START_S)
+    found = float(triton_latent_seconds(one, fast, few, attention_bytes(one)) - TRITON_START_S)
     assert found * A100.clock_hz == pytest.approx(clocks(one, A100, 8.0), rel=1e-6)
 
 

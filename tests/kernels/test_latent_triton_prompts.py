@@ -9,7 +9,7 @@ import pytest
 
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.kernels.families.attention import LATENT_PREFILL_DIM
-from simulators.kernels.families.triton.latent_prompts import triton_prompt_seconds
+from simulators.kernels.families.latent_attention import triton_prompt_seconds
 from simulators.workload.operators import Attention
 
 A100, H100, RTX = load_gpu("a100_sxm"), load_gpu("h100_sxm"), load_gpu("rtx_pro_6000")

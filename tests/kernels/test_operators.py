@@ -9,7 +9,7 @@ import pytest
 
 from simulators.catalog.gpu import load_gpu
 from simulators.kernels.energy import energy_j, power_w
-from simulators.kernels.families.convolution import convolution_flops, output_size
+from simulators.kernels.families.gemm import convolution_flops, output_size
 from simulators.kernels.price import flops, moved_bytes, price, roofline_s
 from simulators.kernels.tiling import Tile, TileRates, tile_seconds
 from simulators.workload.operators import (

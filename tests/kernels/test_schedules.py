@@ -9,7 +9,7 @@ import pytest
 
 from simulators.catalog.gpu import load_gpu
 from simulators.core.contract import load_simulator
-from simulators.kernels.schedules import Schedule
+from simulators.kernels.simulator import Schedule
 from sweeper.engines.task import evaluate
 from sweeper.space.design_space import space_of
 

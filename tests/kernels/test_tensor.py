@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.core.errors import UserError
 from simulators.kernels.families.gemm import rates_of
-from simulators.kernels.families.tensor_cores import tensor_rates
-from simulators.kernels.levels import profile_of
+from simulators.kernels.levels import profile_of, tensor_rates
 from simulators.kernels.price import price, roofline_s
 from simulators.kernels.profile import Profile
 from simulators.workload.operators import Gemm

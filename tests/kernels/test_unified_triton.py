@@ -9,7 +9,7 @@ import pytest
 
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.kernels.families.triton.unified import unified_seconds
+from simulators.kernels.families.attention import unified_seconds
 from simulators.kernels.price import price
 from simulators.workload.operators import Attention
 

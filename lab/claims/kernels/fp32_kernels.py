@@ -20,8 +20,8 @@ from lab.tables.kernels.fp32_kernels import read_rows
 from lab.tables.rows import Rows
 from planning.calibrate.kernels import band_by_rows
 from simulators.catalog.gpu import load_gpu
+from simulators.evidence.default_rates import identity_of, measured_gpus
 from simulators.evidence.intervals import interval_s
-from simulators.evidence.measured_gpus import identity_of, measured_gpus
 from simulators.kernels.levels import profile_of, zero_shot_profile
 from simulators.kernels.price import price_call, roofline_s
 

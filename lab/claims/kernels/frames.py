@@ -17,7 +17,7 @@ from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.intervals import Band, interval_s
 from simulators.evidence.lookup import BEST
-from simulators.kernels.entries import Entry, entry_of
+from simulators.kernels.families.family import Entry, entry_of
 from simulators.kernels.levels import profile_of
 from simulators.kernels.price import Priced, price
 

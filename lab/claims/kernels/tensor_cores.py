@@ -24,7 +24,7 @@ from lab.tables.rows import BANDED, Rows
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.calibration_files import calibrations
 from simulators.evidence.lookup import DEFAULT_FRAMEWORK
-from simulators.kernels.families.tensor_cores import measured_rates
+from simulators.kernels.levels import measured_rates
 from simulators.kernels.price import roofline_s
 
 

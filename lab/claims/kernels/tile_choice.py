@@ -22,7 +22,7 @@ from simulators.catalog.gpu import load_gpu
 from simulators.core.jit import Floats
 from simulators.kernels.levels import profile_of
 from simulators.kernels.price import price_call
-from simulators.kernels.schedules import Schedule, held_to
+from simulators.kernels.simulator import Schedule, held_to
 from simulators.workload.operators import Gemm
 
 PRODUCTS = "gpu_kernels/gemm.parquet"

@@ -21,13 +21,12 @@ from lab.tables.kernels.fp32_kernels import TABLES, read_rows
 from lab.tables.rows import Floats, Rows
 from planning.calibrate.kernels import unit_of
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.evidence.fp32_bands import CALIBRATION
-from simulators.evidence.measured_gpus import identity_of, measured_gpus
+from simulators.evidence.default_rates import FP32_ERRORS, identity_of, measured_gpus
 from simulators.kernels.levels import zero_shot_profile
 from simulators.kernels.price import call_seconds
 from simulators.kernels.profile import Profile
 
-FOLDER = CALIBRATION.parent
+FOLDER = FP32_ERRORS.parent
 FEW_ROWS, SEEDS = 10, 4
 MIDDLES = (np.arange(20) + 0.5) / 20
 
@@ -66,7 +65,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         }
     errors = np.concatenate(list(sheet_errors.values()))
     yield Calibration(
-        name=CALIBRATION.stem,
+        name=FP32_ERRORS.stem,
         content={"gpu": content},
         tables=TABLES,
         rows=errors.size,

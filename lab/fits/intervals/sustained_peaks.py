@@ -22,15 +22,15 @@ from lab.tables.kernels import fp32_kernels
 from lab.tables.kernels.tensor_cores import PRODUCERS, TABLE, read_tensor_rows
 from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import load_gpu
+from simulators.evidence.default_rates import SUSTAINED_PEAKS, flops_per_j, share_of
 from simulators.evidence.intervals import Band
-from simulators.evidence.sustained import CALIBRATION, flops_per_j, share_of
 from simulators.kernels.families.gemm import sizes_of
-from simulators.kernels.families.tensor_cores import sustaining
+from simulators.kernels.levels import sustaining
 from simulators.kernels.price import roofline_s
 from simulators.kernels.profile import default_profile, product_seconds
 from simulators.workload.precision import QUANTISED
 
-FOLDER = CALIBRATION.parent
+FOLDER = SUSTAINED_PEAKS.parent
 LARGE, FEWEST = 4096, 3
 """Least side of products that show sustained rates, and how many of them a GPU must have."""
 
@@ -76,7 +76,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     quantised = [rows for rows in tensor if rows.operator.dtype in QUANTISED]
     bands = {"plain": _band(plain, others), "quantised": _band(quantised, others)}
     yield Calibration(
-        name=CALIBRATION.stem,
+        name=SUSTAINED_PEAKS.stem,
         content={
             "line": rounded({n: getattr(line, n) for n in ("level", "slope", "most")}, ".4g"),
             "vendor": rounded({n: math.exp(value) for n, value in line.vendors.items()}, ".4g"),

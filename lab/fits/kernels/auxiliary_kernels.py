@@ -23,14 +23,14 @@ from lab.tables.kernels.engine_layers import LAYERS, read_chain_rows
 from lab.tables.rows import Rows, evenly
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.calibration_files import CALIBRATIONS
+from simulators.kernels.corrections import LEAF_STEP
 from simulators.kernels.families.auxiliary_kernels import (
     KernelWork,
     fitted_seconds,
     form_seconds,
     work_of,
 )
-from simulators.kernels.families.pointwise import chain_seconds
-from simulators.kernels.monotone_correction import LEAF_STEP
+from simulators.kernels.families.streaming import chain_seconds
 
 FOLDER = CALIBRATIONS / "auxiliary"
 FORM_ROWS, RIDGE, CHAIN_RIDGE = 2000, 0.1, 0.01

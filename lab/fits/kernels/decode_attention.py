@@ -24,8 +24,8 @@ from lab.tables.rows import Floats, Rows, mape
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.intervals import WIDEST
 from simulators.evidence.transfer import instructions
-from simulators.kernels.entries import Entry
 from simulators.kernels.families.attention import fitted_seconds, form_seconds
+from simulators.kernels.families.family import Entry
 
 TURNS = 3
 JUDGED_ROWS = 12000

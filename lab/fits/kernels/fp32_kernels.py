@@ -26,14 +26,14 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.checks import Check
 from simulators.core.errors import UserError
 from simulators.evidence.calibration_files import CALIBRATIONS, SUMMARY
-from simulators.evidence.intervals import Band
-from simulators.evidence.measured_gpus import (
+from simulators.evidence.default_rates import (
     MeasuredGpu,
     identity_of,
     measured_gpus,
     nearest_gpu,
     of_architecture,
 )
+from simulators.evidence.intervals import Band
 from simulators.kernels.levels import zero_shot_profile
 from simulators.kernels.price import call_seconds
 from simulators.kernels.profile import GemmRates, Profile

@@ -37,16 +37,19 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.calibration_files import CALIBRATIONS
 from simulators.evidence.intervals import Band
 from simulators.evidence.transfer import LIBRARY_ALONE, library_of
-from simulators.kernels.entries import Entry
-from simulators.kernels.families.attention import fitted_seconds, form_seconds
-from simulators.kernels.families.experts import fitted_expert_seconds
-from simulators.kernels.families.fused import (
-    TUNED,
+from simulators.kernels.families.attention import (
     attention_features,
-    expert_features,
-    expert_seconds,
+    fitted_seconds,
+    form_seconds,
     mixed_features,
 )
+from simulators.kernels.families.experts import (
+    TUNED,
+    expert_features,
+    expert_seconds,
+    fitted_expert_seconds,
+)
+from simulators.kernels.families.family import Entry
 
 FOLDER = CALIBRATIONS / "fused"
 CONFIG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))

@@ -23,8 +23,8 @@ from planning.calibrate.least_squares import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.checks import Check
 from simulators.evidence.calibration_files import CALIBRATIONS
+from simulators.kernels.corrections import LEAF_STEP, Correction
 from simulators.kernels.energy import PowerModel, format_of, modelled_w, shape_features
-from simulators.kernels.monotone_correction import LEAF_STEP, Correction
 
 FOLDER = CALIBRATIONS / "power"
 FORMATS, PHASES = ("bf16", "fp8", "fp8_block", "fp4"), ("prefill", "decode")

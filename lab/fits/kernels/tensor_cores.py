@@ -28,8 +28,8 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.checks import Check
 from simulators.core.errors import UserError
 from simulators.evidence.calibration_files import CALIBRATIONS
-from simulators.kernels.families.tensor_cores import MEASURED, NUMBERS, WEIGHT_ONLY
-from simulators.kernels.monotone_correction import features_of
+from simulators.kernels.corrections import features_of
+from simulators.kernels.levels import MEASURED, NUMBERS, WEIGHT_ONLY
 from simulators.kernels.profile import TENSOR_TILES, TensorRates, product_seconds
 from simulators.kernels.tiling import Tile
 

@@ -24,7 +24,7 @@ from lab.tables.rows import Rows, is_host_timed, read_table
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.transfer import LIBRARY_ALONE, library_of
 from simulators.kernels.families.attention import fitted_seconds, form_seconds
-from simulators.kernels.families.triton.latent_decode import MOST_SPLITS, SPLITS
+from simulators.kernels.families.latent_attention import MOST_SPLITS, SPLITS
 
 KERNEL, TIMED_BY = "mla_decode", "vllm"
 FIXED_SPLITS = 4.0

@@ -18,9 +18,9 @@ from lab.tables.kernels.fused_kernels import NAMED, measured_in, tables_of
 from lab.tables.rows import Rows, read_table
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.intervals import COVERED
-from simulators.kernels.families.triton.unified import CALIBRATION, unified_seconds
+from simulators.kernels.families.attention import UNIFIED_CALIBRATION, unified_seconds
 
-FOLDER = CALIBRATION.parent
+FOLDER = UNIFIED_CALIBRATION.parent
 FRAMEWORK, KERNEL, PHASE = "vllm", "vllm_triton_attn", "prefill"
 GPUS = "b200_sxm", "b300_sxm", "gb200", "gb300", "rtx_pro_6000"
 GROUP = 8.0
@@ -41,7 +41,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     )
     low, high = quantile(ratio, COVERED)
     yield Calibration(
-        name=CALIBRATION.stem,
+        name=UNIFIED_CALIBRATION.stem,
         content={"numbers": _fit(gpus), "ends": {"lo": float(low), "hi": float(high)}},
         tables=[table],
         rows=sum(map(len, gpus)),

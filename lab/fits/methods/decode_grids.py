@@ -21,7 +21,7 @@ from scipy.optimize import isotonic_regression
 
 from lab.tables.rows import Bools, Rows, Sizes
 from simulators.core.jit import Floats
-from simulators.kernels import interpolation_grid
+from simulators.kernels import corrections
 from simulators.workload.operators import Attention
 
 LEAST_PACKED, LEAST_ROWS = 30, 10
@@ -52,17 +52,17 @@ OWN = Scales(size=0.15, reach=4.0, bytes_size=0.08, bytes_reach=2.0, along=6.0, 
 
 def places(attention: Attention) -> Floats:
     """Return log2 of the pairs and of the tokens of each decode step, a row per step."""
-    _, _, pairs, tokens = next(interpolation_grid.sliced(attention))
+    _, _, pairs, tokens = next(corrections.sliced(attention))
     both: Floats = np.log2(np.stack(np.broadcast_arrays(pairs, tokens), axis=-1))
     return both
 
 
 def fit_grids(
     rows: Rows,
-    form: interpolation_grid.Form,
-    numbers: interpolation_grid.Numbers,
-    refit: Callable[[Rows, interpolation_grid.Numbers], interpolation_grid.Numbers],
-) -> interpolation_grid.GridTable:
+    form: corrections.Form,
+    numbers: corrections.Numbers,
+    refit: Callable[[Rows, corrections.Numbers], corrections.Numbers],
+) -> corrections.GridTable:
     """Return the numbers of every packing and the grids of every slice of decode steps.
 
     Args:
@@ -71,12 +71,12 @@ def fit_grids(
         numbers: of the form, fitted to all rows.
         refit: returns numbers fitted to some rows, held near others.
     """
-    slices = list(interpolation_grid.sliced(rows.operator))
+    slices = list(corrections.sliced(rows.operator))
     packed: dict[int, list[Bools]] = {}
     for where, mine, _, _ in slices:
         packed.setdefault(where.packing, []).append(mine)
-    by_packing: dict[int, interpolation_grid.Numbers] = {}
-    grids: dict[interpolation_grid.Slice, Floats] = {}
+    by_packing: dict[int, corrections.Numbers] = {}
+    grids: dict[corrections.Slice, Floats] = {}
     for packing, parts in sorted(packed.items()):
         mine = np.any(parts, axis=0)
         if np.count_nonzero(mine) >= LEAST_PACKED or len(packed) == 1:
@@ -85,7 +85,7 @@ def fit_grids(
             by_packing[packing] = refit(some, numbers)
             kinds = [where for where, *_ in slices if where.packing == packing]
             grids |= _grids_of(some, partial(form, numbers=by_packing[packing]), kinds)
-    return interpolation_grid.GridTable(by_packing, grids)
+    return corrections.GridTable(by_packing, grids)
 
 
 def _blocks_of(operator_of: Callable[[Sizes], Attention], packing: int, sizes: Sizes) -> Attention:
@@ -94,16 +94,14 @@ def _blocks_of(operator_of: Callable[[Sizes], Attention], packing: int, sizes: S
     each = np.maximum(attention.kv_heads, 1.0)
     sums = ("requests", "query_tokens", "pairs", "kv_tokens", "context_tokens")
     more = {name: np.asarray(getattr(attention, name)) * each for name in sums}
-    heads = (interpolation_grid.LATENT_NOMINAL if attention.latent else interpolation_grid.NOMINAL)[
-        packing
-    ]
+    heads = (corrections.LATENT_NOMINAL if attention.latent else corrections.NOMINAL)[packing]
     kv_heads = attention.kv_heads if attention.latent else 1.0
     return replace(attention, heads=heads, kv_heads=kv_heads, **more)
 
 
 def _grids_of(
-    rows: Rows, form: Callable[[Attention], Floats], kinds: list[interpolation_grid.Slice]
-) -> dict[interpolation_grid.Slice, Floats]:
+    rows: Rows, form: Callable[[Attention], Floats], kinds: list[corrections.Slice]
+) -> dict[corrections.Slice, Floats]:
     """Return the grids of a packing and of its slices; latents of all widths share one."""
     steps = rows.operator
     at, residual = places(steps), np.log(rows.seconds / form(steps))
@@ -120,7 +118,7 @@ def _grids_of(
         if np.count_nonzero(mine) < LEAST_ROWS:
             continue
         own = smoothed(at[mine], left[mine], flat, OWN).reshape(shape)
-        plain = np.log(form(interpolation_grid.nominal(where, pairs, tokens, steps))) + shared
+        plain = np.log(form(corrections.nominal(where, pairs, tokens, steps))) + shared
         count = np.full(shape, GUESSED)
         np.add.at(count, tuple(np.rint(at[mine]).astype(np.int64).T), 1.0)
         grids[where] = nearest_rising(plain + own, count) - plain
@@ -170,4 +168,4 @@ def nearest_rising(grid: Floats, weights: Floats) -> Floats:
             owed[axis] = wanted - fitted
         if np.abs(fitted - before).max() < SETTLED:
             break
-    return interpolation_grid.rising(fitted)
+    return corrections.rising(fitted)

@@ -14,8 +14,8 @@ from lab.fits.methods.monotone_trees import tree_table
 from lab.tables.rows import BANDED, Floats, Rows, mape
 from simulators.core.checks import Check
 from simulators.evidence.intervals import WIDEST
-from simulators.kernels.entries import Entry
-from simulators.kernels.interpolation_grid import SIGNS, STEP, GridTable
+from simulators.kernels.corrections import SIGNS, STEP, GridTable
+from simulators.kernels.families.family import Entry
 
 SPLIT = "half of the shapes, by a hash of the shape; errors are of the other half"
 

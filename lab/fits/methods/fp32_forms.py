@@ -18,9 +18,8 @@ from planning.calibrate.kernels import longest_dispatch, seconds_by, with_number
 from planning.calibrate.kernels import rates_of as rates_of
 from planning.calibrate.least_squares import fit_log, fit_named
 from simulators.catalog.gpu import Gpu
-from simulators.kernels.families.convolution import algorithm_seconds, implicit_sizes
-from simulators.kernels.families.gemm import sizes_of
-from simulators.kernels.monotone_correction import features_of
+from simulators.kernels.corrections import features_of
+from simulators.kernels.families.gemm import algorithm_seconds, implicit_sizes, sizes_of
 from simulators.kernels.price import call_seconds
 from simulators.kernels.profile import (
     GemmRates,

@@ -5,7 +5,7 @@
 Gradient boosting (Friedman, 2001) with histogram splits and a pseudo-Huber loss. A split is made
 only if its right value is at least its left one, and their midpoint bounds all values further down,
 as in LightGBM's basic monotone constraints. The trees are complete, as
-`simulators.kernels.monotone_correction` walks them: LightGBM and scikit-learn grow others, which
+`simulators.kernels.corrections` walks them: LightGBM and scikit-learn grow others, which
 would change every stored tree.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from simulators.core.jit import Floats, Ints, arrays, f8, i8, kernel, matrix
-from simulators.kernels.monotone_correction import LEAF_STEP, Correction
+from simulators.kernels.corrections import LEAF_STEP, Correction
 
 DEEPEST, BINS, LEAF_ROWS, SHRINKAGE, WIDTH = 4, 64, 3.0, 0.2, 0.05
 """Deepest tree that is walked, thresholds per feature, least rows of a leaf, learning rate, and the

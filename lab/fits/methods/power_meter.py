@@ -16,8 +16,8 @@ import numpy as np
 
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
+from simulators.kernels.corrections import Correction, corrected, correction_from
 from simulators.kernels.energy import measured_power, shape_features
-from simulators.kernels.monotone_correction import Correction, corrected, correction_from
 from simulators.kernels.price import flops, moved_bytes
 from simulators.workload.operators import Attention, Gemm
 

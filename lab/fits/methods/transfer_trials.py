@@ -22,9 +22,9 @@ from lab.tables.kernels.tensor_cores import PRODUCERS, read_tensor_rows
 from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.calibration_files import stamp
+from simulators.evidence.default_rates import identity_of
 from simulators.evidence.intervals import WIDEST, Band
 from simulators.evidence.lookup import FRAMEWORKS, sources
-from simulators.evidence.measured_gpus import identity_of
 from simulators.evidence.transfer import (
     OWN,
     SHEET,
@@ -32,10 +32,9 @@ from simulators.evidence.transfer import (
     can_substitute,
     transfer_kinds,
 )
-from simulators.kernels.entries import EIGHT_BITS, entry_from, multiplies_narrow, tables_of
 from simulators.kernels.families import attention, auxiliary_kernels, experts
-from simulators.kernels.families.tensor_cores import measured_rates, stand_in_kinds
-from simulators.kernels.levels import zero_shot_profile
+from simulators.kernels.families.family import EIGHT_BITS, entry_from, multiplies_narrow, tables_of
+from simulators.kernels.levels import measured_rates, stand_in_kinds, zero_shot_profile
 from simulators.kernels.price import price, roofline_s
 
 GPUS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "rtx_pro_6000")

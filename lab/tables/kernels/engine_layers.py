@@ -20,7 +20,7 @@ from lab.tables.kernels.tensor_cores import products
 from lab.tables.rows import Rows, Sizes, by_labels, group_of, joined, numbers, read_table, tidy
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.core.folder import read_toml
-from simulators.kernels.families.pointwise import chain_of
+from simulators.kernels.families.streaming import chain_of
 from simulators.workload.operators import Elementwise
 
 LAYERS = "serving_modern/lss_profile_dense.parquet"

@@ -31,9 +31,9 @@ from lab.tables.rows import (
     tidy,
 )
 from simulators.core.folder import read_toml
+from simulators.kernels.corrections import LATENT_WIDTH
 from simulators.kernels.families.attention import LATENT_DECODE_DIM, LATENT_PREFILL_DIM
-from simulators.kernels.families.fused import ExpertSizes
-from simulators.kernels.interpolation_grid import LATENT_WIDTH
+from simulators.kernels.families.experts import ExpertSizes
 from simulators.workload.operators import Attention
 
 FACTS = read_toml(Path(__file__).with_name("kernels.toml"))["fused"]

@@ -32,7 +32,7 @@ from lab.tables.rows import (
 )
 from simulators.composition.replica import FRAMEWORKS
 from simulators.core.folder import read_toml
-from simulators.kernels.families.tensor_cores import MEASURED
+from simulators.kernels.levels import MEASURED
 from simulators.workload.operators import Gemm
 
 TABLE = "llm_kernels/gemm.parquet"

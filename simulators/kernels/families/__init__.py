@@ -1,5 +1,4 @@
-"""Formulas of time, work and traffic: one file a family of operators, each with its `FAMILY`.
+"""Formulas of time, FLOPs and memory traffic: one file per family of operators.
 
-`family.py` says what a family offers; `fused.py` has the forms that attention and experts are
-fitted with, `tensor_cores.py` the kinds of products and whose rates they run by.
+`family.py` has what all families share: the interface, and the fitted constants of one kernel.
 """

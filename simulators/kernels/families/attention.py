@@ -9,36 +9,32 @@ group are padded to the height of a matrix instruction.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from simulators.catalog.engine import kernel_choices
 from simulators.catalog.gpu import INSTRUCTION_ROWS, Gpu
+from simulators.core.calibration import read_calibration
 from simulators.core.jit import Floats
-from simulators.kernels.entries import Entry, entry_of, seconds_by
-from simulators.kernels.families.family import OperatorFamily
-from simulators.kernels.families.fused import (
-    Numbers,
-    attention_features,
-    decode_seconds,
-    mixed_features,
-    mixed_seconds,
-    prefill_seconds,
-    split_sums,
-    sums,
+from simulators.evidence.calibration_files import CALIBRATIONS
+from simulators.evidence.intervals import Band, everywhere
+from simulators.kernels.corrections import corrected, interpolated_s
+from simulators.kernels.families.family import Entry, OperatorFamily, entry_of, seconds_by
+from simulators.kernels.families.latent_attention import (
+    triton_latent_seconds,
+    triton_prompt_seconds,
+    warp_latent_seconds,
+    warp_prompt_seconds,
 )
-from simulators.kernels.families.latent_decode import warp_latent_seconds
-from simulators.kernels.families.latent_prompts import warp_prompt_seconds
-from simulators.kernels.families.triton.latent_decode import triton_latent_seconds
-from simulators.kernels.families.triton.latent_prompts import triton_prompt_seconds
-from simulators.kernels.families.triton.unified import is_unified, unified_band, unified_seconds
-from simulators.kernels.interpolation_grid import interpolated_s
-from simulators.kernels.monotone_correction import corrected
 from simulators.kernels.profile import AttentionRates, Profile
-from simulators.kernels.tiling import four_norm
-from simulators.workload.operators import Attention
+from simulators.kernels.tiling import four_norm, lost_of_l2
+from simulators.workload.operators import Attention, Column
 from simulators.workload.precision import BYTES
 
 LATENT_PREFILL_DIM = (192.0 + 128.0) / 2.0
@@ -46,15 +42,6 @@ LATENT_PREFILL_DIM = (192.0 + 128.0) / 2.0
 
 LATENT_DECODE_DIM = (576.0 + 512.0) / 2.0
 """A decode step of latent attention scores over the cached 576 numbers and sums over 512."""
-
-FORM_OF = {"prefill": prefill_seconds, "decode": decode_seconds, "mixed": mixed_seconds}
-FORM_WITH = {
-    "gap_clocks": warp_latent_seconds,
-    "exponentials": warp_prompt_seconds,
-    "lone_clocks": triton_latent_seconds,
-    "wait_clocks": triton_prompt_seconds,
-}
-"""Forms of one library's kernels, by a number that no other form has."""
 
 
 def attention_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
@@ -75,7 +62,7 @@ def attention_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Float
         compute_s = _decode_compute_s(attention, gpu, rates)
     else:
         compute_s = _prefill_compute_s(attention, gpu, rates)
-    return np.maximum(four_norm(compute_s, memory_s), FAMILY.roofline_s(attention, gpu))
+    return np.maximum(four_norm(compute_s, memory_s), ATTENTION.roofline_s(attention, gpu))
 
 
 def _with_sinks_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
@@ -110,7 +97,7 @@ def _mixed_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
 def _without_launch_s(attention: Attention, gpu: Gpu, profile: Profile, entry: Entry) -> Floats:
     """Return fitted seconds without the launch, which measurements hold and `price` adds."""
     alone_s = seconds_by(entry, partial(fitted_seconds, attention, gpu)) - profile.kernel_s
-    return np.maximum(alone_s, FAMILY.roofline_s(attention, gpu))
+    return np.maximum(alone_s, ATTENTION.roofline_s(attention, gpu))
 
 
 def fitted_seconds(attention: Attention, gpu: Gpu, entry: Entry) -> Floats:
@@ -217,7 +204,176 @@ def stand_in_formats(dtype: str, kv_dtype: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((f"{dtype}_{kv_dtype}", f"bf16_{kv_dtype}", "bf16_bf16")))
 
 
-FAMILY = OperatorFamily(
+Numbers = Mapping[str, float]
+
+
+EXPONENTIALS = 16
+"""Of an SM in a clock, on every GPU that a form was fitted to; Blackwell Ultra has twice that."""
+
+
+def prefill_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats) -> Floats:
+    """Return the uncorrected seconds of prompt chunks."""
+    queries, pairs, keys, requests = sums(a)
+    per_pair = a.heads * (4.0 * a.head_dim + softmax_flops(gpu, numbers))
+    rate = numbers["compute"] * gpu.peak(a.dtype)
+    tile, step = numbers["tile"], numbers["step"]
+    padded = pairs + tile * keys + step * queries + tile * step * requests
+    longest = 2.0 * tile * keys / requests * per_pair / a.heads
+    compute_s, longest_s = padded * per_pair / rate, longest / (rate / gpu.sm_count)
+    memory_s = moved_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
+    if "beside" in numbers:
+        busy_s = four_norm(compute_s, numbers["beside"] * longest_s, memory_s)
+    else:
+        busy_s = four_norm(compute_s + numbers["tail"] * longest_s, memory_s)
+    return np.asarray(numbers["start_s"] + busy_s, np.float64)
+
+
+def mixed_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats) -> Floats:
+    """Return the uncorrected seconds of one launch over prompt chunks and single new tokens."""
+    queries, pairs, keys, _ = sums(a)
+    chunks, chunk_keys, decodes, decode_keys = split_sums(a)
+    per_pair = a.heads * (4.0 * a.head_dim + softmax_flops(gpu, numbers))
+    rate = numbers["compute"] * gpu.peak(a.dtype)
+    tile, step = numbers["tile"], numbers["step"]
+    padded = pairs + tile * keys + step * queries + tile * step * (chunks + decodes)
+    padded = padded + tile * decode_keys + tile * step * decodes
+    most_keys = np.maximum(
+        chunk_keys / np.maximum(chunks, 1.0), decode_keys / np.maximum(decodes, 1.0)
+    )
+    longest_s = 2.0 * tile * most_keys * per_pair / a.heads / (rate / gpu.sm_count)
+    memory_s = moved_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
+    busy_s = four_norm(padded * per_pair / rate, numbers["tail"] * longest_s, memory_s)
+    return np.asarray(numbers["start_s"] + busy_s, np.float64)
+
+
+def softmax_flops(gpu: Gpu, numbers: Numbers) -> float:
+    """Return the FLOPs that the exponential of a scored pair is worth on a GPU's special units."""
+    return numbers["softmax"] * EXPONENTIALS / gpu.exponentials_per_clock
+
+
+def decode_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats) -> Floats:
+    """Return the uncorrected seconds of single new tokens."""
+    _, _, keys, requests = sums(a)
+    kept = 2.0 * keys * a.kv_heads * a.head_dim * BYTES[a.kv_dtype]
+    lost = lost_of_l2(kept / (numbers["l2_share"] * gpu.l2_bytes))
+    slowed = lost + (1.0 - lost) / numbers["l2_speed"]
+    memory_s = moved_bytes * slowed / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
+    scored = a.heads * (keys + numbers["lead"] * requests)
+    compute_s = 4.0 * a.head_dim * scored / (numbers["compute"] * gpu.peak(a.dtype))
+    blocks = requests * np.maximum(a.kv_heads, 1.0)
+    splits = 1.0 + numbers["split"] * gpu.sm_count / blocks
+    chain_s = keys / requests * numbers["key_clocks"] / (splits * gpu.clock_hz)
+    blocks_s = blocks * numbers["block_clocks"] / (gpu.sm_count * gpu.clock_hz)
+    busy_s = four_norm(memory_s, compute_s, chain_s)
+    return np.asarray(numbers["start_s"] + busy_s + blocks_s, np.float64)
+
+
+def sums(a: Attention) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return the batch's queries, pairs, keys and requests, of which there is at least one."""
+    queries, pairs, keys, requests = _floats(a.query_tokens, a.pairs, a.kv_tokens, a.requests)
+    return queries, pairs, keys, np.maximum(requests, 1.0)
+
+
+def split_sums(a: Attention) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return chunks and their keys, decodes and theirs, of a mixed launch."""
+    columns = _floats(a.requests, a.kv_tokens, a.decodes, a.decode_kv_tokens)
+    requests, keys, decodes, decode_keys = columns
+    return requests - decodes, keys - decode_keys, decodes, decode_keys
+
+
+def mixed_features(a: Attention, shape: tuple[int, ...]) -> Floats:
+    """Return what trees look at in a mixed launch; none falls when a batch grows."""
+    chunks, chunk_keys, decodes, decode_keys = split_sums(a)
+    queries, pairs, _, _ = sums(a)
+    heads, kv_heads, head_dim, _ = _geometry(a)
+    past = chunk_keys / np.maximum(chunks, 1.0)
+    seen = decode_keys / np.maximum(decodes, 1.0)
+    new = queries - decodes
+    geometry = heads, kv_heads, head_dim
+    load = new, past, decodes, seen, np.maximum(past, seen)
+    work = new * heads, decodes * heads, decode_keys * heads, (pairs - decode_keys) * heads
+    return _rows((*geometry, *load, *work, -kv_heads), shape)
+
+
+def attention_features(a: Attention, shape: tuple[int, ...]) -> Floats:
+    """Return the features of trees, one row each; no feature falls when a batch grows.
+
+    Libraries choose a kernel by the geometry of the heads, whose times rise and fall with it; so
+    the geometry is let bend both ways, and the laws are those of requests and tokens. A window is
+    part of the geometry.
+    """
+    queries, pairs, keys, requests = sums(a)
+    heads, kv_heads, head_dim, window = _geometry(a)
+    group = heads / kv_heads
+    geometry = heads, kv_heads, head_dim
+    per_request = queries / requests, keys / requests, pairs / np.maximum(queries, 1.0)
+    blocks = requests * heads, requests * kv_heads
+    work = queries * heads, keys * kv_heads * head_dim
+    signed = group, -group, -kv_heads, -head_dim, window, -window
+    return _rows((*geometry, requests, *per_request, *blocks, *work, *signed), shape)
+
+
+def _geometry(a: Attention) -> tuple[Floats, ...]:
+    return _floats(a.heads, a.kv_heads, a.head_dim, a.window)
+
+
+def _floats(*columns: Column) -> tuple[Floats, ...]:
+    return tuple(np.asarray(column, np.float64) for column in columns)
+
+
+def _rows(columns: tuple[Floats, ...], shape: tuple[int, ...]) -> Floats:
+    return np.stack([np.broadcast_to(column, shape).reshape(-1) for column in columns])
+
+
+UNIFIED_CALIBRATION = CALIBRATIONS / "triton" / "unified.toml"
+
+UNIFIED_TILE_KEYS = 32.0
+
+
+def is_unified(attention: Attention, gpu: Gpu, framework: str) -> bool:
+    """Return whether an engine runs attention with sinks by this kernel on a GPU."""
+    return attention.sinks and gpu.architecture in kernel_choices(framework).unified_attention
+
+
+def unified_seconds(a: Attention, gpu: Gpu, numbers: Mapping[str, float] | None = None) -> Floats:
+    """Return the seconds of prompts; of fitted numbers unless others are given."""
+    found = numbers or _unified_calibration()["numbers"]
+    group = np.asarray(a.heads, np.float64) / a.kv_heads
+    rows = np.maximum(INSTRUCTION_ROWS, 2.0 ** np.ceil(np.log2(group)))
+    together = np.floor(rows / group)  # queries
+    width = 2.0 ** np.ceil(np.log2(a.head_dim)) * rows / INSTRUCTION_ROWS
+    blocks = np.asarray(a.query_tokens, np.float64) * a.kv_heads / together
+    keys = np.asarray(a.pairs, np.float64) * a.kv_heads / together
+    steps = keys / UNIFIED_TILE_KEYS + blocks / 2.0
+    clocks = width * (found["number_clocks"] * steps + found["block_clocks"] * blocks)
+    return np.asarray(found["start_s"] + clocks / (gpu.sm_count * gpu.clock_hz), np.float64)
+
+
+def unified_band() -> Band:
+    """Return how far off GPUs lie that were left out of the fit."""
+    ends = _unified_calibration()["ends"]
+    return everywhere(float(ends["lo"]), float(ends["hi"]))
+
+
+def _unified_calibration() -> Mapping[str, Any]:
+    return _read_unified(UNIFIED_CALIBRATION, UNIFIED_CALIBRATION.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=4)
+def _read_unified(file: Path, _mtime_ns: int) -> Mapping[str, Any]:
+    return read_calibration(file)
+
+
+FORM_OF = {"prefill": prefill_seconds, "decode": decode_seconds, "mixed": mixed_seconds}
+FORM_WITH = {
+    "gap_clocks": warp_latent_seconds,
+    "exponentials": warp_prompt_seconds,
+    "lone_clocks": triton_latent_seconds,
+    "wait_clocks": triton_prompt_seconds,
+}
+"""Forms of one library's kernels, by a number that no other form has."""
+
+ATTENTION = OperatorFamily(
     seconds=attention_seconds,
     call=lambda _attention, _gpu, profile: (0.0, profile.attention.dispatch_s),
     flops=attention_flops,

@@ -22,9 +22,8 @@ import numpy as np
 
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
-from simulators.kernels.entries import Entry, entry_of, seconds_by
-from simulators.kernels.families.family import OperatorFamily
-from simulators.kernels.monotone_correction import corrected
+from simulators.kernels.corrections import corrected
+from simulators.kernels.families.family import Entry, OperatorFamily, entry_of, seconds_by
 from simulators.kernels.profile import Profile
 from simulators.kernels.tiling import four_norm
 from simulators.workload import operators as ops
@@ -232,7 +231,7 @@ WORK: dict[type, Callable[[Any], KernelWork]] = {
     ops.Embedding: _embedding,
 }
 
-FAMILY = OperatorFamily(
+AUXILIARY = OperatorFamily(
     seconds=auxiliary_seconds,
     launch_s=lambda _op, _gpu, _profile: 0.0,  # measured loops have their launches inside
     flops=lambda op: work_of(op).flops,

@@ -2,11 +2,24 @@
 
 Under uniform routing `E (1 - (1 - k/E)^T)` of `E` experts are activated when `T` tokens choose `k`
 each. One grouped kernel runs a product per activated expert, priced at the mean height.
+
+Experts, for one grouped product of `rows` over `activated` of a GPU's `experts`; `routed` are
+the rows of all GPUs that share the experts; kernels sort, skip and sum these rows:
+
+    compute = 2 n k (rows + pad activated) / (compute peak)
+    weights = activated n k bytes / (bandwidth b)      moved = rows (k + n) bytes / (traffic b)
+    clocks  = activated activated_clocks + experts expert_clocks
+    shared  = 2 routed n / (passing b) + clocks / clock
+    t       = start + (compute^4 + weights^4)^(1/4) + k step + moved + shared
+
+Libraries with tiles for few and for many tokens pad `LOW_TILE` of `pad` up to a token an expert and
+read weights `tall` slower beyond; both products take `unaligned` longer in layers of odd widths.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -14,15 +27,13 @@ import numpy as np
 from simulators.catalog.engine import kernel_choices
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
-from simulators.kernels.entries import Entry, entry_of, is_timed, seconds_by
-from simulators.kernels.families.family import OperatorFamily
-from simulators.kernels.families.fused import ExpertSizes, expert_features, expert_seconds
-from simulators.kernels.families.tensor_cores import on_tensor_cores, sheet_rates
-from simulators.kernels.monotone_correction import corrected
+from simulators.kernels.corrections import corrected
+from simulators.kernels.families.family import Entry, OperatorFamily, entry_of, is_timed, seconds_by
+from simulators.kernels.levels import on_tensor_cores, sheet_rates
 from simulators.kernels.profile import GemmRates, Profile, machine, result_bytes
 from simulators.kernels.tiling import four_norm, tile_seconds
 from simulators.workload.operators import GroupedGemm, active_experts
-from simulators.workload.precision import BYTES
+from simulators.workload.precision import BYTES, precision
 
 MEASURED = ("bf16", "fp8", "fp8_block", "fp4", "w4a8", "w4a16", "mxfp4")
 """Formats of experts that tables hold, by their names as precisions; `mxfp4` are four bits that
@@ -37,6 +48,32 @@ BEFORE_HOPPER = {"mxfp4": "w4a16"}
 not written (`get_mxfp4_backend` of vLLM). Engines' files name those that run OpenAI's there."""
 
 MARLIN_ARCHITECTURES = "ampere", "ada"
+
+
+@dataclass(frozen=True)
+class ExpertSizes:
+    """One product over the experts of a GPU, as columns."""
+
+    tokens: Floats  # that choose among the experts of all GPUs
+    routed: Floats  # rows of all GPUs: so many experts were chosen in all
+    rows: Floats  # of this GPU's experts
+    activated: Floats  # experts with a row at least
+    experts: Floats  # of this GPU, activated or not
+    chosen: Floats  # of them, by a token
+    width: Floats  # of one, as cut
+    n: Floats
+    k: Floats
+
+
+STORED_AS = {"mxfp4": "w4a16"}
+"""Formats of experts that are precisions by another name: what a number takes is the same."""
+
+LOW_TILE, VECTOR = 0.25, 16.0
+"""Rows of a low tile over those of a tall one, 16 of 64; and numbers that a wide load takes."""
+
+
+TUNED = "tuned_"
+"""How numbers begin that say how much faster tuned tiles are."""
 
 
 def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Floats:
@@ -54,7 +91,7 @@ def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Fl
     else:
         s, tiled = expert_sizes(grouped), machine(gpu, rates, grouped.dtype)
         seconds = tile_seconds(s.rows, s.n, s.k, s.activated, rates.tiles, tiled)
-    return np.maximum(seconds, FAMILY.roofline_s(grouped, gpu))
+    return np.maximum(seconds, EXPERTS.roofline_s(grouped, gpu))
 
 
 def expert_sizes(grouped: GroupedGemm) -> ExpertSizes:
@@ -81,6 +118,61 @@ def fitted_expert_seconds(sizes: ExpertSizes, dtype: str, gpu: Gpu, entry: Entry
     if entry.correction is None:
         return seconds
     return corrected(entry.correction, expert_features(sizes), seconds)
+
+
+def expert_seconds(
+    sizes: ExpertSizes, dtype: str, gpu: Gpu, numbers: Mapping[str, float]
+) -> Floats:
+    """Return the uncorrected seconds of one grouped product."""
+    rows, activated, n, k = sizes.rows, sizes.activated, sizes.n, sizes.k
+    how = precision(STORED_AS.get(dtype, dtype))
+    peak = numbers["compute"] * gpu.peak(how.compute)
+    rate = peak * tuned_speedup(sizes, numbers)
+    pad, slower = _tile(sizes, numbers)
+    unaligned = np.where(sizes.width % VECTOR == 0.0, 1.0, numbers.get("unaligned", 1.0))
+    compute_s = 2.0 * n * k * (rows + pad * activated) / rate * unaligned
+    weights_s = (
+        activated * n * k * BYTES[how.weights] / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
+    )
+    weights_s = weights_s * slower * unaligned
+    moved = rows * (k * BYTES[how.compute] + 2.0 * n)
+    moved_s = moved / (numbers["traffic"] * gpu.hbm_bytes_per_s)
+    passing_s = 2.0 * sizes.routed * n / (numbers["passing"] * gpu.hbm_bytes_per_s)
+    clocks = activated * numbers["activated_clocks"] + sizes.experts * numbers["expert_clocks"]
+    busy_s = four_norm(compute_s, weights_s) + k * numbers["step_s"]
+    return numbers["start_s"] + busy_s + moved_s + passing_s + clocks / gpu.clock_hz
+
+
+def _tile(sizes: ExpertSizes, numbers: Mapping[str, float]) -> tuple[Floats, Floats]:
+    """Return the rows an expert's tiles leave empty, and how much slower they read weights."""
+    is_low = (sizes.tokens <= sizes.experts) & ("tall" in numbers)
+    pad, tall = numbers["pad"], numbers.get("tall", 1.0)
+    return np.where(is_low, LOW_TILE * pad, pad), np.where(is_low, 1.0, tall)
+
+
+def tuned_speedup(sizes: ExpertSizes, numbers: Mapping[str, float]) -> Floats:
+    """Return how much faster products run whose tiles a library has tuned, by experts and width."""
+    found = np.ones(np.broadcast_shapes(np.shape(sizes.experts), np.shape(sizes.width)))
+    for name, speedup in numbers.items():
+        if name.startswith(TUNED):
+            experts, width = map(float, name.removeprefix(TUNED).split("_"))
+            found = np.where((sizes.experts == experts) & (sizes.width == width), speedup, found)
+    return found
+
+
+def expert_features(sizes: ExpertSizes) -> Floats:
+    """Return the features of trees, one row each; no feature falls with more tokens.
+
+    Libraries tune tiles for some shapes of layers and not for others: the shape is let bend both
+    ways. They take small tiles where there are fewer tokens than experts.
+    """
+    tokens, routed, rows, activated, experts, chosen, _, n, k = np.broadcast_arrays(
+        *vars(sizes).values()
+    )
+    products = rows, activated, n, k, n * k, rows * n, rows * k
+    routing = experts, rows / activated, chosen, tokens / experts, routed, routed * n
+    columns = (*products, *routing, -n, -k, -experts, -chosen)
+    return np.stack([column.reshape(-1) for column in columns])
 
 
 def grouped_gemm_flops(grouped: GroupedGemm) -> Floats:
@@ -160,7 +252,7 @@ def _rates(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> tuple[str, GemmR
     return "bmm", profile.gemm["bmm"]
 
 
-FAMILY = OperatorFamily(
+EXPERTS = OperatorFamily(
     seconds=grouped_gemm_seconds,
     call=lambda grouped, gpu, profile: (0.0, _rates(grouped, gpu, profile)[1].dispatch_s),
     flops=grouped_gemm_flops,

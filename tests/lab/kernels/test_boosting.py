@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.fits.methods.monotone_trees import boosted
-from simulators.kernels.monotone_correction import Correction, corrected_seconds, features_of
+from simulators.kernels.corrections import Correction, corrected_seconds, features_of
 
 COUNT = 400
 
@@ -70,7 +70,7 @@ def test_trees_find_a_step_in_one_size() -> None:
 
 
 def test_compiled_and_plain_python_agree_bit_for_bit() -> None:
-    from simulators.kernels import monotone_correction as correction
+    from simulators.kernels import corrections as correction
 
     bent = fitted(3)
     draw = np.random.default_rng(np.random.SeedSequence(2))

@@ -10,7 +10,7 @@ import pytest
 from lab.fits.methods.decode_grids import fit_grids, nearest_rising, places
 from lab.fits.methods.entries import grid_table
 from lab.tables.rows import Floats, Rows, Sizes, tidy
-from simulators.kernels.interpolation_grid import (
+from simulators.kernels.corrections import (
     Numbers,
     grids_from,
     interpolated_s,

@@ -21,7 +21,7 @@ from lab.tables.kernels.fused_kernels import (
 )
 from lab.tables.rows import Rows, mape
 from simulators.catalog.gpu import load_gpu
-from simulators.kernels.families.fused import expert_seconds
+from simulators.kernels.families.experts import expert_seconds
 
 MODELS = ((2048.0, 768.0, 8.0, 128.0), (4096.0, 1536.0, 8.0, 128.0), (7168.0, 2048.0, 8.0, 256.0))
 

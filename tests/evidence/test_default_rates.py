@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from planning.calibrate.kernels import band_by_rows, unit_of
-from simulators.evidence.fp32_bands import band_of_gpus, bands_by_sheet
+from simulators.evidence.default_rates import band_of_gpus, bands_by_sheet, measured_gpus
 from simulators.evidence.intervals import WIDEST
-from simulators.evidence.measured_gpus import measured_gpus
 
 NAMES = [calibration.name for calibration in measured_gpus()]
 

@@ -1,1 +1,0 @@
-"""Attention written in Triton, whose blocks are of few rows and whose steps wait."""
