@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from simulators.serving.adapters.fleet import slots_of
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import (
     BY_TOKEN,
+    CACHED,
     DRAFT,
     EAGLE,
     EAGLE3,
@@ -23,6 +23,12 @@ from simulators.serving.point import (
     MEDUSA,
     ServingPoint,
 )
+
+HEADS = (MEDUSA, EAGLE, EAGLE3)
+"""Speculation methods with a separately trained head."""
+
+HEAD = "DRAFT_HEAD"
+"""Placeholder in a command for the repository of the draft head."""
 
 
 @dataclass(frozen=True)
@@ -45,36 +51,47 @@ class EngineCommand:
         return [*self.engine.command, self.repository, *self.options]
 
 
-HEADS = (MEDUSA, EAGLE, EAGLE3)
-"""Speculation methods with a separately trained head."""
+@dataclass(frozen=True)
+class Speculation:
+    """Speculative decoding in the words of an engine."""
 
-HEAD = "DRAFT_HEAD"
-"""Placeholder in a command for the repository of the draft head."""
-
-
-def drafts_model(point: ServingPoint) -> str:
-    """Return the repository of the draft model; empty for n-gram lookup and MTP.
-
-    Raises:
-        UserError: the draft model's TOML file names no repository.
-    """
-    if point.speculation.method == DRAFT:
-        return repository_of(load_model(point.speculation.draft_model))
-    return HEAD if point.speculation.method in HEADS else ""
+    method: str
+    model: str  # repository of the draft model; empty for n-gram lookup and MTP
 
 
-def method_of(point: ServingPoint, engine: str, known: Mapping[str, str]) -> str:
-    """Return the engine's name of the speculation method.
+def speculation_of(
+    point: ServingPoint, engine: str, methods: Mapping[str, str], *, has_trees: bool = False
+) -> Speculation | None:
+    """Return the speculative decoding of a design, or None without speculation.
+
+    Args:
+        point: the design.
+        engine: name of the engine, for messages.
+        methods: the engine's names of the methods.
+        has_trees: whether the engine supports trees of draft tokens.
 
     Raises:
-        UserError: the engine does not support the method.
+        UserError: the engine has no option for the design, or the TOML file of the draft model
+            names no repository.
     """
-    if point.speculation.method not in known:
-        raise UserError(f"{engine} drafts by {', '.join(known)}, not by {point.speculation.method}")
-    return known[point.speculation.method]
+    asked = point.speculation
+    if asked.method == NOTHING or asked.num_draft_tokens == 0:
+        return None
+    if asked.rule != FIXED:
+        raise UserError(
+            "no engine drafts by that rule: speculation.rule fixed, or speculation.disable_batch"
+        )
+    if asked.method not in methods:
+        raise UserError(f"{engine} drafts by {', '.join(methods)}, not by {asked.method}")
+    if asked.topk > 1 and not has_trees:
+        raise UserError(f"{engine} exports no draft trees: speculation.topk 1, or sglang")
+    model = HEAD if asked.method in HEADS else ""
+    if asked.method == DRAFT:
+        model = repository_of(load_model(asked.draft_model))
+    return Speculation(methods[asked.method], model)
 
 
-def adapters_kept(point: ServingPoint) -> int:
+def adapter_slots(point: ServingPoint) -> int:
     """Return the number of adapters kept on a GPU, all of which a batch may use.
 
     Raises:
@@ -87,31 +104,6 @@ def adapters_kept(point: ServingPoint) -> int:
     return slots_of(point)
 
 
-def drafts(point: ServingPoint) -> bool:
-    """Return whether the design uses speculative decoding.
-
-    Raises:
-        UserError: no engine supports the rule for the number of draft tokens.
-    """
-    if point.speculation.method == NOTHING or point.speculation.num_draft_tokens == 0:
-        return False
-    if point.speculation.rule != FIXED:
-        raise UserError(
-            "no engine drafts by that rule: speculation.rule fixed, or speculation.disable_batch"
-        )
-    return True
-
-
-def check_chain(point: ServingPoint, engine: str) -> None:
-    """Refuse trees of drafts.
-
-    Raises:
-        UserError: drafts branch.
-    """
-    if point.speculation.topk > 1:
-        raise UserError(f"{engine} exports no draft trees: speculation.topk 1, or sglang")
-
-
 def repository_of(model: LanguageModel) -> str:
     """Return the Hugging Face repository named by the `source` of a model.
 
@@ -121,43 +113,35 @@ def repository_of(model: LanguageModel) -> str:
     found = re.search(r"([\w.-]+/[\w.-]+) config\.json", model.source)
     if not found:
         raise UserError(
-            f"the sheet of '{model.name}' names no repository; write one into its `source`, as in "
-            '"meta-llama/Llama-2-70b-hf config.json"'
+            f"the TOML file of '{model.name}' names no repository; write one into its `source`, as "
+            'in "meta-llama/Llama-2-70b-hf config.json"'
         )
     return found[1]
 
 
-def scales(point: ServingPoint) -> bool:
-    """Return whether a design uses autoscaling."""
+def has_prefix_cache(point: ServingPoint) -> bool:
+    """Return whether the engine keeps the KV blocks of finished or preempted requests."""
+    return point.cache.prefix_caching or point.cache.preemption == CACHED
+
+
+def has_autoscaling(point: ServingPoint) -> bool:
+    """Return whether the number of replicas of a design follows the load."""
     return 0 < point.autoscaling.min_replicas < point.replicas
 
 
-def unscaled(point: ServingPoint) -> str:
+def autoscaling_comment(point: ServingPoint) -> str:
     """Return a comment that autoscaling is not exported; empty without autoscaling."""
-    if not scales(point):
+    if not has_autoscaling(point):
         return ""
     return comment(
-        f"priced with {point.autoscaling.min_replicas} to {point.replicas} replicas, as "
-        "arrivals want: what starts and stops them is written by --target kubernetes alone"
+        f"priced with {point.autoscaling.min_replicas} to {point.replicas} replicas, as the load "
+        "requires; the autoscaler is written by --target kubernetes alone"
     )
 
 
-def launches(point: ServingPoint) -> bool:
+def launches_kernels(point: ServingPoint) -> bool:
     """Return whether kernels are launched one by one, without CUDA graphs."""
     return deployment_of(point).hardware.replica.runtime.is_launching
-
-
-def pairs(options: Mapping[str, object], least: float = -math.inf) -> list[str]:
-    """Return options with their values; numbers below `least` are the engine's default.
-
-    >>> pairs({"--tp-size": 4, "--pp-size": 1}, least=2)
-    ['--tp-size', '4']
-    """
-    found: list[str] = []
-    for name, value in options.items():
-        if not (isinstance(value, int) and value < least):
-            found += [name, str(value)]
-    return found
 
 
 def script(launch: EngineCommand, point: ServingPoint) -> str:
@@ -172,4 +156,4 @@ def script(launch: EngineCommand, point: ServingPoint) -> str:
             f"{point.replicas} replicas: run it once per replica with --port {port}, "
             f"{port + 1} ..., behind a router that sends requests by {point.router}"
         )
-    return text + unscaled(point)
+    return text + autoscaling_comment(point)

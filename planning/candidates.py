@@ -72,7 +72,7 @@ def options_on(gpu: str, models: Sequence[str], engines: str, dtypes: str) -> Gp
     able = [engine for engine in asked if sheet.vendor in engine.vendors]
     tried = {model: _dtypes(sheet, load_model(model), dtypes) for model in models}
     if not able:
-        titles = ", ".join(engine.title or engine.name for engine in asked)
+        titles = ", ".join(engine.label for engine in asked)
         do = "does" if len(asked) == 1 else "do"
         refused = f"{titles} {do} not run on {sheet.vendor.upper()} devices"
     elif not any(tried.values()):

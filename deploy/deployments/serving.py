@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from deploy.launch import HEAD, HEADS, EngineCommand, repository_of, script
 from deploy.quoting import comment
@@ -32,8 +32,6 @@ OPTIONS = Folder("serving engine", "engines", ".py", package="deploy")
 """Folder with a module per engine, next to the TOML files of `ENGINES`."""
 
 Options = Callable[[ServingPoint, LanguageModel], tuple[list[str], str]]
-Manifest = Callable[[EngineCommand, ServingPoint], str]
-PoolsManifest = Callable[[Sequence[tuple[EngineCommand, ServingPoint]], ServingPoint], str]
 
 
 class ServingDeployments:
@@ -58,15 +56,19 @@ def deployment(point: ServingPoint, target: str = "", name: str = "") -> str:
     known = (*ENGINES.names(), *ORCHESTRATORS.names())
     if target.isidentifier() and target not in known:
         raise UnknownNameError("target", target, known)
-    manifest = _manifest(target)
-    if point.pools.prefill_gpus and (pools := _pools_manifest(target)):
+    orchestrator: Any = None
+    if is_dotted(target) or target.endswith(".py") or target in ORCHESTRATORS.names():
+        module = load_module(ORCHESTRATORS, target)
+        orchestrator = module if hasattr(module, "manifest") else None
+    if point.pools.prefill_gpus and hasattr(orchestrator, "pools"):
         parts = [(launch_of(pool, engine_of(point)), pool) for pool in pools_of(point)]
-        return _titled(parts, name) + pools(parts, point)
-    launch = launch_of(point, target if target and not manifest else engine_of(point))
-    return _titled([(launch, point)], name) + (manifest or script)(launch, point)
+        return _title(parts, name) + str(orchestrator.pools(parts, point))
+    launch = launch_of(point, target if target and not orchestrator else engine_of(point))
+    manifest = orchestrator.manifest if orchestrator else script
+    return _title([(launch, point)], name) + str(manifest(launch, point))
 
 
-def _titled(parts: Sequence[tuple[EngineCommand, ServingPoint]], name: str) -> str:
+def _title(parts: Sequence[tuple[EngineCommand, ServingPoint]], name: str) -> str:
     """Return the leading comments: the design, and settings without an option."""
     on = [f"on {p.gpu}, {p.replicas} replica(s) of {launch.gpus} GPU(s)" for launch, p in parts]
     title = f"{name or 'design'}: {parts[0][1].model} {' for prefill; '.join(on)}"
@@ -98,63 +100,66 @@ def launch_of(point: ServingPoint, engine: str) -> EngineCommand:
             f"{', '.join(_engines_of(point.scheduler))}"
         )
     deployment_of(point)  # raises where the design cannot exist
-    if point.scheduling.mixed_step == OVERLAPPED or point.cache.offload_to != HOST:
-        raise UserError(
-            f"no engine on offer has scheduling.mixed_step {OVERLAPPED}, or cache.offload_to "
-            f"other than {HOST}"
-        )
-    if skips_layers(point):
-        raise UserError(
-            "no engine on offer skips layers for some tokens: dynamic.exit_depth, "
-            "dynamic.mod_capacity and dynamic.prune_keep_ratio 1"
-        )
-    if point.accelerator != NOTHING:
-        raise UserError(f"no engine runs on accelerator '{point.accelerator}', only on GPUs")
-    _check_what_if(point)
+    for is_refused, why in _refusals(point):
+        if is_refused:
+            raise UserError(why)
     if point.cache.block_size not in sheet.block_sizes:
         raise UserError(
             f"{sheet.name} has no KV blocks of {point.cache.block_size} tokens; "
             f"it has {', '.join(map(str, sheet.block_sizes))}"
         )
+    for what, known, precision in (
+        ("weights", sheet.dtypes, point.dtype),
+        ("a KV cache", sheet.kv_dtypes, point.kv_dtype),
+    ):
+        if precision not in known:
+            raise UserError(
+                f"{sheet.name} documents no {what} in {precision}; it has {', '.join(known)}"
+            )
     model = load_model(point.model)
     written, file = options(point, model)
-    words = [
-        *_spelt(sheet, "weights", sheet.dtypes, point.dtype),
-        *written,
-        *_spelt(sheet, "a KV cache", sheet.kv_dtypes, point.kv_dtype),
-    ]
-    for word in words:
-        if word.startswith("--") and word not in sheet.options:
-            raise AssertionError(f"{sheet.name} documents no option {word}")
+    words = (*sheet.dtypes[point.dtype], *written, *sheet.kv_dtypes[point.kv_dtype])
+    undocumented = {word for word in words if word.startswith("--")} - {*sheet.options}
+    assert not undocumented, f"{sheet.name} documents no option {undocumented}"
     gpus = point.tp * point.pp * point.attention_dp
-    per_node = cluster_for(point.cluster, load_gpu(point.gpu)).gpus_per_node
-    return EngineCommand(
-        sheet, repository_of(model), tuple(words), math.ceil(gpus / per_node), gpus, file
+    nodes = math.ceil(gpus / cluster_for(point.cluster, load_gpu(point.gpu)).gpus_per_node)
+    return EngineCommand(sheet, repository_of(model), words, nodes, gpus, file)
+
+
+def _refusals(point: ServingPoint) -> Iterator[tuple[bool, str]]:
+    """Yield what no engine can deploy: whether the design asks for it, and the message."""
+    yield (
+        point.scheduling.mixed_step == OVERLAPPED or point.cache.offload_to != HOST,
+        f"no engine on offer has scheduling.mixed_step {OVERLAPPED}, or cache.offload_to other "
+        f"than {HOST}",
+    )
+    yield (
+        skips_layers(point),
+        "no engine on offer skips layers for some tokens: dynamic.exit_depth, "
+        "dynamic.mod_capacity and dynamic.prune_keep_ratio 1",
+    )
+    accelerator = point.accelerator
+    yield accelerator != NOTHING, f"no engine runs on accelerator '{accelerator}', only on GPUs"
+    scales = [n for n in (*GPU_SCALES, "colocation.time_share") if attrgetter(n)(point) != 1.0]
+    yield bool(scales), f"a hypothetical device cannot be deployed: {', '.join(scales)} is not 1"
+    yield (
+        bool(point.pools.prefill_gpus),
+        "pools.prefill_gpus, pools.decode_gpus: separate pools need what moves requests and KV "
+        "caches from one to the other, which no engine's command starts: --target dynamo, or llm_d",
+    )
+    yield (
+        shares_gpu(point),
+        "co-located models cannot be exported: start each model's engine by hand, under "
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE for a share of the SMs",
     )
 
 
-def _manifest(target: str) -> Manifest | None:
-    """Return the function that writes an orchestrator's manifest; None for other targets."""
-    if is_dotted(target):
-        return getattr(load_module(ORCHESTRATORS, target), "manifest", None)
-    if target in ORCHESTRATORS.names() or target.endswith(".py"):
-        return cast(Manifest, load_from(ORCHESTRATORS, target, "manifest"))
-    return None
-
-
-def _pools_manifest(target: str) -> PoolsManifest | None:
-    """Return the function that writes a manifest with two pools; None if unsupported."""
-    if _manifest(target) is None:
-        return None
-    return getattr(load_module(ORCHESTRATORS, target), "pools", None)
-
-
 def _engine(name: str) -> tuple[ServingEngine, Options]:
-    """Return an engine's TOML file and module."""
+    """Return an engine's TOML file, and the function that writes its options."""
     if is_dotted(name):
         name = str(Path(str(load_module(OPTIONS, name).__file__)).with_suffix(".toml"))
-    beside = f"{name.removesuffix('.toml')}.py" if name.endswith(".toml") else name
-    return load_engine(name), load_from(OPTIONS, beside, "options")
+    module = f"{name.removesuffix('.toml')}.py" if name.endswith(".toml") else name
+    return load_engine(name), load_from(OPTIONS, module, "options")
 
 
 def _engines_of(scheduler: str) -> list[str]:
@@ -184,35 +189,7 @@ def _remarks(point: ServingPoint, engine: ServingEngine) -> Iterator[str]:
         yield f"on each node first: nvidia-smi --lock-gpu-clocks=0,{clock / 1e6:.0f}"
     if limit := point.power.limit_w:
         yield f"on each node first: nvidia-smi --power-limit={limit:.0f}"
-    if point.speculation.method in HEADS and point.speculation.num_draft_tokens:
+    if point.speculation.num_draft_tokens and point.speculation.method in HEADS:
         yield f"replace {HEAD} by the repository of a draft head trained for the model"
-    if point.speculation.method == MTP and point.speculation.num_draft_tokens:
+    if point.speculation.num_draft_tokens and point.speculation.method == MTP:
         yield "mtp needs a checkpoint with an MTP head (num_nextn_predict_layers)"
-
-
-def _check_what_if(point: ServingPoint) -> None:
-    scales = (*GPU_SCALES, "colocation.time_share")
-    if changed := [name for name in scales if attrgetter(name)(point) != 1.0]:
-        raise UserError(f"a hypothetical device cannot be deployed: {', '.join(changed)} is not 1")
-    if point.pools.prefill_gpus:
-        raise UserError(
-            "pools.prefill_gpus, pools.decode_gpus: separate pools need what moves requests and KV "
-            "caches from one to the other, which no engine's command starts: --target dynamo, "
-            "or llm_d"
-        )
-    if shares_gpu(point):
-        raise UserError(
-            "co-located models cannot be exported: start each model's engine by hand, under "
-            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE for a share of the SMs"
-        )
-
-
-def _spelt(
-    engine: ServingEngine, what: str, known: Mapping[str, tuple[str, ...]], precision: str
-) -> tuple[str, ...]:
-    """Return the options of an engine for a precision."""
-    if precision not in known:
-        raise UserError(
-            f"{engine.name} documents no {what} in {precision}; it has {', '.join(known)}"
-        )
-    return known[precision]

@@ -148,78 +148,60 @@ def _ranks(design: TrainingPoint, model: LanguageModel) -> Options:
 def _run(design: TrainingPoint, model: LanguageModel) -> Options:
     """Return precision, batches, recomputation, sharding and overlap."""
     iterations = math.ceil(design.tokens / (design.batch * design.sequence))
-    some = design.recompute_layers
+    activations = "moe_act" if model.experts else "mlp_act"
+    selected = f"--recompute-granularity selective --recompute-modules layernorm {activations}"
+    method = "block" if design.recompute_layers else "uniform"
+    number = design.recompute_layers or 1
+    full = f"--recompute-method {method} --recompute-num-layers {number}"
     fsdp = design.zero in SHARDING
+    sharding = f"--data-parallel-sharding-strategy {SHARDING.get(design.zero)}"
+    graphs = "--cuda-graph-impl local --cuda-graph-scope full_iteration"
     return [
         (True, PRECISION[design.dtype]),
         (True, f"--micro-batch-size {design.micro_batch} --global-batch-size {design.batch}"),
         (True, f"--train-iters {iterations}"),
         (design.recompute == "selective", "--recompute-activations"),
-        (design.recompute == "elementwise", "--recompute-granularity selective"),
-        (
-            design.recompute == "elementwise",
-            f"--recompute-modules layernorm {'moe_act' if model.experts else 'mlp_act'}",
-        ),
-        (design.recompute == "full", "--recompute-granularity full"),
-        (design.recompute == "full", f"--recompute-method {'block' if some else 'uniform'}"),
-        (design.recompute == "full", f"--recompute-num-layers {some or 1}"),
+        (design.recompute == "elementwise", selected),
+        (design.recompute == "full", f"--recompute-granularity full {full}"),
         (design.offload, "--optimizer-cpu-offload --use-precision-aware-optimizer"),
         (design.zero, "--use-distributed-optimizer"),
-        (fsdp, "--use-megatron-fsdp"),
-        (fsdp, f"--data-parallel-sharding-strategy {SHARDING.get(design.zero)}"),
-        (fsdp, "--ckpt-format fsdp_dtensor"),
+        (fsdp, f"--use-megatron-fsdp {sharding} --ckpt-format fsdp_dtensor"),
         (design.overlap, "--overlap-grad-reduce"),
         (design.overlap and design.zero, "--overlap-param-gather"),
         (design.overlap and design.tp > 1 and design.sequence_parallel, "--tp-comm-overlap"),
         (design.overlap and _hides_experts(design), "--overlap-moe-expert-parallel-comm"),
         (design.fusion == "eager", "--no-gradient-accumulation-fusion"),
-        (design.cuda_graphs, "--cuda-graph-impl local --cuda-graph-scope full_iteration"),
-        (design.cuda_graphs, "--no-check-for-nan-in-loss-and-grad"),
+        (design.cuda_graphs, f"{graphs} --no-check-for-nan-in-loss-and-grad"),
         (design.gradient_dtype == "bf16", "--grad-reduce-in-bf16"),
-        (design.attention == "unfused", "--attention-backend unfused"),
-        (design.attention != "unfused", "--attention-backend flash"),
+        (True, f"--attention-backend {'unfused' if design.attention == 'unfused' else 'flash'}"),
     ]
 
 
 def _check(design: TrainingPoint) -> None:
     """Raise `UserError` if Megatron-LM has no option for what a design asks."""
-    model, exchange, ranks = load_model(design.model), design.context_exchange, design.cp > 1
-    for is_refused, why in (
-        (
-            design.schedule not in SCHEDULES,
-            f"has no schedule '{design.schedule}', it has 1f1b, interleaved",
-        ),
-        (
-            ranks and exchange not in CONTEXT,
-            f"exchanges keys of context ranks by {', '.join(CONTEXT)}, not '{exchange}'",
-        ),
-        (
-            design.gradient_dtype not in SENT,
-            f"sums gradients in {', '.join(SENT)}, not {design.gradient_dtype}",
-        ),
-        (
-            ranks and design.sequence % (2 * design.cp),
-            f"needs context sequences of a multiple of {2 * design.cp} tokens",
-        ),
-        (
-            ranks and design.attention == "unfused",
-            "has no unfused attention for context ranks",
-        ),
-        (model.experts and design.dtype == "fp16", "does not train experts in fp16"),
-        (
-            model.experts and design.tp > 1 and not design.sequence_parallel,
-            "needs sequence_parallel for experts on tensor ranks",
-        ),
-        (
-            design.cuda_graphs and design.recompute == "full",
-            "does not replay full recomputation in CUDA graphs",
-        ),
-        (design.attention == "flash_fp8", "has no option for attention in fp8; attention: flash"),
-        (design.lora_rank, "(pretrain_gpt.py) trains no adapters; lora_rank must be 0"),
-        (design.shard_ranks, "is exported with sharding over all data ranks; shard_ranks: 0"),
-    ):
+    exchange, ring, chunk = design.context_exchange, design.cp > 1, 2 * design.cp
+    experts, full = load_model(design.model).experts, design.recompute == "full"
+    unsharded = design.tp > 1 and not design.sequence_parallel
+    exchanges, sums, schedules = ", ".join(CONTEXT), ", ".join(SENT), ", ".join(SCHEDULES)
+    unknown_schedule, unknown_exchange = design.schedule not in SCHEDULES, exchange not in CONTEXT
+    reasons = {
+        f"has no schedule '{design.schedule}', it has {schedules}": unknown_schedule,
+        f"exchanges keys of context ranks by {exchanges}, not '{exchange}'": ring
+        and unknown_exchange,
+        f"sums gradients in {sums}, not {design.gradient_dtype}": design.gradient_dtype not in SENT,
+        f"needs context sequences of a multiple of {chunk} tokens": ring
+        and design.sequence % chunk,
+        "has no unfused attention for context ranks": ring and design.attention == "unfused",
+        "does not train experts in fp16": experts and design.dtype == "fp16",
+        "needs sequence_parallel for experts on tensor ranks": experts and unsharded,
+        "does not replay full recomputation in CUDA graphs": design.cuda_graphs and full,
+        "has no option for attention in fp8; attention: flash": design.attention == "flash_fp8",
+        "(pretrain_gpt.py) trains no adapters; lora_rank must be 0": design.lora_rank,
+        "is exported with sharding over all data ranks; shard_ranks: 0": design.shard_ranks,
+    }
+    for reason, is_refused in reasons.items():
         if is_refused:
-            raise UserError(f"Megatron-LM {why}")
+            raise UserError(f"Megatron-LM {reason}")
 
 
 def _layout(layers: int, number: int) -> str:

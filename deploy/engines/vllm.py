@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 
-from deploy.launch import adapters_kept, check_chain, drafts, drafts_model, launches, pairs
+from deploy.launch import adapter_slots, has_prefix_cache, launches_kernels, speculation_of
 from deploy.quoting import chosen
 from simulators.catalog.model import LanguageModel
 from simulators.core.errors import UserError
-from simulators.serving.point import CACHED, DRAFT, NGRAM, SWAP, ServingPoint
+from simulators.serving.point import DRAFT, EAGLE, EAGLE3, MEDUSA, MTP, NGRAM, SWAP, ServingPoint
 from simulators.workload.llm.routing import AUTO, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
+
+METHODS = {**{name: name for name in (MEDUSA, EAGLE, EAGLE3, MTP, NGRAM)}, DRAFT: "draft_model"}
 
 
 def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
@@ -34,7 +36,14 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
         )
     if whole and budget < context:
         context = budget  # a whole prompt must fit in one batch
-    caches = point.cache.prefix_caching or point.cache.preemption == CACHED
+    parallel = point.ep > 1
+    if parallel and point.moe.backend == AUTO:
+        raise UserError(
+            f"moe.backend {AUTO}: vLLM has one kind of kernels for all steps; choose "
+            f"{HIGH_THROUGHPUT} or {LOW_LATENCY}"
+        )
+    swaps = point.cache.preemption == SWAP
+    swap = f"--preemption-mode swap --swap-space {point.cache.swap_bytes / 2**30:.3g}"
     words = chosen(
         [
             (point.tp > 1, f"--tensor-parallel-size {point.tp}"),
@@ -44,48 +53,31 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
             (True, f"--max-model-len {context} --block-size {point.cache.block_size}"),
             (True, f"--gpu-memory-utilization {point.memory_fraction}"),
             (True, "--no-enable-chunked-prefill" if whole else "--enable-chunked-prefill"),
-            (True, "--enable-prefix-caching" if caches else "--no-enable-prefix-caching"),
-            (point.ep > 1, "--enable-expert-parallel"),
+            (has_prefix_cache(point), "--enable-prefix-caching"),
+            (not has_prefix_cache(point), "--no-enable-prefix-caching"),
+            (parallel, "--enable-expert-parallel"),
+            (
+                parallel and point.moe.backend != GATHERED,
+                f"--all2all-backend {point.moe.backend}",
+            ),
+            (launches_kernels(point), "--enforce-eager"),
+            (swaps, swap),
         ]
     )
-    if point.ep > 1:
-        words += _experts(point)
-    swap = f"--preemption-mode swap --swap-space {point.cache.swap_bytes / 2**30:.3g}"
-    words += chosen([(launches(point), "--enforce-eager"), (point.cache.preemption == SWAP, swap)])
-    if point.lora.adapters:
-        words += ["--enable-lora", *pairs({"--max-loras": adapters_kept(point)})]
-        words += pairs({"--max-lora-rank": point.lora.rank, "--max-cpu-loras": point.lora.adapters})
-    if drafts(point):
-        words += ["--speculative-config", json.dumps(_speculation(point))]
+    if parallel and (copies := point.moe.redundant_experts):
+        words += ["--enable-eplb", "--eplb-config", json.dumps({"num_redundant_experts": copies})]
+    if adapters := point.lora.adapters:
+        slots = f"--max-loras {adapter_slots(point)} --max-lora-rank {point.lora.rank}"
+        words += ["--enable-lora", *slots.split(), "--max-cpu-loras", str(adapters)]
+    if speculation := speculation_of(point, "vllm", METHODS):
+        tokens = point.speculation.num_draft_tokens
+        config = {
+            "method": speculation.method,
+            "model": speculation.model,
+            "num_speculative_tokens": tokens,
+            "disable_by_batch_size": point.speculation.disable_batch,
+            "prompt_lookup_max": tokens if speculation.method == NGRAM else 0,
+        }
+        stated = {name: value for name, value in config.items() if value}
+        words += ["--speculative-config", json.dumps(stated)]
     return words, ""
-
-
-def _experts(point: ServingPoint) -> list[str]:
-    """Return the options of the MoE backend and of redundant experts."""
-    words = []
-    if point.moe.backend == AUTO:
-        raise UserError(
-            f"moe.backend {AUTO}: vLLM has one kind of kernels for all steps; choose "
-            f"{HIGH_THROUGHPUT} or {LOW_LATENCY}"
-        )
-    if point.moe.backend != GATHERED:
-        words += ["--all2all-backend", point.moe.backend]
-    if copies := point.moe.redundant_experts:
-        config = json.dumps({"num_redundant_experts": copies})
-        words += ["--enable-eplb", "--eplb-config", config]
-    return words
-
-
-def _speculation(point: ServingPoint) -> dict[str, str | int]:
-    """Return the configuration of speculative decoding."""
-    config: dict[str, str | int] = {"num_speculative_tokens": point.speculation.num_draft_tokens}
-    check_chain(point, "vllm")
-    if point.speculation.disable_batch:
-        config["disable_by_batch_size"] = point.speculation.disable_batch
-    if point.speculation.method == DRAFT:
-        return {"method": "speculation.draft_model", "model": drafts_model(point), **config}
-    if model := drafts_model(point):
-        config["model"] = model
-    if point.speculation.method == NGRAM:
-        config["prompt_lookup_max"] = point.speculation.num_draft_tokens
-    return {"method": point.speculation.method, **config}

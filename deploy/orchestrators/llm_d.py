@@ -8,30 +8,23 @@ guides/pd-disaggregation); its pool of endpoints finds pods by their labels.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 
 from deploy.launch import EngineCommand
-from deploy.orchestrators import _two_pools
-from deploy.orchestrators._gpu_nodes import node_lines, resource
-from deploy.quoting import comment, label
+from deploy.orchestrators import _manifests
+from deploy.quoting import label
 from simulators.catalog.model import load_model
 from simulators.core.errors import UserError
 from simulators.serving.point import ServingPoint
 
-CHART, IMAGE = "v0.4.0", "ghcr.io/llm-d/llm-d-cuda:v0.4.0"
-"""Versions of llm-d-incubation/llm-d-modelservice, and of llm-d's vLLM."""
+CHART = "v0.4.0"
+"""Version of llm-d-incubation/llm-d-modelservice."""
 
-SECRET, KEY = "llm-d-hf-token", "HF_TOKEN"
-"""Secret and key with a Hugging Face token, as in the guide."""
-
-NUMBER_BYTES = 2.2
+CHECKPOINT_BYTES = 2.2
 """Disk bytes per parameter of a checkpoint: 16 bits at most, and further files."""
 
-GUIDE = "pd-disaggregation"
-
-PARALLEL = ("--tensor-parallel-size", "--data-parallel-size")
+CHART_OPTIONS = ("--tensor-parallel-size", "--data-parallel-size")
 """Options that the chart sets."""
 
 
@@ -47,79 +40,48 @@ def manifest(_launch: EngineCommand, _point: ServingPoint) -> str:
     )
 
 
-def pools(parts: Sequence[tuple[EngineCommand, ServingPoint]], point: ServingPoint) -> str:
+def pools(parts: Sequence[_manifests.Pool], point: ServingPoint) -> str:
     """Return the chart's values for a design with prefill and decode pools.
 
     Raises:
         UserError: llm-d's chart has no option for the design, or the KV transfer is unsupported.
     """
-    _two_pools.check(parts, point, "llm-d")
+    _manifests.check_pools(parts, point, "llm-d")
     if point.pp > 1:
         raise UserError(
             f"pp {point.pp}: llm-d's chart counts the GPUs of a worker by tensor and data "
             "parallelism alone; choose pp 1, or --target dynamo"
         )
     for _, part in parts:
-        if resource(part.gpu) != resource("h100_sxm"):
+        if _manifests.resource(part.gpu) != _manifests.resource("h100_sxm"):
             raise UserError(f"llm-d's vLLM image does not support {part.gpu}")
-    repository = parts[0][0].repository
-    workers = zip(_two_pools.ROLES, parts, strict=True)
-    return f"""\
-{"".join(map(comment, _remarks(point)))}\
-multinode: false
-modelArtifacts:
-  name: {json.dumps(repository)}
-  uri: {json.dumps(f"hf://{repository}")}
-  size: {math.ceil(NUMBER_BYTES * load_model(point.model).parameters / 2**30)}Gi
-  authSecretName: {SECRET}
-  labels:
-    llm-d.ai/inference-serving: "true"
-    llm-d.ai/guide: {GUIDE}
-    llm-d.ai/model: {label(point.model)}
-routing:
-  servicePort: 8000
-  proxy:
-    connector: nixlv2
-    secure: false
-accelerator:
-  type: nvidia
-{"".join(_worker(role, launch, part) for role, (launch, part) in workers)}"""
+    model, worker = _manifests.documents("llm_d")
+    repository, name = parts[0][0].repository, label(point.model)
+    size = math.ceil(CHECKPOINT_BYTES * load_model(point.model).parameters / 2**30)
+    text = _manifests.rendered(
+        model, repository=repository, uri=f"hf://{repository}", size=f"{size}Gi", name=name
+    )
+    for role, (launch, part) in zip(_manifests.ROLES, parts, strict=True):
+        text += _manifests.rendered(
+            worker,
+            role=role,
+            replicas=part.replicas,
+            tp=part.tp,
+            attention_dp=part.attention_dp,
+            node_selector=_manifests.node_selector(part.gpu),
+            args=[*_without(launch.options, CHART_OPTIONS), *launch.engine.kv_connector],
+        )
+    nodes = [remark for _, part in parts for remark in _manifests.node_remarks(part.gpu)]
+    return _manifests.comments([*_remarks(name), *_manifests.kv_remarks(point), *nodes]) + text
 
 
-def _remarks(point: ServingPoint) -> Iterator[str]:
-    yield f"llm-d's guide {GUIDE} first: gateway, and scheduler for disaggregated prefill"
-    yield f"gated models need a token: kubectl create secret generic {SECRET} --from-literal={KEY}=$HF_TOKEN"  # noqa: E501 - one command
+def _remarks(name: str) -> Iterator[str]:
+    """Yield the steps that install the chart."""
+    yield "llm-d's guide pd-disaggregation first: gateway, and scheduler for disaggregated prefill"
+    token = "kubectl create secret generic llm-d-hf-token --from-literal=HF_TOKEN=$HF_TOKEN"  # noqa: S105
+    yield f"gated models need a token: {token}"
     yield "helm repo add llm-d https://llm-d-incubation.github.io/llm-d-modelservice/"
-    yield f"helm install {label(point.model)} llm-d/llm-d-modelservice --version {CHART} -f FILE"
-    yield from _two_pools.remarks(point)
-
-
-def _worker(role: str, launch: EngineCommand, point: ServingPoint) -> str:
-    """Return the lines of one pool."""
-    args = [*_without(launch.options, PARALLEL), *launch.engine.kv_connector]
-    return f"""\
-{role}:
-  create: true
-  replicas: {point.replicas}
-  parallelism:
-    tensor: {point.tp}
-    data: {point.attention_dp}
-    dataLocal: {point.attention_dp}
-{node_lines(point.gpu, 2)}\
-  containers:
-    - name: vllm
-      image: {IMAGE}
-      modelCommand: vllmServe
-      args: {json.dumps(args)}
-      env:
-        - name: VLLM_NIXL_SIDE_CHANNEL_HOST
-          valueFrom: {{fieldRef: {{fieldPath: status.podIP}}}}
-      mountModelVolume: true
-      volumeMounts:
-        - {{name: shm, mountPath: /dev/shm}}
-  volumes:
-    - {{name: shm, emptyDir: {{medium: Memory, sizeLimit: 16Gi}}}}
-"""
+    yield f"helm install {name} llm-d/llm-d-modelservice --version {CHART} -f FILE"
 
 
 def _without(words: Sequence[str], options: Sequence[str]) -> list[str]:

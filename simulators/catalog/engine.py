@@ -121,6 +121,11 @@ class ServingEngine:
     read: str  # when
 
     @property
+    def label(self) -> str:
+        """The name as its makers write it."""
+        return self.title or self.name
+
+    @property
     def today(self) -> str:
         """The runtime of today's release."""
         return self.runtime or self.name
