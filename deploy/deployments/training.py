@@ -18,7 +18,7 @@ from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.training.point import TrainingPoint, batch_of
-from simulators.training.schedule.play import layers_of_chunk
+from simulators.training.schedule import layers_of_chunk
 from simulators.training.simulator import SIMULATOR
 
 TARGET = "megatron"

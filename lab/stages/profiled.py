@@ -13,8 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulators.core.errors import UserError
-from simulators.training.schedule.orders import GPIPE, ONE_F_ONE_B, SCHEDULES, ZERO_BUBBLE
-from simulators.training.schedule.play import play, sorted_tasks
+from simulators.training.schedule import (
+    GPIPE,
+    ONE_F_ONE_B,
+    SCHEDULES,
+    ZERO_BUBBLE,
+    play,
+    sorted_tasks,
+)
 
 ONE_CHUNK = (GPIPE, ONE_F_ONE_B, ZERO_BUBBLE)
 """Schedules whose ranks have one chunk each."""

@@ -1,21 +1,113 @@
-"""The job that all rows of a batch share: model, GPU, cluster, tensor, context and expert ranks.
+"""The training job: fields that all rows of a batch share, the plans of its rows, fitted constants.
 
 A replica's ranks are numbered tensor ranks first, then context, data and pipeline ranks, as
-Megatron-LM places them: neighbours share what they exchange most. Experts are dealt to ranks that
+Megatron-LM places them: neighbors share the most traffic. Experts are distributed over ranks that
 otherwise hold different tokens: tensor ranks of a layer's experts first, then `ep` of them.
+
+Constants are fitted to measured training steps: one set for all models and GPUs. A pace is the time
+of a kernel in a training step over its time alone, at the lower clock of a warm GPU. A share is the
+part of a message that stays exposed although there is compute to hide it behind. Messages of tensor
+and expert ranks are exposed unless the framework pipelines them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from simulators.catalog.cluster import Cluster
 from simulators.catalog.gpu import Gpu
 from simulators.catalog.model import LanguageModel
+from simulators.core.calibration import read_calibration
 from simulators.core.errors import Infeasible
+from simulators.core.folder import once
+from simulators.core.jit import Floats, Ints
+from simulators.training.schedule import DUALPIPE
 from simulators.workload.llm.adapters import TARGETS, adapter_numbers
 from simulators.workload.llm.parallelism import Parallelism, check_cut
 from simulators.workload.llm.routing import skewed_share
+
+CALIBRATION = Path(__file__).parent / "calibration" / "steps.toml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constants:
+    """What a training step adds to kernels and messages timed alone."""
+
+    products: Mapping[str, float] = field(default_factory=dict)  # pace, by architecture
+    formats: Mapping[str, float] = field(default_factory=dict)  # of narrow ones, over that
+    gpus: Mapping[str, float] = field(default_factory=dict)  # matrix units of one GPU, over that
+    attention: Mapping[str, float] = field(default_factory=dict)  # by kernel and architecture
+    streams: Mapping[str, float] = field(default_factory=dict)  # pace, by fusion
+    experts: Mapping[str, float] = field(default_factory=dict)  # pace, by precision
+    step_s: float = 0.0  # that a step waits for its host before the next
+    layer_s: float = 0.0  # that a layer waits for launches in a pass
+    mixture_s: float = 0.0  # and one with experts, whose host waits for counts of tokens
+    launch_s: float = 0.0  # in which a host launches one kernel or message of a layer
+    exposed: Mapping[str, float] = field(default_factory=dict)  # share, by what messages serve
+    late: float = 0.0  # share of a step by which twice as many data ranks wait longer
+    band: tuple[float, float] = (0.5, 2.0)  # measured over predicted, nine of ten within
+
+
+def load_constants() -> Constants:
+    """Return the fitted numbers.
+
+    Raises:
+        UserError: the calibration is unreadable or was changed by hand.
+    """
+    return constants_of(once(read_calibration, CALIBRATION)["step"])
+
+
+def constants_of(table: Mapping[str, Any]) -> Constants:
+    """Return the numbers of a table of a calibration."""
+    return Constants(**{f.name: table[f.name] for f in fields(Constants) if f.name in table})
+
+
+RECOMPUTES = ("none", "selective", "full", "elementwise")
+NONE, SELECTIVE, FULL, ELEMENTWISE = range(len(RECOMPUTES))
+
+SHARED_GRADIENTS = 2
+"""From this stage of ZeRO on data ranks share out gradients too."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plans:
+    """One entry a row."""
+
+    pp: Ints
+    dp: Ints
+    chunks: Ints  # of layers on a rank; 1 unless interleaved or folded
+    micro_batch: Floats  # sequences
+    micro_batches: Ints  # of a pipeline in a step
+    schedule: Ints  # position in `schedule.SCHEDULES`
+    recompute: Ints  # position in `RECOMPUTES`
+    again: Floats  # share of a rank's layers that run again whole
+    zero: Ints  # what data ranks share out: 0 nothing, 1 states, 2 gradients, 3 weights
+    shards: Ints  # of those that hold the same weights, among which it is shared out
+    gradient_bytes: Floats  # of one number of a gradient that is sent
+    overlaps: Ints  # whether gradients are sent while the backward pass runs
+    offloads: Ints  # whether optimiser states are on the host
+    host_adam_per_s: Floats  # weights that a node's CPUs update
+
+    @property
+    def size(self) -> int:
+        """Number of rows."""
+        return int(self.pp.size)
+
+    @property
+    def models(self) -> Ints:
+        """Copies of the model that run through each pipeline."""
+        return np.where(self.schedule == DUALPIPE, 2, 1)
+
+    def where(self, chosen: NDArray[np.bool_] | Ints) -> Plans:
+        """Return some of the rows."""
+        return Plans(**{name: column[chosen] for name, column in vars(self).items()})
+
 
 ATTENTIONS = ("flash", "flash2", "unfused", "flash_fp8")
 FLASH, FLASH2, UNFUSED, FLASH_FP8 = ATTENTIONS
@@ -25,6 +117,11 @@ multiplies and keeps 8 bits, both ways."""
 
 LORA_TARGETS = TARGETS
 """Products beside which adapters are trained: attention's projections, or a dense layer's all."""
+
+CONTEXT_EXCHANGES = ("ring", "zigzag", "ulysses", "gather")
+RING, ZIGZAG, ULYSSES, GATHER = CONTEXT_EXCHANGES
+RINGS = (RING, ZIGZAG)
+"""Exchanges in which context ranks attend to the keys of one rank at a time."""
 
 FUSIONS = ("fused", "eager")
 FUSED, EAGER = FUSIONS

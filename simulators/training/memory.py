@@ -15,9 +15,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.core.jit import Floats
-from simulators.training.job import FLASH_FP8, LORA_TARGETS, UNFUSED, Job
-from simulators.training.plan import ELEMENTWISE, FULL, NONE, SELECTIVE, SHARED_GRADIENTS, Plans
-from simulators.training.schedule.orders import DUALPIPE, DUALPIPE_V, GPIPE, INTERLEAVED
+from simulators.training.job import (
+    ELEMENTWISE,
+    FLASH_FP8,
+    FULL,
+    LORA_TARGETS,
+    NONE,
+    SELECTIVE,
+    SHARED_GRADIENTS,
+    UNFUSED,
+    Job,
+    Plans,
+)
+from simulators.training.schedule import DUALPIPE, DUALPIPE_V, GPIPE, INTERLEAVED
 from simulators.workload.llm.parallelism import kv_heads_per_gpu
 from simulators.workload.precision import BYTES
 

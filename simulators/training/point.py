@@ -12,10 +12,17 @@ from simulators.catalog.cluster import AUTO
 from simulators.catalog.price import DEFAULT
 from simulators.core.columns import schema_of
 from simulators.core.contract import asked, choice, fact, metric
-from simulators.training.job import ATTENTIONS, FLASH, FUSED, FUSIONS, LORA_TARGETS
-from simulators.training.plan import RECOMPUTES
-from simulators.training.schedule.orders import SCHEDULES
-from simulators.training.work.messages import CONTEXT_EXCHANGES, ZIGZAG
+from simulators.training.job import (
+    ATTENTIONS,
+    CONTEXT_EXCHANGES,
+    FLASH,
+    FUSED,
+    FUSIONS,
+    LORA_TARGETS,
+    RECOMPUTES,
+    ZIGZAG,
+)
+from simulators.training.schedule import SCHEDULES
 
 DTYPES = ("bf16", "fp16", "fp8", "fp4")
 GRADIENTS = ("fp32", "bf16", "fp8", "int4")

@@ -1,11 +1,11 @@
 """One training step: passes of every stage, played out over the pipeline, then the exchange.
 
     stage     kernels at their paces, waits between layers, messages that nothing hides
-    pipeline  when each rank ends its tasks (`schedule/play.py`)
+    pipeline  when each rank ends its tasks (`schedule.py`)
     after     gradients and weights that no pass hides, and the optimiser
     late      all that wait for the slowest of the ranks that exchange gradients
 
-The numbers that say what is hidden, and what kernels take among others, are `constants.py`.
+The fitted shares of hidden messages and paces of kernels are `Constants` in `job.py`.
 """
 
 from __future__ import annotations
@@ -19,25 +19,42 @@ from numpy.typing import NDArray
 from simulators.core.columns import FITTED, LEVELS, Shares
 from simulators.core.jit import Floats, Ints
 from simulators.kernels.energy import resting_w
-from simulators.training.constants import Constants
-from simulators.training.job import FLASH, FLASH_FP8, FUSED, Job
-from simulators.training.plan import FULL, Plans
-from simulators.training.schedule.orders import INTERLEAVED, PAIRING, ZERO_BUBBLE
-from simulators.training.schedule.play import BLOCKED, COLUMNS, DENSE, SEND, pipelines_s
-from simulators.training.synchronise import Exchange, exchange, send_s
-from simulators.training.work.messages import (
+from simulators.training.communication import (
     CONTEXT,
-    CONTEXT_EXCHANGES,
     EXPERTS,
     LAYERS,
     TENSOR,
+    Exchange,
     Messages,
+    exchange,
     messages,
+    send_s,
 )
-from simulators.training.work.operators import FORWARD, INPUTS, PIECES, WEIGHTS
-from simulators.training.work.phases import PHASES, in_passes, is_launched, launch_waits_s, runs
-from simulators.training.work.pieces import ATTENTION, PRODUCTS, SCORES, Piece, pieces
-from simulators.training.work.pieces import EXPERTS as GROUPED
+from simulators.training.job import FLASH, FLASH_FP8, FULL, FUSED, RINGS, Constants, Job, Plans
+from simulators.training.operators import FORWARD, INPUTS, PIECES, WEIGHTS
+from simulators.training.pieces import (
+    ATTENTION,
+    PHASES,
+    PRODUCTS,
+    SCORES,
+    Piece,
+    in_passes,
+    is_launched,
+    launch_waits_s,
+    pieces,
+    runs,
+)
+from simulators.training.pieces import EXPERTS as GROUPED
+from simulators.training.schedule import (
+    BLOCKED,
+    COLUMNS,
+    DENSE,
+    INTERLEAVED,
+    PAIRING,
+    SEND,
+    ZERO_BUBBLE,
+    pipelines_s,
+)
 
 GRADIENTS, GATHERED, SHARDED = "gradients", "gathered", "sharded"
 
@@ -94,7 +111,7 @@ def work_of(job: Job, plans: Plans) -> Work:
 class Passes:
     """Seconds per micro-batch on the ranks of each row."""
 
-    parts: Floats  # seconds of all parts, as `schedule.play` wants them
+    parts: Floats  # seconds of all parts, in the columns of `schedule.py`
     exposed: Mapping[str, Floats]  # messages that show, of all layers
     compute: Floats  # kernels of all layers and both ends
 
@@ -270,7 +287,7 @@ def _exposed(
             seconds = column[which]
             if direction == INPUTS:
                 seconds = seconds + plans.again * sent.forward[what][which]
-            if what == CONTEXT and job.cp > 1 and job.context_exchange in CONTEXT_EXCHANGES[:2]:
+            if what == CONTEXT and job.cp > 1 and job.context_exchange in RINGS:
                 computing_s = work.pieces[name].seconds.get((direction, ATTENTION), np.zeros(1))
                 seconds = np.maximum(0.0, seconds - computing_s[which])
             if what == EXPERTS:

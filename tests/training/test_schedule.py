@@ -5,19 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulators.training.schedule.orders import (
+from simulators.training.schedule import (
+    COLUMNS,
+    DENSE,
     DUALPIPE,
     DUALPIPE_V,
     GPIPE,
+    HEAD,
     INTERLEAVED,
     ONE_F_ONE_B,
-    ZERO_BUBBLE,
-)
-from simulators.training.schedule.play import (
-    COLUMNS,
-    DENSE,
-    HEAD,
     SEND,
+    ZERO_BUBBLE,
     layers_of_chunk,
     pipelines_s,
     play,

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from simulators.catalog.model import load_model
-from simulators.training.constants import load_constants
+from simulators.training.job import load_constants
 from simulators.training.metrics import JOB_FIELDS, job_of
+from simulators.training.operators import tasks
+from simulators.training.pieces import pieces
 from simulators.training.point import TrainingPoint, batch_of
 from simulators.training.simulator import SIMULATOR
-from simulators.training.work.operators import tasks
-from simulators.training.work.pieces import pieces
 
 BASE = TrainingPoint(model="llama3_1_8b", gpu="h100_sxm", batch=64, sequence=4096, zero=3, dp=8)
 

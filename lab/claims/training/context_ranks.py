@@ -17,10 +17,10 @@ from lab.tables.rows import read_records
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
+from simulators.training.communication import cp_comm_s
 from simulators.training.job import FLASH, Job
-from simulators.training.work.messages import cp_comm_s
-from simulators.training.work.operators import FORWARD, INPUTS
-from simulators.training.work.pieces import ATTENTION, SCORES, pieces
+from simulators.training.operators import FORWARD, INPUTS
+from simulators.training.pieces import ATTENTION, SCORES, pieces
 
 TABLE = "training_modern/ring_attention_8gpu.parquet"
 GPUS = {"8xA100": "a100_sxm", "8xH800": "h100_sxm"}

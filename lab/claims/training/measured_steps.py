@@ -25,7 +25,7 @@ from lab.fits.training.training_steps import (
     priced_steps,
 )
 from simulators.core.calibration import read_calibration
-from simulators.training.constants import CALIBRATION, constants_of
+from simulators.training.job import CALIBRATION, constants_of
 
 
 def steps(reference: Path) -> pl.DataFrame:

@@ -19,8 +19,7 @@ from lab.claims.predictions import predict
 from lab.fits.training.host_launches import FIRST, SECOND, in_first_half
 from lab.tables.training.mlperf_training import TrainingSubmission, submissions
 from simulators.core.calibration import read_calibration
-from simulators.training.constants import CALIBRATION, Constants, load_constants
-from simulators.training.job import check_job
+from simulators.training.job import CALIBRATION, Constants, check_job, load_constants
 from simulators.training.step import steps, work_of
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.tables.training.mlperf_training import LORA, TrainingSubmission, submissions
-from simulators.training.constants import Constants
+from simulators.training.job import Constants
 from simulators.training.step import steps, work_of
 
 TIMES_S = np.geomspace(5e-5, 5e-4, 117)

@@ -35,8 +35,7 @@ from lab.tables.training.steps import (
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
-from simulators.training.constants import CALIBRATION, Constants, constants_of
-from simulators.training.job import check_job
+from simulators.training.job import CALIBRATION, Constants, check_job, constants_of
 from simulators.training.memory import rank_memory
 from simulators.training.step import Work, steps, work_of
 

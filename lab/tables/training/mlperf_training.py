@@ -23,10 +23,8 @@ from lab.tables.training.plans import plans_of
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.training.job import FLASH, FLASH_FP8, Job
-from simulators.training.plan import NONE, Plans
-from simulators.training.schedule.orders import INTERLEAVED, ONE_F_ONE_B
-from simulators.training.work.messages import ULYSSES, ZIGZAG
+from simulators.training.job import FLASH, FLASH_FP8, NONE, ULYSSES, ZIGZAG, Job, Plans
+from simulators.training.schedule import INTERLEAVED, ONE_F_ONE_B
 
 SUMMARY = file_of("mlperf_training")
 

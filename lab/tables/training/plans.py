@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from simulators.training.plan import Plans
+from simulators.training.job import Plans
 
 FLOATS = ("micro_batch", "gradient_bytes", "again", "host_adam_per_s")
 USUAL = {"again": 0.0, "offloads": 0, "host_adam_per_s": 1.0}

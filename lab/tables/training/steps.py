@@ -25,9 +25,8 @@ from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.core.folder import read_toml
-from simulators.training.job import EAGER, FLASH, FUSED, Job
-from simulators.training.plan import FULL, NONE, SELECTIVE, Plans
-from simulators.training.schedule.orders import INTERLEAVED, ONE_F_ONE_B
+from simulators.training.job import EAGER, FLASH, FULL, FUSED, NONE, SELECTIVE, Job, Plans
+from simulators.training.schedule import INTERLEAVED, ONE_F_ONE_B
 from simulators.workload.precision import BYTES
 
 MEASURED = "training/measured_training.parquet"

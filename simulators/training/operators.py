@@ -13,8 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simulators.training.job import EAGER, FLASH_FP8, UNFUSED, Job
-from simulators.training.work.messages import ULYSSES
+from simulators.training.job import EAGER, FLASH_FP8, RING, RINGS, ULYSSES, UNFUSED, Job
 from simulators.workload.llm.attention import prefill_operators
 from simulators.workload.llm.parallelism import Stage
 from simulators.workload.llm.shard import Shard
@@ -40,7 +39,7 @@ PIECES = {
     "experts": replace(NOTHING, expert_layers=1),
     "head": replace(NOTHING, has_head=True),
 }
-"""What a model is made of; the order is that of `schedule.play`'s columns."""
+"""What a model is made of; the order is that of the columns of `schedule.py`."""
 
 FORWARD, INPUTS, WEIGHTS, AGAIN, SUMS = "forward", "inputs", "weights", "again", "sums"
 AGAIN_ELEMENTWISE = "again, elementwise"
@@ -58,9 +57,6 @@ ADAPTED = {
     "all": ("qkv_proj", "o_proj", "ffn_up", "ffn_down"),
 }
 """What products of adapters are called, and beside which products they are trained."""
-
-RINGS = ("ring", "zigzag")
-"""Exchanges of context ranks that attend to one rank's keys at a time."""
 
 WIDE = BYTES["fp32"] / BYTES["bf16"]
 """Numbers of 16 bits that one of fp32 takes."""
@@ -262,7 +258,7 @@ def _in_ring(attention: Attention, job: Job, phase: str, merged: float) -> Itera
     wide as the output are summed.
     """
     ranks = float(job.cp)
-    uneven = (2.0 * ranks - 1.0) / ranks if job.context_exchange == RINGS[0] else 1.0
+    uneven = (2.0 * ranks - 1.0) / ranks if job.context_exchange == RING else 1.0
     yield PassKernel(replace(attention, repeat=uneven * attention.repeat), phase)
     numbers = attention.query_tokens / ranks * attention.heads * attention.head_dim
     merge = _pointwise("merge", merged * numbers, 2 * WIDE, WIDE, attention)

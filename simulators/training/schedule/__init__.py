@@ -1,1 +1,0 @@
-"""Pipeline schedules: the task order of each rank, and end times of dependent tasks."""

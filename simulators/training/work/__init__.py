@@ -1,1 +1,0 @@
-"""Kernels and messages of one layer in a training step, with their times."""
