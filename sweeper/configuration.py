@@ -18,8 +18,7 @@ from sweeper.engines import load_engine
 from sweeper.engines.limits import Limits
 from sweeper.query.repricing import unpriced
 from sweeper.samplers import Goal, Sampler, SearchSampler, load_sampler
-from sweeper.samplers._capacity import capacity_search
-from sweeper.samplers._refined import refined_search
+from sweeper.samplers._axis_searches import capacity_search, refined_search
 from sweeper.space.design_space import DesignSpace, given, objectives, space_of, where
 from sweeper.space.shipped_files import check_name
 from sweeper.space.space_file import SpaceConfig, parse_space

@@ -20,8 +20,7 @@ from sweeper.space.points import Batch
 from sweeper.space.space_file import SpaceConfig
 from sweeper.store.keys import define
 from sweeper.store.parquet import check_writable
-from sweeper.store.reuse import adopt
-from sweeper.store.store import Part, Store
+from sweeper.store.store import Part, Store, adopt
 
 
 @dataclass(frozen=True)

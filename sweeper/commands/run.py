@@ -26,9 +26,7 @@ from sweeper.report.tables import write_text
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.points import Batch, split, width
 from sweeper.space.space_file import parse_space
-from sweeper.store.lock import alone
-from sweeper.store.reuse import answered_elsewhere
-from sweeper.store.store import FAILURES, Part
+from sweeper.store.store import FAILURES, Part, alone, answered_elsewhere
 from sweeper.sweep import Sweep
 from sweeper.units import duration, human
 

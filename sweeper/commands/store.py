@@ -18,8 +18,8 @@ from sweeper.report.run_folder import earlier_run, runs
 from sweeper.report.tables import write_text
 from sweeper.report.watching import Watch, state
 from sweeper.space.shipped_files import spaces
-from sweeper.store.checksums import filesystem
-from sweeper.store.lock import alone
+from sweeper.store.parquet import filesystem
+from sweeper.store.store import alone
 from sweeper.store.upkeep import compact, copy, definitions, quarantine_corrupt
 from sweeper.terminal import printable
 

@@ -28,7 +28,7 @@ from sweeper.engines.pool import LostWorker, UnfitWorker, WorkerPool
 from sweeper.engines.task import Task
 from sweeper.query import pareto_kernel
 from sweeper.space.points import Batch
-from sweeper.store.shared_storage import appears, remove, write_token
+from sweeper.store.parquet import appears, remove, write_token
 from sweeper.store.store import Part
 
 _LOST = (

@@ -21,7 +21,7 @@ from sweeper.engines import Say
 from sweeper.engines.chunks import Chunks, learn
 from sweeper.engines.task import Task
 from sweeper.space.points import Batch, split
-from sweeper.store.shared_storage import appears
+from sweeper.store.parquet import appears
 from sweeper.store.store import Part
 
 _POLL_S = 0.25

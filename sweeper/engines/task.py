@@ -26,9 +26,8 @@ from sweeper.query.pareto import local_front
 from sweeper.space.design_space import DesignSpace, Objectives
 from sweeper.space.points import Batch, Mask, split, width
 from sweeper.space.sql import computed, names_in, parsed
-from sweeper.store.parquet import read
-from sweeper.store.part_names import name_of
-from sweeper.store.shared_storage import appears
+from sweeper.store.keys import name_of
+from sweeper.store.parquet import appears, read
 from sweeper.store.store import Part, Store, answer_schema
 
 

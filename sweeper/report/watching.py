@@ -16,11 +16,9 @@ from sweeper.report.answers import Answers
 from sweeper.report.progress import Progress
 from sweeper.report.run_folder import is_from_here, progress_of
 from sweeper.space.sql import names_in
-from sweeper.store.checksums import check
-from sweeper.store.lock import is_held
-from sweeper.store.parquet import read_frame
-from sweeper.store.part_names import definition_in
-from sweeper.store.store import Part
+from sweeper.store.keys import definition_in
+from sweeper.store.parquet import check, read_frame
+from sweeper.store.store import Part, is_held
 
 
 @dataclass

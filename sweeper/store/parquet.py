@@ -1,18 +1,26 @@
-"""Atomic writes and reads of parts: one Parquet file each, on a disk or in an object store.
+"""Files of parts: atomic writes, reads and checksums, on a disk or in an object store.
 
-On a disk a write is a temporary file, an fsync and a rename; in an object store one PUT.
+On a disk a write is a temporary file, an fsync and a rename; in an object store one PUT. The footer
+of a part holds the CRC-32 of all its bytes, computed with zeros in its place. A part is checked
+before anything in it is decoded, since a decoder may crash on damaged input.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import functools
 import json
 import os
+import queue
 import secrets
+import threading
 import time
-from collections.abc import Sequence
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import polars as pl
 import pyarrow as pa
@@ -20,7 +28,130 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from simulators.core.errors import UserError
-from sweeper.store.checksums import BLANK, KEY, answered, filesystem, with_checksum
+
+T = TypeVar("T")
+
+KEY, BLANK = "crc32 of all bytes with zeros here", "00000000"
+"""The footer's key of the checksum, and the placeholder of its eight digits."""
+_BEFORE = KEY.encode() + b"\x18\x08"
+"""What precedes the digits in the footer: the key and the Thrift header of an eight-byte string."""
+_SHREDS = tuple(KEY[i : i + 6].encode() for i in range(len(KEY) - 5))
+"""Pieces of the key: a footer with any of them had a checksum."""
+_MAGIC = b"PAR1"
+_ANSWER_S = 8.0
+"""Time within which an object store answers."""
+
+
+class DamagedPart(UserError):  # noqa: N818 - names the object, not the failure
+    """A part fails its checksum; its points are evaluated again."""
+
+
+def filesystem(folder: str) -> tuple[pafs.FileSystem, str]:
+    """Return the file system of a folder or URL, and the path in it.
+
+    Raises:
+        UserError: the file system of the URL does not answer within seconds.
+    """
+    return _connected(folder) if "://" in folder else (pafs.LocalFileSystem(), folder)
+
+
+@functools.lru_cache(maxsize=1024)
+def _connected(url: str) -> tuple[pafs.FileSystem, str]:
+    """Return the file system of a URL, after one request to it."""
+
+    def connect() -> tuple[pafs.FileSystem, str]:
+        fs, path = pafs.FileSystem.from_uri(url)
+        fs.get_file_info(path)
+        return fs, path
+
+    return answered(url, connect)
+
+
+def answered(url: str, ask: Callable[[], T]) -> T:
+    """Return the result of a request to an object store; its own client would retry for minutes.
+
+    Raises:
+        UserError: the request fails or takes too long.
+    """
+    answers: queue.SimpleQueue[T | OSError | ValueError] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put(ask())
+        except (OSError, ValueError) as error:
+            answers.put(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        found = answers.get(timeout=_ANSWER_S)
+    except queue.Empty:
+        raise UserError(
+            f"outputs: {url} cannot be reached: no answer within {_ANSWER_S:g} s"
+        ) from None
+    if isinstance(found, (OSError, ValueError)):
+        said = " ".join(str(found).split())[:200]
+        raise UserError(f"outputs: {url} cannot be reached: {said}") from found
+    return found
+
+
+def with_checksum(content: pa.Buffer) -> Iterator[pa.Buffer | bytes]:
+    """Yield the pieces of a file whose footer has `KEY: BLANK`, with the checksum filled in."""
+    footer = min(_footer(content[-8:].to_pybytes()), content.size)
+    at = content.size - footer + content[-footer:].to_pybytes().rindex(_BEFORE) + len(_BEFORE)
+    yield content[:at]
+    yield f"{zlib.crc32(content):08x}".encode()
+    yield content[at + len(BLANK) :]
+
+
+def check(folder: str, name: str, seen: pafs.FileInfo | None = None) -> None:
+    """Raise `DamagedPart` unless a part matches its checksum; unchanged parts are read once.
+
+    A part without a checksum only has to end as Parquet does. `seen` is the entry of the part in a
+    listing of the folder.
+    """
+    if seen is None:
+        fs, path = filesystem(folder)
+        seen = fs.get_file_info(f"{path}/{name}")
+    if wrong := _wrong(folder, name, seen.size, seen.mtime_ns):
+        raise DamagedPart(
+            f"{folder}/{name} is damaged: {wrong}. Delete it and run the sweep again; only its "
+            "points will be evaluated"
+        )
+
+
+def warn(error: DamagedPart) -> None:
+    """Warn about a part that is left out."""
+    warnings.warn(f"left out: {error}", stacklevel=2)
+
+
+@functools.lru_cache(maxsize=1 << 17)
+def _wrong(folder: str, name: str, size: int | None, _mtime_ns: int | None) -> str:
+    """Return what is wrong with a file; empty if nothing is."""
+    if not size:
+        return "it is empty" if size == 0 else "it is gone"
+    fs, path = filesystem(folder)
+    try:
+        with fs.open_input_file(f"{path}/{name}") as stream:
+            content = memoryview(stream.read())
+    except OSError as error:
+        return f"it cannot be read ({error})"
+    if len(content) < 8 or content[-4:] != _MAGIC or _footer(content[-8:]) > len(content):
+        return "it does not end as Parquet does"
+    footer = bytes(content[-_footer(content[-8:]) :])
+    before = footer.rfind(_BEFORE)
+    if before < 0:
+        return "its checksum has changed" if any(s in footer for s in _SHREDS) else ""
+    at = len(content) - len(footer) + before + len(_BEFORE)
+    end = at + len(BLANK)
+    crc32 = zlib.crc32(content[end:], zlib.crc32(BLANK.encode(), zlib.crc32(content[:at])))
+    is_whole = bytes(content[at:end]) == f"{crc32:08x}".encode()
+    return "" if is_whole else "its bytes are not those that were written"
+
+
+def _footer(tail: bytes | memoryview) -> int:
+    """Return the size of the footer with its length and magic word, from the last eight bytes."""
+    return int.from_bytes(tail[:4], "little") + 8
+
 
 _META = b"sweeper"
 _SMALL = 20_000
@@ -193,3 +324,43 @@ def _is_being_written(temporary: Path) -> bool:
     except (OSError, ValueError):
         return False
     return True
+
+
+_LAG_S, _STEP_S = 5.0, 0.1
+"""Time within which a file appears on other machines, and interval between looks."""
+
+
+def write_token(folder: str, name: str) -> None:
+    """Write a small file into a folder of results, for another process to find.
+
+    Raises:
+        UserError: the folder may not be written here, or its disk is full.
+    """
+    fs, path = filesystem(folder)
+    try:
+        if isinstance(fs, pafs.LocalFileSystem):
+            fs.create_dir(path, recursive=True)
+        with fs.open_output_stream(f"{path}/{name}") as stream:
+            stream.write(name.encode())
+    except OSError as error:
+        raise explained(error, folder) from error
+
+
+def appears(folder: str, name: str, *, within_s: float = _LAG_S) -> bool:
+    """Return whether a file is in a folder, now or soon."""
+    fs, path = filesystem(folder)
+    end = time.monotonic() + within_s
+    while True:
+        with contextlib.suppress(OSError):
+            if fs.get_file_info(f"{path}/{name}").type == pafs.FileType.File:
+                return True
+        if time.monotonic() >= end:
+            return False
+        time.sleep(_STEP_S)
+
+
+def remove(folder: str, name: str) -> None:
+    """Delete a file if it exists."""
+    fs, path = filesystem(folder)
+    with contextlib.suppress(OSError):
+        fs.delete_file(f"{path}/{name}")

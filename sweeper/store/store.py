@@ -1,15 +1,15 @@
 """The store of a space's rows: which points are finished, which are missing, and all rows.
 
-Workers write Parquet parts themselves and return their names and counts. The name of a part gives
-the definition of the space that its point numbers belong to, and the range that it finishes. A
-point is finished if and only if its file exists, so resuming is running again.
-
-Parts of an earlier definition are kept. Their rows count where the point is still in the space and
-the files it reads have the same contents.
+Workers write Parquet parts themselves and return their names and counts. A point is finished if and
+only if its file exists, so resuming is running again. Parts of an earlier definition are kept:
+their rows count where the point is still in the space and the files it reads have the same
+contents. Rows that sweeps of other spaces have written are copied once.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import functools
 import itertools
 import json
@@ -32,10 +32,28 @@ from simulators.core.contract import Simulator, load_simulator
 from simulators.core.errors import UserError
 from sweeper.space.design_space import DesignSpace, columns_of
 from sweeper.space.points import Batch, Index, Mask, Span, covered, subtract
-from sweeper.store.checksums import DamagedPart, check, filesystem, warn
-from sweeper.store.keys import Definition
-from sweeper.store.parquet import explained, metadata, put, read, read_frame, read_frames
-from sweeper.store.part_names import definition_in, is_part, name_of, packed, range_in, unpacked
+from sweeper.store.keys import (
+    Definition,
+    definition_in,
+    is_part,
+    name_of,
+    packed,
+    range_in,
+    unpacked,
+)
+from sweeper.store.parquet import (
+    DamagedPart,
+    check,
+    check_writable,
+    explained,
+    filesystem,
+    metadata,
+    put,
+    read,
+    read_frame,
+    read_frames,
+    warn,
+)
 from sweeper.typed import typed
 
 FAILURES = ("error", "timeout", "crash")
@@ -355,3 +373,117 @@ def _no_rows(space: DesignSpace) -> pl.DataFrame:
         *(pl.Series(n, v) for n, v in space.derive(nothing).items()),
         *frame.with_columns(pl.col("status").cast(pl.String)).get_columns(),
     )
+
+
+def adopt(store: Store, space: DesignSpace) -> Iterator[tuple[int, str]]:
+    """Copy rows of this space from the stores beside it, and yield counts by folder.
+
+    Failed points are not copied.
+    """
+    taken: dict[str, int] = {}
+    for other, names, index in _found(store, space):
+        rows, known = read_frames(other.results, names).filter(index >= 0), index[index >= 0]
+        store.write(shaped(space, rows, known).to_arrow(), known)
+        taken[other.folder] = taken.get(other.folder, 0) + len(known)
+    yield from ((count, folder) for folder, count in taken.items())
+
+
+def answered_elsewhere(store: Store, space: DesignSpace) -> int:
+    """Return how many points `adopt` would copy."""
+    return sum(int((index >= 0).sum()) for *_, index in _found(store, space))
+
+
+def stores_beside(store: Store) -> list[Store]:
+    """Return the stores of the other spaces in the same root that the same simulator answered."""
+    fs, path = filesystem(store.folder)
+    root = path.rsplit("/", 1)[0] if "/" in path else "."
+    base = store.folder.rsplit("/", 1)[0] if "/" in store.folder else "."
+    infos = fs.get_file_info(pafs.FileSelector(root, allow_not_found=True))
+    own = path.rsplit("/", 1)[-1]
+    names = sorted(i.base_name for i in infos if i.type == pafs.FileType.Directory)
+    names = [name for name in names if name != own]
+    there = fs.get_file_info([f"{root}/{name}/results/{store.definition.kind}" for name in names])
+    return [
+        Store(f"{base}/{name}", store.definition)
+        for name, folder in zip(names, there, strict=True)
+        if folder.type and _may_help(store, f"{base}/{name}")
+    ]
+
+
+def _may_help(store: Store, folder: str) -> bool:
+    """Return whether a part of another store may answer a point of this one's space."""
+    other = Store(folder, store.definition)
+    held = {definition_in(name): name for name in other.parts()}
+    try:
+        theirs = [other.definition_of(name) for name in held.values()]
+    except UserError:  # a damaged part, which `whole` reports
+        return True
+    return any(store.definition.may_overlap(definition) for definition in theirs)
+
+
+def _found(store: Store, space: DesignSpace) -> Iterator[tuple[Store, list[str], Index]]:
+    """Yield parts of stores beside that answer points, with each row's number here or -1."""
+    done = answered = None
+    columns = [*space.axes, "status"]
+    for other in stores_beside(store):
+        for names in other.together(other.whole(store.definition)):
+            if done is None or answered is None:
+                done, answered = store.finished(), store.answered(space)
+            rows = read_frames(other.results, names, columns)
+            index = other.index_in(space, names[0], rows)
+            failed = rows["status"].cast(pl.String).is_in(FAILURES).to_numpy()
+            index[failed | covered(index, done) | np.isin(index, answered)] = -1
+            index[repeated(index)] = -1
+            if (index >= 0).any():
+                answered = np.concatenate([answered, index])
+                yield other, names, index
+
+
+@contextlib.contextmanager
+def alone(store: Store) -> Iterator[None]:
+    """Hold the lock of a definition of a space.
+
+    Processes of several machines, or with an object store, are not excluded: at worst they evaluate
+    points twice, and equal rows count once.
+
+    Raises:
+        UserError: another process holds the lock, or the folder may not be written.
+    """
+    check_writable(store.folder)
+    if "://" in store.folder:
+        yield
+        return
+    file = _file(store)
+    try:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # a link might lead to anything
+        lock = os.fdopen(os.open(file, flags, 0o666), "w")
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}; delete it if it is no lock of yours") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(
+                f"this sweep is already running into {store.folder}; wait for it, or stop it"
+            ) from error
+        yield
+
+
+def is_held(store: Store) -> bool:
+    """Return whether a process of this machine holds the lock; always true for a URL."""
+    if "://" in store.folder:
+        return True
+    try:
+        lock = os.fdopen(os.open(_file(store), os.O_RDONLY | os.O_NOFOLLOW))
+    except OSError:
+        return False
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        return False
+
+
+def _file(store: Store) -> Path:
+    return Path(store.folder) / f".{store.definition.id}.lock"

@@ -14,10 +14,8 @@ import pyarrow.fs as pafs
 
 from simulators.core.errors import UserError
 from sweeper.space.points import Index, Span, covered
-from sweeper.store.checksums import DamagedPart, check, filesystem
-from sweeper.store.parquet import metadata, read_frames
-from sweeper.store.part_names import definition_in, is_part
-from sweeper.store.shared_storage import remove
+from sweeper.store.keys import definition_in, is_part
+from sweeper.store.parquet import DamagedPart, check, filesystem, metadata, read_frames, remove
 from sweeper.store.store import Store, grouped, merged, repeated
 
 ROWS = 200_000

@@ -12,7 +12,7 @@ from planning.load_tests.logs import measured
 from simulators.core.errors import UserError
 from sweeper.report import tables
 from sweeper.space import space_file
-from sweeper.store import part_names
+from sweeper.store import keys
 
 
 @pytest.mark.timeout(20)
@@ -41,6 +41,6 @@ def test_too_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_short_ranges_cannot_expand_beyond_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part_names, "_MOST", 1 << 20)
+    monkeypatch.setattr(keys, "_MOST", 1 << 20)
     with pytest.raises(ValueError, match="more than 1,048,576 bytes"):
-        part_names.unpacked(base64.b64encode(zlib.compress(bytes(1 << 24))).decode())
+        keys.unpacked(base64.b64encode(zlib.compress(bytes(1 << 24))).decode())

@@ -11,7 +11,7 @@ import pytest
 
 from simulators.core.errors import UserError
 from sweeper.engines import load_engine
-from sweeper.samplers._capacity import capacity_search
+from sweeper.samplers._axis_searches import capacity_search
 from sweeper.space.axes import CAPACITY_STEP
 from sweeper.space.design_space import space_of
 from sweeper.space.space_file import parse_space

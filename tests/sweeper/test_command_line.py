@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from sweeper.__main__ import main
-from sweeper.store import checksums
+from sweeper.store import parquet
 from tests.conftest import ROOT
 
 TOY = """\
@@ -423,8 +423,8 @@ class Silent:
 def test_unresponsive_store_times_out(
     bench: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checksums, "_ANSWER_S", 0.05)
-    monkeypatch.setattr(checksums, "pafs", Silent)
+    monkeypatch.setattr(parquet, "_ANSWER_S", 0.05)
+    monkeypatch.setattr(parquet, "pafs", Silent)
     assert run(f"{SWEEP} outputs=gs://nobody/x") == 2
     assert "gs://nobody/x/toy" in (said := capsys.readouterr().err)
     assert "no answer within 0.05 s" in said

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from simulators.core.contract import load_simulator
 from sweeper.engines.task import evaluate
 from sweeper.query.pareto import qualifying
-from sweeper.samplers._min_replicas import MinReplicasSearch
+from sweeper.samplers._axis_searches import MinReplicasSearch
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.points import numbers
 from sweeper.sweep import Sweep

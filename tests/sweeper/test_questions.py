@@ -19,7 +19,7 @@ from sweeper.commands.query import KINDS
 from sweeper.report.answers import latest
 from sweeper.space import shipped_files
 from sweeper.space.space_file import read_space
-from sweeper.store.checksums import KEY
+from sweeper.store.parquet import KEY
 
 SPACE = """\
 simulator: tests.toys.quadratic

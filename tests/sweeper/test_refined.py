@@ -10,7 +10,7 @@ import pytest
 
 from simulators.core.errors import UserError
 from sweeper.samplers import Goal
-from sweeper.samplers._refined import refined_search
+from sweeper.samplers._axis_searches import refined_search
 from sweeper.space.design_space import space_of
 from sweeper.space.space_file import parse_space
 from sweeper.sweep import Sweep

@@ -28,8 +28,7 @@ from sweeper.space.design_space import DesignSpace
 from sweeper.space.points import Batch, Span
 from sweeper.store import parquet as files
 from sweeper.store.parquet import check_writable
-from sweeper.store.reuse import adopt, answered_elsewhere, stores_beside
-from sweeper.store.store import Store
+from sweeper.store.store import Store, adopt, answered_elsewhere, stores_beside
 from tests.toys import COUNTING, QUADRATIC, READER, TROUBLE, space, store, sweep
 
 OBJECTIVES = {"cost_usd": "min", "gain": "max"}

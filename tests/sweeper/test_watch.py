@@ -12,7 +12,7 @@ from sweeper.__main__ import main
 from sweeper.report.answers import latest
 from sweeper.report.browser.live import live
 from sweeper.report.watching import Watch, state
-from sweeper.store.lock import alone
+from sweeper.store.store import alone
 from sweeper.sweep import Sweep
 from tests.faults.machines import rows, start
 from tests.sweeper.test_report import browser  # noqa: F401 - a fixture

@@ -21,7 +21,7 @@ from sweeper.engines import load_engine
 from sweeper.engines.probe import hinted
 from sweeper.questions import QUESTIONS, Asks, Question, known_beside
 from sweeper.report.tables import write_text
-from sweeper.samplers._min_replicas import MinReplicasSearch
+from sweeper.samplers._axis_searches import MinReplicasSearch
 
 _LITTLE_S = 2.0
 """CPU-seconds of work below which starting a worker process takes longer than the sweep."""

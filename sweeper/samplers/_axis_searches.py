@@ -1,14 +1,20 @@
-"""Bisection for the fewest replicas with which any design meets its requirement.
+"""Samplers that an axis of the space or a question asks for: two bisections and a refinement.
 
-A design is a combination of all axes but the replica axis. For each combination of the given axes
-(model, load, gpu) the smallest deployment that meets the requirement is wanted. What meets it with
-some replicas also does with more, up to noise, so the sizes of all designs are bisected together:
-once one design meets the requirement at a size, only smaller sizes of the others matter. An answer
-is proved when every design has failed at its largest size below the answer.
+`Capacity` finds the largest value of one axis that meets a condition, for every other combination.
+What meets a service-level objective at some load meets it at a lower one, up to noise, so the limit
+is bisected over a ladder of values 2.5 % apart.
 
-Bursts and routers can break monotonicity slightly, so near misses are also tried with one and two
-replicas less, and the answer with one more. A cheap model (`prefilter`) says where to begin and
-which designs are hopeless.
+`MinReplicasSearch` finds the fewest replicas with which any design meets its requirement. A design
+is a combination of all axes but the replica axis; each combination of the given axes (model, load,
+gpu) has an answer. The sizes of all designs are bisected together: once one design meets the
+requirement at a size, only smaller sizes of the others matter. An answer is proved when every
+design has failed at its largest size below the answer. Bursts and routers can break monotonicity
+slightly, so near misses are also tried with one and two replicas less, and the answer with one
+more. A cheap model (`prefilter`) says where to begin and which designs are hopeless.
+
+`Refined` evaluates all points at the first value of an axis, usually a fidelity, and the front of
+these at the second value. The front is that of rows relabelled with the second value, so a space's
+`where` may ask for the second value alone.
 """
 
 from __future__ import annotations
@@ -22,12 +28,92 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from simulators.core.contract import load_simulator
+from simulators.core.errors import UserError
 from simulators.core.jit import Floats
-from sweeper.samplers import Results
-from sweeper.samplers._search_driver import answers_at, at_first_value
-from sweeper.samplers.random import in_blocks
-from sweeper.space.design_space import DesignSpace
-from sweeper.space.points import Batch, Index
+from sweeper.query.pareto import pareto_front
+from sweeper.questions import CarriesLoad
+from sweeper.samplers import Goal, Results
+from sweeper.samplers._search_driver import answers_at, at_first_value, single_axis
+from sweeper.samplers.random import allowed, in_blocks
+from sweeper.space.axes import is_capacity, refined_values
+from sweeper.space.design_space import DesignSpace, checked
+from sweeper.space.points import Batch, Index, Mask, Span
+from sweeper.space.space_file import SpaceConfig
+from sweeper.space.sql import names_in, parsed, shown
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Bisects one axis of a space."""
+
+    axis: str  # ascending values, such as a load
+    slo: str  # an SQL condition over results, true where it is met
+
+    def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
+        """Yield one round of probes per halving."""
+        base, step = at_first_value(space, self.axis)
+        base = allowed(space, base)
+        passes = np.full(len(base), -1)
+        fails = np.full(len(base), len(space.axes[self.axis]))
+        while (still := np.flatnonzero(fails - passes > 1)).size:
+            middle = (passes[still] + fails[still]) // 2
+            probes = base[still] + middle * step
+            yield in_blocks(probes)
+            met, feasible = self._verdicts(space, results(), probes)
+            passes[still[met]] = middle[met]
+            fails[still[~met]] = middle[~met]
+            # A design that is infeasible at one load is infeasible at every load.
+            fails[still[~feasible]] = passes[still[~feasible]] + 1
+
+    def size(self, space: DesignSpace) -> int:
+        """Return the most probes there can be."""
+        values = len(space.axes[self.axis])
+        return space.size // values * math.ceil(math.log2(values + 1))
+
+    def _verdicts(
+        self, space: DesignSpace, results: pl.LazyFrame, probes: Index
+    ) -> tuple[Mask, Mask]:
+        """Return for each probe whether it met the condition, and whether it is feasible."""
+        what = f"slo '{self.slo}'"
+        columns = dict.fromkeys([*space.axes, *names_in(self.slo, what), "status"])
+        rows = answers_at(space, results.select(list(columns)), probes)
+        status = pl.col("status").cast(pl.String)
+        met = parsed(self.slo, what) & (status == "ok")
+        verdicts = rows.select(met=met, feasible=status != "infeasible").fill_null(value=False)
+        return verdicts["met"].to_numpy(), verdicts["feasible"].to_numpy()
+
+
+def capacity_search(written: SpaceConfig, space: DesignSpace) -> Capacity | None:
+    """Return the bisection of the axis written as a capacity, if there is one.
+
+    Raises:
+        UserError: two axes are, the condition is missing, or the axis cannot be bisected.
+    """
+    asked = [name for name, values in written.axes.items() if is_capacity(values)]
+    slo = checked(written.slo, space)
+    axis = single_axis(asked, space, "ask for a capacity")
+    if axis is None:
+        if slo is not None:
+            raise UserError(
+                "`slo` is met by bisection: write an axis as capacity 0.1..64, or use `where`"
+            )
+        return None
+    if slo is None:
+        simulator = load_simulator(space.simulator)
+        example = ""
+        if isinstance(simulator, CarriesLoad):
+            example = f", such as slo: {simulator.deadlines}"
+        raise UserError(f"axis '{axis}' asks for a capacity, so the space needs an `slo:`{example}")
+    for rule in space.rules:  # the ladder would end at a rung it forbids
+        texts = (rule.text, *rule.derived.values())
+        if any(axis in names_in(text, rule.what) for text in texts):
+            raise UserError(
+                f"axis '{axis}' asks for a capacity, so no constraint can name it: "
+                f"{shown(rule.text)}; write the range into it, as in capacity 0.1..64"
+            )
+    return Capacity(axis, slo)
+
 
 _PER_ROUND = 24
 """Designs tried per round and answer, the most promising first."""
@@ -227,3 +313,46 @@ class BisectionState:
 
     def _is_open(self, design: int, place: int) -> bool:
         return bool(np.isfinite(self.devices[design, place]) and np.isnan(self.miss[design, place]))
+
+
+SHARE = 1e-3
+"""Expected share of points on the front."""
+
+
+@dataclass(frozen=True)
+class Refined:
+    """Evaluates an axis's second value where the front of the first one is."""
+
+    axis: str
+    goal: Goal
+
+    def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
+        """Yield all points at the first value, then the front of these at the second."""
+        first, step = at_first_value(space, self.axis)
+        yield [Span(0, step)] if 2 * step == len(space) else in_blocks(allowed(space, first))
+        yield in_blocks(self._front(space, results()) + step)
+
+    def size(self, space: DesignSpace) -> int:
+        """Return roughly how many points will be picked."""
+        return round(space.size * space.share * (0.5 + SHARE))
+
+    def _front(self, space: DesignSpace, rows: pl.LazyFrame) -> Index:
+        """Return the sorted numbers of the points on the front of the first value."""
+        first, second = space.axes[self.axis]
+        judged = rows.filter(pl.col(self.axis).cast(pl.String) == first)
+        judged = judged.with_columns(pl.lit(second).alias(self.axis))
+        goal = self.goal
+        front = pareto_front(judged, goal.objectives, where=goal.where, per=goal.given)
+        numbers = space.index_of(front.with_columns(pl.lit(first).alias(self.axis)))
+        return np.sort(numbers)
+
+
+def refined_search(written: SpaceConfig, space: DesignSpace, goal: Goal) -> Refined | None:
+    """Return the sampler that an axis asks for whose second value is for the front of its first.
+
+    Raises:
+        UserError: two axes ask, or one that moves with others.
+    """
+    asked = [name for name, values in written.axes.items() if refined_values(values)]
+    axis = single_axis(asked, space, "have a first and a then")
+    return None if axis is None else Refined(axis, goal)
