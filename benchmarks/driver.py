@@ -25,7 +25,6 @@ from simulators.core.checks import Check, print_checks
 from sweeper.engines.chunks import LAST_S
 from sweeper.engines.pool import WorkerPool
 from sweeper.engines.task import Task
-from sweeper.query import pareto_kernel
 from sweeper.report.progress import Progress
 from sweeper.space.points import Batch, Span
 from sweeper.store.keys import define
@@ -130,7 +129,6 @@ def main() -> None:
     parser.add_argument("--actors", type=int, nargs="+", default=[10, 100, 1_000, 10_000])
     parser.add_argument("--ray", action="store_true", help="and a message of Ray's")
     chosen = parser.parse_args()
-    pareto_kernel.warm_up()
     checks = [check for count in chosen.actors for check in driven(count)]
     checks += ray_message() if chosen.ray else []
     print_checks(checks, as_json=chosen.json)

@@ -17,12 +17,10 @@ from benchmarks.sweep_overhead import OBJECTIVES, space
 from simulators.core.checks import Check, print_checks
 from sweeper.engines.inline import Inline
 from sweeper.engines.task import Task
-from sweeper.query import pareto_kernel
+from sweeper.query.analysis import best_per, cheapest, sensitivity
+from sweeper.query.fronts import crowding_distance, epsilon_front, rank_layers
 from sweeper.query.pareto import knee, minimised, objective_matrix, pareto_front
-from sweeper.query.planning import best_per, cheapest
-from sweeper.query.ranks import crowding_distance, epsilon_front, rank_layers
-from sweeper.query.repricing import repriced
-from sweeper.query.sensitivity import sensitivity
+from sweeper.query.scenarios import repriced
 from sweeper.query.uncertainty import probable_front
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.points import Span
@@ -39,7 +37,6 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--values", type=int, nargs="+", default=[1, 10])
     chosen = parser.parse_args()
-    pareto_kernel.warm_up()
     checks: list[Check] = []
     for values in chosen.values:
         with tempfile.TemporaryDirectory() as folder:

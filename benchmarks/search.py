@@ -18,9 +18,8 @@ import polars as pl
 
 from simulators.core.checks import Check, print_checks
 from sweeper.commands.run import asked_by
-from sweeper.query.hypervolume import hypervolume
+from sweeper.query.fronts import distinct_front, hypervolume
 from sweeper.query.pareto import minimised, pareto_front
-from sweeper.query.pareto_kernel import distinct_front
 from sweeper.samplers import Goal, load_sampler
 from sweeper.samplers._search_driver import as_sampler, scenario_numbers
 from sweeper.samplers.halving import cheap_answers

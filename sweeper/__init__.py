@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sweeper.configuration import Configuration as Configuration
-    from sweeper.query.hypervolume import hypervolume as hypervolume
-    from sweeper.query.neighbours import steps_from as steps_from
+    from sweeper.query.analysis import best_per as best_per
+    from sweeper.query.analysis import cheapest as cheapest
+    from sweeper.query.analysis import replicas_for as replicas_for
+    from sweeper.query.analysis import sensitivity as sensitivity
+    from sweeper.query.analysis import steps_from as steps_from
+    from sweeper.query.fronts import crowding_distance as crowding_distance
+    from sweeper.query.fronts import epsilon_front as epsilon_front
+    from sweeper.query.fronts import hypervolume as hypervolume
+    from sweeper.query.fronts import rank_layers as rank_layers
     from sweeper.query.pareto import knee as knee
     from sweeper.query.pareto import pareto_front as pareto_front
-    from sweeper.query.planning import best_per as best_per
-    from sweeper.query.planning import cheapest as cheapest
-    from sweeper.query.planning import replicas_for as replicas_for
-    from sweeper.query.ranks import crowding_distance as crowding_distance
-    from sweeper.query.ranks import epsilon_front as epsilon_front
-    from sweeper.query.ranks import rank_layers as rank_layers
-    from sweeper.query.repricing import repriced as repriced
     from sweeper.query.scenarios import across as across
-    from sweeper.query.sensitivity import sensitivity as sensitivity
+    from sweeper.query.scenarios import repriced as repriced
     from sweeper.query.uncertainty import probable_front as probable_front
     from sweeper.report.answers import Answers as Answers
     from sweeper.report.answers import latest as latest
@@ -41,20 +41,20 @@ _HOME = {
     "Store": "store.store",
     "Sweep": "sweep",
     "across": "query.scenarios",
-    "best_per": "query.planning",
-    "cheapest": "query.planning",
-    "crowding_distance": "query.ranks",
-    "epsilon_front": "query.ranks",
-    "hypervolume": "query.hypervolume",
+    "best_per": "query.analysis",
+    "cheapest": "query.analysis",
+    "crowding_distance": "query.fronts",
+    "epsilon_front": "query.fronts",
+    "hypervolume": "query.fronts",
     "knee": "query.pareto",
     "latest": "report.answers",
     "pareto_front": "query.pareto",
     "probable_front": "query.uncertainty",
-    "rank_layers": "query.ranks",
-    "replicas_for": "query.planning",
-    "repriced": "query.repricing",
-    "sensitivity": "query.sensitivity",
-    "steps_from": "query.neighbours",
+    "rank_layers": "query.fronts",
+    "replicas_for": "query.analysis",
+    "repriced": "query.scenarios",
+    "sensitivity": "query.analysis",
+    "steps_from": "query.analysis",
 }
 """Public names, and the module each lives in."""
 

@@ -16,7 +16,7 @@ from typing import Any, Required, TypedDict
 from simulators.core.errors import UserError, unknown
 from sweeper.engines import load_engine
 from sweeper.engines.limits import Limits
-from sweeper.query.repricing import unpriced
+from sweeper.query.scenarios import unpriced
 from sweeper.samplers import Goal, Sampler, SearchSampler, load_sampler
 from sweeper.samplers._axis_searches import capacity_search, refined_search
 from sweeper.space.design_space import DesignSpace, given, objectives, space_of, where

@@ -12,7 +12,7 @@ from simulators.core.contract import is_registered, load_simulator, objectives_o
 from sweeper.engines import Engine, Say, load_engine
 from sweeper.engines.limits import UNSTATED, Limits
 from sweeper.engines.task import Task
-from sweeper.query.repricing import repriced, unpriced
+from sweeper.query.scenarios import repriced, unpriced
 from sweeper.samplers import Goal, Sampler, SearchSampler, load_sampler
 from sweeper.samplers._search_driver import as_sampler
 from sweeper.space.design_space import DesignSpace, Objectives, given

@@ -91,7 +91,7 @@ MUTATED: dict[str, tuple[str, ...]] = {
     ),
     "simulators/dataflow/access/exact_counts.py": ACCESS,
     "simulators/dataflow/access/remainders.py": ACCESS,
-    "sweeper/query/pareto_kernel.py": ("tests/sweeper/test_fronts.py",),
+    "sweeper/query/fronts.py": ("tests/sweeper/test_fronts.py",),
     "sweeper/query/pareto.py": ("tests/sweeper/test_query.py", "-k", "not thousand and not loops"),
 }
 """Files of the core, and the tests that ought to notice when they are wrong: few, and small."""

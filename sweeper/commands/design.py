@@ -25,7 +25,7 @@ from simulators.core.errors import Infeasible, UserError
 from simulators.core.fields import columns_of
 from sweeper.commands.flags import results_flags
 from sweeper.commands.opened import tell_progress, warn_of_version
-from sweeper.query.hypervolume import dominated_shares
+from sweeper.query.fronts import dominated_shares
 from sweeper.query.pareto import minimised, pareto_front, qualifying
 from sweeper.questions import (
     DEPLOYMENTS,
@@ -447,11 +447,7 @@ def _compare_sweeps(a: Answers, b: Answers) -> int:
     wanted = {n: a.objectives[n] for n in metrics}
     fronts = [pareto_front(qualifying(x.results), wanted, where=x.where) for x in (a, b)]
     if all(len(f) for f in fronts) and len(wanted) > 1:
-        try:
-            shares = dominated_shares(*(minimised(f, wanted) for f in fronts))
-        except UserError as error:  # an optional library is missing
-            print(error)
-            return 0
+        shares = dominated_shares(*(minimised(f, wanted) for f in fronts))
         print(
             f"Fronts of {len(fronts[0])} and {len(fronts[1])} designs dominate {shares[0]:.1%} "
             f"and {shares[1]:.1%} of their common bounding box."

@@ -20,12 +20,16 @@ from simulators.core.contract import Direction
 from simulators.core.errors import UserError, unknown
 from sweeper.commands.flags import add_words, at_least, results_flags
 from sweeper.commands.opened import add_scenarios, opened
-from sweeper.query.hypervolume import dominated_shares
-from sweeper.query.neighbours import steps_from
+from sweeper.query.analysis import (
+    best_per,
+    cheapest,
+    idle_axes,
+    replicas_for,
+    sensitivity,
+    steps_from,
+)
+from sweeper.query.fronts import crowding_distance, dominated_shares, epsilon_front, rank_layers
 from sweeper.query.pareto import knee, minimised, objective_matrix, pareto_front, unstated
-from sweeper.query.planning import best_per, cheapest, replicas_for
-from sweeper.query.ranks import crowding_distance, epsilon_front, rank_layers
-from sweeper.query.sensitivity import idle_axes, sensitivity
 from sweeper.query.uncertainty import probable_front
 from sweeper.questions import CarriesLoad
 from sweeper.report.answers import KNEE, Answers

@@ -16,7 +16,7 @@ from simulators.core.folder import FOLDERS, SIMULATORS, Folder, read_toml
 from sweeper.commands.flags import at_least, results_flags
 from sweeper.engines.task import evaluate
 from sweeper.query.pareto import rows_at, slices
-from sweeper.query.repricing import unpriced
+from sweeper.query.scenarios import unpriced
 from sweeper.report.answers import latest
 from sweeper.report.run_folder import rows_of
 from sweeper.space.design_space import DesignSpace, space_of

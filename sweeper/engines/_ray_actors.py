@@ -26,7 +26,6 @@ from sweeper.engines._ray_cluster import joined
 from sweeper.engines.fingerprint import EnvironmentFingerprint, check_facts, difference, fingerprint
 from sweeper.engines.pool import LostWorker, UnfitWorker, WorkerPool
 from sweeper.engines.task import Task
-from sweeper.query import pareto_kernel
 from sweeper.space.points import Batch
 from sweeper.store.parquet import appears, remove, write_token
 from sweeper.store.store import Part
@@ -79,7 +78,6 @@ class _Remote:
         except UserError as error:
             return str(error)
         task.warm_up()
-        pareto_kernel.warm_up()
         task.limits.hold_memory()
         return ""
 
@@ -111,7 +109,6 @@ class Actor:
     def load(self, task: Task) -> None:
         """Start to identify the actor, unless that is done, and to load the task."""
         task.warm_up()
-        pareto_kernel.warm_up()  # compiled here once, the loops come from the cache everywhere else
         if self.task is not None and self.task.store.results == task.store.results:
             self.steps = deque([self.handle.load.remote(task)])
         else:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
-from sweeper.query.pareto_kernel import Matrix, distinct_front, group_fronts
+from sweeper.query.fronts import Matrix, distinct_front, group_fronts
 from sweeper.space.design_space import Objectives
 from sweeper.space.sql import check_columns, computed, condition
 

@@ -17,9 +17,8 @@ import polars as pl
 
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
+from sweeper.query.fronts import Matrix, distinct_front, rank_layers
 from sweeper.query.pareto import objective_pieces, rows_at
-from sweeper.query.pareto_kernel import Matrix, distinct_front
-from sweeper.query.ranks import rank_layers
 from sweeper.space.design_space import Objectives
 from sweeper.space.sql import check_columns
 

@@ -18,8 +18,7 @@ from simulators.core.contract import Notes, Reprices, Simulator, load_simulator
 from simulators.core.errors import UserError, listed, suggestion, unknown
 from simulators.core.fields import columns_of
 from sweeper.query.pareto import alike, knee, pareto_front, rows_at, unstated
-from sweeper.query.repricing import priced, repriced
-from sweeper.query.scenarios import WORST, across, scenarios_of
+from sweeper.query.scenarios import WORST, across, priced, repriced, scenarios_of
 from sweeper.questions import CarriesLoad
 from sweeper.report.run_folder import DamagedRun, asked, rows_of, runs, url_of
 from sweeper.report.words import in_words, reason_in_words

@@ -15,8 +15,8 @@ import numpy as np
 import polars as pl
 
 from simulators.core.errors import UserError
+from sweeper.query.analysis import sensitivity as sensitivity_of
 from sweeper.query.pareto import alike, qualifying
-from sweeper.query.sensitivity import sensitivity as sensitivity_of
 from sweeper.report.answers import Answers
 from sweeper.space.sql import check_columns
 

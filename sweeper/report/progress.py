@@ -16,8 +16,8 @@ from typing import TextIO
 import numpy as np
 
 from simulators.core.jit import Ints
+from sweeper.query.fronts import Matrix
 from sweeper.query.pareto import merge_fronts
-from sweeper.query.pareto_kernel import Matrix
 from sweeper.report.words import reason_in_words
 from sweeper.space.design_space import Objectives
 from sweeper.store.store import Part

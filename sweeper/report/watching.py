@@ -10,8 +10,8 @@ import polars as pl
 
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
+from sweeper.query.fronts import Matrix
 from sweeper.query.pareto import FEASIBLE, local_front, minimised, qualifying
-from sweeper.query.pareto_kernel import Matrix
 from sweeper.report.answers import Answers
 from sweeper.report.progress import Progress
 from sweeper.report.run_folder import is_from_here, progress_of

@@ -17,7 +17,7 @@ import polars as pl
 
 from simulators.core.folder import Folder, load_from
 from simulators.core.jit import Floats, Ints
-from sweeper.query.pareto_kernel import Matrix
+from sweeper.query.fronts import Matrix
 from sweeper.space.design_space import DesignSpace, Objectives
 from sweeper.space.points import Batch, Index
 

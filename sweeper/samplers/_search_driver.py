@@ -18,11 +18,9 @@ import pyarrow as pa
 
 from simulators.core.errors import UserError, unknown
 from simulators.core.jit import Ints
+from sweeper.query.fronts import Matrix, crowding_distance, rank_layers
 from sweeper.query.pareto import minimised
-from sweeper.query.pareto_kernel import Matrix
-from sweeper.query.ranks import crowding_distance, rank_layers
-from sweeper.query.repricing import priced, repriced
-from sweeper.query.scenarios import MEAN, WORST
+from sweeper.query.scenarios import MEAN, WORST, priced, repriced
 from sweeper.samplers import (
     IMPOSSIBLE,
     MEETS,

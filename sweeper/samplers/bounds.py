@@ -20,7 +20,7 @@ import pyarrow as pa
 from simulators.core.contract import Hints, load_simulator
 from simulators.core.errors import UserError
 from simulators.core.jit import Ints
-from sweeper.query.pareto_kernel import Matrix, distinct_front, dominated, group_fronts
+from sweeper.query.fronts import Matrix, distinct_front, dominated, group_fronts
 from sweeper.questions import Bounds, Ignores
 from sweeper.samplers import MEETS, Goal, Observations, Search
 from sweeper.samplers._search_driver import number_of, scenario_numbers, sizes_of, with_value

@@ -19,7 +19,7 @@ import pyarrow as pa
 from simulators.core.contract import Approximates, load_simulator
 from simulators.core.errors import UserError
 from sweeper.extras import load_extra
-from sweeper.query.pareto_kernel import Matrix, distinct_front
+from sweeper.query.fronts import Matrix, distinct_front
 from sweeper.samplers import IMPOSSIBLE, MEETS, Goal, Observations, Search
 from sweeper.samplers._search_driver import (
     SearchOptions,

@@ -21,7 +21,7 @@ from sweeper.engines import Pool
 from sweeper.engines.child_process import ProcessFactory
 from sweeper.engines.pool import WorkerPool
 from sweeper.engines.task import Task
-from sweeper.query.repricing import unpriced
+from sweeper.query.scenarios import unpriced
 from sweeper.space.design_space import space_of
 from sweeper.space.shipped_files import spaces
 from sweeper.space.space_file import read_space

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 import polars as pl
 import pytest
@@ -11,12 +9,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.core.errors import UserError
-from sweeper.query.hypervolume import dominated_shares, hypervolume
-from sweeper.query.neighbours import steps_from
-from sweeper.query.pareto_kernel import Matrix, distinct_front
-from sweeper.query.planning import best_per, cheapest, replicas_for
-from sweeper.query.ranks import crowding_distance, epsilon_front, rank_layers
-from sweeper.query.sensitivity import idle_axes, sensitivity
+from sweeper.query.analysis import (
+    best_per,
+    cheapest,
+    idle_axes,
+    replicas_for,
+    sensitivity,
+    steps_from,
+)
+from sweeper.query.fronts import (
+    Matrix,
+    crowding_distance,
+    distinct_front,
+    dominated_shares,
+    epsilon_front,
+    hypervolume,
+    rank_layers,
+)
 from sweeper.query.uncertainty import probable_front
 
 
@@ -33,12 +42,6 @@ def test_hypervolume_is_the_dominated_area() -> None:
     assert shares == [0.0, 0.5]
     with pytest.raises(UserError, match="1 values for 2 objectives"):
         hypervolume(np.ones((1, 2)), [4.0])
-
-
-def test_hypervolume_without_moocore_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "moocore", None)
-    with pytest.raises(UserError, match=r'pip install "sweeper\[search\]"'):
-        hypervolume(np.ones((1, 2)), [4.0, 4.0])
 
 
 @pytest.mark.slow

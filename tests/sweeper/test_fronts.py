@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sweeper.query import pareto_kernel
-from sweeper.query.pareto_kernel import distinct_front, dominated, group_fronts
+from sweeper.query import fronts
+from sweeper.query.fronts import distinct_front, dominated, group_fronts
 
 Matrix = NDArray[np.float64]
 NAN = math.nan
@@ -31,16 +31,15 @@ def table(seed: int) -> Matrix:
 def small_sizes(monkeypatch: pytest.MonkeyPatch, **sizes: int) -> None:
     """Let tables count as large when they have more rows than these."""
     for name, size in sizes.items():
-        monkeypatch.setattr(pareto_kernel, f"_{name}", size)
+        monkeypatch.setattr(fronts, f"_{name}", size)
 
 
 @pytest.mark.parametrize(
     "sizes",
     [
         {},
-        {"SMALL": 0},  # compiled
-        {"SMALL": 0, "MANY": 4, "STRIDE": 3, "STRONG": 1},  # after a comparison with strong rows
-        {"SMALL": 0, "MANY": 1, "STRIDE": 2, "STRONG": 2},
+        {"LARGE": 4, "SAMPLE": 2, "STRONG": 1},  # after a comparison with strong rows
+        {"LARGE": 9, "SAMPLE": 4, "STRONG": 2},
     ],
 )
 @pytest.mark.parametrize("seed", range(25))
@@ -81,9 +80,7 @@ def test_dominating_row_replaces_all_dominated_rows() -> None:
     assert (rows.tolist(), ties.tolist()) == ([2, 3], [1, 2])
 
 
-@pytest.mark.parametrize(
-    "sizes", [{}, {"SMALL": 0}, {"SMALL": 0, "MANY": 2, "STRIDE": 2, "STRONG": 1}]
-)
+@pytest.mark.parametrize("sizes", [{}, {"LARGE": 3, "SAMPLE": 2, "STRONG": 1}])
 def test_each_group_has_a_separate_front(
     sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

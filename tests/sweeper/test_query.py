@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError
-from sweeper.query import pareto, pareto_kernel
+from sweeper.query import fronts, pareto
 from sweeper.query.pareto import (
     knee,
     local_front,
@@ -44,7 +44,7 @@ def brute_force(values: Matrix) -> dict[tuple[float, ...], int]:
 
 
 def found(values: Matrix) -> dict[tuple[float, ...], int]:
-    rows, ties = pareto_kernel.distinct_front(values)
+    rows, ties = fronts.distinct_front(values)
     assert (np.diff(rows) > 0).all()
     picked = (values[rows] + 0.0).tolist()
     assert all(not (values[:row] == values[row]).all(axis=1).any() for row in rows), (
@@ -71,23 +71,22 @@ def test_front_of_a_small_table_matches_brute_force(values: Matrix) -> None:
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the compiled loops from the first row on, and compare with strong rows early."""
-    monkeypatch.setattr(pareto_kernel, "_SMALL", 0)
-    monkeypatch.setattr(pareto_kernel, "_MANY", 4)
-    pareto_kernel.warm_up()
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare tables of five rows with strong rows first, as large tables are."""
+    monkeypatch.setattr(fronts, "_LARGE", 4)
+    monkeypatch.setattr(fronts, "_SAMPLE", 2)
 
 
 @given(values=tables())
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_compiled_front_matches_brute_force(compiled: None, values: Matrix) -> None:
+def test_front_of_a_large_table_matches_brute_force(large: None, values: Matrix) -> None:
     assert found(values) == brute_force(values)
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("kind", ["uniform", "correlated", "anticorrelated", "grid"])
 def test_front_of_two_thousand_rows_matches_brute_force(
-    compiled: None, columns: int, kind: str
+    large: None, columns: int, kind: str
 ) -> None:
     random = np.random.default_rng(columns)
     values = random.random((2000, columns))

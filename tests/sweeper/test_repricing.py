@@ -13,7 +13,7 @@ from simulators.core.columns import numbers
 from simulators.core.contract import Reprices, load_simulator
 from simulators.core.errors import UserError
 from sweeper.__main__ import main
-from sweeper.query.repricing import repriced, unpriced
+from sweeper.query.scenarios import repriced, unpriced
 from sweeper.report.answers import latest
 from sweeper.space.design_space import DesignSpace
 from sweeper.sweep import Sweep

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from simulators.core.contract import Direction, given_of, load_simulator
 from simulators.core.errors import UserError
 from sweeper.__main__ import main
+from sweeper.query.fronts import distinct_front, group_fronts
 from sweeper.query.pareto import pareto_front
-from sweeper.query.pareto_kernel import distinct_front, group_fronts
 from sweeper.query.scenarios import across, scenarios_of
 from sweeper.report.answers import Answers, latest
 from sweeper.space.design_space import DesignSpace, given
@@ -72,7 +72,7 @@ def test_grouped_fronts_equal_separate_fronts(rows: list[tuple[int, int, int]]) 
     assert (np.diff(kept) > 0).all()
 
 
-def test_compiled_grouped_fronts_equal_separate_fronts() -> None:
+def test_many_grouped_fronts_equal_separate_fronts() -> None:
     random = np.random.default_rng(0)
     rows = pl.DataFrame(
         {

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from simulators.core.errors import UserError
-from sweeper.query.hypervolume import hypervolume
+from sweeper.query.fronts import hypervolume
 from sweeper.query.pareto import minimised, pareto_front
 from sweeper.samplers import MEETS, Goal, Observations, Search, load_sampler
 from sweeper.samplers._search_driver import SearchDriver, designs_in_file, ranked, scenario_numbers

@@ -14,8 +14,8 @@ import polars as pl
 
 from simulators.core.errors import UserError
 from simulators.core.fields import columns_of
+from sweeper.query.analysis import sensitivity
 from sweeper.query.pareto import qualifying
-from sweeper.query.sensitivity import sensitivity
 from sweeper.report.answers import Answers, real
 from sweeper.report.browser.markup import bars, escaped, scrolled
 from sweeper.report.evidence import Evidence

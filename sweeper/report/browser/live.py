@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sweeper.query.pareto_kernel import Matrix
+from sweeper.query.fronts import Matrix
 from sweeper.report.browser.markup import escaped, scrolled
 from sweeper.report.watching import Watch
 

@@ -1,0 +1,286 @@
+"""Analyses of results: sensitivity to axes, neighbours of a design, cheapest designs, replicas.
+
+On a full grid, the variance of an axis's main effect (the mean of the metric at each value) over
+the variance of the metric is the first-order Sobol index (Sobol', "Sensitivity estimates for
+nonlinear mathematical models", 1993). On samples and on grids with constraints, values are weighted
+by their rows and the share expected by chance is subtracted (Hays' omega squared).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from simulators.core.contract import Direction
+from simulators.core.errors import UserError
+from sweeper.query.pareto import alike, minimised, qualifying
+from sweeper.space.design_space import Objectives
+from sweeper.space.sql import check_columns
+
+_BINS = 32
+"""Values of a sampled axis beyond which neighbours are taken together."""
+_ROUNDING = 1e-12
+"""Shares of the variance below which means differ by how sums are rounded."""
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """What the axes explain of one metric.
+
+    `indices` has the columns `axis`, `first_order` (0 to 1), `values` (how many it takes) and
+    `span` (highest over lowest main effect), the most important axis first.
+    """
+
+    metric: str
+    rows: int
+    indices: pl.DataFrame
+    effects: pl.DataFrame  # axis, value (as text), mean, rows
+    interaction: float  # what no axis explains alone
+
+
+def sensitivity(
+    results: pl.LazyFrame, metric: str, axes: Sequence[str], *, where: str | None = None
+) -> Sensitivity:
+    """Return main effects and first-order Sobol indices of the axes on a metric, itself left out.
+
+    >>> rows = pl.LazyFrame({"a": [0, 0, 1, 1], "b": [0, 1, 0, 1], "y": [0.0, 1.0, 3.0, 4.0]})
+    >>> sensitivity(rows, "y", ["b", "a"]).indices.rows()
+    [('a', 0.9, 2, 7.0), ('b', 0.1, 2, 1.6666666666666667)]
+    """
+    names = results.collect_schema().names()
+    check_columns([metric], names, "metric")
+    check_columns(axes, names, "axis")
+    y = pl.col(metric).cast(pl.Float64)
+    good = qualifying(results, where=where).filter(y.is_finite()).with_columns(y)
+    rows, mean, variance = good.select(pl.len(), y.mean(), v=y.var(ddof=0)).collect().row(0)
+    if rows < 2:
+        raise UserError(f"sensitivity of '{metric}' needs at least two feasible designs")
+    indices, effects = [], []
+    for axis in (name for name in axes if name != metric):
+        by_value, whole = _main_effect(good, metric, axis)
+        share = _explained(by_value, mean, variance, rows, whole=whole)
+        low, high = by_value.select(pl.col("mean").min(), high=pl.col("mean").max()).row(0)
+        indices.append((axis, share, len(by_value), high / low if low > 0 else None))
+        effects.append(
+            by_value.select(
+                axis=pl.lit(axis), value=pl.col(axis).cast(pl.String), mean="mean", rows="rows"
+            )
+        )
+    kinds = {"axis": pl.String, "first_order": pl.Float64, "values": pl.Int64, "span": pl.Float64}
+    ranked = pl.DataFrame(indices, schema=kinds, orient="row").sort(
+        "first_order", descending=True, maintain_order=True
+    )
+    return Sensitivity(
+        metric, rows, ranked, pl.concat(effects), max(0.0, 1.0 - float(ranked["first_order"].sum()))
+    )
+
+
+def idle_axes(results: pl.LazyFrame, metrics: Sequence[str], axes: Sequence[str]) -> list[str]:
+    """Return the axes that change none of the metrics: designs equal but for them measure equal.
+
+    >>> rows = pl.LazyFrame({"a": [0, 0, 1, 1], "b": [0, 1, 0, 1], "y": [3, 3, 4, 4]})
+    >>> idle_axes(rows, ["y"], ["a", "b"])
+    ['b']
+    """
+    good = qualifying(results).select(*axes, *metrics).collect()
+    found: list[str] = []
+    for axis in axes:
+        others = [a for a in axes if a != axis]
+        if not others or good[axis].n_unique() < 2:
+            continue
+        spread = good.group_by(others).agg(
+            pl.col(axis).n_unique().alias("__met"), *(pl.col(m).n_unique() for m in metrics)
+        )
+        met = spread.filter(pl.col("__met") > 1)
+        if (
+            len(met)
+            and met.select(pl.all_horizontal(pl.col(m) == 1 for m in metrics)).to_series().all()
+        ):
+            found.append(axis)
+    return found
+
+
+def _main_effect(good: pl.LazyFrame, metric: str, axis: str) -> tuple[pl.DataFrame, bool]:
+    """Return mean and rows by value of an axis, and whether each was met equally often.
+
+    A sampled axis is cut at its quantiles.
+    """
+    found = _by_value(good.select(axis, metric), metric, axis)
+    if len(found) <= _BINS or not found[axis].dtype.is_numeric():
+        return found, found["rows"].n_unique() == 1
+    bins = good.select(axis, metric, __bin=pl.col(axis).qcut(_BINS, allow_duplicates=True))
+    means = bins.group_by("__bin").agg(
+        pl.col(axis).median(), mean=pl.col(metric).mean(), rows=pl.len()
+    )
+    return means.sort(axis).drop("__bin").collect(), False
+
+
+def _by_value(good: pl.LazyFrame, metric: str, axis: str) -> pl.DataFrame:
+    by_value = good.group_by(axis).agg(mean=pl.col(metric).mean(), rows=pl.len())
+    return by_value.sort(axis).collect(engine="streaming")
+
+
+def _explained(
+    by_value: pl.DataFrame, mean: float, variance: float, rows: int, *, whole: bool
+) -> float:
+    """Return the share of the variance that lies between the values of an axis."""
+    values = len(by_value)
+    if variance <= 0 or values < 2:
+        return 0.0
+    weights, means = by_value["rows"].to_numpy(), by_value["mean"].to_numpy()
+    between = float((weights * (means - mean) ** 2).sum())
+    total = variance * rows
+    if whole or rows <= values:  # on a full grid nothing is by chance
+        return min(1.0, between / total) if between > _ROUNDING * total else 0.0
+    noise = (total - between) / (rows - values)
+    return min(1.0, max(0.0, (between - (values - 1) * noise) / (total + noise)))
+
+
+def steps_from(
+    results: pl.LazyFrame,
+    design: Mapping[str, Any],
+    axes: Mapping[str, Sequence[Any]],
+    objectives: Objectives,
+) -> pl.DataFrame:
+    """Return the evaluated neighbours of a design, and the changes of metrics.
+
+    One row per neighbour: `axis`, `from`, `to` (as text), `better` (no objective worse, one
+    better), and per objective the new value and, as `NAME_change`, its relative change. Steps that
+    are better come first, then those with the largest gain in the first objective.
+    `axes` go from axis to its values in order; of an axis of names every other value is one step
+    away. An axis that is an objective, such as a capacity, is an outcome and no step.
+
+    >>> rows = pl.LazyFrame({"tp": [1, 2, 4], "cost": [3.0, 2.0, 5.0]})
+    >>> steps_from(rows, {"tp": 4, "cost": 5.0}, {"tp": [1, 2, 4]}, {"cost": "min"}).rows()
+    [('tp', '4', '2', True, 2.0, -0.6)]
+    """
+    good = qualifying(results)
+    axes = {n: values for n, values in axes.items() if n not in objectives}
+    tables = []
+    for axis, values in axes.items():
+        others = [a for a in axes if a != axis]
+        near = good.filter(alike(design, others) & _near(axis, list(values), design[axis]))
+        tables.append((axis, near.select(axis, *objectives)))
+    found = [
+        frame.select(
+            axis=pl.lit(axis),
+            **{"from": pl.lit(str(design[axis])), "to": pl.col(axis).cast(pl.String)},
+            **{name: pl.col(name).cast(pl.Float64) for name in objectives},
+        )
+        for (axis, _), frame in zip(tables, pl.collect_all([t for _, t in tables]), strict=True)
+    ]
+    steps = pl.concat(found)
+    here = minimised(pl.DataFrame({n: [float(design[n])] for n in objectives}), objectives)
+    there = minimised(steps, objectives)
+    better = (there <= here).all(axis=1) & (there < here).any(axis=1)
+    gain = (here[:, 0] - there[:, 0]) / max(abs(here[0, 0]), 1e-300)
+    return (
+        steps.with_columns(
+            *(
+                ((pl.col(n) - float(design[n])) / abs(float(design[n]) or 1.0)).alias(f"{n}_change")
+                for n in objectives
+            ),
+            better=pl.Series(better),
+            __gain=pl.Series(np.nan_to_num(gain, nan=-np.inf)),
+        )
+        .sort("better", "__gain", descending=True, maintain_order=True)
+        .select("axis", "from", "to", "better", *objectives, *(f"{n}_change" for n in objectives))
+    )
+
+
+def _near(axis: str, values: list[Any], value: Any) -> pl.Expr:
+    """Return the condition that an axis is one step away from a value."""
+    if any(isinstance(v, str) or v is None for v in values):
+        near = [v for v in values if v != value]
+    else:
+        ordered = sorted(set(values))
+        place = ordered.index(value)
+        near = ordered[max(0, place - 1) : place] + ordered[place + 1 : place + 2]
+    named = [v for v in near if v is not None]
+    condition = pl.col(axis).is_in(named)
+    return condition | pl.col(axis).is_null() if None in near else condition
+
+
+def cheapest(results: pl.LazyFrame, cost: str, slo: str, *, count: int = 1) -> pl.DataFrame:
+    """Return the `count` designs of least cost, the cheapest first, that meet an objective.
+
+    `slo` is that service-level objective as an SQL condition; that none meets it is a `UserError`.
+
+    >>> rows = pl.LazyFrame({"usd": [3.0, 1.0, 2.0], "wait_s": [0.1, 9.0, 0.2]})
+    >>> cheapest(rows, "usd", "wait_s < 1").rows()
+    [(2.0, 0.2)]
+    """
+    check_columns([cost], results.collect_schema().names(), "cost")
+    found = qualifying(results, where=slo).filter(pl.col(cost).is_not_null())
+    best = found.bottom_k(count, by=cost).collect().sort(cost)
+    if best.is_empty():
+        raise UserError(f"no feasible design meets {slo}")
+    return best
+
+
+def best_per(
+    results: pl.LazyFrame,
+    level: str,
+    objective: str,
+    direction: Direction,
+    *,
+    where: str | None = None,
+    steps: int | None = None,
+) -> pl.DataFrame:
+    """Return the best design at each level of a column: iso-cost tables and the like.
+
+    Each value of the column is a level; with `steps`, so many logarithmic ranges of a column above
+    zero are.
+
+    >>> rows = pl.LazyFrame({"gpus": [8, 8, 16], "rate": [3.0, 5.0, 9.0]})
+    >>> best_per(rows, "gpus", "rate", "max").rows()
+    [(8, 5.0), (16, 9.0)]
+    """
+    check_columns([level, objective], results.collect_schema().names(), "column")
+    good = qualifying(results, where=where).filter(
+        pl.col(level).is_not_null() & pl.col(objective).is_not_null()
+    )
+    key = pl.col(level)
+    if steps is not None:
+        low, high = good.select(key.min(), high=key.max()).collect().row(0)
+        if low is None or low <= 0:
+            raise UserError(f"'{level}' must be above zero to be cut into {steps} levels")
+        width = max(math.log(high / low) / steps, 1e-12)
+        key = ((pl.col(level) / low).log() / width).floor().clip(0, steps - 1)
+    good = good.with_columns(__level=key)
+    value = pl.col(objective)
+    extreme = value.max() if direction == "max" else value.min()
+    levels = good.group_by("__level").agg(extreme).collect(engine="streaming")
+    best = good.join(levels.lazy(), on=["__level", objective], how="semi").collect()
+    return best.unique("__level", keep="first", maintain_order=True).sort(level).drop("__level")
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Replicas hour by hour, for a load that changes over the day."""
+
+    replicas: tuple[int, ...]  # what each hour needs
+    bought: int  # what must stand there if nothing is returned at night
+    used: float  # the mean load over the capacity of what runs
+
+
+def replicas_for(load: Sequence[float], capacity: float, *, spare: int = 1) -> Fleet:
+    """Return how many whole replicas carry a load, with spares for failures.
+
+    The load is given per hour, or any other step; the capacity is the load that one replica carries
+    within its deadlines. `spare` replicas, which may fail at once, are added.
+
+    >>> replicas_for([1.0, 7.0, 12.0], capacity=4.0)
+    Fleet(replicas=(2, 3, 4), bought=4, used=0.5555555555555556)
+    """
+    if not capacity > 0:
+        raise UserError(f"a replica with a capacity of {capacity} carries no load")
+    if not len(load) or min(load) < 0:
+        raise UserError("the load is a list of numbers, none below zero")
+    needed = [max(1, math.ceil(x / capacity - 1e-9)) + spare for x in load]
+    return Fleet(tuple(needed), max(needed), float(np.sum(load) / (capacity * np.sum(needed))))
