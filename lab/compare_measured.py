@@ -20,16 +20,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lab.claims.claim import Claim
-from lab.claims.kernels.fp32_kernels import FAMILY_OF
-from lab.claims.kernels.frames import as_shipped, priced
+from lab.claims.kernels import FAMILY_OF, as_shipped, priced
 from lab.claims.predictions import together
 from lab.claims.runner import lines_of
 from lab.fits.driver import fitted_tables, sha256_of
 from lab.fits.kernels.fp32_kernels import is_full
-from lab.tables.kernels.fp32_kernels import catalog_name, rows_of_table
-from lab.tables.kernels.fused_kernels import measured_in
-from lab.tables.kernels.tensor_cores import own_products
+from lab.tables.fp32 import catalog_name, rows_of_table
+from lab.tables.fused_kernels import measured_in
 from lab.tables.rows import read_table
+from lab.tables.tensor_kernels import own_products
 from planning.calibrate.timings import CLASS_OF, NEEDS
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.checks import Check, print_checks

@@ -1,7 +1,7 @@
 """Accuracy of the simulators on measured rows that no calibration was fitted to.
 
-Claims are entries of `lab/claims/<group>/*.toml`; a user's own are in `catalog/claims/<group>/` or
-`$SWEEPER_HOME/claims/<group>/`. `lab.claims.claim` describes the schema.
+Claims are entries of `lab/claims/GROUP.toml`; a user's own are in `catalog/claims/` or
+`$SWEEPER_HOME/claims/`. `lab.claims.claim` describes the schema.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lab.claims import runner
-from lab.claims.claim import files_of, groups
+from lab.claims.claim import FOLDER
 from simulators.core.calibration import reference_folder
 from simulators.core.checks import ERROR, Check
 from simulators.core.errors import UserError
@@ -23,9 +23,7 @@ from sweeper.report import evidence
 def main(words: list[str]) -> int:
     """Print each check as soon as it is computed; return 1 when one fails."""
     parser = argparse.ArgumentParser("sweeper-lab validate", description=__doc__)
-    parser.add_argument(
-        "claims", nargs="*", help=f"{', '.join(groups())}, or one file such as composition/ablation"
-    )
+    parser.add_argument("claims", nargs="*", help=", ".join(FOLDER.names()))
     parser.add_argument("--reference", type=Path, help="folder of measured tables")
     parser.add_argument("--rows", choices=(runner.TEST, runner.ALL), default=runner.TEST)
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
@@ -33,11 +31,11 @@ def main(words: list[str]) -> int:
         "--write", action="store_true", help="store the checks of whole groups with the product"
     )
     asked = parser.parse_args(words)
-    names = asked.claims or groups()
-    if asked.write and (asked.reference or asked.rows != runner.TEST or "/" in "".join(names)):
+    names = asked.claims or FOLDER.names()
+    if asked.write and (asked.reference or asked.rows != runner.TEST):
         raise UserError("--write stores whole groups, on `test` rows of the reference tables")
     for name in names:
-        files_of(name)
+        FOLDER.find(name)
     found: dict[str, list[Check]] = {}
     for name in names:
         for check in run(name, asked.reference, asked.rows):
@@ -80,10 +78,10 @@ def _fields(check: Check) -> dict[str, object]:
 
 
 def run(name: str, reference: Path | None = None, rows: str = runner.TEST) -> Iterator[Check]:
-    """Yield the checks of a group, or of one claims file, as they are computed.
+    """Yield the checks of a group of claims as they are computed.
 
     Raises:
-        UnknownNameError: there is no such group or file.
+        UnknownNameError: there is no such group.
         UserError: there is no folder of measured tables.
     """
     yield from runner.run(name, measured_tables(reference), rows)

@@ -2,14 +2,14 @@
 
     [[claims]]
     name = "step time, {source}"
-    predictions = "measured_steps:steps"
+    predictions = "training:measured_steps"
     split = "model and GPU left out"
     where = "NOT is_mixture"
     by = ["source"]
     statistic = "mean"
     at_most = 8.0
 
-    [inputs."measured_steps:steps"]
+    [inputs."training:measured_steps"]
     splits = 3
 
 `predictions` names a function of a module beside the file. It maps the folder of reference tables
@@ -30,11 +30,10 @@ import msgspec
 import polars as pl
 
 from simulators.core.checks import COVERAGE, ERROR
-from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.errors import UserError
 from simulators.core.folder import Folder, import_file, read_toml
 
 FOLDER = Folder("claim", "claims", package="lab")
-PACKAGE = Path(__file__).parent
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,30 +63,7 @@ class ClaimsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of a claims file."""
 
     claims: tuple[Claim, ...]
-    inputs: dict[str, dict[str, Any]] = {}  # keyword arguments, by the function they are of
-    default: bool = True  # whether the file is evaluated without being named
-
-
-def files_of(named: str = "") -> list[Path]:
-    """Return the claims files of a group ("kernels") or the one named ("composition/ablation").
-
-    All files if no name is given, the package's first.
-
-    Raises:
-        UnknownNameError: there is no such group or file.
-    """
-    group, _, name = named.partition("/")
-    pattern = f"{group or '*'}/{name or '*'}.toml"
-    found = [file for place in reversed(FOLDER.places) for file in sorted(place.glob(pattern))]
-    if not found:
-        known = [file.parent.name for file in files_of()]
-        raise UnknownNameError("claim", named, list(dict.fromkeys(known)))
-    return found
-
-
-def groups() -> list[str]:
-    """Return the names of the groups, sorted: the folders with claims files."""
-    return sorted({file.parent.name for file in files_of()})
+    inputs: dict[str, dict[str, Any]] = {}  # keyword arguments of predictors, by "module:function"
 
 
 def load_claims(file: Path) -> ClaimsFile:
@@ -105,19 +81,15 @@ def load_claims(file: Path) -> ClaimsFile:
 def load_function(file: Path, named: str) -> Callable[..., pl.DataFrame]:
     """Return a function "module:function" of a module beside a claims file.
 
-    Claims of the package may name a module of another group: "composition.passes:seconds".
-
     Raises:
         UserError: there is no such module or function.
     """
     name, _, function = named.partition(":")
-    if file.is_relative_to(PACKAGE):
-        dotted = name if "." in name else f"{file.parent.name}.{name}"
-        module = importlib.import_module(f"lab.claims.{dotted}")
-    elif (code := file.with_name(f"{name}.py")).is_file():
-        module = import_file(code)
-    else:
+    code = file.with_name(f"{name}.py")
+    if not code.is_file():
         raise UserError(f"{file}: there is no {code.name} for '{named}'")
+    is_shipped = file.is_relative_to(FOLDER.shipped)
+    module = importlib.import_module(f"lab.claims.{name}") if is_shipped else import_file(code)
     if not hasattr(module, function):
-        raise UserError(f"{file}: {module.__file__} has no function '{function}'")
+        raise UserError(f"{file}: {code} has no function '{function}'")
     return getattr(module, function)  # type: ignore[no-any-return]

@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 
-from lab.claims.claim import Claim, files_of, load_claims, load_function
+from lab.claims.claim import FOLDER, Claim, load_claims, load_function
 from lab.claims.statistics import ERRORS, STATISTICS, described
 from simulators.core.checks import Check
 from simulators.core.errors import UserError
@@ -22,25 +22,22 @@ TEST, ALL = "test", "all"
 """Rows that no fit has seen, and all rows."""
 
 
-def run(named: str, reference: Path, rows: str = TEST) -> Iterator[Check]:
-    """Yield the lines of a group ("kernels") or of one claims file ("composition/ablation").
+def run(group: str, reference: Path, rows: str = TEST) -> Iterator[Check]:
+    """Yield the lines of a group of claims as they are computed.
 
     Args:
-        named: a group of claims, or one of its files.
+        group: the name of a claims file, such as "kernels".
         reference: the folder of reference tables.
         rows: `test` for rows that no fit has seen, `all` for every row.
 
     Raises:
-        UnknownNameError: there is no such group or file.
+        UnknownNameError: there is no such group.
     """
-    for file in files_of(named):
-        content = load_claims(file)
-        if content.default or "/" in named:
-            frames = functools.cache(
-                functools.partial(_predictions, file, content.inputs, reference, rows)
-            )
-            for claim in content.claims:
-                yield from _guarded(claim, frames)
+    file = FOLDER.find(group)
+    content = load_claims(file)
+    frames = functools.cache(functools.partial(_predictions, file, content.inputs, reference, rows))
+    for claim in content.claims:
+        yield from _guarded(claim, frames)
 
 
 def _predictions(

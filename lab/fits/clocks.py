@@ -10,7 +10,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration
 from lab.fits.methods.grid_search import best_share
-from lab.tables.layers import GPUS, LINEAR, LayerRows, layer_rows
+from lab.tables.passes import LAYER_GPUS, LINEAR, LayerRows, layer_rows
 from simulators.composition.throttling import CALIBRATION, OTHER
 from simulators.core.jit import Floats
 
@@ -24,7 +24,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     """Yield the slowdown of each GPU, and their mean for other GPUs."""
     slowdown, held_out, rows = {}, [], 0
     layers = layer_rows(reference)
-    for gpu in GPUS.values():
+    for gpu in LAYER_GPUS.values():
         mine = [one for one in layers if one.replica.gpu.name == gpu]
         fitted = [one for one in mine if not one.is_test]
         slowdown[gpu] = best_share(SHARES, [partial(_busy_errors, one) for one in fitted])

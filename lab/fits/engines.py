@@ -32,7 +32,7 @@ from lab.fits.left_out import FOLDER as LEFT_OUT
 from lab.fits.methods.positive_least_squares import LeastSquares, fit, solve
 from lab.fits.steady_state import by_replica, deployed_replica, steady_state
 from lab.tables.deployments import SILICON, silicon
-from lab.tables.static_batches import SESSION, STATIC, StaticBatch, static_rows
+from lab.tables.passes import SESSION, STATIC, StaticBatch, static_rows
 from simulators.composition.price import part_rows
 from simulators.composition.replica import Replica
 from simulators.core.folder import PACKAGE, RUNTIMES

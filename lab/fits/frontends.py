@@ -32,7 +32,7 @@ from lab.fits.methods.positive_least_squares import (
 )
 from lab.fits.steady_state import by_replica
 from lab.tables.deployments import SILICON, PublicDeployment, silicon
-from lab.tables.published_runs import ONLINE, online
+from lab.tables.published import ONLINE_TABLE, online
 from lab.tables.rows import Bools
 from simulators.composition.replica import FRAMEWORKS
 from simulators.core.fields import updated
@@ -138,7 +138,7 @@ def _in_process(reference: Path) -> Iterator[Calibration]:
         name=IN_PROCESS.stem,
         content={"in_process": {runtime: {"request_s": float(found.values[0])}}},
         style=".3g",
-        tables=[ONLINE],
+        tables=[ONLINE_TABLE],
         rows=len(runs),
         split="each model in turn",
         errors=found.held_out_s / measured_s - 1.0,

@@ -16,10 +16,16 @@ from pathlib import Path
 import numpy as np
 
 from lab.fits.driver import Calibration, rounded
-from lab.tables.graphs import SHAPES, TABLE, GraphCase, read_cases
-from lab.tables.kernel_profiles import TABLE as PROFILES
-from lab.tables.kernel_profiles import depthwise_paces, read_profiles
-from lab.tables.kernels.fp32_kernels import read_rows
+from lab.tables.fp32 import (
+    MODEL_TIMES,
+    PROFILES,
+    SHAPES,
+    GraphCase,
+    depthwise_paces,
+    read_cases,
+    read_profiles,
+    read_rows,
+)
 from lab.tables.rows import Rows
 from planning.calibrate.kernels import fit_few
 from simulators.catalog.gpu import Gpu, load_gpu
@@ -89,7 +95,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
                 "gradient": rounded(framework.gradient, ".3f"),
             }
         },
-        tables=[TABLE, SHAPES, PROFILES],
+        tables=[MODEL_TIMES, SHAPES, PROFILES],
         rows=len(rows),
         split="whole graphs: each is judged by constants fitted to all others",
         errors=[row.total_s(without(row.case.graph_name)) / row.case.total_s - 1.0 for row in rows],

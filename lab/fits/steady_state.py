@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.tables.catalog_names import replica_of
+from lab.tables.records import replica_of
 from simulators.catalog.engine import load_engine
 from simulators.composition.replica import Replica, Runtime
 from simulators.core.jit import Floats

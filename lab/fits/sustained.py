@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from lab.fits.driver import Calibration
 from lab.fits.methods.grid_search import best_share
-from lab.tables.catalog_names import gpu_name
 from lab.tables.collectives import NCCL
+from lab.tables.records import gpu_name
 from lab.tables.rows import read_records, read_table
 from simulators.catalog.cluster import THROUGH_HOST, Link, load_cluster
 from simulators.catalog.gpu import load_gpu

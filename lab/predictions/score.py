@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from lab.claims.decisions import regrets
+from lab.claims.deployments import regrets
 from lab.predictions.tasks import TASKS, Figures, Key, ScoredTask, key_of
 from lab.tables.rows import Bools, read_table
 from lab.validate import measured_tables

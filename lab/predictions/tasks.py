@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.claims.decisions import (
+from lab.claims.deployments import (
     TPOT,
     TTFT,
     Decisions,
@@ -18,9 +18,9 @@ from lab.claims.decisions import (
     within_gpu,
 )
 from lab.tables.deployments import QWEN3_32B, QWEN3_32B_PEER, SILICON, silicon
-from lab.tables.graphs import TABLE
+from lab.tables.fp32 import MODEL_TIMES
 from lab.tables.rows import Bools, read_records
-from lab.tables.training.steps import FLAGGED, MEASURED, SOURCES, contradicts, flagged
+from lab.tables.training import FLAGGED, MEASURED, SOURCES, contradicts, flagged
 from simulators.core.jit import Floats
 
 Key = tuple[str, ...]
@@ -89,7 +89,7 @@ def deployments(reference: Path) -> ScoredTask:
 def fp32_models(reference: Path) -> ScoredTask:
     """Return whole transformers in fp32 under PyTorch, by how many GPUs ran them."""
     key = ("gpu", "model", "mode", "batch", "seq_len", "fused", "parallelism")
-    rows = read_records(reference / TABLE)
+    rows = read_records(reference / MODEL_TIMES)
     alone = np.array([row.n_gpus == 1 for row in rows], bool)
     return ScoredTask(
         key=key,
@@ -118,7 +118,7 @@ def training_steps(reference: Path) -> ScoredTask:
 
 TASKS: Mapping[str, tuple[Callable[[Path], ScoredTask], Sequence[str]]] = {
     "deployments": (deployments, (SILICON,)),
-    "fp32_models": (fp32_models, (TABLE,)),
+    "fp32_models": (fp32_models, (MODEL_TIMES,)),
     "training_steps": (training_steps, (MEASURED, FLAGGED)),
 }
 """Tasks by name, with the tables that each needs."""

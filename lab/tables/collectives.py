@@ -5,16 +5,20 @@ A curve is a collective, a precision and a number of ranks, of one library on th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import ceil
 from pathlib import Path
 
 import numpy as np
 
-from lab.tables.records import declared, file_of, records
+from lab.tables.records import declared, file_of, gpu_name, model_name, records
 from lab.tables.rows import Bools, Record, read_records
+from simulators.catalog.model import load_model
 from simulators.collectives.library_models import HIGH_THROUGHPUT, LOW_LATENCY, Routed
 from simulators.core.jit import Floats, Ints
+from simulators.workload.llm.memory import kv_bytes_per_token
+from simulators.workload.llm.parallelism import Parallelism
 
 Key = tuple[str, str, int]  # collective, dtype, ranks
 
@@ -175,3 +179,31 @@ def _medians(rows: Iterable[Record]) -> Curves:
         octave=np.log2([size for _, size in entries]),
         log_s=np.log([float(np.median(found[entry])) for entry in entries]),
     )
+
+
+TRANSFERS = file_of("kv_transfers")
+
+BLOCK = 16
+"""Tokens of a KV block: whole blocks are transferred."""
+
+
+def moved(reference: Path) -> Iterator[Record]:
+    """Yield KV transfers.
+
+    Further columns: `line_bytes_per_s` of one GPU, and `line_s`, in which the line transfers the
+    share of one GPU.
+    """
+    for row in records(reference, "kv_transfers"):
+        model = load_model(model_name(row.model.removesuffix("-bf16")))
+        share = kv_bytes_per_token(model, Parallelism(tp=row.tp), "bf16")
+        line = row.line / row.tp
+        tokens = BLOCK * ceil(row.prompt_tokens / BLOCK)
+        derived = {
+            "gpu": gpu_name(row.gpu.partition("-")[0]),
+            "model": model.name,
+            "framework": row.engine.partition("-")[0],
+            "layers": model.layers,
+            "line_s": share * tokens / line,
+            "line_bytes_per_s": line,
+        }
+        yield Record(row | derived)

@@ -6,23 +6,174 @@ were found through residuals, which flatters, so the claims also print figures w
 
 from __future__ import annotations
 
+import functools
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from lab.tables.catalog_names import four_bit_experts, is_gpu, is_model, model_name
-from lab.tables.records import known_rows
+from lab.tables.records import four_bit_experts, is_gpu, is_model, known_rows, model_name
 from lab.tables.rows import Record, read_records
-from lab.tables.serving.launch_recipes import RecipeLoad, recipe_of
-from lab.tables.serving.sweeps import defined_cut
 from simulators.catalog.engine import load_engine
 from simulators.catalog.model import load_model
 from simulators.composition.replica import FRAMEWORKS, load_runtime
 from simulators.core.folder import read_toml
 from simulators.serving.measured_deployments import INFERENCEX, Client, Deployed, EngineLaunch
 from simulators.workload.llm.parallelism import Parallelism
+
+RECIPES = Path(__file__).with_name("launch_recipes.toml")
+
+MANY_CLIENTS = 16
+"""From these on SGLang's scripts look for new requests less often."""
+
+STEP = 64
+"""Scripts of TensorRT-LLM round tokens up to multiples of it."""
+
+
+class RecipeLoad(NamedTuple):
+    """What a script knows of the run it starts an engine for."""
+
+    prompt: int  # longest, in tokens
+    output: int
+    clients: int
+    tp: int  # GPUs of the engine
+    attention_dp: bool
+
+
+def _one_prompt(load: RecipeLoad) -> int:
+    """Return `(CONC + ISL + 64 + 63) / 64 * 64`: one prompt beside everybody's decodes."""
+    return (load.clients + load.prompt + STEP + STEP - 1) // STEP * STEP
+
+
+def _llama_waits(load: RecipeLoad) -> int:
+    return 20 if load.prompt == load.output == 1024 and load.tp < 8 else 0
+
+
+def _for_ranks(load: RecipeLoad) -> int:
+    return 60 if load.attention_dp else 0
+
+
+def _deepseek_waits(load: RecipeLoad) -> int:
+    is_busy = load.prompt == load.output == 1024 and load.clients >= 64
+    return 40 if is_busy and not load.attention_dp else _for_ranks(load)
+
+
+BUDGETS: Mapping[str, Callable[[RecipeLoad], int]] = {
+    "two_prompts": lambda load: 2 * load.prompt,
+    "one_prompt": _one_prompt,
+    "at_least_8k": lambda load: max(8192, _one_prompt(load)),
+    "deepseek": lambda load: 8192 if load.tp == 4 else 32768,
+}
+WAITS: Mapping[str, Callable[[RecipeLoad], int]] = {
+    "llama": _llama_waits,
+    "ranks": _for_ranks,
+    "deepseek": _deepseek_waits,
+}
+"""Rules by which scripts choose, as `launch_recipes.toml` names them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One script's options, as `launch_recipes.toml` explains them."""
+
+    script: str
+    since: str = ""
+    budget: int | str = 8192
+    poll_interval: tuple[int, int] | str = (0, 0)
+    memory_fraction: float = 0.0  # 0: the script is silent
+    kv_dtype: str = ""
+
+    def launch(self, load: RecipeLoad) -> EngineLaunch:
+        """Return the options of a load."""
+        budget, wait = self.budget, self.poll_interval
+        return EngineLaunch(
+            BUDGETS[budget](load) if isinstance(budget, str) else budget,
+            WAITS[wait](load) if isinstance(wait, str) else wait[load.clients >= MANY_CLIENTS],
+            self.memory_fraction,
+        )
+
+
+def recipe_of(
+    framework: str, model: str, gpu: str, precision: str, date: str | None
+) -> Recipe | None:
+    """Return the script that started a row's engine, the oldest known where no date is stated."""
+    models = read_toml(RECIPES).get(framework, {})
+    known = [Recipe(**one) for one in models.get(model, {}).get(gpu, {}).get(precision, ())]
+    found = [recipe for recipe in known if recipe.since <= (date or "")]
+    return found[-1] if found else (known[0] if known else None)
+
+
+SWEEPS = "recipes/inferencex_master_configs.parquet"
+SWEEP_FRAMEWORKS = {"trt": "trtllm"}
+
+
+class Defined(NamedTuple):
+    """One line of a sweep: the degrees of an engine, and its range of clients."""
+
+    date: str  # of the snapshot
+    engine: tuple[str, ...]  # framework, model, GPU, precision
+    lengths: tuple[int, int]  # longest prompt and answer, in tokens
+    tp: int
+    ep: int
+    attention_dp: bool
+    fewest: int
+    most: int
+
+
+def defined_cut(reference: Path, row: Mapping[str, Any], ep: int = 0) -> Parallelism | None:
+    """Return the parallelism of a run; None where no sweep defines it.
+
+    The first snapshot from the run's day on is used, else the last one. A load that no line covers
+    has the parallelism of the others of its lengths, if they agree.
+
+    Args:
+        reference: the folder of the tables.
+        row: a row of InferenceX, whose `tp_size` is all GPUs of the engine.
+        ep: the degree of expert parallelism; 0: unknown.
+    """
+    gpus, lengths = int(row["tp_size"]), (int(row["isl"]), int(row["osl"]))
+    engine = row["framework"], model_name(row["model"]), row["gpu"], row["precision"]
+    same = [
+        one
+        for one in _defined(reference)
+        if (one.engine, one.lengths, one.tp) == (engine, lengths, gpus) and ep in (0, one.ep)
+    ]
+    dates, day = sorted({one.date for one in same}), row["measured_date"] or ""
+    asked = next((date for date in dates if date >= day), dates[-1] if dates else "")
+    then = [one for one in same if one.date == asked]
+    covering = [one for one in then if one.fewest <= row["concurrency"] <= one.most]
+    cuts = {(one.ep, one.attention_dp) for one in covering or then}
+    if len(cuts) != 1:
+        return None
+    ((experts, is_data_parallel),) = cuts
+    tp, ranks = (1, gpus) if is_data_parallel else (gpus, 1)
+    return Parallelism(tp=tp, ep=experts, attention_dp=ranks)
+
+
+@functools.lru_cache(maxsize=2)
+def _defined(reference: Path) -> tuple[Defined, ...]:
+    """Return the lines of all sweeps of one node without speculation; none without the table."""
+    return tuple(_lines(reference / SWEEPS)) if (reference / SWEEPS).is_file() else ()
+
+
+def _lines(table: Path) -> Iterator[Defined]:
+    """Yield the lines; those from June 2026 on, when no row was measured, have another layout."""
+    for row in read_records(table, multinode=False):
+        loads = json.loads(row.search_space)
+        if row.disagg or not is_model(row.model) or isinstance(loads, dict):
+            continue
+        framework = SWEEP_FRAMEWORKS.get(row.framework, row.framework)
+        gpu = f"{row.runner.partition('-')[0]}_sxm"
+        engine = (framework, model_name(row.model), gpu, row.precision)
+        for load in loads:
+            for one in load["search-space"]:
+                if one.get("spec-decoding", "none") == "none":
+                    degrees = (one["tp"], one.get("ep", 1), one.get("dp-attn", False))
+                    clients = (one["conc-start"], one["conc-end"])
+                    yield Defined(row.date, engine, (load["isl"], load["osl"]), *degrees, *clients)
+
 
 SILICON = "serving_measured/inferencex_aic_silicon.parquet"
 PEER = "serving_measured/peer_aiconfigurator_on_silicon.parquet"

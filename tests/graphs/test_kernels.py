@@ -20,8 +20,7 @@ from hypothesis.strategies import (
     sampled_from,
 )
 
-from lab.tables.graphs import TABLE, price_graph, read_cases
-from lab.tables.kernels.unfused_transformers import TimedTransformer, unfused_graph
+from lab.tables.fp32 import MODEL_TIMES, TimedTransformer, price_graph, read_cases, unfused_graph
 from simulators.catalog.gpu import load_gpu
 from simulators.core.calibration import reference_folder
 from simulators.graphs.backward import backward_launches
@@ -53,17 +52,19 @@ def _seconds(graph: Graph, *, training: bool = False, fused: bool = False) -> fl
 @pytest.fixture(scope="module")
 def reference() -> Path:
     folder = reference_folder()
-    if folder is None or not (folder / TABLE).is_file():
+    if folder is None or not (folder / MODEL_TIMES).is_file():
         pytest.skip("no measured tables: set SWEEPER_REFERENCE to a reference folder")
     return folder
 
 
 def test_graph_gemms_match_recorded_gemms(reference: Path) -> None:
     recorded = pq.read_table(reference / "gpu_models/op_graphs.parquet").to_pylist()
-    names = {row["graph"]: row["graph"] for row in pq.read_table(reference / TABLE).to_pylist()}
+    names = {
+        row["graph"]: row["graph"] for row in pq.read_table(reference / MODEL_TIMES).to_pylist()
+    }
     tested = 0
     for case, row in zip(
-        read_cases(reference), pq.read_table(reference / TABLE).to_pylist(), strict=True
+        read_cases(reference), pq.read_table(reference / MODEL_TIMES).to_pylist(), strict=True
     ):
         if case.is_fused or case.parallelism != "none" or row["graph"] not in names:
             continue

@@ -12,7 +12,7 @@ import pyarrow.parquet
 import pytest
 
 from lab import validate
-from lab.claims.dataflow import closed_form, timeloop
+from lab.claims import dataflow
 from lab.tables.rows import evenly
 from simulators.core.calibration import reference_folder
 
@@ -92,8 +92,8 @@ def _thin(source: Path, target: Path, draw: np.random.Generator) -> None:
 @pytest.fixture(autouse=True)
 def _short_searches(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a claim spends on a search is of no matter here."""
-    for module in (closed_form, timeloop):
-        monkeypatch.setattr(module, "EVALUATIONS", 200)
+    for name in ("FEW_EVALUATIONS", "EVALUATIONS"):
+        monkeypatch.setattr(dataflow, name, 200)
 
 
 @functools.cache

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.__main__ import main
-from lab.claims.claim import files_of, groups, load_claims, load_function
+from lab.claims.claim import FOLDER, load_claims, load_function
 from lab.validate import run
 from simulators.core.errors import UserError
 
@@ -40,19 +40,19 @@ def fails(reference):
 
 @pytest.fixture
 def mine(workplace: Path) -> Path:
-    folder = Path("catalog/claims/mine")
+    folder = Path("catalog/claims")
     folder.mkdir(parents=True)
-    (folder / "claims.toml").write_text(CLAIMS.replace("NAME", "fails"))
+    (folder / "mine.toml").write_text(CLAIMS.replace("NAME", "fails"))
     (folder / "times.py").write_text(CODE)
     Path("table.csv").write_text("1")
     return folder
 
 
-@pytest.mark.parametrize("group", groups())
+@pytest.mark.parametrize("group", FOLDER.names())
 def test_every_claim_names_a_function(group: str) -> None:
-    for file in files_of(group):
-        for claim in load_claims(file).claims:
-            assert callable(load_function(file, claim.predictions))
+    file = FOLDER.find(group)
+    for claim in load_claims(file).claims:
+        assert callable(load_function(file, claim.predictions))
 
 
 def test_a_claim_that_raises_is_one_failed_line_and_the_others_are_computed(mine: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_missing_table_is_no_failure(workplace: Path) -> None:
 
 
 def test_a_misspelt_field_is_named(mine: Path) -> None:
-    (mine / "claims.toml").write_text(CLAIMS.replace("by =", "group ="))
+    (mine / "mine.toml").write_text(CLAIMS.replace("by =", "group ="))
     with pytest.raises(UserError, match="group"):
         list(run("mine", Path()))
 

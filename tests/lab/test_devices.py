@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from lab.claims.edge.devices import CHOICES, chosen, left_out
-from lab.tables.edge.programs import System
+from lab.claims.edge import CHOICES, chosen, left_out
+from lab.tables.edge import System
 
 SYSTEMS = [
     System(device, submitter, "v1", submitter)

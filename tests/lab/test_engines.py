@@ -10,7 +10,7 @@ import pytest
 from lab.fits.engine_columns import bare, numbers_of, step_columns
 from lab.fits.left_out import run_cache_without, runtime_without
 from lab.fits.methods.positive_least_squares import Constant, LeastSquares, fit
-from lab.tables.catalog_names import replica_of
+from lab.tables.records import replica_of
 from simulators.composition.price import iteration
 from simulators.composition.replica import Replica, load_runtime
 from simulators.core.errors import UnknownNameError

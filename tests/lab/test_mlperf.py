@@ -11,7 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lab.tables.mlperf import LAUNCHES, LENGTHS, TABLES, TASKS, InferenceSubmission, mlperf
+from lab.tables.published import (
+    LAUNCHES,
+    LENGTHS,
+    MLPERF_TABLES,
+    TASKS,
+    InferenceSubmission,
+    mlperf,
+)
 from simulators.core.folder import read_toml
 from simulators.serving.demand.requests import requests_of
 
@@ -46,7 +53,7 @@ ROW = {
 
 def submissions(folder: Path, *later: dict[str, Any]) -> list[InferenceSubmission]:
     rows = {"v4.1": [EARLIER], "v5.1": [ROW | one for one in later or ({},)], "v6.0": [ROW]}
-    for version, table in TABLES.items():
+    for version, table in MLPERF_TABLES.items():
         (folder / table).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.Table.from_pylist(rows[version]), folder / table)
     return mlperf(folder)

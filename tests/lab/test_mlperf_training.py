@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lab.tables.training.mlperf_training import SUMMARY, submissions
+from lab.tables.training import SUMMARY, submissions
 
 ROW: dict[str, Any] = {
     "benchmark": "gpt3",

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from lab.claims.pairs import kind_pairs
+from lab.claims.deployments import kind_pairs
 from lab.claims.statistics import STATISTICS
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.claims.decisions import Decisions
+from lab.claims.deployments import Decisions
 from lab.predictions.score import scores
 from simulators.core.calibration import reference_folder
 from simulators.core.errors import UserError

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lab.tables.published_runs import OFFLINE, offline
+from lab.tables.published import OFFLINE_TABLE, offline
 from simulators.serving.point import ServingPoint
 
 ROW = {
@@ -30,7 +30,7 @@ SESSION: dict[str, Any] = {"model": "LLaMA v3.1 70B", "gpu": "h100_sxm", "precis
 
 
 def point_of(tmp_path: Path, **changes: Any) -> ServingPoint:
-    table = tmp_path / OFFLINE
+    table = tmp_path / OFFLINE_TABLE
     table.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist([ROW | changes]), table)
     [one] = offline(tmp_path)

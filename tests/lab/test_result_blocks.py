@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lab.claims.serving.published import changed
+from lab.claims.serving import changed
 from lab.tables.result_blocks import BLOCKS, ResultBlock, blocks, reason_to_skip
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model

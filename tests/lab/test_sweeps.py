@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from lab.tables.serving.sweeps import SWEEPS, defined_cut
+from lab.tables.deployments import SWEEPS, defined_cut
 from simulators.workload.llm.parallelism import Parallelism
 
 LOADS = [

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lab.claims.serving.vllm import point_of_run
+from lab.claims.serving import point_of_run
 from simulators.serving.point import NONE
 from simulators.serving.simulator import simulate
 

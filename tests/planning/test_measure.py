@@ -14,9 +14,9 @@ import pytest
 
 from lab.compare_measured import main as compare
 from lab.fits import driver
-from lab.tables.kernels.fp32_kernels import rows_of_table
-from lab.tables.kernels.fused_kernels import measured_in
-from lab.tables.kernels.tensor_cores import own_products
+from lab.tables.fp32 import rows_of_table
+from lab.tables.fused_kernels import measured_in
+from lab.tables.tensor_kernels import own_products
 from planning.measure.run import COLUMNS, designs_of
 from planning.measure.shapes import (
     DTYPES,

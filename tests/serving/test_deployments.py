@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.tables.deployments import NVIDIA, NVIDIA_TRTLLM, client_of, excluded
-from lab.tables.serving.launch_recipes import RecipeLoad, recipe_of
+from lab.tables.deployments import NVIDIA, NVIDIA_TRTLLM, RecipeLoad, client_of, excluded, recipe_of
 from planning.calibrate.deployment import calibrate_deployment
 from planning.load_tests.serving import LOAD_TESTS, UNCORRECTED
 from simulators.core.errors import Infeasible, UserError

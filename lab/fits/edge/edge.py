@@ -14,7 +14,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration, chosen
 from lab.fits.methods.few_shot import Prior, adapt, fitted, learn
-from lab.tables.edge.networks import SPLITS, Latencies, family, latencies, table_of
+from lab.tables.edge import SPLITS, Latencies, family, latencies, table_of
 from lab.tables.rows import Floats
 from simulators.core.jit import Ints
 from simulators.edge.device import calibration_of

@@ -17,7 +17,7 @@ import numpy as np
 from lab.fits.driver import Calibration, rounded
 from lab.fits.methods.fp32_forms import cross_validated_s, fit_few
 from lab.fits.methods.held_out import quantile
-from lab.tables.kernels.fp32_kernels import TABLES, read_rows
+from lab.tables.fp32 import TABLES, read_rows
 from lab.tables.rows import Floats, Rows
 from planning.calibrate.kernels import unit_of
 from simulators.catalog.gpu import Gpu, load_gpu

@@ -18,7 +18,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration
 from lab.fits.methods.held_out import COVERED_SHARE, quantile
-from lab.tables.forward_passes import TABLES, PassCase
+from lab.tables.passes import TABLES, PassCase
 from simulators.composition.intervals import (
     CALIBRATION,
     HalfWidths,

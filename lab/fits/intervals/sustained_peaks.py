@@ -18,9 +18,9 @@ import numpy as np
 from lab.fits.driver import Calibration, rounded
 from lab.fits.methods.held_out import band_of, leave_one_out
 from lab.fits.methods.transfer_trials import TRIAL_ROWS
-from lab.tables.kernels import fp32_kernels
-from lab.tables.kernels.tensor_cores import PRODUCERS, TABLE, read_tensor_rows
+from lab.tables import fp32
 from lab.tables.rows import Floats, Rows
+from lab.tables.tensor_kernels import PRODUCERS, PRODUCTS, read_tensor_rows
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.default_rates import SUSTAINED_PEAKS, flops_per_j, share_of
 from simulators.evidence.intervals import Band
@@ -66,7 +66,7 @@ class SustainedLine:
 def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the line, the vendors' factors and the intervals."""
     tensor = [r for r in read_tensor_rows(reference, PRODUCERS) if r.dtype in KINDS]
-    scalar = [r for r in fp32_kernels.read_rows(reference)[0] if r.kernel == "linear"]
+    scalar = [r for r in fp32.read_rows(reference)[0] if r.kernel == "linear"]
     scalar = [r for r in scalar if load_gpu(r.gpu).vendor == "amd"]
     points = points_of([*tensor, *scalar])
     line = line_of(points)
@@ -83,7 +83,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
             "band": {name: rounded(vars(band), ".4f") for name, band in bands.items()},
         },
         style=".6g",
-        tables=[TABLE, *fp32_kernels.TABLES],
+        tables=[PRODUCTS, *fp32.TABLES],
         rows=len(points),
         split="each architecture in turn",
         errors=[

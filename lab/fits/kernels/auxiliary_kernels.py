@@ -17,10 +17,15 @@ from lab.fits.driver import Calibration, chosen
 from lab.fits.methods.entries import FittedEntry, entries, judged, plain_entry
 from lab.fits.methods.forms import form
 from lab.fits.methods.monotone_trees import fit_correction
-from lab.tables.kernels.auxiliary_kernels import GPUS, TABLES, read_auxiliary_rows
-from lab.tables.kernels.engine_layers import GPUS as LAYER_GPUS
-from lab.tables.kernels.engine_layers import LAYERS, read_chain_rows
 from lab.tables.rows import Rows, evenly
+from lab.tables.tensor_kernels import (
+    AUXILIARY_GPUS,
+    AUXILIARY_TABLES,
+    LAYER_GPUS,
+    LAYER_PROFILES,
+    read_auxiliary_rows,
+    read_chain_rows,
+)
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.calibration_files import CALIBRATIONS
 from simulators.kernels.corrections import LEAF_STEP
@@ -42,11 +47,11 @@ FEWEST_ROWS = 60
 
 def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
     """Yield the calibrations of the GPUs of the tables."""
-    for name in chosen(only, [*GPUS, *LAYER_GPUS]):
+    for name in chosen(only, [*AUXILIARY_GPUS, *LAYER_GPUS]):
         gpu = load_gpu(name)
-        if name not in GPUS:
+        if name not in AUXILIARY_GPUS:
             chains = [_fit_chain(part, gpu) for part in read_chain_rows(reference, name)]
-            yield entries(name, chains, [LAYERS], CHAIN_SPLIT)
+            yield entries(name, chains, [LAYER_PROFILES], CHAIN_SPLIT)
             continue
         by_name: dict[str, list[Rows]] = {}
         for part in read_auxiliary_rows(reference, name):
@@ -56,7 +61,7 @@ def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibra
             for parts in by_name.values()
             if sum(np.count_nonzero(~part.held_out) for part in parts) >= FEWEST_ROWS / 2
         ]
-        yield entries(name, done, TABLES, leaf_step=LEAF_STEP)
+        yield entries(name, done, AUXILIARY_TABLES, leaf_step=LEAF_STEP)
 
 
 def _fit_chain(rows: Rows, gpu: Gpu) -> FittedEntry:

@@ -19,7 +19,7 @@ from lab.fits.driver import Calibration, chosen, gpu_of, rounded
 from lab.fits.methods.fp32_forms import cross_validated_s, fit_full, rates_of
 from lab.fits.methods.held_out import band_of
 from lab.fits.methods.monotone_trees import tree_table
-from lab.tables.kernels.fp32_kernels import SPLIT, TABLES, read_rows, rows_of_table
+from lab.tables.fp32 import SPLIT, TABLES, read_rows, rows_of_table
 from lab.tables.rows import Rows, mape, read_table
 from planning.calibrate.timings import NEEDS, SIZES
 from simulators.catalog.gpu import Gpu, load_gpu

@@ -21,14 +21,16 @@ from lab.fits.methods.entries import FittedEntry, entries, judged, plain_entry
 from lab.fits.methods.forms import Numbers, form
 from lab.fits.methods.held_out import band_of
 from lab.fits.methods.monotone_trees import fit_correction
-from lab.tables.kernels import prompt_chunks
-from lab.tables.kernels.expert_layers import FRONTIER, FRONTIER_GPUS, read_layers
-from lab.tables.kernels.fused_kernels import (
+from lab.tables import fused_kernels
+from lab.tables.fused_kernels import (
+    FRONTIER,
+    FRONTIER_GPUS,
     GPUS,
     NARROW,
     TABLES,
     models_of,
     products_of,
+    read_layers,
     read_measured,
     tables_of,
 )
@@ -98,7 +100,7 @@ def _kept(reference: Path, gpu: str, kernel: str) -> list[Rows]:
     kept = [r for r in found if r.framework in SHIPPED or kernel != "prefill"] or found
     narrow = CONFIG["narrow"].get(gpu, ())
     kept = [r for r in kept if r.dtype not in NARROW or f"{r.framework}.{r.dtype}" in narrow]
-    kept += prompt_chunks.read_chunks(reference, gpu, kernel)
+    kept += fused_kernels.read_chunks(reference, gpu, kernel)
     if kernel == "experts":
         kept += read_layers(reference, gpu)
     together = joined(kept, lambda rows: rows.name)
@@ -113,9 +115,9 @@ def by_library(rows: Rows) -> Rows:
 
 def _tables(gpu: str, kernels: set[str]) -> list[str]:
     others = (
-        (prompt_chunks.MIXED, prompt_chunks.MIXED_GPUS),
-        (prompt_chunks.CHUNKS, prompt_chunks.CHUNK_GPUS),
-        (prompt_chunks.POINTS, prompt_chunks.POINT_GPUS),
+        (fused_kernels.MIXED, fused_kernels.MIXED_GPUS),
+        (fused_kernels.CHUNKS, fused_kernels.CHUNK_GPUS),
+        (fused_kernels.POINTS, fused_kernels.POINT_GPUS),
         (FRONTIER, FRONTIER_GPUS),
     )
     return [

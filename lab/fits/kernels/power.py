@@ -17,8 +17,8 @@ from lab.fits.driver import Calibration, chosen, rounded
 from lab.fits.methods.forms import form
 from lab.fits.methods.monotone_trees import fit_correction, tree_table
 from lab.fits.methods.power_meter import SETTLED_S, meter_features, reading_w
-from lab.tables.kernels.power import SPLIT, meter_name, power_tables, read_power_rows
 from lab.tables.rows import Floats, Rows, is_host_timed
+from lab.tables.tensor_kernels import POWER_SPLIT, meter_name, power_tables, read_power_rows
 from planning.calibrate.least_squares import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.checks import Check
@@ -157,7 +157,7 @@ def _fit_gpu(gpu: Gpu, parts: Sequence[Rows], tables: Sequence[str]) -> Calibrat
         style=".6g",
         tables=tables,
         rows=sum(len(part) for part in seen),
-        split=SPLIT,
+        split=POWER_SPLIT,
         errors=list(errors.values()),
         provenance={"versions": {part.framework: part.version for part in parts}},
         checks=[Check(f"{gpu.name} {n} MAPE", 100.0 * e, "%") for n, e in errors.items()],

@@ -20,9 +20,9 @@ from lab.fits.driver import Calibration, chosen, gpu_of, rounded
 from lab.fits.methods.forms import form
 from lab.fits.methods.held_out import band_of
 from lab.fits.methods.monotone_trees import fit_correction, tree_table
-from lab.tables.kernels import tensor_cores
-from lab.tables.kernels.engine_layers import HEADS, LAYER_SPLIT, LAYERS, read_layer_products
+from lab.tables import tensor_kernels
 from lab.tables.rows import LOWER_QUARTER, Bools, Floats, Rows, fraction, group_of, mape, read_table
+from lab.tables.tensor_kernels import HEADS, LAYER_PROFILES, LAYER_SPLIT, read_layer_products
 from planning.calibrate.least_squares import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.checks import Check
@@ -56,31 +56,31 @@ SHAPES = tuple(dict.fromkeys((tile.m, tile.n) for tile in TENSOR_TILES))
 
 def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
     """Yield the calibrations of the GPUs of the tables."""
-    rows = tensor_cores.read_tensor_rows(reference, tensor_cores.PRODUCERS)
+    rows = tensor_kernels.read_tensor_rows(reference, tensor_kernels.PRODUCERS)
     for name in chosen(only, [*(part.gpu for part in rows), *IN_LAYERS]):
         if name not in IN_LAYERS:
             parts = [part for part in rows if part.gpu == name]
             yield _fit_gpu(
                 load_gpu(name),
                 parts,
-                (tensor_cores.TABLE, tensor_cores.LATENT_TABLE),
-                tensor_cores.SPLIT,
+                (tensor_kernels.PRODUCTS, tensor_kernels.LATENT_TABLE),
+                tensor_kernels.PRODUCT_SPLIT,
             )
         elif layers := read_layer_products(reference, name):
-            yield _fit_gpu(load_gpu(name), layers, (LAYERS, HEADS), LAYER_SPLIT)
+            yield _fit_gpu(load_gpu(name), layers, (LAYER_PROFILES, HEADS), LAYER_SPLIT)
 
 
 def fit_measured(measured: Path, device: str) -> Iterator[Calibration]:
     """Yield the calibration of a user's own GPU from a file of its measurements."""
     gpu = gpu_of(device)
-    found = tensor_cores.own_products(read_table(measured, ("op", "latency_us")), gpu.name)
+    found = tensor_kernels.own_products(read_table(measured, ("op", "latency_us")), gpu.name)
     parts = [part for part in found if len(part) >= LEAST_ROWS]
     if not parts:
         counts = ", ".join(f"{len(part)} of {part.dtype}" for part in found) or "none"
         raise UserError(
             f"{measured}: a kind of products needs {LEAST_ROWS} rows of 'gemm'; it has {counts}"
         )
-    yield _fit_gpu(gpu, parts, (measured,), tensor_cores.SPLIT)
+    yield _fit_gpu(gpu, parts, (measured,), tensor_kernels.PRODUCT_SPLIT)
 
 
 def _fit_gpu(
@@ -134,7 +134,7 @@ def fit_tensor(rows: Rows, gpu: Gpu) -> TensorRates:
     final = _fit_formula(rows, gpu)
     if best > 0:
         final = _corrected(rows, gpu, final, ALPHAS[best - 1])
-    seen = tuple((float(size.min()), float(size.max())) for size in tensor_cores.sizes_of(rows))
+    seen = tuple((float(size.min()), float(size.max())) for size in tensor_kernels.sizes_of(rows))
     turns = inner_lengths_left_out(rows, final) if rows.dtype in WEIGHT_ONLY else []
     pairs = map(np.concatenate, zip(*turns, strict=True)) if turns else (seconds[best], measured)
     return replace(final, seen=seen, band=band_of(*pairs), calibrated=True)
@@ -174,7 +174,7 @@ def _choices(rows: Rows, gpu: Gpu) -> list[TensorRates]:
 
 def seconds_of(rows: Rows, rates: TensorRates, gpu: Gpu) -> Floats:
     """Return predicted seconds of measured rows."""
-    return product_seconds(rates, tensor_cores.sizes_of(rows), gpu, *MEASURED[rows.dtype])
+    return product_seconds(rates, tensor_kernels.sizes_of(rows), gpu, *MEASURED[rows.dtype])
 
 
 def _fit_formula(rows: Rows, gpu: Gpu) -> TensorRates:
@@ -211,7 +211,7 @@ def _fit_formula(rows: Rows, gpu: Gpu) -> TensorRates:
 def _corrected(rows: Rows, gpu: Gpu, plain: TensorRates, alpha: float) -> TensorRates:
     """Return the rates with monotone trees on what the formula misses."""
     model_s = seconds_of(rows, plain, gpu)
-    features = features_of(tensor_cores.sizes_of(rows), model_s)[:-1]
+    features = features_of(tensor_kernels.sizes_of(rows), model_s)[:-1]
     correction = fit_correction(
         features, model_s, rows.seconds, alpha=alpha, trees=TREES, depth=DEPTH
     )

@@ -18,7 +18,8 @@ import numpy as np
 from lab.fits.driver import Calibration
 from lab.fits.methods.held_out import interval
 from lab.fits.methods.transfer_trials import Trial, trials
-from lab.tables.kernels import auxiliary_kernels, fused_kernels, tensor_cores
+from lab.tables import fused_kernels
+from lab.tables.tensor_kernels import AUXILIARY_TABLES, LATENT_TABLE, PRODUCTS
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.transfer import (
     ALL,
@@ -61,7 +62,12 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
             },
         },
         style=".3g",
-        tables=[*tables, *auxiliary_kernels.TABLES, tensor_cores.TABLE, tensor_cores.LATENT_TABLE],
+        tables=[
+            *tables,
+            *AUXILIARY_TABLES,
+            PRODUCTS,
+            LATENT_TABLE,
+        ],
         rows=errors.size,
         split="every kernel priced by other GPUs', frameworks' and precisions' numbers, on its "
         "held-out rows",

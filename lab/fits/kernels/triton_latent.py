@@ -19,7 +19,7 @@ import numpy as np
 from lab.fits.kernels.decode_attention import multiplies_by_warps
 from lab.fits.methods.entries import FittedEntry, judged, plain_entry
 from lab.fits.methods.forms import Numbers, form
-from lab.tables.kernels.fused_kernels import LEAST_ROWS, NAMED, measured_in, tables_of
+from lab.tables.fused_kernels import LEAST_ROWS, NAMED, measured_in, tables_of
 from lab.tables.rows import Rows, is_host_timed, read_table
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.transfer import LIBRARY_ALONE, library_of

@@ -14,7 +14,7 @@ import numpy as np
 from lab.fits.driver import Calibration
 from lab.fits.methods.forms import form
 from lab.fits.methods.held_out import leave_one_out, quantile
-from lab.tables.kernels.fused_kernels import NAMED, measured_in, tables_of
+from lab.tables.fused_kernels import NAMED, measured_in, tables_of
 from lab.tables.rows import Rows, read_table
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.intervals import COVERED

@@ -16,10 +16,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lab.fits.kernels import fused_kernels, tensor_cores
-from lab.tables.kernels.auxiliary_kernels import read_auxiliary_rows
-from lab.tables.kernels.fused_kernels import TABLES, read_measured
-from lab.tables.kernels.tensor_cores import PRODUCERS, read_tensor_rows
+from lab.tables.fused_kernels import TABLES, read_measured
 from lab.tables.rows import Floats, Rows
+from lab.tables.tensor_kernels import PRODUCERS, read_auxiliary_rows, read_tensor_rows
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.calibration_files import stamp
 from simulators.evidence.default_rates import identity_of

@@ -15,7 +15,7 @@ import numpy as np
 from lab.fits.driver import Calibration
 from lab.fits.methods.held_out import leave_one_out
 from lab.fits.methods.positive_least_squares import least_log_error
-from lab.tables.modern.kv_transfer import TRANSFERS, moved
+from lab.tables.collectives import TRANSFERS, moved
 from lab.tables.rows import Record
 from simulators.serving.pools.link import CALIBRATION, OTHER, Transfers
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration
 from lab.fits.methods.held_out import leave_one_out, quantile
-from lab.tables.modern import speculation
+from lab.tables import speculation
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
 from simulators.serving.speculation.acceptance import CALIBRATION

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.tables.training.mlperf_training import LORA, TrainingSubmission, submissions
+from lab.tables.training import LORA, TrainingSubmission, submissions
 from simulators.training.job import Constants
 from simulators.training.step import steps, work_of
 

@@ -22,12 +22,12 @@ import numpy as np
 from lab.fits.driver import Calibration, rounded
 from lab.fits.methods.held_out import quantile
 from lab.fits.training.host_launches import launch_times_s
-from lab.tables.training.mlperf_training import SUMMARY
-from lab.tables.training.steps import (
+from lab.tables.training import (
     BRIDGE,
     DGXC,
     FOUNDRY,
     PAPERS,
+    SUMMARY,
     TABLES,
     MeasuredStep,
     measured_steps,

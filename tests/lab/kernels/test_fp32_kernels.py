@@ -11,7 +11,7 @@ import pyarrow.csv
 import pytest
 
 from lab.fits.driver import main
-from lab.tables.kernels.fp32_kernels import catalog_name, rows_of_table
+from lab.tables.fp32 import catalog_name, rows_of_table
 from lab.tables.rows import fraction
 from planning.calibrate.least_squares import fit_log
 from simulators.catalog.gpu import load_gpu

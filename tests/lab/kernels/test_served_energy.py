@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lab.tables.kernels.served_energy import PROMPT_TOKENS, _budget, _cut, _dtype, _served
+from lab.tables.published import PROMPT_TOKENS, _budget, _cut, _dtype, _served
 from lab.tables.rows import Record
 
 

@@ -1,1 +1,0 @@
-"""Claims about edge devices: few-shot latencies of networks, chips and microcontrollers."""

@@ -1,1 +1,0 @@
-"""What `validate training` states: measured steps, layer profiles, attention over context ranks."""

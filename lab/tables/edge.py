@@ -1,0 +1,128 @@
+"""Latencies of networks on phones, processors, GPUs and chips, as one matrix per search space.
+
+HELP's tables: cells of NAS-Bench-201, FBNet and Once-for-all networks, each on up to 27 devices;
+`edge.toml` has the split of devices into known and new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from lab.tables.rows import Floats, Record, read_records
+from simulators.core.folder import read_toml
+from simulators.edge.architectures import features
+
+SPLITS = {
+    space: Record(split)
+    for space, split in read_toml(Path(__file__).with_name("edge.toml"))["spaces"].items()
+}
+
+
+@dataclass(frozen=True)
+class Latencies:
+    """Networks of one search space and their latencies on devices."""
+
+    texts: Sequence[str]
+    features: Floats  # a row per network
+    seconds: Mapping[str, Floats]  # by device
+    degenerate: float = 0.0  # share of the quickest networks that relative errors leave out
+
+
+def table_of(space: str) -> str:
+    """Return the table of a search space, below the reference folder."""
+    return f"edge/{SPLITS[space].file}"
+
+
+def latencies(reference: Path, space: str) -> Latencies:
+    """Return the measured latencies of a search space."""
+    table = pq.read_table(reference / table_of(space))
+    texts = table[SPLITS[space].text].to_pylist()
+    devices = [n for n in table.column_names if not n.startswith(("arch_", "op_"))]
+    seconds = {n: table[n].to_numpy().astype(np.float64) * 1e-3 for n in devices}
+    return Latencies(texts, features(space, texts), seconds, SPLITS[space].degenerate)
+
+
+def family(device: str) -> str:
+    """Return the name that versions of a device have in common.
+
+    >>> family("1080ti_256"), family("silver_4210r"), family("samsung_s7")
+    ('1080ti', 'silver', 'samsung_s7')
+    """
+    name, _, last = device.rpartition("_")
+    return name if last.isdigit() or name in ("silver", "gold") else device
+
+
+AI_HUB, TINY = "edge/qualcomm_aihub_perf.parquet", "edge/mlperf_tiny.parquet"
+NAMES = read_toml(Path(__file__).with_name("edge.toml"))
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Log seconds, or joules, of programs on chips; NaN where nothing was measured."""
+
+    chips: Sequence[str]
+    programs: Sequence[tuple[str, ...]]
+    log: Floats
+
+
+@dataclass(frozen=True)
+class System:
+    """A device under a submitter's runtime."""
+
+    device: str
+    submitter: str
+    round: str
+    name: str
+
+
+def ai_hub(reference: Path) -> Matrix:
+    """Return latencies of (model, component, precision, runtime) on chips."""
+    keys = ("model", "component", "precision", "runtime")
+    return _matrix(
+        {
+            (row.device, tuple(str(row[key]) for key in keys)): float(row.latency_s)
+            for row in read_records(reference / AI_HUB)
+            if row.latency_s
+        }
+    )
+
+
+def tiny(reference: Path, quantity: str) -> tuple[Sequence[System], Matrix]:
+    """Return devices, and `latency_s` or `energy_J_per_inference` of four models on them."""
+    systems: dict[str, System] = {}
+    found: dict[tuple[str, tuple[str, ...]], float] = {}
+    for row in read_records(reference / TINY):
+        benchmark, value = NAMES["benchmarks"].get(row.benchmark), row[quantity]
+        if benchmark is None or not value:
+            continue
+        folder = row.path.split("/")[-4]
+        name = "/".join((row.round, row.submitter, row.system, folder))
+        systems[name] = System(device_of(folder), row.submitter, row.round, row.system)
+        key = (name, (benchmark,))
+        found[key] = min(float(value), found.get(key, np.inf))
+    matrix = _matrix(found)
+    return [systems[chip] for chip in matrix.chips], matrix
+
+
+def device_of(folder: str) -> str:
+    """Return the device that a folder of results is named after.
+
+    >>> device_of("NUCLEO-L4R5ZI_X-CUBE-AI-7.3"), device_of("zc706")
+    ('L4R5ZI', 'ZC706')
+    """
+    plain = folder.upper().replace("-", "").replace("_", "")
+    return next((device for device in NAMES["devices"]["names"] if device in plain), plain)
+
+
+def _matrix(found: Mapping[tuple[str, tuple[str, ...]], float]) -> Matrix:
+    chips = sorted({chip for chip, _ in found})
+    programs = sorted({program for _, program in found})
+    log = np.full((len(chips), len(programs)), np.nan)
+    for (chip, program), value in found.items():
+        log[chips.index(chip), programs.index(program)] = np.log(value)
+    return Matrix(chips, programs, log)

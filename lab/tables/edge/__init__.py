@@ -1,1 +1,0 @@
-"""Latencies of networks, models and benchmarks on phones, microcontrollers and chips."""

@@ -1,1 +1,0 @@
-"""Measured kernels as tidy rows: one adapter for each kind of reference table."""

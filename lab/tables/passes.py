@@ -1,0 +1,499 @@
+"""Speed-ups of 4-bit weights: single products on an A10, and whole decodes of ExLlamaV2."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from lab.tables.records import (
+    GPUS,
+    file_of,
+    gpu_name,
+    is_model,
+    model_name,
+    model_of,
+    records,
+    replica_of,
+)
+from lab.tables.rows import Record, read_records
+from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.catalog.model import LanguageModel, load_model
+from simulators.composition.operator_prices import compute_rows
+from simulators.composition.price import part_rows
+from simulators.composition.replica import EVERYTHING, Effects, Replica, Runtime, load_runtime
+from simulators.composition.throttling import throttled_s
+from simulators.core.jit import Floats
+from simulators.workload.llm.parallelism import Parallelism, Stage, stage_of
+from simulators.workload.llm.shard import Shard
+from simulators.workload.llm.step import Step, chunk_step, decode_step, prefill_step
+from simulators.workload.llm.transformer import token_operators
+from simulators.workload.operators import Collective
+
+STATIC = file_of("static_batches")
+SESSION = "trtllm_session"
+
+SHARED_SINCE = "v0.8.0"
+"""First release with a kernel in which query heads share their reads (XQA); before, attention read
+the keys of a group for each of its heads."""
+
+UNSURE = "v0.7.1"
+"""In this release some rows of several GPUs can only be rates per GPU, and do not say so."""
+
+
+@dataclass(frozen=True)
+class StaticBatch:
+    """One measured batch, and its output tokens per second."""
+
+    version: str
+    model: str
+    gpu: str
+    precision: str
+    tp: int
+    batch: int
+    prompt: int
+    output: int
+    tokens_per_s: float
+
+    @property
+    def group(self) -> str:
+        """A model on a GPU."""
+        return f"{self.model}.{self.gpu}"
+
+    @property
+    def shares_keys(self) -> bool:
+        """Whether the heads of a group read keys together."""
+        return self.version >= SHARED_SINCE
+
+    @property
+    def measured_s(self) -> float:
+        """Duration of the batch."""
+        return self.batch * self.output / self.tokens_per_s
+
+    def replica(self, runtime: Runtime) -> Replica:
+        """Return the replica that ran the batch, under a runtime."""
+        precision = {"dtype": self.precision, "kv_dtype": self.precision}
+        cut = Parallelism(tp=self.tp)
+        return replica_of(self.model, self.gpu, cut=cut, runtime=runtime, **precision)
+
+
+def static_rows(reference: Path) -> list[StaticBatch]:
+    """Return the static batches of the reference folder, each as its last release has it."""
+    found = {}
+    for row in sorted(records(reference, "static_batches"), key=lambda row: str(row.doc_tag)):
+        if row.doc_tag == UNSURE and row.tp_size > 1:
+            continue
+        load = (int(row.tp_size), int(row.batch_size), int(row.isl), int(row.osl))
+        engine, rate = (
+            (model_name(row.model), row.gpu, row.precision),
+            row.output_tokens_per_s_total,
+        )
+        found[engine, load] = StaticBatch(row.doc_tag, *engine, *load, rate)
+    return list(found.values())
+
+
+SPLITWISE = "serving_modern/splitwise_perf_model.parquet"
+TINYCHAT = "quantization/awq_tinychat_decode_bs1.parquet"
+REUSE = "quantization/kv_reuse_ttft_llama3_8b_4090_q32.parquet"
+CONCURRENT = "serving_measured/inferencex_aic_silicon.parquet"
+
+MIXED_TOKENS = 64.0
+"""So many prompt tokens cost a decode iteration little: it is bound by memory."""
+
+QUESTION = 32.0
+"""Tokens asked behind each history of the table of reuse."""
+
+MEAN_LENGTH = 0.9
+"""The client of the concurrent table draws lengths evenly between 0.8 and 1 of the stated ones."""
+
+NO_RUNTIME = Runtime(name="none", layer_s=0.0, host_s=0.0, sequence_s=0.0)
+"""Kernels and messages alone; the runtime of a case is given with the prediction."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """A step, the number of runs in a measurement, and whether each run had a launch."""
+
+    step: Step
+    times: float = 1.0
+    is_launched: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class PassCase:
+    """A measured forward pass: steps, replica and seconds.
+
+    `is_test` says that its whole group is kept out of every fit.
+    """
+
+    group: str
+    replica: Replica
+    terms: tuple[Term, ...]
+    measured_s: float
+    is_test: bool = True
+    is_tokenised: bool = False  # the host's work on the text is part of what was measured
+    is_scheduled: bool = True  # a host chooses the batch of each iteration
+
+    def predicted_s(self, runtime: Runtime, effects: Effects = EVERYTHING) -> float:
+        """Return our time for it under a runtime, with what is counted besides kernels."""
+        waits = effects.synchronisation and self.is_scheduled
+        effects = dataclasses.replace(effects, synchronisation=waits)
+        layers, cluster = self.replica.model.layers, self.replica.cluster
+        total, busy = 0.0, self._busy_s(runtime.is_fused and effects.fusion, effects.clocks)
+        for term, busy_s in zip(self.terms, busy, strict=True):
+            step = term.step
+            sequences = float(step.prefills) + float(step.decodes)
+            launch_s = runtime.launch_s(
+                layers, sequences, busy_s, cluster, prefills=step.prefills, effects=effects
+            )
+            total += term.times * (busy_s + term.is_launched * float(launch_s))
+            if self.is_tokenised and effects.prompt:
+                total += float(runtime.prompt_s(step.prefill_tokens, step.prefills, cluster))
+        return total
+
+    @functools.cache  # noqa: B019 - cases last as long as their table; fits ask again and again
+    def _busy_s(self, fused: bool, clocks: bool) -> tuple[float, ...]:
+        """Return the time of each term's kernels and messages."""
+        effects = Effects(fusion=fused, clocks=clocks)
+        replica = dataclasses.replace(self.replica, effects=effects)
+        part = stage_of(replica.model, replica.cut, 0)
+        return tuple(
+            sum(float(np.asarray(row.seconds)) for row in part_rows(replica, term.step, part))
+            for term in self.terms
+        )
+
+
+def splitwise(reference: Path, phase: str) -> Iterator[PassCase]:
+    """Yield prompt or token times of Llama-2-70B on A100 and H100 (Patel et al., 2024).
+
+    Rows marked as synthetic were derived, not measured. Prompts of a batch ran one after another
+    in some rows; only single prompts are kept. Both are fitted to, except at tp 4.
+    """
+    is_prompt = phase == "prompt"
+    for row in _rows(reference / SPLITWISE, gpu="hardware"):
+        batch, prompt = float(row.batch_size), float(row.prompt_size)
+        if row.synthetic_pcap or (is_prompt and batch > 1):
+            continue
+        context = prompt + row.token_size / 2.0
+        step = prefill_step(batch, prompt) if is_prompt else decode_step(batch, context)
+        tp, seconds = int(row.tensor_parallel), row[f"{phase}_time"] * 1e-3
+        replica = _replica(row.model, row.hardware, tp, "fp16", framework="vllm")
+        group = f"{replica.gpu.name} tp{tp}"
+        yield PassCase(group, replica, (Term(step),), seconds, tp == 4, is_tokenised=is_prompt)
+
+
+def tinychat(reference: Path, column: str) -> Iterator[PassCase]:
+    """Yield decode times at batch 1 and four tokens of context, in fp16 or with 4-bit weights.
+
+    Those on A100 are fitted to.
+    """
+    dtype = "fp16" if column == "fp16_ms_per_token" else "w4a16"
+    for row in _rows(reference / TINYCHAT):
+        if row[column] is not None:
+            gpu = gpu_name(row.gpu)
+            replica = _replica(row.model, gpu, 1, dtype)
+            terms = (Term(decode_step(1.0, 4.0)),)
+            yield PassCase(gpu, replica, terms, row[column] * 1e-3, is_test=gpu != "a100_sxm")
+
+
+def tinychat_prompts(reference: Path, *, reused: bool) -> Iterator[PassCase]:
+    """Yield TTFT of a question behind a history, in 4 bits on an RTX 4090.
+
+    The history is cached, or computed again. Computed ones of no more history than question are
+    fitted to: longer ones take half as long again as the same page states for prompts of that
+    length, for an unknown reason.
+    """
+    column = "w4_kv_reuse_ttft_ms" if reused else "w4_no_reuse_ttft_ms"
+    for row in read_records(reference / REUSE):
+        history = float(row.history_tokens)
+        whole = prefill_step(1.0, history + QUESTION)
+        terms = (Term(chunk_step(QUESTION, history, 1.0) if reused else whole),)
+        replica, is_test = _replica("LLaMA-3-8B", "RTX4090", 1, "w4a16"), history > QUESTION
+        yield PassCase(f"{history:,.0f}", replica, terms, row[column] * 1e-3, reused or is_test)
+
+
+def concurrent(reference: Path, gpu: str) -> Iterator[PassCase]:
+    """Yield TPOT of dense Llama-3.1 at a fixed number of clients.
+
+    While a request decodes, each of the others is prefilled once in as many iterations as a
+    request has output tokens; a prompt joins an iteration that is launched anyway. Rows in which
+    more than `MIXED_TOKENS` of prompt join an iteration are left out: there the scheduler decides.
+    Only H100 is fitted to, except at tp 4.
+    """
+    for row in read_records(reference / CONCURRENT, gpu=gpu, mode="agg"):
+        if not (is_model(row.model) and model_name(row.model).startswith("llama3_1_")):
+            continue
+        clients, output = float(row.concurrency), MEAN_LENGTH * row.osl
+        prompt = MEAN_LENGTH * row.isl
+        prompts = (clients - 1.0) / output
+        if prompts * prompt > MIXED_TOKENS:
+            continue
+        dtype = row.precision if row.precision in ("fp8", "fp4") else "bf16"
+        # The recipes of narrow checkpoints store keys and values in 8 bits (InferenceX, 70b_*.sh).
+        kv_dtype, tp = "bf16" if dtype == "bf16" else "fp8", int(row.tp_size)
+        replica = _replica(row.model, gpu, tp, dtype, kv_dtype, row.framework)
+        terms = (
+            Term(decode_step(clients, prompt + output / 2.0)),
+            Term(prefill_step(1.0, prompt), prompts, is_launched=False),
+        )
+        group = f"{row.framework} {replica.model.name} tp{tp}"
+        yield PassCase(group, replica, terms, row.tpot_ms * 1e-3, gpu != "h100_sxm" or tp == 4)
+
+
+def static_batches(reference: Path, version: str) -> Iterator[PassCase]:
+    """Yield whole static batches of LLaMA 7B and 70B in one release of TensorRT-LLM.
+
+    A batch is one prefill of all prompts and a decode for each further token, without a scheduler.
+    The 7B model is Llama-2-7B in shape.
+    """
+    llama = ["LLaMA 7B", "LLaMA 70B"]
+    for row in records(reference, "static_batches", model=llama, doc_tag=version):
+        batch, prompt, output = (float(row[c]) for c in ("batch_size", "isl", "osl"))
+        tp = int(row.tp_size)
+        replica = _replica(row.model, row.gpu, tp, row.precision, kv_dtype=row.precision)
+        # Nine points of the decodes represent all of them: their time is linear in the context.
+        points = [(i + 0.5) / 9.0 for i in range(9)]
+        decodes = [
+            Term(decode_step(batch, prompt + at * output), (output - 1.0) / 9.0) for at in points
+        ]
+        terms = (Term(prefill_step(batch, prompt)), *decodes)
+        seconds = batch * output / row.output_tokens_per_s_total
+        group = f"{replica.gpu.name} {replica.model.name} tp{tp}"
+        yield PassCase(group, replica, terms, seconds, is_scheduled=False)
+
+
+def _rows(path: Path, gpu: str = "gpu") -> Iterator[Record]:
+    """Yield the rows of models and GPUs that are known by these tables' names."""
+    for row in read_records(path):
+        if is_model(row.model) and row[gpu] in GPUS:
+            yield row
+
+
+def _replica(
+    model: str, gpu: str, tp: int, dtype: str, kv_dtype: str = "fp16", framework: str = ""
+) -> Replica:
+    return replica_of(
+        model_name(model),
+        gpu_name(gpu),
+        cut=Parallelism(tp=tp),
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        runtime=NO_RUNTIME,
+        framework=framework,
+    )
+
+
+@dataclass(frozen=True)
+class PassTable:
+    """A table of measured passes, its reader, and the runtime it was measured under."""
+
+    name: str
+    path: str
+    read: Callable[[Path], Iterator[PassCase]]
+    runtime: str
+
+    @functools.cache  # noqa: B019 - tables are few and last; cases remember their prices
+    def cases(self, reference: Path) -> Sequence[PassCase]:
+        """Return its rows, read and priced once."""
+        return tuple(self.read(reference))
+
+
+TABLES = (
+    PassTable("llama2_70b_token_time", SPLITWISE, lambda r: splitwise(r, "token"), "eager_tp"),
+    PassTable("llama2_70b_prompt_time", SPLITWISE, lambda r: splitwise(r, "prompt"), "eager_tp"),
+    PassTable("decode_w4a16", TINYCHAT, lambda r: tinychat(r, "int4_awq_ms_per_token"), "eager"),
+    PassTable("decode_fp16", TINYCHAT, lambda r: tinychat(r, "fp16_ms_per_token"), "eager"),
+    PassTable("llama3_1_tpot_h100", CONCURRENT, lambda r: concurrent(r, "h100_sxm"), "graphs"),
+    PassTable("llama3_1_tpot_b200", CONCURRENT, lambda r: concurrent(r, "b200_sxm"), "graphs"),
+    PassTable("static_batch", STATIC, lambda r: static_batches(r, "v0.9.0"), "graphs"),
+)
+
+
+LINEAR = "llm_ops/linear_ops.parquet"
+
+LAYER_GPUS = {"a100": "a100_sxm", "h100": "h100_sxm", "a40": "a40"}
+"""GPUs of the table's first source; its other sources time launches too, or reduced models."""
+
+SOURCE = "vidur"
+HELD_OUT = ("meta-llama/Llama-2-70b-hf", "meta-llama/Meta-Llama-3-70B")
+"""Models kept out of every fit."""
+
+TIMED = (
+    "input_layernorm",
+    "attn_pre_proj",
+    "attn_rope",
+    "attn_post_proj",
+    "post_attention_layernorm",
+    "mlp_up_proj",
+    "mlp_act",
+    "mlp_down_proj",
+    "add",
+)
+"""Columns of a layer; the residual sum of which there are two is timed once."""
+
+TWICE = ("add",)
+ABSENT = ("cache_write",)
+"""Of our operators what the tables have in attention."""
+
+KERNEL_BY_KERNEL = Effects(fusion=False, clocks=False)
+ONE_LAYER = Stage(dense_layers=1, expert_layers=0, has_embedding=False, has_head=False)
+
+
+@dataclass(frozen=True)
+class LayerRows:
+    """Measured layers of a model on a rank of a GPU, by number of tokens."""
+
+    replica: Replica
+    model: str  # its name in the table
+    tokens: Floats
+    measured_s: Floats
+
+    @property
+    def is_test(self) -> bool:
+        """Whether the model is kept out of fits."""
+        return self.model in HELD_OUT
+
+    @functools.cached_property
+    def work_s(self) -> tuple[Floats, Floats]:
+        """Return our sum without lowered clocks, and the least time of matrix units."""
+        replica = self.replica
+        shard = Shard(replica.model, replica.cut, ONE_LAYER, replica.dtype)
+        operators = token_operators(shard, self.tokens)
+        rows = compute_rows(operators, replica, "tokens")
+        kept = [row for row in rows if row.operator.name not in ABSENT]
+        matrix_s = np.zeros_like(self.tokens)
+        for row in kept:
+            assert not isinstance(row.operator, Collective)
+            matrix_s = matrix_s + throttled_s(row.operator, replica.gpu, 1.0)
+        kernels = [np.broadcast_to(row.seconds, self.tokens.shape) for row in kept]
+        return np.sum(kernels, axis=0), matrix_s
+
+    def predicted_s(self, throttling: float) -> Floats:
+        """Return our sum, with a share of `throttling.slowdown`."""
+        kernels_s, matrix_s = self.work_s
+        return kernels_s + throttling * matrix_s
+
+
+def layer_rows(reference: Path) -> list[LayerRows]:
+    """Return the measured layers of every GPU, model and degree."""
+    groups: dict[tuple[str, str, int], list[Record]] = {}
+    for row in read_records(reference / LINEAR, source=SOURCE, gpu=list(LAYER_GPUS)):
+        if all(row[f"{name}_ms"] is not None for name in TIMED):
+            groups.setdefault((row.gpu, row.model, int(row.tp)), []).append(row)
+    found = []
+    for (gpu, model, tp), rows in groups.items():
+        sums = [sum(row[f"{name}_ms"] * (1 + (name in TWICE)) for name in TIMED) for row in rows]
+        replica = replica_of(
+            _model(rows[0]),
+            LAYER_GPUS[gpu],
+            cut=Parallelism(tp=tp),
+            framework="vllm",
+            effects=KERNEL_BY_KERNEL,
+        )
+        tokens = np.array([row.num_tokens for row in rows], np.float64)
+        found.append(LayerRows(replica, model, tokens, np.array(sums, np.float64) * 1e-3))
+    return found
+
+
+def _model(row: Record) -> LanguageModel:
+    """Return a model of one layer with the widths of a row."""
+    return replace(
+        load_model("llama2_7b"),
+        name=row.model,
+        layers=1,
+        hidden=int(row.n_embd),
+        heads=int(row.n_q_head),
+        kv_heads=int(row.n_kv_head),
+        head_dim=int(row.n_embd) // int(row.n_q_head),
+        ffn=int(row.mlp_hidden),
+        vocab=int(row.vocab_size),
+    )
+
+
+PROFILE = "colocation/muxserve_mps_latency.parquet"
+COLOCATION_GPU = "a100_sxm"
+WHOLE = 100.0
+COLUMNS = ("share", "batch", "tokens", "prefill", "decode")
+
+
+def slowdowns(reference: Path) -> Iterator[Record]:
+    """Yield the passes of each model and number of GPUs that were also timed on all SMs.
+
+    `share`, `batch`, `tokens` and the slowdowns of `prefill` and `decode` are arrays, with NaN
+    where one of the two passes was not timed.
+    """
+    groups: dict[tuple[str, int], list[Record]] = {}
+    for row in read_records(reference / PROFILE):
+        groups.setdefault((row.model, int(row.n_gpus)), []).append(row)
+    for (model, gpus), rows in sorted(groups.items()):
+        whole = {(row.batch, row.seq_len): row for row in rows if row.mps_pct == WHOLE}
+        pairs = [
+            (row, whole[row.batch, row.seq_len])
+            for row in rows
+            if row.mps_pct != WHOLE and (row.batch, row.seq_len) in whole
+        ]
+        found = [
+            (
+                row.mps_pct / WHOLE,
+                row.batch,
+                row.seq_len,
+                _ratio(row.prefill_ms, base.prefill_ms),
+                _ratio(row.decode_ms, base.decode_ms),
+            )
+            for row, base in pairs
+        ]
+        columns = np.array(found, np.float64).reshape(-1, len(COLUMNS)).T
+        yield Record(zip(COLUMNS, columns, strict=True), model=model, gpus=gpus)
+
+
+def _ratio(value: float | None, base: float | None) -> float:
+    return np.nan if value is None or base is None else value / base
+
+
+PRODUCTS = file_of("w4a16_products")
+
+MATRIX = (73_728, 18_432)
+"""Inner length and columns of the product, 1,024 and 256 for each of 72 SMs (IST-DASLab/marlin,
+`bench.py`, "ideal")."""
+
+BASE_HZ = 885e6
+"""NVIDIA A10 product brief, base clock."""
+
+CONTEXT = 128.0
+"""Assumed tokens of context: the published decodes are of short texts."""
+
+
+def gpu_at(clock: str) -> Gpu:
+    """Return an A10 at its boost clock, or with its clock locked at the base."""
+    gpu = load_gpu("a10")
+    if clock != "base_locked":
+        return gpu
+    slower = BASE_HZ / gpu.clock_hz
+    peaks = {dtype: slower * peak for dtype, peak in gpu.peak_flops.items()}
+    return replace(gpu, clock_hz=BASE_HZ, peak_flops=peaks)
+
+
+def speed_ups(reference: Path, clock: str) -> Mapping[str, Mapping[int, float]]:
+    """Return the speed-up over fp16, by kernel and rows of the product."""
+    found: dict[str, dict[int, float]] = {}
+    for row in records(reference, "w4a16_products", clock=clock):
+        found.setdefault(row.kernel, {})[row.batch] = row.speedup_vs_fp16
+    return {kernel: dict(sorted(rows.items())) for kernel, rows in found.items()}
+
+
+def exllama_decodes(reference: Path) -> Iterator[PassCase]:
+    """Yield decodes of one sequence with 4-bit weights on the GPU that the catalog has.
+
+    Compiled code launches the layers, so the runtime `graphs` is nearest: with `eager`, the runtime
+    of TinyChat's Python, the mean error is 34 % rather than 15 %.
+    """
+    runtime = load_runtime("graphs")
+    for row in records(reference, "exllama", gpu="RTX4090", bits_per_weight=4.0):
+        model = model_of(f"{row.family} {row.size}")
+        replica = replica_of(model, "rtx_4090", dtype="w4a16", kv_dtype="fp16", runtime=runtime)
+        terms = (Term(decode_step(1.0, CONTEXT)),)
+        yield PassCase(model.name, replica, terms, 1.0 / row.tokens_per_s_bs1)

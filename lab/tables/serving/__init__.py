@@ -1,1 +1,0 @@
-"""What tables of measured serving leave out, read elsewhere."""

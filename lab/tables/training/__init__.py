@@ -1,1 +1,0 @@
-"""Measured training steps, systems and layers."""
