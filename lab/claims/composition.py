@@ -35,7 +35,7 @@ from simulators.composition.replica import load_runtime
 from simulators.composition.throttling import slowdown
 from simulators.core.jit import Floats
 from simulators.evidence.lookup import BEST
-from simulators.graphs.timeline import Framework
+from simulators.graphs.price import Framework
 from simulators.kernels.energy import active_idle_w
 from simulators.kernels.profile import Profile
 from simulators.serving.simulator import simulate

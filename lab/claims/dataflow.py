@@ -15,8 +15,8 @@ from lab.parity.timeloop import extrapolated
 from lab.tables.dataflow import PJ_PER_UJ, evaluation_of, read_tables
 from lab.tables.rows import read_records
 from simulators.catalog.accelerator import load_accelerator
-from simulators.catalog.die import dies
-from simulators.codesign.die_area import fitted
+from simulators.catalog.gpu import dies
+from simulators.codesign.simulator import fitted
 from simulators.core.errors import UserError
 from simulators.core.folder import ACCELERATORS
 from simulators.dataflow.closed_form import products

@@ -32,8 +32,8 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
 from simulators.evidence.default_rates import identity_of, measured_gpus
 from simulators.evidence.lookup import BEST
-from simulators.graphs.forward import BACKWARD, FORWARD, INFERENCE
-from simulators.graphs.timeline import CALIBRATION, Framework, PhaseTime, PricedLaunches, span
+from simulators.graphs.launches import BACKWARD, FORWARD, INFERENCE
+from simulators.graphs.price import CALIBRATION, Framework, PhaseTime, PricedLaunches, span
 from simulators.kernels.levels import zero_shot_profile
 from simulators.kernels.profile import Profile
 

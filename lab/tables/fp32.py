@@ -35,9 +35,8 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import GPUS
 from simulators.evidence.lookup import BEST
-from simulators.graphs.backward import backward_launches
-from simulators.graphs.forward import DEPTHWISE, forward_launches
-from simulators.graphs.timeline import Framework, PricedLaunches, price_launches, slowdown
+from simulators.graphs.launches import DEPTHWISE, backward_launches, forward_launches
+from simulators.graphs.price import Framework, PricedLaunches, price_launches, slowdown
 from simulators.kernels.price import Level
 from simulators.kernels.profile import Profile
 from simulators.workload.graphs.families import draw

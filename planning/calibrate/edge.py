@@ -23,8 +23,14 @@ from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
 from simulators.core.folder import once
 from simulators.core.jit import Floats, Ints
-from simulators.edge.architectures import features
-from simulators.edge.device import FORMAT, SUFFIX, Weights, calibration_of, with_level
+from simulators.edge.device import (
+    DEVICE_FORMAT,
+    SUFFIX,
+    Weights,
+    calibration_of,
+    features,
+    with_level,
+)
 
 NETWORK, LATENCY = "network", "latency_s"
 FEWEST = 4
@@ -152,7 +158,7 @@ def calibrate_device(name: str, measured: Path, space: str) -> tuple[list[Gain],
 def text_of(weights: Weights, space: str, about: Mapping[str, Any]) -> str:
     """Return the content of a device's file; `about` says which rows it was fitted to."""
     found = {
-        "format": FORMAT,
+        "format": DEVICE_FORMAT,
         "search_space": space,
         "about": dict(about),
         "unit_s": weights.unit_s,

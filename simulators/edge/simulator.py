@@ -20,16 +20,18 @@ from simulators.core.contract import choice, metric
 from simulators.core.errors import UserError
 from simulators.core.fields import check_batch
 from simulators.core.folder import once
-from simulators.edge.architectures import (
+from simulators.edge.device import (
     CELL_OPERATIONS,
     EDGES,
     NONE,
     SPACES,
+    SUFFIX,
+    calibration_of,
     cell_macs,
     cell_text,
+    device,
     features,
 )
-from simulators.edge.device import SUFFIX, calibration_of, device
 
 CELL_SPACE = "nb201"
 OPERATIONS = (NONE, *CELL_OPERATIONS)

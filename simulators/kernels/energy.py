@@ -21,8 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from simulators.catalog.gpu import Gpu, as_sold
-from simulators.catalog.memory import load_memory
+from simulators.catalog.gpu import Gpu, as_sold, load_memory
 from simulators.core.calibration import read_calibration
 from simulators.core.jit import Floats
 from simulators.evidence.calibration_files import calibration_file

@@ -13,8 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.catalog.memory import CACHE, CHIPLET, PIM, POOL, MemoryLevel, load_memory
+from simulators.catalog.gpu import (
+    CACHE,
+    CHIPLET,
+    PIM,
+    POOL,
+    Gpu,
+    MemoryLevel,
+    load_gpu,
+    load_memory,
+)
 from simulators.core.columns import EXTRAPOLATED, FITTED, UNMODELLED
 from simulators.core.jit import Floats, Ints
 from simulators.evidence.default_rates import measured_gpus

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from simulators.catalog.die import dies
-from simulators.catalog.gpu import GPUS, load_gpu, what_if
-from simulators.codesign.die_area import fitted, gpu_area_mm2, has_die
-from simulators.codesign.simulator import SIMULATOR, CodesignPoint
+from simulators.catalog.gpu import GPUS, dies, load_gpu, what_if
+from simulators.codesign.simulator import SIMULATOR, CodesignPoint, fitted, gpu_area_mm2, has_die
 from simulators.core.columns import batch_of
 from simulators.core.errors import UserError
 

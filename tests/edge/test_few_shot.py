@@ -13,8 +13,7 @@ from lab.fits.methods.few_shot import adapt, choose, learn, prior
 from lab.fits.methods.programs import learn_programs, one_hot
 from planning.calibrate.edge import text_of
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.edge.architectures import cell_operations, cell_text, features
-from simulators.edge.device import device
+from simulators.edge.device import cell_operations, cell_text, device, features
 
 FILES = Path(__file__).parent / "files"
 STORED = FILES / "pi_of_format_1.json"

@@ -11,8 +11,7 @@ import pytest
 from planning.calibrate.edge import text_of
 from simulators.core.columns import batch_of
 from simulators.core.errors import UserError
-from simulators.edge.architectures import cell_text
-from simulators.edge.device import device
+from simulators.edge.device import cell_text, device
 from simulators.edge.simulator import SIMULATOR, EdgePoint
 
 

@@ -23,9 +23,14 @@ from hypothesis.strategies import (
 from lab.tables.fp32 import MODEL_TIMES, TimedTransformer, price_graph, read_cases, unfused_graph
 from simulators.catalog.gpu import load_gpu
 from simulators.core.calibration import reference_folder
-from simulators.graphs.backward import backward_launches
-from simulators.graphs.forward import BACKWARD, FORWARD, INFERENCE, forward_launches
-from simulators.graphs.timeline import Framework, finish_s, span
+from simulators.graphs.launches import (
+    BACKWARD,
+    FORWARD,
+    INFERENCE,
+    backward_launches,
+    forward_launches,
+)
+from simulators.graphs.price import Framework, finish_s, span
 from simulators.workload.graphs.graph import Graph, Sketch
 from simulators.workload.operators import Elementwise, Gemm
 

@@ -12,8 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulators.catalog.cluster import cluster_for
-from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.catalog.memory import CACHE, CHIPLET, PIM, POOL, MemoryLevel, load_memory
+from simulators.catalog.gpu import (
+    CACHE,
+    CHIPLET,
+    PIM,
+    POOL,
+    Gpu,
+    MemoryLevel,
+    load_gpu,
+    load_memory,
+)
 from simulators.core.columns import UNMODELLED
 from simulators.core.errors import UserError
 from simulators.core.folder import GPUS, MEMORIES

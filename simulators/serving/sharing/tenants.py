@@ -19,8 +19,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from simulators.catalog.gpu import load_gpu
-from simulators.catalog.mig import mig_slice
+from simulators.catalog.gpu import load_gpu, mig_slice
 from simulators.catalog.model import load_model
 from simulators.catalog.price import load_prices
 from simulators.composition.replica import NOTHING
