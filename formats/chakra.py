@@ -1,16 +1,17 @@
 """Read Chakra execution traces: length-prefixed protocol-buffer messages.
 
-Sridharan et al., "Chakra" (2023); schema 0.0.4 of mlcommons/chakra. Only the fields
-needed for timing are decoded. Durations are whole
-microseconds.
+Sridharan et al., "Chakra" (2023); schema 0.0.4 of mlcommons/chakra. Only the fields needed for
+timing are decoded. Durations are whole microseconds.
 """
 
 from __future__ import annotations
 
+import functools
+import io
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from simulators.collectives.traces.operators import Operator
 from simulators.core.errors import UserError
@@ -18,6 +19,7 @@ from simulators.core.errors import UserError
 NS_PER_US: Final = 1000
 
 _KINDS = {5: "send", 6: "recv", 7: "collective"}
+"""Kind of an operator by the type of a node; all other types are compute."""
 _COLLECTIVES = {
     0: "all_reduce",
     2: "all_gather",
@@ -25,13 +27,32 @@ _COLLECTIVES = {
     6: "all_to_all",
     7: "reduce_scatter",
 }
-_ID, _NAME, _TYPE, _CTRL_DEPS, _DATA_DEPS, _DURATION, _ATTR = 1, 2, 3, 4, 5, 7, 10
-"""Fields of a node; all kinds but `_KINDS` are compute."""
-_SIGNED_FIELDS, _PLAIN_FIELDS = (15, 17), (7, 9, 11, 13, 27)
-"""Fields of an attribute that hold one whole number, zigzag coded or plain."""
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-"""Wire types."""
-_TOP_BIT, _WRAP = 1 << 63, 1 << 64
+_SCHEMA = """
+name: "chakra.proto" package: "chakra" syntax: "proto3"
+message_type { name: "Metadata" }
+message_type {
+  name: "Attribute"
+  oneof_decl { name: "value" }
+  field { number: 1 name: "name" type: TYPE_STRING }
+  field { number: 7 name: "int32" type: TYPE_INT32 oneof_index: 0 }
+  field { number: 9 name: "int64" type: TYPE_INT64 oneof_index: 0 }
+  field { number: 11 name: "uint32" type: TYPE_UINT32 oneof_index: 0 }
+  field { number: 13 name: "uint64" type: TYPE_UINT64 oneof_index: 0 }
+  field { number: 15 name: "sint32" type: TYPE_SINT32 oneof_index: 0 }
+  field { number: 17 name: "sint64" type: TYPE_SINT64 oneof_index: 0 }
+  field { number: 27 name: "bool" type: TYPE_BOOL oneof_index: 0 }
+}
+message_type {
+  name: "Node"
+  field { number: 1 name: "id" type: TYPE_INT64 }
+  field { number: 2 name: "name" type: TYPE_STRING }
+  field { number: 3 name: "type" type: TYPE_INT32 }
+  field { number: 4 name: "ctrl_deps" type: TYPE_INT64 label: LABEL_REPEATED }
+  field { number: 5 name: "data_deps" type: TYPE_INT64 label: LABEL_REPEATED }
+  field { number: 7 name: "duration_us" type: TYPE_INT64 }
+  field { number: 10 name: "attr" type: TYPE_MESSAGE type_name: "Attribute" label: LABEL_REPEATED }
+}
+"""
 
 
 def read_chakra(path: Path) -> tuple[Operator, ...]:
@@ -40,113 +61,64 @@ def read_chakra(path: Path) -> tuple[Operator, ...]:
     Raises:
         UserError: the file is truncated, is not a Chakra trace, or has an unknown collective.
     """
+    from google.protobuf.message import DecodeError
+
     try:
         content = path.read_bytes()
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
     try:
-        messages = list(_delimited(content))
-        return tuple(_node(_fields(message), path) for message in messages[1:])
-    except (IndexError, ValueError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not a Chakra execution trace: {error}") from error
+        nodes = list(_nodes(content))
+    except (DecodeError, ValueError) as error:
+        said = f"not a Chakra execution trace, or truncated: {error}"
+        raise UserError(f"{path}: {said}") from error
+    return tuple(_operator(node, path) for node in nodes)
 
 
-Fields = list[tuple[int, int | bytes]]
+@functools.cache
+def _message_classes() -> dict[str, Any]:
+    """Return the message classes of the schema."""
+    from google.protobuf import descriptor_pb2, message_factory, text_format
+
+    schema = text_format.Parse(_SCHEMA, descriptor_pb2.FileDescriptorProto())
+    return dict(message_factory.GetMessages([schema]))
 
 
-def _node(entries: Fields, path: Path) -> Operator:
-    plain = dict(entries)
-    numbers = {field: value for field, value in plain.items() if isinstance(value, int)}
-    name = plain.get(_NAME, b"")
-    after: list[int] = []
-    attributes: dict[str, int] = {}
-    for field, value in entries:
-        if field in (_CTRL_DEPS, _DATA_DEPS):
-            after += [value] if isinstance(value, int) else _packed(value)
-        elif field == _ATTR and isinstance(value, bytes):
-            attributes.update(_attribute(_fields(value)))
-    kind = _KINDS.get(numbers.get(_TYPE, 0), "compute")
+def _nodes(content: bytes) -> Iterator[Any]:
+    """Yield the nodes of a trace, which follow its metadata."""
+    from google.protobuf.proto import parse_length_prefixed
+
+    classes, stream = _message_classes(), io.BytesIO(content)
+    parse_length_prefixed(classes["chakra.Metadata"], stream)
+    while (node := parse_length_prefixed(classes["chakra.Node"], stream)) is not None:
+        yield node
+
+
+def _operator(node: Any, path: Path) -> Operator:
+    """Return the operator of a node. Raises UserError for an unknown collective."""
+    numbers = {
+        attribute.name: value
+        for attribute in node.attr
+        for field, value in attribute.ListFields()
+        if field.name != "name"
+    }
+    kind = _KINDS.get(node.type, "compute")
     found = Operator(
-        id=numbers.get(_ID, 0),
-        name=name.decode() if isinstance(name, bytes) else "",
+        id=node.id,
+        name=node.name,
         kind=kind,
-        after=tuple(dict.fromkeys(after)),
-        duration_ns=numbers.get(_DURATION, 0) * NS_PER_US,
-        size_bytes=0 if kind == "compute" else attributes.get("comm_size", 0),
+        after=tuple(dict.fromkeys((*node.ctrl_deps, *node.data_deps))),
+        duration_ns=node.duration_us * NS_PER_US,
+        size_bytes=0 if kind == "compute" else numbers.get("comm_size", 0),
     )
     if kind == "collective":
-        code = attributes.get("comm_type", 0)
+        code = numbers.get("comm_type", 0)
         if code not in _COLLECTIVES:
             raise UserError(
                 f"{path}: node {found.id} '{found.name}' is a collective of unknown type {code}"
             )
         return replace(found, collective=_COLLECTIVES[code])
     if kind in ("send", "recv"):
-        other = attributes.get("comm_dst" if kind == "send" else "comm_src", -1)
-        return replace(found, peer=other, tag=attributes.get("comm_tag", 0))
+        peer = numbers.get("comm_dst" if kind == "send" else "comm_src", -1)
+        return replace(found, peer=peer, tag=numbers.get("comm_tag", 0))
     return found
-
-
-def _attribute(entries: Fields) -> dict[str, int]:
-    """Return an integer attribute, or None."""
-    name, found = "", None
-    for number, value in entries:
-        if number == 1 and isinstance(value, bytes):
-            name = value.decode()
-        elif number in _PLAIN_FIELDS and isinstance(value, int):
-            found = value - _WRAP if value >= _TOP_BIT else value
-        elif number in _SIGNED_FIELDS and isinstance(value, int):
-            found = (value >> 1) ^ -(value & 1)
-    return {} if found is None else {name: found}
-
-
-def _delimited(content: bytes) -> Iterator[bytes]:
-    at = 0
-    while at < len(content):
-        length, at = _read_varint(content, at)
-        if at + length > len(content):
-            raise ValueError(f"a message of {length} bytes is truncated at byte {at}")
-        yield content[at : at + length]
-        at += length
-
-
-def _fields(message: bytes) -> Fields:
-    found: Fields = []
-    at = 0
-    while at < len(message):
-        key, at = _read_varint(message, at)
-        number, wire = key >> 3, key & 7
-        if wire == _VARINT:
-            value, at = _read_varint(message, at)
-            found.append((number, value))
-            continue
-        length = {_FIXED64: 8, _FIXED32: 4}.get(wire, 0)
-        if wire == _BYTES:
-            length, at = _read_varint(message, at)
-        elif not length:
-            raise ValueError(f"wire type {wire} at byte {at}")
-        if at + length > len(message):
-            raise ValueError(f"field {number} is truncated at byte {at}")
-        found.append((number, message[at : at + length]))
-        at += length
-    return found
-
-
-def _packed(block: bytes) -> list[int]:
-    values, at = [], 0
-    while at < len(block):
-        value, at = _read_varint(block, at)
-        values.append(value)
-    return values
-
-
-def _read_varint(content: bytes, at: int) -> tuple[int, int]:
-    value, shift = 0, 0
-    while True:
-        byte = content[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
-        if shift > 63:
-            raise ValueError(f"a number of more than 64 bits at byte {at}")

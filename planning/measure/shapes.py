@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -130,20 +130,9 @@ DTYPES = tuple(dict.fromkeys(d.dtype for designs in FAMILIES.values() for d in d
 
 
 def calls(designs: tuple[CallFamily, ...], largest: int) -> Iterator[Call]:
-    """Yield calls without end, one of each design in turn.
-
-    Args:
-        designs: what to time.
-        largest: no size above this, where a range reaches so far down.
-    """
-    sources = [_calls(design, largest) for design in designs]
-    while sources:
-        for source in list(sources):
-            call = next(source, None)
-            if call is None:
-                sources.remove(source)
-            else:
-                yield call
+    """Yield calls without end, one of each family in turn; no size is above `largest`."""
+    for turn in zip_longest(*(_calls(design, largest) for design in designs)):
+        yield from (call for call in turn if call is not None)
 
 
 def calls_of(table: pa.Table, file: Path) -> Iterator[Call]:

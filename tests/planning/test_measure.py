@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from lab.fits import driver
 from lab.tables.fp32 import rows_of_table
 from lab.tables.fused_kernels import measured_in
 from lab.tables.tensor_kernels import own_products
-from planning.measure.run import COLUMNS, designs_of
+from planning.measure.run import COLUMNS, Bench, designs_of
 from planning.measure.shapes import (
     DTYPES,
     FAMILIES,
@@ -28,7 +29,6 @@ from planning.measure.shapes import (
     calls_of,
     weight_of,
 )
-from planning.measure.torch_bench import Bench
 from simulators.catalog.gpu import load_gpu
 from simulators.core.errors import UserError
 from simulators.kernels.price import price, price_call
@@ -204,9 +204,9 @@ class Replayed:
 def timed(call: Call, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[str]]:
     gpu = FakeGpu()
     monkeypatch.setattr(Bench, "prepared", lambda *_: lambda: gpu.queue.append("call"))
-    monkeypatch.setattr("planning.measure.torch_bench.MOST_LOOPED", 20)
-    monkeypatch.setattr("planning.measure.torch_bench.LOOP_S", 1e3)
-    monkeypatch.setattr("planning.measure.torch_bench._nvml", lambda: None)
+    monkeypatch.setattr("planning.measure.run.MOST_LOOPED", 20)
+    monkeypatch.setattr("planning.measure.run.LOOP_S", 1e3)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
     return Bench(gpu, "cuda", gpu).time(call), gpu.queue
 
 
@@ -214,13 +214,13 @@ def test_cold_call_follows_an_untimed_cache_flush(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     result, queue = timed(first_calls(1, ops="linear")[0], monkeypatch)
-    assert (result.warm_s, result.cold_s, result.timing) == (1.0, 1.0, "events")
+    assert (result["latency_us"], result["cold_us"], result["timing"]) == (1e6, 1e6, "events")
     assert queue[-2:] == ["evict", "call"]
 
 
 def test_cuda_graph_loop_time_is_divided_by_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     result, queue = timed(first_calls(1, ops="gemm")[0], monkeypatch)
-    assert (result.warm_s, result.timing) == (1.0, "graph")
+    assert (result["latency_us"], result["timing"]) == (1e6, "graph")
     assert "replay" in queue
 
 

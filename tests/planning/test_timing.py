@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from planning.measure import torch_bench as timing
-from planning.measure.torch_bench import alone_s, cold_s, looped_s, ramped_s, timed
+from planning.measure import run
+from planning.measure.run import alone_s, cold_s, looped_s, ramped_s, timed
 
 SETTLED, RISING = 20, 2.0
 """Calls after which the clock has risen, and how much longer one takes before."""
@@ -23,15 +23,14 @@ class Moment:
     def record(self) -> None:
         self.at_s = self.backend.now_s
 
-    def seconds_to(self, later: Moment) -> float:
-        return later.at_s - self.at_s
+    def elapsed_time(self, later: Moment) -> float:
+        return 1e3 * (later.at_s - self.at_s)
 
 
 @dataclass
 class NumpyBackend:
     """Multiplies with numpy; a call takes a millisecond, more on a cold cache or after a pause."""
 
-    name: str = "simulated"
     now_s: float = 0.0
     in_a_row: int = 0
     is_cold: bool = False
@@ -43,8 +42,8 @@ class NumpyBackend:
     def event(self) -> Moment:
         return Moment(self)
 
-    def run(self, work: Callable[[], object]) -> None:
-        work()
+    def call(self) -> None:
+        self.done.append(str((np.ones((4, 4)) @ np.ones((4, 4))).shape))
         slow = (RISING if self.in_a_row < SETTLED else 1.0) + 5.0 * self.is_cold
         self.now_s += 1e-3 * slow
         self.in_a_row, self.is_cold = self.in_a_row + 1, False
@@ -54,22 +53,18 @@ class NumpyBackend:
         self.now_s += 1.0
 
     def repeated(self, work: Callable[[], object], times: int) -> Callable[[], object]:
-        def together() -> None:
-            for _ in range(times):
-                work()
-            self.now_s += 1e-3 * (times - 1)
+        return lambda: [work() for _ in range(times)]
 
-        return together
+    def meters(self) -> dict[str, float]:
+        return {"power_w": 70.0, "clock_mhz": 1980.0, "temperature_c": 55.0}
 
-
-def product(backend: NumpyBackend) -> Callable[[], object]:
-    a = np.ones((4, 4))
-    return lambda: backend.done.append(str((a @ a).shape))
+    def timing(self, *, looped: bool) -> str:
+        return "simulated"
 
 
 def test_warm_ramped_and_cold_timings_differ() -> None:
     backend = NumpyBackend()
-    work = product(backend)
+    work = backend.call
     assert alone_s(backend, work, 3) == pytest.approx([2e-3] * 3)
     assert ramped_s(backend, work, 2e-3) == pytest.approx([1e-3] * 12)
     assert cold_s(backend, work, 2) == pytest.approx([7e-3] * 2)
@@ -77,20 +72,20 @@ def test_warm_ramped_and_cold_timings_differ() -> None:
 
 def test_loop_time_is_divided_by_the_number_of_calls() -> None:
     backend = NumpyBackend(in_a_row=SETTLED)
-    assert looped_s(backend, product(backend), 10, 2) == pytest.approx([1e-3] * 2)
+    assert looped_s(backend, backend.call, 10, 2) == pytest.approx([1e-3] * 2)
     assert len(backend.done) == 30
 
 
 def test_row_holds_median_time_power_and_clock() -> None:
     backend = NumpyBackend()
-    row = timed(backend, product(backend), looped=False, meters=lambda: (70.0, 1980.0, 55.0))
-    assert (row.warm_s, row.ramped_s, row.cold_s) == pytest.approx((2e-3, 1e-3, 7e-3))
-    assert (row.timing, row.power_w, row.clock_mhz) == ("simulated", 70.0, 1980.0)
-    assert row.temperature_c == 55.0
+    row = timed(backend, backend.call, looped=False)
+    assert (row["latency_us"], row["ramped_us"], row["cold_us"]) == pytest.approx((2e3, 1e3, 7e3))
+    assert (row["timing"], row["power_w"], row["clock_mhz"]) == ("simulated", 70.0, 1980.0)
+    assert row["temperature_c"] == 55.0
 
 
 def test_repeated_calls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "MOST_RAMPED", 8)
+    monkeypatch.setattr(run, "MOST_RAMPED", 8)
     backend = NumpyBackend()
-    assert len(ramped_s(backend, product(backend), 1e-9)) == 2
+    assert len(ramped_s(backend, backend.call, 1e-9)) == 2
     assert len(backend.done) == 8

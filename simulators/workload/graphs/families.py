@@ -21,7 +21,7 @@ from simulators.workload.graphs.recommendation import GraphConvolution, Recommen
 from simulators.workload.graphs.unfused_transformers import UnfusedTransformer
 from simulators.workload.graphs.vision import MobileNet, ResNet, Vgg, VisionTransformer
 
-CONFIG = "huggingface_graphs"
+CONFIG = "huggingface"
 
 FAMILIES: dict[str, type[ModelFamily]] = {
     "opt": UnfusedTransformer,
