@@ -23,9 +23,8 @@ from simulators.core.calibration import reference_folder
 from simulators.core.checks import Check, print_checks
 from simulators.core.fields import updated
 from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.demand.arrivals import stream
-from simulators.serving.demand.requests import Requests, requests_of
-from simulators.serving.demand.traces import load_trace
+from simulators.serving.demand.requests import Requests, requests_of, stream
+from simulators.serving.demand.workloads import load_trace
 from simulators.serving.point import CacheConfig, ServingPoint
 from simulators.serving.prices.iteration_table import iteration_table
 from simulators.serving.run import run_of

@@ -11,7 +11,7 @@ from simulators.catalog.engine import ServingEngine
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import UserError
-from simulators.serving.adapters.fleet import slots_of
+from simulators.serving.adapters import slots_of
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import (
     BY_TOKEN,

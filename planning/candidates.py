@@ -18,9 +18,9 @@ from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES
-from simulators.serving.demand.traces import is_trace, load_trace
+from simulators.serving.demand.workloads import is_trace, load_trace
 from simulators.serving.point import AUTO, DRAFT, RDMA, SPECULATIONS
-from simulators.serving.speculation.acceptance import survival
+from simulators.serving.speculation import survival
 from simulators.workload.llm.routing import BACKENDS, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
 from simulators.workload.precision import precision
 

@@ -24,8 +24,8 @@ from simulators.core.fields import point_from
 from simulators.core.folder import ENGINES, Folder, is_dotted, load_from, load_module
 from simulators.serving.deployment import deployment_of, pools_of
 from simulators.serving.point import HOST, MTP, OVERLAPPED, ServingPoint
-from simulators.serving.prices.skipped_layers import skips_layers
-from simulators.serving.sharing.tenants import shares_gpu
+from simulators.serving.prices.batch_price import skips_layers
+from simulators.serving.sharing import shares_gpu
 
 ORCHESTRATORS = Folder("orchestrator", "orchestrators", ".py", package="deploy")
 OPTIONS = Folder("serving engine", "engines", ".py", package="deploy")

@@ -44,6 +44,7 @@ from simulators.core.fields import point_from
 from simulators.kernels.price import price
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import deployment_of
+from simulators.serving.engine.kv_transfer import Transfers
 from simulators.serving.point import (
     BY_TOKEN,
     CLOSED,
@@ -57,13 +58,10 @@ from simulators.serving.point import (
     SchedulingConfig,
     ServingPoint,
 )
-from simulators.serving.pools.link import Transfers
-from simulators.serving.prices.batch_price import prices_of
+from simulators.serving.prices.batch_price import drafted_s, prices_of
 from simulators.serving.run import run_of
 from simulators.serving.simulator import simulate
-from simulators.serving.speculation import acceptance
-from simulators.serving.speculation.adaptive import drafted_s
-from simulators.serving.speculation.drafter import dense_layer, drafter_of
+from simulators.serving.speculation import dense_layer, drafter_of, mean_acceptance_length, survival
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import Parallelism
 from simulators.workload.llm.step import Step, chunk_step, decode_step, prefill_step
@@ -483,10 +481,8 @@ def by_batch(
         drafted = replace(
             decoder, speculation=replace(decoder.speculation, num_draft_tokens=int(drafts))
         )
-        survival = acceptance.survival(
-            decoder.speculation.method, decoder.speculation.acceptance, int(drafts)
-        )
-        tokens = acceptance.mean_acceptance_length(survival)
+        shares = survival(decoder.speculation.method, decoder.speculation.acceptance, int(drafts))
+        tokens = mean_acceptance_length(shares)
         for batch, measured in by_size.items():
             plain_s = _decode_s(
                 replace(decoder, speculation=replace(decoder.speculation, num_draft_tokens=0)),

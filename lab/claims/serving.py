@@ -41,11 +41,9 @@ from simulators.evidence.calibration_files import calibrations
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.limits import ReplicaLimits, kv_blocks
-from simulators.serving.engine.policies import load_router, load_scheduler
-from simulators.serving.engine.replica import ARRIVAL, COMPLETED, FIRST_TOKEN
+from simulators.serving.engine.limits import ReplicaLimits, kv_blocks, load_router, load_scheduler
+from simulators.serving.engine.replica import ARRIVAL, COMPLETED, FIRST_TOKEN, ReplicaState
 from simulators.serving.engine.service import EngineKernels, serve
-from simulators.serving.engine.state import ReplicaState
 from simulators.serving.point import (
     CACHED,
     NONE,

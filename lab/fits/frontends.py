@@ -38,7 +38,7 @@ from simulators.composition.replica import FRAMEWORKS
 from simulators.core.fields import updated
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
-from simulators.serving.engine.frontend import CALIBRATION, IN_PROCESS, NO_SERVER, NUMBERS, Frontend
+from simulators.serving.deployment import CALIBRATION, IN_PROCESS, NO_SERVER, NUMBERS, Frontend
 from simulators.serving.measured_deployments import point_of
 from simulators.serving.point import AUTO
 from simulators.serving.run import RunCache

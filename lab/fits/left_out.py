@@ -19,7 +19,7 @@ from simulators.core.calibration import read_calibration
 from simulators.core.errors import UnknownNameError
 from simulators.core.folder import PACKAGES
 from simulators.serving.answer.error_bands import Width, shipped_width, width_from
-from simulators.serving.engine.frontend import NO_SERVER, NUMBERS, Frontend, load_frontend
+from simulators.serving.deployment import NO_SERVER, NUMBERS, Frontend, load_frontend
 from simulators.serving.run import RunCache
 
 FOLDER = PACKAGES / "lab" / "calibration" / "left_out"

@@ -21,9 +21,8 @@ import numpy as np
 from lab.fits.driver import Calibration
 from simulators.core.folder import PACKAGE, WORKLOADS
 from simulators.core.jit import Floats, Ints
-from simulators.serving.demand.arrivals import stream
-from simulators.serving.demand.traces import Trace, load_trace
-from simulators.serving.demand.workloads import Distribution, Quantiles, Workload
+from simulators.serving.demand.requests import stream
+from simulators.serving.demand.workloads import Distribution, Quantiles, Trace, Workload, load_trace
 
 FOLDER, OWN = PACKAGE / WORKLOADS.path, Path("catalog") / "workloads"
 TRACES = {

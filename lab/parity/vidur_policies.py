@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from simulators.core.jit import Floats, Ints
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.admission import admit, can_admit
-from simulators.serving.engine.kv_cache import blocks_for, has_free_blocks
+from simulators.serving.engine.kv_cache import admit, blocks_for, can_admit, has_free_blocks
 from simulators.serving.engine.replica import ROUTE, SCHEDULE, View, kernel
 from simulators.serving.schedulers.vllm import decode_all
 

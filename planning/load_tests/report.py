@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from simulators.serving.answer.explain import batch_table
 from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.answer.percentiles import COLUMNS
-from simulators.serving.answer.records import batch_table
-from simulators.serving.answer.summary import ServingRun
+from simulators.serving.answer.summary import STATISTICS, ServingRun
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.state import ReplicaState
+from simulators.serving.engine.replica import ReplicaState
 
 LATENCIES = {
     "ttft": "TTFT",
@@ -73,9 +72,9 @@ def _counts(m: ServingMetrics) -> Iterator[str]:
 
 def _latencies(m: ServingMetrics) -> Iterator[str]:
     """Yield a line for each latency, in milliseconds."""
-    yield f"{'milliseconds':<24}" + "".join(f"{name:>9}" for name in COLUMNS)
+    yield f"{'milliseconds':<24}" + "".join(f"{name:>9}" for name in STATISTICS)
     for name, words in LATENCIES.items():
-        values = [1e3 * getattr(m, f"{name}_{column}_s") for column in COLUMNS]
+        values = [1e3 * getattr(m, f"{name}_{column}_s") for column in STATISTICS]
         digits = 2 if max(values) < 1e3 else 0
         yield f"{words:<24}" + "".join(f"{value:>9,.{digits}f}" for value in values)
 

@@ -8,7 +8,7 @@ from typing import Any
 from planning.load_tests.logs import lesson, measured
 from planning.load_tests.report import report_of
 from simulators.core.fields import point_from
-from simulators.serving.answer.user_measurements import has_own_rows
+from simulators.serving.measured_deployments import has_own_rows
 from simulators.serving.point import EVENT, ServingPoint
 from simulators.serving.run import logged_run
 from simulators.serving.simulator import validated_partition

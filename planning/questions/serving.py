@@ -36,7 +36,7 @@ from simulators.catalog.price import load_prices
 from simulators.composition.replica import NOTHING
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES
-from simulators.serving.demand.traces import is_trace, load_trace
+from simulators.serving.demand.workloads import is_trace, load_trace
 from simulators.serving.point import SPECULATIONS
 from simulators.serving.simulator import SIMULATOR
 from simulators.workload.llm.routing import BACKENDS, GATHERED

@@ -1,10 +1,25 @@
-"""The deployment of a design point: model, GPUs, hardware limits and cost."""
+"""The deployment of a design point: model, GPUs, cost, autoscaling and API server.
+
+Autoscaling: at every interval the arrival rate gives the wanted replicas, `ceil(rate /
+replica_qps)`; the maximum over the last `scale_down_s` is kept (Kubernetes' horizontal autoscaler
+with a request metric: interval 15 s, stabilisation window 300 s by default). A started replica
+receives requests after `startup_s`. A stopped replica receives no more and completes its requests.
+The plan depends on the arrivals alone.
+
+The API server of a framework parses, tokenises, polls and streams. It adds a delay to every
+request, longer for longer prompts, and some iterations to the first token: engines poll for new
+requests every few iterations, prepare one iteration during another, and send tokens in groups.
+These times are fitted by framework to measured times to the first token. A client inside the
+engine's process has none of them, except the measured time to hand over a request and its first
+token.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -25,12 +40,15 @@ from simulators.composition.replica import (
     load_runtime,
     runtime_across,
 )
+from simulators.core.calibration import read_calibration
 from simulators.core.columns import numbers, table_of
 from simulators.core.contract import fact
 from simulators.core.errors import Infeasible
 from simulators.core.fields import updated
+from simulators.core.folder import once
+from simulators.core.jit import Floats, Ints
 from simulators.kernels.energy import part_of, resting_w
-from simulators.serving.point import NUCLEUS, OVERLAPPED, UNIFIED, ServingPoint
+from simulators.serving.point import NONE, NUCLEUS, OVERLAPPED, UNIFIED, ServingPoint
 from simulators.serving.row_groups import kinds_of
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
 from simulators.workload.llm.parallelism import Parallelism, check_blocks, check_cut
@@ -341,3 +359,112 @@ def _facts(row: Mapping[str, Any]) -> tuple[float, ...]:
         kv = kv_bytes_per_token(model, cut, row["kv_dtype"])
         found.append((weights, kv, float(load_gpu(gpu).hbm_bytes)))
     return gpus, *max(found, key=lambda one: one[0] / one[2]), float(model.parameters)
+
+
+@dataclass(frozen=True)
+class AutoscalingPlan:
+    """The number of replicas over time; they start in order and stop in reverse order."""
+
+    looks_s: Floats  # when their number may change
+    wanted: Ints  # replicas from each look on, those that are starting included
+    startup_s: float
+    routable: Ints  # per request, how many take it
+
+    def paid_s(
+        self, replica: Ints, arrival_s: Floats, end_s: Floats, span: tuple[float, float]
+    ) -> float:
+        """Return the replica-seconds that are paid for within a span.
+
+        A replica is paid from its start until it is stopped and drained; overlapping runs of one
+        replica count once.
+        """
+        begin, end = span
+        paid = 0.0
+        for i in range(int(self.wanted.max())):
+            mine, paid_until = replica == i, begin
+            for start, stop in self._runs(i, end):
+                inside = mine & (arrival_s >= start) & (arrival_s <= stop)
+                drained = float(end_s[inside].max(initial=stop))
+                paid += max(0.0, min(end, drained) - max(paid_until, start))
+                paid_until = max(paid_until, drained)
+        return paid
+
+    def _runs(self, replica: int, end_s: float) -> list[tuple[float, float]]:
+        """Return from when until when a replica is wanted."""
+        on = np.concatenate([[False], self.wanted > replica, [False]])
+        moments = np.append(self.looks_s, max(end_s, float(self.looks_s[-1])))
+        starts, stops = (np.flatnonzero(on[1:] & ~on[:-1]), np.flatnonzero(on[:-1] & ~on[1:]))
+        return list(zip(moments[starts].tolist(), moments[stops].tolist(), strict=True))
+
+
+def plan_of(point: ServingPoint, arrival_s: Floats) -> AutoscalingPlan:
+    """Return the replicas of a design over the arrivals of its requests, in their order."""
+    every, keep = (
+        point.autoscaling.interval_s,
+        int(np.ceil(point.autoscaling.scale_down_s / point.autoscaling.interval_s)),
+    )
+    looks = np.arange(0.0, float(arrival_s[-1]) + every, every)
+    seen = np.searchsorted(arrival_s, looks, side="right")
+    rate = np.diff(seen, prepend=0) / every
+    least = point.autoscaling.min_replicas
+    asked = np.clip(np.ceil(rate / point.autoscaling.replica_qps), least, point.replicas).astype(
+        np.int64
+    )
+    asked[0] = least
+    wanted = np.array([asked[max(0, i - keep) : i + 1].max() for i in range(asked.size)], np.int64)
+    return AutoscalingPlan(
+        looks, wanted, point.autoscaling.startup_s, _routable(looks, wanted, point, arrival_s)
+    )
+
+
+def _routable(looks: Floats, wanted: Ints, point: ServingPoint, arrival_s: Floats) -> Ints:
+    """Return the replicas that can receive each request: wanted for at least `startup_s`."""
+    look = np.searchsorted(looks, arrival_s, side="right") - 1
+    ready = np.searchsorted(looks, arrival_s - point.autoscaling.startup_s, side="right") - 1
+    pairs, which = np.unique(np.stack((ready, look)), axis=1, return_inverse=True)
+    least = int(wanted[0])
+    count = [
+        max(least, int(wanted[then : now + 1].min())) if then >= 0 else least
+        for then, now in pairs.T.tolist()
+    ]
+    return np.array(count, np.int64)[which.reshape(-1)]
+
+
+CALIBRATION = Path(__file__).parent / "calibration" / "frontends.toml"
+IN_PROCESS = CALIBRATION.with_name("in_process.toml")
+
+
+@dataclass(frozen=True)
+class Frontend:
+    """The time a framework's server adds to the first token."""
+
+    request_s: float = 0.0  # of every request
+    token_s: float = 0.0  # of every prompt token, one request after another
+    iterations: float = 0.0
+
+
+NO_SERVER = Frontend()
+NUMBERS = tuple(f.name for f in fields(Frontend))
+
+
+def frontend_of(
+    point: ServingPoint, server: Callable[[str], Frontend], process: Callable[[str], Frontend]
+) -> Frontend:
+    """Return the API server in front of a point's engine, if its runtime's framework has one.
+
+    Without a server it is the process that the engine of its runtime is in.
+    """
+    found = (process if point.client.frontend == NONE else server)(point.runtime)
+    return replace(found, request_s=found.request_s + point.client.frontend_s)
+
+
+def load_frontend(runtime: str) -> Frontend:
+    """Return the server of a runtime's framework; none if the runtime names no framework."""
+    known = once(read_calibration, CALIBRATION)["frontend"]
+    numbers = known.get(load_runtime(runtime).framework, {})
+    return Frontend(**{name: numbers[name] for name in NUMBERS if name in numbers})
+
+
+def load_process(runtime: str) -> Frontend:
+    """Return the request overhead of an engine that runs in its client's process (no server)."""
+    return Frontend(**once(read_calibration, IN_PROCESS)["in_process"].get(runtime, {}))

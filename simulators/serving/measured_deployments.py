@@ -1,24 +1,38 @@
-"""A measured deployment and the point that simulates it: an engine under a number of clients.
+"""Measured deployments: the point that simulates each, and corrections by a user's own rows.
 
-Lengths and the number of requests are those of the benchmark's client. With lengths that are all
-the same, requests that start together end together: under an engine that runs prompts first a
-closed loop stays locked in waves then, which drawn lengths dissolve. How an engine was started is
-known of some rows (`EngineLaunch`); of others the defaults in its file are taken.
+Lengths and the number of requests are those of the benchmark's client. If all lengths are equal,
+requests that start together end together, and a closed loop under an engine that prefers prefills
+stays locked in waves; drawn lengths dissolve the waves. `EngineLaunch` holds the known launch
+options of an engine; otherwise the defaults in the engine's file are used.
+
+`sweeper calibrate NAME --measured FILE` writes a runtime whose times are scaled by the family's
+factor, with the measured rows. The remaining deviations of these rows are smoothed over loads. In a
+closed loop, rates follow from TTFT and TPOT; goodput, energy and queues are not corrected.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import load_gpu
 from simulators.composition.replica import FRAMEWORKS
+from simulators.core.calibration import read_choice
 from simulators.core.errors import UnknownNameError, UserError
+from simulators.core.folder import RUNTIMES
+from simulators.core.jit import Floats
+from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.point import (
     AUTO,
+    CLOSED,
     WHOLE,
     ArrivalsConfig,
     CacheConfig,
@@ -187,3 +201,161 @@ def _check(row: Mapping[str, Any]) -> None:
         if not is_number or value <= 0 or (name in COUNTS and value < 1):
             least = "at least 1" if name in COUNTS else "a number of seconds above zero"
             raise UserError(f"{name} of a measured row is {value}; it must be {least}")
+
+
+SHARED = {"TPOT": 0.2, "TTFT": 0.3}
+LOCAL = {"TPOT": 0.15, "TTFT": 0.3}
+ALONE = {"TPOT": 0.05, "TTFT": 0.1}
+"""Deviations of the logarithm: of a whole family, of rows of like load, of a single row."""
+
+BELIEVED = 2.0
+"""Deviations of family and load together within which a row is believed."""
+
+REACH = (3.0, 2.0, 4.0, 4.0, 1.0)
+"""Octaves over which a deviation fades: of clients, GPUs, prompt, output, attention groups. A
+choice; accuracy changes by a tenth of itself if any of them is doubled."""
+
+
+class DeploymentLoad(NamedTuple):
+    """Load of a deployment and its number of GPUs: the columns of `REACH`."""
+
+    clients: float
+    gpus: float
+    prompt: float
+    output: float
+    attention_dp: float
+
+
+Deviations = dict[str, list[tuple[DeploymentLoad, float]]]
+"""By metric: measured loads of a family, and measured over predicted time of each."""
+
+
+def load_of(row: Deployed) -> DeploymentLoad:
+    """Return the load of a measured row."""
+    return DeploymentLoad(row.clients, row.cut.gpus, row.prompt, row.output, row.cut.attention_dp)
+
+
+def corrected(
+    known: Sequence[tuple[DeploymentLoad, float]], rows: Sequence[DeploymentLoad], metric: str
+) -> Floats:
+    """Return factors for the predictions of loads of a family, from known ones of a metric."""
+    seen = _place([row for row, _ in known])
+    limit = BELIEVED * np.hypot(SHARED[metric], LOCAL[metric])
+    ratio = np.clip(np.log([ratio for _, ratio in known]), -limit, limit)
+    spread = _covariance(seen, seen, metric) + ALONE[metric] ** 2 * np.eye(ratio.size)
+    weights = np.linalg.solve(spread, ratio)
+    return np.asarray(np.exp(_covariance(_place(rows), seen, metric) @ weights), np.float64)
+
+
+def _place(rows: Sequence[DeploymentLoad]) -> Floats:
+    """Return where loads lie, in units of the reach."""
+    return np.asarray(np.log2(np.array(rows, np.float64)) / REACH, np.float64)
+
+
+def _covariance(one: Floats, other: Floats, metric: str) -> Floats:
+    distance = np.square(one[:, None, :] - other[None, :, :]).sum(axis=-1)
+    return np.asarray(
+        SHARED[metric] ** 2 + LOCAL[metric] ** 2 * np.exp(-distance / 2.0), np.float64
+    )
+
+
+Predict = Callable[[ServingPoint], ServingMetrics]
+
+PER_TOKEN = ("tpot_", "itl_")
+RATES = ("requests_per_s", "tokens_per_s", "tokens_per_s_per_gpu", "mfu")
+
+
+class UserRows:
+    """Measured rows of runtimes and their deviations from predictions, cached."""
+
+    def __init__(self) -> None:
+        self._rows = functools.cache(measured_rows)
+        self._deviations: dict[str, Deviations] = {}
+
+    def correct(
+        self, metrics: ServingMetrics, point: ServingPoint, predict: Predict
+    ) -> ServingMetrics:
+        """Return the metrics, corrected by the measured rows of the point's runtime."""
+        rows = self._rows(point.runtime)
+        if not rows or not _is_like(point, rows[0]):
+            return metrics
+        if point.runtime not in self._deviations:
+            self._deviations[point.runtime] = _deviations(rows, point.runtime, predict)
+        ttft, tpot = (
+            float(corrected(known, [_load(point)], metric)[0]) if known else 1.0
+            for metric, known in self._deviations[point.runtime].items()
+        )
+        return _scaled(metrics, ttft, tpot)
+
+
+def has_own_rows(point: ServingPoint) -> bool:
+    """Return whether the point's runtime has measured rows of its family."""
+    rows = measured_rows(point.runtime)
+    return bool(rows) and _is_like(point, rows[0])
+
+
+def measured_rows(runtime: str) -> tuple[Deployed, ...]:
+    """Return the measured rows of a runtime's file, if it has any."""
+    return RUNTIMES.load(runtime, _measured)
+
+
+def _measured(file: Path) -> tuple[Deployed, ...]:
+    return tuple(measured_deployment(row) for row in read_choice(file).get("measured", ()))
+
+
+def _is_like(point: ServingPoint, row: Deployed) -> bool:
+    """Return whether a point has the model, GPU and dtype of a row and a closed-loop load.
+
+    bf16 and fp16 count as equal.
+    """
+    dtypes = {dtype.replace("fp16", "bf16") for dtype in (point.dtype, row.dtype)}
+    family = (point.model, point.gpu) == (row.model, row.gpu) and len(dtypes) == 1
+    return (
+        family
+        and point.arrivals.process == CLOSED
+        and min(point.prompt_tokens, point.output_tokens) > 0
+    )
+
+
+def _load(point: ServingPoint) -> DeploymentLoad:
+    """Return the load of one replica."""
+    return DeploymentLoad(
+        clients=point.arrivals.clients / point.replicas,
+        gpus=point.tp * point.pp * point.attention_dp,
+        prompt=point.prompt_tokens,
+        output=point.output_tokens,
+        attention_dp=point.attention_dp,
+    )
+
+
+def _deviations(rows: Sequence[Deployed], runtime: str, predict: Predict) -> Deviations:
+    """Return the ratios of measured over predicted TTFT and TPOT."""
+    first, later = [], []
+    for row in rows:
+        found = predict(point_of(row, runtime))
+        if isfinite(row.ttft_s) and found.ttft_mean_s:
+            first.append((load_of(row), row.ttft_s / found.ttft_mean_s))
+        if found.tpot_mean_s:
+            later.append((load_of(row), row.tpot_s / found.tpot_mean_s))
+    return {"TTFT": first, "TPOT": later}
+
+
+def _scaled(metrics: ServingMetrics, ttft: float, tpot: float) -> ServingMetrics:
+    """Return the metrics with scaled TTFT and TPOT, and rates and costs derived from both."""
+    first_s, whole_s = metrics.ttft_mean_s, metrics.e2e_mean_s
+    if not first_s or not whole_s:
+        return metrics
+    longer = (ttft * first_s + tpot * (whole_s - first_s)) / whole_s
+    factors = dict.fromkeys(RATES, 1.0 / longer)
+    factors |= {"cost_usd_per_mtok": longer, "tokens_per_s_per_user": 1.0 / tpot}
+    for name in metrics.__dataclass_fields__:
+        if name.startswith("ttft_"):
+            factors[name] = ttft
+        elif name.startswith(PER_TOKEN):
+            factors[name] = tpot
+        elif name.startswith("e2e_"):
+            factors[name] = longer
+    found: dict[str, Any] = {name: getattr(metrics, name) for name in factors}
+    return replace(
+        metrics, **{n: value * factors[n] for n, value in found.items() if value is not None}
+    )

@@ -15,34 +15,43 @@ from simulators.composition.replica import NOTHING, Runtime, load_runtime
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.fields import check_point
 from simulators.core.jit import Kernel
-from simulators.serving.adapters.popularity import popularity
+from simulators.serving.adapters import popularity
 from simulators.serving.answer.error_bands import both, deployment_bands
 from simulators.serving.answer.summary import ServingRun
-from simulators.serving.answer.user_measurements import UserRows
-from simulators.serving.demand.arrivals import stream
-from simulators.serving.demand.autoscaling import AutoscalingPlan, plan_of
-from simulators.serving.demand.requests import Requests, requests_of
-from simulators.serving.deployment import Deployment, deployment_of, pools_of
-from simulators.serving.engine import replica as at
-from simulators.serving.engine.frontend import (
+from simulators.serving.demand.requests import Requests, requests_of, stream
+from simulators.serving.deployment import (
     NO_SERVER,
+    AutoscalingPlan,
+    Deployment,
     Frontend,
-    after_frontend,
+    deployment_of,
     frontend_of,
     load_frontend,
     load_process,
-    seen_by_clients,
+    plan_of,
+    pools_of,
 )
-from simulators.serving.engine.limits import ReplicaLimits, limits_of
-from simulators.serving.engine.policies import Scheduler, load_router, load_scheduler
-from simulators.serving.engine.service import Decoders, EngineKernels, serve
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.kv_transfer import link_of
+from simulators.serving.engine.limits import (
+    ReplicaLimits,
+    Scheduler,
+    limits_of,
+    load_router,
+    load_scheduler,
+)
+from simulators.serving.engine.service import (
+    Decoders,
+    EngineKernels,
+    after_frontend,
+    seen_by_clients,
+    serve,
+)
+from simulators.serving.measured_deployments import UserRows
 from simulators.serving.point import ADAPTIVE, DEMANDED, DEPLOYED, EVENT, ServingPoint
-from simulators.serving.pools.link import link_of
-from simulators.serving.prices.batch_price import prices_of
+from simulators.serving.prices.batch_price import MeanLoad, prices_of, worth_drafting
 from simulators.serving.prices.iteration_table import Ends, IterationTable
-from simulators.serving.speculation.acceptance import times_interval
-from simulators.serving.speculation.adaptive import MeanLoad, worth_drafting
-from simulators.serving.speculation.drafter import drafter_of
+from simulators.serving.speculation import drafter_of, times_interval
 
 V = TypeVar("V")
 

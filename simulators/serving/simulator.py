@@ -31,21 +31,19 @@ from simulators.core.jit import Kernel, compile_all
 from simulators.evidence.calibration_files import one_look
 from simulators.evidence.lookup import notes_on
 from simulators.serving.answer.error_bands import banded
-from simulators.serving.answer.explain import explained_request
+from simulators.serving.answer.explain import batch_table, explained_request, request_table
 from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.answer.records import batch_table, request_table
-from simulators.serving.demand.traces import is_trace
+from simulators.serving.demand.workloads import is_trace
 from simulators.serving.deployment import Facts, deployment_of, describe
+from simulators.serving.engine.kv_transfer import CALIBRATION as TRANSFERS
+from simulators.serving.engine.limits import load_router, load_scheduler
 from simulators.serving.engine.loop import run
-from simulators.serving.engine.policies import load_router, load_scheduler
 from simulators.serving.point import ANALYTIC, AUTO, DEPLOYED, ServingPoint
-from simulators.serving.pools.link import CALIBRATION as TRANSFERS
-from simulators.serving.prices.iteration_table import PROBE
-from simulators.serving.prices.lookup import table_price
+from simulators.serving.prices.iteration_table import PROBE, table_price
 from simulators.serving.row_groups import evaluate_apart, evaluate_together, kinds_of
 from simulators.serving.run import RunCache, logged_run, run_of
-from simulators.serving.sharing.tenants import PAYS, as_partition, paid_shares, shared_rows
-from simulators.serving.steady.least import RANGED, ignored_limits, steady_bounds
+from simulators.serving.sharing import PAYS, as_partition, paid_shares, shared_rows
+from simulators.serving.steady.bounds import RANGED, ignored_limits, steady_bounds
 from simulators.serving.steady.steady_state import evaluate_analytic, simulate_analytic
 from simulators.workload.llm.routing import is_file
 

@@ -27,8 +27,7 @@ from simulators.collectives.topologies.plan import load_topology
 from simulators.collectives.traces.operators import read_graph
 from simulators.composition.replica import load_runtime
 from simulators.core.folder import FOLDERS
-from simulators.serving.demand.traces import load_trace
-from simulators.serving.demand.workloads import load_workload
+from simulators.serving.demand.workloads import load_trace, load_workload
 from simulators.serving.prices.user_operator_times import load_op_table
 from sweeper.__main__ import main
 from sweeper.commands.run import asked_by

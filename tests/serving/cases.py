@@ -11,8 +11,7 @@ import numpy as np
 from simulators.core import folder
 from simulators.core.jit import Floats, Ints, Kernel
 from simulators.serving.demand.requests import Requests
-from simulators.serving.engine.limits import ReplicaLimits
-from simulators.serving.engine.policies import Scheduler, load_router, load_scheduler
+from simulators.serving.engine.limits import ReplicaLimits, Scheduler, load_router, load_scheduler
 from simulators.serving.engine.replica import (
     BASE_S,
     DECODE_KV,
@@ -25,11 +24,11 @@ from simulators.serving.engine.replica import (
     STAGE_SLOPE_S,
     TOKENS,
     UNTIL_KV,
+    ReplicaState,
     View,
     kernel,
 )
 from simulators.serving.engine.service import EngineKernels, serve
-from simulators.serving.engine.state import ReplicaState
 
 SCHEDULERS = tuple(folder.SCHEDULERS.names())
 """All of them: a new file is under every law from its first day."""

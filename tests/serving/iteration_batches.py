@@ -9,8 +9,7 @@ from simulators.composition.replica import Replica
 from simulators.core.jit import Floats
 from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
-from simulators.serving.prices.iteration_table import iteration_table
-from simulators.serving.prices.lookup import table_price
+from simulators.serving.prices.iteration_table import iteration_table, table_price
 from simulators.workload.llm.step import Step
 
 

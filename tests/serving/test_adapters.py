@@ -13,8 +13,7 @@ from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible
 from simulators.core.fields import updated, values_of
 from simulators.core.jit import Floats
-from simulators.serving.adapters.fleet import AdapterSet, fleet_of
-from simulators.serving.adapters.popularity import distinct, missing_share, popularity
+from simulators.serving.adapters import AdapterSet, distinct, fleet_of, missing_share, popularity
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
 from simulators.serving.point import ArrivalsConfig, ServingPoint

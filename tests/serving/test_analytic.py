@@ -16,10 +16,10 @@ from simulators.core.columns import schema_of
 from simulators.core.errors import UserError
 from simulators.core.fields import updated, values_of
 from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.engine.frontend import load_frontend
+from simulators.serving.deployment import load_frontend
 from simulators.serving.point import ClientConfig, ServingPoint
 from simulators.serving.simulator import SIMULATOR, simulate
-from simulators.serving.steady.columns import Station
+from simulators.serving.steady.design import Station
 from simulators.serving.steady.queueing import queue_state_of
 
 PLAIN = ServingPoint(

@@ -12,8 +12,7 @@ import pytest
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.fields import check_point, updated
 from simulators.serving.demand.requests import Requests, requests_of
-from simulators.serving.demand.traces import load_trace
-from simulators.serving.demand.workloads import load_workload
+from simulators.serving.demand.workloads import load_trace, load_workload
 from simulators.serving.point import ServingPoint
 
 BASE = ServingPoint(model="", gpu="", workload="chat", qps=2.0, requests=4000)

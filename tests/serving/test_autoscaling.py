@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simulators.core.errors import Infeasible
-from simulators.serving.demand.autoscaling import plan_of
+from simulators.serving.deployment import plan_of
 from simulators.serving.point import (
     ArrivalsConfig,
     AutoscaleConfig,

@@ -9,7 +9,7 @@ import pytest
 from simulators.core.columns import numbers
 from simulators.core.errors import UserError
 from simulators.serving.simulator import SIMULATOR
-from simulators.serving.steady.least import BOUNDED
+from simulators.serving.steady.bounds import BOUNDED
 from sweeper.samplers._search_driver import number_of, sizes_of
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.points import Index

@@ -15,11 +15,17 @@ from planning.calibrate.deployment import calibrate_deployment
 from planning.load_tests.serving import LOAD_TESTS, UNCORRECTED
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.fields import values_of
-from simulators.serving.answer.neighbour_correction import DeploymentLoad, corrected, load_of
-from simulators.serving.engine.frontend import NO_SERVER, Frontend, load_frontend, load_process
-from simulators.serving.engine.replica import ARRIVAL, RECOMPUTE_PREEMPTIONS, SCHEDULED
-from simulators.serving.engine.state import LOG_COLUMNS
-from simulators.serving.measured_deployments import INFERENCEX, Deployed, EngineLaunch, point_of
+from simulators.serving.deployment import NO_SERVER, Frontend, load_frontend, load_process
+from simulators.serving.engine.replica import ARRIVAL, LOG_COLUMNS, RECOMPUTE_PREEMPTIONS, SCHEDULED
+from simulators.serving.measured_deployments import (
+    INFERENCEX,
+    Deployed,
+    DeploymentLoad,
+    EngineLaunch,
+    corrected,
+    load_of,
+    point_of,
+)
 from simulators.serving.point import (
     ArrivalsConfig,
     CacheConfig,

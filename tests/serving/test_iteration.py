@@ -30,13 +30,11 @@ from simulators.serving.engine.replica import (
     TOKENS,
 )
 from simulators.serving.prices.iteration_table import (
+    FINE,
     Hardware,
+    grid_value,
     iteration_table,
     octaves,
-)
-from simulators.serving.prices.lookup import (
-    FINE,
-    grid_value,
     place,
     table_price,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulators.serving.engine import admission, kv_cache
+from simulators.serving.engine import kv_cache
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import View, push_waiting
 
@@ -353,18 +353,18 @@ def test_admission_needs_a_free_slot_and_no_swapped_request(
     changes: dict[str, int], seat: bool, may: bool
 ) -> None:
     here = queued(view({}, MAX_BATCH_SEQS=2, **({"NUM_RUNNING": 2, "BATCH_SIZE": 1} | changes)), 0)
-    assert admission.has_waiting_slot(here.limits, here.pool) == seat
-    assert admission.can_admit(here.limits, here.pool) == may
+    assert kv_cache.has_waiting_slot(here.limits, here.pool) == seat
+    assert kv_cache.can_admit(here.limits, here.pool) == may
 
 
 def test_empty_queue_admits_no_request() -> None:
     here = view({})
-    assert not admission.has_waiting_slot(here.limits, here.pool)
+    assert not kv_cache.has_waiting_slot(here.limits, here.pool)
 
 
 def test_prefills_share_the_token_budget_in_queue_order() -> None:
     here = queued(view({"PROMPT": 40}, {"PROMPT": 50}, {"PROMPT": 9}, FREE_BLOCKS=100), 1, 0, 2)
-    assert admission.admit_chunks(here, 70, False) == 0
+    assert kv_cache.admit_chunks(here, 70, False) == 0
     assert seated(here) == [(1, 50), (0, 20)]
     assert [held(here, who, "BLOCKS") for who in range(3)] == [[2], [4], [0]]
     assert of(here, "FREE_BLOCKS", "NUM_RUNNING", "WAITING") == [94, 2, 1]
@@ -372,13 +372,13 @@ def test_prefills_share_the_token_budget_in_queue_order() -> None:
 
 def test_token_budget_is_used_to_the_last_token() -> None:
     here = queued(view({"PROMPT": 40}), 0)
-    assert admission.admit_chunks(here, 1, False) == 0
+    assert kv_cache.admit_chunks(here, 1, False) == 0
     assert seated(here) == [(0, 1)]
 
 
 def test_unchunked_prefill_allocates_blocks_for_the_whole_prompt() -> None:
     here = queued(view({"PROMPT": 40}, {"PROMPT": 50}, FREE_BLOCKS=100), 1, 0)
-    assert admission.admit_chunks(here, 70, True) == 0
+    assert kv_cache.admit_chunks(here, 70, True) == 0
     assert seated(here) == [(1, 50), (0, 20)]
     assert [held(here, who, "BLOCKS") for who in range(2)] == [[3], [4]]
 
@@ -387,7 +387,7 @@ def test_unchunked_prefill_allocates_blocks_for_the_whole_prompt() -> None:
 def test_prefills_are_admitted_while_the_watermark_is_free(free: int, admitted: int) -> None:
     # 50 tokens take four blocks, and two stay free.
     here = queued(view({"PROMPT": 50}, {"PROMPT": 50}, FREE_BLOCKS=free, WATERMARK=2), 0, 1)
-    assert admission.admit_chunks(here, 1000, False) == 1000 - 50 * admitted
+    assert kv_cache.admit_chunks(here, 1000, False) == 1000 - 50 * admitted
     assert of(here, "FREE_BLOCKS", "BATCH_SIZE") == [free - 4 * admitted, admitted]
 
 
@@ -399,11 +399,11 @@ def test_running_requests_continue_decode_or_prefill() -> None:
         decodes(10, 1),
     )
     here = idling(view(*rows), 0, 1, 2, 3)
-    assert admission.schedule_running(here, 33, True) == 2
+    assert kv_cache.schedule_running(here, 33, True) == 2
     assert seated(here) == [(0, 30), (2, 1)]
     assert here.running[:2].tolist() == [1, 3]
     here = idling(view(*rows), 0, 1, 2, 3)
-    assert admission.schedule_running(here, 33, False) == 31
+    assert kv_cache.schedule_running(here, 33, False) == 31
     assert seated(here) == [(1, 1), (3, 1)]
     assert here.running[:2].tolist() == [0, 2]
     assert of(here, "RUNNING") == [2]
@@ -412,10 +412,10 @@ def test_running_requests_continue_decode_or_prefill() -> None:
 def test_running_requests_wait_without_token_budget() -> None:
     cut = {"PROMPT": 50, "NUM_COMPUTED": 20}
     here = idling(view(cut, cut), 0, 1)
-    assert admission.schedule_running(here, 25, True) == 0
+    assert kv_cache.schedule_running(here, 25, True) == 0
     assert (seated(here), of(here, "RUNNING")) == ([(0, 25)], [1])
     here = idling(view(decodes(12, 1), decodes(13, 1)), 0, 1)
-    assert admission.schedule_running(here, 1, False) == 0
+    assert kv_cache.schedule_running(here, 1, False) == 0
     assert (seated(here), of(here, "RUNNING")) == ([(0, 1)], [1])
 
 
@@ -423,6 +423,6 @@ def test_running_requests_wait_without_token_budget() -> None:
 def test_full_reservation_needs_blocks_for_the_longest_output(free: int, admitted: int) -> None:
     rows = ({"PROMPT": 50}, {"PROMPT": 60})
     here = queued(view(*rows, FREE_BLOCKS=free, RESERVED=10, WATERMARK=1), 0, 1)
-    assert admission.admit_with_reservation(here) == admitted
+    assert kv_cache.admit_with_reservation(here) == admitted
     assert seated(here) == [(0, 50), (1, 60)][:admitted]
     assert of(here, "FREE_BLOCKS", "WAITING") == [free - 10 * admitted, 2 - admitted]

@@ -19,12 +19,12 @@ from simulators.serving.engine.limits import (
     host_tier,
     kv_blocks,
     limits_of,
+    load_scheduler,
     ranks_of,
     swap_space,
 )
-from simulators.serving.engine.policies import load_scheduler
 from simulators.serving.point import HOST, PEER, CacheConfig, ServingPoint
-from simulators.serving.speculation.drafter import Drafter
+from simulators.serving.speculation import Drafter
 
 LLAMA = ServingPoint(model="llama2_7b", gpu="h100_sxm", scheduler="vllm_v1", runtime="vllm")
 WEIGHTS = 2 * 6_738_415_616

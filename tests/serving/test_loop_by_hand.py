@@ -15,11 +15,16 @@ import pytest
 from simulators.core.jit import Floats
 from simulators.serving.engine import loop, service
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.drafts import draw
-from simulators.serving.engine.frontend import delay_first_tokens
+from simulators.serving.engine.batches import draw
 from simulators.serving.engine.kv_cache import allocate
-from simulators.serving.engine.replica import View, pop_waiting, schedule_request
-from simulators.serving.engine.state import ReplicaState, gap_bin
+from simulators.serving.engine.loop import delay_first_tokens
+from simulators.serving.engine.replica import (
+    ReplicaState,
+    View,
+    gap_bin,
+    pop_waiting,
+    schedule_request,
+)
 from tests.serving.cases import asked, limits, linear_price, pure_python
 
 PRICE = linear_price.py_func

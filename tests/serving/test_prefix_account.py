@@ -13,11 +13,17 @@ from hypothesis import strategies as st
 
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Ints
-from simulators.serving.demand.prefixes import Prefixes, of_hashes, of_sessions, own
-from simulators.serving.demand.requests import Requests, behind_system_prompt
+from simulators.serving.demand.requests import (
+    Prefixes,
+    Requests,
+    behind_system_prompt,
+    of_hashes,
+    of_sessions,
+    own,
+)
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import ReplicaLimits
-from simulators.serving.engine.state import ReplicaState
+from simulators.serving.engine.replica import ReplicaState
 from simulators.serving.point import CacheConfig, ServingPoint
 from simulators.serving.routers import cache_aware
 from simulators.serving.run import run_of

@@ -14,11 +14,11 @@ from simulators.core.errors import Infeasible, UserError
 from simulators.core.fields import updated, values_of
 from simulators.serving.deployment import describe, pools_of
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.policies import load_router, load_scheduler
+from simulators.serving.engine.kv_transfer import INSTANT_LINK, KVLink, link_of
+from simulators.serving.engine.limits import load_router, load_scheduler
+from simulators.serving.engine.replica import ReplicaState
 from simulators.serving.engine.service import Decoders, EngineKernels, serve
-from simulators.serving.engine.state import ReplicaState
 from simulators.serving.point import ServingPoint
-from simulators.serving.pools.link import INSTANT_LINK, KVLink, link_of
 from simulators.serving.run import run_of
 from simulators.serving.simulator import SIMULATOR, simulate
 from tests.serving.cases import SCHEDULERS, asked, limits, linear_price, pure_python

@@ -14,8 +14,7 @@ from simulators.core.fields import values_of
 from simulators.kernels.energy import resting_w
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint
-from simulators.serving.sharing.partition import ALWAYS_BUSY, IDLE, Pressure, by_share, by_turns
-from simulators.serving.sharing.tenants import paid
+from simulators.serving.sharing import ALWAYS_BUSY, IDLE, Pressure, by_share, by_turns, paid
 from simulators.serving.simulator import SIMULATOR, simulate, validated_partition
 
 SMALL, LARGE = "llama2_7b", "llama2_13b"

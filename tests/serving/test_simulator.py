@@ -14,8 +14,8 @@ import pytest
 from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.fields import updated, values_of
-from simulators.serving.answer.records import request_table
-from simulators.serving.answer.window import steady_window
+from simulators.serving.answer.explain import request_table
+from simulators.serving.answer.summary import steady_window
 from simulators.serving.engine import replica as at
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import run_of
@@ -300,7 +300,7 @@ def test_custom_scheduler_is_a_file(workplace: Path) -> None:
     theirs, ours = simulate(point(scheduler="mine")), simulate(point())
     assert theirs == ours
     again = (
-        "from simulators.serving.engine.policies import load_scheduler\n"
+        "from simulators.serving.engine.limits import load_scheduler\n"
         "load_scheduler('mine').schedule.compiled"
     )
     subprocess.run([sys.executable, "-c", again], check=True)  # from what the first one compiled

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from simulators.core.jit import Floats
+from simulators.serving.engine import batches
 from simulators.serving.engine import replica as at
-from simulators.serving.engine import skip_ahead
-from simulators.serving.engine.state import GAP_BINS, LOG_COLUMNS, gap_bin
+from simulators.serving.engine.replica import GAP_BINS, LOG_COLUMNS, gap_bin
 from tests.serving.cases import limits, pure_python
 
 
@@ -67,7 +67,7 @@ def test_batch_repeats_until_a_request_ends_or_needs_a_block(
     crossings: list[int] | None,
 ) -> None:
     state = deciding(done, blocks, [output] * len(done))
-    assert skip_ahead.possible_repeats.py_func(state, 1, holds) == repeats
+    assert batches.possible_repeats.py_func(state, 1, holds) == repeats
     if crossings is not None:
         assert state.crossings.tolist() == [[9] * BLOCK, crossings]
 
@@ -82,7 +82,7 @@ def test_ranks_and_stages_stop_repeating_together(
     rounds = np.full((6, at.ROUND_COLUMNS), 7)
     allowed = limits(stages=stages, ranks=ranks).vector()
     state: Any = SimpleNamespace(limits=allowed, rounds=rounds)
-    assert skip_ahead.stop_repeating.py_func(state, replica) == stages
+    assert batches.stop_repeating.py_func(state, replica) == stages
     assert np.flatnonzero(rounds[:, at.REPEATS] == 0).tolist() == stopped
     assert (rounds[:, [at.REPEATED, at.KEYS_PER_REPEAT, at.COUNTS_ITERATION]] == 7).all()
 
@@ -156,7 +156,7 @@ def test_batch_repeats_up_to_a_time(
     state.rounds[1, at.REPEATS] = changes.get("repeats", 9)
     state.rounds[1, at.REPEATED] = changes.get("made", 0)
     state.pool[1, at.FREE_BLOCKS] = changes.get("free", 12)
-    assert skip_ahead.repeat_first.py_func(unpriced, state, 1, until) == ends
+    assert batches.repeat_first.py_func(unpriced, state, 1, until) == ends
     assert (state.ends[1, 0], state.pool[1, at.FREE_BLOCKS]) == (ended, free)
     assert state.rounds[1, at.REPEATED] == made
     assert state.ends[0, 0] == 2.0
@@ -165,7 +165,7 @@ def test_batch_repeats_up_to_a_time(
 def test_repetitions_count_as_iterations() -> None:
     state = repeating(log_rows=1)
     state.price[1, at.SLOPE_S] = 0.125  # of 22 keys and then of 24: 3.75 and 4 seconds
-    assert skip_ahead.repeat_first.py_func(unpriced, state, 1, 5.8) == 0
+    assert batches.repeat_first.py_func(unpriced, state, 1, 5.8) == 0
     assert state.ends[1, 0] == 2.0 + 3.75 + 4.0
     assert state.rounds[1].tolist() == [7, 2, 2, 1]
     assert state.priced[1, at.DECODE_KV] == 24.0
@@ -189,7 +189,7 @@ def test_itl_at_a_bin_edge_is_counted_in_the_bin() -> None:
         state = repeating()
         state.price[1, at.BASE_S] = gap
         state.timing[1, [at.BIN_LOW_S, at.BIN_HIGH_S, at.BIN]] = low, high, 5
-        skip_ahead.repeat_first.py_func(unpriced, state, 1, 2.5)
+        batches.repeat_first.py_func(unpriced, state, 1, 2.5)
         assert (state.gaps[5] == 2) == remembered
         assert state.gaps.sum() == 2
         if not remembered:
@@ -207,7 +207,7 @@ def test_iteration_time_is_looked_up_again_at_the_segment_end() -> None:
 
     state = repeating()
     state.price[1, at.UNTIL_KV] = 24.0
-    assert skip_ahead.repeat_first.py_func(price, state, 1, 4.2) == 0
+    assert batches.repeat_first.py_func(price, state, 1, 4.2) == 0
     assert asked == [24.0, 28.0]  # 22 is below, 26 below the next
     assert state.ends[1, 0] == 2.0 + 1.0 + 3 * 0.5
 
@@ -225,7 +225,7 @@ def test_pipeline_batches_alternate() -> None:
         state.price[slot, [at.BASE_S, at.STAGE_BASE_S]] = 1.0
         state.price[slot, at.UNTIL_KV] = inf
     state.crossings[:] = 0
-    assert skip_ahead.repeat_first.py_func(unpriced, state, 1, 4.9) == 0
+    assert batches.repeat_first.py_func(unpriced, state, 1, 4.9) == 0
     assert state.ends[1].tolist() == [5.0, 6.0, 99.0]
     assert state.rounds[:, at.REPEATED].tolist() == [0, 0, 0, 1, 1, 0]
     oldest, ring = int(state.pool[1, at.OLDEST]), state.in_flight[1].tolist()
@@ -237,7 +237,7 @@ def test_pipeline_batches_alternate() -> None:
 def test_stage_time_grows_with_keys_above_a_minimum() -> None:
     price, stages = np.zeros(at.PRICE_COLUMNS), np.zeros(2)
     price[[at.STAGE_BASE_S, at.STAGE_SLOPE_S, at.STAGE_MIN_S]] = 1, 0.5, 4
-    ends = [skip_ahead.pass_stages.py_func(price, keys, 0 * stages, 0.0)[0] for keys in (4.0, 8.0)]
+    ends = [batches.pass_stages.py_func(price, keys, 0 * stages, 0.0)[0] for keys in (4.0, 8.0)]
     assert ends == [4.0, 5.0]
 
 
@@ -252,7 +252,7 @@ def test_time_waits_and_energy_of_a_batch_on_three_stages() -> None:
         stages, timing = np.array([1.0, 9.0, 3.0]), np.zeros(at.TIMING_COLUMNS)
         gauge = np.zeros(at.GAUGE_COLUMNS)
         timing[at.STALL_S] = 7.0
-        end = skip_ahead.run_stages.py_func(price, 10.0, stages, timing, gauge, 2.0, leads)
+        end = batches.run_stages.py_func(price, 10.0, stages, timing, gauge, 2.0, leads)
         assert end == 2.0 + 5.0 + 2.0 + 5.0 + 9.0  # it finds the second stage taken until 9
         assert stages.tolist() == [7.0, 14.0, 23.0]
         assert timing[at.STALL_S] == 9.0

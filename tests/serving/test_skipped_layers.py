@@ -16,8 +16,7 @@ from simulators.core.jit import Floats
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
 from simulators.serving.point import ServingPoint
-from simulators.serving.prices.batch_price import prices_of
-from simulators.serving.prices.skipped_layers import DECODED, LAYERS, ROUTED, segments_of
+from simulators.serving.prices.batch_price import DECODED, LAYERS, ROUTED, prices_of, segments_of
 from simulators.serving.run import run_of
 from simulators.serving.simulator import simulate
 

@@ -15,20 +15,20 @@ from simulators.core.errors import Infeasible, UserError
 from simulators.core.fields import updated
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.drafts import accepted
+from simulators.serving.engine.batches import accepted
 from simulators.serving.engine.limits import ReplicaLimits
 from simulators.serving.point import SPECULATIONS, ServingPoint
-from simulators.serving.prices.batch_price import prices_of
+from simulators.serving.prices.batch_price import MeanLoad, drafted_s, prices_of, worth_drafting
 from simulators.serving.run import prepare, run_of
 from simulators.serving.simulator import simulate
-from simulators.serving.speculation.acceptance import (
+from simulators.serving.speculation import (
+    drafter_of,
     last_step_excess,
     mean_acceptance_length,
+    ranked,
     survival,
+    tree_survival,
 )
-from simulators.serving.speculation.adaptive import MeanLoad, drafted_s, worth_drafting
-from simulators.serving.speculation.drafter import drafter_of
-from simulators.serving.speculation.tree import ranked, tree_survival
 from tests.serving.cases import ASKED_EACH_TIME
 
 PLAIN = ServingPoint(

@@ -17,7 +17,7 @@ from lab.fits.methods.held_out import leave_one_out
 from lab.fits.methods.positive_least_squares import least_log_error
 from lab.tables.collectives import TRANSFERS, moved
 from lab.tables.rows import Record
-from simulators.serving.pools.link import CALIBRATION, OTHER, Transfers
+from simulators.serving.engine.kv_transfer import CALIBRATION, OTHER, Transfers
 
 FOLDER = CALIBRATION.parent
 LAYER_S, LINES = 1e-5, 1.0

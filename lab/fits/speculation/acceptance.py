@@ -16,7 +16,7 @@ from lab.fits.methods.held_out import leave_one_out, quantile
 from lab.tables import speculation
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
-from simulators.serving.speculation.acceptance import CALIBRATION
+from simulators.serving.speculation import CALIBRATION
 
 FOLDER = CALIBRATION.parent
 MOST_DRAFTS = 5

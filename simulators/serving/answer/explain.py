@@ -1,8 +1,9 @@
-"""Breakdown of the mean request's time and energy: queue, prefill, decode, and their operators.
+"""Tables of all requests and batches of a run, and the breakdown of the mean request by operator.
 
-The three spans equal the means of the run. Prefill and decode time and energy are divided among
-operators as in one mean batch: the mean batch with prompts, and the mean batch that a decode
-shares. A request waits for its whole batch, so batch times count as request times.
+The breakdown has three spans: queue, prefill and decode. They equal the means of the run. Prefill
+and decode time and energy are divided among operators as in one mean batch: the mean batch with
+prompts, and the mean batch that a decode shares. A request waits for its whole batch, so batch
+times count as request times.
 """
 
 from __future__ import annotations
@@ -11,21 +12,59 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 
 from simulators.composition.explain import explained
 from simulators.composition.replica import Replica
 from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats
-from simulators.serving.adapters.fleet import AdapterSet, fleet_of
-from simulators.serving.adapters.price import products_of
+from simulators.serving.adapters import AdapterSet, fleet_of
 from simulators.serving.answer.metrics import ServingMetrics
-from simulators.serving.answer.records import batch_table
 from simulators.serving.answer.summary import ServingRun
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.state import ReplicaState
-from simulators.serving.speculation.drafter import Drafter, drafter_of
+from simulators.serving.engine.replica import LOG_COLUMNS, ReplicaState
+from simulators.serving.prices.batch_price import products_of
+from simulators.serving.speculation import Drafter, drafter_of
 from simulators.workload.llm.step import Step, decode_step
+
+TIMES = {
+    "first_scheduled_s": at.SCHEDULED,
+    "first_token_s": at.FIRST_TOKEN,
+    "completed_s": at.COMPLETED,
+    "stalled_s": at.STALLED,
+    "longest_gap_s": at.LONGEST_GAP,
+}
+COUNTS = {
+    "replica": at.REPLICA,
+    "preemptions_recompute": at.NUM_RECOMPUTES,
+    "cached_tokens": at.NUM_CACHED,
+}
+
+
+def request_table(state: ReplicaState) -> pa.Table:
+    """Return one row per admitted request, in order of arrival.
+
+    Times of events that did not occur are null. `total_tokens` counts prompt and output; preemption
+    by recomputation does not change it.
+    """
+    total = state.request[:, at.PROMPT] + state.request[:, at.OUTPUT]
+    arrival_s = state.times[:, at.ARRIVAL]  # as the client saw it, which may lie before the run
+    columns = {"arrival_s": pa.array(arrival_s)} | {
+        name: pa.array(state.times[:, column], mask=state.times[:, column] < 0.0)
+        for name, column in TIMES.items()
+    }
+    counts = {name: state.request[:, column] for name, column in COUNTS.items()}
+    return pa.table({**columns, **counts, "total_tokens": total})
+
+
+def batch_table(state: ReplicaState) -> pa.Table:
+    """Return one row per logged batch, in the order in which they were formed."""
+    rows = state.log[: int(state.clock[at.LOG_ROWS])]
+    whole = [name for name in LOG_COLUMNS if not name.endswith("_s")]
+    columns = {name: rows[:, i] for i, name in enumerate(LOG_COLUMNS)}
+    return pa.table({n: c.astype(np.int64) if n in whole else c for n, c in columns.items()})
+
 
 QUEUE, PROMPT, MOVE, LATER = "queue", "prefill", "KV transfer", "decode"
 

@@ -1,12 +1,27 @@
-"""Metrics of a completed run: latencies, rates, cost, energy and utilization."""
+"""Metrics of a completed run: latencies, rates, cost, energy and utilization.
+
+Rates refer to the measurement window, the part of a run between ramp-up and drain. Benchmark
+clients count from the first request to the last answer, which includes ramp-up and drain and so
+underestimates throughput and overestimates cost in operation.
+
+Saturation: with a load rho above 1 the queue grows while requests arrive: a request that arrives at
+time t waits (rho - 1) t. The growth is the least-squares slope of waits over arrival times. The
+slope does not depend on the number of GPUs or on the service time, and a burst that is worked off
+leaves no slope. If the batch may grow without limit, requests do not wait but take ever longer; a
+second slope, of times in system over the later half of a long run, detects this.
+
+Percentiles are numpy's, linear; those of ITL come from a histogram with bins 0.3 % wide.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulators.catalog.price import usd_per_mtok
 from simulators.composition.useful_flops import prompt_flops_saved
@@ -14,23 +29,304 @@ from simulators.core.columns import SHARES
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints
 from simulators.serving.answer.metrics import RATES_WITH_BAND, WITH_BAND, ServingMetrics
-from simulators.serving.answer.percentiles import COLUMNS, Spread, gap_spread, spread, spreads
-from simulators.serving.answer.saturation import backlog_growth, is_saturated
-from simulators.serving.answer.window import (
-    MeasurementWindow,
-    Sums,
-    steady_window,
-    sums_within,
-    together,
-)
-from simulators.serving.demand.autoscaling import AutoscalingPlan
 from simulators.serving.demand.requests import Requests
-from simulators.serving.deployment import Deployment
+from simulators.serving.deployment import AutoscalingPlan, Deployment
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.state import ReplicaState
+from simulators.serving.engine.replica import ReplicaState, gap_edges_s
 from simulators.serving.point import STEADY, ServingPoint
-from simulators.serving.pools.use import balance, memory, moving
 from simulators.serving.prices.iteration_table import IterationTable
+
+QUANTILES = (0.5, 0.9, 0.95, 0.99)
+STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
+
+
+class Spread(NamedTuple):
+    """Mean, percentiles and the longest of one quantity."""
+
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    longest: float
+
+
+NO_VALUES = Spread(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def spread(values: Floats) -> Spread:
+    """Return the mean and percentiles of values over requests; zeros without values.
+
+    >>> spread(np.array([1.0, 2.0, 3.0]))
+    Spread(mean=2.0, p50=2.0, p90=2.8, p95=2.9, p99=2.98, longest=3.0)
+    """
+    return spreads(values[np.newaxis])[0] if values.size else NO_VALUES
+
+
+def spreads(rows: Floats) -> list[Spread]:
+    """Return how each row of a matrix is spread; a row holds one quantity of all requests."""
+    count = rows.shape[1]
+    if count == 0:
+        return [NO_VALUES] * rows.shape[0]
+    ordered = np.sort(rows)
+    low, high, along = _places(count)
+    left = ordered[:, low]
+    at_shares = left + along * (ordered[:, high] - left)
+    columns = np.column_stack((ordered.sum(axis=1) / count, at_shares, ordered[:, -1]))
+    return [Spread(*row) for row in columns.tolist()]
+
+
+def gap_spread(state: ReplicaState) -> Spread:
+    """Return how all gaps between tokens are spread.
+
+    The longest is exact, so a percentile may lie above it by the width of a bin.
+    """
+    bins = np.flatnonzero(state.gaps > 0)
+    if bins.size == 0:
+        return NO_VALUES
+    counts = state.gaps[bins]
+    below = np.cumsum(counts)
+    total = int(below[-1])
+    edges = gap_edges_s()
+    ranks = np.array(QUANTILES) * total
+    which = np.searchsorted(below, ranks)
+    places = bins[which]
+    inside = (ranks - below[which]) / counts[which] + 1.0
+    shares = edges[places] + inside * (edges[places + 1] - edges[places])
+    mean = float(state.gauge[:, at.GAPS_S].sum()) / total
+    p50, p90, p95, p99 = shares.tolist()
+    return Spread(mean, p50, p90, p95, p99, float(state.times[:, at.LONGEST_GAP].max()))
+
+
+@functools.lru_cache(maxsize=64)
+def _places(count: int) -> tuple[Ints, Ints, Floats]:
+    """Return between which of as many ordered values the percentiles lie, and how far along."""
+    places = np.array(QUANTILES) * (count - 1)
+    low = places.astype(np.int64)
+    return low, np.minimum(low + 1, count - 1), places - low
+
+
+FALLS_BEHIND = 0.05
+"""Growth of the wait, in s/s, above which a run is saturated: a load 5 % above capacity."""
+
+SLOWS_DOWN = 0.1
+"""The same limit for the time in system, in the later half of a run."""
+
+DEVIATIONS = 3.0
+"""Standard errors by which a slope must exceed chance."""
+
+LONG = 4.0
+"""Length of a run, in median times in system, from which growth of these times is tested."""
+
+FEWEST = 8
+"""Fewest requests for which a slope is computed."""
+
+
+def backlog_growth(arrival: Floats, scheduled: Floats) -> float:
+    """Return the growth of waiting times over arrival times, in s/s.
+
+    >>> came = np.arange(100.0)
+    >>> round(backlog_growth(came, 1.25 * came), 3)
+    0.25
+    """
+    return _slope(arrival, scheduled - arrival)[0]
+
+
+def is_saturated(growth: float, arrival: Floats, end: Floats) -> bool:
+    """Return whether a run is saturated: its queue grows, or its requests take ever longer."""
+    if growth > FALLS_BEHIND:
+        return True
+    taken_s, span_s = end - arrival, float(np.ptp(arrival))
+    if span_s < LONG * float(np.median(taken_s)):
+        return False
+    late = arrival >= arrival.min() + span_s / 2.0
+    slope, error = _slope(arrival[late], taken_s[late])
+    return slope > max(SLOWS_DOWN, DEVIATIONS * error)
+
+
+def _slope(moments: Floats, values: Floats) -> tuple[float, float]:
+    """Return the slope of values over moments by least squares, and its standard error."""
+    if moments.size < FEWEST:
+        return 0.0, 0.0
+    x, y = moments - moments.mean(), values - values.mean()
+    squares = float((x * x).sum())
+    if squares <= 0.0:
+        return 0.0, 0.0
+    slope = float((x * y).sum()) / squares
+    rest = y - slope * x
+    return slope, float(np.sqrt((rest * rest).sum() / (moments.size - 2) / squares))
+
+
+RAMP = 0.95
+"""Quantile of the time in system that the ramp-up lasts: before then, fewer requests complete than
+arrive."""
+
+LEAST_SHARE = 0.25
+"""A window must hold this share of all completed requests; else the run has no steady part."""
+
+
+class MeasurementWindow(NamedTuple):
+    """A time interval of a run, open at the start: rates count completions inside."""
+
+    begin_s: float
+    end_s: float
+
+    @property
+    def span_s(self) -> float:
+        """Return the length of the window."""
+        return self.end_s - self.begin_s
+
+    def holds(self, moments: Floats) -> NDArray[np.bool_]:
+        """Return which moments lie in the window."""
+        found: NDArray[np.bool_] = (moments > self.begin_s) & (moments <= self.end_s)
+        return found
+
+    def mean_inside(self, arrival: Floats, end: Floats) -> float:
+        """Return the mean number of requests in the system within the window."""
+        within_s = np.minimum(end, self.end_s) - np.maximum(arrival, self.begin_s)
+        return float(np.maximum(within_s, 0.0).sum()) / self.span_s
+
+
+class Sums(NamedTuple):
+    """Work of all replicas over some time."""
+
+    block_seconds: float
+    busy_s: float  # of all stages
+    joules: float
+    iterations: float
+    batched: float  # requests, summed over iterations
+
+
+def sums_within(
+    state: ReplicaState, window: MeasurementWindow, whole: MeasurementWindow, pool: int = 0
+) -> Sums:
+    """Return the work of a pool's replicas within a window of the whole run.
+
+    The sums of a replica are recorded whenever a request completes (on a prefill replica, whenever
+    a prefill ends) and at both ends of the run. Between these moments sums are interpolated.
+    """
+    gauges = state.gauge[:, [at.BLOCK_SECONDS, at.BUSY_S, at.JOULES]]
+    last = np.hstack((gauges, state.pool[:, [at.ITERATIONS, at.BATCHED_REQUESTS]]))
+    times, prefill_replicas = state.times, int(state.limits[at.PREFILL_REPLICAS])
+    if prefill_replicas and pool == 0:
+        replica, ended, column, last = (
+            state.request[:, at.PREFILL_REPLICA],
+            at.PREFILL_END,
+            at.PREFILL_SUMS,
+            last[:prefill_replicas],
+        )
+    else:
+        replica, ended, column, last = (
+            state.request[:, at.REPLICA] - prefill_replicas,
+            at.COMPLETED,
+            at.SUMS,
+            last[prefill_replicas:],
+        )
+    if window == whole:
+        return Sums(*last.sum(axis=0).tolist())
+    answered = times[:, ended] >= 0.0
+    increase = np.zeros(len(Sums._fields))
+    for own, at_end in enumerate(last):
+        own_requests = np.flatnonzero(answered & (replica == own))
+        ended_s, kept = (
+            times[own_requests, ended],
+            times[own_requests, column : column + at.SUM_COLUMNS],
+        )
+        begin, end = (_sums_at(moment, whole, ended_s, kept, at_end) for moment in window)
+        increase += end - begin
+    return Sums(*increase.tolist())
+
+
+def together(each: Sequence[Sums]) -> Sums:
+    """Return the work of several pools.
+
+    >>> together([Sums(1.0, 2.0, 3.0, 4.0, 5.0)] * 2).joules
+    6.0
+    """
+    return Sums(*map(sum, zip(*each, strict=True)))
+
+
+def _sums_at(
+    moment: float, whole: MeasurementWindow, ended_s: Floats, kept: Floats, at_end: Floats
+) -> Floats:
+    """Return the sums of a replica at a moment, interpolated between completions.
+
+    Of completions at one instant, the first is the next one and the last is the previous one.
+    """
+    begin_s, before, end_s, after = whole.begin_s, np.zeros_like(at_end), whole.end_s, at_end
+    past = ended_s < moment
+    if past.any():
+        begin_s = ended_s[past].max()
+        before = kept[np.flatnonzero(ended_s == begin_s)[-1]]
+    if not past.all():
+        end_s = ended_s[~past].min()
+        after = kept[np.flatnonzero(ended_s == end_s)[0]]
+    passed_s = end_s - begin_s
+    share = (moment - begin_s) / passed_s if passed_s else 1.0
+    found: Floats = before + share * (after - before)
+    return found
+
+
+def steady_window(times: Floats, clients: int = 0) -> MeasurementWindow | None:
+    """Return the window without ramp-up and drain, or None for a run without a steady part.
+
+    Open loop: the ramp-up starts at the first arrival and lasts as long as nearly all requests
+    take; the drain starts at the last arrival. Closed loop: the window holds whole rounds of all
+    clients without the first and the last, because all clients may complete together. The window
+    must hold a quarter of the completed requests and last at least as long as the ramp-up.
+    """
+    if not len(times):
+        return None
+    arrival, end = times[:, at.ARRIVAL], times[:, at.COMPLETED]
+    ramp_s = float(np.quantile(end - arrival, RAMP))
+    window = MeasurementWindow(float(arrival.min()) + ramp_s, float(arrival.max()))
+    if 0 < 2 * clients < end.size:
+        rounds = np.sort(end)[clients - 1 :: clients]
+        window = MeasurementWindow(float(rounds[0]), float(rounds[end.size // clients - 2]))
+    held = np.count_nonzero(window.holds(end))
+    return window if window.span_s >= ramp_s > 0.0 and held >= LEAST_SHARE * end.size else None
+
+
+MOVING = ("kv_wait_mean_s", "kv_transfer_mean_s", "kv_transfer_share")
+"""Metrics of KV transfers; None without separate pools."""
+
+
+def moving(times: Floats) -> dict[str, float | None]:
+    """Return the mean KV transfer times of some completed requests; None without separate pools."""
+    if times.shape[1] <= at.PREFILL_END:
+        return dict.fromkeys(MOVING)
+    ttft_s = float((times[:, at.FIRST_TOKEN] - times[:, at.ARRIVAL]).sum())
+    moved, count = times[times[:, at.TRANSFER_START] >= 0.0], len(times)
+    waited_s = float((moved[:, at.TRANSFER_START] - moved[:, at.PREFILL_END]).sum())
+    sent_s = float((moved[:, at.FIRST_TOKEN] - moved[:, at.TRANSFER_START]).sum())
+    return dict(zip(MOVING, (waited_s / count, sent_s / count, sent_s / ttft_s), strict=True))
+
+
+def balance(busy: Sequence[float]) -> dict[str, float | None]:
+    """Return the utilization of both pools and their imbalance; None without separate pools.
+
+    >>> balance([0.25, 0.5])
+    {'prefill_utilization': 0.25, 'decode_utilization': 0.5, 'pool_imbalance': 0.5}
+    """
+    names = ("prefill_utilization", "decode_utilization", "pool_imbalance")
+    if len(busy) == 1:
+        return dict.fromkeys(names)
+    most = max(busy)
+    apart = (most - min(busy)) / most if most else 0.0
+    return dict(zip(names, (*busy, apart), strict=True))
+
+
+def memory(pool: Ints, ranks: int, block_seconds: float, span_s: float) -> dict[str, float]:
+    """Return the use of all KV blocks, and the blocks of a replica (a decode replica of two pools).
+
+    `block_seconds` are the blocks in use, integrated over `span_s`.
+    """
+    total = pool[:, at.TOTAL_BLOCKS]
+    return {
+        "kv_use_mean": block_seconds / (span_s * int(total.sum())),
+        "kv_use_max": float((pool[:, at.MAX_USED_BLOCKS] / total).max()),
+        "kv_blocks": int(total[-1]) * ranks,
+    }
 
 
 @dataclass(frozen=True)
@@ -158,7 +454,7 @@ def _sessions(session: Ints | None, times: Floats) -> dict[str, float | None]:
 
 def _columns(name: str, of: Spread) -> dict[str, float]:
     """Return the columns of one latency."""
-    return {f"{name}_{which}_s": value for which, value in zip(COLUMNS, of, strict=True)}
+    return {f"{name}_{which}_s": value for which, value in zip(STATISTICS, of, strict=True)}
 
 
 def _tpot_s(served: RequestLatencies) -> Floats:

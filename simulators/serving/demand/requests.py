@@ -1,15 +1,30 @@
-"""The requests of a design point: arrival times, lengths, sessions and closed-loop clients.
+"""Requests of a design point: arrivals, lengths, sessions, closed-loop clients, shared prefixes.
+
+Arrivals. The same seed draws the same gaps of mean one for every design and every rate, which only
+scales them: designs are compared on common random numbers. A varying rate is a constant rate with a
+varying clock: the integral of the rate turns a Poisson process of unit rate into one of any rate
+(the time-change theorem; Çınlar, "Introduction to Stochastic Processes", 1975). The mean rate
+equals `qps`. `mmpp` has two states, calm and burst, each held for an exponential time (Fischer and
+Meier-Hellstern, "The Markov-modulated Poisson process cookbook", 1993); the probability of the
+first state is its share of the time. A `diurnal` rate is a sine that starts at its mean and rises.
 
 Lengths come from a workload, a trace, the point itself, a workload scaled to the means of the
 point, or a benchmark client's distribution. A closed-loop client sends its next request after an
 answer. In a session each prompt repeats the conversation so far and arrives a think time after the
 answer. A tool call is such a turn, which adds the tool's output. A system prompt precedes every
-prompt. Shared prefixes are passed on to the prefix cache.
+prompt.
+
+Shared prefixes. Each request is a path through a prefix tree, from its first token on. A node is a
+run of tokens that requests share: a stretch of the system prompt, the history of a session up to a
+turn, or a block of a trace, whose hash covers its content and all tokens before. The last node of a
+path belongs to one request: the rest of its prompt and its output, without the last token, whose
+keys are never computed.
 """
 
 from __future__ import annotations
 
 import functools
+import zlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +32,233 @@ import numpy as np
 
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Floats, Ints
-from simulators.serving.demand.arrivals import arrival_times, stream
-from simulators.serving.demand.prefixes import Prefixes, of_hashes, of_sessions, own
-from simulators.serving.demand.traces import Trace, is_trace, load_trace
-from simulators.serving.demand.workloads import load_workload
-from simulators.serving.point import AS_WORKLOAD, BENCH_SERVING, CLOSED, ServingPoint
+from simulators.serving.demand.workloads import Trace, is_trace, load_trace, load_workload
+from simulators.serving.point import (
+    AS_WORKLOAD,
+    BENCH_SERVING,
+    CLOSED,
+    DIURNAL,
+    EVEN,
+    MMPP,
+    POISSON,
+    ServingPoint,
+)
+
+STRETCH = 512
+"""Tokens of a system prompt per node of the tree, and so the unit of its cache hits: a choice, at
+most the tokens that engines compute at a time."""
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """Paths of requests through the prefix tree; shared prefixes are nodes of equal number."""
+
+    nodes: Ints  # of all requests, paths concatenated
+    ends: Ints  # tokens of the request up to the end of each node
+    stops: Ints  # where each request's path stops
+
+    def take(self, which: Ints) -> Prefixes:
+        """Return the paths of some requests.
+
+        >>> two = own([3, 5])
+        >>> two.take(np.array([1])).ends.tolist()
+        [4]
+        """
+        starts, counts = self._starts()[which], np.diff(self.stops, prepend=0)[which]
+        rows = _ranges(starts, counts)
+        return Prefixes(self.nodes[rows], self.ends[rows], np.cumsum(counts))
+
+    def alone(self) -> Prefixes:
+        """Return the same requests without shared prefixes."""
+        count = self.stops.size
+        return Prefixes(np.arange(count), self.ends[self.stops - 1], np.arange(1, count + 1))
+
+    def apart(self, group: Ints) -> Prefixes:
+        """Return the same requests, with prefixes shared only within a group.
+
+        >>> of_sessions(np.array([0, 1, 0]), np.array([9, 9, 9])).apart(np.array([0, 1, 0])).nodes
+        array([0, 2, 3, 1])
+        """
+        who = np.repeat(group, np.diff(self.stops, prepend=0))
+        pairs = np.unique(np.stack((who, self.nodes)), axis=1, return_inverse=True)[1]
+        return Prefixes(pairs.reshape(-1), self.ends, self.stops)
+
+    def behind(self, system_tokens: int) -> Prefixes:
+        """Return paths that all begin with the nodes of one system prompt.
+
+        >>> own([3, 5]).behind(1000).ends.tolist()
+        [512, 1000, 1002, 512, 1000, 1004]
+        """
+        if system_tokens == 0:
+            return self
+        ends = np.append(np.arange(STRETCH, system_tokens, STRETCH), system_tokens)
+        first = int(self.nodes.max()) + 1
+        places = np.repeat(self._starts(), ends.size)
+        return Prefixes(
+            np.insert(self.nodes, places, np.tile(first + np.arange(ends.size), self.stops.size)),
+            np.insert(self.ends + system_tokens, places, np.tile(ends, self.stops.size)),
+            self.stops + ends.size * np.arange(1, self.stops.size + 1),
+        )
+
+    def max_prefix_hits(self) -> Ints:
+        """Return the cached tokens of each request, in order, with an unlimited prefix cache.
+
+        >>> of_sessions(np.array([0, 1, 0]), np.array([10, 30, 8])).max_prefix_hits().tolist()
+        [0, 9, 0]
+        """
+        who = np.repeat(np.arange(self.stops.size), np.diff(self.stops, prepend=0))
+        first = np.full(int(self.nodes.max()) + 1, self.stops.size)
+        np.minimum.at(first, self.nodes, who)
+        new = np.flatnonzero(first[self.nodes] == who)  # the last of every path is
+        starts = self._starts()
+        reached = new[np.searchsorted(new, starts)]
+        found: Ints = np.where(reached > starts, self.ends[reached - 1], 0)
+        return found
+
+    def _starts(self) -> Ints:
+        return np.concatenate([np.zeros(1, np.int64), self.stops[:-1]])
+
+
+def own(tokens: Ints) -> Prefixes:
+    """Return requests without shared prefixes; `tokens` counts prompt and output.
+
+    >>> own([3, 5]).nodes.tolist()
+    [0, 1]
+    """
+    ends = np.asarray(tokens, np.int64) - 1
+    return Prefixes(np.arange(ends.size), ends, np.arange(1, ends.size + 1))
+
+
+def of_sessions(turn: Ints, tokens: Ints) -> Prefixes:
+    """Return requests that begin with the turns of their session before them.
+
+    Turns of a session stand one behind the other; tokens of prompts and answers include what was
+    said before.
+
+    >>> of_sessions(np.array([0, 1, 0]), np.array([10, 30, 8])).nodes.tolist()
+    [0, 0, 1, 2]
+    """
+    counts = turn + 1
+    nodes = _ranges(np.arange(turn.size) - turn, counts)
+    return Prefixes(nodes, np.asarray(tokens, np.int64)[nodes] - 1, np.cumsum(counts))
+
+
+def of_hashes(hashes: Ints, stops: Ints, hashed: int, prompt: Ints, output: Ints) -> Prefixes:
+    """Return requests whose prompts begin with blocks that are known by their hashes.
+
+    Hashes are those of all requests' blocks of `hashed` tokens, one request behind the other, which
+    stop at `stops`; the last block of a prompt may have fewer tokens.
+
+    >>> of_hashes(np.array([7, 8, 7]), np.array([2, 3]), 4, np.array([6, 3]), np.array([9, 9])).ends
+    array([ 4,  6, 14,  3, 11])
+    """
+    known, numbered = np.unique(hashes, return_inverse=True)
+    counts = np.diff(stops, prepend=0)
+    place = _ranges(np.zeros(stops.size, np.int64), counts)
+    ends = np.minimum(hashed * (place + 1), np.repeat(prompt, counts))
+    return Prefixes(
+        np.insert(numbered.reshape(-1), stops, known.size + np.arange(stops.size)),
+        np.insert(ends, stops, prompt + output - 1),
+        stops + np.arange(1, stops.size + 1),
+    )
+
+
+def _ranges(starts: Ints, counts: Ints) -> Ints:
+    """Return ranges of `counts` integers from each start, concatenated.
+
+    >>> _ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    first = np.cumsum(counts) - counts
+    rows: Ints = np.arange(int(counts.sum())) - np.repeat(first - starts, counts)
+    return rows
+
+
+_BLOCK = 64
+"""Pairs of states drawn at a time; the draws of a shorter run are a prefix of a longer run's."""
+
+_HALVINGS = 60
+"""Of a span, until nothing is left of it in double precision."""
+
+
+def stream(seed: int, name: str) -> np.random.Generator:
+    """Return the random numbers of one purpose; another purpose does not shift them.
+
+    >>> stream(1, "gaps").random() == stream(1, "gaps").random()
+    True
+    """
+    return np.random.default_rng(np.random.SeedSequence([seed, zlib.crc32(name.encode())]))
+
+
+def arrival_times(point: ServingPoint, count: int) -> Floats:
+    """Return `count` arrival times at a point's mean rate; a session counts as one arrival."""
+    if point.qps is None:
+        raise UserError(
+            f"workload '{point.workload}' says nothing about arrivals, so qps is needed. Only a "
+            "trace with arrival times may leave it open"
+        )
+    rate = point.qps / point.sessions.turns
+    if point.arrivals.process == MMPP:
+        return _two_states(
+            point.seed,
+            count,
+            rate,
+            point.arrivals.burst_ratio,
+            point.arrivals.burst_s,
+            point.arrivals.calm_s,
+        )
+    if point.arrivals.process == DIURNAL:
+        return _sine(point.seed, count, rate, point.arrivals.swing, point.arrivals.period_s)
+    return _unit_arrivals(point.seed, count, point.arrivals.process) / rate
+
+
+@functools.lru_cache(maxsize=64)
+def _unit_arrivals(seed: int, count: int, process: str) -> Floats:
+    """Return arrival times at one request per second."""
+    draw = stream(seed, "gaps")
+    gaps = np.ones(count) if process == EVEN else draw.standard_exponential(count)
+    return _kept(np.cumsum(gaps))
+
+
+@functools.lru_cache(maxsize=64)
+def _two_states(
+    seed: int, count: int, rate: float, burst_ratio: float, burst_s: float, calm_s: float
+) -> Floats:
+    """Return when the integral of a two-state rate of mean one meets arrivals at an even rate."""
+    even_s = _unit_arrivals(seed, count, POISSON) / rate
+    draw = stream(seed, "states")
+    share = burst_s / (burst_s + calm_s)
+    calm = 1.0 / (1.0 + share * (burst_ratio - 1.0))
+    rates, means_s = np.array([calm, calm * burst_ratio]), np.array([calm_s, burst_s])
+    if draw.random() < share:
+        rates, means_s = rates[::-1], means_s[::-1]
+    held, reached = [np.zeros(1)], 0.0
+    while reached <= even_s[-1]:
+        block = draw.standard_exponential((_BLOCK, 2)) * means_s
+        reached += float((block * rates).sum())
+        held.append(block.ravel())
+    spans = np.concatenate(held)
+    rate_then = np.concatenate([np.zeros(1), np.resize(rates, spans.size - 1)])
+    return _kept(np.interp(even_s, np.cumsum(spans * rate_then), np.cumsum(spans)))
+
+
+@functools.lru_cache(maxsize=64)
+def _sine(seed: int, count: int, rate: float, swing: float, period_s: float) -> Floats:
+    """Return when `t + a (1 - cos(w t)) / w` meets arrivals at an even rate, by halving."""
+    even_s = _unit_arrivals(seed, count, POISSON) / rate
+    w = 2.0 * np.pi / period_s
+    low, high = even_s - 2.0 * swing / w, even_s
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        early = middle + swing * (1.0 - np.cos(w * middle)) / w < even_s
+        low, high = np.where(early, middle, low), np.where(early, high, middle)
+    return _kept(np.maximum.accumulate(high))
+
+
+def _kept(arrivals: Floats) -> Floats:
+    """Return arrivals that several points may share."""
+    arrivals.flags.writeable = False
+    return arrivals
 
 
 @dataclass(frozen=True)
@@ -104,7 +341,7 @@ def token_counts(workload: str, seed: int, requests: int) -> tuple[Ints, Ints]:
     if not is_trace(workload):
         if requests == 0:
             raise UserError("requests is 0; a workload that is drawn needs at least 1")
-        return _drawn(workload, seed, requests, load_workload(workload))
+        return _workload_lengths(workload, seed, requests, load_workload(workload))
     trace = load_trace(workload)
     first = slice(requests or None)
     return trace.prompt_tokens[first], trace.output_tokens[first]
@@ -190,7 +427,7 @@ def _spread(seed: int, name: str, count: int, most: int, spread: float) -> Ints:
 
 
 @functools.lru_cache(maxsize=64)
-def _drawn(workload: str, seed: int, count: int, _version: object) -> tuple[Ints, Ints]:
+def _workload_lengths(workload: str, seed: int, count: int, _version: object) -> tuple[Ints, Ints]:
     """Return prompt and output tokens of a named workload."""
     prompt, output = load_workload(workload).draw(stream(seed, "lengths").random((count, 2)))
     prompt.flags.writeable = output.flags.writeable = False

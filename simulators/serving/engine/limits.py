@@ -1,27 +1,97 @@
-"""Limits of a replica: running requests, tokens of an iteration and KV blocks."""
+"""Schedulers and routers by name, and the limits of a replica: requests, tokens, KV blocks.
+
+`mine` is `catalog/schedulers/mine.py` or a scheduler of this package; a dotted name is an installed
+module. A scheduler's file sets its properties as constants, as in `CHUNKED = True`: they are the
+fields of `Scheduler`.
+"""
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from simulators.composition.price import iteration
 from simulators.composition.replica import Replica
 from simulators.core.errors import Infeasible, UserError
-from simulators.core.jit import Ints
-from simulators.serving.adapters.fleet import fleet_of
+from simulators.core.folder import ROUTERS, SCHEDULERS, load_module
+from simulators.core.jit import Ints, Kernel
+from simulators.serving.adapters import fleet_of
 from simulators.serving.deployment import Hardware
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.policies import Scheduler
+from simulators.serving.engine.replica import ROUTE
 from simulators.serving.point import ADAPTIVE, CACHED, PEER, SSD, SWAP, ServingPoint
-from simulators.serving.prices.skipped_layers import kept_keys
-from simulators.serving.speculation.drafter import Drafter
+from simulators.serving.speculation import Drafter
 from simulators.workload.llm.memory import activation_bytes, weight_bytes
 from simulators.workload.llm.step import prefill_step
 from simulators.workload.precision import BYTES
+
+ROUTED_BY = len(ROUTE.arguments)
+"""Number of arguments of a router."""
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """A scheduler: a compiled kernel, and the properties set as constants in its file."""
+
+    schedule: Kernel[..., int]
+    chunked: bool = False  # chunked prefill
+    prefill_first: bool = False  # whole prompts are processed before any decode
+    reserves: bool = False  # memory is reserved for the longest possible sequence
+    fraction_of_free: bool = False  # memory_fraction refers to what the weights leave
+    caches_prefixes: bool = False  # has a prefix cache
+    shared_rank_queue: bool = False  # one queue for all data-parallel ranks, not one for each
+    reserves_output: bool = False  # admission allocates the blocks of prompt and output
+    overlap_schedule: bool = False  # tokens are sent while the next batch runs
+    kv_transfer: bool = False  # can decode requests of separate prefill replicas
+    poll_interval: int = 0  # decode iterations between polls of the queue; 0: not configurable
+    requires: Mapping[str, int] = field(default_factory=dict)  # fields of a point and their values
+
+
+def load_scheduler(name: str) -> Scheduler:
+    """Return the scheduler of that name, path or dotted module, a file with a kernel `schedule`.
+
+    >>> load_scheduler("sarathi").chunked
+    True
+    """
+    return _scheduler(load_module(SCHEDULERS, name))
+
+
+def load_router(name: str) -> Kernel[..., int]:
+    """Return the kernel `route` of a router by its name, path or dotted module.
+
+    >>> load_router("round_robin").__name__
+    'route'
+    """
+    module = load_module(ROUTERS, name)
+    found = _kernel(module, "route")
+    takes = found.py_func.__code__.co_varnames[: found.py_func.__code__.co_argcount]
+    if len(takes) != ROUTED_BY:
+        raise UserError(
+            f"{module.__file__}: route takes {', '.join(takes)}; it must take arrivals, waiting, "
+            "running, found (thousandths of the prompt in each replica's prefix cache) and draws"
+        )
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _scheduler(module: ModuleType) -> Scheduler:
+    stated = {f.name: f.name.upper() for f in fields(Scheduler)}
+    said = {name: getattr(module, word) for name, word in stated.items() if hasattr(module, word)}
+    return Scheduler(**{**said, "schedule": _kernel(module, "schedule")})
+
+
+def _kernel(module: ModuleType, name: str) -> Kernel[..., Any]:
+    found = getattr(module, name, None)
+    if not isinstance(found, Kernel):
+        raise UserError(f"{module.__file__} has no kernel named '{name}'")
+    return found
+
 
 GB = 1e9
 
@@ -29,6 +99,9 @@ SSD_BYTES_PER_S = 6.9e9
 """That one drive is read at (Samsung PM9A3, PCIe 4.0 x4, data sheet); a node of eight GPUs has as
 many for data (NVIDIA DGX H100 data sheet)."""
 
+
+ROUTED_LAYERS = 0.5
+"""Share of layers that a mixture of depths routes tokens around: every other layer."""
 
 COPIED = (
     *("max_num_seqs", "max_prefill_tokens", "token_budget", "stages", "ranks", "poll_interval"),
@@ -186,6 +259,11 @@ def limits_of(
         draft_counts_waiting=point.speculation.rule == ADAPTIVE,
         seed=point.seed,
     )
+
+
+def kept_keys(point: ServingPoint) -> float:
+    """Return the share of a full KV cache that tokens write under a mixture of depths."""
+    return 1.0 - ROUTED_LAYERS * (1.0 - point.dynamic.mod_capacity)
 
 
 def ranks_of(point: ServingPoint, scheduler: Scheduler) -> int:

@@ -18,40 +18,49 @@ import numpy as np
 
 from simulators.core.jit import boolean, f8, i8, pointer
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.batch_sums import combine_ranks, sum_batch
-from simulators.serving.engine.drafts import drafted, drafts_change
-from simulators.serving.engine.frontend import delay_first_tokens
-from simulators.serving.engine.kv_cache import blocks_for, can_swap_in, release, swap_in
-from simulators.serving.engine.prefix_cache import cache_batch_blocks, cached_tokens
+from simulators.serving.engine.batches import (
+    combine_ranks,
+    drafted,
+    drafts_change,
+    possible_repeats,
+    repeat_first,
+    run_stages,
+    stop_repeating,
+    sum_batch,
+)
+from simulators.serving.engine.kv_cache import (
+    blocks_for,
+    cache_batch_blocks,
+    cached_tokens,
+    can_swap_in,
+    release,
+    swap_in,
+)
+from simulators.serving.engine.kv_transfer import (
+    advance_kv_transfer,
+    send_waiting,
+    start_kv_transfer,
+)
 from simulators.serving.engine.replica import (
     OPTIONAL_FEATURES,
     PRICE,
     ROUTE,
     SCHEDULE,
-    View,
-    kernel,
-    push_waiting,
-    sort_by_arrival,
-)
-from simulators.serving.engine.skip_ahead import (
-    possible_repeats,
-    repeat_first,
-    run_stages,
-    stop_repeating,
-)
-from simulators.serving.engine.state import (
     STATE,
     ReplicaState,
+    View,
     count_batch,
     gap_bin,
+    kernel,
     log_batch,
     pool_of,
     pop_release,
+    push_waiting,
     release_successor,
     snapshot_sums,
+    sort_by_arrival,
     update_integrals,
 )
-from simulators.serving.pools.handover import advance_kv_transfer, send_waiting, start_kv_transfer
 
 
 @kernel(i8(pointer(SCHEDULE), pointer(ROUTE), pointer(PRICE), STATE))
@@ -318,6 +327,24 @@ def launch(
     if state.clock[at.LOG_ROWS] < state.log.shape[0]:
         log_batch(state, replica, slot, now, end)
     return end
+
+
+@kernel(i8(STATE, i8, f8, f8))
+def delay_first_tokens(state: ReplicaState, replica: int, now: float, end: float) -> int:
+    """Delay the first tokens of the batch that ended now to the end of the next prefill batch.
+
+    With overlapped scheduling (SGLang, `event_loop_overlap`) the host launches a batch before it
+    reads the tokens of the last one. Decodes replay a graph, which is launched at once. A prefill
+    batch has no graph: first tokens of the batch before were measured to arrive at its end.
+    Returns the number of running requests.
+    """
+    times, running = state.times, state.running[replica]
+    waiting = state.pool[replica, at.RUNNING]
+    for i in range(waiting):
+        row = times[running[i]]
+        if row[at.LAST_END] == now and row[at.FIRST_TOKEN] == now:
+            row[at.FIRST_TOKEN] = row[at.LAST_TOKEN] = end
+    return waiting  # type: ignore[no-any-return]
 
 
 @kernel(f8(pointer(SCHEDULE), pointer(PRICE), STATE, i8, f8, boolean))

@@ -1,8 +1,8 @@
-"""Serves requests: builds the initial state, runs the event loop and explains unfinished runs."""
+"""Serves requests: initial state, event loop, delays of the API server, unfinished runs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats, Ints, Kernel
-from simulators.serving.demand.prefixes import own
-from simulators.serving.demand.requests import Requests
+from simulators.serving.demand.requests import Requests, own
+from simulators.serving.deployment import Frontend
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.limits import ReplicaLimits
+from simulators.serving.engine.kv_transfer import INSTANT_LINK, KVLink
+from simulators.serving.engine.limits import ReplicaLimits, Scheduler
 from simulators.serving.engine.loop import run
-from simulators.serving.engine.policies import Scheduler
-from simulators.serving.engine.state import GAP_BINS, LOG_COLUMNS, ReplicaState
-from simulators.serving.pools.link import INSTANT_LINK, KVLink
+from simulators.serving.engine.replica import GAP_BINS, LOG_COLUMNS, ReplicaState
 
 N = TypeVar("N", np.int64, np.float64)
 
@@ -73,6 +72,21 @@ def serve(
         count = state.times.shape[0]
         raise UserError(f"{unfinished} of {count} requests never end: {_why(state, engine)}")
     return state
+
+
+def after_frontend(asked: Requests, frontend: Frontend, replicas: int) -> Requests:
+    """Return the requests with the service time and delay of one API server per replica."""
+    service_s = np.asarray(frontend.token_s / replicas * asked.prompt_tokens, np.float64)
+    return replace(asked, service_s=service_s, delay_s=frontend.request_s)
+
+
+def seen_by_clients(state: ReplicaState, frontend: Frontend, output_tokens: Ints) -> ReplicaState:
+    """Return the state with arrival times of the client: earlier by the server's delay."""
+    times = state.times.copy()
+    later = np.maximum(output_tokens - 1, 1)
+    tpot_s = (times[:, at.COMPLETED] - times[:, at.FIRST_TOKEN]) / later
+    times[:, at.ARRIVAL] = times[:, at.SENT] - frontend.iterations * tpot_s
+    return state._replace(times=times)
 
 
 def _has_optional_features(state: ReplicaState) -> bool:

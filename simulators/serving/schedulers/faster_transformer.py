@@ -7,7 +7,7 @@ later iterations without padding and free their blocks; memory is reserved as un
 from __future__ import annotations
 
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.admission import admit_with_reservation
+from simulators.serving.engine.kv_cache import admit_with_reservation
 from simulators.serving.engine.replica import SCHEDULE, View, kernel, schedule_request
 
 RESERVES = True

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from simulators.core.jit import i8
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.admission import admit, can_admit
-from simulators.serving.engine.kv_cache import preemptions, schedule_decodes
+from simulators.serving.engine.kv_cache import admit, can_admit, preemptions, schedule_decodes
 from simulators.serving.engine.replica import SCHEDULE, VIEW, View, kernel
 
 REQUIRES = {"cache.block_size": 1, "pp": 1}

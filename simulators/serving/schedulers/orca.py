@@ -8,7 +8,7 @@ longest possible sequence, so that few requests run.
 from __future__ import annotations
 
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.admission import admit_with_reservation
+from simulators.serving.engine.kv_cache import admit_with_reservation
 from simulators.serving.engine.replica import SCHEDULE, View, keep_running, kernel, schedule_request
 
 RESERVES = True

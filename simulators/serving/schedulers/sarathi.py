@@ -7,8 +7,7 @@ Decodes count against the budget; a prompt without a token keeps its place in th
 from __future__ import annotations
 
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.admission import admit_chunks, schedule_running
-from simulators.serving.engine.kv_cache import schedule_decodes
+from simulators.serving.engine.kv_cache import admit_chunks, schedule_decodes, schedule_running
 from simulators.serving.engine.replica import SCHEDULE, View, kernel, sort_by_arrival
 
 CHUNKED = CACHES_PREFIXES = KV_TRANSFER = True

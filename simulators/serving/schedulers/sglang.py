@@ -16,14 +16,15 @@ from __future__ import annotations
 
 from simulators.core.jit import f8
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.admission import (
+from simulators.serving.engine.kv_cache import (
     admit,
+    blocks_for,
     cached_tokens_of,
     has_waiting_slot,
+    schedule_decodes,
     schedule_running,
     shared_blocks,
 )
-from simulators.serving.engine.kv_cache import blocks_for, schedule_decodes
 from simulators.serving.engine.replica import SCHEDULE, VIEW, View, kernel, sort_by_arrival
 
 CHUNKED = CACHES_PREFIXES = KV_TRANSFER = OVERLAP_SCHEDULE = True

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from simulators.core.jit import i8
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.admission import (
+from simulators.serving.engine.kv_cache import (
     admit,
+    blocks_for,
     cached_tokens_of,
     has_waiting_slot,
     schedule_running,
     shared_blocks,
 )
-from simulators.serving.engine.kv_cache import blocks_for
 from simulators.serving.engine.replica import SCHEDULE, VIEW, View, kernel
 
 CHUNKED = CACHES_PREFIXES = KV_TRANSFER = True

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from simulators.core.jit import i8
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.admission import admit, can_admit
 from simulators.serving.engine.kv_cache import (
+    admit,
     blocks_for,
+    can_admit,
     has_free_blocks,
     preemptions,
     schedule_decodes,

@@ -10,8 +10,8 @@ prompt are not computed, also after a preemption.
 from __future__ import annotations
 
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.admission import admit_chunks
 from simulators.serving.engine.kv_cache import (
+    admit_chunks,
     append_blocks,
     blocks_for,
     blocks_missing,

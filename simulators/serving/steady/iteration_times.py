@@ -28,7 +28,7 @@ from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Deployment, deployment_of
 from simulators.serving.point import DEPLOYED, ServingPoint
 from simulators.serving.row_groups import groups_of, kinds_of, rows_of
-from simulators.serving.speculation.drafter import Drafter, drafter_of
+from simulators.serving.speculation import Drafter, drafter_of
 from simulators.workload.llm.parallelism import Parallelism, check_cut, stage_of
 from simulators.workload.llm.step import Step, decode_step
 from simulators.workload.operators import Column

@@ -31,10 +31,8 @@ from simulators.core.jit import Floats, Ints
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.point import ServingPoint
 from simulators.serving.row_groups import rows_of
-from simulators.serving.speculation.drafter import Drafter
-from simulators.serving.steady.batch_cycle import Cycle, cycle_of
-from simulators.serving.steady.batch_limits import Verdicts, design_of
-from simulators.serving.steady.columns import SteadyDesign
+from simulators.serving.speculation import Drafter
+from simulators.serving.steady.design import SteadyDesign, Verdicts, design_of, server_s_of
 from simulators.serving.steady.iteration_times import (
     Prices,
     empty_prices,
@@ -42,15 +40,16 @@ from simulators.serving.steady.iteration_times import (
     write_prices,
 )
 from simulators.serving.steady.queueing import (
+    Cycle,
     QueueState,
     SteadyState,
     closed_population,
+    cycle_of,
     has_fixed_population,
     priced_batch_sizes,
     queue_state_of,
     state_of,
 )
-from simulators.serving.steady.server import server_s_of
 
 FeasibleReplicas = list[list[tuple[Replica, Drafter | None, Ints]]]
 """Per family: replicas, their drafters, and the feasible rows of each."""

@@ -1,12 +1,18 @@
-"""Limits of a replica in the steady state: running requests, tokens per iteration, KV memory.
+"""Inputs of the steady state per row: request lengths, queueing station, limits of the replica.
 
-A running request reserves KV memory for its prompt and output. If `max_batch` is given and does not
-fit, the row is infeasible; with a given arrival rate, memory limits the running requests.
+Lengths. Drawn lengths and traces are averaged over the requests that an event simulation of the
+same point serves, without requests longer than the context. A system prompt is computed for every
+request, or is a prefix cache hit for every request: the first computation is neglected. With hashes
+of a trace, every earlier block is a prefix cache hit: evictions are not modelled.
+
+Limits. A running request reserves KV memory for its prompt and output. If `max_batch` is given and
+does not fit, the row is infeasible; with a given arrival rate, memory limits the running requests.
 """
 
 from __future__ import annotations
 
 import operator
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import NamedTuple
 
@@ -18,15 +24,176 @@ from simulators.composition.replica import Replica
 from simulators.core.columns import categories, mapped, numbers, which
 from simulators.core.fields import columns_of
 from simulators.core.jit import Floats, Ints
-from simulators.serving.deployment import Deployment
-from simulators.serving.engine.policies import load_scheduler
-from simulators.serving.point import CLOSED, EVEN, MODULATED, POISSON, ServingPoint
-from simulators.serving.speculation.acceptance import last_step_excess, mean_acceptance_length
-from simulators.serving.speculation.drafter import NO_DRAFTER
-from simulators.serving.steady.columns import Lengths, Station, SteadyDesign
+from simulators.serving.demand.requests import max_prefix_hits, token_counts
+from simulators.serving.deployment import NUMBERS, Deployment, load_frontend, load_process
+from simulators.serving.engine.limits import load_scheduler
+from simulators.serving.point import CLOSED, EVEN, MODULATED, NONE, POISSON, ServingPoint
+from simulators.serving.speculation import NO_DRAFTER, last_step_excess, mean_acceptance_length
 from simulators.serving.steady.iteration_times import Pipeline, ReplicaFamily
-from simulators.serving.steady.mean_lengths import lengths_of
 from simulators.workload.llm.memory import activation_bytes, weight_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """Mean request lengths of each row; NaN where no request fits into the context."""
+
+    prompt: Floats  # tokens that are computed
+    output: Floats
+    found: Floats  # cached prefix tokens
+    pairs: Floats  # query-key pairs a prompt scores
+    keys: Floats  # tokens a decode reads
+    prompt_scv: Floats  # squared coefficient of variation: variance over squared mean
+    output_scv: Floats
+    longest: Floats  # prompt, in tokens
+    fitting: Floats  # share of the requests that fit into the context
+
+
+@dataclass(frozen=True, kw_only=True)
+class Station:
+    """Limits and arrivals of one replica, per row."""
+
+    stages: Floats
+    checked: Floats  # tokens per decode: one and its draft tokens
+    decodes: Floats  # iterations per request: fewer than later tokens with drafts
+    seats: Floats  # most requests of one batch in flight
+    chunked: NDArray[np.bool_]
+    tokens: Floats  # of an iteration with prompts
+    rate: Floats  # arrivals per second and replica; NaN: closed loop
+    arrival_scv: Floats  # squared coefficient of variation of the gaps
+    clients: Floats  # of a closed loop, per replica; inf: seats always full
+    think_s: Floats  # of each client before its next request
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteadyDesign:
+    """The replica and the load of each row."""
+
+    station: Station
+    lengths: Lengths
+    kind: Ints  # equal where lengths are
+    kv_tokens: Floats  # that fit beside weights and activations
+    kv_blocks: Floats
+    gpus: Floats  # of one replica
+    replicas: Floats
+    usd_per_gpu_hour: Floats  # NaN: unknown
+    flops_per_token: Floats
+    peak_flops: Floats  # of one GPU
+
+
+LENGTHS = tuple(f.name for f in fields(Lengths))
+
+
+def lengths_of(batch: pa.RecordBatch, context: Floats) -> tuple[Lengths, Ints]:
+    """Return the lengths of every row, and a group number that is equal for equal lengths.
+
+    `context` is the longest prompt and output together that each row allows.
+    """
+    system = numbers(batch, "sessions.system_prompt_tokens").astype(np.float64)
+    context = context - system
+    prompts, prompt_values = categories(batch, "prompt_tokens")
+    outputs, output_values = categories(batch, "output_tokens")
+    prompt = np.array(prompt_values, np.float64)[prompts]
+    output = np.array(output_values, np.float64)[outputs]
+    code = prompts * len(output_values) + outputs
+    total = prompt + output
+    total[total > context] = np.nan
+    prompt, output = prompt + 0.0 * total, output + 0.0 * total
+    columns = {
+        "prompt": prompt,
+        "output": output,
+        "found": 0.0 * total,
+        "pairs": prompt * (prompt + 1.0) / 2.0,
+        "keys": prompt + output / 2.0,
+        "prompt_scv": 0.0 * total,
+        "output_scv": 0.0 * total,
+        "longest": prompt.copy(),
+        "fitting": 1.0 + 0.0 * total,
+    }
+    drawn = np.flatnonzero((prompt == 0.0) | (output == 0.0))
+    if drawn.size:
+        code = code + len(prompt_values) * len(output_values) * _fill(
+            columns, batch, drawn, context
+        )
+    if system.any():
+        cached = numbers(batch, "cache.prefix_caching").astype(bool)
+        _precede(columns, computed=np.where(cached, 0.0, system), found=system * cached)
+        kinds = np.unique(np.stack((system, cached)), axis=1, return_inverse=True)[1].reshape(-1)
+        code = code * batch.num_rows + kinds
+    return Lengths(**columns), code
+
+
+def _precede(columns: dict[str, Floats], *, computed: Floats, found: Floats) -> None:
+    """Prepend a system prompt to every prompt: computed tokens and cached tokens."""
+    prompt = columns["prompt"]
+    longer = prompt + computed
+    columns["pairs"] += computed * prompt + computed * (computed + 1.0) / 2.0 + found * longer
+    columns["prompt_scv"] *= (prompt / longer) ** 2
+    columns["keys"] += computed + found
+    columns["longest"] += computed
+    columns["found"] += found
+    columns["prompt"] = longer
+
+
+def _fill(columns: dict[str, Floats], batch: pa.RecordBatch, drawn: Ints, context: Floats) -> Ints:
+    """Write the means of rows with drawn lengths; return a group number per row, 0 for the rest."""
+    workloads, names = categories(batch, "workload")
+    keys = [workloads.astype(np.float64), context]
+    keys += [
+        numbers(batch, name).astype(np.float64)
+        for name in ("requests", "seed", "prompt_tokens", "output_tokens", "cache.prefix_caching")
+    ]
+    distinct, member = np.unique(
+        np.stack([key[drawn] for key in keys], axis=1), axis=0, return_inverse=True
+    )
+    means = np.empty((len(distinct), len(LENGTHS)))
+    for row, (name, most, *numbers_of) in enumerate(distinct):
+        means[row] = _means(str(names[int(name)]), most, *map(int, numbers_of))
+    kind = np.zeros(batch.num_rows, np.int64)
+    kind[drawn] = member.reshape(-1) + 1
+    for column, name in enumerate(LENGTHS):
+        columns[name][drawn] = means[member.reshape(-1), column]
+    return kind
+
+
+def _means(
+    workload: str, context: float, requests: int, seed: int, prompt: int, output: int, cached: int
+) -> NDArray[np.float64]:
+    """Return the means of the requests of a workload, in the order of `LENGTHS`."""
+    prompts, outputs = token_counts(workload, seed, requests)
+    prompts = np.full(prompts.size, prompt) if prompt else prompts
+    outputs = np.full(prompts.size, output) if output else outputs
+    found = np.zeros(prompts.size)
+    if cached and not prompt:
+        found = max_prefix_hits(workload, prompts, outputs).astype(np.float64)
+    fits = prompts + outputs <= context
+    if not fits.any():
+        return np.full(len(LENGTHS), np.nan)
+    p, d, f = prompts[fits].astype(np.float64), outputs[fits].astype(np.float64), found[fits]
+    later = d - 1.0
+    keys = float((later * (p + d / 2.0)).sum() / later.sum()) if later.any() else float(p.mean())
+    new = p - f
+    spread = [float(x.var() / x.mean() ** 2) for x in (new, d)]
+    pairs = new * (new + 1.0) / 2.0 + f * new
+    return np.array(
+        [new.mean(), d.mean(), f.mean(), pairs.mean(), keys, *spread, new.max(), fits.mean()]
+    )
+
+
+def server_s_of(batch: pa.RecordBatch, alive: Ints, lengths: Lengths, tpot_s: Floats) -> Floats:
+    """Return the mean delay of the first token by the API server, in seconds per row."""
+    runtimes, names = categories(batch, "runtime")
+    choices, words = categories(batch, "client.frontend")
+    known = [(load_process(str(name)), load_frontend(str(name))) for name in names]
+    has_server = np.array([int(word != NONE) for word in words])[choices[alive]]
+    request_s, token_s, iterations = (
+        np.array([[getattr(one, number) for one in both] for both in known])[
+            runtimes[alive], has_server
+        ]
+        for number in NUMBERS
+    )
+    added_s: Floats = request_s + token_s * (lengths.prompt + lengths.found) + iterations * tpot_s
+    return np.nan_to_num(added_s)
+
 
 GAP_SCV = {POISSON: 1.0, EVEN: 0.0}
 """Squared coefficient of variation of the gaps between arrivals."""

@@ -1,27 +1,173 @@
-"""Repeats a batch of decodes without calling the scheduler, while only context lengths grow.
+"""Batches in flight: sums that set their price, accepted draft tokens, repetition, pipeline stages.
 
-A repeat is priced, allocates blocks and ends like any other iteration, but does not visit every
+Acceptance of draft tokens depends on the seed, the request and its computed tokens only, so a
+sequence accepts the same drafts whatever the rest of the batch is.
+
+A batch of decodes is repeated without calling the scheduler while only context lengths grow. A
+repeat is priced, allocates blocks and ends like any other iteration, but does not visit every
 request, except to draw its accepted draft tokens. Times of requests are bit-identical to those of
 calling the scheduler in every iteration (a test compares both).
 """
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
-from simulators.core.jit import Floats, arrays, f8, i8, pointer, several
+from simulators.core.jit import Floats, Ints, arrays, boolean, f8, i8, matrix, pointer, several
 from simulators.serving.engine import replica as at
-from simulators.serving.engine.drafts import draw
-from simulators.serving.engine.replica import OPTIONAL_FEATURES, PRICE, kernel
-from simulators.serving.engine.state import (
+from simulators.serving.engine.replica import (
+    OPTIONAL_FEATURES,
+    PRICE,
     STATE,
     ReplicaState,
     count_batch,
     gap_bin,
     gap_edge,
+    kernel,
     log_batch,
     pool_of,
 )
+
+
+@kernel(f8(matrix(i8), *arrays(i8, 2), i8, i8, *arrays(f8, 1)))
+def sum_batch(
+    request: Ints, batch: Ints, tokens: Ints, size: int, checked: int, step: Floats
+) -> float:
+    """Write the sums of a batch and return its tokens; each decode verifies `checked` tokens."""
+    step[:] = 0.0
+    decodes, keys = 0, 0
+    for i in range(size):
+        req, num_scheduled = batch[i], tokens[i]
+        num_computed, prompt = request[req, at.NUM_COMPUTED], request[req, at.PROMPT]
+        if num_computed > prompt:
+            decodes += 1
+            keys += num_computed
+            continue
+        step[at.PREFILLS] += 1.0
+        step[at.PREFILL_TOKENS] += num_scheduled
+        step[at.PREFILL_PAIRS] += (
+            num_scheduled * num_computed + num_scheduled * (num_scheduled + 1) // 2
+        )
+        step[at.PREFILL_KV] += num_computed + num_scheduled
+        step[at.PREFILL_SQUARES] += num_scheduled * num_scheduled
+        step[at.PREFILL_PAST] += (num_computed + at.PAST_STEP - 1) // at.PAST_STEP * at.PAST_STEP
+        if num_computed + num_scheduled == prompt:
+            step[at.LOGITS_ROWS] += 1.0
+    step[at.DECODES], step[at.DECODE_KV] = decodes, keys
+    step[at.LOGITS_ROWS] += checked * decodes
+    step[at.TOKENS] = step[at.PREFILL_TOKENS] + checked * step[at.DECODES]
+    step[at.ALL_RANK_TOKENS] = step[at.TOKENS]
+    return step[at.TOKENS]  # type: ignore[no-any-return]
+
+
+@kernel(i8(STATE, i8))
+def combine_ranks(state: ReplicaState, first: int) -> int:
+    """Write the sums that price the synchronous batches of all ranks; return their key growth.
+
+    Attention takes as long as on the busiest rank, the one with the most tokens, then the most
+    keys. Experts process the tokens of all ranks. Collectives wait for the tokens of all other
+    ranks: longest on the rank with the fewest tokens, `(ranks - 1) / ranks` of all if balanced.
+    """
+    ranks, busiest, together, least = state.limits[at.RANKS], first, 0.0, inf
+    for rank in range(first, first + ranks):
+        least = min(least, state.step[rank, at.TOKENS] if state.sizes[rank] > 0 else 0.0)
+        if state.sizes[rank] > 0:
+            step, most = state.step[rank], state.step[busiest]
+            together += step[at.TOKENS]
+            if state.sizes[busiest] == 0 or (step[at.TOKENS], step[at.DECODE_KV]) > (
+                most[at.TOKENS],
+                most[at.DECODE_KV],
+            ):
+                busiest = rank
+    for rank in range(first, first + ranks):
+        if state.sizes[rank] > 0:
+            for column in range(at.STEP_COLUMNS):
+                state.priced[rank, column] = state.step[busiest, column] * ranks
+            state.priced[rank, at.ALL_RANK_TOKENS] = together
+            longest = (together - least) * ranks / (together * max(1, ranks - 1))
+            state.priced[rank, at.RANK_IMBALANCE] = longest - 1.0
+    return int(state.priced[busiest, at.DECODES])
+
+
+LOW_BITS = at.CERTAIN - 1
+
+
+@kernel(i8(i8))
+def mixed(bits: int) -> int:
+    """Return a 31-bit hash (multiply and shift; after Wellons, 2018)."""
+    bits = ((bits ^ (bits >> 16)) * 0x7FEB352D) & LOW_BITS
+    bits = ((bits ^ (bits >> 15)) * 0x46CA68B5) & LOW_BITS
+    return bits ^ (bits >> 16)
+
+
+@kernel(i8(*arrays(i8, 2)))
+def drafted(limits: Ints, pool: Ints) -> int:
+    """Return the draft tokens per decode at the current number of requests."""
+    levels, running = 0, pool[at.NUM_RUNNING]
+    if limits[at.DRAFT_COUNTS_WAITING] == 1:
+        running += pool[at.WAITING] + pool[at.NUM_SWAPPED] + pool[at.WAITING_KV]
+    while levels < limits[at.DRAFT_DEPTH] and running <= limits[at.DRAFT_MAX_RUNNING + levels]:
+        levels += 1
+    if levels > 0 and limits[at.DRAFT_DEPTH] < limits[at.NUM_DRAFT_TOKENS]:
+        return limits[at.NUM_DRAFT_TOKENS]  # type: ignore[no-any-return]
+    return levels
+
+
+@kernel(boolean(*arrays(i8, 2)))
+def drafts_change(limits: Ints, pool: Ints) -> bool:
+    """Return whether the next iteration may draft another number of tokens.
+
+    With several batches in flight the answer is always yes: each accepts other tokens.
+    """
+    if limits[at.NUM_DRAFT_TOKENS] == 0:
+        return False
+    has_several_batches = limits[at.STAGES] * limits[at.RANKS] > 1
+    return has_several_batches or drafted(limits, pool) != pool[at.NUM_DRAFTS]  # type: ignore[no-any-return]
+
+
+@kernel(i8(*arrays(i8, 1), i8, i8, i8))
+def accepted(limits: Ints, drafts: int, req: int, num_computed: int) -> int:
+    """Return how many drafted tokens of a request that has `done` tokens are accepted."""
+    drawn = mixed(mixed(mixed(limits[at.SEED] & LOW_BITS) ^ req) ^ num_computed)
+    count = 0
+    for i in range(
+        min(drafts, limits[at.DRAFT_DEPTH])
+    ):  # a branch that depends on a draw costs more
+        count += drawn < limits[at.ACCEPTANCE + i]
+    return count
+
+
+@kernel(several(i8, 2)(STATE, i8, i8, i8))
+def draw(state: ReplicaState, replica: int, slot: int, made: int) -> tuple[int, int]:
+    """Draw the accepted tokens of a repeated batch in the iteration that ends now.
+
+    Adds them to `tokens`. Returns the blocks that another repeat must allocate (UNTIL_CHANGED and
+    more if a request ends) and the growth of the keys.
+    """
+    request, batch, tokens = state.request, state.batch[slot], state.tokens[slot]
+    limits, drafts = state.own[pool_of(state, replica)], state.pool[replica, at.NUM_DRAFTS]
+    block, ahead, lacking, grown = limits[at.BLOCK], limits[at.NUM_DRAFT_TOKENS], 0, 0
+    for i in range(state.sizes[slot]):
+        req = batch[i]
+        prompt, num_computed = request[req, at.PROMPT], request[req, at.NUM_COMPUTED]
+        if num_computed <= prompt:
+            continue
+        end, num_computed = prompt + request[req, at.OUTPUT], num_computed + tokens[i] + made
+        allocated = request[req, at.BLOCKS] * block
+        needed = min(num_computed - 1 + ahead, end)
+        if made > 0 and needed > allocated:
+            request[req, at.BLOCKS] = -(-needed // block)
+            allocated = request[req, at.BLOCKS] * block
+        more = min(end - num_computed, accepted(limits, drafts, req, num_computed))
+        tokens[i] += more
+        grown += 1 + more
+        needed = min(num_computed + more + ahead, end)
+        if num_computed + more == end:
+            lacking += at.UNTIL_CHANGED
+        elif needed > allocated:
+            lacking += -(-needed // block) - request[req, at.BLOCKS]
+    return lacking, grown
 
 
 @kernel(i8(STATE, i8, i8))

@@ -1,4 +1,10 @@
-"""The adapters of a design: how many the GPU keeps, their memory, how long one takes to load."""
+"""LoRA adapters of one model: popularity, and the adapters kept on the GPU.
+
+A request uses adapter `i` with probability `p_i`, proportional to `1 / i ** zipf`. A batch of `B`
+requests uses `sum(1 - (1 - p_i) ** B)` adapters on average. The least recently used adapter is
+evicted; an adapter is found on the GPU with probability `1 - exp(-p_i T)`, where `T` follows from
+the number of slots (Che et al., "Hierarchical web caching systems", 2002).
+"""
 
 from __future__ import annotations
 
@@ -11,11 +17,51 @@ import numpy as np
 from simulators.composition.replica import NOTHING, Replica
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Floats
-from simulators.serving.adapters.popularity import distinct, missing_share, popularity
 from simulators.serving.deployment import Hardware
 from simulators.serving.point import BY_TOKEN, ServingPoint
 from simulators.workload.llm.adapters import ALL, ATTENTION, adapter_numbers
 from simulators.workload.precision import number_bytes, precision
+
+HALVINGS = 80
+"""Of the interval in which `T` lies: more than a double can tell apart."""
+
+
+def popularity(adapters: int, zipf: float) -> Floats:
+    """Return the share of requests that want each adapter, the most wanted first.
+
+    >>> popularity(2, 1.0).round(3).tolist()
+    [0.667, 0.333]
+    """
+    weights = 1.0 / np.arange(1.0, adapters + 1.0) ** zipf
+    shares: Floats = weights / weights.sum()
+    return shares
+
+
+def distinct(shares: Floats, requests: Floats) -> Floats:
+    """Return how many adapters some requests want, on average.
+
+    >>> distinct(popularity(2, 0.0), np.array([1.0, 2.0])).tolist()
+    [1.0, 1.5]
+    """
+    return np.asarray((1.0 - (1.0 - shares) ** requests[..., None]).sum(axis=-1))
+
+
+def missing_share(shares: Floats, kept: int) -> float:
+    """Return the share of requests whose adapter is not cached on the GPU.
+
+    >>> missing_share(popularity(4, 0.0), 4), round(missing_share(popularity(4, 0.0), 1), 3)
+    (0.0, 0.75)
+    """
+    if kept >= shares.size:
+        return 0.0
+    low, high = 0.0, 1.0 / float(shares.min()) * shares.size * 64.0
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2.0
+        if float((1.0 - np.exp(-shares * middle)).sum()) < kept:
+            low = middle
+        else:
+            high = middle
+    return float((shares * np.exp(-shares * low)).sum())
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Lower bounds on analytic metrics over a box of designs: interval arithmetic over the cycle.
 
 In a box only the seats and the tokens of an iteration vary. A step with less work takes no longer,
-so each step is priced at the least work of any design in the box. With `n`
-seats, `R` rounds of which `C` are calm, and a decode and a prompt iteration of `d <= p` seconds,
+so each step is priced at the least work of any design in the box. With `n` seats, `R` rounds of
+which `C` are calm, and a decode and a prompt iteration of `d <= p` seconds,
 
     cost   ~ pace / n             pace = C d + (R - C) p = R d + (R - C) (p - d)
     TTFT  >= backlog * pp * p + chunks * (pass of a prompt)
@@ -35,11 +35,9 @@ from simulators.composition.price import stage_iteration
 from simulators.core.columns import numbers, which
 from simulators.core.jit import Floats, Ints
 from simulators.serving.deployment import Hardware
-from simulators.serving.engine.policies import load_scheduler
+from simulators.serving.engine.limits import load_scheduler
 from simulators.serving.row_groups import rows_of
-from simulators.serving.steady.batch_cycle import EXPECTED_SHARE_BEFORE, power
-from simulators.serving.steady.batch_limits import Verdicts, design_of
-from simulators.serving.steady.columns import SteadyDesign
+from simulators.serving.steady.design import SteadyDesign, Verdicts, design_of, server_s_of
 from simulators.serving.steady.iteration_times import (
     Iterations,
     Prices,
@@ -48,7 +46,7 @@ from simulators.serving.steady.iteration_times import (
     families_of,
     write_prices,
 )
-from simulators.serving.steady.server import server_s_of
+from simulators.serving.steady.queueing import EXPECTED_SHARE_BEFORE, power
 from simulators.workload.llm.step import Step
 
 Mask = NDArray[np.bool_]

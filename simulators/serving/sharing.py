@@ -1,17 +1,30 @@
 """Co-located models: reduce a design with neighbours to a design alone on a GPU partition.
 
+A process alone on a share `x` of the SMs keeps all of the bandwidth: the kernel model with fewer
+SMs prices it. While neighbours are busy, bandwidth is shared max-min fairly: every process gets its
+demand up to an even share, and the rest is divided.
+
+    bandwidth beside others   b = max(1 - traffic of neighbours, 1 / processes)
+    SMs beside others         x / max(1, sum of all shares)
+    over time                 1 / effective = (1 - p) / alone + p / beside
+
+`p` is the probability that a neighbour is busy. With time slicing, kernels take `1 + sum of the
+neighbours' busy shares` times as long. Context switches and L2 evictions are not modelled.
+
 The busy share of each model depends on its partition, and each partition on the busy shares of the
 neighbours: a fixed-point iteration over steady states solves both. The result is a device with
-fewer SMs, less bandwidth or less time. Latencies include mean interference: bursts of a neighbour
-are averaged over time.
+fewer SMs, less bandwidth or less time. Memory traffic of a model is the minimum bytes of the mean
+request's operators over their time: its prefill alone, and its share of the decode batches.
+Latencies include mean interference: bursts of a neighbour are averaged over time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from operator import attrgetter
 from typing import Any
 
@@ -22,16 +35,22 @@ from numpy.typing import NDArray
 from simulators.catalog.gpu import load_gpu, mig_slice
 from simulators.catalog.model import load_model
 from simulators.catalog.price import load_prices
+from simulators.composition.price import Iteration, iteration
 from simulators.composition.replica import NOTHING
-from simulators.core.columns import which
+from simulators.core.columns import batch_of, which
 from simulators.core.errors import Infeasible
-from simulators.core.fields import point_from, updated
+from simulators.core.fields import point_from, updated, values_of
 from simulators.core.jit import Floats
+from simulators.kernels.price import moved_bytes
+from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.deployment import deployment_of
-from simulators.serving.engine.policies import load_scheduler
+from simulators.serving.engine.limits import load_scheduler
 from simulators.serving.point import (
+    ANALYTIC,
+    DEFAULT_SCHEDULER,
     LOWER,
     MIG,
+    MODULATED,
     MPS,
     ONE_POOL,
     POISSON,
@@ -40,16 +59,119 @@ from simulators.serving.point import (
     ServingPoint,
 )
 from simulators.serving.row_groups import kinds_of
-from simulators.serving.sharing.partition import (
-    ALWAYS_BUSY,
-    IDLE,
-    GpuPartition,
-    Pressure,
-    by_share,
-    by_turns,
-)
-from simulators.serving.sharing.pressure import SteadyState, pressure_of, steady
+from simulators.serving.steady.design import EVENT_ONLY, lengths_of
 from simulators.workload.llm.memory import weight_bytes
+from simulators.workload.llm.step import decode_step, prefill_step
+from simulators.workload.operators import Collective
+
+STEPS = 256
+"""Bandwidth shares are rounded to this many steps, so that equal shares reuse price tables."""
+
+
+@dataclass(frozen=True)
+class Pressure:
+    """Load of another process on the GPU."""
+
+    busy: float = 0.0  # share of the time it has work
+    traffic: float = 0.0  # share of the memory bandwidth it takes meanwhile
+    kv_bytes: float = 0.0  # that it holds on each GPU, mean over time
+
+
+IDLE, ALWAYS_BUSY = Pressure(), Pressure(busy=1.0, traffic=1.0)
+"""Bounds of a neighbour's load: idle, or always busy with all available bandwidth."""
+
+
+@dataclass(frozen=True)
+class GpuPartition:
+    """Shares of a whole GPU that a process gets."""
+
+    sms: float = 1.0
+    bandwidth: float = 1.0
+    time: float = 1.0
+
+
+def by_turns(others: Sequence[Pressure]) -> GpuPartition:
+    """Return the partition of a process under time slicing.
+
+    >>> by_turns([Pressure(busy=1.0), Pressure(busy=0.5)]).time
+    0.4
+    """
+    return GpuPartition(time=1.0 / (1.0 + sum(other.busy for other in others)))
+
+
+def by_share(share: float, shares: Sequence[float], others: Sequence[Pressure]) -> GpuPartition:
+    """Return the partition of a process on a share of the SMs, with neighbours on `shares`.
+
+    >>> by_share(0.5, [0.5], [IDLE])
+    GpuPartition(sms=0.5, bandwidth=1.0, time=1.0)
+    >>> by_share(1.0, [1.0], [Pressure(busy=1.0, traffic=0.75)])
+    GpuPartition(sms=0.5, bandwidth=0.5, time=1.0)
+    """
+    beside = 1.0 - prod(1.0 - other.busy for other in others)
+    if beside <= 0.0:
+        return GpuPartition(sms=share)
+    taken = sum(other.busy * other.traffic for other in others) / beside
+    left = max(1.0 - taken, 1.0 / (1 + len(others)))
+    bandwidth = 1.0 / ((1.0 - beside) + beside / left)
+    oversubscription = max(1.0, share + sum(shares))
+    return GpuPartition(
+        sms=share / ((1.0 - beside) + beside * oversubscription),
+        bandwidth=round(bandwidth * STEPS) / STEPS,
+    )
+
+
+SteadyState = Callable[[ServingPoint], ServingMetrics]
+"""Function from a design to its steady-state metrics."""
+
+
+def steady(point: ServingPoint) -> ServingPoint:
+    """Return the nearest design with a steady state.
+
+    Bursts become Poisson arrivals, and schedulers without a closed form the default.
+    """
+    usual = {name: value for name, value in EVENT_ONLY.items() if name != "ep"}
+    known = updated(point, {**usual, "fidelity": ANALYTIC, "usd_per_gpu_hour": None, "seed": 0})
+    if known.arrivals.process in MODULATED:
+        known = replace(known, arrivals=replace(known.arrivals, process=POISSON))
+    policy = load_scheduler(known.scheduler)
+    has_closed_form = policy.chunked or policy.prefill_first
+    return known if has_closed_form else replace(known, scheduler=DEFAULT_SCHEDULER)
+
+
+def pressure_of(point: ServingPoint, answer: SteadyState) -> Pressure:
+    """Return the load of a model on its partition of the GPU.
+
+    Raises:
+        Infeasible: the design has no steady state.
+    """
+    state = answer(point)
+    replica = deployment_of(point).hardware.replica
+    held = state.kv_use_mean * state.kv_blocks * point.cache.block_size
+    context = float(point.max_context or replica.model.max_context)
+    lengths, _ = lengths_of(batch_of(ServingPoint, values_of(point)), np.array([context]))
+    prompt, output, keys = (float(x[0]) for x in (lengths.prompt, lengths.output, lengths.keys))
+    batch = max(1.0, state.mean_batch)
+    passes = (
+        (1.0, iteration(replica, prefill_step(1.0, prompt))),
+        (max(output - 1.0, 0.0) / batch, iteration(replica, decode_step(batch, keys))),
+    )
+    seconds = sum(count * float(np.asarray(one.latency_s)) for count, one in passes)
+    moved = sum(count * _moved_bytes(one) for count, one in passes)
+    return Pressure(
+        busy=1.0 if state.saturated else min(1.0, state.utilization),
+        traffic=min(1.0, moved / (seconds * load_gpu(point.gpu).hbm_bytes_per_s)),
+        kv_bytes=held * replica.kv_token_bytes,
+    )
+
+
+def _moved_bytes(one: Iteration) -> float:
+    """Return the minimum bytes moved by the kernels of a pass."""
+    return sum(
+        float(np.asarray(moved_bytes(row.operator))) * row.operator.repeat
+        for row in one.rows
+        if not isinstance(row.operator, Collective) and np.any(row.seconds)
+    )
+
 
 GB = 1e9
 

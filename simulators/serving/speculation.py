@@ -1,0 +1,347 @@
+"""Speculative decoding: tokens are drafted cheaply, and one pass of the model verifies all of them.
+
+Acceptance. A draft token counts if all draft tokens before it are accepted. Draft token `i` is
+accepted, given that the earlier ones are, with probability `a_i` (Leviathan et al., "Fast inference
+from transformers via speculative decoding", 2023), so an iteration brings `1 + sum of a_1 ... a_i`
+tokens, the model's own included. Rates of methods fall with the position and come from measured
+traces (`calibration/acceptance.toml`); beyond the last measured position its rate is used.
+
+Trees. A drafter's second, third ... candidate at a position may be the model's token where the
+first is not. A level counts if the model's token is among its nodes, so an iteration brings 1 plus
+the sum of the path probabilities of all nodes (Cai et al., Medusa, 2024). The tree grows by its
+most likely next node; as in EAGLE-2 (Li et al., 2024) at most `topk` nodes of a level have
+children, at most `topk` each. EAGLE-2 grows another tree in every iteration by the confidence of
+its drafter; here all trees are the mean one, so trees bring 15 % fewer tokens than published. The
+probability that one of the first `r` candidates is right has the odds of the first one times
+`r^growth`, as Medusa's heads have been measured.
+
+Drafters. A draft model runs once for each draft token, at the batch of the sequences, and prefills
+prompts as the model does. A head (Li et al., EAGLE, 2024; DeepSeek-V3's multi-token prediction,
+2024) is one more layer with the model's own embedding and output; EAGLE-3 has a smaller output of
+its own. Medusa's heads (Cai et al., 2024), one for each position, are a square layer and an output
+each, applied to the states of all verified tokens. An n-gram lookup in the text so far costs no GPU
+time. With a tree, each pass but the first drafts for `width` nodes of a sequence, and the model
+verifies all nodes. The host waits for the accepted tokens before it launches the next drafts, so
+draft batches have the host time of an iteration too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from itertools import accumulate, pairwise
+from operator import mul
+from pathlib import Path
+from typing import Any
+
+from simulators.catalog.model import LanguageModel, load_model
+from simulators.composition.replica import NOTHING
+from simulators.core.calibration import read_calibration
+from simulators.core.errors import Infeasible, UserError
+from simulators.core.folder import once
+from simulators.serving.deployment import Hardware
+from simulators.serving.point import (
+    ADAPTIVE,
+    DRAFT,
+    EAGLE,
+    EAGLE3,
+    MEDUSA,
+    MTP,
+    NGRAM,
+    ServingPoint,
+)
+from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
+from simulators.workload.llm.parallelism import check_cut
+from simulators.workload.precision import precision
+
+CALIBRATION = Path(__file__).parent / "calibration" / "acceptance.toml"
+
+
+def survival(method: str, written: str, drafted: int) -> tuple[float, ...]:
+    """Return the shares of iterations in which at least 1, 2 ... of the drafted are accepted.
+
+    Rates of the method as measured stand in where none are written: one for all positions, or one
+    for each of the first ones.
+
+    Raises:
+        UserError: what is written are no rates, or nobody has measured the method's.
+
+    >>> survival("", "0.5", 3)
+    (0.5, 0.25, 0.125)
+    """
+    return tuple(accumulate(rates_of(method, written, drafted), mul))
+
+
+def rates_of(method: str, written: str, drafted: int) -> list[float]:
+    """Return the conditional acceptance rate of each position; the last rate is repeated."""
+    rates = _rates(written) if written.strip() else measured_rates(method)
+    return [*rates, *[rates[-1]] * max(0, drafted - len(rates))][:drafted]
+
+
+def mean_acceptance_length(survival: tuple[float, ...]) -> float:
+    """Return the mean tokens of a sequence that one iteration brings.
+
+    >>> mean_acceptance_length((0.5, 0.25))
+    1.75
+    """
+    return 1.0 + sum(survival)
+
+
+def last_step_excess(survival: tuple[float, ...]) -> float:
+    """Return the mean tokens by which an answer's last iteration would exceed a long answer.
+
+    Iterations that bring X tokens pass a far length by `(E[X^2] / E[X] - 1) / 2` on average
+    (renewal theory; Feller, 1971), and `E[X (X - 1)] / 2` is the sum of `i S_i`.
+
+    >>> last_step_excess(())
+    0.0
+    >>> last_step_excess((1.0,))
+    0.5
+    """
+    return sum(i * share for i, share in enumerate(survival, 1)) / mean_acceptance_length(survival)
+
+
+def measured_rates(method: str) -> tuple[float, ...]:
+    """Return a method's rates by position, as measured.
+
+    Raises:
+        UserError: nobody has.
+    """
+    known = {name: tuple(rates) for name, rates in _fitted()["rates"].items()}
+    if method not in known:
+        raise UserError(
+            f"how often drafts of '{method}' are accepted is not known; say it as acceptance=0.7, "
+            f"or by position as acceptance='0.7 0.65 0.6'. Measured: {', '.join(known)}"
+        )
+    return known[method]
+
+
+def odds_growth() -> float:
+    """Return by which power of their number guesses at one place gain odds of being right."""
+    return float(_fitted()["ranks"]["growth"])
+
+
+def times_interval() -> tuple[float, float]:
+    """Return the 90 % interval of TPOT for models without a measured acceptance rate."""
+    low, high = _fitted()["times"]["ends"]
+    return float(low), float(high)
+
+
+def _fitted() -> Mapping[str, Any]:
+    return once(read_calibration, CALIBRATION)
+
+
+def _rates(written: str) -> tuple[float, ...]:
+    try:
+        rates = tuple(float(word) for word in re.split(r"[,\s]+", written.strip()))
+    except ValueError:
+        rates = (-1.0,)
+    if not all(0.0 <= rate <= 1.0 for rate in rates):
+        raise UserError(
+            f"acceptance '{written}': write one rate between 0 and 1, or one for each position"
+        )
+    return rates
+
+
+def tree_survival(
+    rates: Sequence[float], growth: float, topk: int, nodes: int
+) -> tuple[tuple[float, ...], int]:
+    """Return the shares of iterations that accept at least 1, 2 ... levels, and the nodes grown.
+
+    Args:
+        rates: with which the first guess of each level is right, given the levels before.
+        growth: by which power of their number guesses gain odds.
+        topk: children of a node, and nodes of a level that have any.
+        nodes: of the tree, at most; its root is the model's own token and none.
+
+    >>> tree_survival((0.5, 0.5), 1.0, 1, 2)
+    ((0.5, 0.25), 2)
+    >>> [round(share, 3) for share in tree_survival((0.5, 0.5), 1.0, 2, 3)[0]]
+    [0.667, 0.25]
+    """
+    guesses = [ranked(rate, growth, topk) for rate in rates]
+    shares, parents, count = [0.0] * len(rates), [0] * len(rates), 0
+    heap: list[tuple[float, int, int, float]] = []  # less its path's probability; place in tree
+
+    def offer(level: int, rank: int, above: float) -> None:
+        if level < len(rates) and rank < topk:
+            heappush(heap, (-above * guesses[level][rank], level, rank, above))
+
+    offer(0, 0, 1.0)
+    while heap and count < nodes:
+        less, level, rank, above = heappop(heap)
+        count += 1
+        shares[level] -= less
+        offer(level, rank + 1, above)
+        if parents[level] < topk:
+            parents[level] += 1
+            offer(level + 1, 0, -less)
+    return tuple(shares), count
+
+
+def ranked(rate: float, growth: float, topk: int) -> list[float]:
+    """Return how often the first, second ... guess is the right one.
+
+    >>> [round(share, 3) for share in ranked(0.5, 1.0, 3)]
+    [0.5, 0.167, 0.083]
+    """
+    if rate in (0.0, 1.0):
+        return [rate, *[0.0] * (topk - 1)]
+    odds = rate / (1.0 - rate)
+    among = [0.0, *(odds * r**growth / (1.0 + odds * r**growth) for r in range(1, topk + 1))]
+    return [after - before for before, after in pairwise(among)]
+
+
+@dataclass(frozen=True)
+class Drafter:
+    """A drafter: hardware, numbers of draft tokens, and acceptance rates."""
+
+    drafted: int  # tokens of a sequence and iteration
+    survival: tuple[float, ...]  # shares of iterations that accept at least 1, 2 ... of them
+    hardware: Hardware | None  # of its passes, one for each level; None: they cost nothing
+    weight_bytes: float = 0.0  # on the fullest GPU, beside the model's own
+    kv_bytes_per_token: float = 0.0
+    alone: int = 0  # passes that draft one token for each sequence
+    wide: int = 0  # and that draft `width`
+    width: int = 1
+    up_to: tuple[int, ...] = ()  # running requests up to which at least 1, 2 ... are drafted
+
+
+NO_DRAFTER = Drafter(0, (), None)
+
+MOST_OUTPUTS = 32_000
+"""Tokens that EAGLE-3's heads draft of, the most frequent (vllm-project/speculators, `eagle3`)."""
+
+BATCHES = 2
+"""That a host hands over for the drafts of an iteration, beside their check: the passes, replayed
+at once, and one in which the head reads what was accepted (sgl-project/sglang, `eagle_worker.py`:
+`draft`, `forward_draft_extend_after_decode`)."""
+
+
+def drafter_of(point: ServingPoint, hardware: Hardware) -> Drafter | None:
+    """Return the drafter of a design, or None.
+
+    Raises:
+        Infeasible: the draft model cannot be cut as the model is, or there is a pipeline.
+        UserError: a name is unknown, or rates of acceptance are none.
+    """
+    if point.speculation.method == NOTHING or point.speculation.num_draft_tokens == 0:
+        return None
+    if point.pp > 1:
+        raise Infeasible("speculation_needs_pp_1", f"pp {point.pp}")
+    if point.iteration_table:
+        raise Infeasible("speculation_needs_composition", "operator times of one's own have none")
+    drafted, accepted = shape_of(point)
+    up_to = (
+        (point.speculation.disable_batch,) * len(accepted)
+        if point.speculation.disable_batch
+        else ()
+    )
+    target = hardware.replica
+    if (model := _drafting_model(point, target.model)) is None:
+        return Drafter(drafted, accepted, None, up_to=up_to)
+    is_head = point.speculation.method != DRAFT
+    check_cut(model, target.cut)
+    is_narrow = (
+        is_head and point.speculation.method != MTP
+    )  # heads are not quantised with the model
+    dtype = precision(target.dtype).activations if is_narrow else target.dtype
+    dtype = dtype if dtype in ("fp16", "bf16") else "bf16" if is_narrow else target.dtype
+    depth, is_tree = len(accepted), point.speculation.topk > 1
+    alone, wide, width = (1, depth - 1, point.speculation.topk) if is_tree else (depth, 0, 1)
+    host_s = BATCHES * target.runtime.host_s / depth
+    if point.speculation.method == MEDUSA:  # all heads at once, in the batch of the check
+        alone, wide, width, host_s = 0, 1, 1 + drafted, 0.0
+    once = replace(target.runtime, host_s=host_s, sequence_s=0.0, prepare_s=0.0)
+    replica = replace(target, model=model, runtime=once, dtype=dtype)
+    weights = weight_bytes(model, target.cut, dtype)
+    if is_head:  # shares the model's embedding and output
+        weights -= weight_bytes(replace(model, layers=0), target.cut, dtype)
+    if point.speculation.method in (EAGLE3, MEDUSA):  # has outputs of its own
+        outputs = model.vocab * model.hidden / target.cut.tp
+        weights += outputs * precision(dtype).activation_bytes
+    return Drafter(
+        drafted,
+        accepted,
+        Hardware(f"{hardware.description} drafts: {model!r} {dtype} {host_s}", replica),
+        weights,
+        kv_bytes_per_token(model, target.cut, target.kv_dtype),
+        alone,
+        wide,
+        width,
+        up_to,
+    )
+
+
+def shape_of(point: ServingPoint) -> tuple[int, tuple[float, ...]]:
+    """Return the tokens drafted, and shares of iterations that accept at least 1, 2 ... levels.
+
+    Raises:
+        Infeasible: the method drafts no such tree.
+        UserError: rates of acceptance are none.
+    """
+    depth, nodes = (
+        point.speculation.num_draft_tokens,
+        point.speculation.tree_nodes or point.speculation.num_draft_tokens * point.speculation.topk,
+    )
+    rates = rates_of(point.speculation.method, point.speculation.acceptance, depth)
+    if point.speculation.topk > 1 and point.speculation.method == NGRAM:
+        raise Infeasible("ngram_drafts_no_tree")
+    if point.speculation.topk > 1 and point.speculation.rule == ADAPTIVE:
+        raise Infeasible("adaptive_drafts_are_a_chain")
+    if nodes < depth or (point.speculation.topk == 1 and nodes > depth):
+        raise Infeasible("draft_nodes_do_not_fit", f"{nodes} nodes, {depth} levels")
+    shares, count = tree_survival(rates, odds_growth(), point.speculation.topk, nodes)
+    return count, shares
+
+
+def _drafting_model(point: ServingPoint, target: LanguageModel) -> LanguageModel | None:
+    """Return the model whose passes draft; none of a look-up.
+
+    Raises:
+        Infeasible: no draft model is named.
+    """
+    if point.speculation.method == DRAFT:
+        if point.speculation.draft_model == NOTHING:
+            raise Infeasible("speculation_draft_needs_draft_model")
+        return load_model(point.speculation.draft_model)
+    if point.speculation.method == MEDUSA:
+        return outputs_alone(target, point.speculation.num_draft_tokens)
+    heads: dict[str, Callable[[LanguageModel], LanguageModel]] = {
+        EAGLE: dense_layer,
+        EAGLE3: few_outputs,
+        MTP: last_layer,
+    }
+    head = heads.get(point.speculation.method)
+    return head(target) if head else None
+
+
+def last_layer(model: LanguageModel) -> LanguageModel:
+    """Return a model with one layer like the last layer of a model (multi-token prediction)."""
+    return replace(model, name=f"{model.name} mtp", layers=1, dense_layers=0)
+
+
+def outputs_alone(model: LanguageModel, heads: int) -> LanguageModel:
+    """Return a model without layers for Medusa heads: output projections and square layers."""
+    outputs = heads * (model.vocab + model.hidden)
+    return replace(model, name=f"{model.name} heads", layers=0, dense_layers=0, vocab=outputs)
+
+
+def few_outputs(model: LanguageModel) -> LanguageModel:
+    """Return a one-layer dense model with a vocabulary of the most frequent tokens."""
+    return replace(dense_layer(model), vocab=min(model.vocab, MOST_OUTPUTS))
+
+
+def dense_layer(model: LanguageModel) -> LanguageModel:
+    """Return a model of one layer without experts."""
+    if not model.experts:
+        return replace(model, name=f"{model.name} head", layers=1)
+    return replace(
+        model,
+        name=f"{model.name} head",
+        layers=1,
+        dense_layers=1,
+        ffn=model.ffn or 4 * model.hidden,
+    )
