@@ -32,8 +32,7 @@ from sweeper.query.fronts import crowding_distance, dominated_shares, epsilon_fr
 from sweeper.query.pareto import knee, minimised, objective_matrix, pareto_front, unstated
 from sweeper.query.uncertainty import probable_front
 from sweeper.questions import CarriesLoad
-from sweeper.report.answers import KNEE, Answers
-from sweeper.report.stacked import stacked
+from sweeper.report.answers import KNEE, Answers, stacked
 from sweeper.report.summary import at_example, print_front, print_knees
 from sweeper.report.tables import as_json, print_table, print_words, write_table
 from sweeper.space.sql import joined

@@ -12,7 +12,7 @@ import pyarrow.fs as pafs
 from simulators.core.errors import UserError
 from sweeper.commands.flags import add_words, flags, results_flags
 from sweeper.report.answers import latest
-from sweeper.report.browser.live import live
+from sweeper.report.browser.page import live
 from sweeper.report.progress import shown
 from sweeper.report.run_folder import earlier_run, runs
 from sweeper.report.tables import write_text

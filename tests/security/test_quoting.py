@@ -27,7 +27,7 @@ from simulators.core.folder import GPUS, MODELS
 from simulators.serving.point import ServingPoint
 from simulators.training.point import TrainingPoint
 from sweeper.__main__ import main
-from sweeper.report.browser.page import _json
+from sweeper.report.browser.page import safe_json
 from sweeper.report.tables import as_csv, as_json, as_markdown
 from sweeper.terminal import printable, quoting
 from tests.conftest import ROOT
@@ -146,7 +146,7 @@ def test_report_page_runs_only_the_bundled_script(
 
 
 def test_json_in_a_page_cannot_close_the_script_element() -> None:
-    text = _json({"a": "</script><!--<script>"})
+    text = safe_json({"a": "</script><!--<script>"})
     assert "<" not in text
     assert json.loads(text) == {"a": "</script><!--<script>"}
 

@@ -19,8 +19,7 @@ from simulators.core.checks import COVERAGE, PARITY, Check
 from sweeper.__main__ import main
 from sweeper.commands.report import content_of
 from sweeper.report.answers import latest
-from sweeper.report.browser.columns import coded, packed
-from sweeper.report.browser.page import page
+from sweeper.report.browser.page import encoded, packed, page
 from sweeper.report.evidence import Evidence
 
 SPACE = """\
@@ -98,7 +97,7 @@ def test_report_columns_survive_encoding() -> None:
             "wide": random.normal(size=3000),
         }
     )
-    columns = [coded(table[n], role="metric") for n in table.columns]
+    columns = [encoded(table[n], role="metric") for n in table.columns]
     meta = json.dumps({"rows": 3000, "columns": [c.described() for c in columns]})
     text = f'<script id="meta">{meta}</script><script id="data">{packed(columns)}</script>'
     _, back = read(text)

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from sweeper.report.stacked import stacked
+from sweeper.report.answers import stacked
 
 
 def answers(**axes: Any) -> Any:

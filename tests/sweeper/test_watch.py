@@ -10,7 +10,7 @@ import pytest
 
 from sweeper.__main__ import main
 from sweeper.report.answers import latest
-from sweeper.report.browser.live import live
+from sweeper.report.browser.page import live
 from sweeper.report.watching import Watch, state
 from sweeper.store.store import alone
 from sweeper.sweep import Sweep

@@ -1,1 +1,1 @@
-"""HTML report of a sweep: text (`answer`, `content`) and encoded data (`page`, `columns`)."""
+"""HTML report of a sweep: `content` holds the data, `page.html` the text."""

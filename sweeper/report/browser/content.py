@@ -1,4 +1,4 @@
-"""Text, tables and bar charts of the HTML report."""
+"""Data of the HTML report that the template `page.html` prints: one `Content` per scenario."""
 
 from __future__ import annotations
 
@@ -6,27 +6,30 @@ import dataclasses
 import functools
 import json
 import re
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
+from simulators.core.checks import Check
 from simulators.core.errors import UserError
 from simulators.core.fields import columns_of
 from sweeper.query.analysis import sensitivity
-from sweeper.query.pareto import qualifying
+from sweeper.query.pareto import alike, qualifying
+from sweeper.query.uncertainty import probable_front
 from sweeper.report.answers import Answers, real
-from sweeper.report.browser.markup import bars, escaped, scrolled
-from sweeper.report.evidence import Evidence
-from sweeper.report.headlines import HEADER, headlines
+from sweeper.report.evidence import Evidence, named_facts
+from sweeper.report.shares import in_words, shares_of_row, weakest_in_words
 from sweeper.report.words import reason_in_words
-from sweeper.store.keys import SHOWN
 
 _VIEWS = 16
 """Scenarios that the page contains, evenly spread, including the default scenario."""
 _TABLE = 2_000
 """Designs of the front in the table; the picture shows all."""
+_SCENARIOS = 500
+"""Scenarios in the table of knees, evenly spread."""
+_DRAWS = 400
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,11 @@ class Content:
         """Columns of the page: name to role, unit and description."""
         found, simulator = self.answers, self.answers.simulator
         metrics = columns_of(simulator.metrics)
-        fields = (*columns_of(simulator.point), *metrics)
-        doc = {f.name: str(f.metadata.get("doc", "")) for f in fields}
-        named = [(n, "axis") for n in found.space.varied]
-        named += [(n, "derived") for n in found.space.derived]
-        named += [(f.name, "metric") for f in metrics]
-        return {n: (role, found.units.get(n, ""), doc.get(n, "")) for n, role in named}
+        doc = {f.name: f.metadata.get("doc", "") for f in (*columns_of(simulator.point), *metrics)}
+        roles = dict.fromkeys(found.space.varied, "axis")
+        roles |= dict.fromkeys(found.space.derived, "derived")
+        roles |= {f.name: "metric" for f in metrics}
+        return {n: (role, found.units.get(n, ""), doc.get(n, "")) for n, role in roles.items()}
 
     @functools.cached_property
     def views(self) -> list[Content]:
@@ -69,11 +71,75 @@ class Content:
         """Index of the view shown first."""
         return next(place for place, view in enumerate(self.views) if view is self)
 
+    @functools.cached_property
+    def best(self) -> dict[str, Any]:
+        """The row of the knee."""
+        return self.answers.best
+
+    def scenario_values(self, name: str) -> list[str]:
+        """Return the selectable values of a scenario axis."""
+        values = (v.answers.human(name, v.answers.scenario[name]) for v in self.views)
+        return list(dict.fromkeys(values))
+
     def word(self, name: str) -> str:
         """Return the printed name of a column."""
         return self.answers.word(name)
 
-    def sensitivity(self) -> str:
+    def human(self, name: str, value: Any) -> str:
+        """Return a value with its unit."""
+        unit = self.answers.units.get(name, "")
+        return self.answers.scaled(name, real(value) if unit else value)
+
+    def evidence_of_time(self) -> str:
+        """Return the knee's time by evidence level; empty if the rows state no levels."""
+        said = in_words(shares_of_row(self.best))
+        return said and said + weakest_in_words(self.answers.simulator, self.best)
+
+    def errors_here(self) -> tuple[list[str], list[Check]]:
+        """Return the model and the GPU of the knee, and the accuracy checks that name them."""
+        names = named_facts(self.answers.simulator, self.best)
+        return names, self.evidence.errors_naming(names)
+
+    @functools.cached_property
+    def p_front(self) -> tuple[float | None, list[str]]:
+        """P(on the front) of the knee, None if undefined, and objectives with assumed intervals."""
+        found = self.answers
+        stated = [
+            n
+            for n in found.objectives
+            if f"{n}_lo" in found.front.columns and not found.front[f"{n}_lo"].has_nulls()
+        ]
+        bands = {n: self.band for n in found.objectives if n not in stated}
+        try:
+            likely = probable_front(
+                found.results, found.objectives, bands, where=found.where, draws=_DRAWS, limit=5_000
+            )
+        except UserError:  # an objective that no logarithm describes
+            return None, list(bands)
+        match = likely.filter(alike(self.best, found.space.axes))
+        return float(match["p_front"][0]) if len(match) else 0.0, list(bands)
+
+    def best_by(self, name: str) -> Mapping[str, Any]:
+        """Return the design of the front with the best value of one objective."""
+        column = self.answers.front[name]
+        best = column.min() if self.answers.objectives[name] == "min" else column.max()
+        return self.answers.front.filter(pl.col(name) == best).row(0, named=True)
+
+    def knees(self) -> list[dict[str, Any]]:
+        """Return the knees of all scenarios; `view` is the index of the scenario's view, if any."""
+        assert self.whole is not None
+        given, table = self.whole.given, self.whole.knees
+        places = {
+            tuple(view.answers.scenario[n] for n in given): place
+            for place, view in enumerate(self.views)
+        }
+        shown = table.gather_every(max(1, -(-len(table) // _SCENARIOS)))
+        return [
+            {**row, "view": places.get(tuple(row[n] for n in given))}
+            for row in shown.iter_rows(named=True)
+        ]
+
+    def sensitivities(self) -> list[tuple[str, list[tuple[str, float, str]]]]:
         """Return, for each objective, the share of its variance that each axis explains alone."""
         blocks, axes = [], list(self.answers.space.varied)
         for name in self.answers.objectives:
@@ -82,132 +148,60 @@ class Content:
             except UserError:
                 continue
             shares = [
-                (self.word(axis), share, f"{share:.0%}")
+                (self.word(axis), share)
                 for axis, share in found.indices.select("axis", "first_order").rows()
                 if share >= 0.005
             ]
-            shares.append(("interaction", found.interaction, f"{found.interaction:.0%}"))
-            blocks.append(f"<h3>{escaped(self.word(name))}</h3>{bars(shares, 1.0)}")
-        note = (
-            '<p class="note">Share of the variance over qualifying designs that each axis explains '
-            "alone (first-order Sobol index); the rest is interaction between axes.</p>"
-        )
-        return "".join(blocks) + note if blocks else '<p class="note">Too few designs.</p>'
+            shares.append(("interaction", found.interaction))
+            blocks.append((self.word(name), [(label, s, f"{s:.0%}") for label, s in shares]))
+        return blocks
 
-    def waterfall(self) -> str:
-        """Return the numbers of points from the whole space to the front."""
+    def waterfall(self) -> list[tuple[str, int, str]]:
+        """Return the numbers of points from the whole space to the front: label, number, text."""
         found, space = self.answers, self.answers.space
         removed = space.removed()
-        steps: list[tuple[str, float, str]] = [("points of the space", space.size, "")]
         left = space.size - sum(removed.values()) - sum(found.status.values())
-        if left > 0:
-            steps.append(("− not sampled", left, "lost"))
-        steps += [(f"− {text}", count, "lost") for text, count in removed.items()]
-        steps += [
-            (f"− {reason_in_words(reason)}", count, "lost")
-            for reason, count in found.reasons.items()
-        ]
-        steps.append(("feasible", found.status.get("ok", 0), ""))
+        steps = [("points of the space", space.size)]
+        steps += [("− not sampled", left)] if left > 0 else []
+        steps += [(f"− {text}", count) for text, count in removed.items()]
+        steps += [(f"− {reason_in_words(r)}", count) for r, count in found.reasons.items()]
+        steps.append(("feasible", found.status.get("ok", 0)))
         if found.where:
             met = qualifying(found.results, where=found.where).select(pl.len()).collect().item()
-            steps.append((f"with {found.where}", met, ""))
-        steps.append(("on the front", len(found.front), ""))
-        return bars(
-            [(label, count, f"{int(count):,}") for label, count, _ in steps],
-            float(space.size),
-            lost={label for label, _, kind in steps if kind},
-        )
+            steps.append((f"with {found.where}", met))
+        steps.append(("on the front", len(found.front)))
+        return [(label, count, f"{count:,}") for label, count in steps]
 
-    def table(self) -> str:
-        """Return the front as a table; `data-row` is the index of a design in the picture."""
+    @property
+    def table_columns(self) -> list[str]:
+        """Columns of the table of the front: axes that differ, and objectives."""
         found, front = self.answers, self.answers.front
-        chosen = [a for a in found.space.varied if front[a].n_unique() > 1]
-        names = list(dict.fromkeys([*chosen, *found.objectives, "equivalents"]))
-        same = [
-            f"{escaped(self.word(a))} {self.human(a, front[a][0])}"
-            for a in found.space.varied
-            if a not in names
-        ]
-        head = '<th scope="col">design</th>' + "".join(map(self._sorts, names))
-        kept = list(range(len(front)))
-        if len(front) > _TABLE:
-            kept = sorted({*range(0, len(front), -(-len(front) // _TABLE)), found.knee})
-        lines = []
-        for i in kept:
-            row = front.row(i, named=True)
-            cells = f"<td><code>{row['key'][:SHOWN]}</code></td>" + "".join(
-                f'<td data-value="{escaped(row[n])}">{self.human(n, row[n])}</td>' for n in names
-            )
-            mark = ' class="chosen"' if i == found.knee else ""
-            lines.append(f'<tr data-row="{i}" tabindex="0"{mark}>{cells}</tr>')
-        said = [f"The table lists {len(kept):,} of {len(front):,} designs."] * (
-            len(kept) < len(front)
-        )
-        said += [f"Same for every row: {', '.join(same)}."] * bool(same)
-        return (f'<p class="note">{" ".join(said)}</p>' if said else "") + scrolled(head, lines)
+        differing = [a for a in found.space.varied if front[a].n_unique() > 1]
+        return list(dict.fromkeys([*differing, *found.objectives, "equivalents"]))
 
-    def _sorts(self, name: str) -> str:
-        """Return the header cell of a sortable column."""
-        doc = self.columns.get(name, ("", "", ""))[2] or name
-        word = "equal designs" if name == "equivalents" else self.word(name)
-        return (
-            f'<th scope="col" aria-sort="none"><button type="button" data-sort="{escaped(name)}" '
-            f'title="{escaped(doc)}">{escaped(word)}</button></th>'
-        )
+    def table_rows(self) -> list[tuple[int, dict[str, Any]]]:
+        """Return rows of the front, evenly spread, with their indices in the picture."""
+        front = self.answers.front
+        step = max(1, -(-len(front) // _TABLE))
+        kept = sorted({*range(0, len(front), step), self.answers.knee})
+        return [(i, front.row(i, named=True)) for i in kept]
 
-    def glossary(self) -> str:
-        """Return the name, unit and description of each column."""
-        lines = "".join(
-            f"<dt>{escaped(self.word(name))} <code>{escaped(name)}</code></dt>"
-            f"<dd>{escaped(doc)}{f' [{escaped(unit)}]' if unit else ''}</dd>"
-            for name, (_role, unit, doc) in self.columns.items()
-            if doc
-        )
-        return f"<dl>{lines}</dl>"
+    def checks(self) -> list[Check]:
+        """Return the accuracy checks of the simulators, those that name the knee's parts first."""
+        names, checks = self.errors_here()[0], self.evidence.checks
+        return list(dict.fromkeys([*self.evidence.errors_naming(names, len(checks)), *checks]))
 
-    def accuracy(self, names: Collection[str]) -> str:
-        """Return the accuracy checks of the simulators, checks that contain `names` first."""
-        if not self.evidence.checks:
-            return '<p class="note">These simulators have no accuracy checks.</p>'
-        head = '<th>check</th><th>value</th><th>limit</th><th>rows</th><th class="text">note</th>'
-        lines, known = [], self.evidence.by_group
-        here = self.evidence.errors_naming(names, len(self.evidence.checks))
-        for check in dict.fromkeys([*here, *self.evidence.checks]):
-            value = "-" if check.value is None else f"{check.value:.4g} {escaped(check.unit)}"
-            verdict = {None: "", True: "ok", False: "missed"}[check.ok]
-            said = f" ({check.verdict})" if check.ok is False else ""
-            limit = "" if check.limit is None else f"{check.limit:g}"
-            lines.append(
-                f'<tr><td class="wrap">{escaped(check.name)}</td>'
-                f'<td class="{verdict}">{value}{said}</td>'
-                f"<td>{limit}</td><td>{check.rows:,}</td>"
-                f'<td class="text wrap">{escaped(check.note)}</td></tr>'
-            )
-        claimed = [
-            "".join(f'<td class="text wrap">{escaped(cell)}</td>' for cell in one.cells(known))
-            for one in headlines()
-            if one.group in self.evidence.groups
-        ]
-        titles = "".join(f'<th class="text">{escaped(title)}</th>' for title in HEADER)
-        return (
-            f'<p class="note">{self.evidence.in_short()}</p>'
-            + scrolled(titles, [f"<tr>{cells}</tr>" for cells in claimed])
-            + scrolled(head, lines)
-        )
-
-    def provenance(self) -> str:
+    def provenance(self) -> dict[str, str]:
         """Return simulator version, software versions, fixed inputs and result files."""
         found, space = self.answers, self.answers.space
         fixed = {n: v[0] for n, v in space.axes.items() if n not in space.varied and v[0]}
         versions = json.loads((found.folder / "versions.json").read_text(encoding="utf-8"))
-        said = {
+        return {
             "simulator": f"{space.simulator}, version {found.simulator.version}",
             "results": f"{found.store.results}/*.parquet",
             **versions,
             "fixed": json.dumps(fixed, default=str),
         }
-        lines = "".join(f"<dt>{escaped(k)}</dt><dd>{escaped(str(v))}</dd>" for k, v in said.items())
-        return f"<dl>{lines}</dl>"
 
     def quantiles(self) -> dict[str, list[tuple[float, str]]]:
         """Return latencies with three or more quantiles: stem to quantiles and columns."""
@@ -217,8 +211,3 @@ class Content:
                 share = 1.0 if match[3] else int(match[2]) / 100
                 found.setdefault(match[1], []).append((share, name))
         return {stem: sorted(points) for stem, points in found.items() if len(points) >= 3}
-
-    def human(self, name: str, value: Any) -> str:
-        """Return a value with its unit, escaped for HTML."""
-        unit = self.answers.units.get(name, "")
-        return escaped(self.answers.scaled(name, real(value) if unit else value))
