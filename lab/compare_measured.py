@@ -29,7 +29,7 @@ from lab.tables.fp32 import catalog_name, rows_of_table
 from lab.tables.fused_kernels import measured_in
 from lab.tables.rows import read_table
 from lab.tables.tensor_kernels import own_products
-from planning.calibrate.timings import CLASS_OF, NEEDS
+from planning.calibrate.measurements import CLASS_OF, NEEDS
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.checks import Check, print_checks
 from simulators.core.errors import UnknownNameError, UserError

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from planning.calibrate.files import toml_lines
+from planning.calibrate.measurements import toml_lines
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import SEAL, read_calibration, reference_folder
 from simulators.core.checks import Check, print_checks

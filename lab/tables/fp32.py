@@ -30,7 +30,14 @@ from lab.tables.rows import (
     tidy,
     words,
 )
-from planning.calibrate.timings import CLASS_OF, NEEDS, SIZES, WINDOW, check_columns, operator_of
+from planning.calibrate.measurements import (
+    CLASS_OF,
+    NEEDS,
+    SIZES,
+    WINDOW,
+    check_columns,
+    operator_of,
+)
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import GPUS

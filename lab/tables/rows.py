@@ -19,7 +19,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from planning.calibrate.timings import check_columns, relative_error
+from planning.calibrate.measurements import check_columns, relative_error
 from simulators.core.errors import UserError
 
 Floats = NDArray[np.float64]

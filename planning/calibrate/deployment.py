@@ -13,9 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from planning.calibrate.files import write_calibration
-from planning.calibrate.gain import Gain
-from planning.calibrate.timings import read_table
+from planning.calibrate.measurements import Gain, read_table, write_calibration
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.composition.replica import load_runtime

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from planning.calibrate.gain import Gain
-from planning.calibrate.timings import read_table
+from planning.calibrate.measurements import Gain, read_table
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
 from simulators.core.folder import once

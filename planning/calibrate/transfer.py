@@ -21,7 +21,7 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from planning.calibrate.kernels import fit_few
-from planning.calibrate.timings import Sizes, TimedCalls, Timings, read_timings, relative_error
+from planning.calibrate.measurements import Sizes, TimedCalls, Timings, read_timings, relative_error
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.jit import Floats, Ints
 from simulators.evidence.default_rates import identity_of, measured_gpus, of_architecture

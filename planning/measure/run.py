@@ -29,7 +29,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from planning.calibrate.timings import SIZES, read_table
+from planning.calibrate.measurements import SIZES, read_table
 from planning.measure.shapes import DTYPES, FAMILIES, Call, CallFamily, calls, calls_of
 from simulators.core.errors import UnknownNameError, UserError
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from planning.calibrate.timings import CLASS_OF, SIZES
+from planning.calibrate.measurements import CLASS_OF, SIZES
 from simulators.core.errors import UserError
 
 MOST_NUMBERS = 2.0**29

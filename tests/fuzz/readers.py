@@ -16,7 +16,7 @@ from typing import Any
 
 import polars as pl
 
-from planning.load_tests.logs import measured
+from planning.load_tests.serving import read_log
 from simulators.catalog.accelerator import load_accelerator
 from simulators.catalog.cluster import load_cluster
 from simulators.catalog.engine import load_engine
@@ -197,7 +197,7 @@ READERS: Mapping[str, Reader] = {
     "trace of lines": Reader("trace.jsonl", _by_path(load_trace), lambda: [LINES], 2),
     "log": Reader(
         "log.txt",
-        lambda file: measured(file.read_text(errors="replace"), "log"),
+        lambda file: read_log(file.read_text(errors="replace"), "log"),
         lambda: [LOG, PRINTED, LOG + b"\n" + LOG],
         4,
     ),

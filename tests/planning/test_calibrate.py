@@ -16,7 +16,7 @@ from numpy.testing import assert_allclose
 from planning.calibrate.deployment import calibrate_deployment
 from planning.calibrate.edge import calibrate_device
 from planning.calibrate.kernels import calibrate_gpu as calibrate
-from planning.calibrate.timings import Timings, read_table, read_timings
+from planning.calibrate.measurements import Timings, read_table, read_timings
 from planning.calibrate.transfer import (
     common_shapes,
     library_corrections,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from planning.load_tests.logs import measured
+from planning.load_tests.serving import read_log
 from simulators.core.errors import UserError
 from sweeper.report import tables
 from sweeper.space import space_file
@@ -19,7 +19,7 @@ from sweeper.store import keys
 @pytest.mark.parametrize("text", ["\n", " ", "a ", "mean ", "\t\n", "(req/s): ", '{"a":'], ids=repr)
 def test_log_parsing_time_is_linear(text: str) -> None:
     with pytest.raises(UserError, match="no result"):
-        measured(text * 300_000, "log")
+        read_log(text * 300_000, "log")
 
 
 @pytest.mark.timeout(20)

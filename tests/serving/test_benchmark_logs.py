@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from planning.load_tests.logs import measured
+from planning.load_tests.serving import read_log
 from simulators.core.errors import UserError
 
 VLLM = {
@@ -51,7 +51,7 @@ AIPERF = {
     ids=["vllm", "sglang", "printed", "aiperf"],
 )
 def test_benchmark_logs_are_read_as_metrics(text: str) -> None:
-    found = measured(text, "log")
+    found = read_log(text, "log")
     said = {
         "ttft_mean_s": 0.12,
         "ttft_p50_s": 0.09,
@@ -65,4 +65,4 @@ def test_benchmark_logs_are_read_as_metrics(text: str) -> None:
 
 def test_text_without_a_benchmark_is_refused() -> None:
     with pytest.raises(UserError, match="log holds no result of a serving benchmark"):
-        measured("nothing here", "log")
+        read_log("nothing here", "log")

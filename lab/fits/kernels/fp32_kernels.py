@@ -21,7 +21,7 @@ from lab.fits.methods.held_out import band_of
 from lab.fits.methods.monotone_trees import tree_table
 from lab.tables.fp32 import SPLIT, TABLES, read_rows, rows_of_table
 from lab.tables.rows import Rows, mape, read_table
-from planning.calibrate.timings import NEEDS, SIZES
+from planning.calibrate.measurements import NEEDS, SIZES
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.checks import Check
 from simulators.core.errors import UserError

@@ -19,7 +19,7 @@ from lab.fits.methods.monotone_trees import fit_correction, tree_table
 from lab.fits.methods.power_meter import SETTLED_S, meter_features, reading_w
 from lab.tables.rows import Floats, Rows, is_host_timed
 from lab.tables.tensor_kernels import POWER_SPLIT, meter_name, power_tables, read_power_rows
-from planning.calibrate.least_squares import fit_named
+from planning.calibrate.kernels import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.checks import Check
 from simulators.evidence.calibration_files import CALIBRATIONS

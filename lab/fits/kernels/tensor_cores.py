@@ -23,7 +23,7 @@ from lab.fits.methods.monotone_trees import fit_correction, tree_table
 from lab.tables import tensor_kernels
 from lab.tables.rows import LOWER_QUARTER, Bools, Floats, Rows, fraction, group_of, mape, read_table
 from lab.tables.tensor_kernels import HEADS, LAYER_PROFILES, LAYER_SPLIT, read_layer_products
-from planning.calibrate.least_squares import fit_named
+from planning.calibrate.kernels import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.checks import Check
 from simulators.core.errors import UserError

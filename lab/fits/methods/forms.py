@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from planning.calibrate.least_squares import fit_named
+from planning.calibrate.kernels import fit_named
 from simulators.core.jit import Floats
 
 Numbers = Mapping[str, float]

@@ -14,9 +14,15 @@ import numpy as np
 from lab.fits.methods.monotone_trees import fit_correction
 from lab.tables.rows import Bools, Floats, Rows, fraction, mape
 from planning.calibrate.kernels import fit_few as fit_few
-from planning.calibrate.kernels import longest_dispatch, seconds_by, with_numbers, with_rates
+from planning.calibrate.kernels import (
+    fit_log,
+    fit_named,
+    longest_dispatch,
+    seconds_by,
+    with_numbers,
+    with_rates,
+)
 from planning.calibrate.kernels import rates_of as rates_of
-from planning.calibrate.least_squares import fit_log, fit_named
 from simulators.catalog.gpu import Gpu
 from simulators.kernels.corrections import features_of
 from simulators.kernels.families.gemm import algorithm_seconds, implicit_sizes, sizes_of

@@ -13,7 +13,7 @@ import pytest
 from lab.fits.driver import main
 from lab.tables.fp32 import catalog_name, rows_of_table
 from lab.tables.rows import fraction
-from planning.calibrate.least_squares import fit_log
+from planning.calibrate.kernels import fit_log
 from simulators.catalog.gpu import load_gpu
 from simulators.core.errors import UserError
 from simulators.kernels.levels import profile_of

@@ -1,11 +1,16 @@
-"""Read timed fp32 operators of one GPU: Parquet or CSV with the columns of `sweeper measure`.
+"""A user's measured rows: read them, and write the calibration fitted to them with its gain.
 
-One row per call: `op`, the sizes and `latency_us`. Operators of one class share their rates.
+Timed fp32 operators of one GPU are Parquet or CSV with the columns of `sweeper measure`: one row
+per call with `op`, the sizes and `latency_us`. Operators of one class share their rates.
+A calibration is TOML with the provenance of the fitted rows, closed by a hash.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +21,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from simulators.core.calibration import SEAL
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats
 from simulators.workload.operators import Compute, Convolution, Elementwise, Gemm, Norm
@@ -175,3 +181,93 @@ def _numbers(table: pa.Table, name: str, file: Path) -> Floats:
 def relative_error(predicted: Floats, measured: Floats) -> float:
     """Return the mean absolute relative error; NaN without rows."""
     return float(np.mean(np.abs(predicted / measured - 1.0))) if measured.size else np.nan
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Relative errors on held-out rows, for one kind of measurement."""
+
+    name: str
+    rows: int
+    before: float  # without the rows
+    halved: float  # with half of them
+    after: float  # with all of them
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the rows lower the error."""
+        return self.after < self.before
+
+    @property
+    def more_rows(self) -> int | None:
+        """Further rows that would halve the error; None if no number of rows would.
+
+        >>> Gain("linear", 10, before=0.5, halved=0.2, after=0.1).more_rows
+        110
+        >>> Gain("linear", 10, before=0.5, halved=0.2, after=0.2).more_rows
+        """
+        falling = (self.halved**2 - self.after**2) * self.rows
+        form = self.after**2 - falling / self.rows
+        left = self.after**2 / 4.0 - max(form, 0.0)
+        if falling <= 0.0 or left <= 0.0:
+            return None
+        return max(1, math.ceil(round(falling / left - self.rows, 3)))
+
+
+def write_calibration(
+    file: Path, content: Mapping[str, Any], measured: Path, rows: int, split: str, error: float
+) -> None:
+    """Write a calibration with its provenance; the file is whole or absent.
+
+    Args:
+        file: TOML file.
+        content: numbers, by table.
+        measured: the user's file.
+        rows: how many of its rows were fitted.
+        split: how rows were held out, in a sentence.
+        error: mean absolute relative error of held-out rows.
+    """
+    provenance = {
+        "measured": measured.name,
+        "sha256": hashlib.sha256(measured.read_bytes()).hexdigest(),
+        "rows": rows,
+        "split": split,
+        "held_out_mape": error,
+        **content.get("provenance", {}),
+    }
+    lines = toml_lines({**content, "provenance": provenance})
+    body = "\n".join(["# Written by `sweeper calibrate`", *lines]) + "\n"
+    seal = hashlib.sha256(body.encode()).hexdigest()
+    draft = file.with_suffix(".partial")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_text(f"{body}{SEAL}{seal}\n", encoding="utf-8")
+        draft.replace(file)
+    except OSError as problem:
+        raise UserError(f"{file}: {problem.strerror}") from problem
+
+
+def toml_lines(content: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Yield a mapping as TOML: plain values first, then tables and arrays of tables."""
+    tables = {k: v for k, v in content.items() if isinstance(v, Mapping) or _is_rows(v)}
+    for name, value in content.items():
+        if name not in tables:
+            yield f"{_key(name)} = {_value(value)}"
+    for name, value in tables.items():
+        inner = f"{path}.{_key(name)}".lstrip(".")
+        for one in [value] if isinstance(value, Mapping) else value:
+            yield ""
+            yield f"[{inner}]" if isinstance(value, Mapping) else f"[[{inner}]]"
+            yield from toml_lines(one, inner)
+
+
+def _is_rows(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
+
+
+def _key(name: str) -> str:
+    return name if name.replace("_", "").replace("-", "").isalnum() else json.dumps(name)
+
+
+def _value(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) and value % 1 else json.dumps(value)
