@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.timing import median_cpu_s
-from lab.fits.request_lengths import TRACES
+from lab.fits.workloads import TRACES
 from simulators.core.calibration import reference_folder
 from simulators.core.checks import Check, print_checks
 from simulators.core.fields import updated

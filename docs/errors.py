@@ -17,7 +17,7 @@ import numpy as np
 from docs.error_layers import LAYERS, Squares, band_of, error_layers
 from docs.evidence import answer
 from docs.reference import table
-from lab.fits.intervals.pass_intervals import PassConfiguration, configurations
+from lab.fits.forward_passes import PassConfiguration, configurations
 from simulators.composition.intervals import CALIBRATION, HalfWidth, interval_s
 from simulators.core.calibration import read_calibration, reference_folder
 from simulators.core.errors import UserError

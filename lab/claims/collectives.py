@@ -13,10 +13,15 @@ import polars as pl
 
 from lab.claims.predictions import columns, together
 from lab.fits import collectives
-from lab.fits.networks.between_nodes import fitted, large, log_errors
-from lab.fits.networks.expert_exchange import FITTED, left_out
-from lab.fits.networks.expert_exchange import fitted as fitted_exchange
-from lab.fits.networks.expert_exchange import log_errors as exchange_log_errors
+from lab.fits.links import (
+    FITTED_VERSION,
+    exchange_log_errors,
+    exchanges_left_out,
+    fit_network,
+    fit_rates,
+    large_messages,
+    network_log_errors,
+)
 from lab.tables.collectives import (
     Curves,
     DeepEpExchange,
@@ -32,7 +37,7 @@ from simulators.collectives.measured import NETWORKS
 
 def ranks_left_out(reference: Path) -> pl.DataFrame:
     """Return errors of curves of each system and collective under those of other ranks."""
-    curves = large(read_between_nodes(reference))
+    curves = large_messages(read_between_nodes(reference))
     frames = []
     for curve in curves:
         alike = [c for c in curves if (c.system, c.collective) == (curve.system, curve.collective)]
@@ -43,7 +48,7 @@ def ranks_left_out(reference: Path) -> pl.DataFrame:
 
 def _errors(curve: NodesCurve, others: Sequence[NodesCurve]) -> pl.DataFrame:
     """Return predicted over measured seconds of a curve, by a network fitted to other curves."""
-    ratio = np.exp(log_errors(curve, fitted(others)))
+    ratio = np.exp(network_log_errors(curve, fit_network(others)))
     label = f"{curve.system.name} {curve.collective} of {curve.ranks}"
     return columns(predicted=ratio, measured=1.0 + 0.0 * ratio, label=label)
 
@@ -51,12 +56,12 @@ def _errors(curve: NodesCurve, others: Sequence[NodesCurve]) -> pl.DataFrame:
 def exchanges(reference: Path) -> pl.DataFrame:
     """Return predicted over measured seconds of each kernel, by mode; the later version is one."""
     rows = read_exchanges(reference)
-    first = [row for row in rows if row.kernel.startswith(FITTED)]
-    later = [row for row in rows if not row.kernel.startswith(FITTED)]
-    frames = [_exchange_frame(mine, errors) for mine, errors in left_out(first)]
-    version_2 = _exchange_frame(
-        later, exchange_log_errors(later, fitted_exchange(first))
-    ).with_columns(mode=pl.lit("version 2"))
+    first = [row for row in rows if row.kernel.startswith(FITTED_VERSION)]
+    later = [row for row in rows if not row.kernel.startswith(FITTED_VERSION)]
+    frames = [_exchange_frame(mine, errors) for mine, errors in exchanges_left_out(first)]
+    version_2 = _exchange_frame(later, exchange_log_errors(later, fit_rates(first))).with_columns(
+        mode=pl.lit("version 2")
+    )
     return together([*frames, version_2])
 
 

@@ -13,9 +13,16 @@ import numpy as np
 import polars as pl
 
 from lab.claims.predictions import columns, predict, together
-from lab.fits.graphs import NEW, FittedGraph, few_shot_profile, fit_without, priced_cases
-from lab.fits.intervals.pass_intervals import configurations, shares
-from lab.fits.left_out import run_cache_without
+from lab.fits.deployments import run_cache_without
+from lab.fits.forward_passes import (
+    NEW,
+    FittedGraph,
+    configurations,
+    few_shot_profile,
+    fit_without,
+    priced_cases,
+    shares,
+)
 from lab.tables.fp32 import (
     FITTED,
     GraphCase,

@@ -17,9 +17,9 @@ import numpy as np
 import polars as pl
 
 from lab.claims.predictions import columns, predict, together
-from lab.fits.intervals import deployment_bands
-from lab.fits.left_out import run_cache_without, width_without
-from lab.fits.steady_state import by_replica, deployed_replica
+from lab.fits import deployment_bands
+from lab.fits.deployments import run_cache_without, width_without
+from lab.fits.engines import by_replica, deployed_replica
 from lab.tables.deployments import QWEN3_32B, QWEN3_32B_PEER, PublicDeployment, silicon
 from lab.tables.rows import Bools, Floats, evenly
 from simulators.catalog.gpu import load_gpu

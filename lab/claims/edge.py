@@ -14,11 +14,10 @@ import numpy as np
 import polars as pl
 
 from lab.claims.predictions import columns, together
-from lab.fits.edge.edge import SAMPLES, drawn, off, unseen
-from lab.fits.methods.few_shot import Prior, adapt, prior
-from lab.fits.methods.programs import learn_programs, one_hot
+from lab.fits.edge import SAMPLES, drawn, learn_programs, off, one_hot, unseen
 from lab.tables.edge import SPLITS, Latencies, Matrix, System, ai_hub, family, latencies, tiny
 from lab.tables.rows import Floats
+from planning.calibrate.edge import Prior, adapt, prior
 
 MODELS, DRAWS = 10, 4
 

@@ -22,14 +22,13 @@ import numpy as np
 import polars as pl
 
 from lab.claims.predictions import EMPTY, columns, together
-from lab.fits.intervals.fp32_errors import FEW_ROWS, SEEDS, few_shot_exercise
 from lab.fits.kernels import fused_kernels as fused_fits
 from lab.fits.kernels.decode_attention import octaves_left_out
+from lab.fits.kernels.fp32_kernels import FEW_ROWS, SEEDS, few_shot_exercise
+from lab.fits.kernels.power import SETTLED_S, meter_of, reading_w
 from lab.fits.kernels.tensor_cores import IN_LAYERS, seconds_of
-from lab.fits.kernels.transferred_kernels import costs_of
-from lab.fits.methods.held_out import band_of
-from lab.fits.methods.power_meter import SETTLED_S, meter_of, reading_w
-from lab.fits.methods.transfer_trials import Trial, formats_of, trials
+from lab.fits.kernels.transferred_kernels import Trial, costs_of, formats_of, trials
+from lab.fits.methods import band_of
 from lab.tables import fused_kernels as fused
 from lab.tables import tensor_kernels as tensor
 from lab.tables.fp32 import FAULTY, catalog_name, read_rows

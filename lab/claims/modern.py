@@ -19,7 +19,13 @@ import numpy as np
 import polars as pl
 
 from lab.claims.predictions import columns, predict, together
-from lab.fits.networks.kv_transfer import frameworks, left_out, log_error, of, transfers
+from lab.fits.links import (
+    fit_transfers,
+    frameworks,
+    of_framework,
+    transfer_log_error,
+    transfers_left_out,
+)
 from lab.tables.collectives import moved
 from lab.tables.passes import (
     COLOCATION_GPU,
@@ -168,15 +174,15 @@ def caches(reference: Path) -> pl.DataFrame:
     """Return predicted over measured seconds, each transfer and each framework left out."""
     rows = list(moved(reference))
     names = frameworks(rows)
-    others = {name: transfers([row for row in rows if row.framework != name]) for name in names}
+    others = {name: fit_transfers([row for row in rows if row.framework != name]) for name in names}
     splits = {
-        "each cache by the others of its framework": list(left_out(rows)),
+        "each cache by the others of its framework": list(transfers_left_out(rows)),
         "each framework by the other": [
-            (row, others[name]) for name in names for row in of(rows, name)
+            (row, others[name]) for name in names for row in of_framework(rows, name)
         ],
     }
     cells = [
-        {"split": split, "predicted": exp(log_error(row, known)), "measured": 1.0}
+        {"split": split, "predicted": exp(transfer_log_error(row, known)), "measured": 1.0}
         for split, pairs in splits.items()
         for row, known in pairs
     ]
@@ -186,7 +192,9 @@ def caches(reference: Path) -> pl.DataFrame:
 def shares(reference: Path) -> pl.DataFrame:
     """Return shares of TTFT of long prompts that are KV transfer."""
     long = [
-        (row, known) for row, known in left_out(list(moved(reference))) if row.prompt_tokens >= LONG
+        (row, known)
+        for row, known in transfers_left_out(list(moved(reference)))
+        if row.prompt_tokens >= LONG
     ]
     return predict(
         long,

@@ -21,9 +21,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lab.claims.predictions import columns, predict, together
-from lab.fits.engine_columns import numbers_of
-from lab.fits.engines import static_columns
-from lab.fits.left_out import online_run_cache_without, run_cache_without, runtime_without
+from lab.fits.deployments import online_run_cache_without, run_cache_without, runtime_without
+from lab.fits.engines import numbers_of, static_columns
 from lab.parity.vidur import layers_and_gqa, vidur_price, vidur_table
 from lab.tables import published
 from lab.tables.passes import SESSION, StaticBatch, static_rows

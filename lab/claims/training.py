@@ -16,13 +16,15 @@ import numpy as np
 import polars as pl
 
 from lab.claims.predictions import predict
-from lab.fits.training.host_launches import FIRST, SECOND, in_first_half
-from lab.fits.training.training_steps import (
+from lab.fits.training import (
+    FIRST,
     FITTED_SOURCES,
+    SECOND,
     SPLITS,
     PricedSteps,
     fastest_s,
     halves,
+    in_first_half,
     priced_steps,
 )
 from lab.stages.profiled import timed_step_s

@@ -4,20 +4,26 @@ One file per GPU has a curve per library, collective, precision and number of ra
 log ratio of times when ranks double at equal bytes on the wire, by how much the wire dominates: it
 extends curves to rank counts without measurements. A user's own rows have the columns `collective,
 dtype, ranks, bytes, time_us`, a handful per curve.
+
+A curve departs from `start + bytes / rate` by a Gaussian process (Rasmussen and Williams, 2006).
+Sizes correlate by their distance, curves by shared collective, precision and ranks. The scales are
+choices, made for all GPUs and libraries by cross-validation over sizes. Most runs repeat within a
+few percent and some, on GPUs that share host bridges, are off by half: hence Student-t noise
+(Jylänki, Vanhatalo and Vehtari, 2011), which scikit-learn's process does not have.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from lab.fits.driver import Calibration, rounded
-from lab.fits.methods.gaussian_process import NOISE, learn, plain_line
-from lab.fits.methods.held_out import COVERED_SHARE, quantile
+from lab.fits.methods import COVERED_SHARE, quantile
 from lab.tables.collectives import NCCL, Curves, Key, Libraries, read_libraries, read_own
 from lab.tables.rows import Bools
 from simulators.collectives.measured import (
@@ -27,9 +33,84 @@ from simulators.collectives.measured import (
     Curve,
     busbw_factor,
 )
-from simulators.core.jit import Floats
+from simulators.core.jit import Floats, Ints
 
-FOLDER, OWN = CALIBRATIONS.parent, OWN_CALIBRATIONS
+DEPARTURE, LENGTH_OCTAVES, NOISE = 0.2, 3.0, 0.03
+"""Size and length scale of departures, and the spread between versions of a library."""
+TAIL, ROUNDS = 2.0, 6
+"""Degrees of freedom of the noise, and rounds of reweighting."""
+OWN, OTHER_COLLECTIVE, OTHER_DTYPE, OTHER_RANKS = 0.05, 0.6, 0.9, 0.6
+"""Size of a curve's own departure, and correlations of curves that differ in one respect."""
+
+
+@dataclass(frozen=True)
+class LinearTrend:
+    """The plain part of a curve."""
+
+    start_s: float
+    bytes_per_s: float
+
+    def log_s(self, octave: Floats) -> Floats:
+        """Return the log of seconds."""
+        return np.log(self.start_s + np.exp2(octave) / self.bytes_per_s)
+
+
+def plain_line(octave: Floats, log_s: Floats) -> LinearTrend:
+    """Return the start and rate with the least mean |log error|, by search on a grid."""
+    size, seconds = np.exp2(octave), np.exp(log_s)
+    starts = seconds.min() * np.linspace(0.6, 1.05, 19)
+    rates = (size / seconds).max() * np.geomspace(0.8, 1.6, 29)
+    plain = starts[:, None, None] + size / rates[None, :, None]
+    errors = np.abs(np.log(plain) - log_s).mean(axis=2)
+    best = np.unravel_index(np.argmin(errors), errors.shape)
+    return LinearTrend(float(starts[best[0]]), float(rates[best[1]]))
+
+
+@dataclass(frozen=True)
+class GaussianProcess:
+    """A fitted process: the plain part of every curve, and a weight for every row."""
+
+    seen: Curves
+    lines: dict[int, LinearTrend]
+    weights: Floats
+
+    def log_s(self, curve: Ints, octave: Floats) -> Floats:
+        """Return log seconds at sizes of curves that have rows of their own."""
+        log_s = _covariance(self.seen, curve, octave) @ self.weights
+        for code, line in self.lines.items():
+            mine = curve == code
+            log_s[mine] += line.log_s(octave[mine])
+        return log_s
+
+
+def learn(seen: Curves) -> GaussianProcess:
+    """Return the process fitted to some rows."""
+    residual = np.zeros_like(seen.log_s)
+    lines = {}
+    for code in np.unique(seen.curve).tolist():
+        mine = seen.curve == code
+        lines[code] = plain_line(seen.octave[mine], seen.log_s[mine])
+        residual[mine] = seen.log_s[mine] - lines[code].log_s(seen.octave[mine])
+    gram = _covariance(seen, seen.curve, seen.octave)
+    variance = np.full(residual.size, NOISE**2)
+    for _ in range(ROUNDS):
+        weights = np.linalg.solve(gram + np.diag(variance), residual).astype(np.float64)
+        left = weights * variance
+        variance = np.maximum((TAIL * NOISE**2 + left**2) / (TAIL + 1.0), NOISE**2)
+    return GaussianProcess(seen, lines, weights)
+
+
+def _covariance(seen: Curves, curve: Ints, octave: Floats) -> Floats:
+    far = np.sqrt(3.0) * np.abs(octave[:, None] - seen.octave[None, :]) / LENGTH_OCTAVES
+    near: Floats = (1.0 + far) * np.exp(-far)
+    labels = np.array([[collective, dtype, str(ranks)] for collective, dtype, ranks in seen.keys])
+    same = labels[:, None, :] == labels[None, :, :]
+    likeness = np.where(same, 1.0, [OTHER_COLLECTIVE, OTHER_DTYPE, OTHER_RANKS]).prod(axis=2)
+    alike = DEPARTURE**2 * likeness + OWN**2 * same.all(axis=2)
+    covariance: Floats = near * alike[np.ix_(curve, seen.curve)]
+    return covariance
+
+
 FOLDS = 4
 LEAST_BAND = 1.645 * NOISE
 """90 % of the versions of a library are within this of one another."""
@@ -46,19 +127,19 @@ GROWTH_GRID, SMOOTHING = np.arange(-10.0, 11.0, 2.0), 1.2
 """Weights that growth is stored at, and the width of its averaging window in octaves."""
 
 
-def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
+def fit_collectives(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the curves of each GPU of the measured table, and `growth`."""
     table = read_libraries(reference)
     for gpu, libraries in table.items():
         if not only or gpu in only:
-            yield _curves(f"{CALIBRATIONS.name}/{gpu}", libraries, NCCL)
+            yield _curves(CALIBRATIONS / f"{gpu}.toml", libraries, NCCL)
     if not only or GROWTH.stem in only:
         yield _growth(table)
 
 
-def fit_measured(measured: Path, device: str) -> Iterator[Calibration]:
+def measured_collectives(measured: Path, device: str) -> Iterator[Calibration]:
     """Yield the curves of a user's own interconnect, under the name of its GPU."""
-    yield _curves(device, {"nccl": read_own(measured)}, measured)
+    yield _curves(OWN_CALIBRATIONS / f"{device}.toml", {"nccl": read_own(measured)}, measured)
 
 
 def held_out_errors(measured: Curves) -> tuple[Curves, Floats]:
@@ -154,7 +235,7 @@ def _band(errors: Floats) -> float:
     return float(quantile(np.abs(errors), COVERED_SHARE)) if errors.size else 0.25
 
 
-def _curves(name: str, libraries: dict[str, Curves], table: str | Path) -> Calibration:
+def _curves(file: Path, libraries: dict[str, Curves], table: str | Path) -> Calibration:
     curves: list[dict[str, Any]] = []
     for library, measured in sorted(libraries.items()):
         for (collective, dtype, ranks), curve in fitted_curves(measured).items():
@@ -162,7 +243,7 @@ def _curves(name: str, libraries: dict[str, Curves], table: str | Path) -> Calib
             curves.append({**labels, **vars(curve)})
     errors = np.concatenate([held_out_errors(m)[1] for m in libraries.values()])
     return Calibration(
-        name=name,
+        file=file,
         content={"curve": curves},
         style=".10g",
         tables=[table],
@@ -236,7 +317,7 @@ def _growth(table: Libraries) -> Calibration:
             )
     held = np.concatenate(on_nvlink)
     return Calibration(
-        name=GROWTH.stem,
+        file=GROWTH,
         content=content,
         tables=[NCCL],
         rows=held.size,

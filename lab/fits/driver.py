@@ -4,10 +4,9 @@
     sweeper-lab fit NAME --check                    compare with the stored files, write none
     sweeper-lab fit NAME --device l40s --measured mine.parquet
 
-A fit is a module of this package, or of a user's `catalog/fits/`. It defines `FOLDER`, where its
-calibrations are stored, and `fit_reference(reference, only)`, which yields a `Calibration` for each
-file named in `only`, or for all files. A fit that accepts a user's own measurements also defines
-`OWN`, their folder, and `fit_measured(measured, device)`.
+A fit is a function `fit_NAME(reference, only)` in a module of this package, or of a user's
+`catalog/fits/`. It yields a `Calibration` for each file named in `only`, or for all files. A fit
+that accepts a user's own measurements has a second function, `measured_NAME(measured, device)`.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import hashlib
+import re
 import sys
 import tomllib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -27,12 +27,12 @@ from numpy.typing import ArrayLike
 
 from planning.calibrate.measurements import toml_lines
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.core.calibration import SEAL, read_calibration, reference_folder
-from simulators.core.checks import Check, print_checks
+from simulators.core.calibration import SEAL, reference_folder
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
 from simulators.core.folder import Folder, import_file
 
 FITS = Folder("fit", "fits", ".py", package="lab")
+SIGNATURE = re.compile(r"^def fit_(\w+)\(reference: Path, _?only\b", re.M)
 MAPE_TOLERANCE = 6e-4
 """Stored files have three or four decimals of the held-out error."""
 
@@ -41,16 +41,19 @@ MAPE_TOLERANCE = 6e-4
 class Calibration:
     """Fitted numbers of one file, the rows behind them and the error on held-out rows."""
 
-    name: str  # of the file, without .toml
+    file: Path
     content: Mapping[str, Any]  # the fitted numbers, as nested tables
     style: str = ".4g"  # format of every number in `content`
     tables: Sequence[str | Path]  # measured tables; names are relative to the reference folder
     rows: int  # fitted to
     split: str  # the rule that holds rows out, in a sentence
     errors: ArrayLike  # relative errors of held-out rows; the file stores their mean absolute value
-    folder: Path | None = None  # where it differs from the fit's FOLDER
     provenance: Mapping[str, Any] = field(default_factory=dict)  # further entries
-    checks: Sequence[Check] = ()  # held-out errors to print
+
+    @property
+    def held_out_mape(self) -> float:
+        """Mean absolute relative error of held-out rows."""
+        return float(np.mean(np.abs(self.errors)))
 
     def document(self, reference: Path = Path()) -> dict[str, Any]:
         """Return what the file says.
@@ -72,7 +75,7 @@ class Calibration:
             "rows": self.rows,
             "parameters": count_parameters(content),
             "split": self.split,
-            "held_out_mape": round(float(np.mean(np.abs(self.errors))), 4),
+            "held_out_mape": round(self.held_out_mape, 4),
             **self.provenance,
         }
         return {"provenance": provenance, **content}
@@ -84,12 +87,12 @@ class Calibration:
 
 
 def fits() -> dict[str, Path]:
-    """Return the files of all fits by name; a user's own replace those of this package."""
+    """Return the modules of all fits by name; a user's own replace those of this package."""
     return {
-        file.stem: file
+        name: file
         for place in reversed(FITS.places)
         for file in sorted(place.rglob("*.py"))
-        if "\ndef fit_reference(" in file.read_text(encoding="utf-8")
+        for name in SIGNATURE.findall(file.read_text(encoding="utf-8"))
     }
 
 
@@ -116,27 +119,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(asked: argparse.Namespace) -> None:
-    fit, reference = import_file(fits()[asked.fit]), Path()
+    module, reference = import_file(fits()[asked.fit]), Path()
     if asked.measured is None:
         reference = asked.reference or reference_folder() or Path("reference")
         if not reference.is_dir():
             raise UserError("there is no reference folder; set SWEEPER_REFERENCE to where it is")
-        folder, found = fit.FOLDER, fit.fit_reference(reference, asked.only)
-    elif hasattr(fit, "fit_measured"):
-        folder, found = fit.OWN, fit.fit_measured(asked.measured.absolute(), asked.device)
+        found = getattr(module, f"fit_{asked.fit}")(reference, asked.only)
+    elif own := getattr(module, f"measured_{asked.fit}", None):
+        found = own(asked.measured.absolute(), asked.device)
     else:
         raise UserError(f"'{asked.fit}' is fitted to tables of the reference folder alone")
-    checks: list[Check] = []
-    for calibration in found:
-        checks += calibration.checks
-        file = (calibration.folder or folder) / f"{calibration.name}.toml"
+    for one in found:
         if asked.check:
-            print(f"{file}: {difference(calibration.document(reference), file)}", flush=True)
+            print(f"{one.file}: {difference(one.document(reference), one.file)}", flush=True)
         else:
-            write_calibration(file, calibration.text(asked.fit, reference))
-            print(f"Written: {file}", flush=True)
-    if checks:
-        print_checks(checks)
+            write_calibration(one.file, one.text(asked.fit, reference))
+            error = f"held-out error {one.held_out_mape:.1%}"
+            print(f"Written: {one.file}, {error}", flush=True)
 
 
 def difference(document: Mapping[str, Any], file: Path) -> str:
@@ -144,26 +143,22 @@ def difference(document: Mapping[str, Any], file: Path) -> str:
     if not file.is_file():
         return "is not there"
     stored = tomllib.loads(file.read_text(encoding="utf-8"))
-    old, new = stored.pop("provenance"), dict(document)["provenance"]
     before, after = (
-        dict(
-            leaves({"rows": source["rows"], **{k: v for k, v in one.items() if k != "provenance"}})
-        )
-        for source, one in ((old, stored), (new, document))
+        dict(leaves({**one, "provenance": {"rows": one["provenance"]["rows"]}}))
+        for one in (stored, document)
     )
+    errors = [one["provenance"]["held_out_mape"] for one in (stored, document)]
+    if abs(errors[0] - errors[1]) > MAPE_TOLERANCE:
+        before["held_out_mape",], after["held_out_mape",] = errors
     changed = [path for path in before | after if before.get(path) != after.get(path)]
-    if abs(old["held_out_mape"] - new["held_out_mape"]) > MAPE_TOLERANCE:
-        changed.append(("held_out_mape",))
-        before[changed[-1]], after[changed[-1]] = old["held_out_mape"], new["held_out_mape"]
     if not changed:
         return "reproduced"
     pairs = [(before.get(path), after.get(path)) for path in changed]
     relative = [abs(b / a - 1.0) for a, b in pairs if _is_number(a) and _is_number(b) and a]
-    first = ".".join(map(str, changed[0]))
     return (
         f"{len(changed)} of {len(before)} entries differ, numbers by up to "
-        f"{100.0 * max(relative, default=0.0):.2g} %; first: {first} = {pairs[0][0]!r}, "
-        f"fitted {pairs[0][1]!r}"
+        f"{100.0 * max(relative, default=0.0):.2g} %; first: {'.'.join(map(str, changed[0]))} = "
+        f"{pairs[0][0]!r}, fitted {pairs[0][1]!r}"
     )
 
 
@@ -227,23 +222,6 @@ def gpu_of(device: str) -> Gpu:
     if not device:
         raise UserError("whose measurements are these? --device NAME, as its data sheet is called")
     return load_gpu(device)
-
-
-def fitted_tables(files: Iterable[Path]) -> set[tuple[str, str]]:
-    """Return name and sha256 of every table that some calibrations were fitted to.
-
-    Raises:
-        UserError: a calibration is unreadable or was changed by hand.
-    """
-    found: set[tuple[str, str]] = set()
-    for file in files:
-        block = read_calibration(file)["provenance"]
-        found.update(zip(_listed(block["measured"]), _listed(block["sha256"]), strict=True))
-    return found
-
-
-def _listed(entry: object) -> list[str]:
-    return list(map(str, entry)) if isinstance(entry, list) else [str(entry)]
 
 
 def write_calibration(path: Path, body: str) -> None:

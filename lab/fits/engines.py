@@ -1,53 +1,365 @@
 """Fit engines' constants to whole deployments: a few per framework.
 
-The steady-state time per token is linear in all constants, so the fit is a least-squares problem
-with a prior: kernels keep their measured pace to about a twentieth; gaps and host times are some
-microseconds. Each group (a model on a GPU) is left out in turn, and each model on all its GPUs; the
-constants without each are stored in files of their own. Static batches under an older runtime are
-fitted along: they show the paces of other architectures.
+A runtime's constants are a pace for each family of kernels, gaps of a layer and host times; each
+multiplies a column of a step's time. `engines.toml` says which kernels a runtime takes and whose
+constants it has. The steady-state time per token is linear in all constants, so the fit is a
+least-squares problem with a prior: kernels keep their measured pace to about a twentieth; gaps and
+host times are some microseconds. Each group (a model on a GPU) is left out in turn, and each model
+on all its GPUs; the constants without each are stored in files of their own. Static batches under
+an older runtime are fitted along: they show the paces of other architectures.
+
+Steady state of closed-loop clients is a weighted sum over two steps. While a request generates its
+`O` tokens, each other client's next prompt is prefilled once. An engine that mixes prefill and
+decode has `p = (n - 1) / O` prompts in each iteration; one that runs them apart is interrupted as
+often.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from lab.fits.driver import Calibration
-from lab.fits.engine_columns import (
-    COLUMNS,
-    TRANSFERRED,
-    alike,
-    bare,
-    constants_of,
-    framework_of,
-    kernels_table,
-    left_out_table,
-    runtime_table,
-    step_columns,
-)
-from lab.fits.left_out import FOLDER as LEFT_OUT
-from lab.fits.methods.positive_least_squares import LeastSquares, fit, solve
-from lab.fits.steady_state import by_replica, deployed_replica, steady_state
+from lab.fits.methods import Constant, LeastSquares, fit_by_group, solve
 from lab.tables.deployments import SILICON, silicon
 from lab.tables.passes import SESSION, STATIC, StaticBatch, static_rows
+from lab.tables.records import replica_of
+from simulators.catalog.engine import load_engine
+from simulators.composition.operator_prices import Row, family_of, tokens_of
 from simulators.composition.price import part_rows
-from simulators.composition.replica import Replica
-from simulators.core.folder import PACKAGE, RUNTIMES
+from simulators.composition.replica import Replica, Runtime, load_runtime, share_of_many
+from simulators.composition.throttling import slowdown, throttled_s
+from simulators.core.folder import PACKAGES, RUNTIMES
 from simulators.core.jit import Floats
 from simulators.kernels.price import roofline_s
 from simulators.serving.measured_deployments import Deployed
+from simulators.workload.llm.memory import weight_bytes
 from simulators.workload.llm.parallelism import stage_of
-from simulators.workload.llm.step import decode_step, prefill_step
-from simulators.workload.operators import Collective
+from simulators.workload.llm.step import Step, decode_step, prefill_step
+from simulators.workload.operators import Collective, Column
 
-FOLDER = PACKAGE / RUNTIMES.path
+APART = ("sglang",)
+"""Engines with prefill-only iterations."""
+
+OF_REST = ("trtllm",)
+"""Engines whose memory fraction applies to what the weights leave."""
+
+
+@dataclass(frozen=True)
+class ServingMean:
+    """Two steps and their weights, with a column per load of one replica."""
+
+    decode: Step
+    prefill: Step  # with the decodes that share the iteration, if they do
+    decode_weight: Floats
+    prefill_weight: Floats
+
+    @property
+    def steps(self) -> tuple[tuple[Step, Floats], tuple[Step, Floats]]:
+        """Both steps with their weights."""
+        return (self.decode, self.decode_weight), (self.prefill, self.prefill_weight)
+
+
+def by_replica(rows: Sequence[Deployed]) -> Mapping[tuple[object, ...], list[int]]:
+    """Return the positions of the rows of each replica."""
+    found: dict[tuple[object, ...], list[int]] = {}
+    for i, row in enumerate(rows):
+        key = (row.model, row.gpu, row.cut, row.dtype, row.kv_dtype, row.runtime)
+        found.setdefault(key, []).append(i)
+    return found
+
+
+def deployed_replica(row: Deployed, runtime: Runtime) -> Replica:
+    """Return the replica of a deployment, under a runtime."""
+    return replica_of(
+        row.model,
+        row.gpu,
+        cut=row.cut,
+        dtype=row.dtype,
+        kv_dtype=row.kv_dtype,
+        runtime=runtime,
+        stream_interval=load_engine(row.framework).defaults.stream_interval,
+    )
+
+
+def steady_state(replica: Replica, loads: Sequence[Deployed]) -> ServingMean:
+    """Return the steps of loads of one replica, with their weights in the time per token."""
+    longest, most, clients, budget = (
+        np.array([getattr(d, name) for d in loads], np.float64)
+        for name in ("prompt", "output", "clients", "budget")
+    )
+    mean = np.array([d.client.mean_length for d in loads])
+    prompt, output = mean * longest, mean * most
+    poll = np.array([max(1, d.launch.poll_interval) for d in loads], np.float64)
+    context = prompt + output / 2.0
+    framework = loads[0].framework
+    slots = np.maximum(1.0, kv_tokens(replica, of_rest=framework in OF_REST) / context)
+    running = np.minimum(clients, slots)
+    prompts = np.maximum(running - 1.0, 0.0) / output
+    at_once = np.maximum(1.0, prompts)
+    apart = framework in APART
+    if apart:  # those that came since the last look, as far as the budget goes
+        at_once = np.clip(prompts * poll, 1.0, np.maximum(budget / prompt, 1.0))
+    elif any(d.launch.poll_interval for d in loads):  # until every rank has one
+        ranks = np.array([d.cut.attention_dp for d in loads], np.float64)
+        at_once = np.maximum(at_once, np.where(poll > 1.0, np.minimum(ranks, running), 1.0))
+    beside = 0.0 if apart else running
+    return ServingMean(
+        decode=Step(decodes=running, decode_kv_tokens=running * context, logits_rows=running),
+        prefill=Step(
+            prefills=at_once,
+            prefill_tokens=at_once * prompt,
+            prefill_pairs=at_once * prompt * (prompt + 1.0) / 2.0,
+            prefill_kv_tokens=at_once * prompt,
+            decodes=beside * np.ones_like(prompts),
+            decode_kv_tokens=beside * context,
+            logits_rows=beside + at_once,
+        ),
+        decode_weight=np.ones_like(prompts) if apart else 1.0 - prompts / at_once,
+        prefill_weight=prompts / at_once,
+    )
+
+
+MEMORY_FRACTION = 0.9
+"""Share of a GPU's memory for weights and KV cache, engines' usual default."""
+
+
+def kv_tokens(replica: Replica, *, of_rest: bool) -> float:
+    """Return the tokens that the KV cache of a replica holds beside the weights."""
+    weights = weight_bytes(replica.model, replica.cut, replica.dtype)
+    usable = MEMORY_FRACTION * replica.gpu.hbm_bytes - weights
+    if of_rest:
+        usable += (1.0 - MEMORY_FRACTION) * weights
+    per_token = replica.kv_token_bytes
+    return max(1.0, usable / per_token)
+
+
+ENGINES: dict[str, dict[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("engines.toml").read_text(encoding="utf-8")
+)
+SAME_CONSTANTS = {name: facts["like"] for name, facts in ENGINES.items() if "like" in facts}
+"""Runtimes with the constants of another."""
+
+FAMILIES = ("gemm", "experts", "prefill", "decode", "vector")
+TRANSFERRED = {family: f"transferred_{family}" for family in FAMILIES}
+"""Columns of kernels that were not measured on the GPU they run on."""
+
+MANY = {family: f"many_{family}" for family in ("gemm", "experts")}
+"""Columns of products, for the part that they are of many tokens."""
+
+PACES, HOST_TIMES = ("paces", "transferred", "many"), ("host_s", "sequence_s")
+GAPS = ("layer_s", *HOST_TIMES)
+KINDS = ("mixture_layer_s", "latent_layer_s", "index_layer_s", "state_layer_s")
+COLUMNS = ("fixed", *FAMILIES, *TRANSFERRED.values(), *MANY.values(), "messages", *GAPS, *KINDS)
+"""Terms of a step's time; all but `fixed` have constants."""
+
+KERNELS_PACE, MANY_PACE, MESSAGES_PACE = (1.0, 0.05), (1.0, 0.1), (1.0, 0.3)
+PRIORS = {
+    "layer_s": (5e-6, 1e-5),
+    "host_s": (3e-4, 5e-4),
+    "sequence_s": (5e-6, 1e-5),
+    **dict.fromkeys(KINDS, (5e-06, 1e-05)),
+}
+"""Means and deviations: a launch takes some microseconds, a pass of a scheduler some hundreds."""
+
+
+def kernels_of(name: str) -> dict[str, Any]:
+    """Return whose kernels compete in a runtime, by family."""
+    found: dict[str, Any] = ENGINES[name].get("kernels") or ENGINES[SAME_CONSTANTS[name]]["kernels"]
+    return found
+
+
+def framework_of(name: str) -> str:
+    """Return the framework of a runtime."""
+    return name.partition("_")[0]
+
+
+def alike(name: str) -> list[str]:
+    """Return the runtimes with the constants of another."""
+    return [other for other, engine in SAME_CONSTANTS.items() if engine == name]
+
+
+def bare(name: str) -> Runtime:
+    """Return a runtime that adds nothing to its kernels."""
+    return Runtime(
+        name=name,
+        framework=framework_of(name),
+        layer_s=0.0,
+        host_s=0.0,
+        sequence_s=0.0,
+        kernels=kernels_of(name),
+        norms_in_sums=ENGINES[name].get("norms_in_sums", False),
+        batch_times=batch_times_of(name),
+    )
+
+
+def batch_times_of(name: str) -> dict[str, float]:
+    """Return the times of a release's experts of a batch over current ones, by kernels."""
+    if slower := ENGINES[name].get("slower"):
+        kernels = slower["kernels"]
+        return {kernels: load_runtime(slower["as"]).batch_times[kernels]}
+    return {}
+
+
+def step_columns(replica: Replica, step: Step) -> Floats:
+    """Return the columns of a step; one row per load."""
+    part = stage_of(replica.model, replica.cut, 0)
+    size = np.asarray(step.decodes, np.float64).size
+    table = {name: np.zeros(size) for name in COLUMNS}
+    share = slowdown(replica.gpu)
+    for row in part_rows(replica, step, part):
+        for name, seconds in _columns_of(row, replica, share):
+            table[name] += seconds
+    counts: dict[str, Column] = {
+        "layer_s": part.layers,
+        "host_s": 1.0,
+        "sequence_s": replica.hosted(step.prefills + step.decodes),
+        "mixture_layer_s": part.expert_layers,
+        "latent_layer_s": part.layers * replica.model.is_latent,
+        "index_layer_s": part.layers * (replica.model.index_top_k > 0),
+        "state_layer_s": replica.model.state_layers,
+    }
+    for name, count in counts.items():
+        table[name] += count
+    return np.stack([table[name] for name in COLUMNS], axis=-1)
+
+
+def _columns_of(row: Row, replica: Replica, share: float) -> Iterator[tuple[str, Floats]]:
+    """Yield the columns of an operator, and its seconds in each."""
+    seconds, operator = np.asarray(row.seconds, np.float64), row.operator
+    if isinstance(operator, Collective):
+        yield "messages", seconds
+        return
+    if row.is_foreign:
+        yield "fixed", seconds
+        return
+    present = seconds > 0.0
+    throttled = operator.repeat * np.asarray(throttled_s(operator, replica.gpu, share))
+    yield "fixed", np.where(present, throttled, 0.0)
+    family = family_of(operator)
+    busy_s = np.where(present, seconds - throttled, 0.0)
+    if family in MANY:
+        many_s = share_of_many(tokens_of(operator)) * busy_s
+        yield MANY[family], many_s
+        busy_s = busy_s - many_s
+    yield family if row.is_own else TRANSFERRED[family], busy_s
+
+
+def numbers_of(runtime: Runtime, replica: Replica) -> Floats:
+    """Return the factor of each column under a runtime."""
+    chip, fabric = replica.gpu.architecture, replica.cluster.fabric_of(replica.gpu)
+    paces = {"fixed": 1.0, "messages": runtime.pace(fabric, "messages")}
+    for family, column in TRANSFERRED.items():
+        paces[family] = runtime.pace(chip, family)
+        paces[column] = runtime.pace(chip, family, is_own=False)
+    for family, many in MANY.items():
+        paces[many] = runtime.many.get(chip, {}).get(family, paces[family])
+    return np.array([paces[name] if name in paces else getattr(runtime, name) for name in COLUMNS])
+
+
+def constants_of(
+    columns: Floats, replicas: Sequence[Replica], runtimes: Sequence[str]
+) -> Iterator[Constant]:
+    """Yield the constants: paces by architecture or fabric, gaps by framework and kind of layer.
+
+    Gaps of a kind of layer are all engines', except for releases that have one of their own. An
+    architecture without rows of its own kernels has paces of transferred ones.
+
+    Args:
+        columns: of every row.
+        replicas: of every row.
+        runtimes: of every row.
+    """
+    column = {name: columns[:, i] for i, name in enumerate(COLUMNS)}
+    architecture = np.array([replica.gpu.architecture for replica in replicas])
+    fabric = np.array([replica.cluster.fabric_of(replica.gpu) for replica in replicas])
+    framework, release = (
+        np.array([SAME_CONSTANTS.get(name, name) for name in runtimes]),
+        np.array(runtimes),
+    )
+    for name in sorted(set(architecture)):
+        for family in FAMILIES:
+            own, transferred = (
+                column[one] * (architecture == name) for one in (family, TRANSFERRED[family])
+            )
+            many = column[MANY[family]] * (architecture == name) if family in MANY else 0.0 * own
+            if own.any() or not transferred.any():
+                yield Constant(f"paces.{name}.{family}", own + transferred, *KERNELS_PACE)
+            else:
+                yield Constant(f"transferred.{name}.{family}", transferred + many, *KERNELS_PACE)
+                continue
+            if family in MANY:
+                yield Constant(f"many.{name}.{family}", many, *MANY_PACE)
+    for name in sorted(set(fabric)):
+        taken = column["messages"] * (fabric == name)
+        yield Constant(f"paces.{name}.messages", taken, *MESSAGES_PACE)
+    for name in sorted(set(framework.tolist())):
+        for gap in GAPS:
+            yield Constant(f"{name}.{gap}", column[gap] * (framework == name), *PRIORS[gap])
+    for kind in KINDS:
+        apart = _releases_with_own(kind)
+        yield Constant(kind, column[kind] * ~np.isin(release, apart), *PRIORS[kind])
+        for name in apart:
+            yield Constant(f"{name}.{kind}", column[kind] * (release == name), *PRIORS[kind])
+
+
+def _releases_with_own(kind: str) -> list[str]:
+    return [name for name, facts in ENGINES.items() if kind in facts.get("own", ())]
+
+
+def runtime_table(name: str, value: Mapping[str, float]) -> dict[str, Any]:
+    """Return the constants of a runtime as its calibration stores them."""
+    own = {gap: value[f"{SAME_CONSTANTS.get(name, name)}.{gap}"] for gap in GAPS}
+    own |= {kind: value.get(f"{name}.{kind}", value[kind]) for kind in KINDS}
+    table: dict[str, Any] = {"runtime": {**facts_of(name), **own, **_host_of(name, value)}}
+    for constant, number in value.items():
+        kind, *place = constant.split(".")
+        if kind in PACES:
+            of_kind = table.setdefault(kind, {})
+            of_kind.setdefault(place[0], {})[place[1]] = number
+    return table
+
+
+def left_out_table(name: str, value: Mapping[str, float]) -> dict[str, Any]:
+    """Return the constants of a runtime fitted without a group, and of releases apart from it."""
+    table = runtime_table(name, value)
+    for other in alike(name):
+        own = {kind: value[f"{other}.{kind}"] for kind in ENGINES[other].get("own", ())}
+        if found := own | _host_of(other, value):
+            table[other] = found
+    return table
+
+
+def _host_of(name: str, value: Mapping[str, float]) -> dict[str, float]:
+    """Return the host times that a runtime has from another, if it does."""
+    whose = ENGINES[name].get("host")
+    return {time: value[f"{whose}.{time}"] for time in HOST_TIMES} if whose else {}
+
+
+def facts_of(name: str) -> dict[str, Any]:
+    """Return the fields of a runtime that no fit determines."""
+    facts = ("norms_in_sums", "decoder_numbers")
+    known = {fact: ENGINES[name][fact] for fact in facts if fact in ENGINES[name]}
+    return {"framework": framework_of(name), **known}
+
+
+def kernels_table(name: str) -> dict[str, Any]:
+    """Return whose kernels compete in a runtime, and which take longer than current ones."""
+    slower = batch_times_of(name)
+    return {"kernels": kernels_of(name), **({"batch_times": slower} if slower else {})}
+
+
+LEFT_OUT = PACKAGES / "lab" / "calibration" / "left_out"
 DECODE = [COLUMNS.index(name) for name in ("decode", TRANSFERRED["decode"])]
 
 
-def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
+def fit_engines(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the runtimes that are asked for, fitted together with all others."""
     rows = [row for row in silicon(reference) if not row.excluded]
     batches = static_rows(reference)
@@ -63,7 +375,7 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
         fixed_s=together[:, COLUMNS.index("fixed")],
         constants=list(constants_of(together, replicas + theirs, runtimes)),
     )
-    fitted = fit(problem)
+    fitted = fit_by_group(problem)
     models = np.array([row.model for row in rows] + [""] * len(batches))
     without = dict(fitted.without) | {
         model: solve(problem, models != model) for model in sorted({row.model for row in rows})
@@ -75,7 +387,7 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
         named |= {row.model for row in rows if row.framework == name}
         held_out = error[np.array(frameworks) == name]
         whole = Calibration(
-            name=name,
+            file=LEFT_OUT / "runtimes" / f"{name}.toml",
             content={
                 "without": {
                     group: left_out_table(name, problem.named(without[group]))
@@ -88,11 +400,13 @@ def fit_reference(reference: Path, only: Sequence[str]) -> Iterator[Calibration]
             errors=held_out,
         )
         if not only or name in only:
-            yield dataclasses.replace(whole, folder=LEFT_OUT / "runtimes")
+            yield whole
         for one in (name, *alike(name)):
             if not only or one in only:
                 found = runtime_table(one, problem.named(fitted.values)) | kernels_table(one)
-                yield dataclasses.replace(whole, name=one, content=found)
+                yield dataclasses.replace(
+                    whole, file=RUNTIMES.shipped / f"{one}.toml", content=found
+                )
 
 
 def _deployed_columns(rows: Sequence[Deployed]) -> tuple[Floats, list[Replica]]:

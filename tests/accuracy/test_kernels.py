@@ -6,13 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from lab.fits.driver import fitted_tables, sha256_of
+from lab.fits.driver import sha256_of
 from lab.tables.fused_kernels import TABLES
 from simulators.core.calibration import reference_folder
 from simulators.core.checks import Check
 from simulators.core.folder import PACKAGE
 from simulators.evidence.calibration_files import calibration_file, calibrations
 from simulators.evidence.default_rates import measured_gpus
+from tests.calibrations import fitted_tables
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lab.fits.driver import fitted_tables, write_calibration
+from lab.fits.driver import write_calibration
 from simulators.core.calibration import read_calibration, read_choice, reference_folder
 from simulators.core.errors import UserError
+from tests.calibrations import fitted_tables
 
 BODY = """[provenance]
 measured = "table.csv"

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from lab.fits.methods.few_shot import adapt, choose, learn, prior
-from lab.fits.methods.programs import learn_programs, one_hot
-from planning.calibrate.edge import text_of
+from lab.fits.edge import choose, learn, learn_programs, one_hot
+from planning.calibrate.edge import adapt, prior, text_of
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.edge.device import cell_operations, cell_text, device, features
 

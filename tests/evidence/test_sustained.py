@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from lab.fits.intervals.sustained_peaks import Point, line_of
+from lab.fits.kernels.tensor_cores import Point, line_of
 from simulators.catalog.gpu import load_gpu
 from simulators.evidence.default_rates import flops_per_j, sheet_bands, sustained_share
 from simulators.kernels.levels import profile_of

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import floats, sampled_from
 
-from lab.fits.driver import fitted_tables
 from simulators.catalog.gpu import Gpu, held_at, load_gpu, what_if
 from simulators.evidence.calibration_files import calibrations
 from simulators.kernels.energy import active_idle_w, energy_j, power_model_of, power_w, resting_w
 from simulators.kernels.price import price
 from simulators.workload.operators import Elementwise, Gemm, Norm
+from tests.calibrations import fitted_tables
 
 GPUS = ("h200_sxm", "b200_sxm", "h100_sxm", "a100_sxm", "mi210")
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.fits.methods.forms import form
+from lab.fits.kernels.kernel_calibration import form
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.evidence.lookup import FRAMEWORKS
 from simulators.kernels.families.experts import ExpertSizes, expert_seconds

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lab.fits.engine_columns import bare, numbers_of, step_columns
-from lab.fits.left_out import run_cache_without, runtime_without
-from lab.fits.methods.positive_least_squares import Constant, LeastSquares, fit
+from lab.fits.deployments import run_cache_without, runtime_without
+from lab.fits.engines import bare, numbers_of, step_columns
+from lab.fits.methods import Constant, LeastSquares, fit_by_group
 from lab.tables.records import replica_of
 from simulators.composition.price import iteration
 from simulators.composition.replica import Replica, load_runtime
@@ -142,6 +142,6 @@ def test_a_fit_finds_the_constants_that_made_the_times() -> None:
             Constant("host_s", 1e4 * columns[:, 1], 3e-4, 5e-4),
         ),
     )
-    found = fit(problem)
+    found = fit_by_group(problem)
     assert found.values == pytest.approx(true, rel=0.02)
     assert found.held_out_s == pytest.approx(problem.measured_s, rel=0.02)

@@ -13,7 +13,7 @@ from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
 
 FITTED = Calibration(
-    name="links",
+    file=Path("links.toml"),
     content={"link": {"share": 0.81234, "seen": (1, 2.5)}, "tree": {"leaves": "3 4 5"}},
     style=".3g",
     tables=["table.csv", "absent.csv"],

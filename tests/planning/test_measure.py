@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from lab.compare_measured import main as compare
 from lab.fits import driver
 from lab.tables.fp32 import rows_of_table
 from lab.tables.fused_kernels import measured_in
@@ -112,32 +112,6 @@ def test_sampled_sizes_respect_the_maximum() -> None:
     assert max(max(s["m"], s["n"], s["k"]) for s in sizes) <= 128
 
 
-def test_comparing_own_predictions_gives_zero_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pa.parquet.write_table(foretold(90, "l40s"), tmp_path / "mine.parquet")
-    compare([str(tmp_path / "mine.parquet")])
-    lines = capsys.readouterr().out.splitlines()[1:]
-    families = ("bmm", "conv", "elementwise", "linear", "softmax", "bf16", "fp8", "prefill")
-    assert all(any(f" {family} " in line for line in lines) for family in families)
-    assert all(float(line.split("MAPE")[1].split()[0]) < 1e-6 for line in lines)
-
-
-def test_doubled_latency_gives_an_error_of_half(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = foretold(60, "l40s", name="my gpu")
-    slow = pa.array(2.0 * table["latency_us"].to_numpy())
-    column = table.schema.get_field_index("latency_us")
-    pa.parquet.write_table(table.set_column(column, "latency_us", slow), tmp_path / "mine.parquet")
-    with pytest.raises(UserError, match="rows of 'my gpu'"):
-        compare([str(tmp_path / "mine.parquet")])
-    compare([str(tmp_path / "mine.parquet"), "--gpu", "l40s"])
-    lines = capsys.readouterr().out.splitlines()[1:]
-    errors = [float(line.split("MAPE")[1].split()[0]) for line in lines]
-    assert errors == pytest.approx([50.0] * len(errors), abs=1e-6)
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -225,9 +199,7 @@ def test_cuda_graph_loop_time_is_divided_by_its_calls(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-def test_local_machine_is_measured_and_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_local_machine_is_measured(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'sweeper[measure]'")
     file = str(tmp_path / "cpu.parquet")
     main(["measure", "--device", "cpu", "--largest", "64", "--seconds", "8", "--write", file])
@@ -235,8 +207,6 @@ def test_local_machine_is_measured_and_compared(
     assert table.num_rows >= len(EVERYTHING)
     assert min(table["latency_us"].to_pylist()) > 0.0
     assert set(table["timing"].to_pylist()) == {"clock"}
-    compare([file, "--gpu", "l40s"])
-    assert "bf16 product MAPE" in capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -247,7 +217,6 @@ def test_gpu_is_fitted_to_measured_gemms(
     table = foretold(1500, "l40s")
     pa.parquet.write_table(table, "mine.parquet")
     driver.main(["tensor_cores", "--device", "l40s", "--measured", "mine.parquet"])
-    assert "l40s pytorch bf16 MAPE" in capsys.readouterr().out
-    compare(["mine.parquet"])
-    line = next(x for x in capsys.readouterr().out.splitlines() if "bf16 product" in x)
-    assert float(line.split("MAPE")[1].split()[0]) < 25.0
+    said = re.search(r"l40s\.toml, held-out error ([\d.]+)%", capsys.readouterr().out)
+    assert said is not None
+    assert float(said[1]) < 25.0

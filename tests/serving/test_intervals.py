@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.fits.intervals.deployment_bands import SHARED, Seen, widths_of
+from lab.fits.deployment_bands import SHARED, Seen, widths_of
 from simulators.core.fields import updated
 from simulators.serving.answer.error_bands import POWER, Width, both, deployment_bands
 from simulators.serving.answer.metrics import WITH_BAND

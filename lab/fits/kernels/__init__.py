@@ -1,1 +1,1 @@
-"""Calibrations of kernels: a file each, run by `python -m lab.fits NAME`."""
+"""Fits of kernels, and of their errors on GPUs that were not measured."""

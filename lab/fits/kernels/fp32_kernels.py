@@ -1,14 +1,19 @@
-"""Fit fp32 operators to calls timed from the host, in full: tables, rates and corrections.
+"""Fit fp32 operators to calls timed from the host, in full, and the errors of GPUs without rows.
 
+A full fit has tables, rates, and a correction where cross-validation over shapes says it helps.
 Every GPU of the reference folder is fitted, and a summary of all of them for GPUs without
 measurements. With `--device NAME --measured FILE` one GPU is fitted to hundreds of rows per class;
-`sweeper calibrate` fits fewer. Printed errors are of shapes that the fit has not seen, beside those
-of the data sheet alone.
+`sweeper calibrate` fits fewer.
+
+`fp32_errors`: calibrated GPUs are left out in turn. A GPU's layer shapes are predicted from its
+data sheet and the other GPUs, and also with ten of its rows, drawn four times, whose shapes leave
+the test. Stored are quantiles of log(measured / predicted) at the middles of twentieths; those with
+ten rows are in units of the GPU's own errors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,17 +21,27 @@ from typing import Any
 import numpy as np
 
 from lab.fits.driver import Calibration, chosen, gpu_of, rounded
-from lab.fits.methods.fp32_forms import cross_validated_s, fit_full, rates_of
-from lab.fits.methods.held_out import band_of
-from lab.fits.methods.monotone_trees import tree_table
+from lab.fits.kernels.kernel_calibration import fit_correction, tree_table
+from lab.fits.methods import band_of, quantile
 from lab.tables.fp32 import SPLIT, TABLES, read_rows, rows_of_table
-from lab.tables.rows import Rows, mape, read_table
+from lab.tables.rows import Bools, Floats, Rows, fraction, mape, read_table
+from planning.calibrate.kernels import (
+    fit_few,
+    fit_log,
+    fit_named,
+    longest_dispatch,
+    rates_of,
+    seconds_by,
+    unit_of,
+    with_numbers,
+    with_rates,
+)
 from planning.calibrate.measurements import NEEDS, SIZES
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.core.checks import Check
 from simulators.core.errors import UserError
 from simulators.evidence.calibration_files import CALIBRATIONS, SUMMARY
 from simulators.evidence.default_rates import (
+    FP32_ERRORS,
     MeasuredGpu,
     identity_of,
     measured_gpus,
@@ -34,14 +49,221 @@ from simulators.evidence.default_rates import (
     of_architecture,
 )
 from simulators.evidence.intervals import Band
+from simulators.kernels.corrections import features_of
+from simulators.kernels.families.gemm import algorithm_seconds, implicit_sizes, sizes_of
 from simulators.kernels.levels import zero_shot_profile
 from simulators.kernels.price import call_seconds
-from simulators.kernels.profile import GemmRates, Profile
+from simulators.kernels.profile import GemmRates, Profile, ReductionRates, Sizes, product_seconds
+from simulators.kernels.tiling import Tile, four_norm
+from simulators.workload.operators import Convolution, Gemm
+
+Fit = Callable[[Rows, Gpu, Profile], Profile]
+
+RANDOM_ROWS = 3000
+"""Random-shaped rows a fit looks at; more of them say nothing new."""
+
+RANDOM_WEIGHT, LAYER_WEIGHT = 0.2, 1000.0
+"""Of a random-shaped row, and of all layer-shaped rows together: models are made of the latter."""
+
+FOLDS = 5
+"""Of the cross-validation that decides on a correction and measures the bands."""
+
+TREES, DEPTH = 64, 3
+CORRECTIONS = tuple((alpha, lean) for alpha in (0.8, 0.9, 1.0) for lean in (0.0, 1.0))
+"""Corrections that are tried, besides none: a smaller `alpha` leaves too much to the trees."""
+
+WORTHWHILE = 0.97
+"""A correction must lower the cross-validated error by 3 % of itself to be kept."""
+
+CLEAR_OF_DISPATCH = 1.5
+"""Calls this many times longer than an empty one say something about the kernel."""
+
+ALIGNED = 4.0
+"""Widths that are multiples of this run the vectorised row kernels, as all layers' widths do."""
+
+
+def fit_full(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
+    """Return `under` with the rates of this class fitted to all of `rows`, correction included."""
+    if rows.kernel not in under.gemm:
+        return _fit_stream(rows, gpu, under)
+    plain = _fit_gemm(rows, gpu, under)
+    option = _best_correction(rows, gpu, under)
+    return plain if option is None else _corrected(rows, gpu, plain, option)
+
+
+def cross_validated_s(rows: Rows, gpu: Gpu, under: Profile, fit: Fit, folds: int = FOLDS) -> Floats:
+    """Return predictions for each row by fits that did not see its shape."""
+    out = np.full(len(rows), np.nan)
+    for aside in _folds(rows, folds):
+        profile = fit(rows.where(~aside), gpu, under)
+        out[aside] = call_seconds(rows.where(aside).operator, gpu, profile)
+    return out
+
+
+def _folds(rows: Rows, folds: int) -> Iterator[Bools]:
+    """Yield the rows that are set aside together: whole shapes, each once."""
+    fold = np.floor(fraction(rows.group, salt=1) * folds)
+    for number in range(folds):
+        aside = fold == number
+        if aside.any() and not aside.all():
+            yield aside
+
+
+def _thinned(rows: Rows) -> tuple[Rows, Floats]:
+    """Return the rows a fit looks at, and their weights."""
+    keep = np.ones(len(rows), bool)
+    random = np.flatnonzero(~rows.from_layers)
+    if random.size > RANDOM_ROWS:
+        drawn = np.random.default_rng(np.random.SeedSequence(0)).permutation(random)
+        keep[drawn[RANDOM_ROWS:]] = False
+    kept = rows.where(keep)
+    layers = np.count_nonzero(kept.from_layers)
+    weights = np.where(kept.from_layers, LAYER_WEIGHT / max(int(layers), 1), RANDOM_WEIGHT)
+    return kept, weights if layers else np.ones(len(kept))
+
+
+def _fit_gemm(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
+    """Fit the table of tiles, the tail, the prologue, bandwidth and dispatch of one class."""
+    kept, weights = _thinned(rows)
+    rates = under.gemm[rows.kernel]
+    shapes = list(dict.fromkeys((tile.m, tile.n) for tile in rates.tiles))
+    splits = list(dict.fromkeys(tile.splits for tile in rates.tiles))
+
+    def candidate(p: Floats) -> GemmRates:
+        efficiency = np.exp(p[: len(shapes)])
+        best = float(efficiency.max())
+        tiles = tuple(
+            Tile(m, n, float(e) / best, s)
+            for s in splits
+            for (m, n), e in zip(shapes, efficiency, strict=True)
+        )
+        odds, prologue, bandwidth, dispatch_s = p[len(shapes) :].tolist()
+        return replace(
+            rates,
+            tiles=tiles,
+            compute=best,
+            tail=float(1.0 / (1.0 + np.exp(-odds))),
+            prologue=float(np.exp(prologue)),
+            bandwidth=float(np.exp(bandwidth)),
+            dispatch_s=float(np.exp(dispatch_s)),
+            correction=None,
+            calibrated=True,
+        )
+
+    efficiency = [rates.compute * tile.efficiency for tile in rates.tiles[: len(shapes)]]
+    start = np.concatenate(
+        [
+            np.log(np.minimum(efficiency, 1.0)),
+            [np.log(rates.tail / (1.0 - rates.tail)), np.log(rates.prologue)],
+            np.log([rates.bandwidth, rates.dispatch_s]),
+        ]
+    )
+    low = np.concatenate([np.full(len(shapes), np.log(0.02)), [-3.0, -2.0, np.log(0.2), -16.0]])
+    high = np.concatenate([np.zeros(len(shapes)), [5.0, 6.0, 0.0, longest_dispatch(rows, under)]])
+    fitted = fit_log(
+        lambda p: _called_s(candidate(p), kept, gpu),
+        start,
+        kept.seconds,
+        weights=weights,
+        ridge=np.ones(start.size),
+        bounds=(low, high),
+    )
+    seen = tuple((float(size.min()), float(size.max())) for size in _sizes(rows))
+    return with_rates(under, rows.kernel, replace(candidate(fitted), seen=seen))
+
+
+def _called_s(rates: GemmRates, rows: Rows, gpu: Gpu) -> Floats:
+    return four_norm(_running_s(rates, rows, gpu), rates.dispatch_s)
+
+
+def _sizes(rows: Rows) -> Sizes:
+    """Return the sizes of the products behind the rows."""
+    operator = rows.operator
+    if isinstance(operator, Convolution):
+        return implicit_sizes(operator)
+    assert isinstance(operator, Gemm)
+    return sizes_of(operator)
+
+
+def _running_s(rates: GemmRates, rows: Rows, gpu: Gpu) -> Floats:
+    """Return the uncorrected seconds of products of one class, whatever the other class says."""
+    operator = rows.operator
+    if isinstance(operator, Convolution):
+        return algorithm_seconds(operator, gpu, rates)
+    assert isinstance(operator, Gemm)
+    return product_seconds(rates, sizes_of(operator), gpu, "fp32")
+
+
+def _best_correction(rows: Rows, gpu: Gpu, under: Profile) -> tuple[float, float] | None:
+    """Return the correction that helps most on shapes it has not seen, if any does."""
+    rows, _ = _thinned(rows)
+    judged = rows.from_layers if rows.from_layers.any() else np.ones(len(rows), bool)
+    blind: dict[tuple[float, float] | None, Floats] = {
+        option: np.full(len(rows), np.nan) for option in (None, *CORRECTIONS)
+    }
+    for aside in _folds(rows, FOLDS):
+        plain = _fit_gemm(rows.where(~aside), gpu, under)
+        for option, out in blind.items():
+            profile = (
+                plain if option is None else _corrected(rows.where(~aside), gpu, plain, option)
+            )
+            out[aside] = call_seconds(rows.where(aside).operator, gpu, profile)
+    errors = {}
+    for option, out in blind.items():
+        known = judged & np.isfinite(out)
+        errors[option] = mape(out[known], rows.seconds[known])
+    best = min(CORRECTIONS, key=lambda option: errors[option])
+    return best if errors[best] < WORTHWHILE * errors[None] else None
+
+
+def _corrected(rows: Rows, gpu: Gpu, plain: Profile, option: tuple[float, float]) -> Profile:
+    """Return the profile with boosted trees on what the tile model misses of this class."""
+    kept, weights = _thinned(rows)
+    rates = plain.gemm[rows.kernel]
+    alpha, lean = option
+    sizes = _sizes(kept)
+    clear = kept.seconds > CLEAR_OF_DISPATCH * rates.dispatch_s
+    model_s = _running_s(rates, kept, gpu)[clear]
+    running_s = (kept.seconds[clear] ** 4 - rates.dispatch_s**4) ** 0.25
+    features = features_of(tuple(size[clear] for size in sizes), model_s)[:-1]
+    correction = fit_correction(
+        features,
+        model_s,
+        running_s,
+        alpha=alpha,
+        trees=TREES,
+        depth=DEPTH,
+        lean=lean,
+        weights=weights[clear],
+    )
+    return with_rates(plain, rows.kernel, replace(rates, correction=correction))
+
+
+def _fit_stream(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
+    """Fit every number of a pointwise or row-reduction class."""
+    rates = rates_of(under, rows.kernel)
+    aligned = rows.sizes["cols"] % ALIGNED == 0
+    kept, weights = _thinned(rows.where(aligned) if isinstance(rates, ReductionRates) else rows)
+    names = [name for name in rates.__dataclass_fields__ if name != "calibrated"]
+    start = np.log([getattr(rates, name) for name in names])
+    high = np.array([0.0 if name == "bandwidth" else np.inf for name in names])
+    fitted = fit_named(
+        lambda numbers: seconds_by(kept, gpu, under, numbers),
+        names,
+        np.minimum(start, high),
+        kept.seconds,
+        low=start - 4.0,
+        high=np.minimum(start + 4.0, high),
+        ridge=0.5,
+        weights=weights,
+    )
+    return with_numbers(under, rows.kernel, fitted)
+
 
 FULL_ROWS, FULL_STREAM_ROWS = 200, 30
 """Least rows of a class of products, and of another class."""
 
-FOLDER, OWN = CALIBRATIONS, Path("catalog") / "kernels"
+OWN = Path("catalog") / "kernels"
 OF_OTHERS = ("calibrated", "start_s", "step_s", "split_s")
 """Fields that only tensor-core products have numbers for."""
 
@@ -57,11 +279,11 @@ class FittedGpu:
     profile: Profile
     rows: list[Rows]
     nearest: str
-    errors: dict[str, tuple[float, float, int]]  # by class: before, after, rows
+    errors: dict[str, float]  # by class
     bands: dict[str, Band]
 
 
-def fit_measured(
+def measured_fp32_kernels(
     measured: Path, device: str, classes: Collection[str] = ()
 ) -> Iterator[Calibration]:
     """Yield the calibration of one GPU, from a file of its measurements.
@@ -84,10 +306,10 @@ def fit_measured(
             f"other operators; sweeper calibrate {gpu.name} --measured FILE takes fewer"
         )
     fitted = _fitted(gpu, parts, [one for one in measured_gpus() if one.name != gpu.name])
-    yield _calibration(fitted, [measured])
+    yield _calibration(fitted, [measured], OWN)
 
 
-def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
+def fit_fp32_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
     """Yield the calibrations of the GPUs of the tables, and their summary for other GPUs."""
     rows, skipped = read_rows(reference)
     for problem in skipped:
@@ -97,16 +319,16 @@ def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibra
     for name in names if SUMMARY in wanted else wanted:
         done.append(_fitted(load_gpu(name), [part for part in rows if part.gpu == name], ()))
         if name in wanted:
-            yield _calibration(done[-1], TABLES)
+            yield _calibration(done[-1], TABLES, CALIBRATIONS)
     if SUMMARY in wanted:
         yield Calibration(
-            name=SUMMARY,
+            file=CALIBRATIONS / f"{SUMMARY}.toml",
             content={"gpu": [_summary(fitted) for fitted in done]},
             style=".6g",
             tables=TABLES,
             rows=sum(map(len, rows)),
             split=SPLIT,
-            errors=[after for fitted in done for _, after, _ in fitted.errors.values()],
+            errors=[error for fitted in done for error in fitted.errors.values()],
         )
 
 
@@ -122,9 +344,7 @@ def _fitted(gpu: Gpu, parts: list[Rows], others: Sequence[MeasuredGpu]) -> Fitte
         blind_s = cross_validated_s(mine, gpu, before, fit_full, 3)
         known = np.isfinite(blind_s) & (mine.from_layers | ~mine.from_layers.any())
         bands[part.kernel] = band_of(blind_s[known], mine.seconds[known])
-        untouched = mape(call_seconds(judged.operator, gpu, before), judged.seconds)
-        after = mape(call_seconds(judged.operator, gpu, profile), judged.seconds)
-        errors[part.kernel] = (untouched, after, len(judged))
+        errors[part.kernel] = mape(call_seconds(judged.operator, gpu, profile), judged.seconds)
     same_vendor = [one for one in others if one.vendor == gpu.vendor]
     nearest = nearest_gpu(of_architecture(gpu.architecture, same_vendor)) if others else ""
     return FittedGpu(gpu, replace(profile, level="full"), kept, nearest, errors, bands)
@@ -151,12 +371,10 @@ def _summary(fitted: FittedGpu) -> dict[str, Any]:
     }
 
 
-def _calibration(fitted: FittedGpu, tables: Sequence[str | Path]) -> Calibration:
+def _calibration(fitted: FittedGpu, tables: Sequence[str | Path], folder: Path) -> Calibration:
     """Return the calibration of one GPU."""
-    profile, errors = fitted.profile, {}
+    profile, errors = fitted.profile, dict(sorted(fitted.errors.items()))
     content: dict[str, Any] = {"level": profile.level, "source": fitted.nearest}
-    for label, (_, after, _) in sorted(fitted.errors.items()):
-        errors[label] = after
     for part in fitted.rows:
         family = "gemm" if part.kernel in profile.gemm else "vector"
         family = "reduction" if part.kernel in profile.reduction else family
@@ -164,7 +382,7 @@ def _calibration(fitted: FittedGpu, tables: Sequence[str | Path]) -> Calibration
         content.setdefault(family, {})[part.kernel] = _rates_table(rates)
     content["bands"] = {n: rounded(vars(band), ".4f") for n, band in sorted(fitted.bands.items())}
     return Calibration(
-        name=fitted.gpu.name,
+        file=folder / f"{fitted.gpu.name}.toml",
         content=content,
         style=".6g",
         tables=tables,
@@ -172,16 +390,6 @@ def _calibration(fitted: FittedGpu, tables: Sequence[str | Path]) -> Calibration
         split=SPLIT,
         errors=list(errors.values()),
         provenance={"held_out_mape_of": rounded(errors, ".4f")},
-        checks=[
-            Check(
-                f"{fitted.gpu.name} {label} MAPE",
-                100.0 * after,
-                "%",
-                rows=rows,
-                note=f"{profile.level}; from the data sheet alone {100.0 * before:.1f} %",
-            )
-            for label, (before, after, rows) in sorted(fitted.errors.items())
-        ],
     )
 
 
@@ -204,3 +412,64 @@ def _rates_table(rates: Any) -> dict[str, Any]:
     if rates.correction is not None:
         table["correction"] = tree_table(rates.correction, digits=6, value_digits=4)
     return table
+
+
+FEW_ROWS, SEEDS = 10, 4
+MIDDLES = (np.arange(20) + 0.5) / 20
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A GPU calibrated with a few rows, and predictions of its other rows."""
+
+    predicted_s: Floats
+    measured_s: Floats
+    missed: Floats  # log(measured / predicted) of the few rows, each left out in turn
+
+
+def fit_fp32_errors(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the errors of every calibrated GPU, by operator class."""
+    names = {one.name for one in measured_gpus()}
+    parts = [part.layers for part in read_rows(reference)[0] if part.gpu in names]
+    exercises, units, sheet_errors = {}, {}, {}
+    for part in parts:
+        gpu, key = load_gpu(part.gpu), (part.gpu, part.kernel)
+        blank = zero_shot_profile(identity_of(gpu))
+        sheet_errors[key] = np.log(part.seconds / call_seconds(part.operator, gpu, blank))
+        exercises[key] = [few_shot_exercise(part, gpu, blank, FEW_ROWS, s) for s in range(SEEDS)]
+        scales = [np.mean(one.missed**2) for one in exercises[key] if one.missed.any()]
+        units[key] = float(np.exp(np.mean(np.log(np.sqrt(scales)))))
+    content: dict[str, dict[str, Any]] = {}
+    for (gpu_name, label), some in exercises.items():
+        others = [unit for (g, kind), unit in units.items() if kind == label and g != gpu_name]
+        with_rows = [
+            np.log(one.measured_s / one.predicted_s) / unit_of(one.missed, others) for one in some
+        ]
+        content.setdefault(gpu_name, {})[label] = {
+            "unit": units[gpu_name, label],
+            "sheet": rounded(quantile(sheet_errors[gpu_name, label], MIDDLES.tolist()), ".3g"),
+            "rows": rounded(quantile(np.concatenate(with_rows), MIDDLES.tolist()), ".3g"),
+        }
+    errors = np.concatenate(list(sheet_errors.values()))
+    yield Calibration(
+        file=FP32_ERRORS,
+        content={"gpu": content},
+        tables=TABLES,
+        rows=errors.size,
+        split=("each GPU in turn: from its data sheet, and from ten rows, their shapes left out"),
+        errors=np.expm1(np.abs(errors)),
+    )
+
+
+def few_shot_exercise(rows: Rows, gpu: Gpu, blank: Profile, count: int, seed: int) -> Exercise:
+    """Return predicted and measured seconds of rows of other shapes than the `count` drawn."""
+    draw = np.random.default_rng(np.random.SeedSequence([seed, count]))
+    drawn = draw.choice(len(rows), size=min(count, len(rows) // 2), replace=False)
+    exact = np.stack([rows.sizes[name] for name in rows.sizes if name != "batch"], axis=1)
+    taken = {tuple(row) for row in exact[drawn]}
+    rest = rows.where(np.array([tuple(row) not in taken for row in exact], bool))
+    few = rows.where(drawn)
+    predicted_s = call_seconds(rest.operator, gpu, fit_few(few, gpu, blank))
+    blind_s = cross_validated_s(few, gpu, blank, fit_few, min(len(few), FEW_ROWS))
+    missed = np.log(few.seconds / blind_s)
+    return Exercise(predicted_s, rest.seconds, missed[np.isfinite(missed)])

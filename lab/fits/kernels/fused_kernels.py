@@ -1,8 +1,21 @@
-"""Fit attention and mixture-of-experts kernels to loops timed on the GPU.
+"""Fit attention, mixture-of-experts and auxiliary kernels to times measured on the GPU.
 
 The form's numbers are fitted to half of all shapes, then monotone trees to what the form misses. Of
 the other half, one half gives the 90 % interval and the rest judges it; errors are of both. Decode
 has grids in place of trees (`decode_attention.py`). `fused_kernels.toml` says what is fitted.
+
+Triton's latent attention: decode is fitted to an A100's calls. None is shorter than 295 us, the
+time of the host that launched them, so only calls twice as long as the shortest show the kernel's
+own time; those slower than a larger step are hiccups of the host. Prompts were timed where SGLang
+runs Triton alone. Ordinary heads of 512 numbers have tiles of the same height and were timed on
+Hopper; their numbers serve all GPUs that run the latent kernel.
+
+vLLM's unified Triton attention, which GPUs without attention sinks in FlashAttention run, was timed
+on GPUs that run other models with it, under 8-bit keys, which it widens. Rows have the group size
+of models with sinks.
+
+Auxiliary kernels are state updates, convolutions, quantisation and embeddings. GPUs whose kernels
+were timed only inside an engine have pointwise chains of layers, without trees.
 """
 
 from __future__ import annotations
@@ -16,34 +29,54 @@ import numpy as np
 
 from lab.fits.driver import Calibration, chosen
 from lab.fits.kernels.decode_attention import fit_decode, multiplies_by_warps
-from lab.fits.kernels.triton_latent import fit_triton
-from lab.fits.methods.entries import FittedEntry, entries, judged, plain_entry
-from lab.fits.methods.forms import Numbers, form
-from lab.fits.methods.held_out import band_of
-from lab.fits.methods.monotone_trees import fit_correction
+from lab.fits.kernels.kernel_calibration import (
+    FittedEntry,
+    Numbers,
+    entries,
+    fit_correction,
+    form,
+    judged,
+    plain_entry,
+)
+from lab.fits.methods import band_of, leave_one_out, quantile
 from lab.tables import fused_kernels
 from lab.tables.fused_kernels import (
     FRONTIER,
     FRONTIER_GPUS,
     GPUS,
+    LEAST_ROWS,
+    NAMED,
     NARROW,
     TABLES,
+    measured_in,
     models_of,
     products_of,
     read_layers,
     read_measured,
     tables_of,
 )
-from lab.tables.rows import Floats, Groups, Rows, joined
+from lab.tables.rows import Floats, Groups, Rows, evenly, is_host_timed, joined, read_table
+from lab.tables.tensor_kernels import (
+    AUXILIARY_GPUS,
+    AUXILIARY_TABLES,
+    LAYER_GPUS,
+    LAYER_PROFILES,
+    read_auxiliary_rows,
+    read_chain_rows,
+)
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.calibration_files import CALIBRATIONS
-from simulators.evidence.intervals import Band
+from simulators.evidence.intervals import COVERED, Band
 from simulators.evidence.transfer import LIBRARY_ALONE, library_of
+from simulators.kernels.corrections import LEAF_STEP
+from simulators.kernels.families import auxiliary_kernels
 from simulators.kernels.families.attention import (
+    UNIFIED_CALIBRATION,
     attention_features,
     fitted_seconds,
     form_seconds,
     mixed_features,
+    unified_seconds,
 )
 from simulators.kernels.families.experts import (
     TUNED,
@@ -52,8 +85,9 @@ from simulators.kernels.families.experts import (
     fitted_expert_seconds,
 )
 from simulators.kernels.families.family import Entry
+from simulators.kernels.families.latent_attention import MOST_SPLITS, SPLITS
+from simulators.kernels.families.streaming import chain_seconds
 
-FOLDER = CALIBRATIONS / "fused"
 CONFIG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 KERNELS = (*TABLES, "mixed")
 FORMS = {
@@ -84,14 +118,16 @@ SHIPPED = ("vllm", "trtllm", "flashinfer")
 """Prefill of other frameworks is fitted only where these have no table."""
 
 
-def fit_reference(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
+def fit_fused_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
     """Yield the calibrations of the GPUs of the tables."""
     for gpu in chosen(only, GPUS):
         kernels = CONFIG["only"].get(gpu, KERNELS)
         found = [rows for kernel in kernels for rows in _kept(reference, gpu, kernel)]
         if done := [*map(fit_kernel, found), *fit_triton(reference, gpu)]:
             tables = _tables(gpu, {rows.kernel for rows in found})
-            yield entries(gpu, done, tables, leaf_step=1e-3, digits=3)
+            yield entries(
+                CALIBRATIONS / "fused" / f"{gpu}.toml", done, tables, leaf_step=1e-3, digits=3
+            )
 
 
 def _kept(reference: Path, gpu: str, kernel: str) -> list[Rows]:
@@ -242,3 +278,192 @@ def _tree_rows(rows: Rows, gpu: Gpu, plain: Entry) -> tuple[Floats, Floats, Floa
     miss = rows.seconds / (each[0] + each[1])
     features = np.concatenate([expert_features(sizes) for sizes in products_of(rows)], axis=1)
     return features, np.concatenate(each), np.concatenate([part * miss for part in each])
+
+
+LATENT_DECODE, TIMED_BY = "mla_decode", "vllm"
+FIXED_SPLITS = 4.0
+"""vLLM's key splits; SGLang's kernel differs in them alone."""
+
+DEALT: dict[str, dict[str, float]] = {
+    "triton": {SPLITS: 0.0},
+    "triton_8": {SPLITS: 0.0, MOST_SPLITS: 8.0},
+}
+"""SGLang's key splits, by the name of a library: current releases, and those of 2025."""
+
+HIDDEN, HICCUP = 2.0, 0.8
+"""Multiples of the shortest call's time, and of a larger step's, that bound what is fitted."""
+
+PROMPTS, PROMPT_DTYPE, WIDE_HEADS, FEWEST_WIDE = "mla_prefill", "bf16_bf16", 512, 100
+
+
+def fit_triton(reference: Path, gpu: str) -> Iterator[FittedEntry]:
+    """Yield the entries of Triton's latent attention on a GPU, under the names it is found by."""
+    if multiplies_by_warps(load_gpu(gpu)):
+        table = read_table(reference / tables_of(LATENT_DECODE)[0], gpu=NAMED.get(gpu, gpu))
+        for part in measured_in(table, gpu, LATENT_DECODE, LEAST_ROWS):
+            if part.framework == TIMED_BY and is_host_timed(part):
+                fitted = _fit_triton_form(
+                    "triton_latent", beyond_host(part), {SPLITS: FIXED_SPLITS}
+                )
+                yield fitted
+                for library, dealt in DEALT.items():
+                    entry = replace(fitted.entry, numbers={**fitted.entry.numbers, **dealt})
+                    yield replace(fitted, name=fitted.name.replace(TIMED_BY, library), entry=entry)
+    file = reference / tables_of("prefill")[0]
+    is_alone = library_of("sglang", PROMPTS, load_gpu(gpu).architecture) == LIBRARY_ALONE
+    if file.is_file() and not is_alone:
+        table = read_table(file, gpu=NAMED.get(gpu, gpu), kernel=LIBRARY_ALONE, head_dim=WIDE_HEADS)
+        for part in measured_in(table, gpu, "prefill", FEWEST_WIDE):
+            if part.dtype == PROMPT_DTYPE:
+                name = f"{LIBRARY_ALONE}.{PROMPTS}.{PROMPT_DTYPE}"
+                yield replace(_fit_triton_form("triton_prompt", part, {}), name=name)
+
+
+def beyond_host(rows: Rows) -> Rows:
+    """Return the rows whose time is the kernel's own."""
+    rows = rows.where(rows.seconds > HIDDEN * rows.seconds.min())
+    s = rows.sizes
+    sides = np.stack([s["batch_size"], s["isl"] + s["step"], s["num_heads"]])
+    larger = np.all(sides[:, None, :] >= sides[:, :, None], axis=0)
+    is_lone = s["num_heads"] == 1.0  # another kernel
+    larger &= is_lone[:, None] == is_lone
+    least_s = np.where(larger, rows.seconds, np.inf).min(axis=1)
+    return rows.where(least_s > HICCUP * rows.seconds)
+
+
+def _fit_triton_form(name: str, rows: Rows, fixed: Numbers) -> FittedEntry:
+    gpu, seen = load_gpu(rows.gpu), rows.where(~rows.held_out)
+    numbers = form(name).fit(
+        lambda numbers: form_seconds(seen.operator, gpu, {**numbers, **fixed}),
+        seen.seconds,
+        ridge=RIDGE,
+    )
+    entry = plain_entry(rows, {**numbers, **fixed})
+    return judged(entry, [rows], len(rows), lambda part, e: fitted_seconds(part.operator, gpu, e))
+
+
+UNIFIED, PHASE = "vllm_triton_attn", "prefill"
+UNIFIED_GPUS = "b200_sxm", "b300_sxm", "gb200", "gb300", "rtx_pro_6000"
+GROUP = 8.0
+"""Query heads per key head: gpt-oss has 64 and 8."""
+
+FEWEST_UNIFIED = 50
+
+
+def fit_unified_triton(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the kernel's numbers, which all GPUs share."""
+    table = tables_of(PHASE)[0]
+    gpus = [rows for gpu in UNIFIED_GPUS for rows in _unified_rows(reference / table, gpu)]
+    ratio = np.concatenate(
+        [
+            rows.seconds / unified_seconds(rows.operator, load_gpu(rows.gpu), numbers)
+            for [rows], numbers in leave_one_out(gpus, lambda rows: rows.gpu, _fit_unified)
+        ]
+    )
+    low, high = quantile(ratio, COVERED)
+    yield Calibration(
+        file=UNIFIED_CALIBRATION,
+        content={"numbers": _fit_unified(gpus), "ends": {"lo": float(low), "hi": float(high)}},
+        tables=[table],
+        rows=sum(map(len, gpus)),
+        split="each GPU in turn",
+        errors=1.0 / ratio - 1.0,
+    )
+
+
+def _unified_rows(file: Path, gpu: str) -> Iterator[Rows]:
+    table = read_table(file, gpu=NAMED.get(gpu, gpu), kernel=UNIFIED)
+    for part in measured_in(table, gpu, PHASE, FEWEST_UNIFIED):
+        if part.framework == TIMED_BY:
+            yield part.where(part.sizes["num_heads"] == GROUP * part.sizes["num_key_value_heads"])
+
+
+def _fit_unified(gpus: Sequence[Rows]) -> dict[str, float]:
+    return form("triton_unified").fit(
+        lambda numbers: np.concatenate(
+            [unified_seconds(rows.operator, load_gpu(rows.gpu), numbers) for rows in gpus]
+        ),
+        np.concatenate([rows.seconds for rows in gpus]),
+        ridge=RIDGE,
+    )
+
+
+AUXILIARY_ROWS, CHAIN_RIDGE = 2000, 0.01
+AUXILIARY_ALPHA, AUXILIARY_TREES, AUXILIARY_DEPTH = 0.6, 40, 3
+CHAIN_SPLIT = "half of the sizes, by a hash of the size; errors are of the other half"
+FEWEST_AUXILIARY = 60
+"""Least fitted rows for trees; with fewer than half of them a kernel has no entry."""
+
+
+def fit_auxiliary_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
+    """Yield the calibrations of the GPUs of the tables."""
+    for name in chosen(only, [*AUXILIARY_GPUS, *LAYER_GPUS]):
+        gpu = load_gpu(name)
+        if name not in AUXILIARY_GPUS:
+            chains = [_fit_chain(part, gpu) for part in read_chain_rows(reference, name)]
+            yield entries(
+                CALIBRATIONS / "auxiliary" / f"{name}.toml", chains, [LAYER_PROFILES], CHAIN_SPLIT
+            )
+            continue
+        by_name: dict[str, list[Rows]] = {}
+        for part in read_auxiliary_rows(reference, name):
+            by_name.setdefault(part.name, []).append(part)
+        done = [
+            _fit_auxiliary(parts, gpu)
+            for parts in by_name.values()
+            if sum(np.count_nonzero(~part.held_out) for part in parts) >= FEWEST_AUXILIARY / 2
+        ]
+        yield entries(
+            CALIBRATIONS / "auxiliary" / f"{name}.toml", done, AUXILIARY_TABLES, leaf_step=LEAF_STEP
+        )
+
+
+def _fit_chain(rows: Rows, gpu: Gpu) -> FittedEntry:
+    """Return the entry of one pointwise chain."""
+    seen = rows.where(~rows.held_out)
+    operator = seen.operator
+    numbers = form("chain").fit(
+        lambda numbers: chain_seconds(operator, gpu, numbers), seen.seconds, ridge=CHAIN_RIDGE
+    )
+    return judged(
+        plain_entry(rows, numbers),
+        [rows],
+        len(seen),
+        lambda part, entry: chain_seconds(part.operator, gpu, entry.numbers),
+    )
+
+
+def _fit_auxiliary(parts: Sequence[Rows], gpu: Gpu) -> FittedEntry:
+    seen = [part.where(~part.held_out) for part in parts]
+    names = ("flops", "moved_bytes", "blocks", "longest", "features")
+    works = [auxiliary_kernels.work_of(part.operator) for part in seen]
+    columns = [np.concatenate([getattr(w, name) for w in works], axis=-1) for name in names]
+    work, seconds = (
+        auxiliary_kernels.KernelWork(*columns),
+        np.concatenate([part.seconds for part in seen]),
+    )
+    few = evenly(seconds.size, AUXILIARY_ROWS)
+    some = auxiliary_kernels.KernelWork(*(column[..., few] for column in columns))
+    numbers = form("auxiliary").fit(
+        lambda numbers: auxiliary_kernels.form_seconds(some, "bf16", gpu, numbers),
+        seconds[few],
+        ridge=RIDGE,
+    )
+    entry = plain_entry(parts[0], numbers)
+    if seconds.size >= FEWEST_AUXILIARY:
+        plain_s = auxiliary_kernels.form_seconds(work, "bf16", gpu, numbers)
+        correction = fit_correction(
+            work.features,
+            plain_s,
+            seconds,
+            alpha=AUXILIARY_ALPHA,
+            trees=AUXILIARY_TREES,
+            depth=AUXILIARY_DEPTH,
+        )
+        entry = replace(entry, correction=correction)
+    return judged(
+        entry,
+        parts,
+        seconds.size,
+        lambda part, e: auxiliary_kernels.fitted_seconds(part.operator, gpu, e),
+    )

@@ -1,26 +1,35 @@
 """Fit the error of pricing a kernel with numbers fitted on another GPU, framework or precision.
 
-Every measured kernel is priced with every other's numbers that a lookup may use
-(`transfer_trials.py`). For each family and kind of transfer: the geometric mean of the errors of
-pairs of architectures and frameworks, the interval that covers 90 % of rows, and whether trees and
-grids transfer too. Pairs count alike, however many GPUs and rows they have.
+A trial is one kernel of one framework on one GPU in one precision, priced on that GPU's data sheet
+with numbers fitted to another kernel that a lookup may use, once for each kind of transfer that
+this is. Rows are held out of all fits.
+
+For each family and kind of transfer: the geometric mean of the errors of pairs of architectures and
+frameworks, the interval that covers 90 % of rows, and whether trees and grids transfer too. Pairs
+count alike, however many GPUs and rows they have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from lab.fits.driver import Calibration
-from lab.fits.methods.held_out import interval
-from lab.fits.methods.transfer_trials import Trial, trials
-from lab.tables import fused_kernels
-from lab.tables.tensor_kernels import AUXILIARY_TABLES, LATENT_TABLE, PRODUCTS
-from simulators.catalog.gpu import load_gpu
+from lab.fits.kernels import fused_kernels, tensor_cores
+from lab.fits.methods import interval
+from lab.tables import fused_kernels as fused_tables
+from lab.tables import tensor_kernels
+from lab.tables.rows import Floats, Rows
+from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.evidence.calibration_files import stamp
+from simulators.evidence.default_rates import identity_of
+from simulators.evidence.intervals import WIDEST, Band
+from simulators.evidence.lookup import FRAMEWORKS, sources
 from simulators.evidence.transfer import (
     ALL,
     ARCHITECTURE,
@@ -35,9 +44,152 @@ from simulators.evidence.transfer import (
     Errors,
     TransferError,
     TransferKind,
+    can_substitute,
+    transfer_kinds,
 )
+from simulators.kernels.families import attention, auxiliary_kernels, experts
+from simulators.kernels.families.family import EIGHT_BITS, entry_from, multiplies_narrow, tables_of
+from simulators.kernels.levels import measured_rates, stand_in_kinds, zero_shot_profile
+from simulators.kernels.price import price, roofline_s
 
-FOLDER = CALIBRATION.parent
+GPUS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "rtx_pro_6000")
+"""GPUs whose kernels are priced with others' numbers."""
+
+TRIAL_ROWS, FEWEST_ROWS = 300, 20
+"""Most rows of a trial, evenly spaced, and least held-out rows of a kernel."""
+
+N = TypeVar("N")
+Look = Callable[[str, str, str], N | None]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A measured kernel priced with the numbers of one source."""
+
+    rows: Rows
+    source: str  # GPU that the numbers were fitted on
+    source_framework: str
+    transfer: TransferKind
+    whole: bool  # with trees and grids
+    band: Band  # of the source's own fit
+    predicted_s: Floats
+
+    @property
+    def log_ratio(self) -> Floats:
+        """log(measured / predicted) of each row."""
+        return np.asarray(np.log(self.rows.seconds / self.predicted_s), np.float64)
+
+    @property
+    def error(self) -> float:
+        """Mean absolute log ratio."""
+        return float(np.mean(np.abs(self.log_ratio)))
+
+    @property
+    def family(self) -> str:
+        """Kernel and format; of products the format alone."""
+        rows = self.rows
+        return rows.dtype if rows.kernel == "gemm" else f"{rows.kernel}.{rows.dtype}"
+
+    @property
+    def case(self) -> tuple[str, str, str]:
+        """What is priced: GPU, framework and family."""
+        return self.rows.gpu, self.rows.framework, self.family
+
+
+def trials(reference: Path, gpus: Sequence[str] = GPUS) -> list[Trial]:
+    """Return all trials of some GPUs, in the order of a lookup."""
+    fused = (
+        part
+        for gpu in gpus
+        for part in chain(
+            *(fused_tables.read_measured(reference, gpu, kernel) for kernel in fused_tables.TABLES),
+            tensor_kernels.read_auxiliary_rows(reference, gpu),
+        )
+        if not part.variant
+    )
+    fused = (fused_kernels.by_library(part) for part in fused)
+    products = tensor_kernels.read_tensor_rows(reference, tensor_kernels.PRODUCERS)
+    return [
+        *chain.from_iterable(map(_fused_trials, _thinned(fused))),
+        *chain.from_iterable(
+            map(_product_trials, _thinned(part for part in products if part.gpu in gpus))
+        ),
+    ]
+
+
+def _thinned(parts: Iterable[Rows]) -> Iterator[Rows]:
+    """Yield some held-out rows of each kernel that has enough of them."""
+    for part in parts:
+        if np.count_nonzero(part.held_out) >= FEWEST_ROWS:
+            yield part.where(part.held_out).thinned(TRIAL_ROWS)
+
+
+def _fused_trials(rows: Rows) -> Iterator[Trial]:
+    """Yield attention, experts and the like by each source, whole and by numbers alone."""
+    gpu = load_gpu(rows.gpu)
+
+    def look(source: str, framework: str, dtype: str) -> Mapping[str, Any] | None:
+        # Without 8-bit tensor cores kernels widen 8-bit keys and run as those of 16 bits do.
+        is_narrow = source != gpu.name and multiplies_narrow(source, dtype)
+        if is_narrow and EIGHT_BITS not in gpu.peak_flops:
+            return None
+        return tables_of(source, stamp()).get(f"{framework}.{rows.kernel}.{dtype}")
+
+    for source, framework, kind, table in _sources("fused", rows, gpu, formats_of(rows), look):
+        for whole in (True, False) if {"correction", "grid"} & set(table) else (True,):
+            entry = entry_from(table, source, framework, whole=whole)
+            if rows.kernel in fused_tables.TABLES:
+                predicted_s = fused_kernels.predicted_s(rows, gpu, entry)
+            else:
+                predicted_s = auxiliary_kernels.fitted_seconds(rows.operator, gpu, entry)
+            yield Trial(rows, source, framework, kind, whole, entry.band, predicted_s)
+
+
+def _product_trials(rows: Rows) -> Iterator[Trial]:
+    """Yield tensor-core products by each source, and by the data sheet alone."""
+    gpu = load_gpu(rows.gpu)
+    least_s = roofline_s(rows.operator, gpu)
+    sheet_s = price(rows.operator, gpu, zero_shot_profile(identity_of(gpu))).latency_s
+    yield Trial(rows, SHEET, SHEET, TransferKind(SHEET), True, WIDEST, sheet_s)
+
+    def look(source: str, framework: str, kind: str) -> Any:
+        return measured_rates(source).get((framework, kind))
+
+    kinds = stand_in_kinds(rows.dtype)
+    for source, framework, kind, rates in _sources("tensor", rows, gpu, kinds, look):
+        predicted_s = np.maximum(tensor_cores.seconds_of(rows, rates, gpu), least_s)
+        yield Trial(rows, source, framework, kind, True, rates.band or WIDEST, predicted_s)
+
+
+def _sources(
+    kind: str, rows: Rows, gpu: Gpu, formats: Sequence[str], look: Look[N]
+) -> Iterator[tuple[str, str, TransferKind, N]]:
+    """Yield the numbers that each GPU, framework and format has for some rows, except their own."""
+    wanted = rows.framework, gpu.architecture
+    for source in sources(kind, gpu.name, gpu.architecture):
+        for dtype, framework in product(formats, FRAMEWORKS):
+            if not can_substitute(framework, rows.framework, rows.kernel, gpu.architecture):
+                continue
+            found = framework, source.architecture
+            is_same = dtype == formats[0]
+            kinds = transfer_kinds(source.relation, rows.kernel, wanted, found, is_same)
+            if kinds[0].name == OWN:
+                continue
+            if (numbers := look(source.gpu, framework, dtype)) is not None:
+                for one in kinds:
+                    yield source.gpu, framework, one, numbers
+
+
+def formats_of(rows: Rows) -> tuple[str, ...]:
+    """Return the formats of rows and those that substitute for them."""
+    if rows.kernel == "experts":
+        return experts.stand_in_formats(rows.dtype)
+    if rows.kernel in fused_tables.TABLES:
+        dtype, kv_dtype = rows.dtype.split("_")
+        return attention.stand_in_formats(dtype, kv_dtype)
+    return (rows.dtype,)
+
+
 SIGMAS = 0.5
 """Intervals are widened by 1 + SIGMAS / n for n pairs: with GPUs, architectures or frameworks left
 out the interval score of 0.5 is less than that of 1."""
@@ -46,14 +198,14 @@ MUCH_LESS = 0.9
 """Trees transfer unless the error without them is below this part of the error with them."""
 
 
-def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+def fit_transferred_kernels(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the error of each kind of transfer, and which frameworks substitute for which."""
     found = trials(reference)
-    tables = [f"{fused_kernels.FOLDER}/{name}.parquet" for name in fused_kernels.TABLES.values()]
+    tables = [f"{fused_tables.FOLDER}/{name}.parquet" for name in fused_tables.TABLES.values()]
     costs = costs_of(found)
     errors = np.concatenate([np.expm1(trial.log_ratio) for trial in found])
     yield Calibration(
-        name=CALIBRATION.stem,
+        file=CALIBRATION,
         content={
             "substitutes": substitutes(found),
             "family": {
@@ -64,9 +216,9 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         style=".3g",
         tables=[
             *tables,
-            *AUXILIARY_TABLES,
-            PRODUCTS,
-            LATENT_TABLE,
+            *tensor_kernels.AUXILIARY_TABLES,
+            tensor_kernels.PRODUCTS,
+            tensor_kernels.LATENT_TABLE,
         ],
         rows=errors.size,
         split="every kernel priced by other GPUs', frameworks' and precisions' numbers, on its "

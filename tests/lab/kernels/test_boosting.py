@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.fits.methods.monotone_trees import boosted
+from lab.fits.kernels.kernel_calibration import boosted
 from simulators.kernels.corrections import Correction, corrected_seconds, features_of
 
 COUNT = 400

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lab.fits.methods.decode_grids import fit_grids, nearest_rising, places
-from lab.fits.methods.entries import grid_table
+from lab.fits.kernels.decode_attention import fit_grids, nearest_rising, places
+from lab.fits.kernels.kernel_calibration import grid_table
 from lab.tables.rows import Floats, Rows, Sizes, tidy
 from simulators.kernels.corrections import (
     Numbers,

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lab.fits.kernels.fused_kernels import left_out, predicted_s
-from lab.fits.methods.forms import form
+from lab.fits.kernels.kernel_calibration import form
 from lab.tables.fused_kernels import (
     EXPERTS,
     models_of,

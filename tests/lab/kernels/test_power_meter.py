@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lab.fits.methods.power_meter import meter_features, meter_of, reading_w
+from lab.fits.kernels.power import meter_features, meter_of, reading_w
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.kernels.energy import power_w
 from simulators.workload.operators import Attention, Gemm

@@ -5,32 +5,38 @@
 
 Minimised by Gauss-Newton steps with iteratively reweighted squares (Holland and Welsch, 1977).
 Groups of a source, a model and a GPU are dealt to two halves; each half is fitted and tests the
-other, three times over, and all are fitted for use. The host's time to launch a kernel does not
-show in these steps; it is fitted afterwards, to others (`host_launches`).
+other, three times over, and all are fitted for use.
+
+The host's time to launch a kernel or a message does not show in these steps, as steps of
+pre-training keep GPUs busier than their hosts. It is fitted afterwards, to adapters over eight GPUs
+in MLPerf's first round with them, whose layers had no CUDA graphs. Submitters are dealt to two
+halves; the time fitted to one half tests the systems of the other.
 """
 
 from __future__ import annotations
 
 import hashlib
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from lab.fits.driver import Calibration, rounded
-from lab.fits.methods.held_out import quantile
-from lab.fits.training.host_launches import launch_times_s
+from lab.fits.methods import quantile
 from lab.tables.training import (
     BRIDGE,
     DGXC,
     FOUNDRY,
+    LORA,
     PAPERS,
     SUMMARY,
     TABLES,
     MeasuredStep,
+    TrainingSubmission,
     measured_steps,
+    submissions,
 )
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Floats
@@ -39,14 +45,68 @@ from simulators.training.job import CALIBRATION, Constants, check_job, constants
 from simulators.training.memory import rank_memory
 from simulators.training.step import Work, steps, work_of
 
-FOLDER = CALIBRATION.parent
+TIMES_S = np.geomspace(5e-5, 5e-4, 117)
+"""Times that are tried, 2 % apart; of those that fit alike the first counts."""
+FIRST, SECOND = "submitters_first", "submitters_second"
+"""Tables of what is fitted to either half of the submitters."""
+FEW_GPUS = 4
+"""GPUs to which a layer of 70B parameters is kept that hosts have time to launch."""
+
+
+def without_graphs(rows: Iterable[TrainingSubmission]) -> list[TrainingSubmission]:
+    """Return the systems that train adapters and launch every kernel of a layer."""
+    return [row for row in rows if row.benchmark == LORA and not row.job.layer_graphs]
+
+
+def in_first_half(rows: Iterable[TrainingSubmission]) -> frozenset[str]:
+    """Return the submitters of the first half; either half has some that cut layers thin."""
+    thin: dict[str, bool] = {}
+    for row in without_graphs(rows):
+        is_thin = row.job.tp * row.job.cp > FEW_GPUS
+        thin[row.submitter] = thin.get(row.submitter, False) or is_thin
+    first: set[str] = set()
+    for kind in (True, False):
+        mine = [name for name, is_thin in thin.items() if is_thin == kind]
+        first.update(sorted(mine, key=_digest)[::2])
+    return frozenset(first)
+
+
+def launch_times_s(reference: Path, constants: Constants) -> dict[str, float]:
+    """Return the time fitted to all systems, under no name, and to those of each half."""
+    rows = without_graphs(submissions(reference))
+    first = in_first_half(rows)
+    halves = {
+        "": rows,
+        FIRST: [row for row in rows if row.submitter in first],
+        SECOND: [row for row in rows if row.submitter not in first],
+    }
+    return {name: fitted_launch_s(mine, constants) for name, mine in halves.items()}
+
+
+def fitted_launch_s(rows: Sequence[TrainingSubmission], constants: Constants) -> float:
+    """Return the time under which steps are off by the least, in the mean of logarithms."""
+    works = [work_of(row.job, row.plans) for row in rows]
+    measured_s = np.array([row.seconds for row in rows])
+
+    def error(seconds: float) -> float:
+        tried = replace(constants, launch_s=seconds)
+        ours_s = np.array([steps(work, tried).step_s[0] for work in works])
+        return float(np.mean(np.abs(np.log(ours_s / measured_s))))
+
+    return float(min(TIMES_S, key=error))
+
+
+def _digest(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()
+
+
 SPLITS = 3
 FITTED_SOURCES = (PAPERS, FOUNDRY, BRIDGE, DGXC)
 CONFIG = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 PROBE = 0.03
 """Step of numerical derivatives, in logarithms."""
 
-REACH, LEAST_ERROR, ROUNDS, LEAST_GAIN = 0.5, 5e-3, 25, 1e-5
+LONGEST_STEP, LEAST_ERROR, ROUNDS, LEAST_GAIN = 0.5, 5e-3, 25, 1e-5
 """Longest step in logarithms, error below which all weigh alike, most steps, least gain of one."""
 
 
@@ -109,14 +169,14 @@ def halves(rows: Sequence[PricedSteps], split: int) -> list[bool]:
     return [one.step.group in first for one in rows]
 
 
-def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+def fit_training_steps(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the constants: for use, and of each half of each split."""
     rows = [
         one
         for one in priced_steps(reference)
         if one.step.source in FITTED_SOURCES and not one.step.is_flagged
     ]
-    whole = fitted(rows)
+    whole = fitted_constants(rows)
     launches = launch_times_s(reference, constants_of(nested(whole)))
     launch = {"launch_s": launches.pop("")}
     content: dict[str, dict[str, object]] = {"step": nested(whole | launch)}
@@ -124,7 +184,9 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     for split in range(SPLITS):
         in_first = halves(rows, split)
         for half in (True, False):
-            numbers = fitted([r for r, first in zip(rows, in_first, strict=True) if first == half])
+            numbers = fitted_constants(
+                [r for r, first in zip(rows, in_first, strict=True) if first == half]
+            )
             constants = nested(numbers | launch)
             content[f"split_{split}_{'first' if half else 'second'}"] = constants
             errors += [
@@ -135,7 +197,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     content["step"]["band"] = rounded(np.exp(quantile(errors, COVERED)), ".3f")
     content |= {name: {"launch_s": seconds} for name, seconds in launches.items()}
     yield Calibration(
-        name=CALIBRATION.stem,
+        file=CALIBRATION,
         content=content,
         tables=(*TABLES, SUMMARY),
         rows=len(rows),
@@ -144,7 +206,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     )
 
 
-def fitted(rows: Sequence[PricedSteps]) -> dict[str, float]:
+def fitted_constants(rows: Sequence[PricedSteps]) -> dict[str, float]:
     """Return the constants of least loss; exposed shares of communication do not exceed one."""
     start: dict[str, float] = CONFIG["start"]
     names = list(start)
@@ -171,7 +233,7 @@ def fitted(rows: Sequence[PricedSteps]) -> dict[str, float]:
         weighed = weights / np.maximum(np.abs(errors), LEAST_ERROR)
         curve = slopes.T @ (weighed[:, None] * slopes) + np.diag(2.0 * prior)
         slope = slopes.T @ (weighed * errors) + 2.0 * prior * (where - begin)
-        step = np.clip(-np.linalg.solve(curve, slope), -REACH, REACH)
+        step = np.clip(-np.linalg.solve(curve, slope), -LONGEST_STEP, LONGEST_STEP)
         for share in (1.0, 0.5, 0.25, 0.1):
             there = np.minimum(where + share * step, most)
             found = errors_at(there)

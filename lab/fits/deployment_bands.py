@@ -2,10 +2,10 @@
 
 Every deployment is predicted three times, its model on that GPU left out of the engine's constants:
 with the GPU's kernels as measured, hidden, and hidden with its whole architecture's. The scale of
-an error combines the engine's part and the reach of the interval of its passes by squares
-(`error_bands.py`). Engines' parts maximise the likelihood of a double exponential. The band ends
-where 90 % of errors on this scale are covered, groups (a model on a GPU under an engine) counting
-alike. Widths without each GPU are fitted too: claims judge a GPU by the others.
+an error combines the engine's part and the interval of its passes by squares (`error_bands.py`).
+Engines' parts maximise the likelihood of a double exponential. The band ends where 90 % of errors
+on this scale are covered, groups (a model on a GPU under an engine) counting alike. Widths without
+each GPU are fitted too: claims judge a GPU by the others.
 
 An engine without measured deployments has the width that the same deployments show under a runtime
 that was fitted to none of them. Errors of 99th percentiles over means widen percentiles.
@@ -22,11 +22,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from lab.fits.deployments import run_cache_of, run_cache_without
 from lab.fits.driver import Calibration
-from lab.fits.left_out import FOLDER as LEFT_OUT
-from lab.fits.left_out import run_cache_of, run_cache_without
-from lab.fits.methods.held_out import COVERED_SHARE, interval, quantile
-from lab.fits.steady_state import by_replica
+from lab.fits.engines import LEFT_OUT, by_replica
+from lab.fits.methods import COVERED_SHARE, interval, quantile
 from lab.tables.deployments import SILICON, PublicDeployment, silicon
 from lab.tables.result_blocks import BLOCKS, ResultBlock, blocks
 from lab.tables.rows import evenly
@@ -42,7 +41,6 @@ from simulators.serving.prices.batch_price import prices_of
 from simulators.serving.prices.iteration_table import Ends
 from simulators.serving.run import RunCache, run_of
 
-FOLDER = CALIBRATION.parent
 HIDDEN = LEVELS[0]
 KNOWN = (BEST, HIDDEN, NEW_ARCHITECTURE)
 """Evidence levels of the kernels of a deployment's GPU."""
@@ -83,7 +81,7 @@ class Seen:
     reach: dict[str, Ends]  # ends of the intervals of its passes, by metric
 
 
-def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+def fit_deployment_bands(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the widths of both latencies, and those without each GPU."""
     seen, unknown = list(predicted(reference)), list(by_no_engine(reference))
     content: dict[str, Any] = {"width": {}, "tail": {}}
@@ -102,7 +100,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     for metric, ratio in tails(reference).items():
         content["tail"][metric] = {"ends": interval(ratio)}
     whole = Calibration(
-        name=CALIBRATION.stem,
+        file=CALIBRATION,
         content=content,
         tables=[SILICON, BLOCKS],
         rows=len(seen),
@@ -110,7 +108,7 @@ def fit_reference(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         errors=errors,
     )
     yield whole
-    yield replace(whole, folder=LEFT_OUT, content={"without": without})
+    yield replace(whole, file=LEFT_OUT / CALIBRATION.name, content={"without": without})
 
 
 def predicted(reference: Path, known: Sequence[str] = KNOWN) -> Iterator[Seen]:
@@ -120,8 +118,8 @@ def predicted(reference: Path, known: Sequence[str] = KNOWN) -> Iterator[Seen]:
     """
     for some in _loads(reference):
         for level in known:
-            shelf = shelf_knowing(level, run_cache_without(some[0].runtime, some[0].group))
-            yield from _seen(shelf, level, some)
+            cache = cache_knowing(level, run_cache_without(some[0].runtime, some[0].group))
+            yield from _seen(cache, level, some)
 
 
 def by_no_engine(reference: Path) -> Iterator[Seen]:
@@ -136,9 +134,9 @@ def _loads(reference: Path) -> Iterator[list[PublicDeployment]]:
         yield [rows[indices[i]] for i in evenly(len(indices), LOADS)]
 
 
-def shelf_knowing(level: str, shelf: RunCache) -> RunCache:
-    """Return a shelf that simulates with kernels known at an evidence level and no better."""
-    measured = shelf.deployment
+def cache_knowing(level: str, cache: RunCache) -> RunCache:
+    """Return a cache that simulates with kernels known at an evidence level and no better."""
+    measured = cache.deployment
 
     def deployment(point: object) -> Deployment:
         found = measured(point)  # type: ignore[arg-type]
@@ -146,15 +144,15 @@ def shelf_knowing(level: str, shelf: RunCache) -> RunCache:
         return replace(found, hardware=Hardware(f"{found.hardware.description} {level}", replica))
 
     if level != BEST:
-        shelf.deployment = deployment
-    return shelf
+        cache.deployment = deployment
+    return cache
 
 
-def _seen(shelf: RunCache, level: str, some: Sequence[PublicDeployment]) -> Iterator[Seen]:
+def _seen(cache: RunCache, level: str, some: Sequence[PublicDeployment]) -> Iterator[Seen]:
     def predict(row: PublicDeployment) -> Seen:
         point = point_of(row)
-        metrics = run_of(point, cache=shelf).metrics()
-        table, _ = prices_of(point, shelf.deployment(point).hardware)
+        metrics = run_of(point, cache=cache).metrics()
+        table, _ = prices_of(point, cache.deployment(point).hardware)
         assert metrics.tpot_mean_s is not None
         assert metrics.ttft_mean_s is not None
         ratio = {"tpot": row.tpot_s / metrics.tpot_mean_s, "ttft": row.ttft_s / metrics.ttft_mean_s}
@@ -236,10 +234,10 @@ def _outside(one: Seen, metric: str, width: Width) -> float:
 
 def tails(reference: Path) -> dict[str, Floats]:
     """Return measured over predicted ratios of the 99th percentile to the mean, by metric."""
-    shelf, ratios = functools.cache(run_cache_without), []
+    cache, ratios = functools.cache(run_cache_without), []
 
     def run(block: ResultBlock) -> Any:
-        return run_of(block.point, cache=shelf(block.point.runtime, block.group)).metrics()
+        return run_of(block.point, cache=cache(block.point.runtime, block.group)).metrics()
 
     for block, ours in _feasible(blocks(reference)[0], run):
         p99 = np.array([block.ttft_p99_s, block.tpot_p99_s], np.float64)

@@ -1,22 +1,93 @@
-"""Monotone boosted trees that correct a formula towards measurements.
+"""Calibrations of kernels: forms, monotone trees, and the entries of a GPU's file.
+
+A form is a formula of a kernel's time; `forms.toml` has the start and bounds of its numbers. Trees
+correct the form towards measurements:
 
     log t' = alpha log t + offset + sum over trees (monotone in every feature and in t itself)
 
-Gradient boosting (Friedman, 2001) with histogram splits and a pseudo-Huber loss. A split is made
-only if its right value is at least its left one, and their midpoint bounds all values further down,
-as in LightGBM's basic monotone constraints. The trees are complete, as
+They are fitted by gradient boosting (Friedman, 2001) with histogram splits and a pseudo-Huber loss.
+A split is made only if its right value is at least its left one, and their midpoint bounds all
+values further down, as in LightGBM's basic monotone constraints. The trees are complete, as
 `simulators.kernels.corrections` walks them: LightGBM and scikit-learn grow others, which
 would change every stored tree.
 """
 
 from __future__ import annotations
 
+import functools
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from lab.fits.driver import Calibration, rounded
+from lab.fits.methods import band_of
+from lab.tables.rows import BANDED, Rows, mape
+from planning.calibrate.kernels import fit_named
 from simulators.core.jit import Floats, Ints, arrays, f8, i8, kernel, matrix
-from simulators.kernels.corrections import LEAF_STEP, Correction
+from simulators.evidence.intervals import WIDEST
+from simulators.kernels.corrections import LEAF_STEP, SIGNS, STEP, Correction, GridTable
+from simulators.kernels.families.family import Entry
+
+Numbers = Mapping[str, float]
+
+RANGE = 4.0
+"""Without bounds of its own, a number stays within a factor of 55 of its start."""
+
+
+@dataclass(frozen=True)
+class CalibrationForm:
+    """Starting values of the numbers of a formula, and their bounds as logarithms."""
+
+    start: dict[str, float]
+    low: Floats
+    high: Floats
+
+    def fit(
+        self,
+        seconds_of: Callable[[dict[str, float]], Floats],
+        measured_s: Floats,
+        *,
+        ridge: float,
+        near: Numbers | None = None,
+    ) -> dict[str, float]:
+        """Return the fitted numbers.
+
+        Args:
+            seconds_of: predicts seconds from the numbers.
+            measured_s: measured seconds.
+            ridge: weight of the start, in rows.
+            near: numbers to start from and be held near, in place of the form's own.
+        """
+        near = near or self.start
+        start = np.clip(np.log([near[name] for name in self.start]), self.low, self.high)
+        return fit_named(
+            seconds_of,
+            list(self.start),
+            start,
+            measured_s,
+            low=self.low,
+            high=self.high,
+            ridge=ridge,
+        )
+
+
+@functools.cache
+def form(name: str) -> CalibrationForm:
+    """Return a form of `forms.toml`."""
+    numbers = tomllib.loads(Path(__file__).with_name("forms.toml").read_text(encoding="utf-8"))[
+        name
+    ]
+    rows = {key: one if isinstance(one, dict) else {"start": one} for key, one in numbers.items()}
+    start = {key: row["start"] for key, row in rows.items()}
+    range_ = float(np.exp(RANGE))
+    low = [row.get("least", row["start"] / range_) for row in rows.values()]
+    high = [row.get("most", row["start"] * range_) for row in rows.values()]
+    return CalibrationForm(start, np.log(low), np.log(high))
+
 
 DEEPEST, BINS, LEAF_ROWS, SHRINKAGE, WIDTH = 4, 64, 3.0, 0.2, 0.05
 """Deepest tree that is walked, thresholds per feature, least rows of a leaf, learning rate, and the
@@ -211,3 +282,84 @@ def _grow(
     for i in range(rows):
         leaf[i] = node[i] - splits
     return 0
+
+
+SHAPE_SPLIT = "half of the shapes, by a hash of the shape; errors are of the other half"
+
+
+@dataclass(frozen=True)
+class FittedEntry:
+    """The fitted entry of a kernel, the number of rows, and errors on held-out shapes."""
+
+    name: str
+    entry: Entry
+    rows: int
+    error: float
+
+
+def plain_entry(rows: Rows, numbers: Mapping[str, float]) -> Entry:
+    """Return an entry of a form's numbers alone."""
+    return Entry(rows.framework, numbers, None, None, WIDEST, rows.gpu, calibrated=True)
+
+
+def judged(
+    entry: Entry, parts: Sequence[Rows], rows: int, predicted_s: Callable[[Rows, Entry], Floats]
+) -> FittedEntry:
+    """Return an entry with its interval, from three quarters of the held-out rows, and its error.
+
+    Args:
+        entry: as fitted.
+        parts: all rows of the kernel, held out or not.
+        rows: their number, as the calibration states it.
+        predicted_s: predicts rows by an entry.
+    """
+    unseen = [part.where(part.held_out) for part in parts]
+    predicted = np.concatenate([predicted_s(part, entry) for part in unseen])
+    measured = np.concatenate([part.seconds for part in unseen])
+    banded = np.concatenate([part.bucket for part in unseen]) < BANDED
+    entry = replace(entry, band=band_of(predicted[banded], measured[banded]))
+    return FittedEntry(parts[0].name, entry, rows, mape(predicted, measured))
+
+
+def entries(
+    file: Path,
+    done: Sequence[FittedEntry],
+    tables: Sequence[str],
+    split: str = SHAPE_SPLIT,
+    **trees: Any,
+) -> Calibration:
+    """Return the calibration of one GPU; `trees` are options of `tree_table`."""
+    return Calibration(
+        file=file,
+        content={"entry": {fitted.name: _entry_table(fitted, trees) for fitted in done}},
+        style=".6g",
+        tables=tables,
+        rows=sum(fitted.rows for fitted in done),
+        split=split,
+        errors=[fitted.error for fitted in done],
+    )
+
+
+def _entry_table(fitted: FittedEntry, trees: Mapping[str, Any]) -> dict[str, Any]:
+    entry = fitted.entry
+    table: dict[str, Any] = {
+        "numbers": rounded(entry.numbers, ".5g"),
+        "held_out_mape": round(fitted.error, 4),
+        "band": rounded(vars(entry.band), ".4f"),
+    }
+    if entry.correction is not None:
+        table["correction"] = tree_table(entry.correction, **trees)
+    if entry.grid is not None:
+        table["grid"] = grid_table(entry.grid)
+    return table
+
+
+def grid_table(table: GridTable) -> dict[str, Any]:
+    """Return grids as a calibration stores them: a character per knot, rows divided by bars."""
+    middle = len(SIGNS) // 2
+    grids = {}
+    for where, grid in table.grids.items():
+        signs = np.clip(np.rint(grid / STEP).astype(np.int64) + middle, 0, len(SIGNS) - 1)
+        first, *others = ["".join(SIGNS[sign] for sign in row) for row in signs.tolist()]
+        grids[where.name] = "|".join([first, *(row.rstrip(SIGNS[middle]) for row in others)])
+    return {"numbers": rounded(table.numbers, ".4g"), "grids": grids}

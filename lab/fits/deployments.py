@@ -1,0 +1,488 @@
+"""Constants fitted without a group of deployments, and fits of API servers and older releases.
+
+A group is a model on a GPU, or a model on all its GPUs. Fits write constants without each group
+below `lab/calibration/left_out/`, where claims find them; simulators know none of them, and are
+handed a runtime and a server instead.
+
+Older releases: runtimes are fitted to deployments of 2026. Results printed in documentation are up
+to a year older, when engines ran experts by kernels tuned for few models. Factors multiply the pace
+of experts with many rows. vLLM's and SGLang's experts were of one origin (`fused_moe` in Triton),
+which was timed under SGLang, and share a factor; another is of four-bit weights on GPUs that
+OpenAI's kernels run on; one of 8-bit weights widened to 16, whose Marlin kernels were not timed.
+Marlin's four-bit kernels are unchanged. Each architecture has its own factor, shrunk towards that
+of all by one model. TensorRT-LLM has none: its five results are four times as slow as predicted,
+and no factor fits both of their models. Factors are fitted where kernels like those that ran were
+measured. They minimise the mean absolute log error of tokens per second and time per token; models
+weigh as the square root of their rows.
+
+Front ends: a server tokenises one prompt after another, at a pace per token that is chosen from a
+few simulated ones. The rest of a measured TTFT is a time per request and some iterations of the
+engine. The three numbers of a framework minimise the mean absolute log error; groups weigh as the
+square root of their rows. Engines run with constants fitted without the group they predict; each
+group and each model is left out here as well. Where a process calls its own engine at rates that it
+sustains, what is left is a time per request, equal for small and large models.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lab.fits.driver import Calibration
+from lab.fits.engines import LEFT_OUT, PACES, SAME_CONSTANTS, by_replica
+from lab.fits.methods import (
+    Constant,
+    LeastSquares,
+    fit_by_group,
+    group_weights,
+    least_log_error,
+    quantile,
+)
+from lab.tables.deployments import SILICON, PublicDeployment, silicon
+from lab.tables.published import ONLINE_TABLE, online
+from lab.tables.result_blocks import BLOCKS, ResultBlock, blocks
+from lab.tables.rows import Bools
+from simulators.catalog.gpu import load_gpu
+from simulators.catalog.model import load_model
+from simulators.composition.replica import (
+    FRAMEWORKS,
+    NARROW,
+    NOTHING,
+    WIDENED,
+    Runtime,
+    load_runtime,
+)
+from simulators.core.calibration import read_calibration
+from simulators.core.errors import Infeasible, UnknownNameError
+from simulators.core.fields import updated
+from simulators.core.folder import RUNTIMES
+from simulators.core.jit import Floats
+from simulators.evidence.calibration_files import calibrations
+from simulators.evidence.intervals import COVERED
+from simulators.kernels.families.experts import MARLIN_ARCHITECTURES
+from simulators.serving import deployment
+from simulators.serving.answer.error_bands import Width, shipped_width, width_from
+from simulators.serving.deployment import NO_SERVER, NUMBERS, Frontend, load_frontend
+from simulators.serving.measured_deployments import point_of
+from simulators.serving.point import AUTO
+from simulators.serving.run import RunCache
+from simulators.serving.simulator import simulate
+from simulators.workload.precision import BYTES, precision
+
+FRONTENDS, IN_PROCESS = LEFT_OUT / "frontends.toml", LEFT_OUT / "in_process.toml"
+BANDS = LEFT_OUT / "deployment_bands.toml"
+
+
+def runtime_without(name: str, group: str) -> Runtime:
+    """Return a runtime with the constants that were fitted without a group.
+
+    Raises:
+        UnknownNameError: it was never left out.
+
+    >>> runtime_without("vllm", "llama3_1_70b.h100_sxm").name
+    'vllm'
+    """
+    numbers = _numbers(name)
+    if group not in numbers:
+        raise UnknownNameError(f"group left out of runtime {name}", group, numbers)
+    paces = {table: numbers[group].get(table, {}) for table in PACES}
+    gaps = numbers[group]["runtime"] | numbers[group].get(name, {})
+    return replace(load_runtime(name), **paces, **gaps)
+
+
+def run_cache_without(name: str, group: str, decode: str = "") -> RunCache:
+    """Return what simulates under a runtime fitted without a group, behind a server likewise.
+
+    Of groups that nothing was fitted to, the usual ones. What sets an older release apart was
+    fitted without the group's model.
+
+    Args:
+        name: of the runtime.
+        group: a model on a GPU.
+        decode: the kernel that an older release was configured to decode by; empty: none.
+    """
+    runtime = load_runtime(name)
+    if runtime.like:
+        model, models = group.partition(".")[0], _groups(LEFT_OUT / "runtimes" / f"{name}.toml")
+        times = models.get(model, {}).get("batch_times", runtime.batch_times)
+        kernels = {**runtime.kernels, **({"decode": (decode,)} if decode else {})}
+        return older_run_cache(runtime.like, group, times, kernels)
+    if group not in _numbers(name):
+        return RunCache()
+    server = _server_without(runtime.framework, group) or load_frontend(name)
+    return run_cache_of(runtime_without(name, group), server)
+
+
+def _numbers(name: str) -> Mapping[str, Any]:
+    """Return the constants of a runtime without each group; none of one that was not fitted."""
+    file = LEFT_OUT / "runtimes" / f"{SAME_CONSTANTS.get(name, name)}.toml"
+    return _groups(file) if file.is_file() else {}
+
+
+def older_run_cache(
+    like: str,
+    group: str,
+    times: Mapping[str, float],
+    kernels: Mapping[str, Sequence[str]],
+) -> RunCache:
+    """Return the run cache of an older engine release, fitted without a group.
+
+    Args:
+        like: the runtime of today's release.
+        group: a model on a GPU.
+        times: what kernels of a batch take over today's, by family.
+        kernels: whose compete, by family.
+    """
+    today = load_runtime(like)
+    if server := _server_without(today.framework, group):
+        without = runtime_without(like, group)
+        return run_cache_of(replace(without, batch_times=times, kernels=kernels), server)
+    return RunCache(runtime=lambda _: replace(today, batch_times=times, kernels=kernels))
+
+
+def _server_without(framework: str, group: str) -> Frontend | None:
+    """Return the server fitted without a group; none of a group that nothing was fitted to."""
+    server = _groups(FRONTENDS).get(group, {}).get(framework)
+    return Frontend(**{number: server[number] for number in NUMBERS}) if server else None
+
+
+def run_cache_of(runtime: Runtime, frontend: Frontend = NO_SERVER) -> RunCache:
+    """Return what simulates under a runtime and behind a server, whatever a point calls them."""
+    return RunCache(runtime=lambda _: runtime, server=lambda _: frontend)
+
+
+def online_run_cache_without(model: str) -> RunCache:
+    """Return what simulates engines that their own process asks, as if without a model's runs."""
+    left_out = _groups(IN_PROCESS)[model]
+    return RunCache(process=lambda runtime: Frontend(**left_out.get(runtime, {})))
+
+
+def width_without(gpu: str, framework: str, metric: str) -> Width:
+    """Return how far a latency of deployments lies off, as those on other GPUs show.
+
+    Of a GPU on which no deployment was measured, as all of them do.
+    """
+    left_out = _groups(BANDS).get(gpu)
+    if left_out is None:
+        return shipped_width(framework, metric)
+    return width_from(left_out[framework][metric])
+
+
+def _groups(file: Path) -> Mapping[str, Any]:
+    """Return what was fitted without each group."""
+    return _read(file, file.stat().st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=16)
+def _read(file: Path, _mtime_ns: int) -> Mapping[str, Any]:
+    groups: Mapping[str, Any] = read_calibration(file)["without"]
+    return groups
+
+
+OLDER = {"vllm_0_13": "vllm", "sglang_0_5_8": "sglang"}
+"""Runtimes of 2025 that are written, and their engines."""
+
+EXPERTS = "experts"
+KINDS = EXPERTS, f"{NARROW}{EXPERTS}", f"{WIDENED}{EXPERTS}"
+
+UNCHANGED = {"vllm": {f"{NARROW}{EXPERTS}.{chip}": 1.0 for chip in MARLIN_ARCHITECTURES}}
+"""Marlin's four-bit kernels, by engine."""
+
+KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
+    "sglang": {EXPERTS: ("sglang",)},
+    "vllm": {f"{EXPERTS}.ampere": ("sglang",), f"{NARROW}{EXPERTS}.ampere": ("vllm",)},
+}
+"""Kernels of experts that older releases ran where current ones have others: `fused_moe` on
+Blackwell, and on Ampere, where vLLM's own were not measured."""
+
+LIKE = {"sglang": "sglang_0_5_9"}
+"""Releases that older ones equal in all else, where those are not the current ones."""
+
+UNMEASURED = "triton"
+"""An attention backend that was not timed for latent attention."""
+
+TRIED = (1.0, 1.5, 2.0, 2.5, 3.0)
+"""Factors that are simulated; errors between them are interpolated."""
+
+STEPS = np.arange(TRIED[0], TRIED[-1] + 0.01, 0.05)
+
+
+def fit_older_experts(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the older releases that are asked for, and the same without each model."""
+    rows, error = _errors(
+        [b for b in blocks(reference)[0] if b.point.runtime in OLDER and _is_plain(b)]
+    )
+    models = np.array([row.point.model for row in rows])
+    kinds = np.array([_kind(row) for row in rows])
+    chips = np.array([load_gpu(row.point.gpu).architecture for row in rows])
+    named = np.char.add(np.char.add(kinds, "."), chips)
+    is_measured = np.array([_is_measured(row) for row in rows])
+    is_measured &= ~np.isin(named, list(UNCHANGED["vllm"]))
+
+    def factors(kept: Bools) -> dict[str, float]:
+        found = {}
+        for kind in KINDS:
+            whole = kept & is_measured & (kinds == kind)
+            of_all = found[kind] = _best(error[:, whole], models[whole])
+            for chip in np.unique(chips[whole]).tolist():
+                mine = whole & (chips == chip)
+                best, count = _best(error[:, mine], models[mine]), np.unique(models[mine]).size
+                found[f"{kind}.{chip}"] = shrunk(best, of_all, count)
+        return found
+
+    without = {model: factors(models != model) for model in np.unique(models).tolist()}
+    held_out = []
+    for i, (row, kind, name) in enumerate(zip(rows, kinds, named, strict=True)):
+        known = without[row.point.model] | UNCHANGED.get(row.framework, {})
+        held_out.append(_at(error[:, [i]], known.get(name) or known[kind])[0, 0])
+    found = factors(np.ones(models.size, bool))
+    for name, engine in OLDER.items():
+        if only and name not in only:
+            continue
+        like, same = LIKE.get(engine, engine), UNCHANGED.get(engine, {})
+        whole = Calibration(
+            file=RUNTIMES.shipped / f"{name}.toml",
+            content={
+                "runtime": {"like": like},
+                "batch_times": found | same,
+                "kernels": KERNELS[engine],
+            },
+            tables=[BLOCKS],
+            rows=int(is_measured.sum()),
+            split="each model in turn",
+            errors=np.expm1(np.array(held_out)),
+        )
+        left_out = {model: {"batch_times": one | same} for model, one in without.items()}
+        yield whole
+        yield replace(
+            whole, file=LEFT_OUT / "runtimes" / f"{name}.toml", content={"without": left_out}
+        )
+
+
+def shrunk(own: float, of_all: float, models: int) -> float:
+    """Return the factor of an architecture, shrunk towards the global one by one pseudo-model.
+
+    >>> [shrunk(4.0, 1.0, models) for models in (1, 3)]
+    [2.0, 2.8284271247461903]
+    """
+    return float((own**models * of_all) ** (1.0 / (models + 1.0)))
+
+
+def _is_plain(block: ResultBlock) -> bool:
+    """Return whether a result is of experts without drafts, whose acceptance is not known."""
+    return load_model(block.point.model).experts > 0 and block.point.speculation.method == NOTHING
+
+
+def _is_measured(block: ResultBlock) -> bool:
+    """Return whether the expert kernels of a result were timed on the same GPU."""
+    model, (_, _, attention, _) = load_model(block.point.model), block.options["engine"]
+    is_timed = not (model.fp8_channels and block.point.dtype == "fp8_block")
+    is_timed = is_timed and not (model.is_latent and attention == UNMEASURED)
+    return is_timed and block.point.gpu in calibrations("tensor")
+
+
+def _kind(block: ResultBlock) -> str:
+    """Return the kind of a result's experts."""
+    how = precision(block.point.dtype)
+    stored, multiplied = how.expert_weights or how.weights, how.expert_compute or how.compute
+    if BYTES[stored] >= BYTES[multiplied]:
+        return EXPERTS
+    return KINDS[2 if BYTES[stored] > BYTES["int4"] else 1]
+
+
+def _errors(results: Sequence[ResultBlock]) -> tuple[list[ResultBlock], Floats]:
+    """Return the results that can be simulated, and log(predicted / measured) by factor and row.
+
+    The last axis is tokens per second and time per token.
+    """
+    rows, errors = [], []
+    for block in results:
+        try:
+            errors.append([_log_ratios(block, factor) for factor in TRIED])
+        except Infeasible:
+            continue
+        rows.append(block)
+    return rows, np.array(errors).transpose(1, 0, 2)
+
+
+def _log_ratios(block: ResultBlock, factor: float) -> tuple[float, float]:
+    """Return the errors of a result under its release, with experts of a batch slowed down."""
+    like = LIKE.get(block.framework, block.framework)
+    decode = {"decode": (block.decode,)} if block.decode else {}
+    kernels = {**load_runtime(like).kernels, **KERNELS[block.framework], **decode}
+    cache = older_run_cache(like, block.group, dict.fromkeys(KINDS, factor), kernels)
+    metrics = simulate(replace(block.point, runtime=like), cache)
+    assert metrics.tpot_mean_s is not None
+    rates = metrics.tokens_per_s / block.tokens_per_s, metrics.tpot_mean_s / block.tpot_s
+    return float(np.log(rates[0])), float(np.log(rates[1]))
+
+
+def _best(error: Floats, models: np.ndarray) -> float:
+    """Return the factor of the least mean error."""
+    _, index, count = np.unique(models, return_inverse=True, return_counts=True)
+    weight = count[index] ** -0.5
+    size = [float(weight @ np.abs(_at(error, step)).mean(axis=1)) for step in STEPS.tolist()]
+    return float(STEPS[int(np.argmin(size))])
+
+
+def _at(error: Floats, factor: float) -> Floats:
+    """Return the errors of rows under a factor."""
+    high = int(np.clip(np.searchsorted(TRIED, factor), 1, len(TRIED) - 1))
+    share = (factor - TRIED[high - 1]) / (TRIED[high] - TRIED[high - 1])
+    found: Floats = error[high - 1] + share * (error[high] - error[high - 1])
+    return found
+
+
+Numbers = tuple[float, float, float]  # as the fields of a Frontend
+
+TOKENS_S = (0.0, 2e-6, 5e-6, 10e-6)
+"""Candidates for a server's seconds per prompt token."""
+
+ANY_S = 0.1
+"""Deviation of the prior of a process's time per request: wide."""
+
+ROUNDS, LEAST_ERROR = 30, 0.02
+"""Rounds of weights, and the error below which rows weigh alike."""
+
+
+@dataclass(frozen=True)
+class FrontendRows:
+    """Deployments with the simulated times of their engines."""
+
+    deployed: Sequence[PublicDeployment]
+    ttft_s: Floats  # a row for each of TOKENS_S
+    tpot_s: Floats
+
+    def of(self, which: Bools) -> FrontendRows:
+        """Return some of the rows."""
+        kept = [d for d, w in zip(self.deployed, which, strict=True) if w]
+        return FrontendRows(kept, self.ttft_s[:, which], self.tpot_s[which])
+
+    def column(self, name: str) -> Any:
+        """Return a field of each row."""
+        return np.array([getattr(d, name) for d in self.deployed])
+
+
+def fit_frontends(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the servers of all frameworks, and engines that their own process calls."""
+    if not only or deployment.IN_PROCESS.stem in only:
+        yield from _in_process(reference)
+    if only and deployment.CALIBRATION.stem not in only:
+        return
+    rows = engines_alone([row for row in silicon(reference) if not row.excluded])
+    framework, group, model = (rows.column(name) for name in ("framework", "group", "model"))
+    numbers: dict[tuple[str, str], Numbers] = {}
+    held_out_s = np.empty(framework.size)
+    for name in FRAMEWORKS:
+        own = framework == name
+        numbers[name, ""] = fit_frontend(rows.of(own))
+        for left_out in np.unique(group[own]).tolist():
+            held_out = own & (group == left_out)
+            numbers[name, left_out] = fit_frontend(rows.of(own & ~held_out))
+            held_out_s[held_out] = predicted_ttft_s(rows.of(held_out), numbers[name, left_out])
+        for left_out in np.unique(model[own]).tolist():
+            numbers[name, left_out] = fit_frontend(rows.of(own & (model != left_out)))
+    ratios = {
+        "tpot": rows.column("tpot_s") / rows.tpot_s,
+        "ttft": rows.column("ttft_s") / held_out_s,
+    }
+    frontends: dict[str, Any] = {}
+    without: dict[str, Any] = {}
+    for (name, left_out), found in numbers.items():
+        others = (framework == name) & (group != left_out) & (model != left_out)
+        widen = 1.0 + 1.0 / np.unique(group[others]).size
+        table: dict[str, Any] = dict(zip(NUMBERS, found, strict=True))
+        for metric, ratio in ratios.items():
+            table[f"{metric}_band"] = quantile(ratio[others], COVERED) ** widen
+        place = without.setdefault(left_out, {}) if left_out else frontends
+        place[name] = table
+    whole = Calibration(
+        file=deployment.CALIBRATION,
+        content={"frontend": frontends},
+        tables=[SILICON],
+        rows=framework.size,
+        split="each group of a model and a GPU in turn",
+        errors=1.0 / ratios["ttft"] - 1.0,
+    )
+    yield whole
+    yield replace(whole, file=LEFT_OUT / whole.file.name, content={"without": without})
+
+
+def _in_process(reference: Path) -> Iterator[Calibration]:
+    """Yield the time per request of an engine that its own process calls at given times."""
+    runs = [run for run in online(reference) if run.keeps_up]
+    [runtime] = {run.point.runtime for run in runs}
+    alone = RunCache(process=lambda _: NO_SERVER)
+    measured_s = np.array([run.ttft_s for run in runs])
+    found = fit_by_group(
+        LeastSquares(
+            measured_s=measured_s,
+            groups=[run.point.model for run in runs],
+            fixed_s=np.array([simulate(run.point, alone).ttft_mean_s for run in runs]),
+            constants=[Constant("request_s", np.ones(len(runs)), mean=0.0, deviation=ANY_S)],
+        )
+    )
+    whole = Calibration(
+        file=deployment.IN_PROCESS,
+        content={"in_process": {runtime: {"request_s": float(found.values[0])}}},
+        style=".3g",
+        tables=[ONLINE_TABLE],
+        rows=len(runs),
+        split="each model in turn",
+        errors=found.held_out_s / measured_s - 1.0,
+    )
+    yield whole
+    without = {
+        model: {runtime: {"request_s": float(values[0])}} for model, values in found.without.items()
+    }
+    yield replace(whole, file=LEFT_OUT / whole.file.name, content={"without": without})
+
+
+def engines_alone(rows: Sequence[PublicDeployment]) -> FrontendRows:
+    """Return simulated times of deployments behind servers of all paces that add no more.
+
+    Engines have the constants fitted without their groups.
+    """
+    ttft_s, tpot_s = np.empty((len(TOKENS_S), len(rows))), np.empty(len(rows))
+    for indices in by_replica(rows).values():
+        runtime = runtime_without(rows[indices[0]].runtime, rows[indices[0]].group)
+        for pace, token_s in enumerate(TOKENS_S):
+            shelf = run_cache_of(runtime, Frontend(token_s=token_s))
+            for i in indices:
+                found = simulate(updated(point_of(rows[i]), {"client.frontend": AUTO}), shelf)
+                ttft_s[pace, i], tpot_s[i] = found.ttft_mean_s, found.tpot_mean_s
+    return FrontendRows(rows, ttft_s, tpot_s)
+
+
+def fit_frontend(rows: FrontendRows) -> Numbers:
+    """Return seconds per request, seconds per prompt token, and iterations."""
+    measured = rows.column("ttft_s")
+    weights = group_weights([d.group for d in rows.deployed])
+    found: list[tuple[float, Numbers]] = []
+    design = np.stack([np.ones_like(measured), rows.tpot_s], axis=-1)
+    for token_s, ttft_s in zip(TOKENS_S, rows.ttft_s, strict=True):
+        request_s, iterations = least_log_error(
+            design,
+            ttft_s,
+            measured,
+            weights,
+            scale=measured.mean() / design.mean(axis=0),
+            rounds=ROUNDS,
+            soften=lambda error: (np.abs(error) + LEAST_ERROR) ** -0.5,
+        ).tolist()
+        numbers = (request_s, token_s, iterations)
+        error = np.abs(np.log(predicted_ttft_s(rows, numbers) / measured))
+        found.append((float(weights @ error), numbers))
+    return min(found)[1]
+
+
+def predicted_ttft_s(rows: FrontendRows, numbers: Numbers) -> Floats:
+    """Return times to the first token behind a server of given numbers."""
+    request_s, token_s, iterations = numbers
+    served_s: Floats = rows.ttft_s[TOKENS_S.index(token_s)]
+    return served_s + request_s + iterations * rows.tpot_s

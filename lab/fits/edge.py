@@ -1,0 +1,210 @@
+"""Fit device latencies to networks of a search space, and the prior that devices share.
+
+A device's weights are a least-squares fit to all its networks. The prior is of HELP's meta-train
+devices (Lee et al., "Hardware-adaptive efficient latency prediction for NAS via meta-learning",
+2021, learns across the same devices by gradients); the spread of a device's own is chosen by
+leaving out each device family and adapting to ten of its networks, as a user would. The posterior
+of one device is `planning.calibrate.edge`. Where the layers of programs are not known, the prior is
+over compiled programs on chips: a program is a model compiled for a runtime in a precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from lab.fits.driver import Calibration, chosen
+from lab.tables.edge import SPLITS, Latencies, family, latencies, table_of
+from planning.calibrate.edge import Prior, adapt
+from simulators.core.jit import Floats, Ints
+from simulators.edge.device import Weights, calibration_of, with_level
+
+
+def learn(
+    features: Floats, seconds: Sequence[Floats], families: Sequence[str], own: float
+) -> Prior:
+    """Return what devices have in common, from latencies of many networks on each.
+
+    Args:
+        features: a row per network.
+        seconds: of each device, in the order of the networks.
+        families: of each device; devices of one family count together as one.
+        own: spread of weights beyond what the devices show; chosen by leaving families out.
+    """
+    centre, scale = features.mean(axis=0), features.std(axis=0)
+    scale = np.where(scale > 0.0, scale, 1.0)
+    design = with_level((features - centre) / scale)
+    fits = [_least_squares(design, one) for one in seconds]
+    weights = np.array([weights[1:] for weights, _ in fits])
+    share = np.array([1.0 / families.count(family) for family in families])
+    distinct = len(set(families))
+    mean = share @ weights / distinct
+    spread = np.sqrt(share / max(distinct - 1, 1))[:, None] * (weights - mean)
+    return Prior(centre, scale, mean, spread, own, np.array([noise for _, noise in fits]))
+
+
+def fitted(features: Floats, seconds: Floats) -> Weights:
+    """Return a device of which many networks were measured: nothing but its noise is unsure."""
+    weights, noise = _least_squares(with_level(features), seconds)
+    none = np.zeros((weights.size, weights.size))
+    return Weights(float(seconds.mean()), weights, none, noise)
+
+
+def _least_squares(design: Floats, seconds: Floats) -> tuple[Floats, float]:
+    """Return the weights of a device on all networks, relative to its mean, and what is left."""
+    relative = seconds / seconds.mean()
+    gram = design.T @ design + np.eye(design.shape[1])  # one network's worth of doubt
+    weights = np.linalg.solve(gram, design.T @ relative)
+    return weights, float(np.sqrt(np.mean((relative - design @ weights) ** 2)))
+
+
+def choose(prior: Prior, features: Floats, count: int) -> Ints:
+    """Return the networks whose latencies teach most about those of all, one after another.
+
+    Each is the one that lowers the mean variance of all networks most, given those before it.
+
+    >>> one = np.ones(1)
+    >>> prior = Prior(0 * one, one, 0 * one, np.ones((1, 1)), 0.0, 0.1 * one)
+    >>> choose(prior, np.array([[0.0], [0.1], [3.0]]), 1).tolist()
+    [2]
+    """
+    design, covariance = prior.design(features), prior.covariance
+    spread = design.T @ design / len(design)
+    noise = float(np.median(prior.noises)) ** 2
+    chosen: list[int] = []
+    for _ in range(min(count, len(design))):
+        reach = design @ covariance
+        variance = np.einsum("ij,ij->i", reach, design) + noise
+        gain = np.einsum("ij,ij->i", reach @ spread, reach) / variance
+        gain[chosen] = -1.0
+        best = int(np.argmax(gain))
+        chosen.append(best)
+        covariance = covariance - np.outer(reach[best], reach[best]) / variance[best]
+    return np.array(chosen, np.int64)
+
+
+OWNS = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
+SAMPLES, DRAWS, JUDGED = 10, 4, 1000
+
+
+def fit_edge(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield one calibration per search space."""
+    for space in chosen(only, SPLITS, "search space"):
+        table, known = latencies(reference, space), SPLITS[space].known
+        errors = {own: left_out_errors(table, known, own) for own in OWNS}
+        own = min(OWNS, key=lambda one: float(errors[one].mean()))
+        prior = prior_of(table, known, own)
+        names = ("own", "centre", "scale", "mean", "noises", "spread")
+        devices = {}
+        for device, seconds in sorted(table.seconds.items()):
+            one = fitted(table.features, seconds)
+            devices[device] = {"unit_s": one.unit_s, "noise": one.noise, "mean": one.mean}
+        yield Calibration(
+            file=calibration_of(space),
+            content={"prior": {n: getattr(prior, n) for n in names}, "devices": devices},
+            style=".5g",
+            tables=[table_of(space)],
+            rows=sum(map(len, table.seconds.values())),
+            split="families of known devices left out in turn, ten networks of a device measured",
+            errors=errors[own],
+        )
+
+
+def prior_of(table: Latencies, known: Sequence[str], own: float) -> Prior:
+    """Return what some devices of a table have in common."""
+    seconds = [table.seconds[device] for device in known]
+    return learn(table.features, seconds, [family(device) for device in known], own)
+
+
+def left_out_errors(table: Latencies, known: Sequence[str], own: float) -> Floats:
+    """Return the mean relative error of each device and draw, with ten of its networks measured."""
+    errors = []
+    for device in known:
+        prior = prior_of(table, [one for one in known if family(one) != family(device)], own)
+        errors += [off(table, prior, device, drawn(table, SAMPLES, seed)) for seed in range(DRAWS)]
+    return np.array(errors)
+
+
+def drawn(table: Latencies, count: int, seed: int) -> Ints:
+    """Return the numbers of so many networks, drawn at random."""
+    generator = np.random.default_rng(np.random.SeedSequence(seed))
+    return np.asarray(generator.choice(len(table.features), count, replace=False), np.int64)
+
+
+def unseen(table: Latencies, device: str, samples: Ints) -> Ints:
+    """Return the networks that were not measured, without degenerate ones."""
+    seconds = table.seconds[device]
+    kept = seconds > np.quantile(seconds, table.degenerate) if table.degenerate else seconds > 0.0
+    kept[samples] = False
+    return np.flatnonzero(kept)
+
+
+def off(table: Latencies, prior: Prior, device: str, samples: Ints) -> float:
+    """Return the mean relative error of a device on networks that were not measured."""
+    seconds = table.seconds[device]
+    weights = adapt(prior, table.features[samples], seconds[samples])
+    rest = unseen(table, device, samples)[:: max(1, len(seconds) // JUDGED)]
+    predicted, _, _ = weights.seconds(table.features[rest])
+    return float(np.mean(np.abs(predicted / seconds[rest] - 1.0)))
+
+
+PROGRAM_SPREAD, SHARED, NOISES = 0.1, 0.1, (0.03, 0.1, 0.3)
+"""Deviations in log seconds: of a program by itself, of programs that share a label, and candidates
+for the noise of samples. All three are choices."""
+
+ROUNDS, STILL = 30, 1e-12
+"""Most rounds of fitting chips and programs in turn, and the move below which they end."""
+
+
+def learn_programs(log_s: Floats, weights: Floats, labels: Sequence[Sequence[str]] = ()) -> Prior:
+    """Return the prior of the programs' log latencies on a new chip.
+
+    Args:
+        log_s: a row per chip, a column per program; NaN where not measured.
+        weights: of each chip: its similarity to the new one.
+        labels: kinds of labels, each with a label per program.
+    """
+    there = ~np.isnan(log_s)
+    share = weights / weights.sum()
+    mean, level = np.zeros(log_s.shape[1]), np.zeros(len(log_s))
+    for _ in range(ROUNDS):
+        before = mean
+        mean = _mean(log_s - level[:, None], there, share[:, None], axis=0)
+        level = _mean(log_s - mean, there, np.ones_like(mean), axis=1)
+        level -= share @ level
+        if np.abs(mean - before).max() < STILL:
+            break
+    left = np.where(there, log_s - mean - level[:, None], 0.0)
+    known = mean - mean[there.any(axis=0)].mean()
+    rows = [np.sqrt(share)[:, None] * left]
+    for label in labels:
+        kinds = np.array(label)
+        rows.append(SHARED * (np.unique(kinds)[:, None] == kinds).astype(np.float64))
+    size = mean.size
+    return Prior(
+        np.zeros(size),
+        np.ones(size),
+        known,
+        np.concatenate(rows),
+        PROGRAM_SPREAD,
+        np.array(NOISES),
+        is_log=True,
+    )
+
+
+def _mean(values: Floats, there: np.ndarray, weights: Floats, axis: int) -> Floats:
+    """Return weighted means of the entries that are there; zero where none is."""
+    total = np.sum(np.where(there, values * weights, 0.0), axis=axis)
+    weight = np.sum(np.where(there, weights, 0.0), axis=axis)
+    return np.asarray(total / np.where(weight > 0.0, weight, 1.0), np.float64)
+
+
+def one_hot(programs: Sequence[int], count: int) -> Floats:
+    """Return the features of programs, given their numbers.
+
+    >>> one_hot([1], 3).tolist()
+    [[0.0, 1.0, 0.0]]
+    """
+    return np.asarray(np.eye(count)[list(programs)], np.float64).reshape(-1, count)

@@ -1,1 +1,0 @@
-"""What is fitted to devices at the edge."""

@@ -1,0 +1,343 @@
+"""Fit clocks, hosts, intervals of forward passes, and a framework's constants for fp32 models."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import nan
+from pathlib import Path
+
+import numpy as np
+
+from lab.fits.driver import Calibration, rounded
+from lab.fits.methods import COVERED_SHARE, best_share, quantile
+from lab.tables.fp32 import (
+    MODEL_TIMES,
+    PROFILES,
+    SHAPES,
+    GraphCase,
+    depthwise_paces,
+    read_cases,
+    read_profiles,
+    read_rows,
+)
+from lab.tables.passes import LAYER_GPUS, LINEAR, LayerRows, PassCase, layer_rows
+from lab.tables.passes import TABLES as PASS_TABLES
+from lab.tables.rows import Rows, read_records
+from planning.calibrate.kernels import fit_few
+from simulators.catalog.gpu import Gpu, load_gpu
+from simulators.composition import intervals, throttling
+from simulators.composition.price import part_rows
+from simulators.composition.replica import HOST, Runtime, load_runtime
+from simulators.core.errors import UserError
+from simulators.core.jit import Floats
+from simulators.evidence.default_rates import identity_of, measured_gpus
+from simulators.evidence.lookup import BEST
+from simulators.graphs import price
+from simulators.graphs.launches import BACKWARD, FORWARD, INFERENCE
+from simulators.graphs.price import Framework, PhaseTime, PricedLaunches, span
+from simulators.kernels.levels import zero_shot_profile
+from simulators.kernels.profile import Profile
+from simulators.workload.llm.parallelism import stage_of
+
+BUSY_TOKENS = 512
+"""With more tokens, the products of a layer are compute-bound."""
+SHARES = np.arange(0.0, 1.0 + 0.01 / 2, 0.01)
+
+
+def fit_clocks(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the slowdown of each GPU, and their mean for other GPUs."""
+    slowdown, held_out, rows = {}, [], 0
+    layers = layer_rows(reference)
+    for gpu in LAYER_GPUS.values():
+        mine = [one for one in layers if one.replica.gpu.name == gpu]
+        fitted = [one for one in mine if not one.is_test]
+        slowdown[gpu] = best_share(SHARES, [partial(_busy_errors, one) for one in fitted])
+        held_out += [_busy_errors(one, slowdown[gpu]) for one in mine if one.is_test]
+        rows += sum(int(np.sum(one.tokens > BUSY_TOKENS)) for one in fitted)
+    slowdown[throttling.OTHER] = float(np.mean([*slowdown.values()]))
+    yield Calibration(
+        file=throttling.CALIBRATION,
+        content={"slowdown": slowdown},
+        style=".3g",
+        tables=[LINEAR],
+        rows=rows,
+        split="layers of more than 512 tokens, A100, H100, A40; "
+        "Llama-2-70B and Llama-3-70B held out",
+        errors=np.expm1(np.concatenate(held_out)),
+    )
+
+
+def _busy_errors(layers: LayerRows, share: float) -> Floats:
+    """Return |log(predicted / measured)| of the compute-bound layers."""
+    error = np.abs(np.log(layers.predicted_s(share) / layers.measured_s))
+    return np.asarray(error[layers.tokens > BUSY_TOKENS], np.float64)
+
+
+CPU_OVERHEAD = "llm_ops/cpu_overhead.parquet"
+TIMED = ("schedule", "prepare_inputs_launch", "sampler_launch", "process_model_outputs")
+
+
+def fit_hosts(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the seconds of an iteration."""
+    groups: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    for row in read_records(reference / CPU_OVERHEAD):
+        times = [row[f"{part}_median_ms"] for part in TIMED]
+        if row["tp"] == 1 and None not in times:
+            group = groups.setdefault((row["blob"], row["gpu"]), [])
+            group.append((float(row["batch_size"]), 1e-3 * sum(times)))
+    columns = [np.array(group).T for group in groups.values()]
+    fixed_s = np.array([np.polyfit(batch, seconds, 1)[1] for batch, seconds in columns])
+    least_s = float(fixed_s.min())
+    yield Calibration(
+        file=HOST,
+        content={"host": {"prepare_s": least_s}},
+        style=".3g",
+        tables=[CPU_OVERHEAD],
+        rows=sum(map(len, groups.values())),
+        split="the fastest GPU and release at tp 1; the error is the distance of the others",
+        errors=fixed_s[fixed_s > least_s] / least_s - 1.0,
+    )
+
+
+@dataclass(frozen=True)
+class PassConfiguration:
+    """A measured configuration: the mean of its repeats, and its prediction."""
+
+    case: PassCase
+    measured_s: float
+    predicted_s: float
+    half_widths: intervals.HalfWidths
+    is_known: bool  # its runtime was fitted on its GPU
+
+    @property
+    def gpu(self) -> str:
+        """Name of the GPU."""
+        return self.case.replica.gpu.name
+
+    def interval_s(self, share: float) -> tuple[float, float]:
+        """Return the interval, given the share that no kernel's interval explains."""
+        lo_s, hi_s = intervals.interval_s(self.predicted_s, self.half_widths, share)
+        return float(lo_s), float(hi_s)
+
+    @property
+    def off_share(self) -> float:
+        """Measured over predicted time, less one."""
+        return self.measured_s / self.predicted_s - 1.0
+
+    @property
+    def needed_share(self) -> float:
+        """Least unexplained share whose interval covers the measurement."""
+        lo_s, hi_s = self.interval_s(0.0)
+        end_s = hi_s if self.measured_s > self.predicted_s else lo_s
+        off, explained = self.measured_s - self.predicted_s, end_s - self.predicted_s
+        return float(np.sqrt(max(0.0, off**2 - explained**2))) / self.predicted_s
+
+
+def fit_pass_intervals(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the shares of known and of new GPUs."""
+    known = configurations(reference)
+    share = shares(known)
+    log_errors = np.log([one.predicted_s / one.measured_s for one in known])
+    yield Calibration(
+        file=intervals.CALIBRATION,
+        content={"unexplained": {"known_gpus": share[True], "new_gpus": share[False]}},
+        style=".3f",
+        tables=[table.path for table in PASS_TABLES],
+        rows=len(known),
+        split="known GPUs: configurations of the runtimes' fits; new ones: all; test: by device",
+        errors=np.expm1(np.abs(log_errors)),
+    )
+
+
+def configurations(reference: Path) -> list[PassConfiguration]:
+    """Return every configuration of the tables in the reference folder."""
+    found = []
+    for table in PASS_TABLES:
+        if not (reference / table.path).is_file():
+            continue
+        runtime = load_runtime(table.runtime)
+        repeats: dict[tuple[str, ...], list[PassCase]] = {}
+        for case in table.cases(reference):
+            replica = case.replica
+            key = (case.group, replica.model.name, replica.dtype, repr(case.terms))
+            repeats.setdefault(key, []).append(case)
+        found += [_configuration(same, runtime) for same in repeats.values()]
+    return found
+
+
+def shares(configurations: Sequence[PassConfiguration]) -> dict[bool, float]:
+    """Return the unexplained share of GPUs known to a runtime (True), and of new ones (False)."""
+    known = [one for one in configurations if one.is_known and not one.case.is_test]
+    new = [one for one in configurations if not one.is_known]
+    widest = _covering((one.gpu, one.needed_share) for one in known)
+    each = _covering((one.gpu, abs(one.off_share)) for one in new)
+    return {True: max(widest, default=nan), False: float(np.mean(each)) if each else nan}
+
+
+def _covering(shares: Iterable[tuple[str, float]]) -> list[float]:
+    """Return the share that covers 90 % of the configurations of each GPU."""
+    of_gpu: dict[str, list[float]] = {}
+    for gpu, share in shares:
+        of_gpu.setdefault(gpu, []).append(share)
+    return [float(quantile(many, COVERED_SHARE)) for many in of_gpu.values()]
+
+
+def _configuration(same: Sequence[PassCase], runtime: Runtime) -> PassConfiguration:
+    case = same[0]
+    replica = dataclasses.replace(case.replica, runtime=runtime)
+    part = stage_of(replica.model, replica.cut, 0)
+    steps = [
+        {
+            family: term.times * half_width
+            for family, half_width in intervals.half_widths_of(
+                part_rows(replica, term.step, part)
+            ).items()
+        }
+        for term in case.terms
+    ]
+    return PassConfiguration(
+        case=case,
+        measured_s=float(np.mean([one.measured_s for one in same])),
+        predicted_s=case.predicted_s(runtime),
+        half_widths=intervals.added(steps),
+        is_known=replica.gpu.name in runtime.gpus,
+    )
+
+
+LAUNCHES_S = tuple(4e-6 * step for step in range(21))
+GRADIENTS = tuple(round(0.70 + 0.01 * step, 2) for step in range(41))
+"""Candidates for launch times and for factors of backward products."""
+
+NEW, FEW_ROWS, FEWEST = ("h100_sxm", "a100_pcie_80gb"), 10, 2
+"""GPUs that act as unmeasured ones, the rows of each operator class that are
+known of it, and the least rows of a class, of which half are drawn."""
+
+ODD = "p4"
+"""A GPU whose kernels were timed in another clock state."""
+
+
+@dataclass(frozen=True, eq=False)
+class FittedGraph:
+    """A measured case with its kernels priced."""
+
+    case: GraphCase
+    priced: PricedLaunches
+
+    @property
+    def is_allocating(self) -> bool:
+        """Whether the forward pass shows fresh allocations."""
+        launches = np.sum(self.priced.repeats[self.priced.of(FORWARD)])
+        return self.case.is_training and self.case.is_allocating(float(launches))
+
+    def spans(self, framework: Framework) -> dict[str, PhaseTime]:
+        """Return the phases under a framework."""
+        phases = (FORWARD, BACKWARD) if self.case.is_training else (INFERENCE,)
+        return {phase: span(self.priced, self.case.gpu, phase, framework) for phase in phases}
+
+    @functools.lru_cache(maxsize=1024)  # noqa: B019 - rows live as long as a fit
+    def phase_s(self, phase: str, launch_s: float, gradient: float) -> float:
+        """Return the seconds of one phase under plain numbers of a framework."""
+        vendor = self.case.gpu.vendor
+        framework = Framework(launch_s={phase: launch_s}, gradient={vendor: gradient})
+        return span(self.priced, self.case.gpu, phase, framework).latency_s
+
+    def total_s(self, framework: Framework) -> float:
+        """Return the seconds of the whole pass."""
+        return sum(part.latency_s for part in self.spans(framework).values())
+
+
+def fit_graphs(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield PyTorch's constants, fitted to every graph."""
+    rows = priced_cases(reference)
+    framework = replace(fit_framework(rows), pace=depthwise_paces(read_profiles(reference)))
+    without = functools.cache(functools.partial(fit_without, rows))
+    yield Calibration(
+        file=price.CALIBRATION,
+        content={
+            "framework": {
+                "launch_s": rounded(framework.launch_s, ".3g"),
+                "pace": rounded(framework.pace, ".3f"),
+                "gradient": rounded(framework.gradient, ".3f"),
+            }
+        },
+        tables=[MODEL_TIMES, SHAPES, PROFILES],
+        rows=len(rows),
+        split="whole graphs: each is judged by constants fitted to all others",
+        errors=[row.total_s(without(row.case.graph_name)) / row.case.total_s - 1.0 for row in rows],
+        provenance={"versions": {"framework": "PyTorch 1.12 to 2.1, eager, fp32"}},
+    )
+
+
+def priced_cases(reference: Path) -> list[FittedGraph]:
+    """Return the unfused cases of one GPU that can be fitted to."""
+    rows = read_rows(reference)[0]
+    drawn = {name: few_shot_profile(load_gpu(name), rows, seed=0) for name in NEW}
+    return [
+        FittedGraph(case, case.price(reference, drawn.get(case.gpu.name, BEST)))
+        for case in read_cases(reference)
+        if case.parallelism == "none"
+        and not case.is_fused
+        and case.has_graph
+        and case.gpu.name != ODD
+    ]
+
+
+def few_shot_profile(gpu: Gpu, rows: Sequence[Rows], seed: int) -> Profile:
+    """Return a GPU's profile by its data sheet and `FEW_ROWS` rows of each operator class."""
+    others = [one for one in measured_gpus() if one.name != gpu.name]
+    profile = zero_shot_profile(identity_of(gpu), among=others)
+    # Batched products first: the dispatch they show is an upper bound for single ones.
+    for part in sorted(rows, key=lambda part: part.kernel):
+        if part.gpu == gpu.name and part.kernel != "conv" and len(part) >= FEWEST:
+            draw = np.random.default_rng(np.random.SeedSequence([seed, FEW_ROWS]))
+            chosen = draw.choice(len(part), size=min(FEW_ROWS, len(part) // 2), replace=False)
+            profile = fit_few(part.where(chosen), gpu, profile)
+    return profile
+
+
+def fit_framework(rows: Sequence[FittedGraph]) -> Framework:
+    """Return the constants of least error: backward products first, then the host.
+
+    Raises:
+        UserError: a phase has no row to fit to.
+    """
+    trained = [row for row in rows if row.case.is_training]
+    framework = Framework()
+    for vendor in sorted({row.case.gpu.vendor for row in trained}):
+        mine = [row for row in trained if row.case.gpu.vendor == vendor]
+        best = min(GRADIENTS, key=functools.partial(_phase_error, mine, BACKWARD, 0.0))
+        framework = replace(framework, gradient={**framework.gradient, vendor: best})
+    judged = {
+        INFERENCE: [row for row in rows if not row.case.is_training],
+        FORWARD: [row for row in trained if not row.is_allocating],
+        BACKWARD: trained,
+    }
+    if empty := [phase for phase, mine in judged.items() if not mine]:
+        raise UserError(f"no graph to fit constants to: {', '.join(empty)}")
+
+    def error(phase: str, launch_s: float) -> float:
+        return _phase_error(judged[phase], phase, launch_s, framework)
+
+    launch_s = {phase: min(LAUNCHES_S, key=functools.partial(error, phase)) for phase in judged}
+    return replace(framework, launch_s=launch_s)
+
+
+def _phase_error(
+    rows: Sequence[FittedGraph], phase: str, launch_s: float, gradient: float | Framework
+) -> float:
+    """Return the mean |log(predicted / measured)| of one phase."""
+    ratios = []
+    for row in rows:
+        factor = gradient if isinstance(gradient, float) else gradient.gradient_of(row.case.gpu)
+        measured_s = row.case.backward_s if phase == BACKWARD else row.case.forward_s
+        ratios.append(row.phase_s(phase, launch_s, factor) / measured_s)
+    return float(np.mean(np.abs(np.log(ratios))))
+
+
+def fit_without(rows: Sequence[FittedGraph], graph: str) -> Framework:
+    """Return the constants fitted to the rows of all graphs but one."""
+    return fit_framework([row for row in rows if row.case.graph_name != graph])

@@ -1,1 +1,0 @@
-"""Fits of networks between nodes."""

