@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,16 +16,14 @@ from lab.tables.records import (
     gpu_name,
     is_model,
     model_name,
-    model_of,
     records,
     replica_of,
 )
 from lab.tables.rows import Record, read_records
-from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.operator_prices import compute_rows
 from simulators.composition.price import part_rows
-from simulators.composition.replica import EVERYTHING, Effects, Replica, Runtime, load_runtime
+from simulators.composition.replica import EVERYTHING, Effects, Replica, Runtime
 from simulators.composition.throttling import throttled_s
 from simulators.core.jit import Floats
 from simulators.workload.llm.parallelism import Parallelism, Stage, stage_of
@@ -412,88 +410,3 @@ def _model(row: Record) -> LanguageModel:
         ffn=int(row.mlp_hidden),
         vocab=int(row.vocab_size),
     )
-
-
-PROFILE = "colocation/muxserve_mps_latency.parquet"
-COLOCATION_GPU = "a100_sxm"
-WHOLE = 100.0
-COLUMNS = ("share", "batch", "tokens", "prefill", "decode")
-
-
-def slowdowns(reference: Path) -> Iterator[Record]:
-    """Yield the passes of each model and number of GPUs that were also timed on all SMs.
-
-    `share`, `batch`, `tokens` and the slowdowns of `prefill` and `decode` are arrays, with NaN
-    where one of the two passes was not timed.
-    """
-    groups: dict[tuple[str, int], list[Record]] = {}
-    for row in read_records(reference / PROFILE):
-        groups.setdefault((row.model, int(row.n_gpus)), []).append(row)
-    for (model, gpus), rows in sorted(groups.items()):
-        whole = {(row.batch, row.seq_len): row for row in rows if row.mps_pct == WHOLE}
-        pairs = [
-            (row, whole[row.batch, row.seq_len])
-            for row in rows
-            if row.mps_pct != WHOLE and (row.batch, row.seq_len) in whole
-        ]
-        found = [
-            (
-                row.mps_pct / WHOLE,
-                row.batch,
-                row.seq_len,
-                _ratio(row.prefill_ms, base.prefill_ms),
-                _ratio(row.decode_ms, base.decode_ms),
-            )
-            for row, base in pairs
-        ]
-        columns = np.array(found, np.float64).reshape(-1, len(COLUMNS)).T
-        yield Record(zip(COLUMNS, columns, strict=True), model=model, gpus=gpus)
-
-
-def _ratio(value: float | None, base: float | None) -> float:
-    return np.nan if value is None or base is None else value / base
-
-
-PRODUCTS = file_of("w4a16_products")
-
-MATRIX = (73_728, 18_432)
-"""Inner length and columns of the product, 1,024 and 256 for each of 72 SMs (IST-DASLab/marlin,
-`bench.py`, "ideal")."""
-
-BASE_HZ = 885e6
-"""NVIDIA A10 product brief, base clock."""
-
-CONTEXT = 128.0
-"""Assumed tokens of context: the published decodes are of short texts."""
-
-
-def gpu_at(clock: str) -> Gpu:
-    """Return an A10 at its boost clock, or with its clock locked at the base."""
-    gpu = load_gpu("a10")
-    if clock != "base_locked":
-        return gpu
-    slower = BASE_HZ / gpu.clock_hz
-    peaks = {dtype: slower * peak for dtype, peak in gpu.peak_flops.items()}
-    return replace(gpu, clock_hz=BASE_HZ, peak_flops=peaks)
-
-
-def speed_ups(reference: Path, clock: str) -> Mapping[str, Mapping[int, float]]:
-    """Return the speed-up over fp16, by kernel and rows of the product."""
-    found: dict[str, dict[int, float]] = {}
-    for row in records(reference, "w4a16_products", clock=clock):
-        found.setdefault(row.kernel, {})[row.batch] = row.speedup_vs_fp16
-    return {kernel: dict(sorted(rows.items())) for kernel, rows in found.items()}
-
-
-def exllama_decodes(reference: Path) -> Iterator[PassCase]:
-    """Yield decodes of one sequence with 4-bit weights on the GPU that the catalog has.
-
-    Compiled code launches the layers, so the runtime `graphs` is nearest: with `eager`, the runtime
-    of TinyChat's Python, the mean error is 34 % rather than 15 %.
-    """
-    runtime = load_runtime("graphs")
-    for row in records(reference, "exllama", gpu="RTX4090", bits_per_weight=4.0):
-        model = model_of(f"{row.family} {row.size}")
-        replica = replica_of(model, "rtx_4090", dtype="w4a16", kv_dtype="fp16", runtime=runtime)
-        terms = (Term(decode_step(1.0, CONTEXT)),)
-        yield PassCase(model.name, replica, terms, 1.0 / row.tokens_per_s_bs1)

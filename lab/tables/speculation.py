@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.tables.records import declared, file_of, records
-from lab.tables.rows import Record
+from lab.tables.records import file_of, records
 
 PER_STEP = file_of("tokens_per_step")
 ACCEPTED_LENGTHS = file_of("acceptance_length")
@@ -64,17 +63,3 @@ def rates_by_guess(reference: Path) -> Mapping[tuple[str, int], Mapping[int, flo
     for row in records(reference, "medusa_heads"):
         rates.setdefault((row.vicuna_size, row.head), {})[row.top] = row.topk_accuracy
     return rates
-
-
-RUNS = file_of("slora_runs")
-SETTINGS = {name: Record(one) for name, one in declared("slora_runs")["settings"].items()}
-
-
-def throughputs(reference: Path, gpu: str, setting: str) -> Mapping[int, float]:
-    """Return requests per second by the number of adapters; 0: without any.
-
-    Lengths are drawn uniformly from 8 to 512 tokens.
-    """
-    file = f"synthetic/slora/synthetic_num_adapters_{gpu}_{setting}_slora.jsonl"
-    rows = records(reference, "slora_runs", file=file)
-    return {int(row.cfg_num_adapters): float(row.throughput) for row in rows}
