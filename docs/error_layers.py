@@ -19,7 +19,7 @@ from simulators.composition.intervals import HalfWidth, added, unexplained_share
 from simulators.composition.price import Iteration, pass_interval, pipeline_iterations
 from simulators.composition.replica import Replica
 from simulators.core.jit import Floats
-from simulators.evidence.lookup import has_kin
+from simulators.evidence.lookup import has_related_gpu
 from simulators.serving.answer.error_bands import engines_of, scale, shipped_width
 from simulators.serving.prices.iteration_table import Ends
 from simulators.workload.llm.step import Step
@@ -74,7 +74,7 @@ def _parts(replica: Replica, stages: Sequence[Iteration]) -> Mapping[str, Ends]:
     )
     own = {name: _ends(one) for name, one in families.items()}
     squares = {name: ends**2 for name, ends in own.items()}
-    if not has_kin(replica.gpu, replica.level):
+    if not has_related_gpu(replica.gpu, replica.level):
         together = np.sum(list(own.values()), axis=0)
         squares = {name: ends * together for name, ends in own.items()}
     messages = squares.pop("messages", np.zeros(2))

@@ -36,10 +36,9 @@ from lab.tables.rows import BANDED, Floats, Rows, by_labels, evenly, is_host_tim
 from planning.calibrate import transfer
 from planning.calibrate.kernels import band_by_rows
 from simulators.catalog.gpu import load_gpu
-from simulators.evidence.calibration_files import calibrations
 from simulators.evidence.default_rates import identity_of, measured_gpus
 from simulators.evidence.intervals import Band, interval_s
-from simulators.evidence.lookup import DEFAULT_FRAMEWORK
+from simulators.evidence.lookup import DEFAULT_FRAMEWORK, calibrations
 from simulators.evidence.transfer import SHEET, VENDOR, Errors, TransferError, error_of, rank
 from simulators.kernels import energy
 from simulators.kernels.families.family import Entry, entry_of

@@ -36,7 +36,7 @@ from simulators.catalog.model import load_model
 from simulators.core.errors import UserError
 from simulators.core.fields import point_from, updated
 from simulators.core.jit import Floats
-from simulators.evidence.calibration_files import calibrations
+from simulators.evidence.lookup import calibrations
 from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at

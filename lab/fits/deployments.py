@@ -62,8 +62,8 @@ from simulators.core.errors import Infeasible, UnknownNameError
 from simulators.core.fields import updated
 from simulators.core.folder import RUNTIMES
 from simulators.core.jit import Floats
-from simulators.evidence.calibration_files import calibrations
 from simulators.evidence.intervals import COVERED
+from simulators.evidence.lookup import calibrations
 from simulators.kernels.families.experts import MARLIN_ARCHITECTURES
 from simulators.serving import deployment
 from simulators.serving.answer.error_bands import Width, shipped_width, width_from

@@ -24,7 +24,7 @@ from simulators.composition.replica import Replica, Runtime
 from simulators.core.calibration import read_calibration
 from simulators.core.folder import once
 from simulators.core.jit import Floats
-from simulators.evidence.lookup import has_kin
+from simulators.evidence.lookup import has_related_gpu
 from simulators.workload.operators import Column
 
 CALIBRATION = Path(__file__).parent / "calibration" / "intervals.toml"
@@ -86,7 +86,7 @@ def pass_interval_s(
 ) -> tuple[Floats, Floats]:
     """Return the ends of the 90 % interval of a pass through all stages of a replica."""
     half_widths = added(stages)
-    if not has_kin(replica.gpu, replica.level):
+    if not has_related_gpu(replica.gpu, replica.level):
         half_widths = {"all": sum(half_widths.values(), HalfWidth())}
     return interval_s(latency_s, half_widths, unexplained_share(replica.runtime, replica.gpu))
 

@@ -1,8 +1,7 @@
-"""Which measurements price a GPU, and how wide the interval of the answer is.
+"""Which measurements price a GPU, and how wide the prediction interval is.
 
-`lookup.py` is the entry point: which GPU's calibration of a kind is taken, how much wider the
-interval becomes and which files that rests on. `transfer.py` has errors by kind of transfer;
-`relatives.toml` says which GPUs are sources, `lines.toml` which architectures follow which.
-`measured_gpus.py` has the defaults of a data sheet: means and lines through measured GPUs.
-`intervals.py` has the 90 % intervals.
+`lookup.py` is the entry point: the GPU whose calibration is used, the widened interval and the
+files behind it. `transfer.py` has the error of each kind of transfer; `relatives.toml` lists the
+allowed sources, `lines.toml` the order of architectures. `default_rates.py` derives rates from a
+data sheet. `intervals.py` has the 90 % prediction intervals.
 """

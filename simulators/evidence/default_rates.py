@@ -1,7 +1,14 @@
-"""Default fp32 rates of a GPU by its data sheet: means and lines over all measured GPUs.
+"""Default rates of a GPU without measurements, from its data sheet and all measured GPUs.
 
-The sustained part of the fp32 peak follows a line through the measured GPUs, by FLOPs per joule;
-the other rates are means, and tiles are those of one measured GPU.
+fp32: the sustained share of the peak follows a line through the measured GPUs in FLOPs per joule.
+The other rates are means, and the tiles are those of one measured GPU. Intervals come from the
+errors of measured GPUs that were predicted as if they were new (`lab.fits fp32_errors`): quantiles
+of the pooled errors, with equal weight per GPU, widened by `1 + 1 / n` for `n` GPUs.
+
+Matrix units: the more FLOPs per joule a data sheet promises, the smaller the sustained share of the
+peak. Over architectures and dtypes of 4 to 16 bits its logarithm falls along a line in the
+logarithm of FLOPs per joule. Vendors with measured products have a factor. Line, factors and
+intervals are fitted with one architecture left out in turn (`lab.fits sustained_peaks`).
 """
 
 from __future__ import annotations
@@ -19,26 +26,26 @@ from simulators.catalog.gpu import Gpu, as_sold
 from simulators.core.calibration import read_calibration
 from simulators.core.folder import once
 from simulators.core.jit import Floats
-from simulators.evidence.calibration_files import SUMMARY, Stamp, calibration_file, stamp
-from simulators.evidence.intervals import COVERED, Band, everywhere
+from simulators.evidence.intervals import COVERED, Band, uniform_band
+from simulators.evidence.lookup import SUMMARY, Stamp, calibration_file, stamp
 
 MIN_GPUS_OF_LINE = 3
-"""A line through fewer GPUs than this says nothing about another; their mean stands in."""
+"""Least number of GPUs for a line; the mean replaces a line through fewer GPUs."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """The properties by which sources are chosen; scaled variants of a device share them."""
+    """The properties by which sources are chosen. What-if variants of a GPU share them."""
 
     name: str
     vendor: str
     architecture: str
-    flops_per_j: float  # fp32 peak over the power limit: how hard the GPU presses on it
+    flops_per_j: float  # fp32 peak over the power limit
 
 
 @dataclass(frozen=True)
 class MeasuredGpu(Identity):
-    """A calibrated GPU in a few numbers that can be transferred to other GPUs."""
+    """A calibrated GPU, with the rates that can be transferred to other GPUs."""
 
     rates: Mapping[str, Mapping[str, Any]]  # by operator class: compute, bandwidth, dispatch_s ...
 
@@ -51,7 +58,7 @@ def identity_of(gpu: Gpu) -> Identity:
 
 
 def measured_gpus() -> tuple[MeasuredGpu, ...]:
-    """Return all calibrated GPUs that shipped calibrations sum up."""
+    """Return all GPUs in the summary of the shipped calibrations."""
     file = calibration_file("fp32", SUMMARY)
     return () if file is None else _measured_gpus(file, stamp())
 
@@ -62,14 +69,14 @@ def _measured_gpus(file: Path, _now: Stamp) -> tuple[MeasuredGpu, ...]:
 
 
 def of_architecture(architecture: str, peers: Sequence[MeasuredGpu]) -> Sequence[MeasuredGpu]:
-    """Return the GPUs of an architecture; all if there is none."""
+    """Return the GPUs of an architecture, or all GPUs if none has this architecture."""
     return [gpu for gpu in peers if gpu.architecture == architecture] or peers
 
 
 def nearest_gpu(kin: Sequence[MeasuredGpu]) -> str:
-    """Return the source of tiles: the GPU that sustains the largest share of peak.
+    """Return the name of the GPU that sustains the largest share of its peak: the source of tiles.
 
-    A GPU that reaches its data sheet's clock shows its tiles without the effect of a power limit.
+    The rates of a GPU that reaches the clock of its data sheet show no effect of a power limit.
     """
 
     def sustained(gpu: MeasuredGpu) -> tuple[float, str]:
@@ -79,15 +86,16 @@ def nearest_gpu(kin: Sequence[MeasuredGpu]) -> str:
 
 
 def mean_of(label: str, number: str, among: Sequence[MeasuredGpu], otherwise: float) -> float:
-    """Return the geometric mean of a number over GPUs: rates and overheads differ by factors."""
+    """Return the geometric mean of a rate over GPUs, or `otherwise` if no GPU has the rate."""
     values = [gpu.rates[label][number] for gpu in among if label in gpu.rates]
     return float(np.exp(np.mean(np.log(values)))) if values else otherwise
 
 
 def sustained_by_line(label: str, peers: Sequence[MeasuredGpu], flops_per_j: float) -> float:
-    """Return the part of the peak a GPU sustains, by the FLOPs asked of each joule.
+    """Return the sustained share of the fp32 peak, by a line in FLOPs per joule.
 
-    A straight line through the other GPUs, between the least seen and one.
+    The line is fitted to the other GPUs. Its values are limited to the range from the least
+    measured share to 1.
     """
     seen = [(b.flops_per_j, float(b.rates[label]["compute"])) for b in peers if label in b.rates]
     x, s = np.array(seen).T
@@ -102,9 +110,9 @@ SUSTAINED_PEAKS = Path(__file__).parent / "calibration" / "sustained_peaks.toml"
 
 
 def sustained_share(gpu: Gpu, dtype: str) -> float:
-    """Return the part of the dense peak of a precision that large products sustain.
+    """Return the share of a precision's dense peak that large matrix products sustain.
 
-    A what-if GPU has the share of the real GPU. A vendor without measurements has a factor of 1.
+    A what-if GPU has the share of its base GPU. A vendor without measurements has a factor of 1.
     """
     line, vendors = _sustained_peaks()["line"], _sustained_peaks()["vendor"]
     asked = math.log(flops_per_j(gpu, dtype))
@@ -112,9 +120,10 @@ def sustained_share(gpu: Gpu, dtype: str) -> float:
 
 
 def share_of(asked: float, level: float, slope: float, most: float, factor: float = 1.0) -> float:
-    """Return the sustained part where the logarithm of the TFLOPs per joule is `asked`.
+    """Return the sustained share of the peak. `asked`: logarithm of the peak's TFLOPs per joule.
 
-    The line ends at the peak; with the vendor's factor, at the largest measured share.
+    The line ends at the peak. With the vendor's factor it ends at `most`, the largest measured
+    share.
 
     >>> [round(share_of(math.log(x), -0.2, -0.3, 0.9), 3) for x in (0.1, 1.0, 2.0)]
     [0.9, 0.819, 0.665]
@@ -123,18 +132,17 @@ def share_of(asked: float, level: float, slope: float, most: float, factor: floa
 
 
 def flops_per_j(gpu: Gpu, dtype: str) -> float:
-    """Return the TFLOPs that the peak asks of each joule at the power limit."""
+    """Return the TFLOPs per joule at peak rate and power limit."""
     sold = as_sold(gpu)
     return sold.peak(dtype) / sold.tdp_w / 1e12
 
 
 def sheet_bands(vendor: str) -> dict[str, Band]:
-    """Return the prediction intervals of products priced by data sheet, for a vendor's GPUs.
+    """Return the prediction intervals of products that are priced by data sheet.
 
     `plain` is for formats without quantization of activations, `quantised` for the others. Both
-    were measured on GPUs of the vendor with a factor of one. Another's factor comes from other
-    formats, so it may as well be absent or twice as large in logarithms, and adds by squares; where
-    there is none, the farthest that was seen may be missing.
+    were measured on GPUs of the vendor whose factor is 1. For another vendor the logarithm of its
+    factor widens the interval by squares; without a factor, the largest known one does.
     """
     factors = _sustained_peaks()["vendor"]
     known = {name: abs(math.log(factor)) for name, factor in factors.items()}
@@ -157,7 +165,7 @@ FP32_ERRORS = Path(__file__).parent / "calibration" / "fp32_errors.toml"
 
 
 def bands_by_sheet(gpus: Collection[str]) -> dict[str, Band]:
-    """Return the bands of a GPU whose data sheet alone is known, by class of operators."""
+    """Return the bands of a GPU without measurements, by class of operators."""
     return {
         label: band_of_gpus([np.array(errors["sheet"]) for errors in found])
         for label, found in errors_of(gpus).items()
@@ -167,14 +175,16 @@ def bands_by_sheet(gpus: Collection[str]) -> dict[str, Band]:
 def band_of_gpus(errors: Collection[Floats], unit: float = 1.0) -> Band:
     """Return the 90 % prediction interval for rows of a new GPU.
 
-    Errors are quantiles of each GPU, as many of each, of logarithms of measured over predicted.
+    Args:
+        errors: per measured GPU, the same number of quantiles of log(measured / predicted).
+        unit: factor on the errors, such as the scale of a GPU's own errors.
     """
     ends = np.quantile(np.concatenate([*errors]), COVERED) * unit * (1.0 + 1.0 / len(errors))
-    return everywhere(*np.exp(ends).tolist())
+    return uniform_band(*np.exp(ends).tolist())
 
 
 def errors_of(gpus: Collection[str]) -> Mapping[str, list[Mapping[str, Any]]]:
-    """Return the errors of some GPUs, by class of operators."""
+    """Return the calibrated errors of GPUs, by class of operators."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     known = once(read_calibration, FP32_ERRORS)["gpu"]
     for gpu in gpus:

@@ -1,16 +1,19 @@
 """Which GPU's calibration prices a GPU, how wide its interval becomes, and from which files.
 
-A GPU without measured kernels, or of which nothing measured may be used (`zero_shot`), takes times
-from another GPU; so do a library and a precision that were not timed on it. Among the sources that
-`relatives.toml` allows, the one is taken whose kind of transfer had the least error
-(`transfer.py`). A user's own calibrations come before those shipped.
+A GPU without measured kernels takes times from another GPU. So does a GPU whose measurements may
+not be used (`zero_shot`), and a library or a precision that was not timed on the GPU. Among the
+sources that `relatives.toml` allows, `find` takes the one whose kind of transfer had the least
+error (`transfer.py`). A user's own calibrations take precedence over the shipped ones.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -19,35 +22,132 @@ from simulators.catalog.engine import ENGINE_FILES, library_order
 from simulators.catalog.gpu import Gpu, is_alike, load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
-from simulators.core.folder import GPUS, MEMORIES
+from simulators.core.folder import GPUS, MEMORIES, PACKAGE, read_toml
 from simulators.evidence import transfer
-from simulators.evidence.calibration_files import (
-    POWER,
-    RELATIVES,
-    SUMMARY,
-    Kind,
-    Stamp,
-    calibration_file,
-    calibrations,
-    kinds,
-    places,
-    stamp,
-)
 from simulators.evidence.intervals import Band
 
+CALIBRATIONS = PACKAGE / "kernels" / "calibration"
+DEFAULT_RATES = PACKAGE / "kernels" / "default_rates.toml"
+RELATIVES = Path(__file__).with_name("relatives.toml")
+SUMMARY = "measured_gpus"  # the fp32 calibration file that summarizes all shipped GPUs
+POWER = "power"  # the kind of calibration that holds watts; all other kinds hold times
+
+Stamp = tuple[int, ...]
+"""Modification times of the calibration folders, in ns: part of the key of every cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind of calibration: a table of `relatives.toml`, which explains the fields."""
+
+    folders: tuple[str, ...]
+    transfers_to: str
+    frameworks: str = "any"
+    least_ratio: float = 0.0
+    reason: str
+
+
+def calibrations(kind: str) -> Mapping[str, tuple[Path, ...]]:
+    """Return the calibration files of a kind by measured GPU, one file per folder of the kind."""
+    return _files(kind, places(), stamp())
+
+
+def calibration_file(kind: str, gpu: str) -> Path | None:
+    """Return the first calibration file of a kind for a GPU, or None."""
+    return next(iter(calibrations(kind).get(gpu, ())), None)
+
+
+def calibration_files(kind: str, gpu: str) -> tuple[Path, ...]:
+    """Return all calibration files of a kind for a GPU, hidden shipped files included."""
+    paths = (
+        place / folder / f"{gpu}.toml" for place in places() for folder in kinds()[kind].folders
+    )
+    return tuple(path for path in paths if path.is_file())
+
+
+@functools.lru_cache(maxsize=64)
+def _files(kind: str, folders: tuple[Path, ...], _now: Stamp) -> Mapping[str, tuple[Path, ...]]:
+    found: dict[str, dict[str, Path]] = {}
+    for place in folders:
+        for folder in kinds()[kind].folders:
+            for file in sorted((place / folder).glob("*.toml")):
+                found.setdefault(file.stem, {}).setdefault(folder, file)
+    return {gpu: tuple(files.values()) for gpu, files in found.items()}
+
+
+def places() -> tuple[Path, ...]:
+    """Return the folders that are searched for calibrations, the user's own first."""
+    return _places(os.environ.get("SWEEPER_HOME", ""))
+
+
+@functools.lru_cache(maxsize=4)
+def _places(home: str) -> tuple[Path, ...]:
+    own = (Path("catalog") / "kernels", *([Path(home) / "kernels"] if home else []))
+    return (*own, CALIBRATIONS)
+
+
+@contextmanager
+def fixed_stamp() -> Iterator[None]:
+    """Read the modification times of the folders once for all prices within the context."""
+    token = _FIXED.set(stamp())
+    try:
+        yield
+    finally:
+        _FIXED.reset(token)
+
+
+_FIXED: ContextVar[Stamp] = ContextVar("_FIXED", default=())
+
+
+def stamp() -> Stamp:
+    """Return when the calibration folders last changed. Cheap, because every price calls it."""
+    if looked := _FIXED.get():
+        return looked
+    written: list[int] = []
+    for place, *folders in _folders(places()):
+        written.append(_mtime_ns(place))
+        if written[-1]:
+            written += map(_mtime_ns, folders)
+    return tuple(written)
+
+
+@functools.lru_cache(maxsize=4)
+def _folders(folders: tuple[Path, ...]) -> tuple[tuple[str, ...], ...]:
+    names = dict.fromkeys(name for kind in kinds().values() for name in kind.folders if name)
+    return tuple((str(place), *(str(place / name) for name in names)) for place in folders)
+
+
+def _mtime_ns(folder: str) -> int:
+    """Return the modification time of a folder; 0 if the folder does not exist."""
+    try:
+        return os.stat(folder).st_mtime_ns  # noqa: PTH116 - asked ten thousand times a command
+    except OSError:
+        return 0
+
+
+@functools.cache
+def kinds() -> Mapping[str, Kind]:
+    """Return the kinds of calibration by name."""
+    tables = read_toml(RELATIVES)
+    rows = {name: tables.get(row.get("like", ""), {}) | row for name, row in tables.items()}
+    for row in rows.values():
+        row.pop("like", None)
+    return {name: Kind(**row) for name, row in rows.items()}
+
+
 LEVELS = ("zero_shot", "few_shot", "full")
-"""How much may be known of a GPU: its data sheet, some tens of rows, or all that was measured."""
+"""Levels of information about a GPU: its data sheet, some tens of rows, or all measurements."""
 BEST = "best"
 NEW_ARCHITECTURE = "new_architecture"  # as zero_shot, without other GPUs of its architecture
 
 FRAMEWORKS = library_order()
-"""Where a library has no measured kernel of a kind, the first of these that has one substitutes."""
+"""Kernel libraries, in the order in which one substitutes for a kernel that another lacks."""
 
 DEFAULT_FRAMEWORK = FRAMEWORKS[0]
-"""Library whose kernels run where no other is chosen."""
+"""Library whose kernels run by default."""
 
 NAMED_KERNELS = ("triton_8",)
-"""Kernels that a launch asks for by name, whatever is faster: no other library substitutes."""
+"""Kernels that a launch selects by name. No other library substitutes for them."""
 
 T = TypeVar("T")
 
@@ -60,39 +160,39 @@ class Source:
     architecture: str
     relation: str  # one of RELATIONS
     newer: int = 0  # generations
-    unlike: float = 0.0  # |log| of the ratios of memory bandwidth and of 16-bit rate, summed
+    data_sheet_distance: float = (
+        0.0  # |log| of the ratios of memory bandwidth and of 16-bit rate, summed
+    )
 
 
 @dataclass(frozen=True)
 class CalibrationMatch(Generic[T]):
-    """Numbers of one kind for a GPU, and the transfer they come by."""
+    """Calibrated numbers for a GPU, and the kind of transfer from the measured GPU."""
 
     numbers: T
-    gpu: str  # that was measured
+    gpu: str  # the measured GPU
     framework: str
     kind: transfer.TransferKind
     error: transfer.TransferError
-    here: CalibrationMatch[T] | None = (
-        None  # own numbers for the same work, where another GPU's are taken
-    )
+    here: CalibrationMatch[T] | None = None  # the GPU's own numbers for the same work, if any
 
     @property
     def is_of_this_gpu(self) -> bool:
-        """Whether this was measured on the GPU itself."""
+        """Whether the numbers were measured on the GPU itself."""
         return self.kind.relation == transfer.OWN
 
     @property
     def is_own(self) -> bool:
-        """Whether this was measured on the GPU itself, in the precision asked for."""
+        """Whether the numbers were measured on the GPU itself in the requested precision."""
         return self.is_of_this_gpu and self.kind.same_precision
 
     def widened(self, band: Band) -> Band:
-        """Return a measured band as wide as the transfer makes it."""
+        """Return a measured band, widened by the error of the transfer."""
         return band if self.kind.name == transfer.OWN else self.error.widened(band)
 
 
 def nearest_relation(level: str) -> str:
-    """Return the nearest relation of sources that a level of information allows."""
+    """Return the nearest relation to a source GPU that a level of information allows."""
     return {LEVELS[0]: transfer.ARCHITECTURE, NEW_ARCHITECTURE: transfer.GENERATION}.get(
         level, transfer.OWN
     )
@@ -109,19 +209,20 @@ def find(
     precisions: Sequence[str] = ("",),
     nearest: str = transfer.OWN,
 ) -> CalibrationMatch[T] | None:
-    """Return the numbers with the least error for a GPU; none if the data sheet is better.
+    """Return the numbers with the least transfer error for a GPU.
 
-    Of equal errors the library's own kernel goes first, then the nearest GPU. Numbers of another
-    GPU come with those of the GPU itself for the same work, if there are any.
+    Returns None without any numbers, or if the data sheet alone has a smaller error. At equal
+    errors the library's own kernel is preferred, then the nearest GPU. A match from another GPU
+    includes the GPU's own numbers for the same work, if there are any.
 
     Args:
-        kind: of calibration: a table of `relatives.toml`.
-        gpu: the name that calibrations know it by.
-        architecture: of the GPU.
-        look: returns what a GPU, a library and a precision have, if anything.
-        family: of kernels, as `transfer.py` knows it.
-        framework: library whose kernels are wanted.
-        precisions: the wanted one first and acceptable ones after it.
+        kind: kind of calibration, a table of `relatives.toml`.
+        gpu: name of the GPU in calibrations.
+        architecture: architecture of the GPU.
+        look: function of GPU, library and precision that returns their numbers or None.
+        family: family of kernels in `transfer.py`.
+        framework: library whose kernels are requested.
+        precisions: the requested precision, followed by its substitutes.
         nearest: relation of the nearest sources that may be used.
     """
     others: Sequence[str] = ()
@@ -157,10 +258,10 @@ def find(
 def sources(
     kind: str, gpu: str, architecture: str, nearest: str = transfer.OWN
 ) -> tuple[Source, ...]:
-    """Return the GPUs whose times a GPU may take, nearest first, from a relation on.
+    """Return the GPUs whose times a GPU may take, sorted by relation, `nearest` or farther.
 
-    Of equally near GPUs the newer goes first (its library is newer too), then the one with the most
-    similar data sheet.
+    Among GPUs of the same relation the newer one comes first (its library is newer too), then the
+    GPU with the most similar data sheet.
     """
     return _sources(kind, gpu, architecture, nearest, places(), stamp())
 
@@ -180,33 +281,33 @@ def _sources(
         relation, newer = transfer.relation_of(architecture, theirs)
         is_near = relation == transfer.ARCHITECTURE or (row.transfers_to == "line" and newer != 0)
         if row.transfers_to == "all" or (is_near and row.transfers_to != "none"):
-            found.append(Source(name, theirs, relation, newer, _unlikeness(gpu, other)))
-    far = transfer.RELATIONS[transfer.RELATIONS.index(nearest) :]
-    return tuple(sorted((one for one in found if one.relation in far), key=_distance))
+            found.append(Source(name, theirs, relation, newer, _data_sheet_distance(gpu, other)))
+    allowed = transfer.RELATIONS[transfer.RELATIONS.index(nearest) :]
+    return tuple(sorted((one for one in found if one.relation in allowed), key=_nearness))
 
 
-def _distance(source: Source) -> tuple[int, int, int, float, str]:
+def _nearness(source: Source) -> tuple[int, int, int, float, str]:
     """Return the sort key of sources: relation, generations, newer first, data sheet, name."""
     apart = abs(source.newer) if source.newer else len(transfer.succession())
     return (
         transfer.RELATIONS.index(source.relation),
         apart,
         -source.newer,
-        source.unlike,
+        source.data_sheet_distance,
         source.gpu,
     )
 
 
 def _known_gpu(name: str) -> Gpu | None:
-    """Return a GPU of the catalog; none of a data sheet given by path, which has no such name."""
+    """Return a GPU of the catalog, or None for a data sheet that was given by path."""
     try:
         return load_gpu(name)
     except UserError:
         return None
 
 
-def _unlikeness(gpu: str, other: Gpu | None) -> float:
-    """Return how far two data sheets are apart; 0 where one is not in the catalog."""
+def _data_sheet_distance(gpu: str, other: Gpu | None) -> float:
+    """Return the distance of two data sheets in log rates; 0 if one is not in the catalog."""
     here = _known_gpu(gpu)
     if here is None or other is None:
         return 0.0
@@ -219,14 +320,14 @@ def _rates(gpu: Gpu) -> tuple[float, float]:
 
 
 def _is_source(gpu: Gpu, row: Kind) -> bool:
-    """Return whether the 16-bit rate of a GPU is high enough over its fp32 rate for a source."""
+    """Return whether the ratio of 16-bit to fp32 rate is high enough for a source."""
     return _rates(gpu)[1] >= row.least_ratio * gpu.peak("fp32")
 
 
 def files_behind(gpu: Gpu) -> tuple[Path, ...]:
-    """Return the calibration files behind times of a GPU: own, sources' and the tables of sources.
+    """Return the files that times of a GPU depend on: calibrations of the GPU and its sources.
 
-    In fp32 all GPUs are sources, through the summary that `measured_gpus.py` reads.
+    In fp32 all GPUs are sources, through the summary that `default_rates.py` reads.
     """
     name = gpu.measured_as or gpu.name
     summary = calibration_file("fp32", SUMMARY)
@@ -235,32 +336,29 @@ def files_behind(gpu: Gpu) -> tuple[Path, ...]:
     names["fp32"] = [SUMMARY, name, *(str(other["name"]) for other in summed)]
     found = (f for kind, some in names.items() for n in some for f in calibrations(kind).get(n, ()))
     dram = (MEMORIES.find(gpu.memory),) if gpu.memory else ()
-    return tuple(
-        dict.fromkeys(
-            (RELATIVES, transfer.CALIBRATION, transfer.LINES, *ENGINE_FILES, *dram, *found)
-        )
-    )
+    shared = (RELATIVES, DEFAULT_RATES, transfer.CALIBRATION, transfer.LINES, *ENGINE_FILES)
+    return tuple(dict.fromkeys((*shared, *dram, *found)))
 
 
-def has_kin(gpu: Gpu, level: str = BEST) -> bool:
-    """Return whether fused kernels of any GPU of the architecture were measured."""
+def has_related_gpu(gpu: Gpu, level: str = BEST) -> bool:
+    """Return whether fused kernels were measured on any GPU of the architecture."""
     name = gpu.measured_as or gpu.name
     found = sources("fused", name, gpu.architecture, nearest_relation(level))
     return any(one.relation in (transfer.OWN, transfer.ARCHITECTURE) for one in found)
 
 
 def unmeasured(gpus: Iterable[str]) -> list[str]:
-    """Return the GPUs without measured kernels; a what-if GPU counts as its original."""
+    """Return the GPUs without measured kernels. A what-if GPU counts as its base GPU."""
     known = {name for kind in kinds() if kind != POWER for name in calibrations(kind)}
     found = {name: load_gpu(name) for name in dict.fromkeys(gpus)}
     return [name for name, gpu in found.items() if (gpu.measured_as or gpu.name) not in known]
 
 
 def notes_on(gpus: Iterable[str]) -> tuple[str, ...]:
-    """Return notes on the results of some GPUs: which of them have no measured kernel.
+    """Return footnotes to results over GPUs: which GPUs have no measured kernels.
 
-    With the mean error of times that are transferred from another GPU, where measured GPUs stand
-    beside them; and which GPU a data sheet was copied from without `like`.
+    A comparison with measured GPUs adds the mean error of transferred times. A data sheet with the
+    rates of a measured GPU adds a hint to use `like`.
     """
     asked = list(dict.fromkeys(gpus))
     by_sheet = [name for name in asked if not load_gpu(name).validated]
@@ -291,23 +389,21 @@ def notes_on(gpus: Iterable[str]) -> tuple[str, ...]:
         f'{name} has the rates of {original}: with  like = "{original}"  in its file it takes what '
         "was measured there."
         for name in names
-        if (original := _original_of(load_gpu(name)))
+        if (original := _identical_gpu(load_gpu(name)))
     ]
     return tuple(notes)
 
 
 def _transfer_error(gpu: Gpu) -> float:
-    """Return the mean error of kernel times that a GPU takes from its nearest source."""
+    """Return the mean error of kernel times from the nearest source; infinite without a source."""
     nearest = sources("tensor", gpu.measured_as or gpu.name, gpu.architecture)
-    return (
-        math.expm1(transfer.error_of(transfer.ALL, nearest[0].relation).error)
-        if nearest
-        else math.inf
-    )
+    if not nearest:
+        return math.inf
+    return math.expm1(transfer.error_of(transfer.ALL, nearest[0].relation).error)
 
 
-def _original_of(gpu: Gpu) -> str:
-    """Return the measured GPU with the rates of a user's own GPU; empty if none has them."""
+def _identical_gpu(gpu: Gpu) -> str:
+    """Return the measured GPU that has the same rates as a GPU, or an empty string."""
     known = (load_gpu(name) for name in GPUS.names() if name != gpu.name)
     alike = [other.name for other in known if is_alike(gpu, other)]
     return next((name for name in alike if name not in unmeasured([name])), "")

@@ -24,8 +24,7 @@ import numpy as np
 from simulators.catalog.gpu import Gpu, as_sold, load_memory
 from simulators.core.calibration import read_calibration
 from simulators.core.jit import Floats
-from simulators.evidence.calibration_files import calibration_file
-from simulators.evidence.lookup import find
+from simulators.evidence.lookup import calibration_file, find
 from simulators.kernels.corrections import Correction, corrected, correction_from
 from simulators.kernels.price import flops, moved_bytes
 from simulators.workload.operators import Attention, Compute, Elementwise, Embedding, Gemm, Norm

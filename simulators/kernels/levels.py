@@ -23,13 +23,6 @@ import numpy as np
 from simulators.catalog.gpu import Gpu, as_sold, load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.evidence.calibration_files import (
-    Stamp,
-    calibration_file,
-    calibration_files,
-    calibrations,
-    stamp,
-)
 from simulators.evidence.default_rates import (
     Identity,
     MeasuredGpu,
@@ -51,8 +44,13 @@ from simulators.evidence.lookup import (
     LEVELS,
     NAMED_KERNELS,
     NEW_ARCHITECTURE,
+    Stamp,
+    calibration_file,
+    calibration_files,
+    calibrations,
     find,
     nearest_relation,
+    stamp,
 )
 from simulators.evidence.transfer import OWN
 from simulators.kernels.corrections import correction_from
@@ -65,8 +63,8 @@ from simulators.kernels.profile import (
     VectorRates,
     default_profile,
     product_seconds,
+    tiles_from,
 )
-from simulators.kernels.tiling import Tile
 from simulators.workload.precision import BYTES, QUANTISED
 
 R = TypeVar("R", bound=ProductRates)
@@ -236,11 +234,7 @@ def rates_from(table: Mapping[str, Any], under: R) -> R:
     """Return rates updated with a calibration; numbers missing there keep their value."""
     found: dict[str, Any] = {k: v for k, v in table.items() if isinstance(v, float | int)}
     if "tiles" in table:
-        found["tiles"] = tuple(
-            Tile(int(m), int(n), float(efficiency), int(splits))
-            for splits in table["splits"]
-            for m, n, efficiency in table["tiles"]
-        )
+        found["tiles"] = tiles_from(table)
     correction = correction_from(table["correction"]) if "correction" in table else None
     seen = tuple((float(lo), float(hi)) for lo, hi in table.get("seen", ()))
     return replace(under, **found, seen=seen, correction=correction, calibrated=True)

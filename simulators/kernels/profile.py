@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from simulators.catalog.gpu import INSTRUCTION_ROWS, Gpu
+from simulators.core.folder import read_toml
 from simulators.core.jit import Floats
-from simulators.evidence.calibration_files import Stamp
 from simulators.evidence.intervals import Band
-from simulators.evidence.lookup import DEFAULT_FRAMEWORK
+from simulators.evidence.lookup import DEFAULT_FRAMEWORK, DEFAULT_RATES, Stamp
 from simulators.kernels.corrections import Correction, corrected_seconds
 from simulators.kernels.tiling import Tile, TileRates, tile_seconds
 from simulators.workload.precision import BYTES
@@ -120,125 +121,43 @@ class Profile:
     stamp: Stamp = ()  # of the calibrations it was read from
 
 
-def _tiles(splits: tuple[int, ...], *tiles: tuple[int, int, float]) -> tuple[Tile, ...]:
-    return tuple(Tile(m, n, efficiency, s) for s in splits for m, n, efficiency in tiles)
-
-
-SIMT_TILES = _tiles(
-    (1, 4),
-    (256, 128, 1.00),
-    (128, 128, 0.95),
-    (128, 64, 0.85),
-    (64, 128, 0.85),
-    (64, 64, 0.70),
-    (128, 32, 0.70),
-    (32, 128, 0.70),
-    (64, 32, 0.60),
-    (32, 32, 0.60),
-)
-"""Tiles of NVIDIA's fp32 kernels by their names; the smaller, the more a block waits for loads."""
-
-MATRIX_TILES = _tiles(
-    (1, 4),
-    (256, 128, 1.00),
-    (128, 256, 1.00),
-    (128, 128, 1.00),
-    (128, 96, 0.95),
-    (96, 96, 0.90),
-    (128, 64, 0.90),
-    (64, 128, 0.90),
-    (64, 64, 0.80),
-    (64, 32, 0.60),
-    (32, 64, 0.60),
-    (32, 32, 0.40),
-    (64, 16, 0.40),
-    (16, 64, 0.40),
-    (16, 16, 0.20),
-)
-"""Macro tiles of AMD's fp32 matrix-core kernels by their names."""
-
-TENSOR_TILES = _tiles(
-    (1, 2, 4, 8),
-    (256, 128, 1.0),
-    (128, 256, 1.0),
-    (128, 128, 0.95),
-    (128, 64, 0.80),
-    (64, 128, 0.80),
-    (64, 256, 0.85),
-    (64, 64, 0.60),
-    (16, 128, 0.25),
-)
-"""Tiles of tensor-core libraries; small ones cannot feed the matrix units from shared memory."""
-
-KERNEL_S = 2e-6
-"""Launching an empty kernel back to back takes about 2 us on every GPU since Pascal."""
-
-DISPATCH_S = {"nvidia": 30e-6, "amd": 15e-6}
-"""An empty framework call timed from the host: 25-50 us under CUDA, 12-30 us under ROCm."""
-
-SUSTAINED = {"nvidia": 0.8, "amd": 0.65}
-"""fp32 products sustain .5 to .97 of the peak, by the margin to the power limit."""
-
-L2_BYTES_PER_CLOCK = 64.0
-"""What the path from L2 hands an SM in a clock, on every NVIDIA GPU since Volta."""
-
-
 def default_profile(vendor: str) -> Profile:
-    """Return what is assumed of a GPU nothing was measured on.
-
-    Numbers without a reason of their own are about the mean over the GPUs that were measured.
-    """
-    maker = "amd" if vendor == "amd" else "nvidia"
-    dispatch_s = DISPATCH_S[maker]
+    """Return the profile of a GPU on which nothing was measured, from `default_rates.toml`."""
+    defaults = read_toml(DEFAULT_RATES)
+    own = defaults["amd" if vendor == "amd" else "nvidia"]
+    dispatch_s = own["dispatch_s"]
     simt = GemmRates(
-        tiles=MATRIX_TILES if maker == "amd" else SIMT_TILES,
-        tail=0.9,
-        prologue=20.0,
-        prologue_rate=256.0 if maker == "amd" else 128.0,  # FLOPs of an SM or CU per clock, in fp32
-        k_step=8.0,  # the unrolled inner loop of fp32 kernels
-        compute=SUSTAINED[maker],
-        bandwidth=0.75,
-        load_bytes_per_clock=L2_BYTES_PER_CLOCK,
+        **defaults["fp32"],
+        tiles=tiles_from(own),
+        compute=own["compute"],
+        prologue_rate=own["prologue_rate"],
         dispatch_s=dispatch_s,
     )
-    tensor = replace(
-        simt,
-        tiles=TENSOR_TILES,
-        prologue=256.0,
-        prologue_rate=TENSOR_PROLOGUE_RATE,
-        k_step=TENSOR_K_STEP,
-        compute=1.0,  # of what is sustained: the part of the peak is `evidence.sustained`'s
-        bandwidth=0.85,
-    )
-    vector = VectorRates(bandwidth=0.83, ramp_s=15e-6, dispatch_s=dispatch_s)
-    softmax = ReductionRates(
-        bandwidth=0.83,
-        ramp_s=25e-6,
-        dispatch_s=dispatch_s,
-        l2_share=0.7,
-        step_clocks=5000.0,
-        row_clocks=1000.0,
-    )
-    attention = AttentionRates(
-        prefill_compute=0.55,
-        decode_compute=0.3,
-        bandwidth=0.8,
-        query_tile=128.0,  # FlashAttention's block of queries, and FlashDecoding's of keys
-        kv_tile=256.0,
-        group_tile=INSTRUCTION_ROWS,
-        load_bytes_per_clock=L2_BYTES_PER_CLOCK,
-        dispatch_s=dispatch_s,
-    )
+    numbers = {n: v for n, v in defaults["tensor"].items() if n not in ("tiles", "splits")}
+    tensor = replace(simt, tiles=tiles_from(defaults["tensor"]), **numbers)
+    vector = VectorRates(**defaults["vector"], dispatch_s=dispatch_s)
+    reductions = {
+        name: ReductionRates(**defaults[name], dispatch_s=dispatch_s)
+        for name in ("softmax", "layer_norm")
+    }
     return Profile(
         level="zero_shot",
         gemm={"linear": simt, "bmm": simt, "conv": simt, "tensor": tensor},
         vector={"unary": vector, "binary": vector},
-        reduction={
-            "softmax": softmax,
-            "layer_norm": replace(softmax, step_clocks=500.0, row_clocks=500.0),
-        },
-        attention=attention,
-        kernel_s=KERNEL_S,
+        reduction=reductions,
+        attention=AttentionRates(
+            **defaults["attention"], group_tile=INSTRUCTION_ROWS, dispatch_s=dispatch_s
+        ),
+        kernel_s=defaults["kernel_s"],
+    )
+
+
+def tiles_from(table: Mapping[str, Any]) -> tuple[Tile, ...]:
+    """Return the tiles of a calibration table, for each number of splits."""
+    return tuple(
+        Tile(int(m), int(n), float(efficiency), int(splits))
+        for splits in table["splits"]
+        for m, n, efficiency in table["tiles"]
     )
 
 

@@ -28,8 +28,7 @@ from simulators.core.errors import UserError
 from simulators.core.fields import check_point, is_sound, point_from
 from simulators.core.folder import ROUTERS, RUNTIMES, SCHEDULERS, WORKLOADS, file_of_user
 from simulators.core.jit import Kernel, compile_all
-from simulators.evidence.calibration_files import one_look
-from simulators.evidence.lookup import notes_on
+from simulators.evidence.lookup import fixed_stamp, notes_on
 from simulators.serving.answer.error_bands import banded
 from simulators.serving.answer.explain import batch_table, explained_request, request_table
 from simulators.serving.answer.metrics import ServingMetrics
@@ -88,7 +87,7 @@ class Serving:
         """Simulate every row on its own; steady states are answered together."""
         batch = with_runtimes(batch)
         together = is_analytic(batch) & ~shared_rows(batch)
-        with one_look():
+        with fixed_stamp():
             return evaluate_apart(together, evaluate_analytic, evaluate_events, batch)
 
     def bounds(self, low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Any]:

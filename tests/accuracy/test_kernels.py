@@ -11,8 +11,8 @@ from lab.tables.fused_kernels import TABLES
 from simulators.core.calibration import reference_folder
 from simulators.core.checks import Check
 from simulators.core.folder import PACKAGE
-from simulators.evidence.calibration_files import calibration_file, calibrations
 from simulators.evidence.default_rates import measured_gpus
+from simulators.evidence.lookup import calibration_file, calibrations
 from tests.calibrations import fitted_tables
 
 

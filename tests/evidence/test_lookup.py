@@ -12,14 +12,15 @@ import pytest
 
 from lab.fits.kernels.transferred_kernels import is_within
 from simulators.catalog.gpu import load_gpu
-from simulators.evidence.calibration_files import CALIBRATIONS, kinds
 from simulators.evidence.intervals import Band
 from simulators.evidence.lookup import (
     BEST,
+    CALIBRATIONS,
     NEW_ARCHITECTURE,
     CalibrationMatch,
     files_behind,
     find,
+    kinds,
     nearest_relation,
     notes_on,
     sources,

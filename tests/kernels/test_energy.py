@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis.strategies import floats, sampled_from
 
 from simulators.catalog.gpu import Gpu, held_at, load_gpu, what_if
-from simulators.evidence.calibration_files import calibrations
+from simulators.evidence.lookup import calibrations
 from simulators.kernels.energy import active_idle_w, energy_j, power_model_of, power_w, resting_w
 from simulators.kernels.price import price
 from simulators.workload.operators import Elementwise, Gemm, Norm

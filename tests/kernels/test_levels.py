@@ -10,8 +10,8 @@ import pytest
 
 from simulators.catalog.gpu import load_gpu, what_if
 from simulators.core.errors import UnknownNameError, UserError
-from simulators.evidence.calibration_files import calibration_file
 from simulators.evidence.default_rates import measured_gpus
+from simulators.evidence.lookup import calibration_file
 from simulators.kernels.levels import profile_of
 from simulators.kernels.price import price
 from simulators.workload.operators import Attention, Elementwise, Gemm

@@ -39,7 +39,6 @@ from planning.calibrate.kernels import (
 from planning.calibrate.measurements import NEEDS, SIZES
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
-from simulators.evidence.calibration_files import CALIBRATIONS, SUMMARY
 from simulators.evidence.default_rates import (
     FP32_ERRORS,
     MeasuredGpu,
@@ -49,6 +48,7 @@ from simulators.evidence.default_rates import (
     of_architecture,
 )
 from simulators.evidence.intervals import Band
+from simulators.evidence.lookup import CALIBRATIONS, SUMMARY
 from simulators.kernels.corrections import features_of
 from simulators.kernels.families.gemm import algorithm_seconds, implicit_sizes, sizes_of
 from simulators.kernels.levels import zero_shot_profile

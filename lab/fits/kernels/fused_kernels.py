@@ -65,8 +65,8 @@ from lab.tables.tensor_kernels import (
     read_chain_rows,
 )
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.evidence.calibration_files import CALIBRATIONS
 from simulators.evidence.intervals import COVERED, Band
+from simulators.evidence.lookup import CALIBRATIONS
 from simulators.evidence.transfer import LIBRARY_ALONE, library_of
 from simulators.kernels.corrections import LEAF_STEP
 from simulators.kernels.families import auxiliary_kernels

@@ -28,7 +28,7 @@ from lab.tables.tensor_kernels import POWER_SPLIT, meter_name, power_tables, rea
 from planning.calibrate.kernels import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.jit import Floats
-from simulators.evidence.calibration_files import CALIBRATIONS
+from simulators.evidence.lookup import CALIBRATIONS
 from simulators.kernels.corrections import LEAF_STEP, Correction, corrected, correction_from
 from simulators.kernels.energy import (
     PowerModel,

@@ -40,14 +40,14 @@ from lab.tables.tensor_kernels import (
 from planning.calibrate.kernels import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
-from simulators.evidence.calibration_files import CALIBRATIONS
 from simulators.evidence.default_rates import SUSTAINED_PEAKS, flops_per_j, share_of
 from simulators.evidence.intervals import Band
+from simulators.evidence.lookup import CALIBRATIONS
 from simulators.kernels.corrections import features_of
 from simulators.kernels.families.gemm import sizes_of
 from simulators.kernels.levels import MEASURED, NUMBERS, WEIGHT_ONLY, sustaining
 from simulators.kernels.price import roofline_s
-from simulators.kernels.profile import TENSOR_TILES, TensorRates, default_profile, product_seconds
+from simulators.kernels.profile import TensorRates, default_profile, product_seconds
 from simulators.kernels.tiling import Tile
 from simulators.workload.precision import QUANTISED
 
@@ -68,6 +68,7 @@ TREES, DEPTH, ALPHAS = 64, 3, (0.4, 0.6, 0.8, 1.0)
 """Trees, and candidates for the part of the formula's slope that is kept."""
 
 EFFICIENCIES = (0.02, 1.3)
+TENSOR_TILES = default_profile("nvidia").gemm["tensor"].tiles
 SHAPES = tuple(dict.fromkeys((tile.m, tile.n) for tile in TENSOR_TILES))
 
 

@@ -26,10 +26,9 @@ from lab.tables import fused_kernels as fused_tables
 from lab.tables import tensor_kernels
 from lab.tables.rows import Floats, Rows
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.evidence.calibration_files import stamp
 from simulators.evidence.default_rates import identity_of
 from simulators.evidence.intervals import WIDEST, Band
-from simulators.evidence.lookup import FRAMEWORKS, sources
+from simulators.evidence.lookup import FRAMEWORKS, sources, stamp
 from simulators.evidence.transfer import (
     ALL,
     ARCHITECTURE,

@@ -22,8 +22,8 @@ from simulators.catalog.engine import kernel_choices
 from simulators.catalog.gpu import INSTRUCTION_ROWS, Gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.jit import Floats
-from simulators.evidence.calibration_files import CALIBRATIONS
-from simulators.evidence.intervals import Band, everywhere
+from simulators.evidence.intervals import Band, uniform_band
+from simulators.evidence.lookup import CALIBRATIONS
 from simulators.kernels.corrections import corrected, interpolated_s
 from simulators.kernels.families.family import Entry, OperatorFamily, entry_of, seconds_by
 from simulators.kernels.families.latent_attention import (
@@ -352,7 +352,7 @@ def unified_seconds(a: Attention, gpu: Gpu, numbers: Mapping[str, float] | None 
 def unified_band() -> Band:
     """Return how far off GPUs lie that were left out of the fit."""
     ends = _unified_calibration()["ends"]
-    return everywhere(float(ends["lo"]), float(ends["hi"]))
+    return uniform_band(float(ends["lo"]), float(ends["hi"]))
 
 
 def _unified_calibration() -> Mapping[str, Any]:

@@ -18,9 +18,8 @@ from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats
-from simulators.evidence.calibration_files import Stamp, calibrations
 from simulators.evidence.intervals import Band, band_from
-from simulators.evidence.lookup import find, nearest_relation, sources
+from simulators.evidence.lookup import Stamp, calibrations, find, nearest_relation, sources
 from simulators.evidence.transfer import ARCHITECTURE, OWN
 from simulators.kernels.corrections import Correction, GridTable, correction_from, grids_from
 from simulators.kernels.profile import Profile, ReductionRates, VectorRates
