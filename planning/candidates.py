@@ -1,4 +1,4 @@
-"""Candidate deployments of a model on some GPUs, and reasons why GPUs are excluded.
+"""Candidate deployments of a model on some GPUs, and a prefilter by a steady state.
 
 Degrees of parallelism are powers of two; experts are split by expert or tensor parallelism; each
 GPU runs the engines that support its vendor, in the precisions of the published checkpoint.
@@ -7,27 +7,35 @@ GPU runs the engines that support its vendor, in the precisions of the published
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
 from typing import Any
 
-from simulators.catalog.engine import ServingEngine, load_engine
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from simulators.catalog.engine import load_engine
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.replica import NOTHING
+from simulators.core.columns import categories, numbers
 from simulators.core.errors import UserError
 from simulators.core.folder import ENGINES
+from simulators.core.jit import Floats
+from simulators.serving.demand.requests import token_counts
 from simulators.serving.demand.workloads import is_trace, load_trace
-from simulators.serving.point import AUTO, DRAFT, RDMA, SPECULATIONS
+from simulators.serving.deployment import ONE_POOL
+from simulators.serving.point import ANALYTIC, AUTO, DRAFT, RDMA, SPECULATIONS
 from simulators.serving.speculation import survival
 from simulators.workload.llm.routing import BACKENDS, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
 from simulators.workload.precision import precision
 
-WIDEST_TP, WIDEST_EP, DEEPEST_PP = 8, 16, 4
+MAX_TP, MAX_EP, MAX_PP = 8, 16, 4
 """Largest degrees tried: tensor parallelism within a node, experts over two, four stages."""
 
-CHUNKS, BATCHES = (512, 2048, 8192), (64, 256)
+CHUNK_SIZES, MAX_BATCHES = (512, 2048, 8192), (64, 256)
 
 DRAFT_TOKENS = (1, 3, 5)
 """Draft tokens per sequence and iteration."""
@@ -39,14 +47,20 @@ MOE_BACKENDS = {"vllm_v1": (GATHERED, HIGH_THROUGHPUT, LOW_LATENCY), "sglang": B
 """MoE backends that an engine has options for, by its scheduler."""
 
 CHECKPOINT, ANY = "checkpoint", "any"
-USUAL, OLDER = "bf16", "fp16"
+DEFAULT_DTYPE, OLDER_DTYPE = "bf16", "fp16"
 """Precision of checkpoints that state none; GPUs without bf16 use fp16."""
 
-SETTLED = 50
-"""Requests beyond a percentile that make it stable, for random loads."""
+TAIL_REQUESTS = 50
+"""Requests beyond a percentile that make the percentile stable, for random loads."""
 
-LEAST_S = 120.0
+MIN_DURATION_S = 120.0
 """Least duration of such a load: a queue needs time to grow."""
+
+OVERLOADED = 2.0
+"""Ratio of latency to deadline for a deployment that cannot carry the mean load."""
+
+Steady = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""Evaluates designs in the steady state."""
 
 
 @dataclass(frozen=True)
@@ -69,79 +83,65 @@ def options_on(gpu: str, models: Sequence[str], engines: str, dtypes: str) -> Gp
     """
     sheet = load_gpu(gpu)
     asked = [load_engine(n) for n in (ENGINES.names() if engines == ANY else engines.split(","))]
-    able = [engine for engine in asked if sheet.vendor in engine.vendors]
+    supported = [engine for engine in asked if sheet.vendor in engine.vendors]
     tried = {model: _dtypes(sheet, load_model(model), dtypes) for model in models}
-    if not able:
-        titles = ", ".join(engine.label for engine in asked)
+    refused = ""
+    if not supported:
         do = "does" if len(asked) == 1 else "do"
+        titles = ", ".join(engine.label for engine in asked)
         refused = f"{titles} {do} not run on {sheet.vendor.upper()} devices"
     elif not any(tried.values()):
-        wanted = dtypes if dtypes != CHECKPOINT else ", ".join(_formats(load_model(models[0])))
-        refused = f"no {wanted} support"
-    else:
-        refused = ""
-    return GpuOptions(gpu, tuple(engine.schedulers[0] for engine in able), tried, refused)
-
-
-def _formats(model: LanguageModel) -> tuple[str, ...]:
-    return model.formats or (USUAL,)
+        published = load_model(models[0]).formats or (DEFAULT_DTYPE,)
+        refused = f"no {dtypes if dtypes != CHECKPOINT else ', '.join(published)} support"
+    return GpuOptions(gpu, tuple(engine.schedulers[0] for engine in supported), tried, refused)
 
 
 def _dtypes(gpu: Gpu, model: LanguageModel, asked: str) -> tuple[str, ...]:
-    """Return the wanted precisions that a GPU supports."""
+    """Return the asked precisions that a GPU supports."""
+
+    def supported(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if _is_supported(gpu, name))
+
     if asked != CHECKPOINT:
-        return tuple(name for name in asked.split(",") if _has(gpu, name))
-    own = tuple(name for name in _formats(model) if _has(gpu, name))
-    if own or model.formats:
-        return own
-    return (OLDER,) if _has(gpu, OLDER) else ()
+        return supported(asked.split(","))
+    if model.formats:
+        return supported(model.formats)
+    return supported((DEFAULT_DTYPE,)) or supported((OLDER_DTYPE,))
 
 
-def _has(gpu: Gpu, dtype: str) -> bool:
-    how = precision(dtype)
-    needed = {how.compute, how.activations, how.expert_compute} - {""}
-    return needed <= set(gpu.peak_flops)
+def _is_supported(gpu: Gpu, dtype: str) -> bool:
+    found = precision(dtype)
+    return {found.compute, found.activations, found.expert_compute} - {""} <= set(gpu.peak_flops)
 
 
 def grids_of(gpus_tried: Sequence[GpuOptions]) -> list[dict[str, Any]]:
-    """Return grids of model, GPU, precision and engine."""
-    found: dict[Any, dict[str, Any]] = {}
-    for one in gpus_tried:
-        for model, dtypes in one.dtypes.items():
-            if dtypes and not one.refused:
-                grid = found.setdefault(
-                    (model, dtypes, one.engines),
-                    {
-                        "model": model,
-                        "gpu": [],
-                        "dtype": list(dtypes),
-                        "scheduler": list(one.engines),
-                    },
-                )
-                grid["gpu"].append(one.gpu)
-    return list(found.values())
+    """Return a grid of precisions and engines for each model and GPU."""
+    return [
+        {"model": model, "gpu": [one.gpu], "dtype": list(dtypes), "scheduler": list(one.engines)}
+        for one in gpus_tried
+        for model, dtypes in one.dtypes.items()
+        if dtypes and not one.refused
+    ]
+
+
+def _powers(limit: int, most: int = 2**31) -> list[int]:
+    """Return the powers of two up to two limits."""
+    return [2**n for n in range(int(log2(limit)) + 1) if 2**n <= most]
 
 
 def parallelism_of(models: Sequence[str], gpus: int) -> tuple[dict[str, list[int]], list[str]]:
     """Return the axes of parallelism within a number of GPUs, and their constraints."""
-    powers = [2**n for n in range(int(log2(gpus)) + 1)]
-    sheets = [load_model(name) for name in models]
-    mixtures = [sheet.name for sheet in sheets if sheet.experts]
-    axes = {
-        "tp": [n for n in powers if n <= WIDEST_TP],
-        "pp": [n for n in powers if n <= DEEPEST_PP],
-    }
+    axes = {"tp": _powers(gpus, MAX_TP), "pp": _powers(gpus, MAX_PP)}
+    mixtures = [name for name in models if load_model(name).experts]
     if not mixtures:
         return axes, []
-    wide = [n for n in powers if n <= WIDEST_EP]
     rules = [
         "ep = 1 OR ep = tp * attention_dp",
         "attention_dp = 1 OR (tp = 1 AND pp = 1 AND ep > 1)",
     ]
-    if len(mixtures) < len(sheets):
-        named = _quoted([name for name in models if load_model(name).experts])
-        rules.append(f"ep * attention_dp = 1 OR model IN ({named})")
-    return axes | {"ep": wide, "attention_dp": wide}, rules
+    if len(mixtures) < len(models):
+        rules.append(f"ep * attention_dp = 1 OR model IN ({_quoted(mixtures)})")
+    return axes | {"ep": _powers(gpus, MAX_EP), "attention_dp": _powers(gpus, MAX_EP)}, rules
 
 
 def backends_of(names: str, *, mixtures: bool) -> tuple[dict[str, list[str]], list[str]]:
@@ -159,8 +159,8 @@ def backends_of(names: str, *, mixtures: bool) -> tuple[dict[str, list[str]], li
         f"(scheduler = '{scheduler}' AND moe.backend IN ({_quoted(backends)}))"
         for scheduler, backends in MOE_BACKENDS.items()
     )
-    usual = f"moe.backend = '{GATHERED}'"
-    return {"moe.backend": asked}, [f"{usual} OR attention_dp > 1", f"{usual} OR {supported}"]
+    default = f"moe.backend = '{GATHERED}'"
+    return {"moe.backend": asked}, [f"{default} OR attention_dp > 1", f"{default} OR {supported}"]
 
 
 def pools_of_gpus(
@@ -175,25 +175,19 @@ def pools_of_gpus(
     """
     if pools == NO:
         return [], []
-    powers = [2**n for n in range(int(log2(gpus)) + 1)]
+    powers = _powers(gpus)
     sizes = sorted(n for n in {*powers, *(3 * n for n in powers)} if n < gpus)
     if not sizes:
         raise UserError(f"--pools {pools}: two pools need at least two GPUs (--gpus)")
-    cuts = [n for n in powers if n <= min(WIDEST_TP, gpus - 1)]
-    apart = {
+    degrees = _powers(gpus - 1, MAX_TP)
+    separate: dict[str, Any] = {
         "pools.prefill_gpus": sizes,
         "pools.decode_gpus": sizes,
-        "pools.prefill_tp": cuts,
-        "pools.decode_tp": cuts,
+        "pools.prefill_tp": degrees,
+        "pools.decode_tp": degrees,
         "pools.kv_link": RDMA,
     }
-    together = {
-        "pools.prefill_gpus": 0,
-        "pools.decode_gpus": 0,
-        "pools.prefill_tp": 1,
-        "pools.decode_tp": 1,
-        "pools.kv_link": AUTO,
-    }
+    one_pool = {name: 1 if name.endswith("_tp") else 0 for name in separate}
     engines = [load_engine(name) for name in ENGINES.names()]
     able = {engine.schedulers[0]: engine.name for engine in engines if engine.kv_connector}
     if not any(scheduler in able for one in gpus_tried for scheduler in one.engines):
@@ -204,7 +198,7 @@ def pools_of_gpus(
         "pools.decode_gpus % pools.decode_tp = 0",
         f"pools.prefill_gpus = 0 OR scheduler IN ({_quoted(list(able))})",
     ]
-    return [apart] if pools == ONLY else [together, apart], rules
+    return [separate] if pools == ONLY else [one_pool | {"pools.kv_link": AUTO}, separate], rules
 
 
 def _known(names: str, option: str, known: Sequence[str]) -> list[str]:
@@ -229,27 +223,20 @@ def drafting_of(methods: str, draft_model: str, acceptance: str) -> list[dict[st
     names = _known(methods, "--speculation", SPECULATIONS)
     if (draft_model != NOTHING) != (DRAFT in names):
         raise UserError("--drafter NAME and --speculation draft need each other")
-    drafting = [name for name in names if name != NOTHING]
-    for name in drafting:
-        survival(name, acceptance, max(DRAFT_TOKENS))
-    if not drafting:
+    for name in names:
+        if name != NOTHING:
+            survival(name, acceptance, max(DRAFT_TOKENS))
+    if names in ([], [NOTHING]):
         return []
-    found = [
+    return [
         {
             "speculation.method": name,
-            "speculation.num_draft_tokens": list(DRAFT_TOKENS),
-            "speculation.acceptance": acceptance,
+            "speculation.num_draft_tokens": 0 if name == NOTHING else list(DRAFT_TOKENS),
+            "speculation.acceptance": "" if name == NOTHING else acceptance,
             "speculation.draft_model": draft_model if name == DRAFT else NOTHING,
         }
-        for name in drafting
+        for name in sorted(names, key=lambda name: name != NOTHING)
     ]
-    plain = {
-        "speculation.method": NOTHING,
-        "speculation.num_draft_tokens": 0,
-        "speculation.acceptance": "",
-        "speculation.draft_model": NOTHING,
-    }
-    return [plain, *found] if NOTHING in names else found
 
 
 @dataclass(frozen=True)
@@ -265,10 +252,21 @@ class OfferedLoad:
 def load_of(
     workload: str, qps: float | None, traffic: Sequence[float], percentile: int, requests: int
 ) -> OfferedLoad:
-    """Return the load: a whole trace, or enough requests for a stable percentile."""
+    """Return the load: a whole trace, or enough requests for a stable percentile.
+
+    Args:
+        workload: name of a distribution or of a trace.
+        qps: requests per second; None for the trace's own rate, or 1.
+        traffic: multiples of the rate.
+        percentile: percentile of the latencies, below 100.
+        requests: number of requests; 0 for the whole trace, or enough.
+
+    Raises:
+        UserError: the trace has no arrival times, and no rate is given.
+    """
     if is_trace(workload):
         trace = load_trace(workload)
-        own = _own_rate(trace.arrival_s) if trace.arrival_s is not None else None
+        own = _rate(trace.arrival_s) if trace.arrival_s is not None else None
         base = qps or own
         if base is None:
             raise UserError(f"trace '{workload}' has no arrival times; say --qps")
@@ -276,25 +274,120 @@ def load_of(
         count = trace.prompt_tokens.size
         return OfferedLoad(rates, min(requests, count), count, own or 0.0)
     drawn = tuple((qps or 1.0) * factor for factor in traffic)
-    tail = SETTLED / (1.0 - percentile / 100.0)
-    enough = max(tail, *(rate * LEAST_S for rate in drawn))
-    return OfferedLoad(drawn, requests or int(_rounded_up(enough)), 0)
+    tail = TAIL_REQUESTS / (1.0 - percentile / 100.0)
+    enough = max(tail, *(rate * MIN_DURATION_S for rate in drawn))
+    two_digits = 10.0 ** max(0, int(log2(enough) / log2(10.0)) - 1)
+    return OfferedLoad(drawn, requests or int(-(-enough // two_digits) * two_digits), 0)
 
 
-def _own_rate(arrival_s: Any) -> float | None:
-    """Return the mean rate of a trace's arrivals."""
+def _rate(arrival_s: Any) -> float | None:
+    """Return the mean rate of arrivals per second; None if all requests arrive at once."""
     span_s = float(arrival_s[-1])
     return (arrival_s.size - 1) / span_s if span_s > 0.0 else None
-
-
-def _rounded_up(count: float) -> float:
-    """Return a number with two digits that is no smaller."""
-    scale = 10.0 ** max(0, int(log2(count) / log2(10.0)) - 1)
-    return -(-count // scale) * scale
 
 
 @functools.cache
 def engine_named(scheduler: str) -> str:
     """Return the engine whose own scheduler this is, or the scheduler's name."""
-    engines: Iterator[ServingEngine] = map(load_engine, ENGINES.names())
+    engines = map(load_engine, ENGINES.names())
     return next((e.name for e in engines if e.schedulers[0] == scheduler), scheduler)
+
+
+@dataclass(frozen=True)
+class Prefilter:
+    """Lower bound on the ratio of latencies to deadlines, from a steady state.
+
+    A high percentile under bursts exceeds the mean under an even load, so a design whose mean
+    latency in the steady state misses a deadline by far cannot meet the deadline. The steady state
+    supports neither expert parallelism nor separate pools, so similar designs replace them: experts
+    split by tensor parallelism, a prefill pool alone, and a decode pool whose prompts are cached.
+    Data-parallel attention has no bound.
+    """
+
+    steady: Steady
+    own_rate: float  # requests per second of the trace, for designs without `qps`
+    ttft_s: float | None  # deadline of TTFT; None for a median, which has no bound
+    tpot_s: float  # deadline of TPOT
+
+    def __call__(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
+        """Return the ratio of each row; infinity for infeasible designs."""
+        qps = numbers(batch, "qps").astype(np.float64)
+        rates = np.where(np.isnan(qps), self.own_rate, qps)
+        batch = _with(batch, {"qps": rates, "fidelity": ANALYTIC})
+        is_separate = numbers(batch, "pools.prefill_gpus") > 0
+        found = np.empty(batch.num_rows)
+        for mask, ratios in ((~is_separate, self._one_pool), (is_separate, self._two_pools)):
+            rows = np.flatnonzero(mask)
+            if rows.size:
+                found[rows] = ratios(batch.take(pa.array(rows)))
+        return found
+
+    def _one_pool(self, batch: pa.RecordBatch) -> Floats:
+        """Return the ratios of designs with one pool."""
+        groups = numbers(batch, "attention_dp")
+        if (numbers(batch, "ep") > 1).any():
+            dense = {"ep": 1, "attention_dp": 1, "moe.backend": GATHERED}
+            batch = _with(batch, {"tp": numbers(batch, "tp") * groups, **dense})
+            return np.where(groups > 1, 1.0, self._ratios(batch, self.ttft_s, self.tpot_s))
+        return self._ratios(batch, self.ttft_s, self.tpot_s)
+
+    def _two_pools(self, batch: pa.RecordBatch) -> Floats:
+        """Return the ratios of designs with two pools: the larger of both pools."""
+        prefill = _with(_pool(batch, "prefill"), {"output_tokens": 1})
+        cached_prompts = {
+            "prompt_tokens": 1,
+            "sessions.system_prompt_tokens": _mean_prompts(batch)
+            + numbers(batch, "sessions.system_prompt_tokens"),
+            "cache.prefix_caching": True,
+        }
+        decode = _with(_pool(batch, "decode"), cached_prompts)
+        ttft = self._ratios(prefill, self.ttft_s, None)
+        return np.maximum(ttft, self._ratios(decode, None, self.tpot_s))
+
+    def _ratios(self, batch: pa.RecordBatch, ttft_s: float | None, tpot_s: float | None) -> Floats:
+        """Return the largest ratio of a steady-state latency to the given deadlines."""
+        found = self.steady(batch)
+
+        def metric(name: str) -> Floats:
+            return np.asarray(numbers(found, name), np.float64)
+
+        ratios = [np.where(metric("saturated") == 1.0, OVERLOADED, 0.0)]
+        for name, limit_s in (("tpot_mean_s", tpot_s), ("ttft_mean_s", ttft_s)):
+            if limit_s is not None:
+                ratios.append(metric(name) / limit_s)
+        is_infeasible = np.isnan(metric("requests_per_s"))
+        return np.where(is_infeasible, np.inf, np.fmax.reduce(ratios))
+
+
+def _pool(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
+    """Return the designs of one of two pools; partial replicas make no design."""
+    tp = numbers(batch, f"pools.{name}_tp")
+    tp = np.where(tp > 0, tp, numbers(batch, "tp"))
+    gpus = numbers(batch, "replicas") * numbers(batch, f"pools.{name}_gpus")
+    replicas = gpus // (tp * numbers(batch, "pp"))
+    return _with(batch, {"tp": tp, "replicas": replicas, **ONE_POOL})
+
+
+def _mean_prompts(batch: pa.RecordBatch) -> NDArray[np.int64]:
+    """Return the mean prompt of each row's workload, in tokens."""
+    codes, names = categories(batch, "workload")
+    requests, seeds = numbers(batch, "requests"), numbers(batch, "seed")
+    means = [
+        float(np.mean(token_counts(str(name), int(seeds[row]), int(requests[row]))[0]))
+        for name, row in zip(names, np.unique(codes, return_index=True)[1], strict=True)
+    ]
+    return np.array(means, np.float64)[codes].astype(np.int64)
+
+
+def _with(batch: pa.RecordBatch, columns: Mapping[str, object]) -> pa.RecordBatch:
+    """Return the batch with columns replaced by one value per row, or one for all rows."""
+    for name, values in columns.items():
+        place = batch.schema.get_field_index(name)
+        if not isinstance(values, np.ndarray):
+            values = [values] * batch.num_rows
+        kind = batch.schema.field(place).type
+        column = pa.array(values, kind.value_type if pa.types.is_dictionary(kind) else kind)
+        if pa.types.is_dictionary(kind):
+            column = column.dictionary_encode()
+        batch = batch.set_column(place, name, column)
+    return batch

@@ -12,13 +12,15 @@ from typing import Any
 
 from planning.candidates import (
     ANY,
-    BATCHES,
     CHECKPOINT,
-    CHUNKS,
+    CHUNK_SIZES,
+    MAX_BATCHES,
     NO,
     POOLS,
     GpuOptions,
     OfferedLoad,
+    Prefilter,
+    Steady,
     backends_of,
     drafting_of,
     engine_named,
@@ -28,7 +30,6 @@ from planning.candidates import (
     parallelism_of,
     pools_of_gpus,
 )
-from planning.prefilter import Prefilter, Steady
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
@@ -43,13 +44,20 @@ from simulators.workload.llm.routing import BACKENDS, GATHERED
 from sweeper.questions import Deadline, Question, flag
 from sweeper.words import number_in
 
-TAIL = 90
+TAIL_PERCENTILE = 90
 """Percentiles from here on have the uncertainty of a p99, lower ones that of a mean."""
 
-SLOWEST = 10.0
+MAX_TPOT_S = 10.0
 """Largest deadline of TPOT in seconds; a larger number was meant in milliseconds."""
 
 HOUR, MTOK = "an hour", "per million tokens"
+
+ALTERNATIVES = (
+    *("gpu", "tp", "pp", "ep", "attention_dp", "replicas", "dtype", "scheduler"),
+    *("speculation.method", "speculation.num_draft_tokens", "moe.backend"),
+    *("pools.prefill_gpus", "pools.decode_gpus", "pools.prefill_tp", "pools.decode_tp"),
+)
+"""Fields, in one of which the runner-up differs from the best design."""
 
 
 @dataclass(frozen=True)
@@ -129,16 +137,21 @@ def question_of(flags: ServingFlags, steady: Steady) -> Question:
     load = load_of(
         flags.workload, flags.qps, _factors(flags.traffic), flags.percentile, flags.requests
     )
-    of = "p99" if flags.percentile >= TAIL else "mean"
+    is_tail = flags.percentile >= TAIL_PERCENTILE
     deadlines = tuple(
-        Deadline(metric=f"{kind}_p{flags.percentile}_s", limit=limit, interval=f"{kind}_{of}_s")
+        Deadline(
+            metric=f"{kind}_p{flags.percentile}_s",
+            limit=limit,
+            interval=f"{kind}_p99_s" if is_tail else f"{kind}_mean_s",
+        )
         for kind, limit in (("ttft", flags.ttft), ("tpot", flags.tpot))
     )
     space = _space(flags, models, tried, methods, load, deadlines, prices[0])
     mark = hashlib.blake2b(json.dumps(space).encode(), digest_size=3).hexdigest()
     rates = ", ".join("its own" if rate is None else f"{rate:.4g}" for rate in load.rates)
     asked = "the load of the trace" if load.rates == (None,) else f"{rates} requests per second"
-    among = f"on at most {flags.gpus} of {', '.join(gpus)}"
+    percentiles = sorted({50, flags.percentile, 99})
+    latencies = [f"{kind}_p{p}_s" for kind in ("ttft", "tpot") for p in percentiles]
     return Question(
         name=f"ask_{Path(models[0]).stem}_{mark}",
         asks=f"How is {' or '.join(models)} best served at {asked}?",
@@ -152,41 +165,19 @@ def question_of(flags: ServingFlags, steady: Steady) -> Question:
         budget=flags.budget,
         without_price="gpus",
         deadlines=deadlines,
-        prefilter=Prefilter(
-            steady, load.own_rate, flags.ttft if flags.percentile >= TAIL else None, flags.tpot
-        ),
+        prefilter=Prefilter(steady, load.own_rate, flags.ttft if is_tail else None, flags.tpot),
         excluded={"saturated": "the queue grows without bound"},
-        shown=(
-            *(f"{n}_p{p}_s" for n in ("ttft", "tpot") for p in sorted({50, flags.percentile, 99})),
-            "tokens_per_s",
-            "mean_batch",
-        ),
+        shown=(*latencies, "tokens_per_s", "mean_batch"),
         asked=lambda row: _replayed(row, flags.workload, load) + substitutes,
         details=("moe.backend", "dtype", "max_batch", "chunk_size"),
-        alternatives=(
-            "gpu",
-            "tp",
-            "pp",
-            "ep",
-            "attention_dp",
-            "replicas",
-            "dtype",
-            "scheduler",
-            "speculation.method",
-            "speculation.num_draft_tokens",
-            "moe.backend",
-            "pools.prefill_gpus",
-            "pools.decode_gpus",
-            "pools.prefill_tp",
-            "pools.decode_tp",
-        ),
+        alternatives=ALTERNATIVES,
         described=_described,
         refused=refused,
         too_large=(
             f"{flags.model} does not fit on {flags.gpus} {flags.gpu}; use more GPUs (--gpus), "
             "larger GPUs (--gpu) or a smaller precision (--dtype fp8 or w4a16)"
         ),
-        among=among,
+        among=f"on at most {flags.gpus} of {', '.join(gpus)}",
         advice=(
             "Use more or faster GPUs (--gpus, --gpu), fewer requests (--qps) or a smaller",
             "precision (--dtype fp8).",
@@ -201,7 +192,7 @@ def _check(flags: ServingFlags) -> None:
         value = getattr(flags, what)
         if value is not None and not value > 0:
             raise UserError(f"--{what} {value:g}: write a number above zero")
-    if flags.tpot > SLOWEST:
+    if flags.tpot > MAX_TPOT_S:
         raise UserError(f"--tpot {flags.tpot:g}: the TPOT deadline is in seconds; write 50ms")
     if flags.engine != ANY:
         for engine in flags.engine.split(","):
@@ -291,8 +282,8 @@ def _space(
 ) -> dict[str, Any]:
     """Return the space of candidate designs."""
     slo = " AND ".join(f"{d.metric} <= {d.limit:g}" for d in deadlines)
-    cut, rules = parallelism_of(models, flags.gpus)
-    backends, supported = backends_of(flags.moe_backend, mixtures="ep" in cut)
+    parallelism, rules = parallelism_of(models, flags.gpus)
+    backends, supported = backends_of(flags.moe_backend, mixtures="ep" in parallelism)
     pools, sizes = pools_of_gpus(flags.pools, flags.gpus, tried)
     rules += [*supported, *sizes]
     if any(method["speculation.method"] != NOTHING for method in methods):
@@ -304,10 +295,10 @@ def _space(
         "axes": {
             "workload": flags.workload,
             **(shared if flags.system_prompt or hashed else {}),
-            **cut,
+            **parallelism,
             **backends,
-            "chunk_size": list(CHUNKS),
-            "max_batch": list(BATCHES),
+            "chunk_size": list(CHUNK_SIZES),
+            "max_batch": list(MAX_BATCHES),
             "qps": list(load.rates),
             "requests": load.requests,
             "slo_ttft_s": flags.ttft,
@@ -328,31 +319,24 @@ def _space(
     }
 
 
-def _pool(row: Mapping[str, Any], name: str, does: str) -> str:
-    """Return the description of a prefill or decode pool."""
-    tp = row[f"pools.{name}_tp"]
-    return f"{row[f'pools.{name}_gpus'] // tp} × {tp} {row['gpu']} {does}"
-
-
-ROLES = (("prefill", "prefill"), ("decode", "decode"))
-
-
 def _described(row: Mapping[str, Any]) -> str:
     """Return a design as text: replicas, GPUs, parallelism, engine."""
+    gpu, engine = row["gpu"], engine_named(row["scheduler"])
     if row["pools.prefill_gpus"]:
-        pools = (_pool(row, *role) for role in ROLES)
-        return ", ".join([*pools, engine_named(row["scheduler"])])
+        pools = (
+            f"{row[f'pools.{role}_gpus'] // row[f'pools.{role}_tp']} × {row[f'pools.{role}_tp']} "
+            f"{gpu} {role}"
+            for role in ("prefill", "decode")
+        )
+        return ", ".join([*pools, engine])
     copies = f"{row['replicas']} × " if row["replicas"] > 1 else ""
-    cut = ", ".join(
-        f"{name} {row[field]}"
-        for name, field in (("tp", "tp"), ("pp", "pp"), ("ep", "ep"), ("dp", "attention_dp"))
-        if field == "tp" or row[field] > 1
-    )
+    degrees = {"tp": row["tp"], "pp": row["pp"], "ep": row["ep"], "dp": row["attention_dp"]}
+    shown = (f"{name} {n}" for name, n in degrees.items() if name == "tp" or n > 1)
     gpus = row["tp"] * row["pp"] * row["attention_dp"]
     drafts = ""
     if row["speculation.method"] != NOTHING:
         drafts = f", {row['speculation.num_draft_tokens']} drafts by {row['speculation.method']}"
-    return f"{copies}{gpus} {row['gpu']} ({cut}), {engine_named(row['scheduler'])}{drafts}"
+    return f"{copies}{gpus} {gpu} ({', '.join(shown)}), {engine}{drafts}"
 
 
 class ServingQuestions:

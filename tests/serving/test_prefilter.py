@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from planning.prefilter import FULL, Prefilter, Steady
+from planning.candidates import OVERLOADED, Prefilter, Steady
 from simulators.core.columns import schema_of
 from simulators.core.fields import values_of
 from simulators.serving.point import ServingPoint
@@ -67,5 +67,5 @@ def test_prefilter_ttft_of_disaggregated_pools_is_a_lower_bound(
 def test_prefilter_rejects_undersized_pools() -> None:
     few = replace(DENSE, qps=80.0, pools=replace(DENSE.pools, prefill_gpus=1, decode_gpus=4))
     many = replace(few, pools=replace(few.pools, prefill_gpus=4))
-    assert foreseen(few)[0] == FULL
-    assert foreseen(many, tpot_s=0.1)[0] < FULL
+    assert foreseen(few)[0] == OVERLOADED
+    assert foreseen(many, tpot_s=0.1)[0] < OVERLOADED
