@@ -1,24 +1,23 @@
-"""Speed-ups of 4-bit weights: single products on an A10, and whole decodes of ExLlamaV2."""
+"""Measured forward passes, layers and static batches of language models, with the steps they ran.
+
+VIDUR's layer tables (Agrawal et al., 2024) hold medians of the linear operators of one layer on one
+rank. They ran vLLM's kernels of their time in loops that keep a GPU busy: residual sums, norms and
+rotary embeddings are separate kernels. Static batches are those of TensorRT-LLM's session runtime
+of 2023 and 2024, as NVIDIA published them: one prefill of all prompts, then decodes of all of them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from lab.tables.records import (
-    GPUS,
-    file_of,
-    gpu_name,
-    is_model,
-    model_name,
-    records,
-    replica_of,
-)
+from lab.tables.records import GPUS, file_of, gpu_name, is_model, model_name, records, replica_of
 from lab.tables.rows import Record, read_records
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.composition.operator_prices import compute_rows
@@ -32,20 +31,29 @@ from simulators.workload.llm.step import Step, chunk_step, decode_step, prefill_
 from simulators.workload.llm.transformer import token_operators
 from simulators.workload.operators import Collective
 
+SPLITWISE = "serving_modern/splitwise_perf_model.parquet"
+TINYCHAT = "quantization/awq_tinychat_decode_bs1.parquet"
+REUSE = "quantization/kv_reuse_ttft_llama3_8b_4090_q32.parquet"
+CONCURRENT = "serving_measured/inferencex_aic_silicon.parquet"
 STATIC = file_of("static_batches")
-SESSION = "trtllm_session"
+LINEAR = "llm_ops/linear_ops.parquet"
 
-SHARED_SINCE = "v0.8.0"
-"""First release with a kernel in which query heads share their reads (XQA); before, attention read
-the keys of a group for each of its heads."""
+SESSION = "trtllm_session"  # TensorRT-LLM's runtime before PyTorch
+XQA_SINCE = "v0.8.0"  # first release in which the query heads of a group read its keys together
+AMBIGUOUS = "v0.7.1"  # some rates of several GPUs must be per GPU, which the table does not say
 
-UNSURE = "v0.7.1"
-"""In this release some rows of several GPUs can only be rates per GPU, and do not say so."""
+MIXED_TOKENS = 64.0  # prompt tokens that a decode iteration, bound by memory, takes almost for free
+QUESTION = 32.0  # tokens behind each history of the table of reuse
+MEAN_LENGTH = 0.9  # the client of the concurrent table draws 0.8 to 1 of the stated lengths
+DECODE_POINTS = 9  # decodes that represent a batch: their time is linear in the context
+
+NO_RUNTIME = Runtime(name="none", layer_s=0.0, host_s=0.0, sequence_s=0.0)
+"""Kernels and messages alone; the runtime of a case is given with the prediction."""
 
 
 @dataclass(frozen=True)
 class StaticBatch:
-    """One measured batch, and its output tokens per second."""
+    """One measured static batch and its output tokens per second."""
 
     version: str
     model: str
@@ -59,17 +67,17 @@ class StaticBatch:
 
     @property
     def group(self) -> str:
-        """A model on a GPU."""
+        """The model and GPU, which are held out together."""
         return f"{self.model}.{self.gpu}"
 
     @property
     def shares_keys(self) -> bool:
-        """Whether the heads of a group read keys together."""
-        return self.version >= SHARED_SINCE
+        """Whether the release has XQA; without it every head reads the keys of its group."""
+        return self.version >= XQA_SINCE
 
     @property
     def measured_s(self) -> float:
-        """Duration of the batch."""
+        """Seconds of the batch."""
         return self.batch * self.output / self.tokens_per_s
 
     def replica(self, runtime: Runtime) -> Replica:
@@ -80,41 +88,21 @@ class StaticBatch:
 
 
 def static_rows(reference: Path) -> list[StaticBatch]:
-    """Return the static batches of the reference folder, each as its last release has it."""
+    """Return the static batches, each from the last release with it, without ambiguous rows."""
     found = {}
     for row in sorted(records(reference, "static_batches"), key=lambda row: str(row.doc_tag)):
-        if row.doc_tag == UNSURE and row.tp_size > 1:
+        if row.doc_tag == AMBIGUOUS and row.tp_size > 1:
             continue
         load = (int(row.tp_size), int(row.batch_size), int(row.isl), int(row.osl))
-        engine, rate = (
-            (model_name(row.model), row.gpu, row.precision),
-            row.output_tokens_per_s_total,
-        )
+        engine = (model_name(row.model), row.gpu, row.precision)
+        rate = row.output_tokens_per_s_total
         found[engine, load] = StaticBatch(row.doc_tag, *engine, *load, rate)
     return list(found.values())
 
 
-SPLITWISE = "serving_modern/splitwise_perf_model.parquet"
-TINYCHAT = "quantization/awq_tinychat_decode_bs1.parquet"
-REUSE = "quantization/kv_reuse_ttft_llama3_8b_4090_q32.parquet"
-CONCURRENT = "serving_measured/inferencex_aic_silicon.parquet"
-
-MIXED_TOKENS = 64.0
-"""So many prompt tokens cost a decode iteration little: it is bound by memory."""
-
-QUESTION = 32.0
-"""Tokens asked behind each history of the table of reuse."""
-
-MEAN_LENGTH = 0.9
-"""The client of the concurrent table draws lengths evenly between 0.8 and 1 of the stated ones."""
-
-NO_RUNTIME = Runtime(name="none", layer_s=0.0, host_s=0.0, sequence_s=0.0)
-"""Kernels and messages alone; the runtime of a case is given with the prediction."""
-
-
 @dataclass(frozen=True)
 class Term:
-    """A step, the number of runs in a measurement, and whether each run had a launch."""
+    """A step, the number of its runs in a measurement, and whether each run was launched."""
 
     step: Step
     times: float = 1.0
@@ -123,9 +111,9 @@ class Term:
 
 @dataclass(frozen=True, eq=False)
 class PassCase:
-    """A measured forward pass: steps, replica and seconds.
+    """A measured forward pass: replica, steps and seconds.
 
-    `is_test` says that its whole group is kept out of every fit.
+    `is_test`: no fit uses the group of the pass.
     """
 
     group: str
@@ -133,11 +121,11 @@ class PassCase:
     terms: tuple[Term, ...]
     measured_s: float
     is_test: bool = True
-    is_tokenised: bool = False  # the host's work on the text is part of what was measured
-    is_scheduled: bool = True  # a host chooses the batch of each iteration
+    is_tokenised: bool = False  # the measurement includes the host's work on the text
+    is_scheduled: bool = True  # a host schedules the batch of each iteration
 
     def predicted_s(self, runtime: Runtime, effects: Effects = EVERYTHING) -> float:
-        """Return our time for it under a runtime, with what is counted besides kernels."""
+        """Return predicted seconds under a runtime, with the given effects besides kernels."""
         waits = effects.synchronisation and self.is_scheduled
         effects = dataclasses.replace(effects, synchronisation=waits)
         layers, cluster = self.replica.model.layers, self.replica.cluster
@@ -153,9 +141,9 @@ class PassCase:
                 total += float(runtime.prompt_s(step.prefill_tokens, step.prefills, cluster))
         return total
 
-    @functools.cache  # noqa: B019 - cases last as long as their table; fits ask again and again
+    @functools.cache  # noqa: B019 - cases last as long as their table, and fits ask repeatedly
     def _busy_s(self, fused: bool, clocks: bool) -> tuple[float, ...]:
-        """Return the time of each term's kernels and messages."""
+        """Return the seconds of each term's kernels and messages."""
         effects = Effects(fusion=fused, clocks=clocks)
         replica = dataclasses.replace(self.replica, effects=effects)
         part = stage_of(replica.model, replica.cut, 0)
@@ -168,11 +156,11 @@ class PassCase:
 def splitwise(reference: Path, phase: str) -> Iterator[PassCase]:
     """Yield prompt or token times of Llama-2-70B on A100 and H100 (Patel et al., 2024).
 
-    Rows marked as synthetic were derived, not measured. Prompts of a batch ran one after another
-    in some rows; only single prompts are kept. Both are fitted to, except at tp 4.
+    Rows marked as synthetic were derived, not measured. Some batches ran their prompts one after
+    another, so only single prompts are kept. Fits use the rows, except those at tp 4.
     """
     is_prompt = phase == "prompt"
-    for row in _rows(reference / SPLITWISE, gpu="hardware"):
+    for row in _known_rows(reference / SPLITWISE, gpu="hardware"):
         batch, prompt = float(row.batch_size), float(row.prompt_size)
         if row.synthetic_pcap or (is_prompt and batch > 1):
             continue
@@ -185,25 +173,23 @@ def splitwise(reference: Path, phase: str) -> Iterator[PassCase]:
 
 
 def tinychat(reference: Path, column: str) -> Iterator[PassCase]:
-    """Yield decode times at batch 1 and four tokens of context, in fp16 or with 4-bit weights.
+    """Yield decodes of one sequence with four tokens of context, in fp16 or with 4-bit weights.
 
-    Those on A100 are fitted to.
+    Fits use those on A100.
     """
     dtype = "fp16" if column == "fp16_ms_per_token" else "w4a16"
-    for row in _rows(reference / TINYCHAT):
+    for row in _known_rows(reference / TINYCHAT):
         if row[column] is not None:
             gpu = gpu_name(row.gpu)
-            replica = _replica(row.model, gpu, 1, dtype)
-            terms = (Term(decode_step(1.0, 4.0)),)
+            replica, terms = _replica(row.model, gpu, 1, dtype), (Term(decode_step(1.0, 4.0)),)
             yield PassCase(gpu, replica, terms, row[column] * 1e-3, is_test=gpu != "a100_sxm")
 
 
 def tinychat_prompts(reference: Path, *, reused: bool) -> Iterator[PassCase]:
-    """Yield TTFT of a question behind a history, in 4 bits on an RTX 4090.
+    """Yield the TTFT of a question behind a cached or recomputed history, 4 bits, RTX 4090.
 
-    The history is cached, or computed again. Computed ones of no more history than question are
-    fitted to: longer ones take half as long again as the same page states for prompts of that
-    length, for an unknown reason.
+    Fits use recomputed histories no longer than the question. Longer ones take, for an unknown
+    reason, 1.5 times as long as the same page states for prompts of that length.
     """
     column = "w4_kv_reuse_ttft_ms" if reused else "w4_no_reuse_ttft_ms"
     for row in read_records(reference / REUSE):
@@ -215,23 +201,23 @@ def tinychat_prompts(reference: Path, *, reused: bool) -> Iterator[PassCase]:
 
 
 def concurrent(reference: Path, gpu: str) -> Iterator[PassCase]:
-    """Yield TPOT of dense Llama-3.1 at a fixed number of clients.
+    """Yield the TPOT of dense Llama-3.1 at a fixed concurrency.
 
-    While a request decodes, each of the others is prefilled once in as many iterations as a
-    request has output tokens; a prompt joins an iteration that is launched anyway. Rows in which
-    more than `MIXED_TOKENS` of prompt join an iteration are left out: there the scheduler decides.
-    Only H100 is fitted to, except at tp 4.
+    While a request decodes, each other client prefills once in as many iterations as a request has
+    output tokens; a prompt joins an iteration that is launched anyway. Rows with more than
+    `MIXED_TOKENS` prompt tokens per iteration are left out: the scheduler decides there. Fits use
+    H100, except at tp 4.
     """
     for row in read_records(reference / CONCURRENT, gpu=gpu, mode="agg"):
         if not (is_model(row.model) and model_name(row.model).startswith("llama3_1_")):
             continue
-        clients, output = float(row.concurrency), MEAN_LENGTH * row.osl
-        prompt = MEAN_LENGTH * row.isl
+        clients = float(row.concurrency)
+        output, prompt = MEAN_LENGTH * row.osl, MEAN_LENGTH * row.isl
         prompts = (clients - 1.0) / output
         if prompts * prompt > MIXED_TOKENS:
             continue
         dtype = row.precision if row.precision in ("fp8", "fp4") else "bf16"
-        # The recipes of narrow checkpoints store keys and values in 8 bits (InferenceX, 70b_*.sh).
+        # Recipes of quantized checkpoints store the KV cache in 8 bits (InferenceX, 70b_*.sh).
         kv_dtype, tp = "bf16" if dtype == "bf16" else "fp8", int(row.tp_size)
         replica = _replica(row.model, gpu, tp, dtype, kv_dtype, row.framework)
         terms = (
@@ -243,20 +229,16 @@ def concurrent(reference: Path, gpu: str) -> Iterator[PassCase]:
 
 
 def static_batches(reference: Path, version: str) -> Iterator[PassCase]:
-    """Yield whole static batches of LLaMA 7B and 70B in one release of TensorRT-LLM.
-
-    A batch is one prefill of all prompts and a decode for each further token, without a scheduler.
-    The 7B model is Llama-2-7B in shape.
-    """
+    """Yield static batches of LLaMA 7B (the shape of Llama-2-7B) and 70B of one release."""
     llama = ["LLaMA 7B", "LLaMA 70B"]
     for row in records(reference, "static_batches", model=llama, doc_tag=version):
         batch, prompt, output = (float(row[c]) for c in ("batch_size", "isl", "osl"))
         tp = int(row.tp_size)
         replica = _replica(row.model, row.gpu, tp, row.precision, kv_dtype=row.precision)
-        # Nine points of the decodes represent all of them: their time is linear in the context.
-        points = [(i + 0.5) / 9.0 for i in range(9)]
+        points = [(i + 0.5) / DECODE_POINTS for i in range(DECODE_POINTS)]
         decodes = [
-            Term(decode_step(batch, prompt + at * output), (output - 1.0) / 9.0) for at in points
+            Term(decode_step(batch, prompt + at * output), (output - 1.0) / DECODE_POINTS)
+            for at in points
         ]
         terms = (Term(prefill_step(batch, prompt)), *decodes)
         seconds = batch * output / row.output_tokens_per_s_total
@@ -264,8 +246,8 @@ def static_batches(reference: Path, version: str) -> Iterator[PassCase]:
         yield PassCase(group, replica, terms, seconds, is_scheduled=False)
 
 
-def _rows(path: Path, gpu: str = "gpu") -> Iterator[Record]:
-    """Yield the rows of models and GPUs that are known by these tables' names."""
+def _known_rows(path: Path, gpu: str = "gpu") -> Iterator[Record]:
+    """Yield the rows whose model and GPU these tables name as the catalog or `names.toml` does."""
     for row in read_records(path):
         if is_model(row.model) and row[gpu] in GPUS:
             yield row
@@ -274,15 +256,10 @@ def _rows(path: Path, gpu: str = "gpu") -> Iterator[Record]:
 def _replica(
     model: str, gpu: str, tp: int, dtype: str, kv_dtype: str = "fp16", framework: str = ""
 ) -> Replica:
-    return replica_of(
-        model_name(model),
-        gpu_name(gpu),
-        cut=Parallelism(tp=tp),
-        dtype=dtype,
-        kv_dtype=kv_dtype,
-        runtime=NO_RUNTIME,
-        framework=framework,
-    )
+    more: dict[str, Any] = {"runtime": NO_RUNTIME, "framework": framework}
+    precision = {"dtype": dtype, "kv_dtype": kv_dtype}
+    cut = Parallelism(tp=tp)
+    return replica_of(model_name(model), gpu_name(gpu), cut=cut, **precision, **more)
 
 
 @dataclass(frozen=True)
@@ -296,7 +273,7 @@ class PassTable:
 
     @functools.cache  # noqa: B019 - tables are few and last; cases remember their prices
     def cases(self, reference: Path) -> Sequence[PassCase]:
-        """Return its rows, read and priced once."""
+        """Return the rows of the table, read and priced once."""
         return tuple(self.read(reference))
 
 
@@ -310,33 +287,23 @@ TABLES = (
     PassTable("static_batch", STATIC, lambda r: static_batches(r, "v0.9.0"), "graphs"),
 )
 
+LAYER_SOURCE = "vidur"  # other sources of the table include launches, or time reduced models
+LAYER_GPUS = {"a100": "a100_sxm", "h100": "h100_sxm", "a40": "a40"}  # of that source
+HELD_OUT_MODELS = ("meta-llama/Llama-2-70b-hf", "meta-llama/Meta-Llama-3-70B")  # used by no fit
+TIMED_OPERATORS = {
+    "input_layernorm": 1,
+    "attn_pre_proj": 1,
+    "attn_rope": 1,
+    "attn_post_proj": 1,
+    "post_attention_layernorm": 1,
+    "mlp_up_proj": 1,
+    "mlp_act": 1,
+    "mlp_down_proj": 1,
+    "add": 2,
+}
+"""Columns of a layer and how often a layer runs the operator."""
 
-LINEAR = "llm_ops/linear_ops.parquet"
-
-LAYER_GPUS = {"a100": "a100_sxm", "h100": "h100_sxm", "a40": "a40"}
-"""GPUs of the table's first source; its other sources time launches too, or reduced models."""
-
-SOURCE = "vidur"
-HELD_OUT = ("meta-llama/Llama-2-70b-hf", "meta-llama/Meta-Llama-3-70B")
-"""Models kept out of every fit."""
-
-TIMED = (
-    "input_layernorm",
-    "attn_pre_proj",
-    "attn_rope",
-    "attn_post_proj",
-    "post_attention_layernorm",
-    "mlp_up_proj",
-    "mlp_act",
-    "mlp_down_proj",
-    "add",
-)
-"""Columns of a layer; the residual sum of which there are two is timed once."""
-
-TWICE = ("add",)
-ABSENT = ("cache_write",)
-"""Of our operators what the tables have in attention."""
-
+NOT_TIMED = ("cache_write",)  # our operators that the tables count as attention
 KERNEL_BY_KERNEL = Effects(fusion=False, clocks=False)
 ONE_LAYER = Stage(dense_layers=1, expert_layers=0, has_embedding=False, has_head=False)
 
@@ -346,23 +313,22 @@ class LayerRows:
     """Measured layers of a model on a rank of a GPU, by number of tokens."""
 
     replica: Replica
-    model: str  # its name in the table
+    model: str  # name in the table
     tokens: Floats
     measured_s: Floats
 
     @property
     def is_test(self) -> bool:
-        """Whether the model is kept out of fits."""
-        return self.model in HELD_OUT
+        """Whether no fit uses the model."""
+        return self.model in HELD_OUT_MODELS
 
     @functools.cached_property
     def work_s(self) -> tuple[Floats, Floats]:
-        """Return our sum without lowered clocks, and the least time of matrix units."""
+        """Predicted seconds at full clocks, and the least seconds of the matrix units."""
         replica = self.replica
         shard = Shard(replica.model, replica.cut, ONE_LAYER, replica.dtype)
-        operators = token_operators(shard, self.tokens)
-        rows = compute_rows(operators, replica, "tokens")
-        kept = [row for row in rows if row.operator.name not in ABSENT]
+        rows = compute_rows(token_operators(shard, self.tokens), replica, "tokens")
+        kept = [row for row in rows if row.operator.name not in NOT_TIMED]
         matrix_s = np.zeros_like(self.tokens)
         for row in kept:
             assert not isinstance(row.operator, Collective)
@@ -371,35 +337,30 @@ class LayerRows:
         return np.sum(kernels, axis=0), matrix_s
 
     def predicted_s(self, throttling: float) -> Floats:
-        """Return our sum, with a share of `throttling.slowdown`."""
+        """Return predicted seconds; `throttling`: extra share of the matrix units' time."""
         kernels_s, matrix_s = self.work_s
         return kernels_s + throttling * matrix_s
 
 
 def layer_rows(reference: Path) -> list[LayerRows]:
-    """Return the measured layers of every GPU, model and degree."""
+    """Return the measured layers of every GPU, model and tensor parallel degree."""
     groups: dict[tuple[str, str, int], list[Record]] = {}
-    for row in read_records(reference / LINEAR, source=SOURCE, gpu=list(LAYER_GPUS)):
-        if all(row[f"{name}_ms"] is not None for name in TIMED):
+    for row in read_records(reference / LINEAR, source=LAYER_SOURCE, gpu=list(LAYER_GPUS)):
+        if all(row[f"{name}_ms"] is not None for name in TIMED_OPERATORS):
             groups.setdefault((row.gpu, row.model, int(row.tp)), []).append(row)
     found = []
     for (gpu, model, tp), rows in groups.items():
-        sums = [sum(row[f"{name}_ms"] * (1 + (name in TWICE)) for name in TIMED) for row in rows]
-        replica = replica_of(
-            _model(rows[0]),
-            LAYER_GPUS[gpu],
-            cut=Parallelism(tp=tp),
-            framework="vllm",
-            effects=KERNEL_BY_KERNEL,
-        )
+        sums = [sum(row[f"{n}_ms"] * times for n, times in TIMED_OPERATORS.items()) for row in rows]
+        more = {"framework": "vllm", "effects": KERNEL_BY_KERNEL}
+        shape, cut = _one_layer_model(rows[0]), Parallelism(tp=tp)
+        replica = replica_of(shape, LAYER_GPUS[gpu], cut=cut, **more)
         tokens = np.array([row.num_tokens for row in rows], np.float64)
         found.append(LayerRows(replica, model, tokens, np.array(sums, np.float64) * 1e-3))
     return found
 
 
-def _model(row: Record) -> LanguageModel:
-    """Return a model of one layer with the widths of a row."""
-    return replace(
+def _one_layer_model(row: Record) -> LanguageModel:
+    return dataclasses.replace(
         load_model("llama2_7b"),
         name=row.model,
         layers=1,
