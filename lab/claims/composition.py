@@ -33,7 +33,7 @@ from lab.tables.fp32 import (
     read_rows,
 )
 from lab.tables.passes import LAYER_GPUS, TABLES, LayerRows, layer_rows
-from lab.tables.published import Served, served
+from lab.tables.published import ServedModel, served
 from simulators.catalog.cluster import AUTO, cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
@@ -241,7 +241,7 @@ def energy(reference: Path) -> pl.DataFrame:
     known, unknown = served(reference)
     cache_of = functools.cache(run_cache_without)
 
-    def answer(row: Served) -> list[dict[str, Any]]:
+    def answer(row: ServedModel) -> list[dict[str, Any]]:
         gpus = row.point.tp * row.point.attention_dp * row.point.replicas
         metrics = simulate(row.point, cache_of(row.point.runtime, row.group))
         token_j = metrics.energy_j_per_token
