@@ -322,9 +322,7 @@ def _replica(row: Record, model: str, gpu: str, task: ServingBenchmark) -> Servi
         "attention_dp": dp,
         "ep": int(row.get("cfg_ep") or 1),
         "runtime": framework,
-        "scheduler": MLPERF.max_utilization
-        if framework == TRTLLM
-        else load_engine(framework).schedulers[0],
+        "scheduler": MLPERF.schedulers[framework],
         "max_batch": int(row.get("cfg_batch") or ENGINE["max_batch"]),
         "chunk_size": int(row.get("cfg_max_num_tokens") or ENGINE["chunk_size"]),
         "client.stream_interval": MLPERF.stream_interval[row.scenario],
