@@ -1,21 +1,28 @@
-"""Fit networks: links inside a node, networks between nodes, expert exchanges and KV transfers."""
+"""Fit networks: links inside a node, networks between nodes, expert exchanges and KV transfers.
+
+Every fit minimises the mean absolute log error. Groups of rows are held out in turn.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import product
 from math import log
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lab.fits.driver import Calibration
-from lab.fits.methods import COVERED_SHARE, best_share, least_log_error, leave_one_out, quantile
+from lab.fits.methods import (
+    COVERED_SHARE,
+    best_share,
+    least_log_error,
+    leave_one_out,
+    quantile,
+)
 from lab.tables.collectives import (
     BETWEEN_NODES,
     EXCHANGES,
@@ -28,7 +35,7 @@ from lab.tables.collectives import (
     read_exchanges,
 )
 from lab.tables.records import gpu_name
-from lab.tables.rows import Record, read_records, read_table
+from lab.tables.rows import Record, read_records
 from simulators.catalog.cluster import THROUGH_HOST, Cluster, Link, cluster_for, load_cluster
 from simulators.catalog.gpu import load_gpu
 from simulators.collectives import library_models
@@ -37,132 +44,113 @@ from simulators.collectives.price import collective_time, expert_exchange_time
 from simulators.core.jit import Floats
 from simulators.serving.engine import kv_transfer
 
-RingErrors = Callable[[float], Floats]
-Rings = Sequence[tuple[str, int]]
-
-NETWORK = "llm_ops/network.parquet"
-NODE_LINKS = {
-    "a100_dgx": ("dgx_a100", 300e9),
-    "h100_dgx": ("dgx_h100", 450e9),
-    "a100_pairwise_nvlink": ("pcie_server", 31.5e9),
-    "h100_pairwise_nvlink": ("pcie_server", 63e9),
-}
-"""Cluster and data-sheet rate of the nodes of the network table. In the pairwise nodes a ring over
-four GPUs crosses PCIe."""
-
-FITTED_RINGS: dict[str, tuple[Rings, Rings]] = {
-    "nvlink3": ([("a100_dgx", 2), ("a100_dgx", 8)], [("a100_dgx", 4)]),
-    "nvlink4": ([("h100_dgx", 2), ("h100_dgx", 8)], [("h100_dgx", 4)]),
-    "pcie": ([("a100_pairwise_nvlink", 4)], [("h100_pairwise_nvlink", 4)]),
-}
-"""Rings (node, GPUs) that each fabric is fitted to, and those held out."""
-
-HOSTS: dict[str, tuple[Sequence[str], Sequence[int]]] = {
-    "rtx_pro_6000": (("0.19.0", "0.5.10", "1.3.0rc10"), (2,)),
-    "l40s": (("0.14.0", "0.22.0", "0.5.10", "0.5.14"), (4, 8)),
-}
-"""Releases timed on GPUs without peer access, and ranks; large all-reduces are NCCL's. The first
-GPU is fitted, the second held out; two of its GPUs read each other's memory even there."""
+NODE_TABLE = "llm_ops/network.parquet"
+RINGS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 LARGE_BYTES = 2**20
-"""Smaller messages were timed with the host's launch in them."""
+"""Smaller messages measure hops and host launches."""
 
 SUSTAINED = np.arange(0.3, 1.0 + 0.005 / 2, 0.005)
+HOPS, NETWORK_SHARES = np.geomspace(0.5, 32.0, 13), np.arange(0.3, 1.0 + 1e-9, 0.02)
+STARTS_S, EXCHANGE_SHARES = np.arange(10e-6, 60e-6, 2e-6), np.arange(0.5, 1.0 + 1e-9, 0.02)
+"""Candidates for the numbers of links, of networks between nodes and of expert exchanges."""
+
+INFINIBAND = ("sophia", "example-cluster01")
+FITTED_VERSION = "V1"
+"""Systems and version of DeepEP that are fitted."""
+
+LAYER_S, LINES, TRANSFER_ROUNDS = 1e-5, 1.0, 20
+"""Scales of seconds per layer and of times at line rate, and rounds of a fit of KV transfers."""
+
+
+@dataclass(frozen=True)
+class Ring:
+    """Large all-reduces of one ring, whose ranks may share a link."""
+
+    fabric: str
+    size_bytes: Floats
+    seconds: Floats
+    ranks: int
+    link: Link
+    sharing: int = 1
+
+    def log_errors(self, share: float) -> Floats:
+        """Return |log(predicted / measured)| of each size, by a sustained share of the link."""
+        seconds = library_models.ring_s(
+            "all_reduce", self.size_bytes, self.ranks, self.link, share / self.sharing
+        )
+        return np.asarray(np.abs(np.log(seconds / self.seconds)), np.float64)
 
 
 def fit_sustained(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the sustained shares of links; other fabrics have the mean."""
-    columns = _large_all_reduces(reference)
-    fitted, held_out = {}, []
-    for fabric, (train, test) in FITTED_RINGS.items():
-        fitted[fabric] = [_ring_errors(columns, node, ranks) for node, ranks in train]
-        held_out += [(fabric, _ring_errors(columns, node, ranks)) for node, ranks in test]
-    own, *others = HOSTS
-    fitted[THROUGH_HOST] = list(_through_host(reference, own))
-    held_out += [(THROUGH_HOST, e) for gpu in others for e in _through_host(reference, gpu)]
-    sustained = {fabric: best_share(SUSTAINED, errors) for fabric, errors in fitted.items()}
+    """Yield the share of a link's bandwidth that a large all-reduce sustains, by fabric."""
+    fitted, held_out = (list(_rings(reference, key)) for key in ("fitted_ranks", "held_out_ranks"))
+    sustained = {
+        fabric: best_share(SUSTAINED, [ring.log_errors for ring in fitted if ring.fabric == fabric])
+        for fabric in dict.fromkeys(ring.fabric for ring in fitted)
+    }
+    in_nodes = dict.fromkeys(ring["fabric"] for ring in RINGS["ring"])
+    other = float(np.mean([sustained[fabric] for fabric in in_nodes]))
+    errors = [ring.log_errors(sustained[ring.fabric]) for ring in held_out]
     yield Calibration(
         file=library_models.SUSTAINED_CALIBRATION,
-        content={
-            "sustained": {
-                "other": float(np.mean([sustained[f] for f in FITTED_RINGS])),
-                **sustained,
-            }
-        },
+        content={"sustained": {"other": other, **sustained}},
         style=".3f",
-        tables=[NETWORK, NCCL],
-        rows=sum(error(1.0).size for errors in fitted.values() for error in errors),
+        tables=[NODE_TABLE, NCCL],
+        rows=sum(ring.seconds.size for ring in fitted),
         split="DGX: rings of 2 and 8 fitted, 4 held out; PCIe: A100 fitted, H100 held out; "
         "through the host: two RTX PRO 6000 fitted, four and eight L40S held out",
-        errors=np.expm1(np.concatenate([errors(sustained[fabric]) for fabric, errors in held_out])),
+        errors=np.expm1(np.concatenate(errors)),
     )
 
 
-def _large_all_reduces(reference: Path) -> dict[str, NDArray[Any]]:
-    """Return the columns of large all-reduces within one node."""
-    table = read_table(reference / NETWORK).to_pydict()
-    columns = {name: np.array(values) for name, values in table.items()}
-    kept = (columns["op"] == "all_reduce") & (columns["size_bytes"] >= LARGE_BYTES)
-    kept &= columns["num_workers"] == columns["devices_per_node"]
-    return {name: column[kept] for name, column in columns.items()}
-
-
-def _through_host(reference: Path, gpu: str) -> Iterator[RingErrors]:
-    """Yield the errors of large all-reduces through the host, by number of ranks."""
-    releases, counts = HOSTS[gpu]
-    link = load_cluster(THROUGH_HOST).link(2, load_gpu(gpu))
-    table = [
-        row
-        for row in read_records(reference / NCCL)
-        if row["collective"] == "all_reduce"
-        and row["bytes"] >= LARGE_BYTES
-        and gpu_name(row["gpu"]) == gpu
-        and row["library_version_folder"] in releases
-    ]
-    for ranks in counts:
-        here = [(row["bytes"], row["time_us"] * 1e-6) for row in table if row["ranks"] == ranks]
-        sizes, times_s = np.array(here).T
-        yield partial(_ring_log_errors, sizes, times_s, ranks, link, ranks)
-
-
-def _ring_errors(table: dict[str, NDArray[Any]], node: str, ranks: int) -> RingErrors:
-    """Return the errors of the all-reduces of one ring, given the sustained share."""
-    here = (table["node"] == node) & (table["num_workers"] == ranks)
-    measured_s = np.asarray(table["min_ms"][here] * 1e-3, np.float64)
-    name, rate = NODE_LINKS[node]
-    link = dataclasses.replace(load_cluster(name).intra, bytes_per_s=rate)
-    sizes = np.asarray(table["size_bytes"][here], np.float64)
-    return partial(_ring_log_errors, sizes, measured_s, ranks, link, 1)
-
-
-def _ring_log_errors(
-    sizes: Floats, times_s: Floats, ranks: int, link: Link, sharing: int, share: float
-) -> Floats:
-    """Return |log(predicted / measured)| of all-reduces over a link that some ranks share."""
-    predicted_s = library_models.ring_s("all_reduce", sizes, ranks, link, share / sharing)
-    return np.asarray(np.abs(np.log(predicted_s / times_s)), np.float64)
-
-
-INFINIBAND = ("sophia", "example-cluster01")
-
-HOPS, NETWORK_SHARES = np.geomspace(0.5, 32.0, 13), np.arange(0.3, 1.0 + 1e-9, 0.02)
+def _rings(reference: Path, which: str) -> Iterator[Ring]:
+    """Yield the fitted or the held-out rings of `links.toml`."""
+    rows = read_records(reference / NODE_TABLE, op="all_reduce")
+    for ring in RINGS["ring"]:
+        link = load_cluster(ring["cluster"]).intra
+        link = dataclasses.replace(link, bytes_per_s=ring["bytes_per_s"])
+        for ranks in ring[which]:
+            times = [
+                (row.size_bytes, row.min_ms * 1e-3)
+                for row in rows
+                if row.size_bytes >= LARGE_BYTES
+                and row.node == ring["node"]
+                and row.num_workers == row.devices_per_node == ranks
+            ]
+            yield Ring(ring["fabric"], *np.array(times).T, ranks, link)
+    nccl = [row for row in read_records(reference / NCCL) if row.collective == "all_reduce"]
+    for host in RINGS["through_host"]:
+        link = load_cluster(THROUGH_HOST).link(2, load_gpu(host["gpu"]))
+        for ranks in host[which]:
+            times = [
+                (row.bytes, row.time_us * 1e-6)
+                for row in nccl
+                if row.bytes >= LARGE_BYTES
+                and row.ranks == ranks
+                and gpu_name(row.gpu) == host["gpu"]
+                and row.library_version_folder in host["releases"]
+            ]
+            yield Ring(THROUGH_HOST, *np.array(times).T, ranks, link, sharing=ranks)
 
 
 def fit_between_nodes(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the numbers of InfiniBand for rings and for exchanges."""
-    curves = [
-        c for c in large_messages(read_between_nodes(reference)) if c.system.name in INFINIBAND
-    ]
+    """Yield latency and efficiency of InfiniBand: two numbers for rings and two for exchanges.
+
+    Every curve has the same weight.
+    """
+    curves = large_messages(read_between_nodes(reference))
+    curves = [curve for curve in curves if curve.system.name in INFINIBAND]
     content, errors = {}, []
     for kind in (library_models.RINGS, library_models.EXCHANGES):
         mine = [curve for curve in curves if library_models.family(curve.collective) == kind]
         by_system = leave_one_out(mine, lambda curve: curve.system.name, fit_network)
-        off = np.concatenate(
-            [network_log_errors(c, network) for out, network in by_system for c in out]
-        )
-        found, band = fit_network(mine), np.exp(quantile(np.abs(off), COVERED_SHARE))
-        content[kind] = {"hops": found.hops, "share": found.share, "band": float(band)}
-        errors.append(np.expm1(off))
+        log_errors = [
+            network_log_errors(curve, network) for out, network in by_system for curve in out
+        ]
+        found, errors_of_kind = fit_network(mine), np.concatenate(log_errors)
+        content[kind] = {"hops": found.hops, "share": found.share, "band": _band(errors_of_kind)}
+        errors.append(np.expm1(errors_of_kind))
     yield Calibration(
         file=library_models.BETWEEN_CALIBRATION,
         content=content,
@@ -174,30 +162,31 @@ def fit_between_nodes(reference: Path, _only: Sequence[str]) -> Iterator[Calibra
     )
 
 
+def _band(log_errors: Floats) -> float:
+    """Return the factor within which 90 % of held-out rows lie."""
+    return float(np.exp(quantile(np.abs(log_errors), COVERED_SHARE)))
+
+
 def large_messages(curves: Sequence[NodesCurve]) -> list[NodesCurve]:
     """Return the rows of large messages of each curve that has any."""
     kept = [(curve, curve.size_bytes >= LARGE_BYTES) for curve in curves]
     return [
-        replace(curve, size_bytes=curve.size_bytes[where], seconds=curve.seconds[where])
-        for curve, where in kept
-        if where.any()
+        dataclasses.replace(curve, size_bytes=curve.size_bytes[large], seconds=curve.seconds[large])
+        for curve, large in kept
+        if large.any()
     ]
 
 
 def fit_network(curves: Sequence[NodesCurve]) -> Network:
     """Return the network with the least mean absolute log error."""
-    inside = [network_s(curve, Network(hops=0.0, share=np.inf)) for curve in curves]
+    inside = [_network_s(curve, Network(hops=0.0, share=np.inf)) for curve in curves]
 
     def error(network: Network) -> float:
         each = []
         for curve, inside_s in zip(curves, inside, strict=True):
+            gpus = curve.ranks // curve.nodes
             ports_s = library_models.between_s(
-                curve.collective,
-                curve.size_bytes,
-                curve.nodes,
-                curve.ranks // curve.nodes,
-                cluster_of(curve),
-                network,
+                curve.collective, curve.size_bytes, curve.nodes, gpus, _cluster_of(curve), network
             )
             each.append(np.abs(np.log(np.maximum(inside_s, ports_s) / curve.seconds)).mean())
         return float(np.mean(each))
@@ -208,43 +197,35 @@ def fit_network(curves: Sequence[NodesCurve]) -> Network:
 
 def network_log_errors(curve: NodesCurve, network: Network) -> Floats:
     """Return log(predicted / measured) of each size."""
-    return np.asarray(np.log(network_s(curve, network) / curve.seconds), np.float64)
+    return np.asarray(np.log(_network_s(curve, network) / curve.seconds), np.float64)
 
 
-def network_s(curve: NodesCurve, network: Network | None) -> Floats:
-    """Return the predicted seconds of each size; without a network, over the calibrated one."""
-    system = curve.system
+def _network_s(curve: NodesCurve, network: Network) -> Floats:
     return collective_time(
         curve.collective,
         curve.size_bytes,
         ranks=curve.ranks,
-        gpu=load_gpu(system.gpu),
-        cluster=cluster_of(curve),
+        gpu=load_gpu(curve.system.gpu),
+        cluster=_cluster_of(curve),
         dtype="fp16",
-        span=curve.nodes * system.gpus_per_node,
+        span=curve.nodes * curve.system.gpus_per_node,
         network=network,
     ).time_s
 
 
-def cluster_of(curve: NodesCurve) -> Cluster:
-    """Return the cluster that a curve was measured on."""
+def _cluster_of(curve: NodesCurve) -> Cluster:
     usual = cluster_for("auto", load_gpu(curve.system.gpu))
-    inter = replace(usual.inter, bytes_per_s=curve.system.port_bytes_per_s)
-    return replace(usual, gpus_per_node=curve.system.gpus_per_node, inter=inter)
-
-
-FITTED_VERSION = "V1"
-STARTS_S, EXCHANGE_SHARES = np.arange(10e-6, 60e-6, 2e-6), np.arange(0.5, 1.0 + 1e-9, 0.02)
+    inter = dataclasses.replace(usual.inter, bytes_per_s=curve.system.port_bytes_per_s)
+    return dataclasses.replace(usual, gpus_per_node=curve.system.gpus_per_node, inter=inter)
 
 
 def fit_expert_exchange(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the numbers of DeepEP's exchanges."""
+    """Yield DeepEP's start time, and the shares of both links' bandwidth that are sustained."""
     rows = [row for row in read_exchanges(reference) if row.kernel.startswith(FITTED_VERSION)]
-    errors = np.concatenate([off for _, off in exchanges_left_out(rows)])
-    band = float(np.exp(quantile(np.abs(errors), COVERED_SHARE)))
+    errors = np.concatenate([errors for _, errors in exchanges_left_out(rows)])
     yield Calibration(
         file=library_models.EXCHANGE_CALIBRATION,
-        content={"exchange": {**vars(fit_rates(rows)), "band": band}},
+        content={"exchange": {**vars(fit_rates(rows)), "band": _band(errors)}},
         style=".3g",
         tables=[EXCHANGES],
         rows=len(rows),
@@ -277,33 +258,25 @@ def fit_rates(rows: Sequence[DeepEpExchange]) -> Rates:
     return min((Rates(*numbers) for numbers in tried), key=error)
 
 
-def exchange_log_errors(rows: Sequence[DeepEpExchange], rates: Rates | None) -> Floats:
-    """Return log(predicted / measured) of each row; without rates, by the calibrated ones."""
-    return np.array([float(np.log(_exchange_s(row, rates) / row.seconds)) for row in rows])
+def exchange_log_errors(rows: Sequence[DeepEpExchange], rates: Rates) -> Floats:
+    """Return log(predicted / measured) of each row."""
+    return np.array([log(_exchange_s(row, rates) / row.seconds) for row in rows])
 
 
-def _exchange_s(row: DeepEpExchange, rates: Rates | None) -> float:
+def _exchange_s(row: DeepEpExchange, rates: Rates) -> float:
     gpu = load_gpu(row.gpu)
+    cluster = cluster_for("auto", gpu)
     found = expert_exchange_time(
-        row.mode,
-        row.rank_bytes,
-        row.routed,
-        ranks=row.ranks,
-        gpu=gpu,
-        cluster=cluster_for("auto", gpu),
-        rates=rates,
+        row.mode, row.rank_bytes, row.routed, ranks=row.ranks, gpu=gpu, cluster=cluster, rates=rates
     )
     return float(found.time_s)
 
 
-LAYER_S, LINES = 1e-5, 1.0
-"""Scales of the two numbers: seconds per layer, and times the cache takes at line rate."""
-
-TRANSFER_ROUNDS = 20
-
-
 def fit_kv_transfer(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the transfers of all frameworks."""
+    """Yield seconds per layer and sustained share of line rate of each framework's connector.
+
+    Frameworks without measurements have the geometric means of both numbers.
+    """
     rows = list(moved(reference))
     found = {name: fit_transfers(of_framework(rows, name)) for name in frameworks(rows)}
     numbers = {name: {"share": one.share, "layer_s": one.layer_s} for name, one in found.items()}
@@ -317,9 +290,7 @@ def fit_kv_transfer(reference: Path, _only: Sequence[str]) -> Iterator[Calibrati
         tables=[TRANSFERS],
         rows=len(rows),
         split="each cache predicted from the others of its framework",
-        errors=np.expm1(
-            [transfer_log_error(row, others) for row, others in transfers_left_out(rows)]
-        ),
+        errors=np.expm1([transfer_log_error(*pair) for pair in transfers_left_out(rows)]),
     )
 
 
@@ -347,9 +318,8 @@ def transfer_log_error(row: Record, known: kv_transfer.Transfers) -> float:
 
 def fit_transfers(rows: Sequence[Record]) -> kv_transfer.Transfers:
     """Return the numbers fitted to some rows."""
-    layers, line_s, measured_s = np.array(
-        [(row.layers, row.line_s, row.transfer_s) for row in rows], np.float64
-    ).T
+    columns = [(row.layers, row.line_s, row.transfer_s) for row in rows]
+    layers, line_s, measured_s = np.array(columns, np.float64).T
     layer_s, lines = least_log_error(
         np.stack([layers, line_s], axis=-1),
         np.zeros(len(rows)),
