@@ -13,7 +13,7 @@ ten rows are in units of the GPU's own errors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,17 @@ from typing import Any
 import numpy as np
 
 from lab.fits.driver import Calibration, chosen, gpu_of, rounded
-from lab.fits.kernels.kernel_calibration import fit_correction, tree_table
+from lab.fits.kernels.kernel_calibration import (
+    fit_correction,
+    relative_tiles,
+    tile_table,
+    tree_table,
+)
 from lab.fits.methods import band_of, quantile
 from lab.tables.fp32 import SPLIT, TABLES, read_rows, rows_of_table
 from lab.tables.rows import Bools, Floats, Rows, fraction, mape, read_table
 from planning.calibrate.kernels import (
     fit_few,
-    fit_log,
     fit_named,
     longest_dispatch,
     rates_of,
@@ -47,17 +51,18 @@ from simulators.evidence.default_rates import (
     nearest_gpu,
     of_architecture,
 )
-from simulators.evidence.intervals import Band
 from simulators.evidence.lookup import CALIBRATIONS, SUMMARY
 from simulators.kernels.corrections import features_of
 from simulators.kernels.families.gemm import algorithm_seconds, implicit_sizes, sizes_of
 from simulators.kernels.levels import zero_shot_profile
 from simulators.kernels.price import call_seconds
 from simulators.kernels.profile import GemmRates, Profile, ReductionRates, Sizes, product_seconds
-from simulators.kernels.tiling import Tile, four_norm
+from simulators.kernels.tiling import four_norm
 from simulators.workload.operators import Convolution, Gemm
 
 Fit = Callable[[Rows, Gpu, Profile], Profile]
+Option = tuple[float, float] | None
+"""Slope left to the formula and lean of the trees of a correction; None: no correction."""
 
 RANDOM_ROWS = 3000
 """Random-shaped rows a fit looks at; more of them say nothing new."""
@@ -87,8 +92,7 @@ def fit_full(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
     if rows.kernel not in under.gemm:
         return _fit_stream(rows, gpu, under)
     plain = _fit_gemm(rows, gpu, under)
-    option = _best_correction(rows, gpu, under)
-    return plain if option is None else _corrected(rows, gpu, plain, option)
+    return _corrected(rows, gpu, plain, _best_correction(rows, gpu, under))
 
 
 def cross_validated_s(rows: Rows, gpu: Gpu, under: Profile, fit: Fit, folds: int = FOLDS) -> Floats:
@@ -127,53 +131,41 @@ def _fit_gemm(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
     kept, weights = _thinned(rows)
     rates = under.gemm[rows.kernel]
     shapes = list(dict.fromkeys((tile.m, tile.n) for tile in rates.tiles))
-    splits = list(dict.fromkeys(tile.splits for tile in rates.tiles))
 
-    def candidate(p: Floats) -> GemmRates:
-        efficiency = np.exp(p[: len(shapes)])
-        best = float(efficiency.max())
-        tiles = tuple(
-            Tile(m, n, float(e) / best, s)
-            for s in splits
-            for (m, n), e in zip(shapes, efficiency, strict=True)
-        )
-        odds, prologue, bandwidth, dispatch_s = p[len(shapes) :].tolist()
+    def candidate(found: Mapping[Any, float]) -> GemmRates:
+        best, tiles = relative_tiles(found, rates.tiles)
+        numbers = {name: found[name] for name in ("prologue", "bandwidth", "dispatch_s")}
+        tail = found["tail_odds"] / (1.0 + found["tail_odds"])
         return replace(
-            rates,
-            tiles=tiles,
-            compute=best,
-            tail=float(1.0 / (1.0 + np.exp(-odds))),
-            prologue=float(np.exp(prologue)),
-            bandwidth=float(np.exp(bandwidth)),
-            dispatch_s=float(np.exp(dispatch_s)),
-            correction=None,
-            calibrated=True,
+            rates, **numbers, tiles=tiles, compute=best, tail=tail, correction=None, calibrated=True
         )
 
-    efficiency = [rates.compute * tile.efficiency for tile in rates.tiles[: len(shapes)]]
-    start = np.concatenate(
-        [
-            np.log(np.minimum(efficiency, 1.0)),
-            [np.log(rates.tail / (1.0 - rates.tail)), np.log(rates.prologue)],
-            np.log([rates.bandwidth, rates.dispatch_s]),
-        ]
-    )
+    starts = {
+        **{(tile.m, tile.n): min(rates.compute * tile.efficiency, 1.0) for tile in rates.tiles},
+        "tail_odds": rates.tail / (1.0 - rates.tail),
+        "prologue": rates.prologue,
+        "bandwidth": rates.bandwidth,
+        "dispatch_s": rates.dispatch_s,
+    }
     low = np.concatenate([np.full(len(shapes), np.log(0.02)), [-3.0, -2.0, np.log(0.2), -16.0]])
     high = np.concatenate([np.zeros(len(shapes)), [5.0, 6.0, 0.0, longest_dispatch(rows, under)]])
-    fitted = fit_log(
-        lambda p: _called_s(candidate(p), kept, gpu),
-        start,
+
+    def seconds_of(found: Mapping[Any, float]) -> Floats:
+        numbers = candidate(found)
+        return four_norm(_running_s(numbers, kept, gpu), numbers.dispatch_s)
+
+    fitted = fit_named(
+        seconds_of,
+        list(starts),
+        np.log(list(starts.values())),
         kept.seconds,
+        low=low,
+        high=high,
+        ridge=1.0,
         weights=weights,
-        ridge=np.ones(start.size),
-        bounds=(low, high),
     )
     seen = tuple((float(size.min()), float(size.max())) for size in _sizes(rows))
     return with_rates(under, rows.kernel, replace(candidate(fitted), seen=seen))
-
-
-def _called_s(rates: GemmRates, rows: Rows, gpu: Gpu) -> Floats:
-    return four_norm(_running_s(rates, rows, gpu), rates.dispatch_s)
 
 
 def _sizes(rows: Rows) -> Sizes:
@@ -194,46 +186,39 @@ def _running_s(rates: GemmRates, rows: Rows, gpu: Gpu) -> Floats:
     return product_seconds(rates, sizes_of(operator), gpu, "fp32")
 
 
-def _best_correction(rows: Rows, gpu: Gpu, under: Profile) -> tuple[float, float] | None:
+def _best_correction(rows: Rows, gpu: Gpu, under: Profile) -> Option:
     """Return the correction that helps most on shapes it has not seen, if any does."""
     rows, _ = _thinned(rows)
     judged = rows.from_layers if rows.from_layers.any() else np.ones(len(rows), bool)
-    blind: dict[tuple[float, float] | None, Floats] = {
-        option: np.full(len(rows), np.nan) for option in (None, *CORRECTIONS)
-    }
+    blind = {option: np.full(len(rows), np.nan) for option in (None, *CORRECTIONS)}
     for aside in _folds(rows, FOLDS):
-        plain = _fit_gemm(rows.where(~aside), gpu, under)
+        seen = rows.where(~aside)
+        plain = _fit_gemm(seen, gpu, under)
         for option, out in blind.items():
-            profile = (
-                plain if option is None else _corrected(rows.where(~aside), gpu, plain, option)
-            )
+            profile = _corrected(seen, gpu, plain, option)
             out[aside] = call_seconds(rows.where(aside).operator, gpu, profile)
-    errors = {}
-    for option, out in blind.items():
-        known = judged & np.isfinite(out)
-        errors[option] = mape(out[known], rows.seconds[known])
-    best = min(CORRECTIONS, key=lambda option: errors[option])
+    known = judged & np.isfinite(blind[None])
+    errors = {option: mape(out[known], rows.seconds[known]) for option, out in blind.items()}
+    best = min(CORRECTIONS, key=errors.__getitem__)
     return best if errors[best] < WORTHWHILE * errors[None] else None
 
 
-def _corrected(rows: Rows, gpu: Gpu, plain: Profile, option: tuple[float, float]) -> Profile:
+def _corrected(rows: Rows, gpu: Gpu, plain: Profile, option: Option) -> Profile:
     """Return the profile with boosted trees on what the tile model misses of this class."""
+    if option is None:
+        return plain
     kept, weights = _thinned(rows)
     rates = plain.gemm[rows.kernel]
-    alpha, lean = option
-    sizes = _sizes(kept)
     clear = kept.seconds > CLEAR_OF_DISPATCH * rates.dispatch_s
     model_s = _running_s(rates, kept, gpu)[clear]
-    running_s = (kept.seconds[clear] ** 4 - rates.dispatch_s**4) ** 0.25
-    features = features_of(tuple(size[clear] for size in sizes), model_s)[:-1]
     correction = fit_correction(
-        features,
+        features_of(tuple(size[clear] for size in _sizes(kept)), model_s)[:-1],
         model_s,
-        running_s,
-        alpha=alpha,
+        (kept.seconds[clear] ** 4 - rates.dispatch_s**4) ** 0.25,
+        alpha=option[0],
+        lean=option[1],
         trees=TREES,
         depth=DEPTH,
-        lean=lean,
         weights=weights[clear],
     )
     return with_rates(plain, rows.kernel, replace(rates, correction=correction))
@@ -264,49 +249,23 @@ FULL_ROWS, FULL_STREAM_ROWS = 200, 30
 """Least rows of a class of products, and of another class."""
 
 OWN = Path("catalog") / "kernels"
-OF_OTHERS = ("calibrated", "start_s", "step_s", "split_s")
-"""Fields that only tensor-core products have numbers for."""
-
-OF_ITS_OWN = ("tail", "prologue", "prologue_rate", "k_step", "load_bytes_per_clock")
-"""Numbers that do not transfer to other GPUs."""
+TENSOR_CORES_ONLY = ("calibrated", "start_s", "step_s", "split_s")
+NOT_TRANSFERRED = ("tail", "prologue", "prologue_rate", "k_step", "load_bytes_per_clock")
+"""Fields of rates that fp32 products have no numbers for, and numbers of one GPU alone."""
 
 
-@dataclass(frozen=True)
-class FittedGpu:
-    """A GPU's profile, with its errors on held-out rows."""
-
-    gpu: Gpu
-    profile: Profile
-    rows: list[Rows]
-    nearest: str
-    errors: dict[str, float]  # by class
-    bands: dict[str, Band]
-
-
-def measured_fp32_kernels(
-    measured: Path, device: str, classes: Collection[str] = ()
-) -> Iterator[Calibration]:
-    """Yield the calibration of one GPU, from a file of its measurements.
-
-    Args:
-        measured: Parquet or CSV.
-        device: the name of a data sheet.
-        classes: of operators to fit; empty: all that the file holds.
-    """
+def measured_fp32_kernels(measured: Path, device: str) -> Iterator[Calibration]:
+    """Yield the calibration of a user's own GPU, from a file of its measurements."""
     gpu = gpu_of(device)
-    parts = [
-        part
-        for some, _ in rows_of_table(read_table(measured, NEEDS), gpu.name)
-        for part in some
-        if is_full(part) and (not classes or part.kernel in classes)
-    ]
+    table = read_table(measured, NEEDS)
+    parts = [part for some, _ in rows_of_table(table, gpu.name) for part in some if is_full(part)]
     if not parts:
         raise UserError(
             f"{measured} has no class with {FULL_ROWS} rows of products or {FULL_STREAM_ROWS} of "
             f"other operators; sweeper calibrate {gpu.name} --measured FILE takes fewer"
         )
-    fitted = _fitted(gpu, parts, [one for one in measured_gpus() if one.name != gpu.name])
-    yield _calibration(fitted, [measured], OWN)
+    others = [one for one in measured_gpus() if one.name != gpu.name]
+    yield _fit_gpu(gpu, parts, others, [measured], OWN)[0]
 
 
 def fit_fp32_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
@@ -315,39 +274,25 @@ def fit_fp32_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator[Cali
     for problem in skipped:
         print(f"skipped: {problem}")
     names = sorted({part.gpu for part in rows})
-    wanted, done = chosen(only, [*names, SUMMARY]), []
+    wanted = chosen(only, [*names, SUMMARY])
+    summary, errors = [], []
     for name in names if SUMMARY in wanted else wanted:
-        done.append(_fitted(load_gpu(name), [part for part in rows if part.gpu == name], ()))
+        gpu, parts = load_gpu(name), [part for part in rows if part.gpu == name]
+        calibration, profile = _fit_gpu(gpu, parts, (), TABLES, CALIBRATIONS)
+        summary.append(_summary(gpu, profile, sorted(part.kernel for part in parts)))
+        errors.append(calibration.errors)
         if name in wanted:
-            yield _calibration(done[-1], TABLES, CALIBRATIONS)
+            yield calibration
     if SUMMARY in wanted:
         yield Calibration(
             file=CALIBRATIONS / f"{SUMMARY}.toml",
-            content={"gpu": [_summary(fitted) for fitted in done]},
+            content={"gpu": summary},
             style=".6g",
             tables=TABLES,
             rows=sum(map(len, rows)),
             split=SPLIT,
-            errors=[error for fitted in done for error in fitted.errors.values()],
+            errors=np.concatenate(errors),
         )
-
-
-def _fitted(gpu: Gpu, parts: list[Rows], others: Sequence[MeasuredGpu]) -> FittedGpu:
-    """Fit every class of one GPU."""
-    before = zero_shot_profile(replace(identity_of(gpu), name=gpu.name), among=others)
-    profile, errors, bands, kept = before, {}, {}, []
-    # Batched products first: the dispatch they show is an upper bound for single ones.
-    for part in sorted(parts, key=lambda part: part.kernel):
-        mine, judged = part.where(~part.held_out), part.where(part.held_out)
-        kept.append(mine)
-        profile = fit_full(mine, gpu, profile)
-        blind_s = cross_validated_s(mine, gpu, before, fit_full, 3)
-        known = np.isfinite(blind_s) & (mine.from_layers | ~mine.from_layers.any())
-        bands[part.kernel] = band_of(blind_s[known], mine.seconds[known])
-        errors[part.kernel] = mape(call_seconds(judged.operator, gpu, profile), judged.seconds)
-    same_vendor = [one for one in others if one.vendor == gpu.vendor]
-    nearest = nearest_gpu(of_architecture(gpu.architecture, same_vendor)) if others else ""
-    return FittedGpu(gpu, replace(profile, level="full"), kept, nearest, errors, bands)
 
 
 def is_full(part: Rows) -> bool:
@@ -355,13 +300,55 @@ def is_full(part: Rows) -> bool:
     return len(part) >= (FULL_ROWS if part.kernel in SIZES else FULL_STREAM_ROWS)
 
 
-def _summary(fitted: FittedGpu) -> dict[str, Any]:
+def _fit_gpu(
+    gpu: Gpu,
+    parts: Sequence[Rows],
+    others: Sequence[MeasuredGpu],
+    tables: Sequence[str | Path],
+    folder: Path,
+) -> tuple[Calibration, Profile]:
+    """Fit every class of a GPU; `others` are measured GPUs that its rates start from."""
+    before = profile = zero_shot_profile(replace(identity_of(gpu), name=gpu.name), among=others)
+    bands: dict[str, Any] = {}
+    errors: dict[str, float] = {}
+    count = 0
+    # Batched products first: the dispatch they show is an upper bound for single ones.
+    for part in sorted(parts, key=lambda part: part.kernel):
+        seen, unseen = part.where(~part.held_out), part.where(part.held_out)
+        profile = fit_full(seen, gpu, profile)
+        blind_s = cross_validated_s(seen, gpu, before, fit_full, 3)
+        known = np.isfinite(blind_s) & (seen.from_layers | ~seen.from_layers.any())
+        bands[part.kernel] = rounded(vars(band_of(blind_s[known], seen.seconds[known])), ".4f")
+        predicted_s = call_seconds(unseen.operator, gpu, profile)
+        errors[part.kernel] = mape(predicted_s, unseen.seconds)
+        count += len(seen)
+    same_vendor = [one for one in others if one.vendor == gpu.vendor]
+    nearest = nearest_gpu(of_architecture(gpu.architecture, same_vendor)) if others else ""
+    content: dict[str, Any] = {"level": "full", "source": nearest}
+    for name in errors:
+        tables_of_rates = ((f, getattr(profile, f)) for f in ("gemm", "reduction"))
+        family = next((f for f, rates in tables_of_rates if name in rates), "vector")
+        content.setdefault(family, {})[name] = _rates_table(rates_of(profile, name))
+    calibration = Calibration(
+        file=folder / f"{gpu.name}.toml",
+        content={**content, "bands": bands},
+        style=".6g",
+        tables=tables,
+        rows=count,
+        split=SPLIT,
+        errors=list(errors.values()),
+        provenance={"held_out_mape_of": rounded(errors, ".4f")},
+    )
+    return calibration, profile
+
+
+def _summary(gpu: Gpu, profile: Profile, kernels: Sequence[str]) -> dict[str, Any]:
     """Return the numbers of a GPU that transfer to others."""
-    gpu, rates = fitted.gpu, {}
-    for part in fitted.rows:
-        numbers = _numbers(rates_of(fitted.profile, part.kernel))
-        kept = {name: value for name, value in numbers.items() if name not in OF_ITS_OWN}
-        rates[part.kernel] = rounded(kept, ".5g")
+    rates = {}
+    for kernel in kernels:
+        numbers = _numbers(rates_of(profile, kernel))
+        kept = {name: value for name, value in numbers.items() if name not in NOT_TRANSFERRED}
+        rates[kernel] = rounded(kept, ".5g")
     return {
         "name": gpu.name,
         "vendor": gpu.vendor,
@@ -371,44 +358,17 @@ def _summary(fitted: FittedGpu) -> dict[str, Any]:
     }
 
 
-def _calibration(fitted: FittedGpu, tables: Sequence[str | Path], folder: Path) -> Calibration:
-    """Return the calibration of one GPU."""
-    profile, errors = fitted.profile, dict(sorted(fitted.errors.items()))
-    content: dict[str, Any] = {"level": profile.level, "source": fitted.nearest}
-    for part in fitted.rows:
-        family = "gemm" if part.kernel in profile.gemm else "vector"
-        family = "reduction" if part.kernel in profile.reduction else family
-        rates = rates_of(profile, part.kernel)
-        content.setdefault(family, {})[part.kernel] = _rates_table(rates)
-    content["bands"] = {n: rounded(vars(band), ".4f") for n, band in sorted(fitted.bands.items())}
-    return Calibration(
-        file=folder / f"{fitted.gpu.name}.toml",
-        content=content,
-        style=".6g",
-        tables=tables,
-        rows=sum(map(len, fitted.rows)),
-        split=SPLIT,
-        errors=list(errors.values()),
-        provenance={"held_out_mape_of": rounded(errors, ".4f")},
-    )
-
-
 def _numbers(rates: Any) -> dict[str, float]:
-    values = {f.name: getattr(rates, f.name) for f in fields(rates) if f.name not in OF_OTHERS}
+    names = [f.name for f in fields(rates) if f.name not in TENSOR_CORES_ONLY]
+    values = {name: getattr(rates, name) for name in names}
     return {name: value for name, value in values.items() if isinstance(value, float)}
 
 
 def _rates_table(rates: Any) -> dict[str, Any]:
-    """Return a class's numbers."""
+    """Return the rates of a class as a calibration stores them."""
     if not isinstance(rates, GemmRates):
         return _numbers(rates)
-    shapes = {(tile.m, tile.n): tile.efficiency for tile in rates.tiles}
-    table: dict[str, Any] = {
-        **_numbers(rates),
-        "splits": sorted({tile.splits for tile in rates.tiles}),
-        "tiles": [[m, n, round(efficiency, 4)] for (m, n), efficiency in shapes.items()],
-        "seen": rates.seen,
-    }
+    table = _numbers(rates) | tile_table(rates.tiles) | {"seen": rates.seen}
     if rates.correction is not None:
         table["correction"] = tree_table(rates.correction, digits=6, value_digits=4)
     return table

@@ -31,6 +31,7 @@ from simulators.core.jit import Floats, Ints, arrays, f8, i8, kernel, matrix
 from simulators.evidence.intervals import WIDEST
 from simulators.kernels.corrections import LEAF_STEP, SIGNS, STEP, Correction, GridTable
 from simulators.kernels.families.family import Entry
+from simulators.kernels.tiling import Tile
 
 Numbers = Mapping[str, float]
 
@@ -92,6 +93,23 @@ def form(name: str) -> CalibrationForm:
 DEEPEST, BINS, LEAF_ROWS, SHRINKAGE, WIDTH = 4, 64, 3.0, 0.2, 0.05
 """Deepest tree that is walked, thresholds per feature, least rows of a leaf, learning rate, and the
 residual beyond which the loss is linear."""
+
+
+def relative_tiles(
+    found: Mapping[Any, float], tiles: Sequence[Tile]
+) -> tuple[float, tuple[Tile, ...]]:
+    """Return the highest of fitted efficiencies by shape, and the tiles relative to it."""
+    best = max(found[tile.m, tile.n] for tile in tiles)
+    return best, tuple(replace(tile, efficiency=found[tile.m, tile.n] / best) for tile in tiles)
+
+
+def tile_table(tiles: Sequence[Tile]) -> dict[str, Any]:
+    """Return tiles as a calibration stores them: heights, widths and efficiencies, then splits."""
+    efficiencies = {(tile.m, tile.n): tile.efficiency for tile in tiles}
+    return {
+        "splits": sorted({tile.splits for tile in tiles}),
+        "tiles": [[m, n, round(efficiency, 4)] for (m, n), efficiency in efficiencies.items()],
+    }
 
 
 def tree_table(

@@ -24,7 +24,13 @@ from typing import Any
 import numpy as np
 
 from lab.fits.driver import Calibration, chosen, gpu_of, rounded
-from lab.fits.kernels.kernel_calibration import fit_correction, form, tree_table
+from lab.fits.kernels.kernel_calibration import (
+    fit_correction,
+    form,
+    relative_tiles,
+    tile_table,
+    tree_table,
+)
 from lab.fits.methods import band_of, leave_one_out
 from lab.tables import fp32, tensor_kernels
 from lab.tables.rows import LOWER_QUARTER, Bools, Floats, Rows, fraction, group_of, mape, read_table
@@ -48,7 +54,6 @@ from simulators.kernels.families.gemm import sizes_of
 from simulators.kernels.levels import MEASURED, NUMBERS, WEIGHT_ONLY, sustaining
 from simulators.kernels.price import roofline_s
 from simulators.kernels.profile import TensorRates, default_profile, product_seconds
-from simulators.kernels.tiling import Tile
 from simulators.workload.precision import QUANTISED
 
 OWN = Path("catalog") / "kernels" / "tensor"
@@ -189,18 +194,12 @@ def seconds_of(rows: Rows, rates: TensorRates, gpu: Gpu) -> Floats:
 def _fit_formula(rows: Rows, gpu: Gpu) -> TensorRates:
     """Fit the numbers and the table of tiles to some of the rows."""
     some, numbers = rows.drawn(FORMULA_ROWS), form("tensor")
-    splits = list(dict.fromkeys(tile.splits for tile in TENSOR_TILES))
 
     def rates(found: Mapping[object, float]) -> TensorRates:
         plain: dict[str, Any] = {name: found[name] for name in NUMBERS}
-        best = max(found[shape] for shape in SHAPES)
+        best, tiles = relative_tiles(found, TENSOR_TILES)
         plain["compute"] *= best
-        return TensorRates(
-            kind=rows.dtype,
-            measured_on=gpu.name,
-            tiles=tuple(Tile(m, n, found[m, n] / best, s) for s in splits for m, n in SHAPES),
-            **plain,
-        )
+        return TensorRates(kind=rows.dtype, measured_on=gpu.name, tiles=tiles, **plain)
 
     names: tuple[object, ...] = (*numbers.start, *SHAPES)
     tiles = [tile.efficiency for tile in TENSOR_TILES[: len(SHAPES)]]
@@ -229,14 +228,9 @@ def _corrected(rows: Rows, gpu: Gpu, plain: TensorRates, alpha: float) -> Tensor
 
 def _rates_table(rates: TensorRates) -> dict[str, Any]:
     assert rates.band is not None
-    shapes = {(tile.m, tile.n): tile.efficiency for tile in rates.tiles}
     table: dict[str, Any] = {name: getattr(rates, name) for name in NUMBERS}
-    table |= {
-        "splits": sorted({tile.splits for tile in rates.tiles}),
-        "tiles": [[m, n, round(efficiency, 4)] for (m, n), efficiency in shapes.items()],
-        "seen": rates.seen,
-        "band": rounded(vars(rates.band), ".4f"),
-    }
+    table |= tile_table(rates.tiles)
+    table |= {"seen": rates.seen, "band": rounded(vars(rates.band), ".4f")}
     if rates.correction is not None:
         table["correction"] = tree_table(rates.correction, digits=6)
     return table
