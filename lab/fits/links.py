@@ -118,7 +118,8 @@ def _rings(reference: Path, which: str) -> Iterator[Ring]:
                 and row.node == ring["node"]
                 and row.num_workers == row.devices_per_node == ranks
             ]
-            yield Ring(ring["fabric"], *np.array(times).T, ranks, link)
+            sizes, seconds = np.array(times, np.float64).T
+            yield Ring(ring["fabric"], sizes, seconds, ranks, link)
     nccl = [row for row in read_records(reference / NCCL) if row.collective == "all_reduce"]
     for host in RINGS["through_host"]:
         link = load_cluster(THROUGH_HOST).link(2, load_gpu(host["gpu"]))
@@ -131,7 +132,8 @@ def _rings(reference: Path, which: str) -> Iterator[Ring]:
                 and gpu_name(row.gpu) == host["gpu"]
                 and row.library_version_folder in host["releases"]
             ]
-            yield Ring(THROUGH_HOST, *np.array(times).T, ranks, link, sharing=ranks)
+            sizes, seconds = np.array(times, np.float64).T
+            yield Ring(THROUGH_HOST, sizes, seconds, ranks, link, sharing=ranks)
 
 
 def fit_between_nodes(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:

@@ -134,13 +134,15 @@ def _fit_gemm(rows: Rows, gpu: Gpu, under: Profile) -> Profile:
 
     def candidate(found: Mapping[Any, float]) -> GemmRates:
         best, tiles = relative_tiles(found, rates.tiles)
-        numbers = {name: found[name] for name in ("prologue", "bandwidth", "dispatch_s")}
+        numbers: dict[str, Any] = {
+            name: found[name] for name in ("prologue", "bandwidth", "dispatch_s")
+        }
         tail = found["tail_odds"] / (1.0 + found["tail_odds"])
         return replace(
             rates, **numbers, tiles=tiles, compute=best, tail=tail, correction=None, calibrated=True
         )
 
-    starts = {
+    starts: dict[Any, float] = {
         **{(tile.m, tile.n): min(rates.compute * tile.efficiency, 1.0) for tile in rates.tiles},
         "tail_odds": rates.tail / (1.0 - rates.tail),
         "prologue": rates.prologue,
@@ -307,7 +309,7 @@ def _fit_gpu(
     tables: Sequence[str | Path],
     folder: Path,
 ) -> tuple[Calibration, Profile]:
-    """Fit every class of a GPU; `others` are measured GPUs that its rates start from."""
+    """Fit every class of a GPU, from rates that start at those of other measured GPUs."""
     before = profile = zero_shot_profile(replace(identity_of(gpu), name=gpu.name), among=others)
     bands: dict[str, Any] = {}
     errors: dict[str, float] = {}
