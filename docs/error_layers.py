@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from simulators.composition.intervals import HalfWidth, added, unexplained_share
 from simulators.composition.price import Iteration, pass_interval, pipeline_iterations
 from simulators.composition.replica import Replica
+from simulators.composition.uncertainty import HalfWidth, added, unexplained_share
 from simulators.core.jit import Floats
 from simulators.evidence.lookup import has_related_gpu
 from simulators.serving.answer.error_bands import engines_of, scale, shipped_width

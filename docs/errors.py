@@ -18,7 +18,7 @@ from docs.error_layers import LAYERS, Squares, band_of, error_layers
 from docs.evidence import answer
 from docs.reference import table
 from lab.fits.forward_passes import PassConfiguration, configurations
-from simulators.composition.intervals import CALIBRATION, HalfWidth, interval_s
+from simulators.composition.uncertainty import INTERVALS_CALIBRATION, HalfWidth, interval_s
 from simulators.core.calibration import read_calibration, reference_folder
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats
@@ -184,7 +184,7 @@ def _coverage_on(gpu: str, many: Sequence[PassConfiguration]) -> tuple[str, ...]
 
 def _interval(one: PassConfiguration, rule: str) -> tuple[float, float]:
     if rule != RULES[0]:
-        known, new = read_calibration(CALIBRATION)["unexplained"].values()
+        known, new = read_calibration(INTERVALS_CALIBRATION)["unexplained"].values()
         share = float(known if one.is_known else new)
         return one.interval_s(share if rule == RULES[2] else 0.0)
     together = {"all": sum(one.half_widths.values(), HalfWidth())}

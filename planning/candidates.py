@@ -29,7 +29,7 @@ from simulators.serving.demand.workloads import is_trace, load_trace
 from simulators.serving.deployment import ONE_POOL
 from simulators.serving.point import ANALYTIC, AUTO, DRAFT, RDMA, SPECULATIONS
 from simulators.serving.speculation import survival
-from simulators.workload.llm.routing import BACKENDS, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
+from simulators.workload.llm.parallelism import BACKENDS, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
 from simulators.workload.precision import precision
 
 MAX_TP, MAX_EP, MAX_PP = 8, 16, 4

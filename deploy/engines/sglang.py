@@ -8,7 +8,7 @@ from simulators.catalog.model import LanguageModel
 from simulators.core.errors import UserError
 from simulators.serving.point import DRAFT, EAGLE, EAGLE3, MTP, NGRAM, ServingPoint
 from simulators.serving.speculation import shape_of
-from simulators.workload.llm.routing import AUTO, HIGH_THROUGHPUT, LOW_LATENCY
+from simulators.workload.llm.parallelism import AUTO, HIGH_THROUGHPUT, LOW_LATENCY
 
 ALGORITHMS = {EAGLE: "EAGLE", EAGLE3: "EAGLE3", MTP: "NEXTN", DRAFT: "STANDALONE", NGRAM: "NGRAM"}
 DEEPEP_MODES = {HIGH_THROUGHPUT: "normal", LOW_LATENCY: "low_latency", AUTO: "auto"}

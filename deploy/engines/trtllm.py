@@ -13,7 +13,7 @@ from simulators.serving.deployment import deployment_of
 from simulators.serving.point import DRAFT, EAGLE, EAGLE3, MTP, NGRAM, ServingPoint
 from simulators.serving.schedulers.trtllm import FILLED
 from simulators.workload.llm.memory import weight_bytes
-from simulators.workload.llm.routing import GATHERED
+from simulators.workload.llm.parallelism import GATHERED
 
 MAX_UTILIZATION = "trtllm_max_utilization"
 BUILT_AHEAD = ("trtllm_executor", "trtllm_session")

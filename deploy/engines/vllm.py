@@ -9,7 +9,7 @@ from deploy.quoting import chosen
 from simulators.catalog.model import LanguageModel
 from simulators.core.errors import UserError
 from simulators.serving.point import DRAFT, EAGLE, EAGLE3, MEDUSA, MTP, NGRAM, SWAP, ServingPoint
-from simulators.workload.llm.routing import AUTO, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
+from simulators.workload.llm.parallelism import AUTO, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
 
 METHODS = {**{name: name for name in (MEDUSA, EAGLE, EAGLE3, MTP, NGRAM)}, DRAFT: "draft_model"}
 

@@ -38,8 +38,8 @@ from simulators.catalog.cluster import AUTO, cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.collectives.price import collective_time
+from simulators.composition.adjustments import slowdown
 from simulators.composition.replica import load_runtime
-from simulators.composition.throttling import slowdown
 from simulators.core.jit import Floats
 from simulators.evidence.lookup import BEST
 from simulators.graphs.price import Framework

@@ -31,10 +31,10 @@ from lab.tables.deployments import SILICON, silicon
 from lab.tables.passes import SESSION, STATIC, StaticBatch, static_rows
 from lab.tables.records import replica_of
 from simulators.catalog.engine import load_engine
+from simulators.composition.adjustments import slowdown, throttled_s
 from simulators.composition.operator_prices import Row, family_of, tokens_of
 from simulators.composition.price import part_rows
 from simulators.composition.replica import Replica, Runtime, load_runtime, share_of_many
-from simulators.composition.throttling import slowdown, throttled_s
 from simulators.core.folder import PACKAGES, RUNTIMES
 from simulators.core.jit import Floats
 from simulators.kernels.price import roofline_s

@@ -29,7 +29,8 @@ from lab.tables.passes import TABLES as PASS_TABLES
 from lab.tables.rows import Rows, read_records
 from planning.calibrate.kernels import fit_few
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.composition import intervals, throttling
+from simulators.composition import adjustments as throttling
+from simulators.composition import uncertainty as intervals
 from simulators.composition.price import part_rows
 from simulators.composition.replica import HOST, Runtime, load_runtime
 from simulators.core.errors import UserError

@@ -48,7 +48,7 @@ from simulators.kernels.price import Level
 from simulators.kernels.profile import Profile
 from simulators.workload.graphs.families import draw
 from simulators.workload.graphs.graph import Graph, Load, Sketch
-from simulators.workload.graphs.unfused_transformers import (
+from simulators.workload.graphs.transformers import (
     UnfusedTransformer,
     embed_tokens,
     opt_graph,

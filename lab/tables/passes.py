@@ -20,14 +20,13 @@ import numpy as np
 from lab.tables.records import GPUS, file_of, gpu_name, is_model, model_name, records, replica_of
 from lab.tables.rows import Record, read_records
 from simulators.catalog.model import LanguageModel, load_model
+from simulators.composition.adjustments import throttled_s
 from simulators.composition.operator_prices import compute_rows
 from simulators.composition.price import part_rows
 from simulators.composition.replica import EVERYTHING, Effects, Replica, Runtime
-from simulators.composition.throttling import throttled_s
 from simulators.core.jit import Floats
 from simulators.workload.llm.parallelism import Parallelism, Stage, stage_of
-from simulators.workload.llm.shard import Shard
-from simulators.workload.llm.step import Step, chunk_step, decode_step, prefill_step
+from simulators.workload.llm.step import Shard, Step, chunk_step, decode_step, prefill_step
 from simulators.workload.llm.transformer import token_operators
 from simulators.workload.operators import Collective
 

@@ -40,7 +40,7 @@ from simulators.core.folder import ENGINES
 from simulators.serving.demand.workloads import is_trace, load_trace
 from simulators.serving.point import SPECULATIONS
 from simulators.serving.simulator import SIMULATOR
-from simulators.workload.llm.routing import BACKENDS, GATHERED
+from simulators.workload.llm.parallelism import BACKENDS, GATHERED
 from sweeper.questions import Deadline, Question, flag
 from sweeper.words import number_in
 

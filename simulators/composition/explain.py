@@ -12,10 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from simulators.catalog.accelerator import sheet_name
-from simulators.composition.evidence_shares import runtime_level
 from simulators.composition.operator_prices import Row
 from simulators.composition.price import Iteration, part_iteration, part_rows, pipeline_iterations
 from simulators.composition.replica import EFFECTS, Effects, Replica
+from simulators.composition.uncertainty import runtime_level
 from simulators.core.columns import LEVELS
 from simulators.core.contract import Contribution
 from simulators.kernels.price import flops, moved_bytes

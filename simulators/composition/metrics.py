@@ -13,9 +13,7 @@ from simulators.catalog.cluster import AUTO, cluster_for
 from simulators.catalog.engine import resolve_runtime
 from simulators.catalog.gpu import GPU_SCALES, Gpu, load_gpu, what_if
 from simulators.catalog.model import load_model
-from simulators.composition.evidence_shares import add_up, runtime_level, shares
-from simulators.composition.intervals import pass_interval_s
-from simulators.composition.price import Iteration
+from simulators.composition.price import Iteration, useful_flops
 from simulators.composition.replica import (
     NOTHING,
     Replica,
@@ -23,7 +21,7 @@ from simulators.composition.replica import (
     load_runtime,
     runtime_across,
 )
-from simulators.composition.useful_flops import useful_flops
+from simulators.composition.uncertainty import add_up, pass_interval_s, runtime_level, shares
 from simulators.core.columns import Shares, categories, numbers
 from simulators.core.errors import Infeasible
 from simulators.workload.llm.memory import activation_bytes, weight_bytes

@@ -1,9 +1,9 @@
 """Time, energy and evidence of each operator and message of a pipeline stage.
 
 A kernel inside a model differs from one timed alone: products that were timed with quantisation get
-quantised inputs from the norm before them, runtimes have paces (`replica.py`), clocks fall
-(`throttling.py`), and without fusion each step between two products is a kernel. An accelerator may
-compute in place of the GPU; memory, links and host stay the GPU's.
+quantised inputs from the norm before them, runtimes have paces (`replica.py`), clocks drop
+(`adjustments.py`), and without fusion each step between two products is a kernel. An accelerator
+may compute in place of the GPU; memory, links and host stay those of the GPU.
 """
 
 from __future__ import annotations
@@ -23,16 +23,21 @@ from simulators.collectives.library_models import LOW_LATENCY as FOR_FEW
 from simulators.collectives.library_models import Routed
 from simulators.collectives.measured import CollectiveTime
 from simulators.collectives.price import collective_time, expert_exchange_time
-from simulators.composition.fusion import inside_others, launched
+from simulators.composition.adjustments import inside_others, launched, slowdown, throttled_s
 from simulators.composition.replica import FRAMEWORKS, NARROW, WIDENED, Replica
-from simulators.composition.throttling import slowdown, throttled_s
 from simulators.core.columns import UNMODELLED
 from simulators.core.jit import Floats
 from simulators.dataflow import price as dataflow
 from simulators.kernels.energy import energy_j
 from simulators.kernels.price import is_fitted, price, roofline_s
 from simulators.workload import operators as ops
-from simulators.workload.llm.routing import AUTO, FEW_TOKENS, GATHERED, HIGH_THROUGHPUT, LOW_LATENCY
+from simulators.workload.llm.parallelism import (
+    AUTO,
+    FEW_TOKENS,
+    GATHERED,
+    HIGH_THROUGHPUT,
+    LOW_LATENCY,
+)
 from simulators.workload.operators import Attention, Collective, Column, Compute, Operator
 
 Levels = int | NDArray[np.int64]

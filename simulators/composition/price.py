@@ -15,6 +15,17 @@ few sums over the requests alone, so that callers can tabulate the parts one by 
 Requests flow through all pipeline stages; the slowest stage sets the throughput. One layer of each
 kind, the embedding and the LM head, priced for a step, add up to the stages of any pipeline of the
 same tensor parallel degree, up to rounding.
+
+Overlapped attention: attention of prompt chunks beside that of decodes on the same SMs. One is
+bound by arithmetic and the other by memory, so together they take little longer than the longer of
+the two (Kamath et al., "POD-Attention", ASPLOS 2025). The shorter kernel is hidden until both
+together use up a rate:
+
+    seconds = max(chunks, decodes, FLOPs of both / best FLOP/s, bytes of both / best bytes/s)
+
+where the best of a rate is the higher of the two rates that the kernels reach alone. The time is
+never more than one after the other. No measured rows have such a kernel: the time is bounded by
+both ends.
 """
 
 from __future__ import annotations
@@ -26,33 +37,89 @@ from typing import Any
 
 import numpy as np
 
-from simulators.composition.evidence_shares import (
+from simulators.composition.adjustments import whole_lists
+from simulators.composition.operator_prices import Row, compute_rows, is_one_launch, message_rows
+from simulators.composition.replica import Replica, load_runtime
+from simulators.composition.uncertainty import (
+    HalfWidths,
     Seconds,
     add_up,
+    half_widths_of,
+    pass_interval_s,
     runtime_level,
     seconds_by_level,
     shares,
 )
-from simulators.composition.intervals import HalfWidths, half_widths_of, pass_interval_s
-from simulators.composition.operator_prices import Row, compute_rows, is_one_launch, message_rows
-from simulators.composition.overlapped_attention import overlapped_rows
-from simulators.composition.replica import Replica, load_runtime
-from simulators.composition.sparse_attention import whole_lists
-from simulators.core.columns import Shares
+from simulators.core.columns import EXTRAPOLATED, Shares
+from simulators.core.jit import Floats
+from simulators.kernels.price import flops, moved_bytes, padded_flops
 from simulators.workload.llm.attention import decode_operators, mixed_operators, prefill_operators
-from simulators.workload.llm.feed_forward import SEEN_BY_EXPERTS
-from simulators.workload.llm.parallelism import Parallelism, Stage, check_cut, stage_of
-from simulators.workload.llm.routing import HIGH_THROUGHPUT
-from simulators.workload.llm.sampling import nucleus_operators
-from simulators.workload.llm.shard import Shard
-from simulators.workload.llm.step import DECODE_SUMS, PREFILL_SUMS, Step, decode_step
+from simulators.workload.llm.parallelism import (
+    HIGH_THROUGHPUT,
+    Parallelism,
+    Stage,
+    check_cut,
+    stage_of,
+)
+from simulators.workload.llm.step import (
+    DECODE_SUMS,
+    PREFILL_SUMS,
+    Shard,
+    Step,
+    chunk_step,
+    decode_step,
+)
 from simulators.workload.llm.transformer import (
+    SEEN_BY_EXPERTS,
     collectives,
+    forward,
     head_operators,
     logits_collectives,
+    nucleus_operators,
     token_operators,
 )
-from simulators.workload.operators import Column
+from simulators.workload.operators import Attention, Collective, Column
+
+
+def overlapped_rows(chunks: Sequence[Row], decodes: Sequence[Row], replica: Replica) -> list[Row]:
+    """Return the attention of a mixed batch, one kind of layers after the other.
+
+    States are updated apart even so.
+    """
+    rows: list[Row] = []
+    for one, other in zip(chunks, decodes, strict=True):
+        chunk, single = one.operator, other.operator
+        if isinstance(chunk, Attention) and isinstance(single, Attention):
+            shared_s = _shared_s(chunk, single, np.asarray(one.seconds), np.asarray(other.seconds))
+            rows.append(_beside(one, other, shared_s, replica.active_idle_w))
+        else:
+            rows += [one, other]
+    return rows
+
+
+def _beside(one: Row, other: Row, shared_s: Floats, active_idle_w: float) -> Row:
+    """Return two kernels side by side: their work is the same, clocks and leakage run less long."""
+    in_turn_s = np.asarray(one.seconds + other.seconds, np.float64)
+    seconds = np.clip(shared_s, np.maximum(one.seconds, other.seconds), in_turn_s)
+    return replace(
+        one,
+        operator=replace(one.operator, name=one.operator.name.replace("prefill", "mixed")),
+        seconds=seconds,
+        joules=one.joules + other.joules - active_idle_w * (in_turn_s - seconds),
+        lo_s=np.maximum(one.lo_s, other.lo_s),
+        hi_s=one.hi_s + other.hi_s,
+        level=np.maximum(np.maximum(one.level, other.level), EXTRAPOLATED),
+    )
+
+
+def _shared_s(one: Attention, other: Attention, one_s: Floats, other_s: Floats) -> Floats:
+    """Return the seconds until the better of both rates has served both, of work and of bytes."""
+    taken = []
+    for of in (padded_flops, moved_bytes):
+        mine, theirs = of(one), of(other)
+        taken.append((mine + theirs) / np.maximum(mine / one_s, theirs / other_s))
+    return np.asarray(np.maximum(*taken))
+
 
 COMPUTED = ("tokens", "experts", "prefill_attention", "decode_attention", "mixed_attention")
 PARTS = (*COMPUTED, "collective", "send_recv")
@@ -363,3 +430,24 @@ def _total(rows: Sequence[Row], part: str, column: str) -> Column:
     """Return the sum of a column over the rows of one part, in their order."""
     mine = (getattr(row, column) for row in rows if row.part == part)
     return sum(mine, start=0.0)
+
+
+def useful_flops(replica: Replica, step: Step) -> Floats:
+    """Return the FLOPs of all GPUs of a replica, of each step of a column."""
+    total = np.zeros_like(np.asarray(step.tokens, np.float64))
+    model, cut, dtypes = replica.model, replica.cut, (replica.dtype, replica.kv_dtype)
+    for stage in range(cut.pp):
+        for operator in forward(model, cut, step, *dtypes, stage):
+            if not isinstance(operator, Collective):
+                total = total + cut.tp * operator.repeat * flops(operator)
+    return total
+
+
+def prompt_flops_saved(replica: Replica, prompt: Floats, cached: Floats) -> float:
+    """Return the share of the FLOPs of prompts that tokens found in a cache spare, over all.
+
+    A token that is found is not computed, but those after it still attend to it.
+    """
+    whole = useful_flops(replica, chunk_step(prompt, 0.0 * prompt, 1.0)).sum()
+    rest = useful_flops(replica, chunk_step(prompt - cached, cached, 1.0)).sum()
+    return float(1.0 - rest / whole)

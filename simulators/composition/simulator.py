@@ -22,7 +22,7 @@ from simulators.catalog.engine import engine_runtimes, resolve_runtime
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.collectives.price import READS, curves_behind
-from simulators.composition import intervals, throttling
+from simulators.composition.adjustments import CLOCKS_CALIBRATION
 from simulators.composition.explain import explained
 from simulators.composition.metrics import (
     evidence,
@@ -50,6 +50,7 @@ from simulators.composition.replica import (
     effects_without,
     load_runtime,
 )
+from simulators.composition.uncertainty import INTERVALS_CALIBRATION
 from simulators.core.columns import (
     LEVELS,
     alike,
@@ -130,7 +131,7 @@ class Composition:
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """Return the facts and calibrations behind a value; those of every point for no name."""
         if name == "":
-            own = (throttling.CALIBRATION, intervals.CALIBRATION, HOST)
+            own = (CLOCKS_CALIBRATION, INTERVALS_CALIBRATION, HOST)
             return (*own, *READS, *graphs.READS)
         if name == "model":
             return (MODELS.find(str(value)),)

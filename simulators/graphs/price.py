@@ -41,13 +41,14 @@ from simulators.graphs.launches import (
 from simulators.kernels.energy import energy_j, resting_w
 from simulators.kernels.price import Level, flops, moved_bytes, price
 from simulators.workload.graphs.families import draw
-from simulators.workload.graphs.footprint import (
+from simulators.workload.graphs.graph import (
     Footprint,
+    Graph,
+    Load,
     kept_bytes,
     peak_bytes,
     training_footprint,
 )
-from simulators.workload.graphs.graph import Graph, Load
 from simulators.workload.operators import Attention, Compute, Elementwise, Gemm, positions_alike
 from simulators.workload.precision import BYTES
 

@@ -19,7 +19,7 @@ from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Floats
 from simulators.serving.deployment import Hardware
 from simulators.serving.point import BY_TOKEN, ServingPoint
-from simulators.workload.llm.adapters import ALL, ATTENTION, adapter_numbers
+from simulators.workload.llm.transformer import ALL, ATTENTION, adapter_numbers
 from simulators.workload.precision import number_bytes, precision
 
 HALVINGS = 80

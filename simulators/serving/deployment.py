@@ -51,8 +51,13 @@ from simulators.kernels.energy import part_of, resting_w
 from simulators.serving.point import NONE, NUCLEUS, OVERLAPPED, UNIFIED, ServingPoint
 from simulators.serving.row_groups import kinds_of
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
-from simulators.workload.llm.parallelism import Parallelism, check_blocks, check_cut
-from simulators.workload.llm.routing import Routing, counted_tokens
+from simulators.workload.llm.parallelism import (
+    Parallelism,
+    Routing,
+    check_blocks,
+    check_cut,
+    counted_tokens,
+)
 from simulators.workload.precision import number_bytes, precision
 
 K = TypeVar("K")

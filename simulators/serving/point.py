@@ -9,8 +9,8 @@ from simulators.catalog.engine import reference_engine, resolve_runtime
 from simulators.catalog.price import DEFAULT as PUBLIC_CLOUD
 from simulators.composition.replica import EFFECTS, FRAMEWORKS, NOTHING
 from simulators.core.contract import choice, fields_of, group
-from simulators.workload.llm.adapters import ALL, TARGETS
-from simulators.workload.llm.routing import BACKENDS, GATHERED
+from simulators.workload.llm.parallelism import BACKENDS, GATHERED
+from simulators.workload.llm.transformer import ALL, TARGETS
 from simulators.workload.precision import number_bytes, precision
 
 GAPS = POISSON, EVEN = "poisson", "even"

@@ -44,7 +44,7 @@ from simulators.serving.run import RunCache, logged_run, run_of
 from simulators.serving.sharing import PAYS, as_partition, paid_shares, shared_rows
 from simulators.serving.steady.bounds import RANGED, ignored_limits, steady_bounds
 from simulators.serving.steady.steady_state import evaluate_analytic, simulate_analytic
-from simulators.workload.llm.routing import is_file
+from simulators.workload.llm.parallelism import is_file
 
 
 @dataclass(frozen=True)

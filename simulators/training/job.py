@@ -28,9 +28,8 @@ from simulators.core.errors import Infeasible
 from simulators.core.folder import once
 from simulators.core.jit import Floats, Ints
 from simulators.training.schedule import DUALPIPE
-from simulators.workload.llm.adapters import TARGETS, adapter_numbers
-from simulators.workload.llm.parallelism import Parallelism, check_cut
-from simulators.workload.llm.routing import skewed_share
+from simulators.workload.llm.parallelism import Parallelism, check_cut, skewed_share
+from simulators.workload.llm.transformer import TARGETS, adapter_numbers
 
 CALIBRATION = Path(__file__).parent / "calibration" / "steps.toml"
 

@@ -16,8 +16,7 @@ from typing import Any
 from simulators.training.job import EAGER, FLASH_FP8, RING, RINGS, ULYSSES, UNFUSED, Job
 from simulators.workload.llm.attention import prefill_operators
 from simulators.workload.llm.parallelism import Stage
-from simulators.workload.llm.shard import Shard
-from simulators.workload.llm.step import prefill_step
+from simulators.workload.llm.step import Shard, prefill_step
 from simulators.workload.llm.transformer import head_operators, token_operators
 from simulators.workload.operators import (
     Attention,

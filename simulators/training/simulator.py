@@ -13,7 +13,7 @@ import pyarrow as pa
 from simulators.catalog.model import load_model
 from simulators.catalog.price import priced_by, usd_per_gpu_hours
 from simulators.collectives.price import READS
-from simulators.composition import throttling
+from simulators.composition.adjustments import CLOCKS_CALIBRATION
 from simulators.composition.simulator import SIMULATOR as COMPOSITION
 from simulators.core.columns import (
     FITTED,
@@ -226,7 +226,7 @@ class Training:
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
         """Return the facts and calibrations behind a value; those of every point for no name."""
         if name == "":
-            return (CALIBRATION, throttling.CALIBRATION, *READS)
+            return (CALIBRATION, CLOCKS_CALIBRATION, *READS)
         return COMPOSITION.reads(name, value) if name in ("model", "gpu", "cluster") else ()
 
     def costs(self, rows: pa.RecordBatch, prices: Mapping[str, Any]) -> Mapping[str, Floats]:

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.composition.fusion import AROUND_EXPERTS, unfused
+from simulators.composition.adjustments import (
+    AROUND_EXPERTS,
+    flops_per_j,
+    slowdown,
+    transferred_slowdown,
+    unfused,
+)
 from simulators.composition.operator_prices import compute_rows
 from simulators.composition.price import iteration
 from simulators.composition.replica import (
@@ -22,12 +28,10 @@ from simulators.composition.replica import (
     effects_without,
     load_runtime,
 )
-from simulators.composition.throttling import flops_per_j, slowdown, transferred_slowdown
 from simulators.core.errors import UnknownNameError
 from simulators.kernels.price import moved_bytes, price
 from simulators.workload.llm.parallelism import Parallelism, stage_of
-from simulators.workload.llm.shard import Shard
-from simulators.workload.llm.step import decode_step, prefill_step
+from simulators.workload.llm.step import Shard, decode_step, prefill_step
 from simulators.workload.llm.transformer import token_operators
 from simulators.workload.operators import Gemm
 from tests.composition.test_iteration import replica, seconds

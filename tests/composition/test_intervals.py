@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from simulators.catalog.gpu import load_gpu
-from simulators.composition.intervals import HalfWidth, added, interval_s, unexplained_share
 from simulators.composition.price import part_rows, pipeline_iterations
 from simulators.composition.replica import load_runtime
+from simulators.composition.uncertainty import HalfWidth, added, interval_s, unexplained_share
 from simulators.workload.llm.parallelism import stage_of
 from simulators.workload.llm.step import decode_step
 from tests.composition.test_iteration import replica, seconds

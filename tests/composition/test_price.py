@@ -8,9 +8,9 @@ import pytest
 from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
-from simulators.composition.evidence_shares import shares
 from simulators.composition.price import layers_of, stage_iteration
 from simulators.composition.replica import Replica, load_runtime
+from simulators.composition.uncertainty import shares
 from simulators.workload.llm.parallelism import Parallelism
 from simulators.workload.llm.step import Step
 

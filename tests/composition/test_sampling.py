@@ -14,9 +14,8 @@ from simulators.composition.price import HEAD, stage_iteration
 from simulators.composition.replica import Replica, load_runtime
 from simulators.kernels.price import moved_bytes
 from simulators.workload.llm.parallelism import Parallelism
-from simulators.workload.llm.sampling import nucleus_operators
-from simulators.workload.llm.shard import Shard
-from simulators.workload.llm.step import decode_step
+from simulators.workload.llm.step import Shard, decode_step
+from simulators.workload.llm.transformer import nucleus_operators
 
 MODEL = load_model("qwen3_8b")
 LIKELIEST = Replica(

@@ -14,7 +14,6 @@ from simulators.catalog.cluster import cluster_for, load_cluster
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.composition import price
-from simulators.composition.intervals import HalfWidth, unexplained_share
 from simulators.composition.operator_prices import Row, compute_rows
 from simulators.composition.price import (
     DENSE,
@@ -32,9 +31,16 @@ from simulators.composition.price import (
     stage_iteration,
 )
 from simulators.composition.replica import Replica, Runtime
+from simulators.composition.uncertainty import HalfWidth, unexplained_share
 from simulators.kernels.energy import active_idle_w, resting_w
-from simulators.workload.llm.parallelism import Parallelism, Stage, stage_of
-from simulators.workload.llm.routing import HIGH_THROUGHPUT, LOW_LATENCY, Routing
+from simulators.workload.llm.parallelism import (
+    HIGH_THROUGHPUT,
+    LOW_LATENCY,
+    Parallelism,
+    Routing,
+    Stage,
+    stage_of,
+)
 from simulators.workload.llm.step import Step, decode_step, prefill_step
 
 SHEET = load_gpu("h100_sxm")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from simulators.catalog.model import load_model
-from simulators.composition.useful_flops import prompt_flops_saved
+from simulators.composition.price import prompt_flops_saved
 from tests.composition.test_iteration import replica
 
 

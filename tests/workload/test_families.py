@@ -13,9 +13,9 @@ from hypothesis.strategies import integers, sampled_from
 from simulators.catalog.model import load_model
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import GRAPHS, MODELS
-from simulators.workload.graphs.decoder import decoder_graph
 from simulators.workload.graphs.families import draw, is_graph_model
 from simulators.workload.graphs.graph import Graph, Load
+from simulators.workload.graphs.transformers import decoder_graph
 
 # Weights as counted by the makers' own code: torchvision, Hugging Face, facebookresearch/dlrm.
 PARAMETERS = {

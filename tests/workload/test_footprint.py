@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 from simulators.workload.graphs.families import draw
-from simulators.workload.graphs.footprint import kept_bytes, peak_bytes, training_footprint
-from simulators.workload.graphs.graph import Graph, Load, Sketch
+from simulators.workload.graphs.graph import (
+    Graph,
+    Load,
+    Sketch,
+    kept_bytes,
+    peak_bytes,
+    training_footprint,
+)
 
 # Korthikanti et al., Reducing activation recomputation (2022), table 3: heads, hidden, sequence and
 # micro-batch of the 22B, 175B, 530B and 1T models.

@@ -8,7 +8,7 @@ import pytest
 
 from simulators.catalog.model import load_model
 from simulators.workload.llm.parallelism import Parallelism, Stage
-from simulators.workload.llm.shard import Shard
+from simulators.workload.llm.step import Shard
 from simulators.workload.llm.transformer import collectives, logits_collectives
 from simulators.workload.operators import Collective
 

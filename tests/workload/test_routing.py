@@ -10,8 +10,14 @@ import pytest
 from simulators.catalog.model import load_model
 from simulators.core.errors import Infeasible, UserError
 from simulators.workload.llm.memory import weight_bytes
-from simulators.workload.llm.parallelism import Parallelism, check_cut
-from simulators.workload.llm.routing import LOW_LATENCY, Routing, counted_tokens, skewed_share
+from simulators.workload.llm.parallelism import (
+    LOW_LATENCY,
+    Parallelism,
+    Routing,
+    check_cut,
+    counted_tokens,
+    skewed_share,
+)
 from simulators.workload.llm.step import decode_step
 from simulators.workload.llm.transformer import forward
 from simulators.workload.operators import Collective, ExpertExchange, GroupedGemm

@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 from simulators.catalog.model import load_model
 from simulators.core.errors import UserError
 from simulators.workload.llm.attention import decode_operators, prefill_operators
-from simulators.workload.llm.feed_forward import busiest_share
 from simulators.workload.llm.parallelism import Parallelism, stage_of
-from simulators.workload.llm.shard import Shard
-from simulators.workload.llm.step import Step, decode_step, prefill_step
-from simulators.workload.llm.transformer import forward
+from simulators.workload.llm.step import Shard, Step, decode_step, prefill_step
+from simulators.workload.llm.transformer import busiest_share, forward
 from simulators.workload.operators import (
     Attention,
     CausalConvolution,

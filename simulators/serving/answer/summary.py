@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.price import usd_per_mtok
-from simulators.composition.useful_flops import prompt_flops_saved
+from simulators.composition.price import prompt_flops_saved
 from simulators.core.columns import SHARES
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints

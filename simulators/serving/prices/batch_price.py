@@ -69,10 +69,9 @@ from simulators.serving.prices.iteration_table import (
 )
 from simulators.serving.prices.user_operator_times import load_op_table, op_price
 from simulators.serving.speculation import Drafter, mean_acceptance_length
-from simulators.workload.llm.adapters import adapter_products
 from simulators.workload.llm.parallelism import Stage, stage_of
-from simulators.workload.llm.shard import Shard
-from simulators.workload.llm.transformer import token_operators
+from simulators.workload.llm.step import Shard
+from simulators.workload.llm.transformer import adapter_products, token_operators
 
 SHAPE_END, TABLE_END = -2, -1
 """Last entries of an extended `shape`: the sizes of the replica's own shape and table."""

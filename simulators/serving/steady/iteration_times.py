@@ -18,9 +18,9 @@ import pyarrow as pa
 
 from simulators.catalog.accelerator import CLOSED_FORM, Changes, what_if_name
 from simulators.catalog.model import LanguageModel
-from simulators.composition.evidence_shares import add_up
 from simulators.composition.price import Layers, layers_of
 from simulators.composition.replica import Replica
+from simulators.composition.uncertainty import add_up
 from simulators.core.columns import LEVELS, numbers
 from simulators.core.errors import Infeasible
 from simulators.core.fields import point_from

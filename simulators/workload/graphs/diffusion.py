@@ -11,13 +11,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 
-from simulators.workload.graphs.blocks import (
+from simulators.workload.graphs.graph import Graph, Load, ModelFamily, Sketch
+from simulators.workload.graphs.transformers import (
     cross_attention,
     encoder_layer,
     feed_forward,
     self_attention,
 )
-from simulators.workload.graphs.graph import Graph, Load, ModelFamily, Sketch
 
 LATENT_CHANNELS = 4
 """Numbers per pixel of the latent image, as Stable Diffusion's autoencoder has them."""

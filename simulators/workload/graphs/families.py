@@ -13,12 +13,10 @@ from simulators.catalog.model import load_model
 from simulators.catalog.sheet import fill
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import MODELS, once, read_toml, reader
-from simulators.workload.graphs.decoder import decoder_graph
 from simulators.workload.graphs.diffusion import DiffusionTransformer, LatentDiffusion
-from simulators.workload.graphs.encoder import Encoder
 from simulators.workload.graphs.graph import Graph, Load, ModelFamily
 from simulators.workload.graphs.recommendation import GraphConvolution, Recommender
-from simulators.workload.graphs.unfused_transformers import UnfusedTransformer
+from simulators.workload.graphs.transformers import Encoder, UnfusedTransformer, decoder_graph
 from simulators.workload.graphs.vision import MobileNet, ResNet, Vgg, VisionTransformer
 
 CONFIG = "huggingface"

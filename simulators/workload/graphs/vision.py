@@ -9,8 +9,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass
 
-from simulators.workload.graphs.blocks import encoder_layer
 from simulators.workload.graphs.graph import Graph, Load, ModelFamily, Sketch
+from simulators.workload.graphs.transformers import encoder_layer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,13 @@
 Latent attention (DeepSeek-V2, 2024) caches one latent of `kv_lora_rank + qk_rope_head_dim` numbers
 per token for all heads. Prefill expands it to keys and values of every head; decode absorbs the
 expansion into the queries and the output, and attends in the latent space: per head and key
-`kv_lora_rank + qk_rope_head_dim` products for the score and `kv_lora_rank` for the sum. Where an
-indexer chooses keys, each query of a long prompt gathers its own, and attends as a decode does.
+`kv_lora_rank + qk_rope_head_dim` products for the score and `kv_lora_rank` for the sum.
+
+The indexer of sparse attention scores all keys for each query, and the query attends to the best
+("DeepSeek-V3.2: pushing the frontier of open large language models", 2025; GLM-5 has it too): a few
+small heads, copied to every tensor rank, score one narrow fp8 key per token; the query attends to
+the `index_top_k` best keys in the latent space. Each query of a long prompt gathers its own keys,
+and attends as a decode does. Traffic is counted in bytes, as numbers of fp8.
 """
 
 from __future__ import annotations
@@ -14,11 +19,61 @@ from typing import Any
 
 import numpy as np
 
-from simulators.workload.llm.indexer import index_choice
+from simulators.catalog.model import LanguageModel
 from simulators.workload.llm.parallelism import attending_layers, kv_heads_per_gpu
-from simulators.workload.llm.shard import Shard
-from simulators.workload.llm.step import PREFILL_SUMS, Step
-from simulators.workload.operators import Attention, CausalConvolution, Compute, Gemm, StateUpdate
+from simulators.workload.llm.step import PREFILL_SUMS, Shard, Step
+from simulators.workload.operators import (
+    Attention,
+    CausalConvolution,
+    Column,
+    Compute,
+    Gemm,
+    StateUpdate,
+)
+from simulators.workload.precision import BYTES
+
+KEY_BYTES, SCALE_BYTES, SCORE_BYTES = BYTES["fp8"], BYTES["fp32"], BYTES["fp32"]
+
+
+def index_bytes_per_token(model: LanguageModel) -> float:
+    """Return the bytes of a token's key for the indexer in one layer; none without one."""
+    return model.index_head_dim * KEY_BYTES + SCALE_BYTES if model.index_top_k else 0.0
+
+
+def index_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
+    """Return what makes the indexer's queries, keys and weights of heads."""
+    model, layers, key = shard.model, shard.part.layers, shard.model.index_head_dim
+    queries = model.index_heads * key
+    return (
+        shard.linear("index_query", tokens, queries, model.q_lora_rank, layers),
+        shard.wide("index_key", tokens, key, model.hidden, layers),
+        shard.wide("index_weights", tokens, model.index_heads, model.hidden, layers),
+        shard.norm("index_norm", tokens, key, layers, "layer_norm"),
+        shard.pointwise("index_rotary_rotation", tokens * (queries + key), layers),
+        shard.pointwise("index_quantise", tokens * (queries + key), layers, writes=0.5),
+    )
+
+
+def index_choice(phase: str, shard: Shard, queries: Column, pairs: Column) -> tuple[Compute, ...]:
+    """Return the scores of pairs of queries and keys, and the choice among them.
+
+    Decodes read each key for one query; the keys of a prompt are shared by its queries, and the
+    kernel sums over heads. What is written of the few keys chosen counts nothing.
+    """
+    model, how, layers = shard.model, shard.how, shard.part.layers
+    if phase == "decode":
+        read = index_bytes_per_token(model)
+        scores: Compute = shard.pointwise("index_scores", pairs, layers, read, SCORE_BYTES, "fp8")
+    else:
+        scores = Gemm(
+            name="index_scores",
+            m=queries,
+            n=np.maximum(pairs / np.maximum(queries, 1.0), 1.0),
+            k=model.index_heads * model.index_head_dim,
+            dtype=how.compute if how.compute == "fp8" else how.activations,
+            repeat=layers,
+        )
+    return scores, shard.pointwise("index_choice", pairs, layers, SCORE_BYTES, 0.0, "fp8")
 
 
 def prefill_operators(shard: Shard, step: Step, *, chooses: bool = False) -> tuple[Compute, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simulators.catalog.model import MXFP4, LanguageModel
-from simulators.workload.llm.indexer import index_bytes_per_token
+from simulators.workload.llm.attention import index_bytes_per_token
 from simulators.workload.llm.parallelism import (
     Parallelism,
     Stage,

@@ -1,40 +1,236 @@
-"""The operators of one iteration of a transformer, their sizes a few sums over its requests.
+"""The operators of one iteration of a transformer, with sizes that are sums over its requests.
 
-Linear layers, norms and everything pointwise see only the number of tokens; attention of the
-prefills and of the decodes see sums of their own; the LM head sees the rows it must answer. The
-lists below have exactly these dependences, so that each can be tabulated on its own.
+Linear layers, norms and pointwise kernels depend only on the number of tokens; attention of
+prefills and of decodes on separate sums; the LM head on the rows of logits. The lists below have
+exactly these dependences, so that each can be tabulated separately.
 
-Whatever stands between two matrix products runs as one kernel, as compilers and hand-written
-kernels of serving engines do: residual with norm, rotary embedding with the cache write,
-activation. Tensor parallelism cuts heads and widths and sums twice per layer (Shoeybi et al.,
-Megatron-LM, 2019).
+All operators between two matrix products run as one kernel, as in compilers and hand-written
+kernels of serving engines: residual with norm, rotary embedding with the cache write, activation.
+Tensor parallelism splits heads and widths and sums twice per layer (Shoeybi et al., Megatron-LM,
+2019), so each GPU holds a slice of all experts; expert parallelism distributes whole experts. In
+feed-forward blocks `tokens` belong to one group of ranks; the experts see the tokens of all groups,
+and all ranks wait for the rank with most.
+
+A LoRA adapter of rank `r` adds `x A B` to a layer's output, `A` of in x r and `B` of r x out (Hu et
+al., LoRA, 2021): one product shrinks and one expands. Requests of a batch may have different
+adapters. Either the tokens of an adapter are multiplied together, so that each adapter is read once
+(Punica's SGMV, vLLM), or every token reads its adapter (BGMV, as S-LoRA decodes).
+
+Nucleus sampling (Holtzman et al., "The curious case of neural text degeneration", ICLR 2020) sorts
+the logits of the whole vocabulary on every tensor rank, in passes over fp32 numbers, counted from
+vLLM 0.11's sampler (vllm/v1/sample, in PyTorch): logits to fp32 and over the temperature; sort;
+softmax and running sum; mask beyond the share, and scatter back; softmax, and a race of
+exponentials. PyTorch sorts fewer than 128 rows together by a radix sort of 32 bits in four passes,
+with indices of 8 bytes, then by row; more rows one by one, in six passes that read the keys twice
+(aten/native/cuda/SortStable.cu, and CUB's device radix sorts). Greedy sampling reads logits once,
+which is counted with the LM head.
 """
 
 from __future__ import annotations
 
-from simulators.catalog.model import LanguageModel
-from simulators.workload.llm.attention import decode_operators, prefill_operators
-from simulators.workload.llm.feed_forward import feed_forward
-from simulators.workload.llm.indexer import index_projections
+from statistics import NormalDist
+
+import numpy as np
+
+from simulators.catalog.model import MXFP4, LanguageModel
+from simulators.workload.llm.attention import decode_operators, index_projections, prefill_operators
 from simulators.workload.llm.parallelism import (
+    GATHERED,
     Parallelism,
     attending_layers,
     kv_heads_per_gpu,
+    skewed_share,
     stage_of,
 )
-from simulators.workload.llm.routing import GATHERED
-from simulators.workload.llm.shard import Shard
-from simulators.workload.llm.step import Step
+from simulators.workload.llm.step import Shard, Step
 from simulators.workload.operators import (
     Collective,
     Column,
     Compute,
     Embedding,
     ExpertExchange,
+    Gemm,
+    GroupedGemm,
     Operator,
     Quantisation,
 )
 from simulators.workload.precision import BYTES, QUANTISED
+
+TARGETS = ATTENTION, ALL = "attention", "all"
+"""The layers that have adapters: projections around attention, or those of dense layers too."""
+
+
+def adapter_numbers(model: LanguageModel, targets: str) -> int:
+    """Return the numbers of one adapter of rank 1, over all layers.
+
+    >>> from simulators.catalog.model import load_model
+    >>> round(16 * adapter_numbers(load_model("llama2_7b"), "all") / 1e6)
+    40
+    """
+    widths = (2 * model.heads + 2 * model.kv_heads) * model.head_dim + 4 * model.hidden
+    numbers = model.layers * widths
+    if targets == ALL:
+        products = 3 if model.gated_ffn else 2
+        dense = model.layers - model.expert_layers
+        numbers += dense * products * (model.hidden + model.ffn)
+    return numbers
+
+
+def adapter_products(
+    shard: Shard, rank: float, targets: str, tokens: Column, groups: Column, *, fused: bool = True
+) -> tuple[Gemm, ...]:
+    """Return the LoRA products of a step on a GPU: two per adapted layer.
+
+    The rank is of all adapters, groups of tokens are multiplied by one copy of an adapter. `fused`:
+    layers with the same input, as queries, keys and values, are adapted in one launch.
+    """
+    model, part, tp = shard.model, shard.part, shard.cut.tp
+    head, ffn, hidden = model.head_dim, model.ffn / tp, float(model.hidden)
+    queries, keys = shard.heads * head, kv_heads_per_gpu(model, shard.cut) * head
+    beside: list[tuple[list[float], float, float]] = [
+        ([queries, keys, keys], hidden, part.layers),
+        ([hidden], queries, part.layers),
+    ]
+    if targets == ALL and part.dense_layers:
+        ups = 2 if model.gated_ffn else 1
+        beside += [([ffn] * ups, hidden, part.dense_layers), ([hidden], ffn, part.dense_layers)]
+    rows, dtype = tokens / groups, shard.how.activations
+    launches = [
+        launch
+        for outs, narrow, layers in beside
+        for launch in (
+            [(len(outs), sum(outs), narrow, layers)]
+            if fused
+            else [(1, out, narrow, layers) for out in outs]
+        )
+    ]
+    return tuple(
+        Gemm(name=name, m=rows, n=n, k=k, batch=groups, dtype=dtype, repeat=layers)
+        for slices, wide, narrow, layers in launches
+        for name, n, k in (
+            ("adapter_shrink", slices * rank, narrow),
+            ("adapter_expand", wide, rank),
+        )
+    )
+
+
+FP32 = 4.0
+READ = 2 + 4 + 8 + 4 + 4 + 5 + 12 + 8 + 8 + 4
+WRITTEN = 4 + 4 + 4 + 4 + 1 + 4 + 4 + 4 + 4 + 4
+"""Bytes of a logit in the order of the passes above, without the sort."""
+
+TOGETHER_ROWS = 128
+SORTED_TOGETHER = 8 + (4 + 4 * (12 + 12)) + (8 + 8 + 8) + (8 + 4 + 4 + 8)
+SORTED_EACH = 8 + 6 * (4 + 12 + 12)
+"""Bytes of a logit: indices made, sorted by key, then by row, put apart; and the same by rows."""
+
+
+def nucleus_operators(shard: Shard, rows: Column) -> tuple[Compute, ...]:
+    """Return the passes over the logits of so many rows, on the stage that has the LM head."""
+    if not shard.part.has_head:
+        return ()
+    logits = rows * float(shard.model.vocab)
+    sort = np.where(np.asarray(rows) < TOGETHER_ROWS, SORTED_TOGETHER, SORTED_EACH)
+    return (
+        shard.pointwise("nucleus_sort", logits * sort / (2.0 * FP32), 1, dtype="fp32"),
+        shard.pointwise("nucleus_draw", logits, 1, READ / FP32, WRITTEN / FP32, "fp32"),
+    )
+
+
+SEEN_BY_EXPERTS = ("gather_by_expert", "experts_up", "experts_activation", "experts_down")
+"""Operators that see the tokens of all groups of ranks."""
+
+
+def feed_forward(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
+    """Return the feed-forward blocks of a stage, dense layers first."""
+    model, cut, part = shard.model, shard.cut, shard.part
+    dense = _block("ffn", shard, model.ffn / cut.tp, tokens, part.dense_layers)
+    if not part.expert_layers:
+        return dense
+    mixture = _mixture(shard, tokens)
+    if model.shared_experts:
+        width = model.shared_experts * model.expert_ffn / cut.tp
+        mixture += _block("shared_expert", shard, width, tokens, part.expert_layers)
+    return (dense if part.dense_layers else ()) + mixture
+
+
+def _block(
+    name: str, shard: Shard, width: float, tokens: Column, repeat: int
+) -> tuple[Compute, ...]:
+    """Return up projection (with the gate, if any), activation and down projection."""
+    hidden, up = shard.model.hidden, 2 if shard.model.gated_ffn else 1
+    return (
+        shard.linear(f"{name}_up", tokens, up * width, hidden, repeat),
+        shard.pointwise(f"{name}_activation", tokens * width, repeat, reads=float(up)),
+        shard.linear(f"{name}_down", tokens, hidden, width, repeat),
+    )
+
+
+def _mixture(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
+    """Return routing, the gathering of rows by expert, the experts, and the weighted sum."""
+    model, cut = shard.model, shard.cut
+    repeat, hidden = shard.part.expert_layers, model.hidden
+    width, up = model.expert_ffn / cut.expert_tp, 2 if model.gated_ffn else 1
+    everywhere = tokens * cut.attention_dp
+    everywhere = everywhere * busiest_share(model, cut.ep, everywhere)
+    everywhere = everywhere * skewed_share(
+        model.experts,
+        model.top_k,
+        cut.ep,
+        cut.routing.skew,
+        redundant=cut.routing.redundant,
+        counted=cut.routing.counted,
+    )
+    routed = everywhere * model.top_k / cut.ep  # rows of the busiest GPU's experts
+    return (
+        shard.wide("router", tokens, model.experts, hidden, repeat),
+        shard.pointwise("gather_by_expert", routed * hidden, repeat),
+        _experts("experts_up", shard, everywhere, up * width, hidden),
+        shard.pointwise("experts_activation", routed * width, repeat, float(up)),
+        _experts("experts_down", shard, everywhere, hidden, width),
+        shard.pointwise("weighted_sum", tokens * hidden, repeat, float(model.top_k)),
+    )
+
+
+def _experts(name: str, shard: Shard, tokens: Column, n: float, k: float) -> GroupedGemm:
+    model, how, ep = shard.model, shard.how, shard.cut.ep
+    stored = how.expert_weights or how.weights
+    if stored == "int4" and model.published_experts == MXFP4:
+        stored = "fp4"  # as many bits, but the kernels of a format whose numbers share exponents
+    return GroupedGemm(
+        name=name,
+        tokens=tokens,
+        n=n,
+        k=k,
+        experts=(model.experts + shard.cut.routing.redundant) // ep,
+        top_k=model.top_k / ep,
+        dtype=how.expert_compute or how.compute,
+        weight_dtype=stored,
+        width=model.expert_ffn / shard.cut.expert_tp,
+        ranks=float(ep),
+        repeat=shard.part.expert_layers,
+    )
+
+
+def busiest_share(model: LanguageModel, parts: int, tokens: Column) -> Column:
+    """Return the rows of the part of the experts chosen most, over those of the mean part.
+
+    Tokens choose `k` of `E` experts at random, so the rows of a part have a variance of
+    `T k (1 - k/E) / parts`, and the largest of several normal numbers is where Blom expects it
+    ("Statistical estimates and transformed beta-variables", 1958). Experts that all tokens like
+    come on top (`skewed_share`).
+
+    >>> from simulators.catalog.model import load_model
+    >>> [round(float(busiest_share(load_model("mixtral_8x7b"), 4, t)), 2) for t in (16.0, 1024.0)]
+    [1.32, 1.04]
+    """
+    if parts == 1:
+        return 1.0
+    most = NormalDist().inv_cdf((parts - 0.375) / (parts + 0.25))
+    rows = np.maximum(tokens, 1.0) * model.top_k / parts
+    above = most * np.sqrt((1.0 - model.top_k / model.experts) / rows)
+    return np.minimum(1.0 + above, float(parts))
+
 
 SCALE_BYTES = 4.0 / 128.0
 """Of a number of 8 bits on its way to experts: 128 of them share a scale of 32 bits (DeepEP)."""

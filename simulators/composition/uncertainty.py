@@ -1,4 +1,4 @@
-"""The 90 % interval of a pass, composed of the intervals of its kernels and messages.
+"""The 90 % interval of a pass and its shares by evidence level, from kernels and messages.
 
 Kernels of one family share rates, trees and a framework, so their errors are taken as fully
 correlated: half-widths add up. Families are independent and add up by squares, together with a
@@ -14,20 +14,61 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
 from simulators.catalog.gpu import Gpu
-from simulators.composition.evidence_shares import add_up
 from simulators.composition.operator_prices import Row, family_of
 from simulators.composition.replica import Replica, Runtime
 from simulators.core.calibration import read_calibration
+from simulators.core.columns import EXTRAPOLATED, FITTED, LEVELS, Shares
 from simulators.core.folder import once
 from simulators.core.jit import Floats
 from simulators.evidence.lookup import has_related_gpu
 from simulators.workload.operators import Column
 
-CALIBRATION = Path(__file__).parent / "calibration" / "intervals.toml"
+K = TypeVar("K")
+Seconds = Mapping[int, Column]
+"""By position in `core.columns.LEVELS`."""
+
+
+def seconds_by_level(rows: Sequence[Row]) -> Seconds:
+    """Return the seconds of rows by evidence level."""
+    found: dict[int, Column] = {}
+    for row in rows:
+        levels = np.asarray(row.level)
+        for level in range(int(levels.min()), int(levels.max()) + 1):
+            here = np.where(levels == level, row.seconds, 0.0) if levels.ndim else row.seconds
+            found[level] = found.get(level, 0.0) + here
+    return found
+
+
+def add_up(parts: Iterable[tuple[float, Mapping[K, Any]]], zero: Any = 0.0) -> dict[K, Any]:
+    """Return the sum of mappings key by key, each multiplied by its count.
+
+    >>> add_up([(2.0, {"a": 1.0}), (1.0, {"a": 1.0, "b": 3.0})])
+    {'a': 3.0, 'b': 3.0}
+    """
+    found: dict[K, Any] = {}
+    for count, part in parts:
+        for key, value in part.items():
+            found[key] = found.get(key, zero) + count * value
+    return found
+
+
+def runtime_level(replica: Replica) -> int:
+    """Return what launches and waits for the host rest on: a runtime was fitted on some GPUs."""
+    return FITTED if replica.runtime.knows(replica.gpu) else EXTRAPOLATED
+
+
+def shares(seconds: Seconds) -> Shares:
+    """Return the share of each level in the whole, a row for each of `LEVELS`."""
+    rows = np.broadcast_arrays(*(seconds.get(level, 0.0) for level in range(len(LEVELS))))
+    return np.asarray(np.stack(rows) / np.sum(rows, axis=0), np.float64)
+
+
+INTERVALS_CALIBRATION = Path(__file__).parent / "calibration" / "intervals.toml"
 
 
 @dataclass(frozen=True)
@@ -93,5 +134,5 @@ def pass_interval_s(
 
 def unexplained_share(runtime: Runtime, gpu: Gpu) -> float:
     """Return what no kernel's interval explains of a pass, wider on GPUs new to a runtime."""
-    shares = once(read_calibration, CALIBRATION)["unexplained"]
+    shares = once(read_calibration, INTERVALS_CALIBRATION)["unexplained"]
     return float(shares["known_gpus" if runtime.knows(gpu) else "new_gpus"])

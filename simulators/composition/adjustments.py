@@ -1,0 +1,216 @@
+"""How kernels inside a model differ from kernels timed alone: fusion, padding, lower clocks.
+
+Fusion: workloads fuse all operators between two products. Experts were timed with the gathering of
+their rows. TensorRT-LLM adds residual, norm and quantization to the all-reduce, in models whose
+code asks for it; in other models, and without fusion, each of these is a kernel.
+
+Padding: sparse attention kernels read whole lists of keys and whole tiles of heads. An indexer
+fills a list of as many keys as it may choose for each query (DeepSeek-V3.2, GLM-5). In a short
+context the rest of the list is empty and still computed. FlashMLA's kernels take 64 heads or more
+per rank, so tensor-parallel engines pad (TensorRT-LLM's collector for these kernels;
+sgl-project/sglang, pull request 13646; vllm-project/recipes, pull request 234). In prompts shorter
+than the list SGLang attends to all keys (pull request 11892), vLLM has no such path
+(`SparseMLAAttentionImpl`), and TensorRT-LLM's is off by default
+(`TRTLLM_MLA_SHORT_SEQ_MHA_THRESHOLD`).
+
+Clocks: kernels were timed alone on rested GPUs; whole models keep GPUs at their power limit. A GPU
+that was measured both ways takes a fitted share of the roofline time longer. For another GPU, power
+rises with the clock and twice with the voltage that follows it, so the clock under a power limit
+goes with the cube root of FLOPs per joule, relative to the measured GPU of the nearest process
+node; a GeForce at half the matrix rate never reaches its limit. The slowdown is capped at the mean
+of the measured GPUs; long loops on an H200 and a B200 show no more (0.17 to 0.23 of their roofline
+time).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simulators.catalog.gpu import Gpu, as_sold, load_gpu
+from simulators.catalog.model import LanguageModel
+from simulators.composition.replica import Replica
+from simulators.core.calibration import read_calibration
+from simulators.kernels.price import flops, is_timed_as_layer
+from simulators.workload.operators import (
+    Attention,
+    Column,
+    Compute,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+    Norm,
+    Quantisation,
+)
+from simulators.workload.precision import QUANTISED, precision
+
+AROUND_EXPERTS = ("gather_by_expert", "experts_activation", "weighted_sum")
+"""What frameworks run, and what was timed, in one call with the products of experts."""
+
+RESIDUAL_NORMS = ("attention_norm", "ffn_norm")
+
+
+def launched(operators: Sequence[Compute], replica: Replica) -> Sequence[Compute]:
+    """Return the operators with those chains taken apart that the replica runs step by step."""
+    if not replica.is_fused:
+        return unfused(operators, replica.model)
+    if replica.library in replica.model.apart_in and not replica.accelerator:
+        return quantised_apart(operators, replica)
+    return operators
+
+
+def inside_others(operators: Sequence[Compute], replica: Replica) -> Sequence[str]:
+    """Return the names of operators that other kernels or messages have in their time already."""
+    inside = replica.kernel_choices.fused_into_attention
+    cut, asked = replica.cut, replica.runtime.norms_in_sums
+    asked = asked and replica.library not in replica.model.apart_in
+    if replica.is_fused and asked and cut.tp > 1 and cut.attention_dp == 1:
+        inside = (*inside, *RESIDUAL_NORMS)  # in the all-reduce after each block
+    experts = next((one for one in operators if isinstance(one, GroupedGemm)), None)
+    if experts is None or not is_timed_as_layer(
+        experts, replica.gpu, replica.library, replica.level
+    ):
+        return inside
+    return (*inside, *AROUND_EXPERTS)
+
+
+def quantised_apart(operators: Sequence[Compute], replica: Replica) -> tuple[Compute, ...]:
+    """Return the operators with a kernel behind each norm that makes a product's input narrow."""
+    how = precision(replica.dtype)
+    if how.compute not in QUANTISED:
+        return tuple(operators)
+    found: list[Compute] = []
+    for operator in operators:
+        found.append(operator)
+        if isinstance(operator, Elementwise) and operator.name in RESIDUAL_NORMS:
+            hidden, name = replica.model.hidden, f"{operator.name}_quantise"
+            size: dict[str, Any] = {"rows": operator.elements / hidden, "cols": hidden}
+            size |= {"to": how.compute, "dtype": how.activations, "repeat": operator.repeat}
+            found.append(Quantisation(name=name, **size))
+    return tuple(found)
+
+
+def unfused(operators: Sequence[Compute], model: LanguageModel) -> tuple[Compute, ...]:
+    """Return the operators with every fused chain taken apart.
+
+    A fused kernel moves its inputs and its result once. Its steps alone write what lies between
+    them and read it again: a residual sum and its norm, a rotary embedding and the write to the
+    cache. Activations take their gate along even so, as in all engines.
+
+    >>> from simulators.catalog.model import load_model
+    >>> chain = Elementwise(name="ffn_norm", elements=8192.0, reads=2.0, writes=2.0)
+    >>> [o.name for o in unfused((chain,), load_model("llama2_70b"))]
+    ['ffn_norm_residual', 'ffn_norm']
+    """
+    return tuple(step for operator in operators for step in _steps(operator, model))
+
+
+def _steps(operator: Compute, model: LanguageModel) -> tuple[Compute, ...]:
+    """Return the kernels an operator is made of; itself if it is one already."""
+    if isinstance(operator, Elementwise) and operator.name.endswith("_norm"):
+        return (
+            replace(operator, name=f"{operator.name}_residual", reads=2.0, writes=1.0),
+            Norm(
+                name=operator.name,
+                rows=operator.elements / model.hidden,
+                cols=model.hidden,
+                kind=model.norm,
+                dtype=operator.dtype,
+                repeat=operator.repeat,
+            ),
+        )
+    if operator.name == "rotary_cache_write":
+        return (replace(operator, name="rotary"), replace(operator, name="cache_write"))
+    return (operator,)
+
+
+TILE_HEADS = 64.0
+
+
+def whole_lists(operators: Sequence[Compute], model: LanguageModel) -> tuple[Compute, ...]:
+    """Return operators of attention as kernels run them where an indexer chooses keys.
+
+    >>> from simulators.catalog.model import load_model
+    >>> few = Attention(
+    ...     name="decode_attention", phase="decode", requests=2.0, query_tokens=2.0, pairs=600.0,
+    ...     kv_tokens=600.0, heads=16.0, kv_heads=1.0, head_dim=544.0, latent=True,
+    ...     dtype="bf16", kv_dtype="bf16",
+    ... )
+    >>> [whole] = whole_lists((few,), load_model("deepseek_v3_2"))
+    >>> whole.heads, whole.kv_tokens, whole_lists((few,), load_model("deepseek_v3")) == (few,)
+    (64.0, 4096.0, True)
+    """
+    top_k = model.index_top_k
+    return tuple(
+        replace(
+            one,
+            heads=max(one.heads, TILE_HEADS),
+            pairs=one.query_tokens * top_k,
+            kv_tokens=one.query_tokens * top_k,
+        )
+        if top_k and isinstance(one, Attention) and one.latent and one.phase == "decode"
+        else one
+        for one in operators
+    )
+
+
+CLOCKS_CALIBRATION = Path(__file__).parent / "calibration" / "clocks.toml"
+OTHER = "other"
+SOURCES = {
+    "ampere": "a100_sxm",
+    "ampere_ga10x": "a100_sxm",
+    "ada": "h100_sxm",
+    "hopper": "h100_sxm",
+    "blackwell": "h100_sxm",
+    "blackwell_rtx": "h100_sxm",
+}
+"""By architecture, the measured GPU of the nearest lithography: TSMC's 7 nm beside Samsung's 8;
+TSMC's 4N, of which Blackwell's 4NP is a variant. A FLOP of an older architecture or of another
+vendor's takes other joules than any of these."""
+
+
+def slowdown(gpu: Gpu) -> float:
+    """Return what is added while matrix units work, as a share of their least possible time.
+
+    A GPU held at a lower clock has as much less to give up.
+    """
+    if not gpu.validated:
+        return 0.0
+    fitted, name = _calibration(), gpu.measured_as or gpu.name
+    full = fitted[name] if name in fitted else transferred_slowdown(gpu)
+    return full if gpu.clock_share == 1.0 else max(0.0, gpu.clock_share * (1.0 + full) - 1.0)
+
+
+def transferred_slowdown(gpu: Gpu) -> float:
+    """Return the slowdown that a measured GPU predicts for another, at most the mean share."""
+    fitted = _calibration()
+    if gpu.architecture not in SOURCES:
+        return fitted[OTHER]
+    source = SOURCES[gpu.architecture]
+    pressed = flops_per_j(as_sold(gpu)) / flops_per_j(load_gpu(source))
+    clock = (1.0 - fitted[source]) * float(np.cbrt(1.0 / pressed))
+    return min(max(1.0 - clock, 0.0), fitted[OTHER])
+
+
+def flops_per_j(gpu: Gpu) -> float:
+    """Return how hard matrix units press on the power limit: 16-bit peak over watts."""
+    return gpu.peak("fp16") / gpu.tdp_w
+
+
+def throttled_s(operator: Compute, gpu: Gpu, share: float) -> Column:
+    """Return the seconds that a lowered clock adds to one operator."""
+    if not isinstance(operator, Gemm | GroupedGemm | Attention):
+        return 0.0
+    return share * np.asarray(flops(operator), np.float64) / gpu.peak(operator.dtype)
+
+
+@functools.cache
+def _calibration() -> dict[str, float]:
+    """Return the fitted shares by GPU."""
+    content: dict[str, dict[str, float]] = read_calibration(CLOCKS_CALIBRATION)
+    return content["slowdown"]
