@@ -29,8 +29,7 @@ from lab.tables.passes import TABLES as PASS_TABLES
 from lab.tables.rows import Rows, read_records
 from planning.calibrate.kernels import fit_few
 from simulators.catalog.gpu import Gpu, load_gpu
-from simulators.composition import adjustments as throttling
-from simulators.composition import uncertainty as intervals
+from simulators.composition import adjustments, uncertainty
 from simulators.composition.price import part_rows
 from simulators.composition.replica import HOST, Runtime, load_runtime
 from simulators.core.errors import UserError
@@ -59,9 +58,9 @@ def fit_clocks(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
         slowdown[gpu] = best_share(SHARES, [partial(_busy_errors, one) for one in fitted])
         held_out += [_busy_errors(one, slowdown[gpu]) for one in mine if one.is_test]
         rows += sum(int(np.sum(one.tokens > BUSY_TOKENS)) for one in fitted)
-    slowdown[throttling.OTHER] = float(np.mean([*slowdown.values()]))
+    slowdown[adjustments.OTHER] = float(np.mean([*slowdown.values()]))
     yield Calibration(
-        file=throttling.CALIBRATION,
+        file=adjustments.CLOCKS_CALIBRATION,
         content={"slowdown": slowdown},
         style=".3g",
         tables=[LINEAR],
@@ -111,7 +110,7 @@ class PassConfiguration:
     case: PassCase
     measured_s: float
     predicted_s: float
-    half_widths: intervals.HalfWidths
+    half_widths: uncertainty.HalfWidths
     is_known: bool  # its runtime was fitted on its GPU
 
     @property
@@ -121,7 +120,7 @@ class PassConfiguration:
 
     def interval_s(self, share: float) -> tuple[float, float]:
         """Return the interval, given the share that no kernel's interval explains."""
-        lo_s, hi_s = intervals.interval_s(self.predicted_s, self.half_widths, share)
+        lo_s, hi_s = uncertainty.interval_s(self.predicted_s, self.half_widths, share)
         return float(lo_s), float(hi_s)
 
     @property
@@ -144,7 +143,7 @@ def fit_pass_intervals(reference: Path, _only: Sequence[str]) -> Iterator[Calibr
     share = shares(known)
     log_errors = np.log([one.predicted_s / one.measured_s for one in known])
     yield Calibration(
-        file=intervals.CALIBRATION,
+        file=uncertainty.INTERVALS_CALIBRATION,
         content={"unexplained": {"known_gpus": share[True], "new_gpus": share[False]}},
         style=".3f",
         tables=[table.path for table in PASS_TABLES],
@@ -194,7 +193,7 @@ def _configuration(same: Sequence[PassCase], runtime: Runtime) -> PassConfigurat
     steps = [
         {
             family: term.times * half_width
-            for family, half_width in intervals.half_widths_of(
+            for family, half_width in uncertainty.half_widths_of(
                 part_rows(replica, term.step, part)
             ).items()
         }
@@ -204,7 +203,7 @@ def _configuration(same: Sequence[PassCase], runtime: Runtime) -> PassConfigurat
         case=case,
         measured_s=float(np.mean([one.measured_s for one in same])),
         predicted_s=case.predicted_s(runtime),
-        half_widths=intervals.added(steps),
+        half_widths=uncertainty.added(steps),
         is_known=replica.gpu.name in runtime.gpus,
     )
 
