@@ -15,11 +15,10 @@ from benchmarks.timing import median_cpu_s
 from simulators.catalog.accelerator import load_accelerator
 from simulators.core.checks import Check, print_checks
 from simulators.core.jit import Ints, array, i8, kernel, matrix
-from simulators.dataflow.access.arrays import COUNTS, FEASIBLE, PROBLEM, Problem
-from simulators.dataflow.energy.charges import RESULTS, evaluate
-from simulators.dataflow.energy.evaluation import problem_of
-from simulators.dataflow.mapping.loop_nest import encode
-from simulators.dataflow.mapping.networks import layers_of, network
+from simulators.dataflow.access import COUNTS, FEASIBLE, PROBLEM, Problem
+from simulators.dataflow.evaluation import RESULTS, evaluate, problem_of
+from simulators.dataflow.files import layers_of, network
+from simulators.dataflow.mapping import encode
 from simulators.dataflow.search.mapper import find
 from simulators.dataflow.simulator import SIMULATOR, DataflowPoint, simulate
 

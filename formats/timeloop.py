@@ -15,9 +15,9 @@ from typing import Any
 
 from simulators.catalog.accelerator import TENSORS, Accelerator, accelerator_of
 from simulators.core.errors import UserError, suggestion
-from simulators.dataflow.mapping.files import table_of
-from simulators.dataflow.mapping.loop_nest import LevelLoops, Loop
-from simulators.dataflow.mapping.loop_nest import Mapping as LoopNest
+from simulators.dataflow.files import table_of
+from simulators.dataflow.mapping import LevelLoops, Loop
+from simulators.dataflow.mapping import Mapping as LoopNest
 from simulators.workload.loop_nest import Layer, Tensor
 
 STORAGE = ("dram", "sram", "storage", "buffer", "reg", "rf", "memory")

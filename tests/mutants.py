@@ -88,8 +88,7 @@ MUTATED: dict[str, tuple[str, ...]] = {
         "tests/collectives/test_fair_shares.py",
         *EVENTS,
     ),
-    "simulators/dataflow/access/exact_counts.py": ACCESS,
-    "simulators/dataflow/access/remainders.py": ACCESS,
+    "simulators/dataflow/access.py": ACCESS,
     "sweeper/query/fronts.py": ("tests/sweeper/test_fronts.py",),
     "sweeper/query/pareto.py": ("tests/sweeper/test_query.py", "-k", "not thousand and not loops"),
 }

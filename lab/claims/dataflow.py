@@ -20,8 +20,8 @@ from simulators.codesign.simulator import fitted
 from simulators.core.errors import UserError
 from simulators.core.folder import ACCELERATORS
 from simulators.dataflow.closed_form import products
-from simulators.dataflow.energy.evaluation import Evaluation
-from simulators.dataflow.mapping.loop_nest import read_mapping
+from simulators.dataflow.evaluation import Evaluation
+from simulators.dataflow.mapping import read_mapping
 from simulators.dataflow.search.mapper import find
 from simulators.workload.loop_nest import matmul
 

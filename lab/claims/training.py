@@ -34,7 +34,7 @@ from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.core.calibration import read_calibration
-from simulators.dataflow.mapping.files import read_yaml
+from simulators.dataflow.files import read_yaml
 from simulators.training.communication import cp_comm_s
 from simulators.training.job import (
     CALIBRATION,

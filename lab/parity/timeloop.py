@@ -20,10 +20,10 @@ import numpy as np
 from lab.parity import timeloop_walk as sampled
 from simulators.catalog.accelerator import TENSORS, Accelerator, Level
 from simulators.core.jit import Floats, Ints
-from simulators.dataflow.access import arrays as at
-from simulators.dataflow.energy.evaluation import Evaluation, Traffic, totalled
-from simulators.dataflow.energy.technology import machine_of
-from simulators.dataflow.mapping.loop_nest import Mapping
+from simulators.dataflow import access as at
+from simulators.dataflow.evaluation import Evaluation, Traffic, totalled
+from simulators.dataflow.mapping import Mapping
+from simulators.dataflow.technology import machine_of
 from simulators.workload.loop_nest import Layer, Tensor
 
 FOUND = 7

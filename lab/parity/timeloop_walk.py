@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from simulators.core.jit import Ints, array, i8, kernel, matrix
-from simulators.dataflow.access.remainders import left_over
+from simulators.dataflow.access import left_over
 
 DIM, TIMES, LAST, TILE, KIND = range(5)
 """Columns of a loop: dimension, iterations, those of the last run, the tile inside it, place."""

@@ -10,9 +10,9 @@ from typing import Any
 from formats.timeloop import layer_of
 from simulators.catalog.accelerator import Accelerator, accelerator_of
 from simulators.core.errors import UnknownNameError
-from simulators.dataflow.energy.evaluation import Evaluation, evaluated
-from simulators.dataflow.mapping.files import read_yaml
-from simulators.dataflow.mapping.loop_nest import read_mapping
+from simulators.dataflow.evaluation import Evaluation, evaluated
+from simulators.dataflow.files import read_yaml
+from simulators.dataflow.mapping import read_mapping
 from simulators.workload.loop_nest import Layer
 
 PJ_PER_UJ = 1e6

@@ -25,9 +25,9 @@ import numpy as np
 from simulators.catalog.accelerator import TENSORS, Accelerator, Level, load_accelerator
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats
-from simulators.dataflow.access.arrays import FILLS, LEAK, READS, UPDATES
-from simulators.dataflow.energy.technology import Machine, machine_of
-from simulators.dataflow.search.named_dataflows import ANY, spread_of
+from simulators.dataflow.access import FILLS, LEAK, READS, UPDATES
+from simulators.dataflow.search.map_space import ANY, spread_of
+from simulators.dataflow.technology import Machine, machine_of
 from simulators.workload.operators import Column
 
 DIMS = ("N", "C", "M")

@@ -16,35 +16,143 @@ from typing import Any
 import pyarrow as pa
 
 from simulators.catalog.accelerator import (
+    TENSORS,
     Accelerator,
     Changes,
     load_accelerator,
     resized,
     sheet_name,
 )
-from simulators.core.columns import UNMODELLED, evaluate_pointwise
+from simulators.core.columns import LEVELS, UNMODELLED, evaluate_pointwise
 from simulators.core.contract import Contribution, asked, choice, metric
 from simulators.core.errors import UserError
 from simulators.core.fields import check_point
 from simulators.core.folder import ACCELERATORS
-from simulators.dataflow.energy.technology import PJ_PER_J, TECHNOLOGY, area_mm2
-from simulators.dataflow.explain import contributions
-from simulators.dataflow.fusion import in_pairs
-from simulators.dataflow.mapping.files import (
+from simulators.dataflow.access import lay_out
+from simulators.dataflow.evaluation import Evaluation, level_cycles, problem_of
+from simulators.dataflow.files import (
+    NETWORKS,
     accelerator_named,
+    chains,
     is_file,
     layers_named,
+    layers_of,
     mapping_named,
+    network_names,
     read_yaml,
 )
-from simulators.dataflow.mapping.networks import NETWORKS, chains, layers_of, network_names
-from simulators.dataflow.search.constraints import read_constraints
+from simulators.dataflow.fusion import in_pairs
+from simulators.dataflow.mapping import Mapping as LoopNest
+from simulators.dataflow.mapping import encode
+from simulators.dataflow.search.annealing import GOALS
+from simulators.dataflow.search.map_space import ANY, constraints_of, dataflows, read_constraints
 from simulators.dataflow.search.mapper import Found, find, given
-from simulators.dataflow.search.named_dataflows import ANY, constraints_of, dataflows
-from simulators.dataflow.search.objective import GOALS
-from simulators.dataflow.sparsity.densities import FORMATS, density_named
-from simulators.dataflow.sparsity.zeros import ACTIONS, Sparsity, sparse_of
+from simulators.dataflow.sparsity import ACTIONS, FORMATS, Sparsity, density_named, sparse_of
+from simulators.dataflow.technology import PJ_PER_J, TECHNOLOGY, area_mm2
 from simulators.workload.loop_nest import Layer
+
+
+def contributions(
+    layer: Layer, times: int, mapping: LoopNest, evaluation: Evaluation, accelerator: Accelerator
+) -> list[Contribution]:
+    """Return a line per level and tensor, one for multiplies, and one for all other energy.
+
+    The time of the layer stands at what sets its pace: the multipliers, or the slowest level.
+    """
+    why = reasons(mapping, layer, accelerator)
+    time_s = times * evaluation.cycles / accelerator.clock_hz
+    pace = "mac"
+    if evaluation.cycles > evaluation.compute_cycles:
+        levels = accelerator.levels
+        took = [level_cycles(k, evaluation.traffic, accelerator) for k in range(len(levels))]
+        pace = levels[took.index(max(took))].name
+    bits = {level.name: level.word_bits for level in accelerator.levels}
+    lines = [
+        Contribution(
+            phase=layer.name,
+            name="mac",
+            count=times,
+            time_s=time_s if pace == "mac" else 0.0,
+            energy_j=times * evaluation.mac_energy_pj / PJ_PER_J,
+            flops=2.0 * times * layer.macs,
+            bound="compute",
+            level=LEVELS[UNMODELLED],
+            note=f"{evaluation.utilization:.0%} of the multipliers at work",
+        )
+    ]
+    rest_pj = evaluation.energy_pj - evaluation.mac_energy_pj
+    for line in evaluation.traffic:
+        rest_pj -= line.energy_pj
+        first = pace == line.level and not any(c.time_s for c in lines)
+        lines.append(
+            Contribution(
+                phase=layer.name,
+                name=f"{line.level} {line.tensor}",
+                count=times,
+                time_s=time_s if first else 0.0,
+                energy_j=times * line.energy_pj / PJ_PER_J,
+                moved_bytes=times * sum(line.totals) * bits[line.level] / 8,
+                bound="memory",
+                level=LEVELS[UNMODELLED],
+                note=why[line.level, line.tensor],
+            )
+        )
+    lines.append(
+        Contribution(
+            phase=layer.name,
+            name="leakage and network",
+            count=times,
+            energy_j=times * rest_pj / PJ_PER_J,
+            level=LEVELS[UNMODELLED],
+            note="zero unless an accelerator states them",
+        )
+    )
+    return lines
+
+
+def reasons(
+    mapping: LoopNest, layer: Layer, accelerator: Accelerator
+) -> dict[tuple[str, str], str]:
+    """Return why a level sends as many words of a tensor to each child: the loop that moves them.
+
+    The same rules as the closed form, in words.
+    """
+    loops, keep = encode(mapping, layer, accelerator)
+    problem = problem_of(layer, accelerator)
+    temporal = lay_out(problem, loops, keep)
+    names = [level.name for level in accelerator.levels]
+    found = {}
+    for t, tensor in enumerate(TENSORS):
+        kept = [k for k in range(keep.size) if int(keep[k]) >> t & 1]
+        for level, child in zip(kept, [*kept[1:], keep.size], strict=True):
+            placed = problem.placed[int(problem.first[child]) : temporal].tolist()
+            if child == keep.size:
+                why = "one word per cycle, no latch"
+            else:
+                walks = problem.home[t].tolist()
+                tile = int(problem.tiles[child, t])
+                why = _why(placed, walks, tile, layer, names)
+                why += ", the last smaller" if problem.cut[0] else ""
+            found[names[level], tensor] = why
+    return found
+
+
+def _why(
+    placed: list[list[int]], walks: list[int], tile: int, layer: Layer, names: list[str]
+) -> str:
+    """Return what is sent at each step of the innermost loop that walks a tensor."""
+    skipped = []
+    for dim, bound, level, outer in placed:
+        if walks[dim] < 0:
+            skipped.append(f"{layer.dims[dim]} {bound}")
+            continue
+        reused = f", reused over {', '.join(skipped)}" if skipped else ""
+        return (
+            f"{outer:,} x (the tile of {tile:,} + {bound - 1} steps of {layer.dims[dim]} at "
+            f"{names[level]}, of which only what is new{reused})"
+        )
+    reused = f", reused over {', '.join(skipped)}" if skipped else ""
+    return f"the tile of {tile:,} once{reused}"
 
 
 @dataclass(frozen=True)

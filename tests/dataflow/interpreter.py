@@ -11,7 +11,7 @@ import itertools
 from dataclasses import dataclass
 
 from simulators.catalog.accelerator import TENSORS
-from simulators.dataflow.mapping.loop_nest import Mapping
+from simulators.dataflow.mapping import Mapping
 from simulators.workload.loop_nest import Layer, Rank, Tensor
 
 Word = tuple[int, ...]

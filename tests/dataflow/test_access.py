@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from simulators.catalog.accelerator import Accelerator, Level, Mac
 from simulators.core.errors import UserError
-from simulators.dataflow.access.exact_counts import distinct_sums
-from simulators.dataflow.energy.charges import evaluate
-from simulators.dataflow.energy.evaluation import Evaluation, evaluated, problem_of
-from simulators.dataflow.mapping.loop_nest import LevelLoops, Mapping, decode, encode
+from simulators.dataflow.access import distinct_sums
+from simulators.dataflow.evaluation import Evaluation, evaluate, evaluated, problem_of
+from simulators.dataflow.mapping import LevelLoops, Mapping, decode, encode
 from simulators.dataflow.search.map_space import primes_of
 from simulators.workload.loop_nest import Layer, bmm, conv, dwconv, einsum, matmul
 from tests.dataflow.interpreter import interpret

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from simulators.core.jit import Kernel
-from simulators.dataflow.access import arrays as at
-from simulators.dataflow.access import exact_counts as exact
-from simulators.dataflow.access import remainders as cut
-from simulators.dataflow.energy.evaluation import Evaluation, evaluated, problem_of
-from simulators.dataflow.mapping.loop_nest import LevelLoops, Mapping, encode
+from simulators.dataflow import access as at
+from simulators.dataflow import access as cut
+from simulators.dataflow import access as exact
+from simulators.dataflow.evaluation import Evaluation, evaluated, problem_of
+from simulators.dataflow.mapping import LevelLoops, Mapping, encode
 from simulators.workload.loop_nest import Layer, conv, dwconv, matmul
 from tests.dataflow.interpreter import interpret
 from tests.dataflow.test_access import ALL, machine

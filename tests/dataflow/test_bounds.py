@@ -9,15 +9,12 @@ import numpy as np
 import pytest
 
 from simulators.catalog.accelerator import Accelerator, Level, load_accelerator
-from simulators.dataflow.access import arrays as at
-from simulators.dataflow.energy.charges import CYCLES, ENERGY_PJ, evaluate
-from simulators.dataflow.energy.evaluation import problem_of
-from simulators.dataflow.mapping.networks import layers_of
+from simulators.dataflow import access as at
+from simulators.dataflow.evaluation import CYCLES, ENERGY_PJ, evaluate, problem_of
+from simulators.dataflow.files import layers_of
 from simulators.dataflow.search.bounds import compulsory, spread_bounds
-from simulators.dataflow.search.constraints import Constraints
-from simulators.dataflow.search.map_space import space_of
+from simulators.dataflow.search.map_space import Constraints, space_of, spreads
 from simulators.dataflow.search.mapper import find
-from simulators.dataflow.search.spreads import spreads
 from simulators.workload.loop_nest import Layer, conv, einsum, matmul
 from tests.dataflow.test_search import small
 

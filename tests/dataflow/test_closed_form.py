@@ -8,11 +8,11 @@ import pytest
 from simulators.catalog.accelerator import load_accelerator
 from simulators.core.errors import Infeasible, UserError
 from simulators.dataflow.closed_form import products, tabulated
-from simulators.dataflow.energy.evaluation import problem_of
+from simulators.dataflow.evaluation import problem_of
 from simulators.dataflow.price import estimate, price
 from simulators.dataflow.search.bounds import compulsory
+from simulators.dataflow.search.map_space import ANY
 from simulators.dataflow.search.mapper import find
-from simulators.dataflow.search.named_dataflows import ANY
 from simulators.workload.loop_nest import matmul
 from simulators.workload.operators import Gemm, Norm
 

@@ -9,12 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simulators.core.errors import UserError
-from simulators.dataflow.sparsity.densities import (
-    Density,
-    empty_chance,
-    hypergeometric,
-    metadata_bits,
-)
+from simulators.dataflow.sparsity import Density, empty_chance, hypergeometric, metadata_bits
 from tests.parity.sparse_tensor_cores import (
     SparseProduct,
     expected_groups,

@@ -10,8 +10,8 @@ import itertools
 from collections.abc import Sequence
 
 from simulators.catalog.accelerator import TENSORS
-from simulators.dataflow.energy.evaluation import Evaluation
-from simulators.dataflow.mapping.loop_nest import Mapping
+from simulators.dataflow.evaluation import Evaluation
+from simulators.dataflow.mapping import Mapping
 from simulators.workload.loop_nest import Layer, Tensor
 from tests.dataflow.interpreter import Counts, Loop, Word, loops_of
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 
 from lab.parity.timeloop import extrapolated
-from simulators.dataflow.energy.evaluation import Evaluation, evaluated
-from simulators.dataflow.mapping.loop_nest import LevelLoops, Mapping
+from simulators.dataflow.evaluation import Evaluation, evaluated
+from simulators.dataflow.mapping import LevelLoops, Mapping
 from simulators.workload.loop_nest import Layer, conv, dwconv, matmul
 from tests.dataflow.test_access import ALL, cut_nests, machine, nests
 

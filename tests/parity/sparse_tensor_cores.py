@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from simulators.dataflow.sparsity.densities import hypergeometric
+from simulators.dataflow.sparsity import hypergeometric
 
 MULTIPLIERS = 1024
 LANES = 16  # rows of weights, or of an outer product, side by side in a subpartition

@@ -20,13 +20,11 @@ import numpy as np
 
 from simulators.catalog.accelerator import TENSORS, Accelerator
 from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix
-from simulators.dataflow.access import arrays as at
-from simulators.dataflow.access.arrays import COUNTS, KEEP, PROBLEM, Problem
-from simulators.dataflow.access.exact_counts import distinct_sums, lay_out
-from simulators.dataflow.energy.charges import CYCLES, ENERGY_PJ, RESULTS, charge
-from simulators.dataflow.energy.technology import UNLIMITED
-from simulators.dataflow.search.annealing import SPACE, Space
-from simulators.dataflow.search.objective import score
+from simulators.dataflow import access as at
+from simulators.dataflow.access import COUNTS, KEEP, PROBLEM, Problem, distinct_sums, lay_out
+from simulators.dataflow.evaluation import CYCLES, ENERGY_PJ, RESULTS, charge
+from simulators.dataflow.search.annealing import SPACE, Space, score
+from simulators.dataflow.technology import UNLIMITED
 from simulators.workload.loop_nest import Layer
 
 Tensors = tuple[float, float, float]
@@ -260,7 +258,7 @@ def _least_tiles(problem: Problem, tensor: int, level: int) -> int:
 
 @kernel(i8(PROBLEM, KEEP, COUNTS), no_refcount=True)
 def _least_counts(problem: Problem, keep: Ints, counts: Ints) -> int:
-    """Fill in the fewest accesses per instance, as `exact_counts.count` does; return the cycles."""
+    """Fill in the fewest accesses per instance, as `access.count` does; return the cycles."""
     instances, outputs, levels = problem.instances, problem.words[at.OUTPUT], keep.size
     compute = 1
     for d in range(problem.bounds.size):

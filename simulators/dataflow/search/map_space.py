@@ -1,22 +1,184 @@
-"""The mappings a search may visit: where prime factors may stand, what levels may keep."""
+"""The mappings that a search may visit: constraints, named dataflows, loop factors, spreads.
+
+Weight stationary spreads filters and the reduction: each element holds its weights while outputs
+stream past. Output stationary spreads pixels or filters, and reduces in time. Input stationary
+spreads the dimensions of inputs. Row stationary (Chen et al., ISCA 2016) lays filter rows along Y
+and output rows along X. The mapper chooses the temporal loops inside the array.
+
+A spread is one choice of loop factors over the rows and columns of the array. Temporal loops change
+a mapping's cost gradually; spatial ones change it in leaps, for few products of factors nearly fill
+a side. So spreads are listed, and searches start from the best of them.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from simulators.catalog.accelerator import TENSORS, Accelerator
-from simulators.core.errors import Infeasible, UserError, suggestion
+from simulators.core.errors import Infeasible, UnknownNameError, UserError, suggestion
 from simulators.core.jit import Ints
-from simulators.dataflow.access import arrays as at
-from simulators.dataflow.energy.technology import Machine, machine_of
-from simulators.dataflow.mapping.loop_nest import BOUNDS, ROWS, ordered
-from simulators.dataflow.search.annealing import Space, padded
-from simulators.dataflow.search.constraints import Constraints
-from simulators.dataflow.search.objective import exponents_of
+from simulators.dataflow import access as at
+from simulators.dataflow.mapping import BOUNDS, ROWS, ordered
+from simulators.dataflow.search.annealing import Space, exponents_of, padded
+from simulators.dataflow.technology import Machine, machine_of
 from simulators.workload.loop_nest import Layer
+
+_KEYS = (*ROWS, "order", "keep")
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What a mapping must obey; whatever is not named is free.
+
+    `allow` names the dimensions that may stand in a level's `temporal`, `spatial_x` or `spatial_y`
+    loops; `fixed` the bounds that some of them have there; `order` the dimensions of a level's
+    loops in time, outermost first; `keep` the tensors a level keeps, instead of the sets its
+    accelerator allows.
+    """
+
+    allow: Mapping[str, Mapping[str, str | tuple[str, ...]]] = field(default_factory=dict)
+    fixed: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+    order: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    keep: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    least_utilization: float = 0.0
+
+    def left_free(self, layer: Layer, sizes: Sequence[int], levels: Sequence[str]) -> list[int]:
+        """Return the part of each dimension that fixed loops leave to the mapper.
+
+        Raises:
+            UserError: a level, a loop or a bound is not one of the layer on these levels.
+        """
+        for name in (*self.allow, *self.keep, *self.fixed, *self.order):
+            if name not in levels:
+                raise UserError(f"constraint on level '{name}'{suggestion(name, levels)}")
+        left = list(sizes)
+        for name, rows in self.fixed.items():
+            for row, bounds_of in rows.items():
+                if row not in ROWS:
+                    raise UserError(f"constraint on {name}: '{row}'{suggestion(row, ROWS)}")
+                for dim, bound in bounds_of.items():
+                    d = _dimension(name, dim, layer)
+                    if bound < 1 or left[d] % bound:
+                        raise UserError(
+                            f"constraint on {name}: {dim} {bound} does not divide what is left of "
+                            f"{dim}, {left[d]}; of {sizes[d]}"
+                        )
+                    left[d] //= bound
+        for name, dims in self.order.items():
+            for dim in dims:
+                _dimension(name, dim, layer)
+        return left
+
+
+def read_constraints(table: Any) -> Constraints:
+    """Return constraints written as a table by level, and a minimum utilization.
+
+    Each level may have `temporal`, `spatial_x` and `spatial_y`: a list of the dimensions allowed
+    there, or a table of the bounds that are fixed; `order`; and `keep`.
+
+    Raises:
+        UserError: a key or a value means nothing.
+    """
+    if not isinstance(table, Mapping):
+        raise UserError("constraints: a table by level is needed, as in DRAM: {order: [M, C]}")
+    allow: dict[str, dict[str, tuple[str, ...]]] = {}
+    fixed: dict[str, dict[str, dict[str, int]]] = {}
+    whole: dict[str, dict[str, tuple[str, ...]]] = {"order": {}, "keep": {}}
+    least = table.get("least_utilization", 0.0)
+    if not isinstance(least, int | float) or not 0.0 <= least <= 1.0:
+        raise UserError(f"constraints: least_utilization is {least!r}, not between 0 and 1")
+    for level, rules in table.items():
+        if level == "least_utilization":
+            continue
+        if not isinstance(rules, Mapping):
+            raise UserError(f"constraints: {level}: {rules!r} is not a table")
+        for key, value in rules.items():
+            if key not in _KEYS:
+                raise UserError(
+                    f"constraints: {level}: '{key}' is not known{suggestion(key, _KEYS)}"
+                )
+            if isinstance(value, Mapping) and key in ROWS:
+                if not all(isinstance(bound, int) for bound in value.values()):
+                    raise UserError(f"constraints: {level}: {key}: a bound is no whole number")
+                fixed.setdefault(level, {})[key] = {str(d): b for d, b in value.items()}
+                continue
+            if not isinstance(value, list):
+                raise UserError(f"constraints: {level}: {key} is {value!r}, not a list")
+            words = tuple(str(word) for word in value)
+            if key in whole:
+                whole[key][level] = words
+            else:
+                allow.setdefault(level, {})[key] = words
+    return Constraints(allow=allow, fixed=fixed, **whole, least_utilization=float(least))
+
+
+def _dimension(level: str, dim: str, layer: Layer) -> int:
+    """Return the number of a dimension that a constraint names."""
+    if dim not in layer.dims:
+        raise UserError(f"constraint on {level}: no loop '{dim}'{suggestion(dim, layer.dims)}")
+    return layer.dims.index(dim)
+
+
+ANY = "any"
+SPREAD: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "weight_stationary": (("M", "B"), ("C", "R", "S")),
+    "output_stationary": (("M", "Q", "B", "N"), ("P", "N", "M")),
+    "input_stationary": (("C", "Q", "N", "B"), ("C", "P", "R", "S")),
+    "row_stationary": (("P", "Q", "M"), ("R", "S", "C", "M")),
+}
+"""Dimensions that a dataflow spreads over columns and over rows."""
+
+
+def dataflows() -> tuple[str, ...]:
+    """Return the names a design point may use."""
+    return (ANY, *SPREAD)
+
+
+def spread_of(dataflow: str) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Return what a dataflow may spread over columns and over rows; of `any`, of each.
+
+    Raises:
+        UnknownNameError: no dataflow has that name.
+    """
+    if dataflow == ANY:
+        return list(SPREAD.values())
+    if dataflow not in SPREAD:
+        raise UnknownNameError("dataflow", dataflow, dataflows())
+    return [SPREAD[dataflow]]
+
+
+def constraints_of(
+    dataflow: str, layer: Layer, accelerator: Accelerator, rules: Constraints | None = None
+) -> Constraints:
+    """Return what a named dataflow asks of every fan-out of an accelerator, and `rules` besides.
+
+    Raises:
+        UnknownNameError: no dataflow has that name.
+    """
+    rules = rules or Constraints()
+    if dataflow == ANY:
+        return rules
+    [(columns, rows)] = spread_of(dataflow)
+    # A layer without M, such as a depthwise one, spreads its channels where filters would go.
+    if "M" not in layer.dims:
+        columns = (*columns, "C") if "M" in columns else columns
+        rows = (*rows, "C") if "M" in rows else rows
+    return dataclasses.replace(
+        rules,
+        allow={
+            level.name: {"spatial_x": columns, "spatial_y": rows, **rules.allow.get(level.name, {})}
+            for level in accelerator.levels
+        },
+    )
+
 
 SMOOTH = 5
 """The largest prime factor of a dimension that was rounded up."""
@@ -144,3 +306,83 @@ def _keeps(k: int, accelerator: Accelerator, machine: Machine, rules: Constraint
             f"{level.name} holds {words} words, fewer than the tensors it must keep",
         )
     return [sum(1 << TENSORS.index(tensor) for tensor in keep) for keep in fitting]
+
+
+Side = tuple[int, tuple[int, ...]]
+"""Instances along it, and the dimensions that may lie there."""
+
+
+def spreads(space: Space, loops: Ints, sizes: Ints, most: int) -> tuple[Ints, int]:
+    """Return loops with factors moved from the outermost level's time to sides of the array.
+
+    Those that use most multipliers come first, the one that spreads nothing last; of those that
+    differ only in which side a factor lies along, one is returned. Beside them stands how many
+    multipliers spreads use at most that are not returned, 0 if all are.
+    `loops` have all that is free in time at the outermost level.
+    """
+    levels, _, dims = loops.shape
+    sides, places = [], []
+    left = np.ones(dims, np.int64)
+    for d, prime in space.primes.tolist():
+        left[d] *= prime
+    for level in range(levels):
+        for row, fan in ((1, at.FAN_X), (2, at.FAN_Y)):
+            taken = math.prod(loops[level, row + 1].tolist())
+            free = tuple(
+                d
+                for d in range(dims)
+                if 3 * level + row in space.slots[d, : space.slot_count[d]].tolist()
+            )
+            if free and int(sizes[level, fan]) // taken > 1:
+                sides.append((int(sizes[level, fan]) // taken, free))
+                places.append((level, row + 1))
+    found, left_out = _side_by_side(
+        tuple(left.tolist()), tuple(sides), tuple(k for k, _ in places), most
+    )
+    spread = np.repeat(loops[None], len(found), axis=0)
+    for side, (level, row) in enumerate(places):
+        spread[:, level, row] *= found[:, side]
+    spread[:, 0, at.TEMPORAL] //= found.prod(axis=1)
+    return spread, left_out * math.prod(loops[:, at.SPATIAL_X :].ravel().tolist())
+
+
+@functools.lru_cache(maxsize=4096)
+def _side_by_side(
+    left: tuple[int, ...], sides: tuple[Side, ...], levels: tuple[int, ...], most: int
+) -> tuple[Ints, int]:
+    """Return factors by spread, side and dimension, and what spreads left out use at most."""
+    found, left_out = np.ones((1, 0, len(left)), np.int64), 0
+    rest = math.prod(fan for fan, _ in sides)
+    for number, (fan, free) in enumerate(sides, 1):
+        rest //= fan
+        factors = _products(left, fan, free)
+        free_of = np.array(left) // found.prod(axis=1)
+        one, two = np.nonzero((free_of[:, None] % factors[None] == 0).all(axis=2))
+        found = np.concatenate([found[one], factors[two][:, None]], axis=1)
+        by_level = [
+            found[:, [k == level for k in levels[:number]]].prod(axis=1)
+            for level in sorted({*levels[:number]})
+        ]
+        _, first = np.unique(np.concatenate(by_level, axis=1), axis=0, return_index=True)
+        found = found[np.sort(first)]
+        found = found[np.argsort(-found.prod(axis=(1, 2)), kind="stable")]
+        if len(found) > most:
+            left_out = max(left_out, int(found[most - 1].prod()) * rest)
+            found = np.concatenate([found[: most - 1], found[-1:]])
+    return found, left_out
+
+
+@functools.lru_cache(maxsize=4096)
+def _products(left: tuple[int, ...], fan: int, free: tuple[int, ...]) -> Ints:
+    """Return factors by dimension whose product is at most a side's length, larger ones first."""
+    found = [(1, (1,) * len(left))]
+    for d in free:
+        divisors = [f for f in range(2, min(fan, left[d]) + 1) if left[d] % f == 0]
+        found += [
+            (product * f, (*factors[:d], f, *factors[d + 1 :]))
+            for product, factors in found
+            for f in divisors
+            if product * f <= fan
+        ]
+    found.sort(key=lambda one: -one[0])
+    return np.array([factors for _, factors in found], np.int64)

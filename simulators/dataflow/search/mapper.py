@@ -15,14 +15,11 @@ import numpy as np
 
 from simulators.catalog.accelerator import Accelerator
 from simulators.core.errors import Infeasible, UserError
-from simulators.dataflow.energy.evaluation import Evaluation, evaluated, problem_of
-from simulators.dataflow.mapping.loop_nest import Mapping, decode
+from simulators.dataflow.evaluation import Evaluation, evaluated, problem_of
+from simulators.dataflow.mapping import Mapping, decode
+from simulators.dataflow.search.annealing import LEAST_STEPS, Start, Walk, exponents_of, race
 from simulators.dataflow.search.bounds import MappingBounds, bounds, compulsory, spread_bounds
-from simulators.dataflow.search.constraints import Constraints
-from simulators.dataflow.search.map_space import rounded_up, space_of
-from simulators.dataflow.search.objective import exponents_of
-from simulators.dataflow.search.race import LEAST_STEPS, Start, Walk, race
-from simulators.dataflow.search.spreads import spreads
+from simulators.dataflow.search.map_space import Constraints, rounded_up, space_of, spreads
 from simulators.workload.loop_nest import Layer
 
 FEWEST_SPREADS, MAPPINGS_A_SPREAD = 256, 40

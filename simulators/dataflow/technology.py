@@ -2,8 +2,8 @@
 
 An accelerator gives picojoules per access, or names a kind of storage, and the technology table
 answers. Each zero is a statement: leakage is zero unless given, the network unless
-`hop_pj_per_word` is given, address generation and adders outside the multipliers always.
-Wu et al., "Accelergy" (ICCAD 2019).
+`hop_pj_per_word` is given, address generation and adders outside the multipliers always. Wu et al.,
+"Accelergy" (ICCAD 2019).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import numpy as np
 from simulators.catalog.accelerator import TENSORS, Accelerator
 from simulators.core.errors import UserError, suggestion
 from simulators.core.jit import Ints
-from simulators.dataflow.access import arrays as at
+from simulators.dataflow import access as at
 from simulators.workload.loop_nest import Layer
 
 Loop = tuple[str, int]

@@ -1,1 +1,0 @@
-"""Reads, fills and updates of every level, by closed forms."""

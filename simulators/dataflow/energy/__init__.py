@@ -1,1 +1,0 @@
-"""Energy, cycles and area from counts, an accelerator and the technology table."""

@@ -1,1 +1,0 @@
-"""Layers, networks and loop nests, and the files they are read from."""
