@@ -14,8 +14,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,15 +22,13 @@ import numpy as np
 from benchmarks.sweep_overhead import OBJECTIVES, space
 from simulators.core.checks import Check, print_checks
 from sweeper.engines.chunks import LAST_S
-from sweeper.engines.pool import WorkerPool
+from sweeper.engines.pool import Worker, WorkerPool
 from sweeper.engines.task import Task
 from sweeper.report.progress import Progress
 from sweeper.space.points import Batch, Span
 from sweeper.store.keys import define
 from sweeper.store.store import Part, Store
 
-FILE = "one.parquet"
-"""File used for every part; the driver checks that parts exist."""
 _POINT_S = 1e-2
 _MESSAGES = 30_000
 """Fewest messages, each of at most eight seconds of work; three per actor."""
@@ -56,66 +53,54 @@ class Clock:
             self.leapt_s += max(0.0, self.due[0] - self.now())
 
 
-@dataclass
-class Simulated:
+class SimulatedActor(Worker):
     """Actor with a fixed time per point, which writes nothing."""
 
-    name: str
-    clock: Clock
-    point_s: float
-    depth: int = 2
-    free: float = 0.0
-    given: deque[tuple[float, Part]] = field(default_factory=deque)
+    def __init__(self, name: str, clock: Clock, point_s: float) -> None:
+        super().__init__(name)
+        self.clock, self.point_s = clock, point_s
+        self.due_s, self.part = 0.0, Part("", 0, {}, {}, np.ones((1, 3)), np.array([1]), 0.0)
 
     def load(self, task: Task) -> None:
         """Load nothing."""
 
-    def ready(self) -> bool:
+    def is_loaded(self) -> bool:
         """Return that the actor is ready."""
         return True
 
     def submit(self, batch: Batch) -> None:
-        """Start the batch after earlier batches."""
-        seconds = len(batch) * self.point_s
-        self.free = max(self.free, self.clock.now()) + seconds
-        rows = {"ok": len(batch)}
-        part = Part(FILE, len(batch), rows, {}, np.ones((1, 3)), np.array([1]), seconds)
-        self.given.append((self.free, part))
-        heapq.heappush(self.clock.due, self.free)
+        """Start the batch."""
+        seconds, rows = len(batch) * self.point_s, {"ok": len(batch)}
+        self.due_s = self.clock.now() + seconds
+        self.part = replace(self.part, points=len(batch), rows=rows, seconds=seconds)
+        heapq.heappush(self.clock.due, self.due_s)
 
     def poll(self) -> list[Part] | None:
-        """Return the oldest answer once it is due."""
-        if self.given[0][0] > self.clock.now():
-            return None
-        return [self.given.popleft()[1]]
+        """Return the answer once it is due."""
+        return None if self.due_s > self.clock.now() else [self.part]
 
     def shut_down(self) -> None:
         """Kill nothing."""
 
 
-@dataclass
-class Factory:
-    """Spawns simulated actors."""
+class SimulatedPool(WorkerPool):
+    """A pool of simulated actors."""
 
-    count: int
-    point_s: float
-    clock: Clock = field(default_factory=Clock)
-    engine: str = "simulated"
-    ready_s: float = 60.0
+    engine, ready_s = "simulated", 60.0
 
-    def spawn(self, name: str) -> Simulated:
+    def __init__(self, wanted: int, point_s: float) -> None:
+        super().__init__(wanted)
+        self.clock, self.point_s = Clock(), point_s
+
+    def spawn(self, name: str) -> SimulatedActor:
         """Return a new actor."""
-        return Simulated(name, self.clock, self.point_s)
+        return SimulatedActor(name, self.clock, self.point_s)
 
     def wait(self, workers: Sequence[Any], seconds: float) -> list[Any]:  # noqa: ARG002
         """Skip to the next answer, and return the actors with answers."""
         self.clock.leap()
         now = self.clock.now()
-        return [w for w in workers if w.given and w.given[0][0] <= now]
-
-    def capacity(self) -> int:
-        """Return the number of actors."""
-        return self.count
+        return [w for w in workers if w.job and w.due_s <= now]
 
     def obstacle(self, workers: Sequence[Any]) -> str:  # noqa: ARG002
         """Return no obstacle."""
@@ -139,19 +124,15 @@ def driven(count: int) -> Iterator[Check]:
     each = max(3, _MESSAGES // count)
     grid, points = space(50), int(count * each * LAST_S / _POINT_S)
     with tempfile.TemporaryDirectory() as name:
-        store = Store(name, define(grid))
-        Path(store.results).mkdir(parents=True)
-        Path(store.results, FILE).touch()
-        task = Task(grid, store, OBJECTIVES)
-        office, progress = Factory(count, _POINT_S), Progress(points, OBJECTIVES)
-        team = WorkerPool(office, wanted=count)
-        cpu_s, began, messages = time.process_time(), office.clock.now(), 0
-        for part in team.run(task, [Span(0, points)], points, lambda _: None):
+        task = Task(grid, Store(name, define(grid)), OBJECTIVES)
+        pool, progress = SimulatedPool(count, _POINT_S), Progress(points, OBJECTIVES)
+        cpu_s, began, messages = time.process_time(), pool.clock.now(), 0
+        for part in pool.run(task, [Span(0, points)], points, lambda _: None):
             progress.add(part)
             messages += 1
             if not messages % 1000:
                 progress.front()  # as a display does
-        cpu_s, elapsed_s = time.process_time() - cpu_s, office.clock.now() - began
+        cpu_s, elapsed_s = time.process_time() - cpu_s, pool.clock.now() - began
     idle = 1.0 - points * _POINT_S / (count * elapsed_s)
     yield Check(f"{count:,} actors: driver a message", 1e6 * cpu_s / messages, "us", rows=messages)
     yield Check(

@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections import Counter
 from pathlib import Path
 
+from benchmarks.points.millisecond import POINT_S
 from simulators.core.checks import Check, print_checks
 from simulators.core.contract import Direction
 from sweeper.engines import Pool
+from sweeper.engines.inline import Inline
 from sweeper.engines.ray import Ray
 from sweeper.engines.task import Task
 from sweeper.report.progress import Progress
@@ -57,85 +58,63 @@ def main() -> None:
 
 
 def measure(grid: DesignSpace, folder: str) -> list[Check]:
-    """Sweep the grid and return the cost."""
-    laps: Counter[str] = Counter()
+    """Sweep the grid with Ray and in this process, and return the cost."""
     progress = Progress(total=len(grid), objectives=OBJECTIVES)
     with Ray(actors=2).open() as pool:
-        _sweep(pool, space(4), f"{folder}/warm", Progress(4**7, OBJECTIVES), Counter())
+        _sweep(pool, space(4), f"{folder}/warm", Progress(4**7, OBJECTIVES))
         before, memory_before, driver_s = _cpu_s(), _rss_bytes(), time.process_time()
         progress.started = time.perf_counter()
-        _sweep(pool, grid, f"{folder}/grid", progress, laps)
+        _sweep(pool, grid, f"{folder}/grid", progress)
         used, wall_s = _cpu_s() - before, progress.elapsed_s
         driver_s = time.process_time() - driver_s
         grown = _rss_bytes() - memory_before
+    alone_s = time.process_time()
+    with Inline().open() as pool:
+        _sweep(pool, grid, f"{folder}/inline", Progress(len(grid), OBJECTIVES))
+    alone_s = time.process_time() - alone_s
     files = list(Path(folder, "grid").rglob("*.parquet"))
     written = sum(f.stat().st_size for f in files)
-    points = progress.done
-    rate = points / used
-    rest = used - sum(laps[step] for step in ("decode", "model", "arrow", "parquet"))
-    shares = {s: laps[s] / used for s in ("decode", "model", "arrow", "parquet")}
-    shares["orchestration"] = rest / used
-    checks = [
+    points, share = progress.done, 1.0 - alone_s / used
+    rate, note = points / used, f"driver {driver_s / used:.1%} of it all"
+    return [
         Check("points", float(points), "", rows=points),
         Check("points per CPU-second, all processes", rate, "1/s", 3e6, rate >= 3e6),
         Check("points per second of wall time", points / wall_s, "1/s"),
         Check("CPU per point", used / points * 1e6, "us"),
-    ]
-    for step, share in shares.items():
-        limit = 15.0 if step == "orchestration" else None
-        of_it = f"live front {laps['front'] / used:.1%}, driver {driver_s / used:.1%} of it all"
-        note = of_it if limit else ""
-        checks.append(
-            Check(
-                f"share of {step}",
-                100 * share,
-                "%",
-                limit,
-                None if limit is None else share <= 0.15,
-                note=note,
-            )
-        )
-    checks += [
+        Check("share of orchestration", 100 * share, "%", 15.0, share <= 0.15, note=note),
         Check("growth of the driver's memory", grown / 1e6, "MB", 50.0, grown < 50e6),
         Check("bytes per point in Parquet", written / points, "B", note=f"{len(files)} files"),
         Check("designs on the live front", float(len(progress.front()))),
     ]
-    return checks
 
 
 def measure_slow(points: int, folder: str) -> list[Check]:
     """Sweep points of a millisecond and return the overhead."""
-    grid, laps = space(simulator="benchmarks.points.millisecond"), Counter[str]()
+    grid = space(simulator="benchmarks.points.millisecond")
     progress = Progress(total=points, objectives=OBJECTIVES)
     with Ray(actors=2).open() as pool:
-        _sweep(pool, space(2, grid.simulator), f"{folder}/warm", progress, Counter())
+        _sweep(pool, space(2, grid.simulator), f"{folder}/warm", progress)
         before, began, driver_s = _cpu_s(), time.perf_counter(), time.process_time()
-        _sweep(pool, grid, f"{folder}/grid", progress, laps, points)
+        _sweep(pool, grid, f"{folder}/grid", progress, points)
         used, wall_s = _cpu_s() - before, time.perf_counter() - began
         driver_s = time.process_time() - driver_s
-    share, work_s = 1.0 - laps["model"] / used, laps["model"]
-    steps_s = sum(laps[step] for step in ("decode", "arrow", "parquet", "front"))
+    work_s = points * POINT_S
+    share = 1.0 - work_s / used
     note = (
-        f"driver {driver_s / used:.1%}, steps of workers {steps_s / used:.1%}; the rest is Ray's, "
-        f"in {wall_s / work_s * 2:.1f} times the wall time of two cores at work"
+        f"driver {driver_s / used:.1%}, in {wall_s / work_s * 2:.1f} times the wall time of two "
+        "cores at work"
     )
     name = "points of 1 ms: share of all but the simulator"
     return [Check(name, 100 * share, "%", 3.0, share <= 0.03, note=note, rows=points)]
 
 
 def _sweep(
-    pool: Pool,
-    grid: DesignSpace,
-    folder: str,
-    progress: Progress,
-    laps: Counter[str],
-    points: int | None = None,
+    pool: Pool, grid: DesignSpace, folder: str, progress: Progress, points: int | None = None
 ) -> None:
     task = Task(grid, Store(folder, define(grid)), OBJECTIVES)
     points, drawn = points or len(grid), 0.0
     for part in pool.run(task, [Span(0, points)], points, lambda _: None):
         progress.add(part)
-        laps.update(part.laps)
         if progress.elapsed_s - drawn > 0.25:
             progress.line()
             drawn = progress.elapsed_s

@@ -15,7 +15,7 @@ from typing import Any, Required, TypedDict
 
 from simulators.core.errors import UserError, unknown
 from sweeper.engines import load_engine
-from sweeper.engines.limits import Limits
+from sweeper.engines.task import Limits
 from sweeper.query.scenarios import unpriced
 from sweeper.samplers import Goal, Sampler, SearchSampler, load_sampler
 from sweeper.samplers._axis_searches import capacity_search, refined_search

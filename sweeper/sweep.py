@@ -10,8 +10,7 @@ import polars as pl
 
 from simulators.core.contract import is_registered, load_simulator, objectives_of
 from sweeper.engines import Engine, Say, load_engine
-from sweeper.engines.limits import UNSTATED, Limits
-from sweeper.engines.task import Task
+from sweeper.engines.task import UNSTATED, Limits, Task
 from sweeper.query.scenarios import repriced, unpriced
 from sweeper.samplers import Goal, Sampler, SearchSampler, load_sampler
 from sweeper.samplers._search_driver import as_sampler

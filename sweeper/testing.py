@@ -27,8 +27,7 @@ from simulators.core.columns import OUTCOME, SHARES, schema_of
 from simulators.core.contract import Describes, Hints, Simulator, load_simulator, objectives_of
 from simulators.core.errors import UserError
 from sweeper.engines import Engine, load_engine
-from sweeper.engines.task import Task
-from sweeper.engines.validate_output import validated
+from sweeper.engines.task import Task, validated
 from sweeper.samplers import Sampler, SearchSampler
 from sweeper.space.design_space import DesignSpace, Objectives
 from sweeper.space.points import Batch, Span, numbers

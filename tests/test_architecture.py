@@ -78,7 +78,7 @@ def test_module_has_a_docstring_and_no_leftovers(module: Path) -> None:
 
 def test_large_dependencies_are_imported_in_one_module() -> None:
     importers = {
-        "ray": {"sweeper/engines/_ray_actors.py", "sweeper/engines/_ray_cluster.py"},
+        "ray": {"sweeper/engines/_ray_actors.py", "sweeper/engines/ray.py"},
         "hydra": {"sweeper/commands/overrides.py"},
         "matplotlib": {"sweeper/report/plots.py"},
         "numba": {"simulators/core/jit.py"},

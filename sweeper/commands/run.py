@@ -15,8 +15,8 @@ from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
 from sweeper.commands.overrides import compose
 from sweeper.configuration import Configuration
-from sweeper.engines.child_process import probed
-from sweeper.engines.probe import Estimate, hinted
+from sweeper.engines.chunks import Estimate, hinted
+from sweeper.engines.process import probed
 from sweeper.engines.task import Task
 from sweeper.report.answers import answers_to
 from sweeper.report.progress import Progress, shown

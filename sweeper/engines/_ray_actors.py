@@ -1,32 +1,32 @@
 """Workers that are Ray actors, on this machine or on a cluster's.
 
-An actor is refused unless it runs the same code and writes where the driver reads. Actors are never
-restarted: with restarts on, a dying actor also fails the batches queued behind the faulty one.
-Two batches per actor at a time hide the round trip.
+An actor is refused unless it runs the same code on the same facts, by its fingerprint, and writes
+where the driver reads. Actors are never restarted: with restarts on, a dying actor also fails the
+batches queued behind the faulty one.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import platform
 import secrets
-from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import state
 
+from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
-from simulators.core.folder import TRUST, trusted
-from sweeper.engines._ray_cluster import joined
-from sweeper.engines.fingerprint import EnvironmentFingerprint, check_facts, difference, fingerprint
-from sweeper.engines.pool import LostWorker, UnfitWorker, WorkerPool
+from simulators.core.folder import PACKAGES, TRUST, trusted
+from sweeper.engines.pool import LostWorker, UnfitWorker, Worker, WorkerPool
 from sweeper.engines.task import Task
 from sweeper.space.points import Batch
+from sweeper.store.keys import define
 from sweeper.store.parquet import appears, remove, write_token
 from sweeper.store.store import Part
 
@@ -44,16 +44,54 @@ _NOT_STARTED = (
 )
 """How Ray reports that a worker could not start."""
 
+EnvironmentFingerprint = Mapping[str, str]
+"""Versions of packages that affect results, and digests of sources and facts, by name."""
+
+
+def fingerprint(simulator: str) -> EnvironmentFingerprint:
+    """Return the fingerprint of this process for running a simulator."""
+    loaded = load_simulator(simulator)
+    file = getattr(sys.modules.get(type(loaded).__module__), "__file__", None)
+    versions = {p: _version(p) for p in ("sweeper", "numpy", "numba", "pyarrow", "polars")}
+    return {
+        "python": platform.python_version(),
+        **versions,
+        f"simulator {simulator}": f"version {loaded.version}",
+        "digest of sources and facts": _digest_of_packages(),
+        f"digest of {simulator}": _digest(sorted(Path(file).parent.glob("*.py"))) if file else "",
+    }
+
+
+@functools.cache
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+@functools.cache
+def _digest_of_packages() -> str:
+    files = (f for p in ("sweeper", "simulators") for f in sorted((PACKAGES / p).rglob("*")))
+    kinds = (".py", ".toml", ".json")
+    return _digest(f for f in files if f.suffix in kinds and "__pycache__" not in f.parts)
+
+
+def _digest(files: Iterable[Path]) -> str:
+    total = hashlib.blake2b(digest_size=6)
+    for file in files:
+        total.update(f"{file.name}\0".encode() + file.read_bytes())
+    return total.hexdigest()
+
 
 class _Remote:
     """The actor's end."""
 
-    def __init__(self) -> None:
-        self.task: Task | None = None
+    task: Task
 
     def identify(
         self, folder: str, trust: str, simulator: str, results: str, token: str
-    ) -> tuple[str, dict[str, str] | str]:
+    ) -> tuple[str, EnvironmentFingerprint | str]:
         """Return the actor's name and fingerprint, or why it is unfit; write a token.
 
         The driver's trusted folders are trusted here.
@@ -62,7 +100,7 @@ class _Remote:
         name = f"{platform.node()} (pid {os.getpid()})"
         try:
             os.chdir(folder)
-            found = dict(fingerprint(simulator))
+            found = fingerprint(simulator)
             write_token(results, token)
         except OSError as error:
             return name, f"{folder}: {error.strerror}"
@@ -73,17 +111,20 @@ class _Remote:
     def load(self, task: Task) -> str:
         """Load a task; return the problem with files read on this node, or nothing."""
         self.task = task
+        stored = task.store.definition.contents
         try:
-            check_facts(task)
+            here = define(task.space).contents
         except UserError as error:
             return str(error)
+        for name in sorted({*stored, *here}):
+            if stored.get(name) != here.get(name):
+                return f"it reads other files for '{name or 'every point'}'"
         task.warm_up()
         task.limits.hold_memory()
         return ""
 
     def answer(self, batch: Batch) -> list[Part] | UserError:
         """Evaluate a batch."""
-        assert self.task
         try:
             return list(self.task.answer_in_parts(batch))
         except UserError as error:  # returned as a value: Ray would wrap it in its own
@@ -92,47 +133,50 @@ class _Remote:
             os._exit(1)
 
 
-class Actor:
-    """The driver's end of an actor: a `Worker`."""
-
-    depth = 2
+class Actor(Worker):
+    """The driver's end of an actor."""
 
     def __init__(self, name: str) -> None:
+        super().__init__(name)
         options = {"num_cpus": 1, "max_restarts": 0, "max_task_retries": 0}
-        self.name = name
         self.handle = ray.remote(_Remote).options(**options).remote()
-        self.submitted: deque[Any] = deque()
+        self.call: Any = None  # the pending call
         self.task: Task | None = None
         self.token = ""
-        self.steps: deque[Any] = deque()  # pending calls until the task is loaded
 
     def load(self, task: Task) -> None:
         """Start to identify the actor, unless that is done, and to load the task."""
         task.warm_up()
-        if self.task is not None and self.task.store.results == task.store.results:
-            self.steps = deque([self.handle.load.remote(task)])
+        results = task.store.results
+        if self.task is not None and self.task.store.results == results:
+            self.call = self.handle.load.remote(task)
         else:
             self.token = f".token-{secrets.token_hex(8)}"
-            simulator, results = task.space.simulator, task.store.results
             here, trust = str(Path.cwd()), os.pathsep.join(map(str, trusted()))
-            asked = self.handle.identify.remote(here, trust, simulator, results, self.token)
-            self.steps = deque([asked])
+            self.call = self.handle.identify.remote(
+                here, trust, task.space.simulator, results, self.token
+            )
         self.task = task
 
-    def ready(self) -> bool:
-        """Return whether the task is loaded."""
-        assert self.task
-        while self.steps and ray.wait([self.steps[0]], timeout=0)[0]:
-            try:
-                answer = ray.get(self.steps.popleft())
-            except _NOT_STARTED as error:
-                raise UnfitWorker(f"{self.name}: {_reason(error)}") from error
-            if isinstance(answer, tuple):
-                self._check(*answer)
-                self.steps.append(self.handle.load.remote(self.task))
-            elif answer:
-                raise UnfitWorker(f"{self.name}: {answer}")
-        return not self.steps
+    def is_loaded(self) -> bool:
+        """Return whether the task is loaded; load the task once the actor is identified."""
+        try:
+            answer = self._answer()
+        except _NOT_STARTED as error:
+            raise UnfitWorker(f"{self.name}: {_reason(error)}") from error
+        if isinstance(answer, tuple):
+            self._check(*answer)
+            self.call = self.handle.load.remote(self.task)
+        elif answer:
+            raise UnfitWorker(f"{self.name}: {answer}")
+        return bool(answer == "")
+
+    def _answer(self) -> Any:
+        """Return the answer of the pending call; None if there is none yet."""
+        if not ray.wait([self.call], timeout=0)[0]:
+            return None
+        call, self.call = self.call, None
+        return ray.get(call)
 
     def _check(self, name: str, theirs: EnvironmentFingerprint | str) -> None:
         """Raise `UnfitWorker` unless the actor runs the same code and writes where we read."""
@@ -140,8 +184,14 @@ class Actor:
         self.name = f"{self.name} on {name}"
         if isinstance(theirs, str):
             raise UnfitWorker(f"{self.name}: {theirs}")
-        if other := difference(theirs, fingerprint(self.task.space.simulator)):
-            raise UnfitWorker(f"{self.name}: {other}; install the same there")
+        ours = fingerprint(self.task.space.simulator)
+        differences = ", ".join(
+            f"{part} is {theirs.get(part, 'missing')} there and {value} here"
+            for part, value in ours.items()
+            if theirs.get(part) != value
+        )
+        if differences:
+            raise UnfitWorker(f"{self.name}: {differences}; install the same there")
         results = self.task.store.results
         if not appears(results, self.token):
             raise UnfitWorker(
@@ -151,29 +201,18 @@ class Actor:
         remove(results, self.token)
 
     def submit(self, batch: Batch) -> None:
-        """Queue a batch."""
-        self.submitted.append(self.handle.answer.remote(batch))
+        """Start a batch."""
+        self.call = self.handle.answer.remote(batch)
 
     def poll(self) -> list[Part] | UserError | None:
-        """Return the oldest answer, None if there is none yet."""
-        if not ray.wait([self.submitted[0]], timeout=0)[0]:
-            return None
+        """Return the answer, None if there is none yet."""
         try:
-            found: list[Part] | UserError = ray.get(self.submitted.popleft())
+            found: list[Part] | UserError | None = self._answer()
         except _LOST as error:
             raise LostWorker(type(error).__name__) from error
         except ray.exceptions.RayTaskError as error:  # a defect of ours: show it as it is
             raise error.cause if isinstance(error.cause, Exception) else error from error
         return found
-
-    def pending(self) -> list[Any]:
-        """Return the calls that the actor answers next."""
-        return [queue[0] for queue in (self.steps, self.submitted) if queue]
-
-    def is_placed(self) -> bool:
-        """Return whether a machine has a CPU for the actor."""
-        known = state.actors(self.handle._actor_id.hex())  # empty until Ray has registered it
-        return bool(known and known["Address"]["IPAddress"])
 
     def shut_down(self) -> None:
         """Kill the actor."""
@@ -182,13 +221,14 @@ class Actor:
             remove(self.task.store.results, self.token)
 
 
-@dataclass
-class ActorFactory:
-    """Spawns actors: a `WorkerFactory`."""
+class ActorPool(WorkerPool):
+    """A pool of actors."""
 
-    ready_s: float
-    actors: int = 0  # as asked for; 0: one per CPU, also of machines that join
-    engine: str = "ray"
+    engine = "ray"
+
+    def __init__(self, wanted: int, ready_s: float, *, can_grow: bool) -> None:
+        super().__init__(wanted)
+        self.ready_s, self.can_grow = ready_s, can_grow
 
     def spawn(self, name: str) -> Actor:
         """Return a new actor, which starts once a CPU is free."""
@@ -196,18 +236,18 @@ class ActorFactory:
 
     def wait(self, workers: Sequence[Actor], seconds: float) -> list[Actor]:
         """Return the actors that have an answer or are gone."""
-        asked = {reference: w for w in workers for reference in w.pending()}
+        asked = {w.call: w for w in workers if w.call is not None}
         if not asked or not ray.wait(list(asked), num_returns=1, timeout=seconds)[0]:
             return []
         answered, _ = ray.wait(list(asked), num_returns=len(asked), timeout=0)
         return [asked[reference] for reference in answered]
 
     def capacity(self) -> int:
-        """Return how many actors there may be now."""
-        return self.actors or int(ray.cluster_resources().get("CPU", 0))
+        """Return the possible number of actors: one per CPU, also of machines that join."""
+        return int(ray.cluster_resources().get("CPU", 0)) if self.can_grow else self.wanted
 
     def obstacle(self, workers: Sequence[Actor]) -> str:
-        """Return whether other programs hold the CPUs.
+        """Return the number of actors that wait for a CPU.
 
         Raises:
             UserError: no machine is left.
@@ -218,34 +258,11 @@ class ActorFactory:
                 "engine ray: no machine of the cluster is left; written results are kept, and the "
                 "same command continues"
             )
-        unplaced = sum(not worker.is_placed() for worker in workers)
-        free = int(ray.available_resources().get("CPU", 0))
-        if unplaced > free and _is_shared():
-            return f"waiting for {unplaced - free} CPUs held by others"
-        return f"waiting for {len(workers)} actors to start" if workers else ""
-
-
-def _is_shared() -> bool:
-    """Return whether other programs use the cluster."""
-    mine = ray.get_runtime_context().get_job_id()
-    return any(
-        not job["IsDead"] and job["JobID"] != mine and "_ray_internal" not in str(job)
-        for job in state.jobs()
-    )
-
-
-@contextmanager
-def opened_pool(address: str, actors: int, ready_s: float) -> Iterator[WorkerPool]:
-    """Return a pool of actors, shut down at the end with Ray if it was started for them."""
-    with joined(address, actors):
-        cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
-        if actors > cores:  # the others would never be scheduled
-            raise UserError(f"engine.actors={actors}: the cluster has only {cores} CPUs")
-        pool = WorkerPool(ActorFactory(ready_s, actors), wanted=actors or cores)
-        try:
-            yield pool
-        finally:
-            pool.shut_down()
+        free, cpus = (
+            int(found.get("CPU", 0))
+            for found in (ray.available_resources(), ray.cluster_resources())
+        )
+        return f"waiting for {len(workers)} actors to start; {free} of {cpus} CPUs are free"
 
 
 def _reason(error: Exception) -> str:

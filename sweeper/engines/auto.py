@@ -12,9 +12,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from sweeper.engines import Engine, Pool, Say, load_engine
-from sweeper.engines.child_process import probed
-from sweeper.engines.chunks import UNTRIED_S
-from sweeper.engines.probe import Estimate, hinted
+from sweeper.engines.chunks import UNTRIED_S, Estimate, hinted
+from sweeper.engines.process import probed
 from sweeper.engines.task import Task
 from sweeper.space.points import Batch
 from sweeper.store.store import Part

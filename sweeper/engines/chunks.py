@@ -1,21 +1,26 @@
-"""Cuts work into chunks by time: one to eight seconds each, smaller towards the end.
+"""Chunks of work, sized by time: one to eight seconds each, smaller towards the end.
 
 A round trip to a worker costs the same for one point and for thousands, so chunks are large; the
 last ones shrink, so that no worker is idle while another finishes (guided self-scheduling,
-Polychronopoulos and Kuck, 1987).
+Polychronopoulos and Kuck, 1987). The time of a point is first estimated from the simulator's own
+guess or from a few points, for `plan` and for the engine `auto`.
 """
 
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from sweeper.space.points import Batch, Span, cut, width
+import numpy as np
+
+from simulators.core.contract import Hints, Simulator, load_simulator
+from sweeper.engines.task import PART, evaluate
+from sweeper.space.design_space import DesignSpace
+from sweeper.space.points import Batch, Index, Span, cut, width
 from sweeper.store.store import Part
 
-PART = 200_000
-"""Most points of a part, which is one Parquet row group."""
 LARGEST = 4 * PART
 """Most points of a chunk."""
 FIRST_S, LAST_S = 1.0, 8.0
@@ -28,6 +33,12 @@ _TAPER = 16
 """Largest ratio of a full chunk to a last one: each chunk costs a round trip and a file."""
 _MEMORY = 0.5
 """Weight of the newest measurement in the running mean of seconds per point."""
+_PROBES, PROBE_S = 64, 1.0
+"""Points evaluated to estimate a sweep, and the time after which fewer suffice."""
+_STRETCHES, _NEIGHBOURS = 16, 1024
+"""Number and length of the stretches for which a simulator guesses its cost."""
+_GROWTH, _LONGEST = 8, 1 << 16
+"""Growth of the stretches of neighbours that are probed, and the length of the longest."""
 
 
 @dataclass
@@ -35,7 +46,7 @@ class Chunks:
     """Cuts batches into chunks for `workers` workers, learning how long a point takes.
 
     First chunks are small. Once one is back, the next chunk is taken from the middle of the longest
-    piece of the ranges that is left, so that any number of chunks samples all of them. Batches of
+    remaining piece of the ranges, so that any number of chunks samples all of them. Batches of
     numbers keep their order. Chunks of at least half of `together` points end at multiples of
     `together`.
     """
@@ -60,7 +71,7 @@ class Chunks:
                 self._keep(span)
 
     def learn(self, points: int, seconds: float, written_s: float = 0.0) -> None:
-        """Record how long a chunk took, and how long writing its parts took."""
+        """Record the time of a chunk, and the time to write one of its parts."""
         weight = _MEMORY if self.spent_s else 1.0
         if points and seconds > 0:
             self.point_s += weight * (seconds / points - self.point_s)
@@ -68,12 +79,16 @@ class Chunks:
         self.part_s += weight * (written_s - self.part_s)
         self.spent_s += seconds
 
+    def learn_from(self, parts: Sequence[Part]) -> None:
+        """Record the times of the parts of one chunk."""
+        points, seconds = sum(p.points for p in parts), sum(p.seconds for p in parts)
+        self.learn(points, seconds, sum(p.written_s for p in parts) / max(len(parts), 1))
+
     def size(self) -> int:
         """Return the number of points of the next chunk."""
         aim_s = min(max(FIRST_S, self.spent_s / (20 * self.workers)), LAST_S)
         aim_s = max(aim_s, _WORTH * self.part_s)
-        by_time = int(aim_s / max(self.point_s, 1e-12))
-        full = min(by_time, LARGEST)
+        full = min(int(aim_s / max(self.point_s, 1e-12)), LARGEST)
         tail = self.total // (3 * self.workers) if self.workers > 1 else self.total
         least = max(full // _TAPER, self._kept_together(full) // 2)
         return max(1, min(full, max(tail, least)))
@@ -116,11 +131,84 @@ class Chunks:
         return first, min(last if last > first else first + size, whole)
 
     def _kept_together(self, size: int) -> int:
-        """Return how many consecutive points chunks of a size keep together."""
+        """Return the number of consecutive points that chunks of a size keep together."""
         return self.together if 2 * size >= self.together else 1
 
 
-def learn(chunks: Chunks, parts: Sequence[Part]) -> None:
-    """Record the parts of one chunk."""
-    points, seconds = sum(p.points for p in parts), sum(p.seconds for p in parts)
-    chunks.learn(points, seconds, sum(p.written_s for p in parts) / max(len(parts), 1))
+@dataclass(frozen=True)
+class Estimate:
+    """The time of one point; `probes` is 0 where the simulator guessed it."""
+
+    probes: int
+    point_s: float
+    stopped: str = ""  # why the probe ended early
+
+
+def hinted(space: DesignSpace, asked: int | None = None) -> Estimate | None:
+    """Return the simulator's own guess for `asked` points of a space; None if it has none.
+
+    Neighbours may share expensive preparation, so a whole space is represented by stretches.
+    """
+    simulator = load_simulator(space.simulator)
+    if not isinstance(simulator, Hints):
+        return None
+    wanted = max(1, min(asked or len(space), len(space)))
+    if 4 * wanted > len(space):
+        starts = _spread(space, _STRETCHES)[:, None]
+        where = np.unique((starts + np.arange(_NEIGHBOURS)) % len(space))
+    else:
+        where = _spread(space, min(wanted, _STRETCHES * _NEIGHBOURS))
+    batch = space.batch(where, space.kept(where))
+    guesses = simulator.cost_hint_s(batch).sum() if batch.num_rows else 0.0
+    return Estimate(0, float(guesses) / len(where))
+
+
+def measured(space: DesignSpace, asked: int, patience_s: float = PROBE_S) -> Estimate:
+    """Return the time of a point in a sweep of `asked` points, measured; no row is kept.
+
+    First points spread over the space are evaluated, then growing stretches of neighbours, as in a
+    chunk of work: neighbours share preparation, and whole columns cost little more than a row.
+    The longest stretch gives the estimate. The first point only loads the simulator.
+    Points and stretches each take `patience_s` at most, and the last of them.
+    """
+    simulator = load_simulator(space.simulator)
+    order = np.random.default_rng(0).permutation(_spread(space, _PROBES))
+    allowed = space.kept(order)
+    first = order[:1] if allowed is None else order[allowed][:1]
+    share = 1.0 if allowed is None else float(allowed.mean())
+    evaluate(simulator, space.batch(first))
+    spent, done, rows = 0.0, 0, 1
+    while done < len(order) and spent < patience_s:
+        where = np.sort(order[done : done + rows])
+        spent += _timed(simulator, space, where)[0]
+        done += len(where)
+        rows *= 2
+    wanted = min(asked, len(space))
+    point_s, spent, rows = spent / max(done, 1), 0.0, 1
+    while wanted > len(order) and spent < patience_s and rows < min(wanted, _LONGEST):
+        rows = max(1, min(_GROWTH * rows, int((patience_s - spent) / max(point_s, 1e-9))))
+        stride = max(1, len(space) // wanted)
+        start = int(order[done % len(order)]) % max(1, len(space) - stride * rows)
+        taken, answered = _timed(simulator, space, start + stride * np.arange(min(rows, wanted)))
+        spent, done = spent + taken, done + rows
+        if answered:
+            point_s = min(point_s, share * taken / answered)
+    return Estimate(done, point_s)
+
+
+def _timed(simulator: Simulator, space: DesignSpace, where: Index) -> tuple[float, int]:
+    """Return the seconds that points take, and the number of points that constraints allow."""
+    started = time.perf_counter()
+    batch = space.batch(where, space.kept(where))
+    evaluate(simulator, batch)
+    return time.perf_counter() - started, batch.num_rows
+
+
+def _spread(space: DesignSpace, count: int) -> Index:
+    """Return point numbers, one at a random place of each of `count` equal stretches of the space.
+
+    Evenly spaced numbers could all share one value of the fastest axis.
+    """
+    count = min(count, len(space))
+    places = np.arange(count) + np.random.default_rng(0).random(count)
+    return np.unique((places / count * len(space)).astype(np.int64))

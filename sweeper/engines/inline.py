@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sweeper.engines import Say
-from sweeper.engines.chunks import Chunks, learn
+from sweeper.engines.chunks import Chunks
 from sweeper.engines.task import Task
 from sweeper.space.points import Batch
 from sweeper.store.store import Part
@@ -42,7 +42,7 @@ class _ThisProcess:
         chunks = Chunks(batches, total, point_s=point_s, together=task.together)
         for chunk in chunks:
             parts = list(task.answer_in_parts(chunk))
-            learn(chunks, parts)
+            chunks.learn_from(parts)
             yield from parts
 
 

@@ -9,22 +9,27 @@ expected time is unknown. Workers are never restarted, only replaced.
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from simulators.core.errors import UserError
 from sweeper.engines import Say
-from sweeper.engines.chunks import Chunks, learn
+from sweeper.engines.chunks import Chunks
 from sweeper.engines.task import Task
 from sweeper.space.points import Batch, split
-from sweeper.store.parquet import appears
 from sweeper.store.store import Part
 
+ONE_THREAD = dict.fromkeys(
+    ("NUMBA_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS", "OMP_NUM_THREADS"), "1"
+)
+"""Environment of one worker of several, so that libraries do not start a thread per core."""
 _POLL_S = 0.25
+"""Interval between checks of all workers for batches that take too long."""
 _SLACK, _LEAST_SLACK = 10.0, 3.0
 """A batch may take this many times its expected time before it is split; the lower factor applies
 where the time limit of a point is less than that."""
@@ -32,7 +37,7 @@ _SHORTEST_S, _SHORTEST = 60.0, 0.1
 """But at least 60 s or the time limit of a point if that is less, and a tenth of that limit: points
 of a sweep differ, and a batch that is split too early is evaluated twice."""
 _OTHERS_S = 5.0
-"""How long the first ready worker waits for the others before work begins."""
+"""Time for which the first ready worker waits for the others before work begins."""
 _GROW_S = 5.0
 """Interval between checks whether more workers can be spawned."""
 _OBSTACLE_S = 8.0
@@ -47,265 +52,244 @@ class UnfitWorker(Exception):  # noqa: N818 - likewise
     """A worker cannot do this work; the message says which worker and why."""
 
 
-class Worker(Protocol):
-    """One process that answers batches in the order of submission."""
+class BatchJob(NamedTuple):
+    """A batch, and whether it is tried again after a crash."""
 
-    name: str
-    depth: int  # batches that may be submitted at a time
+    batch: Batch
+    is_retry: bool = False
 
+
+class Worker(ABC):
+    """Base class of a process that answers a batch at a time."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_ready = False
+        self.job: BatchJob | None = None
+        self.since = time.monotonic()  # start of the job, or of loading
+
+    @abstractmethod
     def load(self, task: Task) -> None:
         """Start to load what a task needs."""
 
-    def ready(self) -> bool:
+    @abstractmethod
+    def is_loaded(self) -> bool:
         """Return whether the task is loaded; raise `LostWorker` or `UnfitWorker` if never."""
 
+    @abstractmethod
     def submit(self, batch: Batch) -> None:
-        """Queue a batch."""
+        """Start a batch."""
 
+    @abstractmethod
     def poll(self) -> list[Part] | UserError | None:
-        """Return the oldest answer, None if there is none yet; raise `LostWorker` if never."""
+        """Return the answer, None if there is none yet; raise `LostWorker` if never."""
 
+    @abstractmethod
     def shut_down(self) -> None:
         """Kill the worker if it is alive."""
 
 
-class WorkerFactory(Protocol):
-    """Spawns workers."""
+class WorkerPool(ABC):
+    """The workers of one sweep."""
 
-    engine: str  # name of the engine
+    engine: str  # name of the engine, for messages
     ready_s: float  # time within which a worker must be ready
 
+    def __init__(self, wanted: int) -> None:
+        self.wanted = wanted
+        self.workers: list[Any] = []
+        self._numbers = itertools.count()
+        self._task: Task | None = None
+        self._say: Say = lambda _: None
+        self._grown_at, self._polled_at = time.monotonic(), 0.0
+        self._reports: list[str] = []  # why workers were dropped
+        self._unfit: list[Worker] = []  # kept alive: their CPUs would yield other unfit workers
+        self._point_s = 0.0  # seconds per point in the round before; 0 if unknown
+
+    @abstractmethod
     def spawn(self, name: str) -> Worker:
         """Return a new worker, which need not be ready."""
 
+    @abstractmethod
     def wait(self, workers: Sequence[Any], seconds: float) -> Sequence[Any]:
-        """Return the workers that have news, after at most so many seconds."""
+        """Return the workers with an answer, after at most `seconds`."""
 
-    def capacity(self) -> int:
-        """Return how many workers there may be now; a cluster can grow during a sweep."""
-
+    @abstractmethod
     def obstacle(self, workers: Sequence[Any]) -> str:
-        """Return what keeps workers from starting, as far as is known.
+        """Return the reason why workers are not ready, as far as it is known.
 
         Raises:
             UserError: no worker will ever start.
         """
 
-
-@dataclass(frozen=True)
-class _Job:
-    batch: Batch
-    suspect: bool = False
-    tries: int = 0
-
-
-@dataclass
-class Slot:
-    """A worker and its submitted jobs, oldest first."""
-
-    worker: Any
-    ready: bool = False
-    jobs: deque[_Job] = field(default_factory=deque)
-    since: float = field(default_factory=time.monotonic)
-
-    @property
-    def free(self) -> int:
-        """How many more jobs may be submitted; a suspect job runs alone."""
-        if not self.ready or any(job.suspect for job in self.jobs):
-            return 0
-        return int(self.worker.depth) - len(self.jobs)
-
-
-@dataclass
-class WorkerPool:
-    """The workers of one sweep."""
-
-    factory: WorkerFactory
-    wanted: int
-    slots: list[Slot] = field(default_factory=list)
-    names: Iterator[int] = field(default_factory=itertools.count)
-    task: Task | None = None
-    grown_at: float = field(default_factory=time.monotonic)
-    polled_at: float = 0.0  # when all slots were polled
-    reports: list[str] = field(default_factory=list)  # why workers were dropped
-    unfit: list[Any] = field(default_factory=list)  # kept alive: their CPUs would yield others
-    point_s: float = 0.0  # seconds per point in the round before; 0 if unknown
+    def capacity(self) -> int:
+        """Return the possible number of workers now; a cluster can grow during a sweep."""
+        return self.wanted
 
     def run(
         self, task: Task, batches: Iterable[Batch], total: int, say: Say, point_s: float = 0.0
     ) -> Iterator[Part]:
-        """Keep every worker busy until the batches end."""
-        self._start(task, say)
-        workers, point_s = max(len(self.slots), 1), self.point_s or point_s
-        chunks = Chunks(batches, total, workers, point_s=point_s, together=task.together)
-        again: deque[_Job] = deque()
-        some = self.slots
-        while self._submit(chunks, again, self.slots if again else some):
-            some = self._slots_with_news(say)
-            self._grow(chunks, say)
-            for slot in list(some):
-                yield from self._receive(task, slot, chunks, again, say)
+        """Yield the parts of all batches; keep every worker busy until the batches end."""
+        self._say = lambda line: say(f"engine {self.engine}: {line}")
+        self._start(task)
+        chunks = Chunks(
+            batches,
+            total,
+            workers=max(len(self.workers), 1),
+            point_s=self._point_s or point_s,
+            together=task.together,
+        )
+        again: deque[BatchJob] = deque()
+        news = self.workers
+        while self._submit(chunks, again, self.workers if again else news):
+            news = self._workers_with_news()
+            self._grow(chunks)
+            for worker in [w for w in news if w.job]:
+                yield from self._receive(task, worker, chunks, again)
             self._check_alive()
-        self.point_s = chunks.point_s if chunks.is_known else 0.0
+        self._point_s = chunks.point_s if chunks.is_known else 0.0
 
     def shut_down(self) -> None:
         """Kill all workers."""
-        for worker in [*(s.worker for s in self.slots), *self.unfit]:
+        for worker in [*self.workers, *self._unfit]:
             worker.shut_down()
-        self.slots.clear()
-        self.unfit.clear()
+        self.workers.clear()
+        self._unfit.clear()
 
-    def _start(self, task: Task, say: Say) -> None:
+    def _start(self, task: Task) -> None:
         """Spawn workers and load the task; return when all are ready, or some have waited."""
-        if task is not self.task:
-            self.task, self.point_s = task, 0.0
-            for slot in self.slots:
-                slot.ready, slot.since = False, time.monotonic()
-                slot.worker.load(task)
-        known, started = {id(s) for s in self.slots}, time.monotonic()
-        while len(self.slots) < self.wanted:
+        if task is not self._task:
+            self._task, self._point_s = task, 0.0
+            for worker in self.workers:
+                worker.is_ready, worker.since = False, time.monotonic()
+                worker.load(task)
+        known, started = {id(w) for w in self.workers}, time.monotonic()
+        while len(self.workers) < self.wanted:
             self._spawn()
-        report_at, first_at = started + _OBSTACLE_S, 0.0
-        while not all(s.ready for s in self.slots):
-            self._wait(say)
+        report_at, begin_at = started + _OBSTACLE_S, math.inf
+        while not all(w.is_ready for w in self.workers):
+            self._wait()
             self._check_alive()
-            now = time.monotonic()
-            if any(s.ready for s in self.slots):
-                first_at = first_at or now
-                if now - first_at >= _OTHERS_S:
-                    self._report_obstacle(say)
+            now, waiting = time.monotonic(), [w for w in self.workers if not w.is_ready]
+            if len(waiting) < len(self.workers):
+                begin_at = min(begin_at, now + _OTHERS_S)
+            if waiting and now >= min(report_at, begin_at):
+                self._say(self.obstacle(waiting))
+                report_at = math.inf
+                if now >= begin_at:
                     break
-            elif now > report_at:
-                self._report_obstacle(say)
-                report_at = float("inf")
-        if new := [s.worker.name for s in self.slots if s.ready and id(s) not in known]:
+        if new := [w.name for w in self.workers if w.is_ready and id(w) not in known]:
             plural = "worker" if len(new) == 1 else "workers"
-            seconds, names = time.monotonic() - started, ", ".join(new)
-            say(f"engine {self.factory.engine}: {len(new)} {plural} in {seconds:.1f} s: {names}")
+            seconds = time.monotonic() - started
+            self._say(f"{len(new)} {plural} in {seconds:.1f} s: {', '.join(new)}")
 
-    def _report_obstacle(self, say: Say) -> None:
-        waiting = [s.worker for s in self.slots if not s.ready]
-        say(f"engine {self.factory.engine}: {self.factory.obstacle(waiting)}")
-
-    def _wait(self, say: Say) -> Sequence[Any]:
-        """Return the workers with news, once those that start were looked after."""
-        busy = [s.worker for s in self.slots if s.jobs or not s.ready]
-        news = self.factory.wait(busy, _POLL_S)
-        for slot in [s for s in self.slots if not s.ready]:
-            self._admit(slot, say)
+    def _wait(self) -> Sequence[Worker]:
+        """Return the workers with news; admit or drop those that were not ready."""
+        news = self.wait([w for w in self.workers if w.job or not w.is_ready], _POLL_S)
+        for worker in [w for w in self.workers if not w.is_ready]:
+            self._admit(worker)
         return news
 
-    def _slots_with_news(self, say: Say) -> list[Slot]:
-        """Return the slots with news; every quarter second all, to notice workers that hang."""
-        news = {id(worker) for worker in self._wait(say)}
-        if time.monotonic() - self.polled_at < _POLL_S:
-            return [slot for slot in self.slots if id(slot.worker) in news]
-        self.polled_at = time.monotonic()
-        return self.slots
+    def _workers_with_news(self) -> list[Any]:
+        """Return the workers with news; every quarter second all, to notice workers that hang."""
+        news = {id(worker) for worker in self._wait()}
+        if time.monotonic() - self._polled_at < _POLL_S:
+            return [worker for worker in self.workers if id(worker) in news]
+        self._polled_at = time.monotonic()
+        return self.workers
 
-    def _grow(self, chunks: Chunks, say: Say) -> None:
+    def _grow(self, chunks: Chunks) -> None:
         """Spawn workers if the capacity has grown."""
-        if time.monotonic() - self.grown_at < _GROW_S:
+        if time.monotonic() - self._grown_at < _GROW_S:
             return
-        self.grown_at = time.monotonic()
-        more = self.factory.capacity() - self.wanted
-        if more > 0:
-            say(f"engine {self.factory.engine}: places for {more} more")
+        self._grown_at = time.monotonic()
+        if (more := self.capacity() - self.wanted) > 0:
+            self._say(f"places for {more} more")
             self.wanted += more
             for _ in range(more):
                 self._spawn()
-            chunks.workers = len(self.slots)
+            chunks.workers = len(self.workers)
 
     def _spawn(self) -> None:
-        assert self.task
-        worker = self.factory.spawn(f"worker-{next(self.names)}")
-        worker.load(self.task)
-        self.slots.append(Slot(worker))
+        assert self._task
+        worker = self.spawn(f"worker-{next(self._numbers)}")
+        worker.is_ready, worker.job, worker.since = False, None, time.monotonic()
+        worker.load(self._task)
+        self.workers.append(worker)
 
-    def _admit(self, slot: Slot, say: Say) -> None:
+    def _admit(self, worker: Worker) -> None:
         """Mark a worker as ready, or drop it if it is unfit, lost or late."""
-        waited = time.monotonic() - slot.since
+        waited = time.monotonic() - worker.since
         try:
-            if slot.worker.ready():
-                slot.ready, slot.since = True, time.monotonic()
-            elif waited > self.factory.ready_s:
-                why = self.factory.obstacle([slot.worker]) or "it did not begin"
+            if worker.is_loaded():
+                worker.is_ready = True
+            elif waited > self.ready_s:
+                why = self.obstacle([worker]) or "it did not begin"
                 raise LostWorker(f"not ready after {waited:.0f} s: {why}")
         except UnfitWorker as why:
-            self._drop(slot, f"refused {why}", say, unfit=True)
-            if len(self.unfit) + len(self.slots) < 2 * self.wanted:
+            self.workers.remove(worker)
+            self._unfit.append(worker)
+            self._report(f"refused {why}")
+            if len(self._unfit) + len(self.workers) < 2 * self.wanted:
                 self._spawn()
         except LostWorker as why:
-            self._drop(slot, f"{slot.worker.name} is given up: {why}", say)
+            self.workers.remove(worker)
+            worker.shut_down()
+            self._report(f"{worker.name} is given up: {why}")
 
-    def _drop(self, slot: Slot, why: str, say: Say, *, unfit: bool = False) -> None:
-        self.slots.remove(slot)
-        if unfit:
-            self.unfit.append(slot.worker)
-        else:
-            slot.worker.shut_down()
-        if why not in self.reports:
-            self.reports.append(why)
-            say(f"engine {self.factory.engine}: {why}")
+    def _report(self, why: str) -> None:
+        """Report once why a worker was dropped."""
+        if why not in self._reports:
+            self._reports.append(why)
+            self._say(why)
 
     def _check_alive(self) -> None:
         """Raise `UserError` if no worker is left."""
-        if not self.slots:
-            reasons = "\n".join(f"  {why}" for why in self.reports[-6:])
+        if not self.workers:
+            reasons = "\n".join(f"  {why}" for why in self._reports[-6:])
             raise UserError(
-                f"engine {self.factory.engine}: no worker is left; written results are kept, and "
+                f"engine {self.engine}: no worker is left; written results are kept, and "
                 f"the same command continues\n{reasons}"
             )
 
-    def _submit(self, chunks: Chunks, again: deque[_Job], some: Sequence[Slot]) -> bool:
-        """Submit jobs to free slots; return whether any job is running or left."""
-        # Round by round, so that the first chunks do not all queue at the first worker.
-        for _ in range(2):
-            for slot in some:
-                if slot.free <= 0 or (again and again[0].suspect and slot.jobs):
-                    continue
-                job = again.popleft() if again else None
-                if job is None and (batch := next(chunks, None)) is not None:
-                    job = _Job(batch)
-                if job is None:
-                    return any(s.jobs for s in self.slots)
-                if not slot.jobs:
-                    slot.since = time.monotonic()
-                slot.jobs.append(job)
-                slot.worker.submit(job.batch)
+    def _submit(self, chunks: Chunks, again: deque[BatchJob], workers: Sequence[Worker]) -> bool:
+        """Submit jobs to free workers; return whether any job is running or left."""
+        for worker in workers:
+            if not worker.is_ready or worker.job:
+                continue
+            if again:
+                worker.job = again.popleft()
+            elif (batch := next(chunks, None)) is not None:
+                worker.job = BatchJob(batch)
+            else:
+                return any(w.job for w in self.workers)
+            worker.since = time.monotonic()
+            worker.submit(worker.job.batch)
         return True
 
     def _receive(
-        self, task: Task, slot: Slot, chunks: Chunks, again: deque[_Job], say: Say
+        self, task: Task, worker: Worker, chunks: Chunks, again: deque[BatchJob]
     ) -> Iterator[Part]:
-        """Yield the answers of a worker; replace it if it is lost or hangs."""
-        folder = task.store.results
-        while slot.jobs:
-            try:
-                answer = slot.worker.poll()
-            except LostWorker as how:
-                yield from self._replace(task, slot, again, "crash", str(how))
-                return
-            if answer is None:
-                if self._hangs(task, slot, chunks):
-                    yield from self._replace(task, slot, again, "timeout", "no answer in time")
-                return
-            job = slot.jobs.popleft()
-            slot.since = time.monotonic()
-            if isinstance(answer, UserError):
-                raise answer
-            if unseen := next((p for p in answer if not appears(folder, p.name)), None):
-                again.extendleft(reversed([job, *slot.jobs]))
-                why = f"its part {unseen.name} is not in {folder}, where this process reads"
-                self._drop(slot, f"{slot.worker.name} is dropped: {why}", say, unfit=True)
-                return
-            learn(chunks, answer)
+        """Yield the answer of a worker; replace the worker if it is lost or hangs."""
+        try:
+            answer = worker.poll()
+        except LostWorker as how:
+            yield from self._replace(task, worker, again, "crash", str(how))
+            return
+        if isinstance(answer, UserError):
+            raise answer
+        if answer is not None:
+            worker.job = None
+            chunks.learn_from(answer)
             yield from answer
+        elif self._hangs(task, worker, chunks):
+            yield from self._replace(task, worker, again, "timeout", "no answer in time")
 
-    def _hangs(self, task: Task, slot: Slot, chunks: Chunks) -> bool:
-        """Return whether the oldest job of a slot takes longer than it may."""
-        points, limit_s = len(slot.jobs[0].batch), task.limits.timeout_s
-        spent = time.monotonic() - slot.since
+    def _hangs(self, task: Task, worker: Worker, chunks: Chunks) -> bool:
+        """Return whether the job of a worker takes longer than it may."""
+        assert worker.job
+        points, limit_s = len(worker.job.batch), task.limits.timeout_s
+        spent = time.monotonic() - worker.since
         if points <= 1 or not chunks.is_known:
             return spent > max(limit_s, min(points * limit_s, _SHORTEST_S))
         if spent <= max(min(_SHORTEST_S, limit_s), _SHORTEST * limit_s):
@@ -315,22 +299,17 @@ class WorkerPool:
         return spent > min(_SLACK * expected, max(limit_s, _LEAST_SLACK * expected))
 
     def _replace(
-        self, task: Task, slot: Slot, again: deque[_Job], status: str, reason: str
+        self, task: Task, worker: Worker, again: deque[BatchJob], status: str, reason: str
     ) -> Iterator[Part]:
-        """Spawn another worker; requeue waiting jobs, split or abandon the running job."""
-        slot.worker.shut_down()
-        self.slots.remove(slot)
+        """Spawn another worker; split the job, or give up its only point."""
+        assert worker.job
+        batch, is_retry = worker.job
+        worker.shut_down()
+        self.workers.remove(worker)
         self._spawn()
-        culprit, *innocent = slot.jobs
-        again.extendleft(reversed(innocent))
-        yield from task.written(culprit.batch)
-        left = list(task.store.missing(task.space, [culprit.batch]))
-        if not left:
-            return
-        if len(left) > 1 or len(left[0]) > 1:
-            pieces = [piece for batch in left for piece in split(batch, 4)]
-            again.extendleft(_Job(piece, suspect=True) for piece in reversed(pieces))
-        elif culprit.tries == 0 and status == "crash":
-            again.appendleft(_Job(left[0], suspect=True, tries=1))
+        if len(batch) > 1:
+            again.extendleft(BatchJob(piece) for piece in reversed(split(batch, 4)))
+        elif status == "crash" and not is_retry:
+            again.appendleft(BatchJob(batch, is_retry=True))
         else:
-            yield task.give_up(left[0], status, f"{status}: {reason}")
+            yield task.give_up(batch, status, f"{status}: {reason}")

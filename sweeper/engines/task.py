@@ -1,39 +1,78 @@
 """The work on a batch of points: decode, apply constraints, evaluate, write, summarise.
 
 The rows stay in the part written here; the summary that is returned holds counts and the local
-Pareto front. A batch on which a simulator raises is split down to the point that raises.
+Pareto front. A batch on which a simulator raises is split down to the point that raises. Workers
+that can be killed enforce `Limits` of time and memory per point.
 """
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from simulators.core.columns import STATUSES
 from simulators.core.contract import Shares, Simulator, WarmsUp, load_simulator
 from simulators.core.errors import UserError
-from sweeper.engines.chunks import PART
-from sweeper.engines.limits import UNSTATED, Limits
-from sweeper.engines.validate_output import validated
 from sweeper.query.pareto import local_front
 from sweeper.space.design_space import DesignSpace, Objectives
 from sweeper.space.points import Batch, Mask, split, width
 from sweeper.space.sql import computed, names_in, parsed
-from sweeper.store.keys import name_of
-from sweeper.store.parquet import appears, read
 from sweeper.store.store import Part, Store, answer_schema
+
+PART = 200_000
+"""Most points of a part, which is one Parquet row group."""
+_RETURNED = ("ok", "infeasible")
+"""Statuses that a simulator may return; engines set the others."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a single point.
+
+    Args:
+        timeout_s: a point that takes longer becomes a row with status `timeout`.
+        memory_gb: memory that a worker may allocate beyond what it holds at its start; None is no
+            limit. A point that needs more becomes a row with status `error` or `crash`.
+    """
+
+    timeout_s: float = 600.0
+    memory_gb: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("timeout_s", self.timeout_s), ("memory_gb", self.memory_gb)):
+            if value is not None and not 0.0 < value < 1e9:
+                raise UserError(f"failures.{name}={value:g}: write a number above 0")
+
+    def hold_memory(self) -> None:
+        """Set or remove the limit on the memory that this process may allocate from now on."""
+        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+        most, pages = hard, 0
+        if self.memory_gb is not None:
+            with contextlib.suppress(OSError, ValueError):  # a system without /proc
+                pages = int(Path("/proc/self/statm").read_text().split()[0])
+            most = pages * resource.getpagesize() + int(self.memory_gb * 1e9)
+        with contextlib.suppress(ValueError, OSError):  # a lower limit was set from outside
+            resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+
+
+UNSTATED = Limits()
+"""Default limits."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """What a worker needs to turn point numbers into rows of a store."""
+    """The space, store and objectives by which a worker turns point numbers into rows."""
 
     space: DesignSpace
     store: Store
@@ -41,44 +80,41 @@ class Task:
     where: str | None = None
     limits: Limits = UNSTATED
 
+    @property
+    def simulator(self) -> Simulator:
+        """The simulator of the space."""
+        return load_simulator(self.space.simulator)
+
     def warm_up(self) -> None:
         """Compile the simulator's kernels, so that the cache serves every worker."""
-        simulator = load_simulator(self.space.simulator)
-        if isinstance(simulator, WarmsUp):
+        if isinstance(simulator := self.simulator, WarmsUp):
             simulator.warm_up()
 
     @property
     def together(self) -> int:
-        """How many consecutive points the simulator evaluates more cheaply in one batch."""
-        simulator = load_simulator(self.space.simulator)
+        """The number of consecutive points that the simulator evaluates more cheaply together."""
+        simulator = self.simulator
         return self.space.stretch(simulator.shares) if isinstance(simulator, Shares) else 1
 
     def answer(self, where: Batch) -> Part:
-        """Evaluate a batch of points and write their rows."""
-        laps = Laps()
-        kept, batch = self._decoded(where, laps)
-        results = evaluate(load_simulator(self.space.simulator), batch)
-        laps.end("model")
-        return self._write(where, kept, batch, results, laps)
+        """Evaluate a batch of points and write their rows into one part."""
+        started = time.perf_counter()
+        kept = self.space.kept(where)
+        batch = self.space.batch(where, kept)
+        return self._write(where, kept, batch, evaluate(self.simulator, batch), started)
 
     def answer_in_parts(self, where: Batch) -> Iterator[Part]:
-        """Evaluate a batch of points and write their rows in parts of limited size."""
+        """Evaluate a batch of points and write their rows into parts of at most `PART` points."""
         for piece in split(where, -(-width(where) // PART)):
             yield self.answer(piece)
 
     def give_up(self, where: Batch, status: str, reason: str) -> Part:
-        """Write rows with status `timeout` or `crash`."""
-        laps = Laps()
-        kept, batch = self._decoded(where, laps)
-        results = _verdict(load_simulator(self.space.simulator), batch.num_rows, status, reason)
-        return self._write(where, kept, batch, results, laps)
-
-    def _decoded(self, where: Batch, laps: Laps) -> tuple[Mask | None, pa.RecordBatch]:
-        """Return which points the constraints allow, and those points."""
+        """Write rows without metrics, with status `timeout` or `crash`."""
+        started = time.perf_counter()
         kept = self.space.kept(where)
         batch = self.space.batch(where, kept)
-        laps.end("decode")
-        return kept, batch
+        results = _without_metrics(self.simulator, batch.num_rows, status, reason)
+        return self._write(where, kept, batch, results, started)
 
     def _write(
         self,
@@ -86,8 +122,9 @@ class Task:
         kept: Mask | None,
         batch: pa.RecordBatch,
         results: pa.RecordBatch,
-        laps: Laps,
+        started: float,
     ) -> Part:
+        """Write points and results into one part, and return its summary."""
         derived = {
             name: values if kept is None else values.filter(pa.array(kept))
             for name, values in self.space.derive(where).items()
@@ -95,114 +132,99 @@ class Task:
         columns = dict(zip(batch.schema.names, batch.columns, strict=True))
         columns |= derived
         columns |= dict(zip(results.schema.names, results.columns, strict=True))
-        table = pa.table(columns)
-        laps.end("arrow")
-        seconds = laps.seconds()
-        name = self.store.write(table, where, seconds=seconds)
-        written_s = laps.seconds() - seconds
-        laps.end("parquet")
-        return self._summary(name, where, columns, laps, written_s)
-
-    def written(self, where: Batch) -> Iterator[Part]:
-        """Yield the summaries of parts of a range that a lost worker has written."""
-        for piece in split(where, -(-width(where) // PART)):
-            name = name_of(self.store.definition.id, piece)
-            if appears(self.store.results, name, within_s=0.0):
-                laps, table = Laps(), read(self.store.results, name)
-                columns = {n: table.column(n).combine_chunks() for n in table.column_names}
-                yield self._summary(name, piece, columns, laps)
-
-    def _summary(
-        self,
-        name: str,
-        where: Batch,
-        columns: Mapping[str, pa.Array],
-        laps: Laps,
-        written_s: float = 0.0,
-    ) -> Part:
-        """Return the summary of a part."""
-        status = columns["status"].dictionary_encode()
-        codes, words = status.indices.to_numpy(zero_copy_only=False), status.dictionary.to_pylist()
-        counted = [int(np.count_nonzero(codes == c)) for c in range(len(words))]
-        good = codes == (words.index("ok") if "ok" in words else -1)
-        reasons: Counter[str] = Counter()
-        if np.count_nonzero(good) < len(codes):
-            for text in columns["reason"].drop_null().to_pylist():
-                reasons[text.split(":")[0]] += 1
-        front, ties = local_front(self._candidates(columns, good), self.objectives)
-        laps.end("front")
+        evaluated = time.perf_counter()
+        name = self.store.write(pa.table(columns), where, seconds=evaluated - started)
+        written_s = time.perf_counter() - evaluated
+        status = columns["status"].cast(pa.string())
+        reasons = columns["reason"].drop_null().to_pylist()
+        is_good = pc.equal(status, "ok").to_numpy(zero_copy_only=False)
+        front, ties = local_front(self._candidates(columns, is_good), self.objectives)
         return Part(
             name=name,
             points=len(where),
-            rows={word: n for word, n in zip(words, counted, strict=True) if n},
-            reasons=dict(reasons),
+            rows={row["values"]: row["counts"] for row in pc.value_counts(status).to_pylist()},
+            reasons=Counter(text.split(":")[0] for text in reasons),
             front=front,
             ties=ties,
-            seconds=laps.seconds() - written_s,
+            seconds=time.perf_counter() - started - written_s,
             written_s=written_s,
-            laps=laps.cpu_s,
         )
 
-    def _candidates(self, columns: Mapping[str, pa.Array], good: Any) -> dict[str, Any]:
+    def _candidates(self, columns: Mapping[str, pa.Array], is_good: Mask) -> dict[str, Any]:
         """Return the objectives of the rows that may be on the front."""
         if self.where is not None:
             what = f"where '{self.where}'"
-            names = names_in(self.where, what)
-            rows = pl.DataFrame(pl.from_arrow(pa.table({n: columns[n] for n in names})))
+            rows = pl.DataFrame({n: columns[n] for n in names_in(self.where, what)})
             with computed(what):
-                met = parsed(self.where, what).fill_null(value=False)
-                meets = rows.select(met).to_series().to_numpy()
-            good = good & meets
-        objectives = {o: _values(columns[o]) for o in self.objectives}
-        return objectives if good.all() else {o: v[good] for o, v in objectives.items()}
+                met = rows.select(parsed(self.where, what).fill_null(value=False)).to_series()
+            is_good = is_good & met.to_numpy()
+        return {name: _decoded(columns[name])[is_good] for name in self.objectives}
 
 
-class Laps:
-    """Stopwatch: total wall time, and CPU time by step."""
-
-    def __init__(self) -> None:
-        self.cpu_s: dict[str, float] = {}
-        self._started, self._mark = time.perf_counter(), time.process_time()
-
-    def end(self, step: str) -> None:
-        """Record the end of a step."""
-        now = time.process_time()
-        self.cpu_s[step] = self.cpu_s.get(step, 0.0) + now - self._mark
-        self._mark = now
-
-    def seconds(self) -> float:
-        """Return the wall time since the work began."""
-        return time.perf_counter() - self._started
-
-
-def _values(column: pa.Array) -> Any:
+def _decoded(column: pa.Array) -> Any:
+    """Return a column, dictionary-encoded or not, as a numpy array."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     return column.to_numpy(zero_copy_only=False)
 
 
 def evaluate(simulator: Simulator, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Evaluate a batch; a point the simulator raises on becomes a row with status `error`."""
+    """Evaluate a batch of points. A point that raises becomes a row with status `error`."""
     if batch.num_rows == 0:
-        return _verdict(simulator, 0, "error", "")
+        return _without_metrics(simulator, 0, "error", "")
     try:
         return validated(simulator, batch.num_rows, simulator.evaluate(batch))
     except (UserError, KeyboardInterrupt):
         raise
     except Exception as error:  # noqa: BLE001 - one bad point costs one row, never the sweep
         if batch.num_rows == 1:
-            return _verdict(simulator, 1, "error", f"{type(error).__name__}: {error}")
+            return _without_metrics(simulator, 1, "error", f"{type(error).__name__}: {error}")
     middle = batch.num_rows // 2
     halves = [evaluate(simulator, h) for h in (batch.slice(0, middle), batch.slice(middle))]
     joined = pa.Table.from_batches(halves).combine_chunks().unify_dictionaries().to_batches()
     return joined[0]
 
 
-def _verdict(simulator: Simulator, rows: int, status: str, reason: str) -> pa.RecordBatch:
-    """Return rows without metrics."""
+def _without_metrics(simulator: Simulator, rows: int, status: str, reason: str) -> pa.RecordBatch:
     schema = answer_schema(simulator)
     code = pa.array(np.full(rows, STATUSES.index(status), np.int8))
     columns: dict[str, pa.Array] = {f.name: pa.nulls(rows, f.type) for f in schema}
     columns["status"] = pa.DictionaryArray.from_arrays(code, pa.array(STATUSES))
     columns["reason"] = pa.array([reason] * rows, pa.string())
     return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
+
+
+def validated(simulator: Simulator, points: int, results: Any) -> pa.RecordBatch:
+    """Return the results of a simulator for a number of points.
+
+    Raises:
+        UserError: rows, columns, types or statuses are not those that its metrics type declares.
+    """
+    wrong = next(_mistakes(simulator, points, results), None)
+    if wrong is not None:
+        raise UserError(
+            f"the simulator '{simulator.name}' {wrong}\n"
+            "Nothing of this batch was stored; sweeper.testing.check_simulator says more"
+        )
+    batch: pa.RecordBatch = results
+    return batch
+
+
+def _mistakes(simulator: Simulator, points: int, results: Any) -> Iterator[str]:
+    """Yield the mistakes in the results of a simulator, the coarsest first."""
+    if not isinstance(results, pa.RecordBatch):
+        yield f"returned {type(results).__name__}, where a pyarrow.RecordBatch is wanted"
+    if results.num_rows != points:
+        yield f"was given {points:,} points and returned {results.num_rows:,} rows"
+    declared = answer_schema(simulator)
+    names, returned = declared.names, results.schema.names
+    if missing := [name for name in names if name not in returned]:
+        yield f"returned no column {', '.join(missing)}; `outcome` of core.columns makes them all"
+    if extra := [name for name in returned if name not in names]:
+        yield f"returned the column {', '.join(extra)}, which its metrics type does not declare"
+    for field in declared:
+        if (kind := results.schema.field(field.name).type) != field.type:
+            yield f"declares '{field.name}' as {field.type}, but returned {kind}"
+    statuses = results.column("status").cast(pa.string()).unique().drop_null().to_pylist()
+    if strange := [status for status in statuses if status not in _RETURNED]:
+        yield f"gave a point the status {strange[0]!r}; a point is {' or '.join(_RETURNED)}"

@@ -76,7 +76,6 @@ class Part:
     ties: NDArray[np.int64]  # how many rows reach each
     seconds: float  # evaluation time
     written_s: float = 0.0  # write time
-    laps: Mapping[str, float] = field(default_factory=dict)  # CPU-seconds of each step
 
 
 @dataclass(frozen=True)

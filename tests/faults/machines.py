@@ -203,8 +203,8 @@ def cluster() -> Iterator[Machines]:
 
 def mount(kind: str, folder: Path, scratch: Path) -> list[str]:
     """Return the commands that make a raylet a machine of some kind, for a sweep in a folder."""
-    other = scratch / "levels.py"
-    shipped = ROOT / "simulators" / "core" / "levels.py"
+    other = scratch / "errors.py"
+    shipped = ROOT / "simulators" / "core" / "errors.py"
     other.write_text(shipped.read_text() + "\nLATER = 1\n")
     target = {"storage": folder / "outputs", "folder": folder.parent, "no code": ROOT / "sweeper"}
     if kind == "read-only":

@@ -156,7 +156,9 @@ def test_busy_cluster_is_reported_and_waited_for(machines: Machines, tmp_path: P
     words = ("engine=ray", f"engine.address={machines.address}")
     running = start(tmp_path, SPACE, *words)
     try:
-        running.until(lambda: "waiting for 1 CPUs held by others" in running.text())
+        running.until(
+            lambda: "waiting for 1 actors to start; 0 of 1 CPUs are free" in running.text()
+        )
         impatient = start(tmp_path / "other", SPACE, *words, "engine.ready_s=3")
         assert impatient.wait() == 2
         assert "no worker is left" in impatient.text()

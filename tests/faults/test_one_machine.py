@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simulators.core.errors import UserError
-from sweeper.engines._ray_cluster import check_address
+from sweeper.engines.ray import check_address
 from tests.faults.machines import kin, rows, start
 
 SPACE = "simulator: tests.toys.trouble\naxes: {n: 0..63, hangs: 41, exits: 20, hoards: 7}\n"

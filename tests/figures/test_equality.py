@@ -18,8 +18,7 @@ import pytest
 
 from simulators.core.contract import objectives_of
 from sweeper.engines import Pool
-from sweeper.engines.child_process import ProcessFactory
-from sweeper.engines.pool import WorkerPool
+from sweeper.engines.process import ProcessPool
 from sweeper.engines.task import Task
 from sweeper.query.scenarios import unpriced
 from sweeper.space.design_space import space_of
@@ -57,7 +56,7 @@ def digests(workers: int) -> Iterator[str]:
 @contextmanager
 def worker_pool(workers: int) -> Iterator[Pool]:
     """Run a pool of worker processes."""
-    pool = WorkerPool(ProcessFactory(), wanted=workers)
+    pool = ProcessPool(workers)
     try:
         yield pool
     finally:

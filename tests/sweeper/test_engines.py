@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,9 @@ from polars.testing import assert_frame_equal
 from benchmarks import driver
 from simulators.core.errors import UnknownNameError, UserError
 from sweeper.engines import Engine, auto, load_engine
-from sweeper.engines import probe as probe_module
-from sweeper.engines.limits import Limits
-from sweeper.engines.pool import WorkerPool
-from sweeper.engines.probe import Estimate, hinted, measured
-from sweeper.engines.task import Task
+from sweeper.engines import chunks as chunks_module
+from sweeper.engines.chunks import Estimate, hinted, measured
+from sweeper.engines.task import Limits, Task
 from sweeper.samplers import load_sampler
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.points import Span
@@ -162,7 +159,7 @@ def test_time_estimate_accounts_for_shared_work(
             thousands = np.unique(batch.column("n").to_numpy() // 1000)
             return np.full(batch.num_rows, len(thousands) / batch.num_rows)
 
-    monkeypatch.setattr(probe_module, "load_simulator", lambda _: Shared())
+    monkeypatch.setattr(chunks_module, "load_simulator", lambda _: Shared())
     asked = space(TROUBLE, {"n": "0..999999"})
     all_of_them, few = hinted(asked), hinted(asked, 100)
     assert all_of_them is not None
@@ -265,9 +262,7 @@ def test_first_points_within_the_limit_are_evaluated_once(tmp_path: Path) -> Non
 
 def test_later_round_reuses_measured_point_times(tmp_path: Path) -> None:
     task = Task(troubled(), Store(str(tmp_path), define(troubled())), {})
-    Path(task.store.results).mkdir(parents=True)
-    Path(task.store.results, driver.FILE).touch()
-    team = WorkerPool(driver.Factory(2, point_s=0.5), wanted=2)
+    team = driver.SimulatedPool(2, point_s=0.5)
     first, later = (
         [p.points for p in team.run(task, [Span(0, 99)], 99, lambda _: None)] for _ in range(2)
     )
@@ -329,7 +324,7 @@ def test_more_actors_than_cluster_cpus_are_refused(local_ray: None, tmp_path: Pa
 
 def test_probe_measures_cheap_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch takes a second and a row of it a millisecond: a grid of 10,000 takes no hours."""
-    monkeypatch.setattr(probe_module, "_timed", lambda *a: (1.0 + 0.001 * len(a[-1]), len(a[-1])))
+    monkeypatch.setattr(chunks_module, "_timed", lambda *a: (1.0 + 0.001 * len(a[-1]), len(a[-1])))
     asked = space(TROUBLE, {"n": "0..9999"})
     far, near = measured(asked, 1, 0.5), measured(asked, 10_000, 5000.0)
     assert near.point_s < 0.002 < far.point_s
@@ -342,18 +337,6 @@ def test_removed_points_do_not_lower_the_time_estimate(
         answered = space.count(where)
         return 0.01 * answered, answered
 
-    monkeypatch.setattr(probe_module, "_timed", timed)
+    monkeypatch.setattr(chunks_module, "_timed", timed)
     asked = space(TROUBLE, {"n": "0..9999"}, constraints=["n >= 5000"])
     assert measured(asked, 10_000, 100.0).point_s == pytest.approx(0.005, rel=0.2)
-
-
-@pytest.mark.ray
-def test_unregistered_actor_has_no_node(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from sweeper.engines import _ray_actors
-
-    monkeypatch.setattr(_ray_actors.state, "actors", lambda _: {})
-    actor = object.__new__(_ray_actors.Actor)
-    actor.handle = SimpleNamespace(_actor_id=b"\x00")
-    assert not actor.is_placed()

@@ -105,18 +105,3 @@ def test_large_chunk_is_written_in_several_parts(
     parts = list(Task(asked, other, WANTED).answer_in_parts(index))
     assert len(parts) == 4
     assert other.answered(asked).tolist() == index.tolist()
-
-
-def test_parts_of_a_lost_worker_are_summarized_from_files(tmp_path: Path) -> None:
-    asked, whole = bowl(constraints=["x <> 6"]), Span(0, 72)
-    task = Task(asked, store(tmp_path, asked), WANTED)
-    assert list(task.written(whole)) == []
-    summary = task.answer(whole)
-    [read] = task.written(whole)
-    assert (read.name, read.points, read.rows, read.reasons) == (
-        summary.name,
-        summary.points,
-        summary.rows,
-        summary.reasons,
-    )
-    np.testing.assert_array_equal(read.front, summary.front)

@@ -8,7 +8,7 @@ from typing import Any
 
 from simulators.core.contract import load_simulator, objectives_of
 from sweeper.engines import Engine, load_engine
-from sweeper.engines.limits import UNSTATED, Limits
+from sweeper.engines.task import UNSTATED, Limits
 from sweeper.samplers import Sampler, load_sampler
 from sweeper.space.design_space import DesignSpace, space_of
 from sweeper.store.keys import define

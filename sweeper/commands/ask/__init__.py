@@ -18,7 +18,7 @@ from sweeper.commands.ask.parsing import parsed
 from sweeper.commands.ask.verdicts import SloProbability, verdicts
 from sweeper.commands.run import Asked, asked_by, sweep
 from sweeper.engines import load_engine
-from sweeper.engines.probe import hinted
+from sweeper.engines.chunks import hinted
 from sweeper.questions import QUESTIONS, Asks, Question, known_beside
 from sweeper.report.tables import write_text
 from sweeper.samplers._axis_searches import MinReplicasSearch
