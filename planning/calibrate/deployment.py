@@ -1,8 +1,8 @@
 """A serving runtime calibrated to measured deployments of one model, GPU, framework and precision.
 
 Measured TPOT over predicted TPOT gives one factor for all times of the framework's runtime. The
-factor is shrunk towards one by the known spread between such families, so a single row is not
-believed entirely. The rows are kept in the file: serving corrects similar loads further.
+factor is shrunk towards one by the known standard deviation between such families, so a single row
+counts only in part. The file keeps the rows: serving corrects similar loads further.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def calibrate_deployment(name: str, measured: Path) -> tuple[list[Gain], Path]:
     """Write a runtime that matches measured deployments.
 
     Args:
-        name: of the runtime, as `runtime=NAME` selects it.
+        name: name of the runtime, for `runtime=NAME`.
         measured: Parquet or CSV with model, gpu, framework, clients, prompt_tokens, output_tokens
             (longest lengths) and tpot_s; optionally ttft_s, tp, ep, attention_dp, dtype, kv_dtype.
 
@@ -61,8 +61,8 @@ def calibrate_deployment(name: str, measured: Path) -> tuple[list[Gain], Path]:
     families = {(row.model, row.gpu, row.framework, row.dtype) for row in rows}
     if len(families) != 1:
         raise UserError(
-            f"{measured} has rows of {len(families)} families; one factor is one of a single "
-            "model, GPU, framework and precision"
+            f"{measured} has rows of {len(families)} families; a factor holds for one model, GPU, "
+            "framework and precision"
         )
     predicted_s = np.array([_tpot_s(row) for row in rows])
     ratios = np.log(np.array([row.tpot_s for row in rows]) / predicted_s)
@@ -89,7 +89,7 @@ def _tpot_s(row: Deployed) -> float:
 
 
 def _shrunk(ratios: Floats) -> float:
-    """Return the logarithm of the shrunk factor."""
+    """Return the logarithm of the factor: the mean log ratio, shrunk towards zero."""
     return float(ratios.sum() / (ratios.size + (WITHIN_FAMILY / BETWEEN_FAMILIES) ** 2))
 
 

@@ -1,10 +1,10 @@
 """Few-shot latency of networks on an edge device, from a few samples and from other devices.
 
 A network's latency is nearly the sum of its layers' times, so a device is a vector of weights: time
-per layer of each kind, relative to its mean latency. Weights of known devices are the prior: its
-mean is theirs, its covariance their differences. With samples, the posterior is that of Bayesian
-linear regression (Bishop, "Pattern Recognition and Machine Learning", 2006, section 3.3); the noise
-is chosen among those of the known devices by the evidence.
+per layer of each kind, relative to the mean latency. The prior has the mean and the covariance of
+the weights of known devices. With samples, the posterior is that of Bayesian linear regression
+(Bishop, "Pattern Recognition and Machine Learning", 2006, section 3.3). The noise is that of the
+known device with the largest model evidence.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ NETWORK, LATENCY = "network", "latency_s"
 FEWEST = 4
 """Fewest networks for a held-out test."""
 LEVEL_SPREAD, LOG_LEVEL_SPREAD = 0.15, 1.0
-"""Deviation of the mean of a few samples from that of all networks, relative; and of log seconds
-where devices are only known to be of one kind."""
+"""Standard deviation of the mean latency of a few samples from that of all networks: relative, and
+in log seconds for priors of logarithms."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ class Prior:
     is_log: bool = False
 
     def design(self, features: Floats) -> Floats:
-        """Return standardised features behind a column of ones for the level."""
+        """Return standardised features, preceded by a column of ones for the level."""
         return with_level((features - self.centre) / self.scale)
 
     @property
     def covariance(self) -> Floats:
-        """Return the covariance of the level and all weights."""
+        """Return the covariance of the level and all weights, a square matrix."""
         features = self.mean.size
         level = LOG_LEVEL_SPREAD if self.is_log else LEVEL_SPREAD
         found = np.zeros((features + 1, features + 1))
@@ -71,10 +71,10 @@ class Prior:
 
     def on_features(self, mean: Floats, covariance: Floats) -> tuple[Floats, Floats]:
         """Return weights and covariance for features that are not standardised."""
-        turn = np.eye(mean.size)
-        turn[1:, 1:] /= self.scale[:, None]
-        turn[0, 1:] = -self.centre / self.scale
-        return turn @ mean, turn @ covariance @ turn.T
+        transform = np.eye(mean.size)
+        transform[1:, 1:] /= self.scale[:, None]
+        transform[0, 1:] = -self.centre / self.scale
+        return transform @ mean, transform @ covariance @ transform.T
 
 
 def prior(space: str) -> Prior:
@@ -85,10 +85,15 @@ def prior(space: str) -> Prior:
 
 
 def adapt(prior: Prior, features: Floats, seconds: Floats) -> Weights:
-    """Return the posterior of a device given a few of its latencies.
+    """Return the posterior weights of a device, given the latencies of a few networks.
+
+    Args:
+        prior: of the search space.
+        features: a row per network, not standardised.
+        seconds: latency of each network.
 
     Raises:
-        UserError: there is no sample, or one that is no positive time.
+        UserError: there is no sample, or a latency is not positive.
     """
     if not seconds.size or not np.all(np.isfinite(seconds) & (seconds > 0.0)):
         raise UserError("write at least one measured latency, all above zero")
@@ -100,22 +105,22 @@ def adapt(prior: Prior, features: Floats, seconds: Floats) -> Weights:
         unit_s = float(seconds.mean())
         level, target = 1.0, seconds / unit_s
     expected = np.concatenate([[level], prior.mean])
-    off = target - design @ expected
+    residuals = target - design @ expected
     explained = design @ covariance @ design.T
-    noise = max(prior.noises.tolist(), key=lambda one: _log_evidence(explained, off, one))
-    gain = np.linalg.solve(
-        explained + noise**2 * np.eye(off.size), design @ covariance
-    ).T  # of weights by samples
-    left = covariance - gain @ design @ covariance
-    mean, left = prior.on_features(expected + gain @ off, (left + left.T) / 2.0)
-    return Weights(unit_s, mean, left, float(noise), prior.is_log)
+    noise = max(prior.noises.tolist(), key=lambda one: _log_evidence(explained, residuals, one))
+    gram = explained + noise**2 * np.eye(residuals.size)
+    gain = np.linalg.solve(gram, design @ covariance).T  # a row per weight, a column per sample
+    posterior = covariance - gain @ design @ covariance
+    symmetric = (posterior + posterior.T) / 2.0
+    mean, posterior = prior.on_features(expected + gain @ residuals, symmetric)
+    return Weights(unit_s, mean, posterior, float(noise), prior.is_log)
 
 
-def _log_evidence(explained: Floats, off: Floats, noise: float) -> float:
+def _log_evidence(explained: Floats, residuals: Floats, noise: float) -> float:
     """Return the log evidence of the residuals at a noise, plus a constant."""
-    gram = explained + noise**2 * np.eye(off.size)
+    gram = explained + noise**2 * np.eye(residuals.size)
     _, log_volume = np.linalg.slogdet(gram)
-    return -0.5 * float(off @ np.linalg.solve(gram, off) + log_volume)
+    return -0.5 * float(residuals @ np.linalg.solve(gram, residuals) + log_volume)
 
 
 def is_edge_file(file: Path) -> bool:
@@ -124,15 +129,15 @@ def is_edge_file(file: Path) -> bool:
 
 
 def calibrate_device(name: str, measured: Path, space: str) -> tuple[list[Gain], Path]:
-    """Fit a device to latencies of networks, and write it as JSON.
+    """Fit a device to latencies of networks, and write the device as JSON.
 
     Args:
-        name: of the device; the file is `NAME.json`.
+        name: name of the device; the file is `NAME.json`.
         measured: Parquet or CSV with the columns `network` and `latency_s`.
         space: search space of the networks: nb201, fbnet or ofa.
 
     Raises:
-        UserError: the file cannot be read, has too few networks, or a latency that is not positive.
+        UserError: the file cannot be read, has too few networks, or a latency is not positive.
     """
     table = read_table(measured, (NETWORK, LATENCY))
     texts = [str(text) for text in table[NETWORK].to_pylist()]
@@ -155,7 +160,7 @@ def calibrate_device(name: str, measured: Path, space: str) -> tuple[list[Gain],
 
 
 def text_of(weights: Weights, space: str, about: Mapping[str, Any]) -> str:
-    """Return the content of a device's file; `about` says which rows it was fitted to."""
+    """Return the content of a device's file; `about` describes the fitted rows."""
     found = {
         "format": DEVICE_FORMAT,
         "search_space": space,
@@ -181,7 +186,7 @@ def _latency(value: object, measured: Path) -> float:
 def _left_out(
     given: Prior, rows: Floats, seconds: Floats, some: Ints, *, blind: bool
 ) -> Iterator[float]:
-    """Yield the leave-one-out relative error of each network; `blind` predicts the mean."""
+    """Yield the leave-one-out relative error of each network; `blind` scales the prior's mean."""
     for left in some.tolist():
         others = some[some != left]
         if blind:

@@ -1,7 +1,12 @@
 """Few-shot fit of fp32 operators: three numbers per operator class, from as few as four rows.
 
-Rates of other GPUs are the prior. A class is written only if its rows lower the error on rows that
-were held out; other classes keep the previous calibration.
+Rates of other GPUs are the prior. A class is written only if its rows lower the error on held-out
+rows; other classes keep the previous calibration.
+
+`fit_log` is a robust least-squares fit on the logarithms of times: Levenberg-Marquardt with
+iteratively reweighted least squares. The loss is quadratic for small residuals and linear beyond
+`WIDTH`, so that the fit minimises about the mean absolute percentage error and is robust to
+outliers. A ridge pulls each parameter towards its start, with the weight of a few rows.
 """
 
 from __future__ import annotations
@@ -44,14 +49,12 @@ OWN = Path("catalog") / "kernels"
 FEWEST, FOLDS = 4, 5
 """Fewest rows of a class for a held-out test, and folds of the cross-validation."""
 LONGEST_DISPATCH_S = 1e-3
-"""No framework takes a millisecond to call an empty kernel."""
+"""Upper limit: no framework takes a millisecond to call an empty kernel."""
 LONG_S = 1e-3
-"""Seconds; longer kernels run many waves and determine sustained rates."""
+"""Time beyond which a kernel runs many waves and determines sustained rates."""
 FEW_SHOT_RIDGE = {"compute": 0.3, "bandwidth": 6.0, "dispatch_s": 6.0, "ramp_s": 6.0}
-"""Pull towards other GPUs, by number: bandwidths and overheads scatter less than peaks do."""
+"""Ridge weight of each number: bandwidths and overheads vary less between GPUs than peaks do."""
 FITTED_OF_PRODUCTS = ("compute", "bandwidth", "dispatch_s")
-NOT_FITTED = ("calibrated", "start_s", "step_s", "split_s")
-"""Fields of tensor-core products only."""
 
 
 def calibrate_gpu(name: str, measured: Path) -> tuple[list[Gain], Path | None]:
@@ -86,7 +89,7 @@ def calibrate_gpu(name: str, measured: Path) -> tuple[list[Gain], Path | None]:
 
 
 def _gain(part: Timings, gpu: Gpu, blank: Profile, own: Path) -> Gain:
-    """Return the gain of a class. `before` ignores earlier calibrations, which saw the rows."""
+    """Return the gain of a class. `before` ignores the user's calibrations, which saw the rows."""
     identity = identity_of(gpu)
     files = [file for file in scalar_files(gpu.name, identity.name) if file != own]
     known_s = call_seconds(part.operator, gpu, measured_profile(identity, files))
@@ -94,12 +97,13 @@ def _gain(part: Timings, gpu: Gpu, blank: Profile, own: Path) -> Gain:
     after = []
     for some in (halves, part):
         predicted_s = left_out_s(some, gpu, blank)
-        there = np.isfinite(predicted_s)
-        after.append(relative_error(predicted_s[there], some.seconds[there]))
+        known = np.isfinite(predicted_s)
+        after.append(relative_error(predicted_s[known], some.seconds[known]))
     return Gain(part.kernel, len(part), relative_error(known_s, part.seconds), *after)
 
 
 def _write(gpu: Gpu, parts: Sequence[Timings], file: Path, measured: Path) -> None:
+    """Write the calibration of the improved classes."""
     peers = [other for other in measured_gpus() if other.name != gpu.name]
     before = profile = zero_shot_profile(replace(identity_of(gpu), name=gpu.name), among=peers)
     bands: dict[str, Band] = {}
@@ -107,16 +111,15 @@ def _write(gpu: Gpu, parts: Sequence[Timings], file: Path, measured: Path) -> No
     for part in parts:  # batched products first: their dispatch bounds that of single ones
         profile = fit_few(part, gpu, profile)
         predicted_s = left_out_s(part, gpu, before)
-        there = np.isfinite(predicted_s)
-        missed = np.log(part.seconds[there] / predicted_s[there])
-        bands[part.kernel] = band_by_rows(part.kernel, missed, [other.name for other in peers])
-        errors[part.kernel] = relative_error(predicted_s[there], part.seconds[there])
+        known = np.isfinite(predicted_s)
+        residuals = np.log(part.seconds[known] / predicted_s[known])
+        bands[part.kernel] = band_by_rows(part.kernel, residuals, [other.name for other in peers])
+        errors[part.kernel] = relative_error(predicted_s[known], part.seconds[known])
     same_vendor = [other for other in peers if other.vendor == gpu.vendor]
+    similar = of_architecture(gpu.architecture, same_vendor) if same_vendor else []
     content: dict[str, Any] = {
         "level": "few_shot",
-        "source": nearest_gpu(of_architecture(gpu.architecture, same_vendor))
-        if same_vendor
-        else "",
+        "source": nearest_gpu(similar) if similar else "",
         "provenance": {"held_out_mape_of": errors},
         "bands": {n: {"lo": list(band.lo), "hi": list(band.hi)} for n, band in bands.items()},
     }
@@ -130,26 +133,27 @@ def _write(gpu: Gpu, parts: Sequence[Timings], file: Path, measured: Path) -> No
 
 def _numbers(rates: Rates) -> dict[str, float]:
     """Return the fitted numbers of a class."""
-    names = [f.name for f in fields(rates) if f.name not in NOT_FITTED]
-    names = list(FITTED_OF_PRODUCTS) if isinstance(rates, GemmRates) else names
+    names = [f.name for f in fields(rates) if f.name != "calibrated"]
+    if isinstance(rates, GemmRates):
+        names = list(FITTED_OF_PRODUCTS)
     return {name: float(getattr(rates, name)) for name in names}
 
 
 def left_out_s(part: Timings, gpu: Gpu, under: Profile) -> Floats:
-    """Return cross-validated times: each shape is predicted by a fit without the shape."""
+    """Return cross-validated seconds: each shape is predicted by a fit without the shape."""
     shapes = np.stack(list(part.sizes.values()), axis=1)
     fold = np.unique(shapes, axis=0, return_inverse=True)[1].reshape(-1) % FOLDS
     predicted_s = np.full(len(part), np.nan)
     for number in range(FOLDS):
-        aside = fold == number
-        if aside.any() and not aside.all():
-            profile = fit_few(part.where(~aside), gpu, under)
-            predicted_s[aside] = call_seconds(part.where(aside).operator, gpu, profile)
+        held_out = fold == number
+        if held_out.any() and not held_out.all():
+            profile = fit_few(part.where(~held_out), gpu, under)
+            predicted_s[held_out] = call_seconds(part.where(held_out).operator, gpu, profile)
     return predicted_s
 
 
 def fit_few(rows: TimedCalls, gpu: Gpu, under: Profile) -> Profile:
-    """Return the profile `under` with three fitted numbers of one class."""
+    """Return the profile `under` with three numbers of one class fitted to the rows."""
     rates = rates_of(under, rows.kernel)
     names = [name for name in FEW_SHOT_RIDGE if hasattr(rates, name)]
     start = np.log([getattr(rates, name) for name in names])
@@ -172,14 +176,14 @@ def fit_few(rows: TimedCalls, gpu: Gpu, under: Profile) -> Profile:
 
 
 def seconds_by(rows: TimedCalls, gpu: Gpu, under: Profile, numbers: dict[str, float]) -> Floats:
-    """Return the times of calls when some numbers of their class are replaced."""
+    """Return the seconds of the calls when some numbers of their class are replaced."""
     return call_seconds(rows.operator, gpu, with_numbers(under, rows.kernel, numbers))
 
 
 def longest_dispatch(rows: TimedCalls, under: Profile) -> float:
-    """Return the logarithm of the longest dispatch a class may have.
+    """Return the logarithm of the longest dispatch time of a class.
 
-    A single product cannot take longer to dispatch than a batch of products, if that was measured.
+    The dispatch of a single product takes no longer than that of a batch of products, if measured.
     """
     batched = under.gemm["bmm"]
     if rows.kernel == "linear" and batched.calibrated:
@@ -188,7 +192,7 @@ def longest_dispatch(rows: TimedCalls, under: Profile) -> float:
 
 
 def rates_of(profile: Profile, label: str) -> Rates:
-    """Return the rates of a class, or those of a similar class if it has none yet."""
+    """Return the rates of a class, or those of a similar class if the class has none yet."""
     if label in profile.gemm:
         return profile.gemm[label]
     if label in profile.reduction:
@@ -212,40 +216,40 @@ def with_numbers(under: Profile, label: str, numbers: dict[str, float]) -> Profi
     return with_rates(under, label, replace(rates_of(under, label), **more))
 
 
-def band_by_rows(label: str, missed: Floats, names: Sequence[str]) -> Band:
-    """Return the 90 % interval of a GPU with a few measured rows of an operator class.
+def band_by_rows(label: str, residuals: Floats, names: Sequence[str]) -> Band:
+    """Return the 90 % prediction interval of an operator class on a GPU with a few measured rows.
 
     Args:
-        label: the class.
-        missed: log of measured over predicted, each row left out in turn.
-        names: other GPUs.
+        label: the operator class.
+        residuals: log of measured over predicted time, each row left out in turn.
+        names: GPUs whose errors give the shape of the distribution.
     """
     if not (found := errors_of(names).get(label)):
         return WIDEST
-    unit = unit_of(missed, [float(errors["unit"]) for errors in found])
+    unit = unit_of(residuals, [float(errors["unit"]) for errors in found])
     return band_of_gpus([np.array(errors["rows"]) for errors in found], unit)
 
 
-def unit_of(missed: Floats, others: Sequence[float]) -> float:
-    """Return the root mean square error of a GPU, with one more row as wrong as on other GPUs.
+def unit_of(residuals: Floats, others: Sequence[float]) -> float:
+    """Return the root mean square error of a GPU, with one more row of the error on other GPUs.
 
     >>> round(unit_of(np.array([0.1, -0.1, 0.1]), [0.2, 0.8]), 4)
     0.2179
     """
     usual = np.exp(2.0 * np.mean(np.log([*others])))
-    return float(np.sqrt((np.sum(missed**2) + usual) / (missed.size + 1)))
+    return float(np.sqrt((np.sum(residuals**2) + usual) / (residuals.size + 1)))
 
 
 Name = TypeVar("Name", bound=Hashable)
 
 WIDTH = 0.01
-"""Residuals below about 1 % count as noise: squared."""
+"""Residuals below about 1 % count as noise: their loss is quadratic."""
 
 STEP, LONGEST_STEP = 1e-4, 0.5
-"""Step of the numerical derivative, and the longest move; parameters are logarithms."""
+"""Step of the numerical derivative, and the longest step of a parameter; both of logarithms."""
 
 STEPS = 40
-"""Most iterations; a fit ends earlier if a step gains little."""
+"""Maximum number of iterations; a fit ends earlier if a step gains little."""
 
 
 def fit_log(
@@ -257,7 +261,10 @@ def fit_log(
     ridge: Floats,
     bounds: tuple[Floats, Floats],
 ) -> Floats:
-    """Return the parameters with the least loss between `log model(p)` and `log measured_s`."""
+    """Return the parameters with the least loss between `log model(p)` and `log measured_s`.
+
+    `weights` has an entry per row; `start`, `ridge` and both bounds have one per parameter.
+    """
     target = np.log(measured_s)
 
     def residuals(p: Floats) -> Floats:
@@ -272,14 +279,14 @@ def fit_log(
     best, damping = loss(p, r), 1e-2
     for _ in range(STEPS):
         slopes = np.stack([(residuals(p + STEP * e) - r) / STEP for e in np.eye(p.size)], axis=1)
-        pull = weights / np.sqrt(r * r + WIDTH**2)
-        curvature = slopes.T @ (pull[:, None] * slopes) + np.diag(ridge)
-        gradient = slopes.T @ (pull * r) + ridge * (p - start)
+        row_weights = weights / np.sqrt(r * r + WIDTH**2)
+        curvature = slopes.T @ (row_weights[:, None] * slopes) + np.diag(ridge)
+        gradient = slopes.T @ (row_weights * r) + ridge * (p - start)
         before = best
         for _ in range(8):
             damped = curvature + damping * np.diag(np.diag(curvature) + 1e-9)
-            move = np.clip(-np.linalg.solve(damped, gradient), -LONGEST_STEP, LONGEST_STEP)
-            trial = np.clip(p + move, *bounds)
+            step = np.clip(-np.linalg.solve(damped, gradient), -LONGEST_STEP, LONGEST_STEP)
+            trial = np.clip(p + step, *bounds)
             trial_r = residuals(trial)
             if (found := loss(trial, trial_r)) < best:
                 p, r, best, damping = trial, trial_r, found, max(damping / 5.0, 1e-6)
@@ -301,17 +308,17 @@ def fit_named(
     ridge: float | Floats,
     weights: Floats | None = None,
 ) -> dict[Name, float]:
-    """Return positive numbers by their names, fitted as logarithms.
+    """Return positive numbers by name, fitted to measured seconds as logarithms.
 
     Args:
-        model: seconds by these numbers.
-        names: of the numbers.
+        model: returns the predicted seconds for numbers by name.
+        names: names of the numbers.
         start: logarithms of the initial numbers, and centre of the ridge.
         measured_s: measured seconds.
-        low: least logarithms.
-        high: largest logarithms.
+        low: lower bounds of the logarithms.
+        high: upper bounds of the logarithms.
         ridge: weight of the start, in rows.
-        weights: of the rows; equal by default.
+        weights: weights of the rows; equal by default.
     """
 
     def named(p: Floats) -> dict[Name, float]:

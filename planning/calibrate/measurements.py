@@ -57,29 +57,25 @@ class TimedCalls(Protocol):
     @property
     def kernel(self) -> str:
         """The operator class."""
-        ...
 
     @property
     def seconds(self) -> Floats:
         """Measured time of each call."""
-        ...
 
     @property
     def sizes(self) -> Sizes:
         """Sizes of each call, by name."""
-        ...
 
     @property
     def operator(self) -> Any:
         """All calls as one operator whose sizes are columns."""
-        ...
 
     def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True)
 class Timings:
-    """A user's timed calls of one operator class."""
+    """A user's timed calls of one operator class; all arrays have one entry per call."""
 
     kernel: str
     sizes: Sizes
@@ -93,13 +89,13 @@ class Timings:
         """All calls as one operator whose sizes are columns."""
         return operator_of(self.kernel, self.sizes)
 
-    def where(self, chosen: Mask) -> Timings:
-        """Return some of the calls."""
-        sizes = {name: column[chosen] for name, column in self.sizes.items()}
-        return Timings(self.kernel, sizes, self.seconds[chosen])
+    def where(self, mask: Mask) -> Timings:
+        """Return the calls selected by a mask or by positions."""
+        sizes = {name: column[mask] for name, column in self.sizes.items()}
+        return Timings(self.kernel, sizes, self.seconds[mask])
 
     def to_rows(self, seconds: Floats) -> list[dict[str, Any]]:
-        """Return the calls with other times, one dictionary per row of a file."""
+        """Return the calls with the given times, one dictionary per row of a file."""
         labels = {"op": OP_OF[self.kernel], "dtype": "fp32"}
         return [
             {**labels, **{n: int(size[i]) for n, size in self.sizes.items()}, "latency_us": 1e6 * s}
@@ -108,7 +104,7 @@ class Timings:
 
 
 def operator_of(label: str, sizes: Sizes) -> Compute:
-    """Return the operator of a class whose sizes are columns."""
+    """Return an operator of the class `label` whose sizes are columns."""
     if label in ("linear", "bmm"):
         return Gemm(name=label, dtype="fp32", **sizes)  # type: ignore[arg-type]
     if label == "conv":
@@ -124,7 +120,7 @@ def read_timings(file: Path) -> list[Timings]:
     """Return the timed fp32 operators of a file, one entry per operator class.
 
     Raises:
-        UserError: the file cannot be read, holds no fp32 operator, or a time that is not positive.
+        UserError: the file cannot be read, contains no fp32 operator, or a time is not positive.
     """
     table = read_table(file, NEEDS)
     labels = np.array([CLASS_OF.get(op, "") for op in table["op"].to_pylist()], np.str_)
@@ -134,8 +130,8 @@ def read_timings(file: Path) -> list[Timings]:
         names = SIZES.get(label, ("rows", "cols"))
         check_columns(part, (n for n in names if n != "batch"), f"{file}: a table of {label}")
         ones = np.ones(part.num_rows)
-        there = part.column_names
-        sizes = {n: _numbers(part, n, file) if n in there else ones for n in names}
+        known = part.column_names
+        sizes = {n: _numbers(part, n, file) if n in known else ones for n in names}
         seconds = _numbers(part, "latency_us", file) * 1e-6
         if not np.all(np.isfinite(seconds) & (seconds > 0.0)):
             raise UserError(f"{file}: `latency_us` of {label} must be above zero in every row")
@@ -146,7 +142,7 @@ def read_timings(file: Path) -> list[Timings]:
 
 
 def read_table(file: Path, needs: Sequence[str] = ()) -> pa.Table:
-    """Return a user's table, Parquet or CSV.
+    """Return a user's table from a Parquet or CSV file.
 
     Raises:
         UserError: the file is absent, cannot be read, or lacks a column.
@@ -163,7 +159,7 @@ def read_table(file: Path, needs: Sequence[str] = ()) -> pa.Table:
 
 
 def check_columns(table: pa.Table, names: Iterable[str], title: str) -> None:
-    """Raise `UserError` if a table lacks a column."""
+    """Raise UserError if the table called `title` lacks a column."""
     if missing := [name for name in names if name not in table.column_names]:
         has = ", ".join(table.column_names)
         raise UserError(f"{title} lacks the column {', '.join(missing)}\nIt has: {has}")
@@ -189,9 +185,9 @@ class Gain:
 
     name: str
     rows: int
-    before: float  # without the rows
-    halved: float  # with half of them
-    after: float  # with all of them
+    before: float  # error without the rows
+    halved: float  # error with half of the rows
+    after: float  # error with all rows
 
     @property
     def is_better(self) -> bool:
@@ -202,30 +198,37 @@ class Gain:
     def more_rows(self) -> int | None:
         """Further rows that would halve the error; None if no number of rows would.
 
+        The square of an error is assumed to be a constant, the error of the model's form, plus a
+        term that falls with the number of rows. Errors with all and with half of the rows determine
+        both.
+
         >>> Gain("linear", 10, before=0.5, halved=0.2, after=0.1).more_rows
         110
         >>> Gain("linear", 10, before=0.5, halved=0.2, after=0.2).more_rows
         """
         falling = (self.halved**2 - self.after**2) * self.rows
-        form = self.after**2 - falling / self.rows
-        left = self.after**2 / 4.0 - max(form, 0.0)
-        if falling <= 0.0 or left <= 0.0:
+        constant = self.after**2 - falling / self.rows
+        remaining = self.after**2 / 4.0 - max(constant, 0.0)
+        if falling <= 0.0 or remaining <= 0.0:
             return None
-        return max(1, math.ceil(round(falling / left - self.rows, 3)))
+        return max(1, math.ceil(round(falling / remaining - self.rows, 3)))
 
 
 def write_calibration(
     file: Path, content: Mapping[str, Any], measured: Path, rows: int, split: str, error: float
 ) -> None:
-    """Write a calibration with its provenance; the file is whole or absent.
+    """Write a calibration with its provenance. An interrupted write leaves no file.
 
     Args:
         file: TOML file.
         content: numbers, by table.
         measured: the user's file.
-        rows: how many of its rows were fitted.
-        split: how rows were held out, in a sentence.
+        rows: number of fitted rows.
+        split: how rows were held out, in words.
         error: mean absolute relative error of held-out rows.
+
+    Raises:
+        UserError: the file cannot be written.
     """
     provenance = {
         "measured": measured.name,

@@ -2,11 +2,12 @@
 
 Habitat scales a kernel's time by the number of waves on either GPU (Yu et al., "Habitat: a runtime-
 based computational performance predictor for deep neural network training", 2021). Here the tile
-model of each GPU replaces the waves: fitted to all rows of the source, and to the data sheet or a
-few rows of the target. Three corrections are added in log seconds: the residual on the source, the
-remaining difference between the two GPUs' models, and what calibrations of GPUs like the target say
-about their libraries. Their shares are guesses without rows of the target, and a regression with
-them; remaining residuals are interpolated over sizes by a Gaussian process with Student-t noise.
+model of each GPU replaces the waves. The model of the source is fitted to all its rows, the model
+of the target to the data sheet or a few rows. Three corrections are added in log seconds: the
+residual on the source, the remaining difference between the two models, and the mean correction of
+libraries on GPUs similar to the target. Without rows of the target the corrections have fixed
+weights; with rows, a regression finds the weights, and a Gaussian process with Student-t noise
+interpolates the remaining residuals over sizes.
 """
 
 from __future__ import annotations
@@ -30,21 +31,22 @@ from simulators.kernels.levels import profile_of, zero_shot_profile
 from simulators.kernels.price import call_seconds
 
 SHARES_OF_SIMILAR, SHARES_OF_OTHERS = (0.5, 0.5, 0.5), (0.15, 0.0, 0.7)
-"""Share of each correction without rows of the target: for a GPU of the source's architecture or
+"""Weight of each correction without rows of the target: for a GPU of the source's architecture or
 an adjacent generation, and for other GPUs. Chosen on NVIDIA GPUs and shapes that no claim uses."""
 SHARE_DEVIATION, LEVEL_DEVIATION = 0.3, 0.1
-"""Standard deviations of these shares, and of the log of all times together."""
+"""Prior standard deviations of the weights, and of the log of a factor common to all times."""
 BATCH_WEIGHT = 0.5
-"""Weight of an octave of the batch relative to other sizes: a batch repeats what a kernel does."""
-FAR, SCATTER = 6.0, 0.1
+"""Weight of an octave of the batch size relative to other sizes: a batch repeats the same work."""
+ROW_CHOICE_LENGTH_SCALE, ROW_CHOICE_NOISE = 6.0, 0.1
 """Length scale in octaves for choosing rows to measure, and noise variance relative to the rest."""
 UNIT_S = 1e-9
 """Unit in which the time on the source is a size like any other."""
-MOST_COMPARED = 2000
-"""Rows of a class among which those to measure are chosen; of more, evenly spaced ones."""
+MAX_COMPARED_ROWS = 2000
+"""Rows of a class among which the rows to measure are chosen; evenly spaced if there are more."""
 
 LENGTH_SCALES, SIGNALS = (1.0, 2.0, 4.0, 8.0), (0.05, 0.1, 0.2, 0.4)
-"""Grids of the process over residuals: octaves, and log seconds. No signal is tried, too."""
+"""Grids of the Gaussian process over residuals: length scale in octaves, standard deviation in log
+seconds. A deviation of zero is tried, too."""
 NOISES = (0.03, 0.06, 0.12, 0.24)
 FREEDOM, ROUNDS = 2.0, 3
 """Degrees of freedom of the Student-t noise, and rounds of reweighting."""
@@ -56,9 +58,9 @@ class Transferred:
 
     rows: Timings  # of the source
     seconds: Floats  # on the target
-    own: int = 0  # rows of the target that were used
+    own: int = 0  # number of measured rows of the target
     error: float = np.nan
-    naive: float = np.nan  # error of the better of two ratios: bandwidth, FLOP/s
+    naive: float = np.nan  # error of scaling by bandwidth or by FLOP/s, the better of both
 
     @property
     def ratio(self) -> float:
@@ -67,13 +69,13 @@ class Transferred:
 
 
 def transfer(source: str, target: str, measured: Path, own: Path | None) -> list[Transferred]:
-    """Predict the rows of a file on another GPU.
+    """Predict the times of the rows of a file on another GPU, by operator class.
 
     Args:
         source: data sheet of the GPU that was measured.
         target: data sheet of the other GPU.
         measured: rows of the source.
-        own: rows of the target; half of the rows are held out for the errors.
+        own: rows of the target; half of them are held out for the errors.
 
     Raises:
         UserError: a file cannot be read or has no fp32 operator, or a data sheet is unknown.
@@ -116,7 +118,7 @@ def write_rows_to_measure(measured: Path, count: int, file: Path) -> int:
     """
     rows = []
     for part in read_timings(measured):
-        few = np.linspace(0, len(part) - 1, min(MOST_COMPARED, len(part))).astype(np.int64)
+        few = np.linspace(0, len(part) - 1, min(MAX_COMPARED_ROWS, len(part))).astype(np.int64)
         some = part.where(np.unique(few))
         chosen = some.where(most_informative(some, count))
         rows += chosen.to_rows(chosen.seconds)
@@ -126,13 +128,13 @@ def write_rows_to_measure(measured: Path, count: int, file: Path) -> int:
 
 
 def transferred_s(rows: TimedCalls, source: Gpu, target: Gpu, own: TimedCalls) -> Floats:
-    """Return the seconds of calls of one operator class on a second GPU.
+    """Return the predicted seconds of calls of one operator class on the target.
 
     Args:
-        rows: the calls, with their times on the first.
-        source: the first GPU.
-        target: the second.
-        own: rows measured on the second, of any shapes; may be empty.
+        rows: the calls, with their times on the source.
+        source: the GPU on which `rows` were measured.
+        target: the GPU to predict.
+        own: rows measured on the target, of any shapes; may be empty.
     """
     near_s = _modelled_s(rows, source, rows)
     far_s = _modelled_s(rows, target, own)
@@ -152,9 +154,9 @@ def transferred_s(rows: TimedCalls, source: Gpu, target: Gpu, own: TimedCalls) -
 
 
 def library_corrections(rows: TimedCalls, gpu: Gpu) -> Floats:
-    """Return the mean correction of tile models on GPUs like this one, in log seconds.
+    """Return the mean correction of tile models on similar GPUs, in log seconds by call.
 
-    GPUs like this one are fully calibrated ones of its architecture, else of its vendor, else all.
+    Similar GPUs are fully calibrated GPUs of the architecture, else of the vendor, else all.
     """
     others = [other for other in measured_gpus() if other.name != gpu.name]
     peers = [other for other in others if other.vendor == gpu.vendor] or others
@@ -169,16 +171,16 @@ def library_corrections(rows: TimedCalls, gpu: Gpu) -> Floats:
 
 
 def most_informative(rows: TimedCalls, count: int) -> NDArray[np.bool_]:
-    """Return which rows to measure on a second GPU.
+    """Return a mask of the rows to measure on a second GPU.
 
-    Greedy choice of the row that leaves the least variance, if rows correlate by their distance in
-    sizes and in time on the first GPU.
+    Each step chooses the row that leaves the least variance (greedy), where the correlation of two
+    rows falls with their distance in sizes and in time on the first GPU.
     """
     chosen = np.zeros(len(rows), bool)
     octaves = _octaves(rows)
-    variance = correlation(octaves, octaves, FAR)
+    variance = correlation(octaves, octaves, ROW_CHOICE_LENGTH_SCALE)
     for _ in range(min(count, len(rows) // 2)):
-        spread = np.diag(variance) + SCATTER
+        spread = np.diag(variance) + ROW_CHOICE_NOISE
         gain = np.where(chosen, -1.0, (variance**2).sum(axis=0) / spread)
         best = int(np.argmax(gain))
         chosen[best] = True
@@ -187,13 +189,13 @@ def most_informative(rows: TimedCalls, count: int) -> NDArray[np.bool_]:
 
 
 def interpolated(octaves: Floats, trends: Floats, seen: Ints, missed: Floats) -> Floats:
-    """Return residuals at all sizes from those at some, in log seconds.
+    """Return residuals at all calls, interpolated from the residuals at some; in log seconds.
 
     Args:
-        octaves: a row per size, as logarithms to the base of two.
-        trends: a row per size, a column per trend, in standard deviations of its factor.
-        seen: positions of the sizes with a known residual.
-        missed: residuals there.
+        octaves: sizes as logarithms to the base of two: a row per call, a column per size.
+        trends: a row per call, a column per trend, scaled by the prior deviation of its factor.
+        seen: positions of the calls with a known residual.
+        missed: residuals at these positions.
 
     >>> octaves = np.array([[10.0], [11.0], [12.0], [30.0]])
     >>> seen, missed = np.array([0, 2]), np.array([0.2, 0.2])
@@ -211,14 +213,14 @@ def interpolated(octaves: Floats, trends: Floats, seen: Ints, missed: Floats) ->
         found = together[seen] + signal**2 * near[scale] + np.diag(noise**2 / weights)
         return np.asarray(np.linalg.inv(found), np.float64)
 
-    def surprise(choice: tuple[float, float, float]) -> float:
+    def loss(choice: tuple[float, float, float]) -> float:
         """Return the negative log likelihood of each residual given the others, plus a constant."""
         off, precision = _left_out(inverse(choice), missed)
         tails = (FREEDOM + 1.0) * np.log1p(off**2 * precision / FREEDOM)
         return float(np.sum(tails - np.log(precision)))
 
     for _ in range(ROUNDS):
-        best = min(choices, key=surprise)
+        best = min(choices, key=loss)
         kept = inverse(best)
         off, precision = _left_out(kept, missed)
         weights = (FREEDOM + 1.0) / (FREEDOM + off**2 * precision)
@@ -228,19 +230,19 @@ def interpolated(octaves: Floats, trends: Floats, seen: Ints, missed: Floats) ->
 
 
 def _left_out(inverse: Floats, missed: Floats) -> tuple[Floats, Floats]:
-    """Return the error of each residual predicted by the others, and its precision."""
+    """Return each residual's error as predicted by the others, and the precision of the error."""
     precision = np.diag(inverse)
     return (inverse @ missed) / precision, precision
 
 
 def correlation(one: Floats, other: Floats, length_scale: float) -> Floats:
-    """Return the squared-exponential correlation of each row of one matrix with the other's."""
+    """Return the squared-exponential correlation of the rows of two matrices (rows by rows)."""
     squares = ((one[:, None] - other[None]) ** 2).sum(axis=-1)
     return np.asarray(np.exp(-squares / (2.0 * length_scale**2)), np.float64)
 
 
 def _octaves(rows: TimedCalls) -> Floats:
-    """Return the sizes and the time on the source of each call, in octaves."""
+    """Return the sizes and the time on the source in octaves: a row per call."""
     sizes = [
         (BATCH_WEIGHT if name == "batch" else 1.0) * np.log2(np.maximum(rows.sizes[name], 1.0))
         for name in sorted(rows.sizes)
@@ -249,7 +251,7 @@ def _octaves(rows: TimedCalls) -> Floats:
 
 
 def _modelled_s(rows: TimedCalls, gpu: Gpu, measured: TimedCalls) -> Floats:
-    """Return the times by the tile model of a GPU, fitted to measured rows if there are any."""
+    """Return the seconds by the tile model of a GPU, fitted to measured rows if there are any."""
     profile = zero_shot_profile(identity_of(gpu))
     if len(measured):
         profile = fit_few(measured, gpu, profile)
@@ -257,7 +259,7 @@ def _modelled_s(rows: TimedCalls, gpu: Gpu, measured: TimedCalls) -> Floats:
 
 
 def peak_ratios(source: Gpu, target: Gpu) -> dict[str, float]:
-    """Return the ratio of times if only bandwidth, or only FLOP/s, mattered."""
+    """Return the ratio of target to source time if only bandwidth, or only FLOP/s, mattered."""
     return {
         "bandwidth": source.hbm_bytes_per_s / target.hbm_bytes_per_s,
         "FLOP/s": source.peak_flops["fp32"] / target.peak_flops["fp32"],
@@ -265,13 +267,13 @@ def peak_ratios(source: Gpu, target: Gpu) -> dict[str, float]:
 
 
 def common_shapes(one: Sizes, other: Sizes) -> tuple[Ints, Ints]:
-    """Return the positions of equal sizes in two tables, once each, in the same order."""
+    """Return the positions of shapes that two tables share, each once, in the same order."""
     _, first, second = np.intersect1d(_hashes(one), _hashes(other), return_indices=True)
     return first, second
 
 
 def _hashes(sizes: Sizes) -> NDArray[np.uint64]:
-    """Return a number for each shape, by splitmix64 (Steele, Lea and Flood, 2014)."""
+    """Return a hash of each shape, by splitmix64 (Steele, Lea and Flood, 2014)."""
     x: NDArray[np.uint64] = np.zeros(1, np.uint64)
     for name in sorted(sizes):
         x = (x ^ sizes[name].astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15)
