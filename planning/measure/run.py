@@ -57,14 +57,14 @@ COLUMNS = pa.schema(
 )
 """Columns of the file; null where an operator has no such size."""
 
-REPEATS, FEWEST = 25, 5
-"""Timed calls, and the least number for slow calls and cold ones."""
+REPEATS, MIN_REPEATS = 25, 5
+"""Timed calls, and the least number for slow calls and for cold calls."""
 SHAPE_S = 0.2
-"""Time for one shape; slow calls get fewer repeats."""
-LOOP_S, MOST_LOOPED = 1e-3, 200
-"""A graph replays as many calls as fill a millisecond, within this limit."""
-RAMP_S, MOST_RAMPED = 0.1, 2000
-"""Calls follow each other this long until clocks have settled, within this limit."""
+"""Time to spend on one shape; slow calls get fewer repeats."""
+LOOP_S, MAX_LOOPED = 1e-3, 200
+"""Duration of the calls of a CUDA graph, and their largest number."""
+RAMP_S, MAX_RAMPED = 0.1, 2000
+"""Duration of the calls in a row until clocks have settled, and their largest number."""
 CACHE_BYTES = 256 * 2**20
 """Twice the largest L2 of a GPU in the catalog."""
 MAKERS = ("NVIDIA ", "Tesla ", "GeForce ")
@@ -92,7 +92,7 @@ def measure(
     device: str = "cuda",
     gpu: str = "",
 ) -> tuple[str, Counter[str], Counter[str]]:
-    """Time calls until the time is spent, and write them.
+    """Time calls until the time is spent, and write a row per call.
 
     Args:
         file: Parquet file.
@@ -103,7 +103,7 @@ def measure(
         largest: no size above this.
         rows: a file with the fp32 calls to time instead of families.
         device: `cuda` or `cpu`.
-        gpu: name of the data sheet; the driver's name without.
+        gpu: name of the data sheet; empty for the driver's name of the GPU.
 
     Returns:
         The GPU's name, the number of rows by operator, and of failed calls by reason.
@@ -116,8 +116,8 @@ def measure(
     if rows is not None:
         some = calls_of(read_table(rows, ("op",)), rows)
     else:
-        designs = designs_of(ops, dtypes)
-        some = itertools.islice(calls(designs, largest), shapes and shapes * len(designs))
+        families = families_of(ops, dtypes)
+        some = itertools.islice(calls(families, largest), shapes and shapes * len(families))
     bench = open_bench(device)
     name = gpu or bench.name
     found, failed = measured_rows(bench, some, name, seconds)
@@ -127,10 +127,10 @@ def measure(
     return name, Counter(str(row["op"]) for row in found), failed
 
 
-def designs_of(ops: Sequence[str], dtypes: Sequence[str]) -> tuple[CallFamily, ...]:
-    """Return the designs of calls to time for some families and precisions.
+def families_of(ops: Sequence[str], dtypes: Sequence[str]) -> tuple[CallFamily, ...]:
+    """Return the families of calls to time, by name and precision.
 
-    >>> [design.ops for design in designs_of(["attention"], ["bf16"])]
+    >>> [family.ops for family in families_of(["attention"], ["bf16"])]
     [('prefill',), ('decode',)]
 
     Raises:
@@ -295,7 +295,7 @@ class Bench:
         return functools.partial(getattr(torch, op.removesuffix("u")), x, other)
 
     def _attention(self, s: dict[str, int], *, causal: bool) -> Work:
-        """Return PyTorch's fused attention: whole prompts, or one new token per request."""
+        """Return PyTorch's fused attention of whole prompts, or of one new token per request."""
         bf16, keys = self.torch.bfloat16, s["isl"] + s["step"]
         q = self._random((s["batch_size"], s["num_heads"], s["isl"], s["head_dim"]), bf16)
         kv = (s["batch_size"], s["num_key_value_heads"], keys, s["head_dim"])
@@ -309,14 +309,14 @@ class Bench:
         )
 
     def _scaled_product(self, s: dict[str, int]) -> Work:
-        """Return a product of fp8 numbers with one scale per tensor."""
+        """Return a product of fp8 matrices with one scale per tensor."""
         fp8, torch = self.torch.float8_e4m3fn, self.torch
         x, w = (self._random((rows, s["k"])).to(fp8) for rows in (s["m"], s["n"]))
         scale = torch.tensor(1.0, device=self.device)
         return lambda: torch._scaled_mm(x, w.t(), scale, scale, out_dtype=torch.bfloat16)
 
     def _random(self, shape: tuple[int, ...], dtype: Any = None) -> Any:
-        """Return random numbers: power, and so the clock, depends on the operands."""
+        """Return random numbers: power, and so the clock, depends on the values."""
         return self.torch.randn(shape, dtype=dtype or self.torch.float32, device=self.device)
 
     def meters(self) -> dict[str, float]:
@@ -369,9 +369,9 @@ def timed(bench: Bench, work: Work, *, looped: bool) -> dict[str, Any]:
         The measured columns of a row: medians, repeats, clock and what the GPU reported.
     """
     first_s = median(alone_s(bench, work, 3)[1:])
-    repeats = int(min(max(SHAPE_S / first_s / 3.0, FEWEST), REPEATS))
+    repeats = int(min(max(SHAPE_S / first_s / 3.0, MIN_REPEATS), REPEATS))
     if looped:
-        loop = int(min(max(LOOP_S / first_s, 1.0), MOST_LOOPED))
+        loop = int(min(max(LOOP_S / first_s, 1.0), MAX_LOOPED))
         warm = looped_s(bench, work, loop, repeats)
     else:
         warm = alone_s(bench, work, repeats)
@@ -379,7 +379,7 @@ def timed(bench: Bench, work: Work, *, looped: bool) -> dict[str, Any]:
     return {
         "latency_us": 1e6 * median(warm),
         "ramped_us": 1e6 * median(ramped),
-        "cold_us": 1e6 * median(cold_s(bench, work, FEWEST)),
+        "cold_us": 1e6 * median(cold_s(bench, work, MIN_REPEATS)),
         "repeats": repeats,
         "timing": bench.timing(looped=looped),
         **meters,
@@ -397,7 +397,7 @@ def alone_s(bench: Bench, work: Work, repeats: int) -> list[float]:
 
 def ramped_s(bench: Bench, work: Work, first_s: float) -> list[float]:
     """Return the seconds of the last of many calls in a row, when clocks have settled."""
-    count = int(min(max(RAMP_S / first_s, 4.0), MOST_RAMPED))
+    count = int(min(max(RAMP_S / first_s, 4.0), MAX_RAMPED))
     return _between_s(bench, [work] * count)[-max(count // 4, 1) :]
 
 

@@ -2,7 +2,7 @@
 
 The first points of a Kronecker sequence fill a box more evenly than random ones, for any count
 (Roberts, "The unreasonable effectiveness of quasirandom sequences", 2018). Sizes are rounded to
-multiples that libraries are tuned for. Calls that need too much memory or arithmetic are left out.
+multiples that libraries are tuned for. Calls that need too much memory or arithmetic are skipped.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from planning.calibrate.measurements import CLASS_OF, SIZES
 from simulators.core.errors import UserError
 
-MOST_NUMBERS = 2.0**29
-"""Of all operands together: 2 GiB in fp32."""
+MAX_NUMBERS = 2.0**29
+"""Largest number of elements of all operands together: 2 GiB in fp32."""
 
-MOST_FLOPS = 2.0**41
-"""Of one call: a thirtieth of a second at 67 TFLOP/s."""
+MAX_FLOPS = 2.0**41
+"""Largest number of FLOPs of a call: a thirtieth of a second at 67 TFLOP/s."""
 
-SCAN = 64
-"""Consecutive points that are too large after which a range is given up."""
+MAX_SKIPPED = 64
+"""Consecutive calls that are too large after which a family ends."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class SizeRange:
     step: int = 1
 
     def at(self, fraction: float, largest: int) -> int:
-        """Return the size at a fraction of the range; none above `largest`, if that leaves any."""
+        """Return the size at a fraction of the range, at most `largest` or the least size."""
         most = max(min(self.most, largest), self.least)
         size = float(self.least * (most / self.least) ** fraction)
         return max(round(size / self.step), 1) * self.step
@@ -46,7 +46,7 @@ class SizeRange:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of a few values, each as often as the others."""
+    """A few values, chosen equally often."""
 
     values: tuple[int, ...]
 
@@ -57,12 +57,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class CallFamily:
-    """Family of calls: operators (taken in turn), precision and ranges of sizes."""
+    """Family of calls: operators (used in turn), precision and ranges of sizes."""
 
     ops: tuple[str, ...]
     dtype: str
     sizes: Mapping[str, SizeRange | Choice]
-    looped: bool  # timed in a loop on the device, as the tables of engines' kernels were
+    looped: bool  # timed in a loop on the device, like the tables of engines' kernels
 
 
 @dataclass(frozen=True)
@@ -126,12 +126,12 @@ FAMILIES: Mapping[str, tuple[CallFamily, ...]] = {
 }
 """Families of calls by the name used in `--ops`."""
 
-DTYPES = tuple(dict.fromkeys(d.dtype for designs in FAMILIES.values() for d in designs))
+DTYPES = tuple(dict.fromkeys(d.dtype for families in FAMILIES.values() for d in families))
 
 
-def calls(designs: tuple[CallFamily, ...], largest: int) -> Iterator[Call]:
+def calls(families: tuple[CallFamily, ...], largest: int) -> Iterator[Call]:
     """Yield calls without end, one of each family in turn; no size is above `largest`."""
-    for turn in zip_longest(*(_calls(design, largest) for design in designs)):
+    for turn in zip_longest(*(_calls(family, largest) for family in families)):
         yield from (call for call in turn if call is not None)
 
 
@@ -139,7 +139,7 @@ def calls_of(table: pa.Table, file: Path) -> Iterator[Call]:
     """Return the fp32 calls that the rows of a file describe.
 
     Raises:
-        UserError: there is none, or one lacks a size.
+        UserError: the file has no fp32 operator, or a row lacks a size.
     """
     rows = [row for row in table.to_pylist() if row["op"] in CLASS_OF]
     if not rows:
@@ -156,29 +156,29 @@ def calls_of(table: pa.Table, file: Path) -> Iterator[Call]:
     return iter(found)
 
 
-def _calls(design: CallFamily, largest: int) -> Iterator[Call]:
-    """Yield the calls of one design below the size limits."""
-    step = _steps(len(design.sizes))
-    made, skipped = 0, 0
+def _calls(family: CallFamily, largest: int) -> Iterator[Call]:
+    """Yield the calls of one family below the size limits."""
+    step = _steps(len(family.sizes))
+    yielded, skipped = 0, 0
     for i in count(1):
         point = np.modf(0.5 + i * step)[0].tolist()
         sizes = {
             name: span.at(fraction, largest)
-            for (name, span), fraction in zip(design.sizes.items(), point, strict=True)
+            for (name, span), fraction in zip(family.sizes.items(), point, strict=True)
         }
-        sizes = _completed(design.ops[0], sizes)
-        numbers, flops = weight_of(design.ops[0], sizes)
-        if numbers > MOST_NUMBERS or flops > MOST_FLOPS:
+        sizes = _completed(family.ops[0], sizes)
+        numbers, flops = weight_of(family.ops[0], sizes)
+        if numbers > MAX_NUMBERS or flops > MAX_FLOPS:
             skipped += 1
-            if skipped >= SCAN:
+            if skipped >= MAX_SKIPPED:
                 return
             continue
-        yield Call(design.ops[made % len(design.ops)], design.dtype, sizes, design.looped)
-        made, skipped = made + 1, 0
+        yield Call(family.ops[yielded % len(family.ops)], family.dtype, sizes, family.looped)
+        yielded, skipped = yielded + 1, 0
 
 
 def _completed(op: str, sizes: dict[str, int]) -> dict[str, int]:
-    """Return all sizes, with derived ones, under the names of the reference tables.
+    """Return the sizes and those derived from them, under the names of the reference tables.
 
     >>> _completed("decode", {"step": 63, "num_key_value_heads": 2, "group": 4})["num_heads"]
     8
@@ -193,7 +193,7 @@ def _completed(op: str, sizes: dict[str, int]) -> dict[str, int]:
 
 
 def weight_of(op: str, sizes: Mapping[str, int]) -> tuple[float, float]:
-    """Return the numbers an operator touches and its FLOPs.
+    """Return the elements that an operator reads and writes, and its FLOPs.
 
     >>> weight_of("gemm", {"m": 2, "n": 3, "k": 4})
     (26.0, 48.0)
@@ -217,7 +217,10 @@ def weight_of(op: str, sizes: Mapping[str, int]) -> tuple[float, float]:
 
 
 def _steps(dimensions: int) -> NDArray[np.float64]:
-    """Return the powers of 1 / phi, where phi ** (dimensions + 1) = phi + 1."""
+    """Return the step of the sequence in each dimension.
+
+    The steps are powers of 1 / phi, where phi ** (dimensions + 1) = phi + 1.
+    """
     phi = 2.0
     for _ in range(64):
         phi = (1.0 + phi) ** (1.0 / (dimensions + 1))

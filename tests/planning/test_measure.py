@@ -18,12 +18,12 @@ from lab.fits import driver
 from lab.tables.fp32 import rows_of_table
 from lab.tables.fused_kernels import measured_in
 from lab.tables.tensor_kernels import own_products
-from planning.measure.run import COLUMNS, Bench, designs_of
+from planning.measure.run import COLUMNS, Bench, families_of
 from planning.measure.shapes import (
     DTYPES,
     FAMILIES,
-    MOST_FLOPS,
-    MOST_NUMBERS,
+    MAX_FLOPS,
+    MAX_NUMBERS,
     Call,
     calls,
     calls_of,
@@ -34,11 +34,11 @@ from simulators.core.errors import UserError
 from simulators.kernels.price import price, price_call
 from sweeper.__main__ import main
 
-EVERYTHING = designs_of(list(FAMILIES), list(DTYPES))
+EVERYTHING = families_of(list(FAMILIES), list(DTYPES))
 
 
 def first_calls(count: int, largest: int = 2**31, ops: str = "") -> list[Call]:
-    designs = designs_of([ops], list(DTYPES)) if ops else EVERYTHING
+    designs = families_of([ops], list(DTYPES)) if ops else EVERYTHING
     return list(itertools.islice(calls(designs, largest), count))
 
 
@@ -98,8 +98,8 @@ def test_sampled_calls_are_distinct_and_bounded() -> None:
     assert len({(c.op, c.dtype, *c.sizes.items()) for c in many}) > 380
     for call in many:
         numbers, flops = weight_of(call.op, call.sizes)
-        assert numbers <= MOST_NUMBERS
-        assert flops <= MOST_FLOPS
+        assert numbers <= MAX_NUMBERS
+        assert flops <= MAX_FLOPS
 
 
 def test_sampled_sizes_cover_the_range_evenly() -> None:
@@ -178,7 +178,7 @@ class Replayed:
 def timed(call: Call, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[str]]:
     gpu = FakeGpu()
     monkeypatch.setattr(Bench, "prepared", lambda *_: lambda: gpu.queue.append("call"))
-    monkeypatch.setattr("planning.measure.run.MOST_LOOPED", 20)
+    monkeypatch.setattr("planning.measure.run.MAX_LOOPED", 20)
     monkeypatch.setattr("planning.measure.run.LOOP_S", 1e3)
     monkeypatch.setitem(sys.modules, "pynvml", None)
     return Bench(gpu, "cuda", gpu).time(call), gpu.queue

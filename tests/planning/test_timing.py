@@ -85,7 +85,7 @@ def test_row_holds_median_time_power_and_clock() -> None:
 
 
 def test_repeated_calls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "MOST_RAMPED", 8)
+    monkeypatch.setattr(run, "MAX_RAMPED", 8)
     backend = NumpyBackend()
     assert len(ramped_s(backend, backend.call, 1e-9)) == 2
     assert len(backend.done) == 8
