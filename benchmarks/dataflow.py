@@ -17,8 +17,7 @@ from simulators.core.checks import Check, print_checks
 from simulators.core.jit import Ints, array, i8, kernel, matrix
 from simulators.dataflow.access import COUNTS, FEASIBLE, PROBLEM, Problem
 from simulators.dataflow.evaluation import RESULTS, evaluate, problem_of
-from simulators.dataflow.files import layers_of, network
-from simulators.dataflow.mapping import encode
+from simulators.dataflow.mapping import encode, layers_of, network
 from simulators.dataflow.search.mapper import find
 from simulators.dataflow.simulator import SIMULATOR, DataflowPoint, simulate
 

@@ -15,9 +15,7 @@ from typing import Any
 
 from simulators.catalog.accelerator import TENSORS, Accelerator, accelerator_of
 from simulators.core.errors import UserError, suggestion
-from simulators.dataflow.files import table_of
-from simulators.dataflow.mapping import LevelLoops, Loop
-from simulators.dataflow.mapping import Mapping as LoopNest
+from simulators.dataflow.mapping import LevelLoops, Loop, LoopNest, table_of
 from simulators.workload.loop_nest import Layer, Tensor
 
 STORAGE = ("dram", "sram", "storage", "buffer", "reg", "rf", "memory")

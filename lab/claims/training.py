@@ -34,7 +34,7 @@ from simulators.catalog.cluster import cluster_for
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.core.calibration import read_calibration
-from simulators.dataflow.files import read_yaml
+from simulators.dataflow.mapping import read_yaml
 from simulators.training.communication import cp_comm_s
 from simulators.training.job import (
     CALIBRATION,
@@ -46,8 +46,7 @@ from simulators.training.job import (
     load_constants,
 )
 from simulators.training.metrics import JOB_FIELDS, job_of
-from simulators.training.operators import FORWARD, INPUTS
-from simulators.training.pieces import ATTENTION, SCORES, pieces
+from simulators.training.operators import ATTENTION, FORWARD, INPUTS, SCORES, pieces
 from simulators.training.point import TrainingPoint, batch_of
 from simulators.training.simulator import SIMULATOR
 from simulators.training.step import steps, work_of

@@ -21,9 +21,8 @@ from lab.parity import timeloop_walk as sampled
 from simulators.catalog.accelerator import TENSORS, Accelerator, Level
 from simulators.core.jit import Floats, Ints
 from simulators.dataflow import access as at
-from simulators.dataflow.evaluation import Evaluation, Traffic, totalled
-from simulators.dataflow.mapping import Mapping
-from simulators.dataflow.technology import machine_of
+from simulators.dataflow.evaluation import Evaluation, Traffic, machine_of, totalled
+from simulators.dataflow.mapping import LoopNest
 from simulators.workload.loop_nest import Layer, Tensor
 
 FOUND = 7
@@ -49,7 +48,7 @@ class _Level:
 
 
 def extrapolated(
-    mapping: Mapping, layer: Layer, accelerator: Accelerator, exact: Evaluation, *, links: bool
+    mapping: LoopNest, layer: Layer, accelerator: Accelerator, exact: Evaluation, *, links: bool
 ) -> Evaluation:
     """Return an evaluation with the counts, energy and cycles that Timeloop has.
 
@@ -121,7 +120,7 @@ def _recounted(
     )
 
 
-def _levels(mapping: Mapping, layer: Layer) -> list[_Level]:
+def _levels(mapping: LoopNest, layer: Layer) -> list[_Level]:
     """Return the loops that iterate with the tiles inside them; Y is outside X."""
     tile = [1] * len(layer.dims)
 

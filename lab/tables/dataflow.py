@@ -11,8 +11,7 @@ from formats.timeloop import layer_of
 from simulators.catalog.accelerator import Accelerator, accelerator_of
 from simulators.core.errors import UnknownNameError
 from simulators.dataflow.evaluation import Evaluation, evaluated
-from simulators.dataflow.files import read_yaml
-from simulators.dataflow.mapping import read_mapping
+from simulators.dataflow.mapping import read_mapping, read_yaml
 from simulators.workload.loop_nest import Layer
 
 PJ_PER_UJ = 1e6

@@ -46,9 +46,9 @@ from simulators.core.contract import Contribution, choice, fields_of, metric
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.fields import check_batch, columns_of, point_from, values_of
 from simulators.core.jit import Floats, Ints
+from simulators.dataflow.evaluation import area_mm2
 from simulators.dataflow.search.map_space import ANY, dataflows
 from simulators.dataflow.simulator import SIMULATOR as DATAFLOW
-from simulators.dataflow.technology import area_mm2
 from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.point import ANALYTIC, ServingPoint
 from simulators.serving.row_groups import evaluate_apart, kinds_of

@@ -26,8 +26,8 @@ from simulators.catalog.accelerator import TENSORS, Accelerator, Level, load_acc
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats
 from simulators.dataflow.access import FILLS, LEAK, READS, UPDATES
+from simulators.dataflow.evaluation import Machine, machine_of
 from simulators.dataflow.search.map_space import ANY, spread_of
-from simulators.dataflow.technology import Machine, machine_of
 from simulators.workload.operators import Column
 
 DIMS = ("N", "C", "M")

@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 
 from simulators.catalog.accelerator import Accelerator
 from simulators.core.errors import Infeasible
-from simulators.dataflow.evaluation import problem_of, scaled, totalled
+from simulators.dataflow.evaluation import machine_of, problem_of, scaled, totalled
 from simulators.dataflow.search.bounds import compulsory
 from simulators.dataflow.search.mapper import Found
-from simulators.dataflow.technology import machine_of
 from simulators.workload.loop_nest import Layer
 
 Mapper = Callable[[Layer, Accelerator], Found]

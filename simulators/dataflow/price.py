@@ -18,9 +18,9 @@ from simulators.core.errors import UserError
 from simulators.core.folder import ACCELERATORS
 from simulators.core.jit import Floats
 from simulators.dataflow.closed_form import tabulated
+from simulators.dataflow.evaluation import PJ_PER_J, machine_of
 from simulators.dataflow.search.map_space import constraints_of
 from simulators.dataflow.search.mapper import find
-from simulators.dataflow.technology import PJ_PER_J, machine_of
 from simulators.workload.loop_nest import Layer, bmm, matmul
 from simulators.workload.operators import (
     STATE_CHUNK,

@@ -29,11 +29,21 @@ from simulators.core.errors import UserError
 from simulators.core.fields import check_point
 from simulators.core.folder import ACCELERATORS
 from simulators.dataflow.access import lay_out
-from simulators.dataflow.evaluation import Evaluation, level_cycles, problem_of
-from simulators.dataflow.files import (
+from simulators.dataflow.evaluation import (
+    PJ_PER_J,
+    TECHNOLOGY,
+    Evaluation,
+    area_mm2,
+    level_cycles,
+    problem_of,
+)
+from simulators.dataflow.fusion import in_pairs
+from simulators.dataflow.mapping import (
     NETWORKS,
+    LoopNest,
     accelerator_named,
     chains,
+    encode,
     is_file,
     layers_named,
     layers_of,
@@ -41,14 +51,10 @@ from simulators.dataflow.files import (
     network_names,
     read_yaml,
 )
-from simulators.dataflow.fusion import in_pairs
-from simulators.dataflow.mapping import Mapping as LoopNest
-from simulators.dataflow.mapping import encode
 from simulators.dataflow.search.annealing import GOALS
 from simulators.dataflow.search.map_space import ANY, constraints_of, dataflows, read_constraints
 from simulators.dataflow.search.mapper import Found, find, given
 from simulators.dataflow.sparsity import ACTIONS, FORMATS, Sparsity, density_named, sparse_of
-from simulators.dataflow.technology import PJ_PER_J, TECHNOLOGY, area_mm2
 from simulators.workload.loop_nest import Layer
 
 

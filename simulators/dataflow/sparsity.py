@@ -21,7 +21,7 @@ from simulators.dataflow.evaluation import (
     tile_words_by_level,
     totalled,
 )
-from simulators.dataflow.mapping import Mapping as LoopNest
+from simulators.dataflow.mapping import LoopNest
 from simulators.dataflow.search.mapper import Found
 from simulators.workload.loop_nest import Layer
 

@@ -46,8 +46,16 @@ from simulators.training.metrics import (
     too_full,
     why_not,
 )
-from simulators.training.operators import AGAIN, AGAIN_ELEMENTWISE, FORWARD, INPUTS, SUMS, WEIGHTS
-from simulators.training.pieces import RUNS_AGAIN, runs
+from simulators.training.operators import (
+    AGAIN,
+    AGAIN_ELEMENTWISE,
+    FORWARD,
+    INPUTS,
+    RUNS_AGAIN,
+    SUMS,
+    WEIGHTS,
+    runs,
+)
 from simulators.training.point import TrainingFacts, TrainingMetrics, TrainingPoint, batch_of
 from simulators.training.step import Steps, Work, after_loading, counts_of, pace, steps, work_of
 

@@ -31,12 +31,15 @@ from simulators.training.communication import (
     send_s,
 )
 from simulators.training.job import FLASH, FLASH_FP8, FULL, FUSED, RINGS, Constants, Job, Plans
-from simulators.training.operators import FORWARD, INPUTS, PIECES, WEIGHTS
-from simulators.training.pieces import (
+from simulators.training.operators import (
     ATTENTION,
+    FORWARD,
+    INPUTS,
     PHASES,
+    PIECES,
     PRODUCTS,
     SCORES,
+    WEIGHTS,
     Piece,
     in_passes,
     is_launched,
@@ -44,7 +47,7 @@ from simulators.training.pieces import (
     pieces,
     runs,
 )
-from simulators.training.pieces import EXPERTS as GROUPED
+from simulators.training.operators import EXPERTS as GROUPED
 from simulators.training.schedule import (
     BLOCKED,
     COLUMNS,

@@ -11,7 +11,7 @@ import itertools
 from dataclasses import dataclass
 
 from simulators.catalog.accelerator import TENSORS
-from simulators.dataflow.mapping import Mapping
+from simulators.dataflow.mapping import LoopNest
 from simulators.workload.loop_nest import Layer, Rank, Tensor
 
 Word = tuple[int, ...]
@@ -27,7 +27,7 @@ class Loop:
     stride: int  # iterations of the dimension that one step of this loop moves by
 
 
-def interpret(layer: Layer, mapping: Mapping) -> Counts:
+def interpret(layer: Layer, mapping: LoopNest) -> Counts:
     """Return reads, fills and updates per instance, by level and tensor."""
     loops, depth = loops_of(mapping), len(mapping.levels)
     counts: Counts = {}
@@ -48,7 +48,7 @@ def interpret(layer: Layer, mapping: Mapping) -> Counts:
     return counts
 
 
-def loops_of(mapping: Mapping) -> list[Loop]:
+def loops_of(mapping: LoopNest) -> list[Loop]:
     """Return all loops, outermost first."""
     plain = [
         (k, dim, bound, spatial)

@@ -14,7 +14,7 @@ from simulators.catalog.accelerator import Accelerator, Level, Mac
 from simulators.core.errors import UserError
 from simulators.dataflow.access import distinct_sums
 from simulators.dataflow.evaluation import Evaluation, evaluate, evaluated, problem_of
-from simulators.dataflow.mapping import LevelLoops, Mapping, decode, encode
+from simulators.dataflow.mapping import LevelLoops, LoopNest, decode, encode
 from simulators.dataflow.search.map_space import primes_of
 from simulators.workload.loop_nest import Layer, bmm, conv, dwconv, einsum, matmul
 from tests.dataflow.interpreter import interpret
@@ -76,7 +76,7 @@ LAYERS = st.one_of(
 
 
 @st.composite
-def nests(draw: st.DrawFn) -> tuple[Layer, Mapping]:
+def nests(draw: st.DrawFn) -> tuple[Layer, LoopNest]:
     """Draw a layer, a place for each of its prime factors, loop orders and bypasses."""
     layer = draw(LAYERS)
     levels = draw(st.integers(2, 4))
@@ -91,12 +91,12 @@ def nests(draw: st.DrawFn) -> tuple[Layer, Mapping]:
         keep = ALL if k == 0 else tuple(draw(st.sets(st.sampled_from(ALL))))
         sides = (tuple(slots.get((k, side), {}).items()) for side in (1, 2))
         found.append(LevelLoops(f"L{k}", keep, tuple(temporal), *sides))
-    return layer, Mapping(tuple(found))
+    return layer, LoopNest(tuple(found))
 
 
 @settings(max_examples=400, deadline=None)
 @given(nest=nests())
-def test_closed_form_counts_match_a_full_walk(nest: tuple[Layer, Mapping]) -> None:
+def test_closed_form_counts_match_a_full_walk(nest: tuple[Layer, LoopNest]) -> None:
     layer, mapping = nest
     accelerator = machine(len(mapping.levels))
     result = evaluated(mapping, layer, accelerator)
@@ -108,7 +108,7 @@ def test_closed_form_counts_match_a_full_walk(nest: tuple[Layer, Mapping]) -> No
 
 
 @st.composite
-def cut_nests(draw: st.DrawFn) -> tuple[Layer, Mapping]:
+def cut_nests(draw: st.DrawFn) -> tuple[Layer, LoopNest]:
     """Draw loops with remainders: the outermost loop ends at the dimension boundary."""
     layer = draw(LAYERS)
     levels = draw(st.integers(2, 3))
@@ -129,13 +129,13 @@ def cut_nests(draw: st.DrawFn) -> tuple[Layer, Mapping]:
         keep = ALL if k == 0 else tuple(draw(st.sets(st.sampled_from(ALL))))
         sides = (tuple(slots.get((k, side), {}).items()) for side in (1, 2))
         found.append(LevelLoops(f"L{k}", keep, tuple(temporal), *sides))
-    return layer, Mapping(tuple(found))
+    return layer, LoopNest(tuple(found))
 
 
 @pytest.mark.slow  # test_access_by_hand covers remainders in the quick run
 @settings(max_examples=300, deadline=None)
 @given(nest=cut_nests())
-def test_remainder_tiles_match_a_full_walk(nest: tuple[Layer, Mapping]) -> None:
+def test_remainder_tiles_match_a_full_walk(nest: tuple[Layer, LoopNest]) -> None:
     layer, mapping = nest
     instances = math.prod(
         b for level in mapping.levels for _, b in (*level.spatial_x, *level.spatial_y)
@@ -151,7 +151,7 @@ def test_remainder_tiles_match_a_full_walk(nest: tuple[Layer, Mapping]) -> None:
 
 @settings(max_examples=50, deadline=None)
 @given(nest=st.one_of(nests(), cut_nests()))
-def test_compiled_and_python_counts_are_bit_equal(nest: tuple[Layer, Mapping]) -> None:
+def test_compiled_and_python_counts_are_bit_equal(nest: tuple[Layer, LoopNest]) -> None:
     layer, mapping = nest
     accelerator = machine(len(mapping.levels))
     loops, keep = encode(mapping, layer, accelerator)
@@ -165,7 +165,7 @@ def test_compiled_and_python_counts_are_bit_equal(nest: tuple[Layer, Mapping]) -
 
 @settings(max_examples=50, deadline=None)
 @given(nest=nests())
-def test_mapping_survives_encoding(nest: tuple[Layer, Mapping]) -> None:
+def test_mapping_survives_encoding(nest: tuple[Layer, LoopNest]) -> None:
     layer, mapping = nest
     accelerator = machine(len(mapping.levels))
     again = decode(*encode(mapping, layer, accelerator), layer, accelerator)
@@ -183,7 +183,7 @@ def test_multi_stage_network_sends_shared_diagonals_twice() -> None:
     staged = dataclasses.replace(
         plain, levels=tuple(dataclasses.replace(level, staged=True) for level in plain.levels)
     )
-    mapping = Mapping((LevelLoops("L0", ALL, (), (("Q", 4),), (("S", 3),)), LevelLoops("L1", ALL)))
+    mapping = LoopNest((LevelLoops("L0", ALL, (), (("Q", 4),), (("S", 3),)), LevelLoops("L1", ALL)))
     reads = []
     for accelerator in (plain, staged):
         result = evaluated(mapping, layer, accelerator)
@@ -197,7 +197,7 @@ def test_bandwidth_changes_time_but_not_energy() -> None:
     free = machine(2)
     slow = dataclasses.replace(free.levels[0], shared_words_per_cycle=0.5)
     tight = dataclasses.replace(free, levels=(slow, *free.levels[1:]))
-    mapping = Mapping(
+    mapping = LoopNest(
         (LevelLoops("L0", ALL, (("N", 8), ("M", 8))), LevelLoops("L1", ALL, (("C", 8),)))
     )
     one, other = (evaluated(mapping, layer, a) for a in (free, tight))

@@ -16,7 +16,7 @@ from simulators.dataflow import access as at
 from simulators.dataflow import access as cut
 from simulators.dataflow import access as exact
 from simulators.dataflow.evaluation import Evaluation, evaluated, problem_of
-from simulators.dataflow.mapping import LevelLoops, Mapping, encode
+from simulators.dataflow.mapping import LevelLoops, LoopNest, encode
 from simulators.workload.loop_nest import Layer, conv, dwconv, matmul
 from tests.dataflow.interpreter import interpret
 from tests.dataflow.test_access import ALL, machine
@@ -222,12 +222,12 @@ Loops = tuple[tuple[str, int], ...]
 Levels = tuple[tuple[Loops, Loops, Loops], ...]
 
 
-def mapping_of(levels: Levels, keep: tuple[tuple[str, ...], ...] = (ALL,) * 3) -> Mapping:
+def mapping_of(levels: Levels, keep: tuple[tuple[str, ...], ...] = (ALL,) * 3) -> LoopNest:
     """Return loops in time, over columns and over rows of each level."""
-    return Mapping(tuple(LevelLoops(f"L{k}", keep[k], *loops) for k, loops in enumerate(levels)))
+    return LoopNest(tuple(LevelLoops(f"L{k}", keep[k], *loops) for k, loops in enumerate(levels)))
 
 
-def laid_out(layer: Layer, mapping: Mapping, **sizes: list[tuple[int, int]]) -> tuple[int, Any]:
+def laid_out(layer: Layer, mapping: LoopNest, **sizes: list[tuple[int, int]]) -> tuple[int, Any]:
     """Lay a mapping out; `sizes` are values of levels by the name of their column."""
     accelerator = machine(len(mapping.levels))
     loops, keep = encode(mapping, layer, accelerator)
@@ -293,7 +293,7 @@ C1 = conv("c", m=2, c=1, r=3, s=1, p=4, q=1)
 C2 = conv("c", m=1, c=2, r=3, s=2, p=5, q=3, stride=2, dilation=1)
 STRIDED = conv("c", m=1, c=1, r=4, s=1, p=6, q=1, stride=3, dilation=2)
 DEPTH = dwconv("d", c=4, r=3, s=2, p=4, q=4, stride=1)
-NESTS: list[tuple[Layer, Mapping]] = [
+NESTS: list[tuple[Layer, LoopNest]] = [
     (PRODUCT, mapping_of(NEST)),
     (PRODUCT, mapping_of(NEST, (ALL, ("Weights",)))),
     (PRODUCT, mapping_of(NEST, (ALL, ("Inputs", "Outputs")))),
@@ -336,7 +336,7 @@ NESTS: list[tuple[Layer, Mapping]] = [
 
 
 @pytest.mark.parametrize(("layer", "mapping"), NESTS)
-def test_nest_counts_match_a_full_walk(layer: Layer, mapping: Mapping) -> None:
+def test_nest_counts_match_a_full_walk(layer: Layer, mapping: LoopNest) -> None:
     result = evaluated(mapping, layer, machine(len(mapping.levels)))
     assert isinstance(result, Evaluation)
     counted = {(t.level, t.tensor): (t.reads, t.fills, t.updates) for t in result.traffic}
@@ -344,7 +344,7 @@ def test_nest_counts_match_a_full_walk(layer: Layer, mapping: Mapping) -> None:
     assert result.compute_cycles == cycles(layer, mapping)
 
 
-CUT: list[tuple[Layer, Mapping]] = [
+CUT: list[tuple[Layer, LoopNest]] = [
     (
         PRODUCT,
         mapping_of(
@@ -404,7 +404,7 @@ CUT: list[tuple[Layer, Mapping]] = [
 
 
 @pytest.mark.parametrize(("layer", "mapping"), CUT)
-def test_remainder_tiles_match_a_full_walk(layer: Layer, mapping: Mapping) -> None:
+def test_remainder_tiles_match_a_full_walk(layer: Layer, mapping: LoopNest) -> None:
     result = evaluated(mapping, layer, machine(len(mapping.levels)))
     assert isinstance(result, Evaluation)
     check_walked(result, layer, mapping)

@@ -11,7 +11,7 @@ import pytest
 from simulators.catalog.accelerator import Accelerator, Level, load_accelerator
 from simulators.dataflow import access as at
 from simulators.dataflow.evaluation import CYCLES, ENERGY_PJ, evaluate, problem_of
-from simulators.dataflow.files import layers_of
+from simulators.dataflow.mapping import layers_of
 from simulators.dataflow.search.bounds import compulsory, spread_bounds
 from simulators.dataflow.search.map_space import Constraints, space_of, spreads
 from simulators.dataflow.search.mapper import find

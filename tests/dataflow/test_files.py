@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulators.core.errors import UserError
-from simulators.dataflow.files import accelerator_named, layers_named, mapping_named
+from simulators.dataflow.mapping import accelerator_named, layers_named, mapping_named
 from simulators.dataflow.simulator import SIMULATOR, DataflowPoint, simulate
 from simulators.workload.loop_nest import conv
 

@@ -7,7 +7,7 @@ import pytest
 from simulators.catalog.accelerator import TENSORS, load_accelerator
 from simulators.core.contract import Explains
 from simulators.core.errors import UserError
-from simulators.dataflow.mapping import LevelLoops, Mapping
+from simulators.dataflow.mapping import LevelLoops, LoopNest
 from simulators.dataflow.price import price
 from simulators.dataflow.search.mapper import find
 from simulators.dataflow.simulator import SIMULATOR, DataflowPoint, reasons, simulate
@@ -69,7 +69,7 @@ def test_contributions_sum_to_simulated_energy_and_time() -> None:
 
 def test_explanation_names_the_loop_that_moves_a_tile() -> None:
     layer = matmul("g", n=3, c=4, m=5)
-    mapping = Mapping(
+    mapping = LoopNest(
         (
             LevelLoops("DRAM", TENSORS, (("N", 3), ("C", 4))),
             LevelLoops("buffer", TENSORS, (("M", 5),)),

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from simulators.catalog.accelerator import Accelerator, Level, Mac, load_accelerator
 from simulators.core.errors import Infeasible, UserError
 from simulators.dataflow.access import FEASIBLE
-from simulators.dataflow.evaluation import CYCLES, ENERGY_PJ, evaluate, problem_of
+from simulators.dataflow.evaluation import CYCLES, ENERGY_PJ, evaluate, machine_of, problem_of
 from simulators.dataflow.search.map_space import Constraints, primes_of, read_constraints
 from simulators.dataflow.search.mapper import find
-from simulators.dataflow.technology import machine_of
 from simulators.workload.loop_nest import Layer, conv, dwconv, matmul
 
 ALL = ("Weights", "Inputs", "Outputs")

@@ -11,11 +11,10 @@ import pytest
 from simulators.catalog.accelerator import ACCELERATORS, Changes, load_accelerator, resized
 from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
-from simulators.dataflow.files import chains, layers_of, network, network_names
-from simulators.dataflow.mapping import read_mapping
+from simulators.dataflow.evaluation import area_mm2, machine_of
+from simulators.dataflow.mapping import chains, layers_of, network, network_names, read_mapping
 from simulators.dataflow.search.map_space import SPREAD
 from simulators.dataflow.simulator import SIMULATOR, DataflowPoint, simulate
-from simulators.dataflow.technology import area_mm2, machine_of
 from sweeper.testing import check_simulator
 
 FC = {"network": "resnet50", "layer": "fc", "evaluations": 2000}

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from simulators.catalog.accelerator import load_accelerator
 from simulators.core.errors import UserError
-from simulators.dataflow.files import chains, network, network_names
 from simulators.dataflow.fusion import feeds, fused, in_pairs
+from simulators.dataflow.mapping import chains, network, network_names
 from simulators.dataflow.search.mapper import Found, find
 from simulators.dataflow.simulator import DataflowPoint, simulate
 from simulators.dataflow.sparsity import Density, Sparsity, with_zeros

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from simulators.catalog.accelerator import TENSORS
 from simulators.dataflow.evaluation import Evaluation
-from simulators.dataflow.mapping import Mapping
+from simulators.dataflow.mapping import LoopNest
 from simulators.workload.loop_nest import Layer, Tensor
 from tests.dataflow.interpreter import Counts, Loop, Word, loops_of
 
@@ -20,7 +20,7 @@ Arrivals = dict[tuple[Indices, Indices], int]
 """Words by instance and time."""
 
 
-def walk(layer: Layer, mapping: Mapping, *, only_first: bool) -> Counts:
+def walk(layer: Layer, mapping: LoopNest, *, only_first: bool) -> Counts:
     """Return reads, fills and updates by level and tensor: of first instances, or of all."""
     loops, depth = loops_of(mapping), len(mapping.levels)
     counts: Counts = {}
@@ -39,7 +39,7 @@ def walk(layer: Layer, mapping: Mapping, *, only_first: bool) -> Counts:
     return counts
 
 
-def cycles(layer: Layer, mapping: Mapping) -> int:
+def cycles(layer: Layer, mapping: LoopNest) -> int:
     """Return the iterations in which any multiplier works."""
     loops, depth = loops_of(mapping), len(mapping.levels)
     tensor = layer.tensors[0]
@@ -145,7 +145,7 @@ def _seen(layer: Layer, tensor: Tensor, loops: list[Loop], level: int, only_firs
     return total
 
 
-def check_walked(result: Evaluation, layer: Layer, mapping: Mapping) -> None:
+def check_walked(result: Evaluation, layer: Layer, mapping: LoopNest) -> None:
     """Hold counts to those of a walk: of the first tile, of all, and cycles."""
     first = {(t.level, t.tensor): (t.reads, t.fills, t.updates) for t in result.traffic}
     assert first == walk(layer, mapping, only_first=True)

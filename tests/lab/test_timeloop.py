@@ -7,13 +7,13 @@ from hypothesis import given, settings
 
 from lab.parity.timeloop import extrapolated
 from simulators.dataflow.evaluation import Evaluation, evaluated
-from simulators.dataflow.mapping import LevelLoops, Mapping
+from simulators.dataflow.mapping import LevelLoops, LoopNest
 from simulators.workload.loop_nest import Layer, conv, dwconv, matmul
 from tests.dataflow.test_access import ALL, cut_nests, machine, nests
 
 
 def counted(
-    layer: Layer, mapping: Mapping, *, links: bool = False
+    layer: Layer, mapping: LoopNest, *, links: bool = False
 ) -> tuple[Evaluation, Evaluation] | None:
     """Return a mapping counted exactly and extrapolated, or None if it does not fit."""
     accelerator = machine(len(mapping.levels))
@@ -26,7 +26,7 @@ def counted(
 @settings(max_examples=200, deadline=None)
 @given(nest=nests())
 def test_where_bounds_divide_tensors_without_halos_are_counted_exactly(
-    nest: tuple[Layer, Mapping],
+    nest: tuple[Layer, LoopNest],
 ) -> None:
     if (both := counted(*nest)) is None:
         return
@@ -42,7 +42,7 @@ def test_where_bounds_divide_tensors_without_halos_are_counted_exactly(
 @settings(max_examples=200, deadline=None)
 @given(nest=cut_nests())
 def test_any_mapping_can_be_extrapolated_and_links_never_add_reads(
-    nest: tuple[Layer, Mapping],
+    nest: tuple[Layer, LoopNest],
 ) -> None:
     plain, linked = counted(*nest), counted(*nest, links=True)
     if plain is None or linked is None:
@@ -55,7 +55,7 @@ def test_any_mapping_can_be_extrapolated_and_links_never_add_reads(
 
 def test_the_last_step_next_to_a_level_counts_as_a_whole_one() -> None:
     layer = matmul("g", n=1, c=10, m=1)
-    mapping = Mapping((LevelLoops("L0", ALL, (("C", 4),)), LevelLoops("L1", ALL, (("C", 3),))))
+    mapping = LoopNest((LevelLoops("L0", ALL, (("C", 4),)), LevelLoops("L1", ALL, (("C", 3),))))
     both = counted(layer, mapping)
     assert both is not None
     reads = [e.traffic[1].reads for e in both]
@@ -66,7 +66,7 @@ def test_the_last_step_next_to_a_level_counts_as_a_whole_one() -> None:
 def test_a_neighbour_hands_over_what_it_had_a_step_before() -> None:
     # Elements r = 0, 1, 2 need column p + r: at each of four steps only the last one's is new.
     layer = conv("c", m=1, c=1, r=8, s=1, p=4, q=1)
-    mapping = Mapping((LevelLoops("L0", ALL, (("P", 4),), (("R", 8),)),))
+    mapping = LoopNest((LevelLoops("L0", ALL, (("P", 4),), (("R", 8),)),))
     both, linked = counted(layer, mapping), counted(layer, mapping, links=True)
     assert both is not None
     assert linked is not None
@@ -76,7 +76,7 @@ def test_a_neighbour_hands_over_what_it_had_a_step_before() -> None:
 
 def test_averages_are_over_instances_in_use() -> None:
     layer = matmul("g", n=1, c=4, m=10)
-    mapping = Mapping(
+    mapping = LoopNest(
         (
             LevelLoops("L0", ALL, (("M", 3),), (("M", 4),)),
             LevelLoops("L1", ALL, (("C", 4),)),
@@ -93,7 +93,7 @@ def test_averages_are_over_instances_in_use() -> None:
 def test_a_level_that_keeps_nothing_hands_nothing_on() -> None:
     layer = dwconv("d", c=1, r=3, s=2, p=2, q=4)
     above = LevelLoops("L0", ALL, (("Q", 2), ("S", 2)), (("R", 3), ("P", 2)))
-    mapping = Mapping((above, LevelLoops("L1", (), (("Q", 3),))))
+    mapping = LoopNest((above, LevelLoops("L1", (), (("Q", 3),))))
     plain, linked = counted(layer, mapping), counted(layer, mapping, links=True)
     assert plain is not None
     assert linked is not None
@@ -105,7 +105,7 @@ def test_idle_elements_take_nothing_away() -> None:
     # Eight of twelve elements work; over all twelve, each gets fewer sums than it has to begin.
     layer = conv("c", m=1, c=1, r=1, s=2, p=4, q=2)
     above = LevelLoops("L0", ALL, (("Q", 2),), (("S", 2), ("P", 2)), (("P", 3),))
-    both = counted(layer, Mapping((above, LevelLoops("L1", ALL))))
+    both = counted(layer, LoopNest((above, LevelLoops("L1", ALL))))
     assert both is not None
     sums = next(t for t in both[1].traffic if (t.level, t.tensor) == ("L1", "Outputs"))
     assert (sums.reads, sums.fills, sums.updates) == (0, 0, 2)

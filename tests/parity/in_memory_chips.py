@@ -19,7 +19,7 @@ import math
 from dataclasses import dataclass
 
 from simulators.core.folder import read_toml
-from simulators.dataflow.technology import TECHNOLOGY, UM2_PER_MM2
+from simulators.dataflow.evaluation import TECHNOLOGY, UM2_PER_MM2
 
 J_PER_FJ = 1e-15
 OPERATIONS_PER_MAC = 2

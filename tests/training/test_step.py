@@ -10,8 +10,7 @@ import pytest
 from simulators.catalog.model import load_model
 from simulators.training.job import load_constants
 from simulators.training.metrics import JOB_FIELDS, job_of
-from simulators.training.operators import tasks
-from simulators.training.pieces import pieces
+from simulators.training.operators import pieces, tasks
 from simulators.training.point import TrainingPoint, batch_of
 from simulators.training.simulator import SIMULATOR
 

@@ -22,9 +22,8 @@ from simulators.catalog.accelerator import TENSORS, Accelerator
 from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix
 from simulators.dataflow import access as at
 from simulators.dataflow.access import COUNTS, KEEP, PROBLEM, Problem, distinct_sums, lay_out
-from simulators.dataflow.evaluation import CYCLES, ENERGY_PJ, RESULTS, charge
+from simulators.dataflow.evaluation import CYCLES, ENERGY_PJ, RESULTS, UNLIMITED, charge
 from simulators.dataflow.search.annealing import SPACE, Space, score
-from simulators.dataflow.technology import UNLIMITED
 from simulators.workload.loop_nest import Layer
 
 Tensors = tuple[float, float, float]

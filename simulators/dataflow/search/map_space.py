@@ -26,9 +26,9 @@ from simulators.catalog.accelerator import TENSORS, Accelerator
 from simulators.core.errors import Infeasible, UnknownNameError, UserError, suggestion
 from simulators.core.jit import Ints
 from simulators.dataflow import access as at
+from simulators.dataflow.evaluation import Machine, machine_of
 from simulators.dataflow.mapping import BOUNDS, ROWS, ordered
 from simulators.dataflow.search.annealing import Space, exponents_of, padded
-from simulators.dataflow.technology import Machine, machine_of
 from simulators.workload.loop_nest import Layer
 
 _KEYS = (*ROWS, "order", "keep")

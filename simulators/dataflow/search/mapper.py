@@ -16,7 +16,7 @@ import numpy as np
 from simulators.catalog.accelerator import Accelerator
 from simulators.core.errors import Infeasible, UserError
 from simulators.dataflow.evaluation import Evaluation, evaluated, problem_of
-from simulators.dataflow.mapping import Mapping, decode
+from simulators.dataflow.mapping import LoopNest, decode
 from simulators.dataflow.search.annealing import LEAST_STEPS, Start, Walk, exponents_of, race
 from simulators.dataflow.search.bounds import MappingBounds, bounds, compulsory, spread_bounds
 from simulators.dataflow.search.map_space import Constraints, rounded_up, space_of, spreads
@@ -30,7 +30,7 @@ FEWEST_SPREADS, MAPPINGS_A_SPREAD = 256, 40
 class Found:
     """The best mapping of a search, and how good it could possibly be."""
 
-    mapping: Mapping
+    mapping: LoopNest
     evaluation: Evaluation
     evaluations: int  # mappings tried
     feasible: int  # of them
@@ -118,7 +118,7 @@ def _log(goal: float) -> float:
     return math.log(goal) if goal > 0 else -math.inf
 
 
-def given(mapping: Mapping, layer: Layer, accelerator: Accelerator) -> Found:
+def given(mapping: LoopNest, layer: Layer, accelerator: Accelerator) -> Found:
     """Return a mapping that was not searched for, with the bounds of any other.
 
     Raises:
