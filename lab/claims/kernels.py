@@ -44,7 +44,7 @@ from simulators.kernels import energy
 from simulators.kernels.families.family import Entry, entry_of
 from simulators.kernels.levels import measured_rates, profile_of, zero_shot_profile
 from simulators.kernels.price import Priced, price, price_call, roofline_s
-from simulators.kernels.simulator import Schedule, held_to
+from simulators.kernels.simulator import Schedule, with_schedule
 from simulators.workload.operators import Gemm
 
 FAMILY_OF = {
@@ -249,7 +249,7 @@ def _seconds_of_tiles(name: str, sizes: Floats, tiles: np.ndarray) -> Floats:
     gpu, predicted_s = load_gpu(name), np.zeros(len(tiles))
     for tile in np.unique(tiles, axis=0):
         which = (tiles == tile).all(axis=1)
-        profile = held_to(profile_of(gpu, "zero_shot"), Schedule(*tile.tolist()))
+        profile = with_schedule(profile_of(gpu, "zero_shot"), Schedule(*tile.tolist()))
         m, n, k = sizes[:, which]
         product = Gemm(name="product", m=m, n=n, k=k, dtype="fp32")
         predicted_s[which] = price_call(product, gpu, profile).latency_s

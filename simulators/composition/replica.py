@@ -26,7 +26,7 @@ from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import RUNTIMES
 from simulators.dataflow.price import standing_w
 from simulators.evidence.lookup import BEST, DEFAULT_FRAMEWORK
-from simulators.kernels.energy import active_idle_w, resting_w
+from simulators.kernels.energy import active_idle_w, idle_w_of
 from simulators.workload.llm.memory import kv_bytes_per_token
 from simulators.workload.llm.parallelism import Parallelism, Stage, attending_layers
 from simulators.workload.operators import Column
@@ -364,7 +364,7 @@ class Replica:
     @property
     def resting_w(self) -> float:
         """Watts of a device without work."""
-        return standing_w(self.accelerator) if self.accelerator else resting_w(self.gpu)
+        return standing_w(self.accelerator) if self.accelerator else idle_w_of(self.gpu)
 
     @property
     def is_fused(self) -> bool:

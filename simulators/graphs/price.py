@@ -38,7 +38,7 @@ from simulators.graphs.launches import (
     forward_launches,
     stream,
 )
-from simulators.kernels.energy import energy_j, resting_w
+from simulators.kernels.energy import energy_j, idle_w_of
 from simulators.kernels.price import Level, flops, moved_bytes, price
 from simulators.workload.graphs.families import draw
 from simulators.workload.graphs.graph import (
@@ -154,7 +154,7 @@ def span(priced: PricedLaunches, gpu: Gpu, phase: str, framework: Framework) -> 
         launch_s=launch_s,
         lo_s=busy_s + launch_s - below,
         hi_s=busy_s + launch_s + above,
-        energy_j=float(np.sum((priced.joules * factor)[mine])) + launch_s * resting_w(gpu),
+        energy_j=float(np.sum((priced.joules * factor)[mine])) + launch_s * idle_w_of(gpu),
     )
 
 
@@ -331,7 +331,7 @@ def price_pass(job: GraphJob) -> Pass:
         spans=spans,
         attention_s=float(np.sum(priced.seconds[attends])),
         collective_s=exposed_s,
-        waiting_j=exposed_s * resting_w(job.gpu),
+        waiting_j=exposed_s * idle_w_of(job.gpu),
         useful_flops=graph.flops * (PASSES if training else 1.0),
         memory=memory,
         shares=by_level / by_level.sum(),
@@ -369,7 +369,7 @@ def explained_pass(job: GraphJob, one: Pass) -> list[Contribution]:
         )
         for (phase, name), (count, seconds, joules, work, moved) in rows.items()
     ]
-    draw_w = resting_w(job.gpu)
+    draw_w = idle_w_of(job.gpu)
     waits = [
         (phase, "launches", part.launch_s, job.replicas * part.launch_s * draw_w, "host")
         for phase, part in one.spans.items()

@@ -1,11 +1,21 @@
-"""Corrections by boosted trees that are monotone in every size.
+"""Corrections of a formula by measured residuals: boosted trees, and grids of decode attention.
+
+Boosted trees are monotone in every size:
 
     log t' = alpha log t + offset + sum over trees (monotone in every size and in t itself)
 
-The trees cover what the tile model does not: library heuristics, TLB reach, throttling. No tree
-falls when a size or the uncorrected time grows, so the corrected time does not either. `alpha`
-below one lets trees bend downwards. Outside the fitted range of times the slope is one and the
-trees keep their last value; such rows are marked as extrapolated.
+The trees cover effects that the tile model lacks: library heuristics, TLB range, throttling. No
+tree falls when a size or the uncorrected time grows, so the corrected time does not fall either.
+With `alpha` below one the trees can lower the slope. Outside the fitted range of times the slope is
+one and the trees keep their last value; such rows are marked as extrapolated.
+
+Decode attention: a library has a few decode kernels, each for a range of query heads per key head
+(a packing). Within a kernel two numbers determine the time: pairs of request and key head, which
+are the blocks, and tokens per block. A table holds the constants of the formula and a grid of log
+residuals over powers of two of both numbers per packing, and a second grid of residuals by head
+size and window. Nodes lie half an octave apart and never fall along either axis. Logarithms are
+linear between nodes; beyond the last node time grows with the work. A transfer to another GPU
+changes only the rates of the formula.
 """
 
 from __future__ import annotations
@@ -22,11 +32,11 @@ from simulators.core.jit import Floats, Ints, array, arrays, f8, i8, kernel, mat
 from simulators.workload.operators import Attention
 
 REFERENCE_TILE = 128.0
-"""The tile whose count is a feature: the largest square one that all libraries have."""
+"""Side of the tile whose count is a feature: the largest square tile that all libraries have."""
 
 
 LEAF_STEP = 1e-4
-"""Files hold leaves in whole steps of a hundredth of a percent, which keeps their order."""
+"""Step of the leaves in calibration files, which hold whole multiples."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +54,9 @@ class Correction:
 
 
 def correction_from(table: Mapping[str, Any]) -> Correction:
-    """Return the correction a calibration holds, as lists or as lines of numbers.
+    """Return the correction of a calibration table, which holds lists or lines of numbers.
 
-    Leaves are whole steps, which keep their order, or plain `values`.
+    Leaves are whole multiples of `leaf_step`, or plain `values`.
     """
     step = float(table.get("leaf_step", LEAF_STEP)) if "leaves" in table else 1.0
     leaves = _numbers(table["leaves" if "leaves" in table else "values"], np.float64)
@@ -67,21 +77,21 @@ def _numbers(written: Any, kind: type) -> NDArray[Any]:
 
 
 def corrected(correction: Correction, features: Floats, seconds: Floats) -> Floats:
-    """Return corrected seconds, given a matrix with one row per feature."""
+    """Return corrected seconds. `features` has one row per feature."""
     rows = np.concatenate([features, seconds.reshape(1, -1)])
     return _corrected(correction, rows).reshape(seconds.shape)
 
 
 def corrected_seconds(correction: Correction, sizes: tuple[Floats, ...], seconds: Floats) -> Floats:
-    """Return corrected seconds of products of the given m, n, k and batch (m of each product)."""
+    """Return corrected seconds of products. `sizes`: m (of each product), n, k and batch."""
     flat = tuple(np.broadcast_to(size, seconds.shape).reshape(-1) for size in sizes)
     return _corrected(correction, features_of(flat, seconds.reshape(-1))).reshape(seconds.shape)
 
 
 def features_of(sizes: tuple[Floats, ...], seconds: Floats) -> Floats:
-    """Return features, a row each, none of which ever falls when a size grows.
+    """Return the features of products, one per row; no feature falls when a size grows.
 
-    They are m, n, k, batch, m k, n k, m n, tiles of 128 x 128, and the uncorrected seconds.
+    The features are m, n, k, batch, m k, n k, m n, tiles of 128 x 128, and uncorrected seconds.
     """
     m, n, k, batch = (np.broadcast_to(size, seconds.shape) for size in sizes)
     tiles = batch * np.ceil(m / REFERENCE_TILE) * np.ceil(n / REFERENCE_TILE)
@@ -89,7 +99,7 @@ def features_of(sizes: tuple[Floats, ...], seconds: Floats) -> Floats:
 
 
 def _corrected(correction: Correction, rows: Floats) -> Floats:
-    """Return corrected seconds, given features row by row and the seconds as the last row."""
+    """Return corrected seconds. `rows` has one feature per row; the last row has the seconds."""
     numbers = (correction.alpha, correction.offset, correction.log_t_lo, correction.log_t_hi)
     trees = (correction.depth, correction.features, correction.thresholds, correction.values)
     out = np.empty(rows.shape[1])
@@ -98,7 +108,7 @@ def _corrected(correction: Correction, rows: Floats) -> Floats:
 
 
 BLOCK = 256
-"""Rows walked together: their features stay in the first-level cache for all trees."""
+"""Points per block of the loop: their features stay in the first-level cache for all trees."""
 
 
 @kernel(i8(matrix(f8), array(f8), i8, array(i8), *arrays(f8, 3)))
@@ -111,10 +121,10 @@ def _walk(
     values: Floats,
     out: Floats,
 ) -> int:
-    """Send every row down every complete binary tree; a row equal to a threshold goes left.
+    """Fill `out` with corrected seconds; a feature equal to a threshold takes the left branch.
 
-    All splits of a tree are compared at once, so that the loop over rows has no branches; the bits
-    then say which leaf was reached.
+    All splits of a complete binary tree are compared at once, so that the loop over points has no
+    branches. The bits of the comparisons index the leaf.
     """
     alpha, offset, log_t_lo, log_t_hi = numbers[0], numbers[1], numbers[2], numbers[3]
     splits = 2**depth - 1
@@ -155,46 +165,46 @@ Numbers = Mapping[str, float]
 
 
 class Form(Protocol):
-    """A form on one GPU."""
+    """A formula of decode attention on one GPU."""
 
     def __call__(self, attention: Attention, numbers: Numbers) -> Floats:
-        """Return the seconds of decode steps by these numbers."""
+        """Return the seconds of decode steps with the given constants."""
 
 
 PACKINGS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 48.0, 64.0, 96.0)
-"""Query heads per key head up to which kernels are alike. A matrix instruction is padded to a power
-of two of them; beyond 32 kernels run several, so that 48 take three quarters of what 64 do."""
+"""Upper limits of query heads per key head of each packing. A matrix instruction is padded to a
+power of two of heads; beyond 32 a kernel runs several, so that 48 heads take 3/4 of 64 heads."""
 
 LATENT_PACKINGS = (1.0, 16.0, 32.0, 64.0, 128.0)
-"""The same of latent attention, whose heads all share one key."""
+"""The same limits for latent attention, whose heads all share one key."""
 
 NOMINAL = (*PACKINGS, 128.0)
 LATENT_NOMINAL = (*LATENT_PACKINGS, 256.0)
-"""Query heads represented by a grid, by packing."""
+"""Query heads at which the formula of a packing's grid is evaluated."""
 
 LATENT_WIDTH = 512.0 + 64.0
-"""Numbers cached per token of latent attention, in every model with it so far."""
+"""Numbers cached per token by latent attention, in every model so far."""
 
 PARTS = 2
-"""Nodes per octave. Forms bend within one, where keys outgrow L2 or blocks the SMs."""
+"""Nodes per octave. The slope can change within one, where keys outgrow L2 or blocks the SMs."""
 
 STEP = 0.02
 SIGNS = "".join(map(chr, [*range(35, 92), *range(93, 124)]))
-"""Files hold residuals in steps of two percent, a sign each; the middle one is none."""
+"""Files hold residuals in steps of 2 %, one character each; the middle character is zero."""
 
 
 @dataclass(frozen=True)
 class Slice:
     """The decode kernels that share one grid."""
 
-    head_dim: float  # 0: of all head sizes and windows together
-    window: float  # keys a query sees at most; 0: all
+    head_dim: float  # 0: all head sizes and windows together
+    window: float  # most keys per query; 0: no limit
     packing: int
     latent: bool
 
     @property
     def name(self) -> str:
-        """What a calibration calls this grid."""
+        """The name of the grid in calibrations."""
         kind = "latent" if self.latent else "heads"
         return f"{kind} {self.head_dim:g} {self.window:g} {self.packing}"
 
@@ -206,10 +216,10 @@ class Slice:
 
 @dataclass(frozen=True)
 class GridTable:
-    """The form's numbers by packing, and log residuals of each slice.
+    """Constants of the formula by packing, and log residuals by slice.
 
-    A grid has a row per power of two of pairs and a column per one of tokens. Residuals of a slice
-    are beyond those of its packing.
+    A grid has a row per power of two of pairs and a column per power of two of tokens. Residuals of
+    a slice add to the residuals of its packing.
     """
 
     numbers: Mapping[int, Numbers]
@@ -217,7 +227,7 @@ class GridTable:
 
 
 def grids_from(table: Mapping[str, Any]) -> GridTable:
-    """Return the grids a calibration holds as lines of whole numbers."""
+    """Return the grids of a calibration table, which holds them as lines of characters."""
     numbers = {
         int(packing): {name: float(value) for name, value in row.items()}
         for packing, row in table["numbers"].items()
@@ -231,7 +241,7 @@ def grids_from(table: Mapping[str, Any]) -> GridTable:
 
 
 def _read(text: str) -> Floats:
-    """Return a grid, given a line of signs for each of its rows; what they leave out is none."""
+    """Return a grid from lines of characters, one line per row; missing nodes are zero."""
     rows = text.split("|")
     grid = np.zeros((len(rows), max(map(len, rows))))
     for line, row in zip(grid, rows, strict=True):
@@ -240,20 +250,20 @@ def _read(text: str) -> Floats:
 
 
 def interpolated_s(table: GridTable, attention: Attention, form: Form) -> Floats:
-    """Return the seconds of each row of a decode step."""
+    """Return the seconds of decode steps, one per row of the broadcast sizes."""
     found: Floats | None = None
-    for where, rows, pairs, tokens in sliced(attention):
+    for where, rows, pairs, tokens in slices_of(attention):
         if found is None:
             found = np.empty(rows.shape)
         nodes = _nodes(table, where, attention, form)
         x, y = PARTS * np.log2(pairs[rows]), PARTS * np.log2(tokens[rows])
-        found[rows] = np.exp(_between(nodes, x, y))
+        found[rows] = np.exp(_bilinear(nodes, x, y))
     assert found is not None
     return found
 
 
 def _nodes(table: GridTable, where: Slice, like: Attention, form: Form) -> Floats:
-    """Return the rising log seconds of a slice, at nodes a part of an octave apart."""
+    """Return the monotone log seconds at the nodes of a slice's refined grid."""
     packing = min(table.numbers, key=lambda known: abs(known - where.packing))
     mine = Slice(where.head_dim, where.window, packing, where.latent)
     whole = Slice(where.head_dim, 0.0, packing, where.latent)
@@ -262,16 +272,16 @@ def _nodes(table: GridTable, where: Slice, like: Attention, form: Form) -> Float
     if own is not None:
         residual = residual + own
     for axis in (0, 1):
-        residual = _finer(residual, axis)
+        residual = _refined(residual, axis)
     pairs, tokens = np.meshgrid(
         *(np.exp2(np.arange(size) / PARTS) for size in residual.shape), indexing="ij"
     )
-    seconds = form(nominal(where, pairs, tokens, like), numbers=table.numbers[packing])
+    seconds = form(decode_steps_at(where, pairs, tokens, like), numbers=table.numbers[packing])
     return rising(np.log(seconds) + residual)
 
 
-def _finer(grid: Floats, axis: int) -> Floats:
-    """Return a grid with nodes between its lines along an axis."""
+def _refined(grid: Floats, axis: int) -> Floats:
+    """Return a grid that is refined along an axis by linear interpolation."""
     lines = np.moveaxis(grid, axis, 0)
     last = len(lines) - 1
     at = np.arange(PARTS * last + 1) / PARTS
@@ -281,8 +291,8 @@ def _finer(grid: Floats, axis: int) -> Floats:
     return np.moveaxis(finer, 0, axis)
 
 
-def sliced(attention: Attention) -> Iterator[tuple[Slice, NDArray[np.bool_], Floats, Floats]]:
-    """Yield each slice, the rows that fall on it, and pairs and tokens of all rows."""
+def slices_of(attention: Attention) -> Iterator[tuple[Slice, NDArray[np.bool_], Floats, Floats]]:
+    """Yield each slice, the mask of its rows, and pairs and tokens per pair of all rows."""
     heads, kv_heads, head_dim, window = (
         np.asarray(x, np.float64)
         for x in (attention.heads, attention.kv_heads, attention.head_dim, attention.window)
@@ -306,13 +316,13 @@ def sliced(attention: Attention) -> Iterator[tuple[Slice, NDArray[np.bool_], Flo
 
 
 def context_of(attention: Attention) -> Floats:
-    """Return the tokens that requests look back on, whether or not a window hides some of them."""
+    """Return the context length of the requests, including tokens outside the window."""
     keys = np.asarray(attention.kv_tokens, np.float64)
     return np.maximum(keys, np.asarray(attention.context_tokens, np.float64))
 
 
-def nominal(where: Slice, pairs: Floats, tokens: Floats, like: Attention) -> Attention:
-    """Return the decode steps represented by a slice, in the precisions of `like`."""
+def decode_steps_at(where: Slice, pairs: Floats, tokens: Floats, like: Attention) -> Attention:
+    """Return decode steps at the nodes of a slice, in the precisions of `like`."""
     seen = tokens if where.window == 0.0 else np.minimum(tokens, where.window)
     return Attention(
         name="nodes",
@@ -333,12 +343,12 @@ def nominal(where: Slice, pairs: Floats, tokens: Floats, like: Attention) -> Att
 
 
 def rising(grid: Floats) -> Floats:
-    """Return the least grid above this one that falls along neither side."""
+    """Return the least grid above `grid` that is monotone along both axes."""
     return np.maximum.accumulate(np.maximum.accumulate(grid, axis=0), axis=1)
 
 
-def _between(grid: Floats, x: Floats, y: Floats) -> Floats:
-    """Return the bilinear value; beyond the last nodes time grows with the work."""
+def _bilinear(grid: Floats, x: Floats, y: Floats) -> Floats:
+    """Return bilinear values of a grid; beyond the last nodes time grows with the work."""
     last_x, last_y = grid.shape[0] - 1, grid.shape[1] - 1
     octaves = (np.maximum(x - last_x, 0.0) + np.maximum(y - last_y, 0.0)) / PARTS
     x, y = np.clip(x, 0.0, last_x), np.clip(y, 0.0, last_y)

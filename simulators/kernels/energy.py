@@ -1,11 +1,11 @@
 """Power of a GPU while a kernel runs, from its activity, and the energy of a launch.
 
-    want  = idle + (tdp - idle) * (active_idle + compute f + memory g)
-    watts = (want^-8 + (limit tdp)^-8)^(-1/8)
+    demand = idle + (tdp - idle) * (active_idle + compute f + memory g)
+    watts  = (demand^-8 + (limit tdp)^-8)^(-1/8)
 
 `f` and `g` are achieved over peak rate, of arithmetic in its dtype and of device memory. Clocks,
-caches and leakage draw `active_idle` as soon as anything runs; `compute` is fitted per dtype, with
-extra factors for attention. Above the limit the clock falls: time grows, power does not. A lower
+caches and leakage draw `active_idle` as soon as a kernel runs; `compute` is fitted per dtype, with
+extra factors for attention. At the limit the clock falls: time grows, power does not. A lower
 clock scales `active_idle` and `compute` by `power_at_clock`. A what-if GPU keeps the measured GPU's
 energy per FLOP (at a voltage that follows its clock) and per byte; its active idle power and limit
 scale with its SMs. Trees fitted to a metered GPU correct these watts; the trees do not depend on
@@ -30,26 +30,26 @@ from simulators.kernels.price import flops, moved_bytes
 from simulators.workload.operators import Attention, Compute, Elementwise, Embedding, Gemm, Norm
 
 COMPUTE_SHARE = 1.0
-"""GPUs are designed so that the matrix units at full rate reach the power limit."""
+"""Default `compute`: GPUs are designed so that matrix units at full rate reach the power limit."""
 
 MEMORY_SHARE = 0.55
-"""HBM and its path take about half of a GPU's dynamic power in streaming kernels."""
+"""Default `memory`: HBM takes about half of the dynamic power in streaming kernels."""
 
 IDLE_SHARE = 0.15
-"""Idle part of the GPU's limit where a data sheet does not state it."""
+"""Idle power over the power limit, for data sheets without idle power."""
 
-ALIKE = {"fp16": "bf16", "tf32": "bf16", "int8": "fp8", "int4": "fp4"}
-"""Unmeasured formats, by the measured format with the same multipliers."""
+SAME_MULTIPLIERS = {"fp16": "bf16", "tf32": "bf16", "int8": "fp8", "int4": "fp4"}
+"""Measured formats with the same multipliers, by unmeasured format."""
 
 LOWEST_VOLTAGE = 0.7
 """Lowest voltage over the voltage at full clock: about 0.7 V of 1.0 V on current GPUs. A choice:
 no table of GPUs at several clocks supports it."""
 
-DIGITS = 9
-"""Of a ratio of clocks: one that is held and let go again is what it was."""
+CLOCK_DIGITS = 9
+"""Digits of a ratio of clocks, so that rounding errors of scaling back and forth vanish."""
 
 SHARPNESS = 8.0
-"""Of the edge where the limit takes over: within 1 % of either side at a tenth from it."""
+"""Exponent of the soft minimum of demand and limit: within 1 % of either at a tenth from both."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,18 +59,18 @@ class PowerModel:
     active_idle: float = 0.0
     memory: float = MEMORY_SHARE
     compute: Mapping[str, float] = field(default_factory=dict)  # by format, else `COMPUTE_SHARE`
-    factor: Mapping[str, float] = field(default_factory=dict)  # on compute, of attention by phase
-    limit: float = 1.0  # of the data sheet's, that the GPU holds
-    shapes: Mapping[str, Correction] = field(default_factory=dict)  # by `kernel_of`, if its own
+    factor: Mapping[str, float] = field(default_factory=dict)  # on compute, by attention phase
+    limit: float = 1.0  # sustained power limit over the limit of the data sheet
+    shapes: Mapping[str, Correction] = field(default_factory=dict)  # by `kernel_of`; metered GPUs
 
 
 def energy_j(operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
-    """Return the joules the GPU draws during one launch that takes `latency_s`."""
+    """Return the joules of the GPU during one launch that takes `latency_s`."""
     return power_w(operator, gpu, latency_s) * latency_s
 
 
 def power_w(operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
-    """Return the mean watts of the GPU while such launches follow each other, at most its limit.
+    """Return the mean watts of the GPU in back-to-back launches, at most its power limit.
 
     Raises:
         UserError: a calibration is unreadable.
@@ -79,46 +79,46 @@ def power_w(operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
 
 
 def modelled_w(model: PowerModel, operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
-    """Return the watts by given numbers, between those of rest and the data sheet's limit."""
+    """Return the watts of a power model, between idle power and the data sheet's limit."""
     watts = formula_w(model, operator, gpu, latency_s)
     correction = model.shapes.get(kernel_of(operator))
     if correction is None:
         return watts
     assert isinstance(operator, Gemm | Attention)
-    settled = corrected(correction, shape_features(operator, watts.shape), watts.reshape(-1))
-    most_w = gpu.tdp_w * max(_sizes_of(gpu))
-    return np.clip(settled.reshape(watts.shape), resting_w(gpu), most_w)
+    metered_w = corrected(correction, shape_features(operator, watts.shape), watts.reshape(-1))
+    most_w = gpu.tdp_w * max(_relative_power(gpu))
+    return np.clip(metered_w.reshape(watts.shape), idle_w_of(gpu), most_w)
 
 
 def formula_w(model: PowerModel, operator: Compute, gpu: Gpu, latency_s: Floats) -> Floats:
-    """Return the watts by the formula alone."""
+    """Return the watts of a power model's formula, without its trees."""
     dtype = "fp32" if isinstance(operator, Norm | Elementwise | Embedding) else operator.dtype
     share = model.compute.get(format_of(operator), COMPUTE_SHARE)
     if isinstance(operator, Attention):
         share *= model.factor.get(operator.phase, 1.0)
     f = flops(operator) / (gpu.peak_flops.get(dtype, gpu.peak("fp32")) * latency_s)
     g = moved_bytes(operator) / (gpu.hbm_bytes_per_s * latency_s)
-    idle_w = resting_w(gpu)
-    sms, memory = _sizes_of(gpu)
+    idle_w = idle_w_of(gpu)
+    sms, memory = _relative_power(gpu)
     core = sms * power_at_clock(gpu.clock_share) * (model.active_idle + share * np.minimum(f, 1.0))
     streams = model.memory * np.minimum(g, 1.0)
-    want_w = idle_w + (gpu.tdp_w - idle_w) * (core + memory * streams)
-    # The limit grows with the SMs, and by what memory draws that has grown more than they have.
+    demand_w = idle_w + (gpu.tdp_w - idle_w) * (core + memory * streams)
+    # The limit scales with the SMs; memory that scales more than the SMs adds the difference.
     limit_w = model.limit * gpu.tdp_w * sms + (gpu.tdp_w - idle_w) * (memory - sms) * streams
-    return np.asarray((want_w**-SHARPNESS + limit_w**-SHARPNESS) ** (-1.0 / SHARPNESS))
+    return np.asarray((demand_w**-SHARPNESS + limit_w**-SHARPNESS) ** (-1.0 / SHARPNESS))
 
 
-def _sizes_of(gpu: Gpu) -> tuple[float, float]:
-    """Return the power of SMs and of memory of a what-if device over the original GPU's.
+def _relative_power(gpu: Gpu) -> tuple[float, float]:
+    """Return the power of SMs and of memory of a what-if GPU, relative to its base GPU.
 
-    A part of a GPU, and a sheet that states a limit, have watts of their own.
+    Both are 1 for GPUs whose power was set explicitly: partitions, and sheets that state a limit.
     """
     if not (gpu.is_what_if and gpu.validated):
         return 1.0, 1.0
     sold = as_sold(gpu)
     if gpu.tdp_w != sold.tdp_w or gpu.idle_w != sold.idle_w:
         return 1.0, 1.0
-    clock = round(gpu.clock_hz / (sold.clock_hz * gpu.clock_share), DIGITS)
+    clock = round(gpu.clock_hz / (sold.clock_hz * gpu.clock_share), CLOCK_DIGITS)
     sms = gpu.sm_count / sold.sm_count * power_at_clock(clock)
     return sms, gpu.hbm_bytes_per_s / sold.hbm_bytes_per_s
 
@@ -147,7 +147,7 @@ def kernel_of(operator: Compute) -> str:
 
 
 def shape_features(operator: Gemm | Attention, shape: tuple[int, ...]) -> Floats:
-    """Return what trees look at, a row per size, each also with its sign changed."""
+    """Return the features of trees, one per row: sizes, followed by their negatives."""
     flat = np.stack([np.broadcast_to(c, shape).reshape(-1) for c in _sizes(operator)])
     return np.concatenate([flat, -flat])
 
@@ -172,7 +172,7 @@ def _sizes(operator: Gemm | Attention) -> list[Floats]:
 
 
 def format_of(operator: Compute) -> str:
-    """Return the measured format whose multipliers an operator keeps busy.
+    """Return the measured format whose multipliers an operator uses.
 
     >>> format_of(Gemm(name="g", m=1, n=1, k=1, dtype="fp8", weight_dtype="fp8_block"))
     'fp8_block'
@@ -181,43 +181,44 @@ def format_of(operator: Compute) -> str:
         return "fp32"
     if isinstance(operator, Gemm) and operator.weight_dtype == "fp8_block":
         return operator.weight_dtype
-    return ALIKE.get(operator.dtype, operator.dtype)
+    return SAME_MULTIPLIERS.get(operator.dtype, operator.dtype)
 
 
-def resting_w(gpu: Gpu) -> float:
-    """Return the watts of a GPU at rest, by its data sheet or as a part of its limit."""
+def idle_w_of(gpu: Gpu) -> float:
+    """Return the idle power of a GPU in watts, by data sheet or as a share of its power limit."""
     return IDLE_SHARE * gpu.tdp_w if gpu.idle_w is None else gpu.idle_w
 
 
-def part_of(gpu: Gpu, rest: float, work: float) -> Gpu:
-    """Return a GPU with a part `rest` of the idle power and a part `work` of the power limit.
+def with_power_shares(gpu: Gpu, idle: float, limit: float) -> Gpu:
+    """Return a GPU with a share `idle` of its idle power and a share `limit` of its power limit.
 
     >>> from simulators.catalog.gpu import load_gpu
-    >>> half = part_of(load_gpu("h100_sxm"), 0.5, 1.0)
-    >>> half.tdp_w, resting_w(half) / resting_w(load_gpu("h100_sxm"))
+    >>> half = with_power_shares(load_gpu("h100_sxm"), 0.5, 1.0)
+    >>> half.tdp_w, idle_w_of(half) / idle_w_of(load_gpu("h100_sxm"))
     (700.0, 0.5)
     """
-    return replace(gpu, idle_w=rest * resting_w(gpu), tdp_w=work * gpu.tdp_w)
+    return replace(gpu, idle_w=idle * idle_w_of(gpu), tdp_w=limit * gpu.tdp_w)
 
 
 def active_idle_w(gpu: Gpu) -> float:
-    """Return the watts of a GPU between kernels that follow each other: clocks run on."""
-    idle_w = resting_w(gpu)
-    active = _sizes_of(gpu)[0] * power_at_clock(gpu.clock_share) * power_model_of(gpu).active_idle
+    """Return the watts of a GPU between the kernels of a stream, while its clocks run."""
+    idle_w = idle_w_of(gpu)
+    sms, _ = _relative_power(gpu)
+    active = sms * power_at_clock(gpu.clock_share) * power_model_of(gpu).active_idle
     return idle_w + (gpu.tdp_w - idle_w) * active
 
 
 def power_model_of(gpu: Gpu) -> PowerModel:
-    """Return the power model of a GPU: its own, or without trees that of the nearest metered GPU.
+    """Return the power model of a GPU, or of the nearest metered GPU without its trees.
 
-    A device that was never metered has the energy per bit of its DRAM, if the catalog states one.
+    A device that was never measured has the energy per bit of its DRAM, if the catalog states it.
     """
     if gpu.validated:
         return _power_model(gpu.measured_as or gpu.name, gpu.architecture)
     joules = load_memory(gpu.memory).energy_j_per_bit if gpu.memory else None
     if joules is None:
         return PowerModel()
-    return PowerModel(memory=8.0 * joules * gpu.hbm_bytes_per_s / (gpu.tdp_w - resting_w(gpu)))
+    return PowerModel(memory=8.0 * joules * gpu.hbm_bytes_per_s / (gpu.tdp_w - idle_w_of(gpu)))
 
 
 @functools.lru_cache(maxsize=128)
@@ -229,7 +230,7 @@ def _power_model(gpu: str, architecture: str) -> PowerModel:
 
 
 def power_model_from(content: Mapping[str, Any], *, whole: bool) -> PowerModel:
-    """Return what the calibration of a metered GPU holds; unless whole, without its trees."""
+    """Return the power model of a calibration; trees are included only if `whole`."""
     table, shapes = content["draw"], content["shapes"] if whole else {}
     return PowerModel(
         active_idle=float(table["active_idle"]),
@@ -242,6 +243,6 @@ def power_model_from(content: Mapping[str, Any], *, whole: bool) -> PowerModel:
 
 
 def measured_power(gpu: str) -> Mapping[str, Any] | None:
-    """Return what the calibration of a metered GPU holds."""
+    """Return the power calibration of a GPU, or None if the GPU was not metered."""
     file = calibration_file("power", gpu)
     return None if file is None else read_calibration(file)

@@ -1,13 +1,21 @@
-"""Kinds of tensor-core products, and the own or transferred rates of each for a GPU.
+"""Rates of a GPU at a level of information. Levels are never mixed.
 
-    t = start + tiles in waves, with a latency per step of k and a price for splitting it
+- `zero_shot`: the data sheet alone. Tiles come from a GPU of the same architecture, else from the
+  vendor's GPU with the largest sustained share of its peak. The sustained share of the peak follows
+  a line through all other GPUs in FLOPs per joule.
+- `few_shot`: tens of rows fit three numbers per operator class; tiles as for `zero_shot`.
+- `full`: hundreds of rows fit tiles, rates and, where it helps, a correction.
 
-Matrix units are fast enough that latencies show: each step of k waits for its strips however small
-the tile is, and a split k costs a second pass that adds up the shares. Eight numbers per GPU,
-framework and kind of product (`NUMBERS`) and a table of tiles are fitted, and monotone trees
-correct what is left; features and formula only ever rise with a size, so the laws hold.
+`best` is the highest level of a GPU. `zero_shot` uses no measurement of the GPU itself.
 
-A kind is a pair of formats: of the multiplication and of the stored weights.
+Tensor-core products are measured or transferred per kind, a pair of formats: of the multiplication
+and of the stored weights.
+
+    t = start + tiles in waves, with a latency per step of k and a cost of split-k
+
+Matrix units are so fast that latencies matter: each step of k waits for its strips however small
+the tile is, and split-k adds a second pass that sums partial results. `NUMBERS` and a table of
+tiles are fitted per GPU, framework and kind; monotone trees correct the residuals.
 """
 
 from __future__ import annotations
@@ -70,14 +78,14 @@ from simulators.workload.precision import BYTES, QUANTISED
 R = TypeVar("R", bound=ProductRates)
 
 PLAIN = "bf16"
-"""The kind that every measured GPU has; unmeasured formats use its numbers."""
+"""The kind that every measured GPU has; unmeasured formats use its rates."""
 
 PLAIN_BATCH = "bmm"
-"""The kind of 16-bit products with a matrix each."""
+"""The kind of 16-bit batched products, each with its own matrices."""
 
 TENSOR_SPEEDUP = 3.0
-"""A precision this much faster than fp32 runs on matrix units; P100's fp16 (2x) does not. GPUs
-with a tf32 rate have matrix units anyway: on GeForce ones these are only twice as fast as fp32."""
+"""A precision with at least this ratio to the fp32 rate runs on matrix units; fp16 on a P100 (2x)
+does not. GPUs with a tf32 rate have matrix units at any ratio (2x on GeForce)."""
 
 RATES, LATENCIES = (
     ("compute", "bandwidth", "load_bytes_per_clock"),
@@ -96,19 +104,18 @@ MEASURED = {
     "bmm": ("bf16", "bf16"),
     "bmm_fp8": ("fp8", "fp8"),
 }
-"""Formats of the multiplication and of the weights in the tables of each kind."""
-
+"""Formats of the multiplication and of the weights in the measured tables of each kind."""
 
 WEIGHT_ONLY = ("w8a16", "w4a16")
-"""Kinds that exist to read fewer bytes of weights: they are unpacked before they are multiplied."""
+"""Kinds that unpack narrow weights before the multiplication, to read fewer bytes."""
 
 SIDE = 8192.0
-"""One row by a square matrix of this side is nothing but reading it, on every GPU; two such
-matrices are nothing but arithmetic."""
+"""Side of a square matrix. On every GPU the product with one row is bound by memory, and the
+product of two such matrices by arithmetic."""
 
 
 def kind_of(dtype: str, weight_dtype: str = "") -> str:
-    """Return the kind of a product.
+    """Return the kind of a tensor-core product.
 
     >>> kind_of("fp16"), kind_of("fp8"), kind_of("fp8", "fp8_block"), kind_of("fp16", "int4")
     ('bf16', 'fp8', 'fp8_block', 'w4a16')
@@ -121,29 +128,30 @@ def kind_of(dtype: str, weight_dtype: str = "") -> str:
 
 
 def on_tensor_cores(gpu: Gpu, dtype: str) -> bool:
-    """Say whether a precision runs on matrix units with tiles of their own."""
+    """Return whether a precision runs on matrix units, which have tiles of their own."""
     fp32 = gpu.peak_flops.get("fp32", gpu.peak(dtype))
     has_units = "tf32" in gpu.peak_flops or gpu.peak(dtype) > TENSOR_SPEEDUP * fp32
     return dtype != "fp32" and has_units
 
 
 SHEET_CLASSES = ("tensor", "tensor_quantised")
-"""Classes of products by the data sheet alone, and of those in formats that are quantised to."""
+"""Interval classes of products by data sheet: 16-bit formats, and formats with quantization."""
 
 
 def sheet_rates(gpu: Gpu, profile: Profile, dtype: str) -> tuple[str, GemmRates]:
-    """Return the class and the rates of unmeasured products on matrix units."""
+    """Return the interval class and the rates of unmeasured products on matrix units."""
     rates = profile.gemm["tensor"]
     if not rates.calibrated:
-        rates = sustaining(rates, sustained_share(gpu, dtype), gpu, dtype)
+        rates = limited_to_share(rates, sustained_share(gpu, dtype), gpu, dtype)
     return SHEET_CLASSES[dtype in QUANTISED], rates
 
 
-def sustaining(rates: GemmRates, share: float, gpu: Gpu, dtype: str) -> GemmRates:
-    """Return rates by which a large square product reaches no more than a share of the peak.
+def limited_to_share(rates: GemmRates, share: float, gpu: Gpu, dtype: str) -> GemmRates:
+    """Return rates at which a large square product reaches at most a share of the peak.
 
-    Tiles that do equally well add up in the soft minimum over them, to a tenth more than any does.
-    By how much is the real device's: one with more of something is never slower for it.
+    The soft minimum over tiles of equal time is up to a tenth faster than each tile; the returned
+    rates correct for it. The correction is computed for the base GPU, so that a what-if GPU with
+    more resources is never slower.
     """
     rates, gpu = replace(rates, compute=share), as_sold(gpu)
     one, side = np.ones(1), np.full(1, SIDE)
@@ -153,16 +161,16 @@ def sustaining(rates: GemmRates, share: float, gpu: Gpu, dtype: str) -> GemmRate
 
 
 def band_name(kind: str) -> str:
-    """Return the class under which a profile has the band of a kind."""
+    """Return the interval class of a kind of tensor-core products."""
     return f"tensor_{kind}"
 
 
 def tensor_rates(
     gpu: str, architecture: str, framework: str, nearest: str = OWN
 ) -> dict[str, TensorRates]:
-    """Return the rates of each kind for a GPU, by sources of a `nearest` relation or farther.
+    """Return the rates of each kind for a GPU, from sources of the relation `nearest` or farther.
 
-    Empty where no relative was measured.
+    The result is empty if no source was measured.
     """
     rates = {}
     for kind in MEASURED:
@@ -170,10 +178,10 @@ def tensor_rates(
             "tensor",
             gpu,
             architecture,
-            functools.partial(_offered, (gpu, framework)),
+            functools.partial(_transferable_rates, (gpu, framework)),
             family=kind,
             framework=framework,
-            precisions=stand_in_kinds(kind),
+            precisions=substitute_kinds(kind),
             nearest=nearest,
         )
         if found is not None:
@@ -183,21 +191,23 @@ def tensor_rates(
     return rates
 
 
-def stand_in_kinds(kind: str) -> tuple[str, ...]:
-    """Return a kind, followed by its substitutes.
+def substitute_kinds(kind: str) -> tuple[str, ...]:
+    """Return a kind of products, followed by its substitutes.
 
-    >>> stand_in_kinds("bmm_fp8")
+    >>> substitute_kinds("bmm_fp8")
     ('bmm_fp8', 'fp8', 'bf16')
     """
     wider = {PLAIN_BATCH: PLAIN, "bmm_fp8": "fp8"}.get(kind, PLAIN)
     return tuple(dict.fromkeys((kind, wider, PLAIN)))
 
 
-def _offered(asked: tuple[str, str], source: str, whose: str, kind: str) -> TensorRates | None:
-    """Return what was measured on a GPU, if it says anything of the GPU and framework asked.
+def _transferable_rates(
+    asked: tuple[str, str], source: str, whose: str, kind: str
+) -> TensorRates | None:
+    """Return the rates measured on a source GPU, or None if they cannot be transferred.
 
-    A weight-only kernel that reads no faster than its own library's plain one says nothing of any
-    other's: engines have kernels of that kind to read faster.
+    A weight-only kernel that reads no faster than the plain kernel of its own library is not
+    transferred: other engines use such kernels because they read faster.
     """
     measured = measured_rates(source)
     rates, plain = measured.get((whose, kind)), measured.get((whose, PLAIN))
@@ -212,7 +222,7 @@ def _offered(asked: tuple[str, str], source: str, whose: str, kind: str) -> Tens
 
 
 def measured_rates(source: str) -> Mapping[tuple[str, str], TensorRates]:
-    """Return what was measured on a GPU, by framework and kind."""
+    """Return the rates measured on a GPU, by framework and kind."""
     file = calibration_file("tensor", source)
     return {} if file is None else _rates_of(file, stamp())
 
@@ -231,7 +241,7 @@ def _rates_of(file: Path, _now: Stamp) -> Mapping[tuple[str, str], TensorRates]:
 
 
 def rates_from(table: Mapping[str, Any], under: R) -> R:
-    """Return rates updated with a calibration; numbers missing there keep their value."""
+    """Return rates that are updated with a calibration table; missing numbers keep their value."""
     found: dict[str, Any] = {k: v for k, v in table.items() if isinstance(v, float | int)}
     if "tiles" in table:
         found["tiles"] = tiles_from(table)
@@ -245,13 +255,14 @@ V = TypeVar("V", VectorRates, ReductionRates)
 
 
 def profile_of(gpu: Gpu, level: str = BEST, framework: str = DEFAULT_FRAMEWORK) -> Profile:
-    """Return what is known of a GPU at a level of information.
+    """Return the profile of a GPU at a level of information.
 
-    `framework` says whose tensor-core kernels run; a GPU measured with others alone has theirs.
+    `framework` selects the library of tensor-core kernels. A GPU that was measured only with other
+    libraries has their rates.
 
     Raises:
-        UserError: there is no such level or framework, or the device was not measured that far; or
-            a calibration file was changed by hand.
+        UserError: the level or framework is unknown, the GPU has no calibration at this level, or a
+            calibration file was changed by hand.
     """
     if level not in (*LEVELS, BEST, NEW_ARCHITECTURE):
         raise UnknownNameError("level of information", level, (*LEVELS, BEST))
@@ -264,7 +275,7 @@ def profile_of(gpu: Gpu, level: str = BEST, framework: str = DEFAULT_FRAMEWORK) 
 
 @functools.lru_cache(maxsize=64)
 def _profile(device: Identity, own: str, level: str, framework: str, now: Stamp) -> Profile:
-    """Return the profile of scalar operators, and of tensor-core products beside it."""
+    """Return the profile of scalar operators, with the rates of tensor-core products."""
     tensor = tensor_rates(device.name, device.architecture, framework, nearest_relation(level))
     unmeasured = calibration_file("fp32", own) is None
     only_tensor = level == "full" and unmeasured and device.name in calibrations("tensor")
@@ -277,7 +288,7 @@ def _profile(device: Identity, own: str, level: str, framework: str, now: Stamp)
 
 
 def _scalar_profile(device: Identity, like: str, level: str) -> Profile:
-    """Return what is known at a level of everything that does not run on tensor cores."""
+    """Return the profile of all operators that do not run on tensor cores."""
     files = scalar_files(device.name, like)
     has = str(read_calibration(files[0])["level"]) if files else "zero_shot"
     wanted = has if level == BEST else level
@@ -296,9 +307,9 @@ def _scalar_profile(device: Identity, like: str, level: str) -> Profile:
 
 
 def measured_profile(device: Identity, files: Sequence[Path]) -> Profile:
-    """Return each class of scalar operators by the first of some calibrations that holds it.
+    """Return a profile in which each class comes from the first calibration that has the class.
 
-    A GPU of one's own rows may hold some classes alone: the others are as they were before it.
+    A calibration from a user's own rows may have some classes only.
     """
     profile: Profile | None = None
     for file in reversed(files):
@@ -310,14 +321,20 @@ def measured_profile(device: Identity, files: Sequence[Path]) -> Profile:
 
 
 def scalar_files(*names: str) -> tuple[Path, ...]:
-    """Return the calibrations of scalar operators of some GPUs, which may be one twice."""
+    """Return the calibration files of scalar operators of GPUs; repeated names count once."""
     return tuple(f for name in dict.fromkeys(names) for f in calibration_files("fp32", name))
 
 
 def zero_shot_profile(
     device: Identity, *, source: str = "", among: Sequence[MeasuredGpu] | None = None
 ) -> Profile:
-    """Return the profile of a device from other GPUs and the data sheet."""
+    """Return the profile of a GPU from its data sheet and other GPUs.
+
+    Args:
+        device: identity of the GPU.
+        source: name of the GPU whose tiles are used; empty: the nearest one.
+        among: measured GPUs to use; None: all.
+    """
     others = [b for b in (measured_gpus() if among is None else among) if b.name != device.name]
     peers = [other for other in others if other.vendor == device.vendor]
     profile = default_profile(device.vendor)
@@ -354,17 +371,19 @@ def zero_shot_profile(
 
 
 def _averaged(rates: V, label: str, kin: Sequence[MeasuredGpu]) -> V:
-    """Return rates with every number the mean over the GPUs that have it."""
+    """Return rates in which every number is the mean over GPUs."""
     names = [name for name in rates.__dataclass_fields__ if name != "calibrated"]
     numbers: Any = {name: mean_of(label, name, kin, getattr(rates, name)) for name in names}
     return replace(rates, **numbers, calibrated=False)
 
 
 def profile_from(content: Table, under: Profile, otherwise: Profile | None = None) -> Profile:
-    """Return a calibration's numbers, over a profile for everything it does not hold.
+    """Return a profile that is updated with a calibration.
 
-    What a class of products lacks (few-shot: the tiles) stays as it was; classes it does not hold
-    are as `otherwise` has them, if it is given.
+    Args:
+        content: the calibration.
+        under: profile with the numbers that a class of the calibration lacks (few-shot: tiles).
+        otherwise: profile with the classes that the calibration lacks; None: `under`.
     """
     rest = otherwise or under
     gemm, vector, reduction = (content.get(name, {}) for name in ("gemm", "vector", "reduction"))

@@ -1,8 +1,12 @@
 """Latency of an operator on a GPU, from its shape and the calibration of the GPU.
 
-Other packages import this module and `energy.py` only. Sizes may be columns; all of them broadcast.
+Other packages import only this module and `energy.py`. Sizes may be columns, which broadcast.
 `price` is one launch among others on a stream; `price_call` is a call timed alone from the host,
 like isolated measurements.
+
+A device whose kernels were never timed (CPUs, TPUs, PIM, pooled memory) has the least time that its
+data sheet allows: a roofline (Williams, Waterman and Patterson, 2009) over arithmetic, DRAM and the
+memory levels around it. This is a lower bound; no library reaches it.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ from simulators.workload import operators
 from simulators.workload.operators import Attention, Compute, Embedding, Gemm, GroupedGemm
 
 Level = str | Profile
-"""A level of information, or what is known of a GPU as a caller's own profile says."""
+"""A level of information, or a caller's own profile of the GPU."""
 
 FAMILIES: dict[type, OperatorFamily[Any]] = {
     Gemm: gemm.GEMM,
@@ -49,27 +53,26 @@ FAMILIES: dict[type, OperatorFamily[Any]] = {
     **dict.fromkeys(auxiliary_kernels.WORK, auxiliary_kernels.AUXILIARY),
 }
 
-
-MANY, FEW_KEPT, MANY_KEPT = 1 << 12, 16, 1024
-"""Of launches of more sizes than this the last few prices are kept, of others the last many."""
+LARGE_LAUNCH, LARGE_CACHE, SMALL_CACHE = 1 << 12, 16, 1024
+"""Numbers in a large launch; cached prices of large launches and of small launches."""
 
 
 @dataclass(frozen=True)
 class Priced:
-    """Seconds of an operator with their 90 % interval, and what they rest on."""
+    """Seconds of an operator with their 90 % interval, and the evidence behind them."""
 
     latency_s: Floats
     lo_s: Floats
     hi_s: Floats
     calibrated: bool
     extrapolated: Flags
-    quantising_s: float = 0.0  # of it, until the activations of a narrow product are as narrow
-    is_near: bool = False  # not calibrated, but by the GPU's own products in another precision
-    is_foreign: bool = False  # experts in a format that no GPU of the architecture was timed in
+    quantising_s: float = 0.0  # of the latency: quantization of a product's activations
+    is_near: bool = False  # from the GPU's own products in another precision
+    is_foreign: bool = False  # experts in a format that was timed on no GPU of the architecture
 
     @property
     def level(self) -> Ints:
-        """What each time rests on, as positions in `core.columns.LEVELS`."""
+        """The evidence level of each time, as a position in `core.columns.LEVELS`."""
         known = np.where(self.extrapolated, EXTRAPOLATED, FITTED)
         otherwise = EXTRAPOLATED if self.is_near else UNMODELLED
         return known if self.calibrated else np.full_like(known, otherwise)
@@ -80,11 +83,11 @@ def price(
 ) -> Priced:
     """Return the latency of one launch of an operator among others on the same stream.
 
-    Of an operator without work it is 0. `operator.repeat` is left to the caller. `framework` says
-    whose kernels run, unless `level` is a profile of one's own.
+    An operator without work takes 0 s. The caller multiplies by `operator.repeat`. `framework`
+    selects the kernel library, unless `level` is a profile.
 
     Raises:
-        UserError: the GPU has no such precision; the level is unknown or not to be had.
+        UserError: the GPU lacks the precision, or the level is unknown or not available.
     """
     if not gpu.validated:
         return _by_sheet(operator, gpu)
@@ -92,13 +95,13 @@ def price(
 
 
 class _Launch:
-    """An operator on a GPU: equal to others of the same sizes, however often they repeat."""
+    """An operator on a GPU as a cache key: equal sizes are equal, whatever `repeat` is."""
 
     def __init__(self, operator: Compute, gpu: Gpu, profile: Profile) -> None:
         self.operator, self.gpu, self.profile = operator, gpu, profile
         sizes = {**vars(operator), "repeat": 1}
-        # Both are loaded once, and kept as long as this is.
-        self.key = (type(operator), id(gpu), id(profile), *map(_exactly, sizes.values()))
+        # GPU and profile live as long as this object, so their ids are unique.
+        self.key = (type(operator), id(gpu), id(profile), *map(_size_key, sizes.values()))
 
     def __hash__(self) -> int:
         return hash(self.key)
@@ -107,17 +110,17 @@ class _Launch:
         return isinstance(other, _Launch) and self.key == other.key
 
 
-def _exactly(size: object) -> object:
-    """Return what is equal for sizes that are equal bit by bit."""
+def _size_key(size: object) -> object:
+    """Return a hashable key that is equal for sizes with equal bits."""
     if isinstance(size, np.ndarray):
         return size.shape, size.dtype.str, size.tobytes()
     return type(size), size
 
 
 def _launched(launch: _Launch) -> Priced:
-    """Return the price of a launch; stages, cuts and limits of a space ask for the same again."""
+    """Return the cached price of a launch; the points of a space often share launches."""
     numbers = sum(np.size(size) for size in vars(launch.operator).values())
-    return (_one_of_few if numbers > MANY else _one_of_many)(launch)
+    return (_large_price if numbers > LARGE_LAUNCH else _small_price)(launch)
 
 
 def _price(launch: _Launch) -> Priced:
@@ -128,14 +131,14 @@ def _price(launch: _Launch) -> Priced:
     return _priced(operator, gpu, profile, np.where(_is_empty(operator), 0.0, latency_s))
 
 
-_one_of_few = functools.lru_cache(maxsize=FEW_KEPT)(_price)
-_one_of_many = functools.lru_cache(maxsize=MANY_KEPT)(_price)
+_large_price = functools.lru_cache(maxsize=LARGE_CACHE)(_price)
+_small_price = functools.lru_cache(maxsize=SMALL_CACHE)(_price)
 
 
 def is_fitted(
     operator: Compute, gpu: Gpu, framework: str = DEFAULT_FRAMEWORK, level: str = BEST
 ) -> bool:
-    """Say whether a fit of its own stands behind an operator, on this GPU or a relative of it."""
+    """Return whether the operator has a kernel entry, measured on this GPU or transferred."""
     if not gpu.validated:
         return False
     profile = profile_of(gpu, level, framework)
@@ -143,10 +146,10 @@ def is_fitted(
 
 
 def price_call(operator: Compute, gpu: Gpu, level: Level = BEST) -> Priced:
-    """Return the latency of one call timed alone, where the host's dispatch cannot be hidden.
+    """Return the latency of one call timed alone, which includes the host's dispatch.
 
     Raises:
-        UserError: the GPU has no such precision; the level is unknown or not to be had.
+        UserError: the GPU lacks the precision, or the level is unknown or not available.
     """
     if not gpu.validated:
         return _by_sheet(operator, gpu)
@@ -155,7 +158,7 @@ def price_call(operator: Compute, gpu: Gpu, level: Level = BEST) -> Priced:
 
 
 def call_seconds(operator: Compute, gpu: Gpu, profile: Profile) -> Floats:
-    """Return the time of a call timed alone, with the rates of a given profile."""
+    """Return the seconds of a call timed alone, with the rates of a given profile."""
     family = FAMILIES[type(operator)]
     seconds = family.seconds(operator, gpu, profile)
     if family.call is None:
@@ -165,29 +168,29 @@ def call_seconds(operator: Compute, gpu: Gpu, profile: Profile) -> Floats:
 
 
 def flops(operator: Compute) -> Floats:
-    """Return the arithmetic an operator is asked for, without padding."""
+    """Return the FLOPs of an operator, without padding."""
     return FAMILIES[type(operator)].flops(operator)
 
 
 def padded_flops(one: Attention) -> Floats:
-    """Return the arithmetic that attention does on matrix units, padding included."""
+    """Return the FLOPs of attention on matrix units, padding included."""
     return attention.padded_flops(one)
 
 
 def moved_bytes(operator: Compute) -> Floats:
-    """Return the bytes an operator must move at least."""
+    """Return the least memory traffic of an operator in bytes: inputs and outputs once."""
     return FAMILIES[type(operator)].moved_bytes(operator)
 
 
 def roofline_s(operator: Compute, gpu: Gpu) -> Floats:
-    """Return the least time the data sheet allows."""
+    """Return the roofline in seconds: the least time that the data sheet allows."""
     return FAMILIES[type(operator)].roofline_s(operator, gpu)
 
 
 def is_timed_as_layer(grouped: GroupedGemm, gpu: Gpu, framework: str, level: str = BEST) -> bool:
-    """Say whether the time of experts is their share of a measured layer.
+    """Return whether the time of experts is a share of a measured layer.
 
-    Such a time has the gathering of rows, the activation and the weighted sum in it.
+    Such a time includes gathering the rows, the activation and the weighted sum.
     """
     if not gpu.validated:
         return False
@@ -205,7 +208,7 @@ def _profile(gpu: Gpu, level: Level, framework: str) -> Profile:
 
 
 def _by_sheet(operator: Compute, gpu: Gpu) -> Priced:
-    """Return the price of an operator on a device of which nothing was ever timed."""
+    """Return the price of an operator on a device whose kernels were never timed."""
     seconds = sheet_seconds(operator, gpu, FAMILIES[type(operator)])
     latency_s = np.where(_is_empty(operator), 0.0, seconds)
     lo_s, hi_s = interval_s(WIDEST, latency_s)
@@ -213,14 +216,14 @@ def _by_sheet(operator: Compute, gpu: Gpu) -> Priced:
 
 
 def _is_empty(operator: Compute) -> Flags:
-    """Say where there is nothing to do, and so nothing to launch."""
+    """Return a mask of the rows without work, which launch no kernel."""
     if isinstance(operator, (Gemm, GroupedGemm, Attention)):
         return np.asarray(flops(operator) <= 0.0)
     return np.asarray(moved_bytes(operator) <= 0.0)
 
 
 def _priced(operator: Compute, gpu: Gpu, profile: Profile, latency_s: Floats) -> Priced:
-    """Add the prediction interval and the evidence of a latency, by the fit or the class."""
+    """Return a latency with its prediction interval and evidence, by kernel entry or class."""
     family = FAMILIES[type(operator)]
     latency_s = np.asarray(latency_s, np.float64)
     calibrated, extrapolated = family.origin(operator, gpu, profile)
@@ -244,7 +247,7 @@ def _priced(operator: Compute, gpu: Gpu, profile: Profile, latency_s: Floats) ->
 def _interval_of_classes(
     operator: Compute, gpu: Gpu, profile: Profile, latency_s: Floats
 ) -> tuple[Floats, Floats]:
-    """Return both ends of the 90 % interval, by the class of each row."""
+    """Return both ends of the 90 % interval, by the interval class of each row."""
     classes = FAMILIES[type(operator)].classes(operator, gpu, profile)
     lo_s, hi_s = latency_s, latency_s
     for name, rows in ({classes: True} if isinstance(classes, str) else classes).items():
@@ -254,12 +257,12 @@ def _interval_of_classes(
 
 
 def sheet_seconds(operator: Compute, gpu: Gpu, family: OperatorFamily[Any]) -> Floats:
-    """Return the seconds of an operator by a device's sheet, shaped as its sizes are.
+    """Return the roofline seconds of an operator on a device, in the shape of its sizes.
 
-    Work inside the memory counts where it is quicker; what is sent there and back is not counted.
+    Processing in memory is used where it is faster; transfers to and from it are not counted.
 
     Raises:
-        UserError: the device has no such precision.
+        UserError: the device lacks the precision.
     """
     moved = np.asarray(family.moved_bytes(operator), np.float64)
     compute_s: Floats = np.zeros(())
@@ -281,7 +284,7 @@ def sheet_seconds(operator: Compute, gpu: Gpu, family: OperatorFamily[Any]) -> F
 
 
 def _sheet_memory_s(moved: Floats, gpu: Gpu, *, is_random: bool) -> Floats:
-    """Return the seconds to move bytes: from DRAM and pools at once, over the links of dies."""
+    """Return the seconds of memory traffic: DRAM, pools and chiplet links work in parallel."""
     rate = gpu.hbm_bytes_per_s
     if gpu.memory:
         memory = load_memory(gpu.memory)
@@ -299,5 +302,5 @@ def _sheet_memory_s(moved: Floats, gpu: Gpu, *, is_random: bool) -> Floats:
 
 
 def _pool_share(pool: MemoryLevel, gpu: Gpu) -> float:
-    """Return the part of what a device addresses that lies in a pool."""
+    """Return the share of a device's memory that lies in a pool."""
     return pool.bytes / gpu.hbm_bytes

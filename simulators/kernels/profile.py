@@ -1,10 +1,9 @@
-"""The sustained part of each data-sheet rate of one GPU: what formulas need besides the sheet.
+"""Profile of a GPU: the sustained share of each data-sheet rate, and constants of its library.
 
-A rate on a data sheet is reached by no kernel. Three numbers per GPU and operator class say how
-much of it is: the sustained part of the peak, the sustained part of the memory bandwidth, and the
-seconds of a call that does nothing. The table of tiles belongs to the library and architecture.
-The numbers in this file stand in where nothing was measured; `levels.py` replaces them by
-calibrations.
+No kernel reaches the rates of a data sheet. A profile has, per class of operators, the sustained
+share of the peak, the sustained share of the memory bandwidth, and the seconds of an empty call.
+The table of tiles belongs to the library and the architecture. `default_profile` is the profile of
+a GPU without measurements; `levels.py` replaces its numbers by calibrations.
 """
 
 from __future__ import annotations
@@ -23,49 +22,49 @@ from simulators.kernels.tiling import Tile, TileRates, tile_seconds
 from simulators.workload.precision import BYTES
 
 Sizes = tuple[Floats, Floats, Floats, Floats]
-"""Of products: m, n, k and batch."""
+"""Sizes of matrix products: m, n, k and batch."""
 
 TENSOR_K_STEP = 32.0
-"""Steps of k are a matrix instruction's or a few; one length serves all formats."""
+"""Length of a step of k: one or a few matrix instructions. One length serves all formats."""
 
 TENSOR_PROLOGUE_RATE = 4096.0
-"""FLOPs per clock and SM at which a prologue is stated: a Hopper SM's, dense, at 16 bits."""
+"""FLOPs per clock and SM at which a prologue is stated: of a Hopper SM, dense, at 16 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProductRates:
-    """How matrix products run: the tiles of the library and the sustained part of each rate."""
+    """Rates of matrix products: the tiles of the library and the sustained share of each rate."""
 
     tiles: tuple[Tile, ...]
-    tail: float  # share of the last, partly filled wave that is paid for
+    tail: float  # cost of the last, partly filled wave, as a share of a full wave
     prologue: float  # steps of k that fill and drain a block's pipeline, at `prologue_rate`
-    prologue_rate: float  # FLOPs per clock and SM; a pipeline is a latency, so faster SMs wait more
+    prologue_rate: float  # FLOPs per clock and SM; the pipeline is a latency: faster SMs wait more
     k_step: float
-    compute: float  # sustained part of the data sheet's peak
-    bandwidth: float  # sustained part of the memory bandwidth
-    load_bytes_per_clock: float  # what an SM draws from L2 in a clock
-    start_s: float = 0.0  # of a launch, of quantising activations where the framework's call does
+    compute: float  # sustained share of the data sheet's peak
+    bandwidth: float  # sustained share of the memory bandwidth
+    load_bytes_per_clock: float  # from L2 to an SM
+    start_s: float = 0.0  # of a launch, and of quantizing activations if the framework's call does
     step_s: float = 0.0  # least time of a unit of k
-    split_s: float = 0.0  # of adding up the shares of a split k
+    split_s: float = 0.0  # of adding up the partial results of a split k
     correction: Correction | None = None
-    seen: tuple[tuple[float, float], ...] = ()  # least and largest m, n, k, batch of the fit
+    seen: tuple[tuple[float, float], ...] = ()  # smallest and largest m, n, k, batch of the fit
     calibrated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class GemmRates(ProductRates):
-    """One class of products: fp32, or tensor cores without measurements."""
+    """Rates of one class of products: fp32, or tensor cores without measurements."""
 
     dispatch_s: float  # an empty call from the host, timed alone
 
 
 @dataclass(frozen=True, kw_only=True)
 class TensorRates(ProductRates):
-    """Tensor-core products of a kind and a framework, measured on the GPU or a similar GPU."""
+    """Rates of one kind of tensor-core products of a framework, measured on this or another GPU."""
 
     kind: str
     measured_on: str
-    framework: str = ""  # whose kernel it is
+    framework: str = ""  # of the measured kernel
     prologue_rate: float = TENSOR_PROLOGUE_RATE
     k_step: float = TENSOR_K_STEP
     band: Band | None = None
@@ -73,33 +72,33 @@ class TensorRates(ProductRates):
 
 @dataclass(frozen=True, kw_only=True)
 class VectorRates:
-    """How pointwise kernels run."""
+    """Rates of pointwise kernels."""
 
     bandwidth: float
-    ramp_s: float  # until the memory system streams, and until it has drained
+    ramp_s: float  # to fill and drain the memory pipeline
     dispatch_s: float
     calibrated: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReductionRates(VectorRates):
-    """How row reductions run: as pointwise kernels, but rows may have to be read again."""
+    """Rates of row reductions: pointwise kernels that may have to read rows again."""
 
-    l2_share: float  # part of L2 that rows in flight fill before half of them is read again
+    l2_share: float  # share of L2 at which half of the rows in flight are read again
     step_clocks: float  # of one step of a block along its row
-    row_clocks: float  # of starting and ending a row
+    row_clocks: float  # to start and end a row
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionRates:
-    """How fused attention runs where no library was measured."""
+    """Rates of fused attention without a measured library."""
 
     prefill_compute: float
     decode_compute: float
     bandwidth: float
-    query_tile: float  # query rows one block handles
-    kv_tile: float  # keys one block of a decode step handles
-    group_tile: float  # query heads of one group that share a matrix instruction
+    query_tile: float  # query rows per block
+    kv_tile: float  # keys per block of a decode step
+    group_tile: float  # query heads of one group per matrix instruction
     load_bytes_per_clock: float
     dispatch_s: float
 
@@ -109,16 +108,16 @@ class Profile:
     """Sustained rates of a GPU and their error bands, at one level of information."""
 
     level: str
-    gemm: Mapping[str, GemmRates]  # linear, bmm, conv: fp32; tensor: faster, not measured
-    vector: Mapping[str, VectorRates]  # unary, binary, and operators that have numbers of their own
+    gemm: Mapping[str, GemmRates]  # linear, bmm, conv: fp32; tensor: faster formats, not measured
+    vector: Mapping[str, VectorRates]  # unary, binary, and operators with rates of their own
     reduction: Mapping[str, ReductionRates]  # softmax, layer_norm
     attention: AttentionRates
     kernel_s: float  # an empty kernel, back to back with others
     bands: Mapping[str, Band] = field(default_factory=dict)
-    tensor: Mapping[str, TensorRates] = field(default_factory=dict)  # by kind, where measured
-    asked: str = "best"  # the level of information that was asked for
-    framework: str = DEFAULT_FRAMEWORK  # whose kernels run, where several were measured
-    stamp: Stamp = ()  # of the calibrations it was read from
+    tensor: Mapping[str, TensorRates] = field(default_factory=dict)  # measured rates by kind
+    asked: str = "best"  # the requested level of information
+    framework: str = DEFAULT_FRAMEWORK  # library of the kernels, where several were measured
+    stamp: Stamp = ()  # of the calibrations behind the profile
 
 
 def default_profile(vendor: str) -> Profile:
@@ -164,10 +163,10 @@ def tiles_from(table: Mapping[str, Any]) -> tuple[Tile, ...]:
 def product_seconds(
     rates: ProductRates, sizes: Sizes, gpu: Gpu, dtype: str, weight_dtype: str = ""
 ) -> Floats:
-    """Return the seconds of products of m, n, k and batch with the rates of one class."""
+    """Return the seconds of matrix products on the GPU, with the rates of one class."""
     m, n, k, batch = sizes
     seconds = rates.start_s + tile_seconds(
-        m * batch, n, k, batch, rates.tiles, machine(gpu, rates, dtype, weight_dtype)
+        m * batch, n, k, batch, rates.tiles, tile_rates_of(gpu, rates, dtype, weight_dtype)
     )
     if rates.correction is None:
         return seconds
@@ -175,12 +174,12 @@ def product_seconds(
 
 
 def result_bytes(dtype: str) -> float:
-    """Return the bytes of one number of a result: 8-bit and narrower products end as 16 bits."""
+    """Return the bytes per number of a result: products in 8 bits or fewer have 16-bit results."""
     return max(2.0, BYTES[dtype])
 
 
-def machine(gpu: Gpu, rates: ProductRates, dtype: str, weight_dtype: str = "") -> TileRates:
-    """Return the tile model's rates of `gpu` in one precision."""
+def tile_rates_of(gpu: Gpu, rates: ProductRates, dtype: str, weight_dtype: str = "") -> TileRates:
+    """Return the parameters of the tile model for a GPU and a precision."""
     flops_per_s_per_sm = gpu.peak(dtype) / gpu.sm_count
     return TileRates(
         sm_count=gpu.sm_count,

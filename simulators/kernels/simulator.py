@@ -1,7 +1,13 @@
 """Latency, energy and utilization of one operator on one GPU.
 
-Points name an operator and the sizes it has; sizes it does not have are ignored. The four scales
-make what-if devices of real ones.
+A point names an operator and its sizes; sizes that the operator lacks are ignored. Four scales turn
+a real GPU into a what-if GPU.
+
+A product may have a chosen schedule instead of the tile that the library selects: rows and columns
+of a block's tile, and the number of shares of k. Compilers that search for schedules (Ansor, Zheng
+et al., OSDI 2020; TLP, Zhai et al., ASPLOS 2023) rank such choices by a cost model; here the tile
+model of `tiling.py` ranks them. The efficiency of a tile's inner loop is that of the tabulated tile
+with the nearest shape.
 """
 
 from __future__ import annotations
@@ -44,15 +50,17 @@ from simulators.workload import operators
 from simulators.workload.operators import Compute
 from simulators.workload.precision import BYTES, PRECISIONS
 
+R = TypeVar("R", bound=ProductRates)
+
 Columns = Mapping[str, Floats]
 Group = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Op:
-    """An operator that points may name."""
+    """An operator that a point may name."""
 
-    sizes: tuple[str, ...]  # those it has; each must be positive
+    sizes: tuple[str, ...]  # its size columns; each must be positive
     build: Callable[[str, Group, Columns], Compute]
 
 
@@ -106,7 +114,7 @@ def _latent_attention(op: str, group: Group, sizes: Columns) -> Compute:
     plain = _attention(op, group, sizes)
     if op.endswith("prefill"):
         return replace(plain, kv_heads=plain.heads, head_dim=LATENT_PREFILL_DIM, latent=True)
-    kv_heads = LATENT_WIDTH / (2.0 * LATENT_DECODE_DIM)  # one latent is key and value of all heads
+    kv_heads = LATENT_WIDTH / (2.0 * LATENT_DECODE_DIM)  # all heads share one latent
     return replace(plain, kv_heads=kv_heads, head_dim=LATENT_DECODE_DIM, latent=True)
 
 
@@ -175,7 +183,7 @@ AUXILIARY = {
     "quantise_scan": Op(TABLE, partial(_table, operators.Quantisation, scan=True)),
     "encoder_attention": Op(("batch", "new_tokens", "heads", "head_dim"), _encoder),
 }
-"""Requests are `batch`, tokens of each `new_tokens`, channels `cols`."""
+"""Column `batch` holds requests, `new_tokens` the tokens per request, `cols` the channels."""
 
 STREAMS = {
     "embedding": Op(TABLE, partial(_table, operators.Embedding)),
@@ -195,18 +203,79 @@ STREAMS = {
         for name in ("addu", "mulu", "divu", "powu", "relu", "gelu", "tanh")
     },
 }
-"""Bound by memory, in any precision. Drawing a token takes a pass over its logits, as a softmax
-does; a pointwise operator's trailing `u` means one input and a constant."""
+"""Operators bound by memory, in any precision. Sampling a token takes a pass over its logits, like
+a softmax. A trailing `u` of a pointwise operator means one input and a constant."""
 
 OPS = PRODUCTS | AUXILIARY | STREAMS
 FORMATS = tuple(dict.fromkeys((*PRECISIONS, *BYTES)))
 
 NAMES = ("gpu", "op", "dtype", "weight_dtype", "information", "framework")
 WHOLE = ("heads", "kv_heads", "head_dim", "experts", "top_k", "padding")
-"""Sizes that an operator holds as one number for a whole column."""
+"""Sizes that an operator holds as one number for all rows."""
 SCHEDULE = ("tile_m", "tile_n", "split_k")
-ALIKE = (*NAMES, *WHOLE, "isolated", *GPU_SCALES, *SCHEDULE)
-"""Fields that rows which one call prices have in common."""
+GROUPED_BY = (*NAMES, *WHOLE, "isolated", *GPU_SCALES, *SCHEDULE)
+"""Columns by which rows are grouped: one call prices the rows of a group."""
+
+
+REGISTER_BYTES = {"nvidia": 262_144.0, "amd": 524_288.0}
+"""Registers of an SM: 65,536 of 32 bits since Kepler (CUDA programming guide); of a CU of CDNA
+(AMD, "CDNA architecture")."""
+
+LEAST_K = 8.0
+"""Smallest number of elements of k per loaded strip, as in fp32 kernels."""
+
+BUFFERS = 2.0
+"""Strips of k in shared memory: one is multiplied while the next one is loaded."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Tile and split of a product; 0: the library's choice."""
+
+    tile_m: int = 0
+    tile_n: int = 0
+    split_k: int = 0
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the user chose any value."""
+        return self != Schedule()
+
+    def refusal(self, gpu: Gpu, dtype: str) -> str:
+        """Return why an SM cannot run a block with this tile, or an empty string."""
+        if self.tile_m <= 0 or self.tile_n <= 0 or self.split_k < 0:
+            return "tile_incomplete: tile_m and tile_n are chosen together; split_k goes with them"
+        if not gpu.validated or gpu.vendor not in REGISTER_BYTES:
+            return f"tile_unknown: of kernels on {gpu.name} nothing is known"
+        sums, registers = 4.0 * self.tile_m * self.tile_n, REGISTER_BYTES[gpu.vendor]
+        if sums >= registers:
+            return f"tile_exceeds_registers: sums take {sums:,.0f} bytes of {registers:,.0f}"
+        strips = BUFFERS * (self.tile_m + self.tile_n) * LEAST_K * BYTES[dtype]
+        if strips > gpu.sram_bytes_per_sm:
+            return f"tile_exceeds_sram: strips take {strips:,.0f} of {gpu.sram_bytes_per_sm:,.0f}"
+        return ""
+
+
+def with_schedule(profile: Profile, schedule: Schedule) -> Profile:
+    """Return a profile in which all products use one schedule."""
+    gemm: dict[str, GemmRates] = {n: _with_tile(r, schedule) for n, r in profile.gemm.items()}
+    tensor: dict[str, TensorRates] = {n: _with_tile(r, schedule) for n, r in profile.tensor.items()}
+    return replace(profile, gemm=gemm, tensor=tensor)
+
+
+def _with_tile(rates: R, schedule: Schedule) -> R:
+    """Return rates with a single tile; without a chosen split, with each split of the library."""
+    near = min(rates.tiles, key=lambda tile: _distance(tile, schedule))
+    splits = {tile.splits for tile in rates.tiles}
+    chosen = (schedule.split_k,) if schedule.split_k else tuple(sorted(splits))
+    m, n = schedule.tile_m, schedule.tile_n
+    return replace(rates, tiles=tuple(Tile(m, n, near.efficiency, s) for s in chosen))
+
+
+def _distance(tile: Tile, schedule: Schedule) -> tuple[float, float]:
+    """Return the distance of a tile from a schedule, in octaves of its sides, then of its area."""
+    m, n = math.log2(tile.m / schedule.tile_m), math.log2(tile.n / schedule.tile_n)
+    return abs(m) + abs(n), abs(m + n)
 
 
 @dataclass(frozen=True)
@@ -276,7 +345,7 @@ _work = partial(metric, page="kernels.md#work")
 
 @dataclass(frozen=True)
 class KernelMetrics:
-    """What a profiler would print."""
+    """Latency, energy, work and utilization of one launch."""
 
     latency_s: float = _time("time of one launch", better="min")
     latency_s_lo: float = _time("lower end of its 90 % interval")
@@ -291,7 +360,7 @@ class KernelMetrics:
 
 @dataclass(frozen=True)
 class Kernels:
-    """The simulator of this package."""
+    """The kernel simulator."""
 
     name: str = "kernels"
     version: int = 14
@@ -299,7 +368,7 @@ class Kernels:
     metrics: type = KernelMetrics
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Price every row; rows of one GPU, operator and precision are priced together."""
+        """Price every row; rows with the same GPU, operator and precision are priced together."""
         check_batch(KernelPoint, batch)
         rows = batch.num_rows
         out = {name: np.full(rows, np.nan) for name in KernelMetrics.__dataclass_fields__}
@@ -307,8 +376,8 @@ class Kernels:
         level = np.zeros(rows, np.int64)
         used = {name for op in OPS.values() for name in op.sizes} | {"past_tokens"}
         sizes = {name: numbers(batch, name).astype(np.float64) for name in sorted(used)}
-        for where, named in alike(batch, ALIKE):
-            group = _spelled_out(named)
+        for where, named in alike(batch, GROUPED_BY):
+            group = _with_formats(named)
             op = OPS[group["op"]]
             local = {name: column[where] for name, column in sizes.items()}
             gpu = what_if(load_gpu(group["gpu"]), **{scale: group[scale] for scale in GPU_SCALES})
@@ -330,13 +399,13 @@ class Kernels:
         return outcome(KernelMetrics, out, infeasible=list(reasons), shares=shares_of(level))
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
-        """A point depends on its GPU's data sheet, and on all calibrations its rates come from."""
+        """Return the data sheet of a point's GPU and all calibrations behind its rates."""
         if name != "gpu":
             return ()
         return (GPUS.find(str(value)), *files_behind(load_gpu(str(value))))
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
-        """Say of which GPUs nothing was measured."""
+        """Return notes on GPUs without measurements."""
         return notes_on(axes["gpu"])
 
     def warm_up(self) -> None:
@@ -347,8 +416,8 @@ class Kernels:
 SIMULATOR = Kernels()
 
 
-def _spelled_out(group: Group) -> Group:
-    """Return the group with the name of a precision replaced by its formats."""
+def _with_formats(group: Group) -> Group:
+    """Return a group in which formats replace the name of a precision."""
     if group["dtype"] is None:
         raise UserError("dtype is missing; it names the precision of the operands, such as fp16")
     how = PRECISIONS.get(group["dtype"])
@@ -359,7 +428,7 @@ def _spelled_out(group: Group) -> Group:
 
 
 def _refusal(schedule: Schedule, group: Group, gpu: Gpu) -> str:
-    """Return why an operator is not cut so; empty if it is."""
+    """Return why an operator cannot have a schedule, or an empty string."""
     if OPS[group["op"]].build is not _product:
         return f"op_has_no_tile: {group['op']}"
     return schedule.refusal(gpu, group["dtype"])
@@ -368,14 +437,14 @@ def _refusal(schedule: Schedule, group: Group, gpu: Gpu) -> str:
 def _price_group(
     group: Group, sizes: Columns, gpu: Gpu, schedule: Schedule
 ) -> tuple[dict[str, NDArray[np.float64]], Priced]:
-    """Return the metrics of rows that share GPU, operator and precision."""
+    """Return the metrics of a group of rows, as columns, and their evidence."""
     name = str(group["op"])
     sizes = {name: np.maximum(size, 1.0) for name, size in sizes.items()}
     operator = OPS[name].build(name, group, sizes)
     level: Level = str(group["information"])
     framework = DEFAULT_FRAMEWORK if group["isolated"] else str(group["framework"])
     if schedule.is_chosen:
-        level = held_to(profile_of(gpu, str(level), framework), schedule)
+        level = with_schedule(profile_of(gpu, str(level), framework), schedule)
     if group["isolated"]:
         priced = price_call(operator, gpu, level)
     else:
@@ -394,66 +463,3 @@ def _price_group(
         "mfu": work / (peak * priced.latency_s),
     }
     return columns, replace(priced, extrapolated=True) if schedule.is_chosen else priced
-
-
-R = TypeVar("R", bound=ProductRates)
-
-REGISTER_BYTES = {"nvidia": 262_144.0, "amd": 524_288.0}
-"""Of an SM, 65,536 of 32 bits since Kepler (CUDA programming guide); of a CU of CDNA (AMD, "CDNA
-architecture")."""
-
-LEAST_K = 8.0
-"""Steps of `k` that a block loads at least, as fp32 kernels do."""
-
-BUFFERS = 2.0
-"""Strips of `k` that a block holds: one is multiplied while the next one is loaded."""
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """How a product is cut; 0: as its library does."""
-
-    tile_m: int = 0
-    tile_n: int = 0
-    split_k: int = 0
-
-    @property
-    def is_chosen(self) -> bool:
-        """Whether anything of it is the user's."""
-        return self != Schedule()
-
-    def refusal(self, gpu: Gpu, dtype: str) -> str:
-        """Return why no block of an SM runs it; empty if one does."""
-        if self.tile_m <= 0 or self.tile_n <= 0 or self.split_k < 0:
-            return "tile_incomplete: tile_m and tile_n are chosen together; split_k goes with them"
-        if not gpu.validated or gpu.vendor not in REGISTER_BYTES:
-            return f"tile_unknown: of kernels on {gpu.name} nothing is known"
-        sums, registers = 4.0 * self.tile_m * self.tile_n, REGISTER_BYTES[gpu.vendor]
-        if sums >= registers:
-            return f"tile_exceeds_registers: sums take {sums:,.0f} bytes of {registers:,.0f}"
-        strips = BUFFERS * (self.tile_m + self.tile_n) * LEAST_K * BYTES[dtype]
-        if strips > gpu.sram_bytes_per_sm:
-            return f"tile_exceeds_sram: strips take {strips:,.0f} of {gpu.sram_bytes_per_sm:,.0f}"
-        return ""
-
-
-def held_to(profile: Profile, schedule: Schedule) -> Profile:
-    """Return the profile of a GPU with this tile for all products."""
-    gemm: dict[str, GemmRates] = {n: _by_one(r, schedule) for n, r in profile.gemm.items()}
-    tensor: dict[str, TensorRates] = {n: _by_one(r, schedule) for n, r in profile.tensor.items()}
-    return replace(profile, gemm=gemm, tensor=tensor)
-
-
-def _by_one(rates: R, schedule: Schedule) -> R:
-    """Return rates that know a single tile, in as many shares as are said or as any is cut into."""
-    near = min(rates.tiles, key=lambda tile: _distance(tile, schedule))
-    splits = {tile.splits for tile in rates.tiles}
-    chosen = (schedule.split_k,) if schedule.split_k else tuple(sorted(splits))
-    m, n = schedule.tile_m, schedule.tile_n
-    return replace(rates, tiles=tuple(Tile(m, n, near.efficiency, s) for s in chosen))
-
-
-def _distance(tile: Tile, schedule: Schedule) -> tuple[float, float]:
-    """Return how unlike a tile is, in octaves of its sides, then of its area."""
-    m, n = math.log2(tile.m / schedule.tile_m), math.log2(tile.n / schedule.tile_n)
-    return abs(m) + abs(n), abs(m + n)

@@ -1,17 +1,16 @@
-"""The time of a matrix product that is cut into tiles, which run in waves over the SMs.
+"""Time of a matrix product: tiles that run in waves over the SMs.
 
 Each block computes one tile of the output: it loads a strip of `a` and a strip of `b` through L2
-and multiplies them along `k`. Blocks fill the SMs in waves; a wave that is only partly filled
-takes almost as long as a full one. Split-k gives several blocks a share of `k` each, when there
-are too few tiles for the SMs. The library tries several tiles and takes a good one, not always
-the best: a soft minimum.
+and multiplies them along `k`. Blocks fill the SMs in waves; a partly filled wave takes almost as
+long as a full one. With too few tiles for the SMs, split-k divides `k` among several blocks. The
+library tries several tiles and takes a good one, not always the best: a soft minimum.
 
-Two readings of the memory path stand side by side: what one SM can load through L2 per second,
-and what all of them together can draw from device memory, where a strip is read again by every
-group of blocks that cannot share it through L2.
+Two limits of the memory path are combined: the bytes that one SM loads through L2 per second, and
+the bytes that all SMs together read from device memory. Every group of blocks that cannot share a
+strip through L2 reads the strip again.
 
-Every term grows with m, n, k and batch and falls with SMs, clock, bandwidth and L2, and sums,
-norms and soft minima of such terms do so too. That is why the laws hold by construction.
+Every term grows with m, n, k and batch and falls with SMs, clock, bandwidth and L2. Sums, norms and
+soft minima of such terms do so too, so the time is monotone by construction.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from simulators.core.jit import Floats, arrays, f8, i8, kernel, matrix
 
 @dataclass(frozen=True)
 class Tile:
-    """A block's share of the output, and the part of an SM's peak its inner loop reaches."""
+    """Rows and columns of a block's output, and the share of an SM's peak in the inner loop."""
 
     m: int
     n: int
@@ -37,9 +36,9 @@ class Tile:
 
 @dataclass(frozen=True, kw_only=True)
 class TileRates:
-    """Sustained rates of a GPU in one precision, as parameters of the tile model.
+    """Sustained rates of a GPU in one precision: parameters of the tile model.
 
-    Its numbers go to the compiled loop in the order of the fields.
+    The compiled loop receives the numbers in the order of the fields.
     """
 
     sm_count: int
@@ -50,11 +49,11 @@ class TileRates:
     a_bytes: float  # of one number of the left operand, the right one and the result
     b_bytes: float
     c_bytes: float
-    tail: float  # share of the last, partly filled wave that is paid for
-    prologue: float  # steps of k a block spends filling its pipeline and writing its tile
+    tail: float  # cost of the last, partly filled wave, as a share of a full wave
+    prologue: float  # steps of k in which a block fills its pipeline and writes its tile
     k_step: float
     step_s: float = 0.0  # latency of one step of k, however many SMs and however small the tile
-    split_s: float = 0.0  # of adding up the shares of a split k
+    split_s: float = 0.0  # of adding up the partial results of a split k
 
 
 def tile_seconds(
@@ -63,16 +62,16 @@ def tile_seconds(
     k: NDArray[np.float64],
     batch: NDArray[np.float64],
     tiles: tuple[Tile, ...],
-    machine: TileRates,
+    rates: TileRates,
 ) -> NDArray[np.float64]:
-    """Return the seconds of each product in columns of sizes, over the best few of `tiles`.
+    """Return the seconds of matrix products, one per row of the broadcast sizes.
 
-    `m` is the number of rows of all of `batch` products together, so that groups of unequal height
-    (experts) are priced by the same form.
+    `m` counts the rows of all `batch` products together, so that grouped products with unequal
+    numbers of rows (experts) have the same formula. `tiles` are the candidates of the library.
     """
     shape = np.broadcast_shapes(m.shape, n.shape, k.shape, batch.shape)
     table = np.array([(t.m, t.n, t.efficiency, t.splits) for t in tiles], np.float64)
-    numbers = np.array([*vars(machine).values()], np.float64)
+    numbers = np.array([*vars(rates).values()], np.float64)
     m, n, k, batch = (
         np.array(np.broadcast_to(size, shape), np.float64, order="C").reshape(-1)
         for size in (m, n, k, batch)
@@ -83,7 +82,7 @@ def tile_seconds(
 
 
 def four_norm(*terms: NDArray[np.float64] | float) -> NDArray[np.float64]:
-    """Return the 4-norm of times that mostly overlap: near the largest, a little above it.
+    """Return the 4-norm of times that mostly overlap: slightly more than the largest time.
 
     >>> float(four_norm(3.0, 0.0))
     3.0
@@ -93,30 +92,30 @@ def four_norm(*terms: NDArray[np.float64] | float) -> NDArray[np.float64]:
     return total
 
 
-def lost_of_l2(filled: Floats) -> Floats:
-    """Return the share of rows that L2 has lost when they are read again."""
+def l2_miss_rate(filled: Floats) -> Floats:
+    """Return the miss rate of L2 for data that is read again. `filled`: bytes over L2 capacity."""
     square = filled * filled
-    sharp = square * square * square  # the sixth power: how suddenly, read off A100 and V100 alike
-    return sharp / (1.0 + sharp)
+    sixth_power = square * square * square  # the steepness on both A100 and V100
+    return sixth_power / (1.0 + sixth_power)
 
 
 BLOCK = 256
-"""Products priced together: their columns stay in the first-level cache for all tiles."""
+"""Products per block of the loop: their columns stay in the first-level cache for all tiles."""
 
 
 @kernel(i8(*arrays(f8, 4), matrix(f8), *arrays(f8, 2)), simd=True)
 def _price_tiles(
-    m: Floats, n: Floats, k: Floats, batch: Floats, tiles: Floats, machine: Floats, out: Floats
+    m: Floats, n: Floats, k: Floats, batch: Floats, tiles: Floats, rates: Floats, out: Floats
 ) -> int:
-    """Fill `out` with a 4-norm: the soft minimum over tiles, and each operand moved once.
+    """Fill `out` with the seconds: the soft minimum over tiles, at least each operand moved once.
 
-    Partial results of split-k are written and read once in fp32, 8 bytes a number. The exponents
-    4 and 16 are powers of two so that roots are square roots: the same bits on every machine.
+    Split-k writes and reads partial results once in fp32: 8 bytes per number. The exponents 4 and
+    16 are powers of two so that roots are square roots, which have the same bits on every machine.
     """
-    sms, flops, load, hbm, l2 = machine[0], machine[1], machine[2], machine[3], machine[4]
-    a, b, c = machine[5], machine[6], machine[7]
-    tail, prologue, k_step = machine[8], machine[9], machine[10]
-    step_s, split_s = machine[11], machine[12]
+    sms, flops, load, hbm, l2 = rates[0], rates[1], rates[2], rates[3], rates[4]
+    a, b, c = rates[5], rates[6], rates[7]
+    tail, prologue, k_step = rates[8], rates[9], rates[10]
+    step_s, split_s = rates[11], rates[12]
     group = math.sqrt(sms)
     missed, totals = np.empty(BLOCK), np.empty(BLOCK)
     for start in range(0, out.size, BLOCK):

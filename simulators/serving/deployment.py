@@ -47,7 +47,7 @@ from simulators.core.errors import Infeasible
 from simulators.core.fields import updated
 from simulators.core.folder import once
 from simulators.core.jit import Floats, Ints
-from simulators.kernels.energy import part_of, resting_w
+from simulators.kernels.energy import idle_w_of, with_power_shares
 from simulators.serving.point import NONE, NUCLEUS, OVERLAPPED, UNIFIED, ServingPoint
 from simulators.serving.row_groups import kinds_of
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
@@ -282,10 +282,10 @@ def _hardware(
         )
     if clock_hz:
         device = held_at(device, clock_hz / device.clock_hz)
-    if power_limit_w and power_limit_w <= resting_w(device):
+    if power_limit_w and power_limit_w <= idle_w_of(device):
         raise Infeasible(
             "power_limit_too_low",
-            f"power_limit_w {power_limit_w:g}: {device.name} draws {resting_w(device):g} W at rest",
+            f"power_limit_w {power_limit_w:g}: {device.name} draws {idle_w_of(device):g} W at rest",
         )
     if power_limit_w > device.tdp_w:
         raise Infeasible(
@@ -294,7 +294,7 @@ def _hardware(
         )
     if power_share < 1.0:
         work = max(sm, bandwidth)  # of the GPU's limit: at least the share of the partition's units
-        device = part_of(device, power_share, work)
+        device = with_power_shares(device, power_share, work)
         power_limit_w *= work
     replica = Replica(
         model.value,

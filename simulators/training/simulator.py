@@ -31,7 +31,7 @@ from simulators.core.fields import check_batch
 from simulators.core.jit import Floats
 from simulators.evidence.lookup import notes_on
 from simulators.kernels import price as kernels
-from simulators.kernels.energy import resting_w
+from simulators.kernels.energy import idle_w_of
 from simulators.training.job import CALIBRATION, Constants, check_job, load_constants
 from simulators.training.memory import RESERVED_BYTES, RankMemory, rank_memory
 from simulators.training.metrics import (
@@ -103,7 +103,7 @@ def explained(
             devices=gpus,
             bound=bound,
             level=LEVELS[FITTED],
-            note=f"an idle GPU draws {resting_w(job.gpu):.0f} W or more",
+            note=f"an idle GPU draws {idle_w_of(job.gpu):.0f} W or more",
         )
         for name, (seconds, bound) in messages.items()
         if abs(seconds) > 0.0

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from simulators.core.columns import FITTED, LEVELS, Shares
 from simulators.core.jit import Floats, Ints
-from simulators.kernels.energy import resting_w
+from simulators.kernels.energy import idle_w_of
 from simulators.training.communication import (
     CONTEXT,
     EXPERTS,
@@ -224,7 +224,7 @@ def after_loading(done: Steps, read_s: Floats, job: Job, plans: Plans) -> Steps:
         done,
         step_s=done.step_s + waits_s,
         loading_s=waits_s,
-        energy_j=done.energy_j + waits_s * resting_w(job.gpu) * ranks,
+        energy_j=done.energy_j + waits_s * idle_w_of(job.gpu) * ranks,
     )
 
 
@@ -342,4 +342,4 @@ def _energy_j(work: Work, step_s: Floats, busy_s: Floats) -> Floats:
         for (phase, _), joules in piece.joules.items():
             spent_j += counts[name] * runs(phase, plans) * joules[work.which]
     idle_s = np.maximum(0.0, step_s - busy_s)
-    return spent_j * plans.micro_batches / plans.pp + idle_s * resting_w(work.job.gpu)
+    return spent_j * plans.micro_batches / plans.pp + idle_s * idle_w_of(work.job.gpu)

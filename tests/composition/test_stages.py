@@ -32,7 +32,7 @@ from simulators.composition.price import (
 )
 from simulators.composition.replica import Replica, Runtime
 from simulators.composition.uncertainty import HalfWidth, unexplained_share
-from simulators.kernels.energy import active_idle_w, resting_w
+from simulators.kernels.energy import active_idle_w, idle_w_of
 from simulators.workload.llm.parallelism import (
     HIGH_THROUGHPUT,
     LOW_LATENCY,
@@ -188,7 +188,7 @@ def test_energy_counts_every_gpu_of_a_stage() -> None:
         prefill_kv_tokens=64.0,
     )
     rows, made = rows_of(one, step), stage_iteration(one, step, 0)
-    assert made.waiting_w == pytest.approx(4.0 * resting_w(SHEET))
+    assert made.waiting_w == pytest.approx(4.0 * idle_w_of(SHEET))
     assert made.active_idle_w == pytest.approx(4.0 * active_idle_w(SHEET))
     for part in ("tokens", "prefill_attention", "decode_attention"):
         mine = [row for row in rows if row.part == part]

@@ -10,7 +10,7 @@ from hypothesis.strategies import floats, sampled_from
 
 from simulators.catalog.gpu import Gpu, held_at, load_gpu, what_if
 from simulators.evidence.lookup import calibrations
-from simulators.kernels.energy import active_idle_w, energy_j, power_model_of, power_w, resting_w
+from simulators.kernels.energy import active_idle_w, energy_j, idle_w_of, power_model_of, power_w
 from simulators.kernels.price import price
 from simulators.workload.operators import Elementwise, Gemm, Norm
 from tests.calibrations import fitted_tables
@@ -27,7 +27,7 @@ def test_power_lies_between_idle_and_the_power_limit(name: str, n: float, scale:
     gpu = load_gpu(name)
     for operator in (product(n), Norm(name="n", rows=n, cols=n), Elementwise(name="e", elements=n)):
         latency_s = scale * price(operator, gpu).latency_s
-        assert resting_w(gpu) <= power_w(operator, gpu, latency_s) <= gpu.tdp_w
+        assert idle_w_of(gpu) <= power_w(operator, gpu, latency_s) <= gpu.tdp_w
 
 
 @given(name=sampled_from(GPUS), n=floats(1.0, 16384.0), slower=floats(1.0, 10.0))
@@ -58,7 +58,7 @@ def test_power_model_transfers_from_the_nearest_metered_gpu_without_shapes() -> 
     assert own.shapes
     assert transferred == replace(own, shapes={})
     gpu = load_gpu("h100_sxm")
-    rest_w = resting_w(gpu)
+    rest_w = idle_w_of(gpu)
     assert active_idle_w(gpu) == pytest.approx(rest_w + own.active_idle * (gpu.tdp_w - rest_w))
     assert set(calibrations("power")) == {"h200_sxm", "b200_sxm"}
 

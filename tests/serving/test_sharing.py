@@ -11,7 +11,7 @@ import pytest
 from simulators.core.columns import schema_of
 from simulators.core.errors import Infeasible
 from simulators.core.fields import values_of
-from simulators.kernels.energy import resting_w
+from simulators.kernels.energy import idle_w_of
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.sharing import ALWAYS_BUSY, IDLE, Pressure, by_share, by_turns, paid
@@ -148,7 +148,7 @@ def test_mig_slice_draws_its_share_of_idle_power() -> None:
 def gpu_power_w(point: ServingPoint) -> tuple[float, float]:
     """Return the watts at rest and at most of what a design has of its GPU."""
     gpu = deployment_of(validated_partition(point)).hardware.replica.gpu
-    return resting_w(gpu), gpu.tdp_w
+    return idle_w_of(gpu), gpu.tdp_w
 
 
 def joules(point: ServingPoint) -> float:

@@ -66,7 +66,7 @@ OWN = Scales(size=0.15, length=4.0, bytes_size=0.08, bytes_length=2.0, along=6.0
 
 def places(attention: Attention) -> Floats:
     """Return log2 of the pairs and of the tokens of each decode step, a row per step."""
-    _, _, pairs, tokens = next(corrections.sliced(attention))
+    _, _, pairs, tokens = next(corrections.slices_of(attention))
     both: Floats = np.log2(np.stack(np.broadcast_arrays(pairs, tokens), axis=-1))
     return both
 
@@ -85,7 +85,7 @@ def fit_grids(
         numbers: of the form, fitted to all rows.
         refit: returns numbers fitted to some rows, held near others.
     """
-    slices = list(corrections.sliced(rows.operator))
+    slices = list(corrections.slices_of(rows.operator))
     packed: dict[int, list[Bools]] = {}
     for where, mine, _, _ in slices:
         packed.setdefault(where.packing, []).append(mine)
@@ -132,7 +132,7 @@ def _grids_of(
         if np.count_nonzero(mine) < LEAST_SLICE:
             continue
         own = smoothed(at[mine], left[mine], flat, OWN).reshape(shape)
-        plain = np.log(form(corrections.nominal(where, pairs, tokens, steps))) + shared
+        plain = np.log(form(corrections.decode_steps_at(where, pairs, tokens, steps))) + shared
         count = np.full(shape, GUESSED)
         np.add.at(count, tuple(np.rint(at[mine]).astype(np.int64).T), 1.0)
         grids[where] = nearest_rising(plain + own, count) - plain

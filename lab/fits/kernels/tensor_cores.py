@@ -51,7 +51,7 @@ from simulators.evidence.intervals import Band
 from simulators.evidence.lookup import CALIBRATIONS
 from simulators.kernels.corrections import features_of
 from simulators.kernels.families.gemm import sizes_of
-from simulators.kernels.levels import MEASURED, NUMBERS, WEIGHT_ONLY, sustaining
+from simulators.kernels.levels import MEASURED, NUMBERS, WEIGHT_ONLY, limited_to_share
 from simulators.kernels.price import roofline_s
 from simulators.kernels.profile import TensorRates, default_profile, product_seconds
 from simulators.workload.precision import QUANTISED
@@ -354,7 +354,7 @@ def sheet_seconds(rows: Rows, line: SustainedLine) -> Floats:
     gpu, operator = load_gpu(rows.gpu), rows.operator
     profile = default_profile(gpu.vendor)
     share = line.share(gpu.vendor, math.log(flops_per_j(gpu, operator.dtype)))
-    rates = sustaining(profile.gemm["tensor"], share, gpu, operator.dtype)
+    rates = limited_to_share(profile.gemm["tensor"], share, gpu, operator.dtype)
     formats = operator.dtype, operator.weight_dtype
     seconds = profile.kernel_s + product_seconds(rates, sizes_of(operator), gpu, *formats)
     return np.maximum(seconds, roofline_s(operator, gpu))

@@ -48,7 +48,7 @@ from simulators.evidence.transfer import (
 )
 from simulators.kernels.families import attention, auxiliary_kernels, experts
 from simulators.kernels.families.family import EIGHT_BITS, entry_from, multiplies_narrow, tables_of
-from simulators.kernels.levels import measured_rates, stand_in_kinds, zero_shot_profile
+from simulators.kernels.levels import measured_rates, substitute_kinds, zero_shot_profile
 from simulators.kernels.price import price, roofline_s
 
 GPUS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "rtx_pro_6000")
@@ -154,7 +154,7 @@ def _product_trials(rows: Rows) -> Iterator[Trial]:
     def look(source: str, framework: str, kind: str) -> Any:
         return measured_rates(source).get((framework, kind))
 
-    kinds = stand_in_kinds(rows.dtype)
+    kinds = substitute_kinds(rows.dtype)
     for source, framework, kind, rates in _sources("tensor", rows, gpu, kinds, look):
         predicted_s = np.maximum(tensor_cores.seconds_of(rows, rates, gpu), least_s)
         yield Trial(rows, source, framework, kind, True, rates.band or WIDEST, predicted_s)

@@ -33,7 +33,7 @@ from simulators.kernels.families.latent_attention import (
     warp_prompt_seconds,
 )
 from simulators.kernels.profile import AttentionRates, Profile
-from simulators.kernels.tiling import four_norm, lost_of_l2
+from simulators.kernels.tiling import four_norm, l2_miss_rate
 from simulators.workload.operators import Attention, Column
 from simulators.workload.precision import BYTES
 
@@ -255,7 +255,7 @@ def decode_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats
     """Return the uncorrected seconds of single new tokens."""
     _, _, keys, requests = sums(a)
     kept = 2.0 * keys * a.kv_heads * a.head_dim * BYTES[a.kv_dtype]
-    lost = lost_of_l2(kept / (numbers["l2_share"] * gpu.l2_bytes))
+    lost = l2_miss_rate(kept / (numbers["l2_share"] * gpu.l2_bytes))
     slowed = lost + (1.0 - lost) / numbers["l2_speed"]
     memory_s = moved_bytes * slowed / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
     scored = a.heads * (keys + numbers["lead"] * requests)

@@ -30,7 +30,7 @@ from simulators.core.jit import Floats
 from simulators.kernels.corrections import corrected
 from simulators.kernels.families.family import Entry, OperatorFamily, entry_of, is_timed, seconds_by
 from simulators.kernels.levels import on_tensor_cores, sheet_rates
-from simulators.kernels.profile import GemmRates, Profile, machine, result_bytes
+from simulators.kernels.profile import GemmRates, Profile, result_bytes, tile_rates_of
 from simulators.kernels.tiling import four_norm, tile_seconds
 from simulators.workload.operators import GroupedGemm, active_experts
 from simulators.workload.precision import BYTES, precision
@@ -89,7 +89,7 @@ def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Fl
             grouped_gemm_bytes(grouped) / (rates.bandwidth * gpu.hbm_bytes_per_s),
         )
     else:
-        s, tiled = expert_sizes(grouped), machine(gpu, rates, grouped.dtype)
+        s, tiled = expert_sizes(grouped), tile_rates_of(gpu, rates, grouped.dtype)
         seconds = tile_seconds(s.rows, s.n, s.k, s.activated, rates.tiles, tiled)
     return np.maximum(seconds, EXPERTS.roofline_s(grouped, gpu))
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from simulators.catalog.gpu import Gpu
 from simulators.core.jit import Floats
-from simulators.kernels.tiling import four_norm, lost_of_l2
+from simulators.kernels.tiling import four_norm, l2_miss_rate
 from simulators.workload.operators import Attention
 from simulators.workload.precision import BYTES
 
@@ -99,7 +99,7 @@ def warp_prompt_seconds(
     longest_s = 2.0 * tile * keys / np.maximum(requests, 1.0) * pair_s
     memory_s = moved_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
     copied = COPIED_BYTES * a.heads * queries * (dtype != a.dtype)
-    copied_s = lost_of_l2(copied / gpu.l2_bytes) * copied / gpu.hbm_bytes_per_s
+    copied_s = l2_miss_rate(copied / gpu.l2_bytes) * copied / gpu.hbm_bytes_per_s
     copied_s = copied_s + QUANTIZATION_S * (dtype != a.dtype)
     busy_s = four_norm(compute_s + numbers["tail"] * longest_s, memory_s)
     return np.asarray(copied_s + numbers["start_s"] + busy_s, np.float64)
@@ -217,7 +217,7 @@ def triton_prompt_seconds(
     shared_by = np.maximum(gpu.sm_count / requests, 1.0)
     again = blocks * steps * tile_keys * width * PROMPT_BYTES / shared_by
     moved = held + requests * queries * a.heads * width * PROMPT_BYTES
-    memory_s = (moved + lost_of_l2(held / gpu.l2_bytes) * again) / gpu.hbm_bytes_per_s
+    memory_s = (moved + l2_miss_rate(held / gpu.l2_bytes) * again) / gpu.hbm_bytes_per_s
     return np.asarray(numbers["start_s"] + four_norm(clocks / gpu.clock_hz, memory_s), np.float64)
 
 

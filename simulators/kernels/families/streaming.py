@@ -21,7 +21,7 @@ from simulators.catalog.gpu import Gpu, as_sold
 from simulators.core.jit import Floats
 from simulators.kernels.families.family import Entry, OperatorFamily, entry_of, streaming
 from simulators.kernels.profile import Profile, ReductionRates, VectorRates
-from simulators.kernels.tiling import four_norm, lost_of_l2
+from simulators.kernels.tiling import four_norm, l2_miss_rate
 from simulators.workload.operators import Elementwise, Norm
 from simulators.workload.precision import BYTES
 
@@ -38,7 +38,7 @@ def chain_seconds(vector: Elementwise, gpu: Gpu, numbers: Mapping[str, float]) -
     """Return the seconds of a chain as engines run it, its start included."""
     moved = vector_bytes(vector)
     kept = moved / 2.0 if vector.reads == vector.writes else moved
-    lost = lost_of_l2(kept / (numbers["share"] * gpu.l2_bytes))
+    lost = l2_miss_rate(kept / (numbers["share"] * gpu.l2_bytes))
     far = lost * np.maximum(moved - numbers["rest"] * gpu.l2_bytes, 0.0)
     slow = numbers["bandwidth"] * gpu.hbm_bytes_per_s
     fast = np.maximum(numbers["l2"] * gpu.sm_count * gpu.clock_hz, slow)
@@ -133,7 +133,7 @@ def reduction_seconds(norm: Norm, gpu: Gpu, profile: Profile) -> Floats:
     resident = THREADS_PER_SM.get(gpu.architecture, 2048.0) / threads
     # A what-if device with more SMs need not keep more rows in flight than the real one.
     in_flight = as_sold(gpu).sm_count * resident * row_bytes
-    lost = lost_of_l2(in_flight / (rates.l2_share * gpu.l2_bytes))
+    lost = l2_miss_rate(in_flight / (rates.l2_share * gpu.l2_bytes))
     again = np.where(cols > REGISTER_ROW, 2.0, 0.0) if softmax else 1.0
     memory_s = rows * row_bytes * (2.0 + again * lost) / (rates.bandwidth * gpu.hbm_bytes_per_s)
     whole = np.floor(cols / (vector * threads))
