@@ -21,7 +21,7 @@ from simulators.core.folder import is_trusted
 from sweeper.commands import COMMANDS
 from sweeper.commands.flags import examples
 from sweeper.space.shipped_files import spaces
-from sweeper.terminal import printable, quoting
+from sweeper.text import printable, quoting
 
 _WIDEST = 2000
 """Characters of a line of an error message."""
@@ -53,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; user errors are printed without a traceback."""
     words = list(sys.argv[1:] if argv is None else argv)
     if "_ARGCOMPLETE" in os.environ:
-        from sweeper.commands.editor import complete
+        from sweeper.commands.setup import complete
 
         words = complete()
     if argv is None and not sys.flags.safe_path:

@@ -42,7 +42,7 @@ from simulators.serving.point import SPECULATIONS
 from simulators.serving.simulator import SIMULATOR
 from simulators.workload.llm.parallelism import BACKENDS, GATHERED
 from sweeper.questions import Deadline, Question, flag
-from sweeper.words import number_in
+from sweeper.text import number_in
 
 TAIL_PERCENTILE = 90
 """Percentiles from here on have the uncertainty of a p99, lower ones that of a mean."""

@@ -21,7 +21,7 @@ from simulators.training.metrics import job_of, plans_of
 from simulators.training.point import TrainingPoint, batch_of
 from simulators.training.simulator import SIMULATOR
 from sweeper.questions import Deadline, Question, flag
-from sweeper.words import number_in
+from sweeper.text import number_in
 
 COST = "run_cost_usd"
 DAY_S = 86_400.0

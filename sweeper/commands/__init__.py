@@ -1,7 +1,9 @@
-"""The commands of the command line: each parses its options, calls the library and prints."""
+"""The commands of the command line: each parses its arguments, calls the library and prints."""
 
 import tomllib
 from pathlib import Path
 
 COMMANDS = tomllib.loads(Path(__file__).with_name("commands.toml").read_text(encoding="utf-8"))
-"""By name: the function that runs a command, what it does, and examples."""
+"""By name: the function that runs a command, what it does, its arguments, and examples."""
+SHARED = COMMANDS.pop("shared")
+"""Arguments that several commands have."""

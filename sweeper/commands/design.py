@@ -23,7 +23,7 @@ from simulators.core.contract import (
 )
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.fields import columns_of
-from sweeper.commands.flags import results_flags
+from sweeper.commands.flags import parse
 from sweeper.commands.opened import tell_progress, warn_of_version
 from sweeper.query.fronts import dominated_shares
 from sweeper.query.pareto import minimised, pareto_front, qualifying
@@ -41,9 +41,8 @@ from sweeper.report.shares import in_words, shares_of_row, spoken
 from sweeper.report.tables import print_table, print_words, read_text, write_text
 from sweeper.report.timeline import trace_events
 from sweeper.store.keys import SHOWN
-from sweeper.units import human
+from sweeper.text import human
 
-_KEY = "the first digits of a design's key, or `knee`"
 _FASTER = 1.25
 """Factor by which `explain` makes a part of the device faster."""
 _LEAST_TIME, _LEAST_ENERGY = 0.002, 0.02
@@ -150,13 +149,7 @@ def _write_records(tables: Mapping[str, pa.Table], folder: Path) -> None:
 
 def export(words: list[str]) -> int:
     """Print the deployment of a design, or write it to a file."""
-    parser = results_flags("export")
-    parser.add_argument("key", help=_KEY)
-    parser.add_argument(
-        "--target", default="", help="engine or orchestrator (default: the engine of the design)"
-    )
-    parser.add_argument("--file", type=Path, metavar="FILE", help="write the deployment to a file")
-    chosen = parser.parse_args(words)
+    chosen = parse("export", words)
     last, [design] = designs(chosen.name, chosen.outputs, chosen.key)
     writer = known_beside(last.simulator, DEPLOYMENTS)
     if not isinstance(writer, Deploys):
@@ -177,12 +170,7 @@ def export(words: list[str]) -> int:
 
 def explain(words: list[str]) -> int:
     """Print the operators of a design, and what a faster part would gain."""
-    parser = results_flags("explain")
-    parser.add_argument("key", help=_KEY)
-    parser.add_argument("--all", action="store_true", help="print small operators, too")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a timeline for Perfetto")
-    chosen = parser.parse_args(words)
+    chosen = parse("explain", words)
     last, [design] = designs(chosen.name, chosen.outputs, chosen.key)
     found = design.operators()
     if chosen.trace:
@@ -305,12 +293,7 @@ def evaluated(simulator: Simulator, row: Mapping[str, Any]) -> dict[str, Any]:
 
 def compare(words: list[str]) -> int:
     """Compare two designs, a design with a benchmark's result, or two sweeps."""
-    parser = results_flags("compare")
-    parser.add_argument("keys", nargs="*", metavar="KEY", help="one or two designs, or `knee`")
-    parser.add_argument("--log", type=Path, metavar="FILE", help="the log of a benchmark")
-    parser.add_argument("--against", metavar="NAME", help="another sweep of the same simulator")
-    parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args(words)
+    chosen = parse("compare", words)
     last, found = designs(chosen.name, chosen.outputs, *chosen.keys)
     if chosen.log and len(found) == 1:
         return _compare_log(found[0], chosen.log, as_json=chosen.json)

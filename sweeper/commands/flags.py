@@ -1,17 +1,18 @@
-"""Argument parser of the commands, with error messages, examples and shell completion."""
+"""Argument parsers of the commands, built from `commands.toml`, with shell completion."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from simulators.core.errors import UserError, suggestion
-from sweeper.commands import COMMANDS
+from sweeper.commands import COMMANDS, SHARED
 from sweeper.space.shipped_files import spaces
-from sweeper.words import number_in
+from sweeper.text import number_in
 
 _PLAIN = re.compile(r"[\w.+=:/@-]+", re.ASCII)
 """A word without shell syntax; only such names are completed."""
@@ -42,32 +43,56 @@ class CommandParser(argparse.ArgumentParser):
         lines = [f"{message}{suggestion(wrong, known)}", *usage, " ".join(example)]
         raise UserError("\n".join(filter(None, lines)))
 
+    def add_words(self, name: str, known: Iterable[str], **options: Any) -> None:
+        """Add an argument with shell completion of known values; other values are accepted."""
+        action = self.add_argument(name, **options)
+        action.completer = lambda **_: list(filter(_PLAIN.fullmatch, known))  # type: ignore[attr-defined]
 
-def flags(command: str) -> CommandParser:
-    """Return a parser for `python -m sweeper COMMAND`."""
-    return CommandParser(
+
+def parse(command: str, words: Sequence[str], **values: Iterable[str]) -> Any:
+    """Return the arguments of a command; `values` are known values of arguments, by name."""
+    return parser_of(command, **values).parse_args(words)
+
+
+def parser_of(command: str, **values: Iterable[str]) -> CommandParser:
+    """Return the parser of `python -m sweeper COMMAND`."""
+    parser = CommandParser(
         prog=f"python -m sweeper {command}",
         description=COMMANDS[command]["about"],
         epilog=f"For example:\n{examples(command)}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-
-
-def results_flags(command: str, nargs: str | None = None) -> CommandParser:
-    """Return a parser with the name of a space and the folder of its results."""
-    parser = flags(command)
-    add_words(parser, "name", spaces(), nargs=nargs, help="a space that has been run")
-    parser.add_argument("--outputs", default="outputs", help="the folder or URL of results")
+    groups: dict[str, argparse._ArgumentGroup] = {}
+    for entry in COMMANDS[command]["arguments"]:
+        for argument in SHARED[entry] if isinstance(entry, str) else [entry]:
+            title = argument.get("group")
+            if title and title not in groups:
+                groups[title] = parser.add_argument_group(title)
+            _add(groups[title] if title else parser, argument, values)
     return parser
 
 
-def add_words(
-    parser: argparse._ActionsContainer, name: str, known: Iterable[str], **more: Any
+def _add(
+    parser: argparse._ActionsContainer,
+    argument: Mapping[str, Any],
+    values: Mapping[str, Iterable[str]],
 ) -> None:
-    """Add an argument with shell completion of known values; other values are accepted."""
-    action = parser.add_argument(name, **more)
-    action.completer = lambda **_: list(filter(_PLAIN.fullmatch, known))  # type: ignore[attr-defined]
+    """Add an argument of `commands.toml` to a parser."""
+    options = {k: v for k, v in argument.items() if k not in ("name", "group", "least", "values")}
+    name = argument["name"]
+    known = values.get(name.lstrip("-"), ())
+    if "values" in argument:
+        known = spaces()
+    if "least" in argument:
+        options["type"] = at_least(argument["least"])
+    elif "type" in argument:
+        options["type"] = _TYPES[argument["type"]]
+    if "help" in argument:
+        options["help"] = argument["help"].replace("{values}", ", ".join(known))
+    action = parser.add_argument(name, **options)
+    if known:
+        action.completer = lambda **_: list(filter(_PLAIN.fullmatch, known))  # type: ignore[attr-defined]
 
 
 def examples(command: str) -> str:
@@ -88,3 +113,23 @@ def at_least(least: int) -> Callable[[str], int]:
 
     read.__name__ = int.__name__  # argparse names the type in its message
     return read
+
+
+def share(word: str) -> float:
+    """Return a probability given as a fraction or in percent.
+
+    >>> share("0.9"), share("90"), share("90%")
+    (0.9, 0.9, 0.9)
+    """
+    try:
+        number = float(word.removesuffix("%"))
+    except ValueError:
+        number = -1.0
+    found = number / 100.0 if number > 1.0 or word.endswith("%") else number
+    if not 0.0 <= found < 1.0:
+        raise argparse.ArgumentTypeError(f"'{word}' is not a probability; write 0.9 or 90")
+    return found
+
+
+_TYPES: Mapping[str, Callable[[str], Any]] = {"float": float, "path": Path, "share": share}
+"""Readers of values by the name of their type in `commands.toml`."""

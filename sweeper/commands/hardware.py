@@ -5,34 +5,19 @@ from __future__ import annotations
 import argparse
 import importlib
 import math
-from pathlib import Path
 from typing import Any
 
 from simulators.core.errors import UserError
-from sweeper.commands.flags import at_least, flags
+from sweeper.commands.flags import parse
 from sweeper.report.tables import print_table, print_words
 
 
 def measure(words: list[str]) -> int:
     """Time kernels on this machine's GPU and write the rows."""
     run = importlib.import_module("planning.measure.run")
-    parser = flags("measure")
-    parser.add_argument("--write", type=Path, required=True, metavar="FILE", help="Parquet file")
-    parser.add_argument(
-        "--gpu", default="", help="name of the data sheet (default: the driver's name)"
-    )
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--ops", default=",".join(run.FAMILIES), help="families of operators")
-    parser.add_argument(
-        "--dtype", default="fp32,bf16", help=f"precisions, of {', '.join(run.DTYPES)}"
-    )
-    parser.add_argument("--seconds", type=float, default=60.0, help="time to spend (60)")
-    parser.add_argument(
-        "--shapes", type=at_least(1), help="calls per family (default: as many as fit)"
-    )
-    parser.add_argument("--largest", type=at_least(1), default=run.UNLIMITED, help="largest size")
-    parser.add_argument("--rows", type=Path, metavar="FILE", help="time the fp32 calls of a file")
-    chosen = vars(parser.parse_args(words))
+    chosen = vars(parse("measure", words, ops=run.FAMILIES, dtype=run.DTYPES))
+    chosen["ops"] = chosen["ops"] or ",".join(run.FAMILIES)
+    chosen["largest"] = chosen["largest"] or run.UNLIMITED
     ops, dtypes = (chosen.pop(name).split(",") for name in ("ops", "dtype"))
     file = chosen.pop("write")
     name, counts, failed = run.measure(file, ops=ops, dtypes=dtypes, **chosen)
@@ -45,23 +30,7 @@ def measure(words: list[str]) -> int:
 
 def calibrate(words: list[str]) -> int:
     """Fit a GPU, an edge device or a deployment to measured rows, and print the errors."""
-    parser = flags("calibrate")
-    parser.add_argument("name", help="a GPU's data sheet; or a new name for a device or a runtime")
-    parser.add_argument(
-        "--measured", type=Path, required=True, metavar="FILE", help="Parquet or CSV of rows"
-    )
-    parser.add_argument("--space", default="nb201", help="networks of a device: nb201, fbnet, ofa")
-    other = parser.add_argument_group("rows of another GPU")
-    other.add_argument("--from", dest="source", metavar="GPU", help="the GPU of these rows")
-    other.add_argument("--own", type=Path, metavar="FILE", help="rows of NAME, if there are any")
-    other.add_argument(
-        "--ask",
-        type=at_least(1),
-        metavar="N",
-        help="write the N most informative rows of NAME to time",
-    )
-    other.add_argument("--write", type=Path, metavar="FILE", help="write the predicted rows")
-    chosen = parser.parse_args(words)
+    chosen = parse("calibrate", words)
     if chosen.source:
         return _transfer(chosen)
     if chosen.own or chosen.ask or chosen.write:

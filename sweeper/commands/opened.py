@@ -5,25 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
-from sweeper.commands.flags import CommandParser
 from sweeper.report.answers import Answers, latest
 from sweeper.report.tables import print_words
 
 _DIGITS, _MOST = 6, 4
 """Printed digits of a definition, and number of definitions printed."""
-
-
-def add_scenarios(parser: CommandParser) -> None:
-    """Add the options that select scenarios."""
-    parser.add_argument("--prices", metavar="LIST", help="price lists, as in owned,public_cloud")
-    parser.add_argument("--at", metavar="AXIS=VALUE", help="the scenario, as in qps=4,model=gpt2")
-    parser.add_argument(
-        "--across",
-        nargs="?",
-        const="worst",
-        metavar="HOW",
-        help="one design for all scenarios, by the worst value of each objective (or: mean)",
-    )
 
 
 def opened(chosen: argparse.Namespace) -> Answers:

@@ -18,8 +18,8 @@ import polars as pl
 
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError, unknown
-from sweeper.commands.flags import add_words, at_least, results_flags
-from sweeper.commands.opened import add_scenarios, opened
+from sweeper.commands.flags import parse, parser_of
+from sweeper.commands.opened import opened
 from sweeper.query.analysis import (
     best_per,
     cheapest,
@@ -38,38 +38,10 @@ from sweeper.report.tables import as_json, print_table, print_words, write_table
 from sweeper.space.sql import joined
 from sweeper.store.keys import SHOWN
 
-_ROWS = 30
-
 
 def main(words: list[str]) -> int:
     """Compute one analysis, and print or write the table."""
-    parser = results_flags("query")
-    add_words(parser, "kind", KINDS, help="the analysis, see below")
-    parser.add_argument("of", nargs="*", help="metrics, or a design's key")
-    parser.add_argument(
-        "--where", metavar="SQL", help="a condition in addition to `where` of the space"
-    )
-    parser.add_argument("--slo", metavar="SQL", help="cheapest: the SLO to meet")
-    parser.add_argument(
-        "--level", metavar="COLUMN", help="best-per: the column whose values are compared"
-    )
-    parser.add_argument(
-        "--steps", type=at_least(1), help="best-per: number of bins of a real column"
-    )
-    parser.add_argument("--epsilon", type=float, default=0.05, help="epsilon: relative step")
-    parser.add_argument(
-        "--band", type=float, default=0.1, help="likely: half-width of 90 %% intervals"
-    )
-    parser.add_argument(
-        "--shared", type=float, default=0.0, help="likely: share of the error common to all designs"
-    )
-    parser.add_argument("--layers", type=at_least(1), default=3, help="layers: number of fronts")
-    parser.add_argument("--load", help="fleet: load per hour, separated by commas, or a file")
-    parser.add_argument("--spare", type=at_least(0), default=1, help="fleet: spare replicas")
-    add_scenarios(parser)
-    parser.add_argument("--rows", type=at_least(1), default=_ROWS, help="number of rows to print")
-    parser.add_argument("--write", metavar="FILE", help="write a .csv, .parquet, .md or .json")
-    parser.add_argument("--json", action="store_true")
+    parser = parser_of("query", kind=KINDS)
     parser.epilog = f"Kinds:\n{_described()}\n\n{parser.epilog}"
     chosen = parser.parse_args(words)
     if chosen.kind not in KINDS:
@@ -264,17 +236,7 @@ def _amount(unit: str, value: float) -> str:
 
 def pareto(words: list[str]) -> int:
     """Print the Pareto front of each scenario."""
-    parser = results_flags("pareto")
-    parser.add_argument("--min", action="append", default=[], metavar="COLUMN")
-    parser.add_argument("--max", action="append", default=[], metavar="COLUMN")
-    parser.add_argument("--where", metavar="SQL")
-    parser.add_argument("--every", action="store_true", help="ignore `where` of the space")
-    parser.add_argument("--per", action="append", default=[], metavar="COLUMN")
-    add_scenarios(parser)
-    parser.add_argument("--rows", type=at_least(1), default=20, help="most designs to print")
-    parser.add_argument("--write", metavar="FILE", help=".csv, .parquet, .md or .json")
-    parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args(words)
+    chosen = parse("pareto", words)
     last = opened(chosen)
     asked: dict[str, Direction] = dict.fromkeys(chosen.min, "min") | dict.fromkeys(
         chosen.max, "max"

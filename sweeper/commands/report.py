@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from simulators.core.errors import UserError, unknown
-from sweeper.commands.flags import add_words, at_least, results_flags
-from sweeper.commands.opened import add_scenarios, opened
+from sweeper.commands.flags import parse
+from sweeper.commands.opened import opened
 from sweeper.extras import load_extra
 from sweeper.report.answers import Answers
 from sweeper.report.browser.content import Content
@@ -23,24 +23,7 @@ PICTURES = ("front", "parallel", "heat", "curves", "sensitivity", "waterfall")
 
 def main(words: list[str]) -> int:
     """Write the page, or a picture."""
-    parser = results_flags("report")
-    add_scenarios(parser)
-    parser.add_argument(
-        "--file", type=Path, metavar="FILE", help="output file (default: in the folder of the run)"
-    )
-    parser.add_argument("--rows", type=at_least(1), default=MOST, help="most rows of the page")
-    parser.add_argument(
-        "--band",
-        type=float,
-        default=0.1,
-        help="half-width of the 90 %% prediction interval if none is stated (0.1: 10 %%)",
-    )
-    picture = parser.add_argument_group("a picture instead of the page")
-    add_words(picture, "--plot", PICTURES, metavar="KIND", help=", ".join(PICTURES))
-    picture.add_argument("--x", metavar="COLUMN", help="horizontal: an axis or a metric")
-    picture.add_argument("--y", metavar="COLUMN", help="vertical: an axis or a metric")
-    picture.add_argument("--of", metavar="METRIC", help="colour, or the metric of a heat map")
-    chosen = parser.parse_args(words)
+    chosen = parse("report", words, plot=PICTURES)
     last = opened(chosen)
     last = last.across(chosen.across) if chosen.across else last
     if last.front.is_empty():
@@ -50,7 +33,7 @@ def main(words: list[str]) -> int:
         _plot(last, chosen, file)
         print(file)
         return 0
-    text = page(content_of(last, band=chosen.band), rows=chosen.rows)
+    text = page(content_of(last, band=chosen.band), rows=chosen.rows or MOST)
     file = chosen.file or last.folder / "report.html"
     write_text(file, text)
     print(f"{file}  ({len(text.encode()) / 1e6:.2f} MB; open it in a browser)")

@@ -28,7 +28,7 @@ from sweeper.space.points import Batch, split, width
 from sweeper.space.space_file import parse_space
 from sweeper.store.store import FAILURES, Part, alone, answered_elsewhere
 from sweeper.sweep import Sweep
-from sweeper.units import duration, human
+from sweeper.text import duration, human
 
 _PATIENCE_S = 0.2
 _AT_ONCE, _COUNTED = 1 << 20, 1 << 26

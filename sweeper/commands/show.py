@@ -1,4 +1,4 @@
-"""The commands `list` and `show`: names by kind; a space, simulator, catalog file or design."""
+"""The commands `list`, `show` and `accuracy`: what the package knows, by name."""
 
 from __future__ import annotations
 
@@ -8,18 +8,21 @@ import json
 import re
 from pathlib import Path
 
+from simulators.core.checks import Check
 from simulators.core.contract import Describes, load_simulator
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.fields import columns_of, option_groups
 from simulators.core.folder import FOLDERS, SIMULATORS
 from sweeper import engines, samplers
 from sweeper.commands.design import show
-from sweeper.commands.flags import add_words, flags
-from sweeper.report.tables import print_words
+from sweeper.commands.flags import parse
+from sweeper.report.evidence import naming, stored
+from sweeper.report.headlines import headlines
+from sweeper.report.tables import print_table, print_words
 from sweeper.space.design_space import objectives, space_of, where
 from sweeper.space.shipped_files import spaces
 from sweeper.space.space_file import about, parse_space, read_space
-from sweeper.units import human
+from sweeper.text import human
 
 _INDENT = " " * 27  # of the text beside a name
 
@@ -27,11 +30,7 @@ _INDENT = " " * 27  # of the text beside a name
 def list_names(words: list[str]) -> int:
     """Print the names of one kind, or of all."""
     everything = kinds()
-    parser = flags("list")
-    add_words(parser, "kind", everything, nargs="?", help=", ".join(sorted(everything)))
-    parser.add_argument("word", nargs="?", help="part of a name or alias")
-    parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args(words)
+    chosen = parse("list", words, kind=sorted(everything))
     if chosen.kind is not None and chosen.kind not in everything:
         plural = FOLDERS[chosen.kind].plural if chosen.kind in FOLDERS else f"{chosen.kind}s"
         if plural not in everything:
@@ -78,14 +77,7 @@ def _question(file: Path) -> str:
 
 def main(words: list[str]) -> int:
     """Print the space, simulator, option group, catalog file or design with a name."""
-    parser = flags("show")
-    add_words(parser, "name", [n for names in kinds().values() for n in names])
-    parser.add_argument("key", nargs="?", help="the first digits of a design's key")
-    parser.add_argument("--outputs", default="outputs")
-    parser.add_argument(
-        "--records", metavar="FOLDER", help="write every event of the design's run as Parquet"
-    )
-    chosen = parser.parse_args(words)
+    chosen = parse("show", words, name=[n for names in kinds().values() for n in names])
     if chosen.key:
         return show(chosen.name, chosen.key, chosen.outputs, chosen.records)
     name, found = chosen.name, False
@@ -188,3 +180,55 @@ def _fields(kind: type, only: str = "") -> None:
         if f.group and not only:
             doc = doc.partition(";")[0].partition(":")[0]
         print_words(f"  {f.name:24} {doc}{f' [{note}]' if note else ''}", _INDENT)
+
+
+_CHECK_HEADER = ["", "check", "error", "limit", "rows", "baseline"]
+
+
+def accuracy(words: list[str]) -> int:
+    """Print the checks of a simulator, a model or a GPU; by default the main figures."""
+    known = stored()
+    chosen = parse("accuracy", words, simulators=known)
+    for name in chosen.simulators:
+        if name not in known:
+            raise UnknownNameError("group of checks", name, known)
+    names = [
+        FOLDERS[kind].find(name).stem
+        for kind, name in (("model", chosen.model), ("gpu", chosen.gpu))
+        if name
+    ]
+    found = {
+        group: naming(checks, names)
+        for group, checks in known.items()
+        if group in chosen.simulators or not chosen.simulators
+    }
+    found = {group: checks for group, checks in found.items() if checks}
+    if names and not found:
+        raise UserError(f"no accuracy check exists for {' and '.join(names)}")
+    if chosen.json:
+        lines = [{"group": g, **dataclasses.asdict(c)} for g, cs in found.items() for c in cs]
+        print(json.dumps(lines, indent=1))
+    elif names or chosen.simulators:
+        print_table(
+            "", _CHECK_HEADER, [_cells(group, c) for group, cs in found.items() for c in cs]
+        )
+    else:
+        rows = [("", *headline.cells(known)) for headline in headlines()]
+        print_table("", ["", "predicted", "error", "rows", "baseline"], [list(row) for row in rows])
+        print_words(
+            f"All checks of one group: accuracy {next(iter(known))}; filter: --model, --gpu."
+        )
+    return 0
+
+
+def _cells(group: str, check: Check) -> list[str]:
+    """Return a line of the table; `!` marks a check that misses its limit."""
+    unit = check.unit
+    return [
+        "!" if check.ok is False else "",
+        f"{group}: {check.name}",
+        "-" if check.value is None else f"{check.value:.3g} {unit}".rstrip(),
+        "" if check.limit is None else f"{check.limit:g}",
+        f"{check.rows:,}",
+        "" if check.peer is None else f"{check.peer:.3g} {unit}".rstrip(),
+    ]

@@ -17,7 +17,7 @@ from sweeper.engines.process import probed
 from sweeper.engines.task import Task
 from sweeper.space.points import Batch
 from sweeper.store.store import Part
-from sweeper.units import human
+from sweeper.text import human
 
 _GUESS_ERROR = 2.0
 """Factor by which a guess may be off; where that does not change the choice, no point is probed."""

@@ -102,10 +102,10 @@ def _first_layers(
     return values, numbers
 
 
-def chance_within(
+def probability_within(
     row: Mapping[str, Any], metric: str, limit: float, *, interval: str, band: float
 ) -> tuple[float, bool]:
-    """Return the chance that a metric of a design stays within a limit.
+    """Return the probability that a metric of a design stays within a limit.
 
     And whether it is based on the row's own interval, of the metric `interval`, whose relative
     width also applies to percentiles of that metric. Otherwise it is based on `band`, half the
@@ -116,8 +116,8 @@ def chance_within(
         return 1.0, bool(low and high)
     limit /= row[metric]
     if low and high:
-        return chance_of(limit, low / row[interval], high / row[interval]), True
-    return chance_of(limit, 1.0 / (1.0 + band), 1.0 + band), False
+        return probability_below(limit, low / row[interval], high / row[interval]), True
+    return probability_below(limit, 1.0 / (1.0 + band), 1.0 + band), False
 
 
 def _sigma(table: pl.DataFrame, name: str, band: float) -> Matrix:
@@ -137,19 +137,19 @@ def _sigma(table: pl.DataFrame, name: str, band: float) -> Matrix:
     return np.where(np.isfinite(stated), stated, assumed)
 
 
-def chance_of(limit: float, low: float, high: float) -> float:
-    """Return the chance of being below a limit; it and both ends are shares of the prediction.
+def probability_below(limit: float, low: float, high: float) -> float:
+    """Return the probability of being below a limit; it and both ends are shares of the prediction.
 
     The prediction is the median, also of an interval that does not contain it. Errors have heavier
     tails than a normal distribution: their logarithms are double exponential (Laplace, 1774), with
     a scale on either side. The upper end of the 90 % interval is exceeded with probability 0.05,
     its square with 0.005.
 
-    >>> [round(chance_of(limit, 0.5, 2.0), 3) for limit in (0.5, 1.0, 2.0, 4.0)]
+    >>> [round(probability_below(limit, 0.5, 2.0), 3) for limit in (0.5, 1.0, 2.0, 4.0)]
     [0.05, 0.5, 0.95, 0.995]
-    >>> chance_of(0.9, 1.0, 1.0), chance_of(1.0, 1.0, 1.0)
+    >>> probability_below(0.9, 1.0, 1.0), probability_below(1.0, 1.0, 1.0)
     (0.0, 1.0)
-    >>> chance_of(1.1, 0.5, 0.9), chance_of(0.9, 1.1, 2.0)
+    >>> probability_below(1.1, 0.5, 0.9), probability_below(0.9, 1.1, 2.0)
     (1.0, 0.0)
     """
     margin = math.log(limit)

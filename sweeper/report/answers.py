@@ -21,13 +21,12 @@ from sweeper.query.pareto import alike, knee, pareto_front, rows_at, unstated
 from sweeper.query.scenarios import WORST, across, priced, repriced, scenarios_of
 from sweeper.questions import CarriesLoad
 from sweeper.report.run_folder import DamagedRun, asked, rows_of, runs, url_of
-from sweeper.report.words import in_words, reason_in_words
 from sweeper.space.design_space import DesignSpace, Objectives, given, objectives, where
 from sweeper.space.shipped_files import scenarios, spaces
 from sweeper.space.space_file import SpaceConfig
 from sweeper.store.keys import SHOWN, Definition, begin_with, keys
 from sweeper.store.store import Store
-from sweeper.units import human
+from sweeper.text import human, in_words, reason_in_words
 
 KNEE = "knee"
 """Alias of the key of the front's knee."""

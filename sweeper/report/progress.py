@@ -18,11 +18,9 @@ import numpy as np
 from simulators.core.jit import Ints
 from sweeper.query.fronts import Matrix
 from sweeper.query.pareto import merge_fronts
-from sweeper.report.words import reason_in_words
 from sweeper.space.design_space import Objectives
 from sweeper.store.store import Part
-from sweeper.terminal import printable
-from sweeper.units import duration
+from sweeper.text import duration, printable, reason_in_words
 
 _REDRAW_S, _LINE_S = 0.25, 10.0
 _CALIBRATING, _CALIBRATING_S = 3, 1.0

@@ -17,7 +17,7 @@ from sweeper.report.shares import in_words, shares_of_row, weakest_in_words
 from sweeper.report.tables import print_table, print_words
 from sweeper.space.design_space import Objectives
 from sweeper.store.keys import SHOWN
-from sweeper.units import duration, human
+from sweeper.text import duration, human
 
 _ROWS, _REASONS = 20, 5
 _PAST = " " * 7  # the words that open a line of the end

@@ -15,7 +15,7 @@ import polars as pl
 from simulators.core.errors import UserError
 from sweeper.report.layout import blocks, shared, wrapped
 from sweeper.store.parquet import new_file
-from sweeper.terminal import printable
+from sweeper.text import printable
 
 _NARROWEST = 40
 _LONGEST = 100_000_000

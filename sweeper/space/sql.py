@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from simulators.core.errors import UserError, unknown
 from simulators.core.folder import FOLDERS
-from sweeper.words import number_in
+from sweeper.text import number_in
 
 _UNITS = {
     "ns": 1e-9,

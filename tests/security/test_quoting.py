@@ -29,7 +29,7 @@ from simulators.training.point import TrainingPoint
 from sweeper.__main__ import main
 from sweeper.report.browser.page import safe_json
 from sweeper.report.tables import as_csv, as_json, as_markdown
-from sweeper.terminal import printable, quoting
+from sweeper.text import printable, quoting
 from tests.conftest import ROOT
 
 ODD = "llama\ntouch owned\r$(touch owned) `touch owned` \u2028'\";"

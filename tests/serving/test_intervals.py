@@ -16,7 +16,7 @@ from simulators.serving.answer.error_bands import POWER, Width, both, deployment
 from simulators.serving.answer.metrics import WITH_BAND
 from simulators.serving.point import ServingPoint
 from simulators.serving.simulator import simulate
-from sweeper.query.uncertainty import chance_within
+from sweeper.query.uncertainty import probability_within
 
 POINT = ServingPoint(
     model="llama3_1_8b",
@@ -80,7 +80,7 @@ def test_unmeasured_engine_has_the_widest_interval() -> None:
 def chance(point: ServingPoint, name: str, margin: float) -> float:
     """Return P(meets SLO) of a limit that is `margin` times the predicted value."""
     metrics = vars(simulate(point))
-    return chance_within(metrics, name, margin * metrics[name], interval=name, band=0.0)[0]
+    return probability_within(metrics, name, margin * metrics[name], interval=name, band=0.0)[0]
 
 
 def test_unmeasured_gpu_has_a_wider_interval() -> None:

@@ -36,9 +36,9 @@ def test_ask_answers_a_question_by_flags(
     assert row["ttft_p99_s"] <= 1.0
     assert row["tpot_p99_s"] <= 0.05
     assert row["tp"] * row["pp"] * row["replicas"] <= 2
-    assert answer["chance"] >= 0.8
+    assert answer["probability"] >= 0.8
     cheaper = answer["next_best"]
-    assert cheaper["cost"] >= row["cost"] or cheaper["chance"] < 0.8
+    assert cheaper["cost"] >= row["cost"] or cheaper["probability"] < 0.8
     assert main(["export", answer["space"], row["key"], "--target", "kubernetes"]) == 0
     assert main(["pareto", answer["space"]]) == 0
 
@@ -53,7 +53,7 @@ def test_ask_prints_the_evidence_of_each_gpu(
     assert "measured" in text
     assert "90 % prediction interval: TTFT p99 " in text
     assert "Time by evidence: " in text
-    shares = json.loads(ask(f"{both} --json", capsys))["time_rests_on"]
+    shares = json.loads(ask(f"{both} --json", capsys))["time_by_evidence"]
     assert shares["h100_sxm"]["measured"] + shares["h100_sxm"]["fitted"] > 0.5
     assert shares["mi300x"]["unmodelled"] > 0.5
     assert sum(shares["mi300x"].values()) == pytest.approx(1.0)
@@ -63,11 +63,11 @@ def test_ask_returns_the_most_probable_design(
     workplace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = QUESTION.replace("h100_sxm", "h100_sxm,mi300x").replace("--gpus 2", "--gpus 1")
-    words = f"{both} --tpot 9ms --sure 99.9"
+    words = f"{both} --tpot 9ms --confidence 99.9"
     answer = json.loads(ask(f"{words} --json", capsys))
-    chances = [device["design"]["chance"] for device in answer["devices"] if device["does"]]
+    chances = [device["design"]["probability"] for device in answer["devices"] if device["does"]]
     assert len(chances) == 2
-    assert answer["chance"] == max(chances) < 0.999
+    assert answer["probability"] == max(chances) < 0.999
     assert "no design reaches P(meets SLO) = 99.9 %" in " ".join(ask(words, capsys).split())
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from planning.questions.serving import QUESTIONS
 from sweeper.__main__ import main
-from sweeper.commands.ask.parsing import parsed
-from sweeper.commands.ask.verdicts import SloProbability
+from sweeper.commands.ask import parsed
+from sweeper.commands.verdicts import SloProbability
 from sweeper.query.pareto import qualifying
 from sweeper.space.design_space import space_of
 from sweeper.sweep import Sweep
@@ -77,5 +77,5 @@ def test_ask_answer_is_the_cheapest_design(
         next(iter(question.amounts(row, question.prices[0]).values()))
         for row in does.iter_rows(named=True)
     ]
-    assert answer["chance"] >= sure.least
+    assert answer["probability"] >= sure.least
     assert answer["design"]["cost"] == pytest.approx(min(costs), rel=0.01)

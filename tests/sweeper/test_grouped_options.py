@@ -14,7 +14,7 @@ from simulators.core.columns import batch_of, points_of
 from simulators.core.errors import UserError
 from simulators.core.fields import check_point, columns_of, point_from, values_of
 from sweeper.__main__ import main
-from sweeper.commands.editor import grouped
+from sweeper.commands.setup import grouped
 from sweeper.space.design_space import space_of
 from tests.toys.grouped import Drafting, GroupedPoint
 

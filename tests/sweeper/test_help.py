@@ -14,8 +14,8 @@ import pytest
 
 from sweeper.__main__ import USAGE, main
 from sweeper.commands import COMMANDS
-from sweeper.commands.editor import SHELLS
 from sweeper.commands.query import KINDS
+from sweeper.commands.setup import SHELLS
 from tests.conftest import ROOT
 
 

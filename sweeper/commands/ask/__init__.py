@@ -13,10 +13,10 @@ from pathlib import Path
 
 from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
-from sweeper.commands.ask.answer import Answer
-from sweeper.commands.ask.parsing import parsed
-from sweeper.commands.ask.verdicts import SloProbability, verdicts
+from sweeper.commands import verdicts
+from sweeper.commands.ask import Answer, parsed
 from sweeper.commands.run import Asked, asked_by, sweep
+from sweeper.commands.verdicts import SloProbability
 from sweeper.engines import load_engine
 from sweeper.engines.chunks import hinted
 from sweeper.questions import QUESTIONS, Asks, Question, known_beside

@@ -21,7 +21,7 @@ from sweeper.query.uncertainty import probable_front
 from sweeper.report.answers import Answers, real
 from sweeper.report.evidence import Evidence, named_facts
 from sweeper.report.shares import in_words, shares_of_row, weakest_in_words
-from sweeper.report.words import reason_in_words
+from sweeper.text import reason_in_words
 
 _VIEWS = 16
 """Scenarios that the page contains, evenly spread, including the default scenario."""

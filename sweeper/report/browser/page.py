@@ -31,9 +31,9 @@ from sweeper.report.answers import stacked
 from sweeper.report.browser.content import Content
 from sweeper.report.headlines import HEADER, headlines
 from sweeper.report.watching import Watch
-from sweeper.report.words import in_words
 from sweeper.space.sql import condition
 from sweeper.store.keys import SHOWN
+from sweeper.text import in_words
 
 _HERE = Path(__file__).resolve().parent
 _SCRIPTS = ("columns.js", "drawing.js", "pictures.js", "page.js")

@@ -1,18 +1,42 @@
-"""Print the answer of `ask`: the best design per device, its P(meets SLO) and its deployment."""
+"""The command `ask`: find the cheapest design that meets an SLO.
+
+The flags, which the simulator declares, become a space file. The command sweeps the space and
+prints the best design of each device with P(meets SLO) and the deployment; all other commands work
+on the stored sweep. If designs have replicas, the search looks for the smallest number of replicas.
+"""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
+from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
-from sweeper.commands.ask.verdicts import ALL_BUT, Row, Verdict, in_percent, lateness
-from sweeper.questions import DEPLOYMENTS, Deploys, Question, known_beside
+from simulators.core.fields import columns_of
+from sweeper.commands.flags import at_least, parser_of
+from sweeper.commands.run import Asked, asked_by, sweep
+from sweeper.commands.verdicts import (
+    ALL_BUT,
+    Row,
+    SloProbability,
+    Verdict,
+    in_percent,
+    lateness,
+    verdicts,
+)
+from sweeper.engines import load_engine
+from sweeper.engines.probe import hinted
+from sweeper.questions import DEPLOYMENTS, QUESTIONS, Asks, Deploys, Question, known_beside
 from sweeper.report.answers import Answers, point_of
 from sweeper.report.evidence import evidence, named_facts
 from sweeper.report.shares import (
@@ -22,9 +46,118 @@ from sweeper.report.shares import (
     weakest_in_words,
 )
 from sweeper.report.summary import elsewhere
-from sweeper.report.tables import print_table, print_words
+from sweeper.report.tables import print_table, print_words, write_text
+from sweeper.samplers._axis_searches import MinReplicasSearch
 from sweeper.store.keys import SHOWN
-from sweeper.units import human
+from sweeper.text import human, number_in
+
+_SHORT_SWEEP_S = 2.0
+"""CPU-seconds of work below which starting a worker process takes longer than the sweep."""
+
+
+def main(words: list[str]) -> int:
+    """Sweep and print the answer; the exit code is 1 if no design meets the SLO."""
+    words = _named(words)
+    named = bool(words) and not words[0].startswith("-")
+    simulator = load_simulator(words[0] if named else QUESTIONS.names()[0])
+    asks = known_beside(simulator, QUESTIONS)
+    if not isinstance(asks, Asks):
+        able = ", ".join(QUESTIONS.names())
+        raise UserError(
+            f"`ask` does not support the simulator '{simulator.name}'; it supports {able}"
+        )
+    chosen, question = parsed(asks, words[1:] if named else words)
+    file = Path(chosen.outputs) / "spaces" / f"{question.name}.yaml"
+    said = (f"{key}: {json.dumps(value)}\n" for key, value in question.space.items())
+    write_text(file, f"# {question.asks}\n{''.join(said)}")  # JSON is YAML
+    engine = [f"engine={chosen.engine_}", *(["engine.worth_s=120"] * (chosen.engine_ == "auto"))]
+    asked = asked_by([f"+space={file}", f"outputs={chosen.outputs}", *engine])
+    if sum(asked.sweep.space.removed().values()) == asked.sweep.space.size:
+        raise UserError(question.too_large)
+    slo = SloProbability(question, chosen.confidence, chosen.band)
+    last = sweep(_fewest(asked, question, slo, is_free=chosen.engine_ == "auto")).answers
+    answer = Answer(question, last, verdicts(question, last, slo), chosen)
+    if chosen.json:
+        print(json.dumps(answer.to_dict(), indent=1, default=str))
+    else:
+        answer.print()
+    return 0 if answer.is_found else 1
+
+
+def _named(words: list[str]) -> list[str]:
+    """Expand `--train MODEL` to `training --model MODEL`."""
+    verbs = {f"--{name.removesuffix('ing')}": name for name in QUESTIONS.names()}
+    if words and words[0] in verbs:
+        return [verbs[words[0]], "--model", *words[1:]]
+    return words
+
+
+def _fewest(asked: Asked, question: Question, slo: SloProbability, *, is_free: bool) -> Asked:
+    """Return a sweep that searches for the fewest replicas, if the question has a replica axis.
+
+    The prefilter already loads the simulator in this process, so small sweeps also run here unless
+    the user named an engine.
+    """
+    if not question.copies:
+        return asked
+    given = (*question.given, question.device)
+    sampler = MinReplicasSearch(question.copies, question.devices, given, slo)
+    space, engine = asked.sweep.space, asked.sweep.engine
+    guess = hinted(space) if is_free else None
+    if guess is not None and guess.point_s * sampler.size(space) < _SHORT_SWEEP_S:
+        engine = load_engine("inline")
+    return asked._replace(sweep=dataclasses.replace(asked.sweep, sampler=sampler, engine=engine))
+
+
+def parsed(asks: Asks, words: list[str]) -> tuple[argparse.Namespace, Question]:
+    """Return the parsed flags and the question built from them."""
+    parser = parser_of("ask")
+    fields = columns_of(asks.flags)
+    for f in fields:
+        required = f.default is dataclasses.MISSING
+        spelt = dict.fromkeys((f"--{f.name}", f"--{f.name.replace('_', '-')}"))
+        parser.add_argument(
+            *spelt,
+            type=_reader(f.hint, f.metadata),
+            help=f.metadata["doc"],
+            choices=f.metadata["choices"] or None,
+            required=required,
+            default=None if required else f.default,
+        )
+    chosen = parser.parse_args(words)
+    asked = asks.flags(**{f.name: getattr(chosen, f.name) for f in fields})
+    return chosen, asks.question(asked)
+
+
+def _reader(kind: Any, metadata: typing.Mapping[str, Any]) -> Callable[[str], Any]:
+    """Return the parser of a flag's value for the type of its field."""
+    if isinstance(kind, types.UnionType):
+        kind = next(k for k in typing.get_args(kind) if k is not type(None))
+    if kind is int:
+        return at_least(metadata["least"]) if metadata["least"] is not None else whole
+    return numbers_in(metadata["unit"]) if kind is float else str
+
+
+def numbers_in(unit: str) -> Callable[[str], float]:
+    """Return a parser of numbers with an optional unit."""
+
+    def read(text: str) -> float:
+        number = number_in(text, unit)
+        if number is None:
+            example = {"s": "800ms or 1.5s", "1/s": "20 or 1.5k", "$": "40"}.get(unit, "64 or 10k")
+            raise argparse.ArgumentTypeError(f"'{text}' is not a number; write {example}")
+        return number
+
+    return read
+
+
+def whole(text: str) -> int:
+    """Return a whole number, which may be written as 10k."""
+    number = number_in(text)
+    if number is None or number != int(number):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number; write 64 or 10k")
+    return int(number)
+
 
 NO_COMMAND = "No command"
 
@@ -59,7 +192,7 @@ class Answer:
             else:
                 self._print_best(best, found)
         limits = [
-            f"{self.last.word(d.metric)} <= {self._human(d.metric, d.limit)}"
+            f"{self.last.word(d.metric)} <= {self.last.human(d.metric, d.limit)}"
             for d in self.question.deadlines
         ]
         if self.question.budget is not None:
@@ -79,9 +212,9 @@ class Answer:
         return {
             "space": self.last.name,
             "design": row,
-            "chance": row["chance"] if row else None,
-            "chance_rests_on": self._rests_on(row) if row else None,
-            "time_rests_on": {
+            "probability": row["probability"] if row else None,
+            "probability_basis": self._rests_on(row) if row else None,
+            "time_by_evidence": {
                 v.device: shares_of_row(v.row) for v in self.verdicts if v.row is not None
             },
             "next_best": self._next_best(best) if best else None,
@@ -107,12 +240,12 @@ class Answer:
     def _rank(self, verdict: Verdict) -> tuple[bool, bool, float, float]:
         row = verdict.row
         assert row is not None
-        unpriced, unsure = row["cost"] is None, bool(verdict.why)
-        cost, doubt = row[self.question.without_price] if unpriced else row["cost"], -row["chance"]
-        return unsure, unpriced, *((doubt, cost) if unsure else (cost, doubt))
-
-    def _human(self, name: str, value: Any) -> str:
-        return self.last.human(name, value)
+        unpriced, is_unlikely = row["cost"] is None, bool(verdict.why)
+        cost, doubt = (
+            row[self.question.without_price] if unpriced else row["cost"],
+            -row["probability"],
+        )
+        return is_unlikely, unpriced, *((doubt, cost) if is_unlikely else (cost, doubt))
 
     def _print_devices(
         self, given: Mapping[str, Any], found: Sequence[Verdict], best: Verdict | None
@@ -124,22 +257,22 @@ class Answer:
         lines = []
         for verdict in found:
             row = verdict.row
-            times = ["-" if row is None else self._human(n, row[n]) for n in metrics]
+            times = ["-" if row is None else self.last.human(n, row[n]) for n in metrics]
             if row is None or not verdict.does:
-                costs, sure = ["-"] * len(amounts), ["-", "-", f"none: {verdict.why}"]
+                costs, rest = ["-"] * len(amounts), ["-", "-", f"none: {verdict.why}"]
             else:
                 costs = [self._amount(row, prices, words) for prices, words in amounts.values()]
                 measured = f"{100 * by_measurements(row):.0f} %" if shares_of_row(row) else "-"
                 design = self._described(row) + (f"; {verdict.why}" if verdict.why else "")
-                sure = [in_percent(row["chance"]), measured, design]
+                rest = [in_percent(row["probability"]), measured, design]
             mark = "*" if verdict is best else ""
-            lines.append([mark, verdict.device, *costs, *times, *sure])
+            lines.append([mark, verdict.device, *costs, *times, *rest])
         load = self._said(given)
         print_table(f"Best design per {device}: {load}" if load else "", header, lines)
 
     def _said(self, given: Mapping[str, Any]) -> str:
         """Return a load as text."""
-        return ", ".join(f"{n} {self._human(n, v)}" for n, v in given.items() if v is not None)
+        return ", ".join(f"{n} {self.last.human(n, v)}" for n, v in given.items() if v is not None)
 
     def _headings(self, found: Sequence[Verdict]) -> dict[str, tuple[str, str]]:
         """Return the headings of costs, each with its price list and unit."""
@@ -159,7 +292,7 @@ class Answer:
         return f"no {prices} price" if amount is None else human(amount, "$")
 
     def _print_best(self, best: Verdict, found: Sequence[Verdict]) -> None:
-        """Print the best design, its chance, its evidence and the next best."""
+        """Print the best design, its probability, its evidence and the next best."""
         question, row = self.question, best.row
         assert row is not None
         print(f"\n{self._described(row)}")
@@ -169,7 +302,9 @@ class Answer:
             for words, usd in amounts.items()
         ]
         shown = [
-            f"{self.last.word(n)} {self._human(n, row[n])}" for n in question.shown if row.get(n)
+            f"{self.last.word(n)} {self.last.human(n, row[n])}"
+            for n in question.shown
+            if row.get(n)
         ]
         print_words(f"  {', '.join(costs) or 'no price'}", "  ")
         print_words(f"  {', '.join(shown)}", "  ")
@@ -224,7 +359,7 @@ class Answer:
         by = "cost" if row["cost"] and second["cost"] else self.question.without_price
         change = second[by] / row[by] - 1
         what = f"{by} {100 * change:+.0f} %" if abs(change) >= 0.005 else f"same {by}"
-        only = "but only " if change < 0 and second["chance"] < row["chance"] else ""
+        only = "but only " if change < 0 and second["probability"] < row["probability"] else ""
         return f"Alternative: {self._described(second)}: {what}, {only}{_probability(second)}."
 
     def _print_nearest(self, found: Sequence[Verdict]) -> None:
@@ -237,7 +372,7 @@ class Answer:
         if near:
             row, why = min(near, key=lambda one: lateness(question, one[0]))
             times = (
-                f"{self.last.word(d.metric)} {self._human(d.metric, row[d.metric])}"
+                f"{self.last.word(d.metric)} {self.last.human(d.metric, row[d.metric])}"
                 for d in question.deadlines
             )
             print_words(f"Nearest design: {self._described(row)}: {', '.join(times)}; {why}.")
@@ -271,7 +406,7 @@ class Answer:
         return ", ".join([self.question.described(row), *(f"{n} {human(row[n])}" for n in details)])
 
     def _rests_on(self, row: Row) -> str:
-        """Return the basis of the chance."""
+        """Return the basis of the probability."""
         if row["stated"]:
             return "from the 90 % prediction intervals"
         return f"assuming a 90 % prediction interval of ±{100 * self.chosen.band:.0f} %"
@@ -282,7 +417,7 @@ class Answer:
             ends = [row.get(f"{d.interval}_{end}") for end in ("lo", "hi")]
             if all(ends) and row[d.interval]:
                 low, high = (
-                    self._human(d.metric, row[d.metric] * end / row[d.interval]) for end in ends
+                    self.last.human(d.metric, row[d.metric] * end / row[d.interval]) for end in ends
                 )
                 yield f"{self.last.word(d.metric)} {low} to {high}"
 
@@ -296,7 +431,7 @@ class Answer:
 
     def _price(self, row: Row) -> tuple[bool, float, float]:
         cost = row["cost"]
-        return cost is None, cost or row[self.question.without_price], -row["chance"]
+        return cost is None, cost or row[self.question.without_price], -row["probability"]
 
     def _command(self, row: Row) -> str:
         """Return the command that deploys the design, or the reason why there is none."""
@@ -310,4 +445,4 @@ class Answer:
 
 
 def _probability(row: Row) -> str:
-    return f"P(meets SLO) {'' if row['chance'] > ALL_BUT else '= '}{in_percent(row['chance'])}"
+    return f"P(meets SLO) {'' if row['probability'] > ALL_BUT else '= '}{in_percent(row['probability'])}"

@@ -1,4 +1,4 @@
-"""JSON Schema of space files for editors, and completion scripts for shells."""
+"""The commands `completion`, `schema` and `trust`: set up a shell, an editor, and own code."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import msgspec
 
 from simulators.core.columns import schema_of
 from simulators.core.contract import load_simulator, objectives_of
-from simulators.core.errors import unknown
+from simulators.core.errors import UserError, unknown
 from simulators.core.fields import Column, columns_of
-from simulators.core.folder import FOLDERS, SIMULATORS, runnable
+from simulators.core.folder import FOLDERS, SIMULATORS, is_trusted, runnable, trust_file, trusted
 from sweeper import engines, samplers
 from sweeper.commands import COMMANDS
-from sweeper.commands.flags import CommandParser, add_words, flags
-from sweeper.report.tables import write_text
+from sweeper.commands.flags import CommandParser, parse
+from sweeper.report.tables import print_words, write_text
 from sweeper.space.shipped_files import spaces
 from sweeper.space.space_file import KEYS, SpaceConfig, flat, read_space
 
@@ -48,9 +48,7 @@ def completion(words: list[str]) -> int:
     """Print the completion script of a shell."""
     from argcomplete.shell_integration import shellcode
 
-    parser = flags("completion")
-    add_words(parser, "shell", SHELLS, help=f"one of: {', '.join(SHELLS)}")
-    shell = parser.parse_args(words).shell
+    shell = parse("completion", words, shell=SHELLS).shell
     if shell not in SHELLS:
         raise unknown(f"there is no completion for '{shell}'", shell, SHELLS)
     print(shellcode(["sweeper"], shell=shell))
@@ -69,7 +67,7 @@ def complete() -> list[str]:
         os.environ["_ARGCOMPLETE"] = str(int(os.environ["_ARGCOMPLETE"]) + 1)
         return words[1:]
     parser = CommandParser()
-    add_words(parser, "words", [*COMMANDS, *_overrides(words)], nargs="*")
+    parser.add_words("words", [*COMMANDS, *_overrides(words)], nargs="*")
     parser.parse_args([])
     raise AssertionError("argcomplete ends the process")
 
@@ -92,9 +90,7 @@ def _overrides(words: list[str]) -> list[str]:
 
 def schema(words: list[str]) -> int:
     """Print the JSON Schema of space files, or write it."""
-    parser = flags("schema")
-    parser.add_argument("--write", type=Path, metavar="FILE")
-    file = parser.parse_args(words).write
+    file = parse("schema", words).write
     text = json.dumps(space_schema(), indent=1) + "\n"
     if not file:
         print(text, end="")
@@ -165,3 +161,26 @@ def _axis(column: Column) -> dict[str, Any]:
     }
     is_needed = column.default is dataclasses.MISSING
     return found if is_needed else {**found, "default": column.default}
+
+
+def trust(words: list[str]) -> int:
+    """Trust folders, or print the trusted folders."""
+    folders = parse("trust", words).folders
+    for word in folders:
+        _trust(Path(word))
+    if not folders:
+        for folder in trusted():
+            print_words(str(folder))
+    return 0
+
+
+def _trust(folder: Path) -> None:
+    """Add a folder to the file of trusted folders."""
+    home, file = folder.resolve(), trust_file().resolve()
+    if not home.is_dir() or not str(home).isprintable():
+        raise UserError(f"{folder} is not a folder, or its name has unprintable characters")
+    if not is_trusted(home):
+        before = file.read_text(encoding="utf-8") if file.is_file() else ""
+        write_text(file, f"{before.rstrip()}\n{home}\n".lstrip())
+        file.chmod(0o600)  # ignored if other users may write
+    print_words(f"sweeper may now run code in {home}; the list of trusted folders is {file}")

@@ -1,40 +1,46 @@
-"""The command `verify`: repeat stored rows, or check the installation."""
+"""The commands `verify`, `watch` and `store`: repeat, follow, compact and merge results."""
 
 from __future__ import annotations
 
 import functools
+import shutil
 import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow.fs as pafs
 
 from simulators.core.columns import schema_of
 from simulators.core.contract import WarmsUp, load_simulator
 from simulators.core.errors import UserError
 from simulators.core.folder import FOLDERS, SIMULATORS, Folder, read_toml
-from sweeper.commands.flags import at_least, results_flags
+from sweeper.commands.flags import parse
 from sweeper.engines.task import evaluate
 from sweeper.query.pareto import rows_at, slices
 from sweeper.query.scenarios import unpriced
 from sweeper.report.answers import latest
-from sweeper.report.run_folder import rows_of
+from sweeper.report.browser.page import live
+from sweeper.report.progress import shown
+from sweeper.report.run_folder import earlier_run, rows_of, runs
+from sweeper.report.tables import write_text
+from sweeper.report.watching import Watch, state
 from sweeper.space.design_space import DesignSpace, space_of
 from sweeper.space.points import Span
 from sweeper.space.shipped_files import spaces
 from sweeper.space.space_file import read_space
 from sweeper.store.keys import SHOWN, define, keys
-from sweeper.store.store import FAILURES
+from sweeper.store.parquet import filesystem
+from sweeper.store.store import FAILURES, alone
+from sweeper.store.upkeep import compact, copy, definitions, quarantine_corrupt
+from sweeper.text import printable
 
 
-def main(words: list[str]) -> int:
+def verify(words: list[str]) -> int:
     """Verify a sweep or the installation; return 1 on a difference."""
-    parser = results_flags("verify", nargs="?")
-    parser.add_argument(
-        "--rows", type=at_least(1), default=200, help="number of rows (default 200)"
-    )
-    parser.add_argument("--seed", type=at_least(0), default=0, help="seed of the sample")
-    chosen = parser.parse_args(words)
+    chosen = parse("verify", words)
     if chosen.name is None:
         return _check_installation()
     last = latest(chosen.name, chosen.outputs)
@@ -134,3 +140,87 @@ def _one_point(name: str) -> str:
 @functools.cache
 def _shipped(name: str) -> DesignSpace:
     return space_of(read_space(spaces()[name]))
+
+
+def watch(words: list[str]) -> int:
+    """Show the progress of the last run of a space until the run ends."""
+    chosen = parse("watch", words)
+    every_s = max(chosen.every, 0.2)
+    seen = Watch(latest(chosen.name, chosen.outputs))
+    if chosen.json:
+        seen.look()
+        print(state(seen))
+        return 0
+    with shown(seen.progress) as display:
+        display.say(f"watching {seen.answers.folder}")
+        while True:
+            stopped = seen.stopped  # read before `look`, so that the last parts are not missed
+            over = "ended" if seen.ended else ""
+            over = "stopped; the same command resumes the sweep" if stopped else over
+            seen.look()
+            display.tick()
+            if chosen.page:
+                write_text(chosen.page, live(seen, every_s, over))
+            if over or chosen.once:
+                break
+            time.sleep(every_s)
+    print(printable(seen.progress.line()))
+    if stopped:
+        print("The sweep was stopped or failed; the same command resumes the sweep.")
+    return 0
+
+
+def store(words: list[str]) -> int:
+    """Compact the results of spaces, or add results of other folders."""
+    chosen = parse("store", words)
+    for source in chosen.sources:
+        if chosen.action == "prune":
+            _prune(source, chosen.outputs)
+        else:
+            _merge(source.rstrip("/"), chosen.outputs)
+    return 0
+
+
+def _prune(name: str, outputs: str) -> None:
+    home = latest(name, outputs).store
+    total = quarantine_corrupt(home)
+    for store_ in definitions(home):
+        with alone(store_):
+            total += compact(store_)
+    print(f"{name}: compacted {total.parts:,} parts to {total.left:,}")
+    if total.damaged:
+        print(
+            f"{len(total.damaged):,} damaged parts removed; run the sweep again to restore the rows"
+        )
+
+
+def _merge(source: str, outputs: str) -> None:
+    names = _spaces(source)
+    if not names:
+        raise UserError(f"there are no results of any space in {source}")
+    for name in names:
+        copied, known = copy(source, outputs, name)
+        _copy_runs(source, outputs, name)
+        print(f"{name}: copied {copied:,} parts from {source}; {known:,} parts existed already")
+
+
+def _spaces(folder: str) -> list[str]:
+    """Return the spaces with results in a folder."""
+    fs, path = filesystem(folder)
+    there = fs.get_file_info(pafs.FileSelector(path, allow_not_found=True))
+    names = sorted(info.base_name for info in there if info.type == pafs.FileType.Directory)
+    if not names:
+        return []
+    results = fs.get_file_info([f"{path}/{name}/results" for name in names])
+    return [name for name, found in zip(names, results, strict=True) if found.type]
+
+
+def _copy_runs(source: str, target: str, name: str) -> None:
+    """Copy the runs of another folder as earlier runs; runs of results under a URL are skipped."""
+    if "://" in source or "://" in target:
+        return
+    home = Path(target) / name / "runs"
+    asked_here = {(run / "definition.json").read_bytes() for run in runs(target, name)}
+    for run in runs(source, name):
+        if (run / "definition.json").read_bytes() not in asked_here:
+            shutil.copytree(run, earlier_run(home, run.name.partition("-")[2]))

@@ -14,10 +14,10 @@ import polars as pl
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from sweeper.query.uncertainty import Z90, chance_within
+from sweeper.query.uncertainty import Z90, probability_within
 from sweeper.questions import Question
 from sweeper.report.answers import Answers
-from sweeper.report.words import in_words, reason_in_words
+from sweeper.text import in_words, reason_in_words
 
 _CANDIDATES = 400
 """Cheapest designs of a device that meet the deadlines, among which a likely one is sought."""
@@ -26,7 +26,7 @@ _MANY = 5
 """Multiples of a deadline from which on a factor is printed instead of percent."""
 
 ALL_BUT, TINY = 0.99, 1e-9
-"""Largest printed chance; tolerance of rounding down to percent."""
+"""Largest printed probability; tolerance of rounding down to percent."""
 
 Row = Mapping[str, Any]
 
@@ -36,12 +36,12 @@ class SloProbability:
     """Compute P(meets SLO) of designs and compare the result with the requested minimum."""
 
     question: Question
-    least: float  # the chance wanted
+    least: float  # the probability wanted
     band: float  # half the 90 % interval where none is stated
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of a row that the chance needs."""
+        """Columns of a row that the probability needs."""
         times = [d.metric for d in self.question.deadlines]
         means = [d.interval for d in self.question.deadlines]
         ends = [f"{name}_{end}" for name in means for end in ("lo", "hi")]
@@ -64,7 +64,7 @@ class SloProbability:
         worst = max(row[d.metric] / d.limit * self._margin(row, d) for d in deadlines)
         if any(row[name] for name in self.question.excluded):
             return float(max(worst, 2.0))
-        does = lateness(self.question, row) <= 1.0 and self.chance(row)[0] >= self.least
+        does = lateness(self.question, row) <= 1.0 and self.probability(row)[0] >= self.least
         return float(min(worst, 1.0) if does else max(worst, math.nextafter(1.0, 2.0)))
 
     def _margin(self, row: Row, deadline: Any) -> float:
@@ -77,22 +77,24 @@ class SloProbability:
         z = statistics.NormalDist().inv_cdf(max(self.least, 0.5))
         return max(1.0, math.exp(z * sigma + middle))
 
-    def chance(self, row: Row) -> tuple[float, bool]:
-        """Return the chance to meet all deadlines, and whether it uses stated intervals."""
-        chance, stated = 1.0, True
+    def probability(self, row: Row) -> tuple[float, bool]:
+        """Return the probability to meet all deadlines, and whether it uses stated intervals."""
+        probability, stated = 1.0, True
         for d in self.question.deadlines:
-            one, known = chance_within(row, d.metric, d.limit, interval=d.interval, band=self.band)
-            chance, stated = chance * one, stated and known
-        return chance, stated
+            one, known = probability_within(
+                row, d.metric, d.limit, interval=d.interval, band=self.band
+            )
+            probability, stated = probability * one, stated and known
+        return probability, stated
 
 
-def in_percent(chance: float) -> str:
-    """Return a chance in percent, rounded down.
+def in_percent(probability: float) -> str:
+    """Return a probability in percent, rounded down.
 
     >>> in_percent(0.796), in_percent(0.8), in_percent(0.9999)
     ('79 %', '80 %', '> 99 %')
     """
-    return "> 99 %" if chance > ALL_BUT else f"{math.floor(100.0 * chance + TINY):.0f} %"
+    return "> 99 %" if probability > ALL_BUT else f"{math.floor(100.0 * probability + TINY):.0f} %"
 
 
 def lateness(question: Question, row: Row) -> float:
@@ -112,7 +114,7 @@ class Verdict:
     others: Sequence[Row]  # other designs that meet the deadlines, cheapest first
 
 
-def verdicts(question: Question, last: Answers, sure: SloProbability) -> list[Verdict]:
+def verdicts(question: Question, last: Answers, slo: SloProbability) -> list[Verdict]:
     """Return a verdict on each device for each combination of given values."""
     rows = last.named(last.results.collect()).lazy()
     devices = _asked_of(last, question.device, question.refused)
@@ -122,7 +124,7 @@ def verdicts(question: Question, last: Answers, sure: SloProbability) -> list[Ve
         given = dict(zip(question.given, combination, strict=True))
         alike = rows.filter(pl.all_horizontal(pl.col(n).eq_missing(v) for n, v in given.items()))
         found += [
-            _verdict(question, sure, given, device, alike.filter(pl.col(question.device) == device))
+            _verdict(question, slo, given, device, alike.filter(pl.col(question.device) == device))
             for device in devices
         ]
     return found
@@ -136,7 +138,7 @@ def _asked_of(last: Answers, device: str, refused: Mapping[str, str]) -> list[st
 
 def _verdict(
     question: Question,
-    sure: SloProbability,
+    slo: SloProbability,
     given: Mapping[str, Any],
     device: str,
     rows: pl.LazyFrame,
@@ -155,24 +157,26 @@ def _verdict(
     found = judged.filter(meets).bottom_k(_CANDIDATES, by=question.without_price).collect()
     if found.is_empty():
         return _nothing(question, given, device, rows, judged)
-    priced = [_priced(question, sure, row) for row in found.iter_rows(named=True)]
+    priced = [_priced(question, slo, row) for row in found.iter_rows(named=True)]
     if question.budget is not None:
         within = [row for row in priced if row["cost"] is None or row["cost"] <= question.budget]
         if not within:
             least = min(priced, key=lambda row: float(row["cost"]))
             return Verdict(given, device, least, False, _above_budget(question, least), ())
         priced = within
-    priced.sort(key=lambda row: (row["cost"] or 0.0, row[question.without_price], -row["chance"]))
-    enough = [row for row in priced if row["chance"] >= sure.least]
+    priced.sort(
+        key=lambda row: (row["cost"] or 0.0, row[question.without_price], -row["probability"])
+    )
+    enough = [row for row in priced if row["probability"] >= slo.least]
     if enough:
-        return Verdict(given, device, _surest_of_equals(enough, question), True, "", priced)
-    best = max(priced, key=lambda row: row["chance"])
+        return Verdict(given, device, _most_likely_of_cheapest(enough, question), True, "", priced)
+    best = max(priced, key=lambda row: row["probability"])
     return Verdict(
         given,
         device,
         best,
         True,
-        f"no design reaches P(meets SLO) = {100.0 * sure.least:g} %",
+        f"no design reaches P(meets SLO) = {100.0 * slo.least:g} %",
         priced,
     )
 
@@ -183,19 +187,19 @@ def _above_budget(question: Question, row: Row) -> str:
     return f"costs ${row['cost']:.2f} {words}, above the budget of ${question.budget:g}"
 
 
-def _surest_of_equals(rows: Sequence[Row], question: Question) -> Row:
+def _most_likely_of_cheapest(rows: Sequence[Row], question: Question) -> Row:
     """Return the most likely of the cheapest rows."""
     first = rows[0]
     by = question.without_price if first["cost"] is None else "cost"
-    return max((r for r in rows if r[by] == first[by]), key=lambda row: row["chance"])
+    return max((r for r in rows if r[by] == first[by]), key=lambda row: row["probability"])
 
 
-def _priced(question: Question, sure: SloProbability, row: Row) -> dict[str, Any]:
-    """Return a row with its chance, and its cost in each price list."""
-    chance, stated = sure.chance(row)
+def _priced(question: Question, slo: SloProbability, row: Row) -> dict[str, Any]:
+    """Return a row with its probability, and its cost in each price list."""
+    probability, stated = slo.probability(row)
     amounts = {prices: dict(question.amounts(row, prices)) for prices in question.prices}
     first = next(iter(amounts[question.prices[0]].values()), None)
-    return {**row, "chance": chance, "stated": stated, "amounts": amounts, "cost": first}
+    return {**row, "probability": probability, "stated": stated, "amounts": amounts, "cost": first}
 
 
 def _nothing(

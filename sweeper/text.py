@@ -1,0 +1,237 @@
+"""Text for people: numbers with units, column names and reasons in words, and safe output.
+
+`human` formats numbers with a scaled unit and three digits; `number_in` reads numbers as people
+type them. `in_words` prints a column name without its unit, which reports print with each value.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+_SECONDS = ((86_400.0, "d"), (3_600.0, "h"), (1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
+_FLOPS = ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"), (1.0, "FLOP"))
+_JOULES = (
+    (1e12, "TJ"),
+    (1e9, "GJ"),
+    (1e6, "MJ"),
+    (1e3, "kJ"),
+    (1.0, "J"),
+    (1e-3, "mJ"),
+    (1e-6, "µJ"),
+    (1e-9, "nJ"),
+    (1e-12, "pJ"),
+)
+_SCALES = {
+    "J": _JOULES,
+    "s": _SECONDS,
+    "B": _BYTES,
+    "bytes": _BYTES,
+    "flops": _FLOPS,
+    "FLOP": _FLOPS,
+}
+
+
+def human(value: object, unit: str = "") -> str:
+    """Return a value as text with a scaled unit.
+
+    >>> human(0.0123, "s"), human(80e9, "bytes"), human(1234567, ""), human(None)
+    ('12.3 ms', '80 GB', '1,234,567', '-')
+    >>> human(37_825.0, "s"), human(2_592_000.0, "s"), human(6.14e9, "J")
+    ('10.5 h', '30 d', '6.14 GJ')
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if not isinstance(value, float):
+        return str(value)
+    if value == 0:
+        return "0"
+    scale = _SCALES.get(unit.removesuffix("/s"))
+    if scale:
+        size, name = next((step for step in scale if abs(value) >= step[0]), scale[-1])
+        return f"{digits(value / size)} {name}" + ("/s" if unit.endswith("/s") else "")
+    if unit in ("$", "USD"):
+        return f"${digits(value)}"
+    if unit == "1/s":
+        return f"{digits(value)}/s"
+    return f"{digits(value)} {unit}".rstrip()
+
+
+def digits(value: float) -> str:
+    """Return a number with three significant digits, and thousands grouped.
+
+    >>> digits(1234.5), digits(0.012345), digits(12.0)
+    ('1,234', '0.0123', '12')
+    """
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if abs(value) < 1e-4:
+        return f"{value:.2e}"
+    places = max(0, 2 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{places}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def duration(seconds: float) -> str:
+    """Return a span of time as hours, minutes and seconds.
+
+    >>> duration(3725), duration(59.4), duration(0.25)
+    ('1 h 2 min', '59 s', '0.2 s')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    if minutes < 60:
+        return f"{minutes} min {int(seconds % 60)} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+COUNTS = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+BYTES = {"b": 1.0, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12}
+BYTES |= {"kib": 2.0**10, "mib": 2.0**20, "gib": 2.0**30, "tib": 2.0**40}
+RATES = {**COUNTS, "/s": 1.0, "k/s": 1e3, "qps": 1.0}
+MONEY: Mapping[str, float] = {"k": 1e3, "m": 1e6}
+SUFFIXES: Mapping[str, Mapping[str, float]] = {
+    "s": TIMES,
+    "B": BYTES,
+    "1/s": RATES,
+    "$": MONEY,
+    "": COUNTS,
+}
+"""Suffixes and their factors by unit of the field, case-insensitive."""
+
+_NUMBER = re.compile(
+    r"^\s*\$?([-+]?(?:\d[\d_,]*\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([a-zµ/]*)\s*$", re.I
+)
+
+
+def number_in(text: str, unit: str = "") -> float | None:
+    """Return the number that a text represents, in base units; None if it is none.
+
+    >>> number_in("800ms", "s"), number_in("10k"), number_in("1.5 s", "s"), number_in("2 GPUs")
+    (0.8, 10000.0, 1.5, None)
+    """
+    match = _NUMBER.match(text)
+    if match is None:
+        return None
+    suffix = match[2].casefold()
+    scale = SUFFIXES.get(unit, COUNTS).get(suffix) if suffix else 1.0
+    return None if scale is None else float(match[1].replace(",", "").replace("_", "")) * scale
+
+
+_UNIT_WORDS = {
+    "s": ("s",),
+    "J": ("j",),
+    "J s": ("js",),
+    "B/s": ("bytes", "per", "s"),
+    "$": ("usd",),
+    "h": ("h",),
+    "g": ("g",),
+    "nm": ("nm",),
+    "mm2": ("mm2",),
+}
+"""Words of a column name that state the unit."""
+_ABBREVIATIONS = (
+    "CP DP DRAM E2E EDP EP FLOPs GPU GPUs HBM ITL KV L2 LoRA MACs MFU MTBF PE PP QPS SLO SM TP "
+    "TPOT TTFT"
+)
+_SPOKEN = {word.lower(): word for word in _ABBREVIATIONS.split()} | {
+    "algbw": "algorithm bandwidth",
+    "busbw": "bus bandwidth",
+    "ci": "± of the mean",
+    "comm": "communication",
+    "hi": "upper end",
+    "lo": "lower end",
+    "mtok": "million tokens",
+    "s": "second",
+    "usd": "dollars",
+}
+_VERBLESS = ("below", "not", "out", "too", "unsupported")
+"""Words of a reason code that need a verb in front."""
+_DURATIONS = ("latency", "makespan", "time")
+"""Words that need no further `time`."""
+
+
+def in_words(name: str, unit: str = "") -> str:
+    """Return the printed name of a column.
+
+    >>> in_words("ttft_p99_s", "s"), in_words("cost_usd_per_mtok", "$")
+    ('TTFT p99', 'cost per million tokens')
+    >>> in_words("tokens_per_s_per_gpu", "1/s"), in_words("step_s_hi", "s")
+    ('tokens per second per GPU', 'step time, upper end')
+    """
+    words = name.split("_")
+    ends = [_SPOKEN[words.pop()]] if len(words) > 2 and words[-1] in ("lo", "hi", "ci") else []
+    said = list(_UNIT_WORDS.get(unit, ()))
+    for start in range(len(words) - len(said), 0, -1):
+        if said and words[start : start + len(said)] == said:
+            del words[start : start + len(said)]
+            break
+    if unit == "s" and len(words) == 1 and words[0] not in (*_DURATIONS, *_SPOKEN):
+        words.append("time")
+    return ", ".join([" ".join(_SPOKEN.get(word, word) for word in words), *ends])
+
+
+def reason_in_words(reason: str) -> str:
+    """Return the reason of an infeasible point as a sentence: the code and the figures.
+
+    >>> reason_in_words("weights_exceed_hbm: needs 171 GB, has 80 GB")
+    'weights exceed HBM (needs 171 GB, has 80 GB)'
+    >>> reason_in_words("no_kv_memory"), reason_in_words("micro_batches_too_few_to_pair")
+    ('there is no KV memory', 'micro batches are too few to pair')
+    """
+    code, _, detail = reason.partition(": ")
+    words = code.split("_")
+    at = next((i for i, word in enumerate(words) if word in _VERBLESS), 0)
+    if at:
+        words.insert(at, "are" if words[at - 1].endswith("s") else "is")
+    elif words[0] in ("no", "one", "too") and len(words) > 1 and "is" not in words:
+        words = ["there", "are" if words[0] == "too" else "is", *words]
+    said = " ".join("precision" if word == "dtype" else _SPOKEN.get(word, word) for word in words)
+    return said + (f" ({detail})" if detail else "")
+
+
+_OURS = re.compile(r"(\x1b\[[0-9;]*m)")
+"""Bold and faint, the only escape sequences that we write."""
+
+
+def printable(text: str) -> str:
+    r"""Return text with control characters replaced; line breaks stay.
+
+    >>> printable("a\x1b[2Jb")
+    'a?[2Jb'
+    """
+    return "".join(c if c.isprintable() or c in "\n\t\xa0" else "?" for c in text)
+
+
+class Quoting:
+    """A stream to a terminal that passes text, bold and faint only."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.unquoted = stream
+
+    def write(self, text: str) -> int:
+        """Write text with control characters replaced."""
+        pieces = _OURS.split(text)
+        pieces[::2] = map(printable, pieces[::2])
+        return self.unquoted.write("".join(pieces))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unquoted, name)
+
+
+def quoting(stream: TextIO) -> TextIO:
+    """Return a stream that replaces control characters if it is a terminal."""
+    return Quoting(stream) if stream.isatty() else stream  # type: ignore[return-value]
