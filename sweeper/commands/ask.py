@@ -445,4 +445,5 @@ class Answer:
 
 
 def _probability(row: Row) -> str:
-    return f"P(meets SLO) {'' if row['probability'] > ALL_BUT else '= '}{in_percent(row['probability'])}"
+    probability = row["probability"]
+    return f"P(meets SLO) {'' if probability > ALL_BUT else '= '}{in_percent(probability)}"
