@@ -25,8 +25,7 @@ from simulators.core.jit import Floats
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint
 from simulators.serving.prices.iteration_table import EVERYDAY
-from sweeper.report.evidence import stored
-from sweeper.report.shares import in_words, shares_of_row
+from sweeper.report.evidence import shares_in_words, shares_of_row, stored
 
 FOLDER = Path(__file__).resolve().parent / "explanation"
 BEGIN, END = "<!-- rules: begin -->", "<!-- rules: end -->"
@@ -97,9 +96,9 @@ def composed_page() -> str:
         "([how errors compose](method.md)). A cell has the layer's share of it, and the interval "
         "around 1 that remains without the layer's error.",
         _layers(asked),
-        f"Time by evidence: {in_words(shares_of_row(rows[0]))}. Kernels are judged together with "
-        "the chip they run on, so the chip has no line of its own. Numbers transferred from other "
-        "kernels or GPUs widen the first line.",
+        f"Time by evidence: {shares_in_words(shares_of_row(rows[0]))}. Kernels are judged "
+        "together with the chip they run on, so the chip has no line of its own. Numbers "
+        "transferred from other kernels or GPUs widen the first line.",
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -20,8 +20,8 @@ from docs.reference import table
 from lab.scenarios import Outcome, in_short, shipped
 from simulators.core.contract import load_simulator
 from sweeper.engines.task import evaluate
-from sweeper.report import evidence, headlines
-from sweeper.report.shares import in_words, shares_of_row
+from sweeper.report import evidence
+from sweeper.report.evidence import shares_in_words, shares_of_row
 from sweeper.space.design_space import space_of
 
 FOLDER = Path(__file__).resolve().parent
@@ -46,7 +46,7 @@ OTHERS = {
 def accuracy() -> str:
     """Return the page of the figures that travel with the package."""
     known = evidence.stored()
-    parts = ["# Accuracy", "On measured rows outside every fit.", headlines.table(known)]
+    parts = ["# Accuracy", "On measured rows outside every fit.", evidence.accuracy_table(known)]
     for group, checks in known.items():
         lines = (
             (
@@ -150,7 +150,7 @@ def systems() -> list[Mapping[str, Any]]:
 def _break(one: Mapping[str, Any]) -> tuple[str, ...]:
     row = one["row"]
     point = ", ".join(f"{name}={value}" for name, value in one["point"].items())
-    said = row.get("reason") or in_words(shares_of_row(row))
+    said = row.get("reason") or shares_in_words(shares_of_row(row))
     said = f"`{one['flag']}`: {said}" if one["flag"] not in said else said
     return one["simulator"], one["when"], f"`{point}`", said
 

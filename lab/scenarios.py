@@ -24,7 +24,7 @@ import msgspec
 import polars as pl
 
 from simulators.core.errors import UserError, suggestion, unknown
-from sweeper.report.shares import by_measurements, shares_of_row
+from sweeper.report.evidence import by_measurements, shares_of_row
 from sweeper.report.tables import print_table, print_words
 from sweeper.space.design_space import DesignSpace, space_of
 from sweeper.space.shipped_files import scenarios as scenario_files

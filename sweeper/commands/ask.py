@@ -35,13 +35,14 @@ from sweeper.commands.verdicts import (
     verdicts,
 )
 from sweeper.engines import load_engine
-from sweeper.engines.probe import hinted
+from sweeper.engines.chunks import hinted
 from sweeper.questions import DEPLOYMENTS, QUESTIONS, Asks, Deploys, Question, known_beside
 from sweeper.report.answers import Answers, point_of
-from sweeper.report.evidence import evidence, named_facts
-from sweeper.report.shares import (
+from sweeper.report.evidence import (
     by_measurements,
-    in_words,
+    evidence,
+    named_facts,
+    shares_in_words,
     shares_of_row,
     weakest_in_words,
 )
@@ -315,7 +316,7 @@ class Answer:
         )
         if spans := list(self._spans(row)):
             print_words(f"90 % prediction interval: {', '.join(spans)}.")
-        if shares := in_words(shares_of_row(row)):
+        if shares := shares_in_words(shares_of_row(row)):
             print_words(f"Time by evidence: {shares}{weakest_in_words(self.last.simulator, row)}.")
         print_words(self._accuracy(row))
         if (second := self._next_best(best)) is not None:

@@ -37,7 +37,7 @@ from sweeper.questions import (
     known_beside,
 )
 from sweeper.report.answers import Answers, latest, point_of
-from sweeper.report.shares import in_words, shares_of_row, spoken
+from sweeper.report.evidence import shares_in_words, shares_of_row, spoken
 from sweeper.report.tables import print_table, print_words, read_text, write_text
 from sweeper.report.timeline import trace_events
 from sweeper.store.keys import SHOWN
@@ -193,7 +193,7 @@ def explain(words: list[str]) -> int:
         for level in LEVELS
         if whole_s
     }
-    print_words(f"Time by evidence: {in_words(shares_of_row(design.row) or of_operators)}")
+    print_words(f"Time by evidence: {shares_in_words(shares_of_row(design.row) or of_operators)}")
     for line in _what_if(design):
         print_words(line, " " * 13)
     if chosen.trace:

@@ -23,10 +23,9 @@ from sweeper.query.pareto import rows_at, slices
 from sweeper.query.scenarios import unpriced
 from sweeper.report.answers import latest
 from sweeper.report.browser.page import live
-from sweeper.report.progress import shown
+from sweeper.report.progress import Watch, shown, state
 from sweeper.report.run_folder import earlier_run, rows_of, runs
 from sweeper.report.tables import write_text
-from sweeper.report.watching import Watch, state
 from sweeper.space.design_space import DesignSpace, space_of
 from sweeper.space.points import Span
 from sweeper.space.shipped_files import spaces

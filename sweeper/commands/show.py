@@ -16,8 +16,7 @@ from simulators.core.folder import FOLDERS, SIMULATORS
 from sweeper import engines, samplers
 from sweeper.commands.design import show
 from sweeper.commands.flags import parse
-from sweeper.report.evidence import naming, stored
-from sweeper.report.headlines import headlines
+from sweeper.report.evidence import headlines, naming, stored
 from sweeper.report.tables import print_table, print_words
 from sweeper.space.design_space import objectives, space_of, where
 from sweeper.space.shipped_files import spaces

@@ -1,18 +1,26 @@
-"""Read the stored accuracy checks of simulators, which `sweeper-lab validate` writes."""
+"""The evidence behind a design: stored accuracy checks, main figures, and shares of its time.
+
+`sweeper-lab validate` writes the checks. `headlines.toml` names those of the accuracy table. The
+shares say which part of a design's time is measured, fitted, transferred or from data sheets.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from simulators.core.checks import COVERAGE, ERROR, Check
-from simulators.core.contract import Simulator, load_simulator
+from simulators.core.columns import LEVELS, SHARES
+from simulators.core.contract import NamesWeakest, Simulator, load_simulator
 from simulators.core.fields import columns_of
 from simulators.core.folder import FOLDERS, PACKAGE
+from sweeper.report.answers import point_of
 
 FILE = PACKAGE / "accuracy.json"
 _IMPORTED = re.compile(r"^\s*(?:from|import) simulators\.(\w+)", re.M)
@@ -100,3 +108,102 @@ def _imports(package: str) -> list[str]:
         for file in sorted((PACKAGE / name).rglob("*.py")):
             waiting += _IMPORTED.findall(file.read_text(encoding="utf-8"))
     return found
+
+
+_HEADLINES = Path(__file__).with_name("headlines.toml")
+HEADLINE_TITLES = ("predicted", "mean error", "rows", "baseline")
+
+Known = Mapping[str, Sequence[Check]]
+"""Checks by group."""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """One row of the accuracy table: `lines` are a label and the name of a check each."""
+
+    group: str
+    what: str
+    lines: Sequence[tuple[str, str]]
+    baseline: str = ""
+
+    def found(self, known: Known) -> list[tuple[str, Check]]:
+        """Return the checks that have a value, with their labels."""
+        by_name = {c.name: c for c in known.get(self.group, ()) if c.value is not None}
+        return [(label, by_name[name]) for label, name in self.lines if name in by_name]
+
+    def cells(self, known: Known) -> tuple[str, str, str, str]:
+        """Return the subject, our errors, the number of rows and the baseline's errors."""
+        found = self.found(known)
+        ours = [f"{label} {_rounded(c.value, c.unit)}".strip() for label, c in found]
+        theirs = [_rounded(c.peer, c.unit) for _, c in found if c.peer is not None]
+        rows = dict.fromkeys(f"{c.rows:,}" for _, c in found)
+        baseline = f"{self.baseline} {', '.join(theirs)}" if theirs else "-"
+        return f"{self.group}: {self.what}", ", ".join(ours) or "-", ", ".join(rows), baseline
+
+
+def headlines() -> list[Headline]:
+    """Return the rows of the accuracy table, the most important first."""
+    with _HEADLINES.open("rb") as stream:
+        return [Headline(**one) for one in tomllib.load(stream)["headlines"]]
+
+
+def accuracy_table(known: Known) -> str:
+    """Return the accuracy table as Markdown."""
+    titles = [HEADLINE_TITLES, ("---",) * len(HEADLINE_TITLES)]
+    rows = [*titles, *(one.cells(known) for one in headlines())]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _rounded(value: float | None, unit: str) -> str:
+    """Return a figure with one digit, whole from 100 on.
+
+    >>> _rounded(9.96, "%"), _rounded(100.0, "%")
+    ('10.0 %', '100 %')
+    """
+    if value is None:
+        return "-"
+    return f"{value:.{0 if abs(value) >= 99.95 else 1}f} {unit}".strip()
+
+
+LEAST = 0.005
+"""Smaller shares of the time are left out."""
+_SPOKEN = {"unmodelled": "data sheet"}
+
+
+def spoken(level: str) -> str:
+    """Return the printed name of an evidence level."""
+    return _SPOKEN.get(level, level)
+
+
+def shares_of_row(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the share of each evidence level in a design's time; empty without such columns."""
+    found = {level: row.get(share) for level, share in zip(LEVELS, SHARES, strict=True)}
+    return {level: share for level, share in found.items() if share is not None}
+
+
+def by_measurements(row: Mapping[str, Any]) -> float:
+    """Return the share of the time from measured or fitted kernels."""
+    shares = shares_of_row(row)
+    return shares.get("measured", 0.0) + shares.get("fitted", 0.0)
+
+
+def shares_in_words(shares: Mapping[str, float]) -> str:
+    """Return the shares of at least 0.5 % as text.
+
+    >>> shares_in_words({"measured": 0.25, "fitted": 0.748, "unmodelled": 0.002})
+    '25 % measured, 75 % fitted'
+    """
+    return ", ".join(
+        f"{100 * share:.0f} % {spoken(level)}" for level, share in shares.items() if share >= LEAST
+    )
+
+
+def weakest_in_words(simulator: Simulator, row: Mapping[str, Any]) -> str:
+    """Return the operator of a design with the weakest evidence, and its device; or nothing."""
+    if not isinstance(simulator, NamesWeakest):
+        return ""
+    weakest = simulator.weakest(point_of(simulator, row))
+    if weakest is None:
+        return ""
+    where = f" on {weakest.on}" if weakest.on else ""
+    return f" (weakest: {weakest.name}{where})"

@@ -13,7 +13,7 @@ import polars as pl
 from simulators.core.contract import Explains
 from sweeper.query.pareto import knee, unstated
 from sweeper.report.answers import Answers, real
-from sweeper.report.shares import in_words, shares_of_row, weakest_in_words
+from sweeper.report.evidence import shares_in_words, shares_of_row, weakest_in_words
 from sweeper.report.tables import print_table, print_words
 from sweeper.space.design_space import Objectives
 from sweeper.store.keys import SHOWN
@@ -204,7 +204,7 @@ def _knee_sentence(found: Answers) -> str:
 
 def _evidence_sentence(found: Answers) -> str:
     """Return the knee's time by evidence and the operator with the weakest evidence."""
-    said = in_words(shares_of_row(found.best))
+    said = shares_in_words(shares_of_row(found.best))
     if not said:
         return ""
     weakest = weakest_in_words(found.simulator, found.best)

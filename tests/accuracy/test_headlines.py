@@ -7,8 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from simulators.core.checks import Check
-from sweeper.report.evidence import stored
-from sweeper.report.headlines import Headline, headlines, table
+from sweeper.report.evidence import Headline, accuracy_table, headlines, stored
 from tests.conftest import ROOT
 
 ROUNDING = 0.06
@@ -16,7 +15,7 @@ ROUNDING = 0.06
 
 
 def test_readme_shows_the_stored_table() -> None:
-    assert table(stored()) in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert accuracy_table(stored()) in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.accuracy

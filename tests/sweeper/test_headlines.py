@@ -9,7 +9,7 @@ import pytest
 from simulators.core.checks import Check
 from sweeper.__main__ import main
 from sweeper.report import evidence
-from sweeper.report.headlines import Headline, headlines, table
+from sweeper.report.evidence import Headline, accuracy_table, headlines
 
 KNOWN = {
     "mine": [
@@ -38,7 +38,7 @@ def test_every_accuracy_figure_is_stored() -> None:
     known = evidence.stored()
     assert all(len(one.found(known)) == len(one.lines) for one in headlines())
     assert len(headlines()) <= 8
-    assert table(known).count("\n") == len(headlines()) + 1
+    assert accuracy_table(known).count("\n") == len(headlines()) + 1
 
 
 def test_stored_checks_are_printed_by_group_model_and_gpu(

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweeper.__main__ import main
-from sweeper.report.layout import blocks, shared, wrapped
-from sweeper.report.tables import print_table
+from sweeper.report.tables import blocks, print_table, shared, wrapped
 
 KEY = "67704eb9e8"
 HEADER = ["", "design", "cost_usd_per_mtok", "ttft_p99_s", "what"]

@@ -11,7 +11,7 @@ import pytest
 from sweeper.__main__ import main
 from sweeper.report.answers import latest
 from sweeper.report.browser.page import live
-from sweeper.report.watching import Watch, state
+from sweeper.report.progress import Watch, state
 from sweeper.store.store import alone
 from sweeper.sweep import Sweep
 from tests.faults.machines import rows, start

@@ -19,8 +19,13 @@ from sweeper.query.analysis import sensitivity
 from sweeper.query.pareto import alike, qualifying
 from sweeper.query.uncertainty import probable_front
 from sweeper.report.answers import Answers, real
-from sweeper.report.evidence import Evidence, named_facts
-from sweeper.report.shares import in_words, shares_of_row, weakest_in_words
+from sweeper.report.evidence import (
+    Evidence,
+    named_facts,
+    shares_in_words,
+    shares_of_row,
+    weakest_in_words,
+)
 from sweeper.text import reason_in_words
 
 _VIEWS = 16
@@ -92,7 +97,7 @@ class Content:
 
     def evidence_of_time(self) -> str:
         """Return the knee's time by evidence level; empty if the rows state no levels."""
-        said = in_words(shares_of_row(self.best))
+        said = shares_in_words(shares_of_row(self.best))
         return said and said + weakest_in_words(self.answers.simulator, self.best)
 
     def errors_here(self) -> tuple[list[str], list[Check]]:

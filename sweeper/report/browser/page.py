@@ -29,8 +29,8 @@ from sweeper.query.fronts import Matrix
 from sweeper.query.pareto import FEASIBLE, slices
 from sweeper.report.answers import stacked
 from sweeper.report.browser.content import Content
-from sweeper.report.headlines import HEADER, headlines
-from sweeper.report.watching import Watch
+from sweeper.report.evidence import HEADLINE_TITLES, headlines
+from sweeper.report.progress import Watch
 from sweeper.space.sql import condition
 from sweeper.store.keys import SHOWN
 from sweeper.text import in_words
@@ -75,7 +75,7 @@ def page(content: Content, *, rows: int = MOST) -> str:
         sizes=sizes,
         shown=SHOWN,
         date=f"{dt.date.today():%Y-%m-%d}",
-        headline_titles=HEADER,
+        headline_titles=HEADLINE_TITLES,
         headlines=[one.cells(known.by_group) for one in headlines() if one.group in known.groups],
         css=(_HERE / "page.css").read_text(encoding="utf-8"),
         js=script,
