@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import Calibration, rounded
+from lab.fits.driver import Calibration, chosen, rounded
 from lab.fits.methods import COVERED_SHARE, quantile
 from lab.tables.collectives import NCCL, Curves, Key, Libraries, read_libraries, read_own
 from lab.tables.rows import Bools
@@ -130,11 +130,11 @@ GROWTH_GRID, SMOOTHING = np.arange(-10.0, 11.0, 2.0), 1.2
 def fit_collectives(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the curves of each GPU of the measured table, and `growth`."""
     table = read_libraries(reference)
-    for gpu, libraries in table.items():
-        if not only or gpu in only:
-            yield _curves(CALIBRATIONS / f"{gpu}.toml", libraries, NCCL)
-    if not only or GROWTH.stem in only:
-        yield _growth(table)
+    for gpu in chosen(only, [*table, GROWTH.stem]):
+        if gpu == GROWTH.stem:
+            yield _growth(table)
+        else:
+            yield _curves(CALIBRATIONS / f"{gpu}.toml", table[gpu], NCCL)
 
 
 def measured_collectives(measured: Path, device: str) -> Iterator[Calibration]:

@@ -25,9 +25,8 @@ sustains, what is left is a time per request, equal for small and large models.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ from simulators.composition.replica import (
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import Infeasible, UnknownNameError
 from simulators.core.fields import updated
-from simulators.core.folder import RUNTIMES
+from simulators.core.folder import RUNTIMES, once
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
 from simulators.evidence.lookup import calibrations
@@ -79,10 +78,10 @@ BANDS = LEFT_OUT / "deployment_bands.toml"
 
 
 def runtime_without(name: str, group: str) -> Runtime:
-    """Return a runtime with the constants that were fitted without a group.
+    """Return a runtime with constants that were fitted without a group.
 
     Raises:
-        UnknownNameError: it was never left out.
+        UnknownNameError: no fit left this group out.
 
     >>> runtime_without("vllm", "llama3_1_70b.h100_sxm").name
     'vllm'
@@ -96,15 +95,15 @@ def runtime_without(name: str, group: str) -> Runtime:
 
 
 def run_cache_without(name: str, group: str, decode: str = "") -> RunCache:
-    """Return what simulates under a runtime fitted without a group, behind a server likewise.
+    """Return a run cache whose runtime and API server were fitted without a group.
 
-    Of groups that nothing was fitted to, the usual ones. What sets an older release apart was
-    fitted without the group's model.
+    A group that no fit saw has the shipped constants. Factors of older releases were fitted without
+    the group's model.
 
     Args:
-        name: of the runtime.
+        name: the runtime.
         group: a model on a GPU.
-        decode: the kernel that an older release was configured to decode by; empty: none.
+        decode: decode kernel of an older release; empty: its default.
     """
     runtime = load_runtime(name)
     if runtime.like:
@@ -119,24 +118,21 @@ def run_cache_without(name: str, group: str, decode: str = "") -> RunCache:
 
 
 def _numbers(name: str) -> Mapping[str, Any]:
-    """Return the constants of a runtime without each group; none of one that was not fitted."""
+    """Return the constants of a runtime without each group; empty if it was not fitted."""
     file = LEFT_OUT / "runtimes" / f"{SAME_CONSTANTS.get(name, name)}.toml"
     return _groups(file) if file.is_file() else {}
 
 
 def older_run_cache(
-    like: str,
-    group: str,
-    times: Mapping[str, float],
-    kernels: Mapping[str, Sequence[str]],
+    like: str, group: str, times: Mapping[str, float], kernels: Mapping[str, Sequence[str]]
 ) -> RunCache:
     """Return the run cache of an older engine release, fitted without a group.
 
     Args:
-        like: the runtime of today's release.
+        like: the runtime of the current release.
         group: a model on a GPU.
-        times: what kernels of a batch take over today's, by family.
-        kernels: whose compete, by family.
+        times: slowdown of kernels of a batch against the current release, by family.
+        kernels: frameworks whose kernels compete, by family.
     """
     today = load_runtime(like)
     if server := _server_without(today.framework, group):
@@ -146,26 +142,26 @@ def older_run_cache(
 
 
 def _server_without(framework: str, group: str) -> Frontend | None:
-    """Return the server fitted without a group; none of a group that nothing was fitted to."""
+    """Return the API server fitted without a group; None if no fit saw the group."""
     server = _groups(FRONTENDS).get(group, {}).get(framework)
     return Frontend(**{number: server[number] for number in NUMBERS}) if server else None
 
 
 def run_cache_of(runtime: Runtime, frontend: Frontend = NO_SERVER) -> RunCache:
-    """Return what simulates under a runtime and behind a server, whatever a point calls them."""
+    """Return a run cache with one runtime and one API server, whatever a point names."""
     return RunCache(runtime=lambda _: runtime, server=lambda _: frontend)
 
 
 def online_run_cache_without(model: str) -> RunCache:
-    """Return what simulates engines that their own process asks, as if without a model's runs."""
+    """Return a run cache of engines called in their own process, fitted without a model."""
     left_out = _groups(IN_PROCESS)[model]
     return RunCache(process=lambda runtime: Frontend(**left_out.get(runtime, {})))
 
 
 def width_without(gpu: str, framework: str, metric: str) -> Width:
-    """Return how far a latency of deployments lies off, as those on other GPUs show.
+    """Return the interval width of a latency, fitted to deployments on other GPUs.
 
-    Of a GPU on which no deployment was measured, as all of them do.
+    A GPU without measured deployments has the shipped width, of all GPUs.
     """
     left_out = _groups(BANDS).get(gpu)
     if left_out is None:
@@ -174,13 +170,8 @@ def width_without(gpu: str, framework: str, metric: str) -> Width:
 
 
 def _groups(file: Path) -> Mapping[str, Any]:
-    """Return what was fitted without each group."""
-    return _read(file, file.stat().st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=16)
-def _read(file: Path, _mtime_ns: int) -> Mapping[str, Any]:
-    groups: Mapping[str, Any] = read_calibration(file)["without"]
+    """Return the constants without each group."""
+    groups: Mapping[str, Any] = once(read_calibration, file)["without"]
     return groups
 
 
@@ -212,11 +203,9 @@ TRIED = (1.0, 1.5, 2.0, 2.5, 3.0)
 STEPS = np.arange(TRIED[0], TRIED[-1] + 0.01, 0.05)
 
 
-def fit_older_experts(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the older releases that are asked for, and the same without each model."""
-    rows, error = _errors(
-        [b for b in blocks(reference)[0] if b.point.runtime in OLDER and _is_plain(b)]
-    )
+def fit_older_experts(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the older releases, and their factors without each model."""
+    rows, error = _errors([b for b in blocks(reference)[0] if b.point.runtime in OLDER])
     models = np.array([row.point.model for row in rows])
     kinds = np.array([_kind(row) for row in rows])
     chips = np.array([load_gpu(row.point.gpu).architecture for row in rows])
@@ -242,8 +231,6 @@ def fit_older_experts(reference: Path, only: Sequence[str]) -> Iterator[Calibrat
         held_out.append(_at(error[:, [i]], known.get(name) or known[kind])[0, 0])
     found = factors(np.ones(models.size, bool))
     for name, engine in OLDER.items():
-        if only and name not in only:
-            continue
         like, same = LIKE.get(engine, engine), UNCHANGED.get(engine, {})
         whole = Calibration(
             file=RUNTIMES.shipped / f"{name}.toml",
@@ -273,11 +260,6 @@ def shrunk(own: float, of_all: float, models: int) -> float:
     return float((own**models * of_all) ** (1.0 / (models + 1.0)))
 
 
-def _is_plain(block: ResultBlock) -> bool:
-    """Return whether a result is of experts without drafts, whose acceptance is not known."""
-    return load_model(block.point.model).experts > 0 and block.point.speculation.method == NOTHING
-
-
 def _is_measured(block: ResultBlock) -> bool:
     """Return whether the expert kernels of a result were timed on the same GPU."""
     model, (_, _, attention, _) = load_model(block.point.model), block.options["engine"]
@@ -296,12 +278,16 @@ def _kind(block: ResultBlock) -> str:
 
 
 def _errors(results: Sequence[ResultBlock]) -> tuple[list[ResultBlock], Floats]:
-    """Return the results that can be simulated, and log(predicted / measured) by factor and row.
+    """Return mixture-of-experts results, and log(predicted / measured) by factor and result.
 
-    The last axis is tokens per second and time per token.
+    Results with draft tokens are skipped, as their acceptance is unknown, and so are infeasible
+    ones. The last axis is tokens per second and time per token.
     """
     rows, errors = [], []
     for block in results:
+        point = block.point
+        if not load_model(point.model).experts or point.speculation.method != NOTHING:
+            continue
         try:
             errors.append([_log_ratios(block, factor) for factor in TRIED])
         except Infeasible:
@@ -350,71 +336,52 @@ ROUNDS, LEAST_ERROR = 30, 0.02
 """Rounds of weights, and the error below which rows weigh alike."""
 
 
-@dataclass(frozen=True)
-class FrontendRows:
-    """Deployments with the simulated times of their engines."""
+def fit_frontends(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the API servers of all frameworks, and of engines called in their own process."""
+    yield from _in_process(reference)
+    rows = [row for row in silicon(reference) if not row.excluded]
+    ttft_s, tpot_s = engines_alone(rows)
+    framework, group, model, measured_s, measured_tpot_s = (
+        np.array([getattr(row, name) for row in rows])
+        for name in ("framework", "group", "model", "ttft_s", "tpot_s")
+    )
 
-    deployed: Sequence[PublicDeployment]
-    ttft_s: Floats  # a row for each of TOKENS_S
-    tpot_s: Floats
+    def fitted(kept: Bools) -> Numbers:
+        return fit_frontend(ttft_s[:, kept], tpot_s[kept], measured_s[kept], group[kept].tolist())
 
-    def of(self, which: Bools) -> FrontendRows:
-        """Return some of the rows."""
-        kept = [d for d, w in zip(self.deployed, which, strict=True) if w]
-        return FrontendRows(kept, self.ttft_s[:, which], self.tpot_s[which])
-
-    def column(self, name: str) -> Any:
-        """Return a field of each row."""
-        return np.array([getattr(d, name) for d in self.deployed])
-
-
-def fit_frontends(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the servers of all frameworks, and engines that their own process calls."""
-    if not only or deployment.IN_PROCESS.stem in only:
-        yield from _in_process(reference)
-    if only and deployment.CALIBRATION.stem not in only:
-        return
-    rows = engines_alone([row for row in silicon(reference) if not row.excluded])
-    framework, group, model = (rows.column(name) for name in ("framework", "group", "model"))
     numbers: dict[tuple[str, str], Numbers] = {}
     held_out_s = np.empty(framework.size)
     for name in FRAMEWORKS:
         own = framework == name
-        numbers[name, ""] = fit_frontend(rows.of(own))
+        numbers[name, ""] = fitted(own)
         for left_out in np.unique(group[own]).tolist():
-            held_out = own & (group == left_out)
-            numbers[name, left_out] = fit_frontend(rows.of(own & ~held_out))
-            held_out_s[held_out] = predicted_ttft_s(rows.of(held_out), numbers[name, left_out])
+            out = own & (group == left_out)
+            numbers[name, left_out] = fitted(own & ~out)
+            held_out_s[out] = frontend_s(ttft_s[:, out], tpot_s[out], numbers[name, left_out])
         for left_out in np.unique(model[own]).tolist():
-            numbers[name, left_out] = fit_frontend(rows.of(own & (model != left_out)))
-    ratios = {
-        "tpot": rows.column("tpot_s") / rows.tpot_s,
-        "ttft": rows.column("ttft_s") / held_out_s,
-    }
-    frontends: dict[str, Any] = {}
-    without: dict[str, Any] = {}
+            numbers[name, left_out] = fitted(own & (model != left_out))
+    ratios = {"tpot": measured_tpot_s / tpot_s, "ttft": measured_s / held_out_s}
+    tables: dict[str, Any] = {}
     for (name, left_out), found in numbers.items():
         others = (framework == name) & (group != left_out) & (model != left_out)
         widen = 1.0 + 1.0 / np.unique(group[others]).size
-        table: dict[str, Any] = dict(zip(NUMBERS, found, strict=True))
-        for metric, ratio in ratios.items():
-            table[f"{metric}_band"] = quantile(ratio[others], COVERED) ** widen
-        place = without.setdefault(left_out, {}) if left_out else frontends
-        place[name] = table
+        bands = {f"{m}_band": quantile(r[others], COVERED) ** widen for m, r in ratios.items()}
+        table = {**dict(zip(NUMBERS, found, strict=True)), **bands}
+        tables.setdefault(left_out, {})[name] = table
     whole = Calibration(
         file=deployment.CALIBRATION,
-        content={"frontend": frontends},
+        content={"frontend": tables.pop("")},
         tables=[SILICON],
         rows=framework.size,
         split="each group of a model and a GPU in turn",
         errors=1.0 / ratios["ttft"] - 1.0,
     )
     yield whole
-    yield replace(whole, file=LEFT_OUT / whole.file.name, content={"without": without})
+    yield replace(whole, file=LEFT_OUT / whole.file.name, content={"without": tables})
 
 
 def _in_process(reference: Path) -> Iterator[Calibration]:
-    """Yield the time per request of an engine that its own process calls at given times."""
+    """Yield the time per request of an engine that is called in its own process."""
     runs = [run for run in online(reference) if run.keeps_up]
     [runtime] = {run.point.runtime for run in runs}
     alone = RunCache(process=lambda _: NO_SERVER)
@@ -427,6 +394,9 @@ def _in_process(reference: Path) -> Iterator[Calibration]:
             constants=[Constant("request_s", np.ones(len(runs)), mean=0.0, deviation=ANY_S)],
         )
     )
+    without = {
+        model: {runtime: {"request_s": float(values[0])}} for model, values in found.without.items()
+    }
     whole = Calibration(
         file=deployment.IN_PROCESS,
         content={"in_process": {runtime: {"request_s": float(found.values[0])}}},
@@ -437,52 +407,57 @@ def _in_process(reference: Path) -> Iterator[Calibration]:
         errors=found.held_out_s / measured_s - 1.0,
     )
     yield whole
-    without = {
-        model: {runtime: {"request_s": float(values[0])}} for model, values in found.without.items()
-    }
     yield replace(whole, file=LEFT_OUT / whole.file.name, content={"without": without})
 
 
-def engines_alone(rows: Sequence[PublicDeployment]) -> FrontendRows:
-    """Return simulated times of deployments behind servers of all paces that add no more.
+def engines_alone(rows: Sequence[PublicDeployment]) -> tuple[Floats, Floats]:
+    """Return simulated TTFT, a row for each of `TOKENS_S`, and TPOT, without other server time.
 
-    Engines have the constants fitted without their groups.
+    Engines have constants that were fitted without the group they predict.
     """
     ttft_s, tpot_s = np.empty((len(TOKENS_S), len(rows))), np.empty(len(rows))
     for indices in by_replica(rows).values():
         runtime = runtime_without(rows[indices[0]].runtime, rows[indices[0]].group)
         for pace, token_s in enumerate(TOKENS_S):
-            shelf = run_cache_of(runtime, Frontend(token_s=token_s))
+            cache = run_cache_of(runtime, Frontend(token_s=token_s))
             for i in indices:
-                found = simulate(updated(point_of(rows[i]), {"client.frontend": AUTO}), shelf)
+                found = simulate(updated(point_of(rows[i]), {"client.frontend": AUTO}), cache)
                 ttft_s[pace, i], tpot_s[i] = found.ttft_mean_s, found.tpot_mean_s
-    return FrontendRows(rows, ttft_s, tpot_s)
+    return ttft_s, tpot_s
 
 
-def fit_frontend(rows: FrontendRows) -> Numbers:
-    """Return seconds per request, seconds per prompt token, and iterations."""
-    measured = rows.column("ttft_s")
-    weights = group_weights([d.group for d in rows.deployed])
+def fit_frontend(
+    ttft_s: Floats, tpot_s: Floats, measured_s: Floats, groups: Sequence[str]
+) -> Numbers:
+    """Return seconds per request, seconds per prompt token, and iterations.
+
+    Args:
+        ttft_s: simulated, a row for each of `TOKENS_S`.
+        tpot_s: simulated.
+        measured_s: measured TTFT.
+        groups: a model on a GPU, of each row.
+    """
+    weights = group_weights(groups)
     found: list[tuple[float, Numbers]] = []
-    design = np.stack([np.ones_like(measured), rows.tpot_s], axis=-1)
-    for token_s, ttft_s in zip(TOKENS_S, rows.ttft_s, strict=True):
+    design = np.stack([np.ones_like(measured_s), tpot_s], axis=-1)
+    for token_s, engine_s in zip(TOKENS_S, ttft_s, strict=True):
         request_s, iterations = least_log_error(
             design,
-            ttft_s,
-            measured,
+            engine_s,
+            measured_s,
             weights,
-            scale=measured.mean() / design.mean(axis=0),
+            scale=measured_s.mean() / design.mean(axis=0),
             rounds=ROUNDS,
             soften=lambda error: (np.abs(error) + LEAST_ERROR) ** -0.5,
         ).tolist()
         numbers = (request_s, token_s, iterations)
-        error = np.abs(np.log(predicted_ttft_s(rows, numbers) / measured))
+        error = np.abs(np.log(frontend_s(ttft_s, tpot_s, numbers) / measured_s))
         found.append((float(weights @ error), numbers))
     return min(found)[1]
 
 
-def predicted_ttft_s(rows: FrontendRows, numbers: Numbers) -> Floats:
-    """Return times to the first token behind a server of given numbers."""
+def frontend_s(ttft_s: Floats, tpot_s: Floats, numbers: Numbers) -> Floats:
+    """Return TTFT behind an API server with given numbers."""
     request_s, token_s, iterations = numbers
-    served_s: Floats = rows.ttft_s[TOKENS_S.index(token_s)]
-    return served_s + request_s + iterations * rows.tpot_s
+    engine_s: Floats = ttft_s[TOKENS_S.index(token_s)]
+    return engine_s + request_s + iterations * tpot_s

@@ -5,8 +5,9 @@
     sweeper-lab fit NAME --device l40s --measured mine.parquet
 
 A fit is a function `fit_NAME(reference, only)` in a module of this package, or of a user's
-`catalog/fits/`. It yields a `Calibration` for each file named in `only`, or for all files. A fit
-that accepts a user's own measurements has a second function, `measured_NAME(measured, device)`.
+`catalog/fits/`. It yields a `Calibration` for each file; where files are independent, only for
+those named in `only`, if any are. A fit that accepts a user's own measurements has a second
+function, `measured_NAME(measured, device)`.
 """
 
 from __future__ import annotations
@@ -130,6 +131,8 @@ def _run(asked: argparse.Namespace) -> None:
     else:
         raise UserError(f"'{asked.fit}' is fitted to tables of the reference folder alone")
     for one in found:
+        if asked.measured is None and asked.only and one.file.stem not in asked.only:
+            continue
         if asked.check:
             print(f"{one.file}: {difference(one.document(reference), one.file)}", flush=True)
         else:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import dataclasses
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,6 @@ from simulators.composition.price import part_rows
 from simulators.composition.replica import Replica, Runtime, load_runtime, share_of_many
 from simulators.core.folder import PACKAGES, RUNTIMES
 from simulators.core.jit import Floats
-from simulators.kernels.price import roofline_s
 from simulators.serving.measured_deployments import Deployed
 from simulators.workload.llm.memory import weight_bytes
 from simulators.workload.llm.parallelism import stage_of
@@ -49,21 +47,6 @@ APART = ("sglang",)
 
 OF_REST = ("trtllm",)
 """Engines whose memory fraction applies to what the weights leave."""
-
-
-@dataclass(frozen=True)
-class ServingMean:
-    """Two steps and their weights, with a column per load of one replica."""
-
-    decode: Step
-    prefill: Step  # with the decodes that share the iteration, if they do
-    decode_weight: Floats
-    prefill_weight: Floats
-
-    @property
-    def steps(self) -> tuple[tuple[Step, Floats], tuple[Step, Floats]]:
-        """Both steps with their weights."""
-        return (self.decode, self.decode_weight), (self.prefill, self.prefill_weight)
 
 
 def by_replica(rows: Sequence[Deployed]) -> Mapping[tuple[object, ...], list[int]]:
@@ -88,8 +71,11 @@ def deployed_replica(row: Deployed, runtime: Runtime) -> Replica:
     )
 
 
-def steady_state(replica: Replica, loads: Sequence[Deployed]) -> ServingMean:
-    """Return the steps of loads of one replica, with their weights in the time per token."""
+def steady_state(replica: Replica, loads: Sequence[Deployed]) -> list[tuple[Step, Floats]]:
+    """Return decode and prefill steps of loads of one replica, and weights in a token's time.
+
+    The prefill step has the decodes that share the iteration, if they do.
+    """
     longest, most, clients, budget = (
         np.array([getattr(d, name) for d in loads], np.float64)
         for name in ("prompt", "output", "clients", "budget")
@@ -110,20 +96,18 @@ def steady_state(replica: Replica, loads: Sequence[Deployed]) -> ServingMean:
         ranks = np.array([d.cut.attention_dp for d in loads], np.float64)
         at_once = np.maximum(at_once, np.where(poll > 1.0, np.minimum(ranks, running), 1.0))
     beside = 0.0 if apart else running
-    return ServingMean(
-        decode=Step(decodes=running, decode_kv_tokens=running * context, logits_rows=running),
-        prefill=Step(
-            prefills=at_once,
-            prefill_tokens=at_once * prompt,
-            prefill_pairs=at_once * prompt * (prompt + 1.0) / 2.0,
-            prefill_kv_tokens=at_once * prompt,
-            decodes=beside * np.ones_like(prompts),
-            decode_kv_tokens=beside * context,
-            logits_rows=beside + at_once,
-        ),
-        decode_weight=np.ones_like(prompts) if apart else 1.0 - prompts / at_once,
-        prefill_weight=prompts / at_once,
+    decode = Step(decodes=running, decode_kv_tokens=running * context, logits_rows=running)
+    prefill = Step(
+        prefills=at_once,
+        prefill_tokens=at_once * prompt,
+        prefill_pairs=at_once * prompt * (prompt + 1.0) / 2.0,
+        prefill_kv_tokens=at_once * prompt,
+        decodes=beside * np.ones_like(prompts),
+        decode_kv_tokens=beside * context,
+        logits_rows=beside + at_once,
     )
+    decode_weight = np.ones_like(prompts) if apart else 1.0 - prompts / at_once
+    return [(decode, decode_weight), (prefill, prompts / at_once)]
 
 
 MEMORY_FRACTION = 0.9
@@ -136,8 +120,7 @@ def kv_tokens(replica: Replica, *, of_rest: bool) -> float:
     usable = MEMORY_FRACTION * replica.gpu.hbm_bytes - weights
     if of_rest:
         usable += (1.0 - MEMORY_FRACTION) * weights
-    per_token = replica.kv_token_bytes
-    return max(1.0, usable / per_token)
+    return max(1.0, usable / replica.kv_token_bytes)
 
 
 ENGINES: dict[str, dict[str, Any]] = tomllib.loads(
@@ -158,6 +141,9 @@ GAPS = ("layer_s", *HOST_TIMES)
 KINDS = ("mixture_layer_s", "latent_layer_s", "index_layer_s", "state_layer_s")
 COLUMNS = ("fixed", *FAMILIES, *TRANSFERRED.values(), *MANY.values(), "messages", *GAPS, *KINDS)
 """Terms of a step's time; all but `fixed` have constants."""
+
+FACTS = ("norms_in_sums", "decoder_numbers")
+"""Fields of a runtime that no fit determines."""
 
 KERNELS_PACE, MANY_PACE, MESSAGES_PACE = (1.0, 0.05), (1.0, 0.1), (1.0, 0.3)
 PRIORS = {
@@ -303,21 +289,19 @@ def constants_of(
         for gap in GAPS:
             yield Constant(f"{name}.{gap}", column[gap] * (framework == name), *PRIORS[gap])
     for kind in KINDS:
-        apart = _releases_with_own(kind)
+        apart = [name for name, facts in ENGINES.items() if kind in facts.get("own", ())]
         yield Constant(kind, column[kind] * ~np.isin(release, apart), *PRIORS[kind])
         for name in apart:
             yield Constant(f"{name}.{kind}", column[kind] * (release == name), *PRIORS[kind])
-
-
-def _releases_with_own(kind: str) -> list[str]:
-    return [name for name, facts in ENGINES.items() if kind in facts.get("own", ())]
 
 
 def runtime_table(name: str, value: Mapping[str, float]) -> dict[str, Any]:
     """Return the constants of a runtime as its calibration stores them."""
     own = {gap: value[f"{SAME_CONSTANTS.get(name, name)}.{gap}"] for gap in GAPS}
     own |= {kind: value.get(f"{name}.{kind}", value[kind]) for kind in KINDS}
-    table: dict[str, Any] = {"runtime": {**facts_of(name), **own, **_host_of(name, value)}}
+    facts = {fact: ENGINES[name][fact] for fact in FACTS if fact in ENGINES[name]}
+    facts = {"framework": framework_of(name), **facts, **own, **_host_of(name, value)}
+    table: dict[str, Any] = {"runtime": facts}
     for constant, number in value.items():
         kind, *place = constant.split(".")
         if kind in PACES:
@@ -342,25 +326,12 @@ def _host_of(name: str, value: Mapping[str, float]) -> dict[str, float]:
     return {time: value[f"{whose}.{time}"] for time in HOST_TIMES} if whose else {}
 
 
-def facts_of(name: str) -> dict[str, Any]:
-    """Return the fields of a runtime that no fit determines."""
-    facts = ("norms_in_sums", "decoder_numbers")
-    known = {fact: ENGINES[name][fact] for fact in facts if fact in ENGINES[name]}
-    return {"framework": framework_of(name), **known}
-
-
-def kernels_table(name: str) -> dict[str, Any]:
-    """Return whose kernels compete in a runtime, and which take longer than current ones."""
-    slower = batch_times_of(name)
-    return {"kernels": kernels_of(name), **({"batch_times": slower} if slower else {})}
-
-
 LEFT_OUT = PACKAGES / "lab" / "calibration" / "left_out"
 DECODE = [COLUMNS.index(name) for name in ("decode", TRANSFERRED["decode"])]
 
 
-def fit_engines(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the runtimes that are asked for, fitted together with all others."""
+def fit_engines(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield all runtimes, fitted together, and their constants without each group."""
     rows = [row for row in silicon(reference) if not row.excluded]
     batches = static_rows(reference)
     columns, replicas = _deployed_columns(rows)
@@ -399,14 +370,14 @@ def fit_engines(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
             split="each group of a model and a GPU in turn",
             errors=held_out,
         )
-        if not only or name in only:
-            yield whole
+        yield whole
         for one in (name, *alike(name)):
-            if not only or one in only:
-                found = runtime_table(one, problem.named(fitted.values)) | kernels_table(one)
-                yield dataclasses.replace(
-                    whole, file=RUNTIMES.shipped / f"{one}.toml", content=found
-                )
+            content = runtime_table(one, problem.named(fitted.values))
+            content["kernels"] = kernels_of(one)
+            if slower := batch_times_of(one):
+                content["batch_times"] = slower
+            file = RUNTIMES.shipped / f"{one}.toml"
+            yield dataclasses.replace(whole, file=file, content=content)
 
 
 def _deployed_columns(rows: Sequence[Deployed]) -> tuple[Floats, list[Replica]]:
@@ -416,11 +387,8 @@ def _deployed_columns(rows: Sequence[Deployed]) -> tuple[Floats, list[Replica]]:
     for indices in by_replica(rows).values():
         same = [rows[i] for i in indices]
         replica = deployed_replica(same[0], bare(same[0].runtime))
-        table = [
-            weight[:, None] * step_columns(replica, step)
-            for step, weight in steady_state(replica, same).steps
-        ]
-        columns[indices] = sum(table)
+        for step, weight in steady_state(replica, same):
+            columns[indices] += weight[:, None] * step_columns(replica, step)
         replicas |= dict.fromkeys(indices, replica)
     return columns, [replicas[i] for i in range(len(rows))]
 
@@ -440,15 +408,3 @@ def static_columns(rows: Sequence[StaticBatch]) -> tuple[Floats, list[Replica]]:
         columns[i] = (prefill + (row.output - 1.0) * decode)[0]
         replicas.append(replica)
     return columns, replicas
-
-
-def least_s(rows: Sequence[Deployed]) -> Floats:
-    """Return the roofline time of a token of loads of one replica."""
-    replica = deployed_replica(rows[0], bare(rows[0].runtime))
-    part, total = stage_of(replica.model, replica.cut, 0), np.zeros(len(rows))
-    for step, weight in steady_state(replica, rows).steps:
-        for row in part_rows(replica, step, part):
-            if not isinstance(row.operator, Collective):
-                least = row.operator.repeat * roofline_s(row.operator, replica.gpu)
-                total += weight * np.where(np.asarray(row.seconds) > 0.0, least, 0.0)
-    return total

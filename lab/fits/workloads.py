@@ -49,13 +49,11 @@ OUTPUT_PROBABILITY = (*np.linspace(0.0, 0.95, 39), 0.96, 0.97, 0.98, 0.985, 0.99
 """Finer towards the tail, which carries much of the mean."""
 
 
-def fit_request_lengths(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
-    """Yield the workloads that are asked for, or all."""
+def fit_request_lengths(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
+    """Yield the length tables of all workloads."""
     for name, trace in TRACES.items():
-        if not only or name in only:
-            yield _calibration(
-                WORKLOADS.shipped / f"{name}.toml", *read_lengths(reference, name), trace
-            )
+        file = WORKLOADS.shipped / f"{name}.toml"
+        yield _calibration(file, *read_lengths(reference, name), trace)
 
 
 def measured_request_lengths(measured: Path, device: str) -> Iterator[Calibration]:
