@@ -105,7 +105,7 @@ EQUAL = {
     "if OPTIONAL_FEATURES and cached > 0:: cached > 0 -> cached >= 0": "nothing is cached",
     "launch_s=0.0,: 0.0 -> 1.0": "is replaced once the rest is known",
     "times = [0.0]: 0.0 -> 1.0": "the only stage is the slowest",
-    "if replica.cut.pp > 1:: replica.cut.pp > 1 -> replica.cut.pp >= 1": "the same",
+    "if replica.layout.pp > 1:: replica.layout.pp > 1 -> replica.layout.pp >= 1": "the same",
     "if done > request[who, at.PROMPT]:: "
     "done > request[who, at.PROMPT] -> done >= request[who, at.PROMPT]": "adds nothing",
     "count, last, size = 0, -1, chunk: -1 -> 1": "dimensions of one rank are skipped",

@@ -37,7 +37,7 @@ def options(point: ServingPoint, model: LanguageModel) -> tuple[list[str], str]:
     if point.lora.adapters:
         raise UserError("adapters: no option of trtllm-serve for them is documented here; write 0")
     hbm, gpus = load_gpu(point.gpu).hbm_bytes, point.tp * point.attention_dp
-    weights = weight_bytes(model, deployment_of(point).hardware.replica.cut, point.dtype)
+    weights = weight_bytes(model, deployment_of(point).hardware.replica.layout, point.dtype)
     # The option is a share of the memory left by the weights, not of all memory.
     free = (point.memory_fraction * hbm - weights) / (hbm - weights)
     words = chosen(

@@ -88,7 +88,7 @@ def _layer_rows(one: LayerRows, predicted_s: Floats, **labels: object) -> pl.Dat
         tokens=one.tokens,
         gpu=one.replica.gpu.name,
         held_out=one.is_test,
-        label=f"{one.model} tp{one.replica.cut.tp}",
+        label=f"{one.model} tp{one.replica.layout.tp}",
         **labels,
     )
 
@@ -196,14 +196,14 @@ def _parallel_s(reference: Path, constants: _Constants, case: GraphCase) -> Iter
     Data parallel ranks sum gradients while the backward pass runs. A pipeline of one micro-batch
     runs stage by stage.
     """
-    cut, ranks = case.parallelism, case.gpus
-    local = case.batch // ranks if cut == "DP4" else case.batch
-    graph = case.graph(reference, batch=local, tp=ranks if cut == "TP4" else 1)
+    layout, ranks = case.parallelism, case.gpus
+    local = case.batch // ranks if layout == "DP4" else case.batch
+    graph = case.graph(reference, batch=local, tp=ranks if layout == "TP4" else 1)
     framework = constants.framework(case.graph_name)
     cluster = cluster_for(AUTO, case.gpu)
     layers = max(node.repeat for node in graph.nodes)
     embedding = next(n for n in case.graph(reference, batch=1).nodes if n.kind == "embedding")
-    hidden = graph.nodes[-1].shape[-1] if cut == "DP4" else embedding.shape[-1]
+    hidden = graph.nodes[-1].shape[-1] if layout == "DP4" else embedding.shape[-1]
     stream_bytes = float(local * case.length * hidden * BYTES["fp32"])
 
     def message_s(kind: str, size_bytes: float) -> float:
@@ -214,9 +214,9 @@ def _parallel_s(reference: Path, constants: _Constants, case: GraphCase) -> Iter
         priced = price_graph(graph, case.gpu, dtype="fp32", training=True, level=level)
         spans = FittedGraph(case, priced).spans(framework)
         busy_s = sum(part.latency_s for part in spans.values())
-        if cut == "TP4":
+        if layout == "TP4":
             yield busy_s + (4 * layers + 1) * message_s("all_reduce", stream_bytes)
-        elif cut == "DP4":
+        elif layout == "DP4":
             gradients_s = message_s("all_reduce", graph.parameters * BYTES["fp32"])
             yield busy_s + max(0.0, gradients_s - spans["backward"].latency_s)
         else:

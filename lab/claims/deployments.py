@@ -92,7 +92,7 @@ def across_gpus(rows: Sequence[Deployed], cost: Floats) -> list[Decisions]:
         cost: of a GPU for a while, of each row: dollars or joules; NaN where nobody states it.
     """
     lengths = [(row.model, row.prompt, row.output) for row in rows]
-    designs = [(row.gpu, row.framework, row.dtype, row.cut) for row in rows]
+    designs = [(row.gpu, row.framework, row.dtype, row.layout) for row in rows]
     gpus = [row.gpu for row in rows]
 
     def worth(deadline_s: float) -> Callable[[Times], Floats]:
@@ -116,7 +116,7 @@ def throughput(rows: Sequence[Deployed], times: Times) -> Floats:
     """Return output tokens per second and GPU of a closed loop, from its mean times."""
     output = np.array([row.client.mean_length * row.output for row in rows])
     clients = np.array([row.clients for row in rows])
-    gpus = np.array([row.cut.gpus for row in rows])
+    gpus = np.array([row.layout.gpus for row in rows])
     answer_s = times[TTFT] + times[TPOT] * (output - 1.0)
     return np.asarray(clients * output / answer_s / gpus, np.float64)
 
@@ -243,7 +243,7 @@ def precisions(reference: Path) -> pl.DataFrame:
     rows, frame = _all(reference)
     kept = np.array([not row.excluded for row in rows])
     alike = [
-        (row.model, row.gpu, row.framework, row.cut, row.clients, row.prompt, row.output)
+        (row.model, row.gpu, row.framework, row.layout, row.clients, row.prompt, row.output)
         for row in rows
         if not row.excluded
     ]

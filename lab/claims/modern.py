@@ -125,13 +125,13 @@ def passes(reference: Path) -> pl.DataFrame:
 
 def _colocated_s(model: str, gpus: int, rows: pl.DataFrame, share: float) -> dict[str, Floats]:
     """Return the seconds of prefill and decode passes on a share of the SMs."""
-    sheet, cut = load_gpu(MUXSERVE_GPU), Parallelism(tp=gpus)
+    sheet, layout = load_gpu(MUXSERVE_GPU), Parallelism(tp=gpus)
     replica = Replica(
         model_of(model),
         what_if(sheet, sm_scale=share),
         cluster_for("auto", sheet),
-        cut,
-        runtime=runtime_across(load_runtime(MUXSERVE_RUNTIME), cut.width),
+        layout,
+        runtime=runtime_across(load_runtime(MUXSERVE_RUNTIME), layout.width),
     )
     batch, tokens = (rows[name].to_numpy().astype(np.float64) for name in ("batch", "seq_len"))
     steps = {"prefill": prefill_step(batch, tokens), "decode": decode_step(batch, tokens)}
@@ -326,8 +326,10 @@ def _tokens_per_s(dtype: str, prompt: float, output: float) -> float:
     options = {"dtype": dtype, "kv_dtype": "fp16", "framework": "trtllm", "runtime": runtime}
     replica = replica_of("llama2_70b", "a100_sxm", **options)
     free_bytes = MEMORY_SHARE * replica.gpu.hbm_bytes
-    free_bytes -= weight_bytes(replica.model, replica.cut, replica.dtype)
-    request = kv_bytes_per_token(replica.model, replica.cut, replica.kv_dtype) * (prompt + output)
+    free_bytes -= weight_bytes(replica.model, replica.layout, replica.dtype)
+    request = kv_bytes_per_token(replica.model, replica.layout, replica.kv_dtype) * (
+        prompt + output
+    )
     batch = float(np.floor(free_bytes / request))
     if batch < 1.0:
         return 0.0

@@ -381,7 +381,7 @@ def point_of_run(run: Mapping[str, Any]) -> ServingPoint:
         rows=point.max_batch,
     )
     block_bytes = point.cache.block_size * kv_bytes_per_token(
-        replica.model, replica.cut, replica.kv_dtype
+        replica.model, replica.layout, replica.kv_dtype
     )
     more = (blocks - known) * block_bytes / replica.gpu.hbm_bytes
     return replace(point, memory_fraction=point.memory_fraction + more)

@@ -189,7 +189,7 @@ def _covering(shares: Iterable[tuple[str, float]]) -> list[float]:
 def _configuration(same: Sequence[PassCase], runtime: Runtime) -> PassConfiguration:
     case = same[0]
     replica = dataclasses.replace(case.replica, runtime=runtime)
-    part = stage_of(replica.model, replica.cut, 0)
+    part = stage_of(replica.model, replica.layout, 0)
     steps = [
         {
             family: term.times * half_width

@@ -239,7 +239,7 @@ def silicon(reference: Path, table: str = SILICON, peer: str = PEER) -> list[Pub
     for row in aggregated:
         one = _deployed(row, peers.get(row.id, {}), _cut(row, reference))
         times = (round(row.ttft_ms, 1), round(row.tpot_ms, 1))
-        load = (one.cut, one.clients, one.prompt, one.output)
+        load = (one.layout, one.clients, one.prompt, one.output)
         found.setdefault((*one.family, *load, *times), one)
     return list(found.values())
 
@@ -256,7 +256,7 @@ def client_of(provenance: str, framework: str) -> Client:
     return NVIDIA_TRTLLM if framework == "trtllm" else NVIDIA
 
 
-def _deployed(row: Record, peer: Mapping[str, Any], cut: Parallelism) -> PublicDeployment:
+def _deployed(row: Record, peer: Mapping[str, Any], layout: Parallelism) -> PublicDeployment:
     """Return one row.
 
     Assumed where the table is silent: of mixtures in 4 bits only the experts are; the KV cache is
@@ -266,7 +266,7 @@ def _deployed(row: Record, peer: Mapping[str, Any], cut: Parallelism) -> PublicD
     precision = row.precision or "bf16"
     is_answered = bool(peer.get("aic_ok"))
     client = client_of(row.provenance, framework)
-    load = RecipeLoad(row.isl, row.osl, clients, cut.width, cut.attention_dp > 1)
+    load = RecipeLoad(row.isl, row.osl, clients, layout.width, layout.attention_dp > 1)
     recipe = None
     if client is INFERENCEX:
         recipe = recipe_of(framework, model, row.gpu, precision, row.measured_date)
@@ -277,7 +277,7 @@ def _deployed(row: Record, peer: Mapping[str, Any], cut: Parallelism) -> PublicD
         framework=framework,
         model=model,
         gpu=row.gpu,
-        cut=cut,
+        layout=layout,
         dtype=_dtype(model, row.gpu, precision),
         kv_dtype=(recipe.kv_dtype if recipe else "") or narrow_kv,
         clients=clients,
@@ -324,8 +324,8 @@ def _cut(row: Record, reference: Path) -> Parallelism:
     has_experts = load_model(model_name(row.model)).experts > 0
     is_multiplied = tp == dp > 1
     if is_multiplied or (has_experts and not row.framework_version):
-        cut = Parallelism(tp=1, ep=dp, attention_dp=dp) if is_multiplied else Parallelism(tp=tp)
-        return defined_cut(reference, row, ep=dp if is_multiplied else 0) or cut
+        layout = Parallelism(tp=1, ep=dp, attention_dp=dp) if is_multiplied else Parallelism(tp=tp)
+        return defined_cut(reference, row, ep=dp if is_multiplied else 0) or layout
     return Parallelism(tp=tp, ep=ep if has_experts else 1, attention_dp=dp)
 
 

@@ -82,8 +82,8 @@ class StaticBatch:
     def replica(self, runtime: Runtime) -> Replica:
         """Return the replica that ran the batch, under a runtime."""
         precision = {"dtype": self.precision, "kv_dtype": self.precision}
-        cut = Parallelism(tp=self.tp)
-        return replica_of(self.model, self.gpu, cut=cut, runtime=runtime, **precision)
+        layout = Parallelism(tp=self.tp)
+        return replica_of(self.model, self.gpu, layout=layout, runtime=runtime, **precision)
 
 
 def static_rows(reference: Path) -> list[StaticBatch]:
@@ -145,7 +145,7 @@ class PassCase:
         """Return the seconds of each term's kernels and messages."""
         effects = Effects(fusion=fused, clocks=clocks)
         replica = dataclasses.replace(self.replica, effects=effects)
-        part = stage_of(replica.model, replica.cut, 0)
+        part = stage_of(replica.model, replica.layout, 0)
         return tuple(
             sum(float(np.asarray(row.seconds)) for row in part_rows(replica, term.step, part))
             for term in self.terms
@@ -257,8 +257,8 @@ def _replica(
 ) -> Replica:
     more: dict[str, Any] = {"runtime": NO_RUNTIME, "framework": framework}
     precision = {"dtype": dtype, "kv_dtype": kv_dtype}
-    cut = Parallelism(tp=tp)
-    return replica_of(model_name(model), gpu_name(gpu), cut=cut, **precision, **more)
+    layout = Parallelism(tp=tp)
+    return replica_of(model_name(model), gpu_name(gpu), layout=layout, **precision, **more)
 
 
 @dataclass(frozen=True)
@@ -325,7 +325,7 @@ class LayerRows:
     def work_s(self) -> tuple[Floats, Floats]:
         """Predicted seconds at full clocks, and the least seconds of the matrix units."""
         replica = self.replica
-        shard = Shard(replica.model, replica.cut, ONE_LAYER, replica.dtype)
+        shard = Shard(replica.model, replica.layout, ONE_LAYER, replica.dtype)
         rows = compute_rows(token_operators(shard, self.tokens), replica, "tokens")
         kept = [row for row in rows if row.operator.name not in NOT_TIMED]
         matrix_s = np.zeros_like(self.tokens)
@@ -351,8 +351,8 @@ def layer_rows(reference: Path) -> list[LayerRows]:
     for (gpu, model, tp), rows in groups.items():
         sums = [sum(row[f"{n}_ms"] * times for n, times in TIMED_OPERATORS.items()) for row in rows]
         more = {"framework": "vllm", "effects": KERNEL_BY_KERNEL}
-        shape, cut = _one_layer_model(rows[0]), Parallelism(tp=tp)
-        replica = replica_of(shape, LAYER_GPUS[gpu], cut=cut, **more)
+        shape, layout = _one_layer_model(rows[0]), Parallelism(tp=tp)
+        replica = replica_of(shape, LAYER_GPUS[gpu], layout=layout, **more)
         tokens = np.array([row.num_tokens for row in rows], np.float64)
         found.append(LayerRows(replica, model, tokens, np.array(sums, np.float64) * 1e-3))
     return found

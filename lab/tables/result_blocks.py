@@ -246,11 +246,11 @@ def _load(row: Mapping[str, Any]) -> dict[str, Any]:
 def _block(row: Record) -> ResultBlock:
     model, gpu, framework = model_name(row.model), load_gpu(gpu_name(row.gpu)), row.framework
     engine, is_sglang = load_engine(framework), framework == "sglang"
-    cut = _cut(row, model)
+    layout = _cut(row, model)
     default_chunk, default_batch = _batch(framework, gpu)
     chunk = int(row.chunk_tokens or default_chunk)
     if is_sglang:  # divided by the data-parallel ranks of attention (`server_args.py`)
-        chunk //= cut.get("attention_dp", 1)
+        chunk //= layout.get("attention_dp", 1)
     if is_sglang and row.speculative:
         default_batch = FACTS.sequences_with_drafts
     fraction = float(row.mem_fraction or 0.0)  # 0: not stated
@@ -269,7 +269,7 @@ def _block(row: Record) -> ResultBlock:
         kv_dtype=_kv_dtype(row, model, gpu),
         measurement=MeasurementConfig(window=WHOLE),
     )
-    point = updated(point, _drafts(row) | printed_lengths(row) | cut | _load(row))
+    point = updated(point, _drafts(row) | printed_lengths(row) | layout | _load(row))
     if is_sglang:
         point = replace(point, memory_fraction=_with_activations(point, gpu, fraction))
     if framework == "vllm":
@@ -294,9 +294,9 @@ def _block(row: Record) -> ResultBlock:
 
 def _with_activations(point: ServingPoint, gpu: Gpu, static: float) -> float:
     """Return SGLang's memory fraction as ours, which includes activations."""
-    cut = Parallelism(tp=point.tp, pp=point.pp, ep=point.ep, attention_dp=point.attention_dp)
+    layout = Parallelism(tp=point.tp, pp=point.pp, ep=point.ep, attention_dp=point.attention_dp)
     tokens, rows = float(point.chunk_size), float(point.max_batch)
-    working = activation_bytes(load_model(point.model), cut, point.dtype, tokens, rows)
+    working = activation_bytes(load_model(point.model), layout, point.dtype, tokens, rows)
     return (static or _static_fraction(point, gpu)) + float(working) / gpu.hbm_bytes
 
 

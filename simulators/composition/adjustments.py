@@ -67,9 +67,9 @@ def launched(operators: Sequence[Compute], replica: Replica) -> Sequence[Compute
 def inside_others(operators: Sequence[Compute], replica: Replica) -> Sequence[str]:
     """Return the names of operators that other kernels or messages have in their time already."""
     inside = replica.kernel_choices.fused_into_attention
-    cut, asked = replica.cut, replica.runtime.norms_in_sums
+    layout, asked = replica.layout, replica.runtime.norms_in_sums
     asked = asked and replica.library not in replica.model.apart_in
-    if replica.is_fused and asked and cut.tp > 1 and cut.attention_dp == 1:
+    if replica.is_fused and asked and layout.tp > 1 and layout.attention_dp == 1:
         inside = (*inside, *RESIDUAL_NORMS)  # in the all-reduce after each block
     experts = next((one for one in operators if isinstance(one, GroupedGemm)), None)
     if experts is None or not is_timed_as_layer(

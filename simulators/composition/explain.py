@@ -20,7 +20,7 @@ from simulators.core.columns import LEVELS
 from simulators.core.contract import Contribution
 from simulators.kernels.price import flops, moved_bytes
 from simulators.workload.llm.memory import activation_bytes, stage_weights
-from simulators.workload.llm.parallelism import Stage, check_cut, stage_of
+from simulators.workload.llm.parallelism import Stage, check_layout, stage_of
 from simulators.workload.llm.step import Step
 from simulators.workload.operators import Collective, Column, Gemm, GroupedGemm
 from simulators.workload.precision import BYTES
@@ -39,13 +39,13 @@ def explained(replica: Replica, step: Step, phase: str, prompt_s: float) -> list
     Raises:
         Infeasible: the model cannot be cut this way.
     """
-    check_cut(replica.model, replica.cut)
-    parts = [stage_of(replica.model, replica.cut, i) for i in range(replica.cut.pp)]
+    check_layout(replica.model, replica.layout)
+    parts = [stage_of(replica.model, replica.layout, i) for i in range(replica.layout.pp)]
     stages = [part_iteration(replica, step, part) for part in parts]
     whole_s = sum(_number(stage.latency_s) for stage in stages) + prompt_s
     rows = []
     for i, (part, stage) in enumerate(zip(parts, stages, strict=True)):
-        name = phase if replica.cut.pp == 1 else f"{phase}, stage {i + 1}"
+        name = phase if replica.layout.pp == 1 else f"{phase}, stage {i + 1}"
         rows += _stage(replica, step, part, stage, name)
         rows += _memory(replica, step, part, i, name)
         if others_s := whole_s - _number(stage.latency_s):
@@ -103,7 +103,7 @@ def _stage(
 
 def _contribution(row: Row, replica: Replica, phase: str) -> Contribution:
     """Return a priced row of one GPU as a contribution of all GPUs of its stage."""
-    operator, seconds, width = row.operator, _number(row.seconds), replica.cut.width
+    operator, seconds, width = row.operator, _number(row.seconds), replica.layout.width
     if isinstance(operator, Collective):
         work, moved, bound = 0.0, _number(operator.size_bytes) * operator.repeat, "link"
     else:
@@ -152,12 +152,12 @@ def _memory(
     replica: Replica, step: Step, part: Stage, stage: int, phase: str
 ) -> list[Contribution]:
     """Return what a GPU of a stage keeps besides the weights of its products."""
-    model, cut = replica.model, replica.cut
+    model, layout = replica.model, replica.layout
     rows = part_rows(replica, step, part)
     products = sum(_weights(row.operator) for row in rows if np.any(row.seconds))
-    rest = stage_weights(model, cut, replica.dtype, stage).total - products
+    rest = stage_weights(model, layout, replica.dtype, stage).total - products
     keys = _number(step.prefill_kv_tokens) + _number(step.decode_kv_tokens)
-    workspace = activation_bytes(model, cut, replica.dtype, step.tokens, step.logits_rows)
+    workspace = activation_bytes(model, layout, replica.dtype, step.tokens, step.logits_rows)
     kept = {"other weights": rest, "KV cache": keys * replica.kv_token_bytes}
     kept["workspace"] = _number(workspace)
     return [Contribution(phase=phase, name=name, memory_bytes=size) for name, size in kept.items()]

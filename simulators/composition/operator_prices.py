@@ -171,7 +171,7 @@ def message_time(message: Collective, replica: Replica) -> CollectiveTime:
         message.kind,
         message.size_bytes,
         **where,
-        span=replica.cut.gpus if message.kind == "send_recv" else message.ranks,
+        span=replica.layout.gpus if message.kind == "send_recv" else message.ranks,
         libraries=(replica.library, *FRAMEWORKS, *LIBRARIES),
     )
 
@@ -234,7 +234,7 @@ def _held_row(operator: Compute, replica: Replica, part: str) -> Row:
 def _row_at_clock(operator: Compute, replica: Replica, part: str) -> Row:
     """Return the price of the fastest of the kernels that an engine may run."""
     repeat, own = operator.repeat, (replica.library,)
-    architecture = "" if replica.cut.routing.backend != GATHERED else replica.gpu.architecture
+    architecture = "" if replica.layout.routing.backend != GATHERED else replica.gpu.architecture
     competing = replica.runtime.competing(kernels_of(operator), architecture)  # DeepEP has GEMMs
     allowed = own if replica.framework or not competing else competing
     kernels = [_among_others(operator, replica, framework, part) for framework in allowed]

@@ -58,7 +58,7 @@ from simulators.workload.llm.parallelism import (
     HIGH_THROUGHPUT,
     Parallelism,
     Stage,
-    check_cut,
+    check_layout,
     stage_of,
 )
 from simulators.workload.llm.step import (
@@ -205,7 +205,7 @@ def iteration(replica: Replica, step: Step) -> Iteration:
         Infeasible: the model cannot be cut this way.
     """
     times = [0.0]
-    if replica.cut.pp > 1:
+    if replica.layout.pp > 1:
         times = [float(np.asarray(i.latency_s)) for i in pipeline_iterations(replica, PROBE)]
     return stage_iteration(replica, step, int(np.argmax(times)))
 
@@ -220,8 +220,8 @@ def stage_iteration(
     Raises:
         Infeasible: the model cannot be cut this way.
     """
-    check_cut(replica.model, replica.cut)
-    return part_iteration(replica, step, stage_of(replica.model, replica.cut, stage), only)
+    check_layout(replica.model, replica.layout)
+    return part_iteration(replica, step, stage_of(replica.model, replica.layout, stage), only)
 
 
 def pipeline_iterations(replica: Replica, step: Step) -> tuple[Iteration, ...]:
@@ -230,8 +230,8 @@ def pipeline_iterations(replica: Replica, step: Step) -> tuple[Iteration, ...]:
     Raises:
         Infeasible: the model cannot be cut this way.
     """
-    check_cut(replica.model, replica.cut)
-    parts = [stage_of(replica.model, replica.cut, stage) for stage in range(replica.cut.pp)]
+    check_layout(replica.model, replica.layout)
+    parts = [stage_of(replica.model, replica.layout, stage) for stage in range(replica.layout.pp)]
     priced = {part: part_iteration(replica, step, part) for part in dict.fromkeys(parts)}
     return tuple(priced[part] for part in parts)
 
@@ -252,7 +252,7 @@ def part_iteration(
     replica: Replica, step: Step, part: Stage, only: Sequence[str] = ()
 ) -> Iteration:
     """Return one iteration of any part of the model: some layers, with or without the ends."""
-    rows, width = part_rows(replica, step, part, only), replica.cut.width
+    rows, width = part_rows(replica, step, part, only), replica.layout.width
     sums: dict[str, Any] = {f"{name}_s": _total(rows, name, "seconds") for name in PARTS}
     sums |= {f"{name}_j": width * _total(rows, name, "joules") for name in COMPUTED}
     busy = Iteration(
@@ -268,10 +268,10 @@ def part_iteration(
 
 def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = ()) -> list[Row]:
     """Return the operators and messages of any part of the model, priced one by one."""
-    cut = replica.cut
-    shard = Shard(replica.model, cut, part, replica.dtype, replica.kv_dtype)
-    shared = step.tokens / cut.attention_dp  # tokens are dealt out evenly, requests stay whole
-    step = busiest_group(step, cut.attention_dp)
+    layout = replica.layout
+    shard = Shard(replica.model, layout, part, replica.dtype, replica.kv_dtype)
+    shared = step.tokens / layout.attention_dp  # tokens are dealt out evenly, requests stay whole
+    step = busiest_group(step, layout.attention_dp)
     # Sizes of a part with nothing to do are lifted to 1, and its time dropped, so that no formula
     # is asked about empty matrices.
     some = Step(**{f.name: np.maximum(1.0, getattr(step, f.name)) for f in fields(step)})
@@ -331,7 +331,7 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
 def launch_s(replica: Replica, step: Step, part: Stage, busy_s: Column) -> Column:
     """Return the seconds that a stage waits for the host, while the GPUs are idle."""
     runtime = replica.runtime
-    if replica.cut.routing.backend == HIGH_THROUGHPUT and not runtime.is_launching:
+    if replica.layout.routing.backend == HIGH_THROUGHPUT and not runtime.is_launching:
         runtime = replace(runtime, launch_layer_s=load_runtime(LAUNCHED).launch_layer_s)
     return runtime.launch_s(
         part.layers,
@@ -381,10 +381,14 @@ class Layers:
         Raises:
             Infeasible: the model cannot be cut this way.
         """
-        replica, model, cut = self.replica, self.replica.model, replace(self.replica.cut, pp=pp)
-        check_cut(model, cut)
-        part = stage_of(model, cut, stage)
-        sent = [] if part.has_head else [self._send(cut)]
+        replica, model, layout = (
+            self.replica,
+            self.replica.model,
+            replace(self.replica.layout, pp=pp),
+        )
+        check_layout(model, layout)
+        part = stage_of(model, layout, stage)
+        sent = [] if part.has_head else [self._send(layout)]
         send_s: Column = sent[0].seconds if sent else 0.0
         counts = {
             DENSE: part.dense_layers,
@@ -408,16 +412,16 @@ class Layers:
             parts_by_level=add_up([*busy, (1.0, seconds_by_level(sent))]),
         )
 
-    def _send(self, cut: Parallelism) -> Row:
+    def _send(self, layout: Parallelism) -> Row:
         """Return the message to the next stage, priced."""
         replica, tokens = self.replica, np.maximum(1.0, self.step.tokens)
-        sent = collectives(Shard(replica.model, cut, NO_LAYERS, replica.dtype), tokens)[-1]
-        [row] = message_rows((sent,), replace(replica, cut=cut), "send_recv")
+        sent = collectives(Shard(replica.model, layout, NO_LAYERS, replica.dtype), tokens)[-1]
+        [row] = message_rows((sent,), replace(replica, layout=layout), "send_recv")
         return row.mask(self.step.tokens).time_sliced(self.replica.time_share)
 
 
 def layers_of(replica: Replica, step: Step) -> Layers:
-    """Return one layer of each kind and each end, priced; `replica.cut.pp` does not matter."""
+    """Return one layer of each kind and each end, priced; `replica.layout.pp` does not matter."""
     model = replica.model
     kinds = [EMBEDDING, HEAD]
     kinds += [DENSE] if model.expert_layers < model.layers else []
@@ -435,11 +439,11 @@ def _total(rows: Sequence[Row], part: str, column: str) -> Column:
 def useful_flops(replica: Replica, step: Step) -> Floats:
     """Return the FLOPs of all GPUs of a replica, of each step of a column."""
     total = np.zeros_like(np.asarray(step.tokens, np.float64))
-    model, cut, dtypes = replica.model, replica.cut, (replica.dtype, replica.kv_dtype)
-    for stage in range(cut.pp):
-        for operator in forward(model, cut, step, *dtypes, stage):
+    model, layout, dtypes = replica.model, replica.layout, (replica.dtype, replica.kv_dtype)
+    for stage in range(layout.pp):
+        for operator in forward(model, layout, step, *dtypes, stage):
             if not isinstance(operator, Collective):
-                total = total + cut.tp * operator.repeat * flops(operator)
+                total = total + layout.tp * operator.repeat * flops(operator)
     return total
 
 

@@ -313,7 +313,7 @@ class Replica:
     model: LanguageModel
     gpu: Gpu
     cluster: Cluster
-    cut: Parallelism = field(default_factory=Parallelism)
+    layout: Parallelism = field(default_factory=Parallelism)
     dtype: str = "fp16"
     kv_dtype: str = "fp16"
     runtime: Runtime = field(default_factory=load_runtime)
@@ -338,7 +338,7 @@ class Replica:
     def kv_token_bytes(self) -> float:
         """Bytes of one token in the KV cache of the fullest GPU."""
         whole = self.kernel_choices.keeps_whole_windows
-        return kv_bytes_per_token(self.model, self.cut, self.kv_dtype, whole_windows=whole)
+        return kv_bytes_per_token(self.model, self.layout, self.kv_dtype, whole_windows=whole)
 
     @property
     def kernel_choices(self) -> KernelChoices:
@@ -353,7 +353,7 @@ class Replica:
         `py_executor.py`), or a server's process. A message costs as much as an iteration of a
         sequence: a choice, of messages alone nothing is measured.
         """
-        own = sequences / self.cut.attention_dp
+        own = sequences / self.layout.attention_dp
         return own + (sequences - own) / self.stream_interval if self.stream_interval else own
 
     @property

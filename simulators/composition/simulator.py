@@ -72,7 +72,7 @@ from simulators.kernels import price as kernels
 from simulators.workload.graphs.families import draw, is_graph_model
 from simulators.workload.graphs.graph import Load
 from simulators.workload.llm.memory import activation_bytes, weight_bytes
-from simulators.workload.llm.parallelism import Parallelism, check_blocks, check_cut
+from simulators.workload.llm.parallelism import Parallelism, check_blocks, check_layout
 from simulators.workload.llm.step import Step, decode_step, prefill_step
 from simulators.workload.operators import Column
 from simulators.workload.precision import BYTES, precision
@@ -97,9 +97,9 @@ def replica_of(group: Mapping[str, Any]) -> Replica:
         UserError: a word nothing answers to.
     """
     gpu, model, how = gpu_of(group), load_model(group["model"]), precision(group["dtype"])
-    cut = Parallelism(tp=int(group["tp"]), pp=int(group["pp"]))
-    check_cut(model, cut)
-    check_blocks(model, cut, group["dtype"])
+    layout = Parallelism(tp=int(group["tp"]), pp=int(group["pp"]))
+    check_layout(model, layout)
+    check_blocks(model, layout, group["dtype"])
     for dtype in (how.compute, how.activations):
         if dtype not in gpu.peak_flops:
             has = ", ".join(gpu.peak_flops)
@@ -111,10 +111,10 @@ def replica_of(group: Mapping[str, Any]) -> Replica:
         model=model,
         gpu=gpu,
         cluster=cluster_for(group["cluster"], gpu),
-        cut=cut,
+        layout=layout,
         dtype=group["dtype"],
         kv_dtype=group["kv_dtype"],
-        runtime=runtime_across(load_runtime(runtime), cut.width),
+        runtime=runtime_across(load_runtime(runtime), layout.width),
         framework="" if group["framework"] == AUTO else group["framework"],
         overlap=group["overlap"],
         effects=effects_without(group["without"]),
@@ -142,8 +142,8 @@ def memory_of(
     Raises:
         Infeasible: it cannot even hold the weights.
     """
-    model, cut = replica.model, replica.cut
-    weights = weight_bytes(model, cut, replica.dtype)
+    model, layout = replica.model, replica.layout
+    weights = weight_bytes(model, layout, replica.dtype)
     if weights > replica.gpu.hbm_bytes:
         raise Infeasible("weights_exceed_hbm", _needs(weights, replica.gpu.hbm_bytes))
     cached = numbers(batch, "batch")[where] * numbers(batch, "context")[where].astype(np.float64)
@@ -151,7 +151,7 @@ def memory_of(
         "weight_bytes": np.full(where.size, weights),
         "kv_bytes": cached * replica.kv_token_bytes,
         "activation_bytes": np.asarray(
-            activation_bytes(model, cut, replica.dtype, step.tokens, step.logits_rows)
+            activation_bytes(model, layout, replica.dtype, step.tokens, step.logits_rows)
         ),
     }
 
@@ -177,7 +177,7 @@ def pass_metrics(replica: Replica, step: Step, stages: Sequence[Iteration]) -> C
     )
     lo_s, hi_s = pass_interval_s(latency_s, (stage.half_widths for stage in stages), replica)
     tokens = np.asarray(step.tokens)
-    peak = replica.gpu.peak(precision(replica.dtype).compute) * replica.cut.gpus
+    peak = replica.gpu.peak(precision(replica.dtype).compute) * replica.layout.gpus
     same = ("prefill_attention_s", "decode_attention_s", "collective_s", "send_recv_s", "launch_s")
     columns = {name: _total([getattr(stage, name) for stage in stages]) for name in same}
     columns["linear_s"] = _total([stage.tokens_s + stage.experts_s for stage in stages])

@@ -101,9 +101,9 @@ def fleet_of(point: ServingPoint, hardware: Hardware) -> AdapterSet | None:
             "adapter_slots_below_batch", f"a batch may want {most} adapters, {kept} are kept"
         )
     numbers = adapter_numbers(replica.model, point.lora.targets) / replica.model.layers
-    layers = np.ceil(replica.model.layers / replica.cut.pp)
+    layers = np.ceil(replica.model.layers / replica.layout.pp)
     width = number_bytes(precision(replica.dtype).activations)
-    one = point.lora.rank * numbers * layers * width / replica.cut.tp
+    one = point.lora.rank * numbers * layers * width / replica.layout.tp
     if missing and replica.gpu.pcie_bytes_per_s <= 0.0:
         raise UserError(f"gpu '{replica.gpu.name}' has no pcie_bytes_per_s, which adapters need")
     return AdapterSet(

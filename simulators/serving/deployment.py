@@ -55,7 +55,7 @@ from simulators.workload.llm.parallelism import (
     Parallelism,
     Routing,
     check_blocks,
-    check_cut,
+    check_layout,
     counted_tokens,
 )
 from simulators.workload.precision import number_bytes, precision
@@ -158,13 +158,13 @@ def deployment_of(
     routing = Routing(
         point.moe.backend, point.moe.routing_skew, point.moe.redundant_experts, counted
     )
-    cut = Parallelism(point.tp, point.pp, point.ep, point.attention_dp, routing)
+    layout = Parallelism(point.tp, point.pp, point.ep, point.attention_dp, routing)
     hardware = _hardware(
         _ById(model),
         _ById(sheet),
         _ById(cluster_for(point.cluster, sheet)),
-        _ById(runtime_across(runtime(point.runtime), cut.width, runtime)),
-        cut,
+        _ById(runtime_across(runtime(point.runtime), layout.width, runtime)),
+        layout,
         (point.dtype, point.kv_dtype),
         (point.sm_scale, point.clock_scale, point.bandwidth_scale, point.l2_scale),
         effects_without(point.without),
@@ -179,7 +179,7 @@ def deployment_of(
         usd = prices.usd_per_gpu_hour(sheet) if prices.quote(sheet) else None
     return Deployment(
         hardware=hardware,
-        gpus=cut.gpus * point.replicas,
+        gpus=layout.gpus * point.replicas,
         usd_per_gpu_hour=usd,
         flops_per_token=2.0 * model.active_parameters,
         peak_flops=hardware.replica.gpu.peak(precision(point.dtype).compute),
@@ -246,7 +246,7 @@ def _hardware(
     gpu: _ById[Gpu],
     cluster: _ById[Cluster],
     runtime: _ById[Runtime],
-    cut: Parallelism,
+    layout: Parallelism,
     dtypes: tuple[str, str],
     scales: tuple[float, float, float, float],
     effects: Effects,
@@ -259,8 +259,8 @@ def _hardware(
     dtype, kv_dtype = dtypes
     how = precision(dtype)
     number_bytes(kv_dtype)
-    check_cut(model.value, cut)
-    check_blocks(model.value, cut, dtype)
+    check_layout(model.value, layout)
+    check_blocks(model.value, layout, dtype)
     if model.value.attention_sinks and not array[0]:
         _check_sinks(runtime.value.framework, gpu.value)
     for needed in (how.compute, how.activations):
@@ -300,7 +300,7 @@ def _hardware(
         model.value,
         device,
         cluster.value,
-        cut,
+        layout,
         dtype=dtype,
         kv_dtype=kv_dtype,
         runtime=runtime.value,
@@ -315,7 +315,7 @@ def _hardware(
     )
     parts = tuple(map(_description, (model, gpu, cluster, runtime)))
     steps_of = f"{replica.unified} {replica.overlapped} {replica.nucleus} {steps[2]}"
-    choices = f"{cut} {dtypes} {scales} {effects} {array} {steps_of} {shares} {held}"
+    choices = f"{layout} {dtypes} {scales} {effects} {array} {steps_of} {shares} {held}"
     return Hardware(f"{parts} {choices}", replica)
 
 
@@ -359,9 +359,9 @@ def _facts(row: Mapping[str, Any]) -> tuple[float, ...]:
         pools = [(row["gpu"], row["pools.prefill_tp"]), (decode_gpu, row["pools.decode_tp"])]
     found = []
     for gpu, tp in pools:
-        cut = Parallelism(tp or row["tp"], row["pp"], row["ep"], dp, routing)
-        weights = weight_bytes(model, cut, row["dtype"])
-        kv = kv_bytes_per_token(model, cut, row["kv_dtype"])
+        layout = Parallelism(tp or row["tp"], row["pp"], row["ep"], dp, routing)
+        weights = weight_bytes(model, layout, row["dtype"])
+        kv = kv_bytes_per_token(model, layout, row["kv_dtype"])
         found.append((weights, kv, float(load_gpu(gpu).hbm_bytes)))
     return gpus, *max(found, key=lambda one: one[0] / one[2]), float(model.parameters)
 

@@ -91,7 +91,7 @@ class Deployed:
     framework: str
     model: str
     gpu: str
-    cut: Parallelism
+    layout: Parallelism
     dtype: str
     kv_dtype: str
     clients: int
@@ -120,15 +120,15 @@ class Deployed:
 
 def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
     """Return a measured deployment as a point, under its framework's runtime or another."""
-    framework, cut = deployed.framework, deployed.cut
+    framework, layout = deployed.framework, deployed.layout
     engine = load_engine(framework)
-    memory_fraction = engine.defaults.memory_fraction(load_gpu(deployed.gpu).hbm_bytes, cut.tp)
+    memory_fraction = engine.defaults.memory_fraction(load_gpu(deployed.gpu).hbm_bytes, layout.tp)
     return ServingPoint(
         model=deployed.model,
         gpu=deployed.gpu,
-        tp=cut.tp,
-        ep=cut.ep,
-        attention_dp=cut.attention_dp,
+        tp=layout.tp,
+        ep=layout.ep,
+        attention_dp=layout.attention_dp,
         scheduler=engine.schedulers[0],
         runtime=runtime or deployed.runtime or engine.today,
         chunk_size=deployed.budget,
@@ -180,7 +180,7 @@ def measured_deployment(row: Mapping[str, Any]) -> Deployed:
         framework=row["framework"],
         model=row["model"],
         gpu=row["gpu"],
-        cut=Parallelism(tp=row["tp"], ep=row["ep"], attention_dp=row["attention_dp"]),
+        layout=Parallelism(tp=row["tp"], ep=row["ep"], attention_dp=row["attention_dp"]),
         dtype=row["dtype"],
         kv_dtype=row["kv_dtype"],
         clients=int(row["clients"]),
@@ -232,7 +232,9 @@ Deviations = dict[str, list[tuple[DeploymentLoad, float]]]
 
 def load_of(row: Deployed) -> DeploymentLoad:
     """Return the load of a measured row."""
-    return DeploymentLoad(row.clients, row.cut.gpus, row.prompt, row.output, row.cut.attention_dp)
+    return DeploymentLoad(
+        row.clients, row.layout.gpus, row.prompt, row.output, row.layout.attention_dp
+    )
 
 
 def corrected(

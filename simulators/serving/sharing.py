@@ -327,19 +327,19 @@ def _check(point: ServingPoint) -> None:
 def _on_slice(point: ServingPoint) -> ServingPoint:
     """Return the design on a device of the size of its MIG slice."""
     gpu = load_gpu(point.gpu)
-    cut = mig_slice(gpu, point.colocation.mig_slice)
+    layout = mig_slice(gpu, point.colocation.mig_slice)
     usd = _usd_per_gpu_hour(point)
-    part = GpuPartition(sms=cut.sm_count / gpu.sm_count, bandwidth=cut.memory_share)
-    paid_usd = None if usd is None else usd * cut.compute_share
-    whole = point.memory_fraction * cut.memory_share
+    part = GpuPartition(sms=layout.sm_count / gpu.sm_count, bandwidth=layout.memory_share)
+    paid_usd = None if usd is None else usd * layout.compute_share
+    whole = point.memory_fraction * layout.memory_share
     if load_scheduler(point.scheduler).fraction_of_free:
-        whole = _fraction(point, cut.memory_share * gpu.hbm_bytes, point.memory_fraction)
+        whole = _fraction(point, layout.memory_share * gpu.hbm_bytes, point.memory_fraction)
     own = _on_partition(updated(point, ALONE), part, whole, paid_usd)
     return replace(
         own,
-        l2_scale=own.l2_scale * cut.memory_share,
+        l2_scale=own.l2_scale * layout.memory_share,
         colocation=replace(
-            own.colocation, power_share=own.colocation.power_share * cut.compute_share
+            own.colocation, power_share=own.colocation.power_share * layout.compute_share
         ),
     )
 
@@ -477,7 +477,7 @@ def _rest_bytes(point: ServingPoint, weights: Sequence[float]) -> float:
 
 def _weight_bytes(point: ServingPoint) -> float:
     replica = deployment_of(point).hardware.replica
-    return weight_bytes(replica.model, replica.cut, replica.dtype)
+    return weight_bytes(replica.model, replica.layout, replica.dtype)
 
 
 def _fraction(point: ServingPoint, memory_bytes: float, fraction_of_free: float) -> float:

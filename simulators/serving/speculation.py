@@ -53,7 +53,7 @@ from simulators.serving.point import (
     ServingPoint,
 )
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
-from simulators.workload.llm.parallelism import check_cut
+from simulators.workload.llm.parallelism import check_layout
 from simulators.workload.precision import precision
 
 CALIBRATION = Path(__file__).parent / "calibration" / "acceptance.toml"
@@ -243,7 +243,7 @@ def drafter_of(point: ServingPoint, hardware: Hardware) -> Drafter | None:
     if (model := _drafting_model(point, target.model)) is None:
         return Drafter(drafted, accepted, None, up_to=up_to)
     is_head = point.speculation.method != DRAFT
-    check_cut(model, target.cut)
+    check_layout(model, target.layout)
     is_narrow = (
         is_head and point.speculation.method != MTP
     )  # heads are not quantised with the model
@@ -256,18 +256,18 @@ def drafter_of(point: ServingPoint, hardware: Hardware) -> Drafter | None:
         alone, wide, width, host_s = 0, 1, 1 + drafted, 0.0
     once = replace(target.runtime, host_s=host_s, sequence_s=0.0, prepare_s=0.0)
     replica = replace(target, model=model, runtime=once, dtype=dtype)
-    weights = weight_bytes(model, target.cut, dtype)
+    weights = weight_bytes(model, target.layout, dtype)
     if is_head:  # shares the model's embedding and output
-        weights -= weight_bytes(replace(model, layers=0), target.cut, dtype)
+        weights -= weight_bytes(replace(model, layers=0), target.layout, dtype)
     if point.speculation.method in (EAGLE3, MEDUSA):  # has outputs of its own
-        outputs = model.vocab * model.hidden / target.cut.tp
+        outputs = model.vocab * model.hidden / target.layout.tp
         weights += outputs * precision(dtype).activation_bytes
     return Drafter(
         drafted,
         accepted,
         Hardware(f"{hardware.description} drafts: {model!r} {dtype} {host_s}", replica),
         weights,
-        kv_bytes_per_token(model, target.cut, target.kv_dtype),
+        kv_bytes_per_token(model, target.layout, target.kv_dtype),
         alone,
         wide,
         width,

@@ -100,7 +100,7 @@ def cp_comm_s(job: Job, micro_batches: Floats) -> tuple[Floats, Floats]:
         return np.zeros_like(micro_batches), np.zeros_like(micro_batches)
     model, span = job.model, job.tp * job.cp
     tokens = micro_batches * job.sequence / job.cp
-    kv_bytes = tokens * 2 * kv_heads_per_gpu(model, job.cut) * model.head_dim * ACTIVATION
+    kv_bytes = tokens * 2 * kv_heads_per_gpu(model, job.layout) * model.head_dim * ACTIVATION
     if job.context_exchange == ULYSSES:
         heads = (2 * model.heads / job.tp * model.head_dim) * tokens * ACTIVATION + kv_bytes
         once_s = message_s(job, "all_to_all", heads, job.cp, span)

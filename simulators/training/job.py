@@ -28,7 +28,7 @@ from simulators.core.errors import Infeasible
 from simulators.core.folder import once
 from simulators.core.jit import Floats, Ints
 from simulators.training.schedule import DUALPIPE
-from simulators.workload.llm.parallelism import Parallelism, check_cut, skewed_share
+from simulators.workload.llm.parallelism import Parallelism, check_layout, skewed_share
 from simulators.workload.llm.transformer import TARGETS, adapter_numbers
 
 CALIBRATION = Path(__file__).parent / "calibration" / "steps.toml"
@@ -158,7 +158,7 @@ class Job:
         return max(1, self.ep * self.expert_tp // self.tp)
 
     @property
-    def cut(self) -> Parallelism:
+    def layout(self) -> Parallelism:
         """One pipeline stage as `workload` sees it."""
         if self.ep * self.expert_tp == 1:
             return Parallelism(tp=self.tp)
@@ -191,7 +191,7 @@ def check_job(job: Job) -> None:
         raise Infeasible(
             "experts_do_not_divide_ranks", f"ep {job.ep} x expert_tp {job.expert_tp}, tp {job.tp}"
         )
-    check_cut(job.model, job.cut)
+    check_layout(job.model, job.layout)
     if job.sequence % job.cp:
         raise Infeasible("cp_does_not_divide_sequence", f"cp {job.cp}, {job.sequence} tokens")
     for dtype in ("bf16", job.dtype, "fp8" if job.attention == FLASH_FP8 else "bf16"):

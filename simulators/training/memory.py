@@ -72,14 +72,14 @@ class Parameters:
 
 def parameters(job: Job, plans: Plans) -> Parameters:
     """Return the weights on ranks of both ends of each row's pipeline."""
-    model, cut = job.model, job.cut
+    model, layout = job.model, job.layout
     ffn = model.dense_ffn_parameters / job.tp
     dense_layer = model.attention_parameters / job.tp + 2 * model.norm_parameters
     shared = model.shared_experts * model.expert_parameters / job.tp
     routed = model.experts * model.expert_parameters / (job.ep * job.expert_tp)
     router = model.hidden * model.experts
     table = model.vocab * model.hidden / job.tp + model.learned_positions * model.hidden
-    assert cut.tp == job.tp
+    assert layout.tp == job.tp
     dense_layers = model.layers - model.expert_layers
     stage = np.ceil(model.layers / plans.pp)
     first_dense = np.minimum(dense_layers, stage)
@@ -117,7 +117,7 @@ def layer_activation_bytes(job: Job, plans: Plans) -> Floats:
     if model.learned_positions:
         between += 2.0 * model.hidden / job.norm_ranks  # masks of two dropouts
     heads = model.heads / job.tp
-    widths = (2.0 * heads + 2.0 * kv_heads_per_gpu(model, job.cut)) * model.head_dim
+    widths = (2.0 * heads + 2.0 * kv_heads_per_gpu(model, job.layout)) * model.head_dim
     if model.is_latent:
         widths = heads * (
             2.0 * (model.qk_nope_head_dim + model.qk_rope_head_dim) + 2.0 * model.v_head_dim

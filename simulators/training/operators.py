@@ -120,7 +120,7 @@ def tasks(job: Job, piece: str, micro_batch: Column) -> list[PassKernel]:
     """Return the kernels of a piece of a model for a micro-batch on a rank."""
     part = PIECES[piece]
     tokens = micro_batch * job.sequence / job.cp
-    shard = Shard(job.model, job.cut, part, job.dtype)
+    shard = Shard(job.model, job.layout, part, job.dtype)
     found: list[PassKernel] = []
     for operator in token_operators(shard, tokens):
         if operator.repeat and (operator.name != CACHE_WRITE or job.fusion == EAGER):
@@ -526,7 +526,7 @@ def _priced(
 
     No product takes longer for narrower operands: they are half the bytes, at twice the rate.
     """
-    replica = Replica(model=job.model, gpu=job.gpu, cluster=job.cluster, cut=job.cut)
+    replica = Replica(model=job.model, gpu=job.gpu, cluster=job.cluster, layout=job.layout)
     seconds: list[Floats] = [np.zeros(columns)] * len(kernels)
     joules, levels = list(seconds), [np.zeros(columns, np.int64)] * len(kernels)
     for where in positions_alike(kernels, _varying):

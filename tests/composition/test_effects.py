@@ -92,8 +92,8 @@ def test_fusion_saves_memory_traffic_and_quantization_kernels() -> None:
 
 
 def test_unfused_kernels_write_and_read_intermediate_results() -> None:
-    model, cut = load_model("llama2_70b"), Parallelism(tp=4)
-    fused = token_operators(Shard(model, cut, stage_of(model, cut, 0), "bf16"), 100.0)
+    model, layout = load_model("llama2_70b"), Parallelism(tp=4)
+    fused = token_operators(Shard(model, layout, stage_of(model, layout, 0), "bf16"), 100.0)
     apart = unfused(fused, model)
     assert len(apart) > len(fused)
     moved = [sum(float(moved_bytes(o)) * o.repeat for o in one) for one in (fused, apart)]
@@ -158,13 +158,13 @@ def test_all_effects_are_on_by_default() -> None:
 
 def test_kernels_included_in_moe_measurements_are_not_counted_again() -> None:
     design = replica("mixtral_8x7b", tp=2)
-    part = stage_of(design.model, design.cut, 0)
-    operators = token_operators(Shard(design.model, design.cut, part, "bf16"), 64.0)
+    part = stage_of(design.model, design.layout, 0)
+    operators = token_operators(Shard(design.model, design.layout, part, "bf16"), 64.0)
     timed = {row.operator.name for row in compute_rows(operators, design, "tokens")}
     listed = {operator.name for operator in operators}
     assert listed - timed == set(AROUND_EXPERTS)
     # Nobody timed experts in 32 bits: their products are tiles, and the small ones stand alone.
-    wide = token_operators(Shard(design.model, design.cut, part, "fp32"), 64.0)
+    wide = token_operators(Shard(design.model, design.layout, part, "fp32"), 64.0)
     assert {row.operator.name for row in compute_rows(wide, design, "tokens")} == listed
 
 

@@ -17,18 +17,20 @@ from simulators.composition.price import busiest_group, iteration, part_rows
 from simulators.composition.replica import EVERYTHING, Replica, Runtime, load_runtime
 from simulators.core.errors import Infeasible, UserError
 from simulators.workload.llm.memory import kv_bytes_per_token, weight_bytes
-from simulators.workload.llm.parallelism import Parallelism, check_cut, stage_of
+from simulators.workload.llm.parallelism import Parallelism, check_layout, stage_of
 from simulators.workload.llm.step import decode_step
 from simulators.workload.operators import Gemm, GroupedGemm
 
 
-def a_replica(model: str, cut: Parallelism, runtime: str = "vllm", dtype: str = "fp8") -> Replica:
+def a_replica(
+    model: str, layout: Parallelism, runtime: str = "vllm", dtype: str = "fp8"
+) -> Replica:
     gpu = load_gpu("h100_sxm")
     return Replica(
         model=load_model(model),
         gpu=gpu,
         cluster=cluster_for("auto", gpu),
-        cut=cut,
+        layout=layout,
         dtype=dtype,
         kv_dtype="fp8",
         runtime=load_runtime(runtime),
@@ -52,9 +54,9 @@ def test_data_parallel_attention_replicates_attention_weights_and_splits_the_cac
 
 def test_experts_not_divisible_by_ep_are_infeasible() -> None:
     with pytest.raises(Infeasible, match="ep_does_not_divide_experts"):
-        check_cut(load_model("llama3_1_8b"), Parallelism(tp=2, ep=2))
+        check_layout(load_model("llama3_1_8b"), Parallelism(tp=2, ep=2))
     with pytest.raises(Infeasible, match="ep_does_not_divide_gpus"):
-        check_cut(load_model("qwen3_235b"), Parallelism(tp=4, ep=3))
+        check_layout(load_model("qwen3_235b"), Parallelism(tp=4, ep=3))
 
 
 @given(requests=integers(1, 4096), groups=integers(1, 64))
@@ -113,7 +115,9 @@ def test_factor_for_transferred_kernels_leaves_measured_kernels_unchanged() -> N
             runtime=runtime,
             effects=replace(EVERYTHING, clocks=False),
         )
-        rows = part_rows(replica, decode_step(32.0, 500.0), stage_of(replica.model, replica.cut, 0))
+        rows = part_rows(
+            replica, decode_step(32.0, 500.0), stage_of(replica.model, replica.layout, 0)
+        )
         return float(sum(row.seconds for row in rows if isinstance(row.operator, Gemm)))
 
     plain = replace(runtime, transferred={})
@@ -137,7 +141,9 @@ def test_factor_does_not_apply_to_unmeasured_expert_formats(
             runtime=runtime,
             effects=replace(EVERYTHING, clocks=False),
         )
-        rows = part_rows(replica, decode_step(32.0, 500.0), stage_of(replica.model, replica.cut, 0))
+        rows = part_rows(
+            replica, decode_step(32.0, 500.0), stage_of(replica.model, replica.layout, 0)
+        )
         grouped = (row for row in rows if isinstance(row.operator, GroupedGemm))
         return float(sum(row.seconds for row in grouped))
 
@@ -198,10 +204,10 @@ def test_transferred_kernels_use_fitted_factors_where_available() -> None:
     assert runtime.pace("ada", "gemm", is_own=False) != runtime.pace("ada", "gemm") == 1.0
 
 
-def names_of(model: str, cut: Parallelism, runtime: str) -> set[str]:
+def names_of(model: str, layout: Parallelism, runtime: str) -> set[str]:
     """Return what one layer's worth of a decode launches."""
-    replica = a_replica(model, cut, runtime)
-    rows = part_rows(replica, decode_step(8.0, 1024.0), stage_of(replica.model, cut, 0))
+    replica = a_replica(model, layout, runtime)
+    rows = part_rows(replica, decode_step(8.0, 1024.0), stage_of(replica.model, layout, 0))
     return {row.operator.name for row in rows}
 
 

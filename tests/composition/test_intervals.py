@@ -42,7 +42,7 @@ def test_latency_lies_inside_the_interval_and_below_fully_correlated_bounds(
     latency_s = sum(seconds(stage) for stage in stages)
     share = unexplained_share(design.runtime, design.gpu)
     lo_s, hi_s = interval_s(latency_s, added([stage.half_widths for stage in stages]), share)
-    parts = [stage_of(design.model, design.cut, i) for i in range(pp)]
+    parts = [stage_of(design.model, design.layout, i) for i in range(pp)]
     rows = [row for part in parts for row in part_rows(design, step, part)]
     widest = sum(float(np.asarray(row.hi_s - row.seconds)) for row in rows)
     assert 0.0 <= float(lo_s) < latency_s < float(hi_s)

@@ -178,10 +178,10 @@ def test_parallel_shards_do_the_work_of_the_whole_model(
     model: str, tp: int, pp: int, batch: int, context: int
 ) -> None:
     step = decode_step(float(batch), float(context))
-    cut, whole = replica(model, tp=tp, pp=pp), replica(model)
+    layout, whole = replica(model, tp=tp, pp=pp), replica(model)
 
     def work(design: Replica, stage: int) -> float:
-        rows = part_rows(design, step, stage_of(design.model, design.cut, stage))
+        rows = part_rows(design, step, stage_of(design.model, design.layout, stage))
         return sum(
             float(np.asarray(flops(row.operator))) * row.operator.repeat
             for row in rows
@@ -189,7 +189,7 @@ def test_parallel_shards_do_the_work_of_the_whole_model(
             and row.operator.name != "router"  # every rank routes
         )
 
-    parts = tp * sum(work(cut, stage) for stage in range(pp))
+    parts = tp * sum(work(layout, stage) for stage in range(pp))
     assert parts == pytest.approx(work(whole, 0), rel=1e-9)
 
 

@@ -43,9 +43,9 @@ def test_stage_composed_of_layers_equals_directly_computed_stage(model: str, run
     )
     layers = layers_of(replica(model, "h100_sxm", pp=1, runtime=runtime), step)
     for pp in (1, 2, 3, 8):
-        cut = replica(model, "h100_sxm", pp=pp, runtime=runtime)
+        layout = replica(model, "h100_sxm", pp=pp, runtime=runtime)
         for stage in range(pp):
-            whole, made = stage_iteration(cut, step, stage), layers.stage(pp, stage)
+            whole, made = stage_iteration(layout, step, stage), layers.stage(pp, stage)
             for name in NUMBERS:
                 np.testing.assert_allclose(
                     getattr(made, name), getattr(whole, name), rtol=1e-12, err_msg=name

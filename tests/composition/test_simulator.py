@@ -138,8 +138,8 @@ def test_point_depends_on_the_files_of_the_axis_values() -> None:
 
 
 def test_eager_with_tp_uses_the_measured_multi_process_runtime() -> None:
-    def passes(runtime: str, **cut: int) -> pl.DataFrame:
-        point = {"model": "llama2_7b", "gpu": "a100_sxm", "runtime": runtime, **cut}
+    def passes(runtime: str, **layout: int) -> pl.DataFrame:
+        point = {"model": "llama2_7b", "gpu": "a100_sxm", "runtime": runtime, **layout}
         return evaluate(point).drop("runtime", strict=False)
 
     assert passes("eager", tp=2).equals(passes("eager_tp", tp=2))

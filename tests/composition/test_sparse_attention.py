@@ -19,7 +19,7 @@ def a_replica(runtime: str, tp: int = 8) -> Replica:
         model=load_model("deepseek_v3_2"),
         gpu=gpu,
         cluster=cluster_for("auto", gpu),
-        cut=Parallelism(tp=tp),
+        layout=Parallelism(tp=tp),
         dtype="fp8_block",
         kv_dtype="bf16",
         runtime=load_runtime(runtime),

@@ -47,12 +47,12 @@ SHEET = load_gpu("h100_sxm")
 HOST = Runtime(name="by_hand", layer_s=1e-6, host_s=1e-3, sequence_s=1e-5)
 
 
-def replica(cut: Parallelism, model: str = "llama2_7b", **changes: Any) -> Replica:
-    return Replica(load_model(model), SHEET, cluster_for("auto", SHEET), cut, **changes)
+def replica(layout: Parallelism, model: str = "llama2_7b", **changes: Any) -> Replica:
+    return Replica(load_model(model), SHEET, cluster_for("auto", SHEET), layout, **changes)
 
 
 def whole(one: Replica) -> Stage:
-    return stage_of(one.model, one.cut, 0)
+    return stage_of(one.model, one.layout, 0)
 
 
 def rows_of(one: Replica, step: Step, only: Sequence[str] = ()) -> list[Row]:
@@ -230,9 +230,9 @@ def test_pipelined_iteration_time_is_the_slowest_stage() -> None:
 
 
 def test_stages_combine_layers_embedding_and_head() -> None:
-    cut, step = Parallelism(tp=2), decode_step(1.0, 100.0)
+    layout, step = Parallelism(tp=2), decode_step(1.0, 100.0)
     kinds = {
-        model: set(layers_of(replica(cut, model), step).parts)
+        model: set(layers_of(replica(layout, model), step).parts)
         for model in ("llama2_7b", "mixtral_8x7b", "deepseek_v3")
     }
     assert kinds["llama2_7b"] == {EMBEDDING, HEAD, DENSE}
@@ -276,7 +276,7 @@ def test_cuda_graphs_are_off_with_high_throughput_all_to_all() -> None:
                 gpu,
                 load_cluster("hgx_h200"),
                 dtype="fp8_block",
-                cut=Parallelism(ep=16, attention_dp=16, routing=Routing(backend)),
+                layout=Parallelism(ep=16, attention_dp=16, routing=Routing(backend)),
             ),
             step,
         ).launch_s

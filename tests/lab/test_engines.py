@@ -21,9 +21,11 @@ from simulators.workload.llm.parallelism import Parallelism
 from simulators.workload.llm.step import decode_step
 
 
-def a_replica(model: str, cut: Parallelism, runtime: str = "vllm", dtype: str = "fp8") -> Replica:
+def a_replica(
+    model: str, layout: Parallelism, runtime: str = "vllm", dtype: str = "fp8"
+) -> Replica:
     return replica_of(
-        model, "h100_sxm", cut=cut, dtype=dtype, kv_dtype="fp8", runtime=load_runtime(runtime)
+        model, "h100_sxm", layout=layout, dtype=dtype, kv_dtype="fp8", runtime=load_runtime(runtime)
     )
 
 
@@ -111,7 +113,7 @@ def test_a_run_uses_the_runtime_of_the_point() -> None:
         framework="vllm",
         model="llama3_1_70b",
         gpu="h100_sxm",
-        cut=Parallelism(tp=4),
+        layout=Parallelism(tp=4),
         dtype="fp8",
         kv_dtype="fp8",
         clients=4,

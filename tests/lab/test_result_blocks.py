@@ -263,9 +263,9 @@ def test_sglang_reserves_what_its_server_says(
     asked = {"framework": "sglang", "model": "deepseek-ai/DeepSeek-V3.2", "gpu": "H200", "tp": 8}
     point = block_of(tmp_path, **asked, dp=dp, dp_attention_flag=bool(dp)).point
     memory = load_gpu("h200_sxm").hbm_bytes
-    cut = Parallelism(tp=point.tp, attention_dp=point.attention_dp)
+    layout = Parallelism(tp=point.tp, attention_dp=point.attention_dp)
     model, tokens, rows = load_model(point.model), float(point.chunk_size), float(point.max_batch)
-    working = float(activation_bytes(model, cut, point.dtype, tokens, rows))
+    working = float(activation_bytes(model, layout, point.dtype, tokens, rows))
     static = memory * point.memory_fraction - working
     assert static == pytest.approx(memory - reserved_mib * 2.0**20)
     found = block_of(tmp_path, **asked, dp=dp, dp_attention_flag=bool(dp), mem_fraction="0.7").point

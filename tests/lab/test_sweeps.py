@@ -60,15 +60,15 @@ def row(clients: int, date: str = "2025-11-02", output: int = 1024) -> dict[str,
 
 
 @pytest.mark.parametrize(
-    ("clients", "cut"),
+    ("clients", "layout"),
     [
         (4, Parallelism(tp=8)),
         (16, Parallelism(tp=8, ep=8)),
         (256, Parallelism(tp=1, ep=8, attention_dp=8)),
     ],
 )
-def test_a_run_is_cut_as_its_sweep_says(reference: Path, clients: int, cut: Parallelism) -> None:
-    assert defined_cut(reference, row(clients)) == cut
+def test_a_run_is_cut_as_its_sweep_says(reference: Path, clients: int, layout: Parallelism) -> None:
+    assert defined_cut(reference, row(clients)) == layout
 
 
 def test_the_first_snapshot_from_a_day_on_is_asked(reference: Path) -> None:

@@ -136,11 +136,11 @@ def price(point: ServingPoint, prompts: float = 0.0, decodes: float = 0.0) -> Fl
 
 
 @pytest.mark.parametrize(
-    "cut", [{"tp": 2}, {"pp": 2}, {"runtime": "eager"}, {"colocation.time_share": 0.5}]
+    "layout", [{"tp": 2}, {"pp": 2}, {"runtime": "eager"}, {"colocation.time_share": 0.5}]
 )
-def test_adapters_lengthen_every_pipeline_stage(cut: dict[str, object]) -> None:
+def test_adapters_lengthen_every_pipeline_stage(layout: dict[str, object]) -> None:
     plain, adapted = (
-        price(updated(point, cut), decodes=32.0)  # type: ignore[arg-type]
+        price(updated(point, layout), decodes=32.0)  # type: ignore[arg-type]
         for point in (PLAIN, MANY)
     )
     for column in (at.STAGE_S, at.LAST_STAGE_S, at.ENERGY_J, at.BASE_J):

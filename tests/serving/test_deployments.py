@@ -75,7 +75,7 @@ def a_deployment(**changes: Any) -> Deployed:
         "framework": "trtllm",
         "model": "llama3_1_70b",
         "gpu": "h100_sxm",
-        "cut": Parallelism(tp=4),
+        "layout": Parallelism(tp=4),
         "dtype": "fp8",
         "kv_dtype": "fp8",
         "clients": 16,
@@ -370,7 +370,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServingPoint]:
         row = a_deployment(
             framework="vllm",
             model="llama3_1_8b",
-            cut=Parallelism(),
+            layout=Parallelism(),
             clients=clients,
             prompt=600,
             output=80,

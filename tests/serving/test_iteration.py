@@ -178,8 +178,8 @@ def test_mixed_iteration_is_the_sum_minus_the_fixed_cost() -> None:
 def test_single_rank_transfer_gets_full_host_bandwidth(cluster: str, waits: bool) -> None:
     """Ranks have separate links, so unbalanced tokens make the other ranks wait."""
     one = replica("qwen3_30b", "rtx_pro_6000", 1, 1, "vllm")
-    cut = Parallelism(1, 1, ep=2, attention_dp=2)
-    one = replace(one, cluster=load_cluster(cluster), cut=cut, dtype="bf16", kv_dtype="bf16")
+    layout = Parallelism(1, 1, ep=2, attention_dp=2)
+    one = replace(one, cluster=load_cluster(cluster), layout=layout, dtype="bf16", kv_dtype="bf16")
     tables, step = iteration_table(Hardware(repr(one), one)), np.zeros(STEP_COLUMNS)
     step[[TOKENS, ALL_RANK_TOKENS]] = 2048.0
     seconds = []

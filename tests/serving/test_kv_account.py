@@ -283,13 +283,13 @@ def test_decode_reserves_blocks_for_draft_tokens_within_the_output() -> None:
 
 
 def test_chunked_prefills_come_before_unscheduled_decodes() -> None:
-    cut = {
+    layout = {
         "PROMPT": 50,
         "OUTPUT": 9,
         "NUM_COMPUTED": 50,
         "BLOCKS": 4,
     }  # has computed but not answered
-    here = view(decodes(11, 1), cut, decodes(12, 1), decodes(13, 1), MAX_BATCH_SEQS=2)
+    here = view(decodes(11, 1), layout, decodes(12, 1), decodes(13, 1), MAX_BATCH_SEQS=2)
     assert kv_cache.schedule_decodes(idling(here, 0, 1, 2, 3)) == 1
     assert seated(here) == [(0, 1), (2, 1)]
     assert here.running[:2].tolist() == [1, 3]
@@ -410,8 +410,8 @@ def test_running_requests_continue_decode_or_prefill() -> None:
 
 
 def test_running_requests_wait_without_token_budget() -> None:
-    cut = {"PROMPT": 50, "NUM_COMPUTED": 20}
-    here = idling(view(cut, cut), 0, 1)
+    layout = {"PROMPT": 50, "NUM_COMPUTED": 20}
+    here = idling(view(layout, layout), 0, 1)
     assert kv_cache.schedule_running(here, 25, True) == 0
     assert (seated(here), of(here, "RUNNING")) == ([(0, 25)], [1])
     here = idling(view(decodes(12, 1), decodes(13, 1)), 0, 1)

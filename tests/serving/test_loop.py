@@ -109,12 +109,12 @@ drafts = st.sampled_from(
 def test_blocks_never_leak_and_every_request_completes(
     requests: Requests,
     scheduler: str,
-    cut: tuple[int, int],
+    layout: tuple[int, int],
     replicas: int,
     preempted: dict[str, int],
     drafted: dict[str, object],
 ) -> None:
-    stages, ranks = cut
+    stages, ranks = layout
     stages = 1 if scheduler == "lightllm" or drafted else stages
     allowed = tight(scheduler, stages=stages, ranks=ranks, **preempted, **drafted)
     state = run(requests, scheduler, allowed=allowed, replicas=replicas)
@@ -290,13 +290,13 @@ def test_small_host_cache_swaps_a_part() -> None:
 def test_batch_repetition_equals_scheduling_every_iteration(
     requests: Requests,
     scheduler: str,
-    cut: tuple[int, int],
+    layout: tuple[int, int],
     patience: int,
     router: str,
     preempted: dict[str, int],
     drafts: dict[str, object],
 ) -> None:
-    stages, ranks = cut
+    stages, ranks = layout
     stages = 1 if scheduler == "lightllm" else stages
     allowed = tight(
         scheduler, stages=stages, ranks=ranks, poll_interval=patience, **preempted, **drafts

@@ -219,10 +219,10 @@ def test_tokens_and_blocks_are_conserved_with_prefix_cache_drafts_and_preemption
     scheduler: str,
     replicas: int,
     drafted: int,
-    cut: tuple[int, int],
+    layout: tuple[int, int],
     host: int,
 ) -> None:
-    stages, ranks = cut
+    stages, ranks = layout
     allowed = caching(
         scheduler,
         num_draft_tokens=drafted,

@@ -230,7 +230,7 @@ def test_ethernet_transfer_requires_a_bandwidth() -> None:
 def test_kv_link_bandwidth_is_the_minimum_of_both_ends() -> None:
     deployed = run_of(replace(APART, requests=2)).deployment
     one = deployed.pools[0].hardware.replica
-    wide = replace(one, cut=replace(one.cut, tp=8))
+    wide = replace(one, layout=replace(one.layout, tp=8))
     rdma = replace(APART, pools=replace(APART.pools, kv_link="rdma"))
     assert link_of(rdma, one, wide) == link_of(rdma, wide, one) == link_of(rdma, one, one)
     assert link_of(rdma, one, one).token_s > 5.0 * link_of(APART, one, one).token_s  # NVLink

@@ -20,7 +20,7 @@ from simulators.workload.llm.parallelism import (
     Parallelism,
     attending_layers,
     check_blocks,
-    check_cut,
+    check_layout,
     stage_of,
 )
 
@@ -70,9 +70,9 @@ untied = st.sampled_from(
 )
 
 
-@given(name=untied, cut=cuts)
-def test_shards_sum_to_the_whole_model(name: str, cut: tuple[int, int]) -> None:
-    model, parallelism = load_model(name), Parallelism(*cut)
+@given(name=untied, layout=cuts)
+def test_shards_sum_to_the_whole_model(name: str, layout: tuple[int, int]) -> None:
+    model, parallelism = load_model(name), Parallelism(*layout)
     shares = [stage_weights(model, parallelism, "fp16", s) for s in range(parallelism.pp)]
     whole = sum(parallelism.tp * share.split + share.copied for share in shares)
     assert whole == pytest.approx(2 * model.parameters, rel=1e-12)
@@ -135,23 +135,23 @@ def test_expert_workspace_holds_the_tokens_of_all_ranks() -> None:
     dense = own + 3 * 16_384 * 2.0
     assert activation_bytes(model, Parallelism(), "bf16", 1000.0, 0.0) == 1000 * dense
     gathered = ranks * (5120 * (2.0 + 2.0) + 8192 * 2.0 + 2 * 8192 * 2.0)
-    cut = Parallelism(ep=ranks, attention_dp=ranks)
-    assert activation_bytes(model, cut, "bf16", 8192.0, 0.0) == 8192 * (own + gathered)
-    less = activation_bytes(model, cut, "bf16", 16_384.0, 0.0)
+    layout = Parallelism(ep=ranks, attention_dp=ranks)
+    assert activation_bytes(model, layout, "bf16", 8192.0, 0.0) == 8192 * (own + gathered)
+    less = activation_bytes(model, layout, "bf16", 16_384.0, 0.0)
     assert less < 2.0 * 8192 * (own + gathered)  # experts run in chunks
 
 
 @pytest.mark.parametrize(
-    ("name", "cut", "reason"),
+    ("name", "layout", "reason"),
     [
         ("gpt2", Parallelism(tp=8), "tp_does_not_divide_heads"),
         ("gpt2", Parallelism(pp=13), "pp_exceeds_layers"),
         ("gpt2", Parallelism(tp=0), "no_gpus"),
     ],
 )
-def test_impossible_parallelism_is_infeasible(name: str, cut: Parallelism, reason: str) -> None:
+def test_impossible_parallelism_is_infeasible(name: str, layout: Parallelism, reason: str) -> None:
     with pytest.raises(Infeasible, match=reason):
-        check_cut(load_model(name), cut)
+        check_layout(load_model(name), layout)
 
 
 SPLIT = [  # model, cut, precision, what vLLM says of the slice: refused because of it, or ""
@@ -181,16 +181,16 @@ SPLIT = [  # model, cut, precision, what vLLM says of the slice: refused because
 ]
 
 
-@pytest.mark.parametrize(("name", "cut", "dtype", "refusal"), SPLIT)
+@pytest.mark.parametrize(("name", "layout", "dtype", "refusal"), SPLIT)
 def test_quantization_blocks_are_not_split_across_ranks(
-    name: str, cut: Parallelism, dtype: str, refusal: str
+    name: str, layout: Parallelism, dtype: str, refusal: str
 ) -> None:
     model = load_model(name)
     if not refusal:
-        check_blocks(model, cut, dtype)
+        check_blocks(model, layout, dtype)
         return
     with pytest.raises(Infeasible, match=f"tp_cuts_blocks: {refusal}"):
-        check_blocks(model, cut, dtype)
+        check_blocks(model, layout, dtype)
 
 
 def test_hybrid_layers_are_spread_evenly_over_stages() -> None:
@@ -201,7 +201,7 @@ def test_hybrid_layers_are_spread_evenly_over_stages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cut", "reason"),
+    ("layout", "reason"),
     [
         (Parallelism(tp=0), "no_gpus: tp 0, pp 1"),
         (Parallelism(pp=0), "no_gpus: tp 1, pp 0"),
@@ -213,13 +213,13 @@ def test_hybrid_layers_are_spread_evenly_over_stages() -> None:
         (Parallelism(pp=33), "pp_exceeds_layers: pp 33, mixtral_8x7b has 32"),
     ],
 )
-def test_impossible_parallelism_has_a_reason(cut: Parallelism, reason: str) -> None:
+def test_impossible_parallelism_has_a_reason(layout: Parallelism, reason: str) -> None:
     with pytest.raises(Infeasible, match=reason):
-        check_cut(load_model("mixtral_8x7b"), cut)
+        check_layout(load_model("mixtral_8x7b"), layout)
 
 
 def test_valid_parallelism_is_accepted() -> None:
-    check_cut(load_model("mixtral_8x7b"), Parallelism(pp=32))
-    check_cut(load_model("mixtral_8x7b"), Parallelism(tp=4, attention_dp=2, ep=8))
+    check_layout(load_model("mixtral_8x7b"), Parallelism(pp=32))
+    check_layout(load_model("mixtral_8x7b"), Parallelism(tp=4, attention_dp=2, ep=8))
     with pytest.raises(Infeasible, match="ep_does_not_divide_experts: ep 2, llama2_7b has 0"):
-        check_cut(load_model("llama2_7b"), Parallelism(tp=2, ep=2))
+        check_layout(load_model("llama2_7b"), Parallelism(tp=2, ep=2))

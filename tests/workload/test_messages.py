@@ -16,9 +16,11 @@ MODEL = replace(load_model("mixtral_8x7b"), hidden=1_000, vocab=5_000, experts=8
 INNER = Stage(dense_layers=1, expert_layers=3, has_embedding=False, has_head=False)
 
 
-def messages(cut: Parallelism, part: Stage = INNER, dtype: str = "fp16") -> dict[str, Collective]:
+def messages(
+    layout: Parallelism, part: Stage = INNER, dtype: str = "fp16"
+) -> dict[str, Collective]:
     """Return the messages of 80 tokens by name."""
-    return {one.name: one for one in collectives(Shard(MODEL, cut, part, dtype), 80.0)}
+    return {one.name: one for one in collectives(Shard(MODEL, layout, part, dtype), 80.0)}
 
 
 # Four groups have 80 tokens each, of 1,000 numbers: each rank gathers all 320,000, as narrow as the

@@ -14,7 +14,7 @@ from simulators.workload.llm.parallelism import (
     LOW_LATENCY,
     Parallelism,
     Routing,
-    check_cut,
+    check_layout,
     counted_tokens,
     skewed_share,
 )
@@ -75,7 +75,7 @@ def test_ranks_of_a_group_send_a_share_of_the_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cut", "why"),
+    ("layout", "why"),
     [
         (Parallelism(tp=8, ep=8, routing=Routing(LOW_LATENCY)), "moe_backend_needs_ep"),
         (Parallelism(attention_dp=8, routing=Routing(LOW_LATENCY)), "moe_backend_needs_ep"),
@@ -92,6 +92,6 @@ def test_ranks_of_a_group_send_a_share_of_the_tokens() -> None:
         (replace(CUT, routing=Routing(redundant=8)), "ep_does_not_divide_experts"),
     ],
 )
-def test_unsupported_all_to_all_is_refused(cut: Parallelism, why: str) -> None:
+def test_unsupported_all_to_all_is_refused(layout: Parallelism, why: str) -> None:
     with pytest.raises(Infeasible, match=why):
-        check_cut(MODEL, cut)
+        check_layout(MODEL, layout)

@@ -87,10 +87,10 @@ def test_busiest_expert_rank_matches_random_draws(tokens: int, parts: int) -> No
 def test_shards_do_the_work_of_the_whole_model(
     name: str, tp: int, pp: int, batch: int, context: int
 ) -> None:
-    model, cut = load_model(name), Parallelism(tp, pp)
+    model, layout = load_model(name), Parallelism(tp, pp)
     step = decode_step(float(batch), float(context))
     whole = matrix_flops(forward(model, Parallelism(), step, "fp16", "fp16"))
-    parts = [matrix_flops(forward(model, cut, step, "fp16", "fp16", s)) for s in range(pp)]
+    parts = [matrix_flops(forward(model, layout, step, "fp16", "fp16", s)) for s in range(pp)]
     # Routers and latent down-projections run whole on every rank, so the parts may do more.
     assert sum(parts) * tp >= whole * (1 - 1e-12)
     if name.startswith("llama"):
@@ -196,9 +196,9 @@ def test_engine_without_a_dense_path_indexes_short_prompts() -> None:
 @pytest.mark.parametrize("tp", [1, 8])
 def test_state_space_layers_convolve_and_update_states(tp: int) -> None:
     # Qwen3.5: 45 of 60 layers; 16 key and 64 value heads of 128 numbers, a state of 128 x 128 each.
-    model, cut = load_model("qwen3_5_397b"), Parallelism(tp=tp)
+    model, layout = load_model("qwen3_5_397b"), Parallelism(tp=tp)
     step = replace(prefill_step(2.0, 1000.0), decodes=4.0, decode_kv_tokens=4.0)
-    operators = forward(model, cut, step, "bf16", "bf16")
+    operators = forward(model, layout, step, "bf16", "bf16")
     updates = {o.phase: o for o in operators if isinstance(o, StateUpdate)}
     mixed = {o.phase: o for o in operators if isinstance(o, CausalConvolution)}
     for phase, requests, tokens in (("prefill", 2.0, 2000.0), ("decode", 4.0, 4.0)):
@@ -237,14 +237,14 @@ def test_mamba_layer_uses_a_separate_update_rule(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("dtype", "to"), [("fp8", "fp8"), ("fp4", "fp4"), ("w8a8", "int8")])
 @pytest.mark.parametrize("name", ["llama3_1_8b", "deepseek_v3", "qwen3_5_397b"])
 def test_attention_output_is_quantized_for_quantized_gemms(name: str, dtype: str, to: str) -> None:
-    model, cut, step = load_model(name), Parallelism(tp=8), decode_step(4.0, 9.0)
-    operators = forward(model, cut, step, dtype, "fp8")
+    model, layout, step = load_model(name), Parallelism(tp=8), decode_step(4.0, 9.0)
+    operators = forward(model, layout, step, dtype, "fp8")
     (quantise,) = [o for o in operators if isinstance(o, Quantisation)]
     (product,) = [o for o in operators if o.name == "o_proj" and isinstance(o, Gemm)]
     assert (quantise.rows, quantise.cols) == (product.m, product.k)
     assert (quantise.to, quantise.repeat) == (to, product.repeat)
     for wide in ("bf16", "w4a16"):
-        operators = forward(model, cut, step, wide, "fp16")
+        operators = forward(model, layout, step, wide, "fp16")
         assert not any(isinstance(o, Quantisation) for o in operators)
 
 

@@ -507,7 +507,9 @@ def _use(
     cached = int(state.request[:, at.NUM_CACHED].sum())
     counted: list[int] = pool.sum(axis=0).tolist()
     did = together(each)
-    stages = [one.gpus // one.hardware.replica.cut.width * share for one in built.pools or (built,)]
+    stages = [
+        one.gpus // one.hardware.replica.layout.width * share for one in built.pools or (built,)
+    ]
     busy = [own.busy_s / (window.span_s * n) for own, n in zip(each, stages, strict=True)]
     tokens = int(everyone.take(window.holds(everyone.times[:, at.COMPLETED])).output_tokens.sum())
     idle_j = [

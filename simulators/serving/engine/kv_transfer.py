@@ -87,8 +87,8 @@ def link_of(point: ServingPoint, prefill: Replica, decode: Replica) -> KVLink:
     if point.pools.kv_link == INFINITE:
         return INSTANT_LINK
     model = prefill.model
-    narrow = min(prefill, decode, key=lambda replica: replica.cut.tp)
-    shared_bytes = kv_bytes_per_token(model, narrow.cut, narrow.kv_dtype)
+    narrow = min(prefill, decode, key=lambda replica: replica.layout.tp)
+    shared_bytes = kv_bytes_per_token(model, narrow.layout, narrow.kv_dtype)
     known = transfers_of(prefill.runtime.framework)
     wire = wire_of(point, prefill, decode)
     rate = point.pools.kv_link_bytes_per_s or known.share * wire.bytes_per_s

@@ -298,9 +298,11 @@ def kv_blocks(
         Infeasible: the weights do not fit, or nothing is left.
     """
     replica = hardware.replica
-    model, cut = replica.model, replica.cut
+    model, layout = replica.model, replica.layout
     usable = replica.gpu.hbm_bytes * memory_fraction
-    weights = weight_bytes(model, cut, replica.dtype) + (drafter.weight_bytes if drafter else 0.0)
+    weights = weight_bytes(model, layout, replica.dtype) + (
+        drafter.weight_bytes if drafter else 0.0
+    )
     beside = weights + adapter_bytes
     if fraction_of_free:
         usable += (1.0 - memory_fraction) * beside
@@ -308,7 +310,7 @@ def kv_blocks(
         what = "weights" if weights > usable or not adapter_bytes else "adapters"
         raise Infeasible(f"{what}_exceed_hbm", _missing(beside, usable))
     weights = beside
-    working = float(activation_bytes(model, cut, replica.dtype, float(tokens), float(rows)))
+    working = float(activation_bytes(model, layout, replica.dtype, float(tokens), float(rows)))
     working += rows * model.vocab * replica.runtime.decoder_numbers * BYTES["fp32"]
     token_bytes = kept_keys * replica.kv_token_bytes
     block_bytes = block_size * (token_bytes + (drafter.kv_bytes_per_token if drafter else 0.0))

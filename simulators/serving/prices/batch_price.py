@@ -209,7 +209,7 @@ def _added(hardware: Hardware, fleet: AdapterSet) -> tuple[tuple[int, int], Floa
     """Return the sides of the table of adapters, and its numbers."""
     replica = hardware.replica
     tokens, requests = (octaves(ADAPTER_STEPS, most)[1:] for most in (MOST_TOKENS, MOST_REQUESTS))
-    stages = [stage_of(replica.model, replica.cut, i) for i in (0, replica.cut.pp - 1)]
+    stages = [stage_of(replica.model, replica.layout, i) for i in (0, replica.layout.pp - 1)]
     header = np.zeros(HEADER)
     for i, part in enumerate(stages):
         header[LAUNCHING + i], header[GAPS + i] = _waits_s(replica, fleet, part)
@@ -230,14 +230,14 @@ def _cells(
     """Return seconds on a stage of either kind, and joules of all, of the adapters' products."""
     seconds, joules = [], []
     for part in dict.fromkeys(stages):
-        shard = Shard(replica.model, replica.cut, part, replica.dtype)
+        shard = Shard(replica.model, replica.layout, part, replica.dtype)
         products = adapter_products(
             shard, float(fleet.rank), fleet.targets, tokens, groups, fused=not fleet.by_token
         )
         rows = compute_rows(products, replica, "tokens")
         seconds.append(np.stack([row.seconds for row in rows]).sum(axis=0) / replica.time_share)
-        joules.append(replica.cut.width * np.stack([row.joules for row in rows]).sum(axis=0))
-    senders = replica.cut.pp - 1
+        joules.append(replica.layout.width * np.stack([row.joules for row in rows]).sum(axis=0))
+    senders = replica.layout.pp - 1
     whole_j = senders * joules[0] + joules[-1]
     return np.stack([seconds[0], seconds[-1], whole_j], axis=-1)
 
@@ -250,14 +250,14 @@ def products_of(
     groups = np.minimum(fleet.wanted(wanting), seen)
     if fleet.by_token and not prompts:
         groups = seen
-    stages = [stage_of(replica.model, replica.cut, i) for i in (0, replica.cut.pp - 1)]
+    stages = [stage_of(replica.model, replica.layout, i) for i in (0, replica.layout.pp - 1)]
     sender, last, joules = _cells(replica, fleet, stages, seen, groups)[0].tolist()
-    return (replica.cut.pp - 1) * sender + last, joules
+    return (replica.layout.pp - 1) * sender + last, joules
 
 
 def _waits_s(replica: Replica, fleet: AdapterSet, part: Stage) -> tuple[float, float]:
     """Return the seconds that adapter kernels add to a stage: host launches, and gaps."""
-    shard = Shard(replica.model, replica.cut, part, replica.dtype)
+    shard = Shard(replica.model, replica.layout, part, replica.dtype)
     layer = replace(part, has_embedding=False, has_head=False)
     one: Any = np.ones(())
     usual = sum(o.repeat for o in token_operators(replace(shard, part=layer), one))

@@ -432,7 +432,7 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
     passes = _everyday_passes(replica)
     stages = _Stages(replica, passes[-1])
     everyday = passes[-1][-1]
-    apart = replica.cut.attention_dp > 1  # ranks may have other tokens than the experts see
+    apart = replica.layout.attention_dp > 1  # ranks may have other tokens than the experts see
     parts = [
         _header(stages, everyday.active_idle_w),
         _token_columns(
@@ -470,7 +470,7 @@ class _Stages:
 
     def __init__(self, replica: Replica, probed: Pass) -> None:
         self.replica = replica
-        self.senders = replica.cut.pp - 1
+        self.senders = replica.layout.pp - 1
         times = [_number(stage.latency_s) for stage in probed[:-1]]
         self.slowest = int(np.argmax(times)) if times else 0
 
@@ -486,7 +486,7 @@ class _Stages:
         """Return how long stages of both kinds wait for the host in an iteration."""
         replica = self.replica
         last, sender = (
-            _number(launch_s(replica, step, stage_of(replica.model, replica.cut, stage), busy_s))
+            _number(launch_s(replica, step, stage_of(replica.model, replica.layout, stage), busy_s))
             for stage in (self.senders, self.slowest)
         )
         return (sender, last) if self.senders else (last, last)

@@ -215,7 +215,7 @@ class _Box:
             for pipeline in family.pipelines:
                 where = self.place[pipeline.rows]
                 if pipeline.replica and (where := where[where >= 0]).size:
-                    members.append((pipeline.replica.cut.pp, where))
+                    members.append((pipeline.replica.layout.pp, where))
                     replica = replica or pipeline.replica
             if replica:
                 write_prices(prices, replica, asked, members)

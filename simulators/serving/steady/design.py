@@ -408,15 +408,15 @@ def _shared(families: list[ReplicaFamily], rows: int, verdicts: Verdicts) -> Sha
 
 def _facts(pipeline: Pipeline, replica: Replica, deployment: Deployment) -> tuple[float, ...]:
     """Return the properties of a replica, in the order of `Shared`."""
-    model, cut, dtype = replica.model, replica.cut, replica.dtype
+    model, layout, dtype = replica.model, replica.layout, replica.dtype
     drafter = pipeline.drafter or NO_DRAFTER
     usd = deployment.usd_per_gpu_hour
     return (
         float(replica.gpu.hbm_bytes),
-        weight_bytes(model, cut, dtype) + drafter.weight_bytes,
+        weight_bytes(model, layout, dtype) + drafter.weight_bytes,
         replica.kv_token_bytes + drafter.kv_bytes_per_token,
-        float(activation_bytes(model, cut, dtype, 1.0, 0.0)),
-        float(activation_bytes(model, cut, dtype, 0.0, 1.0)),
+        float(activation_bytes(model, layout, dtype, 1.0, 0.0)),
+        float(activation_bytes(model, layout, dtype, 0.0, 1.0)),
         float(model.max_context),
         np.nan if usd is None else usd,
         deployment.flops_per_token,

@@ -29,7 +29,7 @@ from simulators.serving.deployment import Deployment, deployment_of
 from simulators.serving.point import DEPLOYED, ServingPoint
 from simulators.serving.row_groups import groups_of, kinds_of, rows_of
 from simulators.serving.speculation import Drafter, drafter_of
-from simulators.workload.llm.parallelism import Parallelism, check_cut, stage_of
+from simulators.workload.llm.parallelism import Parallelism, check_layout, stage_of
 from simulators.workload.llm.step import Step, decode_step
 from simulators.workload.operators import Column
 
@@ -123,14 +123,14 @@ def _family(batch: pa.RecordBatch, rows: Ints, stages: Ints) -> ReplicaFamily:
         )
     pipelines = []
     for pp, some in members:
-        cut = Parallelism(tp=whole.cut.tp, pp=pp)
+        layout = Parallelism(tp=whole.layout.tp, pp=pp)
         try:
-            check_cut(whole.model, cut)
+            check_layout(whole.model, layout)
             drafter = drafter_of(replace(point, pp=pp), deployment.hardware)
         except Infeasible as verdict:
             pipelines.append(Pipeline(None, str(verdict), some))
         else:
-            pipelines.append(Pipeline(replace(whole, cut=cut), "", some, drafter))
+            pipelines.append(Pipeline(replace(whole, layout=layout), "", some, drafter))
     return ReplicaFamily(deployment, tuple(pipelines))
 
 
@@ -286,6 +286,6 @@ def slowest_sender(model: LanguageModel, pp: int) -> int:
     >>> slowest_sender(load_model("llama2_70b"), 4), slowest_sender(load_model("deepseek_v3"), 8)
     (0, 1)
     """
-    cut = Parallelism(pp=pp)
-    stages = [stage_of(model, cut, stage) for stage in range(pp - 1)]
+    layout = Parallelism(pp=pp)
+    stages = [stage_of(model, layout, stage) for stage in range(pp - 1)]
     return max(range(pp - 1), key=lambda s: (stages[s].expert_layers, stages[s].layers, -s))

@@ -92,8 +92,8 @@ def cycle_of(station: Station, lengths: Lengths, kind: Ints, seats: Floats) -> C
     later = lengths.output - 1.0
     whole = _whole(station, lengths, seats)
     if station.chunked.any():
-        cut = _chunked(station, lengths, seats)
-        whole = [np.where(station.chunked, c, w) for c, w in zip(cut, whole, strict=True)]
+        layout = _chunked(station, lengths, seats)
+        whole = [np.where(station.chunked, c, w) for c, w in zip(layout, whole, strict=True)]
     decodes, beside, prompts, tokens, decodes_n, prompts_n, chunks, backlog = whole
     share = tokens / (prompts * lengths.prompt)  # of its prompts that an iteration processes
     return Cycle(

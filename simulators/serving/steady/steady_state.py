@@ -83,7 +83,7 @@ def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
     cycle = cycle_of(station, design.lengths, design.kind, seats)
     prices = empty_prices(alive.size)
     for parts in feasible:
-        members = [(replica.cut.pp, rows) for replica, _, rows in parts]
+        members = [(replica.layout.pp, rows) for replica, _, rows in parts]
         replica, drafter, _ = parts[0]
         write_prices(prices, replica, cycle.iterations, members, drafter)
     state = state_of(design.station, design.lengths, cycle, prices, seats, queue)
@@ -116,7 +116,7 @@ def _queue_state(design: SteadyDesign, feasible: FeasibleReplicas) -> QueueState
             part, taken = rows_of(station, each), np.ascontiguousarray(tried[:, 1:]).reshape(-1)
             cycle = cycle_of(part, rows_of(design.lengths, each), design.kind[each], taken)
             prices = empty_prices(each.size)
-            members = [(replica.cut.pp, np.arange(each.size))]
+            members = [(replica.layout.pp, np.arange(each.size))]
             write_prices(prices, replica, cycle.iterations, members, drafter)
             pace_s = cycle.pace_s(prices)
             per_s = np.zeros(tried.shape)

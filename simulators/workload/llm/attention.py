@@ -228,7 +228,7 @@ def _states(phase: str, shard: Shard, layers: float, step: Step) -> tuple[Comput
     A short convolution over queries, keys and values comes first; then tokens pass through a matrix
     per value head, a prompt's in chunks.
     """
-    model, tp = shard.model, shard.cut.tp
+    model, tp = shard.model, shard.layout.tp
     sums = _sums(phase, step)
     shared = {name: sums[name] for name in ("phase", "requests")}
     shared |= {"tokens": sums["query_tokens"], "dtype": shard.how.activations, "repeat": layers}
@@ -260,7 +260,7 @@ def _attention(phase: str, shard: Shard, layers: float, step: Step) -> Attention
         name=f"{phase}_attention",
         **_sums(phase, step),
         heads=shard.heads,
-        kv_heads=float(kv_heads_per_gpu(shard.model, shard.cut)),
+        kv_heads=float(kv_heads_per_gpu(shard.model, shard.layout)),
         head_dim=float(shard.model.head_dim),
         dtype=shard.how.activations,
         kv_dtype=shard.kv_dtype,

@@ -58,24 +58,24 @@ class Share:
         return self.split + self.copied
 
 
-def weight_bytes(model: LanguageModel, cut: Parallelism, dtype: str) -> float:
+def weight_bytes(model: LanguageModel, layout: Parallelism, dtype: str) -> float:
     """Return the bytes of weights on the fullest GPU of a replica.
 
     >>> from simulators.catalog.model import load_model
     >>> round(weight_bytes(load_model("llama2_70b"), Parallelism(tp=4), "fp16") / 1e9, 1)
     34.5
     """
-    return max(stage_weights(model, cut, dtype, stage).total for stage in range(cut.pp))
+    return max(stage_weights(model, layout, dtype, stage).total for stage in range(layout.pp))
 
 
-def stage_weights(model: LanguageModel, cut: Parallelism, dtype: str, stage: int) -> Share:
+def stage_weights(model: LanguageModel, layout: Parallelism, dtype: str, stage: int) -> Share:
     """Return the bytes of weights on each GPU of one pipeline stage."""
-    part, how = stage_of(model, cut, stage), precision(dtype)
-    split = _linear(model, cut, part) * how.weight_bytes / cut.tp
-    held = model.experts + cut.routing.redundant  # routed experts, and those held once more
+    part, how = stage_of(model, layout, stage), precision(dtype)
+    split = _linear(model, layout, part) * how.weight_bytes / layout.tp
+    held = model.experts + layout.routing.redundant  # routed experts, and those held once more
     experts = part.expert_layers * held * model.expert_parameters
-    split += experts * expert_bytes(model, how) / cut.width
-    split += _tables(model, part, cut) * how.activation_bytes / cut.tp
+    split += experts * expert_bytes(model, how) / layout.width
+    split += _tables(model, part, layout) * how.activation_bytes / layout.tp
     return Share(split=split, copied=_copied_bytes(model, part, how))
 
 
@@ -97,7 +97,7 @@ def expert_bytes(model: LanguageModel, how: Precision) -> float:
 
 
 def kv_bytes_per_token(
-    model: LanguageModel, cut: Parallelism, kv_dtype: str, *, whole_windows: bool = False
+    model: LanguageModel, layout: Parallelism, kv_dtype: str, *, whole_windows: bool = False
 ) -> float:
     """Return the KV-cache bytes of one token on the fullest GPU of a replica.
 
@@ -109,19 +109,19 @@ def kv_bytes_per_token(
     >>> kv_bytes_per_token(load_model("llama2_70b"), Parallelism(), "fp16")
     327680.0
     """
-    stages = [stage_of(model, cut, stage) for stage in range(cut.pp)]
+    stages = [stage_of(model, layout, stage) for stage in range(layout.pp)]
     wide = model.window >= WIDE_WINDOW or (whole_windows and model.window > 0)
     layers = max(part.layers if wide else attending_layers(model, part) for part in stages)
     if model.is_latent:
         numbers = model.kv_lora_rank + model.qk_rope_head_dim
     else:
-        numbers = 2 * kv_heads_per_gpu(model, cut) * model.head_dim
+        numbers = 2 * kv_heads_per_gpu(model, layout) * model.head_dim
     token_bytes = numbers * number_bytes(kv_dtype) + index_bytes_per_token(model)
-    return layers * token_bytes / cut.attention_dp
+    return layers * token_bytes / layout.attention_dp
 
 
 def activation_bytes(
-    model: LanguageModel, cut: Parallelism, dtype: str, tokens: Column, logits_rows: Column
+    model: LanguageModel, layout: Parallelism, dtype: str, tokens: Column, logits_rows: Column
 ) -> Column:
     """Return the peak workspace of one iteration on one GPU, without weights and KV cache.
 
@@ -133,18 +133,18 @@ def activation_bytes(
     how = precision(dtype)
     if model.is_latent:
         head = model.qk_nope_head_dim + model.qk_rope_head_dim
-        attention = model.heads * (2 * head + 2 * model.v_head_dim) / cut.tp
+        attention = model.heads * (2 * head + 2 * model.v_head_dim) / layout.tp
     else:
-        attention = 2 * (model.heads / cut.tp + kv_heads_per_gpu(model, cut)) * model.head_dim
-    ffn = (3 if model.gated_ffn else 2) * model.ffn / cut.tp
+        attention = 2 * (model.heads / layout.tp + kv_heads_per_gpu(model, layout)) * model.head_dim
+    ffn = (3 if model.gated_ffn else 2) * model.ffn / layout.tp
     beside = tokens * max(attention, ffn) * how.activation_bytes
-    beside = np.maximum(beside, _routed_bytes(model, cut, dtype, tokens))
+    beside = np.maximum(beside, _routed_bytes(model, layout, dtype, tokens))
     layer = tokens * 2 * model.hidden * how.activation_bytes + beside
-    logits = logits_rows * (model.vocab / cut.tp) * (how.activation_bytes + BYTES["fp32"])
+    logits = logits_rows * (model.vocab / layout.tp) * (how.activation_bytes + BYTES["fp32"])
     return layer + logits
 
 
-def _routed_bytes(model: LanguageModel, cut: Parallelism, dtype: str, tokens: Column) -> Column:
+def _routed_bytes(model: LanguageModel, layout: Parallelism, dtype: str, tokens: Column) -> Column:
     """Return the expert workspace of a rank in bytes, for all tokens routed to the rank.
 
     Ranks that attend to tokens of their own gather those of all, and give back as many sums. The
@@ -155,20 +155,20 @@ def _routed_bytes(model: LanguageModel, cut: Parallelism, dtype: str, tokens: Co
     """
     if not model.experts:
         return 0.0
-    ranks, read_bytes = cut.attention_dp, precision(dtype).activation_bytes
+    ranks, read_bytes = layout.attention_dp, precision(dtype).activation_bytes
     gathered = model.hidden * (read_bytes + BYTES["bf16"]) if ranks > 1 else 0.0
     at_once = np.maximum(tokens, np.minimum(ranks * tokens, MOST_AT_ONCE))
-    ffn = model.expert_ffn * cut.ep / cut.width
+    ffn = model.expert_ffn * layout.ep / layout.width
     written = max((2 if model.gated_ffn else 1) * ffn, model.hidden) * BYTES["bf16"]
     chosen = model.top_k * (max(ffn, model.hidden) * read_bytes + written)
     return ranks * tokens * gathered + at_once * chosen
 
 
-def _linear(model: LanguageModel, cut: Parallelism, part: Stage) -> float:
+def _linear(model: LanguageModel, layout: Parallelism, part: Stage) -> float:
     """Weights of a stage that are split by tensor parallelism; copies of key-value heads count."""
     attention = model.attention_parameters - _copied_attention(model)
     if not model.is_latent:
-        copies = kv_heads_per_gpu(model, cut) * cut.tp - model.kv_heads
+        copies = kv_heads_per_gpu(model, layout) * layout.tp - model.kv_heads
         bias = model.biases or model.qkv_biases
         attention += 2 * copies * model.head_dim * (model.hidden + bias)
     shared = model.shared_experts * model.expert_parameters
@@ -178,10 +178,10 @@ def _linear(model: LanguageModel, cut: Parallelism, part: Stage) -> float:
     return projections + part.dense_layers * dense + part.expert_layers * shared
 
 
-def _tables(model: LanguageModel, part: Stage, cut: Parallelism) -> float:
+def _tables(model: LanguageModel, part: Stage, layout: Parallelism) -> float:
     """Weights of embedding and LM head; a tied table is held once where both are on one stage."""
     held = int(part.has_embedding) + int(part.has_head)
-    if model.tied_embeddings and cut.pp == 1:
+    if model.tied_embeddings and layout.pp == 1:
         held = 1
     return held * model.vocab * model.hidden
 

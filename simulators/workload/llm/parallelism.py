@@ -205,14 +205,14 @@ class Stage:
         return self.dense_layers + self.expert_layers
 
 
-def stage_of(model: LanguageModel, cut: Parallelism, stage: int) -> Stage:
+def stage_of(model: LanguageModel, layout: Parallelism, stage: int) -> Stage:
     """Return the layers of a stage; the first stages hold the remainder.
 
     >>> from simulators.catalog.model import load_model
     >>> stage_of(load_model("deepseek_v3"), Parallelism(tp=8, pp=4), 0)
     Stage(dense_layers=3, expert_layers=13, has_embedding=True, has_head=False)
     """
-    each, extra = divmod(model.layers, cut.pp)
+    each, extra = divmod(model.layers, layout.pp)
     first = stage * each + min(stage, extra)
     last = first + each + (stage < extra)
     dense_until = model.dense_layers if model.experts else model.layers
@@ -221,7 +221,7 @@ def stage_of(model: LanguageModel, cut: Parallelism, stage: int) -> Stage:
         dense_layers=dense,
         expert_layers=last - first - dense,
         has_embedding=stage == 0,
-        has_head=stage == cut.pp - 1,
+        has_head=stage == layout.pp - 1,
     )
 
 
@@ -236,51 +236,49 @@ def attending_layers(model: LanguageModel, part: Stage) -> float:
     return part.layers / model.attention_every if model.attention_every > 1 else part.layers
 
 
-def kv_heads_per_gpu(model: LanguageModel, cut: Parallelism) -> int:
+def kv_heads_per_gpu(model: LanguageModel, layout: Parallelism) -> int:
     """Return the key-value heads on one GPU; where there are fewer heads than GPUs, copies.
 
     >>> from simulators.catalog.model import load_model
     >>> kv_heads_per_gpu(load_model("llama2_70b"), Parallelism(tp=16))
     1
     """
-    return math.ceil(model.kv_heads / cut.tp)
+    return math.ceil(model.kv_heads / layout.tp)
 
 
-def check_cut(model: LanguageModel, cut: Parallelism) -> None:
-    """Raise `Infeasible` if the model cannot be cut this way.
+def check_layout(model: LanguageModel, layout: Parallelism) -> None:
+    """Raise `Infeasible` if the parallelism does not fit the model.
 
     >>> from simulators.catalog.model import load_model
-    >>> check_cut(load_model("gpt2"), Parallelism(tp=8))
+    >>> check_layout(load_model("gpt2"), Parallelism(tp=8))
     Traceback (most recent call last):
         ...
     simulators.core.errors.Infeasible: tp_does_not_divide_heads: tp 8, gpt2 has 12 heads
     """
-    if cut.tp < 1 or cut.pp < 1:
-        raise Infeasible("no_gpus", f"tp {cut.tp}, pp {cut.pp}")
-    if cut.ep < 1 or cut.attention_dp < 1 or cut.width % cut.ep:
-        raise Infeasible("ep_does_not_divide_gpus", f"ep {cut.ep}, {cut.width} GPUs of a stage")
-    held = model.experts + cut.routing.redundant
-    if cut.ep > 1 and (model.experts == 0 or held % cut.ep):
-        raise Infeasible(
-            "ep_does_not_divide_experts", f"ep {cut.ep}, {model.name} has {held} experts"
-        )
-    _check_routing(model, cut)
-    if model.heads % cut.tp:
-        raise Infeasible(
-            "tp_does_not_divide_heads", f"tp {cut.tp}, {model.name} has {model.heads} heads"
-        )
-    if cut.pp > max(1, model.layers):  # heads alone have none
-        raise Infeasible("pp_exceeds_layers", f"pp {cut.pp}, {model.name} has {model.layers}")
+    tp, pp, ep, name = layout.tp, layout.pp, layout.ep, model.name
+    if tp < 1 or pp < 1:
+        raise Infeasible("no_gpus", f"tp {tp}, pp {pp}")
+    if ep < 1 or layout.attention_dp < 1 or layout.width % ep:
+        raise Infeasible("ep_does_not_divide_gpus", f"ep {ep}, {layout.width} GPUs of a stage")
+    held = model.experts + layout.routing.redundant
+    if ep > 1 and (model.experts == 0 or held % ep):
+        raise Infeasible("ep_does_not_divide_experts", f"ep {ep}, {name} has {held} experts")
+    _check_routing(model, layout)
+    if model.heads % tp:
+        raise Infeasible("tp_does_not_divide_heads", f"tp {tp}, {name} has {model.heads} heads")
+    if pp > max(1, model.layers):  # a model may consist of heads alone
+        raise Infeasible("pp_exceeds_layers", f"pp {pp}, {name} has {model.layers}")
 
 
-def _check_routing(model: LanguageModel, cut: Parallelism) -> None:
-    """Raise `Infeasible` if the experts cannot be reached, copied, or counted as is asked."""
-    routing, counted = cut.routing, cut.routing.counted
-    if routing.backend != GATHERED and not (cut.ep == cut.width > 1 and cut.attention_dp > 1):
+def _check_routing(model: LanguageModel, layout: Parallelism) -> None:
+    """Raise `Infeasible` if the routing options do not fit the model and the parallelism."""
+    routing, counted = layout.routing, layout.routing.counted
+    ep, width = layout.ep, layout.width
+    if routing.backend != GATHERED and not (ep == width > 1 and layout.attention_dp > 1):
         raise Infeasible(
             "moe_backend_needs_ep",
             f"{routing.backend} sends tokens of groups of ranks to whole experts: attention_dp "
-            f"above 1, and ep {cut.width}, that of all GPUs of a stage",
+            f"above 1, and ep {width}, that of all GPUs of a stage",
         )
     if counted and routing.skew:
         raise Infeasible("routing_histogram_beside_skew", "one or the other says it")
@@ -292,11 +290,11 @@ def _check_routing(model: LanguageModel, cut: Parallelism) -> None:
         raise Infeasible(
             "routing_histogram_above_tokens", f"a token takes {model.top_k} experts, each but once"
         )
-    if routing.redundant and cut.ep == 1:
+    if routing.redundant and layout.ep == 1:
         raise Infeasible("redundant_experts_need_ep", "copies go to other GPUs: ep above 1")
 
 
-def check_blocks(model: LanguageModel, cut: Parallelism, dtype: str) -> None:
+def check_blocks(model: LanguageModel, layout: Parallelism, dtype: str) -> None:
     """Raise `Infeasible` if a rank's slice of a matrix ends within a block that shares a scale.
 
     >>> from simulators.catalog.model import load_model
@@ -306,9 +304,11 @@ def check_blocks(model: LanguageModel, cut: Parallelism, dtype: str) -> None:
     simulators.core.errors.Infeasible: tp_cuts_blocks: expert_ffn 1536 over 8 GPUs is 192, no \
 multiple of the 128 numbers that share a scale in fp8_block; tp 4 is the largest that works
     """
-    for name, size, ranks, block in _split_sizes(model, cut, dtype):
+    for name, size, ranks, block in _split_sizes(model, layout, dtype):
         if ranks > 1 and size % (ranks * block):
-            works = next((n for n in range(cut.tp - 1, 0, -1) if _works(model, cut, n, dtype)), 0)
+            works = next(
+                (n for n in range(layout.tp - 1, 0, -1) if _works(model, layout, n, dtype)), 0
+            )
             largest = f"tp {works} is the largest that works" if works else "no smaller tp works"
             raise Infeasible(
                 "tp_cuts_blocks",
@@ -317,16 +317,16 @@ multiple of the 128 numbers that share a scale in fp8_block; tp 4 is the largest
             )
 
 
-def _works(model: LanguageModel, cut: Parallelism, tp: int, dtype: str) -> bool:
+def _works(model: LanguageModel, layout: Parallelism, tp: int, dtype: str) -> bool:
     """Return whether fewer tensor ranks divide the heads and cut no block."""
-    fewer = replace(cut, tp=tp, ep=math.gcd(cut.ep, tp * cut.attention_dp))
+    fewer = replace(layout, tp=tp, ep=math.gcd(layout.ep, tp * layout.attention_dp))
     sizes = _split_sizes(model, fewer, dtype)
     cuts = any(ranks > 1 and size % (ranks * block) for _, size, ranks, block in sizes)
     return model.heads % tp == 0 and not cuts
 
 
 def _split_sizes(
-    model: LanguageModel, cut: Parallelism, dtype: str
+    model: LanguageModel, layout: Parallelism, dtype: str
 ) -> Iterator[tuple[str, int, int, int]]:
     """Yield name, size, number of sharing ranks and block size of quantised matrices.
 
@@ -338,15 +338,15 @@ def _split_sizes(
     if block := known.get(how.weights):
         both = math.lcm(block.outputs, block.inputs)
         head = model.v_head_dim if model.is_latent else model.head_dim
-        yield "heads x head_dim", model.heads * head, cut.tp, both
+        yield "heads x head_dim", model.heads * head, layout.tp, both
         if not model.is_latent:
-            ranks = min(cut.tp, model.kv_heads)
+            ranks = min(layout.tp, model.kv_heads)
             yield "kv_heads x head_dim", model.kv_heads * head, ranks, block.outputs
         if not model.experts or model.dense_layers:
-            yield "ffn", model.quantised_ffn or model.ffn, cut.tp, both
+            yield "ffn", model.quantised_ffn or model.ffn, layout.tp, both
         if model.shared_experts:
-            yield "shared expert_ffn", model.shared_experts * model.expert_ffn, cut.tp, both
+            yield "shared expert_ffn", model.shared_experts * model.expert_ffn, layout.tp, both
     block = known.get(how.expert_weights or how.weights)
     if block and block.of_experts and model.experts:
         both = math.lcm(block.outputs, block.inputs)
-        yield "expert_ffn", model.expert_ffn, cut.expert_tp, both
+        yield "expert_ffn", model.expert_ffn, layout.expert_tp, both

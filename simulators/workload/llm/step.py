@@ -80,7 +80,7 @@ class Shard:
     """The layers of a model on one GPU: how they are cut, and in which precision."""
 
     model: LanguageModel
-    cut: Parallelism
+    layout: Parallelism
     part: Stage
     dtype: str
     kv_dtype: str = "fp16"
@@ -93,7 +93,7 @@ class Shard:
     @property
     def heads(self) -> float:
         """Query heads on the GPU."""
-        return self.model.heads / self.cut.tp
+        return self.model.heads / self.layout.tp
 
     def linear(self, name: str, m: Column, n: Column, k: Column, repeat: float) -> Gemm:
         """Return a linear layer over `m` rows."""

@@ -84,9 +84,9 @@ def adapter_products(
     The rank is of all adapters, groups of tokens are multiplied by one copy of an adapter. `fused`:
     layers with the same input, as queries, keys and values, are adapted in one launch.
     """
-    model, part, tp = shard.model, shard.part, shard.cut.tp
+    model, part, tp = shard.model, shard.part, shard.layout.tp
     head, ffn, hidden = model.head_dim, model.ffn / tp, float(model.hidden)
-    queries, keys = shard.heads * head, kv_heads_per_gpu(model, shard.cut) * head
+    queries, keys = shard.heads * head, kv_heads_per_gpu(model, shard.layout) * head
     beside: list[tuple[list[float], float, float]] = [
         ([queries, keys, keys], hidden, part.layers),
         ([hidden], queries, part.layers),
@@ -143,13 +143,13 @@ SEEN_BY_EXPERTS = ("gather_by_expert", "experts_up", "experts_activation", "expe
 
 def feed_forward(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     """Return the feed-forward blocks of a stage, dense layers first."""
-    model, cut, part = shard.model, shard.cut, shard.part
-    dense = _block("ffn", shard, model.ffn / cut.tp, tokens, part.dense_layers)
+    model, layout, part = shard.model, shard.layout, shard.part
+    dense = _block("ffn", shard, model.ffn / layout.tp, tokens, part.dense_layers)
     if not part.expert_layers:
         return dense
     mixture = _mixture(shard, tokens)
     if model.shared_experts:
-        width = model.shared_experts * model.expert_ffn / cut.tp
+        width = model.shared_experts * model.expert_ffn / layout.tp
         mixture += _block("shared_expert", shard, width, tokens, part.expert_layers)
     return (dense if part.dense_layers else ()) + mixture
 
@@ -168,20 +168,20 @@ def _block(
 
 def _mixture(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     """Return routing, the gathering of rows by expert, the experts, and the weighted sum."""
-    model, cut = shard.model, shard.cut
+    model, layout = shard.model, shard.layout
     repeat, hidden = shard.part.expert_layers, model.hidden
-    width, up = model.expert_ffn / cut.expert_tp, 2 if model.gated_ffn else 1
-    everywhere = tokens * cut.attention_dp
-    everywhere = everywhere * busiest_share(model, cut.ep, everywhere)
+    width, up = model.expert_ffn / layout.expert_tp, 2 if model.gated_ffn else 1
+    everywhere = tokens * layout.attention_dp
+    everywhere = everywhere * busiest_share(model, layout.ep, everywhere)
     everywhere = everywhere * skewed_share(
         model.experts,
         model.top_k,
-        cut.ep,
-        cut.routing.skew,
-        redundant=cut.routing.redundant,
-        counted=cut.routing.counted,
+        layout.ep,
+        layout.routing.skew,
+        redundant=layout.routing.redundant,
+        counted=layout.routing.counted,
     )
-    routed = everywhere * model.top_k / cut.ep  # rows of the busiest GPU's experts
+    routed = everywhere * model.top_k / layout.ep  # rows of the busiest GPU's experts
     return (
         shard.wide("router", tokens, model.experts, hidden, repeat),
         shard.pointwise("gather_by_expert", routed * hidden, repeat),
@@ -193,7 +193,7 @@ def _mixture(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
 
 
 def _experts(name: str, shard: Shard, tokens: Column, n: float, k: float) -> GroupedGemm:
-    model, how, ep = shard.model, shard.how, shard.cut.ep
+    model, how, ep = shard.model, shard.how, shard.layout.ep
     stored = how.expert_weights or how.weights
     if stored == "int4" and model.published_experts == MXFP4:
         stored = "fp4"  # as many bits, but the kernels of a format whose numbers share exponents
@@ -202,11 +202,11 @@ def _experts(name: str, shard: Shard, tokens: Column, n: float, k: float) -> Gro
         tokens=tokens,
         n=n,
         k=k,
-        experts=(model.experts + shard.cut.routing.redundant) // ep,
+        experts=(model.experts + shard.layout.routing.redundant) // ep,
         top_k=model.top_k / ep,
         dtype=how.expert_compute or how.compute,
         weight_dtype=stored,
-        width=model.expert_ffn / shard.cut.expert_tp,
+        width=model.expert_ffn / shard.layout.expert_tp,
         ranks=float(ep),
         repeat=shard.part.expert_layers,
     )
@@ -242,7 +242,7 @@ SQUARES_BYTES = 2 * 4.0
 
 def forward(
     model: LanguageModel,
-    cut: Parallelism,
+    layout: Parallelism,
     step: Step,
     dtype: str,
     kv_dtype: str,
@@ -262,7 +262,7 @@ def forward(
     cache_write 12
     o_proj 12
     """
-    shard = Shard(model, cut, stage_of(model, cut, stage), dtype, kv_dtype)
+    shard = Shard(model, layout, stage_of(model, layout, stage), dtype, kv_dtype)
     return (
         *token_operators(shard, step.tokens),
         *head_operators(shard, step.logits_rows),
@@ -296,28 +296,28 @@ def head_operators(shard: Shard, rows: Column) -> tuple[Compute, ...]:
     model = shard.model
     return (
         shard.norm("final_norm", rows, model.hidden, kind=model.norm),
-        shard.wide("lm_head", rows, model.vocab / shard.cut.tp, model.hidden),
+        shard.wide("lm_head", rows, model.vocab / shard.layout.tp, model.hidden),
     )
 
 
 def collectives(shard: Shard, tokens: Column) -> tuple[Collective, ...]:
     """Return the messages that grow with tokens: sums over tensor ranks, hand-over to a stage."""
-    cut, part = shard.cut, shard.part
+    layout, part = shard.layout, shard.part
     size = tokens * shard.model.hidden * shard.how.activation_bytes
     messages: list[Collective] = []
-    apart = cut.attention_dp > 1
+    apart = layout.attention_dp > 1
     if apart and part.expert_layers:
         messages += _expert_exchange(shard, tokens)
-    if cut.tp > 1:
+    if layout.tp > 1:
         # The embedding is cut by vocabulary.
         sums = 2 * part.layers + part.has_embedding - apart * part.expert_layers
-        messages.append(_collective("tensor_parallel_sum", "all_reduce", size, cut.tp, sums))
-    if cut.tp > 1 and shard.model.whole_qk_norm:
+        messages.append(_collective("tensor_parallel_sum", "all_reduce", size, layout.tp, sums))
+    if layout.tp > 1 and shard.model.whole_qk_norm:
         squares = tokens * SQUARES_BYTES
-        messages.append(_collective("qk_norm_sum", "all_reduce", squares, cut.tp, part.layers))
-    if not part.has_head and cut.pp > 1:
+        messages.append(_collective("qk_norm_sum", "all_reduce", squares, layout.tp, part.layers))
+    if not part.has_head and layout.pp > 1:
         # Each tensor rank sends its slice; the receiving ranks gather over their own links.
-        messages.append(_collective("next_stage", "send_recv", size / cut.tp, 2))
+        messages.append(_collective("next_stage", "send_recv", size / layout.tp, 2))
     return tuple(messages)
 
 
@@ -334,28 +334,28 @@ def _expert_exchange(shard: Shard, tokens: Column) -> list[Collective]:
     By DeepEP's kernels each rank of a group sends its part of the group's tokens to where their
     experts are, and the ranks of a group gather what comes back.
     """
-    cut, how = shard.cut, shard.how
+    layout, how = shard.layout, shard.how
     narrow = BYTES[how.expert_compute or how.compute]
-    if cut.routing.backend != GATHERED:
+    if layout.routing.backend != GATHERED:
         return _sent_to_experts(shard, tokens, narrow)
-    numbers, layers = tokens * cut.attention_dp * shard.model.hidden, shard.part.expert_layers
+    numbers, layers = tokens * layout.attention_dp * shard.model.hidden, shard.part.expert_layers
     given, summed = numbers * narrow, numbers * how.activation_bytes
     return [
-        _collective("experts_dispatch", "all_gather", given, cut.width, layers),
-        _collective("experts_combine", "reduce_scatter", summed, cut.width, layers),
+        _collective("experts_dispatch", "all_gather", given, layout.width, layers),
+        _collective("experts_combine", "reduce_scatter", summed, layout.width, layers),
     ]
 
 
 def _sent_to_experts(shard: Shard, tokens: Column, narrow: float) -> list[Collective]:
     """Return the messages by which tokens reach their experts' GPUs alone, and sums come back."""
-    model, cut, wide = shard.model, shard.cut, shard.how.activation_bytes
-    mine, scaled = tokens / cut.tp, narrow + (SCALE_BYTES if narrow == 1.0 else 0.0)
+    model, layout, wide = shard.model, shard.layout, shard.how.activation_bytes
+    mine, scaled = tokens / layout.tp, narrow + (SCALE_BYTES if narrow == 1.0 else 0.0)
     messages: list[Collective] = [
         ExpertExchange(
             name=f"experts_{name}",
-            kind=cut.routing.backend,
+            kind=layout.routing.backend,
             size_bytes=mine * model.hidden * width,
-            ranks=cut.width,
+            ranks=layout.width,
             repeat=shard.part.expert_layers,
             tokens=mine,
             experts=model.experts,
@@ -365,18 +365,18 @@ def _sent_to_experts(shard: Shard, tokens: Column, narrow: float) -> list[Collec
         )
         for name, width in (("dispatch", scaled), ("combine", wide))
     ]
-    if cut.tp > 1:
+    if layout.tp > 1:
         size, layers = tokens * model.hidden * wide, shard.part.expert_layers
-        messages.append(_collective("experts_gather", "all_gather", size, cut.tp, layers))
+        messages.append(_collective("experts_gather", "all_gather", size, layout.tp, layers))
     return messages
 
 
 def logits_collectives(shard: Shard, rows: Column) -> tuple[Collective, ...]:
     """Return the gathering of logits over tensor ranks, on the stage that has the LM head."""
-    if not shard.part.has_head or shard.cut.tp == 1:
+    if not shard.part.has_head or shard.layout.tp == 1:
         return ()
     size = rows * shard.model.vocab * shard.how.activation_bytes
-    return (_collective("logits", "all_gather", size, shard.cut.tp),)
+    return (_collective("logits", "all_gather", size, shard.layout.tp),)
 
 
 def _projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
@@ -384,7 +384,7 @@ def _projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
     model, part = shard.model, shard.part
     if model.is_latent:
         return _latent_projections(shard, tokens)
-    heads, kv_heads = shard.heads, kv_heads_per_gpu(model, shard.cut)
+    heads, kv_heads = shard.heads, kv_heads_per_gpu(model, shard.layout)
     layers = attending_layers(model, part) if model.has_states else part.layers
     qkv = (heads + 2 * kv_heads) * model.head_dim
     rotated = 0.0 if model.learned_positions else heads * model.head_dim
@@ -417,7 +417,7 @@ def _state_projections(shard: Shard, tokens: Column, layers: float) -> tuple[Com
     if not layers:
         return ()
     model = shard.model
-    keys, values = model.state_keys / shard.cut.tp, model.state_values / shard.cut.tp
+    keys, values = model.state_keys / shard.layout.tp, model.state_values / shard.layout.tp
     return (
         shard.linear("state_in_proj", tokens, 2 * keys + 2 * values, model.hidden, layers),
         shard.pointwise("state_gated_norm", tokens * values, layers, reads=2.0),

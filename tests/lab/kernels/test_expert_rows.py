@@ -12,10 +12,10 @@ LAYER = {"hidden_size": 7168.0, "inter_size": 2048.0, "topk": 8.0, "num_experts"
 
 
 def layers(framework: str, version: str, dtype: str, tokens: float, ranks: list[float]) -> Rows:
-    cut = np.array(ranks)
-    sizes = {name: np.full(cut.size, LAYER.get(name, 1.0)) for name in EXPERTS}
-    sizes |= {"num_tokens": np.full(cut.size, tokens), "moe_ep_size": cut}
-    seconds = np.ones(cut.size)
+    layout = np.array(ranks)
+    sizes = {name: np.full(layout.size, LAYER.get(name, 1.0)) for name in EXPERTS}
+    sizes |= {"num_tokens": np.full(layout.size, tokens), "moe_ep_size": layout}
+    seconds = np.ones(layout.size)
     return timed(
         sizes, seconds, "experts", dtype, gpu="h100_sxm", framework=framework, version=version
     )
