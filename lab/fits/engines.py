@@ -53,7 +53,7 @@ def by_replica(rows: Sequence[Deployed]) -> Mapping[tuple[object, ...], list[int
     """Return the positions of the rows of each replica."""
     found: dict[tuple[object, ...], list[int]] = {}
     for i, row in enumerate(rows):
-        key = (row.model, row.gpu, row.cut, row.dtype, row.kv_dtype, row.runtime)
+        key = (row.model, row.gpu, row.layout, row.dtype, row.kv_dtype, row.runtime)
         found.setdefault(key, []).append(i)
     return found
 
@@ -63,7 +63,7 @@ def deployed_replica(row: Deployed, runtime: Runtime) -> Replica:
     return replica_of(
         row.model,
         row.gpu,
-        cut=row.cut,
+        layout=row.layout,
         dtype=row.dtype,
         kv_dtype=row.kv_dtype,
         runtime=runtime,
@@ -93,7 +93,7 @@ def steady_state(replica: Replica, loads: Sequence[Deployed]) -> list[tuple[Step
     if apart:  # those that came since the last look, as far as the budget goes
         at_once = np.clip(prompts * poll, 1.0, np.maximum(budget / prompt, 1.0))
     elif any(d.launch.poll_interval for d in loads):  # until every rank has one
-        ranks = np.array([d.cut.attention_dp for d in loads], np.float64)
+        ranks = np.array([d.layout.attention_dp for d in loads], np.float64)
         at_once = np.maximum(at_once, np.where(poll > 1.0, np.minimum(ranks, running), 1.0))
     beside = 0.0 if apart else running
     decode = Step(decodes=running, decode_kv_tokens=running * context, logits_rows=running)
@@ -116,7 +116,7 @@ MEMORY_FRACTION = 0.9
 
 def kv_tokens(replica: Replica, *, of_rest: bool) -> float:
     """Return the tokens that the KV cache of a replica holds beside the weights."""
-    weights = weight_bytes(replica.model, replica.cut, replica.dtype)
+    weights = weight_bytes(replica.model, replica.layout, replica.dtype)
     usable = MEMORY_FRACTION * replica.gpu.hbm_bytes - weights
     if of_rest:
         usable += (1.0 - MEMORY_FRACTION) * weights
@@ -195,7 +195,7 @@ def batch_times_of(name: str) -> dict[str, float]:
 
 def step_columns(replica: Replica, step: Step) -> Floats:
     """Return the columns of a step; one row per load."""
-    part = stage_of(replica.model, replica.cut, 0)
+    part = stage_of(replica.model, replica.layout, 0)
     size = np.asarray(step.decodes, np.float64).size
     table = {name: np.zeros(size) for name in COLUMNS}
     share = slowdown(replica.gpu)
