@@ -1,8 +1,7 @@
-"""Attention over eight context-parallel ranks: the share of one GPU's speed that a ring keeps.
+"""Claims about training: step times, scaling, context parallel rings, and published set-ups.
 
-Measured is an eighth of flash attention's time alone over that of the ranks, of the shape of
-Llama-3.1-8B. Both sides of the predicted ratio use the model's kernels, so the claim judges balance
-and the part of the KV transfer that attention does not hide.
+Quoted from "MLPerf Training v4.0, v4.1, v5.0, results repositories of MLCommons"; derived figures
+are no official results.
 """
 
 from __future__ import annotations
@@ -16,18 +15,7 @@ import numpy as np
 import polars as pl
 
 from lab.claims.predictions import predict
-from lab.fits.training import (
-    FIRST,
-    FITTED_SOURCES,
-    SECOND,
-    SPLITS,
-    PricedSteps,
-    fastest_s,
-    halves,
-    in_first_half,
-    priced_steps,
-)
-from lab.stages.profiled import timed_step_s
+from lab.fits import training as fits
 from lab.tables.rows import read_records
 from lab.tables.training import ProfiledPlan, TrainingSubmission, iterations, submissions
 from simulators.catalog.cluster import cluster_for
@@ -35,131 +23,138 @@ from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
 from simulators.core.calibration import read_calibration
 from simulators.dataflow.mapping import read_yaml
+from simulators.training import job as jobs
 from simulators.training.communication import cp_comm_s
-from simulators.training.job import (
-    CALIBRATION,
-    FLASH,
-    Constants,
-    Job,
-    check_job,
-    constants_of,
-    load_constants,
-)
+from simulators.training.job import Job
 from simulators.training.metrics import JOB_FIELDS, job_of
 from simulators.training.operators import ATTENTION, FORWARD, INPUTS, SCORES, pieces
 from simulators.training.point import TrainingPoint, batch_of
+from simulators.training.schedule import ONE_F_ONE_B, play, sorted_tasks
 from simulators.training.simulator import SIMULATOR
 from simulators.training.step import steps, work_of
 
-TABLE = "training_modern/ring_attention_8gpu.parquet"
-GPUS = {"8xA100": "a100_sxm", "8xH800": "h100_sxm"}
-TOKENS, RANKS = 65_536, 8
+RINGS = "training_modern/ring_attention_8gpu.parquet"
 
 
-def efficiencies(reference: Path) -> pl.DataFrame:
-    """Return the predicted and measured efficiency of rings over whole batches."""
+def efficiencies(
+    reference: Path, model: str, gpus: Mapping[str, str], sequence: int, cp: int
+) -> pl.DataFrame:
+    """Return the efficiency of context parallel rings: the share of one GPU's speed that is kept.
+
+    Measured: flash attention's time on one GPU, divided by `cp`, over the time of the ranks. Both
+    sides of the predicted ratio use the model's kernels, so the claim judges the balance of ranks
+    and the part of the KV transfer that attention does not hide.
+
+    Args:
+        reference: the folder of measured tables.
+        model: model whose attention was timed.
+        gpus: catalog names of the table's systems.
+        sequence: tokens of the sequence.
+        cp: context parallel ranks.
+    """
     rows = []
-    for row in read_records(reference / TABLE, api="batch"):
-        gpu = load_gpu(GPUS[row["gpus"]])
+    for row in read_records(reference / RINGS, api="batch"):
+        gpu = load_gpu(gpus[row.gpus])
         for exchange in ("ring", "zigzag"):
             job = Job(
-                model=load_model("llama3_1_8b"),
+                model=load_model(model),
                 gpu=gpu,
                 cluster=cluster_for("auto", gpu),
-                sequence=TOKENS,
-                cp=RANKS,
-                attention=FLASH,
+                sequence=sequence,
+                cp=cp,
+                attention=jobs.FLASH,
                 context_exchange=exchange,
             )
-            ours = attention_share(job, backward="bwd" in row["pass"])
-            theirs = row[f"{exchange}_iter_s"] / row["ideal_iter_s"]
-            rows.append({"exchange": exchange, "predicted": ours, "measured": theirs})
+            phases = (FORWARD, INPUTS) if "bwd" in row["pass"] else (FORWARD,)
+            alone_s = sum(_attention_s(replace(job, cp=1), phases))
+            predicted = alone_s / cp / sum(_attention_s(job, phases))
+            measured = row[f"{exchange}_iter_s"] / row.ideal_iter_s
+            rows.append({"exchange": exchange, "predicted": predicted, "measured": measured})
     return pl.DataFrame(rows)
 
 
-def attention_share(job: Job, *, backward: bool = False) -> float:
-    """Return an even share of one GPU's attention time over the time of the ranks.
-
-    Args:
-        job: of which one sequence is attended to.
-        backward: whether the backward pass is counted too.
-    """
-    alone_s = sum(_attention_s(replace(job, cp=1), backward))
-    kernels_s, exposed_s = _attention_s(job, backward)
-    return alone_s / job.cp / (kernels_s + exposed_s)
-
-
-def _attention_s(job: Job, backward: bool) -> tuple[float, float]:
+def _attention_s(job: Job, phases: Sequence[str]) -> tuple[float, float]:
     """Return the seconds of a layer's attention on one rank, and of exposed KV transfers."""
     one = np.ones(1)
     seconds = pieces(job, one)["dense"].seconds
-    phases = (FORWARD, INPUTS) if backward else (FORWARD,)
     kernels_s, exposed_s = 0.0, 0.0
     for phase, sent in zip(phases, cp_comm_s(job, one), strict=False):
-        attending = float(seconds[phase, ATTENTION][0])
-        kernels_s += attending + float(seconds.get((phase, SCORES), np.zeros(1))[0])
-        exposed_s += max(0.0, float(sent[0]) - attending)
+        attention_s = float(seconds[phase, ATTENTION][0])
+        kernels_s += attention_s + float(seconds.get((phase, SCORES), np.zeros(1))[0])
+        exposed_s += max(0.0, float(sent[0]) - attention_s)
     return kernels_s, exposed_s
 
 
 def plans(reference: Path) -> pl.DataFrame:
-    """Return the predicted and measured seconds and peak bytes of each plan."""
+    """Return seconds and peak bytes of Sailor's plans, from layers timed alone on each kind of GPU.
+
+    The kernel model is not used. Each cluster has two fitted quantities, the latency and bandwidth
+    of gradient sums, and one of memory besides weights, gradients, optimizer states and
+    activations. Both are fitted to every second plan and tested on the others, both ways.
+    """
     rows = []
     known = list(iterations(reference))
     for cluster in dict.fromkeys(plan.cluster for plan in known):
         mine = [plan for plan in known if plan.cluster == cluster]
         for half in range(2):
             fitted, tested = mine[half::2], mine[1 - half :: 2]
-            latency_s, s_per_byte = _sync_of(fitted)
+            sizes = np.array([[1.0, _ring_bytes(plan)] for plan in fitted])
+            sync_s = np.array([plan.sync_s for plan in fitted])
+            found, *_ = np.linalg.lstsq(sizes, sync_s, rcond=None)
+            latency_s, s_per_byte = (max(0.0, float(value)) for value in found)
             base = float(np.median([plan.peak_bytes - plan.held_bytes for plan in fitted]))
             for plan in tested:
-                stages = plan.with_sync(latency_s + s_per_byte * _ring_bytes(plan))
+                step_s = _step_s(plan, latency_s + s_per_byte * _ring_bytes(plan))
                 cells = {"cluster": cluster, "micro_batch": plan.micro_batch}
-                step_s = timed_step_s(stages, plan.micro_batches)
-                rows += [
-                    {**cells, "metric": "time", "predicted": step_s, "measured": plan.seconds},
-                    {
-                        **cells,
-                        "metric": "memory",
-                        "predicted": plan.held_bytes + base,
-                        "measured": plan.peak_bytes,
-                    },
-                ]
+                for metric, predicted, measured in (
+                    ("time", step_s, plan.seconds),
+                    ("memory", plan.held_bytes + base, plan.peak_bytes),
+                ):
+                    values = {"predicted": predicted, "measured": measured}
+                    rows.append({**cells, "metric": metric, **values})
     return pl.DataFrame(rows)
 
 
-def _sync_of(plans: Sequence[ProfiledPlan]) -> tuple[float, float]:
-    """Return the latency and the seconds per byte that fit the measured sums of gradients best."""
-    sizes = np.array([[1.0, _ring_bytes(plan)] for plan in plans])
-    seconds = np.array([plan.sync_s for plan in plans])
-    (latency_s, s_per_byte), *_ = np.linalg.lstsq(sizes, seconds, rcond=None)
-    return max(0.0, float(latency_s)), max(0.0, float(s_per_byte))
-
-
 def _ring_bytes(plan: ProfiledPlan) -> float:
-    """Return the bytes a rank sends when gradients are summed in a ring."""
+    """Return the bytes a rank sends in a ring all-reduce of the gradients."""
     return 2.0 * (plan.dp - 1) / plan.dp * plan.gradient_bytes
 
 
+def _step_s(plan: ProfiledPlan, sync_s: float) -> float:
+    """Return the seconds of a step under 1F1B, without the time of activation transfers."""
+    pp = len(plan.stages)
+    passes = [(forward, backward, 0.0, backward) for forward, backward, _ in plan.stages]
+    ends = np.zeros(1)
+    tasks = sorted_tasks(ONE_F_ONE_B, pp, 1, plan.micro_batches)
+    play(pp, tasks, np.array([passes]), np.zeros(1), ends)
+    return float(ends[0]) + max(update for _, _, update in plan.stages) + sync_s
+
+
 def measured_steps(reference: Path) -> pl.DataFrame:
-    """Return a row for each step and split; `lo` and `hi` are by the constants in use."""
-    table = read_calibration(CALIBRATION)
-    used = constants_of(table["step"])
-    rows = [one for one in priced_steps(reference) if not one.step.is_flagged]
-    fitting = [one for one in rows if one.step.source in FITTED_SOURCES]
+    """Return training steps of papers, recipes and frameworks, one row per step and split.
+
+    Groups of a source, a model and a GPU fall to either half of three splits; each row is predicted
+    with the constants fitted to the other half. The baseline is the median MFU of the source and
+    precision in the same half; the other tool is Calculon. Sources used by no fit are predicted
+    with the constants in use, as are all intervals `lo` and `hi`.
+    """
+    table = read_calibration(jobs.CALIBRATION)
+    used = jobs.constants_of(table["step"])
+    rows = [one for one in fits.priced_steps(reference) if not one.step.is_flagged]
+    fitting = [one for one in rows if one.step.source in fits.FITTED_SOURCES]
     splits = [
-        dict(zip((one.step.row for one in fitting), halves(fitting, split), strict=True))
-        for split in range(SPLITS)
+        dict(zip((one.step.row for one in fitting), fits.halves(fitting, split), strict=True))
+        for split in range(fits.SPLITS)
     ]
 
-    def answer(one: PricedSteps) -> list[dict[str, Any]]:
-        step, usual_s = one.step, fastest_s(one, used)
+    def answer(one: fits.PricedSteps) -> list[dict[str, Any]]:
+        step, usual_s = one.step, fits.fastest_s(one, used)
         cells = {
             "row": step.row,
             "source": step.source,
             "paper": step.group[0],
             "is_mixture": step.is_mixture,
-            "is_fitted": step.source in FITTED_SOURCES,
+            "is_fitted": step.source in fits.FITTED_SOURCES,
             "label": f"{step.group[1]} on {step.job.gpu.name}",
             "measured": step.seconds,
             "lo": used.band[0] * usual_s,
@@ -177,47 +172,48 @@ def measured_steps(reference: Path) -> pl.DataFrame:
 
 
 def _held_out(
-    one: PricedSteps,
+    one: fits.PricedSteps,
     table: Mapping[str, Any],
-    fitting: Sequence[PricedSteps],
+    fitting: Sequence[fits.PricedSteps],
     splits: Sequence[Mapping[str, bool]],
 ) -> Iterator[tuple[float, float | None]]:
-    """Yield the seconds of a step by the constants, and by the MFU, of each split's other half."""
+    """Yield, per split, a step's seconds by the constants and by the MFU of the other half."""
+    source, dtype = one.step.source, one.step.job.dtype
     for split, in_first in enumerate(splits):
         other = not in_first[one.step.row]
         name = f"split_{split}_{'first' if other else 'second'}"
-        mfu = _mfus([r for r in fitting if in_first[r.step.row] == other])
-        share = mfu.get((one.step.source, one.step.job.dtype)) or mfu.get((one.step.source, ""))
-        yield fastest_s(one, constants_of(table[name])), _ideal_s(one) / share if share else None
+        half = [r for r in fitting if in_first[r.step.row] == other and r.step.source == source]
+        mfus = [_ideal_s(r) / r.step.seconds for r in half if r.step.job.dtype == dtype]
+        mfus = mfus or [_ideal_s(r) / r.step.seconds for r in half]
+        baseline_s = _ideal_s(one) / float(np.median(mfus)) if mfus else None
+        yield fits.fastest_s(one, jobs.constants_of(table[name])), baseline_s
 
 
-def _mfus(rows: Sequence[PricedSteps]) -> Mapping[tuple[str, str], float]:
-    """Return the median MFU by source, and by source and precision."""
-    found: dict[tuple[str, str], list[float]] = {}
-    for one in rows:
-        for dtype in ("", one.step.job.dtype):
-            found.setdefault((one.step.source, dtype), []).append(_ideal_s(one) / one.step.seconds)
-    return {key: float(np.median(values)) for key, values in found.items()}
-
-
-def _ideal_s(one: PricedSteps) -> float:
+def _ideal_s(one: fits.PricedSteps) -> float:
     """Return the seconds of a step at the peak of its precision."""
     return one.step.useful_flops / one.step.job.gpu.peak(one.step.job.dtype)
 
 
 def step_times(reference: Path) -> pl.DataFrame:
-    """Return the predicted and measured seconds of a step of each system."""
+    """Return the seconds of a step of each MLPerf system, with the constants of other submitters.
+
+    The time to launch a kernel without a CUDA graph was fitted to LoRA runs of half of the
+    submitters; the other half tests it. Nothing else was fitted to submissions.
+    """
     rows = list(submissions(reference))
-    first = in_first_half(rows)
-    others = {half: _of_submitters(half) for half in (FIRST, SECOND)}
+    first = fits.in_first_half(rows)
+    table = read_calibration(jobs.CALIBRATION)
+    others = {
+        half: replace(jobs.load_constants(), launch_s=table[half]["launch_s"])
+        for half in (fits.FIRST, fits.SECOND)
+    }
 
     def answer(row: TrainingSubmission) -> dict[str, Any]:
-        check_job(row.job)
-        constants = others[SECOND if row.submitter in first else FIRST]
-        predicted_s = float(steps(work_of(row.job, row.plans), constants).step_s[0])
+        jobs.check_job(row.job)
+        constants = others[fits.SECOND if row.submitter in first else fits.FIRST]
         sequences = float((row.plans.dp * row.plans.micro_batch * row.plans.micro_batches)[0])
         return {
-            "predicted": predicted_s,
+            "predicted": float(steps(work_of(row.job, row.plans), constants).step_s[0]),
             "measured": row.seconds,
             "submission": id(row),
             "sequences_per_gpu": sequences / row.gpus,
@@ -232,17 +228,11 @@ def step_times(reference: Path) -> pl.DataFrame:
     return predict(rows, answer)
 
 
-def _of_submitters(half: str) -> Constants:
-    """Return the constants in use, with launches as fitted to a half of the submitters."""
-    fitted = read_calibration(CALIBRATION)[half]
-    return replace(load_constants(), launch_s=fitted["launch_s"])
-
-
 def scaling(reference: Path) -> pl.DataFrame:
     """Return the efficiency of each submitter's largest system over its smallest, in percent.
 
-    Systems of one round are compared: between rounds the software changes, by up to 18 % of a step.
-    A pair that was carried over to a later round counts once.
+    Only systems of one round are compared, since software changes a step by up to 18 % between
+    rounds. A pair that was carried over to a later round counts once.
     """
     systems = step_times(reference).explode("rounds").sort("gpus", maintain_order=True)
     rate = {name: pl.col("sequences_per_gpu") / pl.col(name) for name in ("predicted", "measured")}
@@ -262,16 +252,16 @@ def anchors(
     points: Mapping[str, Mapping[str, Any]],
     metrics: Mapping[str, Mapping[str, Any]],
 ) -> pl.DataFrame:
-    """Return published metrics with their bands `lo` and `hi`, and whether they are inside.
+    """Return metrics of scenarios with their published bands `lo` and `hi`.
 
     The set-ups themselves were not measured: bands are of neighbouring measurements or published
     formulas, and were written down before anything was predicted.
 
     Args:
-        reference: the folder of reference tables.
+        reference: the folder of measured tables.
         points: set-ups by name.
-        metrics: by what each is called: the band's scenario and name, the column of the result, the
-            set-up, and the one that it is divided by, if any.
+        metrics: by name, the scenario and name of the band, the column of the result, the set-up
+            (`of`), and optionally the set-up to divide by (`over`) and the unit.
     """
     bands = {
         (scenario["id"], target["name"]): target["band"]
@@ -288,18 +278,9 @@ def anchors(
     for what, metric in metrics.items():
         value = results[metric["of"]][metric["column"]]
         value /= results[metric["over"]][metric["column"]] if "over" in metric else 1.0
-        low, high = map(float, bands[metric["scenario"], metric["name"]])
         value /= metric.get("unit", 1.0)
+        low, high = map(float, bands[metric["scenario"], metric["name"]])
+        cells = {"what": what, "label": f"{value:.3g} asked for {low:g} to {high:g}"}
         inside = low <= value <= high
-        label = f"{value:.3g} asked for {low:g} to {high:g}"
-        rows.append(
-            {
-                "what": what,
-                "predicted": value,
-                "lo": low,
-                "hi": high,
-                "inside": inside,
-                "label": label,
-            }
-        )
+        rows.append({**cells, "predicted": value, "lo": low, "hi": high, "inside": inside})
     return pl.DataFrame(rows)

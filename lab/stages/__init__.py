@@ -1,1 +1,0 @@
-"""Training steps from timed pipeline stages, or from the traced operators of one GPU."""
