@@ -53,9 +53,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; user errors are printed without a traceback."""
     words = list(sys.argv[1:] if argv is None else argv)
     if "_ARGCOMPLETE" in os.environ:
-        from sweeper.commands.setup import complete
+        from sweeper.commands.setup import complete_line
 
-        words = complete()
+        words = complete_line()
     if argv is None and not sys.flags.safe_path:
         _search_here_last()
     if argv is None:

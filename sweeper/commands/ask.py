@@ -23,7 +23,7 @@ from typing import Any
 from simulators.core.contract import load_simulator
 from simulators.core.errors import UserError
 from simulators.core.fields import columns_of
-from sweeper.commands.flags import at_least, parser_of
+from sweeper.commands.flags import parser_of, real, whole
 from sweeper.commands.run import Asked, asked_by, sweep
 from sweeper.commands.verdicts import (
     ALL_BUT,
@@ -50,7 +50,7 @@ from sweeper.report.summary import elsewhere
 from sweeper.report.tables import print_table, print_words, write_text
 from sweeper.samplers._axis_searches import MinReplicasSearch
 from sweeper.store.keys import SHOWN
-from sweeper.text import human, number_in
+from sweeper.text import human
 
 _SHORT_SWEEP_S = 2.0
 """CPU-seconds of work below which starting a worker process takes longer than the sweep."""
@@ -135,40 +135,19 @@ def _reader(kind: Any, metadata: typing.Mapping[str, Any]) -> Callable[[str], An
     if isinstance(kind, types.UnionType):
         kind = next(k for k in typing.get_args(kind) if k is not type(None))
     if kind is int:
-        return at_least(metadata["least"]) if metadata["least"] is not None else whole
-    return numbers_in(metadata["unit"]) if kind is float else str
-
-
-def numbers_in(unit: str) -> Callable[[str], float]:
-    """Return a parser of numbers with an optional unit."""
-
-    def read(text: str) -> float:
-        number = number_in(text, unit)
-        if number is None:
-            example = {"s": "800ms or 1.5s", "1/s": "20 or 1.5k", "$": "40"}.get(unit, "64 or 10k")
-            raise argparse.ArgumentTypeError(f"'{text}' is not a number; write {example}")
-        return number
-
-    return read
-
-
-def whole(text: str) -> int:
-    """Return a whole number, which may be written as 10k."""
-    number = number_in(text)
-    if number is None or number != int(number):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a whole number; write 64 or 10k")
-    return int(number)
+        return whole(metadata["least"])
+    return real(metadata["unit"]) if kind is float else str
 
 
 NO_COMMAND = "No command"
 
-_NAMED = 2
+_CHECKS = 2
 """Accuracy checks printed."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer to a question."""
+    """The answer to a question: verdicts on all devices under each load."""
 
     question: Question
     last: Answers
@@ -182,15 +161,15 @@ class Answer:
 
     def print(self) -> None:
         """Print the devices, the best design and the deployment command for each load."""
-        bests: list[Verdict] = []
+        bests: list[Row] = []
         for given, found in self._by_load():
             best = self._best(found)
-            bests += [best] if best else []
             print()
             self._print_devices(given, found, best)
             if best is None:
                 self._print_nearest(found)
             else:
+                bests.append(best.design)
                 self._print_best(best, found)
         limits = [
             f"{self.last.word(d.metric)} <= {self.last.human(d.metric, d.limit)}"
@@ -198,13 +177,12 @@ class Answer:
         ]
         if self.question.budget is not None:
             limits.append(f"at most {human(self.question.budget, '$')} an hour")
-        print_words(f"SLO: {', '.join(limits)}.")
-        for note in self.last.notes:
-            print_words(note)
-        if not bests:
-            print_words(self._advice())
-        else:
+        for line in (f"SLO: {', '.join(limits)}.", *self.last.notes):
+            print_words(line)
+        if bests:
             self._print_next(bests)
+        else:
+            print_words(self._advice())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer for programs."""
@@ -214,7 +192,7 @@ class Answer:
             "space": self.last.name,
             "design": row,
             "probability": row["probability"] if row else None,
-            "probability_basis": self._rests_on(row) if row else None,
+            "probability_basis": self._basis(row) if row else None,
             "time_by_evidence": {
                 v.device: shares_of_row(v.row) for v in self.verdicts if v.row is not None
             },
@@ -234,25 +212,36 @@ class Answer:
             yield group[0].given, group
 
     def _best(self, found: Sequence[Verdict]) -> Verdict | None:
-        """Return the cheapest design that is likely enough; if none is, the most likely one."""
-        does = [v for v in found if v.does and v.row is not None]
-        return min(does, key=self._rank, default=None)
+        """Return the cheapest design that is likely enough; if none is, the most likely design."""
 
-    def _rank(self, verdict: Verdict) -> tuple[bool, bool, float, float]:
-        row = verdict.row
-        assert row is not None
-        unpriced, is_unlikely = row["cost"] is None, bool(verdict.why)
-        cost, doubt = (
-            row[self.question.without_price] if unpriced else row["cost"],
-            -row["probability"],
-        )
-        return is_unlikely, unpriced, *((doubt, cost) if is_unlikely else (cost, doubt))
+        def rank(verdict: Verdict) -> tuple[bool, bool, float, float]:
+            is_unpriced, cost, doubt = self._price(verdict.design)
+            return (
+                bool(verdict.why),
+                is_unpriced,
+                *((doubt, cost) if verdict.why else (cost, doubt)),
+            )
+
+        return min((v for v in found if v.does and v.row is not None), key=rank, default=None)
+
+    def _next_best(self, best: Verdict) -> Row | None:
+        """Return the cheapest design with other hardware, parallelism or replicas."""
+        names = self.question.alternatives
+        others = [r for v in self.verdicts if v.given == best.given for r in v.others]
+        differing = [r for r in others if any(r[n] != best.design[n] for n in names)]
+        return min(differing, key=self._price, default=None)
+
+    def _price(self, row: Row) -> tuple[bool, float, float]:
+        """Return a sort key: designs with a price first, cheapest first, most likely first."""
+        cost = row["cost"]
+        known = row[self.question.without_price] if cost is None else cost
+        return cost is None, known, -row["probability"]
 
     def _print_devices(
         self, given: Mapping[str, Any], found: Sequence[Verdict], best: Verdict | None
     ) -> None:
         """Print a line per device: its best design, or the reason why it has none."""
-        device, amounts = self.question.device, self._headings(found)
+        device, amounts = self.question.device, self._amount_columns(found)
         metrics = [d.metric for d in self.question.deadlines]
         header = ["", device, *amounts, *metrics, "P(meets SLO)", "measured or fitted", "design"]
         lines = []
@@ -262,67 +251,72 @@ class Answer:
             if row is None or not verdict.does:
                 costs, rest = ["-"] * len(amounts), ["-", "-", f"none: {verdict.why}"]
             else:
-                costs = [self._amount(row, prices, words) for prices, words in amounts.values()]
+                costs = [
+                    human(usd, "$")
+                    if (usd := row["amounts"][prices].get(words)) is not None
+                    else f"no {prices} price"
+                    for prices, words in amounts.values()
+                ]
                 measured = f"{100 * by_measurements(row):.0f} %" if shares_of_row(row) else "-"
                 design = self._described(row) + (f"; {verdict.why}" if verdict.why else "")
                 rest = [in_percent(row["probability"]), measured, design]
             mark = "*" if verdict is best else ""
             lines.append([mark, verdict.device, *costs, *times, *rest])
-        load = self._said(given)
+        load = self._load_in_words(given)
         print_table(f"Best design per {device}: {load}" if load else "", header, lines)
 
-    def _said(self, given: Mapping[str, Any]) -> str:
-        """Return a load as text."""
+    def _load_in_words(self, given: Mapping[str, Any]) -> str:
         return ", ".join(f"{n} {self.last.human(n, v)}" for n, v in given.items() if v is not None)
 
-    def _headings(self, found: Sequence[Verdict]) -> dict[str, tuple[str, str]]:
-        """Return the headings of costs, each with its price list and unit."""
-        question = self.question
+    def _amount_columns(self, found: Sequence[Verdict]) -> dict[str, tuple[str, str]]:
+        """Return the columns of costs: heading to price list and unit."""
         rows = [v.row for v in found if v.row is not None and v.does]
         words = list(dict.fromkeys(w for r in rows for a in r["amounts"].values() for w in a))
-        several = len(question.prices) > 1
-        return {
-            f"$ {w}, {prices}" if several else f"$ {w}": (prices, w)
-            for prices in question.prices
-            for w in words[: 1 if several else None]
-        }
-
-    @staticmethod
-    def _amount(row: Row, prices: str, words: str) -> str:
-        amount = row["amounts"][prices].get(words)
-        return f"no {prices} price" if amount is None else human(amount, "$")
+        lists = self.question.prices
+        if len(lists) == 1:
+            return {f"$ {word}": (lists[0], word) for word in words[:1]}
+        return {f"$ {word}, {prices}": (prices, word) for prices in lists for word in words}
 
     def _print_best(self, best: Verdict, found: Sequence[Verdict]) -> None:
         """Print the best design, its probability, its evidence and the next best."""
-        question, row = self.question, best.row
-        assert row is not None
-        print(f"\n{self._described(row)}")
+        question, last, row = self.question, self.last, best.design
+        several = len(question.prices) > 1
         costs = [
-            f"{human(usd, '$')} {words}" + (f" ({prices})" if len(question.prices) > 1 else "")
+            f"{human(usd, '$')} {words}" + (f" ({prices})" if several else "")
             for prices, amounts in row["amounts"].items()
             for words, usd in amounts.items()
         ]
-        shown = [
-            f"{self.last.word(n)} {self.last.human(n, row[n])}"
-            for n in question.shown
-            if row.get(n)
-        ]
-        print_words(f"  {', '.join(costs) or 'no price'}", "  ")
-        print_words(f"  {', '.join(shown)}", "  ")
-        if said := question.asked(row):
-            print_words(f"  {said}", "  ")
-        print_words(
-            f"{_probability(row)} ({self._rests_on(row)})" + (f"; {best.why}." if best.why else ".")
-        )
-        if spans := list(self._spans(row)):
-            print_words(f"90 % prediction interval: {', '.join(spans)}.")
+        shown = [f"{last.word(n)} {last.human(n, row[n])}" for n in question.shown if row.get(n)]
+        print(f"\n{self._described(row)}")
+        for line in (", ".join(costs) or "no price", ", ".join(shown), question.asked(row)):
+            if line:
+                print_words(f"  {line}", "  ")
+        why = f"; {best.why}" if best.why else ""
+        print_words(f"{_probability(row)} ({self._basis(row)}){why}.")
+        if intervals := list(self._intervals(row)):
+            print_words(f"90 % prediction interval: {', '.join(intervals)}.")
         if shares := shares_in_words(shares_of_row(row)):
-            print_words(f"Time by evidence: {shares}{weakest_in_words(self.last.simulator, row)}.")
+            print_words(f"Time by evidence: {shares}{weakest_in_words(last.simulator, row)}.")
         print_words(self._accuracy(row))
         if (second := self._next_best(best)) is not None:
-            print_words(self._beside(row, second))
+            print_words(self._alternative(row, second))
         for prices in question.prices[1:]:
             self._print_other_prices(best, found, prices)
+
+    def _basis(self, row: Row) -> str:
+        """Return the basis of P(meets SLO)."""
+        if row["stated"]:
+            return "from the 90 % prediction intervals"
+        return f"assuming a 90 % prediction interval of ±{100 * self.chosen.band:.0f} %"
+
+    def _intervals(self, row: Row) -> Iterator[str]:
+        """Yield the 90 % prediction interval of each metric with a deadline, where stated."""
+        for d in self.question.deadlines:
+            ends = [row.get(f"{d.interval}_{end}") for end in ("lo", "hi")]
+            if all(ends) and row[d.interval]:
+                scale = row[d.metric] / row[d.interval]
+                low, high = (self.last.human(d.metric, scale * end) for end in ends)
+                yield f"{self.last.word(d.metric)} {low} to {high}"
 
     def _accuracy(self, row: Row) -> str:
         """Return the errors on the most measured rows of the design's model or device."""
@@ -333,29 +327,28 @@ class Answer:
         known.sort(key=lambda check: -check.rows)
         errors = "; ".join(
             f"{c.name}: {c.value:.3g} {c.unit} ({c.rows:,} row{'s' if c.rows > 1 else ''})"
-            for c in known[:_NAMED]
+            for c in known[:_CHECKS]
         )
         flags = [f" --{kind} {row[kind]}" for kind in ("model", "gpu") if row.get(kind) in names]
         return f"Error on measured rows: {errors}. More: sweeper accuracy{''.join(flags)}"
 
     def _print_other_prices(self, best: Verdict, found: Sequence[Verdict], prices: str) -> None:
         """Print the cheapest design by another price list."""
-        priced = {
-            v.device: (next(iter(v.row["amounts"][prices].values())), v)
+        priced = [
+            (next(iter(v.row["amounts"][prices].values())), v)
             for v in found
             if v.does and v.row is not None and v.row["amounts"][prices]
-        }
+        ]
         if not priced:
             print_words(
                 f"The price list {prices} has no price for these GPUs; name another: --prices."
             )
             return
-        cost, cheapest = min(priced.values(), key=lambda pair: pair[0])
-        assert cheapest.row is not None
-        same = "the same design" if cheapest is best else self._described(cheapest.row)
+        cost, cheapest = min(priced, key=lambda pair: pair[0])
+        same = "the same design" if cheapest is best else self._described(cheapest.design)
         print_words(f"Cheapest design at {prices} prices: {same}, {human(cost, '$')}.")
 
-    def _beside(self, row: Row, second: Row) -> str:
+    def _alternative(self, row: Row, second: Row) -> str:
         """Return the next best design compared with the best."""
         by = "cost" if row["cost"] and second["cost"] else self.question.without_price
         change = second[by] / row[by] - 1
@@ -364,19 +357,18 @@ class Answer:
         return f"Alternative: {self._described(second)}: {what}, {only}{_probability(second)}."
 
     def _print_nearest(self, found: Sequence[Verdict]) -> None:
-        """Print that no design meets the deadlines, and the nearest one."""
+        """Print that no design meets the deadlines, and the nearest design."""
         question = self.question
         print()
         within = " within the budget" if question.budget is not None else ""
         print_words(f"No design {question.among} meets the SLO{within}.")
-        near = [(v.row, v.why) for v in found if v.row is not None]
-        if near:
-            row, why = min(near, key=lambda one: lateness(question, one[0]))
-            times = (
-                f"{self.last.word(d.metric)} {self.last.human(d.metric, row[d.metric])}"
-                for d in question.deadlines
+        if near := [v for v in found if v.row is not None]:
+            nearest = min(near, key=lambda verdict: lateness(question, verdict.design))
+            row, metrics = nearest.design, [d.metric for d in question.deadlines]
+            times = [f"{self.last.word(n)} {self.last.human(n, row[n])}" for n in metrics]
+            print_words(
+                f"Nearest design: {self._described(row)}: {', '.join(times)}; {nearest.why}."
             )
-            print_words(f"Nearest design: {self._described(row)}: {', '.join(times)}; {why}.")
 
     def _advice(self) -> str:
         """Return a hint: the budget that suffices, or the question's advice."""
@@ -386,53 +378,22 @@ class Answer:
             return f"A budget of ${math.ceil(100 * usd) / 100:.2f} is enough (--budget)."
         return " ".join(self.question.advice)
 
-    def _print_next(self, bests: Sequence[Verdict]) -> None:
+    def _print_next(self, bests: Sequence[Row]) -> None:
         """Print the command of the first answer, and the next commands to type."""
-        row, name, at = bests[0].row, self.last.name, elsewhere(self.chosen.outputs)
-        assert row is not None
+        name, at = self.last.name, elsewhere(self.chosen.outputs)
         print()
-        said = self._command(row)
-        (print_words if said.startswith(NO_COMMAND) else print)(said.rstrip("\n"))
+        command = self._command(bests[0])
+        (print_words if command.startswith(NO_COMMAND) else print)(command.rstrip("\n"))
         print(f"\nNext   python -m sweeper report {name}{at}")
-        for best in bests:
-            assert best.row is not None
-            key, said = best.row["key"][:SHOWN], self._said(best.given)
-            behind = f"   # {said}" if len(bests) > 1 else ""
-            target = self.question.target(best.row)
-            print(f"       python -m sweeper export {name} {key} --target {target}{at}{behind}")
+        for row in bests:
+            load = self._load_in_words({n: row[n] for n in self.question.given})
+            note = f"   # {load}" if len(bests) > 1 else ""
+            design = f"{name} {row['key'][:SHOWN]} --target {self.question.target(row)}"
+            print(f"       python -m sweeper export {design}{at}{note}")
 
     def _described(self, row: Row) -> str:
-        varied = self.last.space.varied
-        details = (n for n in self.question.details if n in varied)
+        details = [n for n in self.question.details if n in self.last.space.varied]
         return ", ".join([self.question.described(row), *(f"{n} {human(row[n])}" for n in details)])
-
-    def _rests_on(self, row: Row) -> str:
-        """Return the basis of the probability."""
-        if row["stated"]:
-            return "from the 90 % prediction intervals"
-        return f"assuming a 90 % prediction interval of ±{100 * self.chosen.band:.0f} %"
-
-    def _spans(self, row: Row) -> Iterator[str]:
-        """Yield the 90 % interval of each latency with a deadline, where stated."""
-        for d in self.question.deadlines:
-            ends = [row.get(f"{d.interval}_{end}") for end in ("lo", "hi")]
-            if all(ends) and row[d.interval]:
-                low, high = (
-                    self.last.human(d.metric, row[d.metric] * end / row[d.interval]) for end in ends
-                )
-                yield f"{self.last.word(d.metric)} {low} to {high}"
-
-    def _next_best(self, best: Verdict) -> Row | None:
-        """Return the cheapest design with other hardware, parallelism or replicas."""
-        names, row = self.question.alternatives, best.row
-        assert row is not None
-        others = [r for v in self.verdicts if v.given == best.given for r in v.others]
-        differing = [r for r in others if any(r[n] != row[n] for n in names)]
-        return min(differing, key=self._price, default=None)
-
-    def _price(self, row: Row) -> tuple[bool, float, float]:
-        cost = row["cost"]
-        return cost is None, cost or row[self.question.without_price], -row["probability"]
 
     def _command(self, row: Row) -> str:
         """Return the command that deploys the design, or the reason why there is none."""

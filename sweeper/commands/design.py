@@ -24,7 +24,7 @@ from simulators.core.contract import (
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.fields import columns_of
 from sweeper.commands.flags import parse
-from sweeper.commands.opened import tell_progress, warn_of_version
+from sweeper.commands.query import tell_progress, warn_of_version
 from sweeper.query.fronts import dominated_shares
 from sweeper.query.pareto import minimised, pareto_front, qualifying
 from sweeper.questions import (
@@ -39,7 +39,6 @@ from sweeper.questions import (
 from sweeper.report.answers import Answers, latest, point_of
 from sweeper.report.evidence import shares_in_words, shares_of_row, spoken
 from sweeper.report.tables import print_table, print_words, read_text, write_text
-from sweeper.report.timeline import trace_events
 from sweeper.store.keys import SHOWN
 from sweeper.text import human
 
@@ -436,3 +435,44 @@ def _compare_sweeps(a: Answers, b: Answers) -> int:
             f"and {shares[1]:.1%} of their common bounding box."
         )
     return 0
+
+
+def trace_events(found: Sequence[Contribution], name: str) -> dict[str, Any]:
+    """Return the timeline as the JSON object of a trace file.
+
+    >>> events = trace_events([Contribution(phase="decode", name="qkv", time_s=2e-6)], "d")
+    >>> [(e["name"], e["ts"], e["dur"]) for e in events["traceEvents"] if e["ph"] == "X"]
+    [('decode', 0.0, 2.0), ('qkv', 0.0, 2.0)]
+    """
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": name}},
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": 1, "args": {"name": "stream"}},
+    ]
+    now = 0.0
+    for phase in dict.fromkeys(c.phase for c in found):
+        rows = [c for c in found if c.phase == phase and c.time_s > 0]
+        start, inside = now, []
+        for c in rows:
+            # Each start equals the previous end, so that events do not overlap.
+            end = now + 1e6 * c.time_s
+            inside.append(_event(c.name, now, end, c))
+            now = end
+        if inside:
+            events += [_event(phase, start, now), *inside]
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _event(name: str, start: float, end: float, c: Contribution | None = None) -> dict[str, Any]:
+    event: dict[str, Any] = {
+        "ph": "X",
+        "name": name,
+        "pid": 1,
+        "tid": 1,
+        "ts": start,
+        "dur": end - start,
+    }
+    if c is not None:
+        said = {"bound": c.bound, "level": c.level, "times": c.count, "note": c.note}
+        numbers = {"flops": c.flops, "moved_bytes": c.moved_bytes, "energy_j": c.energy_j}
+        event["args"] = {k: v for k, v in (said | numbers).items() if v}
+    return event

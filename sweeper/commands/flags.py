@@ -43,11 +43,6 @@ class CommandParser(argparse.ArgumentParser):
         lines = [f"{message}{suggestion(wrong, known)}", *usage, " ".join(example)]
         raise UserError("\n".join(filter(None, lines)))
 
-    def add_words(self, name: str, known: Iterable[str], **options: Any) -> None:
-        """Add an argument with shell completion of known values; other values are accepted."""
-        action = self.add_argument(name, **options)
-        action.completer = lambda **_: list(filter(_PLAIN.fullmatch, known))  # type: ignore[attr-defined]
-
 
 def parse(command: str, words: Sequence[str], **values: Iterable[str]) -> Any:
     """Return the arguments of a command; `values` are known values of arguments, by name."""
@@ -78,21 +73,22 @@ def _add(
     argument: Mapping[str, Any],
     values: Mapping[str, Iterable[str]],
 ) -> None:
-    """Add an argument of `commands.toml` to a parser."""
-    options = {k: v for k, v in argument.items() if k not in ("name", "group", "least", "values")}
+    own = ("name", "group", "least", "values")
+    options = {k: v for k, v in argument.items() if k not in own}
     name = argument["name"]
-    known = values.get(name.lstrip("-"), ())
-    if "values" in argument:
-        known = spaces()
+    known = spaces() if "values" in argument else values.get(name.lstrip("-"), ())
     if "least" in argument:
-        options["type"] = at_least(argument["least"])
+        options["type"] = whole(argument["least"])
     elif "type" in argument:
         options["type"] = _TYPES[argument["type"]]
     if "help" in argument:
         options["help"] = argument["help"].replace("{values}", ", ".join(known))
-    action = parser.add_argument(name, **options)
-    if known:
-        action.completer = lambda **_: list(filter(_PLAIN.fullmatch, known))  # type: ignore[attr-defined]
+    complete(parser.add_argument(name, **options), known)
+
+
+def complete(action: argparse.Action, known: Iterable[str]) -> None:
+    """Let shells complete known values of an argument; other values are accepted, too."""
+    action.completer = lambda **_: list(filter(_PLAIN.fullmatch, known))  # type: ignore[attr-defined]
 
 
 def examples(command: str) -> str:
@@ -100,18 +96,30 @@ def examples(command: str) -> str:
     return "\n".join(f"  python -m sweeper {line}" for line in COMMANDS[command]["examples"])
 
 
-def at_least(least: int) -> Callable[[str], int]:
-    """Return an argparse type: a whole number of at least `least`."""
+def whole(least: int | None = None) -> Callable[[str], int]:
+    """Return a reader of whole numbers of at least `least`, which may be written as 10k."""
 
     def read(text: str) -> int:
         number = number_in(text)
         if number is None or number != int(number):
-            raise ValueError(text)
-        if number < least:
+            raise argparse.ArgumentTypeError(f"'{text}' is not a whole number; write 64 or 10k")
+        if least is not None and number < least:
             raise argparse.ArgumentTypeError(f"{int(number)}: write at least {least}")
         return int(number)
 
-    read.__name__ = int.__name__  # argparse names the type in its message
+    return read
+
+
+def real(unit: str) -> Callable[[str], float]:
+    """Return a reader of numbers that may be written with a unit, as in 800ms."""
+
+    def read(text: str) -> float:
+        number = number_in(text, unit)
+        if number is None:
+            example = {"s": "800ms or 1.5s", "1/s": "20 or 1.5k", "$": "40"}.get(unit, "64 or 10k")
+            raise argparse.ArgumentTypeError(f"'{text}' is not a number; write {example}")
+        return number
+
     return read
 
 

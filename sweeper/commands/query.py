@@ -1,4 +1,4 @@
-"""Analyse stored results: Pareto front, sensitivities, cheapest design, neighbours, fleets.
+"""The commands `pareto`, `query` and `report`: fronts, analyses, pages and pictures of results.
 
 Scenarios are analysed separately; the first columns of a table name the scenario.
 """
@@ -19,7 +19,7 @@ import polars as pl
 from simulators.core.contract import Direction
 from simulators.core.errors import UserError, unknown
 from sweeper.commands.flags import parse, parser_of
-from sweeper.commands.opened import opened
+from sweeper.extras import load_extra
 from sweeper.query.analysis import (
     best_per,
     cheapest,
@@ -32,11 +32,51 @@ from sweeper.query.fronts import crowding_distance, dominated_shares, epsilon_fr
 from sweeper.query.pareto import knee, minimised, objective_matrix, pareto_front, unstated
 from sweeper.query.uncertainty import probable_front
 from sweeper.questions import CarriesLoad
-from sweeper.report.answers import KNEE, Answers, stacked
+from sweeper.report.answers import KNEE, Answers, latest, stacked
+from sweeper.report.browser.content import Content
+from sweeper.report.evidence import evidence
 from sweeper.report.summary import at_example, print_front, print_knees
-from sweeper.report.tables import as_json, print_table, print_words, write_table
+from sweeper.report.tables import as_json, print_table, print_words, write_table, write_text
+from sweeper.space.shipped_files import spaces
+from sweeper.space.space_file import about
 from sweeper.space.sql import joined
 from sweeper.store.keys import SHOWN
+
+_DIGITS, _MOST = 6, 4
+"""Printed digits of a definition, and number of definitions printed."""
+
+
+def opened(chosen: argparse.Namespace) -> Answers:
+    """Return the results that options select, and print the progress of an unfinished run."""
+    last = latest(chosen.name, chosen.outputs)
+    warn_of_version(last)
+    tell_progress(last, quiet=getattr(chosen, "json", False))
+    if last.others and "@" not in chosen.name:
+        others = ", ".join(f"{last.name}@{digits[:_DIGITS]}" for digits in last.others[:_MOST])
+        print(
+            f"Showing the latest run of {last.name}; earlier ones with other axes are {others}",
+            file=sys.stderr,
+        )
+    return last.in_prices(chosen.prices).at(chosen.at)
+
+
+def tell_progress(last: Answers, *, quiet: bool = False) -> None:
+    """Print the progress of an unfinished run; `quiet` prints on standard error."""
+    if progress := last.unfinished:
+        text = f"This run of {last.name} has not finished: {progress}."
+        print(text, file=sys.stderr) if quiet else print_words(text)
+
+
+def warn_of_version(last: Answers) -> None:
+    """Print a warning if the rows are of an older version of the simulator."""
+    then, now = last.store.definition.version, last.simulator.version
+    if then != now:
+        name = last.space.simulator
+        print(
+            f"The rows of {last.name} come from version {then} of '{name}'; the installed version "
+            f"is {now}. To simulate again: python -m sweeper +space={last.name}",
+            file=sys.stderr,
+        )
 
 
 def main(words: list[str]) -> int:
@@ -350,3 +390,58 @@ def _print(table: pl.DataFrame, last: Answers, rows: int) -> None:
     print_table("", table.columns, lines, differing=True)
     if len(table) > rows:
         print(f"{rows} of {len(table):,} rows")
+
+
+_SUFFIXES = (".png", ".svg", ".pdf")
+PICTURES = ("front", "parallel", "heat", "curves", "sensitivity", "waterfall")
+
+
+def report(words: list[str]) -> int:
+    """Write the page, or a picture."""
+    chosen = parse("report", words, plot=PICTURES)
+    last = opened(chosen)
+    last = last.across(chosen.across) if chosen.across else last
+    if last.front.is_empty():
+        raise UserError(f"no design of '{last.name}' qualifies, so there is nothing to report")
+    if chosen.plot:
+        file = chosen.file or last.folder / f"{chosen.plot}.png"
+        _draw(last, chosen, file)
+        print(file)
+        return 0
+    from sweeper.report.browser.page import MOST, page  # loads jinja2
+
+    text = page(content_of(last, band=chosen.band), rows=chosen.rows or MOST)
+    file = chosen.file or last.folder / "report.html"
+    write_text(file, text)
+    print(f"{file}  ({len(text.encode()) / 1e6:.2f} MB; open it in a browser)")
+    return 0
+
+
+def _draw(last: Answers, chosen: argparse.Namespace, file: Path) -> None:
+    """Draw one picture."""
+    if chosen.plot not in PICTURES:
+        raise unknown(f"there is no picture '{chosen.plot}'", chosen.plot, PICTURES)
+    if file.suffix not in _SUFFIXES:
+        raise UserError(f"{file}: write a file that ends in {', '.join(_SUFFIXES)}")
+    load_extra("matplotlib", "a picture", "viz")
+    from sweeper.report import plots
+
+    try:
+        plots.draw(chosen.plot, last.usual, file, plots.Columns(chosen.x, chosen.y, chosen.of))
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}") from error
+
+
+def content_of(last: Answers, *, band: float) -> Content:
+    """Return the content of the report on a run."""
+    asked = last.folder.parents[2] / "spaces" / f"{last.name}.yaml"  # written by `ask`
+    file = spaces().get(last.name) or (asked if asked.is_file() else None)
+    text = about(file) if file else ""
+    question = text[: text.index("?") + 1] if "?" in text else text
+    return Content(
+        last.usual,
+        question or f"Which design of {last.name}?",
+        evidence(last.space.simulator),
+        band,
+        last,
+    )

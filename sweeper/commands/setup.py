@@ -19,7 +19,7 @@ from simulators.core.fields import Column, columns_of
 from simulators.core.folder import FOLDERS, SIMULATORS, is_trusted, runnable, trust_file, trusted
 from sweeper import engines, samplers
 from sweeper.commands import COMMANDS
-from sweeper.commands.flags import CommandParser, parse
+from sweeper.commands.flags import CommandParser, complete, parse
 from sweeper.report.tables import print_words, write_text
 from sweeper.space.shipped_files import spaces
 from sweeper.space.space_file import KEYS, SpaceConfig, flat, read_space
@@ -55,7 +55,7 @@ def completion(words: list[str]) -> int:
     return 0
 
 
-def complete() -> list[str]:
+def complete_line() -> list[str]:
     """Return the words of the command line up to the cursor.
 
     This function completes the first word and overrides of a sweep; the parser of a command
@@ -67,7 +67,8 @@ def complete() -> list[str]:
         os.environ["_ARGCOMPLETE"] = str(int(os.environ["_ARGCOMPLETE"]) + 1)
         return words[1:]
     parser = CommandParser()
-    parser.add_words("words", [*COMMANDS, *_overrides(words)], nargs="*")
+    known = [*COMMANDS, *_overrides(words)]
+    complete(parser.add_argument("words", nargs="*"), known)
     parser.parse_args([])
     raise AssertionError("argcomplete ends the process")
 

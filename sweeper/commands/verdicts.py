@@ -113,6 +113,12 @@ class Verdict:
     why: str  # reason or remark
     others: Sequence[Row]  # other designs that meet the deadlines, cheapest first
 
+    @property
+    def design(self) -> Row:
+        """The row, which a verdict on a device with candidates has."""
+        assert self.row is not None
+        return self.row
+
 
 def verdicts(question: Question, last: Answers, slo: SloProbability) -> list[Verdict]:
     """Return a verdict on each device for each combination of given values."""

@@ -69,13 +69,13 @@ def test_ask_answer_is_the_cheapest_design(
     printed = capsys.readouterr().out
     answer = json.loads(printed[printed.index("{\n") :])
     chosen, question = parsed(QUESTIONS, words)
-    sure = SloProbability(question, chosen.sure, chosen.band)
+    slo = SloProbability(question, chosen.confidence, chosen.band)
     space = space_of(question.space)
     rows = qualifying(Sweep.of(space, outputs="all", engine="inline").run()).collect()
-    does = rows.filter(pl.Series(sure.misses(rows) <= 1.0))
+    does = rows.filter(pl.Series(slo.misses(rows) <= 1.0))
     costs = [
         next(iter(question.amounts(row, question.prices[0]).values()))
         for row in does.iter_rows(named=True)
     ]
-    assert answer["probability"] >= sure.least
+    assert answer["probability"] >= slo.least
     assert answer["design"]["cost"] == pytest.approx(min(costs), rel=0.01)

@@ -283,7 +283,7 @@ MISTAKES = [
     ("pareto toy", "there are no results of 'toy'"),
     ("pareto toy --outputs nowhere", "there are no results of 'toy'"),
     ("pareto toy --limit 3", "unrecognized arguments"),
-    ("pareto toy --rows many", "invalid int value"),
+    ("pareto toy --rows many", "'many' is not a whole number"),
     ("toy", "to run a sweep: +space=toy"),
     ("plan toy", "Write +space=toy"),
     ("+space=toy sampler.points=4", "sampler 'grid' has no options"),

@@ -13,8 +13,7 @@ import pytest
 
 from simulators.core.folder import SIMULATORS
 from sweeper.__main__ import main
-from sweeper.commands.opened import warn_of_version
-from sweeper.commands.query import KINDS
+from sweeper.commands.query import KINDS, warn_of_version
 from sweeper.commands.setup import space_schema
 from sweeper.report.answers import latest
 from sweeper.space import shipped_files
