@@ -58,12 +58,12 @@ def _read(path: Path, batch: int) -> Any:
 
 
 class _Reader:
-    """State of the conversion: nodes and values so far."""
+    """Converts operators in file order, and keeps the nodes and shapes of values so far."""
 
     def __init__(self, path: Path, proto: Any) -> None:
         self.path = path
         self.sketch = Sketch(path.stem)
-        self.known = {
+        self.kinds = {
             operator: (group, kind)
             for group, kinds in read_toml(OPERATORS).items()
             for kind, operators in kinds.items()
@@ -71,64 +71,63 @@ class _Reader:
         }
         self.weights: dict[str, Shape] = {w.name: tuple(w.dims) for w in proto.initializer}
         values = (*proto.input, *proto.value_info, *proto.output)
-        self.shapes = {v.name: _shape_of(v) for v in values}
-        self.drawn: dict[str, int] = {}
+        self.shapes = {value.name: _shape_of(value) for value in values}
+        self.nodes: dict[str, int] = {}  # node that computes a value
         for value in proto.input:
             if value.name not in self.weights:
                 shape = self._shape(value.name)
-                self.drawn[value.name] = self.sketch.input(shape, value.name)
+                self.nodes[value.name] = self.sketch.input(shape, value.name)
 
     def add(self, node: Any) -> None:
-        """Convert one operator; results that depend on shapes only count as weights, at no cost."""
+        """Convert one operator. Results that depend on shapes alone become free weights."""
         kind, result = node.op_type, node.output[0]
-        if kind not in self.known:
+        if kind not in self.kinds:
             raise UserError(
                 f"{self.path}: operator '{kind}' of node '{node.name}' is not supported"
-                f"{suggestion(kind, self.known)}"
+                f"{suggestion(kind, self.kinds)}"
             )
-        inputs = [self.drawn[name] for name in node.input if name in self.drawn]
-        own = tuple(self.weights[name] for name in node.input if name in self.weights)
-        if self.known[kind][1] == "constant" or not inputs:
+        inputs = [self.nodes[name] for name in node.input if name in self.nodes]
+        weights = tuple(self.weights[name] for name in node.input if name in self.weights)
+        if self.kinds[kind][1] == "constant" or not inputs:
             for name in node.output:
                 self.weights[name] = self.shapes.get(name) or ()
             return
-        for name in node.output:
-            if name:
-                self.drawn[name] = self._draw(node, inputs, own, self._shape(name, result))
-                break
+        if first := next(filter(None, node.output), ""):
+            self.nodes[first] = self._node(node, inputs, weights, self._shape(first, result))
         for name in node.output[1:]:
             if name and name in self.shapes:
-                self.drawn[name] = self.sketch.part(inputs[0], self._shape(name))
+                self.nodes[name] = self.sketch.part(inputs[0], self._shape(name))
 
-    def _draw(self, node: Any, inputs: list[int], own: tuple[Shape, ...], shape: Shape) -> int:
+    def _node(self, node: Any, inputs: list[int], weights: tuple[Shape, ...], shape: Shape) -> int:
+        """Return the number of the graph's node with the traffic of an operator."""
         g, kind, name = self.sketch, node.op_type, node.name
         if kind == "Conv":
-            strides = _attribute(node, "strides", [1])
-            groups = _attribute(node, "group", 1)
+            stride, groups = _attribute(node, "strides", [1])[0], _attribute(node, "group", 1)
             return g.node(
-                "conv", inputs, shape, weights=own, name=name, stride=strides[0], groups=groups
+                "conv", inputs, shape, weights=weights, name=name, stride=stride, groups=groups
             )
         if kind in ("Gemm", "MatMul"):
-            if own and len(inputs) == 1:
-                return g.node("linear", inputs, shape, weights=own, name=name)
+            if weights and len(inputs) == 1:
+                return g.node("linear", inputs, shape, weights=weights, name=name)
             return g.node("matmul", inputs[:2], shape, name=name)
         if kind == "Gather":
-            if own:
-                return g.node("embedding", inputs, shape, weights=own[:1], name=name)
+            if weights:
+                return g.node("embedding", inputs, shape, weights=weights[:1], name=name)
             return g.part(inputs[0], shape, name=name)
-        group, ours = self.known[kind]
+        group, ours = self.kinds[kind]
         if ours == "view":
-            whole = math.prod(shape) == g.nodes[inputs[0]].numbers
-            return g.view(inputs[0], shape) if whole else g.part(inputs[0], shape, name=name)
+            keeps_size = math.prod(shape) == g.nodes[inputs[0]].numbers
+            return g.view(inputs[0], shape) if keeps_size else g.part(inputs[0], shape, name=name)
         if group == "moves":
             return g.node(ours, inputs, shape, name=name)
         if group == "norms":
-            return g.node(ours, inputs[:1], shape, weights=own[:2], name=name)
+            return g.node(ours, inputs[:1], shape, weights=weights[:2], name=name)
         if group == "binary" and len(inputs) == 1:
             ours = "scale"
-        return g.node(ours, inputs, shape, weights=own, name=name)
+        return g.node(ours, inputs, shape, weights=weights, name=name)
 
     def _shape(self, name: str, node: str = "") -> Shape:
+        """Return the shape of a value; scalars are (1,). Raises UserError if it is unknown."""
         shape = self.shapes.get(name)
         if shape is None:
             raise UserError(
@@ -147,9 +146,9 @@ def _shape_of(value: Any) -> Shape | None:
     return sizes if all(size > 0 for size in sizes) else None
 
 
-def _attribute(node: Any, name: str, otherwise: Any) -> Any:
-    """Return an integer attribute of a node, or a list of integers."""
+def _attribute(node: Any, name: str, default: Any) -> Any:
+    """Return an attribute of a node: an integer or a list of integers."""
     for attribute in node.attribute:
         if attribute.name == name:
             return list(attribute.ints) or attribute.i
-    return otherwise
+    return default

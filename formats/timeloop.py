@@ -19,6 +19,7 @@ from simulators.dataflow.mapping import LevelLoops, Loop, LoopNest, table_of
 from simulators.workload.loop_nest import Layer, Tensor
 
 STORAGE = ("dram", "sram", "storage", "buffer", "reg", "rf", "memory")
+"""Words in the class of a storage level."""
 _LEVEL_KEYS = {
     "depth": ("memory_depth", "memory-depth", "depth", "entries"),
     "width_bits": ("memory_width", "memory-width", "width"),
@@ -31,7 +32,11 @@ _LEVEL_KEYS = {
 
 
 def layer_of_problem(problem: Any, where: str) -> Layer:
-    """Return a Timeloop problem as a layer; its data spaces become weights, inputs and outputs."""
+    """Return the layer of a Timeloop problem. Data spaces become weights, inputs and outputs.
+
+    Raises:
+        UserError: the file called `where` names a built-in shape, or a part is missing or wrong.
+    """
     problem = table_of(problem, where)
     shape = problem.get("shape")
     if not isinstance(shape, Mapping):
@@ -60,7 +65,15 @@ def layer_of(
     bounds: Mapping[str, int],
     coef: Mapping[str, int],
 ) -> Layer:
-    """Return a layer from projections whose coefficients may be named."""
+    """Return a layer from projections.
+
+    Args:
+        name: name of the layer.
+        dims: names of the loop dimensions.
+        dataspaces: projection by tensor: terms of a dimension and an optional coefficient, by rank.
+        bounds: size of each dimension.
+        coef: value of each named coefficient; unknown names count as 1.
+    """
 
     def rank(terms: Any) -> tuple[tuple[str, int], ...]:
         if isinstance(terms[0], str) and len(terms) == 1:
@@ -75,25 +88,32 @@ def layer_of(
 
 
 def tensor_labels(spaces: Any, where: str) -> dict[str, str]:
-    """Return the tensor of each data space, by name or by order."""
+    """Return the tensor of each data space, by name or else by order.
+
+    Raises:
+        UserError: the problem called `where` has not two operands and one output.
+    """
     if not isinstance(spaces, Sequence) or len(spaces) != len(TENSORS):
         raise UserError(f"{where}: three data spaces are needed: two operands and one output")
     for space in spaces:
         if not isinstance(space, Mapping) or "name" not in space or "projection" not in space:
             raise UserError(f"{where}: a data space needs a name and a projection")
-    written = [
-        s["name"] for s in spaces if s.get("read-write") or s.get("read_write") or s.get("writes")
-    ]
-    if len(written) != 1:
-        raise UserError(f"{where}: one data space must be read-write, not {len(written)}")
-    read = [space["name"] for space in spaces if space["name"] != written[0]]
-    if read[0] == TENSORS[1] or read[1] == TENSORS[0]:
-        read.reverse()
-    return {read[0]: TENSORS[0], read[1]: TENSORS[1], written[0]: TENSORS[2]}
+    marks = ("read-write", "read_write", "writes")
+    outputs = [space["name"] for space in spaces if any(space.get(mark) for mark in marks)]
+    if len(outputs) != 1:
+        raise UserError(f"{where}: one data space must be read-write, not {len(outputs)}")
+    operands = [space["name"] for space in spaces if space["name"] != outputs[0]]
+    if operands[0] == TENSORS[1] or operands[1] == TENSORS[0]:
+        operands.reverse()
+    return dict(zip((*operands, *outputs), TENSORS, strict=True))
 
 
 def accelerator_of_architecture(architecture: Any, path: Path) -> Accelerator:
-    """Return a Timeloop architecture; storage outermost first, then the multipliers."""
+    """Return the accelerator of a Timeloop architecture.
+
+    Raises:
+        UserError: the file has no storage level or no multiplier, or a value is wrong.
+    """
     architecture = table_of(architecture, str(path))
     nodes = architecture.get("nodes")
     parts = list(_flat_nodes(nodes, path) if nodes else _flat_subtree(architecture, path, 1, {}))
@@ -121,7 +141,11 @@ def accelerator_of_architecture(architecture: Any, path: Path) -> Accelerator:
 def mapping_of_directives(
     directives: Sequence[Mapping[str, Any]], layer: Layer, accelerator: Accelerator, where: str
 ) -> LoopNest:
-    """Return a mapping from Timeloop directives."""
+    """Return the mapping that Timeloop directives describe.
+
+    Raises:
+        UserError: a target, tensor, factor or type of a directive is unknown.
+    """
     names = [level.name for level in accelerator.levels]
     loops: dict[str, dict[str, tuple[Loop, ...]]] = {name: {} for name in names}
     keep: dict[str, tuple[str, ...]] = dict.fromkeys(names, TENSORS)
@@ -149,7 +173,7 @@ def mapping_of_directives(
             inner = _permutation(entry, layer)[:split]
             loops[target]["spatial_x"] = tuple(loop for loop in found if loop[0] in inner)
             loops[target]["spatial_y"] = tuple(loop for loop in found if loop[0] not in inner)
-    _fill_up(loops, layer, where)
+    _resolve_zeros(loops, layer, where)
     return LoopNest(tuple(LevelLoops(name, keep[name], **loops[name]) for name in names))
 
 
@@ -194,7 +218,7 @@ def _flat_nodes(nodes: Any, path: Path) -> Iterator[tuple[str, str, dict[str, An
 def _level(
     name: str, kind: str, attributes: Mapping[str, Any], mesh: list[int], path: Path
 ) -> dict[str, Any]:
-    """Return one storage level in our format."""
+    """Return the fields of one storage level of an `Accelerator`."""
     level: dict[str, Any] = {"name": name, "mesh": mesh}
     level["kind"] = "dram" if "dram" in kind else "sram"
     if level["kind"] == "sram" and ("reg" in kind or kind.endswith("rf")):
@@ -213,7 +237,7 @@ def _level(
 
 
 def _directed(entry: Mapping[str, Any], layer: Layer, where: str) -> tuple[Loop, ...]:
-    """Return the loops of one directive, outermost first; a factor of 0 takes the remainder."""
+    """Return the loops of one directive, outermost first; factors of 0 stay 0."""
     factors: dict[str, int] = {}
     given = entry.get("factors", "")
     text = " ".join(str(f) for f in given) if isinstance(given, list) else str(given)
@@ -230,7 +254,7 @@ def _directed(entry: Mapping[str, Any], layer: Layer, where: str) -> tuple[Loop,
 
 
 def _permutation(entry: Mapping[str, Any], layer: Layer) -> list[str]:
-    """Return all dimensions, innermost first, unnamed dimensions last."""
+    """Return all dimensions, innermost first; dimensions that are not named come last."""
     given = entry.get("permutation", "")
     words = list(given) if isinstance(given, list) else re.findall(r"\w+", str(given))
     if len(words) == 1 and words[0] not in layer.dims:
@@ -238,18 +262,20 @@ def _permutation(entry: Mapping[str, Any], layer: Layer) -> list[str]:
     return [*words, *(dim for dim in layer.dims if dim not in words)]
 
 
-def _fill_up(loops: dict[str, dict[str, tuple[Loop, ...]]], layer: Layer, where: str) -> None:
-    """Replace factors of 0 by the remainder of a dimension."""
+def _resolve_zeros(loops: dict[str, dict[str, tuple[Loop, ...]]], layer: Layer, where: str) -> None:
+    """Replace each factor of 0 in place by the remainder of the dimension."""
     for dim, bound in layer.extents.items():
-        every = [b for rows in loops.values() for row in rows.values() for d, b in row if d == dim]
-        if every.count(0) > 1:
+        factors = [
+            b for rows in loops.values() for row in rows.values() for d, b in row if d == dim
+        ]
+        if factors.count(0) > 1:
             raise UserError(
                 f"{where}: two factors of {dim} are 0; only one factor can take the remainder"
             )
-        rest = -(-bound // math.prod(b for b in every if b))
+        remainder = -(-bound // math.prod(b for b in factors if b))
         for rows in loops.values():
             for key, row in rows.items():
-                rows[key] = tuple((d, rest if d == dim and b == 0 else b) for d, b in row)
+                rows[key] = tuple((d, remainder if d == dim and b == 0 else b) for d, b in row)
 
 
 def _counted(name: str) -> tuple[str, int]:
@@ -261,6 +287,7 @@ def _counted(name: str) -> tuple[str, int]:
 def _first(
     attributes: Mapping[str, Any], keys: Sequence[str], path: Path, name: str
 ) -> float | None:
+    """Return the number of the first key present, or None."""
     for key in keys:
         if key in attributes:
             return _number(attributes[key], f"{path}: {name}: {key}")
@@ -268,6 +295,7 @@ def _first(
 
 
 def _number(value: Any, where: str) -> float:
+    """Return a number, an integer if whole. Raises UserError, which names `where`."""
     try:
         return int(value) if float(value) == int(float(value)) else float(value)
     except (TypeError, ValueError) as error:

@@ -1,7 +1,7 @@
 """Export training designs as torchrun commands of Megatron-LM.
 
-Names of options are those of `megatron/training/arguments.py`, Megatron-LM, core 0.14 (2025).
-Refused, for want of an option: schedules other than 1F1B (interleaved or not), unbalanced rings,
+Options are those of `megatron/training/arguments.py`, Megatron-LM, core 0.14 (2025). Designs
+without an option are refused: schedules other than 1F1B (interleaved or not), unbalanced rings,
 adapters.
 """
 
@@ -25,15 +25,15 @@ TARGET = "megatron"
 MASTER = "$MASTER_ADDR:29500"
 """Rendezvous of the ranks; the shell expands the address."""
 SCHEDULES = ("1f1b", "interleaved")
-CONTEXT = {"zigzag": "p2p", "ulysses": "a2a", "gather": "all_gather"}
+CP_COMM_TYPES = {"zigzag": "p2p", "ulysses": "a2a", "gather": "all_gather"}
 PRECISION = {
     "bf16": "--bf16",
     "fp16": "--fp16",
     "fp8": "--bf16 --fp8-format hybrid",
     "fp4": "--bf16 --fp4-format e2m1",
 }
-SENT = ("fp32", "bf16")
-MANY_QUEUES = 32
+GRADIENT_DTYPES = ("fp32", "bf16")
+MAX_QUEUES = 32
 """Largest `CUDA_DEVICE_MAX_CONNECTIONS` (CUDA C++ Programming Guide)."""
 SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 
@@ -71,10 +71,10 @@ def script(design: TrainingPoint, name: str = "") -> str:
     gpus = design.tp * design.pp * design.cp * design.dp
     per_node = min(gpus, cluster_for(design.cluster, load_gpu(design.gpu)).gpus_per_node)
     # Tensor and context parallelism need one queue, so that messages start in the order of the
-    # kernels around them; FSDP and hidden expert messages need many.
-    many = (design.overlap and _hides_experts(design)) or design.zero in SHARDING
+    # kernels around them; FSDP and overlapped expert messages need many.
+    has_many = (design.overlap and _hides_experts(design)) or design.zero in SHARDING
     start = (
-        f"env CUDA_DEVICE_MAX_CONNECTIONS={MANY_QUEUES if many else 1} torchrun "
+        f"env CUDA_DEVICE_MAX_CONNECTIONS={MAX_QUEUES if has_many else 1} torchrun "
         f"--nnodes {math.ceil(gpus / per_node)} --nproc-per-node {per_node} "
         f"--rdzv-backend c10d --rdzv-endpoint {MASTER} pretrain_gpt.py"
     )
@@ -94,8 +94,8 @@ def arguments(design: TrainingPoint) -> list[str]:
 
 
 def _model(model: LanguageModel, design: TrainingPoint) -> Options:
-    """Return the shape of the model."""
-    is_grouped = model.kv_heads < model.heads and not model.is_latent
+    """Return the options of the model's shape."""
+    is_gqa = model.kv_heads < model.heads and not model.is_latent
     positions = max(design.sequence, model.learned_positions)
     shared = model.shared_experts * model.expert_ffn
     layout = f"[0]*{model.dense_layers}+[1]*{model.expert_layers}"
@@ -104,7 +104,7 @@ def _model(model: LanguageModel, design: TrainingPoint) -> Options:
         (True, f"--ffn-hidden-size {model.ffn} --num-attention-heads {model.heads}"),
         (True, f"--kv-channels {model.head_dim} --seq-length {design.sequence}"),
         (True, f"--max-position-embeddings {positions}"),
-        (is_grouped, f"--group-query-attention --num-query-groups {model.kv_heads}"),
+        (is_gqa, f"--group-query-attention --num-query-groups {model.kv_heads}"),
         (model.gated_ffn, "--swiglu"),
         (model.norm == "rms_norm", "--normalization RMSNorm"),
         (model.learned_positions, "--position-embedding-type learned_absolute"),
@@ -127,11 +127,11 @@ def _model(model: LanguageModel, design: TrainingPoint) -> Options:
 
 
 def _ranks(design: TrainingPoint, model: LanguageModel) -> Options:
-    """Return the parallelism."""
+    """Return the options of parallelism."""
     number = design.pp * design.chunks
     is_even = model.layers % number == 0
     layers = f"--num-layers-per-virtual-pipeline-stage {model.layers // number}"
-    exchange = CONTEXT.get(design.context_exchange)
+    exchange = CP_COMM_TYPES.get(design.context_exchange)
     return [
         (True, f"--tensor-model-parallel-size {design.tp}"),
         (True, f"--pipeline-model-parallel-size {design.pp}"),
@@ -146,7 +146,7 @@ def _ranks(design: TrainingPoint, model: LanguageModel) -> Options:
 
 
 def _run(design: TrainingPoint, model: LanguageModel) -> Options:
-    """Return precision, batches, recomputation, sharding and overlap."""
+    """Return the options of precision, batches, recomputation, sharding and overlap."""
     iterations = math.ceil(design.tokens / (design.batch * design.sequence))
     activations = "moe_act" if model.experts else "mlp_act"
     selected = f"--recompute-granularity selective --recompute-modules layernorm {activations}"
@@ -179,21 +179,25 @@ def _run(design: TrainingPoint, model: LanguageModel) -> Options:
 
 def _check(design: TrainingPoint) -> None:
     """Raise `UserError` if Megatron-LM has no option for what a design asks."""
-    exchange, ring, chunk = design.context_exchange, design.cp > 1, 2 * design.cp
+    exchange, ring = design.context_exchange, design.cp > 1
     experts, full = load_model(design.model).experts, design.recompute == "full"
-    unsharded = design.tp > 1 and not design.sequence_parallel
-    exchanges, sums, schedules = ", ".join(CONTEXT), ", ".join(SENT), ", ".join(SCHEDULES)
-    unknown_schedule, unknown_exchange = design.schedule not in SCHEDULES, exchange not in CONTEXT
+    not_sequence_parallel = design.tp > 1 and not design.sequence_parallel
     reasons = {
-        f"has no schedule '{design.schedule}', it has {schedules}": unknown_schedule,
-        f"exchanges keys of context ranks by {exchanges}, not '{exchange}'": ring
-        and unknown_exchange,
-        f"sums gradients in {sums}, not {design.gradient_dtype}": design.gradient_dtype not in SENT,
-        f"needs context sequences of a multiple of {chunk} tokens": ring
-        and design.sequence % chunk,
+        f"has no schedule '{design.schedule}', it has {', '.join(SCHEDULES)}": (
+            design.schedule not in SCHEDULES
+        ),
+        f"exchanges keys of context ranks by {', '.join(CP_COMM_TYPES)}, not '{exchange}'": (
+            ring and exchange not in CP_COMM_TYPES
+        ),
+        f"sums gradients in {', '.join(GRADIENT_DTYPES)}, not {design.gradient_dtype}": (
+            design.gradient_dtype not in GRADIENT_DTYPES
+        ),
+        f"needs context sequences of a multiple of {2 * design.cp} tokens": (
+            ring and design.sequence % (2 * design.cp)
+        ),
         "has no unfused attention for context ranks": ring and design.attention == "unfused",
         "does not train experts in fp16": experts and design.dtype == "fp16",
-        "needs sequence_parallel for experts on tensor ranks": experts and unsharded,
+        "needs sequence_parallel for experts on tensor ranks": experts and not_sequence_parallel,
         "does not replay full recomputation in CUDA graphs": design.cuda_graphs and full,
         "has no option for attention in fp8; attention: flash": design.attention == "flash_fp8",
         "(pretrain_gpt.py) trains no adapters; lora_rank must be 0": design.lora_rank,
@@ -205,13 +209,13 @@ def _check(design: TrainingPoint) -> None:
 
 
 def _layout(layers: int, number: int) -> str:
-    """Return the layers of each chunk in Megatron-LM's letters, with the embedding and the loss.
+    """Return the pipeline layout in Megatron-LM's letters: embedding, layers by chunk, loss.
 
     >>> _layout(14, 4)
     'Et*3|t*4|t*4|t*3L'
     """
-    held = [layers_of_chunk(chunk, number, layers, layers) for chunk in range(number)]
-    return "E" + "|".join(f"t*{many}" if many else "" for many in held) + "L"
+    chunks = [layers_of_chunk(chunk, number, layers, layers) for chunk in range(number)]
+    return "E" + "|".join(f"t*{n}" if n else "" for n in chunks) + "L"
 
 
 def _hides_experts(design: TrainingPoint) -> bool:

@@ -66,41 +66,14 @@ _PRINTED = re.compile(r"([a-z0-9 ]+) \((ms|req/s|tok/s)\):\s+(\d+(?:\.\d*)?)", r
 _LONGEST_LINE = 500
 
 
-class ServingLoadTests:
-    """Read load-test logs, and format runs as load-test reports."""
-
-    def read_log(self, text: str, source: str) -> dict[str, float]:
-        """Return the metrics of a benchmark's result under the names of the serving simulator.
-
-        Latencies are in seconds, rates per second. The last of several runs in one text counts.
-
-        Raises:
-            UserError: the text contains no known metric.
-        """
-        return read_log(text, source)
-
-    def lesson(self, errors: Mapping[str, float]) -> str:
-        """Return a hint on how to correct the prediction of TPOT, or nothing."""
-        error = errors.get("tpot_mean_s", errors.get("tpot_p50_s"))
-        if error is None:
-            return ""
-        return (
-            f"Measured TPOT is {1 / (1 + error):.2f} times the prediction. Check model, GPU and "
-            "precision; to correct it, give a few measured rows:\n"
-            "  sweeper calibrate NAME --measured FILE"
-        )
-
-    def report(self, point: Mapping[str, Any]) -> str:
-        """Return the load-test report of a design; empty for a steady state."""
-        design = point_from(ServingPoint, point)
-        if design.fidelity != EVENT:
-            return ""
-        text = report_of(logged_run(validated_partition(design)))
-        return f"{text}\n\n{UNCORRECTED}" if has_own_rows(design) else text
-
-
 def read_log(text: str, source: str) -> dict[str, float]:
-    """Return the metrics of a benchmark's result; see `ServingLoadTests.read_log`."""
+    """Return the metrics of a benchmark's result under the names of the serving simulator.
+
+    Latencies are in seconds, rates per second. The last of several runs in one text counts.
+
+    Raises:
+        UserError: the text contains no known metric.
+    """
     entries = [*_printed(text), *(entry for run in _objects(text) for entry in _entries(run))]
     found = {}
     for name, value in entries:
@@ -241,6 +214,31 @@ def _line(name: str, value: float | str | None, unit: str = "") -> str:
     elif isinstance(value, int):
         value = f"{value:,}"
     return f"{name:<34}{'unknown' if value is None else value} {unit}".rstrip()
+
+
+class ServingLoadTests:
+    """Read load-test logs, and format runs as load-test reports."""
+
+    read_log = staticmethod(read_log)
+
+    def lesson(self, errors: Mapping[str, float]) -> str:
+        """Return a hint on how to correct the prediction of TPOT, or nothing."""
+        error = errors.get("tpot_mean_s", errors.get("tpot_p50_s"))
+        if error is None:
+            return ""
+        return (
+            f"Measured TPOT is {1 / (1 + error):.2f} times the prediction. Check model, GPU and "
+            "precision; to correct it, give a few measured rows:\n"
+            "  sweeper calibrate NAME --measured FILE"
+        )
+
+    def report(self, point: Mapping[str, Any]) -> str:
+        """Return the load-test report of a design; empty for a steady state."""
+        design = point_from(ServingPoint, point)
+        if design.fidelity != EVENT:
+            return ""
+        text = report_of(logged_run(validated_partition(design)))
+        return f"{text}\n\n{UNCORRECTED}" if has_own_rows(design) else text
 
 
 LOAD_TESTS = ServingLoadTests()

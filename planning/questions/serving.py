@@ -20,7 +20,6 @@ from planning.candidates import (
     GpuOptions,
     OfferedLoad,
     Prefilter,
-    Steady,
     backends_of,
     drafting_of,
     engine_named,
@@ -116,10 +115,8 @@ class ServingFlags:
     )
 
 
-def question_of(flags: ServingFlags, steady: Steady) -> Question:
+def question_of(flags: ServingFlags) -> Question:
     """Return the question for parsed flags.
-
-    `steady` evaluates designs in steady state, to skip designs that cannot meet the SLO.
 
     Raises:
         UserError: a number is not above zero, or a name is unknown.
@@ -165,7 +162,9 @@ def question_of(flags: ServingFlags, steady: Steady) -> Question:
         budget=flags.budget,
         without_price="gpus",
         deadlines=deadlines,
-        prefilter=Prefilter(steady, load.own_rate, flags.ttft if is_tail else None, flags.tpot),
+        prefilter=Prefilter(
+            SIMULATOR.evaluate, load.own_rate, flags.ttft if is_tail else None, flags.tpot
+        ),
         excluded={"saturated": "the queue grows without bound"},
         shown=(*latencies, "tokens_per_s", "mean_batch"),
         asked=lambda row: _replayed(row, flags.workload, load) + substitutes,
@@ -343,10 +342,7 @@ class ServingQuestions:
     """Questions about serving."""
 
     flags = ServingFlags
-
-    def question(self, flags: ServingFlags) -> Question:
-        """Return the question for parsed flags."""
-        return question_of(flags, SIMULATOR.evaluate)
+    question = staticmethod(question_of)
 
 
 QUESTIONS = ServingQuestions()

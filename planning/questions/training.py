@@ -5,12 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
-
-import pyarrow as pa
 
 from simulators.catalog.cluster import AUTO
 from simulators.catalog.model import load_model
@@ -26,11 +24,18 @@ from sweeper.text import number_in
 COST = "run_cost_usd"
 DAY_S = 86_400.0
 TONNE_G, KG_G = 1e6, 1e3
-LEAST, MOST_CHANGES = 0.01, 6
-"""Smallest share or gain printed, and most gains printed."""
+MIN_SHOWN, MAX_CHANGES = 0.01, 6
+"""Smallest share or gain printed, and largest number of gains printed."""
 
+OTHER_SCHEDULES = ("zero_bubble", "dualpipe", "dualpipe_v")
 NEXT_GPUS = ("h200_sxm", "b200_sxm", "gb300")
-"""GPUs tried as alternatives."""
+"""Schedules and GPUs tried as alternatives."""
+
+SHOWN = (
+    *("step_s", "mfu", "tokens_per_s_per_gpu", "bubble_share", "memory_bytes", "goodput_share"),
+    *("loss", "run_s", "run_energy_j"),
+)
+"""Metrics of the answer."""
 
 PARTS = {
     "compute": "kernels",
@@ -43,7 +48,7 @@ PARTS = {
     "optimizer": "optimiser",
     "loading": "storage",
 }
-HELD = {
+MEMORY = {
     "activation": "activations",
     "weight": "weights",
     "gradient": "gradients",
@@ -68,13 +73,8 @@ class TrainingFlags:
     days: float = flag("time limit of the run in days (default 365)", default=365.0)
 
 
-Evaluate = Callable[[pa.RecordBatch], pa.RecordBatch]
-
-
-def question_of(flags: TrainingFlags, evaluate: Evaluate) -> Question:
+def question_of(flags: TrainingFlags) -> Question:
     """Return the question for parsed flags.
-
-    `evaluate` is the simulator's function, used to evaluate changes of the best design.
 
     Raises:
         UserError: a number of tokens or days is not positive.
@@ -92,18 +92,8 @@ def question_of(flags: TrainingFlags, evaluate: Evaluate) -> Question:
         prices=(PUBLIC_CLOUD,),
         without_price="run_s",
         deadlines=(Deadline(metric="run_s", limit=flags.days * DAY_S, interval="step_s"),),
-        shown=(
-            "step_s",
-            "mfu",
-            "tokens_per_s_per_gpu",
-            "bubble_share",
-            "memory_bytes",
-            "goodput_share",
-            "loss",
-            "run_s",
-            "run_energy_j",
-        ),
-        asked=lambda row: remarks_on(row, evaluate),
+        shown=SHOWN,
+        asked=remarks_on,
         details=("dtype", "micro_batch", "recompute", "zero"),
         alternatives=("gpu", "tp", "pp", "cp", "dtype", "recompute"),
         device="gpu",
@@ -134,10 +124,10 @@ def tokens_of(text: str, name: str) -> float:
 
 
 def _space(flags: TrainingFlags) -> dict[str, Any]:
-    """Return the space of candidate designs: all parallelism in powers of two."""
+    """Return the space of candidate designs; degrees of parallelism are powers of two."""
     model = load_model(flags.model)
-    each = tokens_of(flags.batch_tokens, "batch_tokens") / flags.sequence
-    batch = 2 ** max(0, round(math.log2(each)))
+    sequences = tokens_of(flags.batch_tokens, "batch_tokens") / flags.sequence
+    batch = 2 ** max(0, round(math.log2(sequences)))
     powers = [2**n for n in range(int(math.log2(flags.gpus)) + 1)]
     dp = sorted({n for n in (*powers, *(flags.gpus // n for n in powers)) if n <= batch})
     even = [n for n in (2, 4, 5, 6, 7, 8) if model.layers % n == 0][:3]
@@ -169,15 +159,15 @@ def _space(flags: TrainingFlags) -> dict[str, Any]:
     }
 
 
-def remarks_on(row: Mapping[str, Any], evaluate: Evaluate) -> str:
-    """Return the parts of a step and of memory, and the gains of single changes."""
+def remarks_on(row: Mapping[str, Any]) -> str:
+    """Return sentences about a design: parts of a step and of memory, gains of single changes."""
     carbon = row["run_carbon_g"]
     return " ".join(
         (
             f"Step time: {_shares(row, 's', PARTS)}.",
-            f"Memory of the fullest rank: {_shares(row, 'bytes', HELD)}; {_where_full(row)}.",
+            f"Memory of the fullest rank: {_shares(row, 'bytes', MEMORY)}; {_fullest_stage(row)}.",
             f"{_mass(carbon)} of CO2 for the run." if carbon else "",
-            f"Throughput gain of single changes: {_faster(row, evaluate)}.",
+            f"Throughput gain of single changes: {_gains(row)}.",
         )
     )
 
@@ -192,41 +182,34 @@ def _mass(grams: float) -> str:
 
 
 def _shares(row: Mapping[str, Any], unit: str, parts: Mapping[str, str]) -> str:
-    """Return the shares of a metric's parts of at least 1 %."""
+    """Return the shares of the parts that are at least 1 % of the sum, as text."""
     sizes = {name: row[f"{key}_{unit}"] for key, name in parts.items()}
     whole = sum(sizes.values())
-    shown = [f"{name} {100 * n / whole:.0f} %" for name, n in sizes.items() if n >= LEAST * whole]
-    return ", ".join(shown)
+    shares = {name: size / whole for name, size in sizes.items() if size >= MIN_SHOWN * whole}
+    return ", ".join(f"{name} {100 * share:.0f} %" for name, share in shares.items())
 
 
-def _where_full(row: Mapping[str, Any]) -> str:
-    """Return the pipeline stage and time of the largest memory use."""
+def _fullest_stage(row: Mapping[str, Any]) -> str:
+    """Return the pipeline stage with the largest memory use, and when."""
     design = TrainingPoint(**_design(row))
-    batch = batch_of([design])
-    memory = rank_memory(job_of(vars(design)), plans_of(batch))
-    return (
-        "first stage, when its pipeline is full"
-        if memory.is_first[0]
-        else "last stage, at the loss"
-    )
+    memory = rank_memory(job_of(vars(design)), plans_of(batch_of([design])))
+    if memory.is_first[0]:
+        return "first stage, when its pipeline is full"
+    return "last stage, at the loss"
 
 
-def _faster(row: Mapping[str, Any], evaluate: Evaluate) -> str:
-    """Return the gain in tokens per second of single changes, largest first."""
-    changes = list(_changes(_design(row)))
-    points = [TrainingPoint(**{**_design(row), **change}) for _, change in changes]
-    rates = evaluate(batch_of(points)).column("tokens_per_s").to_pylist()
+def _gains(row: Mapping[str, Any]) -> str:
+    """Return the gains in tokens per second of single changes as text, largest first."""
+    changes = _changes(_design(row))
+    points = [TrainingPoint(**{**_design(row), **change}) for change in changes.values()]
+    rates = SIMULATOR.evaluate(batch_of(points)).column("tokens_per_s").to_pylist()
     gains = [
-        (rate / row["tokens_per_s"] - 1.0, words)
-        for rate, (words, _) in zip(rates, changes, strict=True)
+        (rate / row["tokens_per_s"] - 1.0, name)
+        for name, rate in zip(changes, rates, strict=True)
         if rate is not None
     ]
-    best = [
-        f"{words} {100 * gain:+.0f} %"
-        for gain, words in sorted(gains, reverse=True)
-        if gain >= LEAST
-    ]
-    return "; ".join(best[:MOST_CHANGES]) or "none of the changes tried"
+    best = [f"{name} {100 * g:+.0f} %" for g, name in sorted(gains, reverse=True) if g >= MIN_SHOWN]
+    return "; ".join(best[:MAX_CHANGES]) or "none of the changes tried"
 
 
 def _design(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -234,45 +217,40 @@ def _design(row: Mapping[str, Any]) -> dict[str, Any]:
     return {f.name: row[f.name] for f in fields(TrainingPoint) if f.name in row}
 
 
-def _changes(design: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield changes of a design, as text and as fields."""
-    for dtype in ("fp8", "fp4"):
-        if dtype != design["dtype"]:
-            yield f"dtype {dtype}", {"dtype": dtype}
-    for schedule in ("zero_bubble", "dualpipe", "dualpipe_v"):
-        yield f"schedule {schedule}", {"schedule": schedule, "chunks": 1}
-    yield "gradients in bf16", {"gradient_dtype": "bf16"}
-    yield "CUDA graphs", {"cuda_graphs": True}
-    yield "batch x 2", {"batch": 2 * design["batch"]}
-    yield "Ulysses attention", {"context_exchange": "ulysses"}
-    if design["recompute"] != "none":
-        yield "no recomputation", {"recompute": "none"}
-    for gpu in NEXT_GPUS:
-        if gpu != design["gpu"]:
-            yield f"same number of {gpu}", {"gpu": gpu, "cluster": AUTO}
+def _changes(design: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return changes of a design: fields and their values, by a name for the user."""
+    changes: dict[str, dict[str, Any]] = {
+        **{f"dtype {dtype}": {"dtype": dtype} for dtype in ("fp8", "fp4")},
+        **{f"schedule {name}": {"schedule": name, "chunks": 1} for name in OTHER_SCHEDULES},
+        "gradients in bf16": {"gradient_dtype": "bf16"},
+        "CUDA graphs": {"cuda_graphs": True},
+        "batch x 2": {"batch": 2 * design["batch"]},
+        "Ulysses attention": {"context_exchange": "ulysses"},
+        "no recomputation": {"recompute": "none"},
+        **{f"same number of {gpu}": {"gpu": gpu, "cluster": AUTO} for gpu in NEXT_GPUS},
+    }
+    fixed = ("dtype", "recompute", "gpu")  # no change if the design has the value already
+    return {
+        name: change
+        for name, change in changes.items()
+        if not any(field in fixed and design[field] == value for field, value in change.items())
+    }
 
 
 def _described(row: Mapping[str, Any]) -> str:
     """Return a design as text: GPUs and parallelism."""
     gpus = row["tp"] * row["pp"] * row["cp"] * row["dp"]
     names = ("tp", "pp", "cp", "ep", "dp")
-    cut = ", ".join(f"{name} {row[name]}" for name in names if row[name] > 1)
+    degrees = ", ".join(f"{name} {row[name]}" for name in names if row[name] > 1)
     chunks = f" in {row['chunks']} chunks" if row["chunks"] > 1 else ""
-    return f"{gpus} {row['gpu']} ({cut}), {row['schedule']}{chunks}"
+    return f"{gpus} {row['gpu']} ({degrees}), {row['schedule']}{chunks}"
 
 
 class TrainingQuestions:
     """Questions about training."""
 
     flags = TrainingFlags
-
-    def question(self, flags: TrainingFlags) -> Question:
-        """Return the question for parsed flags.
-
-        Raises:
-            UserError: a number of tokens or days is not positive.
-        """
-        return question_of(flags, SIMULATOR.evaluate)
+    question = staticmethod(question_of)
 
 
 QUESTIONS = TrainingQuestions()

@@ -6,7 +6,6 @@ import pytest
 
 from planning.questions.training import TrainingFlags, question_of
 from simulators.core.errors import UserError
-from simulators.training.simulator import SIMULATOR
 
 
 def flags(**changes):
@@ -14,9 +13,7 @@ def flags(**changes):
 
 
 def test_token_and_batch_flags_become_sequences_and_a_limit():
-    question = question_of(
-        flags(tokens="2T", batch_tokens="4M", sequence=4096, days=30.0), SIMULATOR.evaluate
-    )
+    question = question_of(flags(tokens="2T", batch_tokens="4M", sequence=4096, days=30.0))
     axes = question.space["axes"]
     assert axes["batch"] == 1024
     assert axes["tokens"] == 2e12
@@ -26,11 +23,11 @@ def test_token_and_batch_flags_become_sequences_and_a_limit():
 
 
 def test_moe_question_includes_expert_parallelism():
-    question = question_of(flags(model="mixtral_8x7b"), SIMULATOR.evaluate)
+    question = question_of(flags(model="mixtral_8x7b"))
     assert question.space["axes"]["ep"] == [1, 2, 4, 8]
 
 
 @pytest.mark.parametrize("changes", [{"tokens": "many"}, {"batch_tokens": "-4M"}, {"days": 0.0}])
 def test_invalid_numbers_raise_a_user_error(changes):
     with pytest.raises(UserError, match="write a number"):
-        question_of(flags(**changes), SIMULATOR.evaluate)
+        question_of(flags(**changes))
