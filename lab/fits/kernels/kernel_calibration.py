@@ -27,7 +27,7 @@ from lab.fits.driver import Calibration, rounded
 from lab.fits.methods import band_of
 from lab.tables.rows import BANDED, Rows, mape
 from planning.calibrate.kernels import fit_named
-from simulators.core.jit import Floats, Ints, arrays, f8, i8, kernel, matrix
+from simulators.core.jit import Floats, Ints
 from simulators.evidence.intervals import WIDEST
 from simulators.kernels.corrections import LEAF_STEP, SIGNS, STEP, Correction, GridTable
 from simulators.kernels.families.family import Entry
@@ -90,9 +90,12 @@ def form(name: str) -> CalibrationForm:
     return CalibrationForm(start, np.log(low), np.log(high))
 
 
-DEEPEST, BINS, LEAF_ROWS, SHRINKAGE, WIDTH = 4, 64, 3.0, 0.2, 0.05
-"""Deepest tree that is walked, thresholds per feature, least rows of a leaf, learning rate, and the
-residual beyond which the loss is linear."""
+BINS, LEAF_ROWS, SHRINKAGE, WIDTH = 64, 3.0, 0.2, 0.05
+"""Thresholds per feature, least rows of a leaf, learning rate, and the residual beyond which the
+loss is linear."""
+
+EQUAL_GAIN = 1e-9
+"""Of splits whose gains differ by less the first counts."""
 
 
 def relative_tiles(
@@ -147,19 +150,18 @@ def fit_correction(
     lean: float = 0.0,
     weights: Floats | None = None,
 ) -> Correction:
-    """Return trees that carry `seconds ** alpha` to what was measured.
+    """Return trees that map `seconds ** alpha` to measured seconds.
 
     Args:
         features: a row per feature; `seconds` is added as the last.
         seconds: of the formula.
-        measured_s: what they should be.
-        alpha: slope left to the formula, so that trees can bend downwards too.
-        trees: how many.
-        depth: of each, at most `DEEPEST`.
+        measured_s: measured seconds.
+        alpha: slope left to the formula, so that trees can lower times too.
+        trees: number of trees.
+        depth: of each tree.
         lean: as in `boosted`.
         weights: of the rows; equal by default.
     """
-    assert depth <= DEEPEST
     log_t = np.log(seconds)
     target = np.log(measured_s) - alpha * log_t
     offset = float(np.median(target))
@@ -188,36 +190,31 @@ def boosted(
 
     Args:
         features: a row per measurement.
-        target: what the sums of leaves should be.
+        target: the value that the sum of a row's leaves approximates.
         weights: of the rows.
-        trees: how many.
-        depth: of each.
-        lean: how much more a sum above its target costs than one below: 0 for equal costs of
-            logarithms, 1 for equal costs of relative errors.
+        trees: number of trees.
+        depth: of each tree.
+        lean: relative cost of sums above their target: 0 for equal costs of logarithms, 1 for equal
+            costs of relative errors.
     """
     edges = [_edges(column) for column in features.T]
     pairs = zip(edges, features.T, strict=True)
     binned = np.stack([np.searchsorted(edge, column) for edge, column in pairs], axis=1)
-    splits, leaves = 2**depth - 1, 2**depth
-    chosen = np.zeros((trees, splits), np.int64)
-    thresholds = np.full((trees, splits), np.inf)
-    values = np.zeros((trees, leaves))
-    fitted = np.zeros(target.size)
-    bins = 1 + max((e.size for e in edges), default=0)
-    for tree in range(trees):
+    bins = 1 + max(1, *(edge.size for edge in edges))
+    table = np.full((len(edges), bins), np.inf)  # thresholds; the last, infinite, is of no split
+    for row, edge in zip(table, edges, strict=True):
+        row[: edge.size] = edge
+    fitted, grown = np.zeros(target.size), []
+    for _ in range(trees):
         miss = fitted - target
-        pull = (
-            weights * np.exp(lean * np.clip(miss, -1.0, 1.0)) / np.sqrt(1.0 + (miss / WIDTH) ** 2)
-        )
-        at = np.zeros(splits, np.int64)
-        leaf = np.zeros(target.size, np.int64)
-        _grow(binned, pull * miss, pull, bins, depth, chosen[tree], at, values[tree], leaf)
-        values[tree] *= SHRINKAGE
-        fitted += values[tree][leaf]
-        for split in range(splits):
-            if at[split] >= 0:
-                thresholds[tree, split] = edges[chosen[tree, split]][at[split]]
-    return chosen.reshape(-1), thresholds.reshape(-1), values.reshape(-1)
+        lopsided = np.exp(lean * np.clip(miss, -1.0, 1.0))
+        pull = weights * lopsided / np.sqrt(1.0 + (miss / WIDTH) ** 2)
+        feature, at, values, leaf = _grow(binned, pull * miss, pull, bins, depth)
+        values *= SHRINKAGE
+        fitted += values[leaf]
+        grown.append((feature, table[feature, at], values))
+    chosen, thresholds, leaves = map(np.concatenate, zip(*grown, strict=True))
+    return chosen, thresholds, leaves
 
 
 def _edges(column: Floats) -> Floats:
@@ -229,77 +226,64 @@ def _edges(column: Floats) -> Floats:
     return between
 
 
-@kernel(i8(matrix(i8), *arrays(f8, 2), i8, i8, *arrays(i8, 2), *arrays(f8, 1), *arrays(i8, 1)))
 def _grow(
-    binned: Ints,
-    slope: Floats,
-    pull: Floats,
-    bins: int,
-    depth: int,
-    feature: Ints,
-    at: Ints,
-    values: Floats,
-    leaf: Ints,
-) -> int:
-    """Grow one complete tree, level by level; a node that cannot be split sends all rows left."""
+    binned: Ints, slope: Floats, pull: Floats, bins: int, depth: int
+) -> tuple[Ints, Ints, Floats, Ints]:
+    """Grow one complete tree, level by level; a node that cannot be split sends all rows left.
+
+    Returns:
+        Feature and bin of each split, level by level (bin -1: no split), the value of each leaf,
+        and the leaf of each row.
+    """
     rows, count = binned.shape
-    splits = 2**depth - 1
-    low = np.full(2 * splits + 1, -1e30)
-    high = np.full(2 * splits + 1, 1e30)
-    node = np.zeros(rows, np.int64)
+    node, low, high = np.zeros(rows, np.int64), np.full(1, -np.inf), np.full(1, np.inf)
+    features, ats = [], []
     for level in range(depth + 1):
-        first, width = 2**level - 1, 2**level
-        slopes = np.zeros((width, count, bins))
-        pulls = np.zeros((width, count, bins))
-        for i in range(rows):
-            for f in range(count):
-                slopes[node[i] - first, f, binned[i, f]] += slope[i]
-                pulls[node[i] - first, f, binned[i, f]] += pull[i]
-        for q in range(width):
-            here = first + q
-            total_slope, total_pull = slopes[q, 0].sum(), pulls[q, 0].sum()
-            value = min(max(-total_slope / (total_pull + 1.0), low[here]), high[here])
-            if level == depth:
-                values[q] = value
-                continue
-            best = 0.0
-            feature[here], at[here] = 0, -1
-            left_value, right_value = value, value
-            for f in range(count):
-                left_slope, left_pull = 0.0, 0.0
-                for b in range(bins - 1):
-                    left_slope += slopes[q, f, b]
-                    left_pull += pulls[q, f, b]
-                    right_slope, right_pull = total_slope - left_slope, total_pull - left_pull
-                    if left_pull < LEAF_ROWS or right_pull < LEAF_ROWS:
-                        continue
-                    x = min(max(-left_slope / (left_pull + 1.0), low[here]), high[here])
-                    y = min(max(-right_slope / (right_pull + 1.0), low[here]), high[here])
-                    if x > y:
-                        continue
-                    gain = (
-                        total_slope * value
-                        + 0.5 * (total_pull + 1.0) * value * value
-                        - left_slope * x
-                        - 0.5 * (left_pull + 1.0) * x * x
-                        - right_slope * y
-                        - 0.5 * (right_pull + 1.0) * y * y
-                    )
-                    if gain > best + 1e-9:
-                        best, left_value, right_value = gain, x, y
-                        feature[here], at[here] = f, b
-            middle = 0.5 * (left_value + right_value)
-            left, right = 2 * here + 1, 2 * here + 2
-            low[left], high[left] = low[here], middle if at[here] >= 0 else high[here]
-            low[right], high[right] = middle if at[here] >= 0 else low[here], high[here]
-        if level < depth:
-            for i in range(rows):
-                here = node[i]
-                right_side = at[here] >= 0 and binned[i, feature[here]] > at[here]
-                node[i] = 2 * here + (2 if right_side else 1)
-    for i in range(rows):
-        leaf[i] = node[i] - splits
-    return 0
+        shape = (2**level, count, bins)
+        cell = ((node[:, None] * count + np.arange(count)) * bins + binned).reshape(-1)
+        slopes, pulls = (
+            np.bincount(cell, np.repeat(column, count), np.prod(shape))
+            .reshape(shape)
+            .cumsum(axis=2)
+            for column in (slope, pull)
+        )
+        total_slope, total_pull = slopes[:, :1, -1:], pulls[:, :1, -1:]
+        ends = low[:, None, None], high[:, None, None]
+        value = np.clip(-total_slope / (total_pull + 1.0), *ends)
+        if level == depth:
+            break
+        left, left_pull = slopes[:, :, :-1], pulls[:, :, :-1]
+        right, right_pull = total_slope - left, total_pull - left_pull
+        x, y = (
+            np.clip(-left / (left_pull + 1.0), *ends),
+            np.clip(-right / (right_pull + 1.0), *ends),
+        )
+        gain = (
+            total_slope * value
+            + 0.5 * (total_pull + 1.0) * value * value
+            - left * x
+            - 0.5 * (left_pull + 1.0) * x * x
+            - right * y
+            - 0.5 * (right_pull + 1.0) * y * y
+        )
+        gain[(left_pull < LEAF_ROWS) | (right_pull < LEAF_ROWS) | (x > y)] = 0.0
+        gain = gain.reshape(shape[0], -1)
+        best = gain.max(axis=1, keepdims=True)
+        first = np.argmax(gain >= best - EQUAL_GAIN, axis=1)
+        is_split = best[:, 0] > EQUAL_GAIN
+        feature = np.where(is_split, first // (bins - 1), 0)
+        at = np.where(is_split, first % (bins - 1), -1)
+        nodes = np.arange(shape[0])
+        middle = 0.5 * (x[nodes, feature, at] + y[nodes, feature, at])
+        low, high = (
+            np.stack([low, np.where(is_split, middle, low)], axis=1).reshape(-1),
+            np.stack([np.where(is_split, middle, high), high], axis=1).reshape(-1),
+        )
+        is_right = is_split[node] & (binned[np.arange(rows), feature[node]] > at[node])
+        node = 2 * node + is_right
+        features.append(feature)
+        ats.append(at)
+    return np.concatenate(features), np.concatenate(ats), value.reshape(-1), node
 
 
 SHAPE_SPLIT = "half of the shapes, by a hash of the shape; errors are of the other half"
