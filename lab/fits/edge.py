@@ -25,13 +25,13 @@ from simulators.edge.device import Weights, calibration_of, with_level
 def learn(
     features: Floats, seconds: Sequence[Floats], families: Sequence[str], own: float
 ) -> Prior:
-    """Return what devices have in common, from latencies of many networks on each.
+    """Return the prior of a device's weights, from latencies of many networks on other devices.
 
     Args:
         features: a row per network.
         seconds: of each device, in the order of the networks.
-        families: of each device; devices of one family count together as one.
-        own: spread of weights beyond what the devices show; chosen by leaving families out.
+        families: of each device; a family has the weight of one device.
+        own: further spread of the weights; chosen by leaving families out.
     """
     centre, scale = features.mean(axis=0), features.std(axis=0)
     scale = np.where(scale > 0.0, scale, 1.0)
@@ -46,47 +46,25 @@ def learn(
 
 
 def fitted(features: Floats, seconds: Floats) -> Weights:
-    """Return a device of which many networks were measured: nothing but its noise is unsure."""
+    """Return the error model of a device with many measured networks: only noise remains."""
     weights, noise = _least_squares(with_level(features), seconds)
     none = np.zeros((weights.size, weights.size))
     return Weights(float(seconds.mean()), weights, none, noise)
 
 
 def _least_squares(design: Floats, seconds: Floats) -> tuple[Floats, float]:
-    """Return the weights of a device on all networks, relative to its mean, and what is left."""
+    """Return the weights of a device, relative to its mean, and the deviation of residuals."""
     relative = seconds / seconds.mean()
-    gram = design.T @ design + np.eye(design.shape[1])  # one network's worth of doubt
+    gram = design.T @ design + np.eye(design.shape[1])  # a ridge of one network
     weights = np.linalg.solve(gram, design.T @ relative)
     return weights, float(np.sqrt(np.mean((relative - design @ weights) ** 2)))
 
 
-def choose(prior: Prior, features: Floats, count: int) -> Ints:
-    """Return the networks whose latencies teach most about those of all, one after another.
-
-    Each is the one that lowers the mean variance of all networks most, given those before it.
-
-    >>> one = np.ones(1)
-    >>> prior = Prior(0 * one, one, 0 * one, np.ones((1, 1)), 0.0, 0.1 * one)
-    >>> choose(prior, np.array([[0.0], [0.1], [3.0]]), 1).tolist()
-    [2]
-    """
-    design, covariance = prior.design(features), prior.covariance
-    spread = design.T @ design / len(design)
-    noise = float(np.median(prior.noises)) ** 2
-    chosen: list[int] = []
-    for _ in range(min(count, len(design))):
-        reach = design @ covariance
-        variance = np.einsum("ij,ij->i", reach, design) + noise
-        gain = np.einsum("ij,ij->i", reach @ spread, reach) / variance
-        gain[chosen] = -1.0
-        best = int(np.argmax(gain))
-        chosen.append(best)
-        covariance = covariance - np.outer(reach[best], reach[best]) / variance[best]
-    return np.array(chosen, np.int64)
-
-
 OWNS = (0.0025, 0.005, 0.01, 0.02, 0.04, 0.08)
+"""Candidates for the spread of a device's own weights."""
+
 SAMPLES, DRAWS, JUDGED = 10, 4, 1000
+"""Measured networks of a device, draws of them, and networks that judge a draw."""
 
 
 def fit_edge(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
@@ -113,9 +91,10 @@ def fit_edge(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
 
 
 def prior_of(table: Latencies, known: Sequence[str], own: float) -> Prior:
-    """Return what some devices of a table have in common."""
-    seconds = [table.seconds[device] for device in known]
-    return learn(table.features, seconds, [family(device) for device in known], own)
+    """Return the prior from some devices of a table."""
+    return learn(
+        table.features, [table.seconds[name] for name in known], [*map(family, known)], own
+    )
 
 
 def left_out_errors(table: Latencies, known: Sequence[str], own: float) -> Floats:
@@ -128,7 +107,7 @@ def left_out_errors(table: Latencies, known: Sequence[str], own: float) -> Float
 
 
 def drawn(table: Latencies, count: int, seed: int) -> Ints:
-    """Return the numbers of so many networks, drawn at random."""
+    """Return the positions of `count` networks, drawn at random."""
     generator = np.random.default_rng(np.random.SeedSequence(seed))
     return np.asarray(generator.choice(len(table.features), count, replace=False), np.int64)
 
@@ -182,20 +161,13 @@ def learn_programs(log_s: Floats, weights: Floats, labels: Sequence[Sequence[str
     for label in labels:
         kinds = np.array(label)
         rows.append(SHARED * (np.unique(kinds)[:, None] == kinds).astype(np.float64))
-    size = mean.size
-    return Prior(
-        np.zeros(size),
-        np.ones(size),
-        known,
-        np.concatenate(rows),
-        PROGRAM_SPREAD,
-        np.array(NOISES),
-        is_log=True,
-    )
+    spread, noises = np.concatenate(rows), np.array(NOISES)
+    centre, scale = np.zeros_like(mean), np.ones_like(mean)
+    return Prior(centre, scale, known, spread, PROGRAM_SPREAD, noises, is_log=True)
 
 
 def _mean(values: Floats, there: np.ndarray, weights: Floats, axis: int) -> Floats:
-    """Return weighted means of the entries that are there; zero where none is."""
+    """Return weighted means of the measured entries; 0 without any."""
     total = np.sum(np.where(there, values * weights, 0.0), axis=axis)
     weight = np.sum(np.where(there, weights, 0.0), axis=axis)
     return np.asarray(total / np.where(weight > 0.0, weight, 1.0), np.float64)

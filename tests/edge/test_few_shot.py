@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from lab.fits.edge import choose, learn, learn_programs, one_hot
+from lab.fits.edge import learn, learn_programs, one_hot
 from planning.calibrate.edge import adapt, prior, text_of
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.edge.device import cell_operations, cell_text, device, features
@@ -52,13 +52,6 @@ def test_identical_devices_count_once() -> None:
     twins = learn(NETWORKS, [seconds(c) for c in COSTS[[0, 0, 1]]], ["a", "a", "b"], own=0.0)
     assert_allclose(twins.mean, plain.mean)
     assert_allclose(twins.covariance, plain.covariance)
-
-
-def test_selected_samples_fit_better_than_the_first_ones() -> None:
-    known = prior("nb201")
-    cells = [cell_text([*["nor_conv_3x3"] * i, *["none"] * (6 - i)]) for i in range(7)]
-    rows = features("nb201", [*["|" + cells[0][1:]] * 10, *cells])
-    assert not {*choose(known, rows, 2).tolist()} <= set(range(10))
 
 
 def test_sample_latencies_must_be_positive() -> None:
