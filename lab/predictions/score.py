@@ -1,17 +1,35 @@
-"""Scores a tool's predictions: the regret of its choices, then the errors of its figures."""
+"""Scores a tool's predictions: the regret of its choices, then the errors of its figures.
+
+A task is a set of measured rows, the columns that identify them in a table of predictions, and the
+choices among them.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
-from lab.claims.deployments import regrets
-from lab.predictions.tasks import TASKS, Figures, Key, ScoredTask, key_of
-from lab.tables.rows import Bools, read_table
+from lab.claims.deployments import (
+    TPOT,
+    TTFT,
+    Decisions,
+    across_gpus,
+    power_limit_w,
+    regrets,
+    usd_per_hour,
+    within_gpu,
+)
+from lab.tables.deployments import QWEN3_32B, QWEN3_32B_PEER, SILICON, silicon
+from lab.tables.fp32 import MODEL_TIMES
+from lab.tables.rows import Bools, read_records, read_table
+from lab.tables.training import FLAGGED, MEASURED, SOURCES, contradicts, flagged
 from lab.validate import measured_tables
 from simulators.core.checks import Check, print_checks
 from simulators.core.errors import UserError
@@ -19,6 +37,36 @@ from simulators.core.folder import Folder, read_toml
 from simulators.core.jit import Floats
 
 ENTRIES = Folder("entry", "predictions/entries", package="lab")
+Key = tuple[str, ...]
+"""The values of a row in the columns that identify it."""
+
+Figures = Mapping[str, Floats]
+"""Columns with an entry for each row; NaN where there is none."""
+
+
+class PredictedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A table of the reference folder with a tool's predictions."""
+
+    file: str
+    columns: dict[str, str] = {}  # the tool's names of predicted columns, by ours
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A file of `entries/`: the tables of one tool."""
+
+    files: list[PredictedTable]
+
+
+@dataclass(frozen=True)
+class ScoredTask:
+    """Measured rows of one kind."""
+
+    key: tuple[str, ...]  # columns that identify a row
+    names: Sequence[Key]  # the key of each row
+    measured: Figures  # by the column in which a figure is predicted
+    kinds: Mapping[str, Bools]  # groups of rows that are scored; `all` are those without a fault
+    choices: Mapping[str, Sequence[Decisions]] = field(default_factory=dict)
+    decided_by: Callable[[Figures], Mapping[str, Floats]] = lambda figures: figures
 
 
 def main(words: list[str]) -> int:
@@ -67,30 +115,43 @@ def _predictions(named: str, reference: Path) -> list[pa.Table]:
     """Return tables of predictions, with the column names of tasks.
 
     Raises:
-        UserError: an entry names no table, or none of them is in the reference folder.
+        UserError: an entry is malformed, or none of its tables is in the reference folder.
     """
     if named.endswith((".csv", ".parquet")):
         return [read_table(Path(named))]
-    entry = ENTRIES.find(named)
-    files = read_toml(entry).get("files")
-    listed = files if isinstance(files, list) else []
-    tables = [one for one in listed if isinstance(one, dict) and isinstance(one.get("file"), str)]
-    if not tables or len(tables) < len(listed):
+    file = ENTRIES.find(named)
+    try:
+        entry = msgspec.convert(read_toml(file), Entry)
+    except msgspec.ValidationError as error:
         raise UserError(
-            f"{entry}: write [[files]], and in each `file`, a table of the reference folder, and "
-            "`columns`, its names of the predicted columns"
-        )
+            f"{file}: {error}; write [[files]], and in each `file`, a table of the reference "
+            "folder, and `columns`, its names of the predicted columns"
+        ) from error
     found = []
-    for one in tables:
-        if (file := reference / one["file"]).is_file():
-            theirs = {column: ours for ours, column in one.get("columns", {}).items()}
-            table = read_table(file)
-            kept = [c for c in table.column_names if c in theirs or c not in theirs.values()]
-            names = [theirs.get(column, column) for column in kept]
-            found.append(table.select(kept).rename_columns(names))
+    for one in entry.files:
+        if (reference / one.file).is_file():
+            ours = {theirs: name for name, theirs in one.columns.items()}
+            table = read_table(reference / one.file)
+            kept = [c for c in table.column_names if c in ours or c not in one.columns]
+            found.append(table.select(kept).rename_columns([ours.get(c, c) for c in kept]))
     if not found:
-        raise UserError(f"{named}: {', '.join(one['file'] for one in tables)} are not there")
+        raise UserError(f"{named}: {', '.join(one.file for one in entry.files)} are not there")
     return found
+
+
+def key_of(values: Sequence[object]) -> Key:
+    """Return the key of a row; whole numbers are written as such, however they are stored.
+
+    >>> key_of(["H100", 4, 4.0, True])
+    ('H100', '4', '4', 'true')
+    """
+
+    def word(value: object) -> str:
+        if isinstance(value, bool):
+            return str(value).lower()
+        return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+    return tuple(map(word, values))
 
 
 def _aligned(task: ScoredTask, tables: Sequence[pa.Table]) -> tuple[dict[str, Floats], int]:
@@ -118,10 +179,9 @@ def _aligned(task: ScoredTask, tables: Sequence[pa.Table]) -> tuple[dict[str, Fl
     return found, unmatched
 
 
-def _positive(value: object, column: str, row: str) -> float:
-    """Return a predicted figure."""
+def _positive(value: Any, column: str, row: str) -> float:
     try:
-        number = float(str(value))
+        number = float(value)
     except ValueError:
         number = -1.0
     if number <= 0.0 or np.isinf(number):
@@ -130,7 +190,7 @@ def _positive(value: object, column: str, row: str) -> float:
 
 
 def _lines(name: str, task: ScoredTask, predicted: Figures, unmatched: int) -> Iterator[Check]:
-    """Yield regrets of choices, then errors by figure and kind."""
+    """Yield regrets of choices, then errors by figure and kind of row."""
     answered = np.all([~np.isnan(column) for column in predicted.values()], axis=0)
     true, believed = task.decided_by(task.measured), task.decided_by(predicted)
     for about, among in task.choices.items() if answered.any() else ():
@@ -142,21 +202,86 @@ def _lines(name: str, task: ScoredTask, predicted: Figures, unmatched: int) -> I
     unknown = f"; {unmatched:,} rows of the file name none" if unmatched else ""
     for figure, measured in task.measured.items():
         for kind, which in task.kinds.items():
-            if (which & ~np.isnan(predicted[figure])).any():
-                yield _error(
-                    f"{name}, {figure}, {kind}", predicted[figure], measured, which, unknown
-                )
+            rows = which & ~np.isnan(predicted[figure])
+            if rows.any():
+                note = f"answers {rows.sum():,} of {which.sum():,}{unknown}"
+                ratio = predicted[figure][rows] / measured[rows]
+                yield _error(f"{name}, {figure}, {kind}", ratio, note)
 
 
-def _error(title: str, predicted: Floats, measured: Floats, which: Bools, unknown: str) -> Check:
-    """Return the mean error on the predicted rows of a kind, with its distribution as a note."""
-    rows = which & ~np.isnan(predicted)
-    ratio = predicted[rows] / measured[rows]
+def _error(title: str, ratio: Floats, note: str) -> Check:
+    """Return the mean error of predicted over measured, with its distribution as a note."""
     off = 100.0 * np.abs(ratio - 1.0)
     near = 100.0 * np.mean(np.abs(np.log2(ratio)) <= 1.0)
-    bias = 100.0 * float(np.mean(ratio - 1.0))
-    note = (
+    spread = (
         f"median {np.median(off):.1f}, p90 {np.percentile(off, 90.0):.0f}, {near:.0f} % within 2x, "
-        f"bias {bias:+.1f}; answers {rows.sum():,} of {which.sum():,}{unknown}"
+        f"bias {100.0 * float(np.mean(ratio - 1.0)):+.1f}"
     )
-    return Check(title, float(off.mean()), "%", rows=int(rows.sum()), note=note)
+    return Check(title, float(off.mean()), "%", rows=ratio.size, note=f"{spread}; {note}")
+
+
+def deployments(reference: Path) -> ScoredTask:
+    """Return deployments: mean TTFT and TPOT, and choices on one GPU and across GPUs."""
+    rows = silicon(reference)
+    own = silicon(reference, QWEN3_32B, QWEN3_32B_PEER) if (reference / QWEN3_32B).is_file() else []
+    every = [*rows, *own]
+    kept = np.array([not row.excluded for row in every], bool)
+    first = np.arange(len(every)) < len(rows)
+    kinds = {"all": kept & first, "with excluded rows": first}
+    for gpu in sorted({row.gpu for row in rows}):
+        kinds[gpu] = kept & first & np.array([row.gpu == gpu for row in every])
+    if own:
+        kinds["Qwen3-32B on H100"] = kept & ~first
+    return ScoredTask(
+        key=("id",),
+        names=[(row.name,) for row in every],
+        measured={
+            "ttft_ms": np.array([1e3 * row.ttft_s for row in every]),
+            "tpot_ms": np.array([1e3 * row.tpot_s for row in every]),
+        },
+        kinds=kinds,
+        choices={
+            "on one GPU, throughput": within_gpu(every),
+            "across GPUs, tokens per dollar": across_gpus(every, usd_per_hour(every)),
+            "across GPUs, tokens per joule": across_gpus(every, power_limit_w(every)),
+        },
+        decided_by=lambda f: {TTFT: f["ttft_ms"] * 1e-3, TPOT: f["tpot_ms"] * 1e-3},
+    )
+
+
+def fp32_models(reference: Path) -> ScoredTask:
+    """Return whole transformers in fp32 under PyTorch, by how many GPUs ran them."""
+    key = ("gpu", "model", "mode", "batch", "seq_len", "fused", "parallelism")
+    rows = read_records(reference / MODEL_TIMES)
+    alone = np.array([row.n_gpus == 1 for row in rows], bool)
+    return ScoredTask(
+        key=key,
+        names=[key_of([row[name] for name in key]) for row in rows],
+        measured={"total_ms": np.array([row.measured_ms for row in rows], np.float64)},
+        kinds={"all": np.ones(len(rows), bool), "one GPU": alone, "four GPUs": ~alone},
+    )
+
+
+def training_steps(reference: Path) -> ScoredTask:
+    """Return training steps whose time is known, by source."""
+    rows = [row for row in read_records(reference / MEASURED) if row.step_time_s]
+    reasons = flagged(reference)
+    kept = np.array([not contradicts(reasons.get(row.row_id, "")) for row in rows], bool)
+    sources = [next((n for w, n in SOURCES.items() if w in row.source), "") for row in rows]
+    kinds = {"all": kept, "with flagged rows": np.ones(len(rows), bool)}
+    for source in dict.fromkeys(filter(None, sources)):
+        kinds[source] = kept & np.array([name == source for name in sources])
+    return ScoredTask(
+        key=("row_id",),
+        names=[(row.row_id,) for row in rows],
+        measured={"step_time_s": np.array([row.step_time_s for row in rows], np.float64)},
+        kinds=kinds,
+    )
+
+
+TASKS: Mapping[str, tuple[Callable[[Path], ScoredTask], Sequence[str]]] = {
+    "deployments": (deployments, (SILICON,)),
+    "fp32_models": (fp32_models, (MODEL_TIMES,)),
+    "training_steps": (training_steps, (MEASURED, FLAGGED)),
+}
+"""Tasks by name, with the tables that each needs."""
