@@ -2,15 +2,15 @@
 
 A sampler is chosen by the name of its file (`grid`, `random`, `nsga2`); its fields are its options
 on the command line. A `SearchSampler` has `search` in place of `rounds` and is run by
-`_search_driver`. `_capacity`, `_min_replicas` and `_refined` are not chosen by name: an axis of the
-space or a question asks for them.
+`_search_driver`. The samplers of `_axis_searches` are not chosen by name: an axis of the space or a
+question asks for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, fields
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 import polars as pl
@@ -19,7 +19,7 @@ from simulators.core.folder import Folder, load_from
 from simulators.core.jit import Floats, Ints
 from sweeper.query.fronts import Matrix
 from sweeper.space.design_space import DesignSpace, Objectives
-from sweeper.space.points import Batch, Index
+from sweeper.space.points import Batch, Index, Mask
 
 SAMPLERS = Folder("sampler", "samplers", ".py", package="sweeper")
 
@@ -40,8 +40,21 @@ MEETS, SIMULATED, IMPOSSIBLE = 0, 1, 2
 """A design meets the space's condition, was simulated and does not, or is infeasible or failed."""
 
 
+class RowTable:
+    """Base class of a dataclass whose fields are columns of equal length."""
+
+    def take(self, rows: Index | Mask) -> Self:
+        """Return some rows."""
+        return type(self)(*(column[rows] for column in vars(self).values()))
+
+    def joined(self, other: Self) -> Self:
+        """Return these rows and then those of `other`."""
+        both = zip(vars(self).values(), vars(other).values(), strict=True)
+        return type(self)(*(np.concatenate(pair) for pair in both))
+
+
 @dataclass(frozen=True)
-class Observations:
+class Observations(RowTable):
     """Results of designs, one row each."""
 
     index: Index  # numbers of the designs
@@ -56,20 +69,14 @@ class Observations:
         ints, floats = np.empty(0, np.int64), np.empty(0)
         return cls(ints, np.empty((0, objectives)), ints, ints, floats)
 
-    def take(self, rows: Index) -> Observations:
-        """Return some rows."""
-        return Observations(*(getattr(self, f.name)[rows] for f in fields(self)))
-
     def of(self, index: Index) -> Observations:
-        """Return the observations of designs, all of which must be known, in this order."""
+        """Return the observations of designs, in this order; all of them must be known."""
         order = np.argsort(self.index)
         return self.take(order[np.searchsorted(self.index[order], index)])
 
-    def joined(self, other: Observations) -> Observations:
+    def with_new(self, other: Observations) -> Observations:
         """Return these observations and then those of designs that are new in `other`."""
-        new = other.take(np.flatnonzero(~np.isin(other.index, self.index)))
-        names = (f.name for f in fields(self))
-        return Observations(*(np.concatenate([getattr(self, n), getattr(new, n)]) for n in names))
+        return self.joined(other.take(~np.isin(other.index, self.index)))
 
 
 @dataclass(frozen=True)

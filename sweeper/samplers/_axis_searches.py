@@ -20,7 +20,7 @@ these at the second value. The front is that of rows relabelled with the second 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,13 +34,34 @@ from simulators.core.jit import Floats
 from sweeper.query.pareto import pareto_front
 from sweeper.questions import CarriesLoad
 from sweeper.samplers import Goal, Results
-from sweeper.samplers._search_driver import answers_at, at_first_value, single_axis
+from sweeper.samplers._search_driver import answers_at
 from sweeper.samplers.random import allowed, in_blocks
 from sweeper.space.axes import is_capacity, refined_values
 from sweeper.space.design_space import DesignSpace, checked
 from sweeper.space.points import Batch, Index, Mask, Span
 from sweeper.space.space_file import SpaceConfig
 from sweeper.space.sql import names_in, parsed, shown
+
+
+def at_first_value(space: DesignSpace, axis: str) -> tuple[Index, int]:
+    """Return the numbers of all points at the first value of an axis, and the axis's stride."""
+    [place] = [i for i, factor in enumerate(space.factors) if axis in factor.columns]
+    step, values = math.prod(space.sizes[place + 1 :].tolist()), len(space.axes[axis])
+    every = np.arange(space.size // values, dtype=np.int64)
+    return every // step * (step * values) + every % step, step
+
+
+def single_axis(asked: Sequence[str], space: DesignSpace, what: str) -> str | None:
+    """Return the one axis of `asked`; None if there is none.
+
+    Raises:
+        UserError: there are two, or the axis is zipped with others.
+    """
+    if len(asked) > 1:
+        raise UserError(f"only one axis can {what}, not {' and '.join(asked)}")
+    if asked and any(asked[0] in f.columns and len(f.columns) > 1 for f in space.factors):
+        raise UserError(f"axis '{asked[0]}' cannot {what}, because it is zipped with others")
+    return asked[0] if asked else None
 
 
 @dataclass(frozen=True)

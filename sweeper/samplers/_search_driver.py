@@ -32,14 +32,13 @@ from sweeper.samplers import (
     SearchSampler,
 )
 from sweeper.samplers.lhs import spread_evenly
-from sweeper.samplers.random import allowed, in_blocks
+from sweeper.samplers.random import allowed, check_options, in_blocks
 from sweeper.space.axes import Scalar
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.points import Batch, Codes, Index, Mask
+from sweeper.space.points import Batch, Index, Mask, number_of
 from sweeper.space.sql import excess, parsed
 
-_PATIENCE = 8
-"""Times in a row that a search may ask for no new design before designs are drawn at random."""
+_PATIENCE = 8  # requests in a row without a new design before designs are drawn at random
 
 
 @dataclass(frozen=True)
@@ -52,15 +51,12 @@ class SearchOptions:
     across: str = ""
 
     def __post_init__(self) -> None:
-        if self.points < 1:
-            raise UserError(f"sampler.points={self.points}: a search looks at one point at least")
-        if self.seed < 0:
-            raise UserError(f"sampler.seed={self.seed}: a seed is not negative")
+        check_options(self.points, self.seed)
         if self.across not in ("", WORST, MEAN):
             raise unknown(f"sampler.across={self.across}", self.across, (WORST, MEAN))
 
     def size(self, space: DesignSpace) -> int:
-        """Return the number of points asked for, at most the space."""
+        """Return the number of points asked for, at most the size of the space."""
         return min(self.points, len(space))
 
 
@@ -72,7 +68,7 @@ class SearchDriver:
     goal: Goal
 
     def size(self, space: DesignSpace) -> int:
-        """Return the most points that will be picked."""
+        """Return the largest number of points that the search picks."""
         return self.sampler.size(space)
 
     def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:
@@ -92,8 +88,8 @@ class SearchDriver:
             if not len(asked):
                 return
             new = candidates.new(asked, history)[:left]
-            repeats = 0 if len(new) else repeats + 1
-            if len(history.index) and 0 < repeats <= _PATIENCE:
+            if not len(new) and len(history.index) and repeats < _PATIENCE:
+                repeats += 1
                 search.tell(history.of(asked[np.isin(asked, history.index)]))
                 continue
             if not len(new):
@@ -103,13 +99,13 @@ class SearchDriver:
             repeats = 0
             spent += len(new) * least
             yield in_blocks(candidates.points(new))
-            history = history.joined(candidates.observe(results(), new))
+            history = history.with_new(candidates.observe(results(), new))
             known = np.concatenate([asked[np.isin(asked, history.index)], new])
             search.tell(history.of(_unique(known)))
 
 
 def as_sampler(sampler: Sampler | SearchSampler, goal: Goal) -> Sampler:
-    """Return a sampler unchanged, or wrap a search sampler in a driver."""
+    """Return a sampler unchanged, or a search sampler in a driver."""
     return SearchDriver(sampler, goal) if isinstance(sampler, SearchSampler) else sampler
 
 
@@ -123,11 +119,11 @@ class Candidates:
     """The designs that a search compares: the points of a space, or groups of them over scenarios.
 
     Args:
-        space: of the designs; the search sees numbers in it.
+        space: the designs; the search sees point numbers of this space.
         whole: the space of all points.
         offsets: from the number of a design's first point to that of each scenario.
-        goal: what to optimise.
-        across: how the values of several scenarios become one; empty: they do not.
+        goal: objectives and condition.
+        across: worst or mean, the statistic over scenarios; empty: each scenario has its designs.
     """
 
     space: DesignSpace
@@ -138,10 +134,10 @@ class Candidates:
 
     @classmethod
     def of(cls, space: DesignSpace, goal: Goal, across: str) -> Candidates:
-        """Return the designs of a space; one per combination of all but the given axes if across.
+        """Return the designs of a space; with `across`, one per combination of the chosen axes.
 
         Raises:
-            UserError: a given axis moves together with one that is chosen.
+            UserError: a given axis moves together with a chosen axis.
         """
         given = [n for n in goal.given if n in space.varied] if across else []
         if not given:
@@ -162,14 +158,11 @@ class Candidates:
         return cls(space.at(narrowed), space, np.array(sorted(sums), np.int64), goal, across)
 
     def points(self, index: Index) -> Index:
-        """Return the numbers of all points of some designs, those of one design together."""
+        """Return the numbers of all points of some designs, grouped by design."""
         if not self.across:
             return index
-        total = np.zeros(len(index), np.int64)
-        codes = self.space.codes(index)
-        for factor, mine in zip(self.whole.factors, codes, strict=True):
-            total = total * len(factor) + mine
-        return (total[:, np.newaxis] + self.offsets).ravel()
+        first = number_of(self.space.codes(index), self.whole.sizes)
+        return (first[:, np.newaxis] + self.offsets).ravel()
 
     def new(self, index: Index, history: Observations) -> Index:
         """Return the allowed designs that were not evaluated yet, each once and in order."""
@@ -181,7 +174,7 @@ class Candidates:
         return index if kept is None else index[kept.reshape(len(index), -1).all(axis=1)]
 
     def drawn(self, random: np.random.Generator, history: Observations) -> Index:
-        """Return new designs drawn at random; of a small space all that are left."""
+        """Return new designs drawn at random; of a small space all remaining designs."""
         if len(self.space) <= 1 << 16:
             return self.new(random.permutation(len(self.space)), history)
         return self.new(self.space.drawn(random, 1 << 12), history)
@@ -189,7 +182,7 @@ class Candidates:
     def observe(self, results: pl.LazyFrame, index: Index) -> Observations:
         """Return the observations of designs that were evaluated."""
         goal, shown = self.goal, results
-        if goal.priced is not None:  # designs are compared in the first of the prices asked for
+        if goal.priced is not None:  # designs are compared at the first of the prices asked for
             first = {n: values[0] for n, values in goal.priced.axes.items()}
             shown = repriced(results, priced(goal.priced, first))
         rows = answers_at(self.whole, results, self.points(index), shown)
@@ -218,7 +211,7 @@ def answers_at(
     """Return the row of results of each point, nulls where there is none.
 
     Args:
-        space: of the points.
+        space: the space of the points.
         results: its rows.
         index: numbers of the points.
         shown: the same rows in the same order, with the columns to return; default `results`.
@@ -264,8 +257,8 @@ def ranked(observed: Observations) -> tuple[Ints, Matrix]:
             layers = np.ones(len(rows), np.int64)
             if tier != IMPOSSIBLE:
                 beyond = observed.excess[rows, np.newaxis]
-                missed = tier == SIMULATED and beyond.any()
-                layers = rank_layers(beyond if missed else observed.losses[rows])
+                is_missed = tier == SIMULATED and beyond.any()
+                layers = rank_layers(beyond if is_missed else observed.losses[rows])
                 for layer in range(1, int(layers.max()) + 1):
                     members = rows[layers == layer]
                     distance[members] = crowding_distance(observed.losses[members])
@@ -274,13 +267,8 @@ def ranked(observed: Observations) -> tuple[Ints, Matrix]:
     return ranks, distance
 
 
-def sizes_of(space: DesignSpace) -> Ints:
-    """Return the number of rows of each factor of a space."""
-    return np.array([len(factor) for factor in space.factors], np.int64)
-
-
 def ordered_of(space: DesignSpace) -> Mask:
-    """Return which factors hold only numbers, ascending or descending."""
+    """Return a mask of the factors that hold only numbers, ascending or descending."""
 
     def is_ordered(values: tuple[object, ...]) -> bool:
         numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
@@ -291,32 +279,6 @@ def ordered_of(space: DesignSpace) -> Mask:
     return np.array([all(is_ordered(v) for v in f.columns.values()) for f in space.factors])
 
 
-def stride_of(space: DesignSpace, axis: str) -> int:
-    """Return by how much point numbers grow from one value of an axis to the next."""
-    [place] = [i for i, factor in enumerate(space.factors) if axis in factor.columns]
-    return math.prod(len(factor) for factor in space.factors[place + 1 :])
-
-
-def at_first_value(space: DesignSpace, axis: str) -> tuple[Index, int]:
-    """Return the numbers of all points at the first value of an axis, and the axis's stride."""
-    step, values = stride_of(space, axis), len(space.axes[axis])
-    every = np.arange(space.size // values, dtype=np.int64)
-    return every // step * (step * values) + every % step, step
-
-
-def single_axis(asked: Sequence[str], space: DesignSpace, what: str) -> str | None:
-    """Return the one axis that asks for something; None if none does.
-
-    Raises:
-        UserError: two axes ask for it, or one that is zipped with others.
-    """
-    if len(asked) > 1:
-        raise UserError(f"only one axis can {what}, not {' and '.join(asked)}")
-    if asked and any(asked[0] in f.columns and len(f.columns) > 1 for f in space.factors):
-        raise UserError(f"axis '{asked[0]}' cannot {what}, because it is zipped with others")
-    return asked[0] if asked else None
-
-
 def with_value(space: DesignSpace, batch: pa.RecordBatch, name: str, value: Any) -> pa.RecordBatch:
     """Return a batch of points with one value in a column."""
     column = pa.array([value] * batch.num_rows, space.schema.field(name).type)
@@ -324,22 +286,9 @@ def with_value(space: DesignSpace, batch: pa.RecordBatch, name: str, value: Any)
     return batch.set_column(place, name, column.dictionary_encode())
 
 
-def number_of(codes: Ints, sizes: Ints) -> Index:
-    """Return the number of each row of codes, one per factor, the first slowest.
-
-    >>> number_of(np.array([[1, 2]]), np.array([3, 4])).tolist()
-    [6]
-    """
-    total = np.zeros(len(codes), np.int64)
-    for column, size in zip(codes.T, sizes.tolist(), strict=True):
-        total = total * size + column
-    return total
-
-
 def codes_of(space: DesignSpace, index: Index) -> Ints:
     """Return the row of each factor that points take, one point a row."""
-    columns: list[Codes] = space.codes(index)
-    return np.stack(columns, axis=1).astype(np.int64)
+    return np.stack(space.codes(index), axis=1).astype(np.int64)
 
 
 def designs_in_file(space: DesignSpace, file: str) -> Index:
@@ -363,7 +312,7 @@ def designs_in_file(space: DesignSpace, file: str) -> Index:
     found = [nearest(space, row) for row in rows.to_dicts()]
     if not (kept := [codes for codes in found if codes is not None]):
         raise UserError(f"sampler.start={file}: no row is a design of this space")
-    return allowed(space, np.unique(number_of(np.array(kept, np.int64), sizes_of(space))))
+    return allowed(space, np.unique(number_of(np.array(kept).T, space.sizes)))
 
 
 def initial_designs(

@@ -23,12 +23,10 @@ from sweeper.samplers._search_driver import (
     codes_of,
     initial_designs,
     nearest,
-    number_of,
     ordered_of,
-    sizes_of,
 )
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.points import Index
+from sweeper.space.points import Index, number_of
 from sweeper.store.keys import define
 
 _NUMBER, _TIER, _DEFINITION = "sweeper_number", "sweeper_tier", "sweeper_definition"
@@ -80,76 +78,60 @@ class _Parzen:
         self._optuna = load_extra("optuna", "sampler=bayes", instead="use sampler=nsga2")
         self._optuna.logging.set_verbosity(self._optuna.logging.ERROR)
         self._options, self._space = options, space
-        self._sizes = sizes_of(space)
-        self._kinds = self._distributions()
-        self._memory: Any = None
+        kinds, is_range = self._optuna.distributions, ordered_of(space)
+        self._kinds = {
+            str(place): kinds.IntDistribution(0, size - 1)
+            if is_range[place]
+            else kinds.CategoricalDistribution(list(range(size)))
+            for place, size in enumerate(space.sizes.tolist())
+            if size > 1
+        }
+        self._study: Any = None
         self._stored = _Stored(self._optuna, options, space, objectives) if options.study else None
-        self._asked: dict[int, Any] = {}
-
-    def _distributions(self) -> dict[str, Any]:
-        """Return the Optuna distribution of each factor that varies: a range or categories."""
-        kinds, ranges = {}, self._optuna.distributions
-        for place, factor in enumerate(self._space.factors):
-            if len(factor) > 1:
-                is_range = ordered_of(self._space)[place]
-                words = ranges.CategoricalDistribution(list(range(len(factor))))
-                kinds[str(place)] = (
-                    ranges.IntDistribution(0, len(factor) - 1) if is_range else words
-                )
-        return kinds
 
     def ask(self) -> Index:
         """Return designs that are likely good."""
-        if self._memory is None:
+        if self._study is None:
             first, random = self._options.first, np.random.default_rng(self._options.seed)
             return initial_designs(self._space, self._options, first, random)[:first]
-        codes = np.zeros((self._options.batch, len(self._sizes)), np.int64)
-        trials = [self._memory.ask(self._kinds) for _ in codes]
+        codes = np.zeros((self._options.batch, len(self._space.factors)), np.int64)
+        trials = [self._study.ask(self._kinds) for _ in codes]
         for row, trial in zip(codes, trials, strict=True):
             row[[int(place) for place in trial.params]] = list(trial.params.values())
-        numbers = number_of(codes, self._sizes)
-        for number, trial in zip(numbers.tolist(), trials, strict=True):
-            if number in self._asked:
-                self._memory.tell(trial, state=self._optuna.trial.TrialState.FAIL)
-            else:
-                self._asked[number] = trial
-        return numbers
+            self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
+        return number_of(codes.T, self._space.sizes)
 
     def tell(self, observed: Observations) -> None:
-        """Add observations, also to the stored study."""
-        if self._memory is None:
+        """Add a trial for each simulated design, also to the stored study."""
+        if self._study is None:
             self._begin(observed.losses.shape[1])
-        for number, losses, tier in zip(
-            observed.index.tolist(), observed.losses.tolist(), observed.tier.tolist(), strict=True
+        simulated = observed.take(observed.tier != IMPOSSIBLE)
+        if not len(simulated.index):
+            return
+        codes = codes_of(self._space, simulated.index).tolist()
+        for row, losses, tier, number in zip(
+            codes,
+            simulated.losses.tolist(),
+            simulated.tier.tolist(),
+            simulated.index.tolist(),
+            strict=True,
         ):
-            trial = self._asked.pop(number, None)
-            if tier == IMPOSSIBLE:
-                if trial is not None:
-                    self._memory.tell(trial, state=self._optuna.trial.TrialState.FAIL)
-            elif trial is not None:
-                trial.set_user_attr(_TIER, tier)
-                self._memory.tell(trial, losses)
-            else:
-                [codes] = codes_of(self._space, np.array([number]))
-                self._memory.add_trial(self._trial(codes.tolist(), losses, tier))
-            if self._stored is not None and tier != IMPOSSIBLE:
+            self._add(row, losses, tier)
+            if self._stored is not None:
                 self._stored.add(number, losses, tier)
-        for trial in self._asked.values():  # forbidden by constraints
-            self._memory.tell(trial, state=self._optuna.trial.TrialState.FAIL)
-        self._asked.clear()
 
-    def _trial(self, codes: list[int], losses: list[float], tier: int) -> Any:
-        params = {place: codes[int(place)] for place in self._kinds}
-        return self._optuna.trial.create_trial(
-            params=params,
+    def _add(self, codes: list[int], losses: list[float], tier: int) -> None:
+        """Add a trial to the study in memory."""
+        trial = self._optuna.trial.create_trial(
+            params={place: codes[int(place)] for place in self._kinds},
             distributions=self._kinds,
             values=losses,
-            user_attrs={_TIER: tier},
             system_attrs={"constraints": (float(tier),)},
         )
+        self._study.add_trial(trial)
 
     def _begin(self, objectives: int) -> None:
-        """Create the study in memory, with the trials of others from the stored one."""
+        """Create the study in memory, with the trials of other spaces from the stored study."""
         with warnings.catch_warnings():  # of experimental and renamed options
             warnings.simplefilter("ignore")
             sampler = self._optuna.samplers.TPESampler(
@@ -157,14 +139,14 @@ class _Parzen:
                 n_startup_trials=0,
                 multivariate=True,
                 constant_liar=True,
-                constraints_func=lambda trial: (float(trial.user_attrs[_TIER]),),
+                constraints_func=lambda _: (0.0,),  # unused: trials are added with constraints
             )
         wanted = ["minimize"] * objectives
-        self._memory = self._optuna.create_study(directions=wanted, sampler=sampler)
+        self._study = self._optuna.create_study(directions=wanted, sampler=sampler)
         for params, losses, tier in self._stored.of_others() if self._stored else ():
             codes = nearest(self._space, params)
             if codes is not None:
-                self._memory.add_trial(self._trial(codes, losses, tier))
+                self._add(codes, losses, tier)
 
 
 class _Stored:

@@ -22,29 +22,21 @@ from simulators.core.errors import UserError
 from simulators.core.jit import Ints
 from sweeper.query.fronts import Matrix, distinct_front, dominated, group_fronts
 from sweeper.questions import Bounds, Ignores
-from sweeper.samplers import MEETS, Goal, Observations, Search
-from sweeper.samplers._search_driver import number_of, scenario_numbers, sizes_of, with_value
-from sweeper.samplers.random import allowed
+from sweeper.samplers import MEETS, RowTable, Goal, Observations, Search
+from sweeper.samplers._search_driver import scenario_numbers, with_value
+from sweeper.samplers.random import allowed, check_options
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.points import Index, Mask
+from sweeper.space.points import Index, Mask, number_of
 from sweeper.space.sql import at_most
 
-ALL = 1 << 62
-"""More points than a space has."""
-_MOST = 2_000_000
-"""Most boxes of the initial partition."""
-_NEAR = 0.05
-"""Boxes whose bounds are worse than non-dominated ones by at most this share are cut as well."""
-_TINY = float(np.finfo(np.float64).tiny)
-"""Added to bounds, so that boxes with bounds of zero are near each other."""
-_CHEAP_POINT_S = 1e-4
-"""Evaluation time of a design up to which it costs no more than a bound."""
-_AT_ONCE = 200_000
-"""Boxes bounded at a time, which limits memory."""
-_PARTS, _CHEAP_PARTS = 8, 64
-"""Parts that a box is cut into; more where evaluating a design is cheap."""
-_CHEAP_DESIGNS = 20_000
-"""Rough number of cheap designs evaluated per round."""
+ALL = 1 << 62  # more points than a space has
+_MOST = 2_000_000  # largest number of boxes of the initial partition
+_NEAR = 0.05  # boxes whose bounds are worse than non-dominated ones by this share are cut as well
+_TINY = float(np.finfo(np.float64).tiny)  # added to bounds: bounds of zero are near each other
+_CHEAP_POINT_S = 1e-4  # evaluation time up to which a design costs no more than a bound
+_AT_ONCE = 200_000  # boxes bounded at a time, which limits memory
+_PARTS, _CHEAP_PARTS = 8, 64  # parts that a box is cut into; more where designs are cheap
+_CHEAP_DESIGNS = 20_000  # rough number of cheap designs evaluated per round
 
 
 @dataclass(frozen=True)
@@ -60,8 +52,7 @@ class BranchAndBound:
     across: str = ""
 
     def __post_init__(self) -> None:
-        if self.points < 1:
-            raise UserError(f"sampler.points={self.points}: a search looks at one point at least")
+        check_options(self.points)
         if self.across:
             raise UserError(
                 "sampler=bounds proves a front for each scenario, not one across them: "
@@ -88,22 +79,13 @@ class BranchAndBound:
 
 
 @dataclass(frozen=True)
-class Boxes:
+class Boxes(RowTable):
     """Boxes, one per row: the values from `low` to `high` of each factor that varies."""
 
     low: Ints
     high: Ints
     least: Matrix  # lower bounds, a column per objective
     group: Ints  # the scenario
-
-    def take(self, which: Ints | Mask) -> Boxes:
-        """Return some boxes."""
-        return Boxes(*(column[which] for column in vars(self).values()))
-
-    def joined(self, other: Boxes) -> Boxes:
-        """Return these boxes and others."""
-        both = zip(vars(self).values(), vars(other).values(), strict=True)
-        return Boxes(*(np.concatenate(two) for two in both))
 
     @property
     def is_single(self) -> Mask:
@@ -118,8 +100,8 @@ class _Proof:
     def __init__(self, space: DesignSpace, goal: Goal, simulator: Bounds) -> None:
         self._space, self._goal, self._simulator = space, goal, simulator
         self._limits = at_most(goal.where or "")
-        self._varied = np.flatnonzero(sizes_of(space) > 1)
-        self._sizes = sizes_of(space)[self._varied]
+        self._varied = np.flatnonzero(space.sizes > 1)
+        self._sizes = space.sizes[self._varied]
         self._best: dict[int, Matrix] = {}
         self._cheap = _is_cheap(space)
         self._parts = _CHEAP_PARTS if self._cheap else _PARTS
@@ -133,7 +115,7 @@ class _Proof:
         if not isinstance(self._simulator, Ignores):
             return low, high
         high, asked = high.copy(), {root for rule in self._space.rules for root in rule.roots}
-        ignored = self._simulator.ignored(self._space.batch(number_of(low, self._sizes)))
+        ignored = self._simulator.ignored(self._space.batch(self._number(low)))
         for side, factor in enumerate(self._varied.tolist()):
             name, *others = self._space.factors[factor].columns
             if name in ignored and not others and factor not in asked:
@@ -155,9 +137,12 @@ class _Proof:
                 continue
             asked = np.empty(0, np.int64)
             if self._cheap or promising.is_single.all():
-                chosen = self._and_others(best)
+                chosen = best
+                if self._cheap:
+                    count = len(self._boxes.group)
+                    chosen = np.union1d(best, np.arange(0, count, 1 + count // _CHEAP_DESIGNS))
                 boxes = self._boxes.take(chosen)
-                asked = number_of((boxes.low + boxes.high) // 2, self._sizes)
+                asked = self._number((boxes.low + boxes.high) // 2)
                 asked = np.setdiff1d(allowed(self._space, asked), self._known)
                 self._known = np.union1d(self._known, asked)
                 left = np.setdiff1d(np.arange(len(self._boxes.group)), chosen[boxes.is_single])
@@ -168,13 +153,6 @@ class _Proof:
             if len(asked):
                 return asked
         return np.empty(0, np.int64)
-
-    def _and_others(self, best: Ints) -> Ints:
-        """Return the given boxes and, where designs are cheap, others evenly picked."""
-        if not self._cheap:
-            return best
-        count = len(self._boxes.group)
-        return np.union1d(best, np.arange(0, count, 1 + count // _CHEAP_DESIGNS))
 
     def tell(self, observed: Observations) -> None:
         """Update the front, and discard the boxes that it dominates."""
@@ -187,18 +165,19 @@ class _Proof:
 
     def _cut(self, promising: Boxes) -> None:
         """Cut boxes with nearly non-dominated bounds; where designs are cheap, all boxes."""
-        near = {} if self._cheap else self._near(promising, _NEAR)
+        near: dict[int, Matrix] = {}
+        if not self._cheap:
+            for group in np.unique(promising.group).tolist():
+                least = promising.least[promising.group == group]
+                near[group] = least * (1.0 + _NEAR) + _TINY
         wide = self._not_dominated(self._boxes, near) & ~self._boxes.is_single
         if wide.any():
             parts = self._bounded(*_cut_boxes(self._boxes.take(wide), self._parts))
             self._boxes = self._boxes.take(~wide).joined(parts)
 
-    def _near(self, promising: Boxes, share: float) -> dict[int, Matrix]:
-        """Return the bounds of boxes, made worse by a share, by scenario."""
-        return {
-            group: promising.least[promising.group == group] * (1.0 + share) + _TINY
-            for group in np.unique(promising.group).tolist()
-        }
+    def _number(self, codes: Ints) -> Index:
+        """Return the point number of each row of codes of the factors that vary."""
+        return np.zeros(len(codes), np.int64) + number_of(codes.T, self._sizes)
 
     def _bounded(self, low: Ints, high: Ints) -> Boxes:
         """Bound boxes; return those that may hold a design of the front."""
@@ -209,7 +188,7 @@ class _Proof:
         return functools.reduce(Boxes.joined, found)
 
     def _some_bounded(self, low: Ints, high: Ints) -> Boxes:
-        first, last = number_of(low, self._sizes), number_of(high, self._sizes)
+        first, last = self._number(low), self._number(high)
         kept = np.ones(len(low), bool)
         for rule in self._space.rules:
             roots = np.isin(self._varied, rule.roots)

@@ -32,20 +32,13 @@ from sweeper.samplers.random import allowed
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.points import Index, Span
 
-MOST = 200_000
-"""Most points of a space: the surrogate predicts all of them."""
-_FITTED = 250
-"""Designs on which the surrogate's length scale and noise are fitted."""
-_AT_ONCE = 10_000
-"""Designs predicted at a time."""
-_VARIANCE = 0.995
-"""Share of the variance of the cheap metrics that the features keep."""
-_HOPE = 0.3
-"""Probability of meeting the condition, at the good end of its band, that a design needs."""
-_UNLIKELY = 0.05
-"""Least probability by which the gain of a design is weighted."""
-_ALIKE = 0.01
-"""Designs predicted to differ by less are not simulated in the same round."""
+MOST = 200_000  # largest size of a space: the surrogate model predicts all points
+_FITTED = 250  # designs on which the length scale and noise of the surrogate are fitted
+_AT_ONCE = 10_000  # designs predicted at a time
+_VARIANCE = 0.995  # share of the variance of the cheap metrics that the features keep
+_HOPE = 0.3  # probability of meeting the condition, at the good end of its band, that is needed
+_UNLIKELY = 0.05  # smallest probability by which the gain of a design is weighted
+_ALIKE = 0.01  # designs predicted to differ by less are not simulated in the same round
 
 
 @dataclass(frozen=True)
@@ -159,7 +152,7 @@ class _SurrogateSearch:
 
     def tell(self, observed: Observations) -> None:
         """Add observations, sorted by design."""
-        joined = observed if self._observed is None else self._observed.joined(observed)
+        joined = observed if self._observed is None else self._observed.with_new(observed)
         self._observed = joined.take(np.argsort(joined.index))
 
 

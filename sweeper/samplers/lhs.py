@@ -12,7 +12,7 @@ import numpy as np
 
 from sweeper.samplers.random import Random, allowed, first_distinct
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.points import Index
+from sweeper.space.points import Index, number_of
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,17 @@ def spread_evenly(space: DesignSpace, random: np.random.Generator, points: int) 
         return allowed(space, random.permutation(len(space)))
 
     def cube(count: int) -> Index:
-        numbers = np.zeros(count, np.int64)
-        for factor in space.factors:
-            # Thousands of points at a time, each of so many parts of the range once.
+        """Return the points of one hypercube: each of `count` parts of every axis once."""
+        codes = []
+        for size in space.sizes.tolist():
             part = random.permutation(count) + random.random(count)
-            code = np.minimum((part * len(factor) / count).astype(np.int64), len(factor) - 1)
-            numbers = numbers * len(factor) + code
-        return numbers
+            codes.append(np.minimum((part * size / count).astype(np.int64), size - 1))
+        return number_of(codes, space.sizes)
 
     first = np.unique(allowed(space, cube(points)))
-    if len(first) == points or not space.constraints:
-        rest = first_distinct(space, points, cube)
-        return np.concatenate([first, rest[~np.isin(rest, first)]])[:points]
-    rest = first_distinct(space, points, lambda n: space.drawn(random, n))
+    is_direct = len(first) == points or not space.constraints
+    draw = cube if is_direct else lambda n: space.drawn(random, n)
+    rest = first_distinct(space, points, draw)
     return np.concatenate([first, rest[~np.isin(rest, first)]])[:points]
 
 

@@ -21,18 +21,14 @@ from sweeper.samplers._search_driver import (
     SearchOptions,
     codes_of,
     initial_designs,
-    number_of,
     ordered_of,
     ranked,
-    sizes_of,
 )
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.points import Index
+from sweeper.space.points import Index, number_of
 
-_ETA = 3.0
-"""Distribution index, pymoo's for whole numbers: the larger, the nearer offspring to parents."""
-_CROSSED = 0.5
-"""Probability that a gene of a pair is crossed."""
+_ETA = 3.0  # distribution index of pymoo for integers: the larger, the nearer to the parents
+_CROSSED = 0.5  # probability that a gene of a pair is crossed
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ class _Evolution:
     def __init__(self, options: Nsga2, space: DesignSpace, given: Sequence[str]) -> None:
         self._space, self._count = space, options.population
         self._random = np.random.default_rng(options.seed)
-        self._sizes, self._ordered = sizes_of(space), ordered_of(space)
+        self._sizes, self._ordered = space.sizes, ordered_of(space)
         self._crossover = load_extra("pymoo.operators.crossover.sbx", "sampler=nsga2").cross_sbx
         self._mutation = load_extra("pymoo.operators.mutation.pm", "sampler=nsga2").mut_pm
         factors = enumerate(space.factors)
@@ -93,12 +89,12 @@ class _Evolution:
                 first[places] = candidates[winners]
         offspring = self._offspring(np.stack([codes[first], codes[second]]).astype(np.float64))
         offspring[:, self._given] = np.tile(scenarios, (2, 1))
-        return number_of(offspring, self._sizes)
+        return number_of(offspring.T, self._sizes)
 
     def tell(self, observed: Observations) -> None:
         """Keep the best of parents and offspring, and the whole front."""
         if self._population is not None:
-            observed = self._population.joined(observed)
+            observed = self._population.with_new(observed)
         ranks, crowding = ranked(observed)
         count = max(self._count, int((ranks == 0).sum()))
         self._population = observed.take(survivors(ranks, crowding, count))

@@ -12,12 +12,9 @@ from sweeper.samplers import Results
 from sweeper.space.design_space import DesignSpace
 from sweeper.space.points import Batch, Index
 
-BLOCK = 4096
-"""Points are sent in blocks of the order drawn, sorted inside: early results are a fair sample."""
-_RARE = 1 / 64
-"""Share of allowed points below which they are drawn by their constraints, not by rejection."""
-_PATIENCE = 1 << 24
-"""Most draws of a sample, or 256 for each point that is wanted if that is more."""
+BLOCK = 4096  # points sent together, in the order drawn and sorted inside: a fair sample
+_RARE = 1 / 64  # share of allowed points below which points are drawn by their constraints
+_PATIENCE = 1 << 24  # largest number of draws of a sample, or 256 per point if that is more
 
 
 @dataclass(frozen=True)
@@ -33,10 +30,7 @@ class Random:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.points < 1:
-            raise UserError(f"sampler.points={self.points}: a sample has at least one point")
-        if self.seed < 0:
-            raise UserError(f"sampler.seed={self.seed}: a seed is not negative")
+        check_options(self.points, self.seed)
 
     def rounds(self, space: DesignSpace, results: Results) -> Iterator[Iterable[Batch]]:  # noqa: ARG002 - the draw looks at no results
         """Yield one round of blocks."""
@@ -54,6 +48,14 @@ class Random:
         if space.constraints and space.share < _RARE:
             return first_distinct(space, self.points, lambda n: space.drawn(random, n), 1 << 16)
         return first_distinct(space, self.points, lambda n: random.integers(len(space), size=n))
+
+
+def check_options(points: int, seed: int = 0) -> None:
+    """Raise `UserError` for an impossible number of points or seed."""
+    if points < 1:
+        raise UserError(f"sampler.points={points}: a sampler picks at least one point")
+    if seed < 0:
+        raise UserError(f"sampler.seed={seed}: a seed is not negative")
 
 
 def in_blocks(index: Index) -> Iterator[Batch]:

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sweeper.extras import load_extra
-from sweeper.samplers._search_driver import number_of
 from sweeper.samplers.random import Random, allowed, first_distinct
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.points import Index
+from sweeper.space.points import Index, number_of
 
 
 @dataclass(frozen=True)
@@ -36,12 +35,12 @@ class Sobol(Random):
         qmc = load_extra("scipy.stats.qmc", "sampler=sobol", instead="use sampler=lhs")
         if self.points >= len(space):
             return allowed(space, np.arange(len(space)))
-        sizes = np.array([len(factor) for factor in space.factors if len(factor) > 1])
+        sizes = space.sizes[space.sizes > 1]
         sequence = qmc.Sobol(len(sizes), rng=np.random.default_rng(self.seed))
 
         def numbers(count: int) -> Index:
             codes = (sequence.random(1 << (count - 1).bit_length()) * sizes).astype(np.int64)
-            return number_of(codes, sizes)
+            return number_of(codes.T, sizes)
 
         return first_distinct(space, self.points, numbers)
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from simulators.core.contract import Describes, load_simulator
 from simulators.core.errors import UserError, unknown
-from sweeper.space.points import Batch, Index, Mask, Product
+from sweeper.space.points import Batch, Index, Mask, Product, number_of
 from sweeper.space.sql import computed, names_in, parsed
 
 TABLE = 1 << 21
@@ -79,9 +79,10 @@ class Rule:
             return self._evaluate(space, space.codes(where), len(where))
         table = self.on(space, self.roots)
         codes = space.codes(where)
-        position: Any = np.zeros(len(where), np.int64)
-        for r in self.roots:
-            position = position * len(space.factors[r]) + codes[r]
+        roots = list(self.roots)
+        position = np.zeros(len(where), np.int64) + number_of(
+            [codes[r] for r in roots], space.sizes[roots]
+        )
         return table[position] if isinstance(table, np.ndarray) else table.take(pa.array(position))
 
     def on(self, space: Product, roots: Sequence[int]) -> Any:
@@ -221,10 +222,7 @@ def drawn(space: Product, rules: Sequence[Rule], random: np.random.Generator, co
             found = np.unravel_index(places[random.integers(len(places), size=count)], alive.shape)
             for root, column in zip(roots, found, strict=True):
                 codes[root] = column
-    index = np.zeros(count, np.int64)
-    for factor, code in zip(space.factors, codes, strict=True):
-        index = index * len(factor) + code
-    return index
+    return number_of(codes, space.sizes)
 
 
 def _alive(space: Product, rules: Sequence[Rule]) -> Iterator[Mask]:
