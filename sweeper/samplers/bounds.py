@@ -22,7 +22,7 @@ from simulators.core.errors import UserError
 from simulators.core.jit import Ints
 from sweeper.query.fronts import Matrix, distinct_front, dominated, group_fronts
 from sweeper.questions import Bounds, Ignores
-from sweeper.samplers import MEETS, RowTable, Goal, Observations, Search
+from sweeper.samplers import MEETS, Goal, Observations, RowTable, Search
 from sweeper.samplers._search_driver import scenario_numbers, with_value
 from sweeper.samplers.random import allowed, check_options
 from sweeper.space.design_space import DesignSpace
