@@ -133,18 +133,9 @@ def _printed(text: str) -> Iterator[tuple[str, float]]:
 def report_of(run: ServingRun) -> str:
     """Return the report of a run with a log of all batches."""
     point, metrics = run.point, run.metrics()
-    title = f"{point.model} on {metrics.gpus} {point.gpu}, {point.scheduler}"
-    return "\n".join(
-        [
-            f"Load test of {title}",
-            "",
-            *_counts(metrics),
-            "",
-            *_latencies(metrics),
-            "",
-            *_course(run.state),
-        ]
-    )
+    title = f"Load test of {point.model} on {metrics.gpus} {point.gpu}, {point.scheduler}"
+    tables = (_counts(metrics), _latencies(metrics), _periods(run.state))
+    return "\n\n".join([title, *("\n".join(lines) for lines in tables)])
 
 
 def _counts(m: ServingMetrics) -> Iterator[str]:
@@ -186,24 +177,26 @@ def _latencies(m: ServingMetrics) -> Iterator[str]:
         yield f"{words:<24}" + "".join(f"{value:>9,.{digits}f}" for value in values)
 
 
-def _course(state: ReplicaState) -> Iterator[str]:
+def _periods(state: ReplicaState) -> Iterator[str]:
     """Yield arrivals, completions, batch size, queue and KV use of each period."""
     log, times = batch_table(state), state.times
-    began = float(times[:, at.ARRIVAL].min())
-    edges = np.linspace(began, max(float(log["end_s"].to_numpy().max()), began), PERIODS + 1)
-    period = np.clip(
-        np.searchsorted(edges, log["formed_s"].to_numpy(), "right") - 1, 0, PERIODS - 1
-    )
+    start_s = float(times[:, at.ARRIVAL].min())
+    end_s = max(float(log["end_s"].to_numpy().max()), start_s)
+    edges = np.linspace(start_s, end_s, PERIODS + 1)
+    formed = np.searchsorted(edges, log["formed_s"].to_numpy(), "right") - 1
+    period = np.clip(formed, 0, PERIODS - 1)
     batches = np.maximum(np.bincount(period, minlength=PERIODS), 1)
     requests, waiting, blocks = (
         np.bincount(period, log[name].to_numpy(), PERIODS) / batches
         for name in ("requests", "waiting", "kv_blocks")
     )
-    came, went = (np.histogram(times[:, column], edges)[0] for column in (at.ARRIVAL, at.COMPLETED))
+    arrived, completed = (
+        np.histogram(times[:, column], edges)[0] for column in (at.ARRIVAL, at.COMPLETED)
+    )
     yield "from s      arrived completed  batch size  waiting  KV in use"
     for i in range(PERIODS):
         yield (
-            f"{edges[i] - began:<10,.1f}{came[i]:>9,}{went[i]:>10,}{requests[i]:>12,.1f}"
+            f"{edges[i] - start_s:<10,.1f}{arrived[i]:>9,}{completed[i]:>10,}{requests[i]:>12,.1f}"
             f"{waiting[i]:>9,.1f}{blocks[i] / state.pool[0, at.TOTAL_BLOCKS]:>11.1%}"
         )
 
