@@ -1,10 +1,49 @@
-"""The time of fused attention: compute bound in prefill, memory bound in decode.
+"""Fused attention: compute bound in prefill, memory bound in decode.
 
-FlashAttention (Dao et al., 2022): a block keeps a tile of query rows and streams keys and values
-past it. Prefill work is 4 FLOPs per head dimension and scored pair, in blocks of query rows over
-the SMs. Decode reads every key and value once per group of query heads; blocks split the keys
+FlashAttention (Dao et al., 2022): a block keeps a tile of query rows and streams keys and values.
+Prefill takes 4 FLOPs per head dimension and scored pair, in blocks of query rows over the SMs.
+Decode reads every key and value once per group of query heads; blocks split the keys
 (FlashDecoding, 2023) so that a few long requests still fill the GPU, and the query heads of a
 group are padded to the height of a matrix instruction.
+
+Fitted formulas over sums of a batch (`Q` new tokens, `P` pairs, `KV` keys, `R` requests, `d` head
+size). Prefill:
+
+    padded  = P + tile KV + step Q + tile step R          half a tile is empty along each edge
+    compute = heads padded (4 d + softmax) / (compute peak)
+    block   = 2 tile KV/R (4 d + softmax) / (compute peak / SMs)       the longest, alone at the end
+    t       = start + ((compute + tail block)^4 + memory^4)^(1/4)
+
+or, if the longest blocks run beside all others and not after them,
+
+    t       = start + (compute^4 + (beside block)^4 + memory^4)^(1/4)
+
+Decode: keys that L2 keeps between calls are read faster, every query head of a group scores all
+keys, a block has a fixed cost, and the keys of a request are read in order by as many blocks as the
+SMs hold (`blocks = R kv_heads`):
+
+    memory  = bytes (lost + (1 - lost) / l2_speed) / (bandwidth b)     lost: of keys in l2_share L2
+    compute = heads (KV + lead R) (4 d) / (compute peak)
+    chain   = KV / R key_clocks / ((1 + split SMs / blocks) clock)
+    t       = start + (memory^4 + compute^4 + chain^4)^(1/4) + blocks block_clocks / (SMs clock)
+
+A mixed launch (prefill chunks and decodes in one kernel, which then splits no keys) is a prefill
+whose decodes fill a whole tile with one row (`KVd` keys, `Rd` requests). Its longest block may
+belong to either:
+
+    padded  = as above + tile KVd + tile step Rd
+    t       = start + ((compute^4 + (tail block)^4) + memory^4)^(1/4)
+
+vLLM's unified Triton kernel runs attention with sinks before Hopper, because FlashAttention 2 does
+not support sinks (gpt-oss, `kernel_unified_attention_2d`). A block holds 16 rows: the query heads
+that share a key head, of as many neighbouring queries as fit. It reads 32 keys per step:
+
+    step  = number_clocks width rows / 16          width: head size, rounded up to a power of two
+    block = (block_clocks / number_clocks + keys / 32 + 1/2) step
+    t     = start + blocks block / (SMs clock)
+
+Rows are too few for tensor cores to matter: five GPUs of two instruction sets take the same clocks
+within a twelfth, so the fit transfers to other GPUs. Decodes with sinks are bound by memory.
 """
 
 from __future__ import annotations
@@ -38,16 +77,16 @@ from simulators.workload.operators import Attention, Column
 from simulators.workload.precision import BYTES
 
 LATENT_PREFILL_DIM = (192.0 + 128.0) / 2.0
-"""Latent attention scores over 192 numbers and sums over 128 (DeepSeek-V2, 2024)."""
+"""Mean head size of latent prefill: 192 numbers for scores, 128 for sums (DeepSeek-V2, 2024)."""
 
 LATENT_DECODE_DIM = (576.0 + 512.0) / 2.0
-"""A decode step of latent attention scores over the cached 576 numbers and sums over 512."""
+"""Mean head size of latent decode: 576 cached numbers for scores, 512 for sums."""
 
 
 def attention_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
-    """Return the seconds of one fused attention kernel over a batch of requests.
+    """Return the seconds of fused attention over a batch of requests.
 
-    A mixed batch is one launch where the library has such a kernel, else two after each other.
+    A mixed batch is one launch if the library has such a kernel, else two consecutive launches.
     """
     if is_unified(attention, gpu, profile.framework):
         return _with_sinks_seconds(attention, gpu, profile)
@@ -66,10 +105,10 @@ def attention_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Float
 
 
 def _with_sinks_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
-    """Return the seconds of attention with sinks, at least those of attention without sinks."""
+    """Return the seconds of attention with sinks, at least the time without sinks."""
     without = replace(attention, sinks=False)
     if attention.phase == "mixed":
-        chunks, decodes = apart(without)
+        chunks, decodes = split_phases(without)
         chunks_s = np.maximum(attention_seconds(chunks, gpu, profile), unified_seconds(chunks, gpu))
         some_chunks = np.asarray(chunks.query_tokens, np.float64) > 0.0
         return attention_seconds(decodes, gpu, profile) + np.where(some_chunks, chunks_s, 0.0)
@@ -80,8 +119,8 @@ def _with_sinks_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Flo
 
 
 def _mixed_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
-    """Return the seconds of chunks and decodes together; without chunks, of the decode kernel."""
-    chunks, decodes = apart(attention)
+    """Return the seconds of a mixed batch; without chunks, of the decode kernel."""
+    chunks, decodes = split_phases(attention)
     decodes_s = attention_seconds(decodes, gpu, profile)
     some_chunks = np.asarray(chunks.query_tokens, np.float64) > 0.0
     entry = _entry(attention, gpu, profile)
@@ -95,13 +134,13 @@ def _mixed_seconds(attention: Attention, gpu: Gpu, profile: Profile) -> Floats:
 
 
 def _without_launch_s(attention: Attention, gpu: Gpu, profile: Profile, entry: Entry) -> Floats:
-    """Return fitted seconds without the launch, which measurements hold and `price` adds."""
+    """Return fitted seconds without the launch, which measurements include and `price` adds."""
     alone_s = seconds_by(entry, partial(fitted_seconds, attention, gpu)) - profile.kernel_s
     return np.maximum(alone_s, ATTENTION.roofline_s(attention, gpu))
 
 
 def fitted_seconds(attention: Attention, gpu: Gpu, entry: Entry) -> Floats:
-    """Return the seconds of one launch: interpolated in a grid, else by a formula and its trees."""
+    """Return the seconds of a launch: from the grid of its entry, or from formula and trees."""
     if entry.grid is not None:
         return interpolated_s(entry.grid, attention, partial(form_seconds, gpu=gpu))
     seconds = form_seconds(attention, gpu, entry.numbers)
@@ -112,13 +151,13 @@ def fitted_seconds(attention: Attention, gpu: Gpu, entry: Entry) -> Floats:
 
 
 def form_seconds(attention: Attention, gpu: Gpu, numbers: Numbers) -> Floats:
-    """Return the seconds of one launch by the form alone."""
+    """Return the seconds of one launch by the formula, without grid or trees."""
     named = (form for number, form in FORM_WITH.items() if number in numbers)
     form = next(named, FORM_OF[attention.phase])
     return np.asarray(form(attention, gpu, numbers, attention_bytes(attention)), np.float64)
 
 
-def apart(attention: Attention) -> tuple[Attention, Attention]:
+def split_phases(attention: Attention) -> tuple[Attention, Attention]:
     """Return the chunks and the decodes of a mixed batch as two launches."""
     chunks, chunk_keys, decodes, decode_keys = split_sums(attention)
     queries, pairs, _, _ = sums(attention)
@@ -133,7 +172,7 @@ def apart(attention: Attention) -> tuple[Attention, Attention]:
 
 
 def kernel_of(attention: Attention) -> str:
-    """Return which kernel runs: latent attention has one of its own."""
+    """Return the name of the kernel; latent attention has separate kernels."""
     return f"mla_{attention.phase}" if attention.latent else attention.phase
 
 
@@ -144,7 +183,7 @@ def attention_flops(attention: Attention) -> Floats:
 
 
 def padded_flops(attention: Attention) -> Floats:
-    """Return the FLOPs with a decode's group of query heads as high as a matrix instruction."""
+    """Return the FLOPs with decode's query heads padded to a matrix instruction."""
     group = attention.heads / attention.kv_heads
     rows = np.ceil(group / INSTRUCTION_ROWS) * INSTRUCTION_ROWS
     return attention_flops(attention) * (rows / group if attention.phase == "decode" else 1.0)
@@ -159,7 +198,7 @@ def attention_bytes(attention: Attention) -> Floats:
 
 
 def _prefill_compute_s(attention: Attention, gpu: Gpu, rates: AttentionRates) -> Floats:
-    """Blocks of query rows fill the SMs; the longest block is the least a kernel can take."""
+    """Return the seconds of unmeasured prefill: blocks spread over SMs, plus the longest block."""
     queries = np.maximum(np.asarray(attention.query_tokens, np.float64), 1.0)
     requests = np.maximum(np.asarray(attention.requests, np.float64), 1.0)
     pairs = np.asarray(attention.pairs, np.float64)
@@ -173,7 +212,7 @@ def _prefill_compute_s(attention: Attention, gpu: Gpu, rates: AttentionRates) ->
 
 
 def _decode_compute_s(attention: Attention, gpu: Gpu, rates: AttentionRates) -> Floats:
-    """Heads of a group share a matrix instruction; one block's keys are the least a step takes."""
+    """Return the seconds of unmeasured decode: padded products, plus loading one block's keys."""
     kv = np.asarray(attention.kv_tokens, np.float64)
     group = np.ceil(attention.heads / attention.kv_heads / rates.group_tile) * rates.group_tile
     flops = 4.0 * attention.kv_heads * group * attention.head_dim * kv
@@ -184,7 +223,7 @@ def _decode_compute_s(attention: Attention, gpu: Gpu, rates: AttentionRates) -> 
 
 
 def _entry(attention: Attention, gpu: Gpu, profile: Profile) -> Entry | None:
-    """Return the fitted numbers that apply; tables hold 16- and 8-bit attention only."""
+    """Return the entry of the kernel, or None: only 16- and 8-bit attention was measured."""
     if BYTES[attention.dtype] > BYTES["bf16"]:
         return None
     dtype = "bf16" if BYTES[attention.dtype] == BYTES["bf16"] else "fp8"
@@ -208,11 +247,11 @@ Numbers = Mapping[str, float]
 
 
 EXPONENTIALS = 16
-"""Of an SM in a clock, on every GPU that a form was fitted to; Blackwell Ultra has twice that."""
+"""Exponentials per SM and clock on every fitted GPU; Blackwell Ultra has twice as many."""
 
 
 def prefill_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats) -> Floats:
-    """Return the uncorrected seconds of prompt chunks."""
+    """Return the uncorrected seconds of prefill chunks."""
     queries, pairs, keys, requests = sums(a)
     per_pair = a.heads * (4.0 * a.head_dim + softmax_flops(gpu, numbers))
     rate = numbers["compute"] * gpu.peak(a.dtype)
@@ -229,7 +268,7 @@ def prefill_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Float
 
 
 def mixed_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats) -> Floats:
-    """Return the uncorrected seconds of one launch over prompt chunks and single new tokens."""
+    """Return the uncorrected seconds of a mixed launch."""
     queries, pairs, keys, _ = sums(a)
     chunks, chunk_keys, decodes, decode_keys = split_sums(a)
     per_pair = a.heads * (4.0 * a.head_dim + softmax_flops(gpu, numbers))
@@ -247,12 +286,12 @@ def mixed_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats)
 
 
 def softmax_flops(gpu: Gpu, numbers: Numbers) -> float:
-    """Return the FLOPs that the exponential of a scored pair is worth on a GPU's special units."""
+    """Return the FLOPs that take as long as the exponential of a scored pair."""
     return numbers["softmax"] * EXPONENTIALS / gpu.exponentials_per_clock
 
 
 def decode_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats) -> Floats:
-    """Return the uncorrected seconds of single new tokens."""
+    """Return the uncorrected seconds of a decode step."""
     _, _, keys, requests = sums(a)
     kept = 2.0 * keys * a.kv_heads * a.head_dim * BYTES[a.kv_dtype]
     lost = l2_miss_rate(kept / (numbers["l2_share"] * gpu.l2_bytes))
@@ -269,20 +308,20 @@ def decode_seconds(a: Attention, gpu: Gpu, numbers: Numbers, moved_bytes: Floats
 
 
 def sums(a: Attention) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return the batch's queries, pairs, keys and requests, of which there is at least one."""
+    """Return queries, pairs, keys and requests of a batch; requests are at least 1."""
     queries, pairs, keys, requests = _floats(a.query_tokens, a.pairs, a.kv_tokens, a.requests)
     return queries, pairs, keys, np.maximum(requests, 1.0)
 
 
 def split_sums(a: Attention) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return chunks and their keys, decodes and theirs, of a mixed launch."""
+    """Return chunks, keys of chunks, decodes and keys of decodes of a mixed launch."""
     columns = _floats(a.requests, a.kv_tokens, a.decodes, a.decode_kv_tokens)
     requests, keys, decodes, decode_keys = columns
     return requests - decodes, keys - decode_keys, decodes, decode_keys
 
 
 def mixed_features(a: Attention, shape: tuple[int, ...]) -> Floats:
-    """Return what trees look at in a mixed launch; none falls when a batch grows."""
+    """Return the features of trees for mixed launches; no feature falls when a batch grows."""
     chunks, chunk_keys, decodes, decode_keys = split_sums(a)
     queries, pairs, _, _ = sums(a)
     heads, kv_heads, head_dim, _ = _geometry(a)
@@ -296,11 +335,10 @@ def mixed_features(a: Attention, shape: tuple[int, ...]) -> Floats:
 
 
 def attention_features(a: Attention, shape: tuple[int, ...]) -> Floats:
-    """Return the features of trees, one row each; no feature falls when a batch grows.
+    """Return the features of trees, one per row; no feature falls when a batch grows.
 
-    Libraries choose a kernel by the geometry of the heads, whose times rise and fall with it; so
-    the geometry is let bend both ways, and the laws are those of requests and tokens. A window is
-    part of the geometry.
+    Libraries choose a kernel by the geometry of the heads, so geometry and window are features with
+    both signs. Times are monotone in requests and tokens only.
     """
     queries, pairs, keys, requests = sums(a)
     heads, kv_heads, head_dim, window = _geometry(a)
@@ -331,12 +369,12 @@ UNIFIED_TILE_KEYS = 32.0
 
 
 def is_unified(attention: Attention, gpu: Gpu, framework: str) -> bool:
-    """Return whether an engine runs attention with sinks by this kernel on a GPU."""
+    """Return whether an engine runs attention with sinks by the unified kernel on a GPU."""
     return attention.sinks and gpu.architecture in kernel_choices(framework).unified_attention
 
 
 def unified_seconds(a: Attention, gpu: Gpu, numbers: Mapping[str, float] | None = None) -> Floats:
-    """Return the seconds of prompts; of fitted numbers unless others are given."""
+    """Return the seconds of prefill by the unified kernel, with fitted or given constants."""
     found = numbers or _unified_calibration()["numbers"]
     group = np.asarray(a.heads, np.float64) / a.kv_heads
     rows = np.maximum(INSTRUCTION_ROWS, 2.0 ** np.ceil(np.log2(group)))
@@ -350,7 +388,7 @@ def unified_seconds(a: Attention, gpu: Gpu, numbers: Mapping[str, float] | None 
 
 
 def unified_band() -> Band:
-    """Return how far off GPUs lie that were left out of the fit."""
+    """Return the prediction interval of GPUs that were held out of the fit."""
     ends = _unified_calibration()["ends"]
     return uniform_band(float(ends["lo"]), float(ends["hi"]))
 
@@ -371,7 +409,7 @@ FORM_WITH = {
     "lone_clocks": triton_latent_seconds,
     "wait_clocks": triton_prompt_seconds,
 }
-"""Forms of one library's kernels, by a number that no other form has."""
+"""Formulas of one library's kernels, by a constant that no other formula has."""
 
 ATTENTION = OperatorFamily(
     seconds=attention_seconds,

@@ -1,13 +1,13 @@
-"""State convolutions and updates, encoder attention, quantisation and embedding.
+"""State convolutions and updates, encoder attention, quantization and embedding.
 
-All have one form, with four or five numbers per GPU, framework and kernel, and trees on top:
+All have one formula, with up to five constants per GPU, framework and kernel, and trees:
 
     t = start + ((flops / (compute peak))^4 + (bytes / (bandwidth b))^4)^(1/4)
               + blocks block_clocks / (SMs clock) + longest chain_clocks / clock
 
-`blocks` are started one by one, such as the heads of a request, or the numbers that an embedding
+`blocks` start one after another, such as the heads of a request, or the numbers that an embedding
 gathers (one or two clocks of an SM each in PyTorch). `longest` is the number of tokens that one
-block must walk in order, because each state needs the one before it.
+block processes in order, because each state depends on the previous state.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from simulators.workload.operators import STATE_CHUNK, Column, Quantisation
 from simulators.workload.precision import BYTES
 
 TAPS = 4.0
-"""Tokens a causal convolution sees, in every model with one so far (Gu and Dao, 2023)."""
+"""Width of the causal convolution, in every model so far (Gu and Dao, 2023)."""
 
 STATE_BYTES = 4.0
-"""States are kept in 32 bits."""
+"""Bytes per number of a state: 32 bits."""
 
 UNMEASURED = {
     "start_s": 3e-6,
@@ -43,8 +43,7 @@ UNMEASURED = {
     "block_clocks": 200.0,
     "chain_clocks": 10.0,
 }
-"""Where a fit begins, and what stands in where no table was ever fitted."""
-
+"""Constants of kernels without a fit, and the start of fits."""
 
 Auxiliary = (
     ops.CausalConvolution | ops.StateUpdate | Quantisation | ops.EncoderAttention | ops.Embedding
@@ -53,22 +52,22 @@ Auxiliary = (
 
 @dataclass(frozen=True)
 class KernelWork:
-    """What an operator asks for, and what trees look at."""
+    """FLOPs, traffic and blocks of an operator, and the features of trees."""
 
     flops: Floats
     moved_bytes: Floats
     blocks: Floats
     longest: Floats
-    features: Floats  # one row each, in the shape of the others; none falls when a batch grows
+    features: Floats  # one per row, in the shape of the columns; none falls when a batch grows
 
 
 def work_of(op: Auxiliary) -> KernelWork:
-    """Return arithmetic, traffic and blocks of an operator."""
+    """Return FLOPs, traffic and blocks of an operator."""
     return WORK[type(op)](op)
 
 
 def kernel_of(op: Auxiliary) -> str:
-    """Return the calibration's name of what runs.
+    """Return the name of an operator's kernel in calibrations.
 
     >>> kernel_of(Quantisation(name="q", rows=1, cols=1))
     'quantise'
@@ -91,7 +90,7 @@ def auxiliary_seconds(op: Auxiliary, gpu: Gpu, profile: Profile) -> Floats:
 
 
 def fitted_seconds(op: Auxiliary, gpu: Gpu, entry: Entry | Mapping[str, float]) -> Floats:
-    """Return the seconds by given numbers, and by trees where the entry has them."""
+    """Return the seconds by given constants, or by the constants and trees of an entry."""
     work = work_of(op)
     numbers = entry.numbers if isinstance(entry, Entry) else entry
     seconds = form_seconds(work, op.dtype, gpu, numbers)
@@ -105,7 +104,7 @@ def fitted_seconds(op: Auxiliary, gpu: Gpu, entry: Entry | Mapping[str, float]) 
 
 
 def form_seconds(work: KernelWork, dtype: str, gpu: Gpu, numbers: Mapping[str, float]) -> Floats:
-    """Return the seconds of the form alone."""
+    """Return the seconds by the formula, without trees."""
     compute_s = work.flops / (numbers["compute"] * _peak(work, dtype, gpu))
     memory_s = work.moved_bytes / (numbers["bandwidth"] * gpu.hbm_bytes_per_s)
     clocks = work.blocks * numbers["block_clocks"] / gpu.sm_count
@@ -115,7 +114,7 @@ def form_seconds(work: KernelWork, dtype: str, gpu: Gpu, numbers: Mapping[str, f
 
 
 def _peak(work: KernelWork, dtype: str, gpu: Gpu) -> float:
-    """Return the rate of a precision; what does no arithmetic needs none."""
+    """Return the peak of a precision in FLOP/s; infinite for operators without arithmetic."""
     return gpu.peak(dtype) if np.any(work.flops) else math.inf
 
 
@@ -132,7 +131,7 @@ def _convolution(c: ops.CausalConvolution) -> KernelWork:
 
 
 def _states(s: ops.StateUpdate) -> KernelWork:
-    """Decode reads and writes each state once; a prompt does per chunk, with products between."""
+    """Return the work of state updates: a decode step moves each state once, prefill per chunk."""
     requests, tokens, keys, heads = _columns(s.requests, s.tokens, s.key_heads, s.value_heads)
     state = heads * s.key_dim * s.value_dim
     ends = 2.0 * requests * state * STATE_BYTES
@@ -189,19 +188,19 @@ def _embedding(e: ops.Embedding) -> KernelWork:
 
 
 def _columns(*sizes: Column) -> tuple[Floats, ...]:
-    """Return columns of one shape."""
+    """Return columns that are broadcast to one shape."""
     return tuple(np.broadcast_arrays(*(np.asarray(size, np.float64) for size in sizes)))
 
 
 def _each(tokens: Floats, requests: Floats) -> Floats:
-    """Return the tokens of each request, of which there is at least one."""
+    """Return the tokens per request."""
     return tokens / np.maximum(requests, 1.0)
 
 
 def _rows(requests: Floats, tokens: Floats, width: Floats) -> Floats:
-    """Return features: none falls when requests, tokens or the width grow, but for width alone.
+    """Return the features of trees; no feature falls when requests or tokens grow.
 
-    Libraries choose kernels by the width, so it may bend both ways.
+    Libraries choose kernels by the width, so the width is a feature with both signs.
     """
     each = _each(tokens, requests)
     return np.stack(
@@ -210,9 +209,10 @@ def _rows(requests: Floats, tokens: Floats, width: Floats) -> Floats:
 
 
 def _entry(op: Auxiliary, gpu: Gpu, profile: Profile) -> Entry | None:
-    """Return the entry for an operator; unmeasured kernels use the entry of a similar kernel.
+    """Return the entry of an operator's kernel, or of a similar measured kernel.
 
-    Mamba-2 states use the entry of the delta rule; other narrow formats use the entry of fp8.
+    Mamba-2 states use the entry of the delta rule; quantization to formats without a measurement
+    uses the entry of fp8.
     """
     kernel = kernel_of(op)
     dtype = "bf16" if BYTES[op.dtype] == BYTES["bf16"] else op.dtype

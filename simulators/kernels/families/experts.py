@@ -1,9 +1,9 @@
 """Grouped GEMMs of experts: only activated experts read their weights.
 
 Under uniform routing `E (1 - (1 - k/E)^T)` of `E` experts are activated when `T` tokens choose `k`
-each. One grouped kernel runs a product per activated expert, priced at the mean height.
+each. One grouped kernel runs a product per activated expert, priced at the mean number of rows.
 
-Experts, for one grouped product of `rows` over `activated` of a GPU's `experts`; `routed` are
+Fitted formula of a grouped product of `rows` over `activated` of a GPU's `experts`. `routed` are
 the rows of all GPUs that share the experts; kernels sort, skip and sum these rows:
 
     compute = 2 n k (rows + pad activated) / (compute peak)
@@ -12,8 +12,8 @@ the rows of all GPUs that share the experts; kernels sort, skip and sum these ro
     shared  = 2 routed n / (passing b) + clocks / clock
     t       = start + (compute^4 + weights^4)^(1/4) + k step + moved + shared
 
-Libraries with tiles for few and for many tokens pad `LOW_TILE` of `pad` up to a token an expert and
-read weights `tall` slower beyond; both products take `unaligned` longer in layers of odd widths.
+Libraries with tiles for few and for many tokens pad `LOW_TILE` of `pad` up to one token per expert,
+and read weights `tall` slower beyond. Products of unaligned widths are `unaligned` slower.
 """
 
 from __future__ import annotations
@@ -36,48 +36,48 @@ from simulators.workload.operators import GroupedGemm, active_experts
 from simulators.workload.precision import BYTES, precision
 
 MEASURED = ("bf16", "fp8", "fp8_block", "fp4", "w4a8", "w4a16", "mxfp4")
-"""Formats of experts that tables hold, by their names as precisions; `mxfp4` are four bits that
-share exponents, multiplied in 16, which other kernels unpack than those of `w4a16`."""
+"""Measured formats of experts, by their names as precisions. `mxfp4` has 4-bit weights with shared
+exponents that are multiplied in 16 bits; its kernels differ from those of `w4a16`."""
 
 RUN_AS = {"w8a16": "w4a16"}
-"""Formats that no table holds, and the one whose kernels run them: Marlin's (`fused_marlin_moe` of
-vLLM) unpack 8 bits as they do 4, so theirs are the same numbers, over twice the bytes."""
+"""Unmeasured formats and the measured format of the same kernels: Marlin (`fused_marlin_moe` of
+vLLM) unpacks 8-bit weights like 4-bit weights, so the constants are equal at twice the bytes."""
 
 BEFORE_HOPPER = {"mxfp4": "w4a16"}
-"""Formats that Marlin's kernels also run on `MARLIN_ARCHITECTURES`, for which OpenAI's kernels were
-not written (`get_mxfp4_backend` of vLLM). Engines' files name those that run OpenAI's there."""
+"""Formats that Marlin kernels run on `MARLIN_ARCHITECTURES`, which OpenAI's kernels do not support
+(`get_mxfp4_backend` of vLLM). The engine's file lists exceptions."""
 
 MARLIN_ARCHITECTURES = "ampere", "ada"
 
 
 @dataclass(frozen=True)
 class ExpertSizes:
-    """One product over the experts of a GPU, as columns."""
+    """Sizes of one grouped product over the experts of a GPU, as columns."""
 
-    tokens: Floats  # that choose among the experts of all GPUs
-    routed: Floats  # rows of all GPUs: so many experts were chosen in all
-    rows: Floats  # of this GPU's experts
-    activated: Floats  # experts with a row at least
-    experts: Floats  # of this GPU, activated or not
-    chosen: Floats  # of them, by a token
-    width: Floats  # of one, as cut
+    tokens: Floats  # tokens that are routed among the experts of all GPUs
+    routed: Floats  # rows of all GPUs: tokens times experts per token
+    rows: Floats  # rows of this GPU's experts
+    activated: Floats  # experts with at least one row
+    experts: Floats  # experts of this GPU
+    chosen: Floats  # experts of this GPU per token
+    width: Floats  # of one expert's shard
     n: Floats
     k: Floats
 
 
 STORED_AS = {"mxfp4": "w4a16"}
-"""Formats of experts that are precisions by another name: what a number takes is the same."""
+"""Precisions that have the same bytes per number, by format of experts."""
 
 LOW_TILE, VECTOR = 0.25, 16.0
-"""Rows of a low tile over those of a tall one, 16 of 64; and numbers that a wide load takes."""
+"""Rows of a low tile over rows of a tall tile (16 of 64), and numbers per vectorized load."""
 
 
 TUNED = "tuned_"
-"""How numbers begin that say how much faster tuned tiles are."""
+"""Prefix of the constants that hold the speedup of tuned tiles."""
 
 
 def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Floats:
-    """Return the seconds of one grouped product over the experts of this GPU."""
+    """Return the seconds of a grouped product over the experts of this GPU."""
     _, rates = _rates(grouped, gpu, profile)
     if (entry := entry_for(grouped, gpu, profile)) is not None:
         sizes, dtype = expert_sizes(grouped), _format(grouped)
@@ -95,7 +95,7 @@ def grouped_gemm_seconds(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Fl
 
 
 def expert_sizes(grouped: GroupedGemm) -> ExpertSizes:
-    """Return the sizes of a grouped product, tokens choosing at random."""
+    """Return the sizes of a grouped product under uniform routing."""
     columns = (grouped.tokens, grouped.experts, grouped.top_k, grouped.n, grouped.k)
     tokens, experts, chosen, n, k = (np.asarray(column, np.float64) for column in columns)
     rows = tokens * chosen
@@ -113,7 +113,7 @@ def expert_sizes(grouped: GroupedGemm) -> ExpertSizes:
 
 
 def fitted_expert_seconds(sizes: ExpertSizes, dtype: str, gpu: Gpu, entry: Entry) -> Floats:
-    """Return the seconds of one product by a fitted form and its correction trees."""
+    """Return the seconds of a grouped product by the formula and the trees of an entry."""
     seconds = np.asarray(expert_seconds(sizes, dtype, gpu, entry.numbers), np.float64)
     if entry.correction is None:
         return seconds
@@ -123,7 +123,7 @@ def fitted_expert_seconds(sizes: ExpertSizes, dtype: str, gpu: Gpu, entry: Entry
 def expert_seconds(
     sizes: ExpertSizes, dtype: str, gpu: Gpu, numbers: Mapping[str, float]
 ) -> Floats:
-    """Return the uncorrected seconds of one grouped product."""
+    """Return the seconds of a grouped product by the formula, without trees."""
     rows, activated, n, k = sizes.rows, sizes.activated, sizes.n, sizes.k
     how = precision(STORED_AS.get(dtype, dtype))
     peak = numbers["compute"] * gpu.peak(how.compute)
@@ -144,14 +144,14 @@ def expert_seconds(
 
 
 def _tile(sizes: ExpertSizes, numbers: Mapping[str, float]) -> tuple[Floats, Floats]:
-    """Return the rows an expert's tiles leave empty, and how much slower they read weights."""
+    """Return the padding rows per expert, and the slowdown of reading weights."""
     is_low = (sizes.tokens <= sizes.experts) & ("tall" in numbers)
     pad, tall = numbers["pad"], numbers.get("tall", 1.0)
     return np.where(is_low, LOW_TILE * pad, pad), np.where(is_low, 1.0, tall)
 
 
 def tuned_speedup(sizes: ExpertSizes, numbers: Mapping[str, float]) -> Floats:
-    """Return how much faster products run whose tiles a library has tuned, by experts and width."""
+    """Return the speedup of products with tuned tiles, which exist for some experts and widths."""
     found = np.ones(np.broadcast_shapes(np.shape(sizes.experts), np.shape(sizes.width)))
     for name, speedup in numbers.items():
         if name.startswith(TUNED):
@@ -161,10 +161,10 @@ def tuned_speedup(sizes: ExpertSizes, numbers: Mapping[str, float]) -> Floats:
 
 
 def expert_features(sizes: ExpertSizes) -> Floats:
-    """Return the features of trees, one row each; no feature falls with more tokens.
+    """Return the features of trees, one per row; no feature falls with more tokens.
 
-    Libraries tune tiles for some shapes of layers and not for others: the shape is let bend both
-    ways. They take small tiles where there are fewer tokens than experts.
+    Libraries tune tiles for some layer shapes only, so shapes are features with both signs. They
+    use small tiles if there are fewer tokens than experts.
     """
     tokens, routed, rows, activated, experts, chosen, _, n, k = np.broadcast_arrays(
         *vars(sizes).values()
@@ -176,7 +176,7 @@ def expert_features(sizes: ExpertSizes) -> Floats:
 
 
 def grouped_gemm_flops(grouped: GroupedGemm) -> Floats:
-    """Return multiplications and additions over all routed tokens."""
+    """Return the FLOPs of a grouped product over all routed rows."""
     return 2.0 * np.asarray(grouped.tokens, np.float64) * grouped.top_k * grouped.n * grouped.k
 
 
@@ -190,7 +190,7 @@ def grouped_gemm_bytes(grouped: GroupedGemm) -> Floats:
 
 
 def entry_for(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Entry | None:
-    """Return the fitted numbers that apply, if tables hold the format."""
+    """Return the entry of the experts' kernel, or None if the format was not measured."""
     name = _format(grouped).replace("fp16", "bf16")
     if name not in (*MEASURED, *RUN_AS):
         return None
@@ -202,16 +202,13 @@ def entry_for(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> Entry | None:
 
 
 def is_foreign(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> bool:
-    """Say whether no GPU of a GPU's architecture was timed at experts in this format.
-
-    Then nothing is known of how its engines run them.
-    """
+    """Return whether experts in this format were timed on no GPU of the architecture."""
     name = _format(grouped).replace("fp16", "bf16")
     return not is_timed(gpu, profile, "experts", stand_in_formats(_timed_as(name, gpu, profile)))
 
 
 def _timed_as(name: str, gpu: Gpu, profile: Profile) -> str:
-    """Return the format whose kernels run another on a GPU."""
+    """Return the measured format whose kernels run a format on a GPU."""
     if name in BEFORE_HOPPER and gpu.architecture in MARLIN_ARCHITECTURES:
         has_own = gpu.architecture in kernel_choices(profile.framework).own_mxfp4_experts
         return name if has_own else BEFORE_HOPPER[name]
@@ -230,7 +227,7 @@ def stand_in_formats(name: str) -> tuple[str, ...]:
 
 
 def _format(grouped: GroupedGemm) -> str:
-    """Return what the precision of a product is called, or nothing if it has no name."""
+    """Return the name of a grouped product's precision."""
     if not grouped.has_narrow_weights:
         blocks = grouped.weight_dtype == "fp8_block"
         return grouped.weight_dtype if blocks else grouped.dtype
@@ -242,7 +239,7 @@ def _format(grouped: GroupedGemm) -> str:
 
 
 def _class(grouped: GroupedGemm, gpu: Gpu, profile: Profile) -> str:
-    """Without a table of grouped products the rates are those of plain ones."""
+    """Return the interval class of plain products, whose rates price unmeasured experts."""
     return _rates(grouped, gpu, profile)[0]
 
 

@@ -1,6 +1,7 @@
-"""The fitted numbers of one fused kernel on a GPU: its own GPU's, or a relative's.
+"""What all operator families share: the interface, and the fitted constants of one kernel.
 
-Calibrations hold one entry per framework, kernel and precisions.
+Calibrations hold one entry per framework, kernel and precision. A GPU without its own entry uses
+the entry of another GPU (`evidence/lookup.py`).
 """
 
 from __future__ import annotations
@@ -25,32 +26,35 @@ from simulators.kernels.corrections import Correction, GridTable, correction_fro
 from simulators.kernels.profile import Profile, ReductionRates, VectorRates
 
 KINDS = ("mixed", "chain")
-"""Kinds of calibration with rules of their own are named by the first word of a kernel's name."""
+"""Kinds of calibration that are named by the first word of a kernel's name."""
 
 EIGHT_BITS = "fp8"
-"""The format of keys that kernels multiply as they are, or widen where a GPU has no such rate."""
+"""Format of keys that kernels multiply directly, or widen on GPUs without such a rate."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """The numbers of one kernel, and what they may be called here."""
+    """The fitted constants of one kernel, and their evidence on a GPU."""
 
     framework: str
     numbers: Mapping[str, float]
     correction: Correction | None
     grid: GridTable | None
     band: Band  # of the 90 % interval
-    gpu: str  # that was measured
-    calibrated: bool  # measured on this GPU, in this precision
-    here: Entry | None = None  # of this GPU for the same work, where another GPU's is taken
-    most: float = math.inf  # times what `here` takes, in which nineteen of twenty kernels run
+    gpu: str  # the measured GPU
+    calibrated: bool  # measured on this GPU in this precision
+    here: Entry | None = None  # this GPU's own entry for the same work, if the entry is transferred
+    most: float = math.inf  # upper limit of the time, as a multiple of the time by `here`
 
 
 def entry_of(gpu: Gpu, profile: Profile, kernel: str, dtypes: tuple[str, ...]) -> Entry | None:
-    """Return the entry for a kernel on a GPU; none if no table was ever fitted for it.
+    """Return the entry for a kernel on a GPU, or None if no table was fitted for it.
 
-    Kernels are prefill, decode, mixed, mla_prefill, mla_decode, experts ...; of the precisions the
-    wanted one is first.
+    Args:
+        gpu: the GPU.
+        profile: gives framework and level of information.
+        kernel: prefill, decode, mixed, mla_prefill, mla_decode, experts ...
+        dtypes: the requested precision, followed by its substitutes.
     """
     nearest = nearest_relation(profile.asked)
     name = gpu.measured_as or gpu.name
@@ -98,10 +102,7 @@ def _entry(
 
 
 def is_timed(gpu: Gpu, profile: Profile, kernel: str, dtypes: tuple[str, ...]) -> bool:
-    """Say whether a kernel was timed in one of some precisions on a GPU of a GPU's architecture.
-
-    By whichever framework.
-    """
+    """Return whether any framework's kernel was timed on the architecture in these precisions."""
     name = gpu.measured_as or gpu.name
     return _is_timed(name, gpu.architecture, kernel, dtypes, profile.stamp)
 
@@ -120,7 +121,7 @@ def _is_timed(
 
 
 def multiplies_narrow(source: str, dtype: str) -> bool:
-    """Say whether a GPU's attention in a format has its products in 8 bits."""
+    """Return whether a GPU multiplies 8-bit keys of attention without widening them."""
     if not dtype.endswith(f"_{EIGHT_BITS}"):
         return False
     try:
@@ -130,19 +131,19 @@ def multiplies_narrow(source: str, dtype: str) -> bool:
 
 
 def seconds_by(entry: Entry, seconds: Callable[[Entry], Floats]) -> Floats:
-    """Return the seconds by an entry, those of a kernel of this GPU at most.
+    """Return the seconds of a kernel by its entry.
 
-    A transferred kernel does not run if the GPU has a kernel for the same work that is faster by
-    more than the measured differences between such kernels.
+    The time of a transferred entry is limited to `most` times the time of the GPU's own kernel for
+    the same work, because the engine would otherwise run that kernel.
     """
-    taken = seconds(entry)
-    return taken if entry.here is None else np.minimum(taken, entry.most * seconds(entry.here))
+    found = seconds(entry)
+    return found if entry.here is None else np.minimum(found, entry.most * seconds(entry.here))
 
 
 def entry_from(
     table: Mapping[str, Any], source: str, framework: str, *, whole: bool = True
 ) -> Entry:
-    """Return what a calibration holds of a kernel; unless whole, without trees and grid."""
+    """Return the entry of a calibration table; trees and grid are included only if `whole`."""
     return Entry(
         framework=framework,
         numbers={key: float(value) for key, value in table["numbers"].items()},
@@ -170,32 +171,32 @@ O = TypeVar("O")  # noqa: E741 - an operator
 Flags = bool | NDArray[np.bool_]
 
 MEASURED_DTYPE = "fp32"
-"""The precision the calibrations of all families but tensor-core products were measured in."""
+"""Precision of the measurements of all families except tensor-core products."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OperatorFamily(Generic[O]):
-    """What can be asked of an operator of one family."""
+    """The formulas of one family of operators, over columns of sizes."""
 
-    seconds: Callable[[O, Gpu, Profile], Floats]  # on the GPU itself
+    seconds: Callable[[O, Gpu, Profile], Floats]  # time on the GPU
     launch_s: Callable[[O, Gpu, Profile], float] = lambda _o, _gpu, profile: profile.kernel_s
-    """Of an empty kernel; 0 where `seconds` has it."""
+    """Seconds of an empty kernel; 0 if `seconds` includes the launch."""
     call: Callable[[O, Gpu, Profile], tuple[float, Floats | float]] | None = None
-    """What a call timed alone takes besides: before it streams, and on the host. None: nothing."""
-    flops: Callable[[O], Floats]  # asked for, without padding
+    """Extra seconds of a call timed alone: ramp on the GPU, and dispatch on the host."""
+    flops: Callable[[O], Floats]  # without padding
     moved_bytes: Callable[[O], Floats]  # inputs and outputs, each once
     streams: bool = False  # bound by memory alone
     saving: Callable[[O], Floats | float] = lambda _o: 1.0
-    """Times as many FLOPs as the best algorithm known needs."""
+    """FLOPs over the FLOPs of the best known algorithm."""
     classes: Callable[[O, Gpu, Profile], str | Mapping[str, Flags]]
-    """The interval class of all rows, or the rows of each class."""
+    """The interval class of all rows, or a mask of rows per class."""
     entry: Callable[[O, Gpu, Profile], Entry | None] = lambda _o, _gpu, _profile: None
-    """What was fitted to this very kernel; it says band and origin."""
+    """The entry of the kernel, which gives band and evidence."""
     origin: Callable[[O, Gpu, Profile], tuple[bool, Flags]] = lambda _o, _gpu, _p: (False, False)
-    """Without an entry: whether rates were fitted on this device, and which rows lie outside."""
+    """Without an entry: whether rates were fitted on this GPU, and a mask of extrapolated rows."""
 
     def roofline_s(self, operator: O, gpu: Gpu) -> Floats:
-        """Return the least time the data sheet allows."""
+        """Return the least time in seconds that the data sheet allows."""
         memory_s = self.moved_bytes(operator) / gpu.hbm_bytes_per_s
         if self.streams:
             return memory_s
@@ -206,7 +207,7 @@ class OperatorFamily(Generic[O]):
 def streaming(
     rates_of: Callable[[O, Profile], VectorRates | ReductionRates],
 ) -> dict[str, Any]:
-    """Return the fields of `OperatorFamily` shared by families with one set of rates."""
+    """Return the `OperatorFamily` fields of memory-bound families, given their rates."""
 
     def call(operator: O, _gpu: Gpu, profile: Profile) -> tuple[float, float]:
         rates = rates_of(operator, profile)
@@ -220,7 +221,7 @@ def streaming(
 
 
 def outside(sizes: Sequence[Floats], seen: Sequence[tuple[float, float]]) -> NDArray[np.bool_]:
-    """Return which sizes are outside the fitted range; all False without a recorded range."""
+    """Return a mask of the rows outside the fitted range; all False without a recorded range."""
     beyond = np.zeros(np.broadcast_shapes(*(size.shape for size in sizes)), bool)
     for size, (least, most) in zip(sizes, seen, strict=False):
         beyond = beyond | (size < least) | (size > most)

@@ -1,11 +1,15 @@
-"""The time of matrix products: tiles in waves over the SMs, and never less than the roofline.
+"""Matrix products and convolutions: tiles in waves over the SMs, at least the roofline.
 
-The tile model of `tiling.py` with the rates a profile says are sustained, and the profile's
-correction if it has one. Whatever was fitted, an answer below FLOPs over the data sheet's peak, or
-below the bytes of both operands and the result over its bandwidth, is raised to that.
+A product has the time of the tile model (`tiling.py`) with the sustained rates of a profile, and
+the profile's correction if it has one. Libraries choose other kernels for batched products, so
+single and batched products have separate rates. A batch is never faster than one of its products
+alone, except 8-bit batches on tensor cores.
 
-Libraries choose differently for single and for batched products, so each has rates of its own. A
-batch is never faster than one of its products alone, but for 8-bit ones on tensor cores.
+A convolution takes the faster of two algorithms. Implicit GEMM is one product: output pixels by
+output channels by (input channels x kernel area). Winograd's F(2x2, 3x3) for 3 x 3 kernels turns
+each 2 x 2 patch of outputs into 16 independent products over the channels, with 2.25 times fewer
+multiplications (Lavin and Gray, 2016), and moves the transformed patches through memory once each
+way.
 """
 
 from __future__ import annotations
@@ -44,15 +48,14 @@ Named = tuple[str, GemmRates | TensorRates]
 
 
 def gemm_seconds(gemm: Gemm, gpu: Gpu, profile: Profile) -> Floats:
-    """Return the seconds products spend on the GPU, without launch or dispatch.
+    """Return the seconds of matrix products on the GPU, without launch or dispatch.
 
-    A batch takes at least what one of its products alone takes; but not in 8 bits, where the call
-    of a single product quantises its activations, which can take longer than a few heads' products.
+    A batch takes at least the time of one of its products. 8-bit batches are an exception: the call
+    of a single 8-bit product includes the quantization of its activations.
 
-    Weights narrower than the arithmetic never cost time by another framework's kernel: how long
-    that one takes to start on small matrices is its own habit. Nor does another GPU's kernel read
-    them at a higher rate than this GPU's memory serves its plain product at, or multiply at a
-    higher one than plain products are multiplied at: the instructions are the same.
+    Weight-only products have two limits. With another framework's kernel they are never slower than
+    the plain product. With another GPU's kernel they read weights and multiply at most at the rates
+    of this GPU's plain product, because the instructions are the same.
     """
     seconds = _tiled_seconds(gemm, gpu, profile)
     (_, rates), _ = rates_of(gemm, gpu, profile)
@@ -86,9 +89,9 @@ def _tiled_seconds(gemm: Gemm, gpu: Gpu, profile: Profile) -> Floats:
 
 
 def rates_of(gemm: Gemm, gpu: Gpu, profile: Profile) -> tuple[Named, Named]:
-    """Return the rates of single and of batched products, and the classes of their bands.
+    """Return interval class and rates, of single and of batched products.
 
-    On tensor cores they are measured ones, the GPU's own or a relative's, where there are any.
+    Rates on tensor cores are measured on the GPU or transferred, if any were measured.
     """
     if not on_tensor_cores(gpu, gemm.dtype):
         return ("linear", profile.gemm["linear"]), ("bmm", profile.gemm["bmm"])
@@ -104,10 +107,10 @@ def rates_of(gemm: Gemm, gpu: Gpu, profile: Profile) -> tuple[Named, Named]:
 
 
 def quantising_s(gemm: Gemm, gpu: Gpu, profile: Profile) -> float:
-    """Return the seconds that a measured product spends on quantizing its activations.
+    """Return the seconds in which a measured product quantizes its activations.
 
-    The time is the start of the product less that of a 16-bit product by the same framework.
-    Products of heads were timed without.
+    The result is the start time of the product minus that of a 16-bit product of the same
+    framework. Batched products were timed without quantization.
     """
     if gemm.dtype not in QUANTISED or np.any(np.asarray(gemm.batch) > 1.0):
         return 0.0
@@ -119,7 +122,7 @@ def quantising_s(gemm: Gemm, gpu: Gpu, profile: Profile) -> float:
 
 
 def gemm_flops(gemm: Gemm) -> Floats:
-    """Return multiplications and additions.
+    """Return the FLOPs of matrix products: multiplications and additions.
 
     >>> float(gemm_flops(Gemm(name="proj", m=2, n=3, k=4)))
     48.0
@@ -143,27 +146,27 @@ def sizes_of(gemm: Gemm) -> Sizes:
 
 
 def _gemm_launch_s(gemm: Gemm, gpu: Gpu, profile: Profile) -> float:
-    """Return the seconds of an empty kernel, but none where a measured loop had its launches."""
+    """Return the seconds of an empty kernel; 0 for measured rates, which include launches."""
     (_, rates), _ = rates_of(gemm, gpu, profile)
     return 0.0 if isinstance(rates, TensorRates) else profile.kernel_s
 
 
 def _gemm_call(gemm: Gemm, gpu: Gpu, profile: Profile) -> tuple[float, Floats]:
-    """Return the dispatch of a call: one product takes no longer to send than many."""
+    """Return ramp and dispatch seconds of a call; a single product is not slower than a batch."""
     classes = ("tensor",) * 2 if on_tensor_cores(gpu, gemm.dtype) else ("linear", "bmm")
     alone_s, batched_s = (profile.gemm[name].dispatch_s for name in classes)
     return 0.0, np.where(sizes_of(gemm)[3] > 1.0, batched_s, min(alone_s, batched_s))
 
 
 def _gemm_classes(gemm: Gemm, gpu: Gpu, profile: Profile) -> dict[str, Flags]:
-    """Return the interval class of single and of batched products, and the rows of each."""
+    """Return the mask of rows of each interval class, of single and of batched products."""
     (single, _), (batched, _) = rates_of(gemm, gpu, profile)
     many = sizes_of(gemm)[3] > 1.0
     return {single: True} if single == batched else {single: ~many, batched: many}
 
 
 def _gemm_origin(gemm: Gemm, gpu: Gpu, profile: Profile) -> tuple[bool, Flags]:
-    """Rates of a device's own, in the formats they were measured in, are calibrated."""
+    """Return whether the rates were measured on this GPU in these formats, and a mask of rows."""
     single, batched = rates_of(gemm, gpu, profile)
     sizes = sizes_of(gemm)
     many = sizes[3] > 1.0
@@ -191,18 +194,18 @@ GEMM = OperatorFamily(
 
 
 CONVOLUTION_SIZES = ("batch", "in_channels", "out_channels", "kernel_size", "input_size", "stride")
-"""Fields that are positive sizes."""
+"""Size columns of a convolution; each must be positive."""
 
 WINOGRAD_KERNEL = 3.0
 WINOGRAD_SAVING = 4.0
-"""F(4x4, 3x3) does 36 multiplications for 16 outputs instead of 144: the most any library uses."""
+"""Saving of F(4x4, 3x3), the largest tile in libraries: 36 multiplications instead of 144."""
 
 PATCH, PATCH_PRODUCTS = 2.0, 16.0
 """F(2x2, 3x3): outputs per side of a patch, and products over the channels per patch."""
 
 
 def convolution_seconds(conv: Convolution, gpu: Gpu, profile: Profile) -> Floats:
-    """Return the seconds on the GPU, without launch or dispatch."""
+    """Return the seconds of convolutions on the GPU, without launch or dispatch."""
     rates = profile.gemm["conv"]
     seconds = algorithm_seconds(conv, gpu, rates)
     if rates.correction is not None:
@@ -226,7 +229,7 @@ def algorithm_seconds(conv: Convolution, gpu: Gpu, rates: GemmRates) -> Floats:
 
 
 def implicit_sizes(conv: Convolution) -> Sizes:
-    """Return m, n, k and batch of the product a convolution is in disguise."""
+    """Return m, n, k and batch of a convolution's implicit GEMM."""
     batch, channels, filters, kernel, _, _ = _convolution_sizes(conv)
     pixels, filters, depth = np.broadcast_arrays(
         batch * output_size(conv) ** 2, filters, channels * kernel * kernel
@@ -235,7 +238,7 @@ def implicit_sizes(conv: Convolution) -> Sizes:
 
 
 def convolution_flops(conv: Convolution) -> Floats:
-    """Return the direct algorithm's multiplications and additions.
+    """Return the FLOPs of the direct algorithm.
 
     >>> one = Convolution(name="c", batch=1, in_channels=1, out_channels=1, kernel_size=3,
     ...                   input_size=3)
@@ -247,7 +250,7 @@ def convolution_flops(conv: Convolution) -> Floats:
 
 
 def convolution_bytes(conv: Convolution) -> Floats:
-    """Return the bytes of images, filters and results, each moved once."""
+    """Return the bytes of inputs, filters and outputs, each moved once."""
     batch, channels, filters, kernel, size, _ = _convolution_sizes(conv)
     images = batch * channels * size**2
     results = batch * filters * output_size(conv) ** 2
@@ -255,7 +258,7 @@ def convolution_bytes(conv: Convolution) -> Floats:
 
 
 def output_size(conv: Convolution) -> Floats:
-    """Return the side of a result."""
+    """Return the side of the output image."""
     _, _, _, kernel, size, stride = _convolution_sizes(conv)
     padded = size + 2.0 * np.asarray(conv.padding, np.float64)
     return np.maximum(np.floor((padded - kernel) / stride) + 1.0, 1.0)

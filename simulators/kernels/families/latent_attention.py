@@ -1,25 +1,62 @@
-"""A decode step of latent attention by warps that multiply: blocks walk all keys of a request.
+"""Latent attention on GPUs whose tensor cores are fed from registers (mma.sync).
 
-Where tensor cores are fed from registers (mma.sync), libraries have one kernel for latent decode on
-all GPUs: a tile of 64 query heads is the work of two blocks, each of which scores the 576 numbers
-of a key and sums half of its 512 values, and no block shares a request's keys with another. So a
-lone block's pace decides, in clocks a key: those of its products at the tensor cores' rate, and as
-many again in which loads and exponentials wait for each other. Blocks beyond one an SM come in
-waves, half of which run beside the wave before (`W` waves, `k` keys of a request):
+Decode in C++ libraries: one kernel on all such GPUs. Two blocks share a tile of 64 query heads;
+each scores the 576 numbers of a key and sums half of its 512 values, and a block reads all keys of
+its request. So the pace of a single block decides, in clocks per key: its products at the tensor
+cores' rate, plus the wait for loads and exponentials. Blocks beyond one per SM run in waves, half
+of which overlap with the wave before (`W` waves, `k` keys of a request):
 
     t = start + [start_clocks + k (products + key_clocks)
                  + (W - 1) (wave_clocks + k (products + gap_clocks))] / clock
 
-to the fourth power beside the bytes, as elsewhere, which move at the full rate: no such kernel is
-slow for them, and a fit to one GPU would find none but a chance rate. Numbers fitted to an A100
-foretell an RTX PRO 6000, and the other way round, for what differs is on the data sheet: clock,
-SMs and their rate.
+as a 4-norm with the memory time at full bandwidth. Constants fitted to an A100 predict an RTX PRO
+6000 and vice versa: the GPUs differ in data-sheet values only (clock, SMs and their rate).
 
-All 128 heads on 8-bit keys have a kernel of their own on workstations' Blackwell (TensorRT-LLM,
-`cpp/kernels/xqa/mla_sm120.cu`): clusters of four SMs, of which two score every other tile of keys
-and two sum half of the values each. One group of a block's warps multiplies while the other waits
-for loads and exponentials, so keys pass as fast as two SMs score them, a request a cluster. No
-other GPU runs it, and nothing was fitted to it: its launch is taken for that of the blocks above.
+All 128 heads on 8-bit keys have a separate kernel on workstation Blackwell (TensorRT-LLM,
+`cpp/kernels/xqa/mla_sm120.cu`): clusters of four SMs, of which two score alternate tiles of keys
+and two sum half of the values each. Keys pass as fast as two SMs score them, one request per
+cluster. This kernel has no fit; its launch time is that of the kernel above.
+
+Prefill in C++ libraries: the warps that multiply also compute the exponentials, so a scored pair
+costs both (`P` padded pairs, as in `attention.py`, of `heads` each):
+
+    pair    = 2 (192 + 128) / (compute peak) + exponentials / (16 per clock and SM)
+    compute = heads P pair
+    block   = 2 tile KV/R pair SMs
+    t       = copies + start + ((compute + tail block)^4 + memory^4)^(1/4)
+
+With 8-bit keys TensorRT-LLM multiplies in 8 bits on GPUs with such a rate. A kernel before it
+quantizes queries, keys and values: 16 bits read and 8 bits written for 192 + 192 + 128 numbers per
+head, at memory bandwidth unless L2 holds them.
+
+Decode in Triton (SGLang, and vLLM's `triton_decode_attention.py`): a block of 16 query heads scores
+32 keys per step; a second kernel adds up the splits of a request one after another. vLLM makes four
+splits. SGLang distributes `SMs log2(keys / 64)` blocks of whole tiles of 32 keys
+(`get_num_kv_splits_triton`), so fewer splits have keys; blocks of other splits end at once. Before
+pull request 20479 of 2026 SGLang made at most 8 splits (`triton_attention_num_kv_splits`):
+
+    block = block_clocks + heads head_clocks + keys / splits (products + key_clocks + loads)
+    t     = start + (((W block + W' step + splits step) / clock)^4 + memory^4)^(1/4)
+
+`W` are whole waves of blocks with keys, `W'` blocks without keys per SM; `step` is an L2 hit with
+its arithmetic. The next tile is loaded beside the products if two tiles fit an SM's memory, else
+after them (`loads`). Memory moves the cache, and each split's sums in fp32 twice. A single head has
+no tile: cores multiply, and small blocks share an SM.
+
+Prefill in Triton (SGLang, `extend_attention.py`): a block reads all keys before its 32 queries of
+one head. Keys stay compressed, 576 numbers to score and 512 to sum, so a pair costs over three
+times the FLOPs of other libraries. Eight warps split a step's 32 keys, or 64 if an SM's memory
+holds them, and then the summed columns; with fewer keys some warps score the same keys:
+
+    step  = products / (tensor cores) + keys and values / (L2) + operands / (shared memory)
+            + a wait at each product: loads, barriers and exponentials
+    block = block_clocks + steps step
+    t     = start + (((blocks block / SMs + half the longest block) / clock)^4 + memory^4)^(1/4)
+
+Every warp reads all queries of the tile again at every step. The longest blocks come last, so half
+of one remains at the end; blocks of prompts within one tile run in waves. Memory moves queries and
+results once, and keys again after L2 misses. Ordinary heads of 512 numbers run in tiles of the same
+height, for which Hopper has no warp groups either; their measurements predict latents elsewhere.
 """
 
 from __future__ import annotations
@@ -35,16 +72,16 @@ from simulators.workload.operators import Attention
 from simulators.workload.precision import BYTES
 
 TILE_HEADS, TILE_KEYS, BLOCKS = 64.0, 64.0, 2.0
-"""Query heads and keys of a tile, as times step in both, and blocks that share a tile's values."""
+"""Query heads and keys of a tile, and blocks that share the values of a tile."""
 
 SCORED, SUMMED = 576.0, 512.0
-"""Numbers of a cached key, and those of its value (DeepSeek-V2, 2024)."""
+"""Numbers of a cached key, and of its value (DeepSeek-V2, 2024)."""
 
 CLUSTER, SCORERS, CLUSTER_HEADS = 4, 2.0, 128.0
-"""SMs of a cluster, those of them that score, and the only count of heads it was written for."""
+"""SMs of a cluster, SMs that score, and the only number of heads that the kernel supports."""
 
 CLUSTERED = ("blackwell_rtx",)
-"""Architectures that the clusters' kernel is compiled for."""
+"""Architectures that the cluster kernel is compiled for."""
 
 
 def warp_latent_seconds(
@@ -55,12 +92,12 @@ def warp_latent_seconds(
     keys = np.maximum(np.asarray(a.kv_tokens, np.float64) / requests, TILE_KEYS)
     waves = BLOCKS * requests * np.ceil(np.asarray(a.heads) / TILE_HEADS) / gpu.sm_count
     more = np.maximum(0.5 * (waves + np.ceil(waves)) - 1.0, 0.0)
-    flop_clocks = gpu.sm_count * gpu.clock_hz / gpu.peak(multiplied(a, gpu))
+    flop_clocks = gpu.sm_count * gpu.clock_hz / gpu.peak(product_dtype(a, gpu))
     products = 2.0 * TILE_HEADS * (SCORED + SUMMED / BLOCKS) * flop_clocks
     alone = numbers["start_clocks"] + keys * (products + numbers["key_clocks"])
     wave = numbers["wave_clocks"] + keys * (products + numbers["gap_clocks"])
     clocks = alone + more * wave
-    if gpu.architecture in CLUSTERED and multiplied(a, gpu) == "fp8":
+    if gpu.architecture in CLUSTERED and product_dtype(a, gpu) == "fp8":
         scores = 2.0 * CLUSTER_HEADS * SCORED / SCORERS * flop_clocks
         turns = np.ceil(requests / (gpu.sm_count // CLUSTER))
         clustered = numbers["start_clocks"] + turns * keys * scores
@@ -69,17 +106,17 @@ def warp_latent_seconds(
     return np.asarray(four_norm(busy_s, moved_bytes / gpu.hbm_bytes_per_s), np.float64)
 
 
-def multiplied(a: Attention, gpu: Gpu) -> str:
-    """Return the precision of products: keys of 8 bits stay as they are where a GPU can."""
+def product_dtype(a: Attention, gpu: Gpu) -> str:
+    """Return the precision of the products: fp8 for 8-bit keys on GPUs with an fp8 rate."""
     is_narrow = BYTES[a.kv_dtype] < BYTES[a.dtype] and "fp8" in gpu.peak_flops
     return "fp8" if is_narrow else a.dtype
 
 
 QUANTIZATION_S = 3.5e-6
-"""What the smallest prompts take longer with 8-bit keys on H100, H200, B200 and GB200."""
+"""Extra time of the smallest prompts with 8-bit keys on H100, H200, B200 and GB200."""
 
 COPIED_BYTES = (192.0 + 192.0 + 128.0) * (2.0 + 1.0)
-"""Of a token and head: query, key and value read in 16 bits and written in 8."""
+"""Bytes per token and head: query, key and value, read in 16 bits and written in 8 bits."""
 
 
 def warp_prompt_seconds(
@@ -90,7 +127,7 @@ def warp_prompt_seconds(
         np.asarray(column, np.float64)
         for column in (a.query_tokens, a.pairs, a.kv_tokens, a.requests)
     )
-    dtype, tile, step = multiplied(a, gpu), numbers["tile"], numbers["step"]
+    dtype, tile, step = product_dtype(a, gpu), numbers["tile"], numbers["step"]
     exponential_s = numbers["exponentials"] / (gpu.exponentials_per_clock * gpu.clock_hz)
     product_s = 4.0 * a.head_dim * gpu.sm_count / (numbers["compute"] * gpu.peak(dtype))
     pair_s = product_s + exponential_s  # on one SM
@@ -106,23 +143,23 @@ def warp_prompt_seconds(
 
 
 SPLITS = "splits"
-"""How a number is called that says how many splits there are; 0: as many as SGLang makes."""
+"""Constant with the number of splits; 0: SGLang's number."""
 
 MOST_SPLITS = "most_splits"
-"""And one that says how many it makes at most; without it as many as there are SMs, or more."""
+"""Constant with the largest number of splits; without it, SMs rounded up to a power of two."""
 
 BLOCK_HEADS, TRITON_TILE_KEYS, OCTAVE_KEYS = 16.0, 32.0, 64.0
-"""Of the kernel's source: heads of a block, keys of a step, and where splits begin to rise."""
+"""Heads per block, keys per step, and keys above which splits increase, in the kernel's source."""
 
 TRITON_START_S = 8e-6
-"""Two launches of what an A100's other latent kernels take for one."""
+"""Two launches, each as long as a launch of an A100's other latent kernels."""
 
 STEP_CLOCKS = 800.0
-"""As one of the waits of Triton's prompts, fitted to 783 and 820 on an H100 and an H200: an L2 hit,
-arithmetic and jumps. Nothing timed of latents is in it."""
+"""An L2 hit with arithmetic and branches: a wait of Triton's prefill, fitted to 783 on an H100 and
+820 on an H200. No measurement of latent attention was used."""
 
 L2_BYTES_PER_CLOCK = 64.0
-"""An SM reads so much of L2 in a clock (NVIDIA Ampere GA100 white paper)."""
+"""Bytes from L2 to an SM per clock (NVIDIA Ampere GA100 white paper)."""
 
 STAGED_BYTES = 2.0 * TRITON_TILE_KEYS * (SCORED + SUMMED) * 2.0
 """Two tiles of keys and values in 16 bits."""
@@ -156,7 +193,7 @@ def triton_latent_seconds(
 def _splits(
     a: Attention, gpu: Gpu, numbers: Mapping[str, float], requests: Floats, keys: Floats
 ) -> tuple[Floats, float]:
-    """Return the splits of a request that have keys, and how many are launched."""
+    """Return the splits per request that have keys, and the launched splits per request."""
     if fixed := numbers[SPLITS]:
         return np.minimum(fixed, keys), fixed
     heads = np.maximum(np.asarray(a.split_heads, np.float64), a.heads)
@@ -168,32 +205,32 @@ def _splits(
 
 
 TILE_QUERIES, FEW_KEYS, MANY_KEYS, WARPS = 32.0, 32.0, 64.0, 8.0
-"""Of the kernel's source, for more than 256 numbers a head."""
+"""Tile sizes and warps in the kernel's source, for more than 256 numbers per head."""
 
 SMALL_SM_BYTES = 131_072
-"""Shared memory and L1 of an SM whose shared memory is 100 KB: those have the fewer keys."""
+"""Shared memory and L1 of SMs with 100 KB of shared memory, which use `FEW_KEYS`."""
 
 COLUMNS = 8.0
-"""Keys that one instruction of a warp scores (mma.m16n8k16, NVIDIA PTX ISA)."""
+"""Keys per instruction of a warp (mma.m16n8k16, NVIDIA PTX ISA)."""
 
 SHARED_BYTES_PER_CLOCK = 128.0
-"""32 banks of four bytes (NVIDIA CUDA C++ Programming Guide)."""
+"""Shared memory bandwidth per SM: 32 banks of 4 bytes (NVIDIA CUDA C++ Programming Guide)."""
 
 WARP_SHARE = {"hopper": 0.629}
-"""Of the tensor cores' peak where it is that of warp groups: what warps reach there in the mean
-(Luo et al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024)."""
+"""Share of the tensor cores' peak that warps reach, where the peak is that of warp groups (Luo et
+al., "Benchmarking and Dissecting the Nvidia Hopper GPU Architecture", 2024)."""
 
 PROMPT_BYTES = 2.0
-"""Of a number: caches of 8 bits are widened, and new keys are not in them yet."""
+"""Bytes per number: 8-bit caches are widened, and new keys are not in the cache yet."""
 
 
 def triton_prompt_seconds(
     a: Attention,
     gpu: Gpu,
     numbers: Mapping[str, float],
-    moved_bytes: Floats,  # noqa: ARG001 - of keys that other libraries unfold
+    moved_bytes: Floats,  # noqa: ARG001 - counts uncompressed keys of other libraries
 ) -> Floats:
-    """Return the uncorrected seconds of prompts, of latents or of ordinary wide heads."""
+    """Return the uncorrected seconds of Triton prefill, of latents or of ordinary wide heads."""
     requests = np.maximum(np.asarray(a.requests, np.float64), 1.0)
     queries = np.maximum(np.asarray(a.query_tokens, np.float64) / requests, 1.0)
     keys = np.asarray(a.kv_tokens, np.float64) / requests
@@ -222,7 +259,7 @@ def triton_prompt_seconds(
 
 
 def _step_clocks(a: Attention, gpu: Gpu, tile_keys: float) -> Floats:
-    """Return the clocks of a step's products and of what feeds them."""
+    """Return the clocks of a step: products, loads from L2 and shared memory traffic."""
     scored = np.where(a.latent, SCORED, a.head_dim)
     summed = np.where(a.latent, SUMMED, a.head_dim)
     alike = max(WARPS * COLUMNS / tile_keys, 1.0)  # warps that score the same keys

@@ -1,14 +1,22 @@
-"""Pointwise kernels: bytes over memory bandwidth, or over that of L2 inside a layer.
+"""Memory-bound kernels: pointwise operations, norms and softmax.
 
 A fused chain of pointwise operations moves its inputs and its result once. One and two input
-streams have separate rates. Inside a layer a chain finds in L2 what the product before it wrote:
+streams have separate rates. Inside a layer a chain reads from L2 the result of the product before:
 
-    kept = traffic, one copy of each number: half of it where a kernel works in place
+    kept = traffic, one copy of each number: half of it if a kernel works in place
     lost = f^6 / (1 + f^6),  f = kept / (share L2)
     far  = lost max(0, traffic - rest L2)
     t    = start + (traffic - far) / (l2 SMs clock) + far / (bandwidth b)
 
-with five numbers per GPU and kernel, fitted to layers timed in an engine and never transferred.
+with five constants per GPU and kernel, fitted to layers timed in an engine and never transferred.
+
+Norms and softmax keep short rows in registers: one read, one write. A block reads a longer row
+several times (softmax: maximum, sum, result; layer norm: moments, result) and hits L2 as long as
+all rows in flight fit: blocks per SM, times SMs, times bytes per row, against a share of L2. Launch
+geometry is PyTorch's: softmax keeps up to 1,024 numbers in registers, else a row has a block of
+`cols / 4` threads rounded down to a power of two, at most 512; layer norm has blocks of 128
+threads. A pass over a row takes a step per four numbers and thread, and a step per number for the
+remainder.
 """
 
 from __future__ import annotations
@@ -27,15 +35,15 @@ from simulators.workload.precision import BYTES
 
 
 def vector_seconds(vector: Elementwise, gpu: Gpu, profile: Profile) -> Floats:
-    """Return the seconds of one memory-bound kernel while it streams."""
+    """Return the seconds of a pointwise kernel while it streams."""
     if (entry := _chain_entry(vector, gpu, profile)) is not None:
-        # Its start holds the launch that `price` adds.
+        # The fitted start includes the launch that `price` adds.
         return np.maximum(chain_seconds(vector, gpu, entry.numbers) - profile.kernel_s, 0.0)
     return vector_bytes(vector) / (_vector_rates(vector, profile).bandwidth * gpu.hbm_bytes_per_s)
 
 
 def chain_seconds(vector: Elementwise, gpu: Gpu, numbers: Mapping[str, float]) -> Floats:
-    """Return the seconds of a chain as engines run it, its start included."""
+    """Return the seconds of a pointwise chain inside a layer, launch included."""
     moved = vector_bytes(vector)
     kept = moved / 2.0 if vector.reads == vector.writes else moved
     lost = l2_miss_rate(kept / (numbers["share"] * gpu.l2_bytes))
@@ -47,7 +55,7 @@ def chain_seconds(vector: Elementwise, gpu: Gpu, numbers: Mapping[str, float]) -
 
 
 def chain_of(name: str) -> str:
-    """Return which of a layer's chains an operator is.
+    """Return the kind of a layer's pointwise chain, by operator name; empty for other operators.
 
     >>> chain_of("ffn_norm"), chain_of("rotary_cache_write"), chain_of("weighted_sum")
     ('chain_norm', 'chain_rotary', '')
@@ -60,7 +68,7 @@ def chain_of(name: str) -> str:
 
 
 def vector_bytes(vector: Elementwise) -> Floats:
-    """Return the bytes moved once each.
+    """Return the bytes of inputs and outputs, each moved once.
 
     >>> float(vector_bytes(Elementwise(name="add", elements=10.0, reads=2.0, dtype="fp32")))
     120.0
@@ -78,7 +86,7 @@ def _chain_entry(vector: Elementwise, gpu: Gpu, profile: Profile) -> Entry | Non
 
 
 def vector_class(vector: Elementwise, profile: Profile) -> str:
-    """Return the class of rates: the operator's own, where measured, else by its inputs."""
+    """Return the class of rates: the operator's own if measured, else by the number of inputs."""
     if vector.name in profile.vector:
         return vector.name
     return "binary" if vector.reads > 1.0 else "unary"
@@ -102,28 +110,28 @@ REGISTER_ROW = 1024.0
 """Longest row that softmax keeps in registers."""
 
 LONGEST_BLOCK, NORM_BLOCK, WARP = 512.0, 128.0, 32.0
-"""Threads of softmax's largest block, of a layer norm's, and of the smallest."""
+"""Threads of the largest block of softmax, of a layer norm's block, and of the smallest block."""
 
 VECTOR_BYTES = 16.0
-"""Bytes a thread loads at once where a row is aligned."""
+"""Bytes per vectorized load of an aligned row."""
 
 THREADS_PER_SM = {"turing": 1024.0, "ampere_ga10x": 1536.0, "ada": 1536.0}
 """Resident threads by architecture; 2,048 on all others (CUDA programming guide, table 21)."""
 
 REGISTER_BYTES_PER_CLOCK = 64.0
-"""What an SM moves per clock when rows live in registers, padded to a power of two."""
+"""Bytes per SM and clock for rows in registers, padded to a power of two."""
 
 LEFTOVER_STEP = 0.8
-"""A scalar step over a row's remainder takes nearly as long as one over four numbers."""
+"""Time of a scalar step over a row's remainder, over a step of four numbers."""
 
 
 def reduction_class(norm: Norm) -> str:
-    """Return the class of rates; an RMS norm runs as a layer norm does."""
+    """Return the class of rates; an RMS norm has the rates of a layer norm."""
     return "softmax" if norm.kind == "softmax" else "layer_norm"
 
 
 def reduction_seconds(norm: Norm, gpu: Gpu, profile: Profile) -> Floats:
-    """Return the seconds of one row reduction while it streams."""
+    """Return the seconds of a norm or softmax while it streams."""
     rates = _reduction_rates(norm, profile)
     rows, cols = (np.asarray(x, np.float64) for x in (norm.rows, norm.cols))
     row_bytes = cols * BYTES[norm.dtype]
@@ -148,7 +156,7 @@ def reduction_seconds(norm: Norm, gpu: Gpu, profile: Profile) -> Floats:
 
 
 def reduction_bytes(norm: Norm) -> Floats:
-    """Return the bytes of the rows, in and out.
+    """Return the bytes of the rows, read and written once.
 
     >>> float(reduction_bytes(Norm(name="norm", rows=2.0, cols=8.0, dtype="fp32")))
     128.0
@@ -162,7 +170,7 @@ def _reduction_rates(norm: Norm, profile: Profile) -> ReductionRates:
 
 
 def _softmax_threads(cols: Floats, vector: float) -> Floats:
-    """Return the threads of the block that owns a row."""
+    """Return the threads per row of softmax."""
     wanted = np.minimum(cols / vector, 2.0 * LONGEST_BLOCK)
     threads = 2.0 ** np.ceil(np.log2(np.maximum(np.floor(np.floor(wanted) / 2.0), 1.0)))
     return np.clip(threads, WARP, LONGEST_BLOCK)
