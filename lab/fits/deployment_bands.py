@@ -25,7 +25,7 @@ import numpy as np
 from lab.fits.deployments import run_cache_of, run_cache_without
 from lab.fits.driver import Calibration
 from lab.fits.engines import LEFT_OUT, by_replica
-from lab.fits.methods import COVERED_SHARE, interval, quantile
+from lab.fits.methods import COVERED_SHARE, grouped, interval, quantile
 from lab.tables.deployments import SILICON, PublicDeployment, silicon
 from lab.tables.result_blocks import BLOCKS, ResultBlock, blocks
 from lab.tables.rows import evenly
@@ -208,10 +208,8 @@ def _skew(off: Floats, groups: Sequence[tuple[str, str]]) -> float:
     It is the mean over groups, less twice its standard error: a GPU may err to either side, so what
     GPUs do not share does not transfer to the next.
     """
-    of_group: dict[tuple[str, str], list[float]] = {}
-    for group, one in zip(groups, off.tolist(), strict=True):
-        of_group.setdefault(group, []).append(one)
-    ends = np.array([quantile(some, COVERED) for some in of_group.values()])
+    of_group = grouped(zip(groups, off.tolist(), strict=True), lambda pair: pair[0])
+    ends = np.array([quantile([one for _, one in some], COVERED) for some in of_group.values()])
     far = np.log(np.maximum(ends * (-1.0, 1.0), LEAST_SIDE))
     skews = far[:, 1] - far[:, 0]
     if skews.size < 2:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from lab.fits.driver import Calibration
-from lab.fits.methods import Constant, LeastSquares, fit_by_group, solve
+from lab.fits.methods import Constant, LeastSquares, fit_by_group, grouped, solve
 from lab.tables.deployments import SILICON, silicon
 from lab.tables.passes import SESSION, STATIC, StaticBatch, static_rows
 from lab.tables.records import replica_of
@@ -51,11 +51,8 @@ OF_REST = ("trtllm",)
 
 def by_replica(rows: Sequence[Deployed]) -> Mapping[tuple[object, ...], list[int]]:
     """Return the positions of the rows of each replica."""
-    found: dict[tuple[object, ...], list[int]] = {}
-    for i, row in enumerate(rows):
-        key = (row.model, row.gpu, row.layout, row.dtype, row.kv_dtype, row.runtime)
-        found.setdefault(key, []).append(i)
-    return found
+    names = ("model", "gpu", "layout", "dtype", "kv_dtype", "runtime")
+    return grouped(range(len(rows)), lambda i: tuple(getattr(rows[i], name) for name in names))
 
 
 def deployed_replica(row: Deployed, runtime: Runtime) -> Replica:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from lab.fits.driver import Calibration, rounded
-from lab.fits.methods import COVERED_SHARE, best_share, quantile
+from lab.fits.methods import COVERED_SHARE, best_share, grouped, quantile
 from lab.tables.fp32 import (
     MODEL_TIMES,
     PROFILES,
@@ -160,11 +160,10 @@ def configurations(reference: Path) -> list[PassConfiguration]:
         if not (reference / table.path).is_file():
             continue
         runtime = load_runtime(table.runtime)
-        repeats: dict[tuple[str, ...], list[PassCase]] = {}
-        for case in table.cases(reference):
-            replica = case.replica
-            key = (case.group, replica.model.name, replica.dtype, repr(case.terms))
-            repeats.setdefault(key, []).append(case)
+        repeats = grouped(
+            table.cases(reference),
+            lambda c: (c.group, c.replica.model.name, c.replica.dtype, repr(c.terms)),
+        )
         found += [_configuration(same, runtime) for same in repeats.values()]
     return found
 
@@ -180,10 +179,8 @@ def shares(configurations: Sequence[PassConfiguration]) -> dict[bool, float]:
 
 def _covering(shares: Iterable[tuple[str, float]]) -> list[float]:
     """Return the share that covers 90 % of the configurations of each GPU."""
-    of_gpu: dict[str, list[float]] = {}
-    for gpu, share in shares:
-        of_gpu.setdefault(gpu, []).append(share)
-    return [float(quantile(many, COVERED_SHARE)) for many in of_gpu.values()]
+    of_gpu = grouped(shares, lambda pair: pair[0]).values()
+    return [float(quantile([share for _, share in some], COVERED_SHARE)) for some in of_gpu]
 
 
 def _configuration(same: Sequence[PassCase], runtime: Runtime) -> PassConfiguration:

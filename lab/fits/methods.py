@@ -11,7 +11,7 @@ loss: `scipy.optimize.nnls` on rows that are reweighted in rounds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,12 +25,25 @@ from simulators.evidence.intervals import COVERED, REGIMES_S, Band
 
 Row = TypeVar("Row")
 Model = TypeVar("Model")
+Label = TypeVar("Label", bound=Hashable)
 
 COVERED_SHARE = 0.9
 """Part of the measurements that an interval covers."""
 
 ROWS_PER_REGIME = 30
 """With fewer held-out rows, a regime has the interval of the whole class."""
+
+
+def grouped(rows: Iterable[Row], key: Callable[[Row], Label]) -> dict[Label, list[Row]]:
+    """Return the rows of each key, in the order of their first appearance.
+
+    >>> grouped([3, 1, 4, 1], lambda row: row % 2)
+    {1: [3, 1, 1], 0: [4]}
+    """
+    found: dict[Label, list[Row]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found
 
 
 def leave_one_out(

@@ -23,6 +23,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration, chosen, rounded
 from lab.fits.kernels.kernel_calibration import fit_correction, form, tree_table
+from lab.fits.methods import grouped
 from lab.tables.rows import Rows, is_host_timed
 from lab.tables.tensor_kernels import POWER_SPLIT, meter_name, power_tables, read_power_rows
 from planning.calibrate.kernels import fit_named
@@ -148,13 +149,6 @@ def _draw(numbers: Mapping[str, float]) -> PowerModel:
     )
 
 
-def _by_meter(parts: Sequence[Rows]) -> dict[str, list[Rows]]:
-    found: dict[str, list[Rows]] = {}
-    for part in parts:
-        found.setdefault(meter_name(part), []).append(part)
-    return found
-
-
 def _fit_gpu(gpu: Gpu, parts: Sequence[Rows], tables: Sequence[str]) -> Calibration:
     seen = [part.where(~part.held_out) for part in parts]
     formula = fit_draw(seen, gpu)
@@ -162,11 +156,11 @@ def _fit_gpu(gpu: Gpu, parts: Sequence[Rows], tables: Sequence[str]) -> Calibrat
         name: _fit_trees(
             some, formula, gpu, lambda p: shape_features(p.operator, p.seconds.shape), SHAPE_TREES
         )
-        for name, some in _by_meter(settled_parts(seen)).items()
+        for name, some in grouped(settled_parts(seen), meter_name).items()
     }
     draw = replace(formula, shapes=shapes)
     meters, errors = {}, {}
-    for name, some in _by_meter(parts).items():
+    for name, some in grouped(parts, meter_name).items():
         fitted = [part.where(~part.held_out) for part in some]
         correction = _fit_trees(
             fitted, draw, gpu, lambda p: meter_features(p.operator, p.seconds), TREES

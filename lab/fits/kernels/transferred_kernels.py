@@ -21,7 +21,7 @@ import numpy as np
 
 from lab.fits.driver import Calibration
 from lab.fits.kernels import fused_kernels, tensor_cores
-from lab.fits.methods import interval
+from lab.fits.methods import grouped, interval
 from lab.tables import fused_kernels as fused_tables
 from lab.tables import tensor_kernels
 from lab.tables.rows import Floats, Rows
@@ -52,7 +52,7 @@ from simulators.kernels.levels import measured_rates, substitute_kinds, zero_sho
 from simulators.kernels.price import price, roofline_s
 
 GPUS = ("a100_sxm", "h100_sxm", "h200_sxm", "b200_sxm", "gb200", "rtx_pro_6000")
-"""GPUs whose kernels are priced with others' numbers."""
+"""GPUs whose kernels are priced with numbers of other GPUs."""
 
 TRIAL_ROWS, FEWEST_ROWS = 300, 20
 """Most rows of a trial, evenly spaced, and least held-out rows of a kernel."""
@@ -97,23 +97,19 @@ class Trial:
 
 def trials(reference: Path, gpus: Sequence[str] = GPUS) -> list[Trial]:
     """Return all trials of some GPUs, in the order of a lookup."""
-    fused = (
-        part
+    fused = [
+        fused_kernels.by_library(part)
         for gpu in gpus
         for part in chain(
             *(fused_tables.read_measured(reference, gpu, kernel) for kernel in fused_tables.TABLES),
             tensor_kernels.read_auxiliary_rows(reference, gpu),
         )
         if not part.variant
-    )
-    fused = (fused_kernels.by_library(part) for part in fused)
-    products = tensor_kernels.read_tensor_rows(reference, tensor_kernels.PRODUCERS)
-    return [
-        *chain.from_iterable(map(_fused_trials, _thinned(fused))),
-        *chain.from_iterable(
-            map(_product_trials, _thinned(part for part in products if part.gpu in gpus))
-        ),
     ]
+    products = tensor_kernels.read_tensor_rows(reference, tensor_kernels.PRODUCERS)
+    found = [*map(_fused_trials, _thinned(fused))]
+    found += map(_product_trials, _thinned(part for part in products if part.gpu in gpus))
+    return [*chain.from_iterable(found)]
 
 
 def _thinned(parts: Iterable[Rows]) -> Iterator[Rows]:
@@ -124,7 +120,7 @@ def _thinned(parts: Iterable[Rows]) -> Iterator[Rows]:
 
 
 def _fused_trials(rows: Rows) -> Iterator[Trial]:
-    """Yield attention, experts and the like by each source, whole and by numbers alone."""
+    """Yield trials of fused kernels by each source, with trees and grids and without."""
     gpu = load_gpu(rows.gpu)
 
     def look(source: str, framework: str, dtype: str) -> Mapping[str, Any] | None:
@@ -145,7 +141,7 @@ def _fused_trials(rows: Rows) -> Iterator[Trial]:
 
 
 def _product_trials(rows: Rows) -> Iterator[Trial]:
-    """Yield tensor-core products by each source, and by the data sheet alone."""
+    """Yield trials of tensor-core products by each source, and by the data sheet alone."""
     gpu = load_gpu(rows.gpu)
     least_s = roofline_s(rows.operator, gpu)
     sheet_s = price(rows.operator, gpu, zero_shot_profile(identity_of(gpu))).latency_s
@@ -163,7 +159,7 @@ def _product_trials(rows: Rows) -> Iterator[Trial]:
 def _sources(
     kind: str, rows: Rows, gpu: Gpu, formats: Sequence[str], look: Look[N]
 ) -> Iterator[tuple[str, str, TransferKind, N]]:
-    """Yield the numbers that each GPU, framework and format has for some rows, except their own."""
+    """Yield GPU, framework, kind of transfer and numbers of every source except the rows' own."""
     wanted = rows.framework, gpu.architecture
     for source in sources(kind, gpu.name, gpu.architecture):
         for dtype, framework in product(formats, FRAMEWORKS):
@@ -201,15 +197,14 @@ def fit_transferred_kernels(reference: Path, _only: Sequence[str]) -> Iterator[C
     """Yield the error of each kind of transfer, and which frameworks substitute for which."""
     found = trials(reference)
     tables = [f"{fused_tables.FOLDER}/{name}.parquet" for name in fused_tables.TABLES.values()]
-    costs = costs_of(found)
     errors = np.concatenate([np.expm1(trial.log_ratio) for trial in found])
     yield Calibration(
         file=CALIBRATION,
         content={
             "substitutes": substitutes(found),
             "family": {
-                family: {name: _written(cost) for name, cost in of_family.items()}
-                for family, of_family in costs.items()
+                family: {name: _table(cost) for name, cost in of_family.items()}
+                for family, of_family in costs_of(found).items()
             },
         },
         style=".3g",
@@ -226,7 +221,7 @@ def fit_transferred_kernels(reference: Path, _only: Sequence[str]) -> Iterator[C
     )
 
 
-def _written(cost: TransferError) -> dict[str, Any]:
+def _table(cost: TransferError) -> dict[str, Any]:
     numbers = {"error": cost.error, "lo": cost.lo, "hi": cost.hi}
     return numbers if cost.whole else {**numbers, "whole": False}
 
@@ -250,9 +245,7 @@ def costs_of(found: Sequence[Trial]) -> Errors:
 
 
 def _costs_by_kind(found: Iterable[Trial]) -> dict[str, TransferError]:
-    by_kind: dict[str, list[Trial]] = {}
-    for trial in found:
-        by_kind.setdefault(trial.transfer.name, []).append(trial)
+    by_kind = grouped(found, lambda trial: trial.transfer.name)
     return {name: _cost(some) for name, some in by_kind.items()}
 
 
@@ -290,36 +283,34 @@ def _cost(some: Sequence[Trial]) -> TransferError:
 def _cost_of_pairs(some: Sequence[Trial], *, whole: bool) -> TransferError:
     groups = [_pair(trial) for trial in some for _ in trial.log_ratio]
     ratio = np.concatenate([trial.log_ratio for trial in some])
-    absolute: dict[tuple[str, ...], list[float]] = {}
-    for group, one in zip(groups, np.abs(ratio).tolist(), strict=True):
-        absolute.setdefault(group, []).append(one)
-    lo, hi = interval(np.exp(ratio), groups, widen=1.0 + SIGMAS / len(absolute))
-    error = float(np.exp(np.mean([np.log(np.mean(one)) for one in absolute.values()])))
+    pairs = [np.concatenate([t.log_ratio for t in of]) for of in grouped(some, _pair).values()]
+    lo, hi = interval(np.exp(ratio), groups, widen=1.0 + SIGMAS / len(pairs))
+    error = float(np.exp(np.mean([np.log(np.mean(np.abs(of_pair))) for of_pair in pairs])))
     return TransferError(error, lo, hi, whole)
 
 
 def _pair(trial: Trial) -> tuple[str, ...]:
-    """Return what counts once: GPUs of one architecture are near copies of each other."""
+    """Return the pair of a trial: GPUs of one architecture are one, as they are near copies."""
     source = trial.source if trial.source == SHEET else load_gpu(trial.source).architecture
     return trial.family, load_gpu(trial.rows.gpu).architecture, source, trial.rows.framework
 
 
 def substitutes(found: Sequence[Trial]) -> dict[str, dict[str, list[str]]]:
     """Return, by family and framework, the other frameworks on the same GPU by rising error."""
-    errors: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for trial in found:
-        if trial.transfer == TransferKind(OWN, same_framework=False) and trial.whole:
-            of_pair = errors.setdefault((trial.family, trial.rows.framework), {})
-            of_pair.setdefault(trial.source_framework, []).append(np.log(trial.error))
+    other_framework = TransferKind(OWN, same_framework=False)
+    kept = [trial for trial in found if trial.transfer == other_framework and trial.whole]
     order: dict[str, dict[str, list[str]]] = {}
-    for (family, framework), others in errors.items():
-        means = {other: np.mean(some) for other, some in others.items()}
+    for (family, framework), some in grouped(kept, lambda t: (t.family, t.rows.framework)).items():
+        means = {
+            source: np.mean([np.log(trial.error) for trial in of_source])
+            for source, of_source in grouped(some, lambda t: t.source_framework).items()
+        }
         order.setdefault(family, {})[framework] = sorted(means, key=means.__getitem__)
     return order
 
 
 def is_within(one: TransferKind, other: TransferKind) -> bool:
-    """Return whether another kind of transfer goes at least as far in every respect.
+    """Return whether one kind of transfer is at most as distant as another in every respect.
 
     Beyond one generation a framework runs other kernels, so its name does not count.
     """
