@@ -26,7 +26,7 @@ from simulators.catalog.model import MXFP4, load_model
 from simulators.composition.replica import FRAMEWORKS, NOTHING
 from simulators.core.fields import updated
 from simulators.core.folder import read_toml
-from simulators.serving.demand.requests import bench_serving_lengths, stretched, token_counts
+from simulators.serving.demand.requests import bench_serving_lengths, scaled_to_mean, token_counts
 from simulators.serving.point import (
     AS_WORKLOAD,
     BENCH_SERVING,
@@ -108,7 +108,7 @@ def _ended(prompt: float, output: float, requests: int) -> dict[str, Any]:
     asked = ANSWERED * prompt
     if output > asked * (1.0 - NEAR):
         return {}
-    lengths = stretched(token_counts(CONVERSATIONS, 0, requests)[1], asked)
+    lengths = scaled_to_mean(token_counts(CONVERSATIONS, 0, requests)[1], asked)
     ends = np.arange(lengths.max() + 1)
     means = np.minimum(lengths, ends[:, None]).mean(axis=1)
     return {

@@ -65,7 +65,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True)
 class Hardware:
-    """A replica, known by its description: equal descriptions share their tables."""
+    """A replica; equal descriptions share their price tables."""
 
     description: str
     replica: Replica = field(compare=False, repr=False)
@@ -80,12 +80,11 @@ class Deployment:
     usd_per_gpu_hour: float | None
     flops_per_token: float
     peak_flops: float
-    pools: tuple[Deployment, ...] = ()  # one that reads prompts and one that decodes, if apart
+    pools: tuple[Deployment, ...] = ()  # separate prefill and decode replicas, if any
 
 
 CUT = ("tp", "pp", "ep", "attention_dp", "moe.redundant_experts")
-"""The fields of a point that say how a replica is cut."""
-
+"""Fields of a point that set the parallelism of a replica."""
 
 POOLS = (
     "pools.prefill_gpus",
@@ -94,10 +93,10 @@ POOLS = (
     "pools.decode_tp",
     "pools.decode_gpu",
 )
-"""Those that say how separate pools are."""
+"""Fields of a point that describe separate pools."""
 
 ONE_POOL: Mapping[str, Any] = {**dict.fromkeys(POOLS, 0), "pools.decode_gpu": NOTHING}
-"""What they are of a design without."""
+"""Values of these fields without separate pools."""
 
 
 @dataclass(frozen=True)
@@ -121,12 +120,12 @@ class Facts:
 
 @dataclass(frozen=True, eq=False)
 class _ById(Generic[K]):
-    """A catalog object as a cache key: equal to itself alone, so that it need not be compared."""
+    """A catalog object as a cache key, compared by identity because comparing content is slow."""
 
     value: K
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both hold one object."""
+        """Return whether both keys hold the same object."""
         return isinstance(other, _ById) and other.value is self.value
 
     def __hash__(self) -> int:
@@ -142,12 +141,13 @@ def _description(key: _ById[Any]) -> str:
 def deployment_of(
     point: ServingPoint, runtime: Callable[[str], Runtime] = load_runtime
 ) -> Deployment:
-    """Return the deployment of a point with the runtime of that name.
+    """Return the deployment of a point; `runtime` loads a runtime by name.
 
-    With two pools, the hardware is that of the prefill pool, and costs are means over all GPUs.
+    With separate pools, the hardware is that of the prefill replicas, and costs are means over all
+    GPUs.
 
     Raises:
-        Infeasible: the model cannot be cut so, or the GPU lacks the precision.
+        Infeasible: the model cannot be partitioned in this way, or the GPU lacks the precision.
         UserError: a name is unknown.
     """
     pools = pools_of(point)
@@ -159,6 +159,7 @@ def deployment_of(
         point.moe.backend, point.moe.routing_skew, point.moe.redundant_experts, counted
     )
     layout = Parallelism(point.tp, point.pp, point.ep, point.attention_dp, routing)
+    array = point.accelerator
     hardware = _hardware(
         _ById(model),
         _ById(sheet),
@@ -168,7 +169,7 @@ def deployment_of(
         (point.dtype, point.kv_dtype),
         (point.sm_scale, point.clock_scale, point.bandwidth_scale, point.l2_scale),
         effects_without(point.without),
-        _array(point.accelerator),
+        ("", "") if array == NOTHING else (array, repr(load_accelerator(array))),
         (point.scheduling.mixed_step, point.sampling, point.client.stream_interval),
         (point.colocation.time_share, point.colocation.power_share),
         (point.power.clock_hz, point.power.limit_w),
@@ -187,10 +188,10 @@ def deployment_of(
 
 
 def pools_of(point: ServingPoint) -> tuple[ServingPoint, ...]:
-    """Return the pools of a point as points that have none: itself, or two.
+    """Return one point per pool: the point itself, or prefill replicas and decode replicas.
 
     Raises:
-        Infeasible: one pool is there without the other, or its GPUs are no whole replicas.
+        Infeasible: only one pool has GPUs, or the GPUs of a pool do not make whole replicas.
 
     >>> from simulators.serving.point import PoolsConfig
     >>> both = ServingPoint("llama3_1_8b", "h100_sxm", pools=PoolsConfig(1, 4, 0, 2))
@@ -204,16 +205,15 @@ def pools_of(point: ServingPoint) -> tuple[ServingPoint, ...]:
             "one_pool_without_the_other",
             f"prefill_gpus {point.pools.prefill_gpus}, decode_gpus {point.pools.decode_gpus}",
         )
+    asked = point.pools
     return (
-        _pool(point, "prefill", point.pools.prefill_gpus, point.pools.prefill_tp, point.gpu),
-        _pool(
-            point, "decode", point.pools.decode_gpus, point.pools.decode_tp, point.pools.decode_gpu
-        ),
+        _pool(point, "prefill", asked.prefill_gpus, asked.prefill_tp, point.gpu),
+        _pool(point, "decode", asked.decode_gpus, asked.decode_tp, asked.decode_gpu),
     )
 
 
 def _pool(point: ServingPoint, name: str, gpus: int, tp: int, gpu: str) -> ServingPoint:
-    """Return the design of one pool; unset fields are those of the whole design."""
+    """Return the point of one pool; unset fields are those of the whole deployment."""
     tp = tp or point.tp
     each = tp * point.pp * point.attention_dp
     if gpus % each:
@@ -227,7 +227,7 @@ def _pool(point: ServingPoint, name: str, gpus: int, tp: int, gpu: str) -> Servi
 
 
 def _together(pools: Sequence[Deployment]) -> Deployment:
-    """Return several deployments as one: all GPUs, with the mean cost and peak FLOP/s of a GPU."""
+    """Combine pools into one deployment: all GPUs, mean cost and peak FLOP/s per GPU."""
     gpus = sum(pool.gpus for pool in pools)
     usd = [pool.usd_per_gpu_hour for pool in pools]
     costs = [pool.gpus * each for pool, each in zip(pools, usd, strict=True) if each is not None]
@@ -255,13 +255,17 @@ def _hardware(
     shares: tuple[float, float],
     held: tuple[float, float],
 ) -> Hardware:
-    """Return a replica that can be built, with a description of everything its times depend on."""
-    dtype, kv_dtype = dtypes
+    """Return a validated replica; its description names everything that sets iteration times.
+
+    Raises:
+        Infeasible: the GPU lacks a precision, kernel, clock or power limit.
+    """
+    (dtype, kv_dtype), (accelerator, _) = dtypes, array
     how = precision(dtype)
     number_bytes(kv_dtype)
     check_layout(model.value, layout)
     check_blocks(model.value, layout, dtype)
-    if model.value.attention_sinks and not array[0]:
+    if model.value.attention_sinks and not accelerator:
         _check_sinks(runtime.value.framework, gpu.value)
     for needed in (how.compute, how.activations):
         if needed not in gpu.value.peak_flops:
@@ -271,9 +275,9 @@ def _hardware(
         gpu.value, sm_scale=sm, clock_scale=clock, bandwidth_scale=bandwidth, l2_scale=l2
     )
     (clock_hz, power_limit_w), (time_share, power_share) = held, shares
-    if array[0] and (clock_hz or power_limit_w):
+    if accelerator and (clock_hz or power_limit_w):
         raise Infeasible(
-            "accelerator_has_no_gpu_clock", f"power.clock_hz, power.limit_w: {array[0]} computes"
+            "accelerator_has_no_gpu_clock", f"power.clock_hz, power.limit_w: {accelerator} computes"
         )
     if clock_hz > device.clock_hz:
         raise Infeasible(
@@ -293,7 +297,7 @@ def _hardware(
             f"power_limit_w {power_limit_w:g}: {device.name} draws {device.tdp_w:g} W at most",
         )
     if power_share < 1.0:
-        work = max(sm, bandwidth)  # of the GPU's limit: at least the share of the partition's units
+        work = max(sm, bandwidth)  # the partition's share of the GPU's power limit, at least
         device = with_power_shares(device, power_share, work)
         power_limit_w *= work
     replica = Replica(
@@ -305,7 +309,7 @@ def _hardware(
         kv_dtype=kv_dtype,
         runtime=runtime.value,
         effects=effects,
-        accelerator=array[0],
+        accelerator=accelerator,
         unified=steps[0] == UNIFIED,
         overlapped=steps[0] == OVERLAPPED,
         nucleus=steps[1] == NUCLEUS,
@@ -320,6 +324,8 @@ def _hardware(
 
 
 def _check_sinks(framework: str, gpu: Gpu) -> None:
+    """Raise Infeasible if a framework has no attention kernel with sinks on a GPU."""
+
     def is_without(engine: str) -> bool:
         return gpu.architecture in kernel_choices(engine).without_attention_sinks
 
@@ -327,19 +333,12 @@ def _check_sinks(framework: str, gpu: Gpu) -> None:
         others = ", ".join(name for name in engine_order() if not is_without(name))
         raise Infeasible(
             "no_attention_sinks",
-            f"{framework} has no attention with sinks on {gpu.name}; these have: {others}",
+            f"{framework} has no attention with sinks on {gpu.name}; frameworks that do: {others}",
         )
 
 
-def _array(accelerator: str) -> tuple[str, str]:
-    """Return the name and the contents of an accelerator; two empty strings without one."""
-    if accelerator == NOTHING:
-        return "", ""
-    return accelerator, repr(load_accelerator(accelerator))
-
-
 def describe(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the facts of every row; equal models, cuts and GPUs are looked up once."""
+    """Return the `Facts` of every row; rows of equal model, cut and GPU share a lookup."""
     names = ("model", "dtype", "kv_dtype", *CUT, "gpu", *POOLS)
     kind = kinds_of(batch, names)
     first = np.unique(kind, return_index=True)[1].tolist()
@@ -349,7 +348,7 @@ def describe(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _facts(row: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return the facts of one replica; with two pools, of the pool with fuller GPUs."""
+    """Return the facts of one replica; with separate pools, of the pool with less free memory."""
     dp, routing = row["attention_dp"], Routing(redundant=row["moe.redundant_experts"])
     model = load_model(row["model"])
     gpus, pools = row["tp"] * row["pp"] * dp, [(row["gpu"], row["tp"])]
@@ -368,20 +367,20 @@ def _facts(row: Mapping[str, Any]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class AutoscalingPlan:
-    """The number of replicas over time; they start in order and stop in reverse order."""
+    """The number of replicas over time; replicas start in order and stop in reverse order."""
 
-    looks_s: Floats  # when their number may change
-    wanted: Ints  # replicas from each look on, those that are starting included
+    decisions_s: Floats  # times of the scaling decisions
+    wanted: Ints  # replicas after each decision, starting ones included
     startup_s: float
-    routable: Ints  # per request, how many take it
+    routable: Ints  # per request, the number of replicas that can receive the request
 
     def paid_s(
         self, replica: Ints, arrival_s: Floats, end_s: Floats, span: tuple[float, float]
     ) -> float:
-        """Return the replica-seconds that are paid for within a span.
+        """Return the replica-seconds that are charged within a span (begin, end).
 
-        A replica is paid from its start until it is stopped and drained; overlapping runs of one
-        replica count once.
+        A replica is charged from its start until it is stopped and drained; overlapping runs of one
+        replica count once. `replica`, `arrival_s` and `end_s` describe the requests.
         """
         begin, end = span
         paid = 0.0
@@ -395,38 +394,33 @@ class AutoscalingPlan:
         return paid
 
     def _runs(self, replica: int, end_s: float) -> list[tuple[float, float]]:
-        """Return from when until when a replica is wanted."""
+        """Return the start and stop times of a replica, one pair per run."""
         on = np.concatenate([[False], self.wanted > replica, [False]])
-        moments = np.append(self.looks_s, max(end_s, float(self.looks_s[-1])))
+        moments = np.append(self.decisions_s, max(end_s, float(self.decisions_s[-1])))
         starts, stops = (np.flatnonzero(on[1:] & ~on[:-1]), np.flatnonzero(on[:-1] & ~on[1:]))
         return list(zip(moments[starts].tolist(), moments[stops].tolist(), strict=True))
 
 
 def plan_of(point: ServingPoint, arrival_s: Floats) -> AutoscalingPlan:
-    """Return the replicas of a design over the arrivals of its requests, in their order."""
-    every, keep = (
-        point.autoscaling.interval_s,
-        int(np.ceil(point.autoscaling.scale_down_s / point.autoscaling.interval_s)),
-    )
-    looks = np.arange(0.0, float(arrival_s[-1]) + every, every)
-    seen = np.searchsorted(arrival_s, looks, side="right")
-    rate = np.diff(seen, prepend=0) / every
-    least = point.autoscaling.min_replicas
-    asked = np.clip(np.ceil(rate / point.autoscaling.replica_qps), least, point.replicas).astype(
-        np.int64
-    )
-    asked[0] = least
-    wanted = np.array([asked[max(0, i - keep) : i + 1].max() for i in range(asked.size)], np.int64)
-    return AutoscalingPlan(
-        looks, wanted, point.autoscaling.startup_s, _routable(looks, wanted, point, arrival_s)
-    )
+    """Return the autoscaling plan for requests that arrive at ascending times."""
+    config = point.autoscaling
+    keep = int(np.ceil(config.scale_down_s / config.interval_s))
+    decisions_s = np.arange(0.0, float(arrival_s[-1]) + config.interval_s, config.interval_s)
+    arrived = np.searchsorted(arrival_s, decisions_s, side="right")
+    rate = np.diff(arrived, prepend=0) / config.interval_s
+    least = config.min_replicas
+    needed = np.clip(np.ceil(rate / config.replica_qps), least, point.replicas).astype(np.int64)
+    needed[0] = least
+    wanted = np.array([needed[max(0, i - keep) : i + 1].max() for i in range(needed.size)])
+    routable = _routable(decisions_s, wanted, config.startup_s, arrival_s)
+    return AutoscalingPlan(decisions_s, wanted, config.startup_s, routable)
 
 
-def _routable(looks: Floats, wanted: Ints, point: ServingPoint, arrival_s: Floats) -> Ints:
+def _routable(decisions_s: Floats, wanted: Ints, startup_s: float, arrival_s: Floats) -> Ints:
     """Return the replicas that can receive each request: wanted for at least `startup_s`."""
-    look = np.searchsorted(looks, arrival_s, side="right") - 1
-    ready = np.searchsorted(looks, arrival_s - point.autoscaling.startup_s, side="right") - 1
-    pairs, which = np.unique(np.stack((ready, look)), axis=1, return_inverse=True)
+    last = np.searchsorted(decisions_s, arrival_s, side="right") - 1
+    ready = np.searchsorted(decisions_s, arrival_s - startup_s, side="right") - 1
+    pairs, which = np.unique(np.stack((ready, last)), axis=1, return_inverse=True)
     least = int(wanted[0])
     count = [
         max(least, int(wanted[then : now + 1].min())) if then >= 0 else least
@@ -441,11 +435,11 @@ IN_PROCESS = CALIBRATION.with_name("in_process.toml")
 
 @dataclass(frozen=True)
 class Frontend:
-    """The time a framework's server adds to the first token."""
+    """The time that a framework's API server adds to the first token."""
 
-    request_s: float = 0.0  # of every request
-    token_s: float = 0.0  # of every prompt token, one request after another
-    iterations: float = 0.0
+    request_s: float = 0.0  # per request
+    token_s: float = 0.0  # per prompt token; requests are served one after another
+    iterations: float = 0.0  # of the engine
 
 
 NO_SERVER = Frontend()
@@ -455,16 +449,16 @@ NUMBERS = tuple(f.name for f in fields(Frontend))
 def frontend_of(
     point: ServingPoint, server: Callable[[str], Frontend], process: Callable[[str], Frontend]
 ) -> Frontend:
-    """Return the API server in front of a point's engine, if its runtime's framework has one.
+    """Return the delays of a point's API server, or of the engine's process without a server.
 
-    Without a server it is the process that the engine of its runtime is in.
+    `server` and `process` load these delays by the name of a runtime.
     """
     found = (process if point.client.frontend == NONE else server)(point.runtime)
     return replace(found, request_s=found.request_s + point.client.frontend_s)
 
 
 def load_frontend(runtime: str) -> Frontend:
-    """Return the server of a runtime's framework; none if the runtime names no framework."""
+    """Return the API server of a runtime's framework; `NO_SERVER` for an unknown framework."""
     known = once(read_calibration, CALIBRATION)["frontend"]
     numbers = known.get(load_runtime(runtime).framework, {})
     return Frontend(**{name: numbers[name] for name in NUMBERS if name in numbers})

@@ -23,10 +23,8 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import prod
-from operator import attrgetter
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -56,6 +54,7 @@ from simulators.serving.point import (
     POISSON,
     TIME_SLICE,
     UPPER,
+    ColocationConfig,
     ServingPoint,
 )
 from simulators.serving.row_groups import kinds_of
@@ -64,47 +63,49 @@ from simulators.workload.llm.memory import weight_bytes
 from simulators.workload.llm.step import decode_step, prefill_step
 from simulators.workload.operators import Collective
 
-STEPS = 256
+BANDWIDTH_STEPS = 256
 """Bandwidth shares are rounded to this many steps, so that equal shares reuse price tables."""
 
 
 @dataclass(frozen=True)
-class Pressure:
+class NeighbourLoad:
     """Load of another process on the GPU."""
 
-    busy: float = 0.0  # share of the time it has work
-    traffic: float = 0.0  # share of the memory bandwidth it takes meanwhile
-    kv_bytes: float = 0.0  # that it holds on each GPU, mean over time
+    busy: float = 0.0  # share of the time in which the process has work
+    traffic: float = 0.0  # share of the memory bandwidth used while busy
+    kv_bytes: float = 0.0  # KV cache on each GPU, mean over time
 
 
-IDLE, ALWAYS_BUSY = Pressure(), Pressure(busy=1.0, traffic=1.0)
-"""Bounds of a neighbour's load: idle, or always busy with all available bandwidth."""
+IDLE, ALWAYS_BUSY = NeighbourLoad(), NeighbourLoad(busy=1.0, traffic=1.0)
+"""Bounds of a neighbour's load: idle, or always busy with the whole bandwidth."""
 
 
 @dataclass(frozen=True)
 class GpuPartition:
-    """Shares of a whole GPU that a process gets."""
+    """Shares of a whole GPU for one process."""
 
     sms: float = 1.0
     bandwidth: float = 1.0
     time: float = 1.0
 
 
-def by_turns(others: Sequence[Pressure]) -> GpuPartition:
+def time_slice_partition(others: Sequence[NeighbourLoad]) -> GpuPartition:
     """Return the partition of a process under time slicing.
 
-    >>> by_turns([Pressure(busy=1.0), Pressure(busy=0.5)]).time
+    >>> time_slice_partition([NeighbourLoad(busy=1.0), NeighbourLoad(busy=0.5)]).time
     0.4
     """
     return GpuPartition(time=1.0 / (1.0 + sum(other.busy for other in others)))
 
 
-def by_share(share: float, shares: Sequence[float], others: Sequence[Pressure]) -> GpuPartition:
+def sm_share_partition(
+    share: float, shares: Sequence[float], others: Sequence[NeighbourLoad]
+) -> GpuPartition:
     """Return the partition of a process on a share of the SMs, with neighbours on `shares`.
 
-    >>> by_share(0.5, [0.5], [IDLE])
+    >>> sm_share_partition(0.5, [0.5], [IDLE])
     GpuPartition(sms=0.5, bandwidth=1.0, time=1.0)
-    >>> by_share(1.0, [1.0], [Pressure(busy=1.0, traffic=0.75)])
+    >>> sm_share_partition(1.0, [1.0], [NeighbourLoad(busy=1.0, traffic=0.75)])
     GpuPartition(sms=0.5, bandwidth=0.5, time=1.0)
     """
     beside = 1.0 - prod(1.0 - other.busy for other in others)
@@ -116,18 +117,18 @@ def by_share(share: float, shares: Sequence[float], others: Sequence[Pressure]) 
     oversubscription = max(1.0, share + sum(shares))
     return GpuPartition(
         sms=share / ((1.0 - beside) + beside * oversubscription),
-        bandwidth=round(bandwidth * STEPS) / STEPS,
+        bandwidth=round(bandwidth * BANDWIDTH_STEPS) / BANDWIDTH_STEPS,
     )
 
 
-SteadyState = Callable[[ServingPoint], ServingMetrics]
-"""Function from a design to its steady-state metrics."""
+SteadyStateFunction = Callable[[ServingPoint], ServingMetrics]
+"""Function from a point to its steady-state metrics."""
 
 
-def steady(point: ServingPoint) -> ServingPoint:
-    """Return the nearest design with a steady state.
+def analytic_point(point: ServingPoint) -> ServingPoint:
+    """Return the most similar point that the analytic fidelity supports.
 
-    Bursts become Poisson arrivals, and schedulers without a closed form the default.
+    Bursts become Poisson arrivals, and schedulers without a closed form the default scheduler.
     """
     usual = {name: value for name, value in EVENT_ONLY.items() if name != "ep"}
     known = updated(point, {**usual, "fidelity": ANALYTIC, "usd_per_gpu_hour": None, "seed": 0})
@@ -138,13 +139,13 @@ def steady(point: ServingPoint) -> ServingPoint:
     return known if has_closed_form else replace(known, scheduler=DEFAULT_SCHEDULER)
 
 
-def pressure_of(point: ServingPoint, answer: SteadyState) -> Pressure:
+def load_on_partition(point: ServingPoint, steady_state: SteadyStateFunction) -> NeighbourLoad:
     """Return the load of a model on its partition of the GPU.
 
     Raises:
-        Infeasible: the design has no steady state.
+        Infeasible: the point has no steady state.
     """
-    state = answer(point)
+    state = steady_state(point)
     replica = deployment_of(point).hardware.replica
     held = state.kv_use_mean * state.kv_blocks * point.cache.block_size
     context = float(point.max_context or replica.model.max_context)
@@ -157,7 +158,7 @@ def pressure_of(point: ServingPoint, answer: SteadyState) -> Pressure:
     )
     seconds = sum(count * float(np.asarray(one.latency_s)) for count, one in passes)
     moved = sum(count * _moved_bytes(one) for count, one in passes)
-    return Pressure(
+    return NeighbourLoad(
         busy=1.0 if state.saturated else min(1.0, state.utilization),
         traffic=min(1.0, moved / (seconds * load_gpu(point.gpu).hbm_bytes_per_s)),
         kv_bytes=held * replica.kv_token_bytes,
@@ -175,42 +176,31 @@ def _moved_bytes(one: Iteration) -> float:
 
 GB = 1e9
 
-ROUNDS, SETTLED = 12, 1e-3
+MAX_ROUNDS, TOLERANCE = 12, 1e-3
 """Most fixed-point iterations, and the largest change of a busy share at convergence."""
 
-ALONE: dict[str, Any] = {
-    "colocation.models": NOTHING,
-    "colocation.sharing": TIME_SLICE,
-    "colocation.sm_share": 1.0,
-    "colocation.other_sm_share": 0.0,
-    "colocation.mig_slice": "",
-    "colocation.kv_pool": "split",
-    "colocation.interference": "expected",
-    "colocation.qps": None,
+WITHOUT_NEIGHBOURS = {
+    f"colocation.{field.name}": field.default
+    for field in fields(ColocationConfig)
+    if field.name not in ("time_share", "power_share")
 }
-"""Fields of a design without neighbours."""
+"""Fields of a point without neighbours, with their values."""
 
-
-NOT_FOR_SLICES = (
-    "colocation.sm_share",
-    "colocation.other_sm_share",
-    "colocation.kv_pool",
-    "colocation.interference",
-    "colocation.qps",
-)
-"""Fields that a MIG slice does not have."""
+MPS_ONLY = ("sm_share", "other_sm_share")
+NOT_FOR_SLICES = (*MPS_ONLY, "kv_pool", "interference", "qps")
+"""Fields of `colocation` that do not apply to a MIG slice."""
 
 
 @dataclass(frozen=True)
 class Tenant:
-    """One co-located model: the design without neighbours, and a share of the SMs."""
+    """One co-located model: its point without neighbours, and its share of the SMs."""
 
     point: ServingPoint
     sm_share: float
 
 
 def shares_gpu(point: ServingPoint) -> bool:
-    """Return whether a design runs on a partition of its GPUs."""
+    """Return whether a point runs on a partition of its GPUs."""
     return point.colocation.models != NOTHING or point.colocation.sharing != TIME_SLICE
 
 
@@ -221,39 +211,42 @@ def shared_rows(batch: pa.RecordBatch) -> NDArray[np.bool_]:
     )
 
 
-def as_partition(point: ServingPoint, answer: SteadyState) -> ServingPoint:
-    """Validate a point and reduce it to a design alone on its partition of the GPUs.
+def as_partition(point: ServingPoint, steady_state: SteadyStateFunction) -> ServingPoint:
+    """Validate a point and reduce it to its partition of the GPUs.
 
-    `answer` returns the steady state of each model. Unshared points are returned unchanged.
+    `steady_state` returns the steady-state metrics of a point. A point without co-located models
+    is returned unchanged.
 
     Raises:
-        Infeasible: weights do not fit together, or the GPU cannot be shared so.
+        Infeasible: the weights of all models do not fit, or the GPU cannot be shared in this way.
         UserError: a name is unknown.
     """
     if not shares_gpu(point):
         return point
     _check(point)
     if point.colocation.sharing == MIG:
-        return _on_slice(point)
+        return _on_mig_slice(point)
     tenants = _tenants(point)
-    others = _others(point, tenants, answer)
+    others = _neighbour_loads(point, tenants, steady_state)
     part = _partition(point.colocation.sharing, tenants, 0, others)
     own, usd = tenants[0].point, _usd_per_gpu_hour(point)
     if point.colocation.kv_pool == ONE_POOL and point.colocation.interference != UPPER:
-        own = _one_pool(point, tenants, others)
-    usd = None if usd is None else usd * paid(point)
+        own = _with_shared_kv_pool(point, tenants, others)
+    usd = None if usd is None else usd * price_share(point)
     own = replace(
         own,
-        colocation=replace(own.colocation, power_share=own.colocation.power_share * paid(point)),
+        colocation=replace(
+            own.colocation, power_share=own.colocation.power_share * price_share(point)
+        ),
     )
     return _on_partition(own, part, own.memory_fraction, usd)
 
 
-def paid(point: ServingPoint) -> float:
-    """Return the share of a GPU's price that a design pays.
+def price_share(point: ServingPoint) -> float:
+    """Return the share of a GPU's price that is charged to a point.
 
-    Time-sliced processes pay evenly, MPS processes by their SM shares, and MIG slices by their
-    compute share.
+    Time-sliced processes are charged evenly, MPS processes by their SM shares, and MIG slices by
+    their compute share.
     """
     if point.colocation.sharing == MIG:
         return mig_slice(load_gpu(point.gpu), point.colocation.mig_slice).compute_share
@@ -267,37 +260,34 @@ def paid(point: ServingPoint) -> float:
     )
 
 
-PAYS = (
+PRICE_SHARE_FIELDS = (
     "colocation.sharing",
     "colocation.models",
     "colocation.sm_share",
     "colocation.other_sm_share",
     "colocation.mig_slice",
 )
-"""The fields of a point, besides its GPU, that determine its share of a GPU's price."""
+"""Fields of a point, besides its GPU, that determine its share of a GPU's price."""
 
 
-def paid_shares(rows: pa.RecordBatch) -> Floats:
-    """Return the share of a GPU's price that each row pays, by its GPU and the fields `PAYS`.
-
-    NaN where a GPU cannot be shared so.
-    """
+def price_shares(rows: pa.RecordBatch) -> Floats:
+    """Return each row's share of a GPU's price; NaN where the GPU cannot be shared in this way."""
     if not shared_rows(rows).any():
         return np.ones(rows.num_rows)
-    names = ("gpu", *PAYS)
+    names = ("gpu", *PRICE_SHARE_FIELDS)
     kind = kinds_of(rows, names)
     first = np.unique(kind, return_index=True)[1].tolist()
     known = np.full(len(first), np.nan)
     for number, row in enumerate(first):
         fields = {name: rows.column(name)[row].as_py() for name in names}
         with contextlib.suppress(Infeasible):
-            known[number] = paid(point_from(ServingPoint, {"model": "", **fields}))
+            known[number] = price_share(point_from(ServingPoint, {"model": "", **fields}))
     shares: Floats = known[kind]
     return shares
 
 
 def _check(point: ServingPoint) -> None:
-    """Raise Infeasible for designs that cannot share a GPU."""
+    """Raise Infeasible if a point cannot share a GPU."""
     if point.iteration_table or point.accelerator != NOTHING:
         raise Infeasible(
             "sharing_needs_composition",
@@ -309,37 +299,40 @@ def _check(point: ServingPoint) -> None:
         if point.colocation.models != NOTHING:
             raise Infeasible("mig_slices_are_apart", "a model on a slice has no neighbours")
         for name in NOT_FOR_SLICES:
-            if attrgetter(name)(point) != ALONE[name]:
-                option = name.replace(".", "_")
-                raise Infeasible(f"mig_has_no_{option}", "a model on a slice has no neighbours")
+            if not _is_default(point, name):
+                reason = f"mig_has_no_colocation_{name}"
+                raise Infeasible(reason, "a model on a slice has no neighbours")
         if not point.colocation.mig_slice:
             raise Infeasible("mig_needs_mig_slice")
         if point.tp * point.pp * point.attention_dp > 1:
             raise Infeasible("mig_needs_one_gpu", "slices exchange no data")
     elif point.colocation.mig_slice:
         raise Infeasible("mig_slice_needs_sharing_mig")
-    for name in ("sm_share", "other_sm_share"):
-        usual = ALONE[f"colocation.{name}"]
-        if point.colocation.sharing == TIME_SLICE and getattr(point.colocation, name) != usual:
+    for name in MPS_ONLY:
+        if point.colocation.sharing == TIME_SLICE and not _is_default(point, name):
             raise Infeasible(f"{name}_needs_sharing_mps")
 
 
-def _on_slice(point: ServingPoint) -> ServingPoint:
-    """Return the design on a device of the size of its MIG slice."""
+def _is_default(point: ServingPoint, name: str) -> bool:
+    return bool(getattr(point.colocation, name) == WITHOUT_NEIGHBOURS[f"colocation.{name}"])
+
+
+def _on_mig_slice(point: ServingPoint) -> ServingPoint:
+    """Return the point on a device of the size of its MIG slice."""
     gpu = load_gpu(point.gpu)
-    layout = mig_slice(gpu, point.colocation.mig_slice)
+    profile = mig_slice(gpu, point.colocation.mig_slice)
     usd = _usd_per_gpu_hour(point)
-    part = GpuPartition(sms=layout.sm_count / gpu.sm_count, bandwidth=layout.memory_share)
-    paid_usd = None if usd is None else usd * layout.compute_share
-    whole = point.memory_fraction * layout.memory_share
+    part = GpuPartition(sms=profile.sm_count / gpu.sm_count, bandwidth=profile.memory_share)
+    slice_usd = None if usd is None else usd * profile.compute_share
+    whole = point.memory_fraction * profile.memory_share
     if load_scheduler(point.scheduler).fraction_of_free:
-        whole = _fraction(point, layout.memory_share * gpu.hbm_bytes, point.memory_fraction)
-    own = _on_partition(updated(point, ALONE), part, whole, paid_usd)
+        whole = _memory_fraction(point, profile.memory_share * gpu.hbm_bytes, point.memory_fraction)
+    own = _on_partition(updated(point, WITHOUT_NEIGHBOURS), part, whole, slice_usd)
     return replace(
         own,
-        l2_scale=own.l2_scale * layout.memory_share,
+        l2_scale=own.l2_scale * profile.memory_share,
         colocation=replace(
-            own.colocation, power_share=own.colocation.power_share * layout.compute_share
+            own.colocation, power_share=own.colocation.power_share * profile.compute_share
         ),
     )
 
@@ -370,18 +363,18 @@ def _share_of_others(point: ServingPoint) -> float:
     share = point.colocation.other_sm_share or (1.0 - point.colocation.sm_share) / others
     if share <= 0.0:
         raise Infeasible(
-            "no_sms_for_colocated", f"sm_share {point.colocation.sm_share:g} leaves nothing"
+            "no_sms_for_colocated", f"sm_share {point.colocation.sm_share:g} leaves no SMs"
         )
     return share
 
 
 def _tenants(point: ServingPoint) -> tuple[Tenant, ...]:
-    """Return the design's own model and its neighbours, with free memory split evenly.
+    """Return the point's own model and its neighbours, with free memory split evenly.
 
     Raises:
         Infeasible: the weights of all models do not fit.
     """
-    own = updated(point, ALONE)
+    own = updated(point, WITHOUT_NEIGHBOURS)
     if point.colocation.models == NOTHING:
         return (Tenant(own, point.colocation.sm_share),)
     share = _share_of_others(point) if point.colocation.sharing == MPS else 1.0
@@ -389,47 +382,51 @@ def _tenants(point: ServingPoint) -> tuple[Tenant, ...]:
     names = point.colocation.models.split("+")
     models = [own, *(_neighbour(own, name, load) for name in names)]
     weights = [_weight_bytes(one) for one in models]
-    even = _rest_bytes(point, weights) / len(models)
+    even = _free_bytes(point, weights) / len(models)
     shares = [point.colocation.sm_share] + [share] * len(names)
     return tuple(
-        Tenant(replace(one, memory_fraction=_fraction(one, held + even, 1.0)), x)
+        Tenant(replace(one, memory_fraction=_memory_fraction(one, held + even, 1.0)), x)
         for one, held, x in zip(models, weights, shares, strict=True)
     )
 
 
 def _neighbour(own: ServingPoint, model: str, qps: float | None) -> ServingPoint:
-    """Return a neighbour model on the GPUs of a design; dense models have `ep` 1."""
+    """Return a neighbour model on the GPUs of a point; dense models have `ep` 1."""
     ep = own.ep if load_model(model).experts else 1
     return replace(
         own, model=model, qps=qps, arrivals=replace(own.arrivals, process=POISSON), ep=ep
     )
 
 
-def _one_pool(
-    point: ServingPoint, tenants: Sequence[Tenant], others: Sequence[Pressure]
+def _with_shared_kv_pool(
+    point: ServingPoint, tenants: Sequence[Tenant], others: Sequence[NeighbourLoad]
 ) -> ServingPoint:
-    """Return the design with the unused blocks of a shared KV pool, at least an even share."""
+    """Return the point with the free blocks of a shared KV pool, at least an even share."""
     weights = [_weight_bytes(one.point) for one in tenants]
-    rest = _rest_bytes(point, weights) - sum(other.kv_bytes for other in others)
+    rest = _free_bytes(point, weights) - sum(other.kv_bytes for other in others)
     own = tenants[0].point
-    fraction = _fraction(own, weights[0] + rest, 1.0) if rest > 0.0 else 0.0
+    fraction = _memory_fraction(own, weights[0] + rest, 1.0) if rest > 0.0 else 0.0
     return replace(own, memory_fraction=max(own.memory_fraction, fraction))
 
 
 def _partition(
-    sharing: str, tenants: Sequence[Tenant], which: int, others: Sequence[Pressure]
+    sharing: str, tenants: Sequence[Tenant], which: int, others: Sequence[NeighbourLoad]
 ) -> GpuPartition:
     """Return the partition of one tenant, given the loads of its neighbours."""
     if sharing == TIME_SLICE:
-        return by_turns(others)
+        return time_slice_partition(others)
     shares = [t.sm_share for i, t in enumerate(tenants) if i != which]
-    return by_share(tenants[which].sm_share, shares, others)
+    return sm_share_partition(tenants[which].sm_share, shares, others)
 
 
-def _others(
-    point: ServingPoint, tenants: Sequence[Tenant], answer: SteadyState
-) -> tuple[Pressure, ...]:
-    """Return the loads of the neighbours."""
+def _neighbour_loads(
+    point: ServingPoint, tenants: Sequence[Tenant], steady_state: SteadyStateFunction
+) -> tuple[NeighbourLoad, ...]:
+    """Return the loads of the neighbours.
+
+    Raises:
+        Infeasible: the expected load is wanted of a model with expert parallelism.
+    """
     count = len(tenants) - 1
     if point.colocation.interference == LOWER or not count:
         return (IDLE,) * count
@@ -438,33 +435,37 @@ def _others(
     if any(one.point.ep > 1 for one in tenants):
         raise Infeasible(
             "expected_interference_needs_ep_1",
-            "a steady state knows no ep; interference lower and upper bound it",
+            "the analytic fidelity has no ep; use interference lower or upper",
         )
-    asked = tuple(Tenant(steady(one.point), one.sm_share) for one in tenants)
-    return _agreed(point.colocation.sharing, asked, answer)[1:]
+    asked = tuple(Tenant(analytic_point(one.point), one.sm_share) for one in tenants)
+    return _equilibrium_loads(point.colocation.sharing, asked, steady_state)[1:]
 
 
 @functools.lru_cache(maxsize=256)
-def _agreed(sharing: str, tenants: tuple[Tenant, ...], answer: SteadyState) -> tuple[Pressure, ...]:
+def _equilibrium_loads(
+    sharing: str, tenants: tuple[Tenant, ...], steady_state: SteadyStateFunction
+) -> tuple[NeighbourLoad, ...]:
     """Return the load of every tenant at the fixed point of loads and partitions."""
     found = [IDLE] * len(tenants)
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         before = list(found)
         for i, tenant in enumerate(tenants):
             part = _partition(sharing, tenants, i, found[:i] + found[i + 1 :])
             one = tenant.point
-            found[i] = pressure_of(_on_partition(one, part, one.memory_fraction, None), answer)
+            found[i] = load_on_partition(
+                _on_partition(one, part, one.memory_fraction, None), steady_state
+            )
         moved = [abs(new.busy - old.busy) for new, old in zip(found, before, strict=True)]
-        if max(moved) < SETTLED:
+        if max(moved) < TOLERANCE:
             break
     return tuple(found)
 
 
-def _rest_bytes(point: ServingPoint, weights: Sequence[float]) -> float:
+def _free_bytes(point: ServingPoint, weights: Sequence[float]) -> float:
     """Return the usable memory of the engines without the weights of all models.
 
     Raises:
-        Infeasible: no memory is left.
+        Infeasible: the weights fill the usable memory.
     """
     usable = point.memory_fraction * load_gpu(point.gpu).hbm_bytes
     if load_scheduler(point.scheduler).fraction_of_free:
@@ -480,15 +481,15 @@ def _weight_bytes(point: ServingPoint) -> float:
     return weight_bytes(replica.model, replica.layout, replica.dtype)
 
 
-def _fraction(point: ServingPoint, memory_bytes: float, fraction_of_free: float) -> float:
+def _memory_fraction(point: ServingPoint, memory_bytes: float, fraction_of_free: float) -> float:
     """Return the `memory_fraction` with which a scheduler's engine uses `memory_bytes`.
 
-    For engines with a fraction of free memory, `fraction_of_free` of it is used.
+    Engines whose fraction refers to free memory use `fraction_of_free` of the free memory.
     """
     memory = float(load_gpu(point.gpu).hbm_bytes)
     if not load_scheduler(point.scheduler).fraction_of_free:
         return memory_bytes / memory
-    weights = _weight_bytes(updated(point, ALONE))
+    weights = _weight_bytes(updated(point, WITHOUT_NEIGHBOURS))
     if memory_bytes <= weights:
         raise Infeasible("weights_exceed_hbm")
     return fraction_of_free * (memory_bytes - weights) / (memory - weights)

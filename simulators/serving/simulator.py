@@ -41,7 +41,7 @@ from simulators.serving.point import ANALYTIC, AUTO, DEPLOYED, ServingPoint
 from simulators.serving.prices.iteration_table import PROBE, table_price
 from simulators.serving.row_groups import evaluate_apart, evaluate_together, kinds_of
 from simulators.serving.run import RunCache, logged_run, run_of
-from simulators.serving.sharing import PAYS, as_partition, paid_shares, shared_rows
+from simulators.serving.sharing import PRICE_SHARE_FIELDS, as_partition, price_shares, shared_rows
 from simulators.serving.steady.bounds import RANGED, ignored_limits, steady_bounds
 from simulators.serving.steady.steady_state import evaluate_analytic, simulate_analytic
 from simulators.workload.llm.parallelism import is_file
@@ -72,7 +72,7 @@ class Serving:
         "tokens_per_s_hi",
         "replicas",
         "replicas_mean",
-        *PAYS,
+        *PRICE_SHARE_FIELDS,
         "pools.decode_gpu",
         "pools.decode_gpus",
     )
@@ -176,7 +176,7 @@ class Serving:
             apart = np.array([kind in dear for kind in kinds])[decoders] & (part > 0.0)
             usd = np.where(apart, usd + part * (theirs - usd), usd)
         running = numbers(rows, "replicas_mean") / numbers(rows, "replicas")
-        size = size * paid_shares(rows) * running
+        size = size * price_shares(rows) * running
         per_mtok = (usd_per_mtok(usd, size, rate) for rate in rates)
         names = ("cost_usd_per_mtok", "cost_usd_per_mtok_hi", "cost_usd_per_mtok_lo")
         return {**dict(zip(names, per_mtok, strict=True)), "cost_usd_per_hour": usd * size}

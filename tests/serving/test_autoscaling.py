@@ -48,7 +48,7 @@ def test_autoscaler_follows_arrivals_after_the_startup_time() -> None:
 
 def test_replica_cost_runs_from_start_to_the_last_response() -> None:
     plan = plan_of(POINT, BURST)
-    stop = float(plan.looks_s[np.flatnonzero(plan.wanted == 1)[1]])
+    stop = float(plan.decisions_s[np.flatnonzero(plan.wanted == 1)[1]])
     nobody, no_s = np.array([0]), np.array([0.0])
     paid_s = plan.paid_s(nobody, no_s, no_s, (0.0, 200.0))
     assert paid_s == pytest.approx(200.0 + 2 * (stop - 10.0))

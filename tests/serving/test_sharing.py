@@ -14,7 +14,14 @@ from simulators.core.fields import values_of
 from simulators.kernels.energy import idle_w_of
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint
-from simulators.serving.sharing import ALWAYS_BUSY, IDLE, Pressure, by_share, by_turns, paid
+from simulators.serving.sharing import (
+    ALWAYS_BUSY,
+    IDLE,
+    NeighbourLoad,
+    price_share,
+    sm_share_partition,
+    time_slice_partition,
+)
 from simulators.serving.simulator import SIMULATOR, simulate, validated_partition
 
 SMALL, LARGE = "llama2_7b", "llama2_13b"
@@ -47,7 +54,11 @@ def tpot_s(point: ServingPoint) -> float:
 
 def test_design_without_colocation_is_unchanged() -> None:
     assert validated_partition(ALONE) is ALONE
-    assert by_turns([IDLE]) == by_share(1.0, [1.0], [IDLE]) == by_share(1.0, [], [])
+    assert (
+        time_slice_partition([IDLE])
+        == sm_share_partition(1.0, [1.0], [IDLE])
+        == sm_share_partition(1.0, [], [])
+    )
 
 
 @pytest.mark.parametrize("point", KINDS)
@@ -70,17 +81,19 @@ def test_time_slicing_with_a_busy_neighbour_doubles_kernel_time() -> None:
 
 @pytest.mark.parametrize("traffic", [(0.2, 0.9), (0.9, 0.9), (0.1, 0.1)])
 def test_colocated_models_share_bandwidth(traffic: tuple[float, float]) -> None:
-    parts = [by_share(0.5, [0.5], [Pressure(1.0, other)]) for other in reversed(traffic)]
+    parts = [
+        sm_share_partition(0.5, [0.5], [NeighbourLoad(1.0, other)]) for other in reversed(traffic)
+    ]
     used = [min(part.bandwidth, asked) for part, asked in zip(parts, traffic, strict=True)]
     assert sum(used) <= 1.0 + 1.0 / 256.0
     assert sum(part.sms for part in parts) <= 1.0
 
 
 def test_each_model_gets_at_least_an_even_share() -> None:
-    oversubscription = by_share(1.0, [1.0, 1.0], [ALWAYS_BUSY, ALWAYS_BUSY])
+    oversubscription = sm_share_partition(1.0, [1.0, 1.0], [ALWAYS_BUSY, ALWAYS_BUSY])
     assert oversubscription.sms == pytest.approx(1 / 3)
     assert oversubscription.bandwidth == pytest.approx(1 / 3, abs=1 / 256)
-    assert by_turns([ALWAYS_BUSY, ALWAYS_BUSY]).time == pytest.approx(1 / 3)
+    assert time_slice_partition([ALWAYS_BUSY, ALWAYS_BUSY]).time == pytest.approx(1 / 3)
 
 
 def test_divided_memory_is_at_most_a_shared_pool() -> None:
@@ -98,7 +111,7 @@ def test_divided_memory_is_at_most_a_shared_pool() -> None:
 @pytest.mark.parametrize("point", KINDS)
 def test_price_shares_sum_to_the_gpu_price(point: ServingPoint) -> None:
     theirs = replace(point, model=LARGE, colocation=replace(point.colocation, models=SMALL))
-    assert paid(point) + paid(theirs) == pytest.approx(1.0)
+    assert price_share(point) + price_share(theirs) == pytest.approx(1.0)
 
 
 def test_costs_from_rows_equal_run_costs() -> None:

@@ -26,9 +26,10 @@ from __future__ import annotations
 import functools
 import zlib
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Floats, Ints
@@ -44,9 +45,11 @@ from simulators.serving.point import (
     ServingPoint,
 )
 
+N = TypeVar("N", np.int64, np.float64)
+
 STRETCH = 512
-"""Tokens of a system prompt per node of the tree, and so the unit of its cache hits: a choice, at
-most the tokens that engines compute at a time."""
+"""Tokens of a system prompt per node of the tree, the unit of its cache hits. A choice: at most the
+tokens that engines compute at a time."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Prefixes:
 
     nodes: Ints  # of all requests, paths concatenated
     ends: Ints  # tokens of the request up to the end of each node
-    stops: Ints  # where each request's path stops
+    stops: Ints  # end of each request's path
 
     def take(self, which: Ints) -> Prefixes:
         """Return the paths of some requests.
@@ -69,22 +72,22 @@ class Prefixes:
         return Prefixes(self.nodes[rows], self.ends[rows], np.cumsum(counts))
 
     def alone(self) -> Prefixes:
-        """Return the same requests without shared prefixes."""
+        """Return paths of the same lengths without shared nodes."""
         count = self.stops.size
         return Prefixes(np.arange(count), self.ends[self.stops - 1], np.arange(1, count + 1))
 
     def apart(self, group: Ints) -> Prefixes:
-        """Return the same requests, with prefixes shared only within a group.
+        """Return the paths with nodes shared only within a group of requests.
 
         >>> of_sessions(np.array([0, 1, 0]), np.array([9, 9, 9])).apart(np.array([0, 1, 0])).nodes
         array([0, 2, 3, 1])
         """
-        who = np.repeat(group, np.diff(self.stops, prepend=0))
-        pairs = np.unique(np.stack((who, self.nodes)), axis=1, return_inverse=True)[1]
+        groups = np.repeat(group, np.diff(self.stops, prepend=0))
+        pairs = np.unique(np.stack((groups, self.nodes)), axis=1, return_inverse=True)[1]
         return Prefixes(pairs.reshape(-1), self.ends, self.stops)
 
     def behind(self, system_tokens: int) -> Prefixes:
-        """Return paths that all begin with the nodes of one system prompt.
+        """Return the paths with the nodes of one system prompt in front.
 
         >>> own([3, 5]).behind(1000).ends.tolist()
         [512, 1000, 1002, 512, 1000, 1004]
@@ -106,10 +109,10 @@ class Prefixes:
         >>> of_sessions(np.array([0, 1, 0]), np.array([10, 30, 8])).max_prefix_hits().tolist()
         [0, 9, 0]
         """
-        who = np.repeat(np.arange(self.stops.size), np.diff(self.stops, prepend=0))
+        req = np.repeat(np.arange(self.stops.size), np.diff(self.stops, prepend=0))
         first = np.full(int(self.nodes.max()) + 1, self.stops.size)
-        np.minimum.at(first, self.nodes, who)
-        new = np.flatnonzero(first[self.nodes] == who)  # the last of every path is
+        np.minimum.at(first, self.nodes, req)
+        new = np.flatnonzero(first[self.nodes] == req)  # includes the last node of every path
         starts = self._starts()
         reached = new[np.searchsorted(new, starts)]
         found: Ints = np.where(reached > starts, self.ends[reached - 1], 0)
@@ -120,7 +123,7 @@ class Prefixes:
 
 
 def own(tokens: Ints) -> Prefixes:
-    """Return requests without shared prefixes; `tokens` counts prompt and output.
+    """Return paths without shared nodes; `tokens` counts prompt and output of each request.
 
     >>> own([3, 5]).nodes.tolist()
     [0, 1]
@@ -130,10 +133,9 @@ def own(tokens: Ints) -> Prefixes:
 
 
 def of_sessions(turn: Ints, tokens: Ints) -> Prefixes:
-    """Return requests that begin with the turns of their session before them.
+    """Return the paths of requests that repeat the earlier turns of their session.
 
-    Turns of a session stand one behind the other; tokens of prompts and answers include what was
-    said before.
+    Turns of a session are consecutive; `tokens` counts prompt (with the history) and output.
 
     >>> of_sessions(np.array([0, 1, 0]), np.array([10, 30, 8])).nodes.tolist()
     [0, 0, 1, 2]
@@ -144,10 +146,10 @@ def of_sessions(turn: Ints, tokens: Ints) -> Prefixes:
 
 
 def of_hashes(hashes: Ints, stops: Ints, hashed: int, prompt: Ints, output: Ints) -> Prefixes:
-    """Return requests whose prompts begin with blocks that are known by their hashes.
+    """Return the paths of requests whose prompt blocks are identified by hashes.
 
-    Hashes are those of all requests' blocks of `hashed` tokens, one request behind the other, which
-    stop at `stops`; the last block of a prompt may have fewer tokens.
+    `hashes` are those of all requests' blocks of `hashed` tokens, concatenated; each request's end
+    at `stops`. The last block of a prompt may have fewer tokens.
 
     >>> of_hashes(np.array([7, 8, 7]), np.array([2, 3]), 4, np.array([6, 3]), np.array([9, 9])).ends
     array([ 4,  6, 14,  3, 11])
@@ -175,14 +177,14 @@ def _ranges(starts: Ints, counts: Ints) -> Ints:
 
 
 _BLOCK = 64
-"""Pairs of states drawn at a time; the draws of a shorter run are a prefix of a longer run's."""
+"""Pairs of states per draw; the draws of a shorter run are a prefix of a longer run's."""
 
 _HALVINGS = 60
-"""Of a span, until nothing is left of it in double precision."""
+"""Bisection steps: more than double precision can resolve."""
 
 
 def stream(seed: int, name: str) -> np.random.Generator:
-    """Return the random numbers of one purpose; another purpose does not shift them.
+    """Return the generator of one purpose; other purposes do not shift its numbers.
 
     >>> stream(1, "gaps").random() == stream(1, "gaps").random()
     True
@@ -194,8 +196,8 @@ def arrival_times(point: ServingPoint, count: int) -> Floats:
     """Return `count` arrival times at a point's mean rate; a session counts as one arrival."""
     if point.qps is None:
         raise UserError(
-            f"workload '{point.workload}' says nothing about arrivals, so qps is needed. Only a "
-            "trace with arrival times may leave it open"
+            f"workload '{point.workload}' has no arrival times, so qps is needed. Only a trace "
+            "with arrival times allows qps null"
         )
     rate = point.qps / point.sessions.turns
     if point.arrivals.process == MMPP:
@@ -217,14 +219,14 @@ def _unit_arrivals(seed: int, count: int, process: str) -> Floats:
     """Return arrival times at one request per second."""
     draw = stream(seed, "gaps")
     gaps = np.ones(count) if process == EVEN else draw.standard_exponential(count)
-    return _kept(np.cumsum(gaps))
+    return _read_only(np.cumsum(gaps))
 
 
 @functools.lru_cache(maxsize=64)
 def _two_states(
     seed: int, count: int, rate: float, burst_ratio: float, burst_s: float, calm_s: float
 ) -> Floats:
-    """Return when the integral of a two-state rate of mean one meets arrivals at an even rate."""
+    """Return MMPP arrivals: times at which the integral of the rate equals Poisson arrivals."""
     even_s = _unit_arrivals(seed, count, POISSON) / rate
     draw = stream(seed, "states")
     share = burst_s / (burst_s + calm_s)
@@ -239,12 +241,12 @@ def _two_states(
         held.append(block.ravel())
     spans = np.concatenate(held)
     rate_then = np.concatenate([np.zeros(1), np.resize(rates, spans.size - 1)])
-    return _kept(np.interp(even_s, np.cumsum(spans * rate_then), np.cumsum(spans)))
+    return _read_only(np.interp(even_s, np.cumsum(spans * rate_then), np.cumsum(spans)))
 
 
 @functools.lru_cache(maxsize=64)
 def _sine(seed: int, count: int, rate: float, swing: float, period_s: float) -> Floats:
-    """Return when `t + a (1 - cos(w t)) / w` meets arrivals at an even rate, by halving."""
+    """Return diurnal arrivals: solve `t + a (1 - cos(w t)) / w = u` for Poisson arrivals `u`."""
     even_s = _unit_arrivals(seed, count, POISSON) / rate
     w = 2.0 * np.pi / period_s
     low, high = even_s - 2.0 * swing / w, even_s
@@ -252,13 +254,13 @@ def _sine(seed: int, count: int, rate: float, swing: float, period_s: float) -> 
         middle = 0.5 * (low + high)
         early = middle + swing * (1.0 - np.cos(w * middle)) / w < even_s
         low, high = np.where(early, middle, low), np.where(early, high, middle)
-    return _kept(np.maximum.accumulate(high))
+    return _read_only(np.maximum.accumulate(high))
 
 
-def _kept(arrivals: Floats) -> Floats:
-    """Return arrivals that several points may share."""
-    arrivals.flags.writeable = False
-    return arrivals
+def _read_only(array: NDArray[N]) -> NDArray[N]:
+    """Return an array made read-only, because several points share it."""
+    array.flags.writeable = False
+    return array
 
 
 @dataclass(frozen=True)
@@ -268,16 +270,16 @@ class Requests:
     arrival_s: Floats
     prompt_tokens: Ints
     output_tokens: Ints
-    draws: Floats  # two uniform numbers per request, for routers that toss coins
-    clients: int = 0  # of a closed system, where `arrival_s` is the time a client thinks; 0: open
-    service_s: Floats | float = 0.0  # that a server before the engine works on each, one by one
-    delay_s: float = 0.0  # that each takes to the engine besides
-    session: Ints | None = None  # rising; a later turn's `arrival_s` is the time its user thinks
-    routable: Ints | None = None  # replicas that each may go to, the first so many; None: all
-    prefixes: Prefixes | None = None  # what they have in common; None: nothing
+    draws: Floats  # two uniform numbers per request, for random routers
+    clients: int = 0  # of a closed loop, where `arrival_s` is a think time; 0: open loop
+    service_s: Floats | float = 0.0  # of the API server, which serves one request after another
+    delay_s: float = 0.0  # further delay of each request before the engine
+    session: Ints | None = None  # ascending; the `arrival_s` of a later turn is a think time
+    routable: Ints | None = None  # the first so many replicas can receive the request; None: all
+    prefixes: Prefixes | None = None  # shared prefixes; None: none
 
     def take(self, which: Ints) -> Requests:
-        """Return some of the requests."""
+        """Return the requests of a mask or of indices."""
         columns: dict[str, Any] = {
             name: column[which]
             for name, column in vars(self).items()
@@ -293,8 +295,8 @@ def requests_of(point: ServingPoint) -> Requests:
     closed = point.arrivals.process == CLOSED
     if point.sessions.turns > 1 and (closed or trace):
         raise UserError(
-            f"sessions.turns is {point.sessions.turns}; sessions are drawn, so neither closed "
-            "arrivals nor a trace can have them"
+            f"sessions.turns is {point.sessions.turns}; closed-loop arrivals and traces have no "
+            "sessions"
         )
     prompt, output = token_counts(point.workload, point.seed, point.requests)
     count = prompt.size
@@ -308,7 +310,7 @@ def requests_of(point: ServingPoint) -> Requests:
             output = _stated(point, "output_tokens", output)
     if point.lengths.max_output_tokens:
         output = np.minimum(output, point.lengths.max_output_tokens)
-    # Closed clients think before each request but the first, and all of those come at once.
+    # Clients of a closed loop send their first requests together and think before the later ones.
     thinking_s = np.where(np.arange(count) < point.arrivals.clients, 0.0, point.client.think_s)
     asked = Requests(
         arrival_s=thinking_s if closed else _arriving(point, trace, count),
@@ -337,10 +339,10 @@ def _hashed(trace: Trace, prompt: Ints, output: Ints) -> Prefixes | None:
 
 
 def token_counts(workload: str, seed: int, requests: int) -> tuple[Ints, Ints]:
-    """Return the prompt and output tokens of a trace's first requests, or of requests drawn."""
+    """Return the prompt and output tokens of a workload's requests: drawn, or the trace's first."""
     if not is_trace(workload):
         if requests == 0:
-            raise UserError("requests is 0; a workload that is drawn needs at least 1")
+            raise UserError("requests is 0; only a trace allows 0 (all of its requests)")
         return _workload_lengths(workload, seed, requests, load_workload(workload))
     trace = load_trace(workload)
     first = slice(requests or None)
@@ -354,7 +356,7 @@ def max_prefix_hits(workload: str, prompt: Ints, output: Ints) -> Ints:
 
 
 def _arriving(point: ServingPoint, trace: Trace | None, count: int) -> Floats:
-    """Return arrival times: those of the trace, scaled if a rate is given, or drawn ones."""
+    """Return the arrival times of the trace, scaled to `qps` if given, or drawn ones."""
     if trace is None or trace.arrival_s is None:
         return arrival_times(point, count)
     arrival = trace.arrival_s[:count]
@@ -364,22 +366,23 @@ def _arriving(point: ServingPoint, trace: Trace | None, count: int) -> Floats:
 
 
 def _stated(point: ServingPoint, name: str, drawn: Ints) -> Ints:
-    """Return lengths of which the point states one.
+    """Return the lengths for a stated `prompt_tokens` or `output_tokens` of the point.
 
-    They are equal, or drawn evenly below it, or as the workload's were `drawn`, with it as mean.
+    They are constant, uniform up to the stated length, or the workload's `drawn` lengths scaled to
+    the stated mean.
     """
     tokens = getattr(point, name)
     if point.lengths.shape == AS_WORKLOAD:
-        return stretched(drawn, tokens)
+        return scaled_to_mean(drawn, tokens)
     if point.lengths.spread == 0.0:
         return np.full(drawn.size, tokens)
     return _spread(point.seed, name, drawn.size, tokens, point.lengths.spread)
 
 
-def stretched(lengths: Ints, mean: float) -> Ints:
-    """Return lengths by one factor longer or shorter, so that this is their mean, but for rounding.
+def scaled_to_mean(lengths: Ints, mean: float) -> Ints:
+    """Return the lengths times one factor, so that their mean is `mean` up to rounding.
 
-    >>> stretched(np.array([1, 20, 39]), 40).tolist()
+    >>> scaled_to_mean(np.array([1, 20, 39]), 40).tolist()
     [2, 40, 78]
     """
     longer: Ints = np.maximum(1, np.rint(lengths * (mean / lengths.mean()))).astype(np.int64)
@@ -390,9 +393,9 @@ def stretched(lengths: Ints, mean: float) -> Ints:
 def bench_serving_lengths(
     seed: int, count: int, most: tuple[int, int], spread: float
 ) -> tuple[Ints, Ints]:
-    """Return prompt and output tokens as the client of SGLang draws them, one by one the same.
+    """Return the prompt and output tokens that SGLang's benchmark client draws, bit-identical.
 
-    `sample_random_requests` of `bench_serving.py` takes numpy's first generator, prompts first.
+    `sample_random_requests` of `bench_serving.py` uses numpy's legacy generator, prompts first.
 
     Args:
         seed: its `--seed`, by default 1.
@@ -401,7 +404,7 @@ def bench_serving_lengths(
         spread: 1 less its `--random-range-ratio`.
 
     Raises:
-        UserError: lengths that are the workload's have no longest.
+        UserError: a maximum length is 0.
 
     >>> [lengths.tolist() for lengths in bench_serving_lengths(1, 3, (1000, 8000), 0.2)]
     [[837, 940, 872], [7305, 7115, 7247]]
@@ -414,39 +417,33 @@ def bench_serving_lengths(
         generator.randint(low, high + 1, size=count).astype(np.int64)
         for low, high in zip(least, most, strict=True)
     )
-    prompt.flags.writeable = output.flags.writeable = False
-    return prompt, output
+    return _read_only(prompt), _read_only(output)
 
 
 @functools.lru_cache(maxsize=256)
 def _spread(seed: int, name: str, count: int, most: int, spread: float) -> Ints:
     drawn = stream(seed, name).random(count)
-    lengths: Ints = np.maximum(1, np.rint(most * (1.0 - spread * drawn))).astype(np.int64)
-    lengths.flags.writeable = False
-    return lengths
+    return _read_only(np.maximum(1, np.rint(most * (1.0 - spread * drawn))).astype(np.int64))
 
 
 @functools.lru_cache(maxsize=64)
 def _workload_lengths(workload: str, seed: int, count: int, _version: object) -> tuple[Ints, Ints]:
     """Return prompt and output tokens of a named workload."""
     prompt, output = load_workload(workload).draw(stream(seed, "lengths").random((count, 2)))
-    prompt.flags.writeable = output.flags.writeable = False
-    return prompt, output
+    return _read_only(prompt), _read_only(output)
 
 
 @functools.lru_cache(maxsize=64)
 def _draws(seed: int, count: int) -> Floats:
     """Return two uniform numbers per request."""
-    draws = stream(seed, "routing").random((count, 2))
-    draws.flags.writeable = False
-    return draws
+    return _read_only(stream(seed, "routing").random((count, 2)))
 
 
 def in_sessions(asked: Requests, turns: int, think_s: float, added: int = 0) -> Requests:
-    """Return the requests grouped into sessions of consecutive turns.
+    """Return the requests grouped into sessions of `turns` consecutive requests.
 
-    The first arrivals become those of the sessions, of which the last may be shorter. Later turns
-    ask as many tokens as are `added`, if any are said to be.
+    The first arrivals become the arrivals of the sessions; the last session may be shorter. Later
+    turns have `added` new prompt tokens, or their own prompt tokens if `added` is 0.
     """
     count = asked.arrival_s.size
     session, turn = np.divmod(np.arange(count), turns)
@@ -466,7 +463,7 @@ def in_sessions(asked: Requests, turns: int, think_s: float, added: int = 0) -> 
 
 
 def behind_system_prompt(asked: Requests, tokens: int) -> Requests:
-    """Return the same requests, whose prompts all begin with the same tokens."""
+    """Return the requests with a system prompt of some tokens before every prompt."""
     if tokens == 0:
         return asked
     alone = asked.prefixes or own(asked.prompt_tokens + asked.output_tokens)

@@ -30,43 +30,43 @@ from __future__ import annotations
 
 import csv
 import functools
-import itertools
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from simulators.core.calibration import read_choice
-from simulators.core.errors import UserError, suggestion
+from simulators.core.errors import UnknownNameError, UserError
 from simulators.core.folder import WORKLOADS
 from simulators.core.jit import Floats, Ints
 
 
 class Distribution(Protocol):
-    """Token counts by probability."""
+    """A distribution of token counts."""
 
     def at(self, probability: Floats) -> Ints:
-        """Return whole tokens, at least one, below which that share of the draws lies."""
+        """Return the quantiles at an array of probabilities, whole and at least 1."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Prompt lengths, and output lengths given the prompt."""
+    """Distribution of prompt lengths, and of output lengths by range of the prompt length."""
 
     name: str
     prompt: Distribution
-    prompt_up_to: tuple[float, ...]  # upper ends of the ranges, the last without end
+    prompt_up_to: tuple[float, ...]  # upper ends of the ranges; the last is infinite
     output: tuple[Distribution, ...]
 
     def draw(self, uniforms: Floats) -> tuple[Ints, Ints]:
-        """Return prompt and output tokens for rows of two uniform numbers."""
+        """Return prompt and output tokens for uniform numbers of shape (requests, 2)."""
         prompt = self.prompt.at(uniforms[:, 0])
         which = np.searchsorted(np.array(self.prompt_up_to[:-1]), prompt, side="left")
         output = np.empty(prompt.size, np.int64)
@@ -76,32 +76,54 @@ class Workload:
         return prompt, output
 
 
-@dataclass(frozen=True)
-class Quantiles:
-    """A distribution of token counts, by its values at rising probabilities from 0 to 1."""
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+TokenCount = Annotated[int, msgspec.Meta(ge=1)]
 
-    probability: tuple[float, ...]
-    tokens: tuple[float, ...]
+
+class Quantiles(msgspec.Struct, frozen=True):
+    """A distribution of token counts by quantiles, at equally spaced probabilities by default."""
+
+    tokens: tuple[Annotated[float, msgspec.Meta(ge=1)], ...]
+    probability: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for quantiles that fall or probabilities that do not match."""
+        known = self.probability
+        if not self.tokens or sorted(self.tokens) != list(self.tokens):
+            raise ValueError("tokens must hold at least one quantile and must not fall")
+        if known and (len(known) != len(self.tokens) or sorted(set(known)) != list(known)):
+            raise ValueError("probability must rise, with one number per quantile")
+        if known and (known[0] != 0 or (len(known) > 1 and known[-1] != 1)):
+            raise ValueError("probability must rise from 0 to 1")
 
     def at(self, probability: Floats) -> Ints:
-        """Return whole tokens at a column of probabilities, interpolated, never less than one.
+        """Return token counts at an array of probabilities, interpolated, at least 1.
 
-        >>> Quantiles((0.0, 0.5, 1.0), (10.0, 20.0, 100.0)).at(np.array([0.0, 0.25, 1.0]))
+        >>> Quantiles((10.0, 20.0, 100.0)).at(np.array([0.0, 0.25, 1.0]))
         array([ 10,  15, 100])
         """
-        tokens = np.interp(probability, self.probability, self.tokens)
+        known = self.probability or np.linspace(0.0, 1.0, len(self.tokens))
+        tokens = np.interp(probability, known, self.tokens)
         return np.maximum(np.rint(tokens), 1.0).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class Uniform:
-    """All counts from the least to the most are equally likely."""
+class Bounded(msgspec.Struct, frozen=True):
+    """A distribution of token counts from `least` to `most`."""
 
-    least: int
-    most: int
+    least: TokenCount
+    most: TokenCount
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for an empty range."""
+        if self.least > self.most:
+            raise ValueError(f"needs least <= most, has least {self.least}, most {self.most}")
+
+
+class Uniform(Bounded, frozen=True):
+    """All counts from `least` to `most` are equally likely."""
 
     def at(self, probability: Floats) -> Ints:
-        """Return whole tokens at a column of probabilities.
+        """Return token counts at an array of probabilities.
 
         >>> Uniform(1, 6).at(np.array([0.0, 0.5, 0.99, 1.0]))
         array([1, 4, 6, 6])
@@ -110,19 +132,16 @@ class Uniform:
         return np.minimum(self.least + steps, self.most)
 
 
-@dataclass(frozen=True)
-class Lognormal:
-    """A log-normal distribution, clipped to the minimum and maximum."""
+class Lognormal(Bounded, frozen=True):
+    """A log-normal distribution, clipped to `least` and `most`."""
 
-    mean: float  # before anything is moved
-    sigma: float
-    least: int
-    most: int
+    mean: Positive  # before clipping
+    sigma: Positive
 
     def at(self, probability: Floats) -> Ints:
-        """Return whole tokens at a column of probabilities.
+        """Return token counts at an array of probabilities.
 
-        >>> Lognormal(100.0, 1.0, 16, 4096).at(np.array([0.0, 0.5, 1.0]))
+        >>> Lognormal(16, 4096, 100.0, 1.0).at(np.array([0.0, 0.5, 1.0]))
         array([  16,   61, 4096])
         """
         z = np.interp(probability, *_normal())
@@ -130,18 +149,15 @@ class Lognormal:
         return np.rint(np.clip(tokens, self.least, self.most)).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class Zipf:
-    """Each count is as likely as a power of itself, falling with the exponent."""
+class Zipf(Bounded, frozen=True):
+    """Zipf's law: the probability of a count `n` is proportional to `n ** -exponent`."""
 
-    exponent: float
-    least: int
-    most: int
+    exponent: Positive
 
     def at(self, probability: Floats) -> Ints:
-        """Return whole tokens at a column of probabilities.
+        """Return token counts at an array of probabilities.
 
-        >>> Zipf(1.0, 1, 4).at(np.array([0.0, 0.47, 0.49, 1.0]))
+        >>> Zipf(1, 4, 1.0).at(np.array([0.0, 0.47, 0.49, 1.0]))
         array([1, 1, 2, 4])
         """
         below = _zipf(self.exponent, self.least, self.most)
@@ -149,15 +165,21 @@ class Zipf:
 
 
 QUANTILES = "quantiles"
-FORMULAS = {"uniform": Uniform, "lognormal": Lognormal, "zipf": Zipf}
+KINDS: dict[str, type] = {
+    QUANTILES: Quantiles,
+    "uniform": Uniform,
+    "lognormal": Lognormal,
+    "zipf": Zipf,
+}
+"""Distributions by their name in a workload file."""
 
 
 def load_workload(name: str) -> Workload:
-    """Return the workload of that name or TOML path.
+    """Return a workload by name or by the path of a TOML file.
 
     Raises:
-        UnknownNameError: nothing answers to the name.
-        UserError: a table is missing or means nothing.
+        UnknownNameError: no workload has this name.
+        UserError: a table is missing or invalid.
 
     >>> bool(load_workload("chat").draw(np.array([[0.5, 0.5]]))[0][0] > 500)
     True
@@ -184,72 +206,33 @@ def _workload(path: Path) -> Workload:
 
 
 def _distribution(path: Path, where: str, table: Any) -> Distribution:
-    """Return the distribution of one table of a workload file, or raise a UserError."""
-    table = table if isinstance(table, dict) else {}
-    kind = str(table.get("distribution", QUANTILES))
+    """Return the distribution of one table of a workload file.
+
+    Raises:
+        UserError: a field is missing, unknown or invalid.
+    """
+    table = {"distribution": QUANTILES, **(table if isinstance(table, dict) else {})}
+    table.pop("prompt_up_to", None)
+    kind = str(table["distribution"])
     try:
-        if kind == QUANTILES:
-            return _quantiles(table)
-        if kind not in FORMULAS:
-            known = (QUANTILES, *FORMULAS)
-            raise UserError(
-                f"distribution '{kind}'{suggestion(kind, known)}\nKnown: {', '.join(known)}"
-            )
-        shape = FORMULAS[kind]
-        given = {f.name: _positive(table, f.name) for f in fields(shape) if f.type == "float"}
-        found: Distribution = shape(**given, **_ends(table))
-        return found
-    except UserError as error:
+        if kind not in KINDS:
+            raise UnknownNameError("distribution", kind, KINDS)
+        found: Distribution = msgspec.convert(table, KINDS[kind])
+    except (msgspec.ValidationError, UserError) as error:
         raise UserError(f"{path}: {where} {error}") from error
-
-
-def _quantiles(table: Mapping[str, Any]) -> Quantiles:
-    tokens = table.get("tokens")
-    if not isinstance(tokens, list) or not tokens:
-        raise UserError("needs tokens = [quantiles]")
-    if not all(_is_number(t) for t in tokens):
-        raise UserError("tokens must be numbers")
-    if min(tokens) < 1 or sorted(tokens) != tokens:
-        raise UserError("tokens must be at least 1 and must not fall")
-    even = np.linspace(0.0, 1.0, len(tokens)).tolist() if len(tokens) > 1 else [0.0]
-    probability = table.get("probability", even)
-    if not isinstance(probability, list) or len(probability) != len(tokens):
-        raise UserError("needs one probability per quantile")
-    rising = all(a < b for a, b in itertools.pairwise(probability))
-    if not rising or probability[0] != 0 or (len(tokens) > 1 and probability[-1] != 1):
-        raise UserError("probability must rise from 0 to 1")
-    return Quantiles(tuple(float(p) for p in probability), tuple(float(t) for t in tokens))
-
-
-def _ends(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the least and the most tokens."""
-    least, most = (table.get(name) for name in ("least", "most"))
-    if type(least) is int and type(most) is int and 1 <= least <= most:
-        return {"least": least, "most": most}
-    raise UserError(f"needs whole numbers 1 <= least <= most, has least {least}, most {most}")
-
-
-def _positive(table: Mapping[str, Any], name: str) -> float:
-    value = table.get(name)
-    if value is None or not _is_number(value) or not 0.0 < value < math.inf:
-        raise UserError(f"needs a positive {name}, has {value}")
-    return float(value)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return found
 
 
 @functools.cache
 def _normal() -> tuple[Floats, Floats]:
-    """Return probabilities of a normal distribution and the deviations below which they lie."""
+    """Return the normal distribution function on a grid: probabilities, then deviations."""
     z = np.linspace(-8.0, 8.0, 8001)
     return np.array([0.5 * math.erfc(-x / math.sqrt(2.0)) for x in z.tolist()]), z
 
 
 @functools.lru_cache(maxsize=16)
 def _zipf(exponent: float, least: int, most: int) -> Floats:
-    """Return the probability of at most each count."""
+    """Return the cumulative probabilities of the counts from `least` to `most`."""
     weight = np.arange(least, most + 1, dtype=np.float64) ** -exponent
     below: Floats = np.cumsum(weight) / weight.sum()
     return below
@@ -273,7 +256,7 @@ class Hashes:
     """Hashes of the token blocks of all prompts."""
 
     hashes: Ints  # of all prompts, concatenated
-    stops: Ints  # where those of each prompt stop
+    stops: Ints  # end of each prompt's hashes
     tokens: int  # per hash
 
 
@@ -288,7 +271,7 @@ class Trace:
 
 
 def is_trace(workload: str) -> bool:
-    """Return whether a workload is a trace's path rather than a name.
+    """Return whether a workload is the path of a trace.
 
     >>> is_trace("traces/azure.csv"), is_trace("chat")
     (True, False)
@@ -297,10 +280,10 @@ def is_trace(workload: str) -> bool:
 
 
 def load_trace(path: str) -> Trace:
-    """Return a trace, read once per version of the file.
+    """Return a trace, cached until the file changes.
 
     Raises:
-        UserError: it cannot be read or is malformed; names the file, the row and the column.
+        UserError: the file cannot be read or is malformed; the message names row and column.
     """
     file = Path(path)
     try:
@@ -351,10 +334,10 @@ def _hashes(file: Path, lists: pa.Array, prompt: Ints) -> Hashes:
 
 
 def hashed_tokens(prompt: Ints, counts: Ints) -> int:
-    """Return the tokens per hash: the power of two into which all prompts were divided.
+    """Return the tokens per hash: a power of two that gives every prompt its number of hashes.
 
     Raises:
-        UserError: there is none.
+        UserError: no power of two does.
 
     >>> hashed_tokens(np.array([1000, 513]), np.array([2, 2]))
     512
@@ -372,8 +355,8 @@ def hashed_tokens(prompt: Ints, counts: Ints) -> int:
 
 
 Columns = tuple[Floats | None, Ints, Ints, Ints, pa.Array | None]
-"""Arrivals, prompt and output tokens, the row of the file where each stands, from 1 on, and lists
-of hashes, where there are any."""
+"""Arrival times or None, prompt tokens, output tokens, row numbers in the file from 1, lists of
+block hashes or None."""
 
 
 def _parquet(file: Path) -> Columns:
@@ -387,18 +370,15 @@ def _parquet(file: Path) -> Columns:
         if name in table.column_names and (nulls := table[name].null_count):
             row = table[name].is_null().to_pylist().index(True)
             raise UserError(f"trace '{file}', row {row + 1}: {name} is empty ({nulls} in all)")
-        if name in table.column_names and not _is_numeric(table[name].type):
-            raise UserError(f"trace '{file}': {name} is of type {table[name].type}, not a number")
+        kind = table[name].type if name in table.column_names else pa.float64()
+        if not pa.types.is_integer(kind) and not pa.types.is_floating(kind):
+            raise UserError(f"trace '{file}': {name} is of type {kind}, not a number")
     arrival = None
     if TRACE_COLUMNS[0] in table.column_names:
         arrival = np.asarray(table[TRACE_COLUMNS[0]].to_numpy(), np.float64)
     prompt, output = (np.asarray(table[name].to_numpy(), np.int64) for name in TRACE_COLUMNS[1:])
     lists = table[HASHES].combine_chunks() if HASHES in table.column_names else None
     return arrival, prompt, output, np.arange(1, prompt.size + 1), lists
-
-
-def _is_numeric(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind)  # type: ignore[no-any-return]
 
 
 def _csv(file: Path) -> Columns:
@@ -415,23 +395,20 @@ def _csv(file: Path) -> Columns:
 
 
 def _jsonl(file: Path) -> Columns:
+    rows = []
     with file.open(encoding="utf-8") as stream:
-        return _parse_rows(file, MOONCAKE, _json_lines(file, stream), 1e3)
-
-
-def _json_lines(file: Path, stream: Iterable[str]) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(stream, start=1):
-        if line.strip():
+        for number, line in enumerate(stream, start=1):
             try:
-                yield number, json.loads(line)
+                rows += [(number, json.loads(line))] if line.strip() else []
             except (ValueError, RecursionError) as error:
                 raise UserError(f"trace '{file}', row {number}: {error}") from error
+    return _parse_rows(file, MOONCAKE, rows, 1e3)
 
 
 def _parse_rows(
     file: Path, layout: Sequence[str], rows: Iterable[tuple[int, Any]], per_s: float
 ) -> Columns:
-    """Return the columns of a trace layout, with times divided into seconds."""
+    """Return the columns of a trace layout; `per_s` is the number of its time units per second."""
     cells: list[list[Any]] = [[], [], []]
     hashes: list[Any] = []
     numbers: list[int] = []
@@ -448,7 +425,7 @@ def _parse_rows(
 
 
 def _cell(file: Path, row: int, column: str, value: Any) -> float | int:
-    """Return a cell as a number: seconds, milliseconds or tokens."""
+    """Return a cell as a number, in the unit of its column."""
     try:
         if column == AZURE[0]:
             stamp = np.datetime64(_ZONE.sub("", value.strip()), "ns")

@@ -52,7 +52,7 @@ def serve(
     log_rows: int = 0,
     decoders: Decoders | None = None,
 ) -> ReplicaState:
-    """Return the state after the last request; every request must fit alone on a replica.
+    """Run all requests and return the final state; every request must fit alone on a replica.
 
     `shape` and `table` are the price tables, `log_rows` the number of batches to log. A rank with a
     queue of its own is a replica of the state. With `decoders`, the replicas only prefill, and the
@@ -81,7 +81,7 @@ def after_frontend(asked: Requests, frontend: Frontend, replicas: int) -> Reques
 
 
 def seen_by_clients(state: ReplicaState, frontend: Frontend, output_tokens: Ints) -> ReplicaState:
-    """Return the state with arrival times of the client: earlier by the server's delay."""
+    """Return the state with the arrival times that clients see, before the API server's delays."""
     times = state.times.copy()
     later = np.maximum(output_tokens - 1, 1)
     tpot_s = (times[:, at.COMPLETED] - times[:, at.FIRST_TOKEN]) / later
@@ -172,12 +172,9 @@ def initial_state(
 def _initial_requests(
     asked: Requests, routable: Ints | int, *, is_pooled: bool
 ) -> tuple[Ints, Floats, Floats]:
-    """Return the initial columns and times of requests, and when the server has processed them.
+    """Return the initial columns and times of requests, and their departures from the API server.
 
-    Args:
-        asked: the requests.
-        routable: number of replicas that can receive each request.
-        is_pooled: prefill and decode replicas are separate.
+    `routable` is the number of replicas that can receive each request.
     """
     count = asked.arrival_s.size
     follower, is_follow_up = _followers(asked)
@@ -236,7 +233,7 @@ def fifo_departures(arrival_s: Floats, service_s: Floats) -> Floats:
 
 
 def _followers(requests: Requests) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return the successor of each request, and which requests wait for a predecessor."""
+    """Return the successor of each request, and a mask of the requests with a predecessor."""
     count = requests.arrival_s.size
     if requests.session is not None:
         later = np.diff(requests.session, prepend=-1) == 0
@@ -248,7 +245,7 @@ def _followers(requests: Requests) -> tuple[Ints, NDArray[np.bool_]]:
 
 
 def _why(state: ReplicaState, engine: EngineKernels) -> str:
-    """Return why requests of a run are unfinished."""
+    """Return the reason why requests of a run are unfinished."""
     unpriced = np.flatnonzero(np.isnan(state.ends).ravel())
     if unpriced.size == 0:
         return f"scheduler '{engine.scheduler.schedule.__module__}' forms no batch while they wait"
