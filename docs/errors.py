@@ -48,23 +48,23 @@ DESIGN: dict[str, Any] = {
 }
 SEEDS = range(42, 54)
 OVERLOAD = 64.0
-"""Requests a second that are more than any such deployment bears."""
+"""Requests per second that overload any such deployment."""
 
 DEMAND = "demand"
-NINE_OF_TEN = 1.645
-"""Standard deviations that nine of ten draws lie within."""
+Z_90 = 1.645
+"""Standard deviations of a normal distribution that cover 90 %."""
 
 NAMES = {
-    "kernels": "chip and kernels: products, attention and the rest",
-    "messages": "distributed: sums over tensor ranks",
-    "pass": "model: what no kernel explains of a pass",
-    "engine": "serving: what the engine does besides",
-    DEMAND: "demand: which requests come when",
+    "kernels": "chip and kernels: products, attention, other operators",
+    "messages": "distributed: all-reduces over tensor ranks",
+    "pass": "model: time of a pass that kernels do not explain",
+    "engine": "serving: error of the engine model",
+    DEMAND: "demand: random draw of the requests",
 }
 
 
 def composed_page() -> str:
-    """Return the answer to the question, and the part of each layer in its error."""
+    """Return the page: the answer to the question, and the share of each layer in its error."""
     point = ServingPoint(qps=8.0, **DESIGN)
     replica = deployment_of(point).hardware.replica
     squares = {
@@ -104,7 +104,7 @@ def composed_page() -> str:
 
 
 Asked = Sequence[tuple[str, Floats, Squares]]
-"""What a figure is called, its values over draws of the demand, and the layers of its error."""
+"""Name of a figure, its values over draws of the demand, and its error by layer."""
 
 
 def _sentence(asked: Asked) -> str:
@@ -134,8 +134,8 @@ def _layers(asked: Asked) -> str:
 
 
 def _with_demand(squares: Squares, values: Floats) -> Squares:
-    """Return the layers with what means differ by from draw to draw of the demand."""
-    drawn = (NINE_OF_TEN * float(np.std(np.log(values), ddof=1))) ** 2
+    """Return the layers with the variation of the means over draws of the demand."""
+    drawn = (Z_90 * float(np.std(np.log(values), ddof=1))) ** 2
     return {**squares, DEMAND: (drawn, drawn)}
 
 
