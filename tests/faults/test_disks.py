@@ -149,7 +149,7 @@ def test_unwritable_folder_is_reported_before_evaluation(
 def test_two_concurrent_drivers_evaluate_each_point_once(
     tmp_path: Path, quiet: pl.DataFrame
 ) -> None:
-    slow = SPACE.replace("0.002", "0.02")
+    slow = SPACE.replace("0.002", "0.05")
     first = start(tmp_path, slow, INLINE)
     first.until(lambda: (tmp_path / "log.txt").exists())
     ended_in_a_sentence(start(tmp_path, slow, INLINE), 2, "is already running into outputs/toy")

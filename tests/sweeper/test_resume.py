@@ -30,7 +30,7 @@ def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     (folder / "spaces").mkdir(exist_ok=True)
     (folder / "spaces" / "count.yaml").write_text(SPACE)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with (folder / "log.txt").open("a") as log:
+    with (folder / "output.txt").open("a") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "sweeper", "+space=count", "plot=false", *words],
             cwd=folder,
@@ -56,7 +56,7 @@ def kill_once(folder: Path, running: subprocess.Popen[str], points: int) -> None
     """Send SIGKILL as soon as that many evaluations have started, counting earlier runs."""
     patience = time.monotonic() + 120.0
     while len(evaluated(folder)) < points:
-        assert running.poll() is None, (folder / "log.txt").read_text()
+        assert running.poll() is None, (folder / "output.txt").read_text()
         assert time.monotonic() < patience
         time.sleep(0.01)
     os.kill(running.pid, signal.SIGKILL)
@@ -87,7 +87,7 @@ def test_sweep_killed_three_times_gives_undisturbed_rows(
 ) -> None:
     for points in (1, 150, 330):
         kill_once(tmp_path, start(tmp_path, *words), points)
-    assert start(tmp_path, *words).wait(timeout=300) == 0, (tmp_path / "log.txt").read_text()
+    assert start(tmp_path, *words).wait(timeout=300) == 0, (tmp_path / "output.txt").read_text()
     found = rows(tmp_path)
     assert found.height == found["n"].n_unique() == ROWS
     assert_frame_equal(found, undisturbed, check_exact=True)
@@ -111,6 +111,6 @@ def test_finished_sweep_evaluates_no_point_and_leaves_no_temporary_files(tmp_pat
 def test_more_actors_than_cores_are_allowed_locally(tmp_path: Path) -> None:
     many = (os.cpu_count() or 1) + 1
     assert start(tmp_path, "engine=ray", f"engine.actors={many}").wait(timeout=300) == 0
-    log = (tmp_path / "log.txt").read_text()
+    log = (tmp_path / "output.txt").read_text()
     assert f"engine ray: {many} workers in" in log
     assert rows(tmp_path).height == ROWS

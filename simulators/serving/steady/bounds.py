@@ -90,6 +90,7 @@ def steady_bounds(low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Flo
     families = families_of(low)
     best, most = design_of(low, families, verdicts), design_of(high, families, of_high)
     cramped = numbers(low, "pp") > numbers(low, "max_batch")  # but a larger batch may fit
+    cramped &= ~np.isnan(best.lengths.prompt)  # no batch helps prompts beyond the context
     possible = (verdicts.codes == 0) | cramped
     possible &= numbers(low, "pp") <= numbers(high, "max_batch")
     station = best.station
