@@ -34,29 +34,20 @@ if TYPE_CHECKING:
     from sweeper.store.store import Store as Store
     from sweeper.sweep import Sweep as Sweep
 
-_HOME = {
-    "Answers": "report.answers",
-    "Configuration": "configuration",
-    "DesignSpace": "space.design_space",
-    "Store": "store.store",
-    "Sweep": "sweep",
-    "across": "query.scenarios",
-    "best_per": "query.analysis",
-    "cheapest": "query.analysis",
-    "crowding_distance": "query.fronts",
-    "epsilon_front": "query.fronts",
-    "hypervolume": "query.fronts",
-    "knee": "query.pareto",
-    "latest": "report.answers",
-    "pareto_front": "query.pareto",
-    "probable_front": "query.uncertainty",
-    "rank_layers": "query.fronts",
-    "replicas_for": "query.analysis",
-    "repriced": "query.scenarios",
-    "sensitivity": "query.analysis",
-    "steps_from": "query.analysis",
+_MODULES = {
+    "configuration": "Configuration",
+    "query.analysis": "best_per cheapest replicas_for sensitivity steps_from",
+    "query.fronts": "crowding_distance epsilon_front hypervolume rank_layers",
+    "query.pareto": "knee pareto_front",
+    "query.scenarios": "across repriced",
+    "query.uncertainty": "probable_front",
+    "report.answers": "Answers latest",
+    "space.design_space": "DesignSpace",
+    "store.store": "Store",
+    "sweep": "Sweep",
 }
-"""Public names, and the module each lives in."""
+_HOME = {name: module for module, names in _MODULES.items() for name in names.split()}
+"""Public names, and the module of each."""
 
 __all__ = sorted(_HOME)
 

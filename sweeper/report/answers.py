@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from simulators.core.columns import schema_of
 from simulators.core.contract import Notes, Reprices, Simulator, load_simulator
 from simulators.core.errors import UserError, listed, suggestion, unknown
 from simulators.core.fields import columns_of
-from sweeper.query.pareto import alike, knee, pareto_front, rows_at, unstated
+from sweeper.query.analysis import Sensitivity, sensitivity
+from sweeper.query.pareto import alike, knee, pareto_front, qualifying, rows_at, unstated
 from sweeper.query.scenarios import WORST, across, priced, repriced, scenarios_of
 from sweeper.questions import CarriesLoad
 from sweeper.report.run_folder import DamagedRun, asked, rows_of, runs, url_of
@@ -271,6 +273,28 @@ class Answers:
             f"{n:,} point{'s' if n > 1 else ''}: {sentences[word]}."
             for word, n in self.reasons.items()
         ]
+
+    def waterfall(self) -> list[tuple[str, int]]:
+        """Return the numbers of points from the whole space to the front, with labels."""
+        space, removed = self.space, self.space.removed()
+        left = space.size - sum(removed.values()) - sum(self.status.values())
+        steps = [("points of the space", space.size)]
+        steps += [("− not sampled", left)] if left > 0 else []
+        steps += [(f"− {text}", count) for text, count in removed.items()]
+        steps += [(f"− {reason_in_words(r)}", count) for r, count in self.reasons.items()]
+        steps.append(("feasible", self.status.get("ok", 0)))
+        if self.where:
+            met = qualifying(self.results, where=self.where).select(pl.len()).collect().item()
+            steps.append((f"with {self.where}", met))
+        return [*steps, ("on the front", len(self.front))]
+
+    def sensitivities(self, metrics: Iterable[str]) -> list[Sensitivity]:
+        """Return the sensitivity to the axes of each metric with at least two values."""
+        found, axes = [], list(self.space.varied)
+        for metric in metrics:
+            with contextlib.suppress(UserError):
+                found.append(sensitivity(self.results, metric, axes, where=self.where))
+        return found
 
     @functools.cached_property
     def units(self) -> dict[str, str]:

@@ -15,7 +15,6 @@ import numpy as np
 import polars as pl
 
 from simulators.core.errors import UserError
-from sweeper.query.analysis import sensitivity as sensitivity_of
 from sweeper.query.pareto import alike, qualifying
 from sweeper.report.answers import Answers
 from sweeper.space.sql import check_columns
@@ -192,13 +191,9 @@ def curves(answers: Answers, asked: Columns) -> Any:
 def sensitivity(answers: Answers, asked: Columns) -> Any:
     """Draw the first-order sensitivity of each objective to each axis."""
     metrics = [asked.of] if asked.of else list(answers.objectives)
-    axes_varied, found = list(answers.space.varied), []
-    for metric in metrics:
-        try:
-            found.append(sensitivity_of(answers.results, metric, axes_varied, where=answers.where))
-        except UserError:
-            if metric == metrics[-1] and not found:
-                raise
+    found = answers.sensitivities(metrics)
+    if not found:
+        raise UserError(f"no sensitivity is defined for {', '.join(metrics)}")
     figure, panels = plt.subplots(
         1, len(found), figsize=(4 * len(found), 4), layout="constrained", squeeze=False
     )
@@ -216,12 +211,7 @@ def sensitivity(answers: Answers, asked: Columns) -> Any:
 
 def waterfall(answers: Answers, _asked: Columns) -> Any:
     """Draw the number of points from the whole space to the front."""
-    steps: list[tuple[str, int]] = [("points of the space", answers.space.size)]
-    steps += [(f"− {text}", count) for text, count in answers.space.removed().items()]
-    steps += answers.status.items()
-    good = qualifying(answers.results, where=answers.where).select(pl.len()).collect().item()
-    steps += [(f"with {answers.where}", good)] if answers.where else []
-    steps.append(("on the front", answers.front.height))
+    steps = answers.waterfall()
     labels, counts = zip(*steps, strict=True)
     figure, axes = plt.subplots(figsize=(8, 0.45 * len(steps) + 1), layout="constrained")
     colors = [_INK if label.startswith("−") else _FRONT for label in labels]

@@ -7,6 +7,7 @@ row.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -274,25 +275,19 @@ def _block(columns: Sequence[Sequence[str]], widths: Sequence[int]) -> TableBloc
         for column, width in zip(columns, widths, strict=True)
     ]
     named = _named([column[0] for column in columns])
-    left = [i < named or any(len(cell) > 1 for cell in c[1:]) for i, c in enumerate(broken)]
+    is_left = [i < named or any(len(cell) > 1 for cell in c[1:]) for i, c in enumerate(broken)]
     widths = [max(len(part) for cell in column for part in cell) for column in broken]
-    rows = [_lines(cells, widths, left) for cells in zip(*broken, strict=True)]
+    rows = []
+    for cells in zip(*broken, strict=True):
+        lines = [
+            _GAP.join(
+                part.ljust(width) if left else part.rjust(width)
+                for part, width, left in zip(parts, widths, is_left, strict=True)
+            ).rstrip()
+            for parts in itertools.zip_longest(*cells, fillvalue="")
+        ]
+        rows.append(tuple(lines))
     return TableBlock(rows[0], tuple(rows[1:]))
-
-
-def _lines(
-    cells: Sequence[Sequence[str]], widths: Sequence[int], left: Sequence[bool]
-) -> tuple[str, ...]:
-    """Return the printed lines of one row, as many as its highest cell has parts."""
-    high = max(map(len, cells))
-    padded = [[*cell, *[""] * (high - len(cell))] for cell in cells]
-    return tuple(
-        _GAP.join(
-            part.ljust(width) if to_left else part.rjust(width)
-            for part, width, to_left in zip(parts, widths, left, strict=True)
-        ).rstrip()
-        for parts in zip(*padded, strict=True)
-    )
 
 
 def _is_figure(cell: str) -> bool:

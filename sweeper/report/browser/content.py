@@ -15,8 +15,7 @@ import polars as pl
 from simulators.core.checks import Check
 from simulators.core.errors import UserError
 from simulators.core.fields import columns_of
-from sweeper.query.analysis import sensitivity
-from sweeper.query.pareto import alike, qualifying
+from sweeper.query.pareto import alike
 from sweeper.query.uncertainty import probable_front
 from sweeper.report.answers import Answers, real
 from sweeper.report.evidence import (
@@ -26,7 +25,6 @@ from sweeper.report.evidence import (
     shares_of_row,
     weakest_in_words,
 )
-from sweeper.text import reason_in_words
 
 _VIEWS = 16
 """Scenarios that the page contains, evenly spread, including the default scenario."""
@@ -146,36 +144,20 @@ class Content:
 
     def sensitivities(self) -> list[tuple[str, list[tuple[str, float, str]]]]:
         """Return, for each objective, the share of its variance that each axis explains alone."""
-        blocks, axes = [], list(self.answers.space.varied)
-        for name in self.answers.objectives:
-            try:
-                found = sensitivity(self.answers.results, name, axes, where=self.answers.where)
-            except UserError:
-                continue
+        blocks = []
+        for found in self.answers.sensitivities(self.answers.objectives):
             shares = [
                 (self.word(axis), share)
                 for axis, share in found.indices.select("axis", "first_order").rows()
                 if share >= 0.005
             ]
             shares.append(("interaction", found.interaction))
-            blocks.append((self.word(name), [(label, s, f"{s:.0%}") for label, s in shares]))
+            blocks.append((self.word(found.metric), [(x, s, f"{s:.0%}") for x, s in shares]))
         return blocks
 
     def waterfall(self) -> list[tuple[str, int, str]]:
         """Return the numbers of points from the whole space to the front: label, number, text."""
-        found, space = self.answers, self.answers.space
-        removed = space.removed()
-        left = space.size - sum(removed.values()) - sum(found.status.values())
-        steps = [("points of the space", space.size)]
-        steps += [("− not sampled", left)] if left > 0 else []
-        steps += [(f"− {text}", count) for text, count in removed.items()]
-        steps += [(f"− {reason_in_words(r)}", count) for r, count in found.reasons.items()]
-        steps.append(("feasible", found.status.get("ok", 0)))
-        if found.where:
-            met = qualifying(found.results, where=found.where).select(pl.len()).collect().item()
-            steps.append((f"with {found.where}", met))
-        steps.append(("on the front", len(found.front)))
-        return [(label, count, f"{count:,}") for label, count in steps]
+        return [(label, count, f"{count:,}") for label, count in self.answers.waterfall()]
 
     @property
     def table_columns(self) -> list[str]:
