@@ -90,7 +90,7 @@ def launch_of(point: ServingPoint, engine: str) -> EngineCommand:
     """Return the command of one replica on an engine, given by name, path or dotted module.
 
     Raises:
-        UserError: the engine has no option for what the design asks.
+        UserError: the engine has no option for a feature of the design.
         Infeasible: the design cannot exist.
     """
     sheet, options = _engine(engine)
@@ -127,7 +127,7 @@ def launch_of(point: ServingPoint, engine: str) -> EngineCommand:
 
 
 def _refusals(point: ServingPoint) -> Iterator[tuple[bool, str]]:
-    """Yield what no engine can deploy: whether the design asks for it, and the message."""
+    """Yield conditions under which no engine can deploy the design, each with the message."""
     yield (
         point.scheduling.mixed_step == OVERLAPPED or point.cache.offload_to != HOST,
         f"no engine on offer has scheduling.mixed_step {OVERLAPPED}, or cache.offload_to other "
@@ -144,8 +144,8 @@ def _refusals(point: ServingPoint) -> Iterator[tuple[bool, str]]:
     yield bool(scales), f"a hypothetical device cannot be deployed: {', '.join(scales)} is not 1"
     yield (
         bool(point.pools.prefill_gpus),
-        "pools.prefill_gpus, pools.decode_gpus: separate pools need what moves requests and KV "
-        "caches from one to the other, which no engine's command starts: --target dynamo, or llm_d",
+        "pools.prefill_gpus, pools.decode_gpus: separate pools need a router and KV transfer, "
+        "which no engine's command starts: --target dynamo, or llm_d",
     )
     yield (
         shares_gpu(point),

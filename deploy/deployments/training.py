@@ -47,7 +47,7 @@ class TrainingDeployments:
         Raises:
             Infeasible: the design cannot exist.
             UnknownNameError: unknown target.
-            UserError: Megatron-LM has no option for what the design asks.
+            UserError: Megatron-LM has no option for a feature of the design.
         """
         if target not in ("", TARGET):
             raise UnknownNameError("target", target, (TARGET,))
@@ -63,10 +63,10 @@ DEPLOYMENTS = TrainingDeployments()
 
 
 def script(design: TrainingPoint, name: str = "") -> str:
-    """Return the shell script of a design, one option a line.
+    """Return the shell script of a design, one option per line.
 
     Raises:
-        UserError: Megatron-LM has no option for what the design asks.
+        UserError: Megatron-LM has no option for a feature of the design.
     """
     gpus = design.tp * design.pp * design.cp * design.dp
     per_node = min(gpus, cluster_for(design.cluster, load_gpu(design.gpu)).gpus_per_node)
@@ -86,7 +86,7 @@ def arguments(design: TrainingPoint) -> list[str]:
     """Return the options of Megatron-LM.
 
     Raises:
-        UserError: Megatron-LM has no option for what the design asks.
+        UserError: Megatron-LM has no option for a feature of the design.
     """
     _check(design)
     model = load_model(design.model)
@@ -178,7 +178,7 @@ def _run(design: TrainingPoint, model: LanguageModel) -> Options:
 
 
 def _check(design: TrainingPoint) -> None:
-    """Raise `UserError` if Megatron-LM has no option for what a design asks."""
+    """Raise `UserError` if Megatron-LM has no option for a feature of a design."""
     exchange, ring = design.context_exchange, design.cp > 1
     experts, full = load_model(design.model).experts, design.recompute == "full"
     not_sequence_parallel = design.tp > 1 and not design.sequence_parallel

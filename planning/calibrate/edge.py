@@ -153,8 +153,8 @@ def calibrate_device(name: str, measured: Path, space: str) -> tuple[list[Gain],
         raise UserError(f"{file}: {error.strerror}") from error
     order = np.arange(len(texts))
     errors = [
-        float(np.mean(list(_left_out(given, rows, seconds, order[::step], blind=blind))))
-        for step, blind in ((1, True), (2, False), (1, False))
+        float(np.mean(list(_leave_one_out(given, rows, seconds, order[::step], adapts=adapts))))
+        for step, adapts in ((1, False), (2, True), (1, True))
     ]
     return [Gain(f"networks of {space}", len(texts), *errors)], file
 
@@ -183,15 +183,19 @@ def _latency(value: object, measured: Path) -> float:
     return seconds
 
 
-def _left_out(
-    given: Prior, rows: Floats, seconds: Floats, some: Ints, *, blind: bool
+def _leave_one_out(
+    prior: Prior, features: Floats, seconds: Floats, networks: Ints, *, adapts: bool
 ) -> Iterator[float]:
-    """Yield the leave-one-out relative error of each network; `blind` scales the prior's mean."""
-    for left in some.tolist():
-        others = some[some != left]
-        if blind:
-            relative = 1.0 + given.design(rows)[:, 1:] @ given.mean
-            predicted = seconds[others].mean() / relative[others].mean() * relative[left]
+    """Yield the relative error of each network, predicted from the other networks.
+
+    Without `adapts`, the prediction is the mean of known devices, scaled to the other networks.
+    """
+    for held_out in networks.tolist():
+        others = networks[networks != held_out]
+        if adapts:
+            weights = adapt(prior, features[others], seconds[others])
+            predicted = weights.seconds(features[[held_out]])[0][0]
         else:
-            predicted = adapt(given, rows[others], seconds[others]).seconds(rows[[left]])[0][0]
-        yield abs(float(predicted) / seconds[left] - 1.0)
+            relative = 1.0 + prior.design(features)[:, 1:] @ prior.mean
+            predicted = seconds[others].mean() / relative[others].mean() * relative[held_out]
+        yield abs(float(predicted) / seconds[held_out] - 1.0)

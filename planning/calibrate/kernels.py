@@ -79,8 +79,8 @@ def calibrate_gpu(name: str, measured: Path) -> tuple[list[Gain], Path | None]:
             f"{measured}: no fp32 operator has {FEWEST} rows, the minimum for a held-out test"
         )
     file = OWN / f"{gpu.name}.toml"
-    blank = zero_shot_profile(replace(identity_of(gpu), name=gpu.name))
-    gains = [_gain(part, gpu, blank, file) for part in parts]
+    prior = zero_shot_profile(replace(identity_of(gpu), name=gpu.name))
+    gains = [_gain(part, gpu, prior, file) for part in parts]
     better = [gain.name for gain in gains if gain.is_better]
     if not better:
         return gains, None
@@ -88,17 +88,17 @@ def calibrate_gpu(name: str, measured: Path) -> tuple[list[Gain], Path | None]:
     return gains, file
 
 
-def _gain(part: Timings, gpu: Gpu, blank: Profile, own: Path) -> Gain:
+def _gain(part: Timings, gpu: Gpu, prior: Profile, own: Path) -> Gain:
     """Return the gain of a class. `before` ignores the user's calibrations, which saw the rows."""
     identity = identity_of(gpu)
     files = [file for file in scalar_files(gpu.name, identity.name) if file != own]
     known_s = call_seconds(part.operator, gpu, measured_profile(identity, files))
-    halves = part.where(np.arange(len(part)) % 2 == 0)
+    half = part.where(np.arange(len(part)) % 2 == 0)
     after = []
-    for some in (halves, part):
-        predicted_s = left_out_s(some, gpu, blank)
+    for rows in (half, part):
+        predicted_s = left_out_s(rows, gpu, prior)
         known = np.isfinite(predicted_s)
-        after.append(relative_error(predicted_s[known], some.seconds[known]))
+        after.append(relative_error(predicted_s[known], rows.seconds[known]))
     return Gain(part.kernel, len(part), relative_error(known_s, part.seconds), *after)
 
 
@@ -139,7 +139,7 @@ def _numbers(rates: Rates) -> dict[str, float]:
     return {name: float(getattr(rates, name)) for name in names}
 
 
-def left_out_s(part: Timings, gpu: Gpu, under: Profile) -> Floats:
+def left_out_s(part: Timings, gpu: Gpu, base: Profile) -> Floats:
     """Return cross-validated seconds: each shape is predicted by a fit without the shape."""
     shapes = np.stack(list(part.sizes.values()), axis=1)
     fold = np.unique(shapes, axis=0, return_inverse=True)[1].reshape(-1) % FOLDS
@@ -147,23 +147,23 @@ def left_out_s(part: Timings, gpu: Gpu, under: Profile) -> Floats:
     for number in range(FOLDS):
         held_out = fold == number
         if held_out.any() and not held_out.all():
-            profile = fit_few(part.where(~held_out), gpu, under)
+            profile = fit_few(part.where(~held_out), gpu, base)
             predicted_s[held_out] = call_seconds(part.where(held_out).operator, gpu, profile)
     return predicted_s
 
 
-def fit_few(rows: TimedCalls, gpu: Gpu, under: Profile) -> Profile:
-    """Return the profile `under` with three numbers of one class fitted to the rows."""
-    rates = rates_of(under, rows.kernel)
+def fit_few(rows: TimedCalls, gpu: Gpu, base: Profile) -> Profile:
+    """Return the profile `base` with three numbers of one class fitted to the rows."""
+    rates = rates_of(base, rows.kernel)
     names = [name for name in FEW_SHOT_RIDGE if hasattr(rates, name)]
     start = np.log([getattr(rates, name) for name in names])
     high = np.array([0.0 if name in ("compute", "bandwidth") else np.inf for name in names])
     high = np.minimum(start + 2.0, high)  # no part of a rate exceeds the whole
     if "compute" in names:
-        high[names.index("dispatch_s")] = longest_dispatch(rows, under)
+        high[names.index("dispatch_s")] = longest_dispatch(rows, base)
     weights = rows.seconds / (rows.seconds + LONG_S)
     fitted = fit_named(
-        lambda numbers: seconds_by(rows, gpu, under, numbers),
+        lambda numbers: seconds_by(rows, gpu, base, numbers),
         names,
         np.minimum(start, high),
         rows.seconds,
@@ -172,20 +172,20 @@ def fit_few(rows: TimedCalls, gpu: Gpu, under: Profile) -> Profile:
         ridge=np.array([FEW_SHOT_RIDGE[name] for name in names]),
         weights=weights / weights.mean(),
     )
-    return replace(with_numbers(under, rows.kernel, fitted), level="few_shot")
+    return replace(with_numbers(base, rows.kernel, fitted), level="few_shot")
 
 
-def seconds_by(rows: TimedCalls, gpu: Gpu, under: Profile, numbers: dict[str, float]) -> Floats:
+def seconds_by(rows: TimedCalls, gpu: Gpu, base: Profile, numbers: dict[str, float]) -> Floats:
     """Return the seconds of the calls when some numbers of their class are replaced."""
-    return call_seconds(rows.operator, gpu, with_numbers(under, rows.kernel, numbers))
+    return call_seconds(rows.operator, gpu, with_numbers(base, rows.kernel, numbers))
 
 
-def longest_dispatch(rows: TimedCalls, under: Profile) -> float:
+def longest_dispatch(rows: TimedCalls, base: Profile) -> float:
     """Return the logarithm of the longest dispatch time of a class.
 
     The dispatch of a single product takes no longer than that of a batch of products, if measured.
     """
-    batched = under.gemm["bmm"]
+    batched = base.gemm["bmm"]
     if rows.kernel == "linear" and batched.calibrated:
         return float(np.log(batched.dispatch_s))
     return float(np.log(LONGEST_DISPATCH_S))
@@ -210,10 +210,10 @@ def with_rates(profile: Profile, label: str, rates: Rates) -> Profile:
     return replace(profile, vector={**profile.vector, label: rates})
 
 
-def with_numbers(under: Profile, label: str, numbers: dict[str, float]) -> Profile:
+def with_numbers(base: Profile, label: str, numbers: dict[str, float]) -> Profile:
     """Return the profile with some numbers of one class replaced."""
     more: dict[str, Any] = {**numbers, "calibrated": True}
-    return with_rates(under, label, replace(rates_of(under, label), **more))
+    return with_rates(base, label, replace(rates_of(base, label), **more))
 
 
 def band_by_rows(label: str, residuals: Floats, names: Sequence[str]) -> Band:
