@@ -1,7 +1,12 @@
-"""Deployments measured in public: times to the first and per later token, and choices among them.
+"""Claims about deployments measured in public: TTFT, TPOT, and choices among deployments.
 
-Each model on its GPU is left out of the engine constants, or on all GPUs. Beside ours stand the
-predictions of aiconfigurator 0.12.0, on the rows it answers.
+The engine's constants are fitted without the model on the GPU, or without the model on all GPUs.
+Beside our predictions stand those of aiconfigurator 0.12.0, on the rows it answers.
+
+A decision has alternatives: designs, each with the loads it was measured under. The value of a
+design is that of its best load, since an operator can choose the load of a running design; a load
+that misses its deadline has no value. The regret of a choice is the measured value that the chosen
+design lacks to the best one.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -29,26 +35,26 @@ from simulators.serving.measured_deployments import Deployed, point_of
 from simulators.serving.prices.iteration_table import everyday_reach
 from simulators.serving.simulator import simulate
 
-TPOT, TTFT = "TPOT", "TTFT"
-FEWEST = 4
-"""Alternatives that make a decision."""
-
-DEADLINES_S = (0.025, 0.05, 0.1)
-"""Of a token: a fast reader's, and two that leave more time for batches. Named, not fitted."""
+METRICS = TPOT, TTFT = "TPOT", "TTFT"
+MIN_DESIGNS = 4  # designs that make a decision
+DEADLINES_S = (0.025, 0.05, 0.1)  # of a token: a fast reader's, and two that allow larger batches
+MAX_LOADS = 6  # of one replica that are simulated with its model left out
+LEVELS = ("measured", "unmeasured", "of its architecture unmeasured")
+"""Evidence about the kernels of the GPU, in the order of `deployment_bands.KNOWN`."""
 
 Times = Mapping[str, Floats]
-"""Mean seconds per token and to the first one, of rows; NaN where none is given."""
+"""Mean TPOT and TTFT of rows in seconds; NaN where unknown."""
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """Choices among measured rows.
+    """Choices among measured rows; each sequence has one entry per row.
 
     Args:
-        of: which decision each row is an alternative of.
-        designs: which design each row is a load of.
-        worth: what each row is worth by some times.
-        kinds: of which the alternatives must show two, of each row; none if empty.
+        of: the decision that the row is an alternative of.
+        designs: the design that the row is a load of.
+        worth: function from times to the value of each row.
+        kinds: labels of which the alternatives of a decision must have two; none if empty.
     """
 
     of: Sequence[Hashable]
@@ -56,59 +62,58 @@ class Decisions:
     worth: Callable[[Times], Floats]
     kinds: Sequence[str] = ()
 
-    def regrets(self, measured: Times, believed: Times, which: Bools) -> Floats:
-        """Return what each decision among some rows gives up, in percent.
+    def regrets(self, measured: Times, predicted: Times, which: Bools) -> Floats:
+        """Return the regret of each decision among selected rows, in percent of the best value.
 
-        Whoever believes that no alternative keeps the deadline gives up everything, where one does.
+        A prediction that no alternative meets the deadline has a regret of 100 % where one does.
         """
-        true, predicted = self.worth(measured), self.worth(believed)
-        usable = which & ~np.isnan(true) & ~np.isnan(predicted)
+        true, expected = self.worth(measured), self.worth(predicted)
+        usable = which & ~np.isnan(true) & ~np.isnan(expected)
         choices: dict[Hashable, dict[Hashable, list[int]]] = {}
         for i in np.flatnonzero(usable).tolist():
             choices.setdefault(self.of[i], {}).setdefault(self.designs[i], []).append(i)
         found = []
         for designs in choices.values():
-            best = np.array([true[loads].max() for loads in designs.values()])
-            hoped = np.array([predicted[loads].max() for loads in designs.values()])
+            best, hoped = (
+                np.array([values[loads].max() for loads in designs.values()])
+                for values in (true, expected)
+            )
             kinds = {self.kinds[loads[0]] for loads in designs.values()} if self.kinds else ()
-            if len(designs) < FEWEST or not best.any() or len(kinds) == 1:
-                continue
-            chosen = best[int(np.argmax(hoped))] if hoped.any() else 0.0
-            found.append(1.0 - chosen / best.max())
+            if len(designs) >= MIN_DESIGNS and best.any() and len(kinds) != 1:
+                chosen = best[int(np.argmax(hoped))] if hoped.any() else 0.0
+                found.append(1.0 - chosen / best.max())
         return 100.0 * np.array(found, np.float64)
 
 
 def within_gpu(rows: Sequence[Deployed]) -> list[Decisions]:
-    """Return choices of framework, precision and cut for one load on one GPU, by throughput."""
+    """Return choices of framework, precision and layout for one load on one GPU, by throughput."""
     loads = [(row.model, row.gpu, row.prompt, row.output, row.clients) for row in rows]
     return [Decisions(loads, range(len(rows)), lambda times: throughput(rows, times))]
 
 
 def across_gpus(rows: Sequence[Deployed], cost: Floats) -> list[Decisions]:
-    """Return choices of GPU, framework, precision and cut, one set for each deadline of a token.
+    """Return choices of GPU, framework, precision and layout, one set per TPOT deadline.
 
-    Args:
-        rows: what was measured.
-        cost: of a GPU for a while, of each row: dollars or joules; NaN where nobody states it.
+    `cost`: dollars or joules of each row's GPU per time; NaN where unknown.
     """
     lengths = [(row.model, row.prompt, row.output) for row in rows]
     designs = [(row.gpu, row.framework, row.dtype, row.layout) for row in rows]
+
+    def worth(deadline_s: float, times: Times) -> Floats:
+        rate = throughput(rows, times) / cost
+        return np.where(times[TPOT] > deadline_s, 0.0 * rate, rate)
+
     gpus = [row.gpu for row in rows]
-
-    def worth(deadline_s: float) -> Callable[[Times], Floats]:
-        def of(times: Times) -> Floats:
-            rate = throughput(rows, times) / cost
-            return np.where(times[TPOT] > deadline_s, 0.0 * rate, rate)
-
-        return of
-
-    return [Decisions(lengths, designs, worth(limit), gpus) for limit in DEADLINES_S]
+    return [
+        Decisions(lengths, designs, functools.partial(worth, deadline_s), gpus)
+        for deadline_s in DEADLINES_S
+    ]
 
 
 def regrets(
     decisions: Sequence[Decisions], measured: Times, predicted: Times, which: Bools
 ) -> Floats:
-    """Return what each decision of several sets gives up, in percent."""
+    """Return the regret of each decision of several sets, in percent."""
     return np.concatenate([one.regrets(measured, predicted, which) for one in decisions])
 
 
@@ -127,46 +132,35 @@ def usd_per_hour(rows: Sequence[Deployed]) -> Floats:
 
 
 def power_limit_w(rows: Sequence[Deployed]) -> Floats:
-    """Return the power limit of the GPU of each row: no draw was metered."""
+    """Return the power limit of each row's GPU; the draw was not metered."""
     return np.array([load_gpu(row.gpu).tdp_w for row in rows], np.float64)
 
 
 def kind_pairs(
     alike: Sequence[Hashable], kinds: Sequence[str], ours: Floats, theirs: Floats
 ) -> tuple[Floats, Floats]:
-    """Return ratios, ours and theirs, of two kinds wherever all else is alike; means over repeats.
+    """Return ratios of two kinds where all else is equal, predicted and measured.
+
+    Repeated rows are averaged geometrically. A ratio is that of the later name over the earlier.
 
     Args:
         alike: what must be equal, of each row.
-        kinds: what differs; ratios are of the later name over the earlier.
-        ours: throughputs, or what goes with them.
-        theirs: the same as measured.
+        kinds: the kind of each row.
+        ours: predicted values.
+        theirs: measured values.
     """
     groups: dict[Hashable, dict[str, list[int]]] = {}
     for row, (key, kind) in enumerate(zip(alike, kinds, strict=True)):
         if np.isfinite(ours[row]) and np.isfinite(theirs[row]):
             groups.setdefault(key, {}).setdefault(kind, []).append(row)
-    found = [
-        [
-            np.exp(np.mean(np.log(v[group[b]])) - np.mean(np.log(v[group[a]])))
-            for v in (ours, theirs)
-        ]
+    logs = np.log(np.array([ours, theirs]))
+    ratios = [
+        np.exp(logs[:, group[b]].mean(axis=1) - logs[:, group[a]].mean(axis=1))
         for group in groups.values()
         for a, b in itertools.combinations(sorted(group), 2)
     ]
-    pairs = np.array(found, np.float64).reshape(-1, 2)
+    pairs = np.array(ratios, np.float64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]
-
-
-METRICS = {TPOT: "tpot_s", TTFT: "ttft_s"}
-LOADS = 6
-"""Of one replica that are simulated with its model left out, at most."""
-
-CHANCES = (0.5, 0.7, 0.9)
-"""Predicted chances of meeting a deadline that are compared with the share that meets it."""
-
-LEVELS = ("measured", "unmeasured", "of its architecture unmeasured")
-"""What is known of the kernels of the GPU, in the order of the fits' levels."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -178,87 +172,94 @@ def _all(reference: Path) -> tuple[list[PublicDeployment], pl.DataFrame]:
 def _predicted(
     rows: Sequence[PublicDeployment], left_out: Callable[[PublicDeployment], str]
 ) -> tuple[list[PublicDeployment], pl.DataFrame]:
-    """Return deployments that are feasible, and a frame with a row for each metric of each."""
+    """Return the feasible deployments, and a frame with a row for each metric of each."""
     cache_of = functools.cache(run_cache_without)
 
-    def answer(row: PublicDeployment) -> dict[str, float | None]:
+    def answer(numbered: tuple[int, PublicDeployment]) -> list[dict[str, Any]]:
+        number, row = numbered
         metrics = simulate(point_of(row), cache_of(row.runtime, left_out(row)))
-        return {TPOT: metrics.tpot_mean_s, TTFT: metrics.ttft_mean_s}
+        if metrics.tpot_mean_s is None:
+            return []
+        cells = {
+            "number": number,
+            "has_peer": row.peer_tpot_s is not None,
+            "gpu": row.gpu,
+            "framework": row.framework,
+            "is_dense": row.is_dense,
+            "is_kept": not row.excluded,
+            "label": row.name,
+        }
+        figures = {
+            TPOT: (metrics.tpot_mean_s, row.tpot_s, row.peer_tpot_s),
+            TTFT: (metrics.ttft_mean_s, row.ttft_s, row.peer_ttft_s),
+        }
+        names = ("predicted", "measured", "peer")
+        return [
+            {**cells, "metric": metric, **dict(zip(names, values, strict=True))}
+            for metric, values in figures.items()
+        ]
 
-    numbers = {id(row): number for number, row in enumerate(rows)}
-    answers = predict(rows, answer, lambda row: {"number": numbers[id(row)]})
-    known = answers.filter(pl.col(TPOT).is_not_null())
-    found = [rows[number] for number in known["number"]]
-    frames = [
-        columns(
-            metric=metric,
-            predicted=known[metric].to_numpy(),
-            measured=np.array([getattr(row, name) for row in found], np.float64),
-            peer=[getattr(row, f"peer_{name}") for row in found],
-            has_peer=[row.peer_tpot_s is not None for row in found],
-            gpu=[row.gpu for row in found],
-            framework=[row.framework for row in found],
-            is_dense=[row.is_dense for row in found],
-            is_kept=[not row.excluded for row in found],
-            label=[row.name for row in found],
-        )
-        for metric, name in METRICS.items()
-    ]
-    if "skipped" in answers.columns:
-        frames.append(answers.filter(pl.col("skipped").is_not_null()).select("skipped"))
-    return found, together(frames)
+    frame = predict(list(enumerate(rows)), answer)
+    return [rows[number] for number in _of(frame, TPOT)["number"]], frame
+
+
+def _of(frame: pl.DataFrame, metric: str) -> pl.DataFrame:
+    return frame.filter(pl.col("metric") == metric)
 
 
 def times(reference: Path) -> pl.DataFrame:
-    """Return the times of all deployments, each model on its GPU left out, with intervals."""
+    """Return TPOT and TTFT of all deployments, the model on its GPU left out, with intervals."""
     rows, frame = _all(reference)
-    ends = np.empty((len(METRICS), len(rows), 2))
+    ends = {metric: np.empty((len(rows), 2)) for metric in METRICS}
     for indices in by_replica(rows).values():
         row = rows[indices[0]]
         reach = everyday_reach(deployed_replica(row, load_runtime(row.runtime)))
-        for bands, metric in zip(ends, map(str.lower, METRICS), strict=True):
-            width = width_without(row.gpu, row.framework, metric)
-            bands[indices] = width.band(reach[metric])
-    low, high = (pl.Series(ends[:, :, side].ravel()) for side in (0, 1))
-    known = frame.filter(pl.col("predicted").is_not_null())
-    known = known.with_columns(lo=low * pl.col("predicted"), hi=high * pl.col("predicted"))
-    return together([known, frame.filter(pl.col("predicted").is_null())])
+        for metric, bands in ends.items():
+            name = metric.lower()
+            bands[indices] = width_without(row.gpu, row.framework, name).band(reach[name])
+    frames = [
+        _of(frame, metric).with_columns(
+            lo=pl.Series(bands[:, 0]) * pl.col("predicted"),
+            hi=pl.Series(bands[:, 1]) * pl.col("predicted"),
+        )
+        for metric, bands in ends.items()
+    ]
+    return together([*frames, frame.filter(pl.col("metric").is_null())])
 
 
 def model_left_out(reference: Path) -> pl.DataFrame:
-    """Return the times of some loads of each replica, its model left out on all GPUs."""
+    """Return TPOT and TTFT of some loads of each replica, the model left out on all GPUs."""
     kept = [row for row in _all(reference)[0] if not row.excluded]
-    some = [kept[rows[i]] for rows in by_replica(kept).values() for i in evenly(len(rows), LOADS)]
+    some = [kept[at[i]] for at in by_replica(kept).values() for i in evenly(len(at), MAX_LOADS)]
     return _predicted(some, lambda row: row.model)[1]
 
 
 def qwen3_32b(reference: Path) -> pl.DataFrame:
-    """Return the times of Qwen3-32B on H100 as NVIDIA measured it: no fit has seen the model."""
+    """Return TPOT and TTFT of Qwen3-32B on H100, measured by NVIDIA; no fit has seen the model."""
     rows = silicon(reference, QWEN3_32B, QWEN3_32B_PEER)
     return _predicted([row for row in rows if not row.excluded], lambda row: row.group)[1]
 
 
 def precisions(reference: Path) -> pl.DataFrame:
-    """Return ratios of TPOT of one deployment in two precisions, as throughputs."""
+    """Return throughput ratios, by TPOT, of one deployment in two precisions."""
     rows, frame = _all(reference)
-    kept = np.array([not row.excluded for row in rows])
+    kept = [row for row in rows if not row.excluded]
     alike = [
         (row.model, row.gpu, row.framework, row.layout, row.clients, row.prompt, row.output)
-        for row in rows
-        if not row.excluded
+        for row in kept
     ]
-    kinds = [row.family[3] for row in rows if not row.excluded]
-    ours, theirs = (1.0 / _column(frame, TPOT, name)[kept] for name in ("predicted", "measured"))
-    predicted, measured = kind_pairs(alike, kinds, ours, theirs)
+    frame = frame.filter("is_kept")
+    ours, theirs = (1.0 / _column(frame, TPOT, name) for name in ("predicted", "measured"))
+    predicted, measured = kind_pairs(alike, [row.family[3] for row in kept], ours, theirs)
     return columns(predicted=predicted, measured=measured)
 
 
 def decisions(reference: Path) -> pl.DataFrame:
-    """Return what choices by our predictions, and by the other tool's, give up in percent.
+    """Return regrets of choices by our predictions and by the other tool's, in percent.
 
-    On one GPU and load, the choice is among frameworks, precisions and cuts, by throughput per GPU.
-    Across GPUs it is for one model, its lengths and a TPOT deadline, by tokens per dollar of list
-    prices, or per joule of the GPUs' power limits: what they drew was not metered.
+    On one GPU and load, the choice is among frameworks, precisions and layouts, by throughput per
+    GPU. Across GPUs the choice is for one model, its lengths and a TPOT deadline, by tokens per
+    dollar of list prices, or per joule of the GPUs' power limits.
     """
     rows, frame = _all(reference)
     among = {
@@ -266,67 +267,43 @@ def decisions(reference: Path) -> pl.DataFrame:
         "deployments regret across GPUs, per dollar,": across_gpus(rows, usd_per_hour(rows)),
         "deployments regret across GPUs, per joule,": across_gpus(rows, power_limit_w(rows)),
     }
+    figures = {
+        name: {metric: _column(frame, metric, name) for metric in METRICS}
+        for name in ("measured", "predicted", "peer")
+    }
     kept = np.array([not row.excluded for row in rows])
-    answered = kept & ~np.isnan(_column(frame, TPOT, "peer"))
+    answered = kept & ~np.isnan(figures["peer"][TPOT])
     frames = []
     for what, choices in among.items():
-        ours = _regrets(frame, choices, "predicted", kept)
-        both = _regrets(frame, choices, "predicted", answered)
-        theirs = _regrets(frame, choices, "peer", answered)
+        ours, both, theirs = (
+            regrets(choices, figures["measured"], figures[name], which)
+            for name, which in (("predicted", kept), ("predicted", answered), ("peer", answered))
+        )
         frames.append(columns(what=what, predicted=ours))
         frames.append(columns(what=f"{what} peer", predicted=both, peer=theirs))
     return together(frames)
 
 
-def _regrets(
-    frame: pl.DataFrame, choices: Sequence[Decisions], column: str, which: Bools
-) -> Floats:
-    measured, believed = (
-        {metric: _column(frame, metric, name) for metric in METRICS}
-        for name in ("measured", column)
-    )
-    return regrets(choices, measured, believed, which)
-
-
 def _column(frame: pl.DataFrame, metric: str, name: str) -> Floats:
-    """Return a column of the rows of one metric, NaN where it is empty."""
-    return frame.filter(pl.col("metric") == metric)[name].cast(pl.Float64).to_numpy()
+    """Return a column of one metric's rows, NaN where empty."""
+    return _of(frame, metric)[name].cast(pl.Float64).to_numpy()
 
 
 def by_level(reference: Path) -> pl.DataFrame:
-    """Return times by what is known of the GPU's kernels, with intervals and deadlines.
+    """Return TPOT and TTFT by evidence about the GPU's kernels, with intervals and deadlines.
 
-    The constants of the engine come from deployments without the model on the GPU, the band from
-    other GPUs. `met_50` says whether a deadline was met of which the predicted chance is 50 %.
+    Engine constants are fitted without the model on the GPU, the interval to other GPUs. `met_90`:
+    whether the deadline is met that the prediction meets with a probability of 90 %.
     """
-    words = dict(zip(deployment_bands.KNOWN, LEVELS, strict=True))
+    levels = dict(zip(deployment_bands.KNOWN, LEVELS, strict=True))
     rows = []
     for one in deployment_bands.predicted(reference):
-        for metric in deployment_bands.METRICS:
-            width = width_without(one.row.gpu, one.row.framework, metric)
-            low, high = width.band(one.reach[metric])
-            ratio = one.ratio[metric]  # measured over predicted
-            met = {f"met_{100 * c:.0f}": ratio <= _limit_of(c, low, high) for c in CHANCES}
-            rows.append(
-                {
-                    "metric": metric.upper(),
-                    "level": words[one.known],
-                    "gpu": one.row.gpu,
-                    "predicted": 1.0,
-                    "measured": ratio,
-                    "lo": low,
-                    "hi": high,
-                    **met,
-                }
-            )
+        for metric in METRICS:
+            name = metric.lower()
+            low, high = width_without(one.row.gpu, one.row.framework, name).band(one.reach[name])
+            ratio = one.ratio[name]  # measured over predicted
+            cells = {"metric": metric, "level": levels[one.known], "gpu": one.row.gpu}
+            met_90 = ratio <= high ** -math.log10(2.0 * 0.1)
+            values = {"predicted": 1.0, "measured": ratio, "lo": low, "hi": high}
+            rows.append({**cells, **values, "met_90": met_90})
     return pl.DataFrame(rows)
-
-
-def _limit_of(chance: float, low: float, high: float) -> float:
-    """Return the limit that is met with a chance, as a share of the prediction.
-
-    >>> [round(_limit_of(chance, 0.5, 2.0), 3) for chance in (0.05, 0.5, 0.95)]
-    [0.5, 1.0, 2.0]
-    """
-    end, beyond = (high, 1.0 - chance) if chance >= 0.5 else (low, chance)
-    return float(end ** -math.log10(2.0 * beyond))
