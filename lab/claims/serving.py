@@ -1,7 +1,11 @@
-"""Runs of AISimulate 0.13 (NVIDIA), under the rules of vLLM 1: what a change of one setting does.
+"""Claims about serving: published runs, engines replayed request by request, other simulators.
 
-Its times are another simulator's and not the truth: a change should have the same sign here, and
-about the same size. Its tables hold kernels timed alone, on GPUs that do not slow down under load.
+Runtimes are those fitted without the model on the GPU. AISimulate 0.13 (NVIDIA) and VIDUR are other
+simulators, so their times are not the truth: a change of one setting should have the same sign and
+size as AISimulate's, and VIDUR's runs, made with the exact operator times of a table, test the
+scheduler alone. LLMServingSim published real runs of vLLM 0.19.0 with 300 requests each, and
+nothing was fitted to them. Their times are the engine's own, so there is no front end, and only
+preempted requests find their prompts in the prefix cache.
 """
 
 from __future__ import annotations
@@ -17,16 +21,14 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
-from numpy.typing import NDArray
 
-from lab.claims.predictions import columns, predict, together
+from lab.claims.predictions import predict
 from lab.fits.deployments import online_run_cache_without, run_cache_without, runtime_without
 from lab.fits.engines import numbers_of, static_columns
 from lab.parity.vidur import layers_and_gqa, vidur_price, vidur_table
 from lab.tables import published
 from lab.tables.passes import SESSION, StaticBatch, static_rows
-from lab.tables.published import InferenceSubmission, PublishedRun, offline, online
+from lab.tables.published import InferenceSubmission, OnlineRun, PublishedRun
 from lab.tables.records import GPUS
 from lab.tables.result_blocks import ResultBlock, blocks
 from lab.tables.rows import numbers, read_records, read_table, words
@@ -41,82 +43,39 @@ from simulators.serving.demand.requests import Requests
 from simulators.serving.deployment import deployment_of
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.limits import ReplicaLimits, kv_blocks, load_router, load_scheduler
-from simulators.serving.engine.replica import ARRIVAL, COMPLETED, FIRST_TOKEN, ReplicaState
 from simulators.serving.engine.service import EngineKernels, serve
-from simulators.serving.point import (
-    CACHED,
-    NONE,
-    RECOMPUTE,
-    CacheConfig,
-    ClientConfig,
-    ServingPoint,
-)
+from simulators.serving.point import CACHED, NONE, RECOMPUTE, ServingPoint
 from simulators.serving.prices.user_operator_times import OpTable, by_operator
 from simulators.serving.run import RunCache, run_of
 from simulators.serving.simulator import simulate
 from simulators.workload.llm.memory import kv_bytes_per_token
 
-AISIMULATE_REQUESTS = "serving_peers/aisimulate_requests.parquet"
-
-
-def changes(
-    reference: Path, base: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]
-) -> pl.DataFrame:
-    """Return ratios of mean TTFT and TPOT of two runs on the same requests.
-
-    Args:
-        reference: the folder of reference tables.
-        base: settings of all runs.
-        pairs: each with the run whose requests both take, two settings and the published means.
-    """
-    rows = []
-    for pair in pairs:
-        asked = requests_of(reference / AISIMULATE_REQUESTS, pair["run"])
-        points = [
-            point_from(ServingPoint, {**base, "model": pair["model"], **one})
-            for one in pair["settings"]
-        ]
-        before, after = (run_of(point, asked).metrics() for point in points)
-        for metric in ("ttft", "tpot"):
-            ours_s = [getattr(one, f"{metric}_mean_s") for one in (before, after)]
-            theirs_ms = pair[f"{metric}_ms"]
-            ours, theirs = ours_s[1] / ours_s[0], theirs_ms[1] / theirs_ms[0]
-            cells = {"change": pair["name"], "metric": metric.upper(), "measured": theirs}
-            error = abs(ours / theirs - 1.0)
-            is_same = (ours > 1.0) == (theirs > 1.0)
-            label = f"ours x{ours:.2f}, theirs x{theirs:.2f}"
-            more = {"error": error, "is_same_sign": is_same, "label": label}
-            rows.append({**cells, "predicted": ours, **more})
-    return pl.DataFrame(rows)
-
-
-def requests_of(file: Path, run: str) -> Requests:
-    """Return the requests of a run.
-
-    Raises:
-        UserError: there are none.
-    """
-    rows = read_table(file, ("request_id",), run=run).sort_by("request_id")
-    if not rows.num_rows:
-        raise UserError(f"{file.name} has no request of {run}")
-    columns = numbers(rows, ("arrival_ms", "input_tokens", "output_tokens"))
-    arrival_ms, prompt, output = columns.values()
-    lengths = prompt.astype(np.int64), output.astype(np.int64)
-    return Requests(arrival_ms / 1e3, *lengths, np.zeros((len(rows), 2)))
-
-
-HALVINGS = 6
-"""Of the interval in which a server's rate is sought: to a fiftieth of the offline rate."""
-
-ROUTER = "least_outstanding"
-MOST_REQUESTS = 60_000
-"""Of a run: as many replicas share its load as that allows."""
-
+BISECTIONS = 6  # of the interval of a server's rate: to a fiftieth of the offline rate
+MAX_REQUESTS = 60_000  # of a run: as many replicas share its load as that allows
 LENGTHS = "prompt_tokens", "output_tokens", "lengths.max_output_tokens"
-"""Of a point, which follow from what was printed; the first two are means."""
+SIMILAR_LENGTHS = 0.06  # by which mean lengths of one load may differ: answers end where they end
 
-ALIKE = 0.06
-"""By which mean lengths of one load may differ: answers end where they end."""
+AISIMULATE = "serving_peers/aisimulate_requests.parquet"
+VLLM_RUNS = "serving_modern/vllm_runs_meta.parquet"
+VLLM_REQUESTS = (
+    "serving_modern/vllm_requests.parquet",
+    "serving_modern/vllm_requests_qwen3_32b.parquet",
+)
+VLLM_CLUSTERS = {"RTXPRO6000": "pcie_through_host"}
+"""Servers of these runs by GPU. The owners timed NCCL between the GPUs separately: large
+all-reduces at 15.9 GB/s, and at 35 GB/s once access control services and the IOMMU were disabled,
+months after these runs (casys-kaist/LLMServingSim, profiler/perf/RTXPRO6000/hardware.yaml)."""
+
+VIDUR = "serving/vidur_{}.parquet"
+VIDUR_EXACT_S, VIDUR_CLOSE = 1e-5, 0.01  # largest difference of times, and of means if not exact
+VIDUR_BY_MEANS = ("orca", "faster_transformer", "lightllm")  # not in the table of operators
+VIDUR_POLICIES = "lab.parity.vidur_policies"  # where they differ from ours of the same name
+VIDUR_TIMES = {
+    "first_scheduled_s": at.SCHEDULED,
+    "first_token_s": at.FIRST_TOKEN,
+    "completed_s": at.COMPLETED,
+    "stalled_s": at.STALLED,
+}
 
 
 def offline_runs(reference: Path) -> pl.DataFrame:
@@ -128,40 +87,37 @@ def offline_runs(reference: Path) -> pl.DataFrame:
         return {"predicted": metrics.tokens_per_s, "measured": run.tokens_per_s}
 
     return predict(
-        offline(reference),
+        published.offline(reference),
         answer,
         lambda run: {"kind": "dense" if run.is_dense else "experts", "label": run.group},
     )
 
 
 def online_runs(reference: Path) -> pl.DataFrame:
-    """Return times and throughputs of TensorRT-LLM in an open loop.
+    """Return times and throughputs of TensorRT-LLM 0.14 in an open loop.
 
-    Runs of release 0.14, whose time to hand over a request was fitted to the other of two models.
+    The time to hand over a request was fitted to the other of two models.
     """
     cache_of = functools.cache(online_run_cache_without)
 
-    def answer(run: Any) -> list[dict[str, Any]]:
+    def answer(run: OnlineRun) -> list[dict[str, Any]]:
         metrics = simulate(run.point, cache_of(run.point.model))
         figures = {
             "TTFT": (metrics.ttft_mean_s, run.ttft_s),
             "TPOT": (metrics.tpot_mean_s, run.tpot_s),
             "throughput": (metrics.tokens_per_s, run.tokens_per_s),
         }
-        return [
-            {"metric": metric, "predicted": ours, "measured": theirs}
-            for metric, (ours, theirs) in figures.items()
-        ]
+        return [{"metric": m, "predicted": p, "measured": t} for m, (p, t) in figures.items()]
 
     return predict(
-        online(reference),
+        published.online(reference),
         answer,
         lambda run: {"load": "below saturation" if run.keeps_up else "saturated"},
     )
 
 
 def static_batches(reference: Path) -> pl.DataFrame:
-    """Return seconds of static batches of an older engine, as measured over predicted."""
+    """Return seconds of static batches of an older engine: measured relative to predicted."""
 
     def answer(row: StaticBatch) -> dict[str, Any]:
         cells, [replica] = static_columns([row])
@@ -179,12 +135,12 @@ def static_batches(reference: Path) -> pl.DataFrame:
 def mlperf(reference: Path) -> pl.DataFrame:
     """Return tokens per second and GPU of the best submissions to MLPerf Inference."""
     cache_of = functools.cache(run_cache_without)
+    measured = calibrations("tensor")
 
     def answer(row: InferenceSubmission) -> dict[str, Any]:
-        run_cache = cache_of(row.point.runtime, row.group)
-        return {"predicted": tokens_per_gpu_s(row, run_cache), "measured": row.tokens_per_gpu_s}
+        predicted = _tokens_per_gpu_s(row, cache_of(row.point.runtime, row.group))
+        return {"predicted": predicted, "measured": row.tokens_per_gpu_s}
 
-    measured = calibrations("tensor")
     return predict(
         published.mlperf(reference),
         answer,
@@ -196,8 +152,8 @@ def mlperf(reference: Path) -> pl.DataFrame:
     )
 
 
-def tokens_per_gpu_s(row: InferenceSubmission, cache: RunCache) -> float:
-    """Return our throughput per GPU: offline the highest; of a server the highest within its SLO.
+def _tokens_per_gpu_s(row: InferenceSubmission, cache: RunCache) -> float:
+    """Return throughput per GPU: offline the highest; of a server the highest within its SLO.
 
     99 % of a server's requests, arriving as a Poisson process, must meet the benchmark's times.
     """
@@ -207,14 +163,10 @@ def tokens_per_gpu_s(row: InferenceSubmission, cache: RunCache) -> float:
     if row.scenario == published.OFFLINE:
         return most / gpus
     low, high = 0.0, most / row.task.output
-    replicas = min(row.gpus // gpus, max(1, MOST_REQUESTS // point.requests))
-    shared = replace(
-        point,
-        arrivals=replace(point.arrivals, process="poisson"),
-        replicas=replicas,
-        router=ROUTER,
-    )
-    for _ in range(HALVINGS):
+    replicas = min(row.gpus // gpus, max(1, MAX_REQUESTS // point.requests))
+    load = {"arrivals.process": "poisson", "replicas": replicas, "router": "least_outstanding"}
+    shared = updated(point, load)
+    for _ in range(BISECTIONS):
         rate = (low + high) / 2.0
         requests = round(published.RUN_S * rate * replicas) or 1
         times = simulate(replace(shared, qps=rate * replicas, requests=requests), cache)
@@ -226,50 +178,38 @@ def tokens_per_gpu_s(row: InferenceSubmission, cache: RunCache) -> float:
 
 @functools.lru_cache(maxsize=1)
 def _blocks(reference: Path) -> tuple[list[ResultBlock], pl.DataFrame]:
-    """Return the printed results with a prediction, and their predictions."""
+    """Return the printed results with a prediction, and a frame with two metrics of each."""
     known, unknown = blocks(reference)
     cache_of = functools.cache(run_cache_without)
 
-    def answer(block: ResultBlock) -> dict[str, Any]:
+    def answer(numbered: tuple[int, ResultBlock]) -> list[dict[str, Any]]:
+        number, block = numbered
         metrics = simulate(block.point, cache_of(block.point.runtime, block.group, block.decode))
-        return {
-            "number": positions[id(block)],
-            "TPOT": metrics.tpot_mean_s,
-            "throughput": metrics.tokens_per_s,
+        figures = {
+            "TPOT": (metrics.tpot_mean_s, block.tpot_s),
+            "throughput": (metrics.tokens_per_s, block.tokens_per_s),
         }
+        cells = {"number": number, "framework": block.framework, "label": block.path}
+        return [
+            {**cells, "metric": metric, "predicted": ours, "measured": theirs}
+            for metric, (ours, theirs) in figures.items()
+        ]
 
-    positions = {id(block): number for number, block in enumerate(known)}
-    frame = predict(known, answer)
+    frame = predict(list(enumerate(known)), answer)
     skipped = pl.DataFrame([{"skipped": why} for why in Counter(unknown).elements()])
-    found = [known[number] for number in frame["number"].drop_nulls()]
+    found = [known[number] for number in frame["number"].drop_nulls().unique(maintain_order=True)]
     return found, pl.concat([frame, skipped], how="diagonal_relaxed")
 
 
 def result_blocks(reference: Path) -> pl.DataFrame:
     """Return TPOT and throughput of results printed in documentation of engines."""
-    found, frame = _blocks(reference)
-    known = frame.filter(pl.col("number").is_not_null())
-    measured = {
-        "TPOT": np.array([block.tpot_s for block in found]),
-        "throughput": np.array([block.tokens_per_s for block in found]),
-    }
-    frames = [
-        columns(
-            metric=metric,
-            predicted=known[metric].to_numpy(),
-            measured=theirs,
-            framework=[block.framework for block in found],
-            label=[block.path for block in found],
-        )
-        for metric, theirs in measured.items()
-    ]
-    return together([*frames, frame.filter(pl.col("number").is_null()).select("skipped")])
+    return _blocks(reference)[1]
 
 
 def option_pairs(reference: Path) -> pl.DataFrame:
     """Return throughput ratios of results of the same page with one option changed."""
     found, frame = _blocks(reference)
-    ours = frame["throughput"].drop_nulls().to_numpy()
+    ours = frame.filter(pl.col("metric") == "throughput")["predicted"].to_numpy()
     rows = []
     for a, b in itertools.combinations(range(len(found)), 2):
         if kind := changed(found[a], found[b]):
@@ -279,67 +219,96 @@ def option_pairs(reference: Path) -> pl.DataFrame:
 
 
 def changed(one: ResultBlock, other: ResultBlock) -> str:
-    """Return the one kind of option in which two results of a page under one load differ, if so.
+    """Return the only kind of option in which two results of a page and load differ, if any.
 
-    Options without an axis are not compared: points that differ in how long answers happened to
-    be say nothing of them.
+    Options without an axis are not compared: their points differ only in lengths of answers.
     """
     a, b = one.point, other.point
     loads = [(p.model, p.gpu, p.arrivals, p.qps, p.requests) for p in (a, b)]
     if one.path != other.path or loads[0] != loads[1]:
         return ""
     for name in LENGTHS[:2]:
-        if abs(getattr(a, name) / getattr(b, name) - 1.0) > ALIKE:
+        if abs(getattr(a, name) / getattr(b, name) - 1.0) > SIMILAR_LENGTHS:
             return ""
     kinds = [kind for kind, values in one.options.items() if values != other.options[kind]]
     lengths = {name: attrgetter(name)(a) for name in LENGTHS}
     return kinds[0] if len(kinds) == 1 and a != updated(b, lengths) else ""
 
 
-RUNS = "serving_modern/vllm_runs_meta.parquet"
-REQUESTS = (
-    "serving_modern/vllm_requests.parquet",
-    "serving_modern/vllm_requests_qwen3_32b.parquet",
-)
-DTYPES = {"bfloat16": "bf16", "float16": "fp16"}
-CLUSTERS = {"RTXPRO6000": "pcie_through_host"}
-"""By GPU, the server of these runs. Its owners timed NCCL between the GPUs apart from them: large
-all-reduces at 15.9 GB/s, and at 35 once they had disabled access control services and the IOMMU,
-months after these runs (casys-kaist/LLMServingSim, profiler/perf/RTXPRO6000/hardware.yaml)."""
+def changes(
+    reference: Path, base: Mapping[str, Any], pairs: Sequence[Mapping[str, Any]]
+) -> pl.DataFrame:
+    """Return ratios of mean TTFT and TPOT of two runs on the requests of AISimulate.
+
+    Args:
+        reference: the folder of measured tables.
+        base: options of all runs.
+        pairs: each with the run whose requests are used, two sets of options and published means.
+    """
+    rows = []
+    for pair in pairs:
+        asked = _aisimulate_requests(reference / AISIMULATE, pair["run"])
+        points = [
+            point_from(ServingPoint, {**base, "model": pair["model"], **options})
+            for options in pair["settings"]
+        ]
+        before, after = (run_of(point, asked).metrics() for point in points)
+        for metric in ("ttft", "tpot"):
+            ours = getattr(after, f"{metric}_mean_s") / getattr(before, f"{metric}_mean_s")
+            theirs = pair[f"{metric}_ms"][1] / pair[f"{metric}_ms"][0]
+            cells = {
+                "change": pair["name"],
+                "metric": metric.upper(),
+                "error": abs(ours / theirs - 1.0),
+                "is_same_sign": (ours > 1.0) == (theirs > 1.0),
+                "label": f"ours x{ours:.2f}, theirs x{theirs:.2f}",
+            }
+            rows.append({**cells, "predicted": ours, "measured": theirs})
+    return pl.DataFrame(rows)
+
+
+def _aisimulate_requests(file: Path, run: str) -> Requests:
+    rows = read_table(file, ("request_id",), run=run).sort_by("request_id")
+    if not rows.num_rows:
+        raise UserError(f"{file.name} has no request of {run}")
+    columns = numbers(rows, ("arrival_ms", "input_tokens", "output_tokens"))
+    arrival_ms, prompt, output = columns.values()
+    return _requests(arrival_ms / 1e3, prompt, output)
+
+
+def _requests(arrival_s: Floats, prompt: Floats, output: Floats) -> Requests:
+    lengths = prompt.astype(np.int64), output.astype(np.int64)
+    return Requests(arrival_s, *lengths, np.zeros((arrival_s.size, 2)))
 
 
 def runs(reference: Path) -> pl.DataFrame:
-    """Return mean TTFT, median TPOT and throughput of each run."""
+    """Return mean TTFT, median TPOT and throughput of real runs of vLLM on the same requests."""
 
     def answer(run: Mapping[str, Any]) -> list[dict[str, Any]]:
         if run["gpu"] not in GPUS or run["model"] not in MODELS:
             raise UserError(f"{run['model']} on {run['gpu']} is not in the catalog")
-        column = _requests(reference, run["run"])
-        queued = column["queued_s"]
-        lengths = column["input_toks"], column["output_toks"]
-        asked = Requests(queued - queued[0], *lengths, np.zeros((queued.size, 2)))
+        queued, first, last, prompt, output = _vllm_requests(reference, run["run"])
+        asked = _requests(queued - queued[0], prompt, output)
         times = run_of(point_of_run(run), asked).state.times
-        ours = _figures(times[:, ARRIVAL], times[:, FIRST_TOKEN], times[:, COMPLETED], asked)
-        theirs = _figures(queued, column["first_token_s"], column["last_token_s"], asked)
-        return [
-            {"metric": metric, "predicted": ours[metric], "measured": measured}
-            for metric, measured in theirs.items()
-        ]
+        ends = (times[:, column] for column in (at.ARRIVAL, at.FIRST_TOKEN, at.COMPLETED))
+        ours = _figures(*ends, asked)
+        theirs = _figures(queued, first, last, asked)
+        return [{"metric": m, "predicted": ours[m], "measured": t} for m, t in theirs.items()]
 
-    return predict(read_records(reference / RUNS), answer, lambda run: {"run": run["run"]})
+    return predict(read_records(reference / VLLM_RUNS), answer, lambda run: {"run": run["run"]})
 
 
-def _requests(reference: Path, run: str) -> Mapping[str, NDArray[Any]]:
-    """Return the columns of a run's requests in the order in which they were queued."""
-    for table in REQUESTS:
+def _vllm_requests(reference: Path, run: str) -> list[Floats]:
+    """Return times and lengths of a run's requests in the order in which they were queued."""
+    names = ("queued_s", "first_token_s", "last_token_s", "input_toks", "output_toks")
+    for table in VLLM_REQUESTS:
         if (reference / table).is_file() and len(rows := read_table(reference / table, run=run)):
-            columns = rows.sort_by("queued_s").to_pydict()
-            return {name: np.array(values) for name, values in columns.items()}
+            return list(numbers(rows.sort_by("queued_s"), names).values())
     raise UserError(f"there are no requests of {run}")
 
 
 def _figures(arrived: Floats, first: Floats, last: Floats, asked: Requests) -> dict[str, float]:
-    """Return what is compared of a run; the rate is of output tokens, to the last one."""
+    """Return the compared figures of a run; the throughput counts to the last output token."""
     return {
         "mean TTFT": float((first - arrived).mean()),
         "median TPOT": float(np.median((last - first) / (asked.output_tokens - 1))),
@@ -348,134 +317,108 @@ def _figures(arrived: Floats, first: Floats, last: Floats, asked: Requests) -> d
 
 
 def point_of_run(run: Mapping[str, Any]) -> ServingPoint:
-    """Return the deployment a run describes."""
-    dtype = DTYPES[run["dtype"]]
-    point = ServingPoint(
-        model=MODELS[run["model"]],
-        gpu=GPUS[run["gpu"]],
-        cluster=CLUSTERS.get(run["gpu"], AUTO),
-        tp=run["tp"],
-        ep=run["dp"] if run["ep"] else 1,
-        attention_dp=run["dp"],
-        scheduler="vllm_v1",
-        chunk_size=run["max_num_batched_tokens"],
-        max_batch=run["max_num_seqs"],
-        max_context=run["max_model_len"] or 0,
-        memory_fraction=run["mem_util"],
-        cache=CacheConfig(watermark=0.0, preemption=CACHED if run["prefix_caching"] else RECOMPUTE),
-        dtype=dtype,
-        kv_dtype=dtype,
-        runtime="vllm",
-        client=ClientConfig(frontend=NONE),
-    )
-    blocks = run["num_gpu_blocks"]
-    if blocks is None:
+    """Return the deployment of a run of vLLM, with the number of KV blocks that the run states."""
+    dtype = {"bfloat16": "bf16", "float16": "fp16"}[run["dtype"]]
+    options = {
+        "model": MODELS[run["model"]],
+        "gpu": GPUS[run["gpu"]],
+        "cluster": VLLM_CLUSTERS.get(run["gpu"], AUTO),
+        "tp": run["tp"],
+        "ep": run["dp"] if run["ep"] else 1,
+        "attention_dp": run["dp"],
+        "scheduler": "vllm_v1",
+        "chunk_size": run["max_num_batched_tokens"],
+        "max_batch": run["max_num_seqs"],
+        "max_context": run["max_model_len"] or 0,
+        "memory_fraction": run["mem_util"],
+        "cache.watermark": 0.0,
+        "cache.preemption": CACHED if run["prefix_caching"] else RECOMPUTE,
+        "dtype": dtype,
+        "kv_dtype": dtype,
+        "runtime": "vllm",
+        "client.frontend": NONE,
+    }
+    point = point_from(ServingPoint, options)
+    stated = run["num_gpu_blocks"]
+    if stated is None:
         return point
-    hardware = deployment_of(point).hardware
-    replica = hardware.replica
-    known = kv_blocks(
-        hardware,
-        memory_fraction=point.memory_fraction,
-        block_size=point.cache.block_size,
-        tokens=point.chunk_size,
-        rows=point.max_batch,
-    )
-    block_bytes = point.cache.block_size * kv_bytes_per_token(
-        replica.model, replica.layout, replica.kv_dtype
-    )
-    more = (blocks - known) * block_bytes / replica.gpu.hbm_bytes
-    return replace(point, memory_fraction=point.memory_fraction + more)
-
-
-OUTCOMES, VIDUR_REQUESTS, TABLES = (
-    "serving/vidur_outcomes.parquet",
-    "serving/vidur_requests.parquet",
-    "serving/vidur_op_tables.parquet",
-)
-EXACT_S, CLOSE = 1e-5, 0.01
-"""Times of requests agree to so many seconds; means of runs that cannot be exact, to this share."""
-
-BY_MEANS = ("orca", "faster_transformer", "lightllm")
-POLICIES = "lab.parity.vidur_policies"
-SCHEDULERS, ROUTERS = {"vllm": POLICIES}, {"lor": POLICIES}
-"""VIDUR's policies that differ from ours of the same name."""
-
-TIMES = {
-    "first_scheduled_s": at.SCHEDULED,
-    "first_token_s": at.FIRST_TOKEN,
-    "completed_s": at.COMPLETED,
-    "stalled_s": at.STALLED,
-}
-Columns = Mapping[str, Floats]
-"""Requests of the reference, by column."""
+    hardware, block_size = deployment_of(point).hardware, point.cache.block_size
+    fraction, replica = point.memory_fraction, hardware.replica
+    load = {"tokens": point.chunk_size, "rows": point.max_batch}
+    found = kv_blocks(hardware, memory_fraction=fraction, block_size=block_size, **load)
+    token_bytes = kv_bytes_per_token(replica.model, replica.layout, replica.kv_dtype)
+    more = (stated - found) * block_size * token_bytes / replica.gpu.hbm_bytes
+    return replace(point, memory_fraction=fraction + more)
 
 
 def replays(reference: Path) -> pl.DataFrame:
-    """Return whether each reference run is reproduced, with its largest error.
+    """Return whether each run of VIDUR is reproduced: batches, times and preempted requests.
 
     Raises:
         UserError: a model, a scheduler or a router is unknown, or an operator time is missing.
     """
-    prices: dict[str, OpTable] = {}
+    tables, requests, outcomes = (
+        reference / VIDUR.format(name) for name in ("op_tables", "requests", "outcomes")
+    )
+    prices = functools.cache(functools.partial(_op_table, tables))
     found = []
-    for outcome in read_records(reference / OUTCOMES):
-        name, key = outcome["config_id"], outcome["table_key"]
-        if key not in prices:
-            prices[key] = _op_table(read_table(reference / TABLES, table_key=key), outcome)
-        rows = read_table(reference / VIDUR_REQUESTS, ("request_id",), config_id=name)
-        theirs = numbers(
-            rows.sort_by("request_id"), (*TIMES, "arrival_s", "prompt_tokens", "output_tokens")
-        )
-        state = _replayed(outcome, theirs, prices[key])
-        found.append({"label": name, "predicted": _is_equal(outcome, theirs, state)})
+    for run in read_records(outcomes):
+        name = run.config_id
+        rows = read_table(requests, ("request_id",), config_id=name).sort_by("request_id")
+        theirs = numbers(rows, (*VIDUR_TIMES, "arrival_s", "prompt_tokens", "output_tokens"))
+        price = prices(run.table_key, run.model, run.pp, run.tp)
+        state = _replayed(run, theirs, price)
+        found.append({"label": name, "predicted": _is_equal(run, theirs, state)})
     return pl.DataFrame(found)
 
 
-def _op_table(rows: pa.Table, outcome: Mapping[str, Any]) -> OpTable:
-    """Return the prices of one model, cut and GPU."""
-    layers, grouped = layers_and_gqa(outcome["model"])
+def _op_table(tables: Path, key: str, model: str, pp: int, tp: int) -> OpTable:
+    """Return the operator times of one model, layout and GPU."""
+    rows = read_table(tables, table_key=key)
+    layers, grouped = layers_and_gqa(model)
     a, b, ms = numbers(rows, ("a", "b", "ms")).values()
     times = by_operator(words(rows, "op"), a.astype(np.int64), b.astype(np.int64), ms)
-    return vidur_table(times, layers=layers // outcome["pp"], grouped=grouped, tp=outcome["tp"])
+    return vidur_table(times, layers=layers // pp, grouped=grouped, tp=tp)
 
 
-def _replayed(outcome: Mapping[str, Any], theirs: Columns, prices: OpTable) -> ReplicaState:
-    """Run one configuration of the reference."""
-    scheduler = load_scheduler(SCHEDULERS.get(outcome["scheduler"], outcome["scheduler"]))
-    router = ROUTERS.get(outcome["global_scheduler"], outcome["global_scheduler"])
+def _replayed(
+    run: Mapping[str, Any], theirs: Mapping[str, Floats], prices: OpTable
+) -> at.ReplicaState:
+    """Run one configuration of VIDUR."""
+    policies = {"vllm": VIDUR_POLICIES, "lor": VIDUR_POLICIES}
+    scheduler = load_scheduler(policies.get(run["scheduler"], run["scheduler"]))
+    router = load_router(policies.get(run["global_scheduler"], run["global_scheduler"]))
     limits = ReplicaLimits(
-        blocks=outcome["num_blocks_per_replica"],
-        block_size=outcome["block_size"],
+        blocks=run["num_blocks_per_replica"],
+        block_size=run["block_size"],
         watermark=0.01,
-        max_num_seqs=outcome["batch_size_cap"],
+        max_num_seqs=run["batch_size_cap"],
         max_prefill_tokens=4096,
-        token_budget=outcome["chunk_size"],
-        max_model_len=outcome["max_request_tokens"],
-        stages=outcome["pp"],
+        token_budget=run["chunk_size"],
+        max_model_len=run["max_request_tokens"],
+        stages=run["pp"],
         reserves=scheduler.reserves,
     )
-    prompt, output = (theirs[f"{n}_tokens"].astype(np.int64) for n in ("prompt", "output"))
-    arrival_s = theirs["arrival_s"]
+    columns = (theirs[name] for name in ("arrival_s", "prompt_tokens", "output_tokens"))
     return serve(
-        EngineKernels(scheduler, load_router(router), vidur_price),
+        EngineKernels(scheduler, router, vidur_price),
         limits,
-        Requests(arrival_s, prompt, output, np.zeros((arrival_s.size, 2))),
-        replicas=outcome["replicas"],
+        _requests(*columns),
+        replicas=run["replicas"],
         shape=prices.shape,
         table=prices.table,
     )
 
 
-def _is_equal(outcome: Mapping[str, Any], theirs: Columns, state: ReplicaState) -> bool:
-    """Return whether all times and counts of a run are equal, or its means where they are not."""
-    if outcome["scheduler"] in BY_MEANS:
+def _is_equal(run: Mapping[str, Any], theirs: Mapping[str, Floats], state: at.ReplicaState) -> bool:
+    """Return whether times and counts of a run are equal, or its means if times are not exact."""
+    if run["scheduler"] in VIDUR_BY_MEANS:
         latency_s = state.times[:, [at.FIRST_TOKEN, at.COMPLETED]] - theirs["arrival_s"][:, None]
-        means = np.array([outcome["ttft_s_mean"], outcome["e2e_s_mean"]])
-        return bool(np.abs(latency_s.mean(axis=0) / means - 1.0).max() <= CLOSE)
-    ours = (
-        int(state.pool[:, at.ITERATIONS].sum()),
-        int(state.pool[:, at.RECOMPUTE_PREEMPTIONS].sum()),
+        means = np.array([run["ttft_s_mean"], run["e2e_s_mean"]])
+        return bool(np.abs(latency_s.mean(axis=0) / means - 1.0).max() <= VIDUR_CLOSE)
+    iterations, preemptions = (
+        int(state.pool[:, column].sum()) for column in (at.ITERATIONS, at.RECOMPUTE_PREEMPTIONS)
     )
-    counts = int(outcome["num_iterations"]), int(outcome["restarts"])
-    error_s = max(np.abs(state.times[:, i] - theirs[name]).max() for name, i in TIMES.items())
-    return bool(error_s <= EXACT_S and ours == counts)
+    error_s = max(np.abs(state.times[:, i] - theirs[n]).max() for n, i in VIDUR_TIMES.items())
+    counts = int(run["num_iterations"]), int(run["restarts"])
+    return bool(error_s <= VIDUR_EXACT_S and (iterations, preemptions) == counts)
