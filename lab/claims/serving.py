@@ -290,8 +290,8 @@ def runs(reference: Path) -> pl.DataFrame:
         queued, first, last, prompt, output = _vllm_requests(reference, run["run"])
         asked = _requests(queued - queued[0], prompt, output)
         times = run_of(point_of_run(run), asked).state.times
-        ends = (times[:, column] for column in (at.ARRIVAL, at.FIRST_TOKEN, at.COMPLETED))
-        ours = _figures(*ends, asked)
+        arrived, started, ended = at.ARRIVAL, at.FIRST_TOKEN, at.COMPLETED
+        ours = _figures(times[:, arrived], times[:, started], times[:, ended], asked)
         theirs = _figures(queued, first, last, asked)
         return [{"metric": m, "predicted": ours[m], "measured": t} for m, t in theirs.items()]
 
