@@ -44,7 +44,7 @@ def measure(space: DesignSpace, count: int, folder: str, objectives: Any) -> lis
     stride = (len(space) - SPAN) // max(2 * count - 1, 1)
     spans = [Span(i * stride, i * stride + SPAN) for i in range(2 * count)]
     for span in spans:  # data sheets are read and facts tabulated
-        SIMULATOR.evaluate(space.batch(span.layout(span.lo, span.lo + 1000)))
+        SIMULATOR.evaluate(space.batch(span.cut(span.lo, span.lo + 1000)))
     space.kept(spans[0])
     task = Task(space, Store(folder, define(space)), objectives)
     model_s, model_rows, rows, ok = 0.0, 0, 0, 0

@@ -12,13 +12,13 @@ import errno
 import functools
 import json
 import os
-import queue
 import secrets
 import threading
 import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -35,11 +35,8 @@ KEY, BLANK = "crc32 of all bytes with zeros here", "00000000"
 """The footer's key of the checksum, and the placeholder of its eight digits."""
 _BEFORE = KEY.encode() + b"\x18\x08"
 """What precedes the digits in the footer: the key and the Thrift header of an eight-byte string."""
-_SHREDS = tuple(KEY[i : i + 6].encode() for i in range(len(KEY) - 5))
-"""Pieces of the key: a footer with any of them had a checksum."""
 _MAGIC = b"PAR1"
-_ANSWER_S = 8.0
-"""Time within which an object store answers."""
+_ANSWER_S = 8.0  # time within which an object store answers
 
 
 class DamagedPart(UserError):  # noqa: N818 - names the object, not the failure
@@ -73,25 +70,22 @@ def answered(url: str, ask: Callable[[], T]) -> T:
     Raises:
         UserError: the request fails or takes too long.
     """
-    answers: queue.SimpleQueue[T | OSError | ValueError] = queue.SimpleQueue()
+    answer: Future[T] = Future()
 
     def run() -> None:
         try:
-            answers.put(ask())
+            answer.set_result(ask())
         except (OSError, ValueError) as error:
-            answers.put(error)
+            answer.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
     try:
-        found = answers.get(timeout=_ANSWER_S)
-    except queue.Empty:
-        raise UserError(
-            f"outputs: {url} cannot be reached: no answer within {_ANSWER_S:g} s"
-        ) from None
-    if isinstance(found, (OSError, ValueError)):
-        said = " ".join(str(found).split())[:200]
-        raise UserError(f"outputs: {url} cannot be reached: {said}") from found
-    return found
+        return answer.result(timeout=_ANSWER_S)
+    except TimeoutError:
+        reason = f"no answer within {_ANSWER_S:g} s"
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+    raise UserError(f"outputs: {url} cannot be reached: {reason}")
 
 
 def with_checksum(content: pa.Buffer) -> Iterator[pa.Buffer | bytes]:
@@ -140,7 +134,11 @@ def _wrong(folder: str, name: str, size: int | None, _mtime_ns: int | None) -> s
     footer = bytes(content[-_footer(content[-8:]) :])
     before = footer.rfind(_BEFORE)
     if before < 0:
-        return "its checksum has changed" if any(s in footer for s in _SHREDS) else ""
+        return (
+            "its checksum has changed"
+            if KEY[:12].encode() in footer or KEY[-12:].encode() in footer
+            else ""
+        )
     at = len(content) - len(footer) + before + len(_BEFORE)
     end = at + len(BLANK)
     crc32 = zlib.crc32(content[end:], zlib.crc32(BLANK.encode(), zlib.crc32(content[:at])))
@@ -154,10 +152,9 @@ def _footer(tail: bytes | memoryview) -> int:
 
 
 _META = b"sweeper"
-_SMALL = 20_000
-"""Rows below which lz4 compresses: the setup of zstd per page dominates small parts."""
-_WRITING_S = 60.0
-"""Age of a temporary file from which no other machine is still writing it."""
+_SMALL = 20_000  # rows below which lz4 compresses: zstd has a set-up time per page
+_WRITING_S = 3600.0  # age of a temporary file from which its writer must be dead
+_LAG_S, _STEP_S = 5.0, 0.1  # time in which a file appears on other machines; interval of checks
 
 
 def put(folder: str, name: str, table: pa.Table, meta: str) -> None:
@@ -260,7 +257,7 @@ def check_writable(folder: str) -> None:
         new_file(probe).close()
         probe.unlink()
         for leftover in Path(path).glob(".*.tmp"):
-            if not _is_being_written(leftover):
+            if time.time() - leftover.stat().st_mtime > _WRITING_S:
                 leftover.unlink(missing_ok=True)
     except OSError as error:
         raise explained(error, folder) from error
@@ -310,24 +307,6 @@ def _content(table: pa.Table, meta: str) -> list[pa.Buffer | bytes]:
         writer.write_table(table, row_group_size=max(len(table), 1))
         writer.add_key_value_metadata({_META.decode(): meta, KEY: BLANK})
     return list(with_checksum(content.getvalue()))
-
-
-def _is_being_written(temporary: Path) -> bool:
-    """Return whether the writer of a temporary file is alive."""
-    pid = temporary.name.rsplit(".", 2)[-2]
-    try:
-        if time.time() - temporary.stat().st_mtime < _WRITING_S:
-            return True  # possibly by another machine
-        os.kill(int(pid), 0)
-    except PermissionError:
-        return True  # another user's process
-    except (OSError, ValueError):
-        return False
-    return True
-
-
-_LAG_S, _STEP_S = 5.0, 0.1
-"""Time within which a file appears on other machines, and interval between looks."""
 
 
 def write_token(folder: str, name: str) -> None:

@@ -16,7 +16,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,16 +52,15 @@ from sweeper.store.parquet import (
     read,
     read_frame,
     read_frames,
+    remove,
     warn,
 )
 from sweeper.typed import typed
 
-FAILURES = ("error", "timeout", "crash")
-"""Statuses of points that can be tried again."""
-_MANY, _CELLS = 256, 32_000_000
-"""Number of parts from which rows are read into memory, if their values are at most so many."""
-_TOGETHER = 2 << 20
-"""Bytes of small parts that are read at once."""
+FAILURES = ("error", "timeout", "crash")  # statuses of points that can be tried again
+_MANY = 256  # number of parts from which rows are read into memory ...
+_CELLS = 32_000_000  # ... if they hold at most this number of values
+_TOGETHER = 2 << 20  # bytes of small parts that are read at once
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class Store:
         return name
 
     def parts(self, *, since_ns: int = 0) -> list[str]:
-        """Return the file names of all parts, of every definition, sorted; or of later ones."""
+        """Return the sorted file names of all parts written since `since_ns`, of any definition."""
         return [info.base_name for info in self._listed() if (info.mtime_ns or 0) >= since_ns]
 
     def _listed(self) -> list[pafs.FileInfo]:
@@ -121,7 +120,12 @@ class Store:
     def whole(
         self, definition: Definition, *, only: bool = False, but: Container[str] = ()
     ) -> Iterator[str]:
-        """Yield the parts that may hold points of a definition; `only`: parts written under it.
+        """Yield the parts that may hold points of a definition.
+
+        Args:
+            definition: the definition.
+            only: whether parts of other definitions are left out.
+            but: names of parts to leave out.
 
         A damaged part is left out with a warning.
         """
@@ -171,13 +175,13 @@ class Store:
                     yield batch[~settled]
 
     def scan(self) -> pl.LazyFrame:
-        """Return all answers to the space as it is defined now, one row per point."""
+        """Return all rows of the space as it is defined now, one row per point."""
         space = self.definition.as_defined_now
         own = self.ranges()
         frames = []
         cells = sum(map(len, own.values())) * len(columns_of(space))
         if len(own) > _MANY and cells <= _CELLS:  # else each query would open all files
-            frames.append(self._read_once(space, list(own)))
+            frames.append(read_frames(self.results, list(own)).lazy())
         elif own:
             frames.append(pl.scan_parquet([f"{self.results}/{n}" for n in own], glob=False))
         for rows, index in self._elsewhere(space, own):
@@ -186,36 +190,25 @@ class Store:
             return _no_rows(space).lazy()
         return pl.concat(frames, how="diagonal_relaxed")
 
-    def _read_once(self, space: DesignSpace, names: Sequence[str]) -> pl.LazyFrame:
-        """Return the rows of many parts of this definition; constant columns are not read."""
-        columns = read_frames(self.results, names[:1]).columns
-        alike = {n: pl.Series(v) for n, v in space.dictionaries.items() if len(v) == 1}
-        rows = read_frames(self.results, names, [n for n in columns if n not in alike]).lazy()
-        fixed = (pl.lit(v[0], v.dtype).alias(n) for n, v in alike.items() if n in columns)
-        return rows.with_columns(fixed).select(columns)
-
     def forget_failures(self) -> int:
-        """Remove rows with status error, timeout or crash; return how many were removed.
+        """Remove rows with status error, timeout or crash; return the number of removed rows.
 
-        Each part with such rows is first renamed, then written again without them, so that a run
-        killed half-way neither loses nor repeats a row: the next call finishes renamed parts.
+        A part with such rows is written again without them before it is deleted, so that a run
+        killed half-way neither loses nor repeats a row.
         """
-        if "://" in self.folder:
-            raise UserError("failures.retry=true needs results in a local folder")
-        folder, dropped = Path(self.results), 0
-        for name in self.whole(self.definition):
+        dropped = 0
+        for name in list(self.whole(self.definition)):
             status = read(self.results, name, ["status"])["status"].cast(pa.string())
-            if pc.any(pc.is_in(status, pa.array(FAILURES))).as_py():
-                (folder / name).rename(folder / f".retry-{name}")
-        for hidden in sorted(folder.glob(".retry-*.parquet")):
-            rows = read_frame(self.results, hidden.name)
+            if not pc.any(pc.is_in(status, pa.array(FAILURES))).as_py():
+                continue
+            rows = read_frame(self.results, name)
             good = rows.filter(~pl.col("status").cast(pl.String).is_in(FAILURES))
             dropped += len(rows) - len(good)
             if len(good):
-                theirs = _stored_definition(self.results, hidden.name)  # may be an earlier one
+                theirs = self.definition_of(name)  # may be an earlier one
                 index = theirs.space().index_of(good)
                 Store(self.folder, theirs, self.metadata).write(good.to_arrow(), index)
-            hidden.unlink()
+            remove(self.results, name)
         return dropped
 
     def ranges(self) -> dict[str, Span]:
@@ -240,7 +233,7 @@ class Store:
     def _elsewhere(
         self, space: DesignSpace, own: Mapping[str, Span], columns: list[str] | None = None
     ) -> Iterator[tuple[pl.DataFrame, Index]]:
-        """Yield the rows, with their numbers, that answer points outside the finished ranges."""
+        """Yield rows of points outside the finished ranges, with their point numbers."""
         done, seen = merged(own.values()), np.empty(0, np.int64)
         for names in self.together(self.whole(self.definition, but=own)):
             rows = read_frames(self.results, names, columns)
@@ -251,7 +244,7 @@ class Store:
                 seen = np.concatenate([seen, index[index >= 0]])
 
     def together(self, names: Iterable[str]) -> Iterator[list[str]]:
-        """Yield parts of one definition, in order, as many at a time as are read at once."""
+        """Yield groups of parts of one definition, in order, that are read at once."""
         names = list(names)
         bytes_of = {i.base_name: i.size or 0 for i in self._listed()} if len(names) > 1 else {}
         for _, same in itertools.groupby(names, definition_in):
@@ -271,7 +264,7 @@ class Store:
         return {self.definition.id: self.definition}
 
     def index_in(self, space: DesignSpace, name: str, rows: pl.DataFrame) -> Index:
-        """Return the point number in `space` of each row of a part; -1 where it does not count."""
+        """Return the point number in `space` of each row of a part; -1 for a row of no point."""
         theirs, ours = self.definition_of(name), self.definition
         if missing := [n for n in space.axes if n not in rows.columns]:
             raise UserError(f"{self.results}/{name} lacks the columns {', '.join(missing)}")
@@ -293,7 +286,7 @@ class Store:
 
 
 def grouped(names: Iterable[str], sizes: Mapping[str, int], limit: int) -> Iterator[list[str]]:
-    """Yield names in order, as many at a time as have a total size of at most `limit`."""
+    """Yield names in order, in groups with a total size of at most `limit`."""
     held: list[str] = []
     total = 0
     for name in names:
@@ -307,25 +300,15 @@ def grouped(names: Iterable[str], sizes: Mapping[str, int], limit: int) -> Itera
 
 
 def merged(own: Iterable[Span]) -> list[Span]:
-    """Return spans in order, adjacent ones joined."""
-    spans: list[Span] = []
-    holes: list[Index] = []
-    for span in own:
-        if spans and span.lo == spans[-1].hi:
-            holes.append(span.without)
-            spans[-1] = Span(spans[-1].lo, span.hi)
-        else:
-            if spans:
-                spans[-1] = Span(spans[-1].lo, spans[-1].hi, np.concatenate(holes))
-            spans.append(span)
-            holes = [span.without]
-    if spans:
-        spans[-1] = Span(spans[-1].lo, spans[-1].hi, np.concatenate(holes))
-    return spans
+    """Return spans, which are in order, with adjacent spans joined."""
+    spans = list(own)
+    starts = [i for i, s in enumerate(spans) if i == 0 or s.lo != spans[i - 1].hi]
+    runs = [spans[a:b] for a, b in itertools.pairwise([*starts, len(spans)])]
+    return [Span(r[0].lo, r[-1].hi, np.concatenate([s.without for s in r])) for r in runs]
 
 
 def repeated(index: Index) -> Mask:
-    """Return which numbers have occurred before.
+    """Return a mask of the numbers that have occurred before.
 
     >>> repeated(np.array([3, 1, 3])).tolist()
     [False, False, True]
@@ -345,7 +328,7 @@ def _stored_definition(results: str, name: str) -> Definition:
 
 @functools.lru_cache(maxsize=65536)
 def _without(results: str, name: str) -> Index:
-    """Return the numbers that a part leaves out of its range."""
+    """Return the point numbers that a part leaves out of its range."""
     return unpacked(metadata(results, name)["without"])
 
 
@@ -375,7 +358,7 @@ def _no_rows(space: DesignSpace) -> pl.DataFrame:
 
 
 def adopt(store: Store, space: DesignSpace) -> Iterator[tuple[int, str]]:
-    """Copy rows of this space from the stores beside it, and yield counts by folder.
+    """Copy rows of this space from stores of other spaces; yield the number of rows by folder.
 
     Failed points are not copied.
     """
@@ -388,7 +371,7 @@ def adopt(store: Store, space: DesignSpace) -> Iterator[tuple[int, str]]:
 
 
 def answered_elsewhere(store: Store, space: DesignSpace) -> int:
-    """Return how many points `adopt` would copy."""
+    """Return the number of points that `adopt` would copy."""
     return sum(int((index >= 0).sum()) for *_, index in _found(store, space))
 
 
@@ -405,23 +388,12 @@ def stores_beside(store: Store) -> list[Store]:
     return [
         Store(f"{base}/{name}", store.definition)
         for name, folder in zip(names, there, strict=True)
-        if folder.type and _may_help(store, f"{base}/{name}")
+        if folder.type
     ]
 
 
-def _may_help(store: Store, folder: str) -> bool:
-    """Return whether a part of another store may answer a point of this one's space."""
-    other = Store(folder, store.definition)
-    held = {definition_in(name): name for name in other.parts()}
-    try:
-        theirs = [other.definition_of(name) for name in held.values()]
-    except UserError:  # a damaged part, which `whole` reports
-        return True
-    return any(store.definition.may_overlap(definition) for definition in theirs)
-
-
 def _found(store: Store, space: DesignSpace) -> Iterator[tuple[Store, list[str], Index]]:
-    """Yield parts of stores beside that answer points, with each row's number here or -1."""
+    """Yield parts of other stores with rows of this space, and the point number of each row."""
     done = answered = None
     columns = [*space.axes, "status"]
     for other in stores_beside(store):
