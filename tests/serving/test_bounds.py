@@ -10,9 +10,8 @@ from simulators.core.columns import numbers
 from simulators.core.errors import UserError
 from simulators.serving.simulator import SIMULATOR
 from simulators.serving.steady.bounds import BOUNDED
-from sweeper.samplers._search_driver import number_of, sizes_of
 from sweeper.space.design_space import DesignSpace
-from sweeper.space.points import Index
+from sweeper.space.points import Index, number_of
 
 SPACE = DesignSpace.of(
     "serving",
@@ -36,7 +35,7 @@ INSIDE = 8
 
 def drawn(seed: int, boxes: int) -> tuple[Index, Index, Index]:
     """Return the corners of boxes, every third of one design, and designs inside each."""
-    random, sizes = np.random.default_rng(seed), sizes_of(SPACE)
+    random, sizes = np.random.default_rng(seed), SPACE.sizes
     ranged = [any(n in SIMULATOR.ranged for n in f.columns) for f in SPACE.factors]
     low = (random.random((boxes, sizes.size)) * sizes).astype(np.int64)
     share = random.random((boxes, sizes.size)) ** 4 * np.array(ranged)
@@ -46,7 +45,7 @@ def drawn(seed: int, boxes: int) -> tuple[Index, Index, Index]:
     wide = np.repeat(high, INSIDE, axis=0) - inside + 1
     inside += (random.random(inside.shape) * wide).astype(np.int64)
     inside[::INSIDE], inside[1::INSIDE] = low, high
-    return tuple(number_of(codes, sizes) for codes in (low, high, inside))  # type: ignore[return-value]
+    return tuple(number_of(codes.T, sizes) for codes in (low, high, inside))  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize(
