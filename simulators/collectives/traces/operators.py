@@ -16,18 +16,17 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from simulators.catalog.sheet import fill
 from simulators.collectives.algorithms import COLLECTIVES
 from simulators.core.errors import UnknownNameError, UserError
 
 SCHEMA: Final = "sweeper-operator-graph"
 VERSION: Final = 1
 KINDS = ("compute", "collective", "send", "recv")
-TEXTS, LISTS = ("name", "kind", "collective"), ("after", "group")
-"""Entries of an operator that are words or lists; all others are whole numbers."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def read_graph(path: Path) -> tuple[Operator, ...]:
     """Return the operators of a file in the project's schema.
 
     Raises:
-        UserError: the file is not one, or of another version.
+        UserError: the file has another schema or version, or a malformed operator.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -70,39 +69,17 @@ def read_graph(path: Path) -> tuple[Operator, ...]:
     if content.get("version") != VERSION:
         raise UserError(f"{path}: has version {content.get('version')}; version {VERSION} is read")
     entries = content.get("operators")
-    if not isinstance(entries, list):
-        raise UserError(f"{path}: its operators are not a list")
-    return tuple(_operator(entry, path) for entry in entries)
-
-
-def _operator(entry: Any, path: Path) -> Operator:
-    known = {f.name for f in fields(Operator)}
-    if not isinstance(entry, dict) or not {"id", "name", "kind"} <= set(entry):
-        raise UserError(f"{path}: an operator needs id, name and kind, not {entry}")
-    for name in entry:
-        if name not in known:
-            raise UnknownNameError(f"entry of an operator in {path}:", name, known)
-        if not _is_valid(name, entry[name]):
-            raise UserError(f"{path}: {name} of an operator is {entry[name]!r}")
-    lists = {name: tuple(entry.get(name, ())) for name in LISTS}
-    return _checked(Operator(**{**entry, **lists}), path)
-
-
-def _is_valid(name: str, value: Any) -> bool:
-    """Say whether a value is of its entry's type, and not negative where that means nothing."""
-    if name in TEXTS:
-        return isinstance(value, str)
-    if name in LISTS:
-        return isinstance(value, list) and all(type(v) is int for v in value)
-    return type(value) is int and (value >= 0 or name in ("peer", "tag"))
-
-
-def _checked(operator: Operator, path: Path) -> Operator:
-    if operator.kind not in KINDS:
-        raise UnknownNameError(f"kind of an operator in {path}:", operator.kind, KINDS)
-    if operator.kind == "collective" and operator.collective not in COLLECTIVES:
-        raise UnknownNameError(f"collective in {path}:", operator.collective, COLLECTIVES)
-    return operator
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise UserError(f"{path}: its operators are not a list of objects")
+    operators = tuple(fill(Operator, entry, path, "[operators]") for entry in entries)
+    for one in operators:
+        if one.kind not in KINDS:
+            raise UnknownNameError(f"kind of an operator in {path}:", one.kind, KINDS)
+        if one.kind == "collective" and one.collective not in COLLECTIVES:
+            raise UnknownNameError(f"collective in {path}:", one.collective, COLLECTIVES)
+        if min(one.id, one.duration_ns, one.size_bytes, *one.after, *one.group, 0) < 0:
+            raise UserError(f"{path}: operator {one.id} '{one.name}' has a negative number")
+    return operators
 
 
 NS_PER_US = 1000
@@ -130,7 +107,7 @@ def read_layers(path: Path) -> tuple[TraceLayer, ...]:
     """Return the layers of a CSV file with the header `COLUMNS`.
 
     Raises:
-        UserError: the file is malformed; says where.
+        UserError: the file is malformed; names the line.
     """
     try:
         rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
@@ -138,7 +115,15 @@ def read_layers(path: Path) -> tuple[TraceLayer, ...]:
         raise UserError(f"{path}: cannot be read as a list of layers: {error}") from error
     if not rows or tuple(rows[0]) != COLUMNS:
         raise UserError(f"{path}: its header is not {', '.join(COLUMNS)}")
-    return tuple(_layer(row, path, line) for line, row in enumerate(rows[1:], start=2))
+    layers = []
+    for line, row in enumerate(rows[1:], start=2):
+        try:
+            name, *numbers, size = row
+            forward_ns, inputs_ns, weights_ns = (NS_PER_US * int(us) for us in numbers)
+            layers.append(TraceLayer(name, forward_ns, inputs_ns, weights_ns, int(size)))
+        except ValueError as error:
+            raise UserError(f"{path}, line {line}: is not a layer: {' '.join(row)}") from error
+    return tuple(layers)
 
 
 def operators_of(layers: Sequence[TraceLayer]) -> tuple[Operator, ...]:
@@ -169,12 +154,3 @@ def operators_of(layers: Sequence[TraceLayer]) -> tuple[Operator, ...]:
         if i > 0:
             last = compute(f"{layer.name} input gradient", layer.input_grad_ns, last)
     return tuple(operators)
-
-
-def _layer(row: Sequence[str], path: Path, line: int) -> TraceLayer:
-    try:
-        name, *numbers = row
-        forward, inputs, weights, size = map(int, numbers)
-    except ValueError as error:
-        raise UserError(f"{path}, line {line}: is not a layer: {' '.join(row)}") from error
-    return TraceLayer(name, forward * NS_PER_US, inputs * NS_PER_US, weights * NS_PER_US, size)

@@ -1,4 +1,4 @@
-"""An iteration as sums over its requests, and the shard of a pipeline stage that computes it."""
+"""An iteration as sums over requests, and the shard of a pipeline stage on one GPU."""
 
 from __future__ import annotations
 

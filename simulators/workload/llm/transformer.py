@@ -1,4 +1,4 @@
-"""The operators of one iteration of a transformer, with sizes that are sums over its requests.
+"""Operators of one iteration of a transformer, sized by sums over the requests.
 
 Linear layers, norms and pointwise kernels depend only on the number of tokens; attention of
 prefills and of decodes on separate sums; the LM head on the rows of logits. The lists below have
