@@ -79,10 +79,10 @@ class CollectiveBatch:
 
     @staticmethod
     def of(batch: pa.RecordBatch) -> CollectiveBatch:
-        """Read a batch that keeps the rules of its fields.
+        """Return the arrays of a validated batch.
 
         Raises:
-            UserError: a topology or an algorithm that means nothing.
+            UserError: the topology or the algorithm is invalid.
         """
         words = {name: categories(batch, name) for name in WORDS}
         plans, plan = _plans(batch)
@@ -106,7 +106,7 @@ class CollectiveBatch:
         return CollectiveBatch(words, plans, plan, requests, memory, size)
 
     def of_messages(self, row: int, messages: Sequence[Message]) -> CollectiveBatch:
-        """Return rows of messages of a step, each on its part of the network of one row."""
+        """Return a batch of a step's messages, each on its part of the network of one row."""
         whole, algorithm = self.plans[self.plan[row]], self.named_at("algorithm", row)
         plans = (*(plan_among(m.ranks, whole.topology, algorithm) for m in messages), whole)
         count = len(messages)
@@ -122,36 +122,36 @@ class CollectiveBatch:
         return CollectiveBatch(words, plans, np.arange(count), requests, memory, gathered)
 
     def named_at(self, name: str, row: int) -> str:
-        """Return the word of one row."""
+        """Return the value of a text column in one row."""
         codes, values = self.words[name]
         return str(values[codes[row]])
 
     def is_word(self, name: str, value: str) -> NDArray[np.bool_]:
-        """Say which rows have a word."""
+        """Return a mask of the rows where a text column has a value."""
         codes, values = self.words[name]
         found: NDArray[np.bool_] = np.array([v == value for v in values], bool)[codes]
         return found
 
     @property
     def ranks(self) -> NDArray[np.int64]:
-        """Ranks that take part."""
+        """Participating ranks of each row."""
         ranks: NDArray[np.int64] = np.array([p.ranks for p in self.plans], np.int64)[self.plan]
         return ranks
 
     @property
     def busbw_factor(self) -> NDArray[np.float64]:
-        """Busbw over algbw."""
+        """Bus bandwidth over algorithm bandwidth of each row."""
         codes, collectives = self.words["collective"]
         table = np.array([[busbw_factor(c, p.ranks) for p in self.plans] for c in collectives])
         factor: NDArray[np.float64] = table[codes, self.plan]
         return factor
 
     def stacked(self, field: str) -> NDArray[Any]:
-        """Return an array of all plans, one after the other."""
+        """Return a field of all plans as one array; the first axis is the plan."""
         return np.stack([getattr(p, field) for p in self.plans])
 
     def reasons(self) -> NDArray[Any]:
-        """Return why rows cannot exist, where that is known from sizes."""
+        """Return the reason of each row that its sizes make infeasible; empty for other rows."""
         ranks = self.ranks
         reasons = np.full(self.size_bytes.size, "", object)
         reasons[ranks < 2] = "one_rank: a collective needs at least two"
@@ -181,7 +181,7 @@ def measured_s(
     requests: Ints,
     memory_bytes_per_s: Floats,
 ) -> CollectiveTime:
-    """Return the time on a node, or on several.
+    """Return the time of a collective on one node or several.
 
     Raises:
         UnknownNameError: the library was not measured on this GPU.
@@ -209,7 +209,7 @@ def measured_s(
 def _between_s(
     plan: Plan, collective: str, share_bytes: Floats, requests: Ints, memory_bytes_per_s: Floats
 ) -> Floats:
-    """Return what the dimensions between nodes take, by the phase model."""
+    """Return the seconds of the dimensions between nodes, by the phase model."""
     whole = plan.whole.copy()
     whole[0, RANKS] = 1
     op = COLLECTIVES.index(collective)
@@ -230,27 +230,27 @@ def _between_s(
 
 
 TINY_S = 1e-12
-"""Instead of no time at all where shares of it are taken."""
+"""Lower limit of a time that shares are divided by."""
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of rows, what is on their links, and on what evidence; or why there are none."""
+    """Times of rows with their link traffic and evidence level, or reasons without a time."""
 
-    reasons: NDArray[Any]  # empty where there is a time
+    reasons: NDArray[Any]  # of infeasible rows; empty for rows with a time
     seconds: Floats  # the time, and the lower and upper end of its interval
-    busy_ns: Floats  # of the busiest links of each dimension; NaN without such a dimension
+    busy_ns: Floats  # of the busiest links, by row and dimension; NaN without the dimension
     traffic: Floats  # columns as of `traffic`
     level: Ints  # positions in `core.columns.LEVELS`
 
     def write(self, where: Any, *seconds: Any) -> None:
-        """Write times; a model without an interval states none wider than itself."""
+        """Write times of rows; without an interval, both ends equal the time."""
         for bound, column in enumerate(self.seconds):
             column[where] = seconds[bound if len(seconds) > 1 else 0]
 
 
 def timed(rows: CollectiveBatch, reasons: NDArray[Any]) -> Times:
-    """Return the times of rows that have no reason yet why they cannot exist."""
+    """Return the times of the feasible rows; write the reasons of the others."""
     count, whole = len(rows.plan), rows.stacked("whole")
     seen = np.zeros((count, COLUMNS))
     traffic(rows.requests, whole, rows.stacked("rates"), rows.stacked("energy_j_per_bit"), seen)
@@ -266,36 +266,36 @@ def timed(rows: CollectiveBatch, reasons: NDArray[Any]) -> Times:
 
 @dataclass(frozen=True)
 class PlayedStep:
-    """A step's timelines, with its messages as they are and at both ends of their intervals."""
+    """Timelines of a step: at the predicted message times and at both ends of their intervals."""
 
     timelines: tuple[Timeline, ...]
     messages: tuple[Message, ...]
-    senders: Floats  # ranks that take part in each message, every time it is sent
+    senders: Floats  # number of sends of each message, summed over its ranks
     times: Times  # of the messages
 
     def on_wires(self, column: int) -> Floats:
-        """Return what every message puts on the wires, of all its ranks, as of `traffic`."""
+        """Return a column of `traffic` for every message, summed over all ranks and sends."""
         each: Floats = self.senders * self.times.traffic[:, column]
         return each if column == RANK_BYTES else each / [len(m.ranks) for m in self.messages]
 
     @property
     def exposed_s(self) -> Floats:
-        """What each message leaves exposed: the whole is divided as their times are."""
+        """Exposed seconds of each message: the total, divided in proportion to message times."""
         taken_s = self.senders * self.times.seconds[0]
         whole_s = self.timelines[0].comm_exposed_ns / NS
         return np.asarray(whole_s * taken_s / max(float(taken_s.sum()), TINY_S), np.float64)
 
     @property
     def shares(self) -> Floats:
-        """What the step rests on, a share for each of `LEVELS`; its compute is as traced."""
+        """Shares of the step's time by evidence level; compute counts as measured."""
         seconds = shares_of(self.times.level) @ self.exposed_s
         seconds[MEASURED] += max(self.timelines[0].compute_total_ns / NS, TINY_S)
         return np.asarray(seconds / seconds.sum(), np.float64)
 
     def contributions(self) -> list[Contribution]:
-        """Return the compute of the busiest rank, and each message by what it leaves exposed.
+        """Return the compute of the busiest rank, and the exposed time of each message.
 
-        Bytes are those of all ranks.
+        Bytes are sums over all ranks.
         """
         step, exposed_s = self.timelines[0], self.exposed_s
         energy_j, moved_bytes = np.nan_to_num(self.on_wires(ENERGY_J)), self.on_wires(RANK_BYTES)
@@ -306,7 +306,7 @@ class PlayedStep:
                 time_s=step.compute_total_ns / NS,
                 bound="compute",
                 level="measured",
-                note="of the busiest rank, as the trace has it",
+                note="of the busiest rank, from the trace",
             )
         ]
         for i, message in enumerate(self.messages):
@@ -329,11 +329,11 @@ class PlayedStep:
 
 
 def played(rows: CollectiveBatch, row: int) -> PlayedStep:
-    """Return the step of a row, its messages timed by the fidelity the row asks for.
+    """Return the step of a row, with message times of the row's fidelity.
 
     Raises:
-        Infeasible: the trace is of other ranks, or a message cannot be carried out so.
-        UserError: the trace is not there or not right.
+        Infeasible: the trace has another number of ranks, or a message has no algorithm.
+        UserError: the trace is missing or malformed.
     """
     step = load_step(rows.named_at("trace", row), rows.plans[rows.plan[row]].ranks)
     messages = tuple(step.messages)
@@ -356,7 +356,7 @@ def played(rows: CollectiveBatch, row: int) -> PlayedStep:
 
 
 def _analytic(rows: CollectiveBatch, times: Times) -> None:
-    """Time the rows that ask for the phase model."""
+    """Write the times of rows with the fidelity `analytic`."""
     where = np.flatnonzero(rows.is_word("fidelity", "analytic") & (times.reasons == ""))
     taken = uncontended_ns(rows.plans, rows.requests[where], rows.memory_bytes_per_s[where])
     impossible = taken == IMPOSSIBLE
@@ -366,7 +366,7 @@ def _analytic(rows: CollectiveBatch, times: Times) -> None:
 
 
 def _event(rows: CollectiveBatch, fidelity: str, times: Times) -> None:
-    """Time the rows that ask for events, each distinct one once."""
+    """Write the times of rows of an event fidelity; equal rows are simulated once."""
     where = np.flatnonzero(rows.is_word("fidelity", fidelity) & (times.reasons == ""))
     done: dict[bytes, Report | str] = {}
     for i in where:
@@ -388,7 +388,7 @@ def _event(rows: CollectiveBatch, fidelity: str, times: Times) -> None:
 
 
 def _simulated(plan: Plan, request: Ints, memory_bytes_per_s: float, mode: int) -> Report | str:
-    """Return a run's report, or why there is none."""
+    """Return the report of a run, or the reason of its failure."""
     try:
         report = simulate(plan, request, memory_bytes_per_s, mode=mode)
     except Infeasible as verdict:
@@ -404,7 +404,7 @@ def _simulated(plan: Plan, request: Ints, memory_bytes_per_s: float, mode: int) 
 
 
 def _measured(rows: CollectiveBatch, times: Times) -> None:
-    """Look up the rows that ask for measured times; rows of one curve together."""
+    """Write the times of rows with the fidelity `measured`; rows of one curve are read together."""
     where = np.flatnonzero(rows.is_word("fidelity", "measured") & (times.reasons == ""))
     named = ("collective", "gpu", "library", "dtype")
     codes = np.stack([rows.plan[where], *(rows.words[n][0][where] for n in named)], axis=1)
@@ -428,7 +428,7 @@ def _measured(rows: CollectiveBatch, times: Times) -> None:
 
 
 def _why_not(rows: CollectiveBatch, row: int) -> str:
-    """Say which rule an algorithm breaks."""
+    """Return the reason of a row whose algorithm does not support the collective."""
     plan = rows.plans[rows.plan[row]]
     words = (rows.named_at("algorithm", row), rows.named_at("collective", row), plan.topology.name)
     return "no_such_algorithm: {} cannot do {} on {}; ".format(*words) + (

@@ -40,12 +40,12 @@ SUSTAINED_CALIBRATION = PACKAGE / "collectives" / "calibration" / "sustained.tom
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a message is cut and acknowledged: a start, hops of a link, and a share of it."""
+    """A protocol of NCCL: start time, hop latency, and share of the link's bandwidth."""
 
     start_s: float
     is_bulk: bool
     share: float
-    hop: float = 1.0  # a multiple of one of the link's
+    hop: float = 1.0  # latency of a hop over the link's
 
 
 PROTOCOLS = (
@@ -56,7 +56,7 @@ PROTOCOLS = (
 
 
 def ring_s(kind: str, size_bytes: Floats, ranks: int, link: Link, fraction: float) -> Floats:
-    """Return the seconds of a collective, alone on links of which `fraction` is sustained.
+    """Return the seconds of a collective on idle links that sustain a fraction of their bandwidth.
 
     >>> link = Link(bytes_per_s=100e9, latency_s=1e-6, bulk_latency_s=2e-6)
     >>> ring_s("send_recv", np.array([1e9]), 2, link, fraction=1.0).round(5).tolist()
@@ -75,15 +75,15 @@ def ring_s(kind: str, size_bytes: Floats, ranks: int, link: Link, fraction: floa
 
 
 def sustained_between() -> float:
-    """Return what large messages sustain of a link between nodes: the mean of measured fabrics."""
+    """Return the sustained share of a link between nodes: the mean of measured fabrics."""
     return float(read_calibration(SUSTAINED_CALIBRATION)["sustained"]["other"])
 
 
 def sustained(cluster: Cluster, gpu: Gpu, ranks: int) -> tuple[float, bool]:
-    """Return what large messages sustain of a link inside a node, and whether it was measured.
+    """Return the sustained share of a link inside a node, and whether the fabric was measured.
 
-    All GPUs of a host share its memory, and so its share of a link's rate. Fabrics without
-    measurements get the mean of the measured ones.
+    All GPUs of a host share the bandwidth of host memory. Unmeasured fabrics get the mean of the
+    measured ones.
     """
     fitted = read_calibration(SUSTAINED_CALIBRATION)["sustained"]
     fabric = cluster.fabric_of(gpu)
@@ -94,18 +94,17 @@ def sustained(cluster: Cluster, gpu: Gpu, ranks: int) -> tuple[float, bool]:
 BETWEEN_CALIBRATION = PACKAGE / "collectives" / "calibration" / "between_nodes.toml"
 
 RINGS, EXCHANGES = "rings", "exchanges"
-"""What is passed on by rings and trees, and what every node sends to every other."""
+"""Families: collectives by rings and trees, and exchanges between all pairs of nodes."""
 
 TREE_HOP, TREE_SHARE = 2.0, 0.92
-"""Of a tree: its hop between nodes over a ring's, and the share of the link it fills over a
-ring's."""
+"""Hop latency between nodes and sustained share of the link of a tree, over those of a ring."""
 
 
 @dataclass(frozen=True)
 class Network:
-    """What a network between nodes was measured to do."""
+    """Fitted constants of a network between nodes."""
 
-    hops: float  # time of a hop over that of NCCL's estimate
+    hops: float  # latency of a hop over NCCL's estimate
     share: float  # of the data sheet's bandwidth, for large messages
     band: float = 2.0  # nine of ten messages are within this factor
 
@@ -115,14 +114,14 @@ SIMPLE = Protocol(start_s=8.4e-6, is_bulk=True, share=1.0, hop=3.5)
 
 
 def family(kind: str) -> str:
-    """Return whether a collective is passed on or exchanged."""
+    """Return the family of a collective: `RINGS` or `EXCHANGES`."""
     return EXCHANGES if kind in ("all_to_all", "send_recv") else RINGS
 
 
 def between_s(
     kind: str, size_bytes: Floats, nodes: int, inside: int, cluster: Cluster, network: Network
 ) -> Floats:
-    """Return the seconds of a collective of `inside` GPUs of each node, by their ports alone.
+    """Return the seconds of the part between nodes of a collective; `inside` GPUs per node.
 
     >>> from simulators.catalog.cluster import load_cluster
     >>> dgx, ideal = load_cluster("dgx_h100"), Network(hops=1.0, share=1.0)
@@ -157,7 +156,7 @@ def between_s(
 
 
 def network_between(kind: str) -> Network:
-    """Return what InfiniBand was measured to do between nodes, for a collective."""
+    """Return the fitted constants of InfiniBand for a collective."""
     return Network(**once(read_calibration, BETWEEN_CALIBRATION)[family(kind)])
 
 
@@ -168,15 +167,15 @@ HIGH_THROUGHPUT, LOW_LATENCY = "high_throughput", "low_latency"
 
 @dataclass(frozen=True)
 class Routed:
-    """How a token chooses its experts, which are dealt evenly to ranks."""
+    """Routing of tokens to experts; experts are distributed evenly over ranks."""
 
     experts: int
     top_k: int
     groups: int = 1  # of neighbouring experts
-    chosen: int = 1  # of these groups, which a token keeps to
+    chosen: int = 1  # number of groups that the experts of a token belong to
 
     def reached(self, parts: int) -> float:
-        """Return how many of equal parts of the experts a token reaches, on average.
+        """Return the mean number of equal parts of the experts that a token is sent to.
 
         >>> Routed(256, 8).reached(1), round(Routed(256, 8).reached(8), 2)
         (1.0, 5.29)
@@ -192,8 +191,8 @@ class Routed:
         for within in range(1, min(each, self.chosen) + 1):
             if self.chosen - within > self.groups - each:
                 continue
-            chance = comb(each, within) * comb(self.groups - each, self.chosen - within) / ways
-            total += chance * _hit(near, within * size, self.top_k)
+            probability = comb(each, within) * comb(self.groups - each, self.chosen - within) / ways
+            total += probability * _hit(near, within * size, self.top_k)
         return parts * total
 
 
@@ -202,8 +201,8 @@ class Rates:
     """Start time of an exchange, and sustained shares of data-sheet bandwidths."""
 
     start_s: float
-    inside: float  # of a GPU's ports to others of its node
-    between: float  # of its card to other nodes
+    inside: float  # of a GPU's ports to GPUs of its node
+    between: float  # of a GPU's network card
     band: float = 2.0  # nine of ten exchanges are within this factor
 
 
@@ -217,10 +216,10 @@ def exchange_s(
     link_bytes_per_s: tuple[float, float],
     rates: Rates,
 ) -> Floats:
-    """Return the seconds of one dispatch, or of one combine, of evenly liked experts.
+    """Return the seconds of one dispatch, or of one combine, under uniform routing.
 
-    `rank_bytes` are of one copy of all tokens of a rank. Of the ranks that the experts are dealt
-    to, `inside` are on one node; links are a GPU's, to others of its node and to other nodes.
+    `rank_bytes` is one copy of all tokens of a rank. The experts are on `ranks` GPUs, `inside` of
+    them on one node. `link_bytes_per_s` are a GPU's links inside its node and to other nodes.
     """
     nodes = ranks // inside
     if mode == LOW_LATENCY:
@@ -235,7 +234,7 @@ def exchange_s(
 
 
 def exchange_rates() -> Rates:
-    """Return what DeepEP was measured to sustain."""
+    """Return the fitted rates of DeepEP."""
     return Rates(**once(read_calibration, EXCHANGE_CALIBRATION)["exchange"])
 
 

@@ -1,14 +1,14 @@
-"""Measured times of NCCL and its rivals inside a node, by size, ranks, precision and GPU.
+"""Measured times of NCCL and other libraries inside a node, by size, ranks, precision and GPU.
 
-A curve is a start, a rate, and what protocols do in between. Small messages cost the start whatever
-their size, large ones their bytes over the rate; between the two a library changes its protocol and
-its algorithm, so the time departs from `start + bytes / rate` by up to a third, in steps. That
-departure is kept by octaves of the size.
+A curve has a start time, a rate, and corrections in between. Small messages take the start time,
+large messages their bytes over the rate; between the two a library changes its protocol and its
+algorithm, so the time departs from `start + bytes / rate` by up to a third, in steps. The departure
+is stored by octaves of the size.
 
 Between two measured rank counts the time is interpolated over log2(ranks) at equal bytes on the
-wire; beyond the last, it grows per doubling as it was seen to grow on other GPUs. A broadcast is
-priced as an all-gather of the same total, a send as half an exchange between two ranks: both are
-marked as extrapolated.
+wire; beyond the last, it grows per doubling as on other GPUs. A broadcast is priced as an
+all-gather of the same total, a send as half an exchange between two ranks: both are marked as
+extrapolated.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ NEAREST = {
 }
 """In-switch reduction takes floating point but not int8, so an int8 curve is not an fp16 curve."""
 STAND_INS = {"broadcast": "all_gather", "send_recv": "all_to_all"}
-"""Collectives whose curves replace those of unmeasured collectives."""
+"""Measured collective whose curve replaces that of an unmeasured collective."""
 PCIE_NETWORKS = ("l40s", "rtx_pro_6000", "b60")
 STEP_BAND = 1.5
-"""Each further doubling beyond what was measured widens the interval by this factor."""
+"""Each doubling of the ranks beyond the measured ones widens the interval by this factor."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class Curve:
 
     start_s: float
     bytes_per_s: float
-    first_octave: float  # log2 of the size the first departure belongs to
+    first_octave: float  # log2 of the size of the first departure
     departure: tuple[float, ...]  # log of time over start + bytes / rate, an octave apart
     band: float  # 90 % of held-out |log errors| are below
     measured_from: float  # log2 of the smallest and largest size that was measured
     measured_to: float
 
     def time_s(self, size_bytes: Floats) -> Floats:
-        """Return seconds for every size; beyond the octaves the last departure is kept.
+        """Return the seconds of every size; beyond the octaves the last departure applies.
 
         >>> flat = Curve(1e-5, 1e11, 10.0, (0.0, 0.0), 0.1, 10.0, 20.0)
         >>> flat.time_s(np.array([1e6])).tolist()
@@ -75,18 +75,18 @@ class Curve:
         return plain
 
     def covers(self, size_bytes: Floats) -> Bools:
-        """Say which sizes lie within what was measured."""
+        """Return a mask of the sizes within the measured range."""
         octave = np.log2(np.maximum(size_bytes, 1.0))
         return (octave >= self.measured_from) & (octave <= self.measured_to)
 
     def weight(self, size_bytes: Floats) -> Floats:
-        """Return log2 of the wire's share over the start's: below zero the start dominates."""
+        """Return log2 of transfer time over start time; below zero the start time dominates."""
         return np.log2(np.maximum(size_bytes, 1.0) / (self.start_s * self.bytes_per_s))
 
 
 @dataclass(frozen=True)
 class CollectiveTime:
-    """Seconds for every size, their 90 % interval, and what each rests on."""
+    """Seconds of every size, their 90 % interval, and the evidence level."""
 
     time_s: Floats
     lo_s: Floats
@@ -101,11 +101,11 @@ def over_nodes(
     *,
     at_once: bool = False,
 ) -> CollectiveTime:
-    """Return the time of a collective over several nodes: a part between nodes, parts inside each.
+    """Return the time of a collective over several nodes: a part between nodes, parts inside.
 
-    The buffer is reduce-scattered inside, combined between nodes by each GPU for its share, and
-    gathered inside; what is not combined crosses whole. Parts follow one another, or overlap as in
-    NCCL's rings: then the slower part counts.
+    The buffer is reduce-scattered inside a node, each GPU combines its share between nodes, and the
+    result is gathered inside; collectives without a reduction cross whole. The parts follow one
+    another; with `at_once` they overlap as in NCCL's rings, and the slower part counts.
     """
     halves = {"all_reduce": ("reduce_scatter", "all_gather"), "send_recv": ()}
     parts = [inside(part) for part in halves.get(kind, (kind,))]
@@ -120,10 +120,10 @@ def over_nodes(
 def measured_time(
     *, gpu: str, library: str, collective: str, dtype: str, ranks: int, size_bytes: Floats
 ) -> CollectiveTime:
-    """Return what a collective takes on the GPUs of one node.
+    """Return the time of a collective on the GPUs of one node.
 
-    Sizes are buffers as nccl-tests count them: of an all-gather, what each rank has in the end. A
-    library is `nccl`, or a framework of which its own all-reduce was measured.
+    Sizes are buffers as in nccl-tests: for an all-gather, the final buffer of a rank. The library
+    is `nccl`, or a framework with a measured all-reduce.
 
     Raises:
         UnknownNameError: the library was not measured on this GPU.
@@ -144,7 +144,7 @@ def measured_time(
 
 
 def libraries_of(gpu: str, collective: str) -> tuple[str, ...]:
-    """Return the libraries whose collective was measured on a GPU; of an unknown GPU none."""
+    """Return the libraries with a measured collective on a GPU; empty for an unknown GPU."""
     try:
         curves = _all_curves(gpu)
     except UnknownNameError:
@@ -167,7 +167,7 @@ def busbw_factor(collective: str, ranks: int) -> float:
 def _over_ranks(
     curves: dict[int, Curve], collective: str, ranks: int, size_bytes: Floats, gpu: str
 ) -> CollectiveTime:
-    """Return the time by the curve of as many ranks, between two curves, or beyond the last."""
+    """Return the time of a rank count: from its curve, between two curves, or beyond the last."""
     if ranks in curves:
         exact = curves[ranks]
         beyond = ~exact.covers(size_bytes)
@@ -201,7 +201,7 @@ def _with_band(time_s: Floats, wide: Floats | float, extrapolated: Bools) -> Col
 
 
 def _curves_of(gpu: str, library: str, collective: str, dtype: str) -> dict[int, Curve]:
-    """Return the curves by ranks, of the nearest precision that was measured."""
+    """Return the curves of the nearest measured precision, by ranks."""
     curves = _all_curves(gpu)
     libraries = sorted({key[0] for key in curves})
     if library not in libraries:
@@ -233,7 +233,7 @@ def _read_curves(path: Path) -> dict[tuple[str, str, str, int], Curve]:
 
 @functools.lru_cache(maxsize=64)
 def _growth(fabric: str, collective: str) -> tuple[Floats, Floats, float]:
-    """Return how the logarithm of the time grows per doubling of the ranks, by weight."""
+    """Return weights, the growth of the log time per doubling of the ranks, and its band."""
     content = read_calibration(GROWTH)
     entry = content[fabric][collective]
     grid = np.array(content["provenance"]["weight"])

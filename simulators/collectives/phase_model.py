@@ -37,13 +37,13 @@ from simulators.collectives.topologies.blocks import ALGORITHM, MAX_DIMENSIONS, 
 from simulators.core.jit import Floats, Ints, array, f8, i8, kernel, matrix, void
 
 PLAN, OP, SIZE, SPLITS, ACTIVE, QUEUES, ENDPOINT_NS, BASELINE = range(8)
-"""Columns of a request: which network, which collective, its bytes, chunks it is cut into and that
-a dimension works on at once, queues, endpoint delay, whether phases have the baseline order."""
+"""Columns of a request: position of the plan, code of the collective, bytes, number of chunks,
+chunks in flight per dimension, queues, endpoint delay, whether phases have the baseline order."""
 DIMENSION, PHASE_OP, PAYLOAD, HALF = range(4)
 """Columns of a phase."""
 MAX_PHASES: Final = 2 * MAX_DIMENSIONS - 1
 ANY_QUEUE, FIRST_HALF, SECOND_HALF = range(3)
-"""Which queues of its dimension a phase may use."""
+"""Queues of its dimension that a phase may use."""
 
 
 def phases_of(network: Ints, op: int, chunk: int, *, baseline: bool) -> Ints:
@@ -54,10 +54,10 @@ def phases_of(network: Ints, op: int, chunk: int, *, baseline: bool) -> Ints:
 
 @kernel(i8(i8, i8, matrix(i8), i8, matrix(i8)))
 def lay_out(op: int, is_baseline: int, network: Ints, chunk: int, phases: Ints) -> int:
-    """Write the phases of one chunk and return their number; dimensions of one rank are skipped.
+    """Write the phases of one chunk and return their number; skip dimensions of one rank.
 
-    Trees know no halves: in their dimensions both halves of a bandwidth-aware all-reduce are
-    all-reduces of the whole chunk, as in the reference simulator.
+    Trees have no reduce-scatter: in their dimensions both halves of a bandwidth-aware all-reduce
+    are all-reduces of the whole chunk, as in the reference simulator.
     """
     ranks, is_tree = network[:, RANKS], network[:, ALGORITHM] == codes.DOUBLE_BINARY_TREE
     count, last, size = 0, -1, chunk
@@ -102,14 +102,14 @@ def queue_of(half: int, queues: int, turn: int) -> int:
 
 @kernel(i8(array(i8), i8))
 def chunk_bytes(asked: Ints, ranks: int) -> int:
-    """Return the bytes of a chunk; but of all-gathers no chunk is smaller than the ranks are."""
+    """Return the bytes of a chunk: at least one byte per rank, except for all-gathers."""
     least = 1 if asked[OP] == codes.ALL_GATHER else ranks
     return max(int(asked[SIZE] // asked[SPLITS]), least)
 
 
 @kernel(i8(array(i8), i8))
 def chunks_of(asked: Ints, ranks: int) -> int:
-    """Return the number of chunks; an indivisible size adds one of full size."""
+    """Return the number of chunks; an indivisible size adds a chunk of full size."""
     if asked[OP] != codes.ALL_GATHER and asked[SIZE] // asked[SPLITS] < ranks:
         return int(asked[SPLITS])
     return -(-int(asked[SIZE]) // chunk_bytes(asked, ranks))
@@ -119,7 +119,7 @@ def chunks_of(asked: Ints, ranks: int) -> int:
 def phase_ns(
     op: int, payload: int, whole: Ints, rates: Floats, endpoint_ns: int, memory_bytes_per_s: float
 ) -> int:
-    """Return the time of a phase on a dimension, by the algorithm of the dimension."""
+    """Return the time of a phase in ns, by the algorithm of its dimension."""
     wire = wire_of(whole, rates)
     phase = Phase(op, whole[blocks.WINDOW], payload, endpoint_ns, memory_bytes_per_s)
     algorithm = whole[blocks.ALGORITHM]
@@ -136,7 +136,7 @@ def phase_ns(
 
 @kernel(i8(i8, matrix(i8), array(i8), i8, i8))
 def flow_shop_ns(chunks: int, phases: Ints, duration: Ints, active: int, queues: int) -> int:
-    """Return when the last of so many equal chunks has passed all phases."""
+    """Return the time in ns at which the last of equal chunks has passed all phases."""
     servers = -(-active // queues)
     if len(phases) == 1:
         half = phases[0, HALF]
@@ -204,10 +204,9 @@ def flow_shop_ns(chunks: int, phases: Ints, duration: Ints, active: int, queues:
 def collectives_ns(
     requests: Ints, memory_bytes_per_s: Floats, whole: Ints, rates: Floats, out: Ints
 ) -> None:
-    """Write the time of every request, or IMPOSSIBLE.
+    """Write the time of every request in ns to `out`, or IMPOSSIBLE.
 
-    Columns of `requests` are as of `phases`, those of networks as of `blocks`; `out` is in
-    nanoseconds.
+    `requests` has the columns `PLAN` to `BASELINE`, networks have the columns of `blocks`.
     """
     phases, duration = np.zeros((MAX_PHASES, 4), np.int64), np.zeros(MAX_PHASES, np.int64)
     for i in range(requests.shape[0]):
@@ -234,8 +233,8 @@ def collectives_ns(
 
 
 MESSAGES, RANK_BYTES, ENERGY_J, BUSY_NS = range(4)
-"""Columns: messages of all ranks, bytes each sends on average, joules; and from the last on, time
-the links of a rank in each dimension are in use."""
+"""Columns: messages of all ranks, mean bytes sent per rank, joules; from the last on, busy time of
+the links of a rank by dimension."""
 COLUMNS: Final = 3 + blocks.MAX_DIMENSIONS
 
 
@@ -243,7 +242,7 @@ COLUMNS: Final = 3 + blocks.MAX_DIMENSIONS
 def traffic(
     requests: Ints, whole: Ints, rates: Floats, energy_j_per_bit: Floats, out: Floats
 ) -> None:
-    """Write the traffic of every request; arguments as of `phase_model.collectives_ns`."""
+    """Write the traffic of every request; arguments as in `collectives_ns`."""
     phases, sent = np.zeros((MAX_PHASES, 4), np.int64), np.zeros(3)
     out[:] = 0.0
     for i in range(requests.shape[0]):
@@ -268,9 +267,9 @@ def traffic(
 
 @kernel(void(i8, i8, array(i8), array(f8)))
 def phase_traffic(op: int, payload: int, network: Ints, out: Floats) -> None:
-    """Write what a rank sends in a phase, on average: messages, bytes, bytes times links crossed.
+    """Write a rank's mean messages, bytes, and bytes times links crossed, in a phase.
 
-    `network` has the columns of `blocks`; `out` MESSAGES, RANK_BYTES and, for the bytes times
+    `network` has the columns of `blocks`; `out` has MESSAGES, RANK_BYTES and, for the bytes times
     links, ENERGY_J.
     """
     algorithm, block = network[blocks.ALGORITHM], network[blocks.BLOCK]

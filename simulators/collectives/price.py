@@ -43,12 +43,12 @@ from simulators.core.folder import GPUS
 from simulators.core.jit import Floats
 
 READS = (GROWTH, SUSTAINED_CALIBRATION, BETWEEN_CALIBRATION, EXCHANGE_CALIBRATION)
-"""Files behind every time; `curves_behind` has the curves of a GPU."""
+"""Calibration files of every time; `curves_behind` returns the curves of a GPU."""
 
 FITTED_BAND, UNMODELLED_BAND = 1.25, 2.0
-"""Nine of ten large messages are within these factors of NCCL's rings inside a node: on fabrics
-whose sustained share was fitted, and on others. Data sheets of PCIe GPUs do not
-state peer access; without peer access GPUs send through host memory, the upper end."""
+"""90 % intervals of large messages of NCCL's rings inside a node, as factors: on fabrics with a
+fitted sustained share, and on others. Data sheets of PCIe GPUs do not state peer access; without it
+GPUs send through host memory, the upper end of the interval."""
 
 
 def collective_time(
@@ -65,11 +65,10 @@ def collective_time(
 ) -> CollectiveTime:
     """Return the seconds of a collective for a column of sizes, shaped as the column is.
 
-    Sizes are buffers as nccl-tests count them: of an all-gather what a rank has in the end. Ranks
-    are spread evenly over `span` neighbouring GPUs; 0 is as many as they are, and more than a node
-    has means as many nodes as they fill. The first of the libraries that was measured counts. A
-    what-if GPU has the ports of the real one, and is extrapolated; `network` is between nodes, as
-    InfiniBand was measured unless another is given.
+    Sizes are buffers as in nccl-tests: for an all-gather, the final buffer of a rank. Ranks are
+    spread evenly over `span` neighboring GPUs; 0: over as many GPUs as ranks. A span above a node
+    fills several nodes. The first measured library counts. A what-if GPU has the ports of the real
+    GPU, and is extrapolated. `network` is between nodes; by default measured InfiniBand.
 
     >>> from simulators.catalog.cluster import load_cluster
     >>> from simulators.core.columns import MEASURED
@@ -111,8 +110,8 @@ def expert_exchange_time(
 ) -> CollectiveTime:
     """Return the seconds of DeepEP's dispatch of tokens to experts, or of its combine.
 
-    `mode` is `high_throughput` or `low_latency`; `rank_bytes` are of one copy of all tokens of a
-    rank, shaped as the answer is. Rates default to the measured ones.
+    `mode` is `high_throughput` or `low_latency`; `rank_bytes` is one copy of all tokens of a rank,
+    in the shape of the result. Rates default to the measured rates.
 
     >>> from simulators.catalog.cluster import load_cluster
     >>> h800, dgx = load_gpu("h800"), load_cluster("dgx_h100")
@@ -133,11 +132,11 @@ def expert_exchange_time(
 
 
 def network_of(gpu: Gpu, cluster: Cluster) -> str:
-    """Return the GPU whose measured curves hold for one: itself, or one with ports as wide.
+    """Return the name of the GPU whose curves apply: itself, or one with equal port bandwidth.
 
-    GPUs with ports of their own are wired alike in every server. GPUs without ports depend on the
-    slots of their host, so no other host's curve holds: of two measured L40S servers one sums four
-    times as fast as the other.
+    GPUs with NVLink-like ports are wired equally in every server. GPUs without ports depend on the
+    slots of their host, so no curve applies: of two measured L40S servers one reduces four times as
+    fast as the other. Returns an empty string without curves.
 
     >>> from simulators.catalog.cluster import load_cluster
     >>> network_of(load_gpu("h200_sxm"), load_cluster("hgx_h200"))
@@ -151,7 +150,7 @@ def network_of(gpu: Gpu, cluster: Cluster) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _relative(fabric: str, link_bytes_per_s: float) -> str:
-    """Return the first measured GPU with such ports on such a fabric, if there is one."""
+    """Return the first measured GPU with this fabric and port bandwidth; empty without one."""
     for sheet in (load_gpu(name) for name in NETWORKS.names() if GPUS.has(name)):
         is_on_fabric = cluster_for(AUTO, sheet).fabric == fabric
         if is_on_fabric and sheet.link_bytes_per_s == link_bytes_per_s:
@@ -160,7 +159,7 @@ def _relative(fabric: str, link_bytes_per_s: float) -> str:
 
 
 def curves_behind(gpu: Gpu) -> tuple[Path, ...]:
-    """Return the measured curves that a GPU's times rest on, if there are any."""
+    """Return the files of the measured curves behind a GPU's times."""
     name = network_of(gpu, cluster_for(AUTO, gpu))
     return (NETWORKS.find(name),) if name else ()
 
@@ -175,7 +174,7 @@ def _inside_node(
     libraries: Sequence[str],
     name: str,
 ) -> CollectiveTime:
-    """Return what a collective takes among GPUs of one node, by the curves of a GPU if named."""
+    """Return the time of a collective inside a node: from curves of GPU `name`, else a model."""
     known = libraries_of(name, kind) if name else ()
     library = next((one for one in libraries if one in known), "")
     if library or ranks == 1:
@@ -196,9 +195,9 @@ def _inside_node(
 
 
 def _spread(ranks: int, span: int, cluster: Cluster) -> tuple[int, int]:
-    """Return the nodes that ranks are spread over, and how many of them each has.
+    """Return the number of nodes that ranks are spread over, and the ranks per node.
 
-    Each node has equally many of them: the most that `span` and their number allow.
+    All nodes have equally many ranks: the most that `span` and the number of ranks allow.
     """
     least = min(ranks, -(-span // cluster.gpus_per_node))
     nodes = next(n for n in range(least, ranks + 1) if ranks % n == 0)

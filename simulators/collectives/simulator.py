@@ -39,17 +39,17 @@ from simulators.core.fields import check_batch
 from simulators.core.jit import Ints
 
 BUSY = 0.5
-"""Share of the time links are in use from which a phase is bound by them, not by its latency."""
+"""A phase whose links are in use for at least this share of the time is bound by the link."""
 
 
 def explained(
     plan: Plan, request: Ints, memory_bytes_per_s: float, row: Mapping[str, Any]
 ) -> list[Contribution]:
-    """Return the phases of a modelled collective, or a measured one as a whole.
+    """Return contributions of a modelled collective by phase, or of a measured one as a whole.
 
-    Phases of different chunks overlap; the whole time is divided as their times alone are. Energies
-    and bytes are those of all ranks.
-    `row` is what `evaluate` says of the point, its fields included.
+    Phases of different chunks overlap; the total time is divided in proportion to the times of the
+    phases alone. Energies and bytes are sums over all ranks. `row` has the fields and the metrics
+    of the point.
     """
     if row["fidelity"] == "measured":
         level = max(LEVELS, key=lambda level: row[f"{level}_share"])
@@ -108,7 +108,7 @@ def _bound(used: float) -> str:
 
 Columns = dict[str, NDArray[Any]]
 BOUNDS = ("", "_lo", "_hi")
-"""What the name of a metric ends in, at the ends of its interval."""
+"""Suffixes of a metric, and of the lower and upper end of its interval."""
 
 
 @dataclass(frozen=True)
@@ -121,11 +121,11 @@ class Collectives:
     metrics: type = CollectiveMetrics
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Time every row: the formulas in one call, events and measured curves by group."""
+        """Return the metrics of every row: formulas in one call, events and curves by group."""
         check_batch(CollectivePoint, batch)
         rows = CollectiveBatch.of(batch)
         reasons, is_step = rows.reasons(), ~rows.is_word("trace", "")
-        reasons[is_step] = "played below"
+        reasons[is_step] = "simulated as a step below"
         times = timed(rows, reasons)
         out, shares = _columns(rows, times), shares_of(times.level)
         for i in np.flatnonzero(is_step):
@@ -133,11 +133,13 @@ class Collectives:
         return outcome(CollectiveMetrics, out, infeasible=list(reasons), shares=shares, sparse=True)
 
     def explain(self, point: Mapping[str, Any]) -> list[Contribution]:
-        """Return the phases of a modelled collective, a measured one as a whole, or a step's parts.
+        """Return contributions: phases of a modelled collective, or the parts of a step.
+
+        A measured collective is one contribution.
 
         Raises:
-            Infeasible: the collective cannot be carried out so.
-            UserError: a value nothing answers to.
+            Infeasible: the collective is infeasible with the options of the point.
+            UserError: a value is unknown.
         """
         batch = batch_of(CollectivePoint, point)
         [row] = self.evaluate(batch).to_pylist()
@@ -151,7 +153,7 @@ class Collectives:
         return explained(rows.plans[0], rows.requests[0], memory, given | row)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
-        """Return the files behind a topology or a trace, and the curves of a GPU."""
+        """Return the files behind an axis value; for an empty name, the files of all points."""
         if name == "topology":
             file = file_behind(str(value))
             return () if file is None else (file,)
@@ -172,7 +174,7 @@ SIMULATOR = Collectives()
 
 
 def _columns(rows: CollectiveBatch, times: Times) -> Columns:
-    """Return the metrics of rows of single collectives; others have no time yet."""
+    """Return the metrics of rows with a single collective; steps are still NaN."""
     out: Columns = {f.name: np.full(len(rows.plan), np.nan) for f in fields(CollectiveMetrics)}
     size = rows.size_bytes.astype(np.float64)
     moving = np.where(times.seconds > 0.0, times.seconds, np.nan)
@@ -189,7 +191,7 @@ def _columns(rows: CollectiveBatch, times: Times) -> Columns:
 
 
 def _play(rows: CollectiveBatch, row: int, out: Columns, shares: Shares) -> str:
-    """Write the metrics and shares of a row that is a step, or return why it cannot be."""
+    """Write the metrics and shares of a step's row; return the reason if it is infeasible."""
     try:
         step = played(rows, row)
     except Infeasible as verdict:

@@ -21,7 +21,7 @@ COLLECTIVES = (
     "broadcast",
     "send_recv",
 )
-"""By code; sizes are those of the full buffer of a rank, for all_gather of a rank's shard."""
+"""By code; sizes are the full buffer of a rank, for all_gather the shard of a rank."""
 
 RING, DIRECT, HALVING_DOUBLING, DOUBLE_BINARY_TREE, IN_NETWORK = range(5)
 ALGORITHMS = ("ring", "direct", "halving_doubling", "double_binary_tree", "in_network")
@@ -32,7 +32,7 @@ IMPOSSIBLE = -1
 
 
 class Phase(NamedTuple):
-    """What the ranks of one dimension are to do."""
+    """A collective among the ranks of one dimension."""
 
     op: int
     window: int  # messages in flight, of direct exchanges; 0 is all

@@ -16,8 +16,9 @@ from simulators.core.jit import i8, kernel
 def _around_a_ring_ns(wire: Wire, message: int, endpoint_ns: int, reduce_ns: int) -> int:
     """Return the time of an all-reduce whose peers are at different distances.
 
-    Near peers are heard first. A rank gives its first answers when all have arrived and one of
-    them has been added; the k-th message heard frees the k-th answer, to the k-th rank onwards.
+    Messages of near peers arrive first. A rank sends its first results when all messages have
+    arrived and one of them has been added; the k-th received message releases the k-th result,
+    which goes to the k-th next rank.
     """
     slowest_ns = endpoint_ns + delay_ns(wire, wire.ranks // 2, message)
     gate_ns = slowest_ns + endpoint_ns + reduce_ns
@@ -36,7 +37,7 @@ def _around_a_ring_ns(wire: Wire, message: int, endpoint_ns: int, reduce_ns: int
 
 @kernel(PHASE_NS)
 def phase_ns(wire: Wire, phase: Phase) -> int:
-    """Return the time of a phase. Windows above one share the steps evenly."""
+    """Return the time of a phase in ns. Windows above one divide the steps evenly."""
     op, window, endpoint_ns = phase.op, phase.window, phase.endpoint_ns
     is_divided = op in (codes.ALL_REDUCE, codes.REDUCE_SCATTER, codes.ALL_TO_ALL)
     message = phase.payload // wire.ranks if is_divided else phase.payload

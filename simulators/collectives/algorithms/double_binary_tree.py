@@ -2,7 +2,7 @@
 
 Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan"
 (2009). Chunks alternate between the trees. A full chunk crosses every edge; a parent waits for both
-children and adds one after the other.
+children and adds their chunks one after the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from simulators.core.jit import kernel
 
 @kernel(PHASE_NS)
 def phase_ns(wire: Wire, phase: Phase) -> int:
-    """Return the time of an all-reduce: the longest way up and down, the root has one child."""
+    """Return the time of an all-reduce: the longest path up and down; the root has one child."""
     height = log2(wire.ranks)
     if height < 0 or phase.op != ALL_REDUCE:
         return IMPOSSIBLE

@@ -1,8 +1,8 @@
 """Halving-doubling: partners exchange halves, then quarters: log2(n) steps instead of n-1.
 
 Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH"
-(2005). A reduce-scatter halves its message while the distance doubles, an all-gather goes the way
-back. It exists for powers of two, and as a binomial tree for a broadcast.
+(2005). A reduce-scatter halves its message while the distance doubles, an all-gather reverses the
+steps. The algorithm exists for powers of two, and as a binomial tree for a broadcast.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from simulators.core.jit import kernel
 
 @kernel(PHASE_NS)
 def phase_ns(wire: Wire, phase: Phase) -> int:
-    """Return the time of a phase on a switch: the busier direction of a port decides.
+    """Return the time of a phase on a switch: that of the busier direction of a port.
 
-    A leaf switch of a fat tree adds up what its ports send, so its uplinks carry no more than one.
+    A leaf switch of a fat tree reduces the data of its ports, so its uplinks carry one buffer.
     """
     is_switched = wire.block == SWITCH_BLOCK or wire.block == FAT_TREE_BLOCK
     if not is_switched or phase.op == codes.ALL_TO_ALL:

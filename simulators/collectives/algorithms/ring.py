@@ -1,9 +1,9 @@
 """Ring: an all-reduce moves 2(n-1)/n of the data over every link, in 2(n-1) steps.
 
 Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms" (2009). Every rank sends to its right
-neighbour what it last received from its left, after an endpoint delay and, in the reducing half,
-after adding its own part. An all-to-all passes every block from neighbour to neighbour, one after
-another: n(n-1)/2 steps, which no library does, but the reference simulator.
+neighbor the data last received from its left, after an endpoint delay and, in the reducing half,
+after adding its own part. An all-to-all passes every block from neighbor to neighbor, one after
+another: n(n-1)/2 steps, as in the reference simulator; no library does so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from simulators.core.jit import kernel
 
 @kernel(PHASE_NS)
 def phase_ns(wire: Wire, phase: Phase) -> int:
-    """Return the time of a phase: all steps follow one another."""
+    """Return the time of a phase: the sum of its steps."""
     op, n, endpoint_ns = phase.op, wire.ranks, phase.endpoint_ns
     is_divided = op in (codes.ALL_REDUCE, codes.REDUCE_SCATTER, codes.ALL_TO_ALL)
     message = phase.payload // n if is_divided else phase.payload

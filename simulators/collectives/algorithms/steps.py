@@ -21,7 +21,7 @@ NO_TREE, CHAIN, STAR, BINOMIAL, BINARY = range(5)
 
 @kernel(i8(i8, i8))
 def shape_of(algorithm: int, op: int) -> int:
-    """Return the tree that an algorithm passes chunks along, if it does.
+    """Return the tree of an algorithm, or NO_TREE.
 
     >>> shape_of(codes.RING, codes.BROADCAST) == CHAIN
     True
@@ -39,7 +39,7 @@ def shape_of(algorithm: int, op: int) -> int:
 
 @kernel(i8(i8, i8, i8))
 def children(shape: int, ranks: int, position: int) -> int:
-    """Return how many ranks a position passes a chunk on to.
+    """Return the number of children of a position.
 
     >>> [children(BINARY, 8, p) for p in range(8)]
     [1, 0, 2, 0, 2, 0, 2, 0]
@@ -58,7 +58,7 @@ def children(shape: int, ranks: int, position: int) -> int:
 
 @kernel(i8(i8, i8, i8, i8))
 def child(shape: int, ranks: int, position: int, turn: int) -> int:
-    """Return whom a position passes a chunk on to in one of its turns.
+    """Return the position of a child; `turn` counts the children.
 
     >>> [child(BINOMIAL, 8, 0, turn) for turn in range(3)]
     [4, 2, 1]
@@ -77,7 +77,7 @@ def child(shape: int, ranks: int, position: int, turn: int) -> int:
 
 @kernel(i8(i8, i8))
 def parent(ranks: int, position: int) -> int:
-    """Return whom a position of the binary tree reports to; of the root, itself.
+    """Return the parent of a position of the binary tree; of the root, the root.
 
     >>> [parent(8, p) for p in range(8)]
     [0, 2, 4, 2, 0, 6, 4, 6]
@@ -89,7 +89,7 @@ def parent(ranks: int, position: int) -> int:
 
 @kernel(i8(i8, i8, i8))
 def sends(algorithm: int, op: int, ranks: int) -> int:
-    """Return the messages each rank sends, or IMPOSSIBLE; in a tree, those of the busiest edge."""
+    """Return the number of messages per rank, or IMPOSSIBLE; in a tree, of the busiest edge."""
     if algorithm == codes.DOUBLE_BINARY_TREE:
         return 2 if op == codes.ALL_REDUCE and log2(ranks) >= 0 else codes.IMPOSSIBLE
     if algorithm == codes.IN_NETWORK:
@@ -108,7 +108,7 @@ def sends(algorithm: int, op: int, ranks: int) -> int:
 
 @kernel(i8(i8, i8, i8, i8))
 def in_flight(algorithm: int, op: int, ranks: int, window: int) -> int:
-    """Return how many messages a rank sends before it hears any."""
+    """Return the number of messages a rank sends before it receives any."""
     if algorithm != codes.DIRECT or op == codes.SEND_RECV:
         return 1
     return ranks - 1 if window == 0 else min(window, ranks - 1)
@@ -116,7 +116,7 @@ def in_flight(algorithm: int, op: int, ranks: int, window: int) -> int:
 
 @kernel(i8(i8, i8, i8, i8))
 def reducing(algorithm: int, op: int, ranks: int, window: int) -> int:
-    """Return how many receives in a row are charged for adding, after a window of free ones."""
+    """Return the number of consecutive receives charged for an addition, after the free ones."""
     if algorithm == codes.RING:
         return ranks - 1
     if algorithm == codes.HALVING_DOUBLING:

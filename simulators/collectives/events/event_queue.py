@@ -9,7 +9,7 @@ from simulators.core.jit import Ints, array, i8, kernel, matrix, void
 TIME, SEQUENCE, WHAT = range(3)
 """Columns of the queue."""
 LENGTH, SCHEDULED = range(2)
-"""What a clock counts: events waiting, events ever scheduled."""
+"""Counters of a clock: waiting events, and all events scheduled so far."""
 COUNTERS: Final = 2
 
 

@@ -40,7 +40,7 @@ from simulators.collectives.topologies.blocks import (
 from simulators.core.jit import Floats, Ints, array, boolean, f8, i8, kernel, matrix, void
 
 DONE: Final = 1e-12
-"""Bytes of a flow over its size below which it has ended: rounding, not data."""
+"""Remaining share of a flow's bytes below which the flow has ended (rounding error)."""
 
 
 @kernel(
@@ -68,9 +68,9 @@ def fair_rates(
 ) -> None:
     """Write the max-min fair rate of every flow: fill the tightest links, and repeat.
 
-    Routes are the links that a flow crosses, filled up with -1; one crossed twice counts twice.
-    `shares` are bytes left and the rate, which is filled in. The last three are scratch per link;
-    `load` is left as it comes, zeros.
+    `routes` has the links that a flow crosses, padded with -1; a link crossed twice counts twice.
+    `shares` has the remaining bytes and the rate, which is written. The last three arguments are
+    scratch arrays per link; `load` is zero before and after.
     """
     links = 0
     for i in range(count):
@@ -114,7 +114,7 @@ def _fill(
     free_bandwidth: Floats,
     load: Ints,
 ) -> None:
-    """Write what every link has left for the flows that have no rate yet, and how many they are."""
+    """Write the free bandwidth of every link and the number of its flows without a rate."""
     for i in range(count):
         for link in routes[flying[i]]:
             if link >= 0:
@@ -129,15 +129,15 @@ def _fill(
 
 
 UP, DOWN, LEAF_UP, LEAF_DOWN = range(4)
-"""Links of a rank at a switch or fat tree; on a ring the first two are its two directions. The
-uplinks of a leaf switch are owned by its first ranks."""
+"""Links of a rank at a switch or fat tree; on a ring the first two are the two directions. The
+first ranks of a leaf switch own its uplinks."""
 TINY_NS: Final = 1e-6
-"""What sums of durations may lack to a whole nanosecond: rounding, not time."""
+"""Rounding error of a sum of durations."""
 
 
 @kernel(i8(i8, i8))
 def links_of(block: int, ranks: int) -> int:
-    """Return how many links a rank owns on one dimension."""
+    """Return the number of links that a rank owns on one dimension."""
     if block == FULL_BLOCK:
         return ranks
     return 4 if block == FAT_TREE_BLOCK else 2
@@ -213,7 +213,7 @@ def serve(state: State, m: int, now: int) -> None:
 
 @kernel(boolean(STATE, i8), no_refcount=True)
 def pass_on(state: State, m: int) -> bool:
-    """Move a message to its next link, and say whether there is one."""
+    """Move a message to its next link; return whether there is a next link."""
     message = state.messages[m]
     left = message[at.HOPS_LEFT] - 1
     message[at.HOPS_LEFT] = left
@@ -249,7 +249,7 @@ def _uplink(state: State, rank: int, to: int, d: int) -> int:
 
 @kernel(void(STATE, i8, i8))
 def _share(state: State, m: int, now: int) -> None:
-    """Let a message flow over all its links."""
+    """Start the flow of a message over all its links."""
     message = state.messages[m]
     count = message[at.HOPS_LEFT]
     route = state.routes[m]
@@ -266,7 +266,7 @@ def _share(state: State, m: int, now: int) -> None:
 
 @kernel(boolean(STATE, f8))
 def flow(state: State, until_ns: float) -> bool:
-    """Let messages flow until a moment, or until the first of them have left; say whether any."""
+    """Advance all flows to `until_ns` or to the first completion; return whether one completed."""
     count, shares, clock = state.clock[at.FLYING], state.shares, state.clock
     if clock[at.STALE]:
         fair_rates(
@@ -306,7 +306,7 @@ def flow(state: State, until_ns: float) -> bool:
 
 @kernel(void(STATE, i8), no_refcount=True)
 def _leave(state: State, m: int) -> None:
-    """The last byte of a message has left: it arrives after the latency of its links."""
+    """Schedule the arrival of a message whose last byte has left: a latency per link later."""
     message = state.messages[m]
     for link in state.routes[m]:
         if link >= 0:

@@ -28,12 +28,12 @@ from simulators.collectives.topologies.blocks import log2, reduction_ns
 from simulators.core.jit import boolean, i8, kernel, void
 
 BELOW, ABOVE = range(2)
-"""Slots of what a rank of a tree hears."""
+"""Slots of the messages that a rank of a tree receives."""
 
 
 @kernel(void(STATE, i8, i8), no_refcount=True)
 def insert(state: State, who: int, now: int) -> None:
-    """Make the next packet of a stream; it is ready after the delays of its turn."""
+    """Create the next packet of a stream, ready after its endpoint and reduction delays."""
     mine, phases, settings = state.stream[who], state.phases, state.settings
     p = mine[at.STAGE]
     plain, charged = mine[at.PLAIN], mine[at.CHARGED]
@@ -56,7 +56,7 @@ def insert(state: State, who: int, now: int) -> None:
 
 @kernel(void(STATE, i8, i8, i8), no_refcount=True)
 def join(state: State, rank: int, who: int, p: int) -> None:
-    """Put a stream at the tail of the queue of its phase."""
+    """Append a stream to the queue of its phase."""
     line = line_of(state, rank, who, p)
     state.stream[who, :] = 0
     state.stream[who, at.STAGE], state.stream[who, at.TO_SEND] = p, at.WAITING
@@ -70,7 +70,7 @@ def join(state: State, rank: int, who: int, p: int) -> None:
 
 @kernel(i8(STATE, i8, i8, i8), no_refcount=True)
 def line_of(state: State, rank: int, who: int, p: int) -> int:
-    """Return the queue of a rank that a stream waits in for a phase."""
+    """Return the queue in which a stream of a rank waits for a phase."""
     queues = state.settings.queues
     lines = state.whole.shape[0] * queues
     turn = state.phases.turn_of[p, who - rank * state.settings.streams]
@@ -96,7 +96,7 @@ def start(state: State, line: int, now: int) -> None:
 
 @kernel(void(STATE, i8, i8), no_refcount=True)
 def finish(state: State, who: int, now: int) -> None:
-    """End a stream's phase: the next one joins its queue, and whoever waited may start."""
+    """End a stream's phase: append the stream to its next queue and start waiting streams."""
     rank, p = who // state.settings.streams, state.stream[who, at.STAGE]
     line = line_of(state, rank, who, p)
     state.running[line] -= 1
@@ -115,14 +115,14 @@ def finish(state: State, who: int, now: int) -> None:
 
 @kernel(void(STATE, i8, i8), no_refcount=True)
 def hear(state: State, who: int, now: int) -> None:
-    """Let a message that a stream waited for free its next packet."""
+    """Record a received message, which releases the next packet of the stream."""
     state.stream[who, at.HEARD] += 1
     insert(state, who, now)
 
 
 @kernel(boolean(STATE, i8, i8), no_refcount=True)
 def send(state: State, who: int, now: int) -> bool:
-    """Send what a packet that is ready allows, and say whether the phase has ended."""
+    """Send the messages that a ready packet allows; return whether the phase has ended."""
     mine, phases = state.stream[who], state.phases
     p = mine[at.STAGE]
     mine[at.FREE] += 1
@@ -166,7 +166,7 @@ def send(state: State, who: int, now: int) -> bool:
 
 @kernel(i8(STATE, i8), no_refcount=True)
 def _is_mirrored(state: State, who: int) -> int:
-    """Say whether a stream takes the mirror image of the tree, whose root is the last rank."""
+    """Return whether a stream uses the mirror image of the tree, whose root is the last rank."""
     mirror = state.phases.mirror[state.stream[who, at.STAGE]]
     if mirror == at.EVEN:
         return int(who % state.settings.streams % 2 == 0)
@@ -175,7 +175,7 @@ def _is_mirrored(state: State, who: int) -> int:
 
 @kernel(i8(STATE, i8), no_refcount=True)
 def _tree_position(state: State, who: int) -> int:
-    """Return where in the tree of its chunk a rank is."""
+    """Return the position of a rank in the tree of its chunk."""
     p, phases = state.stream[who, at.STAGE], state.phases
     rank = who // state.settings.streams
     position: int = rank // state.strides[phases.axis[p]] % phases.ranks[p]
@@ -184,14 +184,14 @@ def _tree_position(state: State, who: int) -> int:
 
 @kernel(i8(STATE, i8), no_refcount=True)
 def tree_slot(state: State, p: int) -> int:
-    """Return the first of the slots in which ranks of a tree hear; two visits have two pairs."""
+    """Return the first slot of received messages in a tree; two visits have two pairs of slots."""
     slot: int = state.first_slot[state.phases.axis[p]] + 2 * int(state.phases.mirror[p] == at.NONE)
     return slot
 
 
 @kernel(void(STATE, i8, i8))
 def _start_in_tree(state: State, who: int, now: int) -> None:
-    """Let leaves, or the root of a broadcast, begin; of others, handle what came too early."""
+    """Start leaves, or the root of a broadcast; elsewhere handle messages that arrived early."""
     p, phases = state.stream[who, at.STAGE], state.phases
     position = _tree_position(state, who)
     slot = tree_slot(state, p)
@@ -208,10 +208,10 @@ def _start_in_tree(state: State, who: int, now: int) -> None:
 
 @kernel(void(STATE, i8, i8, i8))
 def hear_in_tree(state: State, who: int, slot: int, now: int) -> None:
-    """Add what came from all below, or take what came from above.
+    """Add the data of all children, or take the data of the parent.
 
-    Both are charged as one addition, as in the reference simulator: it adds what two children sent
-    at once, and what a parent sent once more. Leaves and broadcasts add nothing.
+    Each is charged as one addition, as in the reference simulator: both children's data at once,
+    and the parent's data once more. Leaves and broadcasts add nothing.
     """
     p, phases = state.stream[who, at.STAGE], state.phases
     below = children(phases.shape[p], phases.ranks[p], _tree_position(state, who))
@@ -226,7 +226,7 @@ def hear_in_tree(state: State, who: int, slot: int, now: int) -> None:
 
 @kernel(boolean(STATE, i8, i8))
 def send_in_tree(state: State, who: int, now: int) -> bool:
-    """Report upwards, else pass on downwards, lower ranks first, and have ended."""
+    """Send to the parent, else to the children by rank; return whether the phase has ended."""
     p, phases = state.stream[who, at.STAGE], state.phases
     shape, n, slot = phases.shape[p], phases.ranks[p], tree_slot(state, p)
     position, is_mirrored = _tree_position(state, who), _is_mirrored(state, who)
@@ -244,7 +244,7 @@ def send_in_tree(state: State, who: int, now: int) -> bool:
 
 @kernel(void(STATE, i8, i8, i8, i8), no_refcount=True)
 def _along(state: State, who: int, offset: int, slot: int, now: int) -> None:
-    """Send a chunk along an edge of its tree."""
+    """Send a chunk along one edge of its tree."""
     p, phases = state.stream[who, at.STAGE], state.phases
     d, size = phases.axis[p], phases.bytes_of[p, 0]
     rank = who // state.settings.streams
@@ -258,7 +258,7 @@ NOBODY: Final = -1
 
 @kernel(void(STATE, i8))
 def run(state: State, limit: int) -> None:
-    """Simulate one collective and fill in the state's report; give up after `limit` link events."""
+    """Simulate one collective and fill in the state's report; stop after `limit` link events."""
     _start_all(state)
     clock, report, event = state.clock, state.report, state.event
     capacity, reserve = state.queue.shape[0], state.settings.reserve
@@ -282,7 +282,7 @@ def run(state: State, limit: int) -> None:
 
 @kernel(void(STATE), no_refcount=True)
 def _start_all(state: State) -> None:
-    """Queue all streams of all ranks for their first phase, and start those with a free server."""
+    """Queue all streams for their first phase, and start streams while servers are free."""
     streams, ranks = state.settings.streams, state.settings.ranks
     state.clock[at.STREAMS_LEFT] = ranks * streams
     for rank in range(ranks):
@@ -295,7 +295,7 @@ def _start_all(state: State) -> None:
 
 @kernel(void(STATE, i8, i8, i8), no_refcount=True)
 def _happen(state: State, what: int, index: int, now: int) -> None:
-    """Let one event happen: to a message, or to a stream of a rank."""
+    """Process one event of a message or of a stream of a rank."""
     if what == at.READY:
         is_tree = state.phases.shape[state.stream[index, at.STAGE]] != NO_TREE
         if send_in_tree(state, index, now) if is_tree else send(state, index, now):
@@ -314,7 +314,7 @@ def _happen(state: State, what: int, index: int, now: int) -> None:
 
 @kernel(i8(STATE, i8, i8), no_refcount=True)
 def _deliver(state: State, m: int, now: int) -> int:
-    """Return the stream that waited for a message outside trees; one not yet asked for waits."""
+    """Deliver a message; return its waiting stream, or NOBODY in trees and without a stream."""
     message = state.messages[m]
     slot = message[at.SLOT]
     who = message[at.TO] * state.settings.streams + message[at.STREAM]

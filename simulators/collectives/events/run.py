@@ -1,4 +1,4 @@
-"""Collectives through the event loop: their phases laid out, their ranks one or all."""
+"""Runs of the event loop: the arrays of a collective, and the report of a run."""
 
 from __future__ import annotations
 
@@ -55,24 +55,24 @@ from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats, Ints, i8, kernel, matrix, void
 
 EVENT_LIMIT = 500_000_000
-"""Link events after which a run is given up: about a minute."""
+"""Limit on the link events of a run: about a minute."""
 MOST_MESSAGES = 1 << 21
-"""Messages that may be under way at once, of a run: half a gigabyte."""
+"""Limit on the messages in flight of a run: half a gigabyte."""
 
 
 class Report(NamedTuple):
-    """What a run came to."""
+    """Results of a run."""
 
     finish_ns: int
     sent: int  # messages
     delivered: int
     link_events: int
-    unfinished: int  # chunks, if it was given up
+    unfinished: int  # chunks, if the run stopped at a limit
     busy_ns: tuple[int, ...]  # of the busiest link of each dimension
 
 
 def has_event_model(plan: Plan, op: int, *, baseline: bool = False) -> bool:
-    """Say whether every phase of a collective can be simulated message by message."""
+    """Return whether every phase of a collective can be simulated message by message."""
     for d, part, *_ in phases_of(plan.whole, op, plan.ranks * 2, baseline=baseline):
         row = plan.whole[d]
         if row[blocks.ALGORITHM] == IN_NETWORK and row[BLOCK] not in (SWITCH_BLOCK, FAT_TREE_BLOCK):
@@ -90,13 +90,13 @@ def simulate(
     every_rank: bool = False,
     mode: int = at.IN_TURN,
 ) -> Report:
-    """Return what a run reports.
+    """Return the report of a run.
 
-    Columns of `request` are as of `phases`; `mode` is how messages meet on links: IN_TURN, SHARED
-    or ALONE of `state`. With `every_rank` all ranks run, even where a single rank represents all.
+    `request` has the columns of `phase_model`; `mode` is IN_TURN, SHARED or ALONE of `state`. With
+    `every_rank` all ranks are simulated, even where a single rank represents all.
 
     Raises:
-        Infeasible: too many messages would be under way at once.
+        Infeasible: too many messages would be in flight at once.
     """
     slack = 1
     while True:
@@ -119,10 +119,10 @@ def simulate(
 def uncontended_ns(plans: Sequence[Plan], requests: Ints, memory_bytes_per_s: Floats) -> Ints:
     """Return the time of every request without contention, or IMPOSSIBLE.
 
-    The formulas hold where all ranks of a dimension are alike, so that chunks move on in step.
-    Ranks of a tree end their parts at different times and begin the next chunk as soon as they can,
-    so they are simulated. Only of trees too large for that, and where chunks would wait for one
-    another for ever, do all ranks wait for the last.
+    The formulas hold where all ranks of a dimension behave alike, so that chunks advance in
+    lockstep. Ranks of a tree end their parts at different times and start the next chunk as soon as
+    they can, so trees are simulated. Trees that are too large, and trees whose chunks would
+    deadlock, use the formula: all ranks wait for the last.
     """
     out = np.zeros(len(requests), np.int64)
     whole, rates = np.stack([p.whole for p in plans]), np.stack([p.rates for p in plans])
@@ -148,85 +148,102 @@ def state_of(
     mode: int,
     slack: int,
 ) -> State:
-    """Return the arrays of a run before its first event; `slack` multiplies the event slots."""
-    whole, queues = plan.whole, int(request[asked_for.QUEUES])
-    streams = chunks_of(request, plan.ranks)
-    phases = phases_of(
-        whole,
-        int(request[asked_for.OP]),
-        chunk_bytes(request, plan.ranks),
-        baseline=bool(request[asked_for.BASELINE]),
-    )
-    alike = np.zeros(len(whole), np.int64) if every_rank else _alike(plan, phases)
-    counted = np.where(alike == 1, 1, whole[:, RANKS])
-    ranks = int(np.prod(counted))
-    first_link = np.cumsum([0, *(links_of(int(d[BLOCK]), int(d[RANKS])) for d in whole)])
-    first_slot = np.cumsum([0, *(_peers(d) for d in whole)])
-    owned, slots, lines = int(first_link[-1]), int(first_slot[-1]), len(whole) * queues
+    """Return the arrays of a run before its first event; `slack` multiplies the message slots.
+
+    Raises:
+        Infeasible: too many messages would be in flight at once.
+    """
+    op, chunk = int(request[asked_for.OP]), chunk_bytes(request, plan.ranks)
+    phases = phases_of(plan.whole, op, chunk, baseline=bool(request[asked_for.BASELINE]))
+    alike = np.zeros(len(plan.whole), np.int64) if every_rank else _alike(plan, phases)
+    ranks_of = np.where(alike == 1, 1, plan.whole[:, RANKS])  # simulated ranks by dimension
+    widest = max(_widest(plan.whole[d], int(part)) for d, part, *_ in phases)
+    queues = int(request[asked_for.QUEUES])
     servers = -(-int(request[asked_for.ACTIVE]) // queues)
-    widest = max(_widest(whole[d], int(op)) for d, op, *_ in phases)
-    at_once = min(streams, lines * servers)
-    free_slots = slack * (64 + 2 * ranks * at_once * widest)
-    waiting = ranks * streams * slots
-    if max(free_slots, waiting) > MOST_MESSAGES:
+    streams = chunks_of(request, plan.ranks)
+    in_service = min(streams, len(plan.whole) * queues * servers)
+    first_link = np.cumsum([0, *(links_of(int(d[BLOCK]), int(d[RANKS])) for d in plan.whole)])
+    settings = Settings(
+        ranks=int(np.prod(ranks_of)),
+        streams=streams,
+        phases=len(phases),
+        servers=servers,
+        queues=queues,
+        endpoint_ns=int(request[asked_for.ENDPOINT_NS]),
+        owned=int(first_link[-1]),
+        reserve=widest * (in_service + 1),
+        mode=mode,
+        memory_bytes_per_s=memory_bytes_per_s,
+    )
+    free_slots = slack * (64 + 2 * settings.ranks * in_service * widest)
+    return _arrays(plan, phases, settings, alike, ranks_of, first_link, free_slots)
+
+
+def _arrays(
+    plan: Plan,
+    phases: Ints,
+    settings: Settings,
+    alike: Ints,
+    ranks_of: Ints,
+    first_link: Ints,
+    free_slots: int,
+) -> State:
+    """Return the state of a run with its arrays sized and empty."""
+    ranks, streams, is_fair = settings.ranks, settings.streams, settings.mode == at.SHARED
+    first_slot = np.cumsum([0, *(_peers(d) for d in plan.whole)])
+    rows, lines = ranks * streams, ranks * len(plan.whole) * settings.queues
+    in_flight_limit = max(free_slots, rows * int(first_slot[-1]))
+    if in_flight_limit > MOST_MESSAGES:
         raise Infeasible(
             "too_many_messages",
-            f"{ranks:,} ranks with {streams:,} chunks may have {max(free_slots, waiting):,} "
+            f"{ranks:,} ranks with {streams:,} chunks may have {in_flight_limit:,} "
             f"messages under way; up to {MOST_MESSAGES:,} are simulated",
         )
-    clock = np.zeros(at.COUNTERS, np.int64)
+    clock, links = _zeros(at.COUNTERS), ranks * settings.owned
     clock[at.SPARES] = free_slots
-    links, is_fair = ranks * owned, mode == at.SHARED
     sharing = free_slots if is_fair else 1
-    route = max([4, *(int(d[RANKS]) // 2 for d in whole if d[BLOCK] == RING_BLOCK)])
+    longest = max([4, *(int(d[RANKS]) // 2 for d in plan.whole if d[BLOCK] == RING_BLOCK)])
     return State(
-        settings=Settings(
-            ranks,
-            streams,
-            len(phases),
-            servers,
-            queues,
-            int(request[asked_for.ENDPOINT_NS]),
-            owned,
-            widest * (at_once + 1),
-            mode,
-            memory_bytes_per_s,
-        ),
-        phases=_tabulated(whole, phases, streams, queues),
-        whole=whole,
+        settings=settings,
+        phases=_tabulated(plan.whole, phases, streams, settings.queues),
+        whole=plan.whole,
         rates=plan.rates,
-        strides=np.cumprod([1, *counted[:-1]]),
+        strides=np.cumprod([1, *ranks_of[:-1]]),
         is_alike=alike,
         uplinks=_uplinks(plan),
         first_link=first_link,
         first_slot=first_slot,
-        stream=np.zeros((ranks * streams, at.STREAM_FIELDS), np.int64),
-        matched=np.zeros((ranks * streams, slots), np.int64),
-        head=np.full(ranks * lines, -1, np.int64),
-        tail=np.full(ranks * lines, -1, np.int64),
-        running=np.zeros(ranks * lines, np.int64),
-        follower=np.full(ranks * streams, -1, np.int64),
-        messages=np.zeros((free_slots, at.MESSAGE_FIELDS), np.int64),
+        stream=_zeros(rows, at.STREAM_FIELDS),
+        matched=_zeros(rows, int(first_slot[-1])),
+        head=np.full(lines, -1, np.int64),
+        tail=np.full(lines, -1, np.int64),
+        running=_zeros(lines),
+        follower=np.full(rows, -1, np.int64),
+        messages=_zeros(free_slots, at.MESSAGE_FIELDS),
         spare=np.arange(free_slots)[::-1].copy(),
         shares=np.zeros((sharing, 3)),
-        routes=np.full((sharing, route if is_fair else 1), -1, np.int64),
-        flying=np.zeros(sharing, np.int64),
+        routes=np.full((sharing, longest if is_fair else 1), -1, np.int64),
+        flying=_zeros(sharing),
         shared_until_ns=np.zeros(1),
         capacity=_capacity(plan, ranks, first_link, is_fair=is_fair),
         free_bandwidth=np.zeros(links),
-        load=np.zeros(links, np.int64),
-        used=np.zeros(links, np.int64),
-        free_at=np.zeros(links, np.int64),
+        load=_zeros(links),
+        used=_zeros(links),
+        free_at=_zeros(links),
         busy_ns=np.zeros(links),
-        queue=np.zeros((free_slots, 3), np.int64),
-        event=np.zeros(2, np.int64),
+        queue=_zeros(free_slots, 3),
+        event=_zeros(2),
         clock=clock,
-        report=np.zeros(at.UNFINISHED + 1, np.int64),
+        report=_zeros(at.UNFINISHED + 1),
     )
 
 
+def _zeros(*shape: int) -> Ints:
+    return np.zeros(shape, np.int64)
+
+
 def _alike(plan: Plan, phases: Ints) -> Ints:
-    """Return the dimensions whose ranks all send the same messages at the same time.
+    """Return per dimension whether all ranks send the same messages at the same time.
 
     Ranks of a tree have different parts. On a ring, partners of halving-doubling share links with
     some ranks and not with others; in a fat tree some peers are behind the same leaf switch.
@@ -245,7 +262,7 @@ def _alike(plan: Plan, phases: Ints) -> Ints:
 
 
 def _peers(dimension: Ints) -> int:
-    """Return how many slots the peers of a stream need: four in trees, for two visits."""
+    """Return the number of message slots of a stream's peers: four in trees, for two visits."""
     algorithm, ranks = int(dimension[blocks.ALGORITHM]), int(dimension[RANKS])
     if algorithm == DIRECT:
         return max(ranks, 4)
@@ -253,7 +270,7 @@ def _peers(dimension: Ints) -> int:
 
 
 def _widest(dimension: Ints, op: int) -> int:
-    """Return the most messages a rank sends at one time."""
+    """Return the largest number of messages that a rank sends at one time."""
     algorithm, ranks = int(dimension[blocks.ALGORITHM]), int(dimension[RANKS])
     shape = shape_of(algorithm, op)
     if shape == STAR or algorithm == DIRECT:
@@ -264,13 +281,13 @@ def _widest(dimension: Ints, op: int) -> int:
 
 
 def _uplinks(plan: Plan) -> Ints:
-    """Return the uplinks of a leaf switch, at most as many as its ports."""
+    """Return the number of uplinks of a leaf switch, at most the number of its ports."""
     leaf, over = plan.whole[:, LEAF], plan.rates[:, blocks.OVERSUBSCRIPTION]
     return np.clip(np.ceil(leaf / over), 1, np.maximum(leaf, 1)).astype(np.int64)
 
 
 def _capacity(plan: Plan, ranks: int, first_link: Ints, *, is_fair: bool) -> Floats:
-    """Return bytes per ns of every link, of rank after rank."""
+    """Return the bytes per ns of every link, ordered by rank."""
     own = np.ones(int(first_link[-1]))
     uplinks = _uplinks(plan)
     for d, (row, rates) in enumerate(zip(plan.whole, plan.rates, strict=True)):
@@ -285,7 +302,7 @@ def _capacity(plan: Plan, ranks: int, first_link: Ints, *, is_fair: bool) -> Flo
 
 
 def _tabulated(whole: Ints, phases: Ints, streams: int, queues: int) -> PhaseTable:
-    """Return what is looked up about every phase, and bytes and peers of its steps."""
+    """Return the table of all phases, with bytes and peers of their steps."""
     columns = 1
     for d in phases[:, asked_for.DIMENSION]:
         if whole[d, blocks.ALGORITHM] == DIRECT:
@@ -303,9 +320,9 @@ def _tabulated(whole: Ints, phases: Ints, streams: int, queues: int) -> PhaseTab
 
 @kernel(i8(matrix(i8), i8))
 def _mirror(phases: Ints, p: int) -> int:
-    """Return which chunks take the mirror image of a tree in a phase.
+    """Return which chunks use the mirror image of a tree in a phase: EVEN, ALL or NONE.
 
-    A dimension hands out its two trees in turn, the mirror image first: chunk after chunk, or to
+    A dimension alternates between its two trees, the mirror image first: chunk by chunk, or between
     the two visits of every chunk.
     """
     for other in range(phases.shape[0]):
@@ -316,7 +333,7 @@ def _mirror(phases: Ints, p: int) -> int:
 
 @kernel(void(matrix(i8), matrix(i8), PHASES))
 def tabulate(whole: Ints, phases: Ints, out: PhaseTable) -> None:
-    """Write what the steps of every phase send and wait for."""
+    """Write the messages and receives of every phase."""
     for p in range(phases.shape[0]):
         d, op = phases[p, asked_for.DIMENSION], phases[p, asked_for.PHASE_OP]
         ranks, algorithm = whole[d, RANKS], whole[d, blocks.ALGORITHM]

@@ -8,33 +8,33 @@ from simulators.collectives.events import event_queue
 from simulators.core.jit import FloatMatrix, Floats, IntMatrix, Ints, struct
 
 STAGE, INSERTED, SENT, FREE, TO_SEND, HEARD, PLAIN, CHARGED, TOGGLE = range(9)
-"""What a rank knows of one of its streams; of one that waits for its turn TO_SEND is WAITING."""
+"""Columns of a stream; TO_SEND is WAITING while the stream is queued."""
 STREAM_FIELDS: Final = 9
 WAITING: Final = -1
 HERE, TO, STREAM, AXIS, BYTES, HOPS_LEFT, TRACK, SLOT, STEP, STARTED = range(10)
-"""What is known of a message under way; TRACK is its link, STEP which of its route."""
+"""Columns of a message in flight; TRACK is its link, STEP the position in its route."""
 MESSAGE_FIELDS: Final = 10
 LEFT, RATE, ELAPSED = range(3)
-"""Of a message that shares its links: bytes left, bytes per ns, and ns since it started."""
+"""Columns of a message with shared links: remaining bytes, bytes per ns, ns since its start."""
 FINISH_NS, SENT_MESSAGES, DELIVERED, LINK_EVENTS, UNFINISHED = range(5)
-"""What a run counts; UNFINISHED are streams."""
+"""Columns of a report; UNFINISHED counts streams."""
 NO_CAPACITY: Final = -1
 """Unfinished streams of a run whose events exceed its arrays."""
 SPARES, FLYING, STALE, STREAMS_LEFT = range(event_queue.COUNTERS, event_queue.COUNTERS + 4)
-"""What a clock counts besides events: free places for messages, messages that share links, whether
-their rates are out of date, and streams that have not ended."""
+"""Further counters of a clock: free message slots, messages with shared links, whether their rates
+are out of date, and unfinished streams."""
 COUNTERS: Final = event_queue.COUNTERS + 4
 IN_TURN, SHARED, ALONE = range(3)
-"""How messages meet on links: one after the other, each at its fair share, or not at all."""
+"""Modes of sharing links: one message after the other, fair shares, or no contention."""
 EVEN, ALL, NONE = range(3)
 HOP, READY, HEAR = range(3)
-"""Kinds of event: a message is at the next device, a packet is ready, an early message is heard."""
+"""Kinds of events: a message reaches a device, a packet is ready, an early message is received."""
 KIND_BITS: Final = 2
 KINDS: Final = 1 << KIND_BITS
 
 
 class Settings(NamedTuple):
-    """What does not change."""
+    """Constants of a run."""
 
     ranks: int  # simulated
     streams: int  # chunks of a rank
@@ -43,25 +43,25 @@ class Settings(NamedTuple):
     queues: int  # of a dimension
     endpoint_ns: int
     owned: int  # links of a rank
-    reserve: int  # slots that one event may take up
-    mode: int  # how messages meet on links
+    reserve: int  # slots that one event may use
+    mode: int  # of sharing links
     memory_bytes_per_s: float
 
 
 class PhaseTable(NamedTuple):
-    """What is looked up about phases."""
+    """Tables of all phases."""
 
     algorithm: Ints
     op: Ints
     ranks: Ints
     axis: Ints
     sends: Ints  # messages of each rank
-    charged: Ints  # receives in a row that are charged for adding
-    flight: Ints  # messages sent before any is heard
-    shape: Ints  # of the tree, if it is one
-    is_uniform: Ints  # all messages are of one size
-    is_steady: Ints  # and all go to the same neighbour
-    mirror: Ints  # which chunks take the mirror image of a tree: EVEN, ALL or NONE
+    charged: Ints  # consecutive receives that are charged for an addition
+    flight: Ints  # messages sent before any is received
+    shape: Ints  # of the tree, or NO_TREE
+    is_uniform: Ints  # all messages have one size
+    is_steady: Ints  # all messages have one size and one destination
+    mirror: Ints  # chunks that use the mirror image of a tree: EVEN, ALL or NONE
     bytes_of: IntMatrix  # per phase and step
     offset_of: IntMatrix
     turn_of: IntMatrix  # per phase and stream: the queue it joins
@@ -73,20 +73,20 @@ class State(NamedTuple):
     settings: Settings
     phases: PhaseTable
     whole: IntMatrix  # per dimension, columns as of `blocks`
-    rates: FloatMatrix  # the same of other numbers
+    rates: FloatMatrix  # per dimension, columns as of `blocks`
     strides: Ints  # between neighbours of a dimension, in simulated ranks
     is_alike: Ints  # per dimension: a single rank is simulated for all
     uplinks: Ints  # per dimension, of a leaf switch
-    first_link: Ints  # of a dimension, among those a rank owns
-    first_slot: Ints  # of a dimension, among the peers a stream hears from
+    first_link: Ints  # of a dimension, among the links of a rank
+    first_slot: Ints  # of a dimension, among the peers of a stream
     stream: IntMatrix  # per rank and stream
-    matched: IntMatrix  # per rank and stream, and peer: messages heard less those waited for
-    head: Ints  # per rank, dimension and queue: the first stream that waits
+    matched: IntMatrix  # per rank and stream, and peer: messages received less those awaited
+    head: Ints  # per rank, dimension and queue: the first waiting stream
     tail: Ints
     running: Ints  # streams a queue serves
-    follower: Ints  # per rank and stream: who waits behind it
+    follower: Ints  # per rank and stream: the next waiting stream
     messages: IntMatrix
-    spare: Ints  # free places among them
+    spare: Ints  # free message slots
     shares: FloatMatrix  # per message, of a fair network
     routes: IntMatrix  # per message: the links it crosses
     flying: Ints  # messages that share links, oldest first
@@ -98,7 +98,7 @@ class State(NamedTuple):
     free_at: Ints  # per link
     busy_ns: Floats
     queue: IntMatrix  # of events
-    event: Ints  # the one that happens: its time and what it is
+    event: Ints  # the current event: time and code
     clock: Ints
     report: Ints
 

@@ -1,8 +1,8 @@
 """Hops, delay and reduction time of a message on one dimension of a network.
 
-A building block joins the ranks of one dimension. On a switch a message makes two hops, between
-fully connected ranks one, on a ring as many as the shorter way round has. In a fat tree it makes
-four hops if it leaves its leaf switch, whose uplinks carry `leaf / oversubscription` ports.
+A building block connects the ranks of one dimension. A message takes two hops on a switch, one hop
+between fully connected ranks, and the shorter way around a ring. In a fat tree it takes four hops
+if it leaves its leaf switch, whose uplinks carry `leaf / oversubscription` ports.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BYTES_PER_NS, LATENCY_NS, OVERSUBSCRIPTION = range(3)
 
 
 class Wire(NamedTuple):
-    """How the ranks of one dimension are joined; times in nanoseconds."""
+    """The links of one dimension; times in nanoseconds."""
 
     block: int
     ranks: int
@@ -37,7 +37,7 @@ WIRE: Any = struct(Wire)
 
 @kernel(WIRE(array(i8), array(f8)), no_refcount=True)
 def wire_of(whole: Ints, rates: Floats) -> Wire:
-    """Return how a dimension is joined, from its rows of numbers."""
+    """Return the links of a dimension from its rows of numbers."""
     return Wire(
         whole[BLOCK],
         whole[RANKS],
@@ -50,7 +50,7 @@ def wire_of(whole: Ints, rates: Floats) -> Wire:
 
 @kernel(i8(i8, i8, i8, i8))
 def hops(block: int, ranks: int, leaf: int, offset: int) -> int:
-    """Return the links between two ranks that are `offset` apart.
+    """Return the number of links between two ranks at a distance of `offset`.
 
     >>> hops(RING_BLOCK, 8, 0, 5), hops(FULL_BLOCK, 8, 0, 5), hops(SWITCH_BLOCK, 8, 0, 5)
     (3, 1, 2)
@@ -66,7 +66,7 @@ def hops(block: int, ranks: int, leaf: int, offset: int) -> int:
 
 @kernel(i8(WIRE, i8, i8))
 def delay_ns(wire: Wire, offset: int, message: int) -> int:
-    """Return the time of a message over `offset` ranks, all ranks sending alike.
+    """Return the time of a message over `offset` ranks while all ranks send the same.
 
     In a fat tree `min(offset, leaf)` messages leave each leaf at once and share its uplinks.
 
@@ -83,13 +83,13 @@ def delay_ns(wire: Wire, offset: int, message: int) -> int:
 
 @kernel(i8(i8, f8))
 def reduction_ns(message: int, memory_bytes_per_s: float) -> int:
-    """Return the time to add a message to what is there: two reads and one write."""
+    """Return the ns to add a message to a local buffer: two reads and one write."""
     return 3 * int(message / memory_bytes_per_s * 1e9)
 
 
 @kernel(i8(i8))
 def log2(ranks: int) -> int:
-    """Return the logarithm of a power of two, and -1 of anything else."""
+    """Return the logarithm of a power of two, and -1 for other numbers."""
     power, steps = 1, 0
     while power < ranks:
         power, steps = 2 * power, steps + 1

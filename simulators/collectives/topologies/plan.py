@@ -33,13 +33,13 @@ from simulators.core.folder import TOPOLOGIES, read_toml
 ABBREVIATIONS = {"full": "fully_connected", "torus": "ring", "mesh": "fully_connected"}
 LINK_BYTES_PER_S = 400.0 * 2**30
 LINK_LATENCY_S = 936.25e-9
-"""Of notations that name no link: ASTRA-sim's shipped description of an HGX H100."""
+"""Link of a notation without links: ASTRA-sim's description of an HGX H100."""
 MAX_RANKS = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dimension:
-    """Equal blocks of ranks that are joined in the same way."""
+    """Equal blocks of ranks with equal links."""
 
     block: str
     ranks: int
@@ -47,7 +47,7 @@ class Dimension:
     latency_s: float  # per link; a switch is two links away
     leaf: int = 0  # ports of a leaf switch, of a fat tree
     oversubscription: float = 1.0  # ports of a leaf over its uplinks
-    energy_j_per_bit: float = math.nan  # per link crossed, where it is known
+    energy_j_per_bit: float = math.nan  # per link crossed; NaN if unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ def load_topology(text: str) -> Topology:
     """Return a topology by file name, path or notation.
 
     Raises:
-        UserError: it cannot be built; says which part and why.
+        UserError: the topology is invalid; names the part.
 
     >>> load_topology("torus:4x2").dimensions[1].block, load_topology("ring:4,switch:8").ranks
     ('ring', 32)
@@ -79,7 +79,7 @@ def load_topology(text: str) -> Topology:
 
 
 def file_behind(text: str) -> Path | None:
-    """Return the file of a named topology, or None for a written topology."""
+    """Return the file of a named topology, or None for a notation."""
     return TOPOLOGIES.find(text) if ":" not in text or os.sep in text else None
 
 
@@ -135,26 +135,26 @@ def _from_file(path: Path, text: str) -> Topology:
 
 
 def _checked(topology: Topology) -> Topology:
-    """Refuse networks that do not connect their ranks."""
-    said = f"topology '{topology.name}'"
+    """Return the topology; raise a `UserError` if it does not connect its ranks."""
+    name = f"topology '{topology.name}'"
     if len(topology.dimensions) > MAX_DIMENSIONS:
-        raise UserError(f"{said} has {len(topology.dimensions)} dimensions; up to 4 are simulated")
+        raise UserError(f"{name} has {len(topology.dimensions)} dimensions; up to 4 are simulated")
     for d in topology.dimensions:
         if d.ranks < 1:
-            raise UserError(f"{said}: {d.block} of {d.ranks} ranks; it needs at least 1")
+            raise UserError(f"{name}: {d.block} of {d.ranks} ranks; it needs at least 1")
         if not 0.0 < d.bytes_per_s < math.inf:
             raise UserError(
-                f"{said} is disconnected: its {d.block} has links of {d.bytes_per_s:g} bytes/s; "
+                f"{name} is disconnected: its {d.block} has links of {d.bytes_per_s:g} bytes/s; "
                 "a bandwidth must be positive"
             )
         if not 0.0 <= d.latency_s < math.inf:
-            raise UserError(f"{said}: latency {d.latency_s:g} s; it must not be negative")
+            raise UserError(f"{name}: latency {d.latency_s:g} s; it must not be negative")
         if d.block == "fat_tree" and (d.leaf < 1 or d.ranks % d.leaf):
-            raise UserError(f"{said}: {d.ranks} ranks do not fill leaf switches of {d.leaf} ports")
+            raise UserError(f"{name}: {d.ranks} ranks do not fill leaf switches of {d.leaf} ports")
         if not 0.0 < d.oversubscription < math.inf:
-            raise UserError(f"{said}: oversubscription {d.oversubscription:g}; it must be positive")
+            raise UserError(f"{name}: oversubscription {d.oversubscription:g}; it must be positive")
     if topology.ranks > MAX_RANKS:
-        raise UserError(f"{said} has {topology.ranks:,} ranks; up to {MAX_RANKS:,} are simulated")
+        raise UserError(f"{name} has {topology.ranks:,} ranks; up to {MAX_RANKS:,} are simulated")
     return topology
 
 
@@ -184,10 +184,10 @@ def plan_of(
     bytes_per_s: float | None = None,
     latency_s: float | None = None,
 ) -> Plan:
-    """Return a plan from words.
+    """Return the plan of a topology and an algorithm, with optional link values for all dimensions.
 
     Raises:
-        UserError: a word that means nothing.
+        UserError: the topology or the algorithm is invalid.
 
     >>> plan_of("torus:4x4", "ring").ranks
     16
@@ -199,7 +199,7 @@ def plan_for(network: Topology, algorithm: str) -> Plan:
     """Return a plan on a topology.
 
     Raises:
-        UserError: an algorithm that does not exist, or too many of them.
+        UserError: an algorithm is unknown, or the number of algorithms is wrong.
     """
     dimensions: Sequence[Dimension] = network.dimensions
     names = algorithm.removeprefix(FLAT).split(",")
@@ -226,10 +226,10 @@ def plan_for(network: Topology, algorithm: str) -> Plan:
 
 
 def plan_among(ranks: tuple[int, ...], network: Topology, algorithm: str) -> Plan:
-    """Return the plan of some ranks among themselves, of a network with an algorithm.
+    """Return the plan of a collective among a subset of the ranks of a network.
 
-    Ranks that are a block of the network, those of one coordinate in some of its dimensions, have
-    the others to themselves. Any other ranks are joined by the slowest link between them.
+    Ranks that share coordinates in some dimensions and fill the other dimensions use these
+    dimensions. Any other ranks are connected by the slowest link between them.
 
     >>> rails = load_topology("switch:8,switch:4")
     >>> plan_among((0, 8, 16, 24), rails, "ring").whole[:2, RANKS].tolist()

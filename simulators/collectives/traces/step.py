@@ -38,7 +38,7 @@ from simulators.core.folder import Folder, reader
 
 @dataclass(frozen=True)
 class _Issued:
-    """An operator of a rank, and the position of its node."""
+    """An operator of a rank, with the position of its node."""
 
     rank: int
     operator: Operator
@@ -53,14 +53,13 @@ class _Issued:
 def nodes_of(
     programs: Mapping[int, Sequence[Operator]], communication_ns: Callable[[Operator, int], int]
 ) -> tuple[TraceNode, ...]:
-    """Return the nodes of all ranks, in order of ranks and then of ids.
+    """Return the nodes of all ranks, ordered by rank and id.
 
-    `communication_ns` is the time of a send or collective of a rank alone on its network.
+    `communication_ns` returns the time of a send or collective of a rank, without contention.
 
     Raises:
-        UserError: an id occurs twice, or an operator waits for one that is not there; a send
-            without a receive or the reverse; a collective that some rank of its group lacks or has
-            in another order. Names the operators.
+        UserError: an id occurs twice, an operator waits for a missing operator, a send or receive
+            has no partner, or a collective is missing on a rank of its group or in another order.
     """
     nodes: list[TraceNode] = []
     issued: list[_Issued] = []
@@ -92,7 +91,7 @@ def nodes_of(
 
 
 def _pairs(issued: Sequence[_Issued]) -> Iterator[tuple[int, int]]:
-    """Yield the positions of every send and of its receive."""
+    """Yield the positions of every send and of the matching receive."""
     ends: dict[tuple[int, int, int, int], tuple[list[_Issued], list[_Issued]]] = defaultdict(
         lambda: ([], [])
     )
@@ -114,7 +113,7 @@ def _pairs(issued: Sequence[_Issued]) -> Iterator[tuple[int, int]]:
 
 
 def _groups(issued: Sequence[_Issued], everyone: tuple[int, ...]) -> Iterator[list[int]]:
-    """Yield the positions of the nodes of every collective among ranks."""
+    """Yield the positions of the nodes of every collective."""
     of_group: dict[tuple[int, ...], dict[int, list[_Issued]]] = {}
     for one in issued:
         if one.operator.kind == "collective":
@@ -127,7 +126,7 @@ def _groups(issued: Sequence[_Issued], everyone: tuple[int, ...]) -> Iterator[li
         for rank in ranks:
             mine = by_rank.get(rank, [])
             if len(mine) < len(most):
-                raise UserError(f"{most[len(mine)]}: rank {rank} never comes to it")
+                raise UserError(f"{most[len(mine)]}: rank {rank} has no matching collective")
             for one, other in zip(most, mine, strict=True):
                 a, b = one.operator, other.operator
                 if (a.collective, a.size_bytes) != (b.collective, b.size_bytes):
@@ -141,14 +140,14 @@ CHAKRA, GRAPH, LAYERS = ".et", ".json", ".csv"
 
 @dataclass(frozen=True)
 class TraceStep:
-    """Programs by rank; ranks with equal programs share the program of rank 0."""
+    """Programs by rank; a single program is shared by all ranks."""
 
     programs: tuple[tuple[Operator, ...], ...]
     ranks: int
 
     @functools.cached_property
     def messages(self) -> dict[Message, int]:
-        """How often each message is sent, counted at every rank that has an operator for it."""
+        """Number of sends of each message, counted at every rank with the message."""
         found: dict[Message, int] = {}
         for rank, program in enumerate(self.programs):
             for operator in program:
@@ -158,10 +157,10 @@ class TraceStep:
         return found
 
     def timeline(self, taken_ns: Mapping[Message, int], issue: str) -> Timeline:
-        """Return when every operator runs.
+        """Return the timeline of all operators.
 
         Raises:
-            UserError: operators never meet, or wait for each other.
+            UserError: operators have no partner, or wait for each other.
         """
         given = [{o.id: o for o in program} for program in self.programs]
         programs = dict(enumerate(self.programs))
@@ -187,10 +186,10 @@ class TraceStep:
 
 
 def trace_files(name: str) -> tuple[Path, ...]:
-    """Return the files behind a trace: a folder's, in order of their ranks, or the one.
+    """Return the files of a trace: those of a folder ordered by rank, or a single file.
 
     Raises:
-        UserError: there is no such file, or files of a folder do not say their ranks.
+        UserError: the file is missing, or names in a folder do not state all ranks.
     """
     if not Path(name).is_dir():
         return (Path(name) if Path(name).is_file() else TRACES.find(name),)
@@ -205,11 +204,11 @@ def trace_files(name: str) -> tuple[Path, ...]:
 
 
 def load_step(name: str, ranks: int) -> TraceStep:
-    """Return a step on a network of so many ranks.
+    """Return a step on a network of `ranks` ranks.
 
     Raises:
-        Infeasible: the trace is of another number of ranks.
-        UserError: a file is not there or not right.
+        Infeasible: the trace has another number of ranks.
+        UserError: a file is missing or malformed.
     """
     files = trace_files(name)
     if len(files) not in (1, ranks):

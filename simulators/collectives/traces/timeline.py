@@ -1,11 +1,9 @@
-"""When the operators of a graph run: as far as dependencies and one device of each kind allow.
+"""Timeline of an operator graph: dependencies, and one compute and one network resource per rank.
 
-A graph's nodes run when all they wait for has ended and their resource is free; of several that are
-ready, the one with the lowest number goes first, as ASTRA-sim's workload layer issues them, or of
-communication the one that was ready last. A rank has one resource for compute and one for
-communication, and receives as much as comes. A collective among ranks begins when the last of them
-has come to it. What communication costs a step is not its sum but what is exposed: the time that
-compute does not cover.
+A node runs when its predecessors have ended and its resource is free. Among ready nodes the one
+with the lowest number goes first, as in ASTRA-sim's workload layer; communication may instead be
+issued latest first. Receives need no resource. A collective begins when the last of its ranks has
+reached it. The cost of communication is its exposed time: the time that compute does not cover.
 """
 
 from __future__ import annotations
@@ -24,14 +22,14 @@ COMPUTE, COMMUNICATION, RECEIVE = range(3)
 KINDS = 3
 ALONE = -1
 ORDERS = ("fifo", "lifo")
-"""Which of the communication that is ready goes first: the earliest issued, or the latest."""
+"""Order of ready communication: earliest issued first, or latest first."""
 NAMED = 6
-"""Nodes named in an error."""
+"""Largest number of nodes named in an error."""
 
 
 @dataclass(frozen=True)
 class TraceNode:
-    """An operator of a graph, on a resource of a rank."""
+    """An operator on a resource of a rank."""
 
     name: str
     duration_ns: int
@@ -43,7 +41,7 @@ class TraceNode:
 
 @dataclass(frozen=True)
 class Timeline:
-    """When nodes ran, and what that means for the step."""
+    """Start and end of every node, and totals of the step."""
 
     start_ns: Ints = field(repr=False)
     end_ns: Ints = field(repr=False)
@@ -54,11 +52,11 @@ class Timeline:
 
 
 class TraceGraph(NamedTuple):
-    """Nodes as arrays: durations, resources, and who waits for whom."""
+    """Nodes as arrays: durations, resources and dependencies."""
 
     duration_ns: Ints
     resource: Ints  # KINDS * rank + kind
-    waits_for: Ints  # how many
+    waits_for: Ints  # number of predecessors
     first_follower: Ints  # into `followers`, one more than nodes
     followers: Ints
     group: Ints  # of every node
@@ -71,11 +69,11 @@ GRAPH = struct(TraceGraph)
 
 
 def timeline(nodes: Sequence[TraceNode], order: str = "fifo") -> Timeline:
-    """Return when every node runs; `order` is one of `ORDERS`.
+    """Return the timeline of the nodes; `order` is one of `ORDERS`.
 
     Raises:
-        UserError: a node waits for one that does not exist, or takes less than no time, or some
-            nodes wait for each other.
+        UserError: a node waits for a missing node, has a negative duration, or nodes wait for each
+            other.
 
     >>> step = [
     ...     TraceNode("forward", 10), TraceNode("gradient", 20, (0,)),
@@ -104,7 +102,7 @@ def _graph_of(nodes: Sequence[TraceNode], *, is_lifo: bool) -> TraceGraph:
     count = len(nodes)
     for i, node in enumerate(nodes):
         if node.duration_ns < 0:
-            raise UserError(f"node {i} '{node.name}' takes {node.duration_ns} ns")
+            raise UserError(f"node {i} '{node.name}' has a duration of {node.duration_ns} ns")
         for before in node.after:
             if not 0 <= before < count:
                 raise UserError(
@@ -137,11 +135,11 @@ def _by_owner(owner: Ints, owners: int) -> tuple[Ints, Ints]:
 
 
 def _why_stuck(nodes: Sequence[TraceNode], graph: TraceGraph, start_ns: Ints, end_ns: Ints) -> str:
-    """Name the nodes that wait for each other, or for partners that never start."""
+    """Return a message that names nodes in a cycle, or nodes whose partners never start."""
 
-    def named(which: Sequence[int]) -> str:
-        said = [f"'{nodes[i].name}' of rank {nodes[i].rank}" for i in which[:NAMED]]
-        return ", ".join(said) + (" ..." if len(which) > NAMED else "")
+    def named(positions: Sequence[int]) -> str:
+        names = [f"'{nodes[i].name}' of rank {nodes[i].rank}" for i in positions[:NAMED]]
+        return ", ".join(names) + (" ..." if len(positions) > NAMED else "")
 
     stuck = np.flatnonzero(end_ns < 0).tolist()
     if started := [i for i in stuck if start_ns[i] >= 0]:
@@ -159,7 +157,7 @@ def _why_stuck(nodes: Sequence[TraceNode], graph: TraceGraph, start_ns: Ints, en
 
 @kernel(i8(GRAPH, array(i8), array(i8)))
 def run_graph(graph: TraceGraph, start_ns: Ints, end_ns: Ints) -> int:
-    """Write starts and ends, and return how many nodes ran."""
+    """Write start and end of every node; return the number of nodes that ran."""
     count, resource, group = graph.duration_ns.size, graph.resource, graph.group
     if count == 0:
         return 0
@@ -177,7 +175,7 @@ def run_graph(graph: TraceGraph, start_ns: Ints, end_ns: Ints) -> int:
     event = np.zeros(2, np.int64)
     now, done, node, issued = 0, 0, -1, 0
     while True:
-        # At first whatever waits for nothing is ready, then what waited for the node that ended.
+        # First all nodes without predecessors are ready, then successors of the node that ended.
         first, last = 0, count
         if node >= 0:
             first, last = graph.first_follower[node], graph.first_follower[node + 1]
