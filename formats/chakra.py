@@ -1,7 +1,7 @@
 """Read Chakra execution traces: length-prefixed protocol-buffer messages.
 
-Sridharan et al., "Chakra" (2023); schema 0.0.4 of mlcommons/chakra. Only the fields needed for
-timing are decoded. Durations are whole microseconds.
+Sridharan et al., "Chakra" (2023); schema 0.0.4 of mlcommons/chakra. Only the fields of
+`chakra.textproto` are decoded. Durations are whole microseconds.
 """
 
 from __future__ import annotations
@@ -27,32 +27,7 @@ _COLLECTIVES = {
     6: "all_to_all",
     7: "reduce_scatter",
 }
-_SCHEMA = """
-name: "chakra.proto" package: "chakra" syntax: "proto3"
-message_type { name: "Metadata" }
-message_type {
-  name: "Attribute"
-  oneof_decl { name: "value" }
-  field { number: 1 name: "name" type: TYPE_STRING }
-  field { number: 7 name: "int32" type: TYPE_INT32 oneof_index: 0 }
-  field { number: 9 name: "int64" type: TYPE_INT64 oneof_index: 0 }
-  field { number: 11 name: "uint32" type: TYPE_UINT32 oneof_index: 0 }
-  field { number: 13 name: "uint64" type: TYPE_UINT64 oneof_index: 0 }
-  field { number: 15 name: "sint32" type: TYPE_SINT32 oneof_index: 0 }
-  field { number: 17 name: "sint64" type: TYPE_SINT64 oneof_index: 0 }
-  field { number: 27 name: "bool" type: TYPE_BOOL oneof_index: 0 }
-}
-message_type {
-  name: "Node"
-  field { number: 1 name: "id" type: TYPE_INT64 }
-  field { number: 2 name: "name" type: TYPE_STRING }
-  field { number: 3 name: "type" type: TYPE_INT32 }
-  field { number: 4 name: "ctrl_deps" type: TYPE_INT64 label: LABEL_REPEATED }
-  field { number: 5 name: "data_deps" type: TYPE_INT64 label: LABEL_REPEATED }
-  field { number: 7 name: "duration_us" type: TYPE_INT64 }
-  field { number: 10 name: "attr" type: TYPE_MESSAGE type_name: "Attribute" label: LABEL_REPEATED }
-}
-"""
+SCHEMA = Path(__file__).with_suffix(".textproto")
 
 
 def read_chakra(path: Path) -> tuple[Operator, ...]:
@@ -70,8 +45,7 @@ def read_chakra(path: Path) -> tuple[Operator, ...]:
     try:
         nodes = list(_nodes(content))
     except (DecodeError, ValueError) as error:
-        said = f"not a Chakra execution trace, or truncated: {error}"
-        raise UserError(f"{path}: {said}") from error
+        raise UserError(f"{path}: not a Chakra execution trace, or truncated: {error}") from error
     return tuple(_operator(node, path) for node in nodes)
 
 
@@ -80,7 +54,8 @@ def _message_classes() -> dict[str, Any]:
     """Return the message classes of the schema."""
     from google.protobuf import descriptor_pb2, message_factory, text_format
 
-    schema = text_format.Parse(_SCHEMA, descriptor_pb2.FileDescriptorProto())
+    text = SCHEMA.read_text(encoding="utf-8")
+    schema = text_format.Parse(text, descriptor_pb2.FileDescriptorProto())
     return dict(message_factory.GetMessages([schema]))
 
 
