@@ -1,16 +1,21 @@
-"""Features of networks from three search spaces: how many layers of each kind, and how wide.
+"""Latency of networks on devices: features of a network times the weights of a device.
 
-`nb201`: a cell of NAS-Bench-201 with six edges (Dong and Yang, 2020), as
-`|conv~0|+|conv~0|conv~1|+|conv~0|conv~1|conv~2|`; what a runtime prunes because no path leads
-through it is counted apart. `fbnet`: 22 blocks (Wu et al., 2019), as `k3_e1 k5_e6 skip ...`. `ofa`:
-kernel sizes, expansions, depths and resolution of a Once-for-all MobileNetV3 (Cai et al., 2020), as
-JSON. Widths stand in the weights: a feature is a count at a stage, so its weight is a time.
+Features count the layers of each kind per stage, so a weight is a time. Search spaces:
 
-Runtimes run a convolution with the norm, the activation and the addition behind it as one kernel,
-so norms and activations are no features. What of fusion differs between networks is: of FBNet, how
-many additions end in a projection, which blocks that narrow their input have none of; of OFA, how
-wide the first fused kernel of a stage is, that still runs at the resolution before it. Additions of
-cells did not improve predictions for held-out devices and are no features.
+- `nb201`: a cell of NAS-Bench-201 with six edges (Dong and Yang, 2020), as
+  `|conv~0|+|conv~0|conv~1|+|conv~0|conv~1|conv~2|`. Operations on no path to the output, which a
+  runtime prunes, are counted separately.
+- `fbnet`: 22 blocks (Wu et al., 2019), as `k3_e1 k5_e6 skip ...`.
+- `ofa`: kernel sizes, expansions, depths and resolution of a Once-for-all MobileNetV3 (Cai et al.,
+  2020), as JSON.
+
+Runtimes fuse a convolution with the norm, the activation and the addition behind it, so those are
+no features. Two effects of fusion differ between networks: the number of additions that end in a
+projection (FBNet), and the width of a stage's first fused kernel at the resolution of the stage
+before (OFA).
+
+A device is a calibrated one, or a JSON file of a user that `calibrate` writes. Files of older
+formats stay readable.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from simulators.core.calibration import read_calibration
@@ -33,31 +39,31 @@ from simulators.core.jit import Floats
 
 NONE = "none"
 CELL_OPERATIONS = ("skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
-"""What an edge of a cell may be, besides `none`."""
+"""Operations of a cell's edge, besides `none`."""
 
 EDGES = ((0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3))
-"""Of a cell, from node to node, in the order of its text."""
+"""Edges of a cell, from node to node, in the order of its text."""
 
 CELLS, CELL_MACS = 15, 16**2 * 32**2
-"""Cells of a network, and multiply-accumulates of a 1x1 convolution in any: 16 channels of 32 by 32
-pixels; later stages have twice the channels on half the sides."""
+"""Cells per network, and multiply-accumulates of a 1x1 convolution in every cell: 16 channels of 32
+by 32 pixels; later stages have twice the channels at half the side."""
 
 BLOCKS = ("k3_e1", "k3_e1_g2", "k3_e3", "k3_e6", "k5_e1", "k5_e1_g2", "k5_e3", "k5_e6")
-"""What a layer of FBNet may be, besides `skip`: kernel size, expansion, groups."""
+"""Blocks of an FBNet layer, besides `skip`: kernel size, expansion, groups."""
 
 FBNET_STAGES = (1, 4, 4, 4, 4, 4, 1)
-"""Layers of each stage, which have one width and resolution."""
+"""Layers per stage; a stage has one width and resolution."""
 
 OFA_STAGES, OFA_DEPTH = 5, 4
 OFA_RESOLUTION = 224.0
 
 
 def features(space: str, texts: Sequence[str]) -> Floats:
-    """Return a row of features per network.
+    """Return the features of networks, one row per network.
 
     Raises:
-        UnknownNameError: there is no such search space.
-        UserError: a text is no network of it.
+        UnknownNameError: the search space is unknown.
+        UserError: a text is not a network of the search space.
     """
     return np.array([_features_of(space, text) for text in texts]).reshape(len(texts), -1)
 
@@ -85,7 +91,7 @@ def cell_operations(text: str) -> list[str]:
     """Return the operation of each edge of a cell.
 
     Raises:
-        UserError: it is no such cell.
+        UserError: the text is not a cell of NAS-Bench-201.
     """
     found = [word.partition("~")[0] for word in text.replace("+", "").split("|") if word]
     if len(found) != len(EDGES) or not {*found} <= {NONE, *CELL_OPERATIONS}:
@@ -97,7 +103,7 @@ def cell_operations(text: str) -> list[str]:
 
 
 def cell_macs(text: str) -> float:
-    """Return the multiply-accumulates of a network's cells, as written: with what is pruned.
+    """Return the multiply-accumulates of a network's cells, pruned operations included.
 
     >>> cell_macs(cell_text(["nor_conv_1x1", *["none"] * 5])) / 1e6
     3.93216
@@ -108,7 +114,7 @@ def cell_macs(text: str) -> float:
 
 
 def _cell(text: str) -> list[float]:
-    """Return how many edges are of each operation: of all, and of those on a path to the end."""
+    """Return the number of edges per operation: all edges, then edges on a path to the output."""
     operations = cell_operations(text)
     used = [edge for edge, name in zip(EDGES, operations, strict=True) if name != NONE]
     reached, needed = {0}, {3}
@@ -125,7 +131,7 @@ def _cell(text: str) -> list[float]:
 
 
 def _fbnet(text: str) -> list[float]:
-    """Return how many blocks of each stage are of each kind, and how many of them end in a sum."""
+    """Return the number of blocks per stage and kind, then the number of additions per stage."""
     layers = text.split()
     if len(layers) != sum(FBNET_STAGES) or not {*layers} <= {"skip", *BLOCKS}:
         raise UserError(
@@ -140,9 +146,10 @@ def _fbnet(text: str) -> list[float]:
 
 
 def _ofa(text: str) -> list[float]:
-    """Return pixels, then per stage its depth and pixels times depth, expansions, kernels' areas.
+    """Return relative pixels, four features per stage, and the input expansion per stage.
 
-    Last comes per stage the expansion at its input: pixels times that of its first block.
+    The features of a stage are its depth, and pixels times depth, expansions and kernel areas. The
+    input expansion is pixels times the expansion of the first block.
     """
     try:
         asked = json.loads(text)
@@ -162,7 +169,7 @@ def _ofa(text: str) -> list[float]:
 
 
 FUSED = MappingProxyType({"nb201": 0, "fbnet": 5, "ofa": 5})
-"""How many of the last features are of fused kernels: of format 1 devices have no such weights."""
+"""Number of features of fused kernels, which come last. Device files of format 1 lack them."""
 
 SPACES: Mapping[str, Callable[[str], list[float]]] = MappingProxyType(
     {"nb201": _cell, "fbnet": _fbnet, "ofa": _ofa}
@@ -171,23 +178,23 @@ SPACES: Mapping[str, Callable[[str], list[float]]] = MappingProxyType(
 
 FOLDER = Path(__file__).parent / "calibration"
 DEVICE_FORMAT = 2
-"""Of format 1 are devices without weights of fused kernels."""
+"""Version of device files. Format 1 has no weights of fused kernels."""
 
 SUFFIX = ".json"
-NEEDED = ("format", "search_space", "unit_s", "mean", "noise")
 
 LEAST = 0.02
-"""No network is quicker than this share of the mean: degenerate cells, which are no network."""
+"""Least latency of a network, as a share of the mean; degenerate cells would have less."""
 
 NINETY = 1.645
-"""Standard deviations on either side that hold 90 %."""
+"""Standard deviations on each side of a 90 % interval."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """A device: its weights, how sure they are, and what they leave unexplained.
+    """Weights of a device with their covariance and the residual noise.
 
-    Latency is `unit_s * (mean[0] + features @ mean[1:])`; where `is_log`, its exponential.
+    Latency is `unit_s * (mean[0] + features @ mean[1:])`, or `unit_s` times the exponential of the
+    sum if `is_log`.
     """
 
     unit_s: float
@@ -197,18 +204,15 @@ class Weights:
     is_log: bool = False
 
     def seconds(self, features: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return latencies and both ends of their 90 % intervals.
-
-        Features have a row per network.
-        """
+        """Return latencies and both ends of their 90 % intervals. `features`: a row per network."""
         design = with_level(features)
-        # Sums by rows, not matrix products: those have other last bits in other batches.
+        # Sums by rows: the bits of matrix products would depend on the batch.
         middle = np.sum(design * self.mean, axis=1)
         variance = np.full(middle.size, self.noise**2)
         for column, line in zip(design.T, self.covariance, strict=True):
             variance += column * np.sum(design * line, axis=1)
-        reach = NINETY * np.sqrt(variance)
-        ends = (middle, middle - reach, middle + reach)
+        margin = NINETY * np.sqrt(variance)
+        ends = (middle, middle - margin, middle + margin)
         if self.is_log:
             found = tuple(self.unit_s * np.exp(end) for end in ends)
         else:
@@ -217,7 +221,7 @@ class Weights:
 
 
 def with_level(features: Floats) -> Floats:
-    """Return features behind a column of ones.
+    """Return features with a leading column of ones.
 
     >>> with_level(np.array([[2.0, 3.0]])).tolist()
     [[1.0, 2.0, 3.0]]
@@ -226,10 +230,10 @@ def with_level(features: Floats) -> Floats:
 
 
 def calibration_of(space: str) -> Path:
-    """Return the file of what devices have in common on a search space.
+    """Return the calibration file of a search space.
 
     Raises:
-        UnknownNameError: there is no such search space.
+        UnknownNameError: the search space is unknown.
     """
     if space not in SPACES:
         raise UnknownNameError("search space", space, tuple(SPACES))
@@ -237,14 +241,17 @@ def calibration_of(space: str) -> Path:
 
 
 def device(space: str, name: str) -> Weights:
-    """Return a device of the calibration, or one of a user's own by the path of its file.
+    """Return the weights of a calibrated device, or of a device file given by path.
 
     Raises:
-        UnknownNameError: nothing was measured on a device of that name.
-        UserError: a file is no device, or one of another search space.
+        UnknownNameError: the calibration has no device of this name.
+        UserError: the file is not a device file, or belongs to another search space.
     """
     if name.endswith(SUFFIX):
-        return once(_read, Path(name)).of(space)
+        measured_space, weights = once(_read_device, Path(name))
+        if measured_space != space:
+            raise UserError(f"{name} was measured on networks of {measured_space}, not of {space}")
+        return weights
     known = once(read_calibration, calibration_of(space))["devices"]
     if name not in known:
         raise UnknownNameError(
@@ -254,70 +261,46 @@ def device(space: str, name: str) -> Weights:
             "One of your own is the path of a file that "
             f"`calibrate` has written from its latencies, such as my_phone{SUFFIX}",
         )
-    return _weights(known[name])
+    numbers = known[name]
+    return _weights(numbers["unit_s"], numbers["mean"], numbers["noise"], numbers.get("covariance"))
 
 
-class _File(dict[str, Any]):
-    """The content of a device's file."""
+class _DeviceFile(msgspec.Struct, frozen=True, kw_only=True):
+    """Content of a device file, which `calibrate` writes."""
 
-    def of(self, space: str) -> Weights:
-        if self["search_space"] != space:
-            raise UserError(
-                f"{self['path']} was measured on networks of {self['search_space']}, not of {space}"
-            )
-        return _weights(self)
+    format: int
+    search_space: str
+    unit_s: float
+    mean: list[float]
+    noise: float
+    covariance: list[list[float]] | None = None
 
 
-def _read(path: Path) -> _File:
+def _read_device(path: Path) -> tuple[str, Weights]:
+    """Return the search space and the weights of a device file."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = msgspec.json.decode(path.read_bytes(), type=_DeviceFile)
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"{path} is no JSON: {error}") from error
-    if not isinstance(found, dict) or any(name not in found for name in NEEDED):
+    except msgspec.DecodeError as error:
+        raise UserError(f"{path} is not a device file ({error}); `calibrate` writes one") from error
+    if found.format > DEVICE_FORMAT:
         raise UserError(
-            f"{path} is no device: it lacks {', '.join(NEEDED)}; `calibrate` writes one"
+            f"{path} has format {found.format}; this version reads up to {DEVICE_FORMAT}"
         )
-    if not isinstance(found["format"], int):
-        raise UserError(f"{path}: format is {found['format']!r}, and no number of one")
-    if found["format"] > DEVICE_FORMAT:
-        raise UserError(
-            f"{path} is of format {found['format']}; this version reads up to {DEVICE_FORMAT}"
-        )
-    space = found["search_space"]
-    if not isinstance(space, str):
-        raise UserError(f"{path}: search_space is {space!r}, and no name")
-    known = once(read_calibration, calibration_of(space))["prior"]["mean"]
-    lacking = FUSED[space] if found["format"] < 2 else 0
-    _check(found, len(known) + 1 - lacking, path)
-    for name in [one for one in ("mean", "covariance") if one in found]:
-        found[name] = np.pad(np.array(found[name], np.float64), (0, lacking))
-    return _File(found, path=path)
+    space, covariance = found.search_space, found.covariance
+    missing = FUSED[space] if space in FUSED and found.format < 2 else 0
+    count = len(once(read_calibration, calibration_of(space))["prior"]["mean"]) + 1 - missing
+    for name, rows, wanted in (("mean", [found.mean], 1), ("covariance", covariance, count)):
+        if rows is not None and [len(row) for row in rows] != [count] * wanted:
+            raise UserError(f"{path}: `{name}` needs {count} numbers per row for {space}")
+    mean = np.pad(np.array(found.mean), (0, missing))
+    padded = None if covariance is None else np.pad(np.array(covariance), (0, missing))
+    return space, _weights(found.unit_s, mean, found.noise, padded)
 
 
-def _check(found: Mapping[str, Any], weights: int, path: Path) -> None:
-    """Hold a device's numbers to those its search space has: a level and a weight per feature.
-
-    Raises:
-        UserError: something is no number, or there are more or fewer of them.
-    """
-    shapes: dict[str, tuple[int, ...]] = {"unit_s": (), "noise": (), "mean": (weights,)}
-    if "covariance" in found:
-        shapes["covariance"] = (weights, weights)
-    for name, shape in shapes.items():
-        try:
-            numbers = np.array(found[name], np.float64)
-        except (TypeError, ValueError):
-            numbers = np.full(shape, np.nan)
-        wanted = " by ".join(map(str, shape)) + " numbers" if shape else "a number"
-        if numbers.shape != shape or not np.isfinite(numbers).all():
-            raise UserError(f"{path}: `{name}` is {wanted}, on networks of {found['search_space']}")
-
-
-def _weights(found: Mapping[str, Any]) -> Weights:
-    mean = np.array(found["mean"], np.float64)
-    covariance = found.get("covariance", np.zeros((mean.size, mean.size)))
-    return Weights(
-        float(found["unit_s"]), mean, np.array(covariance, np.float64), float(found["noise"])
-    )
+def _weights(unit_s: float, mean: Any, noise: float, covariance: Any) -> Weights:
+    """Return weights; without a covariance the weights are certain."""
+    means = np.array(mean, np.float64)
+    certain = np.zeros((means.size, means.size)) if covariance is None else covariance
+    return Weights(float(unit_s), means, np.array(certain, np.float64), float(noise))

@@ -1,7 +1,6 @@
-"""Latency of a network of a search space on a device, beside an accuracy given by the user.
+"""Latency of a network of a search space on a device, with an accuracy given by the user.
 
-Latency is the sum of what a device's weights say of the network's layers. A network is given by its
-text, or, of NAS-Bench-201, by the operations of a cell's six edges, which are then six axes.
+A network is given by its text, or by six axes with the operations of a NAS-Bench-201 cell's edges.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ _worth = partial(metric, page="edge.md#what-a-network-is-worth")
 
 @dataclass(frozen=True)
 class EdgeMetrics:
-    """What a search for networks weighs."""
+    """Latency and accuracy of a network."""
 
     latency_s: float = _latency("time of one inference", better="min")
     latency_s_lo: float = _latency("lower end of its 90 % interval")
@@ -91,7 +90,7 @@ class Edge:
     metrics: type = EdgeMetrics
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Answer rows of one device and search space together."""
+        """Evaluate a batch; rows with the same device and search space are evaluated together."""
         check_batch(EdgePoint, batch)
         texts = _texts(batch)
         out = {name: np.full(batch.num_rows, np.nan) for name in EdgeMetrics.__dataclass_fields__}
@@ -110,7 +109,7 @@ class Edge:
         return outcome(EdgeMetrics, out, shares=shares_of(level), sparse=True)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
-        """A point depends on the calibration of its space and on the files it names."""
+        """Return the files that a point depends on: calibration, device file and accuracies."""
         if name == "search_space":
             return (calibration_of(str(value)),)
         if (name == "device" and str(value).endswith(SUFFIX)) or (name == "accuracy" and value):
@@ -122,10 +121,10 @@ SIMULATOR = Edge()
 
 
 def _texts(batch: pa.RecordBatch) -> list[str]:
-    """Return every row's network; one that is not given is a cell of six edges.
+    """Return the network of every row; an empty network is the cell of its six edges.
 
     Raises:
-        UserError: a row of another space than that of cells names no network.
+        UserError: a row of another search space has no network.
     """
     named, spaces = (batch.column(name).to_pylist() for name in ("network", "search_space"))
     edges = [batch.column(name).to_pylist() for name in EDGE_FIELDS]
@@ -137,7 +136,7 @@ def _texts(batch: pa.RecordBatch) -> list[str]:
 
 
 def _accuracies(file: Path) -> Mapping[str, float]:
-    """Return the accuracy of each network of a user's file."""
+    """Return the accuracy by network of a user's CSV file."""
     try:
         with file.open(encoding="utf-8", newline="") as stream:
             rows = list(csv.DictReader(stream))
