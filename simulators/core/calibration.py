@@ -1,11 +1,11 @@
-"""Calibrations: fitted numbers with their provenance and a hash against changes by hand.
+"""Calibration files: fitted numbers with provenance, and a hash against changes by hand.
 
 Each file opens with `[provenance]`: measured tables with hashes, number of rows, split, held-out
 error, versions of driver and framework. Its last line is a hash of everything above. Measured
-tables belong to others and live outside the repository, in a reference folder.
+tables live outside the repository, in a reference folder.
 
-Parsed files are cached by hash as JSON in the user's cache folder: parsing the TOML of one answer
-takes a quarter of a second per process, reading the JSON a fortieth of that.
+Parsed files are cached by hash as JSON in the user's cache folder: parsing the TOML files of one
+answer takes .25 s per process, reading the JSON a fortieth of that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from simulators.core.folder import folder_of_user, is_ours, read_toml
 SEAL = "# sha256 of all above: "
 REQUIRED = ("measured", "sha256", "rows", "split", "held_out_mape")
 _MOST = 500
-"""Files that are kept parsed; a fit that writes many versions of one begins anew."""
+"""Most files in the cache; a full cache is emptied."""
 
 
 def reference_folder() -> Path | None:
@@ -40,10 +40,10 @@ def reference_folder() -> Path | None:
 
 
 def read_calibration(path: Path) -> dict[str, Any]:
-    """Return a calibration's content, `provenance` included.
+    """Return the content of a calibration file, `provenance` included.
 
     Raises:
-        UserError: it is missing, unreadable, without provenance, or was changed by hand.
+        UserError: the file is missing, unreadable, without provenance, or was changed by hand.
     """
     text = _text(path)
     body, found, seal = text.rpartition(SEAL)
@@ -59,10 +59,10 @@ def read_calibration(path: Path) -> dict[str, Any]:
 
 
 def read_choice(path: Path) -> dict[str, Any]:
-    """Return the content of a file that a fit has written, or its user by hand.
+    """Return the content of a TOML file that a fit or the user has written.
 
     Raises:
-        UserError: it is missing or unreadable, or a calibration that was changed by hand.
+        UserError: the file is missing or unreadable, or is a calibration that was changed by hand.
     """
     if SEAL in _text(path) or "provenance" in read_toml(path):
         return read_calibration(path)
@@ -70,17 +70,17 @@ def read_choice(path: Path) -> dict[str, Any]:
 
 
 def _text(path: Path) -> str:
-    """Return a file as it is written."""
+    """Return the text of a file."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError):
-        read_toml(path)  # says what is wrong
+        read_toml(path)  # raises a UserError with the reason
         raise
 
 
 @functools.lru_cache(maxsize=1024)
 def _parsed(path: Path, seal: str) -> dict[str, Any]:
-    """Return the content of a file whose hash is known."""
+    """Return the content of a calibration file from the cache, or parse it."""
     folder = _kept_in()
     with contextlib.suppress(OSError, ValueError):
         content: dict[str, Any] = json.loads((folder / f"{seal}.json").read_bytes())
@@ -92,7 +92,7 @@ def _parsed(path: Path, seal: str) -> dict[str, Any]:
 
 
 def _kept_in() -> Path:
-    """Return the folder of parsed files, or the null device if other users can write there."""
+    """Return the cache folder of parsed files, or the null device if others can write to it."""
     folder = folder_of_user("XDG_CACHE_HOME", "~/.cache") / "sweeper" / "calibrations"
     with contextlib.suppress(OSError):
         for place in (folder.parent, folder):
@@ -101,7 +101,7 @@ def _kept_in() -> Path:
 
 
 def _keep(file: Path, text: str) -> None:
-    """Write a file that is whole or absent."""
+    """Write a file atomically; empty the folder first if it is full."""
     if len(others := list(file.parent.iterdir())) >= _MOST:
         for other in others:
             other.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Prints checks as a table, or as JSON for programs."""
+"""Accuracy checks: a measured value with its limit, printed as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 ERROR, COVERAGE, PARITY = "error", "coverage", "parity"
-"""Kinds of checks: of predictions against measurements; of intervals, how many measurements they
-hold; of counts and times against another program's, or against a rule."""
+"""Kinds of checks: errors of predictions, coverage of intervals, and parity with another program or
+a rule."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A line of `sweeper-lab validate` or of a benchmark: the value and its limit.
+    """A line of `sweeper-lab validate` or of a benchmark: a value and its limit.
 
-    `ok` is None where no limit is set, or where the table behind the check is absent. The limit of
-    a coverage is the low end of its range.
+    `ok` is None without a limit, and without the measured table behind the check. The limit of a
+    coverage is the lower end of its range.
     """
 
     name: str
@@ -28,11 +28,11 @@ class Check:
     rows: int = 0
     note: str = ""
     kind: str = ERROR
-    peer: float | None = None  # the same figure of a peer, on the rows that it answers
+    peer: float | None = None  # the same figure of a baseline tool, on the rows it supports
 
     @property
     def verdict(self) -> str:
-        """What the limit makes of the value: a coverage is too wide or too narrow.
+        """The verdict: ok, MISSED, or for intervals too wide or too narrow.
 
         >>> Check("ours", 99.0, "%", limit=85.0, ok=False, kind=COVERAGE).verdict
         'too wide'
@@ -45,7 +45,7 @@ class Check:
 
 
 def print_checks(checks: Sequence[Check], *, as_json: bool = False) -> None:
-    """Print measured values and limits.
+    """Print checks as a table or as JSON.
 
     >>> print_checks([Check("V100 linear MAPE", 4.2, "%", limit=5.0, ok=True, rows=120)])
     name              value  unit  limit  ok  rows  note
@@ -63,7 +63,7 @@ def print_checks(checks: Sequence[Check], *, as_json: bool = False) -> None:
 
 
 def cells(checks: Sequence[Check]) -> tuple[list[str], list[list[str]]]:
-    """Return the header of a table of checks, and the cells of its lines."""
+    """Return header and rows of a table of checks."""
     lines = []
     for check in checks:
         value = "-" if check.value is None else f"{check.value:.4g}"

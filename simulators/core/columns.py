@@ -23,16 +23,16 @@ M = TypeVar("M")
 
 LEVELS = ("measured", "fitted", "extrapolated", "unmodelled")
 MEASURED, FITTED, EXTRAPOLATED, UNMODELLED = range(len(LEVELS))
-"""Positions in `LEVELS`, the best first."""
+"""Evidence levels as positions in `LEVELS`, the best first."""
 
 SHARES = tuple(f"{level}_share" for level in LEVELS)
-"""Columns of every answer: the shares of its time that rest on numbers of each level."""
+"""Columns of every result: the share of its time by evidence level."""
 
 Shares = NDArray[np.float64]
-"""A row for each of `LEVELS`, a column for each point."""
+"""Shares of time with a row per evidence level and a column per point."""
 
 STATUSES = ("ok", "infeasible", "error", "timeout", "crash")
-"""Every point ends as a row; a simulator itself says `ok` or `infeasible`, the engine the rest."""
+"""Status of a row. Simulators return `ok` or `infeasible`; engines add the other ones."""
 
 OUTCOME = pa.schema(
     [
@@ -41,8 +41,8 @@ OUTCOME = pa.schema(
         *(pa.field(name, pa.float64()) for name in SHARES),
     ]
 )
-"""Columns of every answer besides its metrics. Shares add up to one; they are null where a point is
-infeasible, and where a simulator does not say what it rests on."""
+"""Columns of every result besides its metrics. Shares add up to 1. They are null for infeasible
+points and for simulators without evidence levels."""
 
 
 @functools.cache
@@ -95,7 +95,7 @@ def categories(batch: pa.RecordBatch, name: str) -> tuple[NDArray[np.int64], lis
 
 
 def members(batch: pa.RecordBatch, names: Iterable[str]) -> NDArray[np.int64]:
-    """Return a number per row, equal where rows agree in all these columns."""
+    """Return group numbers: rows with equal values in all named columns have the same number."""
     member = np.zeros(batch.num_rows, np.int64)
     for codes, values in (categories(batch, name) for name in names):
         if len(values) > 1:
@@ -106,7 +106,7 @@ def members(batch: pa.RecordBatch, names: Iterable[str]) -> NDArray[np.int64]:
 def alike(
     batch: pa.RecordBatch, names: Sequence[str]
 ) -> list[tuple[NDArray[np.int64], dict[str, Any]]]:
-    """Return row numbers and common values of the rows that agree in all these columns."""
+    """Return groups of rows with equal values in all named columns: row numbers and values."""
     named, member = {name: categories(batch, name) for name in names}, members(batch, names)
     order = np.argsort(member, kind="stable")
     return [
@@ -117,10 +117,10 @@ def alike(
 
 
 def batch_of(kind: Any, point: Mapping[str, Any]) -> pa.RecordBatch:
-    """Return a batch of one point, fields left out with their defaults.
+    """Return a batch of one point, with defaults for missing fields.
 
     Raises:
-        UnknownNameError: a field the point type does not have.
+        UnknownNameError: the point type has no such field.
         UserError: a field without a default is missing.
     """
     known = {c.name: c.default for c in columns_of(kind)}
@@ -134,26 +134,26 @@ def batch_of(kind: Any, point: Mapping[str, Any]) -> pa.RecordBatch:
 
 
 def table_of(kind: type, columns: Sequence[NDArray[Any]]) -> pa.RecordBatch:
-    """Return columns as a batch of a facts type, one for each of its fields and in their order."""
+    """Return columns as a batch of a facts type. `columns` has the order of the fields."""
     schema = schema_of(kind)
     arrays = [pa.array(c).cast(f.type) for c, f in zip(columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def mapped(batch: pa.RecordBatch, name: str, of: Callable[[Any], Any]) -> NDArray[Any]:
-    """Return what `of` makes of the value of each row, asked once for each distinct one."""
+    """Return a function of a column's values per row, called once per distinct value."""
     codes, values = categories(batch, name)
     found: NDArray[Any] = np.array([of(value) for value in values])[codes]
     return found
 
 
 def which(batch: pa.RecordBatch, name: str, of: Callable[[Any], object]) -> NDArray[np.bool_]:
-    """Return which rows have a value of which `of` holds, asked once for each distinct one."""
+    """Return a mask of the rows whose value fulfils a condition, tested per distinct value."""
     return mapped(batch, name, lambda value: bool(of(value))).astype(bool)
 
 
 def points_of(kind: type[P], batch: pa.RecordBatch, group: str = "") -> list[P]:
-    """Return the rows of a batch as points of type `kind`, or as a group of options of points."""
+    """Return the rows of a batch as instances of `kind`, a point type or a group of options."""
     hints = typing.get_type_hints(kind)
     columns = [
         points_of(hints[f.name], batch, f"{group}{f.name}.")
@@ -165,7 +165,7 @@ def points_of(kind: type[P], batch: pa.RecordBatch, group: str = "") -> list[P]:
 
 
 def _cells(batch: pa.RecordBatch, name: str) -> list[Any]:
-    """Return a column as Python values; equal ones of an encoded column are one object."""
+    """Return a column as Python values; equal values of an encoded column are one object."""
     if pa.types.is_dictionary(batch.column(name).type):
         codes, values = categories(batch, name)
         return [values[code] for code in codes.tolist()]
@@ -181,11 +181,15 @@ def outcome(
     shares: Shares | None = None,
     sparse: bool = False,
 ) -> pa.RecordBatch:
-    """Build what `evaluate` returns from an array per field of a metrics type.
+    """Return the result of `evaluate` from an array per metric.
 
-    `infeasible` is per row the reason a point cannot exist, or an empty string; its metrics become
-    null. Shares of the time rest on numbers of each level; None: it is not said. `sparse`: columns
-    that are left out, and NaNs, are null.
+    Args:
+        metrics: metrics type.
+        columns: arrays by metric.
+        infeasible: per row the reason why the point is infeasible, or an empty string. Metrics of
+            infeasible rows are null.
+        shares: shares of time by evidence level; None: unknown.
+        sparse: missing columns and NaNs become null.
     """
     schema = schema_of(metrics)
     rows = len(next(iter(columns.values())))
@@ -208,7 +212,7 @@ def outcome(
 
 
 def shares_of(level: NDArray[np.int64] | int) -> Shares:
-    """Return the shares of points of which each rests on numbers of one level.
+    """Return the shares of points whose whole time has one evidence level.
 
     >>> shares_of(np.array([FITTED, UNMODELLED])).tolist()
     [[0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]
@@ -224,9 +228,9 @@ def evaluate_pointwise(
     batch: pa.RecordBatch,
     level: int | None = None,
 ) -> pa.RecordBatch:
-    """Return the outcome of `simulate` for each row; an `Infeasible` it raises is a row too.
+    """Return the results of `simulate` for a batch. An `Infeasible` exception becomes a row.
 
-    All that a simulator says may rest on numbers of one level, a position in `LEVELS`.
+    `level` is the evidence level of all results, a position in `LEVELS`.
     """
     schema = schema_of(cast(Any, metrics))
     found: list[M | None] = []
@@ -256,7 +260,7 @@ def _answer(
     infeasible: Sequence[str] | None,
     evidence: Sequence[pa.Array],
 ) -> pa.RecordBatch:
-    """Return the metrics of a schema and the columns of `OUTCOME`, shares among them once."""
+    """Return a result batch: metrics, status, reason and evidence shares."""
     kept = [f for f in schema if f.name not in SHARES]
     rows = len(evidence[0])
     if infeasible is None:
@@ -273,11 +277,10 @@ def _answer(
 
 @dataclass(frozen=True)
 class Pointwise(Generic[P, M]):
-    """Lift `simulate(point) -> metrics` to a `Simulator`; an infeasible point becomes nulls.
+    """A simulator defined by a function of one point, `simulate(point) -> metrics`.
 
-    For event-driven models. A model that is a formula implements `evaluate` on columns instead.
-    The metrics type may have fields named as `SHARES`; they become the columns of those names.
-    What a field `names` is part of a point's identity.
+    Event-driven models use this class; formulas implement `evaluate` on columns instead. A metrics
+    type with fields named as `SHARES` states its own evidence shares.
     """
 
     name: str
@@ -287,11 +290,11 @@ class Pointwise(Generic[P, M]):
     simulate: Callable[[P], M]
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Simulate every row on its own."""
+        """Evaluate every row of a batch separately."""
         return evaluate_pointwise(self.point, self.metrics, self.simulate, batch)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
-        """A point depends on the files that its fields name."""
+        """Return the file that a field's value names, if any."""
         kind: Any = self.point
         names = {c.name: c.metadata.get("names", "") for c in columns_of(kind)}
         folder = FOLDERS.get(names.get(name, ""))

@@ -1,8 +1,8 @@
 """A simulator turns a batch of design points into a batch of metrics, row by row.
 
-That sentence is the whole contract between the physics and the logistics. A simulator's inputs and
-metrics are two frozen dataclasses: their fields are the columns of the tables, the names allowed in
-a design space and the documentation. Nobody lists them again.
+This is the whole contract between simulators and the sweeper. A simulator's inputs and metrics are
+two frozen dataclasses: their fields are the columns of tables, the axes of a design space and the
+documentation.
 
 Related inputs may be grouped: a field of a point type may itself be a frozen dataclass, declared by
 `group`. Columns and axes then have dotted names, `speculation.method`.
@@ -43,13 +43,13 @@ def choice(
 
     Args:
         doc: one sentence for `sweeper show SIMULATOR`.
-        unit: the unit of the value, if it has one.
-        names: the folder its values name (`gpu`, `model` ...), so that the content of the named
-            file becomes part of a point's identity and misspelt values get suggestions.
-        otherwise: the word for none of those files, where it is not the default.
-        part: the component that the field describes, where fields are grouped by component.
-        given: whether it belongs to the question (a model, a load, a size) rather than to what a
-            designer chooses; answers are then for each of its values, unless a space says else.
+        unit: unit of the value.
+        names: folder of the named files (`gpu`, `model` ...). The content of the file becomes part
+            of a point's identity, and misspelt values get suggestions.
+        otherwise: value that names no file, if it is not the default.
+        part: component that the field describes, such as `accelerator`.
+        given: whether the field belongs to the question (a model, a load, a size) and not to the
+            design. Results are then compared per value, unless a space says otherwise.
         default: as in `dataclasses.field`.
         **rule: allowed values, as in `ValueRule`: `at_least=1`, `above=0`, `known=(...)`.
     """
@@ -59,51 +59,51 @@ def choice(
 
 
 asked = functools.partial(choice, given=True)
-"""Declare a field that belongs to the question."""
+"""Declare a field that belongs to the question, not to the design."""
 
 
 def group(kind: type) -> Any:
-    """Declare a field with a group of options, a frozen dataclass; its docstring is the text."""
+    """Declare a field with a group of options: a frozen dataclass, documented by its docstring."""
     return field(metadata={"doc": (kind.__doc__ or "").removesuffix(".")}, default=kind())
 
 
 def given_of(kind: type) -> tuple[str, ...]:
-    """Return the names of a point type's columns that belong to the question, not to the design."""
+    """Return the columns of a point type that belong to the question, not to the design."""
     return tuple(c.name for c in columns_of(kind) if c.metadata.get("given"))
 
 
 def fields_of(kind: type, part: str) -> tuple[str, ...]:
-    """Return the names of a point type's columns that describe a part."""
+    """Return the columns of a point type that describe a component."""
     return tuple(c.name for c in columns_of(kind) if c.metadata.get("part") == part)
 
 
 def metric(doc: str, *, unit: str = "", better: Direction | None = None, page: str = "") -> Any:
-    """Declare a field of a metrics type: one result column, an objective if `better` is given.
+    """Declare a field of a metrics type: one result column. `better` makes it an objective.
 
-    `page` names the definition: a page of `docs/explanation/` and a heading, `serving.md#rates`.
+    `page` links the definition: a page of `docs/explanation/` and a heading, `serving.md#rates`.
     """
     return field(metadata={"doc": doc, "unit": unit, "better": better, "page": page})
 
 
 def fact(doc: str, *, unit: str = "", needs: Sequence[str] = ()) -> Any:
-    """Declare a field of a facts type: a column that constraints and derived columns may name.
+    """Declare a field of a facts type: a column for constraints and derived columns.
 
-    It depends on the point's fields that it needs: all of them if empty; the fewer, the cheaper.
+    `needs` lists the fields of the point that the fact depends on; empty: all fields.
     """
     return field(metadata={"doc": doc, "unit": unit, "needs": tuple(needs)})
 
 
 @runtime_checkable
 class Simulator(Protocol):
-    """Anything that maps a batch of design points to a batch of metrics, row by row.
+    """An object that maps a batch of design points to a batch of metrics, row by row.
 
-    `evaluate` takes the point's fields as columns (strings dictionary-encoded) and returns, in the
-    same order, the metrics' fields and the columns of `OUTCOME`. It is pure: the same row gives the
-    same bits alone, in any batch, in any order and in any process.
+    `evaluate` receives the point's fields as columns (strings are dictionary-encoded) and returns
+    the metrics and the columns of `OUTCOME` for the rows in the same order. `evaluate` is pure: a
+    row has the same bits alone, in any batch, in any order and in any process.
     """
 
     name: str
-    version: int  # raised when results change; a golden run that moves without it fails a test
+    version: int  # raised when results change
     point: type  # frozen dataclass: its columns are the possible axes
     metrics: type  # frozen dataclass: its fields are the result columns
 
@@ -113,76 +113,72 @@ class Simulator(Protocol):
 
 @runtime_checkable
 class Reads(Protocol):
-    """A simulator whose answers depend on files: their content is part of a point's key."""
+    """A simulator whose results depend on files. Their content is part of a point's key."""
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
-        """Return the files that the value `value` of the field `name` makes a point depend on."""
+        """Return the files on which a point with this value of the field `name` depends."""
 
 
 @runtime_checkable
 class Describes(Protocol):
-    """A simulator that can state cheap facts about points, for derived columns and constraints."""
+    """A simulator with cheap facts about points, for derived columns and constraints."""
 
     facts: type  # frozen dataclass, like `metrics`
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the fields of `facts` for every row, without simulating anything."""
+        """Return the fields of `facts` for every row, without a simulation."""
 
 
 @runtime_checkable
 class WarmsUp(Protocol):
-    """A simulator with compiled kernels: the driver compiles them once, before it hires."""
+    """A simulator with compiled kernels. The driver compiles them before it starts workers."""
 
     def warm_up(self) -> None:
-        """Compile, or load from the cache, everything `evaluate` will call."""
+        """Compile all kernels of `evaluate`, or load them from the cache."""
 
 
 @runtime_checkable
 class Hints(Protocol):
-    """A simulator that knows beforehand which points are dear."""
+    """A simulator that estimates the cost of points."""
 
     def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
-        """Return a relative guess of the CPU-seconds each row will take."""
+        """Return a relative estimate of the CPU-seconds of each row."""
 
 
 @runtime_checkable
 class Shares(Protocol):
-    """A simulator that evaluates several points of a batch by one run."""
+    """A simulator that evaluates several points of a batch with one run."""
 
-    shares: tuple[str, ...]  # fields along which points often have the same run
+    shares: tuple[str, ...]  # fields along which points often share a run
 
 
 @runtime_checkable
 class Approximates(Protocol):
-    """A simulator with a cheaper answer to the same points, in other values of a few fields."""
+    """A simulator with a cheaper approximation, selected by values of a few fields."""
 
-    cheaper: tuple[tuple[str, Any], ...]  # those fields with their values
+    cheaper: tuple[tuple[str, Any], ...]  # fields and values of the approximation
 
 
 @runtime_checkable
 class Reprices(Protocol):
-    """A simulator whose costs follow from its other columns: no price asks for a new simulation.
+    """A simulator whose costs are computed from stored rows: new prices need no simulation.
 
-    Points are simulated at the defaults of `priced`; what results are asked for in other prices is
-    computed from the rows that are there.
+    Points are simulated at the defaults of the fields in `priced`.
     """
 
-    priced: tuple[str, ...]  # fields of the point that say prices, and change nothing but costs
-    cost_needs: tuple[str, ...]  # the fields and metrics that costs follow from besides
-    cost_metrics: tuple[str, ...]  # the metrics that are such costs
+    priced: tuple[str, ...]  # price fields of the point, which change only costs
+    cost_needs: tuple[str, ...]  # other fields and metrics that costs depend on
+    cost_metrics: tuple[str, ...]  # the metrics that are costs
 
     def costs(
         self, rows: pa.RecordBatch, prices: Mapping[str, Any]
     ) -> Mapping[str, NDArray[np.float64]]:
-        """Return the costs of rows of `cost_needs` at one value of each priced field.
-
-        NaN where there is no price.
-        """
+        """Return the cost metrics of rows at one value of each price field; NaN without a price."""
 
 
 @runtime_checkable
 class Notes(Protocol):
-    """A simulator with something to add below a table of its results: a date, an assumption."""
+    """A simulator with footnotes to tables of results, such as dates and assumptions."""
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
         """Return footnotes to results over these values of the point's fields."""
@@ -192,48 +188,47 @@ class Notes(Protocol):
 class Contribution:
     """Time and energy of an operator, message or wait, with its bound and evidence level.
 
-    Times and energies are those of all its repetitions; those of one design add up to its totals.
+    Times and energies include all repetitions; the contributions to a design add up to its totals.
     """
 
-    phase: str  # prefill, decode, stage 1 ...: what the rows of a design are grouped by
+    phase: str  # prefill, decode, stage 1 ...: the group of the row
     name: str
     count: float = 1.0  # repetitions within the totals
     time_s: float = 0.0
     energy_j: float = 0.0
-    memory_bytes: float = 0.0  # what it keeps resident on a device: weights, keys and values
+    memory_bytes: float = 0.0  # resident on a device: weights, keys and values
     flops: float = 0.0
-    moved_bytes: float = 0.0  # over memory or links, at least
-    devices: int = 1  # that its FLOPs and bytes are summed over
+    moved_bytes: float = 0.0  # least traffic over memory or links
+    devices: int = 1  # number of devices over which FLOPs and bytes are summed
     bound: str = ""  # compute, memory, latency, link, host ...
     level: str = "fitted"  # one of `core.columns.LEVELS`
-    on: str = ""  # the device whose numbers these are
+    on: str = ""  # the device
     note: str = ""
 
 
 @runtime_checkable
 class Explains(Protocol):
-    """A simulator that can say where the time, the memory and the energy of a design go."""
+    """A simulator that breaks down time, memory and energy of a design."""
 
     def explain(self, point: Mapping[str, Any]) -> Sequence[Contribution]:
-        """Return the contributions to one design, named by the fields of the point type.
+        """Return the contributions to one design; missing fields have their defaults.
 
-        Times add up to the latency, energies to the energy of `evaluate`, to the rounding of sums.
-        Fields that are left out have their defaults.
+        Times add up to the latency and energies to the energy of `evaluate`, up to rounding.
 
         Raises:
             Infeasible: the design cannot exist.
-            UserError: a value nothing answers to.
+            UserError: a value is invalid.
         """
 
 
 @runtime_checkable
 class NamesWeakest(Protocol):
-    """A simulator that can name the operator of a design whose time is known worst."""
+    """A simulator that names the operator with the weakest evidence of a design."""
 
     def weakest(self, point: Mapping[str, Any]) -> Contribution | None:
-        """Return the longest contribution on the worst evidence level, without a full simulation.
+        """Return the longest contribution on the worst evidence level, for example of a mean batch.
 
-        Nothing where the design takes no time; a cheap answer may be that of a mean batch.
+        Returns None for a design that takes no time.
         """
 
 
@@ -245,14 +240,14 @@ def weakest_of(rows: Sequence[Contribution]) -> Contribution | None:
 
 @runtime_checkable
 class Records(Protocol):
-    """A simulator of events that can return all events of the run of a design."""
+    """An event-driven simulator that returns all events of a run."""
 
     def records(self, point: Mapping[str, Any]) -> Mapping[str, pa.Table]:
-        """Return a table of each kind of event, by its name.
+        """Return a table per kind of event, by name.
 
         Raises:
             Infeasible: the design cannot exist.
-            UserError: a value nothing answers to, or the design was not answered by events.
+            UserError: a value is invalid, or the design is not simulated event by event.
         """
 
 
@@ -264,25 +259,25 @@ def objectives_of(simulator: Simulator) -> dict[str, Direction]:
 
 
 def load_simulator(name: str) -> Simulator:
-    """Return the simulator of that name: a folder with a `simulator.py`, or a file of one's own.
+    """Return a simulator by name: a folder with a `simulator.py`, or a file of the user.
 
     Raises:
-        UnknownNameError: nothing of that name is here.
-        UserError: what is here is no simulator.
+        UnknownNameError: the name is unknown.
+        UserError: the file defines no simulator.
     """
     simulator: Simulator = _REGISTERED.get(name) or load_from(SIMULATORS, name, "SIMULATOR")
     return simulator
 
 
 _REGISTERED: dict[str, Simulator] = {}
-"""Simulators that are objects of this process, as of a notebook, by name."""
+"""Simulators that were registered in this process, for example in a notebook, by name."""
 
 
 def register(simulator: Simulator) -> str:
-    """Register an object by its name in this process, and return the name.
+    """Register a simulator object in this process and return its name.
 
     Raises:
-        UserError: it is no simulator, or its name is that of one that is shipped.
+        UserError: the object is not a simulator, or a shipped simulator has the same name.
     """
     if not isinstance(simulator, Simulator):
         raise UserError(
@@ -296,5 +291,5 @@ def register(simulator: Simulator) -> str:
 
 
 def is_registered(name: str) -> bool:
-    """Return whether a name is that of a registered object, unknown to other processes."""
+    """Return whether a name belongs to a registered object, which other processes do not know."""
     return name in _REGISTERED

@@ -1,7 +1,6 @@
-"""There are three ways to fail, and two of them are answers.
+"""Errors: a mistake of the user (`UserError`), or a design that cannot exist (`Infeasible`).
 
-A user wrote something that cannot be run (`UserError`), or a design point cannot exist
-(`Infeasible`). Everything else is a defect, and crashes with its traceback.
+Every other exception is a defect and crashes with its traceback.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 SENTENCES = Path(__file__).with_name("not_modelled.toml")
 
 _LISTED = 16
-"""Names that a message lists; of more, the nearest."""
+"""Number of names that a message lists; of more names it lists the nearest."""
 
 
 class UserError(Exception):
@@ -50,9 +49,9 @@ class UnknownNameError(UserError):
 
 
 class Infeasible(Exception):  # noqa: N818 - an outcome, like StopIteration, not an error
-    """A design point that cannot exist: it becomes a row with a reason to group by.
+    """A design point that cannot exist. It becomes a row with a reason.
 
-    That is a short stable word, `weights_exceed_hbm`, and figures behind it.
+    `reason` is a short stable code, such as `weights_exceed_hbm`; `detail` has the figures.
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
@@ -64,7 +63,7 @@ class Infeasible(Exception):  # noqa: N818 - an outcome, like StopIteration, not
 
 
 def unknown(message: str, name: str, known: Iterable[str], listing: str = "Known") -> UserError:
-    """Return a mistake about a name: the message, the nearest name that is known, and others.
+    """Return the error for an unknown name: message, nearest known name and list of names.
 
     >>> print(unknown("there is no axis 'tq'", "tq", ["tp", "model"]))
     there is no axis 'tq'; did you mean 'tp'?
@@ -75,7 +74,7 @@ def unknown(message: str, name: str, known: Iterable[str], listing: str = "Known
 
 
 def listed(name: str, known: Sequence[str]) -> str:
-    """Return names behind each other: of many the nearest to a name, and how many others there are.
+    """Return a list of names; of more than `_LISTED` names, the nearest to `name` and a count.
 
     >>> listed("llama", [*"abcdefghijklmnopqrstuvwxyz", "llama2"]).split(", ")[::15]
     ['llama2', 'o']
@@ -93,7 +92,7 @@ def listed(name: str, known: Sequence[str]) -> str:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` for the nearest known name, or nothing.
+    """Return `; did you mean 'x'?` for the nearest known name, or an empty string.
 
     >>> suggestion("tq", ["tp", "model"])
     "; did you mean 'tp'?"
@@ -109,13 +108,13 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def _line(gpu: str) -> str:
-    """Return the letters a GPU's name begins with: its vendor's line, so that MI300 is no A30."""
+    """Return the leading letters of a GPU's name, so that A30 is not suggested for MI300."""
     match = re.match(r"[a-z]+", gpu.casefold())
     return match.group() if match else ""
 
 
 def not_modelled(word: str) -> str:
-    """Return what to say of a word that is known and not modelled; nothing of any other.
+    """Return the message for a known option that is not modelled, or an empty string.
 
     >>> not_modelled("Beam-Search")
     'beam search is not modelled; every request is one sequence'

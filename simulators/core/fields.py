@@ -1,7 +1,10 @@
-"""Which values a field of a point type may have, checked for all fields at once.
+"""Fields of point types: columns of grouped options, and rules for allowed values.
 
-A rule stands on its field: `tp: int = choice("tensor parallel degree", at_least=1, default=1)`. A
-point, or a batch of points, that breaks some is answered with one error that names them all.
+A field of a point type may be a frozen dataclass itself, a group of options as in vLLM. Columns are
+flat: an option of a group has a dotted name, `speculation.method`.
+
+A rule belongs to its field: `tp: int = choice("tensor parallel degree", at_least=1, default=1)`. A
+batch of points that breaks rules raises one error that names every broken rule.
 """
 
 from __future__ import annotations
@@ -23,9 +26,9 @@ from simulators.core.errors import UnknownNameError, UserError
 
 @dataclass(frozen=True, kw_only=True)
 class ValueRule:
-    """The range of a finite number, or the words a text is one of; null breaks neither.
+    """Allowed values of a field: a range of numbers, or a list of words. Null is always allowed.
 
-    Where words are made of others, `reads` tells: it raises `UserError` for what means nothing.
+    `reads` validates words with a syntax: it raises `UserError` for an invalid word.
     """
 
     at_least: float = -inf
@@ -36,7 +39,7 @@ class ValueRule:
     reads: Callable[[str], object] | None = None
 
     def allows(self, value: Any) -> bool:
-        """Say whether a value means something.
+        """Return whether a value is allowed.
 
         >>> [ValueRule(above=0.0, at_most=1.0).allows(value) for value in (0.0, 0.5, 1.0, None)]
         [False, True, True, True]
@@ -48,7 +51,7 @@ class ValueRule:
         return bool(self.at_least <= value <= self.at_most and self.above < value < self.below)
 
     def broken_by(self, name: str, value: Any) -> UserError | None:
-        """Return what is wrong with a value of the field `name`, or nothing.
+        """Return the error for a value of the field `name`, or None if the value is allowed.
 
         >>> ValueRule(at_least=0.0, below=1.0).broken_by("watermark", 1.5)
         UserError('watermark is 1.5; it must be at least 0 and below 1')
@@ -78,7 +81,7 @@ def check_point(point: Any) -> None:
 
 
 def check_batch(kind: type, batch: pa.RecordBatch) -> None:
-    """Raise `UserError` if columns of points of a type break rules, with a line for each value."""
+    """Raise `UserError` if columns of a point type break rules, with one line per value."""
     _tell(
         rule.broken_by(name, value)
         for name, rule in rules_of(kind)
@@ -87,7 +90,7 @@ def check_batch(kind: type, batch: pa.RecordBatch) -> None:
 
 
 def is_sound(kind: type, batch: pa.RecordBatch) -> bool:
-    """Whether no column of points of a type breaks a rule."""
+    """Return whether no column of a point type breaks a rule."""
     try:
         check_batch(kind, batch)
     except UserError:
@@ -97,13 +100,13 @@ def is_sound(kind: type, batch: pa.RecordBatch) -> bool:
 
 @functools.cache
 def rules_of(kind: Any) -> tuple[tuple[str, ValueRule], ...]:
-    """Return the fields of a point type that have a rule."""
+    """Return the columns of a point type that have a rule."""
     rules = ((c.name, c.metadata.get("rule", ValueRule())) for c in columns_of(kind))
     return tuple((name, rule) for name, rule in rules if rule != ValueRule())
 
 
 def _telling(column: pa.Array) -> list[Any]:
-    """Return values that tell whether all of a column are allowed: the extremes, or each word."""
+    """Return the values of a column that need a check: minimum and maximum, or each word."""
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
         ends = pc.min_max(column).as_py()
         return sorted(set(ends.values()) - {None})
@@ -124,7 +127,7 @@ P = TypeVar("P")
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a point, facts or metrics type; that of a grouped option has a dotted name."""
+    """One column of a point, facts or metrics type. Grouped options have dotted names."""
 
     name: str
     hint: Any  # its annotation
@@ -138,13 +141,13 @@ class Column:
 
     @property
     def group(self) -> str:
-        """The name of the group of options that the column belongs to; empty if to none."""
+        """The name of the column's group of options; empty without a group."""
         return self.name.rpartition(".")[0]
 
 
 @functools.cache
 def columns_of(kind: Any) -> tuple[Column, ...]:
-    """Return the columns of a dataclass, those of a group of options in its place."""
+    """Return the columns of a dataclass; a group of options is replaced by its columns."""
     hints, found = typing.get_type_hints(kind), []
     for f in fields(kind):
         if dataclasses.is_dataclass(hints[f.name]):
@@ -157,14 +160,14 @@ def columns_of(kind: Any) -> tuple[Column, ...]:
 
 
 def option_groups(kind: Any) -> dict[str, str]:
-    """Return the groups of options of a point type, each with its documentation."""
+    """Return the documentation of each group of options of a point type, by name."""
     hints = typing.get_type_hints(kind)
     grouped = (f for f in fields(kind) if dataclasses.is_dataclass(hints[f.name]))
     return {f.name: f.metadata["doc"] for f in grouped}
 
 
 def point_from(kind: type[P], values: Mapping[str, Any]) -> P:
-    """Return the point that has these values by column name, and defaults elsewhere."""
+    """Return a point with values given by column name, and defaults elsewhere."""
     hints = typing.get_type_hints(kind)
     own, groups = _by_group(values)
     made = {name: point_from(hints[name], options) for name, options in groups.items()}
@@ -172,7 +175,7 @@ def point_from(kind: type[P], values: Mapping[str, Any]) -> P:
 
 
 def updated(point: P, values: Mapping[str, Any]) -> P:
-    """Return a point with other values of some columns, given by name."""
+    """Return a copy of a point with other values of some columns, given by name."""
     own, groups = _by_group(values)
     for name, options in groups.items():
         own[name] = updated(own.get(name, getattr(point, name)), options)
@@ -180,7 +183,7 @@ def updated(point: P, values: Mapping[str, Any]) -> P:
 
 
 def _by_group(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Return the values of columns outside of groups, and of each group: dotted names or nested."""
+    """Return the values outside of groups, and the values of each group."""
     own: dict[str, Any] = {}
     groups: dict[str, dict[str, Any]] = {}
     for name, value in values.items():

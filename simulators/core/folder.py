@@ -1,10 +1,15 @@
-"""A thing's name is the name of its file: the folder is the registry.
+"""Folders of named files: GPUs, models, clusters, schedulers, simulators and so on.
 
-Names resolve first in `./catalog/<folder>/`, then in `$SWEEPER_HOME/<folder>/`, then in the
-package, so that an installed package needs no fork. A value that ends like a file is a path.
+A name is the name of its file. Names resolve first in `./catalog/<folder>/`, then in
+`$SWEEPER_HOME/<folder>/`, then in the package. A value that ends like a file is a path. Aliases may
+be Hugging Face repositories, with or without the owner, in any case, and with any of `-`, `.`, `_`
+and space between words.
 
-Aliases may be repositories of Hugging Face: they are found with or without their owner, in any
-case, and with any of `-`, `.`, `_` and space between their words.
+Python files (schedulers, samplers, engines, simulators) are loaded by name, by path, or by the
+dotted name of an installed module. A space or configuration from elsewhere may name any file, so
+code runs only from trusted folders: the package, installed packages, `$SWEEPER_HOME`, absolute
+folders of `$PYTHONPATH`, folders of `$SWEEPER_TRUST`, and folders recorded by
+`python -m sweeper trust FOLDER`.
 """
 
 from __future__ import annotations
@@ -32,39 +37,39 @@ from simulators.core.errors import UnknownNameError, UserError
 T = TypeVar("T")
 
 READ_BY_PATH = (".json", ".onnx")
-"""Files of other tools that may be given instead of a name."""
+"""Suffixes of other tools' files that may replace a name."""
 
 _LONGEST = 240
-"""Letters of a name: what file systems take, less a suffix."""
+"""Most characters of a name: the limit of file systems, less a suffix."""
 
 PACKAGE = Path(__file__).resolve().parent.parent
 PACKAGES = PACKAGE.parent
-"""The folder that `simulators/` and `sweeper/` stand in, and what is loaded by name."""
+"""The folder with the packages `simulators`, `sweeper` and the packages loaded by name."""
 
 
 @dataclass(frozen=True)
 class Folder:
-    """One kind of thing, kept as one file each."""
+    """A kind of named files, one file per name."""
 
-    kind: str  # what one of them is called, as in "unknown gpu"
-    path: str  # where the package keeps them, relative to itself
+    kind: str  # for messages, as in "unknown gpu"
+    path: str  # folder of the shipped files, relative to the package
     suffix: str = ".toml"  # of the files
-    besides: Folder | None = None  # where names are looked for that are not found here
-    package: str = "simulators"  # which one keeps them
+    besides: Folder | None = None  # second folder for names that are not found here
+    package: str = "simulators"  # package of the shipped files
 
     @property
     def shipped(self) -> Path:
-        """The folder in which the package keeps them."""
+        """The folder of the shipped files."""
         return PACKAGES / self.package / self.path
 
     @property
     def places(self) -> tuple[Path, ...]:
-        """The folders searched, the user's own first."""
+        """The searched folders, the user's own first."""
         return _places(self, os.environ.get("SWEEPER_HOME", ""))
 
     @property
     def plural(self) -> str:
-        """What several of them are called.
+        """The plural of the kind.
 
         >>> GPUS.plural, TOPOLOGIES.plural
         ('gpus', 'topologies')
@@ -72,12 +77,12 @@ class Folder:
         return f"{self.kind[:-1]}ies" if self.kind.endswith("y") else f"{self.kind}s"
 
     def names(self) -> tuple[str, ...]:
-        """Return every name that resolves, sorted."""
+        """Return all known names, sorted."""
         names = {file.stem for file in self._files()}
         return tuple(sorted(name for name in names if not name.startswith("_")))
 
     def like(self, word: str) -> tuple[str, ...]:
-        """Return the names that a word is part of, or part of an alias of.
+        """Return the names that contain a word, or have an alias that contains the word.
 
         >>> MODELS.like("Qwen/Qwen3-32B"), GPUS.like("mi3")
         (('qwen3_32b',), ('mi300x', 'mi325x', 'mi350x', 'mi355x'))
@@ -87,11 +92,11 @@ class Folder:
         return tuple(n for n in self.names() if n in by_alias or wanted in folded(n))
 
     def find(self, name: str) -> Path:
-        """Return the file behind a name, an alias or a path.
+        """Return the file of a name, an alias or a path.
 
         Raises:
-            UnknownNameError: nothing answers to the name.
-            UserError: a path was given and no file is there.
+            UnknownNameError: the name is unknown.
+            UserError: the path does not exist.
         """
         self.check_length(name)
         ends_as_file = name.endswith((self.suffix, *READ_BY_PATH))
@@ -117,26 +122,26 @@ class Folder:
         )
 
     def check_length(self, name: str) -> None:
-        """Raise `UserError` for a text that can be no file's name."""
+        """Raise `UserError` for a text that cannot be the name of a file."""
         if len(name) > _LONGEST or "\0" in name:
             raise UserError(f"{self.kind} '{name[:40]!s}...' is {len(name):,} letters, and no name")
 
     def load(self, name: str, read: Callable[[Path], T]) -> T:
-        """Return what `read` makes of the file behind a name, once per version of the file."""
+        """Return `read(file)` for the file of a name, cached per version of the file."""
         return once(read, self.find(name))
 
     def has(self, name: str) -> bool:
-        """Say whether a name or an alias resolves here."""
+        """Return whether a name or an alias is known."""
         if any((place / f"{name}{self.suffix}").is_file() for place in self.places):
             return True
         return folded(name) in self._aliases() or name in self.names()
 
     def _files(self) -> list[Path]:
-        """Every file; files that override earlier ones come last."""
+        """Return all files; a file that overrides another one comes later."""
         return [f for place in reversed(self.places) for f in place.glob(f"*{self.suffix}")]
 
     def _aliases(self) -> dict[str, Path]:
-        """Every file by its folded names, a repository's also without its owner."""
+        """Return all files by folded name and alias; repositories also without their owner."""
         files = self._files() if self.suffix == ".toml" else []
         return {
             spelling: file
@@ -148,14 +153,14 @@ class Folder:
 
 @functools.cache
 def _places(folder: Folder, home: str) -> tuple[Path, ...]:
-    """Return the folders that are searched for a thing, the user's own first."""
+    """Return the folders that are searched, the user's own first."""
     last = Path(folder.path).name
     own = [Path("catalog") / last, *([Path(home) / last] if home else [])]
     return (*own, folder.shipped)
 
 
 def folded(name: str) -> str:
-    """Return what spellings of a name have in common.
+    """Return a name in lower case, with `_` for `-`, `.` and space.
 
     >>> folded("Llama-3.1-8B"), folded("gpt_oss 20B")
     ('llama_3_1_8b', 'gpt_oss_20b')
@@ -165,7 +170,7 @@ def folded(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Simulators(Folder):
-    """A folder of `simulators/` is a simulator when it holds a `simulator.py`."""
+    """The folder of simulators: packages of `simulators/` with a `simulator.py`."""
 
     def names(self) -> tuple[str, ...]:
         shipped = (file.parent.name for file in self.shipped.glob("*/simulator.py"))
@@ -174,7 +179,7 @@ class _Simulators(Folder):
     def find(self, name: str) -> Path:
         self.check_length(name)
         if os.sep in name and (inside := Path(name) / "simulator.py").is_file():
-            return inside  # a folder of one's own
+            return inside  # a folder of the user
         file = self.shipped / name / "simulator.py"
         return file if file.is_file() and name not in super().names() else super().find(name)
 
@@ -217,7 +222,7 @@ FOLDERS = {
 
 
 def is_ours(place: Path) -> bool:
-    """Return whether a file or folder is there, the user's own, and nobody else may write to it."""
+    """Return whether a file or folder exists, belongs to the user, and only the user may write."""
     try:
         found = place.lstat()
     except OSError:
@@ -227,9 +232,9 @@ def is_ours(place: Path) -> bool:
 
 
 def folder_of_user(variable: str, usual: str) -> Path:
-    """Return a folder in the user's home, as the XDG Base Directory Specification names it.
+    """Return a folder of the XDG Base Directory Specification.
 
-    Where there is no home, nothing can be in it: a relative path would lead to anybody's folder.
+    Without a home folder the result is the null device, since a relative path could be any folder.
     """
     named = os.environ.get(variable, "")
     found = Path(named if Path(named).is_absolute() else os.path.expanduser(usual))  # noqa: PTH111
@@ -237,10 +242,10 @@ def folder_of_user(variable: str, usual: str) -> Path:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the content of a TOML file, read once per version of the file.
+    """Return the content of a TOML file, cached per version of the file.
 
     Raises:
-        UserError: the file cannot be read, or is not TOML; says where.
+        UserError: the file cannot be read, or is not TOML.
     """
     try:
         stat = path.stat()
@@ -250,7 +255,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def once(read: Callable[[Path], T], path: Path) -> T:
-    """Return what `read` makes of a file, once per version of it."""
+    """Return `read(path)`, cached per version of the file."""
     return cast(T, _once(read, path, path.stat().st_mtime_ns))
 
 
@@ -270,7 +275,7 @@ def _read_toml(path: Path, _mtime_ns: int, _size: int) -> dict[str, Any]:
 
 
 TRUST = "SWEEPER_TRUST"
-"""The environment's variable of folders whose code may run, apart as in `$PATH`."""
+"""Environment variable of trusted folders, separated as in `$PATH`."""
 
 
 def trusted() -> tuple[Path, ...]:
@@ -279,21 +284,21 @@ def trusted() -> tuple[Path, ...]:
     installed += [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
     named = [os.environ.get("SWEEPER_HOME", ""), *os.environ.get(TRUST, "").split(os.pathsep)]
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    absolute = [path for path in paths if Path(path).is_absolute()]  # others follow the folder
+    absolute = [path for path in paths if Path(path).is_absolute()]
     file = trust_file()
-    ours = is_ours(file.resolve())  # it may be a link, as those who keep such files elsewhere do
+    ours = is_ours(file.resolve())  # the file may be a link
     written = file.read_text(encoding="utf-8").splitlines() if ours else []
     words = filter(None, (*installed, *named, *absolute, *written))
     return (PACKAGES, *dict.fromkeys(Path(word).resolve() for word in words))
 
 
 def trust_file() -> Path:
-    """Return the file of trusted folders, a folder per line; the file may be missing."""
+    """Return the path of the list of trusted folders, one per line. The file may not exist."""
     return folder_of_user("XDG_CONFIG_HOME", "~/.config") / "sweeper" / "trusted"
 
 
 def is_trusted(place: Path) -> bool:
-    """Return whether code of a file or folder may run; links are followed first."""
+    """Return whether code of a file or folder may run, after following links."""
     home = place.resolve()
     return any(home.is_relative_to(folder) for folder in trusted())
 
@@ -304,7 +309,7 @@ def runnable(folder: Folder) -> tuple[str, ...]:
 
 
 def check_trust(file: Path) -> None:
-    """Raise `UserError` for code in a folder that the user has not trusted."""
+    """Raise `UserError` if a file is in no trusted folder."""
     if is_trusted(file):
         return
     here, home = Path.cwd().resolve(), file.resolve()
@@ -317,7 +322,7 @@ def check_trust(file: Path) -> None:
 
 
 def is_dotted(name: str) -> bool:
-    """Say whether a name is that of an installed module.
+    """Return whether a name has the form of an installed module's name.
 
     >>> is_dotted("mine.schedulers.fair"), is_dotted("fair"), is_dotted("./fair.py")
     (True, False, False)
@@ -327,7 +332,7 @@ def is_dotted(name: str) -> bool:
 
 
 def file_of_user(folder: Folder, name: str) -> Path | None:
-    """Return the user's file behind a name or a path; None for a module shipped or installed.
+    """Return the user's file of a name or path, or None for shipped and installed modules.
 
     Shipped modules are part of a simulator, whose version identifies the results.
     """
@@ -336,11 +341,11 @@ def file_of_user(folder: Folder, name: str) -> Path | None:
 
 
 def load_from(folder: Folder, name: str, attribute: str) -> Any:
-    """Return what the module behind a name defines as `attribute`.
+    """Return an attribute of the module of a name.
 
     Raises:
-        UnknownNameError: nothing answers to the name.
-        UserError: the file cannot be imported, or defines no such thing.
+        UnknownNameError: the name is unknown.
+        UserError: the file cannot be imported, or lacks the attribute.
     """
     module = load_module(folder, name)
     if not hasattr(module, attribute):
@@ -349,16 +354,16 @@ def load_from(folder: Folder, name: str, attribute: str) -> Any:
 
 
 def reader(format_: str, what: str) -> Callable[..., Any]:
-    """Return the function `what` by which a file of another tool's format is read."""
+    """Return a function of a reader of another tool's files, `formats/<format_>.py`."""
     found: Callable[..., Any] = load_from(FORMATS, format_, what)
     return found
 
 
 def load_module(folder: Folder, name: str) -> ModuleType:
-    """Return the module behind a name; another one once its file has changed.
+    """Return the module of a name; a changed file is loaded again.
 
     Raises:
-        UnknownNameError: nothing answers to the name.
+        UnknownNameError: the name is unknown.
         UserError: the file cannot be imported, or is not trusted.
     """
     if not is_dotted(name):
@@ -369,16 +374,16 @@ def load_module(folder: Folder, name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
-            raise  # it is there, but what it imports is not
+            raise  # the module exists, but one of its imports does not
         raise UnknownNameError(folder.kind, name, folder.names()) from error
 
 
 def _check_module(name: str) -> None:
-    """Raise `UserError` for a module of the folder one stands in, unless that is trusted."""
+    """Raise `UserError` for a module in the current folder, unless the folder is trusted."""
     first, here = name.partition(".")[0], Path.cwd().resolve()
     places: list[str | None] = [first, f"{first}.py"]
-    with contextlib.suppress(ValueError):  # `__main__` has none
-        if spec := importlib.util.find_spec(first):  # of a first word, nothing is imported
+    with contextlib.suppress(ValueError):  # `__main__` has no spec
+        if spec := importlib.util.find_spec(first):  # imports nothing for a top-level name
             places = [spec.origin, *(spec.submodule_search_locations or ())]
     for place in map(Path, filter(None, places)):
         if place.exists() and place.resolve().is_relative_to(here):
@@ -386,16 +391,15 @@ def _check_module(name: str) -> None:
 
 
 def import_file(file: Path) -> ModuleType:
-    """Return the module of a file; another one once the file has changed."""
+    """Return the module of a file; a changed file is loaded again."""
     return _imported(file, file.stat().st_mtime_ns)
 
 
 @functools.lru_cache(maxsize=64)
 def _imported(file: Path, _mtime_ns: int) -> ModuleType:
-    """Import a file; those of a package under their own names.
+    """Import a file, under a dotted name in packages and under a hash of the path elsewhere.
 
-    Others are known by their path, so that another process finds the module of what it loads
-    compiled.
+    The name depends only on the path, so that other processes can unpickle objects of the module.
     """
     check_trust(file)
     home = file.resolve()
