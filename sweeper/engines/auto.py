@@ -21,8 +21,7 @@ from sweeper.text import human
 
 _GUESS_ERROR = 2.0
 """Factor by which a guess may be off; where that does not change the choice, no point is probed."""
-_ONE, _SEVERAL, _RAY = range(3)
-"""Choices: a process, several, or Ray actors."""
+_ONE, _SEVERAL, _RAY = range(3)  # choices: a process, several, or Ray actors
 
 
 @dataclass(frozen=True)

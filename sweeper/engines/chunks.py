@@ -21,18 +21,14 @@ from sweeper.space.design_space import DesignSpace
 from sweeper.space.points import Batch, Index, Span, cut, width
 from sweeper.store.store import Part
 
-LARGEST = 4 * PART
-"""Most points of a chunk."""
+LARGEST = 4 * PART  # most points of a chunk
 FIRST_S, LAST_S = 1.0, 8.0
 """Target duration of a chunk, at first and in a long sweep, where it keeps parts few."""
 UNTRIED_S = FIRST_S / 8
 """Assumed time of a point when nothing is known; it keeps first chunks small."""
-_WORTH = 10.0
-"""Least duration of a chunk, in multiples of the time to write a part."""
-_TAPER = 16
-"""Largest ratio of a full chunk to a last one: each chunk costs a round trip and a file."""
-_MEMORY = 0.5
-"""Weight of the newest measurement in the running mean of seconds per point."""
+_WORTH = 10.0  # least duration of a chunk, in multiples of the time to write a part
+_TAPER = 16  # largest ratio of a full chunk to a last one: each chunk costs a round trip and a file
+_MEMORY = 0.5  # weight of the newest measurement in the running mean of seconds per point
 _PROBES, PROBE_S = 64, 1.0
 """Points evaluated to estimate a sweep, and the time after which fewer suffice."""
 _STRETCHES, _NEIGHBOURS = 16, 1024

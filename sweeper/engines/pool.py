@@ -28,20 +28,16 @@ ONE_THREAD = dict.fromkeys(
     ("NUMBA_NUM_THREADS", "POLARS_MAX_THREADS", "RAYON_NUM_THREADS", "OMP_NUM_THREADS"), "1"
 )
 """Environment of one worker of several, so that libraries do not start a thread per core."""
-_POLL_S = 0.25
-"""Interval between checks of all workers for batches that take too long."""
+_POLL_S = 0.25  # interval between checks of all workers for batches that take too long
 _SLACK, _LEAST_SLACK = 10.0, 3.0
 """A batch may take this many times its expected time before it is split; the lower factor applies
 where the time limit of a point is less than that."""
 _SHORTEST_S, _SHORTEST = 60.0, 0.1
 """But at least 60 s or the time limit of a point if that is less, and a tenth of that limit: points
 of a sweep differ, and a batch that is split too early is evaluated twice."""
-_OTHERS_S = 5.0
-"""Time for which the first ready worker waits for the others before work begins."""
-_GROW_S = 5.0
-"""Interval between checks whether more workers can be spawned."""
-_OBSTACLE_S = 8.0
-"""Wait for the first worker after which the obstacle is reported."""
+_OTHERS_S = 5.0  # time for which the first ready worker waits for the others before work begins
+_GROW_S = 5.0  # interval between checks whether more workers can be spawned
+_OBSTACLE_S = 8.0  # wait for the first worker after which the obstacle is reported
 
 
 class LostWorker(Exception):  # noqa: N818 - an outcome, like StopIteration, not an error

@@ -40,8 +40,7 @@ _CODE = (
 _PDEATHSIG = 1  # <linux/prctl.h>
 _READY_S = 900.0
 """Time within which a child is ready: with cold caches it compiles everything first."""
-_PROBE_LIMIT_S = 20.0
-"""A probe that takes longer is ended; it should take two seconds."""
+_PROBE_LIMIT_S = 20.0  # a probe that takes longer is ended; it should take two seconds
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,7 @@ from simulators.core.errors import UserError
 from sweeper.engines import Pool
 from sweeper.engines.pool import ONE_THREAD
 
-_ANSWER_S = 4.0
-"""Time within which a cluster accepts a connection."""
+_ANSWER_S = 4.0  # time within which a cluster accepts a connection
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,8 @@ from sweeper.space.points import Batch, Mask, split, width
 from sweeper.space.sql import computed, names_in, parsed
 from sweeper.store.store import Part, Store, answer_schema
 
-PART = 200_000
-"""Most points of a part, which is one Parquet row group."""
-_RETURNED = ("ok", "infeasible")
-"""Statuses that a simulator may return; engines set the others."""
+PART = 200_000  # most points of a part, which is one Parquet row group
+_RETURNED = ("ok", "infeasible")  # statuses that a simulator may return; engines set the others
 
 
 @dataclass(frozen=True)
@@ -66,8 +64,7 @@ class Limits:
             resource.setrlimit(resource.RLIMIT_AS, (most, hard))
 
 
-UNSTATED = Limits()
-"""Default limits."""
+UNSTATED = Limits()  # default limits
 
 
 @dataclass(frozen=True)

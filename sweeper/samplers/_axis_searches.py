@@ -136,16 +136,13 @@ def capacity_search(written: SpaceConfig, space: DesignSpace) -> Capacity | None
     return Capacity(axis, slo)
 
 
-_PER_ROUND = 24
-"""Designs tried per round and answer, the most promising first."""
+_PER_ROUND = 24  # designs tried per round and answer, the most promising first
 _NEAR_MISS, _FEWER = 1.1, 2
 """A design that misses by less than this factor is also tried with up to so many replicas less."""
-_PROMISING = 1.5
-"""Designs that missed by less than this factor are tried before untried ones."""
+_PROMISING = 1.5  # designs that missed by less than this factor are tried before untried ones
 _HOPELESS = 1.25
 """Designs predicted to miss by more than this factor are not tried, but for an answer's best."""
-_EQUAL_SIZE = 48
-"""Designs of the answer's size that are tried at most, to find the best among them."""
+_EQUAL_SIZE = 48  # designs of the answer's size that are tried at most, to find the best among them
 _NO_PROBES = np.empty((0, 2), np.int64)
 
 
@@ -336,8 +333,7 @@ class BisectionState:
         return bool(np.isfinite(self.devices[design, place]) and np.isnan(self.miss[design, place]))
 
 
-SHARE = 1e-3
-"""Expected share of points on the front."""
+SHARE = 1e-3  # expected share of points on the front
 
 
 @dataclass(frozen=True)

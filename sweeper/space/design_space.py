@@ -33,8 +33,7 @@ from sweeper.space.rules import Counts, Rule, counts_of, drawn
 from sweeper.space.space_file import SpaceConfig, parse_space
 from sweeper.space.sql import condition, joined
 
-_LARGEST = 2**62
-"""Points have 64-bit numbers; the last bit allows counting past the end."""
+_LARGEST = 2**62  # points have 64-bit numbers; the last bit allows counting past the end
 
 
 @dataclass(frozen=True)

@@ -120,8 +120,7 @@ def subtract(span: Span, done: Sequence[Span], answered: Index) -> Iterator[Span
 
 
 Codes = NDArray[np.int32]
-CODE = "code"
-"""The column of a factor's table that numbers its rows."""
+CODE = "code"  # the column of a factor's table that numbers its rows
 
 
 @dataclass(frozen=True)

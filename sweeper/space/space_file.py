@@ -125,8 +125,7 @@ def nested(axes: Mapping[str, Any]) -> dict[str, Any]:
 _DEEPEST, _LARGEST, _LONGEST = 12, 1_000_000, 10_000_000
 """Levels of a space file, values in it, and its bytes."""
 _LONGEST_SITE = 10_000
-_LONGEST_NAME = 200
-"""Letters of a reference to another key."""
+_LONGEST_NAME = 200  # letters of a reference to another key
 
 
 def read_space(file: Path, *, complete: bool = False) -> dict[str, Any]:

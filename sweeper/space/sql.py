@@ -8,6 +8,7 @@ of single values, keywords and columns are allowed; aggregates and subqueries ar
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,34 +21,17 @@ from numpy.typing import NDArray
 
 from simulators.core.errors import UserError, unknown
 from simulators.core.folder import FOLDERS
-from sweeper.text import number_in
+from sweeper.text import TIMES, number_in
 
-_UNITS = {
-    "ns": 1e-9,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "ms": 1e-3,
-    "s": 1.0,
-    "min": 60.0,
-    "h": 3600.0,
-    "k": 1e3,
-    "K": 1e3,
-    "M": 1e6,
-    "G": 1e9,
-    "kB": 1e3,
-    "MB": 1e6,
-    "GB": 1e9,
-    "TB": 1e12,
-}
-"""What may stand right behind a number in a condition, and what it is worth there."""
+_POWERS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+_UNITS = {**TIMES, **_POWERS}  # units right behind a number in a condition, and their factors
 _WORDS = "|".join(sorted(_UNITS, key=len, reverse=True))
 _NUMBER = re.compile(
     rf"('(?:[^']|'')*'|\"[^\"]*\"|`[^`]*`)|(?<![\w.])(\d+(?:\.\d+)?|\.\d+)({_WORDS})\b"
 )
-_EQUAL = re.compile(r"\b(\w+)(\s*(?:=|<>|!=)\s*)'([^']*)'")
+_EQUAL = re.compile(r"\b(\w+)(\s*(?:=|<>|!=)\s*)('[^']*')")
 _AMONG = re.compile(r"\b(\w+)(\s+(?:NOT\s+)?IN\s*)\(([^()]*)\)", re.IGNORECASE)
-_KINDS = {"prices": "price"}
-"""The folder that a column names, where it is not called like that."""
+_KINDS = {"prices": "price"}  # the folder that a column names, where it is not called like that
 
 
 def spelt(text: str) -> str:
@@ -57,8 +41,14 @@ def spelt(text: str) -> str:
     "ttft_p99_s <= 0.8 AND gpu = 'h100_sxm'"
     """
     text = _NUMBER.sub(lambda m: m[1] or f"{float(m[2]) * _UNITS[m[3]]:.12g}", text)
-    text = _EQUAL.sub(lambda m: f"{m[1]}{m[2]}'{named(_kind(m[1]), m[3])}'", text)
-    return _AMONG.sub(lambda m: f"{m[1]}{m[2]}({_each_named(m[1], m[3])})", text)
+    text = _EQUAL.sub(lambda m: f"{m[1]}{m[2]}{_names_in(m[1], m[3])}", text)
+    return _AMONG.sub(lambda m: f"{m[1]}{m[2]}({_names_in(m[1], m[3])})", text)
+
+
+def _names_in(column: str, quoted: str) -> str:
+    """Return quoted words with names of the column's folder in place of aliases."""
+    kind = _KINDS.get(column, column)
+    return re.sub(r"'([^']*)'", lambda m: f"'{named(kind, m[1])}'", quoted)
 
 
 def named(kind: str, word: str) -> str:
@@ -87,15 +77,6 @@ def number(written: Any, unit: str) -> Any:
     return written if found is None else found
 
 
-def _kind(column: str) -> str:
-    return _KINDS.get(column, column)
-
-
-def _each_named(column: str, listed: str) -> str:
-    kind = _kind(column)
-    return re.sub(r"'([^']*)'", lambda m: f"'{named(kind, m[1])}'", listed)
-
-
 def _set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
@@ -106,12 +87,6 @@ FUNCTIONS = _set(
     "ROUND RTRIM SIGN SIN SQRT STARTS_WITH STRPOS SUBSTR TAN TRY_CAST UPPER"
 )
 """Functions of single values whose results are no longer than their arguments."""
-AGGREGATES = _set(
-    "AVG CORR COUNT COVAR COVAR_POP COVAR_SAMP CUME_DIST DENSE_RANK FIRST FIRST_VALUE LAG LAST "
-    "LAST_VALUE LEAD MAX MEAN MEDIAN MIN OVER QUANTILE_CONT QUANTILE_DISC RANK ROW_NUMBER SELECT "
-    "STDDEV STDDEV_POP STDDEV_SAMP SUM VARIANCE VAR VAR_POP VAR_SAMP"
-)
-"""Words that ask about other rows than the one that is judged."""
 WORDS = _set(
     "AND AS BETWEEN BIGINT BOOL BOOLEAN CASE DOUBLE ELSE END FALSE FLOAT ILIKE IN INT INTEGER IS "
     "LIKE NOT NULL OR PRECISION REAL REGEXP RLIKE SMALLINT STRING TEXT THEN TRUE VARCHAR WHEN "
@@ -138,13 +113,16 @@ def names_in(text: str, what: str) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def parsed(text: str, what: str) -> pl.Expr:
-    """Return an SQL expression over single rows, or say which of its words is none.
+    """Return an SQL expression over single rows.
+
+    Raises:
+        UserError: a word is no column, function or operator, or polars cannot parse the text.
 
     >>> parsed("cost < AVG(cost)", "where 'cost < AVG(cost)'")
     Traceback (most recent call last):
         ...
-    simulators.core.errors.UserError: where 'cost < AVG(cost)' looks at many points at once (AVG); \
-it must judge each alone
+    simulators.core.errors.UserError: where 'cost < AVG(cost)' calls 'AVG', which is no function \
+of single values...
     """
     text = spelt(text)
     strange = _strange_words(text, what)
@@ -250,24 +228,20 @@ def _strange_words(text: str, what: str) -> list[str]:
     if len(text) > LONGEST:
         raise UserError(f"{shown(what)} is longer than {LONGEST:,} characters")
     tokens = list(_tokens(text, what))
-    depth, deepest, operators = 0, 0, 0
     strange = []
-    for i, (kind, part) in enumerate(tokens):
-        depth += (part == "(") - (part == ")")
-        deepest = max(deepest, depth)
-        operators += kind == "word" or (kind == "sign" and part not in "(),")
-        if kind != "word":
+    for (kind, part), (_, following) in itertools.pairwise([*tokens, ("", "")]):
+        if kind != "word" or part.upper() in WORDS:
             continue
-        word, called = part.upper(), tokens[i + 1 : i + 2] == [("sign", "(")]
-        if word in AGGREGATES and (called or word in ("OVER", "SELECT")):
-            raise UserError(
-                f"{shown(what)} looks at many points at once ({part}); it must judge each alone"
-            )
-        if called and word not in FUNCTIONS | WORDS:
-            message = f"{shown(what)} calls '{part[:40]}', which is no function here"
-            raise unknown(message, word, sorted(FUNCTIONS), "Functions")
-        if not called and word not in WORDS:
+        if following != "(":
             strange.append(part)
+        elif part.upper() not in FUNCTIONS:
+            message = f"{shown(what)} calls '{part[:40]}', which is no function of single values"
+            raise unknown(message, part.upper(), sorted(FUNCTIONS), "Functions")
+    depths = itertools.accumulate((part == "(") - (part == ")") for _, part in tokens)
+    deepest = max(depths, default=0)
+    operators = sum(
+        kind == "word" or (kind == "sign" and part not in "(),") for kind, part in tokens
+    )
     if deepest > DEEPEST or operators > MOST:
         raise UserError(
             f"{shown(what)} is too long: {operators:,} words and operators of at most {MOST}, "

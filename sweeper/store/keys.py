@@ -35,8 +35,7 @@ _NAME = re.compile(
     r"(?:(?P<lo>\d+)-(?P<hi>\d+)(?P<without>-w[0-9a-f]+)?|x[0-9a-f]+)\.parquet$"
 )
 
-_MOST = 1 << 28
-"""Most bytes of unpacked numbers: compressed text may expand to any size."""
+_MOST = 1 << 28  # most bytes of unpacked numbers: compressed text may expand to any size
 
 
 def name_of(definition: str, where: Batch) -> str:
@@ -83,10 +82,8 @@ def _digest_numbers(numbers: Index) -> str:
     return hashlib.blake2b(np.ascontiguousarray(numbers).tobytes(), digest_size=8).hexdigest()
 
 
-SHOWN = 10
-"""Hexadecimal digits of a key that are printed; commands accept any unique prefix."""
-_AT_ONCE = 1 << 18
-"""Rows whose keys are computed at a time."""
+SHOWN = 10  # hexadecimal digits of a key that are printed; commands accept any unique prefix
+_AT_ONCE = 1 << 18  # rows whose keys are computed at a time
 
 
 @dataclass(frozen=True)

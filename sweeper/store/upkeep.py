@@ -18,8 +18,7 @@ from sweeper.store.keys import definition_in, is_part
 from sweeper.store.parquet import DamagedPart, check, filesystem, metadata, read_frames, remove
 from sweeper.store.store import Store, grouped, merged, repeated
 
-ROWS = 200_000
-"""Points of a part: this many rows make a good Parquet row group."""
+ROWS = 200_000  # points of a part: this many rows make a good Parquet row group
 
 
 @dataclass(frozen=True)

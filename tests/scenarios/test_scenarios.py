@@ -88,7 +88,7 @@ def test_scenario_errors_raise_a_user_error(tmp_path: Path, was: str, now: str, 
     ("was", "now", "said"),
     [
         ("left_cost_usd", "left_cost", "no column 'left_cost'; did you mean 'left_cost_usd'?"),
-        ("left_cost_usd", "AVG(left_cost_usd)", "looks at many points at once"),
+        ("left_cost_usd", "AVG(left_cost_usd)", "no function of single values"),
         ("left: x = 1 AND n = 1", "left: n = 1", "is one row, and 3 meet its condition"),
     ],
 )

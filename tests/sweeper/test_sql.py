@@ -12,10 +12,10 @@ from tests.toys import QUADRATIC, space
 
 SCHEMA = {"x": pl.Float64(), "n": pl.Int64(), "label": pl.String()}
 REFUSED = [
-    ("x < AVG(x)", "many points at once .AVG"),
-    ("COUNT(*) > 1", "many points at once"),
-    ("ROW_NUMBER() OVER (ORDER BY x) = 1", "many points at once"),
-    ("x IN (SELECT 1)", "many points at once"),
+    ("x < AVG(x)", "calls 'AVG', which is no function of single values"),
+    ("COUNT(*) > 1", "no function of single values"),
+    ("ROW_NUMBER() OVER (ORDER BY x) = 1", "no function of single values"),
+    ("x IN (SELECT 1)", "has the word .SELECT"),
     ("LPAD(label, 2000000000, 'x') = 'a'", "calls 'LPAD'"),
     ("REPEAT(label, 2000000000) = 'a'", "calls 'REPEAT'"),
     ("READ_CSV('/etc/passwd') = 1", "calls 'READ_CSV'"),
@@ -75,5 +75,5 @@ def test_columns_of_an_expression_are_unique_and_ordered() -> None:
 
 def test_front_of_an_aggregate_is_refused() -> None:
     rows = pl.LazyFrame({"x": [1.0, 2.0], "status": ["ok", "ok"]})
-    with pytest.raises(UserError, match="many points at once"):
+    with pytest.raises(UserError, match="no function of single values"):
         pareto_front(rows, {"x": "min"}, where="x < AVG(x)")
