@@ -1,7 +1,7 @@
 """Deployments measured in public: InferenceMAX and NVIDIA's gap analyses, one row per load.
 
-Rows are left out by the rules of `deployments.toml` alone. No rule reads a prediction, but some
-were found through residuals, which flatters, so the claims also print figures with these rows.
+`deployments.toml` holds tables, clients, and rules by which rows are left out.
+`launch_recipes.toml` holds the launch options of InferenceX's scripts.
 """
 
 from __future__ import annotations
@@ -23,17 +23,22 @@ from simulators.core.folder import read_toml
 from simulators.serving.measured_deployments import INFERENCEX, Client, Deployed, EngineLaunch
 from simulators.workload.llm.parallelism import Parallelism
 
+FACTS = Record(read_toml(Path(__file__).with_suffix(".toml")))
 RECIPES = Path(__file__).with_name("launch_recipes.toml")
-
-MANY_CLIENTS = 16
-"""From these on SGLang's scripts look for new requests less often."""
-
-STEP = 64
-"""Scripts of TensorRT-LLM round tokens up to multiples of it."""
+SILICON, PEER, QWEN3_32B, QWEN3_32B_PEER, ANNOTATIONS, SWEEPS = (
+    FACTS.tables[name]
+    for name in ("silicon", "peer", "qwen3_32b", "qwen3_32b_peer", "annotations", "sweeps")
+)
+NVIDIA, NVIDIA_TRTLLM = (
+    Client(**(FACTS.clients[name] | {"inferred": tuple(FACTS.clients[name]["inferred"])}))
+    for name in ("nvidia", "nvidia_trtllm")
+)
+MANY_CLIENTS = 16  # from these on SGLang's scripts look for new requests less often
+STEP = 64  # scripts of TensorRT-LLM round tokens up to multiples of it
 
 
 class RecipeLoad(NamedTuple):
-    """What a script knows of the run it starts an engine for."""
+    """The load that a script starts an engine for."""
 
     prompt: int  # longest, in tokens
     output: int
@@ -43,7 +48,7 @@ class RecipeLoad(NamedTuple):
 
 
 def _one_prompt(load: RecipeLoad) -> int:
-    """Return `(CONC + ISL + 64 + 63) / 64 * 64`: one prompt beside everybody's decodes."""
+    """Return `(CONC + ISL + 64 + 63) / 64 * 64`: one prompt beside all other decodes."""
     return (load.clients + load.prompt + STEP + STEP - 1) // STEP * STEP
 
 
@@ -60,37 +65,35 @@ def _deepseek_waits(load: RecipeLoad) -> int:
     return 40 if is_busy and not load.attention_dp else _for_ranks(load)
 
 
-BUDGETS: Mapping[str, Callable[[RecipeLoad], int]] = {
+RULES: Mapping[str, Callable[[RecipeLoad], int]] = {
     "two_prompts": lambda load: 2 * load.prompt,
     "one_prompt": _one_prompt,
     "at_least_8k": lambda load: max(8192, _one_prompt(load)),
     "deepseek": lambda load: 8192 if load.tp == 4 else 32768,
+    "llama_waits": _llama_waits,
+    "ranks_wait": _for_ranks,
+    "deepseek_waits": _deepseek_waits,
 }
-WAITS: Mapping[str, Callable[[RecipeLoad], int]] = {
-    "llama": _llama_waits,
-    "ranks": _for_ranks,
-    "deepseek": _deepseek_waits,
-}
-"""Rules by which scripts choose, as `launch_recipes.toml` names them."""
+"""Rules for a budget or a poll interval, by the name in `launch_recipes.toml`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One script's options, as `launch_recipes.toml` explains them."""
+    """Launch options of one script, as `launch_recipes.toml` explains them."""
 
     script: str
     since: str = ""
     budget: int | str = 8192
     poll_interval: tuple[int, int] | str = (0, 0)
-    memory_fraction: float = 0.0  # 0: the script is silent
+    memory_fraction: float = 0.0  # 0: not set
     kv_dtype: str = ""
 
     def launch(self, load: RecipeLoad) -> EngineLaunch:
-        """Return the options of a load."""
+        """Return the options for a load."""
         budget, wait = self.budget, self.poll_interval
         return EngineLaunch(
-            BUDGETS[budget](load) if isinstance(budget, str) else budget,
-            WAITS[wait](load) if isinstance(wait, str) else wait[load.clients >= MANY_CLIENTS],
+            RULES[budget](load) if isinstance(budget, str) else budget,
+            RULES[wait](load) if isinstance(wait, str) else wait[load.clients >= MANY_CLIENTS],
             self.memory_fraction,
         )
 
@@ -98,19 +101,15 @@ class Recipe:
 def recipe_of(
     framework: str, model: str, gpu: str, precision: str, date: str | None
 ) -> Recipe | None:
-    """Return the script that started a row's engine, the oldest known where no date is stated."""
+    """Return the script that started a row's engine, the oldest known without a date."""
     models = read_toml(RECIPES).get(framework, {})
     known = [Recipe(**one) for one in models.get(model, {}).get(gpu, {}).get(precision, ())]
     found = [recipe for recipe in known if recipe.since <= (date or "")]
     return found[-1] if found else (known[0] if known else None)
 
 
-SWEEPS = "recipes/inferencex_master_configs.parquet"
-SWEEP_FRAMEWORKS = {"trt": "trtllm"}
-
-
-class Defined(NamedTuple):
-    """One line of a sweep: the degrees of an engine, and its range of clients."""
+class SweepLine(NamedTuple):
+    """One line of a sweep of InferenceX: the degrees of an engine, and its range of clients."""
 
     date: str  # of the snapshot
     engine: tuple[str, ...]  # framework, model, GPU, precision
@@ -123,13 +122,13 @@ class Defined(NamedTuple):
 
 
 def defined_cut(reference: Path, row: Mapping[str, Any], ep: int = 0) -> Parallelism | None:
-    """Return the parallelism of a run; None where no sweep defines it.
+    """Return the parallelism of a run by the sweep that defined it; None without one.
 
     The first snapshot from the run's day on is used, else the last one. A load that no line covers
-    has the parallelism of the others of its lengths, if they agree.
+    has the parallelism of the other lines of its lengths, if they agree.
 
     Args:
-        reference: the folder of the tables.
+        reference: the folder of measured tables.
         row: a row of InferenceX, whose `tp_size` is all GPUs of the engine.
         ep: the degree of expert parallelism; 0: unknown.
     """
@@ -137,34 +136,34 @@ def defined_cut(reference: Path, row: Mapping[str, Any], ep: int = 0) -> Paralle
     engine = row["framework"], model_name(row["model"]), row["gpu"], row["precision"]
     same = [
         one
-        for one in _defined(reference)
+        for one in _sweep_lines(reference)
         if (one.engine, one.lengths, one.tp) == (engine, lengths, gpus) and ep in (0, one.ep)
     ]
     dates, day = sorted({one.date for one in same}), row["measured_date"] or ""
     asked = next((date for date in dates if date >= day), dates[-1] if dates else "")
     then = [one for one in same if one.date == asked]
     covering = [one for one in then if one.fewest <= row["concurrency"] <= one.most]
-    cuts = {(one.ep, one.attention_dp) for one in covering or then}
-    if len(cuts) != 1:
+    layouts = {(one.ep, one.attention_dp) for one in covering or then}
+    if len(layouts) != 1:
         return None
-    ((experts, is_data_parallel),) = cuts
+    ((experts, is_data_parallel),) = layouts
     tp, ranks = (1, gpus) if is_data_parallel else (gpus, 1)
     return Parallelism(tp=tp, ep=experts, attention_dp=ranks)
 
 
 @functools.lru_cache(maxsize=2)
-def _defined(reference: Path) -> tuple[Defined, ...]:
+def _sweep_lines(reference: Path) -> tuple[SweepLine, ...]:
     """Return the lines of all sweeps of one node without speculation; none without the table."""
-    return tuple(_lines(reference / SWEEPS)) if (reference / SWEEPS).is_file() else ()
+    return tuple(_read_sweeps(reference / SWEEPS)) if (reference / SWEEPS).is_file() else ()
 
 
-def _lines(table: Path) -> Iterator[Defined]:
-    """Yield the lines; those from June 2026 on, when no row was measured, have another layout."""
+def _read_sweeps(table: Path) -> Iterator[SweepLine]:
+    """Yield the lines; those from June 2026 on, when no row was measured, have another format."""
     for row in read_records(table, multinode=False):
         loads = json.loads(row.search_space)
         if row.disagg or not is_model(row.model) or isinstance(loads, dict):
             continue
-        framework = SWEEP_FRAMEWORKS.get(row.framework, row.framework)
+        framework = "trtllm" if row.framework == "trt" else row.framework
         gpu = f"{row.runner.partition('-')[0]}_sxm"
         engine = (framework, model_name(row.model), gpu, row.precision)
         for load in loads:
@@ -172,30 +171,8 @@ def _lines(table: Path) -> Iterator[Defined]:
                 if one.get("spec-decoding", "none") == "none":
                     degrees = (one["tp"], one.get("ep", 1), one.get("dp-attn", False))
                     clients = (one["conc-start"], one["conc-end"])
-                    yield Defined(row.date, engine, (load["isl"], load["osl"]), *degrees, *clients)
-
-
-SILICON = "serving_measured/inferencex_aic_silicon.parquet"
-PEER = "serving_measured/peer_aiconfigurator_on_silicon.parquet"
-QWEN3_32B = "serving_measured/inferencex_aic_silicon_qwen3_32b.parquet"
-"""Rows that nothing was fitted to."""
-
-QWEN3_32B_PEER = "serving_measured/peer_aiconfigurator_on_silicon_qwen3_32b.parquet"
-ANNOTATIONS = "serving_measured/silicon_row_annotations.parquet"
-
-FACTS = read_toml(Path(__file__).with_suffix(".toml"))
-NVIDIA, NVIDIA_TRTLLM = (
-    Client(**(FACTS["clients"][name] | {"inferred": tuple(FACTS["clients"][name]["inferred"])}))
-    for name in ("nvidia", "nvidia_trtllm")
-)
-
-OF_NVIDIA = "source_file=data/"
-"""In the provenance of what NVIDIA measured itself. Other files named gap analyses repeat rows of
-InferenceX."""
-
-CROWDED = "trtllm/1.0.0rc3/meta-llama"
-"""A source whose engines take no more requests than are stated, while one more is in flight: its
-first tokens wait for the time of a whole answer over the clients."""
+                    lengths = (load["isl"], load["osl"])
+                    yield SweepLine(row.date, engine, lengths, *degrees, *clients)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,11 +183,11 @@ class PublicDeployment(Deployed):
     family: tuple[str, ...]  # model, GPU, framework, precision and version
     peer_ttft_s: float | None
     peer_tpot_s: float | None
-    excluded: str  # reason to leave it out of limited figures; empty: none
+    excluded: str  # reason to leave the row out of limited figures; empty: none
 
     @property
     def group(self) -> str:
-        """A model on a GPU, held out together."""
+        """The model and GPU, which are held out together."""
         return f"{self.model}.{self.gpu}"
 
     @property
@@ -222,7 +199,8 @@ class PublicDeployment(Deployed):
 def silicon(reference: Path, table: str = SILICON, peer: str = PEER) -> list[PublicDeployment]:
     """Return the aggregated deployments of a table of the reference folder, without copies.
 
-    Without the table of aiconfigurator it predicts none; without annotations no row is suspected.
+    Without the table of aiconfigurator there are no predictions of it; without annotations no row
+    is suspected.
     """
     peers, marks = _by_id(reference / peer), _by_id(reference / ANNOTATIONS)
     found: dict[tuple[object, ...], PublicDeployment] = {}
@@ -237,7 +215,7 @@ def silicon(reference: Path, table: str = SILICON, peer: str = PEER) -> list[Pub
         framework=FRAMEWORKS.__contains__,
     )
     for row in aggregated:
-        one = _deployed(row, peers.get(row.id, {}), _cut(row, reference))
+        one = _deployed(row, peers.get(row.id, {}), _layout(row, reference))
         times = (round(row.ttft_ms, 1), round(row.tpot_ms, 1))
         load = (one.layout, one.clients, one.prompt, one.output)
         found.setdefault((*one.family, *load, *times), one)
@@ -251,7 +229,7 @@ def _by_id(table: Path) -> dict[str, dict[str, Any]]:
 
 def client_of(provenance: str, framework: str) -> Client:
     """Return the client whose program measured a row, or that it resembles."""
-    if OF_NVIDIA not in provenance:
+    if FACTS.of_nvidia not in provenance:
         return INFERENCEX
     return NVIDIA_TRTLLM if framework == "trtllm" else NVIDIA
 
@@ -260,33 +238,32 @@ def _deployed(row: Record, peer: Mapping[str, Any], layout: Parallelism) -> Publ
     """Return one row.
 
     Assumed where the table is silent: of mixtures in 4 bits only the experts are; the KV cache is
-    fp8 where weights are narrower than bf16; nothing is speculated.
+    fp8 where weights are narrower than bf16; there is no speculation.
     """
     model, framework, clients = model_name(row.model), row.framework, int(row.concurrency)
-    precision = row.precision or "bf16"
-    is_answered = bool(peer.get("aic_ok"))
-    client = client_of(row.provenance, framework)
-    load = RecipeLoad(row.isl, row.osl, clients, layout.width, layout.attention_dp > 1)
-    recipe = None
+    precision, version = row.precision or "bf16", row.framework_version or ""
+    client, recipe = client_of(row.provenance, framework), None
     if client is INFERENCEX:
         recipe = recipe_of(framework, model, row.gpu, precision, row.measured_date)
-    narrow_kv = "bf16" if precision == "bf16" else "fp8"
+    load = RecipeLoad(row.isl, row.osl, clients, layout.width, layout.attention_dp > 1)
+    default_kv = "bf16" if precision == "bf16" else "fp8"
+    is_answered = bool(peer.get("aic_ok"))
     return PublicDeployment(
         name=row.id,
-        family=(model, row.gpu, framework, precision, row.framework_version or ""),
+        family=(model, row.gpu, framework, precision, version),
         framework=framework,
         model=model,
         gpu=row.gpu,
         layout=layout,
         dtype=_dtype(model, row.gpu, precision),
-        kv_dtype=(recipe.kv_dtype if recipe else "") or narrow_kv,
+        kv_dtype=(recipe.kv_dtype if recipe else "") or default_kv,
         clients=clients,
         prompt=row.isl,
         output=row.osl,
-        crowded=CROWDED in row.provenance,
+        crowded=FACTS.crowded in row.provenance,
         client=client,
         launch=recipe.launch(load) if recipe else EngineLaunch(),
-        runtime=runtime_of(framework, row.framework_version or "", row.measured_date or ""),
+        runtime=runtime_of(framework, version, row.measured_date or ""),
         ttft_s=row.ttft_ms * 1e-3,
         tpot_s=row.tpot_ms * 1e-3,
         peer_ttft_s=peer["aic_ttft_ms"] * 1e-3 if is_answered else None,
@@ -313,12 +290,12 @@ def runtime_of(framework: str, version: str, measured: str) -> str:
     return load_runtime(runtime).like or runtime
 
 
-def _cut(row: Record, reference: Path) -> Parallelism:
+def _layout(row: Record, reference: Path) -> Parallelism:
     """Return the parallelism of a row.
 
     Tables of 2025, which name no release, omit expert parallelism, and where both degrees of
     attention are `n` the source has multiplied out one stage of `n` GPUs: there the sweep that the
-    row belongs to is asked, and without one attention is taken to be data-parallel.
+    row belongs to decides, and without one attention is taken to be data-parallel.
     """
     tp, dp, ep = (int(row[n] or 1) for n in ("tp_size", "attention_dp_size", "moe_ep_size"))
     has_experts = load_model(model_name(row.model)).experts > 0
@@ -339,9 +316,9 @@ def _dtype(model: str, gpu: str, precision: str) -> str:
 
 
 def excluded(row: Mapping[str, Any]) -> str:
-    """Return the reason why a row says nothing certain about its deployment; empty without one."""
+    """Return the reason why a row is uncertain about its deployment; empty without one."""
     facts = dict(row) | {"model": model_name(row["model"]), "repository": row["model"]}
-    for rule in FACTS["excluded"]:
+    for rule in FACTS.excluded:
         is_met = all(re.fullmatch(p, str(facts[name])) for name, p in rule["where"].items())
         if is_met and facts["ttft_ms"] > rule.get("ttft_above_ms", 0.0):
             return str(rule["reason"])
