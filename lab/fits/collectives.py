@@ -22,12 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import Calibration, chosen, rounded
+from lab.fits.driver import Calibration, chosen, declared, rounded
 from lab.fits.methods import COVERED_SHARE, quantile
-from lab.tables.collectives import NCCL, Curves, Key, Libraries, read_libraries, read_own
+from lab.tables.collectives import Curves, Key, Libraries, read_libraries, read_own
 from lab.tables.rows import Bools
 from simulators.collectives.measured import (
-    CALIBRATIONS,
     GROWTH,
     OWN_CALIBRATIONS,
     Curve,
@@ -134,12 +133,13 @@ def fit_collectives(reference: Path, only: Sequence[str]) -> Iterator[Calibratio
         if gpu == GROWTH.stem:
             yield _growth(table)
         else:
-            yield _curves(CALIBRATIONS / f"{gpu}.toml", table[gpu], NCCL)
+            yield _curves(table[gpu], name=gpu)
 
 
 def measured_collectives(measured: Path, device: str) -> Iterator[Calibration]:
     """Yield the curves of a user's own interconnect, under the name of its GPU."""
-    yield _curves(OWN_CALIBRATIONS / f"{device}.toml", {"nccl": read_own(measured)}, measured)
+    file = OWN_CALIBRATIONS / f"{device}.toml"
+    yield _curves({"nccl": read_own(measured)}, file=file, tables=[measured])
 
 
 def held_out_errors(measured: Curves) -> tuple[Curves, Floats]:
@@ -235,20 +235,18 @@ def _band(errors: Floats) -> float:
     return float(quantile(np.abs(errors), COVERED_SHARE)) if errors.size else 0.25
 
 
-def _curves(file: Path, libraries: dict[str, Curves], table: str | Path) -> Calibration:
+def _curves(libraries: dict[str, Curves], **fields: Any) -> Calibration:
     curves: list[dict[str, Any]] = []
     for library, measured in sorted(libraries.items()):
         for (collective, dtype, ranks), curve in fitted_curves(measured).items():
             labels = {"library": library, "collective": collective, "dtype": dtype, "ranks": ranks}
             curves.append({**labels, **vars(curve)})
     errors = np.concatenate([held_out_errors(m)[1] for m in libraries.values()])
-    return Calibration(
-        file=file,
+    return declared(
+        "collectives",
+        **fields,
         content={"curve": curves},
-        style=".10g",
-        tables=[table],
         rows=sum(m.curve.size for m in libraries.values()),
-        split="4-fold cross-validation over sizes, except the first and last size of a curve",
         errors=np.expm1(errors),
     )
 
@@ -316,12 +314,10 @@ def _growth(table: Libraries) -> Calibration:
                 {"log_growth": growth, "band": _band(errors)}, ".3f"
             )
     held = np.concatenate(on_nvlink)
-    return Calibration(
-        file=GROWTH,
+    return declared(
+        "growth",
         content=content,
-        tables=[NCCL],
         rows=held.size,
-        split="each NVLink GPU at 8 ranks, from its 4 ranks and the growth of the other GPUs",
         errors=np.expm1(held),
         provenance={"weight": GROWTH_GRID.tolist()},
     )

@@ -23,18 +23,18 @@ from typing import Any, TypeVar
 import numpy as np
 
 from lab.fits.deployments import run_cache_of, run_cache_without
-from lab.fits.driver import Calibration
+from lab.fits.driver import Calibration, declared
 from lab.fits.engines import LEFT_OUT, by_replica
 from lab.fits.methods import COVERED_SHARE, grouped, interval, quantile
-from lab.tables.deployments import SILICON, PublicDeployment, silicon
-from lab.tables.result_blocks import BLOCKS, ResultBlock, blocks
+from lab.tables.deployments import PublicDeployment, silicon
+from lab.tables.result_blocks import ResultBlock, blocks
 from lab.tables.rows import evenly
 from simulators.composition.replica import load_runtime
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
 from simulators.evidence.lookup import BEST, LEVELS, NEW_ARCHITECTURE
-from simulators.serving.answer.error_bands import CALIBRATION, UNMEASURED, Width, scale
+from simulators.serving.answer.error_bands import UNMEASURED, Width, scale
 from simulators.serving.deployment import Deployment, Hardware
 from simulators.serving.measured_deployments import point_of
 from simulators.serving.prices.batch_price import prices_of
@@ -99,16 +99,14 @@ def fit_deployment_bands(reference: Path, _only: Sequence[str]) -> Iterator[Cali
             errors += [_outside(one, metric, widths[one.row.framework]) for one in tested]
     for metric, ratio in tails(reference).items():
         content["tail"][metric] = {"ends": interval(ratio)}
-    whole = Calibration(
-        file=CALIBRATION,
+    whole = declared(
+        "deployment_bands",
         content=content,
-        tables=[SILICON, BLOCKS],
         rows=len(seen),
-        split="engines: each group of a model and a GPU in turn; bands: each GPU in turn",
         errors=errors,
     )
     yield whole
-    yield replace(whole, file=LEFT_OUT / CALIBRATION.name, content={"without": without})
+    yield replace(whole, file=LEFT_OUT / whole.file.name, content={"without": without})
 
 
 def predicted(reference: Path, known: Sequence[str] = KNOWN) -> Iterator[Seen]:

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import Calibration
+from lab.fits.driver import Calibration, declared
 from lab.fits.engines import LEFT_OUT, PACES, SAME_CONSTANTS, by_replica
 from lab.fits.methods import (
     Constant,
@@ -42,9 +42,9 @@ from lab.fits.methods import (
     least_log_error,
     quantile,
 )
-from lab.tables.deployments import SILICON, PublicDeployment, silicon
-from lab.tables.published import ONLINE_TABLE, online
-from lab.tables.result_blocks import BLOCKS, ResultBlock, blocks
+from lab.tables.deployments import PublicDeployment, silicon
+from lab.tables.published import online
+from lab.tables.result_blocks import ResultBlock, blocks
 from lab.tables.rows import Bools
 from simulators.catalog.gpu import load_gpu
 from simulators.catalog.model import load_model
@@ -59,12 +59,11 @@ from simulators.composition.replica import (
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import Infeasible, UnknownNameError
 from simulators.core.fields import updated
-from simulators.core.folder import RUNTIMES, once
+from simulators.core.folder import once
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
 from simulators.evidence.lookup import calibrations
 from simulators.kernels.families.experts import MARLIN_ARCHITECTURES
-from simulators.serving import deployment
 from simulators.serving.answer.error_bands import Width, shipped_width, width_from
 from simulators.serving.deployment import NO_SERVER, NUMBERS, Frontend, load_frontend
 from simulators.serving.measured_deployments import point_of
@@ -232,16 +231,15 @@ def fit_older_experts(reference: Path, _only: Sequence[str]) -> Iterator[Calibra
     found = factors(np.ones(models.size, bool))
     for name, engine in OLDER.items():
         like, same = LIKE.get(engine, engine), UNCHANGED.get(engine, {})
-        whole = Calibration(
-            file=RUNTIMES.shipped / f"{name}.toml",
+        whole = declared(
+            "older_experts",
+            name=name,
             content={
                 "runtime": {"like": like},
                 "batch_times": found | same,
                 "kernels": KERNELS[engine],
             },
-            tables=[BLOCKS],
             rows=int(is_measured.sum()),
-            split="each model in turn",
             errors=np.expm1(np.array(held_out)),
         )
         left_out = {model: {"batch_times": one | same} for model, one in without.items()}
@@ -368,12 +366,10 @@ def fit_frontends(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
         bands = {f"{m}_band": quantile(r[others], COVERED) ** widen for m, r in ratios.items()}
         table = {**dict(zip(NUMBERS, found, strict=True)), **bands}
         tables.setdefault(left_out, {})[name] = table
-    whole = Calibration(
-        file=deployment.CALIBRATION,
+    whole = declared(
+        "frontends",
         content={"frontend": tables.pop("")},
-        tables=[SILICON],
         rows=framework.size,
-        split="each group of a model and a GPU in turn",
         errors=1.0 / ratios["ttft"] - 1.0,
     )
     yield whole
@@ -397,13 +393,10 @@ def _in_process(reference: Path) -> Iterator[Calibration]:
     without = {
         model: {runtime: {"request_s": float(values[0])}} for model, values in found.without.items()
     }
-    whole = Calibration(
-        file=deployment.IN_PROCESS,
+    whole = declared(
+        "in_process",
         content={"in_process": {runtime: {"request_s": float(found.values[0])}}},
-        style=".3g",
-        tables=[ONLINE_TABLE],
         rows=len(runs),
-        split="each model in turn",
         errors=found.held_out_s / measured_s - 1.0,
     )
     yield whole

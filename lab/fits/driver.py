@@ -30,10 +30,11 @@ from planning.calibrate.measurements import toml_lines
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.calibration import SEAL, reference_folder
 from simulators.core.errors import Infeasible, UnknownNameError, UserError
-from simulators.core.folder import Folder, import_file
+from simulators.core.folder import PACKAGE, Folder, import_file
 
 FITS = Folder("fit", "fits", ".py", package="lab")
 SIGNATURE = re.compile(r"^def fit_(\w+)\(reference: Path, _?only\b", re.M)
+DECLARED = tomllib.loads(Path(__file__).with_name("fits.toml").read_text(encoding="utf-8"))
 MAPE_TOLERANCE = 6e-4
 """Stored files have three or four decimals of the held-out error."""
 
@@ -85,6 +86,19 @@ class Calibration:
         """Return the text of the file, without its checksum."""
         header = f"# Written by `sweeper-lab fit {fit}`.\n# To change a number, change the fit.\n"
         return header + "\n".join(toml_lines(self.document(reference)))
+
+
+def declared(fit: str, *, name: str = "", **fields: Any) -> Calibration:
+    """Return a calibration with the file, tables, split and style that `fits.toml` declares.
+
+    Args:
+        fit: section of `fits.toml`.
+        name: of the file, where a fit writes several.
+        fields: other fields of the calibration, and those that differ from the declaration.
+    """
+    stated = dict(DECLARED[fit])
+    stated["file"] = PACKAGE / stated["file"].format(name=name)
+    return Calibration(**(stated | fields))
 
 
 def fits() -> dict[str, Path]:

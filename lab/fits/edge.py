@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.fits.driver import Calibration, chosen
+from lab.fits.driver import Calibration, chosen, declared
 from lab.tables.edge import SPLITS, Latencies, family, latencies, table_of
 from planning.calibrate.edge import Prior, adapt
 from simulators.core.jit import Floats, Ints
-from simulators.edge.device import Weights, calibration_of, with_level
+from simulators.edge.device import Weights, with_level
 
 
 def learn(
@@ -79,13 +79,12 @@ def fit_edge(reference: Path, only: Sequence[str]) -> Iterator[Calibration]:
         for device, seconds in sorted(table.seconds.items()):
             one = fitted(table.features, seconds)
             devices[device] = {"unit_s": one.unit_s, "noise": one.noise, "mean": one.mean}
-        yield Calibration(
-            file=calibration_of(space),
-            content={"prior": {n: getattr(prior, n) for n in names}, "devices": devices},
-            style=".5g",
+        yield declared(
+            "edge",
+            name=space,
             tables=[table_of(space)],
+            content={"prior": {n: getattr(prior, n) for n in names}, "devices": devices},
             rows=sum(map(len, table.seconds.values())),
-            split="families of known devices left out in turn, ten networks of a device measured",
             errors=errors[own],
         )
 

@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import Calibration
+from lab.fits.driver import Calibration, declared
 from lab.fits.methods import Constant, LeastSquares, fit_by_group, grouped, solve
-from lab.tables.deployments import SILICON, silicon
-from lab.tables.passes import SESSION, STATIC, StaticBatch, static_rows
+from lab.tables.deployments import silicon
+from lab.tables.passes import SESSION, StaticBatch, static_rows
 from lab.tables.records import replica_of
 from simulators.catalog.engine import load_engine
 from simulators.composition.adjustments import slowdown, throttled_s
@@ -354,7 +354,8 @@ def fit_engines(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
         named = {g for g, f in zip(groups, frameworks, strict=True) if framework_of(f) == whose}
         named |= {row.model for row in rows if row.framework == name}
         held_out = error[np.array(frameworks) == name]
-        whole = Calibration(
+        whole = declared(
+            "engines",
             file=LEFT_OUT / "runtimes" / f"{name}.toml",
             content={
                 "without": {
@@ -362,9 +363,7 @@ def fit_engines(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
                     for group in sorted(named)
                 }
             },
-            tables=[SILICON, STATIC],
             rows=held_out.size,
-            split="each group of a model and a GPU in turn",
             errors=held_out,
         )
         yield whole

@@ -12,31 +12,27 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.fits.driver import Calibration, rounded
+from lab.fits.driver import Calibration, declared, rounded
 from lab.fits.methods import COVERED_SHARE, best_share, grouped, quantile
 from lab.tables.fp32 import (
-    MODEL_TIMES,
-    PROFILES,
-    SHAPES,
     GraphCase,
     depthwise_paces,
     read_cases,
     read_profiles,
     read_rows,
 )
-from lab.tables.passes import LAYER_GPUS, LINEAR, LayerRows, PassCase, layer_rows
+from lab.tables.passes import LAYER_GPUS, LayerRows, PassCase, layer_rows
 from lab.tables.passes import TABLES as PASS_TABLES
 from lab.tables.rows import Rows, read_records
 from planning.calibrate.kernels import fit_few
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.composition import adjustments, uncertainty
 from simulators.composition.price import part_rows
-from simulators.composition.replica import HOST, Runtime, load_runtime
+from simulators.composition.replica import Runtime, load_runtime
 from simulators.core.errors import UserError
 from simulators.core.jit import Floats
 from simulators.evidence.default_rates import identity_of, measured_gpus
 from simulators.evidence.lookup import BEST
-from simulators.graphs import price
 from simulators.graphs.launches import BACKWARD, FORWARD, INFERENCE
 from simulators.graphs.price import Framework, PhaseTime, PricedLaunches, span
 from simulators.kernels.levels import zero_shot_profile
@@ -59,14 +55,10 @@ def fit_clocks(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
         held_out += [_busy_errors(one, slowdown[gpu]) for one in mine if one.is_test]
         rows += sum(int(np.sum(one.tokens > BUSY_TOKENS)) for one in fitted)
     slowdown[adjustments.OTHER] = float(np.mean([*slowdown.values()]))
-    yield Calibration(
-        file=adjustments.CLOCKS_CALIBRATION,
+    yield declared(
+        "clocks",
         content={"slowdown": slowdown},
-        style=".3g",
-        tables=[LINEAR],
         rows=rows,
-        split="layers of more than 512 tokens, A100, H100, A40; "
-        "Llama-2-70B and Llama-3-70B held out",
         errors=np.expm1(np.concatenate(held_out)),
     )
 
@@ -92,13 +84,10 @@ def fit_hosts(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     columns = [np.array(group).T for group in groups.values()]
     fixed_s = np.array([np.polyfit(batch, seconds, 1)[1] for batch, seconds in columns])
     least_s = float(fixed_s.min())
-    yield Calibration(
-        file=HOST,
+    yield declared(
+        "hosts",
         content={"host": {"prepare_s": least_s}},
-        style=".3g",
-        tables=[CPU_OVERHEAD],
         rows=sum(map(len, groups.values())),
-        split="the fastest GPU and release at tp 1; the error is the distance of the others",
         errors=fixed_s[fixed_s > least_s] / least_s - 1.0,
     )
 
@@ -142,13 +131,10 @@ def fit_pass_intervals(reference: Path, _only: Sequence[str]) -> Iterator[Calibr
     known = configurations(reference)
     share = shares(known)
     log_errors = np.log([one.predicted_s / one.measured_s for one in known])
-    yield Calibration(
-        file=uncertainty.INTERVALS_CALIBRATION,
+    yield declared(
+        "pass_intervals",
         content={"unexplained": {"known_gpus": share[True], "new_gpus": share[False]}},
-        style=".3f",
-        tables=[table.path for table in PASS_TABLES],
         rows=len(known),
-        split="known GPUs: configurations of the runtimes' fits; new ones: all; test: by device",
         errors=np.expm1(np.abs(log_errors)),
     )
 
@@ -252,8 +238,8 @@ def fit_graphs(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     rows = priced_cases(reference)
     framework = replace(fit_framework(rows), pace=depthwise_paces(read_profiles(reference)))
     without = functools.cache(functools.partial(fit_without, rows))
-    yield Calibration(
-        file=price.CALIBRATION,
+    yield declared(
+        "graphs",
         content={
             "framework": {
                 "launch_s": rounded(framework.launch_s, ".3g"),
@@ -261,9 +247,7 @@ def fit_graphs(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
                 "gradient": rounded(framework.gradient, ".3f"),
             }
         },
-        tables=[MODEL_TIMES, SHAPES, PROFILES],
         rows=len(rows),
-        split="whole graphs: each is judged by constants fitted to all others",
         errors=[row.total_s(without(row.case.graph_name)) / row.case.total_s - 1.0 for row in rows],
         provenance={"versions": {"framework": "PyTorch 1.12 to 2.1, eager, fp32"}},
     )

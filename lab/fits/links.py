@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.fits.driver import Calibration
+from lab.fits.driver import Calibration, declared
 from lab.fits.methods import (
     COVERED_SHARE,
     best_share,
@@ -24,10 +24,7 @@ from lab.fits.methods import (
     quantile,
 )
 from lab.tables.collectives import (
-    BETWEEN_NODES,
-    EXCHANGES,
     NCCL,
-    TRANSFERS,
     DeepEpExchange,
     NodesCurve,
     moved,
@@ -92,14 +89,10 @@ def fit_sustained(reference: Path, _only: Sequence[str]) -> Iterator[Calibration
     in_nodes = dict.fromkeys(ring["fabric"] for ring in RINGS["ring"])
     other = float(np.mean([sustained[fabric] for fabric in in_nodes]))
     errors = [ring.log_errors(sustained[ring.fabric]) for ring in held_out]
-    yield Calibration(
-        file=library_models.SUSTAINED_CALIBRATION,
+    yield declared(
+        "sustained",
         content={"sustained": {"other": other, **sustained}},
-        style=".3f",
-        tables=[NODE_TABLE, NCCL],
         rows=sum(ring.seconds.size for ring in fitted),
-        split="DGX: rings of 2 and 8 fitted, 4 held out; PCIe: A100 fitted, H100 held out; "
-        "through the host: two RTX PRO 6000 fitted, four and eight L40S held out",
         errors=np.expm1(np.concatenate(errors)),
     )
 
@@ -153,13 +146,10 @@ def fit_between_nodes(reference: Path, _only: Sequence[str]) -> Iterator[Calibra
         found, errors_of_kind = fit_network(mine), np.concatenate(log_errors)
         content[kind] = {"hops": found.hops, "share": found.share, "band": _band(errors_of_kind)}
         errors.append(np.expm1(errors_of_kind))
-    yield Calibration(
-        file=library_models.BETWEEN_CALIBRATION,
+    yield declared(
+        "between_nodes",
         content=content,
-        style=".3f",
-        tables=[BETWEEN_NODES],
         rows=sum(curve.seconds.size for curve in curves),
-        split="InfiniBand systems, each held out of the fit to the other",
         errors=np.concatenate(errors),
     )
 
@@ -225,13 +215,10 @@ def fit_expert_exchange(reference: Path, _only: Sequence[str]) -> Iterator[Calib
     """Yield DeepEP's start time, and the shares of both links' bandwidth that are sustained."""
     rows = [row for row in read_exchanges(reference) if row.kernel.startswith(FITTED_VERSION)]
     errors = np.concatenate([errors for _, errors in exchanges_left_out(rows)])
-    yield Calibration(
-        file=library_models.EXCHANGE_CALIBRATION,
+    yield declared(
+        "expert_exchange",
         content={"exchange": {**vars(fit_rates(rows)), "band": _band(errors)}},
-        style=".3g",
-        tables=[EXCHANGES],
         rows=len(rows),
-        split="each number of ranks in turn",
         errors=np.expm1(errors),
     )
 
@@ -286,12 +273,10 @@ def fit_kv_transfer(reference: Path, _only: Sequence[str]) -> Iterator[Calibrati
         field: float(np.exp(np.mean(np.log([one[field] for one in numbers.values()]))))
         for field in ("share", "layer_s")
     }
-    yield Calibration(
-        file=kv_transfer.CALIBRATION,
+    yield declared(
+        "kv_transfer",
         content={"transfer": numbers},
-        tables=[TRANSFERS],
         rows=len(rows),
-        split="each cache predicted from the others of its framework",
         errors=np.expm1([transfer_log_error(*pair) for pair in transfers_left_out(rows)]),
     )
 

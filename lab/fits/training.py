@@ -23,7 +23,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.fits.driver import Calibration, rounded
+from lab.fits.driver import Calibration, declared, rounded
 from lab.fits.methods import quantile
 from lab.tables.training import (
     BRIDGE,
@@ -31,8 +31,6 @@ from lab.tables.training import (
     FOUNDRY,
     LORA,
     PAPERS,
-    SUMMARY,
-    TABLES,
     MeasuredStep,
     TrainingSubmission,
     measured_steps,
@@ -41,7 +39,7 @@ from lab.tables.training import (
 from simulators.core.errors import Infeasible, UserError
 from simulators.core.jit import Floats
 from simulators.evidence.intervals import COVERED
-from simulators.training.job import CALIBRATION, Constants, check_job, constants_of
+from simulators.training.job import Constants, check_job, constants_of
 from simulators.training.memory import rank_memory
 from simulators.training.step import Work, steps, work_of
 
@@ -196,12 +194,10 @@ def fit_training_steps(reference: Path, _only: Sequence[str]) -> Iterator[Calibr
             ]
     content["step"]["band"] = rounded(np.exp(quantile(errors, COVERED)), ".3f")
     content |= {name: {"launch_s": seconds} for name, seconds in launches.items()}
-    yield Calibration(
-        file=CALIBRATION,
+    yield declared(
+        "training_steps",
         content=content,
-        tables=(*TABLES, SUMMARY),
         rows=len(rows),
-        split="groups of source, model and GPU: half fitted, half held out, three splits both ways",
         errors=np.expm1(-np.array(errors)),
     )
 

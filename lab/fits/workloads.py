@@ -20,15 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import Calibration
+from lab.fits.driver import Calibration, declared
 from lab.fits.methods import leave_one_out, quantile
 from lab.tables import speculation
-from simulators.core.folder import WORKLOADS
 from simulators.core.jit import Floats, Ints
 from simulators.evidence.intervals import COVERED
 from simulators.serving.demand.requests import stream
 from simulators.serving.demand.workloads import Distribution, Quantiles, Trace, Workload, load_trace
-from simulators.serving.speculation import CALIBRATION
 
 OWN_WORKLOADS = Path("catalog") / "workloads"
 TRACES = {
@@ -52,15 +50,14 @@ OUTPUT_PROBABILITY = (*np.linspace(0.0, 0.95, 39), 0.96, 0.97, 0.98, 0.985, 0.99
 def fit_request_lengths(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the length tables of all workloads."""
     for name, trace in TRACES.items():
-        file = WORKLOADS.shipped / f"{name}.toml"
-        yield _calibration(file, *read_lengths(reference, name), trace)
+        yield _calibration(name, *read_lengths(reference, name), tables=[trace])
 
 
 def measured_request_lengths(measured: Path, device: str) -> Iterator[Calibration]:
     """Yield a workload of a user's own trace, named by `device` or the file."""
     trace = load_trace(str(measured))
-    file = OWN_WORKLOADS / f"{device or measured.stem}.toml"
-    yield _calibration(file, trace.prompt_tokens, trace.output_tokens, measured)
+    name, lengths = device or measured.stem, (trace.prompt_tokens, trace.output_tokens)
+    yield _calibration(name, *lengths, file=OWN_WORKLOADS / f"{name}.toml", tables=[measured])
 
 
 def read_lengths(reference: Path, name: str) -> tuple[Ints, Ints]:
@@ -105,21 +102,20 @@ def held_out_rows(count: int) -> Ints:
     return np.arange(HOLD_OUT - 1, count, HOLD_OUT)
 
 
-def _calibration(file: Path, prompt: Ints, output: Ints, trace: str | Path) -> Calibration:
+def _calibration(name: str, prompt: Ints, output: Ints, **fields: Any) -> Calibration:
     kept = np.ones(prompt.size, bool)
     kept[held_out_rows(kept.size)] = False
-    workload = workload_of(prompt[kept], output[kept], file.stem)
+    workload = workload_of(prompt[kept], output[kept], name)
     outputs = []
     for end, table in zip(workload.prompt_up_to, workload.output, strict=True):
         limit = {"prompt_up_to": int(end)} if end < np.inf else {}
         outputs.append({**limit, **_quantile_table(table)})
-    return Calibration(
-        file=file,
+    return declared(
+        "request_lengths",
+        name=name,
+        **fields,
         content={"prompt": _quantile_table(workload.prompt), "output": outputs},
-        style=".6g",
-        tables=[trace],
         rows=int(kept.sum()),
-        split=f"row number modulo {HOLD_OUT} is {HOLD_OUT - 1}: held out",
         errors=held_out_error(workload, prompt[~kept], output[~kept]),
     )
 
@@ -158,17 +154,14 @@ def fit_acceptance(reference: Path, _only: Sequence[str]) -> Iterator[Calibratio
     for (_, head), guesses in speculation.rates_by_guess(reference).items():
         heads.setdefault(head, []).append(first_guess(guesses, growth))
     rates["medusa"] = [float(np.mean(heads[head])) for head in sorted(heads)]
-    yield Calibration(
-        file=CALIBRATION,
+    yield declared(
+        "acceptance",
         content={
             "rates": rates,
             "times": {"ends": quantile(ratios, COVERED)},
             "ranks": {"growth": growth},
         },
-        style=".3g",
-        tables=[speculation.PER_STEP, speculation.ACCEPTED_LENGTHS, speculation.BY_GUESS],
         rows=sum(len(row.rates) for row in rows),
-        split="each model, or set of prompts, predicted from the others of its method",
         errors=np.array(ratios) - 1.0,
     )
 

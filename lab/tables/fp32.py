@@ -57,9 +57,6 @@ from simulators.workload.graphs.transformers import (
 
 TABLES = ("gpu_kernels/gemm.parquet", "gpu_kernels/vector.parquet", "gpu_kernels/conv.parquet")
 
-SPLIT = "shape groups by hash: random shapes and half of the layers' shapes fitted, half held out"
-"""The split in a sentence, as calibration files state it."""
-
 SHAPE = {"linear": ("n", "k"), "bmm": ("m", "n", "k"), "conv": WINDOW}
 """Sizes that make up a shape: batch and rows of activations vary with the load."""
 

@@ -45,20 +45,18 @@ TENSOR, ENGINE, AUXILIARY, POWER = (
 )
 PRODUCTS, LATENT_TABLE = TENSOR.table, TENSOR.latent_table
 PRODUCERS = (*FRAMEWORKS, "pytorch")  # frameworks whose products the table holds
-PRODUCT_SPLIT: str = TENSOR.split
 KIND_OF, LATENT_KIND_OF, PRODUCT_GPUS = TENSOR.kinds, TENSOR.latent_kinds, TENSOR.gpus
 KERNELS = {("vllm", "fp8"): "CutlassFP8ScaledMMLinearKernel"}
 """The kernel to use where a table mixes several."""
 
-LAYER_PROFILES, HEADS, LAYER_SPLIT = ENGINE.layers, ENGINE.heads, ENGINE.split
+LAYER_PROFILES, HEADS = ENGINE.layers, ENGINE.heads
 LAYER_GPUS, MODELS, CHAINS = ENGINE.gpus, ENGINE.models, ENGINE.chains
 SIZES = {LAYER_PROFILES: "tokens", HEADS: "sequences"}  # column of a product's rows, by table
 LAYER_LABELS: dict[str, Any] = {"framework": "vllm", "dtype": "bf16"}
 
 AUXILIARY_GPUS, LINEAR_OPERATORS = tuple(AUXILIARY.gpus), AUXILIARY.embeddings
-AUXILIARY_TABLES = (*(f"{FOLDER}/{n}.parquet" for n in AUXILIARY.sizes), LINEAR_OPERATORS)
 PHASES = {"context": "prefill", "generation": "decode", "": ""}
-POWER_TABLES, POWER_SPLIT = POWER.tables, POWER.split
+POWER_TABLES = POWER.tables
 
 Make = Callable[[Sizes], Auxiliary]
 
@@ -312,12 +310,6 @@ def read_power_rows(reference: Path) -> tuple[Rows, ...]:
                     product_rows(rows, *of) if is_product else kernel_rows(rows, kernel, *of)
                 )
     return tuple(found)
-
-
-def power_tables(reference: Path) -> list[str]:
-    """Return the names of the power tables that exist."""
-    names = [f"{FOLDER}/{name}.parquet" for name in POWER_TABLES.values()]
-    return [name for name in names if (reference / name).is_file()]
 
 
 def meter_name(rows: Rows) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import Calibration, chosen, gpu_of, rounded
+from lab.fits.driver import Calibration, chosen, declared, gpu_of, rounded
 from lab.fits.kernels.kernel_calibration import (
     fit_correction,
     relative_tiles,
@@ -28,7 +28,7 @@ from lab.fits.kernels.kernel_calibration import (
     tree_table,
 )
 from lab.fits.methods import band_of, quantile
-from lab.tables.fp32 import SPLIT, TABLES, read_rows, rows_of_table
+from lab.tables.fp32 import read_rows, rows_of_table
 from lab.tables.rows import Bools, Floats, Rows, fraction, mape, read_table
 from planning.calibrate.kernels import (
     fit_few,
@@ -44,14 +44,13 @@ from planning.calibrate.measurements import NEEDS, SIZES
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
 from simulators.evidence.default_rates import (
-    FP32_ERRORS,
     MeasuredGpu,
     identity_of,
     measured_gpus,
     nearest_gpu,
     of_architecture,
 )
-from simulators.evidence.lookup import CALIBRATIONS, SUMMARY
+from simulators.evidence.lookup import SUMMARY
 from simulators.kernels.corrections import features_of
 from simulators.kernels.families.gemm import algorithm_seconds, implicit_sizes, sizes_of
 from simulators.kernels.levels import zero_shot_profile
@@ -267,7 +266,8 @@ def measured_fp32_kernels(measured: Path, device: str) -> Iterator[Calibration]:
             f"other operators; sweeper calibrate {gpu.name} --measured FILE takes fewer"
         )
     others = [one for one in measured_gpus() if one.name != gpu.name]
-    yield _fit_gpu(gpu, parts, others, [measured], OWN)[0]
+    file = OWN / f"{gpu.name}.toml"
+    yield _fit_gpu(gpu, parts, others, file=file, tables=[measured])[0]
 
 
 def fit_fp32_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration]:
@@ -280,19 +280,17 @@ def fit_fp32_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator[Cali
     summary, errors = [], []
     for name in names if SUMMARY in wanted else wanted:
         gpu, parts = load_gpu(name), [part for part in rows if part.gpu == name]
-        calibration, profile = _fit_gpu(gpu, parts, (), TABLES, CALIBRATIONS)
+        calibration, profile = _fit_gpu(gpu, parts, ())
         summary.append(_summary(gpu, profile, sorted(part.kernel for part in parts)))
         errors.append(calibration.errors)
         if name in wanted:
             yield calibration
     if SUMMARY in wanted:
-        yield Calibration(
-            file=CALIBRATIONS / f"{SUMMARY}.toml",
+        yield declared(
+            "fp32_kernels",
+            name=SUMMARY,
             content={"gpu": summary},
-            style=".6g",
-            tables=TABLES,
             rows=sum(map(len, rows)),
-            split=SPLIT,
             errors=np.concatenate(errors),
         )
 
@@ -306,8 +304,7 @@ def _fit_gpu(
     gpu: Gpu,
     parts: Sequence[Rows],
     others: Sequence[MeasuredGpu],
-    tables: Sequence[str | Path],
-    folder: Path,
+    **fields: Any,
 ) -> tuple[Calibration, Profile]:
     """Fit every class of a GPU, from rates that start at those of other measured GPUs."""
     before = profile = zero_shot_profile(replace(identity_of(gpu), name=gpu.name), among=others)
@@ -331,13 +328,12 @@ def _fit_gpu(
         tables_of_rates = ((f, getattr(profile, f)) for f in ("gemm", "reduction"))
         family = next((f for f, rates in tables_of_rates if name in rates), "vector")
         content.setdefault(family, {})[name] = _rates_table(rates_of(profile, name))
-    calibration = Calibration(
-        file=folder / f"{gpu.name}.toml",
+    calibration = declared(
+        "fp32_kernels",
+        name=gpu.name,
+        **fields,
         content={**content, "bands": bands},
-        style=".6g",
-        tables=tables,
         rows=count,
-        split=SPLIT,
         errors=list(errors.values()),
         provenance={"held_out_mape_of": rounded(errors, ".4f")},
     )
@@ -413,12 +409,10 @@ def fit_fp32_errors(reference: Path, _only: Sequence[str]) -> Iterator[Calibrati
             "rows": rounded(quantile(np.concatenate(with_rows), MIDDLES.tolist()), ".3g"),
         }
     errors = np.concatenate(list(sheet_errors.values()))
-    yield Calibration(
-        file=FP32_ERRORS,
+    yield declared(
+        "fp32_errors",
         content={"gpu": content},
-        tables=TABLES,
         rows=errors.size,
-        split=("each GPU in turn: from its data sheet, and from ten rows, their shapes left out"),
         errors=np.expm1(np.abs(errors)),
     )
 

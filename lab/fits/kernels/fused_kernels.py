@@ -27,7 +27,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.fits.driver import Calibration, chosen
+from lab.fits.driver import Calibration, chosen, declared
 from lab.fits.kernels.decode_attention import fit_decode, multiplies_by_warps
 from lab.fits.kernels.kernel_calibration import (
     FittedEntry,
@@ -38,7 +38,7 @@ from lab.fits.kernels.kernel_calibration import (
     judged,
     plain_entry,
 )
-from lab.fits.methods import band_of, leave_one_out, quantile
+from lab.fits.methods import band_of, grouped, leave_one_out, quantile
 from lab.tables import fused_kernels
 from lab.tables.fused_kernels import (
     FRONTIER,
@@ -58,20 +58,15 @@ from lab.tables.fused_kernels import (
 from lab.tables.rows import Floats, Groups, Rows, evenly, is_host_timed, joined, read_table
 from lab.tables.tensor_kernels import (
     AUXILIARY_GPUS,
-    AUXILIARY_TABLES,
     LAYER_GPUS,
-    LAYER_PROFILES,
     read_auxiliary_rows,
     read_chain_rows,
 )
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.evidence.intervals import COVERED, Band
-from simulators.evidence.lookup import CALIBRATIONS
 from simulators.evidence.transfer import LIBRARY_ALONE, library_of
-from simulators.kernels.corrections import LEAF_STEP
 from simulators.kernels.families import auxiliary_kernels
 from simulators.kernels.families.attention import (
-    UNIFIED_CALIBRATION,
     attention_features,
     fitted_seconds,
     form_seconds,
@@ -125,9 +120,7 @@ def fit_fused_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator[Cal
         found = [rows for kernel in kernels for rows in _kept(reference, gpu, kernel)]
         if done := [*map(fit_kernel, found), *fit_triton(reference, gpu)]:
             tables = _tables(gpu, {rows.kernel for rows in found})
-            yield entries(
-                CALIBRATIONS / "fused" / f"{gpu}.toml", done, tables, leaf_step=1e-3, digits=3
-            )
+            yield entries("fused_kernels", gpu, done, leaf_step=1e-3, digits=3, tables=tables)
 
 
 def _kept(reference: Path, gpu: str, kernel: str) -> list[Rows]:
@@ -361,12 +354,10 @@ def fit_unified_triton(reference: Path, _only: Sequence[str]) -> Iterator[Calibr
         ]
     )
     low, high = quantile(ratio, COVERED)
-    yield Calibration(
-        file=UNIFIED_CALIBRATION,
+    yield declared(
+        "unified_triton",
         content={"numbers": _fit_unified(gpus), "ends": {"lo": float(low), "hi": float(high)}},
-        tables=[table],
         rows=sum(map(len, gpus)),
-        split="each GPU in turn",
         errors=1.0 / ratio - 1.0,
     )
 
@@ -390,7 +381,6 @@ def _fit_unified(gpus: Sequence[Rows]) -> dict[str, float]:
 
 AUXILIARY_ROWS, CHAIN_RIDGE = 2000, 0.01
 AUXILIARY_ALPHA, AUXILIARY_TREES, AUXILIARY_DEPTH = 0.6, 40, 3
-CHAIN_SPLIT = "half of the sizes, by a hash of the size; errors are of the other half"
 FEWEST_AUXILIARY = 60
 """Least fitted rows for trees; with fewer than half of them a kernel has no entry."""
 
@@ -401,21 +391,15 @@ def fit_auxiliary_kernels(reference: Path, only: Sequence[str] = ()) -> Iterator
         gpu = load_gpu(name)
         if name not in AUXILIARY_GPUS:
             chains = [_fit_chain(part, gpu) for part in read_chain_rows(reference, name)]
-            yield entries(
-                CALIBRATIONS / "auxiliary" / f"{name}.toml", chains, [LAYER_PROFILES], CHAIN_SPLIT
-            )
+            yield entries("auxiliary_chains", name, chains)
             continue
-        by_name: dict[str, list[Rows]] = {}
-        for part in read_auxiliary_rows(reference, name):
-            by_name.setdefault(part.name, []).append(part)
+        by_name = grouped(read_auxiliary_rows(reference, name), lambda part: part.name)
         done = [
             _fit_auxiliary(parts, gpu)
             for parts in by_name.values()
             if sum(np.count_nonzero(~part.held_out) for part in parts) >= FEWEST_AUXILIARY / 2
         ]
-        yield entries(
-            CALIBRATIONS / "auxiliary" / f"{name}.toml", done, AUXILIARY_TABLES, leaf_step=LEAF_STEP
-        )
+        yield entries("auxiliary_kernels", name, done)
 
 
 def _fit_chain(rows: Rows, gpu: Gpu) -> FittedEntry:

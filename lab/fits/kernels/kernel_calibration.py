@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import Calibration, rounded
+from lab.fits.driver import Calibration, declared, rounded
 from lab.fits.methods import band_of
 from lab.tables.rows import BANDED, Rows, mape
 from planning.calibrate.kernels import fit_named
@@ -226,6 +226,19 @@ def _edges(column: Floats) -> Floats:
     return between
 
 
+def _best_split(gain: Floats) -> int:
+    """Return the position of the largest gain, or -1 without any.
+
+    A later split counts only if it gains more by `EQUAL_GAIN`.
+    """
+    best, found = 0.0, -1
+    highest = np.flatnonzero(gain == np.maximum.accumulate(gain))
+    for position, value in zip(highest.tolist(), gain[highest].tolist(), strict=True):
+        if value > best + EQUAL_GAIN:
+            best, found = value, position
+    return found
+
+
 def _grow(
     binned: Ints, slope: Floats, pull: Floats, bins: int, depth: int
 ) -> tuple[Ints, Ints, Floats, Ints]:
@@ -267,10 +280,8 @@ def _grow(
             - 0.5 * (right_pull + 1.0) * y * y
         )
         gain[(left_pull < LEAF_ROWS) | (right_pull < LEAF_ROWS) | (x > y)] = 0.0
-        gain = gain.reshape(shape[0], -1)
-        best = gain.max(axis=1, keepdims=True)
-        first = np.argmax(gain >= best - EQUAL_GAIN, axis=1)
-        is_split = best[:, 0] > EQUAL_GAIN
+        first = np.array([_best_split(of_node) for of_node in gain.reshape(shape[0], -1)])
+        is_split = first >= 0
         feature = np.where(is_split, first // (bins - 1), 0)
         at = np.where(is_split, first % (bins - 1), -1)
         nodes = np.arange(shape[0])
@@ -284,9 +295,6 @@ def _grow(
         features.append(feature)
         ats.append(at)
     return np.concatenate(features), np.concatenate(ats), value.reshape(-1), node
-
-
-SHAPE_SPLIT = "half of the shapes, by a hash of the shape; errors are of the other half"
 
 
 @dataclass(frozen=True)
@@ -324,25 +332,36 @@ def judged(
 
 
 def entries(
-    file: Path,
+    fit: str,
+    gpu: str,
     done: Sequence[FittedEntry],
-    tables: Sequence[str],
-    split: str = SHAPE_SPLIT,
-    **trees: Any,
+    *,
+    leaf_step: float = LEAF_STEP,
+    digits: int = 4,
+    **fields: Any,
 ) -> Calibration:
-    """Return the calibration of one GPU; `trees` are options of `tree_table`."""
-    return Calibration(
-        file=file,
-        content={"entry": {fitted.name: _entry_table(fitted, trees) for fitted in done}},
-        style=".6g",
-        tables=tables,
+    """Return the calibration of one GPU.
+
+    Args:
+        fit: section of `fits.toml`.
+        gpu: name of the GPU.
+        done: entries of its kernels.
+        leaf_step: as in `tree_table`.
+        digits: as in `tree_table`.
+        fields: other fields of the calibration.
+    """
+    tables = {one.name: _entry_table(one, leaf_step, digits) for one in done}
+    return declared(
+        fit,
+        name=gpu,
+        **fields,
+        content={"entry": tables},
         rows=sum(fitted.rows for fitted in done),
-        split=split,
         errors=[fitted.error for fitted in done],
     )
 
 
-def _entry_table(fitted: FittedEntry, trees: Mapping[str, Any]) -> dict[str, Any]:
+def _entry_table(fitted: FittedEntry, leaf_step: float, digits: int) -> dict[str, Any]:
     entry = fitted.entry
     table: dict[str, Any] = {
         "numbers": rounded(entry.numbers, ".5g"),
@@ -350,7 +369,7 @@ def _entry_table(fitted: FittedEntry, trees: Mapping[str, Any]) -> dict[str, Any
         "band": rounded(vars(entry.band), ".4f"),
     }
     if entry.correction is not None:
-        table["correction"] = tree_table(entry.correction, **trees)
+        table["correction"] = tree_table(entry.correction, leaf_step=leaf_step, digits=digits)
     if entry.grid is not None:
         table["grid"] = grid_table(entry.grid)
     return table

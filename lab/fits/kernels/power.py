@@ -21,15 +21,14 @@ from pathlib import Path
 
 import numpy as np
 
-from lab.fits.driver import Calibration, chosen, rounded
+from lab.fits.driver import Calibration, chosen, declared, rounded
 from lab.fits.kernels.kernel_calibration import fit_correction, form, tree_table
 from lab.fits.methods import grouped
 from lab.tables.rows import Rows, is_host_timed
-from lab.tables.tensor_kernels import POWER_SPLIT, meter_name, power_tables, read_power_rows
+from lab.tables.tensor_kernels import meter_name, read_power_rows
 from planning.calibrate.kernels import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.jit import Floats
-from simulators.evidence.lookup import CALIBRATIONS
 from simulators.kernels.corrections import LEAF_STEP, Correction, corrected, correction_from
 from simulators.kernels.energy import (
     PowerModel,
@@ -84,7 +83,7 @@ def fit_power(reference: Path, only: Sequence[str] = ()) -> Iterator[Calibration
     rows = read_power_rows(reference)
     for name in chosen(only, (part.gpu for part in rows)):
         parts = [part for part in rows if part.gpu == name]
-        yield _fit_gpu(load_gpu(name), parts, power_tables(reference))
+        yield _fit_gpu(load_gpu(name), parts)
 
 
 def fit_draw(parts: Sequence[Rows], gpu: Gpu) -> PowerModel:
@@ -149,7 +148,7 @@ def _draw(numbers: Mapping[str, float]) -> PowerModel:
     )
 
 
-def _fit_gpu(gpu: Gpu, parts: Sequence[Rows], tables: Sequence[str]) -> Calibration:
+def _fit_gpu(gpu: Gpu, parts: Sequence[Rows]) -> Calibration:
     seen = [part.where(~part.held_out) for part in parts]
     formula = fit_draw(seen, gpu)
     shapes = {
@@ -176,8 +175,9 @@ def _fit_gpu(gpu: Gpu, parts: Sequence[Rows], tables: Sequence[str]) -> Calibrat
             "held_out_mape": round(errors[name], 4),
             **tree_table(correction, leaf_step=LEAF_STEP),
         }
-    return Calibration(
-        file=CALIBRATIONS / "power" / f"{gpu.name}.toml",
+    return declared(
+        "power",
+        name=gpu.name,
         content={
             "name": gpu.name,
             "draw": rounded(
@@ -189,10 +189,7 @@ def _fit_gpu(gpu: Gpu, parts: Sequence[Rows], tables: Sequence[str]) -> Calibrat
             },
             "meter": meters,
         },
-        style=".6g",
-        tables=tables,
         rows=sum(len(part) for part in seen),
-        split=POWER_SPLIT,
         errors=list(errors.values()),
         provenance={"versions": {part.framework: part.version for part in parts}},
     )

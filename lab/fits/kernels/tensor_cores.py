@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.fits.driver import Calibration, chosen, gpu_of, rounded
+from lab.fits.driver import Calibration, chosen, declared, gpu_of, rounded
 from lab.fits.kernels.kernel_calibration import (
     fit_correction,
     form,
@@ -35,20 +35,15 @@ from lab.fits.methods import band_of, leave_one_out
 from lab.tables import fp32, tensor_kernels
 from lab.tables.rows import LOWER_QUARTER, Bools, Floats, Rows, fraction, group_of, mape, read_table
 from lab.tables.tensor_kernels import (
-    HEADS,
-    LAYER_PROFILES,
-    LAYER_SPLIT,
     PRODUCERS,
-    PRODUCTS,
     read_layer_products,
     read_tensor_rows,
 )
 from planning.calibrate.kernels import fit_named
 from simulators.catalog.gpu import Gpu, load_gpu
 from simulators.core.errors import UserError
-from simulators.evidence.default_rates import SUSTAINED_PEAKS, flops_per_j, share_of
+from simulators.evidence.default_rates import flops_per_j, share_of
 from simulators.evidence.intervals import Band
-from simulators.evidence.lookup import CALIBRATIONS
 from simulators.kernels.corrections import features_of
 from simulators.kernels.families.gemm import sizes_of
 from simulators.kernels.levels import MEASURED, NUMBERS, WEIGHT_ONLY, limited_to_share
@@ -82,15 +77,9 @@ def fit_tensor_cores(reference: Path, only: Sequence[str] = ()) -> Iterator[Cali
     rows = tensor_kernels.read_tensor_rows(reference, tensor_kernels.PRODUCERS)
     for name in chosen(only, [*(part.gpu for part in rows), *IN_LAYERS]):
         if name not in IN_LAYERS:
-            parts = [part for part in rows if part.gpu == name]
-            yield _fit_gpu(
-                load_gpu(name),
-                parts,
-                (tensor_kernels.PRODUCTS, tensor_kernels.LATENT_TABLE),
-                tensor_kernels.PRODUCT_SPLIT,
-            )
+            yield _fit_gpu("tensor_cores", load_gpu(name), [p for p in rows if p.gpu == name])
         elif layers := read_layer_products(reference, name):
-            yield _fit_gpu(load_gpu(name), layers, (LAYER_PROFILES, HEADS), LAYER_SPLIT)
+            yield _fit_gpu("tensor_layers", load_gpu(name), layers)
 
 
 def measured_tensor_cores(measured: Path, device: str) -> Iterator[Calibration]:
@@ -103,16 +92,12 @@ def measured_tensor_cores(measured: Path, device: str) -> Iterator[Calibration]:
         raise UserError(
             f"{measured}: a kind of products needs {LEAST_ROWS} rows of 'gemm'; it has {counts}"
         )
-    yield _fit_gpu(gpu, parts, (measured,), tensor_kernels.PRODUCT_SPLIT, OWN)
+    file = OWN / f"{gpu.name}.toml"
+    yield _fit_gpu("tensor_cores", gpu, parts, file=file, tables=(measured,))
 
 
-def _fit_gpu(
-    gpu: Gpu,
-    parts: Sequence[Rows],
-    tables: Sequence[str | Path],
-    split: str,
-    folder: Path = CALIBRATIONS / "tensor",
-) -> Calibration:
+def _fit_gpu(fit: str, gpu: Gpu, parts: Sequence[Rows], **fields: Any) -> Calibration:
+    """Return the calibration of a GPU, as the section `fit` of `fits.toml` declares it."""
     fitted = [fit_tensor(part.where(~part.held_out), gpu) for part in parts]
     errors = {}
     rates_of: dict[str, dict[str, Any]] = {}
@@ -120,13 +105,12 @@ def _fit_gpu(
         label, judged = f"{part.framework}_{part.dtype}", part.where(part.held_out)
         errors[label] = mape(seconds_of(judged, rates, gpu), judged.seconds)
         rates_of.setdefault(part.framework, {})[part.dtype] = _rates_table(rates)
-    return Calibration(
-        file=folder / f"{gpu.name}.toml",
+    return declared(
+        fit,
+        name=gpu.name,
+        **fields,
         content={"name": gpu.name, "architecture": gpu.architecture, "tensor": rates_of},
-        style=".6g",
-        tables=tables,
         rows=sum(int(np.count_nonzero(~part.held_out)) for part in parts),
-        split=split,
         errors=list(errors.values()),
         provenance={
             "versions": {part.framework: part.version for part in reversed(parts)},
@@ -283,17 +267,14 @@ def fit_sustained_peaks(reference: Path, _only: Sequence[str]) -> Iterator[Calib
     plain = [rows for rows in tensor if rows.operator.dtype not in QUANTISED]
     quantised = [rows for rows in tensor if rows.operator.dtype in QUANTISED]
     bands = {"plain": _band(plain, others), "quantised": _band(quantised, others)}
-    yield Calibration(
-        file=SUSTAINED_PEAKS,
+    yield declared(
+        "sustained_peaks",
         content={
             "line": rounded({n: getattr(line, n) for n in ("level", "slope", "most")}, ".4g"),
             "vendor": rounded({n: math.exp(value) for n, value in line.vendors.items()}, ".4g"),
             "band": {name: rounded(vars(band), ".4f") for name, band in bands.items()},
         },
-        style=".6g",
-        tables=[PRODUCTS, *fp32.TABLES],
         rows=len(points),
-        split="each architecture in turn",
         errors=[
             fitted.share(point.vendor, point.asked) / math.exp(point.share) - 1.0
             for out, fitted in left_out

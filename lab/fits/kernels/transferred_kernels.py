@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lab.fits.driver import Calibration
+from lab.fits.driver import Calibration, declared
 from lab.fits.kernels import fused_kernels, tensor_cores
 from lab.fits.methods import grouped, interval
 from lab.tables import fused_kernels as fused_tables
@@ -32,7 +32,6 @@ from simulators.evidence.lookup import FRAMEWORKS, sources, stamp
 from simulators.evidence.transfer import (
     ALL,
     ARCHITECTURE,
-    CALIBRATION,
     GENERATION,
     INSTRUCTIONS,
     OTHER,
@@ -196,10 +195,9 @@ MUCH_LESS = 0.9
 def fit_transferred_kernels(reference: Path, _only: Sequence[str]) -> Iterator[Calibration]:
     """Yield the error of each kind of transfer, and which frameworks substitute for which."""
     found = trials(reference)
-    tables = [f"{fused_tables.FOLDER}/{name}.parquet" for name in fused_tables.TABLES.values()]
     errors = np.concatenate([np.expm1(trial.log_ratio) for trial in found])
-    yield Calibration(
-        file=CALIBRATION,
+    yield declared(
+        "transferred_kernels",
         content={
             "substitutes": substitutes(found),
             "family": {
@@ -207,16 +205,7 @@ def fit_transferred_kernels(reference: Path, _only: Sequence[str]) -> Iterator[C
                 for family, of_family in costs_of(found).items()
             },
         },
-        style=".3g",
-        tables=[
-            *tables,
-            *tensor_kernels.AUXILIARY_TABLES,
-            tensor_kernels.PRODUCTS,
-            tensor_kernels.LATENT_TABLE,
-        ],
         rows=errors.size,
-        split="every kernel priced by other GPUs', frameworks' and precisions' numbers, on its "
-        "held-out rows",
         errors=errors,
     )
 
