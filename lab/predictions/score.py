@@ -51,7 +51,7 @@ class PredictedTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     columns: dict[str, str] = {}  # the tool's names of predicted columns, by ours
 
 
-class Entry(msgspec.Struct, frozen=True):
+class PredictionEntry(msgspec.Struct, frozen=True):
     """A file of `entries/`: the tables of one tool."""
 
     files: list[PredictedTable]
@@ -121,7 +121,7 @@ def _predictions(named: str, reference: Path) -> list[pa.Table]:
         return [read_table(Path(named))]
     file = ENTRIES.find(named)
     try:
-        entry = msgspec.convert(read_toml(file), Entry)
+        entry = msgspec.convert(read_toml(file), PredictionEntry)
     except msgspec.ValidationError as error:
         raise UserError(
             f"{file}: {error}; write [[files]], and in each `file`, a table of the reference "
