@@ -193,7 +193,7 @@ NOT_FOR_SLICES = (*MPS_ONLY, "kv_pool", "interference", "qps")
 
 @dataclass(frozen=True)
 class Tenant:
-    """One co-located model: its point without neighbours, and its share of the SMs."""
+    """A co-located model: the point without neighbours, and the share of the SMs."""
 
     point: ServingPoint
     sm_share: float

@@ -34,7 +34,7 @@ from simulators.serving.engine.replica import (
 def sum_batch(
     request: Ints, batch: Ints, tokens: Ints, size: int, checked: int, step: Floats
 ) -> float:
-    """Write the sums of a batch and return its tokens; each decode verifies `checked` tokens."""
+    """Write the sums of a batch to `step`; return its tokens. A decode verifies `checked` tokens."""
     step[:] = 0.0
     decodes, keys = 0, 0
     for i in range(size):
@@ -63,7 +63,9 @@ def sum_batch(
 
 @kernel(i8(STATE, i8))
 def combine_ranks(state: ReplicaState, first: int) -> int:
-    """Write the sums that price the synchronous batches of all ranks; return their key growth.
+    """Write the sums that price the synchronous batches of all ranks.
+
+    Returns the keys that a repetition adds.
 
     Attention takes as long as on the busiest rank, the one with the most tokens, then the most
     keys. Experts process the tokens of all ranks. Collectives wait for the tokens of all other
@@ -118,7 +120,8 @@ def drafted(limits: Ints, pool: Ints) -> int:
 def drafts_change(limits: Ints, pool: Ints) -> bool:
     """Return whether the next iteration may draft another number of tokens.
 
-    With several batches in flight the answer is always yes: each accepts other tokens.
+    With several batches in flight the answer is always yes, because batches accept different
+    numbers of tokens.
     """
     if limits[at.NUM_DRAFT_TOKENS] == 0:
         return False
@@ -128,22 +131,20 @@ def drafts_change(limits: Ints, pool: Ints) -> bool:
 
 @kernel(i8(*arrays(i8, 1), i8, i8, i8))
 def accepted(limits: Ints, drafts: int, req: int, num_computed: int) -> int:
-    """Return how many drafted tokens of a request that has `done` tokens are accepted."""
+    """Return the accepted draft tokens of a request with `num_computed` computed tokens."""
     drawn = mixed(mixed(mixed(limits[at.SEED] & LOW_BITS) ^ req) ^ num_computed)
     count = 0
-    for i in range(
-        min(drafts, limits[at.DRAFT_DEPTH])
-    ):  # a branch that depends on a draw costs more
+    for i in range(min(drafts, limits[at.DRAFT_DEPTH])):  # faster than leaving the loop early
         count += drawn < limits[at.ACCEPTANCE + i]
     return count
 
 
 @kernel(several(i8, 2)(STATE, i8, i8, i8))
 def draw(state: ReplicaState, replica: int, slot: int, made: int) -> tuple[int, int]:
-    """Draw the accepted tokens of a repeated batch in the iteration that ends now.
+    """Draw the accepted tokens of a repeated batch in the current iteration; add them to `tokens`.
 
-    Adds them to `tokens`. Returns the blocks that another repeat must allocate (UNTIL_CHANGED and
-    more if a request ends) and the growth of the keys.
+    Returns the blocks that the next repetition must allocate (at least UNTIL_CHANGED if a request
+    ends) and the growth of the keys.
     """
     request, batch, tokens = state.request, state.batch[slot], state.tokens[slot]
     limits, drafts = state.own[pool_of(state, replica)], state.pool[replica, at.NUM_DRAFTS]
@@ -174,8 +175,8 @@ def draw(state: ReplicaState, replica: int, slot: int, made: int) -> tuple[int, 
 def possible_repeats(state: ReplicaState, slot: int, holds: int) -> int:
     """Return how often a batch of decodes can be repeated before a request ends.
 
-    `crossings` counts the requests that need a block by iteration modulo the block size, so that a
-    repeat knows its new blocks without visiting the requests.
+    `crossings` counts the requests that need a block, by iteration modulo the block size, so that
+    a repetition knows its new blocks without visiting the requests.
     """
     request, block = state.request, state.limits[at.BLOCK]
     crossings = state.crossings[slot]
@@ -213,10 +214,10 @@ def stop_repeating(state: ReplicaState, replica: int) -> int:
 
 @kernel(i8(pointer(PRICE), STATE, i8, f8))
 def repeat_first(price: Any, state: ReplicaState, replica: int, until: float) -> int:
-    """Repeat the batch that ends first while its end is before `until` and repeats are left.
+    """Repeat the batch that ends first while its end is before `until`.
 
-    Returns 1 if the batch that ends first cannot be repeated again: its repeats are used up, or
-    no block is free. Most iterations happen here, so the sums of a replica are local variables.
+    Returns 1 if this batch cannot be repeated again: its repetitions are used up, or no block is
+    free. Most iterations happen here, so the sums of a replica are local variables.
     """
     pool, gauge, block = state.pool[replica], state.gauge[replica], state.limits[at.BLOCK]
     ends, stages, ring = state.ends[replica], state.stages[replica], state.in_flight[replica]
@@ -310,7 +311,7 @@ def pass_stages(
 ) -> tuple[float, float, float]:
     """Pass a priced batch through the stages, each of which processes batches in order.
 
-    Returns its end, the work of all stages and the waits between them. NaN prices stay NaN: `max`
+    Returns the end, the work of all stages and the waits between stages. NaN prices stay NaN: `max`
     returns its first argument unless another one is larger.
     """
     last = max(priced[at.BASE_S] + priced[at.SLOPE_S] * keys, priced[at.MIN_S])
@@ -336,7 +337,7 @@ def pass_stages(
 
 @kernel(f8(*arrays(f8, 1), f8, i8))
 def drawn_j(priced: Floats, keys: float, stages: int) -> float:
-    """Return the joules of a priced batch, idle stages during its launches included."""
+    """Return the joules of a priced batch, including stages that wait for kernel launches."""
     busy = priced[at.BASE_S] + priced[at.SLOPE_S] * keys
     waits = max(busy, priced[at.MIN_S]) + priced[at.ADDED_S] - busy
     if stages > 1:

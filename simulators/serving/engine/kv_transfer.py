@@ -46,7 +46,7 @@ from simulators.workload.llm.memory import kv_bytes_per_token
 CALIBRATION = Path(__file__).parents[1] / "calibration" / "kv_transfer.toml"
 
 OTHER = "other"
-"""The entry of frameworks without published transfers: between the published ones."""
+"""Entry of frameworks without published transfers: between the published entries."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +55,10 @@ class KVLink:
 
     setup_s: float
     token_s: float
-    parts: int = 1  # sent during the prefill; 1: all afterwards
+    parts: int = 1  # parts sent during the prefill; 1: the whole cache is sent afterwards
 
     def vector(self) -> Floats:
-        """Return the numbers of the link as the event loop's array."""
+        """Return the link as the array that kernels read."""
         numbers = np.zeros(3)
         numbers[at.SETUP_S], numbers[at.TOKEN_S] = self.setup_s, self.token_s
         numbers[at.LAYERS] = self.parts
@@ -81,7 +81,7 @@ def link_of(point: ServingPoint, prefill: Replica, decode: Replica) -> KVLink:
     """Return the link between a prefill replica and a decode replica.
 
     Raises:
-        Infeasible: the pools have no such link.
+        Infeasible: the requested link does not exist between the pools.
         UserError: the bandwidth of the link is unknown.
     """
     if point.pools.kv_link == INFINITE:
@@ -100,17 +100,14 @@ def link_of(point: ServingPoint, prefill: Replica, decode: Replica) -> KVLink:
 
 
 def wire_of(point: ServingPoint, prefill: Replica, decode: Replica) -> Wire:
-    """Return the data sheet's link from a GPU to the other pool: the slower of both ends.
+    """Return the link from a GPU to the other pool by the data sheet: the slower of both ends.
 
     Raises:
-        Infeasible: NVLink is asked for between pools that share no node.
-        UserError: Ethernet without a bandwidth.
+        Infeasible: NVLink is requested between pools on different nodes.
+        UserError: Ethernet is requested without a bandwidth.
     """
-    ends = (prefill, decode)
-    node, size = (
-        prefill.cluster,
-        point.replicas * (point.pools.prefill_gpus + point.pools.decode_gpus),
-    )
+    ends, node = (prefill, decode), prefill.cluster
+    size = point.replicas * (point.pools.prefill_gpus + point.pools.decode_gpus)
     one_node = decode.cluster == node and size <= node.gpus_per_node
     if point.pools.kv_link == NVLINK and not one_node:
         raise Infeasible("no_nvlink_between_pools", f"{size} GPUs, {node.gpus_per_node} a node")

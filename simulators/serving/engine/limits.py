@@ -32,7 +32,7 @@ from simulators.workload.llm.step import prefill_step
 from simulators.workload.precision import BYTES
 
 ROUTED_BY = len(ROUTE.arguments)
-"""Number of arguments of a router."""
+"""Number of arguments of a router's kernel."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Scheduler:
 
 
 def load_scheduler(name: str) -> Scheduler:
-    """Return the scheduler of that name, path or dotted module, a file with a kernel `schedule`.
+    """Return a scheduler by name, path or dotted module name.
 
     >>> load_scheduler("sarathi").chunked
     True
@@ -63,7 +63,10 @@ def load_scheduler(name: str) -> Scheduler:
 
 
 def load_router(name: str) -> Kernel[..., int]:
-    """Return the kernel `route` of a router by its name, path or dotted module.
+    """Return the kernel `route` of a router by name, path or dotted module name.
+
+    Raises:
+        UserError: the file has no such kernel, or its number of arguments is wrong.
 
     >>> load_router("round_robin").__name__
     'route'
@@ -81,9 +84,9 @@ def load_router(name: str) -> Kernel[..., int]:
 
 @functools.lru_cache(maxsize=64)
 def _scheduler(module: ModuleType) -> Scheduler:
-    stated = {f.name: f.name.upper() for f in fields(Scheduler)}
-    said = {name: getattr(module, word) for name, word in stated.items() if hasattr(module, word)}
-    return Scheduler(**{**said, "schedule": _kernel(module, "schedule")})
+    constants = {f.name: f.name.upper() for f in fields(Scheduler)}
+    properties = {n: getattr(module, c) for n, c in constants.items() if hasattr(module, c)}
+    return Scheduler(**{**properties, "schedule": _kernel(module, "schedule")})
 
 
 def _kernel(module: ModuleType, name: str) -> Kernel[..., Any]:
@@ -96,12 +99,12 @@ def _kernel(module: ModuleType, name: str) -> Kernel[..., Any]:
 GB = 1e9
 
 SSD_BYTES_PER_S = 6.9e9
-"""That one drive is read at (Samsung PM9A3, PCIe 4.0 x4, data sheet); a node of eight GPUs has as
-many for data (NVIDIA DGX H100 data sheet)."""
+"""Read rate of one drive per GPU (Samsung PM9A3, PCIe 4.0 x4, data sheet); a node of eight GPUs has
+eight data drives (NVIDIA DGX H100 data sheet)."""
 
 
 ROUTED_LAYERS = 0.5
-"""Share of layers that a mixture of depths routes tokens around: every other layer."""
+"""Share of layers that route tokens in a mixture of depths: every other layer."""
 
 COPIED = (
     *("max_num_seqs", "max_prefill_tokens", "token_budget", "stages", "ranks", "poll_interval"),
@@ -113,7 +116,7 @@ COPIED = (
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaLimits:
-    """The configuration of a replica, equal for all replicas of a pool."""
+    """The limits of a replica, equal for all replicas of a pool."""
 
     blocks: int  # of the KV cache
     block_size: int
@@ -130,7 +133,7 @@ class ReplicaLimits:
     move_s: float = 0.0  # to move a block to or from the host
     prefix_caching: bool = False
     host_cache_capacity: int = 0  # host blocks for evicted prefixes
-    ranks: int = 1  # synchronous ranks with queues of their own; the limits are those of one
+    ranks: int = 1  # synchronous ranks with a queue each; the other limits are per rank
     num_draft_tokens: int = 0  # of each decode
     acceptance: tuple[float, ...] = ()  # shares of iterations that accept at least 1, 2 ... drafts
     draft_max_running: tuple[int, ...] = ()  # running requests up to which 1, 2 ... are drafted
@@ -139,9 +142,9 @@ class ReplicaLimits:
     poll_interval: int = 10  # decode iterations between polls of the queue (LightLLM's default)
 
     def vector(self) -> Ints:
-        """Return the limits as the kernels read them.
+        """Return the limits as the array that kernels read.
 
-        Schedulers that reserve memory run as many requests as fit at their longest.
+        Schedulers that reserve memory run at most the requests that fit at the longest length.
         """
         limits = np.zeros(at.LIMITS, np.int64)
         for name in COPIED:
@@ -162,16 +165,16 @@ class ReplicaLimits:
 
     @property
     def max_batch_seqs(self) -> int:
-        """Return the requests of one batch."""
+        """Return the maximum number of requests of one batch."""
         return max(1, self.max_num_seqs // self.stages)
 
     @property
     def watermark_blocks(self) -> int:
-        """Return the blocks kept free at admission."""
+        """Return the number of blocks kept free at admission."""
         return int(self.watermark * self.blocks)
 
     def admits(self, prompt_tokens: Ints, output_tokens: Ints) -> Ints:
-        """Return the requests that fit alone on a replica, up to their last token."""
+        """Return the indices of the requests that fit on an otherwise empty replica."""
         kv_tokens = (self.blocks - max(1, self.watermark_blocks)) * self.block_size
         return np.flatnonzero(prompt_tokens + output_tokens <= min(self.max_model_len, kv_tokens))
 
@@ -183,47 +186,32 @@ def limits_of(
     lengths: tuple[Ints, Ints],
     drafter: Drafter | None = None,
 ) -> ReplicaLimits:
-    """Return the limits of a point's replicas, which serve prompts and outputs of some lengths.
+    """Return the limits of a point's replicas; `lengths` are the prompt and output tokens.
 
     Memory is reserved for the activations of the largest batch: a chunk, or a batch of whole
-    prompts, at least the longest.
+    prompts that includes the longest prompt.
 
     Raises:
-        Infeasible: the model does not fit, or the scheduler cannot do what is asked of it.
-        UserError: nobody has said how fast the GPU's link to its host is.
+        Infeasible: the model does not fit, or the scheduler lacks a requested feature.
+        UserError: the GPU's data sheet lacks the bandwidth of the link to the host.
     """
-    for name, needed in scheduler.requires.items():
-        if attrgetter(name)(point) != needed:
-            option = name.rpartition(".")[2]
-            raise Infeasible(f"{point.scheduler}_needs_{option}_{needed}")
-    if point.scheduling.poll_interval and not scheduler.poll_interval:
-        raise Infeasible(f"{point.scheduler}_has_no_poll_interval", "it looks in every iteration")
-    caches = point.cache.prefix_caching or point.cache.preemption == CACHED
-    if caches and not scheduler.caches_prefixes:
-        raise Infeasible(f"{point.scheduler}_has_no_prefix_cache")
-    if point.cache.prefix_caching and point.cache.preemption == SWAP:
-        raise Infeasible("swap_has_no_prefix_cache", "blocks on the host are one request's own")
+    _check_features(point, scheduler)
     context = point.max_context or hardware.replica.model.max_context
     tokens = point.chunk_size
     if not scheduler.chunked:
         prompt, output = lengths
         short = prompt[prompt + output <= context]
         tokens = max(point.scheduling.max_batch_tokens, int(short.max(initial=1)))
-    host_blocks, move_s = 0, 0.0
+    swap_blocks, prefix_blocks, move_s = 0, 0, 0.0
     if point.cache.preemption == SWAP:
-        if point.cache.offload_to == SSD:
-            raise Infeasible("swap_goes_to_memory", "engines write no running request to a drive")
-        host_blocks, move_s = swap_space(
+        swap_blocks, move_s = swap_space(
             hardware.replica, point.cache.offload_to, point.cache.swap_bytes, point.cache.block_size
         )
-    host_keeps = 0
     if point.cache.prefix_host_bytes:
-        if not point.cache.prefix_caching:
-            raise Infeasible("prefix_host_bytes_needs_prefix_cache")
-        host_keeps, move_s = host_tier(point, hardware.replica)
+        prefix_blocks, move_s = host_tier(point, hardware.replica)
     ranks = ranks_of(point, scheduler)
-    groups = point.attention_dp // ranks  # that share a queue; each has seats and a budget
-    fleet = fleet_of(point, hardware)
+    groups = point.attention_dp // ranks  # ranks that share a queue
+    adapters = fleet_of(point, hardware)
     blocks = kv_blocks(
         hardware,
         memory_fraction=point.memory_fraction,
@@ -232,7 +220,7 @@ def limits_of(
         rows=point.max_batch,
         fraction_of_free=scheduler.fraction_of_free,
         drafter=drafter,
-        adapter_bytes=fleet.bytes_per_gpu if fleet else 0.0,
+        adapter_bytes=adapters.bytes_per_gpu if adapters else 0.0,
         kept_keys=kept_keys(point),
     )
     return ReplicaLimits(
@@ -248,9 +236,9 @@ def limits_of(
         reserves=scheduler.reserves,
         reserves_output=scheduler.reserves_output,
         overlap_schedule=scheduler.overlap_schedule and point.pp == 1,
-        prefix_caching=caches,
-        host_cache_capacity=host_keeps // ranks,
-        swap_capacity=host_blocks,
+        prefix_caching=_caches_prefixes(point),
+        host_cache_capacity=prefix_blocks // ranks,
+        swap_capacity=swap_blocks,
         move_s=move_s,
         poll_interval=max(1, point.scheduling.poll_interval or scheduler.poll_interval),
         num_draft_tokens=drafter.drafted if drafter else 0,
@@ -261,13 +249,38 @@ def limits_of(
     )
 
 
+def _caches_prefixes(point: ServingPoint) -> bool:
+    return point.cache.prefix_caching or point.cache.preemption == CACHED
+
+
+def _check_features(point: ServingPoint, scheduler: Scheduler) -> None:
+    """Raise Infeasible if the scheduler lacks a requested feature, or two features conflict."""
+    for name, needed in scheduler.requires.items():
+        if attrgetter(name)(point) != needed:
+            option = name.rpartition(".")[2]
+            raise Infeasible(f"{point.scheduler}_needs_{option}_{needed}")
+    if point.scheduling.poll_interval and not scheduler.poll_interval:
+        raise Infeasible(
+            f"{point.scheduler}_has_no_poll_interval", "the queue is polled in every iteration"
+        )
+    if _caches_prefixes(point) and not scheduler.caches_prefixes:
+        raise Infeasible(f"{point.scheduler}_has_no_prefix_cache")
+    if point.cache.preemption == SWAP:
+        if point.cache.prefix_caching:
+            raise Infeasible("swap_has_no_prefix_cache", "swapped blocks belong to one request")
+        if point.cache.offload_to == SSD:
+            raise Infeasible("swap_goes_to_memory", "engines write no running request to a drive")
+    if point.cache.prefix_host_bytes and not point.cache.prefix_caching:
+        raise Infeasible("prefix_host_bytes_needs_prefix_cache")
+
+
 def kept_keys(point: ServingPoint) -> float:
-    """Return the share of a full KV cache that tokens write under a mixture of depths."""
+    """Return the share of KV cache entries that remain under a mixture of depths."""
     return 1.0 - ROUTED_LAYERS * (1.0 - point.dynamic.mod_capacity)
 
 
 def ranks_of(point: ServingPoint, scheduler: Scheduler) -> int:
-    """Return the number of queues of a replica whose batches step together.
+    """Return the number of request queues of a replica; their batches are synchronous.
 
     Each rank of data-parallel attention has a queue, unless the scheduler distributes one queue
     over the ranks, or there is a pipeline.
@@ -288,14 +301,15 @@ def kv_blocks(
     adapter_bytes: float = 0.0,
     kept_keys: float = 1.0,
 ) -> int:
-    """Return the KV blocks that fit beside weights and activations on the fullest GPU.
+    """Return the number of KV blocks that fit on the fullest GPU.
 
-    An iteration has at most so many tokens and rows of logits; what drafts and adapters are there
-    too, and what the runtime sets aside to draw tokens, of all logits on each GPU.
-    The memory fraction may be one `of` the `rest` that the weights leave.
+    The rest of the memory holds weights, adapters, the drafter, activations of `tokens` tokens,
+    and the runtime's sampling buffers for `rows` rows of logits. With `fraction_of_free`, the
+    memory fraction refers to the memory beside the weights. `kept_keys` is the share of KV cache
+    entries that are stored.
 
     Raises:
-        Infeasible: the weights do not fit, or nothing is left.
+        Infeasible: the weights do not fit, or no KV block fits beside them.
     """
     replica = hardware.replica
     model, layout = replica.model, replica.layout
@@ -327,13 +341,13 @@ def _missing(needed: float, usable: float) -> str:
 def swap_space(
     replica: Replica, offload_to: str, swap_bytes: float, block_size: int
 ) -> tuple[int, float]:
-    """Return the blocks held elsewhere for a GPU, and the seconds to move one there or back.
+    """Return the number of offloaded blocks per GPU, and the seconds to move one block.
 
-    A peer is a GPU with memory to spare, reached by the links between GPUs (Vijaya Kumar et al.,
-    "Aqua", ASPLOS 2025); a drive is read over the GPU's link to its host.
+    A peer is another GPU with free memory, connected by the links between GPUs (Vijaya Kumar et
+    al., "Aqua", ASPLOS 2025); a drive is read over the GPU's link to its host.
 
     Raises:
-        UserError: nobody has said how fast that link of the GPU is.
+        UserError: the GPU's data sheet lacks the bandwidth of this link.
     """
     link = "link_bytes_per_s" if offload_to == PEER else "pcie_bytes_per_s"
     bytes_per_s = getattr(replica.gpu, link)
@@ -349,19 +363,16 @@ def swap_space(
 
 
 def host_tier(point: ServingPoint, replica: Replica) -> tuple[int, float]:
-    """Return the blocks of prefixes that host, peer or drive keep, and the seconds to fetch one.
+    """Return the number of offloaded prefix blocks, and the seconds to fetch one block.
 
-    They keep none where a block is computed sooner, in a prompt as long as an iteration takes.
+    Both are 0 if computing a block, in a prompt of `chunk_size` tokens, is faster than fetching it.
 
     Raises:
-        UserError: nobody has said how fast the GPU's link to its host is.
+        UserError: the GPU's data sheet lacks the bandwidth of the link.
     """
     blocks, move_s = swap_space(
         replica, point.cache.offload_to, point.cache.prefix_host_bytes, point.cache.block_size
     )
-    whole_s = float(iteration(replica, prefill_step(1.0, float(point.chunk_size))).latency_s)
-    return (
-        (blocks, move_s)
-        if move_s < point.cache.block_size * whole_s / point.chunk_size
-        else (0, 0.0)
-    )
+    chunk_s = float(iteration(replica, prefill_step(1.0, float(point.chunk_size))).latency_s)
+    compute_s = point.cache.block_size * chunk_s / point.chunk_size
+    return (blocks, move_s) if move_s < compute_s else (0, 0.0)
