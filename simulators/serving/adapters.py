@@ -23,11 +23,11 @@ from simulators.workload.llm.transformer import ALL, ATTENTION, adapter_numbers
 from simulators.workload.precision import number_bytes, precision
 
 HALVINGS = 80
-"""Of the interval in which `T` lies: more than a double can tell apart."""
+"""Bisection steps for `T`: more than double precision can resolve."""
 
 
 def popularity(adapters: int, zipf: float) -> Floats:
-    """Return the share of requests that want each adapter, the most wanted first.
+    """Return the share of requests for each adapter, the most popular first.
 
     >>> popularity(2, 1.0).round(3).tolist()
     [0.667, 0.333]
@@ -38,7 +38,7 @@ def popularity(adapters: int, zipf: float) -> Floats:
 
 
 def distinct(shares: Floats, requests: Floats) -> Floats:
-    """Return how many adapters some requests want, on average.
+    """Return the mean number of distinct adapters in batches of some numbers of requests.
 
     >>> distinct(popularity(2, 0.0), np.array([1.0, 2.0])).tolist()
     [1.0, 1.5]
@@ -66,39 +66,40 @@ def missing_share(shares: Floats, kept: int) -> float:
 
 @dataclass(frozen=True)
 class AdapterSet:
-    """Adapters of one rank, and which of them are on the GPU."""
+    """Adapters of one rank, of which `kept` are on the GPU."""
 
     adapters: int
     rank: int
     targets: str
     zipf: float
-    by_token: bool  # in decodes each token reads its adapter; else tokens share what is read
-    kept: int  # on the GPU
-    load_s: float  # to bring one from the host
+    by_token: bool  # decodes read an adapter per token; otherwise tokens share an adapter's read
+    kept: int  # adapters on the GPU
+    load_s: float  # to load one adapter from the host
     missing: float  # share of requests whose adapter has to be loaded
-    bytes_per_gpu: float  # of all that are kept
+    bytes_per_gpu: float  # of all adapters on the GPU
 
-    def wanted(self, requests: Floats) -> Floats:
-        """Return the mean number of distinct adapters in a batch."""
+    def distinct_in(self, requests: Floats) -> Floats:
+        """Return the mean number of distinct adapters in batches of some numbers of requests."""
         return distinct(popularity(self.adapters, self.zipf), requests)
 
 
 def fleet_of(point: ServingPoint, hardware: Hardware) -> AdapterSet | None:
-    """Return the adapters of a design, if it has any.
+    """Return the LoRA adapters of a point; None without adapters.
 
     Raises:
-        Infeasible: what it combines is not modelled, or a batch may want more than are kept.
-        UserError: nobody has said how fast the GPU's link to its host is.
+        Infeasible: a combination of options is not modelled, or the slots are fewer than the
+            adapters of a full batch.
+        UserError: the GPU's data sheet lacks the bandwidth of the link to the host.
     """
     if not point.lora.adapters:
         return None
     replica = hardware.replica
     _check(point, replica)
-    most, kept = wanted_at_most(point), slots_of(point)
+    most, kept = max_distinct(point), slots_of(point)
     missing = _missing(point.lora.adapters, point.lora.zipf, kept)
     if point.lora.slots and kept < most:
         raise Infeasible(
-            "adapter_slots_below_batch", f"a batch may want {most} adapters, {kept} are kept"
+            "adapter_slots_below_batch", f"a batch may use {most} adapters; slots: {kept}"
         )
     numbers = adapter_numbers(replica.model, point.lora.targets) / replica.model.layers
     layers = np.ceil(replica.model.layers / replica.layout.pp)
@@ -119,22 +120,22 @@ def fleet_of(point: ServingPoint, hardware: Hardware) -> AdapterSet | None:
     )
 
 
-def wanted_at_most(point: ServingPoint) -> int:
-    """Return how many adapters a batch may want."""
+def max_distinct(point: ServingPoint) -> int:
+    """Return the largest number of distinct adapters in a batch."""
     return min(point.lora.adapters, point.max_batch)
 
 
 def slots_of(point: ServingPoint) -> int:
-    """Return how many adapters the GPU keeps: as stated, or all that a batch may want.
+    """Return the number of adapters on the GPU: `lora.slots`, or the adapters of a full batch.
 
-    S-LoRA, whose kernels gather by token, has adapters and caches in the same pages: of its own
-    accord it keeps as many as a full batch wants on average.
+    S-LoRA, whose kernels gather by token, keeps adapters and KV cache in the same pages: by default
+    the mean number of adapters of a full batch.
 
     >>> from simulators.serving.point import LoraConfig
     >>> slots_of(ServingPoint("llama3_1_8b", "h100_sxm", max_batch=128, lora=LoraConfig(200)))
     128
     """
-    most = wanted_at_most(point)
+    most = max_distinct(point)
     if point.lora.kernels == BY_TOKEN and not point.lora.slots:
         shares = popularity(point.lora.adapters, point.lora.zipf)
         mean = float(distinct(shares, np.array([float(most)]))[0])
@@ -144,7 +145,7 @@ def slots_of(point: ServingPoint) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def _missing(adapters: int, zipf: float, kept: int) -> float:
-    """Return the share of requests that miss their adapter."""
+    """Return the cached result of `missing_share`."""
     return missing_share(popularity(adapters, zipf), kept)
 
 
@@ -153,13 +154,13 @@ def _check(point: ServingPoint, replica: Replica) -> None:
     if point.speculation.method != NOTHING and point.speculation.num_draft_tokens:
         raise Infeasible("adapters_with_drafts")
     if point.iteration_table or replica.accelerator:
-        raise Infeasible("adapters_need_composition", "other times say nothing of their products")
+        raise Infeasible("adapters_need_composition", "other times do not cover adapter products")
     if point.attention_dp > 1:
         raise Infeasible("adapters_need_attention_dp_1")
     if point.lora.targets == ALL and replica.model.expert_layers == replica.model.layers:
         raise Infeasible(
             "adapter_targets_all_needs_dense_layers",
-            f"all linear layers of {replica.model.name} are experts' but those around attention: "
+            f"apart from attention, all linear layers of {replica.model.name} are experts: use "
             f"lora.targets {ATTENTION}",
         )
     if replica.model.is_latent or replica.model.has_states:

@@ -1,28 +1,25 @@
-"""Speculative decoding: tokens are drafted cheaply, and one pass of the model verifies all of them.
+"""Speculative decoding: draft tokens, their acceptance, and the drafter's hardware.
 
 Acceptance. A draft token counts if all draft tokens before it are accepted. Draft token `i` is
 accepted, given that the earlier ones are, with probability `a_i` (Leviathan et al., "Fast inference
 from transformers via speculative decoding", 2023), so an iteration brings `1 + sum of a_1 ... a_i`
-tokens, the model's own included. Rates of methods fall with the position and come from measured
-traces (`calibration/acceptance.toml`); beyond the last measured position its rate is used.
+tokens. Rates of methods fall with the position and come from measured traces
+(`calibration/acceptance.toml`); beyond the last measured position its rate is used.
 
-Trees. A drafter's second, third ... candidate at a position may be the model's token where the
-first is not. A level counts if the model's token is among its nodes, so an iteration brings 1 plus
-the sum of the path probabilities of all nodes (Cai et al., Medusa, 2024). The tree grows by its
-most likely next node; as in EAGLE-2 (Li et al., 2024) at most `topk` nodes of a level have
-children, at most `topk` each. EAGLE-2 grows another tree in every iteration by the confidence of
-its drafter; here all trees are the mean one, so trees bring 15 % fewer tokens than published. The
-probability that one of the first `r` candidates is right has the odds of the first one times
-`r^growth`, as Medusa's heads have been measured.
+Trees. A level counts if the model's token is among its nodes, so an iteration brings 1 plus the
+path probabilities of all nodes (Cai et al., Medusa, 2024). The tree grows by its most likely next
+node; as in EAGLE-2 (Li et al., 2024) at most `topk` nodes of a level have children, at most `topk`
+each. EAGLE-2 grows another tree in every iteration by the confidence of its drafter; here all trees
+are the mean one and bring 15 % fewer tokens than published. The odds that one of the first `r`
+candidates is right are those of the first times `r^growth`, fitted to Medusa's heads.
 
-Drafters. A draft model runs once for each draft token, at the batch of the sequences, and prefills
-prompts as the model does. A head (Li et al., EAGLE, 2024; DeepSeek-V3's multi-token prediction,
-2024) is one more layer with the model's own embedding and output; EAGLE-3 has a smaller output of
-its own. Medusa's heads (Cai et al., 2024), one for each position, are a square layer and an output
-each, applied to the states of all verified tokens. An n-gram lookup in the text so far costs no GPU
-time. With a tree, each pass but the first drafts for `width` nodes of a sequence, and the model
-verifies all nodes. The host waits for the accepted tokens before it launches the next drafts, so
-draft batches have the host time of an iteration too.
+Drafters. A draft model runs once for each draft token, and prefills prompts as the model does. A
+head (Li et al., EAGLE, 2024; DeepSeek-V3's multi-token prediction, 2024) is one more layer with the
+model's own embedding and output; EAGLE-3 has a smaller output of its own. Medusa's heads, one for
+each position, are a square layer and an output each, applied to the states of all verified tokens.
+An n-gram lookup costs no GPU time. With a tree, each pass but the first drafts for `width` nodes of
+a sequence. The host waits for the accepted tokens before it launches the next drafts, so draft
+batches have the host time of an iteration too.
 """
 
 from __future__ import annotations
@@ -60,13 +57,13 @@ CALIBRATION = Path(__file__).parent / "calibration" / "acceptance.toml"
 
 
 def survival(method: str, written: str, drafted: int) -> tuple[float, ...]:
-    """Return the shares of iterations in which at least 1, 2 ... of the drafted are accepted.
+    """Return the probabilities that at least 1, 2 ... draft tokens of an iteration are accepted.
 
-    Rates of the method as measured stand in where none are written: one for all positions, or one
-    for each of the first ones.
+    `written` holds one acceptance rate for all positions or one per position; if empty, the
+    measured rates of the method are used.
 
     Raises:
-        UserError: what is written are no rates, or nobody has measured the method's.
+        UserError: a rate is not between 0 and 1, or the method has no measured rates.
 
     >>> survival("", "0.5", 3)
     (0.5, 0.25, 0.125)
@@ -81,7 +78,7 @@ def rates_of(method: str, written: str, drafted: int) -> list[float]:
 
 
 def mean_acceptance_length(survival: tuple[float, ...]) -> float:
-    """Return the mean tokens of a sequence that one iteration brings.
+    """Return the mean number of tokens per sequence and iteration.
 
     >>> mean_acceptance_length((0.5, 0.25))
     1.75
@@ -90,10 +87,10 @@ def mean_acceptance_length(survival: tuple[float, ...]) -> float:
 
 
 def last_step_excess(survival: tuple[float, ...]) -> float:
-    """Return the mean tokens by which an answer's last iteration would exceed a long answer.
+    """Return the mean tokens by which the last iteration overshoots the end of a long output.
 
-    Iterations that bring X tokens pass a far length by `(E[X^2] / E[X] - 1) / 2` on average
-    (renewal theory; Feller, 1971), and `E[X (X - 1)] / 2` is the sum of `i S_i`.
+    Steps of X tokens overshoot a distant end by `(E[X^2] / E[X] - 1) / 2` on average (renewal
+    theory; Feller, 1971), and `E[X (X - 1)] / 2` is the sum of `i S_i`.
 
     >>> last_step_excess(())
     0.0
@@ -104,22 +101,22 @@ def last_step_excess(survival: tuple[float, ...]) -> float:
 
 
 def measured_rates(method: str) -> tuple[float, ...]:
-    """Return a method's rates by position, as measured.
+    """Return the measured acceptance rates of a method, by position.
 
     Raises:
-        UserError: nobody has.
+        UserError: the method has no measured rates.
     """
     known = {name: tuple(rates) for name, rates in _fitted()["rates"].items()}
     if method not in known:
         raise UserError(
-            f"how often drafts of '{method}' are accepted is not known; say it as acceptance=0.7, "
-            f"or by position as acceptance='0.7 0.65 0.6'. Measured: {', '.join(known)}"
+            f"no acceptance rate of '{method}' is measured; set acceptance=0.7, or one rate per "
+            f"position: acceptance='0.7 0.65 0.6'. Measured: {', '.join(known)}"
         )
     return known[method]
 
 
 def odds_growth() -> float:
-    """Return by which power of their number guesses at one place gain odds of being right."""
+    """Return the exponent by which the odds grow with the number of candidates at a position."""
     return float(_fitted()["ranks"]["growth"])
 
 
@@ -148,26 +145,26 @@ def _rates(written: str) -> tuple[float, ...]:
 def tree_survival(
     rates: Sequence[float], growth: float, topk: int, nodes: int
 ) -> tuple[tuple[float, ...], int]:
-    """Return the shares of iterations that accept at least 1, 2 ... levels, and the nodes grown.
+    """Return the probabilities of accepting at least 1, 2 ... levels, and the number of nodes.
 
     Args:
-        rates: with which the first guess of each level is right, given the levels before.
-        growth: by which power of their number guesses gain odds.
-        topk: children of a node, and nodes of a level that have any.
-        nodes: of the tree, at most; its root is the model's own token and none.
+        rates: probability that the first candidate of each level is right, given earlier levels.
+        growth: exponent of the odds over the number of candidates.
+        topk: most children of a node, and most nodes of a level with children.
+        nodes: most nodes of the tree, without the root (the model's own token).
 
     >>> tree_survival((0.5, 0.5), 1.0, 1, 2)
     ((0.5, 0.25), 2)
     >>> [round(share, 3) for share in tree_survival((0.5, 0.5), 1.0, 2, 3)[0]]
     [0.667, 0.25]
     """
-    guesses = [ranked(rate, growth, topk) for rate in rates]
+    candidates = [ranked(rate, growth, topk) for rate in rates]
     shares, parents, count = [0.0] * len(rates), [0] * len(rates), 0
     heap: list[tuple[float, int, int, float]] = []  # less its path's probability; place in tree
 
     def offer(level: int, rank: int, above: float) -> None:
         if level < len(rates) and rank < topk:
-            heappush(heap, (-above * guesses[level][rank], level, rank, above))
+            heappush(heap, (-above * candidates[level][rank], level, rank, above))
 
     offer(0, 0, 1.0)
     while heap and count < nodes:
@@ -182,7 +179,7 @@ def tree_survival(
 
 
 def ranked(rate: float, growth: float, topk: int) -> list[float]:
-    """Return how often the first, second ... guess is the right one.
+    """Return the probabilities that the first, second ... candidate is right.
 
     >>> [round(share, 3) for share in ranked(0.5, 1.0, 3)]
     [0.5, 0.167, 0.083]
@@ -198,13 +195,13 @@ def ranked(rate: float, growth: float, topk: int) -> list[float]:
 class Drafter:
     """A drafter: hardware, numbers of draft tokens, and acceptance rates."""
 
-    drafted: int  # tokens of a sequence and iteration
-    survival: tuple[float, ...]  # shares of iterations that accept at least 1, 2 ... of them
-    hardware: Hardware | None  # of its passes, one for each level; None: they cost nothing
-    weight_bytes: float = 0.0  # on the fullest GPU, beside the model's own
+    drafted: int  # draft tokens per sequence and iteration
+    survival: tuple[float, ...]  # probabilities that at least 1, 2 ... draft tokens are accepted
+    hardware: Hardware | None  # of the draft passes; None: drafting costs no GPU time
+    weight_bytes: float = 0.0  # on the fullest GPU, in addition to the model's
     kv_bytes_per_token: float = 0.0
-    alone: int = 0  # passes that draft one token for each sequence
-    wide: int = 0  # and that draft `width`
+    alone: int = 0  # passes that draft one token per sequence
+    wide: int = 0  # passes that draft `width` tokens per sequence
     width: int = 1
     up_to: tuple[int, ...] = ()  # running requests up to which at least 1, 2 ... are drafted
 
@@ -212,54 +209,49 @@ class Drafter:
 NO_DRAFTER = Drafter(0, (), None)
 
 MOST_OUTPUTS = 32_000
-"""Tokens that EAGLE-3's heads draft of, the most frequent (vllm-project/speculators, `eagle3`)."""
+"""Vocabulary of EAGLE-3's heads, the most frequent tokens (vllm-project/speculators, `eagle3`)."""
 
 BATCHES = 2
-"""That a host hands over for the drafts of an iteration, beside their check: the passes, replayed
-at once, and one in which the head reads what was accepted (sgl-project/sglang, `eagle_worker.py`:
-`draft`, `forward_draft_extend_after_decode`)."""
+"""Launches of the host per iteration for drafts: the draft passes, replayed as one graph, and a
+pass of the head over the accepted tokens (sgl-project/sglang, `eagle_worker.py`: `draft`,
+`forward_draft_extend_after_decode`)."""
 
 
 def drafter_of(point: ServingPoint, hardware: Hardware) -> Drafter | None:
-    """Return the drafter of a design, or None.
+    """Return the drafter of a point; None without speculative decoding.
 
     Raises:
-        Infeasible: the draft model cannot be cut as the model is, or there is a pipeline.
-        UserError: a name is unknown, or rates of acceptance are none.
+        Infeasible: the draft model does not fit the parallelism, or there is a pipeline.
+        UserError: a name is unknown, or an acceptance rate is invalid.
     """
-    if point.speculation.method == NOTHING or point.speculation.num_draft_tokens == 0:
+    config = point.speculation
+    if config.method == NOTHING or config.num_draft_tokens == 0:
         return None
     if point.pp > 1:
         raise Infeasible("speculation_needs_pp_1", f"pp {point.pp}")
     if point.iteration_table:
-        raise Infeasible("speculation_needs_composition", "operator times of one's own have none")
+        raise Infeasible("speculation_needs_composition", "iteration_table has no drafter times")
     drafted, accepted = shape_of(point)
-    up_to = (
-        (point.speculation.disable_batch,) * len(accepted)
-        if point.speculation.disable_batch
-        else ()
-    )
+    up_to = (config.disable_batch,) * len(accepted) if config.disable_batch else ()
     target = hardware.replica
     if (model := _drafting_model(point, target.model)) is None:
         return Drafter(drafted, accepted, None, up_to=up_to)
-    is_head = point.speculation.method != DRAFT
+    is_head = config.method != DRAFT
     check_layout(model, target.layout)
-    is_narrow = (
-        is_head and point.speculation.method != MTP
-    )  # heads are not quantised with the model
+    is_narrow = is_head and config.method != MTP  # heads are not quantized with the model
     dtype = precision(target.dtype).activations if is_narrow else target.dtype
     dtype = dtype if dtype in ("fp16", "bf16") else "bf16" if is_narrow else target.dtype
-    depth, is_tree = len(accepted), point.speculation.topk > 1
-    alone, wide, width = (1, depth - 1, point.speculation.topk) if is_tree else (depth, 0, 1)
+    depth, is_tree = len(accepted), config.topk > 1
+    alone, wide, width = (1, depth - 1, config.topk) if is_tree else (depth, 0, 1)
     host_s = BATCHES * target.runtime.host_s / depth
-    if point.speculation.method == MEDUSA:  # all heads at once, in the batch of the check
+    if config.method == MEDUSA:  # all heads at once, in the verified batch
         alone, wide, width, host_s = 0, 1, 1 + drafted, 0.0
     once = replace(target.runtime, host_s=host_s, sequence_s=0.0, prepare_s=0.0)
     replica = replace(target, model=model, runtime=once, dtype=dtype)
     weights = weight_bytes(model, target.layout, dtype)
     if is_head:  # shares the model's embedding and output
         weights -= weight_bytes(replace(model, layers=0), target.layout, dtype)
-    if point.speculation.method in (EAGLE3, MEDUSA):  # has outputs of its own
+    if config.method in (EAGLE3, MEDUSA):  # has an output of its own
         outputs = model.vocab * model.hidden / target.layout.tp
         weights += outputs * precision(dtype).activation_bytes
     return Drafter(
@@ -298,7 +290,7 @@ def shape_of(point: ServingPoint) -> tuple[int, tuple[float, ...]]:
 
 
 def _drafting_model(point: ServingPoint, target: LanguageModel) -> LanguageModel | None:
-    """Return the model whose passes draft; none of a look-up.
+    """Return the model that drafts; None for n-gram lookup.
 
     Raises:
         Infeasible: no draft model is named.

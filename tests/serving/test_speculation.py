@@ -431,7 +431,7 @@ def test_unsupported_speculation_has_a_reason() -> None:
         simulate(
             replace(PLAIN, speculation=replace(PLAIN.speculation, method="draft", acceptance="0.7"))
         )
-    with pytest.raises(UserError, match="how often drafts of 'draft' are accepted is not known"):
+    with pytest.raises(UserError, match="no acceptance rate of 'draft' is measured"):
         simulate(
             replace(
                 PLAIN,

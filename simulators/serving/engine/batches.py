@@ -34,7 +34,7 @@ from simulators.serving.engine.replica import (
 def sum_batch(
     request: Ints, batch: Ints, tokens: Ints, size: int, checked: int, step: Floats
 ) -> float:
-    """Write the sums of a batch to `step`; return its tokens. A decode verifies `checked` tokens."""
+    """Write the sums of a batch; return its tokens. Each decode verifies `checked` tokens."""
     step[:] = 0.0
     decodes, keys = 0, 0
     for i in range(size):

@@ -215,7 +215,7 @@ def _added(hardware: Hardware, fleet: AdapterSet) -> tuple[tuple[int, int], Floa
         header[LAUNCHING + i], header[GAPS + i] = _waits_s(replica, fleet, part)
     header[LOAD_S] = fleet.missing * fleet.load_s
     grid = np.broadcast_arrays(tokens[:, None], requests[None, :])
-    shared = np.minimum(fleet.wanted(requests)[None, :], grid[0])
+    shared = np.minimum(fleet.distinct_in(requests)[None, :], grid[0])
     mixed = _cells(replica, fleet, stages, grid[0], shared).ravel()
     decodes = mixed
     if fleet.by_token:
@@ -247,7 +247,7 @@ def products_of(
 ) -> tuple[float, float]:
     """Return seconds on all stages, and joules, of the products for one batch."""
     seen, wanting = np.array([max(tokens, 1.0)]), np.array([max(requests, 1.0)])
-    groups = np.minimum(fleet.wanted(wanting), seen)
+    groups = np.minimum(fleet.distinct_in(wanting), seen)
     if fleet.by_token and not prompts:
         groups = seen
     stages = [stage_of(replica.model, replica.layout, i) for i in (0, replica.layout.pp - 1)]
