@@ -241,7 +241,7 @@ def _pool(
             context=prompt + output / 2.0,
             prompt_tokens=0.0 if is_decoder else prompt,
             output_tokens=output,
-            seats=point.max_batch,
+            max_batch=point.max_batch,
             budget=float(point.chunk_size) if scheduler.chunked else inf,
         )
         worth = worth_drafting(drafter.survival, table, price, load)

@@ -399,7 +399,7 @@ def test_adaptive_speculation_drafts_less_under_load() -> None:
     drafter = drafter_of(point, hardware)
     assert drafter is not None
     table, price = prices_of(point, hardware, drafter)
-    decodes = MeanLoad(context=700.0, prompt_tokens=0.0, output_tokens=100.0, seats=256)
+    decodes = MeanLoad(context=700.0, prompt_tokens=0.0, output_tokens=100.0, max_batch=256)
     mixed = replace(decodes, prompt_tokens=650.0, budget=512.0)
     worth, beside = (worth_drafting(drafter.survival, table, price, n) for n in (decodes, mixed))
     for found in (worth, beside):

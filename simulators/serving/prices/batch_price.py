@@ -35,6 +35,7 @@ requests (`speculation.disable_batch`). Prefix cache hits count as computed.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -81,22 +82,25 @@ ALONE, WIDE, WIDTH = -5, -4, -3
 many these draft. The drafter's shape and table follow the replica's."""
 
 
-def with_drafts(table: IterationTable, drafter: Drafter, *, additive: bool) -> tuple[Ints, Floats]:
-    """Return the combined shape and table of a replica and its drafter."""
-    alone, wide, shape, numbers = 0, 0, table.shape, table.table
-    if drafter.hardware is not None:
-        drafts = iteration_table(drafter.hardware, additive=additive)
-        alone, wide = drafter.alone, drafter.wide
-        shape = np.concatenate([shape, drafts.shape])
-        numbers = np.concatenate([numbers, drafts.table])
-    sizes = table.shape.size, table.table.size
-    ends = [alone, wide, drafter.width, *sizes]
-    return np.concatenate([shape, np.array(ends, np.int64)]), numbers
+def extended(table: IterationTable, entries: Sequence[int], added: Floats) -> IterationTable:
+    """Return a table extended by numbers, and its shape by `entries` and the original sizes."""
+    ends = np.array([*entries, table.shape.size, table.table.size], np.int64)
+    shape, numbers = np.concatenate([table.shape, ends]), np.concatenate([table.table, added])
+    return replace(table, shape=shape, table=numbers)
+
+
+def with_drafts(table: IterationTable, drafter: Drafter, *, additive: bool) -> IterationTable:
+    """Return the table of a replica, extended by the tables of its drafter."""
+    if drafter.hardware is None:
+        return extended(table, [0, 0, drafter.width], np.zeros(0))
+    drafts = iteration_table(drafter.hardware, additive=additive)
+    entries = [*drafts.shape.tolist(), drafter.alone, drafter.wide, drafter.width]
+    return extended(table, entries, drafts.table)
 
 
 @kernel(PRICE)
 def drafted_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
-    """Return the seconds of the model's pass over prompts and drafts, and of the drafts."""
+    """Return the seconds of the last stage: verification, prompts and draft passes."""
     shapes, numbers = shape[SHAPE_END], shape[TABLE_END]
     alone, wide = shape[ALONE], shape[WIDE]
     mine, draft = price[: at.PRICE_COLUMNS], price[at.PRICE_COLUMNS :]
@@ -105,7 +109,7 @@ def drafted_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> fl
         theirs, behind = shape[shapes:], table[numbers:]
         if step[at.DECODES] > 0.0:
             each = (step[at.TOKENS] - step[at.PREFILL_TOKENS]) / step[at.DECODES]
-            most = int(each - 0.5)  # of all that is drafted now, none may be
+            most = int(each - 0.5)  # draft passes of this batch, which may have none
             alone = min(alone, most)
             wide = min(wide, most - alone)
             if alone > 0:
@@ -127,7 +131,7 @@ def add_drafts(
     passes: int,
     width: float,
 ) -> float:
-    """Add the passes in which tokens are drafted for each sequence; return their seconds."""
+    """Add draft passes of `width` tokens per sequence to the price; return their seconds."""
     tokens, everywhere, rows = step[at.TOKENS], step[at.ALL_RANK_TOKENS], step[at.LOGITS_ROWS]
     prefills = step[at.PREFILLS]
     decodes = step[at.DECODES]
@@ -142,7 +146,7 @@ def add_drafts(
 
 @kernel(f8(*arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 3)))
 def add_prompts(step: Floats, shape: Ints, table: Floats, price: Floats, draft: Floats) -> float:
-    """Add the drafter's pass over prompts; return its seconds."""
+    """Add the drafter's prefill to the price; return its seconds."""
     tokens, everywhere, rows = step[at.TOKENS], step[at.ALL_RANK_TOKENS], step[at.LOGITS_ROWS]
     decodes = step[at.DECODES]
     step[at.TOKENS] = step[at.PREFILL_TOKENS]
@@ -159,8 +163,9 @@ def add_prompts(step: Floats, shape: Ints, table: Floats, price: Floats, draft: 
 def add_pass(price: Floats, draft: Floats, keys: float, times: int) -> float:
     """Add passes of the drafter to the price of an iteration; return their seconds.
 
-    The model's energy counts these seconds as idle, so idle energy is subtracted. A pass takes at
-    least its launches, `MIN_S`: constant in the keys until its kernels take as long, then linear.
+    The energy of the iteration counts these seconds as idle, so idle energy is subtracted. A pass
+    takes at least the time of its launches, `MIN_S`: its time is constant in the keys until the
+    kernels take longer, then linear.
     """
     base, slope, least_s = draft[at.BASE_S], draft[at.SLOPE_S], draft[at.MIN_S]
     turn = inf if base <= least_s else -inf
@@ -190,23 +195,14 @@ TOKEN_NODES, REQUEST_NODES = -4, -3
 """Entries of `shape`: the sides of the table of adapters, which follows the replica's table."""
 
 LAUNCHING, GAPS, LOAD_S, HEADER = 0, 2, 4, 5
-"""The first entries of the table: seconds of launches and of gaps on a stage that sends on and on
-the last, and of the load for a prompt. Then by phase, tokens and requests: seconds on both stages,
-joules of the replica."""
-
-
-def with_adapters(
-    table: IterationTable, hardware: Hardware, fleet: AdapterSet
-) -> tuple[Ints, Floats]:
-    """Return shape and table of a replica and of its adapters."""
-    sides, added = _added(hardware, fleet)
-    ends = np.array([*sides, table.shape.size, table.table.size], np.int64)
-    return np.concatenate([table.shape, ends]), np.concatenate([table.table, added])
+"""First entries of the table: seconds of launches and of gaps, each on a sending stage and on the
+last, and seconds to load the adapter of a prompt. Then, by phase, tokens and requests: seconds on
+both kinds of stage, joules of the replica."""
 
 
 @functools.lru_cache(maxsize=64)
-def _added(hardware: Hardware, fleet: AdapterSet) -> tuple[tuple[int, int], Floats]:
-    """Return the sides of the table of adapters, and its numbers."""
+def adapter_table(hardware: Hardware, fleet: AdapterSet) -> tuple[tuple[int, int], Floats]:
+    """Return the numbers of token and request nodes of the table of adapters, and its numbers."""
     replica = hardware.replica
     tokens, requests = (octaves(ADAPTER_STEPS, most)[1:] for most in (MOST_TOKENS, MOST_REQUESTS))
     stages = [stage_of(replica.model, replica.layout, i) for i in (0, replica.layout.pp - 1)]
@@ -227,7 +223,10 @@ def _added(hardware: Hardware, fleet: AdapterSet) -> tuple[tuple[int, int], Floa
 def _cells(
     replica: Replica, fleet: AdapterSet, stages: list[Stage], tokens: Floats, groups: Floats
 ) -> Floats:
-    """Return seconds on a stage of either kind, and joules of all, of the adapters' products."""
+    """Return seconds on both kinds of stage and joules of the replica of adapter products.
+
+    `groups` are the distinct adapters of each batch. The last axis of the result has `COLUMNS`.
+    """
     seconds, joules = [], []
     for part in dict.fromkeys(stages):
         shard = Shard(replica.model, replica.layout, part, replica.dtype)
@@ -245,18 +244,18 @@ def _cells(
 def products_of(
     replica: Replica, fleet: AdapterSet, tokens: float, requests: float, *, prompts: bool
 ) -> tuple[float, float]:
-    """Return seconds on all stages, and joules, of the products for one batch."""
-    seen, wanting = np.array([max(tokens, 1.0)]), np.array([max(requests, 1.0)])
-    groups = np.minimum(fleet.distinct_in(wanting), seen)
+    """Return seconds on all stages and joules of the adapter products of one batch."""
+    rows = np.array([max(tokens, 1.0)])
+    groups = np.minimum(fleet.distinct_in(np.array([max(requests, 1.0)])), rows)
     if fleet.by_token and not prompts:
-        groups = seen
+        groups = rows
     stages = [stage_of(replica.model, replica.layout, i) for i in (0, replica.layout.pp - 1)]
-    sender, last, joules = _cells(replica, fleet, stages, seen, groups)[0].tolist()
+    sender, last, joules = _cells(replica, fleet, stages, rows, groups)[0].tolist()
     return (replica.layout.pp - 1) * sender + last, joules
 
 
 def _waits_s(replica: Replica, fleet: AdapterSet, part: Stage) -> tuple[float, float]:
-    """Return the seconds that adapter kernels add to a stage: host launches, and gaps."""
+    """Return the seconds of host launches and of gaps that adapter kernels add to a stage."""
     shard = Shard(replica.model, replica.layout, part, replica.dtype)
     layer = replace(part, has_embedding=False, has_head=False)
     one: Any = np.ones(())
@@ -271,9 +270,9 @@ def _waits_s(replica: Replica, fleet: AdapterSet, part: Stage) -> tuple[float, f
 
 @kernel(PRICE)
 def adapted_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
-    """Return the seconds of the last stage of a batch whose requests have adapters.
+    """Return the seconds of the last stage of a batch with LoRA adapters.
 
-    Where a batch has prompts all its tokens are multiplied adapter by adapter.
+    In a batch with prompts, all tokens use the kernels that are grouped by adapter.
     """
     ends, numbers = shape.size + SHAPE_END, shape[TABLE_END]
     table_price(step, shape[:ends], table[:numbers], price)
@@ -287,8 +286,8 @@ def adapted_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> fl
     u, v = x - i, y - j
     low = first + COLUMNS * (i * columns + j)
     waits_s, added_j = 0.0, 0.0
-    answered = step[at.LOGITS_ROWS] - step[at.DECODES]  # prompts that end, each of them once
-    loads_s = table[numbers + LOAD_S] * answered
+    completed_prompts = step[at.LOGITS_ROWS] - step[at.DECODES]
+    loads_s = table[numbers + LOAD_S] * completed_prompts
     for column in range(COLUMNS):
         left = table[low + column] * (1.0 - v) + table[low + COLUMNS + column] * v
         far = low + COLUMNS * columns
@@ -313,16 +312,16 @@ def adapted_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> fl
 
 
 SLICES, EXIT_SAMPLES = 8, 512
-"""Equal slices of the depth where tokens leave at different ones, each at its mean share, and
-tokens by which that is found: choices, for the time of a price grows with the slices. Twice as many
-move what a decode of Llama-3.1-8B takes by .3 % in a batch of 8 and by 1.3 % in one of 256."""
+"""Slices of the depth for a distribution of exit depths, each at its mean share of tokens, and
+quantiles of that distribution. Both are choices, because pricing time grows with the slices: twice
+as many change a decode of Llama-3.1-8B by 0.3 % in a batch of 8 and by 1.3 % in a batch of 256."""
 
 INTEGRATION_STEPS = 4096
 """Steps in which the distribution of exit depths is integrated."""
 
 LAYERS, DECODED, PROMPTS, ROUTED, SEGMENT_COLUMNS = 0, 1, 2, 3, 4
-"""A segment's share of the layers, and the shares of decoded tokens, of tokens of prompts and of
-all of them, and so of their keys, that its layers see."""
+"""Columns of a segment: its share of the layers, and the shares of decoded tokens, of prompt tokens
+and of all tokens (and therefore of their keys) that its layers process."""
 
 SEGMENTS = -3
 """Entry of `shape`: the number of segments, whose rows follow the replica's table."""
@@ -337,15 +336,15 @@ def skips_layers(point: ServingPoint) -> bool:
 
 
 def segments_of(point: ServingPoint, layers: int) -> Floats:
-    """Return the segments of a model's layers, one row each.
+    """Return the segments of a model's layers, an array of shape (segments, SEGMENT_COLUMNS).
 
     Raises:
-        Infeasible: no shares of layers between 0 and 1 differ so much.
+        Infeasible: no distribution of exit depths has this standard deviation.
     """
     exits, ends = np.full(1, point.dynamic.exit_depth), np.full(1, point.dynamic.exit_depth)
     if point.dynamic.exit_depth_std:
         exits = beta_quantiles(point.dynamic.exit_depth, point.dynamic.exit_depth_std, EXIT_SAMPLES)
-        found = exits.mean()  # a little off where most tokens leave at one of the ends
+        found = exits.mean()  # deviates slightly if most tokens leave at one of the ends
         low, high = (
             point.dynamic.exit_depth / found,
             (1.0 - point.dynamic.exit_depth) / (1.0 - found),
@@ -372,10 +371,10 @@ def segments_of(point: ServingPoint, layers: int) -> Floats:
 
 
 def beta_quantiles(mean: float, deviation: float, count: int) -> Floats:
-    """Return `count` quantiles of a beta distribution, at the middles of equal shares.
+    """Return `count` quantiles of a beta distribution, at the centres of equal probabilities.
 
     Raises:
-        Infeasible: no distribution between 0 and 1 has this deviation.
+        Infeasible: no distribution on (0, 1) has this standard deviation.
     """
     concentration = mean * (1.0 - mean) / deviation**2 - 1.0
     if concentration <= 0.0:
@@ -389,12 +388,8 @@ def beta_quantiles(mean: float, deviation: float, count: int) -> Floats:
     return found
 
 
-def with_segments(table: IterationTable, point: ServingPoint, layers: int) -> tuple[Ints, Floats]:
-    """Return shape and table of a replica and of its segments.
-
-    Raises:
-        Infeasible: what else is asked for is not modelled where tokens skip layers.
-    """
+def _check_skipped_layers(point: ServingPoint) -> None:
+    """Raise Infeasible for options that are not modelled together with skipped layers."""
     for name, wrong in (
         ("pp_1", point.pp > 1),
         ("attention_dp_1", point.attention_dp > 1),
@@ -408,17 +403,15 @@ def with_segments(table: IterationTable, point: ServingPoint, layers: int) -> tu
     ):
         if wrong:
             raise Infeasible(f"skipped_layers_need_{name}")
-    segments = segments_of(point, layers)
-    ends = np.array([len(segments), table.shape.size, table.table.size], np.int64)
-    return np.concatenate([table.shape, ends]), np.concatenate([table.table, segments.ravel()])
 
 
 @kernel(PRICE)
 def skipping_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
-    """Return the seconds of a batch whose tokens skip layers; the head and the host process all.
+    """Return the seconds of a batch whose tokens skip layers.
 
-    A layer processes the expected decodes that reach the layer, given that any do; with prompts,
-    which pass all layers, unconditionally. `price` has space for one more price and step.
+    A layer processes the expected number of decodes that reach the layer, given that at least one
+    does; in a batch with prompts, which pass all layers, the unconditional expectation. LM head and
+    host process all tokens. `price` has space for another price and step.
     """
     ends, numbers = shape[shape.size + SHAPE_END], shape[TABLE_END]
     known, layers = table[:numbers], shape[:ends]
@@ -472,7 +465,11 @@ def skipping_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> f
 def prices_of(
     point: ServingPoint, hardware: Hardware, drafter: Drafter | None = None
 ) -> tuple[IterationTable, Kernel[..., float]]:
-    """Return the price tables of a point and of its drafter, and the kernel for both."""
+    """Return the price tables of a point, with those of its drafter, and the kernel that reads them.
+
+    Raises:
+        Infeasible: a combination of options is not modelled.
+    """
     if point.iteration_table and not point.lora.adapters and not skips_layers(point):
         layers = hardware.replica.model.layers // point.pp
         known = load_op_table(point.iteration_table, layers=layers, tp=point.tp)
@@ -482,15 +479,14 @@ def prices_of(
     additive = point.scheduling.mixed_step == ADDITIVE
     found = iteration_table(hardware, additive=additive)
     if skips_layers(point):
-        shape, numbers = with_segments(found, point, hardware.replica.model.layers)
-        return replace(found, shape=shape, table=numbers), skipping_price
+        _check_skipped_layers(point)
+        segments = segments_of(point, hardware.replica.model.layers)
+        return extended(found, [len(segments)], segments.ravel()), skipping_price
     if fleet := fleet_of(point, hardware):
-        shape, numbers = with_adapters(found, hardware, fleet)
-        return replace(found, shape=shape, table=numbers), adapted_price
+        return extended(found, *adapter_table(hardware, fleet)), adapted_price
     if drafter is None:
         return found, table_price
-    shape, numbers = with_drafts(found, drafter, additive=additive)
-    return replace(found, shape=shape, table=numbers), drafted_price
+    return with_drafts(found, drafter, additive=additive), drafted_price
 
 
 BATCHES_PER_OCTAVE = 4
@@ -498,29 +494,29 @@ BATCHES_PER_OCTAVE = 4
 
 @dataclass(frozen=True, kw_only=True)
 class MeanLoad:
-    """Mean request lengths, and the requests that fit."""
+    """Mean request lengths and limits of a replica."""
 
     context: float  # keys of a decode
-    prompt_tokens: float  # that the replica reads; 0: others do
+    prompt_tokens: float  # prefilled by this replica; 0: by separate prefill replicas
     output_tokens: float
-    seats: int  # the most that decode at a time
-    budget: float = inf  # tokens of an iteration; infinite: prompts have iterations of their own
+    max_batch: int  # most decodes per iteration
+    budget: float = inf  # tokens of an iteration; infinite: no chunked prefill
 
 
 def worth_drafting(
     survival: tuple[float, ...], table: IterationTable, price: Kernel[..., float], load: MeanLoad
 ) -> tuple[int, ...]:
-    """Return up to how many requests that run or wait it pays to draft at least 1, 2 ... tokens.
+    """Return the largest numbers of requests for which drafting at least 1, 2 ... tokens pays off.
 
-    `survival` are the shares of iterations that accept at least 1, 2 ... of them.
+    `survival` holds the probabilities that at least 1, 2 ... draft tokens are accepted.
     """
-    batches = octaves(BATCHES_PER_OCTAVE, max(1, load.seats))[1:]
+    batches = octaves(BATCHES_PER_OCTAVE, max(1, load.max_batch))[1:]
     best = []
     for batch in batches.tolist():
         ks = range(len(survival) + 1)
         each = [mean_acceptance_length(survival[:k]) for k in ks]
         best.append(int(np.argmax([_rate(table, price, load, batch, k, each[k]) for k in ks])))
-    least = np.minimum.accumulate(best)  # what pays at a larger batch alone is noise of kernels
+    least = np.minimum.accumulate(best)  # an increase with the batch is noise of kernel times
     ends = np.append(batches[1:] - 1.0, np.inf)
     found = (np.max(ends[least >= k], initial=0.0) for k in range(1, len(survival) + 1))
     return tuple(int(min(end, at.ALL_DECODES)) for end in found)
@@ -534,9 +530,9 @@ def _rate(
     drafts: int,
     tokens: float,
 ) -> float:
-    """Return tokens per second of a number of requests with a mean acceptance length."""
+    """Return the tokens per second of `requests` requests with acceptance length `tokens`."""
     needed = load.output_tokens / tokens
-    whole = load.prompt_tokens + (1 + drafts) * needed  # of the budget, in a request's life
+    whole = load.prompt_tokens + (1 + drafts) * needed  # tokens of the budget per request
     decodes = min(requests, load.budget * needed / whole)
     made = decodes * tokens
     decodes_s = drafted_s(table, price, decodes, drafts, load.context)
@@ -545,7 +541,7 @@ def _rate(
         return made / decodes_s
     free_tokens = load.budget - (1 + drafts) * decodes
     chunk = min(free_tokens, max(load.prompt_tokens, read))
-    share = read / chunk  # of the iterations that have prompts
+    share = read / chunk  # share of the iterations with prompts
     beside = decodes if load.budget < inf else 0.0
     prompts = (load.prompt_tokens, chunk)
     with_s = drafted_s(table, price, beside, drafts, load.context, prompts)
@@ -562,7 +558,7 @@ def drafted_s(
 ) -> float:
     """Return the seconds of an iteration of decodes with `drafts` draft tokens each.
 
-    Beside them it reads tokens of prompts of some length: that, and how many.
+    `prompts` holds the length of a prompt and the prompt tokens of the iteration.
     """
     length, read = prompts
     step: Floats = np.zeros(at.STEP_COLUMNS)
