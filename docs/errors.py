@@ -24,7 +24,7 @@ from simulators.core.errors import UserError
 from simulators.core.jit import Floats
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint
-from simulators.serving.prices.iteration_table import EVERYDAY
+from simulators.serving.prices.iteration_table import TYPICAL
 from sweeper.report.evidence import shares_in_words, shares_of_row, stored
 
 FOLDER = Path(__file__).resolve().parent / "explanation"
@@ -69,7 +69,7 @@ def composed_page() -> str:
     replica = deployment_of(point).hardware.replica
     squares = {
         metric: error_layers(replica, step, metric)
-        for metric, (_, step) in zip(("ttft", "tpot"), EVERYDAY, strict=True)
+        for metric, (_, step) in zip(("ttft", "tpot"), TYPICAL, strict=True)
     }
     rows = [answer("serving", DESIGN | {"qps": 8.0, "seed": seed}) for seed in SEEDS]
     full = [answer("serving", DESIGN | {"qps": OVERLOAD, "seed": seed}) for seed in SEEDS]

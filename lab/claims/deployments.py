@@ -32,7 +32,7 @@ from simulators.catalog.gpu import load_gpu
 from simulators.catalog.price import DEFAULT, usd_per_gpu_hours
 from simulators.composition.replica import load_runtime
 from simulators.serving.measured_deployments import Deployed, point_of
-from simulators.serving.prices.iteration_table import everyday_reach
+from simulators.serving.prices.iteration_table import pass_intervals
 from simulators.serving.simulator import simulate
 
 METRICS = TPOT, TTFT = "TPOT", "TTFT"
@@ -213,7 +213,7 @@ def times(reference: Path) -> pl.DataFrame:
     ends = {metric: np.empty((len(rows), 2)) for metric in METRICS}
     for indices in by_replica(rows).values():
         row = rows[indices[0]]
-        reach = everyday_reach(deployed_replica(row, load_runtime(row.runtime)))
+        reach = pass_intervals(deployed_replica(row, load_runtime(row.runtime)))
         for metric, bands in ends.items():
             name = metric.lower()
             bands[indices] = width_without(row.gpu, row.framework, name).band(reach[name])

@@ -1,4 +1,4 @@
-"""One deployment and the load on it: the fields are the axes of a serving design space."""
+"""A deployment and its load: the fields of `ServingPoint` are the axes of a serving space."""
 
 from __future__ import annotations
 
@@ -504,7 +504,7 @@ class ServingPoint:
 
 
 DEPLOYED = fields_of(ServingPoint, "deployment")
-"""The fields of a point that say what stands in the rack, and what it costs."""
+"""Fields that describe the deployment and its cost."""
 
 DEMANDED = fields_of(ServingPoint, "demand")
-"""Those that say which requests come and when: points alike in them answer the same."""
+"""Fields that describe the load: points with equal values serve the same requests."""

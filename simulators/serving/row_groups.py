@@ -1,4 +1,4 @@
-"""Rows of a batch are answered in groups, and returned as they stood."""
+"""Evaluation of a batch in groups of rows, with results in the original order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Evaluate = Callable[[pa.RecordBatch], pa.RecordBatch]
 def evaluate_together(
     evaluate: Evaluate, batch: pa.RecordBatch, alike: Sequence[str]
 ) -> pa.RecordBatch:
-    """Evaluate all rows, grouped by equal values of the columns `alike`; keep their order."""
+    """Evaluate all rows, sorted by the values of the columns `alike`; return results in order."""
     kinds = kinds_of(batch, alike)
     if (np.diff(kinds) >= 0).all():
         return evaluate(batch)
@@ -30,7 +30,7 @@ def evaluate_together(
 def evaluate_apart(
     chosen: NDArray[np.bool_], one: Evaluate, other: Evaluate, batch: pa.RecordBatch
 ) -> pa.RecordBatch:
-    """Evaluate the chosen rows by `one` and the rest by `other`; return all rows in order."""
+    """Evaluate the chosen rows by `one` and the other rows by `other`; return results in order."""
     if chosen.all():
         return one(batch)
     if not chosen.any():
@@ -42,7 +42,7 @@ def evaluate_apart(
 
 
 def kinds_of(batch: pa.RecordBatch, alike: Sequence[str]) -> Ints:
-    """Return a number per row, equal where rows agree in all columns, by first appearance.
+    """Return a group number per row: equal for rows with equal values, by first appearance.
 
     >>> kinds_of(pa.record_batch({"tp": [4, 4, 2, 4], "pp": [1, 2, 1, 1]}), ["tp", "pp"]).tolist()
     [0, 1, 2, 0]
@@ -55,7 +55,7 @@ def kinds_of(batch: pa.RecordBatch, alike: Sequence[str]) -> Ints:
 
 
 def groups_of(kinds: Ints) -> list[Ints]:
-    """Return the rows of each kind, of kinds numbered from 0.
+    """Return the row indices of each group, given group numbers from 0.
 
     >>> [rows.tolist() for rows in groups_of(np.array([0, 1, 0]))]
     [[0, 2], [1]]

@@ -55,8 +55,8 @@ from simulators.serving.speculation import drafter_of, times_interval
 
 V = TypeVar("V")
 
-MOST = 64
-"""Deployments, and sets of requests, that a cache keeps at a time."""
+CACHE_SIZE = 64
+"""Most deployments, and most sets of requests, in a cache."""
 
 
 class RunCache:
@@ -84,9 +84,9 @@ class RunCache:
         self.bands = _once(self._bands, (*DEPLOYED, "iteration_table", "speculation.acceptance"))
 
     def _bands(self, point: ServingPoint) -> Mapping[str, Ends]:
-        """Return the error intervals of a deployment's latencies, none for a user's own times.
+        """Return the 90 % intervals of a deployment's latencies; none with a user's operator times.
 
-        Acceptance rates that are not given add their own error to the times between tokens.
+        Measured acceptance rates add their own error to the times between tokens.
         """
         if point.iteration_table:
             return {}
@@ -110,7 +110,7 @@ def _once(find: Callable[[ServingPoint], V], fields: Sequence[str]) -> Callable[
     def found(point: ServingPoint) -> V:
         values = key(point)
         if values not in known:
-            if len(known) == MOST:
+            if len(known) == CACHE_SIZE:
                 del known[next(iter(known))]
             known[values] = find(point)
         return known[values]
@@ -119,7 +119,7 @@ def _once(find: Callable[[ServingPoint], V], fields: Sequence[str]) -> Callable[
 
 
 class ReplicaPool(NamedTuple):
-    """Equal replicas: their deployment, their limits, and the price of their iterations."""
+    """Equal replicas: deployment, limits, and the price of iterations."""
 
     deployment: Deployment
     replicas: int
@@ -145,7 +145,7 @@ class PreparedRun:
         """Serve all requests and return the run; log at most `log_rows` batches.
 
         Raises:
-            UserError: a request never ends.
+            UserError: a request never completes.
         """
         first, *others = self.pools
         requests = _with_shared_prefixes(self.point, self.admitted)
@@ -174,17 +174,17 @@ def run_of(
     cache: RunCache | None = None,
     log_rows: int = 0,
 ) -> ServingRun:
-    """Return the run of one deployment.
+    """Simulate one deployment and return the run.
 
     Args:
         point: the deployment and its load.
         asked: requests that replace those of the point's workload.
-        cache: what other points of the batch have looked up already.
-        log_rows: batches to log at most.
+        cache: deployments and requests shared with other points of the batch.
+        log_rows: largest number of logged batches.
 
     Raises:
-        Infeasible: it cannot be built, or no request fits into it.
-        UserError: a name or a file cannot be used.
+        Infeasible: the deployment cannot be built, or no request fits.
+        UserError: a name or a file is invalid.
     """
     return prepare(point, asked, cache=cache).run(log_rows)
 
@@ -232,7 +232,7 @@ def _pool(
     *,
     is_decoder: bool,
 ) -> ReplicaPool:
-    """Return the replicas of a point, or its prefill replicas or decode replicas."""
+    """Return the replicas of one pool, whose deployment is `built`."""
     drafter = drafter_of(point, built.hardware)
     table, price = prices_of(point, built.hardware, drafter)
     if drafter and point.speculation.rule == ADAPTIVE:
@@ -270,10 +270,10 @@ def _decoders(point: ServingPoint, prefill: ReplicaPool, decode: ReplicaPool) ->
 
 
 def _with_shared_prefixes(point: ServingPoint, asked: Requests) -> Requests:
-    """Return the requests with the prefixes that a prefix cache can find: none without a cache.
+    """Return the requests with the prefixes that a prefix cache can share; none without a cache.
 
-    Requests for different LoRA adapters share no prefix. Each request, or each session, draws its
-    adapter.
+    Requests for different LoRA adapters share no prefix. The adapter of each request, or of each
+    session, is drawn at random.
     """
     if not point.cache.prefix_caching:
         return replace(asked, prefixes=None)
@@ -287,17 +287,15 @@ def _with_shared_prefixes(point: ServingPoint, asked: Requests) -> Requests:
 
 
 def _autoscaling_plan(point: ServingPoint, admitted: Requests) -> AutoscalingPlan | None:
-    """Return when replicas start and stop; None if their number is fixed.
+    """Return the autoscaling plan; None if the number of replicas is fixed.
 
     Raises:
-        Infeasible: arrivals depend on answers, or there are separate pools.
+        Infeasible: arrivals depend on completions, or there are separate pools.
     """
-    if point.autoscaling.min_replicas > point.replicas:
-        raise Infeasible(
-            "min_replicas_above_replicas",
-            f"{point.autoscaling.min_replicas} of {point.replicas} replicas",
-        )
-    if not point.autoscaling.min_replicas or point.autoscaling.min_replicas == point.replicas:
+    least = point.autoscaling.min_replicas
+    if least > point.replicas:
+        raise Infeasible("min_replicas_above_replicas", f"{least} of {point.replicas} replicas")
+    if not least or least == point.replicas:
         return None
     if point.pools.prefill_gpus:
         raise Infeasible("min_replicas_has_no_separate_pools")
@@ -307,10 +305,10 @@ def _autoscaling_plan(point: ServingPoint, admitted: Requests) -> AutoscalingPla
 
 
 def logged_run(point: ServingPoint) -> ServingRun:
-    """Return the run of a point's first seed with every iteration logged.
+    """Return the run of a point with every iteration logged.
 
     Raises:
-        Infeasible: it cannot be built, or no request fits into it.
+        Infeasible: the deployment cannot be built, or no request fits.
         UserError: the point is invalid or has no events.
     """
     if point.fidelity != EVENT:
@@ -324,11 +322,14 @@ def logged_run(point: ServingPoint) -> ServingRun:
 def _admitted(asked: Requests, pools: Sequence[ReplicaLimits]) -> tuple[Requests, int]:
     """Return the requests that fit into every pool, and the number of rejected requests.
 
-    Prefill replicas hold prompts alone.
+    Prefill replicas hold prompts only.
+
+    Raises:
+        Infeasible: no request fits.
     """
-    *readers, decoders = pools
+    *prefill_pools, decoders = pools
     fit = decoders.admits(asked.prompt_tokens, asked.output_tokens)
-    for limits in readers:
+    for limits in prefill_pools:
         fit = np.intersect1d(fit, limits.admits(asked.prompt_tokens, 0 * asked.output_tokens))
     rejected = asked.prompt_tokens.size - fit.size
     if fit.size == 0:

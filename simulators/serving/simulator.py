@@ -1,8 +1,7 @@
-"""A stream of requests through replicas of an LLM engine: latency, throughput, cost, energy.
+"""The serving simulator: latency, throughput, cost and energy of an LLM deployment under load.
 
 Iteration times come from composition, decisions from a scheduler and a router, lengths and arrivals
-from a workload; the loop between them is exact. Designs of one seed and workload answer the same
-requests.
+from a workload. Points of equal seed and workload serve the same requests.
 """
 
 from __future__ import annotations
@@ -84,24 +83,24 @@ class Serving:
     )
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Simulate every row on its own; steady states are answered together."""
+        """Evaluate a batch of points: events row by row, steady states as columns."""
         batch = with_runtimes(batch)
         together = is_analytic(batch) & ~shared_rows(batch)
         with fixed_stamp():
             return evaluate_apart(together, evaluate_analytic, evaluate_events, batch)
 
     def bounds(self, low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Any]:
-        """Return lower bounds of latencies and costs over boxes of analytic designs."""
+        """Return lower bounds of latencies and costs over boxes of analytic points."""
         return bounds_of(with_runtimes(low), with_runtimes(high))
 
     def ignored(self, batch: pa.RecordBatch) -> Mapping[str, NDArray[np.bool_]]:
-        """Return in which analytic rows a limit on tokens has no effect under the scheduler."""
+        """Return, by field, a mask of the analytic rows whose token limit the scheduler ignores."""
         return ignored_limits(with_runtimes(batch), is_analytic(batch) & ~shared_rows(batch))
 
     describe = staticmethod(describe)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
-        """Inputs of a point: data sheets, policies, workloads and calibrations."""
+        """Return the files that a value of a field names: data sheets, policies, calibrations."""
         text = str(value)
         if name == "workload":
             return (Path(text) if is_trace(text) else WORKLOADS.find(text),)
@@ -123,14 +122,14 @@ class Serving:
         return COMPOSITION.reads(name, value)
 
     def records(self, point: Mapping[str, Any]) -> Mapping[str, pa.Table]:
-        """Return every request and every iteration of a design."""
+        """Return tables of all requests and all iterations of a point."""
         state = logged_run(validated_partition(point_from(ServingPoint, point))).state
         return {"requests": request_table(state), "iterations": batch_table(state)}
 
     def warm_up(self) -> None:
-        """Compile the loop, the price of an iteration and the policies most points name.
+        """Compile the event loop, the price kernel and the usual policies.
 
-        Others take half a second when they are first met.
+        Other policies are compiled at their first use, which takes half a second.
         """
         usual = reference_engine().schedulers
         schedulers = (load_scheduler(name).schedule for name in usual)
@@ -143,7 +142,7 @@ class Serving:
         compile_all(*(each.where(OPTIONAL_FEATURES=False) for each in kernels))
 
     def weakest(self, point: Mapping[str, Any]) -> Contribution | None:
-        """Return the operator of an everyday batch whose time is known worst."""
+        """Return the operator of a typical decode batch with the weakest evidence."""
         replica = deployment_of(
             validated_partition(point_from(ServingPoint, point))
         ).hardware.replica
@@ -157,7 +156,7 @@ class Serving:
         """Return the date and provider of prices, and the GPUs without measurements."""
         unknown = notes_on(axes["gpu"])
         if any(usd is not None for usd in axes["usd_per_gpu_hour"]):
-            return ("GPU-hours cost what usd_per_gpu_hour says.", *unknown)
+            return ("Prices of GPU-hours: usd_per_gpu_hour.", *unknown)
         return (*priced_by(axes["prices"], axes["gpu"]), *unknown)
 
     def costs(
@@ -199,27 +198,27 @@ class Serving:
 USUAL_ROUTER = "round_robin"
 
 PER_REQUEST_S = 4e-6
-"""Typical CPU time of one request of 200 output tokens, all in."""
+"""Typical CPU time of a request of 200 output tokens."""
 
 STEADY_STATE_S = 5e-6
-"""Typical CPU time of one row of the analytic fidelity, among many."""
+"""Typical CPU time of an analytic row in a large batch."""
 
 TYPICAL_TRACE = 20_000.0
-"""Requests of a trace whose length was not asked for."""
+"""Assumed number of requests of a whole trace."""
 
 SIMULATOR = Serving()
 
 
 def is_analytic(batch: pa.RecordBatch) -> NDArray[np.bool_]:
-    """Return which rows ask for the steady state."""
+    """Return a mask of the rows with fidelity `analytic`."""
     return which(batch, "fidelity", ANALYTIC.__eq__)
 
 
 def bounds_of(low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, NDArray[np.float64]]:
-    """Return lower bounds of the analytic model's metrics over boxes of designs.
+    """Return lower bounds of the analytic metrics over boxes of points.
 
     Raises:
-        UserError: a box has event-driven designs, or models that share their GPUs.
+        UserError: a box has points with fidelity `event` or co-located models.
     """
     if shared_rows(low).any() or not is_analytic(low).all():
         raise UserError(
@@ -257,11 +256,11 @@ def validated_partition(point: ServingPoint) -> ServingPoint:
 
 
 def evaluate_events(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Simulate every row, grouped by deployment so that its iteration tables are built once."""
+    """Simulate every row; rows of equal deployment are adjacent and share iteration tables."""
     cache = RunCache()
 
     def one_by_one(rows: pa.RecordBatch) -> pa.RecordBatch:
-        # Else each point tells its own errors.
+        # Rows of an invalid batch are checked one by one, so that each names its own errors.
         one = partial(_simulated_alone if is_sound(ServingPoint, rows) else simulate, cache=cache)
         return evaluate_pointwise(ServingPoint, ServingMetrics, one, rows)
 
@@ -271,11 +270,11 @@ def evaluate_events(batch: pa.RecordBatch) -> pa.RecordBatch:
 def simulate(point: ServingPoint, cache: RunCache | None = None) -> ServingMetrics:
     """Return the metrics of one deployment under one load.
 
-    `cache` holds the deployments and requests that other points of the batch have looked up.
+    `cache` holds deployments and requests shared with other points of the batch.
 
     Raises:
-        Infeasible: it cannot be built, or no request fits into it.
-        UserError: a choice means nothing.
+        Infeasible: the deployment cannot be built, or no request fits.
+        UserError: a value is invalid.
 
     >>> simulate(ServingPoint(model="llama3_1_8b", gpu="h100_sxm", requests=50)).completed_requests
     50
@@ -285,7 +284,7 @@ def simulate(point: ServingPoint, cache: RunCache | None = None) -> ServingMetri
 
 
 def _simulated_alone(point: ServingPoint, cache: RunCache | None) -> ServingMetrics:
-    """Return the metrics of a valid design; co-located models are reduced to a GPU partition."""
+    """Return the metrics of a valid point; a co-located model runs on its GPU partition."""
     point = as_partition(point, simulate_analytic)
     if point.fidelity == ANALYTIC:
         return simulate_analytic(point)

@@ -8,7 +8,7 @@ from docs.error_layers import LAYERS, band_of, error_layers
 from simulators.serving.answer.error_bands import deployment_bands
 from simulators.serving.deployment import deployment_of
 from simulators.serving.point import ServingPoint
-from simulators.serving.prices.iteration_table import EVERYDAY, everyday_reach
+from simulators.serving.prices.iteration_table import TYPICAL, pass_intervals
 
 
 @pytest.mark.parametrize("runtime", ["vllm", "graphs"])
@@ -16,8 +16,8 @@ from simulators.serving.prices.iteration_table import EVERYDAY, everyday_reach
 def test_layers_sum_to_the_band(runtime: str, gpu: str) -> None:
     point = ServingPoint(model="llama2_70b", gpu=gpu, tp=8, runtime=runtime)
     replica = deployment_of(point).hardware.replica
-    stated = deployment_bands(runtime, everyday_reach(replica))
-    for metric, (_, step) in zip(("ttft", "tpot"), EVERYDAY, strict=True):
+    stated = deployment_bands(runtime, pass_intervals(replica))
+    for metric, (_, step) in zip(("ttft", "tpot"), TYPICAL, strict=True):
         squares = error_layers(replica, step, metric)
         assert band_of(squares) == pytest.approx(stated[metric])
         for layer in LAYERS:

@@ -87,7 +87,7 @@ def test_pipeline_stages_split_the_layers(tmp_path: Path) -> None:
     ("table", "message"),
     [
         ([r for r in rows() if r[0] != "mlp_act"], "lacks mlp_act"),
-        ([r for r in rows() if r[:3] != ("attn_decode", 1, 0)], "attn_decode is not known at a"),
+        ([r for r in rows() if r[:3] != ("attn_decode", 1, 0)], "attn_decode has no time at a"),
         ([*rows(), ("add", -8, 0, 1.0)], "not negative"),
     ],
 )

@@ -1,8 +1,8 @@
-"""The metrics of a served load: latencies, rates, cost, energy, memory, as on a dashboard.
+"""Metrics of a run: latencies, rates, cost, energy, memory.
 
-TTFT runs from arrival to the first token, TPOT is the mean time of a request's later tokens, ITL is
-each single gap between tokens, E2E runs to the last token. A stall is a wait between two iterations
-of a running request. Restarts and swaps are preemptions, by recomputation and by swapping.
+TTFT is the time from arrival to the first token, TPOT the mean time per later token of a request,
+ITL a single gap between two tokens, E2E the time from arrival to the last token. A stall is a wait
+of a running request between two iterations. Requests are preempted by recomputation or by swapping.
 """
 
 from __future__ import annotations

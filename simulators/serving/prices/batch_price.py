@@ -465,7 +465,7 @@ def skipping_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> f
 def prices_of(
     point: ServingPoint, hardware: Hardware, drafter: Drafter | None = None
 ) -> tuple[IterationTable, Kernel[..., float]]:
-    """Return the price tables of a point, with those of its drafter, and the kernel that reads them.
+    """Return the price tables of a point and its drafter, and the kernel that reads them.
 
     Raises:
         Infeasible: a combination of options is not modelled.

@@ -43,18 +43,18 @@ from simulators.workload.llm.step import Step, decode_step, prefill_step
 from simulators.workload.operators import Column
 
 FINE, COARSE = (64, 32, 32, 8, 4, 2), (1, 1, 1, 1, 1, 1)
-"""Steps per octave of tokens, rows, decodes, contexts, chunks and pasts: whole numbers up to here
-are exact, larger ones are interpolated. Prompts of a batch have one. A kernel's time is a formula;
-on an accelerator each size is a search of its own, and few can be had."""
+"""Steps per octave of tokens, rows, decodes, contexts, chunks and pasts: whole numbers up to these
+are exact, larger ones are interpolated. The number of prompts has one step. COARSE is for
+accelerators, where every size needs a mapping search."""
 
 LEAST_KEYS, MOST_KEYS = 1.0 / 3.0, 3.0
-"""Keys that unequal prompts read, over those of equal ones, are tabulated here and at 1."""
+"""Keys of unequal prompts over those of equal prompts: tabulated at these ratios and at 1."""
 
 MIXED_FIRST = (1.0, 16.0, 64.0, 1.0, 64.0)
 MIXED_STEPS = (0.5, 0.5, 0.5, 4.0, 1.0)
 MIXED_NODES = (3, 6, 6, 41, 11)
-"""One attention kernel for chunks and decodes is tabulated over prompts, mean chunk, mean past,
-decodes and their mean keys: from these sizes on, so many steps to the octave, so many in all."""
+"""Grid of fused prefill-decode attention over prompts, mean chunk, mean past, decodes and keys per
+decode: first size, steps per octave and number of nodes of each axis."""
 
 COLUMNS = 3  # seconds of other stages, seconds of the last stage, joules of the replica
 
@@ -71,9 +71,9 @@ COLUMNS = 3  # seconds of other stages, seconds of the last stage, joules of the
     PREFILL_NODES,
     CHUNK_NODES,
     PAST_NODES,
-    MIXED_TABLE,  # 0: chunks and decodes have a kernel each
-    EXPERT_TABLE,  # of the tokens of all ranks; 0: those of the token table are of all
-    MESSAGE_TABLE,  # of the same, and of how unevenly they lie
+    MIXED_TABLE,  # 0: prefills and decodes have an attention kernel each
+    EXPERT_TABLE,  # over the tokens of all ranks; 0: included in the token table
+    MESSAGE_TABLE,  # over the tokens of all ranks and their imbalance
     TOKEN_STEPS,
     ROW_STEPS,
     DECODE_STEPS,
@@ -82,9 +82,9 @@ COLUMNS = 3  # seconds of other stages, seconds of the last stage, joules of the
     PAST_STEPS,
 ) = range(20)
 
-# The first entries of `table`: what is added to each iteration of a stage.
-# ADDITIVE is 1 where a mixed batch is priced as two, one of prefills and one of decodes, UNEVEN
-# where messages wait for the rank with the most tokens: 0 where all ranks share one memory.
+# First entries of `table`: overheads of an iteration of a stage. ADDITIVE is 1 if a mixed batch is
+# priced as a batch of prefills and a batch of decodes, UNEVEN if messages wait for the rank with
+# the most tokens (0 if all ranks share one memory).
 (
     SEQUENCE_S,
     GAPS_S,
@@ -103,7 +103,7 @@ HEADER = 11
 
 @kernel(f8(f8, i8))
 def place(value: float, steps: int) -> float:
-    """Return where on a grid of `octaves` a number lies.
+    """Return the position of a number on a grid of `octaves`.
 
     >>> place(5.0, 2), grid_value(4, 2), grid_value(5, 2)
     (4.5, 4.0, 6.0)
@@ -116,7 +116,7 @@ def place(value: float, steps: int) -> float:
 
 @kernel(f8(i8, i8))
 def grid_value(index: int, steps: int) -> float:
-    """Return the number at a place of a grid of `octaves`.
+    """Return the number at a position of a grid of `octaves`.
 
     >>> [grid_value(i, 2) for i in range(7)]
     [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0]
@@ -207,10 +207,10 @@ def add_head(rows: float, shape: Ints, table: Floats, price: Floats) -> float:
 
 @kernel(f8(f8, f8, *arrays(i8, 1), *arrays(f8, 2)))
 def add_decodes(decodes: float, keys: float, shape: Ints, table: Floats, price: Floats) -> float:
-    """Add attention of decodes at no keys at all, and write its slope; return where that holds.
+    """Add attention of decodes extrapolated to no keys, and write the slope over the keys.
 
-    Between two tabulated contexts time is linear in the keys, so a batch that is repeated while
-    they grow is priced by one product.
+    Returns the number of keys up to which the slope holds. Between two tabulated contexts time is
+    linear in the keys, so a batch that is repeated while keys grow is priced by one product.
     """
     x, y = place(decodes, shape[DECODE_STEPS]), place(keys / decodes, shape[CONTEXT_STEPS])
     columns = shape[CONTEXT_NODES]
@@ -234,7 +234,7 @@ def add_decodes(decodes: float, keys: float, shape: Ints, table: Floats, price: 
 def join_attention(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
     """Replace prefill and decode attention by the fused kernel; return the ratio of their times.
 
-    The base columns hold the time without attention; attention has been added since.
+    The base columns hold the time without attention, the other columns with attention.
     """
     prefills, decodes = step[at.PREFILLS], step[at.DECODES]
     chunk = step[at.PREFILL_TOKENS] / prefills
@@ -264,7 +264,7 @@ def join_attention(step: Floats, shape: Ints, table: Floats, price: Floats) -> f
 
 @kernel(PRICE)
 def table_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
-    """Return the seconds of the last stage of a batch, interpolated between tabulated ones."""
+    """Return the seconds of the last stage of a batch, interpolated in the tables."""
     price[:] = 0.0
     tokens, everywhere, rows = step[at.TOKENS], step[at.ALL_RANK_TOKENS], step[at.LOGITS_ROWS]
     uneven = step[at.RANK_IMBALANCE] * table[UNEVEN]
@@ -313,8 +313,8 @@ def add_waits(step: Floats, table: Floats, price: Floats) -> float:
 def add_prefills(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
     """Add attention of prefills; return the seconds of the last stage.
 
-    It is that of equal prompts with the same number, tokens and pairs, between two tables of fewer
-    or more keys than these would read.
+    The price is that of equal prompts with the same number, tokens and pairs, interpolated to the
+    table of fewer or of more keys.
     """
     tokens, prefills = step[at.PREFILL_TOKENS], step[at.PREFILLS]
     chunk = tokens / prefills
@@ -344,7 +344,7 @@ def add_prefills(step: Floats, shape: Ints, table: Floats, price: Floats) -> flo
 
 
 MOST_TOKENS, MOST_ROWS, MOST_PREFILLS = 1 << 17, 1 << 13, 1 << 8
-"""Sizes of the tables; larger iterations are extrapolated along the last step."""
+"""Largest tabulated sizes; larger iterations are extrapolated along the last step."""
 
 LONG_S = 60.0
 """Upper bound of the launch time of an iteration."""
@@ -352,16 +352,16 @@ LONG_S = 60.0
 PROBE = decode_step(64.0, 1024.0)
 """A typical batch, by which stages are compared."""
 
-BY_RANK_TOKENS, BY_ALL_TOKENS, BY_SKEW = ("tokens", "send_recv"), ("experts",), ("collective",)
-"""Operators by their argument: tokens of a rank, tokens of all attention-dp ranks, and
-imbalance of tokens between ranks."""
+BY_RANK_TOKENS, BY_ALL_TOKENS, BY_IMBALANCE = ("tokens", "send_recv"), ("experts",), ("collective",)
+"""Operators by their argument: tokens of a rank, tokens of all attention-dp ranks, and imbalance of
+tokens between ranks."""
 
-EVERYDAY = ((1.0, prefill_step(1.0, 1024.0)), (256.0 / 64.0, PROBE))
-"""A request of 1024 prompt tokens, and its share of the decode batches of 256 output tokens."""
+TYPICAL = ((1.0, prefill_step(1.0, 1024.0)), (256.0 / 64.0, PROBE))
+"""Passes of a typical request: 1024 prompt tokens, and its share of the decodes of 256 tokens."""
 
 
 Ends = tuple[float, float]
-"""Ends of an interval, relative to the value."""
+"""Low and high end of an interval, relative to the value."""
 
 
 @dataclass(frozen=True)
@@ -370,25 +370,18 @@ class IterationTable:
 
     shape: Ints
     table: Floats
-    waiting_w: float | None  # of all GPUs of one stage; None: energy is unknown
+    waiting_w: float | None  # power of an idle stage; None: energy is unknown
     shares: Shares  # of a typical request's time, by evidence
-    reach: Mapping[str, Ends]  # intervals of typical passes, by metric
+    reach: Mapping[str, Ends]  # 90 % intervals of typical passes, by metric
 
 
 Pass = tuple[Iteration, ...]
 """An iteration of every stage."""
 
 
-def everyday_reach(replica: Replica) -> dict[str, Ends]:
-    """Return the relative 90 % intervals of typical passes, by metric."""
-    return _reach(replica, _everyday_passes(replica))
-
-
-def _everyday_passes(replica: Replica) -> list[Pass]:
-    return [pipeline_iterations(replica, step) for _, step in EVERYDAY]
-
-
-def _reach(replica: Replica, passes: Sequence[Pass]) -> dict[str, Ends]:
+def pass_intervals(replica: Replica, passes: Sequence[Pass] = ()) -> dict[str, Ends]:
+    """Return the relative 90 % intervals of typical passes, by metric; `passes` are priced ones."""
+    passes = passes or [pipeline_iterations(replica, step) for _, step in TYPICAL]
     metrics = zip(("ttft", "tpot"), passes, strict=True)
     return {metric: pass_interval(replica, stages) for metric, stages in metrics}
 
@@ -409,11 +402,11 @@ def octaves(steps: int, most: int) -> Floats:
 def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationTable:
     """Return the tables of a replica.
 
-    `additive`: it runs the prefills and the decodes of a batch in turn, so that linear layers,
-    messages and the LM head are paid for each, and weights are read twice.
+    With `additive`, the prefills and the decodes of a mixed batch run one after the other, so
+    linear layers, messages and the LM head are priced twice, and weights are read twice.
 
     Raises:
-        Infeasible: the model cannot be cut this way.
+        Infeasible: the model cannot be partitioned in this way.
     """
     if additive:
         known = iteration_table(hardware)
@@ -429,16 +422,16 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
     grids = [octaves(each, end) for each, end in zip(steps, ends, strict=True)]
     tokens, rows, decodes, contexts, chunks, pasts = grids
     batches = octaves(1, MOST_PREFILLS)[1:]
-    passes = _everyday_passes(replica)
+    passes = [pipeline_iterations(replica, step) for _, step in TYPICAL]
     stages = _Stages(replica, passes[-1])
-    everyday = passes[-1][-1]
-    apart = replica.layout.attention_dp > 1  # ranks may have other tokens than the experts see
+    decode = passes[-1][-1]
+    apart = replica.layout.attention_dp > 1  # experts process the tokens of all ranks
     parts = [
-        _header(stages, everyday.active_idle_w),
+        _header(stages, decode.active_idle_w),
         _token_columns(
             stages,
             tokens,
-            BY_RANK_TOKENS if apart else BY_RANK_TOKENS + BY_ALL_TOKENS + BY_SKEW,
+            BY_RANK_TOKENS if apart else BY_RANK_TOKENS + BY_ALL_TOKENS + BY_IMBALANCE,
         ),
         _columns(stages, Step(logits_rows=rows), ("tokens",)),
         _decode_columns(stages, decodes, contexts),
@@ -448,7 +441,7 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
     mixed = _mixed_shares(stages)
     of_all = [
         _token_columns(stages, tokens, parts) if apart else np.zeros(0)
-        for parts in (BY_ALL_TOKENS, BY_SKEW)
+        for parts in (BY_ALL_TOKENS, BY_IMBALANCE)
     ]
     experts, messages = (end + mixed.size, end + mixed.size + of_all[0].size) if apart else (0, 0)
     sides = [g.size for g in (tokens, rows, decodes, contexts, batches, chunks, pasts)]
@@ -457,11 +450,9 @@ def iteration_table(hardware: Hardware, *, additive: bool = False) -> IterationT
             [*starts, *sides, end if mixed.size else 0, experts, messages, *steps], np.int64
         ),
         table=np.concatenate([part.ravel() for part in [*parts, mixed, *of_all]]),
-        waiting_w=everyday.waiting_w,
-        shares=time_shares([(n, p) for (n, _), p in zip(EVERYDAY, passes, strict=True)]).reshape(
-            -1
-        ),
-        reach=_reach(replica, passes),
+        waiting_w=decode.waiting_w,
+        shares=time_shares([(n, p) for (n, _), p in zip(TYPICAL, passes, strict=True)]).reshape(-1),
+        reach=pass_intervals(replica, passes),
     )
 
 
@@ -483,7 +474,7 @@ class _Stages:
         return (self._at(step, self.slowest, only), last) if self.senders else (last, last)
 
     def launch_s(self, step: Step, busy_s: float) -> tuple[float, float]:
-        """Return how long stages of both kinds wait for the host in an iteration."""
+        """Return the seconds that stages of both kinds wait for the host in an iteration."""
         replica = self.replica
         last, sender = (
             _number(launch_s(replica, step, stage_of(replica.model, replica.layout, stage), busy_s))
@@ -493,10 +484,10 @@ class _Stages:
 
 
 def _header(stages: _Stages, active_idle_w: float) -> Floats:
-    """Return the overhead of an iteration besides kernels and messages.
+    """Return the overheads of an iteration besides kernels and messages.
 
-    Launching is hidden behind work: asked with no work at all it shows whole, and with work that
-    takes longer than any launch, not at all.
+    Launches overlap with kernels: they are fully exposed in an iteration without work, and fully
+    hidden by work of `LONG_S`.
     """
     header = np.zeros(HEADER)
     header[GAPS_S], header[LAST_GAPS_S] = stages.launch_s(Step(), LONG_S)
@@ -511,7 +502,7 @@ def _header(stages: _Stages, active_idle_w: float) -> Floats:
     header[[PROMPT_LAUNCHING_S, LAST_PROMPT_LAUNCHING_S]] = launching
     header[ACTIVE_IDLE_W] = active_idle_w
     header[SENDERS] = stages.senders
-    replica = stages.replica  # what one rank sends has the host's memory for itself
+    replica = stages.replica  # messages through host memory do not wait for other ranks
     header[UNEVEN] = replica.cluster.fabric_of(replica.gpu) != THROUGH_HOST
     return header
 
@@ -519,9 +510,9 @@ def _header(stages: _Stages, active_idle_w: float) -> Floats:
 def _columns(
     stages: _Stages, step: Step, parts: Sequence[str], shape: tuple[int, ...] = ()
 ) -> Floats:
-    """Return seconds of both kinds of stage, and joules of all stages, of some parts of a step.
+    """Return seconds of both kinds of stage and joules of all stages, of some parts of a step.
 
-    They have at least that shape, also where there are no layers to take any time.
+    The last axis has `COLUMNS`; the other axes have at least `shape`, also without layers.
     """
     sender, last = stages.kinds(step, parts)
     seconds, joules = zip(*(_sum(kind, parts) for kind in (sender, last)), strict=True)

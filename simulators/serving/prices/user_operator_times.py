@@ -1,7 +1,7 @@
-"""Iteration times from a table of operator times, by default a file that a user has measured.
+"""Iteration times from a user's file of measured operator times.
 
-The file (Parquet or CSV) has the columns `op`, `a`, `b` and `ms` of one GPU's share under tensor
-parallelism. Times are interpolated between measured sizes. A run that needs a size beyond the
+The file (Parquet or CSV) has the columns `op`, `a`, `b` and `ms`, measured on one GPU of a tensor
+parallel group. Times are interpolated between measured sizes. A run that needs a size beyond the
 largest stops with an error.
 """
 
@@ -26,10 +26,10 @@ from simulators.serving.engine.replica import PRICE, kernel
 
 COLUMNS = ("op", "a", "b", "ms")
 STEPS = {"attn_decode": (1, at.PAST_STEP), "attn_prefill": (at.PAST_STEP, 1)}
-"""Granularity of both keys where an operator has two; the others have the tokens of the batch."""
+"""Granularity of both keys of attention; other operators depend on the tokens of the batch."""
 
 TOKEN_STEP = 8
-"""Linear layers are tabulated at multiples of so many tokens."""
+"""Linear layers are tabulated at multiples of this number of tokens."""
 
 ONCE = (
     "attn_pre_proj",
@@ -61,10 +61,10 @@ class OpTable:
 
 
 Times = Mapping[str, tuple[Ints, Ints, Floats]]
-"""By operator two keys, `a` and `b`, and milliseconds of one layer; of one call for `all_reduce`
-and `send_recv`, and of all layers together for `iteration`. The keys are batch tokens and nothing;
-of `attn_decode` requests and their mean keys; of `attn_prefill` the keys of earlier chunks and the
-root of the summed squares of the chunks."""
+"""By operator: keys `a` and `b`, and milliseconds of one layer (of one call for `all_reduce` and
+`send_recv`, of all layers for `iteration`). `a` is the number of batch tokens and `b` is unused,
+except for `attn_decode`: requests and mean keys, and for `attn_prefill`: keys of earlier chunks and
+square root of the summed squares of the chunks."""
 
 
 def by_operator(op: NDArray[np.str_], a: Ints, b: Ints, ms: Floats) -> Times:
@@ -75,9 +75,9 @@ def by_operator(op: NDArray[np.str_], a: Ints, b: Ints, ms: Floats) -> Times:
 def layer_ms(
     times: Times, *, tp: int, more: tuple[str, ...] = (), launch_ms: float = 0.0
 ) -> Floats:
-    """Return the token-dependent seconds of one layer, by tokens divided by `TOKEN_STEP`.
+    """Return the milliseconds of one layer without attention, by tokens divided by `TOKEN_STEP`.
 
-    Besides what every table has these are `more` operators, and host time of each all-reduce.
+    `more` names additional operators; `launch_ms` is the host time of each all-reduce.
 
     Raises:
         UserError: an operator is missing.
@@ -92,10 +92,10 @@ def layer_ms(
 
 
 def stage_table(times: Times, layer: Floats, *, layers: int) -> OpTable:
-    """Return the price table of a stage, given the token-dependent seconds of one layer.
+    """Return the price table of a stage, given the result of `layer_ms`.
 
-    `iteration`, which may be left out, is what the last stage adds to all its layers: the LM head,
-    sampling, the host. So may be the time to send tokens on.
+    The optional operator `iteration` is the time of the last stage besides its layers: LM head,
+    sampling, host. `send_recv` is optional too.
     """
     sends = by_tokens(times, "send_recv") if "send_recv" in times else np.zeros(layer.size)
     ends = by_tokens(times, "iteration") if "iteration" in times else np.zeros(layer.size)
@@ -125,7 +125,9 @@ def _grid(a: Ints, b: Ints, ms: Floats, *, a_step: int, b_step: int) -> Floats:
 def load_op_table(path: str, *, layers: int, tp: int) -> OpTable:
     """Return the price table of a stage with `layers` layers from a file of operator times.
 
-    With tensor parallelism the file must tell what an all-reduce takes.
+    Raises:
+        UserError: the file cannot be read, or an operator is missing (with `tp` above 1, also
+            `all_reduce`).
     """
     file = Path(path)
     try:
@@ -170,20 +172,20 @@ def _read(file: Path) -> Times:
 
 
 def _line(tokens: Ints, ms: Floats) -> tuple[Ints, Ints, Floats]:
-    """Return the times of an operator by tokens alone, at every multiple of `TOKEN_STEP`."""
+    """Return the times of an operator interpolated at every multiple of `TOKEN_STEP` tokens."""
     order = np.argsort(tokens)
     sizes = np.arange(0, tokens.max() + 1, TOKEN_STEP)
     return sizes, np.zeros_like(sizes), np.interp(sizes, tokens[order], ms[order])
 
 
 def _plane(name: str, keys: tuple[Ints, Ints], ms: Floats) -> tuple[Ints, Ints, Floats]:
-    """Return the times of an operator of two keys, at every multiple of their steps."""
+    """Return the times of attention interpolated at every multiple of the keys' steps."""
     known = [np.unique(key) for key in keys]
     measured = np.full((known[0].size, known[1].size), np.nan)
     measured[np.searchsorted(known[0], keys[0]), np.searchsorted(known[1], keys[1])] = ms
     if np.isnan(measured).any():
         i, j = np.argwhere(np.isnan(measured))[0]
-        raise UserError(f"{name} is not known at a = {known[0][i]}, b = {known[1][j]}")
+        raise UserError(f"{name} has no time at a = {known[0][i]}, b = {known[1][j]}")
     sizes = [np.arange(0, k.max() + 1, step) for k, step in zip(known, STEPS[name], strict=True)]
     rows = np.stack([np.interp(sizes[1], known[1], row) for row in measured])
     whole = np.stack([np.interp(sizes[0], known[0], column) for column in rows.T], axis=1)
@@ -193,9 +195,9 @@ def _plane(name: str, keys: tuple[Ints, Ints], ms: Floats) -> tuple[Ints, Ints, 
 
 @kernel(PRICE)
 def op_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
-    """Return the seconds of the last stage by exact look-ups, at sizes rounded as the table's.
+    """Return the seconds of the last stage by lookup, with sizes rounded up to the table's steps.
 
-    What the table lacks is not a number, and ends the run.
+    A batch beyond the table has the price NaN, which ends the run with an error.
     """
     price[:] = 0.0
     spent = decode_s(step, shape, table, price) + prefill_s(step, shape, table, price)
@@ -204,7 +206,7 @@ def op_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
 
 @kernel(PRICE)
 def decode_s(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
-    """Return the seconds of the decodes' attention, and write until which keys they hold."""
+    """Return the seconds of decode attention; write the number of keys up to which they hold."""
     decodes = int(step[at.DECODES])
     if decodes == 0:
         return 0.0
@@ -218,7 +220,7 @@ def decode_s(step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
 
 @kernel(PRICE)
 def prefill_s(step: Floats, shape: Ints, table: Floats, _price: Floats) -> float:
-    """Return the seconds of the prompts' attention."""
+    """Return the seconds of prefill attention."""
     if step[at.PREFILLS] == 0.0:
         return 0.0
     chunk = round(step[at.PREFILL_SQUARES] ** 0.5)
@@ -230,7 +232,7 @@ def prefill_s(step: Floats, shape: Ints, table: Floats, _price: Floats) -> float
 
 @kernel(f8(f8, *arrays(f8, 1), *arrays(i8, 1), *arrays(f8, 2)))
 def with_layers_s(spent: float, step: Floats, shape: Ints, table: Floats, price: Floats) -> float:
-    """Write the price of a stage: token-dependent seconds plus `spent`."""
+    """Write the price of a stage: linear layers plus `spent` seconds of attention."""
     row = (int(step[at.TOKENS]) + TOKEN_STEP - 1) // TOKEN_STEP
     if row >= shape[ROWS]:
         row, spent = shape[ROWS] - 1, nan
