@@ -61,7 +61,7 @@ class Client:
 
     @property
     def mean_length(self) -> float:
-        """Of lengths over the stated ones."""
+        """Return the mean length over the stated length."""
         return 1.0 - self.length_spread / 2.0
 
 
@@ -72,7 +72,7 @@ INFERENCEX = Client(
     source="github.com/SemiAnalysisAI/InferenceX, benchmarks/single_node: --random-range-ratio "
     "0.8, --request-rate inf, --max-concurrency C, 10 C prompts, 2 C to warm up, --ignore-eos",
 )
-"""Also of what is not known to be measured otherwise."""
+"""Default client of rows with an unknown client."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class EngineLaunch:
     """Launch options of an engine; 0 means the engine's default."""
 
     budget: int = 0  # tokens of an iteration
-    poll_interval: int = 0  # decode iterations between looks for new requests
+    poll_interval: int = 0  # decode iterations between polls of the queue
     memory_fraction: float = 0.0
 
 
@@ -99,14 +99,14 @@ class Deployed:
     output: int
     ttft_s: float
     tpot_s: float
-    crowded: bool = False  # one client more than seats
+    crowded: bool = False  # one client more than the maximum of running requests
     client: Client = INFERENCEX
     launch: EngineLaunch = EngineLaunch()
-    runtime: str = ""  # of the release that ran; empty: today's
+    runtime: str = ""  # runtime of the measured release; empty: today's
 
     @property
     def budget(self) -> int:
-        """Token budget: as launched, as in the client's source, or the engine's default."""
+        """Return the token budget: as launched, as in the client's source, or the default."""
         if self.launch.budget:
             return self.launch.budget
         if self.framework in self.client.beside_prompt:
@@ -119,7 +119,7 @@ class Deployed:
 
 
 def point_of(deployed: Deployed, runtime: str = "") -> ServingPoint:
-    """Return a measured deployment as a point, under its framework's runtime or another."""
+    """Return the point that simulates a measured deployment; `runtime` replaces its runtime."""
     framework, layout = deployed.framework, deployed.layout
     engine = load_engine(framework)
     memory_fraction = engine.defaults.memory_fraction(load_gpu(deployed.gpu).hbm_bytes, layout.tp)
@@ -159,18 +159,18 @@ DEFAULTS = {
     "kv_dtype": "bf16",
     "ttft_s": None,
 }
-"""Columns of a user's own measured rows: those that must be there, and what others are else."""
+"""Columns of a user's measured rows: required columns, and defaults of optional columns."""
 
 COUNTS = ("clients", "prompt_tokens", "output_tokens", "tp", "ep", "attention_dp")
 TIMES = ("tpot_s", "ttft_s")
 
 
 def measured_deployment(row: Mapping[str, Any]) -> Deployed:
-    """Return a user's measured row; TTFT is NaN if the row has none.
+    """Return a user's measured row as a deployment; TTFT is NaN if missing.
 
     Raises:
-        UnknownNameError: its framework is not one of those fitted.
-        UserError: a count is less than one, or a time not above zero.
+        UnknownNameError: the framework has no fitted runtime.
+        UserError: a count is below 1, or a time is not positive.
     """
     row = {**DEFAULTS, **{name: value for name, value in row.items() if value is not None}}
     if row["framework"] not in FRAMEWORKS:
@@ -192,7 +192,7 @@ def measured_deployment(row: Mapping[str, Any]) -> Deployed:
 
 
 def _check(row: Mapping[str, Any]) -> None:
-    """Raise an error at the first number of a row that cannot be one of a measurement."""
+    """Raise UserError for the first invalid number of a measured row."""
     for name in (*COUNTS, *TIMES):
         value: Any = row.get(name)
         if name in DEFAULTS and value is None:
@@ -206,18 +206,19 @@ def _check(row: Mapping[str, Any]) -> None:
 SHARED = {"TPOT": 0.2, "TTFT": 0.3}
 LOCAL = {"TPOT": 0.15, "TTFT": 0.3}
 ALONE = {"TPOT": 0.05, "TTFT": 0.1}
-"""Deviations of the logarithm: of a whole family, of rows of like load, of a single row."""
+"""Standard deviations of ln(measured / predicted): shared by a family, local to a load, per row."""
 
-BELIEVED = 2.0
-"""Deviations of family and load together within which a row is believed."""
+MAX_DEVIATIONS = 2.0
+"""Rows are clipped to this many standard deviations of family and load together: larger deviations
+come from filled queues and stalled engines, which do not carry over to other loads."""
 
-REACH = (3.0, 2.0, 4.0, 4.0, 1.0)
-"""Octaves over which a deviation fades: of clients, GPUs, prompt, output, attention groups. A
-choice; accuracy changes by a tenth of itself if any of them is doubled."""
+LENGTH_SCALES = (3.0, 2.0, 4.0, 4.0, 1.0)
+"""Length scales of clients, GPUs, prompt, output and attention groups, in octaves. A choice: a
+factor of 2 in one of them changes accuracy by a tenth."""
 
 
 class DeploymentLoad(NamedTuple):
-    """Load of a deployment and its number of GPUs: the columns of `REACH`."""
+    """Load of a deployment and its number of GPUs, in the order of `LENGTH_SCALES`."""
 
     clients: float
     gpus: float
@@ -227,7 +228,7 @@ class DeploymentLoad(NamedTuple):
 
 
 Deviations = dict[str, list[tuple[DeploymentLoad, float]]]
-"""By metric: measured loads of a family, and measured over predicted time of each."""
+"""By metric: loads of the measured rows of a family, and measured over predicted time."""
 
 
 def load_of(row: Deployed) -> DeploymentLoad:
@@ -240,18 +241,23 @@ def load_of(row: Deployed) -> DeploymentLoad:
 def corrected(
     known: Sequence[tuple[DeploymentLoad, float]], rows: Sequence[DeploymentLoad], metric: str
 ) -> Floats:
-    """Return factors for the predictions of loads of a family, from known ones of a metric."""
-    seen = _place([row for row, _ in known])
-    limit = BELIEVED * np.hypot(SHARED[metric], LOCAL[metric])
+    """Return correction factors for predictions of some loads, from the known rows of a metric.
+
+    The mean of a Gaussian process over ln(measured / predicted) (kriging; Rasmussen and Williams,
+    "Gaussian processes for machine learning", 2006, section 2.2) with a deviation shared by the
+    family, one that fades with the distance of loads, and one of each row.
+    """
+    seen = _scaled_loads([row for row, _ in known])
+    limit = MAX_DEVIATIONS * np.hypot(SHARED[metric], LOCAL[metric])
     ratio = np.clip(np.log([ratio for _, ratio in known]), -limit, limit)
     spread = _covariance(seen, seen, metric) + ALONE[metric] ** 2 * np.eye(ratio.size)
     weights = np.linalg.solve(spread, ratio)
-    return np.asarray(np.exp(_covariance(_place(rows), seen, metric) @ weights), np.float64)
+    return np.asarray(np.exp(_covariance(_scaled_loads(rows), seen, metric) @ weights), np.float64)
 
 
-def _place(rows: Sequence[DeploymentLoad]) -> Floats:
-    """Return where loads lie, in units of the reach."""
-    return np.asarray(np.log2(np.array(rows, np.float64)) / REACH, np.float64)
+def _scaled_loads(rows: Sequence[DeploymentLoad]) -> Floats:
+    """Return the logarithms of loads in units of the length scales."""
+    return np.asarray(np.log2(np.array(rows, np.float64)) / LENGTH_SCALES, np.float64)
 
 
 def _covariance(one: Floats, other: Floats, metric: str) -> Floats:
@@ -279,7 +285,7 @@ class UserRows:
     ) -> ServingMetrics:
         """Return the metrics, corrected by the measured rows of the point's runtime."""
         rows = self._rows(point.runtime)
-        if not rows or not _is_like(point, rows[0]):
+        if not rows or not _is_same_family(point, rows[0]):
             return metrics
         if point.runtime not in self._deviations:
             self._deviations[point.runtime] = _deviations(rows, point.runtime, predict)
@@ -291,13 +297,13 @@ class UserRows:
 
 
 def has_own_rows(point: ServingPoint) -> bool:
-    """Return whether the point's runtime has measured rows of its family."""
+    """Return whether the point's runtime has measured rows of the point's family."""
     rows = measured_rows(point.runtime)
-    return bool(rows) and _is_like(point, rows[0])
+    return bool(rows) and _is_same_family(point, rows[0])
 
 
 def measured_rows(runtime: str) -> tuple[Deployed, ...]:
-    """Return the measured rows of a runtime's file, if it has any."""
+    """Return the measured rows in a runtime's file; empty without such rows."""
     return RUNTIMES.load(runtime, _measured)
 
 
@@ -305,18 +311,15 @@ def _measured(file: Path) -> tuple[Deployed, ...]:
     return tuple(measured_deployment(row) for row in read_choice(file).get("measured", ()))
 
 
-def _is_like(point: ServingPoint, row: Deployed) -> bool:
+def _is_same_family(point: ServingPoint, row: Deployed) -> bool:
     """Return whether a point has the model, GPU and dtype of a row and a closed-loop load.
 
     bf16 and fp16 count as equal.
     """
     dtypes = {dtype.replace("fp16", "bf16") for dtype in (point.dtype, row.dtype)}
-    family = (point.model, point.gpu) == (row.model, row.gpu) and len(dtypes) == 1
-    return (
-        family
-        and point.arrivals.process == CLOSED
-        and min(point.prompt_tokens, point.output_tokens) > 0
-    )
+    is_equal = (point.model, point.gpu) == (row.model, row.gpu) and len(dtypes) == 1
+    has_lengths = min(point.prompt_tokens, point.output_tokens) > 0
+    return is_equal and has_lengths and point.arrivals.process == CLOSED
 
 
 def _load(point: ServingPoint) -> DeploymentLoad:

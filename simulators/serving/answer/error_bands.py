@@ -1,21 +1,18 @@
 """90 % prediction intervals of latencies, from held-out errors of measured deployments.
 
 `composition` combines the intervals of kernels and messages into the interval `r` of a forward
-pass, which is wide where kernel times are transferred from another GPU. The error of the engine
-itself is independent, so squares add. The widths are fitted to deployments whose model on that GPU
-was held out, some with the kernels of their GPU or architecture hidden (`lab.fits
-deployment_bands`):
+pass, which is wide where kernel times are transferred from another GPU. The error of the engine is
+independent, so squares add. The widths are fitted to deployments whose model on that GPU was held
+out, some with the kernels of their GPU or architecture hidden (`lab.fits deployment_bands`):
 
     scale = ( engine^2 + (ln(r_high) ln(1 / r_low))^(3/2) )^(1/2)
-    ends of the band = exp( -below * scale ), exp( +above * scale )
+    ends of the interval = exp( -below * scale ), exp( +above * scale )
 
 The kernels of one GPU share an error of unknown sign, so both ends of `r` count for either end.
-Errors of transferred kernels are more correlated, so the scale grows faster than `r`: in passes
-with hidden kernels by a power of 3/2.
-
-An engine without measured deployments has the widest of all bands, including that fitted without
-engine constants. A 99th percentile has a further, independent error, fitted to published runs.
-Intervals of rates and costs follow from those of latencies.
+Errors of transferred kernels are correlated, so the scale grows faster than `r`. An engine without
+measured deployments has the widest interval of all engines. A 99th percentile has a further,
+independent error, fitted to published runs. Intervals of rates and costs follow from those of
+latencies.
 """
 
 from __future__ import annotations
@@ -38,7 +35,7 @@ from simulators.serving.prices.iteration_table import Ends
 CALIBRATION = Path(__file__).parents[1] / "calibration" / "deployment_bands.toml"
 
 UNMEASURED = "unmeasured"
-"""The entry of engines without measured deployments."""
+"""Entry of engines without measured deployments."""
 
 LEAST = 1e-2
 """Lower ends of intervals are clipped at this share."""
@@ -53,12 +50,12 @@ their architecture's. Leave-one-GPU-out interval scores are least at 1.6."""
 class Width:
     """Width of the error distribution of a latency, in logarithms."""
 
-    engine: float  # beside the reach of its passes
+    engine: float  # of the engine, beside the intervals of its passes
     below: float  # lower end of the 90 % interval, in units of the combined scale
     above: float
 
     def band(self, reach: Ends) -> Ends:
-        """Return the 90 % interval of measured over predicted, of passes of this reach.
+        """Return the 90 % interval of measured over predicted time, given that of the passes.
 
         >>> some = Width(engine=0.0, below=1.0, above=0.5)
         >>> [round(end, 2) for end in some.band((math.exp(-0.5), math.exp(0.5)))]
@@ -81,7 +78,7 @@ def width_from(table: Mapping[str, float]) -> Width:
 
 
 def deployment_bands(runtime: str, reach: Mapping[str, Ends]) -> Mapping[str, Ends]:
-    """Return the bands of a deployment whose passes have intervals of this reach, by metric.
+    """Return the 90 % intervals of latencies by metric, given those of the passes (`reach`).
 
     >>> low, high = deployment_bands("vllm", {"tpot": (0.8, 1.2)})["tpot"]
     >>> low < 1.0 < high
@@ -97,7 +94,7 @@ def deployment_bands(runtime: str, reach: Mapping[str, Ends]) -> Mapping[str, En
 
 
 def engines_of(framework: str) -> tuple[str, ...]:
-    """Return the engines whose widths apply to a framework: all for an unmeasured one."""
+    """Return the engines whose widths apply to a framework: all engines if it is unmeasured."""
     return (framework,) if framework in FRAMEWORKS else (UNMEASURED, *FRAMEWORKS)
 
 
@@ -109,7 +106,7 @@ def shipped_width(engine: str, metric: str) -> Width:
 def banded(
     metrics: ServingMetrics, bands: Mapping[str, Ends], *, think_s: float = 0.0
 ) -> ServingMetrics:
-    """Return the metrics with the 90 % intervals that the bands of `ttft` and `tpot` make."""
+    """Return the metrics with 90 % intervals, from the relative intervals of `ttft` and `tpot`."""
     found: dict[str, Any] = {}
     for name in WITH_BAND if bands else ():
         metric, of = name.split("_")[:2]

@@ -8,7 +8,7 @@ times count as request times.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +20,6 @@ from simulators.core.contract import Contribution
 from simulators.core.errors import Infeasible
 from simulators.core.jit import Floats
 from simulators.serving.adapters import AdapterSet, fleet_of
-from simulators.serving.answer.metrics import ServingMetrics
 from simulators.serving.answer.summary import ServingRun
 from simulators.serving.engine import replica as at
 from simulators.serving.engine.replica import LOG_COLUMNS, ReplicaState
@@ -49,7 +48,7 @@ def request_table(state: ReplicaState) -> pa.Table:
     by recomputation does not change it.
     """
     total = state.request[:, at.PROMPT] + state.request[:, at.OUTPUT]
-    arrival_s = state.times[:, at.ARRIVAL]  # as the client saw it, which may lie before the run
+    arrival_s = state.times[:, at.ARRIVAL]  # as seen by the client, possibly before the run
     columns = {"arrival_s": pa.array(arrival_s)} | {
         name: pa.array(state.times[:, column], mask=state.times[:, column] < 0.0)
         for name, column in TIMES.items()
@@ -59,7 +58,7 @@ def request_table(state: ReplicaState) -> pa.Table:
 
 
 def batch_table(state: ReplicaState) -> pa.Table:
-    """Return one row per logged batch, in the order in which they were formed."""
+    """Return one row per logged batch, in order of formation."""
     rows = state.log[: int(state.clock[at.LOG_ROWS])]
     whole = [name for name in LOG_COLUMNS if not name.endswith("_s")]
     columns = {name: rows[:, i] for i, name in enumerate(LOG_COLUMNS)}
@@ -79,7 +78,7 @@ def explained_request(run: ServingRun) -> list[Contribution]:
     hardware = {PROMPT: pools[0].hardware, LATER: pools[-1].hardware}
     queue_s, ttft_s, e2e_s = metrics.queue_mean_s, metrics.ttft_mean_s, metrics.e2e_mean_s
     if queue_s is None or ttft_s is None or e2e_s is None:
-        raise Infeasible("no_request_is_answered", "no request was answered to its end")
+        raise Infeasible("no_request_is_answered", "no request completed")
     drafters = {phase: drafter_of(run.point, one) for phase, one in hardware.items()}
     fleets = {phase: fleet_of(run.point, one) for phase, one in hardware.items()}
     steps = _mean_steps(run.state)
@@ -103,11 +102,16 @@ def explained_request(run: ServingRun) -> list[Contribution]:
             hardware[phase].replica, steps[phase], phase, seconds, drafters[phase], fleets[phase]
         )
     ]
-    return [*rows, *_with_energy(parts, _request_j(metrics))]
+    per_token_j, whole_j = metrics.energy_j_per_token, sum(row.energy_j for row in parts)
+    request_j = 0.0
+    if per_token_j and metrics.requests_per_s and metrics.tokens_per_s:
+        request_j = per_token_j * metrics.tokens_per_s / metrics.requests_per_s
+    scale = request_j / whole_j if whole_j else 0.0
+    return [*rows, *(replace(row, energy_j=row.energy_j * scale) for row in parts)]
 
 
 def _mean_steps(state: ReplicaState) -> dict[str, Step]:
-    """Return the mean batch with prompts, and the mean batch weighted by decodes.
+    """Return the mean batch with prompts, and the mean batch weighted by its decodes, by phase.
 
     The context of a decode is the mean over all output tokens of all requests.
     """
@@ -132,7 +136,7 @@ def _mean_steps(state: ReplicaState) -> dict[str, Step]:
 
 
 def _mean(sums: Mapping[str, Floats], weights: Floats, past: float) -> Step:
-    """Return the weighed mean of batches; `past` tokens of each prompt were in a prefix cache."""
+    """Return the weighted mean of batches; `past` tokens of each prompt were prefix cache hits."""
     mean = {name: float(np.average(column, weights=weights)) for name, column in sums.items()}
     prompt_tokens = mean["prefill_tokens"]
     chunk = prompt_tokens / max(mean["prefills"], 1e-9)
@@ -152,7 +156,7 @@ def _divided(
     drafter: Drafter | None,
     fleet: AdapterSet | None,
 ) -> list[Contribution]:
-    """Return the rows of one batch, scaled to fill a span of time."""
+    """Return the rows of one batch, scaled so that their times add up to `seconds`."""
     rows = [row for row in explained(replica, step, phase, 0.0) if row.phase.startswith(phase)]
     if drafter and drafter.hardware:
         decodes = max(float(step.decodes), 1e-9)
@@ -192,17 +196,3 @@ def _times(row: Contribution, scale: float) -> Contribution:
     """Return a row with time, energy, FLOPs and bytes scaled."""
     names = ("time_s", "energy_j", "flops", "moved_bytes")
     return replace(row, **{name: getattr(row, name) * scale for name in names})
-
-
-def _with_energy(rows: Sequence[Contribution], joules: float) -> list[Contribution]:
-    """Return the rows with energies scaled to a request's share of the GPUs' energy."""
-    whole = sum(row.energy_j for row in rows)
-    scale = joules / whole if whole else 0.0
-    return [replace(row, energy_j=row.energy_j * scale) for row in rows]
-
-
-def _request_j(metrics: ServingMetrics) -> float:
-    per_token = metrics.energy_j_per_token
-    if per_token is None or not metrics.requests_per_s or not metrics.tokens_per_s:
-        return 0.0
-    return per_token * metrics.tokens_per_s / metrics.requests_per_s

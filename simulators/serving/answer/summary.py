@@ -41,7 +41,7 @@ STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 
 
 class Spread(NamedTuple):
-    """Mean, percentiles and the longest of one quantity."""
+    """Mean, percentiles and maximum of one quantity."""
 
     mean: float
     p50: float
@@ -55,7 +55,7 @@ NO_VALUES = Spread(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def spread(values: Floats) -> Spread:
-    """Return the mean and percentiles of values over requests; zeros without values.
+    """Return the statistics of values over requests; zeros without values.
 
     >>> spread(np.array([1.0, 2.0, 3.0]))
     Spread(mean=2.0, p50=2.0, p90=2.8, p95=2.9, p99=2.98, longest=3.0)
@@ -64,7 +64,7 @@ def spread(values: Floats) -> Spread:
 
 
 def spreads(rows: Floats) -> list[Spread]:
-    """Return how each row of a matrix is spread; a row holds one quantity of all requests."""
+    """Return the statistics of each row of a matrix of shape (quantities, requests)."""
     count = rows.shape[1]
     if count == 0:
         return [NO_VALUES] * rows.shape[0]
@@ -77,9 +77,9 @@ def spreads(rows: Floats) -> list[Spread]:
 
 
 def gap_spread(state: ReplicaState) -> Spread:
-    """Return how all gaps between tokens are spread.
+    """Return the statistics of all gaps between tokens.
 
-    The longest is exact, so a percentile may lie above it by the width of a bin.
+    The maximum is exact, so a percentile may exceed it by the width of a bin.
     """
     bins = np.flatnonzero(state.gaps > 0)
     if bins.size == 0:
@@ -100,7 +100,7 @@ def gap_spread(state: ReplicaState) -> Spread:
 
 @functools.lru_cache(maxsize=64)
 def _places(count: int) -> tuple[Ints, Ints, Floats]:
-    """Return between which of as many ordered values the percentiles lie, and how far along."""
+    """Return the lower and upper index of each percentile among sorted values, and the fraction."""
     places = np.array(QUANTILES) * (count - 1)
     low = places.astype(np.int64)
     return low, np.minimum(low + 1, count - 1), places - low
@@ -113,7 +113,7 @@ SLOWS_DOWN = 0.1
 """The same limit for the time in system, in the later half of a run."""
 
 DEVIATIONS = 3.0
-"""Standard errors by which a slope must exceed chance."""
+"""Standard errors by which a slope must exceed zero."""
 
 LONG = 4.0
 """Length of a run, in median times in system, from which growth of these times is tested."""
@@ -176,9 +176,9 @@ class MeasurementWindow(NamedTuple):
         """Return the length of the window."""
         return self.end_s - self.begin_s
 
-    def holds(self, moments: Floats) -> NDArray[np.bool_]:
-        """Return which moments lie in the window."""
-        found: NDArray[np.bool_] = (moments > self.begin_s) & (moments <= self.end_s)
+    def holds(self, times_s: Floats) -> NDArray[np.bool_]:
+        """Return a mask of the times inside the window."""
+        found: NDArray[np.bool_] = (times_s > self.begin_s) & (times_s <= self.end_s)
         return found
 
     def mean_inside(self, arrival: Floats, end: Floats) -> float:
@@ -203,7 +203,7 @@ def sums_within(
     """Return the work of a pool's replicas within a window of the whole run.
 
     The sums of a replica are recorded whenever a request completes (on a prefill replica, whenever
-    a prefill ends) and at both ends of the run. Between these moments sums are interpolated.
+    a prefill ends) and at both ends of the run. Between these times sums are interpolated.
     """
     gauges = state.gauge[:, [at.BLOCK_SECONDS, at.BUSY_S, at.JOULES]]
     last = np.hstack((gauges, state.pool[:, [at.ITERATIONS, at.BATCHED_REQUESTS]]))
@@ -249,9 +249,9 @@ def together(each: Sequence[Sums]) -> Sums:
 def _sums_at(
     moment: float, whole: MeasurementWindow, ended_s: Floats, kept: Floats, at_end: Floats
 ) -> Floats:
-    """Return the sums of a replica at a moment, interpolated between completions.
+    """Return the sums of a replica at a time, interpolated between the completions around it.
 
-    Of completions at one instant, the first is the next one and the last is the previous one.
+    Among simultaneous completions, the first one counts as next and the last one as previous.
     """
     begin_s, before, end_s, after = whole.begin_s, np.zeros_like(at_end), whole.end_s, at_end
     past = ended_s < moment
@@ -342,7 +342,7 @@ class ServingRun:
     plan: AutoscalingPlan | None = None  # with autoscaling
 
     def running_share(self, window: MeasurementWindow) -> float:
-        """Return the mean share of all replicas that is paid for within a window."""
+        """Return the mean share of all replicas that is charged within a window."""
         if self.plan is None:
             return 1.0
         paid_s = self.plan.paid_s(
@@ -375,7 +375,7 @@ class ServingRun:
         elif point.measurement.window == STEADY:
             window = steady_window(everyone.times, self.asked.clients) or whole
         request = self.state.request
-        seen = request[:, at.PROMPT] + request[:, at.OUTPUT] - request[:, at.NUM_CACHED]
+        computed = request[:, at.PROMPT] + request[:, at.OUTPUT] - request[:, at.NUM_CACHED]
         grows_s = None if self.asked.clients else backlog_growth(arrival, times[:, at.SCHEDULED])
         each = [sums_within(self.state, window, whole, n) for n in range(len(self.tables))]
         did, pool = together(each), self.state.pool
@@ -385,7 +385,7 @@ class ServingRun:
             **_latencies(measured),
             **_columns("itl", gap_spread(self.state)),
             **_sessions(self.asked.session, times),
-            **_rates(self, everyone, seen, window, share),
+            **_rates(self, everyone, computed, window, share),
             **_use(self, everyone, window, each, share),
             **memory(pool, ranks, did.block_seconds, window.span_s),
             "requests_in_system_mean": window.mean_inside(arrival, end),
@@ -407,7 +407,7 @@ class RequestLatencies(NamedTuple):
     output_tokens: Ints
 
     def take(self, which: Any) -> RequestLatencies:
-        """Return some of them."""
+        """Return the requests of a mask or slice."""
         return RequestLatencies(self.times[which], self.output_tokens[which])
 
 
@@ -466,12 +466,16 @@ def _tpot_s(served: RequestLatencies) -> Floats:
 
 
 def _rates(
-    run: ServingRun, everyone: RequestLatencies, seen: Ints, window: MeasurementWindow, share: float
+    run: ServingRun,
+    everyone: RequestLatencies,
+    computed: Ints,
+    window: MeasurementWindow,
+    share: float,
 ) -> dict[str, float | None]:
     """Return the throughput, goodput, cost and MFU within a window.
 
-    `seen` holds the computed tokens of each request: prompt and output without cached tokens;
-    `share` of the replicas is paid for.
+    `computed` holds the computed tokens of each request: prompt and output without cached tokens.
+    `share` of the replicas is charged.
     """
     point, built, usd = run.point, run.deployment, run.deployment.usd_per_gpu_hour
     gpus = built.gpus * share
@@ -486,7 +490,10 @@ def _rates(
         **dict.fromkeys(f"{name}_{end}" for name in RATES_WITH_BAND for end in ("lo", "hi")),
         "tokens_per_s_per_gpu": tokens * per_s / gpus,
         "goodput_per_s": int(np.count_nonzero(within_slo)) * per_s,
-        "mfu": built.flops_per_token * int(seen[within].sum()) * per_s / (gpus * built.peak_flops),
+        "mfu": built.flops_per_token
+        * int(computed[within].sum())
+        * per_s
+        / (gpus * built.peak_flops),
         "cost_usd_per_hour": None if usd is None else usd * gpus,
         "cost_usd_per_mtok": (
             None if usd is None or not tokens else usd_per_mtok(usd, gpus, tokens * per_s)
@@ -564,7 +571,7 @@ def _tokens_per_step(state: ReplicaState) -> float | None:
 
 
 def _filled(run: ServingRun, block_seconds: float) -> float | None:
-    """Return the mean share of slots of allocated blocks that hold a token.
+    """Return the mean share of token slots of allocated blocks that hold a token.
 
     A prompt fills its slots when first scheduled; output tokens fill slots evenly from the first
     token to the last. None if requests were preempted or shared blocks.

@@ -52,7 +52,7 @@ from simulators.workload.llm.step import Step
 Mask = NDArray[np.bool_]
 
 RANGED = ("replicas", "max_batch", "scheduling.max_batch_tokens", "chunk_size")
-"""Fields in which the designs of a box may differ."""
+"""Fields in which the points of a box may differ."""
 
 BOUNDED = ("ttft_mean_s", "tpot_mean_s", "cost_usd_per_mtok")
 
@@ -60,8 +60,8 @@ ROUNDING = 1e-9
 """Relative margin for floating-point sums in a different order."""
 
 MESSAGE_TOKENS = np.unique(np.rint(np.geomspace(1.0, 1 << 15, 2000)))
-"""Tokens of a step at which collective times are sampled: on some GPUs a larger message takes less
-time where the library changes its algorithm. All other times are monotone."""
+"""Tokens of a step at which collective times are sampled. On some GPUs a larger message takes less
+time where the library changes its algorithm; all other times are monotone."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,10 @@ class Terms:
 
 
 def steady_bounds(low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Floats]:
-    """Return lower bounds of the analytic metrics per box; infinite without a feasible design."""
+    """Return lower bounds of the analytic metrics per box; infinite without a feasible point.
+
+    `low` and `high` hold the smallest and largest values of the ranged fields of each box.
+    """
     rows, verdicts, of_high = low.num_rows, Verdicts(low.num_rows), Verdicts(low.num_rows)
     families = families_of(low)
     best, most = design_of(low, families, verdicts), design_of(high, families, of_high)

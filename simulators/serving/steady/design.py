@@ -37,14 +37,14 @@ from simulators.workload.llm.memory import activation_bytes, weight_bytes
 class Lengths:
     """Mean request lengths of each row; NaN where no request fits into the context."""
 
-    prompt: Floats  # tokens that are computed
+    prompt: Floats  # computed prompt tokens
     output: Floats
     found: Floats  # cached prefix tokens
-    pairs: Floats  # query-key pairs a prompt scores
-    keys: Floats  # tokens a decode reads
+    pairs: Floats  # query-key pairs of a prompt
+    keys: Floats  # keys read by a decode
     prompt_scv: Floats  # squared coefficient of variation: variance over squared mean
     output_scv: Floats
-    longest: Floats  # prompt, in tokens
+    longest: Floats  # longest prompt, in tokens
     fitting: Floats  # share of the requests that fit into the context
 
 
@@ -54,14 +54,14 @@ class Station:
 
     stages: Floats
     checked: Floats  # tokens per decode: one and its draft tokens
-    decodes: Floats  # iterations per request: fewer than later tokens with drafts
-    seats: Floats  # most requests of one batch in flight
+    decodes: Floats  # decode iterations per request; with drafts, fewer than output tokens
+    seats: Floats  # maximum of running requests per batch in flight
     chunked: NDArray[np.bool_]
-    tokens: Floats  # of an iteration with prompts
+    tokens: Floats  # token limit of an iteration with prompts
     rate: Floats  # arrivals per second and replica; NaN: closed loop
     arrival_scv: Floats  # squared coefficient of variation of the gaps
-    clients: Floats  # of a closed loop, per replica; inf: seats always full
-    think_s: Floats  # of each client before its next request
+    clients: Floats  # of a closed loop, per replica; inf: the batch is always full
+    think_s: Floats  # think time of closed-loop clients
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +70,8 @@ class SteadyDesign:
 
     station: Station
     lengths: Lengths
-    kind: Ints  # equal where lengths are
-    kv_tokens: Floats  # that fit beside weights and activations
+    kind: Ints  # group number; equal for equal lengths
+    kv_tokens: Floats  # capacity of the KV cache
     kv_blocks: Floats
     gpus: Floats  # of one replica
     replicas: Floats
@@ -86,7 +86,7 @@ LENGTHS = tuple(f.name for f in fields(Lengths))
 def lengths_of(batch: pa.RecordBatch, context: Floats) -> tuple[Lengths, Ints]:
     """Return the lengths of every row, and a group number that is equal for equal lengths.
 
-    `context` is the longest prompt and output together that each row allows.
+    `context` is each row's limit of prompt and output together.
     """
     system = numbers(batch, "sessions.system_prompt_tokens").astype(np.float64)
     context = context - system
@@ -123,7 +123,7 @@ def lengths_of(batch: pa.RecordBatch, context: Floats) -> tuple[Lengths, Ints]:
 
 
 def _precede(columns: dict[str, Floats], *, computed: Floats, found: Floats) -> None:
-    """Prepend a system prompt to every prompt: computed tokens and cached tokens."""
+    """Prepend a system prompt of computed and cached tokens to every prompt, in place."""
     prompt = columns["prompt"]
     longer = prompt + computed
     columns["pairs"] += computed * prompt + computed * (computed + 1.0) / 2.0 + found * longer
@@ -135,7 +135,7 @@ def _precede(columns: dict[str, Floats], *, computed: Floats, found: Floats) -> 
 
 
 def _fill(columns: dict[str, Floats], batch: pa.RecordBatch, drawn: Ints, context: Floats) -> Ints:
-    """Write the means of rows with drawn lengths; return a group number per row, 0 for the rest."""
+    """Write the mean lengths of rows with drawn lengths; return group numbers, 0 for other rows."""
     workloads, names = categories(batch, "workload")
     keys = [workloads.astype(np.float64), context]
     keys += [
@@ -158,7 +158,7 @@ def _fill(columns: dict[str, Floats], batch: pa.RecordBatch, drawn: Ints, contex
 def _means(
     workload: str, context: float, requests: int, seed: int, prompt: int, output: int, cached: int
 ) -> NDArray[np.float64]:
-    """Return the means of the requests of a workload, in the order of `LENGTHS`."""
+    """Return the mean lengths of the requests of a workload, in the order of `LENGTHS`."""
     prompts, outputs = token_counts(workload, seed, requests)
     prompts = np.full(prompts.size, prompt) if prompt else prompts
     outputs = np.full(prompts.size, output) if output else outputs
@@ -179,15 +179,15 @@ def _means(
     )
 
 
-def server_s_of(batch: pa.RecordBatch, alive: Ints, lengths: Lengths, tpot_s: Floats) -> Floats:
-    """Return the mean delay of the first token by the API server, in seconds per row."""
+def server_s_of(batch: pa.RecordBatch, feasible: Ints, lengths: Lengths, tpot_s: Floats) -> Floats:
+    """Return the mean delay of the first token by the API server, in seconds, of feasible rows."""
     runtimes, names = categories(batch, "runtime")
     choices, words = categories(batch, "client.frontend")
     known = [(load_process(str(name)), load_frontend(str(name))) for name in names]
-    has_server = np.array([int(word != NONE) for word in words])[choices[alive]]
+    has_server = np.array([int(word != NONE) for word in words])[choices[feasible]]
     request_s, token_s, iterations = (
         np.array([[getattr(one, number) for one in both] for both in known])[
-            runtimes[alive], has_server
+            runtimes[feasible], has_server
         ]
         for number in NUMBERS
     )
@@ -337,7 +337,7 @@ _NUMBERS = (
 
 
 def _need_events(batch: pa.RecordBatch, verdicts: Verdicts) -> None:
-    """Mark rows with options that need `fidelity: event`."""
+    """Mark rows with options that need `fidelity: event` as infeasible."""
     for name in MODULATED:
         wrong = which(batch, "arrivals.process", name.__eq__)
         verdicts.add(wrong, f"{name}_needs_fidelity_event")
@@ -350,7 +350,7 @@ def _need_events(batch: pa.RecordBatch, verdicts: Verdicts) -> None:
 def _schedulers(
     batch: pa.RecordBatch, column: dict[str, Floats], verdicts: Verdicts
 ) -> NDArray[np.bool_]:
-    """Return which rows use chunked prefill; mark policies without a closed form."""
+    """Return a mask of rows with chunked prefill; mark schedulers without a closed form."""
     codes, names = categories(batch, "scheduler")
     chunked = np.zeros(len(names), bool)
     for code, name in enumerate(names):

@@ -44,10 +44,10 @@ OWN = (
     "scheduling.mixed_step",
     "usd_per_gpu_hour",
 )
-"""Fields in which rows priced together may differ, or that only the event fidelity uses."""
+"""Fields in which rows of a family may differ, or that only the event fidelity uses."""
 
 SHARED = (*(name for name in DEPLOYED if name not in OWN), "speculation.acceptance")
-"""Fields in which rows priced together are equal."""
+"""Fields in which rows of a family are equal."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class Pipeline:
     """The rows of a family with one number of pipeline stages."""
 
     replica: Replica | None
-    verdict: str  # reason if infeasible
+    verdict: str  # reason if infeasible, else empty
     rows: Ints
     drafter: Drafter | None = None
 
 
 @dataclass(frozen=True)
 class ReplicaFamily:
-    """Rows that differ in stages, load and limits only."""
+    """Rows that differ only in pipeline stages, load and limits."""
 
     deployment: Deployment | None
     pipelines: tuple[Pipeline, ...]
@@ -70,16 +70,16 @@ class ReplicaFamily:
 
 @dataclass(frozen=True, kw_only=True)
 class Iterations:
-    """The two iterations of each row: `decodes` single tokens alone, and one with prompts."""
+    """The two iterations of each row: decodes only, and prompts beside decodes."""
 
     decodes: Floats
-    keys: Floats  # that each decode reads
+    keys: Floats  # keys per decode
     prompt_decodes: Floats  # decodes beside the prompts
     prompts: Floats
     prompt_tokens: Floats
     prompt_pairs: Floats
     prompt_keys: Floats
-    kind: Ints  # equal where lengths are
+    kind: Ints  # group number; equal for equal lengths
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +92,13 @@ class Prices:
     prompt_pace_s: Floats
     prompt_pass_s: Floats
     prompt_j: Floats
-    waiting_w: Floats  # of the GPUs of one stage without work
-    decode_levels_s: Floats  # of all stages by evidence: a row for each of `LEVELS`
+    waiting_w: Floats  # power of an idle stage
+    decode_levels_s: Floats  # seconds of all stages by evidence, shape (LEVELS, rows)
     prompt_levels_s: Floats
 
 
 Members = Sequence[tuple[int, Ints]]
-"""Numbers of stages, and the rows of each."""
+"""Pairs of a number of stages and its rows."""
 
 
 def families_of(batch: pa.RecordBatch) -> list[ReplicaFamily]:
@@ -135,7 +135,7 @@ def _family(batch: pa.RecordBatch, rows: Ints, stages: Ints) -> ReplicaFamily:
 
 
 def empty_prices(rows: int) -> Prices:
-    """Return uninitialised prices of a number of rows."""
+    """Return uninitialized prices of a number of rows."""
     columns: dict[str, Any] = {f.name: np.empty(rows) for f in fields(Prices)}
     columns |= {f"{kind}_levels_s": np.zeros((len(LEVELS), rows)) for kind in ("decode", "prompt")}
     return Prices(**columns)
@@ -218,7 +218,7 @@ def _table(asked: Iterations) -> tuple[Step, tuple[int, ...], Place, Place]:
     rows = asked.decodes.size
     batches, batch = np.unique(asked.decodes, return_inverse=True)
     kinds, first, kind = np.unique(asked.kind, return_index=True, return_inverse=True)
-    # Prompts differ by their number and lengths; each such batch has a row of its own.
+    # Batches with prompts differ by number and lengths of prompts; each combination has a row.
     most = int(asked.prompts.max()) + 1
     _, alone, prompt = np.unique(
         kind * most + asked.prompts.astype(np.int64), return_index=True, return_inverse=True
@@ -265,7 +265,7 @@ def _step(
 def _stages(
     layers: Layers, pp: int, shape: tuple[int, ...]
 ) -> tuple[list[Floats], Mapping[int, Column]]:
-    """Return seconds of the slowest stage, of all stages, and joules; and seconds by evidence."""
+    """Return seconds of the slowest stage and of all stages, joules; and seconds by evidence."""
     last = layers.stage(pp, pp - 1)
     pace_s = pass_s = last.latency_s
     joules, by_level = last.energy_j, last.seconds_by_level
@@ -280,7 +280,7 @@ def _stages(
 
 
 def slowest_sender(model: LanguageModel, pp: int) -> int:
-    """Return the slowest stage, without the last stage.
+    """Return the index of the slowest stage before the last stage.
 
     >>> from simulators.catalog.model import load_model
     >>> slowest_sender(load_model("llama2_70b"), 4), slowest_sender(load_model("deepseek_v3"), 8)

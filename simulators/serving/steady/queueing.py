@@ -54,21 +54,21 @@ EXPECTED_SHARE_BEFORE = 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Cycle:
-    """Numbers of iterations per cycle, in which every seat of a batch serves one request."""
+    """Numbers of iterations per cycle, in which every slot of a batch serves one request."""
 
     decodes_n: Floats
     prompts_n: Floats
-    rounds: Floats  # of either kind
-    calm: Floats  # share of the rounds in which no batch in flight has a prompt
-    later: Floats  # tokens of a request after the first
-    per_token: Floats  # decodes for each of them
-    chunks: Floats  # iterations one prompt needs
+    rounds: Floats  # iterations of both kinds
+    calm: Floats  # share of the rounds without a prompt in any batch in flight
+    later: Floats  # output tokens of a request after the first
+    per_token: Floats  # decodes per later token
+    chunks: Floats  # iterations of one prompt
     prompt_tokens: Floats
-    backlog: Floats  # iterations that a seated prompt waits for its prefill
+    backlog: Floats  # iterations that an admitted prompt waits for its prefill
     iterations: Iterations
 
     def pace_s(self, prices: Prices) -> Floats:
-        """Return the seconds of a cycle in the pipeline, over the batches in flight."""
+        """Return the seconds of a cycle of the pipeline divided by the batches in flight."""
         slow = np.maximum(prices.decode_pace_s, prices.prompt_pace_s)
         calm = self.rounds * self.calm
         return calm * prices.decode_pace_s + (self.rounds - calm) * slow
@@ -88,7 +88,7 @@ class Cycle:
 
 
 def cycle_of(station: Station, lengths: Lengths, kind: Ints, seats: Floats) -> Cycle:
-    """Return the cycle of rows with a number of seats taken."""
+    """Return the cycle of each row with `seats` running requests per batch."""
     later = lengths.output - 1.0
     whole = _whole(station, lengths, seats)
     if station.chunked.any():
@@ -120,7 +120,7 @@ def cycle_of(station: Station, lengths: Lengths, kind: Ints, seats: Floats) -> C
 
 
 def power(base: Floats, exponent: Floats) -> Floats:
-    """Return whole powers by multiplication, which has the same bits everywhere."""
+    """Return integer powers by multiplication, which is bit-identical on every platform."""
     result = base.copy()
     for step in range(1, int(exponent.max(initial=1.0))):
         result = np.where(step < exponent, result * base, result)
@@ -128,13 +128,13 @@ def power(base: Floats, exponent: Floats) -> Floats:
 
 
 def _whole(station: Station, lengths: Lengths, seats: Floats) -> list[Floats]:
-    """Return the columns of a cycle that prefills whole prompts before decodes."""
+    """Return the columns of a cycle in which whole prompts are prefilled before decodes."""
     needed = station.decodes
     most = np.maximum(1.0, np.floor(station.tokens / lengths.prompt))
     freed = np.where(needed > 0.0, seats / np.maximum(needed, 1.0), seats)  # during one decode
     prompts = np.clip(np.rint(freed), 1.0, np.minimum(most, np.maximum(1.0, np.floor(seats))))
-    # A request in a freed seat competes with as many requests as seats are freed on average. Of
-    # requests that do not fit into its iteration, half are processed before it.
+    # A request in a freed slot competes with the requests in the other slots freed at that time. Of
+    # the requests that do not fit into its iteration, half are processed before it.
     arriving_together = 1.0 + freed * (1.0 - 1.0 / np.maximum(seats, 1.0))
     before = np.where(arriving_together > most, EXPECTED_SHARE_BEFORE, 1.0)
     groups = np.where(
@@ -178,7 +178,7 @@ def _chunked(station: Station, lengths: Lengths, seats: Floats) -> list[Floats]:
 
 
 SEAT_STEPS = 4
-"""Numbers of seats priced per octave; throughput is interpolated between them."""
+"""Batch sizes priced per octave; throughput is interpolated between them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +186,7 @@ class QueueState:
     """Mean numbers of running and waiting requests of one replica, per row."""
 
     busy: Floats  # share of the time with requests; closed loop: of the batches in flight
-    running: Floats  # mean number in seats
+    running: Floats  # mean number of running requests
     waiting: Floats  # mean number of waiting requests; infinite above capacity
 
     def put(self, rows: Ints, part: QueueState) -> None:
@@ -212,7 +212,7 @@ def closed_population(station: Station) -> QueueState:
 
 
 def priced_batch_sizes(most: float) -> Floats:
-    """Return the numbers of seats between which throughput is interpolated, 0 first.
+    """Return the batch sizes between which throughput is interpolated, starting with 0.
 
     >>> priced_batch_sizes(10.0)
     array([ 0.,  1.,  2.,  3.,  4.,  5.,  6.,  7.,  8., 10.])
@@ -224,8 +224,8 @@ def priced_batch_sizes(most: float) -> Floats:
 def queue_state_of(station: Station, seats: Floats, per_s: Floats) -> QueueState:
     """Return the mean numbers of requests of rows with equally many stages.
 
-    `seats` are, per row, the numbers of seats priced, rising from 0, the last all of them; `per_s`
-    the requests per second with each of them taken, in every stage's batch.
+    `seats` holds the priced batch sizes of each row, ascending from 0 to the maximum; `per_s` the
+    requests per second at each batch size. Both have the shape (rows, batch sizes).
     """
     numbers = seats * station.stages[:, None]
     closed = np.isnan(station.rate)
@@ -291,8 +291,8 @@ class SteadyState:
     """The steady state of each row; NaN where latencies have none."""
 
     requests_per_s: Floats  # of one replica
-    running: Floats  # requests in seats
-    busy: Floats  # share of the time with any
+    running: Floats  # mean number of running requests
+    busy: Floats  # share of the time with requests
     ttft_s: Floats
     tpot_s: Floats
     queue_s: Floats
@@ -319,7 +319,7 @@ def state_of(
     decode_s = station.stages * prices.decode_pace_s
     open_s = _prompt_wait_s(station, lengths, cycle, prices, queue.busy, actual)
     seated_s = np.where(p_full, cycle_s, queue.running / actual)
-    # Time in a seat beyond the request's own prefill and its shortest decodes.
+    # Running time beyond the request's own prefill and its shortest decodes.
     spare_s = np.maximum(0.0, seated_s - first_s - station.decodes * decode_s)
     at_once = saturated | (closed & (station.think_s == 0.0))
     prompt_wait_s = np.where(at_once, backlog_s, np.minimum(open_s, spare_s))

@@ -55,18 +55,18 @@ FeasibleReplicas = list[list[tuple[Replica, Drafter | None, Ints]]]
 """Per family: replicas, their drafters, and the feasible rows of each."""
 
 ROWS_AT_ONCE = 1024
-"""Open-loop rows per batch: each has a column per request."""
+"""Open-loop rows per batch, because each row has a column per request."""
 
 
 def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return one row of metrics per row of `batch`; rows of one replica are priced together."""
+    """Return one row of metrics per row of `batch`, in order."""
     check_batch(ServingPoint, batch)
     verdicts = Verdicts(batch.num_rows)
     families = families_of(batch)
     everything = design_of(batch, families, verdicts)
     is_feasible = verdicts.codes == 0
-    alive, place = np.flatnonzero(is_feasible), np.cumsum(is_feasible) - 1
-    design = everything if alive.size == batch.num_rows else rows_of(everything, alive)
+    rows, place = np.flatnonzero(is_feasible), np.cumsum(is_feasible) - 1
+    design = everything if rows.size == batch.num_rows else rows_of(everything, rows)
     feasible: FeasibleReplicas = []
     for family in families:
         found = [
@@ -78,24 +78,28 @@ def evaluate_analytic(batch: pa.RecordBatch) -> pa.RecordBatch:
             feasible.append(parts)
     queue = _queue_state(design, feasible)
     station = design.station
-    at_work = queue.running / queue.busy / station.stages  # in each batch while there is any work
-    seats = np.clip(at_work, 1.0, station.seats)
+    batch_size = queue.running / queue.busy / station.stages  # while there is work
+    seats = np.clip(batch_size, 1.0, station.seats)
     cycle = cycle_of(station, design.lengths, design.kind, seats)
-    prices = empty_prices(alive.size)
+    prices = empty_prices(rows.size)
     for parts in feasible:
-        members = [(replica.layout.pp, rows) for replica, _, rows in parts]
+        members = [(replica.layout.pp, some) for replica, _, some in parts]
         replica, drafter, _ = parts[0]
         write_prices(prices, replica, cycle.iterations, members, drafter)
     state = state_of(design.station, design.lengths, cycle, prices, seats, queue)
     columns = _columns(design, cycle, prices, state, seats)
-    server_s = server_s_of(batch, alive, design.lengths, state.tpot_s)
+    server_s = server_s_of(batch, rows, design.lengths, state.tpot_s)
     for name in ("ttft_mean_s", "e2e_mean_s"):
         columns[name] = columns[name] + server_s
-    return _outcome(columns, alive, verdicts)
+    return _outcome(columns, rows, verdicts)
 
 
 def simulate_analytic(point: ServingPoint) -> ServingMetrics:
-    """Return the metrics of one point, or raise why it cannot be built."""
+    """Return the steady-state metrics of one point.
+
+    Raises:
+        Infeasible: the point has no steady state or cannot be built.
+    """
     [row] = evaluate_analytic(batch_of(ServingPoint, values_of(point))).to_pylist()
     if row["status"] == "infeasible":
         raise Infeasible(row["reason"])
@@ -133,7 +137,7 @@ def _columns(
     per_s, tokens = state.requests_per_s * design.replicas, lengths.output
     gpus = design.gpus * design.replicas
     tokens_per_s = per_s * tokens
-    # While there is work, stages other than the slowest wait for it.
+    # While there is work, the other stages wait for the slowest stage.
     busy = state.busy * cycle.busy_s(prices) / (station.stages * cycle.pace_s(prices))
     waiting_s = (1.0 - busy) * station.stages / state.requests_per_s
     joules = cycle.joules(prices) / seats + prices.waiting_w * waiting_s
@@ -171,20 +175,14 @@ def _columns(
     }
 
 
-def _outcome(columns: dict[str, Any], alive: Ints, verdicts: Verdicts) -> pa.RecordBatch:
-    """Return all rows; columns without a value, and rows that cannot be, are null."""
-    rows = verdicts.codes.size
-    spread = {name: _spread(column, alive, rows) for name, column in columns.items()}
-    shares = np.stack([spread.pop(name) for name in SHARES])
-    texts = np.array(["", *verdicts.texts[1:]], object)
-    reasons = None if alive.size == rows else texts[verdicts.codes].tolist()
-    return outcome(ServingMetrics, spread, infeasible=reasons, shares=shares, sparse=True)
-
-
-def _spread(column: Any, alive: Ints, rows: int) -> Any:
-    """Return a column of the rows alive in the place of all rows."""
-    if alive.size == rows:
-        return column
-    whole = np.zeros(rows, column.dtype)
-    whole[alive] = column
-    return whole
+def _outcome(columns: dict[str, Any], rows: Ints, verdicts: Verdicts) -> pa.RecordBatch:
+    """Return all rows of a batch, given the columns of the feasible `rows`; others are null."""
+    count = verdicts.codes.size
+    reasons = None
+    if rows.size < count:
+        reasons = np.array(["", *verdicts.texts[1:]], object)[verdicts.codes].tolist()
+        for name, column in columns.items():
+            columns[name] = np.zeros(count, column.dtype)
+            columns[name][rows] = column
+    shares = np.stack([columns.pop(name) for name in SHARES])
+    return outcome(ServingMetrics, columns, infeasible=reasons, shares=shares, sparse=True)
