@@ -1,8 +1,18 @@
-"""Calls of fp32 operators, timed from the host: the reference tables `gpu_kernels/*.parquet`.
+"""fp32 under PyTorch: calls timed from the host, whole models, and profiles of kernels.
 
-`split` says how shapes were chosen: `train` are spread over a range, `test` are those of layers of
-real models. All shapes of the first kind may be fitted, and half of the second; where a class has
-no layer shapes, half of its other shapes.
+Calls: the tables `gpu_kernels/*.parquet`, whose column `split` says how shapes were chosen: `train`
+shapes are spread over a range, `test` shapes are of layers of real models. Fits may use all shapes
+of the first kind and half of the second; half of the other shapes if a class has no layer shapes.
+
+Models: NeuSight's artefact (Lee et al., ASPLOS 2025), forward and backward of six transformers on
+ten GPUs, and the answers of four predictors. Graphs are drawn from the shapes alone, as Hugging
+Face's code runs them: BERT (Devlin et al., 2019), GPT-2 and GPT-3 (Radford et al., 2019; Brown et
+al., 2020) and Switch (Fedus et al., 2021). Scores and probabilities are written to memory, GPT's
+activation is a chain of eight pointwise kernels, and operands of batched products are copied into
+the order of heads.
+
+Profiles: Orion's artefact (Strati et al., EuroSys 2024), every kernel of a pass of ResNet-101 and
+MobileNetV2 on a V100, without the gaps between kernels.
 """
 
 from __future__ import annotations
@@ -57,18 +67,17 @@ from simulators.workload.graphs.transformers import (
 
 TABLES = ("gpu_kernels/gemm.parquet", "gpu_kernels/vector.parquet", "gpu_kernels/conv.parquet")
 
+SPLIT = "shape groups by hash: random shapes and half of the layers' shapes fitted, half held out"
+
 SHAPE = {"linear": ("n", "k"), "bmm": ("m", "n", "k"), "conv": WINDOW}
-"""Sizes that make up a shape: batch and rows of activations vary with the load."""
+"""Sizes that make up a shape; the batch and the rows of activations vary with the load."""
 
-FAULTY = {("p4", "linear", "train")}
-"""Rows in another clock state than the rest of their GPU; see the cautions of the data set."""
-
-TWINS = {"mi250": "mi210"}
-"""One die of an MI250 behaves as an MI210 within 5 %; its rows belong to the same group."""
+FAULTY = {("p4", "linear", "train")}  # in another clock state; see the cautions of the data set
+TWINS = {"mi250": "mi210"}  # one die of an MI250 behaves as an MI210 within 5 %
 
 
 def read_rows(reference: Path) -> tuple[list[Rows], list[str]]:
-    """Return all measured rows of GPUs with a data sheet, and what was skipped."""
+    """Return the rows of GPUs with a data sheet, and the reason for everything that is skipped."""
     found: list[Rows] = []
     skipped: list[str] = []
     for name in TABLES:
@@ -83,11 +92,9 @@ def read_rows(reference: Path) -> tuple[list[Rows], list[str]]:
 
 
 def rows_of_table(table: pa.Table, device: str = "") -> Iterator[tuple[list[Rows], list[str]]]:
-    """Yield the rows of each GPU by operator class, and the problems of those left out.
+    """Yield the rows of each GPU by operator class, and the problems of rows that are left out.
 
-    Args:
-        table: measurements.
-        device: the GPU of all rows, whatever the column `gpu` says.
+    `device`: the GPU of all rows, in place of the column `gpu`.
     """
     for (name,), mine in [((device,), table)] if device else by_labels(table, "gpu"):
         if not device and not is_in_catalog(str(name)):
@@ -128,7 +135,7 @@ def is_in_catalog(measured: str) -> bool:
 
 
 def _rows(table: pa.Table, gpu: str, label: str) -> Rows:
-    """Return one class of one GPU; a missing batch is 1, and rows without a split are layers'."""
+    """Return one class of one GPU. A missing batch is 1; rows without a split are of layers."""
     names = SIZES.get(label, ("rows", "cols"))
     check_columns(table, (name for name in names if name != "batch"), f"a table of {label}")
     there = numbers(table, (name for name in names if name in table.column_names))
@@ -171,7 +178,6 @@ def unfused_graph(model: TimedTransformer, batch: int, length: int, tp: int = 1)
 
 
 def _bert(model: TimedTransformer, batch: int, length: int, tp: int) -> Graph:
-    """Norms after the residual; a pooler and a masked-language head."""
     g = Sketch(model.name)
     x = embed_tokens(g, model, batch, length, types=True)
     x = g.pointwise("dropout", g.norm(x))
@@ -196,7 +202,6 @@ def _bert(model: TimedTransformer, batch: int, length: int, tp: int) -> Graph:
 
 
 def _gpt2(model: TimedTransformer, batch: int, length: int, tp: int) -> Graph:
-    """Norms before; one projection for queries, keys and values; GELU by its formula."""
     g = Sketch(model.name)
     x = g.pointwise("dropout", embed_tokens(g, model, batch, length))
     mask = g.input((1, 1, length, length), "mask")
@@ -214,7 +219,7 @@ def _gpt2(model: TimedTransformer, batch: int, length: int, tp: int) -> Graph:
 
 
 def _switch(model: TimedTransformer, batch: int, length: int, tp: int) -> Graph:
-    """Encoder and decoder of T5; every other feed-forward block has experts, one a token."""
+    """Draw T5's encoder and decoder; every second feed-forward block has experts, one per token."""
     g = Sketch(model.name)
     ids = g.input((batch, length), "ids")
     table = (model.vocab // tp, model.hidden)
@@ -238,7 +243,7 @@ def _switch(model: TimedTransformer, batch: int, length: int, tp: int) -> Graph:
 
 
 def _heads_of(g: Sketch, x: int, heads: int) -> int:
-    """Draw the heads of [batch, length, width]; a batch of several is copied to be multiplied."""
+    """Draw the heads of [batch, length, width]; a batch above one is copied for the product."""
     part = g.part(x, per_head_shape(g, x, heads))
     return g.copy((part,), g.shape(part)) if g.shape(x)[0] > 1 else part
 
@@ -250,7 +255,7 @@ def _scores(g: Sketch, model: TimedTransformer, q: int, k: int, tp: int) -> int:
 
 
 def _weighted(g: Sketch, model: TimedTransformer, probabilities: int, v: int, tp: int) -> int:
-    """Draw the weighted sum of values, and its copy back to one row per token."""
+    """Draw the weighted sum of values and the copy back to one row per token."""
     seen = g.matmul(probabilities, _heads_of(g, v, model.heads // tp), name="weighted")
     batch, heads, length, width = g.shape(seen)
     return g.copy((seen,), (batch, length, heads * width))
@@ -265,7 +270,7 @@ def _gelu_by_formula(g: Sketch, x: int) -> int:
 
 
 def _t5_norm(g: Sketch, x: int) -> int:
-    """Draw T5's RMS norm: square, mean, root, two products."""
+    """Draw T5's RMS norm: square, mean, reciprocal root, two products."""
     root = g.pointwise("rsqrt", g.mean(g.pointwise("pow", x), (*g.shape(x)[:-1], 1)))
     weight = g.node("weight", (), (g.shape(x)[-1],), weights=((g.shape(x)[-1],),))
     return g.mul(g.mul(x, root), weight)
@@ -274,7 +279,7 @@ def _t5_norm(g: Sketch, x: int) -> int:
 def _t5_attention(
     g: Sketch, model: TimedTransformer, x: int, memory: int, bias: int, tp: int
 ) -> int:
-    """Draw attention of `x` to itself or to an encoder's result."""
+    """Draw attention of `x` to itself, or to the encoder's output."""
     y = _t5_norm(g, x)
     width = model.attention_width // tp
     source = y if memory == x else memory
@@ -287,7 +292,6 @@ def _t5_attention(
 
 
 def _t5_ffn(g: Sketch, model: TimedTransformer, x: int, tp: int, *, sparse: bool) -> int:
-    """Draw a feed-forward block; of a mixture, as many rows as the capacity of its experts."""
     y = _t5_norm(g, x)
     if sparse:
         y = _switch_experts(g, model, y, tp)
@@ -298,9 +302,9 @@ def _t5_ffn(g: Sketch, model: TimedTransformer, x: int, tp: int, *, sparse: bool
 
 
 def _switch_experts(g: Sketch, model: TimedTransformer, y: int, tp: int) -> int:
-    """Draw a router and the experts in turn, each over as many rows as its capacity."""
+    """Draw a router, and each expert over as many rows as its capacity."""
     batch, length, hidden = g.shape(y)
-    chances = g.softmax(g.linear(y, model.experts, bias=False, name="router"))
+    probabilities = g.softmax(g.linear(y, model.experts, bias=False, name="router"))
     joined = g.copy((y,), g.shape(y), name="next_states")
     rows = batch * min(length, model.expert_capacity)
     for _ in range(model.experts):
@@ -308,12 +312,10 @@ def _switch_experts(g: Sketch, model: TimedTransformer, y: int, tp: int) -> int:
         up = g.relu(g.linear(mine, model.ffn // tp, bias=False, name="expert_up"))
         down = g.linear(g.pointwise("dropout", up), hidden, bias=False, name="expert_down")
         joined = g.node("scatter", (joined, down), (batch, length, hidden), waits=True)
-    return g.mul(joined, g.part(chances, (batch, length, 1)))
+    return g.mul(joined, g.part(probabilities, (batch, length, 1)))
 
 
-MODEL_TIMES = "gpu_models/labels.parquet"
-SHAPES = "gpu_models/models.json"
-
+MODEL_TIMES, SHAPES = "gpu_models/labels.parquet", "gpu_models/models.json"
 CODES = {
     "bert-large": "bert",
     "gpt2-large": "gpt2",
@@ -322,14 +324,12 @@ CODES = {
     "opt-1.3b": "opt",
     "switch-xl-4e": "switch",
 }
-"""The models of the table, by whose code ran them."""
+"""Models of the table, by the code that ran them."""
 
 PEERS = ("neusight", "roofline", "habitat", "li")
-
 ALLOCATOR_SHARE, LONGEST_LAUNCH_S = 0.62, 1e-4
-"""A backward pass has twice the products of its forward pass. Where the forward pass takes more
-than this part of it, and longer than hosts need to launch it, the run allocated its memory afresh.
-The rule reads no prediction."""
+"""A backward pass has twice the products of its forward pass. A forward pass that takes more than
+this share of it, and longer than hosts need to launch it, allocated its memory afresh."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,7 +337,7 @@ class GraphCase:
     """One measured configuration."""
 
     gpu: Gpu
-    graph_name: str  # model, mode, length, batch: held out together
+    graph_name: str  # model, mode, length and batch, which are held out together
     model: str
     is_training: bool
     is_fused: bool
@@ -349,7 +349,7 @@ class GraphCase:
     forward_s: float
     backward_s: float
     total_s: float
-    peers_s: dict[str, float]  # by predictor, where it has a prediction
+    peers_s: dict[str, float]  # by predictor with a prediction
 
     def is_allocating(self, launches: float) -> bool:
         """Return whether a forward pass of so many launches shows fresh allocations."""
@@ -363,11 +363,11 @@ class GraphCase:
 
     def price(self, reference: Path, level: str | Profile = BEST) -> PricedLaunches:
         """Return the kernels of the whole model on one GPU."""
-        training, fused = self.is_training, self.is_fused
-        graph = self.graph(reference)
-        return price_graph(
-            graph, self.gpu, dtype="fp32", training=training, fused=fused, level=level
+        graph, options = (
+            self.graph(reference),
+            {"training": self.is_training, "fused": self.is_fused},
         )
+        return price_graph(graph, self.gpu, dtype="fp32", level=level, **options)
 
 
 def read_cases(reference: Path) -> list[GraphCase]:
@@ -378,7 +378,7 @@ def read_cases(reference: Path) -> list[GraphCase]:
 
 
 def _case(row: Record) -> GraphCase:
-    found = {peer: row[f"{peer}_predicted_ms"] for peer in PEERS}
+    peers_ms = {peer: row[f"{peer}_predicted_ms"] for peer in PEERS}
     return GraphCase(
         gpu=load_gpu(catalog_name(row.gpu)),
         graph_name=f"{row.model} {row.mode} {row.seq_len} x {row.batch}",
@@ -393,13 +393,12 @@ def _case(row: Record) -> GraphCase:
         forward_s=1e-3 * (row.measured_forward_ms or 0.0),
         backward_s=1e-3 * (row.measured_backward_ms or 0.0),
         total_s=1e-3 * row.measured_ms,
-        peers_s={peer: 1e-3 * value for peer, value in found.items() if value},
+        peers_s={peer: 1e-3 * value for peer, value in peers_ms.items() if value},
     )
 
 
 @functools.lru_cache(maxsize=16)
 def _model(reference: Path, name: str, *, language_head: bool) -> TimedTransformer:
-    """Return the shape of one of the table's models."""
     file = reference / SHAPES
     if not file.is_file():
         raise UserError(f"{file}: there is no such file")
@@ -436,14 +435,9 @@ def price_graph(
     return price_launches(launches, gpu, level)
 
 
-PROFILES = file_of("orion")
-PROFILED_GPU = "v100_sxm"
-"""Orion's authors rented their V100 where only this form is offered."""
-
-FITTED = "mobilenetv2_32_fb1"
-"""The profile whose depthwise kernels are fitted to; all others are held out."""
-
-NAMES = ("forward_kernel", "backward_kernel", "grad_weight_kernel")
+PROFILES, PROFILED_GPU = file_of("orion"), "v100_sxm"  # rented where only this form is offered
+FITTED = "mobilenetv2_32_fb1"  # sets the time of depthwise kernels; all others are held out
+DEPTHWISE_KERNELS = ("forward_kernel", "backward_kernel", "grad_weight_kernel")
 """Endings of PyTorch's names of depthwise kernels, in the order of `DEPTHWISE`."""
 
 
@@ -462,9 +456,8 @@ class WorkloadProfile:
 
     def predicted_s(self, framework: Framework) -> float:
         """Return the seconds of the graph's kernels."""
-        return float(
-            np.sum(self.priced.seconds * slowdown(self.priced, load_gpu(PROFILED_GPU), framework))
-        )
+        factors = slowdown(self.priced, load_gpu(PROFILED_GPU), framework)
+        return float(np.sum(self.priced.seconds * factors))
 
 
 def read_profiles(reference: Path) -> list[WorkloadProfile]:
@@ -483,17 +476,17 @@ def read_profiles(reference: Path) -> list[WorkloadProfile]:
 
 
 def depthwise_paces(profiles: list[WorkloadProfile]) -> dict[str, float]:
-    """Return the time of depthwise kernels over that of streaming their inputs and outputs.
+    """Return seconds of depthwise kernels relative to streaming their inputs and outputs.
 
     Raises:
         UserError: the profile that is fitted to is missing.
     """
     one = next((profile for profile in profiles if profile.name == FITTED), None)
     if one is None:
-        raise UserError(f"{PROFILES} lacks {FITTED}, to which depthwise kernels are fitted")
+        raise UserError(f"{PROFILES} lacks {FITTED}, which sets the time of depthwise kernels")
     paces = np.array([launch.pace for launch in one.priced.launches])
     return {
         pace: sum(s for kernel, s in one.kernels if f"conv_depthwise2d_{name}" in kernel)
         / float(np.sum(one.priced.seconds[paces == pace]))
-        for pace, name in zip(DEPTHWISE, NAMES, strict=True)
+        for pace, name in zip(DEPTHWISE, DEPTHWISE_KERNELS, strict=True)
     }
