@@ -1,1 +1,1 @@
-"""Training of language models: one step across GPUs, played out from a schedule, and whole runs."""
+"""Training of language models: one step across GPUs under a pipeline schedule, and whole runs."""

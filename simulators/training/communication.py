@@ -34,7 +34,7 @@ ACTIVATION = BYTES["bf16"]
 
 LAYERS = ("dense", "experts")
 SUMS = {"embedding": (1, 0), "dense": (2, 2), "experts": (1, 1), "head": (0, 1)}
-"""Sums over tensor ranks of a piece, forward and backward."""
+"""Number of tensor-parallel sums of a piece, forward and backward."""
 
 TENSOR, CONTEXT, EXPERTS = "tensor", "context", "experts"
 
@@ -51,7 +51,7 @@ class Messages:
 def messages(job: Job, piece: str, micro_batches: Floats) -> Messages:
     """Return the messages of one piece for a column of micro-batch sizes.
 
-    Messages of context ranks are not reduced by the overlap with attention; callers subtract it.
+    Callers subtract the overlap of context messages with attention.
     """
     tokens = micro_batches * job.sequence / job.cp
     sums = SUMS[piece]
@@ -67,7 +67,10 @@ def messages(job: Job, piece: str, micro_batches: Floats) -> Messages:
 
 
 def _launches(job: Job, piece: str) -> tuple[int, int]:
-    """Return the collectives of either pass; a sequence-parallel sum is two, gradients go back."""
+    """Return the number of collectives in the forward and the backward pass.
+
+    A sequence-parallel sum is two collectives.
+    """
     tensor = (1 + job.sequence_parallel) * (job.tp > 1)
     experts = 2 * (piece == "experts") * ((job.ep > 1) + (job.expert_tp > 1))
     once = {ULYSSES: 2, GATHER: 1}.get(job.context_exchange, job.cp - 1) * (job.cp > 1)
@@ -82,8 +85,8 @@ def _launches(job: Job, piece: str) -> tuple[int, int]:
 def tensor_sum_s(job: Job, tokens: Floats, dtype: str) -> Floats:
     """Return the seconds of one sum of activations over tensor ranks.
 
-    What sequence-parallel ranks gather is the input of a product in `dtype`: Transformer Engine
-    narrows it before it is sent. Sums keep 16 bits.
+    Sequence-parallel ranks gather the input of a product in `dtype`, which Transformer Engine
+    quantizes before communication. Sums keep 16 bits.
     """
     if job.tp == 1:
         return np.zeros_like(tokens)
@@ -95,7 +98,7 @@ def tensor_sum_s(job: Job, tokens: Floats, dtype: str) -> Floats:
 
 
 def cp_comm_s(job: Job, micro_batches: Floats) -> tuple[Floats, Floats]:
-    """Return the seconds in which a layer's context ranks exchange keys, forward and backward."""
+    """Return the seconds of a layer's exchange of keys, forward and backward."""
     if job.cp == 1:
         return np.zeros_like(micro_batches), np.zeros_like(micro_batches)
     model, span = job.model, job.tp * job.cp
@@ -111,11 +114,11 @@ def cp_comm_s(job: Job, micro_batches: Floats) -> tuple[Floats, Floats]:
         return gathered_s, gathered_s + summed_s
     hop_s = message_s(job, "send_recv", kv_bytes, 2, span)
     hops = job.cp - 1
-    return hops * hop_s, 2 * hops * hop_s  # backwards gradients travel along
+    return hops * hop_s, 2 * hops * hop_s  # the backward pass also sends gradients
 
 
 def expert_exchange_s(job: Job, tokens: Floats) -> Floats:
-    """Return the seconds in which a layer's tokens reach their experts and sums come back."""
+    """Return the seconds of a layer's dispatch of tokens to experts and combine of results."""
     model, ranks = job.model, job.ep * job.expert_tp
     if ranks == 1:
         return np.zeros_like(tokens)
@@ -132,10 +135,10 @@ def expert_exchange_s(job: Job, tokens: Floats) -> Floats:
 
 
 def copies(job: Job, span: int) -> float:
-    """Return how often a token is sent to its experts.
+    """Return the mean number of copies of a token that are sent to experts.
 
-    Over several nodes it goes to each node once, which hands it on over its own links (DeepSeek-V3,
-    2024), however many of its experts are there.
+    Over several nodes a token is sent once to each node with one of its experts, and forwarded over
+    the node's own links (DeepSeek-V3, 2024).
 
     >>> from simulators.catalog.cluster import load_cluster
     >>> from simulators.catalog.gpu import load_gpu
@@ -150,7 +153,7 @@ def copies(job: Job, span: int) -> float:
 
 
 def message_s(job: Job, kind: str, size: Floats, ranks: int, span: int) -> Floats:
-    """Return the seconds of a collective of 16-bit numbers, as `collective_time` has its sizes."""
+    """Return the seconds of a collective of 16-bit numbers; sizes as in `collective_time`."""
     if ranks <= 1:
         return np.zeros_like(size)
     return collective_time(
@@ -160,26 +163,26 @@ def message_s(job: Job, kind: str, size: Floats, ranks: int, span: int) -> Float
 
 WEIGHT = BYTES["bf16"]
 ADAM_NUMBERS = (9.0, 3.5)
-"""Numbers of fp32 that an optimiser step reads and writes per weight: gradient thrice (its norm,
-its clearing, itself), weight and two moments, and the narrow weight besides."""
+"""fp32 numbers that an optimizer step reads and writes per weight: the gradient three times (norm,
+clearing, update), weight and two moments, and the 16-bit weight."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """Seconds after or behind the passes of one row's fullest rank."""
+    """Seconds of data-parallel communication and the optimizer, on the fullest rank by row."""
 
     gradients_s: Floats  # summed or scattered, once a step
     weights_s: Floats  # gathered, once a step
     layer_gather_s: Floats  # of one layer's weights, each pass, under full sharding
     layer_scatter_s: Floats  # of one layer's gradients
     optimizer_s: Floats  # on GPUs
-    host_s: Floats  # or on the host's CPUs, until weights are back
-    to_host_s: Floats  # in which gradients reach the host
-    compressing_s: Floats  # of gradients that are sent in fewer bits than they have
+    host_s: Floats  # on the host's CPUs, until weights are back
+    to_host_s: Floats  # transfer of gradients to the host
+    compressing_s: Floats  # compression of gradients for communication
 
 
 def exchange(job: Job, plans: Plans) -> Exchange:
-    """Return what data ranks of each row exchange, on the first stage, which holds the most."""
+    """Return the communication of data ranks on the first stage, which holds the most weights."""
     held = parameters(job, plans)
     found = np.zeros((4, plans.size))
     held_by = plans.dp * plans.models * job.cp
@@ -210,9 +213,9 @@ def exchange(job: Job, plans: Plans) -> Exchange:
 
 
 def _of_copies(job: Job, plans: Plans, numbers: Floats, copies: int, shards: int) -> Floats:
-    """Return seconds to send gradients, weights, a layer's weights and a layer's gradients.
+    """Return the seconds of gradients, weights, a layer's weights and a layer's gradients.
 
-    The weights are held by `copies` ranks, of which `shards` share them out.
+    `copies` ranks hold the same weights; `shards` of them form a sharding group.
     """
     found = np.zeros((4, plans.size))
     if copies == 1:
@@ -240,10 +243,10 @@ def _of_copies(job: Job, plans: Plans, numbers: Floats, copies: int, shards: int
 
 
 def _on_host_s(job: Job, plans: Plans, updated: Floats) -> tuple[Floats, Floats]:
-    """Return the seconds in which the host updates weights, and gradients reach it before.
+    """Return the seconds of the host's update, and of the transfer of gradients to the host.
 
-    CPUs of a node serve its ranks in turn. Weights return while later ones are updated; gradients
-    leave while the backward pass runs (Ren et al., ZeRO-Offload, 2021).
+    The CPUs of a node serve its ranks in turn. Updated weights return while others are updated;
+    gradients are sent during the backward pass (Ren et al., ZeRO-Offload, 2021).
     """
     link = job.gpu.pcie_bytes_per_s
     if not plans.offloads.any() or not link:
@@ -255,7 +258,7 @@ def _on_host_s(job: Job, plans: Plans, updated: Floats) -> tuple[Floats, Floats]
 
 
 def _compressing_s(job: Job, plans: Plans, numbers: Floats) -> Floats:
-    """Return the seconds of narrowing gradients of 16 bits before they are sent, and widening."""
+    """Return the seconds to compress 16-bit gradients before communication, and to expand them."""
     is_narrow = (plans.gradient_bytes < WEIGHT) & (plans.dp * job.cp * plans.models > 1)
     if not is_narrow.any():
         return np.zeros(plans.size)
@@ -265,7 +268,7 @@ def _compressing_s(job: Job, plans: Plans, numbers: Floats) -> Floats:
 
 
 def send_s(job: Job, plans: Plans) -> Floats:
-    """Return the seconds in which a micro-batch's activations reach the next stage.
+    """Return the seconds to send a micro-batch's activations to the next stage.
 
     Each tensor rank sends its share; the receivers gather it over their own links.
     """

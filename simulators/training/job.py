@@ -36,25 +36,25 @@ CALIBRATION = Path(__file__).parent / "calibration" / "steps.toml"
 
 @dataclass(frozen=True, kw_only=True)
 class Constants:
-    """What a training step adds to kernels and messages timed alone."""
+    """Fitted constants: times of a training step beyond those of kernels and messages alone."""
 
     products: Mapping[str, float] = field(default_factory=dict)  # pace, by architecture
-    formats: Mapping[str, float] = field(default_factory=dict)  # of narrow ones, over that
-    gpus: Mapping[str, float] = field(default_factory=dict)  # matrix units of one GPU, over that
+    formats: Mapping[str, float] = field(default_factory=dict)  # pace of fp8 and fp4 products
+    gpus: Mapping[str, float] = field(default_factory=dict)  # pace of the matrix units of a GPU
     attention: Mapping[str, float] = field(default_factory=dict)  # by kernel and architecture
     streams: Mapping[str, float] = field(default_factory=dict)  # pace, by fusion
     experts: Mapping[str, float] = field(default_factory=dict)  # pace, by precision
-    step_s: float = 0.0  # that a step waits for its host before the next
-    layer_s: float = 0.0  # that a layer waits for launches in a pass
-    mixture_s: float = 0.0  # and one with experts, whose host waits for counts of tokens
-    launch_s: float = 0.0  # in which a host launches one kernel or message of a layer
-    exposed: Mapping[str, float] = field(default_factory=dict)  # share, by what messages serve
-    late: float = 0.0  # share of a step by which twice as many data ranks wait longer
-    band: tuple[float, float] = (0.5, 2.0)  # measured over predicted, nine of ten within
+    step_s: float = 0.0  # wait for the host between steps
+    layer_s: float = 0.0  # wait for launches, per layer and pass
+    mixture_s: float = 0.0  # the same of expert layers, whose host waits for counts of tokens
+    launch_s: float = 0.0  # launch of one kernel or message of a layer
+    exposed: Mapping[str, float] = field(default_factory=dict)  # share, by purpose of messages
+    late: float = 0.0  # straggler wait per doubling of the data ranks, as a share of the step
+    band: tuple[float, float] = (0.5, 2.0)  # 90 % interval of measured over predicted
 
 
 def load_constants() -> Constants:
-    """Return the fitted numbers.
+    """Return the fitted constants.
 
     Raises:
         UserError: the calibration is unreadable or was changed by hand.
@@ -63,7 +63,7 @@ def load_constants() -> Constants:
 
 
 def constants_of(table: Mapping[str, Any]) -> Constants:
-    """Return the numbers of a table of a calibration."""
+    """Return the constants of a calibration's table."""
     return Constants(**{f.name: table[f.name] for f in fields(Constants) if f.name in table})
 
 
@@ -71,12 +71,12 @@ RECOMPUTES = ("none", "selective", "full", "elementwise")
 NONE, SELECTIVE, FULL, ELEMENTWISE = range(len(RECOMPUTES))
 
 SHARED_GRADIENTS = 2
-"""From this stage of ZeRO on data ranks share out gradients too."""
+"""First ZeRO stage that shards gradients."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plans:
-    """One entry a row."""
+    """Plans of the rows of a job; one array entry per row."""
 
     pp: Ints
     dp: Ints
@@ -85,12 +85,12 @@ class Plans:
     micro_batches: Ints  # of a pipeline in a step
     schedule: Ints  # position in `schedule.SCHEDULES`
     recompute: Ints  # position in `RECOMPUTES`
-    again: Floats  # share of a rank's layers that run again whole
-    zero: Ints  # what data ranks share out: 0 nothing, 1 states, 2 gradients, 3 weights
-    shards: Ints  # of those that hold the same weights, among which it is shared out
-    gradient_bytes: Floats  # of one number of a gradient that is sent
-    overlaps: Ints  # whether gradients are sent while the backward pass runs
-    offloads: Ints  # whether optimiser states are on the host
+    again: Floats  # share of a rank's layers that are fully recomputed
+    zero: Ints  # ZeRO stage: 0 none, 1 optimizer states, 2 gradients, 3 weights
+    shards: Ints  # ranks of a sharding group
+    gradient_bytes: Floats  # of one number of a communicated gradient
+    overlaps: Ints  # whether gradient reduction overlaps the backward pass
+    offloads: Ints  # whether optimizer states are on the host
     host_adam_per_s: Floats  # weights that a node's CPUs update
 
     @property
@@ -104,18 +104,18 @@ class Plans:
         return np.where(self.schedule == DUALPIPE, 2, 1)
 
     def where(self, chosen: NDArray[np.bool_] | Ints) -> Plans:
-        """Return some of the rows."""
+        """Return a selection of the rows."""
         return Plans(**{name: column[chosen] for name, column in vars(self).items()})
 
 
 ATTENTIONS = ("flash", "flash2", "unfused", "flash_fp8")
 FLASH, FLASH2, UNFUSED, FLASH_FP8 = ATTENTIONS
-"""Attention in the best kernel there is for the GPU; in FlashAttention-2, written for Ampere; as
-products, softmax and dropout that keep all scores, as until 2022; or in the best kernel that
-multiplies and keeps 8 bits, both ways."""
+"""Kernels of attention: the best one for the GPU; FlashAttention-2, written for Ampere; separate
+products, softmax and dropout that store all scores, as until 2022; or the best fp8 kernel, in both
+directions."""
 
 LORA_TARGETS = TARGETS
-"""Products beside which adapters are trained: attention's projections, or a dense layer's all."""
+"""Products with adapters: projections of attention, or all products of a dense layer."""
 
 CONTEXT_EXCHANGES = ("ring", "zigzag", "ulysses", "gather")
 RING, ZIGZAG, ULYSSES, GATHER = CONTEXT_EXCHANGES
@@ -124,7 +124,7 @@ RINGS = (RING, ZIGZAG)
 
 FUSIONS = ("fused", "eager")
 FUSED, EAGER = FUSIONS
-"""What stands between products: one kernel, or those of PyTorch one after another."""
+"""Kernels between products: one fused kernel, or PyTorch's kernels one after another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ class Job:
     cp: int = 1
     ep: int = 1
     expert_tp: int = 1
-    sequence_parallel: bool = True  # norms are cut over tensor ranks, sums become gathers
+    sequence_parallel: bool = True  # norms are split over tensor ranks
     attention: str = FLASH
     fusion: str = FUSED
     context_exchange: str = "zigzag"
@@ -150,16 +150,16 @@ class Job:
     capacity_factor: float = 0.0  # of experts, beyond which tokens are dropped; 0: none are
     cuda_graphs: bool = False  # replay whole steps, so that no layer waits for launches
     layer_graphs: bool = False  # replay layers alone: what is between steps waits for its host
-    predicted_share: float = 1.0  # tokens whose logits are computed; of masked language models few
+    predicted_share: float = 1.0  # share of tokens with logits; small for masked language models
 
     @property
     def groups(self) -> int:
-        """Groups of tensor ranks whose tokens meet in a layer of experts."""
+        """Groups of tensor ranks that share an expert layer."""
         return max(1, self.ep * self.expert_tp // self.tp)
 
     @property
     def layout(self) -> Parallelism:
-        """One pipeline stage as `workload` sees it."""
+        """Parallelism of one pipeline stage."""
         if self.ep * self.expert_tp == 1:
             return Parallelism(tp=self.tp)
         return Parallelism(tp=self.tp, ep=self.ep, attention_dp=self.groups)
@@ -185,7 +185,7 @@ class Job:
 
 
 def check_job(job: Job) -> None:
-    """Raise `Infeasible` if the model cannot be cut this way."""
+    """Raise `Infeasible` if the parallelism does not fit the model, or the GPU lacks a dtype."""
     ranks = job.ep * job.expert_tp
     if ranks > 1 and ranks % job.tp and job.tp % ranks:
         raise Infeasible(

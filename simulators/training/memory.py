@@ -1,10 +1,10 @@
-"""What each rank holds: weights, gradients, optimiser states, activations kept for the backward.
+"""Memory of a rank: weights, gradients, optimizer states, activations saved for the backward pass.
 
 Adam in mixed precision keeps a 16-bit weight, a gradient, and 12 bytes of states; data-parallel
-ranks share out the states, then the gradients, then the weights (Rajbhandari et al., ZeRO, 2020).
-Of each operator the backward pass reads the inputs: the counts are those of Korthikanti et al.
-(Reducing activation recomputation, 2022), for any widths of heads and feed-forward blocks. How
-many micro-batches a rank keeps at once follows from its schedule; the first rank keeps the most.
+ranks shard the states, then the gradients, then the weights (Rajbhandari et al., ZeRO, 2020). The
+backward pass reads the inputs of each operator: activations are counted as by Korthikanti et al.
+(Reducing activation recomputation, 2022), for any widths of heads and feed-forward blocks. The
+schedule sets the number of micro-batches that a rank keeps; the first rank keeps the most.
 """
 
 from __future__ import annotations
@@ -32,46 +32,46 @@ from simulators.workload.llm.parallelism import kv_heads_per_gpu
 from simulators.workload.precision import BYTES
 
 STATES_BYTES = 12.0
-"""Of one weight: an fp32 copy and Adam's two moments."""
+"""Optimizer states of one weight: an fp32 copy and Adam's two moments."""
 
 RESERVED_BYTES = 2.0e9
-"""Of a rank: the CUDA context, the buffers of NCCL, and what the allocator cannot use. A choice."""
+"""Reserved memory of a rank: CUDA context, NCCL buffers, allocator fragmentation. A choice."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankMemory:
-    """Bytes on the fullest rank of each row."""
+    """Bytes on the fullest rank of each row, by use."""
 
     weights: Floats
     gradients: Floats
     states: Floats
     activations: Floats
     workspace: Floats
-    is_first: NDArray[np.bool_]  # the fullest rank is the first; else the one with the head
+    is_first: NDArray[np.bool_]  # whether the fullest rank is on the first stage, not the last
 
     @property
     def total(self) -> Floats:
-        """All of them, and what is reserved."""
+        """Total bytes, reserved memory included."""
         parts = self.weights + self.gradients + self.states + self.activations
         return parts + self.workspace + RESERVED_BYTES
 
     def where(self, chosen: NDArray[np.bool_]) -> RankMemory:
-        """Return some of the rows."""
+        """Return a selection of the rows."""
         return RankMemory(**{name: column[chosen] for name, column in vars(self).items()})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parameters:
-    """Weights on one rank of the first and of the last stage, by whom copies are held."""
+    """Number of weights on one rank of the first and of the last stage."""
 
     first: Floats
     last: Floats
-    first_experts: Floats  # held by fewer ranks: experts are dealt out among data ranks
+    first_experts: Floats  # routed experts, which are distributed over data ranks
     last_experts: Floats
 
 
 def parameters(job: Job, plans: Plans) -> Parameters:
-    """Return the weights on ranks of both ends of each row's pipeline."""
+    """Return the number of weights per rank on both ends of each row's pipeline."""
     model, layout = job.model, job.layout
     ffn = model.dense_ffn_parameters / job.tp
     dense_layer = model.attention_parameters / job.tp + 2 * model.norm_parameters
@@ -130,7 +130,7 @@ def layer_activation_bytes(job: Job, plans: Plans) -> Floats:
         activated = model.ffn / job.tp
         ffn = wide * activated
     given = 4.0 * model.hidden / job.norm_ranks + 2.0 * activated  # by norms and activations
-    if job.lora_rank and job.lora_targets != LORA_TARGETS[1]:  # nobody reads a frozen one's input
+    if job.lora_rank and job.lora_targets != LORA_TARGETS[1]:  # a frozen product saves no input
         between -= 2.0 * model.hidden / job.norm_ranks
         ffn *= (wide - 1.0) / wide
         given = 2.0 * model.hidden / job.norm_ranks

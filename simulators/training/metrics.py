@@ -45,7 +45,7 @@ OF_TOKENS, TOKENS_POWER = 2085.43, 0.3658
 def goodput_share(
     gpus: Floats, *, gpu_mtbf_h: Floats, checkpoint_s: Floats, restart_s: Floats
 ) -> Floats:
-    """Return the share of a run's time in which steps are made that no failure undoes.
+    """Return the share of a run's time spent in steps that no failure undoes.
 
     >>> one = np.ones(1)
     >>> share = goodput_share(16384 * one, gpu_mtbf_h=50_700 * one, checkpoint_s=30 * one,
@@ -61,10 +61,10 @@ def goodput_share(
 
 
 def slowest(gpus: Floats, spread: Floats, quantile: float) -> Floats:
-    """Return how far the slowest of some GPUs lies behind the mean, relative, at a quantile.
+    """Return the relative delay of the slowest GPU behind the mean, at a quantile.
 
-    Speeds are drawn from a normal distribution, each GPU's once. The largest of `n` draws is below
-    `x` with probability `F(x)^n` (Gumbel, Statistics of extremes, 1958), so no draw is needed.
+    Speeds are normally distributed, with one draw per GPU. The largest of `n` draws is below `x`
+    with probability `F(x)^n` (Gumbel, Statistics of extremes, 1958), so no draw is needed.
 
     >>> one = np.ones(1)
     >>> float(slowest(one, 0.02 * one, 0.5)[0])
@@ -78,13 +78,13 @@ def slowest(gpus: Floats, spread: Floats, quantile: float) -> Floats:
 
 
 def checkpoint_interval_s(gpus: Floats, *, gpu_mtbf_h: Floats, checkpoint_s: Floats) -> Floats:
-    """Return the seconds between checkpoints that lose the least time."""
+    """Return the seconds between checkpoints that minimize lost time."""
     between_s = gpu_mtbf_h * HOUR_S / gpus
     return np.asarray(np.sqrt(2.0 * checkpoint_s * between_s), np.float64)
 
 
 def expected_loss(weights: float, tokens: Floats) -> Floats:
-    """Return the loss that the scaling law expects of a model after some tokens.
+    """Return the expected loss of a model after a number of tokens, by the scaling law.
 
     >>> round(float(expected_loss(70e9, np.array(1.4e12))), 2)
     1.97
@@ -94,7 +94,7 @@ def expected_loss(weights: float, tokens: Floats) -> Floats:
 
 
 def tokens_to_loss(weights: float, loss: Floats) -> Floats:
-    """Return the tokens after which the scaling law expects a loss; infinitely many if none do.
+    """Return the tokens needed for an expected loss; infinite if the loss is never reached.
 
     >>> float(expected_loss(8e9, tokens_to_loss(8e9, np.array(2.1))))
     2.1
@@ -108,10 +108,10 @@ Columns = dict[str, Floats]
 
 _AXES = {f.name for f in fields(TrainingPoint)}
 JOB_FIELDS = (*(f.name for f in fields(Job) if f.name in _AXES), "prices")
-"""Fields of a point that all rows of one job have in common."""
+"""Fields of a point that all rows of one job share."""
 
 STEP_METRICS = [f.name for f in fields(TrainingMetrics) if f.name in Steps.__annotations__]
-"""Columns of `Steps` that are metrics as they are."""
+"""Columns of `Steps` that are metrics without conversion."""
 
 GB = 1e9
 PERCENTILES = (50, 95)
@@ -121,7 +121,7 @@ def job_of(group: Mapping[str, Any]) -> Job:
     """Return the job that a group of rows shares.
 
     Raises:
-        UserError: a name nothing answers to.
+        UserError: a name is unknown.
     """
     gpu = load_gpu(group["gpu"])
     same = [name for name in JOB_FIELDS if name not in ("model", "gpu", "cluster", "prices")]
@@ -137,7 +137,7 @@ def plans_of(batch: pa.RecordBatch) -> Plans:
     """Return the plan of each row.
 
     Raises:
-        UserError: a name of a model nothing answers to.
+        UserError: a model is unknown.
     """
     whole = {name: numbers(batch, name) for name in ("pp", "dp", "cp", "chunks", "zero")}
     micro_batch = numbers(batch, "micro_batch").astype(np.float64)
@@ -178,7 +178,7 @@ def _codes(batch: pa.RecordBatch, name: str, known: tuple[str, ...]) -> NDArray[
 
 
 def too_full(job: Job, memory: RankMemory) -> list[str]:
-    """Return for each row why it does not fit the GPU, or nothing."""
+    """Return for each row the reason it exceeds the GPU's memory, or an empty string."""
     has = job.gpu.hbm_bytes
     place = np.where(memory.is_first, "first", "last")
     return [
@@ -190,9 +190,9 @@ def too_full(job: Job, memory: RankMemory) -> list[str]:
 
 
 def why_not(job: Job, plans: Plans, batch: NDArray[Any], targets: Floats) -> list[str]:
-    """Return for each row why it cannot be, or nothing.
+    """Return for each row the reason it is infeasible, or an empty string.
 
-    Targets are losses to train to, 0 where none.
+    `targets` are target losses; 0: none.
     """
     reasons = [""] * plans.size
 
@@ -257,7 +257,7 @@ def why_not(job: Job, plans: Plans, batch: NDArray[Any], targets: Floats) -> lis
 
 
 def step_metrics(job: Job, plans: Plans, done: Steps, constants: Constants) -> Columns:
-    """Return the metrics of steps."""
+    """Return the step metrics of each row."""
     gpus = (plans.pp * plans.dp * job.tp * job.cp).astype(np.float64)
     tokens = plans.dp * plans.micro_batch * plans.micro_batches * job.sequence
     rate = done.flops / done.step_s / gpus
@@ -289,7 +289,7 @@ def memory_metrics(job: Job, plans: Plans, memory: RankMemory) -> Columns:
 def run_metrics(
     job: Job, plans: Plans, done: Columns, batch: pa.RecordBatch, where: NDArray[np.int64]
 ) -> Columns:
-    """Return the metrics of the runs that steps are made for; no cost where no price is known."""
+    """Return the metrics of whole runs; the cost is NaN without a price of the GPU."""
     gpus = (plans.pp * plans.dp * job.tp * job.cp).astype(np.float64)
     asked = {
         name: numbers(batch, name)[where].astype(np.float64)
@@ -322,7 +322,7 @@ def run_metrics(
 
 
 def tokens_of(job: Job, batch: pa.RecordBatch, where: NDArray[np.int64]) -> Floats:
-    """Return the tokens of runs: as asked, or as many as the loss asks; NaN if none reach it."""
+    """Return the tokens of runs: `tokens`, or enough for the target loss."""
     tokens = numbers(batch, "tokens")[where].astype(np.float64)
     target = numbers(batch, "target_loss")[where].astype(np.float64)
     needed = tokens_to_loss(job.model.active_parameters, target)
@@ -337,7 +337,7 @@ def writing_s(job: Job, gpus: Floats, batch: pa.RecordBatch, where: NDArray[np.i
 
 
 def loading_s(job: Job, plans: Plans, batch: pa.RecordBatch, where: NDArray[np.int64]) -> Floats:
-    """Return the seconds in which nodes read a batch; ranks of one replica read the same."""
+    """Return the seconds to read a batch from storage; ranks of one replica read the same data."""
     names = ("token_bytes", "storage_bytes_per_s")
     size, rate = (numbers(batch, name)[where].astype(np.float64) for name in names)
     gpus = plans.pp * plans.dp * job.tp * job.cp
@@ -360,7 +360,7 @@ def stretched_s(done: Columns, gpus: Floats, spread: Floats) -> Columns:
 
 
 def costs_of(run_s: Floats, energy_j: Floats, gpus: Floats, usd: Floats, prices: str) -> Columns:
-    """Return what runs cost on GPUs at `usd` an hour each, and the CO2 of their energy."""
+    """Return the cost of runs at `usd` per GPU-hour, and the CO2 of their energy."""
     return {
         "run_cost_usd": run_s / 3600.0 * gpus * usd,
         "run_carbon_g": load_prices(prices).carbon_g(energy_j),

@@ -68,41 +68,39 @@ PIECES = {
     "experts": replace(NOTHING, expert_layers=1),
     "head": replace(NOTHING, has_head=True),
 }
-"""What a model is made of; the order is that of the columns of `schedule.py`."""
+"""Pieces of a model, in the order of the columns of `schedule.py`."""
 
 FORWARD, INPUTS, WEIGHTS, AGAIN, SUMS = "forward", "inputs", "weights", "again", "sums"
 AGAIN_ELEMENTWISE = "again, elementwise"
-"""Passes: forward, gradients of inputs, of weights, the part of forward that selective
-recomputation runs again, which is attention without its projections, and kernels that add a
-micro-batch's gradients of weights to those before, where the products do not do that themselves;
-the norms and activations of forward that elementwise recomputation runs again."""
+"""Passes: forward, gradients of inputs, gradients of weights, selective recomputation (attention
+without its projections), sums of weight gradients over micro-batches by separate kernels, and
+elementwise recomputation (norms and activations)."""
 
 ATTENTION_BACKWARD = 2.5
-"""Products of fused attention's backward pass over those of its forward."""
+"""FLOPs of fused attention's backward pass over those of the forward pass."""
 
 ADAPTER = "adapter"
 ADAPTED = {
     "attention": ("qkv_proj", "o_proj"),
     "all": ("qkv_proj", "o_proj", "ffn_up", "ffn_down"),
 }
-"""What products of adapters are called, and beside which products they are trained."""
+"""Name of the products of adapters, and the adapted products by target."""
 
 WIDE = BYTES["fp32"] / BYTES["bf16"]
-"""Numbers of 16 bits that one of fp32 takes."""
+"""16-bit numbers per fp32 number."""
 
 NARROW = ("fp8", "fp4")
 BEFORE_ACTIVATIONS = ("ffn_up", "experts_up", "shared_expert_up")
 LAST_OF_BLOCKS = ("o_proj", "ffn_down", "shared_expert_down")
-"""Precisions to which operands are narrowed, products before an activation, and those whose results
-tensor ranks sum and share out."""
+"""Quantized precisions, products before an activation, and products whose results tensor ranks
+reduce-scatter."""
 
 ACTIVATION = "_activation"
 NORMS = ("attention_norm", "ffn_norm")
-"""What elementwise recomputation runs again: what ends so, and norms without residual sums."""
+"""Elementwise recomputation: kernels with this suffix, and norms without residual sums."""
 
 CACHE_WRITE = "cache_write"
-"""Of keys and values, after no rotary embedding: in training their copies, where kernels are not
-fused (llm-foundry, `unpad_input`)."""
+"""Copies of keys and values in training without fused kernels (llm-foundry, `unpad_input`)."""
 
 KEPT_NORMS = (*NORMS, "final_norm", "latent_norms")
 
@@ -148,11 +146,11 @@ def tasks(job: Job, piece: str, micro_batch: Column) -> list[PassKernel]:
 
 
 def _narrowed(product: Compute, job: Job) -> Iterable[PassKernel]:
-    """Return the kernel that narrows the gradient of a product's result to 8 or 4 bits.
+    """Yield the kernel that quantizes the gradient of a product's result to 8 or 4 bits.
 
-    It writes rows and columns apart, one for either backward product, as matrix units read one of
-    them alone (Transformer Engine). Norms, activations and their gradients write narrow numbers
-    themselves; weights are narrowed once a step, which is left out.
+    The kernel writes a row-wise and a column-wise copy, one for each backward product (Transformer
+    Engine). Norms, activations and their gradients write quantized numbers themselves; the
+    quantization of weights, once per step, is not counted.
     """
     if not isinstance(product, Gemm | GroupedGemm) or product.dtype not in NARROW:
         return
@@ -167,9 +165,9 @@ def _narrowed(product: Compute, job: Job) -> Iterable[PassKernel]:
 
 
 def _dropout(operator: Compute, job: Job) -> Iterable[PassKernel]:
-    """Return the kernels of dropout at a residual sum (models until 2022).
+    """Yield the kernels of dropout at a residual sum (models until 2022).
 
-    The sum, which writes a mask besides, and the norm after it are two kernels (Megatron-LM).
+    The sum also writes a mask; the norm after the sum is a second kernel (Megatron-LM).
     """
     if job.attention != UNFUSED or operator.name not in NORMS:
         return
@@ -189,9 +187,9 @@ def _pointwise(
 
 
 def _gradient_sums(product: Compute) -> Iterable[PassKernel]:
-    """Return the kernel that adds a product's 16-bit gradients to an fp32 sum of micro-batches.
+    """Yield the kernel that adds a product's 16-bit gradients to an fp32 sum of micro-batches.
 
-    Since 2022 Megatron-LM's products do so themselves.
+    Since 2022 Megatron-LM fuses this sum with the product.
     """
     if isinstance(product, Gemm):
         numbers = product.m * product.n * product.batch
@@ -205,8 +203,8 @@ def _gradient_sums(product: Compute) -> Iterable[PassKernel]:
 def _adapter(operator: Compute, job: Job) -> list[PassKernel]:
     """Return the two LoRA products of an adapted layer, and the sums with the layer's results.
 
-    Outputs of both are summed (Hu et al., LoRA, 2021), and so are the gradients of what both read,
-    each by a kernel, as in PEFT and NeMo.
+    One kernel sums the outputs of layer and adapter (Hu et al., LoRA, 2021), another one the
+    gradients of their common input, as in PEFT and NeMo.
     """
     is_adapted = job.lora_rank and operator.name in ADAPTED[job.lora_targets]
     if not is_adapted or not isinstance(operator, Gemm):
@@ -234,9 +232,9 @@ def _shared_out(operator: Compute, job: Job) -> Compute:
 
 
 def _attention(job: Job, shard: Shard, micro_batch: Column) -> Iterable[PassKernel]:
-    """Return attention between the projections: one kernel, or products with all scores.
+    """Yield attention between the projections: one kernel, or products with all scores.
 
-    Context ranks run a share of it, at the pace of the whole.
+    Context ranks run a share of it, at the rate of the whole.
     """
     step = prefill_step(micro_batch, float(job.sequence))
     for operator in prefill_operators(shard, step):
@@ -261,7 +259,7 @@ def _attention(job: Job, shard: Shard, micro_batch: Column) -> Iterable[PassKern
 
 
 def _narrowed_heads(attention: Attention) -> Iterable[PassKernel]:
-    """Return the kernels that narrow queries, keys and values, and the gradient of the output."""
+    """Yield the kernels that quantize queries, keys, values, and the gradient of the output."""
     numbers = attention.query_tokens * attention.head_dim
     writes = BYTES["fp8"] / BYTES["bf16"]
     cast = _pointwise("narrowing", numbers * attention.heads, 1.0, writes, attention)
@@ -271,22 +269,21 @@ def _narrowed_heads(attention: Attention) -> Iterable[PassKernel]:
 
 
 def _packed(attention: Attention) -> Elementwise:
-    """Return what packs queries, keys, values and outputs by rank before a swap, and unpacks them.
+    """Return the kernel that packs queries, keys, values and outputs for an all-to-all.
 
-    Heads of a rank's tokens lie apart from one another, and so do its tokens of a head after it.
+    The heads of a rank's tokens are not contiguous before the exchange, nor are the tokens of a
+    head after it.
     """
     width = 2.0 * (attention.heads + attention.kv_heads) * attention.head_dim
     return _pointwise("packing", 2.0 * attention.query_tokens * width, 1.0, 1.0, attention)
 
 
 def _in_ring(attention: Attention, job: Job, phase: str, merged: float) -> Iterable[PassKernel]:
-    """Return ring attention: the kernel of each block of keys, and fp32 sums of partial outputs.
+    """Yield ring attention: the kernel of each block of keys, and fp32 sums of partial outputs.
 
-    Blocks are taken to run at the pace of the whole. Of a causal mask a plain ring leaves some
-    rank a whole block at every step but the first, of which half is masked; a zigzag gives all
-    ranks half a block at each.
-    The attention is all of it, as often as a rank's even share; after each step so many tensors as
-    wide as the output are summed.
+    Blocks are assumed to run at the rate of the whole attention. Under a causal mask a plain ring
+    gives some rank a full block at every step after the first; zigzag gives all ranks half a block
+    at each step. `merged`: number of tensors of the output's width that are summed per step.
     """
     ranks = float(job.cp)
     uneven = (2.0 * ranks - 1.0) / ranks if job.context_exchange == RING else 1.0
@@ -297,7 +294,7 @@ def _in_ring(attention: Attention, job: Job, phase: str, merged: float) -> Itera
 
 
 def _unfused(attention: Attention, job: Job) -> Iterable[PassKernel]:
-    """Return attention as products, a masked softmax and dropout, each over all scores."""
+    """Yield attention as products, a masked softmax and dropout, each over all scores."""
     length = float(job.sequence)
     batch = attention.requests * attention.heads
     numbers = batch * length * length
@@ -318,7 +315,7 @@ def _unfused(attention: Attention, job: Job) -> Iterable[PassKernel]:
 
 
 def _with_gradients(operator: Compute) -> list[PassKernel]:
-    """Return an operator of a forward pass and its gradients."""
+    """Return an operator of a forward pass and the operators of its gradients."""
     forward = PassKernel(operator, FORWARD)
     if isinstance(operator, Gemm):
         m, n, k = operator.m, operator.n, operator.k
@@ -349,7 +346,7 @@ def _with_gradients(operator: Compute) -> list[PassKernel]:
 
 
 def _loss(job: Job, tokens: Column) -> list[PassKernel]:
-    """Return the cross entropy of a rank's part of the logits: fp32 numbers, read and written."""
+    """Return the cross entropy over a rank's part of the logits, in fp32."""
     logits = tokens * job.model.vocab / job.tp
     forward = Elementwise(name="loss", elements=logits, reads=1.0 + 2 * WIDE, writes=WIDE)
     backward = Elementwise(name="loss", elements=logits, reads=WIDE, writes=1.0)
@@ -357,12 +354,12 @@ def _loss(job: Job, tokens: Column) -> list[PassKernel]:
 
 
 RUNS_AGAIN = {AGAIN: SELECTIVE, AGAIN_ELEMENTWISE: ELEMENTWISE}
-"""Recomputation that runs parts of a forward pass again, by those parts."""
+"""Recomputation mode that repeats a part of the forward pass."""
 PHASES = (FORWARD, INPUTS, WEIGHTS, SUMS, *RUNS_AGAIN)
 
 
 def in_passes(sums: dict[str, Floats], plans: Plans, *, is_layer: bool) -> dict[str, Floats]:
-    """Return sums of all phases as those of three passes, recomputation with the gradients."""
+    """Return the sums of three passes; recomputation counts with the input gradients."""
     again = {phase: sums.pop(phase) for phase in RUNS_AGAIN}
     sums[WEIGHTS] += runs(SUMS, plans) * sums.pop(SUMS)
     if is_layer:
@@ -373,9 +370,9 @@ def in_passes(sums: dict[str, Floats], plans: Plans, *, is_layer: bool) -> dict[
 
 
 def runs(phase: str, plans: Plans) -> Floats:
-    """Return how often a layer runs the kernels of a phase, for each row.
+    """Return the number of runs of a phase's kernels per layer, for each row.
 
-    Gradients that data ranks share out are scattered after each micro-batch, and summed in shares.
+    Sharded gradients are reduce-scattered after each micro-batch, without a separate sum.
     """
     often = np.ones(plans.size)
     if phase == FORWARD:
@@ -397,8 +394,7 @@ def launch_waits_s(
 ) -> Floats:
     """Return the launch waits of a layer's forward and backward pass in seconds.
 
-    `shown` are the seconds of a layer's passes forward, to gradients of inputs and of weights, for
-    each row.
+    `shown` has the seconds of a layer's forward pass, input and weight gradients, by row.
     """
     kernels = {phase: np.full(plans.size, launches.get(phase, 0.0)) for phase in PHASES}
     often = in_passes(kernels, plans, is_layer=True)
@@ -412,8 +408,8 @@ def launch_waits_s(
 
 PRODUCTS = ("bf16", "fp16", "fp8", "fp4")
 ATTENTION, SCORES, STREAMS, EXPERTS = "attention", "scores", "streams", "experts_"
-"""Kinds of kernels, each with a pace of its own in training: products by their precision, fused
-attention, its scores where it is not fused, streams over memory, grouped products by precision."""
+"""Kinds of kernels, each with its pace in training: products by precision, fused attention, scores
+of unfused attention, pointwise kernels, grouped products by precision."""
 
 SIZES: Mapping[type, tuple[str, ...]] = {
     Gemm: ("m", "n", "k", "batch"),
@@ -423,7 +419,7 @@ SIZES: Mapping[type, tuple[str, ...]] = {
     Norm: ("rows",),
     Embedding: ("rows",),
 }
-"""Fields in which kernels that one call prices may differ; of other types, all that are columns."""
+"""Fields that may differ between kernels priced in one call; for other types, all columns."""
 
 POSITIONS = np.arange(len(LEVELS))[:, None]
 
@@ -436,7 +432,7 @@ class Piece:
     joules: Mapping[tuple[str, str], Floats] = field(default_factory=dict)
     launches: Mapping[str, float] = field(default_factory=dict)  # kernels, by pass
     flops: Floats  # of the forward pass, on one rank
-    by_level: Floats  # seconds of all passes that rest on numbers of each level
+    by_level: Floats  # seconds of all passes by evidence level
 
 
 def pieces(job: Job, micro_batches: Floats) -> dict[str, Piece]:
@@ -474,7 +470,7 @@ def pieces(job: Job, micro_batches: Floats) -> dict[str, Piece]:
 
 
 def kind_of(task: PassKernel) -> str:
-    """Return the kind of a kernel, by which it has a pace."""
+    """Return the kind of a kernel, which sets its pace."""
     kernel = task.kernel
     if isinstance(kernel, Gemm):
         return SCORES if kernel.name in ("scores", "weighted_values") else kernel.dtype
@@ -486,7 +482,7 @@ def kind_of(task: PassKernel) -> str:
 
 
 def _summed(mine: Sequence[PassKernel], columns: Sequence[Floats]) -> dict[tuple[str, str], Floats]:
-    """Return the sums by pass and kind; what recomputation runs again are passes too."""
+    """Return the sums by pass and kind, recomputation passes included."""
     sums: dict[tuple[str, str], Floats] = {}
     for task, column in zip(mine, columns, strict=True):
         for phase, share in _phases(task):
@@ -496,7 +492,7 @@ def _summed(mine: Sequence[PassKernel], columns: Sequence[Floats]) -> dict[tuple
 
 
 def _launches(job: Job, mine: Sequence[PassKernel]) -> dict[str, float]:
-    """Return the kernels of each pass; a ring attends to the keys of one rank at a time."""
+    """Return the number of kernel launches of each pass; a ring launches one per rank's keys."""
     rings = job.cp if job.context_exchange in RINGS else 1
     found: dict[str, float] = {}
     for task in mine:
@@ -522,22 +518,22 @@ def _phases(task: PassKernel) -> Iterator[tuple[str, float]]:
 def _priced(
     job: Job, kernels: Sequence[Compute], columns: int
 ) -> tuple[list[Floats], list[Floats], list[Ints]]:
-    """Return seconds and joules of each kernel, and the level of what each rests on.
+    """Return seconds, joules and evidence level of each kernel.
 
-    No product takes longer for narrower operands: they are half the bytes, at twice the rate.
+    A product in fp8 or fp4 takes at most as long as in bf16.
     """
     replica = Replica(model=job.model, gpu=job.gpu, cluster=job.cluster, layout=job.layout)
     seconds: list[Floats] = [np.zeros(columns)] * len(kernels)
     joules, levels = list(seconds), [np.zeros(columns, np.int64)] * len(kernels)
     for where in positions_alike(kernels, _varying):
         stacked = _stacked([kernels[i] for i in where], columns)
-        for row in compute_rows((stacked,), replica, "tokens"):  # none if another kernel has it
+        for row in compute_rows((stacked,), replica, "tokens"):  # empty if fused elsewhere
             shape = np.shape(row.seconds)
             columns_of = (np.broadcast_to(x, shape) for x in (row.seconds, row.joules, row.level))
             for i, second, joule, level in zip(where, *columns_of, strict=True):
-                often = kernels[i].repeat  # of some layers, a share has a kernel
+                often = kernels[i].repeat  # a fraction if only some layers have the kernel
                 if isinstance(kernels[i], GroupedGemm):
-                    often *= job.busiest  # others wait for the rank whose experts are preferred
+                    often *= job.busiest  # ranks wait for the rank with the most tokens
                 seconds[i], joules[i], levels[i] = often * second, often * joule, level
     narrow = {i: k for i, k in enumerate(kernels) if isinstance(k, Gemm) and k.dtype in NARROW}
     if narrow:
@@ -548,7 +544,7 @@ def _priced(
 
 
 def _varying(kernel: Compute) -> set[str]:
-    """Return the fields that do not matter for pricing together: streams go by bytes moved."""
+    """Return the fields that may differ within one price call; streams depend on bytes alone."""
     names = {"reads", "writes"} if isinstance(kernel, Elementwise) else set()
     return names.union(_sizes(kernel), ("name", "repeat"))
 
@@ -560,7 +556,7 @@ def _sizes(kernel: Compute) -> tuple[str, ...]:
 
 
 def _stacked(kernels: Sequence[Compute], columns: int) -> Compute:
-    """Return one operator with a row for each kernel; streams by the bytes they move."""
+    """Return one operator with a row for each kernel; streams are stacked by bytes moved."""
     first = kernels[0]
     if isinstance(first, Elementwise):
         moved = [

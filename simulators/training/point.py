@@ -1,4 +1,4 @@
-"""Axes and metrics of a training run: fields are axes, columns and documentation."""
+"""Axes and metrics of a training run."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TrainingPoint:
         at_least=0,
     )
     zero: int = choice(
-        "ZeRO stage: 0 none, 1 optimiser states, 2 and gradients, 3 and weights",
+        "ZeRO stage: 0 none, 1 optimizer states, 2 and gradients, 3 and weights",
         default=1,
         at_least=0,
         at_most=3,
@@ -75,8 +75,8 @@ class TrainingPoint:
     )
     sequence_parallel: bool = choice("whether tensor ranks split norms too", default=True)
     attention: str = choice(
-        "the GPU's best kernel, FlashAttention-2, products that keep all scores, or the GPU's best "
-        "kernel in fp8",
+        "kernels of attention: the GPU's best (flash), FlashAttention-2 (flash2), products that "
+        "store all scores (unfused), or the GPU's best fp8 kernel (flash_fp8)",
         default=FLASH,
         known=ATTENTIONS,
     )
@@ -86,8 +86,7 @@ class TrainingPoint:
         known=FUSIONS,
     )
     cuda_graphs: bool = choice(
-        "whether whole steps are replayed as CUDA graphs: no layer waits for launches, which those "
-        "with experts do",
+        "whether whole steps are replayed as CUDA graphs, so that no layer waits for launches",
         default=False,
     )
     routing_skew: float = asked(
@@ -119,7 +118,7 @@ class TrainingPoint:
         known=GRADIENTS,
     )
     offload: bool = choice(
-        "whether host memory holds optimiser states and host CPUs update weights",
+        "whether host memory holds optimizer states and host CPUs update weights",
         default=False,
     )
     host_adam_per_s: float = asked(
@@ -179,46 +178,46 @@ _run = partial(metric, page="training.md#a-whole-run")
 
 @dataclass(frozen=True)
 class TrainingMetrics:
-    """Where the time, the memory and the money of a training run go."""
+    """Time, memory, energy and cost of a training step and of the run."""
 
     step_s: float = _time("time of one step", better="min")
     step_s_lo: float = _time("lower end of its 90 % interval")
     step_s_hi: float = _time("upper end of its 90 % interval")
-    step_p50_s: float = _spread("time that half of the choices of so many GPUs stay below")
-    step_p95_s: float = _spread("time that 19 of 20 stay below")
-    compute_s: float = _time("kernels of a rank")
-    bubble_s: float = _time("waits of a rank for other stages")
-    tp_comm_s: float = _time("messages of tensor ranks that show")
-    cp_comm_s: float = _time("messages of context ranks that show")
-    ep_comm_s: float = _time("messages to experts and back that show")
-    dp_comm_s: float = _time("gradients and weights of data ranks that show")
-    straggler_s: float = _time("waits for the slowest data rank")
+    step_p50_s: float = _spread("median step time over draws of the GPUs' speeds")
+    step_p95_s: float = _spread("95th percentile of the step time over draws of the GPUs' speeds")
+    compute_s: float = _time("kernel time of a rank")
+    bubble_s: float = _time("pipeline bubble: waits of a rank for other stages")
+    tp_comm_s: float = _time("exposed tensor-parallel communication")
+    cp_comm_s: float = _time("exposed context-parallel communication")
+    ep_comm_s: float = _time("exposed expert all-to-all communication")
+    dp_comm_s: float = _time("exposed data-parallel communication of gradients and weights")
+    straggler_s: float = _time("straggler wait: wait for the slowest data rank")
     optimizer_s: float = _time(
-        "the optimiser's update, on GPUs or hosts, and what a step waits for its host"
+        "optimizer update, on GPUs or hosts, and wait for the host between steps"
     )
-    loading_s: float = _time("waits for the batch from storage")
-    tokens_per_s: float = _rate("tokens of all replicas over step time", unit="1/s", better="max")
-    tokens_per_s_per_gpu: float = _rate("the same per GPU", unit="1/s", better="max")
-    flops_per_s_per_gpu: float = _rate("useful FLOPs of a GPU over step time", unit="FLOP/s")
-    mfu: float = _rate("that over the peak of the products' precision")
-    bubble_share: float = _rate("waits for other stages over the pipeline's time")
-    memory_bytes: float = _memory("all that the fullest rank holds", better="min")
+    loading_s: float = _time("wait for the batch from storage")
+    tokens_per_s: float = _rate("tokens of all replicas per second", unit="1/s", better="max")
+    tokens_per_s_per_gpu: float = _rate("tokens per second and GPU", unit="1/s", better="max")
+    flops_per_s_per_gpu: float = _rate("useful FLOPs per second and GPU", unit="FLOP/s")
+    mfu: float = _rate("useful FLOP/s over the peak FLOP/s of the products' precision")
+    bubble_share: float = _rate("pipeline bubble over the pipeline's time")
+    memory_bytes: float = _memory("memory of the fullest rank", better="min")
     trained_parameters: float = _memory(
-        "weights of the model that have gradients: all, or adapters"
+        "number of trained weights: all of the model, or the adapters"
     )
-    weight_bytes: float = _memory("its weights")
-    gradient_bytes: float = _memory("its gradients")
-    optimizer_state_bytes: float = _memory("its optimiser states")
-    activation_bytes: float = _memory("activations that wait for the backward pass")
-    workspace_bytes: float = _memory("logits, and what of a layer runs again")
-    host_bytes: float = _memory("of a node's memory that offloaded states take")
+    weight_bytes: float = _memory("weights on the fullest rank")
+    gradient_bytes: float = _memory("gradients on the fullest rank")
+    optimizer_state_bytes: float = _memory("optimizer states on the fullest rank")
+    activation_bytes: float = _memory("activations saved for the backward pass")
+    workspace_bytes: float = _memory("logits and recomputed activations of a layer")
+    host_bytes: float = _memory("host memory per node for offloaded states")
     energy_j: float = _run("energy of all GPUs in a step", unit="J")
-    run_tokens: float = _run("tokens of the run: as asked, or until the loss is reached")
-    loss: float = _run("loss that a scaling law expects at its end; an assumption")
-    checkpoint_every_s: float = _run("time between checkpoints that loses least", unit="s")
-    checkpoint_pause_s: float = _run("time that one stops the run", unit="s")
+    run_tokens: float = _run("tokens of the run: `tokens`, or enough for `target_loss`")
+    loss: float = _run("final loss expected by a scaling law; an assumption")
+    checkpoint_every_s: float = _run("optimal time between checkpoints", unit="s")
+    checkpoint_pause_s: float = _run("pause of the run per checkpoint", unit="s")
     run_s: float = _run("time of the whole run, failures included", unit="s", better="min")
-    goodput_share: float = _run("share of that in which steps are made that last")
+    goodput_share: float = _run("share of the run's time in steps that no failure undoes")
     run_energy_j: float = _run("energy of all GPUs in the run", unit="J")
     run_cost_usd: float = _run("GPU-hours of the run at the list's price", unit="$", better="min")
     run_carbon_g: float = _run("CO2 of the run at the list's grid and site", unit="g")

@@ -39,7 +39,7 @@ FORWARD, INPUTS, WEIGHTS, BACKWARD = range(4)
 """Kinds of tasks: forward, gradients of inputs, of weights, and both of these as one."""
 
 MOST_TASKS = 3
-"""Of a rank for one micro-batch of one of its chunks."""
+"""Largest number of tasks of a rank per micro-batch and chunk."""
 
 
 @kernel(i8(i8, i8, i8, i8))
@@ -58,26 +58,26 @@ def place(turn: int, pp: int, chunks: int, micro_batches: int) -> int:
 def fill_order(
     schedule: int, rank: int, pp: int, chunks: int, micro_batches: int, order: Ints
 ) -> int:
-    """Write (kind, chunk, micro-batch, 0) of every task of a rank in turn; return their number.
+    """Write (kind, chunk, micro-batch, 0) of the tasks of a rank in order; return their number.
 
-    Forwards that come before the first backward warm the pipeline up. Under zero bubble a rank runs
-    gradients of weights as many micro-batches late as there are ranks before it, so that all ranks
-    keep `pp` micro-batches.
+    Forwards before the first backward are the warm-up. Under zero bubble a rank delays weight
+    gradients by as many micro-batches as there are ranks before it, so that all ranks keep `pp`
+    micro-batches.
     """
     total = micro_batches * chunks
-    if schedule == 0:
+    if schedule == GPIPE:
         warm_up = total
-    elif schedule == 2:
+    elif schedule == INTERLEAVED:
         warm_up = min(total, 2 * (pp - rank - 1) + (chunks - 1) * pp)
     else:
         warm_up = min(total, pp - rank - 1)
-    late = rank if schedule == 3 else 0
-    backward = 1 if schedule == 3 else 3
+    late = rank if schedule == ZERO_BUBBLE else 0
+    backward = INPUTS if schedule == ZERO_BUBBLE else BACKWARD
     forwards, backwards, weights, count = 0, 0, 0, 0
-    while backwards < total or weights < (total if schedule == 3 else 0):
+    while backwards < total or weights < (total if schedule == ZERO_BUBBLE else 0):
         if forwards < total and (forwards < warm_up or forwards - warm_up <= backwards):
             where = place(forwards, pp, chunks, micro_batches)
-            count = put(order, count, 0, where // micro_batches, where % micro_batches)
+            count = put(order, count, FORWARD, where // micro_batches, where % micro_batches)
             forwards += 1
             if forwards <= warm_up:
                 continue
@@ -86,15 +86,15 @@ def fill_order(
             chunk = chunks - 1 - where // micro_batches
             count = put(order, count, backward, chunk, where % micro_batches)
             backwards += 1
-        if schedule == 3 and (backwards - weights > late or backwards == total):
-            count = put(order, count, 2, 0, weights)
+        if schedule == ZERO_BUBBLE and (backwards - weights > late or backwards == total):
+            count = put(order, count, WEIGHTS, 0, weights)
             weights += 1
     return count
 
 
 @kernel(i8(i8, i8, i8, i8, matrix(i8)))
 def fill_paired(half: int, ranks: int, each: int, swaps: int, order: Ints) -> int:
-    """Write the tasks of a rank of a dualpipe in turn; return their number.
+    """Write the tasks of a rank of a dualpipe in order; return their number.
 
     The phases are those of DualPipe's published step: forwards of the near half, forwards of both,
     backwards that free memory for forwards, pairs, backwards, and remaining weight gradients.
@@ -106,33 +106,33 @@ def fill_paired(half: int, ranks: int, each: int, swaps: int, order: Ints) -> in
     count = 0
 
     for _ in range(2 * far):
-        count = put(tasks, count, 0, 0, 0)
+        count = put(tasks, count, FORWARD, 0, 0)
     for _ in range(left):
-        count = put(tasks, count, 0, 0, 0)
-        count = put(tasks, count, 0, 1, 0)
+        count = put(tasks, count, FORWARD, 0, 0)
+        count = put(tasks, count, FORWARD, 1, 0)
     for _ in range(far):
-        count = put(tasks, count, 1, 1, 0)
-        count = put(tasks, count, 2, 1, 0)
-        count = put(tasks, count, 0, 1, 0)
+        count = put(tasks, count, INPUTS, 1, 0)
+        count = put(tasks, count, WEIGHTS, 1, 0)
+        count = put(tasks, count, FORWARD, 1, 0)
     for turn in range(each - 2 * ranks + half + 1):
         is_pair = 0 if turn == 0 and far == 0 else 1
-        count = put(tasks, count, 0, 0, is_pair)
-        count = put(tasks, count, 3, 1, 0)
-        count = put(tasks, count, 0, 1, 1)
-        count = put(tasks, count, 3, 0, 0)
+        count = put(tasks, count, FORWARD, 0, is_pair)
+        count = put(tasks, count, BACKWARD, 1, 0)
+        count = put(tasks, count, FORWARD, 1, 1)
+        count = put(tasks, count, BACKWARD, 0, 0)
     for _ in range(far):
-        count = put(tasks, count, 3, 1, 0)
-        count = put(tasks, count, 0, 1, 1)
-        count = put(tasks, count, 3, 0, 0)
+        count = put(tasks, count, BACKWARD, 1, 0)
+        count = put(tasks, count, FORWARD, 1, 1)
+        count = put(tasks, count, BACKWARD, 0, 0)
     for turn in range(left):
         splits_far = turn > left // 2 or (turn == left // 2 and half % 2 == 1)
-        count = put(tasks, count, 1 if splits_far else 3, 1, 0)
-        count = put(tasks, count, 1 if turn >= left // 2 else 3, 0, 0)
+        count = put(tasks, count, INPUTS if splits_far else BACKWARD, 1, 0)
+        count = put(tasks, count, INPUTS if turn >= left // 2 else BACKWARD, 0, 0)
     for _ in range(far):
-        count = put(tasks, count, 2, 0, 0)
-        count = put(tasks, count, 1, 0, 0)
+        count = put(tasks, count, WEIGHTS, 0, 0)
+        count = put(tasks, count, INPUTS, 0, 0)
     for _ in range(left):
-        count = put(tasks, count, 2, 0, 0)
+        count = put(tasks, count, WEIGHTS, 0, 0)
     return number_tasks(tasks, count, swaps, order)
 
 
@@ -145,26 +145,25 @@ def put(tasks: Ints, count: int, kind: int, chunk: int, number: int) -> int:
 
 @kernel(i8(matrix(i8), i8, i8, matrix(i8)))
 def number_tasks(tasks: Ints, count: int, swaps: int, order: Ints) -> int:
-    """Write which micro-batch and which chunk each task is of; return how many there are.
+    """Write micro-batch and chunk of each task; return the number of tasks.
 
-    Passes of a chunk follow the micro-batches; gradients of weights are those that have waited
-    longest.
+    Passes of a chunk follow the order of micro-batches; weight gradients run oldest first.
     """
     forwards, backwards = np.zeros(2, np.int64), np.zeros(2, np.int64)
     waiting = np.zeros((count, 2), np.int64)
     waits, ran = 0, 0
     for task in range(count):
         kind, chunk = tasks[task, 0], tasks[task, 1]
-        if kind == 2:
+        if kind == WEIGHTS:
             chunk, micro = waiting[ran, 0], waiting[ran, 1]
             ran += 1
-        elif kind == 0:
+        elif kind == FORWARD:
             micro = forwards[chunk]
             forwards[chunk] += 1
         else:
             micro = backwards[chunk]
             backwards[chunk] += 1
-            if kind == 1:
+            if kind == INPUTS:
                 waiting[waits, 0], waiting[waits, 1] = chunk, micro
                 waits += 1
         order[task, 0], order[task, 1] = kind, chunk if swaps == 0 else 1 - chunk
@@ -176,12 +175,12 @@ def number_tasks(tasks: Ints, count: int, swaps: int, order: Ints) -> int:
 def fill_orders(
     schedule: int, pp: int, chunks: int, micro_batches: int, orders: Ints, counts: Ints
 ) -> int:
-    """Write the tasks of all ranks in turn, and how many each has; return how many all have."""
+    """Write the tasks of all ranks in order and their counts; return the total."""
     for rank in range(pp):
-        if schedule == 4:
+        if schedule == DUALPIPE:
             half, swaps = min(rank, pp - 1 - rank), 1 if 2 * rank >= pp else 0
             counts[rank] = fill_paired(half, pp // 2, micro_batches // 2, swaps, orders[rank])
-        elif schedule == 5:
+        elif schedule == DUALPIPE_V:
             counts[rank] = fill_paired(rank, pp, micro_batches, 0, orders[rank])
         else:
             counts[rank] = fill_order(schedule, rank, pp, chunks, micro_batches, orders[rank])
@@ -190,31 +189,30 @@ def fill_orders(
 
 @kernel(i8(i8, i8, i8, i8))
 def stage_of(schedule: int, chunk: int, rank: int, pp: int) -> int:
-    """Return which chunk of the pipeline a rank's chunk is; a second copy follows the first."""
-    if schedule == 5 and chunk == 1:
+    """Return the pipeline stage of a rank's chunk; stages of a second copy follow the first."""
+    if schedule == DUALPIPE_V and chunk == 1:
         return 2 * pp - 1 - rank
-    if schedule == 4 and chunk == 1:
+    if schedule == DUALPIPE and chunk == 1:
         return pp + pp - 1 - rank
     return chunk * pp + rank
 
 
 EMBEDDING, DENSE, EXPERTS, HEAD, SEND, BLOCKED = 0, 3, 6, 9, 12, 13
-"""Where the seconds of a step's parts stand in its row: forward, gradients of inputs and of weights
-of either end and of a layer of either kind; a send behind which its rank computes, and one in
-which it waits."""
+"""Columns of a row of seconds: forward, input gradients and weight gradients of the embedding, a
+dense layer, an expert layer and the head; an overlapped send, and a blocking send."""
 
 COLUMNS = 14
 
 RANK, DURATION, NEEDED, HOPS, PAIRED = 0, 1, 2, 3, 4
-"""Columns of a task: its rank, chunk x `KINDS` + kind, the position of the task it waits for (-1:
-none), whether that is on another rank, and whether it runs together with the task after it."""
+"""Columns of a task: rank, chunk x `KINDS` + kind, position of its predecessor (-1: none), whether
+the predecessor is on another rank, and whether the task is paired with the next one."""
 
 KINDS = 4
 
 
 @kernel(i8(i8, i8, i8, i8))
 def layers_of_chunk(chunk: int, chunks: int, layers: int, upto: int) -> int:
-    """Return how many of the first `upto` of all layers are in a chunk of the whole pipeline."""
+    """Return the number of the first `upto` layers in a chunk of the pipeline."""
     each, extra = layers // chunks, layers % chunks
     short = chunks - extra if extra > 0 else 0
     first = 0
@@ -233,15 +231,15 @@ def layers_of_chunk(chunk: int, chunks: int, layers: int, upto: int) -> int:
 
 @kernel(i8(i8, i8, i8, i8, i8, matrix(i8)))
 def needed_by(kind: int, stage: int, micro: int, length: int, lanes: int, places: Ints) -> int:
-    """Return the position of the task that another waits for: -1 for none, -2 if not yet written.
+    """Return the position of a task's predecessor: -1 for none, -2 if not yet written.
 
-    Stages are counted over all copies of the model, of which one has `length`. `places` are the
-    positions of each pass, forwards before backwards, of each micro-batch.
+    Stages are numbered over all copies of the model; one copy has `length` stages. `places` has the
+    positions of passes by stage and micro-batch, forwards before backwards.
     """
-    if kind == 2 or (kind == 0 and stage % length == 0):
+    if kind == WEIGHTS or (kind == FORWARD and stage % length == 0):
         return -1
     before = stage - 1
-    if kind != 0:
+    if kind != FORWARD:
         before = stage if stage % length == length - 1 else lanes + stage + 1
     return int(places[before, micro])
 
@@ -258,10 +256,10 @@ def fill_sorted(
 ) -> int:
     """Write all tasks in dependency order; return their number.
 
-    `orders` are (kind, chunk, micro-batch, whether paired with the next) of each rank in turn;
-    tasks are written as `RANK` ff., fewer than all if ranks wait for each other.
+    `orders` has (kind, chunk, micro-batch, whether paired with the next) of each rank in order;
+    tasks have the columns from `RANK` on. Fewer tasks are written if ranks wait for each other.
     """
-    length = pp if schedule == 4 else lanes
+    length = pp if schedule == DUALPIPE else lanes
     places = np.full((2 * lanes, micro_batches), -2, np.int64)
     turn = np.zeros(pp, np.int64)
     written, before = 0, -1
@@ -282,8 +280,8 @@ def fill_sorted(
                     kind, chunk, micro, is_paired = orders[rank, turn[rank]]
                     stage = stage_of(schedule, chunk, rank, pp)
                     needs = needed_by(kind, stage, micro, length, lanes, places)
-                    if kind != 2:
-                        places[(0 if kind == 0 else lanes) + stage, micro] = written
+                    if kind != WEIGHTS:
+                        places[(0 if kind == FORWARD else lanes) + stage, micro] = written
                     tasks[written, 0] = rank
                     tasks[written, 1] = stage % length * 4 + kind
                     tasks[written, 2] = needs
@@ -296,7 +294,7 @@ def fill_sorted(
 
 @kernel(i8(i8, i8, i8, matrix(f8), array(f8, 3)))
 def fill_seconds(number: int, layers: int, dense: int, parts: Floats, seconds: Floats) -> int:
-    """Write what each kind of task of each chunk of each row takes; return how many chunks."""
+    """Write the seconds of each task kind by row and chunk; return the number of chunks."""
     for chunk in range(number):
         all_layers = layers_of_chunk(chunk, number, layers, layers)
         dense_layers = layers_of_chunk(chunk, number, layers, dense)
@@ -320,9 +318,9 @@ def fill_seconds(number: int, layers: int, dense: int, parts: Floats, seconds: F
 
 @kernel(i8(i8, matrix(i8), array(f8, 3), array(f8), array(f8)))
 def play(pp: int, tasks: Ints, seconds: Floats, send_s: Floats, out: Floats) -> int:
-    """Write when the last task of each row ends; return how many rows there are.
+    """Write the end of the last task of each row; return the number of rows.
 
-    `seconds` are those of a chunk of the whole pipeline by kind, for each row.
+    `seconds` has the time of a task by row, chunk of the pipeline and kind.
     """
     ends = np.zeros(tasks.shape[0])
     rank_ends = np.zeros(pp)
@@ -338,7 +336,7 @@ def play(pp: int, tasks: Ints, seconds: Floats, send_s: Floats, out: Floats) -> 
                 start = max(start, ends[needs] + hop_s * tasks[task, 3])
             takes += passes[tasks[task, 1]]
             ends[task] = rank_ends[rank] = start + takes
-            if is_second:  # what either of a pair gives is there when both have ended
+            if is_second:  # results of a pair are available when both tasks have ended
                 ends[task - 1] = ends[task]
             is_second = tasks[task, 4] > 0
         out[row] = rank_ends.max()
@@ -367,10 +365,9 @@ def pipelines_s(
     dense: int,
     parts: Floats,
 ) -> Floats:
-    """Return when the last task of each row's pipeline ends.
+    """Return the end of the last task of each row's pipeline in seconds.
 
-    Of the layers the first `dense` have no experts; `parts` are a row of seconds each, as
-    `EMBEDDING` ff.
+    The first `dense` layers have no experts; `parts` has the columns from `EMBEDDING` on.
     """
     shapes = np.stack([schedule, pp, chunks, micro_batches], axis=1)
     kinds, which = np.unique(shapes, axis=0, return_inverse=True)
@@ -386,7 +383,7 @@ def pipelines_s(
 def _of_shape(
     schedule: int, pp: int, chunks: int, m: int, layers: int, dense: int, parts: Floats
 ) -> Floats:
-    """Return the end of each row's pipeline, for rows of one shape; equal rows are played once."""
+    """Return the end of each row's pipeline, for rows of one shape; equal rows run once."""
     distinct, which = np.unique(parts, axis=0, return_inverse=True)
     number, tasks = pp * chunks, sorted_tasks(schedule, pp, chunks, m)
     seconds = np.zeros((len(distinct), number, KINDS))

@@ -72,10 +72,9 @@ PHASES = {
 def explained(
     work: Work, done: Steps, memory: RankMemory, constants: Constants
 ) -> list[Contribution]:
-    """Return the contributions to the step of the first row.
+    """Return the contributions to the first row's step, on a rank of a stage of mean length.
 
-    Kernels are those of a rank of a stage of mean length; times add up to the step, energies of
-    all GPUs to that of the step.
+    Times add up to the step time, energies to the energy of all GPUs.
     """
     plans, job = work.plans, work.job
     gpus = int(plans.pp[0] * plans.dp[0] * job.tp * job.cp)
@@ -89,7 +88,7 @@ def explained(
         "other stages": (float(done.bubble_s[0]), "latency"),
         "gradients and weights": (float(done.dp_comm_s[0]), "link"),
         "slowest data rank": (float(done.straggler_s[0]), "latency"),
-        "optimiser": (float(done.optimizer_s[0]), "memory"),
+        "optimizer": (float(done.optimizer_s[0]), "memory"),
         "batch from storage": (float(done.loading_s[0]), "host"),
     }
     waits_s = float(done.step_s[0]) - computing_s
@@ -119,7 +118,7 @@ def explained(
 
 
 def _kernels(work: Work, constants: Constants, gpus: int) -> list[Contribution]:
-    """Return what each kind of kernels of each pass takes."""
+    """Return the contributions of kernels by pass and kind."""
     plans = work.plans
     often = float(plans.micro_batches[0]) / float(plans.pp[0])
     counts, column = counts_of(work.job), int(work.which[0])
@@ -167,10 +166,10 @@ class Training:
     cost_metrics: tuple[str, ...] = ("run_cost_usd", "run_carbon_g")
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Price every row; rows that share a layer are priced together.
+        """Return the metrics of every row; rows of one job are priced together.
 
         Raises:
-            UserError: a value means nothing.
+            UserError: a value is unknown.
         """
         check_batch(TrainingPoint, batch)
         constants = load_constants()
@@ -208,11 +207,11 @@ class Training:
         return outcome(TrainingMetrics, out, infeasible=list(reasons), shares=shares)
 
     def explain(self, point: Mapping[str, Any]) -> list[Contribution]:
-        """Return where the time, the energy and the memory of a design's step go.
+        """Return the contributions to time, energy and memory of a design's step.
 
         Raises:
-            Infeasible: the design cannot exist.
-            UserError: a value nothing answers to.
+            Infeasible: the design is infeasible.
+            UserError: a value is unknown.
         """
         batch = batch_of([TrainingPoint(**point)])
         check_batch(TrainingPoint, batch)
@@ -232,7 +231,7 @@ class Training:
         return explained(work, done, memory, constants)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
-        """Return the facts and calibrations behind a value; those of every point for no name."""
+        """Return the files behind an axis value; for an empty name, the files of all points."""
         if name == "":
             return (CALIBRATION, CLOCKS_CALIBRATION, *READS)
         return COMPOSITION.reads(name, value) if name in ("model", "gpu", "cluster") else ()
@@ -247,7 +246,7 @@ class Training:
         return costs_of(one["run_s"], one["run_energy_j"], gpus, usd, known)
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
-        """Say when and by whom the prices were quoted, and of which GPUs nothing was measured."""
+        """Return notes on the source of the prices and on GPUs without measurements."""
         return (*priced_by(axes["prices"], axes["gpu"]), *notes_on(axes["gpu"]))
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -1,9 +1,9 @@
-"""One training step: passes of every stage, played out over the pipeline, then the exchange.
+"""One training step: passes of every stage, the pipeline schedule, gradients and the optimizer.
 
-    stage     kernels at their paces, waits between layers, messages that nothing hides
-    pipeline  when each rank ends its tasks (`schedule.py`)
-    after     gradients and weights that no pass hides, and the optimiser
-    late      all that wait for the slowest of the ranks that exchange gradients
+    stage     kernels at their paces, waits between layers, exposed messages
+    pipeline  end of the tasks of each rank (`schedule.py`)
+    after     exposed gradients and weights, and the optimizer
+    late      wait for the slowest data rank
 
 The fitted shares of hidden messages and paces of kernels are `Constants` in `job.py`.
 """
@@ -69,17 +69,17 @@ class Steps:
     step_s: Floats
     pipeline_s: Floats  # until the last rank has run its tasks
     compute_s: Floats  # kernels of one rank
-    bubble_s: Floats  # in which a rank waits for others
-    tp_comm_s: Floats  # messages that nothing hides
+    bubble_s: Floats  # waits of a rank for other stages
+    tp_comm_s: Floats  # exposed messages
     cp_comm_s: Floats
     ep_comm_s: Floats
     dp_comm_s: Floats
-    straggler_s: Floats  # waits for the slowest of the ranks that exchange gradients
+    straggler_s: Floats  # wait for the slowest data rank
     optimizer_s: Floats
-    loading_s: Floats  # waits for the batch, where it takes longer to read than the step
+    loading_s: Floats  # wait for the batch beyond the time of the step before
     flops: Floats  # of forward and backward passes of the whole batch, on all GPUs
     energy_j: Floats  # of all GPUs
-    shares: Shares  # of kernels and messages, by the level of what their times rest on
+    shares: Shares  # of kernels and messages, by evidence level
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,12 +115,12 @@ class Passes:
     """Seconds per micro-batch on the ranks of each row."""
 
     parts: Floats  # seconds of all parts, in the columns of `schedule.py`
-    exposed: Mapping[str, Floats]  # messages that show, of all layers
-    compute: Floats  # kernels of all layers and both ends
+    exposed: Mapping[str, Floats]  # exposed messages of all layers
+    compute: Floats  # kernels of all layers, embedding and head
 
 
 def passes_of(work: Work, constants: Constants) -> Passes:
-    """Return what a micro-batch takes, before any pipeline is played."""
+    """Return the seconds of a micro-batch on each rank, without the pipeline."""
     job, plans, priced = work.job, work.plans, work.pieces
     parts = np.zeros((plans.size, COLUMNS))
     exposed = {what: np.zeros(plans.size) for what in (TENSOR, CONTEXT, EXPERTS, GRADIENTS)}
@@ -152,7 +152,7 @@ def passes_of(work: Work, constants: Constants) -> Passes:
 
 
 def after_passes(work: Work, parts: Floats, constants: Constants) -> tuple[Floats, Floats]:
-    """Return the seconds of gradients and weights that show after the passes, and of the update.
+    """Return the exposed seconds of gradients and weights after the passes, and of the update.
 
     Hosts read back a step's loss and norm, start its update and fetch the next batch.
     """
@@ -172,7 +172,7 @@ def after_passes(work: Work, parts: Floats, constants: Constants) -> tuple[Float
 
 
 def steps(work: Work, constants: Constants) -> Steps:
-    """Return the step of each row."""
+    """Return the step times of each row."""
     job, plans = work.job, work.plans
     passes = passes_of(work, constants)
     parts, exposed, compute = passes.parts, passes.exposed, passes.compute
@@ -217,7 +217,7 @@ def steps(work: Work, constants: Constants) -> Steps:
 
 
 def after_loading(done: Steps, read_s: Floats, job: Job, plans: Plans) -> Steps:
-    """Return steps that wait for their batches, read while the step before runs."""
+    """Return steps with their wait for batches, which are read during the step before."""
     waits_s = np.maximum(0.0, read_s - done.step_s)
     ranks = plans.pp * plans.dp * job.tp * job.cp
     return replace(
@@ -231,7 +231,7 @@ def after_loading(done: Steps, read_s: Floats, job: Job, plans: Plans) -> Steps:
 def _shares(work: Work, per_rank: Floats, messages_s: Floats) -> Shares:
     """Return the shares of a step by evidence level; a wait has the level of its cause.
 
-    Messages are those of measured curves and fitted networks, among kernels by fitted shares.
+    Exposed messages count as fitted.
     """
     seconds, counts = np.zeros((len(LEVELS), work.plans.size)), counts_of(work.job)
     for name, piece in work.pieces.items():
@@ -241,14 +241,14 @@ def _shares(work: Work, per_rank: Floats, messages_s: Floats) -> Shares:
 
 
 def counts_of(job: Job) -> dict[str, float]:
-    """Return how often a model has each piece."""
+    """Return the number of occurrences of each piece in a model."""
     model = job.model
     dense = model.layers - model.expert_layers
     return {"embedding": 1.0, "dense": dense, "experts": model.expert_layers, "head": 1.0}
 
 
 def pace(constants: Constants, job: Job, kind: str) -> float:
-    """Return the pace of a kind of kernels on an architecture; 1 without measured rows."""
+    """Return the pace of a kind of kernels on the job's GPU; 1 without measured rows."""
     on, gpu = f"_{job.gpu.architecture}", job.gpu.measured_as or job.gpu.name
     attention = FLASH if job.attention == FLASH_FP8 else job.attention
     matrix = constants.gpus.get(gpu, 1.0)
@@ -279,7 +279,7 @@ def _passes(work: Work, name: str, constants: Constants) -> dict[str, Floats]:
 def _exposed(
     work: Work, name: str, passes: Mapping[str, Floats], constants: Constants
 ) -> dict[tuple[str, str], Floats]:
-    """Return the messages of a piece that nothing hides, by pass and kind."""
+    """Return the exposed seconds of a piece's messages, by pass and purpose."""
     job, plans, which, sent = work.job, work.plans, work.which, work.messages[name]
     hides_experts = hides_expert_exchange(job, plans)
     others = {FORWARD: passes[INPUTS] + passes[WEIGHTS], INPUTS: passes[FORWARD]}
@@ -297,18 +297,18 @@ def _exposed(
                 left = np.maximum(0.0, seconds - others[direction])
                 seconds = np.where(hides_experts, left, seconds)
             share = 1.0 if what == CONTEXT else constants.exposed.get(what, 1.0)
-            if what == TENSOR:  # pipelined with the products around it, if anything is
+            if what == TENSOR:  # pipelined with the products around the sum
                 share = np.where(plans.overlaps > 0, share, 1.0)
             found[direction, what] = share * seconds
     return found
 
 
 def hides_expert_exchange(job: Job, plans: Plans) -> NDArray[np.bool_]:
-    """Return whether expert all-to-all runs behind the compute of another micro-batch, per row.
+    """Return per row whether expert all-to-all overlaps the compute of another micro-batch.
 
-    Megatron-Core pairs a chunk's forward with another's backward for that where layers are
-    interleaved and none runs again whole (`--overlap-moe-expert-parallel-comm`), as a dualpipe
-    does; recipes use it where experts are dealt over several nodes.
+    For that Megatron-Core pairs a chunk's forward with another chunk's backward, where layers are
+    interleaved and none is fully recomputed (`--overlap-moe-expert-parallel-comm`), as dualpipe
+    does; recipes use the option where experts are on several nodes.
     """
     crosses = job.ep * job.expert_tp > job.cluster.gpus_per_node
     pairs = (plans.chunks > 1) | np.isin(plans.schedule, PAIRING)
