@@ -18,6 +18,21 @@ settings.register_profile(
 )
 settings.load_profile("here")
 
+EARLY = (
+    "dataflow/test_search.py",
+    "serving/test_loop.py",
+    "dataflow/test_access.py",
+    "collectives/test_laws.py",
+    "questions/test_questions.py",
+    "test_spaces.py",
+)
+"""Files that run first: they compile different simulators, one per worker, or take longest."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {ROOT / "tests" / name: number for number, name in enumerate(EARLY)}
+    items.sort(key=lambda item: place.get(item.path, len(EARLY)))
+
 
 @pytest.fixture
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -208,8 +208,9 @@ def test_unknown_engine_lists_known_engines() -> None:
         load_engine("inlin")
 
 
+@pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.parametrize("actors", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("actors", [1, 2])
 def test_ray_engine_fulfils_the_contract(local_ray: None, actors: int) -> None:
     check_engine(load_engine("ray", actors=actors), bowl())
 
