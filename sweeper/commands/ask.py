@@ -274,8 +274,8 @@ class Answer:
         words = list(dict.fromkeys(w for r in rows for a in r["amounts"].values() for w in a))
         lists = self.question.prices
         if len(lists) == 1:
-            return {f"$ {word}": (lists[0], word) for word in words[:1]}
-        return {f"$ {word}, {prices}": (prices, word) for prices in lists for word in words}
+            return {f"$ {word}": (lists[0], word) for word in words}
+        return {f"$ {word}, {prices}": (prices, word) for prices in lists for word in words[:1]}
 
     def _print_best(self, best: Verdict, found: Sequence[Verdict]) -> None:
         """Print the best design, its probability, its evidence and the next best."""
