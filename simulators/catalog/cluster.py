@@ -1,7 +1,7 @@
-"""A cluster is nodes of GPUs: a link between two GPUs of a node, a link between two nodes.
+"""Clusters: equal nodes of GPUs, with links inside a node and links between nodes.
 
-Bandwidths are the data sheet's, per direction and GPU; latencies are those of one hop.
-How much of a link a collective sustains is a calibration and lives with whoever prices it.
+Bandwidths are data-sheet values per direction and GPU; latencies are those of one hop. The share of
+a link that a collective sustains is a calibration in `collectives`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from simulators.catalog.sheet import fill, positive
 from simulators.core.folder import CLUSTERS, read_toml
 
 AUTO = "auto"
-"""Instead of a cluster's name: the machine the GPU is usually bought in."""
+"""Name that selects the usual cluster of a GPU."""
 
 PCIE, THROUGH_HOST = "pcie", "pcie_through_host"
 """Fabrics of GPUs without NVLink: peer-to-peer access, or copies through host memory."""
@@ -32,26 +32,26 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Equal nodes of equal GPUs, as their vendor describes them."""
+    """Equal nodes of equal GPUs, as described by the vendor."""
 
     name: str
     gpus_per_node: int
     intra: Link  # within a node
     inter: Link  # between nodes; per GPU, so a shared network card counts by its share
-    host_w: float  # what a node draws besides its GPUs, at most
-    torus_dimensions: int = 0  # of chips that are their own switches; links are of one neighbour
-    torus_closed: int = 0  # chips from which on every dimension is a ring
-    fabric: str = ""  # what joins the GPUs of a node: nvlink4, pcie ...
+    host_w: float  # largest power of a node without its GPUs
+    torus_dimensions: int = 0  # of chips with direct links; `intra` is the link to one neighbour
+    torus_closed: int = 0  # number of chips from which every dimension is a ring
+    fabric: str = ""  # between the GPUs of a node: nvlink4, pcie ...
     source: str
     aliases: tuple[str, ...] = ()
 
     def fabric_of(self, gpu: Gpu) -> str:
-        """Return the link between GPUs of a node: its fabric, or PCIe without ports."""
+        """Return the fabric between GPUs of a node; PCIe for GPUs without NVLink ports."""
         has_no_ports = self.fabric in (PCIE, THROUGH_HOST)
         return self.fabric if gpu.link_bytes_per_s or has_no_ports else PCIE
 
     def link(self, ranks: int, gpu: Gpu) -> Link:
-        """Return the link that limits `ranks` neighbouring GPUs; no faster than the GPU's own port.
+        """Return the link that limits `ranks` neighbouring GPUs, at most as fast as a GPU's port.
 
         >>> from simulators.catalog.gpu import load_gpu
         >>> h100 = load_gpu("h100_sxm")
@@ -61,8 +61,8 @@ class Cluster:
         """
         if ranks > self.gpus_per_node:
             return self.inter
-        # A chip of a torus sends both ways round each ring that it is on. Fewer chips than close a
-        # torus have one ring, which winds through all of them.
+        # A chip of a torus sends in both directions of each of its rings. With fewer chips than
+        # `torus_closed` one ring connects all chips.
         rings = self.torus_dimensions if ranks >= self.torus_closed else 1
         inside = self.intra.bytes_per_s * (2 * rings if self.torus_dimensions else 1)
         port = gpu.link_bytes_per_s or gpu.pcie_bytes_per_s or inside
@@ -70,17 +70,17 @@ class Cluster:
 
 
 def load_cluster(name: str) -> Cluster:
-    """Return the cluster of that name, alias or TOML path.
+    """Return a cluster by name, alias or TOML path.
 
     Raises:
-        UnknownNameError: nothing answers to the name.
-        UserError: the file lacks a field, or has one that means nothing.
+        UnknownNameError: the name is unknown.
+        UserError: the file lacks a field, or a field is invalid.
     """
     return CLUSTERS.load(name, _cluster)
 
 
 def cluster_for(name: str, gpu: Gpu) -> Cluster:
-    """Return the cluster of that name; `auto` is the machine the GPU is usually bought in.
+    """Return a cluster by name; `auto` is the usual cluster of the GPU.
 
     >>> from simulators.catalog.gpu import load_gpu
     >>> cluster_for("auto", load_gpu("h100_sxm")).name

@@ -1,7 +1,7 @@
-"""A serving engine: command-line options, schedulers, kernels, defaults, and runtime by release.
+"""Serving engines: command-line options, schedulers, kernels, defaults, and runtime by release.
 
-One file per engine in `catalog/engines/`. The package `deploy` writes command lines from it;
-`composition` and `serving` read which kernels run and what is not configured explicitly.
+There is one file per engine in `catalog/engines/`. The package `deploy` writes command lines from
+it; `composition` and `serving` read kernel choices and defaults.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from simulators.core.folder import ENGINES, read_toml
 ORDER = Path(__file__).parent / "libraries.toml"
 
 ENGINE_FILES = (ORDER, *sorted(ENGINES.shipped.glob("*.toml")))
-"""Shipped files that kernel choices are read from."""
+"""Shipped files with the kernel choices of engines."""
 
 GIB = 2.0**30
 
 
 @dataclass(frozen=True, kw_only=True)
 class KernelChoices:
-    """Which kernels an engine runs, where engines differ. Architectures are those of GPUs."""
+    """Kernels in which engines differ, with the GPU architectures on which they run."""
 
     libraries: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
-    """Architectures by kernel and library, where the kernel is not the engine's own."""
+    """Architectures by kernel and library, for kernels of other libraries."""
 
     without_attention_sinks: tuple[str, ...] = ()  # architectures
     unified_attention: tuple[str, ...] = ()  # architectures: sinks need one Triton kernel
@@ -44,7 +44,7 @@ class KernelChoices:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenBudget:
-    """Tokens of an iteration by default, on GPUs of up to so much memory."""
+    """Default token budget of an iteration, for GPUs with at most `to_bytes` of memory."""
 
     to_bytes: float = math.inf
     tokens: int
@@ -52,7 +52,7 @@ class TokenBudget:
 
 @dataclass(frozen=True, kw_only=True)
 class ReservedMemory:
-    """Memory beside weights and KV cache by default, on GPUs of up to so much memory."""
+    """Default memory besides weights and KV cache, for GPUs with at most `to_bytes` of memory."""
 
     to_bytes: float = math.inf
     gib: float
@@ -70,7 +70,7 @@ class Defaults:
     stream_interval: int = 1  # iterations between messages to a client
 
     def tokens(self, hbm_bytes: float) -> int:
-        """Return the token budget of an iteration on a GPU with so much memory."""
+        """Return the default token budget of an iteration on a GPU with `hbm_bytes` of memory."""
         return next(one.tokens for one in self.token_budget if hbm_bytes <= one.to_bytes)
 
     def memory_fraction(self, hbm_bytes: float, tp: int) -> float:
@@ -93,32 +93,32 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True)
 class ServingEngine:
-    """What an engine's documentation and source say."""
+    """Facts about a serving engine from its documentation and source."""
 
     name: str
-    title: str = ""  # as its makers write it, if not so
+    title: str = ""  # official spelling, if different from the name
     command: tuple[str, ...]  # starts a server; the model's repository follows
     image: str
     port: int
-    schedulers: tuple[str, ...]  # that form batches as it does, its own first
-    optional_schedulers: tuple[str, ...] = ()  # others that it can be configured to follow
-    default_scheduler: str = ""  # of points that name none; only the reference engine states one
-    vendors: tuple[str, ...]  # of GPUs that it runs on
-    runtime: str = ""  # of today's release; empty: the one of its name
-    max_sequences: int  # running at a time by default
-    block_sizes: tuple[int, ...]  # tokens of a KV block
-    options: tuple[str, ...]  # all that it documents
+    schedulers: tuple[str, ...]  # with the engine's batching policy, its own first
+    optional_schedulers: tuple[str, ...] = ()  # further policies that the engine can be given
+    default_scheduler: str = ""  # of points without a scheduler; only of the reference engine
+    vendors: tuple[str, ...]  # of supported GPUs
+    runtime: str = ""  # of today's release; empty: the runtime with the engine's name
+    max_sequences: int  # default of running sequences
+    block_sizes: tuple[int, ...]  # tokens per KV block
+    options: tuple[str, ...]  # all documented options
     keys: tuple[str, ...] = ()  # of the YAML file that an option names
     dynamo_model: str = ""  # option of a Dynamo worker that names the model
     kv_connector: tuple[str, ...] = ()  # options that transfer KV caches between pools
-    dtypes: Mapping[str, tuple[str, ...]]  # options for a precision; none: the checkpoint says it
+    dtypes: Mapping[str, tuple[str, ...]]  # options by precision; empty: set by the checkpoint
     kv_dtypes: Mapping[str, tuple[str, ...]]
-    remarks: Mapping[str, str] = field(default_factory=dict)  # what else a precision needs
+    remarks: Mapping[str, str] = field(default_factory=dict)  # further needs of a precision
     kernels: KernelChoices = KernelChoices()
     defaults: Defaults = Defaults()
     releases: tuple[Release, ...] = ()  # oldest first
     source: str
-    read: str  # when
+    read: str  # date of reading
 
     @property
     def label(self) -> str:
@@ -134,8 +134,8 @@ class ServingEngine:
         """Return the runtime of a release.
 
         Args:
-            release: a version such as "0.5.9" or "1.2.0rc6", or the ISO date of an image that names
-                none; empty: today's release.
+            release: a version such as "0.5.9" or "1.2.0rc6", or the ISO date of an image without a
+                version; empty: today's release.
 
         Raises:
             UserError: no runtime describes the release.
@@ -160,11 +160,11 @@ class ServingEngine:
 
 
 def load_engine(name: str) -> ServingEngine:
-    """Return the engine of that name or TOML path.
+    """Return an engine by name or TOML path.
 
     Raises:
-        UnknownNameError: nothing answers to the name.
-        UserError: the file lacks a field, or has one that means nothing.
+        UnknownNameError: the name is unknown.
+        UserError: the file lacks a field, or a field is invalid.
 
     >>> load_engine("vllm").schedulers[0]
     'vllm_v1'
@@ -174,20 +174,20 @@ def load_engine(name: str) -> ServingEngine:
 
 @functools.cache
 def kernel_choices(library: str) -> KernelChoices:
-    """Return which kernels an engine runs; the defaults for a library that is no engine."""
+    """Return the kernel choices of an engine, or the defaults for other libraries."""
     return load_engine(library).kernels if ENGINES.has(library) else KernelChoices()
 
 
 def resolve_runtime(runtime: str, scheduler: str = "", release: str = "") -> str:
-    """Return the runtime of a point, named directly, by scheduler or by release.
+    """Return the name of a point's runtime.
 
     Args:
         runtime: a name, or `AUTO` for the engine of the scheduler.
-        scheduler: a name. Schedulers of no engine run on the reference engine.
-        release: a version or an ISO date of the engine; empty: today's.
+        scheduler: a name. Schedulers without an engine run on the reference engine.
+        release: a version or an ISO date of the engine; empty: today's release.
 
     Raises:
-        UserError: the release is unknown, or the runtime is not that of an engine.
+        UserError: the release is unknown, or a release is given for a runtime without an engine.
 
     >>> resolve_runtime("auto", "sglang"), resolve_runtime("auto", "orca")
     ('sglang', 'vllm')
@@ -214,7 +214,7 @@ def engine_runtimes() -> tuple[str, ...]:
 
 
 def engine_of(scheduler: str) -> ServingEngine:
-    """Return the engine that forms batches by a scheduler; of research ones, the reference."""
+    """Return the engine of a scheduler; the reference engine for schedulers without an engine."""
     engines = map(load_engine, ENGINES.names())
     found = (engine for engine in engines if scheduler in engine.schedulers)
     return next(found, None) or reference_engine()
@@ -229,16 +229,13 @@ def reference_engine() -> ServingEngine:
 
 @functools.cache
 def library_order() -> tuple[str, ...]:
-    """Return the kernel libraries in the order in which one substitutes for another.
-
-    The first is the default: its kernels run where no library is chosen.
-    """
+    """Return the kernel libraries in the order of substitution. The first one is the default."""
     return tuple(read_toml(ORDER)["order"])
 
 
 @functools.cache
 def engine_order() -> tuple[str, ...]:
-    """Return the shipped engines, which have kernels of their own, in the same order."""
+    """Return the shipped engines in the order of `library_order`."""
     shipped = {file.stem for file in ENGINE_FILES[1:]}
     return tuple(name for name in library_order() if name in shipped)
 
@@ -251,7 +248,7 @@ def _is_date(release: str) -> bool:
 
 
 def _version(release: str) -> tuple[int, ...]:
-    """Return the numbers that a release starts with; none if it starts with something else."""
+    """Return the leading numbers of a release, or an empty tuple."""
     found = re.match(r"v?(\d+(\.\d+)*)", release)
     return tuple(int(part) for part in found[1].split(".")) if found else ()
 

@@ -1,8 +1,8 @@
-"""DRAM types, and memory levels of a device: caches, chiplets, pools, PIM.
+"""GPUs as described by their data sheets: peak rates, memory, SMs, power, MIG slices and dies.
 
-How much of its rate a DRAM can sustain follows from its timings: all but refresh where rows are
-read in order, and what four activates in a window allow where every access opens a row (Jacob, Ng
-and Wang, "Memory systems", 2008). Both are bounds, no measurements.
+A data sheet holds facts only, never a fitted factor. The sustainable share of a DRAM's rate follows
+from its timings: all but refresh for accesses in order, and four activates per window for random
+accesses (Jacob, Ng and Wang, "Memory systems", 2008). Both are bounds, not measurements.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from simulators.core.errors import Infeasible, UnknownNameError, UserError, sugg
 from simulators.core.folder import GPUS, MEMORIES, read_toml
 
 ACTIVATES = 4
-"""Rows of a channel that may be opened within one window."""
+"""Rows of a channel that may be opened within `Memory.window_s`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,20 +29,20 @@ class Memory:
     pin_bits_per_s: float
     channel_bits: int
     burst_bytes: int  # of one access
-    window_s: float  # in which four rows may be opened: tFAW
+    window_s: float  # window of four activates: tFAW
     refresh_s: float  # of all banks: tRFC
     refresh_every_s: float  # tREFI
-    energy_j_per_bit: float | None = None  # of device and interface; None: no source states it
+    energy_j_per_bit: float | None = None  # of device and interface; None: unknown
     source: str
 
     @property
     def streaming(self) -> float:
-        """Share of the rate while rows are read in order: all but refresh."""
+        """Share of the rate for accesses in order: all but refresh."""
         return 1.0 - self.refresh_s / self.refresh_every_s
 
     @property
     def random(self) -> float:
-        """Share of the rate while every access opens a row of its own.
+        """Share of the rate for random accesses, which open a row each.
 
         >>> load_memory("hbm2e").random < load_memory("hbm2e").streaming
         True
@@ -52,11 +52,11 @@ class Memory:
 
 
 def load_memory(name: str) -> Memory:
-    """Return the DRAM of that name, or of a TOML path.
+    """Return a DRAM type by name or TOML path.
 
     Raises:
-        UnknownNameError: nothing answers to the name.
-        UserError: the file lacks a field, or has one that means nothing.
+        UnknownNameError: the name is unknown.
+        UserError: the file lacks a field, or a field is invalid.
     """
     return MEMORIES.load(name, _memory)
 
@@ -78,26 +78,27 @@ KINDS = (CACHE, CHIPLET, POOL, PIM)
 class MemoryLevel:
     """A memory level between the arithmetic units and the data.
 
-    `cache` holds what operators hand to each other; `chiplet` is a link of each die, which `share`
-    of its data crosses; `pool` is memory behind a link, such as CXL, a part of `hbm_bytes` over
-    which pages are spread; `pim` computes inside the memory, at the rate of its banks.
+    A `cache` holds data that consecutive operators share. A `chiplet` level is the link of each
+    die, which a `share` of its data crosses. A `pool` is memory behind a link such as CXL: a part
+    of `hbm_bytes`, with pages spread over it. `pim` computes inside the memory at the rate of its
+    banks.
     """
 
     kind: str
-    bytes_per_s: float  # of a chiplet: of each die, per direction
+    bytes_per_s: float  # of a chiplet: per die and direction
     bytes: int = 0  # of a cache or a pool
     count: int = 1  # of chiplets
-    share: float | None = None  # of a die's data that crosses; None: all but its own part
+    share: float | None = None  # of a die's data that crosses; None: all but 1 / count
     flops: float = 0.0  # of PIM, in any format
 
     @property
     def crossing(self) -> float:
-        """Share of a die's data that lies behind its link."""
+        """Share of a die's data that crosses its link."""
         return 1.0 - 1.0 / self.count if self.share is None else self.share
 
 
 def check_level(level: MemoryLevel, hbm_bytes: int, path: Path) -> None:
-    """Raise a `UserError` unless a level of a sheet means something."""
+    """Raise `UserError` if a memory level of a data sheet is invalid."""
     if level.kind not in KINDS:
         raise UserError(f"{path}: a level's kind is '{level.kind}'; it is {', '.join(KINDS)}")
     positive(level.bytes_per_s, path, "levels.bytes_per_s")
@@ -112,19 +113,19 @@ def check_level(level: MemoryLevel, hbm_bytes: int, path: Path) -> None:
 
 
 INSTRUCTION_ROWS = 16.0
-"""Rows of the smallest matrix instruction: m16n8k16 of NVIDIA's PTX."""
+"""Rows of the smallest matrix instruction: m16n8k16 of NVIDIA PTX."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
     """An accelerator as described by its vendor; peak rates are dense.
 
-    A what-if device has its scaled name in `name` and keeps the name of what was measured in
-    `measured_as`, so that a calibration can still be found and the result marked as extrapolated.
+    A what-if GPU has a name with its scales, and the name of its base GPU in `measured_as`. The
+    base GPU's calibration prices it, and results are marked as extrapolated.
     """
 
     name: str
-    architecture: str  # ampere, hopper, cdna2 ...: what calibrations are shared by
+    architecture: str  # ampere, hopper, cdna2 ...: GPUs that may share calibrations
     vendor: str = "nvidia"
     peak_flops: Mapping[str, float]  # by precision: fp32, tf32, fp16, bf16, fp8, int8, fp4
     hbm_bytes: int  # a data sheet's "80 GB" are 80 GiB: memory stacks come in powers of two
@@ -133,34 +134,34 @@ class Gpu:
     clock_hz: float  # boost clock the peak rates are stated at
     l2_bytes: int
     sram_bytes_per_sm: int  # shared memory and L1
-    exponentials_per_clock: int = 16  # of an SM's special function units, in softmax
+    exponentials_per_clock: int = 16  # of an SM's special function units
     tdp_w: float
     idle_w: float | None = None
     link_bytes_per_s: float = 0.0  # NVLink or Infinity Fabric, per direction and GPU; 0: PCIe only
-    pcie_bytes_per_s: float = 0.0  # per direction; of a superchip, its share of the link to the CPU
-    cluster: str = "pcie_server"  # the machine it is usually bought in: what `cluster: auto` means
+    pcie_bytes_per_s: float = 0.0  # per direction; of a superchip: its share of the link to the CPU
+    cluster: str = "pcie_server"  # the usual cluster, which `cluster: auto` selects
     source: str
     aliases: tuple[str, ...] = ()
-    validated: bool = True  # false: no kernel of such a device was ever timed; its sheet prices it
+    validated: bool = True  # false: kernels were never timed, so the data sheet prices the device
     memory: str = ""  # DRAM type, by its name in the catalog
-    vector_bits: int = 0  # of a core of a CPU: peaks that are not stated follow
-    vector_units: int = 0  # that multiply and add at once
+    vector_bits: int = 0  # of a CPU core, for peaks that the file does not state
+    vector_units: int = 0  # fused multiply-add units of a CPU core
     levels: tuple[MemoryLevel, ...] = ()  # around its memory
-    like: str = ""  # the GPU whose facts it has but for those that its file states
+    like: str = ""  # GPU whose facts apply unless the file states them
     measured_as: str = field(default="")
-    clock_share: float = 1.0  # of the clock of its sheet, at which it is held
-    is_copy: bool = False  # every rate is that of the GPU that it is like
+    clock_share: float = 1.0  # fixed clock over the clock of the data sheet
+    is_copy: bool = False  # all rates equal those of the GPU in `like`
 
     @property
     def is_what_if(self) -> bool:
-        """Whether this is a variant of a real device, whose rates are others."""
+        """Whether this is a variant of a real GPU with other rates."""
         return bool(self.measured_as) and self.measured_as != self.name and not self.is_copy
 
     def peak(self, dtype: str) -> float:
         """Return the dense peak in FLOP/s for a precision.
 
         Raises:
-            UserError: the GPU has no such precision; lists what it has.
+            UserError: the GPU lacks the precision.
         """
         if dtype not in self.peak_flops:
             raise UserError(
@@ -171,11 +172,11 @@ class Gpu:
 
 
 def load_gpu(name: str) -> Gpu:
-    """Return the GPU of that name, alias or TOML path.
+    """Return a GPU by name, alias or TOML path.
 
     Raises:
-        UnknownNameError: nothing answers to the name.
-        UserError: the file lacks a field, or has one that means nothing.
+        UnknownNameError: the name is unknown.
+        UserError: the file lacks a field, or a field is invalid.
 
     >>> load_gpu("h100_sxm").sm_count
     132
@@ -204,7 +205,7 @@ CHIP = (
 
 
 def is_alike(one: Gpu, other: Gpu) -> bool:
-    """Say whether two GPUs have the same rates, whatever they are called and hold."""
+    """Return whether two GPUs have the same rates; names and memory sizes may differ."""
     return all(getattr(one, name) == getattr(other, name) for name in CHIP)
 
 
@@ -238,9 +239,9 @@ def _gpu(path: Path) -> Gpu:
 
 
 def _with_vector_peaks(sheet: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a sheet with the fp32 rate of its cores: two FLOPs a lane, unit and clock.
+    """Return a CPU's sheet with its fp32 peak: two FLOPs per lane, unit and clock.
 
-    16-bit formats that it states no rate of are multiplied as fp32.
+    bf16 has the fp32 peak unless the sheet states a bf16 peak.
     """
     facts = [sheet.get(n, 0) for n in ("sm_count", "vector_units", "vector_bits", "clock_hz")]
     if not all(isinstance(fact, int | float) and fact > 0 for fact in facts):
@@ -251,7 +252,7 @@ def _with_vector_peaks(sheet: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _base_of(sheet: Mapping[str, object], path: Path) -> Gpu | None:
-    """Return the GPU named by the key `like` of a sheet, or None."""
+    """Return the GPU that the key `like` of a sheet names, or None."""
     name = sheet.get("like")
     if name is None:
         return None
@@ -261,7 +262,7 @@ def _base_of(sheet: Mapping[str, object], path: Path) -> Gpu | None:
 
 
 GPU_SCALES = ("sm_scale", "clock_scale", "bandwidth_scale", "l2_scale")
-"""What a device may have more or less of than its sheet says: arguments of `what_if`."""
+"""Scales of a what-if GPU relative to its data sheet: arguments of `what_if`."""
 
 
 def what_if(
@@ -272,9 +273,9 @@ def what_if(
     bandwidth_scale: float = 1.0,
     l2_scale: float = 1.0,
 ) -> Gpu:
-    """Return the device with more or fewer SMs, another clock, memory bandwidth or L2.
+    """Return a what-if GPU with scaled SMs, clock, memory bandwidth and L2.
 
-    Peak FLOP/s follow SMs times clock; the SM count is rounded to a whole number.
+    Peak FLOP/s scale with SMs times clock. The SM count is rounded to a whole number.
     """
     scales = (sm_scale, clock_scale, bandwidth_scale, l2_scale)
     if scales == (1.0, 1.0, 1.0, 1.0):
@@ -296,10 +297,10 @@ def what_if(
     )
 
 
-def held_at(gpu: Gpu, clock_share: float) -> Gpu:
-    """Return a GPU at a share of the nominal clock, at the voltage for that clock.
+def with_clock_share(gpu: Gpu, clock_share: float) -> Gpu:
+    """Return a GPU at a fixed share of its clock, with the voltage of that clock.
 
-    >>> half = held_at(load_gpu("h100_sxm"), 0.5)
+    >>> half = with_clock_share(load_gpu("h100_sxm"), 0.5)
     >>> half.clock_share, half.peak("fp16") / load_gpu("h100_sxm").peak("fp16")
     (0.5, 0.5)
     """
@@ -310,18 +311,18 @@ def held_at(gpu: Gpu, clock_share: float) -> Gpu:
 
 
 def at_full_clock(gpu: Gpu) -> Gpu:
-    """Return a GPU whose clock nobody holds down."""
+    """Return a GPU at the full clock of its data sheet."""
     faster = what_if(gpu, clock_scale=1.0 / gpu.clock_share)
     return dataclasses.replace(faster, clock_share=1.0)
 
 
-def as_sold(gpu: Gpu) -> Gpu:
-    """Return the real device behind a what-if device."""
+def base_gpu(gpu: Gpu) -> Gpu:
+    """Return the base GPU of a what-if GPU, and other GPUs unchanged."""
     if not gpu.is_what_if:
         return gpu
     try:
         return load_gpu(gpu.measured_as)
-    except UserError:  # a data sheet given by path has no name to be found by
+    except UserError:  # a data sheet given by path is not in the catalog
         return gpu
 
 
@@ -334,12 +335,12 @@ class MigSlice:
     """A MIG profile of a GPU: SMs, and shares of the whole GPU."""
 
     sm_count: int
-    memory_share: float  # of memory, its bandwidth and L2
-    compute_share: float  # of the slices that are sold: what it is charged by
+    memory_share: float  # of memory capacity, bandwidth and L2
+    compute_share: float  # of compute slices, which determine the price
 
 
 def mig_slice(gpu: Gpu, profile: str) -> MigSlice:
-    """Return a slice of a GPU by the name of its profile, without the memory: `3g`.
+    """Return a MIG slice of a GPU by profile name without the memory part, such as `3g`.
 
     Raises:
         Infeasible: the MIG profiles of the GPU are unknown.
@@ -363,16 +364,16 @@ DIES = Path(__file__).with_name("dies.toml")
 
 @dataclass(frozen=True, kw_only=True)
 class Die:
-    """A die; products enable a part of the SMs and of the L2."""
+    """A die as described by its maker. Products enable a part of its SMs and L2."""
 
     name: str
     node: str
     mm2: float
     transistors: float
     sms: float
-    fp32: float  # lanes of an SM
+    fp32: float  # lanes per SM
     fp64: float
-    products: float  # of 16-bit numbers that the matrix units of an SM add in a clock
+    products: float  # 16-bit multiply-adds of an SM's matrix units per clock
     l2_mib: float
     hbm: float  # stacks
     gddr: float  # channels of 32 bits
@@ -380,7 +381,7 @@ class Die:
 
 
 def dies() -> tuple[Die, ...]:
-    """Return all dies whose area was stated, in the order of the file."""
+    """Return all dies with a known area, in the order of the file."""
     table = read_toml(DIES)["dies"]
     return tuple(
         Die(name=name, **{**facts, "gpus": tuple(facts["gpus"])}) for name, facts in table.items()
@@ -388,7 +389,7 @@ def dies() -> tuple[Die, ...]:
 
 
 def die_of(gpu: str) -> Die | None:
-    """Return the die of a GPU, by the name of the GPU; None if its area is unknown.
+    """Return the die of a GPU by name, or None if the area is unknown.
 
     >>> die_of("h200_sxm").name, die_of("b200_sxm")
     ('gh100', None)
@@ -397,5 +398,5 @@ def die_of(gpu: str) -> Die | None:
 
 
 def cell_um2(node: str) -> float:
-    """Return the area of a memory cell of a node."""
+    """Return the area of an SRAM cell of a technology node, in um2."""
     return float(read_toml(DIES)["cell_um2"][node])

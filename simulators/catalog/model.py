@@ -1,8 +1,7 @@
-"""Language models: sizes of the layers, and counts of parameters derived from the sizes.
+"""Language models: sizes of the layers, and numbers of parameters derived from the sizes.
 
-The fields are those of a Hugging Face `config.json`, under the words of the field, and such a file
-may be given by path in place of a name. Parameters are counted from the shape, and agree with the
-published counts.
+The fields correspond to a Hugging Face `config.json`, which may be given by path instead of a name.
+Numbers of parameters are computed from the sizes and agree with the published numbers.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from simulators.core.errors import UserError
 from simulators.core.folder import MODELS, read_toml, reader
 
 MXFP4 = "mxfp4"
-"""A format of 4-bit numbers that share an exponent by 32 (OCP Microscaling Formats, 2023)."""
+"""4-bit numbers with one exponent per 32 numbers (OCP Microscaling Formats, 2023)."""
 
 
 STATE_RULES = ("delta", "ssd")
-"""How a state takes in a token: gated delta rule (Yang et al., 2024), Mamba-2 (Dao, Gu, 2024)."""
+"""State updates: gated delta rule (Yang et al., 2024), Mamba-2 (Dao, Gu, 2024)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,16 +38,16 @@ class LanguageModel:
     tied_embeddings: bool = False  # the LM head is the embedding
     norm: str = "rms_norm"  # or layer_norm, which has a bias
     qk_norm: bool = False  # queries and keys are normalised per head
-    whole_qk_norm: bool = False  # over all heads at once, so that tensor ranks add up their squares
-    biases: bool = False  # every linear layer has one (GPT-2, GPT-3)
-    attention_sinks: bool = False  # softmax may settle on none of the keys (gpt-oss)
-    qkv_biases: bool = False  # only the query, key and value projections have one (Qwen2)
+    whole_qk_norm: bool = False  # over all heads at once, so tensor ranks all-reduce the squares
+    biases: bool = False  # every linear layer has a bias (GPT-2, GPT-3)
+    attention_sinks: bool = False  # a learned logit per head in the softmax (gpt-oss)
+    qkv_biases: bool = False  # only the query, key and value projections have a bias (Qwen2)
     learned_positions: int = 0  # rows of a position table; 0: rotary
     experts: int = 0  # routed experts of a mixture layer; 0: dense
-    top_k: int = 0  # experts a token visits
+    top_k: int = 0  # routed experts per token
     expert_groups: int = 1  # of neighbouring experts
-    groups_per_token: int = 1  # groups that all experts of a token come from
-    shared_experts: int = 0  # experts every token visits
+    groups_per_token: int = 1  # groups that contain all experts of a token
+    shared_experts: int = 0  # experts of every token
     expert_ffn: int = 0  # width of one expert
     dense_layers: int = 0  # leading layers without experts, in a mixture
     kv_lora_rank: int = 0  # latent attention: width of the cached latent; 0: keys and values
@@ -56,21 +55,21 @@ class LanguageModel:
     qk_rope_head_dim: int = 0
     qk_nope_head_dim: int = 0
     v_head_dim: int = 0
-    index_heads: int = 0  # of a light indexer that chooses the keys of latent attention
+    index_heads: int = 0  # of the indexer that selects the keys of sparse latent attention
     index_head_dim: int = 0
-    index_top_k: int = 0  # keys it chooses for a query; 0: all are attended to
-    attention_every: int = 1  # every so many layers see all tokens; the others a window or a state
-    window: int = 0  # tokens that the others see; 0: they keep a state instead
-    state_rule: str = "delta"  # of a layer that keeps a state: gated delta rule, or ssd of Mamba-2
-    state_key_heads: int = 0  # of it; groups of Mamba-2
+    index_top_k: int = 0  # selected keys per query; 0: all keys
+    attention_every: int = 1  # every n-th layer has full attention; other ones a window or a state
+    window: int = 0  # of the other layers, in tokens; 0: these layers keep a state
+    state_rule: str = "delta"  # update of a state: gated delta rule, or ssd of Mamba-2
+    state_key_heads: int = 0  # key heads of a state layer; groups of Mamba-2
     state_value_heads: int = 0
     state_head_dim: int = 0  # of keys; the state size of Mamba-2
-    state_value_dim: int = 0  # of values; 0: that of keys
-    quantised_ffn: int = 0  # that width in public 4-bit checkpoints, where they pad it; 0: the same
-    fp8_channels: bool = False  # its public 8-bit checkpoint scales channels, not blocks
-    published_experts: str = ""  # the one format of the public checkpoint's experts; empty: several
-    apart_in: tuple[str, ...] = ()  # engines whose code for it has norms, sums and quantising apart
-    formats: tuple[str, ...] = ()  # precisions its makers' own checkpoint can be run in; none: bf16
+    state_value_dim: int = 0  # of values; 0: equal to keys
+    quantised_ffn: int = 0  # padded FFN width of public 4-bit checkpoints; 0: not padded
+    fp8_channels: bool = False  # the public 8-bit checkpoint has scales per channel, not per block
+    published_experts: str = ""  # only format of the public checkpoint's experts; empty: several
+    apart_in: tuple[str, ...] = ()  # engines that do not fuse norms, sums and quantization
+    formats: tuple[str, ...] = ()  # precisions of the official checkpoint; empty: bf16
     source: str
     aliases: tuple[str, ...] = ()
 
@@ -81,7 +80,7 @@ class LanguageModel:
 
     @property
     def has_states(self) -> bool:
-        """Whether most layers keep a state of fixed size instead of keys and values."""
+        """Whether most layers keep a fixed-size state instead of keys and values."""
         return self.attention_every > 1 and self.window == 0
 
     @property
@@ -91,17 +90,17 @@ class LanguageModel:
 
     @property
     def state_parameters(self) -> int:
-        """Weights of one such layer's projections: queries, keys, values, their gate, output."""
+        """Weights of a state layer's projections: queries, keys, values, gate and output."""
         return self.hidden * (2 * self.state_keys + 3 * self.state_values)
 
     @property
     def state_keys(self) -> int:
-        """Numbers of a token's key, and of its query, over all heads of such a layer."""
+        """Width of a token's key, and of its query, over all heads of a state layer."""
         return self.state_key_heads * self.state_head_dim
 
     @property
     def state_values(self) -> int:
-        """Numbers of a token's value over all heads of such a layer."""
+        """Width of a token's value over all heads of a state layer."""
         return self.state_value_heads * (self.state_value_dim or self.state_head_dim)
 
     @property
@@ -111,7 +110,7 @@ class LanguageModel:
 
     @property
     def parameters(self) -> int:
-        """Every weight, counted from the shape.
+        """Number of weights.
 
         >>> load_model("llama2_7b").parameters
         6738415616
@@ -185,11 +184,11 @@ class LanguageModel:
 
 
 def load_model(name: str) -> LanguageModel:
-    """Return the model of that name, alias, TOML path or Hugging Face `config.json` path.
+    """Return a model by name, alias, TOML path or path of a Hugging Face `config.json`.
 
     Raises:
-        UnknownNameError: nothing answers to the name.
-        UserError: the file lacks a field, or has one that means nothing.
+        UnknownNameError: the name is unknown.
+        UserError: the file lacks a field, or a field is invalid.
 
     >>> load_model("llama2_70b").kv_heads
     8
@@ -208,7 +207,7 @@ def _model(path: Path) -> LanguageModel:
 
 
 def _checked(path: Path, model: LanguageModel) -> LanguageModel:
-    """Return the model, or raise UserError for impossible sizes in the file."""
+    """Return the model; raise UserError for invalid sizes."""
     for size in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "max_context"):
         positive(getattr(model, size), path, size)
     if model.heads % model.kv_heads:

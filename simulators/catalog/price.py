@@ -1,7 +1,7 @@
 """Price lists: GPU-hours, electricity and CO2, each with date and source.
 
-List prices change monthly and are negotiated; they are indicative, and meant to be replaced by a
-file of one's own in `catalog/prices/`.
+List prices change monthly and are negotiable, so the shipped lists are indicative. Users replace
+them by their own file in `catalog/prices/`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ J_PER_KWH = 3.6e6
 HOURS_PER_YEAR = 8766.0
 
 Amount = TypeVar("Amount", float, NDArray[np.float64])
-"""A number, or a column of them."""
+"""A number or a column of numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,25 +39,25 @@ class Quote:
 
 @dataclass(frozen=True, kw_only=True)
 class Ownership:
-    """Purchase costs of GPUs and nodes, and the hours of depreciation."""
+    """Purchase costs of nodes and network, and their depreciation."""
 
-    nodes: Mapping[str, Quote]  # $ per node, by the GPU in it
-    network_usd_per_gpu: Quote  # switches, cables, their share of the building
-    years: Quote  # until the node is worth nothing
-    used_share: Quote  # hours at work over all hours
-    power_share: Quote  # mean power over the highest
+    nodes: Mapping[str, Quote]  # $ per node, by GPU
+    network_usd_per_gpu: Quote  # switches, cables and their share of the data centre
+    years: Quote  # of depreciation
+    used_share: Quote  # working hours over all hours
+    power_share: Quote  # mean power over the maximum
 
 
 @dataclass(frozen=True, kw_only=True)
 class PriceList:
-    """Prices of GPU-hours, rented or owned, and what a data centre adds to a joule."""
+    """Prices of GPU-hours, rented or owned, and of electricity and CO2 in a data centre."""
 
     name: str
     gpus: Mapping[str, Quote]  # $ per GPU-hour, host and network included
     electricity_usd_per_kwh: Quote
     pue: Quote  # power of the site over power of its computers
     carbon_g_per_kwh: Quote
-    ownership: Ownership | None = None  # prices what the list of rents does not
+    ownership: Ownership | None = None  # for GPUs without a rental price
 
     def quote(self, gpu: Gpu) -> Quote | None:
         """Return the quote for a GPU, or None."""
@@ -66,14 +66,14 @@ class PriceList:
         return self.gpus.get(name) or owned.get(name)
 
     def _listed(self, gpu: Gpu) -> str:
-        """Return the GPU's name in the price list; without an entry, the name of its base GPU."""
+        """Return the name of a GPU in the price list; a what-if GPU has the name of its base."""
         return gpu.name if gpu.name in self._priced() else gpu.measured_as or gpu.name
 
     def usd_per_gpu_hour(self, gpu: Gpu) -> float:
-        """Return USD per GPU-hour; a what-if device costs as much as its base GPU.
+        """Return USD per GPU-hour. A what-if GPU costs as much as its base GPU.
 
-        An owned GPU costs its share of the node and the network over the hours it works, and the
-        power that it and its share of the host draw at the meter.
+        The cost of an owned GPU is its share of node and network over the working hours, plus the
+        electricity of the GPU and its share of the host.
 
         Raises:
             UserError: the list has no price for the GPU.
@@ -107,20 +107,20 @@ class PriceList:
         return sorted({*self.gpus, *(self.ownership.nodes if self.ownership else ())})
 
     def carbon_g(self, energy_j: Amount) -> Amount:
-        """Return the CO2 equivalent of energy drawn by computers, with the site's overhead."""
+        """Return grams of CO2 equivalent for joules of computers, with the site's overhead."""
         return energy_j / J_PER_KWH * self.pue.value * self.carbon_g_per_kwh.value
 
     def electricity_usd(self, energy_j: float) -> float:
-        """Return the cost of energy drawn by computers, with the site's overhead."""
+        """Return the USD of electricity for joules of computers, with the site's overhead."""
         return energy_j / J_PER_KWH * self.pue.value * self.electricity_usd_per_kwh.value
 
 
 def load_prices(name: str = DEFAULT) -> PriceList:
-    """Return the price list of that name or TOML path.
+    """Return a price list by name or TOML path.
 
     Raises:
-        UnknownNameError: nothing answers to the name.
-        UserError: the file lacks a quote, or a quote lacks its value, date or source.
+        UnknownNameError: the name is unknown.
+        UserError: the file lacks a quote, or a quote lacks value, date or source.
     """
     return PRICES.load(name, _prices)
 
@@ -128,7 +128,7 @@ def load_prices(name: str = DEFAULT) -> PriceList:
 def usd_per_gpu_hours(
     gpus: Sequence[str], prices: str, override: float | None = None
 ) -> NDArray[np.float64]:
-    """Return what an hour of each GPU costs in a price list, or by an override; NaN: no price.
+    """Return USD per hour of each GPU by a price list, or `override`; NaN without a price.
 
     >>> usd_per_gpu_hours(["h100_sxm", "p4"], "owned").round(2).tolist()
     [1.67, nan]
@@ -141,12 +141,12 @@ def usd_per_gpu_hours(
 
 
 def usd_per_mtok(usd_per_gpu_hour: Amount, gpus: Amount, tokens_per_s: Amount) -> Amount:
-    """Return dollars per million tokens of GPUs that make so many tokens a second."""
+    """Return USD per million tokens of `gpus` GPUs that generate `tokens_per_s` in total."""
     return usd_per_gpu_hour * gpus / 3600.0 / tokens_per_s * 1e6
 
 
 def priced_by(lists: Sequence[str], gpus: Sequence[str]) -> tuple[str, ...]:
-    """Return footnotes: what each GPU costs in each price list, since when, according to whom.
+    """Return footnotes with the price of each GPU in each price list, with date and source.
 
     >>> priced_by(["public_cloud"], ["h100_sxm"])
     ('Prices: public_cloud, h100_sxm $2.99 an hour (2025-06, Lambda, 8x H100 SXM).',)

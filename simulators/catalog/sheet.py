@@ -1,4 +1,4 @@
-"""A sheet is a file whose keys are the fields of a dataclass; anything else in it is a mistake."""
+"""Reads data sheets: TOML files whose keys are the fields of a dataclass."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from simulators.core.errors import UserError, suggestion
 
 T = TypeVar("T")
 _WIDEST = 500
-"""Most letters of a line in which error messages look for a key."""
+"""Longest line in which error messages search for a key."""
 
 
 def fill(kind: type[T], sheet: Mapping[str, Any], path: Path, what: str) -> T:
-    """Return the `kind` described by a sheet; the name defaults to the name of the file.
+    """Return the `kind` described by a sheet. The name defaults to the name of the file.
 
-    `path` and `what`, such as `gpu`, are named in errors; tables inside a sheet, such as
-    `[levels[0]]`, state their own names.
+    Errors name `path` and `what`, such as `gpu` or, for tables inside a sheet, `[levels[0]]`.
 
     Raises:
         UserError: a key is not a field, a field is missing, or a value is of the wrong type.
@@ -45,18 +44,18 @@ def fill(kind: type[T], sheet: Mapping[str, Any], path: Path, what: str) -> T:
 
 
 def positive(value: float, path: Path, key: str) -> None:
-    """Raise a `UserError` unless a number of a sheet is above zero and finite."""
+    """Raise `UserError` unless a number of a sheet is positive and finite."""
     if not 0 < value < float("inf"):
         raise UserError(f"{_place(path, key)}: {key} is {value:g}; it must be positive")
 
 
 def _value(hint: Any, value: Any, path: Path, key: str) -> Any:
-    """Return a value as the field's type wants it."""
+    """Return a value converted to the type of its field; tables become dataclasses."""
     options = typing.get_args(hint) if type(None) in typing.get_args(hint) else (hint,)
     wanted = next(option for option in options if option is not type(None))
     origin = typing.get_origin(wanted) or wanted
     if origin is tuple and isinstance(value, list):
-        of = typing.get_args(wanted) or (Any,)  # one type for all of them: sizes are others' rules
+        of = typing.get_args(wanted) or (Any,)
         return tuple(_value(of[0], v, path, f"{key}[{i}]") for i, v in enumerate(value))
     if wanted is Any:
         return value
@@ -77,7 +76,7 @@ def _value(hint: Any, value: Any, path: Path, key: str) -> Any:
 
 
 def _place(path: Path, key: str) -> str:
-    """Return a file, and the line on which a key is stated where that is one."""
+    """Return the path, with the line number of a key if exactly one line states the key."""
     name = re.escape(re.split(r"[.\[]", re.sub(r"(\[\d+\])+$", "", key))[-1])
     stated = re.compile(rf"""\s*(["']?){name}\1\s*=|\s*\[.*\b{name}\b.*\]""")
     try:

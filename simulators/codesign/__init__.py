@@ -1,1 +1,1 @@
-"""An accelerator's own sizes beside the deployment it serves in: hardware and software at once."""
+"""Co-design: sizes of an accelerator together with the deployment in which it serves."""

@@ -1,10 +1,21 @@
-"""A deployment whose devices have sizes of one's own: from multipliers, or a GPU's SMs, to a load.
+"""Co-design of hardware and deployment: accelerator or GPU sizes under a serving load.
 
-The array stands in a GPU's place, as the serving simulator has it: memory, links, prices and engine
-are the GPU's, operators are mapped onto the array. The analytic fidelity takes products in closed
-form, the event-driven one searches for mappings. Nothing here was ever built, so nothing is
-measured: shares of evidence and intervals say so. With `accelerator: nothing` the GPU computes
-itself, and its SMs, clock, L2 and bandwidth are the sizes.
+An accelerator array replaces the compute of a GPU in the serving simulator: memory, links, prices
+and engine are those of the GPU, and operators are mapped onto the array. The analytic fidelity has
+closed-form mappings, the event-driven one may search for mappings. No such hardware was measured;
+evidence shares and intervals reflect this. With `accelerator: nothing` the GPU itself computes, and
+its SMs, clock, L2 and bandwidth are the sizes.
+
+Die area of a what-if GPU, from its SMs, L2 and memory channels:
+
+    mm2 = s lanes / density + l cells of L2 + m channels / sqrt(density)
+
+`density` is transistors per mm2, the median of the dies of a node. The lanes of an SM are its fp32
+lanes, twice its fp64 lanes, and an eighth of the multiply-adds of its matrix units per clock; a
+stack of HBM counts as two channels of GDDR. Analogue circuits shrink less than logic, hence the
+square root. Three numbers are fitted to dies with published contents; their number and the weights
+of lanes were chosen by leave-one-die-out. A what-if GPU has the area of its own die, times the
+ratio of the formula's areas.
 """
 
 from __future__ import annotations
@@ -33,7 +44,7 @@ from simulators.catalog.gpu import (
     GPU_SCALES,
     Die,
     Gpu,
-    as_sold,
+    base_gpu,
     cell_um2,
     die_of,
     dies,
@@ -59,7 +70,7 @@ _sized = partial(choice, part="accelerator")
 
 @dataclass(frozen=True)
 class CodesignPoint(ServingPoint):
-    """A deployment, and the array of multipliers that computes in it."""
+    """A deployment and the sizes of its accelerator."""
 
     accelerator: str = _sized(
         "the accelerator whose sizes are changed, or the path of one's own; nothing: the GPU "
@@ -97,7 +108,7 @@ class CodesignPoint(ServingPoint):
 
 @dataclass(frozen=True)
 class CodesignMetrics(ServingMetrics):
-    """What a deployment answers, and the silicon of each of its devices."""
+    """Metrics of a deployment, and the silicon area of each device."""
 
     goodput_per_s: float | None = metric(
         "completed requests that met both deadlines; of a steady state, by its means",
@@ -114,7 +125,7 @@ class CodesignMetrics(ServingMetrics):
 
 
 OWN = tuple(name for name in fields_of(CodesignPoint, "accelerator") if name != "accelerator")
-"""Columns that change the accelerator."""
+"""Columns with sizes of the accelerator."""
 DEFAULTS = {column.name: column.default for column in columns_of(CodesignPoint)}
 DESIGNED = ("accelerator", *OWN, "gpu", "bandwidth_scale")
 SILICON = (*DESIGNED, *GPU_SCALES[:2], GPU_SCALES[3])
@@ -122,7 +133,7 @@ SILICON = (*DESIGNED, *GPU_SCALES[:2], GPU_SCALES[3])
 
 @dataclass(frozen=True)
 class Codesign(Serving):
-    """The simulator of designs of GPUs under one workload."""
+    """The simulator of hardware designs under a serving workload."""
 
     name: str = "codesign"
     version: int = 5
@@ -130,7 +141,7 @@ class Codesign(Serving):
     metrics: type = CodesignMetrics
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Serve every row with its array; equal arrays are made once."""
+        """Evaluate every row with its accelerator; equal accelerators are created once."""
         check_batch(CodesignPoint, batch)
         kinds = kinds_of(batch, DESIGNED)
         first = np.unique(kinds, return_index=True)[1].tolist()
@@ -148,38 +159,38 @@ class Codesign(Serving):
         return found.set_column(place, found.schema.field(place), _goodput(batch, found))
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
-        """A point depends on what the deployment reads, and on the accelerator's sheet."""
+        """Return the files that a point depends on: of the deployment, and the accelerator."""
         if name == "accelerator" and value != NOTHING:
             return DATAFLOW.reads(name, value)
         return () if name in OWN else super().reads(name, value)
 
     def cost_hint_s(self, batch: pa.RecordBatch) -> NDArray[np.float64]:
-        """Guess: an array's tables take far longer than the rows that share them."""
+        """Return the estimated CPU-seconds of each row, dominated by the tables of an array."""
         arrays = int(kinds_of(batch, (*DESIGNED, "model", "tp")).max()) + 1
         tables_s = np.full(batch.num_rows, ARRAY_S * arrays / batch.num_rows)
         return np.asarray(super().cost_hint_s(batch) + tables_s, np.float64)
 
     def records(self, point: Mapping[str, Any]) -> Mapping[str, pa.Table]:
-        """Return every request and every iteration of a design."""
+        """Return all requests and iterations of a design."""
         return super().records(served(point))
 
     def weakest(self, point: Mapping[str, Any]) -> Contribution | None:
-        """Return the operator of an everyday batch whose time is known worst."""
+        """Return the operator with the weakest evidence in a typical batch."""
         return super().weakest(served(point))
 
     def explain(self, point: Mapping[str, Any]) -> Sequence[Contribution]:
-        """Return what the mean request's time and energy went into, operator by operator."""
+        """Return time and energy of the mean request by operator."""
         return super().explain(served(point))
 
 
 ARRAY_S = 0.15
-"""Typical CPU time of the tables of one array and cut of a model."""
+"""Typical CPU time of the tables of one array and shard of a model."""
 
 SIMULATOR = Codesign()
 
 
 def _areas(batch: pa.RecordBatch, names: Sequence[str], arrays: Ints) -> Floats:
-    """Return the silicon of a device of each row: of its array, else of its GPU's die."""
+    """Return the area of a device per row, in mm2: of its array, or of its GPU's die."""
     kinds = kinds_of(batch, SILICON)
     first = np.unique(kinds, return_index=True)[1].tolist()
     columns = {name: batch.column(name) for name in ("gpu", *GPU_SCALES)}
@@ -196,7 +207,7 @@ def _areas(batch: pa.RecordBatch, names: Sequence[str], arrays: Ints) -> Floats:
 
 
 def _lacks_die(batch: pa.RecordBatch) -> NDArray[np.bool_]:
-    """Say whose GPU computes itself, and of whose die nobody stated the area."""
+    """Return a mask of the rows whose GPU computes itself and has a die of unknown area."""
     itself = which(batch, "accelerator", NOTHING.__eq__)
     if not itself.any():
         return itself
@@ -204,7 +215,7 @@ def _lacks_die(batch: pa.RecordBatch) -> NDArray[np.bool_]:
 
 
 def _refusals(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows without a die, or that say that the steady state searches for no mapping."""
+    """Return infeasible rows: unknown die area, or a mapping search in the analytic fidelity."""
 
     def refuse(point: ServingPoint) -> ServingMetrics:
         if point.accelerator == NOTHING:
@@ -215,13 +226,14 @@ def _refusals(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def array_of(design: Mapping[str, Any]) -> str:
-    """Return the name of a design's accelerator, with all that is changed about it.
+    """Return the name of a design's accelerator, with its changed sizes.
 
-    Its memory is as fast as the GPU's; its shared buffers feed a taller array as much faster.
+    The memory has the bandwidth of the GPU. The bandwidth of shared buffers scales with the rows of
+    the array.
 
     Raises:
-        UserError: the sizes do not nest.
-        UnknownNameError: there is no such accelerator or GPU.
+        UserError: the sizes are inconsistent.
+        UnknownNameError: the accelerator or the GPU is unknown.
     """
     sheet = str(design["accelerator"])
     if sheet == NOTHING:
@@ -248,7 +260,7 @@ def array_of(design: Mapping[str, Any]) -> str:
 
 
 def served(point: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the point of the deployment alone, which names the array by its changes."""
+    """Return the point of the serving simulator, which names the accelerator with its changes."""
     whole = point_from(CodesignPoint, point)
     values = values_of(whole)
     kept = {column.name: values[column.name] for column in columns_of(ServingPoint)}
@@ -256,10 +268,10 @@ def served(point: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _goodput(batch: pa.RecordBatch, found: pa.RecordBatch) -> pa.Array:
-    """Return requests in time per second as they were counted, or of the steady state by its means.
+    """Return goodput in requests per second: counted, or in the analytic fidelity from means.
 
-    Times to the first token of which the mean is known are taken for exponential, which assumes
-    least; later tokens are alike, so all are in time if the mean one is.
+    The analytic fidelity assumes exponential TTFT (the maximum-entropy distribution of a known
+    mean) and equal TPOT of all requests.
     """
     column = {f.name: c for f, c in zip(found.schema, found.columns, strict=True)}
     requests_per_s, ttft_s, tpot_s, counted = (
@@ -274,15 +286,15 @@ def _goodput(batch: pa.RecordBatch, found: pa.RecordBatch) -> pa.Array:
 
 
 def _served(batch: pa.RecordBatch, names: Sequence[str], kinds: Ints) -> pa.RecordBatch:
-    """Return rows of the serving simulator's columns, with the name of the array of each."""
+    """Return a batch with the columns of the serving simulator and the names of the arrays."""
     column = pa.DictionaryArray.from_arrays(pa.array(kinds, pa.int32()), pa.array(names))
     some = batch.select([column.name for column in columns_of(ServingPoint)])
     return some.set_column(some.schema.get_field_index("accelerator"), "accelerator", column)
 
 
 FP64_LANES, PRODUCTS_PER_LANE, CHANNELS_PER_STACK = 2.0, 8.0, 2.0
-"""What a lane of fp64, products of matrix units and a stack of HBM count for, in lanes of fp32 and
-channels of GDDR."""
+"""Weights of an fp64 lane (in fp32 lanes), of matrix-unit products (per fp32 lane) and of an HBM
+stack (in GDDR channels)."""
 
 BITS_PER_MIB = 8.0 * 2**20
 UM2_PER_MM2 = 1e6
@@ -292,22 +304,22 @@ PER_MM2 = 1e6
 
 @dataclass(frozen=True)
 class AreaModel:
-    """What lanes, cells and channels occupy, fitted to some dies."""
+    """Area of lanes, cells and channels, fitted to dies."""
 
     weights: tuple[float, float, float]
     density: tuple[tuple[str, float], ...]  # of each node, millions of transistors per mm2
 
     def mm2(self, die: Die) -> float:
-        """Return the area that the form gives a die.
+        """Return the area of a die by the formula.
 
         Raises:
-            KeyError: no die of its node was fitted.
+            KeyError: no die of the node was fitted.
         """
         return float(_parts(die, dict(self.density)[die.node]) @ np.array(self.weights))
 
 
 def fitted(known: Sequence[Die]) -> AreaModel:
-    """Return the model of some dies: least squares of relative errors."""
+    """Return the model with the least squares of relative errors over dies."""
     nodes = dict.fromkeys(die.node for die in known)
     density = {
         node: float(
@@ -322,26 +334,24 @@ def fitted(known: Sequence[Die]) -> AreaModel:
 
 
 def has_die(gpu: Gpu) -> bool:
-    """Return whether the die area of a GPU, or of the GPU behind a what-if design, is known."""
-    return die_of(as_sold(gpu).name) is not None
+    """Return whether the die area of a GPU, or of a what-if GPU's base, is known."""
+    return die_of(base_gpu(gpu).name) is not None
 
 
 def gpu_area_mm2(gpu: Gpu) -> float:
-    """Return the area of the die of a GPU, or of one with other SMs, L2 and memory.
+    """Return the die area of a GPU or a what-if GPU, in mm2.
 
-    SMs and L2 that are made and not sold grow with those that are, and paths to memory with its
-    bandwidth. The clock costs none.
-
-    It must have a die.
+    Disabled SMs and L2 scale with the enabled ones, and memory channels with the bandwidth. The
+    clock has no effect. The die of the base GPU must be known.
     """
-    sold = as_sold(gpu)
-    die = die_of(sold.name)
+    base = base_gpu(gpu)
+    die = die_of(base.name)
     assert die is not None
-    wider = gpu.hbm_bytes_per_s / sold.hbm_bytes_per_s
+    wider = gpu.hbm_bytes_per_s / base.hbm_bytes_per_s
     changed = replace(
         die,
-        sms=die.sms * gpu.sm_count / sold.sm_count,
-        l2_mib=die.l2_mib * gpu.l2_bytes / sold.l2_bytes,
+        sms=die.sms * gpu.sm_count / base.sm_count,
+        l2_mib=die.l2_mib * gpu.l2_bytes / base.l2_bytes,
         hbm=die.hbm * wider,
         gddr=die.gddr * wider,
     )
@@ -355,7 +365,7 @@ def _of_all() -> AreaModel:
 
 
 def _parts(die: Die, density: float) -> Floats:
-    """Return lanes, mm2 of cells and channels of a die, as large as they are on its node."""
+    """Return the three terms of the formula for a die: lanes, cells and channels."""
     lanes = die.fp32 + FP64_LANES * die.fp64 + die.products / PRODUCTS_PER_LANE
     cells_mm2 = die.l2_mib * BITS_PER_MIB * cell_um2(die.node) / UM2_PER_MM2
     channels = CHANNELS_PER_STACK * die.hbm + die.gddr

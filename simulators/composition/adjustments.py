@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from simulators.catalog.gpu import Gpu, as_sold, load_gpu
+from simulators.catalog.gpu import Gpu, base_gpu, load_gpu
 from simulators.catalog.model import LanguageModel
 from simulators.composition.replica import Replica
 from simulators.core.calibration import read_calibration
@@ -192,7 +192,7 @@ def transferred_slowdown(gpu: Gpu) -> float:
     if gpu.architecture not in SOURCES:
         return fitted[OTHER]
     source = SOURCES[gpu.architecture]
-    pressed = flops_per_j(as_sold(gpu)) / flops_per_j(load_gpu(source))
+    pressed = flops_per_j(base_gpu(gpu)) / flops_per_j(load_gpu(source))
     clock = (1.0 - fitted[source]) * float(np.cbrt(1.0 / pressed))
     return min(max(1.0 - clock, 0.0), fitted[OTHER])
 

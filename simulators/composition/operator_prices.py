@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simulators.catalog.accelerator import SEARCHED, load_accelerator
-from simulators.catalog.gpu import at_full_clock, held_at
+from simulators.catalog.gpu import at_full_clock, with_clock_share
 from simulators.collectives.library_models import HIGH_THROUGHPUT as FOR_MANY
 from simulators.collectives.library_models import LOW_LATENCY as FOR_FEW
 from simulators.collectives.library_models import Routed
@@ -215,7 +215,7 @@ def _kernel_row(operator: Compute, replica: Replica, part: str) -> Row:
         is_over = np.asarray(row.joules) > replica.power_limit_w * np.asarray(row.seconds)
         if not is_over.any():
             break
-        slower = replace(replica, gpu=held_at(replica.gpu, clock_share))
+        slower = replace(replica, gpu=with_clock_share(replica.gpu, clock_share))
         lower = _held_row(operator, slower, part)
         row = row.select(is_over, lower)
     return row

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from simulators.catalog.gpu import Gpu, as_sold
+from simulators.catalog.gpu import Gpu, base_gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.folder import once
 from simulators.core.jit import Floats
@@ -52,9 +52,9 @@ class MeasuredGpu(Identity):
 
 def identity_of(gpu: Gpu) -> Identity:
     """Return the identity of a GPU; a what-if GPU has the identity of the real device."""
-    sold = as_sold(gpu)
-    per_j = sold.peak_flops.get("fp32", 0.0) / sold.tdp_w
-    return Identity(gpu.measured_as or gpu.name, sold.vendor, sold.architecture, per_j)
+    base = base_gpu(gpu)
+    per_j = base.peak_flops.get("fp32", 0.0) / base.tdp_w
+    return Identity(gpu.measured_as or gpu.name, base.vendor, base.architecture, per_j)
 
 
 def measured_gpus() -> tuple[MeasuredGpu, ...]:
@@ -133,8 +133,8 @@ def share_of(asked: float, level: float, slope: float, most: float, factor: floa
 
 def flops_per_j(gpu: Gpu, dtype: str) -> float:
     """Return the TFLOPs per joule at peak rate and power limit."""
-    sold = as_sold(gpu)
-    return sold.peak(dtype) / sold.tdp_w / 1e12
+    base = base_gpu(gpu)
+    return base.peak(dtype) / base.tdp_w / 1e12
 
 
 def sheet_bands(vendor: str) -> dict[str, Band]:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from simulators.catalog.gpu import Gpu, as_sold, load_memory
+from simulators.catalog.gpu import Gpu, base_gpu, load_memory
 from simulators.core.calibration import read_calibration
 from simulators.core.jit import Floats
 from simulators.evidence.lookup import calibration_file, find
@@ -115,12 +115,12 @@ def _relative_power(gpu: Gpu) -> tuple[float, float]:
     """
     if not (gpu.is_what_if and gpu.validated):
         return 1.0, 1.0
-    sold = as_sold(gpu)
-    if gpu.tdp_w != sold.tdp_w or gpu.idle_w != sold.idle_w:
+    base = base_gpu(gpu)
+    if gpu.tdp_w != base.tdp_w or gpu.idle_w != base.idle_w:
         return 1.0, 1.0
-    clock = round(gpu.clock_hz / (sold.clock_hz * gpu.clock_share), CLOCK_DIGITS)
-    sms = gpu.sm_count / sold.sm_count * power_at_clock(clock)
-    return sms, gpu.hbm_bytes_per_s / sold.hbm_bytes_per_s
+    clock = round(gpu.clock_hz / (base.clock_hz * gpu.clock_share), CLOCK_DIGITS)
+    sms = gpu.sm_count / base.sm_count * power_at_clock(clock)
+    return sms, gpu.hbm_bytes_per_s / base.hbm_bytes_per_s
 
 
 def power_at_clock(clock_share: float) -> float:

@@ -28,7 +28,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from simulators.catalog.gpu import Gpu, as_sold, load_gpu
+from simulators.catalog.gpu import Gpu, base_gpu, load_gpu
 from simulators.core.calibration import read_calibration
 from simulators.core.errors import UnknownNameError, UserError
 from simulators.evidence.default_rates import (
@@ -153,7 +153,7 @@ def limited_to_share(rates: GemmRates, share: float, gpu: Gpu, dtype: str) -> Ge
     rates correct for it. The correction is computed for the base GPU, so that a what-if GPU with
     more resources is never slower.
     """
-    rates, gpu = replace(rates, compute=share), as_sold(gpu)
+    rates, gpu = replace(rates, compute=share), base_gpu(gpu)
     one, side = np.ones(1), np.full(1, SIDE)
     least_s = 2.0 * SIDE**3 / (share * gpu.peak(dtype))
     seconds = float(product_seconds(rates, (side, side, side, one), gpu, dtype)[0])

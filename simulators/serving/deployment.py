@@ -28,7 +28,7 @@ import pyarrow as pa
 from simulators.catalog.accelerator import load_accelerator
 from simulators.catalog.cluster import Cluster, cluster_for
 from simulators.catalog.engine import engine_order, kernel_choices
-from simulators.catalog.gpu import Gpu, held_at, load_gpu, what_if
+from simulators.catalog.gpu import Gpu, load_gpu, what_if, with_clock_share
 from simulators.catalog.model import LanguageModel, load_model
 from simulators.catalog.price import load_prices
 from simulators.composition.replica import (
@@ -285,7 +285,7 @@ def _hardware(
             f"power.clock_hz {clock_hz:g}: {device.name} runs at {device.clock_hz:g} at most",
         )
     if clock_hz:
-        device = held_at(device, clock_hz / device.clock_hz)
+        device = with_clock_share(device, clock_hz / device.clock_hz)
     if power_limit_w and power_limit_w <= idle_w_of(device):
         raise Infeasible(
             "power_limit_too_low",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simulators.catalog.cluster import load_cluster
-from simulators.catalog.gpu import at_full_clock, held_at, load_gpu
+from simulators.catalog.gpu import at_full_clock, load_gpu, with_clock_share
 from simulators.catalog.model import load_model
 from simulators.composition.price import iteration
 from simulators.composition.replica import Replica
@@ -28,7 +28,7 @@ def taken(replica: Replica, step: Step) -> tuple[float, float]:
 
 
 def test_lower_clock_slows_prefill_more_than_decode() -> None:
-    slow = replace(REPLICA, gpu=held_at(H100, 0.5))
+    slow = replace(REPLICA, gpu=with_clock_share(H100, 0.5))
     assert 1.4 < taken(slow, PROMPT)[0] / taken(REPLICA, PROMPT)[0] < 2.1
     assert 1.0 <= taken(slow, DECODE)[0] / taken(REPLICA, DECODE)[0] < 1.3
     assert taken(slow, DECODE)[1] < taken(REPLICA, DECODE)[1]
@@ -36,7 +36,10 @@ def test_lower_clock_slows_prefill_more_than_decode() -> None:
 
 @pytest.mark.parametrize("step", [PROMPT, DECODE])
 def test_highest_clock_is_fastest(step: Step) -> None:
-    times = [taken(replace(REPLICA, gpu=held_at(H100, s)), step)[0] for s in (0.4, 0.6, 0.8, 1.0)]
+    times = [
+        taken(replace(REPLICA, gpu=with_clock_share(H100, s)), step)[0]
+        for s in (0.4, 0.6, 0.8, 1.0)
+    ]
     assert times == sorted(times, reverse=True)
 
 
@@ -51,8 +54,11 @@ def test_dynamic_power_falls_faster_than_the_clock() -> None:
     product = Gemm(name="product", m=8192.0, n=8192.0, k=8192.0, dtype="bf16")
     seconds = np.array([4.0 * 8192.0**3 / H100.peak("bf16")])  # half of the peak
     full, held = (
-        power_w(product, gpu, seconds / gpu.clock_share)[0] for gpu in (H100, held_at(H100, 0.8))
+        power_w(product, gpu, seconds / gpu.clock_share)[0]
+        for gpu in (H100, with_clock_share(H100, 0.8))
     )
     assert held < 0.8 * full
     assert power_at_clock(0.8) < 0.8
-    assert at_full_clock(held_at(H100, 0.8)).peak("bf16") == pytest.approx(H100.peak("bf16"))
+    assert at_full_clock(with_clock_share(H100, 0.8)).peak("bf16") == pytest.approx(
+        H100.peak("bf16")
+    )

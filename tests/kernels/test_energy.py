@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import floats, sampled_from
 
-from simulators.catalog.gpu import Gpu, held_at, load_gpu, what_if
+from simulators.catalog.gpu import Gpu, load_gpu, what_if, with_clock_share
 from simulators.evidence.lookup import calibrations
 from simulators.kernels.energy import active_idle_w, energy_j, idle_w_of, power_model_of, power_w
 from simulators.kernels.price import price
@@ -99,5 +99,5 @@ def test_idle_power_grows_with_the_number_of_sms() -> None:
     real = load_gpu("h100_sxm")
     small = product(256.0, "bf16")
     assert joules(small, what_if(real, sm_scale=2.0)) > joules(small, real)
-    held = held_at(real, 0.7)
-    assert active_idle_w(held_at(what_if(real, sm_scale=1.0), 0.7)) == active_idle_w(held)
+    held = with_clock_share(real, 0.7)
+    assert active_idle_w(with_clock_share(what_if(real, sm_scale=1.0), 0.7)) == active_idle_w(held)

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from simulators.catalog.gpu import Gpu, as_sold
+from simulators.catalog.gpu import Gpu, base_gpu
 from simulators.core.jit import Floats
 from simulators.kernels.families.family import Entry, OperatorFamily, entry_of, streaming
 from simulators.kernels.profile import Profile, ReductionRates, VectorRates
@@ -140,7 +140,7 @@ def reduction_seconds(norm: Norm, gpu: Gpu, profile: Profile) -> Floats:
     threads = _softmax_threads(cols, vector) if softmax else np.full_like(cols, NORM_BLOCK)
     resident = THREADS_PER_SM.get(gpu.architecture, 2048.0) / threads
     # A what-if device with more SMs need not keep more rows in flight than the real one.
-    in_flight = as_sold(gpu).sm_count * resident * row_bytes
+    in_flight = base_gpu(gpu).sm_count * resident * row_bytes
     lost = l2_miss_rate(in_flight / (rates.l2_share * gpu.l2_bytes))
     again = np.where(cols > REGISTER_ROW, 2.0, 0.0) if softmax else 1.0
     memory_s = rows * row_bytes * (2.0 + again * lost) / (rates.bandwidth * gpu.hbm_bytes_per_s)
