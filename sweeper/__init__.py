@@ -1,10 +1,10 @@
-"""The logistics: design spaces, samplers, engines, results. It knows nothing of GPUs.
+"""Design spaces, samplers, engines, stores, queries and reports; no knowledge of GPUs.
 
-In a notebook the same is at hand without the command line; `dir(sweeper)` lists it:
+The public names are the Python interface; `dir(sweeper)` lists them:
 
     from sweeper import DesignSpace, Sweep, pareto_front
 
-The names are loaded when they are first used, so that importing the package costs nothing.
+A name is loaded when first used, so that importing the package is fast.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = sorted(_HOME)
 
 
 def __dir__() -> list[str]:
-    """List the public names, which are loaded only when they are used."""
+    """Return the public names, whose modules are loaded on first use."""
     return [*__all__, *(name for name in globals() if name.startswith("__"))]
 
 

@@ -1,7 +1,9 @@
-"""The configuration of a run: written beside the results, read back, and run again.
+"""The configuration of a run, stored beside the results.
 
-asked = Configuration.of_run("outputs/quickstart/runs/2026-01-31T12-00-00")
-dataclasses.replace(asked, engine={"name": "ray"}).sweep().run()
+A stored configuration can be read and run again, with changes:
+
+    asked = Configuration.of_run("outputs/quickstart/runs/000001-2026-01-31T12-00-00Z")
+    dataclasses.replace(asked, engine={"name": "ray"}).sweep().run()
 """
 
 from __future__ import annotations
@@ -57,11 +59,11 @@ class _Written(TypedDict, total=False):
 
 
 TOP, FAILURES = tuple(_Written.__annotations__), tuple(Failures.__annotations__)
-"""The keys of a configuration, and of what it says of failures."""
+"""The keys of a configuration, and of its part `failures`."""
 
 
 def check_types(written: Mapping[str, Any]) -> None:
-    """Raise `UserError` for the first value of a configuration that is of another type."""
+    """Raise `UserError` for the first value of a configuration that has the wrong type."""
     try:
         typed(written, _Written)
     except MistypedError as error:
@@ -84,19 +86,21 @@ class Configuration:
     outputs: str = "outputs"
     output: str = "text"
     plot: bool = True
-    points: int | None = None  # that were to be answered, once that is known
+    points: int | None = None  # number of selected points, known when the run starts
 
     def __post_init__(self) -> None:
         check_name(self.name)
         if not self.outputs.strip() or "\0" in self.outputs:
-            raise UserError(f"outputs={self.outputs!r} is no folder; write outputs=outputs, say")
+            raise UserError(
+                f"outputs={self.outputs!r} is not a folder; write outputs=outputs, for example"
+            )
 
     @classmethod
     def from_dict(cls, written: Mapping[str, Any]) -> Configuration:
         """Return the configuration that `to_dict` wrote.
 
         Raises:
-            UserError: a key is unknown, or one that is needed is not there.
+            UserError: a key is unknown, or a required key is missing.
         """
         for key in written:
             if key not in TOP:
@@ -106,7 +110,7 @@ class Configuration:
 
     @classmethod
     def of_run(cls, folder: str | Path) -> Configuration:
-        """Return what the run in a folder was asked."""
+        """Return the configuration of the run in a folder."""
         file = Path(folder) / "config.json"
         try:
             return cls.from_dict(from_json(file.read_bytes(), dict[str, Any]))
@@ -114,14 +118,14 @@ class Configuration:
             raise UserError(f"{file} cannot be read: {error}") from error
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, as `config.json` beside a run holds them."""
+        """Return plain values, the content of `config.json`."""
         return dataclasses.asdict(self)
 
     def sweep(self) -> Sweep:
-        """Return the sweep that is asked for.
+        """Return the sweep of this configuration.
 
         Raises:
-            UserError: something in it means nothing.
+            UserError: a value is invalid.
         """
         if not str(self.outputs or "").strip():
             raise UserError("outputs= is empty: write a folder or a URL, as in outputs=outputs")
@@ -147,7 +151,7 @@ class Configuration:
 def _sampler(
     written: SpaceConfig, space: DesignSpace, goal: Goal, name: str, **options: Any
 ) -> Sampler | SearchSampler:
-    """Return the sampler that was chosen, or what an axis asks for: bisection or refinement."""
+    """Return the bisection or refinement that an axis requires, or the chosen sampler."""
     bisection, refined = capacity_search(written, space), refined_search(written, space, goal)
     if refined and bisection:
         raise UserError(f"axis '{refined.axis}' has a first and a then, beside a capacity axis")

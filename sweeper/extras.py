@@ -1,4 +1,4 @@
-"""Loads libraries that only some features need, such as those of the extra `search`."""
+"""Load optional libraries, such as those of the extra `search`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from simulators.core.errors import UserError
 
 
 def load_extra(module: str, what: str, extra: str = "search", instead: str = "") -> Any:
-    """Return an imported module of an optional dependency.
+    """Import and return a module of an optional library, which the feature `what` needs.
 
     Raises:
-        UserError: it is not installed; the message names the extra to install.
+        UserError: the library is not installed; the message names the extra to install.
     """
     try:
         return importlib.import_module(module)

@@ -1,8 +1,7 @@
-"""What may be known of a simulator beside its metrics: questions by flags, load tests, bounds.
+"""Optional interfaces of simulators: questions by flags, load tests, deployments, bounds.
 
-All of it is optional and found by what the simulator object has. Questions, load tests and
-deployments may also be those of a file with the simulator's name, in `planning/` and `deploy/`. The
-sweeper asks, sweeps and prints.
+A simulator object may implement them itself. Questions, load tests and deployments may also stand
+in a file with the simulator's name, in `planning/` or `deploy/`.
 """
 
 from __future__ import annotations
@@ -32,10 +31,14 @@ def flag(
     unit: str = "",
     **default: Any,
 ) -> Any:
-    """Declare a field of a question's flags; one without a default must be given.
+    """Declare a field of a question's flags; a field without a default is required.
 
-    It may be one of the choices, any if there are none, or a whole number that is not below the
-    least; with a unit, "s", numbers are read that are written with one, `800ms`.
+    Args:
+        doc: the help text.
+        least: smallest value of a whole number.
+        choices: allowed values; all values if empty.
+        unit: unit of the number; with "s", the flag accepts `800ms`.
+        default: the default value, as in `default=1`.
     """
     metadata = {"doc": doc, "least": least, "choices": tuple(choices), "unit": unit}
     return field(metadata=metadata, **default)
@@ -43,7 +46,10 @@ def flag(
 
 @dataclass(frozen=True, kw_only=True)
 class Deadline:
-    """A metric that must not exceed a limit; `interval` is the metric whose error it shares."""
+    """An upper limit on a metric.
+
+    `interval` names the metric with a stated prediction interval of the same relative width.
+    """
 
     metric: str
     limit: float
@@ -52,37 +58,37 @@ class Deadline:
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """A question asked by flags: the space to sweep, and the texts of its answer.
+    """A question asked by flags: the space to sweep, and the texts of the answer.
 
-    `amounts` returns the dollars of a design under a price list, by the text that follows them, the
-    one to minimise first; empty without a price. `prefilter` returns, by a cheap model, a lower
-    bound of the factor by which points miss a deadline. `excluded` are boolean columns that must be
-    false, each with the message shown otherwise.
+    `amounts` returns the costs of a design under a price list in dollars, keyed by unit text such
+    as "an hour"; the first cost is minimised, and without a price the mapping is empty. `prefilter`
+    returns a lower bound of each point's ratio of latency to deadline, from a cheap model.
+    `excluded` maps boolean columns that must be false to the message for a true value.
     """
 
     name: str  # of the space
     asks: str  # the question as a sentence
     space: Mapping[str, Any]  # what a space file would hold
-    given: tuple[str, ...]  # axes; each combination of their values has an answer
-    device: str  # axis; each of its values has a best design, or a reason why it has none
+    given: tuple[str, ...]  # scenario axes; each combination of values has an answer
+    device: str  # axis of devices; each device has a best design, or a reason for none
     amounts: Callable[[Mapping[str, Any], str], Mapping[str, float]]
     prices: tuple[str, ...]  # price lists
-    without_price: str  # metric to minimise where nothing has a price
-    deadlines: tuple[Deadline, ...]  # what the answer must meet
+    without_price: str  # metric to minimise among designs without a price
+    deadlines: tuple[Deadline, ...]  # limits that the answer must meet
     shown: tuple[str, ...]  # metrics of the answer
-    details: tuple[str, ...]  # axes shown of a design where they vary
-    alternatives: tuple[str, ...]  # fields, in one of which the runner-up differs
-    described: Callable[[Mapping[str, Any]], str]  # a design in a phrase
+    details: tuple[str, ...]  # axes shown for a design if they vary
+    alternatives: tuple[str, ...]  # fields; the next best design differs in one of them
+    described: Callable[[Mapping[str, Any]], str]  # returns a design as a phrase
     too_large: str  # message if the constraints leave no point
     among: str  # the candidates, as in "on at most 8 of h100_sxm"
     advice: tuple[str, ...]  # lines shown if no design meets the deadlines
-    target: Callable[[Mapping[str, Any]], str]  # export target besides the design's own engine
+    target: Callable[[Mapping[str, Any]], str]  # returns a suggested export target
     copies: str = ""  # axis to minimise in each answer; empty: all points are evaluated
-    devices: str = ""  # a derived column that grows with it
-    budget: float | None = None  # the most that the first amount may be
+    devices: str = ""  # derived column that grows with `copies`, such as the number of GPUs
+    budget: float | None = None  # upper limit of the first cost, in dollars
     prefilter: Callable[[pa.RecordBatch], NDArray[np.float64]] | None = None
     excluded: Mapping[str, str] = field(default_factory=dict)
-    asked: Callable[[Mapping[str, Any]], str] = lambda _: ""  # description of its load
+    asked: Callable[[Mapping[str, Any]], str] = lambda _: ""  # describes a design's load
     refused: Mapping[str, str] = field(default_factory=dict)  # refused devices and reasons
 
 
@@ -102,13 +108,13 @@ class Asks(Protocol):
 
 @runtime_checkable
 class ReadsLogs(Protocol):
-    """A simulator whose metrics a load test of a deployment measures."""
+    """Reads the log of a load test, which measures the simulator's metrics."""
 
     def read_log(self, text: str, source: str) -> Mapping[str, float]:
-        """Return what a benchmark measured, under the names of the metrics.
+        """Return the measured values in the log of a benchmark, keyed by metric.
 
         Raises:
-            UserError: the text holds no known figure.
+            UserError: the text contains no known metric.
         """
 
     def lesson(self, errors: Mapping[str, float]) -> str:
@@ -117,10 +123,10 @@ class ReadsLogs(Protocol):
 
 @runtime_checkable
 class Reports(Protocol):
-    """A simulator that can print the run of a design as a load test would."""
+    """Prints the run of a design in the format of a load test."""
 
     def report(self, point: Mapping[str, Any]) -> str:
-        """Return the run of a design as text; empty for a design that is not event-driven."""
+        """Return the run of a design as text; empty if the design has an analytic model."""
 
 
 @runtime_checkable
@@ -128,10 +134,10 @@ class Deploys(Protocol):
     """Writes the command or manifest that starts a design."""
 
     def deployment(self, point: Mapping[str, Any], target: str, name: str) -> str:
-        """Return the text that deploys a design.
+        """Return the command or manifest that deploys a design.
 
-        Missing fields of the point have their defaults. The target is an engine or an orchestrator;
-        empty: the design's own engine. The name appears in a comment.
+        Missing fields of the point have their defaults. The target is an engine or an orchestrator,
+        by default the design's own engine. The name appears in a comment.
 
         Raises:
             Infeasible: the design cannot exist.
@@ -144,13 +150,13 @@ class Deploys(Protocol):
 class CarriesLoad(Protocol):
     """A simulator whose designs serve a load, with replicas."""
 
-    load: str  # field: the load
-    throughput: str  # metric: the load served
+    load: str  # field of the load
+    throughput: str  # metric of the served load
     deadlines: str  # example of an SLO, as an SQL condition
-    copies: str  # field: the number of replicas
+    copies: str  # field of the number of replicas
 
     def standing(self, row: Mapping[str, Any]) -> Mapping[str, float]:
-        """Return the resources of one replica of a design, by unit: GPUs, $ an hour."""
+        """Return the resources of one replica of a design, keyed by unit, such as GPUs."""
 
 
 @runtime_checkable
@@ -160,9 +166,10 @@ class Bounds(Protocol):
     ranged: tuple[str, ...]  # fields in which a box may span several values
 
     def bounds(self, low: pa.RecordBatch, high: pa.RecordBatch) -> Mapping[str, Any]:
-        """Return lower bounds of metrics over each box, as columns; rounding is included.
+        """Return lower bounds of metrics over each box, as columns.
 
-        Infinite where no design of the box is feasible or has the metric, zero where unknown.
+        `low` and `high` are the corners of the boxes. A bound is infinite if no design of the box
+        is feasible or has the metric, and zero if unknown. Rounding errors are included.
         """
 
 
@@ -171,13 +178,13 @@ class Ignores(Protocol):
     """A simulator with fields that have no effect in some designs."""
 
     def ignored(self, batch: pa.RecordBatch) -> Mapping[str, NDArray[np.bool_]]:
-        """Return, by field, in which designs its value has no effect on bounded metrics."""
+        """Return one mask per field: the designs in which the field has no effect on bounds."""
 
 
 def known_beside(simulator: Simulator, folder: Folder) -> object:
-    """Return what a file of the simulator's name knows, else the simulator, which may know itself.
+    """Return the object in the file with the simulator's name; without a file, the simulator.
 
-    Such a file defines `QUESTIONS`, `LOAD_TESTS` or `DEPLOYMENTS`, as its folder is called.
+    The file defines `QUESTIONS`, `LOAD_TESTS` or `DEPLOYMENTS`, the name of its folder.
     """
     if simulator.name not in folder.names():
         return simulator

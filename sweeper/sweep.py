@@ -1,4 +1,4 @@
-"""A sweep: picks points, evaluates those without a row, returns all rows."""
+"""A sweep: select points, evaluate points without a stored row, return all rows."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from sweeper.store.store import Part, Store, adopt
 class Sweep:
     """A space, a sampler of its points, an engine, and a store of rows.
 
-    `objectives` and `where` (an SQL condition) are those of the live front and of searches, in each
-    scenario of the `given` axes; no row depends on them.
+    Searches and the live front use `objectives` and `where` (an SQL condition), separately in each
+    scenario of the `given` axes. Stored rows do not depend on them.
     """
 
     space: DesignSpace
@@ -37,8 +37,8 @@ class Sweep:
     objectives: Objectives
     where: str | None = None
     limits: Limits = UNSTATED
-    priced: DesignSpace | None = None  # the space at the prices asked for
-    given: tuple[str, ...] = ()  # axes that vary and are no choice
+    priced: DesignSpace | None = None  # the space with the requested price lists
+    given: tuple[str, ...] = ()  # scenario axes
 
     @classmethod
     def of(
@@ -54,11 +54,15 @@ class Sweep:
     ) -> Sweep:
         """Return the sweep of a space, for a notebook.
 
-        Its answers are kept in `outputs`, and found there by the next run. The objectives are the
-        simulator's own unless others are given. The sampler is a name such as `grid`, `random` or
-        `nsga2` with `**options` such as `points=500`, a dotted module, a file, or an object; the
-        engine `auto`, `inline`, `process` or `ray`. A simulator that is an object is answered in
-        this process.
+        Args:
+            space: the design space.
+            outputs: folder of the rows; the next run reuses them.
+            objectives: metrics to `min` or `max`; by default those of the simulator.
+            where: an SQL condition on rows.
+            sampler: an object, a file, a dotted module, or a name such as `grid` or `nsga2`.
+            engine: an object, or `auto`, `inline`, `process` or `ray`. Simulators that are objects
+                run in this process.
+            options: options of the sampler, such as `points=500`.
         """
         if engine == "auto" and is_registered(space.simulator):
             engine = "inline"
@@ -86,7 +90,7 @@ class Sweep:
         say: Say = lambda _: None,
         expect: Callable[[Sequence[Batch], Sequence[Batch]], None] = lambda _, __: None,
     ) -> pl.LazyFrame:
-        """Run the sweep and return all rows; arguments as of `answer`."""
+        """Run the sweep and return all rows; the arguments are those of `answer`."""
         self.answer(watch, say, expect)
         return repriced(self.store.scan(), self.priced or self.space)
 
@@ -101,9 +105,9 @@ class Sweep:
         An interrupted sweep can be run again; it loses only the batches in progress.
 
         Args:
-            watch: receives the summary of every part.
-            say: receives lines about what is done.
-            expect: receives, before each round, the points picked and those without a row.
+            watch: called with the summary of every part.
+            say: called with messages about the progress.
+            expect: called before each round with the selected points and the points without a row.
         """
         check_writable(self.store.results)
         if sum(len(span) for span in self.store.finished()) < len(self.space):

@@ -1,6 +1,6 @@
-"""A table of designs as a simulator: a design is answered by its row, others are infeasible.
+"""A table as a simulator: returns the row of each listed design; other designs are infeasible.
 
-So measurements, or the results of another simulator, are searched like any space.
+A sweep can thus search measurements or the results of another simulator.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from simulators.core.errors import UserError
 
 @dataclass(frozen=True)
 class Table:
-    """The simulator of a file."""
+    """The simulator of a table in a file."""
 
     name: str
     point: type
@@ -46,12 +46,12 @@ class Table:
         return outcome(self.metrics, columns, infeasible=reasons, shares=levels)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as the arguments it was made of: its dataclasses belong to this process."""
+        """Pickle the arguments of `table_simulator`: the dataclasses exist only in this process."""
         outputs = {f.name: f.metadata["better"] for f in dataclasses.fields(self.metrics)}
         return table_simulator, (self.name, self.file, self._inputs, outputs)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:  # noqa: ARG002 - one file for all
-        """Return the file, on which every point depends."""
+        """Return the file of the table, which every point depends on."""
         return (Path(self.file),)
 
     @property
@@ -60,7 +60,7 @@ class Table:
 
     @functools.cached_property
     def _rows(self) -> dict[tuple[Any, ...], int]:
-        """The row of each design."""
+        """The row number of each design."""
         table = _read(self.file)
         return {design: i for i, design in enumerate(table.select(self._inputs).rows())}
 
@@ -71,10 +71,10 @@ def table_simulator(
     """Return the simulator of a table.
 
     Args:
-        name: of the simulator, in spaces.
-        file: Parquet or CSV; a hyphen in the name of a column counts as an underscore.
+        name: name of the simulator in spaces.
+        file: Parquet or CSV file; hyphens in column names become underscores.
         inputs: columns that describe a design.
-        outputs: columns of metrics, and whether `min` or `max` is better.
+        outputs: columns of metrics, each with the better direction, `min` or `max`.
 
     Raises:
         UserError: the file cannot be read, lacks a column, or has two rows for one design.
@@ -88,7 +88,7 @@ def table_simulator(
         if len(twice := answers.filter(pl.col(output) > 1)):
             row = twice.select(inputs).row(0, named=True)
             design = ", ".join(f"{n}={v}" for n, v in row.items())
-            raise UserError(f"{file} has two answers to one design, {design}: {output} differs")
+            raise UserError(f"{file} has two rows for one design, {design}: {output} differs")
     kinds: dict[Any, type] = {pl.String: str, pl.Int64: int, pl.Float64: float, pl.Boolean: bool}
     point = dataclasses.make_dataclass(
         "Point",
@@ -105,7 +105,7 @@ def table_simulator(
 
 @functools.lru_cache(maxsize=8)
 def _read(file: str) -> pl.DataFrame:
-    """Return a file's columns with plain types, named as Python identifiers."""
+    """Return a file's columns with plain types and identifiers as names."""
     try:
         is_csv = file.endswith(".csv")
         table = pl.read_csv(file, infer_schema_length=None) if is_csv else pl.read_parquet(file)

@@ -49,27 +49,27 @@ def check_simulator(simulator: Simulator, batch: pa.RecordBatch) -> None:
 
 
 def check_sampler(sampler: Sampler | SearchSampler, space: DesignSpace) -> None:
-    """Check that a sampler picks allowed points of a space, each once, the same ones every time.
+    """Check that a sampler selects allowed points of a space, each once, and is deterministic.
 
-    The sampler should pick few points, of a space that is evaluated quickly.
+    The sampler should select few points of a space that is evaluated quickly.
     """
     with _temporary_store(space) as store:
         rounds = _rounds(sampler, space, store)
         picked = [number for numbers in rounds for number in numbers]
-        assert picked, "a sampler picks at least one point"
+        assert picked, "a sampler selects at least one point"
         twice = [n for n, times in Counter(picked).items() if times > 1]
-        assert not twice, f"points picked more than once: {twice[:5]}"
+        assert not twice, f"points selected more than once: {twice[:5]}"
         outside = [n for n in picked if not 0 <= n < len(space)]
         assert not outside, f"numbers outside 0..{len(space) - 1}: {outside[:5]}"
         allowed = space.count(np.array(picked, np.int64))
-        assert allowed <= sampler.size(space), "more points are picked than `size` says"
+        assert allowed <= sampler.size(space), "more points are selected than `size` returns"
         before = store.scan().collect().height
-        assert before == allowed, f"{allowed} points were picked, but {before} answered"
+        assert before == allowed, f"{allowed} points were selected, but {before} have rows"
         again = _rounds(sampler, space, store)
-        assert again == rounds, "run again over its own results, it picks other points"
+        assert again == rounds, "a second run on the same results selects other points"
         assert not list(store.missing(space, [np.array(picked, np.int64)])), "it does not resume"
     with _temporary_store(space) as store:
-        assert _rounds(sampler, space, store) == rounds, "the same options pick other points"
+        assert _rounds(sampler, space, store) == rounds, "the same options select other points"
 
 
 def check_engine(engine: Engine, space: DesignSpace) -> None:
@@ -86,7 +86,7 @@ def check_engine(engine: Engine, space: DesignSpace) -> None:
     assert pieces.equals(expected), "in shuffled order: " + _difference(pieces, expected)
     half = np.arange(0, len(space), 2, dtype=np.int64)
     holes = _answers(engine, space, [Span(0, len(space), half), half])
-    assert holes.equals(expected), "with points left out: " + _difference(holes, expected)
+    assert holes.equals(expected), "without some points: " + _difference(holes, expected)
 
 
 def _evaluate_twice(simulator: Simulator, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -208,7 +208,7 @@ def _temporary_store(space: DesignSpace) -> Iterator[Store]:
 
 
 def _rounds(sampler: Sampler | SearchSampler, space: DesignSpace, store: Store) -> list[list[int]]:
-    """Run a sampler and return the numbers it picked, round by round."""
+    """Run a sampler and return the selected points of each round."""
     picked: list[list[int]] = []
     sweep = Sweep(space, sampler, load_engine("inline"), store, _objectives(space))
     sweep.run(expect=lambda batches, _: picked.append([n for b in batches for n in numbers(b)]))
@@ -223,13 +223,13 @@ def _answers(engine: Engine, space: DesignSpace, batches: list[Batch]) -> pl.Dat
         rows = store.scan().collect()
         for batch in store.missing(space, [Span(0, len(space))]):
             lost = space.count(batch)
-            assert not lost, f"{lost} points of {batch} were not settled"
+            assert not lost, f"{lost} points of {batch} have no row"
     settled = sum(part.points for part in parts)
     assert settled == len(space), f"{settled} points were reported, of {len(space)}"
     counted = sum(sum(part.rows.values()) for part in parts)
     assert counted == len(rows), f"{counted} rows reported, {len(rows)} rows written"
     index = space.index_of(rows)
-    assert len(np.unique(index)) == len(index), "some points were answered twice"
+    assert len(np.unique(index)) == len(index), "some points have two rows"
     return rows[np.argsort(index)]
 
 

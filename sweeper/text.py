@@ -118,7 +118,7 @@ _NUMBER = re.compile(
 
 
 def number_in(text: str, unit: str = "") -> float | None:
-    """Return the number that a text represents, in base units; None if it is none.
+    """Return the number in a text, in base units; None if the text is not a number.
 
     >>> number_in("800ms", "s"), number_in("10k"), number_in("1.5 s", "s"), number_in("2 GPUs")
     (0.8, 10000.0, 1.5, None)
@@ -204,7 +204,7 @@ def reason_in_words(reason: str) -> str:
 
 
 _OURS = re.compile(r"(\x1b\[[0-9;]*m)")
-"""Bold and faint, the only escape sequences that we write."""
+"""Bold and faint, the only escape sequences that sweeper prints."""
 
 
 def printable(text: str) -> str:

@@ -22,7 +22,7 @@ _MISTAKE = re.compile(r"(?s)(?P<what>.*?)(?: - at (?P<key>`key` in )?`\$\.?(?P<p
 
 
 class MistypedError(ValueError):
-    """A value of another type than must be there: where, and what is wanted."""
+    """A value has the wrong type: the path of the value, and the expected type."""
 
     def __init__(self, path: str, wanted: str) -> None:
         super().__init__(f"`{path}` must be {wanted}" if path else wanted)
@@ -30,10 +30,10 @@ class MistypedError(ValueError):
 
 
 def typed(value: Any, kind: type[T]) -> T:
-    """Return plain values as a type: a dataclass, a `TypedDict`, a mapping of lists ...
+    """Convert plain values to a type: a dataclass, a `TypedDict`, a mapping of lists ...
 
     Raises:
-        MistypedError: they are of another.
+        MistypedError: a value has the wrong type.
 
     >>> typed({"a": [1, "b"]}, dict[str, list[int]])
     Traceback (most recent call last):
@@ -47,11 +47,11 @@ def typed(value: Any, kind: type[T]) -> T:
 
 
 def from_json(text: str | bytes, kind: type[T]) -> T:
-    """Return what JSON says, as a type.
+    """Parse JSON text into a type.
 
     Raises:
-        MistypedError: it says something else.
-        ValueError: it is no JSON, with the place.
+        MistypedError: a value has the wrong type.
+        ValueError: the text is not JSON; the message states the position.
     """
     try:
         return msgspec.json.decode(text, type=kind)
@@ -62,7 +62,7 @@ def from_json(text: str | bytes, kind: type[T]) -> T:
 
 
 def _mistyped(error: Exception) -> MistypedError:
-    """Return a mistake in the words of who wrote it."""
+    """Convert an error of msgspec to a `MistypedError` with a plain message."""
     match = _MISTAKE.fullmatch(str(error))
     if isinstance(error, RecursionError) or match is None:
         return MistypedError("", "it nests too deep")

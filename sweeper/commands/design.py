@@ -45,7 +45,7 @@ from sweeper.text import human
 _FASTER = 1.25
 """Factor by which `explain` makes a part of the device faster."""
 _LEAST_TIME, _LEAST_ENERGY = 0.002, 0.02
-"""Shares of a phase's time and energy below which operators are shown together."""
+"""Shares of a phase's time and energy below which operators are summed."""
 _MOST = 12
 """Operators printed by `compare`."""
 
@@ -92,7 +92,7 @@ def contributions(name: str, row: Mapping[str, Any]) -> list[Contribution]:
 
 
 def show(name: str, key: str, outputs: str, records: str | None) -> int:
-    """Print all figures of a design, and its run as a load test."""
+    """Print all columns of a design, and the run in the format of a load test."""
     last, [design] = designs(name, outputs, key)
     tell_progress(last)
     space, simulator, row = last.space, last.simulator, design.row
@@ -168,7 +168,7 @@ def export(words: list[str]) -> int:
 
 
 def explain(words: list[str]) -> int:
-    """Print the operators of a design, and what a faster part would gain."""
+    """Print the operators of a design, and the effect of a faster part of the GPU."""
     chosen = parse("explain", words)
     last, [design] = designs(chosen.name, chosen.outputs, chosen.key)
     found = design.operators()
@@ -260,7 +260,7 @@ def grouped(rows: Sequence[Contribution]) -> list[Contribution]:
 
 
 def _what_if(design: StoredDesign) -> Iterator[str]:
-    """Yield what the objectives gain from each part of the device made faster."""
+    """Yield the change of the objectives if one part of the GPU is faster."""
     last, row = design.last, design.row
     scales = [n for n in last.space.schema.names if n.endswith("_scale") and row.get(n) is not None]
     metrics = schema_of(last.simulator.metrics).names
@@ -401,7 +401,7 @@ def _compare_log(design: StoredDesign, file: Path, *, as_json: bool) -> int:
 
 
 def _compare_sweeps(a: Answers, b: Answers) -> int:
-    """Print changes on the designs that two sweeps share, and the volume their fronts dominate."""
+    """Print the changes of designs in both sweeps, and the hypervolumes of the fronts."""
     if a.space.simulator != b.space.simulator:
         raise UserError(
             f"'{a.name}' is a sweep of '{a.space.simulator}', '{b.name}' of '{b.space.simulator}'"

@@ -58,7 +58,10 @@ def calibrate(words: list[str]) -> int:
 
 
 def _calibrated(chosen: argparse.Namespace) -> Any:
-    """Calibrate by the kind of rows, which the columns tell; return gains and the written file."""
+    """Calibrate with the rows of a file, whose columns determine the kind of device.
+
+    Returns the gains and the written file.
+    """
     edge, deployment, kernels = (
         importlib.import_module(f"planning.calibrate.{name}")
         for name in ("edge", "deployment", "kernels")

@@ -106,7 +106,7 @@ def main(words: list[str]) -> int:
 
 
 def _answered(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
-    """Return one table: the analysis of each scenario, or of one design."""
+    """Return the analysis of all scenarios, or of one design, as one table."""
     kind, chosen.count = KINDS[chosen.kind], 1 if last.given else chosen.rows
     if chosen.kind in _OF_A_DESIGN:
         return kind(last, chosen)
@@ -257,11 +257,11 @@ def _fleet(last: Answers, chosen: argparse.Namespace) -> pl.DataFrame:
     one = float(row[axis]) / row[simulator.copies]
     fleet, each = replicas_for(load, one, spare=chosen.spare), simulator.standing(row)
     if not (chosen.json or chosen.write):
-        most = [_amount(unit, n * fleet.bought) for unit, n in each.items()]
+        most = [_amount(unit, n * fleet.peak) for unit, n in each.items()]
         print(
-            f"One replica serves {last.human(axis, one)}. The peak needs {fleet.bought:,} replicas "
+            f"One replica serves {last.human(axis, one)}. The peak needs {fleet.peak:,} replicas "
             f"({', '.join(most)}), including {chosen.spare} spare; mean utilization "
-            f"{100 * fleet.used:.0f} %."
+            f"{100 * fleet.utilization:.0f} %."
         )
     taken = {unit: [n * count for count in fleet.replicas] for unit, n in each.items()}
     hours = range(len(load))
@@ -339,7 +339,7 @@ KINDS: dict[str, Callable[[Answers, argparse.Namespace], pl.DataFrame]] = {
     "fleet": _fleet,
 }
 _OF_A_DESIGN = ("near", "fleet")
-"""Analyses of one design, which belongs to one scenario."""
+"""Analyses of one design and its scenario."""
 
 
 def _described() -> str:

@@ -34,7 +34,7 @@ from sweeper.text import duration, human
 
 _PATIENCE_S = 0.2
 _AT_ONCE, _COUNTED = 1 << 20, 1 << 26
-"""Points whose constraints are evaluated together, and the limit of exact counting."""
+"""Points per evaluation of constraints, and the largest batch that is counted exactly."""
 _BYTES = {"double": 8, "int64": 8, "bool": 1, "string": 2}
 """Bytes of a stored value by type, before compression (strings are stored as codes)."""
 

@@ -162,7 +162,7 @@ def _simulator(name: str) -> None:
 
 
 def _fields(kind: type, only: str = "") -> None:
-    """Print the columns of a type: of grouped options the first clause, or one group in full."""
+    """Print the columns of a type, grouped options in short, or one group in full."""
     groups = option_groups(kind)
     for f in sorted(columns_of(kind), key=lambda f: f.group in groups):
         if only not in ("", f.group):

@@ -20,13 +20,13 @@ from sweeper.report.answers import Answers
 from sweeper.text import in_words, reason_in_words
 
 _CANDIDATES = 400
-"""Cheapest designs of a device that meet the deadlines, among which a likely one is sought."""
+"""Number of cheapest designs per device whose probabilities are computed."""
 
 _MANY = 5
-"""Multiples of a deadline from which on a factor is printed instead of percent."""
+"""Multiple of a deadline from which the excess is printed as a factor."""
 
 ALL_BUT, TINY = 0.99, 1e-9
-"""Largest printed probability; tolerance of rounding down to percent."""
+"""Largest printed probability, and the tolerance of rounding down to percent."""
 
 Row = Mapping[str, Any]
 
@@ -36,8 +36,8 @@ class SloProbability:
     """Compute P(meets SLO) of designs and compare the result with the requested minimum."""
 
     question: Question
-    least: float  # the probability wanted
-    band: float  # half the 90 % interval where none is stated
+    least: float  # required probability
+    band: float  # half-width of the 90 % interval where none is stated
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ class Verdict:
     given: Mapping[str, Any]  # the model and load
     device: str
     row: Row | None  # the best design, or the nearest
-    does: bool  # whether that meets the deadlines
+    does: bool  # whether the design meets the deadlines
     why: str  # reason or remark
     others: Sequence[Row]  # other designs that meet the deadlines, cheapest first
 
@@ -215,7 +215,7 @@ def _nothing(
     rows: pl.LazyFrame,
     judged: pl.LazyFrame,
 ) -> Verdict:
-    """Return why no design of a device suffices: the nearest one's flaw, or the usual reason."""
+    """Return the verdict without a design: the nearest design's flaws, or the usual reason."""
     near = judged.bottom_k(1, by="__late").collect()
     if len(near):
         row = near.row(0, named=True)

@@ -1,10 +1,10 @@
-"""Questions to results: fronts, volumes, ranks, sensitivities, probabilities, what to buy.
+"""Queries on results: Pareto fronts, analyses, scenarios and probabilities.
 
-`pareto` finds the front of a table by the loops of `fronts`. `hypervolume`, `ranks` and
-`uncertainty` say how good and how sure a front is, `sensitivity` which axes matter, `neighbours`
-what one step of an axis changes, `planning` which design is cheapest and how many a load needs.
+`pareto` finds the front of a table, `fronts` the front of a matrix. `analysis` computes
+sensitivities, neighbours, cheapest designs and replicas; `scenarios` separates scenarios and
+applies price lists; `uncertainty` computes probabilities from prediction intervals.
 
-`results` are always rows of metrics as `Store.scan` returns them, of which the feasible ones count;
-`where` is an SQL condition that rows must meet, and `objectives` go from column to `min` or `max`.
-A column that is not there, or a condition that is none, is a `UserError`.
+`results` are always rows as `Store.scan` returns them; only feasible rows count. `where` is an SQL
+condition on rows, and `objectives` map a column to `min` or `max`. An unknown column and an invalid
+condition raise `UserError`.
 """

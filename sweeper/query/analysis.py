@@ -23,30 +23,30 @@ from sweeper.space.design_space import Objectives
 from sweeper.space.sql import check_columns
 
 _BINS = 32
-"""Values of a sampled axis beyond which neighbours are taken together."""
+"""Most values of a sampled axis; axes with more values are binned at quantiles."""
 _ROUNDING = 1e-12
-"""Shares of the variance below which means differ by how sums are rounded."""
+"""Share of the variance that rounding of sums can cause."""
 
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What the axes explain of one metric.
+    """Sensitivity of one metric to the axes.
 
-    `indices` has the columns `axis`, `first_order` (0 to 1), `values` (how many it takes) and
-    `span` (highest over lowest main effect), the most important axis first.
+    `indices` has the columns `axis`, `first_order` (0 to 1), `values` (number of values) and `span`
+    (highest over lowest main effect), the most important axis first.
     """
 
     metric: str
     rows: int
     indices: pl.DataFrame
     effects: pl.DataFrame  # axis, value (as text), mean, rows
-    interaction: float  # what no axis explains alone
+    interaction: float  # share of the variance that no axis explains alone
 
 
 def sensitivity(
     results: pl.LazyFrame, metric: str, axes: Sequence[str], *, where: str | None = None
 ) -> Sensitivity:
-    """Return main effects and first-order Sobol indices of the axes on a metric, itself left out.
+    """Return main effects and first-order Sobol indices of the axes on a metric.
 
     >>> rows = pl.LazyFrame({"a": [0, 0, 1, 1], "b": [0, 1, 0, 1], "y": [0.0, 1.0, 3.0, 4.0]})
     >>> sensitivity(rows, "y", ["b", "a"]).indices.rows()
@@ -62,8 +62,8 @@ def sensitivity(
         raise UserError(f"sensitivity of '{metric}' needs at least two feasible designs")
     indices, effects = [], []
     for axis in (name for name in axes if name != metric):
-        by_value, whole = _main_effect(good, metric, axis)
-        share = _explained(by_value, mean, variance, rows, whole=whole)
+        by_value, is_balanced = _main_effect(good, metric, axis)
+        share = _explained(by_value, mean, variance, rows, is_balanced=is_balanced)
         low, high = by_value.select(pl.col("mean").min(), high=pl.col("mean").max()).row(0)
         indices.append((axis, share, len(by_value), high / low if low > 0 else None))
         effects.append(
@@ -81,7 +81,7 @@ def sensitivity(
 
 
 def idle_axes(results: pl.LazyFrame, metrics: Sequence[str], axes: Sequence[str]) -> list[str]:
-    """Return the axes that change none of the metrics: designs equal but for them measure equal.
+    """Return the axes without effect on the metrics, in designs with equal other axes.
 
     >>> rows = pl.LazyFrame({"a": [0, 0, 1, 1], "b": [0, 1, 0, 1], "y": [3, 3, 4, 4]})
     >>> idle_axes(rows, ["y"], ["a", "b"])
@@ -94,23 +94,22 @@ def idle_axes(results: pl.LazyFrame, metrics: Sequence[str], axes: Sequence[str]
         if not others or good[axis].n_unique() < 2:
             continue
         spread = good.group_by(others).agg(
-            pl.col(axis).n_unique().alias("__met"), *(pl.col(m).n_unique() for m in metrics)
+            pl.col(axis).n_unique().alias("__values"), *(pl.col(m).n_unique() for m in metrics)
         )
-        met = spread.filter(pl.col("__met") > 1)
-        if (
-            len(met)
-            and met.select(pl.all_horizontal(pl.col(m) == 1 for m in metrics)).to_series().all()
-        ):
+        varied = spread.filter(pl.col("__values") > 1)
+        is_constant = pl.all_horizontal(pl.col(m) == 1 for m in metrics)
+        if len(varied) and varied.select(is_constant).to_series().all():
             found.append(axis)
     return found
 
 
 def _main_effect(good: pl.LazyFrame, metric: str, axis: str) -> tuple[pl.DataFrame, bool]:
-    """Return mean and rows by value of an axis, and whether each was met equally often.
+    """Return mean and rows by value of an axis, and whether all values have equally many rows.
 
-    A sampled axis is cut at its quantiles.
+    A sampled axis is binned at quantiles.
     """
-    found = _by_value(good.select(axis, metric), metric, axis)
+    means = good.group_by(axis).agg(mean=pl.col(metric).mean(), rows=pl.len())
+    found = means.sort(axis).collect(engine="streaming")
     if len(found) <= _BINS or not found[axis].dtype.is_numeric():
         return found, found["rows"].n_unique() == 1
     bins = good.select(axis, metric, __bin=pl.col(axis).qcut(_BINS, allow_duplicates=True))
@@ -120,22 +119,17 @@ def _main_effect(good: pl.LazyFrame, metric: str, axis: str) -> tuple[pl.DataFra
     return means.sort(axis).drop("__bin").collect(), False
 
 
-def _by_value(good: pl.LazyFrame, metric: str, axis: str) -> pl.DataFrame:
-    by_value = good.group_by(axis).agg(mean=pl.col(metric).mean(), rows=pl.len())
-    return by_value.sort(axis).collect(engine="streaming")
-
-
 def _explained(
-    by_value: pl.DataFrame, mean: float, variance: float, rows: int, *, whole: bool
+    by_value: pl.DataFrame, mean: float, variance: float, rows: int, *, is_balanced: bool
 ) -> float:
-    """Return the share of the variance that lies between the values of an axis."""
+    """Return the share of the variance between the values of an axis."""
     values = len(by_value)
     if variance <= 0 or values < 2:
         return 0.0
     weights, means = by_value["rows"].to_numpy(), by_value["mean"].to_numpy()
     between = float((weights * (means - mean) ** 2).sum())
     total = variance * rows
-    if whole or rows <= values:  # on a full grid nothing is by chance
+    if is_balanced or rows <= values:  # a full grid has no sampling noise
         return min(1.0, between / total) if between > _ROUNDING * total else 0.0
     noise = (total - between) / (rows - values)
     return min(1.0, max(0.0, (between - (values - 1) * noise) / (total + noise)))
@@ -147,13 +141,13 @@ def steps_from(
     axes: Mapping[str, Sequence[Any]],
     objectives: Objectives,
 ) -> pl.DataFrame:
-    """Return the evaluated neighbours of a design, and the changes of metrics.
+    """Return the stored neighbours of a design: designs one step away along one axis.
 
-    One row per neighbour: `axis`, `from`, `to` (as text), `better` (no objective worse, one
-    better), and per objective the new value and, as `NAME_change`, its relative change. Steps that
-    are better come first, then those with the largest gain in the first objective.
-    `axes` go from axis to its values in order; of an axis of names every other value is one step
-    away. An axis that is an objective, such as a capacity, is an outcome and no step.
+    The columns are `axis`, `from` and `to` (as text), `dominates` (no objective worse, one better),
+    and for each objective the value and, as `NAME_change`, the relative change. Dominating
+    neighbours come first, then those with the largest gain in the first objective. `axes` map an
+    axis to its ordered values; on an axis of names, all other values are one step away. An axis
+    that is an objective, such as a capacity, is skipped.
 
     >>> rows = pl.LazyFrame({"tp": [1, 2, 4], "cost": [3.0, 2.0, 5.0]})
     >>> steps_from(rows, {"tp": 4, "cost": 5.0}, {"tp": [1, 2, 4]}, {"cost": "min"}).rows()
@@ -177,7 +171,7 @@ def steps_from(
     steps = pl.concat(found)
     here = minimised(pl.DataFrame({n: [float(design[n])] for n in objectives}), objectives)
     there = minimised(steps, objectives)
-    better = (there <= here).all(axis=1) & (there < here).any(axis=1)
+    dominates = (there <= here).all(axis=1) & (there < here).any(axis=1)
     gain = (here[:, 0] - there[:, 0]) / max(abs(here[0, 0]), 1e-300)
     return (
         steps.with_columns(
@@ -185,11 +179,13 @@ def steps_from(
                 ((pl.col(n) - float(design[n])) / abs(float(design[n]) or 1.0)).alias(f"{n}_change")
                 for n in objectives
             ),
-            better=pl.Series(better),
+            dominates=pl.Series(dominates),
             __gain=pl.Series(np.nan_to_num(gain, nan=-np.inf)),
         )
-        .sort("better", "__gain", descending=True, maintain_order=True)
-        .select("axis", "from", "to", "better", *objectives, *(f"{n}_change" for n in objectives))
+        .sort("dominates", "__gain", descending=True, maintain_order=True)
+        .select(
+            "axis", "from", "to", "dominates", *objectives, *(f"{n}_change" for n in objectives)
+        )
     )
 
 
@@ -207,9 +203,9 @@ def _near(axis: str, values: list[Any], value: Any) -> pl.Expr:
 
 
 def cheapest(results: pl.LazyFrame, cost: str, slo: str, *, count: int = 1) -> pl.DataFrame:
-    """Return the `count` designs of least cost, the cheapest first, that meet an objective.
+    """Return the `count` cheapest designs that meet an SLO, the cheapest first.
 
-    `slo` is that service-level objective as an SQL condition; that none meets it is a `UserError`.
+    `slo` is an SQL condition. If no design meets the SLO, a `UserError` is raised.
 
     >>> rows = pl.LazyFrame({"usd": [3.0, 1.0, 2.0], "wait_s": [0.1, 9.0, 0.2]})
     >>> cheapest(rows, "usd", "wait_s < 1").rows()
@@ -232,10 +228,10 @@ def best_per(
     where: str | None = None,
     steps: int | None = None,
 ) -> pl.DataFrame:
-    """Return the best design at each level of a column: iso-cost tables and the like.
+    """Return the best design at each level of a column, for example at each cost.
 
-    Each value of the column is a level; with `steps`, so many logarithmic ranges of a column above
-    zero are.
+    Each value of the column is a level. With `steps`, the levels are so many logarithmic bins of
+    the column, whose values must be above zero.
 
     >>> rows = pl.LazyFrame({"gpus": [8, 8, 16], "rate": [3.0, 5.0, 9.0]})
     >>> best_per(rows, "gpus", "rate", "max").rows()
@@ -249,7 +245,7 @@ def best_per(
     if steps is not None:
         low, high = good.select(key.min(), high=key.max()).collect().row(0)
         if low is None or low <= 0:
-            raise UserError(f"'{level}' must be above zero to be cut into {steps} levels")
+            raise UserError(f"'{level}' must be above zero for {steps} logarithmic levels")
         width = max(math.log(high / low) / steps, 1e-12)
         key = ((pl.col(level) / low).log() / width).floor().clip(0, steps - 1)
     good = good.with_columns(__level=key)
@@ -262,25 +258,27 @@ def best_per(
 
 @dataclass(frozen=True)
 class Fleet:
-    """Replicas hour by hour, for a load that changes over the day."""
+    """The number of replicas per hour for a load that changes over the day."""
 
-    replicas: tuple[int, ...]  # what each hour needs
-    bought: int  # what must stand there if nothing is returned at night
-    used: float  # the mean load over the capacity of what runs
+    replicas: tuple[int, ...]  # in each hour
+    peak: int  # largest number of replicas
+    utilization: float  # total load over total capacity of the running replicas
 
 
 def replicas_for(load: Sequence[float], capacity: float, *, spare: int = 1) -> Fleet:
-    """Return how many whole replicas carry a load, with spares for failures.
+    """Return the number of replicas that serve a load, including spares for failures.
 
-    The load is given per hour, or any other step; the capacity is the load that one replica carries
-    within its deadlines. `spare` replicas, which may fail at once, are added.
+    Args:
+        load: the load in each hour or other time step.
+        capacity: the load that one replica serves within the SLO.
+        spare: number of replicas that may fail at the same time.
 
     >>> replicas_for([1.0, 7.0, 12.0], capacity=4.0)
-    Fleet(replicas=(2, 3, 4), bought=4, used=0.5555555555555556)
+    Fleet(replicas=(2, 3, 4), peak=4, utilization=0.5555555555555556)
     """
     if not capacity > 0:
-        raise UserError(f"a replica with a capacity of {capacity} carries no load")
+        raise UserError(f"a replica with a capacity of {capacity} serves no load")
     if not len(load) or min(load) < 0:
-        raise UserError("the load is a list of numbers, none below zero")
+        raise UserError("the load must be a list of numbers of at least zero")
     needed = [max(1, math.ceil(x / capacity - 1e-9)) + spare for x in load]
     return Fleet(tuple(needed), max(needed), float(np.sum(load) / (capacity * np.sum(needed))))

@@ -1,8 +1,8 @@
-"""The Pareto front of results, its knee, and the rows and objectives it is made of.
+"""The Pareto front of results and the knee of the front; rows and objectives of large tables.
 
-A point with several objectives has no best value, only a front: the designs for which nothing else
-is at least as good everywhere and better somewhere. Grids tie often, so the front is a set of
-distinct objective vectors, each with the number of designs that reach it.
+The front holds the designs that no other design dominates (at least as good in every objective,
+better in one). Designs of a grid often tie, so the front is a set of distinct objective vectors,
+each with the number of designs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sweeper.space.design_space import Objectives
 from sweeper.space.sql import check_columns, computed, condition
 
 FEASIBLE = pl.col("status").cast(pl.String) == "ok"
-"""Whether a row is a design that can exist and was simulated."""
+"""Whether a row is a feasible design with metrics."""
 _AT_ONCE = 100_000
 """Rows held in memory at a time; the front of a larger table is the front of its parts' fronts."""
 
@@ -36,9 +36,9 @@ def pareto_front(
     """Return the non-dominated designs, best in the first objective first.
 
     One row per distinct vector of objectives (and group), with all columns of `results` and
-    `equivalents`, the number of designs that reach exactly this vector. Rows whose status is not
-    `ok`, or that lack an objective, are never on the front. With `per`, columns, each combination
-    of their values has its own front.
+    `equivalents`, the number of designs with this vector. Rows with a status other than `ok` and
+    rows without a value of an objective are excluded. `per` names columns; each combination of
+    their values has a separate front.
 
     >>> rows = pl.LazyFrame({"cost": [1, 2, 2, 1], "speed": [1, 3, 1, 1]})
     >>> pareto_front(rows, {"cost": "min", "speed": "max"}).rows()
@@ -73,9 +73,9 @@ def qualifying(results: pl.LazyFrame, *, where: str | None = None) -> pl.LazyFra
 
 
 def rows_at(results: pl.LazyFrame, numbers: pl.Series) -> pl.DataFrame:
-    """Return rows by their numbers, which stand in the column `__row`, in the order of the rows.
+    """Return the rows with these numbers in ascending order; the column `__row` has the numbers.
 
-    Pieces of the results without any of them are not read.
+    Pieces of the results without such rows are not read.
     """
     wanted = np.unique(numbers.to_numpy().astype(np.int64))
     found = [results.with_row_index("__row").head(0).collect()]
@@ -87,7 +87,7 @@ def rows_at(results: pl.LazyFrame, numbers: pl.Series) -> pl.DataFrame:
 
 
 def alike(design: Mapping[str, Any], names: Iterable[str]) -> pl.Expr:
-    """Return the condition that a row has the values of a design in the columns named."""
+    """Return the condition that a row equals a design in the named columns."""
     same = (pl.col(name).eq_missing(design[name]) for name in names)
     return pl.all_horizontal(pl.lit(value=True), *same)
 
@@ -95,9 +95,9 @@ def alike(design: Mapping[str, Any], names: Iterable[str]) -> pl.Expr:
 def unstated(
     results: pl.LazyFrame, objectives: Iterable[str], *, where: str | None = None
 ) -> list[str]:
-    """Return the objectives that no qualifying row states: with one of them there is no front.
+    """Return the objectives without a value in any qualifying row; these prevent a front.
 
-    None if no row qualifies at all.
+    The list is empty if no row qualifies.
 
     >>> rows = pl.LazyFrame({"usd": [1.0, 2.0], "wait_s": [None, None]})
     >>> unstated(rows, ["usd", "wait_s"])
@@ -111,7 +111,7 @@ def unstated(
 
 
 def _fronts(table: pl.DataFrame, objectives: Objectives, per: Sequence[str]) -> pl.DataFrame:
-    """Return the rows of `table` on the front of their group, and how many rows equal each."""
+    """Return the rows of `table` on the front of their group, with the number of equal rows."""
     values = minimised(table, objectives)
     if per:
         kept, ties = group_fronts(values, group_numbers(table, per))
@@ -121,7 +121,7 @@ def _fronts(table: pl.DataFrame, objectives: Objectives, per: Sequence[str]) -> 
 
 
 def group_numbers(table: pl.DataFrame, per: Sequence[str]) -> Ints:
-    """Return a number for each row: rows with the same values of some columns have the same one.
+    """Return the group number of each row; rows of a group have equal values of `per`.
 
     >>> group_numbers(pl.DataFrame({"a": ["x", "y", "x"]}), ["a"]).tolist()
     [0, 1, 0]
@@ -133,7 +133,7 @@ def group_numbers(table: pl.DataFrame, per: Sequence[str]) -> Ints:
 
 
 def _merged(found: list[pl.DataFrame], objectives: Objectives, per: Sequence[str]) -> pl.DataFrame:
-    """Return the front of the fronts of several tables; what equals one another adds up."""
+    """Return the front of the fronts of several tables; the counts of equal rows are added."""
     if len(found) == 1:
         return found[0]
     together = pl.concat(found)
@@ -146,9 +146,9 @@ def _merged(found: list[pl.DataFrame], objectives: Objectives, per: Sequence[str
 def objective_matrix(
     results: pl.LazyFrame, objectives: Objectives, *, where: str | None = None
 ) -> tuple[Matrix, Ints]:
-    """Return the objectives of the qualifying rows, smaller is better, and the rows' numbers.
+    """Return the objectives of the qualifying rows, to be minimised, and the row numbers.
 
-    Read piece by piece, so that ten million rows need little more memory than their matrix.
+    The rows are read in pieces, so that the matrix takes most of the memory.
     """
     rows, filled = _count(results), 0
     matrix, numbers = np.empty((rows, len(objectives))), np.empty(rows, np.int64)
@@ -162,7 +162,7 @@ def objective_matrix(
 def objective_pieces(
     results: pl.LazyFrame, objectives: Objectives, *, where: str | None = None
 ) -> Iterator[tuple[Matrix, Ints]]:
-    """Yield the same of some rows at a time."""
+    """Yield the result of `objective_matrix` in pieces."""
     for some in _pieces(results, list(objectives), where):
         yield minimised(some, objectives), some["__row"].to_numpy().astype(np.int64)
 
@@ -170,7 +170,7 @@ def objective_pieces(
 def _pieces(
     results: pl.LazyFrame, columns: Sequence[str], where: str | None
 ) -> Iterator[pl.DataFrame]:
-    """Yield the qualifying rows, numbered in `__row`, as many as fit into memory at a time."""
+    """Yield the qualifying rows in pieces, with row numbers in `__row`."""
     for some in slices(results):
         with computed(f"where '{where}'"):
             table = qualifying(some, where=where).select("__row", *columns).collect()
@@ -178,13 +178,13 @@ def _pieces(
 
 
 def slices(results: pl.LazyFrame) -> Iterator[pl.LazyFrame]:
-    """Yield all rows, numbered in `__row`, as many as fit into memory at a time; one at least."""
+    """Yield all rows in pieces, with row numbers in `__row`; at least one piece."""
     for start in range(0, _count(results) or 1, _AT_ONCE):
         yield _slice(results, start, _AT_ONCE)
 
 
 def _slice(results: pl.LazyFrame, start: int, count: int) -> pl.LazyFrame:
-    """Return so many rows, numbered: numbered before, all up to them would be read."""
+    """Return `count` rows from `start` with row numbers, without reading earlier rows."""
     return results.slice(start, count).with_row_index("__row", offset=start)
 
 
@@ -193,7 +193,7 @@ def _count(results: pl.LazyFrame) -> int:
 
 
 def minimised(columns: pl.DataFrame | Mapping[str, NDArray[Any]], objectives: Objectives) -> Matrix:
-    """Return the objectives as a matrix in which smaller is better; missing values are NaN."""
+    """Return the objectives as a matrix to be minimised; missing values are NaN."""
     rows = len(columns) if isinstance(columns, pl.DataFrame) else len(next(iter(columns.values())))
     matrix = np.empty((rows, len(objectives)))
     for j, (name, direction) in enumerate(objectives.items()):
@@ -205,10 +205,10 @@ def minimised(columns: pl.DataFrame | Mapping[str, NDArray[Any]], objectives: Ob
 
 
 def knee(front: pl.DataFrame, objectives: Objectives) -> int:
-    """Return the row of the front nearest to the best value of every objective at once.
+    """Return the row of the front nearest to the ideal point, the best value of every objective.
 
-    Each objective is scaled to 0..1 over the front, on a logarithm where all its values are
-    positive, and the distance is Euclidean.
+    Each objective is scaled to 0..1 over the front, logarithmically if all values are positive. The
+    distance is Euclidean.
 
     >>> front = pl.DataFrame({"a": [1.0, 2.0, 100.0], "b": [100.0, 2.0, 1.0]})
     >>> knee(front, {"a": "min", "b": "min"})
@@ -227,7 +227,7 @@ def knee(front: pl.DataFrame, objectives: Objectives) -> int:
 
 
 def local_front(columns: Mapping[str, NDArray[Any]], objectives: Objectives) -> tuple[Matrix, Ints]:
-    """Return the distinct objective vectors on the front of some columns, and the ties of each."""
+    """Return the distinct objective vectors on the front of columns, and the ties of each."""
     kept, ties = distinct_front(minimised(columns, objectives))
     return np.column_stack([np.asarray(columns[n], np.float64)[kept] for n in objectives]), ties
 
@@ -235,7 +235,7 @@ def local_front(columns: Mapping[str, NDArray[Any]], objectives: Objectives) -> 
 def merge_fronts(
     fronts: Sequence[Matrix], ties: Sequence[Ints], objectives: Objectives
 ) -> tuple[Matrix, Ints]:
-    """Return the front of several fronts; the ties of equal vectors add up."""
+    """Return the front of several fronts; the ties of equal vectors are added."""
     values, together = np.concatenate(fronts), np.concatenate(ties)
     kept, _ = distinct_front(minimised(dict(zip(objectives, values.T, strict=True)), objectives))
     vectors, place = np.unique(values, axis=0, return_inverse=True)

@@ -23,13 +23,13 @@ from sweeper.space.design_space import DesignSpace, Objectives
 from sweeper.space.sql import names_in
 
 WORST, MEAN = "worst", "mean"
-"""How a design's values over all scenarios become one."""
+"""Aggregations of an objective over all scenarios."""
 
 
 def scenarios_of(
     results: pl.LazyFrame, given: Sequence[str], axes: Mapping[str, Sequence[Any]]
 ) -> list[dict[str, Any]]:
-    """Return the scenarios that results answer, in the order of the axes' values.
+    """Return the scenarios with results, in the order of the axes' values.
 
     >>> rows = pl.LazyFrame({"qps": [4, 4, 1], "tp": [1, 2, 1]})
     >>> scenarios_of(rows, ["qps"], {"qps": [1, 2, 4]})
@@ -51,21 +51,22 @@ def across(
     where: str | None = None,
     how: str = WORST,
 ) -> pl.LazyFrame:
-    """Return one row for each design that qualifies in every scenario: `chosen` and objectives.
+    """Return one row per design that qualifies in every scenario.
 
-    Each objective is its worst over the scenarios, or their mean. The given axes say in which of
-    them the first objective is worst; `status` is ok, and there is no `reason`.
+    The columns are `chosen`, the worst or mean value of each objective over the scenarios, and the
+    given axes, whose values name the scenario with the worst first objective. `status` is ok and
+    `reason` is null.
 
     >>> rows = pl.LazyFrame({"qps": [1, 2, 1, 2], "tp": [1, 1, 2, 2], "s": [1.0, 9.0, 3.0, 4.0]})
     >>> across(rows, ["qps"], ["tp"], {"s": "min"}).select("tp", "s", "qps").collect().rows()
     [(1, 9.0, 2), (2, 4.0, 2)]
 
     Raises:
-        UnknownNameError: `how` is none of the ways.
+        UserError: `how` is neither `worst` nor `mean`.
     """
     if how not in (WORST, MEAN):
         raise unknown(
-            f"across scenarios a design counts by its worst or mean, not '{how}'",
+            f"scenarios are combined by worst or mean, not '{how}'",
             how,
             (WORST, MEAN),
         )
@@ -80,18 +81,18 @@ def across(
     designs = good.group_by(chosen, maintain_order=True).agg(
         *(worst if how == WORST else [v.mean() for v in values]),
         *(pl.col(name).get(decisive) for name in given),
-        __met=pl.struct(given).n_unique(),
+        __scenarios=pl.struct(given).n_unique(),
     )
-    return designs.filter(pl.col("__met") == count).select(
+    return designs.filter(pl.col("__scenarios") == count).select(
         *given, *chosen, *objectives, status=pl.lit("ok"), reason=pl.lit(None, pl.String)
     )
 
 
 def unpriced(space: DesignSpace) -> DesignSpace:
-    """Return the space that is simulated: price fields at their defaults.
+    """Return the space to simulate: price fields have their defaults.
 
     Raises:
-        UserError: a constraint or a derived column asks what something costs.
+        UserError: a constraint or a derived column uses a price field.
     """
     simulator = load_simulator(space.simulator)
     if not isinstance(simulator, Reprices):
@@ -99,14 +100,14 @@ def unpriced(space: DesignSpace) -> DesignSpace:
     for text in (*space.constraints, *space.derived.values()):
         if named := set(names_in(text, f"'{text}'")) & set(simulator.priced):
             raise UserError(
-                f"'{text}' names '{named.pop()}': prices are known of results; write it in `where`"
+                f"'{text}' names '{named.pop()}': prices apply to results; write it in `where`"
             )
     usual = {c.name: c.default for c in columns_of(simulator.point)}
     return _with(space, {name: (usual[name],) for name in simulator.priced})
 
 
 def priced(space: DesignSpace, axes: Mapping[str, Any]) -> DesignSpace:
-    """Return a space with the price fields as they are written, each a value or several."""
+    """Return a space with the written values of price fields."""
     simulator = load_simulator(space.simulator)
     if not isinstance(simulator, Reprices):
         return space
@@ -115,10 +116,9 @@ def priced(space: DesignSpace, axes: Mapping[str, Any]) -> DesignSpace:
 
 
 def repriced(results: pl.LazyFrame, space: DesignSpace) -> pl.LazyFrame:
-    """Return results once for each combination of the space's prices, with the costs in each.
+    """Return the results once per price list of the space, with costs at current prices.
 
-    The costs that rows were stored with are those of the day they were simulated; here the price
-    lists count as they are now.
+    Stored costs use the prices of the day of the simulation, so they are computed again.
     """
     simulator = load_simulator(space.simulator)
     factors = _price_factors(space)
@@ -136,7 +136,7 @@ def repriced(results: pl.LazyFrame, space: DesignSpace) -> pl.LazyFrame:
 
 
 def _in(results: pl.LazyFrame, simulator: Reprices, prices: Mapping[str, Any]) -> pl.LazyFrame:
-    """Return rows in one price list."""
+    """Return rows with costs at given prices."""
     schema = results.collect_schema()
 
     def cost(metric: str) -> pl.Expr:
@@ -162,7 +162,7 @@ def _price_factors(space: DesignSpace) -> list[Factor]:
 
 
 def _with(space: DesignSpace, prices: Mapping[str, tuple[Any, ...]]) -> DesignSpace:
-    """Return a space with other values of price fields that move on their own."""
+    """Return a space with other values of the price fields that are separate axes."""
     alone = {tuple(factor.columns) for factor in _price_factors(space)}
     factors = []
     for factor in space.factors:

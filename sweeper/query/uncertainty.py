@@ -1,9 +1,9 @@
-"""The probability that a design is on the front, or meets a deadline, given errors of prediction.
+"""The probability that a design is on the front, or meets a deadline, given prediction errors.
 
-Each objective of each design is drawn from a lognormal whose 90 % interval is its band. The part of
-the error that all designs share (one calibration behind them all) moves them together and changes
-no order; only the part of their own does. Teich, "Pareto-front exploration with uncertain
-objectives" (2001), for the probability of dominance.
+Each objective of each design is drawn from a lognormal distribution with the 90 % prediction
+interval of the objective. The part of the error that all designs share, from a common calibration,
+does not change their order, so only the remaining part is drawn. Teich, "Pareto-front exploration
+with uncertain objectives" (2001), for the probability of dominance.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from sweeper.space.design_space import Objectives
 from sweeper.space.sql import check_columns
 
 Z90 = 1.6448536269514722
-"""Standard deviations from the middle of a normal distribution to the edge of its 90 % interval."""
+"""Half-width of the 90 % interval of a normal distribution, in standard deviations."""
 LAYERS = 3
-"""Number of successive fronts whose designs are drawn; others are never on the front."""
+"""Number of successive fronts whose designs are drawn; other designs are ignored."""
 
 
 def probable_front(
@@ -39,21 +39,20 @@ def probable_front(
     seed: int = 0,
     limit: int = 20_000,
 ) -> pl.DataFrame:
-    """Return the designs of the first three fronts with `p_front`, the likeliest first.
+    """Return the designs of the first three fronts with `p_front`, the most likely design first.
 
-    `behind` counts the fronts before a design's own, so it is 0 on the front.
+    `p_front` is the probability of being on the front; `behind` is the number of better fronts.
 
     Args:
         results: rows of metrics.
-        objectives: column to `min` or `max`; above zero.
-        bands: half the width of the 90 % prediction interval of an objective, as a share of its
-            value; objectives without one are exact. Columns `X_lo` and `X_hi` of the results take
-            precedence.
-        where: an SQL condition rows must meet.
-        shared: the share of each objective's variance that all designs have in common, 0 to 1.
-        draws: how often all designs are drawn.
-        seed: of the draws.
-        limit: candidates drawn at most; the best layers are kept first.
+        objectives: column to `min` or `max`; all values must be above zero.
+        bands: half-width of the 90 % prediction interval per objective, relative to the value;
+            0 if missing. Columns `X_lo` and `X_hi` of the results take precedence.
+        where: an SQL condition on rows.
+        shared: the share of the error variance that all designs have in common, 0 to 1.
+        draws: number of Monte Carlo draws.
+        seed: seed of the draws.
+        limit: largest number of drawn designs; better fronts come first.
 
     >>> rows = pl.LazyFrame({"cost": [1.0, 1.01, 9.0], "loss": [1.0, 1.01, 9.0]})
     >>> front = probable_front(rows, {"cost": "min", "loss": "min"}, {"cost": 0.1, "loss": 0.1})
@@ -65,7 +64,9 @@ def probable_front(
     check_columns(list(bands), list(objectives), "band")
     for name, band in bands.items():
         if not 0 <= band < 10:
-            raise UserError(f"band of '{name}': {band} is no share of its value, as in 0.2")
+            raise UserError(
+                f"band of '{name}': {band} is not a relative half-width; write 0.2, for example"
+            )
     if not 0 <= shared <= 1:
         raise UserError(f"shared={shared}: write a share between 0 and 1")
     values, numbers = _first_layers(results, objectives, where)
@@ -90,9 +91,9 @@ def probable_front(
 def _first_layers(
     results: pl.LazyFrame, objectives: Objectives, where: str | None
 ) -> tuple[Matrix, Ints]:
-    """Return the objectives and numbers of all rows of the first layers, and of some others.
+    """Return the objectives and numbers of the rows that may be in the first layers.
 
-    The layer of a row in a piece of the results is at most its layer in the whole.
+    The layer of a row within a piece of the results is at most the layer among all rows.
     """
     found = []
     for values, numbers in objective_pieces(results, objectives, where=where):
@@ -105,11 +106,10 @@ def _first_layers(
 def probability_within(
     row: Mapping[str, Any], metric: str, limit: float, *, interval: str, band: float
 ) -> tuple[float, bool]:
-    """Return the probability that a metric of a design stays within a limit.
+    """Return the probability that a metric stays within a limit, and whether the row states it.
 
-    And whether it is based on the row's own interval, of the metric `interval`, whose relative
-    width also applies to percentiles of that metric. Otherwise it is based on `band`, half the
-    relative width of the 90 % interval.
+    The row may state a 90 % prediction interval of the metric `interval`; the relative width also
+    applies to percentiles of this metric. Otherwise, `band` is the relative half-width.
     """
     low, high = row.get(f"{interval}_lo"), row.get(f"{interval}_hi")
     if not row[metric]:
@@ -121,9 +121,9 @@ def probability_within(
 
 
 def _sigma(table: pl.DataFrame, name: str, band: float) -> Matrix:
-    """Return the standard deviation of the logarithm of an objective, row by row.
+    """Return the standard deviation of the logarithm of an objective in each row.
 
-    From its interval where the row states one, else from the band.
+    Rows with a stated interval use the interval, other rows use the band.
     """
     assumed = np.full(len(table), np.log1p(band) / Z90)
     if f"{name}_lo" not in table.columns:
@@ -138,12 +138,12 @@ def _sigma(table: pl.DataFrame, name: str, band: float) -> Matrix:
 
 
 def probability_below(limit: float, low: float, high: float) -> float:
-    """Return the probability of being below a limit; it and both ends are shares of the prediction.
+    """Return the probability of being below a limit, given a 90 % prediction interval.
 
-    The prediction is the median, also of an interval that does not contain it. Errors have heavier
-    tails than a normal distribution: their logarithms are double exponential (Laplace, 1774), with
-    a scale on either side. The upper end of the 90 % interval is exceeded with probability 0.05,
-    its square with 0.005.
+    `limit`, `low` and `high` are relative to the prediction, which is the median even if the
+    interval does not contain 1. Errors have heavier tails than a normal distribution: their
+    logarithms follow a Laplace distribution (Laplace, 1774) with one scale per side. The upper end
+    is exceeded with probability 0.05, and the square of the upper end with probability 0.005.
 
     >>> [round(probability_below(limit, 0.5, 2.0), 3) for limit in (0.5, 1.0, 2.0, 4.0)]
     [0.05, 0.5, 0.95, 0.995]

@@ -33,9 +33,9 @@ from sweeper.text import human, in_words, reason_in_words
 KNEE = "knee"
 """Alias of the key of the front's knee."""
 _FEW = 3
-"""Values of an axis with results up to which an unfinished run lists them."""
+"""Most values of an axis that the progress of an unfinished run lists."""
 _IN_MEMORY = 2_000_000
-"""Rows up to which scenarios are split in memory."""
+"""Most rows that are split into scenarios in memory."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,7 @@ class Answers:
     given: tuple[str, ...] = ()  # axes that vary and are not chosen
     scenario: Mapping[str, Any] = field(default_factory=dict)  # selected values of given axes
     how: str = ""  # aggregation over scenarios: worst or mean
-    scanned: pl.LazyFrame | None = field(
-        default=None, compare=False
-    )  # the rows, if already selected
+    scanned: pl.LazyFrame | None = field(default=None, compare=False)  # rows, if selected already
 
     @functools.cached_property
     def simulator(self) -> Simulator:
@@ -67,12 +65,12 @@ class Answers:
 
     @functools.cached_property
     def results(self) -> pl.LazyFrame:
-        """All rows, in each of the price lists."""
+        """All rows, once per price list."""
         rows = self.scanned
         return repriced(rows_of(self.store, self.space), self.space) if rows is None else rows
 
     def in_prices(self, lists: str | None) -> Answers:
-        """Return the results in other price lists, comma-separated."""
+        """Return the results at other price lists; `lists` are names separated by commas."""
         if not lists:
             return self
         axes = {"prices": lists.split(","), "usd_per_gpu_hour": None}
@@ -117,11 +115,11 @@ class Answers:
 
     @functools.cached_property
     def scenarios(self) -> list[dict[str, Any]]:
-        """Scenarios with results, in the order of the axes; one without given axes."""
+        """Scenarios with results, in the order of the axes; one is empty without given axes."""
         return scenarios_of(self.results, self.given, self.space.axes)
 
     def within(self, scenario: Mapping[str, Any], rows: pl.LazyFrame | None = None) -> Answers:
-        """Return the results of the scenarios with some values."""
+        """Return the results of the scenarios with these values of given axes."""
         if not scenario:
             return self
         return dataclasses.replace(
@@ -146,7 +144,7 @@ class Answers:
 
     @functools.cached_property
     def usual(self) -> Answers:
-        """Results of the middle scenario, or of the nearest scenario with a front."""
+        """Results of the middle scenario, or of the next scenario with a front."""
         middle = len(self.scenarios) // 2
         outward = sorted(range(len(self.scenarios)), key=lambda i: abs(i - middle))
         found = [self.within(self.scenarios[i]) for i in outward]
@@ -212,7 +210,7 @@ class Answers:
 
     @functools.cached_property
     def objectives(self) -> Objectives:
-        """The objectives with values; without a price, for example, no design has a cost."""
+        """The objectives with values; for example, unpriced designs have no cost."""
         silent = unstated(self.results, self.wanted, where=self.where)
         return {n: d for n, d in self.wanted.items() if n not in silent} or self.wanted
 
@@ -323,7 +321,7 @@ class Answers:
         return in_words(name, self.units.get(name, ""))
 
     def scaled(self, name: str, value: Any) -> str:
-        """Return a value with its unit; whole numbers of objectives are scaled, too."""
+        """Return a value with its unit; whole numbers of objectives also get a scaled unit."""
         return self.human(name, real(value) if name in self.objectives else value)
 
     def choices(self, row: Mapping[str, Any]) -> list[str]:
@@ -335,7 +333,7 @@ class Answers:
         return designs.insert_column(0, keys(self.store.definition, designs))
 
     def design(self, prefix: str) -> tuple[str, dict[str, Any]]:
-        """Return the key and row of the design whose key has a prefix, or of the `knee`."""
+        """Return key and row of the design whose key starts with `prefix`, or of the `knee`."""
         if prefix == KNEE:
             if self.usual.front.is_empty():
                 raise UserError("no design qualifies, so there is no knee")
@@ -357,14 +355,15 @@ def point_of(simulator: Simulator, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def real(value: Any) -> Any:
-    """Return a whole number as a float, which is scaled when printed."""
+    """Return a whole number as a float, which `human` prints with a scaled unit."""
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def latest(name: str, outputs: str) -> Answers:
-    """Return the last run of a space, or of one of its definitions by `NAME@DIGITS`.
+    """Return the results of the last run of a space.
 
-    Overridden axes make another definition. Damaged runs are skipped with a warning.
+    Runs with overridden axes have other definitions; `NAME@DIGITS` selects one definition. Damaged
+    runs are skipped with a warning.
     """
     name, _, mark = name.partition("@")
     folders = runs(outputs, name)
@@ -407,7 +406,7 @@ def definition_in(file: Path) -> str:
 def answers_to(
     written: SpaceConfig, space: DesignSpace, store: Store, folder: Path, name: str
 ) -> Answers:
-    """Return the results of a space whose rows a store holds."""
+    """Return the results of a space with rows in a store."""
     space = priced(space, written.axes)
     wanted = objectives(written, space)
     condition, known = where(written, space), given(written, space, wanted)

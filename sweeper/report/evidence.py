@@ -39,7 +39,7 @@ class Evidence:
         return tuple(check for group in self.groups for check in self.by_group[group])
 
     def errors_naming(self, names: Collection[str], most: int = 5) -> list[Check]:
-        """Return errors of the simulator whose names contain `names`, best matches first."""
+        """Return at most `most` errors of the simulator whose names contain `names`."""
         own = self.by_group[self.groups[0]] if self.groups else ()
         errors = [check for check in own if check.kind == ERROR and check.value is not None]
         return naming(errors, names)[:most] if names else []
@@ -61,7 +61,7 @@ class Evidence:
 
 
 def naming(checks: Sequence[Check], names: Collection[str]) -> list[Check]:
-    """Return the checks whose names contain most of these names; all checks without any."""
+    """Return the checks that name some of `names`, best matches first; all if `names` is empty."""
     words = [re.compile(rf"(?<![a-z0-9]){re.escape(n)}(?![a-z0-9]|_\d|_pcie)") for n in names]
     counts = [sum(bool(word.search(check.name)) for word in words) for check in checks]
     most = max(counts, default=0)
@@ -155,7 +155,7 @@ def accuracy_table(known: Known) -> str:
 
 
 def _rounded(value: float | None, unit: str) -> str:
-    """Return a figure with one digit, whole from 100 on.
+    """Return a value with one decimal, without decimals from 100 on.
 
     >>> _rounded(9.96, "%"), _rounded(100.0, "%")
     ('10.0 %', '100 %')
@@ -166,7 +166,7 @@ def _rounded(value: float | None, unit: str) -> str:
 
 
 LEAST = 0.005
-"""Smaller shares of the time are left out."""
+"""Smallest share of the time that is printed."""
 _SPOKEN = {"unmodelled": "data sheet"}
 
 
@@ -176,7 +176,7 @@ def spoken(level: str) -> str:
 
 
 def shares_of_row(row: Mapping[str, Any]) -> dict[str, float]:
-    """Return the share of each evidence level in a design's time; empty without such columns."""
+    """Return the share of each evidence level in a design's time; empty if not stated."""
     found = {level: row.get(share) for level, share in zip(LEVELS, SHARES, strict=True)}
     return {level: share for level, share in found.items() if share is not None}
 
@@ -199,7 +199,7 @@ def shares_in_words(shares: Mapping[str, float]) -> str:
 
 
 def weakest_in_words(simulator: Simulator, row: Mapping[str, Any]) -> str:
-    """Return the operator of a design with the weakest evidence, and its device; or nothing."""
+    """Return the operator with the weakest evidence and its device as text; may be empty."""
     if not isinstance(simulator, NamesWeakest):
         return ""
     weakest = simulator.weakest(point_of(simulator, row))

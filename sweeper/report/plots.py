@@ -156,7 +156,7 @@ def heat(answers: Answers, asked: Columns) -> Any:
 def curves(answers: Answers, asked: Columns) -> Any:
     """Draw a metric as a function of one axis, for the knee and other designs of the front.
 
-    `of` names the axis that is walked along, `x` and `y` what is drawn; a load by default.
+    `of` names the axis (by default the load), `x` and `y` the drawn columns.
     """
     ordered = [n for n in answers.space.varied if _numeric(answers.space.axes[n])]
     if not ordered:
@@ -210,7 +210,7 @@ def sensitivity(answers: Answers, asked: Columns) -> Any:
 
 
 def waterfall(answers: Answers, _asked: Columns) -> Any:
-    """Draw the number of points from the whole space to the front."""
+    """Draw the numbers of points from the whole space to the front."""
     steps = answers.waterfall()
     labels, counts = zip(*steps, strict=True)
     figure, axes = plt.subplots(figsize=(8, 0.45 * len(steps) + 1), layout="constrained")
@@ -221,7 +221,7 @@ def waterfall(answers: Answers, _asked: Columns) -> Any:
     axes.invert_yaxis()
     axes.set_xticks([])
     axes.spines[:].set_visible(False)
-    axes.set_title(f"{answers.title}: where the points went", loc="left")
+    axes.set_title(f"{answers.title}: points from the space to the front", loc="left")
     return figure
 
 

@@ -44,11 +44,11 @@ class Progress:
 
     total: int  # points to evaluate in this run
     objectives: Objectives  # of the live front
-    answered: int = 0  # points whose answers were there already
+    answered: int = 0  # points with stored rows
     rows: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     started: float = field(default_factory=time.perf_counter)
-    _pace: list[tuple[float, int]] = field(default_factory=list)  # moments, and points done by then
+    _pace: list[tuple[float, int]] = field(default_factory=list)  # times, and points done by then
     _fronts: list[tuple[Matrix, Ints]] = field(default_factory=list)
 
     @property
@@ -106,8 +106,8 @@ class Progress:
     def _rate(self) -> float | None:
         """Return points per second over the latest third of the time; None at the start.
 
-        The first part waits for compilers and workers, and the next ones are small; vectorised
-        simulators are faster on larger parts, so only recent parts count.
+        The first part waits for compilers and workers, and the next parts are small, where
+        vectorised simulators are slow; so only recent parts count.
         """
         pace, now = self._pace[:], time.perf_counter()
         if len(pace) < _CALIBRATING or now - pace[0][0] < _CALIBRATING_S:
@@ -149,7 +149,7 @@ class _Lines:
         print(line, file=self.stream, flush=True)
 
     def close(self) -> None:
-        """Nothing to clean up."""
+        """Stop the display."""
 
 
 class _Terminal(_Lines):
@@ -186,7 +186,7 @@ class _Terminal(_Lines):
 
 @dataclass
 class Watch:
-    """The rows of a run so far, and the front including earlier rows."""
+    """The progress of a run in another process, and the front of all stored rows."""
 
     answers: Answers
     progress: Progress = field(init=False)

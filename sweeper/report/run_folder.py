@@ -46,7 +46,7 @@ _BROKEN = (
 
 
 class _Asked(TypedDict, total=False):
-    """The parts of `config.json` that are read."""
+    """The keys of `config.json` that sweeper reads."""
 
     space: Required[dict[str, Any]]
     outputs: str
@@ -55,7 +55,7 @@ class _Asked(TypedDict, total=False):
 class Progressed(TypedDict, total=False):
     """Progress written by the driver of a run: from its first round on, and at its end."""
 
-    answered: Required[int]  # points that were answered before
+    answered: Required[int]  # points with rows before the run
     to_do: Required[int]
     started_ns: int  # start of the first round, by the file system's clock
     rows: dict[str, int]  # new rows by status; written at the end
@@ -109,7 +109,7 @@ def asked(folder: Path) -> tuple[Definition, SpaceConfig]:
 
 
 def rows_of(store: Store, space: DesignSpace) -> pl.LazyFrame:
-    """Return the rows of a run; inputs added to the simulator since then have default values."""
+    """Return the rows of a run; inputs that the simulator gained later have default values."""
     rows = store.scan()
     known = set(rows.collect_schema().names())
     gained = (name for name in space.schema.names if name not in known)
@@ -163,7 +163,7 @@ def is_from_here(folder: Path) -> bool:
 
 
 def next_run(home: Path, time: str) -> Path:
-    """Return the folder of the next run among those in a folder."""
+    """Return the folder of the next run in the folder `home`."""
     numbers = (_number(run.name) for run in home.iterdir()) if home.is_dir() else ()
     return home / f"{max(numbers, default=0) + 1:06d}-{time}"
 
@@ -176,7 +176,7 @@ def earlier_run(home: Path, time: str) -> Path:
 
 
 def _number(run: str) -> int:
-    """Return the number of a run by its folder's name; 0 for one from elsewhere."""
+    """Return the number in the name of a run's folder; 0 for a merged run."""
     match = _NUMBERED.match(run)
     return int(match[1]) if match else 0
 

@@ -20,7 +20,7 @@ from sweeper.store.keys import SHOWN
 from sweeper.text import duration, human
 
 _ROWS, _REASONS = 20, 5
-_PAST = " " * 7  # the words that open a line of the end
+_INDENT = " " * 7  # width of the first word of the last lines
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Ended:
 
 
 def print_ended(ended: Ended) -> None:
-    """Print the front as a table, the knee in words, and where everything is."""
+    """Print the front, the knee, statistics, files and the next commands."""
     found = ended.answers
     print()
     if found.front.is_empty():
@@ -85,7 +85,9 @@ def print_ended(ended: Ended) -> None:
         )
     for note in found.notes:
         print_words(note)
-    print_words(f"Rows   {found.store.results}/*.parquet   (read with polars.scan_parquet)", _PAST)
+    print_words(
+        f"Rows   {found.store.results}/*.parquet   (read with polars.scan_parquet)", _INDENT
+    )
     picture = "  with front.png" if (found.folder / "front.png").exists() else ""
     print(f"Run    {found.folder}{picture}")
     where = elsewhere(found.folder.parents[2])
@@ -99,7 +101,7 @@ def print_ended(ended: Ended) -> None:
 
 
 def elsewhere(outputs: Path | str) -> str:
-    """Return the flag by which commands find results that are not in the usual folder.
+    """Return the flag `--outputs` for results that are not in the default folder.
 
     >>> elsewhere("outputs"), elsewhere("/data/sweeps")
     ('', ' --outputs /data/sweeps')
@@ -108,7 +110,7 @@ def elsewhere(outputs: Path | str) -> str:
 
 
 def at_example(found: Answers) -> str:
-    """Return the words that name a scenario of results, as in `qps=4,model=gpt2`."""
+    """Return the default scenario as the value of `--at`, as in `qps=4,model=gpt2`."""
     return ",".join(
         f"{n}={v:g}" if isinstance(v, float) else f"{n}={v}"
         for n, v in found.usual.scenario.items()
@@ -157,7 +159,7 @@ def print_front(
     where: str | None = None,
     rows: int = _ROWS,
 ) -> None:
-    """Print a front: design choices and objectives, in readable units."""
+    """Print a front: design choices and objectives with units."""
     space, best = answers.space, knee(front, objectives)
     places = _spread(len(front), best, rows)
     shown = front[places]
@@ -185,7 +187,7 @@ def print_front(
 
 
 def _spread(count: int, best: int, rows: int) -> list[int]:
-    """Return at most `rows` of `count` places, spread evenly, the best among them."""
+    """Return at most `rows` of `count` indices, spread evenly, including `best`."""
     last = count - 1
     if last < rows:
         return list(range(count))
@@ -213,7 +215,7 @@ def _evidence_sentence(found: Answers) -> str:
 
 
 def _example(found: Answers) -> str:
-    """Return a condition that makes sense for this sweep."""
+    """Return an example of a condition: the median of the first objective on the front."""
     first, direction = next(iter(found.objectives.items()))
     middle = float(np.median(found.front[first].cast(pl.Float64).to_numpy()))
     return f"{first} {'<=' if direction == 'min' else '>='} {middle:.3g}"

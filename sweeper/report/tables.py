@@ -26,7 +26,7 @@ from sweeper.text import printable
 
 _NARROWEST = 40
 _LONGEST = 100_000_000
-"""Bytes of a text that is read."""
+"""Size limit of a text file, in bytes."""
 _FORMULA = r"^[=+\-@\t\r]"
 """Start of a cell that a spreadsheet would evaluate."""
 
@@ -79,7 +79,7 @@ def read_text(file: Path) -> str:
     """Return the text of a file."""
     try:
         if (size := file.stat().st_size) > _LONGEST:
-            raise UserError(f"{file} has {size:,} bytes; texts of {_LONGEST:,} are read at most")
+            raise UserError(f"{file} has {size:,} bytes; the limit is {_LONGEST:,}")
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
@@ -185,7 +185,7 @@ class TableBlock:
 
 
 def shared(header: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[str, list[int]]:
-    """Return the common cells of all rows as text, and the columns that differ.
+    """Return the columns with one value as text, and the indices of the other columns.
 
     >>> shared(["key", "gpu", "tp"], [["a", "l4", "1"], ["b", "l4", "2"]])
     ('gpu l4', [0, 2])
@@ -212,7 +212,7 @@ def blocks(
 
 
 def wrapped(text: str, width: int | None, indent: str = "") -> str:
-    """Return a paragraph in lines of that width, later ones indented; long words stay whole.
+    """Return a paragraph wrapped to a width; later lines are indented, long words stay whole.
 
     >>> print(wrapped("words of a sentence", 10, "  "))
     words of a
@@ -226,7 +226,7 @@ def wrapped(text: str, width: int | None, indent: str = "") -> str:
 
 
 def _least(column: Sequence[str]) -> int:
-    """Return the least width of a column."""
+    """Return the smallest width of a column."""
     pieces = [piece.rstrip() for piece in _PIECE.findall(column[0])]
     for cell in column[1:]:
         pieces += [cell] if _is_figure(cell) else cell.split()
@@ -234,7 +234,7 @@ def _least(column: Sequence[str]) -> int:
 
 
 def _groups(header: Sequence[str], least: Sequence[int], width: int) -> list[list[int]]:
-    """Return the columns of each block: as many as fit after those that name the row."""
+    """Return the column indices of each block; every block starts with the row's name."""
     names = list(range(_named(header)))
     groups: list[list[int]] = []
     left = -1
@@ -250,14 +250,14 @@ def _groups(header: Sequence[str], least: Sequence[int], width: int) -> list[lis
 
 
 def _named(header: Sequence[str]) -> int:
-    """Return how many columns name the row: the first, or a mark and the next."""
+    """Return the number of columns that name the row: the first, or a mark and a name."""
     return 2 if header[0] == "" else 1
 
 
 def _widths(
     columns: Sequence[Sequence[str]], least: Sequence[int], group: Sequence[int], width: int
 ) -> list[int]:
-    """Return the widths of the columns of a block: the widest shrink first, down to a word."""
+    """Return the column widths of a block; the widest column shrinks first, down to a word."""
     widths = {i: max(map(len, columns[i])) for i in group}
     left = width - len(_GAP) * (len(group) - 1)
     while sum(widths.values()) > left:
@@ -269,7 +269,7 @@ def _widths(
 
 
 def _block(columns: Sequence[Sequence[str]], widths: Sequence[int]) -> TableBlock:
-    """Return columns of these widths side by side, figures to the right."""
+    """Return columns of these widths side by side, with figures aligned to the right."""
     broken = [
         [_broken(cell, width, _WORD if row else _PIECE) for row, cell in enumerate(column)]
         for column, width in zip(columns, widths, strict=True)
@@ -300,7 +300,7 @@ def _is_figure(cell: str) -> bool:
 
 
 def _broken(text: str, width: int, pieces: re.Pattern[str]) -> list[str]:
-    """Return a cell in parts no longer than `width`, each as long as it can be."""
+    """Return a cell split into lines of at most `width` characters."""
     if len(text) <= width or (pieces is _WORD and _is_figure(text)):
         return [text]
     parts = [""]

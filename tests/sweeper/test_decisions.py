@@ -162,7 +162,7 @@ def test_steps_that_improve_come_first() -> None:
     axes = {"tp": [1, 2, 4], "gpu": ["a", "b"]}
     here = {"tp": 2, "gpu": "a", "cost": 3.0, "wait": 3.0}
     steps = steps_from(rows, here, axes, {"cost": "min", "wait": "min"})
-    assert steps.select("axis", "to", "better").rows() == [
+    assert steps.select("axis", "to", "dominates").rows() == [
         ("gpu", "b", True),
         ("tp", "1", False),
         ("tp", "4", False),
@@ -174,6 +174,6 @@ def test_fleet_question_returns_the_cheapest_mix() -> None:
     assert best_per(rows, "usd", "qps", "max", steps=2).rows() == [(2.0, 3.0), (8.0, 9.0)]
     fleet = replicas_for([0.0, 4.0, 8.1], 4.0, spare=2)
     assert fleet.replicas == (3, 3, 5)
-    assert fleet.bought == 5
-    with pytest.raises(UserError, match="carries no load"):
+    assert fleet.peak == 5
+    with pytest.raises(UserError, match="serves no load"):
         replicas_for([1.0], 0.0)

@@ -91,7 +91,7 @@ def test_prices_are_not_part_of_the_point_key() -> None:
     )
     found = repriced(rows, several).select("prices", "usd").collect().rows()
     assert found == [("dear", 4.0), ("dear", None), ("fair", 2.0), ("fair", None)]
-    with pytest.raises(UserError, match="prices are known of results; write it in `where`"):
+    with pytest.raises(UserError, match="prices apply to results; write it in `where`"):
         unpriced(DesignSpace.of("tests.toys.rented", constraints=["prices = 'dear'"]))
 
 

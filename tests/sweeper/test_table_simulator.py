@@ -45,7 +45,7 @@ def test_missing_table_column_is_named(rows: Path) -> None:
 def test_table_with_duplicate_designs_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "twice.csv"
     file.write_text("n,t\n1,2.0\n1,3.0\n")
-    with pytest.raises(UserError, match="two answers to one design, n=1: t differs"):
+    with pytest.raises(UserError, match="two rows for one design, n=1: t differs"):
         table_simulator("bad", file, ["n"], {"t": "min"})
 
 
