@@ -201,7 +201,7 @@ def validated(simulator: Simulator, points: int, results: Any) -> pa.RecordBatch
     if wrong is not None:
         raise UserError(
             f"the simulator '{simulator.name}' {wrong}\n"
-            "Nothing of this batch was stored; sweeper.testing.check_simulator says more"
+            "Nothing of this batch was stored; check_simulator of tests/contracts.py names every mistake"
         )
     batch: pa.RecordBatch = results
     return batch

@@ -15,7 +15,7 @@ from simulators.dataflow.evaluation import area_mm2, machine_of
 from simulators.dataflow.mapping import chains, layers_of, network, network_names, read_mapping
 from simulators.dataflow.search.map_space import SPREAD
 from simulators.dataflow.simulator import SIMULATOR, DataflowPoint, simulate
-from sweeper.testing import check_simulator
+from tests.contracts import check_simulator
 
 FC = {"network": "resnet50", "layer": "fc", "evaluations": 2000}
 

@@ -13,7 +13,7 @@ from simulators.composition.simulator import SIMULATOR
 from simulators.core.columns import schema_of
 from simulators.core.errors import UserError
 from simulators.core.folder import GRAPHS
-from sweeper.testing import check_simulator
+from tests.contracts import check_simulator
 
 
 def points(*rows: dict[str, Any]) -> pa.RecordBatch:

@@ -20,7 +20,7 @@ from simulators.serving.engine import replica as at
 from simulators.serving.point import ServingPoint
 from simulators.serving.run import run_of
 from simulators.serving.simulator import SIMULATOR, simulate
-from sweeper.testing import check_simulator
+from tests.contracts import check_simulator
 
 BASE = ServingPoint(model="llama3_1_8b", gpu="h100_sxm", requests=60, qps=4.0)
 

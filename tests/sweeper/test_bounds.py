@@ -19,7 +19,7 @@ from sweeper.query.pareto import pareto_front
 from sweeper.samplers import load_sampler
 from sweeper.space.design_space import DesignSpace
 from sweeper.sweep import Sweep
-from sweeper.testing import check_sampler
+from tests.contracts import check_sampler
 
 GOALS = {"time_s": "min", "price": "min"}
 

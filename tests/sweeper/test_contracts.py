@@ -21,7 +21,7 @@ from sweeper.space import shipped_files
 from sweeper.space.design_space import DesignSpace, space_of
 from sweeper.space.points import Span
 from sweeper.space.space_file import read_space
-from sweeper.testing import check_engine, check_sampler, check_simulator
+from tests.contracts import check_engine, check_sampler, check_simulator
 from tests.toys import COUNTING, QUADRATIC, TROUBLE, space
 
 ROWS = 12

@@ -25,7 +25,7 @@ from sweeper.space.design_space import DesignSpace
 from sweeper.space.points import Span
 from sweeper.store.keys import define
 from sweeper.store.store import Part, Store
-from sweeper.testing import check_engine
+from tests.contracts import check_engine
 from tests.sweeper.test_contracts import bowl
 from tests.toys import COUNTING, QUADRATIC, TROUBLE, space, sweep
 

@@ -13,7 +13,7 @@ from sweeper.space.design_space import DesignSpace
 from sweeper.space.points import Span
 from sweeper.sweep import Sweep
 from sweeper.tables import table_simulator
-from sweeper.testing import check_simulator
+from tests.contracts import check_simulator
 
 
 @pytest.fixture
