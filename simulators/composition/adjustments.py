@@ -50,13 +50,13 @@ from simulators.workload.operators import (
 from simulators.workload.precision import QUANTISED, precision
 
 AROUND_EXPERTS = ("gather_by_expert", "experts_activation", "weighted_sum")
-"""What frameworks run, and what was timed, in one call with the products of experts."""
+"""Operators that frameworks run in one call with the products of experts, as in measurements."""
 
 RESIDUAL_NORMS = ("attention_norm", "ffn_norm")
 
 
 def launched(operators: Sequence[Compute], replica: Replica) -> Sequence[Compute]:
-    """Return the operators with those chains taken apart that the replica runs step by step."""
+    """Return the kernels that the replica launches for operators."""
     if not replica.is_fused:
         return unfused(operators, replica.model)
     if replica.library in replica.model.apart_in and not replica.accelerator:
@@ -65,7 +65,7 @@ def launched(operators: Sequence[Compute], replica: Replica) -> Sequence[Compute
 
 
 def inside_others(operators: Sequence[Compute], replica: Replica) -> Sequence[str]:
-    """Return the names of operators that other kernels or messages have in their time already."""
+    """Return the names of operators that are part of another kernel or message."""
     inside = replica.kernel_choices.fused_into_attention
     layout, asked = replica.layout, replica.runtime.norms_in_sums
     asked = asked and replica.library not in replica.model.apart_in
@@ -80,7 +80,7 @@ def inside_others(operators: Sequence[Compute], replica: Replica) -> Sequence[st
 
 
 def quantised_apart(operators: Sequence[Compute], replica: Replica) -> tuple[Compute, ...]:
-    """Return the operators with a kernel behind each norm that makes a product's input narrow."""
+    """Return the operators with a separate quantization kernel after each norm."""
     how = precision(replica.dtype)
     if how.compute not in QUANTISED:
         return tuple(operators)
@@ -96,11 +96,11 @@ def quantised_apart(operators: Sequence[Compute], replica: Replica) -> tuple[Com
 
 
 def unfused(operators: Sequence[Compute], model: LanguageModel) -> tuple[Compute, ...]:
-    """Return the operators with every fused chain taken apart.
+    """Return the operators with every fused chain split into its kernels.
 
-    A fused kernel moves its inputs and its result once. Its steps alone write what lies between
-    them and read it again: a residual sum and its norm, a rotary embedding and the write to the
-    cache. Activations take their gate along even so, as in all engines.
+    A fused kernel moves its inputs and its result once. Separate kernels also write and read the
+    intermediate results: a residual sum and its norm, a rotary embedding and the cache write.
+    Activations stay fused with their gate, as in all engines.
 
     >>> from simulators.catalog.model import load_model
     >>> chain = Elementwise(name="ffn_norm", elements=8192.0, reads=2.0, writes=2.0)
@@ -111,7 +111,7 @@ def unfused(operators: Sequence[Compute], model: LanguageModel) -> tuple[Compute
 
 
 def _steps(operator: Compute, model: LanguageModel) -> tuple[Compute, ...]:
-    """Return the kernels an operator is made of; itself if it is one already."""
+    """Return the unfused kernels of an operator."""
     if isinstance(operator, Elementwise) and operator.name.endswith("_norm"):
         return (
             replace(operator, name=f"{operator.name}_residual", reads=2.0, writes=1.0),
@@ -133,7 +133,7 @@ TILE_HEADS = 64.0
 
 
 def whole_lists(operators: Sequence[Compute], model: LanguageModel) -> tuple[Compute, ...]:
-    """Return operators of attention as kernels run them where an indexer chooses keys.
+    """Return operators with decode attention padded to whole lists of keys and tiles of heads.
 
     >>> from simulators.catalog.model import load_model
     >>> few = Attention(
@@ -169,15 +169,14 @@ SOURCES = {
     "blackwell": "h100_sxm",
     "blackwell_rtx": "h100_sxm",
 }
-"""By architecture, the measured GPU of the nearest lithography: TSMC's 7 nm beside Samsung's 8;
-TSMC's 4N, of which Blackwell's 4NP is a variant. A FLOP of an older architecture or of another
-vendor's takes other joules than any of these."""
+"""Measured GPU of the nearest process node, by architecture: TSMC's 7 nm for Samsung's 8 nm; TSMC's
+4N, of which Blackwell's 4NP is a variant. Older architectures and other vendors have no entry."""
 
 
 def slowdown(gpu: Gpu) -> float:
-    """Return what is added while matrix units work, as a share of their least possible time.
+    """Return the slowdown of matrix units under the power limit, as a share of roofline time.
 
-    A GPU held at a lower clock has as much less to give up.
+    A GPU that runs at a lower clock has a smaller slowdown.
     """
     if not gpu.validated:
         return 0.0
@@ -187,7 +186,7 @@ def slowdown(gpu: Gpu) -> float:
 
 
 def transferred_slowdown(gpu: Gpu) -> float:
-    """Return the slowdown that a measured GPU predicts for another, at most the mean share."""
+    """Return the slowdown of an unmeasured GPU, at most the mean of the measured ones."""
     fitted = _calibration()
     if gpu.architecture not in SOURCES:
         return fitted[OTHER]
@@ -198,12 +197,12 @@ def transferred_slowdown(gpu: Gpu) -> float:
 
 
 def flops_per_j(gpu: Gpu) -> float:
-    """Return how hard matrix units press on the power limit: 16-bit peak over watts."""
+    """Return the 16-bit peak FLOP/s over the power limit in watts."""
     return gpu.peak("fp16") / gpu.tdp_w
 
 
 def throttled_s(operator: Compute, gpu: Gpu, share: float) -> Column:
-    """Return the seconds that a lowered clock adds to one operator."""
+    """Return the seconds that a lower clock adds to one operator."""
     if not isinstance(operator, Gemm | GroupedGemm | Attention):
         return 0.0
     return share * np.asarray(flops(operator), np.float64) / gpu.peak(operator.dtype)
@@ -211,6 +210,6 @@ def throttled_s(operator: Compute, gpu: Gpu, share: float) -> Column:
 
 @functools.cache
 def _calibration() -> dict[str, float]:
-    """Return the fitted shares by GPU."""
+    """Return the fitted slowdowns by GPU."""
     content: dict[str, dict[str, float]] = read_calibration(CLOCKS_CALIBRATION)
     return content["slowdown"]

@@ -1,8 +1,8 @@
-"""Where the time, the energy and the memory of one pass go, operator by operator.
+"""Contributions to the time, energy and memory of one pass, operator by operator.
 
-The rows are those that `price.py` adds up, so their sum is the pass. Waiting has rows of its own:
-for links, for the host, for other stages of a pipeline. What each effect between kernels is worth
-stands in the notes of rows without time.
+`price.py` adds up the same rows, so their sum is the pass. Waits for links, for the host and for
+other pipeline stages have separate rows. Rows without time have a note with the change of the pass
+without an effect.
 """
 
 from __future__ import annotations
@@ -26,18 +26,17 @@ from simulators.workload.operators import Collective, Column, Gemm, GroupedGemm
 from simulators.workload.precision import BYTES
 
 LATENT = 0.3
-"""Below this share of either rate a kernel is bound by neither, but by its start and its tail."""
+"""A kernel below this share of both rates is bound by latency."""
 
 
 def explained(replica: Replica, step: Step, phase: str, prompt_s: float) -> list[Contribution]:
-    """Return time and energy of every operator, message and wait of a pass, over all GPUs.
+    """Return the contributions of every operator, message and wait of a pass.
 
-    Times are those of a stage, which all its GPUs take; energies are those of all its GPUs;
-    `memory_bytes` is what one GPU of a stage keeps.
-    `step` is one batch, its sums plain numbers; `phase` is what rows are called.
+    Times are those of a stage; energies are sums over the GPUs of the stage; `memory_bytes` is that
+    of one GPU. `step` is a single batch, with numbers as sums; `phase` is the name of the rows.
 
     Raises:
-        Infeasible: the model cannot be cut this way.
+        Infeasible: the parallelism does not fit the model.
     """
     check_layout(replica.model, replica.layout)
     parts = [stage_of(replica.model, replica.layout, i) for i in range(replica.layout.pp)]
@@ -61,7 +60,7 @@ def explained(replica: Replica, step: Step, phase: str, prompt_s: float) -> list
 
 
 def _effects(replica: Replica, step: Step, latency_s: float) -> list[Contribution]:
-    """Return a line for each effect that is counted: how much the pass would change without it."""
+    """Return a contribution per effect, with the change of the pass without the effect."""
     lines = []
     for name in EFFECTS:
         effects = replace(replica.effects, **{name: False})
@@ -126,7 +125,7 @@ def _contribution(row: Row, replica: Replica, phase: str) -> Contribution:
 
 
 def _bound(work: float, moved: float, seconds: float, dtype: str, replica: Replica) -> str:
-    """Return which rate of the data sheet a kernel comes nearest to, if to any."""
+    """Return the rate of the data sheet that bounds a kernel, or `latency`."""
     if replica.accelerator:
         return "mapping"
     gpu = replica.gpu
@@ -138,7 +137,7 @@ def _bound(work: float, moved: float, seconds: float, dtype: str, replica: Repli
 
 
 def _weights(operator: object) -> float:
-    """Return the bytes of the weights that an operator multiplies by, on one GPU."""
+    """Return the bytes of an operator's weights on one GPU."""
     if isinstance(operator, Gemm):
         count = _number(operator.n) * _number(operator.k) * _number(operator.batch)
     elif isinstance(operator, GroupedGemm):
@@ -151,7 +150,7 @@ def _weights(operator: object) -> float:
 def _memory(
     replica: Replica, step: Step, part: Stage, stage: int, phase: str
 ) -> list[Contribution]:
-    """Return what a GPU of a stage keeps besides the weights of its products."""
+    """Return the memory of a GPU of a stage, without the weights of its products."""
     model, layout = replica.model, replica.layout
     rows = part_rows(replica, step, part)
     products = sum(_weights(row.operator) for row in rows if np.any(row.seconds))

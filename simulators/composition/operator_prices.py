@@ -1,9 +1,9 @@
 """Time, energy and evidence of each operator and message of a pipeline stage.
 
-A kernel inside a model differs from one timed alone: products that were timed with quantisation get
-quantised inputs from the norm before them, runtimes have paces (`replica.py`), clocks drop
-(`adjustments.py`), and without fusion each step between two products is a kernel. An accelerator
-may compute in place of the GPU; memory, links and host stay those of the GPU.
+A kernel inside a model differs from a kernel timed alone: products that were timed with
+quantization get quantized inputs from the norm before, runtimes have paces (`replica.py`), clocks
+drop (`adjustments.py`), and without fusion each step between two products is a kernel. An
+accelerator may compute in place of the GPU; memory, links and host stay those of the GPU.
 """
 
 from __future__ import annotations
@@ -43,28 +43,28 @@ from simulators.workload.operators import Attention, Collective, Column, Compute
 Levels = int | NDArray[np.int64]
 
 LIBRARIES = ("nccl", "oneccl")
-"""Libraries of vendors: used where frameworks call them, and for unmeasured collectives."""
+"""Vendor libraries: used where frameworks call them, and for unmeasured collectives."""
 
 MODES_OF = {
     HIGH_THROUGHPUT: (FOR_MANY, FOR_MANY),
     LOW_LATENCY: (FOR_FEW, FOR_FEW),
     AUTO: (FOR_FEW, FOR_MANY),
 }
-"""The kernels of DeepEP by which few tokens of a rank, and many, get to their experts."""
+"""DeepEP's kernels for few tokens per rank, and for many, by backend."""
 
 CLOCKS = tuple(1.0 - step / 20.0 for step in range(1, 17))
-"""Shares of the clock that a GPU falls to, one after the other, until it keeps to a limit."""
+"""Clock shares that are tried in order until a GPU keeps its power limit."""
 
 ALIKE = 1.5
-"""Intervals up to so many times as wide as the narrowest are those of kernels known as well."""
+"""Kernels with an interval of at most this multiple of the narrowest count as equally known."""
 
 MESSAGE_BAND, UNMEASURED_BAND = 1.25, 2.0
-"""Nine of ten are within these factors: messages among kernels of those timed alone, and
+"""90 % intervals as factors: of messages inside a model over messages timed alone, and of
 unmeasured operators."""
 
 
 COLUMNS = ("seconds", "joules", "lo_s", "hi_s")
-"""Of a row: what grows with its repetitions."""
+"""Columns of a row that grow with its repetitions."""
 
 
 @dataclass(frozen=True)
@@ -72,22 +72,22 @@ class Row:
     """All repetitions of an operator or a message of a stage, on one GPU."""
 
     operator: Operator
-    part: str  # of an iteration: tokens, prefill_attention, ... as in `price.py`
+    part: str  # of an iteration, as in `price.py`: tokens, prefill_attention, ...
     seconds: Column
     joules: Column
     lo_s: Column  # the 90 % interval
     hi_s: Column
     level: Levels  # positions in `core.columns.LEVELS`
-    is_own: bool = True  # kernels measured on the GPU itself
-    is_foreign: bool = False  # experts in a format that no GPU of the architecture was timed in
+    is_own: bool = True  # measured on the GPU itself
+    is_foreign: bool = False  # experts in a format without measurements on the architecture
 
     def mask(self, present: Column) -> Row:
-        """Return the row with zeros where nothing is present."""
+        """Return the row with zeros where `present` is 0."""
         there = np.asarray(present) > 0
         return self.scaled(lambda column: np.where(there, column, 0.0))
 
     def select(self, is_other: Any, other: Row) -> Row:
-        """Return the row with the columns of another kernel of the same operator where asked."""
+        """Return the row with the columns of another kernel where `is_other` is true."""
         columns: dict[str, Any] = {
             name: np.where(is_other, getattr(other, name), getattr(self, name))
             for name in (*COLUMNS, "level")
@@ -95,23 +95,23 @@ class Row:
         return replace(self, **columns, is_own=self.is_own and other.is_own)
 
     def time_sliced(self, time_share: float) -> Row:
-        """Return the row where other processes have the rest of the GPU's time; joules stay."""
+        """Return the row under time slicing with other processes; joules do not change."""
         if time_share == 1.0:
             return self
         longer = self.scaled(lambda column: np.asarray(column) / time_share)
         return replace(longer, joules=self.joules)
 
     def scaled(self, change: Callable[[Column], Column]) -> Row:
-        """Return the row with all of `COLUMNS` changed alike."""
+        """Return the row with a function applied to all of `COLUMNS`."""
         changed: dict[str, Any] = {name: change(getattr(self, name)) for name in COLUMNS}
         return replace(self, **changed)
 
 
 def compute_rows(operators: Sequence[Compute], replica: Replica, part: str) -> list[Row]:
-    """Return the prices of operators that run in sequence, as often as they repeat.
+    """Return the prices of operators that run in sequence, repetitions included.
 
     Raises:
-        Infeasible: a buffer of the replica's accelerator holds too little.
+        Infeasible: a buffer of the replica's accelerator is too small.
         UnknownNameError: there is no such accelerator.
     """
     operators = launched(operators, replica)
@@ -128,7 +128,7 @@ def compute_rows(operators: Sequence[Compute], replica: Replica, part: str) -> l
 
 
 def is_one_launch(operators: Sequence[Compute], replica: Replica) -> bool:
-    """Say whether the replica's library has a kernel for the mixed attention among operators."""
+    """Return whether the replica's library has one kernel for mixed attention."""
     mixed = [o for o in operators if isinstance(o, Attention) and o.phase == "mixed"]
     if replica.accelerator or not mixed:
         return False
@@ -136,18 +136,18 @@ def is_one_launch(operators: Sequence[Compute], replica: Replica) -> bool:
 
 
 def message_rows(messages: Sequence[Collective], replica: Replica, part: str) -> list[Row]:
-    """Return the prices of messages: among the ranks of a stage, or the slowest hand-over."""
+    """Return the prices of messages among the ranks of a stage, or between stages."""
     gpu = replica.gpu
     rows = []
     for message in (one for one in messages if one.repeat):
         once = message_time(message, replica)
-        pace = 1.0  # of DeepEP's kernels, which no deployment of the fit ran
+        pace = 1.0  # no fitted deployment ran DeepEP's kernels
         if not isinstance(message, ops.ExpertExchange):
             pace = replica.runtime.pace(replica.cluster.fabric_of(gpu), "messages")
         hidden = replica.overlap if message.kind == "all_reduce" else 0.0
         factor = pace * (1.0 - hidden) * message.repeat
         seconds = once.time_s * factor
-        joules = seconds * replica.active_idle_w  # ring kernels leave most SMs idle
+        joules = seconds * replica.active_idle_w  # ring kernels use few SMs
         lo_s = np.minimum(once.lo_s, once.time_s / MESSAGE_BAND) * factor
         hi_s = np.maximum(once.hi_s, once.time_s * MESSAGE_BAND) * factor
         rows.append(Row(message, part, seconds, joules, lo_s, hi_s, once.level))
@@ -177,7 +177,7 @@ def message_time(message: Collective, replica: Replica) -> CollectiveTime:
 
 
 def family_of(operator: Operator) -> str:
-    """Return the name under which a runtime knows kernels of a kind, or messages."""
+    """Return the family of an operator in a runtime's tables."""
     if isinstance(operator, Attention):
         return operator.phase
     named = {Collective: "messages", ops.Gemm: "gemm", ops.GroupedGemm: "experts"}
@@ -185,7 +185,7 @@ def family_of(operator: Operator) -> str:
 
 
 def kernels_of(operator: Operator) -> str:
-    """Return the family; experts with weights narrower than activations have their own family."""
+    """Return the family; experts with weights narrower than activations have a separate family."""
     family = family_of(operator)
     if not (isinstance(operator, ops.GroupedGemm) and operator.has_narrow_weights):
         return family
@@ -193,21 +193,21 @@ def kernels_of(operator: Operator) -> str:
 
 
 def tokens_of(operator: Operator) -> Column:
-    """Return the tokens of a product; 1 for other operators, with a pace of one."""
+    """Return the tokens of a product; 1 for other operators."""
     if isinstance(operator, ops.Gemm):
         return operator.m
     return operator.tokens if isinstance(operator, ops.GroupedGemm) else 1.0
 
 
 def rows_of(operator: Operator) -> Column:
-    """Return the rows of an expert that meets any; those of other operators do not matter."""
+    """Return the mean tokens per activated expert; 1 for other operators."""
     if not isinstance(operator, ops.GroupedGemm):
         return 1.0
     return np.asarray(operator.tokens, np.float64) * operator.top_k / ops.active_experts(operator)
 
 
 def _kernel_row(operator: Compute, replica: Replica, part: str) -> Row:
-    """Return the price of a kernel at the highest clock at which a GPU keeps to its limit."""
+    """Return the price of a kernel at the highest clock within the GPU's power limit."""
     row = _held_row(operator, replica, part)
     if not replica.power_limit_w:
         return row
@@ -222,7 +222,7 @@ def _kernel_row(operator: Compute, replica: Replica, part: str) -> Row:
 
 
 def _held_row(operator: Compute, replica: Replica, part: str) -> Row:
-    """Return the price of a kernel at a GPU's clock; no less than where nobody holds it down."""
+    """Return the price of a kernel at a GPU's clock; at least the time at full clock."""
     row, gpu = _row_at_clock(operator, replica, part), replica.gpu
     if gpu.clock_share == 1.0:
         return row
@@ -232,7 +232,7 @@ def _held_row(operator: Compute, replica: Replica, part: str) -> Row:
 
 
 def _row_at_clock(operator: Compute, replica: Replica, part: str) -> Row:
-    """Return the price of the fastest of the kernels that an engine may run."""
+    """Return the price of the fastest kernel that an engine may run."""
     repeat, own = operator.repeat, (replica.library,)
     architecture = "" if replica.layout.routing.backend != GATHERED else replica.gpu.architecture
     competing = replica.runtime.competing(kernels_of(operator), architecture)  # DeepEP has GEMMs
@@ -246,9 +246,9 @@ def _row_at_clock(operator: Compute, replica: Replica, part: str) -> Row:
 
 
 def _known_alike(kernels: Sequence[Row]) -> list[Row]:
-    """Return the kernels that were measured on the GPU, else those known about as well as the best.
+    """Return the kernels measured on the GPU, else those with about the narrowest interval.
 
-    The least of several times is often one that came out too low, the likelier the less is known.
+    The minimum of several predictions is biased low, more so for wide intervals.
     """
     if own := [one for one in kernels if one.is_own]:
         return own
@@ -257,10 +257,7 @@ def _known_alike(kernels: Sequence[Row]) -> list[Row]:
 
 
 def _among_others(operator: Compute, replica: Replica, framework: str, part: str) -> Row:
-    """Return the price of a framework's kernel inside a model, from its price alone.
-
-    It runs once, and its joules are not known yet.
-    """
+    """Return the price of one run of a framework's kernel inside a model, without joules."""
     gpu = replica.gpu
     alone = price(operator, gpu, replica.level, framework)
     pace = replica.runtime.pace_of(
@@ -285,7 +282,7 @@ def _among_others(operator: Compute, replica: Replica, framework: str, part: str
 
 
 def _mapped_row(operator: Compute, replica: Replica, part: str) -> Row:
-    """Return the price of an operator on an accelerator, at each size once; never measured."""
+    """Return the price of an operator on an accelerator, mapped once per distinct size."""
     names, columns = _columns_of(operator)
     table = np.stack([column.reshape(-1) for column in columns], axis=1)
     distinct, which = np.unique(table, axis=0, return_inverse=True)
@@ -322,7 +319,7 @@ def _unmeasured_row(operator: Compute, part: str, seconds: Floats, joules: Float
 def _mapped(
     operator: Compute, names: list[str], sizes: Floats, accelerator: str
 ) -> tuple[float, float]:
-    """Return the seconds and joules of one run at one set of sizes."""
+    """Return the seconds and joules of one run for one set of sizes."""
     whole: dict[str, Any] = {
         name: max(1.0, float(np.rint(size))) for name, size in zip(names, sizes, strict=False)
     }

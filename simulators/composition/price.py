@@ -82,10 +82,7 @@ from simulators.workload.operators import Attention, Collective, Column
 
 
 def overlapped_rows(chunks: Sequence[Row], decodes: Sequence[Row], replica: Replica) -> list[Row]:
-    """Return the attention of a mixed batch, one kind of layers after the other.
-
-    States are updated apart even so.
-    """
+    """Return the rows of overlapped attention of a mixed batch; state updates stay separate."""
     rows: list[Row] = []
     for one, other in zip(chunks, decodes, strict=True):
         chunk, single = one.operator, other.operator
@@ -98,7 +95,7 @@ def overlapped_rows(chunks: Sequence[Row], decodes: Sequence[Row], replica: Repl
 
 
 def _beside(one: Row, other: Row, shared_s: Floats, active_idle_w: float) -> Row:
-    """Return two kernels side by side: their work is the same, clocks and leakage run less long."""
+    """Return two kernels side by side: equal work, and idle power over a shorter time."""
     in_turn_s = np.asarray(one.seconds + other.seconds, np.float64)
     seconds = np.clip(shared_s, np.maximum(one.seconds, other.seconds), in_turn_s)
     return replace(
@@ -113,7 +110,7 @@ def _beside(one: Row, other: Row, shared_s: Floats, active_idle_w: float) -> Row
 
 
 def _shared_s(one: Attention, other: Attention, one_s: Floats, other_s: Floats) -> Floats:
-    """Return the seconds until the better of both rates has served both, of work and of bytes."""
+    """Return the seconds in which the higher of both rates completes FLOPs and bytes of both."""
     taken = []
     for of in (padded_flops, moved_bytes):
         mine, theirs = of(one), of(other)
@@ -124,19 +121,18 @@ def _shared_s(one: Attention, other: Attention, one_s: Floats, other_s: Floats) 
 COMPUTED = ("tokens", "experts", "prefill_attention", "decode_attention", "mixed_attention")
 PARTS = (*COMPUTED, "collective", "send_recv")
 OF_LAYERS = (*(f"{name}_s" for name in PARTS[:-1]), *(f"{name}_j" for name in COMPUTED))
-"""What adds up over layers; the message to the next stage and launches belong to the stage."""
+"""Fields that add up over layers; the send to the next stage and launches belong to the stage."""
 
 NO_LAYERS = Stage(dense_layers=0, expert_layers=0, has_embedding=False, has_head=False)
 DENSE, EXPERTS = replace(NO_LAYERS, dense_layers=1), replace(NO_LAYERS, expert_layers=1)
 EMBEDDING, HEAD = replace(NO_LAYERS, has_embedding=True), replace(NO_LAYERS, has_head=True)
 
 LAUNCHED = "eager_tp"
-"""The runtime whose host launches the layers of replicas that no graph was captured for: those that
-exchange tokens by DeepEP's kernels of high throughput, which wait for the host to know their sizes
-(DeepEP, README)."""
+"""Runtime of replicas without CUDA graphs: DeepEP's high-throughput kernels wait for the host,
+which reads their sizes (DeepEP, README)."""
 
 PROBE = decode_step(64.0, 1024.0)
-"""An everyday decode batch: what stages are compared by."""
+"""A typical decode batch, by which stages are compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,20 +152,20 @@ class Iteration:
     prefill_attention_j: Column
     decode_attention_j: Column
     mixed_attention_j: Column
-    waiting_w: float  # of all GPUs of the stage without work
-    active_idle_w: float  # of the same during messages and launches
-    waits_level: int  # what launches rest on
-    rows: Sequence[Row] = ()  # of all kernels and messages, where they were priced one by one
-    parts_by_level: Seconds | None = None  # else what they take, by what their prices rest on
+    waiting_w: float  # idle power of all GPUs of the stage
+    active_idle_w: float  # power of all GPUs during messages and launches
+    waits_level: int  # evidence level of launches
+    rows: Sequence[Row] = ()  # of all kernels and messages, if they were priced one by one
+    parts_by_level: Seconds | None = None  # otherwise their seconds by evidence level
 
     @property
     def half_widths(self) -> HalfWidths:
-        """How far the intervals of kernels and messages reach, by family."""
+        """Half-widths of the intervals of kernels and messages, by family."""
         return half_widths_of(self.rows)
 
     @functools.cached_property
     def busy_by_level(self) -> Seconds:
-        """What kernels and messages take, by what their prices rest on."""
+        """Seconds of kernels and messages by evidence level."""
         return seconds_by_level(self.rows) if self.parts_by_level is None else self.parts_by_level
 
     @property
@@ -179,7 +175,7 @@ class Iteration:
 
     @property
     def busy_s(self) -> Column:
-        """Time with kernels or messages under way."""
+        """Seconds with running kernels or messages."""
         busy_s: Column = sum((getattr(self, f"{name}_s") for name in PARTS), start=0.0)
         return busy_s
 
@@ -190,19 +186,19 @@ class Iteration:
 
     @property
     def energy_j(self) -> Column:
-        """Energy of the stage's GPUs; while they wait they draw what they draw at rest."""
+        """Energy of the stage's GPUs, with active idle power during messages and launches."""
         waiting_s = self.collective_s + self.send_recv_s + self.launch_s
         computing_j: Column = sum((getattr(self, f"{name}_j") for name in COMPUTED), start=0.0)
         return computing_j + self.active_idle_w * waiting_s
 
 
 def iteration(replica: Replica, step: Step) -> Iteration:
-    """Return one iteration of the slowest stage in an everyday decode batch.
+    """Return one iteration of the pipeline's slowest stage, which is chosen for a typical batch.
 
-    It is one stage for every step, so that the parts keep their dependences.
+    The stage is the same for every step, so that parts depend on the same sums.
 
     Raises:
-        Infeasible: the model cannot be cut this way.
+        Infeasible: the parallelism does not fit the model.
     """
     times = [0.0]
     if replica.layout.pp > 1:
@@ -215,20 +211,20 @@ def stage_iteration(
 ) -> Iteration:
     """Return one iteration of one pipeline stage.
 
-    `only` are the parts of `PARTS` to price, where the batch has them; empty: all.
+    `only`: the parts of `PARTS` to price; empty: all.
 
     Raises:
-        Infeasible: the model cannot be cut this way.
+        Infeasible: the parallelism does not fit the model.
     """
     check_layout(replica.model, replica.layout)
     return part_iteration(replica, step, stage_of(replica.model, replica.layout, stage), only)
 
 
 def pipeline_iterations(replica: Replica, step: Step) -> tuple[Iteration, ...]:
-    """Return one iteration of every stage, in the order in which a batch passes them.
+    """Return one iteration of every stage, in pipeline order.
 
     Raises:
-        Infeasible: the model cannot be cut this way.
+        Infeasible: the parallelism does not fit the model.
     """
     check_layout(replica.model, replica.layout)
     parts = [stage_of(replica.model, replica.layout, stage) for stage in range(replica.layout.pp)]
@@ -237,12 +233,12 @@ def pipeline_iterations(replica: Replica, step: Step) -> tuple[Iteration, ...]:
 
 
 def time_shares(passes: Sequence[tuple[float, Sequence[Iteration]]]) -> Shares:
-    """Return the shares of the time of so many passes of all stages, by what they rest on."""
+    """Return the shares of the time of weighted passes through all stages, by evidence level."""
     return shares(add_up((n, one.seconds_by_level) for n, stages in passes for one in stages))
 
 
 def pass_interval(replica: Replica, stages: Sequence[Iteration]) -> tuple[float, float]:
-    """Return the ends of the 90 % interval of one pass of all stages, as shares of its time."""
+    """Return the ends of the 90 % interval of a pass through all stages, as shares of its time."""
     latency_s = np.sum([stage.latency_s for stage in stages])
     lo_s, hi_s = pass_interval_s(latency_s, (stage.half_widths for stage in stages), replica)
     return float(lo_s / latency_s), float(hi_s / latency_s)
@@ -251,7 +247,7 @@ def pass_interval(replica: Replica, stages: Sequence[Iteration]) -> tuple[float,
 def part_iteration(
     replica: Replica, step: Step, part: Stage, only: Sequence[str] = ()
 ) -> Iteration:
-    """Return one iteration of any part of the model: some layers, with or without the ends."""
+    """Return one iteration of a part of the model: some layers, with or without the ends."""
     rows, width = part_rows(replica, step, part, only), replica.layout.width
     sums: dict[str, Any] = {f"{name}_s": _total(rows, name, "seconds") for name in PARTS}
     sums |= {f"{name}_j": width * _total(rows, name, "joules") for name in COMPUTED}
@@ -267,13 +263,13 @@ def part_iteration(
 
 
 def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = ()) -> list[Row]:
-    """Return the operators and messages of any part of the model, priced one by one."""
+    """Return the operators and messages of a part of the model, priced one by one."""
     layout = replica.layout
     shard = Shard(replica.model, layout, part, replica.dtype, replica.kv_dtype)
-    shared = step.tokens / layout.attention_dp  # tokens are dealt out evenly, requests stay whole
+    shared = step.tokens / layout.attention_dp  # tokens are split evenly, requests stay whole
     step = busiest_group(step, layout.attention_dp)
-    # Sizes of a part with nothing to do are lifted to 1, and its time dropped, so that no formula
-    # is asked about empty matrices.
+    # Sizes of an empty part are raised to 1, and its time is dropped, so that no formula sees
+    # empty matrices.
     some = Step(**{f.name: np.maximum(1.0, getattr(step, f.name)) for f in fields(step)})
     tokens, logits = np.maximum(1.0, shared), some.logits_rows
     between = collectives(shard, tokens)
@@ -329,7 +325,7 @@ def part_rows(replica: Replica, step: Step, part: Stage, only: Sequence[str] = (
 
 
 def launch_s(replica: Replica, step: Step, part: Stage, busy_s: Column) -> Column:
-    """Return the seconds that a stage waits for the host, while the GPUs are idle."""
+    """Return the seconds that a stage waits for the host."""
     runtime = replica.runtime
     if replica.layout.routing.backend == HIGH_THROUGHPUT and not runtime.is_launching:
         runtime = replace(runtime, launch_layer_s=load_runtime(LAUNCHED).launch_layer_s)
@@ -345,7 +341,7 @@ def launch_s(replica: Replica, step: Step, part: Stage, busy_s: Column) -> Colum
 
 
 def busiest_group(step: Step, groups: int) -> Step:
-    """Return what the busiest of several groups of ranks attends to, requests shared out evenly.
+    """Return the step of the busiest group of ranks, with requests split evenly over groups.
 
     >>> [float(busiest_group(decode_step(n, 100.0), 4).decodes) for n in (6.0, 2.0)]
     [1.5, 1.0]
@@ -372,14 +368,14 @@ class Layers:
 
     @property
     def waiting_w(self) -> float:
-        """What the GPUs of one stage draw without work."""
+        """Idle power of the GPUs of one stage."""
         return self.parts[HEAD].waiting_w
 
     def stage(self, pp: int, stage: int) -> Iteration:
-        """Return one iteration of a stage, as `stage_iteration` does, of a pipeline of `pp`.
+        """Return one iteration of a stage of a pipeline of `pp`, as `stage_iteration` does.
 
         Raises:
-            Infeasible: the model cannot be cut this way.
+            Infeasible: the parallelism does not fit the model.
         """
         replica, model, layout = (
             self.replica,
@@ -421,7 +417,7 @@ class Layers:
 
 
 def layers_of(replica: Replica, step: Step) -> Layers:
-    """Return one layer of each kind and each end, priced; `replica.layout.pp` does not matter."""
+    """Return one layer of each kind and each end, priced; ignores `replica.layout.pp`."""
     model = replica.model
     kinds = [EMBEDDING, HEAD]
     kinds += [DENSE] if model.expert_layers < model.layers else []
@@ -431,13 +427,13 @@ def layers_of(replica: Replica, step: Step) -> Layers:
 
 
 def _total(rows: Sequence[Row], part: str, column: str) -> Column:
-    """Return the sum of a column over the rows of one part, in their order."""
+    """Return the sum of a column over the rows of one part, in order."""
     mine = (getattr(row, column) for row in rows if row.part == part)
     return sum(mine, start=0.0)
 
 
 def useful_flops(replica: Replica, step: Step) -> Floats:
-    """Return the FLOPs of all GPUs of a replica, of each step of a column."""
+    """Return the FLOPs of a step over all GPUs of a replica, without padding or copied heads."""
     total = np.zeros_like(np.asarray(step.tokens, np.float64))
     model, layout, dtypes = replica.model, replica.layout, (replica.dtype, replica.kv_dtype)
     for stage in range(layout.pp):
@@ -448,9 +444,9 @@ def useful_flops(replica: Replica, step: Step) -> Floats:
 
 
 def prompt_flops_saved(replica: Replica, prompt: Floats, cached: Floats) -> float:
-    """Return the share of the FLOPs of prompts that tokens found in a cache spare, over all.
+    """Return the share of all prompts' FLOPs that prefix cache hits save.
 
-    A token that is found is not computed, but those after it still attend to it.
+    A cached token is not computed, but later tokens still attend to it.
     """
     whole = useful_flops(replica, chunk_step(prompt, 0.0 * prompt, 1.0)).sum()
     rest = useful_flops(replica, chunk_step(prompt - cached, cached, 1.0)).sum()

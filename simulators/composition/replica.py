@@ -1,10 +1,10 @@
 """A replica: one copy of a model, its GPUs and their runtime.
 
-A runtime holds the time that an engine adds to its kernels. With CUDA graphs that is a gap per
-layer and host work per iteration and per sequence (scheduling, input preparation, sampling).
-Without them layers also wait wherever launching takes longer than the kernels do. A runtime names
-the libraries that compete for each kernel, of which the fastest runs, and the pace of kernels
-inside a model over their time alone. All numbers are fitted to whole deployments.
+A runtime has the time that an engine adds to its kernels. With CUDA graphs that is a gap per layer
+and host work per iteration and per sequence (scheduling, input preparation, sampling). Without
+graphs layers also wait where launching takes longer than the kernels. A runtime names the libraries
+that compete for each kernel, of which the fastest runs, and the pace of kernels inside a model over
+their time alone. All numbers are fitted to whole deployments.
 """
 
 from __future__ import annotations
@@ -44,39 +44,36 @@ NOTHING = "nothing"
 
 @dataclass(frozen=True)
 class Effects:
-    """What is counted besides kernels and messages that follow each other at once.
+    """Effects between kernels and messages; each can be switched off."""
 
-    Each can be left out, which says how much it contributes.
-    """
-
-    launch: bool = True  # hosts take time to launch kernels, with gaps between those of a layer
-    fusion: bool = True  # what stands between two products runs as one kernel
-    synchronisation: bool = True  # a host waits for an iteration's tokens before it prepares more
+    launch: bool = True  # kernel launches, and gaps between the kernels of a layer
+    fusion: bool = True  # operators between two products run as one kernel
+    synchronisation: bool = True  # the host waits for an iteration's tokens before the next one
     clocks: bool = True  # GPUs at their power limit slow down while matrix units are busy
-    prompt: bool = True  # a host turns the text of a prompt into tokens
+    prompt: bool = True  # the host tokenizes prompts
 
 
 EVERYTHING = Effects()
 EFFECTS = tuple(f.name for f in fields(Effects))
 
 TABLES = "kernels", "paces", "transferred", "many", "batch_times"
-"""Of the file of a runtime, each left out where it is empty."""
+"""Optional tables of a runtime's file."""
 
 NARROW, WIDENED = "narrow_", "widened_"
-"""Before the name of a family: its products with weights narrower than their activations, of four
-bits or of eight that are multiplied in 16, where their kernels or paces are others."""
+"""Prefixes of a family for products with weights narrower than activations: 4-bit weights, and
+8-bit weights that are multiplied in 16 bits."""
 
 FEW_TOKENS, MANY_TOKENS = 256.0, 2048.0
-"""Up to here kernels have the pace of few tokens, from here on that of many."""
+"""Limits of the paces of few and of many tokens."""
 
 LONE_ROWS = 1.0
-"""Up to here, in the mean, experts wait for their weights, however they are written; from as many
-rows as a matrix instruction has the work of their tiles counts whole. Half and twice of either end
-change what results printed in documentation come out at by less than two points."""
+"""Mean tokens per expert up to which weights set the time of experts; from the rows of a matrix
+instruction on, the work of tiles counts in full. Half or twice these limits change the documented
+results by less than two points."""
 
 
 def plain_family(family: str) -> str:
-    """Return the family that one of narrow or widened products is of.
+    """Return the family without the prefix of narrow or widened weights.
 
     >>> plain_family("widened_experts")
     'experts'
@@ -85,7 +82,7 @@ def plain_family(family: str) -> str:
 
 
 def share_of_many(tokens: Column) -> Column:
-    """Return how far a number of tokens is from few to many, by its logarithm.
+    """Return the position of a number of tokens between few and many, by its logarithm: 0 to 1.
 
     >>> share_of_many(np.array([64.0, 724.0774, 8192.0])).round(3).tolist()
     [0.0, 0.5, 1.0]
@@ -105,10 +102,10 @@ def _share_between(least: float, most: float, tokens: Column) -> Column:
 
 
 def effects_without(names: str) -> Effects:
-    """Return all effects but those named, joined by `+`.
+    """Return all effects except the named ones; names are joined by `+`.
 
     Raises:
-        UnknownNameError: there is no such effect.
+        UnknownNameError: an effect is unknown.
 
     >>> effects_without("launch+clocks")
     Effects(launch=False, fusion=True, synchronisation=True, clocks=False, prompt=True)
@@ -122,40 +119,39 @@ def effects_without(names: str) -> Effects:
 
 @dataclass(frozen=True, kw_only=True)
 class Runtime:
-    """What a way of running a model costs besides its kernels."""
+    """Time that an engine adds to its kernels, and the choice and paces of kernels."""
 
     name: str
     layer_s: float  # gaps between the kernels of one layer
     host_s: float  # of one iteration
     sequence_s: float  # of one sequence in an iteration
-    prepare_s: float = 0.0  # of one iteration, behind the GPU's work; files that are silent: HOST's
+    prepare_s: float = 0.0  # of one iteration, overlapped with the GPU; default: HOST's
     launch_layer_s: Mapping[str, float] = field(default_factory=dict)  # host time, by cluster
-    framework: str = ""  # whose kernels and messages; empty: the default of `kernels`
-    kernels: Mapping[str, Sequence[str]] = field(default_factory=dict)  # by family: whose compete,
-    # and by `family.architecture` where it is others'
-    mixture_layer_s: float = 0.0  # gaps that a layer of experts has besides
-    latent_layer_s: float = 0.0  # and one of latent attention
-    index_layer_s: float = 0.0  # and one whose keys an indexer chooses
-    state_layer_s: float = 0.0  # and one that keeps a state
-    gpus: Sequence[str] = ()  # the GPUs it was fitted on
-    across: str = ""  # the runtime with tensor parallelism; empty: itself
-    host: str = ""  # whose host was measured, where it is not that of an engine as deployed
-    is_fused: bool = True  # what stands between products runs as one kernel
-    norms_in_sums: bool = False  # a kernel that sums over tensor ranks adds residual and norm, too
-    decoder_numbers: int = 0  # of 32 bits, set aside for each logit of the most rows of a batch
+    framework: str = ""  # of kernels and messages; empty: the default of `kernels`
+    # Competing libraries, by family or `family.architecture`.
+    kernels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    mixture_layer_s: float = 0.0  # additional gaps of an expert layer
+    latent_layer_s: float = 0.0  # of a layer with latent attention
+    index_layer_s: float = 0.0  # of a layer with an indexer
+    state_layer_s: float = 0.0  # of a layer with a recurrent state
+    gpus: Sequence[str] = ()  # of the fit
+    across: str = ""  # the runtime with tensor parallelism; empty: the same
+    host: str = ""  # of the measurement, if not that of a deployed engine
+    is_fused: bool = True  # operators between products run as one kernel
+    norms_in_sums: bool = False  # tensor-parallel sums include residual and norm
+    decoder_numbers: int = 0  # fp32 numbers reserved per logit of the largest batch
     prompt_layer_s: Mapping[str, float] = field(default_factory=dict)  # launches with prompts
-    prompt_token_s: Mapping[str, float] = field(default_factory=dict)  # tokenising, per token
-    prompt_ktoken_s: Mapping[str, float] = field(default_factory=dict)  # more of it, per 1,000
+    prompt_token_s: Mapping[str, float] = field(default_factory=dict)  # tokenization, per token
+    prompt_ktoken_s: Mapping[str, float] = field(default_factory=dict)  # growth per 1,000 tokens
     paces: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
     transferred: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # device, family
     many: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # paces of many tokens
-    like: str = ""  # the runtime whose numbers it has, of an older release, but for kernels and
-    batch_times: Mapping[str, float] = field(
-        default_factory=dict
-    )  # these: paces of experts with many rows over today's, by family or `family.architecture`
+    like: str = ""  # the runtime that an older release copies, except kernels and `batch_times`
+    # Paces of experts with many rows over those of `like`, by family or `family.architecture`.
+    batch_times: Mapping[str, float] = field(default_factory=dict)
 
     def competing(self, family: str, architecture: str) -> Sequence[str]:
-        """Return whose kernels of a family compete on an architecture; empty: its own."""
+        """Return the competing libraries of a family on an architecture; empty: the runtime's."""
         plain = plain_family(family)
         names = (f"{family}.{architecture}", f"{plain}.{architecture}", family, plain)
         return next((self.kernels[name] for name in names if name in self.kernels), ())
@@ -163,10 +159,9 @@ class Runtime:
     def pace(self, device: str, family: str, *, is_own: bool = True) -> float:
         """Return the time of a family's kernels inside a model over their time alone.
 
-        Kernels differ by the architecture of a GPU, messages by the fabric between GPUs. A
-        pace fitted on GPUs without measured kernels includes the error of the transfer; such paces
-        are in `transferred` only and do not apply to kernels measured on the GPU itself.
-        A device is an architecture or a fabric; a family is one of kernels, or `messages`.
+        A device is an architecture for kernels, or a fabric for messages; a family is a family of
+        kernels, or `messages`. A pace fitted on GPUs without measured kernels includes the error of
+        the transfer; such paces are in `transferred` and apply only to transferred kernels.
         """
         own = self.paces.get(device, {}).get(family, 1.0)
         return own if is_own else self.transferred.get(device, {}).get(family, own)
@@ -181,11 +176,10 @@ class Runtime:
         is_own: bool = True,
         is_foreign: bool = False,
     ) -> Column:
-        """Return the pace of kernels that work on so many tokens.
+        """Return the pace of kernels for a number of tokens.
 
-        Weights set the time of few tokens, and products that of many: what a model changes about
-        one says little of the other, so each has a pace. Paces say nothing of foreign kernels.
-        `rows` are those of an expert, in the mean.
+        Weights set the time of few tokens, FLOPs that of many tokens, so each has a pace. Paces do
+        not apply to foreign kernels. `rows`: mean tokens per expert.
         """
         plain = plain_family(family)
         today: Column = 1.0
@@ -198,7 +192,7 @@ class Runtime:
 
     @property
     def is_launching(self) -> bool:
-        """Whether the host launches kernel by kernel, and replays no graphs."""
+        """Whether the host launches kernels one by one, without CUDA graphs."""
         return bool(self.launch_layer_s)
 
     def knows(self, gpu: Gpu) -> bool:
@@ -206,7 +200,7 @@ class Runtime:
         return (gpu.measured_as or gpu.name) in self.gpus
 
     def extra_gaps_s(self, model: LanguageModel, part: Stage) -> float:
-        """Return the gaps of a stage's layers of unusual kinds."""
+        """Return the additional gaps of a stage's expert, latent, indexed and state layers."""
         states = part.layers - attending_layers(model, part) if model.has_states else 0
         return (
             self.mixture_layer_s * part.expert_layers
@@ -226,10 +220,10 @@ class Runtime:
         effects: Effects = EVERYTHING,
         extra_gaps_s: float = 0.0,
     ) -> Column:
-        """Return the seconds that are added to the GPU's own time in one iteration of a stage.
+        """Return the seconds that launches and the host add to one iteration of a stage.
 
-        All layers launch alike, so either the host or the GPU sets the pace of all of them: an
-        iteration takes the longer of both. Nor does one end before the host prepared it.
+        An iteration takes the longer of the host's launches and the GPU's work, and at least the
+        host's time to prepare it.
         """
         waits_s = (self.host_s + self.sequence_s * sequences) * effects.synchronisation
         if not effects.launch:
@@ -244,9 +238,9 @@ class Runtime:
         return waits_s + np.maximum(0.0, launching - busy_s)
 
     def prompt_s(self, tokens: Column, prompts: Column, cluster: Cluster) -> Column:
-        """Return the host's time to turn prompts of equal length into tokens.
+        """Return the host's seconds to tokenize prompts of equal length.
 
-        Time per token grows with the prompt: until 2024 the fast tokenizer of the Llama models
+        The time per token grows with the prompt: until 2024 the fast tokenizer of the Llama models
         replaced spaces in quadratic time (huggingface/tokenizers, issue 1449).
         """
         host = cluster.name if cluster.name in self.prompt_token_s else ANY
@@ -256,16 +250,16 @@ class Runtime:
 
 
 def _on(cluster: Cluster, seconds: Mapping[str, float]) -> float:
-    """Return a host's time on a cluster, or on any; 0 where nothing is launched."""
+    """Return a host's seconds on a cluster, or on any cluster; 0 without an entry."""
     return seconds.get(cluster.name, seconds.get(ANY, 0.0))
 
 
 def load_runtime(name: str = DEFAULT_RUNTIME) -> Runtime:
-    """Return the runtime of that name or TOML path: fitted, or a choice by hand.
+    """Return the runtime with a name or a TOML path.
 
     Raises:
-        UnknownNameError: nothing answers to the name.
-        UserError: the file lacks a field, or has one that means nothing.
+        UnknownNameError: the name is unknown.
+        UserError: the file lacks a field, or has an unknown one.
 
     >>> load_runtime("graphs").launch_layer_s
     {}
@@ -277,10 +271,10 @@ def load_runtime(name: str = DEFAULT_RUNTIME) -> Runtime:
 def runtime_across(
     runtime: Runtime, width: int, load: Callable[[str], Runtime] = load_runtime
 ) -> Runtime:
-    """Return what a runtime is on a pipeline stage of so many GPUs.
+    """Return the runtime of a pipeline stage of `width` GPUs.
 
-    One process launches otherwise than several, one a GPU, that run in step: what was measured of
-    the one does not hold of the other.
+    A single process launches differently from synchronized processes, one per GPU, so the
+    measurements of one do not apply to the other.
 
     >>> [runtime_across(load_runtime("eager"), width).name for width in (1, 2)]
     ['eager', 'eager_tp']
@@ -317,21 +311,21 @@ class Replica:
     dtype: str = "fp16"
     kv_dtype: str = "fp16"
     runtime: Runtime = field(default_factory=load_runtime)
-    framework: str = ""  # whose kernels and messages; empty: the runtime's, else the default
-    overlap: float = 0.0  # share of the sums over tensor ranks that runs behind products
+    framework: str = ""  # of kernels and messages; empty: the runtime's, else the default
+    overlap: float = 0.0  # share of tensor-parallel sums that products hide
     effects: Effects = EVERYTHING
-    accelerator: str = ""  # what computes in the place of the GPU's kernels, if anything
+    accelerator: str = ""  # that computes in place of the GPU; empty: none
     level: str = BEST  # of information about the GPU's kernels; `zero_shot`: as if unmeasured
-    power_limit_w: float = 0.0  # of a GPU, that its clock falls for; 0: the data sheet's
-    unified: bool = False  # chunks and decodes attend in one kernel, where the library has one
-    overlapped: bool = False  # their kernels run beside each other on every SM
-    nucleus: bool = False  # tokens are drawn from sorted probabilities
-    time_share: float = 1.0  # of the GPU's that kernels get, where other processes have the rest
+    power_limit_w: float = 0.0  # of a GPU; 0: the data sheet's
+    unified: bool = False  # chunks and decodes attend in one kernel, if the library has one
+    overlapped: bool = False  # attention kernels of chunks and decodes overlap on every SM
+    nucleus: bool = False  # nucleus sampling: tokens are drawn from sorted probabilities
+    time_share: float = 1.0  # of the GPU under time slicing
     stream_interval: int = 1  # iterations between messages to a client; 0: answers are sent whole
 
     @property
     def library(self) -> str:
-        """Whose kernels and messages run."""
+        """Framework of the kernels and messages."""
         return self.framework or self.runtime.framework or DEFAULT_FRAMEWORK
 
     @property
@@ -342,16 +336,16 @@ class Replica:
 
     @property
     def kernel_choices(self) -> KernelChoices:
-        """Which kernels the engine behind `library` runs."""
+        """Kernel choices of the engine behind `library`."""
         return kernel_choices(self.library)
 
     def hosted(self, sequences: Column) -> Column:
-        """Return for how many of an iteration's sequences the busiest host works.
+        """Return the number of an iteration's sequences that the busiest host handles.
 
-        Each rank of data-parallel attention has a host of its own, but one hands over what all of
-        them stream: TensorRT-LLM's first rank, within its loop (`_enqueue_responses` in
-        `py_executor.py`), or a server's process. A message costs as much as an iteration of a
-        sequence: a choice, of messages alone nothing is measured.
+        Each rank of data-parallel attention has its own host, but one host sends the streamed
+        tokens of all ranks: TensorRT-LLM's first rank, within its loop (`_enqueue_responses` in
+        `py_executor.py`), or a server's process. A message is assumed to cost as much as an
+        iteration of a sequence, since messages alone are not measured.
         """
         own = sequences / self.layout.attention_dp
         return own + (sequences - own) / self.stream_interval if self.stream_interval else own

@@ -1,9 +1,9 @@
-"""The simulator of one forward pass, of a replica of a language model or of a whole graph.
+"""The simulator of one forward pass of a language model's replica, or of a whole graph.
 
 A replica's pass is a prefill of whole prompts, or one decode iteration. A batch passes all pipeline
-stages, one after another; nothing else is in flight. What many requests do to each other is the
-serving simulator's question. Passes over whole graphs are priced in `simulators/graphs`: this
-module alone imports both packages.
+stages, one after another, without other batches in flight. The serving simulator models the
+interaction of requests. `simulators/graphs` prices passes over whole graphs: only this module
+imports both packages.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ Columns = dict[str, NDArray[np.float64]]
 
 GB = 1e9
 WATTS_SHARE = 0.25
-"""Nine of ten mean watts of kernels are within this share (the kernels' page has their errors)."""
+"""Half-width of the 90 % interval of a kernel's mean power, as a share."""
 
 
 def gpu_of(point: Mapping[str, Any]) -> Gpu:
-    """Return the GPU of a point, or what it would be with more or less of some parts."""
+    """Return the GPU of a point, with its what-if scales."""
     return what_if(load_gpu(point["gpu"]), **{scale: point[scale] for scale in GPU_SCALES})
 
 
@@ -93,8 +93,8 @@ def replica_of(group: Mapping[str, Any]) -> Replica:
     """Return the replica that a group of rows shares.
 
     Raises:
-        Infeasible: the model cannot be cut this way, or the GPU lacks units for its precision.
-        UserError: a word nothing answers to.
+        Infeasible: the parallelism does not fit the model, or the GPU lacks the precision.
+        UserError: a value is unknown.
     """
     gpu, model, how = gpu_of(group), load_model(group["model"]), precision(group["dtype"])
     layout = Parallelism(tp=int(group["tp"]), pp=int(group["pp"]))
@@ -123,7 +123,7 @@ def replica_of(group: Mapping[str, Any]) -> Replica:
 
 
 def step_of(batch: pa.RecordBatch, where: NDArray[np.int64]) -> Step:
-    """Return the step of each row: either phase's sums, and nothing of the other."""
+    """Return the step of each row: the sums of its phase, zeros for the other phase."""
     codes, phases = categories(batch, "phase")
     is_prefill = (codes[where] == phases.index("prefill")) if "prefill" in phases else False
     requests, context = (
@@ -137,10 +137,10 @@ def step_of(batch: pa.RecordBatch, where: NDArray[np.int64]) -> Step:
 def memory_of(
     replica: Replica, step: Step, batch: pa.RecordBatch, where: NDArray[np.int64]
 ) -> Columns:
-    """Return what the fullest GPU must hold.
+    """Return the memory of the fullest GPU by use.
 
     Raises:
-        Infeasible: it cannot even hold the weights.
+        Infeasible: the weights exceed the GPU's memory.
     """
     model, layout = replica.model, replica.layout
     weights = weight_bytes(model, layout, replica.dtype)
@@ -157,7 +157,7 @@ def memory_of(
 
 
 def why_not(replica: Replica, memory: Columns) -> list[str]:
-    """Return for each row why its batch does not fit beside the weights, or nothing."""
+    """Return for each row the reason its batch exceeds the GPU's memory, or an empty string."""
     needed = memory["weight_bytes"] + memory["kv_bytes"] + memory["activation_bytes"]
     has = replica.gpu.hbm_bytes
     return [f"batch_exceeds_hbm: {_needs(float(n), has)}" if n > has else "" for n in needed]
@@ -168,10 +168,10 @@ def _needs(needed: float, has: float) -> str:
 
 
 def pass_metrics(replica: Replica, step: Step, stages: Sequence[Iteration]) -> Columns:
-    """Return the metrics of a batch that passes all stages."""
+    """Return the metrics of a pass through all stages."""
     host_s = prompt_s(replica, step)
     latency_s = _total([stage.latency_s for stage in stages]) + host_s
-    # While one stage works, the others wait.
+    # While one stage works, the other stages are idle.
     energy_j = _total(
         [stage.energy_j + stage.waiting_w * (latency_s - stage.latency_s) for stage in stages]
     )
@@ -198,20 +198,20 @@ def pass_metrics(replica: Replica, step: Step, stages: Sequence[Iteration]) -> C
 
 
 def evidence(replica: Replica, step: Step, stages: Sequence[Iteration]) -> Shares:
-    """Return the shares of the pass's time by what they rest on."""
+    """Return the shares of the pass's time by evidence level."""
     host = {runtime_level(replica): prompt_s(replica, step)}
     return shares(add_up((1.0, part) for part in (host, *(s.seconds_by_level for s in stages))))
 
 
 def prompt_s(replica: Replica, step: Step) -> NDArray[np.float64]:
-    """Return the host's time to tokenise the prompts of each row."""
+    """Return the host's seconds to tokenize the prompts of each row."""
     prompts, tokens = np.asarray(step.prefills), np.asarray(step.prefill_tokens)
     host_s = replica.runtime.prompt_s(tokens, prompts, replica.cluster)
     return np.asarray(host_s * replica.effects.prompt, np.float64)
 
 
 def _total(columns: Sequence[Column]) -> NDArray[np.float64]:
-    """Return the sum over stages, one after another: the order never depends on the batch."""
+    """Return the sum over stages in a fixed order, so that rows do not depend on the batch."""
     total = np.zeros(())
     for column in columns:
         total = total + column
@@ -219,7 +219,7 @@ def _total(columns: Sequence[Column]) -> NDArray[np.float64]:
 
 
 SHARED = tuple(f.name for f in fields(CompositionPoint) if f.name not in PER_ROW)
-"""Fields that rows of one replica have in common."""
+"""Fields that rows of one replica share."""
 
 
 @dataclass(frozen=True)
@@ -233,10 +233,10 @@ class Composition:
     facts: type = CompositionFacts
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Price every row; rows of one replica are priced together.
+        """Return the metrics of every row; rows of one replica are priced together.
 
         Raises:
-            UserError: a value means nothing.
+            UserError: a value is unknown.
         """
         check_batch(CompositionPoint, batch)
         rows = batch.num_rows
@@ -273,7 +273,7 @@ class Composition:
         return outcome(CompositionMetrics, out, infeasible=list(reasons), shares=shares)
 
     def reads(self, name: str, value: object) -> tuple[Path, ...]:
-        """Return the facts and calibrations behind a value; those of every point for no name."""
+        """Return the files behind an axis value; for an empty name, the files of all points."""
         if name == "":
             own = (CLOCKS_CALIBRATION, INTERVALS_CALIBRATION, HOST)
             return (*own, *READS, *graphs.READS)
@@ -297,11 +297,11 @@ class Composition:
         return ()
 
     def explain(self, point: Mapping[str, Any]) -> list[Contribution]:
-        """Return where the time, the energy and the memory of a design go, row by row.
+        """Return the contributions to time, energy and memory of a design.
 
         Raises:
-            Infeasible: the design cannot exist.
-            UserError: a value nothing answers to.
+            Infeasible: the design is infeasible.
+            UserError: a value is unknown.
         """
         batch = batch_of(CompositionPoint, point)
         check_batch(CompositionPoint, batch)
@@ -317,7 +317,7 @@ class Composition:
         return explained(replica, step, str(categories(batch, "phase")[1][0]), host_s)
 
     def weakest(self, point: Mapping[str, Any]) -> Contribution | None:
-        """Return the operator of a design whose time is known worst."""
+        """Return the contribution of a design with the weakest evidence."""
         return weakest_of(self.explain(point))
 
     def describe(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -330,7 +330,7 @@ class Composition:
         return table_of(CompositionFacts, columns)
 
     def notes(self, axes: Mapping[str, Sequence[Any]]) -> Sequence[str]:
-        """Say of which GPUs nothing was measured."""
+        """Return notes on GPUs without measurements."""
         return notes_on(axes["gpu"])
 
     def warm_up(self) -> None:
@@ -342,17 +342,17 @@ SIMULATOR = Composition()
 
 
 def _graph_rows(batch: pa.RecordBatch) -> NDArray[np.bool_]:
-    """Return which points are passes over a graph: by their model, or by their phase."""
+    """Return a mask of the points that are passes over a graph, by model or phase."""
     by_phase = which(batch, "phase", GRAPH_PHASES.__contains__)
     return by_phase | which(batch, "model", is_graph_model)
 
 
 def _job_of(point: Mapping[str, Any]) -> graphs.GraphJob:
-    """Return what a design point asks for; of a graph model, any phase but training is inference.
+    """Return the graph job of a point; any phase other than training is inference.
 
     Raises:
-        Infeasible: the GPU has no such precision, or the model would have to be cut.
-        UserError: a name nothing answers to.
+        Infeasible: the GPU lacks the precision, or the graph would need model parallelism.
+        UserError: a name is unknown.
     """
     gpu, dtype = gpu_of(point), point["dtype"]
     if dtype not in gpu.peak_flops or BYTES.get(dtype, 0.0) < BYTES["fp16"]:
@@ -378,7 +378,7 @@ def _job_of(point: Mapping[str, Any]) -> graphs.GraphJob:
 
 
 def _graph_metrics(job: graphs.GraphJob, one: graphs.Pass) -> Mapping[str, float]:
-    """Return the metrics of a pass over a graph; items are tokens, or inputs of a graph model."""
+    """Return the metrics of a pass over a graph; tokens are inputs of a graph model."""
     each = 1 if is_graph_model(job.model) else job.load.length
     items = float(job.load.batch * job.replicas * each)
     latency_s, energy_j = one.latency_s, one.energy_j * job.replicas
@@ -404,6 +404,6 @@ def _graph_metrics(job: graphs.GraphJob, one: graphs.Pass) -> Mapping[str, float
 
 
 def _parameters(model: str) -> int:
-    """Return the weights of a model, iterated or drawn."""
+    """Return the number of weights of a language model or a graph model."""
     is_graph = is_graph_model(model)
     return draw(model, Load(batch=1)).parameters if is_graph else load_model(model).parameters

@@ -58,12 +58,12 @@ def add_up(parts: Iterable[tuple[float, Mapping[K, Any]]], zero: Any = 0.0) -> d
 
 
 def runtime_level(replica: Replica) -> int:
-    """Return what launches and waits for the host rest on: a runtime was fitted on some GPUs."""
+    """Return the evidence level of launches and host waits: fitted only on some GPUs."""
     return FITTED if replica.runtime.knows(replica.gpu) else EXTRAPOLATED
 
 
 def shares(seconds: Seconds) -> Shares:
-    """Return the share of each level in the whole, a row for each of `LEVELS`."""
+    """Return the share of each level in the total, one row per level."""
     rows = np.broadcast_arrays(*(seconds.get(level, 0.0) for level in range(len(LEVELS))))
     return np.asarray(np.stack(rows) / np.sum(rows, axis=0), np.float64)
 
@@ -73,7 +73,7 @@ INTERVALS_CALIBRATION = Path(__file__).parent / "calibration" / "intervals.toml"
 
 @dataclass(frozen=True)
 class HalfWidth:
-    """How far a 90 % interval reaches below and above, in seconds."""
+    """Half-widths of a 90 % interval, below and above, in seconds."""
 
     below_s: Column = 0.0
     above_s: Column = 0.0
@@ -96,16 +96,17 @@ def half_widths_of(rows: Sequence[Row]) -> HalfWidths:
 
 
 def added(many: Iterable[HalfWidths]) -> HalfWidths:
-    """Return the half-widths of several parts: kernels of one family err together."""
+    """Return the sums of half-widths by family: errors of one family are correlated."""
     return add_up(((1.0, one) for one in many), HalfWidth())
 
 
 def interval_s(
     latency_s: Column, half_widths: HalfWidths, unexplained: float
 ) -> tuple[Floats, Floats]:
-    """Return the ends of the 90 % interval of a pass, the lower one not below nothing.
+    """Return the ends of the 90 % interval of a pass; the lower end is at least 0.
 
-    `unexplained` is the half-width, as a share of the pass, of what no kernel's interval explains.
+    `unexplained`: half-width of the remaining error that no kernel's interval explains, as a share
+    of the pass.
 
     >>> parts = {"gemm": HalfWidth(0.3, 0.3), "messages": HalfWidth(0.4, 0.4)}
     >>> lo, hi = interval_s(1.0, parts, 0.0)
@@ -133,6 +134,6 @@ def pass_interval_s(
 
 
 def unexplained_share(runtime: Runtime, gpu: Gpu) -> float:
-    """Return what no kernel's interval explains of a pass, wider on GPUs new to a runtime."""
+    """Return the unexplained half-width of a pass as a share; wider on GPUs new to a runtime."""
     shares = once(read_calibration, INTERVALS_CALIBRATION)["unexplained"]
     return float(shares["known_gpus" if runtime.knows(gpu) else "new_gpus"])
