@@ -33,7 +33,7 @@ class Tensor:
 
     @property
     def dims(self) -> frozenset[str]:
-        """Dimensions that index the tensor; loops over any other dimension reuse the tensor."""
+        """Dimensions that index the tensor; loops over other dimensions reuse the tensor."""
         return frozenset(dim for rank in self.ranks for dim, _ in rank)
 
     def words(self, extents: Mapping[str, int]) -> int:

@@ -1,7 +1,7 @@
-"""Operators are what models are made of; their sizes may be numbers or whole columns.
+"""Operators of models; sizes are numbers or columns.
 
-A column holds one size per design point or per batch composition, so that a single operator list
-prices a thousand iterations in one vectorised call. All columns of one list broadcast together.
+A column has one size per design point or per batch composition, so that a single operator list
+prices a thousand iterations in one vectorized call. All columns of one list broadcast together.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Launched:
 class Gemm(Launched):
     """`out[batch, m, n] = in[batch, m, k] @ w[batch, k, n]`; `batch` 1 is a linear layer.
 
-    `dtype` is that of the multiplication.
+    `dtype` is the precision of the multiplication.
     """
 
     m: Column
@@ -51,39 +51,41 @@ class GroupedGemm(Launched):
     experts: int
     top_k: float
     weight_dtype: str = ""  # of the stored weights, if narrower
-    width: float = 0.0  # of an expert, as cut: the width libraries tune tiles for; 0: unknown
-    ranks: float = 1.0  # GPUs the experts are dealt over; kernels walk over the rows of all of them
+    width: float = 0.0  # of an expert's slice, for which libraries tune tiles; 0: unknown
+    ranks: float = 1.0  # expert-parallel GPUs; kernels walk over the rows of all of them
 
     @property
     def has_narrow_weights(self) -> bool:
-        """Whether weights are stored narrower than they are multiplied."""
+        """Whether weights have fewer bits than their multiplication."""
         return BYTES[self.weight_dtype or self.dtype] < BYTES[self.dtype]
 
     @property
     def has_widened_weights(self) -> bool:
-        """Whether weights of 8 bits are multiplied in 16."""
+        """Whether 8-bit weights are multiplied in 16 bits."""
         return self.has_narrow_weights and BYTES[self.weight_dtype] > BYTES["int4"]
 
 
 def active_experts(grouped: GroupedGemm) -> NDArray[np.float64]:
-    """Return how many experts see at least one token, on average.
+    """Return the mean number of activated experts.
 
-    `top_k` may exceed `experts` where several GPUs' tokens meet on one; then all are activated.
+    `top_k` may exceed `experts` where the tokens of several GPUs meet on one GPU; then all experts
+    are activated.
 
     >>> mixture = GroupedGemm(name="up", tokens=1.0, n=1, k=1, experts=8, top_k=2.0)
     >>> float(active_experts(mixture))
     2.0
     """
     tokens = np.asarray(grouped.tokens, np.float64)
-    chance = min(1.0, grouped.top_k / grouped.experts)
-    return np.maximum(grouped.experts * (1.0 - (1.0 - chance) ** tokens), np.finfo(np.float64).tiny)
+    probability = min(1.0, grouped.top_k / grouped.experts)
+    activated = grouped.experts * (1.0 - (1.0 - probability) ** tokens)
+    return np.maximum(activated, np.finfo(np.float64).tiny)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attention(Launched):
     """Scores, softmax and weighted sum in one kernel (flash attention), on this GPU's heads.
 
-    A batch of unequal requests is described by sums over its requests, so that it stays a column.
+    A batch of requests of different lengths is described by sums over its requests.
     """
 
     phase: str  # "prefill" (compute heavy), "decode" (one query token per request), "mixed"
@@ -95,13 +97,13 @@ class Attention(Launched):
     kv_heads: float
     head_dim: float
     kv_dtype: str = "fp16"
-    window: Column = 0.0  # keys a query sees at most; 0: all
-    context_tokens: Column = 0.0  # of single new tokens: cached in all; 0: no window hides any
-    split_heads: Column = 0.0  # by which a library shares keys out, if it knows of more than these
-    latent: bool = False  # keys and values of all heads are made of one latent per token (MLA)
-    decodes: Column = 0.0  # of the requests of a mixed launch: those with a single new token
-    decode_kv_tokens: Column = 0.0  # of the keys of a mixed launch: those of its decodes
-    sinks: bool = False  # softmax has a logit of its own per head, that no key has
+    window: Column = 0.0  # of a sliding window, in keys; 0: none
+    context_tokens: Column = 0.0  # all cached tokens of the decodes; 0: no window
+    split_heads: Column = 0.0  # KV heads by which a library splits keys, if more than `kv_heads`
+    latent: bool = False  # keys and values of all heads come from one latent per token (MLA)
+    decodes: Column = 0.0  # requests of a mixed launch with a single new token
+    decode_kv_tokens: Column = 0.0  # keys of a mixed launch that its decodes read
+    sinks: bool = False  # attention sinks: softmax has one more logit per head
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +149,7 @@ STATE_CHUNK = 64.0
 
 @dataclass(frozen=True, kw_only=True)
 class StateUpdate(Launched):
-    """Tokens pass through matrix states: in chunks for a prompt, one by one in a decode."""
+    """Updates of a recurrent matrix state: in chunks for a prompt, token by token in decode."""
 
     phase: str  # prefill or decode
     requests: Column
@@ -162,7 +164,7 @@ class StateUpdate(Launched):
 
 @dataclass(frozen=True, kw_only=True)
 class Quantisation(Launched):
-    """Numbers become narrow ones; `scan` is the search for their scale, which comes before."""
+    """Quantization of numbers; `scan` is the search for the scale before it."""
 
     rows: Column
     cols: Column
@@ -173,7 +175,7 @@ class Quantisation(Launched):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderAttention(Launched):
-    """Every token attends to all of its request, as in vision transformers."""
+    """Bidirectional attention within each request, as in vision transformers."""
 
     requests: Column
     tokens: Column  # of all requests
@@ -209,13 +211,13 @@ class Collective:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertExchange(Collective):
-    """Tokens go to the GPUs of their experts alone; `size_bytes` is a copy of all of a rank's."""
+    """Dispatch or combine of expert parallelism; `size_bytes` is one copy of a rank's tokens."""
 
     tokens: Column  # of a rank
     experts: int
     top_k: int
     groups: int = 1  # of neighbouring experts
-    chosen: int = 1  # of these groups, which a token keeps to
+    chosen: int = 1  # groups that the experts of a token belong to
 
 
 Compute = (
@@ -237,7 +239,7 @@ Operator = Compute | Collective
 def positions_alike(
     kernels: Sequence[Compute], varying: Callable[[Compute], set[str]]
 ) -> list[list[int]]:
-    """Return groups of positions of kernels that agree in type and in all but varying fields."""
+    """Return groups of positions of kernels of equal type that differ only in varying fields."""
     groups: dict[Any, list[int]] = {}
     for position, kernel in enumerate(kernels):
         free = varying(kernel)

@@ -1,7 +1,6 @@
 """Precisions: how a model is stored and multiplied, by names such as `fp8`, `w4a16`, `bf16`.
 
-Public checkpoints of mixtures often narrow the experts alone: `bf16+fp4` is bf16 everywhere but in
-the routed experts, which are fp4.
+Public MoE checkpoints often quantize only the experts: `bf16+fp4` is bf16 with fp4 routed experts.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ BYTES = {
 """Bytes of one number, by format; blocks of 128 by 128 share a scale of four bytes."""
 
 SCALES = {"fp4": 1.0 / 16.0, "int4": 2.0 / 128.0}
-"""Bytes of scales that a stored 4-bit weight has besides: one for each 16 numbers of NVFP4 (NVIDIA
-on NVFP4, June 2025), two for each group of 128 of AWQ and GPTQ checkpoints. Times leave them out:
-kernels were timed with them."""
+"""Bytes of scales per stored 4-bit weight: one per 16 numbers of NVFP4 (NVIDIA on NVFP4, June
+2025), two per group of 128 of AWQ and GPTQ checkpoints. Times do not add them: kernels were timed
+with scales."""
 
 MXFP4_SCALE = 1.0 / 32.0
 """The same of MXFP4, one for each 32 numbers (OCP Microscaling Formats, 1.0)."""
@@ -34,11 +33,11 @@ MXFP4_SCALE = 1.0 / 32.0
 
 @dataclass(frozen=True)
 class Block:
-    """Neighbours in a matrix that share a scale: engines refuse to cut through them."""
+    """Numbers of a matrix that share a scale; engines refuse to split a block."""
 
     outputs: int
     inputs: int
-    of_experts: bool  # whether experts are refused too
+    of_experts: bool  # whether the rule holds for experts
 
 
 BLOCKS = {"fp8_block": Block(128, 128, True), "int4": Block(1, 128, False)}
@@ -88,19 +87,18 @@ PRECISIONS = {
     "w4a8": Precision("fp8", "fp4", "bf16"),
 }
 PRECISIONS |= {"w8a8": PRECISIONS["int8"], "nvfp4": PRECISIONS["fp4"]}
-"""By the name that stands in a design space. Embedding and LM head stay unquantised, as in the
-public checkpoints."""
+"""By name. Embedding and LM head stay unquantized, as in public checkpoints."""
 
 
 QUANTISED = ("fp8", "fp8_block", "fp4", "int8")
-"""Formats of multiplication whose activations are quantised from 16 bits."""
+"""Formats of products whose activations are quantized from 16 bits."""
 
 
 def precision(name: str) -> Precision:
-    """Return the precision of that name.
+    """Return the precision with a name.
 
     Raises:
-        UnknownNameError: there is no such precision.
+        UnknownNameError: the precision is unknown.
 
     >>> precision("w4a16").weight_bytes, precision("bf16+fp4").expert_bytes
     (0.515625, 0.5625)
@@ -125,7 +123,7 @@ def number_bytes(dtype: str) -> float:
     """Return the bytes of one cached number.
 
     Raises:
-        UnknownNameError: there is no such format.
+        UnknownNameError: the format is unknown.
 
     >>> number_bytes("fp8")
     1.0

@@ -3,7 +3,7 @@
 A U-Net of residual and transformer blocks with text as a second sequence (Rombach et al., Latent
 diffusion, 2022) or a transformer over patches whose norms are set by the time step (Peebles and
 Xie, DiT, 2023). With classifier-free guidance every step runs on twice the images, with and without
-what they are to show (Ho and Salimans, 2022). Training runs one step and no decoder.
+the condition (Ho and Salimans, 2022). Training runs one step and no decoder.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from simulators.workload.graphs.transformers import (
 )
 
 LATENT_CHANNELS = 4
-"""Numbers per pixel of the latent image, as Stable Diffusion's autoencoder has them."""
+"""Channels of the latent image in Stable Diffusion's autoencoder."""
 
 REDUCTION = 8
-"""Pixels of an image per pixel of its latent, along a side."""
+"""Pixels of an image per pixel of its latent, along one side."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Diffusion(ModelFamily):
     guidance: bool = True
 
     def draw(self, load: Load) -> Graph:
-        """Return the graph for a batch of images; the length is their pixels a side."""
+        """Return the graph for a batch of images; the length is their pixels per side."""
         g = Sketch(self.name)
         side = (load.length or self.image) // REDUCTION
         images = load.batch * (2 if self.guidance and not load.training else 1)
@@ -189,9 +189,9 @@ def _doubled(g: Sketch, x: int) -> int:
 
 
 def _decoder(g: Sketch, widths: tuple[int, ...], latent: int) -> int:
-    """Draw the autoencoder's decoder: one attention at the latent's size, then ever larger images.
+    """Draw the autoencoder's decoder: attention at the latent's resolution, then upsampling.
 
-    `widths` are its channels by resolution, smallest image first.
+    `widths`: channels by resolution, smallest image first.
     """
     x = g.conv(latent, LATENT_CHANNELS, 1, bias=True)
     x = g.conv(x, widths[0], 3, bias=True)

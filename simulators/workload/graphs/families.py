@@ -36,10 +36,10 @@ FAMILIES: dict[str, type[ModelFamily]] = {
 
 
 def is_graph_model(name: str) -> bool:
-    """Say whether a model is drawn as a graph, and not iterated as a language model.
+    """Return whether a model is a graph, not a language model simulated by iteration.
 
     Raises:
-        UnknownNameError: nothing answers to the name.
+        UnknownNameError: the model is unknown.
 
     >>> is_graph_model("resnet50"), is_graph_model("llama2_7b")
     (True, False)
@@ -56,8 +56,8 @@ def draw(name: str, load: Load) -> Graph:
     """Return the graph of a model by name, TOML, `config.json` or ONNX file.
 
     Raises:
-        UnknownNameError: nothing answers to the name, or to the family its file states.
-        UserError: the file lacks a size, has one that means nothing, or cannot be drawn.
+        UnknownNameError: the model or its family is unknown.
+        UserError: the file lacks a size, has an unknown one, or its sizes are inconsistent.
 
     >>> draw("resnet50", Load(batch=1)).parameters
     25557032

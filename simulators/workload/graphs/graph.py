@@ -26,7 +26,7 @@ from simulators.workload.precision import BYTES
 Shape = tuple[int, ...]
 
 PRODUCTS = ("linear", "matmul", "conv", "attention", "grouped_linear")
-"""Kinds that multiply matrices; between two of them everything is bound by memory."""
+"""Kinds that multiply matrices; all other kinds are bound by memory."""
 
 ACTIVATIONS = ("relu", "gelu", "tanh", "silu", "sigmoid")
 ARITHMETIC = ("add", "mul", "scale", "shift", "pow", "rsqrt", "maximum", "mask", "dropout")
@@ -34,7 +34,7 @@ NORMS = ("softmax", "layer_norm", "rms_norm", "group_norm", "batch_norm")
 TABLES = ("embedding", "embedding_bag", "gather", "scatter")
 MOVES = ("copy", "mean", "sum", "pool")
 VIEWS = ("input", "weight", "view", "part")
-"""Kinds no kernel runs for: what is there beforehand, a weight, another shape, a slice."""
+"""Kinds without a kernel: input, weight, reshape, slice."""
 
 KINDS = (*VIEWS, *PRODUCTS, *ACTIVATIONS, *ARITHMETIC, *NORMS, *TABLES, *MOVES)
 
@@ -44,7 +44,7 @@ class Load:
     """The load of a graph: batch, length of each input, training or inference."""
 
     batch: int
-    length: int = 0  # tokens, pixels a side, rows a lookup ...; 0: the model's usual
+    length: int = 0  # tokens, pixels per side, rows per lookup ...; 0: the model's default
     training: bool = False
 
 
@@ -58,7 +58,7 @@ class ModelFamily(ABC):
 
     @abstractmethod
     def draw(self, load: Load) -> Graph:
-        """Return the graph for a load; what its length counts, each family says."""
+        """Return the graph for a load; each family defines the unit of its length."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +74,12 @@ class Node:
     copies: int = 1  # of the weights: layers represented
     stride: int = 1  # of a convolution or pool
     groups: int = 1  # of a convolution; routed copies per row of a grouped linear
-    causal: bool = False  # attention that sees only what came before
+    causal: bool = False  # causal attention
     waits: bool = False  # the host waits for the result
 
     @property
     def numbers(self) -> int:
-        """Numbers of the result.
+        """Number of elements of the result.
 
         >>> Node(name="x", kind="input", inputs=(), shape=(2, 3)).numbers
         6
@@ -88,12 +88,12 @@ class Node:
 
     @property
     def parameters(self) -> int:
-        """Weights of one of its repetitions."""
+        """Number of weights of one repetition."""
         return sum(math.prod(shape) for shape in self.weights)
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether it is a convolution with filters of one channel each."""
+        """Whether the node is a depthwise convolution."""
         return self.kind == "conv" and self.groups > 1 and self.weights[0][1] == 1
 
 
@@ -106,12 +106,12 @@ class Graph:
 
     @property
     def parameters(self) -> int:
-        """Weights of the model; tied ones count once."""
+        """Number of weights; tied weights count once."""
         return sum(node.copies * node.parameters for node in self.nodes)
 
     @property
     def flops(self) -> float:
-        """Multiplications and additions of all matrix products of one forward pass."""
+        """FLOPs of all matrix products of one forward pass."""
         return sum(node.repeat * product_flops(self, node) for node in self.nodes)
 
     def shape(self, node: Node, place: int = 0) -> Shape:
@@ -119,14 +119,14 @@ class Graph:
         return self.nodes[node.inputs[place]].shape
 
     def base(self, position: int, *, through_dropout: bool = False) -> int:
-        """Return the node whose memory is seen at a position, behind views and slices."""
+        """Return the node that owns the memory of a position, behind views and slices."""
         seen_through = ("view", "part", "dropout") if through_dropout else ("view", "part")
         while self.nodes[position].kind in seen_through:
             position = self.nodes[position].inputs[0]
         return position
 
     def users(self, *, through_dropout: bool = False) -> tuple[frozenset[int], ...]:
-        """Return for every node the operators that read its memory, directly or behind views."""
+        """Return for every node the operators that read its memory, directly or through views."""
         found: list[set[int]] = [set() for _ in self.nodes]
         skipped = (*VIEWS, "dropout") if through_dropout else VIEWS
         for position, node in enumerate(self.nodes):
@@ -183,7 +183,7 @@ class Sketch:
     _copies: int = 1
 
     def graph(self) -> Graph:
-        """Return what was drawn."""
+        """Return the finished graph."""
         return Graph(name=self.name, nodes=tuple(self.nodes))
 
     @contextmanager
@@ -209,7 +209,7 @@ class Sketch:
     def node(
         self, kind: str, inputs: Sequence[int], shape: Shape, *, name: str = "", **facts: Any
     ) -> int:
-        """Add an operator, with other facts than usual ones as fields of `Node`.
+        """Add an operator; `facts` are further fields of `Node`.
 
         Raises:
             UserError: a size is not positive.
@@ -231,13 +231,13 @@ class Sketch:
         return len(self.nodes) - 1
 
     def input(self, shape: Shape, name: str = "input") -> int:
-        """Add something that is there before the model runs."""
+        """Add an input of the model."""
         return self.node("input", (), shape, name=name)
 
     def linear(
         self, x: int, n: int, *, bias: bool = True, tied: bool = False, name: str = ""
     ) -> int:
-        """Multiply by a matrix, which is another node's if it is tied."""
+        """Add a linear layer; a tied layer uses another node's weights."""
         *rows, k = self.shape(x)
         own = ((n, k), (n,)) if bias else ((n, k),)
         weights = () if tied else own
@@ -253,16 +253,16 @@ class Sketch:
         return self.node("attention", (q, k, v), shape, causal=causal)
 
     def view(self, x: int, shape: Shape) -> int:
-        """Look at a result under another shape; the node itself is free."""
+        """Add a reshape, which costs nothing."""
         assert math.prod(shape) == self.nodes[x].numbers, (self.shape(x), shape)
         return self.node("view", (x,), shape)
 
     def part(self, x: int, shape: Shape, *, name: str = "") -> int:
-        """Take a slice of a wider result, or its heads; free until gradients are put together."""
+        """Add a slice of a result, which costs nothing in the forward pass."""
         return self.node("part", (x,), shape, name=name)
 
     def copy(self, inputs: Sequence[int], shape: Shape, *, name: str = "") -> int:
-        """Write one or several results anew: transposed, joined, upsampled."""
+        """Add a copy of one or several results: transposed, concatenated, upsampled."""
         return self.node("copy", inputs, shape, name=name)
 
     def embedding(self, ids: int, table: Shape, *, name: str = "") -> int:
@@ -292,7 +292,7 @@ class Sketch:
         padding: int | None = None,
         bias: bool = False,
     ) -> int:
-        """Convolve images [batch, channels, height, width]; padded to keep their size if unsaid."""
+        """Convolve images [batch, channels, height, width]; by default padded to the same size."""
         batch, channels, *sides = self.shape(x)
         pad = kernel // 2 if padding is None else padding
         out = tuple((side + 2 * pad - kernel) // stride + 1 for side in sides)
@@ -302,13 +302,13 @@ class Sketch:
         return self.node("conv", (x,), shape, weights=weights, stride=stride, groups=groups)
 
     def pool(self, x: int, kernel: int, *, stride: int, padding: int = 0) -> int:
-        """Take the largest or mean number of each window."""
+        """Pool each window by its maximum or mean."""
         batch, channels, *sides = self.shape(x)
         out = tuple((side + 2 * padding - kernel) // stride + 1 for side in sides)
         return self.node("pool", (x,), (batch, channels, *out), stride=stride)
 
     def mean(self, x: int, shape: Shape) -> int:
-        """Average over whatever `shape` leaves out."""
+        """Average over the ranks that `shape` lacks."""
         return self.node("mean", (x,), shape)
 
     def add(self, a: int, b: int) -> int:
@@ -324,7 +324,7 @@ class Sketch:
         return self.node(kind, (x, *others), self.shape(x))
 
     def relu(self, x: int) -> int:
-        """Cut off what is negative."""
+        """Apply a ReLU."""
         return self.pointwise("relu", x)
 
     def _wider(self, a: int, b: int) -> Shape:
@@ -338,7 +338,7 @@ KEPT_NORMS = ("layer_norm", "rms_norm", "batch_norm", "group_norm")
 KEPT_INPUTS = (*PRODUCTS, *KEPT_NORMS, "gelu", "silu", "pow", "mul", "maximum")
 KEPT_RESULTS = ("softmax", "relu", "tanh", "sigmoid", "rsqrt", "attention")
 MASK_BYTES = {"dropout": 1.0, "pool": 8.0}
-"""Of a number: whether it was dropped, and where the largest of a window was."""
+"""Bytes of a mask per number: dropped or not, and the position of a window's maximum."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,17 +347,17 @@ class Footprint:
 
     weights: float
     gradients: float = 0.0
-    states: float = 0.0  # of the optimiser, the fp32 copy of narrower weights among them
+    states: float = 0.0  # of the optimizer, with the fp32 copy of narrower weights
     activations: float = 0.0
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """Total bytes."""
         return self.weights + self.gradients + self.states + self.activations
 
 
 def training_footprint(parameters: float, dtype: str) -> Footprint:
-    """Return what weights, gradients and Adam take on a GPU.
+    """Return the bytes of weights, gradients and Adam's states on a GPU.
 
     >>> training_footprint(1.5e9, "fp16").total / 1e9
     24.0
@@ -369,7 +369,7 @@ def training_footprint(parameters: float, dtype: str) -> Footprint:
 
 
 def kept_bytes(graph: Graph, dtype: str) -> float:
-    """Return what a forward pass keeps for the backward pass; nothing is computed twice."""
+    """Return the bytes that a forward pass saves for the backward pass, without recomputation."""
     kept: set[int] = set()
     masks = 0.0
     for position, node in enumerate(graph.nodes):

@@ -1,4 +1,4 @@
-"""Models that spend their time in tables: recommendation, and graphs of neighbours.
+"""Models bound by table lookups: recommendation, and graph convolutions.
 
 DLRM looks up and sums rows of large tables, and multiplies every pair of the results (Naumov et
 al., 2019). A graph convolution gathers the features of all neighbours, sums them per node and
@@ -58,13 +58,13 @@ class GraphConvolution(ModelFamily):
     widths: tuple[int, ...]
 
     def draw(self, load: Load) -> Graph:
-        """Return the graph for a batch of such graphs; the length is the nodes of each."""
+        """Return the graph for a batch of graphs; the length is the number of nodes of each."""
         g = Sketch(self.name)
         nodes = load.batch * (load.length or self.nodes)
         edges = round(self.edges * nodes / self.nodes)
         x = g.input((nodes, self.features), "features")
         for layer, width in enumerate(self.widths):
-            # Whichever is narrower travels along the edges.
+            # The narrower features are sent along the edges.
             x = g.linear(x, width) if width <= g.shape(x)[1] else x
             along = g.node("gather", (x,), (edges, g.shape(x)[1]), name="neighbours")
             x = g.node("scatter", (x, along), (nodes, g.shape(x)[1]), name="sum_per_node")

@@ -35,9 +35,8 @@ def self_attention(
 ) -> int:
     """Draw attention of [batch, length, hidden] to itself, without norm and residual.
 
-    By default there are as many key and value heads as query heads, and the hidden width is divided
-    among the heads. Queries and keys may be normalised per head, or over all heads
-    at once.
+    By default there are as many KV heads as query heads, and the hidden width is split over the
+    heads. Queries and keys may be normalized per head, or over all heads at once.
     """
     hidden = g.shape(x)[2]
     width, kv = head_dim or hidden // heads, kv_heads or heads
@@ -100,11 +99,10 @@ def _out(g: Sketch, seen: int, hidden: int, *, bias: bool) -> int:
 
 
 def decoder_graph(model: LanguageModel, load: Load) -> Graph:
-    """Return the graph of sequences of so many tokens, logits of every token included.
+    """Return the graph of a batch of sequences, with logits of every token.
 
     Raises:
-        UserError: some layers keep a state instead of keys and values, or an indexer chooses keys;
-            neither is drawn.
+        UserError: the model has layers with a recurrent state, or an indexer.
 
     >>> from simulators.catalog.model import load_model
     >>> gpt2 = load_model("gpt2")
@@ -175,9 +173,9 @@ def _dense(g: Sketch, model: LanguageModel, x: int) -> int:
 
 
 def _mixture(g: Sketch, model: LanguageModel, x: int) -> int:
-    """Draw a router, routed experts and shared experts."""
+    """Draw router, routed experts and shared experts."""
     batch, length, hidden = g.shape(x)
-    chances = g.softmax(g.linear(x, model.experts, bias=False, name="router"))
+    probabilities = g.softmax(g.linear(x, model.experts, bias=False, name="router"))
     rows = batch * length * model.top_k
     mine = g.node("gather", (x,), (rows, hidden), name="dispatch")
     wide = (2 if model.gated_ffn else 1) * model.expert_ffn
@@ -188,7 +186,7 @@ def _mixture(g: Sketch, model: LanguageModel, x: int) -> int:
     else:
         up = g.pointwise("gelu", up)
     down = _grouped(g, up, model, hidden)
-    weighted = g.mul(down, g.part(chances, (rows, 1)))
+    weighted = g.mul(down, g.part(probabilities, (rows, 1)))
     out = g.node("scatter", (x, weighted), (batch, length, hidden), name="combine")
     if model.shared_experts:
         width = model.shared_experts * model.expert_ffn

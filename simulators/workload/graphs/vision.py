@@ -1,4 +1,4 @@
-"""Models of images: residual networks, plain stacks, separable convolutions, patches as tokens.
+"""Image classifiers: ResNet, VGG, MobileNetV2 and ViT.
 
 ResNet (He et al., 2016), VGG (Simonyan and Zisserman, 2015), MobileNetV2 (Sandler et al., 2018) and
 ViT (Dosovitskiy et al., 2021), as torchvision and Hugging Face build them. Images are square.
@@ -21,7 +21,7 @@ class Classifier(ModelFamily):
     classes: int = 1000
 
     def draw(self, load: Load) -> Graph:
-        """Return the graph for a batch of images; the length is their pixels a side."""
+        """Return the graph for a batch of images; the length is their pixels per side."""
         g, side = Sketch(self.name), load.length or self.image
         x = self._pooled(g, g.input((load.batch, 3, side, side)))
         g.linear(x, self.classes, name="classifier")
@@ -105,7 +105,7 @@ class MobileNet(Classifier):
 
 @dataclass(frozen=True, kw_only=True)
 class VisionTransformer(Classifier):
-    """Patches as tokens, one more for the class."""
+    """Patches as tokens, and a class token."""
 
     layers: int
     hidden: int

@@ -36,12 +36,12 @@ KEY_BYTES, SCALE_BYTES, SCORE_BYTES = BYTES["fp8"], BYTES["fp32"], BYTES["fp32"]
 
 
 def index_bytes_per_token(model: LanguageModel) -> float:
-    """Return the bytes of a token's key for the indexer in one layer; none without one."""
+    """Return the bytes of a token's indexer key in one layer; 0 without an indexer."""
     return model.index_head_dim * KEY_BYTES + SCALE_BYTES if model.index_top_k else 0.0
 
 
 def index_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
-    """Return what makes the indexer's queries, keys and weights of heads."""
+    """Return the operators that compute the indexer's queries, keys and head weights."""
     model, layers, key = shard.model, shard.part.layers, shard.model.index_head_dim
     queries = model.index_heads * key
     return (
@@ -55,10 +55,10 @@ def index_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
 
 
 def index_choice(phase: str, shard: Shard, queries: Column, pairs: Column) -> tuple[Compute, ...]:
-    """Return the scores of pairs of queries and keys, and the choice among them.
+    """Return the indexer's scores of query-key pairs, and the top-k choice.
 
-    Decodes read each key for one query; the keys of a prompt are shared by its queries, and the
-    kernel sums over heads. What is written of the few keys chosen counts nothing.
+    Decodes read each key for one query; the queries of a prompt share its keys, and the kernel sums
+    over heads. Writes of the chosen keys are not counted.
     """
     model, how, layers = shard.model, shard.how, shard.part.layers
     if phase == "decode":
@@ -77,9 +77,9 @@ def index_choice(phase: str, shard: Shard, queries: Column, pairs: Column) -> tu
 
 
 def prefill_operators(shard: Shard, step: Step, *, chooses: bool = False) -> tuple[Compute, ...]:
-    """Return the attention of prompt chunks: it depends on the step's prefill sums alone.
+    """Return the attention of prompt chunks, which depends only on the step's prefill sums.
 
-    `chooses`: an indexer chooses keys in short prompts too, all of which are chosen.
+    `chooses`: the indexer also runs in short prompts, where it chooses all keys.
     """
     if not shard.model.is_latent:
         return _attentions("prefill", shard, step)
@@ -89,7 +89,7 @@ def prefill_operators(shard: Shard, step: Step, *, chooses: bool = False) -> tup
 
 
 def decode_operators(shard: Shard, step: Step) -> tuple[Compute, ...]:
-    """Return the attention of single new tokens: it depends on the decodes and their keys alone."""
+    """Return the attention of decodes, which depends only on their number and their keys."""
     top_k = shard.model.index_top_k
     if not shard.model.is_latent:
         return _attentions("decode", shard, step)
@@ -103,9 +103,9 @@ def decode_operators(shard: Shard, step: Step) -> tuple[Compute, ...]:
 
 
 def mixed_operators(shard: Shard, step: Step) -> tuple[Compute, ...]:
-    """Return the attention of chunks and of single new tokens where one kernel runs both.
+    """Return the attention of prompt chunks and decodes in one kernel.
 
-    States are updated apart even so; of latent attention no library has such a kernel.
+    State updates stay separate; no library has such a kernel for latent attention.
     """
     if shard.model.is_latent:
         return ()
@@ -120,7 +120,7 @@ def mixed_operators(shard: Shard, step: Step) -> tuple[Compute, ...]:
 
 
 def _together(chunks: Attention, decodes: Attention) -> Attention:
-    """Return two launches of attention as one."""
+    """Return one launch for the attention of chunks and decodes."""
     return replace(
         chunks,
         name=chunks.name.replace(chunks.phase, "mixed"),
@@ -136,9 +136,10 @@ def _together(chunks: Attention, decodes: Attention) -> Attention:
 
 
 def _indexed_prefill(shard: Shard, step: Step, chooses: bool) -> tuple[Compute, ...]:
-    """Return prompts whose queries attend to chosen keys: all, or where there are more than those.
+    """Return the attention of prompts with an indexer: sparse above `index_top_k` keys.
 
-    Prompts are long or short on average; the others' sizes are 1, so that they cost their launches.
+    Rows are long or short by their mean prompt; the other kind has sizes of 1, so that only its
+    launches count.
     """
     top_k = shard.model.index_top_k
     longest = step.prefill_kv_tokens / np.maximum(step.prefills, 1.0)
@@ -155,14 +156,14 @@ def _indexed_prefill(shard: Shard, step: Step, chooses: bool) -> tuple[Compute, 
 
 
 def _expanded_prefill(shard: Shard, step: Step) -> tuple[Compute, ...]:
-    """Return latent attention of prompts: keys and values of every head are made of latents."""
+    """Return latent attention of prompts, with latents expanded to keys and values of all heads."""
     model, heads, layers = shard.model, shard.heads, shard.part.layers
     score = model.qk_nope_head_dim + model.qk_rope_head_dim
     n = heads * (model.qk_nope_head_dim + model.v_head_dim)
     attention = replace(
         _attention("prefill", shard, layers, step),
         kv_heads=heads,
-        head_dim=(score + model.v_head_dim) / 2.0,  # scores and sums have widths of their own
+        head_dim=(score + model.v_head_dim) / 2.0,  # scores and sums have different widths
         latent=True,
         kv_dtype=shard.how.activations,
     )
@@ -211,7 +212,7 @@ def _attentions(phase: str, shard: Shard, step: Step) -> tuple[Compute, ...]:
 
 
 def _seen_through(step: Step, window: float) -> Step:
-    """Return a step whose queries see no more than a window."""
+    """Return a step with the query-key pairs and keys of a sliding window."""
     return replace(
         step,
         prefill_pairs=np.minimum(step.prefill_pairs, step.prefill_tokens * window),
@@ -225,8 +226,8 @@ def _seen_through(step: Step, window: float) -> Step:
 def _states(phase: str, shard: Shard, layers: float, step: Step) -> tuple[Compute, ...]:
     """Return the operators of layers with a recurrent state instead of attention.
 
-    A short convolution over queries, keys and values comes first; then tokens pass through a matrix
-    per value head, a prompt's in chunks.
+    A short convolution over queries, keys and values comes first; then tokens update a matrix per
+    value head, prompts in chunks.
     """
     model, tp = shard.model, shard.layout.tp
     sums = _sums(phase, step)
@@ -255,7 +256,7 @@ def _sums(phase: str, step: Step) -> dict[str, Any]:
 
 
 def _attention(phase: str, shard: Shard, layers: float, step: Step) -> Attention:
-    """Return attention with keys and values of every head, or of groups of heads."""
+    """Return multi-head or grouped-query attention."""
     return Attention(
         name=f"{phase}_attention",
         **_sums(phase, step),

@@ -1,8 +1,8 @@
-"""The bytes on a GPU of a replica: its share of weights and KV cache, one layer's activations.
+"""Memory of a GPU of a replica: weights, KV cache, and the activations of one layer.
 
-Tensor parallelism splits matrices; norms, routers and the down-projections of latent attention
-are copied to every rank, and so are key-value heads where there are fewer of them than ranks
-(Shoeybi et al., Megatron-LM, 2019; vLLM cuts the same way).
+Tensor parallelism splits matrices; norms, routers and the down-projections of latent attention are
+replicated on every rank, and so are KV heads where there are fewer of them than ranks (Shoeybi et
+al., Megatron-LM, 2019; vLLM does the same).
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from simulators.workload.precision import (
 )
 
 WIDE_WINDOW = 4096
-"""Tokens of a window from which on it holds most requests whole; smaller ones hold little."""
+"""Tokens of a window that holds most requests; the cache of smaller windows is not counted."""
 
 MOST_AT_ONCE = 1 << 16
-"""Tokens that experts take at once where ranks bring theirs together: what eight bring to
-TensorRT-LLM, which by default splits no batch. vLLM cuts after 16,384 or 32,768, by
+"""Largest number of tokens per expert call where ranks gather their tokens: those of eight ranks in
+TensorRT-LLM, which by default does not split a batch. vLLM splits after 16,384 or 32,768, by
 release (`VLLM_FUSED_MOE_CHUNK_SIZE`)."""
 
 MXFP4_TILE = 256
-"""Inputs of a row of an expert in MXFP4 are filled up to a multiple of this (`round_up` of the
-hidden size in vLLM's `mxfp4.py`, 0.11). So gpt-oss-120b takes 64.5 GiB on one H100; vLLM logs 64.4
+"""Inputs of an MXFP4 expert's row are padded to a multiple of this (`round_up` of the hidden size
+in vLLM's `mxfp4.py`, 0.11). So gpt-oss-120b takes 64.5 GiB on one H100; vLLM logs 64.4
 (vllm-project/vllm, issue 33155)."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """Bytes of weights on one GPU of a stage: a `tp`-th of matrices, and copies that all hold."""
+    """Bytes of weights on one GPU of a stage: split matrices, and replicated weights."""
 
     split: float
     copied: float
@@ -72,7 +72,7 @@ def stage_weights(model: LanguageModel, layout: Parallelism, dtype: str, stage: 
     """Return the bytes of weights on each GPU of one pipeline stage."""
     part, how = stage_of(model, layout, stage), precision(dtype)
     split = _linear(model, layout, part) * how.weight_bytes / layout.tp
-    held = model.experts + layout.routing.redundant  # routed experts, and those held once more
+    held = model.experts + layout.routing.redundant  # routed experts and redundant copies
     experts = part.expert_layers * held * model.expert_parameters
     split += experts * expert_bytes(model, how) / layout.width
     split += _tables(model, part, layout) * how.activation_bytes / layout.tp
@@ -80,10 +80,9 @@ def stage_weights(model: LanguageModel, layout: Parallelism, dtype: str, stage: 
 
 
 def expert_bytes(model: LanguageModel, how: Precision) -> float:
-    """Return the bytes that an engine holds for one weight of a routed expert.
+    """Return the stored bytes per weight of a routed expert.
 
-    Experts published in MXFP4 have scales of their own, and stay four bits wide in rows that are
-    filled up to whole tiles.
+    Experts published in MXFP4 keep their own scales, in rows that are padded to whole tiles.
 
     >>> from simulators.catalog.model import load_model
     >>> round(expert_bytes(load_model("gpt_oss_120b"), precision("bf16+w4a16")), 4)
@@ -101,9 +100,9 @@ def kv_bytes_per_token(
 ) -> float:
     """Return the KV-cache bytes of one token on the fullest GPU of a replica.
 
-    Under attention data parallelism a token is held by one group of ranks; groups are taken to hold
-    equally many. Layers that see a window are counted if whole requests fit into it, or if an
-    engine keeps what they see no more.
+    Under attention data parallelism one group of ranks holds a token; groups are assumed to hold
+    equally many tokens. Layers with a sliding window count if whole requests fit into the window,
+    or with `whole_windows`: the engine keeps keys beyond the window.
 
     >>> from simulators.catalog.model import load_model
     >>> kv_bytes_per_token(load_model("llama2_70b"), Parallelism(), "fp16")
@@ -125,10 +124,10 @@ def activation_bytes(
 ) -> Column:
     """Return the peak workspace of one iteration on one GPU, without weights and KV cache.
 
-    Buffers are reused between layers, so the peak is the widest moment of one layer: the residual
-    stream and its normed copy, and beside them the largest of attention (queries, keys, values and
-    output), feed-forward (its inputs before and after the activation) and experts. On the last
-    stage the logits come after the layers, once in the activations' precision and once in fp32.
+    Buffers are reused between layers, so the peak is that of one layer: the residual stream and its
+    normed copy, plus the largest of attention (queries, keys, values and output), feed-forward
+    (before and after the activation) and experts. The last stage adds the logits, in the
+    activations' precision and in fp32.
     """
     how = precision(dtype)
     if model.is_latent:
@@ -147,11 +146,10 @@ def activation_bytes(
 def _routed_bytes(model: LanguageModel, layout: Parallelism, dtype: str, tokens: Column) -> Column:
     """Return the expert workspace of a rank in bytes, for all tokens routed to the rank.
 
-    Ranks that attend to tokens of their own gather those of all, and give back as many sums. The
-    two products of a chunk of them share a buffer of what they read, and one of what they write in
-    16 bits. So TensorRT-LLM (`getWorkspaceSize` of its CUTLASS runner; `moe_max_num_tokens`, by
-    default the tokens of an iteration times the ranks) and, but for one more copy, vLLM's
-    `fused_moe.py`.
+    Under attention data parallelism a rank gathers the tokens of all ranks and returns as many
+    sums. The two products of a chunk share an input buffer and a 16-bit output buffer, as in
+    TensorRT-LLM (`getWorkspaceSize` of its CUTLASS runner; `moe_max_num_tokens`, by default the
+    tokens of an iteration times the ranks) and, with one more copy, vLLM's `fused_moe.py`.
     """
     if not model.experts:
         return 0.0
@@ -165,7 +163,7 @@ def _routed_bytes(model: LanguageModel, layout: Parallelism, dtype: str, tokens:
 
 
 def _linear(model: LanguageModel, layout: Parallelism, part: Stage) -> float:
-    """Weights of a stage that are split by tensor parallelism; copies of key-value heads count."""
+    """Return the number of a stage's weights that tensor parallelism splits, with KV copies."""
     attention = model.attention_parameters - _copied_attention(model)
     if not model.is_latent:
         copies = kv_heads_per_gpu(model, layout) * layout.tp - model.kv_heads
@@ -179,7 +177,7 @@ def _linear(model: LanguageModel, layout: Parallelism, part: Stage) -> float:
 
 
 def _tables(model: LanguageModel, part: Stage, layout: Parallelism) -> float:
-    """Weights of embedding and LM head; a tied table is held once where both are on one stage."""
+    """Return the weights of embedding and LM head; a tied table on one stage counts once."""
     held = int(part.has_embedding) + int(part.has_head)
     if model.tied_embeddings and layout.pp == 1:
         held = 1
@@ -187,7 +185,7 @@ def _tables(model: LanguageModel, part: Stage, layout: Parallelism) -> float:
 
 
 def _copied_attention(model: LanguageModel) -> int:
-    """Weights of one layer's attention that every rank holds."""
+    """Return the number of one layer's attention weights that are replicated on every rank."""
     if model.is_latent:
         down = model.kv_lora_rank + model.qk_rope_head_dim + model.q_lora_rank
         norms = model.kv_lora_rank + model.q_lora_rank
@@ -196,7 +194,7 @@ def _copied_attention(model: LanguageModel) -> int:
 
 
 def _copied_bytes(model: LanguageModel, part: Stage, how: Precision) -> float:
-    """Bytes that every rank of a stage holds: norms, routers, positions, latent projections."""
+    """Return the replicated bytes of a stage: norms, routers, positions, latent projections."""
     down = model.kv_lora_rank + model.qk_rope_head_dim + model.q_lora_rank
     queries = model.q_lora_rank * model.index_heads * model.index_head_dim
     matrices = part.layers * (model.hidden * down + queries) if model.is_latent else 0

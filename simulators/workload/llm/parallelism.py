@@ -28,36 +28,36 @@ GATHERED = "allgather_reducescatter"
 HIGH_THROUGHPUT, LOW_LATENCY = "deepep_high_throughput", "deepep_low_latency"
 AUTO = "deepep_auto"
 BACKENDS = (GATHERED, HIGH_THROUGHPUT, LOW_LATENCY, AUTO)
-"""How tokens get to experts on other GPUs: every rank gathers those of all; or each token goes to
-its experts' GPUs alone, by DeepEP's kernels for many tokens, for few, or for as many as there are.
+"""Backends of expert parallelism: every rank gathers the tokens of all ranks; or DeepEP's kernels
+send each token only to the GPUs of its experts, for many tokens, few tokens, or by their number.
 Names are those of vLLM's `--all2all-backend`, and of SGLang's `--deepep-mode auto`."""
 
 FEW_TOKENS = 128.0
-"""Of a rank, up to which `deepep_auto` sends in low latency: what engines leave buffers for
-(SGLang, `SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK`)."""
+"""Tokens per rank up to which `deepep_auto` uses low latency: the engines' buffers (SGLang,
+`SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK`)."""
 
 
 @dataclass(frozen=True)
 class Routing:
-    """How tokens get to their experts, how unevenly, and how many experts are held twice."""
+    """Expert routing: backend, imbalance, and redundant experts."""
 
     backend: str = GATHERED
     skew: float = 0.0  # Zipf's exponent of how tokens prefer experts
-    redundant: int = 0  # copies of experts besides the first of each, in a layer
-    counted: tuple[float, ...] = ()  # tokens that each expert got, in place of a law; any unit
+    redundant: int = 0  # redundant copies of experts per layer
+    counted: tuple[float, ...] = ()  # measured tokens per expert instead of `skew`, in any unit
 
 
 USUAL = Routing()
 
 ROUNDING = 0.01
-"""Of counts, by which an expert may have more tokens than there are."""
+"""Tolerance for counts of an expert that exceed the number of tokens."""
 
 
 def counted_tokens(text: str) -> tuple[float, ...]:
-    """Return the tokens that each expert got: numbers with commas between, or a file of them.
+    """Return the tokens per expert, from numbers separated by commas, or from a file of them.
 
     Raises:
-        UserError: there is no such file, or something else than numbers of at least 0 in it.
+        UserError: the file is missing, or a value is not a number of at least 0.
 
     >>> counted_tokens("3, 1, 0, 0")
     (3.0, 1.0, 0.0, 0.0)
@@ -79,7 +79,7 @@ def counted_tokens(text: str) -> tuple[float, ...]:
 
 
 def is_file(text: str) -> bool:
-    """Return whether a histogram is the name of a file."""
+    """Return whether a histogram is a file name."""
     return bool(re.search(r"[^-+\d.eE,\s]", text))
 
 
@@ -95,12 +95,12 @@ def skewed_share(
 ) -> float:
     """Return the tokens of the busiest rank over the mean tokens per rank, at least 1.
 
-    A token prefers the experts by Zipf's law of exponent `skew` and takes `top_k` of them: an
-    expert of popularity p is taken with 1 - exp(-rate * p), the rate such that these sum to
-    `top_k`. Experts are dealt to the ranks one by one, the most popular first, or with copies so
-    that ranks get alike. A capacity factor drops what an expert gets beyond that many times the
-    mean (Fedus et al., Switch Transformers, 2022); 0: nothing is dropped. Counted experts lie on
-    the ranks in their order, as engines place them.
+    A token prefers experts by Zipf's law with exponent `skew` and is routed to `top_k` of them: an
+    expert of popularity p is activated with probability 1 - exp(-rate * p), where these sum to
+    `top_k`. Experts are assigned to ranks round robin, the most popular first; with redundant
+    copies, so that ranks are balanced. Tokens of an expert above `capacity_factor` times the mean
+    are dropped (Fedus et al., Switch Transformers, 2022); 0: none. Counted experts are placed on
+    ranks in order, as in engines.
 
     >>> skewed_share(8, 2, 8, 0.0), round(skewed_share(8, 2, 8, 1.0), 2)
     (1.0, 2.42)
@@ -131,7 +131,7 @@ def skewed_share(
 
 
 def _balanced(taken: list[float], ranks: int, redundant: int) -> list[float]:
-    """Return what ranks get with equally many copies each, the busiest copied and dealt first."""
+    """Return the load of each rank with redundant experts; the busiest are placed first."""
     copies = [1] * len(taken)
     for _ in range(redundant):
         busiest = max(range(len(taken)), key=lambda i: taken[i] / copies[i])
@@ -148,7 +148,7 @@ def _balanced(taken: list[float], ranks: int, redundant: int) -> list[float]:
 
 
 def _taken(popular: list[float], top_k: int) -> list[float]:
-    """Return with which chance a token takes each expert."""
+    """Return the probability that a token activates each expert."""
     if top_k >= len(popular):
         return [1.0] * len(popular)
     low, high = 0.0, 1.0
@@ -166,7 +166,7 @@ def _sum(popular: list[float], rate: float) -> float:
 
 @dataclass(frozen=True)
 class Parallelism:
-    """How one replica is cut across GPUs."""
+    """Parallelism of one replica."""
 
     tp: int = 1
     pp: int = 1
@@ -186,7 +186,7 @@ class Parallelism:
 
     @property
     def expert_tp(self) -> int:
-        """GPUs over which the width of an expert is cut."""
+        """GPUs that split the width of an expert."""
         return self.width // self.ep
 
 
@@ -226,7 +226,7 @@ def stage_of(model: LanguageModel, layout: Parallelism, stage: int) -> Stage:
 
 
 def attending_layers(model: LanguageModel, part: Stage) -> float:
-    """Return the layers of a stage that see all tokens before: an even share of every stage's.
+    """Return the number of a stage's layers with full attention: the same share of every stage.
 
     >>> from simulators.catalog.model import load_model
     >>> model = load_model("gpt_oss_120b")
@@ -237,7 +237,7 @@ def attending_layers(model: LanguageModel, part: Stage) -> float:
 
 
 def kv_heads_per_gpu(model: LanguageModel, layout: Parallelism) -> int:
-    """Return the key-value heads on one GPU; where there are fewer heads than GPUs, copies.
+    """Return the number of KV heads on one GPU; heads are replicated if there are more GPUs.
 
     >>> from simulators.catalog.model import load_model
     >>> kv_heads_per_gpu(load_model("llama2_70b"), Parallelism(tp=16))
@@ -295,7 +295,7 @@ def _check_routing(model: LanguageModel, layout: Parallelism) -> None:
 
 
 def check_blocks(model: LanguageModel, layout: Parallelism, dtype: str) -> None:
-    """Raise `Infeasible` if a rank's slice of a matrix ends within a block that shares a scale.
+    """Raise `Infeasible` if a rank's slice of a matrix splits a block that shares a scale.
 
     >>> from simulators.catalog.model import load_model
     >>> check_blocks(load_model("qwen3_235b"), Parallelism(tp=8), "fp8_block")
@@ -318,7 +318,7 @@ multiple of the 128 numbers that share a scale in fp8_block; tp 4 is the largest
 
 
 def _works(model: LanguageModel, layout: Parallelism, tp: int, dtype: str) -> bool:
-    """Return whether fewer tensor ranks divide the heads and cut no block."""
+    """Return whether a smaller tp divides the heads and splits no block."""
     fewer = replace(layout, tp=tp, ep=math.gcd(layout.ep, tp * layout.attention_dp))
     sizes = _split_sizes(model, fewer, dtype)
     cuts = any(ranks > 1 and size % (ranks * block) for _, size, ranks, block in sizes)
@@ -328,10 +328,10 @@ def _works(model: LanguageModel, layout: Parallelism, tp: int, dtype: str) -> bo
 def _split_sizes(
     model: LanguageModel, layout: Parallelism, dtype: str
 ) -> Iterator[tuple[str, int, int, int]]:
-    """Yield name, size, number of sharing ranks and block size of quantised matrices.
+    """Yield name, size, number of sharing ranks and block size of quantized matrices.
 
-    Widths between two products are outputs of the first and inputs of the second; keys and values
-    are outputs alone. Latent attention's have the sizes of heads, layers with a state go without.
+    A width between two products is an output of the first and an input of the second; keys and
+    values are only outputs. Layers with a recurrent state are not checked.
     """
     how = precision(dtype)
     known = {n: b for n, b in BLOCKS.items() if not (model.fp8_channels and n == "fp8_block")}

@@ -27,9 +27,9 @@ class Step:
     prefill_pairs: Column = 0.0
     prefill_kv_tokens: Column = 0.0
     decodes: Column = 0.0  # requests with one new token
-    drafted: Column = 0.0  # tokens of theirs that are checked beside it
+    drafted: Column = 0.0  # draft tokens that are verified
     decode_kv_tokens: Column = 0.0
-    logits_rows: Column = 0.0  # rows the LM head answers: decodes, drafts and finished prompts
+    logits_rows: Column = 0.0  # rows of the LM head: decodes, drafts and finished prompts
 
     @property
     def tokens(self) -> Column:
@@ -38,7 +38,7 @@ class Step:
 
 
 def prefill_step(batch: Column, prompt: Column) -> Step:
-    """Return the step in which `batch` whole prompts of `prompt` tokens are processed.
+    """Return the step of `batch` whole prompts of `prompt` tokens.
 
     >>> prefill_step(2.0, 3.0).prefill_pairs
     12.0
@@ -54,9 +54,9 @@ def prefill_step(batch: Column, prompt: Column) -> Step:
 
 
 def chunk_step(tokens: Column, past: Column, answered: Column) -> Step:
-    """Return the step in which `tokens` of one sequence follow `past` ones, some answered.
+    """Return the step of a chunk of `tokens` after `past` tokens of one sequence.
 
-    A prompt behind a cached prefix has one answer; drafted tokens that are checked have one each.
+    `answered`: rows of logits, 1 for a prompt after a cached prefix, else one per draft token.
 
     >>> chunk_step(2.0, 10.0, 1.0).prefill_pairs
     23.0
@@ -71,13 +71,13 @@ def chunk_step(tokens: Column, past: Column, answered: Column) -> Step:
 
 
 def decode_step(batch: Column, context: Column) -> Step:
-    """Return the step in which each of `batch` requests reads `context` keys for one new token."""
+    """Return the step of `batch` decodes with `context` keys each."""
     return Step(decodes=batch, decode_kv_tokens=batch * context, logits_rows=batch)
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The layers of a model on one GPU: how they are cut, and in which precision."""
+    """The layers of a pipeline stage on one GPU: parallelism and precision."""
 
     model: LanguageModel
     layout: Parallelism
@@ -103,7 +103,7 @@ class Shard:
         )
 
     def wide(self, name: str, m: Column, n: Column, k: Column, repeat: float = 1) -> Gemm:
-        """Return a product as wide as activations: of a router, an indexer, the LM head."""
+        """Return a product in the activations' precision: router, indexer, LM head."""
         return Gemm(name=name, m=m, n=n, k=k, dtype=self.how.activations, repeat=repeat)
 
     def pointwise(

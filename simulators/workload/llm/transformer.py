@@ -57,7 +57,7 @@ from simulators.workload.operators import (
 from simulators.workload.precision import BYTES, QUANTISED
 
 TARGETS = ATTENTION, ALL = "attention", "all"
-"""The layers that have adapters: projections around attention, or those of dense layers too."""
+"""Layers with adapters: projections around attention, or those of dense layers too."""
 
 
 def adapter_numbers(model: LanguageModel, targets: str) -> int:
@@ -81,8 +81,8 @@ def adapter_products(
 ) -> tuple[Gemm, ...]:
     """Return the LoRA products of a step on a GPU: two per adapted layer.
 
-    The rank is of all adapters, groups of tokens are multiplied by one copy of an adapter. `fused`:
-    layers with the same input, as queries, keys and values, are adapted in one launch.
+    All adapters have the same rank; each group of tokens is multiplied by one copy of an adapter.
+    `fused`: layers with the same input, such as queries, keys and values, share one launch.
     """
     model, part, tp = shard.model, shard.part, shard.layout.tp
     head, ffn, hidden = model.head_dim, model.ffn / tp, float(model.hidden)
@@ -117,16 +117,16 @@ def adapter_products(
 FP32 = 4.0
 READ = 2 + 4 + 8 + 4 + 4 + 5 + 12 + 8 + 8 + 4
 WRITTEN = 4 + 4 + 4 + 4 + 1 + 4 + 4 + 4 + 4 + 4
-"""Bytes of a logit in the order of the passes above, without the sort."""
+"""Bytes read and written per logit by the passes of the module's docstring, without the sort."""
 
 TOGETHER_ROWS = 128
 SORTED_TOGETHER = 8 + (4 + 4 * (12 + 12)) + (8 + 8 + 8) + (8 + 4 + 4 + 8)
 SORTED_EACH = 8 + 6 * (4 + 12 + 12)
-"""Bytes of a logit: indices made, sorted by key, then by row, put apart; and the same by rows."""
+"""Bytes per logit of the sort: indices, sort by key, sort by row, scatter; and row by row."""
 
 
 def nucleus_operators(shard: Shard, rows: Column) -> tuple[Compute, ...]:
-    """Return the passes over the logits of so many rows, on the stage that has the LM head."""
+    """Return the passes over `rows` rows of logits, on the stage with the LM head."""
     if not shard.part.has_head:
         return ()
     logits = rows * float(shard.model.vocab)
@@ -138,7 +138,7 @@ def nucleus_operators(shard: Shard, rows: Column) -> tuple[Compute, ...]:
 
 
 SEEN_BY_EXPERTS = ("gather_by_expert", "experts_up", "experts_activation", "experts_down")
-"""Operators that see the tokens of all groups of ranks."""
+"""Operators on the tokens of all groups of ranks."""
 
 
 def feed_forward(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
@@ -167,7 +167,7 @@ def _block(
 
 
 def _mixture(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
-    """Return routing, the gathering of rows by expert, the experts, and the weighted sum."""
+    """Return router, gathering of rows by expert, experts, and weighted sum."""
     model, layout = shard.model, shard.layout
     repeat, hidden = shard.part.expert_layers, model.hidden
     width, up = model.expert_ffn / layout.expert_tp, 2 if model.gated_ffn else 1
@@ -196,7 +196,7 @@ def _experts(name: str, shard: Shard, tokens: Column, n: float, k: float) -> Gro
     model, how, ep = shard.model, shard.how, shard.layout.ep
     stored = how.expert_weights or how.weights
     if stored == "int4" and model.published_experts == MXFP4:
-        stored = "fp4"  # as many bits, but the kernels of a format whose numbers share exponents
+        stored = "fp4"  # equal bits, but kernels of a block format
     return GroupedGemm(
         name=name,
         tokens=tokens,
@@ -213,12 +213,11 @@ def _experts(name: str, shard: Shard, tokens: Column, n: float, k: float) -> Gro
 
 
 def busiest_share(model: LanguageModel, parts: int, tokens: Column) -> Column:
-    """Return the rows of the part of the experts chosen most, over those of the mean part.
+    """Return the rows of the busiest part of the experts over those of the mean part.
 
     Tokens choose `k` of `E` experts at random, so the rows of a part have a variance of
-    `T k (1 - k/E) / parts`, and the largest of several normal numbers is where Blom expects it
-    ("Statistical estimates and transformed beta-variables", 1958). Experts that all tokens like
-    come on top (`skewed_share`).
+    `T k (1 - k/E) / parts`; the expected largest of several normal numbers is Blom's ("Statistical
+    estimates and transformed beta-variables", 1958). Skewed routing adds `skewed_share`.
 
     >>> from simulators.catalog.model import load_model
     >>> [round(float(busiest_share(load_model("mixtral_8x7b"), 4, t)), 2) for t in (16.0, 1024.0)]
@@ -233,11 +232,11 @@ def busiest_share(model: LanguageModel, parts: int, tokens: Column) -> Column:
 
 
 SCALE_BYTES = 4.0 / 128.0
-"""Of a number of 8 bits on its way to experts: 128 of them share a scale of 32 bits (DeepEP)."""
+"""Bytes of scales per 8-bit number sent to experts: 128 numbers share a 32-bit scale (DeepEP)."""
 
 
 SQUARES_BYTES = 2 * 4.0
-"""Of a token: the mean squares of its queries and of its keys, in 32 bits."""
+"""Bytes per token of the mean squares of its queries and keys, in 32 bits."""
 
 
 def forward(
@@ -274,7 +273,7 @@ def forward(
 
 
 def token_operators(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
-    """Return what depends on the number of tokens alone: projections, norms, feed-forward."""
+    """Return the operators that depend only on the number of tokens."""
     hidden, width = shard.model.hidden, shard.how.activations
     embedding = Embedding(name="embedding", rows=tokens, cols=hidden, dtype=width)
     return (
@@ -290,7 +289,7 @@ def token_operators(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
 
 
 def head_operators(shard: Shard, rows: Column) -> tuple[Compute, ...]:
-    """Return the last norm and the LM head, on the stage that has them."""
+    """Return the last norm and the LM head, on the last stage."""
     if not shard.part.has_head:
         return ()
     model = shard.model
@@ -301,7 +300,7 @@ def head_operators(shard: Shard, rows: Column) -> tuple[Compute, ...]:
 
 
 def collectives(shard: Shard, tokens: Column) -> tuple[Collective, ...]:
-    """Return the messages that grow with tokens: sums over tensor ranks, hand-over to a stage."""
+    """Return the collectives sized by tokens: tensor-parallel sums, experts, stage sends."""
     layout, part = shard.layout, shard.part
     size = tokens * shard.model.hidden * shard.how.activation_bytes
     messages: list[Collective] = []
@@ -309,7 +308,7 @@ def collectives(shard: Shard, tokens: Column) -> tuple[Collective, ...]:
     if apart and part.expert_layers:
         messages += _expert_exchange(shard, tokens)
     if layout.tp > 1:
-        # The embedding is cut by vocabulary.
+        # The embedding is split by vocabulary.
         sums = 2 * part.layers + part.has_embedding - apart * part.expert_layers
         messages.append(_collective("tensor_parallel_sum", "all_reduce", size, layout.tp, sums))
     if layout.tp > 1 and shard.model.whole_qk_norm:
@@ -327,12 +326,12 @@ def _collective(name: str, kind: str, size: Column, ranks: int, repeat: float = 
 
 
 def _expert_exchange(shard: Shard, tokens: Column) -> list[Collective]:
-    """Return the messages that take tokens to their experts, and sums back.
+    """Return the messages that dispatch tokens to experts and combine the results.
 
-    As engines do on one node by default, every rank gathers the tokens of all groups, in the
-    precision of the experts' products, and the ranks' sums are scattered, as wide as activations.
-    By DeepEP's kernels each rank of a group sends its part of the group's tokens to where their
-    experts are, and the ranks of a group gather what comes back.
+    By default, as engines do on one node, every rank gathers the tokens of all groups, in the
+    precision of the experts' products, and the sums are reduce-scattered in the activations'
+    precision. With DeepEP's kernels each rank of a group sends its part of the group's tokens to
+    the experts, and the ranks of a group gather the results.
     """
     layout, how = shard.layout, shard.how
     narrow = BYTES[how.expert_compute or how.compute]
@@ -347,7 +346,7 @@ def _expert_exchange(shard: Shard, tokens: Column) -> list[Collective]:
 
 
 def _sent_to_experts(shard: Shard, tokens: Column, narrow: float) -> list[Collective]:
-    """Return the messages by which tokens reach their experts' GPUs alone, and sums come back."""
+    """Return DeepEP's dispatch and combine, and the gather within a group of ranks."""
     model, layout, wide = shard.model, shard.layout, shard.how.activation_bytes
     mine, scaled = tokens / layout.tp, narrow + (SCALE_BYTES if narrow == 1.0 else 0.0)
     messages: list[Collective] = [
@@ -372,7 +371,7 @@ def _sent_to_experts(shard: Shard, tokens: Column, narrow: float) -> list[Collec
 
 
 def logits_collectives(shard: Shard, rows: Column) -> tuple[Collective, ...]:
-    """Return the gathering of logits over tensor ranks, on the stage that has the LM head."""
+    """Return the all-gather of logits over tensor ranks, on the stage with the LM head."""
     if not shard.part.has_head or shard.layout.tp == 1:
         return ()
     size = rows * shard.model.vocab * shard.how.activation_bytes
@@ -380,7 +379,7 @@ def logits_collectives(shard: Shard, rows: Column) -> tuple[Collective, ...]:
 
 
 def _projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
-    """Return the linear layers around attention and what is fused between them."""
+    """Return the linear layers around attention, with their fused pointwise kernels."""
     model, part = shard.model, shard.part
     if model.is_latent:
         return _latent_projections(shard, tokens)
@@ -404,7 +403,7 @@ def _projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
 def _query_key_norm(
     shard: Shard, tokens: Column, heads: float, layers: float
 ) -> tuple[Compute, ...]:
-    """Return the norm of queries and keys, if the model has one: a row a head, or of all heads."""
+    """Return the norm of queries and keys, if any: per head, or over all heads."""
     model = shard.model
     if not model.qk_norm:
         return ()
@@ -413,7 +412,7 @@ def _query_key_norm(
 
 
 def _state_projections(shard: Shard, tokens: Column, layers: float) -> tuple[Compute, ...]:
-    """Return what surrounds a layer's state: queries, keys, values and gate; norm and output."""
+    """Return the projections and the gated norm of layers with a recurrent state."""
     if not layers:
         return ()
     model = shard.model
@@ -426,7 +425,7 @@ def _state_projections(shard: Shard, tokens: Column, layers: float) -> tuple[Com
 
 
 def _latent_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
-    """Return the projections of latent attention; the down-projections run whole on each rank."""
+    """Return the projections of latent attention; down-projections are replicated on each rank."""
     model, heads, layers = shard.model, shard.heads, shard.part.layers
     queries = heads * (model.qk_nope_head_dim + model.qk_rope_head_dim)
     latent = model.kv_lora_rank + model.qk_rope_head_dim
@@ -447,9 +446,9 @@ def _latent_projections(shard: Shard, tokens: Column) -> tuple[Compute, ...]:
 def _quantised(
     name: str, shard: Shard, tokens: Column, width: float, layers: float
 ) -> tuple[Compute, ...]:
-    """Return the kernel that quantises the input of a low-precision product, or nothing.
+    """Return the kernel that quantizes the input of a low-precision product, if needed.
 
-    Norms and activations write narrow numbers themselves; attention writes wide ones.
+    Norms and activations write quantized numbers themselves; attention writes 16-bit numbers.
     """
     how = shard.how
     if how.compute not in QUANTISED:
