@@ -77,65 +77,32 @@ def measure(dims: Ints, last: Ints, column: int, boxes: Ints) -> int:
     return words
 
 
-@kernel(i8(matrix(i8), i8), no_refcount=True)
-def moves_on(boxes: Ints, moving: int) -> int:
-    """Return whether the tile moved by the same vector as before, or is the first that moves."""
-    for rank in range(boxes.shape[1]):
-        moved = boxes[LOW, rank] - boxes[HELD_LOW, rank]
-        if moving and moved != boxes[VECTOR, rank]:
-            return 0
-        boxes[VECTOR, rank] = moved
-    return 1
-
-
-@kernel(i8(matrix(i8)), no_refcount=True)
-def take_away(boxes: Ints) -> int:
-    """Subtract the held box from the new one where the rest is a box; return differing ranks."""
-    differ, which = 0, 0
-    for rank in range(boxes.shape[1]):
-        low, held = boxes[LOW, rank], boxes[HELD_LOW, rank]
-        end, held_end = low + boxes[EXTENT, rank], held + boxes[HELD_EXTENT, rank]
-        if held_end <= low or held >= end:
-            return -1
-        if low != held or end != held_end:
-            differ += 1
-            which = rank
-    if differ == 1:
-        low, held = boxes[LOW, which], boxes[HELD_LOW, which]
-        end, held_end = low + boxes[EXTENT, which], held + boxes[HELD_EXTENT, which]
-        if held <= low:
-            boxes[NEW_LOW, which] = held_end
-            boxes[NEW_EXTENT, which] = max(0, end - held_end)
-        else:
-            boxes[NEW_EXTENT, which] = held - low
-    elif differ == 0:
-        boxes[NEW_EXTENT] = 0
-    return differ
-
-
 @kernel(i8(matrix(i8), i8))
 def step_to(boxes: Ints, moving: int) -> int:
-    """Find what is new of the tile; return whether the tile has started to move along a vector."""
-    boxes[NEW_LOW] = boxes[LOW]
-    boxes[NEW_EXTENT] = boxes[EXTENT]
-    stays = True
-    for rank in range(boxes.shape[1]):
-        if (
-            boxes[LOW, rank] != boxes[HELD_LOW, rank]
-            or boxes[EXTENT, rank] != boxes[HELD_EXTENT, rank]
-        ):
-            stays = False
-    if stays:
+    """Fill in what is new of the tile; return whether the tile moves on by one vector.
+
+    A tile that moved by the vector of the step before holds the overlap, if the rest is a box.
+    """
+    low, held = boxes[LOW], boxes[HELD_LOW]
+    end, held_end = low + boxes[EXTENT], held + boxes[HELD_EXTENT]
+    differs = (low != held) | (end != held_end)
+    boxes[NEW_LOW], boxes[NEW_EXTENT] = low, boxes[EXTENT]
+    if not differs.any():
         boxes[NEW_EXTENT] = 0
-    elif boxes[HELD_EXTENT, 0] == 0:
-        moving = 0
-    elif moves_on(boxes, moving):
-        take_away(boxes)
-        moving = 1
     else:
-        moving = 0
-    boxes[HELD_LOW] = boxes[LOW]
-    boxes[HELD_EXTENT] = boxes[EXTENT]
+        vector = low - held
+        is_first = boxes[HELD_EXTENT, 0] == 0
+        moving = not is_first and (not moving or np.array_equal(vector, boxes[VECTOR]))
+        if moving:
+            boxes[VECTOR] = vector
+            if differs.sum() == 1 and ((held_end > low) & (held < end)).all():
+                rank = np.argmax(differs)
+                if held[rank] <= low[rank]:
+                    boxes[NEW_LOW, rank] = held_end[rank]
+                    boxes[NEW_EXTENT, rank] = max(0, end[rank] - held_end[rank])
+                else:
+                    boxes[NEW_EXTENT, rank] = held[rank] - low[rank]
+    boxes[HELD_LOW], boxes[HELD_EXTENT] = low, boxes[EXTENT]
     return moving
 
 
