@@ -69,7 +69,7 @@ months after these runs (casys-kaist/LLMServingSim, profiler/perf/RTXPRO6000/har
 VIDUR = "serving/vidur_{}.parquet"
 VIDUR_EXACT_S, VIDUR_CLOSE = 1e-5, 0.01  # largest difference of times, and of means if not exact
 VIDUR_BY_MEANS = ("orca", "faster_transformer", "lightllm")  # not in the table of operators
-VIDUR_POLICIES = "lab.parity.vidur_policies"  # where they differ from ours of the same name
+VIDUR_POLICIES = "lab.parity.vidur"  # where they differ from ours of the same name
 VIDUR_TIMES = {
     "first_scheduled_s": at.SCHEDULED,
     "first_token_s": at.FIRST_TOKEN,

@@ -2,7 +2,8 @@
 
 Agrawal et al., "Vidur: A Large-Scale Simulation Framework for LLM Inference" (2024); read from
 microsoft/vidur at 7d47513363ec. Embedding, LM head, sampling and host time are not counted, and a
-mixed batch adds its prefill and decode parts.
+mixed batch adds its prefill and decode parts. VIDUR's vLLM scheduler and its LOR router are the
+plug-ins `load_scheduler("lab.parity.vidur")` and `load_router("lab.parity.vidur")`.
 """
 
 from __future__ import annotations
@@ -11,8 +12,20 @@ import numpy as np
 
 from simulators.catalog.model import load_model
 from simulators.core.jit import Floats, Ints
-from simulators.serving.engine.replica import DECODES, PREFILLS, PRICE, TOKENS, kernel
+from simulators.serving.engine import replica as at
+from simulators.serving.engine.kv_cache import admit, blocks_for, can_admit, has_free_blocks
+from simulators.serving.engine.replica import (
+    DECODES,
+    PREFILLS,
+    PRICE,
+    ROUTE,
+    SCHEDULE,
+    TOKENS,
+    View,
+    kernel,
+)
 from simulators.serving.prices import user_operator_times
+from simulators.serving.schedulers.vllm import decode_all
 
 LAUNCH_MS = 0.02
 """Host time of one collective, added to each of the two all-reduces of a layer."""
@@ -88,3 +101,36 @@ def vidur_price(step: Floats, shape: Ints, table: Floats, price: Floats) -> floa
     part = user_operator_times.prefill_s(step, shape, table, price)
     spent += part * GQA_FACTOR if grouped and step[PREFILLS] > 1.0 else part
     return user_operator_times.with_layers_s(spent, step, shape, table, price)
+
+
+PREFILL_FIRST = True
+
+
+@kernel(SCHEDULE)
+def schedule(_now: float, view: View) -> int:
+    """Admit prompts while they fit, each counted as if padded to the longest; none: decode all."""
+    limits, pool = view.limits, view.pool
+    longest = 0
+    while can_admit(limits, pool):
+        prompt = view.request[view.waiting[pool[at.WAITING_HEAD]], at.PROMPT]
+        longest = max(longest, prompt)
+        if (
+            pool[at.BATCH_SIZE] > 0
+            and (pool[at.BATCH_SIZE] + 1) * longest > limits[at.MAX_PREFILL_TOKENS]
+        ):
+            break
+        blocks = blocks_for(prompt, limits[at.BLOCK])
+        if not has_free_blocks(limits, pool, blocks):
+            break
+        admit(view, blocks, prompt, 0)
+    return 1 if pool[at.BATCH_SIZE] > 0 else decode_all(view)
+
+
+@kernel(ROUTE)
+def route(_arrivals: int, waiting: Ints, _running: Ints, _found: Ints, _draws: Floats) -> int:
+    """Return the replica with the fewest waiting requests, running ones not counted."""
+    best = 0
+    for replica in range(1, waiting.size):
+        if waiting[replica] < waiting[best]:
+            best = replica
+    return best
